@@ -16,12 +16,14 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	const limit = 4096 * mib
 	table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
 		Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
-		Rules:   []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit}, quick(policy.Warn))}}
+		Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
+			quick(policy.Warn))}}
 	g := prepared(t, table)
 	g.broker.Holds = g.truth.holds
 	g.run(table)
 	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
-	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000", "--sync-every=1", "--seconds=2", "--then-mib=4096")
+	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
+		"--sync-every=1", "--seconds=2", "--then-mib=4096")
 	ready(t, w)
 	w.tell("go")
 	if got := taken(t, w); got != limit/2 {
@@ -34,7 +36,8 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	if got := taken(t, w); got != limit {
 		t.Errorf("it takes %d MiB of 4096 after it began another program", got/mib)
 	}
-	poll(t, 10*time.Second, "the books differ", func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
+	poll(t, 10*time.Second, "the books differ",
+		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
 }
 
 // TestMemoryOverABrokersDeath kills the broker of a tenant with three processes,
@@ -58,7 +61,8 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 			h := stub(t)
 			h.govern(t, capped("tenant", limit))
 			want := hoard(2048, 16, "native")
-			all := []*worker{h.load(t, "tenant", hoard(int(c.had/mib), 16, "native")...), h.load(t, "tenant", want...), h.load(t, "tenant", want...)}
+			all := []*worker{h.load(t, "tenant", hoard(int(c.had/mib), 16, "native")...), h.load(t, "tenant", want...),
+				h.load(t, "tenant", want...)}
 			ready(t, all...)
 			if c.had > 0 {
 				all[0].tell("go")
@@ -120,12 +124,14 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
 				Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
-				Rules:   []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit}, quick(policy.Warn))}}
+				Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
+					quick(policy.Warn))}}
 			g := prepared(t, table)
 			g.broker.Holds = g.truth.holds
 			g.run(table)
 			used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
-			w := g.job("tenant", true, fmt.Sprintf("--alloc-mib=%d", c.had/mib), "--alloc-step-mib=32", "--kernel-us=100", "--steps=1",
+			w := g.job("tenant", true, fmt.Sprintf("--alloc-mib=%d", c.had/mib), "--alloc-step-mib=32",
+				"--kernel-us=100", "--steps=1",
 				"--then-mib=1024", "--then="+c.then, fmt.Sprintf("--then-times=%d", c.times))
 			t.Cleanup(func() { killChildren(t, w) }) // which have its output open
 			if got := taken(t, w); got != c.had {
@@ -146,7 +152,8 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 			}
 			killChildren(t, w)
 			w.kill()
-			poll(t, 10*time.Second, "something is charged to nobody", func() bool { return used() == 0 && g.it.Stats().Sessions["active"] == 0 })
+			poll(t, 10*time.Second, "something is charged to nobody",
+				func() bool { return used() == 0 && g.it.Stats().Sessions["active"] == 0 })
 		})
 	}
 }

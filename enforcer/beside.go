@@ -10,18 +10,18 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A besideAudit compares what programs under Gemini's hook were charged with
-// the driver's samples of them, as the audit does for tenants: some of these
-// hooks launch whether they have a turn or not. The escalation does nothing
-// about them. Its zero value is ready; one goroutine may use it.
+// A besideAudit compares the charges of programs under Gemini's hook with the
+// driver's samples of them, as the audit does for tenants: some of these hooks
+// launch without a turn. The escalation does nothing about them. Its zero value
+// is ready; one goroutine may use it.
 type besideAudit struct {
 	audit audit.Audit
 	gpus  map[string]string // UUID by address, of servers whose tables do not say it
 }
 
-// look adds to the servers' statistics what an audit finds. Processes that a
-// server does not know, because they are behind a pod manager or in another
-// network namespace, are not compared: nothing is said against those.
+// look adds the results of an audit to the servers' statistics. Processes that
+// a server does not know, because they are behind a pod manager or in another
+// network namespace, are not compared.
 func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 	own := audit.Books{Now: b.Now, DeviceProcesses: b.DeviceProcesses, Silent: b.Silent,
 		Tenant: func(collectors.DeviceProcess) (string, bool) { return policy.DefaultTenant, false },
@@ -31,7 +31,8 @@ func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 		a.place(s, b.DeviceProcesses)
 		own.GPUs = append(own.GPUs, wire.GPUStats{GPU: s.GPU})
 		for pid, tenant := range s.Processes {
-			own.Sessions = append(own.Sessions, audit.Session{PID: pid, Tenant: tenant, GPUs: []audit.SessionGPU{{UUID: s.GPU}}})
+			own.Sessions = append(own.Sessions,
+				audit.Session{PID: pid, Tenant: tenant, GPUs: []audit.SessionGPU{{UUID: s.GPU}}})
 		}
 		for j := range s.Tenants {
 			t := &s.Tenants[j]
@@ -53,7 +54,7 @@ func (a *besideAudit) look(b audit.Books, servers []wire.GeminiStats) {
 	}
 }
 
-// place finds the GPU of a server by where its processes are, for good.
+// place finds the GPU of a server by the GPU of its processes, for good.
 func (a *besideAudit) place(s *wire.GeminiStats, deviceProcesses []collectors.DeviceProcess) {
 	if s.GPU != "" {
 		return

@@ -108,9 +108,11 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	kept := none
 	kept.Reserved = 40 * gib
 	rule := func(name string, q policy.Quota) policy.Rule {
-		return policy.Rule{Name: name, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q}, Steps: quick(policy.Warn)}
+		return policy.Rule{Name: name, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q},
+			Steps: quick(policy.Warn)}
 	}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10,
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{rule("kept", kept), rule("liar", none), rule("third", none)}}
 	if err := table.Check(); err != nil {
 		t.Fatal(err)

@@ -241,7 +241,8 @@ func (g *dayGPU) collect(d *day) {
 				if ask {
 					p.sm, p.busy, p.fresh = p.sm+p.fresh[0], p.busy+p.fresh[1], [2]float64{}
 				}
-				h := collectors.DeviceProcess{UUID: g.uuid, Process: p.Process, Kind: "compute", Memory: p.context + p.memory, Known: true, SM: p.sm, Busy: p.busy, At: d.at(g.now)}
+				h := collectors.DeviceProcess{UUID: g.uuid, Process: p.Process, Kind: "compute",
+					Memory: p.context + p.memory, Known: true, SM: p.sm, Busy: p.busy, At: d.at(g.now)}
 				if g.sampled > 0 {
 					h.Sampled = d.at(g.sampled)
 				}
@@ -269,7 +270,8 @@ func (g *dayGPU) books(b *audit.Books) {
 	g.scheduler.Look(g.now)
 	g.decide() // brings them up to now
 	system := g.turns.System()
-	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds()})
+	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(),
+		TogetherSeconds: system.Together.Seconds()})
 	for _, t := range g.tenants {
 		for _, w := range t.workloads {
 			for _, p := range w.processes {
@@ -284,10 +286,12 @@ func (g *dayGPU) books(b *audit.Books) {
 			continue
 		}
 		sums, memory := g.turns.Stats(t.name), g.memory.Usage(t.name)
-		row := wire.TenantStats{Tenant: t.name, GPU: g.uuid, Sessions: t.sessions, ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns,
+		row := wire.TenantStats{Tenant: t.name, GPU: g.uuid, Sessions: t.sessions,
+			ChargedSeconds: sums.Charged.Seconds(), Turns: sums.Turns,
 			ServedSeconds: sums.Served.Seconds(), WantedSeconds: sums.Wanted.Seconds(),
 			WaitSeconds: sums.Waited.Seconds(), Waits: sums.Waits, LateWaits: sums.Late,
-			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved, MemoryAsked: memory.Asked, MemoryMissed: memory.Missed}
+			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,
+			MemoryAsked: memory.Asked, MemoryMissed: memory.Missed}
 		row.Share10s.Actual, row.Share10s.Target = g.turns.Shares(t.name, 10*time.Second)
 		b.Tenants = append(b.Tenants, row)
 	}

@@ -49,7 +49,8 @@ func (d *day) fail(format string, args ...any) {
 // begin starts the enforcer.
 func (d *day) begin() {
 	d.enforcer = &Enforcer{pacer: pacer{}, held: map[audit.Subject]bool{}}
-	d.enforcer.terms.Store(&terms{Policy: d.policy, rates: func(string) (float64, float64, bool) { return 0, 0, false }})
+	d.enforcer.terms.Store(&terms{Policy: d.policy,
+		rates: func(string) (float64, float64, bool) { return 0, 0, false }})
 	d.audit, d.qos, d.escalation = &audit.Audit{}, &audit.QoS{}, &escalation.Escalation{}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -72,7 +73,8 @@ func (d *day) restart() {
 					if !p.hooked {
 						continue
 					}
-					p.session, p.ended, p.lapsed, p.back = 0, 0, d.now, d.now+time.Duration(1+d.random.IntN(3))*time.Second
+					p.session, p.ended, p.lapsed, p.back = 0, 0, d.now,
+						d.now+time.Duration(1+d.random.IntN(3))*time.Second
 					if !whole && d.now-p.born < 3*time.Second { // an audit that goes on has not seen its session
 						p.back = d.now
 					}
@@ -103,7 +105,8 @@ func (d *day) restart() {
 // apply has a tenant's terms hold.
 func (d *day) apply(t *dayTenant) {
 	q := d.enforcer.Quota(t.name, t.gpu.uuid)
-	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait), Held: q.Held}
+	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait),
+		Held: q.Held}
 	t.gpu.turns.Change(t.gpu.now, t.name, t.share)
 	t.gpu.memory.SetCap(t.name, q.Memory)
 	t.gpu.memory.SetReserved(t.name, q.Reserved)
@@ -220,7 +223,8 @@ func (d *day) look() {
 // books returns what an audit looks at.
 func (d *day) books() audit.Books {
 	t := d.enforcer.terms.Load()
-	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota, Punished: t.punished}
+	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota,
+		Punished: t.punished}
 	for _, g := range d.gpus {
 		g.books(&b)
 		if g.silent > d.now {
@@ -245,7 +249,8 @@ func (d *day) books() audit.Books {
 // judge is Enforcer.judge.
 func (d *day) judge(b audit.Books, found audit.Audited) {
 	t := d.enforcer.terms.Load()
-	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{}, Partial: found.Partial,
+	f := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
+		Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: d.enforcer.steps}
 	for s, known := range found.Known {
 		status := escalation.Status{Known: known}
@@ -302,7 +307,8 @@ func (d *day) settle() {
 	e, throttled, held := d.enforcer, map[string]float64{}, map[string]bool{}
 	rows, _ := d.escalation.Stats()
 	for _, row := range rows {
-		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow && level >= policy.Throttle {
+		if level, shadow := d.escalation.Level(audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); !shadow &&
+			level >= policy.Throttle {
 			throttled[row.Tenant] = e.steps(row.Tenant).Throttle
 		}
 	}
@@ -319,7 +325,8 @@ func (d *day) settle() {
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
 			at := place{t.name, g.uuid}
-			if was.throttled[t.name] != throttled[t.name] || was.held[t.name] != held[t.name] || was.paced[at] != is.paced[at] {
+			if was.throttled[t.name] != throttled[t.name] || was.held[t.name] != held[t.name] ||
+				was.paced[at] != is.paced[at] {
 				d.apply(t)
 			}
 		}

@@ -20,13 +20,14 @@ var (
 
 // What the simulated host is held to.
 const (
-	dayPoint  = .01              // of a GPU, that a tenant may be short of its guarantee
-	dayWindow = 10               // seconds that a guarantee is looked at for
-	dayLag    = 45 * time.Second // that what an audit found may be past: a window of 30 s at most, and the driver's delay
-	dayGrace  = 4 * time.Second  // until a process without a session is told of
-	dayFound  = 24               // seconds until time that is not told of is: a window and three readings
-	dayTick   = 5 * time.Second  // that the escalation's clock may be late: it stands still over a restart
-	dayTold   = 17 * time.Second // until memory that is not told is: ten readings
+	dayPoint  = .01 // of a GPU, that a tenant may be short of its guarantee
+	dayWindow = 10  // seconds that a guarantee is looked at for
+	// that what an audit found may be past: a window of 30 s at most, and the driver's delay
+	dayLag   = 45 * time.Second
+	dayGrace = 4 * time.Second  // until a process without a session is told of
+	dayFound = 24               // seconds until time that is not told of is: a window and three readings
+	dayTick  = 5 * time.Second  // that the escalation's clock may be late: it stands still over a restart
+	dayTold  = 17 * time.Second // until memory that is not told is: ten readings
 )
 
 // dayFigures are what a day is summed up by.
@@ -37,15 +38,18 @@ type dayFigures struct {
 	faults                   [dayFaults]int
 	up                       [len(policy.Levels)]map[string]int // steps by level and result
 	down                     int
-	others                   int // violations of a tenant that were put down to another of its workloads than the guilty one
-	slowest                  [len(policy.Levels)]time.Duration
-	longest                  time.Duration           // back to the ground, beyond what the levels' holds are
-	short                    float64                 // of a guarantee, at worst
-	windows, promised        int                     // of QoS; of the simulation
-	late                     int                     // windows of compute that were violated, of who came and went
-	overpaced                int                     // audits with a tenant that was paced below its part of the bandwidth
-	least                    float64                 // part of that part, at least
-	aborts, missed           int                     // allocations that the driver had nothing for; windows of guaranteed memory that was refused
+	// violations of a tenant that were put down to another of its workloads than the guilty one
+	others            int
+	slowest           [len(policy.Levels)]time.Duration
+	longest           time.Duration // back to the ground, beyond what the levels' holds are
+	short             float64       // of a guarantee, at worst
+	windows, promised int           // of QoS; of the simulation
+	late              int           // windows of compute that were violated, of who came and went
+	// audits with a tenant that was paced below its part of the bandwidth
+	overpaced int
+	least     float64 // part of that part, at least
+	// allocations that the driver had nothing for; windows of guaranteed memory that was refused
+	aborts, missed           int
 	counted                  map[[2]string][2]uint64 // windows and violations of QoS, as last told of
 	taken                    []time.Duration         // actions of the last 10 minutes
 	rows, known, works, most int
@@ -86,7 +90,8 @@ func (d *day) note(t *dayTenant) {
 		}
 	}
 	for _, p := range d.dead {
-		if p.workload.tenant == t && !p.hooked && d.now-p.died <= 2*time.Second { // the driver may have told of it a moment before
+		// the driver may have told of it a moment before
+		if p.workload.tenant == t && !p.hooked && d.now-p.died <= 2*time.Second {
 			has, hidden = has+p.memory+p.context, true
 		}
 	}
@@ -104,7 +109,8 @@ func (d *day) note(t *dayTenant) {
 	if t.pauses++; !t.always {
 		t.pauses = 0
 	}
-	if t.wanted++; !t.always || t.sessions == 0 || terms.punished(t.name) || paced || t.gpu.outside > 0 || inside == 0 && t.wanted <= 1 {
+	if t.wanted++; !t.always || t.sessions == 0 || terms.punished(t.name) || paced || t.gpu.outside > 0 ||
+		inside == 0 && t.wanted <= 1 {
 		t.wanted = 0
 	}
 	if t.quota.Guarantee == 0 || t.wanted <= dayWindow {
@@ -182,7 +188,8 @@ func (d *day) checkFound(found audit.Audited) {
 	for _, v := range found.Violations {
 		d.violations++
 		if !d.holds(v) {
-			d.fail("false: %s %s of %s on %s: %s (fault %v)", v.Tenant, v.Objective, v.Workload, v.GPU, v.Text, d.workload(v.Subject).fault)
+			d.fail("false: %s %s of %s on %s: %s (fault %v)", v.Tenant, v.Objective, v.Workload, v.GPU, v.Text,
+				d.workload(v.Subject).fault)
 		}
 		if w := d.workload(v.Subject); w.fault == dayObeys && d.now-w.lastBypass > dayLag && d.now-w.lastLie > dayLag {
 			d.others++
@@ -214,7 +221,8 @@ func (d *day) checkQoS(found audit.Audited) {
 			case more > 0 && o.Objective == "compute" && d.bursts(q.Tenant):
 				d.late += more
 			case more > 0:
-				d.fail("%s: a window of %s was violated; guarantee %.3f, paced to %v", key[0], o.Objective, q.Guarantee, d.enforcer.pacer[place{q.Tenant, q.GPU}])
+				d.fail("%s: a window of %s was violated; guarantee %.3f, paced to %v", key[0], o.Objective, q.Guarantee,
+					d.enforcer.pacer[place{q.Tenant, q.GPU}])
 			}
 		}
 	}
@@ -258,7 +266,8 @@ func (d *day) checkStep(s escalation.Step) {
 	}
 	d.slowest[s.To] = max(d.slowest[s.To], delay)
 	if len(s.Evidence) == 0 || s.To > w.tenant.steps.Mode {
-		d.fail("%s %s moves to %v, of %v at most, with evidence %v", s.Tenant, s.Workload, s.To, w.tenant.steps.Mode, s.Evidence)
+		d.fail("%s %s moves to %v, of %v at most, with evidence %v", s.Tenant, s.Workload, s.To, w.tenant.steps.Mode,
+			s.Evidence)
 	}
 	for _, v := range s.Evidence {
 		if v.Subject != s.Subject || !d.holds(v) || w.tenant.gpu.excused > d.now || w.tenant.gpu.silent > d.now {
@@ -309,7 +318,8 @@ func (d *day) checkAll(found audit.Audited) {
 func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	t, s := w.tenant, w.tenant.steps
 	level, _ := d.escalation.Level(w.subject())
-	held := level >= s.Mode || level >= policy.Warn && !s.Shadow && len(d.taken) >= dayActions // it is as high as it can be, or the brake holds it
+	// it is as high as it can be, or the brake holds it
+	held := level >= s.Mode || level >= policy.Warn && !s.Shadow && len(d.taken) >= dayActions
 	excused, silent := t.gpu.excused > d.now, t.gpu.silent > d.now
 	switch {
 	case held, !guilty && known:
@@ -318,7 +328,8 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 		w.bad++
 	}
 	if w.bad > s.Confirm && d.now > w.retry {
-		d.fail("%s %s is at %v after %d audits in a row that found something; %d of %d, up to %v", t.name, w.key, level, w.bad, s.Confirm, s.Of, s.Mode)
+		d.fail("%s %s is at %v after %d audits in a row that found something; %d of %d, up to %v", t.name, w.key, level,
+			w.bad, s.Confirm, s.Of, s.Mode)
 		w.bad = 0
 	}
 	seen := w.lying > 0 && d.now-w.lying > dayTold
@@ -332,7 +343,8 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 		w.known += time.Second
 	}
 	if w.known > time.Duration(s.Confirm+1)*time.Second {
-		d.fail("%s %s lies or goes around the hook for %v and is at %v; %d of %d, up to %v", t.name, w.key, w.known, level, s.Confirm, s.Of, s.Mode)
+		d.fail("%s %s lies or goes around the hook for %v and is at %v; %d of %d, up to %v", t.name, w.key, w.known,
+			level, s.Confirm, s.Of, s.Mode)
 		w.known = 0
 	}
 }
@@ -341,8 +353,11 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 // that their hooks do not tell of.
 func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	t.steals++
-	accused := slices.ContainsFunc(found, func(v audit.Violation) bool { return v.Tenant == t.name && v.Objective == audit.Underreported })
-	if t.mean(5, 0, func(s dayTruth) float64 { return s.inside + s.stolen - s.charged }) < .15 || !t.governed || t.unclear > d.now || accused {
+	accused := slices.ContainsFunc(found, func(v audit.Violation) bool {
+		return v.Tenant == t.name && v.Objective == audit.Underreported
+	})
+	if t.mean(5, 0, func(s dayTruth) float64 { return s.inside + s.stolen - s.charged }) < .15 || !t.governed ||
+		t.unclear > d.now || accused {
 		t.steals = 0
 	}
 	if t.steals > dayFound {
@@ -368,7 +383,8 @@ func (d *day) falls(w *dayWorkload, guilty bool) {
 	}
 	d.longest = max(d.longest, w.innocent-most)
 	if w.innocent > most+dayLag {
-		d.fail("%s %s is at %v, %v after it was last guilty; %d levels of %v", t.name, w.key, level, w.innocent, t.steps.Mode, t.steps.Hold)
+		d.fail("%s %s is at %v, %v after it was last guilty; %d levels of %v", t.name, w.key, level, w.innocent,
+			t.steps.Mode, t.steps.Hold)
 		w.innocent = 0
 	}
 }
@@ -376,7 +392,8 @@ func (d *day) falls(w *dayWorkload, guilty bool) {
 // sum writes what the day was.
 func (d *day) sum(took time.Duration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%.2f simulated hours of %d tenants on %d GPUs in %.0f s: %d audits, %d violations found, %d of them put down to another workload of the guilty tenant\n",
+	fmt.Fprintf(&b, "%.2f simulated hours of %d tenants on %d GPUs in %.0f s: %d audits, %d violations found, %d of "+
+		"them put down to another workload of the guilty tenant\n",
 		d.now.Hours(), dayTenants, dayGPUs, took.Seconds(), d.audits, d.violations, d.others)
 	fmt.Fprintf(&b, "  faults:")
 	for kind := dayFault(1); kind < dayFaults; kind++ {
@@ -386,9 +403,14 @@ func (d *day) sum(took time.Duration) string {
 	for level := policy.Warn; level <= policy.Terminate; level++ {
 		fmt.Fprintf(&b, "  up to %v: %v, at most %v after an audit could know\n", level, d.up[level], d.slowest[level])
 	}
-	fmt.Fprintf(&b, "  down: %d, at most %v beyond the holds; actions in 10 minutes: %d of %d at most\n", d.down, d.longest, d.most, dayActions)
-	fmt.Fprintf(&b, "  guarantees: %d windows of %d s, %.2f points short at worst; %d windows of QoS, violated %d of memory and %d of compute of who came and went; %d allocations that the driver had nothing for\n", d.promised, dayWindow, 100*d.short, d.windows, d.missed, d.late, d.aborts)
-	fmt.Fprintf(&b, "  bandwidth: paced below the part that is allowed in %d audits of a tenant, to %.2f of it at least\n", d.overpaced, d.least)
-	fmt.Fprintf(&b, "  at most: %d escalated, %d known, %d workloads told of; %d checks failed\n", d.rows, d.known, d.works, d.broken)
+	fmt.Fprintf(&b, "  down: %d, at most %v beyond the holds; actions in 10 minutes: %d of %d at most\n", d.down,
+		d.longest, d.most, dayActions)
+	fmt.Fprintf(&b, "  guarantees: %d windows of %d s, %.2f points short at worst; %d windows of QoS, violated %d of "+
+		"memory and %d of compute of who came and went; %d allocations that the driver had nothing for\n", d.promised,
+		dayWindow, 100*d.short, d.windows, d.missed, d.late, d.aborts)
+	fmt.Fprintf(&b, "  bandwidth: paced below the part that is allowed in %d audits of a tenant, to %.2f of it at "+
+		"least\n", d.overpaced, d.least)
+	fmt.Fprintf(&b, "  at most: %d escalated, %d known, %d workloads told of; %d checks failed\n", d.rows, d.known,
+		d.works, d.broken)
 	return b.String()
 }

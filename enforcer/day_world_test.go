@@ -75,7 +75,8 @@ const (
 	dayFaults
 )
 
-var dayFaultNames = [dayFaults]string{"", "bypass", "bypass with load", "bypass with memory", "memory not told", "time not told", "bandwidth"}
+var dayFaultNames = [dayFaults]string{"", "bypass", "bypass with load", "bypass with memory", "memory not told",
+	"time not told", "bandwidth"}
 
 // A dayWorkload is a workload of a tenant.
 type dayWorkload struct {
@@ -90,7 +91,8 @@ type dayWorkload struct {
 	fault     dayFault
 	ends      time.Duration // the fault
 
-	known      time.Duration // that each audit could see that processes of it lie or go around the hook, since the last step
+	// that each audit could see that processes of it lie or go around the hook, since the last step
+	known      time.Duration
 	bad        int           // audits in a row that found something, those aside that did not know, since the last step
 	retry      time.Duration // when the escalation tries again what came too late
 	lying      time.Duration // since when a process does not tell of memory, and has what it has
@@ -143,9 +145,12 @@ func (w *dayWorkload) working() (n int) {
 
 // newDay makes a random host with a random policy that is valid.
 func newDay(random *rand.Rand) (*day, error) {
-	d := &day{random: random, start: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), pids: map[int]*dayProcess{}, pid: 1000}
-	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: 30 * time.Second, Throttle: .5, Pause: []string{"broker", "freezer"}}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}}, Steps: steps, Actions: dayActions}
+	d := &day{random: random, start: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), pids: map[int]*dayProcess{},
+		pid: 1000}
+	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: 30 * time.Second, Throttle: .5,
+		Pause: []string{"broker", "freezer"}}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal,
+		Quota: policy.Quota{Limit: 1, Bandwidth: 1}}, Steps: steps, Actions: dayActions}
 	for n := range dayGPUs {
 		d.gpus = append(d.gpus, &dayGPU{uuid: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", n)})
 	}
@@ -154,17 +159,20 @@ func newDay(random *rand.Rand) (*day, error) {
 		g := d.gpus[i%dayGPUs]
 		r, quota := d.rule(i, g.uuid, &promised[i%dayGPUs])
 		table.Rules = append(table.Rules, r)
-		g.tenants = append(g.tenants, &dayTenant{name: r.Name, uid: dayUser + i, gpu: g, quota: quota, steps: r.Steps, governed: true})
+		g.tenants = append(g.tenants, &dayTenant{name: r.Name, uid: dayUser + i, gpu: g, quota: quota, steps: r.Steps,
+			governed: true})
 	}
 	if err := table.Check(); err != nil {
 		return nil, err
 	}
 	d.policy = policy.New(table, policy.HostView{}, nil)
 	for n, g := range d.gpus {
-		g.tenants = append(g.tenants, &dayTenant{name: policy.DefaultTenant, uid: 1000, gpu: g, quota: policy.Quota{Limit: 1, Bandwidth: 1}})
+		g.tenants = append(g.tenants, &dayTenant{name: policy.DefaultTenant, uid: 1000, gpu: g,
+			quota: policy.Quota{Limit: 1, Bandwidth: 1}})
 		for _, t := range g.tenants {
 			for i := range 1 + random.IntN(4) {
-				w := &dayWorkload{tenant: t, key: fmt.Sprintf("pod:%s/%d/%d", t.name, n, i), lastLie: -time.Hour, lastBypass: -time.Hour, innocent: time.Hour,
+				w := &dayWorkload{tenant: t, key: fmt.Sprintf("pod:%s/%d/%d", t.name, n, i), lastLie: -time.Hour,
+					lastBypass: -time.Hour, innocent: time.Hour,
 					comes: time.Duration(random.IntN(120)) * time.Second}
 				w.intensity = t.quota.Bandwidth * (.1 + .8*random.Float64())
 				t.workloads = append(t.workloads, w)
@@ -178,9 +186,11 @@ func newDay(random *rand.Rand) (*day, error) {
 
 // rule returns what a tenant may have: something on its GPU, little elsewhere.
 func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Quota) {
-	r := policy.Rule{Name: fmt.Sprintf("team-%02d", i), Select: []policy.Selector{{Users: []string{strconv.Itoa(dayUser + i)}}}}
+	r := policy.Rule{Name: fmt.Sprintf("team-%02d", i),
+		Select: []policy.Selector{{Users: []string{strconv.Itoa(dayUser + i)}}}}
 	r.Quota = policy.Quota{Limit: 1, Bandwidth: 1}
-	q := policy.Quota{Limit: 1, Bandwidth: 1, Memory: uint64(6+d.random.IntN(12)) << 30, Reserved: uint64(d.random.IntN(3)) << 30}
+	q := policy.Quota{Limit: 1, Bandwidth: 1, Memory: uint64(6+d.random.IntN(12)) << 30,
+		Reserved: uint64(d.random.IntN(3)) << 30}
 	switch kind := d.random.IntN(10); {
 	case i < dayGPUs:
 		r.Priority, r.Limit = policy.PriorityRealtime, .01 // on the other GPUs
@@ -203,8 +213,9 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 		q.Bandwidth = .2 + .4*d.random.Float64()
 	}
 	o := policy.Override{GPUs: []string{gpu}}
-	for key, value := range map[string]any{"guarantee": q.Guarantee, "limit": q.Limit, "memory": q.Memory, "memory_guarantee": q.Reserved,
-		"launch_wait": q.LaunchWait, "bandwidth": q.Bandwidth} {
+	for key, value := range map[string]any{"guarantee": q.Guarantee, "limit": q.Limit, "memory": q.Memory,
+		"memory_guarantee": q.Reserved,
+		"launch_wait":      q.LaunchWait, "bandwidth": q.Bandwidth} {
 		if r.Priority == policy.PriorityRealtime && key == "guarantee" {
 			continue
 		}
@@ -214,8 +225,10 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 	}
 	r.GPUs = []policy.Override{o}
 	confirm := 1 + d.random.IntN(5)
-	r.Steps = policy.Steps{Mode: policy.Level(d.random.IntN(len(policy.Levels))), Shadow: d.random.IntN(4) == 0, Confirm: confirm, Of: confirm + d.random.IntN(6),
-		Hold: time.Duration(10+d.random.IntN(50)) * time.Second, Throttle: .2 + .6*d.random.Float64(), Pause: []string{"broker", "freezer"}, Grace: time.Duration(d.random.IntN(10)) * time.Second}
+	r.Steps = policy.Steps{Mode: policy.Level(d.random.IntN(len(policy.Levels))), Shadow: d.random.IntN(4) == 0,
+		Confirm: confirm, Of: confirm + d.random.IntN(6),
+		Hold: time.Duration(10+d.random.IntN(50)) * time.Second, Throttle: .2 + .6*d.random.Float64(),
+		Pause: []string{"broker", "freezer"}, Grace: time.Duration(d.random.IntN(10)) * time.Second}
 	return r, q
 }
 
@@ -289,8 +302,10 @@ func (d *day) come(w *dayWorkload) {
 // process starts a process.
 func (d *day) process(w *dayWorkload, hooked bool) *dayProcess {
 	d.pid++
-	p := &dayProcess{workload: w, hooked: hooked, context: uint64(400+d.random.IntN(200)) << 20, born: d.now, lapsed: -time.Hour,
-		Process: host.Process{PID: d.pid, Start: uint64(d.pid), Began: d.at(d.now), UID: w.tenant.uid, Workload: &host.Workload{Key: w.key, Kind: host.KindPod}}}
+	p := &dayProcess{workload: w, hooked: hooked, context: uint64(400+d.random.IntN(200)) << 20, born: d.now,
+		lapsed: -time.Hour,
+		Process: host.Process{PID: d.pid, Start: uint64(d.pid), Began: d.at(d.now), UID: w.tenant.uid,
+			Workload: &host.Workload{Key: w.key, Kind: host.KindPod}}}
 	d.pids[p.PID] = p
 	w.processes = append(w.processes, p)
 	if hooked {

@@ -1,9 +1,9 @@
-// Package enforcer keeps tenants to their quotas, and what they are promised
-// to them. The broker (enforcer/broker) gives out GPU time and memory as the
-// policy says (enforcer/policy); once a second its books are compared with the
-// driver's (enforcer/audit), who violates a quota is escalated
-// (enforcer/escalation), and what its levels say is done (enforcer/action). This
-// package puts that together, and starts programs under the hook.
+// Package enforcer keeps tenants to their quotas, and promises to tenants. The
+// broker (enforcer/broker) gives out GPU time and memory by the policy
+// (enforcer/policy). Once a second the audit (enforcer/audit) compares its
+// books with the driver's, the escalation (enforcer/escalation) decides about
+// tenants that violate a quota, and the actor (enforcer/action) carries that
+// out. This package combines them, and starts programs under the hook.
 package enforcer
 
 import (
@@ -32,28 +32,29 @@ import (
 // How often, and for how long.
 const (
 	interval = time.Second
-	excuse   = time.Minute // after a fault of the hardware nobody on the GPU is judged
+	excuse   = time.Minute // after a hardware fault, workloads on the GPU are not judged
 )
 
-// Options are what an Enforcer is made with. The functions must not wait, and
-// may be called concurrently.
+// Options configure an Enforcer. The functions must not wait, and may be called
+// concurrently.
 type Options struct {
 	Policy    *policy.Policy
-	Broker    broker.Options // without what is the enforcer's to say: Policy, Owner, Capacity, Enforcer
-	Dir       string         // of one enforcer only, made if it is not there
-	StateFile string         // of what outlives a restart: who is paused; empty: nothing does
+	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
+	Dir       string         // of one enforcer only, created if necessary
+	StateFile string         // state that outlives a restart: who is paused; empty: none
 	Host      Host
-	Record    func(escalation.Step)                        // takes each step for the journal
-	Hardware  func(uuid string, within time.Duration) bool // whether the GPU had a fault of its own; nil: none is known of
-	Backends  []backend.Backend                            // beside the hook
-	Servers   func() []wire.MPSStats                       // of MPS; nil: none
-	Gemini    func() []wire.GeminiStats                    // of the servers beside it; nil: none
-	Refused   func() int                                   // files of tenants that are bad; nil: none
-	Simulated bool                                         // the GPUs are: nothing is done to a process
-	CgroupFS  string                                       // /sys/fs/cgroup
+	Record    func(escalation.Step) // takes each step for the journal
+	// whether the GPU had a fault of its own; nil: no faults are known
+	Hardware  func(uuid string, within time.Duration) bool
+	Backends  []backend.Backend         // beside the hook
+	Servers   func() []wire.MPSStats    // of MPS; nil: none
+	Gemini    func() []wire.GeminiStats // of Gemini's servers; nil: none
+	Refused   func() int                // number of bad tenant files; nil: none
+	Simulated bool                      // the GPUs are simulated: no action on processes
+	CgroupFS  string                    // /sys/fs/cgroup
 }
 
-// A Host is what the driver and the kernel say of the GPUs: collectors.Host.
+// A Host is the driver's and the kernel's view of the GPUs: collectors.Host.
 type Host interface {
 	DeviceProcesses() []collectors.DeviceProcess
 	Silent() map[string]bool // GPUs that do not answer, by UUID
@@ -62,8 +63,8 @@ type Host interface {
 	Rates(uuid string) (link, memory float64, ok bool)
 }
 
-// An Enforcer is the broker, and who sees to it that its word counts. Its
-// methods are safe for concurrent use.
+// An Enforcer is the broker and the enforcement of its decisions. Its methods
+// are safe for concurrent use.
 type Enforcer struct {
 	Options
 	log      *slog.Logger
@@ -73,28 +74,28 @@ type Enforcer struct {
 	stats    atomic.Pointer[wire.EnforcerStats]
 	capacity atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
 	users    atomic.Pointer[map[int]string]    // tenants of users
-	policy   chan *policy.Policy               // that Run takes over
+	policy   chan *policy.Policy               // for Run to apply
 
-	// What follows is Run's.
+	// Run's goroutine owns the fields below.
 	audit         audit.Audit
 	beside        besideAudit
 	qos           audit.QoS
 	escalation    escalation.Escalation
 	actor         action.Actor
 	pacer         pacer
-	sampled       map[place]*float64 // the last samples of the memory's bandwidth that the pacer saw
+	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
 	held          map[audit.Subject]bool // by the broker
 	identities    identityCache
-	pausedMembers map[audit.Subject]string // of the process groups that were paused
-	braked        time.Time                // episode that was told of
+	pausedMembers map[audit.Subject]string // members of the process groups that were paused
+	braked        time.Time                // episode that was logged
 
 	written []byte // the state, as it was last written
-	unsaved bool   // writing it failed, and that was told
-	spoiled bool   // what was written before could not be read: it is to be set aside
+	unsaved bool   // the last write failed, and that was logged
+	spoiled bool   // the former file could not be read: it must be set aside
 }
 
-// New takes the directory, and listens. Run must be called, or Close.
+// New takes the directory, and listens. Call Run, or Close.
 func New(o Options) (*Enforcer, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the enforcer's directory: %w", err)
@@ -103,7 +104,8 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{}, sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
+	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{},
+		sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
@@ -120,17 +122,17 @@ func New(o Options) (*Enforcer, error) {
 	return e, nil
 }
 
-// Close gives up an enforcer that is not going to Run.
+// Close gives up an enforcer that will not Run.
 func (e *Enforcer) Close() {
 	e.broker.Close()
 	e.unlock()
 }
 
-// Stats returns the broker's books, and what the enforcer adds to them.
+// Stats returns the broker's books, with the enforcer's additions.
 func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
 
-// Configure has all sessions judged by another policy, and who stands on the
-// escalation too. None is dropped.
+// Configure judges all sessions by another policy, and the escalated workloads
+// too. It drops none.
 func (e *Enforcer) Configure(p *policy.Policy) {
 	select {
 	case <-e.policy:
@@ -139,8 +141,8 @@ func (e *Enforcer) Configure(p *policy.Policy) {
 	e.policy <- p
 }
 
-// Run enforces until ctx ends. Who is paused then goes on, and is paused again
-// by the next enforcer.
+// Run enforces until ctx ends. Paused workloads then go on, and the next
+// enforcer pauses them again.
 func (e *Enforcer) Run(ctx context.Context) error {
 	defer e.unlock()
 	group, ctx := errgroup.WithContext(ctx)
@@ -166,7 +168,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// look audits, and does what follows from it.
+// look audits, and acts on the result.
 func (e *Enforcer) look(now time.Time) {
 	e.broker.Refresh()
 	b := e.books(now)
@@ -180,11 +182,12 @@ func (e *Enforcer) look(now time.Time) {
 	e.publish(b, found)
 }
 
-// books returns what an audit looks at. The driver is heard first, so that who
-// ends between the two is not taken for one without a session.
+// books returns the input of an audit. It asks the driver first, so that a
+// process that ends between the two does not count as unhooked.
 func (e *Enforcer) books(now time.Time) audit.Books {
 	t := e.terms.Load()
-	b := audit.Books{Now: now, DeviceProcesses: e.identities.expose(now, e.Host.DeviceProcesses()), Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
+	b := audit.Books{Now: now, DeviceProcesses: e.identities.expose(now, e.Host.DeviceProcesses()),
+		Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
 		for _, g := range s.GPUs {
@@ -204,7 +207,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 }
 
 // measureCapacity finds how much of each GPU's memory tenants can have: what
-// they have, and what is free, but no more than there is.
+// they have plus what is free, at most all of it.
 func (e *Enforcer) measureCapacity(b audit.Books) {
 	capacity := map[string]uint64{}
 	for _, t := range b.Tenants {
@@ -220,8 +223,8 @@ func (e *Enforcer) measureCapacity(b audit.Books) {
 	e.capacity.Store(&capacity)
 }
 
-// capacityOf returns how much of a GPU's memory tenants can have: of one whose
-// books were not looked at yet, all but the driver's own.
+// capacityOf returns how much of a GPU's memory tenants can have; before the
+// first look at its books, all except the driver's own.
 func (e *Enforcer) capacityOf(uuid string) uint64 {
 	if capacity, known := (*e.capacity.Load())[uuid]; known {
 		return capacity
@@ -230,8 +233,8 @@ func (e *Enforcer) capacityOf(uuid string) uint64 {
 	return total - min(kept, total)
 }
 
-// pace lowers the limits of those whose kernels take more of the memory's
-// bandwidth than they may.
+// pace lowers the limits of tenants whose kernels exceed their part of the
+// memory's bandwidth.
 func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
 	shares := map[place]float64{}
 	for _, t := range b.Tenants {
@@ -243,7 +246,8 @@ func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
 	maps.DeleteFunc(e.pacer, func(at place, _ float64) bool { return gone(at) })
 	for _, q := range found.Quotas {
 		at := place{q.Tenant, q.GPU}
-		if q.Bus != nil && q.Bus != e.sampled[at] { // each sample counts once: the audit shows it until there is another
+		// each sample counts once: the audit shows it until there is another
+		if q.Bus != nil && q.Bus != e.sampled[at] {
 			e.sampled[at] = q.Bus
 			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
 		}
@@ -251,7 +255,7 @@ func (e *Enforcer) pace(b audit.Books, found audit.Audited) {
 	e.change(func(t *terms) { t.paced = e.pacer.clone() })
 }
 
-// demand tells the backends what to hold.
+// demand sends the backends their demands.
 func (e *Enforcer) demand(b audit.Books) {
 	if len(e.Backends) == 0 || e.Simulated {
 		return

@@ -78,7 +78,8 @@ func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 		if err != nil || p.Workload == nil {
 			continue
 		}
-		all = append(all, collectors.DeviceProcess{UUID: g.uuid, Process: p, Kind: "compute", Memory: held[pid] + 400*mib, Known: true, SM: busy[pid], Sampled: now, At: now})
+		all = append(all, collectors.DeviceProcess{UUID: g.uuid, Process: p, Kind: "compute",
+			Memory: held[pid] + 400*mib, Known: true, SM: busy[pid], Sampled: now, At: now})
 	}
 	return all
 }
@@ -122,7 +123,8 @@ func underEnforcer(t *testing.T, table policy.Table) *governed {
 // prepared is a simulated GPU for which an enforcer can run.
 func prepared(t *testing.T, table policy.Table) *governed {
 	t.Helper()
-	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{}, copies: map[string]string{}}
+	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{},
+		copies: map[string]string{}}
 	var err error
 	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
 		t.Fatal(err)
@@ -132,11 +134,13 @@ func prepared(t *testing.T, table policy.Table) *governed {
 	}
 	t.Cleanup(func() { os.RemoveAll(g.dir) })
 	g.socket = filepath.Join(g.dir, "broker.sock")
-	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"), "GPUSTEWARD_SOCKET=" + g.socket}
+	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		"GPUSTEWARD_SOCKET=" + g.socket}
 	if err := table.Check(); err != nil {
 		t.Fatal(err)
 	}
-	g.broker = broker.Options{Socket: g.socket, Doubt: time.Second, Known: func(uuid string) bool { g.uuid = uuid; return true }, Logger: slog.New(slog.DiscardHandler)}
+	g.broker = broker.Options{Socket: g.socket, Doubt: time.Second,
+		Known: func(uuid string) bool { g.uuid = uuid; return true }, Logger: slog.New(slog.DiscardHandler)}
 	t.Cleanup(func() {
 		if g.cancel != nil {
 			g.stop()
@@ -150,7 +154,8 @@ func (g *governed) run(table policy.Table) {
 	g.t.Helper()
 	var err error
 	g.it, err = enforcer.New(enforcer.Options{
-		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir, StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
+		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir,
+		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
 		Broker:   g.broker,
@@ -207,12 +212,14 @@ func over(w *worker) bool {
 
 // byPath is a tenant that is told by the name of the program.
 func byPath(name string, q policy.Quota, s policy.Steps) policy.Rule {
-	return policy.Rule{Name: name, Select: []policy.Selector{{Executables: []string{"*/" + name}}}, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q}, Steps: s}
+	return policy.Rule{Name: name, Select: []policy.Selector{{Executables: []string{"*/" + name}}},
+		Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q}, Steps: s}
 }
 
 // quick are steps that a test can wait for.
 func quick(mode policy.Level) policy.Steps {
-	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
+	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5,
+		Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
 }
 
 // moved reports whether a process has had the GPU since then.

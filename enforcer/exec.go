@@ -22,36 +22,35 @@ import (
 // Library is the file name of the hook.
 const Library = "libgpusteward.so"
 
-// Environment that the hook reads.
+// Environment variables of the hook.
 const (
 	envTenant  = "GPUSTEWARD_TENANT"
 	envSocket  = "GPUSTEWARD_SOCKET"
 	envLibrary = "GPUSTEWARD_LIBRARY" // read here: which hook
-	envFail    = "GPUSTEWARD_FAIL"    // and here: what follows where there is no broker
+	envFail    = "GPUSTEWARD_FAIL"    // read here too: what to do without a broker
 	envPreload = "LD_PRELOAD"
 )
 
-// Exit statuses of Exec where there is no program to give one, as env(1) has
-// them.
+// Exit statuses of Exec if no program runs, as in env(1).
 const (
-	exitOurs     = 125 // no hook, or one that cannot be loaded; no broker, where one is required
-	exitUnusable = 126 // the program is there and cannot be executed
+	exitOurs     = 125 // no usable hook, or no broker although one is required
+	exitUnusable = 126 // the program exists and cannot be executed
 	exitNotFound = 127
 )
 
-// ExecOptions say how a program is started under the hook.
+// ExecOptions configure the start of a program under the hook.
 type ExecOptions struct {
-	Tenant  string // to ask for; empty: whichever the policy says
+	Tenant  string // to ask for; empty: the policy's choice
 	Socket  string // of the broker
-	Library string // the hook; empty: it is looked for
-	Require bool   // a broker that takes the program
+	Library string // the hook; empty: search for it
+	Require bool   // fail without a broker that accepts the program
 	Command []string
 }
 
-// Exec makes this process the program, under the hook: same PID, parent, files
-// and terminal. So signals and the exit status are the program's own, and
-// nothing of this program stays behind. It only returns where that fails, with
-// the exit status and the reason; what it says on stderr is a warning.
+// Exec replaces this process by the program, under the hook: same PID, parent,
+// files and terminal. Signals and the exit status are the program's own, and
+// nothing of this program remains. Exec only returns if that fails, with the
+// exit status and the reason; output on stderr is a warning.
 func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if len(o.Command) == 0 {
 		return exitOurs, errors.New("exec: which command?")
@@ -77,34 +76,34 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		fmt.Fprintf(stderr, "gpusteward: %v: no quota holds until that changes\n", err)
 	}
 	env := environment(os.Environ(), library, o.Tenant, o.Socket)
-	signal.Reset() // those that were ignored when we began are ignored by the program too
+	signal.Reset() // signals ignored at our start stay ignored in the program
 	err = syscall.Exec(path, o.Command, env)
-	if errors.Is(err, syscall.ENOEXEC) { // a script without #!, which the shell knows how to run
+	if errors.Is(err, syscall.ENOEXEC) { // a script without #!, which the shell can run
 		err = syscall.Exec("/bin/sh", append([]string{"/bin/sh", path}, o.Command[1:]...), env)
 	}
-	if errors.Is(err, fs.ErrNotExist) { // not the file: its interpreter
+	if errors.Is(err, fs.ErrNotExist) { // the interpreter is missing, not the file
 		return exitNotFound, fmt.Errorf("execute %s: its interpreter: %w", path, err)
 	}
 	return exitUnusable, fmt.Errorf("execute %s: %w", path, err)
 }
 
-// How long the broker may take to answer, where the program is started either
-// way, and where it is not.
+// Timeouts of the broker's answer, if the program starts in any case, and if it
+// does not.
 const (
 	patience         = time.Second
 	patienceRequired = 10 * time.Second
 )
 
-// taken returns why the hook would have no session in a program of this process,
-// nil where it would. The broker is asked for one, as a process without GPUs; it
-// ends at once.
+// taken returns why the hook would have no session in a program of this
+// process, or nil if it would. It asks the broker for a session without GPUs,
+// which ends at once.
 func taken(socket, tenant string, required bool) error {
 	end := time.Now().Add(patience)
 	if required {
 		end = time.Now().Add(patienceRequired)
 	}
 	conn, err := net.DialTimeout("unixpacket", socket, time.Until(end))
-	for errors.Is(err, syscall.EAGAIN) && time.Now().Before(end) { // many connect
+	for errors.Is(err, syscall.EAGAIN) && time.Now().Before(end) { // many processes connect
 		time.Sleep(10 * time.Millisecond)
 		conn, err = net.DialTimeout("unixpacket", socket, time.Until(end))
 	}
@@ -138,7 +137,7 @@ func taken(socket, tenant string, required bool) error {
 	return nil
 }
 
-// root returns an error of a connection without what was done and where.
+// root returns an error of a connection without operation and address.
 func root(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -151,7 +150,7 @@ func root(err error) error {
 	return err
 }
 
-// environment returns env with what the hook needs.
+// environment returns env with the hook's variables.
 func environment(env []string, library, tenant, socket string) []string {
 	old := ""
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
@@ -161,7 +160,7 @@ func environment(env []string, library, tenant, socket string) []string {
 		}
 		return name == envPreload || name == envSocket || name == envTenant && tenant != ""
 	})
-	preload := []string{library} // first: of two libraries that both wrap a call the first one is asked
+	preload := []string{library} // first: if two libraries wrap a call, the first one gets it
 	for _, other := range strings.FieldsFunc(old, func(r rune) bool { return r == ':' || r == ' ' }) {
 		if filepath.Base(other) != Library {
 			preload = append(preload, other)
@@ -181,7 +180,8 @@ func findLibrary(given string) (string, error) {
 		places = []string{"/usr/lib/x86_64-linux-gnu/gpusteward/" + Library, "/usr/local/lib/gpusteward/" + Library}
 		if exe, err := os.Executable(); err == nil {
 			dir := filepath.Dir(exe) // an installation in one directory, and the source tree
-			places = append([]string{filepath.Join(dir, Library), filepath.Join(dir, "enforcer/hook/build", Library)}, places...)
+			places = append([]string{filepath.Join(dir, Library), filepath.Join(dir, "enforcer/hook/build", Library)},
+				places...)
 		}
 	}
 	for _, place := range places {
@@ -194,11 +194,12 @@ func findLibrary(given string) (string, error) {
 		}
 		return path, loadable(path)
 	}
-	return "", fmt.Errorf("the hook is not there: looked for %s; --library or %s says where it is, and in a source tree make hook builds it", strings.Join(places, ", "), envLibrary)
+	return "", fmt.Errorf("the hook is not there: looked for %s; --library or %s says where it is, and in a source "+
+		"tree make hook builds it", strings.Join(places, ", "), envLibrary)
 }
 
-// loadable reports why a library could not be preloaded: the loader would only
-// say so and run the program without it.
+// loadable returns why a library cannot be preloaded: the loader would only
+// print that and run the program without it.
 func loadable(path string) error {
 	if strings.ContainsAny(path, ": ") {
 		return fmt.Errorf("the hook %q: the loader takes a path with a colon or a space for two", path)
@@ -219,8 +220,8 @@ func loadable(path string) error {
 	return nil
 }
 
-// findCommand returns the file that a command is, as execvp finds it; or the
-// exit status that says why there is none.
+// findCommand returns the file of a command, as execvp finds it, or the exit
+// status of the reason that there is none.
 func findCommand(name string) (path string, status int, err error) {
 	places := []string{name}
 	if !strings.Contains(name, "/") {
@@ -245,12 +246,13 @@ func findCommand(name string) (path string, status int, err error) {
 	return "", status, fmt.Errorf("execute %s: %w", name, err)
 }
 
-// unhookable says why the loader would not load the hook into a program; empty
-// where it would, or nobody knows.
+// unhookable says why the loader would not load the hook into a program; empty:
+// it would, or that is unknown.
 func unhookable(path string) string {
 	if info, err := os.Stat(path); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
-		if info.Mode()&fs.ModeSetuid != 0 && int(owner.Uid) != os.Getuid() || info.Mode()&fs.ModeSetgid != 0 && int(owner.Gid) != os.Getgid() {
+		if info.Mode()&fs.ModeSetuid != 0 && int(owner.Uid) != os.Getuid() ||
+			info.Mode()&fs.ModeSetgid != 0 && int(owner.Gid) != os.Getgid() {
 			return "runs with another's rights"
 		}
 	}

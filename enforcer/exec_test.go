@@ -69,7 +69,8 @@ func socketOf(t *testing.T) string {
 func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {
 	t.Helper()
 	socket = socketOf(t)
-	b, err := broker.New(broker.Options{Socket: socket, Policy: onlyTenant(tenant), Logger: slog.New(slog.DiscardHandler)})
+	b, err := broker.New(broker.Options{Socket: socket, Policy: onlyTenant(tenant),
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,9 +152,11 @@ func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 		"and not twice":     {"", "LD_PRELOAD=" + other + " " + library, library + ":" + other, ""},
 		"instead of an old": {"", "LD_PRELOAD=" + old + ":" + other + ":", library + ":" + other, ""},
 	} {
-		status, out, errs := executed(t, ExecOptions{Tenant: c.tenant, Socket: socket, Library: library, Command: command}, cmp.Or(c.before, "X=1"), "GPUSTEWARD_SOCKET=/old")
+		status, out, errs := executed(t, ExecOptions{Tenant: c.tenant, Socket: socket, Library: library,
+			Command: command}, cmp.Or(c.before, "X=1"), "GPUSTEWARD_SOCKET=/old")
 		lines := strings.Split(out, "\n")
-		if want := c.preload + "|" + c.after + "|" + socket + "|a b --tenant"; status != 0 || errs != "" || len(lines) != 3 || lines[0] != want || lines[1] == "0" {
+		if want := c.preload + "|" + c.after + "|" + socket + "|a b --tenant"; status != 0 || errs != "" ||
+			len(lines) != 3 || lines[0] != want || lines[1] == "0" {
 			t.Errorf("%s: exit status %d, %q %q; want %q and the library in the process", name, status, out, errs, want)
 		}
 	}
@@ -170,7 +173,8 @@ func TestExecIsTheProgram(t *testing.T) {
 			t.Errorf("exit status %d (%q), want %d", status, errs, want)
 		}
 	}
-	for script, want := range map[string]syscall.Signal{"kill -SEGV $$": syscall.SIGSEGV, "kill -KILL $$": syscall.SIGKILL} {
+	for script, want := range map[string]syscall.Signal{"kill -SEGV $$": syscall.SIGSEGV,
+		"kill -KILL $$": syscall.SIGKILL} {
 		o.Command = []string{"sh", "-c", script}
 		cmd := executing(t, o)
 		_ = cmd.Run()
@@ -256,10 +260,13 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 		"nothing":                {library, nil, 125, "which command"},
 		"no hook":                {dir + "/none.so", []string{"true"}, 125, "make hook"},
 		"no library":             {plain, []string{"true"}, 125, "is no library"},
-		"another machine's":      {file(Library, string(foreign), 0o755), []string{"true"}, 125, "no library of this machine"},
-		"a colon":                {file("a:b.so", string(foreign), 0o755), []string{"true"}, 125, "takes a path with a colon"},
+		"another machine's": {file(Library, string(foreign), 0o755), []string{"true"}, 125,
+			"no library of this machine"},
+		"a colon": {file("a:b.so", string(foreign), 0o755), []string{"true"}, 125,
+			"takes a path with a colon"},
 	} {
-		status, _, errs := executed(t, ExecOptions{Library: c.library, Command: c.command}, "PATH="+dir+":/usr/bin:/bin")
+		status, _, errs := executed(t, ExecOptions{Library: c.library, Command: c.command},
+			"PATH="+dir+":/usr/bin:/bin")
 		if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") {
 			t.Errorf("%s: exit status %d, %q; want %d and %q", name, status, errs, c.status, c.says)
 		}
@@ -268,7 +275,8 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 
 func TestExecFindsTheHook(t *testing.T) {
 	library := hook(t)
-	if status, out, errs := executed(t, ExecOptions{Command: []string{"sh", "-c", "echo $LD_PRELOAD"}}, "GPUSTEWARD_LIBRARY="+library); status != 0 || out != library+"\n" {
+	if status, out, errs := executed(t, ExecOptions{Command: []string{"sh", "-c", "echo $LD_PRELOAD"}},
+		"GPUSTEWARD_LIBRARY="+library); status != 0 || out != library+"\n" {
 		t.Errorf("named by the environment: exit status %d, %q %q", status, out, errs)
 	}
 	for _, beside := range []string{Library, "enforcer/hook/build/" + Library} {
@@ -277,7 +285,8 @@ func TestExecFindsTheHook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for to, from := range map[string]string{filepath.Join(dir, "gpusteward"): exe, filepath.Join(dir, beside): library} {
+		for to, from := range map[string]string{filepath.Join(dir, "gpusteward"): exe,
+			filepath.Join(dir, beside): library} {
 			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -324,7 +333,8 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.Command = []string{path}
-		if status, _, errs := executed(t, o); status != 5 || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") {
+		if status, _, errs := executed(t, o); status != 5 || !strings.Contains(errs, c.says) ||
+			(c.says == "") != (errs == "") {
 			t.Errorf("%+v: exit status %d, %q", c, status, errs)
 		}
 	}
@@ -348,19 +358,27 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 		status         int
 		says           string
 	}{
-		"a broker":              {socket, "a", false, "X=1", 5, ""},
-		"a broker, required":    {socket, "", true, "X=1", 5, ""},
-		"no broker":             {none, "", false, "X=1", 5, "no broker at " + none + ": no such file or directory: no quota holds"},
-		"no broker, closed":     {none, "", false, "GPUSTEWARD_FAIL=closed", 5, "no broker at " + none + ": no such file or directory: what the program launches waits"},
-		"no broker, required":   {none, "", true, "X=1", 125, "no broker at " + none + ": no such file or directory; --require-broker"},
-		"no answer":             {silent.Addr().String(), "", false, "X=1", 5, "no answer: i/o timeout: no quota holds"},
-		"not of it":             {socket, "b", false, "X=1", 5, "the broker at " + socket + " refuses: there is no such tenant: no quota holds"},
-		"not of it, by its own": {socket, "", false, "GPUSTEWARD_TENANT=b", 5, "refuses: there is no such tenant: no quota holds"},
-		"not of it, required":   {socket, "b", true, "X=1", 125, "refuses: there is no such tenant; --require-broker"},
+		"a broker":           {socket, "a", false, "X=1", 5, ""},
+		"a broker, required": {socket, "", true, "X=1", 5, ""},
+		"no broker": {none, "", false, "X=1", 5,
+			"no broker at " + none + ": no such file or directory: no quota holds"},
+		"no broker, closed": {none, "", false, "GPUSTEWARD_FAIL=closed", 5,
+			"no broker at " + none + ": no such file or directory: what the program launches waits"},
+		"no broker, required": {none, "", true, "X=1", 125,
+			"no broker at " + none + ": no such file or directory; --require-broker"},
+		"no answer": {silent.Addr().String(), "", false, "X=1", 5,
+			"no answer: i/o timeout: no quota holds"},
+		"not of it": {socket, "b", false, "X=1", 5,
+			"the broker at " + socket + " refuses: there is no such tenant: no quota holds"},
+		"not of it, by its own": {socket, "", false, "GPUSTEWARD_TENANT=b", 5,
+			"refuses: there is no such tenant: no quota holds"},
+		"not of it, required": {socket, "b", true, "X=1", 125, "refuses: there is no such tenant; --require-broker"},
 	} {
-		o := ExecOptions{Tenant: c.tenant, Socket: c.socket, Library: library, Require: c.require, Command: []string{"sh", "-c", "exit 5"}}
+		o := ExecOptions{Tenant: c.tenant, Socket: c.socket, Library: library, Require: c.require,
+			Command: []string{"sh", "-c", "exit 5"}}
 		status, _, errs := executed(t, o, c.env)
-		if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") || strings.Count(errs, "\n") > 1 {
+		if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") ||
+			strings.Count(errs, "\n") > 1 {
 			t.Errorf("%s: exit status %d, %q; want %d and %q", name, status, errs, c.status, c.says)
 		}
 	}

@@ -63,7 +63,8 @@ func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h.socket = filepath.Join(dir, "broker.sock")
 	h.broker = startBroker(t, h.socket, tenants...)
-	h.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"), "GPUSTEWARD_SOCKET=" + h.socket}
+	h.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		"GPUSTEWARD_SOCKET=" + h.socket}
 }
 
 // stats asks the broker for its statistics.
@@ -229,7 +230,8 @@ func (f figure) fair() error {
 	if f.one.max <= one && !(f.ten.max > ten) {               // over a shorter run there is no window of 10 s
 		return nil
 	}
-	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal %g) and %.2f over 10 s (goal %g)", f.name, f.one.max, one, f.ten.max, ten)
+	return fmt.Errorf("%s: shares err by %.2f points over 1 s (goal %g) and %.2f over 10 s (goal %g)", f.name,
+		f.one.max, one, f.ten.max, ten)
 }
 
 // attempt runs an experiment, and up to four times more where it missed its

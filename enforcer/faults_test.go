@@ -39,7 +39,8 @@ const mib = 1 << 20
 
 // hoard makes a load take memory and then do nothing but hold it.
 func hoard(mibs, step int, kind string) []string {
-	return []string{fmt.Sprintf("--alloc-mib=%d", mibs), fmt.Sprintf("--alloc-step-mib=%d", step), "--alloc-kind=" + kind,
+	return []string{fmt.Sprintf("--alloc-mib=%d", mibs), fmt.Sprintf("--alloc-step-mib=%d", step),
+		"--alloc-kind=" + kind,
 		"--burst-ms=0.1", "--sleep-ms=600000"}
 }
 
@@ -77,7 +78,8 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	h.broker.kill()
 	goesOn(down)
 	h.broker = startBroker(t, h.socket, tenants...)
-	back := poll(t, 10*time.Second, "no session has resumed", func() bool { return stats(t, h.broker).Sessions["active"] == len(parts) })
+	back := poll(t, 10*time.Second, "no session has resumed",
+		func() bool { return stats(t, h.broker).Sessions["active"] == len(parts) })
 	fmt.Printf("kill -9 of the broker: sessions back %v after the new one listened\n", back.Round(time.Millisecond))
 	if back > 2*time.Second {
 		t.Errorf("sessions resumed after %v, goal 2 s", back)
@@ -90,7 +92,8 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		s, _ := p.measured()
 		all = append(all, s)
 		was, is := s.work(killed-int64(time.Second), killed), s.work(from, from+int64(3*time.Second))/3
-		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.name, was, is)
+		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.name,
+			was, is)
 		if is < 0.9*was {
 			t.Errorf("%s has %.3f of the GPU, %.3f before", p.name, is, was)
 		}

@@ -29,7 +29,9 @@ func TestDeathGivesShareBack(t *testing.T) {
 			victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
 			ready(t, victim)
 			victim.tell("go")
-			if !victim.until(10*time.Second, func(s *series) bool { return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000 }) {
+			if !victim.until(10*time.Second, func(s *series) bool {
+				return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000
+			}) {
 				t.Fatal("the victim got no GPU time")
 			}
 			died := monotonic()
@@ -40,7 +42,8 @@ func TestDeathGivesShareBack(t *testing.T) {
 			got := h.truth.of(heir.cmd.Process.Pid).work(died, died+int64(span))
 			lost = append(lost, 1e3*(span.Seconds()-got))
 		}
-		fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", percentile(lost, 0.5), slices.Max(lost))
+		fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", percentile(lost, 0.5),
+			slices.Max(lost))
 		if slices.Max(lost) > 10 {
 			return fmt.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", slices.Max(lost))
 		}
@@ -70,7 +73,8 @@ func TestMemoryRace(t *testing.T) {
 	used, peak := h.truth.memory(t)
 	ledger := books(stats(t, h.broker), "race").MemoryPeak
 	over := max(0, int64(sum)-limit, int64(peak)-limit, int64(ledger)-limit)
-	fmt.Printf("memory race of 64: %d MiB taken of %d, in use on the GPU %d, peak %d, in the ledger %d, %d bytes over\n",
+	fmt.Printf("memory race of 64: %d MiB taken of %d, in use on the GPU %d, peak %d, in the ledger %d, %d bytes "+
+		"over\n",
 		sum/mib, limit/mib, used/mib, peak/mib, ledger/mib, over)
 	if over != 0 {
 		t.Errorf("%d bytes over the cap", over)
@@ -110,7 +114,8 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 	w := take()
 	died := time.Now()
 	w.kill()
-	poll(t, 10*time.Second, "memory is charged to a dead process", func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
+	poll(t, 10*time.Second, "memory is charged to a dead process",
+		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
 	back := time.Since(died)
 	fmt.Printf("death of a client: memory back after %v\n", back.Round(time.Millisecond))
 	if back > 2*time.Second {
@@ -124,7 +129,8 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 func TestStopped(t *testing.T) {
 	h := stub(t)
 	h.govern(t, tenant("stopped", 50), tenant("other", 50))
-	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"), h.load(t, "other", "--kernel-us=200", "--seconds=60")
+	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"),
+		h.load(t, "other", "--kernel-us=200", "--seconds=60")
 	ready(t, stopped, other)
 	for _, w := range []*worker{stopped, other} {
 		w.begin(200e-6)
@@ -139,7 +145,8 @@ func TestStopped(t *testing.T) {
 	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, 20*time.Second, "the broker holds it for alive", func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
+	poll(t, 20*time.Second, "the broker holds it for alive",
+		func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
 	after := books(stats(t, h.broker), "stopped")
 	fmt.Printf("a stopped tenant: %d overruns until it is stale\n", after.Overruns-before.Overruns)
 	if n := after.Overruns - before.Overruns; n > 2 {
@@ -155,7 +162,8 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := books(stats(t, h.broker), "stopped").Overruns
-	poll(t, 20*time.Second, "it is not waited for", func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
+	poll(t, 20*time.Second, "it is not waited for",
+		func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
 	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +180,8 @@ func TestOneOfTwoStopped(t *testing.T) {
 		const times, span = 5, int64(time.Second)
 		h := stub(t)
 		h.govern(t, tenant("two", 50), tenant("other", 50))
-		stopped, beside := h.load(t, "two", "--kernel-us=200", "--seconds=60"), h.load(t, "two", "--kernel-us=200", "--seconds=60")
+		stopped, beside := h.load(t, "two", "--kernel-us=200", "--seconds=60"),
+			h.load(t, "two", "--kernel-us=200", "--seconds=60")
 		other := h.load(t, "other", "--kernel-us=200", "--seconds=60")
 		all := []*worker{stopped, beside, other}
 		ready(t, all...)
@@ -184,7 +193,8 @@ func TestOneOfTwoStopped(t *testing.T) {
 			t.Helper()
 			for _, w := range all {
 				from := monotonic()
-				poll(t, 20*time.Second, w.name+" stands still", func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
+				poll(t, 20*time.Second, w.name+" stands still",
+					func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
 			}
 		}
 		works(all...)
@@ -202,9 +212,11 @@ func TestOneOfTwoStopped(t *testing.T) {
 			}
 			works(all...)
 		}
-		fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)
+		fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n",
+			mine, its)
 		if mine < .35 || its < .4 {
-			return fmt.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f", mine, its)
+			return fmt.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f",
+				mine, its)
 		}
 		return nil
 	}))

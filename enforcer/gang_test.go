@@ -11,7 +11,8 @@ import (
 // tenant; without one they run ungoverned.
 func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker) {
 	for i := range gpus {
-		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang), "--ranks="+strconv.Itoa(gpus), "--rank="+strconv.Itoa(i),
+		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
+			"--ranks="+strconv.Itoa(gpus), "--rank="+strconv.Itoa(i),
 			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=5"))
 	}
 	return all
@@ -30,7 +31,8 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	sum := 0.0
 	for i, w := range all {
 		var at, steps, seconds float64
-		if _, err := fmt.Sscanf(w.hear(t, time.Minute, "total"), "total %g %g %g", &at, &steps, &seconds); err != nil || seconds <= 0 {
+		if _, err := fmt.Sscanf(w.hear(t, time.Minute, "total"), "total %g %g %g", &at, &steps, &seconds); err != nil ||
+			seconds <= 0 {
 			t.Fatal("a rank ended without a word", err)
 		}
 		if i%gpus == 0 {
@@ -52,7 +54,8 @@ func nothingHangs(t *testing.T, h *host, recipe string) error {
 	const guarantee, tolerance = 0.7, 0.1
 	h.govern(t, tenant("a", 100*guarantee), tenant("b", 100*(1-guarantee)))
 	run := func(name string) (seconds float64) {
-		w := h.start(t, name, path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]), "--deadline=5")
+		w := h.start(t, name, path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]),
+			"--deadline=5")
 		said := w.hear(t, 2*time.Minute, "done", "hung")
 		if _, err := fmt.Sscanf(said, "done "+recipe+" %d %g", new(int), &seconds); err != nil {
 			t.Fatalf("tenant %q: %s", name, said)
@@ -72,10 +75,12 @@ func nothingHangs(t *testing.T, h *host, recipe string) error {
 	other = beside("b")
 	hooked := run("a")
 	other.kill()
-	fmt.Printf("%s, %d rounds: %.2f s alone, %.2f beside another, %.2f beside it with a guarantee of %g, %.3f of its pace alone\n",
+	fmt.Printf("%s, %d rounds: %.2f s alone, %.2f beside another, %.2f beside it with a guarantee of %g, %.3f of its "+
+		"pace alone\n",
 		recipe, rounds[recipe], alone, plain, hooked, guarantee, alone/hooked)
 	if part := alone / hooked; part < min(guarantee, alone/plain)-tolerance {
-		return fmt.Errorf("%s has %.3f of its pace alone, guaranteed %g; without the hook %.3f", recipe, part, guarantee, alone/plain)
+		return fmt.Errorf("%s has %.3f of its pace alone, guaranteed %g; without the hook %.3f", recipe, part,
+			guarantee, alone/plain)
 	}
 	return nil
 }

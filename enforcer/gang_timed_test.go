@@ -22,7 +22,8 @@ func TestGangs(t *testing.T) {
 		}
 		fmt.Printf("two gangs on two GPUs: %.1f steps/s, ungoverned %.1f; %d gangs found\n", governed, plain, gangs)
 		if gangs == 0 || governed < 0.75*plain {
-			return fmt.Errorf("two gangs reach %.0f %% of what they do ungoverned, goal 75 %%; %d gangs found", 100*governed/plain, gangs)
+			return fmt.Errorf("two gangs reach %.0f %% of what they do ungoverned, goal 75 %%; %d gangs found",
+				100*governed/plain, gangs)
 		}
 		return nil
 	}))

@@ -13,14 +13,13 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A processGroup is the processes of a subject that are on GPUs.
+// A processGroup is the processes of a subject on GPUs.
 type processGroup struct {
 	action.ProcessGroup
 	gpus []string // UUIDs
 }
 
-// members returns the processes of the group as text: with another one it is
-// another group.
+// members returns the group's processes as text: another text is another group.
 func (c *processGroup) members() string {
 	all := slices.Concat(c.Hooked, c.Unhooked)
 	slices.SortFunc(all, func(a, b action.Target) int { return a.PID - b.PID })
@@ -68,14 +67,15 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 		}
 	}
 	for s, c := range e.groups {
-		if len(workloads[s.Tenant]) <= 1 { // a turn is the tenant's: to hold it would hold the others too
+		if len(workloads[s.Tenant]) <= 1 { // turns belong to the tenant: a hold would stop its other workloads too
 			c.Hold = func(on bool) error { return e.hold(s, on) }
 		}
 	}
 }
 
-// isOf reports whether whoever has a PID now is of a subject. Who had a session
-// may have asked for the tenant; else it is the policy's word.
+// isOf reports whether the process that has a PID now belongs to a subject. A
+// process that had a session may have asked for the tenant; for others the
+// policy decides.
 func (e *Enforcer) isOf(pid int, s audit.Subject, hooked bool) bool {
 	p, err := e.Host.Process(pid)
 	if err != nil || p.Workload == nil || p.Workload.Key != s.Workload {
@@ -88,7 +88,8 @@ func (e *Enforcer) isOf(pid int, s audit.Subject, hooked bool) bool {
 	return err == nil && e.terms.Load().Whose(f, p.Workload) == s.Tenant
 }
 
-// hold has the broker give a subject's tenant no turns, or some again.
+// hold stops the turns of a subject's tenant at the broker, or starts them
+// again.
 func (e *Enforcer) hold(s audit.Subject, on bool) error {
 	if on {
 		e.held[s] = true
@@ -103,8 +104,8 @@ func (e *Enforcer) hold(s audit.Subject, on bool) error {
 	return nil
 }
 
-// demands returns what the backends are to hold: each tenant's quota on each
-// GPU, and whose processes are there.
+// demands returns the backends' demands: each tenant's quota on each GPU, and
+// the tenant's processes there.
 func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 	type spot struct{ tenant, gpu string }
 	hooked := map[int]string{}
@@ -136,7 +137,7 @@ func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 		}
 	}
 	var all []backend.Demand
-	users := map[int]string{} // whose all their processes are; empty: of several tenants
+	users := map[int]string{} // tenant of all their processes; empty: several tenants
 	for _, d := range there {
 		all = append(all, *d)
 		for _, p := range d.Processes {
@@ -157,8 +158,8 @@ func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 	return all
 }
 
-// TenantOf returns the one tenant that all of a user's processes on GPUs are of;
-// false where they are of none or of several.
+// TenantOf returns the one tenant of all of a user's processes on GPUs; false
+// if there is none, or several.
 func (e *Enforcer) TenantOf(uid int) (string, bool) {
 	users := e.users.Load()
 	if users == nil || (*users)[uid] == "" {

@@ -18,11 +18,11 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// An identityCache keeps the facts of processes without a session that do not
-// end. Facts are believed for a while.
+// An identityCache keeps the facts of long-lived processes without a session
+// for a while.
 type identityCache struct {
 	procfs    string
-	simulated bool // the processes are: this host's of the same numbers are others
+	simulated bool // the processes are simulated: real ones have the same PIDs
 	known     map[action.Target]identity
 	swept     time.Time
 }
@@ -33,7 +33,7 @@ type identity struct {
 	read  time.Time
 }
 
-// identityLifetime is how long facts are believed.
+// identityLifetime is how long facts are used.
 const identityLifetime = 10 * time.Second
 
 // of returns the facts of a device process.
@@ -62,15 +62,14 @@ func (p *identityCache) of(now time.Time, who host.Process) (broker.Facts, bool)
 	return known.facts, known.ok
 }
 
-// pfExiting marks a thread that is about to end in field 9 of its stat
-// (linux/sched.h).
+// pfExiting marks an exiting thread in field 9 of its stat (linux/sched.h).
 const pfExiting = 0x00000004
 
-// ends reports whether a process is about to end, all its threads: its session
-// has ended then, and the driver may not have let go of what it had.
+// ends reports whether all threads of a process are about to end: its session
+// has ended, and the driver may still list its memory.
 func (p *identityCache) ends(pid int) bool {
 	dir := filepath.Join(p.procfs, strconv.Itoa(pid), "task")
-	threads, _ := os.ReadDir(dir) // it is gone, or these are those that were there
+	threads, _ := os.ReadDir(dir) // on an error it is gone, or these are the threads that were there
 	return !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
 		line, _ := os.ReadFile(filepath.Join(dir, thread.Name(), "stat"))
 		fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) // the name, in brackets, may contain anything
@@ -82,8 +81,8 @@ func (p *identityCache) ends(pid int) bool {
 	})
 }
 
-// tenant returns whose a device process is, by the policy; empty where
-// it has ended, and while its workload's name is asked for.
+// tenant returns the policy's tenant of a device process; empty if the process
+// has ended, or while its workload's name is being looked up.
 func (p *identityCache) tenant(by *policy.Policy, now time.Time, h collectors.DeviceProcess) string {
 	if h.Process.Workload == nil {
 		return ""
@@ -95,11 +94,11 @@ func (p *identityCache) tenant(by *policy.Policy, now time.Time, h collectors.De
 	return by.Whose(f, h.Process.Workload)
 }
 
-// mpsServer is what NVIDIA calls the program.
+// mpsServer is NVIDIA's name of the program.
 const mpsServer = "nvidia-cuda-mps-server"
 
-// expose makes those that only call themselves MPS's server what they are:
-// root's program of that name is it.
+// expose gives the kind compute to processes that only pretend to be an MPS
+// server; a real one is root's program of that name.
 func (p *identityCache) expose(now time.Time, all []collectors.DeviceProcess) []collectors.DeviceProcess {
 	for i, h := range all {
 		if h.Kind != collectors.KindServer || p.simulated {
@@ -108,7 +107,8 @@ func (p *identityCache) expose(now time.Time, all []collectors.DeviceProcess) []
 		var st unix.Stat_t
 		f, ok := p.of(now, h.Process)
 		err := unix.Stat(filepath.Join(p.procfs, fmt.Sprint(h.Process.PID), "exe"), &st)
-		if !ok || err != nil || filepath.Base(f.Exe) != mpsServer || st.Uid != 0 || st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
+		if !ok || err != nil || filepath.Base(f.Exe) != mpsServer || st.Uid != 0 ||
+			st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
 			all[i].Kind = "compute"
 		}
 	}

@@ -43,17 +43,19 @@ func TestWhoseADeviceProcessIs(t *testing.T) {
 		workload   *host.Workload
 		want       string
 	}{
-		"a program":           {identityCache{procfs: "/proc"}, os.Getpid(), user, "program"},
-		"a unit":              {identityCache{procfs: "/proc"}, os.Getpid(), unit, "unit"},
-		"no name yet":         {identityCache{procfs: "/proc"}, os.Getpid(), nil, ""},
-		"gone":                {identityCache{procfs: "/proc"}, 1 << 30, user, ""},
-		"simulated":           {identityCache{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
-		"simulated, not ours": {identityCache{procfs: "/proc", simulated: true}, os.Getpid(), user, policy.DefaultTenant},
-		"simulated, no name":  {identityCache{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
-		"ended":               {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
-		"ended but a thread":  {identityCache{procfs: "/proc"}, headless, unit, "unit"},
+		"a program":   {identityCache{procfs: "/proc"}, os.Getpid(), user, "program"},
+		"a unit":      {identityCache{procfs: "/proc"}, os.Getpid(), unit, "unit"},
+		"no name yet": {identityCache{procfs: "/proc"}, os.Getpid(), nil, ""},
+		"gone":        {identityCache{procfs: "/proc"}, 1 << 30, user, ""},
+		"simulated":   {identityCache{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
+		"simulated, not ours": {identityCache{procfs: "/proc", simulated: true}, os.Getpid(), user,
+			policy.DefaultTenant},
+		"simulated, no name": {identityCache{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
+		"ended":              {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
+		"ended but a thread": {identityCache{procfs: "/proc"}, headless, unit, "unit"},
 	} {
-		if got := c.identities.tenant(p, time.Now(), collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
+		if got := c.identities.tenant(p, time.Now(),
+			collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
 			t.Errorf("%s: of %q, want %q", name, got, c.want)
 		}
 	}

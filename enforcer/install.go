@@ -18,30 +18,31 @@ import (
 // specification is the file name of the hook's CDI specification.
 const specification = "gpusteward.dev-hook.json"
 
-// InstallOptions say what a host gets for its containers. What is empty is left
-// alone.
+// InstallOptions say what a host gets for its containers; empty fields change
+// nothing.
 type InstallOptions struct {
-	Dir     string // gets this program and the hook; made if it is not there
+	Dir     string // gets this program and the hook; created if necessary
 	CDI     string // a directory of CDI specifications: gets the hook's, which is in Dir then
 	Library string // the hook; empty: it is looked for
 	Socket  string // of the broker, as the containers see it
 
-	Own   []string // directories of an agent: made, and given to Owner with the files in them
+	Own   []string // an agent's directories: created, and given to Owner with their files
 	Owner int      // a user's number; also the group's
 }
 
-// Install puts the hook where containers of this host can have it, and makes
-// what an agent in a container cannot make that is not root. It changes
-// only what is not as it should be, so it can run at each start. Files are
-// replaced whole: programs that run keep the ones that they have mapped.
+// Install puts the hook where this host's containers can use it, and creates
+// what an agent in a container cannot create without root. It changes only what
+// differs, so it can run at each start. It replaces whole files: running
+// programs keep those that they have mapped.
 func Install(o InstallOptions) error {
 	switch {
 	case o.Dir == "" && len(o.Own) == 0:
-		return errors.New("install: what? DIR gets the hook and this program, --owner=UID has the agent's directories made")
+		return errors.New("install: nothing to do: DIR gets the hook and this program, --owner=UID the agent's " +
+			"directories")
 	case o.CDI != "" && o.Dir == "":
-		return errors.New("install: --cdi is about the hook in DIR, which is missing")
+		return errors.New("install: --cdi needs DIR, where the hook is")
 	case o.Dir != "" && !filepath.IsAbs(o.Dir):
-		return fmt.Errorf("install: %q is not an absolute path, which containers could be given", o.Dir)
+		return fmt.Errorf("install: %q is not an absolute path, as containers need it", o.Dir)
 	case strings.ContainsAny(o.Dir, ": "):
 		return fmt.Errorf("install: %q: the loader takes a path with a colon or a space for two", o.Dir)
 	}
@@ -79,8 +80,9 @@ func Install(o InstallOptions) error {
 	return nil
 }
 
-// A cdiSpec is a specification of the Container Device Interface, 0.6.0: what a
-// runtime does to a container that asks for a device, gpusteward.dev/hook=hook.
+// A cdiSpec is a specification of the Container Device Interface, 0.6.0: the
+// changes that a runtime makes to a container that asks for a device,
+// gpusteward.dev/hook=hook.
 type cdiSpec struct {
 	Version string      `json:"cdiVersion"`
 	Kind    string      `json:"kind"`
@@ -103,9 +105,9 @@ type cdiMount struct {
 	Options   []string `json:"options"`
 }
 
-// hookDevice is the hook in dir as a device. Directories are mounted, because
-// a file would stay the old one after an update, and a socket the one of a
-// broker that has ended.
+// hookDevice is the hook in dir as a device. It mounts directories, because a
+// mounted file would stay old after an update, and a mounted socket would stay
+// with a broker that has ended.
 func hookDevice(dir, socket string) cdiSpec {
 	mount := func(path string) cdiMount {
 		return cdiMount{Host: path, Container: path, Options: []string{"ro", "nosuid", "nodev", "bind"}}
@@ -116,7 +118,7 @@ func hookDevice(dir, socket string) cdiSpec {
 	}}}}
 }
 
-// replace makes the file at path what text is; one that is so already stays.
+// replace writes text to the file at path, unless it is there already.
 func replace(path string, text []byte, mode fs.FileMode) error {
 	if info, err := os.Lstat(path); err == nil && info.Mode() == mode {
 		if is, err := os.ReadFile(path); err == nil && bytes.Equal(is, text) {
@@ -126,8 +128,8 @@ func replace(path string, text []byte, mode fs.FileMode) error {
 	return host.ReplaceFile(path, mode, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// give makes dir, and gives it and the files in it to a user. They may be
-// root's, from an agent that ran as root; another user's are left alone.
+// give creates dir, and gives it and its files to a user. The files may be
+// root's, from an agent that ran as root; another user's files are left alone.
 func give(dir string, owner int) error {
 	if owner <= 0 {
 		return errors.New("--owner is a user's number, above 0")
@@ -145,8 +147,8 @@ func give(dir string, owner int) error {
 		return err
 	}
 	names := []string{"."}
-	// Root without CAP_DAC_OVERRIDE may look at all this, since the directory is
-	// open to all; the files in it are not.
+	// Root without CAP_DAC_OVERRIDE can check this, because the directory is
+	// open to all; its files are not.
 	for _, e := range entries {
 		if e.Type().IsRegular() {
 			names = append(names, e.Name())
@@ -159,9 +161,11 @@ func give(dir string, owner int) error {
 		}
 		is := info.Sys().(*syscall.Stat_t)
 		switch {
-		case int(is.Uid) == owner && int(is.Gid) == owner, name != "." && is.Nlink > 1: // who has a second name for it may be somebody else
+		case int(is.Uid) == owner && int(is.Gid) == owner, name != "." && is.Nlink > 1:
+			// a second name for the file may be another user's
 		case is.Uid != 0 && int(is.Uid) != owner:
-			return fmt.Errorf("%s is user %d's: does another agent run on this host, from a package?", filepath.Join(dir, name), is.Uid)
+			return fmt.Errorf("%s is user %d's: does another agent run on this host, from a package?",
+				filepath.Join(dir, name), is.Uid)
 		default:
 			if err := root.Lchown(name, owner, owner); err != nil {
 				return fmt.Errorf("%w; it takes CAP_CHOWN", err)

@@ -34,10 +34,12 @@ func TestInstall(t *testing.T) {
 		if err := Install(o); err != nil {
 			t.Fatal(err)
 		}
-		for path, source := range map[string]string{installed: library, filepath.Join(dir, "gpusteward"): "/proc/self/exe"} {
+		for path, source := range map[string]string{installed: library,
+			filepath.Join(dir, "gpusteward"): "/proc/self/exe"} {
 			want, err1 := os.ReadFile(source)
 			got, err2 := os.ReadFile(path)
-			if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) || inode(t, path).Mode&0o7777 != 0o755 {
+			if err := errors.Join(err1, err2); err != nil || !bytes.Equal(want, got) ||
+				inode(t, path).Mode&0o7777 != 0o755 {
 				t.Errorf("%s is not %s (%v), mode %o", path, source, err, inode(t, path).Mode)
 			}
 		}
@@ -68,7 +70,8 @@ func TestInstall(t *testing.T) {
 		t.Errorf("a program that runs has not the library that it began with any more (%v)", err)
 	}
 	text, err := os.ReadFile(filepath.Join(o.CDI, "gpusteward.dev-hook.json"))
-	if err != nil || !strings.Contains(string(text), `"LD_PRELOAD=`+installed+`"`) || !strings.Contains(string(text), `"GPUSTEWARD_SOCKET=/run/x/broker.sock"`) {
+	if err != nil || !strings.Contains(string(text), `"LD_PRELOAD=`+installed+`"`) ||
+		!strings.Contains(string(text), `"GPUSTEWARD_SOCKET=/run/x/broker.sock"`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	for _, d := range []string{dir, o.CDI} {
@@ -91,7 +94,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 		"nothing":       {InstallOptions{}, "DIR gets the hook and this program"},
 		"relative":      {InstallOptions{Dir: "lib"}, `"lib" is not an absolute path`},
 		"a colon":       {InstallOptions{Dir: "/a:b"}, "takes a path with a colon"},
-		"only CDI":      {InstallOptions{CDI: "/etc/cdi", Own: []string{"/x"}}, "which is missing"},
+		"only CDI":      {InstallOptions{CDI: "/etc/cdi", Own: []string{"/x"}}, "--cdi needs DIR"},
 		"no library":    {InstallOptions{Dir: "/x", Library: "/none.so"}, "the hook is not there"},
 		"no directory":  {InstallOptions{Dir: file + "/lib", Library: library}, "not a directory"},
 		"root's state":  {InstallOptions{Own: []string{file + "-state"}}, "a user's number, above 0"},
@@ -110,7 +113,9 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	}
 	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
 	for _, dir := range []string{readOnly, readOnly + "/lib"} {
-		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil || !strings.Contains(err.Error(), "read-only file system: it is mounted read-only") || !strings.Contains(err.Error(), readOnly) {
+		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil ||
+			!strings.Contains(err.Error(), "read-only file system: it is mounted read-only") ||
+			!strings.Contains(err.Error(), readOnly) {
 			t.Error(err)
 		}
 	}
@@ -128,12 +133,14 @@ func TestInstallGivesTheState(t *testing.T) {
 	state := path("state")
 	o := InstallOptions{Own: []string{state}, Owner: user}
 	for range 2 {
-		if err := Install(o); err != nil || inode(t, state).Uid != user || inode(t, state).Gid != user || inode(t, state).Mode&0o777 != 0o755 {
+		if err := Install(o); err != nil || inode(t, state).Uid != user || inode(t, state).Gid != user ||
+			inode(t, state).Mode&0o777 != 0o755 {
 			t.Fatalf("%v, %+v", err, inode(t, state))
 		}
 	}
 	// Left by an agent that was root, or put there by the user.
-	err := errors.Join(os.WriteFile(path("state/health.json"), nil, 0o640), os.WriteFile(path("secret"), nil, 0o600), os.Symlink(path("secret"), path("state/link")), os.Link(path("secret"), path("state/second")))
+	err := errors.Join(os.WriteFile(path("state/health.json"), nil, 0o640), os.WriteFile(path("secret"), nil, 0o600),
+		os.Symlink(path("secret"), path("state/link")), os.Link(path("secret"), path("state/second")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +153,8 @@ func TestInstallGivesTheState(t *testing.T) {
 	if err := os.Chown(state, another, another); err != nil {
 		t.Fatal(err)
 	}
-	if err := Install(o); err == nil || !strings.Contains(err.Error(), "user 65533's: does another agent run on this host") {
+	if err := Install(o); err == nil || !strings.Contains(err.Error(),
+		"user 65533's: does another agent run on this host") {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,8 @@ func capped(name string, bytes uint64) terms {
 
 // pairs makes a load allocate and free, and nothing else.
 func pairs(mibs float64, seconds int) []string {
-	return []string{"--launch=alloc", "--kernel-us=0", fmt.Sprintf("--alloc-step-mib=%g", mibs), fmt.Sprintf("--seconds=%d", seconds)}
+	return []string{"--launch=alloc", "--kernel-us=0", fmt.Sprintf("--alloc-step-mib=%g", mibs),
+		fmt.Sprintf("--seconds=%d", seconds)}
 }
 
 // completed returns how many launches a load did each second.

@@ -60,12 +60,14 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	}
 	settled("the books do not have all memory", limit, 0)
 	other.kill()
-	poll(t, 10*time.Second, "the dead one's memory is charged", func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 16*mib })
+	poll(t, 10*time.Second, "the dead one's memory is charged",
+		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 16*mib })
 	third := h.load(t, "tenant", hoard(16, 1, "native")...)
 	ready(t, third)
 	third.tell("go")
 	taken(t, third)
-	poll(t, 10*time.Second, "it is not lent any", func() bool { return books(stats(t, h.broker), "tenant").MemoryReserved > 0 })
+	poll(t, 10*time.Second, "it is not lent any",
+		func() bool { return books(stats(t, h.broker), "tenant").MemoryReserved > 0 })
 	third.kill()
 	settled("a killed process's lease does not come back", 16*mib, 0)
 }

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock makes sure that there is one enforcer on a host: two would undo each
-// other's work. It holds dir's enforcer.lock until release is called or the
-// process ends, and fails at once where another process holds it.
+// lock ensures that a host has one enforcer: two would undo each other's work.
+// It holds dir's enforcer.lock until release is called or the process ends, and
+// fails at once if another process holds it.
 func lock(dir string) (release func(), err error) {
 	path := filepath.Join(dir, "enforcer.lock")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -33,8 +33,8 @@ func lock(dir string) (release func(), err error) {
 		}
 		return nil, fmt.Errorf("another enforcer is running: process %d holds %s", pid, path)
 	}
-	// The file stays when we end: were it removed, one process could hold the
-	// file that is gone and another the one that is there.
+	// The file stays when we end: otherwise one process could hold the removed
+	// file and another the new one.
 	pid := fmt.Appendln(nil, os.Getpid())
 	if _, err = file.WriteAt(pid, 0); err == nil {
 		err = file.Truncate(int64(len(pid)))

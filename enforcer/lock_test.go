@@ -19,7 +19,8 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = lock(dir)
-	if want := fmt.Sprintf("process %d holds %s", os.Getpid(), path); err == nil || !strings.Contains(err.Error(), want) {
+	if want := fmt.Sprintf("process %d holds %s", os.Getpid(), path); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("a second one: %v, want %s", err, want)
 	}
 	release()
@@ -36,7 +37,8 @@ func TestLockWithoutAName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	if err := os.Truncate(filepath.Join(dir, "enforcer.lock"), 0); err != nil { // the holder did not come to write it yet
+	// the holder did not come to write it yet
+	if err := os.Truncate(filepath.Join(dir, "enforcer.lock"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = lock(dir); err == nil || !strings.Contains(err.Error(), "another enforcer is running: it holds "+dir) {
@@ -46,7 +48,8 @@ func TestLockWithoutAName(t *testing.T) {
 
 func TestLockThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := lock(filepath.Join(dir, "none")); err == nil || !strings.Contains(err.Error(), "open the enforcer's lock") {
+	if _, err := lock(filepath.Join(dir, "none")); err == nil ||
+		!strings.Contains(err.Error(), "open the enforcer's lock") {
 		t.Error(err)
 	}
 	if err := os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")); err != nil {

@@ -27,9 +27,10 @@ import (
 // it was measured; beside it, with .md at its end, lies the table.
 var (
 	matrixSeconds = flag.Float64("matrix.seconds", 10, "`seconds` that programs are measured for beside each other")
-	matrixPlain   = flag.Float64("matrix.plain", 0, "the same without the hook; 0 is half of -matrix.seconds, 3 at least")
-	matrixLone    = flag.Float64("matrix.lone", 2.5, "`seconds` that a program is measured for alone")
-	matrixOnly    = flag.String("matrix.only", "", "`regexp` of the cells to measure; empty is all")
+	matrixPlain   = flag.Float64("matrix.plain", 0,
+		"the same without the hook; 0 is half of -matrix.seconds, 3 at least")
+	matrixLone = flag.Float64("matrix.lone", 2.5, "`seconds` that a program is measured for alone")
+	matrixOnly = flag.String("matrix.only", "", "`regexp` of the cells to measure; empty is all")
 )
 
 const (
@@ -121,8 +122,9 @@ type matrix struct {
 }
 
 func newMatrix(t *testing.T, all []member) *matrix {
-	m := &matrix{t: t, began: time.Now(), members: map[string]member{}, workers: map[post]*worker{}, started: map[post]int{},
-		broken: map[string]string{}, lone: map[string]course{}, plain: map[string]map[string]course{}}
+	m := &matrix{t: t, began: time.Now(), members: map[string]member{}, workers: map[post]*worker{},
+		started: map[post]int{},
+		broken:  map[string]string{}, lone: map[string]course{}, plain: map[string]map[string]course{}}
 	if names := products(); len(names) > 0 {
 		m.gpu = names[0]
 	}
@@ -221,7 +223,8 @@ func (m *matrix) employ(p post) *worker {
 	if p.plain {
 		name = ""
 	}
-	return h.start(m.t, name, "python3", filepath.Join(path(m.t, "GS_BENCH", "hook/bench"), "worker.py"), fmt.Sprint(len(a.GPUs)))
+	return h.start(m.t, name, "python3", filepath.Join(path(m.t, "GS_BENCH", "hook/bench"), "worker.py"),
+		fmt.Sprint(len(a.GPUs)))
 }
 
 func (m *matrix) breaks(kind, why string) {
@@ -283,7 +286,8 @@ func (m *matrix) fill(v *verdict, members []member) error {
 	after, took := m.charged(), time.Since(began)
 	showBooks(books, m.books(), took.Seconds())
 	for _, a := range members {
-		s := &subject{member: a, Lone: m.lone[a.program()], Plain: plain[a.Tenant], Hooked: hooked[a.Tenant], Charged: map[string]float64{}}
+		s := &subject{member: a, Lone: m.lone[a.program()], Plain: plain[a.Tenant], Hooked: hooked[a.Tenant],
+			Charged: map[string]float64{}}
 		for gpu, seconds := range after[a.Tenant] {
 			s.Charged[gpu] = (seconds - before[a.Tenant][gpu]) / took.Seconds()
 		}
@@ -363,9 +367,12 @@ func showBooks(before, after map[string]wire.TenantStats, seconds float64) {
 		if a.WantedSeconds == b.WantedSeconds {
 			continue
 		}
-		fmt.Printf("    %-60s charged %.3f served %.3f wanted %.3f waited %.3f, %d turns, %d launches, %d passed, %d errors, %d overruns, longest %.2f ms, lag %.1f ms, convoy %.2f s\n",
-			name, (a.ChargedSeconds-b.ChargedSeconds)/seconds, (a.ServedSeconds-b.ServedSeconds)/seconds, (a.WantedSeconds-b.WantedSeconds)/seconds,
-			(a.WaitSeconds-b.WaitSeconds)/seconds, a.Turns-b.Turns, a.Launches-b.Launches, a.GatePassed-b.GatePassed, a.GateErrors-b.GateErrors,
+		fmt.Printf("    %-60s charged %.3f served %.3f wanted %.3f waited %.3f, %d turns, %d launches, %d passed, %d "+
+			"errors, %d overruns, longest %.2f ms, lag %.1f ms, convoy %.2f s\n",
+			name, (a.ChargedSeconds-b.ChargedSeconds)/seconds, (a.ServedSeconds-b.ServedSeconds)/seconds,
+			(a.WantedSeconds-b.WantedSeconds)/seconds,
+			(a.WaitSeconds-b.WaitSeconds)/seconds, a.Turns-b.Turns, a.Launches-b.Launches, a.GatePassed-b.GatePassed,
+			a.GateErrors-b.GateErrors,
 			a.Overruns-b.Overruns, 1000*a.LongestSeconds, 1000*a.LagSeconds, a.ConvoySeconds-b.ConvoySeconds)
 	}
 }
@@ -443,7 +450,8 @@ func (m *matrix) show(v *verdict) {
 		if s.silent() {
 			continue
 		}
-		fmt.Printf("    %-12s lone %8.1f/s, plain %.3f, hooked %.3f of it, worst 1 s %.3f, guarantee %.2f; step ms p50/p99 alone %.2f/%.2f, plain %.2f/%.2f, hooked %.2f/%.2f; books %s\n",
+		fmt.Printf("    %-12s lone %8.1f/s, plain %.3f, hooked %.3f of it, worst 1 s %.3f, guarantee %.2f; step ms "+
+			"p50/p99 alone %.2f/%.2f, plain %.2f/%.2f, hooked %.2f/%.2f; books %s\n",
 			s.Tenant, s.Lone.Rate, s.plain(), s.hooked(), s.worst(), s.Guarantee,
 			s.Lone.P50, s.Lone.P99, s.Plain.P50, s.Plain.P99, s.Hooked.P50, s.Hooked.P99, parts(s.Charged))
 	}

@@ -307,7 +307,8 @@ func latency(others []*subject, a *subject) goal {
 			kernel = max(kernel, b.Lone.P50/n)
 		}
 	}
-	return goal{What: a.Tenant + "'s p99 of alone", Got: a.Hooked.P99 / a.Lone.P99, Want: 1.25 + kernel/a.Lone.P99, Most: true}
+	return goal{What: a.Tenant + "'s p99 of alone", Got: a.Hooked.P99 / a.Lone.P99, Want: 1.25 + kernel/a.Lone.P99,
+		Most: true}
 }
 
 // total asks for the sum of parts.
@@ -402,7 +403,8 @@ func (v *verdict) columns() []string {
 		return append(append([]string{v.Cell}, make([]string, len(titles)-2)...), v.word())
 	}
 	steps := func(c func(*subject) course) string {
-		return v.each("%.2f/%.2f", func(a *subject) float64 { return c(a).P50 }, func(a *subject) float64 { return c(a).P99 })
+		return v.each("%.2f/%.2f", func(a *subject) float64 { return c(a).P50 },
+			func(a *subject) float64 { return c(a).P99 })
 	}
 	books := v.each("%.2f", func(a *subject) float64 {
 		most := 0.0
@@ -423,12 +425,15 @@ func (v *verdict) columns() []string {
 	}
 }
 
-var titles = []string{"cell", "plain", "sum", "hooked", "sum", "worst 1 s", "step ms p50/p99: alone", "plain", "hooked", "books", "verdict"}
+var titles = []string{"cell", "plain", "sum", "hooked", "sum", "worst 1 s", "step ms p50/p99: alone", "plain", "hooked",
+	"books", "verdict"}
 
 // markdown is the table of all cells, the worst one first.
 func markdown(verdicts []*verdict) string {
 	all := slices.Clone(verdicts)
-	slices.SortStableFunc(all, func(a, b *verdict) int { return cmp.Compare(a.tightest().margin(), b.tightest().margin()) })
+	slices.SortStableFunc(all, func(a, b *verdict) int {
+		return cmp.Compare(a.tightest().margin(), b.tightest().margin())
+	})
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(titles, " | "), strings.Repeat("---|", len(titles)))
 	for _, v := range all {
@@ -543,7 +548,8 @@ func TestJudge(t *testing.T) {
 			}
 		}
 		if got := strings.Join(missed, ","); got != c.missed {
-			t.Errorf("%s, plain %v, hooked %v: missed %q, want %q\n%v", c.spec, c.plain, c.hooked, got, c.missed, v.Goals)
+			t.Errorf("%s, plain %v, hooked %v: missed %q, want %q\n%v", c.spec, c.plain, c.hooked, got, c.missed,
+				v.Goals)
 		}
 		if v.tightest().met() != (c.missed == "") {
 			t.Errorf("%s: the tightest goal is %v of %v", c.spec, v.tightest(), v.Goals)
@@ -557,7 +563,9 @@ func TestMarkdown(t *testing.T) {
 	none := &verdict{Cell: "ddp 50 + ddp 50", Skipped: "no GPU"}
 	hung := &verdict{Cell: "bcast 50 + steps@1 50", Failed: "it hangs"}
 	rows := strings.Split(markdown([]*verdict{none, good, hung, bad}), "\n")
-	for i, want := range []string{"| cell |", "|---|", "| bcast 50 + steps@1 50 |", "| gpt2 50 + silent 50 | 1.000 | 1.000 | 0.890 |", "| steps 70 + jax 30 | 0.370 + 0.690 | 1.060 | 0.700 + 0.300 | 1.000 |", "| ddp 50 + ddp 50 |"} {
+	for i, want := range []string{"| cell |", "|---|", "| bcast 50 + steps@1 50 |",
+		"| gpt2 50 + silent 50 | 1.000 | 1.000 | 0.890 |",
+		"| steps 70 + jax 30 | 0.370 + 0.690 | 1.060 | 0.700 + 0.300 | 1.000 |", "| ddp 50 + ddp 50 |"} {
 		if !strings.HasPrefix(rows[i], want) || strings.Count(rows[i], "|") != len(titles)+1 {
 			t.Errorf("row %d is %q, want %q", i, rows[i], want)
 		}

@@ -60,13 +60,17 @@ func startAgent(t *testing.T, gpus int, fail, tenants string, roles ...string) *
 		t.Fatal(err)
 	}
 	for _, role := range roles {
-		startWorker(t, role, a.driver, "sh", "-c", `exec "$0" "$@" >`+filepath.Join(a.dir, role+".log")+" 2>&1", a.path, "--role="+role, "--config.file="+file,
-			"--runtime.dir="+filepath.Join(a.dir, "run"), "--state.dir="+filepath.Join(a.dir, role), "--web.listen-address=127.0.0.1:0", "--log.format=json")
+		startWorker(t, role, a.driver, "sh", "-c", `exec "$0" "$@" >`+filepath.Join(a.dir, role+".log")+" 2>&1", a.path,
+			"--role="+role, "--config.file="+file,
+			"--runtime.dir="+filepath.Join(a.dir, "run"), "--state.dir="+filepath.Join(a.dir, role),
+			"--web.listen-address=127.0.0.1:0", "--log.format=json")
 	}
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
-	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"), "GPUSTEWARD_SOCKET=" + a.socket}
+	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		"GPUSTEWARD_SOCKET=" + a.socket}
 	for _, role := range roles {
-		poll(t, 20*time.Second, role+" has no driver", func() bool { return strings.Contains(a.log(role), "driver open") })
+		poll(t, 20*time.Second, role+" has no driver",
+			func() bool { return strings.Contains(a.log(role), "driver open") })
 	}
 	return a
 }
@@ -93,13 +97,15 @@ func (a *agent) run(tenant, of string, argv ...string) *worker {
 			a.t.Fatal(err)
 		}
 	}
-	return startWorker(a.t, tenant, append(a.hook, a.driver...), append([]string{"sh", "-c", `exec "$0" "$@" 2>&1`, copied}, argv...)...)
+	return startWorker(a.t, tenant, append(a.hook, a.driver...),
+		append([]string{"sh", "-c", `exec "$0" "$@" 2>&1`, copied}, argv...)...)
 }
 
 // job starts the load generator as a tenant's program on a simulated GPU.
 func (a *agent) job(tenant string, gpu int, options ...string) *worker {
 	a.t.Helper()
-	return a.run(tenant, "load", append([]string{"--wait-start", "--report-ms=5", "--gpu=" + strconv.Itoa(gpu)}, options...)...)
+	return a.run(tenant, "load", append([]string{"--wait-start", "--report-ms=5", "--gpu=" + strconv.Itoa(gpu)},
+		options...)...)
 }
 
 // hold has a tenant's program take memory and keep it, and returns it with how
@@ -161,7 +167,8 @@ func (a *agent) anchor(tenant string, gpu int) *worker {
 func onMIG(t *testing.T, name string, roles []string) {
 	const limit = 64*mib + 1
 	a := startAgent(t, 2, "open", `
-    - {name: a, select: [{executables: ["*/a"]}], gpus: [{gpu: ["`+name+`"], guarantee: 30 %, memory: `+strconv.Itoa(limit)+`}]}
+    - {name: a, select: [{executables: ["*/a"]}], gpus: [{gpu: ["`+name+
+		`"], guarantee: 30 %, memory: `+strconv.Itoa(limit)+`}]}
     - {name: b, select: [{executables: ["*/b"]}], gpus: [{gpu: ["`+name+`"], guarantee: 70 %}]}
     - {name: c, select: [{executables: ["*/c"]}]}
 `, roles...)
@@ -189,7 +196,8 @@ func onMIG(t *testing.T, name string, roles []string) {
 	a.metric(book("compute_guarantee_ratio", 1), 0)
 	a.metric(`nvgpu_broker_faults_total{kind="ungoverned"}`, 0)
 	if out, err := exec.Command(a.path, "status", "--runtime.dir="+filepath.Join(a.dir, "run")).Output(); err != nil ||
-		!regexp.MustCompile(`(?m)^a +0:1 +2 .*30-100% +0\.1/0\.1 `).Match(out) || !regexp.MustCompile(`(?m)^c +0:2 +1 `).Match(out) {
+		!regexp.MustCompile(`(?m)^a +0:1 +2 .*30-100% +0\.1/0\.1 `).Match(out) ||
+		!regexp.MustCompile(`(?m)^c +0:2 +1 `).Match(out) {
 		t.Errorf("the status does not name the devices: %v\n%s", err, out)
 	}
 	want := fmt.Sprint("0 ", limit, 0, limit, " -")
@@ -205,7 +213,8 @@ func onMIG(t *testing.T, name string, roles []string) {
 		const seconds = 6
 		var parts []part
 		for tenant, target := range map[string]float64{"a": .3, "b": .7} {
-			parts = append(parts, part{a.job(tenant, 0, "--kernel-us=200", fmt.Sprintf("--seconds=%d", seconds)), "go", target, 200e-6})
+			parts = append(parts, part{a.job(tenant, 0, "--kernel-us=200", fmt.Sprintf("--seconds=%d", seconds)), "go",
+				target, 200e-6})
 		}
 		ready(t, parts[0].worker, parts[1].worker)
 		from := monotonic()
@@ -214,7 +223,8 @@ func onMIG(t *testing.T, name string, roles []string) {
 		f.show()
 		alone := a.truth.of(c.cmd.Process.Pid).work(from, to) * 1e9 / float64(to-from)
 		if math.Abs(f.share[0]-parts[0].target) > .02 || alone < .95 {
-			return fmt.Errorf("they have %.3f of the device, want %.1f of the first; the tenant of the other one has %.3f of that", f.share, parts[0].target, alone)
+			return fmt.Errorf("they have %.3f of the device, want %.1f of the first; the tenant of the other one has "+
+				"%.3f of that", f.share, parts[0].target, alone)
 		}
 		return nil
 	}))

@@ -37,7 +37,8 @@ func TestUnknownMIG(t *testing.T) {
 `, "all")
 			anchor := a.anchor("c", 1)
 			w := a.job("a", 2, "--alloc-mib=128", "--alloc-step-mib=1", "--kernel-us=200", "--seconds=600")
-			if told := w.hear(t, time.Minute, "gpusteward: "); !strings.Contains(told, "does not know 1 of 3 GPUs: "+c.told) {
+			if told := w.hear(t, time.Minute, "gpusteward: "); !strings.Contains(told,
+				"does not know 1 of 3 GPUs: "+c.told) {
 				t.Errorf("the program is told %q", told)
 			}
 			ready(t, w)
@@ -46,14 +47,17 @@ func TestUnknownMIG(t *testing.T) {
 				t.Errorf("it takes %d bytes, want %d", got, c.bytes)
 			}
 			from := monotonic()
-			poll(t, 20*time.Second, "nobody has the GPU for a second", func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, monotonic()) > 1 })
+			poll(t, 20*time.Second, "nobody has the GPU for a second",
+				func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, monotonic()) > 1 })
 			if runs := a.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > 0; runs != c.runs {
 				t.Errorf("it works: %t", runs)
 			}
-			if m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`); !m.MatchString(a.ask("/metrics")) {
+			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)
+			if !m.MatchString(a.ask("/metrics")) {
 				t.Error("no metric counts it")
 			}
-			if log := a.log("all"); !strings.Contains(log, c.logged) || !strings.Contains(log, strings.TrimPrefix(slice(2), "MIG")) {
+			if log := a.log("all"); !strings.Contains(log, c.logged) ||
+				!strings.Contains(log, strings.TrimPrefix(slice(2), "MIG")) {
 				t.Errorf("the log does not name it:\n%s", log)
 			}
 		})

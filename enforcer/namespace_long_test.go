@@ -17,7 +17,8 @@ import (
 // too, while honest ones run together.
 func TestAnotherDriverIsFound(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+		Steps: quick(policy.Warn), Actions: 10}
 	for _, name := range []string{"honest", "another", "alone", "beside"} {
 		table.Rules = append(table.Rules, byPath(name, none, quick(policy.Warn)))
 	}
@@ -54,7 +55,8 @@ func TestAnotherDriverIsFound(t *testing.T) {
 // driver's file, which is under the hook as any.
 func TestDriverFoundOtherwise(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10,
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))}}
 	g := underEnforcer(t, table)
 	driver, err := os.ReadFile(path(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1")

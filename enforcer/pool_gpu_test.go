@@ -89,7 +89,8 @@ func (p *pool) prepare(t *testing.T, roles ...role) {
 			if slices.Contains(gangs, r.kind) {
 				ranks = 2
 			}
-			p.workers[r.seat] = p.start(p.owner, name, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "worker.py"), strconv.Itoa(ranks))
+			p.workers[r.seat] = p.start(p.owner, name, "python3",
+				filepath.Join(path(t, "GS_BENCH", "hook/bench"), "worker.py"), strconv.Itoa(ranks))
 		}
 		if !p.prepared[r] {
 			p.workers[r.seat].tell("prepare " + r.kind)
@@ -126,17 +127,21 @@ func (p *pool) row(t *testing.T, name string, seconds float64, roles ...role) fi
 	}
 	var parts []part
 	for _, r := range roles {
-		parts = append(parts, part{p.workers[r.seat], fmt.Sprintf("run %s %g", r.kind, seconds), r.weight / sum, p.cost[r.kind]})
+		parts = append(parts, part{p.workers[r.seat], fmt.Sprintf("run %s %g", r.kind, seconds), r.weight / sum,
+			p.cost[r.kind]})
 	}
 	f := p.measure(t, name, seconds, parts...)
 	f.show()
 	books := stats(t, p.broker)
 	for _, b := range books.Tenants {
-		fmt.Printf("    %s: charged %.2f s, served %.2f s of %.2f s wanted, %d turns, overrun %.2f s, waited %.2f s, in the gate %.2f s, %d launches, %d passed, %d errors\n",
-			b.Tenant, b.ChargedSeconds, b.ServedSeconds, b.WantedSeconds, b.Turns, b.OverrunSeconds, b.WaitSeconds, b.ThrottledSeconds, b.Launches, b.GatePassed, b.GateErrors)
+		fmt.Printf("    %s: charged %.2f s, served %.2f s of %.2f s wanted, %d turns, overrun %.2f s, waited %.2f s, "+
+			"in the gate %.2f s, %d launches, %d passed, %d errors\n",
+			b.Tenant, b.ChargedSeconds, b.ServedSeconds, b.WantedSeconds, b.Turns, b.OverrunSeconds, b.WaitSeconds,
+			b.ThrottledSeconds, b.Launches, b.GatePassed, b.GateErrors)
 	}
 	for _, g := range books.GPUs {
-		fmt.Printf("    hand-overs %.2f s, together %.2f s, preempted %d, gangs %d\n", g.HandoverSeconds, g.TogetherSeconds, g.Preempted, g.Gangs)
+		fmt.Printf("    hand-overs %.2f s, together %.2f s, preempted %d, gangs %d\n", g.HandoverSeconds,
+			g.TogetherSeconds, g.Preempted, g.Gangs)
 	}
 	return f
 }

@@ -20,7 +20,8 @@ func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 	poll(t, 20*time.Second, "the first does not work", func() bool { return g.moves(anchor) })
 	doomed := g.job("doomed", true, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	poll(t, 20*time.Second, "nobody is refused", func() bool {
-		return slices.ContainsFunc(g.it.Stats().Requests, func(r wire.RequestStats) bool { return r.Result == "limit" && r.Count > 0 })
+		return slices.ContainsFunc(g.it.Stats().Requests,
+			func(r wire.RequestStats) bool { return r.Result == "limit" && r.Count > 0 })
 	})
 	time.Sleep(10 * time.Second) // the doubt of the start is over, and it is refused for the second time
 	g.untouched(doomed)

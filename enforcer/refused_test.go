@@ -9,8 +9,9 @@ import (
 // severe is a policy that ends who goes around the hook after a few seconds.
 func severe() policy.Table {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	return policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn), Actions: 10,
-		Rules: []policy.Rule{byPath("doomed", none, quick(policy.Terminate))}}
+	return policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn),
+		Actions: 10,
+		Rules:   []policy.Rule{byPath("doomed", none, quick(policy.Terminate))}}
 }
 
 // untouched watches a program for ten audits: it works, it is found to do

@@ -109,7 +109,8 @@ func percentile(x []float64, p float64) float64 {
 // confidence returns the mean of x and the half width of its 95 % confidence
 // interval by Student's t, which matters for a dozen pairs.
 func confidence(x []float64) (middle, half float64) {
-	t95 := []float64{math.NaN(), 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10, 2.09, 2.09}
+	t95 := []float64{math.NaN(), 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14,
+		2.13, 2.12, 2.11, 2.10, 2.09, 2.09}
 	n := len(x)
 	middle = mean(x)
 	squares := 0.0
@@ -140,7 +141,8 @@ func TestSeries(t *testing.T) {
 	if e := deviation(all, []float64{0.3, 0.7}, 0, 12*second, time.Second); e.max > 1e-9 {
 		t.Errorf("steady shares deviate by %v", e)
 	}
-	if e := deviation(all, []float64{0.25, 0.75}, 0, 12*second, time.Second); math.Abs(e.max-5) > 1e-9 || math.Abs(e.mean-5) > 1e-9 {
+	if e := deviation(all, []float64{0.25, 0.75}, 0, 12*second, time.Second); math.Abs(e.max-5) > 1e-9 ||
+		math.Abs(e.mean-5) > 1e-9 {
 		t.Errorf("shares 5 points off deviate by %v", e)
 	}
 	if e := deviation([]*series{{cost: 1}, {cost: 1}}, []float64{0.5, 0.5}, 0, 2*second, time.Second); e.max != 100 {

@@ -51,14 +51,16 @@ func TestGPUShares(t *testing.T) {
 		}
 		t.Run(c.kind+"_"+strings.Join(names, "_"), func(t *testing.T) {
 			if plain[c.kind] == 0 {
-				plain[c.kind] = p.row(t, c.kind+", plain", min(*shareSeconds, 4), role{plain1, c.kind}, role{plain2, c.kind}).steps
+				plain[c.kind] = p.row(t, c.kind+", plain", min(*shareSeconds, 4), role{plain1, c.kind},
+					role{plain2, c.kind}).steps
 			}
 			attempt(t, func() error {
 				f := p.row(t, c.kind+" "+strings.Join(names, "/"), *shareSeconds, roles...)
 				part := 100 * f.steps / plain[c.kind]
 				fmt.Printf("%s: the sum is %.1f %% of plain time slicing\n", f.name, part)
 				if part < c.sum {
-					return errors.Join(f.fair(), fmt.Errorf("%s: the sum is %.1f %% of plain time slicing, goal %g %%", f.name, part, c.sum))
+					return errors.Join(f.fair(),
+						fmt.Errorf("%s: the sum is %.1f %% of plain time slicing, goal %g %%", f.name, part, c.sum))
 				}
 				return f.fair()
 			})
@@ -125,7 +127,8 @@ func TestGPUOverhead(t *testing.T) {
 	p := newPool(t, alone)
 	for _, who := range []string{"lone", "counted"} {
 		if who == "counted" {
-			p.rule(t, terms{guest.name, broker.Quota{Quota: quota.Quota{Limit: 1, LaunchWait: quota.Wait(time.Millisecond)}, Weight: 1}}, tenant(alone.name, 1))
+			p.rule(t, terms{guest.name, broker.Quota{Quota: quota.Quota{Limit: 1,
+				LaunchWait: quota.Wait(time.Millisecond)}, Weight: 1}}, tenant(alone.name, 1))
 			p.prepare(t, role{guest, "silent"})
 			p.workers[guest].tell("run silent 600")
 		}
@@ -217,11 +220,15 @@ type taker struct {
 
 var takers = []taker{
 	// PyTorch has renamed the variable; each version reads one of the two.
-	{"torch", "native", []string{"PYTORCH_ALLOC_CONF=backend:native", "PYTORCH_CUDA_ALLOC_CONF=backend:native"}, true, "OutOfMemoryError", 0.99, 0},
-	{"torch", "expandable", []string{"PYTORCH_ALLOC_CONF=expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}, true, "OutOfMemoryError", 0.99, 0},
-	{"torch", "cudaMallocAsync", []string{"PYTORCH_ALLOC_CONF=backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync"}, true, "OutOfMemoryError", 0.99, 0},
+	{"torch", "native", []string{"PYTORCH_ALLOC_CONF=backend:native", "PYTORCH_CUDA_ALLOC_CONF=backend:native"}, true,
+		"OutOfMemoryError", 0.99, 0},
+	{"torch", "expandable", []string{"PYTORCH_ALLOC_CONF=expandable_segments:True",
+		"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}, true, "OutOfMemoryError", 0.99, 0},
+	{"torch", "cudaMallocAsync", []string{"PYTORCH_ALLOC_CONF=backend:cudaMallocAsync",
+		"PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync"}, true, "OutOfMemoryError", 0.99, 0},
 	{"cupy", "pool", nil, true, "OutOfMemoryError", 0.99, 0},
-	{"jax", "growing", []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "XLA_PYTHON_CLIENT_MEM_FRACTION=1.0"}, false, "JaxRuntimeError", 0.9, 0},
+	{"jax", "growing", []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "XLA_PYTHON_CLIENT_MEM_FRACTION=1.0"}, false,
+		"JaxRuntimeError", 0.9, 0},
 	{"jax", "platform", []string{"XLA_PYTHON_CLIENT_ALLOCATOR=platform"}, false, "JaxRuntimeError", 0.98, 0},
 	{"rounds", "pool", nil, false, "MemoryError", 0.9, 0},
 	{"first", "contexts", nil, false, "MemoryError", 0.9, 2},
@@ -236,14 +243,16 @@ func TestGPUMemory(t *testing.T) {
 	var h host
 	var tenants []terms
 	for _, a := range takers {
-		tenants = append(tenants, terms{a.framework + "-" + a.allocator, broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
+		tenants = append(tenants, terms{a.framework + "-" + a.allocator,
+			broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
 	}
 	h.govern(t, tenants...)
 	var all []*worker
 	for i, a := range takers {
 		g := h
 		g.driver = a.driver
-		all = append(all, g.start(t, tenants[i].Name, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "memory.py"), a.framework))
+		all = append(all, g.start(t, tenants[i].Name, "python3",
+			filepath.Join(path(t, "GS_BENCH", "hook/bench"), "memory.py"), a.framework))
 	}
 	for i, w := range all {
 		var free, total int64
@@ -269,10 +278,13 @@ func TestGPUMemory(t *testing.T) {
 		grown := smi(t) - before
 		ledger := books(stats(t, h.broker), w.name)
 		over := max(0, reserved-limit, int64(ledger.MemoryPeak)-limit)
-		fmt.Printf("cap of 4 GiB, %-21s %s after %d MiB (%.2f %%), books %d MiB at most, %d bytes over, nvidia-smi +%.0f MiB\n",
+		fmt.Printf("cap of 4 GiB, %-21s %s after %d MiB (%.2f %%), books %d MiB at most, %d bytes over, nvidia-smi "+
+			"+%.0f MiB\n",
 			w.name, raised, held/mib, 100*float64(held)/limit, ledger.MemoryPeak/mib, over, grown)
-		if raised != takers[i].raises || over != 0 || float64(held) < takers[i].usable*limit || grown > limit/mib+512*takers[i].contexts {
-			t.Errorf("%s: want %s, nothing over and %g %% of the cap usable", w.name, takers[i].raises, 100*takers[i].usable)
+		if raised != takers[i].raises || over != 0 || float64(held) < takers[i].usable*limit ||
+			grown > limit/mib+512*takers[i].contexts {
+			t.Errorf("%s: want %s, nothing over and %g %% of the cap usable", w.name, takers[i].raises,
+				100*takers[i].usable)
 		}
 	}
 }
@@ -281,16 +293,19 @@ func TestGPUMemory(t *testing.T) {
 func TestGPUSMI(t *testing.T) {
 	var h host
 	h.govern(t, terms{"capped", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 4096 * mib}, Weight: 1}})
-	cmd := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.total,memory.used,memory.free", "--format=csv,noheader,nounits")
+	cmd := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.total,memory.used,memory.free",
+		"--format=csv,noheader,nounits")
 	cmd.Env = append(os.Environ(), append(h.hook, "GPUSTEWARD_TENANT=capped")...)
 	began := time.Now()
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("nvidia-smi under the hook: %v", err)
 	}
-	fmt.Printf("under a cap of 4096 MiB nvidia-smi says total, used, free: %s, after %v\n", strings.TrimSpace(string(out)), time.Since(began).Round(time.Millisecond))
+	fmt.Printf("under a cap of 4096 MiB nvidia-smi says total, used, free: %s, after %v\n",
+		strings.TrimSpace(string(out)), time.Since(began).Round(time.Millisecond))
 	var total, used, free int
-	if _, err := fmt.Sscanf(string(out), "%d, %d, %d", &total, &used, &free); err != nil || total != 4096 || used+free > total || free < 4000 {
+	if _, err := fmt.Sscanf(string(out), "%d, %d, %d", &total, &used, &free); err != nil || total != 4096 ||
+		used+free > total || free < 4000 {
 		t.Errorf("nvidia-smi says %q (%v), want a card of 4096 MiB", out, err)
 	}
 }
@@ -332,7 +347,8 @@ func TestGPUAllocations(t *testing.T) {
 // under the hook.
 func smi(t *testing.T) float64 {
 	t.Helper()
-	out, err := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits").Output()
+	out, err := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.used",
+		"--format=csv,noheader,nounits").Output()
 	if err != nil {
 		t.Logf("nvidia-smi: %v", err)
 		return math.NaN()

@@ -46,7 +46,9 @@ func (g *governed) short(key string, env []string, options ...string) (dir strin
 		g.t.Fatal(err)
 	}
 	defer func() { _ = group.Close() }()
-	spawner := exec.Command("/bin/sh", append([]string{"-c", `while "$0" --kernel-us=200 --seconds=0.8 "$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load")}, options...)...)
+	spawner := exec.Command("/bin/sh", append([]string{"-c",
+		`while "$0" --kernel-us=200 --seconds=0.8 "$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load")},
+		options...)...)
 	spawner.Env = append(append(os.Environ(), g.driver...), env...)
 	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	if err := spawner.Start(); err != nil {

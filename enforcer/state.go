@@ -18,20 +18,20 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// saved is what outlives a restart.
+// saved is the state that outlives a restart.
 type saved struct {
 	Escalation escalation.State `json:"ladder"`
 	Paused     []action.Paused  `json:"paused,omitempty"`
 }
 
-// A sealed is how it is written: a disk that lost a bit, and a hand that wrote
-// what it took for a state, are not believed.
+// A sealed is the written form: a checksum exposes a bad disk, and a file that
+// somebody edited.
 type sealed struct {
-	Checksum uint32          `json:"checksum"` // CRC-32 of State as it stands there
+	Checksum uint32          `json:"checksum"` // CRC-32 of State as written
 	State    json.RawMessage `json:"state"`
 }
 
-// seal returns s as it is written.
+// seal returns the written form of s.
 func (s saved) seal() ([]byte, error) {
 	state, err := json.Marshal(s)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s saved) seal() ([]byte, error) {
 	return json.Marshal(sealed{crc32.ChecksumIEEE(state), state})
 }
 
-// unsealed returns what seal wrote.
+// unsealed reverses seal.
 func unsealed(text []byte) (s saved, err error) {
 	var from sealed
 	if err := json.Unmarshal(text, &from); err != nil {
@@ -52,8 +52,8 @@ func unsealed(text []byte) (s saved, err error) {
 	return s, json.Unmarshal(from.State, &s)
 }
 
-// restore takes up what an enforcer before this one left. Whom it paused and
-// who is not to be, goes on.
+// restore takes over the state of an earlier enforcer. A workload that it
+// paused and that should not be paused goes on.
 func (e *Enforcer) restore() {
 	if e.StateFile == "" {
 		return
@@ -68,7 +68,8 @@ func (e *Enforcer) restore() {
 	}
 	if err != nil {
 		e.spoiled = true
-		e.log.Error("the escalated workloads are forgotten, and whoever was paused stays so: the file names them", "file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
+		e.log.Error("the escalated workloads are forgotten, and paused processes stay paused: the file names them",
+			"file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	e.written = text
@@ -76,15 +77,16 @@ func (e *Enforcer) restore() {
 	e.actor.Restore(s.Paused)
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
-		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow || e.steps(p.Tenant).Mode < policy.Pause {
+		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow ||
+			e.steps(p.Tenant).Mode < policy.Pause {
 			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
-			e.log.Info("who was paused goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
+			e.log.Info("a paused workload goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}
 	}
 }
 
-// keep writes what outlives a restart, before the actor pauses somebody: whom
-// it cannot remember, it does not pause.
+// keep writes the state before the actor pauses a workload: it does not pause
+// what it could not remember.
 func (e *Enforcer) keep(paused []action.Paused) error {
 	if e.StateFile == "" {
 		return nil
@@ -99,19 +101,21 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 		}
 		e.spoiled = false
 	}
-	if err := host.ReplaceFile(e.StateFile, host.StateMode, func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err := host.ReplaceFile(e.StateFile, host.StateMode,
+		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return fmt.Errorf("keep who is paused: %w", err)
 	}
 	e.written = text
 	return nil
 }
 
-// save keeps what changed.
+// save writes the state if it changed.
 func (e *Enforcer) save() {
 	err := e.keep(e.actor.Paused())
 	switch {
 	case err != nil && !e.unsaved:
-		e.log.Error("the escalation's state will not outlive a restart: nobody is paused by the freezer or signals until it can be kept", "err", err)
+		e.log.Error("the escalation's state will not outlive a restart: the freezer and signals pause nothing "+
+			"until it can be kept", "err", err)
 	case err == nil && e.unsaved:
 		e.log.Info("the escalation's state is kept again")
 	}

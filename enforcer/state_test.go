@@ -35,7 +35,7 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 		}
 		e.save()
 	}
-	if n := strings.Count(log.String(), "nobody is paused by the freezer or signals until it can be kept"); n != 1 {
+	if n := strings.Count(log.String(), "the freezer and signals pause nothing until it can be kept"); n != 1 {
 		t.Errorf("told %d times: %s", n, log)
 	}
 	if err := os.Remove(dir); err != nil {
@@ -52,7 +52,8 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 
 func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": "", "null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
+	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": "",
+		"null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
 		if err := os.WriteFile(e.StateFile, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -82,7 +83,8 @@ func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "enforcer.json")
 	e, _ := stateful(file)
-	if err := e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7000, Start: 8}}}}); err != nil {
+	if err := e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service",
+		Stopped: []action.Target{{PID: 7000, Start: 8}}}}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)

@@ -12,10 +12,11 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// judge moves who is to move, and does what that means.
+// judge moves workloads on the escalation, and carries out the steps.
 func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
-	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{}, Partial: found.Partial,
+	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
+		Partial: found.Partial,
 		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
 	doubtful := e.broker.Doubtful()
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
@@ -40,12 +41,13 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	}
 	e.settle()
 	for _, end := range e.actor.Continue(now) {
-		e.tell(escalation.Step{Subject: end.Subject, Time: now, From: policy.Terminate, To: policy.Terminate, Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
+		e.tell(escalation.Step{Subject: end.Subject, Time: now, From: policy.Terminate, To: policy.Terminate,
+			Why: "its processes were told to end", Result: end.Result, Detail: end.Detail})
 	}
 	e.save()
 }
 
-// steps returns how far the escalation may go for a tenant.
+// steps returns the escalation's limits for a tenant.
 func (e *Enforcer) steps(tenant string) policy.Steps {
 	t := e.terms.Load()
 	if !t.Governed(tenant) {
@@ -56,7 +58,7 @@ func (e *Enforcer) steps(tenant string) policy.Steps {
 	return s
 }
 
-// take does what a step says.
+// take carries out a step.
 func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	c := action.ProcessGroup{Subject: s.Subject, Hold: func(on bool) error { return e.hold(s.Subject, on) }}
 	if there := e.groups[s.Subject]; there != nil {
@@ -66,7 +68,7 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	s.Result = escalation.Done
 	switch {
 	case s.To < s.From && s.From >= policy.Pause && s.To < policy.Pause:
-		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // whoever came beside it meanwhile
+		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // even if other workloads came meanwhile
 		s.Result, s.Detail = e.actor.Resume(c)
 	case s.To < s.From:
 	case s.To == policy.Throttle:
@@ -82,19 +84,20 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	e.notify(*s, c)
 }
 
-// notify has a line written into the logs of who is concerned.
+// notify writes a line to the logs of the processes concerned.
 func (e *Enforcer) notify(s escalation.Step, c action.ProcessGroup) {
 	var pids []int
 	for _, t := range c.Hooked {
 		pids = append(pids, t.PID)
 	}
 	if len(pids) > 0 {
-		e.broker.Notice(fmt.Sprintf("the quota of tenant %s: %s, now at %s: %s", s.Tenant, s.From, s.To, s.Why), pids...)
+		e.broker.Notice(fmt.Sprintf("the quota of tenant %s: %s, now at %s: %s", s.Tenant, s.From, s.To, s.Why),
+			pids...)
 	}
 }
 
-// settle has the levels in force: who is throttled gets less, and who came to a
-// paused workload is paused too.
+// settle applies the levels in force: throttled tenants get less, and processes
+// that joined a paused workload are paused too.
 func (e *Enforcer) settle() {
 	throttled := map[string]float64{}
 	rows, _ := e.escalation.Stats()
@@ -113,7 +116,8 @@ func (e *Enforcer) settle() {
 		if members := c.members(); e.pausedMembers[s] != members {
 			e.pausedMembers[s] = members
 			if result, detail := e.actor.Pause(c.ProcessGroup, e.steps(s.Tenant).Pause); result == escalation.Failed {
-				e.log.Warn("who came to a paused workload is not paused", "tenant", s.Tenant, "workload", s.Workload, "detail", detail)
+				e.log.Warn("new processes of a paused workload are not paused", "tenant", s.Tenant,
+					"workload", s.Workload, "detail", detail)
 			}
 		}
 	}
@@ -133,7 +137,8 @@ func (e *Enforcer) tell(s escalation.Step) {
 	if s.To > policy.Warn && s.To >= s.From && s.Result != escalation.Shadowed {
 		log = e.log.Warn
 	}
-	log("the escalation moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to", s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
+	log("the escalation moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to",
+		s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
 	if since, held := e.escalation.Brake(); !since.Equal(e.braked) {
 		if e.braked = since; held > 0 {
 			e.log.Warn("the brake holds the escalation back: there were too many actions on this host", "held", held)
@@ -141,7 +146,7 @@ func (e *Enforcer) tell(s escalation.Step) {
 	}
 }
 
-// rest lets those who are paused go on, before the enforcer ends.
+// rest lets paused workloads go on before the enforcer ends.
 func (e *Enforcer) rest() {
 	e.save()
 	for _, p := range e.actor.Paused() {
@@ -150,7 +155,7 @@ func (e *Enforcer) rest() {
 	e.actor.Close()
 }
 
-// publish has the statistics show what was found.
+// publish puts the findings into the statistics.
 func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s := wire.EnforcerStats{Quotas: found.Quotas, Workloads: found.Workloads}
 	s.Escalation, s.Actions = e.escalation.Stats()

@@ -42,7 +42,8 @@ func stub(t *testing.T) *host {
 // is ready, and waits to be told to begin.
 func (h *host) load(t *testing.T, tenant string, options ...string) *worker {
 	t.Helper()
-	return h.start(t, tenant, append([]string{path(t, "GS_LOAD", "hook/build/stub/load"), "--wait-start", "--report-ms=5"}, options...)...)
+	return h.start(t, tenant, append([]string{path(t, "GS_LOAD", "hook/build/stub/load"), "--wait-start",
+		"--report-ms=5"}, options...)...)
 }
 
 // ready waits until all are set up, which they do side by side.
@@ -63,8 +64,9 @@ type monitor struct {
 	used uint64          // bytes in use, all processes
 	peak uint64          // the most of it that there ever was
 
-	listed, next map[int]uint64 // bytes by process that is there: when it looked before, and as far as it has looked since
-	asked, began int64          // when that was
+	// bytes by process that is there: when it looked before, and as far as it has looked since
+	listed, next map[int]uint64
+	asked, began int64 // when that was
 }
 
 // holds is what a driver says that needs half a GiB itself for each process: see

@@ -7,22 +7,23 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// terms are what tenants may use now: what the policy says, less what the
-// escalation and the pacer take. They are immutable.
+// terms are the present terms of the tenants: the policy's, less what the
+// escalation and the pacer take. Immutable.
 type terms struct {
 	*policy.Policy
 	rates     func(uuid string) (link, memory float64, ok bool)
-	throttled map[string]float64 // part that is left of weight and limit, by tenant
-	held      map[string]bool    // tenants that get no turns
+	throttled map[string]float64 // part of weight and limit that is left, by tenant
+	held      map[string]bool    // tenants without turns
 	paced     pacer
 }
 
-// change has other terms hold from now on, if they differ.
+// change puts other terms in force, if they differ.
 func (e *Enforcer) change(edit func(*terms)) {
 	was := e.terms.Load()
 	is := *was
 	edit(&is)
-	if is.Policy == was.Policy && maps.Equal(is.throttled, was.throttled) && maps.Equal(is.held, was.held) && maps.Equal(is.paced, was.paced) {
+	if is.Policy == was.Policy && maps.Equal(is.throttled, was.throttled) && maps.Equal(is.held, was.held) &&
+		maps.Equal(is.paced, was.paced) {
 		return
 	}
 	e.terms.Store(&is)
@@ -60,7 +61,7 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 }
 
 // punished reports whether a tenant gets less than its quota: the escalation
-// holds it, or the pacer to less than its guarantee.
+// holds it, or the pacer limits it below its guarantee.
 func (t *terms) punished(tenant string) bool {
 	for at, limit := range t.paced {
 		if at.tenant == tenant && limit < t.Quota(tenant, at.gpu).Guarantee {

@@ -35,7 +35,8 @@ type worker struct {
 // environment. It is killed and waited for when the test ends.
 func startWorker(t *testing.T, name string, env []string, argv ...string) *worker {
 	t.Helper()
-	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), said: make(chan string, 64), moved: make(chan struct{})}
+	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), said: make(chan string, 64),
+		moved: make(chan struct{})}
 	w.cmd.Env = append(os.Environ(), env...)
 	w.cmd.Stderr = os.Stderr
 	var err error
@@ -178,7 +179,8 @@ func monotonic() int64 {
 // TestMeasure measures two workers that print what they have never done.
 func TestMeasure(t *testing.T) {
 	script := func(rate, burst string) string {
-		return `echo ready; read go; i=0; while [ $i -le 120 ]; do echo step $((i*100000000)) $((i*` + rate + `)); i=$((i+1)); done; ` +
+		return `echo ready; read go; i=0; while [ $i -le 120 ]; do echo step $((i*100000000)) $((i*` + rate +
+			`)); i=$((i+1)); done; ` +
 			burst + ` echo total; read end`
 	}
 	a := startWorker(t, "a", nil, "sh", "-c", script("3", "echo burst 5 2500;"))

@@ -1,5 +1,5 @@
-// Package action does to processes what the escalation says: it pauses them, has
-// them go on, and ends them.
+// Package action carries out the escalation's decisions: it pauses processes,
+// resumes them, and ends them.
 package action
 
 import (
@@ -17,51 +17,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Target is a process that something is to be done to.
+// A Target is a process to act on.
 type Target struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks from boot to its start; with PID, its identity
 }
 
-// An Outcome is what became of an action on a process.
+// An Outcome is the result of an action on one process.
 type Outcome struct {
 	Target
 	Result string // Done, Missed or Failed
-	Detail string // why not
+	Detail string // the reason, if it is not Done
 }
 
-// A ProcessGroup is the processes of a subject, as an audit saw them. It has
-// nothing to do with those of setpgid(2).
+// A ProcessGroup is the processes of a subject, as an audit saw them. It is not
+// a process group of setpgid(2).
 type ProcessGroup struct {
 	audit.Subject
 	Hooked, Unhooked []Target
-	Check            func(pid int) bool  // whether whoever has the PID now is of the subject
-	Hold             func(on bool) error // has the broker give its hooked processes no turns, or some again; nil: there is no broker
+	Check            func(pid int) bool // whether the process that has the PID now belongs to the subject
+	// Hold stops the turns of its hooked processes at the broker, or starts
+	// them again; nil: there is no broker.
+	Hold func(on bool) error
 }
 
-// An Actor acts on processes. It acts on a process only through a pidfd that
-// it opened and then found to be whom it is for; so a process that has got the
-// PID of another is missed, never hit. It does not wait for anybody: what takes
-// time goes on in Continue. It belongs to one goroutine. Give it the roots; the
+// An Actor acts on processes. It acts only through a pidfd, and only after it
+// has verified that the pidfd is the target's: a process that has since
+// received the PID is missed, never hit. An Actor does not wait: actions that
+// take time go on in Continue. One goroutine may use it. Set the roots; the
 // rest may be zero.
 type Actor struct {
 	ProcFS   string               // "/proc"
 	CgroupFS string               // "/sys/fs/cgroup"
-	Keep     func([]Paused) error // keeps whom it paused over a restart; called before it does it. nil: nobody does
+	Keep     func([]Paused) error // saves the record of pauses, before each pause; nil: it is not saved
 
 	paused map[audit.Subject]*Paused
 	dying  []*dying
 }
 
-// pfKthread marks the kernel's own threads in field 9 of /proc/PID/stat
-// (linux/sched.h).
+// pfKthread marks kernel threads in field 9 of /proc/PID/stat (linux/sched.h).
 const pfKthread = 0x00200000
 
-// status is what /proc/PID/stat says.
+// status is the content of /proc/PID/stat.
 type status struct {
 	state  byte
 	parent int
-	kernel bool // it is a thread of the kernel's
+	kernel bool // it is a kernel thread
 	start  uint64
 }
 
@@ -79,26 +80,28 @@ func (a *Actor) status(pid int) (status, error) {
 	parent, err1 := strconv.Atoi(string(fields[1]))
 	flags, err2 := strconv.ParseUint(string(fields[6]), 10, 64)
 	start, err3 := strconv.ParseUint(string(fields[19]), 10, 64)
-	return status{state: fields[0][0], parent: parent, kernel: flags&pfKthread != 0, start: start}, errors.Join(err1, err2, err3)
+	return status{state: fields[0][0], parent: parent, kernel: flags&pfKthread != 0, start: start},
+		errors.Join(err1, err2, err3)
 }
 
-// spared returns those that are never acted on, whatever the policy says: this
-// process and those that it descends from, and why.
+// spared returns the processes that are never acted on, and the reasons: this
+// process and its ancestors.
 func (a *Actor) spared() map[int]string {
 	all := map[int]string{1: "it is init"}
-	for pid, why := os.Getpid(), "it is the enforcer"; pid > 1 && all[pid] == ""; why = "the enforcer descends from it" {
+	why := "it is the enforcer"
+	for pid := os.Getpid(); pid > 1 && all[pid] == ""; why = "the enforcer descends from it" {
 		all[pid] = why
 		s, err := a.status(pid)
 		if err != nil {
-			s.parent = os.Getppid() // as far as we know without
+			s.parent = os.Getppid() // the best guess without stat
 		}
 		pid = s.parent
 	}
 	return all
 }
 
-// open returns a pidfd of a target, which the caller closes, and what it is
-// doing. Where Result is not empty there is none.
+// open returns a pidfd of a target, which the caller closes, and the target's
+// status. There is no pidfd if Result is set.
 func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) (fd int, s status, out Outcome) {
 	fd = -1
 	refuse := func(result, format string, args ...any) (int, status, Outcome) {
@@ -130,21 +133,21 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 		return refuse(escalation.Failed, "refused: %s", spared[t.PID])
 	case check != nil && !check(t.PID):
 		return refuse(escalation.Missed, "it is not of the workload any more")
-	case ended(fd): // then what was read may be another's
+	case ended(fd): // the status may be another process's
 		return refuse(escalation.Missed, "it has ended")
 	}
 	return fd, s, Outcome{Target: t}
 }
 
-// ended reports whether the process of a pidfd has ended, all its threads.
+// ended reports whether all threads of a pidfd's process have ended.
 func ended(fd int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll, 0)
 	return err == nil && n > 0
 }
 
-// Signal sends a signal to each target that is who it is for, by check too
-// where there is one.
+// Signal sends a signal to each target that is still the same process and
+// passes check; check may be nil.
 func (a *Actor) Signal(targets []Target, check func(pid int) bool, sig unix.Signal) []Outcome {
 	spared := a.spared()
 	all := make([]Outcome, 0, len(targets))
@@ -187,8 +190,8 @@ func tally(all []Outcome) (done, missed, failed int) {
 	return done, missed, failed
 }
 
-// describe tells people of outcomes: how many, and of those that went wrong
-// the first few.
+// describe summarises outcomes for people: their numbers, and the first few
+// that went wrong.
 func describe(what string, all []Outcome) string {
 	done, missed, failed := tally(all)
 	text := fmt.Sprintf("%s: %d done, %d missed, %d failed", what, done, missed, failed)

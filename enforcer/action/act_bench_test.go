@@ -21,7 +21,8 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 	}
 	report := func(what string, took []time.Duration) {
 		slices.Sort(took)
-		t.Logf("decision to %s, %d processes: p50 %v, p99 %v", what, len(took), took[len(took)/2], took[len(took)*99/100])
+		t.Logf("decision to %s, %d processes: p50 %v, p99 %v", what, len(took), took[len(took)/2],
+			took[len(took)*99/100])
 		if p99 := took[len(took)*99/100]; p99 > most {
 			t.Errorf("%s: p99 is %v, over %v", what, p99, most)
 		}

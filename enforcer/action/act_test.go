@@ -113,7 +113,8 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	later := who
 	later.Start++
 	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
-	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed, "not of the workload")
+	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed,
+		"not of the workload")
 	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -153,7 +154,9 @@ func TestReusedPID(t *testing.T) {
 		who := target(t, a, cmd.Process.Pid)
 		kill(cmd)
 		// Starts are told apart by hundredths of a second.
-		eventually(t, "time passes", func() bool { return target(t, a, child(t, "true").Process.Pid).Start > who.Start })
+		eventually(t, "time passes", func() bool {
+			return target(t, a, child(t, "true").Process.Pid).Start > who.Start
+		})
 		heir := reuse(t, who.PID)
 		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
 		if result, detail := a.Terminate(time.Now(), processGroup(who), time.Second); result != escalation.Missed {
@@ -192,7 +195,8 @@ func TestSparedAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), escalation.Failed, "refused")
 			for _, ways := range [][]string{{byFreezer}, {bySignal}, {byFreezer, bySignal}} {
-				if result, detail := a.Pause(processGroup(who), ways); result != escalation.Failed || !strings.Contains(detail, "refused") {
+				if result, detail := a.Pause(processGroup(who), ways); result != escalation.Failed ||
+					!strings.Contains(detail, "refused") {
 					t.Errorf("pause: %s, %s", result, detail)
 				}
 			}
@@ -225,7 +229,8 @@ func TestStat(t *testing.T) {
 	pid := child(t, "sleep", "1000").Process.Pid
 	const stat = "%d (%s) S 2 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %s 0 0"
 	for _, test := range []struct{ name, stat, result, detail string }{
-		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), escalation.Failed, "refused: it is a thread of the kernel"},
+		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), escalation.Failed,
+			"refused: it is a thread of the kernel"},
 		{"a name with brackets", fmt.Sprintf(stat, pid, "a) R 1 (b", 0, "42"), escalation.Done, ""},
 		{"a short line", fmt.Sprintf("%d (sleep) S 2", pid), escalation.Failed, "refused: read stat"},
 		{"no line", "", escalation.Failed, "refused: read stat"},
@@ -238,7 +243,8 @@ func TestStat(t *testing.T) {
 	}
 	a := actor(t)
 	if s, err := a.status(2); err == nil && s.kernel {
-		wantOutcome(t, a.Signal([]Target{{PID: 2, Start: s.start}}, anybody, unix.SIGKILL), escalation.Failed, "refused")
+		wantOutcome(t, a.Signal([]Target{{PID: 2, Start: s.start}}, anybody, unix.SIGKILL), escalation.Failed,
+			"refused")
 	}
 }
 
@@ -257,7 +263,8 @@ func TestPauseBySignal(t *testing.T) {
 		}
 		return nil
 	}
-	if result, detail := a.Pause(processGroup(who...), []string{byBroker, bySignal}); result != escalation.Done || detail != "signal: 3 done, 0 missed, 0 failed" {
+	if result, detail := a.Pause(processGroup(who...), []string{byBroker, bySignal}); result != escalation.Done ||
+		detail != "signal: 3 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
@@ -281,7 +288,8 @@ func TestPauseBySignal(t *testing.T) {
 	// The next enforcer knows them, and lets them go whoever's they are now.
 	next := actor(t)
 	next.Restore(a.Paused())
-	if result, detail := next.Resume(ProcessGroup{Subject: someone}); result != escalation.Done || detail != "thawed 0 cgroups, continued 4 processes" {
+	if result, detail := next.Resume(ProcessGroup{Subject: someone}); result != escalation.Done ||
+		detail != "thawed 0 cgroups, continued 4 processes" {
 		t.Errorf("%s, %s", result, detail)
 	}
 	for _, w := range who {
@@ -313,7 +321,8 @@ func TestPauseThatCannotBeKept(t *testing.T) {
 	who := sleepers(t, a, 1)
 	join(t, dir, who[0].PID)
 	for _, way := range []string{bySignal, byFreezer} {
-		if result, detail := a.Pause(processGroup(who...), []string{way}); result != escalation.Failed || !strings.Contains(detail, "write state") {
+		if result, detail := a.Pause(processGroup(who...), []string{way}); result != escalation.Failed ||
+			!strings.Contains(detail, "write state") {
 			t.Errorf("%s, %s", result, detail)
 		}
 		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
@@ -339,28 +348,34 @@ func TestPauseByBroker(t *testing.T) {
 		{"both", []string{byBroker, bySignal}, who[:1], who[1:], nil, escalation.Done, true, 'S', 'T'},
 		{"in another order", []string{bySignal, byBroker}, who[:1], who[1:], nil, escalation.Done, true, 'S', 'T'},
 		{"not a way", []string{bySignal}, who[:1], who[1:], nil, escalation.Done, false, 'T', 'T'},
-		{"no broker", []string{byBroker, bySignal}, who[:1], nil, errors.New("it ended"), escalation.Done, false, 'T', 'S'},
+		{"no broker", []string{byBroker, bySignal}, who[:1], nil, errors.New("it ended"), escalation.Done, false,
+			'T', 'S'},
 		{"no way for others", []string{byBroker}, who[:1], who[1:], nil, escalation.Failed, false, 'S', 'S'},
-		{"others are spared", []string{byBroker, bySignal}, who[:1], []Target{who[1], {PID: 0}}, nil, escalation.Failed, false, 'S', 'S'},
+		{"others are spared", []string{byBroker, bySignal}, who[:1], []Target{who[1], {PID: 0}}, nil, escalation.Failed,
+			false, 'S', 'S'},
 		{"nobody", []string{byBroker, bySignal}, nil, nil, nil, escalation.Missed, false, 'S', 'S'},
 		{"no way at all", nil, nil, who, nil, escalation.Failed, false, 'S', 'S'},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			held := false
-			c := ProcessGroup{Subject: someone, Hooked: test.hooked, Unhooked: test.other, Check: anybody, Hold: func(on bool) error {
-				held = on && test.broken == nil
-				return test.broken
-			}}
+			c := ProcessGroup{Subject: someone, Hooked: test.hooked, Unhooked: test.other, Check: anybody,
+				Hold: func(on bool) error {
+					held = on && test.broken == nil
+					return test.broken
+				}}
 			result, detail := a.Pause(c, test.ways)
 			if result != test.result || held != test.held {
 				t.Errorf("%s, held %v, want %s, %v: %s", result, held, test.result, test.held, detail)
 			}
-			eventually(t, "they do what they should", func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
+			eventually(t, "they do what they should",
+				func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
 			c.Hold = func(on bool) error { held = on; return nil }
 			if result, detail = a.Resume(c); result != escalation.Done || held {
 				t.Errorf("resume: %s, %s, held %v", result, detail, held)
 			}
-			eventually(t, "both go on", func() bool { return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S' })
+			eventually(t, "both go on", func() bool {
+				return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S'
+			})
 		})
 	}
 }
@@ -373,7 +388,8 @@ func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	}
 	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
-	if result, detail := a.Resume(ProcessGroup{Subject: someone}); result != escalation.Failed || !strings.Contains(detail, "continue") {
+	if result, detail := a.Resume(ProcessGroup{Subject: someone}); result != escalation.Failed ||
+		!strings.Contains(detail, "continue") {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	a.ProcFS = "/proc"
@@ -386,7 +402,8 @@ func TestResumeIsTriedUntilItWorks(t *testing.T) {
 
 func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
 	var a Actor
-	a.Restore([]Paused{{Tenant: "t", Workload: "w", Frozen: []Frozen{{Path: "/../../etc"}, {Path: "/ok"}}, Stopped: []Target{{PID: -1}, {PID: 1}, {PID: 42, Start: 1}}}})
+	a.Restore([]Paused{{Tenant: "t", Workload: "w", Frozen: []Frozen{{Path: "/../../etc"}, {Path: "/ok"}},
+		Stopped: []Target{{PID: -1}, {PID: 1}, {PID: 42, Start: 1}}}})
 	if got := a.Paused(); len(got) != 1 || len(got[0].Frozen) != 1 || len(got[0].Stopped) != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -421,7 +438,8 @@ func TestTerminate(t *testing.T) {
 	meek, deaf := child(t, "sleep", "1000"), ready(t, "sh", "-c", "trap '' TERM; echo; exec sleep 1000")
 	c := processGroup(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
 	now := time.Now()
-	if result, detail := a.Terminate(now, c, 30*time.Second); result != escalation.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
+	if result, detail := a.Terminate(now, c, 30*time.Second); result != escalation.Done ||
+		detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
 	if got := signalOf(meek); got != unix.SIGTERM {
@@ -471,7 +489,9 @@ func TestDyingAreBounded(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 2)
 	a.dying = slices.Repeat([]*dying{{fd: -1}}, maxDying-1)
-	if result, detail := a.Terminate(time.Now(), processGroup(who...), time.Minute); result != escalation.Done || detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)", who[1].PID) {
+	if result, detail := a.Terminate(time.Now(), processGroup(who...), time.Minute); result != escalation.Done ||
+		detail != fmt.Sprintf("SIGTERM: 1 done, 0 missed, 1 failed (%d: too many processes are being ended)",
+			who[1].PID) {
 		t.Errorf("%s, %s", result, detail)
 	}
 	a.dying = a.dying[maxDying-1:]
@@ -485,7 +505,10 @@ func TestUninterruptibleSleep(t *testing.T) {
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-int main(void) { if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, "", 1); sleep(1000); _exit(0); } return 0; }
+int main(void) {
+	if (vfork() == 0) { prctl(PR_SET_PDEATHSIG, SIGKILL); write(1, "", 1); sleep(1000); _exit(0); }
+	return 0;
+}
 `, "-w"))
 	pid := cmd.Process.Pid
 	eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })

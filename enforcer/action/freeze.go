@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupsOf opens the cgroups of those targets that are there, which the caller
-// closes. The error says why they cannot be frozen.
+// groupsOf opens the cgroups of the targets that exist; the caller closes them.
+// The error says why they cannot be frozen.
 func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []*cgroup, err error) {
 	defer func() {
 		if err != nil {
@@ -69,8 +69,8 @@ func closeAll(cgroups []*cgroup) {
 	}
 }
 
-// freeze pauses targets with the freezer of cgroups: version 2 if it can, else
-// version 1.
+// freeze pauses targets with the cgroup freezer: version 2 if possible,
+// otherwise version 1.
 func (a *Actor) freeze(c ProcessGroup, targets []Target) (result, detail string) {
 	var why []string
 	for _, v1 := range []bool{false, true} {
@@ -86,14 +86,14 @@ func (a *Actor) freeze(c ProcessGroup, targets []Target) (result, detail string)
 		closeAll(cgroups)
 		return result, "freezer: " + detail
 	}
-	if p := a.paused[c.Subject]; p != nil { // somebody else came into what we froze
+	if p := a.paused[c.Subject]; p != nil { // another process entered a cgroup that we froze
 		a.unfreeze(p)
 	}
 	return escalation.Failed, "freezer: " + strings.Join(why, ", v1: ")
 }
 
-// freezeAll freezes open cgroups, all or none. A cgroup is kept in mind before:
-// else it could stay frozen for ever.
+// freezeAll freezes open cgroups, all or none. It records each cgroup first,
+// because an unrecorded one could stay frozen for ever.
 func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Frozen)+len(cgroups) > maxFrozenGroups {
@@ -118,7 +118,7 @@ func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail str
 			err = g.set(true)
 			names = append(names, g.Path)
 		}
-		if err == nil { // who came in between the look and the ice is in it too
+		if err == nil { // a process that entered after the look is frozen too
 			_, err = g.alone(a.spared(), c.Check)
 		}
 		switch {
@@ -143,8 +143,8 @@ func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail str
 	return escalation.Done, strings.Join(names, ", ")
 }
 
-// unfreeze thaws all that we froze of a subject; what cannot be is left for
-// Continue.
+// unfreeze thaws everything that we froze of a subject; Continue retries what
+// failed.
 func (a *Actor) unfreeze(p *Paused) {
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
 		err := a.thaw(f)
@@ -154,8 +154,8 @@ func (a *Actor) unfreeze(p *Paused) {
 	a.release(p)
 }
 
-// frozenWith returns a process group's processes and whoever else is in the
-// cgroups that we froze of it, where these are the workload's alone.
+// frozenWith returns the processes of a group, and the others in the cgroups
+// that we froze for it, if those belong to the workload alone.
 func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 	all := slices.Concat(c.Hooked, c.Unhooked)
 	p := a.paused[c.Subject]
@@ -165,7 +165,7 @@ func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 	for _, f := range p.Frozen {
 		g, err := a.reopen(f)
 		if err != nil {
-			continue // gone, and all that was in it
+			continue // gone, with everything in it
 		}
 		members, err := g.alone(spared, c.Check)
 		g.close()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what is looked at before a cgroup is frozen.
+// Bounds of the search before a cgroup is frozen.
 const (
 	maxFrozenProcesses = 16384
 	maxFrozenGroups    = 512
@@ -25,20 +25,20 @@ const (
 type Frozen struct {
 	Path string `json:"path"` // in its hierarchy
 	V1   bool   `json:"v1,omitempty"`
-	ID   uint64 `json:"id"` // the inode: another cgroup may come to have the path
+	ID   uint64 `json:"id"` // the inode: another cgroup may get the path later
 }
 
-// A cgroup is an open one: what is found in it and written to it is its
-// own, whoever has its path meanwhile.
+// A cgroup is an open cgroup: reads and writes reach it even if another cgroup
+// has its path by now.
 type cgroup struct {
 	Frozen
 	root *os.Root
 }
 
-// errStrange says that a cgroup is not the workload's alone.
+// errStrange means that the cgroup does not belong to the workload alone.
 var errStrange = errors.New("the cgroup is not the workload's alone")
 
-// hierarchy returns where a hierarchy with a freezer is mounted.
+// hierarchy returns the mount point of a hierarchy with a freezer.
 func (a *Actor) hierarchy(v1 bool) string {
 	if v1 {
 		return filepath.Join(a.CgroupFS, "freezer")
@@ -67,8 +67,8 @@ func (a *Actor) groupOf(pid int, v1 bool) (string, error) {
 	return "", errors.New("the kernel has no such freezer")
 }
 
-// freezable opens a cgroup if its place allows that it is frozen; who is in it
-// is for alone to say. fs.ErrNotExist says that it is gone.
+// freezable opens a cgroup if its place in the hierarchy allows freezing it;
+// alone judges its processes. fs.ErrNotExist means that it is gone.
 func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
 	own, err := a.groupOf(os.Getpid(), v1)
 	switch {
@@ -89,7 +89,7 @@ func (a *Actor) freezable(path string, v1 bool) (*cgroup, error) {
 	}
 	if _, err = g.asked(); err != nil {
 		g.close()
-		if again, left := a.reopen(g.Frozen); left == nil { // not the cgroup: the file
+		if again, left := a.reopen(g.Frozen); left == nil { // the file is missing, not the cgroup
 			again.close()
 			return nil, errors.New("the cgroup has no freezer")
 		}
@@ -118,8 +118,8 @@ func (a *Actor) openGroup(path string, v1 bool) (*cgroup, error) {
 
 func (g *cgroup) close() { _ = g.root.Close() }
 
-// alone returns who is in the cgroup and below it, if check says of all of them
-// that they are the workload's.
+// alone returns the processes in the cgroup and below it, if check says that
+// all of them are the workload's.
 func (g *cgroup) alone(spared map[int]string, check func(pid int) bool) (map[int]bool, error) {
 	cgroups, members := 0, map[int]bool{}
 	err := fs.WalkDir(g.root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
@@ -131,7 +131,7 @@ func (g *cgroup) alone(spared map[int]string, check func(pid int) bool) (map[int
 			text, err = g.read(filepath.Join(path, "cgroup.procs"))
 		}
 		if err != nil && path != "." && gone(err) {
-			return nil // removed meanwhile, and so empty
+			return nil // removed meanwhile, therefore empty
 		} else if err != nil {
 			return fmt.Errorf("list cgroup: %w", err)
 		}
@@ -150,7 +150,7 @@ func (g *cgroup) alone(spared map[int]string, check func(pid int) bool) (map[int
 	return members, err
 }
 
-// gone reports whether an error says that a cgroup is not there any more.
+// gone reports whether an error means that a cgroup no longer exists.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
@@ -177,8 +177,8 @@ func (g *cgroup) write(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// asked reports whether somebody wants the cgroup frozen, other than through
-// one above it.
+// asked reports whether somebody wants this cgroup frozen; a cgroup above it
+// does not count.
 func (g *cgroup) asked() (bool, error) {
 	name := "cgroup.freeze"
 	if g.V1 {
@@ -188,8 +188,8 @@ func (g *cgroup) asked() (bool, error) {
 	return strings.TrimSpace(text) == "1", err
 }
 
-// set has the kernel freeze the cgroup, or thaw it. It does not wait until that
-// is so.
+// set orders the kernel to freeze or thaw the cgroup, and does not wait for the
+// result.
 func (g *cgroup) set(frozen bool) error {
 	switch {
 	case g.V1 && frozen:
@@ -202,7 +202,7 @@ func (g *cgroup) set(frozen bool) error {
 	return g.write("cgroup.freeze", "0")
 }
 
-// frozen reports whether all that is in the cgroup stands still.
+// frozen reports whether everything in the cgroup stands still.
 func (g *cgroup) frozen() (bool, error) {
 	if g.V1 {
 		text, err := g.read("freezer.state")
@@ -212,8 +212,8 @@ func (g *cgroup) frozen() (bool, error) {
 	return strings.Contains("\n"+text, "\nfrozen 1\n"), err
 }
 
-// reopen opens a cgroup that we froze; fs.ErrNotExist says that it is gone, be
-// it that another has its path.
+// reopen opens a cgroup that we froze; fs.ErrNotExist means that it is gone,
+// even if another one has its path.
 func (a *Actor) reopen(f Frozen) (*cgroup, error) {
 	g, err := a.openGroup(f.Path, f.V1)
 	if err != nil {
@@ -226,7 +226,7 @@ func (a *Actor) reopen(f Frozen) (*cgroup, error) {
 	return g, nil
 }
 
-// thaw thaws a cgroup that we froze. It is well with one that is gone.
+// thaw thaws a cgroup that we froze. A cgroup that is gone is no error.
 func (a *Actor) thaw(f Frozen) error {
 	g, err := a.reopen(f)
 	if err == nil {

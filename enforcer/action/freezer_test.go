@@ -87,7 +87,8 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		var kept []Paused
 		a.Keep = func(all []Paused) error { kept = all; return nil }
-		if result, detail := a.Pause(processGroup(who[0]), []string{byFreezer, bySignal}); result != escalation.Done || detail != "freezer: "+path {
+		if result, detail := a.Pause(processGroup(who[0]), []string{byFreezer, bySignal}); result != escalation.Done ||
+			detail != "freezer: "+path {
 			t.Fatalf("%s, %s", result, detail)
 		}
 		defer a.Resume(processGroup()) // else a failure would leave it frozen
@@ -96,12 +97,14 @@ func TestPauseByFreezer(t *testing.T) {
 		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
 			t.Errorf("kept %+v", kept)
 		}
-		if result, detail := a.Pause(processGroup(who...), []string{byFreezer}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
+		if result, detail := a.Pause(processGroup(who...), []string{byFreezer}); result != escalation.Done ||
+			len(a.Paused()[0].Frozen) != 1 {
 			t.Errorf("again: %s, %s, %+v", result, detail, a.Paused())
 		}
 		next := actor(t) // after a restart
 		next.Restore(kept)
-		if result, detail := next.Resume(processGroup()); result != escalation.Done || detail != "thawed 1 cgroups, continued 0 processes" {
+		if result, detail := next.Resume(processGroup()); result != escalation.Done ||
+			detail != "thawed 1 cgroups, continued 0 processes" {
 			t.Errorf("%s, %s", result, detail)
 		}
 		eventually(t, "they go on", func() bool { return !still() })
@@ -121,10 +124,12 @@ func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 			t.Fatal(detail)
 		}
 		defer a.Resume(c)
-		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done || detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
+		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done ||
+			detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 			t.Fatal(detail)
 		}
-		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM, unix.SIGTERM} {
+		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM,
+			unix.SIGTERM} {
 			t.Errorf("they ended by %v", got)
 		}
 	})
@@ -145,7 +150,8 @@ func TestGivenUp(t *testing.T) {
 	}
 	state("FROZEN")
 	defer state("THAWED")
-	if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done || detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
+	if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done ||
+		detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
 		t.Errorf("%s, %s: it is not ours to thaw: %+v", result, detail, a.Paused())
 	}
 	began := time.Now()
@@ -160,7 +166,8 @@ func TestGivenUp(t *testing.T) {
 		return err == nil && s.state == 'D'
 	})
 	e := a.Continue(began.Add(15 * time.Second))
-	if len(e) != 1 || e[0].Result != escalation.Failed || !strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
+	if len(e) != 1 || e[0].Result != escalation.Failed ||
+		!strings.Contains(e[0].Detail, "in uninterruptible sleep (state D) 5s after SIGKILL: given up") {
 		t.Errorf("%+v", e)
 	}
 	if took := time.Since(began); took > time.Second {
@@ -205,13 +212,15 @@ func TestFreezerNotAvailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := "0::" + where + "\n4:cpu,freezer:" + where + "\n"
-			if err := errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600), os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)); err != nil {
+			if err := errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600),
+				os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		refused("the enforcer is in it")
 		a.ProcFS = "/proc"
-		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done || !strings.HasPrefix(detail, "freezer: ") {
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done ||
+			!strings.HasPrefix(detail, "freezer: ") {
 			t.Errorf("when nothing is in the way: %s, %s", result, detail)
 		}
 		a.Resume(c)
@@ -242,7 +251,8 @@ func TestStrangerComesInBetween(t *testing.T) {
 		stopped := func() {
 			t.Helper()
 			result, detail := a.Pause(c, []string{byFreezer, bySignal})
-			if result != escalation.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) || !strings.Contains(detail, "; signal: 1 done") {
+			if result != escalation.Done || !strings.Contains(detail, fmt.Sprintf("process %d is in it", who[1].PID)) ||
+				!strings.Contains(detail, "; signal: 1 done") {
 				t.Errorf("%s, %s", result, detail)
 			}
 			if asked, err := g.asked(); asked || err != nil || len(a.Paused()) != 1 || len(a.Paused()[0].Frozen) != 0 {
@@ -254,7 +264,8 @@ func TestStrangerComesInBetween(t *testing.T) {
 
 		a.Keep = nil // and later than that
 		join(t, filepath.Dir(dir), who[1].PID)
-		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done || len(a.Paused()[0].Frozen) != 1 {
+		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done ||
+			len(a.Paused()[0].Frozen) != 1 {
 			t.Fatalf("%s, %s", result, detail)
 		}
 		join(t, dir, who[1].PID)
@@ -291,7 +302,8 @@ func TestVanishedGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Keep = nil
-		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload, Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
+		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload,
+			Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
 		if result, detail := a.Resume(c); result != escalation.Done || len(a.Paused()) != 0 {
 			t.Errorf("resume: %s, %s", result, detail)
 		}
@@ -308,29 +320,42 @@ func TestFakeGroups(t *testing.T) {
 		name, cgroups, result, detail string
 		files                         map[string]string // below the mount
 	}{
-		{"v2 alone", "0::/job", escalation.Done, "freezer: /job", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
-		{"no freezer in v2, none in v1", "0::/job", escalation.Failed, "no such freezer", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
-		{"no freezer in v2, one in v1", "0::/job\n7:freezer:/box", escalation.Done, "freezer: /box", map[string]string{"unified/job/cgroup.procs": "%d\n", "freezer/box/cgroup.procs": "%d\n", "freezer/box/freezer.self_freezing": "0\n", "freezer/box/freezer.state": "THAWED\n"}},
+		{"v2 alone", "0::/job", escalation.Done, "freezer: /job",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/cgroup.freeze": "0\n"}},
+		{"no freezer in v2, none in v1", "0::/job", escalation.Failed, "no such freezer",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n"}},
+		{"no freezer in v2, one in v1", "0::/job\n7:freezer:/box", escalation.Done, "freezer: /box",
+			map[string]string{"unified/job/cgroup.procs": "%d\n", "freezer/box/cgroup.procs": "%d\n",
+				"freezer/box/freezer.self_freezing": "0\n", "freezer/box/freezer.state": "THAWED\n"}},
 		{"out of sight", "0::/../job", escalation.Failed, "out of sight", map[string]string{"cgroup.controllers": ""}},
 		{"removed", "0::/job (deleted)", escalation.Missed, "gone", map[string]string{"cgroup.controllers": ""}},
-		{"of another namespace", "0::/job", escalation.Failed, "process 0 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
-		{"of another mount", "0::/job", escalation.Failed, "left cgroup", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
-		{"deep below a stranger", "0::/job", escalation.Failed, "process 1 is in it", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n", "job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
-		{"too long a list", "0::/job", escalation.Failed, "too long", map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxCgroupFile/2), "job/cgroup.freeze": "0\n"}},
+		{"of another namespace", "0::/job", escalation.Failed, "process 0 is in it",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n0\n", "job/cgroup.freeze": "0\n"}},
+		{"of another mount", "0::/job", escalation.Failed, "left cgroup",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"deep below a stranger", "0::/job", escalation.Failed, "process 1 is in it",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": "%d\n", "job/a/b/cgroup.procs": "1\n",
+				"job/a/cgroup.procs": "", "job/cgroup.freeze": "0\n"}},
+		{"too long a list", "0::/job", escalation.Failed, "too long",
+			map[string]string{"cgroup.controllers": "", "job/cgroup.procs": strings.Repeat("%d\n", maxCgroupFile/2),
+				"job/cgroup.freeze": "0\n"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stat := fmt.Sprintf("%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 42", who)
 			a := fakeProc(t, who, stat)
 			a.CgroupFS = t.TempDir()
 			self := filepath.Join(a.ProcFS, strconv.Itoa(os.Getpid()))
-			if err := errors.Join(os.Mkdir(self, 0o700), os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
-				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.cgroups), 0o600)); err != nil {
+			if err := errors.Join(os.Mkdir(self, 0o700),
+				os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
+				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.cgroups),
+					0o600)); err != nil {
 				t.Fatal(err)
 			}
 			for name, text := range test.files {
 				path := filepath.Join(a.CgroupFS, name)
 				text = strings.ReplaceAll(text, "%d", strconv.Itoa(who))
-				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+					os.WriteFile(path, []byte(text), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}

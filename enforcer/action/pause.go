@@ -11,34 +11,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ways to pause, as Steps.Pause has them.
+// Ways to pause, as named in Steps.Pause.
 const (
 	byBroker  = "broker"
 	byFreezer = "freezer"
 	bySignal  = "signal"
 )
 
-// Bounds of whom we keep in mind as paused.
+// Bounds of the record of paused subjects.
 const (
 	maxPaused  = 1024
 	maxStopped = 4096
 )
 
-// A Paused is what was done to pause a subject, so that it can be undone, also
-// by the next enforcer. What the broker holds is not in it: that ends with it.
+// A Paused is the record of a pause, from which this enforcer or the next one
+// can undo it. Holds at the broker are not in it: they end with the broker.
 type Paused struct {
 	Tenant   string   `json:"tenant"`
 	Workload string   `json:"workload"`
 	Frozen   []Frozen `json:"frozen,omitempty"`
 	Stopped  []Target `json:"stopped,omitempty"`
-	Undo     bool     `json:"undo,omitempty"` // it is to go on, and did not yet
+	Undo     bool     `json:"undo,omitempty"` // it should resume, and has not yet
 }
 
 func (p *Paused) subject() audit.Subject {
 	return audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
 }
 
-// Paused returns who is paused, in order; Keep gets the same.
+// Paused returns the paused subjects in order; Keep gets the same list.
 func (a *Actor) Paused() []Paused {
 	var all []Paused
 	for _, p := range a.paused {
@@ -50,12 +50,13 @@ func (a *Actor) Paused() []Paused {
 	return all
 }
 
-// Restore takes whom an enforcer before this one paused. Whoever is to stay so
-// is paused again; others are resumed.
+// Restore takes over the subjects that an earlier enforcer paused. Those that
+// stay paused are paused again by the caller; the others resume.
 func (a *Actor) Restore(all []Paused) {
 	a.paused = map[audit.Subject]*Paused{}
 	for _, p := range all[:min(len(all), maxPaused)] {
-		p.Frozen = slices.DeleteFunc(slices.Clone(p.Frozen), func(f Frozen) bool { return !filepath.IsLocal(strings.TrimPrefix(f.Path, "/")) })
+		p.Frozen = slices.DeleteFunc(slices.Clone(p.Frozen),
+			func(f Frozen) bool { return !filepath.IsLocal(strings.TrimPrefix(f.Path, "/")) })
 		p.Stopped = slices.DeleteFunc(slices.Clone(p.Stopped), func(t Target) bool { return t.PID <= 1 })
 		a.paused[p.subject()] = &p
 	}
@@ -68,10 +69,10 @@ func (a *Actor) keep() error {
 	return a.Keep(a.Paused())
 }
 
-// Pause has nothing of a process group run. The hooked processes get no turns,
-// if broker is one of the ways; for all others the first of the other ways is
-// taken that works for all of them. It may be called again, for those who came
-// meanwhile. Where it has Failed nothing of the process group is paused.
+// Pause stops every process of a group. The hooked processes get no turns, if
+// broker is one of the ways; all others are paused by the first of the other
+// ways that works for all of them. It may be called again for processes that
+// came later. If the result is Failed, no process of the group is paused.
 func (a *Actor) Pause(c ProcessGroup, ways []string) (result, detail string) {
 	targets, held := c.Unhooked, false
 	var tried []string
@@ -121,8 +122,7 @@ func (a *Actor) Pause(c ProcessGroup, ways []string) (result, detail string) {
 	return escalation.Failed, fmt.Sprintf("no way works for %d processes: %s", len(targets), strings.Join(tried, "; "))
 }
 
-// Resume undoes what Pause did. What cannot be undone is tried again in
-// Continue, until it is.
+// Resume undoes Pause. Continue retries what fails, until it succeeds.
 func (a *Actor) Resume(c ProcessGroup) (result, detail string) {
 	var failed []string
 	if c.Hold != nil {
@@ -143,7 +143,7 @@ func (a *Actor) Resume(c ProcessGroup) (result, detail string) {
 	return escalation.Done, fmt.Sprintf("thawed %d cgroups, continued %d processes", frozen, stopped)
 }
 
-// undo tries again to resume those who are to go on.
+// undo tries again to resume the subjects that should run.
 func (a *Actor) undo() {
 	for _, p := range a.paused {
 		if p.Undo {
@@ -152,8 +152,8 @@ func (a *Actor) undo() {
 	}
 }
 
-// resume undoes what can be undone of a pause, and returns what cannot. Whom
-// we stopped is continued whoever's it is now.
+// resume undoes as much of a pause as it can, and returns the rest. A process
+// that we stopped is continued, even if it belongs to another subject now.
 func (a *Actor) resume(p *Paused) (failed []string) {
 	p.Frozen = slices.DeleteFunc(p.Frozen, func(f Frozen) bool {
 		err := a.thaw(f)
@@ -173,12 +173,12 @@ func (a *Actor) resume(p *Paused) (failed []string) {
 	if len(failed) == 0 {
 		delete(a.paused, p.subject())
 	}
-	_ = a.keep() // does no harm: it would be undone twice
+	_ = a.keep() // harmless if it fails: the undo would run twice
 	return failed
 }
 
-// record returns what is known of a subject's pause; nil where there is no
-// room for more.
+// record returns the record of a subject's pause; nil: there is no room for
+// more.
 func (a *Actor) record(s audit.Subject) *Paused {
 	if a.paused == nil {
 		a.paused = map[audit.Subject]*Paused{}
@@ -191,16 +191,16 @@ func (a *Actor) record(s audit.Subject) *Paused {
 	return p
 }
 
-// release forgets a subject of which nothing is left to undo.
+// release forgets a subject if nothing of its pause is left.
 func (a *Actor) release(p *Paused) {
 	if len(p.Frozen)+len(p.Stopped) == 0 {
 		delete(a.paused, p.subject())
 	}
-	_ = a.keep() // does no harm: what was not done would be undone
+	_ = a.keep() // harmless if it fails: the undo would find nothing
 }
 
-// stop pauses targets with SIGSTOP. Before the first is stopped it is kept who
-// will be: else one could stay so for ever.
+// stop pauses targets with SIGSTOP. It records the targets first, because an
+// unrecorded one could stay stopped for ever.
 func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Stopped)+len(targets) > maxStopped {
@@ -222,7 +222,7 @@ func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 		switch {
 		case out.Result != "":
 			all = append(all, out)
-		case s.state == 'T': // since we stopped it, or its own user did, who may continue it
+		case s.state == 'T': // by us, or by its own user, who may continue it
 			out.Result = escalation.Done
 			all = append(all, out)
 			fds = fds[:len(fds)-1]
@@ -251,7 +251,7 @@ func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 	return a.stopped(p, all)
 }
 
-// stopped concludes a stop of which all is known.
+// stopped concludes a stop with known outcomes.
 func (a *Actor) stopped(p *Paused, all []Outcome) (result, detail string) {
 	done, _, failed := tally(all)
 	drop := map[Target]bool{}
@@ -271,8 +271,9 @@ func (a *Actor) stopped(p *Paused, all []Outcome) (result, detail string) {
 	return result, describe("signal", all)
 }
 
-// Still reports whether all of a subject that was frozen or stopped stands
-// still. That takes a moment, and of what is in a driver until it comes out.
+// Still reports whether everything of a subject that was frozen or stopped
+// stands still. That takes a moment; a process in a driver call takes until the
+// call ends.
 func (a *Actor) Still(s audit.Subject) (bool, error) {
 	p := a.paused[s]
 	if p == nil {

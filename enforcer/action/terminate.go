@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// killWait is how long a process may take to end after SIGKILL: one that
-	// sleeps uninterruptibly, as in the GPU's driver, may take for ever.
+	// killWait is the longest wait for a process to end after SIGKILL: an
+	// uninterruptible sleep, as in the GPU's driver, may last for ever.
 	killWait = 5 * time.Second
 
-	// maxDying bounds the processes that are being ended, each of which has a
-	// file descriptor.
+	// maxDying bounds the processes that are ending, each of which has a file
+	// descriptor.
 	maxDying = 1024
 )
 
@@ -25,23 +25,23 @@ type dying struct {
 	Outcome
 	subject  audit.Subject
 	fd       int
-	deadline time.Time // of what it was sent last
+	deadline time.Time // of the last signal
 	killed   bool
 }
 
-// An Ending is what became of the processes of a subject that was terminated,
-// once that is known of all of them.
+// An Ending is the result of a termination, once all processes of the subject
+// are accounted for.
 type Ending struct {
 	audit.Subject
-	Result   string // Done, or Failed where one did not end
+	Result   string // Done, or Failed if a process did not end
 	Detail   string // for people
 	Outcomes []Outcome
 }
 
-// Terminate sends SIGTERM to all of a process group's processes, and to those
-// that were frozen with them, who may start others; it undoes what Pause did to
-// them so that they can follow it. Continue sends SIGKILL to those that are
-// there after the grace. The result is Done if there is one to wait for.
+// Terminate sends SIGTERM to all processes of a group, and to those frozen with
+// them, which may start others; it undoes Pause so that they can react.
+// Continue sends SIGKILL to those that are left after the grace. The result is
+// Done if at least one of them is ending.
 func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (result, detail string) {
 	spared := a.spared()
 	var all []Outcome
@@ -51,7 +51,8 @@ func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (r
 			continue
 		}
 		if len(a.dying) >= maxDying {
-			all = append(all, Outcome{Target: t, Result: escalation.Failed, Detail: "too many processes are being ended"})
+			all = append(all, Outcome{Target: t, Result: escalation.Failed,
+				Detail: "too many processes are being ended"})
 			continue
 		}
 		fd, _, out := a.open(t, spared, c.Check)
@@ -82,9 +83,9 @@ func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (r
 	return result, detail
 }
 
-// Continue goes on with what takes time, and returns which terminations came
-// to an end. It is called once a second, with times that do not go back: those
-// of time.Now do not.
+// Continue advances the actions that take time, and returns the terminations
+// that are complete. Call it once a second, with times that never go back, as
+// those of time.Now.
 func (a *Actor) Continue(now time.Time) []Ending {
 	a.undo()
 	var over []*dying
@@ -112,20 +113,21 @@ func (a *Actor) Continue(now time.Time) []Ending {
 	return a.bury(over)
 }
 
-// stuck says why a process that was killed is there still.
+// stuck says why a killed process still exists.
 func (a *Actor) stuck(t Target) string {
 	s, err := a.status(t.PID)
 	switch {
 	case err != nil || s.start != t.Start:
 		return fmt.Sprintf("SIGKILL did not end it in %v", killWait)
 	case s.state == 'D':
-		return fmt.Sprintf("it is in uninterruptible sleep (state D) %v after SIGKILL: given up, the kernel ends it when it wakes", killWait)
+		return fmt.Sprintf("it is in uninterruptible sleep (state D) %v after SIGKILL: given up, the kernel ends it "+
+			"when it wakes", killWait)
 	}
 	return fmt.Sprintf("it is in state %c %v after SIGKILL: given up", s.state, killWait)
 }
 
-// bury lets go of processes of which all is known, by subject where no more of
-// the subject's are dying. Until then they are kept, without a descriptor.
+// bury removes processes with known results, once no other process of their
+// subject is dying. Until then they are kept without a descriptor.
 func (a *Actor) bury(over []*dying) []Ending {
 	for _, d := range over {
 		_ = unix.Close(d.fd)
@@ -155,8 +157,8 @@ func (a *Actor) bury(over []*dying) []Ending {
 	return endings
 }
 
-// Close lets go of the processes that are being ended: they have had SIGTERM,
-// and get no SIGKILL.
+// Close gives up the processes that are ending: they have had SIGTERM, and get
+// no SIGKILL.
 func (a *Actor) Close() {
 	for _, d := range a.dying {
 		if d.fd >= 0 {

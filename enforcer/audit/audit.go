@@ -1,5 +1,5 @@
-// Package audit compares the broker's books with what the driver says, and
-// counts whether tenants got what they are promised. It is pure.
+// Package audit compares the broker's books with the driver's, and counts
+// whether tenants got what they are promised. It is pure.
 package audit
 
 import (
@@ -12,35 +12,39 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// What an audit allows for.
+// Tolerances of an audit.
 const (
-	// ContextBytes is what a process may have of a GPU's memory above what its
-	// hook says: contexts, kernels' code and stacks are not charged. A context
-	// on an H100 takes about half of it.
+	// ContextBytes is the GPU memory that a process may have beyond what its
+	// hook reports: contexts, kernels' code and stacks are not charged. A
+	// context on an H100 takes about half of it.
 	ContextBytes = 1 << 30
 
-	tolerance        = 0.05 // of the GPU's time, that the driver's samples may be wrong by: they are whole percents of sixths of a second
-	chargedTolerance = 0.02 // that what was charged may be above a limit: a long kernel is not interrupted
-	company          = 2    // times what is charged, for each process of others, that the driver may count beyond it while they run together
-	trace            = 0.01 // less of the GPU's time than this is nobody's fault
+	// part of the GPU's time: the error of the driver's samples, which are
+	// whole percents of sixths of a second
+	tolerance        = 0.05
+	chargedTolerance = 0.02 // by which charges may exceed a limit: a long kernel is not interrupted
+	// times the charge: what the driver may count beyond it for each process of
+	// others that runs at the same time
+	company = 2
+	trace   = 0.01 // less of the GPU's time than this is nobody's fault
 
 	oldDeviceProcess = 5 * time.Second  // an older one says nothing about now
-	lapse            = 10 * time.Second // that who lost its session may take to connect again, or to end
+	lapse            = 10 * time.Second // for a process that lost its session to reconnect or end
 	lapseEvery       = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
 	refusal          = time.Minute      // that a process which was refused a session excuses its tenant
-	oldSample        = 20 * time.Second // the driver stopped sampling
-	noSample         = 15 * time.Second // it never does
+	oldSample        = 20 * time.Second // if it is older, the driver stopped sampling
+	noSample         = 15 * time.Second // without one for so long, the driver never samples
 	chargedEvery     = 5 * time.Second  // how often charged time is judged where it never does
 
-	auditForget  = 10 * time.Minute // who left
+	auditForget  = 10 * time.Minute // for tenants and workloads that left
 	maxWorkloads = 4096             // more are forgotten as soon as they leave
 	maxPIDs      = 16               // of a violation
 	excesses     = 10               // readings of memory in a row that must be above the books
 )
 
-// An Audit compares what the driver and the kernel say of a host's processes
-// with the broker's books and the quotas. It is pure; its zero value is ready.
-// One goroutine may use it.
+// An Audit compares the processes that the driver and the kernel report with
+// the broker's books and the quotas. It is pure; its zero value is ready. One
+// goroutine may use it.
 type Audit struct {
 	began    time.Time     // of the first audit
 	age      time.Duration // since then
@@ -50,25 +54,25 @@ type Audit struct {
 	last     Audited         // how long its lists were
 }
 
-// Audited is what one audit found.
+// Audited is the result of one audit.
 type Audited struct {
-	// Violations are the evidence: by tenant, workload, GPU and objective.
-	// Those of GPU time are told of once for each window of the driver's
-	// samples, every 5 s or so, and not again until there is a new one.
+	// Violations are the evidence, by tenant, workload, GPU and objective. A
+	// violation of GPU time is reported once for each window of the driver's
+	// samples, about every 5 s.
 	Violations []Violation
 
-	// Known has who is on a GPU now: true where all that can be known of it
-	// was looked at in this audit. Where it is false, that no violation was
-	// found does not mean that there was none.
+	// Known has the workloads on GPUs now. True: this audit looked at
+	// everything that can be known of the workload. False: the absence of a
+	// violation does not mean that there was none.
 	Known map[Subject]bool
 
-	// Refused has the tenants with a process that the broker refused a session,
-	// now or within the windows that are looked at: what the tenant used beyond
-	// its quota may be that process's, which nobody could hold.
+	// Refused has the tenants of which the broker refused a process a session,
+	// now or within the windows. A use beyond the tenant's quota may be that
+	// process's, which nobody could restrain.
 	Refused map[string]bool
 
-	// Partial says that there is a GPU of which nothing is known: who is not
-	// in Known may be there.
+	// Partial means that nothing is known of some GPU: a subject that is not in
+	// Known may be there.
 	Partial bool
 
 	Quotas    []wire.QuotaStats // for each tenant of the policy and GPU, without QoS and Holders
@@ -131,7 +135,8 @@ func (a *Audit) open(b *Books) {
 		h := &b.DeviceProcesses[i]
 		g := a.gpus[h.UUID]
 		if g == nil {
-			g = &auditedGPU{uuid: h.UUID, first: b.Now, names: map[string]*auditedTenant{}, processes: map[processKey]*auditedProcess{}}
+			g = &auditedGPU{uuid: h.UUID, first: b.Now, names: map[string]*auditedTenant{},
+				processes: map[processKey]*auditedProcess{}}
 			a.gpus[h.UUID] = g
 		}
 		g.listed = true
@@ -150,14 +155,15 @@ func (a *Audit) open(b *Books) {
 	}
 	for i := range b.Sessions {
 		for _, s := range b.Sessions[i].GPUs {
-			if g := a.gpus[s.UUID]; g != nil && !g.listed && s.Committed > 0 { // somebody has memory there, and the driver tells of nobody
+			// the books have memory there, and the driver lists nobody
+			if g := a.gpus[s.UUID]; g != nil && !g.listed && s.Committed > 0 {
 				g.dark = true
 			}
 		}
 	}
 }
 
-// enter books a device process.
+// enter records a device process.
 func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	g := a.gpus[h.UUID]
 	if h.Unknown || h.Kind == "server" || g.dark {
@@ -214,9 +220,9 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	w.enter(p, h, g)
 }
 
-// first returns how a process stands that was not here before: had says that it
-// had a session, or was refused one. Who was there before the audit may not have
-// found the new broker yet.
+// first returns the hook status of a new process; had says that it had a
+// session or was refused one. A process that is older than the audit may not
+// have found the new broker yet.
 func (a *Audit) first(h *collectors.DeviceProcess, hooked, had bool) hookStatus {
 	switch {
 	case hooked:
@@ -227,7 +233,7 @@ func (a *Audit) first(h *collectors.DeviceProcess, hooked, had bool) hookStatus 
 	return isUnhooked
 }
 
-// read takes over what the broker's books say of tenants' GPU time.
+// read takes over the tenants' GPU time from the broker's books.
 func (a *Audit) read(b *Books) {
 	for i := range b.Tenants {
 		row := &b.Tenants[i]
@@ -293,7 +299,7 @@ func (a *Audit) list(b *Books, found *Audited) {
 	}
 }
 
-// part returns a ratio of a quota, of which 0 is none.
+// part returns a ratio of a quota, or 0 if the quota is 0.
 func part(of float64) float64 {
 	if of <= 0 {
 		return 1

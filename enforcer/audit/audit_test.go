@@ -56,15 +56,17 @@ type guest struct {
 
 func newWorld() *world {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return &world{now: start, start: start, tenants: map[string]*wire.TenantStats{}, together: map[string]float64{gpuA: 0},
-		quotas: map[string]policy.Quota{}, silent: map[string]bool{}}
+	return &world{now: start, start: start, tenants: map[string]*wire.TenantStats{},
+		together: map[string]float64{gpuA: 0},
+		quotas:   map[string]policy.Quota{}, silent: map[string]bool{}}
 }
 
 // process adds a process of a workload; its PID is its number.
 func (w *world) process(tenant, workload, gpu string) *guest {
 	a := &guest{tenant: tenant, session: true}
 	a.UUID, a.Kind, a.Known = gpu, "compute", true
-	a.Process = host.Process{PID: 1000 + len(w.processes), Start: uint64(w.now.Sub(w.start)/time.Millisecond) + 1, Began: w.now, Workload: &host.Workload{Key: workload}}
+	a.Process = host.Process{PID: 1000 + len(w.processes), Start: uint64(w.now.Sub(w.start)/time.Millisecond) + 1,
+		Began: w.now, Workload: &host.Workload{Key: workload}}
 	w.processes = append(w.processes, a)
 	return a
 }
@@ -136,7 +138,8 @@ func (w *world) books() Books {
 	for _, a := range w.processes {
 		b.DeviceProcesses = append(b.DeviceProcesses, a.DeviceProcess)
 		if a.session {
-			s := Session{PID: a.Process.PID, Start: a.Process.Start, Tenant: a.tenant, GPUs: []SessionGPU{{a.UUID, a.committed}}}
+			s := Session{PID: a.Process.PID, Start: a.Process.Start, Tenant: a.tenant,
+				GPUs: []SessionGPU{{a.UUID, a.committed}}}
 			if a.aside {
 				s.GPUs = nil
 			}
@@ -195,7 +198,8 @@ func TestAuditFindsProcessesWithoutASession(t *testing.T) {
 		c.change(w, w.process("a", "pod:x", gpuA))
 		if got := w.step(); len(got.Violations) != 0 {
 			t.Errorf("%s: a process that may have ended already is accused: %s", c.name, got.found())
-		} else if n := slices.ContainsFunc(got.Workloads, func(s wire.WorkloadStats) bool { return s.Unhooked == 1 }); n != (c.want != "") {
+		} else if n := slices.ContainsFunc(got.Workloads,
+			func(s wire.WorkloadStats) bool { return s.Unhooked == 1 }); n != (c.want != "") {
 			t.Errorf("%s: it is counted at once: %v", c.name, n)
 		}
 		if got := w.step(); got.found() != c.want {
@@ -324,7 +328,8 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 		t.Error("what they used without a session is held against their tenant")
 	}
 	w.run(60)
-	if got := w.step(); len(got.Refused) != 0 || got.found() != "a/pod:x/GPU-a/unhooked[1000 1001] b/pod:y/GPU-a/unhooked[1002]" {
+	if got := w.step(); len(got.Refused) != 0 ||
+		got.found() != "a/pod:x/GPU-a/unhooked[1000 1001] b/pod:y/GPU-a/unhooked[1002]" {
 		t.Errorf("found %q", got.found())
 	}
 	if got := w.step(); len(got.Refused) != 0 {
@@ -335,9 +340,11 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 // TestManySessionsOfAProcess count together, in time that grows with their
 // number.
 func TestManySessionsOfAProcess(t *testing.T) {
-	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1}}}, {PID: 2, GPUs: []SessionGPU{{gpuA, 7}}}}}
+	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1}}},
+		{PID: 2, GPUs: []SessionGPU{{gpuA, 7}}}}}
 	for range 100_000 {
-		b.Sessions = append(b.Sessions, Session{PID: 1, Tenant: "a", Stale: true, GPUs: []SessionGPU{{gpuA, 1}, {gpuB, 1}}})
+		b.Sessions = append(b.Sessions, Session{PID: 1, Tenant: "a", Stale: true,
+			GPUs: []SessionGPU{{gpuA, 1}, {gpuB, 1}}})
 	}
 	for range 2 { // the books stay as they were
 		index := map[int]Session{}
@@ -409,7 +416,8 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 			}
 			got := w.step()
 			for _, v := range got.Violations {
-				if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want || !slices.Contains(v.PIDs, a.Process.PID) {
+				if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want ||
+					!slices.Contains(v.PIDs, a.Process.PID) {
 					wrong++
 					t.Errorf("%s: found %+v", c.name, v)
 				}
@@ -457,7 +465,8 @@ func TestLapsesAreTheWorkloads(t *testing.T) {
 					a.rate = c.rate
 				}
 				for _, v := range w.step().Violations {
-					if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want || !slices.Contains(v.PIDs, a.Process.PID) {
+					if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want ||
+						!slices.Contains(v.PIDs, a.Process.PID) {
 						t.Errorf("%s: found %+v", c.name, v)
 					}
 					found++
@@ -495,16 +504,26 @@ func TestAuditComparesMemory(t *testing.T) {
 		want   string
 	}{
 		{"a context", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib, 4*gib }, ""},
-		{"a byte above it", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib+1, 4*gib }, "a/pod:x/GPU-a/reports[1000]"},
-		{"memory unknown", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed, a.Known = 50*gib, 4*gib, false }, ""},
+		{"a byte above it", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = 5*gib+1, 4*gib },
+			"a/pod:x/GPU-a/reports[1000]"},
+		{"memory unknown", 0, func(_ *world, a, _ *guest) {
+			a.Memory, a.committed, a.Known = 50*gib, 4*gib, false
+		}, ""},
 		{"less than the books", 0, func(_ *world, a, _ *guest) { a.Memory, a.committed = gib, 4*gib }, ""},
-		{"at the cap", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib }, ""},
-		{"a cap that was lowered", 7 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib }, ""},
-		{"around the hook, below the cap", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib },
+		{"at the cap", 8 * gib, func(_ *world, a, b *guest) {
+			a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib
+		}, ""},
+		{"a cap that was lowered", 7 * gib, func(_ *world, a, b *guest) {
+			a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, 4*gib, 5*gib
+		}, ""},
+		{"around the hook, below the cap", 8 * gib,
+			func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib },
 			"a/pod:y/GPU-a/unhooked[1001]"},
-		{"around the hook, above it", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib+1 },
+		{"around the hook, above it", 8 * gib,
+			func(_ *world, a, b *guest) { a.committed, a.Memory, b.session, b.Memory = 4*gib, 5*gib, false, 4*gib+1 },
 			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/unhooked[1001]"},
-		{"reports too little, above it", 8 * gib, func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, gib, 5*gib+1 },
+		{"reports too little, above it", 8 * gib,
+			func(_ *world, a, b *guest) { a.committed, a.Memory, b.committed, b.Memory = 4*gib, 5*gib, gib, 5*gib+1 },
 			"a/pod:y/GPU-a/memory[1001] a/pod:y/GPU-a/reports[1001]"},
 	} {
 		w := newWorld()
@@ -558,14 +577,23 @@ func TestAuditComparesTime(t *testing.T) {
 		change func(w *world, a, b *guest)
 		want   string
 	}{
-		{"as charged", policy.Quota{Limit: 1}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .5, .4, .4 }, ""},
+		{"as charged", policy.Quota{Limit: 1},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .5, .4, .4 }, ""},
 		{"charged more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .2, .9 }, ""},
 		{"4.9 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .549, .5 }, ""},
-		{"5.1 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .551, .5 }, "a/pod:x/GPU-a/reports[1000]"},
-		{"the larger one", policy.Quota{Limit: 1}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .2, .1, .4, .4 }, "a/pod:y/GPU-a/reports[1001]"},
-		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .36 }, ""},
-		{"together for too little", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 }, "a/pod:x/GPU-a/reports[1000]"},
-		{"charged nothing while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, w.together[gpuA] = .9, .9 }, "a/pod:x/GPU-a/reports[1000]"},
+		{"5.1 points more", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = .551, .5 },
+			"a/pod:x/GPU-a/reports[1000]"},
+		{"the larger one", policy.Quota{Limit: 1},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .2, .1, .4, .4 },
+			"a/pod:y/GPU-a/reports[1001]"},
+		{"together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
+			a.rate, a.charged, w.together[gpuA] = .9, .5, .36
+		}, ""},
+		{"together for too little", policy.Quota{Limit: 1},
+			func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .5, .34 },
+			"a/pod:x/GPU-a/reports[1000]"},
+		{"charged nothing while others ran together", policy.Quota{Limit: 1},
+			func(w *world, a, _ *guest) { a.rate, w.together[gpuA] = .9, .9 }, "a/pod:x/GPU-a/reports[1000]"},
 		{"charged a little while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) {
 			a.rate, a.charged, w.together[gpuA] = .9, .05, .9
 			for range 3 {
@@ -580,25 +608,37 @@ func TestAuditComparesTime(t *testing.T) {
 				b.rate, b.charged = .2, .2
 			}
 		}, ""},
-		{"a session that says nothing of the GPU, while others ran together", policy.Quota{Limit: 1}, func(w *world, a, _ *guest) { a.rate, a.aside, w.together[gpuA] = .9, true, .9 },
+		{"a session that says nothing of the GPU, while others ran together", policy.Quota{Limit: 1},
+			func(w *world, a, _ *guest) { a.rate, a.aside, w.together[gpuA] = .9, true, .9 },
 			"a/pod:x/GPU-a/reports[1000]"},
 
-		{"4.9 points above the limit", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .049, .03 }, ""},
-		{"5.1 points above it", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .051, .03 }, "a/pod:x/GPU-a/compute[1000]"},
+		{"4.9 points above the limit", policy.Quota{Limit: .5},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .049, .03 }, ""},
+		{"5.1 points above it", policy.Quota{Limit: .5},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.charged = .5, .48, .051, .03 },
+			"a/pod:x/GPU-a/compute[1000]"},
 		{"without a limit", policy.Quota{Limit: 1}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
 		{"with none", policy.Quota{}, func(_ *world, a, _ *guest) { a.rate, a.charged = 1, 1 }, ""},
-		{"1.9 points by the books", policy.Quota{Limit: .5}, func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .519 }, ""},
-		{"2.1 points by the books", policy.Quota{Limit: .5}, func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .521 }, "a/pod:x/GPU-a/compute[1000]"},
-		{"around the hook", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .5, .5, .06, false },
+		{"1.9 points by the books", policy.Quota{Limit: .5},
+			func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .519 }, ""},
+		{"2.1 points by the books", policy.Quota{Limit: .5},
+			func(_ *world, a, _ *guest) { a.rate, a.charged = .3, .521 }, "a/pod:x/GPU-a/compute[1000]"},
+		{"around the hook", policy.Quota{Limit: .5},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .5, .5, .06, false },
 			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
-		{"around the hook, within the limit", policy.Quota{Limit: .5}, func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .4, .4, .06, false },
+		{"around the hook, within the limit", policy.Quota{Limit: .5},
+			func(_ *world, a, b *guest) { a.rate, a.charged, b.rate, b.session = .4, .4, .06, false },
 			"a/pod:y/GPU-a/unhooked[1001]"},
-		{"together above the limit", policy.Quota{Limit: .5}, func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .4, .6 }, ""},
-		{"together does not excuse who is unhooked", policy.Quota{Limit: .5}, func(w *world, _, b *guest) { b.rate, b.session, w.together[gpuA] = .9, false, .9 },
+		{"together above the limit", policy.Quota{Limit: .5},
+			func(w *world, a, _ *guest) { a.rate, a.charged, w.together[gpuA] = .9, .4, .6 }, ""},
+		{"together does not excuse who is unhooked", policy.Quota{Limit: .5},
+			func(w *world, _, b *guest) { b.rate, b.session, w.together[gpuA] = .9, false, .9 },
 			"a/pod:y/GPU-a/compute[1001] a/pod:y/GPU-a/unhooked[1001]"},
 
-		{"4.9 points of bandwidth", policy.Quota{Bandwidth: .3}, func(_ *world, a, b *guest) { a.bus, b.bus = .1, .249 }, ""},
-		{"5.1 points of bandwidth", policy.Quota{Bandwidth: .3}, func(_ *world, a, b *guest) { a.bus, b.bus = .1, .251 }, "a/pod:y/GPU-a/bandwidth[1001]"},
+		{"4.9 points of bandwidth", policy.Quota{Bandwidth: .3},
+			func(_ *world, a, b *guest) { a.bus, b.bus = .1, .249 }, ""},
+		{"5.1 points of bandwidth", policy.Quota{Bandwidth: .3},
+			func(_ *world, a, b *guest) { a.bus, b.bus = .1, .251 }, "a/pod:y/GPU-a/bandwidth[1001]"},
 	} {
 		w := newWorld()
 		w.quotas["a"] = c.quota
@@ -633,7 +673,8 @@ func TestAWindowAccusesOnce(t *testing.T) {
 		}
 	}
 	if accused < 7 || accused > 11 || clean != 0 {
-		t.Errorf("in 60 s accused %d times and %d times clean, want once for each of the driver's samples and never", accused, clean)
+		t.Errorf("in 60 s accused %d times and %d times clean, want once for each of the driver's samples and never",
+			accused, clean)
 	}
 	a.rate, a.charged = .4, .4
 	w.run(20)
@@ -657,7 +698,8 @@ func TestUnknownIsNotClean(t *testing.T) {
 		{"memory is not", func(_ *world, a *guest) { a.Known = false }, false, true},
 		{"not asked again", func(w *world, _ *guest) { w.deaf = true }, false, true},
 		{"the driver does not answer", func(w *world, _ *guest) { w.silent[gpuA] = true }, false, true},
-		{"and lists nobody", func(w *world, a *guest) { a.committed, a.UUID = gib, gpuB; w.silent[gpuA] = true }, false, true},
+		{"and lists nobody", func(w *world, a *guest) { a.committed, a.UUID = gib, gpuB; w.silent[gpuA] = true },
+			false, true},
 		{"it lists nobody who has memory", func(w *world, a *guest) {
 			b := w.process("b", "pod:z", gpuA)
 			b.committed = gib
@@ -805,7 +847,8 @@ func TestAuditTellsOfQuotas(t *testing.T) {
 		t.Fatalf("%d rows, want one for each of 2 tenants and GPUs", len(rows))
 	}
 	r := rows[0]
-	if r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.Reserved != gib || r.LaunchWait != quota.Wait(time.Millisecond) || r.Bandwidth != 1 {
+	if r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.Reserved != gib ||
+		r.LaunchWait != quota.Wait(time.Millisecond) || r.Bandwidth != 1 {
 		t.Errorf("%+v", r)
 	}
 	if r.Charge == nil || !near(*r.Charge, .1) || r.Bus == nil || !near(*r.Bus, .25) {

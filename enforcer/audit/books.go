@@ -9,55 +9,54 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Books are what an audit looks at, once a second: what the driver and the
-// kernel say, and what the broker says. The driver's word is to be fetched
-// first: who ends between the two is then taken for gone, not for unhooked.
+// Books are the input of an audit, once a second: the driver's and the kernel's
+// view, and the broker's. Fetch the driver's first: a process that ends in
+// between then counts as gone, not as unhooked.
 type Books struct {
 	Now             time.Time
 	DeviceProcesses []collectors.DeviceProcess
-	Silent          map[string]bool // GPUs whose driver does not answer, by UUID: nothing is known of who is there
+	Silent          map[string]bool // GPUs whose driver does not answer, by UUID: their processes are unknown
 	Sessions        []Session
 	Tenants         []wire.TenantStats
 	GPUs            []wire.GPUStats // those that the broker governs
 	Names           []string        // of the policy's tenants
 
-	// Tenant returns whose a process is, and whether it is governed: nobody
-	// whose tenant is default is. It is asked of processes without a session.
+	// Tenant returns the tenant of a process without a session, and whether the
+	// tenant is governed; the default tenant is not.
 	Tenant func(h collectors.DeviceProcess) (tenant string, governed bool)
 
-	// Quota returns what a tenant may use of a GPU. A limit or a bandwidth of 0
-	// is none, as 1 is.
+	// Quota returns a tenant's quota on a GPU. A limit or bandwidth of 0 is
+	// none, like 1.
 	Quota func(tenant, gpu string) policy.Quota
 
-	// Refused reports whether a process may be without a session because of the
-	// broker: its limits refused it in the last minute, or it has not what a
-	// session takes. Such a process is not found to go around the hook. Nil:
-	// none is.
+	// Refused reports whether the broker may be the reason that a process has
+	// no session: its limits refused the process in the last minute, or the
+	// broker lacks the resources for a session. Such a process does not count
+	// as unhooked. Nil: there is none.
 	Refused func(pid int) bool
 
-	// Punished reports whether the escalation holds a tenant, or part of it: what
-	// it does not get then is not the others' fault. Nil: nobody is.
+	// Punished reports whether the escalation holds a tenant or a part of it; a
+	// shortfall then is not the fault of others. Nil: nobody is punished.
 	Punished func(tenant string) bool
 }
 
-// A Session is a process that the broker knows. One that fell silent is one
-// still.
+// A Session is a process that the broker knows, even if it fell silent.
 type Session struct {
 	PID    int
 	Start  uint64 // clock ticks from boot to the process's start; 0 where it is not known
 	Tenant string
 	Stale  bool
-	GPUs   []SessionGPU // all that it is governed on
+	GPUs   []SessionGPU // all on which it is governed
 }
 
-// A SessionGPU is what a session has of a GPU's memory by the broker's books.
+// A SessionGPU is the memory of a session on a GPU, by the broker's books.
 type SessionGPU struct {
 	UUID      string
 	Committed uint64 // bytes, reserved ones included
 }
 
-// on returns the bytes that the books have for a session on a GPU, and whether
-// it said that it uses that one.
+// on returns the booked bytes of a session on a GPU, and whether the session
+// said that it uses the GPU.
 func (s *Session) on(gpu string) (committed uint64, seated bool) {
 	for i := range s.GPUs {
 		if s.GPUs[i].UUID == gpu {
@@ -68,9 +67,9 @@ func (s *Session) on(gpu string) (committed uint64, seated bool) {
 	return committed, seated
 }
 
-// sessions adds the sessions to an index by PID. A process that connects anew
-// has two for a moment: they count together, and the one that speaks says whose
-// it is.
+// sessions adds the sessions to an index by PID. A process that reconnects has
+// two for a moment: they count together, and the one that speaks determines the
+// tenant.
 func (b *Books) sessions(index map[int]Session) {
 	several := map[int][]SessionGPU{} // of processes that have more than one
 	for _, s := range b.Sessions {
@@ -91,8 +90,8 @@ func (b *Books) sessions(index map[int]Session) {
 	}
 }
 
-// refused reports whether a process may be without a session because of the
-// broker.
+// refused reports whether the broker may be the reason that a process has no
+// session.
 func (b *Books) refused(pid int) bool { return b.Refused != nil && b.Refused(pid) }
 
 // session returns the session of a device process.

@@ -8,13 +8,13 @@ import (
 	"gpusteward/collectors"
 )
 
-// An auditedGPU is what an audit knows of a GPU.
+// An auditedGPU is an audit's record of a GPU.
 type auditedGPU struct {
 	uuid     string
 	first    time.Time // when it was first looked at
 	at       time.Time // of its latest device processes
 	fresh    bool      // they are newer than in the last audit
-	dark     bool      // nothing is known of who is there now
+	dark     bool      // its present processes are unknown
 	listed   bool      // somebody is there
 	governed bool      // by the broker
 	together float64   // seconds that tenants ran together
@@ -28,7 +28,7 @@ type auditedGPU struct {
 	processes map[processKey]*auditedProcess
 }
 
-// begin begins an audit. Processes of a GPU that tells nothing are kept: they
+// begin begins an audit. Processes on a GPU that does not answer are kept: they
 // are not new when it answers again.
 func (g *auditedGPU) begin(now time.Time) {
 	for key, p := range g.processes {
@@ -43,7 +43,7 @@ func (g *auditedGPU) begin(now time.Time) {
 	g.fresh, g.listed, g.governed, g.ran, g.before = false, false, false, 0, g.sampled
 }
 
-// restart begins the windows anew, after the clock was set back.
+// restart starts new windows after the clock was set back.
 func (g *auditedGPU) restart(b *Books) {
 	g.at, g.fresh = time.Time{}, true
 	if g.first.After(b.Now) {
@@ -84,17 +84,18 @@ func (g *auditedGPU) tenant(name string) *auditedTenant {
 	t := g.names[name]
 	if t == nil {
 		t = &auditedTenant{name: name}
-		at, _ := slices.BinarySearchFunc(g.tenants, name, func(t *auditedTenant, name string) int { return cmp.Compare(t.name, name) })
+		at, _ := slices.BinarySearchFunc(g.tenants, name,
+			func(t *auditedTenant, name string) int { return cmp.Compare(t.name, name) })
 		g.tenants, g.names[name] = slices.Insert(g.tenants, at, t), t
 	}
 	return t
 }
 
-// forget forgets the tenants that left, and those that the policy has not any
-// more.
+// forget forgets tenants that left, and those that are no longer in the policy.
 func (g *auditedGPU) forget(b *Books) {
 	g.tenants = slices.DeleteFunc(g.tenants, func(t *auditedTenant) bool {
-		gone := len(t.works) == 0 && b.Now.Sub(t.seen) > auditForget || t.seen.Before(b.Now) && !slices.Contains(b.Names, t.name)
+		gone := len(t.works) == 0 && b.Now.Sub(t.seen) > auditForget ||
+			t.seen.Before(b.Now) && !slices.Contains(b.Names, t.name)
 		if gone {
 			delete(g.names, t.name)
 		}
@@ -102,7 +103,7 @@ func (g *auditedGPU) forget(b *Books) {
 	})
 }
 
-// sample takes a reading of all tenants where the driver sampled anew.
+// sample takes a reading of all tenants if the driver has new samples.
 func (g *auditedGPU) sample() {
 	if g.dark || g.sampled.Sub(g.read) < readingEvery { // in the dark nothing was added up
 		return
@@ -113,8 +114,8 @@ func (g *auditedGPU) sample() {
 	}
 }
 
-// measured reports whether the GPU time of its processes is known, and whether
-// it ever will be: that the driver does not sample at all is an answer.
+// measured reports whether the GPU time of the processes is known, and whether
+// it ever will be: some drivers do not sample at all.
 func (g *auditedGPU) measured(now time.Time) (known, ever bool) {
 	if g.sampled.IsZero() {
 		return false, now.Sub(g.first) < noSample

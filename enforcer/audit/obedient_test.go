@@ -56,7 +56,8 @@ type client struct {
 }
 
 func newObedient(random *rand.Rand) *obedient {
-	o := &obedient{random: random, start: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), pid: 1000, quotas: map[string]policy.Quota{}}
+	o := &obedient{random: random, start: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), pid: 1000,
+		quotas: map[string]policy.Quota{}}
 	for i, limit := range []float64{1, .5, .3, .1} {
 		name := fmt.Sprint("t", i)
 		o.tenants = append(o.tenants, &wire.TenantStats{Tenant: name, GPU: gpuA, Sessions: 1})
@@ -77,8 +78,10 @@ func (o *obedient) slot() {
 	if o.chance(120) && len(o.processes) < 6 {
 		o.pid++
 		tenant := o.random.IntN(len(o.tenants))
-		o.processes = append(o.processes, &client{tenant: tenant, context: uint64(300+o.random.IntN(500)) << 20, last: math.MinInt32,
-			Process: host.Process{PID: o.pid, Start: uint64(o.slots), Began: o.now(), Workload: &host.Workload{Key: fmt.Sprint("pod:", tenant, o.random.IntN(2))}}})
+		o.processes = append(o.processes, &client{tenant: tenant, context: uint64(300+o.random.IntN(500)) << 20,
+			last: math.MinInt32,
+			Process: host.Process{PID: o.pid, Start: uint64(o.slots), Began: o.now(),
+				Workload: &host.Workload{Key: fmt.Sprint("pod:", tenant, o.random.IntN(2))}}})
 	}
 	if o.chance(300) && len(o.processes) > 0 {
 		i := o.random.IntN(len(o.processes))
@@ -203,8 +206,9 @@ func (o *obedient) collect() {
 	}
 	o.held = o.held[:0]
 	for _, c := range o.processes {
-		o.held = append(o.held, collectors.DeviceProcess{UUID: gpuA, Process: c.Process, Kind: "compute", Known: true, Memory: c.memory + c.context,
-			SM: c.sm, Sampled: o.start.Add(time.Duration(o.sampled) * slot), At: o.now()})
+		o.held = append(o.held, collectors.DeviceProcess{UUID: gpuA, Process: c.Process, Kind: "compute", Known: true,
+			Memory: c.memory + c.context,
+			SM:     c.sm, Sampled: o.start.Add(time.Duration(o.sampled) * slot), At: o.now()})
 	}
 }
 
@@ -228,7 +232,8 @@ func (o *obedient) step() Audited {
 	}
 	for _, c := range o.processes {
 		if o.slots >= c.lost {
-			b.Sessions = append(b.Sessions, Session{PID: c.PID, Start: c.Start, Tenant: fmt.Sprint("t", c.tenant), GPUs: []SessionGPU{{gpuA, c.committed}}})
+			b.Sessions = append(b.Sessions, Session{PID: c.PID, Start: c.Start, Tenant: fmt.Sprint("t", c.tenant),
+				GPUs: []SessionGPU{{gpuA, c.committed}}})
 		}
 	}
 	return o.audit.Look(b)
@@ -237,7 +242,8 @@ func (o *obedient) step() Audited {
 // hostBooks are those of a large host: 8 GPUs, 100 tenants, 1,000 processes.
 func hostBooks() Books {
 	b := Books{Quota: func(string, string) policy.Quota {
-		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
+		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib,
+			LaunchWait: quota.Wait(time.Millisecond)}
 	}, Tenant: func(h collectors.DeviceProcess) (string, bool) { return "t" + h.Process.User, true }}
 	for t := range 100 {
 		b.Names = append(b.Names, fmt.Sprint("t", t))
@@ -250,9 +256,12 @@ func hostBooks() Books {
 	}
 	for i := range 1000 {
 		gpu := fmt.Sprint("GPU-", i%8)
-		b.DeviceProcesses = append(b.DeviceProcesses, collectors.DeviceProcess{UUID: gpu, Known: true, Memory: gib, Kind: "compute",
-			Process: host.Process{PID: 1000 + i, Start: uint64(i), User: fmt.Sprint(i % 100), Workload: &host.Workload{Key: fmt.Sprint("pod:default/worker-", i)}}})
-		b.Sessions = append(b.Sessions, Session{PID: 1000 + i, Start: uint64(i), Tenant: b.Names[i%100], GPUs: []SessionGPU{{gpu, gib / 2}}})
+		b.DeviceProcesses = append(b.DeviceProcesses,
+			collectors.DeviceProcess{UUID: gpu, Known: true, Memory: gib, Kind: "compute",
+				Process: host.Process{PID: 1000 + i, Start: uint64(i), User: fmt.Sprint(i % 100),
+					Workload: &host.Workload{Key: fmt.Sprint("pod:default/worker-", i)}}})
+		b.Sessions = append(b.Sessions, Session{PID: 1000 + i, Start: uint64(i), Tenant: b.Names[i%100],
+			GPUs: []SessionGPU{{gpu, gib / 2}}})
 	}
 	return b
 }
@@ -261,7 +270,8 @@ func hostBooks() Books {
 func advance(b *Books, at time.Duration) {
 	b.Now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(at)
 	for i := range b.DeviceProcesses {
-		b.DeviceProcesses[i].At, b.DeviceProcesses[i].Sampled, b.DeviceProcesses[i].SM = b.Now, b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
+		b.DeviceProcesses[i].At, b.DeviceProcesses[i].Sampled, b.DeviceProcesses[i].SM = b.Now,
+			b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
 	}
 	for i := range b.Tenants {
 		t := &b.Tenants[i]

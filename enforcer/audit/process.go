@@ -7,13 +7,13 @@ import (
 	"gpusteward/collectors"
 )
 
-// A processKey is a process: its PID may have been another's.
+// A processKey identifies a process: its PID may have been another's.
 type processKey struct {
 	pid   int
 	start uint64
 }
 
-// A hookStatus says how a process stands to the broker.
+// A hookStatus is the relation of a process to the broker.
 type hookStatus int
 
 const (
@@ -22,7 +22,7 @@ const (
 	isUnhooked                   // it goes around the hook
 )
 
-// An auditedProcess is what an audit knows of a process on a GPU.
+// An auditedProcess is an audit's record of a process on a GPU.
 type auditedProcess struct {
 	here     bool // in this audit
 	seen     int  // readings of the driver that it was in
@@ -43,10 +43,10 @@ type auditedProcess struct {
 	compared  int
 }
 
-// follow says how a process stands now. Who loses its session may be about to
-// end, or to connect again: the broker ended, a socket broke. That is let pass
-// for 10 s of a minute only, so that it is no way around the hook; not while
-// the broker refuses it one.
+// follow updates the hook status of a process. A process that loses its session
+// may be about to end or to reconnect, because the broker ended or a socket
+// broke. It is excused for 10 s of a minute only, or it could evade the hook
+// that way; the time in which the broker refuses it a session does not count.
 func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 	passed := min(max(now.Sub(p.followed), 0), lapse/2)
 	p.followed = now
@@ -77,10 +77,9 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 	}
 }
 
-// sum returns what a process used since the last audit, as its status has it,
-// and of it the seconds that it can only have had after its session was gone.
-// What it used before it was first seen on a GPU that had not been looked at
-// is not known.
+// sum returns the GPU use of a process since the last audit by its status, and
+// the seconds of it that were certainly after the end of its session. Use
+// before the first look at its GPU is not known.
 func (p *auditedProcess) sum(g *auditedGPU, h *collectors.DeviceProcess, young bool) (u used, after float64) {
 	from := p.sampled
 	if young {
@@ -111,7 +110,7 @@ func (p *auditedProcess) sum(g *auditedGPU, h *collectors.DeviceProcess, young b
 	return u, after
 }
 
-// remember notes what the books have for a process now.
+// remember records the booked bytes of a process now.
 func (p *auditedProcess) remember(committed uint64, seated bool) {
 	p.seated = seated
 	if p.looks == 0 {
@@ -121,16 +120,16 @@ func (p *auditedProcess) remember(committed uint64, seated bool) {
 	p.looks++
 }
 
-// books returns what the books had for a process: now, and at most since the
-// driver was asked, which was a little earlier.
+// books returns the booked bytes of a process: now, and at most since the
+// driver was asked, a little earlier.
 func (p *auditedProcess) books() (now, most uint64) {
 	now = p.committed[(p.looks+len(p.committed)-1)%len(p.committed)]
 	return now, max(p.committed[0], p.committed[1], p.committed[2])
 }
 
-// above returns how much more memory than the books say a process has had in
-// each of the last readings, bytes. One reading is not enough: memory comes
-// and goes between the driver's answer and the books.
+// above returns the bytes by which a process exceeded the books in each of the
+// last readings. One reading is not enough: memory changes between the driver's
+// answer and the books.
 func (p *auditedProcess) above(h *collectors.DeviceProcess, fresh bool) (bytes uint64) {
 	if fresh {
 		_, most := p.books()

@@ -22,7 +22,7 @@ const (
 //
 //   - compute: a window in which the tenant wanted the GPU, by having work or
 //     waiting for it, for at least its guarantee of the time. It is violated
-//     where it was served less than its guarantee of the time in which it wanted,
+//     if it was served less than its guarantee of the time in which it wanted,
 //     by more than 0.01 of the window. Service is the time that it would have
 //     needed alone for what it did: who runs beside others at a small part of
 //     its lone pace is not served, though it never waits.
@@ -32,8 +32,8 @@ const (
 //   - memory: a window in which the tenant asked for memory within its
 //     guarantee. It is violated where it did not get some of that.
 //
-// A window in which the tenant came, in which its quota changed, the broker's
-// counters began anew, or the escalation held it, counts for nothing.
+// A window does not count if the tenant came or its quota changed in it, the
+// broker's counters restarted, or the escalation held the tenant.
 type QoS struct {
 	tenants map[qosKey]*qosTenant
 }
@@ -44,29 +44,29 @@ type qosTenant struct {
 	quota    quota.Quota
 	open     bool // there is a window
 	began    time.Time
-	from     qosBooks // as of then
-	last     qosBooks // as of the last look
+	from     qosBooks // at its begin
+	last     qosBooks // at the last look
 	seen     time.Time
 	windows  [quota.Objectives]uint64
 	violated [quota.Objectives]uint64
 }
 
-// qosBooks are the broker's counters that windows are made of.
+// qosBooks are the broker's counters that make up windows.
 type qosBooks struct {
 	served, wanted float64 // seconds
 	waits, late    uint64
 	asked, missed  uint64
 }
 
-// back reports whether a counter is less than before: they began anew.
+// back reports whether a counter is less than before: the counters restarted.
 func (n qosBooks) back(before qosBooks) bool {
 	return n.served < before.served || n.wanted < before.wanted || n.waits < before.waits ||
 		n.late < before.late || n.asked < before.asked || n.missed < before.missed
 }
 
 // Look counts the windows that end now, and writes all counts into the rows of
-// their tenants and GPUs. Counts of who is in no row any more are kept for 10
-// minutes, for as long as the policy has the tenant.
+// their tenants and GPUs. Counts of tenants without a row are kept for 10
+// minutes, as long as the policy has the tenant.
 func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 	if q.tenants == nil {
 		q.tenants = map[qosKey]*qosTenant{}
@@ -92,7 +92,8 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 		from := len(all)
 		for o := range quota.Objectives {
 			if r.Promises(o) || t.windows[o] > 0 {
-				all = append(all, wire.QoSStats{Objective: o.String(), Windows: t.windows[o], Violations: t.violated[o]})
+				all = append(all, wire.QoSStats{Objective: o.String(), Windows: t.windows[o],
+					Violations: t.violated[o]})
 			}
 		}
 		r.QoS = slices.Clip(all[from:])
@@ -115,7 +116,7 @@ func (q *QoS) tenant(key qosKey) *qosTenant {
 	return t
 }
 
-// look ends the window where it is time to.
+// look ends the window if it is due.
 func (t *qosTenant) look(now time.Time, row *wire.TenantStats, promise quota.Quota, punished bool) {
 	books := qosBooks{row.ServedSeconds, row.WantedSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
 	long := now.Sub(t.began)
@@ -133,7 +134,7 @@ func (t *qosTenant) look(now time.Time, row *wire.TenantStats, promise quota.Quo
 	t.open, t.quota, t.began, t.from, t.last = true, promise, now, books, books
 }
 
-// count judges a window of so many seconds.
+// count judges a window of this many seconds.
 func (t *qosTenant) count(long float64, now qosBooks) {
 	served, waits := now.served-t.from.served, now.waits-t.from.waits
 	wanted := min(now.wanted-t.from.wanted, long)

@@ -30,10 +30,12 @@ func TestQoSWindows(t *testing.T) {
 		{"gets too little", all, rate(.289, 1), "1/1 0/0 0/0"},
 		{"gets nothing", all, rate(0, 1), "1/1 0/0 0/0"},
 		{"runs all the time at less of its lone pace than its guarantee", all, func(r *wire.TenantStats) {
-			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.25, r.WantedSeconds+1, r.ChargedSeconds+.5
+			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.25, r.WantedSeconds+1,
+				r.ChargedSeconds+.5
 		}, "1/1 0/0 0/0"},
 		{"is charged for less than it is served", all, func(r *wire.TenantStats) {
-			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.4, r.WantedSeconds+1, r.ChargedSeconds+.2
+			r.ServedSeconds, r.WantedSeconds, r.ChargedSeconds = r.ServedSeconds+.4, r.WantedSeconds+1,
+				r.ChargedSeconds+.2
 		}, "1/0 0/0 0/0"},
 		{"waits for what it does not get", all, func(r *wire.TenantStats) {
 			r.ServedSeconds, r.WantedSeconds, r.WaitSeconds = r.ServedSeconds+.1, r.WantedSeconds+1, r.WaitSeconds+.9
@@ -46,18 +48,22 @@ func TestQoSWindows(t *testing.T) {
 		{"no wait is late", all, func(r *wire.TenantStats) { r.Waits += 100 }, "0/0 0/0 1/0"},
 		{"1 % of them is", all, func(r *wire.TenantStats) { r.Waits += 100; r.LateWaits++ }, "0/0 0/0 1/0"},
 		{"more are", all, func(r *wire.TenantStats) { r.Waits += 99; r.LateWaits++ }, "0/0 0/0 1/1"},
-		{"it has more than its guarantee", all, func(r *wire.TenantStats) { r.ServedSeconds += .31; r.WantedSeconds += .31; r.Waits++; r.LateWaits++ }, "1/0 0/0 0/0"},
+		{"it has more than its guarantee", all,
+			func(r *wire.TenantStats) { r.ServedSeconds += .31; r.WantedSeconds += .31; r.Waits++; r.LateWaits++ },
+			"1/0 0/0 0/0"},
 		{"it has its guarantee", all, func(r *wire.TenantStats) {
 			r.ServedSeconds += .2999
 			r.WantedSeconds += .2999
 			r.Waits++
 			r.LateWaits++
 		}, "0/0 0/0 1/1"},
-		{"without an objective", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.Waits++; r.LateWaits++ }, "0/0 0/0 0/0"},
+		{"without an objective", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.Waits++; r.LateWaits++ },
+			"0/0 0/0 0/0"},
 
 		{"asks and gets", all, func(r *wire.TenantStats) { r.MemoryAsked++ }, "0/0 1/0 0/0"},
 		{"asks and misses", all, func(r *wire.TenantStats) { r.MemoryAsked += 1000; r.MemoryMissed++ }, "0/0 1/1 0/0"},
-		{"nothing is reserved", policy.Quota{Guarantee: .3}, func(r *wire.TenantStats) { r.MemoryAsked++; r.MemoryMissed++ }, "0/0 0/0 0/0"},
+		{"nothing is reserved", policy.Quota{Guarantee: .3},
+			func(r *wire.TenantStats) { r.MemoryAsked++; r.MemoryMissed++ }, "0/0 0/0 0/0"},
 	} {
 		s := newService(c.quota)
 		s.run(10, c.second)
@@ -83,13 +89,15 @@ type service struct {
 }
 
 func newService(q policy.Quota) *service {
-	return &service{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), quota: q, row: wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1}}
+	return &service{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), quota: q,
+		row: wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1}}
 }
 
 // run looks once a second, and lets each have added something.
 func (s *service) run(seconds int, add func(r *wire.TenantStats)) {
 	for range seconds {
-		b := Books{Now: s.now, Quota: func(string, string) policy.Quota { return s.quota }, Punished: func(string) bool { return s.punished }}
+		b := Books{Now: s.now, Quota: func(string, string) policy.Quota { return s.quota },
+			Punished: func(string) bool { return s.punished }}
 		if !s.absent {
 			b.Tenants = []wire.TenantStats{s.row}
 		}
@@ -146,7 +154,9 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 		{"the escalation holds it", func(s *service) { s.punished = true }, func(s *service) { s.punished = false }},
 		{"it has only come", func(s *service) { s.row.Sessions = 0 }, func(s *service) { s.row.Sessions = 1 }},
 		{"the broker has no books of it", func(s *service) { s.absent = true }, func(s *service) { s.absent = false }},
-		{"the broker was started again", func(s *service) { s.row = wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1} }, func(*service) {}},
+		{"the broker was started again", func(s *service) {
+			s.row = wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1}
+		}, func(*service) {}},
 		{"its quota was changed", func(s *service) { s.quota.Guarantee = .4 }, func(*service) {}},
 		{"the clock was set", func(s *service) { s.now = s.now.Add(-time.Hour) }, func(*service) {}},
 		{"nobody looked", func(s *service) { s.now = s.now.Add(time.Hour) }, func(*service) {}},
@@ -204,7 +214,8 @@ func BenchmarkQoS(b *testing.B) {
 	books := hostBooks()
 	var rows []wire.QuotaStats
 	for _, t := range books.Tenants {
-		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU, Quota: quota.Quota{Guarantee: .01, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}})
+		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU,
+			Quota: quota.Quota{Guarantee: .01, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}})
 	}
 	var q QoS
 	var at time.Duration

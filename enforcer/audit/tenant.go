@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An auditedTenant is what an audit knows of a tenant on a GPU.
+// An auditedTenant is an audit's record of a tenant on a GPU.
 type auditedTenant struct {
 	name    string
 	seen    time.Time
@@ -37,7 +37,7 @@ func (t *auditedTenant) begin(now time.Time, sampled time.Duration) {
 	}
 }
 
-// restart begins the windows anew.
+// restart starts new windows.
 func (t *auditedTenant) restart() {
 	t.looks, t.readings, t.drift, t.bus = t.looks[:0], t.readings[:0], nil, nil
 	for _, w := range t.works {
@@ -46,14 +46,15 @@ func (t *auditedTenant) restart() {
 }
 
 func (t *auditedTenant) work(key string) *auditedWorkload {
-	at, known := slices.BinarySearchFunc(t.works, key, func(w *auditedWorkload, key string) int { return cmp.Compare(w.key, key) })
+	at, known := slices.BinarySearchFunc(t.works, key,
+		func(w *auditedWorkload, key string) int { return cmp.Compare(w.key, key) })
 	if !known {
 		t.works = slices.Insert(t.works, at, &auditedWorkload{key: key})
 	}
 	return t.works[at]
 }
 
-// seated returns how many processes have a session that is on the GPU.
+// seated returns the number of processes with a session on the GPU.
 func (t *auditedTenant) seated() (n int) {
 	for _, w := range t.works {
 		n += w.now.seated
@@ -61,15 +62,17 @@ func (t *auditedTenant) seated() (n int) {
 	return n + t.nobody.now.seated
 }
 
-// look takes note of the broker's books. Without them who has a session on the
-// GPU cannot be judged; who said nothing of it is charged nothing.
+// look takes over the broker's books. Without them nothing shows which
+// processes have a session on the GPU; a session that did not mention the GPU
+// is charged nothing.
 func (t *auditedTenant) look(now time.Time, together float64) {
 	if !t.row && t.seated() > 0 {
 		t.restart()
 		return
 	}
 	before := len(t.looks)
-	if t.looks = t.looks.add(look{now, t.charged, together}); len(t.looks) < before { // the broker's counters began anew
+	// the broker's counters restarted
+	if t.looks = t.looks.add(look{now, t.charged, together}); len(t.looks) < before {
 		next := t.looks[0]
 		t.restart()
 		t.looks = t.looks.add(next)
@@ -116,18 +119,20 @@ func (t *auditedTenant) forget(now time.Time, crowded bool) {
 	})
 }
 
-// judgeProcesses finds the processes that go around the hook: each for itself
-// once that is sure, and those of a workload together by the time that they had,
-// so that to end before one is sure of does not help.
+// judgeProcesses finds the processes that go around the hook. It accuses a
+// process once that is certain, and the processes of a workload together by
+// their GPU time: ending before the verdict does not help.
 func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 	for _, w := range t.works {
 		v := Violation{GPU: g.uuid, Objective: Unhooked, PIDs: w.now.sure}
 		switch {
 		case len(w.now.sure) > 0:
-			v.Text = fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", len(v.PIDs), w.now.all)
+			v.Text = fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", len(v.PIDs),
+				w.now.all)
 		case len(w.now.without) > 0 && w.around > tolerance:
 			v.PIDs = w.now.without
-			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each for a moment, had %s of the GPU's time.", percentage(w.around))
+			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each for a moment, had %s of "+
+				"the GPU's time.", percentage(w.around))
 		default:
 			continue
 		}
@@ -136,16 +141,18 @@ func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 	}
 }
 
-// judgeMemory finds who has more memory than the books say, and who is the
-// cause of the tenant's having more than its cap.
+// judgeMemory finds the workloads that have more memory than the books say, and
+// those that bring their tenant above its cap.
 func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audited) {
 	has := t.nobody.now.has()
 	for _, w := range t.works {
 		n := &w.now
 		has += n.has()
 		if len(n.under) > 0 {
-			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Underreported, Value: float64(n.had), Allowed: float64(n.reported), PIDs: n.under,
-				Text: fmt.Sprintf("%d processes have %s of memory by the driver; by their hooks they have no more than %s, contexts included.", len(n.under), size(n.had), size(n.reported))})
+			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Underreported, Value: float64(n.had),
+				Allowed: float64(n.reported), PIDs: n.under,
+				Text: fmt.Sprintf("%d processes have %s of memory by the driver; by their hooks they have no more "+
+					"than %s, contexts included.", len(n.under), size(n.had), size(n.reported))})
 		}
 	}
 	if q.Memory == 0 || has <= q.Memory {
@@ -157,10 +164,12 @@ func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audite
 			continue
 		}
 		pids := slices.Concat(n.sure, n.under)
-		w.accuse(found, t, Violation{GPU: g.uuid, Objective: OverMemory, Value: float64(has), Allowed: float64(q.Memory), PIDs: pids,
-			Text: fmt.Sprintf("The tenant has %s of memory and may have %s; %s that this workload has is in nobody's books.", size(has), size(q.Memory), size(n.unhooked+n.excess))})
+		w.accuse(found, t, Violation{GPU: g.uuid, Objective: OverMemory, Value: float64(has),
+			Allowed: float64(q.Memory), PIDs: pids,
+			Text: fmt.Sprintf("The tenant has %s of memory and may have %s; %s that this workload has is in nobody's "+
+				"books.", size(has), size(q.Memory), size(n.unhooked+n.excess))})
 	}
 }
 
-// size returns bytes as people read them.
+// size formats bytes for people.
 func size(bytes uint64) string { return fmt.Sprintf("%.2f GiB", float64(bytes)/(1<<30)) }

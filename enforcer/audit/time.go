@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// judgeTime finds who uses more of a GPU's time, or of its memory's bandwidth,
-// than it may or than its hook says. It reports whether what the last window
-// said can be relied on now.
+// judgeTime finds the workloads that use more of a GPU's time or bandwidth than
+// their quota allows or their hooks report. It returns whether the last
+// window's result is reliable now.
 func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found *Audited) (known bool) {
 	if rules := [2]float64{part(q.Limit), part(q.Bandwidth)}; rules != t.rules {
-		t.rules = rules // what was right by the old ones is not judged by the new ones
+		t.rules = rules // use under the old rules is not judged by the new ones
 		t.restart()
 	}
 	measured, ever := g.measured(b.Now)
@@ -36,30 +36,32 @@ func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found
 	return measured && enough
 }
 
-// judgeWindow judges what was used between two readings.
+// judgeWindow judges the use between two readings.
 func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audited) {
 	t.acquit()
 	long := to.at.Sub(from.at).Seconds()
 	for _, w := range t.works {
 		w.around = w.readings.since(from.at).unhooked / long
-		w.guilty = w.around > tolerance // whoever is there now
+		w.guilty = w.around > tolerance // even if its processes changed
 	}
 	u := to.minus(from.used)
 	together := max(to.together.most-from.together.least, 0)
 	least, most := max(to.charged.least-from.charged.most, 0), to.charged.most-from.charged.least
 
-	// What suits the tenant is believed: together with others it may have had
-	// the whole GPU, and be charged its part. That is in proportion to how many
-	// processes there were: the launches of who is charged less do not arrive.
+	// The tenant gets the benefit of the doubt: when others ran too, it may
+	// have had the whole GPU and been charged its part. That part depends on
+	// the number of processes: launches of one that is charged less do not
+	// arrive.
 	together = min(together, company*float64(t.readings.others(from.at))*most)
 	drift, bus := max(u.hooked-most-together, 0)/long, u.busy/long
 	t.drift, t.bus = &drift, &bus
 	if !g.governed {
-		t.drift = nil // nobody charges anything there
+		t.drift = nil // there are no charges on that GPU
 	} else if drift > tolerance {
 		w := t.accuseLargest(found, func(u used) float64 { return u.hooked }, from.at,
 			Violation{GPU: g.uuid, Objective: Underreported, Value: u.hooked / long, Allowed: (most + together) / long,
-				Text: fmt.Sprintf("The tenant's processes had %s of the GPU's time by the driver; by their hooks no more than %s.", percentage(u.hooked/long), percentage((most+together)/long))})
+				Text: fmt.Sprintf("The tenant's processes had %s of the GPU's time by the driver; by their hooks no "+
+					"more than %s.", percentage(u.hooked/long), percentage((most+together)/long))})
 		if w != nil {
 			w.lied = true
 		}
@@ -74,26 +76,29 @@ func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audi
 		if bus > bandwidth+tolerance {
 			t.accuseLargest(found, func(u used) float64 { return u.busy }, from.at,
 				Violation{GPU: g.uuid, Objective: OverBandwidth, Value: bus, Allowed: bandwidth,
-					Text: fmt.Sprintf("The tenant kept the GPU's memory busy for %s of the time and may for %s.", percentage(bus), percentage(bandwidth))})
+					Text: fmt.Sprintf("The tenant kept the GPU's memory busy for %s of the time and may for %s.",
+						percentage(bus), percentage(bandwidth))})
 		}
 	}
 }
 
-// over is the violation of who used more of a GPU's time than its limit.
+// over is the violation of a tenant that used more of a GPU's time than its
+// limit.
 func (t *auditedTenant) over(g *auditedGPU, ratio float64) Violation {
 	return Violation{GPU: g.uuid, Objective: OverCompute, Value: ratio, Allowed: t.rules[0],
-		Text: fmt.Sprintf("The tenant had %s of the GPU's time and may have %s.", percentage(ratio), percentage(t.rules[0]))}
+		Text: fmt.Sprintf("The tenant had %s of the GPU's time and may have %s.", percentage(ratio),
+			percentage(t.rules[0]))}
 }
 
-// acquit ends what the window before said of the tenant's workloads.
+// acquit withdraws the last window's verdict on the tenant's workloads.
 func (t *auditedTenant) acquit() {
 	for _, w := range t.works {
 		w.guilty, w.lied, w.around = false, false, 0
 	}
 }
 
-// accuseUnhooked accuses the workloads that used a GPU around the hook, or
-// where none did, the one that used most of it.
+// accuseUnhooked accuses the workloads that used a GPU around the hook or, if
+// none did, the largest user.
 func (t *auditedTenant) accuseUnhooked(found *Audited, from time.Time, long float64, v Violation) {
 	some := false
 	for _, w := range t.works {
@@ -114,14 +119,16 @@ func (t *auditedTenant) accuseUnhooked(found *Audited, from time.Time, long floa
 	}
 }
 
-// accuseLargest accuses the workload with the largest part of what was used
-// since a moment, and returns it; where that one has left, nobody.
-func (t *auditedTenant) accuseLargest(found *Audited, part func(used) float64, from time.Time, v Violation) *auditedWorkload {
+// accuseLargest accuses the workload with the largest part of the use since a
+// moment, and returns it; nil if it has left.
+func (t *auditedTenant) accuseLargest(found *Audited, part func(used) float64, from time.Time,
+	v Violation) *auditedWorkload {
 	var worst *auditedWorkload
 	largest := 0.0
 	for _, w := range t.works {
 		p := part(w.readings.since(from))
-		if worst == nil || cmp.Or(cmp.Compare(p, largest), cmp.Compare(w.now.hooked, worst.now.hooked), cmp.Compare(worst.key, w.key)) > 0 {
+		if worst == nil || cmp.Or(cmp.Compare(p, largest), cmp.Compare(w.now.hooked, worst.now.hooked),
+			cmp.Compare(worst.key, w.key)) > 0 {
 			worst, largest = w, p
 		}
 	}
@@ -134,5 +141,5 @@ func (t *auditedTenant) accuseLargest(found *Audited, part func(used) float64, f
 	return worst
 }
 
-// percentage returns a ratio as people read it.
+// percentage formats a ratio for people.
 func percentage(ratio float64) string { return fmt.Sprintf("%.1f %%", ratio*100) }

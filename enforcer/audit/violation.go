@@ -2,7 +2,7 @@ package audit
 
 import "cmp"
 
-// A Subject is what the escalation follows: a workload of a tenant, on the whole
+// A Subject is the unit of escalation: a workload of a tenant, on the whole
 // host.
 type Subject struct{ Tenant, Workload string }
 
@@ -15,7 +15,7 @@ const (
 	Underreported = "reports"   // its hook says less than the driver
 )
 
-// A Violation is what one audit found of a workload on one GPU: the evidence.
+// A Violation is the evidence of one audit against a workload on one GPU.
 type Violation struct {
 	Subject
 	GPU       string  // UUID

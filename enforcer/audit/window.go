@@ -2,21 +2,20 @@ package audit
 
 import "time"
 
-// How the driver's samples are looked at. The driver is asked every 5 s, and
-// each second while a process is young.
+// The rhythm of the driver's samples. The driver is asked every 5 s, and each
+// second while a process is young.
 const (
 	readingEvery = 4 * time.Second  // least from one reading to the next
-	windowLeast  = 10 * time.Second // what a window is at least
+	windowLeast  = 10 * time.Second // the shortest window
 	windowMost   = 30 * time.Second // a longer one has a hole
 )
 
-// used is what the driver counted of somebody on a GPU, seconds: a sum that
-// only grows.
+// used is the driver's count of GPU seconds, a sum that only grows.
 type used struct {
 	hooked   float64 // SM time of processes with a session
-	lapsed   float64 // of those that had one a moment ago, or have it since a moment ago
-	unhooked float64 // of those without
-	busy     float64 // memory-busy time of them all
+	lapsed   float64 // of processes that lost or got one a moment ago
+	unhooked float64 // of processes without one
+	busy     float64 // memory-busy time of all of them
 }
 
 func (u used) sm() float64 { return u.hooked + u.lapsed + u.unhooked }
@@ -32,11 +31,11 @@ func (u *used) add(o used) {
 	u.busy += o.busy
 }
 
-// A bound is between what a counter of the broker's was when the driver
-// sampled: the broker is asked at other moments.
+// A bound is the range of one of the broker's counters at the time of the
+// driver's sample: the broker is asked at other moments.
 type bound struct{ least, most float64 }
 
-// A reading is what was counted up to one of the driver's samples.
+// A reading is the count up to one of the driver's samples.
 type reading struct {
 	at time.Time
 	used
@@ -44,10 +43,10 @@ type reading struct {
 	others            int // processes of others that used the GPU since the reading before
 }
 
-// readings are the latest of somebody, oldest first.
+// readings are the latest readings of a tenant or workload, oldest first.
 type readings []reading
 
-// add returns r with one more, without those that no window reaches.
+// add appends a reading, and drops those that no window reaches.
 func (r readings) add(next reading) readings {
 	old := 0
 	for old < len(r) && next.at.Sub(r[old].at) > windowMost {
@@ -59,8 +58,8 @@ func (r readings) add(next reading) readings {
 	return append(r, next)
 }
 
-// window returns the ends of the shortest window up to the last reading that
-// is long enough.
+// window returns the ends of the shortest sufficient window that ends at the
+// last reading.
 func (r readings) window() (from, to reading, ok bool) {
 	for i := len(r) - 2; i >= 0; i-- {
 		if r[len(r)-1].at.Sub(r[i].at) >= windowLeast {
@@ -70,8 +69,8 @@ func (r readings) window() (from, to reading, ok bool) {
 	return reading{}, reading{}, false
 }
 
-// since returns what was used from a moment to the last reading. Who came
-// later had used nothing then.
+// since returns the use from a moment to the last reading. A workload that came
+// later counts from zero.
 func (r readings) since(from time.Time) used {
 	if len(r) == 0 {
 		return used{}
@@ -84,8 +83,8 @@ func (r readings) since(from time.Time) used {
 	return r[len(r)-1].used
 }
 
-// others returns how many processes of others used the GPU since a moment: one
-// at least.
+// others returns the number of others' processes that used the GPU since a
+// moment, at least one.
 func (r readings) others(from time.Time) int {
 	most := 1
 	for _, one := range r {
@@ -96,21 +95,22 @@ func (r readings) others(from time.Time) int {
 	return most
 }
 
-// A look is what the broker's books said at a moment, seconds.
+// A look is a state of the broker's books, seconds.
 type look struct {
 	at                time.Time
 	charged, together float64
 }
 
-// looks are the latest of a tenant on a GPU, oldest first.
+// looks are the latest looks of a tenant on a GPU, oldest first.
 type looks []look
 
 // mostLooks at one a second reach further than a window and the driver's delay.
 const mostLooks = 16
 
-// add returns l with one more. Counters that went back began anew.
+// add appends a look. Counters that went back have restarted.
 func (l looks) add(next look) looks {
-	if n := len(l); n > 0 && (next.charged < l[n-1].charged || next.together < l[n-1].together || !next.at.After(l[n-1].at)) {
+	if n := len(l); n > 0 && (next.charged < l[n-1].charged || next.together < l[n-1].together ||
+		!next.at.After(l[n-1].at)) {
 		l = l[:0]
 	}
 	if len(l) == mostLooks {
@@ -119,9 +119,8 @@ func (l looks) add(next look) looks {
 	return append(l, next)
 }
 
-// at returns what the counters can have been at a moment: they do not go back,
-// and gain no more than a second a second. A moment before the first look is
-// not known.
+// at returns the range of the counters at a moment: they never go back, and
+// gain at most a second per second. A moment before the first look is unknown.
 func (l looks) at(at time.Time) (charged, together bound, ok bool) {
 	for i := len(l) - 1; i >= 0; i-- {
 		if at.Before(l[i].at) {
@@ -140,15 +139,14 @@ func (l looks) at(at time.Time) (charged, together bound, ok bool) {
 	return bound{}, bound{}, false
 }
 
-// before narrows b by what the counter was left seconds later. Where a lump was
-// charged, it may have been on either side.
+// before narrows b by the counter's value a number of seconds later. A lump
+// charge may have been on either side.
 func (b bound) before(then, left float64) bound {
 	least, most := max(b.least, then-left), min(b.most, then)
 	return bound{min(least, most), max(least, most)}
 }
 
-// ratio returns the part of the time that was charged over the last window of
-// looks.
+// ratio returns the charged part of the time over the last window of looks.
 func (l looks) ratio() (ratio float64, ok bool) {
 	for i := len(l) - 2; i >= 0; i-- {
 		if long := l[len(l)-1].at.Sub(l[i].at); long >= windowLeast {

@@ -9,19 +9,20 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// An auditedWorkload is what an audit knows of a tenant's workload on a GPU.
+// An auditedWorkload is an audit's record of a tenant's workload on a GPU.
 type auditedWorkload struct {
 	key  string
 	seen time.Time
 	used
 	readings readings
-	minute   time.Time         // when the one began that spent is of
-	spent    float64           // seconds of the GPU that its processes had after their sessions were gone
-	guilty   bool              // by the last window: it is not clean until the next
-	lied     bool              // in that its hooks told of too little GPU time
-	around   float64           // part of the GPU's time in it that processes without a session had
-	counts   map[string]uint64 // audits that found a violation, by objective; never written again once it was handed out
-	now      auditedProcesses
+	minute   time.Time // start of the minute that spent covers
+	spent    float64   // seconds of the GPU that its processes had after their sessions were gone
+	guilty   bool      // by the last window: it is not clean until the next
+	lied     bool      // in that its hooks told of too little GPU time
+	around   float64   // part of the GPU's time in it that processes without a session had
+	// audits with a violation, by objective; immutable once it was handed out
+	counts map[string]uint64
+	now    auditedProcesses
 }
 
 // auditedProcesses are a workload's processes on a GPU in one audit.
@@ -42,18 +43,20 @@ type auditedProcesses struct {
 	accused                    []string // objectives
 }
 
-// has returns the bytes that the processes have: what is in the books, and what
+// has returns the bytes of the processes: those in the books, and those that
 // should be.
 func (n *auditedProcesses) has() uint64 { return n.committed + n.unhooked + n.excess }
 
-// begin begins an audit; the driver's samples in the one before were of so long.
+// begin begins an audit; sampled is the time that the last audit's samples
+// covered.
 func (w *auditedWorkload) begin(now time.Time, sampled time.Duration) {
 	n := &w.now
 	if past := now.Sub(w.minute); past < 0 || past >= lapseEvery {
 		w.minute, w.spent = now, 0
 	}
 	w.spent += min(n.lapsed, max(sampled.Seconds(), 0)) // the GPU's time passes for all of them at once
-	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0], accused: n.accused[:0]}
+	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0],
+		accused: n.accused[:0]}
 }
 
 // enter counts a process.
@@ -84,7 +87,7 @@ func (w *auditedWorkload) enter(p *auditedProcess, h *collectors.DeviceProcess, 
 	}
 }
 
-// compare compares the memory of a process with the books.
+// compare compares a process's memory with the books.
 func (w *auditedWorkload) compare(p *auditedProcess, h *collectors.DeviceProcess, fresh bool) {
 	n := &w.now
 	committed, most := p.books()
@@ -118,7 +121,7 @@ func (w *auditedWorkload) accuse(found *Audited, t *auditedTenant, v Violation) 
 	w.counts = counts
 }
 
-// stats are what is told of the workload; drift is a place for that number.
+// stats returns the workload's statistics; drift is storage for that number.
 func (w *auditedWorkload) stats(tenant, gpu string, drift *float64) wire.WorkloadStats {
 	n := &w.now
 	s := wire.WorkloadStats{Tenant: tenant, Workload: w.key, GPU: gpu,

@@ -1,5 +1,5 @@
-// Package backend holds quotas by other means than the hook: CUDA MPS, and the
-// memory limits of the driver for cgroups.
+// Package backend enforces quotas by other means than the hook: CUDA MPS, and
+// the driver's memory limits for cgroups.
 package backend
 
 import (
@@ -12,33 +12,33 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Resources that a backend can hold, as wire.Holder has them.
+// Resources that a backend can hold, as named in wire.Holder.
 const (
 	Compute = "compute" // of the GPU's time, or of its multiprocessors
 	Memory  = "memory"
 )
 
-// A Backend holds quotas beside the hook: for processes that the hook cannot
-// see, or where the driver is the stricter.
+// A Backend holds quotas in addition to the hook: for processes that the hook
+// cannot see, or where the driver is stricter.
 type Backend interface {
-	// Name is what wire.Holder calls it.
+	// Name is the backend's name in wire.Holder.
 	Name() string
-	// Want says what is to hold from now on, with one demand for each tenant of
-	// the policy and GPU. It returns at once, and the driver is only asked after
-	// a Want: who stops calling leaves the driver alone. One goroutine calls it,
-	// as often as it likes, with demands that nobody changes.
+	// Want sets what is to hold from now on, with one demand for each tenant of
+	// the policy and GPU. It returns at once. The driver is only asked after a
+	// Want, so the backend rests if the calls stop. One goroutine calls it, at
+	// any rate, with demands that nobody changes.
 	Want([]Demand)
-	// Holds returns what really holds, as of a moment ago. What is not known to
-	// hold is not in it. Safe for concurrent use.
+	// Holds returns what actually held a moment ago; anything uncertain is left
+	// out. Safe for concurrent use.
 	Holds() []Hold
-	// Run is where all the waiting is. It returns nil when ctx ends; what was
-	// set stays as it is.
+	// Run does all the waiting. It returns nil when ctx ends; the settings
+	// stay.
 	Run(ctx context.Context) error
 }
 
-// A Demand is a tenant's quota on a GPU, and who draws on it. The tenant
-// called default has one too: nothing is held for it, but its processes tell
-// what is not any other tenant's alone.
+// A Demand is a tenant's quota on a GPU, and the processes that draw on it. The
+// default tenant has one too: nothing is held for it, but its processes show
+// what does not belong to another tenant alone.
 type Demand struct {
 	Tenant string
 	GPU    string // UUID
@@ -53,8 +53,8 @@ type Hold struct {
 	Tenant, GPU, Resource string
 }
 
-// post leaves demands for a goroutine that may be slower than the one that
-// posts: it sees the newest.
+// post leaves demands for a goroutine that may be slower than the caller: it
+// sees the newest.
 func post(to chan []Demand, demands []Demand) {
 	select {
 	case <-to:
@@ -63,18 +63,17 @@ func post(to chan []Demand, demands []Demand) {
 	to <- demands
 }
 
-// A report is what a backend last saw itself hold.
+// A report is what a backend last saw in force.
 type report struct {
 	at      time.Time
 	holds   []Hold
 	servers []wire.MPSStats
 }
 
-// reportLasts is how long a report is believed: that of who is asked nothing any
-// more goes stale.
+// reportLasts is the life of a report: without further Wants it goes stale.
 const reportLasts = 15 * time.Second
 
-// fresh returns s, or nothing where that is too old.
+// fresh returns s, or nothing if s is stale.
 func (s *report) fresh() report {
 	if s == nil || time.Since(s.at) > reportLasts {
 		return report{}
@@ -82,11 +81,11 @@ func (s *report) fresh() report {
 	return *s
 }
 
-// remarks are why a backend holds nothing, by whom that is about. They are
-// told once, and again when they change.
+// remarks are the reasons that a backend holds nothing, by their subject. Each
+// is logged once, and again when it changes.
 type remarks map[string]string
 
-// tell logs what of now is new, and remembers now.
+// tell logs the new ones of now, and remembers now.
 func (r *remarks) tell(log *slog.Logger, backend string, now remarks) {
 	for about, why := range now {
 		if (*r)[about] != why {

@@ -12,8 +12,8 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// settleHomes finds each tenant's cgroup, and returns who has processes in it
-// now.
+// settleHomes finds each tenant's cgroup, and returns the tenants that have
+// processes in it now.
 func (k *KernelMemory) settleHomes(demands []Demand, why remarks) map[string]bool {
 	groups := map[string][]string{} // of each tenant's processes
 	for _, d := range demands {
@@ -31,7 +31,8 @@ func (k *KernelMemory) settleHomes(demands []Demand, why remarks) map[string]boo
 		named[d.Tenant] = true
 		home, err := homeOf(k.homes[d.Tenant], groups[d.Tenant])
 		for other, theirs := range groups {
-			if home != "" && other != d.Tenant && slices.ContainsFunc(theirs, func(g string) bool { return within(g, home) }) {
+			if home != "" && other != d.Tenant &&
+				slices.ContainsFunc(theirs, func(g string) bool { return within(g, home) }) {
 				home, err = "", fmt.Errorf("tenant %s has processes in its cgroup %s too", other, home)
 			}
 		}
@@ -53,7 +54,7 @@ func (k *KernelMemory) settleHomes(demands []Demand, why remarks) map[string]boo
 	return present
 }
 
-// group returns the cgroup of a process, if that is still there.
+// group returns the cgroup of a process if it still exists.
 func (k *KernelMemory) group(p host.Process) (string, bool) {
 	h, err := k.o.Proc.Open(p.PID)
 	if err != nil {
@@ -85,8 +86,9 @@ func within(group, root string) bool {
 }
 
 // homeOf returns the cgroup that holds all of a tenant's processes, which are
-// in groups, and may have held more of them before: who makes cgroups below his
-// own stays in it. Without processes it is the one before. The root is nobody's.
+// in groups. A former home still counts if they are below it: a user who makes
+// cgroups below his own stays in it. Without processes the home is the former
+// one. The root is no home.
 func homeOf(before string, groups []string) (string, error) {
 	if len(groups) == 0 {
 		return before, nil
@@ -100,5 +102,6 @@ func homeOf(before string, groups []string) (string, error) {
 		}
 		return home, nil
 	}
-	return "", fmt.Errorf("its processes are in several cgroups, as %s and %s, and a limit is for one", groups[0], groups[1])
+	return "", fmt.Errorf("its processes are in several cgroups, as %s and %s, and a limit is for one", groups[0],
+		groups[1])
 }

@@ -19,7 +19,7 @@ const (
 	limitWait   = 2 * time.Second  // a call that takes longer hangs: what it set is unknown
 	limitRetry  = 30 * time.Second // after a failure
 	limitAgain  = time.Minute      // it is looked whether a limit still holds
-	limitAbsent = 10 * time.Minute // a driver that has no limits is asked again: it may be another then
+	limitAbsent = 10 * time.Minute // for a driver without limits: it may be a newer one by then
 )
 
 // KernelMemoryOptions are what NewKernelMemory needs.
@@ -31,21 +31,22 @@ type KernelMemoryOptions struct {
 	Log     *slog.Logger
 }
 
-// KernelMemory is the Backend that has the driver and the kernel hold memory:
-// a tenant's cap is the hard limit of its cgroup on the GPU, its reserved
-// memory the soft one. They count everything that is allocated, hooked or not.
+// KernelMemory is the Backend of the driver's and kernel's memory limits: a
+// tenant's cap is the hard limit of its cgroup on the GPU, its reserved memory
+// the soft one. They count all allocations, hooked or not.
 //
-// A limit is a cgroup's. So it is for a tenant that has all its processes in
-// one, and alone. It stays while the cgroup is there, without the reserve while
-// nobody uses that. What was set before this process began is known again once
-// a tenant wants it; until then it stays.
+// A limit belongs to a cgroup. A tenant therefore has one only if a single
+// cgroup holds all its processes and no others. The limit stays while the
+// cgroup exists, without the reserve while no process uses that. A limit from
+// before this process began is known again once a tenant wants it; until then
+// it stays.
 type KernelMemory struct {
 	o      KernelMemoryOptions
 	wants  chan []Demand
 	done   chan limited
 	report atomic.Pointer[report]
 
-	// Of Run's goroutine.
+	// Run's goroutine owns the fields below.
 	homes  map[string]string    // cgroups by tenant
 	limits map[limitOf]*limit   // that were asked for
 	busy   map[string]time.Time // GPUs that are asked, since when: one call for each
@@ -53,13 +54,13 @@ type KernelMemory struct {
 	told   remarks
 }
 
-// limitOf is what a limit is for.
+// limitOf identifies a limit.
 type limitOf struct {
 	gpu    string
 	cgroup string // full path
 }
 
-// A limit is what was asked for and how that went.
+// A limit is a request and its outcome.
 type limit struct {
 	soft, hard uint64
 	err        error
@@ -74,7 +75,7 @@ type limited struct {
 
 var errLimitNotAsked = errors.New("the driver has not been asked yet")
 
-// NewKernelMemory returns the backend; Run makes it one.
+// NewKernelMemory returns the backend, which works while Run runs.
 func NewKernelMemory(o KernelMemoryOptions) *KernelMemory {
 	return &KernelMemory{o: o, wants: make(chan []Demand, 1), done: make(chan limited),
 		homes: map[string]string{}, limits: map[limitOf]*limit{}, busy: map[string]time.Time{}}
@@ -104,7 +105,7 @@ func (k *KernelMemory) Run(ctx context.Context) error {
 	}
 }
 
-// answer notes what the driver said.
+// answer records the driver's answer.
 func (k *KernelMemory) answer(d limited) {
 	if errors.Is(d.limit.err, gpu.ErrNoMemoryLimits) {
 		k.absent = d.limit.at.Add(limitAbsent)
@@ -116,7 +117,7 @@ func (k *KernelMemory) answer(d limited) {
 	}
 }
 
-// pass has the driver asked for what demands lack, and sees what holds.
+// pass orders what the demands lack, and reports what holds.
 func (k *KernelMemory) pass(ctx context.Context, now time.Time, demands []Demand) {
 	why := remarks{}
 	wanted := k.wanted(demands, why)
@@ -162,7 +163,7 @@ func (k *KernelMemory) home(tenant string) string {
 	return filepath.Join(k.o.Cgroups, k.homes[tenant])
 }
 
-// wanted returns the limits that demands mean.
+// wanted returns the limits that follow from demands.
 func (k *KernelMemory) wanted(demands []Demand, why remarks) map[limitOf]limit {
 	present := k.settleHomes(demands, why)
 	wanted := map[limitOf]limit{}
@@ -183,7 +184,7 @@ func (k *KernelMemory) wanted(demands []Demand, why remarks) map[limitOf]limit {
 	return wanted
 }
 
-// settle asks for each GPU that is not being asked what differs from wanted.
+// settle orders what differs from wanted, for each GPU without a pending call.
 func (k *KernelMemory) settle(ctx context.Context, now time.Time, wanted map[limitOf]limit) {
 	for of := range k.limits {
 		if _, ok := wanted[of]; ok {
@@ -213,7 +214,7 @@ func (k *KernelMemory) settle(ctx context.Context, now time.Time, wanted map[lim
 	}
 }
 
-// due reports whether a limit that was asked for is to be asked for again.
+// due reports whether it is time to order a limit again.
 func (l *limit) due(now time.Time) bool {
 	if l.err != nil {
 		return now.Sub(l.at) >= limitRetry
@@ -221,7 +222,7 @@ func (l *limit) due(now time.Time) bool {
 	return now.Sub(l.at) >= limitAgain
 }
 
-// away reports whether a limit was taken away.
+// away reports whether a limit was removed.
 func (l *limit) away() bool {
 	return l.hard == gpu.NoLimit && l.soft == 0 && l.err == nil && !l.at.IsZero()
 }

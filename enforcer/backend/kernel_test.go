@@ -38,13 +38,15 @@ type limiter struct {
 // newLimiter starts one within a bubble of synctest.
 func newLimiter(t *testing.T, groups ...string) *limiter {
 	t.Helper()
-	l := &limiter{t: t, cgroups: t.TempDir(), ps: newCensus(), hang: map[string]chan struct{}{}, fails: map[string]error{}}
+	l := &limiter{t: t, cgroups: t.TempDir(), ps: newCensus(), hang: map[string]chan struct{}{},
+		fails: map[string]error{}}
 	for _, g := range groups {
 		if err := os.MkdirAll(filepath.Join(l.cgroups, g), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.KernelMemory = NewKernelMemory(KernelMemoryOptions{Limit: l.limit, Proc: l.ps, Cgroups: l.cgroups, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
+	l.KernelMemory = NewKernelMemory(KernelMemoryOptions{Limit: l.limit, Proc: l.ps, Cgroups: l.cgroups,
+		Log: slog.New(slog.NewTextHandler(&l.log, nil))})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
@@ -106,7 +108,8 @@ func TestTheKernelHoldsATenantsMemory(t *testing.T) {
 		uncapped.Memory = 0
 		demands := []Demand{owns("a", "GPU-a", a), owns("a", "GPU-b"), uncapped, owns(policy.DefaultTenant, "GPU-a")}
 		calls, holds := l.seconds(4, demands...)
-		if want := []string{"GPU-a /jobs/a 1000 8000", "GPU-a /jobs/b 1000 none", "GPU-b /jobs/a 1000 8000"}; !slices.Equal(calls, want) {
+		if want := []string{"GPU-a /jobs/a 1000 8000", "GPU-a /jobs/b 1000 none",
+			"GPU-b /jobs/a 1000 8000"}; !slices.Equal(calls, want) {
 			t.Errorf("asked for %q, want %q", calls, want)
 		}
 		want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Memory}}
@@ -139,13 +142,17 @@ func TestALimitFollowsTheTenant(t *testing.T) {
 			{"it comes", []string{"/jobs/1"}, owns("a", "GPU-a"), []string{"GPU-a /jobs/1 1000 8000"}, held, ""},
 			{"below its own", []string{"/jobs/1/below"}, owns("a", "GPU-a"), nil, held, ""},
 			{"it pauses", nil, owns("a", "GPU-a"), []string{"GPU-a /jobs/1 0 8000"}, held, ""},
-			{"its cap falls", []string{"/jobs/1"}, Demand{Tenant: "a", GPU: "GPU-a", Quota: policy.Quota{Memory: 4000}}, []string{"GPU-a /jobs/1 0 4000"}, held, ""},
-			{"elsewhere", []string{"/jobs/2"}, owns("a", "GPU-a"), []string{"GPU-a /jobs/1 0 none", "GPU-a /jobs/2 1000 8000"}, held, ""},
-			{"in two", []string{"/jobs/2", "/jobs/3"}, owns("a", "GPU-a"), []string{"GPU-a /jobs/2 0 none"}, nil, "in several cgroups"},
+			{"its cap falls", []string{"/jobs/1"}, Demand{Tenant: "a", GPU: "GPU-a", Quota: policy.Quota{Memory: 4000}},
+				[]string{"GPU-a /jobs/1 0 4000"}, held, ""},
+			{"elsewhere", []string{"/jobs/2"}, owns("a", "GPU-a"),
+				[]string{"GPU-a /jobs/1 0 none", "GPU-a /jobs/2 1000 8000"}, held, ""},
+			{"in two", []string{"/jobs/2", "/jobs/3"}, owns("a", "GPU-a"), []string{"GPU-a /jobs/2 0 none"}, nil,
+				"in several cgroups"},
 			{"in the root", []string{"/"}, owns("a", "GPU-a"), nil, nil, "no cgroup of their own"},
 			{"outside, which was said", []string{"/../x"}, owns("a", "GPU-a"), nil, nil, ""},
 			{"in one again", []string{"/jobs/3"}, owns("a", "GPU-a"), []string{"GPU-a /jobs/3 1000 8000"}, held, ""},
-			{"no quota", []string{"/jobs/3"}, Demand{Tenant: "a", GPU: "GPU-a"}, []string{"GPU-a /jobs/3 0 none"}, nil, ""},
+			{"no quota", []string{"/jobs/3"}, Demand{Tenant: "a", GPU: "GPU-a"}, []string{"GPU-a /jobs/3 0 none"},
+				nil, ""},
 		} {
 			l.log.Reset()
 			for i, g := range step.groups {
@@ -153,9 +160,11 @@ func TestALimitFollowsTheTenant(t *testing.T) {
 			}
 			calls, holds := l.seconds(4, step.d)
 			if !slices.Equal(calls, step.calls) || !slices.Equal(holds, step.holds) {
-				t.Errorf("%s: asked for %q and holds %v, want %q and %v", step.name, calls, holds, step.calls, step.holds)
+				t.Errorf("%s: asked for %q and holds %v, want %q and %v", step.name, calls, holds, step.calls,
+					step.holds)
 			}
-			if log := l.log.String(); !strings.Contains(log, step.why) || (step.why == "") != (log == "") || strings.Count(log, "\n") > 1 {
+			if log := l.log.String(); !strings.Contains(log, step.why) || (step.why == "") != (log == "") ||
+				strings.Count(log, "\n") > 1 {
 				t.Errorf("%s: says %s", step.name, log)
 			}
 		}
@@ -170,8 +179,10 @@ func TestACgroupOfTwoTenantsHasNoLimit(t *testing.T) {
 		l := newLimiter(t, "/jobs/a")
 		defer l.stop()
 		for _, other := range []string{"b", policy.DefaultTenant} {
-			calls, holds := l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")), Demand{Tenant: other, GPU: "GPU-b", Processes: []host.Process{l.in(20, "/jobs/a/below")}})
-			if len(calls) != 0 || len(holds) != 0 || !strings.Contains(l.log.String(), "tenant "+other+" has processes in its cgroup") {
+			calls, holds := l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")),
+				Demand{Tenant: other, GPU: "GPU-b", Processes: []host.Process{l.in(20, "/jobs/a/below")}})
+			if len(calls) != 0 || len(holds) != 0 ||
+				!strings.Contains(l.log.String(), "tenant "+other+" has processes in its cgroup") {
 				t.Errorf("with %s: asked for %q, holds %v, says %s", other, calls, holds, l.log.String())
 			}
 		}
@@ -187,7 +198,8 @@ func TestALimitGoesWithItsCgroup(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(l.cgroups, "/jobs/a")); err != nil {
 			t.Fatal(err)
 		}
-		if calls, holds := l.seconds(2, owns("a", "GPU-a", host.Process{PID: 10, Start: 10})); len(calls) != 0 || len(holds) != 0 || len(l.limits)+len(l.homes) != 0 {
+		if calls, holds := l.seconds(2, owns("a", "GPU-a", host.Process{PID: 10, Start: 10})); len(calls) != 0 ||
+			len(holds) != 0 || len(l.limits)+len(l.homes) != 0 {
 			t.Errorf("asked for %q, holds %v, knows %v and %v", calls, holds, l.limits, l.homes)
 		}
 	})
@@ -200,7 +212,8 @@ func TestADriverThatRefusesIsAskedAgainLater(t *testing.T) {
 		l.fails["GPU-a"] = errors.New("no_permission")
 		d := []Demand{owns("a", "GPU-a", l.in(10, "/jobs/a")), owns("a", "GPU-b")}
 		calls, holds := l.seconds(25, d...)
-		if len(calls) != 2 || !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) || strings.Count(l.log.String(), "no_permission") != 1 {
+		if len(calls) != 2 || !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
+			strings.Count(l.log.String(), "no_permission") != 1 {
 			t.Errorf("asked for %q, holds %v, says %s", calls, holds, l.log.String())
 		}
 		l.mu.Lock()
@@ -218,7 +231,8 @@ func TestADriverWithoutLimitsIsAskedSeldom(t *testing.T) {
 		defer l.stop()
 		l.fails["GPU-a"] = gpu.ErrNoMemoryLimits
 		d := owns("a", "GPU-a", l.in(10, "/jobs/a"))
-		if calls, holds := l.seconds(599, d); len(calls) != 1 || len(holds) != 0 || strings.Count(l.log.String(), "\n") != 1 || !strings.Contains(l.log.String(), "CUDA 13.4") {
+		if calls, holds := l.seconds(599, d); len(calls) != 1 || len(holds) != 0 ||
+			strings.Count(l.log.String(), "\n") != 1 || !strings.Contains(l.log.String(), "CUDA 13.4") {
 			t.Errorf("asked for %q, holds %v, says %s", calls, holds, l.log.String())
 		}
 		l.mu.Lock()
@@ -248,7 +262,8 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 		if want := []string{"GPU-a /jobs/a 1000 4000", "GPU-b /jobs/a 1000 4000"}; !slices.Equal(calls, want) {
 			t.Errorf("asked for %q, want %q: one thread for a GPU", calls, want)
 		}
-		if !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) || strings.Count(l.log.String(), "has not answered") != 1 {
+		if !slices.Equal(holds, []Hold{{"a", "GPU-b", Memory}}) ||
+			strings.Count(l.log.String(), "has not answered") != 1 {
 			t.Errorf("holds %v, says %s", holds, l.log.String())
 		}
 		l.mu.Lock()

@@ -36,29 +36,31 @@ type MPSOptions struct {
 	Log     *slog.Logger
 }
 
-// MPS is the Backend that has CUDA MPS hold quotas: a tenant's limit becomes
-// the part of the multiprocessors that a server gives each client, its cap the
-// memory that each may have. A server is one user's; it is used where that
-// user is one tenant's.
+// MPS is the Backend of CUDA MPS: a tenant's limit becomes the part of the
+// multiprocessors that a server gives each client, and its cap the memory that
+// each client may have. A server belongs to one user; it is used if that user
+// belongs to one tenant.
 //
-// MPS knows clients, no tenants, and applies a setting to those that come from
-// then on. So a quota is held while the tenant has one client at most, which
-// came after the setting, and no process beside it. For a tenant with hooked
-// processes the limit is left to the hook: both together would take it twice.
+// MPS knows clients but no tenants, and applies a setting only to clients that
+// come later. A quota is therefore held while the tenant has at most one
+// client, which came after the setting, and no process beside it. A tenant with
+// hooked processes has its limit from the hook alone: both together would apply
+// it twice.
 type MPS struct {
 	o       MPSOptions
 	control mpsControl
 	wants   chan []Demand
 	report  atomic.Pointer[report]
 
-	// Of Run's goroutine.
+	// Run's goroutine owns the fields below.
 	servers map[mpsServerID]*mpsServer
 	told    remarks
 }
 
-// NewMPS returns the backend; Run makes it one.
+// NewMPS returns the backend, which works while Run runs.
 func NewMPS(o MPSOptions) *MPS {
-	control := mpsControl{cmp.Or(o.Command, mpsCommand), cmp.Or(o.Pipes, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), mpsPipes), mpsWait}
+	control := mpsControl{cmp.Or(o.Command, mpsCommand),
+		cmp.Or(o.Pipes, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), mpsPipes), mpsWait}
 	return &MPS{o: o, control: control, wants: make(chan []Demand, 1), servers: map[mpsServerID]*mpsServer{}}
 }
 
@@ -71,12 +73,11 @@ func (m *MPS) Want(demands []Demand) { post(m.wants, demands) }
 // Holds implements Backend.
 func (m *MPS) Holds() []Hold { return m.report.Load().fresh().holds }
 
-// Servers returns the servers of MPS as of a moment ago. Safe for concurrent
-// use.
+// Servers returns the MPS servers of a moment ago. Safe for concurrent use.
 func (m *MPS) Servers() []wire.MPSStats { return m.report.Load().fresh().servers }
 
-// Run implements Backend. Without a control daemon it only looks for one, a
-// file, and starts no program.
+// Run implements Backend. Without a control daemon it only looks for the
+// daemon's file, and starts no program.
 func (m *MPS) Run(ctx context.Context) error {
 	var next time.Time
 	var last map[string]mpsWant
@@ -105,7 +106,7 @@ func (m *MPS) Run(ctx context.Context) error {
 	}
 }
 
-// look makes every server what wants say, and returns what holds.
+// look applies wants to every server, and returns what holds.
 func (m *MPS) look(ctx context.Context, wants map[string]mpsWant) (*report, error) {
 	saw, why := &report{at: time.Now()}, remarks{}
 	there, err := m.control.there()
@@ -142,8 +143,8 @@ func (m *MPS) look(ctx context.Context, wants map[string]mpsWant) (*report, erro
 	return saw, nil
 }
 
-// apart drops what is held for tenants with several users, whose servers know
-// nothing of each other.
+// apart drops the holds of tenants with several users, because their servers do
+// not know of each other.
 func (s *report) apart(why remarks) {
 	servers := map[string]int{}
 	for _, server := range s.servers {
@@ -157,7 +158,7 @@ func (s *report) apart(why remarks) {
 	})
 }
 
-// facts returns what the kernel says of a server.
+// facts returns the kernel's facts about a server.
 func (m *MPS) facts(pid int) (host.Facts, error) {
 	h, err := m.o.Proc.Open(pid)
 	if err != nil {
@@ -166,7 +167,8 @@ func (m *MPS) facts(pid int) (host.Facts, error) {
 	defer h.Close()
 	facts, err := h.Facts()
 	if err == nil && !strings.HasPrefix(facts.Comm, "nvidia-cuda-mps") {
-		return facts, fmt.Errorf("the MPS control daemon calls process %d a server, which is %q: is it of another PID namespace?", pid, facts.Comm)
+		return facts, fmt.Errorf("the MPS control daemon calls process %d a server, which is %q: is it of another "+
+			"PID namespace?", pid, facts.Comm)
 	}
 	return facts, err
 }

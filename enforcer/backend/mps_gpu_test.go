@@ -80,8 +80,10 @@ func TestGPUMPS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(saw.servers) != 1 || math.Abs(saw.servers[0].Threads-c.threads) > 1e-9 || !slices.Equal(sorted(saw.holds), c.holds) {
-			t.Errorf("limit %g, cap %d: holds %v, servers %v; says %s", c.limit, c.memory, saw.holds, saw.servers, log.String())
+		if len(saw.servers) != 1 || math.Abs(saw.servers[0].Threads-c.threads) > 1e-9 ||
+			!slices.Equal(sorted(saw.holds), c.holds) {
+			t.Errorf("limit %g, cap %d: holds %v, servers %v; says %s", c.limit, c.memory, saw.holds, saw.servers,
+				log.String())
 		}
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// An mpsServerID is a server, and never another that has its PID later.
+// An mpsServerID identifies a server, and never a later process with its PID.
 type mpsServerID struct {
 	pid   int
 	start uint64
 }
 
-// An mpsServer is what this process knows of a server.
+// An mpsServer is this process's record of a server.
 type mpsServer struct {
 	threads float64           // percent that was set here; 0 none
 	memory  map[string]uint64 // MiB that were set here, by GPU
@@ -23,9 +23,10 @@ type mpsServer struct {
 	known   bool              // was seen before
 }
 
-// hold makes one server what is wanted of it, and adds to saw what that holds,
-// to why what it does not.
-func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[string]mpsWant, saw *report, why remarks) error {
+// hold applies wants to one server, and adds what holds to saw, and the
+// obstacles to why.
+func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[string]mpsWant, saw *report,
+	why remarks) error {
 	s := m.servers[id]
 	tenant, one := m.o.Tenant(uid)
 	want, governed := wants[tenant]
@@ -42,16 +43,19 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 	if err != nil {
 		return err
 	}
-	clients, err := m.control.pids(ctx, "get_client_list %d", id.pid) // after the changes: whoever is there may have come before
+	// after the changes: a client that is there may have come before them
+	clients, err := m.control.pids(ctx, "get_client_list %d", id.pid)
 	if err != nil {
 		return err
 	}
 	if changed || more || !s.known {
 		s.early, s.known = clients, true
-		m.o.Log.Info("an MPS server was set", "tenant", tenant, "uid", uid, "pid", id.pid, "percent", percent, "memory_mib", s.memory, "clients", len(clients))
+		m.o.Log.Info("an MPS server was set", "tenant", tenant, "uid", uid, "pid", id.pid, "percent", percent,
+			"memory_mib", s.memory, "clients", len(clients))
 	}
 	s.early = slices.DeleteFunc(slices.Clone(s.early), func(pid int) bool { return !slices.Contains(clients, pid) })
-	saw.servers = append(saw.servers, wire.MPSStats{PID: id.pid, UID: uid, Tenant: tenant, Threads: percent / 100, Clients: len(clients)})
+	saw.servers = append(saw.servers, wire.MPSStats{PID: id.pid, UID: uid, Tenant: tenant, Threads: percent / 100,
+		Clients: len(clients)})
 	if tenant == "" {
 		return nil
 	}
@@ -76,8 +80,7 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 	return nil
 }
 
-// loose says why a server's settings do not bound the tenant; empty where they
-// do.
+// loose says why a server's settings do not bound the tenant; empty: they do.
 func (m *MPS) loose(want mpsWant, server int, s *mpsServer, clients []int) string {
 	switch {
 	case len(s.early) > 0:
@@ -102,10 +105,11 @@ func (m *MPS) loose(want mpsWant, server int, s *mpsServer, clients []int) strin
 	return ""
 }
 
-// setThreads makes a server's percentage what is wanted, where anything is, and
-// returns what it is then. What was set here and is wanted no more becomes 100,
-// what an operator set stays.
-func (m *MPS) setThreads(ctx context.Context, pid int, s *mpsServer, want mpsWant) (percent float64, changed bool, err error) {
+// setThreads sets a server's percentage if one is wanted, and returns the
+// resulting one. A percentage that was set here and is no longer wanted becomes
+// 100; an operator's stays.
+func (m *MPS) setThreads(ctx context.Context, pid int, s *mpsServer, want mpsWant) (percent float64, changed bool,
+	err error) {
 	if percent, err = m.control.percent(ctx, "get_active_thread_percentage %d", pid); err != nil {
 		return 0, false, err
 	}
@@ -127,9 +131,10 @@ func (m *MPS) setThreads(ctx context.Context, pid int, s *mpsServer, want mpsWan
 	return percent, true, nil
 }
 
-// setMemory is setThreads for the memory of each GPU. It returns where a cap
-// holds.
-func (m *MPS) setMemory(ctx context.Context, pid int, s *mpsServer, want mpsWant) (held map[string]bool, changed bool, err error) {
+// setMemory is setThreads for the memory of each GPU. It returns the GPUs on
+// which a cap holds.
+func (m *MPS) setMemory(ctx context.Context, pid int, s *mpsServer, want mpsWant) (held map[string]bool, changed bool,
+	err error) {
 	held = map[string]bool{}
 	for gpu, mebibytes := range want.memory {
 		if s.memory[gpu] == mebibytes {

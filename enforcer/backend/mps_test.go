@@ -35,7 +35,8 @@ func newDaemon(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	d := &daemon{t: t, dir: t.TempDir(), ps: newCensus()}
-	d.MPS = NewMPS(MPSOptions{Command: command, Pipes: d.dir, Proc: d.ps, Log: slog.New(slog.NewTextHandler(&d.log, nil)),
+	d.MPS = NewMPS(MPSOptions{Command: command, Pipes: d.dir, Proc: d.ps,
+		Log: slog.New(slog.NewTextHandler(&d.log, nil)),
 		Tenant: func(uid int) (string, bool) {
 			return map[int]string{1000: "a", 1001: "b", 1003: "a"}[uid], uid == 1000 || uid == 1001 || uid == 1003
 		}})
@@ -101,7 +102,8 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 	if got := d.sees(quota); !slices.Equal(got, want) {
 		t.Errorf("holds %v, want %v", got, want)
 	}
-	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30", "set_device_pinned_mem_limit 500 GPU-a 1500M"}) {
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
+		"set_device_pinned_mem_limit 500 GPU-a 1500M"}) {
 		t.Errorf("set %q", got)
 	}
 	d.set("server.500/clients", "600\n") // it comes under the limits
@@ -164,14 +166,16 @@ func TestMPSLeavesAlone(t *testing.T) {
 		"a tenant without a quota":  {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30), why: "not of one tenant"},
 		"no limit":                  {uid: 1000, quota: demand("a", "GPU-a", 1, 0)},
 		"hooked processes":          {uid: 1000, quota: demand("a", "GPU-a", .3, 0), hooked: true},
-		"the default tenant":        {uid: 1000, quota: demand(policy.DefaultTenant, "GPU-a", .3, 1<<30), why: "not of one tenant"},
+		"the default tenant": {uid: 1000, quota: demand(policy.DefaultTenant, "GPU-a", .3, 1<<30),
+			why: "not of one tenant"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDaemon(t)
 			d.server(500, c.uid, "")
 			c.quota.Hooked = c.hooked
-			if got, sets := d.sees(c.quota), d.sets(); len(got) != 0 || len(sets) != 0 || !strings.Contains(d.log.String(), c.why) {
+			if got, sets := d.sees(c.quota), d.sets(); len(got) != 0 || len(sets) != 0 ||
+				!strings.Contains(d.log.String(), c.why) {
 				t.Errorf("holds %v, set %q, says %s", got, sets, d.log.String())
 			}
 		})
@@ -185,7 +189,8 @@ func TestMPSTakesBackWhatItSet(t *testing.T) {
 	d.sees(demand("a", "GPU-a", .3, 8<<30))
 	d.sets()
 	d.sees(demand("a", "GPU-a", 1, 0))
-	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 100", "set_device_pinned_mem_limit 500 GPU-a 16777216M"}) {
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 100",
+		"set_device_pinned_mem_limit 500 GPU-a 16777216M"}) {
 		t.Errorf("set %q", got)
 	}
 	d.sees()
@@ -200,13 +205,15 @@ func TestMPSHasOnePercentageForAllGPUs(t *testing.T) {
 	d.server(500, 1000, "")
 	d.server(501, 1001, "")
 	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("a", "GPU-b", .5, 0), demand("b", "GPU-none", .1, 1<<30))
-	if want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Compute}, {"b", "GPU-none", Compute}}; !slices.Equal(got, want) {
+	if want := []Hold{{"a", "GPU-a", Memory}, {"a", "GPU-b", Compute},
+		{"b", "GPU-none", Compute}}; !slices.Equal(got, want) {
 		t.Errorf("holds %v, want %v", got, want)
 	}
 	if got, want := d.content("server.500/threads")+" "+d.content("server.501/threads"), "50.0 10.0"; got != want {
 		t.Errorf("percentages %s, want %s", got, want)
 	}
-	if log := d.log.String(); !strings.Contains(log, "one percentage for all GPUs") || !strings.Contains(log, "does it have that GPU") {
+	if log := d.log.String(); !strings.Contains(log, "one percentage for all GPUs") ||
+		!strings.Contains(log, "does it have that GPU") {
 		t.Errorf("says %s", log)
 	}
 }
@@ -218,7 +225,8 @@ func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
 	d.server(501, 1003, "")
 	d.server(502, 1001, "")
 	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("b", "GPU-a", .3, 0))
-	if want := []Hold{{"b", "GPU-a", Compute}}; !slices.Equal(got, want) || !strings.Contains(d.log.String(), "several servers") {
+	if want := []Hold{{"b", "GPU-a", Compute}}; !slices.Equal(got, want) ||
+		!strings.Contains(d.log.String(), "several servers") {
 		t.Errorf("holds %v, want %v; says %s", got, want, d.log.String())
 	}
 	if got := d.content("server.500/threads") + " " + d.content("server.501/threads"); got != "30.0 30.0" {
@@ -233,7 +241,8 @@ func TestMPSServersAreListed(t *testing.T) {
 	d.server(501, 1002, "601\n602\n")
 	d.set("server.502/threads", "100.0\n") // it is no process any more
 	saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)}))
-	want := []wire.MPSStats{{PID: 500, UID: 1000, Tenant: "a", Threads: .3, Clients: 1}, {PID: 501, UID: 1002, Threads: 1, Clients: 2}}
+	want := []wire.MPSStats{{PID: 500, UID: 1000, Tenant: "a", Threads: .3, Clients: 1},
+		{PID: 501, UID: 1002, Threads: 1, Clients: 2}}
 	if err != nil || !slices.Equal(saw.servers, want) {
 		t.Errorf("%v, %v; want %v", saw.servers, err, want)
 	}
@@ -291,7 +300,8 @@ func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
 			d := newDaemon(t)
 			d.server(500, 1000, "")
 			c.do(d)
-			if saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)})); err == nil || !strings.Contains(err.Error(), c.want) {
+			if saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)})); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, %v; want %q", saw, err, c.want)
 			}
 		})
@@ -360,7 +370,8 @@ func TestMPSIsAskedSeldom(t *testing.T) {
 	if n := strings.Count(d.content("log"), "get_server_list"); n != 2 {
 		t.Errorf("asked %d times for the servers, want once for each limit", n)
 	}
-	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30", "set_active_thread_percentage 500 40"}) {
+	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
+		"set_active_thread_percentage 500 40"}) {
 		t.Errorf("set %q", got)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// An mpsWant is what MPS is to hold for a tenant, on all GPUs.
+// An mpsWant is what MPS should hold for a tenant, on all GPUs.
 type mpsWant struct {
 	threads   float64            // percent of the multiprocessors that a client gets; 0 is not to be set
 	memory    map[string]uint64  // MiB, by GPU
@@ -15,14 +15,14 @@ type mpsWant struct {
 	processes map[int]uint64     // their starts by PID
 }
 
-// same reports whether nothing is to be done between w and v.
+// same reports whether w and v need the same settings.
 func (w mpsWant) same(v mpsWant) bool {
 	return w.threads == v.threads && maps.Equal(w.memory, v.memory) && maps.Equal(w.limits, v.limits)
 }
 
-// mpsWants returns what demands mean for MPS, by tenant. A server has one
-// percentage for all its GPUs: the largest limit, so that nobody gets less than
-// he may have somewhere.
+// mpsWants returns the wants that follow from demands, by tenant. A server has
+// one percentage for all its GPUs: the largest limit, so that no tenant gets
+// less than its limit anywhere.
 func mpsWants(demands []Demand) map[string]mpsWant {
 	wants := map[string]mpsWant{}
 	hooked := map[string]bool{}

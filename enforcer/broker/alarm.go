@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An alarm rings at a time of CLOCK_MONOTONIC. It is the kernel's and not the
-// runtime's: whenever one of those is due, a second thread is woken to look
-// for more to do, which costs as much as the rest of a turn's end.
+// An alarm rings at a time of CLOCK_MONOTONIC. It uses a timer of the kernel,
+// not of the runtime: whenever a runtime timer is due, a second thread wakes to
+// look for more work, which costs as much as the rest of a turn's end.
 type alarm struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -32,7 +32,7 @@ func newAlarm() (*alarm, error) {
 	return a, nil
 }
 
-// set has the alarm ring at another time, and never after Close.
+// set changes the time of the alarm; after Close it does nothing.
 func (a *alarm) set(at time.Duration) {
 	if a.at == at {
 		return

@@ -19,11 +19,11 @@ type Session struct {
 // A SessionGPU is what a session has of one GPU.
 type SessionGPU struct {
 	UUID      string
-	Committed uint64 // bytes that are booked for it, those that it reserved included
+	Committed uint64 // booked bytes, including reserved ones
 }
 
-// Sessions returns all sessions that have a page, in no order. No lock is held
-// for longer than it takes to look at one of them.
+// Sessions returns all sessions with a page, in no order. It holds no lock for
+// longer than a look at one of them.
 func (b *Broker) Sessions() []Session {
 	begun := b.begun()
 	all := make([]Session, 0, len(begun))
@@ -31,7 +31,8 @@ func (b *Broker) Sessions() []Session {
 		s.mu.Lock()
 		tenant := s.tenant
 		s.mu.Unlock()
-		one := Session{PID: s.facts.PID, UID: s.facts.UID, Tenant: tenant, Hook: s.hook, Stale: state(s.state.Load()) == stale, Since: s.since}
+		one := Session{PID: s.facts.PID, UID: s.facts.UID, Tenant: tenant, Hook: s.hook,
+			Stale: state(s.state.Load()) == stale, Since: s.since}
 		for _, t := range s.seats {
 			if t != nil {
 				one.GPUs = append(one.GPUs, SessionGPU{t.gpu.uuid, t.gpu.memory.Session(s.id)})
@@ -42,8 +43,8 @@ func (b *Broker) Sessions() []Session {
 	return all
 }
 
-// Notice has a line written into the logs of those of the processes that have
-// a session; of a long one the beginning.
+// Notice sends a line to the logs of the given processes that have a session; a
+// long line is cut.
 func (b *Broker) Notice(text string, pids ...int) {
 	for _, s := range b.begun() {
 		if slices.Contains(pids, s.facts.PID) {

@@ -126,7 +126,8 @@ func BenchmarkLoad(b *testing.B) {
 func load(b *testing.B, gpus, tenants int) {
 	br := start(b, Options{}, nil)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLoad$")
-	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket, fmt.Sprintf("GS_GPUS=%d", gpus), fmt.Sprintf("GS_TENANTS=%d", tenants))
+	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket, fmt.Sprintf("GS_GPUS=%d", gpus),
+		fmt.Sprintf("GS_TENANTS=%d", tenants))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)

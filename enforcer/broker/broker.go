@@ -1,8 +1,8 @@
-// Package broker shares GPUs among processes that run under the hook. Each has
-// a session: a connection to the broker's Unix socket, over which it asks for
-// time and memory, and a quota page that it reads and only the broker writes,
-// which says what it may launch. Who a process is the kernel says, and never
-// the process; what it may use a policy says that is handed in.
+// Package broker shares GPUs among processes that run under the hook. Each
+// process has a session: a connection to the broker's Unix socket, over which
+// it asks for time and memory, and a quota page, which says what it may launch.
+// Only the broker writes the page. The kernel identifies a process, never the
+// process itself; a policy from the caller says what it may use.
 package broker
 
 import (
@@ -25,7 +25,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Facts are what the kernel says of a process.
+// Facts are the kernel's facts about a process.
 type Facts struct {
 	PID      int
 	UID, GID uint32
@@ -34,47 +34,52 @@ type Facts struct {
 	Exe      string   // where /proc/PID/exe points; empty where it cannot be read
 }
 
-// Options are what a broker is made with.
+// Options configure a broker.
 type Options struct {
 	Socket   string            // path; a stale socket there is replaced
 	Listener *net.UnixListener // of SOCK_SEQPACKET, instead of Socket; the broker closes it
 	Policy   Policy
-	// Holds returns how many bytes of the GPU's memory NVML lists for the
-	// process, when it was asked, zero where that is not known, and whether it
-	// lists it at all: no more is believed of what a session says that it had
-	// before, and what a dead process had is not given away before the driver has
-	// it back. It must not block, and may be nil.
+	// Holds returns the bytes of the GPU's memory that NVML lists for the
+	// process, the time of the listing, zero if that is unknown, and whether it
+	// lists the process at all. It bounds a session's claims of earlier memory,
+	// and a dead process's memory is not given away before the driver has it
+	// back. It must not block, and may be nil.
 	Holds func(uuid string, pid int) (bytes uint64, at time.Time, listed bool)
 	// Known reports whether the host has a GPU of that UUID, written
-	// GPU-12345678-..., or a MIG device, written MIG-12345678-...; nil is that all
-	// are GPUs that it has. Others are not governed, so that a process
-	// cannot use up the broker's GPUs with invented ones: it is told, and the log
-	// and the statistics say so. A session that has one which becomes known is
-	// ended, so that its process begins another. It must not block.
+	// GPU-12345678-..., or a MIG device, written MIG-12345678-...; nil: it has
+	// them all. Other GPUs are not governed, so that a process cannot exhaust
+	// the broker's GPUs with invented ones: the process is told, and the log
+	// and the statistics show it. If a session's GPU becomes known, the session
+	// ends, so that its process begins another. It must not block.
 	Known func(uuid string) bool
-	// Capacity returns how many bytes of a GPU's memory all tenants together can
-	// have, what they have included; 0 is unknown, and then no memory is kept
-	// for anybody. It is asked when a GPU begins to be shared, and by Refresh. It
-	// must not block, and may be nil.
+	// Capacity returns how many bytes of a GPU's memory all tenants together
+	// can have, including what they have; 0 is unknown, and keeps no memory for
+	// anybody. Refresh asks it, and so does the first session on a GPU. It must
+	// not block, and may be nil.
 	Capacity func(uuid string) uint64
-	// Observer reports whether a user may ask for the statistics, beside root
-	// and the broker's own. It must not block, and may be nil: nobody else may.
+	// Observer reports whether a user may ask for the statistics; root and the
+	// broker's own user always may. It must not block, and may be nil: nobody
+	// else may.
 	Observer func(uid uint32) bool
-	// Enforcer returns the part of the statistics that is not the broker's. It
-	// may be nil, and must not call the broker.
+	// Enforcer returns the enforcer's part of the statistics. It may be nil,
+	// and must not call the broker.
 	Enforcer   func() *wire.EnforcerStats
 	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
 	FailClosed bool          // without a broker, and on GPUs that are not governed, launches wait
-	Doubt      time.Duration // for how long after it starved, was away or refused a process that is held in favour of whoever it concerns; 0 is a minute
+	// how long a process gets the benefit of the doubt after the broker
+	// starved, was away or refused it; 0 is a minute
+	Doubt time.Duration
 
-	// Owner names whoever a process belongs to: all processes of one owner share
-	// what one may have of the broker. It is given what the kernel says at the
-	// connection: ids and cgroup. nil: all of a user in a cgroup belong together.
-	// It may be called concurrently and must not block.
+	// Owner names the owner of a process: all processes of one owner share one
+	// owner's part of the broker. It receives the kernel's facts at the
+	// connection: ids and cgroup. nil: all processes of a user in a cgroup have
+	// one owner. It may be called concurrently and must not block.
 	Owner func(f Facts) string
 
-	MaxSessions int    // those that have not read to their end included; 0 is 12000, or as many as the limit of descriptors allows
+	// including those that have unread data; 0 is 12000, or as many as the
+	// limit of descriptors allows
+	MaxSessions int
 	MaxPerPID   int    // 0 is 16
 	ProcFS      string // empty is /proc
 	Logger      *slog.Logger
@@ -96,7 +101,7 @@ var defaults = timing{
 	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, maxGPUs: 64,
 }
 
-// pingInterval is how often a process is to send PING.
+// pingInterval is how often a process should send PING.
 const pingInterval = time.Second
 
 // A Broker serves sessions. All its methods are safe for concurrent use.
@@ -105,7 +110,7 @@ type Broker struct {
 	timing   timing
 	log      *slog.Logger
 	listener *net.UnixListener
-	door     *os.File // the listener's, to accept on: that one makes more of a connection than most are worth
+	door     *os.File // the listener's, for cheaper accepts than its own
 	policy   atomic.Pointer[Policy]
 	clock    clock
 	counters counters
@@ -114,10 +119,10 @@ type Broker struct {
 	ended    chan struct{} // closed when Run ends
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
-	starved  atomic.Int64 // clock: when it last could not serve somebody for want of something; 0 never
-	said     atomic.Int64 // clock: when that was last told
-	met      atomic.Int64 // clock: when it was last told that somebody has a GPU that is not governed
-	back     atomic.Int64 // clock: when it last came, or came round again after it stood still
+	starved  atomic.Int64 // clock: when it last lacked a resource to serve a process; 0 never
+	said     atomic.Int64 // clock: when that was last logged
+	met      atomic.Int64 // clock: when an ungoverned GPU was last logged
+	back     atomic.Int64 // clock: when it last started, or resumed after standing still
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 
 	mu       sync.Mutex
@@ -129,8 +134,7 @@ type Broker struct {
 	last     uint64 // session's number
 }
 
-// New listens. The broker answers once Run runs; without it Close must be
-// called.
+// New listens. The broker answers while Run runs; without Run, call Close.
 func New(o Options) (*Broker, error) {
 	if o.Policy == nil {
 		return nil, errors.New("make broker: no policy")
@@ -145,11 +149,12 @@ func New(o Options) (*Broker, error) {
 	b := &Broker{
 		options: o, timing: defaults, log: orElse(o.Logger, slog.New(slog.DiscardHandler)), listener: o.Listener,
 		clock: newClock(), ended: make(chan struct{}), pidfd: peerPidfd,
-		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{}, owners: map[string]*owner{}, gpus: map[[16]byte]*gpu{},
+		sessions: map[uint64]*session{}, silent: map[*session]struct{}{}, callers: map[int]*caller{},
+		owners: map[string]*owner{}, gpus: map[[16]byte]*gpu{},
 	}
 	b.policy.Store(&o.Policy)
-	// Numbers of sessions differ from those of the broker before, so that a
-	// RESUME cannot mean another's by chance.
+	// Session numbers differ from those of the previous broker, so that a
+	// RESUME cannot match another session by chance.
 	b.last = random() >> 16
 	var err error
 	if b.listener == nil {
@@ -173,8 +178,8 @@ func New(o Options) (*Broker, error) {
 		return nil, err
 	}
 	if raw, err := b.listener.SyscallConn(); err == nil {
-		// Each message says which process sent it. What is accepted inherits
-		// that, unless it waited from before on: see admit.
+		// Each message names the process that sent it. Accepted connections
+		// inherit this, except those that waited from before: see admit.
 		err = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
 		if err != nil {
 			b.Close()
@@ -184,7 +189,7 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// listen makes the socket, which any process may connect to.
+// listen creates the socket; any process may connect to it.
 func listen(path string) (*net.UnixListener, error) {
 	address := &net.UnixAddr{Name: path, Net: "unixpacket"}
 	l, err := net.ListenUnix("unixpacket", address)
@@ -215,7 +220,7 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Close gives up a broker that is not going to Run.
+// Close gives up a broker that will not Run.
 func (b *Broker) Close() {
 	_ = b.listener.Close()
 	_ = b.door.Close()
@@ -259,8 +264,8 @@ func (b *Broker) over() bool {
 	}
 }
 
-// accept takes connections until ctx ends. Who connects too often costs no
-// more than the look at who that is.
+// accept takes connections until ctx ends. An owner that connects too often
+// costs only its identification.
 func (b *Broker) accept(ctx context.Context) error {
 	raw, err := b.door.SyscallConn()
 	if err != nil {
@@ -291,7 +296,8 @@ func (b *Broker) accept(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("accept on broker socket: %w", err)
 		case starving(errno):
-			// Who waits stays in the kernel's queue until a descriptor is free.
+			// The client waits in the kernel's queue until a descriptor is
+			// free.
 			b.starve(fmt.Errorf("accept on broker socket: %w", errno))
 			select {
 			case <-ctx.Done():
@@ -327,8 +333,8 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	_ = unix.Close(fd)
 }
 
-// heartbeats tells all quota pages that the broker lives, and finds who fell
-// silent.
+// heartbeats shows all quota pages that the broker lives, and finds the
+// sessions that fell silent.
 func (b *Broker) pinged(ctx context.Context) error {
 	ticker := time.NewTicker(b.timing.heartbeat)
 	defer ticker.Stop()
@@ -361,7 +367,7 @@ func (b *Broker) pinged(ctx context.Context) error {
 	}
 }
 
-// A clock tells CLOCK_MONOTONIC, which processes see in their pages.
+// A clock reads CLOCK_MONOTONIC, which processes see in their pages.
 type clock struct {
 	start time.Time
 	zero  time.Duration

@@ -27,7 +27,8 @@ func TestSession(t *testing.T) {
 		return wished, nil
 	}, map[string]Quota{"a": {Quota: quota.Quota{Memory: 1000}, Weight: 2}}}}, nil)
 	c := dial(t, b, "a", 1)
-	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" || w.Token == 0 {
+	if w := c.welcome; w.GPUs != 1 || w.Heartbeat != 1000 || w.FailClosed != 1 || wire.Text(w.Tenant[:]) != "a" ||
+		w.Token == 0 {
 		t.Errorf("the welcome is %+v", w)
 	}
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || turn.InFlight != 10_000 {
@@ -40,7 +41,8 @@ func TestSession(t *testing.T) {
 	if n := b.Stats().Sessions["active"]; n != 1 {
 		t.Errorf("%d active sessions", n)
 	}
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.1", Sessions: 1, Unknown: 2}) {
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.1", Sessions: 1,
+		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}
 	for _, later := range []uint32{5, 0} { // an older hook's PING says nothing of them
@@ -74,7 +76,8 @@ func TestMemory(t *testing.T) {
 	d.take(40)
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 10})
 	c.sync()
-	if s := b.tenant("a"); s.MemoryUsed != 90 || s.MemoryReserved != 0 || s.MemoryPeak != 100 || s.MemoryDenied != 1 || s.MemoryCap != 100 {
+	if s := b.tenant("a"); s.MemoryUsed != 90 || s.MemoryReserved != 0 || s.MemoryPeak != 100 || s.MemoryDenied != 1 ||
+		s.MemoryCap != 100 {
 		t.Errorf("books: %+v", s)
 	}
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 1000})
@@ -86,7 +89,8 @@ func TestMemory(t *testing.T) {
 	c.refused(wire.CodeState)
 	c.send(wire.TypeReserve, &wire.Memory{GPU: 1, Bytes: 1})
 	c.refused(wire.CodeGPU)
-	if n := b.Stats().Admission; sum(n.Counts) != 4 || b.requests("reserve", "ok") != 3 || b.requests("reserve", "denied") != 1 {
+	if n := b.Stats().Admission; sum(n.Counts) != 4 || b.requests("reserve", "ok") != 3 ||
+		b.requests("reserve", "denied") != 1 {
 		t.Errorf("admissions %+v, requests %+v", n, b.Stats().Requests)
 	}
 }
@@ -112,7 +116,8 @@ func TestReservationsAreBounded(t *testing.T) {
 
 func TestWrongStates(t *testing.T) {
 	b := start(t, Options{}, nil)
-	for _, first := range []wire.Type{wire.TypePing, wire.TypeReserve, wire.TypeCommit, wire.TypeAcquire, wire.TypeYield} {
+	for _, first := range []wire.Type{wire.TypePing, wire.TypeReserve, wire.TypeCommit, wire.TypeAcquire,
+		wire.TypeYield} {
 		c := connect(t, b.options.Socket)
 		var m appender
 		switch first {
@@ -184,7 +189,8 @@ func TestUnknownTenant(t *testing.T) {
 }
 
 func TestUngoverned(t *testing.T) {
-	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }}, func(b *Broker) { b.timing.maxGPUs = 2 })
+	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }},
+		func(b *Broker) { b.timing.maxGPUs = 2 })
 	c := dial(t, b, "a", 0, 1, 2, 3, 4)
 	if c.welcome.GPUs != 2 {
 		t.Errorf("%d GPUs are governed", c.welcome.GPUs)
@@ -203,7 +209,8 @@ func TestUngoverned(t *testing.T) {
 // of which no quota holds, each session counted and the log told once.
 func TestUngovernedLoud(t *testing.T) {
 	var said log
-	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }, Logger: slog.New(slog.NewTextHandler(&said, nil))}, nil)
+	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
+		Logger: slog.New(slog.NewTextHandler(&said, nil))}, nil)
 	dial(t, b, "a", 1)
 	if n := b.Stats().Faults["ungoverned"]; n != 0 || said.String() != "" {
 		t.Errorf("a GPU that is known: %d, %s", n, said.String())
@@ -214,7 +221,8 @@ func TestUngovernedLoud(t *testing.T) {
 		t.Errorf("%d sessions are counted that have GPUs which are not governed", n)
 	}
 	text := said.String()
-	if strings.Count(text, "no quota holds") != 1 || !strings.Contains(text, "00000002]") || !strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
+	if strings.Count(text, "no quota holds") != 1 || !strings.Contains(text, "00000002]") ||
+		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
 		t.Errorf("the log says: %s", text)
 	}
 }
@@ -222,7 +230,9 @@ func TestUngovernedLoud(t *testing.T) {
 // TestUngovernedClosed has a GPU that the broker does not know be closed where
 // it fails closed: nothing is launched there, and no memory is given.
 func TestUngovernedClosed(t *testing.T) {
-	b := start(t, Options{FailClosed: true, Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }}, nil)
+	b := start(t, Options{FailClosed: true, Known: func(uuid string) bool {
+		return !strings.HasSuffix(uuid, "02")
+	}}, nil)
 	c := dial(t, b, "a", 1, 2)
 	if c.page.Turn(1).Mode != wire.ModePause || !c.page.Gated() {
 		t.Error("a GPU that is not governed is open")
@@ -278,7 +288,8 @@ func TestMIG(t *testing.T) {
 	for _, g := range b.Stats().GPUs {
 		names = append(names, g.GPU)
 	}
-	if !slices.Equal(names, []string{"GPU-00000000-0000-0000-0000-000000000001", "MIG-00000000-0000-0000-0000-000000000002"}) {
+	if !slices.Equal(names, []string{"GPU-00000000-0000-0000-0000-000000000001",
+		"MIG-00000000-0000-0000-0000-000000000002"}) {
 		t.Errorf("the GPUs are %q", names)
 	}
 	if b.counters.ungoverned.Load() != 0 {
@@ -290,7 +301,9 @@ func TestMIG(t *testing.T) {
 // driver to ask, have its own name from the process's next session on.
 func TestMIGLater(t *testing.T) {
 	var driver atomic.Bool
-	b := start(t, Options{Known: func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == driver.Load() }}, nil)
+	b := start(t, Options{Known: func(uuid string) bool {
+		return strings.HasPrefix(uuid, "MIG-") == driver.Load()
+	}}, nil)
 	c := dial(t, b, "a", 2)
 	b.Refresh()
 	c.sync()
@@ -385,7 +398,8 @@ func TestSocket(t *testing.T) {
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o666 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
-	if _, err := New(Options{Socket: path, Policy: book{}}); err == nil || !strings.Contains(err.Error(), "another broker") {
+	if _, err := New(Options{Socket: path, Policy: book{}}); err == nil ||
+		!strings.Contains(err.Error(), "another broker") {
 		t.Errorf("a second broker: %v", err)
 	}
 	dial(t, b, "a", 1).sync()
@@ -432,7 +446,8 @@ func TestStatsMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		file.Close()
-		if len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 || got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001" {
+		if len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 ||
+			got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001" {
 			t.Errorf("statistics: %+v", got)
 		}
 	}

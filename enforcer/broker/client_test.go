@@ -444,8 +444,9 @@ func (c *client) saturate(d *device) (launches int) {
 	told, pinged := seen, seen
 	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
 		n := done / launch
-		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n), Longest: uint64(launch),
-			Solo: uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
+		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n),
+			Longest: uint64(launch),
+			Solo:    uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
 		launches += int(n)
 		done, solo, told = done-n*launch, solo%launch, seen
 		return c.frame(t, &u)

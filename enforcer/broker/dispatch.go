@@ -8,7 +8,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A refusal is why a message is answered with ERR.
+// A refusal is the reason for an ERR.
 type refusal struct {
 	code  wire.Code
 	text  string
@@ -34,7 +34,7 @@ var (
 	refusedGPU     = &refusal{wire.CodeGPU, "no such GPU in this session", false}
 )
 
-// An operation is how a type of message is dealt with.
+// An operation is the handling of one type of message.
 type operation struct {
 	do    func(s *session, fd int, m *mail, h wire.Header, payload []byte) *refusal
 	first bool // opens a session
@@ -57,8 +57,8 @@ var operations = [wire.Types]operation{
 	wire.TypeStats:   {do: (*session).stats, any: true},
 }
 
-// dispatch deals with a message of n bytes: what may be checked before anybody
-// looks into it, then it, then the counters. An error ends the session.
+// dispatch handles a message of n bytes: first the checks that need no look
+// inside, then the message, then the counters. An error ends the session.
 func (s *session) dispatch(fd int, m *mail, n int) error {
 	now := s.b.clock.now()
 	h, payload, err := wire.Decode(m.in[:n])
@@ -84,7 +84,7 @@ func (s *session) dispatch(fd int, m *mail, n int) error {
 	return nil
 }
 
-// check returns why a message is refused whatever it says.
+// check returns the reason to refuse a message regardless of its content.
 func (s *session) check(m *mail, h wire.Header, err error, now time.Duration) *refusal {
 	if m.from() != s.facts.PID {
 		// A forked child has its parent's descriptor. It does not keep the
@@ -123,9 +123,10 @@ func (s *session) check(m *mail, h wire.Header, err error, now time.Duration) *r
 	return nil
 }
 
-// limit takes a message from the session's rate and its owner's. What is beyond
-// the owner's is only dealt with late: others may have used that up. Beyond the
-// session's own the books' messages are late, and the rest is refused.
+// limit takes a message from the session's rate and its owner's. A message
+// beyond the owner's rate is only delayed, because others may have used that
+// up. Beyond the session's own rate, messages for the books are delayed, and
+// the others are refused.
 func (s *session) limit(h wire.Header, now time.Duration) *refusal {
 	t := &s.b.timing
 	if s.pause = min(s.owner.rate.owe(now, t.perOwner), time.Second); s.pause > 0 {
@@ -146,15 +147,15 @@ func (s *session) limit(h wire.Header, now time.Duration) *refusal {
 	return refusedRate
 }
 
-// refuse writes an ERR.
+// refuse sends an ERR.
 func (m *mail) refuse(h wire.Header, r *refusal) []byte {
 	e := wire.Err{Code: r.code, Type: uint32(h.Type)}
 	copy(e.Text[:len(e.Text)-1], r.text)
 	return e.Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq, Session: h.Session}.Append(m.out[:0]))
 }
 
-// seat returns the session's place on a GPU; nil where it has none, with a
-// refusal where there is no such GPU.
+// seat returns the session's place on a GPU; nil if it has none, with a refusal
+// if there is no such GPU.
 func (s *session) seat(number uint32) (*seat, *refusal) {
 	if int64(number) >= int64(len(s.seats)) {
 		return nil, refusedGPU
@@ -194,7 +195,7 @@ func (s *session) acquire(_ int, _ *mail, h wire.Header, payload []byte) *refusa
 	return nil
 }
 
-// usage deals with YIELD and USAGE.
+// usage handles YIELD and USAGE.
 func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 	var u wire.Usage
 	u.Decode(payload)
@@ -232,5 +233,5 @@ func (s *session) time(t *seat, tell func()) {
 	})
 }
 
-// hint returns a process's word for nanoseconds, within reason.
+// hint returns nanoseconds that a process claims, within reason.
 func hint(ns uint64) time.Duration { return time.Duration(min(ns, uint64(time.Hour))) }

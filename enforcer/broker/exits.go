@@ -39,17 +39,19 @@ func newExits() (*exits, error) {
 // Close ends run.
 func (e *exits) Close() error { return e.epoll.Close() }
 
-// add has the end of the session's process waited for.
+// add starts to wait for the end of the session's process.
 func (e *exits) add(s *session) error {
 	var err error
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.id), Pad: int32(s.id >> 32)}
-	if closed := e.raw.Control(func(fd uintptr) { err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, s.pidfd, &event) }); closed != nil {
+	if closed := e.raw.Control(func(fd uintptr) {
+		err = unix.EpollCtl(int(fd), unix.EPOLL_CTL_ADD, s.pidfd, &event)
+	}); closed != nil {
 		return closed
 	}
 	return err
 }
 
-// drop closes the session's pidfd, and so takes it out.
+// drop closes the session's pidfd, which also ends the wait.
 func (e *exits) drop(s *session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -59,7 +61,7 @@ func (e *exits) drop(s *session) {
 	}
 }
 
-// lives reports whether the session's process has not ended yet.
+// lives reports whether the session's process still runs.
 func (e *exits) lives(s *session) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,8 +70,8 @@ func (e *exits) lives(s *session) bool {
 	return s.pidfd >= 0 && n == 0 && err == nil
 }
 
-// run calls each with the number of every session whose process has ended,
-// until ctx ends.
+// run calls each with the number of every session whose process ends, until ctx
+// ends.
 func (e *exits) run(ctx context.Context, each func(id uint64)) error {
 	events := make([]unix.EpollEvent, 64)
 	for {

@@ -11,10 +11,11 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A timetable shares the time of all GPUs: a tenant may wait for itself across
-// them. Whoever brings news, a connection or the alarm, draws the conclusions
-// himself, under the mutex, which guards what belongs to time on each GPU.
-// Nobody waits for a process in there: it writes pages.
+// A timetable shares the time of all GPUs, because a tenant may wait for itself
+// across them. The goroutine that brings news, a connection's or the alarm's,
+// also draws the conclusions, under the mutex that guards everything about time
+// on each GPU. Nothing under the mutex waits for a process: it only writes
+// pages.
 type timetable struct {
 	b *Broker
 
@@ -25,7 +26,7 @@ type timetable struct {
 	alarm     *alarm
 }
 
-// A gpu is one that is shared, or a MIG device, which is shared by itself.
+// A gpu is a shared GPU, or a MIG device, which is shared separately.
 type gpu struct {
 	uuid   string
 	bytes  [16]byte // of the UUID, as processes say it
@@ -53,7 +54,8 @@ func newTimetable(b *Broker) (*timetable, error) {
 func (t *timetable) add(name string, uuid [16]byte) *gpu {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.scheduler.Add(), capped: map[string]struct{}{}}
+	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.scheduler.Add(),
+		capped: map[string]struct{}{}}
 	t.gpus = append(t.gpus, g)
 	return g
 }
@@ -63,7 +65,7 @@ func written(kind string, uuid [16]byte) string {
 	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", kind, uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:])
 }
 
-// do has news told, and returns when the pages say what follows from it.
+// do passes news on, and returns when the pages show the consequences.
 func (t *timetable) do(tell func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,14 +74,14 @@ func (t *timetable) do(tell func()) {
 	t.alarm.set(t.step())
 }
 
-// run moves on when it is time to, until the broker ends.
+// run advances the timetable when it is due, until the broker ends.
 func (t *timetable) run() {
 	defer t.b.tasks.Done()
 	t.alarm.serve(func() { t.do(func() { t.alarm.at = 0 }) })
 }
 
-// step draws the conclusions from what came in and writes them into the pages.
-// It returns when it must be called again, 0: not before the next input.
+// step draws the conclusions from the input and writes them into the pages. It
+// returns the time of the next call; 0: not before the next input.
 func (t *timetable) step() time.Duration {
 	for {
 		wake, again := t.scheduler.Decide(t.now), false
@@ -90,8 +92,9 @@ func (t *timetable) step() time.Duration {
 			for _, p := range g.parties {
 				g.show(p)
 			}
-			// Who has nothing under way has drained as soon as it is paused, and
-			// whose sessions are all stale has no work though it was open.
+			// A tenant with nothing under way has drained as soon as it is
+			// paused, and one with only stale sessions has no work even if it
+			// was open.
 			for _, p := range g.parties {
 				again = g.rests(p, schedule.Usage{}) || g.drained(p, schedule.Usage{}) || again
 			}
@@ -102,14 +105,15 @@ func (t *timetable) step() time.Duration {
 	}
 }
 
-// mostRanks is how many communicators of a session are known.
+// mostRanks bounds the known communicators of a session.
 const mostRanks = 16
 
 func (g *gpu) do(tell func())     { g.b.times.do(tell) }
 func (g *gpu) now() time.Duration { return g.b.times.now }
 
 // drained tells the schedule that no session of a paused tenant has work under
-// way any more, and what they did; false where that is not so, or was told.
+// way any more, and what they did; false: that is not so, or the schedule
+// knows.
 func (g *gpu) drained(p *party, u schedule.Usage) bool {
 	if !p.drains || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.owes }) {
 		return false
@@ -119,7 +123,7 @@ func (g *gpu) drained(p *party, u schedule.Usage) bool {
 	return true
 }
 
-// show writes what the schedule says of a tenant into its sessions' pages.
+// show writes the schedule's state of a tenant into its sessions' pages.
 func (g *gpu) show(p *party) {
 	state := g.schedule.State(p.name)
 	if state == p.state && !p.dirty {
@@ -128,7 +132,7 @@ func (g *gpu) show(p *party) {
 	was := p.state
 	p.state, p.dirty = state, false
 	if was.Mode == schedule.Open && state.Mode != schedule.Open {
-		p.wants = true // the schedule takes it to have work: each session says so if not
+		p.wants = true // the schedule assumes work: each session reports if it has none
 		for _, t := range p.seats {
 			t.wants = true
 		}
@@ -138,7 +142,8 @@ func (g *gpu) show(p *party) {
 	} else if was.Mode != schedule.Pause {
 		p.drains = true
 	}
-	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p), InFlight: uint32(g.b.inFlight(state).Microseconds())}
+	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p),
+		InFlight: uint32(g.b.inFlight(state).Microseconds())}
 	if state.Beside {
 		turn.Flags |= wire.Beside
 	}
@@ -154,10 +159,10 @@ func (g *gpu) show(p *party) {
 	}
 }
 
-// inFlight returns how much work a process may queue on a stream at most: little
-// where others must not wait; else enough that a program whose processor runs
-// ahead of the GPU at times, and behind it at others, loses nothing. The hook
-// keeps it as small as the program's pace allows.
+// inFlight returns how much work a process may queue on a stream at most:
+// little if others must not wait; otherwise enough for a program whose
+// processor is sometimes ahead of the GPU and sometimes behind. The hook keeps
+// it as small as the program's pace allows.
 func (b *Broker) inFlight(s schedule.State) time.Duration {
 	if s.Urgent {
 		return b.options.InFlight
@@ -182,7 +187,7 @@ func (t *seat) show(turn wire.Turn) {
 	t.s.page.set(t.index, turn)
 }
 
-// acquire takes note that a session has work.
+// acquire records that a session has work.
 func (g *gpu) acquire(t *seat) {
 	t.wants = true
 	if p := t.party; !t.quiet && !p.wants {
@@ -191,8 +196,8 @@ func (g *gpu) acquire(t *seat) {
 	}
 }
 
-// hear takes note that a process which was stopped is there again, or one of a
-// tenant that the schedule takes for stopped.
+// hear records the return of a process that was stopped, or of a tenant that
+// the schedule takes for stopped.
 func (g *gpu) hear(t *seat) {
 	g.quiet(t, false)
 	if t.party != nil {
@@ -200,7 +205,7 @@ func (g *gpu) hear(t *seat) {
 	}
 }
 
-// report takes note of what a session did so far.
+// report records what a session has done so far.
 func (g *gpu) report(t *seat, u *wire.Usage) {
 	g.schedule.Report(g.now(), t.party.name, t.note(u))
 	if u.Group != 0 && !slices.Contains(t.ranks, u.Group) && len(t.ranks) < mostRanks {
@@ -214,15 +219,16 @@ func (g *gpu) report(t *seat, u *wire.Usage) {
 func (g *gpu) link(t *seat, group uint64) {
 	for _, o := range g.b.times.gpus {
 		for _, p := range o.parties {
-			if o != g && p.name == t.party.name && slices.ContainsFunc(p.seats, func(s *seat) bool { return slices.Contains(s.ranks, group) }) {
+			if o != g && p.name == t.party.name &&
+				slices.ContainsFunc(p.seats, func(s *seat) bool { return slices.Contains(s.ranks, group) }) {
 				g.schedule.Link(g.now(), o.schedule, p.name)
 			}
 		}
 	}
 }
 
-// yield takes note that a session has nothing to do, or has drained. Of another
-// turn than the one it was shown last, that it has drained says nothing.
+// yield records that a session has nothing to do, or has drained. A drain of
+// another turn than the last one that it was shown does not count.
 func (g *gpu) yield(t *seat, u *wire.Usage) {
 	p, done := t.party, t.note(u)
 	if u.Last != 0 {
@@ -239,8 +245,8 @@ func (g *gpu) yield(t *seat, u *wire.Usage) {
 	}
 }
 
-// rests tells the schedule that no session of a tenant has work any more; false
-// where one has, or that was told.
+// rests tells the schedule that no session of a tenant has work any more;
+// false: one has, or the schedule knows.
 func (g *gpu) rests(p *party, u schedule.Usage) bool {
 	if !p.wants || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.wants && !t.quiet }) {
 		return false

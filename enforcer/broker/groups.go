@@ -7,7 +7,7 @@ import (
 )
 
 // groups returns the supplementary groups of a process, from its status in
-// /proc; none where that cannot be read.
+// /proc; none if that cannot be read.
 func groups(status string) (all []uint32) {
 	text, err := os.ReadFile(status)
 	if err != nil {

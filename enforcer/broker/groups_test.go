@@ -26,7 +26,8 @@ func TestGroups(t *testing.T) {
 	for _, id := range ids {
 		own = append(own, uint32(id))
 	}
-	if got := groups("/proc/self/status"); err != nil || !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(own))) {
+	if got := groups("/proc/self/status"); err != nil ||
+		!slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(own))) {
 		t.Errorf("of this process: %v, want %v (%v)", got, own, err)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// hello opens a session: HELLO, or RESUME with what a session before had.
+// hello opens a session: HELLO, or RESUME with the memory of an earlier
+// session.
 func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal {
 	var hello wire.Hello
 	hello.Decode(payload)
@@ -43,7 +44,8 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	}
 	s.page.pinged(s.b.clock.now())
 	s.showMemory()
-	w := wire.Welcome{Token: s.token, GPUs: governed, Heartbeat: uint32(pingInterval / time.Millisecond), PageBytes: wire.PageSize}
+	w := wire.Welcome{Token: s.token, GPUs: governed, Heartbeat: uint32(pingInterval / time.Millisecond),
+		PageBytes: wire.PageSize}
 	if s.b.options.FailClosed {
 		w.FailClosed = 1
 	}
@@ -63,7 +65,8 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		s.leases = mapped
 		descriptors = append(descriptors, leases)
 	}
-	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq, Session: s.id}.Append(m.out[:0])), descriptors...)
+	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq,
+		Session: s.id}.Append(m.out[:0])), descriptors...)
 }
 
 // twice reports whether a GPU is named twice: each has one seat.
@@ -76,10 +79,10 @@ func twice(uuids [][16]byte) bool {
 	return false
 }
 
-// sit reserves a seat on each of the session's GPUs and returns how many are
-// governed. It is taken, and the page says what may be launched, when the
-// process makes a context there. What is not governed may be used at will, or
-// where the broker fails closed not at all.
+// sit reserves a seat on each of the session's GPUs and returns the number of
+// governed ones. The process takes the seat when it makes a context on the GPU,
+// and the page then says what may be launched. An ungoverned GPU may be used at
+// will or, if the broker fails closed, not at all.
 func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	s.seats = make([]*seat, hello.GPUs)
 	for i, uuid := range hello.UUID[:hello.GPUs] {
@@ -104,8 +107,8 @@ func (s *session) sit(hello *wire.Hello, p Policy) (governed uint32) {
 	return governed
 }
 
-// gpu returns the GPU of that UUID, which begins to be shared where it was not
-// yet; nil where it is not governed.
+// gpu returns the GPU of that UUID, and begins to share it if necessary; nil:
+// it is not governed.
 func (b *Broker) gpu(uuid [16]byte) *gpu {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,8 +136,8 @@ func (b *Broker) name(uuid [16]byte) (name string, known bool) {
 	return name, is == nil || is(name)
 }
 
-// rename gives up the MIG devices that were taken for GPUs, because there was no
-// driver yet to say what they are.
+// rename gives up MIG devices that counted as GPUs because no driver could
+// identify them yet.
 func (b *Broker) rename() {
 	for _, g := range b.shared() {
 		if name, known := b.name(g.bytes); known && name != g.uuid {
@@ -146,7 +149,7 @@ func (b *Broker) rename() {
 }
 
 // misplaced reports whether a session has a GPU that is governed only now, or
-// was given up: its process's next session has the right one.
+// was given up; the next session of its process has the right one.
 func (b *Broker) misplaced(s *session) bool {
 	if slices.ContainsFunc(s.strange, func(uuid [16]byte) bool { return b.gpu(uuid) != nil }) {
 		return true
@@ -156,8 +159,8 @@ func (b *Broker) misplaced(s *session) bool {
 	return slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && b.gpus[t.gpu.bytes] != t.gpu })
 }
 
-// strangers takes note that a session has GPUs that are not governed, and says
-// so, but not each time: a process can invent as many as it likes.
+// strangers records that a session has ungoverned GPUs. It does not log each
+// one: a process can invent any number.
 func (b *Broker) strangers(s *session) {
 	b.counters.ungoverned.Add(1)
 	now := b.clock.now()
@@ -175,9 +178,10 @@ func (b *Broker) strangers(s *session) {
 	b.log.Warn(what, "pid", s.facts.PID, "uid", s.facts.UID, "tenant", s.tenant, "gpus", names)
 }
 
-// resume books what the process held in the session before. That one ends, if
-// this broker knows it; what it had is charged twice for a moment rather than
-// not at all. Without the token nothing of another session is touched.
+// resume books the memory that the process held in its earlier session. That
+// session ends, if this broker knows it; its memory is charged twice for a
+// moment rather than not at all. Without the token nothing of another session
+// is touched.
 func (s *session) resume(hello *wire.Hello) {
 	s.mu.Lock()
 	for i, t := range s.seats {
@@ -216,7 +220,7 @@ func (s *session) notice(text string) {
 	s.tell(wire.Header{Type: wire.TypeNotice}, &n)
 }
 
-// tell sends what nobody asked for.
+// tell sends a message that is not an answer.
 func (s *session) tell(h wire.Header, m interface{ Append([]byte) []byte }) {
 	h.Session = s.id
 	frame, sent := m.Append(h.Append(nil)), error(nil)
@@ -226,11 +230,12 @@ func (s *session) tell(h wire.Header, m interface{ Append([]byte) []byte }) {
 	}
 }
 
-// printable returns the text of a field, as much of it as can be a version.
+// printable returns the part of a field that can be a version.
 func printable(field []byte) string {
 	text := []byte(wire.Text(field))
 	end := bytes.IndexFunc(text, func(r rune) bool {
-		version := r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || bytes.ContainsRune([]byte(".-+_~"), r)
+		version := r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
+			bytes.ContainsRune([]byte(".-+_~"), r)
 		return !version
 	})
 	if end >= 0 {

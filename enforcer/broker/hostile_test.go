@@ -53,7 +53,8 @@ func serveAlone(t *testing.T, path string, n int) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }, Doubt: 2 * time.Second})
+	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true },
+		Doubt: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,8 @@ func strange(t testing.TB, what, path string, times, uid int, cgroup string) *st
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestStranger$") // which others may run wherever it is
 	cmd.Env = append(os.Environ(), "GS_STRANGER="+what, "GS_SOCKET="+path, fmt.Sprintf("GS_TIMES=%d", times))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
+		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if cgroup != "" {
 		dir, err := os.Open(cgroup)
 		if err != nil {
@@ -442,7 +444,8 @@ func TestCalls(t *testing.T) {
 // TestSilentSessionsGoFirst has sessions that fell silent go first when there
 // is no room, but those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
-	b := start(t, Options{Socket: open(t), MaxSessions: 68}, func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	b := start(t, Options{Socket: open(t), MaxSessions: 68},
+		func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	rich := dial(t, b, "a", 1)
 	rich.take(5)
 	var poor []*client
@@ -499,7 +502,9 @@ func TestUnreadStatistics(t *testing.T) {
 	for range 2 {
 		c.send(wire.TypeStats, nil)
 	}
-	eventually(t, "both are dealt with", func() bool { return b.requests("stats", "ok") == 1 && b.requests("stats", "limit") == 1 })
+	eventually(t, "both are dealt with", func() bool {
+		return b.requests("stats", "ok") == 1 && b.requests("stats", "limit") == 1
+	})
 	if h, _ := c.receive(); h.Type != wire.TypeStatsReply {
 		t.Error(h.Type)
 	}

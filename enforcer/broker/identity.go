@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errGone says that a process ended before the broker knew who it is.
+// errGone means that a process ended before the broker had identified it.
 var errGone = errors.New("the process is gone")
 
-// peer learns who connected, as the kernel noted then, and where that process
-// is now.
+// peer finds out who connected, as the kernel recorded it then, and where that
+// process is now.
 func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
 	f := &s.facts
 	f.PID, f.UID, f.GID = int(cred.Pid), cred.Uid, cred.Gid
 	if f.PID <= 0 {
 		return errors.New("the process is not in the broker's pid namespace or below it")
 	}
-	// For who waited at systemd's socket: newer kernels decide at its connect.
+	// For clients that waited at systemd's socket: newer kernels decide at
+	// connect.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	s.pidfd, err = b.pidfd(fd, f.PID)
 	if errors.Is(err, unix.ENOPROTOOPT) {
@@ -40,14 +41,14 @@ func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
 	return nil
 }
 
-// peerPidfd asks the socket for the pidfd of who connected: Linux 6.5 knows.
+// peerPidfd asks the socket for the client's pidfd, which Linux 6.5 knows.
 func peerPidfd(fd, _ int) (int, error) {
 	return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 }
 
-// openPidfd opens the pidfd by number. The number may be another process's by
-// now: that one would have to have the same user, and to have come between two
-// looks at when it started.
+// openPidfd opens the pidfd by number. The number may belong to another process
+// by now: that process would need the same user, and must have started between
+// two looks at the start time.
 func (b *Broker) openPidfd(f Facts) (int, error) {
 	before, err := b.started(f)
 	if err != nil {
@@ -68,8 +69,8 @@ func (b *Broker) openPidfd(f Facts) (int, error) {
 	return fd, nil
 }
 
-// started returns when a process of f's number and user started, in ticks
-// since boot.
+// started returns the start time of a process with f's number and user, in
+// ticks since boot.
 func (b *Broker) started(f Facts) (uint64, error) {
 	path := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "stat")
 	var st unix.Stat_t
@@ -89,19 +90,20 @@ func (b *Broker) started(f Facts) (uint64, error) {
 // stopped reports whether a signal or a debugger has stopped the process.
 func (s *session) stopped() bool {
 	fields, err := statOf(filepath.Join(s.b.options.ProcFS, strconv.Itoa(s.facts.PID), "stat"))
-	return err == nil && len(fields) > 0 && bytes.EqualFold(fields[0], []byte("T")) // of one that is gone nothing is known
+	// nothing is known of a process that is gone
+	return err == nil && len(fields) > 0 && bytes.EqualFold(fields[0], []byte("T"))
 }
 
-// statOf returns the fields of a process's stat behind its name, which is in
+// statOf returns the fields of a process's stat after its name, which is in
 // brackets and may contain anything: the state is 0, the start 19.
 func statOf(path string) ([][]byte, error) {
 	line, err := os.ReadFile(path)
 	return bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]), err
 }
 
-// FactsOf returns what the kernel says of the process that has a PID now, under
-// a procfs: of its ids the effective ones, which a socket's peer is told. The
-// error is fs.ErrNotExist where there is no such process.
+// FactsOf returns the kernel's facts about the process that has a PID now, from
+// a procfs: its ids are the effective ones, as a socket's peer sees them. The
+// error is fs.ErrNotExist if there is no such process.
 func FactsOf(procfs string, pid int) (Facts, error) {
 	f := Facts{PID: pid}
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
@@ -134,13 +136,13 @@ func (f *Facts) read(dir string) error {
 	}
 	f.Cgroup = string(cgroup)
 	if f.Exe, err = os.Readlink(filepath.Join(dir, "exe")); err != nil {
-		f.Exe = "" // a kernel may refuse it to who is not root
+		f.Exe = "" // a kernel may refuse it to other users than root
 	}
 	return nil
 }
 
-// complete reads the rest of the facts. While the pidfd says that the process
-// lives, nobody else has its number: so it is asked last.
+// complete reads the other facts. No other process has the number while the
+// pidfd says that the process lives, so that is checked last.
 func (b *Broker) complete(s *session) error {
 	f := &s.facts
 	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))

@@ -11,11 +11,11 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A rate is a bucket of a second's messages, kept as the moment at which it
-// would be full again but for a second.
+// A rate is a token bucket of a second's messages, stored as the moment at
+// which it would be full again, less a second.
 type rate struct{ at atomic.Int64 }
 
-// take takes one of perSecond, false where there is none.
+// take takes one of perSecond, and returns false if there is none.
 func (r *rate) take(now time.Duration, perSecond int) bool {
 	step := int64(time.Second) / int64(perSecond)
 	for {
@@ -30,8 +30,8 @@ func (r *rate) take(now time.Duration, perSecond int) bool {
 	}
 }
 
-// owe takes one of perSecond in any case, and returns in how long it would have
-// been there: whoever waits for that keeps to the rate, in the order of asking.
+// owe takes one of perSecond in any case, and returns how long the caller must
+// wait to keep to the rate; callers are served in order.
 func (r *rate) owe(now time.Duration, perSecond int) time.Duration {
 	step := int64(time.Second) / int64(perSecond)
 	for {
@@ -46,26 +46,26 @@ func (r *rate) owe(now time.Duration, perSecond int) time.Duration {
 // idle reports whether nothing was taken for a second.
 func (r *rate) idle(now time.Duration) bool { return r.at.Load() <= int64(now-time.Second) }
 
-// A caller is a PID's part of the broker. All but its rate is guarded by the
-// broker's mutex.
+// A caller is the broker's record of a PID. The broker's mutex guards all but
+// its rate.
 type caller struct {
 	sessions int
 	calls    rate
-	refused  time.Duration // when it last could not have a session though it did nothing wrong; 0 never
+	refused  time.Duration // when it was last refused a session through no fault of its own; 0 never
 }
 
-// An owner is who processes belong to: what it has of the broker, all of them
-// have together. Its sessions are guarded by the broker's mutex.
+// An owner is the unit that shares the broker: its processes share its part.
+// The broker's mutex guards its sessions.
 type owner struct {
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
 }
 
-// inNameOf returns the owner of a process by who runs it and where.
+// inNameOf returns the owner of a process by its user and cgroup.
 func inNameOf(f Facts) string { return fmt.Sprintf("%d %s", f.UID, f.Cgroup) }
 
-// caller returns a PID's part of the broker, whose mutex is locked.
+// caller returns the record of a PID; the broker's mutex is locked.
 func (b *Broker) caller(pid int) *caller {
 	p := b.callers[pid]
 	if p == nil {
@@ -75,21 +75,21 @@ func (b *Broker) caller(pid int) *caller {
 	return p
 }
 
-// calls reports whether a process may connect once more now.
+// calls reports whether a process may connect again now.
 func (b *Broker) calls(pid int, now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.caller(pid).calls.take(now, b.timing.callsOfProcess)
 }
 
-// part of the free sessions is what an owner may have: one in 16. So whoever
-// takes all that it can, 706 of 12,000, leaves 15 times as many to who comes
-// later, and after thirty who do so there are 1,900 left.
+// part: an owner may have one in 16 of the free sessions. An owner that takes
+// all it can, 706 of 12,000, leaves 15 times as many to others, and after
+// thirty such owners 1,900 are left.
 const part = 16
 
-// enter counts a session in, as long as its owner has less than its part of
-// those that are free; whoever has none yet gets one. What a process can only
-// have done itself is no excuse for being without a session; see Refused.
+// enter counts a session in, as long as its owner has less than its part of the
+// free ones; an owner without any gets one. A refusal that only the process
+// itself can have caused does not excuse it; see Refused.
 func (b *Broker) enter(s *session, name string) *refusal {
 	now := b.clock.now()
 	b.mu.Lock()
@@ -103,14 +103,17 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	case b.over():
 		return refuse(wire.CodeState, errors.New("the broker is about to end"))
 	case p.sessions >= b.options.MaxPerPID:
-		return refuse(wire.CodeLimit, fmt.Errorf("the process has %d sessions, those that it has not read to their end included", p.sessions))
+		return refuse(wire.CodeLimit, fmt.Errorf("the process has %d sessions, including those with "+
+			"unread data", p.sessions))
 	case !o.calls.take(now, b.timing.callsOfOwner):
 		p.refused = now
-		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second", b.timing.callsOfOwner))
+		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second",
+			b.timing.callsOfOwner))
 	case !b.capacity(o):
 		p.refused = now
 		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
-			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and %d are free for all", o.sessions, free))
+			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and %d are free for all",
+				o.sessions, free))
 		}
 		b.starve(fmt.Errorf("there are %d sessions", len(b.sessions)))
 		return refuse(wire.CodeLimit, fmt.Errorf("the broker has %d sessions", len(b.sessions)))
@@ -123,8 +126,9 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	return nil
 }
 
-// admits reports whether an owner may have one more session. Silent ones without
-// memory make room: nothing is lost with them. The broker's mutex is locked.
+// admits reports whether an owner may have one more session. Silent sessions
+// without memory make room: nothing is lost with them. The broker's mutex is
+// locked.
 func (b *Broker) capacity(o *owner) bool {
 	may := func() bool { return part*o.sessions < b.options.MaxSessions-len(b.sessions) }
 	for s := range b.silent {
@@ -132,7 +136,7 @@ func (b *Broker) capacity(o *owner) bool {
 			break
 		}
 		delete(b.silent, s)
-		s.moved = true // should it say meanwhile that it takes memory, that is not charged
+		s.moved = true // memory that it claims meanwhile is not charged
 		s.hangUp()
 		if s.unread() == 0 { // else it counts until that is read
 			b.uncount(s)
@@ -141,7 +145,7 @@ func (b *Broker) capacity(o *owner) bool {
 	return may()
 }
 
-// uncount takes a session out. The broker's mutex is locked.
+// uncount removes a session from the counts. The broker's mutex is locked.
 func (b *Broker) uncount(s *session) {
 	if b.sessions[s.id] != s {
 		return
@@ -151,8 +155,7 @@ func (b *Broker) uncount(s *session) {
 	s.owner.sessions--
 }
 
-// sweep forgets the processes and owners that nothing is to be known of any
-// more.
+// sweep forgets processes and owners with nothing left to remember.
 func (b *Broker) sweep(now time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,13 +171,13 @@ func (b *Broker) sweep(now time.Duration) {
 	}
 }
 
-// lately reports whether something was so short a time ago that it is held in
-// favour of whoever it may have concerned.
+// lately reports whether something happened so recently that the processes it
+// may concern get the benefit of the doubt.
 func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.options.Doubt }
 
-// Refused reports whether a process may be without a session because of the
-// broker: of late its limits refused the process, though that one did nothing but
-// belong to a workload that has too much, or it starved.
+// Refused reports whether the broker may be the reason that a process has no
+// session: recently it starved, or its limits refused the process only because
+// its workload had too much.
 func (b *Broker) Refused(pid int) bool {
 	now := b.clock.now()
 	if b.starves(now) {
@@ -186,30 +189,31 @@ func (b *Broker) Refused(pid int) bool {
 	return p != nil && b.lately(p.refused, now)
 }
 
-// Doubtful reports whether the broker's books may be wrong about anybody: of
-// late it starved, or was not there.
+// Doubtful reports whether the broker's books may be wrong about anybody:
+// recently it starved, or was not there.
 func (b *Broker) Doubtful() bool {
 	now := b.clock.now()
 	return b.starves(now) || b.lately(time.Duration(b.back.Load()), now)
 }
 
-// starves reports whether the broker starved of late.
+// starves reports whether the broker starved recently.
 func (b *Broker) starves(now time.Duration) bool {
 	return b.lately(time.Duration(b.starved.Load()), now)
 }
 
-// starve takes note that somebody could not be served for want of something,
-// and says so, but not each time.
+// starve records that the broker lacked a resource to serve a process. It does
+// not log each time.
 func (b *Broker) starve(err error) {
 	b.counters.starved.Add(1)
 	now := b.clock.now()
 	b.starved.Store(int64(now))
 	if was := b.said.Load(); !b.lately(time.Duration(was), now) && b.said.CompareAndSwap(was, int64(now)) {
-		b.log.Error("the broker cannot serve everybody: for as long as that lasts nobody is found to go around the hook, and the enforcer does no more than warn", "err", err)
+		b.log.Error("the broker cannot serve everybody: meanwhile no process counts as going around the "+
+			"hook, and the enforcer only warns", "err", err)
 	}
 }
 
-// want refuses a message that cannot be answered for want of something.
+// want refuses a message that the broker lacks a resource to answer.
 func (b *Broker) want(err error) *refusal {
 	if starving(err) {
 		b.starve(err)
@@ -217,7 +221,7 @@ func (b *Broker) want(err error) *refusal {
 	return refuse(wire.CodeLimit, err)
 }
 
-// starving reports whether an error is a want of descriptors or memory.
+// starving reports whether an error is a lack of descriptors or memory.
 func starving(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ETOOMANYREFS} {
 		if errors.Is(err, e) {
@@ -227,7 +231,7 @@ func starving(err error) bool {
 	return false
 }
 
-// mostOf returns how many sessions there can be of those wanted: each takes two
+// mostOf returns how many of the wanted sessions are possible: each takes two
 // descriptors, and may have two in flight, of which the kernel allows as many.
 func mostOf(want int) int {
 	const others = 256

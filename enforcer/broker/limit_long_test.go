@@ -13,7 +13,9 @@ import (
 // TestReserveAllocates nothing, so that a flood makes no work for the
 // collector of garbage.
 func TestReserveAllocatesNothing(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour })
+	b := start(t, Options{}, func(b *Broker) {
+		b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour
+	})
 	c := dial(t, b, "a", 1)
 	file, err := c.conn.File()
 	if err != nil {

@@ -50,8 +50,10 @@ func TestRateOfOwner(t *testing.T) {
 		}
 	}
 	c.sync()
-	if took := time.Since(began); took < 500*time.Millisecond || b.counters.slowed.Load() == 0 || b.counters.floods.Load() != 0 {
-		t.Errorf("410 messages at 200 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(), b.counters.floods.Load())
+	if took := time.Since(began); took < 500*time.Millisecond || b.counters.slowed.Load() == 0 ||
+		b.counters.floods.Load() != 0 {
+		t.Errorf("410 messages at 200 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(),
+			b.counters.floods.Load())
 	}
 }
 
@@ -72,7 +74,8 @@ func TestOrder(t *testing.T) {
 		}
 	}
 	eventually(t, "all are counted", func() bool { // an answer is sent before it is
-		return b.requests("reserve", "ok") == 2 && b.requests("reserve", "gpu") == 1 && b.requests("grant", "state") == 1 && b.requests("ping", "ok") == 2
+		return b.requests("reserve", "ok") == 2 && b.requests("reserve", "gpu") == 1 &&
+			b.requests("grant", "state") == 1 && b.requests("ping", "ok") == 2
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // A mail is room for one message and its answer. A session has one only while
-// it is being read for: thousands that say nothing cost no buffers.
+// its socket is read: thousands of silent sessions cost no buffers.
 type mail struct {
 	in     [wire.FrameMax]byte
 	out    [wire.HeaderSize + wire.HelloSize]byte
@@ -23,15 +23,16 @@ type mail struct {
 
 var mails = sync.Pool{New: func() any { return new(mail) }}
 
-// receive reads one message and deals with it; false where there is none yet.
-// The poller calls it, with the socket held open.
+// receive reads and handles one message; false: there is none yet. The poller
+// calls it, with the socket held open.
 func (s *session) receive(fd uintptr) bool {
 	m := mails.Get().(*mail)
 	defer mails.Put(m)
 	m.iov = unix.Iovec{Base: &m.in[0], Len: uint64(len(m.in))}
 	m.header = unix.Msghdr{Iov: &m.iov, Iovlen: 1, Control: &m.sender[0]}
 	m.header.SetControllen(len(m.sender))
-	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&m.header)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&m.header)),
+		unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case errno == unix.EAGAIN || errno == unix.EINTR:
 		return false
@@ -45,8 +46,8 @@ func (s *session) receive(fd uintptr) bool {
 	return true
 }
 
-// from returns the process that sent what was received, 0 where the kernel
-// does not say.
+// from returns the sender of the received message, 0 if the kernel does not
+// say.
 func (m *mail) from() int {
 	const at = unix.SizeofCmsghdr
 	h := (*unix.Cmsghdr)(unsafe.Pointer(&m.sender[0]))
@@ -56,10 +57,11 @@ func (m *mail) from() int {
 	return int((*unix.Ucred)(unsafe.Pointer(&m.sender[at])).Pid)
 }
 
-// send sends a frame and never waits: what a process does not read stays in
-// its socket, and when that is full the session ends.
+// send sends a frame and never waits: unread frames stay in the process's
+// socket, and when that is full the session ends.
 func send(fd int, frame []byte) error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)),
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&frame[0])),
+		uintptr(len(frame)),
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 	if errno == 0 {
 		return nil
@@ -74,7 +76,7 @@ func sent(err error) error {
 	return err
 }
 
-// sendWith sends a frame and descriptors, which stay the caller's.
+// sendWith sends a frame and descriptors, which remain the caller's.
 func sendWith(fd int, frame []byte, descriptors ...int) error {
 	return sent(unix.Sendmsg(fd, frame, unix.UnixRights(descriptors...), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL))
 }

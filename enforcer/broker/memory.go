@@ -8,7 +8,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// mostBytes is more memory than a GPU has: nobody resumes with more.
+// mostBytes is more memory than any GPU has, and bounds a resume.
 const mostBytes = 1 << 44
 
 // reserve answers on the connection's goroutine: the ledger has its own lock
@@ -46,8 +46,8 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	return nil
 }
 
-// book notes in the ledger what a process did with memory: COMMIT, ABORT and
-// FREE. Only what is wrong with it is answered.
+// book records what a process did with memory: COMMIT, ABORT and FREE. Only
+// errors are answered.
 func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 	var m wire.Memory
 	m.Decode(payload)
@@ -77,9 +77,9 @@ func (s *session) book(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 	return nil
 }
 
-// showMemory writes what the session's tenant has on each GPU into the page.
-// Who takes memory does it at once for its own page; the others of its tenant
-// see it with the next heartbeat.
+// showMemory writes the memory of the session's tenant on each GPU into the
+// page. A session that takes memory updates its own page at once; the others of
+// its tenant follow with the next heartbeat.
 func (s *session) showMemory() {
 	s.mu.Lock()
 	name := s.tenant
@@ -96,8 +96,8 @@ func (t *seat) showMemory(tenant string) {
 	t.s.page.setMemory(t.index, u.Committed+u.Reserved-u.Leased+u.Dead, u.Cap, u.Processes)
 }
 
-// listed returns how many bytes the driver lists for a process, and when it was
-// asked: where that is not known, what there is for all, and the zero time.
+// listed returns the bytes that the driver lists for a process, and when it was
+// asked; if that is unknown, all of the GPU's memory and the zero time.
 func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 	if holds := g.b.options.Holds; holds != nil {
 		if bytes, at, _ := holds(g.uuid, pid); !at.IsZero() {
@@ -110,10 +110,10 @@ func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 	return mostBytes, at
 }
 
-// abandon takes note that a session went and its process did not: it began
-// another program, or closed what it found. What the driver lists for it decides
-// from now on, but for what it needs itself for a process: so much it lists
-// beside what the books have, where no other session may have it.
+// abandon records that a session ended and its process did not: the process
+// began another program, or closed the descriptor. From now on the driver's
+// listing decides, less what the driver itself needs for a process: the bytes
+// that it lists beyond the books while the process has no other session.
 func (b *Broker) abandon(s *session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,9 +128,9 @@ func (b *Broker) abandon(s *session) {
 	s.left = time.Now()
 }
 
-// recount books what sessions had before, and what those had that left a living
-// process, as far as the driver lists it now for their processes: of several of
-// one process the latest first.
+// recount books the memory of resumed sessions, and of sessions that left a
+// living process, as far as the driver lists it for the process now. Of several
+// sessions of a process the latest comes first.
 func (b *Broker) recount() {
 	type holder struct {
 		gpu *gpu
@@ -160,7 +160,7 @@ func (b *Broker) recount() {
 		bytes, at := h.gpu.listed(h.pid)
 		beside, ids := uint64(0), []uint64(nil)
 		for _, t := range seats {
-			if t.s.left.IsZero() || at.After(t.s.left) { // else it was asked before
+			if t.s.left.IsZero() || at.After(t.s.left) { // otherwise the driver was asked before
 				beside, ids = max(beside, t.beside), append(ids, t.s.id)
 			}
 		}

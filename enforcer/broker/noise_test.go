@@ -58,8 +58,10 @@ func TestNoise(t *testing.T) {
 		honest.sync()
 		worst = max(worst, time.Since(at))
 	}
-	t.Logf("%d frames in %v; an honest session asked %d times, and waited for %v at most", *noiseFrames, time.Since(began), asked, worst)
-	eventually(t, "none of them is there", func() bool { return b.Stats().Sessions["active"] == 1 }) // memory of a living process is
+	t.Logf("%d frames in %v; an honest session asked %d times, and waited for %v at most", *noiseFrames,
+		time.Since(began), asked, worst)
+	// memory of a living process is
+	eventually(t, "none of them is there", func() bool { return b.Stats().Sessions["active"] == 1 })
 	if used := b.tenant("honest").MemoryUsed; used != 5 {
 		t.Errorf("the honest one has %d bytes, not 5", used)
 	}
@@ -120,9 +122,11 @@ func (n *noise) hears() {
 
 // sizes are what the messages that a process may send have for a payload.
 var sizes = map[wire.Type]int{
-	wire.TypeHello: wire.HelloSize, wire.TypeResume: wire.HelloSize, wire.TypePing: 0, wire.TypeReserve: wire.MemorySize,
-	wire.TypeCommit: wire.MemorySize, wire.TypeAbort: wire.MemorySize, wire.TypeFree: wire.MemorySize, wire.TypeAcquire: wire.AcquireSize,
-	wire.TypeYield: wire.UsageSize, wire.TypeUsage: wire.UsageSize, wire.TypeBye: 0, wire.TypeStats: 0,
+	wire.TypeHello: wire.HelloSize, wire.TypeResume: wire.HelloSize, wire.TypePing: 0,
+	wire.TypeReserve: wire.MemorySize,
+	wire.TypeCommit:  wire.MemorySize, wire.TypeAbort: wire.MemorySize, wire.TypeFree: wire.MemorySize,
+	wire.TypeAcquire: wire.AcquireSize,
+	wire.TypeYield:   wire.UsageSize, wire.TypeUsage: wire.UsageSize, wire.TypeBye: 0, wire.TypeStats: 0,
 }
 
 // frame returns one to send.

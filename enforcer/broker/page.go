@@ -10,15 +10,15 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A page is the broker's side of a quota page. What is written after close,
-// or before there is one, is lost: several goroutines write, and none of them
-// knows when the session ends.
+// A page is the broker's side of a quota page. Writes before open or after
+// close are lost: several goroutines write, and none of them knows when the
+// session ends.
 type page struct {
 	mu sync.Mutex
 	m  wire.Page
 }
 
-// open makes the page and returns the descriptor for the process, which the
+// open creates the page and returns the descriptor for the process, which the
 // caller closes.
 func (p *page) open(session uint64) (int, error) {
 	fd, m, err := makePage(unix.F_SEAL_FUTURE_WRITE)
@@ -32,9 +32,9 @@ func (p *page) open(session uint64) (int, error) {
 	return fd, nil
 }
 
-// makePage maps a new page. Who gets the descriptor can neither write nor
-// resize it. future is the seal for that: kernels before 5.1 have none, and
-// there the descriptor is one that can only be read.
+// makePage maps a new page. The receiver of the descriptor can neither write
+// nor resize it. future is the seal for that: kernels before 5.1 lack it, and
+// there the descriptor is read-only.
 func makePage(future int) (int, wire.Page, error) {
 	fd, err := memfd("gpusteward-page")
 	if err != nil {
@@ -67,10 +67,10 @@ func makePage(future int) (int, wire.Page, error) {
 	return readable, m, nil
 }
 
-// sealSize keeps the other side from resizing what is mapped here.
+// sealSize keeps the other side from resizing the mapping.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// makeLeases maps new leases. Who gets the descriptor can write them.
+// makeLeases maps new leases. The receiver of the descriptor can write them.
 func makeLeases() (int, wire.Leases, error) {
 	fd, err := memfd("gpusteward-leases")
 	if err != nil {
@@ -98,8 +98,8 @@ func mapPage(fd int) (wire.Page, error) {
 	return m, nil
 }
 
-// memfd makes a file in memory that can be sealed. Kernels before 6.3 do not
-// know that it will not be executed.
+// memfd creates a sealable file in memory. Kernels before 6.3 do not know the
+// flag against executing it.
 func memfd(name string) (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
@@ -112,7 +112,7 @@ func memfd(name string) (int, error) {
 	return fd, nil
 }
 
-// set writes a slot and wakes who waits for it.
+// set writes a slot and wakes the process that waits for it.
 func (p *page) set(slot int, t wire.Turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,7 +122,8 @@ func (p *page) set(slot int, t wire.Turn) {
 	}
 }
 
-// setMemory writes what a tenant has of a GPU's memory, and how many have it.
+// setMemory writes a tenant's memory on a GPU, and the number of processes that
+// share it.
 func (p *page) setMemory(slot int, used, limit uint64, processes uint32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +133,7 @@ func (p *page) setMemory(slot int, used, limit uint64, processes uint32) {
 	}
 }
 
-// setRates writes how many bytes a second may be copied.
+// setRates writes the allowed bytes per second of copies.
 func (p *page) setRates(slot int, link, copies uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +142,7 @@ func (p *page) setRates(slot int, link, copies uint64) {
 	}
 }
 
-// heartbeat says that the broker lives.
+// heartbeat shows that the broker lives.
 func (p *page) pinged(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,8 +151,8 @@ func (p *page) pinged(now time.Duration) {
 	}
 }
 
-// close takes the broker's mapping away; the process keeps its own, with all
-// slots revoked.
+// close unmaps the broker's side; the process keeps its own, with all slots
+// revoked.
 func (p *page) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

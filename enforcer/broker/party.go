@@ -16,8 +16,8 @@ type party struct {
 	seats     []*seat
 	state     schedule.State // as the pages say it
 	wants     bool           // as the schedule knows it
-	drains    bool           // is paused, and the schedule was not told yet that it has drained
-	dirty     bool           // pages must be written though the state did not change
+	drains    bool           // is paused, and the schedule does not know yet that it has drained
+	dirty     bool           // pages must be written even if the state did not change
 	overhead  time.Duration
 	launches  uint64
 	copied    uint64 // bytes
@@ -29,25 +29,26 @@ type party struct {
 	seen      schedule.Stats // as the schedule said last
 }
 
-// A seat is a session's place on a GPU. It is taken when the process makes a
-// context there: who only looks at a GPU is nobody's neighbour.
+// A seat is a session's place on a GPU. The process takes it when it makes a
+// context there: a process that only looks at a GPU is nobody's neighbour.
 type seat struct {
 	s     *session
 	index int
 	gpu   *gpu
 	party *party // nil until the process has a context, and once the session left
 	left  bool
-	wants bool // said that it has work, and not that it has none
-	quiet bool // is stale, or was stopped while it was waited for: it gets nothing
+	wants bool // reported work, and not its end
+	quiet bool // is stale, or was stopped while others waited for it: it gets nothing
 	owes  bool // was paused, and did not drain yet
 	shown wire.Turn
 	rates [2]uint64   // that the page says: over the link, within the GPU
 	ranks []uint64    // communicators that the process is a rank of with this GPU
 	mute  atomic.Bool // the schedule wants to know when the process says something
-	asked atomic.Bool // wants is true for sure, or will be: asking again says nothing
+	asked atomic.Bool // wants is or will be true: another request adds nothing
 	said  [3]uint64   // passed, errors and uncounted, as the process said them last
 
-	beside uint64 // bytes that the driver lists for the process and the books do not have; guarded by the broker's mutex
+	// bytes that the driver lists for the process and the books do not have; guarded by the broker's mutex
+	beside uint64
 }
 
 // A longest is the longest launch of the last minute or two.
@@ -65,11 +66,11 @@ func (l *longest) note(d, now time.Duration) {
 
 func (l *longest) most() time.Duration { return max(l.now, l.before) }
 
-// mostPast is how many tenants' counters are kept without a session.
+// mostPast bounds the tenants without a session whose counters are kept.
 const mostPast = 256
 
-// note adds to the books what a session's hook says it did, and returns what
-// the schedule wants to know of it.
+// note adds a report of a session's hook to the books, and returns the part
+// that concerns the schedule.
 func (t *seat) note(u *wire.Usage) schedule.Usage {
 	p := t.party
 	p.launches += u.Launched
@@ -82,7 +83,8 @@ func (t *seat) note(u *wire.Usage) schedule.Usage {
 			t.said[i] = n
 		}
 	}
-	return schedule.Usage{Launched: u.Launched, Solo: u.Solo, SoloTime: hint(u.SoloTime), Busy: hint(u.Busy), Longest: hint(u.Longest)}
+	return schedule.Usage{Launched: u.Launched, Solo: u.Solo, SoloTime: hint(u.SoloTime), Busy: hint(u.Busy),
+		Longest: hint(u.Longest)}
 }
 
 // join takes the seat for a tenant's session.
@@ -103,14 +105,14 @@ func (g *gpu) join(t *seat, tenant string, q Quota) {
 	t.party, t.owes = p, false
 	p.seats = append(p.seats, t)
 	g.schedule.Join(g.now(), p.name, q.share())
-	g.sum(p) // before it has turns, where the schedule forgot it
+	g.sum(p) // before its first turn, in case the schedule forgot it
 	g.change(p, q)
 	if t.wants {
 		g.acquire(t)
 	}
 }
 
-// leave gives the seat up, and with it what it had of the turn.
+// leave gives up the seat and its part of the turn.
 func (g *gpu) leave(t *seat) {
 	p := t.party
 	if p == nil {
@@ -134,8 +136,8 @@ func (g *gpu) leave(t *seat) {
 	g.spoil()
 }
 
-// forget forgets the tenants without a session that are none of the policy's
-// any more, such as those of jobs that ended.
+// forget forgets tenants without a session that are no longer in the policy,
+// such as those of jobs that ended.
 func (g *gpu) forget(names []string) {
 	g.b.times.mu.Lock()
 	defer g.b.times.mu.Unlock()
@@ -147,15 +149,15 @@ func (g *gpu) forget(names []string) {
 		return gone
 	})
 	for name := range g.capped {
-		if !slices.Contains(names, name) && !slices.ContainsFunc(g.parties, func(p *party) bool { return p.name == name }) {
+		if !slices.Contains(names, name) && !slices.ContainsFunc(g.parties,
+			func(p *party) bool { return p.name == name }) {
 			g.memory.SetCap(name, 0)
 			delete(g.capped, name)
 		}
 	}
 }
 
-// cap tells the ledger what a tenant may have, before any of its sessions takes
-// a seat.
+// cap tells the ledger a tenant's cap before any of its sessions takes a seat.
 func (g *gpu) cap(tenant string, bytes uint64) {
 	g.b.times.mu.Lock()
 	defer g.b.times.mu.Unlock()
@@ -163,7 +165,7 @@ func (g *gpu) cap(tenant string, bytes uint64) {
 	g.memory.SetCap(tenant, bytes)
 }
 
-// change gives a party other terms.
+// change changes a party's terms.
 func (g *gpu) change(p *party, q Quota) {
 	p.quota = q
 	g.schedule.Change(g.now(), p.name, q.share())
@@ -172,8 +174,8 @@ func (g *gpu) change(p *party, q Quota) {
 	g.spoil()
 }
 
-// pace tells the sessions of a tenant how fast each may copy: an equal part of
-// what all may. It is for the next copy to look at, and wakes nobody.
+// pace sets the copy rate of each session of a tenant: an equal part of the
+// tenant's rate. The next copy reads it; nobody is woken.
 func (p *party) pace() {
 	each := func(all uint64) uint64 {
 		if all == 0 {
@@ -189,7 +191,7 @@ func (p *party) pace() {
 	}
 }
 
-// quiet says that a session fell silent, or speaks again.
+// quiet records that a session fell silent, or speaks again.
 func (g *gpu) quiet(t *seat, quiet bool) {
 	if t.party == nil || t.quiet == quiet {
 		return
@@ -207,9 +209,9 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 	}
 }
 
-// omit has those of a tenant's processes that were stopped, as the kernel says,
-// hold up neither the others of it nor its neighbours: they get nothing until
-// they are heard of.
+// omit finds the processes of a tenant that the kernel reports as stopped. They
+// get nothing until they report again, and delay neither their tenant nor its
+// neighbours.
 func (p *party) omit() {
 	for _, t := range p.seats {
 		if t.wants && !t.quiet && t.s.stopped() {
@@ -218,7 +220,7 @@ func (p *party) omit() {
 	}
 }
 
-// sum returns what the schedule counted for a tenant, from when it first came.
+// sum returns the schedule's counts of a tenant since it first came.
 func (g *gpu) sum(p *party) schedule.Stats {
 	now := g.schedule.Stats(p.name)
 	if now.Turns < p.seen.Turns {
@@ -244,15 +246,16 @@ func add(to *schedule.Stats, more schedule.Stats) {
 	to.Late += more.Late
 }
 
-// spoil has all pages written: everybody's part changes when one's does.
+// spoil marks all pages as dirty: one change changes everybody's part.
 func (g *gpu) spoil() {
 	for _, p := range g.parties {
 		p.dirty = true
 	}
 }
 
-// share returns p's part of the GPU beside all who have work now, 1/1000; at
-// least one, because none would be no limit to who goes on without a broker.
+// share returns p's part of the GPU among all that have work now, 1/1000; at
+// least one, because 0 would not limit a process that continues without a
+// broker.
 func (g *gpu) share(p *party) uint32 {
 	sum := 0.0
 	for _, o := range g.parties {

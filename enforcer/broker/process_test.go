@@ -145,7 +145,8 @@ func TestKill(t *testing.T) {
 // TestReleaseDeadline returns a dead process's memory though NVML lists it for
 // ever.
 func TestReleaseDeadline(t *testing.T) {
-	b := start(t, Options{Holds: func(string, int) (uint64, time.Time, bool) { return 0, time.Time{}, true }}, func(b *Broker) { b.timing.release = 300 * time.Millisecond })
+	b := start(t, Options{Holds: func(string, int) (uint64, time.Time, bool) { return 0, time.Time{}, true }},
+		func(b *Broker) { b.timing.release = 300 * time.Millisecond })
 	run(t, b, "a", 1, 70).kill()
 	took := eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
 	if took < 100*time.Millisecond || took > 2*time.Second {
@@ -156,7 +157,9 @@ func TestReleaseDeadline(t *testing.T) {
 // TestStop stops a process: no turn waits for it, its memory stays, and it
 // goes on where it was.
 func TestStop(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
+	b := start(t, Options{}, func(b *Broker) {
+		b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond
+	})
 	p := run(t, b, "a", 1, 70)
 	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -245,9 +248,10 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 	var listed, asked atomic.Int64
 	listed.Store(70 + own)
 	asked.Store(time.Now().UnixNano())
-	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}}), Holds: func(string, int) (uint64, time.Time, bool) {
-		return uint64(listed.Load()), time.Unix(0, asked.Load()), listed.Load() > 0
-	}}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}}),
+		Holds: func(string, int) (uint64, time.Time, bool) {
+			return uint64(listed.Load()), time.Unix(0, asked.Load()), listed.Load() > 0
+		}}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
 	c.close()
@@ -283,12 +287,13 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	var listed atomic.Uint64
 	listed.Store(70)
-	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 60}}), Holds: func(uuid string, pid int) (bytes uint64, at time.Time, there bool) {
-		if pid == os.Getpid() {
-			at = time.Now()
-		}
-		return listed.Load(), at, true
-	}}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 60}}),
+		Holds: func(uuid string, pid int) (bytes uint64, at time.Time, there bool) {
+			if pid == os.Getpid() {
+				at = time.Now()
+			}
+			return listed.Load(), at, true
+		}}, nil)
 	h := hello("a", 1)
 	h.Committed[0] = 1 << 63
 	used := func(what string, want uint64) {
@@ -339,14 +344,16 @@ func TestChild(t *testing.T) {
 	c.sync()
 }
 
-// TestOldKernel knows who connects without SO_PEERPIDFD.
+// TestOldKernel identifies clients without SO_PEERPIDFD.
 func TestOldKernel(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
 	run(t, b, "a", 1, 70).kill()
 	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
 
 	proc := t.TempDir()
-	other := start(t, Options{ProcFS: proc}, func(b *Broker) { b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT } })
+	other := start(t, Options{ProcFS: proc}, func(b *Broker) {
+		b.pidfd = func(int, int) (int, error) { return -1, unix.ENOPROTOOPT }
+	})
 	c := connect(t, other.options.Socket)
 	c.refused(wire.CodeDenied) // there is no process of that number
 	c.gone()
@@ -402,7 +409,8 @@ func TestTenThousand(t *testing.T) {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
 	}
 	var owners atomic.Int64 // each is somebody else's
-	b := start(t, Options{Owner: func(Facts) string { return strconv.FormatInt(owners.Add(1), 10) }}, func(b *Broker) { b.timing.stale, b.timing.perOwner = time.Hour, 1e9 })
+	b := start(t, Options{Owner: func(Facts) string { return strconv.FormatInt(owners.Add(1), 10) }},
+		func(b *Broker) { b.timing.stale, b.timing.perOwner = time.Hour, 1e9 })
 	before := resident(t)
 	for range 10 {
 		run(t, b, "a", sessions/10, 0)

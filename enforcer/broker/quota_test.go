@@ -115,7 +115,7 @@ func TestWaitUnderWay(t *testing.T) {
 	}
 }
 
-// TestRates has the sessions of a tenant copy at equal parts of what it may.
+// TestRates lets the sessions of a tenant copy at equal parts of its rate.
 func TestRates(t *testing.T) {
 	p := alive(map[string]Quota{"a": {Link: 100, Copy: 1}})
 	b := start(t, Options{Policy: p}, nil)
@@ -126,7 +126,8 @@ func TestRates(t *testing.T) {
 		c          *client
 		slot       int
 		link, copy uint64
-	}{{"one of two", c, 0, 50, 1}, {"the other of two", d, 1, 50, 1}, {"alone on its GPU", d, 0, 100, 1}, {"without a rate", other, 0, 0, 0}} {
+	}{{"one of two", c, 0, 50, 1}, {"the other of two", d, 1, 50, 1}, {"alone on its GPU", d, 0, 100, 1},
+		{"without a rate", other, 0, 0, 0}} {
 		if link, copies := r.c.page.Rates(r.slot); link != r.link || copies != r.copy {
 			t.Errorf("%s: %d, %d", r.what, link, copies)
 		}
@@ -182,13 +183,15 @@ func TestReserved(t *testing.T) {
 	c.take(1000) // nobody knows how much there is
 }
 
-// TestRefresh finds out late whose a process is, and that a cap has changed.
+// TestRefresh learns late which tenant a process belongs to, and that a cap has
+// changed.
 func TestRefresh(t *testing.T) {
 	p := alive(nil)
 	b := start(t, Options{Policy: p}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
-	p.Store(&book{func(Facts, string) (string, error) { return "pod", nil }, map[string]Quota{"pod": {Quota: quota.Quota{Memory: 100}, Weight: 2}}})
+	p.Store(&book{func(Facts, string) (string, error) { return "pod", nil },
+		map[string]Quota{"pod": {Quota: quota.Quota{Memory: 100}, Weight: 2}}})
 	b.Refresh()
 	limits := func(want uint64) {
 		t.Helper()
@@ -254,7 +257,8 @@ func TestSessions(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	s := all[0]
-	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40}, {"GPU-00000000-0000-0000-0000-000000000002", 0}}
+	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40},
+		{"GPU-00000000-0000-0000-0000-000000000002", 0}}
 	if s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
 		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want) {
 		t.Errorf("%+v", s)
@@ -291,7 +295,8 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 	dial(t, b, "stays", 1).close()
 	for i := range 300 {
 		name := fmt.Sprint("job-", i)
-		p.Store(&book{quotas: map[string]Quota{"stays": stays["stays"], name: {Quota: quota.Quota{Memory: 1 << 20, Reserved: 1 << 10}}}})
+		p.Store(&book{quotas: map[string]Quota{"stays": stays["stays"],
+			name: {Quota: quota.Quota{Memory: 1 << 20, Reserved: 1 << 10}}}})
 		b.Refresh()
 		c := dial(t, b, name, 1)
 		if i%2 == 0 { // its session ends first, or its tenant
@@ -310,7 +315,8 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 	}
 	g := b.shared()[0]
 	if len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0 {
-		t.Errorf("the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past), len(g.kept))
+		t.Errorf("the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past),
+			len(g.kept))
 	}
 	for i := range 300 {
 		if used := g.memory.Usage(fmt.Sprint("job-", i)); used != (ledger.Usage{}) {

@@ -7,17 +7,17 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A Policy says whose a process is, and what tenants may use. It may be called
-// concurrently, must not block, and must not call the broker.
+// A Policy assigns processes to tenants, and quotas to tenants. It may be
+// called concurrently, must not block, and must not call the broker.
 type Policy interface {
-	// Tenant returns the tenant of a process. wished is the tenant's name that
-	// it gave, empty where it gave none; an error refuses the process.
+	// Tenant returns the tenant of a process. wished is the name that the
+	// process asked for, or empty; an error refuses the process.
 	Tenant(f Facts, wished string) (string, error)
-	// Quota returns what the tenant may use of the GPU of that UUID now.
+	// Quota returns a tenant's present quota on the GPU of that UUID.
 	Quota(tenant, gpu string) Quota
-	// Tenants returns the names of all tenants, whether they have a session or
-	// not: memory may be kept for them. Who is none of them any more is
-	// forgotten with the last session.
+	// Tenants returns the names of all tenants, with or without a session:
+	// memory may be kept for them. Any other tenant is forgotten with its last
+	// session.
 	Tenants() []string
 }
 
@@ -27,14 +27,14 @@ func (b *Broker) Reload(p Policy) {
 	b.Refresh()
 }
 
-// Refresh judges all sessions anew by the policy in force, and gives their
-// tenants the quotas that hold now: who a process is may be learnt late, and
-// quotas change. No session is dropped: a process that the policy does not let
-// have the tenant it wished becomes one that wished none, and where that is
-// refused too, stays what it is; but a session that has a GPU which is known
-// only now ends, so that the next one is governed there. Where nothing changed
-// nothing is written or sent. It asks Options.Known, Options.Capacity and
-// Options.Holds, and is to be called each second.
+// Refresh judges all sessions again by the policy in force, and applies the
+// present quotas: the identity of a process may become known late, and quotas
+// change. No session is dropped, with one exception: a session ends if its GPU
+// became known only now, so that the next one is governed there. A process that
+// may no longer have the tenant it wished is treated as without a wish; if that
+// is refused too, it keeps its tenant. Without changes nothing is written or
+// sent. Refresh asks Options.Known, Options.Capacity and Options.Holds; call it
+// each second.
 func (b *Broker) Refresh() {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
@@ -53,7 +53,7 @@ func (b *Broker) Refresh() {
 	}
 }
 
-// reload judges a session that began while the policy was replaced.
+// reload judges a session that began during a change of the policy.
 func (b *Broker) reload(s *session) {
 	b.reloads.Lock()
 	defer b.reloads.Unlock()
@@ -66,7 +66,7 @@ func (b *Broker) reload(s *session) {
 	}
 }
 
-// begun returns the sessions that have a page.
+// begun returns the sessions with a page.
 func (b *Broker) begun() []*session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +90,7 @@ func (b *Broker) shared() []*gpu {
 	return all
 }
 
-// reconsider finds out whose a session is by a policy. The broker's reloads
+// reconsider assigns a session to its tenant by a policy. The broker's reloads
 // are locked.
 func (s *session) reconsider(p Policy) {
 	tenant, err := p.Tenant(s.facts, s.wished)
@@ -134,7 +134,7 @@ func (s *session) reconsider(p Policy) {
 func (t *seat) move(tenant string, q Quota) {
 	was := q
 	t.gpu.do(func() {
-		if t.party != nil { // else it has left meanwhile
+		if t.party != nil { // otherwise it has left meanwhile
 			was = t.party.quota
 			t.gpu.leave(t)
 			t.gpu.join(t, tenant, q)
@@ -143,15 +143,15 @@ func (t *seat) move(tenant string, q Quota) {
 	t.limit(was, q)
 }
 
-// limit tells the process where its tenant's cap is another one.
+// limit tells the process if its tenant's cap changed.
 func (t *seat) limit(was, is Quota) {
 	if was.Memory != is.Memory {
 		t.s.tell(wire.Header{Type: wire.TypeLimitsChanged}, &wire.Memory{GPU: uint32(t.index), Bytes: is.Memory})
 	}
 }
 
-// refresh gives the tenants on the GPU the quotas that hold now. The policy is
-// asked without the GPU's lock.
+// refresh applies the present quotas of the tenants on the GPU. It asks the
+// policy without the GPU's lock.
 func (g *gpu) refresh(p Policy) {
 	type terms struct {
 		name    string
@@ -190,8 +190,8 @@ func (g *gpu) refresh(p Policy) {
 	}
 }
 
-// keep tells the ledger what is guaranteed to tenants, whether they are there
-// or not, and how much there is. The broker's reloads are locked.
+// keep tells the ledger the tenants' guarantees, with or without sessions, and
+// the capacity. The broker's reloads are locked.
 func (g *gpu) keep(p Policy) {
 	kept := map[string]uint64{}
 	names := p.Tenants()

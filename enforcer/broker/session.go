@@ -13,11 +13,10 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A state is where a session is in its life. A stale one fell silent: it gets
-// no turns and keeps its memory. A closing one is gone, and its memory is
-// charged until the driver has it back. Of an unread one nothing is left but
-// what was sent to it: as long as nobody reads that or hangs up, it is in
-// flight on the broker's account.
+// A state is a stage in a session's life. A stale session fell silent: it gets
+// no turns and keeps its memory. A closing one has ended, and its memory is
+// charged until the driver has it back. An unread one has only messages in
+// flight, on the broker's account, until the process reads them or hangs up.
 type state int32
 
 const (
@@ -46,12 +45,12 @@ type session struct {
 	caller  *caller
 	owner   *owner
 	page    page
-	leases  wire.Leases // nil: its hook knows none; its goroutine's, and the ledgers' until the session ends there
+	leases  wire.Leases // nil: the hook has none; used by its goroutine, and by ledgers until the session ends there
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
 	rate    rate
-	refused time.Duration // when it last asked too much
-	flooded time.Duration // since when it asks too much
+	refused time.Duration // when it last exceeded its rate
+	flooded time.Duration // since when it exceeds its rate
 	pause   time.Duration // that it is slowed down by before the next message
 	fault   error         // why it ends
 	seats   []*seat       // by the session's number of the GPU; nil: not governed
@@ -59,22 +58,22 @@ type session struct {
 	wished  string
 	hook    string
 	since   time.Time
-	denied  bool // the policy does not let it have what it wished; guarded by the broker's reloads
+	denied  bool // the policy refuses its wish; guarded by the broker's reloads
 	cuda    uint32
 	unknown atomic.Uint32 // entries of the driver, to its hook
 	exited  bool          // guarded by the broker's mutex
 	gone    bool          // guarded by the broker's mutex
 	resumed bool          // with memory that it says it had; guarded by the broker's mutex
-	moved   bool          // guarded by the broker's mutex: another session has what it had
+	moved   bool          // another session has its memory; guarded by the broker's mutex
 	left    time.Time     // when it went and its process did not; guarded by the broker's mutex
 
-	mu     sync.Mutex // what follows, and that the ledgers agree with it
+	mu     sync.Mutex // guards the fields below, and their agreement with the ledgers
 	tenant string
 	memory bool // it may have some
-	away   bool // it counts no more as its tenant's
+	away   bool // it no longer counts as its tenant's
 }
 
-// Why sessions end from the broker's side.
+// Reasons for the broker to end a session.
 var (
 	errSlow    = errors.New("does not read its answers")
 	errFlood   = errors.New("asks too much")
@@ -83,7 +82,7 @@ var (
 	errBehind  = errors.New("connections come faster than they can be taken")
 )
 
-// serve is the life of a connection, of a process as credentials have it.
+// serve runs a connection, for a process with these credentials.
 func (b *Broker) serve(fd int, cred *unix.Ucred) {
 	defer b.tasks.Done()
 	s := &session{b: b, conn: os.NewFile(uintptr(fd), "session"), pidfd: -1}
@@ -101,7 +100,7 @@ func (b *Broker) serve(fd int, cred *unix.Ucred) {
 	b.leave(s)
 }
 
-// turnAway says on a connection why it becomes no session.
+// turnAway sends the reason that a connection gets no session.
 func (b *Broker) turnAway(fd int, r *refusal) {
 	b.counters.count(0, int(r.code))
 	m := mails.Get().(*mail)
@@ -109,7 +108,7 @@ func (b *Broker) turnAway(fd int, r *refusal) {
 	mails.Put(m)
 }
 
-// admit finds out whose a connection is, and counts it, or says why not.
+// admit identifies the owner of a connection and counts it, or returns why not.
 func (b *Broker) admit(s *session, fd int, cred *unix.Ucred) *refusal {
 	s.heard.Store(int64(b.clock.now()))
 	err := b.peer(s, fd, cred)
@@ -134,7 +133,7 @@ func (b *Broker) admit(s *session, fd int, cred *unix.Ucred) *refusal {
 	return refuse(wire.CodeDenied, err)
 }
 
-// read reads messages until the session ends, and says why it did.
+// read reads messages until the session ends, and returns the reason.
 func (s *session) read() error {
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.b.timing.hello))
 	receive := s.receive
@@ -146,14 +145,15 @@ func (s *session) read() error {
 		case err != nil:
 			return err
 		case s.pause > 0:
-			// Nobody else waits for this: its own messages stay in its socket.
+			// Nobody else waits for this: the session's own messages stay in
+			// its socket.
 			time.Sleep(s.pause)
 			s.pause = 0
 		}
 	}
 }
 
-// leave ends a session's part in everything but memory that is still held.
+// leave ends everything of a session except memory that is still held.
 func (b *Broker) leave(s *session) {
 	s.state.Store(int32(closing))
 	s.hangUp()
@@ -198,7 +198,7 @@ func (b *Broker) leave(s *session) {
 	}
 }
 
-// forget ends a session for good, once nothing that was sent to it is unread.
+// forget ends a session for good, once it has no unread message in flight.
 func (b *Broker) forget(s *session) {
 	b.exits.drop(s)
 	b.mu.Lock()
@@ -211,21 +211,21 @@ func (b *Broker) forget(s *session) {
 	b.uncount(s)
 }
 
-// hangUp ends the connection, and with it the session. What was sent can be
-// read still.
+// hangUp ends the connection, and with it the session. Messages in flight can
+// still be read.
 func (s *session) hangUp() {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 }
 
-// unread returns how much of what was sent the process has not read, in bytes
-// of the kernel's; 0 once it hung up.
+// unread returns the size of the messages in flight, in bytes of the kernel's;
+// 0 once the process hung up.
 func (s *session) unread() (bytes int) {
 	_ = s.raw.Control(func(fd uintptr) { bytes, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return bytes
 }
 
-// exited is told that a session's process has ended, which ends the session
-// though a child of it may have the connection still.
+// exited ends the session of a process that has ended, even if a child still
+// has the connection.
 func (b *Broker) exited(id uint64) {
 	b.mu.Lock()
 	s := b.sessions[id]
@@ -244,8 +244,8 @@ func (b *Broker) exited(id uint64) {
 	}
 }
 
-// release returns a dead process's memory to its tenants once the driver has
-// it back, or at the deadline.
+// release returns a dead process's memory to its tenants once the driver has it
+// back, or at the deadline.
 func (b *Broker) release(s *session, deadline time.Duration) {
 	held := false
 	for _, t := range s.seats {
@@ -267,7 +267,7 @@ func (b *Broker) release(s *session, deadline time.Duration) {
 	time.AfterFunc(min(b.timing.poll, max(deadline-b.clock.now(), time.Millisecond)), func() { b.release(s, deadline) })
 }
 
-// hear takes note that a session spoke.
+// hear records that a session spoke.
 func (s *session) hear(now time.Duration) {
 	s.heard.Store(int64(now))
 	switch was := state(s.state.Load()); was {
@@ -278,8 +278,8 @@ func (s *session) hear(now time.Duration) {
 	}
 }
 
-// heartbeat tells the session's page that the broker lives, and what its tenant
-// has in memory, and finds out whether it fell silent.
+// heartbeat shows the session's page that the broker lives and what memory its
+// tenant has, and finds out whether the session fell silent.
 func (s *session) pinged(now time.Duration) {
 	was := state(s.state.Load())
 	if was == unread {
@@ -298,8 +298,8 @@ func (s *session) pinged(now time.Duration) {
 	}
 }
 
-// silence tells the GPUs that a session fell silent or speaks again. While it
-// is silent and has no memory, it makes room for others.
+// silence tells the GPUs that a session fell silent or speaks again. A silent
+// session without memory makes room for others.
 func (s *session) silence(quiet bool) {
 	s.mu.Lock()
 	memory := s.memory

@@ -15,7 +15,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Results of requests, after the codes of errors.
+// Results of requests, in addition to the codes of errors.
 const (
 	ok     = 0
 	denied = wire.Codes
@@ -25,10 +25,10 @@ const (
 type counters struct {
 	requests  [wire.Types][wire.Codes + 1]atomic.Uint64 // by type, 0 unknown, and result
 	admission histogram
-	starved   atomic.Uint64 // times that something was wanting, see Broker.starve
+	starved   atomic.Uint64 // times that a resource was lacking, see Broker.starve
 	slowed    atomic.Uint64 // messages beyond a rate
 	slow      atomic.Uint64 // sessions dropped because they do not read
-	floods    atomic.Uint64 // sessions dropped because they ask too much
+	floods    atomic.Uint64 // sessions dropped because they exceeded their rate
 
 	ungoverned atomic.Uint64 // sessions with GPUs that are not governed
 }
@@ -79,8 +79,8 @@ func (h *histogram) read() wire.Durations {
 	return d
 }
 
-// Stats returns the broker's books. It holds no lock for longer than it takes
-// to look at each session, and looks at each GPU once.
+// Stats returns the broker's books. It holds no lock for longer than a look at
+// each session, and looks at each GPU once.
 func (b *Broker) Stats() wire.Stats {
 	all := wire.Stats{Sessions: map[string]int{}, Admission: b.counters.admission.read(), Requests: b.counters.read()}
 	all.Starved = b.starves(b.clock.now())
@@ -99,7 +99,8 @@ func (b *Broker) Stats() wire.Stats {
 		all.Sessions[stateNames[at]]++
 		if at >= authenticated && at < closing {
 			h := hooks[s.hook]
-			hooks[s.hook] = wire.HookStats{Version: s.hook, ABI: abi, Sessions: h.Sessions + 1, Unknown: max(h.Unknown, s.unknown.Load())}
+			hooks[s.hook] = wire.HookStats{Version: s.hook, ABI: abi, Sessions: h.Sessions + 1,
+				Unknown: max(h.Unknown, s.unknown.Load())}
 		}
 	}
 	b.mu.Unlock()
@@ -122,7 +123,7 @@ func (b *Broker) Stats() wire.Stats {
 // abi is the protocol's version: all sessions have the same major.
 const abi = "3.1"
 
-// read returns the counters of what has happened at all.
+// read returns the counters that are not zero.
 func (c *counters) read() []wire.RequestStats {
 	var all []wire.RequestStats
 	for t := range c.requests {
@@ -150,15 +151,19 @@ func resultName(result int) string {
 // stats adds the books of one GPU.
 func (g *gpu) stats(all *wire.Stats) {
 	system := g.schedule.System()
-	all.GPUs = append(all.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(), TogetherSeconds: system.Together.Seconds(),
-		Preempted: system.Preempted, Gangs: system.Gangs})
+	all.GPUs = append(all.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(),
+		TogetherSeconds: system.Together.Seconds(),
+		Preempted:       system.Preempted, Gangs: system.Gangs})
 	for _, p := range slices.Concat(g.parties, g.past) {
 		sums, memory := g.sum(p), g.memory.Usage(p.name)
 		t := wire.TenantStats{
 			Tenant: p.name, GPU: g.uuid, Sessions: len(p.seats), Weight: p.quota.weight(), Limit: p.quota.Limit,
-			ChargedSeconds: sums.Charged.Seconds(), ServedSeconds: sums.Served.Seconds(), WantedSeconds: sums.Wanted.Seconds(),
-			LagSeconds: g.schedule.Lag(p.name).Seconds(), ConvoySeconds: sums.Convoy.Seconds(), LongestSeconds: p.longest.most().Seconds(),
-			GatePassed: p.passed, GateErrors: p.errors, Uncounted: p.uncounted, Turns: sums.Turns, OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
+			ChargedSeconds: sums.Charged.Seconds(), ServedSeconds: sums.Served.Seconds(),
+			WantedSeconds: sums.Wanted.Seconds(),
+			LagSeconds:    g.schedule.Lag(p.name).Seconds(), ConvoySeconds: sums.Convoy.Seconds(),
+			LongestSeconds: p.longest.most().Seconds(),
+			GatePassed:     p.passed, GateErrors: p.errors, Uncounted: p.uncounted, Turns: sums.Turns,
+			OverrunSeconds: sums.Overrun.Seconds(), Overruns: sums.Overruns,
 			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
 			CopiedBytes: p.copied, Waits: sums.Waits, LateWaits: sums.Late,
 			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,
@@ -174,9 +179,10 @@ func (g *gpu) stats(all *wire.Stats) {
 	}
 }
 
-// stats answers STATS with a file of JSON, for who may know everything.
+// stats answers STATS with a file of JSON, if the user may see everything.
 func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
-	if may := s.b.options.Observer; s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() && (may == nil || !may(s.facts.UID)) {
+	if may := s.b.options.Observer; s.facts.UID != 0 && int(s.facts.UID) != os.Geteuid() &&
+		(may == nil || !may(s.facts.UID)) {
 		return &refusal{wire.CodeDenied, "statistics are for root, the broker's own user and the observer's", true}
 	}
 	if s.state.CompareAndSwap(int32(connecting), int32(observing)) {
@@ -199,7 +205,8 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 		_, err = out.WriteAt(text, 0) // the reader shares the position
 	}
 	if err == nil {
-		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+		_, err = unix.FcntlInt(uintptr(file), unix.F_ADD_SEALS,
+			unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	if err != nil {
 		return refuse(wire.CodeLimit, err)
@@ -207,9 +214,9 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	return s.hand(fd, h.Type, wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq, Session: s.id}.Append(m.out[:0]), file)
 }
 
-// hand answers a message with a frame and descriptors, which stay the
-// caller's. For want of another, or where too many are in flight, the session
-// ends.
+// hand answers a message with a frame and descriptors, which remain the
+// caller's. If a descriptor cannot be had or too many are in flight, the
+// session ends.
 func (s *session) hand(fd int, t wire.Type, frame []byte, descriptors ...int) *refusal {
 	err := sendWith(fd, frame, descriptors...)
 	if starving(err) {

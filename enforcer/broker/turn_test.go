@@ -22,7 +22,8 @@ func TestTurns(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c := dial(t, b, "a", 1)
 	d := dial(t, b, "b", 1)
-	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 || turn.InFlight != 10_000 {
+	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 ||
+		turn.InFlight != 10_000 {
 		t.Errorf("who wants nothing begins with %+v", turn)
 	}
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
@@ -42,7 +43,8 @@ func TestTurns(t *testing.T) {
 	if turn := d.mode(0, wire.ModeRun); turn.Turn <= first.Turn || turn.Share != 500 {
 		t.Errorf("turn %+v after %+v", turn, first)
 	}
-	if s := b.tenant("a"); s.Turns < 1 || s.Launches != 10 || s.ThrottledSeconds != 1e-6 || s.ChargedSeconds == 0 || s.ServedSeconds == 0 || s.WantedSeconds == 0 {
+	if s := b.tenant("a"); s.Turns < 1 || s.Launches != 10 || s.ThrottledSeconds != 1e-6 || s.ChargedSeconds == 0 ||
+		s.ServedSeconds == 0 || s.WantedSeconds == 0 {
 		t.Errorf("books: %+v", s)
 	}
 	if s := b.tenant("b"); s.Turns < 2 || s.Waits == 0 || s.WaitSeconds == 0 {
@@ -60,7 +62,9 @@ func TestTurns(t *testing.T) {
 // Little may be queued beside one whose launches must not wait, be it idle; what
 // it may queue itself is another matter.
 func TestUrgent(t *testing.T) {
-	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond, Policy: book{quotas: map[string]Quota{"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Millisecond)}}}}}, nil)
+	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond,
+		Policy: book{quotas: map[string]Quota{"a": {},
+			"b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Millisecond)}}}}}, nil)
 	c := dial(t, b, "a", 1)
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.InFlight != 5_000 {
 		t.Errorf("alone: %+v", turn)
@@ -89,7 +93,8 @@ func share(t *testing.T, weight float64) {
 	for i, c := range clients {
 		all.Go(func() { launches[i] = c.saturate(&gpu) })
 	}
-	eventually(t, "they have run for two seconds", func() bool { return b.tenant("a").ServedSeconds+b.tenant("b").ServedSeconds > 2 })
+	eventually(t, "they have run for two seconds",
+		func() bool { return b.tenant("a").ServedSeconds+b.tenant("b").ServedSeconds > 2 })
 	x, y, g := b.tenant("a"), b.tenant("b"), b.first()
 	for _, c := range clients {
 		c.close()
@@ -123,7 +128,8 @@ func TestIdleNeighbours(t *testing.T) {
 	for i := range 5 {
 		d = dial(t, b, fmt.Sprint("b", i), 1)
 	}
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || c.page.Gated() || c.page.Bell() != was {
+	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 || c.page.Gated() ||
+		c.page.Bell() != was {
 		t.Errorf("beside who wants nothing: %+v", turn)
 	}
 	d.acquire(0)
@@ -139,12 +145,13 @@ func TestIdleNeighbours(t *testing.T) {
 	}
 }
 
-// TestAlone says nobody is there who has no context.
+// TestAlone checks that a session without a context does not count as present.
 func TestAlone(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), look(t, b, "b", 1)
 	d.sync()
-	if c.page.Turn(0).Share != 1000 || c.page.Gated() || d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() || b.tenant("b").Tenant != "" {
+	if c.page.Turn(0).Share != 1000 || c.page.Gated() || d.page.Turn(0).Mode != wire.ModeOpen || d.page.Gated() ||
+		b.tenant("b").Tenant != "" {
 		t.Errorf("%+v, %+v, %+v", c.page.Turn(0), d.page.Turn(0), b.tenant("b"))
 	}
 	d.acquire(0) // as well as a USAGE
@@ -165,7 +172,8 @@ func TestTenantOfTwo(t *testing.T) {
 	d.queue(0)
 	c.mode(0, wire.ModePause)
 	c2.mode(0, wire.ModePause)
-	drain(t, "it is said twice", func() bool { return b.tenant("a").Launches >= 20 }, place{c, 0}) // it is let launch to drain
+	// it is let launch to drain
+	drain(t, "it is said twice", func() bool { return b.tenant("a").Launches >= 20 }, place{c, 0})
 	if d.page.Turn(0).Mode == wire.ModeRun {
 		t.Fatal("one of two sessions has not drained")
 	}
@@ -178,8 +186,8 @@ func TestTenantOfTwo(t *testing.T) {
 	drain(t, "who had work has drained", place{d, 0}.runs, place{c, 0})
 }
 
-// TestUndrained has nobody go on by what is of another turn or another tenant,
-// or says that nothing has changed.
+// TestUndrained checks that nobody goes on after a report about another turn or
+// another tenant, or one without news.
 func TestUndrained(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -198,8 +206,8 @@ func TestUndrained(t *testing.T) {
 	d.mode(0, wire.ModeRun)
 }
 
-// TestDrainDeadline has the next go on though who is paused does not drain,
-// which is charged.
+// TestDrainDeadline lets the next tenant go on even if the paused one does not
+// drain; the delay is charged.
 func TestDrainDeadline(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -212,9 +220,9 @@ func TestDrainDeadline(t *testing.T) {
 	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
 }
 
-// TestSilentTurn gives who says nothing in its turn, as one that was stopped, no
-// other one until it is heard of, though it has missed its turn and says
-// nothing of it.
+// TestSilentTurn denies a tenant that was silent in its turn, such as a stopped
+// one, another turn until it is heard of, even if it missed its turn and does
+// not report it.
 func TestSilentTurn(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -231,8 +239,8 @@ func TestSilentTurn(t *testing.T) {
 	drain(t, "who is heard of has a turn", place{c, 0}.runs, place{d, 0})
 }
 
-// TestDeath ends the connection of who does not drain: the other one has the
-// GPU at once.
+// TestDeath ends the connection of a tenant that does not drain: the other one
+// has the GPU at once.
 func TestDeath(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -248,7 +256,7 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// TestTwoGPUs are shared each on its own.
+// TestTwoGPUs shares each GPU separately.
 func TestTwoGPUs(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1, 2)
@@ -328,7 +336,10 @@ func TestStale(t *testing.T) {
 	// is let run.
 	defer speak(c)()
 	c.mode(0, wire.ModeRun)
-	eventually(t, "the other one is stale", func() bool { n := b.Stats().Sessions; return n["stale"] == 1 && n["active"] == 1 })
+	eventually(t, "the other one is stale", func() bool {
+		n := b.Stats().Sessions
+		return n["stale"] == 1 && n["active"] == 1
+	})
 	c.mode(0, wire.ModeOpen)
 }
 

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// brakeWindow is over which actions are counted.
+// brakeWindow is the time over which actions are counted.
 const brakeWindow = 10 * time.Minute
 
-// A brake bounds how much the escalation does on a host: should the policy or an
-// audit be wrong, it is wrong about few before somebody looks. Its times are
-// those of the escalation's clock.
+// A brake bounds the escalation's actions on a host: if the policy or an audit
+// is wrong, it harms few workloads before somebody looks. Its times are on the
+// escalation's clock.
 type brake struct {
 	actions []action  // the oldest first
-	since   time.Time // when it began to hold somebody back; zero while it does not
-	held    int       // who it holds back now
+	since   time.Time // when it began to hold actions back; zero while it does not
+	held    int       // subjects that it holds back now
 }
 
-// An action is when one was.
+// An action is the time of one action.
 type action struct {
 	at   time.Duration // by the escalation's clock
-	when time.Time     // for who restores it
+	when time.Time     // for a restored brake
 }
 
-// free reports whether one more action is within most in any ten minutes.
+// free reports whether another action stays within most in ten minutes.
 func (b *brake) free(at time.Duration, most int) bool {
 	b.actions = slices.DeleteFunc(b.actions, func(a action) bool { return at-a.at >= brakeWindow })
 	return len(b.actions) < most
@@ -34,16 +34,16 @@ func (b *brake) use(at time.Duration, when time.Time) {
 	b.actions = append(b.actions, action{at, when})
 }
 
-// refund takes back the last action: nothing came of it. Otherwise whoever
-// cannot be acted on would use up what is there for others.
+// refund takes back the last action, which had no effect. Otherwise a subject
+// that cannot be acted on would use up the actions for others.
 func (b *brake) refund() {
 	if n := len(b.actions); n > 0 {
 		b.actions = b.actions[:n-1]
 	}
 }
 
-// tell takes how many are held back. From the first until there is none any
-// more it is one episode.
+// tell takes the number of subjects held back. An episode lasts until the
+// number is zero.
 func (b *brake) tell(now time.Time, held int) {
 	switch {
 	case held == 0:

@@ -1,6 +1,6 @@
-// Package escalation decides what is done about workloads that violate their
-// quota: one level up for each violation that is confirmed, one down for each
-// time that is clean. It is pure.
+// Package escalation decides what to do about workloads that violate their
+// quota: one level up for each confirmed violation, one down for each clean
+// period. It is pure.
 package escalation
 
 import (
@@ -14,59 +14,64 @@ import (
 	"time"
 )
 
-// What became of a step, as Step.Result has it.
+// Results of a step, as in Step.Result.
 const (
 	Done     = "done"
-	Shadowed = "shadow" // it was only said
-	Braked   = "braked" // there were too many actions on this host
-	Missed   = "missed" // whom it was meant for was not there any more
-	Failed   = "failed" // there was no way
+	Shadowed = "shadow" // only announced
+	Braked   = "braked" // too many actions on this host
+	Missed   = "missed" // its target no longer existed
+	Failed   = "failed" // no way worked
 )
 
 // Bounds of the escalation.
 const (
 	maxStanding  = 1024
 	maxEvidence  = 16               // violations in a step
-	longestAudit = 10 * time.Second // that one audit counts for: a host may have slept
+	longestAudit = 10 * time.Second // that one audit counts for at most: a host may have slept
 	forgetAfter  = time.Hour
 	slack        = 10 * time.Second // that processes may take to end after SIGKILL
-	retryAfter   = 10 * time.Second // until what failed is tried again, at the earliest
+	retryAfter   = 10 * time.Second // until the next attempt after a failure, at the earliest
 )
 
-// A Status is what an audit saw of a subject.
+// A Status is an audit's view of a subject.
 type Status struct {
-	Known bool     // enough to tell whether it keeps to its quota
-	GPUs  []string // UUIDs of those that it is on
+	Known bool     // the audit could tell whether it keeps to its quota
+	GPUs  []string // UUIDs of its GPUs
 }
 
-// Findings are what one audit found, and the policy that they are judged by.
+// Findings are the result of one audit, and the policy to judge it by.
 type Findings struct {
 	Violations []audit.Violation
 	Seen       map[audit.Subject]Status
-	Partial    bool                             // there is a GPU of which nothing is known: who was not seen may be there
-	Excused    map[string]bool                  // UUIDs of GPUs with a hardware fault in the last minute: who is there is not judged
-	Doubted    func(tenant string) bool         // the broker may be at fault for what was found of it: nobody of it climbs beyond Warn; nil: none is
-	Steps      func(tenant string) policy.Steps // zero for one that the policy does not have
-	Actions    int                              // most that are done on this host in ten minutes
+	// nothing is known of some GPU: an unseen subject may be there
+	Partial bool
+	// UUIDs of GPUs with a hardware fault in the last minute: their subjects
+	// are not judged
+	Excused map[string]bool
+	// the broker may be at fault for the tenant's violations: they do not lead
+	// beyond Warn; nil: never
+	Doubted func(tenant string) bool
+	Steps   func(tenant string) policy.Steps // zero if the policy does not have the tenant
+	Actions int                              // most actions on this host in ten minutes
 }
 
-// An Escalation decides what is done about whom. A violation in Confirm of the
-// last Of audits brings a subject one level up, and the count begins anew. Hold
-// without one brings it one level down, from Terminate to the ground. An audit
-// that does not know is neither. The zero value is one that follows nobody; it
-// is safe for concurrent use.
+// An Escalation decides what to do about subjects. Violations in Confirm of the
+// last Of audits bring a subject one level up, and the count restarts. Hold
+// without a violation brings it one level down, from Terminate to Observe. An
+// audit that does not know a subject changes neither. The zero value follows
+// nobody; it is safe for concurrent use.
 //
-// It does nothing itself. Of each step whose Result Judge leaves empty, the
-// caller does what it says and hands it to Settle.
+// It takes no action itself. If Judge leaves a step's Result empty, the caller
+// carries out the step and hands it to Settle.
 type Escalation struct {
 	mu    sync.Mutex
 	last  time.Time     // of Judge
-	clock time.Duration // that audits have covered: never goes back, and does not leap
+	clock time.Duration // covered by audits: never goes back or leaps
 	on    map[audit.Subject]*standing
 	brake brake
 }
 
-// verdict is what an audit means for a subject.
+// verdict is the meaning of an audit for a subject.
 type verdict int
 
 const (
@@ -75,9 +80,9 @@ const (
 	bad
 )
 
-// Judge takes the findings of an audit, which comes once a second, and returns
-// who moves. What is beyond Warn in shadow, or held back by the brake, comes
-// with its Result. now may go back: no time has passed then.
+// Judge takes the findings of an audit, once a second, and returns the steps. A
+// step beyond Warn in shadow has its Result already, and so has one that the
+// brake holds back. now may go back: no time has passed then.
 func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +99,8 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	held := 0
 	for _, s := range l.order() {
 		st := l.on[s]
-		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: audit.Steps(s.Tenant), found: found[s], actions: audit.Actions}
+		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: audit.Steps(s.Tenant), found: found[s],
+			actions: audit.Actions}
 		m.doubted = audit.Doubted != nil && audit.Doubted(s.Tenant)
 		if l.judge(st, &m, audit.verdict(s, found), passed) {
 			moves = append(moves, m.Step)
@@ -102,7 +108,8 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 		if st.held {
 			held++
 		}
-		if st.level == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) { // or the policy has not its tenant any more
+		// or its tenant is no longer in the policy
+		if st.level == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) {
 			delete(l.on, s)
 		}
 	}
@@ -110,13 +117,13 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	return moves
 }
 
-// found returns the violations that count, by subject. A subject that has only
-// others is there with none.
+// found returns the violations that count, by subject. A subject with only
+// others has an empty list.
 func (f Findings) found() map[audit.Subject][]audit.Violation {
 	all := map[audit.Subject][]audit.Violation{}
 	for _, v := range f.Violations {
 		if v.Tenant == "" || v.Tenant == policy.DefaultTenant {
-			continue // is not governed
+			continue // not governed
 		}
 		list := all[v.Subject]
 		if !f.Excused[v.GPU] && len(list) < maxEvidence {
@@ -132,16 +139,16 @@ func (f Findings) verdict(s audit.Subject, found map[audit.Subject][]audit.Viola
 	list, accused := found[s]
 	switch {
 	case len(list) > 0:
-		return bad // whatever else is not known
+		return bad // even if other things are unknown
 	case seen && !status.Known:
 		return unknown
 	case accused, !seen && f.Partial, slices.ContainsFunc(status.GPUs, func(gpu string) bool { return f.Excused[gpu] }):
 		return unknown
 	}
-	return clean // and who is gone does no harm
+	return clean // a subject that left does no harm
 }
 
-// A move is a step in the making.
+// A move is a step under construction.
 type move struct {
 	Step
 	steps   policy.Steps
@@ -150,14 +157,16 @@ type move struct {
 	doubted bool
 }
 
-// judge moves a subject and reports whether it did, or would have.
+// judge moves a subject, and reports whether it did, or would have.
 func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duration) bool {
 	if st.level <= policy.Warn {
 		st.shadow = m.steps.Shadow
 	}
 	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
 	if v == bad && st.level == policy.Pause && m.steps.Mode == policy.Pause && !st.shadow {
-		v = clean // who stands still can neither mend it nor do worse: it goes on after Hold, and is paused again if it must be
+		// a paused subject can neither improve nor do worse: it goes on after
+		// Hold, and is paused again if necessary
+		v = clean
 	}
 	if v == bad && m.doubted && st.level >= policy.Warn {
 		v = unknown
@@ -176,13 +185,13 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 	case st.level > m.steps.Mode:
 		m.Why = fmt.Sprintf("the policy's mode is %s now", m.steps.Mode)
 		return l.fall(st, m, m.steps.Mode)
-	case lost: // nobody asked for an action yet, or for no more of them
+	case lost: // nobody ordered an action yet, or no further one
 		m.Why = "shadow mode was turned on or off: it climbs anew from here"
 		return l.fall(st, m, policy.Warn)
 	case v == bad && count >= confirm && l.clock >= st.retry:
 		m.Why = fmt.Sprintf("%d of %d audits found a violation: %s", count, of, m.found[0].Text)
 		return l.climb(st, m)
-	case v == clean && st.clean >= m.steps.Hold && st.level == policy.Terminate: // those that it was about are gone
+	case v == clean && st.clean >= m.steps.Hold && st.level == policy.Terminate: // its processes are gone
 		m.Why = fmt.Sprintf("no violation for %v since it was terminated", m.steps.Hold)
 		return l.fall(st, m, policy.Observe)
 	case v == clean && st.clean >= m.steps.Hold && st.level > policy.Observe:
@@ -192,12 +201,12 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 	return false
 }
 
-// climb brings a subject one level up, or says why it does not.
+// climb brings a subject one level up, or says why not.
 func (l *Escalation) climb(st *standing, m *move) bool {
 	m.To = min(st.level+1, policy.Terminate)
 	if st.level == policy.Terminate {
-		// Something of it is there, or there again, and goes on: it is for as
-		// long as it takes to end that it is left alone.
+		// Processes of it are there, or there again, and run: the subject is
+		// left alone for as long as they take to end.
 		if m.steps.Shadow || l.clock-st.entered < m.steps.Grace+slack {
 			return false
 		}
@@ -210,7 +219,7 @@ func (l *Escalation) climb(st *standing, m *move) bool {
 		case m.steps.Shadow:
 			m.Result = Shadowed
 		case !l.brake.free(l.clock, m.actions):
-			if st.held { // was said
+			if st.held { // already announced
 				return false
 			}
 			st.held, m.Result = true, Braked
@@ -225,7 +234,7 @@ func (l *Escalation) climb(st *standing, m *move) bool {
 	return true
 }
 
-// fall brings a subject down. That is never braked.
+// fall brings a subject down. The brake never prevents that.
 func (l *Escalation) fall(st *standing, m *move, to policy.Level) bool {
 	m.To = to
 	if st.shadow && m.From > policy.Warn {
@@ -235,7 +244,7 @@ func (l *Escalation) fall(st *standing, m *move, to policy.Level) bool {
 	return true
 }
 
-// enter has a subject stand where the move leads.
+// enter puts a subject at the level of the move.
 func (l *Escalation) enter(st *standing, m *move) {
 	st.level, st.since, st.entered, st.shadow = m.To, m.Time, l.clock, m.steps.Shadow
 	st.window, st.held, st.clean = 0, false, 0
@@ -244,15 +253,15 @@ func (l *Escalation) enter(st *standing, m *move) {
 	}
 }
 
-// Settle takes a step of Judge's whose Result was empty, with what became of
-// it. A level up that failed, or missed, is not entered. One down is: whoever
-// undoes an action goes on until it is undone.
+// Settle takes a step of Judge's that had no Result, with its outcome. A level
+// up that failed or missed is not entered. A level down always is: the caller
+// retries the undoing until it succeeds.
 func (l *Escalation) Settle(s Step) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := l.on[s.Subject]
 	if st == nil || s.Result == "" || s.Result == Shadowed || s.Result == Braked {
-		return // gone meanwhile, or counted when it was judged
+		return // gone meanwhile, or counted by Judge
 	}
 	st.count(s)
 	if s.To < s.From || s.Result == Done {
@@ -265,15 +274,16 @@ func (l *Escalation) Settle(s Step) {
 }
 
 // Brake returns since when the brake holds actions back, and of how many
-// subjects; zero while it does not. One time is one episode.
+// subjects; zero while it does not. Each time marks one episode.
 func (l *Escalation) Brake() (since time.Time, held int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.brake.since, l.brake.held
 }
 
-// order returns the subjects as they are judged: who the brake holds back
-// first, for what it leaves is theirs, and of them who stands longest.
+// order returns the subjects in the order of judgement: first those that the
+// brake holds back, since free actions are theirs, and among them the longest
+// at their level.
 func (l *Escalation) order() []audit.Subject {
 	all := make([]audit.Subject, 0, len(l.on))
 	for s := range l.on {

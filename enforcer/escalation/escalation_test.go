@@ -38,7 +38,8 @@ func newClimber() *climber {
 // p not seen where not all was seen, d a violation that the broker may be at
 // fault for.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
-	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions, Partial: letter == 'p',
+	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
+		Partial: letter == 'p',
 		Doubted: func(string) bool { return letter == 'd' },
 		Steps:   func(string) policy.Steps { return c.steps }}
 	for _, s := range all {
@@ -50,7 +51,9 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 			f.Seen[s] = Status{Known: letter != '?', GPUs: []string{gpu}}
 		}
 		if letter == 'x' || letter == 'h' || letter == 'd' {
-			f.Violations = append(f.Violations, audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7}, Text: "a process goes around the hook"})
+			f.Violations = append(f.Violations,
+				audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7},
+					Text: "a process goes around the hook"})
 		}
 	}
 	return f
@@ -110,29 +113,43 @@ func TestEscalation(t *testing.T) {
 		{"k of n exactly", "x.x.x", "5 warn done", nil},
 		{"just outside of n", "x.x..x", "", nil},
 		{"in doubt", "ddd" + strings.Repeat("d", 70), "3 warn done", nil},
-		{"in doubt above warn", "xxxxxx" + strings.Repeat("d", 70) + "xxx", "3 warn done, 6 throttle done, 79 pause done", nil},
+		{"in doubt above warn", "xxxxxx" + strings.Repeat("d", 70) + "xxx",
+			"3 warn done, 6 throttle done, 79 pause done", nil},
 		{"a doubt that ends", "xxxdddddxxx", "3 warn done, 11 throttle done", nil},
 		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
-		{"each level takes a confirmation of its own", "xxxxxxxxxxxx", "3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
-		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done", func(s *policy.Steps) { s.Mode = policy.Throttle }},
+		{"each level takes a confirmation of its own", "xxxxxxxxxxxx",
+			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
+		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done",
+			func(s *policy.Steps) { s.Mode = policy.Throttle }},
 		{"observe only counts", strings.Repeat("x", 30), "", func(s *policy.Steps) { s.Mode = policy.Observe }},
 		{"one is enough", "xx", "1 warn done, 2 throttle done", func(s *policy.Steps) { s.Confirm, s.Of = 1, 1 }},
 		{"64 of 64", strings.Repeat("x", 64), "64 warn done", func(s *policy.Steps) { s.Confirm, s.Of = 64, 64 }},
-		{"down a level at a time", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
+		{"down a level at a time", "xxxxxxxxx" + clean + clean + clean,
+			"3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 29 warn done, 39 observe done", nil},
 		{"a violation begins the hold anew", "xxx.........x" + clean, "3 warn done, 23 observe done", nil},
 		{"unknown is not clean", "xxx" + strings.Repeat("?", 100) + clean, "3 warn done, 113 observe done", nil},
 		{"unknown is not a violation", strings.Repeat("?", 100), "", nil},
 		{"unknown takes no place in the window", "x?x??x", "6 warn done", nil},
 		{"unknown keeps what was clean", "xxx.....???.....", "3 warn done, 16 observe done", nil},
 		{"a fault excuses a violation", strings.Repeat("h", 100), "", nil},
-		{"a fault is not clean", "xxx" + strings.Repeat("h", 50) + strings.Repeat("q", 50) + clean, "3 warn done, 113 observe done", nil},
-		{"who is gone comes down", "xxxxxx" + strings.Repeat("g", 20), "3 warn done, 6 throttle done, 16 warn done, 26 observe done", nil},
+		{"a fault is not clean", "xxx" + strings.Repeat("h", 50) + strings.Repeat("q", 50) + clean,
+			"3 warn done, 113 observe done", nil},
+		{"who is gone comes down", "xxxxxx" + strings.Repeat("g", 20),
+			"3 warn done, 6 throttle done, 16 warn done, 26 observe done", nil},
 		{"not seen is not gone", "xxx" + strings.Repeat("p", 100), "3 warn done", nil},
-		{"terminated and gone", "xxxxxxxxxxxx" + strings.Repeat("g", 10), "3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 22 observe done", nil},
-		{"terminated and there again", strings.Repeat("x", 53), "3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 52 terminate done", nil},
-		{"who stands still cannot mend it: it goes on, and is paused again", strings.Repeat("x", 32), "3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 22 pause done, 32 throttle done", func(s *policy.Steps) { s.Mode = policy.Pause }},
-		{"shadow", strings.Repeat("x", 70) + clean, "3 warn done, 6 throttle shadow, 9 pause shadow, 12 terminate shadow, 80 observe shadow", func(s *policy.Steps) { s.Shadow = true }},
-		{"shadow down", "xxxxxxxxx" + clean + clean + clean, "3 warn done, 6 throttle shadow, 9 pause shadow, 19 throttle shadow, 29 warn shadow, 39 observe done", func(s *policy.Steps) { s.Shadow = true }},
+		{"terminated and gone", "xxxxxxxxxxxx" + strings.Repeat("g", 10),
+			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 22 observe done", nil},
+		{"terminated and there again", strings.Repeat("x", 53),
+			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 52 terminate done", nil},
+		{"who stands still cannot mend it: it goes on, and is paused again", strings.Repeat("x", 32),
+			"3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 22 pause done, 32 throttle done",
+			func(s *policy.Steps) { s.Mode = policy.Pause }},
+		{"shadow", strings.Repeat("x", 70) + clean,
+			"3 warn done, 6 throttle shadow, 9 pause shadow, 12 terminate shadow, 80 observe shadow",
+			func(s *policy.Steps) { s.Shadow = true }},
+		{"shadow down", "xxxxxxxxx" + clean + clean + clean,
+			"3 warn done, 6 throttle shadow, 9 pause shadow, 19 throttle shadow, 29 warn shadow, 39 observe done",
+			func(s *policy.Steps) { s.Shadow = true }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newClimber()
@@ -151,12 +168,14 @@ func TestStepSaysWhy(t *testing.T) {
 	c.climb("xx")
 	up := c.judge(c.audit('x', someone))
 	if len(up) != 1 || up[0].Why != "3 of 5 audits found a violation: a process goes around the hook" ||
-		len(up[0].Evidence) != 1 || up[0].Evidence[0].PIDs[0] != 7 || !up[0].Time.Equal(c.now) || up[0].From != policy.Observe {
+		len(up[0].Evidence) != 1 || up[0].Evidence[0].PIDs[0] != 7 || !up[0].Time.Equal(c.now) ||
+		up[0].From != policy.Observe {
 		t.Errorf("up: %+v", up)
 	}
 	c.climb(".........")
 	down := c.judge(c.audit('.', someone))
-	if len(down) != 1 || down[0].Why != "no violation for 10s" || down[0].Evidence != nil || down[0].From != policy.Warn {
+	if len(down) != 1 || down[0].Why != "no violation for 10s" || down[0].Evidence != nil ||
+		down[0].From != policy.Warn {
 		t.Errorf("down: %+v", down)
 	}
 }
@@ -164,7 +183,8 @@ func TestStepSaysWhy(t *testing.T) {
 func TestUngovernedAreNotTouched(t *testing.T) {
 	c := newClimber()
 	for range 20 {
-		if s := c.judge(c.audit('x', audit.Subject{Tenant: policy.DefaultTenant, Workload: "user:0"}, audit.Subject{Workload: "user:1"})); s != nil {
+		if s := c.judge(c.audit('x', audit.Subject{Tenant: policy.DefaultTenant, Workload: "user:0"},
+			audit.Subject{Workload: "user:1"})); s != nil {
 			t.Fatalf("%+v", s)
 		}
 	}
@@ -181,8 +201,10 @@ func TestPolicyChanges(t *testing.T) {
 	}{
 		{"a lower mode", "xxxxxxxxx", func(s *policy.Steps) { s.Mode = policy.Warn }, "xxxxxx", "1 warn done"},
 		{"the tenant is gone", "xxxxxxxxx", func(s *policy.Steps) { *s = policy.Steps{} }, "?...", "1 observe done"},
-		{"into shadow", "xxxxxxxxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "1 warn done, 4 throttle shadow"},
-		{"out of shadow", "Sxxxxxxxxx", func(s *policy.Steps) { s.Shadow = false }, "xxx", "1 warn shadow, 4 throttle done"},
+		{"into shadow", "xxxxxxxxx", func(s *policy.Steps) { s.Shadow = true }, "xxx",
+			"1 warn done, 4 throttle shadow"},
+		{"out of shadow", "Sxxxxxxxxx", func(s *policy.Steps) { s.Shadow = false }, "xxx",
+			"1 warn shadow, 4 throttle done"},
 		{"shadow below its levels", "xxx", func(s *policy.Steps) { s.Shadow = true }, "xxx", "3 throttle shadow"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -204,7 +226,8 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		c.climb("xxx")
 		c.result = result
 		// The window begins anew, and nothing is tried within ten seconds.
-		if got, want := c.climb(strings.Repeat("x", 24)), "3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
+		if got, want := c.climb(strings.Repeat("x", 24)),
+			"3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		if level, _ := c.Level(someone); level != policy.Warn {
@@ -269,7 +292,8 @@ func TestBrake(t *testing.T) {
 		t.Fatalf("the brake is on: %v, %d", since, held)
 	}
 	look(4, 600)
-	if want := []string{"6 0 throttle done", "6 1 throttle done", "6 2 throttle done", "6 3 throttle braked", "6 4 throttle braked"}; !slices.Equal(got, want) {
+	if want := []string{"6 0 throttle done", "6 1 throttle done", "6 2 throttle done", "6 3 throttle braked",
+		"6 4 throttle braked"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v: said once", got, want)
 	}
 	since, held := c.Brake()
@@ -291,7 +315,9 @@ func TestBrake(t *testing.T) {
 func TestBrakeDoesNotHoldDown(t *testing.T) {
 	c := newClimber()
 	c.actions = 2
-	if got, want := c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)), "3 warn done, 6 throttle done, 9 pause done, 12 terminate braked, 22 throttle done, 32 warn done, 42 observe done"; got != want {
+	if got, want := c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)),
+		"3 warn done, 6 throttle done, 9 pause done, 12 terminate braked, 22 throttle done, 32 warn done, 42 observe "+
+			"done"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if since, _ := c.Brake(); !since.IsZero() {
@@ -323,7 +349,8 @@ func TestBrakeLetsGoWhoWaitsLongest(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"6 1 done", "15 3 braked", "25 2 braked", "606 3 done", "606 0 braked", "1206 2 done"}; !slices.Equal(got, want) {
+	if want := []string{"6 1 done", "15 3 braked", "25 2 braked", "606 3 done", "606 0 braked",
+		"1206 2 done"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -333,14 +360,16 @@ func TestStats(t *testing.T) {
 	c.actions = 2
 	c.climb("xxxxxxxxxxxx" + strings.Repeat(".", 20))
 	escalation, actions := c.Stats()
-	if want := []wire.EscalationStats{{Tenant: "team", Workload: someone.Workload, Level: "warn"}}; !slices.Equal(escalation, want) {
+	if want := []wire.EscalationStats{{Tenant: "team", Workload: someone.Workload,
+		Level: "warn"}}; !slices.Equal(escalation, want) {
 		t.Errorf("escalation %+v", escalation)
 	}
 	var got []string
 	for _, a := range actions {
 		got = append(got, fmt.Sprint(a.Action, " ", a.Result, " ", a.Count))
 	}
-	if want := []string{"pause done 1", "resume done 2", "terminate braked 1", "throttle done 1", "warn done 1"}; !slices.Equal(got, want) {
+	if want := []string{"pause done 1", "resume done 2", "terminate braked 1", "throttle done 1",
+		"warn done 1"}; !slices.Equal(got, want) {
 		t.Errorf("actions %q, want %q", got, want)
 	}
 	c.steps.Shadow = true
@@ -424,20 +453,23 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	if _, held := next.Brake(); held != 1 {
 		t.Error("the brake forgot what was done before")
 	}
-	if got := next.climb("...."); got != "2 throttle done" { // eight of its ten clean seconds have gone by, gone as it was
+	// eight of its ten clean seconds have gone by, gone as it was
+	if got := next.climb("...."); got != "2 throttle done" {
 		t.Errorf("on the way down: %q", got)
 	}
 }
 
 func TestRestoreOfNonsense(t *testing.T) {
 	var l Escalation
-	state := State{Standing: []Standing{{Tenant: "a", Level: "hell"}, {Tenant: "", Level: "pause"}, {Tenant: policy.DefaultTenant, Level: "pause"}, {Tenant: "b", Level: "observe"}, {Tenant: "c", Level: "pause"}},
+	state := State{Standing: []Standing{{Tenant: "a", Level: "hell"}, {Tenant: "", Level: "pause"},
+		{Tenant: policy.DefaultTenant, Level: "pause"}, {Tenant: "b", Level: "observe"}, {Tenant: "c", Level: "pause"}},
 		Actions: []time.Time{time.Unix(0, 0), time.Unix(1e9+1e6, 0)}}
 	for _, s := range crowd(2 * maxStanding) {
 		state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Level: "warn"})
 	}
 	l.Restore(time.Unix(1e9, 0), state)
-	if len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil || len(l.brake.actions) != 1 {
+	if len(l.on) != maxStanding || l.on[audit.Subject{Tenant: "c"}] == nil || l.on[audit.Subject{Tenant: "a"}] != nil ||
+		len(l.brake.actions) != 1 {
 		t.Errorf("%d on it, %d actions", len(l.on), len(l.brake.actions))
 	}
 }
@@ -470,7 +502,8 @@ func TestEscalationAtRandom(t *testing.T) {
 			switch {
 			case up && (s.To > s.From+1 || s.To > c.steps.Mode || who[s.Subject] != 'x' || len(s.Evidence) == 0):
 				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
-			case s.From == policy.Pause && s.To == policy.Throttle && c.steps.Mode == policy.Pause && who[s.Subject] == 'x': // it stood still
+			case s.From == policy.Pause && s.To == policy.Throttle && c.steps.Mode == policy.Pause &&
+				who[s.Subject] == 'x': // it stood still
 			case !up && !changed && (s.Evidence != nil || !strings.ContainsRune(".g", who[s.Subject])):
 				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
 			case up && s.To > policy.Warn && s.Result == Done:

@@ -13,17 +13,17 @@ import (
 // A standing is a subject's place in the escalation.
 type standing struct {
 	level   policy.Level
-	shadow  bool          // beyond Warn it is only said
+	shadow  bool          // beyond Warn, steps are only announced
 	since   time.Time     // when it came to the level
-	entered time.Duration // the same, by the escalation's clock
-	window  uint64        // the last known audits since, the newest in bit 0: whether they found a violation
-	clean   time.Duration // since the last of them that did
+	entered time.Duration // the same, on the escalation's clock
+	window  uint64        // violations in the last known audits since then, the newest in bit 0
+	clean   time.Duration // since the last violation
 	held    bool          // the brake holds it back
-	retry   time.Duration // by the escalation's clock: it does not climb before
+	retry   time.Duration // on the escalation's clock: it does not climb before
 	counts  map[[2]string]uint64
 }
 
-// count counts a step that has a result.
+// count counts a step with a result.
 func (st *standing) count(s Step) {
 	action := s.To.String()
 	if s.To < s.From && s.From > policy.Warn {
@@ -35,9 +35,8 @@ func (st *standing) count(s Step) {
 	st.counts[[2]string{action, s.Result}]++
 }
 
-// admit takes up those who are new. If it is full, those of whom
-// there was nothing in the last audits make room; if none does, who is new is
-// not followed.
+// admit adds new subjects. If there is no room, subjects without violations in
+// the last audits make room; if there are none, a new subject is not followed.
 func (l *Escalation) admit(found map[audit.Subject][]audit.Violation) {
 	if l.on == nil {
 		l.on = map[audit.Subject]*standing{}
@@ -60,8 +59,7 @@ func (l *Escalation) admit(found map[audit.Subject][]audit.Violation) {
 	}
 }
 
-// evict forgets at most n of those on the ground, who was clean for longest
-// first.
+// evict forgets at most n subjects at Observe, the longest clean first.
 func (l *Escalation) evict(n int) {
 	var idle []audit.Subject
 	for s, st := range l.on {
@@ -77,8 +75,8 @@ func (l *Escalation) evict(n int) {
 	}
 }
 
-// Level returns where a subject stands. In shadow, what is beyond Warn is only
-// said.
+// Level returns a subject's level. In shadow, levels beyond Warn are only
+// announced.
 func (l *Escalation) Level(s audit.Subject) (level policy.Level, shadow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,16 +86,18 @@ func (l *Escalation) Level(s audit.Subject) (level policy.Level, shadow bool) {
 	return policy.Observe, false
 }
 
-// Stats return where everybody stands, and what was done, in order.
+// Stats return the subjects' levels and the counts of actions, in order.
 func (l *Escalation) Stats() ([]wire.EscalationStats, []wire.ActionStats) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var escalation []wire.EscalationStats
 	var actions []wire.ActionStats
 	for s, st := range l.on {
-		escalation = append(escalation, wire.EscalationStats{Tenant: s.Tenant, Workload: s.Workload, Level: st.level.String(), Shadow: st.shadow})
+		escalation = append(escalation, wire.EscalationStats{Tenant: s.Tenant, Workload: s.Workload,
+			Level: st.level.String(), Shadow: st.shadow})
 		for what, n := range st.counts {
-			actions = append(actions, wire.ActionStats{Tenant: s.Tenant, Workload: s.Workload, Action: what[0], Result: what[1], Count: n})
+			actions = append(actions, wire.ActionStats{Tenant: s.Tenant, Workload: s.Workload, Action: what[0],
+				Result: what[1], Count: n})
 		}
 	}
 	slices.SortFunc(escalation, func(a, b wire.EscalationStats) int {
@@ -110,14 +110,14 @@ func (l *Escalation) Stats() ([]wire.EscalationStats, []wire.ActionStats) {
 	return escalation, actions
 }
 
-// State is what an escalation keeps over a restart, as JSON: who stands above
-// the ground, and what the brake counted. The count of audits begins anew.
+// State is what an escalation keeps over a restart, as JSON: the subjects above
+// Observe, and the brake's counts. The count of audits restarts.
 type State struct {
 	Standing []Standing  `json:"standing"`
 	Actions  []time.Time `json:"actions"`
 }
 
-// A Standing is where a subject stands, in a State.
+// A Standing is a subject's level, in a State.
 type Standing struct {
 	Tenant   string    `json:"tenant"`
 	Workload string    `json:"workload"`
@@ -126,15 +126,17 @@ type Standing struct {
 	Since    time.Time `json:"since"`
 }
 
-// Save returns what Restore needs, in order: two that are equal need not be
-// written twice.
+// Save returns the input of Restore, in order: an equal one need not be written
+// again.
 func (l *Escalation) Save() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var state State
 	for s, st := range l.on {
 		if st.level > policy.Observe {
-			state.Standing = append(state.Standing, Standing{Tenant: s.Tenant, Workload: s.Workload, Level: st.level.String(), Shadow: st.shadow, Since: st.since})
+			state.Standing = append(state.Standing,
+				Standing{Tenant: s.Tenant, Workload: s.Workload, Level: st.level.String(), Shadow: st.shadow,
+					Since: st.since})
 		}
 	}
 	slices.SortFunc(state.Standing, func(a, b Standing) int {
@@ -146,8 +148,8 @@ func (l *Escalation) Save() State {
 	return state
 }
 
-// Restore makes the escalation what it was when it was saved. What cannot be is
-// left out. The caller does again, or undoes, what the levels say.
+// Restore brings the escalation back to the saved state, without unusable
+// parts. The caller repeats or undoes the actions of the levels.
 func (l *Escalation) Restore(now time.Time, state State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +157,8 @@ func (l *Escalation) Restore(now time.Time, state State) {
 	for _, s := range state.Standing {
 		level := policy.Level(slices.Index(policy.Levels[:], s.Level))
 		if level > policy.Observe && s.Tenant != "" && s.Tenant != policy.DefaultTenant && len(l.on) < maxStanding {
-			l.on[audit.Subject{Tenant: s.Tenant, Workload: s.Workload}] = &standing{level: level, shadow: s.Shadow, since: s.Since, entered: l.clock}
+			l.on[audit.Subject{Tenant: s.Tenant, Workload: s.Workload}] = &standing{level: level, shadow: s.Shadow,
+				since: s.Since, entered: l.clock}
 		}
 	}
 	l.brake = brake{}

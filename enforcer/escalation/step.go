@@ -7,7 +7,7 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A Step is what the escalation does: one level up or down.
+// A Step is one level up or down.
 type Step struct {
 	audit.Subject
 	Time     time.Time
@@ -15,5 +15,5 @@ type Step struct {
 	Evidence []audit.Violation // of the last audit; none on the way down
 	Why      string            // a sentence for people: "3 of 5 audits found ..."
 	Result   string            // done, shadow, braked, missed, failed; empty until it was done
-	Detail   string            // what was done to whom, or why not
+	Detail   string            // the action and its targets, or why there was none
 }

@@ -7,36 +7,36 @@ import (
 	"time"
 )
 
-// An origin is where connections come from: a cgroup of this host, or another
+// An origin is the source of connections: a cgroup of this host, or another
 // host.
 type origin struct {
 	cgroup uint64
-	host   netip.Addr // where the kernel does not list the socket
+	host   netip.Addr // if the kernel does not list the socket
 }
 
-// A key says which client a connection is of: the process, or where the kernel
-// does not know that, all of one origin.
+// A key identifies the client of a connection: by its process or, if the kernel
+// does not know that, by its origin.
 type key struct {
 	name string
 	pid  int
 	origin
 }
 
-// A client is a process under a hook. Its connections come and go: some open
-// one for each request. The server's mutex guards it.
+// A client is a process under a hook. Its connections come and go: some clients
+// open one for each request. The server's mutex guards it.
 type client struct {
 	key
 	peer    peer
 	session uint64  // of the ledger
-	tenant  *tenant // nil: the file does not have the name any more
+	tenant  *tenant // nil: the name is no longer in the file
 	conns   []*conn
 	token   uint64        // turn that it may launch in
 	late    time.Duration // how late it came back from its last one
 	carry   int64         // bytes: see refund
 }
 
-// resolve finds out of which client a connection is, and what it may have. It
-// reports false where the name is unknown, or another cgroup's.
+// resolve finds the client of a connection, and its terms. It returns false if
+// the name is unknown, or another cgroup's.
 func (s *Server) resolve(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,10 +59,10 @@ func (s *Server) resolve(c *conn) bool {
 	return true
 }
 
-// join makes a connection one of its client's. The mutex is held.
+// join adds a connection to its client. The mutex is held.
 func (s *Server) join(c *conn, n *tenant) bool {
 	if _, there := s.conns[c]; !there {
-		return false // it was dropped meanwhile
+		return false // dropped meanwhile
 	}
 	id := key{name: c.name, pid: c.peer.pid}
 	if id.pid == 0 {
@@ -70,7 +70,7 @@ func (s *Server) join(c *conn, n *tenant) bool {
 	}
 	k := s.clients[id]
 	if k != nil && id.pid != 0 && k.peer.gone() {
-		s.end(k) // and another has its number
+		s.end(k) // another process has its number now
 		k = nil
 	}
 	if k == nil {
@@ -84,7 +84,7 @@ func (s *Server) join(c *conn, n *tenant) bool {
 	} else {
 		c.peer.close()
 	}
-	c.peer = peer{socket: c.peer.socket} // the client has it
+	c.peer = peer{socket: c.peer.socket} // the client owns it now
 	c.client = k
 	k.conns = append(k.conns, c)
 	if len(k.conns) > perClient {
@@ -93,7 +93,7 @@ func (s *Server) join(c *conn, n *tenant) bool {
 	return true
 }
 
-// objection returns what stands against a new client.
+// objection returns the reason against a new client.
 func (s *Server) objection(c *conn) string {
 	if len(s.clients) >= s.options.Connections {
 		return "there are too many clients"
@@ -106,7 +106,7 @@ func (s *Server) objection(c *conn) string {
 	return ""
 }
 
-// seek returns the process at the other end, where this host can know it.
+// seek returns the process at the other end, if this host can find it.
 func (s *Server) seek(c *conn) peer {
 	if c.peer.socket == (socket{}) {
 		return c.peer
@@ -133,8 +133,8 @@ func (s *Server) seek(c *conn) peer {
 	return p
 }
 
-// tell counts a name that gets nothing, and logs one now and then. The mutex
-// is held.
+// tell counts a name that gets nothing, and logs one now and then. The mutex is
+// held.
 func (s *Server) tell(c *conn, why string) {
 	if now := s.now(); s.told == 0 || now-s.told > tellTime {
 		s.told = now
@@ -142,8 +142,8 @@ func (s *Server) tell(c *conn, why string) {
 	}
 }
 
-// drop forgets a connection. Where its client ended it, with the last one goes
-// the client, if that is gone. The mutex is held.
+// drop forgets a connection. If its client ended the last one and is gone, the
+// client goes too. The mutex is held.
 func (s *Server) drop(c *conn, byClient bool) {
 	if _, there := s.conns[c]; !there {
 		return
@@ -164,7 +164,7 @@ func (s *Server) drop(c *conn, byClient bool) {
 	if !byClient {
 		return
 	}
-	if k.pid == 0 { // what the connection took ended with it, as far as anybody knows
+	if k.pid == 0 { // presumably the connection's memory ended with it
 		s.refund(k, c.net)
 	}
 	if s.gone(k) {
@@ -176,21 +176,22 @@ func (s *Server) drop(c *conn, byClient bool) {
 }
 
 // gone reports whether a client will not come back: it has no connection, and
-// its process has ended. Where that is not known it is gone with its turn: some
-// open a connection for each request, and have kernels on the GPU meanwhile.
+// its process has ended. If the process is unknown, the client goes with its
+// turn: some open a connection for each request, and have kernels on the GPU in
+// between.
 func (s *Server) gone(k *client) bool {
 	return len(k.conns) == 0 && k.peer.gone() && (k.pid != 0 || !s.tokens.holds(k))
 }
 
-// look ends those without a connection who are gone. It returns when it must be
-// called again, 0: not before somebody leaves. The mutex is held.
+// look ends clients that are gone. It returns the time of the next call; 0: not
+// before a client leaves. The mutex is held.
 func (s *Server) look(now time.Duration) time.Duration {
 	for k := range s.left {
 		switch {
 		case s.gone(k):
 			s.end(k)
 		case len(k.conns) > 0 || !s.tokens.holds(k):
-			delete(s.left, k) // sweep sees to who has no turn
+			delete(s.left, k) // sweep handles clients without a turn
 		}
 	}
 	if len(s.left) == 0 {
@@ -199,8 +200,8 @@ func (s *Server) look(now time.Duration) time.Duration {
 	return now + lookTime
 }
 
-// refund frees what a connection took; what it gave back that another of the
-// same client had taken counts against the next one.
+// refund frees what a connection took. If it gave back memory that another
+// connection of the client took, that counts against the next one.
 func (s *Server) refund(k *client, net int64) {
 	k.carry += net
 	if k.carry > 0 {
@@ -209,8 +210,8 @@ func (s *Server) refund(k *client, net int64) {
 	}
 }
 
-// ask has a request for time wait for its turn. There is no answer that says
-// no: who is unknown waits for ever.
+// ask lets a request for time wait for its turn. No answer means no: an unknown
+// client waits for ever.
 func (s *Server) ask(c *conn, now time.Duration, r *Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,10 +230,10 @@ func (s *Server) ask(c *conn, now time.Duration, r *Request) error {
 	return nil
 }
 
-// end forgets a client whose process ended. The mutex is held.
+// end forgets a client with an ended process. The mutex is held.
 func (s *Server) end(k *client) {
 	for _, c := range slices.Clone(k.conns) {
-		s.drop(c, false) // a child has them, which is another process
+		s.drop(c, false) // a child has them, and is another process
 	}
 	s.tokens.release(k)
 	delete(s.left, k)
@@ -243,7 +244,7 @@ func (s *Server) end(k *client) {
 }
 
 // sweep ends clients whose process ended while they had no connection, and
-// reminds those that say nothing, until ctx ends.
+// reminds silent ones, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepTime)
 	defer tick.Stop()

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	batch = 24 // frames that are read at once
-	memos = 16 // answers that are remembered of a connection
+	batch = 24 // frames per read
+	memos = 16 // answers remembered for a connection
 )
 
-// waiting requests for time that a connection may have: a hook has one
-// request at a time, a pod manager one for each of its hooks.
+// waiting bounds the requests for time of a connection that wait: a hook has
+// one at a time, a pod manager one for each of its hooks.
 var waiters = [...]int{PodManager: 1, Scheduler: 64}
 
 var errFull = errors.New("the client does not read its answers")
 
-// A conn is one connection. It belongs to its goroutine; what the server's
-// mutex guards is said.
+// A conn is one connection. It belongs to its goroutine, except for the fields
+// that the server's mutex guards.
 type conn struct {
 	s             *Server
 	tcp           *net.TCPConn
@@ -32,18 +32,18 @@ type conn struct {
 	from          origin
 
 	name    string
-	sought  bool // the process was looked for
+	sought  bool // the process was searched for
 	peer    peer
-	epoch   uint64 // of the table that the next three are of
+	epoch   uint64 // of the table that the next three are from
 	served  bool
 	session uint64
 	limit   uint64 // bytes
-	net     int64  // bytes that it took and did not give back
+	net     int64  // bytes taken and not given back
 
 	client   *client       // guarded by the server's mutex
 	pending  int           // requests for time that wait; guarded by it too
-	answered int32         // the last of them that does not; guarded by it too
-	over     time.Duration // when what it was given is; 0 it has asked since, or was reminded
+	answered int32         // the last one answered; guarded by it too
+	over     time.Duration // when its quota ends; 0: it has asked since, or was reminded
 	used     atomic.Int64  // when the last frame came, since the server began
 
 	memory [memos]memo
@@ -55,8 +55,8 @@ type conn struct {
 	write  func(fd uintptr) bool
 }
 
-// A memo is an answer to a change of memory: who does not see it in time asks
-// again with the same number.
+// A memo is an answer to a change of memory: a client that does not see it in
+// time asks again with the same number.
 type memo struct {
 	known    bool
 	id       int32
@@ -104,7 +104,7 @@ func (c *conn) serve() {
 	}
 }
 
-// read reads frames. Between them a client may take its time, but not within
+// read reads frames. A client may take its time between frames, but not within
 // one, nor before the first.
 func (c *conn) read() error {
 	have, hurried := 0, true
@@ -139,7 +139,7 @@ func (c *conn) read() error {
 	}
 }
 
-// handle answers one frame, or has it wait.
+// handle answers one frame, or lets it wait.
 func (c *conn) handle(frame *[RequestSize]byte) error {
 	r, err := Decode(frame)
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *conn) handle(frame *[RequestSize]byte) error {
 	if c.name == "" {
 		c.name = string(r.Name)
 	} else if c.name != string(r.Name) {
-		return ErrFrame // nobody's: a connection has one name
+		return ErrFrame // a connection has one name
 	}
 	now := c.s.now()
 	c.used.Store(int64(now))
@@ -163,7 +163,7 @@ func (c *conn) handle(frame *[RequestSize]byte) error {
 	return nil
 }
 
-// reply answers a request that is about memory.
+// reply answers a request about memory.
 func (c *conn) reply(r *Request) {
 	a := Response{ID: r.ID, Kind: r.Kind}
 	switch {
@@ -184,8 +184,8 @@ func (c *conn) reply(r *Request) {
 	c.out = a.Append(c.out)
 }
 
-// update books memory that the client takes or gave back. A request that was
-// answered already gets the same answer again.
+// update books memory that the client takes or gave back. A repeated request
+// gets the same answer again.
 func (c *conn) update(r *Request) bool {
 	for i := range c.memory {
 		if m := &c.memory[i]; m.known && m.id == r.ID && m.bytes == r.Bytes && m.allocate == r.Allocate {
@@ -207,7 +207,7 @@ func (c *conn) update(r *Request) bool {
 }
 
 func (c *conn) take(bytes uint64) bool {
-	if c.limit == 0 { // the ledger would know no cap
+	if c.limit == 0 { // to the ledger, 0 is no cap
 		return false
 	}
 	reservation, ok, _ := c.s.memory.Reserve(c.name, c.session, bytes)
@@ -221,8 +221,8 @@ func (c *conn) take(bytes uint64) bool {
 	return true
 }
 
-// flush sends the answers. It never waits: there is always room for those of a
-// client that reads them.
+// flush sends the answers. It never waits: a client that reads its answers
+// always leaves room for them.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -242,13 +242,14 @@ func (c *conn) flush() error {
 func (c *conn) give(id int32, quota time.Duration) {
 	r := Response{ID: id, Kind: Quota, Quota: float64(quota) / float64(time.Millisecond)}
 	if err := c.send(r.Append(nil)); err != nil {
-		_ = c.tcp.Close() // its goroutine sees to the rest
+		_ = c.tcp.Close() // its goroutine does the rest
 	}
 }
 
-// remind answers a pod manager again, once, that has long had its turn and asks
-// for no other: it may have nothing to do, or the answer was lost on it. What it
-// is given is not worth a turn: it asks for one then. The server's mutex is held.
+// remind repeats, once, the answer to a pod manager that had its turn long ago
+// and does not ask for another: it may have nothing to do, or it lost the
+// answer. The quota is less than a turn, so that it asks for one. The server's
+// mutex is held.
 func (c *conn) remind(now time.Duration) {
 	if c.s.options.Role == Scheduler && c.over != 0 && now > c.over+remindTime {
 		c.over = 0
@@ -257,7 +258,7 @@ func (c *conn) remind(now time.Duration) {
 	}
 }
 
-// send sends an answer from another goroutine, without waiting either.
+// send sends an answer from another goroutine, also without waiting.
 func (c *conn) send(frame []byte) error {
 	var sent int
 	var err error

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// What every frame is long, in bytes. All numbers in it are little endian,
-// nothing is aligned, and what is left over is zero.
+// Sizes of frames, in bytes. All numbers in frames are little endian, nothing
+// is aligned, and unused bytes are zero.
 const (
 	RequestSize  = 80
 	ResponseSize = 40
@@ -19,7 +19,7 @@ const (
 // A Kind is what a request asks for; the numbers are the protocol's.
 type Kind uint32
 
-// What a request may ask for.
+// Kinds of requests.
 const (
 	Quota        Kind = iota // may it launch, and for how long
 	MemoryLimit              // what is used, and what may be used at most
@@ -27,15 +27,15 @@ const (
 	kinds        int  = iota
 )
 
-// longest is how long a name may be beside each kind's payload.
+// longest is the longest name that fits beside each kind's payload.
 var longest = [kinds]int{Quota: 47, MemoryLimit: 63, MemoryUpdate: 51}
 
-// ErrFrame says that a frame cannot be meant.
+// ErrFrame means that a frame makes no sense.
 var ErrFrame = errors.New("malformed frame")
 
 // A Request is what a client sends.
 type Request struct {
-	Name     []byte // of the client; within the frame that it was decoded from
+	Name     []byte // of the client; part of the decoded frame
 	ID       int32  // the answer's too
 	Kind     Kind
 	Overuse  float64 // Quota: ms that its kernels ran past the last quota
@@ -44,7 +44,7 @@ type Request struct {
 	Allocate bool    // MemoryUpdate: it takes them
 }
 
-// Decode reads a request. What is behind the payload is not looked at: older
+// Decode reads a request. It ignores everything after the payload: older
 // clients have a third number for Quota there, and some have junk. It does not
 // allocate.
 func Decode(frame *[RequestSize]byte) (Request, error) {
@@ -71,8 +71,8 @@ func Decode(frame *[RequestSize]byte) (Request, error) {
 	return r, nil
 }
 
-// Append adds the request's frame to b. The error is ErrFrame where there is
-// none for it.
+// Append appends the request's frame to b. The error is ErrFrame if the request
+// fits no frame.
 func (r Request) Append(b []byte) ([]byte, error) {
 	if int(r.Kind) >= kinds || len(r.Name) == 0 || len(r.Name) > longest[r.Kind] || bytes.IndexByte(r.Name, 0) >= 0 {
 		return b, fmt.Errorf("%w: request %d of a name of %d bytes", ErrFrame, r.Kind, len(r.Name))
@@ -93,8 +93,8 @@ func (r Request) Append(b []byte) ([]byte, error) {
 	return zeros(b, end), nil
 }
 
-// A Response is the answer to a request of the same ID. It does not say of
-// which kind it is.
+// A Response is the answer to the request with the same ID. It does not name
+// its kind.
 type Response struct {
 	ID      int32
 	Kind    Kind
@@ -104,7 +104,7 @@ type Response struct {
 	Limit   uint64  // MemoryLimit, bytes
 }
 
-// Append adds the response's frame to b; it allocates only where b is full.
+// Append appends the response's frame to b; it allocates only if b is full.
 func (r Response) Append(b []byte) []byte {
 	end := len(b) + ResponseSize
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.ID))
@@ -120,7 +120,7 @@ func (r Response) Append(b []byte) []byte {
 	return zeros(b, end)
 }
 
-// DecodeResponse reads the answer to a request of a kind.
+// DecodeResponse reads the answer to a request of the given kind.
 func DecodeResponse(kind Kind, frame *[ResponseSize]byte) Response {
 	r := Response{ID: int32(binary.LittleEndian.Uint32(frame[:])), Kind: kind}
 	switch kind {
@@ -147,11 +147,11 @@ func zeros(b []byte, end int) []byte {
 	return append(b, none[:end-len(b)]...)
 }
 
-// longestTime is more than anybody can mean by a number of ms.
+// longestTime is longer than any sensible number of ms.
 const longestTime = time.Hour
 
-// duration returns what a client means by so many ms. Some clients send what
-// was in their memory: what is no time is 0.
+// duration interprets a client's number of ms. Some clients send uninitialised
+// memory: nonsense is 0.
 func duration(ms float64) time.Duration {
 	switch {
 	case !(ms > 0):

@@ -24,9 +24,12 @@ func frame(t testing.TB, text string, size int) []byte {
 func TestGoldenRequests(t *testing.T) {
 	name := []byte("client1")
 	for text, want := range map[string]Request{
-		"0700000000000000 636c69656e743100 0000000000000000 000000000000f83f 0000000000000440": {Name: name, Kind: Quota, Overuse: 1.5, Burst: 2.5},
-		"0700000000000000 636c69656e743100 0100000001000000":                                   {Name: name, ID: 1, Kind: MemoryLimit},
-		"0700000000000000 636c69656e743100 0200000002000000 5544332211000000 01000000":         {Name: name, ID: 2, Kind: MemoryUpdate, Bytes: 0x1122334455, Allocate: true},
+		"0700000000000000 636c69656e743100 0000000000000000 000000000000f83f 0000000000000440": {Name: name,
+			Kind: Quota, Overuse: 1.5, Burst: 2.5},
+		"0700000000000000 636c69656e743100 0100000001000000": {Name: name, ID: 1,
+			Kind: MemoryLimit},
+		"0700000000000000 636c69656e743100 0200000002000000 5544332211000000 01000000": {Name: name, ID: 2,
+			Kind: MemoryUpdate, Bytes: 0x1122334455, Allocate: true},
 	} {
 		golden := frame(t, text, RequestSize)
 		got, err := Decode((*[RequestSize]byte)(golden))
@@ -58,13 +61,16 @@ func TestGoldenResponses(t *testing.T) {
 func equal(a, b Request) bool {
 	x, y := a, b
 	x.Name, y.Name, x.Overuse, y.Overuse, x.Burst, y.Burst = nil, nil, 0, 0, 0, 0
-	return bytes.Equal(a.Name, b.Name) && x.ID == y.ID && x.Kind == y.Kind && x.Bytes == y.Bytes && x.Allocate == y.Allocate &&
-		math.Float64bits(a.Overuse) == math.Float64bits(b.Overuse) && math.Float64bits(a.Burst) == math.Float64bits(b.Burst)
+	return bytes.Equal(a.Name, b.Name) && x.ID == y.ID && x.Kind == y.Kind && x.Bytes == y.Bytes &&
+		x.Allocate == y.Allocate &&
+		math.Float64bits(a.Overuse) == math.Float64bits(b.Overuse) &&
+		math.Float64bits(a.Burst) == math.Float64bits(b.Burst)
 }
 
 func TestLongestNames(t *testing.T) {
 	for kind, length := range longest {
-		r := Request{Name: bytes.Repeat([]byte("n"), length), ID: -1, Kind: Kind(kind), Overuse: 1, Burst: 2, Bytes: math.MaxUint64, Allocate: true}
+		r := Request{Name: bytes.Repeat([]byte("n"), length), ID: -1, Kind: Kind(kind), Overuse: 1, Burst: 2,
+			Bytes: math.MaxUint64, Allocate: true}
 		b, err := r.Append(nil)
 		if err != nil || len(b) != RequestSize {
 			t.Fatalf("kind %d: %d bytes, %v", kind, len(b), err)
@@ -108,7 +114,8 @@ func TestHostileFramesAreRefused(t *testing.T) {
 		"kind 2^32-1":         put(func(b []byte) { copy(b[20:], bytes.Repeat([]byte{0xff}, 4)) }),
 		"time, name of 48":    name(48, Quota),
 		"memory, name of 52":  name(52, MemoryUpdate),
-		"HTTP":                append([]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), make([]byte, 45)...)[:RequestSize],
+		"HTTP": append([]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+			make([]byte, 45)...)[:RequestSize],
 		"length one too few":  put(func(b []byte) { b[0] = 6 }),
 		"length one too many": put(func(b []byte) { b[0] = 8 }),
 		"shifted by one byte": append([]byte{0}, good[:RequestSize-1]...),

@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// A Role is whose place the server takes.
+// A Role is the program that the server replaces.
 type Role int
 
 // The roles.
 const (
 	PodManager Role = iota // of hooks: one request at a time, 127.0.0.1:50052
-	Scheduler              // of pod managers: many at a time, which keep the books of memory themselves, 127.0.0.1:50051
+	// of pod managers: many at a time, which keep the books of memory themselves, 127.0.0.1:50051
+	Scheduler
 )
 
 // UnmarshalText reads a role by its name in the configuration.
@@ -23,7 +24,7 @@ func (r *Role) UnmarshalText(text []byte) error {
 	return named(r, text, "pod-manager", "scheduler")
 }
 
-// named sets v to which of two names a text is.
+// named sets v by which of two names a text is.
 func named[T ~int](v *T, text []byte, first, second string) error {
 	switch string(text) {
 	case first:
@@ -36,29 +37,31 @@ func named[T ~int](v *T, text []byte, first, second string) error {
 	return nil
 }
 
-// Unknown is what happens to a name that the file does not have, or that is
-// bound to a cgroup which the client is not known to be in.
+// Unknown is the treatment of a name that is not in the file, or is bound to a
+// cgroup that the client is not known to be in.
 type Unknown int
 
-// What happens to it.
+// Treatments of unknown names.
 const (
 	Silence Unknown = iota // no answer, as Gemini does: the client waits
 	Deny                   // memory is refused at once; requests for time wait, because no answer says no
 )
 
-// UnmarshalText reads what happens by its name in the configuration.
+// UnmarshalText reads a treatment by its name in the configuration.
 func (u *Unknown) UnmarshalText(text []byte) error {
 	return named(u, text, "silence", "deny")
 }
 
-// Options say how to serve one GPU. The first five are an entry of
+// Options configure the service of one GPU. The first five are an entry of
 // enforcer.gemini in the configuration.
 type Options struct {
-	Listen      string // 127.0.0.1:50052 or :50051 by role; another address must be named, 0.0.0.0 too
-	Role        Role
-	File        string // an absolute path, see Parse; read again when it changes
-	Unknown     Unknown
-	Turn        time.Duration // of one of two equal clients: 20 ms; others have theirs by weight, and none is longer than 5 of it
+	Listen  string // 127.0.0.1:50052 or :50051 by role; another address must be named, 0.0.0.0 too
+	Role    Role
+	File    string // an absolute path, see Parse; read again when it changes
+	Unknown Unknown
+	// turn of one of two equal clients: 20 ms; others have theirs by weight, at
+	// most 5 times as long
+	Turn        time.Duration
 	Connections int           // at most: 4096
 	Deadline    time.Duration // for the first frame, and for the rest of one: 10 s
 	ProcFS      string        // /proc
@@ -72,8 +75,8 @@ const (
 	turnMost  = time.Second
 )
 
-// Check puts the defaults in and reports what cannot be meant. Errors begin
-// with the option's name in the configuration.
+// Check sets the defaults and reports nonsensical values. Errors begin with the
+// option's name in the configuration.
 func (o *Options) Check() error {
 	if o.Listen == "" {
 		o.Listen = [...]string{PodManager: "127.0.0.1:50052", Scheduler: "127.0.0.1:50051"}[o.Role]
@@ -86,7 +89,8 @@ func (o *Options) Check() error {
 	case err != nil:
 		return fmt.Errorf("listen: %w", err)
 	case host == "" || port == "":
-		return fmt.Errorf("listen: %q names no address or no port; 127.0.0.1 is this host, 0.0.0.0 is everybody", o.Listen)
+		return fmt.Errorf("listen: %q names no address or no port; 127.0.0.1 is this host, 0.0.0.0 is everybody",
+			o.Listen)
 	case !filepath.IsAbs(o.File):
 		return fmt.Errorf("file: %q is not an absolute path", o.File)
 	}

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostDescriptors bounds the search for a process: those of its own cgroup that
-// are looked at.
+// mostDescriptors bounds the search for a process: the descriptors in its own
+// cgroup that are examined.
 const mostDescriptors = 1 << 16
 
 var errNobody = errors.New("no process is found that has the socket")
 
-// A peer is the process at the other end of a connection. The zero value is
-// one that is not known.
+// A peer is the process at the other end of a connection. The zero value is an
+// unknown one.
 type peer struct {
 	socket
 	pid    int    // 0: it was not found
-	pidfd  int    // whoever has the peer closes it
+	pidfd  int    // the owner of the peer closes it
 	groups string // its cgroups, as /proc has them
 }
 
@@ -38,7 +38,7 @@ func (p peer) beside(o peer) bool {
 }
 
 // A finder finds processes by their sockets, one search at a time for each
-// cgroup: who has many descriptors keeps nobody else waiting.
+// cgroup: a cgroup with many descriptors delays only itself.
 type finder struct {
 	procFS   string
 	cgroupFS string
@@ -46,14 +46,14 @@ type finder struct {
 	searches map[uint64]*search // by cgroup
 }
 
-// A search is under way, or waited for.
+// A search is running, or waited for.
 type search struct {
 	sync.Mutex
 	by int
 }
 
-// begin waits until no other search in the cgroup is under way, and returns
-// what ends this one.
+// begin waits until no other search in the cgroup runs, and returns a function
+// that ends this one.
 func (f *finder) begin(cgroup uint64) (end func()) {
 	f.mu.Lock()
 	if f.searches == nil {
@@ -77,9 +77,9 @@ func (f *finder) begin(cgroup uint64) (end func()) {
 	}
 }
 
-// find returns who has the socket, between begin and its end. It looks at the processes in first before
-// all others, of which it looks at those in the socket's cgroup. With an error
-// it returns a peer whose process is not known.
+// find returns the owner of the socket, between begin and its end. It examines
+// the processes in first, then those in the socket's cgroup. With an error it
+// returns a peer without a process.
 func (f *finder) find(s socket, first []int) (peer, error) {
 	link := fmt.Sprintf("socket:[%d]", s.inode)
 	budget := mostDescriptors
@@ -113,8 +113,8 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 	}
 }
 
-// elsewhere reports whether a process is in another cgroup of version 2, as far
-// as can be told.
+// elsewhere reports whether a process is known to be in another cgroup of
+// version 2.
 func (f *finder) elsewhere(pid int, cgroup uint64) bool {
 	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
 	_, path, ok := strings.Cut("\n"+string(groups), "\n0::")
@@ -123,7 +123,7 @@ func (f *finder) elsewhere(pid int, cgroup uint64) bool {
 	}
 	path, _, _ = strings.Cut(path, "\n")
 	seen := false
-	for _, mount := range []string{"", "unified"} { // the latter where both versions are mounted
+	for _, mount := range []string{"", "unified"} { // the latter if both versions are mounted
 		var st unix.Stat_t
 		if unix.Stat(filepath.Join(f.cgroupFS, mount, path), &st) == nil {
 			if seen = true; st.Ino == cgroup {
@@ -134,7 +134,7 @@ func (f *finder) elsewhere(pid int, cgroup uint64) bool {
 	return seen
 }
 
-// has returns the descriptor of the process that is the socket.
+// has returns the process's descriptor of the socket.
 func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 	path := filepath.Join(f.procFS, strconv.Itoa(pid), "fd")
 	dir, err := os.Open(path)
@@ -159,8 +159,8 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 	}
 }
 
-// open opens the process. It is the one that was found if it has the socket
-// still: a number's next owner does not.
+// open opens the process. It is the one that was found if it still has the
+// socket: a later process with its number does not.
 func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -240,7 +240,8 @@ func ownAddress(t *testing.T) string {
 
 func TestPeerByAnyAddress(t *testing.T) {
 	for _, c := range []struct{ listen, dial string }{
-		{"127.0.0.1:0", "127.0.0.1"}, {"0.0.0.0:0", ownAddress(t)}, {"[::1]:0", "::1"}, {"[::]:0", "::1"}, {"[::]:0", "127.0.0.1"},
+		{"127.0.0.1:0", "127.0.0.1"}, {"0.0.0.0:0", ownAddress(t)}, {"[::1]:0", "::1"}, {"[::]:0", "::1"},
+		{"[::]:0", "127.0.0.1"},
 	} {
 		t.Run(c.listen+" by "+c.dial, func(t *testing.T) {
 			l, err := net.Listen("tcp", c.listen)

@@ -1,12 +1,12 @@
-// Package gemini speaks the wire protocol of Gemini and KubeShare, so that
+// Package gemini implements the wire protocol of Gemini and KubeShare, so that
 // programs under their hook share a GPU with the turns and the books of this
-// one: as the pod manager that hooks connect to, or as the scheduler that pod
-// managers connect to.
+// one. It replaces the pod manager that hooks connect to, or the scheduler that
+// pod managers connect to.
 //
-// The protocol has no authentication. Of connections of this host the kernel
-// knows the process and its cgroup, so that memory is accounted by process and a
-// name stays with one cgroup, as long as that has it; of those of other hosts
-// and network namespaces a name is all that there is.
+// The protocol has no authentication. For connections of this host the kernel
+// knows the process and its cgroup: memory is accounted by process, and a name
+// stays with one cgroup as long as that uses it. For those of other hosts and
+// network namespaces there is only the name.
 package gemini
 
 import (
@@ -27,26 +27,25 @@ import (
 	"gpusteward/enforcer/ledger"
 )
 
-// Bounds that are not for anybody to choose.
+// Fixed bounds.
 const (
 	perClient  = 64                   // connections
 	sweepTime  = time.Second          // from one look for ended processes to the next
-	lookTime   = 5 * time.Millisecond // the same, for those who hold up others
+	lookTime   = 5 * time.Millisecond // the same, for clients that hold up others
 	tellTime   = 10 * time.Second     // between two lines on unknown names
-	remindTime = time.Second          // after its turn, who says nothing is answered again
+	remindTime = time.Second          // after its turn, a silent client is answered again
 )
 
-// delays are how soon after its request time is given at the earliest. A pod
-// manager sends, and then begins to wait on a condition without a look at what
-// has come: an answer that is there before is lost on it, and its hooks wait
-// for ever. That takes it 100 us. Of answers at once, a program with its threads
-// lost 2 of 1,000 on a machine of two processors; of those after 1 ms, 1 of
-// 11,000 where others kept the processors busy; of those after 2 ms none of
-// 13,000. It costs who is alone 2 % of the GPU's time. conn.remind is for what is
-// lost all the same.
+// delays are the minimal times from a request for time to its answer. A pod
+// manager sends, and then waits on a condition without checking for answers: it
+// loses an answer that came before, and its hooks wait for ever. That takes it
+// 100 us. With answers at once, a program with its threads lost 2 of 1,000 on a
+// machine of two processors; after 1 ms, 1 of 11,000 while others kept the
+// processors busy; after 2 ms none of 13,000. The delay costs a lone client 2 %
+// of the GPU's time. conn.remind is for what is lost all the same.
 var delays = [...]time.Duration{PodManager: 0, Scheduler: 2 * time.Millisecond}
 
-// A Server serves one GPU. New makes it, Run runs it.
+// A Server serves one GPU. New creates it, Run runs it.
 type Server struct {
 	options Options
 	log     *slog.Logger
@@ -54,10 +53,10 @@ type Server struct {
 	start   time.Time
 	finder  finder
 	memory  ledger.Ledger
-	epoch   atomic.Uint64 // of the table: who was looked up before must be looked up again
+	epoch   atomic.Uint64 // of the table: earlier look-ups are void
 	counts  counts
 	text    []byte // of the table in force; reload's own
-	bad     string // what is wrong with the file's text since
+	bad     string // the fault of the file's text since then
 
 	mu       sync.Mutex
 	tokens   *tokens
@@ -65,21 +64,22 @@ type Server struct {
 	clients  map[key]*client
 	conns    map[*conn]struct{}
 	origins  map[origin]int       // connections
-	left     map[*client]struct{} // who has a turn and no connection
+	left     map[*client]struct{} // clients with a turn and no connection
 	closed   bool
 	next     uint64        // session of the ledger
 	badLines int           // of the table in force
 	told     time.Duration // of unknown names
 }
 
-// New reads the file and listens; both may fail. Run must be called to serve
-// and to let go of the address.
+// New reads the file and listens; both may fail. Run must be called, to serve
+// and to release the address.
 func New(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
 	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS, cgroupFS: o.CgroupFS},
-		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{}, left: map[*client]struct{}{}}
+		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{},
+		left: map[*client]struct{}{}}
 	s.tokens = newTokens(o.Turn, s.grant)
 	s.tokens.delay = delays[o.Role]
 	s.timer = time.AfterFunc(time.Hour, s.wake)
@@ -94,11 +94,13 @@ func New(o Options) (*Server, error) {
 	s.listen = l.(*net.TCPListener)
 	if _, err := lookup(s.address(), netip.AddrPort{}); err != nil {
 		_ = l.Close()
-		return nil, fmt.Errorf("ask the kernel whose connections are (under systemd, RestrictAddressFamilies= must have AF_NETLINK): %w", err)
+		return nil, fmt.Errorf("ask the kernel whose connections are (under systemd, RestrictAddressFamilies= must "+
+			"have AF_NETLINK): %w", err)
 	}
 	s.log.Info("programs under Gemini's hook are served", "address", s.address().String(), "file", o.File)
 	if !s.address().Addr().IsLoopback() {
-		s.log.Warn("clients of other hosts may claim any name: this protocol has no authentication", "address", s.address())
+		s.log.Warn("clients of other hosts may claim any name: this protocol has no authentication", "address",
+			s.address())
 	}
 	return s, nil
 }
@@ -111,8 +113,7 @@ func (s *Server) address() netip.AddrPort {
 
 func (s *Server) now() time.Duration { return time.Since(s.start) }
 
-// Run serves until ctx ends; then it returns nil, and all connections are
-// closed.
+// Run serves until ctx ends; then it closes all connections and returns nil.
 func (s *Server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, s.close)
@@ -126,16 +127,17 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	group.Go(func() error { s.sweep(ctx); return nil })
 	err := group.Wait()
-	for _, c := range s.clients { // nobody else is left
+	for _, c := range s.clients { // no goroutine is left
 		c.peer.close()
 	}
 	all := s.Stats()
-	s.log.Info("programs under Gemini's hook are no longer served", "requests", all.Requests, "accepted", all.Accepted, "refused", all.Refused,
+	s.log.Info("programs under Gemini's hook are no longer served", "requests", all.Requests, "accepted", all.Accepted,
+		"refused", all.Refused,
 		"unknown", all.Unknown, "malformed", all.Malformed, "expired", all.Expired)
 	return err
 }
 
-// close ends all that waits.
+// close ends everything that waits.
 func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +161,7 @@ func (s *Server) accept(ctx context.Context, group *errgroup.Group) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept: %w", err)
-		case err != nil: // out of descriptors, say
+		case err != nil: // such as out of descriptors
 			s.log.Warn("a connection is not taken", "err", err)
 			select {
 			case <-ctx.Done():
@@ -189,9 +191,9 @@ func (s *Server) admit(tcp *net.TCPConn) *conn {
 	return c
 }
 
-// makePlace ends a connection of whoever has most, for one of somebody who has
-// fewer. Among its own one ends that its client has others beside: some clients
-// open one for each request and never close any. The mutex is held.
+// makePlace ends a connection of the origin with the most, for one with fewer.
+// It prefers a client's spare connections: some clients open one for each
+// request and never close any. The mutex is held.
 func (s *Server) makePlace(from origin) bool {
 	most := from
 	for o, n := range s.origins {
@@ -204,8 +206,8 @@ func (s *Server) makePlace(from origin) bool {
 	})
 }
 
-// evict ends the connection that was not used for longest, before those that
-// wait for their turn. The mutex is held.
+// evict ends the connection that was idle for longest; those that wait for
+// their turn come last. The mutex is held.
 func (s *Server) evict(may func(*conn) bool) bool {
 	var oldest *conn
 	for c := range s.conns {
@@ -222,8 +224,8 @@ func (s *Server) evict(may func(*conn) bool) bool {
 	return true
 }
 
-// refresh reads the file again where it has another text; a bad one changes
-// nothing, and is told of once.
+// refresh reads the file again if its text changed; a bad text changes nothing,
+// and is logged once.
 func (s *Server) refresh() {
 	err := s.reload()
 	if err == nil {
@@ -252,7 +254,8 @@ func (s *Server) reload() error {
 		s.log.Warn("table of clients is not as it should be", "file", s.options.File, "what", w)
 	}
 	for _, b := range table.Bad {
-		s.log.Error("a line of the table of clients is bad: what its client had stays in force", "file", s.options.File, "err", b.Err)
+		s.log.Error("a line of the table of clients is bad: what its client had stays in force", "file", s.options.File,
+			"err", b.Err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,14 +287,14 @@ func (s *Server) reload() error {
 	return nil
 }
 
-// wake moves turns on when their time has come.
+// wake advances turns when they are due.
 func (s *Server) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.step(s.now())
 }
 
-// step moves turns on and sets the timer. The mutex is held.
+// step advances turns and sets the timer. The mutex is held.
 func (s *Server) step(now time.Duration) {
 	if s.closed {
 		return

@@ -253,7 +253,8 @@ func TestSecondClientWaits(t *testing.T) {
 // A client that has a connection for each request closes them while its kernels
 // run: its turn is not over.
 func TestATurnOutlivesItsConnection(t *testing.T) {
-	for name, o := range map[string]Options{"known": {Turn: 50 * time.Millisecond}, "unseen": {Turn: 50 * time.Millisecond, ProcFS: t.TempDir()}} {
+	for name, o := range map[string]Options{"known": {Turn: 50 * time.Millisecond},
+		"unseen": {Turn: 50 * time.Millisecond, ProcFS: t.TempDir()}} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, two, o)
 			a, b := dial(t, s, "a"), dial(t, s, "b")
@@ -264,7 +265,8 @@ func TestATurnOutlivesItsConnection(t *testing.T) {
 			if b.receive(Quota); time.Since(began) < quota {
 				t.Errorf("b has a turn after %v of a's %v", time.Since(began), quota)
 			}
-			until(t, s, "the client is forgotten once nothing tells that it lives", func(st Stats) bool { return name == "known" || st.Clients == 1 })
+			until(t, s, "the client is forgotten once nothing tells that it lives",
+				func(st Stats) bool { return name == "known" || st.Clients == 1 })
 			a = dial(t, s, "a")
 			a.send(Request{ID: 8, Kind: Quota})
 			if got := a.receive(Quota); got.ID != 8 {
@@ -284,7 +286,8 @@ func TestSharesOverConnectionsForEachRequest(t *testing.T) {
 		o    Options
 		keep bool // connections are never closed
 	}{
-		{"closed", Options{}, false}, {"closed, unseen", Options{ProcFS: t.TempDir()}, false}, {"never closed", Options{}, true},
+		{"closed", Options{}, false}, {"closed, unseen", Options{ProcFS: t.TempDir()}, false},
+		{"never closed", Options{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -311,7 +314,8 @@ func TestSharesOverConnectionsForEachRequest(t *testing.T) {
 			passed := time.Since(began).Seconds()
 			left := max(passed-(b.Charged+b.Waited).Seconds(), 0) // b neither had nor wanted the GPU
 			share, sum := 100*had[0]/(had[0]+had[1]), (had[0]+had[1])/1000
-			t.Logf("10/90: %.1f/%.1f, %.0f %% of the time; b left %.0f %%", share, 100-share, 100*sum/passed, 100*left/passed)
+			t.Logf("10/90: %.1f/%.1f, %.0f %% of the time; b left %.0f %%", share, 100-share, 100*sum/passed,
+				100*left/passed)
 			if had[0]/1000 > 0.2*passed+left {
 				t.Errorf("a had %.0f ms of %.1f s, of which b left %.1f", had[0], passed, left)
 			}
@@ -338,7 +342,8 @@ func TestWhoWaitsMayGo(t *testing.T) {
 func TestJunkInTime(t *testing.T) {
 	s := start(t, two, Options{Turn: time.Millisecond})
 	h := dial(t, s, "a")
-	for _, junk := range []uint64{0x7ff8000000000001, 0x7ff0000000000000, 0xfff0000000000000, 0xffffffffffffffff, 1, 0x7fefffffffffffff} {
+	for _, junk := range []uint64{0x7ff8000000000001, 0x7ff0000000000000, 0xfff0000000000000, 0xffffffffffffffff, 1,
+		0x7fefffffffffffff} {
 		r := Request{ID: 1, Kind: Quota}
 		r.Name = []byte("a")
 		b, _ := r.Append(nil)

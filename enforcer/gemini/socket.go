@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNotListed says that this host's kernel has no such socket: it is another
-// host's, or another network namespace's, or closed.
+// errNotListed means that this host's kernel has no such socket: it belongs to
+// another host or network namespace, or is closed.
 var errNotListed = errors.New("the kernel does not list the socket")
 
-// rootCgroup is the id of the root of cgroups of version 2: everybody is in it
-// where only those of version 1 are used.
+// rootCgroup is the id of the root of cgroups of version 2: every process is in
+// it if only version 1 is used.
 const rootCgroup = 1
 
-// A socket is what the kernel knows of the other end of a connection. The zero
-// value is one that it does not list.
+// A socket is the kernel's record of the other end of a connection. The zero
+// value is an unlisted one.
 type socket struct {
 	inode  uint32
 	cgroup uint64 // that it was made in: the id, which is the inode of its directory
@@ -35,8 +35,9 @@ const (
 	inetDiagCgroupID = 21 // linux/inet_diag.h
 )
 
-// lookup returns the TCP socket that is bound to own and connected to other; of
-// one that listens, other is unspecified. It does not wait, and needs no rights.
+// lookup returns the TCP socket that is bound to own and connected to other;
+// for a listening one, other is unspecified. It does not wait, and needs no
+// rights.
 func lookup(own, other netip.AddrPort) (socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// counts are what the server did. They only grow.
+// counts are the server's counters. They only grow.
 type counts struct {
 	requests                                          [kinds]atomic.Uint64
 	accepted, refused, evicted                        atomic.Uint64
@@ -17,20 +17,20 @@ type counts struct {
 	reminded, reloads, badReloads                     atomic.Uint64
 }
 
-// Stats are what the server did since it began, and what there is now.
+// Stats are the server's counters since its start, and its present state.
 type Stats struct {
 	Requests   [kinds]uint64 // by Kind
 	Accepted   uint64        // connections
-	Refused    uint64        // connections for which there was no place
-	Evicted    uint64        // connections that made place for others
+	Refused    uint64        // connections without a place
+	Evicted    uint64        // connections ended to make place for others
 	Unknown    uint64        // requests of names that get nothing
-	Malformed  uint64        // connections that ended by a frame that cannot be meant
-	Duplicates uint64        // changes of memory that were asked for again
+	Malformed  uint64        // connections ended by a malformed frame
+	Duplicates uint64        // repeated changes of memory
 	Overfreed  uint64        // more memory was given back than taken
-	Reminded   uint64        // answers that were sent again
-	Unseen     uint64        // connections of this host whose process was not found
+	Reminded   uint64        // repeated answers
+	Unseen     uint64        // connections of this host without a known process
 	Reloads    uint64        // tables that came into force, the first one too
-	BadReloads uint64        // that did not
+	BadReloads uint64        // tables that did not
 	BadLines   int           // of the table that is in force
 	Expired    uint64        // turns whose client did not come back in time
 
@@ -39,7 +39,7 @@ type Stats struct {
 	Tenants     []TenantStats // in the file's order
 }
 
-// TenantStats are of one name.
+// TenantStats are the statistics of one name.
 type TenantStats struct {
 	Entry
 	Charged time.Duration // GPU time, by the wall's clock
@@ -50,14 +50,15 @@ type TenantStats struct {
 	Denied  uint64 // allocations
 }
 
-// Stats returns what the server did. It is safe for concurrent use, also
+// Stats returns the server's statistics. It is safe for concurrent use, also
 // before and after Run.
 func (s *Server) Stats() Stats {
 	c := &s.counts
 	all := Stats{
 		Accepted: c.accepted.Load(), Refused: c.refused.Load(), Evicted: c.evicted.Load(),
 		Unknown: c.unknown.Load(), Malformed: c.malformed.Load(), Duplicates: c.duplicates.Load(),
-		Overfreed: c.overfreed.Load(), Unseen: c.unseen.Load(), Reminded: c.reminded.Load(), Reloads: c.reloads.Load(), BadReloads: c.badReloads.Load(),
+		Overfreed: c.overfreed.Load(), Unseen: c.unseen.Load(), Reminded: c.reminded.Load(), Reloads: c.reloads.Load(),
+		BadReloads: c.badReloads.Load(),
 	}
 	for i := range all.Requests {
 		all.Requests[i] = c.requests[i].Load()
@@ -67,7 +68,8 @@ func (s *Server) Stats() Stats {
 	all.Expired, all.Connections, all.Clients, all.BadLines = s.tokens.expired, len(s.conns), len(s.clients), s.badLines
 	for _, n := range s.tokens.tenants {
 		time, memory := s.tokens.gpu.Stats(n.Name), s.memory.Usage(n.Name)
-		all.Tenants = append(all.Tenants, TenantStats{Entry: n.Entry, Charged: time.Charged, Waited: time.Waited, Turns: time.Turns,
+		all.Tenants = append(all.Tenants, TenantStats{Entry: n.Entry, Charged: time.Charged, Waited: time.Waited,
+			Turns:   time.Turns,
 			Waiting: len(n.waiting), Used: memory.Committed + memory.Reserved + memory.Dead, Denied: memory.Denied})
 	}
 	return all
@@ -76,10 +78,10 @@ func (s *Server) Stats() Stats {
 // tenantPrefix keeps the names of a table apart from those of tenants.
 const tenantPrefix = "gemini:"
 
-// Servers are those of a host.
+// Servers are the servers of a host.
 type Servers []*Server
 
-// Books returns those of each.
+// Books returns the books of each server.
 func (all Servers) Books() (books []wire.GeminiStats) {
 	for _, s := range all {
 		books = append(books, s.Books())
@@ -87,15 +89,17 @@ func (all Servers) Books() (books []wire.GeminiStats) {
 	return books
 }
 
-// Books returns the statistics as the broker's have theirs. The GPU is the one
-// that the table is named after, as KubeShare does. It is safe for concurrent
-// use.
+// Books returns the statistics in the form of the broker's. The GPU is the one
+// that names the table's file, as in KubeShare. It is safe for concurrent use.
 func (s *Server) Books() wire.GeminiStats {
 	all := s.Stats()
 	b := wire.GeminiStats{Listen: s.address().String(), Clients: all.Clients, BadLines: all.BadLines,
-		Requests: map[string]uint64{"quota": all.Requests[Quota], "memory_limit": all.Requests[MemoryLimit], "memory_update": all.Requests[MemoryUpdate]},
-		Faults: map[string]uint64{"refused": all.Refused, "evicted": all.Evicted, "unknown": all.Unknown, "malformed": all.Malformed, "duplicate": all.Duplicates,
-			"overfreed": all.Overfreed, "unseen": all.Unseen, "reminded": all.Reminded, "expired": all.Expired, "table": all.BadReloads}}
+		Requests: map[string]uint64{"quota": all.Requests[Quota], "memory_limit": all.Requests[MemoryLimit],
+			"memory_update": all.Requests[MemoryUpdate]},
+		Faults: map[string]uint64{"refused": all.Refused, "evicted": all.Evicted, "unknown": all.Unknown,
+			"malformed": all.Malformed, "duplicate": all.Duplicates,
+			"overfreed": all.Overfreed, "unseen": all.Unseen, "reminded": all.Reminded, "expired": all.Expired,
+			"table": all.BadReloads}}
 	if name := filepath.Base(s.options.File); strings.HasPrefix(name, "GPU-") || strings.HasPrefix(name, "MIG-") {
 		b.GPU = name
 	}
@@ -112,9 +116,12 @@ func (s *Server) Books() wire.GeminiStats {
 	s.tokens.scheduler.Look(s.now())
 	for _, n := range all.Tenants {
 		actual, target := s.tokens.gpu.Shares(n.Name, 10*time.Second)
-		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request, TenantStats: wire.TenantStats{Tenant: tenantPrefix + n.Name, GPU: b.GPU,
-			Sessions: processes[n.Name], Limit: n.Limit, Share10s: wire.ShareStats{Target: target, Actual: actual},
-			ChargedSeconds: n.Charged.Seconds(), WaitSeconds: n.Waited.Seconds(), Turns: n.Turns, MemoryCap: n.Memory, MemoryUsed: n.Used, MemoryDenied: n.Denied}})
+		b.Tenants = append(b.Tenants, wire.GeminiTenant{Guarantee: n.Request,
+			TenantStats: wire.TenantStats{Tenant: tenantPrefix + n.Name, GPU: b.GPU,
+				Sessions: processes[n.Name], Limit: n.Limit, Share10s: wire.ShareStats{Target: target, Actual: actual},
+				ChargedSeconds: n.Charged.Seconds(), WaitSeconds: n.Waited.Seconds(), Turns: n.Turns,
+				MemoryCap:  n.Memory,
+				MemoryUsed: n.Used, MemoryDenied: n.Denied}})
 	}
 	return b
 }

@@ -17,15 +17,18 @@ func TestBooks(t *testing.T) {
 	h.call(Request{Kind: Quota})
 	<-time.After(300 * time.Millisecond)
 	b := s.Books()
-	if b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 || b.Requests["memory_update"] != 2 {
+	if b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 ||
+		b.Requests["memory_update"] != 2 {
 		t.Errorf("%+v", b)
 	}
 	if len(b.Processes) != 1 || b.Processes[os.Getpid()] != "gemini:a" {
 		t.Errorf("processes %v", b.Processes)
 	}
 	n := b.Tenants[0]
-	if n.Tenant != "gemini:a" || n.GPU != "GPU-7" || n.Guarantee != 0.3 || n.Limit != 0.9 || n.Sessions != 1 || n.Turns != 1 ||
-		n.MemoryCap != 1000 || n.MemoryUsed != 600 || n.MemoryDenied != 1 || n.ChargedSeconds <= 0 || n.Share10s.Actual <= 0 {
+	if n.Tenant != "gemini:a" || n.GPU != "GPU-7" || n.Guarantee != 0.3 || n.Limit != 0.9 || n.Sessions != 1 ||
+		n.Turns != 1 ||
+		n.MemoryCap != 1000 || n.MemoryUsed != 600 || n.MemoryDenied != 1 || n.ChargedSeconds <= 0 ||
+		n.Share10s.Actual <= 0 {
 		t.Errorf("%+v", n)
 	}
 	if n := b.Tenants[1]; n.Tenant != "gemini:b" || n.Sessions != 0 || n.Turns != 0 || n.MemoryUsed != 0 {

@@ -14,7 +14,7 @@ const (
 	mostText    = 1 << 20 // bytes
 )
 
-// An Entry says what a client may have.
+// An Entry is the terms of a client.
 type Entry struct {
 	Name    string
 	Request float64 // of the GPU's time while others want it too, 0 to 1
@@ -22,25 +22,24 @@ type Entry struct {
 	Memory  uint64  // bytes; 0 is none at all
 }
 
-// A Table is what a file says.
+// A Table is the content of a file.
 type Table struct {
 	Entries  []Entry
 	Bad      []BadLine // the others hold
-	Warnings []string  // of what was mended, or not read; they name the line
+	Warnings []string  // repaired or unread lines, by number
 }
 
-// A BadLine says nothing that can be meant.
+// A BadLine is a line that makes no sense.
 type BadLine struct {
-	Name string // of the client, as far as the line says
+	Name string // of the client, if the line has one
 	Err  error  // names the line
 }
 
-// Parse reads a file's text: the number of clients, then as many lines of
-// name, REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, which is
-// seen where the first of them is the larger one. As with Gemini's own parser,
-// of two lines of a name the last one holds, and nothing is read behind as many
-// lines as there are clients; a file that ends before that may be half written,
-// which is an error. Errors name the line.
+// Parse reads a file's text: the number of clients, then as many lines of name,
+// REQUEST, LIMIT and bytes. KubeShare has LIMIT before REQUEST, recognisable if
+// the first is the larger one. As in Gemini's own parser, the last line of a
+// name holds, and lines beyond the number are not read. A file with fewer lines
+// may be half written, which is an error. Errors name the line.
 func Parse(text []byte) (t Table, err error) {
 	lines := strings.Split(string(text), "\n")
 	count, err := strconv.ParseUint(strings.TrimSpace(lines[0]), 10, 31)
@@ -59,7 +58,8 @@ func Parse(text []byte) (t Table, err error) {
 			continue
 		}
 		if found == int(count) {
-			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: it is not read, nor is what follows, because line 1 says that there are %d clients", number, count))
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: it is not read, nor is what follows, because line "+
+				"1 says that there are %d clients", number, count))
 			return t, nil
 		}
 		found++
@@ -72,7 +72,8 @@ func Parse(text []byte) (t Table, err error) {
 			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %s", number, warning))
 		}
 		if before, twice := seen[e.Name]; twice {
-			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %q is in line %d too, which does not hold", number, e.Name, before.line))
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %q is in line %d too, which does not hold", number,
+				e.Name, before.line))
 			t.Entries[before.entry] = e
 			seen[e.Name] = place{number, before.entry}
 			continue
@@ -81,7 +82,8 @@ func Parse(text []byte) (t Table, err error) {
 		t.Entries = append(t.Entries, e)
 	}
 	if found < int(count) {
-		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d", len(lines), found, count)
+		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d",
+			len(lines), found, count)
 	}
 	return t, nil
 }
@@ -92,7 +94,8 @@ func parseEntry(fields []string) (e Entry, warning string, err error) {
 	}
 	e.Name = fields[0]
 	if len(e.Name) > longest[Quota] {
-		warning = fmt.Sprintf("a name of %d bytes fits into no request for time; the longest has %d", len(e.Name), longest[Quota])
+		warning = fmt.Sprintf("a name of %d bytes fits into no request for time; the longest has %d", len(e.Name),
+			longest[Quota])
 	}
 	if e.Request, err = parsePart("REQUEST", fields[1]); err != nil {
 		return e, "", err

@@ -25,7 +25,8 @@ func TestParseMends(t *testing.T) {
 		t.Errorf("KubeShare's order: %+v, %v", table, err)
 	}
 	warnings := table.Warnings
-	if len(warnings) != 2 || !strings.HasPrefix(warnings[0], "line 2: ") || !strings.Contains(warnings[0], "KubeShare") || !strings.HasPrefix(warnings[1], "line 3: ") {
+	if len(warnings) != 2 || !strings.HasPrefix(warnings[0], "line 2: ") ||
+		!strings.Contains(warnings[0], "KubeShare") || !strings.HasPrefix(warnings[1], "line 3: ") {
 		t.Errorf("warnings %q", warnings)
 	}
 }
@@ -34,10 +35,12 @@ func TestParseMends(t *testing.T) {
 // its example has more.
 func TestParseStopsAtTheNumber(t *testing.T) {
 	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
-	if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) || len(got.Bad) != 0 {
+	if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
+		len(got.Bad) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if len(got.Warnings) != 1 || !strings.HasPrefix(got.Warnings[0], "line 3: ") || !strings.Contains(got.Warnings[0], "1 clients") {
+	if len(got.Warnings) != 1 || !strings.HasPrefix(got.Warnings[0], "line 3: ") ||
+		!strings.Contains(got.Warnings[0], "1 clients") {
 		t.Errorf("%q", got.Warnings)
 	}
 }
@@ -49,7 +52,9 @@ func TestParseOfANameTwice(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0 {
 		t.Errorf("%+v, %v, want %v", got, err, want)
 	}
-	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which does not hold` || w[1] != `line 5: "a" is in line 4 too, which does not hold` || !strings.HasPrefix(w[2], "line 6: it is not read") {
+	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which does not hold` ||
+		w[1] != `line 5: "a" is in line 4 too, which does not hold` ||
+		!strings.HasPrefix(w[2], "line 6: it is not read") {
 		t.Errorf("%q", w)
 	}
 }
@@ -64,7 +69,8 @@ func TestParseNamesTheLine(t *testing.T) {
 		"2\na 0.1 0.2\n":     "line 3: the file ends after 1 clients",
 		"[client1]\nM = 1\n": "line 1: ",
 	} {
-		if got, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) || !reflect.DeepEqual(got, Table{}) {
+		if got, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) ||
+			!reflect.DeepEqual(got, Table{}) {
 			t.Errorf("%q: %+v, %v, want %s", text, got, err, want)
 		}
 	}
@@ -88,7 +94,8 @@ func TestBadLine(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"first", 0.1, 0.2, 3}, {"last", 0.3, 0.4, 5}}) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
-		if len(got.Bad) != 1 || got.Bad[0].Name != strings.Fields(text)[0] || !strings.HasPrefix(got.Bad[0].Err.Error(), want) {
+		if len(got.Bad) != 1 || got.Bad[0].Name != strings.Fields(text)[0] ||
+			!strings.HasPrefix(got.Bad[0].Err.Error(), want) {
 			t.Errorf("%q: %v, want %s", text, got.Bad, want)
 		}
 	}
@@ -112,7 +119,8 @@ func FuzzParse(f *testing.F) {
 			fmt.Fprintln(&b, e.Name, e.Request, e.Limit, e.Memory)
 		}
 		again, err := Parse([]byte(b.String()))
-		if err != nil || len(again.Bad) > 0 || len(again.Entries) != len(entries) || len(entries) > 0 && !reflect.DeepEqual(again.Entries, entries) {
+		if err != nil || len(again.Bad) > 0 || len(again.Entries) != len(entries) ||
+			len(entries) > 0 && !reflect.DeepEqual(again.Entries, entries) {
 			t.Fatalf("%q came back as %+v, %v", text, again, err)
 		}
 	})

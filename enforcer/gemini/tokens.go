@@ -8,51 +8,51 @@ import (
 )
 
 const (
-	rounds   = 5                     // turns that a tenant gets at once, at most
-	crumb    = 2 * time.Millisecond  // less of a turn is not worth an answer
-	patience = time.Millisecond      // a client whose quota is over has to come back by itself
-	waitMost = 50 * time.Millisecond // for who is known to come back late
+	rounds   = 5                     // most turns that a tenant gets at once
+	crumb    = 2 * time.Millisecond  // a smaller rest of a turn is not worth an answer
+	patience = time.Millisecond      // for a client to come back after its quota
+	waitMost = 50 * time.Millisecond // for clients that usually come back late
 )
 
-// tokens gives out turns. A turn is the answer to Quota, withheld until then;
-// it ends when the client asks again, because before that it waits for its
-// kernels, or by the wall's clock if it does not. There is no message for
-// having nothing more to do. It belongs to whoever holds the server's mutex.
+// tokens gives out turns. A turn is the answer to Quota, withheld until then.
+// It ends when the client asks again, because the client first waits for its
+// kernels; otherwise it ends by the clock. No message says that a client has
+// nothing more to do. The server's mutex guards it.
 type tokens struct {
 	scheduler *schedule.Scheduler
 	gpu       *schedule.GPU
 	turn      time.Duration
-	delay     time.Duration // of an answer after its request, at least
+	delay     time.Duration // minimal delay of an answer
 	tenants   []*tenant
 	answer    func(waiter, time.Duration)
 	turns     uint64 // that were given out
 	expired   uint64 // turns whose client did not come back
 }
 
-// A tenant is a name: the processes that go by it share its turns.
+// A tenant is a name: its processes share its turns.
 type tenant struct {
 	Entry
-	turn    uint64        // that its clients have tokens of; 0 is none
-	over    time.Duration // when those are over
-	until   time.Duration // how long is waited for whoever has one
-	runs    bool          // the schedule was not told since that it has drained
+	turn    uint64        // of its clients' tokens; 0 is none
+	over    time.Duration // when the tokens end
+	until   time.Duration // end of the wait for their holders
+	runs    bool          // no drain was reported to the schedule since
 	holders int
 	waiting []waiter
 }
 
-// A waiter is a request for time that is not answered yet.
+// A waiter is a request for time without an answer.
 type waiter struct {
 	client *client
 	conn   *conn
 	id     int32
 	burst  time.Duration
-	from   time.Duration // when it may be answered
+	from   time.Duration // the earliest time of the answer
 }
 
 func newTokens(turn time.Duration, answer func(waiter, time.Duration)) *tokens {
 	t := &tokens{turn: turn, answer: answer, scheduler: schedule.New(schedule.Config{
 		Turn: turn, Turns: true,
-		// A token cannot be taken back, so the schedule has to wait for any.
+		// A token cannot be revoked, so the schedule has to wait for each.
 		Drain: 2*rounds*turn + 2*waitMost,
 	})}
 	t.gpu = t.scheduler.Add()
@@ -63,8 +63,8 @@ func share(e Entry) schedule.Share {
 	return schedule.Share{Weight: max(e.Request, 1e-3), Limit: e.Limit}
 }
 
-// replace puts other tenants into force and returns who went. Who stays keeps
-// its turn and its place.
+// replace puts other tenants in force and returns those that left. A tenant
+// that stays keeps its turn and its place.
 func (t *tokens) replace(now time.Duration, entries []Entry) (gone []*tenant) {
 	var stay []*tenant
 	for _, old := range t.tenants {
@@ -88,7 +88,7 @@ func (t *tokens) replace(now time.Duration, entries []Entry) (gone []*tenant) {
 	return gone
 }
 
-// find returns the tenant of that name, nil where there is none.
+// find returns the tenant of that name, or nil.
 func (t *tokens) find(name string) *tenant {
 	if i := slices.IndexFunc(t.tenants, func(n *tenant) bool { return n.Name == name }); i >= 0 {
 		return t.tenants[i]
@@ -96,8 +96,8 @@ func (t *tokens) find(name string) *tenant {
 	return nil
 }
 
-// ask takes note that a client wants time, which also says that all that it
-// launched before is done.
+// ask records that a client wants time, which also says that all its earlier
+// launches are done.
 func (t *tokens) ask(now time.Duration, w waiter, overuse time.Duration) {
 	w.client.late, w.from = overuse, now+t.delay
 	t.release(w.client)
@@ -106,7 +106,7 @@ func (t *tokens) ask(now time.Duration, w waiter, overuse time.Duration) {
 	t.want(now, n)
 }
 
-// want tells the schedule that somebody waits.
+// want tells the schedule that a client waits.
 func (t *tokens) want(now time.Duration, n *tenant) { t.gpu.Want(now, n.Name) }
 
 // holds says whether the client has a token of this turn.
@@ -122,13 +122,13 @@ func (t *tokens) release(c *client) {
 	c.token = 0
 }
 
-// forget drops the requests of a connection.
+// forget drops a connection's requests.
 func (t *tokens) forget(n *tenant, c *conn) {
 	n.waiting = slices.DeleteFunc(n.waiting, func(w waiter) bool { return w.conn == c })
 }
 
-// step moves turns on; it returns when it must be called again, 0: not before
-// the next input.
+// step advances turns; it returns the time of the next call; 0: not before the
+// next input.
 func (t *tokens) step(now time.Duration) time.Duration {
 	for {
 		for _, n := range t.tenants {
@@ -166,8 +166,8 @@ func (t *tokens) step(now time.Duration) time.Duration {
 	}
 }
 
-// end gives a turn back. All of it is charged, by the wall's clock: a client
-// may say what it likes.
+// end gives a turn back. All of it is charged, by the clock: a client's own
+// report is not trusted.
 func (t *tokens) end(now time.Duration, n *tenant) {
 	if n.holders > 0 {
 		t.expired++
@@ -180,8 +180,8 @@ func (t *tokens) end(now time.Duration, n *tenant) {
 	}
 }
 
-// grant answers those of a tenant who wait, if it has the GPU: with a new
-// turn, or with what is left of the one that others of it have already.
+// grant answers a tenant's waiting requests if it has the GPU: with a new turn,
+// or with the rest of the one that other clients of it have.
 func (t *tokens) grant(now time.Duration, n *tenant) {
 	state := t.gpu.State(n.Name)
 	if state.Mode == schedule.Pause {

@@ -304,7 +304,8 @@ func TestAnyOrder(t *testing.T) {
 		w := newWorld(t, time.Duration(1+r.IntN(30))*ms, entries...)
 		for range 1 + r.IntN(8) {
 			w.add(entries[r.IntN(len(entries))].Name, program{
-				over: time.Duration(r.IntN(2)*r.IntN(40)) * ms, idle: time.Duration(r.IntN(2)*r.IntN(300)) * ms, never: r.IntN(6) == 0,
+				over: time.Duration(r.IntN(2)*r.IntN(40)) * ms, idle: time.Duration(r.IntN(2)*r.IntN(300)) * ms,
+				never: r.IntN(6) == 0,
 			})
 			w.run(time.Duration(r.IntN(200)) * ms)
 		}

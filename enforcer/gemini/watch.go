@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// again is how long is waited before a directory is looked for again that is
-// not there.
+// again is the pause between attempts to find a missing directory.
 const again = time.Second
 
-// watch calls changed whenever the file at path may have another text, and
-// once at the start, until ctx ends. The directory is watched, because a file
-// that is renamed into place is another one than before.
+// watch calls changed at the start and whenever the file at path may have
+// another text, until ctx ends. It watches the directory, because a file
+// renamed into place is a new one.
 func watch(ctx context.Context, path string, changed func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -27,8 +26,8 @@ func watch(ctx context.Context, path string, changed func()) error {
 	events := os.NewFile(uintptr(fd), "inotify")
 	defer func() { _ = events.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = events.SetReadDeadline(time.Unix(1, 0)) })()
-	// Any file's renaming counts: Kubernetes puts the directory in place that
-	// the file is a link into.
+	// Any rename counts: Kubernetes renames the directory that the file is a
+	// link into.
 	const mask = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_ONLYDIR
 	for {
 		_, err := unix.InotifyAddWatch(fd, filepath.Dir(path), mask)

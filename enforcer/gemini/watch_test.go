@@ -76,7 +76,8 @@ func TestReloadWithABadLine(t *testing.T) {
 	if err := os.WriteFile(file, []byte("2\na 0.5 1 5000\na 0.5 1 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	until(t, s, "of two lines of one name the last holds", func(st Stats) bool { return len(st.Tenants) == 1 && st.Tenants[0].Memory == 1 })
+	until(t, s, "of two lines of one name the last holds",
+		func(st Stats) bool { return len(st.Tenants) == 1 && st.Tenants[0].Memory == 1 })
 }
 
 func TestReloadThroughALink(t *testing.T) {

@@ -11,11 +11,13 @@ import (
 )
 
 var (
-	suffix   = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
-	remark   = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
-	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`) // CUDAAPI is empty: a preprocessed header lacks it
-	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`)                   // the program's own
-	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
+	suffix = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
+	remark = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
+	// CUDAAPI is empty: a preprocessed header lacks it
+	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`)
+	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`) // the program's own
+	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+` +
+		`(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
 )
 
 // base returns the name that stands for all versions of an entry.
@@ -37,7 +39,8 @@ func entries(t *testing.T) map[string]string {
 		if line == "" {
 			continue
 		}
-		m := regexp.MustCompile(`^GS_ENTRY\((cu[A-Z]\w*), (gated|copied|admitted|followed|harmless|audit)(?:, "([^"]+)")?\)$`).FindStringSubmatch(line)
+		m := regexp.MustCompile(`^GS_ENTRY\((cu[A-Z]\w*), (gated|copied|admitted|followed|harmless|audit)` +
+			`(?:, "([^"]+)")?\)$`).FindStringSubmatch(line)
 		if m == nil {
 			t.Fatalf("entries.h: %q is not GS_ENTRY(name, class) with the reason of an audit", line)
 		}
@@ -127,12 +130,14 @@ func gaps(header string, classes map[string]string, wrapped map[string]bool) []s
 // TestHeader reads the header of a CUDA toolkit if there is one.
 func TestHeader(t *testing.T) {
 	var headers []string
-	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda", "/usr"} {
+	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda",
+		"/usr"} {
 		found, _ := filepath.Glob(filepath.Join(dir, "include", "cuda.h"))
 		headers = append(headers, found...)
 	}
 	if len(headers) == 0 {
-		t.Skip("no cuda.h in CUDA_HOME, CUDA_PATH or /usr/local/cuda: nothing holds entries.h against a toolkit's header")
+		t.Skip("no cuda.h in CUDA_HOME, CUDA_PATH or /usr/local/cuda: nothing holds entries.h against a toolkit's " +
+			"header")
 	}
 	classes, wrapped := entries(t), wrappers(t)
 	for _, path := range headers {
@@ -193,7 +198,8 @@ static inline CUresult cuGetProcAddress_v2_ptsz(const char *symbol) {
 static inline CUresult cuOfTheProgram(int);
 typedef void (CUDA_CB *CUstreamCallback)(CUstream hStream);
 `
-	want := []string{"cuBrandNew", "cuCtxCreate_v99", "cuMemcpyHtoDAsync_v9", "cuMemcpyHtoDAsync_v9_ptsz", "cuPreprocessed"}
+	want := []string{"cuBrandNew", "cuCtxCreate_v99", "cuMemcpyHtoDAsync_v9", "cuMemcpyHtoDAsync_v9_ptsz",
+		"cuPreprocessed"}
 	if got := gaps(header, entries(t), wrappers(t)); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

@@ -32,7 +32,8 @@ type machine struct {
 // machines are that of the tests, and aarch64.
 var machines = []*machine{
 	{name: "here", build: "build", tools: []string{"make", "gcc"}},
-	{name: "aarch64", prefix: "arm-", build: "build/arm", tools: []string{"make", "aarch64-linux-gnu-gcc", "qemu-aarch64"},
+	{name: "aarch64", prefix: "arm-", build: "build/arm",
+		tools:  []string{"make", "aarch64-linux-gnu-gcc", "qemu-aarch64"},
 		runner: []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}},
 }
 
@@ -75,7 +76,8 @@ func (m *machine) library(t *testing.T) (so, stub string) {
 func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stderr string) {
 	t.Helper()
 	so, stub := m.library(t)
-	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
+	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub,
+		"GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
 	own := append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	if m.runner != nil { // the runner is no program of that machine
 		own = own[:1]
@@ -108,9 +110,11 @@ func TestLimit(t *testing.T) {
 		_, stub := m.library(t)
 		for _, way := range []string{"dlsym", "link", "procaddress"} {
 			out, _ := m.run(t, []string{"GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_MEMORY_LIMIT=64m"},
-				filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10", "--alloc-mib", "100")
+				filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10",
+				"--alloc-mib", "100")
 			// 20 MiB a piece; the error is CUDA_ERROR_OUT_OF_MEMORY.
-			if !strings.Contains(out, "\nalloc 62914560 2\n") || !regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
+			if !strings.Contains(out, "\nalloc 62914560 2\n") ||
+				!regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
 				t.Errorf("%s: under 64 MiB, in steps of 20, a program said\n%s", way, out)
 			}
 		}
@@ -169,7 +173,8 @@ func exports(t *testing.T, m *machine) {
 		t.Fatal(err)
 	}
 	want := []string{"dlsym"}
-	for _, m := range regexp.MustCompile(`(?m)^(?:GS_WRAP\(|GS_EXPORT int |GS_NVML )(\w+)[,(]`).FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
+	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|GS_EXPORT int |GS_NVML )(\w+)[,(]`)
+	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)
@@ -237,7 +242,8 @@ func TestParts(t *testing.T) {
 	for part, header := range read("src/*.h") {
 		for _, m := range declared.FindAllStringSubmatch(header, -1) {
 			n++
-			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] + `\([^{};]*\{`); !defined.MatchString(sources[part]) {
+			if defined := regexp.MustCompile(`(?m)^[a-z].*\b` + m[1] +
+				`\([^{};]*\{`); !defined.MatchString(sources[part]) {
 				t.Errorf("src/%s.h declares %s, which is not in src/%[1]s.c", part, m[1])
 			}
 		}
@@ -303,10 +309,12 @@ func TestQuiet(t *testing.T) {
 		{name: "no GPU", argv: []string{"/bin/true"}},
 		{name: "no GPU, asked", argv: []string{"/bin/true"}, env: []string{"GPUSTEWARD_SOCKET=" + absent}},
 		{name: "GPU", argv: []string{load, "--kernel-us", "10", "--steps", "10"}},
-		{name: "GPU, asked", argv: []string{load, "--kernel-us", "10", "--steps", "10"}, env: []string{"GPUSTEWARD_SOCKET=" + absent}, lines: 1},
+		{name: "GPU, asked", argv: []string{load, "--kernel-us", "10", "--steps", "10"},
+			env: []string{"GPUSTEWARD_SOCKET=" + absent}, lines: 1},
 		{name: "GPU, tenant", argv: []string{load, "--kernel-us", "10", "--steps", "10"},
 			env: []string{"GPUSTEWARD_SOCKET=" + absent, "GPUSTEWARD_TENANT=blue"}, lines: 1},
-		{name: "off", argv: []string{load, "--kernel-us", "10", "--steps", "10"}, env: []string{"GPUSTEWARD_SOCKET=" + absent, "GPUSTEWARD_OFF=1"}},
+		{name: "off", argv: []string{load, "--kernel-us", "10", "--steps", "10"},
+			env: []string{"GPUSTEWARD_SOCKET=" + absent, "GPUSTEWARD_OFF=1"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, stderr := here.run(t, test.env, test.argv...)

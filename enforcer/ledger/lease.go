@@ -2,29 +2,29 @@ package ledger
 
 import "slices"
 
-// A Lease is where a session takes bytes without asking, and puts those that
-// it frees. The session and the ledger change it at any time, and at once.
+// A Lease is memory that a session takes without asking, and returns when it
+// frees. The session and the ledger change it concurrently.
 type Lease interface {
-	Idle() uint64     // bytes that are in it
-	Add(bytes uint64) // opens it where it is closed
-	Close() uint64    // takes all out; from now on the session asks
+	Idle() uint64     // bytes in it
+	Add(bytes uint64) // opens it if it is closed
+	Close() uint64    // takes everything out; from now on the session asks
 }
 
-// What leases there are.
+// Bounds of leases.
 const (
-	Leases   = 64        // most of a tenant, so that looking at all of them takes no time
-	leaseMax = 256 << 20 // bytes, most that is put into one
-	leasePer = 8         // of what the tenant may still have, one in so many is put into it
+	Leases   = 64        // of a tenant, so that a look at all of them takes no time
+	leaseMax = 256 << 20 // bytes, the most in one
+	leasePer = 8         // a lease gets one in so many of the bytes that the tenant may still have
 )
 
-// Lend opens a session's lease, if its tenant may have one more, and fills it:
-// the less the nearer the cap is, and with nothing at the cap. What is in it
-// counts as reserved, until another's reservation needs it.
+// Lend opens a session's lease, if its tenant may have another, and fills it:
+// less near the cap, and nothing at the cap. Its bytes count as reserved until
+// another reservation needs them.
 func (l *Ledger) Lend(id uint64, lease Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, err := l.live(id)
-	if err != nil || s.adopted != s.claimed { // what is not booked cannot be lent
+	if err != nil || s.adopted != s.claimed { // unbooked bytes cannot be lent
 		return
 	}
 	t := s.tenant
@@ -44,7 +44,7 @@ func (l *Ledger) Lend(id uint64, lease Lease) {
 	l.changed(t)
 }
 
-// lend books bytes as those of the lease.
+// lend books bytes as the lease's.
 func (s *session) lend(bytes uint64) {
 	s.leased += bytes
 	s.reserved += bytes
@@ -52,7 +52,7 @@ func (s *session) lend(bytes uint64) {
 	s.tenant.Reserved += bytes
 }
 
-// unlend takes them out of the books.
+// unlend takes bytes of the lease out of the books.
 func (s *session) unlend(bytes uint64) {
 	s.leased -= bytes
 	s.reserved -= bytes
@@ -60,14 +60,15 @@ func (s *session) unlend(bytes uint64) {
 	s.tenant.Reserved -= bytes
 }
 
-// look takes note of what a session took from its lease, or put there.
+// look records what a session took from its lease, or put there.
 func (l *Ledger) look(s *session) {
 	if s.lease != nil {
 		l.found(s, s.lease.Idle())
 	}
 }
 
-// found books what is in a session's lease. More than the session has cannot be.
+// found books the bytes found in a session's lease, at most those that the
+// session has.
 func (l *Ledger) found(s *session, idle uint64) {
 	if idle > s.leased {
 		s.lend(s.give(idle - s.leased))
@@ -80,14 +81,14 @@ func (l *Ledger) found(s *session, idle uint64) {
 	l.changed(s.tenant)
 }
 
-// recall closes a session's lease: what was in it is the tenant's again.
+// recall closes a session's lease: its bytes return to the tenant.
 func (l *Ledger) recall(s *session) {
 	if s.lease == nil {
 		return
 	}
 	idle := s.lease.Close()
 	l.found(s, idle)
-	// What is committed and freed before the COMMIT is read is found too early.
+	// A commit and a free before the COMMIT is read appear too early.
 	s.early = min(idle-min(idle, s.leased), s.reserved-s.leased)
 	s.unlend(s.leased)
 	s.lease = nil
@@ -101,8 +102,8 @@ func (l *Ledger) recallAll(t *tenant) {
 	}
 }
 
-// collect closes leases, if that leaves the tenant so many bytes: its own, and
-// where that is too little the others'.
+// collect closes leases until the tenant can have so many bytes: first its own
+// and, if that is too little, the others'.
 func (l *Ledger) collect(t *tenant, bytes uint64) {
 	fits := func(others uint64) bool {
 		limit := l.limit(t, others)
@@ -137,8 +138,8 @@ func (l *Ledger) lookAll(t *tenant) {
 	}
 }
 
-// Failed says that the driver did not give bytes that a session took from its
-// lease. They are the tenant's again.
+// Failed takes back bytes that a session took from its lease and the driver
+// refused. They return to the tenant.
 func (l *Ledger) Failed(id, bytes uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

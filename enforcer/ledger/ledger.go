@@ -1,6 +1,6 @@
-// Package ledger keeps the books of one GPU's memory: what each tenant may
-// have, what is kept for it, what is promised, what is taken. It is pure: no
-// clock, no input or output.
+// Package ledger keeps the books of one GPU's memory: caps, guarantees,
+// reservations and use of the tenants. It is pure: no clock, no input or
+// output.
 package ledger
 
 import (
@@ -14,23 +14,23 @@ import (
 // Reservations is how many reservations a session may have outstanding.
 const Reservations = 64
 
-// What a session may get wrong.
+// Errors of a session.
 var (
 	ErrSession     = errors.New("no such session")
 	ErrReservation = errors.New("no such reservation")
 	ErrBytes       = errors.New("more bytes than there are")
 )
 
-// A Ledger is the book of one GPU's memory. Bytes are reserved, and either
-// committed or given back; committed, reserved and dead bytes of a tenant are
-// never above its cap in sum, unless they were adopted or the cap was lowered
-// under them: then nothing is admitted until they are below it again.
+// A Ledger is the books of one GPU's memory. Bytes are reserved, then committed
+// or given back. The sum of a tenant's committed, reserved and dead bytes never
+// exceeds its cap, unless they were adopted or the cap was lowered below them:
+// then nothing is admitted until the sum is below the cap again.
 //
-// Of the capacity, what a tenant is guaranteed and does not use is kept for it:
-// who asks for more than its own guarantee gets it only from what is left.
+// The unused part of a guarantee is kept for its tenant: a request beyond a
+// tenant's own guarantee gets only what is left.
 //
 // The zero value is ready. All methods are safe for concurrent use, take
-// constant time, and allocate only for a tenant or session that is new.
+// constant time, and allocate only for a new tenant or session.
 type Ledger struct {
 	mu       sync.Mutex
 	tenants  map[string]*tenant
@@ -39,42 +39,42 @@ type Ledger struct {
 	claims   uint64 // the sum of all tenants'
 }
 
-// Usage is what a tenant has, in bytes but for the counters.
+// Usage is the use of a tenant, in bytes except for the counters.
 type Usage struct {
-	Committed  uint64 // taken by sessions that live
+	Committed  uint64 // taken by live sessions
 	Reserved   uint64 // promised
-	Leased     uint64 // of Reserved, what is idle in leases
-	Dead       uint64 // of sessions that ended and may hold it still
+	Leased     uint64 // part of Reserved that is idle in leases
+	Dead       uint64 // of ended sessions, possibly still held
 	Cap        uint64 // 0: none
 	Guaranteed uint64 // kept for it
-	Peak       uint64 // most that was seen taken at once, Dead included
-	Denied     uint64 // reservations refused
-	Asked      uint64 // reservations that what it is guaranteed covers
-	Missed     uint64 // of them, those that were refused, or given back because the driver had none
-	Processes  uint32 // that are there, with memory or without
+	Peak       uint64 // the most taken at once, including Dead
+	Denied     uint64 // refused reservations
+	Asked      uint64 // reservations within the guarantee
+	Missed     uint64 // part of Asked that was refused, or given back because the driver had none
+	Processes  uint32 // with or without memory
 }
 
 type tenant struct {
 	Usage
 	sessions int
 	lessees  []*session // whose leases are open
-	claim    uint64     // as it is in the ledger's sum
+	claim    uint64     // as in the ledger's sum
 }
 
-// mostBytes bounds a claim, so that no sum of claims overflows: it is more than
-// a GPU has.
+// mostBytes bounds a claim, so that no sum of claims overflows; no GPU has so
+// much.
 const mostBytes = 1 << 47
 
 func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
 
-// free returns what the tenant may still have: below its cap, and within what
-// it is guaranteed or what the others' claims leave of the capacity.
+// free returns what the tenant may still have: below its cap, and within its
+// guarantee or what the others' claims leave of the capacity.
 func (l *Ledger) free(t *tenant) uint64 {
 	limit := l.limit(t, l.claims-t.claim)
 	return limit - min(t.used(), limit)
 }
 
-// limit returns what the tenant may have beside what others claim.
+// limit returns what the tenant may have beside the others' claims.
 func (l *Ledger) limit(t *tenant, others uint64) uint64 {
 	limit := t.Cap
 	if limit == 0 {
@@ -86,11 +86,11 @@ func (l *Ledger) limit(t *tenant, others uint64) uint64 {
 	return limit
 }
 
-// claims returns what the tenant claims while it uses so much.
+// claims returns the tenant's claims at this use.
 func (t *tenant) claims(used uint64) uint64 { return min(max(used, t.Guaranteed), mostBytes) }
 
-// changed takes note of what the tenant has now, and claims: what it uses, or
-// what it is guaranteed where that is more.
+// changed records what the tenant has and claims now: its use or its guarantee,
+// whichever is more.
 func (l *Ledger) changed(t *tenant) {
 	t.Peak = max(t.Peak, t.Committed+t.Dead)
 	claim := t.claims(t.used())
@@ -98,7 +98,7 @@ func (l *Ledger) changed(t *tenant) {
 	t.claim = claim
 }
 
-// tenant returns the tenant of that name, which it makes where there is none.
+// tenant returns the tenant of that name, and creates it if necessary.
 func (l *Ledger) tenant(name string) *tenant {
 	t := l.tenants[name]
 	if t == nil {
@@ -111,9 +111,8 @@ func (l *Ledger) tenant(name string) *tenant {
 	return t
 }
 
-// SetCap says how many bytes the tenant may have; 0 is no cap. A tenant
-// without one that is guaranteed nothing is forgotten when its last session is
-// released.
+// SetCap sets a tenant's cap in bytes; 0 is no cap. A tenant without cap and
+// guarantee is forgotten when its last session is released.
 func (l *Ledger) SetCap(name string, bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,8 +123,8 @@ func (l *Ledger) SetCap(name string, bytes uint64) {
 	l.forget(name)
 }
 
-// SetReserved says how many bytes are kept for the tenant, whether it has a
-// session or not; 0 is none.
+// SetReserved sets the bytes that are kept for a tenant, with or without a
+// session; 0 is none.
 func (l *Ledger) SetReserved(name string, bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,9 +134,8 @@ func (l *Ledger) SetReserved(name string, bytes uint64) {
 	l.forget(name)
 }
 
-// SetCapacity says how many bytes of the GPU all tenants together can have,
-// those that they have included. 0 is unknown: then nothing is kept for
-// anybody.
+// SetCapacity sets the bytes of the GPU that all tenants together can have,
+// including what they have. 0 is unknown: then nothing is kept for anybody.
 func (l *Ledger) SetCapacity(bytes uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,9 +163,10 @@ func (l *Ledger) forget(name string) {
 	}
 }
 
-// Reserve promises bytes to a session of the tenant: the driver may be asked
-// for them. Leases that are in the way are closed. It returns the reservation,
-// never 0, and what is left; or false, and what could be had. A session belongs to the tenant that it first named.
+// Reserve promises bytes to a session of the tenant, which may then ask the
+// driver for them. Leases in the way are closed. It returns the reservation,
+// never 0, and what is left; or false, and what could be had. A session belongs
+// to the tenant of its first call.
 func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok bool, free uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,8 +208,8 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 	return s.slots[i].reservation, true, free - bytes
 }
 
-// close ends a reservation, of which so many bytes are committed, if it has
-// them, and says whose it was and whether a guarantee covered it.
+// close ends a reservation, with this many bytes committed, and returns its
+// tenant and whether a guarantee covered it.
 func (l *Ledger) close(id, reservation, actual uint64) (t *tenant, covered bool, err error) {
 	s, err := l.live(id)
 	if err != nil {
@@ -235,8 +234,8 @@ func (l *Ledger) close(id, reservation, actual uint64) (t *tenant, covered bool,
 	return t, s.covered&(1<<i) != 0, nil
 }
 
-// Commit says that the driver gave bytes of what was reserved; the rest is
-// given back. With an error nothing changes: the reservation stays.
+// Commit commits bytes that the driver gave; the rest of the reservation is
+// given back. After an error the reservation is unchanged.
 func (l *Ledger) Commit(id, reservation, actual uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +243,7 @@ func (l *Ledger) Commit(id, reservation, actual uint64) error {
 	return err
 }
 
-// Abort says that the driver gave nothing.
+// Abort ends a reservation for which the driver gave nothing.
 func (l *Ledger) Abort(id, reservation uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,8 +254,8 @@ func (l *Ledger) Abort(id, reservation uint64) error {
 	return err
 }
 
-// Free says that a session gave bytes back to the driver, those first that it
-// was adopted with. Of more than it has all that it has is freed, with an error.
+// Free frees bytes that a session gave back to the driver, adopted ones first.
+// If the session has fewer, Free frees all of them and returns an error.
 func (l *Ledger) Free(id, bytes uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -277,7 +276,7 @@ func (l *Ledger) giveBack(s *session, bytes uint64) error {
 	return nil
 }
 
-// Usage returns what a tenant has; zero for one that is unknown.
+// Usage returns the use of a tenant; zero for an unknown one.
 func (l *Ledger) Usage(name string) Usage {
 	l.mu.Lock()
 	defer l.mu.Unlock()

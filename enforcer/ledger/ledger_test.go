@@ -184,7 +184,8 @@ func TestMove(t *testing.T) {
 	if err := l.Move("b", 1); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{}) || b != (Usage{Committed: 5, Reserved: 30, Cap: 10, Peak: 5}) {
+	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{}) ||
+		b != (Usage{Committed: 5, Reserved: 30, Cap: 10, Peak: 5}) {
 		t.Errorf("a %+v, b %+v", a, b)
 	}
 	if err := l.Commit(1, r, 30); err != nil || l.Usage("b").Committed != 35 {
@@ -207,7 +208,8 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 	if err := l.Move("b", 1); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{Reserved: 3, Peak: 20}) || b != (Usage{Committed: 27, Reserved: 5, Peak: 27}) {
+	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{Reserved: 3, Peak: 20}) ||
+		b != (Usage{Committed: 27, Reserved: 5, Peak: 27}) {
 		t.Errorf("a %+v, b %+v", a, b)
 	}
 	if _, ok, free := l.Reserve("c", 4, 66); ok || free != 65 {
@@ -570,7 +572,8 @@ func (m *model) check(t *testing.T, before uint64, exceeds bool) {
 		want.Dead += n
 	}
 	u := m.l.Usage("a")
-	if u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead || u.Peak < u.Committed+u.Dead && u.Cap != 0 {
+	if u.Committed != want.Committed || u.Reserved != want.Reserved || u.Dead != want.Dead ||
+		u.Peak < u.Committed+u.Dead && u.Cap != 0 {
 		t.Fatalf("%+v, not %+v", u, want)
 	}
 	claims := uint64(0)
@@ -639,7 +642,8 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	l.SetCapacity(100)
 	have := func(what string, committed, dead, first, second uint64) {
 		t.Helper()
-		if u := l.Usage("a"); u.Committed != committed || u.Dead != dead || l.Session(1) != first || l.Session(2) != second || l.claims != committed+dead {
+		if u := l.Usage("a"); u.Committed != committed || u.Dead != dead || l.Session(1) != first ||
+			l.Session(2) != second || l.claims != committed+dead {
 			t.Errorf("%s: %+v, %d and %d, claims of %d", what, u, l.Session(1), l.Session(2), l.claims)
 		}
 	}

@@ -9,21 +9,21 @@ type session struct {
 	name      string
 	tenant    *tenant
 	committed uint64
-	reserved  uint64 // with what is in its lease
-	lease     Lease  // nil where it is closed
-	leased    uint64 // of reserved, what is in it
-	early     uint64 // freed, though the COMMIT was not read yet
-	claimed   uint64 // what it was adopted with, and did not free
-	adopted   uint64 // of that, what is committed
+	reserved  uint64 // including its lease
+	lease     Lease  // nil while it is closed
+	leased    uint64 // part of reserved in the lease
+	early     uint64 // freed before the COMMIT was read
+	claimed   uint64 // adopted and not freed
+	adopted   uint64 // part of claimed that is committed
 	ended     bool
 	next      uint64 // reservation, but for its slot
 	taken     uint64 // slots, a bit each
-	covered   uint64 // of them, those that what the tenant is guaranteed covers
+	covered   uint64 // taken slots that the tenant's guarantee covers
 	slots     [Reservations]struct{ reservation, bytes uint64 }
 }
 
-// open returns the session, which begins where there is none; nil where it has
-// ended or is another tenant's.
+// open returns the session, and begins it if necessary; nil if it has ended or
+// is another tenant's.
 func (l *Ledger) open(name string, id uint64) *session {
 	s := l.sessions[id]
 	if s == nil {
@@ -40,7 +40,7 @@ func (l *Ledger) open(name string, id uint64) *session {
 	return s
 }
 
-// live returns the session that is there and has not ended.
+// live returns a session that exists and has not ended.
 func (l *Ledger) live(id uint64) (*session, error) {
 	if s := l.sessions[id]; s != nil && !s.ended {
 		return s, nil
@@ -48,8 +48,8 @@ func (l *Ledger) live(id uint64) (*session, error) {
 	return nil, fmt.Errorf("session %d: %w", id, ErrSession)
 }
 
-// Adopt takes note of what a session says that it had before the broker knew
-// it. It is Listed that books it.
+// Adopt records the memory that a session claims to have had before the broker
+// knew it. Listed books it.
 func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,10 +64,10 @@ func (l *Ledger) Adopt(name string, id, bytes uint64) error {
 	return nil
 }
 
-// Listed says how many bytes the driver lists for a process. No more of what
-// its sessions were adopted with, or had when they ended, is booked, all together
-// and those first that come first; that much is, whatever the cap says. What one
-// that ended has becomes less, never more.
+// Listed takes the bytes that the driver lists for a process, and books the
+// adopted memory of its sessions and that of its ended sessions up to this sum,
+// in the order given, regardless of the cap. The memory of an ended session
+// only shrinks.
 func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 		if s.ended {
 			in = &t.Dead
 		}
-		*in += booked - s.adopted // which may be less than before
+		*in += booked - s.adopted // possibly less than before
 		s.committed += booked - s.adopted
 		if s.adopted = booked; s.ended {
 			s.claimed = booked
@@ -96,8 +96,8 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 	}
 }
 
-// Session returns the bytes that a session has, reserved ones included but for
-// those in its lease; those of one that ended until it is released.
+// Session returns a session's bytes, including reserved ones but not those in
+// its lease; an ended session has its bytes until it is released.
 func (l *Ledger) Session(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +108,8 @@ func (l *Ledger) Session(id uint64) uint64 {
 	return 0
 }
 
-// give takes bytes that were freed out of the books, those first that the
-// session was adopted with, and returns how many it had.
+// give takes freed bytes out of the books, adopted ones first, and returns how
+// many the session had.
 func (s *session) give(bytes uint64) uint64 {
 	claimed := min(bytes, s.claimed)
 	s.claimed -= claimed
@@ -121,9 +121,9 @@ func (s *session) give(bytes uint64) uint64 {
 	return claimed + own
 }
 
-// End says that the session's process died or went. What it had stays charged
-// to the tenant as dead, because the driver may not have it back yet; what was
-// reserved too, because the driver may have given it already.
+// End ends the session of a process that died or left. Its memory stays charged
+// to the tenant as dead, because the driver may not have it back yet; its
+// reservations too, because the driver may have filled them.
 func (l *Ledger) End(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,8 +142,8 @@ func (l *Ledger) End(id uint64) {
 	l.changed(s.tenant)
 }
 
-// Release says that the driver has back what an ended session had. It returns
-// the bytes that can be had again.
+// Release takes the memory of an ended session out of the books, once the
+// driver has it back, and returns the bytes.
 func (l *Ledger) Release(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,8 +159,8 @@ func (l *Ledger) Release(id uint64) uint64 {
 	return s.committed + s.reserved
 }
 
-// Move makes the session another tenant's, with all that it has, whatever
-// that one's cap says: a reloaded policy may do that.
+// Move moves the session with all its memory to another tenant, regardless of
+// the cap: a reloaded policy may do that.
 func (l *Ledger) Move(name string, id uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *Ledger) Move(name string, id uint64) error {
 	to.sessions++
 	l.changed(from)
 	l.changed(to)
-	s.covered = 0 // they were not asked of this one's guarantee
+	s.covered = 0 // they were not asked of the new tenant's guarantee
 	was := s.name
 	s.name, s.tenant = name, to
 	l.forget(was)

@@ -7,14 +7,14 @@ import (
 )
 
 // A specificity says how closely a selector fits a process: for each kind 0
-// where it has none, 1 and the number of literal characters of its best
-// pattern, or exact. Of groups 2 is the process's own, 1 another.
+// without a list, 1 plus the literal characters of the best pattern, or exact.
+// For groups, 2 is the process's own group and 1 another.
 type specificity [kinds]uint16
 
 // compare orders specificities, the least specific first.
 func (s specificity) compare(o specificity) int { return slices.Compare(s[:], o[:]) }
 
-// An entry is a selector that is ready to be tried on many processes.
+// An entry is a selector prepared for many processes.
 type entry struct {
 	tenant   int // its index in the table
 	at       int // its index in the tenant's list
@@ -24,14 +24,14 @@ type entry struct {
 	unknown  [kinds][]string // those that it does not know
 }
 
-// primary returns the kind that decides first.
+// primary returns the most important kind of the entry.
 func (e *entry) primary() int {
 	for kind := range kinds {
 		if e.has.has(kind) {
 			return kind
 		}
 	}
-	return kinds // a Table that Check has not seen
+	return kinds // the Table did not pass Check
 }
 
 // fits returns how closely the selector fits a process, and whether it does.
@@ -50,8 +50,8 @@ func (e *entry) fits(s *subject) (rank specificity, ok bool) {
 	return rank, true
 }
 
-// best returns how closely a list fits a process, 0 where it does not, and
-// with which of its patterns or numbers.
+// best returns how closely a list fits a process, or 0, and the pattern or
+// number that does.
 func (e *entry) best(kind int, s *subject) (rank uint16, by string) {
 	switch kind {
 	case byUser:
@@ -75,9 +75,9 @@ func (e *entry) best(kind int, s *subject) (rank uint16, by string) {
 	return rank, by
 }
 
-// tie reports whether a process may fit both entries equally closely, and what
-// such a process looks like. Two groups are no tie: a process has many, and of
-// those that are not its own the table's order decides.
+// tie reports whether a process may fit both entries equally closely, and
+// describes one. Two groups are no tie: a process has many, and the table's
+// order decides among all but its own.
 func (e *entry) tie(o *entry) (example string, ok bool) {
 	if e.has != o.has || e.has == 0 {
 		return "", false
@@ -96,7 +96,8 @@ func (e *entry) tie(o *entry) (example string, ok bool) {
 	return strings.Join(all, ", "), true
 }
 
-// same returns what fits the lists of a kind of both entries equally closely.
+// same returns an example that fits a kind's lists of both entries equally
+// closely.
 func (e *entry) same(o *entry, kind int) (example string, ok bool) {
 	for _, id := range e.ids[kind] {
 		if slices.Contains(o.ids[kind], id) {
@@ -121,9 +122,9 @@ func (e *entry) same(o *entry, kind int) (example string, ok bool) {
 	return "", false
 }
 
-// common returns a text of a kind that both patterns fit, and whether there is
-// one. A pod's has one slash, so that where both patterns have one what stands
-// before it and behind it is told apart.
+// common returns a text of a kind that fits both patterns, and whether there is
+// one. A pod's name has one slash: if both patterns have one, the parts before
+// and after it are compared separately.
 func common(kind int, a, b string) (example string, ok bool) {
 	if kind == byPod && strings.Count(a, "/") == 1 && strings.Count(b, "/") == 1 {
 		aSpace, aName, _ := strings.Cut(a, "/")

@@ -14,9 +14,9 @@ import (
 	"gpusteward/enforcer/schedule"
 )
 
-// Explain writes, for people, whose a process is and why, and what it may
-// have. No workload is the one that the policy finds itself. It looks names of
-// users and groups up, which may take a while.
+// Explain writes, for people, the tenant of a process, the reason, and the
+// tenant's quota. Without a workload the policy finds it. Names of users and
+// groups are looked up, which may take a while.
 func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 	if of == nil {
 		of = p.workload(f)
@@ -64,7 +64,8 @@ func explainFacts(w io.Writer, f broker.Facts, of *host.Workload) {
 	}
 	fmt.Fprintf(w, "\n  executable: %s\n  workload: %s, a %s", cmp.Or(f.Exe, "it cannot be read"), of.Key, of.Kind)
 	for _, field := range []struct{ name, value string }{
-		{"namespace", of.Namespace}, {"pod", of.Pod}, {"container", of.Container}, {"image", of.Image}, {"slice", of.Slice},
+		{"namespace", of.Namespace}, {"pod", of.Pod}, {"container", of.Container}, {"image", of.Image},
+		{"slice", of.Slice},
 		{"job", of.Job}, {"step", of.Step}, {"Slurm user", of.User}, {"account", of.Account},
 	} {
 		if field.value != "" {
@@ -92,7 +93,7 @@ func groupName(gid uint32) string {
 	return id
 }
 
-// words say by what an entry fits a process, and how closely.
+// words describe by what, and how closely, an entry fits a process.
 func (c fit) words(s *subject) string {
 	var all []string
 	for kind := range kinds {
@@ -119,7 +120,7 @@ func (c fit) word(kind int, s *subject) string {
 	return fmt.Sprintf("%s %q (%d literal characters)", keys[kind], by, rank-1)
 }
 
-// because says why the first of fits is more specific than the second.
+// because says why the first fit is more specific than the second.
 func (p *Policy) because(fits []fit, s *subject) string {
 	if len(fits) == 1 {
 		return ""
@@ -137,8 +138,8 @@ func (p *Policy) because(fits []fit, s *subject) string {
 	return fmt.Sprintf(" and not of %s: both by a group that it is also in, and %s stands first", p.name(b), p.name(a))
 }
 
-// explainTerms writes what a tenant may have of each set of GPUs, and how far
-// the escalation goes.
+// explainTerms writes a tenant's terms on each set of GPUs, and the
+// escalation's limits.
 func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	r := p.rule(tenant)
 	fmt.Fprintf(w, "\nwhat %s may have, all its processes together:\n", r.Name)
@@ -151,7 +152,8 @@ func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	if l.Shadow && l.Mode > Warn {
 		fmt.Fprintf(w, ", shadow: beyond %s it is only said what would be done", Warn)
 	}
-	fmt.Fprintf(w, "\n  up a level where %d of the last %d audits find a violation, down after %v without one\n", l.Confirm, l.Of, l.Hold)
+	fmt.Fprintf(w, "\n  up a level where %d of the last %d audits find a violation, down after %v without one\n",
+		l.Confirm, l.Of, l.Hold)
 	if l.Mode >= Throttle {
 		fmt.Fprintf(w, "  throttle: to %s of its limit and weight\n", percent(l.Throttle))
 	}
@@ -166,8 +168,8 @@ func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	}
 }
 
-// explainQuotas writes the terms on each set of GPUs that the table has names
-// for, and on the others.
+// explainQuotas writes the terms on each set of GPUs that the table names, and
+// on the others.
 func (p *Policy) explainQuotas(w io.Writer, r *Rule) {
 	type terms struct {
 		Quota
@@ -190,7 +192,8 @@ func (p *Policy) explainQuotas(w io.Writer, r *Rule) {
 		if t.class != schedule.Idle {
 			part = percent(t.weight) + " of a full GPU that every tenant is on"
 		}
-		said := []string{"guarantee " + percent(t.Guarantee), "limit " + percent(t.Limit), fmt.Sprintf("priority %s (%s)", r.Priority, part)}
+		said := []string{"guarantee " + percent(t.Guarantee), "limit " + percent(t.Limit),
+			fmt.Sprintf("priority %s (%s)", r.Priority, part)}
 		said = append(said, t.Explain()...)
 		fmt.Fprintf(w, "  on %s: %s\n", where(sets[t], len(sets[t]) == len(gpus)), strings.Join(said, ", "))
 	}

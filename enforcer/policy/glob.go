@@ -6,11 +6,11 @@ import (
 	"unicode/utf8"
 )
 
-// glob reports whether pattern fits all of name: * stands for any text, ? for
-// one character. Other than in path.Match, * goes across slashes: pod:* means
-// every container of every pod. It takes len(pattern)*len(name) steps at most.
+// glob reports whether pattern fits all of name: * is any text, ? is one
+// character. Unlike path.Match, * crosses slashes: pod:* is every container of
+// every pod. It takes at most len(pattern)*len(name) steps.
 func glob(pattern, name string) bool {
-	star, resume := -1, 0 // the last *, and where in name what follows it is tried next
+	star, resume := -1, 0 // the last *, and the next place in name to try the text after it
 	p, n := 0, 0
 	for n < len(name) {
 		switch {
@@ -42,12 +42,12 @@ func width(s string) int {
 	return n
 }
 
-// A pattern is a glob that is ready to be tried on many texts.
+// A pattern is a glob prepared for many texts.
 type pattern struct {
 	text   string
-	prefix string // what every text that it fits begins with
-	needle string // what every text that it fits has somewhere: its longest part without wildcards
-	rank   uint16 // how specific it is: 1 and its literal characters, or exact
+	prefix string // of every text that it fits
+	needle string // in every text that it fits: the longest part without wildcards
+	rank   uint16 // its specificity: 1 plus its literal characters, or exact
 }
 
 // exact is the rank of a pattern without wildcards, and of a number.
@@ -73,13 +73,14 @@ func (p *pattern) fits(name string) bool {
 	if p.rank == exact {
 		return p.text == name
 	}
-	return strings.HasPrefix(name, p.prefix) && strings.Contains(name, p.needle) && glob(p.text[len(p.prefix):], name[len(p.prefix):])
+	return strings.HasPrefix(name, p.prefix) && strings.Contains(name, p.needle) &&
+		glob(p.text[len(p.prefix):], name[len(p.prefix):])
 }
 
-// overlap returns a text that both patterns fit, and whether there is one.
+// overlap returns a text that fits both patterns, and whether there is one.
 func overlap(a, b string) (example string, ok bool) {
 	x, y := []rune(a), []rune(b)
-	failed := make([]bool, (len(x)+1)*(len(y)+1)) // from these places on they have nothing in common
+	failed := make([]bool, (len(x)+1)*(len(y)+1)) // places from which they have nothing in common
 	var text []rune
 	var from func(i, j int) bool
 	from = func(i, j int) bool {
@@ -120,7 +121,7 @@ func overlap(a, b string) (example string, ok bool) {
 	return "", false
 }
 
-// sample returns a character that fits c of a pattern.
+// sample returns a character that fits the pattern's c.
 func sample(c rune) rune {
 	if c == '?' {
 		return 'x'
@@ -128,7 +129,7 @@ func sample(c rune) rune {
 	return c
 }
 
-// apart reports whether two patterns plainly have nothing in common, since
+// apart reports whether two patterns plainly have nothing in common, because
 // they begin or end differently. Most pairs do.
 func apart(a, b string) bool {
 	differ := func(a, b string) bool { return !strings.HasPrefix(a, b) && !strings.HasPrefix(b, a) }
@@ -142,7 +143,7 @@ func apart(a, b string) bool {
 	return differ(string(x), string(y))
 }
 
-// end returns at, or the length of s where at is none.
+// end returns at, or the length of s if at is negative.
 func end(s string, at int) int {
 	if at < 0 {
 		return len(s)

@@ -11,9 +11,12 @@ func TestGlob(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"", "", true}, {"", "a", false}, {"*", "", true}, {"*", "a/b", true}, {"a", "a", true}, {"a", "b", false}, {"a", "ab", false},
-		{"?", "", false}, {"?", "a", true}, {"a?c", "abc", true}, {"pod:*/vllm", "pod:a/b/vllm", true}, {"pod:*/vllm", "pod:a/vllm2", false},
-		{"*a*b", "xaxaxb", true}, {"*a*b", "xaxbx", false}, {"**", "x", true}, {"a*a", "a", false}, {"unit:*.service", "unit:x.scope", false}, {"[a]", "a", false},
+		{"", "", true}, {"", "a", false}, {"*", "", true}, {"*", "a/b", true}, {"a", "a", true}, {"a", "b", false},
+		{"a", "ab", false},
+		{"?", "", false}, {"?", "a", true}, {"a?c", "abc", true}, {"pod:*/vllm", "pod:a/b/vllm", true},
+		{"pod:*/vllm", "pod:a/vllm2", false},
+		{"*a*b", "xaxaxb", true}, {"*a*b", "xaxbx", false}, {"**", "x", true}, {"a*a", "a", false},
+		{"unit:*.service", "unit:x.scope", false}, {"[a]", "a", false},
 		{"?", "é", true}, {"??", "é", false}, {"*??", "€", false}, {"*?b", "€b", true}, {"a?", "a\xff", true},
 		{strings.Repeat("*a", 40) + "b", strings.Repeat("a", 4000), false}, // and at once
 	} {
@@ -39,9 +42,12 @@ func TestOverlapHasAnExample(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"a", "a", true}, {"a", "b", false}, {"*", "*", true}, {"a*", "*b", true}, {"a*", "b*", false}, {"*a", "*b", false},
-		{"a?", "?b", true}, {"a?", "a", false}, {"a*c", "ab*", true}, {"*ab*", "*ba*", true}, {"?", "*", true}, {"??*", "x", false},
-		{"triton*.service", "triton-?.service", true}, {"inference/*", "*/vllm", true}, {"é*", "*é", true}, {"", "*", true}, {"", "?", false},
+		{"a", "a", true}, {"a", "b", false}, {"*", "*", true}, {"a*", "*b", true}, {"a*", "b*", false},
+		{"*a", "*b", false},
+		{"a?", "?b", true}, {"a?", "a", false}, {"a*c", "ab*", true}, {"*ab*", "*ba*", true}, {"?", "*", true},
+		{"??*", "x", false},
+		{"triton*.service", "triton-?.service", true}, {"inference/*", "*/vllm", true}, {"é*", "*é", true},
+		{"", "*", true}, {"", "?", false},
 		{strings.Repeat("a*", 100) + "b", strings.Repeat("*a", 100), false}, // and at once
 	} {
 		for _, pair := range [][2]string{{c.a, c.b}, {c.b, c.a}} {

@@ -13,7 +13,7 @@ type glance struct {
 	entry int
 }
 
-// add adds an entry, where processes that it may fit are looked for.
+// add adds an entry to the lists in which matching processes look.
 func (p *Policy) add(e entry) {
 	n, kind := len(p.entries), e.primary()
 	p.entries = append(p.entries, e)

@@ -12,8 +12,10 @@ import (
 // jobs returns a table with a tenant for each of n Slurm jobs, as
 // deploy/slurm/prolog.sh writes them: four on a GPU.
 func jobs(n int) policy.Table {
-	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker"}}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}}, Steps: steps}
+	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
+		Pause: []string{"broker"}}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal,
+		Quota: policy.Quota{Limit: 1, Bandwidth: 1}}, Steps: steps}
 	var quarter quota.Written
 	for _, key := range []string{"guarantee", "limit", "memory"} {
 		if err := quarter.Set(key, "25 %"); err != nil {
@@ -23,9 +25,11 @@ func jobs(n int) policy.Table {
 	for i := range n {
 		job := fmt.Sprint("slurm:", 4711000+i)
 		table.Rules = append(table.Rules, policy.Rule{
-			Name: fmt.Sprint("slurm-", 4711000+i), Select: []policy.Selector{{Workloads: []string{job, job + ".*"}}}, Binding: true, Steps: steps,
-			Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: .01, Memory: 1 << 20, Bandwidth: 1}},
-			GPUs:  []policy.Override{{GPUs: []string{fmt.Sprint(i / 4)}, Written: quarter}},
+			Name: fmt.Sprint("slurm-", 4711000+i), Select: []policy.Selector{{Workloads: []string{job, job + ".*"}}},
+			Binding: true, Steps: steps,
+			Terms: policy.Terms{Priority: policy.PriorityNormal,
+				Quota: policy.Quota{Limit: .01, Memory: 1 << 20, Bandwidth: 1}},
+			GPUs: []policy.Override{{GPUs: []string{fmt.Sprint(i / 4)}, Written: quarter}},
 		})
 	}
 	return table

@@ -5,13 +5,14 @@ import (
 	"strconv"
 )
 
-// An unknown is a user or group that this host does not have.
+// An unknown is a user or group that this host does not know.
 type unknown struct {
 	tenant, key, name string
 	err               error
 }
 
-// lookUp returns the number of a user or group, which may be a number already.
+// lookUp returns the number of a user or group; the text may be a number
+// already.
 func lookUp(kind int, name string, known map[string]uint32) (uint32, error) {
 	if id, err := strconv.ParseUint(name, 10, 32); err == nil {
 		return uint32(id), nil

@@ -9,19 +9,21 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// An Override has other terms for some GPUs; what is not written stays, as far as
-// it still can beside the others: a guarantee is at most the limit.
+// An Override has other terms for some GPUs. Terms that are not written stay,
+// as far as they fit the others: a guarantee is at most the limit.
 type Override struct {
-	GPUs []string // indices, UUIDs, or MIG devices by either: what is closest to a GPU's own UUID counts most
+	GPUs []string // indices, UUIDs, or MIG devices by either; the name closest to a GPU's own UUID wins
 	quota.Written
 }
 
-// gpuName is what GPUs are called: 0, 0:1 for the MIG devices of GPU instance 1
-// on it, or a UUID.
-var gpuName = regexp.MustCompile(`^((0|[1-9][0-9]{0,4})(:(0|[1-9][0-9]?))?|(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+// gpuName is the form of a GPU's name: 0, 0:1 for the MIG devices of its GPU
+// instance 1, or a UUID.
+var gpuName = regexp.MustCompile(`^((0|[1-9][0-9]{0,4})(:(0|[1-9][0-9]?))?|` +
+	`(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
 
-// lineage returns what a name of the table is below, and itself: a GPU's index
-// goes before those of its GPU instances. Whose a UUID is the table cannot know.
+// lineage returns the names of the table that a name is below, and the name
+// itself: a GPU's index comes before its GPU instances. The table cannot know
+// which GPU has a UUID.
 func lineage(name string) []string {
 	if index, _, below := strings.Cut(name, ":"); below {
 		return []string{index, name}
@@ -38,7 +40,8 @@ func (r *Rule) checkGPUs() error {
 		}
 		for _, name := range o.GPUs {
 			if !gpuName.MatchString(name) {
-				return fmt.Errorf("%s.gpu: %q is neither an index, such as 0, nor a GPU instance of MIG, such as 0:1, nor a UUID as nvidia-smi -L gives it", key, name)
+				return fmt.Errorf("%s.gpu: %q is neither an index, such as 0, nor a GPU instance of MIG, such as "+
+					"0:1, nor a UUID as nvidia-smi -L gives it", key, name)
 			}
 			if first, twice := seen[name]; twice {
 				return fmt.Errorf("%s.gpu: %q is in gpus[%d] already: make one entry of it", key, name, first)
@@ -53,8 +56,7 @@ func (r *Rule) checkGPUs() error {
 	return nil
 }
 
-// quota returns what holds on a GPU of these names, of which the last counts
-// most.
+// quota returns the quota on a GPU with these names; the last name wins.
 func (r *Rule) quota(names []string) Quota {
 	q := r.Quota
 	if len(r.GPUs) > 0 {

@@ -1,5 +1,5 @@
-// Package policy says who a process is for, and what each tenant may use of
-// the GPUs: the operator's table, checked, and quick to ask.
+// Package policy assigns processes to tenants, and quotas to tenants: the
+// operator's table, checked, and quick to ask.
 package policy
 
 import (
@@ -13,35 +13,36 @@ import (
 	"gpusteward/enforcer/broker"
 )
 
-// DefaultTenant is the name of the tenant of whoever no other is for. It is
-// guaranteed nothing, and the enforcer does nothing about it.
+// DefaultTenant is the name of the tenant of all processes that no other tenant
+// selects. It has no guarantee, and the enforcer never acts on it.
 const DefaultTenant = "default"
 
-// A HostView is what a policy asks of the host. No function may block,
-// all may be called concurrently, and any may be nil: then workloads have
-// the names that their cgroups give, no GPU has an index, and nobody knows how
-// much memory it has.
+// A HostView is what a policy asks of the host. No function may block, all may
+// be called concurrently, and any may be nil: then workloads have their
+// cgroups' names, no GPU has an index, and no memory size is known.
 type HostView struct {
-	Process func(pid int) (host.Process, error) // who runs now; its workload is nil as long as its name is asked for
-	Names   func(uuid string) []string          // of a GPU: its index, its UUID; of a MIG device after those of its GPU: 0:1, its UUID
-	Memory  func(uuid string) (uint64, bool)    // of a GPU, bytes, all of it
+	Process func(pid int) (host.Process, error) // the process now; its workload is nil until its name is known
+	// names of a GPU: its index, its UUID; of a MIG device: those of its GPU,
+	// 0:1, its UUID
+	Names  func(uuid string) []string
+	Memory func(uuid string) (uint64, bool) // bytes of a GPU's memory
 }
 
-// A Policy is a Table with its names of users and groups looked up. It is
-// immutable and safe for concurrent use.
+// A Policy is a Table with users and groups looked up. It is immutable and safe
+// for concurrent use.
 type Policy struct {
 	table   Table
 	host    HostView
 	log     *slog.Logger
 	tenants map[string]int // index in the table
 	entries []entry        // of all tenants, in the table's order
-	index   [kinds]index   // of the entries, by what decides first
-	excess  sync.Once      // told of
+	index   [kinds]index   // of the entries, by their most important kind
+	excess  sync.Once      // logged once
 }
 
-// New returns the policy of a table that Check has found good. A user or
-// group that this host does not have is told of and fits nobody: it may be
-// that whoever knows it does not answer now. No log is told nothing.
+// New returns the policy of a table that passed Check. A user or group that
+// this host does not know is logged and fits nobody: its directory may not
+// answer now. Without a log nothing is logged.
 func New(t Table, h HostView, log *slog.Logger) *Policy {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -49,7 +50,8 @@ func New(t Table, h HostView, log *slog.Logger) *Policy {
 	p, strangers := newPolicy(t)
 	p.host, p.log = h, log
 	for _, s := range strangers {
-		log.Warn("nobody is selected by a name that this host does not know", "tenant", s.tenant, "key", s.key, "name", s.name, "err", s.err)
+		log.Warn("a name that this host does not know selects nobody", "tenant", s.tenant, "key", s.key, "name",
+			s.name, "err", s.err)
 	}
 	return p
 }
@@ -57,7 +59,7 @@ func New(t Table, h HostView, log *slog.Logger) *Policy {
 func newPolicy(t Table) (*Policy, []unknown) {
 	p := &Policy{table: t, tenants: map[string]int{}}
 	var all []unknown
-	known := map[string]uint32{} // by key and name, so that each is asked for once
+	known := map[string]uint32{} // by key and name: each is looked up once
 	for i := range t.Rules {
 		r := &t.Rules[i]
 		p.tenants[r.Name] = i
@@ -72,7 +74,8 @@ func newPolicy(t Table) (*Policy, []unknown) {
 					id, err := lookUp(kind, text, known)
 					if err != nil {
 						e.unknown[kind] = append(e.unknown[kind], text)
-						all = append(all, unknown{r.Name, fmt.Sprintf("%s.select[%d].%s", t.key(i), at, keys[kind]), text, err})
+						all = append(all, unknown{r.Name, fmt.Sprintf("%s.select[%d].%s", t.key(i), at, keys[kind]),
+							text, err})
 						continue
 					}
 					e.ids[kind] = append(e.ids[kind], id)
@@ -84,9 +87,9 @@ func newPolicy(t Table) (*Policy, []unknown) {
 	return p, all
 }
 
-// own returns whose a process is, -1 for nobody's: the tenant that fits it most
-// closely. What decides first is tried first, so that most entries are never
-// looked at.
+// own returns the tenant that fits a process most closely, -1 for none. It
+// tries the most important kinds first, so that most entries are never looked
+// at.
 func (p *Policy) own(s *subject) int {
 	tenant, top := -1, specificity{}
 	for kind := range p.index {
@@ -110,15 +113,15 @@ func (p *Policy) own(s *subject) int {
 	return tenant
 }
 
-// Why a process may not be of the tenant that it asks for.
+// Reasons that a process may not be of the tenant that it asks for.
 var (
 	errUnknown  = errors.New("there is no such tenant")
 	errNotYours = errors.New("this process is not of that tenant")
 )
 
-// Tenant returns the name of the tenant whose quota a process draws on: the
-// one that fits it most closely. wished is the tenant that it asks for, empty
-// for whichever is its own: it only chooses among those that the facts allow.
+// Tenant returns the name of the tenant on whose quota a process draws: the one
+// that fits it most closely. wished is the tenant that it asks for, or empty:
+// it only chooses among those that the facts allow.
 func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 	s := newSubject(f, p.workload(f))
 	own := p.own(&s)
@@ -136,14 +139,15 @@ func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 	switch {
 	case own < 0:
 		return DefaultTenant, nil
-	case wished == DefaultTenant: // would be a way out of one's own limits
-		return "", fmt.Errorf("%w: %q is for whom no tenant is, and this one is of %q", errNotYours, wished, p.table.Rules[own].Name)
+	case wished == DefaultTenant: // it would evade the process's own limits
+		return "", fmt.Errorf("%w: %q is for processes without a tenant, and this one belongs to %q",
+			errNotYours, wished, p.table.Rules[own].Name)
 	}
 	return p.table.Rules[own].Name, nil
 }
 
-// Whose returns the name of the tenant whose a process of a known workload is,
-// when it asks for none.
+// Whose returns the name of the tenant of a process with a known workload that
+// asks for no tenant.
 func (p *Policy) Whose(f broker.Facts, w *host.Workload) string {
 	s := newSubject(f, w)
 	if own := p.own(&s); own >= 0 {
@@ -152,9 +156,9 @@ func (p *Policy) Whose(f broker.Facts, w *host.Workload) string {
 	return DefaultTenant
 }
 
-// Owner names whoever a process belongs to by its cgroup: a pod, container,
-// Slurm job, user, or a user within a unit. What is nested in one of them is the
-// same, so that nobody becomes many by making cgroups or job steps.
+// Owner names the owner of a process by its cgroup: a pod, container, Slurm
+// job, user, or a user within a unit. Anything nested in one of them has the
+// same owner, so that cgroups and job steps do not multiply owners.
 func Owner(f broker.Facts) string {
 	w := host.ParseCgroup(f.Cgroup, int(f.UID))
 	switch user, _, nested := strings.Cut(w.Key, "/"); {
@@ -164,14 +168,14 @@ func Owner(f broker.Facts) string {
 		return host.KindSlurm + ":" + w.Job
 	case w.Kind == host.KindUnit:
 		return fmt.Sprintf("%s:%d", w.Key, f.UID)
-	case w.Kind == host.KindContainer && nested: // below user.slice names are the user's own
+	case w.Kind == host.KindContainer && nested: // names below user.slice are the user's own
 		return host.KindUser + strings.TrimPrefix(user, host.KindContainer)
 	}
 	return w.Key
 }
 
-// allows reports whether a process may be of a tenant: of one without
-// selectors everybody may.
+// allows reports whether a process may be of a tenant; any process may be of
+// one without selectors.
 func (p *Policy) allows(tenant int, s *subject) bool {
 	if len(p.table.Rules[tenant].Select) == 0 {
 		return true
@@ -200,9 +204,9 @@ type fit struct {
 	rank specificity
 }
 
-// workload returns whom a process works for. The names of pods, containers and
-// jobs are the host's word, up to 2 s late; until it comes, and where what it
-// says is not of the cgroup that the process was in, the cgroup's counts.
+// workload returns the workload of a process. The names of pods, containers and
+// jobs come from the host, up to 2 s late; until then, and if they do not match
+// the process's cgroup, the cgroup counts.
 func (p *Policy) workload(f broker.Facts) *host.Workload {
 	if p.host.Process != nil && f.PID > 0 {
 		known, err := p.host.Process(f.PID)
@@ -214,8 +218,8 @@ func (p *Policy) workload(f broker.Facts) *host.Workload {
 	return &w
 }
 
-// within reports whether a cgroup says that it is w's: the host may have looked
-// before the process came there, or at who had its number before.
+// within reports whether a cgroup belongs to w: the host may have looked before
+// the process entered it, or at an earlier process with its PID.
 func within(w *host.Workload, cgroup string) bool {
 	switch {
 	case w.ContainerID != "":
@@ -226,8 +230,8 @@ func within(w *host.Workload, cgroup string) bool {
 	return w.Unit != "" && strings.Contains(cgroup, w.Unit)
 }
 
-// rule returns the rule of a tenant; the default's for one that there is not,
-// such as one that the table had before.
+// rule returns the rule of a tenant, or the default's if there is none, as for
+// a tenant of an earlier table.
 func (p *Policy) rule(tenant string) *Rule {
 	if i, ok := p.tenants[tenant]; ok {
 		return &p.table.Rules[i]
@@ -235,8 +239,8 @@ func (p *Policy) rule(tenant string) *Rule {
 	return &Rule{Name: DefaultTenant, Terms: p.table.Default, Steps: p.table.Steps}
 }
 
-// Tenants returns the names of the tenants in the table's order, without the
-// default one.
+// Tenants returns the tenants' names in the table's order, without the default
+// one.
 func (p *Policy) Tenants() []string {
 	all := make([]string, len(p.table.Rules))
 	for i := range p.table.Rules {
@@ -245,8 +249,8 @@ func (p *Policy) Tenants() []string {
 	return all
 }
 
-// Governed reports whether the enforcer may do something about a tenant: one
-// that is in the table.
+// Governed reports whether the enforcer may act on a tenant, which must be in
+// the table.
 func (p *Policy) Governed(tenant string) bool {
 	_, ok := p.tenants[tenant]
 	return ok
@@ -255,9 +259,9 @@ func (p *Policy) Governed(tenant string) bool {
 // Priority returns a tenant's priority.
 func (p *Policy) Priority(tenant string) Priority { return p.rule(tenant).Priority }
 
-// Steps returns how far the escalation may go for a tenant's workloads.
+// Steps returns the escalation's limits for a tenant's workloads.
 func (p *Policy) Steps(tenant string) Steps { return p.rule(tenant).Steps }
 
-// Actions returns how many steps above Warn the escalation may take on this host
-// within 10 minutes.
+// Actions returns how many steps above Warn the escalation may take on this
+// host in 10 minutes.
 func (p *Policy) Actions() int { return p.table.Actions }

@@ -21,7 +21,8 @@ type crowd struct {
 // newCrowd returns a crowd in which every tenth process is nobody's.
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
-	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker"}}
+	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
+		Pause: []string{"broker"}}
 	terms := policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}}
 	table := policy.Table{Default: terms, Steps: steps}
 	for i := range 200 {
@@ -44,7 +45,8 @@ func newCrowd(t testing.TB) *crowd {
 		case 7:
 			s.Workloads = []string{"unit:*-" + name + ".service"}
 		}
-		table.Rules = append(table.Rules, policy.Rule{Name: fmt.Sprint("t", i), Select: []policy.Selector{s}, Terms: terms, Steps: steps})
+		table.Rules = append(table.Rules, policy.Rule{Name: fmt.Sprint("t", i), Select: []policy.Selector{s},
+			Terms: terms, Steps: steps})
 	}
 	if err := table.Check(); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,8 @@ import (
 // anyone and escalation are terms and steps with nothing special about them.
 var (
 	anyone     = Terms{Priority: PriorityNormal, Quota: Quota{Limit: 1, Bandwidth: 1}}
-	escalation = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker", "freezer", "signal"}, Grace: time.Second}
+	escalation = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
+		Pause: []string{"broker", "freezer", "signal"}, Grace: time.Second}
 )
 
 func row(name string, selectors ...Selector) Rule {
@@ -67,12 +68,14 @@ const (
 )
 
 var (
-	id       = strings.Repeat("ab", 32)
-	inPod    = "0::/kubepods/burstable/pod" + podUID + "/" + id + "\n"
-	inOwn    = "0::/user.slice/user-1001.slice/user@1001.service/app.slice/" + id + "\n"
-	vllm     = host.Workload{Kind: host.KindPod, Key: "pod:inference/vllm-0/server", Namespace: "inference", Pod: "vllm-0", Container: "server", PodUID: podUID, ContainerID: id}
-	research = host.Workload{Kind: host.KindSlurm, Key: "slurm:4711.0", Job: "4711", Step: "0", User: "alice", Account: "research"}
-	docker   = host.Workload{Kind: host.KindContainer, Key: "container:server", Container: "server", ContainerID: id}
+	id    = strings.Repeat("ab", 32)
+	inPod = "0::/kubepods/burstable/pod" + podUID + "/" + id + "\n"
+	inOwn = "0::/user.slice/user-1001.slice/user@1001.service/app.slice/" + id + "\n"
+	vllm  = host.Workload{Kind: host.KindPod, Key: "pod:inference/vllm-0/server", Namespace: "inference",
+		Pod: "vllm-0", Container: "server", PodUID: podUID, ContainerID: id}
+	research = host.Workload{Kind: host.KindSlurm, Key: "slurm:4711.0", Job: "4711", Step: "0", User: "alice",
+		Account: "research"}
+	docker = host.Workload{Kind: host.KindContainer, Key: "container:server", Container: "server", ContainerID: id}
 )
 
 func TestTheMostSpecificTenantWins(t *testing.T) {
@@ -103,32 +106,43 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 		of    *host.Workload
 		want  string
 	}{
-		"by unit":                            {of: cgroup(triton), want: "units"},
-		"by slice":                           {of: cgroup("0::/gpu.slice/gpu-a.slice/x.service\n"), want: "units"},
-		"unit and user beat unit":            {facts: broker.Facts{UID: 7}, of: cgroup(triton), want: "unit-of-7"},
-		"unit beats user":                    {facts: broker.Facts{UID: 1001}, of: cgroup(triton), want: "units"},
-		"by user":                            {facts: broker.Facts{UID: 1003}, want: "alice"},
-		"user beats group":                   {facts: broker.Facts{UID: 1001, GID: 500}, want: "alice"},
-		"executable beats user":              {facts: broker.Facts{UID: 1001, GID: 500, Exe: "/opt/lab/a/b/python3"}, want: "lab"},
-		"executable and group":               {facts: broker.Facts{Groups: []uint32{4, 500}, Exe: "/opt/lab/a/python3"}, want: "lab"},
-		"executable without the group":       {facts: broker.Facts{GID: 501, Exe: "/opt/lab/a/python3"}, want: "default"},
-		"group":                              {facts: broker.Facts{GID: 500, Exe: "/usr/bin/python3"}, want: "people"},
-		"its own group beats another":        {facts: broker.Facts{GID: 400, Groups: []uint32{500}}, want: "students"},
-		"of other groups the first one's":    {facts: broker.Facts{GID: 1, Groups: []uint32{400, 500}}, want: "people"},
-		"by nothing":                         {facts: broker.Facts{UID: 1002}, want: "default"},
-		"pod":                                {of: &vllm, want: "inference"},
-		"pod and container":                  {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }), want: "sidecar"},
-		"a pod without a name":               {of: cgroup(inPod), want: "default"},
-		"a pod in another namespace":         {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }), want: "default"},
-		"container":                          {of: &docker, want: "server"},
-		"a user's container is no server":    {of: with(docker, func(w *host.Workload) { w.Key = "container:1001/server" }), want: "job"},
-		"slurm user beats account":           {of: &research, want: "jobs-of-alice"},
-		"slurm account":                      {of: with(research, func(w *host.Workload) { w.User = "bob" }), want: "account"},
-		"slurm account, by pattern":          {of: with(research, func(w *host.Workload) { w.User, w.Account = "bob", "ml-1" }), want: "account"},
-		"a job of which nothing is known":    {of: cgroup(slurmJob), want: "default"},
-		"key beats slurm user":               {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }), want: "job"},
-		"a user's unit is not a unit":        {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/app.slice/triton-2.service\n"), want: "default"},
-		"a user's slice is not a slice":      {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/gpu-a.slice/x.service\n"), want: "default"},
+		"by unit":                 {of: cgroup(triton), want: "units"},
+		"by slice":                {of: cgroup("0::/gpu.slice/gpu-a.slice/x.service\n"), want: "units"},
+		"unit and user beat unit": {facts: broker.Facts{UID: 7}, of: cgroup(triton), want: "unit-of-7"},
+		"unit beats user":         {facts: broker.Facts{UID: 1001}, of: cgroup(triton), want: "units"},
+		"by user":                 {facts: broker.Facts{UID: 1003}, want: "alice"},
+		"user beats group":        {facts: broker.Facts{UID: 1001, GID: 500}, want: "alice"},
+		"executable beats user": {facts: broker.Facts{UID: 1001, GID: 500, Exe: "/opt/lab/a/b/python3"},
+			want: "lab"},
+		"executable and group": {facts: broker.Facts{Groups: []uint32{4, 500}, Exe: "/opt/lab/a/python3"},
+			want: "lab"},
+		"executable without the group": {facts: broker.Facts{GID: 501, Exe: "/opt/lab/a/python3"},
+			want: "default"},
+		"group":                           {facts: broker.Facts{GID: 500, Exe: "/usr/bin/python3"}, want: "people"},
+		"its own group beats another":     {facts: broker.Facts{GID: 400, Groups: []uint32{500}}, want: "students"},
+		"of other groups the first one's": {facts: broker.Facts{GID: 1, Groups: []uint32{400, 500}}, want: "people"},
+		"by nothing":                      {facts: broker.Facts{UID: 1002}, want: "default"},
+		"pod":                             {of: &vllm, want: "inference"},
+		"pod and container": {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }),
+			want: "sidecar"},
+		"a pod without a name": {of: cgroup(inPod), want: "default"},
+		"a pod in another namespace": {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }),
+			want: "default"},
+		"container": {of: &docker, want: "server"},
+		"a user's container is no server": {of: with(docker,
+			func(w *host.Workload) { w.Key = "container:1001/server" }), want: "job"},
+		"slurm user beats account": {of: &research, want: "jobs-of-alice"},
+		"slurm account": {of: with(research, func(w *host.Workload) { w.User = "bob" }),
+			want: "account"},
+		"slurm account, by pattern": {of: with(research,
+			func(w *host.Workload) { w.User, w.Account = "bob", "ml-1" }), want: "account"},
+		"a job of which nothing is known": {of: cgroup(slurmJob), want: "default"},
+		"key beats slurm user": {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }),
+			want: "job"},
+		"a user's unit is not a unit": {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/" +
+			"app.slice/triton-2.service\n"), want: "default"},
+		"a user's slice is not a slice": {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/" +
+			"gpu-a.slice/x.service\n"), want: "default"},
 		"a user's cgroup is not a container": {of: cgroup(inOwn), want: "job"},
 	} {
 		if c.of == nil {
@@ -151,9 +165,11 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 		wished, want string
 		err          error
 	}{
-		"its own":                        {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
-		"its own, asked for":             {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving", want: "serving"},
-		"a less specific one that fits":  {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice", want: "alice"},
+		"its own": {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
+		"its own, asked for": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving",
+			want: "serving"},
+		"a less specific one that fits": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice",
+			want: "alice"},
 		"without selectors":              {facts: broker.Facts{UID: 1001}, wished: "batch", want: "batch"},
 		"without selectors, by a nobody": {facts: broker.Facts{UID: 1002}, wished: "batch", want: "batch"},
 		"default, whose it is":           {facts: broker.Facts{UID: 1002}, wished: "default", want: "default"},
@@ -176,12 +192,15 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"known":                 {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
-		"not known yet":         {process: host.Process{UID: 5}, want: "unnamed"},
-		"of another user":       {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
-		"of another's cgroup":   {process: host.Process{UID: 5, Workload: &host.Workload{Kind: host.KindPod, Namespace: "inference", Pod: "x", ContainerID: strings.Repeat("cd", 32)}}, want: "unnamed"},
-		"of a unit before that": {process: host.Process{UID: 5, Workload: &host.Workload{Kind: host.KindUnit, Unit: "x.service"}}, want: "unnamed"},
-		"gone":                  {err: host.ErrGone, want: "unnamed"},
+		"known":           {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
+		"not known yet":   {process: host.Process{UID: 5}, want: "unnamed"},
+		"of another user": {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
+		"of another's cgroup": {process: host.Process{UID: 5,
+			Workload: &host.Workload{Kind: host.KindPod, Namespace: "inference", Pod: "x",
+				ContainerID: strings.Repeat("cd", 32)}}, want: "unnamed"},
+		"of a unit before that": {process: host.Process{UID: 5,
+			Workload: &host.Workload{Kind: host.KindUnit, Unit: "x.service"}}, want: "unnamed"},
+		"gone": {err: host.ErrGone, want: "unnamed"},
 	} {
 		view := HostView{Process: func(pid int) (host.Process, error) {
 			if pid != 42 {
@@ -195,7 +214,10 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
-	p := policy(t, HostView{Process: func(int) (host.Process, error) { return host.Process{UID: 5, Workload: &research}, nil }},
+	p := policy(t, HostView{Process: func(int) (host.Process,
+		error) {
+		return host.Process{UID: 5, Workload: &research}, nil
+	}},
 		row("account", Selector{SlurmAccounts: []string{"research"}}))
 	if got, _ := p.Tenant(broker.Facts{PID: 42, UID: 5, Cgroup: slurmJob}, ""); got != "account" {
 		t.Errorf("a job of the account is of %q", got)
@@ -231,7 +253,8 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 	if !strings.Contains(log.String(), "no-such-user") || !strings.Contains(log.String(), "ghost") {
 		t.Errorf("nothing is said of a user that does not exist: %q", log.String())
 	}
-	if all := rules.Unknown(); len(all) != 2 || !strings.HasPrefix(all[0], `tenants[0].select[0].users: nobody is selected by "no-such-user": `) {
+	if all := rules.Unknown(); len(all) != 2 ||
+		!strings.HasPrefix(all[0], `tenants[0].select[0].users: nobody is selected by "no-such-user": `) {
 		t.Errorf("unknown are %q", all)
 	}
 	tied := table(row("a", Selector{Users: []string{me.Username}}), row("b", Selector{Users: []string{me.Uid}}))
@@ -243,7 +266,8 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 func TestTermsOfAGPU(t *testing.T) {
 	serving := with(row("serving"), func(r *Rule) {
 		r.Priority = PriorityHigh
-		r.Quota = Quota{Guarantee: .6, Limit: .8, Memory: 40, Reserved: 20, LaunchWait: quota.Wait(20 * time.Millisecond), Bandwidth: .6}
+		r.Quota = Quota{Guarantee: .6, Limit: .8, Memory: 40, Reserved: 20,
+			LaunchWait: quota.Wait(20 * time.Millisecond), Bandwidth: .6}
 		r.GPUs = []Override{
 			{GPUs: []string{"0", "3"}, Written: written("guarantee", "0", "memory", "10")},
 			{GPUs: []string{uuidOf(1)}, Written: written("limit", "50 %", "launch_wait", "1ms", "memory", "0")},
@@ -257,11 +281,14 @@ func TestTermsOfAGPU(t *testing.T) {
 		tenant, gpu string
 		want        Quota
 	}{
-		"where nothing else is said":        {"serving", uuidOf(2), serving.Quota},
-		"of no GPU":                         {"serving", "", serving.Quota},
-		"by index":                          {"serving", uuidOf(0), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
-		"by UUID":                           {"serving", uuidOf(1), Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: quota.Wait(time.Millisecond), Bandwidth: .6}},
-		"by both":                           {"serving", uuidOf(3), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
+		"where nothing else is said": {"serving", uuidOf(2), serving.Quota},
+		"of no GPU":                  {"serving", "", serving.Quota},
+		"by index": {"serving", uuidOf(0),
+			Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
+		"by UUID": {"serving", uuidOf(1),
+			Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: quota.Wait(time.Millisecond), Bandwidth: .6}},
+		"by both": {"serving", uuidOf(3),
+			Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
 		"realtime has its limit guaranteed": {"urgent", uuidOf(0), Quota{Guarantee: .1, Limit: .1, Bandwidth: 1}},
 		"whom no tenant is for":             {DefaultTenant, uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
 		"who was in the table before":       {"gone", uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
@@ -282,19 +309,26 @@ func TestWeights(t *testing.T) {
 	low := with(row("low"), func(r *Rule) { r.Priority = PriorityLow })
 	high := with(row("high"), func(r *Rule) { r.Priority, r.Guarantee = PriorityHigh, .3 })
 	realtime := with(row("realtime"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .2 })
-	here := with(row("here"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(1)}, Written: written("guarantee", ".8")}} })
+	here := with(row("here"), func(r *Rule) {
+		r.GPUs = []Override{{GPUs: []string{uuidOf(1)}, Written: written("guarantee", ".8")}}
+	})
 	for name, c := range map[string]struct {
 		rules []Rule
 		gpu   string
 		want  map[string]float64
 	}{
-		"nobody but default":      {nil, "", map[string]float64{"default": 1}},
-		"by priority":             {[]Rule{row("a"), low, idle}, "", map[string]float64{"a": .4, "default": .4, "low": .2, "idle": leastWeight}},
-		"guarantees, then spare":  {[]Rule{high, row("b")}, "", map[string]float64{"high": .3 + .7*4/8, "b": .7 * 2 / 8, "default": .7 * 2 / 8}},
-		"realtime with its limit": {[]Rule{realtime, row("b")}, "", map[string]float64{"realtime": .2 + .8*4/8, "b": .2, "default": .2}},
-		"nothing is left":         {[]Rule{guaranteed("a", .75), guaranteed("b", .25), row("c")}, "", map[string]float64{"a": .75, "b": .25, "c": leastWeight, "default": leastWeight}},
-		"on one GPU":              {[]Rule{here, row("b")}, uuidOf(1), map[string]float64{"here": .8 + .2/3, "b": .2 / 3}},
-		"and on the others":       {[]Rule{here, row("b")}, uuidOf(0), map[string]float64{"here": 1. / 3, "b": 1. / 3}},
+		"nobody but default": {nil, "", map[string]float64{"default": 1}},
+		"by priority": {[]Rule{row("a"), low, idle}, "",
+			map[string]float64{"a": .4, "default": .4, "low": .2, "idle": leastWeight}},
+		"guarantees, then spare": {[]Rule{high, row("b")}, "",
+			map[string]float64{"high": .3 + .7*4/8, "b": .7 * 2 / 8, "default": .7 * 2 / 8}},
+		"realtime with its limit": {[]Rule{realtime, row("b")}, "",
+			map[string]float64{"realtime": .2 + .8*4/8, "b": .2, "default": .2}},
+		"nothing is left": {[]Rule{guaranteed("a", .75), guaranteed("b", .25), row("c")}, "",
+			map[string]float64{"a": .75, "b": .25, "c": leastWeight, "default": leastWeight}},
+		"on one GPU": {[]Rule{here, row("b")}, uuidOf(1),
+			map[string]float64{"here": .8 + .2/3, "b": .2 / 3}},
+		"and on the others": {[]Rule{here, row("b")}, uuidOf(0), map[string]float64{"here": 1. / 3, "b": 1. / 3}},
 	} {
 		p := policy(t, HostView{}, c.rules...)
 		for tenant, want := range c.want {
@@ -302,12 +336,14 @@ func TestWeights(t *testing.T) {
 			if math.Abs(got-want) > 1e-12 {
 				t.Errorf("%s: %s weighs %v, want %v", name, tenant, got, want)
 			}
-			if want := map[string]schedule.Class{"idle": schedule.Idle, "realtime": schedule.Realtime}[tenant]; class != want {
+			if want := map[string]schedule.Class{"idle": schedule.Idle,
+				"realtime": schedule.Realtime}[tenant]; class != want {
 				t.Errorf("%s: %s is of class %d, want %d", name, tenant, class, want)
 			}
 		}
 	}
-	if !New(table(idle), HostView{}, nil).Governed("idle") || New(table(idle), HostView{}, nil).Governed(DefaultTenant) {
+	if !New(table(idle), HostView{}, nil).Governed("idle") ||
+		New(table(idle), HostView{}, nil).Governed(DefaultTenant) {
 		t.Error("a tenant of the table is not governed, or the default one is")
 	}
 }
@@ -326,9 +362,13 @@ func TestMIG(t *testing.T) {
 	}
 	p := policy(t, HostView{Names: names},
 		with(row("a"), func(r *Rule) {
-			r.GPUs = []Override{{GPUs: []string{mig}, Written: written("bandwidth", ".5")}, {GPUs: []string{"0:1"}, Written: written("limit", ".4")}, {GPUs: []string{"0"}, Written: written("limit", ".8", "guarantee", ".3")}}
+			r.GPUs = []Override{{GPUs: []string{mig}, Written: written("bandwidth", ".5")},
+				{GPUs: []string{"0:1"}, Written: written("limit", ".4")},
+				{GPUs: []string{"0"}, Written: written("limit", ".8", "guarantee", ".3")}}
 		}),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".7")}} }))
+		with(row("b"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".7")}}
+		}))
 	for _, c := range []struct {
 		gpu                         string
 		guarantee, limit, bandwidth float64
@@ -340,13 +380,19 @@ func TestMIG(t *testing.T) {
 	if a, _ := p.Weight("a", mig); a != .3 {
 		t.Errorf("a weighs %v, want .3", a)
 	}
-	over := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".6")}} }),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}} }))
+	over := table(with(row("a"), func(r *Rule) {
+		r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".6")}}
+	}),
+		with(row("b"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}}
+		}))
 	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 a (60 %), b (50 %)") {
 		t.Errorf("more than an instance is guaranteed: %v", err)
 	}
 	for _, name := range []string{"0:", ":1", "0:1:2", "01", "0:01", "MIG-1", "0:100", "100000"} {
-		bad := table(with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{name}, Written: written("limit", ".5")}} }))
+		bad := table(with(row("a"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{name}, Written: written("limit", ".5")}}
+		}))
 		if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "gpus[0].gpu") {
 			t.Errorf("%q is taken for a GPU: %v", name, err)
 		}
@@ -357,9 +403,14 @@ func TestMIG(t *testing.T) {
 func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 	var log bytes.Buffer
 	p := New(table(
-		with(row("a"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".7")}} }),
-		with(row("b"), func(r *Rule) { r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Written: written("guarantee", ".7")}} }),
-	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }}, slog.New(slog.NewTextHandler(&log, nil)))
+		with(row("a"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".7")}}
+		}),
+		with(row("b"), func(r *Rule) {
+			r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Written: written("guarantee", ".7")}}
+		}),
+	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }},
+		slog.New(slog.NewTextHandler(&log, nil)))
 	for range 2 {
 		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {
 			t.Errorf("a weighs %v, want .7", a)

@@ -10,10 +10,10 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// A Quota is what a tenant may use of one GPU: all its processes together.
+// A Quota is what all processes of a tenant together may use of one GPU.
 type Quota = quota.Quota
 
-// A Priority says who gets what nobody is guaranteed.
+// A Priority decides who gets the time that nobody is guaranteed.
 type Priority int
 
 // The priorities.
@@ -22,11 +22,10 @@ const (
 	PriorityLow                      // half of normal's part
 	PriorityNormal                   //
 	PriorityHigh                     // twice normal's part
-	PriorityRealtime                 // a turn at once; it must have a limit, which counts as guaranteed
+	PriorityRealtime                 // a turn at once; needs a limit, which counts as its guarantee
 )
 
-// Priorities are the names of the priorities, as configuration and metrics
-// have them.
+// Priorities are the names of the priorities in configuration and metrics.
 var Priorities = [...]string{"idle", "low", "normal", "high", "realtime"}
 
 // String returns the name of the priority.
@@ -45,23 +44,23 @@ func (p *Priority) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// claims say how what nobody is guaranteed is divided: in these proportions.
+// claims are the proportions in which the time that nobody is guaranteed is
+// divided.
 var claims = [...]float64{PriorityIdle: 0, PriorityLow: 1, PriorityNormal: 2, PriorityHigh: 4, PriorityRealtime: 4}
 
-// A Level of escalation: what is done about a workload that violates its quota.
+// A Level of escalation: the action against a workload that violates its quota.
 type Level int
 
 // The levels.
 const (
-	Observe   Level = iota // it is counted
+	Observe   Level = iota // violations are counted
 	Warn                   // an alert, and a line in the program's own log
 	Throttle               // a smaller part of the GPU
 	Pause                  // nothing runs
 	Terminate              // SIGTERM, and SIGKILL after a grace
 )
 
-// Levels are the names of the levels, as configuration, metrics and journal
-// have them.
+// Levels are the names of the levels in configuration, metrics and journal.
 var Levels = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
 
 // String returns the name of the level.
@@ -80,19 +79,19 @@ func (r *Level) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Steps say how far the escalation may go for a tenant's workloads, and how.
+// Steps limit the escalation for a tenant's workloads.
 type Steps struct {
 	Mode     Level         // the highest level
-	Shadow   bool          // beyond Warn it is only said what would be done
-	Confirm  int           // audits with a violation, of the last Of, that confirm it: one level up
+	Shadow   bool          // beyond Warn, actions are only announced
+	Confirm  int           // audits with a violation, of the last Of, for one level up
 	Of       int           // at most 64
-	Hold     time.Duration // without a violation for so long: one level down
+	Hold     time.Duration // time without a violation for one level down
 	Throttle float64       // part of its limit and weight that Throttle leaves, 0 to 1
-	Pause    []string      // ways to pause, the first that works is taken: broker, freezer, signal
+	Pause    []string      // ways to pause, in order of preference: broker, freezer, signal
 	Grace    time.Duration // from SIGTERM to SIGKILL
 }
 
-// pauseWays are the ways to pause, as Steps and configuration have them.
+// pauseWays are the ways to pause in Steps and configuration.
 var pauseWays = []string{"broker", "freezer", "signal"}
 
 // check reports the first term that cannot be, by its key.
@@ -106,9 +105,11 @@ func (t Terms) check() error {
 	}
 	switch {
 	case t.Priority == PriorityRealtime && t.Limit == 1:
-		return errors.New("limit: who is realtime goes before everybody, so it needs a limit below 100 %, which counts as its guarantee")
+		return errors.New("limit: a realtime tenant goes before all others, so it needs a limit below 100 %, which " +
+			"counts as its guarantee")
 	case t.Priority == PriorityIdle && t.Guarantee > 0:
-		return errors.New("guarantee: who is idle gets what nobody else wants, so it is guaranteed nothing: leave it out, or make the priority low")
+		return errors.New("guarantee: an idle tenant gets only what nobody else wants, so it has none: leave it " +
+			"out, or make the priority low")
 	}
 	return nil
 }
@@ -127,7 +128,8 @@ func (s Steps) check() error {
 	case !(s.Throttle > 0 && s.Throttle < 1):
 		return fmt.Errorf("throttle: %v is not what is left of a limit, above 0 and below 1", s.Throttle)
 	case len(s.Pause) == 0:
-		return fmt.Errorf("pause: there is no way in it; ways are %s. Not to pause at all, set mode to throttle", strings.Join(pauseWays, ", "))
+		return fmt.Errorf("pause: it is empty; ways are %s. To avoid pauses, set mode to throttle",
+			strings.Join(pauseWays, ", "))
 	case s.Grace < 0 || s.Grace > time.Hour:
 		return fmt.Errorf("grace: %v is not between 0s and 1h", s.Grace)
 	}
@@ -142,5 +144,5 @@ func (s Steps) check() error {
 	return nil
 }
 
-// percent writes a part as configuration does.
+// percent formats a part as in configuration.
 func percent(part float64) string { return quota.Part(part).String() }

@@ -18,24 +18,24 @@ const (
 	longestPattern = 256  // bytes
 )
 
-// A Selector says for whom a tenant is: of every key that it has one of the
-// list must fit. All but users and groups are patterns: * is any text, slashes
-// too, and ? one character.
+// A Selector selects processes for a tenant: each of its keys must fit with at
+// least one entry. All except users and groups are patterns: * is any text,
+// including slashes, and ? one character.
 type Selector struct {
-	Units         []string // systemd's services and scopes; not those of users' own systemd
-	Slices        []string // systemd's, that the unit is in
+	Units         []string // systemd's services and scopes, without those of users' own systemd
+	Slices        []string // systemd slices that contain the unit
 	Pods          []string // namespace/name
-	Containers    []string // names; those of a pod's containers only beside Pods
-	SlurmUsers    []string // of the job, as it says itself
+	Containers    []string // names; names of a pod's containers only together with Pods
+	SlurmUsers    []string // of the job, as claimed by the job
 	SlurmAccounts []string // the same
 	Users         []string // names or numbers
-	Groups        []string // the same, of any group that the process has
+	Groups        []string // the same, of any of the process's groups
 	Executables   []string // path of the program
 	Workloads     []string // key of host.Workload
 }
 
-// Kinds of selectors, in the order in which they count: what stands first
-// decides, and what comes after only where that is equal.
+// Kinds of selectors in order of importance: a later one decides only if all
+// before it are equal.
 const (
 	byWorkload = iota
 	byPod
@@ -50,12 +50,14 @@ const (
 	kinds
 )
 
-// keys are the names of the kinds, as configuration has them.
-var keys = [kinds]string{"workloads", "pods", "containers", "units", "slices", "slurm_users", "slurm_accounts", "executables", "users", "groups"}
+// keys are the names of the kinds in configuration.
+var keys = [kinds]string{"workloads", "pods", "containers", "units", "slices", "slurm_users", "slurm_accounts",
+	"executables", "users", "groups"}
 
 // lists returns the lists of a selector by kind.
 func (s *Selector) lists() [kinds][]string {
-	return [kinds][]string{s.Workloads, s.Pods, s.Containers, s.Units, s.Slices, s.SlurmUsers, s.SlurmAccounts, s.Executables, s.Users, s.Groups}
+	return [kinds][]string{s.Workloads, s.Pods, s.Containers, s.Units, s.Slices, s.SlurmUsers, s.SlurmAccounts,
+		s.Executables, s.Users, s.Groups}
 }
 
 // A set is a set of kinds.
@@ -63,7 +65,7 @@ type set uint16
 
 func (s set) has(kind int) bool { return s>>kind&1 != 0 }
 
-// of returns the kinds that a selector has lists of.
+// of returns the kinds for which a selector has lists.
 func (s *Selector) of() (all set) {
 	for kind, list := range s.lists() {
 		if list != nil {
@@ -73,8 +75,8 @@ func (s *Selector) of() (all set) {
 	return all
 }
 
-// forms are what the texts of a kind look like, as patterns: one that has
-// nothing in common with any of them fits nobody.
+// forms are the patterns that a kind's texts follow: a pattern that has nothing
+// in common with them fits nobody.
 var forms = [kinds][]string{
 	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "user:*"},
 	byPod:        {"*/*"},
@@ -83,9 +85,10 @@ var forms = [kinds][]string{
 	byExecutable: {"/*"},
 }
 
-// workloadOf says of which kind of workload a kind of selector is, as host's
-// kinds are called; empty: of any.
-var workloadOf = [kinds]string{byPod: host.KindPod, byContainer: host.KindContainer, byUnit: host.KindUnit, bySlice: host.KindUnit,
+// workloadOf is the kind of workload that a kind of selector is about, by
+// host's names; empty: any.
+var workloadOf = [kinds]string{byPod: host.KindPod, byContainer: host.KindContainer, byUnit: host.KindUnit,
+	bySlice:     host.KindUnit,
 	bySlurmUser: host.KindSlurm, bySlurmAccount: host.KindSlurm}
 
 // check reports the first key that fits nobody.
@@ -119,7 +122,8 @@ func checkPattern(kind int, before []string, text string) error {
 		return fmt.Errorf("%q is in it twice", text)
 	}
 	if len(forms[kind]) > 0 && !fitsAny(forms[kind], text) {
-		return fmt.Errorf("%q fits nobody: what it is compared with looks like %s", text, strings.Join(forms[kind], " or "))
+		return fmt.Errorf("%q fits nobody: possible values look like %s", text,
+			strings.Join(forms[kind], " or "))
 	}
 	return nil
 }
@@ -140,7 +144,8 @@ func (s *Selector) consistent(has set) error {
 			continue
 		}
 		if first >= 0 && workloadOf[first] != of {
-			return fmt.Errorf("%s: no process is of a %s and of a %s at once: make two entries of it", keys[kind], workloadOf[first], of)
+			return fmt.Errorf("%s: no process belongs to a %s and a %s at once: make two entries of it", keys[kind],
+				workloadOf[first], of)
 		}
 		first = kind
 	}
@@ -148,20 +153,22 @@ func (s *Selector) consistent(has set) error {
 		return nil
 	}
 	if !fitsAny(s.Workloads, workloadOf[first]+":*") {
-		return fmt.Errorf("workloads: none of it is a %s, which %s is about: make two entries of it", workloadOf[first], keys[first])
+		return fmt.Errorf("workloads: none of it is a %s, which %s is about: make two entries of it", workloadOf[first],
+			keys[first])
 	}
 	return nil
 }
 
-// A subject is a process, as selectors look at it.
+// A subject is a process from the view of selectors.
 type subject struct {
 	broker.Facts
-	has   set           // kinds that it has a text of
+	has   set           // kinds for which it has a text
 	text  [kinds]string // by kind
 	inPod bool
 }
 
-// newSubject returns a process of a workload, which the caller keeps.
+// newSubject returns the subject of a process with a workload, which the caller
+// keeps.
 func newSubject(f broker.Facts, w *host.Workload) subject {
 	s := subject{Facts: f, has: 1<<byWorkload | 1<<byExecutable | 1<<byUser | 1<<byGroup}
 	s.text[byWorkload], s.text[byExecutable] = w.Key, f.Exe
@@ -173,11 +180,13 @@ func newSubject(f broker.Facts, w *host.Workload) subject {
 	case host.KindPod:
 		s.inPod = true
 		put(byContainer, w.Container)
-		if put(byPod, ""); w.Pod != "" { // unnamed, as long as nobody knows it
+		if put(byPod, ""); w.Pod != "" { // unnamed until the name is known
 			put(byPod, w.Namespace+"/"+w.Pod)
 		}
 	case host.KindContainer:
-		if !strings.Contains(w.Key, "/") { // below user.slice all names are the user's own, and his number is in the key
+		// all names below user.slice are the user's own, and the user's number
+		// is in the key
+		if !strings.Contains(w.Key, "/") {
 			put(byContainer, w.Container)
 		}
 	case host.KindUnit:

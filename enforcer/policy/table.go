@@ -8,45 +8,45 @@ import (
 	"strings"
 )
 
-// whole is a GPU's time, and what sums of parts are off by.
+// whole is a GPU's time, with room for rounding errors of sums.
 const whole = 1 + 1e-9
 
-// Terms are what a tenant may have of each GPU.
+// Terms are a tenant's terms on each GPU.
 type Terms struct {
 	Priority Priority
 	Quota
 }
 
-// A Rule says who a tenant is and what it may have. A process is of it if one
-// of its selectors fits. A tenant without selectors is of whoever asks for it
-// by name.
+// A Rule defines a tenant and its terms. A process belongs to it if one of its
+// selectors fits. Any process may ask by name for a tenant without selectors.
 type Rule struct {
 	Key     string // in errors; tenants[i] if empty
 	Name    string
 	Select  []Selector
-	Binding bool // who is of it by a selector cannot ask for another tenant
+	Binding bool // a process that it selects cannot ask for another tenant
 	Terms
 	Steps Steps
 	GPUs  []Override
 }
 
-// A Table is the whole static policy. Of the tenants that fit a process the
-// one that fits most closely is its own.
+// A Table is the whole static policy. The tenant that fits a process most
+// closely is the process's own.
 type Table struct {
-	Default Terms // of whoever no tenant is for; Priority, Limit and Memory count
-	Steps   Steps // of the default tenant: those of the others start from it in the configuration
-	Actions int   // steps of the escalation above Warn within 10 minutes, at most, on the host
+	Default Terms // of processes without a tenant; Priority, Limit and Memory count
+	Steps   Steps // of the default tenant, and the defaults of the others in the configuration
+	Actions int   // most steps of the escalation above Warn in 10 minutes on the host
 	Rules   []Rule
 }
 
-// Check reports the first key that cannot work, as tenants[2].limit. It looks
-// names of users and groups up.
+// Check reports the first key that cannot work, such as tenants[2].limit. It
+// looks up names of users and groups.
 func (t Table) Check() error {
 	if err := t.Default.check(); err != nil {
 		return fmt.Errorf("default.%w", err)
 	}
 	if t.Default.Priority == PriorityRealtime {
-		return errors.New("default.priority: whom no tenant is for is guaranteed nothing, so it cannot be realtime: make it high, or a tenant of it")
+		return errors.New("default.priority: the default tenant has no guarantee, so it cannot be realtime: " +
+			"make it high, or define a tenant")
 	}
 	if err := t.Steps.check(); err != nil {
 		return fmt.Errorf("ladder.%w", err)
@@ -73,7 +73,8 @@ func (t Table) Check() error {
 		}
 	}
 	if patterns > mostPatterns {
-		return fmt.Errorf("tenants: they have %d patterns and names to select by, which are too many; at most %d", patterns, mostPatterns)
+		return fmt.Errorf("tenants: they have %d patterns and names in select, which are too many; at most %d",
+			patterns, mostPatterns)
 	}
 	if err := t.checkSums(); err != nil {
 		return err
@@ -82,13 +83,13 @@ func (t Table) Check() error {
 	return p.checkTies()
 }
 
-// key returns what a rule is called in errors.
+// key returns the name of a rule in errors.
 func (t Table) key(rule int) string {
 	return cmp.Or(t.Rules[rule].Key, fmt.Sprintf("tenants[%d]", rule))
 }
 
-// Unknown returns, as sentences that begin with the key, which users and groups
-// of the table this host does not know.
+// Unknown returns the users and groups of the table that this host does not
+// know, as sentences that begin with the key.
 func (t Table) Unknown() []string {
 	_, strangers := newPolicy(t)
 	all := make([]string, len(strangers))
@@ -103,12 +104,13 @@ func (r *Rule) check() error {
 	case !nameable(r.Name):
 		return fmt.Errorf("name: %q is no name: 1 to 63 letters, digits and any of _ . - @ /", r.Name)
 	case r.Name == DefaultTenant:
-		return fmt.Errorf("name: %q is the tenant of whoever no other is for; give it its quota under enforcer.default", r.Name)
+		return fmt.Errorf("name: %q is the tenant of all that no other tenant selects; "+
+			"give it its quota under enforcer.default", r.Name)
 	case len(r.Select) > mostSelectors:
 		return fmt.Errorf("select: %d are too many; at most %d", len(r.Select), mostSelectors)
 	}
 	if r.Binding && len(r.Select) == 0 {
-		return errors.New("binding: nobody is bound to it without select")
+		return errors.New("binding: it has no effect without select")
 	}
 	for i := range r.Select {
 		if err := r.Select[i].check(); err != nil {
@@ -124,7 +126,7 @@ func (r *Rule) check() error {
 	return r.checkGPUs()
 }
 
-// below returns an error about key, or about what err says of it.
+// below returns an error about key, or about the key below it that err names.
 func below(key string, err error) error {
 	first, _, _ := strings.Cut(err.Error(), ":")
 	if slices.Contains(keys[:], first) {
@@ -133,8 +135,8 @@ func below(key string, err error) error {
 	return fmt.Errorf("%s: %w", key, err)
 }
 
-// gpus returns the names that the table has for GPUs; the first is empty, for
-// those that it has none for.
+// gpus returns the table's names of GPUs; the first is empty, for the GPUs
+// without a name.
 func (t Table) gpus() []string {
 	all := []string{""}
 	for i := range t.Rules {
@@ -149,7 +151,7 @@ func (t Table) gpus() []string {
 	return all
 }
 
-// checkSums reports a GPU of which more than all is guaranteed.
+// checkSums reports a GPU with guarantees of more than all of it.
 func (t Table) checkSums() error {
 	gpus := t.gpus()
 	for _, gpu := range gpus {
@@ -181,7 +183,8 @@ func (t Table) checkSums() error {
 	return nil
 }
 
-// where names GPUs, as the table does; all says that it has no names but these.
+// where names GPUs for errors; all means that the table has names for no
+// others.
 func where(gpus []string, all bool) string {
 	if all {
 		return "every GPU"
@@ -207,8 +210,10 @@ func (p *Policy) checkTies() error {
 				continue
 			}
 			if example, tie := e.tie(o); tie {
-				return fmt.Errorf("%s.select[%d]: a process of %s is of %s by it and of %s by %s.select[%d], and neither is more specific: write more of a name in one, or give one another key",
-					p.table.key(e.tenant), e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name, p.table.key(o.tenant), o.at)
+				return fmt.Errorf("%s.select[%d]: a process of %s is of %s by it and of %s by %s.select[%d], and "+
+					"neither is more specific: write more of a name in one, or give one another key",
+					p.table.key(e.tenant), e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name,
+					p.table.key(o.tenant), o.at)
 			}
 		}
 		byKinds[e.has] = append(byKinds[e.has], e)
@@ -216,8 +221,8 @@ func (p *Policy) checkTies() error {
 	return nil
 }
 
-// nameable reports whether a tenant may be called name: it is a label's value
-// and travels in 64 bytes that end in a NUL.
+// nameable reports whether a tenant may have a name: it is a label's value, and
+// is sent in 64 bytes that end in a NUL.
 func nameable(name string) bool {
 	for _, c := range []byte(name) {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z'

@@ -2,14 +2,14 @@ package policy
 
 import "gpusteward/enforcer/schedule"
 
-// leastWeight is the weight of who is guaranteed nothing and gets no part of
-// the rest: some turn comes some day.
+// leastWeight is the weight of a tenant without a guarantee and a part of the
+// rest: it gets a turn some day.
 const leastWeight = 1e-3
 
-// Quota returns what a tenant may use of the GPU of a UUID; of an empty one,
-// of GPUs that nothing else is said about. Who is realtime has its limit
-// guaranteed. A part of its memory is in bytes too once the host knows how much
-// there is, which is a second after the GPU was found; until then it is no cap.
+// Quota returns a tenant's quota on the GPU of a UUID; an empty UUID stands for
+// GPUs without an override. A realtime tenant has its limit guaranteed. A part
+// of the memory becomes bytes once the host knows the size, a second after it
+// found the GPU; until then it is no cap.
 func (p *Policy) Quota(tenant, gpu string) Quota {
 	q := p.rule(tenant).quota(p.names(gpu))
 	if q.MemoryPart == 0 || p.host.Memory == nil {
@@ -22,7 +22,7 @@ func (p *Policy) Quota(tenant, gpu string) Quota {
 	return q
 }
 
-// names returns what the table may call a GPU, the closest last.
+// names returns the table's possible names of a GPU, the closest last.
 func (p *Policy) names(gpu string) []string {
 	if p.host.Names != nil && gpu != "" {
 		if names := p.host.Names(gpu); len(names) > 0 {
@@ -32,21 +32,21 @@ func (p *Policy) names(gpu string) []string {
 	return []string{gpu}
 }
 
-// Weight returns a tenant's part of a GPU's time beside the others who want it,
-// in proportion to theirs, and who goes first: what it is guaranteed, and of
-// what nobody is guaranteed a part by its priority.
+// Weight returns a tenant's part of a GPU's time, in proportion to the others
+// that want it, and its class: its guarantee, plus a part by priority of what
+// nobody is guaranteed.
 func (p *Policy) Weight(tenant, gpu string) (float64, schedule.Class) {
 	weight, class, guaranteed := p.weight(p.rule(tenant), p.names(gpu))
-	if guaranteed > whole { // Check does not know which index a UUID has
+	if guaranteed > whole { // Check cannot know the index of a UUID
 		p.excess.Do(func() {
-			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid of the table are the same gpu", "gpu", gpu, "guaranteed", guaranteed)
+			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid of the table are the same gpu", "gpu",
+				gpu, "guaranteed", guaranteed)
 		})
 	}
 	return weight, class
 }
 
-// weight also returns what all tenants are guaranteed of the GPU, given its
-// names.
+// weight also returns the sum of the guarantees on the GPU with these names.
 func (p *Policy) weight(r *Rule, names []string) (weight float64, class schedule.Class, guaranteed float64) {
 	claimed := claims[p.table.Default.Priority]
 	for i := range p.table.Rules {

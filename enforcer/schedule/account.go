@@ -6,17 +6,18 @@ import (
 )
 
 const (
-	linger  = 100 * time.Millisecond // who wanted so lately still counts among those who share the time
-	silence = time.Second            // who wanted nothing for so long does not count at all
-	memory  = 3                      // turns that a tenant can be ahead; what it had beyond that is forgotten, as what nobody had
-	late    = 10 * time.Millisecond  // Rest comes no later than that, so that what is older is billed
-	brief   = 3 * time.Millisecond   // who wants the GPU for so long, and
-	seldom  = 0.3                    // for no larger part of the time, is light
-	dregs   = 100 * time.Microsecond // what a limit's bucket may hold and still count as empty
+	linger  = 100 * time.Millisecond // a tenant that wanted the GPU so recently still shares the time
+	silence = time.Second            // a tenant that wanted nothing for so long does not count
+	// turns that a tenant can be ahead; more is forgotten, as if nobody had it
+	memory = 3
+	late   = 10 * time.Millisecond  // the longest delay of a Rest, after which the bill is settled
+	brief  = 3 * time.Millisecond   // a tenant that wants the GPU for at most so long, and
+	seldom = 0.3                    // for at most this part of the time, is light
+	dregs  = 100 * time.Microsecond // a limit's bucket with no more counts as empty
 )
 
-// advance brings the books up to now, a slot of the history at a time; what is
-// older than the history in one step.
+// advance brings the books up to now, a slot of the history at a time; time
+// beyond the history is one step.
 func (g *GPU) advance(now time.Duration) {
 	if now-g.now > slots*slotTime {
 		g.step(now - slots*slotTime)
@@ -41,7 +42,7 @@ func (g *GPU) step(now time.Duration) {
 	g.forget()
 }
 
-// age books what passes for a tenant whether it runs or not.
+// age books the effects of passing time, whether the tenant runs or not.
 func (g *GPU) age(t *tenant, passed time.Duration) {
 	weight := min(passed.Seconds(), 1)
 	if t.duty *= 1 - weight; t.wants {
@@ -55,9 +56,9 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 		}
 		t.past.slot(g.now).due += due
 		t.settle(late)
-	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for what it had, and earns nothing
+	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for its use, and earns nothing
 		rate := 1.0
-		if t.tarries() { // no sooner than if it went on
+		if t.tarries() { // no faster than if it went on
 			rate = t.share.Weight / (t.share.Weight + g.weights)
 		}
 		t.lag = min(t.lag+time.Duration(rate*float64(passed)), 0)
@@ -101,8 +102,8 @@ func (t *tenant) active(now time.Duration) bool {
 	return t.sessions > 0 && !t.share.Held && !t.mute && (t.wants || t.ever && now-t.rested < linger)
 }
 
-// expected says whether t wants the GPU, or is taken to want it again in a
-// moment: who has turns says so only when it is back from the last one.
+// expected says whether t wants the GPU, or is likely to want it again in a
+// moment: a tenant in turns reports only after its last turn.
 func (t *tenant) expected(now time.Duration) bool {
 	return t.wants || t.gpu.scheduler.config.Turns && t.active(now)
 }
@@ -110,16 +111,18 @@ func (t *tenant) expected(now time.Duration) bool {
 // runs says whether work of t may be on the GPU.
 func (t *tenant) runs() bool { return t.state.Mode == Run && t.wants || t.drains }
 
-// draining says whether those who cannot run beside t wait for its last work.
+// draining says whether tenants that cannot run beside t wait for its last
+// work.
 func (t *tenant) draining() bool { return t.drains && !t.settled || t.nudge != 0 }
 
-// light says whether t wants the GPU so briefly and so seldom that nobody needs
-// to make room for it.
+// light says whether t wants the GPU so briefly and seldom that nobody needs to
+// make room for it.
 func (t *tenant) light(now time.Duration) bool {
-	return !t.gpu.scheduler.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom && (!t.wants || now-t.began <= 2*brief)
+	return !t.gpu.scheduler.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom &&
+		(!t.wants || now-t.began <= 2*brief)
 }
 
-// serve books the time that passed as service of those who ran.
+// serve books the time that passed as service of the running tenants.
 func (g *GPU) serve(passed time.Duration) {
 	heavy, light := 0, 0
 	for _, t := range g.tenants {
@@ -131,7 +134,9 @@ func (g *GPU) serve(passed time.Duration) {
 			heavy++
 		}
 	}
-	if slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t.ready() && t.unit.granted && t.state.Mode == Pause }) {
+	if slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.ready() && t.unit.granted && t.state.Mode == Pause
+	}) {
 		g.system.Handover += passed
 	}
 	if heavy+light == 0 {
@@ -166,7 +171,7 @@ func (g *GPU) serve(passed time.Duration) {
 	}
 }
 
-// serve books a part of the time as service, another as the GPU's time.
+// serve books one part of the time as service, another as the GPU's time.
 func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 	d := time.Duration(rate * float64(passed))
 	t.lag -= d
@@ -185,8 +190,8 @@ func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 	t.settle(late)
 }
 
-// unwant takes back what was booked as wanted for the latest while, in which the
-// tenant wanted nothing after all.
+// unwant takes back the latest wanted time, because the tenant wanted nothing
+// in it.
 func (t *tenant) unwant(ago time.Duration) {
 	if t.state.Mode == Open {
 		return
@@ -195,8 +200,7 @@ func (t *tenant) unwant(ago time.Duration) {
 	t.bill.wanted -= min(ago, t.bill.wanted)
 }
 
-// unserve takes back what was booked as service for the latest while, in which
-// the tenant did nothing after all.
+// unserve takes back the latest service, because the tenant did nothing in it.
 func (t *tenant) unserve(ago time.Duration) {
 	if t.runs() {
 		d := t.pace.idle(ago)
@@ -207,8 +211,8 @@ func (t *tenant) unserve(ago time.Duration) {
 	t.settle(0)
 }
 
-// unshare books the latest while, in which the other did nothing after all, as
-// time in which t ran alone.
+// unshare books the latest time as time in which t ran alone, because the other
+// did nothing in it.
 func (t *tenant) unshare(ago time.Duration) {
 	w := &t.pace.window
 	d := min(ago, w.beside)
@@ -218,8 +222,8 @@ func (t *tenant) unshare(ago time.Duration) {
 	t.bill.served += d - given
 }
 
-// only returns the one tenant that runs, but for the light; nil where there is
-// none or several.
+// only returns the one running tenant, apart from light ones; nil if there is
+// none, or several.
 func (g *GPU) only() (only *tenant) {
 	for _, t := range g.tenants {
 		if !t.runs() || t.light(g.now) {
@@ -236,7 +240,7 @@ func (g *GPU) only() (only *tenant) {
 // A bill is what was booked and can still be taken back.
 type bill struct{ served, charged, wanted time.Duration }
 
-// settle counts what is on the bill, but for the latest.
+// settle counts what is on the bill, except the latest time.
 func (t *tenant) settle(but time.Duration) {
 	if d := t.bill.charged - but; d > 0 {
 		t.stats.Charged += d
@@ -253,14 +257,14 @@ func (t *tenant) settle(but time.Duration) {
 	}
 }
 
-// forget keeps all within what can be remembered. What all of several are owed,
-// because hand-overs took it, nobody is.
+// forget keeps the lags within bounds. A debt to all tenants, from hand-overs,
+// is nobody's.
 func (g *GPU) forget() {
 	least, several := first, 0
 	for _, t := range g.tenants {
 		if t.lag >= 0 {
 			t.overran = 0
-		} else if t.drains { // no work beside others, which is forgiven: they all wait for it
+		} else if t.drains { // not work beside others, which is forgiven: all of them wait for it
 			t.overran = max(t.overran, min(g.now-t.paused, g.scheduler.config.Drain))
 		}
 		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran))
@@ -268,7 +272,7 @@ func (g *GPU) forget() {
 			least = min(least, t.lag)
 			several++
 		}
-		if t.tarries() { // the others are owed what it had
+		if t.tarries() { // its use is owed to the others
 			least = 0
 		}
 	}
@@ -282,29 +286,28 @@ func (g *GPU) forget() {
 	}
 }
 
-// tarries says whether t is ahead, and others have waited for it to drain for so
-// long that it owes them that: it has nothing before it is made up for, nor does
-// time that it rests make up for more than time that it wants.
+// tarries says whether t is ahead, and let others wait for its drain for so
+// long that it owes them that time. It gets nothing until that is made up for,
+// and its rest makes up for no more than its waits do.
 func (t *tenant) tarries() bool { return t.lag < 0 && t.overran >= late }
 
-// brim returns what fits into the bucket of t's limit.
+// brim returns the capacity of the bucket of t's limit.
 func (g *GPU) brim(t *tenant) time.Duration {
 	const round = 100 * time.Millisecond
 	return time.Duration(t.share.Limit * float64(round))
 }
 
 // enough returns what an empty bucket must hold again before t runs: a turn's
-// worth, so that not every microsecond that drips in costs a hand-over.
+// worth, or each microsecond that drips in would cost a hand-over.
 func (g *GPU) enough(t *tenant) time.Duration {
 	turn := time.Duration((1 - t.share.Limit) * float64(g.scheduler.config.Turn))
 	return min(turn, g.brim(t)/2)
 }
 
-// wait has t wait from now on.
+// wait starts t's wait.
 func (g *GPU) wait(t *tenant) { t.asked, t.barred = g.now, t.stats.Throttled }
 
-// waiting returns how long t has waited to be let run; less than 0 where it
-// does not wait.
+// waiting returns how long t has waited to run; negative if it does not wait.
 func (g *GPU) waiting(t *tenant) time.Duration {
 	if !t.wants || t.share.Held || t.mute || t.state.Mode != Pause {
 		return -1
@@ -312,8 +315,8 @@ func (g *GPU) waiting(t *tenant) time.Duration {
 	return g.now - t.asked
 }
 
-// waited ends t's wait, if it does wait: it may run, gave up or is held. What
-// its own limit made it wait is in no wait that is late.
+// waited ends t's wait, if there is one: t may run, gave up or is held. A wait
+// caused by its own limit is never late.
 func (g *GPU) waited(t *tenant) {
 	wait := g.waiting(t)
 	if wait < 0 {
@@ -328,8 +331,8 @@ func (g *GPU) waited(t *tenant) {
 }
 
 // alone returns the one tenant that wanted the GPU within the last second, or
-// that has the only sessions; nil where that is nobody, or others must be able
-// to go first at once.
+// has the only sessions; nil if there is none, or if others must be able to go
+// first at once.
 func (g *GPU) alone() *tenant {
 	var only, seated *tenant
 	seats := 0

@@ -12,13 +12,16 @@ func TestParts(t *testing.T) {
 		shares shares
 		want   map[string]float64
 	}{
-		"by weight":        {shares{"a": {Weight: 3}, "b": {}}, map[string]float64{"a": 0.75, "b": 0.25}},
-		"idle has none":    {shares{"a": {Class: Idle}, "b": {}, "c": {Class: Idle}}, map[string]float64{"a": 0, "b": 1, "c": 0}},
-		"idle comes after": {shares{"a": {}, "b": {Class: Idle, Weight: 9}, "c": {}}, map[string]float64{"a": 0.5, "b": 0, "c": 0.5}},
-		"all are idle":     {shares{"a": {Class: Idle}, "b": {Class: Idle}}, map[string]float64{"a": 0.5, "b": 0.5}},
-		"realtime":         {shares{"a": {Class: Realtime, Limit: 0.9}, "b": {}}, map[string]float64{"a": 0.5, "b": 0.5}},
-		"limit":            {shares{"a": {Limit: 0.1}, "b": {}}, map[string]float64{"a": 0.1, "b": 0.5}},
-		"held":             {shares{"a": {Held: true}, "b": {}}, map[string]float64{"a": 0, "b": 1}},
+		"by weight": {shares{"a": {Weight: 3}, "b": {}}, map[string]float64{"a": 0.75, "b": 0.25}},
+		"idle has none": {shares{"a": {Class: Idle}, "b": {}, "c": {Class: Idle}},
+			map[string]float64{"a": 0, "b": 1, "c": 0}},
+		"idle comes after": {shares{"a": {}, "b": {Class: Idle, Weight: 9}, "c": {}},
+			map[string]float64{"a": 0.5, "b": 0, "c": 0.5}},
+		"all are idle": {shares{"a": {Class: Idle}, "b": {Class: Idle}}, map[string]float64{"a": 0.5, "b": 0.5}},
+		"realtime": {shares{"a": {Class: Realtime, Limit: 0.9}, "b": {}},
+			map[string]float64{"a": 0.5, "b": 0.5}},
+		"limit": {shares{"a": {Limit: 0.1}, "b": {}}, map[string]float64{"a": 0.1, "b": 0.5}},
+		"held":  {shares{"a": {Held: true}, "b": {}}, map[string]float64{"a": 0, "b": 1}},
 	} {
 		d := newDesk(t, Config{}, 1)
 		for name, s := range c.shares {
@@ -74,7 +77,8 @@ func TestBooks(t *testing.T) {
 		t.Errorf("a is owed %v, b %v", a, b)
 	}
 	d.Look(20 * ms) // all but the latest is counted
-	if a, b := d.Stats("a"), d.Stats("b"); a.Served != 10*ms || a.Charged != 10*ms || a.Wanted != 10*ms || b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
+	if a, b := d.Stats("a"), d.Stats("b"); a.Served != 10*ms || a.Charged != 10*ms || a.Wanted != 10*ms ||
+		b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
 		t.Errorf("a %+v, b %+v", a, b)
 	}
 	if h := d.System(); h.Handover != 0 || h.Together != 0 {
@@ -108,7 +112,8 @@ func TestLagIsBounded(t *testing.T) {
 			d.find("c").sessions = 0
 		}
 		d.Look(d.GPU.now + c.elapses)
-		if a, b, gone := d.Lag("a"), d.Lag("b"), d.Lag("c"); off(a, c.wantA) || off(b, c.wantB) || c.name != "both" && off(gone, c.wantC) {
+		if a, b, gone := d.Lag("a"), d.Lag("b"),
+			d.Lag("c"); off(a, c.wantA) || off(b, c.wantB) || c.name != "both" && off(gone, c.wantC) {
 			t.Errorf("%s: a %v, b %v, c %v", c.name, a, b, gone)
 		}
 	}
@@ -163,7 +168,8 @@ func TestSleepEarnsNothing(t *testing.T) {
 
 // What was booked for time in which nothing was done is taken back.
 func TestAgo(t *testing.T) {
-	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0}, {-ms, 8 * ms}} {
+	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0},
+		{-ms, 8 * ms}} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.join(Share{Weight: 3}, "a")
 		d.join(Share{}, "b")
@@ -290,7 +296,8 @@ func TestLimits(t *testing.T) {
 			if part > limit+0.015 || part < limit*0.85 {
 				t.Errorf("%s, limit %.2f: %.3f alone", name, limit, part)
 			}
-			if s := w.gpus[0].g.Stats(name); s.Throttled == 0 || s.Charged > time.Duration((limit+0.015)*float64(long)) {
+			if s := w.gpus[0].g.Stats(name); s.Throttled == 0 ||
+				s.Charged > time.Duration((limit+0.015)*float64(long)) {
 				t.Errorf("%+v", s)
 			}
 			a, b := kind(name, 1), kind("queue", 1)
@@ -381,7 +388,8 @@ func TestLightRunsBeside(t *testing.T) {
 	d.want("b")
 	d.decide().shows("rr")
 	before := d.Stats("a").Charged + d.find("a").bill.charged
-	if d.Look(d.at + 2*ms); b.bill.charged != ms || d.find("a").bill.charged+d.Stats("a").Charged-before != ms || b.lag != 0 {
+	if d.Look(d.at + 2*ms); b.bill.charged != ms || d.find("a").bill.charged+d.Stats("a").Charged-before != ms ||
+		b.lag != 0 {
 		t.Errorf("b %+v, lag %v; a %+v", b.bill, b.lag, d.find("a").bill)
 	}
 	d.Change(d.at, "b", Share{Limit: 0.3})
@@ -438,11 +446,16 @@ func TestCharge(t *testing.T) {
 		{[]float64{0}, 0, []time.Duration{12 * ms}, []time.Duration{12 * ms}, 0, 12 * ms},
 		{[]float64{0}, 1, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
 		{[]float64{0, 0}, 0, []time.Duration{6 * ms, 6 * ms}, []time.Duration{6 * ms, 6 * ms}, 12 * ms, 6 * ms},
-		{[]float64{0.9, 0.6}, 0, []time.Duration{7200 * us, 4800 * us}, []time.Duration{10800 * us, 7200 * us}, 12 * ms, 10800 * us},
-		{[]float64{0.9, 0}, 0, []time.Duration{7714286, 4285714}, []time.Duration{10800 * us, 6 * ms}, 12 * ms, 10800 * us},
-		{[]float64{0.3, 0.3}, 0, []time.Duration{3600 * us, 3600 * us}, []time.Duration{3600 * us, 3600 * us}, 12 * ms, 3600 * us},
-		{[]float64{0.5, 0.5}, 1, []time.Duration{4 * ms, 4 * ms, 4 * ms}, []time.Duration{6 * ms, 6 * ms, 12 * ms}, 12 * ms, 6 * ms},
-		{[]float64{0.9, 0.9}, 2, []time.Duration{3 * ms, 3 * ms, 3 * ms, 3 * ms}, []time.Duration{10800 * us, 10800 * us, 12 * ms, 12 * ms}, 12 * ms, 10800 * us},
+		{[]float64{0.9, 0.6}, 0, []time.Duration{7200 * us, 4800 * us}, []time.Duration{10800 * us, 7200 * us}, 12 * ms,
+			10800 * us},
+		{[]float64{0.9, 0}, 0, []time.Duration{7714286, 4285714}, []time.Duration{10800 * us, 6 * ms}, 12 * ms,
+			10800 * us},
+		{[]float64{0.3, 0.3}, 0, []time.Duration{3600 * us, 3600 * us}, []time.Duration{3600 * us, 3600 * us}, 12 * ms,
+			3600 * us},
+		{[]float64{0.5, 0.5}, 1, []time.Duration{4 * ms, 4 * ms, 4 * ms}, []time.Duration{6 * ms, 6 * ms, 12 * ms},
+			12 * ms, 6 * ms},
+		{[]float64{0.9, 0.9}, 2, []time.Duration{3 * ms, 3 * ms, 3 * ms, 3 * ms},
+			[]time.Duration{10800 * us, 10800 * us, 12 * ms, 12 * ms}, 12 * ms, 10800 * us},
 		{nil, 2, []time.Duration{6 * ms, 6 * ms}, []time.Duration{12 * ms, 12 * ms}, 12 * ms, 12 * ms},
 	} {
 		d := newDesk(t, Config{}, 1)
@@ -468,7 +481,8 @@ func TestCharge(t *testing.T) {
 			}
 		}
 		if d.system.Together != c.together || off(20*ms-all[0].bucket, c.bucket) {
-			t.Errorf("%v and %d: together %v, of the bucket %v", c.rates, c.light, d.system.Together, 20*ms-all[0].bucket)
+			t.Errorf("%v and %d: together %v, of the bucket %v", c.rates, c.light, d.system.Together,
+				20*ms-all[0].bucket)
 		}
 	}
 }
@@ -541,7 +555,8 @@ func TestLightHasItsPart(t *testing.T) {
 	if a.bucket != 0 || b.bucket != 0 { // neither has a limit
 		t.Errorf("of a limit %v and %v are gone", a.bucket, b.bucket)
 	}
-	if d.serve(16 * ms); a.bill.served != 10*ms || b.bill.served != 10*ms || a.stats.Served != 10*ms || b.stats.Served != 10*ms {
+	if d.serve(16 * ms); a.bill.served != 10*ms || b.bill.served != 10*ms || a.stats.Served != 10*ms ||
+		b.stats.Served != 10*ms {
 		t.Errorf("of 20 ms but the latest 10 ms are counted: %v and %v", a.stats.Served, b.stats.Served)
 	}
 	b.burst = 0 // it is not light any more
@@ -570,7 +585,8 @@ func TestOtherDidNothing(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	a := d.find("a")
 	a.pace.window.solo, a.pace.window.beside, a.pace.window.given = 5*ms, 2*ms, ms
-	if a.unshare(4 * ms); a.pace.window.solo != 7*ms || a.pace.window.beside != 0 || a.lag != -ms || a.bill.served != ms {
+	if a.unshare(4 * ms); a.pace.window.solo != 7*ms || a.pace.window.beside != 0 || a.lag != -ms ||
+		a.bill.served != ms {
 		t.Errorf("for longer than beside others: %+v, lag %v", a.pace.window, a.lag)
 	}
 }
@@ -611,13 +627,15 @@ func TestSettle(t *testing.T) {
 		t.Errorf("%+v is left of what can be taken back, %+v", a.bill, s)
 	}
 	a.settle(0)
-	if s := a.stats; s.Served != 1 || s.Charged != 1 || s.Wanted != 1 || a.bill != (bill{}) || a.past.slot(0).served != 1 {
+	if s := a.stats; s.Served != 1 || s.Charged != 1 || s.Wanted != 1 || a.bill != (bill{}) ||
+		a.past.slot(0).served != 1 {
 		t.Errorf("%+v, left %+v", s, a.bill)
 	}
 	for charged, want := range map[time.Duration]time.Duration{0: 0, -ms: 0, 1: 1, 3 * ms: 3 * ms, 7 * ms: 5 * ms} {
 		b := d.find("b")
 		b.bill, b.stats.Charged = bill{charged: charged}, 0
-		if b.unserve(5 * ms); max(charged, 0)-max(b.bill.charged, 0)-b.stats.Charged != want || charged <= 0 && b.bill.charged != charged {
+		if b.unserve(5 * ms); max(charged, 0)-max(b.bill.charged, 0)-b.stats.Charged != want ||
+			charged <= 0 && b.bill.charged != charged {
 			t.Errorf("of %v charged %v and %v are left", charged, b.bill.charged, b.stats.Charged)
 		}
 	}
@@ -645,7 +663,8 @@ func TestThrottled(t *testing.T) {
 		dry, wants, held bool
 		limit            float64
 		want             time.Duration
-	}{{true, true, false, 0.5, ms}, {false, true, false, 0.5, 0}, {true, false, false, 0.5, 0}, {true, true, true, 0.5, 0}, {true, true, false, 1, 0}} {
+	}{{true, true, false, 0.5, ms}, {false, true, false, 0.5, 0}, {true, false, false, 0.5, 0},
+		{true, true, true, 0.5, 0}, {true, true, false, 1, 0}} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{Limit: c.limit, Held: c.held}, "a")
 		x := d.find("a")

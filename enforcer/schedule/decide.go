@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A rank says who goes first: by class, then by what it is owed.
+// A rank decides who goes first: by class, then by lag.
 type rank struct {
 	class Class
 	lag   time.Duration
@@ -16,7 +16,7 @@ func (a rank) compare(b rank) int {
 	return cmp.Or(cmp.Compare(b.class, a.class), cmp.Compare(b.lag, a.lag))
 }
 
-// first is a lag that goes before all that anybody is owed.
+// first is a lag that goes before any other.
 const first = time.Hour
 
 // Look brings all books up to now, so that they can be read.
@@ -26,9 +26,9 @@ func (h *Scheduler) Look(now time.Duration) {
 	}
 }
 
-// Decide moves on: it holds back who is ahead and lets run who may. It returns
-// when it must be called again at the latest, 0 where nothing happens before
-// the next input.
+// Decide makes the decisions: it holds back tenants that are ahead and lets
+// others run. It returns the latest time of the next call; 0: nothing happens
+// before the next input.
 func (h *Scheduler) Decide(now time.Duration) time.Duration {
 	wake := time.Duration(0)
 	for _, g := range h.gpus {
@@ -42,7 +42,7 @@ func (h *Scheduler) Decide(now time.Duration) time.Duration {
 	return wake
 }
 
-// decide draws the conclusions for the GPUs of a domain.
+// decide makes the decisions for the GPUs of a domain.
 func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 	for i := 0; i < len(d.gpus); i++ { // overrun may add some
 		g := d.gpus[i]
@@ -52,7 +52,7 @@ func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 	}
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
-			if t.state.Mode == Open && !t.unit.alone() { // it is taken to have work until it says otherwise
+			if t.state.Mode == Open && !t.unit.alone() { // it counts as working until it reports otherwise
 				g.open(t, Run)
 				if !t.wants {
 					g.want(t)
@@ -106,8 +106,8 @@ func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 	return wake
 }
 
-// latch takes note that t is owed too much, until that is made up: it is what
-// holds back others where they gain by running together.
+// latch records that t is owed too much, until that is made up for: the debt
+// holds back others even if they gain by running together.
 func (g *GPU) latch(t *tenant) {
 	switch {
 	case !t.ready():
@@ -123,16 +123,16 @@ func (g *GPU) latch(t *tenant) {
 	}
 }
 
-// owing returns how much lag of one tenant holds back the others.
+// owing returns the lag of one tenant that holds back the others.
 func (g *GPU) owing() time.Duration { return g.half() * 2 / 5 }
 
 // ready says whether t wants to run and may.
 func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held && !t.mute }
 
-// overrun ends the wait for who did not drain in time: the others go on, and
-// it is charged for as long as it has work on the GPU. Where the same tenant is
-// held back on another GPU, or does not drain there either, it waits for
-// itself.
+// overrun ends the wait for a tenant that did not drain in time: the others go
+// on, and it is charged for as long as it has work on the GPU. If the same
+// tenant is held back on another GPU, or does not drain there either, it waits
+// for itself.
 func (g *GPU) overrun() {
 	for _, t := range g.tenants {
 		if !t.drains {
@@ -157,7 +157,7 @@ func (g *GPU) overrun() {
 	}
 }
 
-// rank lists the units of a domain that are ready, who goes first at first.
+// rank lists the ready units of a domain, the first to go first.
 func (h *Scheduler) rank(d *domain) {
 	h.units = h.units[:0]
 	for _, g := range d.gpus {
@@ -174,9 +174,9 @@ func (h *Scheduler) rank(d *domain) {
 	slices.SortStableFunc(h.units, func(a, b *unit) int { return a.rank.compare(b.rank) })
 }
 
-// rankOf ranks a unit. Who runs goes on until others are owed more than it is
-// by half a turn, and for its minimum. A gang is owed what the GPU owes it on
-// which it fares best: it cannot get on faster than the slowest.
+// rankOf ranks a unit. A running unit goes on until others are owed half a turn
+// more than it, and for its minimum. A gang is owed the least of its GPUs'
+// debts: it is as fast as its slowest.
 func (h *Scheduler) rankOf(u *unit) rank {
 	r := rank{lag: first, class: Idle}
 	for _, t := range u.members {
@@ -201,7 +201,7 @@ func (h *Scheduler) rankOf(u *unit) rank {
 	return r
 }
 
-// lag returns what a unit is owed where it fares best.
+// lag returns the smallest debt to a unit on any of its GPUs.
 func (u *unit) lag() time.Duration {
 	least := first
 	for _, t := range u.members {
@@ -212,7 +212,7 @@ func (u *unit) lag() time.Duration {
 	return least
 }
 
-// half returns half a turn: longer where more tenants take turns, because a
+// half returns half a turn: longer with more tenants in turns, because a
 // hand-over costs the same.
 func (g *GPU) half() time.Duration {
 	n, gang := 2, 1
@@ -220,14 +220,14 @@ func (g *GPU) half() time.Duration {
 		if t.ready() {
 			n++
 			if len(t.unit.members) > 1 {
-				gang = 2 // which loses more by a hand-over
+				gang = 2 // a gang loses more by a hand-over
 			}
 		}
 	}
 	return g.scheduler.config.Turn / 2 * time.Duration(gang*max(n, 4)) / 4
 }
 
-// fits says whether a unit can run beside those that go before it.
+// fits says whether a unit can run beside those before it.
 func (u *unit) fits() bool {
 	for _, t := range u.members {
 		if t.share.Held || t.dry {
@@ -242,8 +242,8 @@ func (u *unit) fits() bool {
 	return true
 }
 
-// conflict says whether two tenants that are ready cannot run at once, where a
-// goes first: one of them is owed, or they gain nothing by it.
+// conflict says whether two ready tenants cannot run at once, where a goes
+// first: one of them is owed, or they gain nothing by it.
 func conflict(a, b *tenant) bool {
 	g := a.gpu
 	switch {
@@ -257,8 +257,8 @@ func conflict(a, b *tenant) bool {
 	return !g.together || a.owed || b.owed || a.tarries() || b.tarries()
 }
 
-// hold pauses t where others go first. Who wants nothing may begin at once, if
-// nobody runs alone.
+// hold pauses t if others go first. A tenant that wants nothing may begin at
+// once if nobody runs alone.
 func (g *GPU) hold(t *tenant) {
 	if t.state.Mode != Run || t.nudge != 0 {
 		return
@@ -274,7 +274,7 @@ func (g *GPU) hold(t *tenant) {
 	g.pause(t)
 }
 
-// mayBegin says whether t, which wants nothing, could run if it did.
+// mayBegin says whether t, which wants nothing, could run if it wanted to.
 func (g *GPU) mayBegin(t *tenant) bool {
 	if t.share.Held || t.dry || g.scheduler.config.Turns || t.wants {
 		return false
@@ -283,7 +283,8 @@ func (g *GPU) mayBegin(t *tenant) bool {
 		return true
 	}
 	for _, o := range g.tenants {
-		if o != t && o.unit.granted && o.ready() && (o.unit.rank.class > t.share.Class && !o.eased || !o.light(g.now) && o.owed) {
+		if o != t && o.unit.granted && o.ready() &&
+			(o.unit.rank.class > t.share.Class && !o.eased || !o.light(g.now) && o.owed) {
 			return false
 		}
 	}
@@ -297,8 +298,8 @@ func (g *GPU) pause(t *tenant) {
 	g.wait(t)
 }
 
-// release lets t run where it may, as soon as those have drained that it cannot
-// run beside.
+// release lets t run where it may, once the tenants that it cannot run beside
+// have drained.
 func (g *GPU) release(t *tenant) {
 	switch {
 	case t.state.Mode == Open:
@@ -322,8 +323,9 @@ func (u *unit) alone() bool {
 	return true
 }
 
-// clear says whether those have drained on all of the unit's GPUs that it
-// cannot run beside. Who must not wait does not wait for that either.
+// clear says whether the tenants that the unit cannot run beside have drained
+// on all of its GPUs. A tenant that must not wait does not wait for that
+// either.
 func (u *unit) clear() bool {
 	for _, t := range u.members {
 		if (t.hurried() || t.light(t.gpu.now)) && !t.gpu.scheduler.config.Turns {
@@ -356,10 +358,10 @@ func (g *GPU) open(t *tenant, m Mode) {
 	g.changed = true
 }
 
-// flag tells those who run whether others run beside them, and whether others
+// flag tells running tenants whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, hurried, waiting := 0, 0, g.trying // which shall not outlast the moment
+	running, hurried, waiting := 0, 0, g.trying // which should be short
 	for _, t := range g.tenants {
 		if t.sessions > 0 && t.hurried() { // it may come at any time
 			hurried++
@@ -379,14 +381,15 @@ func (g *GPU) flag() {
 		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste || s.Urgent != t.state.Urgent || g.scheduler.config.Turns
+			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
+				s.Urgent != t.state.Urgent || g.scheduler.config.Turns
 			t.state = s
 		}
 	}
 }
 
-// end returns when others are expected to go before t: 0 where nobody waits, or
-// will in a moment.
+// end returns when others are expected to go before t; 0: nobody waits, or will
+// in a moment.
 func (g *GPU) end(t *tenant) time.Duration {
 	if g.measured == t {
 		return t.pace.tried + measureTime
@@ -397,7 +400,8 @@ func (g *GPU) end(t *tenant) time.Duration {
 		end = g.now + max(time.Duration(float64(t.bucket)/(1-t.share.Limit)), dregs)
 	}
 	for _, o := range g.tenants {
-		if o == t || !o.expected(g.now) || o.dry || o.share.Held || o.state.Mode != Pause || o.unit.rank.class < t.unit.rank.class {
+		if o == t || !o.expected(g.now) || o.dry || o.share.Held || o.state.Mode != Pause ||
+			o.unit.rank.class < t.unit.rank.class {
 			continue
 		}
 		least, owed := g.scheduler.config.Minimum, o.unit.lag()
@@ -416,7 +420,7 @@ func (g *GPU) end(t *tenant) time.Duration {
 	return end
 }
 
-// wake returns when something will have to be decided: always after now.
+// wake returns the time of the next decision, always after now.
 func (g *GPU) wake() time.Duration {
 	var at time.Duration
 	sooner := func(t time.Duration) {
@@ -454,7 +458,7 @@ func (g *GPU) wake() time.Duration {
 func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
 	if end := t.state.End; end > g.now {
 		sooner(end)
-	} else if end != 0 { // those who should go first by now are held up for a moment
+	} else if end != 0 { // tenants that should be first by now are held up for a moment
 		sooner(g.now + 500*time.Microsecond)
 	}
 	rate := 1.0

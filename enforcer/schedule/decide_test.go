@@ -309,7 +309,8 @@ func TestDrainDeadline(t *testing.T) {
 // part again when it goes on.
 func TestStopped(t *testing.T) {
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
-	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second, goes: 3 * time.Second}
+	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second,
+		goes: 3 * time.Second}
 	w := newWorld(t, false, nil, a, b)
 	g := w.gpus[0].g
 	w.run(1 * time.Second)
@@ -426,7 +427,8 @@ func TestWaitKeepsStepsShort(t *testing.T) {
 		newWorld(t, false, nil, d, n).run(3 * time.Second)
 		since, _ := slices.BinarySearch(d.steps, begin)
 		p99, alone := percentile(d.took[since:], 0.99), percentile(lone.took, 0.99)
-		t.Logf("%s, %+v: p99 %v, alone %v, %v steps/s", c.neighbour, c.share, p99, alone, n.rate(time.Second, 3*time.Second))
+		t.Logf("%s, %+v: p99 %v, alone %v, %v steps/s", c.neighbour, c.share, p99, alone,
+			n.rate(time.Second, 3*time.Second))
 		if p99 > alone+c.slower {
 			t.Errorf("%s, %+v: p99 %v, alone %v", c.neighbour, c.share, p99, alone)
 		}
@@ -439,7 +441,8 @@ func TestWaitKeepsStepsShort(t *testing.T) {
 // Held tenants, limits and classes beside one another are decided on without
 // the scheduler being called for each microsecond.
 func TestDecidesSeldom(t *testing.T) {
-	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"}, {"queue", "loader", "tick"}} {
+	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"},
+		{"queue", "loader", "tick"}} {
 		var programs []*program
 		for i, name := range names {
 			p := kind(name, float64(1+i))
@@ -456,7 +459,8 @@ func TestDecidesSeldom(t *testing.T) {
 // A scheduler is to be called again when the first of its GPUs asks for it,
 // whichever that is, and whoever asks for nothing.
 func TestFirstWakeCounts(t *testing.T) {
-	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1}, {0.5, 0.05, 1}, {0.05, 0.5, 1}} {
+	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1},
+		{0.5, 0.05, 1}, {0.05, 0.5, 1}} {
 		h, now := hosts(Config{}, len(limits))
 		first := time.Duration(0)
 		for n, limit := range limits {

@@ -131,9 +131,10 @@ func hold(t testing.TB, h *Scheduler, wake time.Duration) {
 func holdTenant(t testing.TB, o *tenant) {
 	t.Helper()
 	for what, wrong := range map[string]bool{
-		"is held and runs":                  o.share.Held && o.state.Mode != Pause && o.nudge == 0,
-		"runs beyond its limit":             o.dry && o.state.Mode != Pause && o.nudge == 0,
-		"is gone and is there":              o.sessions == 0 && (o.state.Mode != Pause || o.wants || o.drains || len(o.unit.members) != 1),
+		"is held and runs":      o.share.Held && o.state.Mode != Pause && o.nudge == 0,
+		"runs beyond its limit": o.dry && o.state.Mode != Pause && o.nudge == 0,
+		"is gone and is there": o.sessions == 0 &&
+			(o.state.Mode != Pause || o.wants || o.drains || len(o.unit.members) != 1),
 		"drains what it does not have":      o.drains && (o.state.Mode != Pause && o.nudge == 0 || !o.wants),
 		"is nudged where it may not launch": o.nudge != 0 && o.state.Mode != Run,
 		"has a bucket that overflows":       o.bucket > o.gpu.brim(o),

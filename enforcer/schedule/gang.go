@@ -7,7 +7,7 @@ import (
 
 const (
 	suspect   = 10 * time.Millisecond // a drain that takes longer may wait for the tenant's other GPU
-	patience  = 2 * time.Millisecond  // after which a drain that needs further launches gets them,
+	patience  = 2 * time.Millisecond  // until a drain that needs further launches gets them,
 	nudgeTime = time.Millisecond      // for so long
 )
 
@@ -65,8 +65,8 @@ func (h *Scheduler) merge(a, b *domain) {
 	}
 }
 
-// part takes t, which has no session any more, out of its gang, and the GPUs
-// apart that no gang spans now.
+// part takes t, which has no session left, out of its gang, and separates GPUs
+// that no gang spans now.
 func (h *Scheduler) part(t *tenant) {
 	u := t.unit
 	if len(u.members) == 1 {
@@ -87,15 +87,15 @@ func (h *Scheduler) part(t *tenant) {
 	}
 }
 
-// stir lets a tenant launch that was paused, while others of its unit do not
-// drain: a kernel that waits for one that is not launched yet would never end.
+// stir lets a paused tenant launch while others of its unit do not drain: a
+// kernel that waits for another one, not launched yet, would never end.
 func (g *GPU) stir(t *tenant) {
 	switch {
 	case t.nudge == 0 && !t.stuck():
 	case t.nudge == 0 && !t.drains:
 		g.nudge(t, g.scheduler.config.Drain)
 	case t.nudge == 0:
-		for _, o := range t.unit.members { // all of them wait, and nobody will say when it is enough
+		for _, o := range t.unit.members { // all of them wait, and none reports when it is enough
 			if !o.share.Held {
 				o.gpu.nudge(o, nudgeTime)
 			}
@@ -109,15 +109,16 @@ func (g *GPU) stir(t *tenant) {
 	}
 }
 
-// nudge lets t launch for a while; that it drains is held against it as before.
+// nudge lets t launch for a while; its drain still counts against it.
 func (g *GPU) nudge(t *tenant, d time.Duration) {
 	paused, drains, settled, answered := t.paused, t.drains, t.settled, t.answered
 	g.open(t, Run)
 	t.nudge, t.paused, t.drains, t.settled, t.answered = g.now+d, paused, drains, settled, answered
 }
 
-// waits says whether t does not drain, and may wait for what is held back. On one
-// GPU it has its next turn for that once the others go on: they wait no longer.
+// waits says whether t does not drain, and may wait for held launches. On a
+// single GPU its next turn solves that once the others go on, and they wait no
+// longer.
 func (t *tenant) waits() bool {
 	return t.drains && (!t.settled || len(t.unit.members) > 1) && t.gpu.now-t.held >= t.gpu.scheduler.patience(t)
 }
@@ -125,13 +126,14 @@ func (t *tenant) waits() bool {
 // stuck says whether it is time to let t launch, so that its unit can drain.
 func (t *tenant) stuck() bool {
 	m := t.unit.members
-	if t.state.Mode != Pause || t.unit.granted || t.share.Held || len(m) == 1 && t.sessions == 1 || !slices.ContainsFunc(m, (*tenant).waits) {
+	if t.state.Mode != Pause || t.unit.granted || t.share.Held || len(m) == 1 && t.sessions == 1 ||
+		!slices.ContainsFunc(m, (*tenant).waits) {
 		return false
 	}
 	return !t.drains || !slices.ContainsFunc(m, func(o *tenant) bool { return !o.waits() })
 }
 
-// patience returns how long a drain may take before its tenant is let launch:
+// patience returns how long a drain may take before its tenant may launch:
 // longer than its longest kernel.
 func (h *Scheduler) patience(t *tenant) time.Duration { return max(patience, t.longest*3/2) }
 

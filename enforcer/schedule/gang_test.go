@@ -140,8 +140,10 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 		}
 		gone.Leave(d.at, "a")
 		d.decide()
-		if gone.domain == stay.domain || len(gone.domain.gpus) != 1 || len(stay.domain.gpus) != 2 || len(stay.find("a").unit.members) != 2 {
-			t.Errorf("%d and %d GPUs, %d members", len(gone.domain.gpus), len(stay.domain.gpus), len(stay.find("a").unit.members))
+		if gone.domain == stay.domain || len(gone.domain.gpus) != 1 || len(stay.domain.gpus) != 2 ||
+			len(stay.find("a").unit.members) != 2 {
+			t.Errorf("%d and %d GPUs, %d members", len(gone.domain.gpus), len(stay.domain.gpus),
+				len(stay.find("a").unit.members))
 		}
 		stay.Leave(d.at, "a")
 		d.decide()
@@ -283,7 +285,8 @@ func TestPatience(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	a := d.find("a")
-	for _, c := range []struct{ says, want time.Duration }{{0, 2 * ms}, {ms, 2 * ms}, {4 * ms, 6 * ms}, {time.Hour, 1500 * ms}} {
+	for _, c := range []struct{ says, want time.Duration }{{0, 2 * ms}, {ms, 2 * ms}, {4 * ms, 6 * ms},
+		{time.Hour, 1500 * ms}} {
 		a.longest = 0
 		d.Report(d.at, "a", Usage{Longest: c.says})
 		if got := d.patience(a); got != c.want {
@@ -410,7 +413,8 @@ func TestNudgeEnds(t *testing.T) {
 		x, u := *a, *a.unit
 		a.sessions, a.state.Mode, a.drains, a.settled, a.paused, a.held = 2, Run, true, true, 900*ms, 900*ms
 		a.nudge, a.unit.granted = c.nudge, c.granted
-		if d.stir(a); a.state.Mode != c.mode || (a.nudge != 0) != c.nudged || a.drains != c.drains || a.settled != c.drains || a.paused != 900*ms {
+		if d.stir(a); a.state.Mode != c.mode || (a.nudge != 0) != c.nudged || a.drains != c.drains ||
+			a.settled != c.drains || a.paused != 900*ms {
 			t.Errorf("%s: %+v, nudged until %v, drains %v, settled %v", what, a.state, a.nudge, a.drains, a.settled)
 		}
 		*a, *a.unit = x, u

@@ -4,12 +4,12 @@ import "time"
 
 // Stats are the sums of one tenant since it first came.
 type Stats struct {
-	Charged   time.Duration // GPU time: what ran at once shares it
-	Served    time.Duration // what it would have needed alone for what it did
+	Charged   time.Duration // GPU time; tenants that ran at once share it
+	Served    time.Duration // time that its work would have needed alone
 	Wanted    time.Duration // it had work, or launches that waited
-	Waited    time.Duration // of that, it was held back, the wait under way included
-	Throttled time.Duration // it wanted the GPU and its limit stood against it
-	Overrun   time.Duration // it had not drained, long after it was paused
+	Waited    time.Duration // part of Wanted in which it was held back, including the present wait
+	Throttled time.Duration // it wanted the GPU and its limit held it back
+	Overrun   time.Duration // it had not drained long after its pause
 	Convoy    time.Duration // it did not drain while its other GPU was held back: it waited for itself
 	Turns     uint64        // times that it was let run
 	Overruns  uint64        // times that it did not drain by the deadline
@@ -17,8 +17,8 @@ type Stats struct {
 	Late      uint64        // of them, those that were longer than its Share's Wait, beside what its limit made it wait
 }
 
-// Stats returns the sums of a tenant as of the last input; zero for one that
-// is unknown.
+// Stats returns the sums of a tenant as of the last input; zero for an unknown
+// one.
 func (g *GPU) Stats(name string) Stats {
 	t := g.find(name)
 	if t == nil {
@@ -37,15 +37,15 @@ func (g *GPU) Lag(name string) time.Duration {
 	return 0
 }
 
-// A System is the account of what no tenant is charged for.
+// A System is the account of time that no tenant is charged for.
 type System struct {
-	Handover  time.Duration // somebody was let run and waited for others to drain
+	Handover  time.Duration // a tenant was allowed to run and waited for others to drain
 	Together  time.Duration // several tenants ran at once
 	Preempted uint64        // tenants that were paused for one that goes first
 	Gangs     uint64        // tenants that were found to wait for themselves across GPUs
 }
 
-// System returns the account of what no tenant is charged for.
+// System returns the account of time that no tenant is charged for.
 func (g *GPU) System() System { return g.system }
 
 const (
@@ -53,11 +53,10 @@ const (
 	slots    = 101 // 10 s, and the one that is being filled
 )
 
-// A history is a ring of the service that was had, and what would have been due
-// by weight.
+// A history is a ring of the service received, and the service due by weight.
 type history [slots]struct{ served, due time.Duration }
 
-// slot returns the slot that the time up to at is in.
+// slot returns the slot of the time up to at.
 func (h *history) slot(at time.Duration) *struct{ served, due time.Duration } {
 	return &h[index(at)%slots]
 }
@@ -72,9 +71,9 @@ func (t *tenant) remember(from, to time.Duration) {
 	}
 }
 
-// Shares returns a tenant's part of the GPU's time, 0 to 1, over the last
-// whole tenths of a second in window (at most 10 s): the service that it had,
-// and what was due to it by weight and limit while it wanted. Several that run
+// Shares returns a tenant's part of the GPU's time, 0 to 1, over the last whole
+// tenths of a second in window (at most 10 s): the service received, and the
+// service due by weight and limit while it wanted the GPU. Tenants that run
 // together can have more than a whole GPU.
 func (g *GPU) Shares(name string, window time.Duration) (actual, target float64) {
 	t := g.find(name)

@@ -28,7 +28,8 @@ func TestShares(t *testing.T) {
 		name   string
 		window time.Duration
 		want   float64
-	}{{"a", time.Second, 0.75}, {"b", time.Second, 0.25}, {"a", 10 * time.Second, 0.75}, {"b", time.Hour, 0.25}, {"a", 199 * ms, 0.75}} {
+	}{{"a", time.Second, 0.75}, {"b", time.Second, 0.25}, {"a", 10 * time.Second, 0.75}, {"b", time.Hour, 0.25},
+		{"a", 199 * ms, 0.75}} {
 		a, due := d.Shares(c.name, c.window)
 		if a < c.want-0.12 || a > c.want+0.12 || due < c.want-1e-6 || due > c.want+1e-6 {
 			t.Errorf("%s over %v: %v of %v", c.name, c.window, a, due)
@@ -85,7 +86,8 @@ func TestSlots(t *testing.T) {
 	if s := a.past[1]; s.served != 1 || s.due != 0 {
 		t.Errorf("%+v", s)
 	}
-	for at, want := range map[time.Duration]int{-1: 0, 0: 0, 1: 0, slotTime: 0, slotTime + 1: 1, 2 * slotTime: 1, slots*slotTime + 1: slots} {
+	for at, want := range map[time.Duration]int{-1: 0, 0: 0, 1: 0, slotTime: 0, slotTime + 1: 1, 2 * slotTime: 1,
+		slots*slotTime + 1: slots} {
 		if got := index(at); got != want {
 			t.Errorf("%v is of slot %d, not %d", at, got, want)
 		}
@@ -103,7 +105,8 @@ func TestSlots(t *testing.T) {
 // No more than ten seconds are looked back on, and no less where there are.
 func TestSharesOfTenSeconds(t *testing.T) {
 	for at, want := range map[time.Duration]float64{
-		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01, 20 * time.Second: 0,
+		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01,
+		20 * time.Second: 0,
 	} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.join(Share{}, "a")
@@ -113,7 +116,8 @@ func TestSharesOfTenSeconds(t *testing.T) {
 			d.rest("a")
 		}
 		d.Look(at)
-		if actual, due := d.Shares("a", time.Hour); !near(due, want) || actual < want-0.04 || actual > want+0.002 { // its last 10 ms are booked late
+		// its last 10 ms are booked late
+		if actual, due := d.Shares("a", time.Hour); !near(due, want) || actual < want-0.04 || actual > want+0.002 {
 			t.Errorf("at %v: %v of %v, not of %v", at, actual, due, want)
 		}
 	}
@@ -122,7 +126,8 @@ func TestSharesOfTenSeconds(t *testing.T) {
 // What passes without a look is booked in the slots that it passed in, and as
 // fast however long it was.
 func TestSlotsOfLongTimes(t *testing.T) {
-	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second, 100 * 365 * 24 * time.Hour} {
+	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second,
+		100 * 365 * 24 * time.Hour} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.join(Share{Weight: 3}, "a")
 		d.join(Share{}, "b")
@@ -227,7 +232,8 @@ func TestLateBesideLimit(t *testing.T) {
 		most, wait, before, during time.Duration
 		late                       uint64
 	}{
-		{5 * ms, 5 * ms, 0, 0, 0}, {5 * ms, 6 * ms, 0, 0, 1}, {5 * ms, 6 * ms, 100 * ms, 0, 1}, {5 * ms, 6 * ms, 100 * ms, ms, 0},
+		{5 * ms, 5 * ms, 0, 0, 0}, {5 * ms, 6 * ms, 0, 0, 1}, {5 * ms, 6 * ms, 100 * ms, 0, 1},
+		{5 * ms, 6 * ms, 100 * ms, ms, 0},
 		{5 * ms, 6*ms + 1, 100 * ms, ms, 1}, {1, 1, 0, 0, 0}, {1, 2, 0, 0, 1}, {0, time.Second, 0, 0, 0},
 	} {
 		d := newDesk(t, Config{}, 1)

@@ -14,16 +14,19 @@ func TestLiars(t *testing.T) {
 	const long = 11 * time.Second
 	for what, lie := range lies {
 		for _, kernel := range []time.Duration{0, 50 * ms} {
-			for _, sessions := range []int{1, 2} { // of two, one may wait for the other, so that it is let launch while it drains
+			// of two, one may wait for the other, so that it is let launch while it drains
+			for _, sessions := range []int{1, 2} {
 				least := 0.95
-				if kernel > 0 && sessions > 1 { // what it launches at the end of a drain is not charged where nothing is said of it
+				// what it launches at the end of a drain is not charged where nothing is said of it
+				if kernel > 0 && sessions > 1 {
 					least = 0.93
 				}
 				a, b := kind("queue", 50), kind("queue", 38)
 				a.name, b.name = "a", "b"
 				all := []*program{a, b}
 				for i := range 6 {
-					all = append(all, &program{name: fmt.Sprint("liar ", i), Share: Share{Weight: 2}, kernel: kernel, lie: lie})
+					all = append(all, &program{name: fmt.Sprint("liar ", i), Share: Share{Weight: 2}, kernel: kernel,
+						lie: lie})
 				}
 				w := newWorld(t, false, nil, all...)
 				for _, p := range all[2:] {
@@ -34,7 +37,8 @@ func TestLiars(t *testing.T) {
 				w.run(long)
 				for _, p := range all[:2] {
 					part := p.rate(begin, long) / alone(t, "queue").lone * 100 / p.Weight
-					line := fmt.Sprintf("%s has %.3f of its part beside who says: %s (%d sessions, kernels of %v)", p.name, part, what, sessions, kernel)
+					line := fmt.Sprintf("%s has %.3f of its part beside who says: %s (%d sessions, kernels of %v)",
+						p.name, part, what, sessions, kernel)
 					if t.Log(line); part < least {
 						t.Errorf("%s; at least %.2f", line, least)
 					}

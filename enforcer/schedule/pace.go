@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A pace is how fast a tenant gets on: alone, and beside others.
+// A pace is how fast a tenant progresses: alone, and beside others.
 type pace struct {
 	solo, beside rate
 	fresh, tried time.Duration // when it was found what it does alone, and when that was to be measured
@@ -17,7 +17,7 @@ type pace struct {
 	}
 }
 
-// A rate is launches over seconds, the latest: older ones count less.
+// A rate is recent launches over seconds; older ones count less.
 type rate struct{ launches, seconds float64 }
 
 const (
@@ -35,7 +35,7 @@ func (r *rate) add(launches float64, over, memory time.Duration) {
 	}
 }
 
-// fade leaves the rate no more weight than so much time has.
+// fade limits the weight of the rate to that of so much time.
 func (r *rate) fade(to time.Duration) {
 	if r.seconds > to.Seconds() {
 		r.launches *= to.Seconds() / r.seconds
@@ -43,7 +43,7 @@ func (r *rate) fade(to time.Duration) {
 	}
 }
 
-// cost returns the seconds that a launch takes alone, 0 where that is unknown.
+// cost returns the seconds that a launch takes alone, 0 if unknown.
 func (p *pace) cost() float64 {
 	if p.solo.launches == 0 || p.solo.seconds < soloEnough.Seconds() {
 		return 0
@@ -51,11 +51,11 @@ func (p *pace) cost() float64 {
 	return p.solo.seconds / p.solo.launches
 }
 
-// stale says whether the lone pace was found too long ago.
+// stale says whether the lone pace is too old.
 func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p.confirmed }
 
-// age leaves a lone pace that was found long ago little weight: what comes now
-// counts, be it little.
+// age reduces the weight of an old lone pace, so that even a little new data
+// counts.
 func (p *pace) age(now time.Duration) {
 	if p.stale(now) {
 		p.old = p.cost()
@@ -63,7 +63,7 @@ func (p *pace) age(now time.Duration) {
 	}
 }
 
-// confirm compares a lone pace that was measured again with the old one.
+// confirm compares a new measurement of the lone pace with the old one.
 func (p *pace) confirm() {
 	c := p.cost()
 	if p.old == 0 || c == 0 || p.solo.seconds < measured.Seconds() {
@@ -86,7 +86,7 @@ func (p *pace) rate() (part float64, known bool) {
 	return min(p.beside.launches*c/p.beside.seconds, 1.2), true
 }
 
-// rateOr returns the rate, or another where it is unknown.
+// rateOr returns the rate, or a default if it is unknown.
 func (p *pace) rateOr(other float64) float64 {
 	if r, known := p.rate(); known {
 		return r
@@ -94,7 +94,7 @@ func (p *pace) rateOr(other float64) float64 {
 	return other
 }
 
-// ran takes note of time that passed while the tenant ran.
+// ran records time in which the tenant ran.
 func (p *pace) ran(passed, service time.Duration, alone bool) {
 	if alone {
 		p.window.solo += passed
@@ -104,8 +104,8 @@ func (p *pace) ran(passed, service time.Duration, alone bool) {
 	}
 }
 
-// idle takes the latest while out of the window and returns the service that
-// was booked for it.
+// idle takes the latest time out of the window and returns the service that was
+// booked for it.
 func (p *pace) idle(ago time.Duration) (service time.Duration) {
 	w := &p.window
 	if w.beside > 0 {
@@ -120,8 +120,8 @@ func (p *pace) idle(ago time.Duration) (service time.Duration) {
 	return service + d
 }
 
-// learn ends the tenant's window with what its processes say they did in it,
-// and books the service beside others that this comes to.
+// learn ends the tenant's window with its processes' reports, and books the
+// resulting service beside others.
 func (g *GPU) learn(t *tenant, u Usage) {
 	p, n := &t.pace, float64(u.Launched)
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
@@ -154,11 +154,11 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	} else {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
-	if g.together || t.eased { // else it tells of hand-overs
+	if g.together || t.eased { // otherwise it shows hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 {
-		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // what ends in a window may have run before it
+		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // it may have run before the window
 		t.lag += w.given - service
 		t.bill.served += service - w.given
 		if t.share.Limit < 1 {
@@ -177,8 +177,8 @@ const (
 	confirmedMost = 2                      // which is believed so often
 )
 
-// measure picks a tenant that is to run alone for a while, because it runs
-// beside others and nothing is known of its lone pace any more.
+// measure picks a tenant to run alone for a while, because it runs beside
+// others and its lone pace is no longer known.
 func (g *GPU) measure() {
 	if m := g.measured; m != nil && (!m.contends(g.now) || g.now-m.pace.tried >= measureTime) {
 		g.measured = nil
@@ -195,8 +195,10 @@ func (g *GPU) measure() {
 	}
 	var next *tenant
 	for _, t := range g.tenants {
-		// Who comes anew again and again, and is ahead by that, gains little.
-		if !t.contends(g.now) || t.tarries() || t.lag < most-g.scheduler.config.Turn && g.now-g.measuredAt < staleTime/4 {
+		// A tenant that joins again and again, and is ahead because of that,
+		// gains little.
+		if !t.contends(g.now) || t.tarries() ||
+			t.lag < most-g.scheduler.config.Turn && g.now-g.measuredAt < staleTime/4 {
 			continue
 		}
 		p := &t.pace
@@ -212,8 +214,8 @@ func (g *GPU) measure() {
 	}
 }
 
-// What tenants gain by running together is tried when others contend, and again
-// after a while where they take turns.
+// The gain of running together is tried when tenants contend, and again after a
+// while if they take turns.
 const (
 	worth    = 1.07                  // parts of lone paces that are clearly better than turns,
 	enough   = 1.03                  // and that are so still, once they were
@@ -222,8 +224,8 @@ const (
 	tryAgain = 3 * time.Second
 )
 
-// try has those who contend run together for a moment, whoever is owed, to see
-// how they get on.
+// try lets contending tenants run together for a moment, whatever they are
+// owed, to see how they progress.
 func (g *GPU) try() {
 	if g.measured != nil || g.scheduler.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
 		return
@@ -250,7 +252,8 @@ func (g *GPU) try() {
 	}
 }
 
-// tries says whether they do so now: for longer where somebody does so seldom.
+// tries says whether the trial is on; it is longer while the pace of a
+// contending tenant is unknown.
 func (g *GPU) tries() bool {
 	long := tryTime
 	for _, t := range g.tenants {
@@ -261,7 +264,7 @@ func (g *GPU) tries() bool {
 	return g.measured == nil && g.triedAt != 0 && g.now-g.triedAt < long
 }
 
-// judge finds whether those who contend gain by running together.
+// judge finds whether contending tenants gain by running together.
 func (g *GPU) judge() {
 	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together {
 		return
@@ -271,7 +274,7 @@ func (g *GPU) judge() {
 		if t.contends(g.now) {
 			contenders++
 		}
-		if t.active(g.now) && !t.light(g.now) { // who rests for a moment counts
+		if t.active(g.now) && !t.light(g.now) { // a tenant that rests for a moment counts
 			r, _ := t.pace.rate()
 			sum += r
 		}
@@ -287,13 +290,13 @@ func (g *GPU) judge() {
 }
 
 const (
-	bearable  = 0.85 // of its lone pace is enough for who goes first
+	bearable  = 0.85 // of its lone pace is enough for the tenant that goes first
 	easeAgain = 10 * time.Second
 )
 
-// ease lets lower classes run beside who goes first, where it gets on nearly as
-// well as alone: what it does may need little of the GPU. That is tried now and
-// then, for so short a time that few of its launches are late.
+// ease lets lower classes run beside the tenant that goes first, if that one is
+// nearly as fast as alone: its work may need little of the GPU. The trial is
+// occasional, and so short that few launches are late.
 func (g *GPU) ease(t *tenant) {
 	if !t.hurried() || !t.ready() {
 		return
@@ -308,8 +311,8 @@ func (g *GPU) ease(t *tenant) {
 	}
 }
 
-// contends says whether t is one of those who need to be told apart: it wants
-// the GPU, and for long.
+// contends says whether t is one of the tenants that need to be separated: it
+// wants the GPU, and for long.
 func (t *tenant) contends(now time.Duration) bool {
 	return t.ready() && t.share.Class == Normal && !t.light(now)
 }

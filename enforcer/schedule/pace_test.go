@@ -105,16 +105,19 @@ func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenan
 func TestLearnAlone(t *testing.T) {
 	d, a := lessons(t, 40*ms, 5*ms, 2*ms)
 	d.Report(d.at, "a", Usage{Launched: 1000, Solo: 100, SoloTime: 30 * ms})
-	if c := a.pace.cost(); !near(c, 0.03/100) || a.lag != 0 || a.pace.fresh != d.at || a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
+	if c := a.pace.cost(); !near(c, 0.03/100) || a.lag != 0 || a.pace.fresh != d.at ||
+		a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
 	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // which is old, so that it makes way
-	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) || !near(a.pace.solo.launches, 100*soloEnough.Seconds()/0.2+10) {
+	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) ||
+		!near(a.pace.solo.launches, 100*soloEnough.Seconds()/0.2+10) {
 		t.Errorf("%+v", a.pace)
 	}
 	a.pace.solo = rate{100, 0.03}
 	was := a.pace.solo
-	for _, u := range []Usage{{Launched: 100, Solo: 100}, {Launched: 100, SoloTime: ms}, {Launched: 100, Solo: 100, SoloTime: -ms}} {
+	for _, u := range []Usage{{Launched: 100, Solo: 100}, {Launched: 100, SoloTime: ms},
+		{Launched: 100, Solo: 100, SoloTime: -ms}} {
 		if d.Report(d.at+ms, "a", u); a.pace.solo != was {
 			t.Errorf("%+v: %+v", u, a.pace)
 		}
@@ -152,7 +155,8 @@ func TestLearnBeside(t *testing.T) {
 			a.pace.solo = costs(c.cost)
 		}
 		d.Report(d.at, "a", Usage{Launched: c.launched})
-		if a.lag != c.lag || !near(a.pace.beside.launches, c.launches) || !near(a.pace.beside.seconds, c.beside.Seconds()) && c.launches > 0 {
+		if a.lag != c.lag || !near(a.pace.beside.launches, c.launches) ||
+			!near(a.pace.beside.seconds, c.beside.Seconds()) && c.launches > 0 {
 			t.Errorf("%+v: lag %v, %+v", c, a.lag, a.pace.beside)
 		}
 		if a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 {
@@ -215,12 +219,14 @@ func TestBesideIsForgotten(t *testing.T) {
 		t.Errorf("%+v", a.pace.beside)
 	}
 	a.pace.window.beside = 300 * ms
-	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 120) || !near(a.pace.beside.seconds, 0.5) {
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 120) ||
+		!near(a.pace.beside.seconds, 0.5) {
 		t.Errorf("half a second is too old: %+v", a.pace.beside)
 	}
 	a.pace.beside = rate{100, 0.2}
 	a.pace.window.beside = 300*ms + 1
-	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) || !near(a.pace.beside.seconds, 0.25) {
+	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 60) ||
+		!near(a.pace.beside.seconds, 0.25) {
 		t.Errorf("more than half a second: %+v", a.pace.beside)
 	}
 	a.pace.beside = rate{60, 0.3}
@@ -240,7 +246,8 @@ func TestBesideIsForgotten(t *testing.T) {
 // Who is open says for how long it was busy, and is believed as far as the
 // clock goes.
 func TestLearnOpen(t *testing.T) {
-	for _, c := range []struct{ says, want time.Duration }{{30 * ms, 30 * ms}, {-ms, 0}, {0, 0}, {time.Hour, 100 * ms}} {
+	for _, c := range []struct{ says, want time.Duration }{{30 * ms, 30 * ms}, {-ms, 0}, {0, 0},
+		{time.Hour, 100 * ms}} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{}, "a")
 		d.decide()
@@ -308,8 +315,10 @@ func TestMeasured(t *testing.T) {
 		lag   time.Duration // beside 0 of the other
 		want  bool
 	}{
-		{60 * ms, 0, time.Second, 0, false}, {60*ms - us, 0, time.Second, 0, true}, {ms, 0, 200 * ms, 0, false}, {ms, 0, 200*ms + 1, 0, true},
-		{60 * ms, 4 * time.Second, time.Second, 0, false}, {60 * ms, 4*time.Second + 1, time.Second, 0, true}, {60 * ms, 4*time.Second + 1, ms, 0, false},
+		{60 * ms, 0, time.Second, 0, false}, {60*ms - us, 0, time.Second, 0, true}, {ms, 0, 200 * ms, 0, false},
+		{ms, 0, 200*ms + 1, 0, true},
+		{60 * ms, 4 * time.Second, time.Second, 0, false}, {60 * ms, 4*time.Second + 1, time.Second, 0, true},
+		{60 * ms, 4*time.Second + 1, ms, 0, false},
 		{ms, 0, time.Second, -10 * ms, true}, {ms, 0, time.Second, -10*ms - 1, false}, {ms, 0, time.Second, ms, true},
 	} {
 		d.at = began + time.Minute
@@ -365,7 +374,8 @@ func TestPaceConfirmed(t *testing.T) {
 			t.Errorf("%+v: %d, stale %v", c, p.confirmed, p.stale(d.GPU.now+c.believed))
 		}
 		again := a.pace.confirmed // once measured it is not compared with itself
-		if d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: time.Second}); a.pace.confirmed != again && c.over >= measured {
+		if d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: time.Second}); a.pace.confirmed != again &&
+			c.over >= measured {
 			t.Errorf("%+v: confirmed again", c)
 		}
 	}

@@ -81,7 +81,8 @@ func TestRank(t *testing.T) {
 		}
 		*x, *d.GPU = was, host
 	}
-	if (rank{Idle, 5}).compare(rank{Normal, 1}) <= 0 || (rank{Normal, 5}).compare(rank{Normal, 1}) >= 0 || (rank{1, 1}).compare(rank{1, 1}) != 0 {
+	if (rank{Idle, 5}).compare(rank{Normal, 1}) <= 0 || (rank{Normal, 5}).compare(rank{Normal, 1}) >= 0 ||
+		(rank{1, 1}).compare(rank{1, 1}) != 0 {
 		t.Error("the order is wrong")
 	}
 }
@@ -302,7 +303,8 @@ func TestFlags(t *testing.T) {
 		x, y := *a, *b
 		a.state.Mode, d.changed = Run, false
 		c.change()
-		if d.flag(); a.state.Beside != c.beside || a.state.Haste != c.haste || a.state.Urgent != c.urgent || d.changed != (c.beside || c.haste || c.urgent || b.state.Beside) {
+		if d.flag(); a.state.Beside != c.beside || a.state.Haste != c.haste || a.state.Urgent != c.urgent ||
+			d.changed != (c.beside || c.haste || c.urgent || b.state.Beside) {
 			t.Errorf("%s: %+v, changed %v", what, a.state, d.changed)
 		}
 		*a, *b = x, y
@@ -397,7 +399,9 @@ func TestWake(t *testing.T) {
 	}{
 		"paused":          {func() {}, 0},
 		"paused and owed": {func() { a.owed, a.lag, a.part = true, 3*ms, 0.5 }, 0},
-		"runs and rests":  {func() { a.state.Mode, a.state.End, a.wants, a.rested = Run, now(ms), false, now(-silence) }, 0},
+		"runs and rests": {func() {
+			a.state.Mode, a.state.End, a.wants, a.rested = Run, now(ms), false, now(-silence)
+		}, 0},
 		"gone":            {func() { a.sessions, a.nudge = 0, now(ms) }, 0},
 		"nudged":          {func() { a.nudge = now(ms) }, ms},
 		"nudged long ago": {func() { a.nudge = now(-ms) }, 10 * us},
@@ -405,19 +409,23 @@ func TestWake(t *testing.T) {
 		"suspected":       {func() { a.drains, a.paused, a.held = true, now(-suspect), now(0) }, 40 * ms},
 		"has drained":     {func() { a.drains, a.paused, a.held = true, now(-50*ms), now(0) }, 0},
 		"of two sessions": {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(0) }, patience},
-		"held long ago":   {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(-patience) }, suspect},
-		"dry":             {func() { a.dry, a.share.Limit, a.bucket = true, 0.5, 4*ms }, 2*ms + 1},
-		"dry and rests":   {func() { a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence) }, 0},
-		"light":           {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
-		"rests":           {func() { a.wants, a.rested = false, now(-ms) }, silence - ms},
-		"rests long":      {func() { a.wants, a.rested = false, now(-silence) }, 0},
-		"never wanted":    {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
-		"rests, open":     {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},
-		"has an end":      {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
-		"is overdue":      {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
-		"runs":            {func() { a.state.Mode = Run }, 0},
-		"is owed":         {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
-		"will be owed":    {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} }, 10*ms + 1},
+		"held long ago": {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(-patience) },
+			suspect},
+		"dry": {func() { a.dry, a.share.Limit, a.bucket = true, 0.5, 4*ms }, 2*ms + 1},
+		"dry and rests": {func() {
+			a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence)
+		}, 0},
+		"light":        {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
+		"rests":        {func() { a.wants, a.rested = false, now(-ms) }, silence - ms},
+		"rests long":   {func() { a.wants, a.rested = false, now(-silence) }, 0},
+		"never wanted": {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
+		"rests, open":  {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},
+		"has an end":   {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
+		"is overdue":   {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
+		"runs":         {func() { a.state.Mode = Run }, 0},
+		"is owed":      {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
+		"will be owed": {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} },
+			10*ms + 1},
 		"is owed no more": {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 0, 0.5 }, 0},
 		"will be at once": {func() {
 			a.state.Mode, a.state.Beside, a.lag, a.part, a.pace.beside = Run, true, 2*ms, 0.7, rate{}
@@ -425,15 +433,18 @@ func TestWake(t *testing.T) {
 		"is owed more": {func() {
 			a.state.Mode, a.state.Beside, a.lag, a.part, a.pace.beside = Run, true, 2*ms+1, 0.7, rate{}
 		}, 0},
-		"is owed it all":   {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 1 }, 0},
-		"has just enough":  {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.5, rate{} }, 0},
+		"is owed it all": {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 1 }, 0},
+		"has just enough": {func() {
+			a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.5, rate{}
+		}, 0},
 		"is never ahead":   {func() { a.state.Mode, a.unit.rank.class, a.part = Run, Realtime, 1 }, 0},
 		"has more":         {func() { a.state.Mode, a.state.Beside, a.part = Run, true, 0.7 }, 0},
 		"is measured":      {func() { a.state.Mode, d.measured, a.pace.tried = Run, a, now(-ms) }, measureTime - ms},
 		"tries":            {func() { a.state.Mode, d.triedAt, d.trying = Run, now(-ms), true }, tryTime - ms},
 		"tried":            {func() { a.state.Mode, d.triedAt = Run, now(-tryTime) }, 0},
 		"tries for longer": {func() { a.state.Mode, d.triedAt, d.trying = Run, now(-tryTime), true }, 2 * tryTime},
-		"must not wait":    {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms }, 10*ms + 1},
+		"must not wait": {func() { a.state.Mode, a.unit.rank.class, a.part, a.lag = Run, Realtime, 0.5, -5*ms },
+			10*ms + 1},
 	} {
 		x, u, g := *a, *a.unit, *d.GPU
 		c.change()
@@ -496,13 +507,19 @@ func TestJudge(t *testing.T) {
 			c.pace = b.pace
 			c.wants, c.ever, c.rested = false, true, d.GPU.now
 		}, true},
-		"one is gone":     {0.5, 0.4, func(d *desk, b *tenant) { c := ready(d, "c", Share{}); c.pace = b.pace; c.wants = false }, false},
-		"one is light":    {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
-		"is tried":        {0.5, 0.5, func(d *desk, b *tenant) { d.trying = true }, true},
-		"is measured":     {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
-		"never tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
-		"in turns":        {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
-		"just not better": {0, 0, func(d *desk, b *tenant) { b.pace.solo, b.pace.beside = rate{1, 1}, rate{1.07, 1} }, false},
+		"one is gone": {0.5, 0.4, func(d *desk, b *tenant) {
+			c := ready(d, "c", Share{})
+			c.pace = b.pace
+			c.wants = false
+		}, false},
+		"one is light": {0.5, 0.5, func(d *desk, b *tenant) { b.burst, b.began = ms, d.GPU.now }, true},
+		"is tried":     {0.5, 0.5, func(d *desk, b *tenant) { d.trying = true }, true},
+		"is measured":  {0.5, 0.5, func(d *desk, b *tenant) { d.measured = b }, true},
+		"never tried":  {0.5, 0.5, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
+		"in turns":     {0.6, 0.5, func(d *desk, b *tenant) { d.together = false }, false},
+		"just not better": {0, 0, func(d *desk, b *tenant) {
+			b.pace.solo, b.pace.beside = rate{1, 1}, rate{1.07, 1}
+		}, false},
 	} {
 		d := newDesk(t, Config{}, 1)
 		d.GPU.now = time.Minute
@@ -544,18 +561,21 @@ func TestTry(t *testing.T) {
 		change func(d *desk, b *tenant)
 		want   bool
 	}{
-		"turns":                   {3 * time.Second, func(d *desk, b *tenant) {}, true},
-		"turns, too early":        {3*time.Second - 1, func(d *desk, b *tenant) {}, false},
-		"together":                {time.Minute, func(d *desk, b *tenant) { d.together = true }, false},
-		"somebody new":            {time.Second, func(d *desk, b *tenant) { b.pace.beside = rate{} }, true},
-		"somebody new, together":  {time.Second, func(d *desk, b *tenant) { b.pace.beside, d.together = rate{}, true }, true},
+		"turns":            {3 * time.Second, func(d *desk, b *tenant) {}, true},
+		"turns, too early": {3*time.Second - 1, func(d *desk, b *tenant) {}, false},
+		"together":         {time.Minute, func(d *desk, b *tenant) { d.together = true }, false},
+		"somebody new":     {time.Second, func(d *desk, b *tenant) { b.pace.beside = rate{} }, true},
+		"somebody new, together": {time.Second,
+			func(d *desk, b *tenant) { b.pace.beside, d.together = rate{}, true }, true},
 		"somebody new, too early": {time.Second - 1, func(d *desk, b *tenant) { b.pace.beside = rate{} }, false},
 		"one":                     {time.Minute, func(d *desk, b *tenant) { b.wants = false }, false},
 		"is measured":             {time.Minute, func(d *desk, b *tenant) { d.measured = b }, false},
 		"always in turns":         {time.Minute, func(d *desk, b *tenant) { d.Scheduler.config.Turns = true }, false},
 		"for the first time":      {0, func(d *desk, b *tenant) { d.triedAt = 0 }, true},
 		"b is to be measured":     {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo = 0, rate{} }, false},
-		"b was measured in vain":  {0, func(d *desk, b *tenant) { d.triedAt, b.pace.solo, b.pace.tried = 0, rate{}, 1 }, true},
+		"b was measured in vain": {0, func(d *desk, b *tenant) {
+			d.triedAt, b.pace.solo, b.pace.tried = 0, rate{}, 1
+		}, true},
 		"first, as if together":   {0, func(d *desk, b *tenant) { d.triedAt, d.together = 0, true }, true},
 		"first, at once":          {0, func(d *desk, b *tenant) { d.GPU.now, d.triedAt = ms, 0 }, true},
 		"nothing to compare with": {time.Second, func(d *desk, b *tenant) { b.pace = pace{} }, false},
@@ -567,7 +587,8 @@ func TestTry(t *testing.T) {
 		d.triedAt, d.together = d.GPU.now-c.ago, false
 		c.change(d, b)
 		d.try()
-		if began := d.triedAt == d.GPU.now; began != c.want || began && (!d.together || !d.tried || a.pace.beside.seconds > 0.04 || b.pace.beside.seconds > 0.04) {
+		if began := d.triedAt == d.GPU.now; began != c.want ||
+			began && (!d.together || !d.tried || a.pace.beside.seconds > 0.04 || b.pace.beside.seconds > 0.04) {
 			t.Errorf("%s: at %v, %+v", what, d.triedAt, a.pace)
 		}
 	}
@@ -583,7 +604,8 @@ func TestTries(t *testing.T) {
 		ago   time.Duration
 		known bool
 		want  bool
-	}{{0, true, true}, {40*ms - 1, true, true}, {40 * ms, true, false}, {40 * ms, false, true}, {120*ms - 1, false, true}, {120 * ms, false, false}} {
+	}{{0, true, true}, {40*ms - 1, true, true}, {40 * ms, true, false}, {40 * ms, false, true},
+		{120*ms - 1, false, true}, {120 * ms, false, false}} {
 		d.know()
 		if !c.known {
 			a.pace.beside = rate{}
@@ -605,17 +627,21 @@ func TestEase(t *testing.T) {
 		change func(d *desk, a *tenant)
 		want   bool
 	}{
-		"it is time":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second }, true},
-		"never tried":       {func(d *desk, a *tenant) { a.easedAt = 0 }, true},
-		"too early":         {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second + 1 }, false},
-		"its pace is new":   {func(d *desk, a *tenant) { a.easedAt, a.pace.solo = 0, rate{} }, false},
-		"it rests":          {func(d *desk, a *tenant) { a.easedAt, a.wants = 0, false }, false},
-		"of no such class":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class = 0, Normal }, false},
-		"with launch_wait":  {func(d *desk, a *tenant) { a.easedAt, a.share.Class, a.share.Wait = 0, Normal, ms }, true},
-		"not known yet":     {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
-		"as good as alone":  {func(d *desk, a *tenant) { a.eased = true }, true},
-		"worse than alone":  {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.84*2000 }, false},
-		"just good enough":  {func(d *desk, a *tenant) { a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.85, 1} }, true},
+		"it is time":       {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second }, true},
+		"never tried":      {func(d *desk, a *tenant) { a.easedAt = 0 }, true},
+		"too early":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second + 1 }, false},
+		"its pace is new":  {func(d *desk, a *tenant) { a.easedAt, a.pace.solo = 0, rate{} }, false},
+		"it rests":         {func(d *desk, a *tenant) { a.easedAt, a.wants = 0, false }, false},
+		"of no such class": {func(d *desk, a *tenant) { a.easedAt, a.share.Class = 0, Normal }, false},
+		"with launch_wait": {func(d *desk, a *tenant) {
+			a.easedAt, a.share.Class, a.share.Wait = 0, Normal, ms
+		}, true},
+		"not known yet":    {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
+		"as good as alone": {func(d *desk, a *tenant) { a.eased = true }, true},
+		"worse than alone": {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.84*2000 }, false},
+		"just good enough": {func(d *desk, a *tenant) {
+			a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.85, 1}
+		}, true},
 		"as good, but late": {func(d *desk, a *tenant) {}, false},
 	} {
 		d := newDesk(t, Config{}, 1)
@@ -661,7 +687,8 @@ func TestDecodingGoesFirst(t *testing.T) {
 			rest := b.rate(begin, 6*time.Second) / alone(t, c.other).lone
 			t.Logf("beside %s, %+v: p99 %v of at most %v, the other has %.2f", c.other, s, p, most, rest)
 			if p > most || rest < c.least {
-				t.Errorf("beside %s, %+v: p99 %v, at most %v; the other has %.2f, at least %.2f", c.other, s, p, most, rest, c.least)
+				t.Errorf("beside %s, %+v: p99 %v, at most %v; the other has %.2f, at least %.2f", c.other, s, p, most,
+					rest, c.least)
 			}
 		}
 	}

@@ -1,16 +1,16 @@
 // Package schedule shares the time of a host's GPUs among tenants by one rule:
-// everybody runs, and whoever is ahead is held back only while somebody who
-// wants the GPU is owed.
+// everybody runs, and a tenant that is ahead is held back only while another
+// one that wants the GPU is owed.
 //
 // Service is measured in the time that a tenant would have needed alone, so a
 // guarantee is a part of what the tenant does alone. While one tenant runs,
 // service is the time that passes. While several run, it is their launches
-// times what a launch took when they ran alone. Lag is what a tenant's part of
-// the time comes to, less its service: who has lag is owed, who has negative
-// lag is ahead.
+// times the duration of a launch when they ran alone. Lag is a tenant's part of
+// the time less its service: a tenant with positive lag is owed, one with
+// negative lag is ahead.
 //
-// The package is pure: no clock, no input or output. Whoever drives it hands in
-// the time.
+// The package is pure: no clock, no input or output. The caller passes the
+// time.
 package schedule
 
 import (
@@ -19,12 +19,12 @@ import (
 	"time"
 )
 
-// A Class says who goes first among those who want the GPU.
+// A Class decides who goes first among the tenants that want the GPU.
 type Class int8
 
 // The classes.
 const (
-	Idle     Class = -1 // only where nobody else wants the GPU
+	Idle     Class = -1 // only if nobody else wants the GPU
 	Normal   Class = 0  // by weight
 	Realtime Class = 1  // at once, as long as its limit leaves it something
 )
@@ -34,13 +34,15 @@ type Share struct {
 	Weight float64 // its part beside other tenants' weights; 0 is 1
 	Limit  float64 // of the GPU's time, 0 to 1, even when nobody else wants it; 0 and 1 are none
 	Class  Class
-	Wait   time.Duration // its launches must not wait for longer: it goes first until it is ahead by a turn; 0 is no objective
-	Held   bool          // it gets nothing, and nobody counts that as waiting
+	// the longest that its launches should wait: it goes first until it is
+	// ahead by a turn; 0 is no objective
+	Wait time.Duration
+	Held bool // it gets nothing, and nobody counts that as waiting
 }
 
-// clean returns s with what cannot be meant replaced by none. The bounds keep
-// sums within a float's precision. Who could go first without a limit would
-// leave the others nothing.
+// clean returns s without nonsensical values. The bounds keep sums within a
+// float's precision. A tenant that goes first without a limit would leave the
+// others nothing.
 func (s Share) clean() Share {
 	if !(s.Weight > 0) {
 		s.Weight = 1
@@ -57,21 +59,24 @@ func (s Share) clean() Share {
 	return s
 }
 
-// A Config holds the lengths that GPUs are shared by. What is 0 is its default.
+// A Config holds the lengths of turns and waits; 0 is the default.
 type Config struct {
 	Turn    time.Duration // of one of two equal tenants that run in turns: 10 ms
-	Minimum time.Duration // nobody is interrupted sooner, but for a higher class: 2 ms
-	Drain   time.Duration // how long a paused tenant's last kernels are waited for: 50 ms
-	Turns   bool          // tenants never run together, and nobody runs without a bound; who wants the GPU says so only after its turn, if a little late
+	Minimum time.Duration // nobody is interrupted sooner, except for a higher class: 2 ms
+	Drain   time.Duration // the longest wait for a paused tenant's last kernels: 50 ms
+	// tenants never run together, and nobody runs without a bound; a tenant
+	// reports only after its turn, possibly a little late, that it wants the
+	// GPU
+	Turns bool
 }
 
-// Usage is what a tenant's processes say they did since the last Usage. It is a
-// hint: who says less than it did is owed no more than its part.
+// Usage is what a tenant's processes report for the time since the last Usage.
+// It is a hint: a tenant that understates is owed no more than its part.
 type Usage struct {
 	Launched uint64        // kernels and graphs
 	Solo     uint64        // of them, those that tell its lone pace: made while nobody else ran, in
 	SoloTime time.Duration // so long
-	Busy     time.Duration // that work was outstanding; asked for where nobody else is active
+	Busy     time.Duration // with outstanding work; requested if nobody else is active
 	Longest  time.Duration // of one launch
 	Ago      time.Duration // since its last work ended; of Rest and Drained
 }
@@ -79,14 +84,14 @@ type Usage struct {
 // A Mode is what a tenant's processes may do; the numbers are the page's.
 type Mode uint32
 
-// What the page can say of a slot.
+// Modes of a slot.
 const (
 	Open  Mode = iota // launch at will
 	Run               // launch, with little queued
 	Pause             // do not launch
 )
 
-// A State is what holds for one tenant.
+// A State is the present decision for one tenant.
 type State struct {
 	Mode   Mode
 	Beside bool          // others run as well: Report every 10 ms
@@ -99,11 +104,11 @@ type State struct {
 }
 
 // A Scheduler shares the time of the GPUs of a host. It belongs to one
-// goroutine. Times are from any monotonic clock; one that is earlier than the
-// last is taken for the last.
+// goroutine. Times are from any monotonic clock; a time before the last one
+// counts as the last.
 //
-// Inputs (Join, Leave, Change, Hear, Want, Rest, Drained, Report) only take note:
-// Decide draws the conclusions, and State then says them.
+// Inputs (Join, Leave, Change, Hear, Want, Rest, Drained, Report) only record:
+// Decide makes the decisions, and State then returns them.
 type Scheduler struct {
 	config Config
 	gpus   []*GPU
@@ -129,13 +134,13 @@ type GPU struct {
 	system     System
 }
 
-// A domain is the GPUs that are decided on together, because a gang spans them.
+// A domain is a set of GPUs with common decisions, because a gang spans them.
 type domain struct {
 	gpus []*GPU
 	wake time.Duration // 0 not before the next input
 }
 
-// A unit is what is let run or held as one: a tenant on one GPU, or a gang.
+// A unit runs or is held as one: a tenant on one GPU, or a gang.
 type unit struct {
 	members []*tenant
 	rank    rank
@@ -143,7 +148,7 @@ type unit struct {
 	blocked bool // it is owed on its one GPU, and cannot run beside those who go before it: nobody else may pass it
 }
 
-// A tenant is the book of one on one GPU.
+// A tenant is the account of one tenant on one GPU.
 type tenant struct {
 	name     string
 	gpu      *GPU
@@ -171,11 +176,11 @@ type tenant struct {
 	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
 
 	answered bool // it said something since it was let run last
-	mute     bool // it did not, and gets no turn until it does: nobody waits again for a process that was stopped
+	mute     bool // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
 
 	lag    time.Duration // owed; below 0 ahead
 	owed   bool          // it was owed too much, and that is not made up yet
-	part   float64       // of the time, by weight among who is active
+	part   float64       // of the time, by weight among active tenants
 	bucket time.Duration // what the limit leaves
 	dry    bool          // it was empty, and is not full enough yet
 
@@ -212,7 +217,7 @@ func (h *Scheduler) Add() *GPU {
 
 func byName(t *tenant, name string) int { return strings.Compare(t.name, name) }
 
-// find returns the tenant of that name, nil where there is none.
+// find returns the tenant of that name, or nil.
 func (g *GPU) find(name string) *tenant {
 	i, ok := slices.BinarySearchFunc(g.tenants, name, byName)
 	if !ok {
@@ -221,8 +226,8 @@ func (g *GPU) find(name string) *tenant {
 	return g.tenants[i]
 }
 
-// input brings the books up to now for news of a tenant, nil where there is
-// none of that name with a session.
+// input brings the books up to now for news of a tenant; nil if no tenant of
+// that name has a session.
 func (g *GPU) input(now time.Duration, name string) *tenant {
 	g.advance(now)
 	g.dirty = true
@@ -232,8 +237,8 @@ func (g *GPU) input(now time.Duration, name string) *tenant {
 	return nil
 }
 
-// Hear says that a tenant which is mute is there again, though it says nothing
-// of its work: it may not have seen its last turn, and is not waited for.
+// Hear says that a mute tenant is there again, without a report of its work: it
+// may not have seen its last turn, and nobody waits for it.
 func (g *GPU) Hear(now time.Duration, name string) {
 	if t := g.find(name); t != nil && t.mute {
 		g.hear(now, name)
@@ -254,8 +259,7 @@ func (g *GPU) hear(now time.Duration, name string) *tenant {
 	return t
 }
 
-// Join says that a session of the tenant came. The share holds for all its
-// sessions.
+// Join adds a session of the tenant. The share holds for all its sessions.
 func (g *GPU) Join(now time.Duration, name string, s Share) {
 	g.advance(now)
 	g.sweep()
@@ -297,8 +301,8 @@ func (g *GPU) Change(now time.Duration, name string, s Share) {
 	}
 }
 
-// Leave says that one of the tenant's sessions went. The last one takes with it
-// what the tenant had.
+// Leave removes one of the tenant's sessions. With the last one go the tenant's
+// turn and pace.
 func (g *GPU) Leave(now time.Duration, name string) {
 	t := g.input(now, name)
 	if t == nil {
@@ -320,9 +324,8 @@ func (g *GPU) Leave(now time.Duration, name string) {
 	g.sweep()
 }
 
-// sweep forgets who has no session and is not ahead. Who is ahead is
-// remembered, so that a program is not better off for starting anew; but not
-// too many.
+// sweep forgets tenants without a session that are not ahead. Those ahead are
+// remembered, so that a restart gains nothing; but not too many.
 func (g *GPU) sweep() {
 	const most = 256
 	debtors := 0
@@ -342,17 +345,17 @@ func (g *GPU) Want(now time.Duration, name string) {
 	}
 }
 
-// want has t want the GPU from now on.
+// want makes t want the GPU from now on.
 func (g *GPU) want(t *tenant) {
 	if g.now-t.rested > linger {
-		t.lag = min(t.lag, 0) // what it was owed is no longer of use
+		t.lag = min(t.lag, 0) // an old debt is of no use any more
 	}
 	t.wants, t.ever, t.began = true, true, g.now
 	g.wait(t)
 }
 
-// Rest says that no session of the tenant has work outstanding or launches that
-// wait, and what they did: it wants no more.
+// Rest says that no session of the tenant has outstanding work or waiting
+// launches, and what they did: the tenant wants no more.
 func (g *GPU) Rest(now time.Duration, name string, u Usage) {
 	t := g.hear(now, name)
 	if t == nil {
@@ -363,7 +366,7 @@ func (g *GPU) Rest(now time.Duration, name string, u Usage) {
 	g.drained(t)
 }
 
-// rest has t want nothing since so long ago.
+// rest ends t's want, a duration ago.
 func (g *GPU) rest(t *tenant, ago time.Duration) {
 	if !t.wants {
 		return
@@ -380,8 +383,8 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 	}
 }
 
-// Drained says that all sessions of the tenant, which was paused, have no work
-// outstanding, and what they did.
+// Drained says that no session of the tenant, which was paused, has outstanding
+// work, and what they did.
 func (g *GPU) Drained(now time.Duration, name string, u Usage) {
 	if t := g.hear(now, name); t != nil {
 		if t.drains {
@@ -411,8 +414,8 @@ func (g *GPU) Wants(name string) bool {
 	return t != nil && t.wants
 }
 
-// State returns what holds for the tenant since the last Decide. Who is unknown
-// is paused.
+// State returns the tenant's state since the last Decide; an unknown tenant is
+// paused.
 func (g *GPU) State(name string) State {
 	if t := g.find(name); t != nil {
 		return t.state

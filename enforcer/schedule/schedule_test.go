@@ -15,7 +15,8 @@ func TestClean(t *testing.T) {
 		{Share{Weight: math.NaN(), Limit: math.NaN()}, Share{Weight: 1, Limit: 1}},
 		{Share{Weight: math.Inf(1), Limit: 2}, Share{Weight: 1e6, Limit: 1}},
 		{Share{Weight: 1e-9, Limit: 1e-9}, Share{Weight: 1e-3, Limit: 1e-3}},
-		{Share{Weight: 5, Limit: 0.5, Class: 7, Wait: ms, Held: true}, Share{Weight: 5, Limit: 0.5, Class: Realtime, Wait: ms, Held: true}},
+		{Share{Weight: 5, Limit: 0.5, Class: 7, Wait: ms, Held: true},
+			Share{Weight: 5, Limit: 0.5, Class: Realtime, Wait: ms, Held: true}},
 		{Share{Weight: 5, Limit: 0.5, Class: 1}, Share{Weight: 5, Limit: 0.5, Class: Realtime}},
 		{Share{Weight: 5, Limit: 1.5}, Share{Weight: 5, Limit: 1}},
 		{Share{Weight: 5, Class: -7}, Share{Weight: 5, Limit: 1, Class: Idle}},
@@ -169,7 +170,8 @@ func TestRestLater(t *testing.T) {
 // Who drained a while ago has what was booked since taken back, up to when it
 // was paused.
 func TestDrainedAgo(t *testing.T) {
-	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms, time.Hour: 5 * ms} {
+	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms,
+		time.Hour: 5 * ms} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.at = time.Second
 		d.join(Share{}, "a", "b")
@@ -213,7 +215,8 @@ func TestChangeAndWaits(t *testing.T) {
 		share  Share
 		waited time.Duration // a millisecond later
 		waits  uint64
-	}{{Share{Weight: 2}, 4 * ms, 0}, {Share{Held: true}, 4 * ms, 1}, {Share{Held: true, Weight: 2}, 4 * ms, 1}, {Share{}, 5 * ms, 1}, {Share{Weight: 3}, 6 * ms, 1}} {
+	}{{Share{Weight: 2}, 4 * ms, 0}, {Share{Held: true}, 4 * ms, 1}, {Share{Held: true, Weight: 2}, 4 * ms, 1},
+		{Share{}, 5 * ms, 1}, {Share{Weight: 3}, 6 * ms, 1}} {
 		d.Change(d.at, "b", c.share)
 		d.at += ms
 		d.Look(d.at)
@@ -244,7 +247,8 @@ func TestSweep(t *testing.T) {
 	d.tenants[2].share.Limit, d.tenants[2].bucket = 0.5, 50*ms
 	empty, full := d.tenants[1].name, d.tenants[2].name
 	d.join(Share{}, "new")
-	if len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil || d.find("new") == nil {
+	if len(d.tenants) != 4 || d.find(empty) == nil || d.find(full) != nil || d.find("there") == nil ||
+		d.find("new") == nil {
 		t.Errorf("%d are remembered", len(d.tenants))
 	}
 }
@@ -360,7 +364,8 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 	d := time.Duration(arg) * 97 * us
 	*now += d / 4
 	known, was := g.find(name), g.Stats(name)
-	u := Usage{Launched: uint64(arg) * 9, Busy: d * time.Duration(arg%3-1), Longest: d, Ago: d / 2 * time.Duration(arg%5)}
+	u := Usage{Launched: uint64(arg) * 9, Busy: d * time.Duration(arg%3-1), Longest: d,
+		Ago: d / 2 * time.Duration(arg%5)}
 	switch op % 12 {
 	case 0:
 		g.Join(*now, name, Share{Weight: float64(arg) - 2, Limit: float64(arg%5) / 4, Class: Class(who%4) - 1})
@@ -375,7 +380,8 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 	case 6:
 		g.Report(*now, name, u)
 	case 7:
-		g.Change(*now, name, Share{Weight: float64(who), Limit: float64(arg) / 200, Class: Class(arg%5) - 2, Wait: d * time.Duration(arg%2), Held: op%4 == 0})
+		g.Change(*now, name, Share{Weight: float64(who), Limit: float64(arg) / 200, Class: Class(arg%5) - 2,
+			Wait: d * time.Duration(arg%2), Held: op%4 == 0})
 	case 8:
 		*now += time.Duration(arg) * 10 * ms
 	case 9:
@@ -404,8 +410,10 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 // grew fails where a counter went backwards.
 func grew(t testing.TB, name string, was, is Stats) {
 	t.Helper()
-	if is.Charged < was.Charged || is.Served < was.Served || is.Wanted < was.Wanted || is.Waited < was.Waited || is.Throttled < was.Throttled ||
-		is.Overrun < was.Overrun || is.Convoy < was.Convoy || is.Turns < was.Turns || is.Overruns < was.Overruns || is.Waits < was.Waits || is.Late < was.Late || is.Late > is.Waits {
+	if is.Charged < was.Charged || is.Served < was.Served || is.Wanted < was.Wanted || is.Waited < was.Waited ||
+		is.Throttled < was.Throttled ||
+		is.Overrun < was.Overrun || is.Convoy < was.Convoy || is.Turns < was.Turns || is.Overruns < was.Overruns ||
+		is.Waits < was.Waits || is.Late < was.Late || is.Late > is.Waits {
 		t.Fatalf("counters of %s went from %+v to %+v", name, was, is)
 	}
 }

@@ -212,7 +212,8 @@ func TestMatrix(t *testing.T) {
 				a.kind, 100*a.guarantee, a.plain, a.hooked, a.worst, a.p50, a.p99, a.alone, a.served)
 		}
 		missed := judge(all)
-		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.gpus[0].g.System(), strings.Join(missed, ", "))
+		t.Logf("%v%s | %d decisions, %+v %s", c.kinds, row.String(), w.decides, w.gpus[0].g.System(),
+			strings.Join(missed, ", "))
 		for _, m := range missed {
 			t.Errorf("%v %v: %s", c.kinds, c.parts, m)
 		}

@@ -204,12 +204,14 @@ func (w *world) play(r *rank1) (told bool) {
 			}
 		}
 		r.pages = r.pages[1:]
-		if was.Mode == Run && r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste) && !r.told {
+		if was.Mode == Run && r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste) &&
+			!r.told {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
 		if r.seen.Mode == Run && was.Mode == Open {
-			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now // the broker takes it to have work
+			// the broker takes it to have work
+			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now
 		}
 	}
 	if r.p.lie != nil {
@@ -245,7 +247,8 @@ func (w *world) play(r *rank1) (told bool) {
 			u := r.usage(w)
 			u.Ago = w.now - r.busy
 			g.Rest(w.now, name, u)
-		case r.seen.Beside && w.now-r.reported >= 10*ms && w.now-r.busy < 50*us: // else it may be idle, and says so soon
+		case r.seen.Beside && w.now-r.reported >= 10*ms && w.now-r.busy < 50*us:
+			// otherwise it may be idle, and says so soon
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
