@@ -85,9 +85,9 @@ MUTATE      := go -C deploy/tools run ./mutate -C $(CURDIR)
 mutants: mutants-health
 	@$(MUTATE) -min=95 ./enforcer/schedule ./enforcer/ledger
 
-# health/diag is not asked: much of it only runs on a GPU.
 mutants-health:
-	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health ./health/derived ./health/incident ./health/journal ./health/notifier ./alerts
+	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health ./health/derived ./health/diag ./health/incident \
+		./health/journal ./health/notifier ./alerts
 
 # False alarms of DAYS simulated days of healthy hosts, by check, and of DAYS rough days by
 # another author, by style. STYLE selects one style.

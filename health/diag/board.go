@@ -20,8 +20,8 @@ type boards struct {
 	once bool
 }
 
-// OpenDriver opens this host's driver. The process must be about to end after
-// its use: a kernel that hangs keeps the driver from closing.
+// OpenDriver opens this host's driver. The process should end after its use, because a kernel
+// that hangs keeps the driver from closing.
 func OpenDriver() (Driver, error) {
 	l, err := gpu.Open(nvml.New(), new(gpu.Calls), new(gpu.Caller))
 	if err != nil {
@@ -52,7 +52,9 @@ func (b *boards) GPUs() (all []GPU, err error) {
 		if g.Alone = mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS; mode == nvml.COMPUTEMODE_PROHIBITED {
 			g.Unfit = "its compute mode lets nobody use it"
 		}
-		for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){d.GetComputeRunningProcesses, d.GetGraphicsRunningProcesses, d.GetMPSComputeRunningProcesses} {
+		for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){
+			d.GetComputeRunningProcesses, d.GetGraphicsRunningProcesses, d.GetMPSComputeRunningProcesses,
+		} {
 			processes, _ := list()
 			for _, p := range processes {
 				if pid := int(p.Pid); pid != os.Getpid() && !slices.Contains(g.Users, pid) {
@@ -73,21 +75,21 @@ type board struct {
 	cudaContext
 	nvml    *gpu.Device
 	events  gpu.EventSet
-	told    bool // of XIDs, by events
+	told    bool // whether events report XIDs
 	clock   clock
-	kernels map[string]kernel // that were compiled, by name
-	test    memory            // that Reserve took
-	small   memory            // of numbers, sums and reports
+	kernels map[string]kernel // compiled kernels by name
+	test    memory            // taken by Reserve
+	small   memory            // numbers, sums and reports
 	pieces  [2]memory
 	pinned  uint64
 }
 
-// Sizes of a GPU's memory for what is not tested, bytes.
+// Sizes of GPU memory that is not tested, in bytes.
 const (
-	numbers   = 64 << 10 // of inputs, and of sums behind them
+	numbers   = 64 << 10 // inputs; the sums behind them take as much
 	reports   = 64 << 10 // behind both
 	copied    = 256 << 20
-	leftAlone = 1 << 30 // of free memory: the driver needs some
+	leftAlone = 1 << 30 // free memory that the driver needs
 )
 
 func (b *boards) Open(uuid string) (Device, error) {
@@ -141,14 +143,17 @@ func (b *boards) device(uuid string) (*gpu.Device, error) {
 }
 
 func (d *board) Facts() Facts {
-	f := Facts{SMs: cudaAttribute(d.device, attributeSMs), Capability: 10*cudaAttribute(d.device, attributeMajor) + cudaAttribute(d.device, attributeMinor)}
+	f := Facts{
+		SMs:        cudaAttribute(d.device, attributeSMs),
+		Capability: 10*cudaAttribute(d.device, attributeMajor) + cudaAttribute(d.device, attributeMinor),
+	}
 	if d.enter() == nil {
 		f.Memory, _ = totalMemory()
 	}
 	return f
 }
 
-// Reserve takes nearly all the free memory, or as much as there is in one piece.
+// Reserve takes nearly all free memory, or the largest single piece of it.
 func (d *board) Reserve() (uint64, error) {
 	if err := d.enter(); err != nil {
 		return 0, err
@@ -172,11 +177,11 @@ func (d *board) Reserve() (uint64, error) {
 
 func (d *board) Release() error { return errors.Join(d.enter(), d.test.give()) }
 
-// report is where kernels count.
+// report returns the memory in which kernels count.
 func (d *board) report() memory { return memory{d.small.at + 2*numbers, reports} }
 
-// blocksOfSM is how many blocks of so many threads an SM is given of memory's
-// patterns: enough to keep all of its memory requests under way.
+// blocksOfSM is the number of blocks, with threads threads each, that an SM gets for patterns.
+// They keep all of its memory requests busy.
 const (
 	blocksOfSM = 8
 	threads    = 256
@@ -217,7 +222,8 @@ func (d *board) Pattern(p Pattern, injure bool) (m Misread, err error) {
 	return m, nil
 }
 
-// threadsOfUnit is how many an SM is given of products: all that the kernel allows.
+// threadsOfUnit is the number of threads that an SM gets for products: the most that the kernel
+// allows.
 const threadsOfUnit = 512
 
 func (d *board) Products(u Unit, seed uint64, rounds int, injured int) (t Tally, err error) {
@@ -230,7 +236,8 @@ func (d *board) Products(u Unit, seed uint64, rounds int, injured int) (t Tally,
 		return t, err
 	}
 	t.Took, err = d.clock.time(func() error {
-		return k.launch(d.Facts().SMs, threadsOfUnit, d.small.at, d.small.at+numbers, d.report().at, uint64(rounds), uint64(uint32(injured)))
+		return k.launch(d.Facts().SMs, threadsOfUnit,
+			d.small.at, d.small.at+numbers, d.report().at, uint64(rounds), uint64(uint32(injured)))
 	})
 	if err != nil {
 		return t, err
@@ -249,7 +256,7 @@ func (d *board) Products(u Unit, seed uint64, rounds int, injured int) (t Tally,
 	return t, nil
 }
 
-// spaces takes the memory that copies go to and from.
+// spaces takes the memory between which copies go.
 func (d *board) spaces() (err error) {
 	if err = d.enter(); err != nil || d.pieces[0].size > 0 {
 		return err
@@ -279,7 +286,7 @@ func (d *board) Copy(way Way, most time.Duration) (Rate, error) {
 	return d.rate(most, func() error { return copyWay(way, d.pieces[0].at, other, copied) })
 }
 
-// rate repeats a copy for about so long; the first one is not counted.
+// rate repeats a copy for about the time most. The first copy is not counted.
 func (d *board) rate(most time.Duration, once func() error) (all Rate, err error) {
 	n := 1
 	if _, err := d.clock.time(once); err != nil {
@@ -369,7 +376,7 @@ func (d *board) links() (all []Link) {
 	return all
 }
 
-// counters returns what counts errors.
+// counters returns the counters of errors.
 func (d *board) counters() map[string]uint64 {
 	all := map[string]uint64{}
 	put := func(name string, n uint64, ret nvml.Return) {
@@ -385,7 +392,9 @@ func (d *board) counters() map[string]uint64 {
 	put("remapped rows", uint64(corrected+uncorrected), ret)
 	put("pending row remaps", bit(pending), ret)
 	put("failed row remaps", bit(failed), ret)
-	for _, cause := range []nvml.PageRetirementCause{nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR} {
+	for _, cause := range []nvml.PageRetirementCause{
+		nvml.PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS, nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
+	} {
 		pages, ret := d.nvml.GetRetiredPages(cause)
 		put("retired pages", all["retired pages"]+uint64(len(pages)), ret)
 	}

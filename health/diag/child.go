@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A child is a process that works on the driver's side. A call of the driver
-// may hang where no signal reaches it, and may take the process with it.
+// A child is a process that calls the driver. A call may hang where no signal reaches it, or crash
+// the process.
 type child struct {
 	command *exec.Cmd
 	orders  io.WriteCloser
@@ -40,7 +40,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// line returns the first whole line that is kept: of a crash, what it was.
+// line returns the first line that is kept. After a crash, it names the reason.
 func (t *tail) line() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +52,7 @@ func (t *tail) line() string {
 func begin(command *exec.Cmd) (*child, error) {
 	c := &child{command: command}
 	command.Stderr = &c.said
-	// A terminal's Ctrl-C is for the parent alone; a child without one ends.
+	// A terminal's Ctrl-C only reaches the parent. A child without a parent is killed.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	orders, err := command.StdinPipe()
 	if err != nil {
@@ -72,8 +72,8 @@ var errHangs = errors.New("did not finish")
 // errEnded says that somebody ended the test.
 var errEnded = errors.New("the test was ended")
 
-// do has the child do o, and waits for at most so long. A child that fails to
-// answer is killed, and does nothing any more.
+// do gives the child an order, and waits for the answer at most for the time most. It kills a child
+// that does not answer. Later orders then fail.
 func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, error) {
 	if c.gone != nil {
 		return Reading{}, c.gone
@@ -108,10 +108,10 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 	return Reading{}, c.kill(errEnded)
 }
 
-// parting is how long a process may take to end: the driver clears its memory.
+// parting is the time that a process may take to end, because the driver clears its memory.
 const parting = 5 * time.Second
 
-// wait waits for the process to end. The error says how it did.
+// wait waits for the process to end. The error says how it ended.
 func (c *child) wait() (ended bool, how error) {
 	done := make(chan error, 1)
 	go func() { done <- c.command.Wait() }()
@@ -123,8 +123,8 @@ func (c *child) wait() (ended bool, how error) {
 	}
 }
 
-// kill ends the child, for which err is the reason. One that hangs in the
-// driver cannot end: it is left behind.
+// kill ends the child for the reason err. It leaves a child behind that hangs in the driver and
+// cannot end.
 func (c *child) kill(err error) error {
 	c.gone = err
 	_ = c.command.Process.Kill()
@@ -134,7 +134,7 @@ func (c *child) kill(err error) error {
 	return c.gone
 }
 
-// ended says why a child closed its end.
+// ended returns the reason why a child closed its pipe.
 func (c *child) ended(err error) error {
 	_, how := c.wait()
 	if line := c.said.line(); line != "" {
@@ -143,7 +143,7 @@ func (c *child) ended(err error) error {
 	return cmp.Or(how, err)
 }
 
-// close lets the child end by itself, and kills one that does not.
+// close lets the child end by itself, and kills it if it does not.
 func (c *child) close() {
 	if c.gone != nil {
 		return

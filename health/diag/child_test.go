@@ -2,11 +2,14 @@ package diag
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpusteward/health/incident"
@@ -96,7 +99,8 @@ func TestIsEnded(t *testing.T) {
 	}()
 	r := Run(ctx, Options{Node: "node7", Command: command, Patience: time.Hour})
 	text, status := r.Report("text", incident.Warning)
-	if got := r.failures(); len(got) != 0 || status != 3 || !strings.Contains(text, " was not tested: the test was ended") {
+	if got := r.failures(); len(got) != 0 || status != 3 ||
+		!strings.Contains(text, " was not tested: the test was ended") {
 		t.Errorf("failures %q, exit status %d\n%s", got, status, text)
 	}
 	_ = command().ExtraFiles[0].Close()
@@ -132,5 +136,144 @@ func TestNoChild(t *testing.T) {
 	r := Run(t.Context(), Options{Node: "node7", Command: func() *exec.Cmd { return exec.Command("/nonexistent") }})
 	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "start a child: ") {
 		t.Errorf("exit status %d\n%s", status, text)
+	}
+}
+
+// mute returns a child that is a real process, whose orders and answers go through the test's hands.
+func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answers io.WriteCloser) {
+	t.Helper()
+	command := exec.Command("cat", "/nonexistent", "-")
+	command.Stderr = stderr
+	if _, err := command.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in, theirs := io.Pipe()
+	out, answers := io.Pipe()
+	t.Cleanup(func() { _, _, _ = in.Close(), answers.Close(), command.Process.Kill() })
+	return &child{command: command, orders: theirs, answers: json.NewDecoder(out)}, json.NewDecoder(in), answers
+}
+
+// TestChildIsLate wants a child to have just the time that it is given. One that does not answer is killed, and is
+// asked nothing more.
+func TestChildIsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, orders, answers := mute(t, nil)
+		begun := time.Now()
+		go func() {
+			var o Order
+			_ = orders.Decode(&o)
+			time.Sleep(7260*time.Millisecond - 1)
+			_ = json.NewEncoder(answers).Encode(Reading{Skipped: string(o.Step)})
+			_ = orders.Decode(&o) // there is no second answer
+		}()
+		r, err := c.do(t.Context(), Order{Step: Memory}, 7260*time.Millisecond)
+		if err != nil || r.Skipped != "memory" || time.Since(begun) != 7260*time.Millisecond-1 {
+			t.Fatalf("%+v, %v after %v", r, err, time.Since(begun))
+		}
+		begun = time.Now()
+		_, err = c.do(t.Context(), Order{Step: Load}, 7260*time.Millisecond)
+		if took := time.Since(begun); took != 7260*time.Millisecond || !errors.Is(err, errHangs) ||
+			err.Error() != "the GPU did not finish load in 7.3s" {
+			t.Errorf("%v after %v", err, took)
+		}
+		if c.command.ProcessState == nil {
+			t.Error("the child goes on")
+		}
+		if _, again := c.do(t.Context(), Order{}, time.Hour); again != err {
+			t.Errorf("asked again it says %v", again)
+		}
+		c.close()
+	})
+}
+
+// TestChildOfATestThatEnds wants the end of a test to end its child, and to accuse no GPU.
+func TestChildOfATestThatEnds(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]bool{"before an answer": false, "with a broken answer": true} {
+		synctest.Test(t, func(t *testing.T) {
+			c, orders, answers := mute(t, nil)
+			ctx, end := context.WithCancel(t.Context())
+			go func() {
+				_ = orders.Decode(new(Order))
+				end()
+				if answer {
+					_ = answers.Close()
+				}
+			}()
+			if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || c.command.ProcessState == nil {
+				t.Errorf("%s: %v, %v", name, err, c.command.ProcessState)
+			}
+		})
+	}
+}
+
+// TestChildCannotBeKilled wants a child that does not end to be left behind in time, and that to be told.
+func TestChildCannotBeKilled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		said, full := io.Pipe() // until all of it is read, the command does not end
+		c, _, _ := mute(t, full)
+		_, _ = said.Read(make([]byte, 1))
+		begun := time.Now()
+		_, err := c.do(t.Context(), Order{Step: Close}, time.Second)
+		if took := time.Since(begun); took != time.Second+parting || !errors.Is(err, errHangs) ||
+			!strings.HasSuffix(err.Error(), "in 1s, and its process cannot be killed") {
+			t.Errorf("%v after %v", err, took)
+		}
+		_ = said.Close()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		said, full := io.Pipe()
+		c, _, _ := mute(t, full)
+		_, _ = said.Read(make([]byte, 1))
+		begun := time.Now()
+		_ = c.command.Process.Kill()
+		if c.close(); time.Since(begun) != parting {
+			t.Errorf("closed after %v", time.Since(begun))
+		}
+		_ = said.Close()
+	})
+}
+
+// TestChildEnds wants the reason of a child that ended: its own words, or how it ended.
+func TestChildEnds(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]string{
+		"echo; echo first >&2; echo second >&2; exit 3": "its process ended in load: first",
+		"exit 3": "its process ended in load: exit status 3",
+		"exit 0": "its process ended in load: EOF",
+	} {
+		c, err := begin(exec.Command("sh", "-c", "read order; "+script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.do(t.Context(), Order{Step: Load}, time.Hour)
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", script, err, want)
+		}
+		if _, again := c.do(t.Context(), Order{}, time.Hour); again != err {
+			t.Errorf("asked again it says %v", again)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	t.Parallel()
+	var said tail
+	for _, text := range []string{strings.Repeat("a", 1500), strings.Repeat("b", 499), "\n"} {
+		if n, err := said.Write([]byte(text)); n != len(text) || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	if got := said.line(); len(got) != 1999 || got[0] != 'a' {
+		t.Errorf("%d bytes are kept: %.3s", len(got), got)
+	}
+	_, _ = said.Write([]byte(strings.Repeat("c", 1600)))
+	if got := said.line(); got != strings.Repeat("b", 399) {
+		t.Errorf("the first line is %q", got)
 	}
 }

@@ -31,10 +31,14 @@ package diag
 	X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (uint64_t to, const void *from, size_t bytes, void *stream)) \
 	X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *to, uint64_t from, size_t bytes, void *stream)) \
 	X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (uint64_t to, uint64_t from, size_t bytes, void *stream)) \
-	X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, (uint64_t to, void *toContext, uint64_t from, void *fromContext, size_t bytes, void *stream)) \
-	X(cuModuleLoadDataEx, cuModuleLoadDataEx, (void **module, const void *image, unsigned n, int *options, void **values)) \
+	X(cuMemcpyPeerAsync, cuMemcpyPeerAsync, \
+		(uint64_t to, void *toContext, uint64_t from, void *fromContext, size_t bytes, void *stream)) \
+	X(cuModuleLoadDataEx, cuModuleLoadDataEx, \
+		(void **module, const void *image, unsigned n, int *options, void **values)) \
 	X(cuModuleGetFunction, cuModuleGetFunction, (void **function, void *module, const char *name)) \
-	X(cuLaunchKernel, cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **parameters, void **extra)) \
+	X(cuLaunchKernel, cuLaunchKernel, \
+		(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+		 unsigned shared, void *stream, void **parameters, void **extra)) \
 	X(cuEventCreate, cuEventCreate, (void **event, unsigned flags)) \
 	X(cuEventRecord, cuEventRecord, (void *event, void *stream)) \
 	X(cuEventSynchronize, cuEventSynchronize, (void *event)) \
@@ -56,7 +60,11 @@ static const char *driver(void)
 
 static int init(void) { return cu.cuInit(0); }
 static int version(int *v) { return cu.cuDriverGetVersion(v); }
-static const char *name(int error) { const char *s = NULL; return cu.cuGetErrorName(error, &s) || !s ? "an unknown error" : s; }
+static const char *name(int error)
+{
+	const char *s = NULL;
+	return cu.cuGetErrorName(error, &s) || !s ? "an unknown error" : s;
+}
 static int count(int *n) { return cu.cuDeviceGetCount(n); }
 static int device(int *d, int i) { return cu.cuDeviceGet(d, i); }
 static int uuid(void *id, int d) { return cu.cuDeviceGetUuid(id, d); }
@@ -76,12 +84,21 @@ static int get(void *to, uint64_t from, size_t n) { return cu.cuMemcpyDtoH(to, f
 static int up(uint64_t to, uintptr_t from, size_t n) { return cu.cuMemcpyHtoDAsync(to, (void *)from, n, NULL); }
 static int down(uintptr_t to, uint64_t from, size_t n) { return cu.cuMemcpyDtoHAsync((void *)to, from, n, NULL); }
 static int within(uint64_t to, uint64_t from, size_t n) { return cu.cuMemcpyDtoDAsync(to, from, n, NULL); }
-static int across(uint64_t to, uintptr_t c, uint64_t from, uintptr_t d, size_t n) { return cu.cuMemcpyPeerAsync(to, (void *)c, from, (void *)d, n, NULL); }
-static int function(uintptr_t *f, uintptr_t module, char *name) { return cu.cuModuleGetFunction((void **)f, (void *)module, name); }
+static int across(uint64_t to, uintptr_t c, uint64_t from, uintptr_t d, size_t n)
+{
+	return cu.cuMemcpyPeerAsync(to, (void *)c, from, (void *)d, n, NULL);
+}
+static int function(uintptr_t *f, uintptr_t module, char *name)
+{
+	return cu.cuModuleGetFunction((void **)f, (void *)module, name);
+}
 static int event(uintptr_t *e) { return cu.cuEventCreate((void **)e, 1); } // whoever waits for it sleeps
 static int record(uintptr_t e) { return cu.cuEventRecord((void *)e, NULL); }
 static int await(uintptr_t e) { return cu.cuEventSynchronize((void *)e); }
-static int elapsed(float *ms, uintptr_t from, uintptr_t to) { return cu.cuEventElapsedTime(ms, (void *)from, (void *)to); }
+static int elapsed(float *ms, uintptr_t from, uintptr_t to)
+{
+	return cu.cuEventElapsedTime(ms, (void *)from, (void *)to);
+}
 
 // compile has the driver make a module of PTX, and says what is wrong with it.
 static int compile(uintptr_t *module, char *text, char *log, size_t size)
@@ -192,7 +209,8 @@ func compile(text, name string) (kernel, error) {
 
 // launch starts the kernel.
 func (k kernel) launch(blocks, threads int, parameters ...uint64) error {
-	return told("cuLaunchKernel", C.launch(C.uintptr_t(k), C.uint(blocks), C.uint(threads), (*C.uint64_t)(unsafe.Pointer(&parameters[0])), C.int(len(parameters))))
+	return told("cuLaunchKernel", C.launch(C.uintptr_t(k), C.uint(blocks), C.uint(threads),
+		(*C.uint64_t)(unsafe.Pointer(&parameters[0])), C.int(len(parameters))))
 }
 
 // A clock times what the GPU does.

@@ -2,16 +2,15 @@ package diag
 
 import "time"
 
-// A Driver is the host's GPUs, as one process sees them. It belongs to one
-// goroutine, and its calls may hang.
+// A Driver gives access to the host's GPUs. It belongs to one goroutine, and its calls may hang.
 type Driver interface {
-	GPUs() ([]GPU, error)                                      // what there is, and who is on it
+	GPUs() ([]GPU, error)                                      // all GPUs, with their processes
 	Open(uuid string) (Device, error)                          // for work
 	Between(from, to Device, most time.Duration) (Rate, error) // copies from one GPU's memory to the other's; errNoPeer
 }
 
-// A Device is a GPU that is tested: what tests are made of. It belongs to its
-// driver's goroutine, but Vitals may be called beside another call.
+// A Device is a GPU under test. It belongs to its driver's goroutine, except that Vitals may be
+// called during another call.
 type Device interface {
 	Facts() Facts
 	Reserve() (bytes uint64, err error)                                   // takes most of the free memory, for Pattern
@@ -23,7 +22,7 @@ type Device interface {
 	Record() Record
 }
 
-// A GPU is one that the host has.
+// A GPU is one of the host's GPUs.
 type GPU struct {
 	Index int
 	UUID  string
@@ -31,19 +30,19 @@ type GPU struct {
 	Name  string
 	Users []int  // processes on it
 	Alone bool   // one process at a time may use it
-	Taken uint64 // bytes of memory, where nobody is seen who has them
-	Unfit string // why it cannot be tested, which is somebody's wish
+	Taken uint64 // bytes of memory in use, if no process is listed
+	Unfit string // why its settings do not allow a test
 	Fault string // why it does not answer
 }
 
-// Facts are what a GPU is.
+// Facts describe a GPU.
 type Facts struct {
 	SMs        int
 	Capability int    // of compute: 90 is 9.0
 	Memory     uint64 // bytes
 }
 
-// Misread is what one pass over memory found.
+// Misread is the result of one pass over memory.
 type Misread struct {
 	Bytes  uint64    // that were written and read
 	Errors uint64    // words that differ
@@ -56,16 +55,16 @@ type BadWord struct {
 	Want, Got uint64
 }
 
-// A Tally is what a launch of products came to.
+// A Tally is the result of a launch of products.
 type Tally struct {
 	Took time.Duration
 	Of   map[int]Sums // by SM
 }
 
-// Sums are what an SM computed.
+// Sums count the results of an SM.
 type Sums struct {
 	Tiles, Wrong uint64
-	Got, Want    uint64 // the bits of one that is wrong
+	Got, Want    uint64 // the bits of a wrong sum
 }
 
 // A Way is a kind of copy.
@@ -78,7 +77,7 @@ const (
 	Within   Way = "memory" // reads and writes it
 )
 
-// Rate is how fast a copy went.
+// Rate is the speed of a copy.
 type Rate struct {
 	Bytes uint64
 	Took  time.Duration
@@ -92,7 +91,7 @@ func (r Rate) PerSecond() float64 {
 	return float64(r.Bytes) / r.Took.Seconds()
 }
 
-// Vitals are what NVML says of a GPU at a moment. What it does not say is 0.
+// Vitals are NVML's readings of a GPU at one moment. A missing reading is 0.
 type Vitals struct {
 	Clock, MostClock           float64 // of the SMs, Hz
 	Power, Limit               float64 // watts
@@ -102,7 +101,7 @@ type Vitals struct {
 	Width, MostWidth           int    // lanes
 }
 
-// A Record is what NVML knows of a GPU's past, and of its links.
+// A Record has a GPU's counted errors and its links, as NVML reports them.
 type Record struct {
 	Links    []Link            // that are up
 	Counters map[string]uint64 // of errors; without those that the GPU does not have
@@ -116,7 +115,7 @@ type Link struct {
 	Rate   float64 // bytes a second one way
 }
 
-// unable is why something cannot be tested, which is no fault.
+// unable is an error that says why something cannot be tested, although nothing is at fault.
 type unable string
 
 func (u unable) Error() string { return string(u) }

@@ -1,8 +1,7 @@
-// Package diag tests GPUs that nobody uses: memory, arithmetic, copies, links,
-// clocks and power. Its kernels are PTX, which the driver compiles, so nothing
-// of a CUDA toolkit is needed. All work for the driver is done by children: one
-// that hangs or crashes costs a verdict, not the program. Nothing of a GPU is
-// changed but what its memory holds.
+// Package diag tests GPUs that nobody uses: memory, arithmetic, copies, links, clocks and power. Its
+// kernels are PTX, which the driver compiles, so it needs no CUDA toolkit. Children make all calls
+// of the driver. If a child hangs or crashes, its GPU gets a bad verdict and the program goes on. A
+// test changes nothing of a GPU except the contents of its memory.
 package diag
 
 import (
@@ -22,18 +21,18 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Options are what to test, and how.
+// Options say what to test, and how.
 type Options struct {
 	Level    int              // of Levels
 	GPUs     []string         // indices or UUIDs; none is all
-	Busy     bool             // test GPUs that somebody uses, too
+	Busy     bool             // test GPUs that are in use, too
 	Node     string           // name of the host
 	Command  func() *exec.Cmd // a child, which calls Work
-	Patience time.Duration    // what a step may take beside its plan; 0: as long as a slow host needs
-	Fault    Fault            // put in on purpose, on the first GPU
+	Patience time.Duration    // time that a step may take beyond its plan; 0 is enough for a slow host
+	Fault    Fault            // to inject into the first GPU
 }
 
-// A test is under way.
+// A test is a run of diag.
 type test struct {
 	Options
 	Plan
@@ -42,12 +41,12 @@ type test struct {
 	pairs []pair
 }
 
-// A card is a GPU that is tested, and what was found.
+// A card is a GPU under test, with its readings.
 type card struct {
 	GPU
 	child    *child
 	skipped  string // why it was not tested
-	failed   error  // why the test could not go on, in step
+	failed   error  // why the test could not go on
 	in       Step
 	readings map[Step]Reading
 }
@@ -59,7 +58,7 @@ type pair struct {
 	err error
 }
 
-// Run tests, and returns what was found. It returns when ctx ends, too.
+// Run tests the GPUs and returns the report. It also returns when ctx ends.
 func Run(ctx context.Context, o Options) *Report {
 	t := &test{Options: o, Plan: Levels[o.Level], begun: time.Now()}
 	if t.Patience == 0 {
@@ -96,8 +95,7 @@ func (t *test) close() {
 	all.Wait()
 }
 
-// unprepared are variables of the environment that change what CUDA sees, or
-// that leave something behind.
+// unprepared lists variables of the environment that change what CUDA sees or leaves behind.
 var unprepared = []string{"CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "CUDA_CACHE_DISABLE=", "CUDA_LAUNCH_BLOCKING=",
 	"CUDA_DISABLE_PTX_JIT=", "CUDA_FORCE_PTX_JIT="}
 
@@ -117,7 +115,7 @@ func (t *test) spawn() (*child, error) {
 	return c, nil
 }
 
-// survey finds the GPUs that are to be tested, and starts a child for each.
+// survey finds the GPUs to test, and starts a child for each.
 func (t *test) survey(ctx context.Context) error {
 	gpus, err := t.look(ctx)
 	if err != nil {
@@ -150,11 +148,10 @@ func (t *test) survey(ctx context.Context) error {
 	return nil
 }
 
-// settle is how long the driver may go on to list a process that has ended, and
-// its memory.
+// settle is the time for which the driver may still list a process that has ended, and its memory.
 const settle = 3 * time.Second
 
-// look returns the GPUs that are meant, once nobody is on them or does not go.
+// look returns the selected GPUs. It waits a little for processes on them to end.
 func (t *test) look(ctx context.Context) ([]GPU, error) {
 	c, err := t.spawn()
 	if err != nil {
@@ -179,11 +176,11 @@ func (t *test) look(ctx context.Context) ([]GPU, error) {
 	}
 }
 
-// unseen is how many bytes of a GPU's memory may be taken by nobody: less than
-// the smallest context of CUDA.
+// unseen is the memory, in bytes, that may be in use without a process: less than the smallest CUDA
+// context.
 const unseen = 64 << 20
 
-// use says who uses the GPU, or nothing.
+// use names the users of the GPU. It is empty if there are none.
 func (g GPU) use() string {
 	switch {
 	case len(g.Users) > 0:
@@ -194,7 +191,7 @@ func (g GPU) use() string {
 	return ""
 }
 
-// named reports whether the GPU is called so.
+// named reports whether name is the GPU's index or UUID.
 func (g GPU) named(name string) bool { return name == strconv.Itoa(g.Index) || name == g.UUID }
 
 // processes lists some of the processes.
@@ -213,7 +210,7 @@ func processes(pids []int) string {
 	return "processes " + strings.Join(text, ", ")
 }
 
-// working returns the cards whose test goes on.
+// working returns the cards that are still under test.
 func (t *test) working() (all []*card) {
 	for _, c := range t.cards {
 		if c.child != nil && c.failed == nil {
@@ -223,7 +220,7 @@ func (t *test) working() (all []*card) {
 	return all
 }
 
-// together has all GPUs take a step at the same time.
+// together lets all GPUs take a step at the same time.
 func (t *test) together(ctx context.Context, s Step, most, planned time.Duration) {
 	var all sync.WaitGroup
 	for _, c := range t.working() {
@@ -232,7 +229,7 @@ func (t *test) together(ctx context.Context, s Step, most, planned time.Duration
 	all.Wait()
 }
 
-// step has one GPU take a step.
+// step lets one GPU take a step.
 func (t *test) step(ctx context.Context, c *card, s Step, most, planned time.Duration) {
 	o := Order{Step: s, GPU: c.UUID, For: most}
 	if c == t.cards[0] && (t.Fault != Hang || s == Compute) {
@@ -252,7 +249,7 @@ func (t *test) step(ctx context.Context, c *card, s Step, most, planned time.Dur
 // opened is a child that has a context on each GPU, for copies between them.
 type opened struct {
 	*child
-	Reading // why it has not, where that is nobody's fault
+	Reading // says why there is none, if that is no fault
 	err     error
 }
 
@@ -262,7 +259,7 @@ func (o opened) close() {
 	}
 }
 
-// peers has such a child begin, where there are several GPUs.
+// peers starts such a child if there are several GPUs.
 func (t *test) peers(ctx context.Context) <-chan opened {
 	told := make(chan opened, 1)
 	cards := t.working()
@@ -288,7 +285,7 @@ func (t *test) peers(ctx context.Context) <-chan opened {
 	return told
 }
 
-// across copies from each GPU to each other, one after the other.
+// across copies from each GPU to each other GPU, one pair at a time.
 func (t *test) across(ctx context.Context, o opened) {
 	cards := t.working()
 	most := t.Plan.pair(len(cards) * (len(cards) - 1) / 2)
@@ -299,7 +296,8 @@ func (t *test) across(ctx context.Context, o opened) {
 			}
 			p := pair{from: from, to: to, Reading: o.Reading, err: o.err}
 			if p.err == nil && p.Skipped == "" {
-				p.Reading, p.err = o.do(ctx, Order{Step: Pairs, GPU: from.UUID, Peer: to.UUID, For: most}, deadline(most, t.Patience))
+				order := Order{Step: Pairs, GPU: from.UUID, Peer: to.UUID, For: most}
+				p.Reading, p.err = o.do(ctx, order, deadline(most, t.Patience))
 				p.err = cmp.Or(p.err, p.failure())
 			}
 			t.pairs = append(t.pairs, p)
@@ -307,7 +305,7 @@ func (t *test) across(ctx context.Context, o opened) {
 	}
 }
 
-// Unknown is the report of a test that could not begin.
+// Unknown returns the report of a test that could not begin.
 func (o Options) Unknown(why error) *Report {
 	r := &Report{Level: o.Level, Judgement: health.NoVerdict(Source, o.Node, why), Results: []Result{}}
 	if errors.Is(why, errHangs) {

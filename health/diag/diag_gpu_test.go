@@ -80,7 +80,8 @@ func TestGPUDiagRefuses(t *testing.T) {
 	if err != nil || len(gpus.GPUs) == 0 {
 		t.Fatalf("%+v, %v", gpus, err)
 	}
-	if r, err := user.do(t.Context(), Order{Step: Open, GPU: gpus.GPUs[0].UUID}, time.Minute); err != nil || r.Error != "" {
+	r, err := user.do(t.Context(), Order{Step: Open, GPU: gpus.GPUs[0].UUID}, time.Minute)
+	if err != nil || r.Error != "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	o := Options{GPUs: []string{"0"}}

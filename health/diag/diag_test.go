@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,7 +16,10 @@ import (
 
 // quick is a plan for GPUs that are simulated.
 func init() {
-	Levels[0] = Plan{Memory: time.Millisecond, Unit: time.Millisecond, Load: 80 * time.Millisecond, Copy: time.Millisecond, Pairs: time.Millisecond}
+	Levels[0] = Plan{
+		Memory: time.Millisecond, Unit: time.Millisecond, Load: 80 * time.Millisecond,
+		Copy: time.Millisecond, Pairs: time.Millisecond,
+	}
 }
 
 // tested returns the report on a host.
@@ -55,38 +59,64 @@ func TestWhatIsFound(t *testing.T) {
 		status int
 		says   string
 	}{
-		"healthy":         {h200s(3), nil, 0, "OK - node7: 3 GPUs, no fault\n"},
-		"wrong SM":        {of(func(h *host) { h.WrongSM, h.WrongUnit = map[int]int{1: 2}, "fma_f64" }), []string{"fma_f64:1"}, 2, "FP64: SM 2: "},
-		"stuck bit":       {of(func(h *host) { h.StuckBit = map[int]uint64{2: 500} }), []string{"memory:2"}, 2, "0x7f0000000fa0"},
-		"unreached":       {of(func(h *host) { h.Unreached = map[int]bool{0: true} }), []string{"tensor_f16:0", "tensor_bf16:0", "tensor_s8:0", "tensor_f64:0", "fma_f64:0", "fma_f32:0"}, 1, "only 3 of 4 SMs were reached"},
-		"slow pair":       {of(func(h *host) { h.SlowPair = [2]int{0, 2} }), []string{"peer:0>2"}, 1, "copies to GPU 2 reach 120.0 GB/s"},
-		"slow memory":     {of(func(h *host) { h.SlowMemory = map[int]bool{1: true} }), []string{"memory_bandwidth:1"}, 1, "memory: 3000.0 GB/s"},
-		"slow host":       {of(func(h *host) { h.SlowHost = map[int]bool{1: true} }), []string{"from_host:1", "to_host:1"}, 1, "host to GPU: 12.0 GB/s"},
-		"narrow link":     {of(func(h *host) { h.Narrow = map[int]bool{1: true} }), []string{"pcie_link:1"}, 1, "8 of 16 lanes"},
-		"no PCIe speed":   {of(func(h *host) { h.NoSpeed = true }), nil, 0, "16 of 16 lanes"},
-		"no events":       {of(func(h *host) { h.Deaf = true }), nil, 0, "skipped   the driver reports no XIDs here; of the counted errors: none new"},
-		"errors unheard":  {of(func(h *host) { h.Deaf, h.New = true, map[string]uint64{"uncorrected ECC errors": 1} }), []string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
-		"low clock":       {of(func(h *host) { h.LowClock = map[int]float64{2: 1.2e9} }), []string{"clock:2"}, 1, "1200 of 1980 MHz under load, without a reason"},
-		"of its peers":    {of(func(h *host) { h.LowClock = map[int]float64{2: 1.83e9} }), []string{"clock:2"}, 1, "its peers have 1980"},
-		"power limit":     {of(func(h *host) { h.LowClock, h.Reasons, h.Watts = map[int]float64{2: 1.2e9}, 0x4, 690 }), nil, 0, "the power limit holds it: 690 of 700 W"},
-		"heat":            {of(func(h *host) { h.LowClock, h.Reasons = map[int]float64{2: 1.2e9}, 0x40 }), []string{"clock:2"}, 1, "hardware thermal slowdown"},
-		"an XID":          {of(func(h *host) { h.XIDs = map[int][]uint64{1: {94}} }), []string{"errors:1"}, 2, "XID 94"},
-		"few ECC":         {of(func(h *host) { h.New = map[string]uint64{"corrected ECC errors": 2} }), nil, 0, "2 corrected ECC errors"},
-		"ECC":             {of(func(h *host) { h.New = map[string]uint64{"uncorrected ECC errors": 1} }), []string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
-		"no peers":        {of(func(h *host) { h.NoPeer = true }), nil, 0, "skipped"},
-		"crash":           {of(func(h *host) { h.Dies = map[int]Step{1: Memory} }), []string{"memory:1"}, 2, "its process ended in memory: panic: the driver crashed"},
-		"no driver":       {host{NoDriver: true}, nil, 3, "UNKNOWN - node7: nvmlInit: library_not_found"},
-		"no CUDA":         {of(func(h *host) { h.NoCUDA = true }), nil, 3, "the CUDA driver is not there"},
-		"in use":          {of(func(h *host) { h.Users = map[int][]int{1: {4711, 4712}} }), nil, 3, "GPU 1 was not tested: it is in use by processes 4711, 4712"},
-		"ended":           {of(func(h *host) { h.Users, h.Brief = map[int][]int{1: {4711}}, true }), nil, 0, "OK - node7: 3 GPUs"},
-		"in use unseen":   {of(func(h *host) { h.Taken = map[int]uint64{1: 500 << 20} }), nil, 3, "somebody who cannot be seen from here has 500 MiB"},
+		"healthy": {h200s(3), nil, 0, "OK - node7: 3 GPUs, no fault\n"},
+		"wrong SM": {of(func(h *host) { h.WrongSM, h.WrongUnit = map[int]int{1: 2}, "fma_f64" }),
+			[]string{"fma_f64:1"}, 2, "FP64: SM 2: "},
+		"stuck bit": {of(func(h *host) { h.StuckBit = map[int]uint64{2: 500} }),
+			[]string{"memory:2"}, 2, "0x7f0000000fa0"},
+		"unreached": {of(func(h *host) { h.Unreached = map[int]bool{0: true} }),
+			[]string{"tensor_f16:0", "tensor_bf16:0", "tensor_s8:0", "tensor_f64:0", "fma_f64:0", "fma_f32:0"},
+			1, "only 3 of 4 SMs were reached"},
+		"slow pair": {of(func(h *host) { h.SlowPair = [2]int{0, 2} }),
+			[]string{"peer:0>2"}, 1, "copies to GPU 2 reach 120.0 GB/s"},
+		"slow memory": {of(func(h *host) { h.SlowMemory = map[int]bool{1: true} }),
+			[]string{"memory_bandwidth:1"}, 1, "memory: 3000.0 GB/s"},
+		"slow host": {of(func(h *host) { h.SlowHost = map[int]bool{1: true} }),
+			[]string{"from_host:1", "to_host:1"}, 1, "host to GPU: 12.0 GB/s"},
+		"narrow link": {of(func(h *host) { h.Narrow = map[int]bool{1: true} }),
+			[]string{"pcie_link:1"}, 1, "8 of 16 lanes"},
+		"no PCIe speed": {of(func(h *host) { h.NoSpeed = true }), nil, 0, "16 of 16 lanes"},
+		"no events": {of(func(h *host) { h.Deaf = true }),
+			nil, 0, "skipped   the driver reports no XIDs here; of the counted errors: none new"},
+		"errors unheard": {of(func(h *host) { h.Deaf, h.New = true, map[string]uint64{"uncorrected ECC errors": 1} }),
+			[]string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
+		"low clock": {of(func(h *host) { h.LowClock = map[int]float64{2: 1.2e9} }),
+			[]string{"clock:2"}, 1, "1200 of 1980 MHz under load, without a reason"},
+		"of its peers": {of(func(h *host) { h.LowClock = map[int]float64{2: 1.83e9} }),
+			[]string{"clock:2"}, 1, "its peers have 1980"},
+		"power limit": {of(func(h *host) { h.LowClock, h.Reasons, h.Watts = map[int]float64{2: 1.2e9}, 0x4, 690 }),
+			nil, 0, "the power limit holds it: 690 of 700 W"},
+		"heat": {of(func(h *host) { h.LowClock, h.Reasons = map[int]float64{2: 1.2e9}, 0x40 }),
+			[]string{"clock:2"}, 1, "hardware thermal slowdown"},
+		"an XID": {of(func(h *host) { h.XIDs = map[int][]uint64{1: {94}} }),
+			[]string{"errors:1"}, 2, "XID 94"},
+		"few ECC": {of(func(h *host) { h.New = map[string]uint64{"corrected ECC errors": 2} }),
+			nil, 0, "2 corrected ECC errors"},
+		"ECC": {of(func(h *host) { h.New = map[string]uint64{"uncorrected ECC errors": 1} }),
+			[]string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
+		"no peers": {of(func(h *host) { h.NoPeer = true }), nil, 0, "skipped"},
+		"crash": {of(func(h *host) { h.Dies = map[int]Step{1: Memory} }),
+			[]string{"memory:1"}, 2, "its process ended in memory: panic: the driver crashed"},
+		"no driver": {host{NoDriver: true}, nil, 3, "UNKNOWN - node7: nvmlInit: library_not_found"},
+		"no CUDA":   {of(func(h *host) { h.NoCUDA = true }), nil, 3, "the CUDA driver is not there"},
+		"in use": {of(func(h *host) { h.Users = map[int][]int{1: {4711, 4712}} }),
+			nil, 3, "GPU 1 was not tested: it is in use by processes 4711, 4712"},
+		"ended": {of(func(h *host) { h.Users, h.Brief = map[int][]int{1: {4711}}, true }),
+			nil, 0, "OK - node7: 3 GPUs"},
+		"in use unseen": {of(func(h *host) { h.Taken = map[int]uint64{1: 500 << 20} }),
+			nil, 3, "somebody who cannot be seen from here has 500 MiB"},
 		"driver's memory": {of(func(h *host) { h.Taken = map[int]uint64{1: 4 << 20} }), nil, 0, "OK - node7: 3 GPUs"},
 		"exclusive":       {of(func(h *host) { h.Alone = true }), nil, 0, "a compute mode of exclusive processes"},
-		"killed":          {of(func(h *host) { h.Killed = map[int]Step{2: Compute} }), []string{"compute:2"}, 2, "its process ended in compute: signal: killed"},
-		"MIG":             {of(func(h *host) { h.Unfit = map[int]string{0: "MIG is on"} }), nil, 3, "GPU 0 was not tested: MIG is on"},
-		"full":            {of(func(h *host) { h.Full = map[int]bool{1: true} }), nil, 3, "GPU 1 was not tested: only 12 MiB"},
-		"old":             {of(func(h *host) { h.Old = map[int]bool{1: true} }), nil, 3, "GPU 1 was not tested: its compute capability is 6.1"},
-		"lost":            {of(func(h *host) { h.Lost = map[int]string{1: "nvmlDeviceGetHandleByIndex: gpu_is_lost"} }), []string{"survey:1"}, 2, "gpu_is_lost"},
+		"killed": {of(func(h *host) { h.Killed = map[int]Step{2: Compute} }),
+			[]string{"compute:2"}, 2, "its process ended in compute: signal: killed"},
+		"MIG": {of(func(h *host) { h.Unfit = map[int]string{0: "MIG is on"} }),
+			nil, 3, "GPU 0 was not tested: MIG is on"},
+		"full": {of(func(h *host) { h.Full = map[int]bool{1: true} }),
+			nil, 3, "GPU 1 was not tested: only 12 MiB"},
+		"old": {of(func(h *host) { h.Old = map[int]bool{1: true} }),
+			nil, 3, "GPU 1 was not tested: its compute capability is 6.1"},
+		"lost": {of(func(h *host) { h.Lost = map[int]string{1: "nvmlDeviceGetHandleByIndex: gpu_is_lost"} }),
+			[]string{"survey:1"}, 2, "gpu_is_lost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,6 +132,108 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
+// TestWhichAreTested wants the GPUs that are named, and no others.
+func TestWhichAreTested(t *testing.T) {
+	t.Parallel()
+	busy := h200s(2)
+	busy.Users = map[int][]int{0: {1, 2, 3, 4, 5}}
+	for _, c := range []struct {
+		host host
+		o    Options
+		want string // GPUs with their states, or why there are none
+	}{
+		{h200s(2), Options{GPUs: []string{"1"}}, "1 ok"},
+		{h200s(3), Options{GPUs: []string{"GPU-2", "0"}}, "0 ok, 2 ok"},
+		{h200s(2), Options{GPUs: []string{"0", "7"}}, "GPU 7 is not there"},
+		{h200s(0), Options{}, "there is no GPU"},
+		{h200s(1), Options{Patience: -1}, "the GPU did not finish survey in 0s"},
+		{busy, Options{}, "0 unknown it is in use by processes 1, 2, 3, 2 more, 1 ok"},
+		{busy, Options{Busy: true}, "0 ok, 1 ok"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			t.Parallel()
+			c.o.Command = c.host.command(t)
+			r := Run(t.Context(), c.o)
+			var got []string
+			for _, g := range r.GPUs {
+				got = append(got, strings.TrimSpace(g.GPU+" "+g.Status.String()+" "+g.Reason))
+			}
+			if text := strings.Join(got, ", "); text != c.want && r.Reason != c.want {
+				t.Errorf("%s, %s", text, r.Reason)
+			}
+		})
+	}
+}
+
+func TestUse(t *testing.T) {
+	t.Parallel()
+	for want, g := range map[string]GPU{
+		"":                                  {Taken: 64 << 20},
+		"it is in use by process 7":         {Users: []int{7}, Taken: 1 << 40},
+		"it is in use by processes 7, 8":    {Users: []int{7, 8}},
+		"it is in use by processes 7, 8, 9": {Users: []int{7, 8, 9}},
+		"it is in use by processes 1, 2, 3, 1 more":                                    {Users: []int{1, 2, 3, 4}},
+		"it is in use: somebody who cannot be seen from here has 64 MiB of its memory": {Taken: 64<<20 + 1},
+	} {
+		if got := g.use(); got != want {
+			t.Errorf("%+v: %q, want %q", g, got, want)
+		}
+	}
+}
+
+// TestEnvironmentOfAChild wants it to see every GPU, and to keep everything else.
+func TestEnvironmentOfAChild(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "1")
+	for name, c := range map[string]struct{ given, want []string }{
+		"its own": {[]string{"A=1", "CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_CACHE_DISABLE=0",
+			"CUDA_LAUNCH_BLOCKING=1", "CUDA_DISABLE_PTX_JIT=1", "CUDA_FORCE_PTX_JIT=1", "B=2"},
+			[]string{"A=1", "B=2", "CUDA_CACHE_DISABLE=1"}},
+		"inherited": {nil, append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+			return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=")
+		}), "CUDA_CACHE_DISABLE=1")},
+	} {
+		o := &test{Options: Options{Command: func() *exec.Cmd {
+			command := exec.Command("cat")
+			command.Env = c.given
+			return command
+		}}}
+		child, err := o.spawn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		child.close()
+		if got := child.command.Env; !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestTimesOfPlans wants the pairs of a host to share their time, and deadlines to leave half of the time more.
+func TestTimesOfPlans(t *testing.T) {
+	t.Parallel()
+	p := Plan{Pairs: time.Second}
+	for pairs, want := range map[int]time.Duration{
+		0: 500 * time.Millisecond, 1: 500 * time.Millisecond, 2: 250 * time.Millisecond, 28: time.Second / 56,
+		100: 5 * time.Millisecond, 101: 5 * time.Millisecond,
+	} {
+		if got := p.pair(pairs); got != want {
+			t.Errorf("one of %d pairs takes %v, want %v", pairs, got, want)
+		}
+	}
+	if got := deadline(10*time.Second, time.Minute); got != 75*time.Second {
+		t.Errorf("the deadline is %v", got)
+	}
+	for level, want := range map[int]time.Duration{
+		1: 5880 * time.Millisecond, 2: 48200 * time.Millisecond, 3: 562 * time.Second,
+	} {
+		p := Levels[level]
+		sum := p.Memory + p.Load + p.Unit*time.Duration(len(Units)) + 8*2*p.Copy + p.Pairs
+		if sum != want {
+			t.Errorf("the steps of level %d take %v on a host of eight GPUs, want %v", level, sum, want)
+		}
+	}
+}
+
 var update = flag.Bool("update", false, "write the golden file anew")
 
 // counts are what depends on how fast a test runs.
@@ -111,7 +243,8 @@ var counts = regexp.MustCompile(`\d+( passes over| sums are wrong)`)
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	h := h200s(3)
-	h.WrongSM, h.WrongUnit, h.Unfit = map[int]int{0: 2}, "fma_f64", map[int]string{2: "MIG is on: its instances are no whole GPU"}
+	h.WrongSM, h.WrongUnit = map[int]int{0: 2}, "fma_f64"
+	h.Unfit = map[int]string{2: "MIG is on: its instances are no whole GPU"}
 	r := tested(t, h, Options{})
 	if r.Seconds > 60 || time.Since(r.Time) > time.Minute {
 		t.Errorf("%.1f s, at %v", r.Seconds, r.Time)

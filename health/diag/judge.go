@@ -18,46 +18,46 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Source says in a Judgement that it is of a test.
+// Source marks the Judgement of a test.
 const Source = "diag"
 
-// A Verdict is what a result comes to.
+// A Verdict is the outcome of one result.
 type Verdict string
 
 // The verdicts.
 const (
 	Pass     Verdict = "pass"
 	Fail     Verdict = "fail"
-	Measured Verdict = "measured" // there is nothing to hold it against
+	Measured Verdict = "measured" // without a value to compare it with
 	Skipped  Verdict = "skipped"
 )
 
-// A Result is one thing that was tested.
+// A Result is the result of one test on a GPU, or between two.
 type Result struct {
 	Test     string            `json:"test"`
 	GPU      string            `json:"gpu"`
 	UUID     string            `json:"uuid,omitempty"`
-	Peer     string            `json:"peer,omitempty"` // where copies went to
+	Peer     string            `json:"peer,omitempty"` // the destination of copies
 	Verdict  Verdict           `json:"verdict"`
 	Severity incident.Severity `json:"severity"` // of a failure
 	Value    float64           `json:"value"`
-	Least    float64           `json:"least,omitempty"` // that passes
+	Least    float64           `json:"least,omitempty"` // the least value that passes
 	Unit     string            `json:"unit,omitempty"`
 	Detail   string            `json:"detail,omitempty"`
 }
 
-// result begins a result of c that passes.
+// result returns a result of c that passes.
 func (c *card) result(test string) Result {
 	return Result{Test: test, GPU: strconv.Itoa(c.Index), UUID: c.UUID, Verdict: Pass}
 }
 
-// fails makes r a failure.
+// fails returns r as a failure.
 func (r Result) fails(s incident.Severity, format string, args ...any) Result {
 	r.Verdict, r.Severity, r.Detail = Fail, s, fmt.Sprintf(format, args...)
 	return r
 }
 
-// measured gives r a value, which is to be at least so much; 0: nothing is known.
+// measured returns r with a value that must be at least least. 0 means that no limit is known.
 func (r Result) measured(value, least float64, unit string) Result {
 	r.Value, r.Least, r.Unit = value, least, unit
 	switch {
@@ -69,7 +69,7 @@ func (r Result) measured(value, least float64, unit string) Result {
 	return r
 }
 
-// results judges what was read, GPU by GPU.
+// results judges all readings, GPU by GPU.
 func (t *test) results() (all []Result) {
 	for _, c := range t.cards {
 		if c.skipped != "" {
@@ -86,7 +86,7 @@ func (t *test) results() (all []Result) {
 	return append(all, t.between()...)
 }
 
-// stopped is the result of a step that did not come to its end.
+// stopped returns the result of a step that was not completed.
 func (c *card) stopped() Result {
 	r := c.result(string(c.in)).fails(incident.Critical, "%v", c.failed)
 	if errors.Is(c.failed, errEnded) {
@@ -108,9 +108,11 @@ func (c *card) memory() []Result {
 	}
 	var where []string
 	for _, w := range m.First[:min(3, len(m.First))] {
-		where = append(where, fmt.Sprintf("%#x (%#x instead of %#x, %d bits)", w.Address, w.Got, w.Want, bits.OnesCount64(w.Got^w.Want)))
+		where = append(where, fmt.Sprintf("%#x (%#x instead of %#x, %d bits)",
+			w.Address, w.Got, w.Want, bits.OnesCount64(w.Got^w.Want)))
 	}
-	return []Result{r.fails(incident.Critical, "%d words in %d passes did not hold what was written, such as %s", m.Errors, m.Passes, strings.Join(where, ", "))}
+	return []Result{r.fails(incident.Critical, "%d words in %d passes did not hold what was written, such as %s",
+		m.Errors, m.Passes, strings.Join(where, ", "))}
 }
 
 // arithmetic judges the sums of each unit, SM by SM.
@@ -129,7 +131,8 @@ func (c *card) arithmetic() (all []Result) {
 		}
 		switch {
 		case u.Capability > facts.Capability:
-			r.Verdict, r.Detail = Skipped, fmt.Sprintf("a GPU of compute capability %d.%d has none", facts.Capability/10, facts.Capability%10)
+			r.Verdict, r.Detail = Skipped, fmt.Sprintf("a GPU of compute capability %d.%d has none",
+				facts.Capability/10, facts.Capability%10)
 		case tally == nil:
 			continue
 		default:
@@ -140,7 +143,7 @@ func (c *card) arithmetic() (all []Result) {
 	return all
 }
 
-// and adds another tally.
+// and returns the sum of two tallies.
 func (t *UnitTally) and(o *UnitTally) *UnitTally {
 	if t == nil {
 		return o
@@ -156,7 +159,7 @@ func (t *UnitTally) and(o *UnitTally) *UnitTally {
 	return sum
 }
 
-// judge says which SMs computed wrong sums, or none.
+// judge returns r with the SMs that computed wrong sums.
 func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
 	if t.Took > 0 {
 		r.Value, r.Unit = math.Round(t.Operations/t.Took.Seconds()), "operations/s"
@@ -164,7 +167,8 @@ func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
 	var wrong []string
 	for _, sm := range slices.Sorted(maps.Keys(t.Of)) {
 		if s := t.Of[sm]; s.Wrong > 0 {
-			wrong = append(wrong, fmt.Sprintf("SM %d: %d sums are wrong, such as %#x instead of %#x", sm, s.Wrong, s.Got, s.Want))
+			wrong = append(wrong,
+				fmt.Sprintf("SM %d: %d sums are wrong, such as %#x instead of %#x", sm, s.Wrong, s.Got, s.Want))
 		}
 	}
 	switch n := len(wrong); {
@@ -179,8 +183,7 @@ func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
 	return r
 }
 
-// reasons are why the driver holds clocks down, by NVML's bit: whether that is
-// wrong, or somebody's wish.
+// reasons lists NVML's reasons for low clocks. A reason is wrong if it is not a setting.
 var reasons = []struct {
 	bit   uint64
 	words string
@@ -195,7 +198,7 @@ var reasons = []struct {
 	{nvml.ClocksEventReasonDisplayClockSetting, "a display's clocks", false},
 }
 
-// load judges clock and power under load.
+// load judges the clock and the power under load.
 func (t *test) load(c *card) []Result {
 	seen := c.readings[Load].Load
 	if len(seen) < glances/2 {
@@ -217,24 +220,27 @@ func (t *test) load(c *card) []Result {
 	r := c.result("clock").measured(clock, floors["clock"]*most, "Hz")
 	r.Detail = fmt.Sprintf("at %.0f of %.0f W, %.0f °C", power, limit, seen[len(seen)-1].Celsius)
 	if r.Verdict == Fail {
-		r = r.fails(incident.Warning, "%.0f of %.0f MHz under load, without a reason that the driver tells (%.0f of %.0f W)", clock/1e6, most/1e6, power, limit)
+		low := fmt.Sprintf("%.0f of %.0f MHz under load", clock/1e6, most/1e6)
+		r = r.fails(incident.Warning, "%s, without a reason that the driver tells (%.0f of %.0f W)", low, power, limit)
 		if held(nvml.ClocksEventReasonSwPowerCap) && limit > 0 {
-			r.Verdict, r.Severity, r.Detail = Pass, incident.None, fmt.Sprintf("the power limit holds it: %.0f of %.0f W", power, limit)
+			r.Verdict, r.Severity = Pass, incident.None
+			r.Detail = fmt.Sprintf("the power limit holds it: %.0f of %.0f W", power, limit)
 			if power < floors["power"]*limit {
-				r = r.fails(incident.Warning, "%.0f of %.0f MHz under load: the power limit holds it at %.0f of %.0f W", clock/1e6, most/1e6, power, limit)
+				r = r.fails(incident.Warning, "%s: the power limit holds it at %.0f of %.0f W", low, power, limit)
 			}
 		}
 		for _, why := range reasons {
 			if !held(why.bit) {
 				continue
 			}
-			if r = r.fails(incident.Warning, "%.0f of %.0f MHz under load: held by %s", clock/1e6, most/1e6, why.words); !why.wrong {
+			if r = r.fails(incident.Warning, "%s: held by %s", low, why.words); !why.wrong {
 				r.Verdict, r.Severity = Pass, incident.None
 			}
 			break
 		}
 	}
-	if least := floors["peers_clock"] * t.median(c, (*card).steady); r.Verdict == Pass && clock < least && !held(nvml.ClocksEventReasonSwPowerCap) {
+	least := floors["peers_clock"] * t.median(c, (*card).steady)
+	if r.Verdict == Pass && clock < least && !held(nvml.ClocksEventReasonSwPowerCap) {
 		r = r.fails(incident.Warning, "%.0f MHz under load, its peers have %.0f", clock/1e6, least/floors["peers_clock"]/1e6)
 		r.Least = least
 	}
@@ -243,7 +249,7 @@ func (t *test) load(c *card) []Result {
 	return []Result{r, p}
 }
 
-// steady is the clock in the middle of what was seen under load.
+// steady returns the median of the clocks under load.
 func (c *card) steady() float64 {
 	seen := c.readings[Load].Load
 	if len(seen) < glances/2 {
@@ -257,8 +263,8 @@ func (c *card) steady() float64 {
 	return all[len(all)/2]
 }
 
-// median returns a value's median of the other GPUs of c's model, 0 of less
-// than two.
+// median returns a value's median over the other GPUs of c's model. It is 0 if there are fewer than
+// two.
 func (t *test) median(c *card, of func(*card) float64) float64 {
 	var all []float64
 	for _, o := range t.cards {
@@ -273,7 +279,7 @@ func (t *test) median(c *card, of func(*card) float64) float64 {
 	return all[len(all)/2]
 }
 
-// copies judges what copies reached, and the PCIe link under them.
+// copies judges the speed of copies, and the PCIe link under them.
 func (t *test) copies(c *card) (all []Result) {
 	link := c.readings[Copies].Link
 	if link == nil {
@@ -323,7 +329,7 @@ func (t *test) copies(c *card) (all []Result) {
 	return append(all, r)
 }
 
-// counted are the errors that the driver counts, and how many are none.
+// counted lists the errors that the driver counts, with the least number that matters.
 var counted = []struct {
 	name     string
 	least    uint64
@@ -338,7 +344,7 @@ var counted = []struct {
 	{"PCIe replays", 1000, incident.Warning},
 }
 
-// errors judges what the driver counted during the test.
+// errors judges the errors that the driver counted during the test.
 func (c *card) errors() []Result {
 	before, after := c.readings[Open].Record, c.readings[Close].Record
 	if before == nil || after == nil {
@@ -373,7 +379,7 @@ func (c *card) errors() []Result {
 	return []Result{r}
 }
 
-// between judges copies from GPU to GPU, and names the slowest of them.
+// between judges copies from GPU to GPU.
 func (t *test) between() (all []Result) {
 	var speeds []float64
 	for _, p := range t.pairs {
@@ -382,6 +388,10 @@ func (t *test) between() (all []Result) {
 		}
 	}
 	slices.Sort(speeds)
+	var middle float64
+	if len(speeds) > 2 && t.alike() {
+		middle = speeds[len(speeds)/2]
+	}
 	for _, p := range t.pairs {
 		r := p.from.result("peer")
 		r.Peer = strconv.Itoa(p.to.Index)
@@ -395,8 +405,8 @@ func (t *test) between() (all []Result) {
 		default:
 			links := p.from.linksTo(p.to)
 			least, than := floors["nvlink"]*links, fmt.Sprintf("NVLink could carry %.1f GB/s", links/1e9)
-			if middle := floors["peers"] * speeds[len(speeds)/2]; links > 0 && len(speeds) > 2 && middle > least && t.alike() {
-				least, than = middle, fmt.Sprintf("other pairs have %.1f GB/s", middle/floors["peers"]/1e9)
+			if others := floors["peers"] * middle; links > 0 && others > least {
+				least, than = others, fmt.Sprintf("other pairs have %.1f GB/s", middle/1e9)
 			}
 			r = r.measured(p.Between.PerSecond(), least, "B/s")
 			switch r.Detail = than; r.Verdict {
@@ -411,7 +421,7 @@ func (t *test) between() (all []Result) {
 	return all
 }
 
-// alike reports whether every pair has the same links between it.
+// alike reports whether all pairs have the same links.
 func (t *test) alike() bool {
 	for _, p := range t.pairs {
 		if p.from.linksTo(p.to) != t.pairs[0].from.linksTo(t.pairs[0].to) {
@@ -421,8 +431,8 @@ func (t *test) alike() bool {
 	return true
 }
 
-// linksTo returns what the NVLinks from c to o carry, bytes a second: those
-// that lead there, and those that lead to switches or nobody knows where.
+// linksTo returns the bytes a second that the NVLinks from c to o carry. Links to switches, and
+// links without a known end, count.
 func (c *card) linksTo(o *card) float64 {
 	a, b := c.readings[Open].Record, o.readings[Open].Record
 	if a == nil || b == nil {
@@ -440,10 +450,13 @@ func (r *Record) to(pci string) (sum float64) {
 	return sum
 }
 
-// report makes the judgement on all results.
+// report returns the report on all results.
 func (t *test) report() *Report {
-	r := &Report{Level: t.Level, Seconds: time.Since(t.begun).Round(100 * time.Millisecond).Seconds(), Results: t.results()}
-	r.Judgement = health.Judgement{Source: Source, Verdict: health.Verdict{Node: t.Node, Time: time.Now(), GPUs: []health.Health{}, Findings: []health.Finding{}}}
+	took := time.Since(t.begun).Round(100 * time.Millisecond)
+	r := &Report{Level: t.Level, Seconds: took.Seconds(), Results: t.results()}
+	r.Judgement = health.Judgement{Source: Source, Verdict: health.Verdict{
+		Node: t.Node, Time: time.Now(), GPUs: []health.Health{}, Findings: []health.Finding{},
+	}}
 	for _, c := range t.cards {
 		g := health.Health{GPU: strconv.Itoa(c.Index), UUID: c.UUID}
 		worst := incident.None
@@ -470,22 +483,27 @@ func (t *test) report() *Report {
 	return r
 }
 
-// finding is a failure as checks tell theirs.
+// finding returns a failure in the form of a check's finding.
 func (r Result) finding(since time.Time) health.Finding {
-	return health.Finding{Check: Source + "_" + r.Test, Entity: incident.Entity{GPU: r.GPU, UUID: r.UUID}, Severity: r.Severity, State: r.Severity.State(),
-		Since: since, Value: r.Value, Worst: r.Value, WorstAt: since, Message: r.Detail, Action: cmp.Or(actions[r.Test], replace)}
+	return health.Finding{
+		Check: Source + "_" + r.Test, Entity: incident.Entity{GPU: r.GPU, UUID: r.UUID},
+		Severity: r.Severity, State: r.Severity.State(), Since: since,
+		Value: r.Value, Worst: r.Value, WorstAt: since,
+		Message: r.Detail, Action: cmp.Or(actions[r.Test], replace),
+	}
 }
 
-// replace is what to do about what only a GPU can do wrong.
+// replace is the action for failures that only the GPU can cause.
 const replace = "Take the GPU out of service and reset it; test again, and replace it if it fails."
 
-// actions are what to do about the other failures.
+// actions are the actions for the other failures, by test.
 var actions = map[string]string{
 	"memory_bandwidth": "Look at the memory clock and at whether somebody else uses the GPU; test again.",
 	"from_host":        "Look at the PCIe link, its slot and the host's memory.",
 	"to_host":          "Look at the PCIe link, its slot and the host's memory.",
 	"pcie_link":        "Reseat the board or its riser, and look at the firmware's settings.",
 	"peer":             "Look at NVLink's state and errors, and at the fabric manager's log.",
-	"clock":            "Look at cooling and power supply, and at limits and clocks that are set (nvidia-smi -rgc ends a lock).",
-	"errors":           "Look up the XID or the counter in the runbook.",
+	"clock": "Look at cooling and power supply, and at limits and clocks that are set " +
+		"(nvidia-smi -rgc ends a lock).",
+	"errors": "Look up the XID or the counter in the runbook.",
 }

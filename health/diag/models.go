@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A model is what its maker says of a GPU.
+// A model has the maker's figures of a kind of GPU.
 type model struct {
 	name   string  // what NVML's name begins with
 	memory float64 // bytes a second
@@ -27,7 +27,7 @@ var models = func() (all []model) {
 	return all
 }()
 
-// floors are what must be reached of what could be, as a ratio.
+// floors are the least ratios of a measured value to the possible one.
 var floors = func() map[string]float64 {
 	all := map[string]float64{}
 	for _, row := range rows(floorTable, 3) {
@@ -36,7 +36,7 @@ var floors = func() map[string]float64 {
 	return all
 }()
 
-// modelOf returns the model whose name is most of the GPU's.
+// modelOf returns the model with the longest name that the GPU's name begins with.
 func modelOf(name string) (best model, ok bool) {
 	for _, m := range models {
 		if strings.HasPrefix(name, m.name) && len(m.name) > len(best.name) {
@@ -46,8 +46,8 @@ func modelOf(name string) (best model, ok bool) {
 	return best, ok
 }
 
-// rows returns a table's rows, without its heading. A table that is wrong is
-// our mistake.
+// rows returns a table's rows without its heading. It panics on a malformed table, because the
+// table is part of the program.
 func rows(table string, columns int) (all [][]string) {
 	for line := range strings.Lines(table) {
 		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -67,9 +67,9 @@ func float(text string) float64 {
 	return v
 }
 
-// lane is what a PCIe lane carries one way by generation, bytes a second: its
-// transfers, less what the encoding takes (PCI Express Base Specification: 8b/10b
-// up to generation 2, 128b/130b up to 5, flits of 242 in 256 bytes from 6 on).
+// lane returns the bytes a second that a PCIe lane of a generation carries one way: its transfers
+// without the encoding (PCI Express Base Specification: 8b/10b up to generation 2, 128b/130b up to
+// generation 5, flits of 242 in 256 bytes from generation 6 on).
 func lane(generation int) float64 {
 	transfers := map[int]float64{1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9, 7: 128e9}[generation] / 8
 	switch {

@@ -5,17 +5,17 @@ import (
 	"math"
 )
 
-// A Kind is a rule that says what a word of memory holds.
+// A Kind is a rule for the contents of a word of memory.
 type Kind uint32
 
 // The kinds, as the kernel numbers them.
 const (
-	OwnAddress Kind = iota // the word's address: what is written elsewhere is found
+	OwnAddress Kind = iota // the word's address, which finds words that are written elsewhere
 	Walking                // one bit, at another place in each word
 	Random                 // a hash of the word's number
 )
 
-// A Pattern is what a pass writes to memory and reads back.
+// A Pattern is the data that a pass writes to memory and reads back.
 type Pattern struct {
 	Kind    Kind
 	Seed    uint64
@@ -25,10 +25,10 @@ type Pattern struct {
 //go:embed kernels/pattern.ptx
 var patternPTX string
 
-// shownMisreads is how many places the kernel has for words that differ.
+// shownMisreads is the number of different words for which the kernel has space.
 const shownMisreads = 16
 
-// flip is what each word is inverted by.
+// flip returns the mask that inverts each word.
 func (p Pattern) flip() uint64 {
 	if p.Inverse {
 		return math.MaxUint64
@@ -36,7 +36,7 @@ func (p Pattern) flip() uint64 {
 	return 0
 }
 
-// Word returns word i, which stands at an address: the kernel's formula.
+// Word returns word i, at an address. It is the kernel's formula.
 func (p Pattern) Word(i, address uint64) (word uint64) {
 	switch p.Kind {
 	case OwnAddress:
@@ -52,9 +52,8 @@ func (p Pattern) Word(i, address uint64) (word uint64) {
 	return word ^ p.flip()
 }
 
-// cycle returns the n-th passes over memory: each is written and read before
-// the next. Every bit of a word is 0 and 1 in each cycle, and beside others
-// that differ in every walk.
+// cycle returns the passes of the n-th cycle over memory. Each is written and read before the next.
+// In each cycle every bit of a word is once 0 and once 1.
 func cycle(n uint64) (all []Pattern) {
 	for _, p := range []Pattern{{Kind: OwnAddress}, {Kind: Walking, Seed: n}, {Kind: Random, Seed: n << 32}} {
 		all = append(all, p, Pattern{p.Kind, p.Seed, true})

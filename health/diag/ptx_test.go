@@ -25,7 +25,9 @@ var (
 // registers, labels and parameters that are used and not declared, or not used;
 // statements without an end; and how many parameters it has.
 func faults(text string) (all []string, parameters int) {
-	regs, used, labels, targets, params, read := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]string{}, map[string]string{}
+	regs, used := map[string]bool{}, map[string]bool{}
+	labels, targets := map[string]bool{}, map[string]bool{}
+	params, read := map[string]string{}, map[string]string{}
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "//")
 		line = strings.TrimSpace(line)

@@ -11,8 +11,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A Report is what a test came to: a judgement as gpusteward check gives it,
-// and what was measured.
+// A Report is the outcome of a test: a judgement like that of gpusteward check, and the results.
 type Report struct {
 	health.Judgement
 	Level   int      `json:"level"`
@@ -37,7 +36,7 @@ func (r *Report) Report(format string, least incident.Severity) (text string, st
 	return text, status
 }
 
-// table is a line for each result.
+// table returns the results, one a line.
 func (r *Report) table() string {
 	if len(r.Results) == 0 {
 		return ""
@@ -61,8 +60,7 @@ func (r *Report) table() string {
 	return b.String()
 }
 
-// amount is a value with a unit for people; none where it is 0 of what is not
-// counted.
+// amount returns a value with its unit for people. It is empty for 0, except for counts.
 func amount(v float64, unit string) string {
 	switch unit {
 	case "B/s":

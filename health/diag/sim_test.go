@@ -57,6 +57,10 @@ type host struct {
 // h200s returns a host of so many GPUs.
 func h200s(n int) host { return host{Count: n, Name: "NVIDIA H200", Watts: 600} }
 
+// childArgument is the only argument of a child. A child that has lost its environment then fails. It must not
+// run the tests, which would start more children.
+const childArgument = "child"
+
 const (
 	hostVariable   = "GPUSTEWARD_TEST_DIAG_HOST"
 	parentVariable = "GPUSTEWARD_TEST_DIAG_PARENT"
@@ -66,7 +70,7 @@ const (
 // whose children hold its tether.
 func TestMain(m *testing.M) {
 	text := os.Getenv(hostVariable)
-	if text == "" {
+	if len(os.Args) != 2 || os.Args[1] != childArgument {
 		os.Exit(m.Run())
 	}
 	var h host
@@ -75,7 +79,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(parentVariable) != "" {
 		Run(context.Background(), Options{Patience: time.Hour, Command: func() *exec.Cmd {
-			c := exec.Command("/proc/self/exe")
+			c := exec.Command("/proc/self/exe", childArgument)
 			c.Env = append(os.Environ(), parentVariable+"=")
 			c.ExtraFiles = []*os.File{tether}
 			return c
@@ -101,7 +105,7 @@ func (h host) command(t testing.TB) func() *exec.Cmd {
 		t.Fatal(err)
 	}
 	return func() *exec.Cmd {
-		c := exec.Command("/proc/self/exe")
+		c := exec.Command("/proc/self/exe", childArgument)
 		c.Env = append(os.Environ(), hostVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")
 		return c
 	}
@@ -125,7 +129,10 @@ type simulated struct {
 
 func (s *simulated) GPUs() (all []GPU, err error) {
 	for i := range s.Count {
-		g := GPU{Index: i, UUID: fmt.Sprint("GPU-", i), PCI: fmt.Sprintf("00000000:%02X:00.0", i), Name: s.Name, Unfit: s.Unfit[i], Alone: s.Alone, Taken: s.Taken[i], Fault: s.Lost[i]}
+		g := GPU{
+			Index: i, UUID: fmt.Sprint("GPU-", i), PCI: fmt.Sprintf("00000000:%02X:00.0", i), Name: s.Name,
+			Unfit: s.Unfit[i], Alone: s.Alone, Taken: s.Taken[i], Fault: s.Lost[i],
+		}
 		if !s.Brief || s.looks == 0 {
 			g.Users = s.Users[i]
 		}
@@ -265,7 +272,10 @@ func (s *simulated) Between(from, to Device, _ time.Duration) (Rate, error) {
 }
 
 func (g *simulatedGPU) Vitals() Vitals {
-	v := Vitals{Clock: 1.98e9, MostClock: 1.98e9, Power: g.Watts, Limit: 700, Celsius: 55, Reasons: g.host.Reasons, Generation: 5, MostGeneration: 5, Width: 16, MostWidth: 16}
+	v := Vitals{
+		Clock: 1.98e9, MostClock: 1.98e9, Power: g.Watts, Limit: 700, Celsius: 55, Reasons: g.host.Reasons,
+		Generation: 5, MostGeneration: 5, Width: 16, MostWidth: 16,
+	}
 	if low, ok := g.LowClock[g.i]; ok {
 		v.Clock = low
 	}

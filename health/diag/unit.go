@@ -10,8 +10,8 @@ import (
 	"text/template"
 )
 
-// A Unit is a kind of arithmetic that each SM does: the row is all that its
-// kernel and its known sums need.
+// A Unit is a kind of arithmetic that each SM does. Its row has all that its kernel and its known
+// sums need.
 type Unit struct {
 	Name       string // of the kernel
 	Words      string // for people
@@ -27,8 +27,8 @@ type Unit struct {
 	encode     func(b []byte, v int64) []byte
 }
 
-// Units are what is tested. Inputs are whole numbers, as large as leaves every
-// sum exact: 2*K*most*most is less than what the output's significand holds.
+// Units are the kinds of arithmetic that are tested. Inputs are whole numbers, so small that every
+// sum is exact: the output's significand holds 2*K*most*most.
 var Units = []Unit{
 	{Name: "tensor_f16", Words: "tensor cores, f16", Capability: 70, M: 16, N: 16, K: 16, Inputs: 8, Outputs: 8,
 		In: "b32", Out: "f32", kind: "f16", shapes: ".f32.f32", Size: 2, most: 511, encode: half},
@@ -38,12 +38,14 @@ var Units = []Unit{
 		In: "b32", Out: "s32", kind: "s8", shapes: ".s32.s8.s8.s32", Size: 1, most: 127, encode: byte8},
 	{Name: "tensor_f64", Words: "tensor cores, FP64", Capability: 80, M: 8, N: 8, K: 4, Inputs: 1, Outputs: 2,
 		In: "f64", Out: "f64", kind: "f64", shapes: ".rn.f64.f64.f64.f64", Size: 8, most: 1<<24 - 1, encode: double},
-	{Name: "fma_f64", Words: "FP64", Capability: 70, Inputs: 1, Outputs: 1, In: "f64", Out: "f64", Size: 8, most: 1<<25 - 1, encode: double},
-	{Name: "fma_f32", Words: "FP32", Capability: 70, Inputs: 1, Outputs: 1, In: "f32", Out: "f32", Size: 4, most: 1<<11 - 1, encode: single},
+	{Name: "fma_f64", Words: "FP64", Capability: 70, Inputs: 1, Outputs: 1,
+		In: "f64", Out: "f64", Size: 8, most: 1<<25 - 1, encode: double},
+	{Name: "fma_f32", Words: "FP32", Capability: 70, Inputs: 1, Outputs: 1,
+		In: "f32", Out: "f32", Size: 4, most: 1<<11 - 1, encode: single},
 }
 
-// warp is how many threads work together, and how many numbers a unit without
-// tiles has of each kind.
+// warp is the number of threads that work together. A unit without tiles has as many numbers of
+// each kind.
 const warp = 32
 
 // maxSMs bounds the number of an SM, as %smid has it.
@@ -67,7 +69,7 @@ func (u Unit) PTX() string {
 	return b.String()
 }
 
-// What the template asks for.
+// The template calls the following methods.
 
 func (u Unit) Version() string {
 	if u.Capability >= 80 {
@@ -164,7 +166,8 @@ func (u Unit) LoadWanted(name string) string {
 	if u.M == 0 {
 		return fmt.Sprintf("ld.global.%s %%%s0, [%%at]", u.Out, name)
 	}
-	return fmt.Sprintf("wmma.load.c.sync.aligned.row.%s.global.%s %s, [%%at], %d", u.shape(), u.Out, vector(name, u.Outputs), u.N)
+	return fmt.Sprintf("wmma.load.c.sync.aligned.row.%s.global.%s %s, [%%at], %d",
+		u.shape(), u.Out, vector(name, u.Outputs), u.N)
 }
 
 // Multiply adds a product to a sum.
@@ -176,7 +179,7 @@ func (u Unit) Multiply(sum, a, b string) string {
 		vector(sum, u.Outputs), vector(a, u.Inputs), vector(b, u.Inputs), vector(sum, u.Outputs))
 }
 
-// operations is how many additions and multiplications a warp does in so many rounds.
+// operations returns the number of additions and multiplications of a warp in some rounds.
 func (u Unit) operations(rounds int) float64 {
 	products := float64(8*rounds*u.Unroll() + 4)
 	if u.M == 0 {
@@ -185,9 +188,8 @@ func (u Unit) operations(rounds int) float64 {
 	return products * 2 * float64(u.M*u.N*u.K)
 }
 
-// Numbers draws inputs and returns them as the kernel reads them, with the sums
-// that must come of them: counted in integers, so that no floating-point
-// arithmetic stands behind both.
+// Numbers draws inputs and returns them as the kernel reads them, with their sums. The sums are
+// computed in integers, so that the kernel is not compared with floating-point arithmetic.
 func (u Unit) Numbers(seed uint64) (input, want []byte) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	draw := func() []int64 {
@@ -217,7 +219,7 @@ func (u Unit) Numbers(seed uint64) (input, want []byte) {
 	return input, want
 }
 
-// product returns one number of a product: a has rows, b has columns.
+// product returns one number of a product. a is stored by rows, b by columns.
 func (u Unit) product(a, b []int64, i int) (sum int64) {
 	if u.M == 0 {
 		return a[i] * b[i]
@@ -249,12 +251,12 @@ func double(b []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(b, math.Float64bits(float64(v)))
 }
 
-// brain is bfloat16: the upper half of a float32.
+// brain appends a bfloat16: the upper half of a float32.
 func brain(b []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint16(b, uint16(math.Float32bits(float32(v))>>16))
 }
 
-// half is IEEE's 16 bits: a float32 with 5 bits of exponent and 10 of fraction.
+// half appends an IEEE half: like a float32, with 5 bits of exponent and 10 bits of fraction.
 func half(b []byte, v int64) []byte {
 	f := math.Float32bits(float32(v))
 	if v == 0 {

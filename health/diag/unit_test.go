@@ -1,10 +1,15 @@
 package diag
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/big"
+	"os"
+	"strings"
 	"testing"
+	"time"
 )
 
 // exact is how many bits a sum's type holds of a whole number, sign aside.
@@ -20,7 +25,8 @@ func (u Unit) decode(b []byte) *big.Int {
 		if e == 0 && f == 0 {
 			return new(big.Int)
 		}
-		v := new(big.Float).SetMantExp(new(big.Float).SetInt(new(big.Int).SetUint64(1<<fraction|f)), int(e)-(1<<(exponent-1)-1)-fraction)
+		mantissa := new(big.Float).SetInt(new(big.Int).SetUint64(1<<fraction | f))
+		v := new(big.Float).SetMantExp(mantissa, int(e)-(1<<(exponent-1)-1)-fraction)
 		if bits>>(exponent+fraction)&1 == 1 {
 			v.Neg(v)
 		}
@@ -195,7 +201,48 @@ func TestPatternsCoverMemory(t *testing.T) {
 			t.Errorf("random word %d is %#x, want %#x", i+1, got, want)
 		}
 	}
+	for p, want := range map[Pattern]uint64{
+		{Walking, 3, false}: 1 << 1, {Walking, 3, true}: ^uint64(1 << 1), {Random, 1<<64 - 61, false}: 0xe220a8397b1dcdaf,
+	} {
+		if got := p.Word(62, 0); got != want {
+			t.Errorf("%+v: word 62 is %#x, want %#x", p, got, want)
+		}
+	}
+	if got := cycle(1)[4]; got != (Pattern{Random, 1 << 32, false}) {
+		t.Errorf("the second cycle has %+v", got)
+	}
 	if a, b := cycle(0), cycle(1); a[2] == b[2] || a[4] == b[4] {
 		t.Error("cycles are alike")
+	}
+}
+
+// TestUnits holds the kernels, the numbers that they multiply, and their count of operations: what was tried on GPUs.
+func TestUnits(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	for _, u := range Units {
+		input, want := u.Numbers(1)
+		fmt.Fprintf(&b, "// %s: %s; %.0f operations in 3 rounds; numbers %x, sums %x\n%s\n", u.Name, u.Words,
+			u.operations(3), sha256.Sum256(input), sha256.Sum256(want), u.PTX())
+	}
+	const golden = "testdata/units.ptx"
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != b.String() {
+		t.Errorf("the units differ from %s (%v); go test -update writes it", golden, err)
+	}
+}
+
+func TestRates(t *testing.T) {
+	t.Parallel()
+	for r, want := range map[Rate]float64{
+		{5, 0}: 0, {5, -1}: 0, {5, 1}: 5e9, {5, 2 * time.Second}: 2.5, {5, time.Second / 2}: 10,
+	} {
+		if got := r.PerSecond(); got != want {
+			t.Errorf("%+v is %v a second, want %v", r, got, want)
+		}
 	}
 }

@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// An Order is what a worker is to do next.
+// An Order tells a worker what to do next.
 type Order struct {
 	Step  Step
 	GPU   string        // UUID
 	Peer  string        // of a pair
-	For   time.Duration // about how long, of each kind
+	For   time.Duration // for each kind, approximately
 	Fault Fault
 }
 
-// A Fault is put in on purpose, to see it found: in tests.
+// A Fault is injected on purpose. Tests check that it is found.
 type Fault string
 
 // The faults.
@@ -33,10 +33,10 @@ const (
 	Hang     Fault = "hang"      // Compute never ends
 )
 
-// injuredSM is the SM of WrongSM.
+// injuredSM is the number of the SM that WrongSM injures.
 const injuredSM = 1
 
-// A Reading is what a step measured, on one GPU.
+// A Reading is the result of a step on one GPU.
 type Reading struct {
 	GPUs    []GPU                 `json:",omitempty"`
 	Facts   *Facts                `json:",omitempty"`
@@ -51,7 +51,7 @@ type Reading struct {
 	Error   string                `json:",omitempty"`
 }
 
-// failure is why the step could not be done, as an error.
+// failure returns the reason why the step failed, as an error.
 func (r Reading) failure() error {
 	if r.Error == "" {
 		return nil
@@ -59,7 +59,7 @@ func (r Reading) failure() error {
 	return errors.New(r.Error)
 }
 
-// MemoryReading is what patterns found.
+// MemoryReading is the result of all patterns.
 type MemoryReading struct {
 	Bytes  uint64 // of memory
 	Passes int
@@ -68,18 +68,19 @@ type MemoryReading struct {
 	In     Pattern // of First
 }
 
-// A UnitTally is what an arithmetic came to on a GPU.
+// A UnitTally is the result of a kind of arithmetic on a GPU.
 type UnitTally struct {
 	Took       time.Duration
 	Operations float64
 	Of         map[int]Sums
 }
 
-// Work does orders, each a line of JSON, until there are no more, and answers
-// each with a Reading. It is the child's part: where the driver hangs or
-// crashes, whoever gave the orders goes on.
+// Work carries out orders until there are no more, and answers each with a Reading. Each order is
+// a line of JSON. Work runs in a child: if the driver hangs or crashes, the parent goes on.
 func Work(orders io.Reader, answers io.Writer, open func() (Driver, error)) error {
-	runtime.LockOSThread() // a CUDA context is a thread's
+	runtime.LockOSThread() // a CUDA context belongs to a thread
+	// A thread that ends with its goroutine would take the children with it that it has started.
+	defer runtime.UnlockOSThread()
 	w := worker{open: open, devices: map[string]Device{}}
 	in, out := json.NewDecoder(orders), json.NewEncoder(answers)
 	for {
@@ -131,7 +132,8 @@ func (w *worker) do(o Order) (r Reading, err error) {
 		facts, record := d.Facts(), d.Record()
 		r.Facts, r.Record = &facts, &record
 		if facts.Capability < oldest {
-			err = unable(fmt.Sprintf("its compute capability is %d.%d, the kernels need %d.%d", facts.Capability/10, facts.Capability%10, oldest/10, oldest%10))
+			err = unable(fmt.Sprintf("its compute capability is %d.%d, the kernels need %d.%d",
+				facts.Capability/10, facts.Capability%10, oldest/10, oldest%10))
 		}
 	case Memory:
 		r.Memory, err = patterns(d, o)
@@ -161,7 +163,7 @@ func (w *worker) do(o Order) (r Reading, err error) {
 	return r, err
 }
 
-// oldest is the compute capability that the kernels are for.
+// oldest is the lowest compute capability on which the kernels run.
 const oldest = 70
 
 // between copies from one GPU to another.
@@ -173,8 +175,7 @@ func (w *worker) between(from Device, o Order) (Rate, error) {
 	return w.driver.Between(from, to, o.For)
 }
 
-// patterns writes and reads cycles of patterns until the time is over, one at
-// least.
+// patterns writes and reads cycles of patterns until the time is over. It always completes one.
 func patterns(d Device, o Order) (m *MemoryReading, err error) {
 	m = new(MemoryReading)
 	if m.Bytes, err = d.Reserve(); err != nil {
@@ -197,12 +198,11 @@ func patterns(d Device, o Order) (m *MemoryReading, err error) {
 	return m, nil
 }
 
-// A launch of products is as long as a clock can measure well, and short
-// enough to be waited for.
+// launch is the intended duration of a launch of products: long enough to be measured well, and
+// short enough to wait for.
 const launch = 20 * time.Millisecond
 
-// sums has a unit work until the time is over, each launch with numbers of its
-// own.
+// sums lets a unit work until the time is over. Each launch has its own numbers.
 func sums(d Device, u Unit, o Order) (*UnitTally, error) {
 	t := &UnitTally{Of: map[int]Sums{}}
 	injured := -1
@@ -226,8 +226,7 @@ func sums(d Device, u Unit, o Order) (*UnitTally, error) {
 	return t, nil
 }
 
-// add counts a launch. How fast it was is known of those after the first,
-// which is short.
+// add counts a launch. The speed of a short launch, such as the first one, says nothing.
 func (t *UnitTally) add(u Unit, one Tally, rounds int) {
 	for _, sm := range slices.Sorted(maps.Keys(one.Of)) {
 		s := one.Of[sm]
@@ -246,14 +245,14 @@ func (t *UnitTally) add(u Unit, one Tally, rounds int) {
 	}
 }
 
-// glances is how often a GPU under load is looked at, at least; slowly is how
-// long it may go without.
+// glances is the least number of looks at a GPU under load. slowly is the longest time between
+// two of them.
 const (
 	glances = 8
 	slowly  = time.Second / 4
 )
 
-// load has the tensor cores work, and reads clocks and power meanwhile.
+// load lets the tensor cores work, and reads clocks and power meanwhile.
 func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
 	ended, enough, looked := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
@@ -291,7 +290,7 @@ func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
 	return seen, t, err
 }
 
-// copies measures copies each way, and the link under the last of them.
+// copies measures copies each way, and the link during the last one.
 func copies(d Device, most time.Duration, ways ...Way) (map[Way]Rate, *Vitals, error) {
 	rates := map[Way]Rate{}
 	var link Vitals

@@ -41,6 +41,15 @@ func Example() {
 	// [{testdata/half/half.go if a > b { a > b is a == b}]
 }
 
+// A row without a line and a change covers a whole file, and is not stale.
+func Example_wholeFile() {
+	here, _ = os.Getwd()
+	const half = "testdata/half/half.go"
+	all, stale := candidates([]string{filepath.Join(here, half)}, map[survivor]string{{path: half}: "no test runs it"})
+	fmt.Println(len(all), len(stale))
+	// Output: 0 0
+}
+
 // A seed always selects the same sample, in the order of the code.
 func Example_sample() {
 	here, _ = os.Getwd()

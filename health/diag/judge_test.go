@@ -1,0 +1,718 @@
+package diag
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/health"
+	"gpusteward/health/incident"
+)
+
+// well returns a test of n GPUs that read what GPUs without a fault do, each value at the least that passes.
+func well(n int) *test {
+	t := &test{Options: Options{Level: 2, Node: "node7"}, begun: time.Now()}
+	for i := range n {
+		c := &card{GPU: GPU{Index: i, UUID: fmt.Sprint("GPU-", i), PCI: fmt.Sprint("pci", i), Name: "NVIDIA H200"}}
+		link := &Vitals{Generation: 5, MostGeneration: 5, Width: 16, MostWidth: 16}
+		record := &Record{Counters: map[string]uint64{}, Links: []Link{{Rate: 100e9}}}
+		c.readings = map[Step]Reading{
+			Open:      {Facts: &Facts{SMs: 2, Capability: 90}, Record: record},
+			Memory:    {Memory: &MemoryReading{Bytes: 3 << 29, Passes: 6}},
+			Compute:   {Units: map[string]*UnitTally{}},
+			Load:      {Load: under(8, Vitals{Clock: 1800e6, MostClock: 2000e6, Power: 600, Limit: 700, Celsius: 55})},
+			Bandwidth: {Rates: map[Way]Rate{Within: rate(1680e9)}},
+			Copies:    {Rates: map[Way]Rate{FromHost: rate(50e9), ToHost: rate(51e9)}, Link: link},
+			Close:     {Record: &Record{Counters: map[string]uint64{}}},
+		}
+		for _, u := range Units {
+			c.readings[Compute].Units[u.Name] = &UnitTally{
+				Took: 2 * time.Second, Operations: 3e12, Of: map[int]Sums{0: {Tiles: 1}, 1: {Tiles: 1}},
+			}
+		}
+		t.cards = append(t.cards, c)
+	}
+	return t
+}
+
+// under returns n looks that all see v.
+func under(n int, v Vitals) []Vitals { return slices.Repeat([]Vitals{v}, n) }
+
+// read changes a reading of a step.
+func (c *card) read(s Step, change func(*Reading)) {
+	r := c.readings[s]
+	change(&r)
+	c.readings[s] = r
+}
+
+// row is a result in one line.
+func (r Result) row() string {
+	gpu := r.GPU
+	if r.Peer != "" {
+		gpu += ">" + r.Peer
+	}
+	return fmt.Sprintf("%s %s %s %v %.12g/%.12g %s: %s",
+		gpu, r.Test, r.Verdict, r.Severity, r.Value, r.Least, r.Unit, r.Detail)
+}
+
+// rowsOf are results, one a line.
+func rowsOf(all []Result) string {
+	var text []string
+	for _, r := range all {
+		text = append(text, r.row())
+	}
+	return strings.Join(text, "\n")
+}
+
+func TestMemoryIsJudged(t *testing.T) {
+	t.Parallel()
+	bad := BadWord{Address: 0x10, Want: 0xf0, Got: 0x0f}
+	for name, c := range map[string]struct {
+		reading *MemoryReading
+		want    string
+	}{
+		"no reading": {nil, ""},
+		"no pass":    {&MemoryReading{Bytes: 1 << 30}, ""},
+		"well": {&MemoryReading{Bytes: 3 << 29, Passes: 1},
+			"0 memory pass none 0/0 wrong words: 1 passes over 1.5 GiB"},
+		"one word": {&MemoryReading{Passes: 2, Errors: 1, First: []BadWord{bad}}, "" +
+			"0 memory fail critical 1/0 wrong words: 1 words in 2 passes did not hold what was " +
+			"written, such as 0x10 (0xf instead of 0xf0, 8 bits)"},
+		"many words": {&MemoryReading{Passes: 2, Errors: 9, First: []BadWord{bad, bad, bad, {Address: 0x99}}}, "" +
+			"0 memory fail critical 9/0 wrong words: 9 words in 2 passes did not hold what was " +
+			"written, such as 0x10 (0xf instead of 0xf0, 8 bits), 0x10 (0xf instead of 0xf0, 8 bits), " +
+			"0x10 (0xf instead of 0xf0, 8 bits)"},
+	} {
+		o := well(1).cards[0]
+		o.read(Memory, func(r *Reading) { r.Memory = c.reading })
+		if got := rowsOf(o.memory()); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestArithmeticIsJudged(t *testing.T) {
+	t.Parallel()
+	wrong := Sums{Tiles: 5, Wrong: 2, Got: 0x11, Want: 0x12}
+	for name, c := range map[string]struct {
+		change func(*card)
+		want   string // of fma_f64
+	}{
+		"well": {func(*card) {}, "0 fma_f64 pass none 1.5e+12/0 operations/s: every sum right on 2 SMs"},
+		"capability": {func(c *card) {
+			c.readings[Open].Facts.Capability = 61
+		}, "0 fma_f64 skipped none 0/0 : a GPU of compute capability 6.1 has none"},
+		"capability of the row": {func(c *card) {
+			c.readings[Open].Facts.Capability = 70
+		}, "0 fma_f64 pass none 1.5e+12/0 operations/s: every sum right on 2 SMs"},
+		"no tally": {func(c *card) { delete(c.readings[Compute].Units, "fma_f64") }, ""},
+		"no facts": {func(c *card) { c.read(Open, func(r *Reading) { r.Facts = nil }) }, ""},
+		"no time": {func(c *card) { c.readings[Compute].Units["fma_f64"].Took = 0 },
+			"0 fma_f64 pass none 0/0 : every sum right on 2 SMs"},
+		"a fraction": {func(c *card) { c.readings[Compute].Units["fma_f64"].Operations = 5.4 },
+			"0 fma_f64 pass none 3/0 operations/s: every sum right on 2 SMs"},
+		"unreached": {func(c *card) { delete(c.readings[Compute].Units["fma_f64"].Of, 0) },
+			"0 fma_f64 fail warning 1.5e+12/0 operations/s: FP64: only 1 of 2 SMs were reached"},
+		"one SM": {func(c *card) { c.readings[Compute].Units["fma_f64"].Of[1] = wrong }, "" +
+			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
+			"0x11 instead of 0x12"},
+		"three SMs": {func(c *card) {
+			maps.Copy(c.readings[Compute].Units["fma_f64"].Of, map[int]Sums{1: wrong, 7: wrong, 9: wrong})
+		}, "" +
+			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
+			"0x11 instead of 0x12; SM 7: 2 sums are wrong, such as 0x11 instead of 0x12; SM 9: 2 sums " +
+			"are wrong, such as 0x11 instead of 0x12"},
+		"four SMs": {func(c *card) {
+			maps.Copy(c.readings[Compute].Units["fma_f64"].Of, map[int]Sums{1: wrong, 7: wrong, 9: wrong, 3: wrong})
+		}, "" +
+			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
+			"0x11 instead of 0x12; SM 3: 2 sums are wrong, such as 0x11 instead of 0x12; SM 7: 2 sums " +
+			"are wrong, such as 0x11 instead of 0x12; and 1 SMs more"},
+		"more under load": {func(c *card) {
+			c.read(Load, func(r *Reading) {
+				r.Units = map[string]*UnitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12, Of: map[int]Sums{0: wrong}}}
+			})
+		}, "" +
+			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 0: 2 sums are wrong, such as " +
+			"0x11 instead of 0x12"},
+	} {
+		o := well(1).cards[0]
+		c.change(o)
+		all := slices.DeleteFunc(o.arithmetic(), func(r Result) bool { return r.Test != "fma_f64" })
+		if got := rowsOf(all); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	var order []string
+	for _, r := range well(1).cards[0].arithmetic() {
+		order = append(order, r.Test)
+	}
+	if got := strings.Join(order, " "); got != "tensor_f16 tensor_bf16 tensor_s8 tensor_f64 fma_f64 fma_f32" {
+		t.Errorf("the units are %s", got)
+	}
+}
+
+func TestTalliesAdd(t *testing.T) {
+	t.Parallel()
+	first := &UnitTally{Took: 1, Operations: 2, Of: map[int]Sums{
+		0: {Tiles: 10, Wrong: 1, Got: 5, Want: 6},
+		1: {Tiles: 10, Got: 7, Want: 8},
+		2: {Tiles: 3},
+	}}
+	second := &UnitTally{Took: 10, Operations: 20, Of: map[int]Sums{
+		0: {Tiles: 100, Wrong: 20, Got: 50, Want: 60},
+		1: {Tiles: 100, Wrong: 20, Got: 70, Want: 80},
+		3: {Tiles: 4},
+	}}
+	want := UnitTally{Took: 11, Operations: 22, Of: map[int]Sums{
+		0: {Tiles: 110, Wrong: 21, Got: 5, Want: 6},
+		1: {Tiles: 110, Wrong: 20, Got: 70, Want: 80},
+		2: {Tiles: 3},
+		3: {Tiles: 4},
+	}}
+	got := first.and(second)
+	if got.Took != want.Took || got.Operations != want.Operations || !maps.Equal(got.Of, want.Of) {
+		t.Errorf("got %+v, want %+v", *got, want)
+	}
+	if len(first.Of) != 3 || first.Of[0].Tiles != 10 {
+		t.Errorf("the sum changed the first tally: %+v", *first)
+	}
+	if (*UnitTally)(nil).and(second) != second {
+		t.Error("nothing and a tally is not that tally")
+	}
+}
+
+func TestLoadIsJudged(t *testing.T) {
+	t.Parallel()
+	const capped = nvml.ClocksEventReasonSwPowerCap
+	low := Vitals{Clock: 1799e6, MostClock: 2000e6, Power: 600, Limit: 700, Celsius: 55}
+	// some has looks with the reasons, and others without.
+	some := func(v Vitals, with, without int, reasons uint64) []Vitals {
+		held := v
+		held.Reasons = reasons
+		return slices.Concat(under(2, v), under(with, held), under(without, v))
+	}
+	at := func(clock, power, limit float64, reasons uint64) []Vitals {
+		return under(8, Vitals{Clock: clock, MostClock: 2000e6, Power: power, Limit: limit, Celsius: 55, Reasons: reasons})
+	}
+	rising := make([]Vitals, 8)
+	for i := range rising {
+		rising[i] = Vitals{
+			Clock: 1e8 * float64(i+1), MostClock: 1e9, Power: 100 * float64(8-i), Limit: 800, Celsius: float64(i),
+		}
+	}
+	for name, c := range map[string]struct {
+		load []Vitals
+		want string // of clock
+	}{
+		"too few looks": {under(3, low), ""},
+		"enough looks": {under(4, low), "" +
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
+			"reason that the driver tells (600 of 700 W)"},
+		"the least": {at(1800e6, 600, 700, 0), "0 clock pass none 1800000000/1800000000 Hz: at 600 of 700 W, 55 °C"},
+		"below it": {under(8, low), "" +
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
+			"reason that the driver tells (600 of 700 W)"},
+		"nothing known": {under(8, Vitals{Clock: 1e9}), "0 clock measured none 1000000000/0 Hz: at 0 of 0 W, 0 °C"},
+		"limited": {at(1700e6, 595, 700, capped),
+			"0 clock pass none 1700000000/1800000000 Hz: the power limit holds it: 595 of 700 W"},
+		"limited too much": {at(1700e6, 594, 700, capped), "" +
+			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: the power " +
+			"limit holds it at 594 of 700 W"},
+		"of no limit": {at(1700e6, 0, 0, capped), "" +
+			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load, without a " +
+			"reason that the driver tells (0 of 0 W)"},
+		"limited at half": {some(low, 3, 3, capped), "" +
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
+			"reason that the driver tells (600 of 700 W)"},
+		"limited for more": {some(low, 4, 2, capped),
+			"0 clock pass none 1799000000/1800000000 Hz: the power limit holds it: 600 of 700 W"},
+		"hot at half": {some(low, 3, 3, nvml.ClocksEventReasonSwThermalSlowdown), "" +
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
+			"reason that the driver tells (600 of 700 W)"},
+		"hot and limited": {at(1700e6, 690, 700, capped|nvml.ClocksEventReasonSwThermalSlowdown),
+			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
+		"hot and set": {at(1700e6, 600, 700,
+			nvml.ClocksEventReasonApplicationsClocksSetting|nvml.ClocksEventReasonSwThermalSlowdown),
+			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
+		"rising": {rising, "" +
+			"0 clock fail warning 600000000/900000000 Hz: 600 of 1000 MHz under load, without a reason " +
+			"that the driver tells (600 of 800 W)"},
+	} {
+		o := well(1)
+		o.cards[0].read(Load, func(r *Reading) { r.Load = c.load })
+		all := o.load(o.cards[0])
+		if got := rowsOf(all[:min(1, len(all))]); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	for bit, want := range map[uint64]string{
+		0x8: "fail warning hardware slowdown", 0x40: "fail warning hardware thermal slowdown",
+		0x80: "fail warning power brake", 0x20: "fail warning heat", 0x2: "pass none clocks that somebody set",
+		0x10: "pass none another GPU's clocks", 0x100: "pass none a display's clocks",
+	} {
+		o := well(1)
+		o.cards[0].read(Load, func(r *Reading) { r.Load = at(1700e6, 600, 700, bit) })
+		r := o.load(o.cards[0])[0]
+		_, why, _ := strings.Cut(r.Detail, "1700 of 2000 MHz under load: held by ")
+		if got := fmt.Sprint(r.Verdict, " ", r.Severity, " ", why); got != want {
+			t.Errorf("reason %#x: %s, want %s", bit, got, want)
+		}
+	}
+	o := well(1)
+	o.cards[0].read(Load, func(r *Reading) { r.Load = rising })
+	if got, want := o.load(o.cards[0])[1].row(), "0 power measured none 600/0 W: limit 800 W"; got != want {
+		t.Errorf("power: got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestClocksOfPeers wants a clock to be held against those of other GPUs of the model.
+func TestClocksOfPeers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*test)
+		reason uint64
+		clock  float64
+		want   string
+	}{
+		"the least": {func(*test) {}, 0, 1900e6, "0 clock pass none 1900000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
+		"below it": {func(*test) {}, 0, 1899e6,
+			"0 clock fail warning 1899000000/1900000000 Hz: 1899 MHz under load, its peers have 2000"},
+		"limited": {func(*test) {}, nvml.ClocksEventReasonSwPowerCap, 1899e6,
+			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
+		"one peer": {func(t *test) { t.cards = t.cards[:2] }, 0, 1899e6,
+			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
+		"another model": {func(t *test) { t.cards[2].Name = "other" }, 0, 1899e6,
+			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
+		"one untested": {func(t *test) { t.cards[1].readings[Load] = Reading{} }, 0, 1899e6,
+			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
+		"failed anyway": {func(*test) {}, 0, 1799e6, "" +
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
+			"reason that the driver tells (690 of 700 W)"},
+	} {
+		o := well(3)
+		for _, peer := range o.cards[1:] {
+			peer.read(Load, func(r *Reading) { r.Load = under(4, Vitals{Clock: 2000e6, MostClock: 2000e6}) })
+		}
+		o.cards[0].read(Load, func(r *Reading) {
+			r.Load = under(8, Vitals{Clock: c.clock, MostClock: 2000e6, Power: 690, Limit: 700, Reasons: c.reason})
+		})
+		c.change(o)
+		if got := o.load(o.cards[0])[0].row(); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestMedianAndSteady(t *testing.T) {
+	t.Parallel()
+	o := well(6)
+	for i, c := range o.cards {
+		c.Taken = map[int]uint64{0: 900, 1: 5, 2: 1, 3: 3, 4: 4, 5: 0}[i]
+	}
+	taken := func(c *card) float64 { return float64(c.Taken) }
+	if got := o.median(o.cards[0], taken); got != 4 { // of 1, 3, 4, 5
+		t.Errorf("the median is %v", got)
+	}
+	if got := o.median(o.cards[5], taken); got != 4 { // of 1, 3, 4, 5, 900
+		t.Errorf("the median is %v", got)
+	}
+	for _, c := range o.cards[1:4] {
+		c.Name = "other"
+	}
+	if got := o.median(o.cards[0], taken); got != 0 { // of 4 alone
+		t.Errorf("the median is %v", got)
+	}
+	o.cards[0].Taken = 0
+	o.cards[1].Taken, o.cards[2].Taken = 1, 1
+	if got := o.median(o.cards[3], taken); got != 1 {
+		t.Errorf("the median is %v", got)
+	}
+	c := o.cards[0]
+	for looks, want := range map[int]float64{3: 0, 4: 3, 8: 6} { // 4: 2 3 4; 8: 3 4 5 6 7 8
+		seen := make([]Vitals, looks)
+		for i := range seen {
+			seen[i].Clock = float64(i + 1)
+		}
+		slices.Reverse(seen[looks/4:])
+		c.read(Load, func(r *Reading) { r.Load = seen })
+		if got := c.steady(); got != want {
+			t.Errorf("the clock of %d looks is %v, want %v", looks, got, want)
+		}
+	}
+}
+
+func TestCopiesAreJudged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*test)
+		gpus   int
+		want   string
+	}{
+		"the least": {func(*test) {}, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
+		"no link": {func(t *test) { t.cards[0].read(Copies, func(r *Reading) { r.Link = nil }) }, 1, ""},
+		"slow": {func(t *test) {
+			t.cards[0].readings[Bandwidth].Rates[Within] = rate(1679e9)
+			t.cards[0].readings[Copies].Rates[FromHost] = rate(34e9)
+		}, 1, "" +
+			"0 memory_bandwidth fail warning 3.358e+12/3.36e+12 B/s: memory: 3358.0 GB/s, where 4800.0 " +
+			"GB/s could be\n" +
+			"0 from_host fail warning 34000000000/34658461538.5 B/s: host to GPU: 34.0 GB/s, where " +
+			"63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
+		"unknown model": {func(t *test) { t.cards[0].Name = "new" }, 1, "" +
+			"0 memory_bandwidth measured none 3.36e+12/0 B/s: nothing is known of new\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
+		"nameless": {func(t *test) { t.cards[0].Name = "" }, 1, "" +
+			"0 memory_bandwidth measured none 3.36e+12/0 B/s: nothing is known of this model\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
+		"peers": {func(t *test) {
+			for _, peer := range t.cards[1:] {
+				peer.readings[Bandwidth].Rates[Within] = rate(2000e9)
+				peer.readings[Copies].Rates[FromHost] = rate(60e9)
+				peer.readings[Copies].Rates[ToHost] = rate(60e9)
+			}
+			t.cards[0].readings[Bandwidth].Rates[Within] = rate(1700e9)
+		}, 3, "" +
+			"0 memory_bandwidth pass none 3.4e+12/3.4e+12 B/s: its peers have 4000.0 GB/s\n" +
+			"0 from_host fail warning 50000000000/51000000000 B/s: host to GPU: 50.0 GB/s, where its " +
+			"peers have 60.0 GB/s\n" +
+			"0 to_host pass none 51000000000/51000000000 B/s: its peers have 60.0 GB/s\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
+		"narrow": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link fail warning 8/16 lanes: the PCIe link under load is of generation 5 of 5, 8 " +
+			"of 16 lanes"},
+		"old link": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 4 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link fail warning 16/16 lanes: the PCIe link under load is of generation 4 of 5, " +
+			"16 of 16 lanes"},
+		"no generation": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 0 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: 16 of 16 lanes"},
+		"narrow, no generation": {func(t *test) {
+			l := t.cards[0].readings[Copies].Link
+			l.Generation, l.Width = 0, 15
+		}, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link fail warning 15/16 lanes: the PCIe link under load is of 15 of 16 lanes"},
+		"no width": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 0 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be"},
+		"one lane": {func(t *test) {
+			*t.cards[0].readings[Copies].Link = Vitals{Generation: 1, MostGeneration: 1, Width: 1, MostWidth: 1}
+		}, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/137500000 B/s: 0.2 GB/s could be\n" +
+			"0 to_host pass none 51000000000/137500000 B/s: 0.2 GB/s could be\n" +
+			"0 pcie_link pass none 1/1 lanes: generation 1 of 1, 1 of 1 lanes"},
+		"no most width": {func(t *test) { t.cards[0].readings[Copies].Link.MostWidth = 0 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host measured none 50000000000/0 B/s: nothing is known of NVIDIA H200\n" +
+			"0 to_host measured none 51000000000/0 B/s: nothing is known of NVIDIA H200"},
+		"beyond its own": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 6 }, 1, "" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 pcie_link pass none 16/16 lanes: generation 6 of 5, 16 of 16 lanes"},
+	} {
+		o := well(c.gpus)
+		c.change(o)
+		if got := rowsOf(o.copies(o.cards[0])); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestErrorsAreJudged(t *testing.T) {
+	t.Parallel()
+	type counters = map[string]uint64
+	for name, c := range map[string]struct {
+		before, after Record
+		want          string
+	}{
+		"none": {Record{}, Record{}, "0 errors pass none 0/0 XIDs: none new"},
+		"as before": {Record{Counters: counters{"retired pages": 3}}, Record{Counters: counters{"retired pages": 3}},
+			"0 errors pass none 0/0 XIDs: none new"},
+		"fewer": {Record{Counters: counters{"retired pages": 3}},
+			Record{Counters: counters{"retired pages": 2}}, "0 errors pass none 0/0 XIDs: none new"},
+		"XIDs": {Record{}, Record{XIDs: []uint64{94, 13}},
+			"0 errors fail critical 2/0 XIDs: the driver told during the test: XID 94, XID 13"},
+		"XIDs, deaf": {Record{}, Record{XIDs: []uint64{94}, Deaf: true},
+			"0 errors fail critical 1/0 XIDs: the driver told during the test: XID 94"},
+		"deaf": {Record{}, Record{Deaf: true}, "" +
+			"0 errors skipped none 0/0 XIDs: the driver reports no XIDs here; of the counted errors: " +
+			"none new"},
+		"few": {Record{Counters: counters{"corrected ECC errors": 5}},
+			Record{Counters: counters{"corrected ECC errors": 14, "PCIe replays": 999}},
+			"0 errors pass none 0/0 XIDs: 9 corrected ECC errors, 999 PCIe replays"},
+		"few, deaf": {Record{}, Record{Deaf: true, Counters: counters{"PCIe replays": 999}}, "" +
+			"0 errors skipped none 0/0 XIDs: the driver reports no XIDs here; of the counted errors: " +
+			"999 PCIe replays"},
+		"many": {Record{Counters: counters{"corrected ECC errors": 5}},
+			Record{Counters: counters{"corrected ECC errors": 15, "PCIe replays": 999}},
+			"0 errors fail warning 0/0 XIDs: the driver told during the test: 10 corrected ECC errors"},
+		"the worst counts": {Record{}, Record{Counters: counters{"failed row remaps": 1, "remapped rows": 2}}, "" +
+			"0 errors fail critical 0/0 XIDs: the driver told during the test: 1 failed row remaps, 2 " +
+			"remapped rows"},
+	} {
+		o := well(1).cards[0]
+		o.readings[Open], o.readings[Close] = Reading{Record: &c.before}, Reading{Record: &c.after}
+		if got := rowsOf(o.errors()); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		least uint64
+		want  incident.Severity
+	}{
+		"uncorrected ECC errors": {1, incident.Critical}, "failed row remaps": {1, incident.Critical},
+		"pending row remaps": {1, incident.Warning}, "remapped rows": {1, incident.Warning},
+		"retired pages": {1, incident.Warning}, "corrected ECC errors": {10, incident.Warning},
+		"PCIe replays": {1000, incident.Warning},
+	} {
+		o := well(1).cards[0]
+		after := o.readings[Close].Record.Counters
+		after[name] = c.least
+		if r := o.errors()[0]; r.Verdict != Fail || r.Severity != c.want {
+			t.Errorf("%d %s: %s", c.least, name, r.row())
+		}
+		after[name]--
+		if r := o.errors()[0]; r.Verdict != Pass {
+			t.Errorf("%d %s: %s", c.least-1, name, r.row())
+		}
+	}
+	for _, s := range []Step{Open, Close} {
+		o := well(1).cards[0]
+		delete(o.readings, s)
+		if got := o.errors(); got != nil {
+			t.Errorf("without the record of %s: %s", s, rowsOf(got))
+		}
+	}
+}
+
+func TestPairsAreJudged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		speeds []float64 // GB/s of 0 to 1, 1 to 0, and 0 to 1 again
+		change func(*test)
+		want   string
+	}{
+		"the least": {[]float64{65}, nil, "0>1 peer pass none 65000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+		"below it": {[]float64{64.9}, nil, "" +
+			"0>1 peer fail warning 64900000000/65000000000 B/s: copies to GPU 1 reach 64.9 GB/s, where " +
+			"NVLink could carry 100.0 GB/s"},
+		"no links": {[]float64{1}, func(t *test) { t.cards[0].readings[Open].Record.Links = nil },
+			"0>1 peer measured none 1000000000/0 B/s: no NVLink between them"},
+		"other pairs": {[]float64{84, 100, 101}, nil, "" +
+			"0>1 peer fail warning 84000000000/85000000000 B/s: copies to GPU 1 reach 84.0 GB/s, where " +
+			"other pairs have 100.0 GB/s\n" +
+			"1>0 peer pass none 100000000000/85000000000 B/s: other pairs have 100.0 GB/s\n" +
+			"0>1 peer pass none 101000000000/85000000000 B/s: other pairs have 100.0 GB/s"},
+		"two pairs": {[]float64{84, 100}, nil, "" +
+			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"1>0 peer pass none 100000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+		"differently linked": {[]float64{84, 100, 100}, func(t *test) {
+			t.cards = append(t.cards, well(1).cards...)
+			t.cards[2].readings[Open].Record.Links[0].Rate = 101e9
+			t.cards[1].readings[Open].Record.Links[0].Rate = 101e9
+			t.pairs[2].from, t.pairs[2].to = t.cards[2], t.cards[1]
+		}, "" +
+			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"1>0 peer pass none 100000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"0>1 peer pass none 100000000000/65650000000 B/s: NVLink could carry 101.0 GB/s"},
+		"ended": {[]float64{65}, func(t *test) { t.pairs[0].err = fmt.Errorf("copy: %w", errEnded) },
+			"0>1 peer skipped none 0/0 : copy: the test was ended"},
+		"failed": {[]float64{65}, func(t *test) { t.pairs[0].err = errors.New("no") }, "0>1 peer fail critical 0/0 : no"},
+		"skipped": {[]float64{84, 100, 100, 100}, func(t *test) {
+			t.pairs[1].Reading = Reading{Skipped: "not now"}
+			t.pairs[2].err = errors.New("no")
+		}, "" +
+			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"1>0 peer skipped none 0/0 : not now\n" +
+			"0>1 peer fail critical 0/0 : no\n" +
+			"1>0 peer pass none 100000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+		"standing still": {[]float64{90, 100, 0, 84}, nil, "" +
+			"0>1 peer pass none 90000000000/76500000000 B/s: other pairs have 90.0 GB/s\n" +
+			"1>0 peer pass none 100000000000/76500000000 B/s: other pairs have 90.0 GB/s\n" +
+			"0>1 peer fail warning 0/76500000000 B/s: copies to GPU 1 reach 0.0 GB/s, where other " +
+			"pairs have 90.0 GB/s\n" +
+			"1>0 peer pass none 84000000000/76500000000 B/s: other pairs have 90.0 GB/s"},
+		"one of three standing": {[]float64{90, 0, 84}, nil, "" +
+			"0>1 peer pass none 90000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"1>0 peer fail warning 0/65000000000 B/s: copies to GPU 0 reach 0.0 GB/s, where NVLink " +
+			"could carry 100.0 GB/s\n" +
+			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+		"five pairs": {[]float64{80, 100, 101, 102, 103}, nil, "" +
+			"0>1 peer fail warning 80000000000/85850000000 B/s: copies to GPU 1 reach 80.0 GB/s, where " +
+			"other pairs have 101.0 GB/s\n" +
+			"1>0 peer pass none 100000000000/85850000000 B/s: other pairs have 101.0 GB/s\n" +
+			"0>1 peer pass none 101000000000/85850000000 B/s: other pairs have 101.0 GB/s\n" +
+			"1>0 peer pass none 102000000000/85850000000 B/s: other pairs have 101.0 GB/s\n" +
+			"0>1 peer pass none 103000000000/85850000000 B/s: other pairs have 101.0 GB/s"},
+		"standing still alone": {[]float64{0}, nil, "" +
+			"0>1 peer fail warning 0/65000000000 B/s: copies to GPU 1 reach 0.0 GB/s, where NVLink " +
+			"could carry 100.0 GB/s"},
+		"unlinked among many": {[]float64{84, 100, 100}, func(t *test) { t.cards[0].readings[Open].Record.Links = nil },
+			"" +
+				"0>1 peer measured none 84000000000/0 B/s: no NVLink between them\n" +
+				"1>0 peer measured none 100000000000/0 B/s: no NVLink between them\n" +
+				"0>1 peer measured none 100000000000/0 B/s: no NVLink between them"},
+	} {
+		o := well(2)
+		for i, s := range c.speeds {
+			r := rate(s * 1e9)
+			o.pairs = append(o.pairs, pair{from: o.cards[i%2], to: o.cards[1-i%2], Reading: Reading{Between: &r}})
+		}
+		if c.change != nil {
+			c.change(o)
+		}
+		if got := rowsOf(o.between()); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+}
+
+func TestLinksBetween(t *testing.T) {
+	t.Parallel()
+	o := well(2)
+	a, b := o.cards[0], o.cards[1]
+	a.readings[Open].Record.Links = []Link{{"pci1", 1}, {"", 2}, {"pci9", 4}, {"pci1", 8}}
+	b.readings[Open].Record.Links = []Link{{"pci0", 100}, {"pci1", 200}}
+	if there, back := a.linksTo(b), b.linksTo(a); there != 11 || back != 11 {
+		t.Errorf("the links carry %v and %v, want 11", there, back)
+	}
+	b.readings[Open].Record.Links = []Link{{"pci0", 10}}
+	if got := a.linksTo(b); got != 10 {
+		t.Errorf("the links carry %v, want 10", got)
+	}
+	delete(b.readings, Open)
+	if there, back := a.linksTo(b), b.linksTo(a); there != 0 || back != 0 {
+		t.Errorf("the links to a GPU without a record carry %v and %v", there, back)
+	}
+}
+
+// TestReportOfAHost wants the states of GPUs and host to follow from the results.
+func TestReportOfAHost(t *testing.T) {
+	t.Parallel()
+	warns := func(c *card) { c.readings[Copies].Link.Width = 8 }
+	fails := func(c *card) { c.readings[Memory].Memory.Errors = 1 }
+	stops := func(c *card) { c.failed, c.in = errors.New("gone"), Copies }
+	ends := func(c *card) { c.failed, c.in = errEnded, Copies }
+	skips := func(c *card) { c.skipped = "busy" }
+	for name, c := range map[string]struct {
+		change []func(*card)
+		want   string
+	}{
+		"well": {[]func(*card){nil, nil}, "ok (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 ok ()"},
+		"a warning": {[]func(*card){nil, warns},
+			"degraded (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 degraded (); diag_pcie_link 1"},
+		"a fault": {[]func(*card){warns, fails}, "" +
+			"unhealthy (); GPU 0 GPU-0 degraded (); GPU 1 GPU-1 unhealthy (); diag_memory 1; " +
+			"diag_pcie_link 0"},
+		"stopped": {[]func(*card){nil, stops}, "unhealthy (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 unhealthy (); diag_copies 1"},
+		"ended": {[]func(*card){nil, ends}, "" +
+			"unknown (GPU 1 was not tested: the test was ended); GPU 0 GPU-0 ok (); GPU 1 GPU-1 " +
+			"unknown (the test was ended)"},
+		"ended with faults": {[]func(*card){func(c *card) { ends(c); fails(c) }, nil},
+			"unhealthy (); GPU 0 GPU-0 unhealthy (); GPU 1 GPU-1 ok (); diag_memory 0"},
+		"skipped": {[]func(*card){skips, nil},
+			"unknown (GPU 0 was not tested: busy); GPU 0 GPU-0 unknown (busy); GPU 1 GPU-1 ok ()"},
+		"two skipped": {[]func(*card){skips, ends}, "" +
+			"unknown (GPU 0 was not tested: busy); GPU 0 GPU-0 unknown (busy); GPU 1 GPU-1 unknown " +
+			"(the test was ended)"},
+		"skipped, warning": {[]func(*card){skips, warns},
+			"degraded (); GPU 0 GPU-0 unknown (busy); GPU 1 GPU-1 degraded (); diag_pcie_link 1"},
+	} {
+		o := well(2)
+		for i, change := range c.change {
+			if change != nil {
+				change(o.cards[i])
+			}
+		}
+		r := o.report()
+		got := fmt.Sprintf("%v (%s)", r.Status, r.Reason)
+		for _, g := range r.GPUs {
+			got += fmt.Sprintf("; GPU %s %s %v (%s)", g.GPU, g.UUID, g.Status, g.Reason)
+		}
+		for _, f := range r.Findings {
+			got += fmt.Sprintf("; %s %s", f.Check, f.Entity.GPU)
+		}
+		if got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+		if r.Source != "diag" || r.Level != 2 || r.Node != "node7" || r.Time.Before(o.begun) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// TestReportOrder wants the results of a host in their order, and its time.
+func TestReportOrder(t *testing.T) {
+	t.Parallel()
+	o := well(3)
+	o.begun = o.begun.Add(-12345 * time.Millisecond)
+	o.cards[0].failed, o.cards[0].in = errors.New("gone"), Copies
+	o.cards[2].skipped = "busy"
+	r := o.report()
+	if got := r.Results[len(r.Results)-1].row(); got != "2 all skipped none 0/0 : busy" {
+		t.Errorf("the last result is %s", got)
+	}
+	if r.Seconds < 12.3 || math.Abs(r.Seconds*10-math.Round(r.Seconds*10)) > 1e-6 {
+		t.Errorf("the test took %v s", r.Seconds)
+	}
+	var names []string
+	for _, one := range r.Results {
+		names = append(names, one.GPU+one.Test)
+	}
+	if got, want := strings.Join(names, " "), ""+
+		"0memory 0tensor_f16 0tensor_bf16 0tensor_s8 0tensor_f64 0fma_f64 0fma_f32 0clock 0power "+
+		"0memory_bandwidth 0from_host 0to_host 0pcie_link 0errors 0copies 1memory 1tensor_f16 "+
+		"1tensor_bf16 1tensor_s8 1tensor_f64 1fma_f64 1fma_f32 1clock 1power 1memory_bandwidth "+
+		"1from_host 1to_host 1pcie_link 1errors 2all"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	since := time.Unix(1e9, 0)
+	r := Result{Test: "clock", GPU: "3", UUID: "GPU-3", Value: 7}.fails(incident.Warning, "%s it is", "slow")
+	want := health.Finding{
+		Check: "diag_clock", Entity: incident.Entity{GPU: "3", UUID: "GPU-3"}, Severity: incident.Warning,
+		State: incident.Warning.State(), Since: since, Value: 7, Worst: 7, WorstAt: since,
+		Message: "slow it is", Action: actions["clock"],
+	}
+	if got := r.finding(since); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	r.Test = "memory"
+	if got := r.finding(since).Action; got != replace {
+		t.Errorf("the action is %q", got)
+	}
+}
