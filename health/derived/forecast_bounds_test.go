@@ -91,7 +91,7 @@ func TestForecastOfATrend(t *testing.T) {
 		"not in the last third": {trending(0, append(repeated(8, 1), repeated(4, 0)...)...), 1, 13, -1},
 	} {
 		f := forecast{least: c.least, rows: 1}
-		if f.look(c.series, c.distance, nil); f.ok != (c.want >= 0) || f.ok && math.Abs(f.seconds-c.want) > 1e-9 {
+		if f.look(c.series, c.distance, nil); f.ok != (c.want >= 0) || f.ok && far(f.seconds, c.want, 1e-9) {
 			t.Errorf("%s: %v, in %g s; want %g", name, f.ok, f.seconds, c.want)
 		}
 	}
@@ -140,7 +140,7 @@ func TestStraysOfASeries(t *testing.T) {
 	for off, want := range map[float64]float64{0: 0, 5: 5, -3: 3} {
 		s := trending(10, repeated(12, 2)...)
 		s.Values[6] += off
-		if got := s.strays(2); math.Abs(got-want) > 1e-9 {
+		if got := s.strays(2); far(got, want, 1e-9) {
 			t.Errorf("one point is off by %g: it strays by %g", off, got)
 		}
 	}

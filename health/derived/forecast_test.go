@@ -67,7 +67,7 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 			t.Errorf("%s: foreseen in %d of 600 calls; a leak: %v", c.name, leaks, c.leak)
 		}
 		eta, confidence := r.get(MemoryExhaustion, 0, "job"), r.get(ForecastConfidence, 0, "memory_exhaustion", "job")
-		if want := 45e9 / gib * 60; c.leak && (math.Abs(eta-want) > want/4 || confidence < .8 || confidence > 1) {
+		if want := 45e9 / gib * 60; c.leak && (far(eta, want, want/4) || confidence < .8 || confidence > 1) {
 			t.Errorf("%s: full in %g s, confidence %g; want %g s", c.name, eta, confidence, want)
 		}
 	}
@@ -124,7 +124,7 @@ func TestALeakGivesLittleBack(t *testing.T) {
 			}
 			series.add(time.Unix(1e9, 0).Add(time.Duration(i)*leakEvery), v)
 		}
-		if got, want := series.drop(), c.falls*(series.Values[last]-series.Values[0]); math.Abs(got-want) > 1 {
+		if got, want := series.drop(), c.falls*(series.Values[last]-series.Values[0]); far(got, want, 1) {
 			t.Fatalf("%+v: it falls by %g, want %g", c, got, want)
 		}
 		f := forecast{least: trendSize, rows: 1, keeps: c.keeps}
@@ -146,7 +146,7 @@ func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: collectors.MIGMemory,
 			Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
 	})
-	if eta := r.get(MemoryExhaustion, 0, "job"); math.Abs(eta-100) > 1 {
+	if eta := r.get(MemoryExhaustion, 0, "job"); far(eta, 100, 1) {
 		t.Errorf("1 GB free on the instance at 10 MB/s: full in %g s, want 100", eta)
 	}
 	whole(t, r.last)
@@ -159,7 +159,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 		g.values[remappedRows], g.values[margin] = 0, 40
 	}
 	r.step(22*time.Minute, func() { r.gpus[0].values[margin] -= 1. / 6 }) // a degree a minute
-	if got := r.get(ThermalLimit, 0); math.Abs(got-18*60) > 60 || usable(r.get(ThermalLimit, 1)) {
+	if got := r.get(ThermalLimit, 0); far(got, 18*60, 60) || usable(r.get(ThermalLimit, 1)) {
 		t.Errorf("18 degrees at one a minute: %g s, and %g where nothing moves", got, r.get(ThermalLimit, 1))
 	}
 	for range 30 { // half days
@@ -168,7 +168,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 		r.step(step, nil)
 	}
 	want := (512 - r.gpus[0].values[remappedRows]) / 8 * 86400
-	if got := r.get(SpareRowsExhaustion, 0); math.Abs(got-want) > want/50 || usable(r.get(SpareRowsExhaustion, 1)) {
+	if got := r.get(SpareRowsExhaustion, 0); far(got, want, want/50) || usable(r.get(SpareRowsExhaustion, 1)) {
 		t.Errorf("8 rows a day: none left in %g s, want %g; and %g where none are replaced", got, want,
 			r.get(SpareRowsExhaustion, 1))
 	}
@@ -180,7 +180,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.step(step, nil)
-	if got := again.get(SpareRowsExhaustion, 0); math.Abs(got-want) > want/50 {
+	if got := again.get(SpareRowsExhaustion, 0); far(got, want, want/50) {
 		t.Errorf("after a restart: %g s, want %g", got, want)
 	}
 }

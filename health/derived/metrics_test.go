@@ -14,6 +14,9 @@ import (
 	"gpusteward/collectors"
 )
 
+// far reports whether got is further than by from want, or no number.
+func far(got, want, by float64) bool { return !(math.Abs(got-want) <= by) }
+
 // birth is when time begins in tests of single values.
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -177,7 +180,7 @@ func TestAnomaliesMatter(t *testing.T) {
 			if got := r.get(AnomalyActive, 0, name); got != want {
 				t.Errorf("%s, %g after %g: %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
 			}
-			if got, want := r.get(AnomalyRobustZScore, 0, name), by*c.odd/c.sensor; math.Abs(got-want) > 1e-3*want {
+			if got, want := r.get(AnomalyRobustZScore, 0, name), by*c.odd/c.sensor; far(got, want, 1e-3*want) {
 				t.Errorf("%s, %g after %g: a score of %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
 			}
 		}
@@ -245,7 +248,7 @@ func TestDriftIsSeenWhereALookIsNot(t *testing.T) {
 	idle := func() { shake(); r.gpus[0].values[utilization], r.gpus[0].values[coreTemperature] = 0, 40 }
 	held := r.get(DriftCUSUM, 0, "temperature")
 	r.step(30*time.Minute, idle)
-	if got := r.get(DriftCUSUM, 0, "temperature"); math.Abs(got-held) > 1.5 { // the minute in between is of both
+	if got := r.get(DriftCUSUM, 0, "temperature"); far(got, held, 1.5) { // the minute in between is of both
 		t.Errorf("another load moved the sum from %g to %g", held, got)
 	}
 	r.step(35*time.Minute, idle)
@@ -313,10 +316,10 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 		t.Errorf("memory pressure %g, want 40 of 85", got)
 	}
 	// 32 GT/s, 16 lanes, a minute, 1e-12: 30.72 replays.
-	if got := r.get(PCIeReplayExcess, 0); math.Abs(got-60/30.72) > 1e-9 {
+	if got := r.get(PCIeReplayExcess, 0); far(got, 60/30.72, 1e-9) {
 		t.Errorf("60 replays a minute are %g times what is allowed, want 1.95", got)
 	}
-	if got := r.get(PCIeReplayExcess, 1); math.Abs(got-6/30.72) > 1e-9 {
+	if got := r.get(PCIeReplayExcess, 1); far(got, 6/30.72, 1e-9) {
 		t.Errorf("6 replays a minute are %g times what is allowed", got)
 	}
 	if busy, idle, alone := r.get(WorkloadLag, 0, "a"), r.get(WorkloadLag, 1, "a"),

@@ -79,7 +79,7 @@ func TestLessWorkShowsTwice(t *testing.T) {
 		r := newRig(5)
 		r.gpus[0].values[power], r.gpus[0].values[smActivity] = c.power, c.activity
 		r.step(3*time.Minute, nil)
-		if got := r.get(PeerDeviationRatio, 0, "work"); math.Abs(got-c.ratio) > 1e-9 {
+		if got := r.get(PeerDeviationRatio, 0, "work"); far(got, c.ratio, 1e-9) {
 			t.Errorf("%g W and an activity of %g: %g, want %g", c.power, c.activity, got, c.ratio)
 		}
 	}

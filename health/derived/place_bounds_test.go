@@ -62,7 +62,7 @@ func TestAPlaceLearnsFromAMinute(t *testing.T) {
 	} {
 		p := learned(c.minutes, 60)
 		p.learn(600, c.celsius)
-		if w := p[powerStep(600)]; math.Abs(w.Celsius-c.want) > 1e-9 || w.Minutes != min(c.minutes+1, placeDay) {
+		if w := p[powerStep(600)]; far(w.Celsius, c.want, 1e-9) || w.Minutes != min(c.minutes+1, placeDay) {
 			t.Errorf("after %d minutes one of %g degrees makes %+v, want %g", c.minutes, c.celsius, *w, c.want)
 		}
 	}

@@ -30,7 +30,7 @@ func TestAPlaceIsLearnedSlowly(t *testing.T) {
 	for range placeDay {
 		p.learn(600, 76)
 	}
-	if v := p.usual(600); math.Abs(v-62) > .01 {
+	if v := p.usual(600); far(v, 62, .01) {
 		t.Errorf("after a day of 16 degrees more: %g, want two degrees more", v)
 	}
 	if got := (place{3: nil, 4: {Celsius: math.Inf(1), Minutes: 20}, 5: {Celsius: 50, Minutes: -1},
@@ -53,7 +53,7 @@ func TestARiseIsBesideTheOthers(t *testing.T) {
 	}
 	is := func(why string, rise, inPlace float64) {
 		t.Helper()
-		if got, place := r.get(TemperatureRise, 0), r.get(HotPlace, 0); math.Abs(got-rise) > .5 || place != inPlace {
+		if got, place := r.get(TemperatureRise, 0), r.get(HotPlace, 0); far(got, rise, .5) || place != inPlace {
 			t.Errorf("%s: a rise of %.2f, in its place %g; want %g and %g", why, got, place, rise, inPlace)
 		}
 	}

@@ -36,8 +36,8 @@ func TestFaultsAddUp(t *testing.T) {
 		r.now = r.now.Add(c.after)
 		fault(r, 0, "second", incident.HardwareFault, c.second)
 		h := r.histories[r.gpus[0].uuid]
-		if got, lemon := h.Faults[incident.HardwareFault].Score.Value, h.Lemon.Value; math.Abs(got-c.score) > .02 ||
-			math.Abs(lemon-c.lemon) > .01 {
+		if got, lemon := h.Faults[incident.HardwareFault].Score.Value, h.Lemon.Value; far(got, c.score, .02) ||
+			far(lemon, c.lemon, .01) {
 			t.Errorf("%v, and %v %v later: %g, and of the GPU %g; want %g and %g", int(c.first), int(c.second),
 				c.after, got, lemon, c.score, c.lemon)
 		}
@@ -46,7 +46,7 @@ func TestFaultsAddUp(t *testing.T) {
 	r.step(step, nil)
 	for n, want := range []float64{1, 2.25, 3.75, 5.5, 7.5, 9.5, 11.5} {
 		fault(r, 0, fmt.Sprint(n), incident.MemoryFault, incident.Critical)
-		if got := r.histories[r.gpus[0].uuid].Faults[incident.MemoryFault].Score.Value; math.Abs(got-want) > 1e-9 {
+		if got := r.histories[r.gpus[0].uuid].Faults[incident.MemoryFault].Score.Value; far(got, want, 1e-9) {
 			t.Errorf("%d in a row: %g, want %g", n+1, got, want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestAMinuteOfCorrectedErrors(t *testing.T) {
 			t.Errorf("%g errors are %g in this minute, and %g in the hour", c.errors, e.Minute, e.hour())
 		}
 		e.advance()
-		if math.Abs(e.Sum.Up-c.sum) > 1e-9 || math.Abs(e.Baseline-c.later) > 1e-9 || e.Minute != 0 || e.Next != 0 ||
+		if far(e.Sum.Up, c.sum, 1e-9) || far(e.Baseline, c.later, 1e-9) || e.Minute != 0 || e.Next != 0 ||
 			e.Minutes[windowSize-1] != c.errors || e.hour() != c.errors {
 			t.Errorf("%g errors where %g are usual: the sum is %g and usual are %g; want %g and %g", c.errors, c.usual,
 				e.Sum.Up, e.Baseline, c.sum, c.later)
@@ -222,7 +222,7 @@ func TestAPeerAgainstItsSiblings(t *testing.T) {
 	} {
 		p := peer{value: c.value}
 		p.compare(c.others, c.floor)
-		if p.ok != (c.z != -1) || p.ok && (math.Abs(p.z-c.z) > 1e-9 || math.Abs(p.ratio-c.ratio) > 1e-9) {
+		if p.ok != (c.z != -1) || p.ok && (far(p.z, c.z, 1e-9) || far(p.ratio, c.ratio, 1e-9)) {
 			t.Errorf("%g beside %v: %+v; want %g and %g", c.value, c.others, p, c.z, c.ratio)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"gpusteward/health/incident"
-	"math"
 	"testing"
 	"time"
 )
@@ -33,11 +32,11 @@ func TestFaultScores(t *testing.T) {
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault,
 		Severity: incident.Critical}, r.now)
 	r.step(step, nil)
-	if got := score(incident.MemoryFault); math.Abs(got-1) > .01 {
+	if got := score(incident.MemoryFault); far(got, 1, .01) {
 		t.Errorf("one critical fault: %g, want 1", got)
 	}
 	r.step(time.Hour, nil)
-	if got := score(incident.MemoryFault); math.Abs(got-.5) > .01 {
+	if got := score(incident.MemoryFault); far(got, .5, .01) {
 		t.Errorf("an hour later: %g, want half", got)
 	}
 	r.step(time.Hour, nil) // no longer in a row
@@ -46,10 +45,10 @@ func TestFaultScores(t *testing.T) {
 		fault(r, 0, fmt.Sprint("warning", i), incident.DriverCrash, incident.Warning)
 	}
 	r.step(step, nil)
-	if got := score(incident.HardwareFault); math.Abs(got-3.75) > .01 {
+	if got := score(incident.HardwareFault); far(got, 3.75, .01) {
 		t.Errorf("three faults in a row: %g, want 1 + 1.25 + 1.5", got)
 	}
-	if got := score(incident.DriverCrash); math.Abs(got-3.75/2) > .01 {
+	if got := score(incident.DriverCrash); far(got, 3.75/2, .01) {
 		t.Errorf("three warnings in a row: %g, want half of that", got)
 	}
 	if got := r.get(FaultScore, 1, string(incident.HardwareFault)); got != 0 {
@@ -59,7 +58,7 @@ func TestFaultScores(t *testing.T) {
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout,
 		Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now)
 	r.step(step, nil)
-	if got := r.get(FaultScore, 1, string(incident.ComputeTimeout)); math.Abs(got-1) > .01 {
+	if got := r.get(FaultScore, 1, string(incident.ComputeTimeout)); far(got, 1, .01) {
 		t.Errorf("a fault of the GPU with index 1: %g", got)
 	}
 }
@@ -87,7 +86,7 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 	before := r.get(LemonScore, 1)
 	r.now = r.now.Add(30 * 24 * time.Hour)
 	r.step(step, nil)
-	if got := r.get(LemonScore, 1); math.Abs(got-before/8) > .01 {
+	if got := r.get(LemonScore, 1); far(got, before/8, .01) {
 		t.Errorf("30 days later: %g, want an eighth of %g", got, before)
 	}
 }
@@ -112,10 +111,10 @@ func TestScoresOutliveARestart(t *testing.T) {
 	}
 	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // the journal tells it again
 	again.step(step, nil)
-	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); math.Abs(got-2) > .02 {
+	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); far(got, 2, .02) {
 		t.Errorf("the fault score is %g, want 2", got)
 	}
-	if got := again.get(LemonScore, 0); math.Abs(got-2) > .02 {
+	if got := again.get(LemonScore, 0); far(got, 2, .02) {
 		t.Errorf("the lemon score is %g, want 2", got)
 	}
 	if rate, sum := again.get(ECCCorrectablePerHour, 0), again.get(ECCCorrectableCUSUM, 0); rate < 50 || sum < 5 {
@@ -145,7 +144,7 @@ func TestAClockThatGoesBackChangesNoScore(t *testing.T) {
 	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
 	r.now = r.now.Add(-24 * time.Hour)
 	r.step(time.Hour, nil)
-	if got := r.get(FaultScore, 0, string(incident.MemoryFault)); math.Abs(got-.5) > .01 {
+	if got := r.get(FaultScore, 0, string(incident.MemoryFault)); far(got, .5, .01) {
 		t.Errorf("an hour after the clock went back a day: %g, want half", got)
 	}
 }

@@ -67,7 +67,7 @@ func TestMomentsAreThoseOfTheWindow(t *testing.T) {
 	for i := range windowSize {
 		w.push(float64(i % 2))
 	}
-	if mean, deviation := w.moments(); mean != 0.5 || math.Abs(deviation-0.5042) > 1e-4 {
+	if mean, deviation := w.moments(); mean != 0.5 || far(deviation, 0.5042, 1e-4) {
 		t.Errorf("mean %g, deviation %g of zeros and ones", mean, deviation)
 	}
 }
@@ -85,7 +85,7 @@ func TestScoresDoNotDependOnTheUnit(t *testing.T) {
 			m := Median(all)
 			return robustZ(v*scale+shift, m, mad(all, m), 0)
 		}
-		if a, b := score(1, 0), score(4, 1000); math.Abs(a-b) > 1e-6 {
+		if a, b := score(1, 0), score(4, 1000); far(a, b, 1e-6) {
 			t.Fatalf("the score is %g, in another unit %g", a, b)
 		}
 	}
@@ -124,7 +124,7 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 		for _, i := range r.Perm(30)[:6] {
 			bad[i] += 1e6 * r.NormFloat64()
 		}
-		if slope, _, _ := theilSen(times, bad, nil); math.Abs(slope-2) > 0.05 {
+		if slope, _, _ := theilSen(times, bad, nil); far(slope, 2, 0.05) {
 			wild++
 		}
 	}
@@ -156,7 +156,7 @@ func TestTheVarianceOfASeriesWithoutATrend(t *testing.T) {
 		{[]float64{1}, 0}, {[]float64{2, 1}, 1}, {[]float64{3, 1, 2}, 66. / 18}, {[]float64{4, 2, 1, 3, 5}, 300. / 18},
 		{[]float64{1, 1, 2}, 48. / 18}, {[]float64{1, 2, 1, 2, 1}, (300. - 66 - 18) / 18}, {[]float64{7, 7, 7, 7}, 0},
 	} {
-		if got := kendallVariance(c.values); math.Abs(got-c.want) > 1e-9 {
+		if got := kendallVariance(c.values); far(got, c.want, 1e-9) {
 			t.Errorf("%v: %g, want %g", c.values, got, c.want)
 		}
 	}
@@ -193,7 +193,7 @@ func TestEWMAForgets(t *testing.T) {
 	}
 	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute),
 		1, 30*time.Second, time.Minute)
-	if math.Abs(one-(1-1/math.E)) > 1e-12 || math.Abs(one-two) > 1e-12 {
+	if far(one, 1-1/math.E, 1e-12) || far(one, two, 1e-12) {
 		t.Errorf("after tau: %g and in two steps %g, want 1-1/e", one, two)
 	}
 }
@@ -306,7 +306,7 @@ func FuzzTheilSen(f *testing.F) {
 		if !usable(slope) || !(low <= slope && slope <= high) {
 			t.Fatalf("%v: %g in [%g, %g]", values, slope, low, high)
 		}
-		if s, _, _ := theilSen(times, tilted, nil); math.Abs(s-slope-8) > 1e-9 {
+		if s, _, _ := theilSen(times, tilted, nil); far(s, slope+8, 1e-9) {
 			t.Errorf("%v: the slope is %g, tilted by 8 %g", values, slope, s)
 		}
 	})

@@ -46,7 +46,7 @@ func TestATrendOfSharesBearsAPause(t *testing.T) {
 		}
 		tenant.now[tenantTarget] = .8
 		tenant.note(now.Add(paused))
-		if n := len(tenant.deficit.Values); n != want || math.Abs(tenant.deficit.Values[n-1]-.3) > 1e-9 ||
+		if n := len(tenant.deficit.Values); n != want || far(tenant.deficit.Values[n-1], .3, 1e-9) ||
 			(tenant.starved.row == 0) != (want == 1) {
 			t.Errorf("after a pause of %v: %v, %d in a row", paused, tenant.deficit.Values, tenant.starved.row)
 		}

@@ -108,7 +108,7 @@ func TestTenantsTrends(t *testing.T) {
 			switch {
 			case c.want == 0 && (seen > 0 || usable(eta)):
 				t.Errorf("foreseen %d times, in the end in %g s", seen, eta)
-			case c.want > 0 && (math.Abs(eta-c.want) > c.want/10 || !(confidence > .5 && confidence <= 1)):
+			case c.want > 0 && (far(eta, c.want, c.want/10) || !(confidence > .5 && confidence <= 1)):
 				t.Errorf("in %g s, confidence %g; want %g s", eta, confidence, c.want)
 			}
 		})

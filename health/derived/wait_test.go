@@ -139,7 +139,7 @@ func TestWaitingWorkloads(t *testing.T) {
 		if c.patient > 0 {
 			want = float64(10*time.Minute) / float64(c.patient)
 		}
-		if got := r.wait("slurm:1"); math.Abs(got-want) > 1e-6 || r.alone() != c.alone {
+		if got := r.wait("slurm:1"); far(got, want, 1e-6) || r.alone() != c.alone {
 			t.Errorf("%s, first %v: %.2f of its patience, want %.2f; %q spin by themselves, want %q",
 				c.rest, c.first, got, want, r.alone(), c.alone)
 		}
@@ -237,7 +237,7 @@ func TestAMisreadPassEndsNoWait(t *testing.T) {
 		if r.all(5*time.Minute, "spins"); passes == worksAfter {
 			r.all(step, "spins")
 		}
-		if got := r.wait("slurm:1"); math.Abs(got-want) > 1e-6 {
+		if got := r.wait("slurm:1"); far(got, want, 1e-6) {
 			t.Errorf("after %d passes: %.3f of its patience, want %.3f", passes, got, want)
 		}
 	}
