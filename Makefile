@@ -15,7 +15,7 @@ WHOLE       := ./internal/integration
 
 .PHONY: build hook run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
 	mutants-health truth day bench sizing tools pictures pictures-dashboards lint rules package image \
-	generate page check clean
+	generate page check clean prometheus3
 
 build:
 	@go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o gpusteward .
@@ -147,20 +147,25 @@ pictures: tools
 lint:
 	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
 
+# Builds Prometheus 3 and its promtool, which takes minutes the first time. Of the service
+# discoveries they have file, HTTP and Kubernetes: the others, of clouds, take longer than the rest.
+PROMETHEUS3 := $(CURDIR)/dist/prometheus3
+prometheus3:
+	@mkdir -p $(PROMETHEUS3) && go build -modfile=deploy/tools/go.mod -tags remove_all_sd,enable_kubernetes_sd \
+		-o $(PROMETHEUS3)/ github.com/prometheus/prometheus/cmd/{prometheus,promtool}
+
 # Checks the rules and the scrape configurations with promtool 3. The tests use the installed
-# promtool, Debian's 2.42, which is built without Kubernetes. The first run builds promtool, which
-# takes minutes.
-PROMTOOL3 := go tool -modfile=deploy/tools/go.mod promtool
-rules:
-	@out=$$($(PROMTOOL3) check rules alerts/*.rules.yml 2>&1 && $(PROMTOOL3) test rules alerts/*.rules.test.yml 2>&1 \
-		&& $(PROMTOOL3) check config --syntax-only deploy/prometheus/{file_sd,http_sd,kubernetes}.yml 2>&1) \
+# promtool, Debian's 2.42, which is built without Kubernetes.
+rules: prometheus3
+	@p=$(PROMETHEUS3)/promtool; out=$$($$p check rules alerts/*.rules.yml 2>&1 && $$p test rules alerts/*.rules.test.yml 2>&1 \
+		&& $$p check config --syntax-only deploy/prometheus/{file_sd,http_sd,kubernetes}.yml 2>&1) \
 		|| { echo "$$out"; exit 1; }
 
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
 # to a receiver, make demo, the page in a browser. Run it alone, because it slows down other
-# measurements. The first run builds Prometheus 3, which takes minutes.
-test-servers:
-	@PROMETHEUS_3=$$(go tool -modfile=deploy/tools/go.mod -n prometheus) go test -count=1 -tags servers -p 1 \
+# measurements.
+test-servers: prometheus3
+	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers -p 1 \
 		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Builds the Debian and RPM packages in dist/, reproducibly.
