@@ -255,9 +255,10 @@ const (
 // load lets the tensor cores work, and reads clocks and power meanwhile.
 func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
 	ended, enough, looked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	every, low := min(slowly, o.For/glances), o.Fault == LowClock
 	go func() {
 		defer close(looked)
-		tick := time.NewTicker(min(slowly, o.For/glances))
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
 			select {
@@ -265,7 +266,7 @@ func load(d Device, o Order) (seen []Vitals, t *UnitTally, err error) {
 				return
 			case <-tick.C:
 				v := d.Vitals()
-				if o.Fault == LowClock {
+				if low {
 					v.Clock /= 2
 				}
 				if seen = append(seen, v); len(seen) == glances {
