@@ -264,7 +264,7 @@ static void a_capture_passes(void)
 
 static void page(enum gs_mode mode)
 {
-	gs_own.slot[0].mode = mode;
+	__atomic_store_n(&gs_own.slot[0].mode, mode, __ATOMIC_RELEASE); /* the thread of turns reads it */
 	__atomic_store_n(&gs_own.gated, mode != GS_OPEN, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&gs_own.bell, 1, __ATOMIC_RELEASE);
 	gs_bell_ring(&gs_own);
