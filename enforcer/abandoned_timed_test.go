@@ -1,4 +1,4 @@
-//go:build long
+//go:build timed
 
 package enforcer_test
 
