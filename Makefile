@@ -56,7 +56,7 @@ test:
 test-all: tools
 	@nice $(MAKE) --no-print-directory prometheus3 >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
 	@go vet -tags gpu,long,timed,tools,kubelet,bench,pictures,servers ./... && go vet -tags deploy ./deploy/...
-	@$(call lane,long)
+	@GOGC=400 $(call lane,long)
 	@$(call lane,tools) -race
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules test-servers test-timed test-deploy

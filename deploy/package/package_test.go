@@ -477,7 +477,7 @@ func TestCompletion(t *testing.T) {
 		}{
 			{[]string{"gpusteward", "--ro"}, "--role"},
 			{[]string{"gpusteward", "dr"}, "drain"},
-			{[]string{"gpusteward", "sta"}, "status"},
+			{[]string{"gpusteward", "stat"}, "status"},
 			{[]string{"gpusteward", "config", ""}, "check"},
 			{[]string{"gpusteward", "check", "--fail"}, "--fail-on"},
 			{[]string{"gpusteward", "--role", "en"}, "enforce"},
