@@ -101,7 +101,7 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
 		mine := now[gpu]
 		pinned := b[gpu.UUID]
-		if pinned == nil && len(b) < mostGPUs {
+		if pinned == nil && len(b) < derived.MostGPUs {
 			pinned = baseline{}
 			b[gpu.UUID] = pinned
 		}
@@ -231,9 +231,6 @@ func (b baselines) accept(gpu incident.Entity, s *derived.Snapshot) {
 		b[gpu.UUID][name], b[gpu.UUID][name+" accepted"] = v, v
 	}
 }
-
-// mostGPUs bounds the number of remembered GPUs.
-const mostGPUs = 64
 
 // settings returns the settings that an operator sets, by GPU.
 func settings(s *derived.Snapshot) map[incident.Entity]baseline {

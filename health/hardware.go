@@ -1,6 +1,7 @@
 package health
 
 import (
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 	"maps"
 	"slices"
@@ -58,7 +59,7 @@ func (m *Monitor) blame(events ...incident.Event) {
 		if at.IsZero() {
 			at = e.Time
 		}
-		if (len(all) < mostGPUs || !all[e.Entity.UUID].IsZero()) && at.After(all[e.Entity.UUID]) {
+		if (len(all) < derived.MostGPUs || !all[e.Entity.UUID].IsZero()) && at.After(all[e.Entity.UUID]) {
 			all[e.Entity.UUID] = at
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -93,14 +94,14 @@ func TestFaultsAreBounded(t *testing.T) {
 		t.Error("a fault of nothing")
 	}
 	now := time.Now()
-	for i := range 2 * mostGPUs {
+	for i := range 2 * derived.MostGPUs {
 		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical,
 			Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
 	}
 	// nobody knows which GPU
 	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault,
 		Severity: incident.Critical, Time: now})
-	if n := len(*m.faults.Load()); n != mostGPUs {
-		t.Errorf("%d GPUs are remembered, want %d", n, mostGPUs)
+	if n := len(*m.faults.Load()); n != derived.MostGPUs {
+		t.Errorf("%d GPUs are remembered, want %d", n, derived.MostGPUs)
 	}
 }

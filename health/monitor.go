@@ -334,7 +334,7 @@ func (m *Monitor) meet(s *derived.Snapshot) {
 		at := slices.Index(metric.Labels, "pci_bus_id")
 		for _, sample := range s.Of(metric) {
 			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" &&
-				(len(m.gpus) < mostGPUs || m.gpus[pci] != incident.Entity{}) {
+				(len(m.gpus) < derived.MostGPUs || m.gpus[pci] != incident.Entity{}) {
 				m.gpus[pci] = incident.EntityOf(sample, nil)
 			}
 		}

@@ -19,7 +19,7 @@ const (
 	mostCards     = 16
 	mostWorkloads = 64 // a GPU
 	mostLinks     = 36 // a GPU
-	mostHistories = 64 // all GPUs that the host has had
+	MostGPUs      = 64 // all that the host has had
 	goneAfter     = 10 * time.Minute
 )
 

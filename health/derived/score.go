@@ -145,7 +145,7 @@ func (d *Metrics) history(uuid string, now time.Time) *history {
 			here := slices.ContainsFunc(d.cards, func(c *card) bool { return c.uuid == uuid })
 			return now.Sub(h.Seen) > historyKept && !here
 		})
-		if len(d.histories) >= mostHistories {
+		if len(d.histories) >= MostGPUs {
 			return nil
 		}
 		h = &history{Faults: map[incident.Class]*streak{}, Rows: trend{every: rowsEvery}, Place: place{}}
@@ -207,7 +207,7 @@ func (d *Metrics) Restore(text json.RawMessage, at func(time.Time) time.Time) er
 	}
 	d.told = saved.Told[max(0, len(saved.Told)-mostTold):]
 	for uuid, h := range saved.GPUs {
-		if h == nil || len(d.histories) >= mostHistories {
+		if h == nil || len(d.histories) >= MostGPUs {
 			continue
 		}
 		if h.Faults == nil {

@@ -53,7 +53,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault,
 			Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
 	}
-	if told := len(r.told); told != mostHistories-len(r.cards) {
+	if told := len(r.told); told != MostGPUs-len(r.cards) {
 		t.Errorf("%d incidents of GPUs that there is room for", told)
 	}
 	for i := range 2 * mostTold {
@@ -63,7 +63,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if last := fmt.Sprint("own-", 2*mostTold-1); len(r.told) != mostTold || r.told[mostTold-1] != last {
 		t.Errorf("%d incidents, the last %s", len(r.told), r.told[len(r.told)-1])
 	}
-	if len(r.histories) != mostHistories || len(r.told) > mostTold {
+	if len(r.histories) != MostGPUs || len(r.told) > mostTold {
 		t.Errorf("%d histories, %d incidents", len(r.histories), len(r.told))
 	}
 }
