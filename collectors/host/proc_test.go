@@ -115,11 +115,20 @@ func TestRealProcess(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	command := exec.Command("sleep", "1000")
+	command := exec.Command("cat")
 	command.Env = []string{"SLURM_JOB_USER=ada"}
+	in, _ := command.StdinPipe()
+	out, _ := command.StdoutPipe()
 	before := time.Now()
 	if err := command.Start(); err != nil {
 		t.Skip(err)
+	}
+	// Its environment can be read once the program runs, which its answer shows.
+	if _, err := in.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
 	}
 	pid := command.Process.Pid
 	table := NewTable(Options{Proc: proc})
