@@ -71,6 +71,12 @@ type Options struct {
 	// starved, was away or refused it; 0 is a minute
 	Doubt time.Duration
 
+	// Observe gets each session with a trace every 100 ms, and once more when
+	// the session ends. It must not wait, nor use the trace afterwards. It is
+	// called concurrently for different sessions. nil: no process writes a
+	// trace.
+	Observe func(Traced)
+
 	// Owner names the owner of a process: all processes of one owner share one
 	// owner's part of the broker. It receives the kernel's facts at the
 	// connection: ids and cgroup. nil: all processes of a user in a cgroup have
@@ -238,6 +244,7 @@ func (b *Broker) Run(ctx context.Context) error {
 	group.Go(func() error { return b.accept(ctx) })
 	group.Go(func() error { return b.exits.run(ctx, b.exited) })
 	group.Go(func() error { return b.pinged(ctx) })
+	group.Go(func() error { return b.observe(ctx) })
 	err := group.Wait()
 	close(b.ended)
 	b.mu.Lock()

@@ -57,12 +57,13 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	}
 	descriptors := []int{descriptor}
 	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
-		leases, mapped, err := makeLeases()
+		leases, mapped, err := makeLeases(hello.Trace == 1 && s.b.options.Observe != nil)
 		if err != nil {
 			return s.b.want(err)
 		}
 		defer func() { _ = unix.Close(leases) }()
-		s.leases = mapped
+		s.leases = wire.Leases(mapped)
+		s.trace.open(mapped)
 		descriptors = append(descriptors, leases)
 	}
 	return s.hand(fd, h.Type, w.Append(wire.Header{Type: wire.TypeWelcome, Seq: h.Seq,

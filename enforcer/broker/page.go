@@ -40,7 +40,7 @@ func makePage(future int) (int, wire.Page, error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	m, err := mapPage(fd)
+	m, err := mapMemory(fd, wire.PageSize)
 	if err != nil {
 		_ = unix.Close(fd)
 		return -1, nil, err
@@ -70,16 +70,19 @@ func makePage(future int) (int, wire.Page, error) {
 // sealSize keeps the other side from resizing the mapping.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// makeLeases maps new leases. The receiver of the descriptor can write them.
-func makeLeases() (int, wire.Leases, error) {
-	fd, err := memfd("gpusteward-leases")
-	if err != nil {
+// makeLeases maps new leases, and behind them a trace if the process wants one.
+// The receiver of the descriptor can write both.
+func makeLeases(trace bool) (fd int, m []byte, err error) {
+	if fd, err = memfd("gpusteward-leases"); err != nil {
 		return -1, nil, err
 	}
-	m, err := mapPage(fd)
-	if err == nil {
+	size := wire.LeaseSize
+	if trace {
+		size = wire.TraceAt + wire.TraceSize
+	}
+	if m, err = mapMemory(fd, size); err == nil {
 		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealSize); err == nil {
-			return fd, wire.Leases(m), nil
+			return fd, m, nil
 		}
 		_ = unix.Munmap(m)
 	}
@@ -87,11 +90,11 @@ func makeLeases() (int, wire.Leases, error) {
 	return -1, nil, err
 }
 
-func mapPage(fd int) (wire.Page, error) {
-	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
+func mapMemory(fd, size int) ([]byte, error) {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, fmt.Errorf("size page: %w", err)
 	}
-	m, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	m, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map page: %w", err)
 	}

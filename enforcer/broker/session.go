@@ -46,6 +46,7 @@ type session struct {
 	owner   *owner
 	page    page
 	leases  wire.Leases // nil: the hook has none; used by its goroutine, and by ledgers until the session ends there
+	trace   trace
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
 	rate    rate
@@ -178,6 +179,7 @@ func (b *Broker) leave(s *session) {
 		}
 	}
 	s.mu.Unlock()
+	s.trace.close(s)
 	if s.leases != nil {
 		_ = unix.Munmap(s.leases)
 	}

@@ -121,7 +121,7 @@ func (b *Broker) Stats() wire.Stats {
 }
 
 // abi is the protocol's version: all sessions have the same major.
-const abi = "3.1"
+const abi = "3.2"
 
 // read returns the counters that are not zero.
 func (c *counters) read() []wire.RequestStats {

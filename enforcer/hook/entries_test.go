@@ -39,7 +39,7 @@ func entries(t *testing.T) map[string]string {
 		if line == "" {
 			continue
 		}
-		m := regexp.MustCompile(`^GS_ENTRY\((cu[A-Z]\w*), (gated|copied|admitted|followed|harmless|audit)` +
+		m := regexp.MustCompile(`^GS_ENTRY\((cu[A-Z]\w*), (gated|copied|admitted|followed|noted|harmless|audit)` +
 			`(?:, "([^"]+)")?\)$`).FindStringSubmatch(line)
 		if m == nil {
 			t.Fatalf("entries.h: %q is not GS_ENTRY(name, class) with the reason of an audit", line)

@@ -173,7 +173,7 @@ func exports(t *testing.T, m *machine) {
 		t.Fatal(err)
 	}
 	want := []string{"dlsym"}
-	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|GS_EXPORT int |GS_NVML )(\w+)[,(]`)
+	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
 	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
 		want = append(want, string(m[1]))
 	}

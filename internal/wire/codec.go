@@ -17,7 +17,7 @@ func (m *Hello) Append(b []byte) []byte {
 	}
 	b = append64(b, m.Old, m.Token)
 	b = append64(b, m.Committed[:]...)
-	return append64(b, 0, 0)
+	return append(append(b, m.Trace), make([]byte, 15)...)
 }
 
 // Decode reads m from p.
@@ -31,7 +31,7 @@ func (m *Hello) Decode(p []byte) {
 		copy(m.UUID[i][:], p[96+16*i:])
 		m.Committed[i] = le.Uint64(p[368+8*i:])
 	}
-	m.Old, m.Token = le.Uint64(p[352:]), le.Uint64(p[360:])
+	m.Old, m.Token, m.Trace = le.Uint64(p[352:]), le.Uint64(p[360:]), p[496]
 }
 
 // Append appends m.

@@ -40,6 +40,30 @@ type pageC struct {
 
 type leasesC struct{ Idle [GPUs]uint64 }
 
+type eventC struct {
+	Ticks    uint64
+	ID, What uint32
+}
+
+type communicatorC struct {
+	ID                                              uint64
+	Rank, Ranks                                     uint32
+	Entered, At, Ended, Bytes, Measured, MeasuredNS uint64
+	Op, GPU                                         uint32
+	_                                               [7]uint64
+}
+
+type traceC struct {
+	Head                               uint64
+	_                                  [56]byte
+	Version, Writing                   uint32
+	FirstTicks, First, LastTicks, Last uint64
+	Lost                               uint64
+	_                                  [16]byte
+	Communicator                       [Communicators]communicatorC
+	Event                              [EventsKept]eventC
+}
+
 type headerC struct {
 	Magic        uint32
 	Major, Minor uint8
@@ -53,7 +77,7 @@ var mirrors = map[string]any{
 	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{},
 	"gs_acquire": Acquire{},
 	"gs_usage":   Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{},
-	"gs_leases": leasesC{},
+	"gs_leases": leasesC{}, "gs_event": eventC{}, "gs_communicator": communicatorC{}, "gs_trace": traceC{},
 }
 
 // constants are the enumerators of wire.h and its numbers.
@@ -73,6 +97,17 @@ var constants = map[string]int{
 	"GS_OPEN":     int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
 	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs,
 	"GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
+	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_COMMUNICATORS": Communicators,
+	"GS_EVENT_LAUNCH": int(EventLaunch), "GS_EVENT_GRAPH": int(EventGraph), "GS_EVENT_WAIT": int(EventWait),
+	"GS_EVENT_WAITED": int(EventWaited), "GS_EVENT_COPY": int(EventCopy), "GS_EVENT_COPYING": int(EventCopying),
+	"GS_EVENT_COPIED": int(EventCopied), "GS_EVENT_ALLOC": int(EventAlloc), "GS_EVENT_FREE": int(EventFree),
+	"GS_EVENT_COLLECTIVE": int(EventCollective), "GS_EVENT_HELD": int(EventHeld),
+	"GS_EVENT_RELEASED": int(EventReleased), "GS_EVENT_BUSY": int(EventBusy),
+	"GS_EVENT_COLLECTED": int(EventCollected),
+	"GS_WAIT_STREAM":     int(WaitStream), "GS_WAIT_EVENT": int(WaitEvent), "GS_WAIT_CONTEXT": int(WaitContext),
+	"GS_ALL_REDUCE": int(AllReduce), "GS_BROADCAST": int(Broadcast), "GS_REDUCE": int(Reduce),
+	"GS_ALL_GATHER": int(AllGather), "GS_REDUCE_SCATTER": int(ReduceScatter), "GS_ALL_TO_ALL": int(AllToAll),
+	"GS_GATHER": int(Gather), "GS_SCATTER": int(Scatter), "GS_SEND": int(Send), "GS_RECV": int(Recv),
 	"GS_LEASE_OPEN": LeaseOpen - 1<<64, "GS_LEASE_MAX": LeaseMax,
 }
 
@@ -237,5 +272,24 @@ func TestCodecIsTheStructInMemory(t *testing.T) {
 		checkCodec[Usage](t, r)
 		checkCodec[Notice](t, r)
 		checkCodec[Err](t, r)
+	}
+}
+
+// TestTraceLayout compares the places of a trace's parts with the struct in C,
+// which TestHeader has compared with its mirror.
+func TestTraceLayout(t *testing.T) {
+	var m traceC
+	for name, place := range map[string][2]uintptr{
+		"TraceSize":         {TraceSize, unsafe.Sizeof(m)},
+		"the clock":         {traceClock, unsafe.Offsetof(m.Version)},
+		"the communicators": {traceCommunicator, unsafe.Offsetof(m.Communicator)},
+		"the events":        {traceEvents, unsafe.Offsetof(m.Event)},
+		"lost collectives":  {traceClock + 40, unsafe.Offsetof(m.Lost)},
+		"a communicator":    {communicatorSize, unsafe.Sizeof(m.Communicator[0])},
+		"an event":          {eventSize, unsafe.Sizeof(m.Event[0])},
+	} {
+		if place[0] != place[1] {
+			t.Errorf("%s: %d, in C %d", name, place[0], place[1])
+		}
 	}
 }

@@ -13,8 +13,8 @@ const (
 	ErrSize     = 128
 )
 
-// A Hello opens a session; as a Resume it opens the successor of a session. The
-// last three fields belong to a Resume only.
+// A Hello opens a session; as a Resume it opens the successor of a session. Old,
+// Token and Committed belong to a Resume only.
 type Hello struct {
 	PID       uint32         // in the process's own namespace: a hint for logs
 	GPUs      uint32         // number of entries of UUID in use
@@ -27,7 +27,8 @@ type Hello struct {
 	Old       uint64         // the old session
 	Token     uint64         // token of its WELCOME
 	Committed [GPUs]uint64   // bytes held on each GPU
-	_         [16]byte
+	Trace     uint8          // since 3.2: 1: the process writes a trace if it gets room for one
+	_         [15]byte
 }
 
 // A Welcome answers a Hello, and carries the page's descriptor.

@@ -45,6 +45,13 @@ GS_WRAP(cuStreamDestroy, CUstream)
 GS_WRAP(cuStreamDestroy_v2, CUstream)
 #undef GS_LAUNCH
 
+/* ---- waits.c ---- */
+GS_WRAP(cuStreamSynchronize, CUstream)
+GS_WRAP(cuStreamSynchronize_ptsz, CUstream)
+GS_WRAP(cuEventSynchronize, CUevent)
+GS_WRAP(cuCtxSynchronize, void)
+GS_WRAP(cuCtxSynchronize_v2, CUcontext)
+
 /* ---- copies.c; of each name the newest is the last ---- */
 GS_WRAP(cuMemcpyHtoD, CUdeviceptr_v1, const void *, unsigned)
 GS_WRAP(cuMemcpyHtoDAsync, CUdeviceptr_v1, const void *, unsigned, CUstream)
@@ -265,7 +272,6 @@ GS_CALL(cuEventCreate, CUevent *, unsigned)
 GS_CALL(cuEventRecord, CUevent, CUstream)
 GS_CALL(cuEventRecord_ptsz, CUevent, CUstream)
 GS_CALL(cuEventQuery, CUevent)
-GS_CALL(cuEventSynchronize, CUevent)
 GS_CALL(cuEventElapsedTime, float *, CUevent, CUevent)
 GS_CALL(cuEventDestroy_v2, CUevent)
 GS_CALL(cuGraphGetNodes, CUgraph, CUgraphNode *, size_t *)

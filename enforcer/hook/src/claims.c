@@ -5,6 +5,7 @@
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
+#include "trace.h"
 
 _Atomic bool gs_counting;
 _Atomic uint64_t gs_uncounted;
@@ -25,6 +26,7 @@ bool gs_claim_once(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t byte
 
 bool gs_claim(struct gs_claim *c, int gpu, enum gs_kind kind, uint64_t bytes)
 {
+	gs_note(GS_EVENT_ALLOC, gs_note_units(bytes, 4096));
 	return gs_claim_once(c, gpu, kind, bytes) ||
 	       (gs_pools_trim(gpu) && gs_claim_once(c, gpu, kind, bytes));
 }

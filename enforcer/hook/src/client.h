@@ -65,6 +65,7 @@ extern struct gs_client {
 	uint64_t read_at, ping_at, ping_every;
 	struct gs_page *page;     /* the broker's; it stays mapped after the session */
 	struct gs_leases *leases; /* the last session's; NULL: it had none */
+	struct gs_trace *trace;   /* the last one; it stays mapped */
 } gs_client;
 
 /* The devices that the process sees, in the order of CUDA_VISIBLE_DEVICES. */

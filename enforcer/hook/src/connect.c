@@ -14,13 +14,14 @@
 #include "intercept.h"
 #include "local.h"
 #include "request.h"
+#include "trace.h"
 
 #define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
 
 static int send_hello(void)
 {
 	uint32_t unknown = gs_entries_unknown();
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .hook = GS_VERSION,
+	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .trace = 1, .hook = GS_VERSION,
 				 .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX,
 				 .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
@@ -94,6 +95,10 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	struct gs_page *page = gs_link_map(fds[0], w, gs_client.page, &why);
 
 	gs_link_unmap_leases(gs_client.leases);
+	struct gs_trace *trace = gs_link_map_trace(fds[1], gs_client.trace);
+	if (trace)
+		gs_client.trace = trace;
+	gs_trace_begin(trace);
 	gs_client.leases = gs_link_map_leases(fds[1]);
 	if (!page) {
 		gs_client_fail(why);

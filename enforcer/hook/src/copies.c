@@ -7,9 +7,15 @@
 #include "claims.h"
 #include "gate.h"
 #include "intercept.h"
+#include "trace.h"
 
 /* It is known without a look that the bytes stay within the GPU. */
 #define FILL(way) (__builtin_constant_p(way) && (way) == GS_WITHIN)
+
+static void note(const struct gs_copy *c, bool waits)
+{
+	gs_note(waits ? GS_EVENT_COPYING : GS_EVENT_COPY, gs_note_units(c->bytes, 64));
+}
 
 /* Defines the wrapper of a copy: its parameters, its arguments, the stream whose
  * capture it could become a part of, its bytes and their way. The way is found out
@@ -17,7 +23,7 @@
  * the GPU's time and passes the gate as a launch does. It counts as a launch
  * whenever its way is known without a look, so that a launch means the same at all
  * times. */
-#define COPY(name, parameters, arguments, stream, bytes, way)   \
+#define COPY(name, parameters, arguments, stream, bytes, way, waits) \
 	CUresult name parameters                                \
 	{                                                       \
 		struct gs_copy c;                               \
@@ -29,7 +35,10 @@
 		bool within = FILL(way) || (gated() && (way) == GS_WITHIN); \
 		if (within)                                     \
 			gs_gate_enter(&l, stream, false, NULL); \
+		note(&c, waits);                                \
 		CUresult r = gs_real.name arguments;            \
+		if (waits)                                      \
+			gs_note(GS_EVENT_COPIED, 0);            \
 		if (within)                                     \
 			gs_gate_leave(&l, r);                   \
 		if (within && !FILL(way))                       \
@@ -42,11 +51,11 @@
  * has no stream, and the legacy stream never captures it. */
 #define BARE(...) __VA_ARGS__
 #define WAITS(name, parameters, arguments, bytes, way)          \
-	COPY(name, parameters, arguments, NULL, bytes, way)     \
-	COPY(name##_ptds, parameters, arguments, CU_STREAM_PER_THREAD, bytes, way)
+	COPY(name, parameters, arguments, NULL, bytes, way, true) \
+	COPY(name##_ptds, parameters, arguments, CU_STREAM_PER_THREAD, bytes, way, true)
 #define ASYNC(name, parameters, arguments, bytes, way)                                  \
-	COPY(name, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way)   \
-	COPY(name##_ptsz, (BARE parameters, CUstream s), (BARE arguments, s), s ? s : CU_STREAM_PER_THREAD, bytes, way)
+	COPY(name, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way, false) \
+	COPY(name##_ptsz, (BARE parameters, CUstream s), (BARE arguments, s), s ? s : CU_STREAM_PER_THREAD, bytes, way, false)
 #define BOTH(waits, async, parameters, arguments, bytes, way)   \
 	WAITS(waits, parameters, arguments, bytes, way)         \
 	ASYNC(async, parameters, arguments, bytes, way)
@@ -251,10 +260,11 @@ BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, (CUdeviceptr to, size_t pitch, unsign
 #define DEEP_v1(p) ((p) ? gs_product(gs_product((p)->WidthInBytes, (p)->Height), (p)->Depth) : 0)
 #define ON_v1(type) ((type) == CU_MEMORYTYPE_DEVICE || (type) == CU_MEMORYTYPE_ARRAY)
 #define WAY_v1(p) ((p) && ON_v1((p)->dstMemoryType) && ON_v1((p)->srcMemoryType) ? GS_WITHIN : GS_LINK)
-#define WAITS_v1(name, parameters, arguments, bytes, way) COPY(name, parameters, arguments, NULL, bytes, way)
+#define WAITS_v1(name, parameters, arguments, bytes, way) \
+	COPY(name, parameters, arguments, NULL, bytes, way, true)
 #define BOTH_v1(waits, async, parameters, arguments, bytes, way)   \
 	WAITS_v1(waits, parameters, arguments, bytes, way)         \
-	COPY(async, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way)
+	COPY(async, (BARE parameters, CUstream s), (BARE arguments, s), s, bytes, way, false)
 
 BOTH_v1(cuMemcpyHtoD, cuMemcpyHtoDAsync, (CUdeviceptr_v1 to, const void *from, unsigned n), (to, from, n), n, GS_LINK)
 BOTH_v1(cuMemcpyDtoH, cuMemcpyDtoHAsync, (void *to, CUdeviceptr_v1 from, unsigned n), (to, from, n), n, GS_LINK)

@@ -6,6 +6,7 @@
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
  *   followed  it tells the hook of contexts, captures or graphs
+ *   noted     the trace has when it began and ended
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
  *             another entry, or the next launch, accounts for (discarding pages
  *             moves none of their bytes)
@@ -75,7 +76,7 @@ GS_ENTRY(cuCtxSetCurrent, harmless)
 GS_ENTRY(cuCtxSetFlags, harmless)
 GS_ENTRY(cuCtxSetLimit, audit, "heaps and stacks of kernels take memory that only the driver counts")
 GS_ENTRY(cuCtxSetSharedMemConfig, harmless)
-GS_ENTRY(cuCtxSynchronize, harmless)
+GS_ENTRY(cuCtxSynchronize, noted)
 GS_ENTRY(cuCtxWaitEvent, harmless)
 GS_ENTRY(cuDestroyExternalMemory, harmless)
 GS_ENTRY(cuDestroyExternalSemaphore, harmless)
@@ -132,7 +133,7 @@ GS_ENTRY(cuEventElapsedTime, harmless)
 GS_ENTRY(cuEventQuery, harmless)
 GS_ENTRY(cuEventRecord, harmless)
 GS_ENTRY(cuEventRecordWithFlags, harmless)
-GS_ENTRY(cuEventSynchronize, harmless)
+GS_ENTRY(cuEventSynchronize, noted)
 GS_ENTRY(cuExternalMemoryGetMappedBuffer, audit, "memory of a graphics interface, which takes it beside CUDA")
 GS_ENTRY(cuExternalMemoryGetMappedMipmappedArray, audit, "memory of a graphics interface, which takes it beside CUDA")
 GS_ENTRY(cuFlushGPUDirectRDMAWrites, harmless)
@@ -482,7 +483,7 @@ GS_ENTRY(cuStreamGetPriority, harmless)
 GS_ENTRY(cuStreamIsCapturing, harmless)
 GS_ENTRY(cuStreamQuery, harmless)
 GS_ENTRY(cuStreamSetAttribute, harmless)
-GS_ENTRY(cuStreamSynchronize, harmless)
+GS_ENTRY(cuStreamSynchronize, noted)
 GS_ENTRY(cuStreamUpdateCaptureDependencies, harmless)
 GS_ENTRY(cuStreamWaitEvent, harmless)
 GS_ENTRY(cuStreamWaitValue32, harmless)

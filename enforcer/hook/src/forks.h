@@ -17,6 +17,8 @@
 	PART(admit) PART(claims) PART(contexts) PART(graphs) PART(growers) PART(mappings) PART(pools) \
 	/* The process's own page counts. It shows what admit.c holds. */                \
 	PART(local)                                                                      \
+	/* The trace is the parent's. */                                                 \
+	PART(trace) PART(nccl)                                                          \
 	/* No thread, context or stream is known, and there is no helper. */             \
 	PART(gate) PART(streams) PART(turns)
 

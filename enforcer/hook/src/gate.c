@@ -14,6 +14,7 @@
 #include "forks.h"
 #include "futex.h"
 #include "intercept.h"
+#include "trace.h"
 
 #define LOOK_NS 1000000000  /* a waiting launch looks around at this interval */
 #define STALE_NS 4000000000 /* the helper should long have seen that the broker's heart stopped */
@@ -307,8 +308,10 @@ void gs_gate_slow(struct gs_launch *l)
 		outside(t, l);
 		if (v == CHANGED)
 			continue;
-		if (!began)
+		if (!began) {
 			began = gs_now();
+			gs_note(GS_EVENT_HELD, 0);
+		}
 		waited = waited || v == HELD;
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
@@ -317,6 +320,7 @@ void gs_gate_slow(struct gs_launch *l)
 	if (waited)
 		suspect();
 	if (began) {
+		gs_note(GS_EVENT_RELEASED, 0);
 		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
 		pthread_mutex_unlock(&e->gpu->lock);

@@ -7,6 +7,10 @@
  *   entries     every entry of the driver, and what becomes of it
  *   nvml, nccl  the wrappers of calls of those libraries
  *
+ * What the program does
+ *   trace       the events that the broker reads
+ *   waits       the wrappers of calls that wait for the GPU
+ *
  * Time
  *   launch      the wrappers of launches
  *   gate        the launch path: modes, and the bound of work in flight

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "entries.h"
+#include "nccl.h"
 #include "nvml.h"
 
 struct gs_real gs_real;
@@ -250,6 +251,10 @@ void *gs_resolve(void *handle, const char *name, void *caller)
 	if (name && name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l') {
 		void *answer;
 		return gs_nvml_resolve(handle, name, &answer) ? answer : PASS;
+	}
+	if (name && name[0] == 'n' && name[1] == 'c' && name[2] == 'c' && name[3] == 'l') {
+		void *answer;
+		return gs_nccl_resolve(handle, name, &answer) ? answer : PASS;
 	}
 	if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z')
 		return PASS;

@@ -6,6 +6,7 @@
 #include "graphs.h"
 #include "intercept.h"
 #include "streams.h"
+#include "trace.h"
 
 #define SHAPE unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 #define SHAPED gx, gy, gz, bx, by, bz, shared
@@ -18,6 +19,7 @@
                                                                 \
 		GS_NEED(name);                                  \
 		gs_gate_enter(&l, stream, per_thread, NULL);    \
+		gs_note(GS_EVENT_LAUNCH, gs_note_id(f));        \
 		CUresult r = gs_real.name arguments;            \
 		gs_gate_leave(&l, r);                           \
 		return r;                                       \
@@ -70,6 +72,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 	for (unsigned i = 0; i < count; i++) {
 		bool gone = go_to(list[i].hStream);
 		gs_gate_enter(&l, list[i].hStream, false, NULL);
+		gs_note(GS_EVENT_LAUNCH, gs_note_id(list[i].function));
 		come_back(gone);
 	}
 	CUresult r = gs_real.cuLaunchCooperativeKernelMultiDevice(list, count, flags);
@@ -85,6 +88,7 @@ static CUresult graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExe
 	struct gs_launch l;
 
 	gs_gate_enter(&l, s, per_thread, exec);
+	gs_note(GS_EVENT_GRAPH, gs_note_id(exec));
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (likely(gs_graph_runs(&m, exec))) {
 		r = real(exec, s);

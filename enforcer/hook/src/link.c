@@ -228,6 +228,16 @@ struct gs_leases *gs_link_map_leases(int fd)
 	return l == MAP_FAILED ? NULL : l;
 }
 
+struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at)
+{
+	size_t size = sizeof(struct gs_trace);
+
+	if (fd < 0 || unfit(fd, GS_TRACE_AT + size))
+		return NULL;
+	void *t = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, GS_TRACE_AT);
+	return t == MAP_FAILED ? NULL : t;
+}
+
 void gs_link_unmap_leases(struct gs_leases *l)
 {
 	if (l)

@@ -45,5 +45,8 @@ void gs_link_unmap(struct gs_page *p);
 /* The same for the leases. Returns NULL if they are of another kind. */
 struct gs_leases *gs_link_map_leases(int fd);
 void gs_link_unmap_leases(struct gs_leases *l);
+/* The trace of the same descriptor, which stays open. Its mapping is never ended,
+ * because a thread may be about to write: at is the one that it replaces. NULL: there is none. */
+struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at);
 
 #endif

@@ -1,97 +1,540 @@
-/* Communicators: which processes wait for each other. NCCL's calls are only noted
- * and passed on. The broker is told the communicator's identity for the GPU, so
- * that it can hold back and release the ranks of a job together.
+/* Communicators: which processes wait for each other, and for how long. NCCL's
+ * calls are noted and passed on. The broker is told the communicator's identity for
+ * the GPU, so that it can hold back and release the ranks of a job together. The
+ * trace gets each collective, and how long it took on the GPU, between two events
+ * around it on the stream: the rank for which the others wait has the shortest.
  *
  * The library is the one that the program's caller would find. */
 #define _GNU_SOURCE
+#include "nccl.h"
+
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "client.h"
 #include "contexts.h"
+#include "forks.h"
 #include "intercept.h"
 #include "streams.h"
+#include "trace.h"
 #include "turns.h"
 
 #define NCCL_SYSTEM_ERROR 2
+#define NCCL_IN_PROGRESS 7
+
+#define MEASURES 32         /* under way at a time */
+#define PERIOD_NS 1000000000 /* in each of which */
+#define MEASURED 200        /* collectives are measured, about: each costs the program two events */
 
 struct id { char bytes[128]; }; /* ncclUniqueId, passed by value */
 
-int ncclCommInitRank(void **comm, int ranks, struct id id, int rank);
-int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config);
-int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config);
-int ncclCommInitAll(void **comms, int count, const int *devices);
+/* ---- NCCL's own functions ---- */
+
+/* The functions that are ours. In order of their names in the library's header. */
+#define GS_NCCL(X)                                                                                                   \
+	X(ncclCommInitRank, (void **, int, struct id, int))                                                          \
+	X(ncclCommInitRankConfig, (void **, int, struct id, int, void *))                                            \
+	X(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *))                                   \
+	X(ncclCommInitAll, (void **, int, const int *))                                                              \
+	X(ncclCommSplit, (void *, int, int, void **, void *))                                                        \
+	X(ncclCommDestroy, (void *))                                                                                 \
+	X(ncclCommAbort, (void *))                                                                                   \
+	X(ncclGroupStart, (void))                                                                                    \
+	X(ncclGroupEnd, (void))                                                                                      \
+	X(ncclAllReduce, (const void *, void *, size_t, int, int, void *, CUstream))                                 \
+	X(ncclBroadcast, (const void *, void *, size_t, int, int, void *, CUstream))                                 \
+	X(ncclBcast, (void *, size_t, int, int, void *, CUstream))                                                   \
+	X(ncclReduce, (const void *, void *, size_t, int, int, int, void *, CUstream))                               \
+	X(ncclAllGather, (const void *, void *, size_t, int, void *, CUstream))                                      \
+	X(ncclReduceScatter, (const void *, void *, size_t, int, int, void *, CUstream))                             \
+	X(ncclAlltoAll, (const void *, void *, size_t, int, void *, CUstream))                                       \
+	X(ncclGather, (const void *, void *, size_t, int, int, void *, CUstream))                                    \
+	X(ncclScatter, (const void *, void *, size_t, int, int, void *, CUstream))                                   \
+	X(ncclSend, (const void *, size_t, int, int, void *, CUstream))                                              \
+	X(ncclRecv, (void *, size_t, int, int, void *, CUstream))
+
+#define DECLARE(name, types) GS_EXPORT int name types;
+GS_NCCL(DECLARE)
+
+enum call {
+#define NUMBER(name, types) call_##name,
+	GS_NCCL(NUMBER)
+	CALLS,
+};
+
+static struct {
+	const char *name;
+	void *wrapper;
+	_Atomic(void *) real;
+} calls[] = {
+#define ROW(name, types) {#name, (void *)name, NULL},
+	GS_NCCL(ROW)
+};
 
 static void *find(const char *name)
 {
-	void *f = gs_real_dlsym(RTLD_NEXT, name), *nccl;
+	void *f = gs_dlsym(RTLD_NEXT, name), *nccl;
 
 	if (!f && ((nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD)) ||
 		   (nccl = dlopen("libnccl.so", RTLD_LAZY | RTLD_NOLOAD))))
-		f = gs_real_dlsym(nccl, name);
+		f = gs_dlsym(nccl, name);
 	return f;
 }
 
-/* FNV-1a: the identity is random unless it is an address. */
-static uint64_t hash(const struct id *id)
+static void *real(enum call c)
 {
+	void *f = atomic_load_explicit(&calls[c].real, memory_order_acquire);
+
+	if (unlikely(!f)) {
+		f = find(calls[c].name);
+		atomic_store_explicit(&calls[c].real, f, memory_order_release);
+	}
+	return f;
+}
+
+/* The result of NCCL's own function of that name. */
+#define REAL(name, types, ...)                                        \
+	({                                                            \
+		void *found = real(call_##name);                      \
+		int(*own) types;                                      \
+		memcpy(&own, &found, sizeof own);                     \
+		found ? own(__VA_ARGS__) : NCCL_SYSTEM_ERROR;         \
+	})
+
+/* A program that loads NCCL itself asks dlsym. The library that it names counts
+ * from then on. */
+bool gs_nccl_resolve(void *handle, const char *name, void **answer)
+{
+	for (enum call c = 0; c < CALLS; c++) {
+		if (strcmp(name, calls[c].name) != 0 || gs_intercept_off())
+			continue;
+		void *at = gs_dlsym(handle, name);
+		if (at == calls[c].wrapper) /* the search began with us */
+			at = gs_dlsym(RTLD_NEXT, name);
+		if (at)
+			atomic_store_explicit(&calls[c].real, at, memory_order_release);
+		*answer = at ? calls[c].wrapper : NULL;
+		return true;
+	}
+	return false;
+}
+
+/* ---- communicators ---- */
+
+/* Guards what follows. It is held for the driver's events, not for NCCL's calls. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A communicator, and its place in the trace. */
+static struct communicator {
+	void *comm; /* NULL: free */
+	uint64_t id;
+	uint32_t rank, ranks;
+	int gpu;
+	uint64_t splits; /* of it: all its ranks split it in the same order */
+	uint64_t entered, ended, bytes, measured, measured_ns;
+} communicators[GS_COMMUNICATORS];
+
+/* A collective that the GPU is not known to be done with. */
+static struct measure {
+	CUevent begin, end; /* kept for the next one; NULL: none yet */
+	CUcontext context;  /* theirs */
+	struct communicator *of; /* NULL: free */
+	bool open;          /* the second event is not recorded yet */
+	uint64_t number;    /* of the collective in its communicator */
+} measures[MEASURES];
+
+static struct {
+	uint64_t since; /* when the period began */
+	unsigned taken; /* measures in it */
+	uint64_t every; /* one of so many collectives is measured: a power of two, so that ranks measure the same ones */
+} rate = {.every = 1};
+
+/* Calls of a group are made at its end. */
+static _Thread_local struct {
+	int depth;
+	struct communicator *last; /* with the last collective of the group; NULL: none */
+	CUstream stream;
+} group;
+
+void gs_forked_nccl(void)
+{
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	memset(communicators, 0, sizeof communicators);
+	memset(measures, 0, sizeof measures);
+	group.last = NULL;
+}
+
+/* FNV-1a: the identity is random unless it is an address. */
+static uint64_t hash(const void *bytes, size_t n)
+{
+	const unsigned char *p = bytes;
 	uint64_t h = 14695981039346656037u;
 
-	for (unsigned i = 0; i < sizeof id->bytes; i++)
-		h = (h ^ (unsigned char)id->bytes[i]) * 1099511628211u;
+	for (size_t i = 0; i < n; i++)
+		h = (h ^ p[i]) * 1099511628211u;
 	return h ? h : 1;
 }
 
-static void joined(int gpu, uint64_t group)
+/* With the lock held. */
+static struct communicator *known(void *comm)
 {
-	if (gpu < 0 || gpu >= GS_GPUS)
+	for (struct communicator *c = communicators; comm && c < communicators + GS_COMMUNICATORS; c++)
+		if (c->comm == comm)
+			return c;
+	return NULL;
+}
+
+/* Writes the communicator's place in the trace anew: the trace may be a new session's. With the lock held. */
+static void show(const struct communicator *c, enum gs_collective op)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (!t)
+		return;
+	struct gs_communicator *to = &t->communicator[c - communicators];
+	to->id = c->comm ? c->id : 0;
+	to->rank = c->rank;
+	to->ranks = c->ranks;
+	to->gpu = (uint32_t)c->gpu;
+	to->bytes = c->bytes;
+	to->ended = c->ended;
+	to->measured = c->measured;
+	to->measured_ns = c->measured_ns;
+	if (op) {
+		to->op = op;
+		to->entered_ticks = gs_trace_ticks();
+	}
+	__atomic_store_n(&to->entered, c->entered, __ATOMIC_RELEASE);
+}
+
+static void joined(void *comm, uint64_t id, int rank, int ranks, int gpu)
+{
+	GS_UNCANCELLED;
+
+	if (gpu < 0 || gpu >= GS_GPUS || ranks < 2)
 		return;
 	gs_gpu_lock(&gs_gates[gpu]);
-	gs_turns_group(&gs_gates[gpu], group);
+	gs_turns_group(&gs_gates[gpu], id);
 	pthread_mutex_unlock(&gs_gates[gpu].lock);
+	pthread_mutex_lock(&lock);
+	struct communicator *c = known(comm); /* its end went unseen */
+	for (c = c ? c : communicators; c < communicators + GS_COMMUNICATORS; c++) {
+		if (c->comm && c->comm != comm)
+			continue;
+		*c = (struct communicator){.comm = comm, .id = id, .rank = (uint32_t)rank, .ranks = (uint32_t)ranks,
+					   .gpu = gpu};
+		show(c, 0);
+		break;
+	}
+	pthread_mutex_unlock(&lock);
 }
 
-#define CALL(name, type, ...)                          \
-	int (*real)type;                               \
-	void *found = find(#name);                     \
-	if (!found)                                    \
-		return NCCL_SYSTEM_ERROR;              \
-	memcpy(&real, &found, sizeof real);            \
-	int r = real(__VA_ARGS__)
+static bool made(int r) { return !r || r == NCCL_IN_PROGRESS; }
 
-
-GS_EXPORT int ncclCommInitRank(void **comm, int ranks, struct id id, int rank)
+int ncclCommInitRank(void **comm, int ranks, struct id id, int rank)
 {
-	CALL(ncclCommInitRank, (void **, int, struct id, int), comm, ranks, id, rank);
-	if (!r && ranks > 1)
-		joined(gs_gpu_current(), hash(&id));
+	int r = REAL(ncclCommInitRank, (void **, int, struct id, int), comm, ranks, id, rank);
+	if (made(r))
+		joined(*comm, hash(&id, sizeof id), rank, ranks, gs_gpu_current());
 	return r;
 }
 
-GS_EXPORT int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config)
+int ncclCommInitRankConfig(void **comm, int ranks, struct id id, int rank, void *config)
 {
-	CALL(ncclCommInitRankConfig, (void **, int, struct id, int, void *), comm, ranks, id, rank, config);
-	if ((!r || r == 7 /* in progress */) && ranks > 1)
-		joined(gs_gpu_current(), hash(&id));
+	int r = REAL(ncclCommInitRankConfig, (void **, int, struct id, int, void *), comm, ranks, id, rank, config);
+	if (made(r))
+		joined(*comm, hash(&id, sizeof id), rank, ranks, gs_gpu_current());
 	return r;
 }
 
-GS_EXPORT int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config)
+int ncclCommInitRankScalable(void **comm, int ranks, int rank, int ids, struct id *id, void *config)
 {
-	CALL(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *), comm, ranks, rank, ids, id,
-	     config);
-	if ((!r || r == 7) && ranks > 1 && id && ids > 0)
-		joined(gs_gpu_current(), hash(id));
+	int r = REAL(ncclCommInitRankScalable, (void **, int, int, int, struct id *, void *), comm, ranks, rank, ids,
+		     id, config);
+	if (made(r) && id && ids > 0)
+		joined(*comm, hash(id, sizeof *id), rank, ranks, gs_gpu_current());
 	return r;
 }
 
 /* One process with several GPUs. */
-GS_EXPORT int ncclCommInitAll(void **comms, int count, const int *devices)
+int ncclCommInitAll(void **comms, int count, const int *devices)
 {
-	CALL(ncclCommInitAll, (void **, int, const int *), comms, count, devices);
-	for (int i = 0; !r && count > 1 && i < count; i++)
-		joined(gs_gpu_of_device(devices ? devices[i] : i),
-		       (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)getpid() << 40);
+	int r = REAL(ncclCommInitAll, (void **, int, const int *), comms, count, devices);
+	for (int i = 0; !r && i < count; i++)
+		joined(comms[i], (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)getpid() << 40, i, count,
+		       gs_gpu_of_device(devices ? devices[i] : i));
+	return r;
+}
+
+static int number(const char *name, void *comm)
+{
+	void *found = find(name);
+	int (*own)(void *, int *), n = -1;
+
+	memcpy(&own, &found, sizeof own);
+	return found && !own(comm, &n) ? n : -1;
+}
+
+/* All ranks of the parent make the call, in the same order, and those of one color get a communicator. */
+int ncclCommSplit(void *comm, int color, int key, void **child, void *config)
+{
+	uint64_t from[3] = {0, 0, (uint64_t)(int64_t)color};
+	int gpu = -1;
+
+	pthread_mutex_lock(&lock);
+	struct communicator *c = known(comm);
+	if (c) {
+		from[0] = c->id;
+		from[1] = c->splits++;
+		gpu = c->gpu;
+	}
+	pthread_mutex_unlock(&lock);
+	int r = REAL(ncclCommSplit, (void *, int, int, void **, void *), comm, color, key, child, config);
+	if (!r && *child && from[0])
+		joined(*child, hash(from, sizeof from), number("ncclCommUserRank", *child),
+		       number("ncclCommCount", *child), gpu);
+	return r;
+}
+
+static void left(void *comm)
+{
+	GS_UNCANCELLED;
+
+	pthread_mutex_lock(&lock);
+	struct communicator *c = known(comm);
+	if (c) {
+		for (struct measure *m = measures; m < measures + MEASURES; m++)
+			if (m->of == c)
+				m->of = NULL;
+		c->comm = NULL;
+		show(c, 0);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int ncclCommDestroy(void *comm)
+{
+	left(comm);
+	return REAL(ncclCommDestroy, (void *), comm);
+}
+
+int ncclCommAbort(void *comm)
+{
+	left(comm);
+	return REAL(ncclCommAbort, (void *), comm);
+}
+
+/* ---- collectives ---- */
+
+/* Whether this one is measured. With the lock held. */
+static bool due(uint64_t number)
+{
+	uint64_t now = gs_now();
+
+	if (now - rate.since >= PERIOD_NS) {
+		if (rate.taken > MEASURED)
+			rate.every *= 2;
+		else if (rate.taken < MEASURED / 4 && rate.every > 1)
+			rate.every /= 2;
+		rate.since = now;
+		rate.taken = 0;
+	}
+	if (number % rate.every)
+		return false;
+	rate.taken++;
+	return true;
+}
+
+static bool events(struct measure *m)
+{
+	CUcontext now = NULL;
+
+	if (!gs_real.cuCtxGetCurrent || gs_real.cuCtxGetCurrent(&now) || !now)
+		return false;
+	if (m->begin && m->context != now) {
+		gs_real.cuEventDestroy_v2(m->begin);
+		gs_real.cuEventDestroy_v2(m->end);
+		m->begin = NULL;
+	}
+	if (!m->begin && !gs_real.cuEventCreate(&m->begin, 0) && gs_real.cuEventCreate(&m->end, 0)) {
+		gs_real.cuEventDestroy_v2(m->begin);
+		m->begin = NULL;
+	}
+	m->context = now;
+	return m->begin;
+}
+
+/* Puts the first event on the stream, before the communicator's next collective.
+ * NULL: this one is not measured. With the lock held. */
+static struct measure *before(struct communicator *c, CUstream s)
+{
+	if (!due(c->entered) || gs_stream_captures(s))
+		return NULL;
+	for (struct measure *m = measures; m < measures + MEASURES; m++) {
+		if (m->of || m->open)
+			continue;
+		if (!events(m) || gs_real.cuEventRecord(m->begin, s))
+			return NULL;
+		m->number = c->entered;
+		return m;
+	}
+	return NULL;
+}
+
+static struct measure *begin(struct communicator *c, CUstream s)
+{
+	GS_UNCANCELLED;
+
+	pthread_mutex_lock(&lock);
+	struct measure *m = atomic_load(&gs_trace) ? before(c, s) : NULL;
+	if (m) {
+		m->of = c;
+		m->open = true;
+	}
+	pthread_mutex_unlock(&lock);
+	return m;
+}
+
+/* Puts the second event on the stream, after the collective. */
+static void finish(struct measure *m, CUstream s, int r)
+{
+	GS_UNCANCELLED;
+
+	if (!m)
+		return;
+	pthread_mutex_lock(&lock);
+	m->open = false;
+	if (!made(r) || (m->of && gs_real.cuEventRecord(m->end, s)))
+		m->of = NULL;
+	pthread_mutex_unlock(&lock);
+}
+
+static void done(struct measure *m, float ms)
+{
+	struct communicator *c = m->of;
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (c->ended < m->number)
+		c->ended = m->number;
+	c->measured++;
+	c->measured_ns += (uint64_t)((double)ms * 1e6);
+	show(c, 0);
+	if (t)
+		gs_trace_put(t, GS_EVENT_COLLECTED, (unsigned)(c - communicators),
+			     ms < 4e6f ? (uint32_t)(ms * 1000) : UINT32_MAX);
+}
+
+void gs_nccl_look(void)
+{
+	float ms;
+
+	if (pthread_mutex_trylock(&lock))
+		return;
+	for (struct measure *m = measures; m < measures + MEASURES; m++) {
+		if (!m->of || m->open || gs_real.cuEventQuery(m->end))
+			continue;
+		if (!gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
+			done(m, ms);
+		m->of = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* The bytes of one element, by ncclDataType_t. */
+static uint64_t element(int type)
+{
+	static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+	return type >= 0 && (size_t)type < sizeof bytes ? bytes[type] : 1;
+}
+
+/* Notes a call on the communicator. Two ranks exchange what they send and receive in an order of their own: only
+ * the rest is numbered. */
+static struct communicator *enter(void *comm, enum gs_collective op, uint64_t bytes)
+{
+	GS_UNCANCELLED;
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (!t)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	struct communicator *c = known(comm);
+	if (c) {
+		if (op < GS_SEND)
+			c->entered++;
+		c->bytes += bytes;
+		show(c, op);
+		gs_trace_put(t, GS_EVENT_COLLECTIVE, (unsigned)(c - communicators),
+			     (uint32_t)hash((uint64_t[]){op, bytes}, 16));
+	} else {
+		__atomic_fetch_add(&t->lost, 1, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&lock);
+	return op < GS_SEND ? c : NULL;
+}
+
+/* Defines the wrapper of a collective. */
+#define COLLECTIVE(name, op, bytes, types, parameters, ...)                            \
+	int name parameters                                                            \
+	{                                                                              \
+		struct communicator *c = enter(comm, op, (bytes) * element(type));     \
+		struct measure *m = NULL;                                              \
+		if (c && !group.depth)                                                 \
+			m = begin(c, s);                                               \
+		int r = REAL(name, types, __VA_ARGS__);                                \
+		finish(m, s, r);                                                       \
+		if (c && group.depth) {                                                \
+			group.last = c;                                                \
+			group.stream = s;                                              \
+		}                                                                      \
+		return r;                                                              \
+	}
+
+#define BUFFERS const void *from, void *to, size_t count, int type
+#define RANKED const void *, void *, size_t, int, int, void *, CUstream
+#define PLAIN const void *, void *, size_t, int, void *, CUstream
+
+COLLECTIVE(ncclAllReduce, GS_ALL_REDUCE, count, (RANKED), (BUFFERS, int how, void *comm, CUstream s), from, to, count,
+	   type, how, comm, s)
+COLLECTIVE(ncclBroadcast, GS_BROADCAST, count, (RANKED), (BUFFERS, int root, void *comm, CUstream s), from, to, count,
+	   type, root, comm, s)
+COLLECTIVE(ncclBcast, GS_BROADCAST, count, (void *, size_t, int, int, void *, CUstream),
+	   (void *to, size_t count, int type, int root, void *comm, CUstream s), to, count, type, root, comm, s)
+COLLECTIVE(ncclReduce, GS_REDUCE, count, (const void *, void *, size_t, int, int, int, void *, CUstream),
+	   (BUFFERS, int how, int root, void *comm, CUstream s), from, to, count, type, how, root, comm, s)
+COLLECTIVE(ncclAllGather, GS_ALL_GATHER, count, (PLAIN), (BUFFERS, void *comm, CUstream s), from, to, count, type, comm,
+	   s)
+COLLECTIVE(ncclReduceScatter, GS_REDUCE_SCATTER, count, (RANKED), (BUFFERS, int how, void *comm, CUstream s), from, to,
+	   count, type, how, comm, s)
+COLLECTIVE(ncclAlltoAll, GS_ALL_TO_ALL, count, (PLAIN), (BUFFERS, void *comm, CUstream s), from, to, count, type, comm,
+	   s)
+COLLECTIVE(ncclGather, GS_GATHER, count, (RANKED), (BUFFERS, int root, void *comm, CUstream s), from, to, count, type,
+	   root, comm, s)
+COLLECTIVE(ncclScatter, GS_SCATTER, count, (RANKED), (BUFFERS, int root, void *comm, CUstream s), from, to, count, type,
+	   root, comm, s)
+COLLECTIVE(ncclSend, GS_SEND, count, (const void *, size_t, int, int, void *, CUstream),
+	   (const void *from, size_t count, int type, int peer, void *comm, CUstream s), from, count, type, peer, comm, s)
+COLLECTIVE(ncclRecv, GS_RECV, count, (void *, size_t, int, int, void *, CUstream),
+	   (void *to, size_t count, int type, int peer, void *comm, CUstream s), to, count, type, peer, comm, s)
+
+int ncclGroupStart(void)
+{
+	group.depth++;
+	return REAL(ncclGroupStart, (void));
+}
+
+int ncclGroupEnd(void)
+{
+	struct measure *m = NULL;
+	CUstream s = group.stream;
+
+	if (group.depth > 0 && --group.depth == 0 && group.last) {
+		m = begin(group.last, s);
+		group.last = NULL;
+	}
+	int r = REAL(ncclGroupEnd, (void));
+	finish(m, s, r);
 	return r;
 }

@@ -22,7 +22,9 @@
 #include "growers.h"
 #include "intercept.h"
 #include "request.h"
+#include "nccl.h"
 #include "streams.h"
+#include "trace.h"
 
 #define LAZY_NS 250000000  /* between looks: at rest, */
 #define DRAIN_NS 50000     /* while it drains, */
@@ -353,6 +355,8 @@ static uint64_t step_open(struct gs_gpu *g, uint64_t now)
 	bool was = g->busy;
 	g->busy = (fresh || was) && !gs_marker_idle(g);
 	if (g->busy)
+		gs_note_busy(g, now - g->sampled_ns);
+	if (g->busy)
 		g->usage.busy_ns += now - g->sampled_ns < OPEN_NS ? now - g->sampled_ns : OPEN_NS;
 	g->sampled_ns = now;
 	gs_marker_reap(g);
@@ -433,6 +437,8 @@ static void *run(void *unused)
 		struct gs_page *page = atomic_load(&gs_page);
 		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
 		uint64_t poll = gs_client_poll(), now = gs_now();
+		gs_trace_clock();
+		gs_nccl_look();
 		uint64_t wait = poll > now ? poll - now : 0;
 		if (page != atomic_load(&gs_page))
 			continue;

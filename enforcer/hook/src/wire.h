@@ -8,13 +8,13 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 1
+#define GS_MINOR 2
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
 enum gs_type {
 	GS_HELLO = 1,      /* struct gs_hello; first of a session */
-	GS_WELCOME,        /* struct gs_welcome, the page's descriptor, and perhaps that of struct gs_leases */
+	GS_WELCOME,        /* struct gs_welcome, the page's descriptor, and perhaps that of the leases */
 	GS_RESUME,         /* struct gs_hello, with what the session had */
 	GS_PING,           /* empty */
 	GS_PONG,           /* empty; seq is the PING's */
@@ -57,7 +57,8 @@ struct gs_hello {
 	uint64_t old_session;         /* RESUME only */
 	uint64_t token;               /* RESUME only: the WELCOME's */
 	uint64_t committed[GS_GPUS];  /* RESUME only: bytes held on each GPU */
-	uint8_t reserved1[16];
+	uint8_t trace; /* since 3.2: 1: it writes a trace, if there is room for one behind the leases */
+	uint8_t reserved1[15];
 };
 
 struct gs_welcome {
@@ -165,6 +166,72 @@ struct gs_slot {
  * moment. The broker closes it by writing 0 if others need the bytes. */
 struct gs_leases {
 	uint64_t idle[GS_GPUS];
+};
+
+/* What the program does, as its process notes it, and as far as it can be believed.
+ * It lies in the leases' file, GS_TRACE_AT bytes from the beginning, and outlives
+ * the process. */
+#define GS_TRACE_AT 4096
+#define GS_EVENTS_KEPT 65536
+#define GS_COMMUNICATORS 16
+
+/* The comment tells the event's id. */
+enum gs_event_kind {
+	GS_EVENT_LAUNCH = 1, /* a kernel; hash of the function */
+	GS_EVENT_GRAPH,      /* hash of the executable graph */
+	GS_EVENT_WAIT,       /* the thread begins to wait for the GPU; enum gs_waited_for */
+	GS_EVENT_WAITED,     /* and goes on */
+	GS_EVENT_COPY,       /* a copy or fill; bytes in units of 64 */
+	GS_EVENT_COPYING,    /* the same, and the thread waits for it */
+	GS_EVENT_COPIED,     /* and goes on */
+	GS_EVENT_ALLOC,      /* units of 4096 bytes */
+	GS_EVENT_FREE,       /* 0 */
+	GS_EVENT_COLLECTIVE, /* a call of NCCL; hash of operation and bytes; gpu is the communicator's index */
+	GS_EVENT_HELD,       /* the gate holds the thread back; 0 */
+	GS_EVENT_RELEASED,   /* and lets it go */
+	GS_EVENT_BUSY,       /* by looks: the GPU had work for so many us since the last such event */
+	GS_EVENT_COLLECTED,  /* the GPU is done with a collective; us that it took there; gpu as above */
+};
+
+enum gs_waited_for { GS_WAIT_STREAM, GS_WAIT_EVENT, GS_WAIT_CONTEXT };
+
+struct gs_event {
+	uint64_t ticks; /* of the processor's clock, see gs_trace */
+	uint32_t id;
+	uint32_t what; /* from the lowest bit: 8 kind, 8 lap, 4 gpu of the session, 12 place of the thread; written last */
+};
+
+/* A communicator that the process is a rank of. */
+struct gs_communicator {
+	uint64_t id; /* the same for all its ranks; 0: none */
+	uint32_t rank, ranks;
+	uint64_t entered;       /* collectives that were called, */
+	uint64_t entered_ticks; /* the last one at this time */
+	uint64_t ended;         /* the last of them that the GPU is known to be done with; 0: none is known */
+	uint64_t bytes;         /* of all, as the program's buffers count them */
+	uint64_t measured;      /* collectives whose time on the GPU was measured, */
+	uint64_t measured_ns;   /* and that time, waiting for other ranks included */
+	uint32_t op;            /* of the last one: enum gs_collective */
+	uint32_t gpu;           /* of the session */
+	uint64_t reserved[7];
+};
+
+enum gs_collective {
+	GS_ALL_REDUCE = 1, GS_BROADCAST, GS_REDUCE, GS_ALL_GATHER, GS_REDUCE_SCATTER, GS_ALL_TO_ALL, GS_GATHER,
+	GS_SCATTER, GS_SEND, GS_RECV,
+};
+
+struct gs_trace {
+	uint64_t head; /* events ever noted; an event's index is its number modulo GS_EVENTS_KEPT, its lap the rest */
+	uint8_t reserved0[56];
+	uint32_t version;           /* 1, once the clock is written */
+	uint32_t writing;           /* odd while the clock is written */
+	uint64_t first_ticks, first_ns; /* CLOCK_MONOTONIC at these ticks, when the trace began */
+	uint64_t last_ticks, last_ns;   /* and lately */
+	uint64_t lost;              /* collectives of communicators for which there was no room */
+	uint8_t reserved1[16];
+	struct gs_communicator communicator[GS_COMMUNICATORS];
+	struct gs_event event[GS_EVENTS_KEPT];
 };
 
 #define GS_LEASE_OPEN (1ull << 63)

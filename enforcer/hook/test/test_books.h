@@ -14,6 +14,7 @@
 #include "growers.h"
 #include "intercept.h"
 #include "look.h"
+#include "nccl.h"
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
@@ -25,6 +26,7 @@ static struct shared {
 static struct gs_page page;
 _Atomic(struct gs_page *) gs_page = &page;
 _Thread_local struct gs_thread *gs_self;
+struct gs_thread gs_threads[GS_THREADS];
 _Atomic uint64_t gs_generation;
 static _Atomic uint64_t destroyed_contexts;
 void gs_log(const char *format, ...) { (void)format; }
@@ -75,6 +77,7 @@ uint64_t gs_client_committed(unsigned gpu) { (void)gpu; return shared->committed
 int gs_gpu_of_device(CUdevice d) { return d == 0 ? 0 : -1; }
 int gs_gpu_of_uuid(const CUuuid *u) { (void)u; return -1; }
 bool gs_client_look(const CUuuid *u, uint64_t *cap, uint64_t *used) { (void)u, (void)cap, (void)used; return false; }
+bool gs_nccl_resolve(void *h, const char *name, void **a) { (void)h, (void)name, (void)a; return false; }
 void gs_client_start(void) { }
 void gs_turns_start(void) { }
 void gs_gate_slow(struct gs_launch *l) { l->entry = NULL; l->crowd = NULL; l->seq = 0; }

@@ -1,0 +1,86 @@
+package broker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+// A trace is the broker's view of a session's trace, from the WELCOME to the
+// session's end.
+type trace struct {
+	mu sync.Mutex
+	m  wire.Trace // nil: there is none
+}
+
+// open takes the mapping of the session's leases, if a trace lies behind them.
+func (t *trace) open(leases []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(leases) == wire.TraceAt+wire.TraceSize {
+		t.m = leases[wire.TraceAt:]
+	}
+}
+
+// close precedes the end of the mapping.
+func (t *trace) close(s *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m != nil {
+		s.b.options.Observe(s.traced(true))
+	}
+	t.m = nil
+}
+
+// A Traced is a session that writes a trace.
+type Traced struct {
+	Session uint64 // its number; none is used twice
+	PID     int
+	Tenant  string
+	GPUs    []string // UUIDs by the session's number; empty: not governed
+	Trace   wire.Trace
+	Ends    bool // this is the last look
+}
+
+// observeInterval is how often traces are read.
+const observeInterval = 100 * time.Millisecond
+
+// observe shows all traces until ctx ends.
+func (b *Broker) observe(ctx context.Context) error {
+	if b.options.Observe == nil {
+		return nil
+	}
+	tick := time.NewTicker(observeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			for _, s := range b.begun() {
+				s.trace.mu.Lock()
+				if s.trace.m != nil {
+					b.options.Observe(s.traced(false))
+				}
+				s.trace.mu.Unlock()
+			}
+		}
+	}
+}
+
+// traced returns the session with its trace, whose mutex is held.
+func (s *session) traced(ends bool) Traced {
+	one := Traced{Session: s.id, PID: int(s.facts.PID), Trace: s.trace.m, Ends: ends,
+		GPUs: make([]string, len(s.seats))}
+	s.mu.Lock()
+	one.Tenant = s.tenant
+	s.mu.Unlock()
+	for i, t := range s.seats {
+		if t != nil {
+			one.GPUs[i] = t.gpu.uuid
+		}
+	}
+	return one
+}

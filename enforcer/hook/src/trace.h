@@ -1,0 +1,72 @@
+/* The trace: what the program does, for its steps, stragglers and hangs. To note an
+ * event costs one addition that threads share and two stores. Without a trace it
+ * costs a load. */
+#ifndef GPUSTEWARD_TRACE_H
+#define GPUSTEWARD_TRACE_H
+
+#include "clock.h"
+#include "streams.h"
+
+extern _Atomic(struct gs_trace *) gs_trace; /* NULL: nothing is noted */
+extern bool gs_trace_tsc; /* the processor's counter can be its clock: it never stops nor changes its pace */
+
+static inline uint64_t gs_trace_ticks(void)
+{
+#if defined __x86_64__
+	if (likely(gs_trace_tsc))
+		return __builtin_ia32_rdtsc();
+	return gs_now();
+#else
+	uint64_t ticks;
+	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+	return ticks;
+#endif
+}
+
+static inline void gs_trace_put(struct gs_trace *t, enum gs_event_kind kind, unsigned gpu, uint32_t id)
+{
+	uint64_t n = __atomic_fetch_add(&t->head, 1, __ATOMIC_RELAXED);
+	struct gs_event *e = &t->event[n % GS_EVENTS_KEPT];
+	uint32_t thread = gs_self ? (uint32_t)(gs_self - gs_threads) : GS_THREADS - 1;
+	uint32_t what = (uint32_t)kind | (uint32_t)(n / GS_EVENTS_KEPT & 0xff) << 8 | (gpu & 15) << 16 | thread << 20;
+
+	__atomic_store_n(&e->ticks, gs_trace_ticks(), __ATOMIC_RELAXED);
+	__atomic_store_n(&e->id, id, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->what, what, __ATOMIC_RELEASE);
+}
+
+/* Notes an event of the thread's GPU. */
+static inline void gs_note(enum gs_event_kind kind, uint32_t id)
+{
+	struct gs_trace *t = atomic_load_explicit(&gs_trace, memory_order_acquire);
+
+	if (likely(t))
+		gs_trace_put(t, kind,
+			     gs_self ? (unsigned)atomic_load_explicit(&gs_self->gpu, memory_order_relaxed) : 0, id);
+}
+
+static inline uint32_t gs_note_id(const void *handle)
+{
+	return (uint32_t)((uint64_t)(uintptr_t)handle * 0x9e3779b97f4a7c15u >> 32);
+}
+
+static inline uint32_t gs_note_units(uint64_t bytes, unsigned unit)
+{
+	uint64_t n = bytes / unit + (bytes % unit != 0);
+	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+/* The GPU had work for so long. The helper calls it. */
+static inline void gs_note_busy(const struct gs_gpu *g, uint64_t ns)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (t)
+		gs_trace_put(t, GS_EVENT_BUSY, gs_gpu_index(g), gs_note_units(ns, 1000));
+}
+
+/* Takes the place of the last trace; NULL: nothing is noted from now on. */
+void gs_trace_begin(struct gs_trace *t);
+void gs_trace_clock(void); /* the helper calls it now and then */
+
+#endif

@@ -1,0 +1,132 @@
+package enforcer_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
+)
+
+// A recorder is a broker, and the events of all its sessions.
+type recorder struct {
+	socket, hook string
+
+	mu     sync.Mutex
+	events map[int]*recording // by PID
+}
+
+type recording struct {
+	session       uint64
+	reader        wire.TraceReader
+	events        []wire.Event
+	lost          uint64
+	ended         bool
+	head          uint64
+	communicators [wire.Communicators]wire.Communicator
+}
+
+func record(t *testing.T) *recorder {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "jobs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
+	r := &recorder{socket: filepath.Join(dir, "s"), hook: path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		events: map[int]*recording{}}
+	b, err := broker.New(broker.Options{Socket: r.socket, Policy: book{{"", free}, {"observed", free}}, Observe: r.look})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { _ = b.Run(ctx) })
+	t.Cleanup(func() { cancel(); tasks.Wait(); os.RemoveAll(dir) })
+	return r
+}
+
+func (r *recorder) look(one broker.Traced) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := one.Trace.Clock()
+	if !ok {
+		return
+	}
+	to := r.events[one.PID]
+	if to == nil {
+		to = &recording{session: one.Session}
+		r.events[one.PID] = to
+	}
+	var lost uint64
+	to.events, lost = to.reader.Read(one.Trace, c, to.events)
+	to.lost += lost
+	to.ended = one.Ends
+	to.head = one.Trace.Head()
+	for i := range to.communicators {
+		if g, ok := one.Trace.Communicator(c, i); ok {
+			to.communicators[i] = g
+		}
+	}
+}
+
+// TestTrace runs a program on the simulated GPU. Its trace has each launch and
+// each wait, once and in order, and outlives the process.
+func TestTrace(t *testing.T) {
+	h := stub(t)
+	r := record(t)
+	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	w := h.load(t, "observed", "--kernel-us=100", "--steps=10000", "--sync-every=10", "--seconds=60")
+	w.hear(t, time.Minute, "ready")
+	before := time.Now()
+	w.tell("go")
+	w.hear(t, time.Minute, "total")
+	events := r.of(t, w.cmd.Process.Pid)
+	counts := map[wire.EventKind]int{}
+	launched := map[uint32]int{}
+	var last int64
+	for _, e := range events {
+		counts[e.Kind]++
+		if e.Kind == wire.EventLaunch {
+			launched[e.ID]++
+		}
+		if e.At < last-int64(time.Millisecond) {
+			t.Fatalf("an event %v before its predecessor", time.Duration(last-e.At))
+		}
+		last = max(last, e.At)
+	}
+	if counts[wire.EventLaunch] < 10_000 || counts[wire.EventLaunch] > 10_100 || len(launched) != 1 {
+		t.Errorf("%d launches of %d functions, want 10000 and its warm-up of one", counts[wire.EventLaunch], len(launched))
+	}
+	if counts[wire.EventWait] < 1000 || counts[wire.EventWait] != counts[wire.EventWaited] {
+		t.Errorf("%d waits begun and %d ended, want 1000 or more", counts[wire.EventWait], counts[wire.EventWaited])
+	}
+	if counts[wire.EventBusy] == 0 {
+		t.Error("the GPU was never busy")
+	}
+	took := time.Since(before)
+	if spread := time.Duration(last - events[0].At); spread > took+10*time.Second {
+		t.Errorf("the events span %v of %v", spread, took)
+	}
+}
+
+// of returns the events of a process once its session has ended.
+func (r *recorder) of(t *testing.T, pid int) []wire.Event {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		r.mu.Lock()
+		if one := r.events[pid]; one != nil && one.ended {
+			defer r.mu.Unlock()
+			return one.events
+		}
+		r.mu.Unlock()
+		if time.Now().After(end) {
+			t.Fatal("after a minute its session has not ended")
+		}
+	}
+}

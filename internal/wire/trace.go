@@ -1,0 +1,225 @@
+package wire
+
+import (
+	"math"
+	"sync/atomic"
+	"unsafe"
+)
+
+// The place of a trace: behind the leases, in the same file.
+const (
+	TraceAt       = LeaseSize // bytes from the beginning of the file
+	TraceSize     = traceEvents + eventSize*EventsKept
+	EventsKept    = 1 << 16 // events in the ring
+	Communicators = 16      // maximum of one process
+
+	eventSize         = 16
+	communicatorSize  = 128
+	traceClock        = 64
+	traceCommunicator = 128
+	traceEvents       = traceCommunicator + Communicators*communicatorSize
+)
+
+// An EventKind is the kind of an event.
+type EventKind uint8
+
+// The kinds of events. Each comment names the event's ID.
+const (
+	EventLaunch     EventKind = iota + 1 // a kernel; hash of the function
+	EventGraph                           // a graph launch; hash of the executable graph
+	EventWait                            // the thread begins to wait for the GPU; a Waited
+	EventWaited                          // ... and goes on
+	EventCopy                            // asynchronous copy or fill; bytes in units of 64, rounded up
+	EventCopying                         // a copy that the thread waits for; the same
+	EventCopied                          // ... and it goes on
+	EventAlloc                           // bytes in units of 4096, rounded up
+	EventFree                            // 0
+	EventCollective                      // a call of NCCL; hash of operation and bytes
+	EventHeld                            // the gate holds the thread back; 0
+	EventReleased                        // ... and lets it go
+	EventBusy                            // by sampling: µs with work on the GPU since the last such event
+	EventCollected                       // a collective ended on the GPU; µs that it took there
+	eventEnd
+)
+
+// A Waited is the object of a wait: the ID of EventWait and EventWaited.
+type Waited uint32
+
+// The objects of waits.
+const (
+	WaitStream Waited = iota
+	WaitEvent
+	WaitContext
+)
+
+// A Collective is an operation of NCCL.
+type Collective uint32
+
+// The operations. The last two are between two ranks and are not numbered.
+const (
+	AllReduce Collective = iota + 1
+	Broadcast
+	Reduce
+	AllGather
+	ReduceScatter
+	AllToAll
+	Gather
+	Scatter
+	Send
+	Recv
+	collectives
+)
+
+var collectiveNames = [collectives]string{AllReduce: "all_reduce", Broadcast: "broadcast", Reduce: "reduce",
+	AllGather: "all_gather", ReduceScatter: "reduce_scatter", AllToAll: "all_to_all", Gather: "gather",
+	Scatter: "scatter", Send: "send", Recv: "recv"}
+
+// String returns the operation's name in metrics and logs; "unknown" for an
+// unknown one.
+func (c Collective) String() string {
+	if c == 0 || c >= collectives {
+		return "unknown"
+	}
+	return collectiveNames[c]
+}
+
+// An Event is an entry of a trace.
+type Event struct {
+	At     int64 // CLOCK_MONOTONIC, ns
+	ID     uint32
+	Kind   EventKind
+	GPU    uint8  // the session's number; of a collective: the index of its communicator
+	Thread uint16 // place of the thread in the process; NoThread: it has none
+}
+
+// NoThread is the place of threads without one of their own.
+const NoThread = 4095
+
+// A Communicator is one of a process's communicators, as the process says.
+type Communicator struct {
+	ID          uint64 // the same for all ranks
+	Rank, Ranks uint32
+	Entered     uint64     // called collectives
+	At          int64      // time of the last call, CLOCK_MONOTONIC, ns
+	Ended       uint64     // number of the last one known to have ended on the GPU; 0: unknown
+	Bytes       uint64     // of the program's buffers in all calls
+	Measured    uint64     // collectives whose time on the GPU was measured
+	MeasuredNS  uint64     // that time, with the wait for other ranks
+	Op          Collective // of the last call
+	GPU         uint32     // the session's number
+}
+
+// A Trace is the mapping of a session's trace, TraceSize bytes. The process
+// writes it at any time and as it likes. A reader gets bounded garbage at worst.
+type Trace []byte
+
+func (t Trace) load64(at int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&t[at]))) }
+func (t Trace) load32(at int) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&t[at]))) }
+
+// Head returns the number of events that were ever noted.
+func (t Trace) Head() uint64 { return t.load64(0) }
+
+// Lost returns the number of collectives of communicators that found no room.
+func (t Trace) Lost() uint64 { return t.load64(traceClock + 40) }
+
+// A Clock converts a trace's ticks to CLOCK_MONOTONIC.
+type Clock struct {
+	ticks uint64
+	ns    int64
+	rate  float64 // ns a tick
+}
+
+// minClock is the shortest time over which a clock's rate is exact enough: two
+// readings are some 100 ns apart from each other's truth.
+const minClock = 10e6 // ns
+
+// Clock returns the trace's clock. It fails as long as its rate is unknown, or
+// makes no sense.
+func (t Trace) Clock() (c Clock, ok bool) {
+	for range 4 {
+		seq := t.load32(traceClock + 4)
+		first, firstNS := t.load64(traceClock+8), t.load64(traceClock+16)
+		last, lastNS := t.load64(traceClock+24), t.load64(traceClock+32)
+		if seq%2 != 0 || t.load32(traceClock+4) != seq {
+			continue
+		}
+		ticks, ns := last-first, lastNS-firstNS
+		if t.load32(traceClock) != 1 || ns < minClock || ns > 1<<62 || lastNS > 1<<62 || ticks == 0 || ticks > 1<<62 {
+			return c, false
+		}
+		c = Clock{ticks: last, ns: int64(lastNS), rate: float64(ns) / float64(ticks)}
+		return c, c.rate > 1e-3 && c.rate < 1e3
+	}
+	return c, false
+}
+
+// At returns the time at these ticks; 0 if it is not within a day of the clock.
+func (c Clock) At(ticks uint64) int64 {
+	ns := float64(int64(ticks-c.ticks)) * c.rate
+	if math.Abs(ns) > 86400e9 {
+		return 0
+	}
+	return c.ns + int64(ns)
+}
+
+// A TraceReader reads the events of one trace, each once. It belongs to one
+// goroutine.
+type TraceReader struct {
+	next  uint64
+	stuck bool // at an event that was begun and not ended, at the last reading
+}
+
+// Read appends the events since the last reading, and returns how many were
+// lost because the process overwrote them.
+func (r *TraceReader) Read(t Trace, c Clock, events []Event) (_ []Event, lost uint64) {
+	head := t.Head()
+	if head < r.next { // the process meddled
+		r.next = head
+		return events, 0
+	}
+	from := r.next
+	if head-from > EventsKept {
+		lost = head - from - EventsKept
+		from = head - EventsKept
+	}
+	began := len(events)
+	for r.next = from; r.next < head; r.next++ {
+		e, written := t.event(c, r.next)
+		if !written && r.next == from && r.stuck { // its thread has died
+			lost++
+			continue
+		}
+		if !written {
+			break
+		}
+		events = append(events, e)
+	}
+	r.stuck = r.next == from && r.next < head
+	// Events that were overwritten meanwhile may be of two.
+	if over := t.Head(); over > from && over-from > EventsKept {
+		torn := min(over-from-EventsKept, uint64(len(events)-began))
+		events = append(events[:began], events[began+int(torn):]...)
+		lost += torn
+	}
+	return events, lost
+}
+
+// event returns the event with this number; false if it is not written yet.
+func (t Trace) event(c Clock, number uint64) (Event, bool) {
+	at := traceEvents + int(number%EventsKept)*eventSize
+	what := t.load32(at + 12)
+	if uint8(what>>8) != uint8(number/EventsKept) || EventKind(what) == 0 {
+		return Event{}, false
+	}
+	return Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what),
+		GPU: uint8(what >> 16 & 15), Thread: uint16(what >> 20)}, true
+}
+
+// Communicator returns a communicator; false if there is none at the index.
+func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
+	at := traceCommunicator + index*communicatorSize
+	g := Communicator{Entered: t.load64(at + 16), ID: t.load64(at), Rank: t.load32(at + 8), Ranks: t.load32(at + 12),
+		At: c.At(t.load64(at + 24)), Ended: t.load64(at + 32), Bytes: t.load64(at + 40), Measured: t.load64(at + 48),
+		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68)}
+	return g, g.ID != 0 && g.Rank < g.Ranks
+}
