@@ -28,6 +28,84 @@ type EnforcerStats struct {
 	MPS        []MPSStats        `json:"mps,omitempty"` // servers
 	Gemini     []GeminiStats     `json:"gemini,omitempty"`
 	Refused    int               `json:"refused"` // bad files of tenants
+	Jobs       []JobStats        `json:"jobs"`    // of processes that write a trace, one for each process and GPU
+	Hangs      []HangStats       `json:"hangs"`   // present ones
+}
+
+// JobStats are what a process does on one GPU, as its trace says. Counters start
+// with its session. Seconds of parts are those of its main thread.
+type JobStats struct {
+	Tenant   string `json:"tenant"`
+	Workload string `json:"workload"` // empty until it is known
+	GPU      string `json:"gpu"`      // UUID
+	PID      int    `json:"pid"`
+
+	Stepping bool               `json:"stepping"` // it repeats a step now
+	Steps    uint64             `json:"steps"`
+	Seconds  Exponential        `json:"seconds"` // of steps
+	Median   float64            `json:"median"`  // seconds, of the last steps; 0: none yet
+	Parts    map[string]float64 `json:"parts"`   // seconds of its steps by part: see StepParts
+	Outside  float64            `json:"outside"` // seconds between steps, since the first: evaluation, checkpoints
+	Slow     map[string]uint64  `json:"slow"`    // slow steps by cause
+
+	Launches        uint64  `json:"launches"` // kernels
+	Graphs          uint64  `json:"graphs"`   // graph launches
+	Waits           uint64  `json:"waits"`    // for the GPU
+	Copies          uint64  `json:"copies"`
+	CopiedBytes     uint64  `json:"copied_bytes"`
+	Allocations     uint64  `json:"allocations"`
+	Collectives     uint64  `json:"collectives"`
+	CollectiveBytes uint64  `json:"collective_bytes"`
+	Busy            float64 `json:"busy"` // seconds with work on the GPU, by sampling
+	Lost            uint64  `json:"lost"` // events
+
+	Communicators []CommunicatorStats `json:"communicators,omitempty"` // the largest, 4 at most
+}
+
+// StepParts are the parts of a step. They add up to it.
+var StepParts = []string{"launching", "waiting", "copying", "held", "host"}
+
+// CommunicatorStats describe a process as a rank of a communicator.
+type CommunicatorStats struct {
+	ID       string  `json:"id"` // the same for all ranks, 16 hexadecimal digits
+	Rank     int     `json:"rank"`
+	Ranks    int     `json:"ranks"`
+	Entered  uint64  `json:"entered"`  // called collectives
+	Measured uint64  `json:"measured"` // those of them whose time on the GPU was measured
+	Seconds  float64 `json:"seconds"`  // that time, with the wait for other ranks: the rank that comes last has the least
+}
+
+// HangStats describe a workload that no longer steps, and the process for which
+// the others wait.
+type HangStats struct {
+	Tenant   string  `json:"tenant"`
+	Workload string  `json:"workload"`
+	GPU      string  `json:"gpu"`     // UUID of the culprit's
+	PID      int     `json:"pid"`     // of the culprit; 0: it has ended
+	Rank     int     `json:"rank"`    // of the culprit; -1: it is not a rank of a communicator
+	Reason   string  `json:"reason"`  // see HangReasons
+	Where    string  `json:"where"`   // where the culprit stands: file, line and function, or its system call; empty if unknown
+	Seconds  float64 `json:"seconds"` // since it last got on
+	Waiting  int     `json:"waiting"` // processes that wait for it, or with it
+}
+
+// HangReasons explain a hang by its culprit.
+var HangReasons = map[string]string{
+	"absent":  "it did not enter a collective that the others have entered",
+	"kernel":  "its GPU does not end a kernel",
+	"stopped": "it was stopped by a signal or a debugger",
+	"ended":   "it has ended, and the others wait for it",
+	"unlike":  "it entered another collective than the others",
+	"unknown": "all have entered the same collective, and none ends it",
+}
+
+// An Exponential is a histogram with exponential buckets: that of index i counts
+// values from 2^((i-1)/8) to 2^(i/8), which is Prometheus's native histogram of
+// schema 3.
+type Exponential struct {
+	Buckets map[int]uint64 `json:"buckets"`
+	Count   uint64         `json:"count"`
+	Sum     float64        `json:"sum"`
 }
 
 // GeminiStats describe one server for programs under Gemini's hook.
