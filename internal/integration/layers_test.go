@@ -59,6 +59,7 @@ var layers = map[string][]string{
 	"internal/stack":    {}, // stacks of other processes; useful without a GPU
 	"internal/quota":    {}, // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},
+	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
 
 	"collectors": {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota",
 		"internal/wire"},

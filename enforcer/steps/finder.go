@@ -1,0 +1,215 @@
+// Package steps finds the steps of a program in the events that the hook notes
+// of it: the repetitions of its main loop, such as those of a training.
+//
+// A step is the longest stretch of calls that recurs with the same contents. It
+// may have pieces that recur, too: the layers of a network, the batches whose
+// gradients are accumulated. What a script does every N steps, such as a log,
+// an evaluation or a checkpoint, makes no longer step: if it is short it belongs
+// to the step, and otherwise it lies between steps.
+//
+// These are no steps: one kernel that is launched again and again, waited for
+// or not (one graph is); requests of varying lengths, and the tokens that are
+// decoded in them. The first tokens may be taken for steps; they are withdrawn
+// when a second request has another number of them. A loop over data that is
+// prepared in always the same way, and requests of one length without a pause,
+// cannot be told from a training.
+//
+//	events -> symbols -> signs that recur -> rhythms, whose segments are alike -> the one that is followed -> steps
+package steps
+
+import (
+	"iter"
+	"math/bits"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+const threads = 32
+
+// A thread is what is known of a thread of the program.
+type thread struct {
+	recent [3]uint32 // symbols
+	kind   wire.EventKind
+	place  uint16
+	id     uint32
+	at     int64 // time of its last call
+}
+
+// A Finder finds the steps of one process. It belongs to one goroutine.
+type Finder struct {
+	all      meter
+	call     wire.EventKind // the last call
+	worked   int64          // time of the last call that gave the GPU work
+	launcher uint16         // its thread
+	threads  [threads]thread
+
+	signs    [3]table // of one, two and four symbols
+	rhythms  [16]rhythm
+	watched  uint64  // set of the highest bits of their signs
+	followed *rhythm // nil: there are no steps
+
+	bans     [4]ban
+	banned   uint8 // number of bans ever
+	pattern  uint8
+	since    int64 // time from which the pattern is followed
+	outside  int64 // ns
+	finished uint64
+	steps    [256]Step
+}
+
+// Feed takes the events since the last call, in order of time. Threads may be
+// out of order by a few microseconds.
+func (f *Finder) Feed(events []wire.Event) {
+	for i := range events {
+		f.feed(&events[i])
+	}
+}
+
+func (f *Finder) feed(e *wire.Event) {
+	if e.Kind >= kinds {
+		return
+	}
+	trait := &traits[e.Kind]
+	f.all.count[e.Kind]++
+	f.all.sum[e.Kind] += uint64(e.ID)
+	if !trait.call {
+		return
+	}
+	if !f.all.pass(e.At, &traits[f.call], trait) {
+		f.Lost()
+	}
+	f.call = e.Kind
+	t := &f.threads[e.Thread%threads]
+	t.kind, t.place, t.id, t.at = e.Kind, e.Thread, e.ID, f.all.at
+	if trait.symbol == 0 {
+		return
+	}
+	symbol := mix(trait.symbol ^ e.ID&trait.name)
+	if symbol != t.recent[0] || trait.repeats {
+		f.mark(t, symbol, float32(f.all.at-f.worked))
+		f.all.size += trait.weight
+		f.all.content[symbol%bins] += trait.weight
+	}
+	if trait.weight > 0 {
+		f.worked = f.all.at
+		if e.Thread != f.launcher {
+			f.all.switches++
+			f.launcher = e.Thread
+		}
+	}
+}
+
+// mark looks at the signs that end with a thread's new symbol.
+func (f *Finder) mark(t *thread, symbol uint32, gap float32) {
+	two := mix(symbol + bits.RotateLeft32(t.recent[0], 7))
+	four := mix(two + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
+	t.recent[2], t.recent[1], t.recent[0] = t.recent[1], t.recent[0], symbol
+	signs := [3]uint32{symbol, two, four}
+	if f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0 {
+		for order, hash := range signs {
+			f.struck(hash, uint8(order), gap)
+		}
+	}
+	if !f.searching() {
+		return
+	}
+	for order, hash := range signs {
+		s := f.signs[order].see(hash, f.all.size, gap)
+		if s != nil && s.streak%16 == enough && s.span >= 2 {
+			f.propose(s, uint8(order))
+		}
+	}
+}
+
+// mix is a hash.
+func mix(n uint32) uint32 {
+	n = (n ^ n>>16) * 0x7feb352d
+	return n ^ n>>15
+}
+
+// searching says whether signs are looked for.
+func (f *Finder) searching() bool {
+	r := f.followed
+	return r == nil || r.steps < settled || r.good < certain && r.length < certain || !r.alive(f.all.size)
+}
+
+// Lost tells the finder that events before the next ones are missing: the step
+// in which that happened is not one.
+func (f *Finder) Lost() {
+	f.call = 0
+	f.threads = [threads]thread{}
+	for i := range f.rhythms {
+		f.rhythms[i].open = false
+	}
+}
+
+// Finished returns the number of steps that ended ever, and of which Steps
+// returns the last.
+func (f *Finder) Finished() uint64 { return f.finished }
+
+// Steps appends the finished steps from this number on to all, without those
+// that are forgotten or were withdrawn.
+func (f *Finder) Steps(from uint64, all []Step) []Step {
+	if kept := uint64(len(f.steps)); f.finished > kept {
+		from = max(from, f.finished-kept)
+	}
+	for ; from < f.finished; from++ {
+		if s := f.steps[from%uint64(len(f.steps))]; s.flags&withdrawn == 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// last yields up to n steps of the pattern, the last first.
+func (f *Finder) last(n int) iter.Seq[*Step] {
+	return func(yield func(*Step) bool) {
+		for i := 1; i <= min(n, len(f.steps)) && uint64(i) <= f.finished; i++ {
+			s := &f.steps[(f.finished-uint64(i))%uint64(len(f.steps))]
+			if s.flags&withdrawn != 0 || s.Pattern != f.pattern || !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// A Wait is a call in which a thread is.
+type Wait struct {
+	Thread uint16
+	For    wire.EventKind // EventWait, EventCopying or EventHeld
+	ID     uint32         // of that event
+	Since  int64          // CLOCK_MONOTONIC, ns
+}
+
+// A Status says what a program does now.
+type Status struct {
+	Stepping bool
+	Pattern  uint8
+	Since    int64         // CLOCK_MONOTONIC, ns: from then on its steps are known
+	Median   time.Duration // of its last 32 steps
+	Last     int64         // CLOCK_MONOTONIC, ns: end of the last step
+	Idle     time.Duration // since then
+	Outside  time.Duration // time that belonged to no step, of all patterns
+	Waits    []Wait        // calls that have not returned
+}
+
+// Status returns the status at a time of CLOCK_MONOTONIC in ns.
+func (f *Finder) Status(now int64) Status {
+	s := Status{Outside: time.Duration(f.outside)}
+	for i := range f.threads {
+		if t := &f.threads[i]; t.kind < kinds && traits[t.kind].after != launching {
+			s.Waits = append(s.Waits, Wait{Thread: t.place, For: t.kind, ID: t.id, Since: t.at})
+		}
+	}
+	if f.followed == nil {
+		return s
+	}
+	s.Stepping, s.Pattern, s.Since, s.Median = true, f.pattern, f.since, time.Duration(f.median(32))
+	s.Last = f.since
+	for step := range f.last(1) {
+		s.Last = step.End
+	}
+	s.Idle = time.Duration(max(0, now-s.Last))
+	return s
+}

@@ -1,0 +1,226 @@
+package steps
+
+import "slices"
+
+// A ban is on rhythms of a size, as one of them was no step.
+type ban struct {
+	size  uint32
+	least uint32 // good segments in a row that show the contrary
+}
+
+const (
+	settled  = 256 // steps after which nothing longer is looked for
+	young    = 40  // steps before which a long interruption shows that they are a loop in something longer
+	request  = 100 // tokens of a short request: two other numbers show that it is one
+	trusted  = 16  // steps after which a rhythm may return from an interruption
+	interim  = 64  // steps of what is withdrawn if the old rhythm returns
+	certain  = 8   // good segments of a step
+	doubtful = 14  // good segments if only one thread launches
+)
+
+// propose tries a sign as the mark of a step.
+func (f *Finder) propose(s *sign, order uint8) {
+	alone := rhythm{hash: s.hash, order: order, size: s.span, gap: s.gap, strikes: 1, open: true, begin: f.all}
+	var place, weakest *rhythm
+	akin := 0
+	for i := range f.rhythms {
+		r := &f.rhythms[i]
+		switch overdue := f.all.size-r.begin.size > 4*r.size; {
+		case r.hash == s.hash && r.order == order && r.strikes > 0:
+			return
+		case r == f.followed || r.proven:
+		case r.strikes == 0, overdue, r.good == 0 && r.strikes > 2*certain:
+			place = r
+		case alike(r.size, s.span):
+			if akin++; weakest == nil || r.score() < weakest.score() {
+				weakest = r
+			}
+		}
+	}
+	if akin >= 2 {
+		if place = weakest; alone.score() < 1.5*weakest.score() {
+			return
+		}
+	}
+	if place != nil {
+		*place = alone
+		f.watch()
+	}
+}
+
+// watch notes the signs of all rhythms, as a set that may hold more.
+func (f *Finder) watch() {
+	f.watched = 0
+	for i := range f.rhythms {
+		if f.rhythms[i].strikes > 0 {
+			f.watched |= 1 << (f.rhythms[i].hash >> 26)
+		}
+	}
+}
+
+// struck lets all rhythms strike whose sign was seen.
+func (f *Finder) struck(hash uint32, order uint8, gap float32) {
+	for i := range f.rhythms {
+		if r := &f.rhythms[i]; r.hash == hash && r.order == order && r.strikes > 0 {
+			f.judge(r, r.strike(&f.all, gap))
+			r.begin = f.all
+		}
+	}
+}
+
+// judge acts on a segment of a rhythm, which r.begin begins.
+func (f *Finder) judge(r *rhythm, v verdict) {
+	e := f.followed
+	switch {
+	case v == first:
+	case r == e:
+		f.follow(v)
+	case v != same:
+		if v == other {
+			r.length = 0
+		}
+	case e != nil && e.open && alike(r.size, e.size) && r.begin.at > e.begin.at && e.alive(f.all.size):
+		f.mend(r)
+	case e != nil && r.proven && r.good >= 2 && !e.alive(f.all.size):
+		f.resume(r)
+	case r.good >= f.needs(r) && r.size >= 2 && r.steady():
+		f.consider(r)
+	}
+}
+
+// follow ends a step of the rhythm that is followed.
+func (f *Finder) follow(v verdict) {
+	r := f.followed
+	if r.refuted(v, f.all.size) {
+		f.drop()
+		return
+	}
+	if v != same && r.length > 0 {
+		r.lengths[1], r.lengths[0], r.length = r.lengths[0], r.length, 0
+	}
+	d := f.all.less(&r.begin)
+	if v == other {
+		f.outside += d.at
+		return
+	}
+	what := flags(0)
+	if v == longer {
+		what = interrupted
+	}
+	f.finish(&d, f.all.at, what)
+}
+
+// drop ends what was taken for steps, and was none.
+func (f *Finder) drop() {
+	r := f.followed
+	b := &f.bans[f.banned%uint8(len(f.bans))]
+	for i := range f.bans {
+		if alike(f.bans[i].size, r.size) {
+			b = &f.bans[i]
+		}
+	}
+	if !alike(b.size, r.size) {
+		*b = ban{size: r.size}
+		f.banned++
+	}
+	b.least = max(b.least, 4*max(r.length, r.lengths[0], r.lengths[1]))
+	f.withdraw()
+	*r = rhythm{}
+	f.followed = nil
+}
+
+// finish records a step.
+func (f *Finder) finish(d *meter, end int64, what flags) {
+	f.followed.steps++
+	f.followed.proven = f.followed.steps >= trusted
+	f.steps[f.finished%uint64(len(f.steps))] = d.step(end, f.pattern, what)
+	f.finished++
+}
+
+// mend ends the step of which the followed rhythm missed the end, as its sign
+// had something unusual before it: a twin, which strikes elsewhere in the step,
+// says how much a step is.
+func (f *Finder) mend(twin *rhythm) {
+	r := f.followed
+	d := f.all.less(&twin.begin)
+	f.finish(&d, r.begin.at+d.at, 0)
+	r.begin = r.begin.plus(&d)
+	r.at = f.all.size
+}
+
+// needs returns the number of good segments in a row that make a rhythm one of
+// steps.
+func (f *Finder) needs(r *rhythm) uint32 {
+	n := uint32(doubtful)
+	if r.switched {
+		n = certain
+	}
+	if e := f.followed; e != nil && e.proven && r.within(e) { // an evaluation, presumably
+		n = interim
+	}
+	for _, b := range f.bans {
+		if alike(r.size, b.size) {
+			n = max(n, b.least)
+		}
+	}
+	return n
+}
+
+// consider follows a rhythm if there is none, if the one there was has ended,
+// or if that is only a piece of it.
+func (f *Finder) consider(r *rhythm) {
+	switch e := f.followed; {
+	case e == nil:
+	case e.alive(f.all.size) && !r.holds(e):
+		return
+	case e.alive(f.all.size) || e.steps < young:
+		f.drop()
+	default:
+		e.steps, e.good = 0, 0
+	}
+	for i := range f.rhythms {
+		if o := &f.rhythms[i]; alike(o.size, r.size) && o.good+2 >= r.good && o.alive(f.all.size) && o.score() > r.score() {
+			r = o
+		}
+	}
+	f.begin(r)
+}
+
+func (f *Finder) begin(r *rhythm) {
+	f.followed = r
+	f.pattern++
+	f.since = f.all.at
+	r.steps = 0
+}
+
+// resume returns to a rhythm after an interruption that was taken for another.
+func (f *Finder) resume(r *rhythm) {
+	if f.followed.steps < interim {
+		f.withdraw()
+	}
+	f.followed.steps = 0
+	f.begin(r)
+}
+
+// withdraw takes back the steps of the current pattern.
+func (f *Finder) withdraw() {
+	for i := range f.steps {
+		if s := &f.steps[i]; s.Pattern == f.pattern {
+			s.flags |= withdrawn
+		}
+	}
+}
+
+// median returns the median of the last steps of the pattern, ns.
+func (f *Finder) median(n int) int64 {
+	var times [32]int64
+	all := times[:0]
+	for s := range f.last(min(n, len(times))) {
+		all = append(all, s.End-s.Begin)
+	}
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}

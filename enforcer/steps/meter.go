@@ -1,0 +1,128 @@
+package steps
+
+import "gpusteward/internal/wire"
+
+// A part is what a stretch of wall time is counted as.
+type part uint8
+
+const (
+	launching part = iota
+	waiting
+	copying
+	held
+	host
+	parts
+)
+
+// quiet is the longest time without any call that still counts as launching.
+const quiet = 1e6 // ns
+
+const kinds = wire.EventCollected + 1
+
+// A trait says what the events of a kind mean.
+type trait struct {
+	call    bool   // a thread called, at this time; a sample is none
+	symbol  uint32 // of events that can mark a place in the step
+	name    uint32 // the bits of the ID that belong to the symbol
+	weight  uint32 // as content of the step
+	repeats bool   // the same symbol again is another place
+	before  part   // what the time until the event was spent on, and
+	after   part   // the time after it, unless the next event says more
+}
+
+var traits = [kinds]trait{
+	wire.EventLaunch:     {call: true, symbol: 0x9e3779b1, name: ^uint32(0), weight: 1},
+	wire.EventGraph:      {call: true, symbol: 0x85ebca77, name: ^uint32(0), weight: 4, repeats: true},
+	wire.EventCollective: {call: true, symbol: 0xc2b2ae3d, name: ^uint32(0), weight: 1},
+	wire.EventCopy:       {call: true, symbol: 0x27d4eb2f},
+	wire.EventCopying:    {call: true, after: copying},
+	wire.EventCopied:     {call: true, symbol: 0x165667b1, weight: 1, before: copying},
+	wire.EventWait:       {call: true, after: waiting},
+	wire.EventWaited:     {call: true, symbol: 0xd3a2646d, before: waiting},
+	wire.EventHeld:       {call: true, after: held},
+	wire.EventReleased:   {call: true, before: held},
+	wire.EventAlloc:      {call: true},
+	wire.EventFree:       {call: true},
+	wire.EventBusy:       {},
+	wire.EventCollected:  {},
+}
+
+const bins = 32
+
+// A content says which symbols a stretch of events has, and how often: an
+// array of counters instead of a table of symbols.
+type content [bins]uint32
+
+// A meter is what happened until a time. The difference of two is a step.
+type meter struct {
+	at       int64
+	parts    [parts]int64  // ns
+	count    [kinds]uint64 // events
+	sum      [kinds]uint64 // of their IDs
+	size     uint32        // weight of the content
+	switches uint32        // changes of the thread that launches
+	content  content
+}
+
+// less returns m - other.
+func (m *meter) less(other *meter) meter {
+	d := *m
+	d.at -= other.at
+	for i := range d.parts {
+		d.parts[i] -= other.parts[i]
+	}
+	for i := range d.count {
+		d.count[i] -= other.count[i]
+		d.sum[i] -= other.sum[i]
+	}
+	d.size -= other.size
+	d.switches -= other.switches
+	for i := range d.content {
+		d.content[i] -= other.content[i]
+	}
+	return d
+}
+
+// pass counts the time since the last call. It says false if that time makes no
+// sense.
+func (m *meter) pass(at int64, last, next *trait) bool {
+	const disorder, most = 1e9, 1 << 52 // ns
+	gap := at - m.at
+	if last.call && gap < 0 && gap > -disorder {
+		return true
+	}
+	m.at = at
+	if !last.call { // it was the first
+		return true
+	}
+	if gap < 0 || gap > most {
+		return false
+	}
+	p := next.before
+	if p == launching {
+		p = last.after
+	}
+	if p == launching && gap > quiet {
+		p = host
+	}
+	m.parts[p] += gap
+	return true
+}
+
+// changed compares the content since the other meter with a typical one: the
+// weight of what differs, and of what is in both.
+func (m *meter) changed(since *meter, typical *content) (differs, common uint32) {
+	for i := range m.content {
+		n := m.content[i] - since.content[i]
+		common += min(n, typical[i])
+		differs += max(n, typical[i]) - min(n, typical[i])
+	}
+	return differs, common
+}
+
+// plus returns m + d.
+func (m *meter) plus(d *meter) meter {
+	var zero meter
+	negative := zero.less(d)
+	return m.less(&negative)
+}

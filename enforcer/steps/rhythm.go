@@ -1,0 +1,159 @@
+package steps
+
+import "slices"
+
+// A rhythm is a sign that recurs, with what it has between two strikes.
+type rhythm struct {
+	hash    uint32
+	order   uint8 // of the sign: index in orders
+	open    bool  // there was a strike since the last loss of events
+	proven  bool  // it was followed for long
+	strikes uint32
+	gap     float32 // mean time without work for the GPU before the strike, ns
+	begin   meter   // at the last strike
+
+	typical  content // of the last good segment
+	size     uint32
+	switched bool        // more than one thread launches
+	changed  float32     // mean weight of what differs from one segment to the next
+	compared uint32      // of that mean: segments, 16 at most
+	good     uint32      // segments in a row that are like the one before
+	at       uint32      // size of all content at the last good one
+	length   uint32      // good segments since the last interruption
+	lengths  [2]uint32   // before the last interruptions
+	times    [16]float32 // of good segments, a ring, ns
+	timed    uint32
+	steps    uint32 // while it is followed
+}
+
+// A verdict says what a segment is.
+type verdict uint8
+
+const (
+	first  verdict = iota // nothing: its begin is unknown
+	same                  // it is like the last good one
+	longer                // it contains such a one, and more
+	other
+)
+
+// strike ends a segment.
+func (r *rhythm) strike(now *meter, gap float32) verdict {
+	r.strikes++
+	r.gap += (gap - r.gap) / 4
+	if !r.open {
+		r.open = true
+		return first
+	}
+	size := now.size - r.begin.size
+	if r.typical == (content{}) {
+		r.learn(now, size)
+		return other
+	}
+	differs, common := now.changed(&r.begin, &r.typical)
+	if r.compared < 16 {
+		r.compared++
+	}
+	r.changed += (float32(differs) - r.changed) / float32(r.compared)
+	limit := (size + r.size) / 2
+	if size < 32 {
+		limit /= 4
+	}
+	switch {
+	case alike(size, r.size) && differs <= limit:
+		r.take(now, size)
+		return same
+	case r.proven || r.steps > 0:
+		r.good = 0
+		if size > r.size && common >= r.size-r.size/8 {
+			return longer
+		}
+		return other
+	}
+	r.good /= 4
+	r.learn(now, size)
+	return other
+}
+
+// take makes the segment the typical one.
+func (r *rhythm) take(now *meter, size uint32) {
+	r.good++
+	r.length++
+	r.times[r.timed%uint32(len(r.times))] = float32(now.at - r.begin.at)
+	r.timed++
+	r.learn(now, size)
+	r.at = now.size
+}
+
+func (r *rhythm) learn(now *meter, size uint32) {
+	r.size = size
+	r.switched = now.switches-r.begin.switches >= 2
+	for i := range r.typical {
+		r.typical[i] = now.content[i] - r.begin.content[i]
+	}
+}
+
+// steady says whether the times of the segments may be those of steps: half of
+// them lie within a factor of spread. The times between random requests do not.
+func (r *rhythm) steady() bool {
+	const (
+		shortest = 10e3 // ns
+		spread   = 1.8
+	)
+	ring := r.times
+	times := ring[:min(r.timed, uint32(len(ring)))]
+	slices.Sort(times)
+	half := len(times) / 2
+	for i := range times[half:] {
+		if times[i] >= shortest && times[i+half] <= spread*times[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// score says how good the strike is as the end of a step: the script's own
+// timer stands where it waits or does something else. Short signs survive more.
+func (r *rhythm) score() float32 { return r.gap * (4 - float32(r.order)) }
+
+// alive says whether the rhythm goes on.
+func (r *rhythm) alive(size uint32) bool { return size-r.at <= 3*r.size }
+
+// within says whether its content is a part of the other's.
+func (r *rhythm) within(o *rhythm) bool {
+	common := uint32(0)
+	for i := range r.typical {
+		common += min(r.typical[i], o.typical[i])
+	}
+	return r.size < o.size && common >= r.size-r.size/5
+}
+
+// holds says whether o is only a piece of a true step r: the pieces in it
+// differ from each other by more than what a script logs now and then.
+func (r *rhythm) holds(o *rhythm) bool {
+	const most = 64
+	pieces := float32(r.size) / float32(o.size)
+	extra := o.changed * pieces / 2
+	return pieces >= 1.5 && pieces <= most && extra >= max(4, float32(o.size)/16) && extra >= 2*r.changed
+}
+
+// refuted says whether the segment that ended shows that those before it were no
+// steps.
+func (r *rhythm) refuted(v verdict, size uint32) bool {
+	switch {
+	case v == same:
+		return r.steps < settled && r.steps%16 == 15 && !r.steady()
+	case r.steps < young && size-r.at > (r.steps+certain)*r.size: // a loop in something longer
+		return true
+	case r.switched || r.length < certain || r.lengths[0] == 0 || !unlike(r.length, r.lengths[0]):
+		return false
+	case max(r.length, r.lengths[0]) < request: // one thread launches, in runs of other lengths: tokens
+		return true
+	}
+	return r.lengths[1] > 0 && unlike(r.lengths[0], r.lengths[1]) && unlike(r.length, r.lengths[1])
+}
+
+// unlike says whether the numbers of steps before two interruptions differ. The
+// first few steps are not noticed.
+func unlike(a, b uint32) bool {
+	return max(a, b)-min(a, b) > max(2*enough, max(a, b)/50)
+}

@@ -1,0 +1,58 @@
+package steps
+
+// A sign is a symbol, or two or four symbols in a row of one thread: it can
+// mark a place in the step. The finder looks for signs that recur regularly.
+type sign struct {
+	hash   uint32
+	at     uint32  // size of all content when it was seen last
+	span   uint32  // content between the last two times
+	gap    float32 // mean time without work for the GPU before it, ns
+	streak uint8   // times in a row after a like span
+}
+
+// enough is the streak with which a sign is tried as the mark of a step.
+const enough = 3
+
+// table holds the signs of one order. A new one takes the place of one that
+// does not recur.
+type table [512]sign
+
+// see returns the sign with its new streak; nil if there is no room for it.
+func (t *table) see(hash, at uint32, gap float32) *sign {
+	s := &t[hash%uint32(len(t))]
+	if s.hash != hash {
+		other := &t[(hash^1)%uint32(len(t))]
+		if other.hash != hash {
+			return t.replace(s, other, hash, at, gap)
+		}
+		s = other
+	}
+	span := at - s.at
+	if alike(span, s.span) {
+		s.streak = min(s.streak+1, 250)
+	} else {
+		s.streak = 0
+	}
+	s.at, s.span = at, span
+	s.gap += (gap - s.gap) / 4
+	return s
+}
+
+// replace takes a chance: a sign must stay for a while to be seen again, even
+// if there are many more signs than room.
+func (t *table) replace(s, other *sign, hash, at uint32, gap float32) *sign {
+	if at-other.at > at-s.at {
+		s = other
+	}
+	recurs := s.streak > 0 && at-s.at < 4*s.span
+	if s.hash != 0 && (recurs || (hash>>16+at)%8 != 0) {
+		return nil
+	}
+	*s = sign{hash: hash, at: at, gap: gap}
+	return s
+}
+
+// alike says whether two sizes differ by an eighth at most.
+func alike(a, b uint32) bool {
+	return max(a, b)-min(a, b) <= max(a, b)/8
+}
