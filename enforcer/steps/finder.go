@@ -44,10 +44,12 @@ type Finder struct {
 	launcher uint16         // its thread
 	threads  [threads]thread
 
-	signs    [3]table // of one, two and four symbols
-	rhythms  [16]rhythm
-	watched  uint64  // set of the highest bits of their signs
-	followed *rhythm // nil: there are no steps
+	signs     [3]table // of one, two and four symbols
+	rhythms   [16]rhythm
+	marks     [16]uint32 // their signs; 0: none
+	watched   uint64     // set of the highest bits of those
+	searching bool       // signs are looked for
+	followed  *rhythm    // nil: there are no steps
 
 	bans     [4]ban
 	banned   uint8 // number of bans ever
@@ -61,6 +63,8 @@ type Finder struct {
 // Feed takes the events since the last call, in order of time. Threads may be
 // out of order by a few microseconds.
 func (f *Finder) Feed(events []wire.Event) {
+	r := f.followed
+	f.searching = r == nil || r.steps < settled || r.length < certain || !r.alive(f.all.size)
 	for i := range events {
 		f.feed(&events[i])
 	}
@@ -87,7 +91,7 @@ func (f *Finder) feed(e *wire.Event) {
 	}
 	symbol := mix(trait.symbol ^ e.ID&trait.name)
 	if symbol != t.recent[0] || trait.repeats {
-		f.mark(t, symbol, float32(f.all.at-f.worked))
+		f.mark(t, symbol)
 		f.all.size += trait.weight
 		f.all.content[symbol%bins] += trait.weight
 	}
@@ -101,37 +105,43 @@ func (f *Finder) feed(e *wire.Event) {
 }
 
 // mark looks at the signs that end with a thread's new symbol.
-func (f *Finder) mark(t *thread, symbol uint32, gap float32) {
+func (f *Finder) mark(t *thread, symbol uint32) {
 	two := mix(symbol + bits.RotateLeft32(t.recent[0], 7))
 	four := mix(two + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
 	t.recent[2], t.recent[1], t.recent[0] = t.recent[1], t.recent[0], symbol
-	signs := [3]uint32{symbol, two, four}
 	if f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0 {
-		for order, hash := range signs {
-			f.struck(hash, uint8(order), gap)
-		}
+		f.strike(symbol, 0)
+		f.strike(two, 1)
+		f.strike(four, 2)
 	}
-	if !f.searching() {
-		return
+	if f.searching {
+		f.search(symbol, 0)
+		f.search(two, 1)
+		f.search(four, 2)
 	}
-	for order, hash := range signs {
-		s := f.signs[order].see(hash, f.all.size, gap)
-		if s != nil && s.streak%16 == enough && s.span >= 2 {
-			f.propose(s, uint8(order))
-		}
+}
+
+func (f *Finder) search(hash uint32, order uint8) {
+	s := f.signs[order].see(hash, f.all.size, f.pause())
+	if s != nil && s.streak%16 == enough && s.span >= 2 {
+		f.propose(s, order)
 	}
+}
+
+// pause returns the time since the last work for the GPU, ns, and more after a
+// wait: the longer it was, the likelier the script's own timer stands here.
+func (f *Finder) pause() float32 {
+	const preference = 4
+	if f.call == wire.EventWaited {
+		return preference * float32(f.all.at-f.worked)
+	}
+	return float32(f.all.at - f.worked)
 }
 
 // mix is a hash.
 func mix(n uint32) uint32 {
 	n = (n ^ n>>16) * 0x7feb352d
 	return n ^ n>>15
-}
-
-// searching says whether signs are looked for.
-func (f *Finder) searching() bool {
-	r := f.followed
-	return r == nil || r.steps < settled || r.good < certain && r.length < certain || !r.alive(f.all.size)
 }
 
 // Lost tells the finder that events before the next ones are missing: the step

@@ -20,7 +20,7 @@ const (
 
 // propose tries a sign as the mark of a step.
 func (f *Finder) propose(s *sign, order uint8) {
-	alone := rhythm{hash: s.hash, order: order, size: s.span, gap: s.gap, strikes: 1, open: true, begin: f.all}
+	alone := rhythm{hash: s.hash, order: order, size: s.span, pause: s.pause, strikes: 1, open: true, begin: f.all}
 	var place, weakest *rhythm
 	akin := 0
 	for i := range f.rhythms {
@@ -48,21 +48,26 @@ func (f *Finder) propose(s *sign, order uint8) {
 	}
 }
 
-// watch notes the signs of all rhythms, as a set that may hold more.
+// watch notes the signs of all rhythms.
 func (f *Finder) watch() {
 	f.watched = 0
 	for i := range f.rhythms {
-		if f.rhythms[i].strikes > 0 {
-			f.watched |= 1 << (f.rhythms[i].hash >> 26)
+		r := &f.rhythms[i]
+		if f.marks[i] = 0; r.strikes > 0 {
+			f.marks[i] = r.hash
+			f.watched |= 1 << (r.hash >> 26)
 		}
 	}
 }
 
-// struck lets all rhythms strike whose sign was seen.
-func (f *Finder) struck(hash uint32, order uint8, gap float32) {
-	for i := range f.rhythms {
-		if r := &f.rhythms[i]; r.hash == hash && r.order == order && r.strikes > 0 {
-			f.judge(r, r.strike(&f.all, gap))
+// strike lets the rhythms strike that have this sign.
+func (f *Finder) strike(hash uint32, order uint8) {
+	if f.watched&(1<<(hash>>26)) == 0 {
+		return
+	}
+	for i, mark := range f.marks {
+		if r := &f.rhythms[i]; mark == hash && r.order == order {
+			f.judge(r, r.strike(&f.all, f.pause()))
 			r.begin = f.all
 		}
 	}
@@ -83,7 +88,7 @@ func (f *Finder) judge(r *rhythm, v verdict) {
 		f.mend(r)
 	case e != nil && r.proven && r.good >= 2 && !e.alive(f.all.size):
 		f.resume(r)
-	case r.good >= f.needs(r) && r.size >= 2 && r.steady():
+	case e == nil || !e.alive(f.all.size) || r.holds(e):
 		f.consider(r)
 	}
 }
@@ -126,15 +131,30 @@ func (f *Finder) drop() {
 	b.least = max(b.least, 4*max(r.length, r.lengths[0], r.lengths[1]))
 	f.withdraw()
 	*r = rhythm{}
-	f.followed = nil
+	f.followed, f.searching = nil, true
 }
 
 // finish records a step.
 func (f *Finder) finish(d *meter, end int64, what flags) {
-	f.followed.steps++
-	f.followed.proven = f.followed.steps >= trusted
+	r := f.followed
+	r.steps++
+	r.proven = r.steps >= trusted
+	if r.steps == settled {
+		f.settle()
+	}
 	f.steps[f.finished%uint64(len(f.steps))] = d.step(end, f.pattern, what)
 	f.finished++
+}
+
+// settle forgets the rhythms that are pieces of the steps.
+func (f *Finder) settle() {
+	for i := range f.rhythms {
+		if r := &f.rhythms[i]; !r.proven && !alike(r.size, f.followed.size) {
+			*r = rhythm{}
+		}
+	}
+	f.watch()
+	f.searching = false
 }
 
 // mend ends the step of which the followed rhythm missed the end, as its sign
@@ -166,13 +186,14 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	return n
 }
 
-// consider follows a rhythm if there is none, if the one there was has ended,
-// or if that is only a piece of it.
+// consider follows a rhythm, in place of one that has ended or is only a piece of
+// it, if it is certain enough.
 func (f *Finder) consider(r *rhythm) {
+	if r.good < f.needs(r) || r.size < 2 || !r.steady() {
+		return
+	}
 	switch e := f.followed; {
 	case e == nil:
-	case e.alive(f.all.size) && !r.holds(e):
-		return
 	case e.alive(f.all.size) || e.steps < young:
 		f.drop()
 	default:

@@ -9,7 +9,7 @@ type rhythm struct {
 	open    bool  // there was a strike since the last loss of events
 	proven  bool  // it was followed for long
 	strikes uint32
-	gap     float32 // mean time without work for the GPU before the strike, ns
+	pause   float32 // mean pause before the strike, ns
 	begin   meter   // at the last strike
 
 	typical  content // of the last good segment
@@ -37,9 +37,9 @@ const (
 )
 
 // strike ends a segment.
-func (r *rhythm) strike(now *meter, gap float32) verdict {
+func (r *rhythm) strike(now *meter, pause float32) verdict {
 	r.strikes++
-	r.gap += (gap - r.gap) / 4
+	r.pause += (pause - r.pause) / 4
 	if !r.open {
 		r.open = true
 		return first
@@ -113,7 +113,7 @@ func (r *rhythm) steady() bool {
 
 // score says how good the strike is as the end of a step: the script's own
 // timer stands where it waits or does something else. Short signs survive more.
-func (r *rhythm) score() float32 { return r.gap * (4 - float32(r.order)) }
+func (r *rhythm) score() float32 { return r.pause * (4 - float32(r.order)) }
 
 // alive says whether the rhythm goes on.
 func (r *rhythm) alive(size uint32) bool { return size-r.at <= 3*r.size }

@@ -6,7 +6,7 @@ type sign struct {
 	hash   uint32
 	at     uint32  // size of all content when it was seen last
 	span   uint32  // content between the last two times
-	gap    float32 // mean time without work for the GPU before it, ns
+	pause  float32 // mean pause before it, ns
 	streak uint8   // times in a row after a like span
 }
 
@@ -18,12 +18,12 @@ const enough = 3
 type table [512]sign
 
 // see returns the sign with its new streak; nil if there is no room for it.
-func (t *table) see(hash, at uint32, gap float32) *sign {
+func (t *table) see(hash, at uint32, pause float32) *sign {
 	s := &t[hash%uint32(len(t))]
 	if s.hash != hash {
 		other := &t[(hash^1)%uint32(len(t))]
 		if other.hash != hash {
-			return t.replace(s, other, hash, at, gap)
+			return t.replace(s, other, hash, at, pause)
 		}
 		s = other
 	}
@@ -34,13 +34,13 @@ func (t *table) see(hash, at uint32, gap float32) *sign {
 		s.streak = 0
 	}
 	s.at, s.span = at, span
-	s.gap += (gap - s.gap) / 4
+	s.pause += (pause - s.pause) / 4
 	return s
 }
 
 // replace takes a chance: a sign must stay for a while to be seen again, even
 // if there are many more signs than room.
-func (t *table) replace(s, other *sign, hash, at uint32, gap float32) *sign {
+func (t *table) replace(s, other *sign, hash, at uint32, pause float32) *sign {
 	if at-other.at > at-s.at {
 		s = other
 	}
@@ -48,7 +48,7 @@ func (t *table) replace(s, other *sign, hash, at uint32, gap float32) *sign {
 	if s.hash != 0 && (recurs || (hash>>16+at)%8 != 0) {
 		return nil
 	}
-	*s = sign{hash: hash, at: at, gap: gap}
+	*s = sign{hash: hash, at: at, pause: pause}
 	return s
 }
 

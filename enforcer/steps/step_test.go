@@ -1,0 +1,249 @@
+package steps
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+	"unsafe"
+
+	"gpusteward/internal/wire"
+)
+
+// script is a world without noise: what it costs is what the test says.
+type script struct {
+	now    int64
+	thread uint16
+	events []wire.Event
+}
+
+func (s *script) call(after time.Duration, kind wire.EventKind, id uint32) {
+	s.now += int64(after)
+	s.events = append(s.events, wire.Event{At: s.now, Kind: kind, ID: id, Thread: s.thread})
+}
+
+// training is a step of 24 ms of all kinds of calls.
+func (s *script) training() {
+	s.call(4*time.Millisecond, wire.EventCopying, 100) // of the loader
+	s.call(2*time.Millisecond, wire.EventCopied, 100)
+	for i := range uint32(20) {
+		s.call(100*time.Microsecond, wire.EventLaunch, 7*i)
+	}
+	s.call(0, wire.EventBusy, 5000)
+	s.call(500*time.Microsecond, wire.EventHeld, 0)
+	s.call(3*time.Millisecond, wire.EventReleased, 0)
+	s.call(500*time.Microsecond, wire.EventCollective, 77)
+	s.call(500*time.Microsecond, wire.EventGraph, 78)
+	s.call(0, wire.EventAlloc, 1)
+	s.call(0, wire.EventCopy, 28)
+	s.call(500*time.Microsecond, wire.EventWait, 0)
+	s.call(2*time.Millisecond, wire.EventCollected, 1500)
+	s.call(9*time.Millisecond, wire.EventWaited, 0)
+}
+
+func TestParts(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for range 40 {
+		s.training()
+	}
+	f.Feed(s.events)
+	all := f.Steps(0, nil)
+	if len(all) < 20 || f.Finished() != uint64(len(all)) {
+		t.Fatalf("%d steps of 40, finished %d", len(all), f.Finished())
+	}
+	for _, got := range all {
+		want := Step{Begin: got.Begin, End: got.Begin + 24e6, Waiting: 11000, Copying: 2000, Held: 3000, Host: 4000,
+			Launches: 20, Graphs: 1, Collectives: 1, Copies: 2, Copied: 128, Busy: 5000, Collecting: 1500, Allocs: 1,
+			Pattern: got.Pattern}
+		if got != want || got.Launching() != 4*time.Millisecond || (s.now-got.End)%24e6 != 0 || got.Interrupted() {
+			t.Errorf("%+v, launching %v, ends %v before a wait", got, got.Launching(), (s.now-got.End)%24e6)
+		}
+	}
+	if size := unsafe.Sizeof(Step{}); size != 64 {
+		t.Errorf("a step has %d bytes", size)
+	}
+	if size := unsafe.Sizeof(f); size > 64<<10 {
+		t.Errorf("a finder has %d bytes", size)
+	}
+}
+
+// Numbers that do not fit are cut, not wrapped.
+func TestPartsAreCapped(t *testing.T) {
+	m := meter{at: 1 << 50}
+	m.parts[waiting] = 1 << 50
+	m.count[wire.EventAlloc] = 1 << 20
+	m.sum[wire.EventCopy] = 1 << 40
+	got := m.step(1<<50+7, 1, 0)
+	if got.Begin != 7 || got.Waiting != 1<<32-1 || got.Allocs != 1<<16-1 || got.Copied != 1<<32-1 || got.Launching() < 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for range 60 {
+		s.training()
+	}
+	last := s.now
+	f.Feed(s.events)
+	got := f.Status(last + 1e9)
+	if !got.Stepping || got.Median != 24*time.Millisecond || got.Last != last || got.Idle != time.Second ||
+		len(got.Waits) != 0 || got.Since <= 1e9 || got.Since >= last {
+		t.Errorf("%+v, last at %d", got, last)
+	}
+	s.events = nil
+	s.thread = 3
+	s.call(time.Second, wire.EventWait, uint32(wire.WaitEvent))
+	s.thread = 4
+	s.call(0, wire.EventHeld, 0)
+	f.Feed(s.events)
+	want := []Wait{{Thread: 3, For: wire.EventWait, ID: uint32(wire.WaitEvent), Since: s.now},
+		{Thread: 4, For: wire.EventHeld, Since: s.now}}
+	if got := f.Status(s.now + 1e9).Waits; !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	s.events = nil
+	s.call(0, wire.EventReleased, 0)
+	f.Feed(s.events)
+	if got := f.Status(s.now).Waits; len(got) != 1 || got[0].Thread != 3 {
+		t.Errorf("%+v", got)
+	}
+	if f.Lost(); len(f.Status(s.now).Waits) != 0 {
+		t.Error("a thread waits whose events were lost")
+	}
+	var none Finder
+	if got := none.Status(1); got.Stepping || got.Median != 0 || got.Idle != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A step in which events were lost is none; those after it are as before.
+func TestLost(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for range 60 {
+		s.training()
+	}
+	f.Feed(s.events)
+	before := f.Finished()
+	end := s.now
+	s.events = nil
+	for range 10 {
+		s.training()
+	}
+	f.Lost()
+	f.Feed(s.events[50:])
+	all := f.Steps(before, nil)
+	if len(all) < 7 || len(all) > 8 {
+		t.Errorf("%d steps", len(all))
+	}
+	for _, step := range all {
+		if step.Begin < end || step.Wall() != 24*time.Millisecond {
+			t.Errorf("%+v", step)
+		}
+	}
+}
+
+// Steps that nobody asked for in time are forgotten.
+func TestRing(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for range 600 {
+		s.training()
+	}
+	f.Feed(s.events)
+	all := f.Steps(0, nil)
+	if len(all) != 256 || f.Finished() < 560 || all[255].End != s.now || all[0].End != s.now-255*24e6 {
+		t.Errorf("%d of %d steps", len(all), f.Finished())
+	}
+	if got := f.Steps(f.Finished()-3, nil); !slices.Equal(got, all[253:]) {
+		t.Errorf("the last three: %+v", got)
+	}
+	if got := f.Steps(f.Finished()+9, nil); len(got) != 0 {
+		t.Errorf("of the future: %+v", got)
+	}
+}
+
+// FuzzFeed: whatever a process writes, the finder neither panics nor reports
+// steps that cannot be.
+func FuzzFeed(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{0, 1, 15, 300, 5000} {
+		raw := make([]byte, n)
+		for i := range raw {
+			raw[i] = byte(r.Uint32())
+		}
+		f.Add(raw, uint8(n))
+	}
+	s := script{now: 1}
+	for range 20 {
+		s.training()
+	}
+	var raw []byte
+	for _, e := range s.events {
+		raw = append(raw, byte(e.Kind), byte(e.ID), byte(e.Thread))
+		raw = binary.LittleEndian.AppendUint32(raw, 100000)
+	}
+	f.Add(raw, uint8(4))
+	f.Fuzz(func(t *testing.T, raw []byte, repeat uint8) {
+		var events []wire.Event
+		at := int64(0)
+		for ; len(raw) >= 7; raw = raw[7:] {
+			at += int64(int32(binary.LittleEndian.Uint32(raw[3:])))
+			if raw[0]&0xf0 == 0xf0 {
+				at <<= raw[0] & 15
+			}
+			events = append(events, wire.Event{At: at, Kind: wire.EventKind(raw[0] & 31), ID: uint32(raw[1]),
+				Thread: uint16(raw[2]) << (raw[1] & 8)})
+		}
+		var finder Finder
+		for range repeat {
+			finder.Feed(events)
+			if repeat&1 != 0 {
+				finder.Lost()
+			}
+			sound(t, &finder)
+		}
+	})
+}
+
+func sound(t *testing.T, f *Finder) {
+	t.Helper()
+	for _, s := range f.Steps(0, nil) {
+		sum := s.Waiting.Duration() + s.Copying.Duration() + s.Held.Duration() + s.Host.Duration() + s.Launching()
+		if s.End < s.Begin || sum > s.Wall() || sum < s.Wall()-4*time.Microsecond && s.Wall() < time.Hour {
+			t.Fatalf("%+v: the parts are %v", s, sum)
+		}
+	}
+	if s := f.Status(f.all.at); s.Median < 0 || s.Idle < 0 || len(s.Waits) > threads {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// TestGarbage: random events and times, and floods of events.
+func TestGarbage(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var f Finder
+		events := make([]wire.Event, 5000)
+		for range 20 {
+			at := r.Int64()
+			for i := range events {
+				if r.IntN(500) == 0 {
+					at = int64(r.Uint64())
+				}
+				at += r.Int64N(1 + int64(seed)*1000)
+				events[i] = wire.Event{At: at, ID: r.Uint32N(1 << (seed + 1)), Kind: wire.EventKind(r.IntN(20)),
+					Thread: uint16(r.Uint32N(1 << (seed % 16)))}
+			}
+			f.Feed(events)
+			sound(t, &f)
+		}
+		if n := f.Finished(); n > 0 {
+			t.Errorf("seed %d: %d steps", seed, n)
+		}
+	}
+}
