@@ -24,11 +24,20 @@ func BenchmarkFeed(b *testing.B) {
 		random.note(wire.EventLaunch, random.Uint32N(1000)*0x9e3779b1)
 		random.spend(5 * us)
 	}
+	tight := newWorld(3) // too fast for steps
+	for range 30000 {
+		for id := range uint32(3) {
+			tight.now += 2 * us
+			tight.note(wire.EventLaunch, 1000*id)
+		}
+	}
 	for name, c := range map[string]struct {
 		before, events []wire.Event
 	}{
 		"known":     {w.events[:len(w.events)/2], w.events[len(w.events)/2:]},
 		"searching": {nil, random.events},
+		"tight":     {nil, tight.events},
+		"learning":  {nil, w.events[:len(w.events)/3]},
 	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -41,6 +50,9 @@ func BenchmarkFeed(b *testing.B) {
 			defer runtime.UnlockOSThread()
 			began := cpuTime(b)
 			for b.Loop() {
+				if c.before == nil {
+					f = Finder{}
+				}
 				f.Feed(c.events) // whose times go back, each time
 			}
 			b.ReportMetric(float64(cpuTime(b)-began)/float64(b.N)/float64(len(c.events)), "cpu-ns/event")

@@ -51,11 +51,18 @@ type Finder struct {
 	searching bool       // signs are looked for
 	followed  *rhythm    // nil: there are no steps
 
-	bans     [4]ban
-	banned   uint8 // number of bans ever
-	pattern  uint8
-	since    int64 // time from which the pattern is followed
-	outside  int64 // ns
+	bans    [4]ban
+	banned  uint8 // number of bans ever
+	pattern uint8
+	since   int64 // time from which the pattern is followed
+	outside int64 // ns
+	open    meter // begin of the current step
+	ending  bool  // a step has ended, but its end may be a little later:
+	ends    meter
+	what    flags
+	longest int64  // pause before ends, ns
+	until   uint32 // size of all content at which it is known
+
 	finished uint64
 	steps    [256]Step
 }
@@ -89,8 +96,11 @@ func (f *Finder) feed(e *wire.Event) {
 	if trait.symbol == 0 {
 		return
 	}
-	symbol := mix(trait.symbol ^ e.ID&trait.name)
+	symbol := mix(trait.symbol ^ e.ID&trait.name ^ uint32(e.GPU)<<24)
 	if symbol != t.recent[0] || trait.repeats {
+		if f.ending {
+			f.linger()
+		}
 		f.mark(t, symbol)
 		f.all.size += trait.weight
 		f.all.content[symbol%bins] += trait.weight
@@ -147,6 +157,7 @@ func mix(n uint32) uint32 {
 // Lost tells the finder that events before the next ones are missing: the step
 // in which that happened is not one.
 func (f *Finder) Lost() {
+	f.close()
 	f.call = 0
 	f.threads = [threads]thread{}
 	for i := range f.rhythms {

@@ -1,7 +1,5 @@
 package steps
 
-import "slices"
-
 // A ban is on rhythms of a size, as one of them was no step.
 type ban struct {
 	size  uint32
@@ -77,6 +75,8 @@ func (f *Finder) strike(hash uint32, order uint8) {
 func (f *Finder) judge(r *rhythm, v verdict) {
 	e := f.followed
 	switch {
+	case v == first && r == e:
+		f.skip()
 	case v == first:
 	case r == e:
 		f.follow(v)
@@ -103,16 +103,15 @@ func (f *Finder) follow(v verdict) {
 	if v != same && r.length > 0 {
 		r.lengths[1], r.lengths[0], r.length = r.lengths[0], r.length, 0
 	}
-	d := f.all.less(&r.begin)
 	if v == other {
-		f.outside += d.at
+		f.skip()
 		return
 	}
 	what := flags(0)
 	if v == longer {
 		what = interrupted
 	}
-	f.finish(&d, f.all.at, what)
+	f.end(what)
 }
 
 // drop ends what was taken for steps, and was none.
@@ -131,19 +130,8 @@ func (f *Finder) drop() {
 	b.least = max(b.least, 4*max(r.length, r.lengths[0], r.lengths[1]))
 	f.withdraw()
 	*r = rhythm{}
-	f.followed, f.searching = nil, true
-}
-
-// finish records a step.
-func (f *Finder) finish(d *meter, end int64, what flags) {
-	r := f.followed
-	r.steps++
-	r.proven = r.steps >= trusted
-	if r.steps == settled {
-		f.settle()
-	}
-	f.steps[f.finished%uint64(len(f.steps))] = d.step(end, f.pattern, what)
-	f.finished++
+	f.watch()
+	f.followed, f.searching, f.ending = nil, true, false
 }
 
 // settle forgets the rhythms that are pieces of the steps.
@@ -163,9 +151,11 @@ func (f *Finder) settle() {
 func (f *Finder) mend(twin *rhythm) {
 	r := f.followed
 	d := f.all.less(&twin.begin)
-	f.finish(&d, r.begin.at+d.at, 0)
 	r.begin = r.begin.plus(&d)
 	r.at = f.all.size
+	f.close()
+	f.ending, f.ends, f.what = true, f.open.plus(&d), 0
+	f.close()
 }
 
 // needs returns the number of good segments in a row that make a rhythm one of
@@ -199,18 +189,20 @@ func (f *Finder) consider(r *rhythm) {
 	default:
 		e.steps, e.good = 0, 0
 	}
+	best, open := r, f.all
 	for i := range f.rhythms {
-		if o := &f.rhythms[i]; alike(o.size, r.size) && o.good+2 >= r.good && o.alive(f.all.size) && o.score() > r.score() {
-			r = o
+		o := &f.rhythms[i]
+		if alike(o.size, r.size) && o.good+2 >= r.good && o.alive(f.all.size) && o.score() > best.score() {
+			best, open = o, o.begin
 		}
 	}
-	f.begin(r)
+	f.begin(best, open)
 }
 
-func (f *Finder) begin(r *rhythm) {
+func (f *Finder) begin(r *rhythm, open meter) {
 	f.followed = r
 	f.pattern++
-	f.since = f.all.at
+	f.since, f.open = open.at, open
 	r.steps = 0
 }
 
@@ -220,28 +212,5 @@ func (f *Finder) resume(r *rhythm) {
 		f.withdraw()
 	}
 	f.followed.steps = 0
-	f.begin(r)
-}
-
-// withdraw takes back the steps of the current pattern.
-func (f *Finder) withdraw() {
-	for i := range f.steps {
-		if s := &f.steps[i]; s.Pattern == f.pattern {
-			s.flags |= withdrawn
-		}
-	}
-}
-
-// median returns the median of the last steps of the pattern, ns.
-func (f *Finder) median(n int) int64 {
-	var times [32]int64
-	all := times[:0]
-	for s := range f.last(min(n, len(times))) {
-		all = append(all, s.End-s.Begin)
-	}
-	if len(all) == 0 {
-		return 0
-	}
-	slices.Sort(all)
-	return all[len(all)/2]
+	f.begin(r, f.all)
 }
