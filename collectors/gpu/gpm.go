@@ -1,6 +1,10 @@
 package gpu
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
 
 // A Sampler reads GPM metrics over the time between two calls of Read. It
 // belongs to its device's goroutine. Close it, or the device.
@@ -79,5 +83,45 @@ func (s *Sampler) free() {
 func (d *Device) freeSample(s nvml.GpmSample) {
 	if d.enter(callSampleFree) == nvml.SUCCESS {
 		d.leave(callSampleFree, s.Free())
+	}
+}
+
+// maxWindow is the longest window over which GPM's counters can be compared.
+const maxWindow = 10 * time.Minute
+
+// A Meter reads GPM metrics over the time since its last reading, if there is
+// GPM.
+type Meter struct {
+	sampler *Sampler
+	ret     nvml.Return // the reason that there is no sampler
+	last    time.Time
+}
+
+// Meter returns a meter of metrics, for MIG GPU instance gi unless it is
+// negative.
+func (d *Device) Meter(gi int, metrics ...uint32) *Meter {
+	s, ret := d.Sampler(gi, metrics...)
+	return &Meter{sampler: s, ret: ret}
+}
+
+// Read returns the metrics and their window. The first reading, and one after
+// too long a window, return NO_DATA.
+func (m *Meter) Read(now time.Time) ([]nvml.GpmMetric, time.Duration, nvml.Return) {
+	if m.sampler == nil {
+		return nil, 0, m.ret
+	}
+	values, ret := m.sampler.Read()
+	window := now.Sub(m.last)
+	m.last = now
+	if ret == nvml.SUCCESS && window > maxWindow {
+		ret = nvml.ERROR_NO_DATA
+	}
+	return values, window, ret
+}
+
+// Close frees the meter's samples.
+func (m *Meter) Close() {
+	if m.sampler != nil {
+		m.sampler.Close()
 	}
 }

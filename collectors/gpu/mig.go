@@ -49,6 +49,9 @@ func (d *Device) RefreshInstances() nvml.Return {
 	return nvml.SUCCESS
 }
 
+// NoInstance is NVML's number for no MIG instance.
+const NoInstance = 0xFFFFFFFF
+
 // Instance is a MIG GPU instance.
 type Instance struct {
 	guard

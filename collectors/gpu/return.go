@@ -63,6 +63,15 @@ func Unsupported(ret nvml.Return) bool {
 	return false
 }
 
+// Absent turns "invalid argument" into "not supported": the GPU does not know
+// the argument because it has no such reading.
+func Absent(ret nvml.Return) nvml.Return {
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return ret
+}
+
 // DriverGone reports whether ret means that NVML must be reopened.
 func DriverGone(ret nvml.Return) bool {
 	return slices.Contains([]nvml.Return{
