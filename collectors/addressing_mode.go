@@ -22,6 +22,6 @@ var _ = Register(Collector{
 	Metrics: []*Metric{AddressingMode},
 	Read: func(g *gpu.Device, out *Readings) {
 		m, ret := g.GetAddressingMode()
-		out.Put(AddressingMode, 1, ret, known(addressingModes, nvml.DeviceAddressingModeType(m.Value)))
+		out.Put(AddressingMode, 1, ret, Known(addressingModes, nvml.DeviceAddressingModeType(m.Value)))
 	},
 })

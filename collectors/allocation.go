@@ -34,7 +34,7 @@ func (u *users) allocations(g *gpu.Device, out *Readings, workloads []*workload,
 		since = out.Now.Sub(u.allocated)
 	}
 	u.allocated = out.Now
-	for _, a := range out.allocations() {
+	for _, a := range out.Allocations() {
 		if !given(a, g) {
 			continue
 		}

@@ -15,7 +15,7 @@ var _ = Register(Collector{
 	Kernel: func(k host.Kernel) func(out *Readings) {
 		return func(out *Readings) {
 			n, err := k.BlockedTasks()
-			out.Put(DriverBlockedTasks, float64(n), ofKernel(err))
+			out.Put(DriverBlockedTasks, float64(n), OfKernel(err))
 		}
 	},
 })

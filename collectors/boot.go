@@ -13,7 +13,7 @@ var _ = Register(Collector{
 	Kernel: func(k host.Kernel) func(out *Readings) {
 		return func(out *Readings) {
 			t, err := k.Booted()
-			out.Put(NodeBoot, float64(t.Unix()), ofKernel(err))
+			out.Put(NodeBoot, float64(t.Unix()), OfKernel(err))
 		}
 	},
 })

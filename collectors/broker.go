@@ -127,12 +127,12 @@ var _ = Register(Collector{
 	Kernel: func(host.Kernel) func(out *Readings) {
 		var c brokerClient
 		return func(out *Readings) {
-			ask := out.books
+			ask := out.Books
 			if ask == nil {
-				ask = func() (wire.Stats, error) { return c.ask(out.config.Broker) }
+				ask = func() (wire.Stats, error) { return c.ask(out.Config.Broker) }
 			}
 			stats, err := ask()
-			if out.books == nil && out.config.Broker == "" {
+			if out.Books == nil && out.Config.Broker == "" {
 				return
 			}
 			starved := stats.Starved || errors.Is(err, errStarved)
@@ -141,7 +141,7 @@ var _ = Register(Collector{
 				out.Set(BrokerStarved, Bool(starved))
 			}
 			if err == nil {
-				out.broker(stats)
+				putBroker(out, stats)
 			} else if !errors.Is(err, errNoBroker) {
 				out.Fail(nvml.ERROR_OPERATING_SYSTEM)
 			}
@@ -149,51 +149,51 @@ var _ = Register(Collector{
 	},
 })
 
-// broker puts the broker's statistics.
-func (r *Readings) broker(s wire.Stats) {
+// putBroker puts the broker's statistics.
+func putBroker(out *Readings, s wire.Stats) {
 	for state, n := range s.Sessions {
-		r.Set(BrokerSessions, float64(n), state)
+		out.Set(BrokerSessions, float64(n), state)
 	}
 	for _, h := range s.Hooks {
-		r.Set(BrokerHookInfo, 1, h.Version, h.ABI)
-		r.Set(BrokerHookUnknown, float64(h.Unknown), h.Version)
+		out.Set(BrokerHookInfo, 1, h.Version, h.ABI)
+		out.Set(BrokerHookUnknown, float64(h.Unknown), h.Version)
 	}
 	for _, q := range s.Requests {
-		r.Set(BrokerRequests, float64(q.Count), q.Op, q.Result)
+		out.Set(BrokerRequests, float64(q.Count), q.Op, q.Result)
 	}
 	admissions := uint64(0)
 	for _, n := range s.Admission.Counts {
 		admissions += n
 	}
-	r.Set(BrokerAdmissions, float64(admissions))
-	r.Set(BrokerAdmissionSeconds, s.Admission.Seconds)
+	out.Set(BrokerAdmissions, float64(admissions))
+	out.Set(BrokerAdmissionSeconds, s.Admission.Seconds)
 	for kind, n := range s.Faults {
-		r.Set(BrokerFaults, float64(n), kind)
+		out.Set(BrokerFaults, float64(n), kind)
 	}
 	index := map[string]string{} // of GPUs by UUID; a MIG device has none
-	for _, id := range r.known() {
+	for _, id := range out.Known() {
 		index[id.UUID] = strconv.Itoa(id.Index)
 	}
 	for _, g := range s.GPUs {
-		r.Set(BrokerHandover, g.HandoverSeconds, index[g.GPU], g.GPU)
-		r.Set(BrokerTogether, g.TogetherSeconds, index[g.GPU], g.GPU)
-		r.Set(BrokerGangs, float64(g.Gangs), index[g.GPU], g.GPU)
+		out.Set(BrokerHandover, g.HandoverSeconds, index[g.GPU], g.GPU)
+		out.Set(BrokerTogether, g.TogetherSeconds, index[g.GPU], g.GPU)
+		out.Set(BrokerGangs, float64(g.Gangs), index[g.GPU], g.GPU)
 	}
 	if s.Enforcer != nil {
-		r.escalation(s.Enforcer)
+		putEscalation(out, s.Enforcer)
 	}
 	for _, t := range s.Tenants {
-		r.tenant(t, index[t.GPU])
+		putTenant(out, t, index[t.GPU])
 	}
 	if s.Enforcer != nil {
-		r.quotas(s.Enforcer, index)
+		putQuotas(out, s.Enforcer, index)
 	}
 }
 
-// tenant puts the books of one tenant on one GPU.
-func (r *Readings) tenant(t wire.TenantStats, index string) {
+// putTenant puts the books of one tenant on one GPU.
+func putTenant(out *Readings, t wire.TenantStats, index string) {
 	put := func(m *Metric, v float64, labels ...string) {
-		r.Set(m, v, append([]string{index, t.GPU, t.Tenant}, labels...)...)
+		out.Set(m, v, append([]string{index, t.GPU, t.Tenant}, labels...)...)
 	}
 	put(QuotaSessions, float64(t.Sessions))
 	if t.Limit < 1 {

@@ -139,8 +139,8 @@ func answers(h wire.Header) []byte {
 // readBroker runs passes of the collector, and returns the readings of the
 // last.
 func readBroker(read func(*Readings), socket string) *Readings {
-	out := &Readings{Now: time.Now(), config: &Config{Broker: socket},
-		known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
+	out := &Readings{Now: time.Now(), Config: &Config{Broker: socket},
+		Known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
 	read(out)
 	return out
 }
@@ -160,7 +160,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 	read := brokerCollector(t)
 	readBroker(read, b.socket)
 	out := readBroker(read, b.socket)
-	got := series(out.samples)
+	got := series(out.Samples)
 	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
 	w := func(name, more string) string {
 		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
@@ -263,14 +263,14 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 			t.Errorf("%s is present, though the books lack it", name)
 		}
 	}
-	if len(got) != len(out.samples) {
-		t.Errorf("%d samples make %d series: a scrape with duplicates is refused", len(out.samples), len(got))
+	if len(got) != len(out.Samples) {
+		t.Errorf("%d samples make %d series: a scrape with duplicates is refused", len(out.Samples), len(got))
 	}
-	if out.failure != nvml.SUCCESS || len(b.accepted) != 1 {
-		t.Errorf("failure %v, %d connections for two passes; want none and one", out.failure, len(b.accepted))
+	if out.Failure != nvml.SUCCESS || len(b.accepted) != 1 {
+		t.Errorf("failure %v, %d connections for two passes; want none and one", out.Failure, len(b.accepted))
 	}
 	for _, m := range metricsOf("broker") {
-		if !slices.ContainsFunc(out.samples, func(s Sample) bool { return s.Metric == m }) {
+		if !slices.ContainsFunc(out.Samples, func(s Sample) bool { return s.Metric == m }) {
 			t.Errorf("%v is declared but not put", m)
 		}
 	}
@@ -283,8 +283,8 @@ func metricsOf(name string) []*Metric {
 
 func TestAMissingBrokerIsReported(t *testing.T) {
 	read := brokerCollector(t)
-	if out := readBroker(read, ""); len(out.samples) != 0 || out.failure != nvml.SUCCESS {
-		t.Errorf("with the enforcer disabled: %v, %v", out.samples, out.failure)
+	if out := readBroker(read, ""); len(out.Samples) != 0 || out.Failure != nvml.SUCCESS {
+		t.Errorf("with the enforcer disabled: %v, %v", out.Samples, out.Failure)
 	}
 	stale := filepath.Join(t.TempDir(), "s")
 	if l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"}); err == nil {
@@ -293,9 +293,9 @@ func TestAMissingBrokerIsReported(t *testing.T) {
 	}
 	for _, socket := range []string{filepath.Join(t.TempDir(), "none"), stale} {
 		out := readBroker(read, socket)
-		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
-			out.failure != nvml.SUCCESS {
-			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.failure)
+		if got := series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.Failure != nvml.SUCCESS {
+			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.Failure)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestABrokerThatStarvesIsNotUp(t *testing.T) {
 		return err
 	}
 	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
-		got := series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).samples)
+		got := series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).Samples)
 		if up, there := got["gpusteward_broker_up{}"]; !there || up != 0 || got["gpusteward_broker_starved{}"] != 1 {
 			t.Errorf("a broker that %s: %v", name, got)
 		}
@@ -323,8 +323,8 @@ func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
 	})
 	read := brokerCollector(t)
 	for i := range 3 {
-		if out := readBroker(read, b.socket); series(out.samples)["gpusteward_broker_up{}"] != 1 {
-			t.Errorf("pass %d: %v", i, series(out.samples))
+		if out := readBroker(read, b.socket); series(out.Samples)["gpusteward_broker_up{}"] != 1 {
+			t.Errorf("pass %d: %v", i, series(out.Samples))
 		}
 	}
 }
@@ -361,9 +361,9 @@ func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
 		},
 	} {
 		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
-		if got := series(out.samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
-			out.failure == nvml.SUCCESS {
-			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.failure)
+		if got := series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.Failure == nvml.SUCCESS {
+			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.Failure)
 		}
 	}
 }
@@ -393,8 +393,8 @@ func TestManyTenantsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
-	if out := readBroker(brokerCollector(t), b.socket); len(out.samples) != maxSeries || len(out.dropped) == 0 {
-		t.Errorf("%d series, dropped %v", len(out.samples), out.dropped)
+	if out := readBroker(brokerCollector(t), b.socket); len(out.Samples) != maxSeries || len(out.Dropped) == 0 {
+		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)
 	}
 }
 
@@ -410,10 +410,10 @@ func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
 	termMetrics = append(before[:len(before):len(before)], termMetric{term, patience})
 	patient, free := quota.Free(), quota.Free()
 	patient.LaunchWait = quota.Wait(7 * time.Second)
-	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
+	out := &Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
 	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
-	out.broker(wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
-	got := series(out.samples)
+	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
+	got := series(out.Samples)
 	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
 		t.Errorf("its value is %v", v)
 	}
@@ -436,9 +436,9 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 			wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
 	}
 	e.Escalation[4999].Level = "terminate"
-	out := &Readings{Now: time.Now(), known: func() []gpu.ID { return nil }}
-	out.broker(wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
-	got := series(out.samples)
+	out := &Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
+	putBroker(out, wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
+	got := series(out.Samples)
 	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
 		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,
 		`nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
@@ -448,12 +448,12 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	}
 	for m, want := range map[*Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions,
 		UnhookedProcesses: 5000 - maxAudited} {
-		if out.dropped[m] != want {
-			t.Errorf("%v: %d are dropped, want %d", m, out.dropped[m], want)
+		if out.Dropped[m] != want {
+			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
 		}
 	}
-	if len(out.samples) >= maxSeries/2 {
-		t.Errorf("%d series", len(out.samples))
+	if len(out.Samples) >= maxSeries/2 {
+		t.Errorf("%d series", len(out.Samples))
 	}
 }
 

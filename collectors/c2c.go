@@ -29,18 +29,18 @@ var _ = Register(Collector{
 			ret = nvml.ERROR_NOT_SUPPORTED
 		}
 		if ret != nvml.SUCCESS {
-			out.Put(C2CUp, 0, absent(ret))
+			out.Put(C2CUp, 0, gpu.Absent(ret))
 			return
 		}
 		for link := range uint32(n) {
 			name := strconv.Itoa(int(link))
-			out.fields(g, []field{
-				{nvml.FI_DEV_C2C_LINK_GET_STATUS, link, C2CUp, 1, []string{name}},
-				{nvml.FI_DEV_C2C_LINK_GET_MAX_BW, link, C2CBandwidth, 1e6, []string{name}},
-				{nvml.FI_DEV_C2C_LINK_ERROR_INTR, link, C2CErrors, 1, []string{name, "crc"}},
-				{nvml.FI_DEV_C2C_LINK_ERROR_REPLAY, link, C2CErrors, 1, []string{name, "replay"}},
-				{nvml.FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, link, C2CErrors, 1, []string{name, "replay_b2b"}},
-				{nvml.FI_DEV_C2C_LINK_POWER_STATE, link, C2CPowerState, 1, []string{name}},
+			out.Fields(g, []Field{
+				NewField(nvml.FI_DEV_C2C_LINK_GET_STATUS, link, C2CUp, 1, name),
+				NewField(nvml.FI_DEV_C2C_LINK_GET_MAX_BW, link, C2CBandwidth, 1e6, name),
+				NewField(nvml.FI_DEV_C2C_LINK_ERROR_INTR, link, C2CErrors, 1, name, "crc"),
+				NewField(nvml.FI_DEV_C2C_LINK_ERROR_REPLAY, link, C2CErrors, 1, name, "replay"),
+				NewField(nvml.FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, link, C2CErrors, 1, name, "replay_b2b"),
+				NewField(nvml.FI_DEV_C2C_LINK_POWER_STATE, link, C2CPowerState, 1, name),
 			})
 		}
 	},

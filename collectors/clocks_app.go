@@ -22,18 +22,9 @@ var _ = Register(Collector{
 	Read: func(g *gpu.Device, out *Readings) {
 		for _, c := range clockDomains {
 			mhz, ret := g.GetClock(c.id, nvml.CLOCK_ID_APP_CLOCK_TARGET)
-			out.Put(ClockApp, float64(mhz)*1e6, absent(ret), c.name)
+			out.Put(ClockApp, float64(mhz)*1e6, gpu.Absent(ret), c.name)
 			mhz, ret = g.GetMaxCustomerBoostClock(c.id)
-			out.Put(ClockCustomerBoostMax, float64(mhz)*1e6, absent(ret), c.name)
+			out.Put(ClockCustomerBoostMax, float64(mhz)*1e6, gpu.Absent(ret), c.name)
 		}
 	},
 })
-
-// absent turns "invalid argument" into "not supported": the GPU does not know
-// the argument because it has no such reading.
-func absent(ret nvml.Return) nvml.Return {
-	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		return nvml.ERROR_NOT_SUPPORTED
-	}
-	return ret
-}

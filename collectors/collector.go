@@ -36,6 +36,7 @@ type Collector struct {
 	Metrics []*Metric // all metrics that it puts
 	OptIn   bool      // off unless the configuration enables it: expensive, or many series
 	First   bool      // reads before the others: its call makes the driver refresh the values that they read
+	Lists   bool      // lists the processes on the GPU, as Facts
 
 	// Exactly one is set: Read for a GPU; Open for a GPU, with state between
 	// reads; Host, the same for readings that belong to no GPU; Kernel, the
@@ -81,6 +82,13 @@ type Config struct {
 	Broker             string   // the broker's socket; empty: the enforcer is disabled
 }
 
+// SampleDepth is how long the driver keeps its samples of processes. Two passes
+// of the fast tier must not be further apart.
+const (
+	SampleDepth = 12 * time.Second
+	maxFast     = SampleDepth - time.Second
+)
+
 // DefaultConfig returns intervals chosen by measured costs.
 func DefaultConfig() Config {
 	return Config{Fast: time.Second, Medium: 10 * time.Second, Slow: time.Minute}
@@ -91,9 +99,9 @@ func (c Config) Validate() error {
 	switch {
 	case c.Fast < 100*time.Millisecond:
 		return fmt.Errorf("collectors.fast: %v is too short; the minimum is 100ms", c.Fast)
-	case c.Fast > useDepth-allOfThem:
+	case c.Fast > maxFast:
 		return fmt.Errorf("collectors.fast: %v is too long; the maximum is %v, because the driver keeps samples "+
-			"of processes for %v", c.Fast, useDepth-allOfThem, useDepth)
+			"of processes for %v", c.Fast, maxFast, SampleDepth)
 	case c.Medium < c.Fast:
 		return fmt.Errorf("collectors.medium: %v is shorter than fast (%v)", c.Medium, c.Fast)
 	case c.Slow < c.Medium:

@@ -216,7 +216,7 @@ func TestTheLargestWorkloadsAreShown(t *testing.T) {
 		b.use = works(1, pids...)
 		s.passes(100)
 		workloads, processes := map[string]bool{}, 0
-		for _, p := range s.last.samples {
+		for _, p := range s.last.Samples {
 			switch p.Metric {
 			case WorkloadMemory:
 				workloads[p.Labels[2]] = true
@@ -233,7 +233,7 @@ func TestTheLargestWorkloadsAreShown(t *testing.T) {
 		if len(workloads) != maxHolders || processes != maxHolders {
 			t.Errorf("%d workloads and %d processes are shown", len(workloads), processes)
 		}
-		if n := s.last.dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
+		if n := s.last.Dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
 			len(n) != 2 {
 			t.Errorf("left out: %v", n)
 		}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
 )
 
@@ -39,10 +38,6 @@ type DeviceProcess struct {
 // process is one.
 const KindServer = "server"
 
-// serverComm is the name of the MPS server, nvidia-cuda-mps-server, as the
-// kernel truncates it.
-const serverComm = "nvidia-cuda-mps"
-
 // DeviceProcesses returns the processes on the GPUs as of the last fast pass, each
 // once per GPU or MIG device. It leaves out GPUs that have not answered for two
 // fast intervals: their processes are unknown.
@@ -51,80 +46,35 @@ func (h *Host) DeviceProcesses() []DeviceProcess {
 	var all []DeviceProcess
 	for _, r := range s.shown() {
 		for _, p := range s.snapshot(r).fresh(now, fast) {
-			all = append(all, p.holders...)
+			all = append(all, p.Holders...)
 		}
 	}
 	return all
 }
 
-// A tally is the use of the GPU by a process since it was first seen there.
-type tally struct {
-	start uint64 // see host.Process; 0 while the kernel does not know the process
-	used  engines
-	until time.Time // end of the counted time
+// A Stay is a process on a GPU, with the time of its stay.
+type Stay struct {
+	Process host.Process // only the PID is set if the kernel does not know it
+	After   time.Time    // when the driver did not list it yet; zero if the driver was never asked before
+	Until   time.Time    // when the driver no longer listed it; zero while it does
 }
 
-// tally adds the use in the current window to the holders, and forgets
-// processes that left.
-func (u *users) tally(holders []*holder, used map[uint32]spent, counted bool) {
-	all := make(map[uint32]tally, len(holders))
-	for _, h := range holders {
-		if _, done := all[h.pid]; done {
-			continue // the process in another instance
-		}
-		t, known := u.tallies[h.pid]
-		if !known || !h.unknown && t.start != h.process.Start {
-			t = tally{start: h.process.Start} // another process with the same PID
-		}
-		if counted {
-			t.used, t.until = t.used.plus(used[h.pid].engines), u.seen
-		}
-		all[h.pid] = t
-	}
-	u.tallies = all
-}
-
-// deviceProcesses returns the holders with their MIG devices.
-func (u *users) deviceProcesses(g *gpu.Device, now time.Time, holders []*holder) []DeviceProcess {
-	type seat struct {
-		uuid string
-		pid  uint32
-	}
-	all, place := make([]DeviceProcess, 0, len(holders)), make(map[seat]int, len(holders))
-	for _, h := range holders {
-		uuid := where(g, h)
-		i, more := place[seat{uuid, h.pid}]
-		if !more {
-			i, place[seat{uuid, h.pid}] = len(all), len(all)
-			t := u.tallies[h.pid]
-			all = append(all, DeviceProcess{UUID: uuid, Process: h.process, Unknown: h.unknown, Kind: h.kind, Known: true,
-				SM: t.used[sm], Busy: t.used[busy], Sampled: t.until, At: now})
-			all[i].Process.PID = int(h.pid)
-			if h.kind == holderKinds[0] && h.process.Comm == serverComm {
-				all[i].Kind = KindServer
-			}
-		}
-		if h.memory == unknownMemory {
-			all[i].Known = false
+// Stays returns the processes on a GPU now and in the last minutes, as of the
+// driver's last answer. The slice must not be changed.
+func (h *Host) Stays(uuid string) []Stay {
+	s := h.state.Load()
+	for _, r := range s.shown() {
+		p := r.peer.Load()
+		if p == nil || p.UUID != uuid {
 			continue
 		}
-		all[i].Memory += h.memory
+		snap := s.snapshot(r)
+		if snap == nil {
+			return nil
+		}
+		if i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Lists }); i >= 0 {
+			return snap.passes[i].Stays
+		}
 	}
-	return all
-}
-
-// where returns the UUID of the holder's MIG device, or the GPU's without a
-// known one.
-func where(g *gpu.Device, h *holder) string {
-	if h.gi == noInstance {
-		return g.UUID
-	}
-	on := func(m *gpu.MIG) bool { return uint32(m.GI) == h.gi && uint32(m.CI) == h.ci }
-	if !slices.ContainsFunc(g.Instances(), on) {
-		_ = g.RefreshInstances() // the instance is newer than the last look; if it fails, the GPU's UUID will do
-	}
-	if i := slices.IndexFunc(g.Instances(), on); i >= 0 {
-		return g.Instances()[i].UUID
-	}
-	return g.UUID
+	return nil
 }

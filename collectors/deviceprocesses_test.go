@@ -27,9 +27,9 @@ func held(t *testing.T, all []DeviceProcess, pid int) (DeviceProcess, bool) {
 // deviceProcess is held for the stage's last pass.
 func (s *stage) deviceProcess(t *testing.T, pid int) DeviceProcess {
 	t.Helper()
-	x, ok := held(t, s.last.holders, pid)
+	x, ok := held(t, s.last.Holders, pid)
 	if !ok {
-		t.Errorf("no process %d in %+v", pid, s.last.holders)
+		t.Errorf("no process %d in %+v", pid, s.last.Holders)
 	}
 	return x
 }
@@ -96,7 +96,7 @@ faults:
 		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
 			t.Fatal("the process is missing from the start")
 		}
-		if _, _, _, ok := h.Memory(uuid); !ok {
+		if _, _, _, ok := MemoryOf(h, uuid); !ok {
 			t.Error("the GPU's memory is unknown from the start")
 		}
 		advance(20 * time.Second)
@@ -107,7 +107,7 @@ faults:
 		if _, ok := held(t, all, 2); !ok {
 			t.Error("the other GPU's process is gone")
 		}
-		if total, _, _, ok := h.Memory(uuid); ok {
+		if total, _, _, ok := MemoryOf(h, uuid); ok {
 			t.Errorf("the GPU hangs, and still has %d bytes", total)
 		}
 		if _, _, listed := h.Holds(uuid, 1); !listed {
@@ -149,8 +149,8 @@ func TestUseIsCountedWhileTheProcessExists(t *testing.T) {
 		}
 		b.compute = nil
 		s.passes(1)
-		if len(s.last.holders) != 0 {
-			t.Errorf("without processes there is %+v", s.last.holders)
+		if len(s.last.Holders) != 0 {
+			t.Errorf("without processes there is %+v", s.last.Holders)
 		}
 	})
 }
@@ -216,22 +216,23 @@ func TestMemoryAndRates(t *testing.T) {
 			"0": {63e9, 3.352e12}, "1": {31.5e9, 300e9}, "2": {31.5e9, 2.039e12},
 		} {
 			uuid := told(h, Up, "gpu", index)["uuid"]
-			link, memory, ok := h.Rates(uuid)
+			link := PCIeRate(h, uuid)
+			memory, ok := h.Reading(uuid, MemoryBandwidth)
 			if !ok || math.Abs(link/c.link-1) > .01 || math.Abs(memory/c.memory-1) > .01 {
 				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link,
 					memory, ok, c.link, c.memory)
 			}
-			total, free, reserved, ok := h.Memory(uuid)
+			total, free, reserved, ok := MemoryOf(h, uuid)
 			used, _ := get(t, h, MemoryBytes, index, "used")
 			if !ok || total == 0 || free+reserved+uint64(used) != total {
 				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free,
 					reserved, used, ok)
 			}
 		}
-		if _, _, ok := h.Rates("GPU-none"); ok {
-			t.Error("a missing GPU has transfer rates")
+		if rate := PCIeRate(h, "GPU-none"); rate != 0 {
+			t.Errorf("a missing GPU has a link with %v bytes a second", rate)
 		}
-		if _, _, _, ok := h.Memory("GPU-none"); ok {
+		if _, _, _, ok := MemoryOf(h, "GPU-none"); ok {
 			t.Error("a missing GPU has memory")
 		}
 	})

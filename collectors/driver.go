@@ -20,8 +20,8 @@ var _ = Register(Collector{
 			version, ret := l.SystemGetDriverVersion()
 			branch, bret := l.SystemGetDriverBranch()
 			cuda, cret := l.SystemGetCudaDriverVersion()
-			out.Put(DriverInfo, 1, ret, version, text(gpu.String(branch.Branch[:]), bret),
-				text(fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10), cret), text(l.SystemGetNVMLVersion()))
+			out.Put(DriverInfo, 1, ret, version, Text(gpu.String(branch.Branch[:]), bret),
+				Text(fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10), cret), Text(l.SystemGetNVMLVersion()))
 		}
 	},
 })

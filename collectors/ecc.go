@@ -50,7 +50,7 @@ var _ = Register(Collector{
 				out.Put(ECCErrors, float64(n), ret, severity.name, scope.name)
 				for _, l := range eccLocations {
 					n, ret := g.GetMemoryErrorCounter(severity.id, scope.id, l.id)
-					out.Put(ECCErrorsByLocation, float64(n), absent(ret), severity.name, scope.name, l.name)
+					out.Put(ECCErrorsByLocation, float64(n), gpu.Absent(ret), severity.name, scope.name, l.name)
 				}
 			}
 		}

@@ -12,8 +12,8 @@ var _ = Register(Collector{
 	Doc:     "Energy used; a read takes the driver 3 to 5 ms.",
 	Tier:    Medium,
 	Metrics: []*Metric{Energy},
-	Read: readFields(
-		field{nvml.FI_DEV_ENERGY, scopeGPU, Energy, 1e-3, []string{"gpu"}},
-		field{nvml.FI_DEV_ENERGY, scopeModule, Energy, 1e-3, []string{"module"}},
+	Read: ReadFields(
+		NewField(nvml.FI_DEV_ENERGY, scopeGPU, Energy, 1e-3, "gpu"),
+		NewField(nvml.FI_DEV_ENERGY, scopeModule, Energy, 1e-3, "module"),
 	),
 })

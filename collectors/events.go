@@ -20,15 +20,6 @@ var (
 	Events  = Counter("nvgpu_events_total", "Other driver events since the agent opened the GPU.", "type")
 )
 
-// An Event is one event that the driver raised about a GPU.
-type Event struct {
-	Time time.Time // of the reading, up to a beat after the event
-	GPU  gpu.ID
-	Type string // "xid", one of gpu.EventTypes, or "other"
-	Code uint64 // what the driver says in addition to the type: the XID, the recovery action
-	GI   string // MIG GPU instance; empty outside MIG
-}
-
 const xidType = "xid" // an Event.Type
 
 // wantedEvents excludes only clock changes: there are twenty a second under
@@ -37,9 +28,6 @@ const wantedEvents = ^uint64(nvml.EventTypeClock)
 
 // maxEvents bounds the events of one pass; the rest wait in the driver.
 const maxEvents = 1000
-
-// noInstance is NVML's value for an event that belongs to no MIG instance.
-const noInstance = 0xFFFFFFFF
 
 var _ = Register(Collector{
 	Name:    "events",
@@ -78,7 +66,7 @@ func (c *eventCounter) read(g *gpu.Device, out *Readings) {
 	for name := range c.types {
 		c.types[name] = 0
 	}
-	for _, code := range out.config.XIDs {
+	for _, code := range out.Config.XIDs {
 		c.xids[[2]string{strconv.Itoa(code), ""}] = 0
 	}
 	for range maxEvents {
@@ -90,7 +78,7 @@ func (c *eventCounter) read(g *gpu.Device, out *Readings) {
 			break
 		}
 		e := event(raw, g.ID, out.Now)
-		out.events(e)
+		out.Events(e)
 		if e.Type == xidType {
 			code := strconv.FormatUint(e.Code, 10)
 			c.xids[[2]string{code, e.GI}]++
@@ -121,7 +109,7 @@ func event(raw nvml.EventData, id gpu.ID, now time.Time) Event {
 			e.Type = name
 		}
 	}
-	if raw.GpuInstanceId != noInstance {
+	if raw.GpuInstanceId != gpu.NoInstance {
 		e.GI = strconv.FormatUint(uint64(raw.GpuInstanceId), 10)
 	}
 	return e

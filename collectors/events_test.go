@@ -59,7 +59,7 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 		raw  nvml.EventData
 		want Event
 	}{
-		{nvml.EventData{EventType: 1 << 40, EventData: 5, GpuInstanceId: noInstance},
+		{nvml.EventData{EventType: 1 << 40, EventData: 5, GpuInstanceId: gpu.NoInstance},
 			Event{now, gpu.ID{Index: 3}, "other", 5, ""}},
 		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: 2},
 			Event{now, gpu.ID{Index: 3}, "xid", 31, "2"}},

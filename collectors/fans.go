@@ -36,6 +36,6 @@ var _ = Register(Collector{
 			out.Put(FanTarget, min(1, float64(target)/100), ret, strconv.Itoa(i))
 		}
 		rpm, ret := g.GetFanSpeedRPM()
-		out.Put(FanRPM, float64(rpm.Speed), absent(ret), "0")
+		out.Put(FanRPM, float64(rpm.Speed), gpu.Absent(ret), "0")
 	},
 })

@@ -1,8 +1,6 @@
 package collectors
 
 import (
-	"time"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu"
@@ -44,15 +42,12 @@ type gpmRow struct {
 // value is m in the row's unit. A ratio can exceed 1 by the rounding at both
 // ends of the window.
 func (r gpmRow) value(m nvml.GpmMetric) float64 {
-	v := scaled(m.Value, r.scale)
+	v := Scaled(m.Value, r.scale)
 	if r.scale == .01 {
 		v = min(v, 1)
 	}
 	return v
 }
-
-// maxWindow is the longest window over which GPM's counters can be compared.
-const maxWindow = 10 * time.Minute
 
 var _ = Register(Collector{
 	Name:    "gpm",
@@ -65,9 +60,9 @@ var _ = Register(Collector{
 		for i, r := range gpmRows {
 			ids[i] = r.id
 		}
-		gpm := openGPM(g, -1, ids)
+		gpm := g.Meter(-1, ids...)
 		return func(_ *gpu.Device, out *Readings) {
-			values, window, ret := gpm.read(out.Now)
+			values, window, ret := gpm.Read(out.Now)
 			if ret == nvml.ERROR_NO_DATA {
 				return
 			}
@@ -80,10 +75,10 @@ var _ = Register(Collector{
 			for i, r := range gpmRows {
 				v, ret := r.value(values[i]), nvml.Return(values[i].NvmlReturn)
 				if r.label == "" {
-					out.Put(r.metric, v, absent(ret))
+					out.Put(r.metric, v, gpu.Absent(ret))
 					continue
 				}
-				out.Put(r.metric, v, absent(ret), r.label)
+				out.Put(r.metric, v, gpu.Absent(ret), r.label)
 				if r.metric == GPMPCIe && ret == nvml.SUCCESS {
 					out.Add(PCIeBytes, v*window.Seconds(), r.label)
 				}
@@ -92,38 +87,3 @@ var _ = Register(Collector{
 		}
 	},
 })
-
-// A gpmReader reads GPM metrics over the time since its last read. The zero
-// reader answers with ret.
-type gpmReader struct {
-	sampler *gpu.Sampler
-	ret     nvml.Return // the reason that there is no sampler
-	last    time.Time
-}
-
-// openGPM returns a reader of ids, for MIG instance gi unless it is negative.
-func openGPM(g *gpu.Device, gi int, ids []uint32) *gpmReader {
-	s, ret := g.Sampler(gi, ids...)
-	return &gpmReader{sampler: s, ret: ret}
-}
-
-// read returns the metrics and their window. The first read, and a read after
-// too long a window, return NO_DATA.
-func (r *gpmReader) read(now time.Time) ([]nvml.GpmMetric, time.Duration, nvml.Return) {
-	if r.sampler == nil {
-		return nil, 0, r.ret
-	}
-	values, ret := r.sampler.Read()
-	window := now.Sub(r.last)
-	r.last = now
-	if ret == nvml.SUCCESS && window > maxWindow {
-		ret = nvml.ERROR_NO_DATA
-	}
-	return values, window, ret
-}
-
-func (r *gpmReader) close() {
-	if r.sampler != nil {
-		r.sampler.Close()
-	}
-}

@@ -41,9 +41,9 @@ var _ = Register(Collector{
 		if linked != nvml.SUCCESS && !joined { // GPM answers 0 for missing links
 			return func(_ *gpu.Device, out *Readings) { out.Put(GPMNVLink, 0, nvml.ERROR_NOT_SUPPORTED) }
 		}
-		gpm := openGPM(g, -1, ids)
+		gpm := g.Meter(-1, ids...)
 		return func(_ *gpu.Device, out *Readings) {
-			v, _, ret := gpm.read(out.Now)
+			v, _, ret := gpm.Read(out.Now)
 			if ret == nvml.ERROR_NO_DATA {
 				return
 			}
@@ -52,9 +52,9 @@ var _ = Register(Collector{
 				return
 			}
 			put := func(m *Metric, v nvml.GpmMetric, labels ...string) {
-				out.Put(m, v.Value*mib, absent(nvml.Return(v.NvmlReturn)), labels...)
+				out.Put(m, v.Value*(1<<20), gpu.Absent(nvml.Return(v.NvmlReturn)), labels...)
 			}
-			if linked == nvml.SUCCESS && !out.config.PerLink {
+			if linked == nvml.SUCCESS && !out.Config.PerLink {
 				put(GPMNVLink, v[0], "rx", allLinks)
 				put(GPMNVLink, v[1], "tx", allLinks)
 			} else if linked == nvml.SUCCESS {

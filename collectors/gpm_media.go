@@ -30,9 +30,9 @@ var _ = Register(Collector{
 				ids, names = append(ids, e.first+i), append(names, fmt.Sprintf("%s%d", e.name, i))
 			}
 		}
-		gpm := openGPM(g, -1, ids)
+		gpm := g.Meter(-1, ids...)
 		return func(_ *gpu.Device, out *Readings) {
-			values, _, ret := gpm.read(out.Now)
+			values, _, ret := gpm.Read(out.Now)
 			if ret == nvml.ERROR_NO_DATA {
 				return
 			}
@@ -41,7 +41,7 @@ var _ = Register(Collector{
 				return
 			}
 			for i, v := range values {
-				out.Put(GPMMedia, min(1, v.Value/100), absent(nvml.Return(v.NvmlReturn)), names[i])
+				out.Put(GPMMedia, min(1, v.Value/100), gpu.Absent(nvml.Return(v.NvmlReturn)), names[i])
 			}
 		}
 	},

@@ -25,24 +25,24 @@ var _ = Register(Collector{
 	Metrics: []*Metric{HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit},
 	Host: func(*gpu.Library) func(out *Readings) {
 		return func(out *Readings) {
-			if out.config.HAMi == "" {
+			if out.Config.HAMi == "" {
 				return
 			}
-			users, seen := out.processes.InUse(), map[[2]string]bool{}
-			for _, file := range host.Regions(out.config.HAMi) {
+			users, seen := out.Processes.InUse(), map[[2]string]bool{}
+			for _, file := range host.Regions(out.Config.HAMi) {
 				if region, err := host.ReadRegion(file.Path); err == nil {
-					out.region(file, region, users, seen)
+					putRegion(out, file, region, users, seen)
 				}
 			}
 		}
 	},
 })
 
-// region puts the claims of a region about a workload with a process in it. The
+// putRegion puts the claims of a region about a workload with a process in it. The
 // kernel confirms that the process belongs to the region's pod, and the kubelet
 // names the container. seen keeps two regions from claiming the same. An
 // impossible claim is not a failure of the collector.
-func (r *Readings) region(file host.RegionFile, region host.Region, users []host.Process, seen map[[2]string]bool) {
+func putRegion(out *Readings, file host.RegionFile, region host.Region, users []host.Process, seen map[[2]string]bool) {
 	used := make([]uint64, len(region.Devices))
 	workload := ""
 	for _, p := range users {
@@ -60,7 +60,7 @@ func (r *Readings) region(file host.RegionFile, region host.Region, users []host
 		return
 	}
 	for i, d := range region.Devices {
-		for _, g := range r.gpus() {
+		for _, g := range out.Peers() {
 			claim := [2]string{g.UUID, workload}
 			if g.UUID != d.UUID || seen[claim] {
 				continue
@@ -68,7 +68,7 @@ func (r *Readings) region(file host.RegionFile, region host.Region, users []host
 			seen[claim] = true
 			put := func(m *Metric, v float64, claimed bool) {
 				if claimed && m.Plausible(v) {
-					r.Set(m, v, strconv.Itoa(g.Index), g.UUID, workload)
+					out.Set(m, v, strconv.Itoa(g.Index), g.UUID, workload)
 				}
 			}
 			put(HAMiMemoryUsed, float64(used[i]), true)

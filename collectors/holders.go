@@ -14,7 +14,7 @@ import (
 // Knows reports whether this host has, or ever had, the GPU or MIG device with
 // that UUID. Without a driver, any GPU's UUID may be right.
 func (h *Host) Knows(uuid string) bool {
-	if _, is := h.mig(uuid); is {
+	if _, is := h.MIG(uuid); is {
 		return true
 	}
 	return !isMIG(uuid) && (h.Driver() != nil ||
@@ -26,8 +26,8 @@ func (h *Host) Knows(uuid string) bool {
 // GPU instance, such as 0:1, and its own UUID. A GPU that this host never had
 // has no names.
 func (h *Host) Names(uuid string) []string {
-	if m, is := h.mig(uuid); is {
-		return []string{m.index, m.parent, m.index + ":" + m.gi, uuid}
+	if m, is := h.MIG(uuid); is {
+		return []string{m.Index, m.Parent, m.Index + ":" + m.GI, uuid}
 	}
 	all := h.inventory.all()
 	i := slices.IndexFunc(all, func(id gpu.ID) bool { return id.UUID == uuid })
@@ -40,42 +40,42 @@ func (h *Host) Names(uuid string) []string {
 // Parent returns the UUID of a MIG device's GPU; for any other UUID, the UUID
 // itself.
 func (h *Host) Parent(uuid string) string {
-	if m, is := h.mig(uuid); is {
-		return m.parent
+	if m, is := h.MIG(uuid); is {
+		return m.Parent
 	}
 	return uuid
 }
 
-// A slice is a MIG device as last seen.
-type slice struct{ index, parent, gi string }
+// A MIGDevice is one of the devices into which a GPU is partitioned.
+type MIGDevice struct {
+	UUID          string
+	Index, Parent string // index and UUID of its GPU
+	GI            string // its GPU instance
+}
 
 // isMIG reports whether a UUID belongs to a MIG device.
 func isMIG(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") }
 
-// mig returns the MIG device with that UUID, if there is or was one: the
+// MIG returns the MIG device with that UUID, if there is or was one: the
 // partitions do not change while the GPU does not answer.
-func (h *Host) mig(uuid string) (m slice, is bool) {
+func (h *Host) MIG(uuid string) (m MIGDevice, is bool) {
 	if !isMIG(uuid) {
 		return m, false
 	}
 	now, s, fast := time.Now(), h.state.Load(), h.Interval()
 	for _, r := range s.shown() {
 		for _, p := range s.snapshot(r).fresh(now, fast) {
-			if !slices.Contains(p.collector.Metrics, MIGInfo) {
-				continue
-			}
-			for _, x := range p.samples {
-				if x.Metric == MIGInfo && x.Labels[2] == uuid {
-					m = slice{x.Labels[0], x.Labels[1], x.Labels[3]}
-					h.slices.Store(uuid, m)
+			for _, m := range p.MIG {
+				if m.UUID == uuid {
+					h.mig.Store(uuid, m)
 					return m, true
 				}
 			}
 		}
 	}
-	known, is := h.slices.Load(uuid)
+	known, is := h.mig.Load(uuid)
 	if is {
-		m = known.(slice)
+		m = known.(MIGDevice)
 	}
 	return m, is
 }
@@ -96,7 +96,7 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 		if snap == nil {
 			continue
 		}
-		i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName })
+		i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Lists })
 		if i < 0 {
 			return 0, at, false
 		}
@@ -105,11 +105,11 @@ func (h *Host) Holds(uuid string, pid int) (bytes uint64, at time.Time, listed b
 			at = last.began
 		}
 		is := func(x DeviceProcess) bool { return x.Process.PID == pid && x.UUID == uuid }
-		if i := slices.IndexFunc(last.holders, is); i >= 0 {
-			if !last.holders[i].Known {
+		if i := slices.IndexFunc(last.Holders, is); i >= 0 {
+			if !last.Holders[i].Known {
 				at = time.Time{}
 			}
-			return last.holders[i].Memory, at, true
+			return last.Holders[i].Memory, at, true
 		}
 		return 0, at, false
 	}
@@ -126,15 +126,13 @@ func (h *Host) Silent() map[string]bool {
 			continue
 		}
 		silent := !slices.ContainsFunc(s.snapshot(r).fresh(now, fast), func(p *pass) bool {
-			return p.collector.Name == processesName && p.failure == nvml.SUCCESS
+			return p.collector.Lists && p.failure == nvml.SUCCESS
 		})
 		all[p.UUID] = silent
 		if snap := s.snapshot(r); snap != nil {
 			for _, p := range snap.passes {
-				for _, x := range p.samples {
-					if x.Metric == MIGInfo {
-						all[x.Labels[2]] = silent
-					}
+				for _, m := range p.MIG {
+					all[m.UUID] = silent
 				}
 			}
 		}

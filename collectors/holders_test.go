@@ -53,13 +53,13 @@ func TestMIG(t *testing.T) {
 			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
 				t.Errorf("%s is not known for what it is", uuid)
 			}
-			total, free, reserved, ok := h.Memory(uuid)
+			total, free, reserved, ok := MemoryOf(h, uuid)
 			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
 				free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
-			if _, _, ok := h.Rates(uuid); ok {
-				t.Error("the transfer rates of an instance are unknown")
+			if rate := PCIeRate(h, uuid); rate != 0 {
+				t.Errorf("the link of an instance is unknown, not %v bytes a second", rate)
 			}
 		}
 		if len(seen) != 3 || h.Parent(whole) != whole || h.Knows("MIG-none") || h.Names("MIG-none") != nil {

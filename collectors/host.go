@@ -61,8 +61,8 @@ type Host struct {
 	calls     gpu.Calls
 	caller    gpu.Caller // opens and closes the driver
 	inventory inventory
-	faults    kernelFaults
-	slices    sync.Map    // MIG devices by UUID, as last found
+	faults    KernelFaults
+	mig       sync.Map    // MIG devices by UUID, as last found
 	kernel    []*reader   // readers that need no driver, one for each collector
 	reopen    chan string // reasons to reopen the driver
 	wake      chan struct{}

@@ -23,7 +23,7 @@ var _ = Register(Collector{
 		used := map[string]bool{} // a port that was never up is not faulty
 		return func(out *Readings) {
 			ports, err := k.IBPorts()
-			if ret := ofKernel(err); ret != nvml.SUCCESS && (len(used) == 0 || ret != nvml.ERROR_NOT_SUPPORTED) {
+			if ret := OfKernel(err); ret != nvml.SUCCESS && (len(used) == 0 || ret != nvml.ERROR_NOT_SUPPORTED) {
 				out.Put(IBPortUp, 0, ret)
 				return
 			}

@@ -21,8 +21,8 @@ func TestIBPortsInUse(t *testing.T) {
 	files := fstest.MapFS{}
 	p := kernelOf("ib_ports", files)
 	p.pass()
-	if len(p.now) != 0 || len(p.out.unsupported) != 1 {
-		t.Errorf("without adapters: %v, unsupported %v", p.now, p.out.unsupported)
+	if len(p.now) != 0 || len(p.out.Unsupported) != 1 {
+		t.Errorf("without adapters: %v, unsupported %v", p.now, p.out.Unsupported)
 	}
 	ibPort(files, "mlx5_0/1", "4: ACTIVE\n", "1")
 	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // was never up

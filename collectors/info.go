@@ -24,40 +24,17 @@ var _ = Register(Collector{
 		name, ret := g.GetName()
 		brand, bret := g.GetBrand()
 		arch, aret := g.GetArchitecture()
-		out.Put(Info, 1, ret, name, text(known(brands, brand), bret), text(known(architectures, arch), aret),
+		out.Put(Info, 1, ret, name, Text(Known(brands, brand), bret), Text(Known(architectures, arch), aret),
 			capability(g), g.PCI,
-			strconv.Itoa(g.Minor), text(g.GetSerial()), text(g.GetBoardPartNumber()), text(g.GetVbiosVersion()),
-			text(g.GetInforomImageVersion()), text(g.GetGspFirmwareVersion()), number(g.GetNumaNodeId()),
-			number(g.GetModuleId()))
+			strconv.Itoa(g.Minor), Text(g.GetSerial()), Text(g.GetBoardPartNumber()), Text(g.GetVbiosVersion()),
+			Text(g.GetInforomImageVersion()), Text(g.GetGspFirmwareVersion()), Number(g.GetNumaNodeId()),
+			Number(g.GetModuleId()))
 	},
 })
 
-// text and number return a reading as a label; empty if there is none.
-func text(s string, ret nvml.Return) string {
-	if ret != nvml.SUCCESS {
-		return ""
-	}
-	return s
-}
-
-func number(n int, ret nvml.Return) string {
-	if ret != nvml.SUCCESS {
-		return ""
-	}
-	return strconv.Itoa(n)
-}
-
 func capability(g *gpu.Device) string {
 	major, minor, ret := g.GetCudaComputeCapability()
-	return text(fmt.Sprintf("%d.%d", major, minor), ret)
-}
-
-// known names an enumerated value, or returns its number if the table is older.
-func known[K ~uint32 | ~int32](names map[K]string, k K) string {
-	if s, ok := names[k]; ok {
-		return s
-	}
-	return strconv.FormatInt(int64(k), 10)
+	return Text(fmt.Sprintf("%d.%d", major, minor), ret)
 }
 
 var architectures = map[nvml.DeviceArchitecture]string{

@@ -16,7 +16,7 @@ var _ = Register(Collector{
 	Metrics: []*Metric{InforomInfo},
 	Read: func(g *gpu.Device, out *Readings) {
 		oem, ret := g.GetInforomVersion(nvml.INFOROM_OEM)
-		out.Put(InforomInfo, 1, ret, oem, text(g.GetInforomVersion(nvml.INFOROM_ECC)),
-			text(g.GetInforomVersion(nvml.INFOROM_POWER)))
+		out.Put(InforomInfo, 1, ret, oem, Text(g.GetInforomVersion(nvml.INFOROM_ECC)),
+			Text(g.GetInforomVersion(nvml.INFOROM_POWER)))
 	},
 })

@@ -44,9 +44,9 @@ func (h *Host) named() bool {
 	})
 }
 
-// ofKernel translates an error from a file of the kernel for Put: a missing
+// OfKernel translates an error from a file of the kernel for Put: a missing
 // file is an answer.
-func ofKernel(err error) nvml.Return {
+func OfKernel(err error) nvml.Return {
 	switch {
 	case err == nil:
 		return nvml.SUCCESS

@@ -151,9 +151,9 @@ type reading struct {
 }
 
 func (r *reading) pass() {
-	r.out = &Readings{config: new(Config), known: func() []gpu.ID { return r.known }}
+	r.out = &Readings{Config: new(Config), Known: func() []gpu.ID { return r.known }}
 	r.read(r.out)
-	r.now = series(r.out.samples)
+	r.now = series(r.out.Samples)
 }
 
 func (r *reading) has(t *testing.T, name string, value float64) {
@@ -188,8 +188,8 @@ func TestRefusalOfTheKernelIsAFailure(t *testing.T) {
 		}
 		p := &reading{read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
 		p.pass()
-		if len(p.now) != 0 || p.out.failure != nvml.ERROR_NO_PERMISSION {
-			t.Errorf("%s puts %v, failure %v", c.Name, p.now, p.out.failure)
+		if len(p.now) != 0 || p.out.Failure != nvml.ERROR_NO_PERMISSION {
+			t.Errorf("%s puts %v, failure %v", c.Name, p.now, p.out.Failure)
 		}
 	}
 }

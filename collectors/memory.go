@@ -28,3 +28,21 @@ var _ = Register(Collector{
 		out.Put(MemoryTotal, float64(m.Total), ret)
 	},
 })
+
+// MemoryOf returns the memory of a GPU as last read, in bytes: the total, the
+// free part, and the driver's own (0 if an old driver does not report it). For a
+// MIG device it is the memory of its GPU instance, shared by all compute
+// instances. ok is false if the GPU does not answer. MemoryOf makes no driver
+// call.
+func MemoryOf(h *Host, uuid string) (total, free, reserved uint64, ok bool) {
+	if m, is := h.MIG(uuid); is {
+		all, ok := h.Reading(m.Parent, MIGMemoryAll, m.GI)
+		left, known := h.Reading(m.Parent, MIGMemory, m.GI, "free")
+		own, _ := h.Reading(m.Parent, MIGMemory, m.GI, "reserved")
+		return uint64(all), uint64(left), uint64(own), ok && known
+	}
+	all, ok := h.Reading(uuid, MemoryTotal)
+	left, known := h.Reading(uuid, MemoryBytes, "free")
+	own, _ := h.Reading(uuid, MemoryBytes, "reserved")
+	return uint64(all), uint64(left), uint64(own), ok && known
+}

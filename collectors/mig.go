@@ -42,7 +42,7 @@ var _ = Register(Collector{
 		seen := map[int]bool{}
 		for _, m := range g.Instances() {
 			gi := strconv.Itoa(m.GI)
-			info(g, m, out)
+			putMIG(g, m, out)
 			if seen[m.GI] {
 				continue
 			}
@@ -55,24 +55,29 @@ var _ = Register(Collector{
 			bar1, ret := m.GetBAR1MemoryInfo()
 			out.Put(MIGBAR1, float64(bar1.Bar1Used), ret, gi, "used")
 			out.Put(MIGBAR1, float64(bar1.Bar1Free), ret, gi, "free")
-			for _, s := range eccSeverities {
-				n, ret := m.GetTotalEccErrors(s.id, nvml.VOLATILE_ECC)
-				out.Put(MIGECC, float64(n), ret, gi, s.name)
-			}
+			n, ret := m.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC)
+			out.Put(MIGECC, float64(n), ret, gi, "corrected")
+			n, ret = m.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC)
+			out.Put(MIGECC, float64(n), ret, gi, "uncorrected")
 		}
 	},
 })
 
-// info puts the identity of a MIG device. Its name ends with its profile.
-func info(g *gpu.Device, m *gpu.MIG, out *Readings) {
+// putMIG puts the identity of a MIG device, and tells it to the host. Its name
+// ends with its profile.
+func putMIG(g *gpu.Device, m *gpu.MIG, out *Readings) {
 	name, ret := m.GetName()
 	_, profile, _ := strings.Cut(name, "MIG ")
 	a, aret := m.GetAttributes()
 	start := ""
 	if instance, ret := g.Instance(m.GI); ret == nvml.SUCCESS {
 		placement, ret := instance.GetInfo()
-		start = number(int(placement.Placement.Start), ret)
+		start = Number(int(placement.Placement.Start), ret)
+	}
+	if ret == nvml.SUCCESS {
+		out.MIG = append(out.MIG, MIGDevice{UUID: m.UUID, Index: strconv.Itoa(g.Index), Parent: g.UUID,
+			GI: strconv.Itoa(m.GI)})
 	}
 	out.Put(MIGInfo, 1, ret, m.UUID, strconv.Itoa(m.GI), strconv.Itoa(m.CI), profile,
-		number(int(a.MultiprocessorCount), aret), number(int(a.GpuInstanceSliceCount), aret), start)
+		Number(int(a.MultiprocessorCount), aret), Number(int(a.GpuInstanceSliceCount), aret), start)
 }

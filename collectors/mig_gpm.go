@@ -31,7 +31,7 @@ var _ = Register(Collector{
 		}
 		metrics := map[*Metric]*Metric{GPMActivity: MIGActivity, GPMOccupancy: MIGOccupancy, GPMPCIe: MIGPCIe}
 		var geometry []string // the MIG devices behind instances
-		instances := map[int]*gpmReader{}
+		instances := map[int]*gpu.Meter{}
 		return func(g *gpu.Device, out *Readings) {
 			var now []string
 			for _, m := range g.Instances() {
@@ -39,18 +39,18 @@ var _ = Register(Collector{
 			}
 			if !slices.Equal(now, geometry) { // an id may now mean another instance
 				for _, i := range instances {
-					i.close()
+					i.Close()
 				}
 				clear(instances)
 				geometry = now
 			}
 			for _, m := range g.Instances() {
 				if instances[m.GI] == nil {
-					instances[m.GI] = openGPM(g, m.GI, ids)
+					instances[m.GI] = g.Meter(m.GI, ids...)
 				}
 			}
 			for gi, instance := range instances {
-				values, _, ret := instance.read(out.Now)
+				values, _, ret := instance.Read(out.Now)
 				if ret == nvml.ERROR_NO_DATA {
 					continue
 				}
@@ -63,7 +63,7 @@ var _ = Register(Collector{
 					if r.label == "" {
 						labels = labels[:1]
 					}
-					out.Put(metrics[r.metric], r.value(values[i]), absent(nvml.Return(values[i].NvmlReturn)), labels...)
+					out.Put(metrics[r.metric], r.value(values[i]), gpu.Absent(nvml.Return(values[i].NvmlReturn)), labels...)
 				}
 			}
 		}

@@ -10,5 +10,5 @@ var _ = Register(Collector{
 	Doc:     "Stalls of the tensor cores.",
 	Tier:    Medium,
 	Metrics: []*Metric{MMAStall},
-	Read:    readFields(field{nvml.FI_DEV_MMA_STALL_PERCENT, 0, MMAStall, 1e-2, nil}),
+	Read:    ReadFields(NewField(nvml.FI_DEV_MMA_STALL_PERCENT, 0, MMAStall, 1e-2)),
 })

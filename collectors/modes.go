@@ -21,7 +21,7 @@ var _ = Register(Collector{
 	Tier:    Slow,
 	Metrics: []*Metric{ModeEnabled, ComputeMode, VirtualizationInfo},
 	Read: func(g *gpu.Device, out *Readings) {
-		mode := func(name string, s nvml.EnableState, ret nvml.Return) { out.Put(ModeEnabled, on(s), ret, name) }
+		mode := func(name string, s nvml.EnableState, ret nvml.Return) { out.Put(ModeEnabled, On(s), ret, name) }
 		state, ret := g.GetPersistenceMode()
 		mode("persistence", state, ret)
 		state, ret = g.GetAccountingMode()
@@ -42,7 +42,7 @@ var _ = Register(Collector{
 		compute, ret := g.GetComputeMode()
 		out.Put(ComputeMode, float64(compute), ret)
 		virtual, ret := g.GetVirtualizationMode()
-		out.Put(VirtualizationInfo, 1, ret, known(virtualizationModes, virtual))
+		out.Put(VirtualizationInfo, 1, ret, Known(virtualizationModes, virtual))
 	},
 })
 

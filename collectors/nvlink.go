@@ -22,21 +22,21 @@ const allLinks = "all"
 // A linkField is a field of each link. Older links count KiB, and the driver
 // sums them; NVLink 5 counts bytes, under another id.
 type linkField struct {
-	field
+	Field
 	alone  bool    // the driver never sums over the links
 	newer  uint32  // field id on NVLink 5, if it differs
 	scale5 float64 // what one unit of newer is worth
 }
 
 var nvlinkTraffic = []linkField{
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0, NVLinkBytes, 1024, []string{"tx", "data"}}, false,
+	{NewField(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0, NVLinkBytes, 1024, "tx", "data"), false,
 		nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1},
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0, NVLinkBytes, 1024, []string{"rx", "data"}}, false,
+	{NewField(nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, 0, NVLinkBytes, 1024, "rx", "data"), false,
 		nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES, 1},
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, 0, NVLinkBytes, 1024, []string{"tx", "raw"}}, false, 0, 0},
-	{field{nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX, 0, NVLinkBytes, 1024, []string{"rx", "raw"}}, false, 0, 0},
-	{field{nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS, 0, NVLinkPackets, 1, []string{"tx"}}, true, 0, 0},
-	{field{nvml.FI_DEV_NVLINK_COUNT_RCV_PACKETS, 0, NVLinkPackets, 1, []string{"rx"}}, true, 0, 0},
+	{NewField(nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, 0, NVLinkBytes, 1024, "tx", "raw"), false, 0, 0},
+	{NewField(nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX, 0, NVLinkBytes, 1024, "rx", "raw"), false, 0, 0},
+	{NewField(nvml.FI_DEV_NVLINK_COUNT_XMIT_PACKETS, 0, NVLinkPackets, 1, "tx"), true, 0, 0},
+	{NewField(nvml.FI_DEV_NVLINK_COUNT_RCV_PACKETS, 0, NVLinkPackets, 1, "rx"), true, 0, 0},
 }
 
 var _ = Register(Collector{
@@ -55,10 +55,10 @@ func links(g *gpu.Device) (present int, up []int, ret nvml.Return) {
 		switch {
 		case ret == nvml.ERROR_INVALID_ARGUMENT && link > 0:
 			return present, up, nvml.SUCCESS
-		case gpu.Unsupported(absent(ret)) && link > 0:
+		case gpu.Unsupported(gpu.Absent(ret)) && link > 0:
 			continue // not wired on this board
 		case ret != nvml.SUCCESS:
-			return 0, nil, absent(ret)
+			return 0, nil, gpu.Absent(ret)
 		}
 		present = link + 1
 		if state == nvml.FEATURE_ENABLED {
@@ -95,11 +95,11 @@ func (l *linkReader) read(g *gpu.Device, out *Readings) {
 	present, _, ret := links(g)
 	if ret != nvml.SUCCESS {
 		for _, r := range l.rows {
-			out.Put(r.metric, 0, ret)
+			out.Put(r.Metric, 0, ret)
 		}
 		return
 	}
-	values, keys := l.ask(present, out.config.PerLink)
+	values, keys := l.ask(present, out.Config.PerLink)
 	if len(values) > 0 {
 		g.Fields(values)
 	}
@@ -111,23 +111,23 @@ func (l *linkReader) read(g *gpu.Device, out *Readings) {
 		}
 		answered[k.row] = true
 		sums[k.row] += v
-		if out.config.PerLink {
-			out.Set(l.rows[k.row].metric, v, l.labels(k.row, strconv.Itoa(k.link))...)
+		if out.Config.PerLink {
+			out.Set(l.rows[k.row].Metric, v, l.labels(k.row, strconv.Itoa(k.link))...)
 		}
 	}
 	for i, r := range l.rows {
 		switch {
 		case answered[i]:
-			if !out.config.PerLink {
-				out.Set(r.metric, sums[i], l.labels(i, allLinks)...)
+			if !out.Config.PerLink {
+				out.Set(r.Metric, sums[i], l.labels(i, allLinks)...)
 			}
 		case r.newer != 0 && !l.newer[i]:
 			l.newer[i] = true // from the next pass on
-		case !r.alone && !l.newer[i] && !l.each[i] && !out.config.PerLink:
+		case !r.alone && !l.newer[i] && !l.each[i] && !out.Config.PerLink:
 			l.each[i] = true
 		default:
-			l.never[i] = out.failure == nvml.SUCCESS
-			out.Put(r.metric, 0, nvml.ERROR_NOT_SUPPORTED)
+			l.never[i] = out.Failure == nvml.SUCCESS
+			out.Put(r.Metric, 0, nvml.ERROR_NOT_SUPPORTED)
 		}
 	}
 }
@@ -142,10 +142,10 @@ func (l *linkReader) ask(present int, perLink bool) (values []nvml.FieldValue, k
 			continue
 		}
 		if !r.alone && !perLink && !l.newer[i] && !l.each[i] {
-			add(r.id, gpu.AllLinks, linkKey{i, present})
+			add(r.ID, gpu.AllLinks, linkKey{i, present})
 			continue
 		}
-		id := r.id
+		id := r.ID
 		if l.newer[i] {
 			id = r.newer
 		}
@@ -161,12 +161,12 @@ func (l *linkReader) take(k linkKey, f nvml.FieldValue, out *Readings) (float64,
 	v, ret := gpu.FieldNumber(f)
 	switch {
 	case ret == nvml.SUCCESS:
-		scale := l.rows[k.row].scale
+		scale := l.rows[k.row].Scale
 		if l.newer[k.row] {
 			scale = l.rows[k.row].scale5
 		}
-		l.last[k] = scaled(v, scale)
-	case absent(ret) != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_NOT_FOUND:
+		l.last[k] = Scaled(v, scale)
+	case gpu.Absent(ret) != nvml.ERROR_NOT_SUPPORTED && ret != nvml.ERROR_NOT_FOUND:
 		out.Fail(ret)
 	}
 	last, ok := l.last[k]
@@ -174,5 +174,5 @@ func (l *linkReader) take(k linkKey, f nvml.FieldValue, out *Readings) (float64,
 }
 
 func (l *linkReader) labels(row int, link string) []string {
-	return append(slices.Clone(l.rows[row].labels), link)
+	return append(slices.Clone(l.rows[row].Labels), link)
 }

@@ -20,11 +20,11 @@ var (
 // linkErrors is an NVLink 5 field, which exists only per link; summedErrors is
 // a field of older links, which the driver sums.
 func linkErrors(id uint32, name string) linkField {
-	return linkField{field{id, 0, NVLinkErrors, 1, []string{name}}, true, 0, 0}
+	return linkField{NewField(id, 0, NVLinkErrors, 1, name), true, 0, 0}
 }
 
 func summedErrors(id uint32, name string) linkField {
-	return linkField{field{id, 0, NVLinkErrors, 1, []string{name}}, false, 0, 0}
+	return linkField{NewField(id, 0, NVLinkErrors, 1, name), false, 0, 0}
 }
 
 var nvlinkErrorFields = []linkField{
@@ -41,9 +41,9 @@ var nvlinkErrorFields = []linkField{
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, "xmit_discard"),
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, "effective"),
 	linkErrors(nvml.FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol"),
-	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 0, NVLinkRecoveries, 1, []string{"success"}},
+	{NewField(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, 0, NVLinkRecoveries, 1, "success"),
 		true, 0, 0},
-	{field{nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 0, NVLinkRecoveries, 1, []string{"failed"}},
+	{NewField(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, 0, NVLinkRecoveries, 1, "failed"),
 		true, 0, 0},
 }
 
@@ -80,12 +80,12 @@ var _ = Register(Collector{
 				sum, answered := 0.0, false
 				for link := range present {
 					v, ok := last[linkKey{i, link}]
-					if sum += v; ok && out.config.PerLink {
+					if sum += v; ok && out.Config.PerLink {
 						out.Set(NVLinkErrors, v, c.name, strconv.Itoa(link))
 					}
 					answered = answered || ok
 				}
-				if answered && !out.config.PerLink {
+				if answered && !out.Config.PerLink {
 					out.Set(NVLinkErrors, sum, c.name, allLinks)
 				}
 			}

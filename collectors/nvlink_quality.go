@@ -39,17 +39,16 @@ var _ = Register(Collector{
 		}
 		for link := range present {
 			name := strconv.Itoa(link)
-			var fields []field
+			var fields []Field
 			for bin := range 16 {
-				fields = append(fields, field{nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0 + uint32(bin), uint32(link),
-					NVLinkFEC, 1, []string{strconv.Itoa(bin), name}})
+				fields = append(fields, NewField(nvml.FI_DEV_NVLINK_COUNT_FEC_HISTORY_0+uint32(bin), uint32(link), NVLinkFEC, 1, strconv.Itoa(bin), name))
 			}
-			out.fields(g, fields)
+			out.Fields(g, fields)
 			for _, b := range berFields {
 				v := []nvml.FieldValue{{FieldId: b.id, ScopeId: uint32(link)}}
 				g.Fields(v)
 				raw, ret := gpu.FieldNumber(v[0])
-				out.Put(NVLinkBER, bitErrorRate(uint64(raw)), absent(ret), b.name, name)
+				out.Put(NVLinkBER, bitErrorRate(uint64(raw)), gpu.Absent(ret), b.name, name)
 			}
 		}
 	},

@@ -45,11 +45,11 @@ var _ = Register(Collector{
 		for _, link := range up {
 			isUp[link] = true
 			megabytes, ret := gpu.FieldNumber(speeds[link])
-			if sum += megabytes * 1e6; out.config.PerLink {
-				out.Put(NVLinkSpeed, megabytes*1e6, absent(ret), strconv.Itoa(link))
+			if sum += megabytes * 1e6; out.Config.PerLink {
+				out.Put(NVLinkSpeed, megabytes*1e6, gpu.Absent(ret), strconv.Itoa(link))
 			}
 		}
-		if !out.config.PerLink {
+		if !out.Config.PerLink {
 			out.Set(NVLinkUp, float64(len(up)), allLinks)
 			out.Set(NVLinkSpeed, sum, allLinks)
 			return
@@ -61,8 +61,8 @@ var _ = Register(Collector{
 				remote, ret := g.GetNvLinkRemoteDeviceType(link)
 				pci, pret := g.GetNvLinkRemotePciInfo(link)
 				version, vret := g.GetNvLinkVersion(link)
-				out.Set(NVLinkInfo, 1, name, number(int(version), vret), text(known(remoteTypes, remote), ret),
-					text(gpu.String(pci.BusId[:]), pret))
+				out.Set(NVLinkInfo, 1, name, Number(int(version), vret), Text(Known(remoteTypes, remote), ret),
+					Text(gpu.String(pci.BusId[:]), pret))
 			}
 		}
 	},

@@ -64,13 +64,13 @@ func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
 	// each link, and the later ones only for the fields that a link answered.
 	for pass, want := range []int{3 + 2*(len(nvlinkErrorFields)-3), 6, 2, 2} {
 		*asked = nil
-		out := &Readings{config: &Config{}}
+		out := &Readings{Config: &Config{}}
 		read(g, out)
 		if len(*asked) != want {
 			t.Errorf("pass %d asked for %d fields, want %d", pass, len(*asked), want)
 		}
-		if pass > 0 && (len(out.samples) != 1 || out.samples[0].Value != 6 || out.samples[0].Labels[1] != allLinks) {
-			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.samples)
+		if pass > 0 && (len(out.Samples) != 1 || out.Samples[0].Value != 6 || out.Samples[0].Labels[1] != allLinks) {
+			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.Samples)
 		}
 	}
 }
@@ -78,11 +78,11 @@ func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
 func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
 	g, _ := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES: 7})
 	read := openLinks(nvlinkTraffic)(g)
-	read(g, &Readings{config: &Config{}}) // finds that the older field has no answer
-	out := &Readings{config: &Config{}}
+	read(g, &Readings{Config: &Config{}}) // finds that the older field has no answer
+	out := &Readings{Config: &Config{}}
 	read(g, out)
-	if len(out.samples) != 1 || out.samples[0].Value != 14 {
-		t.Errorf("samples %v, want 14 bytes out", out.samples)
+	if len(out.Samples) != 1 || out.Samples[0].Value != 14 {
+		t.Errorf("samples %v, want 14 bytes out", out.Samples)
 	}
 }
 

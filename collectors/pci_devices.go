@@ -32,7 +32,7 @@ var _ = Register(Collector{
 		b := &pciBus{answers: k.Answers, seen: map[string]*pciDevice{}}
 		return func(out *Readings) {
 			all, err := k.PCIDevices()
-			if ret := ofKernel(err); ret != nvml.SUCCESS {
+			if ret := OfKernel(err); ret != nvml.SUCCESS {
 				out.Put(PCIDevices, 0, ret)
 				return
 			}
@@ -41,10 +41,13 @@ var _ = Register(Collector{
 	},
 })
 
+// maxDevices bounds the devices that are followed.
+const maxDevices = 64
+
 // A pciBus holds the devices seen since the agent started.
 type pciBus struct {
 	answers func(address string) (bool, error)
-	seen    map[string]*pciDevice // by address, at most maxKnown
+	seen    map[string]*pciDevice // by address, at most maxDevices
 }
 
 // A pciDevice is one of them, with its last answer.
@@ -62,7 +65,7 @@ func (b *pciBus) read(all []host.PCIDevice, out *Readings) {
 	for _, d := range all {
 		s := b.seen[d.Address]
 		if s == nil {
-			if len(b.seen) == maxKnown {
+			if len(b.seen) == maxDevices {
 				continue
 			}
 			s = new(pciDevice)
@@ -73,7 +76,7 @@ func (b *pciBus) read(all []host.PCIDevice, out *Readings) {
 	b.ask()
 	counts := map[string]int{}
 	for _, d := range b.seen {
-		labels := out.pciLabels(d.PCIDevice)
+		labels := pciLabels(d.PCIDevice, out)
 		counts[d.Kind] += int(Bool(d.there))
 		if !d.there {
 			out.Set(PCIDevicePresent, 0, labels...)
@@ -114,19 +117,21 @@ func (b *pciBus) ask() {
 			d.asking.Store(false)
 		})
 	}
+	answered := make(chan struct{})
+	go func() { defer close(answered); asked.Wait() }()
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
-	case <-goes(asked.Wait):
+	case <-answered:
 	case <-t.C:
 	}
 }
 
 // pciLabels returns the labels of d: its GPU if known, its address and its
 // kind.
-func (r *Readings) pciLabels(d host.PCIDevice) []string {
+func pciLabels(d host.PCIDevice, out *Readings) []string {
 	own, _ := host.ParsePCI(d.Address)
-	for _, id := range r.known() {
+	for _, id := range out.Known() {
 		if at, ok := host.ParsePCI(id.PCI); ok && at == own {
 			return []string{strconv.Itoa(id.Index), id.UUID, d.Address, d.Kind}
 		}

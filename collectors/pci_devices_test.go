@@ -96,8 +96,8 @@ func TestDevicesWithoutAKnownGPU(t *testing.T) {
 		2)
 	a.hasNo(t,
 		`nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
-	if a.out.failure != nvml.SUCCESS {
-		t.Errorf("an uncounted severity is a failure: %v", a.out.failure)
+	if a.out.Failure != nvml.SUCCESS {
+		t.Errorf("an uncounted severity is a failure: %v", a.out.Failure)
 	}
 
 	remove(files, "0000:07:00.0")
@@ -109,12 +109,11 @@ func TestDevicesWithoutAKnownGPU(t *testing.T) {
 	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 0)
 }
 
-// TestDevicesAreBounded checks that the limit of the inventory applies to
-// devices.
+// TestDevicesAreBounded checks that their number has a limit.
 func TestDevicesAreBounded(t *testing.T) {
 	files := fstest.MapFS{}
 	p := kernelOf("pci_devices", files)
-	for i := range 3 * maxKnown {
+	for i := range 3 * maxDevices {
 		address := "0000:00:" + strconv.FormatInt(int64(i+256), 16) + ".0"
 		pci(files, address, "30200")
 		if i%10 == 9 {
@@ -129,8 +128,8 @@ func TestDevicesAreBounded(t *testing.T) {
 			devices++
 		}
 	}
-	if devices != maxKnown {
-		t.Errorf("%d devices are followed, want %d", devices, maxKnown)
+	if devices != maxDevices {
+		t.Errorf("%d devices are followed, want %d", devices, maxDevices)
 	}
 }
 
@@ -141,8 +140,8 @@ func TestABusWithoutNVIDIA(t *testing.T) {
 		fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
 	p.known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
 	p.pass()
-	if len(p.now) != 0 || len(p.out.unsupported) != 1 || p.out.failure != nvml.SUCCESS {
-		t.Errorf("it puts %v, failure %v", p.now, p.out.failure)
+	if len(p.now) != 0 || len(p.out.Unsupported) != 1 || p.out.Failure != nvml.SUCCESS {
+		t.Errorf("it puts %v, failure %v", p.now, p.out.Failure)
 	}
 }
 
@@ -175,8 +174,8 @@ func TestADeviceThatHangsHidesNoOther(t *testing.T) {
 			p.has(t, name(well), 1)
 			p.hasNo(t, name(hangs))
 			p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
-			if p.out.failure != nvml.ERROR_TIMEOUT {
-				t.Errorf("the failure is %v", p.out.failure)
+			if p.out.Failure != nvml.ERROR_TIMEOUT {
+				t.Errorf("the failure is %v", p.out.Failure)
 			}
 		}
 		if n := asked.Load(); n != 2 {

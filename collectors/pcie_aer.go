@@ -20,14 +20,14 @@ var _ = Register(Collector{
 	Kernel: func(k host.Kernel) func(out *Readings) {
 		return func(out *Readings) {
 			devices, err := k.PCIDevices()
-			if ret := ofKernel(err); ret != nvml.SUCCESS {
+			if ret := OfKernel(err); ret != nvml.SUCCESS {
 				out.Put(PCIeAERErrors, 0, ret)
 			}
 			for _, d := range devices {
-				labels := out.pciLabels(d)
+				labels := pciLabels(d, out)
 				for _, severity := range []string{"correctable", "nonfatal", "fatal"} {
 					n, err := k.AERErrors(d.Address, severity)
-					out.Put(PCIeAERErrors, float64(n), ofKernel(err), append(labels, severity)...)
+					out.Put(PCIeAERErrors, float64(n), OfKernel(err), append(labels, severity)...)
 				}
 			}
 		}

@@ -1,6 +1,10 @@
 package collectors
 
-import "gpusteward/collectors/gpu"
+import (
+	"math"
+
+	"gpusteward/collectors/gpu"
+)
 
 // The PCIe link: max is the limit of GPU and slot together, gpu_max the limit
 // of the GPU alone. An idle link may run below its max to save power.
@@ -27,3 +31,19 @@ var _ = Register(Collector{
 		out.Put(PCIeWidth, float64(n), ret, "max")
 	},
 })
+
+// lane is the bandwidth of a PCIe 3 lane in one direction, in bytes per second:
+// 8 GT/s with 128 data bits in 130. Each generation doubles it.
+const lane = 8e9 / 8 * 128 / 130
+
+// PCIeRate returns the maximum transfer rate of a GPU's PCIe link in one
+// direction, in bytes per second; 0 if the driver does not report it or the GPU
+// does not answer. PCIeRate makes no driver call.
+func PCIeRate(h *Host, uuid string) float64 {
+	generation, known := h.Reading(uuid, PCIeGeneration, "max")
+	width, wide := h.Reading(uuid, PCIeWidth, "max")
+	if !known || !wide || generation <= 0 {
+		return 0
+	}
+	return lane * math.Exp2(generation-3) * width
+}

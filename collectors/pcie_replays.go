@@ -15,9 +15,9 @@ var _ = Register(Collector{
 	Doc:     "PCIe replays and link recoveries.",
 	Tier:    Medium,
 	Metrics: []*Metric{PCIeReplays, PCIeReplayRollovers, PCIeLinkRecoveries},
-	Read: readFields(
-		field{nvml.FI_DEV_PCIE_REPLAY_COUNTER, 0, PCIeReplays, 1, nil},
-		field{nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, 0, PCIeReplayRollovers, 1, nil},
-		field{nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, 0, PCIeLinkRecoveries, 1, nil},
+	Read: ReadFields(
+		NewField(nvml.FI_DEV_PCIE_REPLAY_COUNTER, 0, PCIeReplays, 1),
+		NewField(nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER, 0, PCIeReplayRollovers, 1),
+		NewField(nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER, 0, PCIeLinkRecoveries, 1),
 	),
 })

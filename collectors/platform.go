@@ -25,7 +25,7 @@ var _ = Register(Collector{
 		n := func(v uint8) string { return strconv.Itoa(int(v)) }
 		out.Put(PlatformInfo, 1, ret, gpu.String(p.ChassisSerialNumber[:]), n(p.SlotNumber), n(p.TrayIndex),
 			n(p.HostId),
-			known(peerTypes, uint32(p.PeerType)), hex.EncodeToString(p.IbGuid[:]))
+			Known(peerTypes, uint32(p.PeerType)), hex.EncodeToString(p.IbGuid[:]))
 	},
 })
 

@@ -18,12 +18,12 @@ const (
 	scopeMemory = nvml.POWER_SCOPE_MEMORY
 )
 
-var powerFields = []field{
-	{nvml.FI_DEV_POWER_AVERAGE, scopeGPU, Power, 1e-3, []string{"average", "gpu"}},
-	{nvml.FI_DEV_POWER_INSTANT, scopeGPU, Power, 1e-3, []string{"instant", "gpu"}},
-	{nvml.FI_DEV_POWER_AVERAGE, scopeModule, Power, 1e-3, []string{"average", "module"}},
-	{nvml.FI_DEV_POWER_INSTANT, scopeModule, Power, 1e-3, []string{"instant", "module"}},
-	{nvml.FI_DEV_POWER_AVERAGE, scopeMemory, Power, 1e-3, []string{"average", "memory"}},
+var powerFields = []Field{
+	NewField(nvml.FI_DEV_POWER_AVERAGE, scopeGPU, Power, 1e-3, "average", "gpu"),
+	NewField(nvml.FI_DEV_POWER_INSTANT, scopeGPU, Power, 1e-3, "instant", "gpu"),
+	NewField(nvml.FI_DEV_POWER_AVERAGE, scopeModule, Power, 1e-3, "average", "module"),
+	NewField(nvml.FI_DEV_POWER_INSTANT, scopeModule, Power, 1e-3, "instant", "module"),
+	NewField(nvml.FI_DEV_POWER_AVERAGE, scopeMemory, Power, 1e-3, "average", "memory"),
 }
 
 var _ = Register(Collector{
@@ -32,8 +32,8 @@ var _ = Register(Collector{
 	Tier:    Fast,
 	Metrics: []*Metric{Power},
 	Read: func(g *gpu.Device, out *Readings) {
-		out.fields(g, powerFields)
-		if len(out.samples) == 0 { // before Ampere and on the A100, where this call returns an instant value
+		out.Fields(g, powerFields)
+		if len(out.Samples) == 0 { // before Ampere and on the A100, where this call returns an instant value
 			mw, ret := g.GetPowerUsage()
 			out.Put(Power, float64(mw)/1000, ret, "instant", "gpu")
 		}

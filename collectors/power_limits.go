@@ -11,11 +11,11 @@ var _ = Register(Collector{
 	Doc:     "Limits of the board's power.",
 	Tier:    Medium,
 	Metrics: []*Metric{PowerLimit},
-	Read: readFields(
-		field{nvml.FI_DEV_POWER_CURRENT_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"enforced"}},
-		field{nvml.FI_DEV_POWER_REQUESTED_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"requested"}},
-		field{nvml.FI_DEV_POWER_DEFAULT_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"default"}},
-		field{nvml.FI_DEV_POWER_MIN_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"min"}},
-		field{nvml.FI_DEV_POWER_MAX_LIMIT, scopeGPU, PowerLimit, 1e-3, []string{"max"}},
+	Read: ReadFields(
+		NewField(nvml.FI_DEV_POWER_CURRENT_LIMIT, scopeGPU, PowerLimit, 1e-3, "enforced"),
+		NewField(nvml.FI_DEV_POWER_REQUESTED_LIMIT, scopeGPU, PowerLimit, 1e-3, "requested"),
+		NewField(nvml.FI_DEV_POWER_DEFAULT_LIMIT, scopeGPU, PowerLimit, 1e-3, "default"),
+		NewField(nvml.FI_DEV_POWER_MIN_LIMIT, scopeGPU, PowerLimit, 1e-3, "min"),
+		NewField(nvml.FI_DEV_POWER_MAX_LIMIT, scopeGPU, PowerLimit, 1e-3, "max"),
 	),
 })

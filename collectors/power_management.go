@@ -13,8 +13,8 @@ var _ = Register(Collector{
 	Doc:     "Peak power multiplier and power smoothing.",
 	Tier:    Slow,
 	Metrics: []*Metric{EDPPMultiplier, PowerSmoothing},
-	Read: readFields(
-		field{nvml.FI_DEV_EDPP_MULTIPLIER, 0, EDPPMultiplier, 1e-2, nil},
-		field{nvml.FI_PWR_SMOOTHING_ENABLED, 0, PowerSmoothing, 1, nil},
+	Read: ReadFields(
+		NewField(nvml.FI_DEV_EDPP_MULTIPLIER, 0, EDPPMultiplier, 1e-2),
+		NewField(nvml.FI_PWR_SMOOTHING_ENABLED, 0, PowerSmoothing, 1),
 	),
 })

@@ -48,17 +48,15 @@ var (
 		"Utilization of the engine by the process, over the driver's last window.", "pid", "engine")
 )
 
-// processesName is the collector that lists the processes on a GPU.
-const processesName = "processes"
-
 // maxHolders bounds the workloads and the processes shown for a GPU: those with
 // the most memory.
 const maxHolders = 64
 
 var _ = Register(Collector{
-	Name: processesName,
-	Doc:  "Users of the GPU: memory, engine time and energy by workload, and by process with per_process.",
-	Tier: Fast,
+	Name:  "processes",
+	Lists: true,
+	Doc:   "Users of the GPU: memory, engine time and energy by workload, and by process with per_process.",
+	Tier:  Fast,
 	Metrics: []*Metric{
 		Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder,
 		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo,
@@ -116,7 +114,7 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 	holders, ret := list(g)
 	if ret != nvml.SUCCESS {
 		out.Put(Processes, 0, ret, "")
-		out.stays = u.stays
+		out.Stays = u.stays
 		return
 	}
 	counts := map[string]int{}
@@ -133,14 +131,14 @@ func (u *users) read(g *gpu.Device, out *Readings) {
 		out.Fail(ret)
 	}
 	u.identify(holders, out)
-	out.stays = u.stay(out.Now, holders)
+	out.Stays = u.stay(out.Now, holders)
 	workloads := group(holders)
 	u.account(out, holders, workloads, window)
-	out.holders = u.deviceProcesses(g, out.Now, holders)
+	out.Holders = u.deviceProcesses(g, out.Now, holders)
 	u.put(out, workloads, ret != nvml.SUCCESS)
 	putUnknown(out, holders)
 	u.allocations(g, out, workloads, window)
-	if out.config.PerProcess {
+	if out.Config.PerProcess {
 		putProcesses(out, holders, ret != nvml.SUCCESS)
 	}
 	u.sweep(out)
@@ -180,7 +178,7 @@ func list(g *gpu.Device) ([]*holder, nvml.Return) {
 // identify finds the owners of the holders.
 func (u *users) identify(holders []*holder, out *Readings) {
 	for _, h := range holders {
-		p, err := out.processes.Lookup(int(h.pid))
+		p, err := out.Processes.Lookup(int(h.pid))
 		if h.unknown = err != nil; h.unknown {
 			h.gone = errors.Is(err, host.ErrGone)
 			continue // it has ended, or belongs to another PID namespace
@@ -243,9 +241,9 @@ func (u *users) account(out *Readings, holders []*holder, workloads []*workload,
 		if name := names[pid]; name != "" { // otherwise the process ended without a name
 			u.present[name] = out.Now
 			for i, m := range engineSeconds {
-				out.keep(m, s.engines[i], name)
+				out.Keep(m, s.engines[i], name)
 			}
-			out.keep(WorkloadEnergy, s.joules, name)
+			out.Keep(WorkloadEnergy, s.joules, name)
 		}
 	}
 }
@@ -254,7 +252,7 @@ func (u *users) account(out *Readings, holders []*holder, workloads []*workload,
 func (u *users) put(out *Readings, workloads []*workload, noUse bool) {
 	for i, w := range workloads {
 		if i >= maxHolders {
-			out.drop(WorkloadProcesses)
+			out.Drop(WorkloadProcesses)
 			continue
 		}
 		for gi, bytes := range w.memory {
@@ -286,7 +284,7 @@ func putProcesses(out *Readings, holders []*holder, noUse bool) {
 	memory := map[uint32]float64{}
 	for i, h := range known {
 		if i >= maxHolders {
-			out.drop(ProcessInfo)
+			out.Drop(ProcessInfo)
 			continue
 		}
 		pid := strconv.Itoa(int(h.pid))
@@ -317,7 +315,7 @@ func putUnknown(out *Readings, holders []*holder) {
 			memory[h.pid] += h.memory
 		}
 	}
-	if len(memory) == 0 || !out.processes.Whole() {
+	if len(memory) == 0 || !out.Processes.Whole() {
 		return
 	}
 	pids := slices.SortedFunc(maps.Keys(memory),
@@ -329,7 +327,7 @@ func putUnknown(out *Readings, holders []*holder) {
 
 // instance names a MIG instance; "" means none.
 func instance(id uint32) string {
-	if id == noInstance {
+	if id == gpu.NoInstance {
 		return ""
 	}
 	return strconv.FormatUint(uint64(id), 10)
@@ -352,7 +350,7 @@ func (u *users) sweep(out *Readings) {
 		return
 	}
 	u.swept = out.Now
-	out.forget(func(labels []string) bool {
+	out.Forget(func(labels []string) bool {
 		last, known := u.present[labels[0]]
 		if !known { // from before the driver was opened again
 			last, u.present[labels[0]] = out.Now, out.Now

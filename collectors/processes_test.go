@@ -301,7 +301,7 @@ func TestEnergyIsSharedLikeSMTime(t *testing.T) {
 		s.passes(100)
 		b.use = works(50, 1)
 		s.passes(1)
-		if v := s.value(WorkloadEnergy, "unit:a.service"); !(v <= .75*joules+useDepth.Seconds()*boardWatts) {
+		if v := s.value(WorkloadEnergy, "unit:a.service"); !(v <= .75*joules+SampleDepth.Seconds()*boardWatts) {
 			t.Errorf("%v J, for a time in which the active processes are unknown", v)
 		}
 	})
@@ -340,14 +340,14 @@ func TestUnknownProcesses(t *testing.T) {
 			s.passes(1)
 			s.has(t, Processes, 2, "compute")
 			s.has(t, WorkloadMemory, mebibyte, "unit:a.service", "")
-			for _, p := range s.last.samples {
+			for _, p := range s.last.Samples {
 				if p.Metric != Processes && slices.Contains(p.Labels[2:], "2") ||
 					p.Metric == ProcessInfo && p.Labels[2] != "1" {
 					t.Fatalf("an unidentified process is shown: %v %q", p.Metric, p.Labels)
 				}
 			}
-			if s.last.failure != nvml.SUCCESS || len(s.last.unsupported) > 0 {
-				t.Fatalf("failure %v, unsupported %v", s.last.failure, s.last.unsupported)
+			if s.last.Failure != nvml.SUCCESS || len(s.last.Unsupported) > 0 {
+				t.Fatalf("failure %v, unsupported %v", s.last.Failure, s.last.Unsupported)
 			}
 		}
 		if v := s.value(WorkloadSM, "unit:a.service"); math.Abs(v-8) > .5 {
@@ -355,7 +355,7 @@ func TestUnknownProcesses(t *testing.T) {
 		}
 		delete(s.facts, 1)
 		s.passes(1)
-		for _, p := range s.last.samples {
+		for _, p := range s.last.Samples {
 			if p.Metric != Processes {
 				t.Errorf("without known processes there is %v %q", p.Metric, p.Labels)
 			}

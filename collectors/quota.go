@@ -118,29 +118,29 @@ const (
 	maxAudited   = 128 // pairs of workload and GPU
 )
 
-// escalation puts the metrics that belong to no GPU.
-func (r *Readings) escalation(s *wire.EnforcerStats) {
+// putEscalation puts the metrics that belong to no GPU.
+func putEscalation(out *Readings, s *wire.EnforcerStats) {
 	level := func(l wire.EscalationStats) int { return slices.Index(Levels, l.Level) }
 	for i, l := range slices.SortedStableFunc(slices.Values(s.Escalation),
 		func(a, b wire.EscalationStats) int { return cmp.Compare(level(b), level(a)) }) {
 		if i >= maxEscalated {
-			r.drop(QuotaLevel)
+			out.Drop(QuotaLevel)
 			continue
 		}
 		for _, name := range Levels {
-			r.Set(QuotaLevel, Bool(name == l.Level), l.Tenant, l.Workload, name)
+			out.Set(QuotaLevel, Bool(name == l.Level), l.Tenant, l.Workload, name)
 		}
-		r.Set(QuotaShadow, Bool(l.Shadow), l.Tenant, l.Workload)
+		out.Set(QuotaShadow, Bool(l.Shadow), l.Tenant, l.Workload)
 	}
 	for i, a := range s.Actions {
 		if i >= maxActions {
-			r.drop(QuotaActions)
+			out.Drop(QuotaActions)
 			continue
 		}
-		r.Set(QuotaActions, float64(a.Count), a.Tenant, a.Workload, a.Action, a.Result)
+		out.Set(QuotaActions, float64(a.Count), a.Tenant, a.Workload, a.Action, a.Result)
 	}
-	r.Set(TenantFilesRefused, float64(s.Refused))
-	r.Set(MPSServers, float64(len(s.MPS)))
+	out.Set(TenantFilesRefused, float64(s.Refused))
+	out.Set(MPSServers, float64(len(s.MPS)))
 	type whose struct{ uid, tenant string }
 	clients, threads := map[whose]int{}, map[whose]float64{}
 	for _, m := range s.MPS {
@@ -149,24 +149,24 @@ func (r *Readings) escalation(s *wire.EnforcerStats) {
 		threads[w] = max(threads[w], m.Threads)
 	}
 	for w, n := range clients {
-		r.Set(MPSClients, float64(n), w.uid, w.tenant)
-		r.Set(MPSThreads, threads[w], w.uid, w.tenant)
+		out.Set(MPSClients, float64(n), w.uid, w.tenant)
+		out.Set(MPSThreads, threads[w], w.uid, w.tenant)
 	}
 }
 
-// quotas puts the promises to tenants on each GPU, and the audit's findings
+// putQuotas puts the promises to tenants on each GPU, and the audit's findings
 // about workloads there. index maps UUIDs to the GPUs' indices.
-func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
+func putQuotas(out *Readings, s *wire.EnforcerStats, index map[string]string) {
 	for _, q := range s.Quotas {
-		r.quota(q, index[q.GPU])
+		putQuota(out, q, index[q.GPU])
 	}
 	for i, w := range s.Workloads {
 		if i >= maxAudited {
-			r.drop(UnhookedProcesses)
+			out.Drop(UnhookedProcesses)
 			continue
 		}
 		put := func(m *Metric, v float64, labels ...string) {
-			r.Set(m, v, append([]string{index[w.GPU], w.GPU, w.Tenant, w.Workload}, labels...)...)
+			out.Set(m, v, append([]string{index[w.GPU], w.GPU, w.Tenant, w.Workload}, labels...)...)
 		}
 		put(UnhookedProcesses, float64(w.Unhooked))
 		put(UnderreportingProcesses, float64(w.Under))
@@ -178,24 +178,24 @@ func (r *Readings) quotas(s *wire.EnforcerStats, index map[string]string) {
 		}
 	}
 	for _, g := range s.Gemini {
-		r.gemini(g, index)
+		putGemini(out, g, index)
 	}
 }
 
-// gemini puts the statistics of a server for Gemini's hook, and for its clients
+// putGemini puts the statistics of a server for Gemini's hook, and for its clients
 // what their protocol reports.
-func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
-	r.Set(GeminiClients, float64(g.Clients), g.Listen)
-	r.Set(GeminiBadLines, float64(g.BadLines), g.Listen)
+func putGemini(out *Readings, g wire.GeminiStats, index map[string]string) {
+	out.Set(GeminiClients, float64(g.Clients), g.Listen)
+	out.Set(GeminiBadLines, float64(g.BadLines), g.Listen)
 	for op, n := range g.Requests {
-		r.Set(GeminiRequests, float64(n), g.Listen, op)
+		out.Set(GeminiRequests, float64(n), g.Listen, op)
 	}
 	for kind, n := range g.Faults {
-		r.Set(GeminiFaults, float64(n), g.Listen, kind)
+		out.Set(GeminiFaults, float64(n), g.Listen, kind)
 	}
 	for _, t := range g.Tenants {
 		put := func(m *Metric, v float64, labels ...string) {
-			r.Set(m, v, append([]string{index[t.GPU], t.GPU, t.Tenant}, labels...)...)
+			out.Set(m, v, append([]string{index[t.GPU], t.GPU, t.Tenant}, labels...)...)
 		}
 		put(QuotaSessions, float64(t.Sessions))
 		put(QuotaGuarantee, t.Guarantee)
@@ -218,10 +218,10 @@ func (r *Readings) gemini(g wire.GeminiStats, index map[string]string) {
 	}
 }
 
-// quota puts the promises to one tenant on one GPU.
-func (r *Readings) quota(q wire.QuotaStats, index string) {
+// putQuota puts the promises to one tenant on one GPU.
+func putQuota(out *Readings, q wire.QuotaStats, index string) {
 	put := func(m *Metric, v float64, labels ...string) {
-		r.Set(m, v, append([]string{index, q.GPU, q.Tenant}, labels...)...)
+		out.Set(m, v, append([]string{index, q.GPU, q.Tenant}, labels...)...)
 	}
 	for _, t := range termMetrics {
 		if v, told := t.Told(&q.Quota); told {

@@ -219,16 +219,15 @@ func (s *openGPU) count() {
 
 // pass runs one collector. An error ends the session.
 func (s *openGPU) pass(c *Collector, t *collectorState) error {
-	out := &Readings{Now: time.Now(), config: s.config, processes: s.host.Processes, gpus: s.host.peers,
-		known: s.host.inventory.all, allocations: s.host.Allocations, books: s.host.Books, events: s.host.Events,
-		faults: &s.host.faults, prefix: s.prefix, totals: t.totals}
+	out := &Readings{Now: time.Now(), Config: s.config, Processes: s.host.Processes, Peers: s.host.peers,
+		Known: s.host.inventory.all, Allocations: s.host.Allocations, Books: s.host.Books, Events: s.host.Events,
+		Faults: &s.host.faults, Prefix: s.prefix, Totals: t.totals}
 	s.read(c, t, out)
-	if ret := out.failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
+	if ret := out.Failure; gpu.DriverGone(ret) || gpu.Lost(ret) {
 		return gpu.Err(c.Name, ret)
 	}
 	p := &pass{collector: c, began: out.Now, took: time.Since(out.Now), due: s.config.interval(c.Tier),
-		samples: out.samples, failure: out.failure, unsupported: out.unsupported, holders: out.holders,
-		stays: out.stays}
+		samples: out.Samples, failure: out.Failure, unsupported: out.Unsupported, Facts: out.Facts}
 	if len(p.samples) == 0 && len(p.unsupported) > 0 && p.failure == nvml.SUCCESS && c.Tier != Static {
 		p.due = s.config.Slow // this GPU has none of it: retry occasionally
 	}
@@ -244,7 +243,7 @@ func (s *openGPU) pass(c *Collector, t *collectorState) error {
 		s.host.Log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
 	}
 	t.last = p
-	s.host.account(p, out.dropped)
+	s.host.account(p, out.Dropped)
 	return nil
 }
 
@@ -258,7 +257,7 @@ func (s *openGPU) read(c *Collector, t *collectorState, out *Readings) {
 				s.host.Log.Error("collector panicked", "collector", c.Name, "gpu", s.index, "panic", p,
 					"stack", string(debug.Stack()))
 			}
-			out.samples, t.read = nil, nil
+			out.Samples, out.MIG, t.read = nil, nil, nil
 			out.Fail(nvml.ERROR_UNKNOWN)
 		}
 	}()

@@ -15,27 +15,37 @@ import (
 // maxSeries bounds the samples of one collector in one pass.
 const maxSeries = 8192
 
-// Readings receives the readings of one collector in one pass. It belongs to
-// the reader's goroutine.
+// Readings is one pass of a collector: the state that it can use, and the
+// readings that it takes. It belongs to the reader's goroutine.
 type Readings struct {
-	Now time.Time // when the pass began
+	Now    time.Time // when the pass began
+	Config *Config
 
-	config      *Config
-	processes   *host.Table
-	gpus        func() []*gpu.Peer // the GPUs that are read
-	known       func() []gpu.ID    // all GPUs that the host has had
-	allocations func() []host.Allocation
-	books       func() (wire.Stats, error) // the broker's books; nil: ask at its socket
-	events      func(Event)
-	faults      *kernelFaults
-	prefix      []string // gpu and uuid, or empty for the host
-	samples     []Sample
-	failure     nvml.Return // the first return code that is neither success nor an answer
-	unsupported []*Metric
-	dropped     map[*Metric]int
-	holders     []DeviceProcess    // processes on the GPU
-	stays       []Stay             // of the holders, and of processes that left
-	totals      map[string]float64 // of Add, kept by the reader between passes
+	// What the host knows besides the GPU.
+	Processes   *host.Table
+	Peers       func() []*gpu.Peer // the GPUs that are read
+	Known       func() []gpu.ID    // all GPUs that the host has had
+	Allocations func() []host.Allocation
+	Books       func() (wire.Stats, error) // the broker's books; nil: ask at its socket
+	Faults      *KernelFaults
+	Events      func(Event) // takes the driver's events
+
+	Samples     []Sample    // Put and Add append them
+	Failure     nvml.Return // the first return code that is neither success nor an answer
+	Unsupported []*Metric
+	Dropped     map[*Metric]int    // numbers of samples that Drop counted
+	Prefix      []string           // gpu and uuid, the first labels of each sample; empty for the host
+	Totals      map[string]float64 // of Add, kept by the reader between passes
+
+	Facts
+}
+
+// Facts are what a collector tells the host itself, which answers questions of
+// other packages from them.
+type Facts struct {
+	Holders []DeviceProcess // processes on the GPU
+	Stays   []Stay          // of the holders, and of processes that left
+	MIG     []MIGDevice     // of the GPU
 }
 
 // Put records v unless ret says that there is no value, or v is impossible.
@@ -44,7 +54,7 @@ type Readings struct {
 func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) {
 	switch {
 	case gpu.Unsupported(ret):
-		r.unsupported = append(r.unsupported, m)
+		r.Unsupported = append(r.Unsupported, m)
 		return
 	case ret != nvml.SUCCESS:
 		r.Fail(ret)
@@ -52,16 +62,16 @@ func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) 
 	case !m.Plausible(v):
 		r.Fail(nvml.ERROR_NO_DATA)
 		return
-	case len(r.samples) == maxSeries:
-		r.drop(m)
+	case len(r.Samples) == maxSeries:
+		r.Drop(m)
 		return
 	}
-	all := make([]string, 0, len(r.prefix)+len(labels))
-	all = append(all, r.prefix...)
+	all := make([]string, 0, len(r.Prefix)+len(labels))
+	all = append(all, r.Prefix...)
 	for _, l := range labels {
 		all = append(all, label(l))
 	}
-	r.samples = append(r.samples, Sample{m, all, v})
+	r.Samples = append(r.Samples, Sample{m, all, v})
 }
 
 // Set records a state or an info metric that was read without error.
@@ -77,42 +87,42 @@ func (r *Readings) States(m *Metric, now int, ret nvml.Return, states ...string)
 // Add raises a counter that the driver does not keep by delta (ignored if
 // negative). It counts from the agent's start.
 func (r *Readings) Add(m *Metric, delta float64, labels ...string) {
-	r.Set(m, r.keep(m, delta, labels...), labels...)
+	r.Set(m, r.Keep(m, delta, labels...), labels...)
 }
 
-// keep raises a counter as Add does, but does not show it.
-func (r *Readings) keep(m *Metric, delta float64, labels ...string) float64 {
+// Keep raises a counter as Add does, but does not show it.
+func (r *Readings) Keep(m *Metric, delta float64, labels ...string) float64 {
 	key := m.Name + "\x00" + strings.Join(labels, "\x00")
-	if r.totals == nil {
-		r.totals = map[string]float64{}
+	if r.Totals == nil {
+		r.Totals = map[string]float64{}
 	}
 	if delta > 0 && !math.IsInf(delta, 0) {
-		r.totals[key] += delta
+		r.Totals[key] += delta
 	}
-	return r.totals[key]
+	return r.Totals[key]
 }
 
-// forget drops the counters of Add whose labels are old.
-func (r *Readings) forget(old func(labels []string) bool) {
-	for key := range r.totals {
+// Forget drops the counters of Add whose labels are old.
+func (r *Readings) Forget(old func(labels []string) bool) {
+	for key := range r.Totals {
 		if old(strings.Split(key, "\x00")[1:]) {
-			delete(r.totals, key)
+			delete(r.Totals, key)
 		}
 	}
 }
 
-// drop counts a sample that was left out because there were too many.
-func (r *Readings) drop(m *Metric) {
-	if r.dropped == nil {
-		r.dropped = map[*Metric]int{}
+// Drop counts a sample that was left out because there were too many.
+func (r *Readings) Drop(m *Metric) {
+	if r.Dropped == nil {
+		r.Dropped = map[*Metric]int{}
 	}
-	r.dropped[m]++
+	r.Dropped[m]++
 }
 
 // Fail remembers a failed call.
 func (r *Readings) Fail(ret nvml.Return) {
-	if r.failure == nvml.SUCCESS {
-		r.failure = ret
+	if r.Failure == nvml.SUCCESS {
+		r.Failure = ret
 	}
 }
 
@@ -124,54 +134,5 @@ func Bool(b bool) float64 {
 	return 0
 }
 
-// on is 1 for an enabled feature.
-func on(s nvml.EnableState) float64 { return Bool(s == nvml.FEATURE_ENABLED) }
-
-// scaled converts v to the metric's unit by the factor scale. Dividing by a
-// round number keeps 87.704 W from becoming 87.70400000000001.
-func scaled(v, scale float64) float64 {
-	if scale < 1 {
-		return v / math.Round(1/scale)
-	}
-	return v * scale
-}
-
-// A field maps a field of NVML's field interface to a metric, with the factor
-// between their units.
-type field struct {
-	id, scope uint32
-	metric    *Metric
-	scale     float64
-	labels    []string
-}
-
-// readFields returns a Read that asks for all fields in one call.
-func readFields(fields ...field) Read {
-	return func(g *gpu.Device, out *Readings) { out.fields(g, fields) }
-}
-
-func (r *Readings) fields(g *gpu.Device, fields []field) {
-	values := make([]nvml.FieldValue, len(fields))
-	for i, f := range fields {
-		values[i].FieldId, values[i].ScopeId = f.id, f.scope
-	}
-	g.Fields(values)
-	for i, f := range fields {
-		v, ret := gpu.FieldNumber(values[i])
-		if ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_FOUND {
-			ret = nvml.ERROR_NOT_SUPPORTED // the driver does not know the field or scope
-		}
-		r.Put(f.metric, scaled(v, f.scale), ret, f.labels...)
-	}
-}
-
-// maxLabel bounds a label's value, in bytes.
-const maxLabel = 128
-
-// label makes s a valid label value: UTF-8, at most maxLabel bytes.
-func label(s string) string {
-	if len(s) > maxLabel {
-		s = s[:maxLabel]
-	}
-	return strings.ToValidUTF8(s, "")
-}
+// On is 1 for an enabled feature.
+func On(s nvml.EnableState) float64 { return Bool(s == nvml.FEATURE_ENABLED) }

@@ -30,14 +30,14 @@ func TestPut(t *testing.T) {
 		{"less than nothing is no reading", -1, nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 		{"infinity is no reading", math.Inf(1), nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 	} {
-		r := &Readings{prefix: []string{"0", "GPU-x"}}
+		r := &Readings{Prefix: []string{"0", "GPU-x"}}
 		r.Put(PowerLimit, c.v, c.ret, "enforced")
-		if got := len(r.samples) == 1; got != c.sample || r.failure != c.failure ||
-			(len(r.unsupported) == 1) != c.unsupported {
-			t.Errorf("%s: sample %v, failure %v, unsupported %v", c.name, got, r.failure, r.unsupported)
+		if got := len(r.Samples) == 1; got != c.sample || r.Failure != c.failure ||
+			(len(r.Unsupported) == 1) != c.unsupported {
+			t.Errorf("%s: sample %v, failure %v, unsupported %v", c.name, got, r.Failure, r.Unsupported)
 		}
-		if c.sample && !slices.Equal(r.samples[0].Labels, []string{"0", "GPU-x", "enforced"}) {
-			t.Errorf("%s: labels %v", c.name, r.samples[0].Labels)
+		if c.sample && !slices.Equal(r.Samples[0].Labels, []string{"0", "GPU-x", "enforced"}) {
+			t.Errorf("%s: labels %v", c.name, r.Samples[0].Labels)
 		}
 	}
 }
@@ -45,7 +45,7 @@ func TestPut(t *testing.T) {
 func TestLabelsAreFitForExposition(t *testing.T) {
 	r := &Readings{}
 	r.Set(DriverInfo, 1, strings.Repeat("x", 500), "a\xffb", strings.Repeat("é", 100), "")
-	got := r.samples[0].Labels
+	got := r.Samples[0].Labels
 	if len(got[0]) != maxLabel || got[1] != "ab" || got[2] != strings.Repeat("é", maxLabel/2) {
 		t.Errorf("labels %q", got)
 	}
@@ -56,11 +56,11 @@ func TestSeriesAreBounded(t *testing.T) {
 	for i := range maxSeries + 7 {
 		r.Set(MissingSymbol, 1, fmt.Sprint(i))
 	}
-	if len(r.samples) != maxSeries || r.dropped[MissingSymbol] != 7 {
-		t.Errorf("%d samples, dropped %v; want %d and 7", len(r.samples), r.dropped, maxSeries)
+	if len(r.Samples) != maxSeries || r.Dropped[MissingSymbol] != 7 {
+		t.Errorf("%d samples, dropped %v; want %d and 7", len(r.Samples), r.Dropped, maxSeries)
 	}
 	h := &Host{errors: map[collectError]uint64{}, dropped: map[string]uint64{}}
-	h.account(&pass{collector: &Collector{}}, r.dropped)
+	h.account(&pass{collector: &Collector{}}, r.Dropped)
 	if h.dropped[MissingSymbol.Name] != 7 {
 		t.Errorf("accounted %v", h.dropped)
 	}
@@ -70,9 +70,9 @@ func TestAddOnlyRises(t *testing.T) {
 	totals := map[string]float64{}
 	last := 0.0
 	for _, delta := range []float64{1, 0, 2.5, -3, math.NaN(), math.Inf(1), 1} {
-		r := &Readings{totals: totals}
+		r := &Readings{Totals: totals}
 		r.Add(PCIeBytes, delta, "tx")
-		if v := r.samples[0].Value; v < last {
+		if v := r.Samples[0].Value; v < last {
 			t.Errorf("fell from %v to %v after %v", last, v, delta)
 		} else {
 			last = v
@@ -86,7 +86,7 @@ func TestAddOnlyRises(t *testing.T) {
 func TestScaledKeepsDecimals(t *testing.T) {
 	for _, c := range []struct{ v, scale, want float64 }{{87704, 1e-3, 87.704}, {3, 1024, 3072}, {95, .01, .95},
 		{8540708000, 1e-9, 8.540708}} {
-		if got := scaled(c.v, c.scale); got != c.want {
+		if got := Scaled(c.v, c.scale); got != c.want {
 			t.Errorf("scaled(%v, %v) = %v, want %v", c.v, c.scale, got, c.want)
 		}
 	}

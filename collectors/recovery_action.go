@@ -12,5 +12,5 @@ var _ = Register(Collector{
 	Doc:     "The driver's own verdict on the GPU.",
 	Tier:    Fast,
 	Metrics: []*Metric{RecoveryAction},
-	Read:    readFields(field{nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, RecoveryAction, 1, nil}),
+	Read:    ReadFields(NewField(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, RecoveryAction, 1)),
 })

@@ -24,6 +24,6 @@ var _ = Register(Collector{
 		pages, ret = g.GetRetiredPages(nvml.PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
 		out.Put(RetiredPages, float64(len(pages)), ret, "double_bit")
 		pending, ret := g.GetRetiredPagesPendingStatus()
-		out.Put(RetiredPagesPending, on(pending), ret)
+		out.Put(RetiredPagesPending, On(pending), ret)
 	},
 })

@@ -14,13 +14,13 @@ var (
 	RowRemapBanks   = Gauge("nvgpu_row_remap_banks", "Memory banks, by number of spare rows left.", "availability")
 )
 
-var remapFields = []field{
-	{nvml.FI_DEV_REMAPPED_COR, 0, RemappedRows, 1, []string{"correctable", "active"}},
-	{nvml.FI_DEV_REMAPPED_UNC, 0, RemappedRows, 1, []string{"uncorrectable", "active"}},
-	{nvml.FI_DEV_REMAPPED_ROWS_COR_INACTIVE, 0, RemappedRows, 1, []string{"correctable", "inactive"}},
-	{nvml.FI_DEV_REMAPPED_ROWS_UNC_INACTIVE, 0, RemappedRows, 1, []string{"uncorrectable", "inactive"}},
-	{nvml.FI_DEV_REMAPPED_PENDING, 0, RowRemapPending, 1, nil},
-	{nvml.FI_DEV_REMAPPED_FAILURE, 0, RowRemapFailure, 1, nil},
+var remapFields = []Field{
+	NewField(nvml.FI_DEV_REMAPPED_COR, 0, RemappedRows, 1, "correctable", "active"),
+	NewField(nvml.FI_DEV_REMAPPED_UNC, 0, RemappedRows, 1, "uncorrectable", "active"),
+	NewField(nvml.FI_DEV_REMAPPED_ROWS_COR_INACTIVE, 0, RemappedRows, 1, "correctable", "inactive"),
+	NewField(nvml.FI_DEV_REMAPPED_ROWS_UNC_INACTIVE, 0, RemappedRows, 1, "uncorrectable", "inactive"),
+	NewField(nvml.FI_DEV_REMAPPED_PENDING, 0, RowRemapPending, 1),
+	NewField(nvml.FI_DEV_REMAPPED_FAILURE, 0, RowRemapFailure, 1),
 }
 
 var _ = Register(Collector{
@@ -29,7 +29,7 @@ var _ = Register(Collector{
 	Tier:    Medium,
 	Metrics: []*Metric{RemappedRows, RowRemapPending, RowRemapFailure, RowRemapBanks},
 	Read: func(g *gpu.Device, out *Readings) {
-		out.fields(g, remapFields)
+		out.Fields(g, remapFields)
 		h, ret := g.GetRowRemapperHistogram()
 		out.Put(RowRemapBanks, float64(h.Max), ret, "max")
 		out.Put(RowRemapBanks, float64(h.High), ret, "high")

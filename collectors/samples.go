@@ -181,3 +181,25 @@ func (s *state) read(out []Sample, g gpuStatus, snap *snapshot, now time.Time, f
 	}
 	return out
 }
+
+// Reading returns the last reading of a series of a GPU, with the labels after
+// gpu and uuid, unless it is stale.
+func (h *Host) Reading(uuid string, m *Metric, labels ...string) (float64, bool) {
+	now, s, fast := time.Now(), h.state.Load(), h.Interval()
+	for _, r := range s.shown() {
+		if p := r.peer.Load(); p == nil || p.UUID != uuid {
+			continue
+		}
+		for _, p := range s.snapshot(r).fresh(now, fast) {
+			if !slices.Contains(p.collector.Metrics, m) {
+				continue
+			}
+			for _, x := range p.samples {
+				if x.Metric == m && slices.Equal(x.Labels[2:], labels) {
+					return x.Value, true
+				}
+			}
+		}
+	}
+	return 0, false
+}

@@ -24,8 +24,7 @@ type pass struct {
 	samples     []Sample
 	failure     nvml.Return
 	unsupported []*Metric
-	holders     []DeviceProcess // of the collector that lists processes
-	stays       []Stay          // of the same collector
+	Facts
 }
 
 // fresh reports whether p may be shown: its turn ended at most two intervals

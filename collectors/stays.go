@@ -7,13 +7,6 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A Stay is a process on a GPU, with the time of its stay.
-type Stay struct {
-	Process host.Process // only the PID is set if the kernel does not know it
-	After   time.Time    // when the driver did not list it yet; zero if the driver was never asked before
-	Until   time.Time    // when the driver no longer listed it; zero while it does
-}
-
 // Limits on stays that ended.
 const (
 	keepStays = 3 * time.Minute // for messages that the kernel logs late
@@ -59,24 +52,4 @@ func (u *users) stay(now time.Time, holders []*holder) []Stay {
 	}
 	u.stays, u.asked = all, now
 	return all
-}
-
-// Stays returns the processes on a GPU now and in the last minutes, as of the
-// driver's last answer. The slice must not be changed.
-func (h *Host) Stays(uuid string) []Stay {
-	s := h.state.Load()
-	for _, r := range s.shown() {
-		p := r.peer.Load()
-		if p == nil || p.UUID != uuid {
-			continue
-		}
-		snap := s.snapshot(r)
-		if snap == nil {
-			return nil
-		}
-		if i := slices.IndexFunc(snap.passes, func(p *pass) bool { return p.collector.Name == processesName }); i >= 0 {
-			return snap.passes[i].stays
-		}
-	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 // Temperature is that of the GPU's core and, if it has a sensor, of its memory.
 var Temperature = Gauge("nvgpu_temperature_celsius", "Temperature of a sensor.", "sensor")
 
-var memoryTemperature = []field{{nvml.FI_DEV_MEMORY_TEMP, 0, Temperature, 1, []string{"memory"}}}
+var memoryTemperature = []Field{NewField(nvml.FI_DEV_MEMORY_TEMP, 0, Temperature, 1, "memory")}
 
 var _ = Register(Collector{
 	Name:    "temperature",
@@ -19,6 +19,6 @@ var _ = Register(Collector{
 	Read: func(g *gpu.Device, out *Readings) {
 		celsius, ret := g.Temperature()
 		out.Put(Temperature, celsius, ret, "gpu")
-		out.fields(g, memoryTemperature)
+		out.Fields(g, memoryTemperature)
 	},
 })

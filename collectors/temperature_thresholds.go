@@ -25,11 +25,11 @@ var temperatureThresholds = []struct {
 	{"acoustic_curr", nvml.TEMPERATURE_THRESHOLD_ACOUSTIC_CURR},
 }
 
-var tlimitFields = []field{
-	{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, 0, TemperatureTLimit, 1, []string{"shutdown"}},
-	{nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, 0, TemperatureTLimit, 1, []string{"slowdown"}},
-	{nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, 0, TemperatureTLimit, 1, []string{"memory_max"}},
-	{nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, 0, TemperatureTLimit, 1, []string{"gpu_max"}},
+var tlimitFields = []Field{
+	NewField(nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, 0, TemperatureTLimit, 1, "shutdown"),
+	NewField(nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, 0, TemperatureTLimit, 1, "slowdown"),
+	NewField(nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT, 0, TemperatureTLimit, 1, "memory_max"),
+	NewField(nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT, 0, TemperatureTLimit, 1, "gpu_max"),
 }
 
 var _ = Register(Collector{
@@ -40,8 +40,8 @@ var _ = Register(Collector{
 	Read: func(g *gpu.Device, out *Readings) {
 		for _, t := range temperatureThresholds {
 			celsius, ret := g.GetTemperatureThreshold(t.id)
-			out.Put(TemperatureThreshold, float64(celsius), absent(ret), t.name)
+			out.Put(TemperatureThreshold, float64(celsius), gpu.Absent(ret), t.name)
 		}
-		out.fields(g, tlimitFields)
+		out.Fields(g, tlimitFields)
 	},
 })

@@ -31,13 +31,13 @@ var _ = Register(Collector{
 	OptIn:   true,
 	Metrics: []*Metric{TopologyPeer},
 	Read: func(g *gpu.Device, out *Readings) {
-		for _, p := range out.gpus() {
+		for _, p := range out.Peers() {
 			if p.UUID == g.UUID {
 				continue
 			}
 			level, ret := g.CommonAncestor(p)
 			p2p, pret := g.P2P(p, nvml.P2P_CAPS_INDEX_READ)
-			out.Put(TopologyPeer, 1, ret, p.UUID, known(topologyLevels, level), text(known(p2pStates, p2p), pret))
+			out.Put(TopologyPeer, 1, ret, p.UUID, Known(topologyLevels, level), Text(Known(p2pStates, p2p), pret))
 		}
 	},
 })

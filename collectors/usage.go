@@ -41,12 +41,11 @@ type spent struct {
 func (s spent) plus(o spent) spent { return spent{s.engines.plus(o.engines), s.joules + o.joules} }
 
 // The driver samples the processes on the GPU six times a second, and keeps the
-// samples for 12 s. A call costs 2 ms on an H100, so it is rare; while a
+// samples for SampleDepth. A call costs 2 ms on an H100, so it is rare; while a
 // process is young there is one each turn, so that a short process is not
 // missed.
 const (
 	useEvery  = 5 * time.Second
-	useDepth  = 12 * time.Second
 	useYoung  = 10 * time.Second
 	useLag    = 200 * time.Millisecond // maximum age of the newest sample
 	allOfThem = time.Second            // a window that begins before all new samples
@@ -102,7 +101,7 @@ func (u *usage) ask(g *gpu.Device, now time.Time) (time.Duration, nvml.Return) {
 	u.asked, u.latest = now, map[uint32]engines{}
 	// The driver's times are from the wall clock, which can be set.
 	now = now.Round(0)
-	if age := now.Sub(u.seen); age < 0 || age > useDepth { // the clock was set, or there was no call for long
+	if age := now.Sub(u.seen); age < 0 || age > SampleDepth { // the clock was set, or there was no call for long
 		u.seen, u.joules = now.Add(-allOfThem), 0
 	}
 	samples, ret := g.GetProcessUtilization(uint64(u.seen.UnixMicro()))

@@ -97,9 +97,9 @@ func (s *stage) is(pid int, unit string) {
 
 // pass runs the collector once.
 func (s *stage) pass() *Readings {
-	s.last = &Readings{Now: time.Now(), config: &s.config, processes: s.table, prefix: []string{"0", "GPU-a"},
-		totals:      s.totals,
-		allocations: func() []host.Allocation { return s.allocated }}
+	s.last = &Readings{Now: time.Now(), Config: &s.config, Processes: s.table, Prefix: []string{"0", "GPU-a"},
+		Totals:      s.totals,
+		Allocations: func() []host.Allocation { return s.allocated }}
 	s.read(s.gpu, s.last)
 	return s.last
 }
@@ -114,7 +114,7 @@ func (s *stage) passes(seconds int) {
 
 // value returns the value of a series in the last pass, NaN if it is missing.
 func (s *stage) value(m *Metric, labels ...string) float64 {
-	for _, p := range s.last.samples {
+	for _, p := range s.last.Samples {
 		if p.Metric == m && slices.Equal(p.Labels[2:], labels) {
 			return p.Value
 		}
@@ -131,8 +131,8 @@ func (s *stage) has(t *testing.T, m *Metric, want float64, labels ...string) {
 
 // runs returns a process as the driver lists it outside MIG.
 func runs(pid int, memory uint64) nvml.ProcessInfo {
-	return nvml.ProcessInfo{Pid: uint32(pid), UsedGpuMemory: memory, GpuInstanceId: noInstance,
-		ComputeInstanceId: noInstance}
+	return nvml.ProcessInfo{Pid: uint32(pid), UsedGpuMemory: memory, GpuInstanceId: gpu.NoInstance,
+		ComputeInstanceId: gpu.NoInstance}
 }
 
 // did returns a sample of a process.
@@ -239,7 +239,7 @@ func TestWindowsOfUseAreAdjacent(t *testing.T) {
 		b := board{use: func(since time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 			var newest time.Time
 			for _, at := range times {
-				if at.After(since) && !at.After(now) && now.Sub(at) <= useDepth {
+				if at.After(since) && !at.After(now) && now.Sub(at) <= SampleDepth {
 					counted[at]++
 					newest = at
 				}
@@ -328,13 +328,13 @@ func TestUseThatCannotBeReadIsAbsent(t *testing.T) {
 			for i := range 8 {
 				time.Sleep(time.Second)
 				out := s.pass()
-				shown := slices.ContainsFunc(out.samples,
+				shown := slices.ContainsFunc(out.Samples,
 					func(s Sample) bool { return s.Metric == WorkloadUse || s.Metric == WorkloadSM })
-				if failed = failed || out.failure == ret || len(out.unsupported) > 0; failed && shown {
+				if failed = failed || out.Failure == ret || len(out.Unsupported) > 0; failed && shown {
 					t.Fatalf("turn %d after %v: use is shown", i, gpu.ReturnName(ret))
 				}
-				if failed && (out.failure != ret) != gpu.Unsupported(ret) {
-					t.Fatalf("turn %d after %v: the failure is %v", i, gpu.ReturnName(ret), gpu.ReturnName(out.failure))
+				if failed && (out.Failure != ret) != gpu.Unsupported(ret) {
+					t.Fatalf("turn %d after %v: the failure is %v", i, gpu.ReturnName(ret), gpu.ReturnName(out.Failure))
 				}
 				s.has(t, WorkloadMemory, 1, "unit:a.service", "")
 			}

@@ -63,15 +63,15 @@ var _ = Register(Collector{
 				}
 			}
 			for id, s := range newest {
-				name := number(int(id), nvml.SUCCESS)
+				name := Number(int(id), nvml.SUCCESS)
 				for engine, v := range map[string][8]byte{"gpu": s.SmUtil, "memory": s.MemUtil, "encoder": s.EncUtil,
 					"decoder": s.DecUtil} {
 					out.Set(VGPUUtilization, gpu.Number(kind, v)/100, name, engine)
 				}
 			}
 			scheduler, ret := g.GetVgpuSchedulerState()
-			out.Put(VGPUScheduler, 1, ret, known(schedulerPolicies, scheduler.SchedulerPolicy),
-				known(arrModes, scheduler.ArrMode))
+			out.Put(VGPUScheduler, 1, ret, Known(schedulerPolicies, scheduler.SchedulerPolicy),
+				Known(arrModes, scheduler.ArrMode))
 		}
 	},
 })
@@ -83,11 +83,11 @@ func each(v gpu.VGPU, out *Readings) {
 	vm, _, vret := v.GetVmID()
 	kind := ""
 	if t, ret := v.Type(); ret == nvml.SUCCESS {
-		kind = text(t.GetName())
+		kind = Text(t.GetName())
 	}
 	license, lret := v.GetLicenseInfo()
 	licensed := map[bool]string{true: "licensed", false: "unlicensed"}[license.IsLicensed != 0]
-	out.Put(VGPUInfo, 1, ret, id, uuid, text(vm, vret), kind, text(v.GetVmDriverVersion()), text(licensed, lret))
+	out.Put(VGPUInfo, 1, ret, id, uuid, Text(vm, vret), kind, Text(v.GetVmDriverVersion()), Text(licensed, lret))
 	out.Put(VGPULicenseState, float64(license.CurrentState), lret, id)
 	used, ret := v.GetFbUsage()
 	out.Put(VGPUMemoryUsed, float64(used), ret, id)

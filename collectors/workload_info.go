@@ -32,7 +32,7 @@ var _ = Register(Collector{
 		return func(out *Readings) {
 			began := map[string]time.Time{}
 			who := map[string]*host.Workload{}
-			for _, p := range out.processes.InUse() {
+			for _, p := range out.Processes.InUse() {
 				if w := p.Workload; w != nil {
 					if t, known := began[w.Key]; !known || p.Began.Before(t) {
 						began[w.Key], who[w.Key] = p.Began, w
@@ -46,7 +46,7 @@ var _ = Register(Collector{
 					w.Unit, w.Slice, strconv.Itoa(w.UID), w.Job, w.Step, w.User, w.Account, w.Partition)
 				out.Set(WorkloadStart, float64(host.Rebased(began[key], out.Now).UnixMilli())/1e3, key)
 			}
-			out.processes.Errors(func(source string, n uint64) { out.Set(AttributionErrors, float64(n), source) })
+			out.Processes.Errors(func(source string, n uint64) { out.Set(AttributionErrors, float64(n), source) })
 		}
 	},
 })

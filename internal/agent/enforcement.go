@@ -127,7 +127,7 @@ func (f flags) isObserver(uid uint32) bool {
 // total returns a function that tells how much memory a GPU has.
 func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	return func(uuid string) (uint64, bool) {
-		all, _, _, ok := gpus.Memory(uuid)
+		all, _, _, ok := collectors.MemoryOf(gpus, uuid)
 		return all, ok
 	}
 }
@@ -139,6 +139,20 @@ type enforcedHost struct {
 }
 
 func (s enforcedHost) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
+
+func (s enforcedHost) Memory(uuid string) (total, free, reserved uint64, ok bool) {
+	return collectors.MemoryOf(s.Host, uuid)
+}
+
+// Rates returns the maximum transfer rates of a GPU in bytes per second: over
+// its PCIe link in one direction, and to and from its memory; 0 if the driver
+// does not report the rate. ok is false if both are unknown or the GPU does not
+// answer.
+func (s enforcedHost) Rates(uuid string) (link, memory float64, ok bool) {
+	link = collectors.PCIeRate(s.Host, uuid)
+	memory, _ = s.Reading(uuid, collectors.MemoryBandwidth)
+	return link, memory, link > 0 || memory > 0
+}
 
 // enforced returns a step of the escalation as an event of the journal.
 func enforced(s escalation.Step) incident.Event {
