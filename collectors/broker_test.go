@@ -393,7 +393,7 @@ func TestManyTenantsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
-	if out := readBroker(brokerCollector(t), b.socket); len(out.Samples) != maxSeries || len(out.Dropped) == 0 {
+	if out := readBroker(brokerCollector(t), b.socket); len(out.Samples) != MaxSeries || len(out.Dropped) == 0 {
 		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)
 	}
 }
@@ -452,7 +452,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
 		}
 	}
-	if len(out.Samples) >= maxSeries/2 {
+	if len(out.Samples) >= MaxSeries/2 {
 		t.Errorf("%d series", len(out.Samples))
 	}
 }

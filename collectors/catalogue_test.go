@@ -97,7 +97,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 		}
 	}
 	for _, m := range Metrics() {
-		if own := slices.Contains(selfMetrics, m); own == (len(owners[m]) == 1) {
+		if own := slices.Contains(SelfMetrics, m); own == (len(owners[m]) == 1) {
 			t.Errorf("%s: put by the agent itself: %v, by collectors %v; want exactly one", m, own, owners[m])
 		}
 	}
@@ -128,21 +128,15 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 			in(t, name, c, func(t *testing.T, h *Host) {
 				for range 7 {
 					advance(10 * time.Second)
-					for _, r := range append(h.state.Load().readers, h.kernel...) {
-						snap := r.snap.Load()
-						if snap == nil {
-							continue
-						}
-						for _, p := range snap.passes {
-							for _, s := range p.samples {
-								put[s.Metric] = true
-								if !slices.Contains(p.collector.Metrics, s.Metric) {
-									t.Fatalf("collector %s puts %v without declaring it", p.collector.Name, s.Metric)
-								}
-								if len(s.Labels) != len(s.Metric.Labels) {
-									t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels,
-										p.collector.Name, s.Labels)
-								}
+					for _, p := range h.Passes() {
+						for _, s := range p.Samples {
+							put[s.Metric] = true
+							if !slices.Contains(p.Collector.Metrics, s.Metric) {
+								t.Fatalf("collector %s puts %v without declaring it", p.Collector.Name, s.Metric)
+							}
+							if len(s.Labels) != len(s.Metric.Labels) {
+								t.Fatalf("%v has labels %v, collector %s puts %v", s.Metric, s.Metric.Labels,
+									p.Collector.Name, s.Labels)
 							}
 						}
 					}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
@@ -314,8 +314,7 @@ func aCrowd(t testing.TB) func() *Readings {
 		f, ok := facts[pid]
 		return f, nil, ok
 	})})
-	i := slices.IndexFunc(registered, func(c *Collector) bool { return c.Name == "processes" })
-	s.read = registered[i].Open(g)
+	s.read = openUsers(g)
 	return s.pass
 }
 

@@ -1,7 +1,6 @@
 package collectors
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -190,50 +189,6 @@ func TestHoldingInSeveralInstances(t *testing.T) {
 		}
 		if x := s.deviceProcess(t, 2); x.Known {
 			t.Errorf("part of its memory is unknown, and yet it is reported as %d", x.Memory)
-		}
-	})
-}
-
-func TestNames(t *testing.T) {
-	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(2 * time.Second)
-		for want := range 2 {
-			uuid := told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
-			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
-				t.Errorf("the names of GPU %d are %q", want, names)
-			}
-		}
-		if names := h.Names("GPU-none"); names != nil {
-			t.Errorf("a missing GPU has the names %q", names)
-		}
-	})
-}
-
-func TestMemoryAndRates(t *testing.T) {
-	in(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
-		for index, c := range map[string]struct{ link, memory float64 }{
-			"0": {63e9, 3.352e12}, "1": {31.5e9, 300e9}, "2": {31.5e9, 2.039e12},
-		} {
-			uuid := told(h, Up, "gpu", index)["uuid"]
-			link := PCIeRate(h, uuid)
-			memory, ok := h.Reading(uuid, MemoryBandwidth)
-			if !ok || math.Abs(link/c.link-1) > .01 || math.Abs(memory/c.memory-1) > .01 {
-				t.Errorf("GPU %s moves %.4g and %.4g bytes a second (known: %v), want about %.4g and %.4g", index, link,
-					memory, ok, c.link, c.memory)
-			}
-			total, free, reserved, ok := MemoryOf(h, uuid)
-			used, _ := get(t, h, MemoryBytes, index, "used")
-			if !ok || total == 0 || free+reserved+uint64(used) != total {
-				t.Errorf("GPU %s: of %d bytes %d are free, %d reserved, %v used (known: %v)", index, total, free,
-					reserved, used, ok)
-			}
-		}
-		if rate := PCIeRate(h, "GPU-none"); rate != 0 {
-			t.Errorf("a missing GPU has a link with %v bytes a second", rate)
-		}
-		if _, _, _, ok := MemoryOf(h, "GPU-none"); ok {
-			t.Error("a missing GPU has memory")
 		}
 	})
 }

@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -75,4 +76,23 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 	if named != nvml.EventTypeAll {
 		t.Errorf("the named events are %#x, go-nvml knows %#x", named, nvml.EventTypeAll)
 	}
+}
+
+func TestXIDsAreCountedFromZero(t *testing.T) {
+	c := DefaultConfig()
+	c.XIDs = []int{31, 79}
+	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, kind: xid, gpu: 0, code: 31}, {at: 15s, kind: xid, gpu: 0, "+
+		"code: 45}]\n", c, func(t *testing.T, h *Host) {
+		advance(5 * time.Second)
+		want(t, h, 0, XIDErrors, "0", "31", "")
+		want(t, h, 0, XIDErrors, "0", "79", "")
+		wantNone(t, h, XIDErrors, "0", "45", "")
+		advance(15 * time.Second)
+		want(t, h, 1, XIDErrors, "0", "31", "")
+		want(t, h, 1, XIDErrors, "0", "45", "")
+		want(t, h, 0, XIDErrors, "0", "79", "")
+		if at, _ := get(t, h, XIDLast, "0", "31"); math.Abs(at-float64(time.Now().Unix()-10)) > 2 {
+			t.Errorf("XID 31 seen at %v, now is %v", at, time.Now().Unix())
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -9,12 +10,13 @@ import (
 func TestHoldsReturnsTheDriversList(t *testing.T) {
 	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(3 * time.Second)
+		const pid = 2201 // of vllm, on GPU 0
 		first, second := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
 		for _, c := range []struct {
 			uuid string
 			pid  int
 			want bool
-		}{{first, vllmPID, true}, {second, vllmPID, false}, {first, 999999, false}, {"GPU-none", vllmPID, false}} {
+		}{{first, pid, true}, {second, pid, false}, {first, 999999, false}, {"GPU-none", pid, false}} {
 			bytes, at, got := h.Holds(c.uuid, c.pid)
 			known := time.Since(at) < 2*time.Second
 			if got != c.want || known != (c.uuid != "GPU-none") || (bytes > 0) != c.want {
@@ -88,6 +90,21 @@ func TestMIG(t *testing.T) {
 			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
 				t.Errorf("without a driver its names are %q", names)
 			}
+		}
+	})
+}
+
+func TestNames(t *testing.T) {
+	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(2 * time.Second)
+		for want := range 2 {
+			uuid := told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
+			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
+				t.Errorf("the names of GPU %d are %q", want, names)
+			}
+		}
+		if names := h.Names("GPU-none"); names != nil {
+			t.Errorf("a missing GPU has the names %q", names)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package collectors
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,120 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"go.yaml.in/yaml/v3"
-	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors/gpu/sim"
 )
-
-// scenario returns an embedded scenario, or one given as YAML.
-func scenario(t testing.TB, source string) sim.Scenario {
-	t.Helper()
-	text := []byte(source)
-	if !strings.Contains(source, "\n") {
-		var err error
-		if text, err = sim.Source(source); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var s sim.Scenario
-	if err := yaml.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// in runs f with a host that reads a simulated one, on a clock that only
-// advance moves.
-func in(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
-	t.Helper()
-	with(t, source, func(o *Options) { o.Config = c }, f)
-}
-
-// with is in with options, which modifies those that the simulation suggests.
-func with(t *testing.T, source string, options func(o *Options), f func(t *testing.T, h *Host)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(scenario(t, source), sim.Options{Seed: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		log := slog.New(slog.DiscardHandler)
-		o := Options{NVML: nv, Kernel: nv.Kernel(), Config: DefaultConfig(), Processes: nv.Table(log), Log: log}
-		options(&o)
-		h := NewHost(o)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running errgroup.Group
-		running.Go(func() error { return o.Processes.Run(ctx) })
-		running.Go(func() error { return h.Run(ctx) })
-		defer func() {
-			nv.Close()
-			cancel()
-			if err := running.Wait(); err != nil {
-				t.Error(err)
-			}
-		}()
-		synctest.Wait()
-		f(t, h)
-	})
-}
-
-// advance runs the bubble's clock, and then waits until everything that it
-// started is idle.
-func advance(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
-
-// series formats samples like the text format, by series.
-func series(samples []Sample) map[string]float64 {
-	m := map[string]float64{}
-	for _, s := range samples {
-		pairs := make([]string, len(s.Labels))
-		for i, v := range s.Labels {
-			pairs[i] = fmt.Sprintf("%s=%q", s.Metric.Labels[i], v)
-		}
-		slices.Sort(pairs)
-		m[s.Metric.Name+"{"+strings.Join(pairs, ",")+"}"] = s.Value
-	}
-	return m
-}
-
-// get returns the only sample of m for the GPU with this index and these labels
-// (after gpu and uuid).
-func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (float64, bool) {
-	t.Helper()
-	for _, s := range h.Samples() {
-		rest := s.Labels
-		if s.Metric != m || len(m.Labels) > 1 && m.Labels[1] == "uuid" && s.Labels[0] != index {
-			continue
-		}
-		if len(m.Labels) > 1 && m.Labels[1] == "uuid" {
-			rest = s.Labels[2:]
-		}
-		if slices.Equal(rest, labels) {
-			return s.Value, true
-		}
-	}
-	return 0, false
-}
-
-func want(t *testing.T, h *Host, value float64, m *Metric, index string, labels ...string) {
-	t.Helper()
-	if v, ok := get(t, h, m, index, labels...); !ok || v != value {
-		t.Errorf("%v of gpu %s %v = %v (present: %v), want %v", m, index, labels, v, ok, value)
-	}
-}
-
-func wantNone(t *testing.T, h *Host, m *Metric, index string, labels ...string) {
-	t.Helper()
-	if v, ok := get(t, h, m, index, labels...); ok {
-		t.Errorf("%v of gpu %s %v = %v, want no such series", m, index, labels, v)
-	}
-}
 
 // golden compares got with a file, or writes the file under -update.
 func golden(t *testing.T, name, got string) {
@@ -236,16 +125,17 @@ func TestNumbersBehave(t *testing.T) {
 func TestATurnEndsForAllItsPasses(t *testing.T) {
 	in(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		advance(21900 * time.Millisecond)
-		snap := h.state.Load().readers[1].snap.Load()
 		delayed := 0
-		for _, p := range snap.passes {
+		for _, p := range h.Passes() {
 			switch {
-			case p.collector.Tier == Fast && !p.ended.Equal(snap.at):
-				t.Errorf("%s: its turn ended at %v, want %v", p.collector.Name, p.ended, snap.at)
-			case p.ended.After(snap.at) || p.ended.Before(p.began):
-				t.Errorf("%s began at %v and ended at %v", p.collector.Name, p.began, p.ended)
+			case p.GPU != 0:
+				continue
+			case p.Collector.Tier == Fast && !p.Ended.Equal(p.Turn):
+				t.Errorf("%s: its turn ended at %v, want %v", p.Collector.Name, p.Ended, p.Turn)
+			case p.Ended.After(p.Turn) || p.Ended.Before(p.Began):
+				t.Errorf("%s began at %v and ended at %v", p.Collector.Name, p.Began, p.Ended)
 			}
-			if p.ended.Sub(p.began) > time.Second {
+			if p.Ended.Sub(p.Began) > time.Second {
 				delayed++
 			}
 		}
@@ -334,7 +224,7 @@ func TestDriverThatLoadsLater(t *testing.T) {
 		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
 			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
 		}
-		if idle := time.Since(h.Progress()); idle > openMost {
+		if idle := time.Since(h.Progress()); idle > OpenMost {
 			t.Errorf("no progress for %v while the host waits for a driver", idle)
 		}
 		advance(40 * time.Second)
@@ -427,16 +317,13 @@ func TestAWedgedPeerDelaysNobody(t *testing.T) {
 					t.Fatalf("gpu %d is %v s old", i, age)
 				}
 			}
-			for _, r := range h.state.Load().readers[1:] {
-				for _, p := range r.snap.Load().passes {
-					if p.collector.Name != "topology" || p.began.Before(time.Now().Add(-time.Second)) ||
-						h.hanging(3) == "" {
-						continue
-					}
-					asked++
-					if _, there := peers(strconv.Itoa(r.index))[wedged]; there {
-						t.Errorf("gpu %d asked for the path to a GPU that hangs", r.index)
-					}
+			for _, p := range h.Passes() {
+				if p.Collector.Name != "topology" || p.Began.Before(time.Now().Add(-time.Second)) || h.Hanging(3) == "" {
+					continue
+				}
+				asked++
+				if _, there := peers(strconv.Itoa(p.GPU))[wedged]; there {
+					t.Errorf("gpu %d asked for the path to a GPU that hangs", p.GPU)
 				}
 			}
 		}
@@ -448,12 +335,6 @@ func TestAWedgedPeerDelaysNobody(t *testing.T) {
 			t.Errorf("after the hang gpu 0 has the peers %v", n)
 		}
 	})
-}
-
-// hanging returns the call that a GPU hangs in.
-func (h *Host) hanging(index int) string {
-	call, _ := h.state.Load().readers[index+1].hangs(time.Now())
-	return call
 }
 
 // TestRecovery loses everything once and gets it back, and checks that nothing
@@ -522,6 +403,21 @@ func TestRecovery(t *testing.T) {
 					t.Errorf("%v of gpu %d is %v after five minutes", m, i, v)
 				}
 			}
+		}
+	})
+}
+
+func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
+	in(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(45 * time.Second)
+		var began []time.Time
+		for _, p := range h.Passes() {
+			if p.Collector.Name == "energy" {
+				began = append(began, p.Began)
+			}
+		}
+		if len(began) != 2 || began[1].Sub(began[0]).Abs() != 5*time.Second {
+			t.Errorf("the energy of two GPUs was read at %v, want 5 s apart", began)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func (k *KernelFaults) line(r host.Record) {
 	if k.lines == nil {
 		k.lines = map[LoggedFault]float64{}
 	}
-	if k.lines[key] > 0 || len(k.lines) < maxSeries {
+	if k.lines[key] > 0 || len(k.lines) < MaxSeries {
 		k.lines[key]++
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -12,17 +13,9 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
 )
-
-// device returns the labels of a simulated GPU on the PCI bus after gpu and
-// uuid, followed by more.
-func device(index string, more ...string) []string {
-	address := map[string]string{"0": "0000:1b:00.0", "1": "0000:43:00.0"}[index]
-	return append([]string{address, "gpu"}, more...)
-}
 
 // TestTheKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
 // while it is opened, and one that is drained.
@@ -89,7 +82,8 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		h := NewHost(Options{NVML: nv, Kernel: kernel, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := goes(func() {
+		var running sync.WaitGroup
+		running.Go(func() {
 			if err := h.Run(ctx); err != nil {
 				t.Error(err)
 			}
@@ -111,7 +105,7 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 		advance(20 * time.Second)
 		want(t, h, 1, IBPortUp, "", "mlx5_0/1")
 		cancel()
-		<-ended
+		running.Wait()
 	})
 }
 
@@ -130,7 +124,8 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 			Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(),
 			Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := goes(func() { _ = h.Run(ctx) })
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = h.Run(ctx) }()
 		advance(10 * time.Second)
 		cancel()
 		synctest.Wait()
@@ -140,44 +135,6 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 			t.Error("Run waits for a file that hangs")
 		}
 	})
-}
-
-// A reading runs one collector of the kernel's files, pass by pass.
-type reading struct {
-	read  func(out *Readings)
-	known []gpu.ID
-	now   map[string]float64 // results of the last pass, by series
-	out   *Readings
-}
-
-func (r *reading) pass() {
-	r.out = &Readings{Config: new(Config), Known: func() []gpu.ID { return r.known }}
-	r.read(r.out)
-	r.now = series(r.out.Samples)
-}
-
-func (r *reading) has(t *testing.T, name string, value float64) {
-	t.Helper()
-	if v, ok := r.now[name]; !ok || v != value {
-		t.Errorf("%s = %v (present: %v), want %v", name, v, ok, value)
-	}
-}
-
-func (r *reading) hasNo(t *testing.T, name string) {
-	t.Helper()
-	if v, ok := r.now[name]; ok {
-		t.Errorf("%s = %v, want no such series", name, v)
-	}
-}
-
-// kernelOf returns a kernel with files, and a reading of c.
-func kernelOf(c string, files fstest.MapFS) *reading {
-	for _, all := range All() {
-		if all.Name == c {
-			return &reading{read: all.Kernel(host.Kernel{Sys: files, Proc: files})}
-		}
-	}
-	return nil
 }
 
 // TestRefusalOfTheKernelIsAFailure checks that it is not taken for an answer.

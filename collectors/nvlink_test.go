@@ -1,6 +1,7 @@
 package collectors
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -99,19 +100,39 @@ func TestErrorCountersTakeTurns(t *testing.T) {
 	})
 }
 
-func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(45 * time.Second)
-		var began []time.Time
-		for _, r := range h.state.Load().readers[1:] {
-			for _, p := range r.snap.Load().passes {
-				if p.collector.Name == "energy" {
-					began = append(began, p.began)
+func TestPerLinkSeriesAddUpToTheSum(t *testing.T) {
+	totals := map[bool]float64{}
+	for _, perLink := range []bool{false, true} {
+		c := DefaultConfig()
+		c.PerLink = perLink
+		in(t, "gpus: [{model: h100, load: training}]\n", c, func(t *testing.T, h *Host) {
+			advance(30 * time.Second)
+			for _, s := range h.Samples() {
+				if s.Metric == NVLinkBytes && s.Labels[2] == "tx" && s.Labels[3] == "raw" {
+					totals[perLink] += s.Value
+					if (s.Labels[4] == allLinks) == perLink {
+						t.Errorf("per link %v shows link %q", perLink, s.Labels[4])
+					}
 				}
 			}
-		}
-		if len(began) != 2 || began[1].Sub(began[0]).Abs() != 5*time.Second {
-			t.Errorf("the energy of two GPUs was read at %v, want 5 s apart", began)
+		})
+	}
+	if totals[false] == 0 || math.Abs(totals[true]/totals[false]-1) > .001 {
+		t.Errorf("sum %v, over links %v", totals[false], totals[true])
+	}
+}
+
+func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
+	const source = "gpus: [{model: h100, load: training}]\n" +
+		"faults: [{at: 70s, for: 100s, kind: nvlink_down, gpu: 0, link: 3}]\n"
+	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		advance(65 * time.Second)
+		want(t, h, 18, NVLinkUp, "0", "all")
+		before, _ := get(t, h, NVLinkErrors, "0", "crc_data", "all")
+		advance(65 * time.Second)
+		want(t, h, 17, NVLinkUp, "0", "all")
+		if after, ok := get(t, h, NVLinkErrors, "0", "crc_data", "all"); !ok || after < before {
+			t.Errorf("errors went from %v to %v", before, after)
 		}
 	})
 }

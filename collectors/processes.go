@@ -62,11 +62,7 @@ var _ = Register(Collector{
 		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo,
 		ProcessMemory, ProcessUse,
 	},
-	Open: func(*gpu.Device) Read {
-		u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{},
-			present: map[string]time.Time{}}
-		return u.read
-	},
+	Open: openUsers,
 })
 
 // users is the state kept between passes about the users of a GPU.
@@ -81,6 +77,12 @@ type users struct {
 
 	stays []Stay    // immutable
 	asked time.Time // when the driver last listed the processes
+}
+
+func openUsers(*gpu.Device) Read {
+	u := &users{usage: usage{young: map[uint32]time.Time{}}, pending: map[uint32]spent{},
+		present: map[string]time.Time{}}
+	return u.read
 }
 
 // A holder is a process that holds memory on the GPU or on one of its

@@ -19,33 +19,11 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// of returns the values of m on one GPU by one label, summed over the other
-// labels.
-func of(h *Host, m *Metric, index, by string) map[string]float64 {
-	all, i := map[string]float64{}, slices.Index(m.Labels, by)
-	for _, s := range h.Samples() {
-		if s.Metric == m && (m.Labels[0] != "gpu" || s.Labels[0] == index) {
-			all[s.Labels[i]] += s.Value
-		}
-	}
-	return all
-}
-
 func total(values map[string]float64) (sum float64) {
 	for _, v := range values {
 		sum += v
 	}
 	return sum
-}
-
-// simulated returns the simulated GPU, to compare it with the host's readings.
-func simulated(t *testing.T, h *Host, index int) nvml.Device {
-	t.Helper()
-	d, ret := h.NVML.DeviceGetHandleByIndex(index)
-	if ret != nvml.SUCCESS {
-		t.Fatal(ret)
-	}
-	return d
 }
 
 const mebibyte = 1 << 20
@@ -173,28 +151,13 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		}
 		for _, s := range h.Samples() {
 			for _, l := range s.Labels {
-				if len(l) > maxLabel || !utf8.ValidString(l) ||
+				if len(l) > 128 || !utf8.ValidString(l) ||
 					strings.ContainsFunc(l, func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Errorf("%v has label %q", s.Metric, l)
 				}
 			}
 		}
 	})
-}
-
-// told returns the labels of the only series of m with this value of a label.
-func told(h *Host, m *Metric, label, value string) map[string]string {
-	for _, s := range h.Samples() {
-		if s.Metric != m || s.Labels[slices.Index(m.Labels, label)] != value {
-			continue
-		}
-		all := map[string]string{}
-		for i, l := range m.Labels {
-			all[l] = s.Labels[i]
-		}
-		return all
-	}
-	return nil
 }
 
 // TestTimeOnTheGPUIsTheWorkloads compares the series with the same samples read

@@ -12,8 +12,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// maxSeries bounds the samples of one collector in one pass.
-const maxSeries = 8192
+// MaxSeries bounds the samples of one collector in one pass.
+const MaxSeries = 8192
 
 // Readings is one pass of a collector: the state that it can use, and the
 // readings that it takes. It belongs to the reader's goroutine.
@@ -62,7 +62,7 @@ func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) 
 	case !m.Plausible(v):
 		r.Fail(nvml.ERROR_NO_DATA)
 		return
-	case len(r.Samples) == maxSeries:
+	case len(r.Samples) == MaxSeries:
 		r.Drop(m)
 		return
 	}

@@ -1,12 +1,10 @@
 package collectors
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -51,21 +49,6 @@ func TestLabelsAreFitForExposition(t *testing.T) {
 	}
 }
 
-func TestSeriesAreBounded(t *testing.T) {
-	r := &Readings{}
-	for i := range maxSeries + 7 {
-		r.Set(MissingSymbol, 1, fmt.Sprint(i))
-	}
-	if len(r.Samples) != maxSeries || r.Dropped[MissingSymbol] != 7 {
-		t.Errorf("%d samples, dropped %v; want %d and 7", len(r.Samples), r.Dropped, maxSeries)
-	}
-	h := &Host{errors: map[collectError]uint64{}, dropped: map[string]uint64{}}
-	h.account(&pass{collector: &Collector{}}, r.Dropped)
-	if h.dropped[MissingSymbol.Name] != 7 {
-		t.Errorf("accounted %v", h.dropped)
-	}
-}
-
 func TestAddOnlyRises(t *testing.T) {
 	totals := map[string]float64{}
 	last := 0.0
@@ -89,25 +72,5 @@ func TestScaledKeepsDecimals(t *testing.T) {
 		if got := Scaled(c.v, c.scale); got != c.want {
 			t.Errorf("scaled(%v, %v) = %v, want %v", c.v, c.scale, got, c.want)
 		}
-	}
-}
-
-func TestPassGoesStale(t *testing.T) {
-	began, ended := time.Unix(1e9, 0), time.Unix(1e9+7, 0)
-	p := &pass{began: began, ended: ended, due: 10 * time.Second}
-	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 20*time.Second + 1: false} {
-		if got := p.fresh(ended.Add(age)); got != want {
-			t.Errorf("fresh after %v of a 10 s interval: %v, want %v", age, got, want)
-		}
-	}
-	if static := (&pass{began: began}); !static.fresh(began.Add(time.Hour)) {
-		t.Error("a value that is read once is stale after an hour")
-	}
-}
-
-func TestBitErrorRate(t *testing.T) {
-	// Mantissa 5 (bits 8 to 11), exponent 12 (bits 0 to 7).
-	if got := bitErrorRate(5<<8 | 12); math.Abs(got-5e-12) > 1e-20 {
-		t.Errorf("bitErrorRate = %v, want 5e-12", got)
 	}
 }

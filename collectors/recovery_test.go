@@ -3,11 +3,6 @@ package collectors
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -233,9 +228,7 @@ func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
 			}
 		},
 	})
-	defer func() {
-		registered = slices.DeleteFunc(registered, func(c *Collector) bool { return c == deadlock })
-	}()
+	defer Unregister(deadlock)
 	c := DefaultConfig()
 	c.Enable = []string{"deadlock"}
 	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, gpu: 0, kind: wedge}]\n"
@@ -250,69 +243,4 @@ func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
 			t.Errorf("no progress for %v, with a reader that hangs in the driver and one that moves", idle)
 		}
 	})
-}
-
-func TestInventory(t *testing.T) {
-	id := func(i int, uuid, pci string) gpu.ID { return gpu.ID{Index: i, UUID: uuid, PCI: pci, Minor: i} }
-	uuids := func(v *inventory) string {
-		var all []string
-		for _, id := range v.all() {
-			all = append(all, fmt.Sprintf("%d:%s", id.Index, id.UUID))
-		}
-		return strings.Join(all, " ")
-	}
-	log := slog.New(slog.DiscardHandler)
-	dir := filepath.Join(t.TempDir(), "made", "when", "needed")
-	var v inventory
-	v.load(dir, log)
-	v.saw(id(0, "GPU-a", "0:1"))
-	v.saw(id(1, "GPU-b", "0:2"))
-	v.save(log)
-	var next inventory
-	next.load(dir, log)
-	if got := uuids(&next); got != "0:GPU-a 1:GPU-b" {
-		t.Fatalf("read back %q", got)
-	}
-	next.saw(id(1, "GPU-c", "0:2")) // another board in the same slot
-	next.saw(id(0, "GPU-b", "0:1")) // a board that moved into the slot of another
-	if got := uuids(&next); got != "0:GPU-a 0:GPU-b 1:GPU-c" && got != "0:GPU-b 1:GPU-c" {
-		t.Errorf("after the boards were changed: %q", got)
-	}
-	for i := range 3 * maxKnown {
-		next.saw(id(i, fmt.Sprint("GPU-", i), fmt.Sprint("1:", i)))
-	}
-	if n := len(next.all()); n != maxKnown {
-		t.Errorf("%d GPUs are remembered, at most %d should be", n, maxKnown)
-	}
-	for name, text := range map[string]string{"corrupt": "{", "other": `{"gpus":[{"uuid":""},{}]}`, "empty": ""} {
-		if err := os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		var bad inventory
-		bad.load(dir, log)
-		if got := uuids(&bad); got != "" {
-			t.Errorf("%s inventory: %q", name, got)
-		}
-		bad.saw(id(0, "GPU-a", "0:1"))
-		bad.save(log)
-		var again inventory
-		again.load(dir, log)
-		if got := uuids(&again); got != "0:GPU-a" {
-			t.Errorf("after a %s inventory: %q", name, got)
-		}
-	}
-}
-
-func TestTheBeatFollowsTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
-	t.Parallel()
-	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
-		now := time.Now()
-		next := nextRead(now, interval)
-		if !strings.Contains(next.String(), " m=") {
-			t.Error("a clock that is set between two reads delays a reader by as much")
-		}
-		if wait := next.Sub(now); !next.Truncate(interval).Equal(next) || wait < interval/2 || wait > interval*3/2 {
-			t.Errorf("the next read of every %v after %v is %v", interval, now, next)
-		}
-	}
 }

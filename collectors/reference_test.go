@@ -48,7 +48,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 	b.WriteString("## The agent itself\n\nThe agent also has `gpusteward_build_info`, `go_*`, `process_*` and " +
 		"`promhttp_*`.\n\n" +
 		"| metric | type | labels | description |\n|---|---|---|---|\n")
-	for _, m := range selfMetrics {
+	for _, m := range SelfMetrics {
 		row(m)
 	}
 	b.WriteString(notShown(t))

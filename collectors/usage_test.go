@@ -84,8 +84,7 @@ func perform(t testing.TB, b *board) *stage {
 		f, ok := s.facts[pid]
 		return f, nil, ok
 	})})
-	i := slices.IndexFunc(registered, func(c *Collector) bool { return c.Name == "processes" })
-	s.read = registered[i].Open(s.gpu)
+	s.read = openUsers(s.gpu)
 	return s
 }
 

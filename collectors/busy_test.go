@@ -1,0 +1,38 @@
+package collectors
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestIntegratedCountersAgreeWithTheGauges(t *testing.T) {
+	in(t, "gpus: [{model: h100-vm, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		want(t, h, 0, BusySeconds, "0", "gpu") // busy time before the agent's start does not count
+		advance(31 * time.Second)
+		busy, _ := get(t, h, BusySeconds, "0", "gpu")
+		energy, _ := get(t, h, Energy, "0", "gpu")
+		pcie, _ := get(t, h, PCIeBytes, "0", "rx")
+		integral, traffic := 0.0, 0.0
+		for range 60 {
+			advance(time.Second)
+			w, _ := get(t, h, Power, "0", "average", "gpu")
+			integral += w
+			rate, _ := get(t, h, GPMPCIe, "0", "rx")
+			window, _ := get(t, h, GPMWindow, "0")
+			traffic += rate * window
+		}
+		busy2, _ := get(t, h, BusySeconds, "0", "gpu")
+		energy2, _ := get(t, h, Energy, "0", "gpu")
+		pcie2, _ := get(t, h, PCIeBytes, "0", "rx")
+		if share := (busy2 - busy) / 60; share < .9 || share > 1.01 {
+			t.Errorf("busy %v of the time under full load", share)
+		}
+		if ratio := (energy2 - energy) / integral; ratio < .97 || ratio > 1.03 {
+			t.Errorf("energy rose by %v J, power says %v", energy2-energy, integral)
+		}
+		if pcie2-pcie <= 0 || math.Abs((pcie2-pcie)/traffic-1) > .001 {
+			t.Errorf("PCIe counted %v bytes, the rates say %v", pcie2-pcie, traffic)
+		}
+	})
+}

@@ -1,0 +1,35 @@
+package collectors
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestSeriesAreBounded(t *testing.T) {
+	r := &Readings{}
+	for i := range MaxSeries + 7 {
+		r.Set(MissingSymbol, 1, fmt.Sprint(i))
+	}
+	if len(r.Samples) != MaxSeries || r.Dropped[MissingSymbol] != 7 {
+		t.Errorf("%d samples, dropped %v; want %d and 7", len(r.Samples), r.Dropped, MaxSeries)
+	}
+	h := &Host{errors: map[collectError]uint64{}, dropped: map[string]uint64{}}
+	h.account(&pass{collector: &Collector{}}, r.Dropped)
+	if h.dropped[MissingSymbol.Name] != 7 {
+		t.Errorf("accounted %v", h.dropped)
+	}
+}
+
+func TestPassGoesStale(t *testing.T) {
+	began, ended := time.Unix(1e9, 0), time.Unix(1e9+7, 0)
+	p := &pass{began: began, ended: ended, due: 10 * time.Second}
+	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 20*time.Second + 1: false} {
+		if got := p.fresh(ended.Add(age)); got != want {
+			t.Errorf("fresh after %v of a 10 s interval: %v, want %v", age, got, want)
+		}
+	}
+	if static := (&pass{began: began}); !static.fresh(began.Add(time.Hour)) {
+		t.Error("a value that is read once is stale after an hour")
+	}
+}
