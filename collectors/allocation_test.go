@@ -32,33 +32,33 @@ func TestAllocatedGPUs(t *testing.T) {
 `
 	var given atomic.Pointer[[]host.Allocation]
 	given.Store(&[]host.Allocation{})
-	with(t, source, func(o *Options) {
+	With(t, source, func(o *Options) {
 		o.Allocations = func() []host.Allocation { return *given.Load() }
 	}, func(t *testing.T, h *Host) {
-		advance(15 * time.Second)
-		if n := len(of(h, AllocationInfo, "0", "workload")); n != 0 {
+		Advance(15 * time.Second)
+		if n := len(Of(h, AllocationInfo, "0", "workload")); n != 0 {
 			t.Errorf("%d allocations before the first one", n)
 		}
 		given.Store(&[]host.Allocation{
 			{Job: "4711", Devices: []string{"0", "1"}},
-			{Namespace: "n", Pod: "p", Container: "c", Devices: []string{told(h, Up, "gpu", "2")["uuid"]}},
+			{Namespace: "n", Pod: "p", Container: "c", Devices: []string{Told(h, Up, "gpu", "2")["uuid"]}},
 			{Namespace: "n", Pod: "sliced", Container: "c",
-				Devices: []string{told(h, MIGInfo, "gpu", "3")["mig_uuid"]}},
+				Devices: []string{Told(h, MIGInfo, "gpu", "3")["mig_uuid"]}},
 			{Namespace: "n", Pod: "moved", Container: "c", Devices: []string{"GPU-none", "7"}},
 		})
-		want(t, h, 1, WorkloadProcesses, "0", "slurm:4711.0", "compute")
-		advance(5 * time.Second)
-		want(t, h, 1, AllocationInfo, "0", "slurm:4711", "slurm")
-		want(t, h, 1, AllocationInfo, "1", "slurm:4711", "slurm")
-		want(t, h, 1, AllocationInfo, "2", "pod:n/p/c", "kubelet")
-		want(t, h, 1, AllocationInfo, "3", "pod:n/sliced/c", "kubelet")
+		Want(t, h, 1, WorkloadProcesses, "0", "slurm:4711.0", "compute")
+		Advance(5 * time.Second)
+		Want(t, h, 1, AllocationInfo, "0", "slurm:4711", "slurm")
+		Want(t, h, 1, AllocationInfo, "1", "slurm:4711", "slurm")
+		Want(t, h, 1, AllocationInfo, "2", "pod:n/p/c", "kubelet")
+		Want(t, h, 1, AllocationInfo, "3", "pod:n/sliced/c", "kubelet")
 		for i, n := range []int{1, 1, 1, 1, 0} {
-			if got := of(h, AllocationInfo, strconv.Itoa(i), "workload"); len(got) != n {
+			if got := Of(h, AllocationInfo, strconv.Itoa(i), "workload"); len(got) != n {
 				t.Errorf("gpu %d is allocated to %v", i, got)
 			}
 		}
 		idle := func(index, workload string) float64 {
-			v, ok := get(t, h, AllocatedIdle, index, workload)
+			v, ok := Get(t, h, AllocatedIdle, index, workload)
 			if !ok {
 				t.Fatalf("no idle time of %s on gpu %s", workload, index)
 			}
@@ -66,7 +66,7 @@ func TestAllocatedGPUs(t *testing.T) {
 		}
 		before := [4]float64{idle("0", "slurm:4711"), idle("1", "slurm:4711"), idle("2", "pod:n/p/c"),
 			idle("3", "pod:n/sliced/c")}
-		advance(time.Minute)
+		Advance(time.Minute)
 		for i, rose := range [4]float64{
 			idle("0", "slurm:4711") - before[0], idle("1", "slurm:4711") - before[1],
 			idle("2", "pod:n/p/c") - before[2], idle("3", "pod:n/sliced/c") - before[3],
@@ -76,9 +76,9 @@ func TestAllocatedGPUs(t *testing.T) {
 			}
 		}
 		given.Store(&[]host.Allocation{})
-		advance(2 * time.Second)
-		wantNone(t, h, AllocationInfo, "1", "slurm:4711", "slurm")
-		wantNone(t, h, AllocatedIdle, "1", "slurm:4711")
+		Advance(2 * time.Second)
+		WantNone(t, h, AllocationInfo, "1", "slurm:4711", "slurm")
+		WantNone(t, h, AllocatedIdle, "1", "slurm:4711")
 	})
 }
 

@@ -160,7 +160,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 	read := brokerCollector(t)
 	readBroker(read, b.socket)
 	out := readBroker(read, b.socket)
-	got := series(out.Samples)
+	got := Series(out.Samples)
 	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
 	w := func(name, more string) string {
 		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
@@ -293,7 +293,7 @@ func TestAMissingBrokerIsReported(t *testing.T) {
 	}
 	for _, socket := range []string{filepath.Join(t.TempDir(), "none"), stale} {
 		out := readBroker(read, socket)
-		if got := series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+		if got := Series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
 			out.Failure != nvml.SUCCESS {
 			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.Failure)
 		}
@@ -310,7 +310,7 @@ func TestABrokerThatStarvesIsNotUp(t *testing.T) {
 		return err
 	}
 	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
-		got := series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).Samples)
+		got := Series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).Samples)
 		if up, there := got["gpusteward_broker_up{}"]; !there || up != 0 || got["gpusteward_broker_starved{}"] != 1 {
 			t.Errorf("a broker that %s: %v", name, got)
 		}
@@ -323,8 +323,8 @@ func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
 	})
 	read := brokerCollector(t)
 	for i := range 3 {
-		if out := readBroker(read, b.socket); series(out.Samples)["gpusteward_broker_up{}"] != 1 {
-			t.Errorf("pass %d: %v", i, series(out.Samples))
+		if out := readBroker(read, b.socket); Series(out.Samples)["gpusteward_broker_up{}"] != 1 {
+			t.Errorf("pass %d: %v", i, Series(out.Samples))
 		}
 	}
 }
@@ -361,7 +361,7 @@ func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
 		},
 	} {
 		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
-		if got := series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+		if got := Series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
 			out.Failure == nvml.SUCCESS {
 			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.Failure)
 		}
@@ -413,7 +413,7 @@ func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
 	out := &Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
 	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
 	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
-	got := series(out.Samples)
+	got := Series(out.Samples)
 	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
 		t.Errorf("its value is %v", v)
 	}
@@ -438,7 +438,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	e.Escalation[4999].Level = "terminate"
 	out := &Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
 	putBroker(out, wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
-	got := series(out.Samples)
+	got := Series(out.Samples)
 	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
 		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,
 		`nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
@@ -462,7 +462,7 @@ func TestBooksFromElsewhere(t *testing.T) {
 	for _, socket := range []string{"", "/nowhere/broker.sock"} {
 		c := DefaultConfig()
 		c.Broker = socket
-		with(t, "gpus: [{}]\n", func(o *Options) {
+		With(t, "gpus: [{}]\n", func(o *Options) {
 			o.Config = c
 			o.Books = func() (wire.Stats, error) { return books, nil }
 		}, func(t *testing.T, h *Host) {

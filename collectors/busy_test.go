@@ -7,24 +7,24 @@ import (
 )
 
 func TestIntegratedCountersAgreeWithTheGauges(t *testing.T) {
-	in(t, "gpus: [{model: h100-vm, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		want(t, h, 0, BusySeconds, "0", "gpu") // busy time before the agent's start does not count
-		advance(31 * time.Second)
-		busy, _ := get(t, h, BusySeconds, "0", "gpu")
-		energy, _ := get(t, h, Energy, "0", "gpu")
-		pcie, _ := get(t, h, PCIeBytes, "0", "rx")
+	In(t, "gpus: [{model: h100-vm, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Want(t, h, 0, BusySeconds, "0", "gpu") // busy time before the agent's start does not count
+		Advance(31 * time.Second)
+		busy, _ := Get(t, h, BusySeconds, "0", "gpu")
+		energy, _ := Get(t, h, Energy, "0", "gpu")
+		pcie, _ := Get(t, h, PCIeBytes, "0", "rx")
 		integral, traffic := 0.0, 0.0
 		for range 60 {
-			advance(time.Second)
-			w, _ := get(t, h, Power, "0", "average", "gpu")
+			Advance(time.Second)
+			w, _ := Get(t, h, Power, "0", "average", "gpu")
 			integral += w
-			rate, _ := get(t, h, GPMPCIe, "0", "rx")
-			window, _ := get(t, h, GPMWindow, "0")
+			rate, _ := Get(t, h, GPMPCIe, "0", "rx")
+			window, _ := Get(t, h, GPMWindow, "0")
 			traffic += rate * window
 		}
-		busy2, _ := get(t, h, BusySeconds, "0", "gpu")
-		energy2, _ := get(t, h, Energy, "0", "gpu")
-		pcie2, _ := get(t, h, PCIeBytes, "0", "rx")
+		busy2, _ := Get(t, h, BusySeconds, "0", "gpu")
+		energy2, _ := Get(t, h, Energy, "0", "gpu")
+		pcie2, _ := Get(t, h, PCIeBytes, "0", "rx")
 		if share := (busy2 - busy) / 60; share < .9 || share > 1.01 {
 			t.Errorf("busy %v of the time under full load", share)
 		}

@@ -125,9 +125,9 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 					c.Enable = append(c.Enable, r.Name)
 				}
 			}
-			in(t, name, c, func(t *testing.T, h *Host) {
+			In(t, name, c, func(t *testing.T, h *Host) {
 				for range 7 {
-					advance(10 * time.Second)
+					Advance(10 * time.Second)
 					for _, p := range h.Passes() {
 						for _, s := range p.Samples {
 							put[s.Metric] = true

@@ -37,39 +37,39 @@ func TestCollectorsThatRefreshTheDriverReadFirst(t *testing.T) {
 }
 
 func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
-	in(t, "gpus: [{model: h100, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(3 * time.Second)
-		want(t, h, 1, CollectSuccess, "", "clocks")
-		wantNone(t, h, InforomValid, "0")
+	In(t, "gpus: [{model: h100, load: full}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(3 * time.Second)
+		Want(t, h, 1, CollectSuccess, "", "clocks")
+		WantNone(t, h, InforomValid, "0")
 		c := DefaultConfig()
 		c.Disable, c.Enable, c.PerLink = []string{"clocks"}, []string{"inforom_valid"}, true
 		c.Devices = 4
 		h.Configure(c)
 		for range 20 {
-			advance(500 * time.Millisecond)
-			want(t, h, 1, Up, "0")
-			if _, ok := get(t, h, Temperature, "0", "gpu"); !ok {
+			Advance(500 * time.Millisecond)
+			Want(t, h, 1, Up, "0")
+			if _, ok := Get(t, h, Temperature, "0", "gpu"); !ok {
 				t.Fatal("a gap in readings that continue")
 			}
 		}
-		wantNone(t, h, Clock, "0", "sm")
-		want(t, h, 1, InforomValid, "0")
-		want(t, h, 4, DevicesExpected, "")
-		wantNone(t, h, NVLinkUp, "0", "all")
-		want(t, h, 1, NVLinkUp, "0", "17")
+		WantNone(t, h, Clock, "0", "sm")
+		Want(t, h, 1, InforomValid, "0")
+		Want(t, h, 4, DevicesExpected, "")
+		WantNone(t, h, NVLinkUp, "0", "all")
+		Want(t, h, 1, NVLinkUp, "0", "17")
 	})
 }
 
 func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		calls := func(name string) float64 { v, _ := get(t, h, NVMLCalls, "", name, "success"); return v }
+	In(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		calls := func(name string) float64 { v, _ := Get(t, h, NVMLCalls, "", name, "success"); return v }
 		names := map[string]float64{"nvmlDeviceGetUtilizationRates": 60, "nvmlDeviceGetMarginTemperature": 6,
 			"nvmlDeviceGetEccMode": 1, "nvmlDeviceGetSerial": 0}
 		before := map[string]float64{}
 		for name := range names {
 			before[name] = calls(name)
 		}
-		advance(time.Minute)
+		Advance(time.Minute)
 		for name, want := range names {
 			if got := calls(name) - before[name]; math.Abs(got-want) > 1 {
 				t.Errorf("%s: %v calls in a minute, want %v", name, got, want)
@@ -79,10 +79,10 @@ func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
 }
 
 func TestMissingFeaturesAreRarelyAskedFor(t *testing.T) {
-	in(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(time.Minute)
+	In(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(time.Minute)
 		// GPM's NVLink rates are in the fast tier; this card has no links.
-		if n, _ := get(t, h, NVMLCalls, "", "nvmlDeviceGetNumFans", "success"); n > 3 {
+		if n, _ := Get(t, h, NVMLCalls, "", "nvmlDeviceGetNumFans", "success"); n > 3 {
 			t.Errorf("asked %v times a minute for missing fans", n)
 		}
 	})
@@ -91,14 +91,14 @@ func TestMissingFeaturesAreRarelyAskedFor(t *testing.T) {
 func TestAMissingSymbolOmitsItsReadings(t *testing.T) {
 	const source = "gpus: [{model: h100}]\n" +
 		"missing_symbols: [nvmlDeviceGetMarginTemperature, nvmlDeviceGetMemoryInfo_v2]\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
-		want(t, h, 1, MissingSymbol, "", "nvmlDeviceGetMarginTemperature")
-		wantNone(t, h, TemperatureMargin, "0")
-		want(t, h, 1, Up, "0")
-		if _, ok := get(t, h, MemoryBytes, "0", "used"); !ok {
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(12 * time.Second)
+		Want(t, h, 1, MissingSymbol, "", "nvmlDeviceGetMarginTemperature")
+		WantNone(t, h, TemperatureMargin, "0")
+		Want(t, h, 1, Up, "0")
+		if _, ok := Get(t, h, MemoryBytes, "0", "used"); !ok {
 			t.Error("memory is not read with the older call")
 		}
-		wantNone(t, h, MemoryBytes, "0", "reserved")
+		WantNone(t, h, MemoryBytes, "0", "reserved")
 	})
 }

@@ -21,12 +21,12 @@ import (
 // TestCountersOfAReturningWorkloadContinue has five containers that run a
 // process occasionally.
 func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
-	in(t, "gpus: [{load: churn}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second) // until their names are known
-		d, returned := simulated(t, h, 0), 0
+	In(t, "gpus: [{load: churn}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(5 * time.Second) // until their names are known
+		d, returned := Simulated(t, h, 0), 0
 		counted, left := map[string]float64{}, map[string]bool{}
 		for range 600 {
-			advance(time.Second)
+			Advance(time.Second)
 			running := map[string]float64{}
 			infos, _ := d.GetComputeRunningProcesses()
 			for _, p := range infos {
@@ -35,10 +35,10 @@ func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 					running[process.Workload.Key]++
 				}
 			}
-			if shown := of(h, WorkloadProcesses, "0", "workload"); !maps.Equal(shown, running) {
+			if shown := Of(h, WorkloadProcesses, "0", "workload"); !maps.Equal(shown, running) {
 				t.Fatalf("shown are %v, there are %v", shown, running)
 			}
-			now := of(h, WorkloadSM, "0", "workload")
+			now := Of(h, WorkloadSM, "0", "workload")
 			for name := range counted {
 				left[name] = left[name] || now[name] == 0
 			}
@@ -155,34 +155,34 @@ func TestKeptWorkloadsAreBounded(t *testing.T) {
 
 // TestACrowdIsBounded has 512 processes of 64 pods.
 func TestACrowdIsBounded(t *testing.T) {
-	in(t, "crowd", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		if n := len(of(h, ProcessInfo, "0", "pid")); n != 0 {
+	In(t, "crowd", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(5 * time.Second)
+		if n := len(Of(h, ProcessInfo, "0", "pid")); n != 0 {
 			t.Errorf("%d processes are shown without per_process", n)
 		}
-		want(t, h, 512, Processes, "0", "compute")
-		if memory := of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
+		Want(t, h, 512, Processes, "0", "compute")
+		if memory := Of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
 			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
 			t.Errorf("memory by workload: %v", memory)
 		}
 		c := DefaultConfig()
 		c.PerProcess = true
 		h.Configure(c)
-		advance(2 * time.Second)
-		before, _ := get(t, h, SeriesDropped, "", ProcessInfo.Name)
-		advance(10 * time.Second)
-		if after, _ := get(t, h, SeriesDropped, "", ProcessInfo.Name); after-before != 10*448 {
+		Advance(2 * time.Second)
+		before, _ := Get(t, h, SeriesDropped, "", ProcessInfo.Name)
+		Advance(10 * time.Second)
+		if after, _ := Get(t, h, SeriesDropped, "", ProcessInfo.Name); after-before != 10*448 {
 			t.Errorf("%v processes were left out in 10 s, want 448 each second", after-before)
 		}
 		for _, m := range []*Metric{ProcessInfo, ProcessMemory, ProcessUse} {
-			if n := len(of(h, m, "0", "pid")); n != maxHolders {
+			if n := len(Of(h, m, "0", "pid")); n != maxHolders {
 				t.Errorf("%v of %d processes, want %d", m, n, maxHolders)
 			}
 		}
-		if got := of(h, SeriesDropped, "", "family"); len(got) != 1 {
+		if got := Of(h, SeriesDropped, "", "family"); len(got) != 1 {
 			t.Errorf("left out were %v, want processes only", got)
 		}
-		info := told(h, ProcessInfo, "pid", "200007")
+		info := Told(h, ProcessInfo, "pid", "200007")
 		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
 			"pid": "200007", "type": "compute",
 			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
@@ -194,7 +194,7 @@ func TestACrowdIsBounded(t *testing.T) {
 				oldest = p.Began
 			}
 		}
-		want(t, h, float64(oldest.UnixMilli())/1e3, WorkloadStart, "", "pod:crowd/worker-7/worker")
+		Want(t, h, float64(oldest.UnixMilli())/1e3, WorkloadStart, "", "pod:crowd/worker-7/worker")
 	})
 }
 
@@ -250,35 +250,35 @@ func TestTheLargestWorkloadsAreShown(t *testing.T) {
 func TestInstancesOfMIG(t *testing.T) {
 	c := DefaultConfig()
 	c.PerProcess = true
-	in(t, "mig", c, func(t *testing.T, h *Host) {
+	In(t, "mig", c, func(t *testing.T, h *Host) {
 		for range 30 {
-			advance(time.Second)
+			Advance(time.Second)
 			for _, m := range []*Metric{WorkloadSM, WorkloadUse, WorkloadEnergy, ProcessUse} {
-				if got := of(h, m, "0", "uuid"); len(got) != 0 {
+				if got := Of(h, m, "0", "uuid"); len(got) != 0 {
 					t.Fatalf("%v under MIG: %v", m, got)
 				}
 			}
-			want(t, h, 1, Unsupported, "0", WorkloadSM.Name)
-			want(t, h, 1, CollectSuccess, "", "processes")
+			Want(t, h, 1, Unsupported, "0", WorkloadSM.Name)
+			Want(t, h, 1, CollectSuccess, "", "processes")
 		}
-		infos, _ := simulated(t, h, 0).GetComputeRunningProcesses()
+		infos, _ := Simulated(t, h, 0).GetComputeRunningProcesses()
 		if len(infos) != 4 {
 			t.Fatalf("processes are %v", infos)
 		}
 		seen := map[string]bool{}
 		for _, p := range infos {
-			process := told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
+			process := Told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
 			if process["gi"] != strconv.Itoa(int(p.GpuInstanceId)) || process["ci"] != "0" {
 				t.Errorf("process %d is %v", p.Pid, process)
 			}
 			seen[process["gi"]] = true
-			want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
-			want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])
+			Want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
+			Want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])
 		}
 		if len(seen) != 4 {
 			t.Errorf("instances are %v", seen)
 		}
-		want(t, h, 4, Processes, "0", "compute")
+		Want(t, h, 4, Processes, "0", "compute")
 	})
 }
 
@@ -286,7 +286,7 @@ func TestInstancesOfMIG(t *testing.T) {
 // kernel's part is a map; the rest runs as on a host.
 func aCrowd(t testing.TB) func() *Readings {
 	t.Helper()
-	nv, err := sim.New(scenario(t, "crowd"), sim.Options{Seed: 1})
+	nv, err := sim.New(Scenario(t, "crowd"), sim.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,8 @@ func (s *stage) deviceProcess(t *testing.T, pid int) DeviceProcess {
 }
 
 func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
-	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
+	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(12 * time.Second)
 		all := h.DeviceProcesses()
 		if n := len(all); n != 16 {
 			t.Errorf("%d processes, want 16", n)
@@ -51,7 +51,7 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 			3002: {"1", "mps", "unit:mps-a.service", 9000, true},
 		} {
 			x, ok := held(t, all, pid)
-			if !ok || x.UUID != told(h, Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind ||
+			if !ok || x.UUID != Told(h, Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind ||
 				x.Memory != c.memory*mebibyte || x.Known != c.known || x.Unknown {
 				t.Errorf("process %d: %+v; want %+v", pid, x, c)
 				continue
@@ -67,7 +67,7 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 		if x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag {
 			t.Errorf("the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
 		}
-		if v, _ := get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
+		if v, _ := Get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
 			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
 				v)
 		}
@@ -89,16 +89,16 @@ func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
 faults:
 - {kind: wedge, gpu: 0, at: 10s}
 `
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		uuid := told(h, Up, "gpu", "0")["uuid"]
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(5 * time.Second)
+		uuid := Told(h, Up, "gpu", "0")["uuid"]
 		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
 			t.Fatal("the process is missing from the start")
 		}
 		if _, _, _, ok := MemoryOf(h, uuid); !ok {
 			t.Error("the GPU's memory is unknown from the start")
 		}
-		advance(20 * time.Second)
+		Advance(20 * time.Second)
 		all := h.DeviceProcesses()
 		if x, ok := held(t, all, 1); ok {
 			t.Errorf("the GPU hangs, and still has %+v", x)

@@ -1,3 +1,5 @@
+// Package faults reads the errors of a GPU, what the driver and the kernel say
+// about them, and the repairs of its memory.
 package collectors
 
 import (

@@ -19,7 +19,7 @@ func TestEventsArePassedOn(t *testing.T) {
 	listen := func(o *Options) {
 		o.Events = func(e Event) { mu.Lock(); defer mu.Unlock(); got = append(got, e) }
 	}
-	with(t, `
+	With(t, `
 gpus: [{model: h100}, {model: h100, mig: [3g.40gb, 3g.40gb]}]
 faults:
   - {at: 2s, kind: xid, gpu: 0, code: 31}
@@ -28,7 +28,7 @@ faults:
   - {at: 5s, kind: recovery_action, gpu: 0, value: reset}
 `, listen, func(t *testing.T, h *Host) {
 		start := time.Now()
-		advance(10 * time.Second)
+		Advance(10 * time.Second)
 		mu.Lock()
 		defer mu.Unlock()
 		var all []string
@@ -44,10 +44,10 @@ faults:
 		if !slices.Equal(all, wanted) {
 			t.Errorf("events %q, want %q", all, wanted)
 		}
-		want(t, h, 1, XIDErrors, "0", "31", "")
-		want(t, h, 1, XIDErrors, "1", "94", "1")
-		want(t, h, 1, Events, "0", "ecc_sbe_storm")
-		want(t, h, 0, Events, "0", "poison_fatal")
+		Want(t, h, 1, XIDErrors, "0", "31", "")
+		Want(t, h, 1, XIDErrors, "1", "94", "1")
+		Want(t, h, 1, Events, "0", "ecc_sbe_storm")
+		Want(t, h, 0, Events, "0", "poison_fatal")
 	})
 }
 
@@ -81,17 +81,17 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 func TestXIDsAreCountedFromZero(t *testing.T) {
 	c := DefaultConfig()
 	c.XIDs = []int{31, 79}
-	in(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, kind: xid, gpu: 0, code: 31}, {at: 15s, kind: xid, gpu: 0, "+
+	In(t, "gpus: [{model: h100}]\nfaults: [{at: 10s, kind: xid, gpu: 0, code: 31}, {at: 15s, kind: xid, gpu: 0, "+
 		"code: 45}]\n", c, func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		want(t, h, 0, XIDErrors, "0", "31", "")
-		want(t, h, 0, XIDErrors, "0", "79", "")
-		wantNone(t, h, XIDErrors, "0", "45", "")
-		advance(15 * time.Second)
-		want(t, h, 1, XIDErrors, "0", "31", "")
-		want(t, h, 1, XIDErrors, "0", "45", "")
-		want(t, h, 0, XIDErrors, "0", "79", "")
-		if at, _ := get(t, h, XIDLast, "0", "31"); math.Abs(at-float64(time.Now().Unix()-10)) > 2 {
+		Advance(5 * time.Second)
+		Want(t, h, 0, XIDErrors, "0", "31", "")
+		Want(t, h, 0, XIDErrors, "0", "79", "")
+		WantNone(t, h, XIDErrors, "0", "45", "")
+		Advance(15 * time.Second)
+		Want(t, h, 1, XIDErrors, "0", "31", "")
+		Want(t, h, 1, XIDErrors, "0", "45", "")
+		Want(t, h, 0, XIDErrors, "0", "79", "")
+		if at, _ := Get(t, h, XIDLast, "0", "31"); math.Abs(at-float64(time.Now().Unix()-10)) > 2 {
 			t.Errorf("XID 31 seen at %v, now is %v", at, time.Now().Unix())
 		}
 	})

@@ -5,10 +5,13 @@ import (
 	"time"
 )
 
-// OpenMost and SelfMetrics are for the tests of the whole, which read hosts
-// through the packages of collectors.
-const OpenMost = openMost
+// Internals for the tests that read hosts through all collectors.
+const (
+	OpenMost = openMost
+	MaxLabel = maxLabel
+)
 
+// SelfMetrics are the metrics that no collector puts.
 var SelfMetrics = selfMetrics
 
 // A Pass is a pass of a collector that its reader has published.

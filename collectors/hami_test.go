@@ -52,9 +52,9 @@ const (
 func TestHAMiIsTrustedAsFarAsTheKernelAgrees(t *testing.T) {
 	const gib = 1 << 30
 	var uuids [2]string
-	in(t, "workloads", DefaultConfig(), func(_ *testing.T, h *Host) {
+	In(t, "workloads", DefaultConfig(), func(_ *testing.T, h *Host) {
 		for i := range uuids {
-			uuids[i] = told(h, Up, "gpu", fmt.Sprint(i))["uuid"]
+			uuids[i] = Told(h, Up, "gpu", fmt.Sprint(i))["uuid"]
 		}
 	})
 	first, second := uuids[0], uuids[1]
@@ -130,13 +130,13 @@ func TestHAMiIsTrustedAsFarAsTheKernelAgrees(t *testing.T) {
 			}
 			config := DefaultConfig()
 			config.HAMi = root
-			in(t, "workloads", config, func(t *testing.T, h *Host) {
+			In(t, "workloads", config, func(t *testing.T, h *Host) {
 				for range 3 {
-					advance(12 * time.Second)
+					Advance(12 * time.Second)
 					if got := claimed(t, h); !maps.Equal(got, c.expected) {
 						t.Errorf("claims %v, want %v", got, c.expected)
 					}
-					want(t, h, 1, CollectSuccess, "", "hami")
+					Want(t, h, 1, CollectSuccess, "", "hami")
 				}
 			})
 		})

@@ -8,10 +8,10 @@ import (
 )
 
 func TestHoldsReturnsTheDriversList(t *testing.T) {
-	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(3 * time.Second)
+	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(3 * time.Second)
 		const pid = 2201 // of vllm, on GPU 0
-		first, second := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
+		first, second := Told(h, Up, "gpu", "0")["uuid"], Told(h, Up, "gpu", "1")["uuid"]
 		for _, c := range []struct {
 			uuid string
 			pid  int
@@ -38,10 +38,10 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 // TestMIG checks that each MIG device is treated as a GPU of its own, with a
 // known parent.
 func TestMIG(t *testing.T) {
-	in(t, "gpus:\n- {load: full}\n"+
+	In(t, "gpus:\n- {load: full}\n"+
 		"- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
-		whole, parent := told(h, Up, "gpu", "0")["uuid"], told(h, Up, "gpu", "1")["uuid"]
+		Advance(12 * time.Second)
+		whole, parent := Told(h, Up, "gpu", "0")["uuid"], Told(h, Up, "gpu", "1")["uuid"]
 		seen := map[string]bool{}
 		for _, s := range h.Samples() {
 			if s.Metric != MIGInfo {
@@ -56,7 +56,7 @@ func TestMIG(t *testing.T) {
 				t.Errorf("%s is not known for what it is", uuid)
 			}
 			total, free, reserved, ok := MemoryOf(h, uuid)
-			if want, _ := get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
+			if want, _ := Get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
 				free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
@@ -95,10 +95,10 @@ func TestMIG(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(2 * time.Second)
+	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(2 * time.Second)
 		for want := range 2 {
-			uuid := told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
+			uuid := Told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
 			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
 				t.Errorf("the names of GPU %d are %q", want, names)
 			}

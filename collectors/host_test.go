@@ -49,10 +49,10 @@ func golden(t *testing.T, name, got string) {
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"models", "mig", "vgpu"} {
 		t.Run(name, func(t *testing.T) {
-			in(t, name, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(65 * time.Second) // every tier has run
+			In(t, name, DefaultConfig(), func(t *testing.T, h *Host) {
+				Advance(65 * time.Second) // every tier has run
 				var b strings.Builder
-				m := series(h.Samples())
+				m := Series(h.Samples())
 				for _, k := range slices.Sorted(maps.Keys(m)) {
 					if strings.HasPrefix(k, "gpusteward_nvml_calls") {
 						continue // TestTiersSayHowOftenTheDriverIsAsked checks the number of calls
@@ -66,21 +66,21 @@ func TestGolden(t *testing.T) {
 }
 
 func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
-	in(t, "mixed", DefaultConfig(), func(t *testing.T, h *Host) {
+	In(t, "mixed", DefaultConfig(), func(t *testing.T, h *Host) {
 		if err := h.Ready(); err != nil {
 			t.Error("not ready after the first pass:", err)
 		}
 		for i := range 8 {
-			want(t, h, 1, Up, fmt.Sprint(i))
+			Want(t, h, 1, Up, fmt.Sprint(i))
 		}
-		want(t, h, 8, Devices, "")
-		want(t, h, 8, DevicesExpected, "")
-		want(t, h, 1, NVMLGeneration, "")
+		Want(t, h, 8, Devices, "")
+		Want(t, h, 8, DevicesExpected, "")
+		Want(t, h, 1, NVMLGeneration, "")
 	})
 }
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
-	nv, err := sim.New(scenario(t, "idle"), sim.Options{})
+	nv, err := sim.New(Scenario(t, "idle"), sim.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +95,11 @@ func TestNumbersBehave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := DefaultConfig()
 			c.Enable = []string{"gpm_media", "nvlink_quality"}
-			in(t, name, c, func(t *testing.T, h *Host) {
+			In(t, name, c, func(t *testing.T, h *Host) {
 				before := map[string]float64{}
 				for range 240 {
-					advance(time.Second)
-					now := series(h.Samples())
+					Advance(time.Second)
+					now := Series(h.Samples())
 					kinds := map[string]Type{}
 					for _, m := range Metrics() {
 						kinds[m.Name] = m.Type
@@ -123,8 +123,8 @@ func TestNumbersBehave(t *testing.T) {
 // TestATurnEndsForAllItsPasses delays a turn by a call that hangs for a while:
 // what was read before the call counts as old from the end of the turn on.
 func TestATurnEndsForAllItsPasses(t *testing.T) {
-	in(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(21900 * time.Millisecond)
+	In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(21900 * time.Millisecond)
 		delayed := 0
 		for _, p := range h.Passes() {
 			switch {
@@ -146,11 +146,11 @@ func TestATurnEndsForAllItsPasses(t *testing.T) {
 }
 
 func TestAWedgedGPUHarmsNoOther(t *testing.T) {
-	in(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(19 * time.Second)
-		want(t, h, 1, Up, "3")
-		advance(6 * time.Second) // the call hangs from 20 s on
-		want(t, h, 0, Up, "3")
+	In(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(19 * time.Second)
+		Want(t, h, 1, Up, "3")
+		Advance(6 * time.Second) // the call hangs from 20 s on
+		Want(t, h, 0, Up, "3")
 		if s := h.Samples(); !slices.ContainsFunc(s, func(s Sample) bool {
 			return s.Metric == WorkerStuck && s.Labels[0] == "3" && strings.HasPrefix(s.Labels[2], "nvml")
 		}) {
@@ -167,67 +167,67 @@ func TestAWedgedGPUHarmsNoOther(t *testing.T) {
 			if i == 3 {
 				continue
 			}
-			want(t, h, 1, Up, fmt.Sprint(i))
-			if age, _ := get(t, h, SnapshotAge, fmt.Sprint(i)); age > 2 {
+			Want(t, h, 1, Up, fmt.Sprint(i))
+			if age, _ := Get(t, h, SnapshotAge, fmt.Sprint(i)); age > 2 {
 				t.Errorf("gpu %d is %v s old beside a wedged one", i, age)
 			}
 		}
-		want(t, h, 0, CollectSuccess, "", "temperature")
-		advance(60 * time.Second) // it returns at 80 s
-		want(t, h, 1, Up, "3")
-		want(t, h, 1, CollectSuccess, "", "temperature")
+		Want(t, h, 0, CollectSuccess, "", "temperature")
+		Advance(60 * time.Second) // it returns at 80 s
+		Want(t, h, 1, Up, "3")
+		Want(t, h, 1, CollectSuccess, "", "temperature")
 	})
 }
 
 func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
-	in(t, "gpus: [{model: h100}, {model: h100}]\n"+
+	In(t, "gpus: [{model: h100}, {model: h100}]\n"+
 		"faults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		_, had := get(t, h, Temperature, "1", "gpu")
-		advance(10 * time.Second)
+		Advance(5 * time.Second)
+		_, had := Get(t, h, Temperature, "1", "gpu")
+		Advance(10 * time.Second)
 		if !had {
 			t.Error("gpu 1 had no temperature before its fault")
 		}
-		want(t, h, 0, Up, "1")
-		want(t, h, 1, WorkerStuck, "1", "gpu_is_lost")
-		wantNone(t, h, Temperature, "1", "gpu")
-		want(t, h, 1, Up, "0")
-		want(t, h, 2, DevicesExpected, "")
-		advance(35 * time.Second)
-		want(t, h, 1, Up, "1")
-		wantNone(t, h, WorkerStuck, "1", "gpu_is_lost")
+		Want(t, h, 0, Up, "1")
+		Want(t, h, 1, WorkerStuck, "1", "gpu_is_lost")
+		WantNone(t, h, Temperature, "1", "gpu")
+		Want(t, h, 1, Up, "0")
+		Want(t, h, 2, DevicesExpected, "")
+		Advance(35 * time.Second)
+		Want(t, h, 1, Up, "1")
+		WantNone(t, h, WorkerStuck, "1", "gpu_is_lost")
 	})
 }
 
 func TestDriverGoneAndBack(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n"+
+	In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 10s, for: 20s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		want(t, h, 1, DriverUp, "")
-		advance(10 * time.Second)
-		want(t, h, 0, DriverUp, "")
-		want(t, h, 1, DevicesExpected, "")
+		Advance(5 * time.Second)
+		Want(t, h, 1, DriverUp, "")
+		Advance(10 * time.Second)
+		Want(t, h, 0, DriverUp, "")
+		Want(t, h, 1, DevicesExpected, "")
 		if h.Ready() == nil {
 			t.Error("ready without a driver")
 		}
-		advance(25 * time.Second) // it is back at 30 s: open again within 10 s
-		want(t, h, 1, DriverUp, "")
-		want(t, h, 2, NVMLGeneration, "")
-		want(t, h, 1, Up, "0")
+		Advance(25 * time.Second) // it is back at 30 s: open again within 10 s
+		Want(t, h, 1, DriverUp, "")
+		Want(t, h, 2, NVMLGeneration, "")
+		Want(t, h, 1, Up, "0")
 	})
 }
 
 func TestDriverThatLoadsLater(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n"+
+	In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(30 * time.Second)
+		Advance(30 * time.Second)
 		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
 			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
 		}
 		if idle := time.Since(h.Progress()); idle > OpenMost {
 			t.Errorf("no progress for %v while the host waits for a driver", idle)
 		}
-		advance(40 * time.Second)
+		Advance(40 * time.Second)
 		if err := h.Ready(); err != nil {
 			t.Error("not ready 10 s after the driver was loaded:", err)
 		}
@@ -237,36 +237,36 @@ func TestDriverThatLoadsLater(t *testing.T) {
 func TestFailedCallLeavesNoSeries(t *testing.T) {
 	const source = "gpus: [{model: h100}]\n" +
 		"faults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(4 * time.Second)
-		if _, ok := get(t, h, Temperature, "0", "gpu"); !ok {
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(4 * time.Second)
+		if _, ok := Get(t, h, Temperature, "0", "gpu"); !ok {
 			t.Fatal("no temperature at the start")
 		}
-		advance(4 * time.Second)
-		wantNone(t, h, Temperature, "0", "gpu")
-		if _, ok := get(t, h, Temperature, "0", "memory"); !ok {
+		Advance(4 * time.Second)
+		WantNone(t, h, Temperature, "0", "gpu")
+		if _, ok := Get(t, h, Temperature, "0", "memory"); !ok {
 			t.Error("the reading beside the failed one is gone too")
 		}
-		want(t, h, 0, CollectSuccess, "", "temperature")
-		want(t, h, 1, CollectSuccess, "", "clocks")
-		if n, _ := get(t, h, CollectErrors, "", "temperature", "unknown"); n < 2 {
+		Want(t, h, 0, CollectSuccess, "", "temperature")
+		Want(t, h, 1, CollectSuccess, "", "clocks")
+		if n, _ := Get(t, h, CollectErrors, "", "temperature", "unknown"); n < 2 {
 			t.Errorf("%v passes failed, want at least 2", n)
 		}
-		if n, _ := get(t, h, NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
+		if n, _ := Get(t, h, NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
 			t.Errorf("%v calls failed, want at least 2", n)
 		}
-		advance(20 * time.Second)
-		want(t, h, 1, CollectSuccess, "", "temperature")
+		Advance(20 * time.Second)
+		Want(t, h, 1, CollectSuccess, "", "temperature")
 	})
 }
 
 func TestUnsupportedIsAnAnswer(t *testing.T) {
-	in(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
-		wantNone(t, h, FanSpeed, "0", "0")
-		want(t, h, 1, Unsupported, "0", FanSpeed.Name)
-		want(t, h, 1, CollectSuccess, "", "fans")
-		wantNone(t, h, CollectErrors, "", "fans", "not_supported")
+	In(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(12 * time.Second)
+		WantNone(t, h, FanSpeed, "0", "0")
+		Want(t, h, 1, Unsupported, "0", FanSpeed.Name)
+		Want(t, h, 1, CollectSuccess, "", "fans")
+		WantNone(t, h, CollectErrors, "", "fans", "not_supported")
 	})
 }
 
@@ -281,9 +281,9 @@ func TestNoDuplicateSeries(t *testing.T) {
 	}
 	for _, name := range sim.Scenarios() {
 		t.Run(name, func(t *testing.T) {
-			in(t, name, c, func(t *testing.T, h *Host) {
+			In(t, name, c, func(t *testing.T, h *Host) {
 				for range 120 {
-					advance(time.Second)
+					Advance(time.Second)
 					seen := map[string]bool{}
 					for _, s := range h.Samples() {
 						key := s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
@@ -302,18 +302,18 @@ func TestNoDuplicateSeries(t *testing.T) {
 func TestAWedgedPeerDelaysNobody(t *testing.T) {
 	c := DefaultConfig()
 	c.Enable = []string{"topology"}
-	in(t, "wedged", c, func(t *testing.T, h *Host) {
-		wedged := told(h, Up, "gpu", "3")["uuid"]
-		peers := func(index string) map[string]float64 { return of(h, TopologyPeer, index, "peer_uuid") }
+	In(t, "wedged", c, func(t *testing.T, h *Host) {
+		wedged := Told(h, Up, "gpu", "3")["uuid"]
+		peers := func(index string) map[string]float64 { return Of(h, TopologyPeer, index, "peer_uuid") }
 		asked := 0
 		for range 78 {
-			advance(time.Second)
+			Advance(time.Second)
 			for i := range 8 {
 				if i == 3 {
 					continue
 				}
-				want(t, h, 1, Up, fmt.Sprint(i))
-				if age, _ := get(t, h, SnapshotAge, fmt.Sprint(i)); age > 1 {
+				Want(t, h, 1, Up, fmt.Sprint(i))
+				if age, _ := Get(t, h, SnapshotAge, fmt.Sprint(i)); age > 1 {
 					t.Fatalf("gpu %d is %v s old", i, age)
 				}
 			}
@@ -330,7 +330,7 @@ func TestAWedgedPeerDelaysNobody(t *testing.T) {
 		if asked == 0 {
 			t.Error("no GPU asked during the hang, so the test proves nothing")
 		}
-		advance(70 * time.Second)
+		Advance(70 * time.Second)
 		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
 			t.Errorf("after the hang gpu 0 has the peers %v", n)
 		}
@@ -355,14 +355,14 @@ func TestRecovery(t *testing.T) {
 		{220 * time.Second, []int{0, 1, 2}, "driver_not_loaded"},
 		{260 * time.Second, []int{0, 1, 2}, "lib_rm_version_mismatch"},
 	}
-	in(t, "recovery", DefaultConfig(), func(t *testing.T, h *Host) {
+	In(t, "recovery", DefaultConfig(), func(t *testing.T, h *Host) {
 		var uuids []string
 		for i := range 3 {
-			uuids = append(uuids, told(h, Up, "gpu", strconv.Itoa(i))["uuid"])
+			uuids = append(uuids, Told(h, Up, "gpu", strconv.Itoa(i))["uuid"])
 		}
 		began, counted := time.Now(), map[string]float64{}
 		for time.Since(began) < 300*time.Second {
-			advance(250 * time.Millisecond)
+			Advance(250 * time.Millisecond)
 			now, up, why := time.Since(began), map[string]float64{}, map[string]string{}
 			for _, s := range h.Samples() {
 				key := s.Metric.Name + "\x00" + strings.Join(s.Labels[min(1, len(s.Labels)):], "\x00")
@@ -398,8 +398,8 @@ func TestRecovery(t *testing.T) {
 			}
 		}
 		for _, m := range []*Metric{WorkloadSM, WorkloadEnergy, BusySeconds} {
-			for i := range uuids {
-				if v := total(of(h, m, strconv.Itoa(i), "uuid")); v < 60 {
+			for i, uuid := range uuids {
+				if v := Of(h, m, strconv.Itoa(i), "uuid")[uuid]; v < 60 {
 					t.Errorf("%v of gpu %d is %v after five minutes", m, i, v)
 				}
 			}
@@ -408,8 +408,8 @@ func TestRecovery(t *testing.T) {
 }
 
 func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(45 * time.Second)
+	In(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(45 * time.Second)
 		var began []time.Time
 		for _, p := range h.Passes() {
 			if p.Collector.Name == "energy" {

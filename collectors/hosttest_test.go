@@ -1,3 +1,5 @@
+// Package hosttest runs hosts of simulated GPUs for tests, and reads their
+// series.
 package collectors
 
 import (
@@ -17,8 +19,8 @@ import (
 	"gpusteward/collectors/gpu/sim"
 )
 
-// scenario returns an embedded scenario, or one given as YAML.
-func scenario(t testing.TB, source string) sim.Scenario {
+// Scenario returns an embedded scenario, or one given as YAML.
+func Scenario(t testing.TB, source string) sim.Scenario {
 	t.Helper()
 	text := []byte(source)
 	if !strings.Contains(source, "\n") {
@@ -34,18 +36,18 @@ func scenario(t testing.TB, source string) sim.Scenario {
 	return s
 }
 
-// in runs f with a host that reads a simulated one, on a clock that only
-// advance moves.
-func in(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
+// In runs f with a host that reads a simulated one, on a clock that only
+// Advance moves.
+func In(t *testing.T, source string, c Config, f func(t *testing.T, h *Host)) {
 	t.Helper()
-	with(t, source, func(o *Options) { o.Config = c }, f)
+	With(t, source, func(o *Options) { o.Config = c }, f)
 }
 
-// with is in with options, which modifies those that the simulation suggests.
-func with(t *testing.T, source string, options func(o *Options), f func(t *testing.T, h *Host)) {
+// With is In with options, which modifies those that the simulation suggests.
+func With(t *testing.T, source string, options func(o *Options), f func(t *testing.T, h *Host)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(scenario(t, source), sim.Options{Seed: 1})
+		nv, err := sim.New(Scenario(t, source), sim.Options{Seed: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,15 +71,15 @@ func with(t *testing.T, source string, options func(o *Options), f func(t *testi
 	})
 }
 
-// advance runs the bubble's clock, and then waits until everything that it
+// Advance runs the bubble's clock, and then waits until everything that it
 // started is idle.
-func advance(d time.Duration) {
+func Advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// series formats samples like the text format, by series.
-func series(samples []Sample) map[string]float64 {
+// Series formats samples like the text format, by series.
+func Series(samples []Sample) map[string]float64 {
 	m := map[string]float64{}
 	for _, s := range samples {
 		pairs := make([]string, len(s.Labels))
@@ -90,9 +92,9 @@ func series(samples []Sample) map[string]float64 {
 	return m
 }
 
-// get returns the only sample of m for the GPU with this index and these labels
+// Get returns the only sample of m for the GPU with this index and these labels
 // (after gpu and uuid).
-func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (float64, bool) {
+func Get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (float64, bool) {
 	t.Helper()
 	for _, s := range h.Samples() {
 		rest := s.Labels
@@ -109,23 +111,25 @@ func get(t *testing.T, h *Host, m *Metric, index string, labels ...string) (floa
 	return 0, false
 }
 
-func want(t *testing.T, h *Host, value float64, m *Metric, index string, labels ...string) {
+// Want checks a value that Get returns.
+func Want(t *testing.T, h *Host, value float64, m *Metric, index string, labels ...string) {
 	t.Helper()
-	if v, ok := get(t, h, m, index, labels...); !ok || v != value {
+	if v, ok := Get(t, h, m, index, labels...); !ok || v != value {
 		t.Errorf("%v of gpu %s %v = %v (present: %v), want %v", m, index, labels, v, ok, value)
 	}
 }
 
-func wantNone(t *testing.T, h *Host, m *Metric, index string, labels ...string) {
+// WantNone checks that Get returns nothing.
+func WantNone(t *testing.T, h *Host, m *Metric, index string, labels ...string) {
 	t.Helper()
-	if v, ok := get(t, h, m, index, labels...); ok {
+	if v, ok := Get(t, h, m, index, labels...); ok {
 		t.Errorf("%v of gpu %s %v = %v, want no such series", m, index, labels, v)
 	}
 }
 
-// of returns the values of m on one GPU by one label, summed over the other
+// Of returns the values of m on one GPU by one label, summed over the other
 // labels.
-func of(h *Host, m *Metric, index, by string) map[string]float64 {
+func Of(h *Host, m *Metric, index, by string) map[string]float64 {
 	all, i := map[string]float64{}, slices.Index(m.Labels, by)
 	for _, s := range h.Samples() {
 		if s.Metric == m && (m.Labels[0] != "gpu" || s.Labels[0] == index) {
@@ -135,8 +139,8 @@ func of(h *Host, m *Metric, index, by string) map[string]float64 {
 	return all
 }
 
-// told returns the labels of the only series of m with this value of a label.
-func told(h *Host, m *Metric, label, value string) map[string]string {
+// Told returns the labels of the only series of m with this value of a label.
+func Told(h *Host, m *Metric, label, value string) map[string]string {
 	for _, s := range h.Samples() {
 		if s.Metric != m || s.Labels[slices.Index(m.Labels, label)] != value {
 			continue
@@ -150,8 +154,8 @@ func told(h *Host, m *Metric, label, value string) map[string]string {
 	return nil
 }
 
-// simulated returns the simulated GPU, to compare it with the host's readings.
-func simulated(t *testing.T, h *Host, index int) nvml.Device {
+// Simulated returns the simulated GPU, to compare it with the host's readings.
+func Simulated(t *testing.T, h *Host, index int) nvml.Device {
 	t.Helper()
 	d, ret := h.NVML.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {

@@ -19,33 +19,33 @@ func ibPort(files fstest.MapFS, name, state, downed string) {
 
 func TestIBPortsInUse(t *testing.T) {
 	files := fstest.MapFS{}
-	p := kernelOf("ib_ports", files)
-	p.pass()
-	if len(p.now) != 0 || len(p.out.Unsupported) != 1 {
-		t.Errorf("without adapters: %v, unsupported %v", p.now, p.out.Unsupported)
+	p := ReadKernel("ib_ports", files)
+	p.Pass()
+	if len(p.Now) != 0 || len(p.Out.Unsupported) != 1 {
+		t.Errorf("without adapters: %v, unsupported %v", p.Now, p.Out.Unsupported)
 	}
 	ibPort(files, "mlx5_0/1", "4: ACTIVE\n", "1")
 	ibPort(files, "mlx5_1/1", "1: DOWN\n", "0") // was never up
 	ibPort(files, "mlx5_2/1", "1: DOWN\n", "3") // was up before the agent
 	ibPort(files, "mlx5_3/1", "4: ACTIVE\n", "")
-	p.pass()
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 1)
-	p.has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 1)
-	p.hasNo(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`)
-	p.hasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_1/1"}`)
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_2/1"}`, 0)
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 1)
-	p.hasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_3/1"}`)
+	p.Pass()
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 1)
+	p.Has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 1)
+	p.HasNo(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`)
+	p.HasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_1/1"}`)
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_2/1"}`, 0)
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 1)
+	p.HasNo(t, `nvgpu_ib_port_link_downed_total{device="mlx5_3/1"}`)
 
 	ibPort(files, "mlx5_0/1", "2: INIT\n", "2")
 	ibPort(files, "mlx5_1/1", "4: ACTIVE\n", "0")
-	p.pass()
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
-	p.has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 2)
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`, 1)
+	p.Pass()
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
+	p.Has(t, `nvgpu_ib_port_link_downed_total{device="mlx5_0/1"}`, 2)
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_1/1"}`, 1)
 
 	clear(files) // the adapters' module is unloaded
-	p.pass()
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
-	p.has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 0)
+	p.Pass()
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_0/1"}`, 0)
+	p.Has(t, `nvgpu_ib_port_up{device="mlx5_3/1"}`, 0)
 }

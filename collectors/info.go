@@ -1,3 +1,5 @@
+// Package device reads a GPU and its board: identity, modes, clocks, power,
+// temperatures, memory and partitions.
 package collectors
 
 import (

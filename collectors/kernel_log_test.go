@@ -40,22 +40,22 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	// A user can write to the kernel's log, but not as the kernel.
 	say("user: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
 	follow := func(o *Options) { o.KernelLog = host.NewKernelLog(path).Follow }
-	with(t, "gpus: [{model: h100}]\n", follow, func(t *testing.T, h *Host) {
-		advance(11 * time.Second)
+	With(t, "gpus: [{model: h100}]\n", follow, func(t *testing.T, h *Host) {
+		Advance(11 * time.Second)
 		for _, s := range h.Samples() {
 			if s.Metric == Info && s.Labels[6] != "00000000:1B:00.0" {
 				t.Fatalf("the simulated GPU is at %s", s.Labels[6])
 			}
 		}
-		want(t, h, 2, KernelXIDMessages, "0", "13")
-		wantNone(t, h, KernelXIDMessages, "0", "79")
-		wantNone(t, h, NVSwitchSXIDs, "", "0000:c1:00.0", "28006")
+		Want(t, h, 2, KernelXIDMessages, "0", "13")
+		WantNone(t, h, KernelXIDMessages, "0", "79")
+		WantNone(t, h, NVSwitchSXIDs, "", "0000:c1:00.0", "28006")
 		say("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)")
 		say("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
-		advance(11 * time.Second)
-		want(t, h, 2, KernelXIDMessages, "0", "13")
-		want(t, h, 1, KernelXIDMessages, "0", "79")
-		want(t, h, 1, NVSwitchSXIDs, "", "0000:c1:00.0", "28006")
+		Advance(11 * time.Second)
+		Want(t, h, 2, KernelXIDMessages, "0", "13")
+		Want(t, h, 1, KernelXIDMessages, "0", "79")
+		Want(t, h, 1, NVSwitchSXIDs, "", "0000:c1:00.0", "28006")
 	})
 }
 
@@ -79,36 +79,36 @@ func TestKernelLogIsCountedOnce(t *testing.T) {
 		}
 	}
 	options := func(o *Options) { fail, o.KernelLog = make(chan error), follow }
-	with(t, "gpus: [{model: h100}]\n", options, func(t *testing.T, h *Host) {
-		advance(11 * time.Second)
-		want(t, h, 2, KernelXIDMessages, "0", "13")
+	With(t, "gpus: [{model: h100}]\n", options, func(t *testing.T, h *Host) {
+		Advance(11 * time.Second)
+		Want(t, h, 2, KernelXIDMessages, "0", "13")
 		if err := h.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if err := h.Resume(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		advance(11 * time.Second)
-		want(t, h, 2, KernelXIDMessages, "0", "13")
+		Advance(11 * time.Second)
+		Want(t, h, 2, KernelXIDMessages, "0", "13")
 		ring = append(ring, host.Record{Sequence: 5,
 			Text: "NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."})
 		fail <- syscall.EIO
-		advance(11 * time.Second)
-		want(t, h, 2, KernelXIDMessages, "0", "13")
-		want(t, h, 1, KernelXIDMessages, "0", "79")
-		want(t, h, 1, CollectSuccess, "", "kernel_xid")
+		Advance(11 * time.Second)
+		Want(t, h, 2, KernelXIDMessages, "0", "13")
+		Want(t, h, 1, KernelXIDMessages, "0", "79")
+		Want(t, h, 1, CollectSuccess, "", "kernel_xid")
 	})
 }
 
 func TestKernelLogThatCannotBeRead(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		want(t, h, 1, Unsupported, "0", KernelXIDMessages.Name)
+	In(t, "gpus: [{model: h100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Want(t, h, 1, Unsupported, "0", KernelXIDMessages.Name)
 	})
 	denied := func(context.Context, func(host.Record)) error { return &fs.PathError{Err: syscall.EPERM} }
-	with(t, "gpus: [{model: h100}]\n", func(o *Options) { o.KernelLog = denied }, func(t *testing.T, h *Host) {
-		advance(11 * time.Second)
-		want(t, h, 0, CollectSuccess, "", "kernel_xid")
-		if n, ok := get(t, h, CollectErrors, "", "kernel_xid", "no_permission"); !ok || n < 1 {
+	With(t, "gpus: [{model: h100}]\n", func(o *Options) { o.KernelLog = denied }, func(t *testing.T, h *Host) {
+		Advance(11 * time.Second)
+		Want(t, h, 0, CollectSuccess, "", "kernel_xid")
+		if n, ok := Get(t, h, CollectErrors, "", "kernel_xid", "no_permission"); !ok || n < 1 {
 			t.Errorf("%v failures because of a missing permission", n)
 		}
 	})

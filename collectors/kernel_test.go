@@ -28,23 +28,23 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			source := "gpus: [{model: h100, count: 2}]\ninfiniband: 1\nfaults: [" + fault +
 				", {at: 30s, kind: pcie_aer, gpu: 1, severity: fatal}]\n"
-			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(15 * time.Second)
-				want(t, h, 0, PCIeAERErrors, "1", device("1", "fatal")...)
+			In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				Advance(15 * time.Second)
+				Want(t, h, 0, PCIeAERErrors, "1", PCIDevice("1", "fatal")...)
 				if name == "drained" {
 					call(t, h.Drain)
 				}
-				advance(65 * time.Second)
+				Advance(65 * time.Second)
 				if h.Driver() == nil {
 					t.Fatal("the driver is open")
 				}
-				want(t, h, 1, PCIeAERErrors, "1", device("1", "fatal")...)
-				want(t, h, 1, PCIDevicePresent, "1", device("1")...)
-				want(t, h, 2, PCIDevices, "", "gpu")
-				want(t, h, 1, IBPortUp, "", "mlx5_0/1")
-				want(t, h, Bool(name == "hanging"), DriverBlockedTasks, "")
-				want(t, h, 1, CollectSuccess, "", "boot")
-				if at, ok := get(t, h, NodeBoot, ""); !ok || float64(time.Now().Unix())-at < 24*3600 {
+				Want(t, h, 1, PCIeAERErrors, "1", PCIDevice("1", "fatal")...)
+				Want(t, h, 1, PCIDevicePresent, "1", PCIDevice("1")...)
+				Want(t, h, 2, PCIDevices, "", "gpu")
+				Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+				Want(t, h, Bool(name == "hanging"), DriverBlockedTasks, "")
+				Want(t, h, 1, CollectSuccess, "", "boot")
+				if at, ok := Get(t, h, NodeBoot, ""); !ok || float64(time.Now().Unix())-at < 24*3600 {
 					t.Errorf("booted at %v", at)
 				}
 			})
@@ -72,7 +72,7 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 // collectors, nor the watchdog, nor the end.
 func TestAFileOfTheKernelThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
+		nv, err := sim.New(Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,22 +88,22 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		advance(12 * time.Second)
-		want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		Advance(12 * time.Second)
+		Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
 		for range 3 {
-			advance(30 * time.Second)
-			want(t, h, 0, CollectSuccess, "", "ib_ports")
-			want(t, h, 1, CollectSuccess, "", "pci_devices")
-			want(t, h, 1, Up, "0")
-			want(t, h, 1, PCIDevicePresent, "0", device("0")...)
-			wantNone(t, h, IBPortUp, "", "mlx5_0/1")
+			Advance(30 * time.Second)
+			Want(t, h, 0, CollectSuccess, "", "ib_ports")
+			Want(t, h, 1, CollectSuccess, "", "pci_devices")
+			Want(t, h, 1, Up, "0")
+			Want(t, h, 1, PCIDevicePresent, "0", PCIDevice("0")...)
+			WantNone(t, h, IBPortUp, "", "mlx5_0/1")
 			if idle := time.Since(h.Progress()); idle > 2*time.Second {
 				t.Errorf("no progress for %v: systemd's watchdog would end the agent", idle)
 			}
 		}
 		close(release)
-		advance(20 * time.Second)
-		want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		Advance(20 * time.Second)
+		Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
 		cancel()
 		running.Wait()
 	})
@@ -113,7 +113,7 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 // Run from ending.
 func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
+		nv, err := sim.New(Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = h.Run(ctx) }()
-		advance(10 * time.Second)
+		Advance(10 * time.Second)
 		cancel()
 		synctest.Wait()
 		select {
@@ -143,10 +143,10 @@ func TestRefusalOfTheKernelIsAFailure(t *testing.T) {
 		if c.Kernel == nil || c.Name == "broker" { // it asks a socket instead
 			continue
 		}
-		p := &reading{read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
-		p.pass()
-		if len(p.now) != 0 || p.out.Failure != nvml.ERROR_NO_PERMISSION {
-			t.Errorf("%s puts %v, failure %v", c.Name, p.now, p.out.Failure)
+		p := &Reading{Read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
+		p.Pass()
+		if len(p.Now) != 0 || p.Out.Failure != nvml.ERROR_NO_PERMISSION {
+			t.Errorf("%s puts %v, failure %v", c.Name, p.Now, p.Out.Failure)
 		}
 	}
 }
@@ -160,13 +160,13 @@ func (refusing) Open(name string) (fs.File, error) {
 // TestTasksThatHangInTheDriver checks that such tasks are counted without the
 // driver.
 func TestTasksThatHangInTheDriver(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n"+
+	In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(15 * time.Second)
-		want(t, h, 0, DriverBlockedTasks, "")
-		advance(20 * time.Second)
-		want(t, h, 1, DriverBlockedTasks, "")
-		advance(60 * time.Second)
-		want(t, h, 0, DriverBlockedTasks, "")
+		Advance(15 * time.Second)
+		Want(t, h, 0, DriverBlockedTasks, "")
+		Advance(20 * time.Second)
+		Want(t, h, 1, DriverBlockedTasks, "")
+		Advance(60 * time.Second)
+		Want(t, h, 0, DriverBlockedTasks, "")
 	})
 }

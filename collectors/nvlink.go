@@ -1,3 +1,5 @@
+// Package links reads what connects GPUs with each other, with the host and
+// with other hosts.
 package collectors
 
 import (

@@ -88,14 +88,14 @@ func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
 }
 
 func TestErrorCountersTakeTurns(t *testing.T) {
-	in(t, "gpus: [{model: h200}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	In(t, "gpus: [{model: h200}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		for i, c := range nvlinkErrorCounters {
 			for k, other := range nvlinkErrorCounters {
-				if _, ok := get(t, h, NVLinkErrors, "0", other.name, allLinks); ok != (k <= i) {
+				if _, ok := Get(t, h, NVLinkErrors, "0", other.name, allLinks); ok != (k <= i) {
 					t.Errorf("pass %d, when %s is read: %s present: %v", i, c.name, other.name, ok)
 				}
 			}
-			advance(60 * time.Second)
+			Advance(60 * time.Second)
 		}
 	})
 }
@@ -105,8 +105,8 @@ func TestPerLinkSeriesAddUpToTheSum(t *testing.T) {
 	for _, perLink := range []bool{false, true} {
 		c := DefaultConfig()
 		c.PerLink = perLink
-		in(t, "gpus: [{model: h100, load: training}]\n", c, func(t *testing.T, h *Host) {
-			advance(30 * time.Second)
+		In(t, "gpus: [{model: h100, load: training}]\n", c, func(t *testing.T, h *Host) {
+			Advance(30 * time.Second)
 			for _, s := range h.Samples() {
 				if s.Metric == NVLinkBytes && s.Labels[2] == "tx" && s.Labels[3] == "raw" {
 					totals[perLink] += s.Value
@@ -125,13 +125,13 @@ func TestPerLinkSeriesAddUpToTheSum(t *testing.T) {
 func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
 	const source = "gpus: [{model: h100, load: training}]\n" +
 		"faults: [{at: 70s, for: 100s, kind: nvlink_down, gpu: 0, link: 3}]\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(65 * time.Second)
-		want(t, h, 18, NVLinkUp, "0", "all")
-		before, _ := get(t, h, NVLinkErrors, "0", "crc_data", "all")
-		advance(65 * time.Second)
-		want(t, h, 17, NVLinkUp, "0", "all")
-		if after, ok := get(t, h, NVLinkErrors, "0", "crc_data", "all"); !ok || after < before {
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(65 * time.Second)
+		Want(t, h, 18, NVLinkUp, "0", "all")
+		before, _ := Get(t, h, NVLinkErrors, "0", "crc_data", "all")
+		Advance(65 * time.Second)
+		Want(t, h, 17, NVLinkUp, "0", "all")
+		if after, ok := Get(t, h, NVLinkErrors, "0", "crc_data", "all"); !ok || after < before {
 			t.Errorf("errors went from %v to %v", before, after)
 		}
 	})

@@ -25,28 +25,28 @@ func TestPCIPresence(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 20s, for: 60s, gpu: 1, kind: " + kind + "}]\n"
-			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(15 * time.Second)
+			In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				Advance(15 * time.Second)
 				for _, index := range []string{"0", "1"} {
-					want(t, h, 1, PCIDevicePresent, index, device(index)...)
-					want(t, h, 1, PCIDeviceBound, index, device(index, "nvidia")...)
+					Want(t, h, 1, PCIDevicePresent, index, PCIDevice(index)...)
+					Want(t, h, 1, PCIDeviceBound, index, PCIDevice(index, "nvidia")...)
 				}
-				advance(20 * time.Second)
-				want(t, h, c.devices, PCIDevices, "", "gpu")
-				want(t, h, c.present, PCIDevicePresent, "1", device("1")...)
+				Advance(20 * time.Second)
+				Want(t, h, c.devices, PCIDevices, "", "gpu")
+				Want(t, h, c.present, PCIDevicePresent, "1", PCIDevice("1")...)
 				if c.bound == 1 {
-					want(t, h, 1, PCIDeviceBound, "1", device("1", "nvidia")...)
+					Want(t, h, 1, PCIDeviceBound, "1", PCIDevice("1", "nvidia")...)
 				} else {
-					wantNone(t, h, PCIDeviceBound, "1", device("1", "nvidia")...)
+					WantNone(t, h, PCIDeviceBound, "1", PCIDevice("1", "nvidia")...)
 				}
 				if c.bound == 0 {
-					want(t, h, 0, PCIDeviceBound, "1", device("1", "")...)
+					Want(t, h, 0, PCIDeviceBound, "1", PCIDevice("1", "")...)
 				}
-				want(t, h, 1, PCIDevicePresent, "0", device("0")...)
-				advance(60 * time.Second)
-				want(t, h, 2, PCIDevices, "", "gpu")
-				want(t, h, 1, PCIDevicePresent, "1", device("1")...)
-				want(t, h, 1, PCIDeviceBound, "1", device("1", "nvidia")...)
+				Want(t, h, 1, PCIDevicePresent, "0", PCIDevice("0")...)
+				Advance(60 * time.Second)
+				Want(t, h, 2, PCIDevices, "", "gpu")
+				Want(t, h, 1, PCIDevicePresent, "1", PCIDevice("1")...)
+				Want(t, h, 1, PCIDeviceBound, "1", PCIDevice("1", "nvidia")...)
 			})
 		})
 	}
@@ -78,52 +78,52 @@ func TestDevicesWithoutAKnownGPU(t *testing.T) {
 	pci(files, "0000:43:00.0", "30200")
 	known := []gpu.ID{{Index: 3, UUID: "GPU-a", PCI: "00000000:1B:00.0"}, {Index: 4, UUID: "GPU-b"}}
 
-	p := kernelOf("pci_devices", files)
-	p.known = known
-	p.pass()
-	p.has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 1)
-	p.has(t, `nvgpu_pci_device_present{gpu="",kind="gpu",pci_bus_id="0000:43:00.0",uuid=""}`, 1)
-	p.has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 1)
-	p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
-	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 1)
+	p := ReadKernel("pci_devices", files)
+	p.Known = known
+	p.Pass()
+	p.Has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 1)
+	p.Has(t, `nvgpu_pci_device_present{gpu="",kind="gpu",pci_bus_id="0000:43:00.0",uuid=""}`, 1)
+	p.Has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 1)
+	p.Has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
+	p.Has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 1)
 
-	a := kernelOf("pcie_aer", files)
-	a.known = known
-	a.pass()
-	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="fatal",uuid="GPU-a"}`,
+	a := ReadKernel("pcie_aer", files)
+	a.Known = known
+	a.Pass()
+	a.Has(t, `nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="fatal",uuid="GPU-a"}`,
 		2)
-	a.has(t, `nvgpu_pcie_aer_errors_total{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",severity="fatal",uuid=""}`,
+	a.Has(t, `nvgpu_pcie_aer_errors_total{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",severity="fatal",uuid=""}`,
 		2)
-	a.hasNo(t,
+	a.HasNo(t,
 		`nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
-	if a.out.Failure != nvml.SUCCESS {
-		t.Errorf("an uncounted severity is a failure: %v", a.out.Failure)
+	if a.Out.Failure != nvml.SUCCESS {
+		t.Errorf("an uncounted severity is a failure: %v", a.Out.Failure)
 	}
 
 	remove(files, "0000:07:00.0")
 	remove(files, "0000:1b:00.0")
-	p.pass()
-	p.has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 0)
-	p.has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 0)
-	p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 1)
-	p.has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 0)
+	p.Pass()
+	p.Has(t, `nvgpu_pci_device_present{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",uuid="GPU-a"}`, 0)
+	p.Has(t, `nvgpu_pci_device_present{gpu="",kind="nvswitch",pci_bus_id="0000:07:00.0",uuid=""}`, 0)
+	p.Has(t, `nvgpu_pci_devices{kind="gpu"}`, 1)
+	p.Has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 0)
 }
 
 // TestDevicesAreBounded checks that their number has a limit.
 func TestDevicesAreBounded(t *testing.T) {
 	files := fstest.MapFS{}
-	p := kernelOf("pci_devices", files)
+	p := ReadKernel("pci_devices", files)
 	for i := range 3 * maxDevices {
 		address := "0000:00:" + strconv.FormatInt(int64(i+256), 16) + ".0"
 		pci(files, address, "30200")
 		if i%10 == 9 {
-			p.pass()
+			p.Pass()
 			remove(files, address)
 		}
 	}
-	p.pass()
+	p.Pass()
 	devices := 0
-	for name := range p.now {
+	for name := range p.Now {
 		if strings.HasPrefix(name, PCIDevicePresent.Name) {
 			devices++
 		}
@@ -136,12 +136,12 @@ func TestDevicesAreBounded(t *testing.T) {
 // TestABusWithoutNVIDIA: the GPUs may be on a bus that is not visible, as in
 // WSL.
 func TestABusWithoutNVIDIA(t *testing.T) {
-	p := kernelOf("pci_devices",
+	p := ReadKernel("pci_devices",
 		fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
-	p.known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
-	p.pass()
-	if len(p.now) != 0 || len(p.out.Unsupported) != 1 || p.out.Failure != nvml.SUCCESS {
-		t.Errorf("it puts %v, failure %v", p.now, p.out.Failure)
+	p.Known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
+	p.Pass()
+	if len(p.Now) != 0 || len(p.Out.Unsupported) != 1 || p.Out.Failure != nvml.SUCCESS {
+		t.Errorf("it puts %v, failure %v", p.Now, p.Out.Failure)
 	}
 }
 
@@ -159,23 +159,23 @@ func TestADeviceThatHangsHidesNoOther(t *testing.T) {
 			return true, nil
 		}}
 		devices := []host.PCIDevice{{Address: hangs, Kind: "gpu"}, {Address: well, Kind: "gpu"}}
-		p := &reading{read: func(out *Readings) { b.read(devices, out) }}
+		p := &Reading{Read: func(out *Readings) { b.read(devices, out) }}
 		name := func(address string) string {
 			return `nvgpu_pci_device_present{gpu="",kind="gpu",pci_bus_id="` + address + `",uuid=""}`
 		}
-		p.pass()
-		p.has(t, name(hangs), 1)
+		p.Pass()
+		p.Has(t, name(hangs), 1)
 		for range 3 {
 			began := time.Now()
-			p.pass()
+			p.Pass()
 			if took := time.Since(began); took > patience {
 				t.Errorf("a pass took %v", took)
 			}
-			p.has(t, name(well), 1)
-			p.hasNo(t, name(hangs))
-			p.has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
-			if p.out.Failure != nvml.ERROR_TIMEOUT {
-				t.Errorf("the failure is %v", p.out.Failure)
+			p.Has(t, name(well), 1)
+			p.HasNo(t, name(hangs))
+			p.Has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
+			if p.Out.Failure != nvml.ERROR_TIMEOUT {
+				t.Errorf("the failure is %v", p.Out.Failure)
 			}
 		}
 		if n := asked.Load(); n != 2 {
@@ -183,23 +183,23 @@ func TestADeviceThatHangsHidesNoOther(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		p.pass()
-		p.has(t, name(hangs), 1)
+		p.Pass()
+		p.Has(t, name(hangs), 1)
 	})
 }
 
 // TestSeriesCarryTheGPUsNamesFromTheStart starts without an inventory.
 func TestSeriesCarryTheGPUsNamesFromTheStart(t *testing.T) {
 	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, for: 1s, kind: wedge, call: nvmlInit}]\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
 		for range 100 {
 			for _, s := range h.Samples() {
 				if s.Metric == PCIDevicePresent && s.Labels[1] == "" {
 					t.Fatalf("%v %q", s.Metric, s.Labels)
 				}
 			}
-			advance(20 * time.Millisecond)
+			Advance(20 * time.Millisecond)
 		}
-		want(t, h, 1, PCIDevicePresent, "1", device("1")...)
+		Want(t, h, 1, PCIDevicePresent, "1", PCIDevice("1")...)
 	})
 }

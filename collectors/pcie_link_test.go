@@ -7,10 +7,10 @@ import (
 )
 
 func TestPCIeRate(t *testing.T) {
-	in(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
+	In(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(12 * time.Second)
 		for index, want := range map[string]float64{"0": 63e9, "1": 31.5e9, "2": 31.5e9} {
-			if rate := PCIeRate(h, told(h, Up, "gpu", index)["uuid"]); math.Abs(rate/want-1) > .01 {
+			if rate := PCIeRate(h, Told(h, Up, "gpu", index)["uuid"]); math.Abs(rate/want-1) > .01 {
 				t.Errorf("the link of GPU %s moves %.4g bytes a second, want about %.4g", index, rate, want)
 			}
 		}

@@ -1,3 +1,5 @@
+// Package workloads reads who uses the GPUs, and what the enforcer reports of
+// its tenants.
 package collectors
 
 import (

@@ -33,16 +33,16 @@ const mebibyte = 1 << 20
 // processes, and PID 2 is not a kernel thread.
 func TestProcessesThatTheKernelDoesNotKnowAreShown(t *testing.T) {
 	const ghost = "faults: [{kind: ghost, count: 40000, at: 1s, for: 20s}]\n"
-	in(t, "gpus: [{load: full}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		want(t, h, 40000*mebibyte, UnknownMemory, "0", "400000")
-		advance(20 * time.Second)
-		wantNone(t, h, UnknownMemory, "0", "400000")
+	In(t, "gpus: [{load: full}]\n"+ghost, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(5 * time.Second)
+		Want(t, h, 40000*mebibyte, UnknownMemory, "0", "400000")
+		Advance(20 * time.Second)
+		WantNone(t, h, UnknownMemory, "0", "400000")
 	})
-	in(t, "gpus: [{load: full, processes: [{pid: 2, memory: 100}]}]\n"+
+	In(t, "gpus: [{load: full, processes: [{pid: 2, memory: 100}]}]\n"+
 		ghost, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
-		wantNone(t, h, UnknownMemory, "0", "400000")
+		Advance(5 * time.Second)
+		WantNone(t, h, UnknownMemory, "0", "400000")
 	})
 }
 
@@ -58,23 +58,23 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
   - {pid: 6, memory: 5, cgroup: /system.slice/b.service, memory_unknown: true}
 - {load: idle}
 `
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(3 * time.Second)
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(3 * time.Second)
 		for kind, n := range map[string]float64{"compute": 4, "graphics": 1, "mps": 1} {
-			want(t, h, n, Processes, "0", kind)
-			want(t, h, 0, Processes, "1", kind)
+			Want(t, h, n, Processes, "0", kind)
+			Want(t, h, 0, Processes, "1", kind)
 		}
-		want(t, h, 1123*mebibyte, WorkloadMemory, "0", "unit:a.service", "")
-		want(t, h, 7*mebibyte, WorkloadMemory, "0", "unit:mps.service", "")
+		Want(t, h, 1123*mebibyte, WorkloadMemory, "0", "unit:a.service", "")
+		Want(t, h, 7*mebibyte, WorkloadMemory, "0", "unit:mps.service", "")
 		for _, kind := range []string{"compute", "graphics", "mps"} {
-			want(t, h, 1, WorkloadProcesses, "0", "unit:a.service", kind)
+			Want(t, h, 1, WorkloadProcesses, "0", "unit:a.service", kind)
 		}
-		want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
-		wantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
-		if n := total(of(h, WorkloadProcesses, "0", "workload")); n != 6 {
+		Want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
+		WantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
+		if n := total(Of(h, WorkloadProcesses, "0", "workload")); n != 6 {
 			t.Errorf("the workloads have %v processes, want 6", n)
 		}
-		if series := of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
+		if series := Of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
 			t.Errorf("an idle GPU has workloads: %v", series)
 		}
 	})
@@ -85,11 +85,11 @@ func TestADriverThatDoesNotListMPSClients(t *testing.T) {
 		"nvmlDeviceGetMPSComputeRunningProcesses_v3"}
 	source := fmt.Sprintf("gpus: [{processes: [{pid: 1, memory: 1, type: mps}, {pid: 2, memory: 1, type: "+
 		"mps_server}]}]\nmissing_symbols: [%s]\n", strings.Join(calls, ", "))
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(2 * time.Second)
-		want(t, h, 2, Processes, "0", "compute")
-		want(t, h, 0, Processes, "0", "mps")
-		want(t, h, 1, CollectSuccess, "", "processes")
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(2 * time.Second)
+		Want(t, h, 2, Processes, "0", "compute")
+		Want(t, h, 0, Processes, "0", "mps")
+		Want(t, h, 1, CollectSuccess, "", "processes")
 	})
 }
 
@@ -97,9 +97,9 @@ func TestADriverThatDoesNotListMPSClients(t *testing.T) {
 func TestEveryKindOfWorkload(t *testing.T) {
 	c := DefaultConfig()
 	c.PerProcess = true
-	in(t, "workloads", c, func(t *testing.T, h *Host) {
-		advance(3 * time.Second)
-		memory := of(h, WorkloadMemory, "0", "workload")
+	In(t, "workloads", c, func(t *testing.T, h *Host) {
+		Advance(3 * time.Second)
+		memory := Of(h, WorkloadMemory, "0", "workload")
 		for workload, mib := range map[string]float64{
 			"container:trainer": 8000, "container:notebook": 4000, "pod:chat/llama-0/vllm": 16000,
 			"pod:chat/llama-0/embed": 2000,
@@ -111,14 +111,14 @@ func TestEveryKindOfWorkload(t *testing.T) {
 				t.Errorf("%s has %v bytes, want %v MiB", workload, memory[workload], mib)
 			}
 		}
-		want(t, h, 1, WorkloadProcesses, "0", "unit:secret.service", "compute")
-		wantNone(t, h, WorkloadMemory, "0", "unit:secret.service", "")
-		want(t, h, 1, WorkloadProcesses, "0", "user:1002", "graphics")
+		Want(t, h, 1, WorkloadProcesses, "0", "unit:secret.service", "compute")
+		WantNone(t, h, WorkloadMemory, "0", "unit:secret.service", "")
+		Want(t, h, 1, WorkloadProcesses, "0", "user:1002", "graphics")
 		for kind, n := range map[string]float64{"compute": 1, "graphics": 0, "mps": 2} {
-			want(t, h, n, Processes, "1", kind)
+			Want(t, h, n, Processes, "1", kind)
 		}
-		want(t, h, 1, WorkloadProcesses, "1", "unit:mps-a.service", "mps")
-		wantNone(t, h, WorkloadProcesses, "1", "unit:mps-a.service", "compute")
+		Want(t, h, 1, WorkloadProcesses, "1", "unit:mps-a.service", "mps")
+		WantNone(t, h, WorkloadProcesses, "1", "unit:mps-a.service", "compute")
 		for workload, fields := range map[string]string{
 			"container:trainer": "kind=container container=trainer image=pytorch/pytorch:2.8.0-cuda12.9 uid=0",
 			"pod:chat/llama-0/vllm": "kind=pod namespace=chat pod=llama-0 container=vllm " +
@@ -128,7 +128,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 			"unit:triton.service": "kind=unit unit=triton.service slice=system.slice uid=997",
 			"user:1001":           "kind=user unit=session-5.scope slice=user-1001.slice uid=1001",
 		} {
-			got := told(h, WorkloadInfo, "workload", workload)
+			got := Told(h, WorkloadInfo, "workload", workload)
 			if id := got["container_id"]; strings.Contains(fields, "image=") != (len(id) == 12) {
 				t.Errorf("%s has container_id %q", workload, id)
 			}
@@ -147,7 +147,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 		}
 		for pid, workload := range map[int]string{2101: "container:trainer", 2501: "user:1001"} {
 			p, _ := h.NVML.(*sim.Host).Process(pid)
-			want(t, h, float64(p.Began.UnixMilli())/1e3, WorkloadStart, "", workload)
+			Want(t, h, float64(p.Began.UnixMilli())/1e3, WorkloadStart, "", workload)
 		}
 		for _, s := range h.Samples() {
 			for _, l := range s.Labels {
@@ -179,24 +179,24 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
   - {pid: 2, share: 0.3, memory: 1, cgroup: /system.slice/b.service}
   - {pid: 3, idle: true, memory: 1, cgroup: /system.slice/c.service}
 `, c.model, c.load)
-			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(20 * time.Second) // no process is young any more
+			In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				Advance(20 * time.Second) // no process is young any more
 				names := []string{"unit:a.service", "unit:b.service", "unit:c.service"}
 				read := func() (used [3]engines, joules float64) {
 					for i, name := range names {
 						for e, m := range engineSeconds {
-							used[i][e], _ = get(t, h, m, "0", name)
+							used[i][e], _ = Get(t, h, m, "0", name)
 						}
 					}
-					return used, total(of(h, WorkloadEnergy, "0", "workload"))
+					return used, total(Of(h, WorkloadEnergy, "0", "workload"))
 				}
-				d := simulated(t, h, 0)
+				d := Simulated(t, h, 0)
 				millijoules, _ := d.GetTotalEnergyConsumption()
 				before, drawn := read()
 				var truth [3]engines
 				seen := time.Now()
 				for range 120 {
-					advance(time.Second)
+					Advance(time.Second)
 					samples, _ := d.GetProcessUtilization(uint64(seen.UnixMicro()))
 					for _, s := range samples {
 						at := time.UnixMicro(int64(s.TimeStamp))
@@ -209,7 +209,7 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 					for _, engine := range engineNames {
 						sum := 0.0
 						for _, name := range names {
-							v, ok := get(t, h, WorkloadUse, "0", name, engine)
+							v, ok := Get(t, h, WorkloadUse, "0", name, engine)
 							if sum += v; !ok || v < 0 || sum > 1 {
 								t.Fatalf("%s has %v of %s, present: %v", name, v, engine, ok)
 							}
@@ -235,7 +235,7 @@ func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
 				if part := (drawnNow - drawn) / gpuJoules; part > 1.002 || c.load == "full" && part < .95 {
 					t.Errorf("the workloads drew %.4f of the GPU's energy", part)
 				}
-				if v, _ := get(t, h, WorkloadEnergy, "0", names[2]); v != 0 {
+				if v, _ := Get(t, h, WorkloadEnergy, "0", names[2]); v != 0 {
 					t.Errorf("an idle process drew %v J", v)
 				}
 			})
@@ -353,7 +353,7 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 	const slow = 1500 * time.Millisecond
 	used := map[time.Duration]map[string]float64{}
 	for _, after := range []time.Duration{0, slow} {
-		with(t, "workloads", func(o *Options) {
+		With(t, "workloads", func(o *Options) {
 			names := slices.Clone(o.Processes.Names)
 			for i := range names {
 				names[i] = late{names[i], after}
@@ -362,8 +362,8 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 		}, func(t *testing.T, h *Host) {
 			shown := map[string]bool{}
 			for i := range 300 {
-				advance(100 * time.Millisecond)
-				for name := range of(h, WorkloadProcesses, "0", "workload") {
+				Advance(100 * time.Millisecond)
+				for name := range Of(h, WorkloadProcesses, "0", "workload") {
 					shown[name] = true
 					if after > 0 && i < 14 && strings.HasPrefix(name, "pod:") {
 						t.Errorf("%s is shown before its name is known", name)
@@ -379,7 +379,7 @@ func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
 			if !shown["container:trainer"] || own != 1 {
 				t.Errorf("shown were %v", slices.Sorted(maps.Keys(shown)))
 			}
-			used[after] = of(h, WorkloadSM, "0", "workload")
+			used[after] = Of(h, WorkloadSM, "0", "workload")
 		})
 	}
 	for name, v := range used[0] {

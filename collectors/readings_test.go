@@ -44,7 +44,7 @@ func TestLabelsAreFitForExposition(t *testing.T) {
 	r := &Readings{}
 	r.Set(DriverInfo, 1, strings.Repeat("x", 500), "a\xffb", strings.Repeat("é", 100), "")
 	got := r.Samples[0].Labels
-	if len(got[0]) != maxLabel || got[1] != "ab" || got[2] != strings.Repeat("é", maxLabel/2) {
+	if len(got[0]) != MaxLabel || got[1] != "ab" || got[2] != strings.Repeat("é", MaxLabel/2) {
 		t.Errorf("labels %q", got)
 	}
 }

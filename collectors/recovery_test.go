@@ -14,8 +14,8 @@ import (
 // steady samples every 50 ms for d, like a scraper with unlucky timing.
 func steady(h *Host, d time.Duration, each func(s map[string]float64)) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		advance(50 * time.Millisecond)
-		each(series(h.Samples()))
+		Advance(50 * time.Millisecond)
+		each(Series(h.Samples()))
 	}
 }
 
@@ -26,10 +26,10 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
 		t.Run(kind, func(t *testing.T) {
 			source := "gpus: [{model: h100, load: full, count: 3}]\nfaults: [{at: 30s, gpu: 2, kind: " + kind + "}]\n"
-			in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				advance(25 * time.Second)
-				want(t, h, counts[0], Devices, "")
-				busy, _ := get(t, h, BusySeconds, "0", "gpu")
+			In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+				Advance(25 * time.Second)
+				Want(t, h, counts[0], Devices, "")
+				busy, _ := Get(t, h, BusySeconds, "0", "gpu")
 				if busy == 0 {
 					t.Fatal("a GPU under load was never busy")
 				}
@@ -47,12 +47,12 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 						}
 					}
 				})
-				want(t, h, counts[1], Devices, "")
-				want(t, h, 3, DevicesExpected, "")
-				want(t, h, 2, NVMLGeneration, "")
-				want(t, h, counts[1]-2, Up, "2")
+				Want(t, h, counts[1], Devices, "")
+				Want(t, h, 3, DevicesExpected, "")
+				Want(t, h, 2, NVMLGeneration, "")
+				Want(t, h, counts[1]-2, Up, "2")
 				if kind == "hot_remove" {
-					want(t, h, 1, WorkerStuck, "2", "not_listed")
+					Want(t, h, 1, WorkerStuck, "2", "not_listed")
 				}
 			})
 		})
@@ -62,18 +62,18 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 func TestADriverLostDuringAHangIsReopenedAfterwards(t *testing.T) {
 	source := "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 50s, gpu: 1, kind: wedge}\n" +
 		"- {at: 20s, for: 20s, kind: driver_gone}\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(30 * time.Second)
-		want(t, h, 0, DriverUp, "")
-		want(t, h, 0, Up, "0")
-		want(t, h, 0, Up, "1")
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(30 * time.Second)
+		Want(t, h, 0, DriverUp, "")
+		Want(t, h, 0, Up, "0")
+		Want(t, h, 0, Up, "1")
 		if err := h.Ready(); err == nil || !strings.Contains(err.Error(), "gpu 1 hangs in nvml") {
 			t.Errorf("Ready() = %v, want the GPU that keeps NVML open", err)
 		}
-		advance(40 * time.Second) // the call returned at 60 s
-		want(t, h, 1, Up, "0")
-		want(t, h, 1, Up, "1")
-		want(t, h, 2, NVMLGeneration, "")
+		Advance(40 * time.Second) // the call returned at 60 s
+		Want(t, h, 1, Up, "0")
+		Want(t, h, 1, Up, "1")
+		Want(t, h, 2, NVMLGeneration, "")
 	})
 }
 
@@ -82,33 +82,33 @@ func TestADriverLostDuringAHangIsReopenedAfterwards(t *testing.T) {
 func TestAHangDelaysReopening(t *testing.T) {
 	source := "gpus: [{model: h100, count: 3}]\nfaults:\n- {at: 10s, for: 40s, gpu: 1, kind: wedge}\n" +
 		"- {at: 20s, gpu: 2, kind: hot_remove}\n"
-	in(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(40 * time.Second)
-		want(t, h, 1, Up, "0")
-		want(t, h, 0, Up, "1")
-		want(t, h, 1, NVMLGeneration, "")
-		advance(20 * time.Second)
-		want(t, h, 1, Up, "0")
-		want(t, h, 1, Up, "1")
-		want(t, h, 0, Up, "2")
-		want(t, h, 2, NVMLGeneration, "")
+	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(40 * time.Second)
+		Want(t, h, 1, Up, "0")
+		Want(t, h, 0, Up, "1")
+		Want(t, h, 1, NVMLGeneration, "")
+		Advance(20 * time.Second)
+		Want(t, h, 1, Up, "0")
+		Want(t, h, 1, Up, "1")
+		Want(t, h, 0, Up, "2")
+		Want(t, h, 2, NVMLGeneration, "")
 	})
 }
 
 func TestLossOfEveryGPUReopensTheDriver(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 60s, gpu: 0, kind: lost}\n"+
+	In(t, "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 60s, gpu: 0, kind: lost}\n"+
 		"- {at: 20s, for: 50s, gpu: 1, kind: lost}\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(19 * time.Second)
-		want(t, h, 1, NVMLGeneration, "")
-		advance(41 * time.Second)
-		if n, _ := get(t, h, NVMLGeneration, ""); n < 4 || n > 20 {
+		Advance(19 * time.Second)
+		Want(t, h, 1, NVMLGeneration, "")
+		Advance(41 * time.Second)
+		if n, _ := Get(t, h, NVMLGeneration, ""); n < 4 || n > 20 {
 			t.Errorf("the driver was opened %v times in 40 s without a GPU", n)
 		}
-		want(t, h, 0, Up, "0")
-		want(t, h, 0, Up, "1")
-		advance(20 * time.Second)
-		want(t, h, 1, Up, "0")
-		want(t, h, 1, Up, "1")
+		Want(t, h, 0, Up, "0")
+		Want(t, h, 0, Up, "1")
+		Advance(20 * time.Second)
+		Want(t, h, 1, Up, "0")
+		Want(t, h, 1, Up, "1")
 	})
 }
 
@@ -128,32 +128,32 @@ func call(t *testing.T, f func(context.Context) error) (ended func() (error, boo
 }
 
 func TestDrainReleasesAndResumeReopens(t *testing.T) {
-	in(t, "gpus: [{model: h100, load: full, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
+	In(t, "gpus: [{model: h100, load: full, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
 		for round := range 2 {
-			advance(12 * time.Second)
-			want(t, h, 1, Up, "0")
-			want(t, h, 0, Drained, "")
+			Advance(12 * time.Second)
+			Want(t, h, 1, Up, "0")
+			Want(t, h, 0, Drained, "")
 			ended := call(t, h.Drain)
-			advance(2 * time.Second)
+			Advance(2 * time.Second)
 			if err, done := ended(); err != nil || !done {
 				t.Fatalf("after 2 s Drain has ended: %v, with %v", done, err)
 			}
 			if h.NVML.Shutdown() == 0 { // SUCCESS means that NVML was open
 				t.Error("NVML is still open")
 			}
-			want(t, h, 1, Drained, "")
-			want(t, h, 2, DevicesExpected, "")
-			wantNone(t, h, Up, "0")
-			wantNone(t, h, Devices, "")
-			wantNone(t, h, Temperature, "0", "gpu")
+			Want(t, h, 1, Drained, "")
+			Want(t, h, 2, DevicesExpected, "")
+			WantNone(t, h, Up, "0")
+			WantNone(t, h, Devices, "")
+			WantNone(t, h, Temperature, "0", "gpu")
 			if err := h.Ready(); !errors.Is(err, ErrDrained) {
 				t.Errorf("Ready() = %v while drained", err)
 			}
-			advance(time.Minute)
+			Advance(time.Minute)
 			if idle := time.Since(h.Progress()); idle > 2*time.Second {
 				t.Errorf("no progress for %v: systemd's watchdog would end a drained agent", idle)
 			}
-			want(t, h, 1, Drained, "")
+			Want(t, h, 1, Drained, "")
 			if again := call(t, h.Drain); again != nil {
 				synctest.Wait()
 				if err, done := again(); err != nil || !done {
@@ -161,57 +161,57 @@ func TestDrainReleasesAndResumeReopens(t *testing.T) {
 				}
 			}
 			ended = call(t, h.Resume)
-			advance(2 * time.Second)
+			Advance(2 * time.Second)
 			if err, done := ended(); err != nil || !done {
 				t.Fatalf("after 2 s Resume has ended: %v, with %v", done, err)
 			}
-			want(t, h, float64(round+2), NVMLGeneration, "")
+			Want(t, h, float64(round+2), NVMLGeneration, "")
 		}
-		advance(2 * time.Second)
-		want(t, h, 1, Up, "0")
+		Advance(2 * time.Second)
+		Want(t, h, 1, Up, "0")
 	})
 }
 
 func TestDrainNamesTheCallThatBlocksIt(t *testing.T) {
-	in(t, "gpus: [{model: h100, count: 2}]\n"+
+	In(t, "gpus: [{model: h100, count: 2}]\n"+
 		"faults: [{at: 10s, for: 50s, gpu: 1, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(20 * time.Second)
+		Advance(20 * time.Second)
 		ended := call(t, h.Drain)
-		advance(4 * time.Second)
+		Advance(4 * time.Second)
 		if err, done := ended(); !done || err == nil || !strings.Contains(err.Error(), "gpu 1 hangs in nvml") {
 			t.Fatalf("Drain has ended: %v, with %v", done, err)
 		}
-		want(t, h, 0, Drained, "")
-		advance(40 * time.Second) // the call returned at 60 s
-		want(t, h, 1, Drained, "")
+		Want(t, h, 0, Drained, "")
+		Advance(40 * time.Second) // the call returned at 60 s
+		Want(t, h, 1, Drained, "")
 		if h.NVML.Shutdown() == 0 {
 			t.Error("NVML is still open")
 		}
 		ended = call(t, h.Resume)
-		advance(4 * time.Second)
+		Advance(4 * time.Second)
 		if err, done := ended(); err != nil || !done {
 			t.Fatalf("Resume has ended: %v, with %v", done, err)
 		}
-		want(t, h, 1, Up, "1")
+		Want(t, h, 1, Up, "1")
 	})
 }
 
 func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
-	in(t, "gpus: [{model: h100}]\n"+
+	In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 10s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(5 * time.Second)
+		Advance(5 * time.Second)
 		drained := call(t, h.Drain)
-		advance(10 * time.Second)
+		Advance(10 * time.Second)
 		if err, done := drained(); err != nil || !done {
 			t.Fatalf("Drain has ended: %v, with %v", done, err)
 		}
 		resumed := call(t, h.Resume)
-		advance(10 * time.Second)
+		Advance(10 * time.Second)
 		if err, done := resumed(); !done || err == nil || !strings.Contains(err.Error(), "driver_not_loaded") {
 			t.Fatalf("Resume has ended: %v, with %v", done, err)
 		}
-		advance(60 * time.Second)
-		want(t, h, 1, Up, "0")
+		Advance(60 * time.Second)
+		Want(t, h, 1, Up, "0")
 	})
 }
 
@@ -232,13 +232,13 @@ func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
 	c := DefaultConfig()
 	c.Enable = []string{"deadlock"}
 	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, gpu: 0, kind: wedge}]\n"
-	in(t, source, c, func(t *testing.T, h *Host) {
-		advance(time.Minute)
+	In(t, source, c, func(t *testing.T, h *Host) {
+		Advance(time.Minute)
 		if idle := time.Since(h.Progress()); idle < 30*time.Second {
 			t.Errorf("progress %v ago, with a reader that hangs in the agent itself", idle)
 		}
 		close(release)
-		advance(10 * time.Second)
+		Advance(10 * time.Second)
 		if idle := time.Since(h.Progress()); idle > 2*time.Second {
 			t.Errorf("no progress for %v, with a reader that hangs in the driver and one that moves", idle)
 		}

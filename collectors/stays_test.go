@@ -55,9 +55,9 @@ func TestStaysRecordWhenAProcessWasOnAGPU(t *testing.T) {
 // TestStaysOfAHost checks that the stays of a GPU are those of its processes,
 // and outlive a driver that no longer answers.
 func TestStaysOfAHost(t *testing.T) {
-	in(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		advance(12 * time.Second)
-		uuid := told(h, Up, "gpu", "0")["uuid"]
+	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
+		Advance(12 * time.Second)
+		uuid := Told(h, Up, "gpu", "0")["uuid"]
 		pids := map[int]bool{}
 		for _, x := range h.DeviceProcesses() {
 			if x.UUID == uuid {

@@ -1,3 +1,4 @@
+// Package activity reads what the units of a GPU do.
 package collectors
 
 import "gpusteward/collectors/gpu"
