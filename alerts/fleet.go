@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/incident"
 )
 
@@ -27,7 +29,7 @@ type fleetRule struct {
 
 // lowMargin counts the hosts of a rack that have a GPU less than 5 °C from its limit.
 var lowMargin = fmt.Sprintf("count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s) < 5)",
-	collectors.TemperatureMargin)
+	device.TemperatureMargin)
 
 var fleet = []fleetRule{
 	{
@@ -65,7 +67,7 @@ var fleet = []fleetRule{
 		rule: rule{
 			alert: "FleetXIDBurst", severity: incident.Warning,
 			expr: fmt.Sprintf("count by (job, cluster, xid) "+
-				"(max by (job, cluster, instance, xid) (%s) > time() - 3600) >= 3", collectors.XIDLast),
+				"(max by (job, cluster, instance, xid) (%s) > time() - 3600) >= 3", faults.XIDLast),
 			summary:     "The same XID occurred on several hosts within an hour.",
 			description: "{{ $value }} hosts had XID {{ $labels.xid }} within an hour.",
 			action:      "Find what the hosts have in common: a job, an image, a new driver, a switch, a power feed.",
@@ -73,9 +75,9 @@ var fleet = []fleetRule{
 		cause: "GPUs do not fail together by chance. health/incident/data/xid.tsv explains the code.",
 		scenes: []scene{{
 			shows: slices.Concat(
-				on([]int{0, 1, 2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="79",`, longAgo, 60),
-				on([]int{0, 1}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, 60),
-				on([]int{2}, collectors.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, longAgo)),
+				on([]int{0, 1, 2}, faults.XIDLast, `gpu="0",uuid="GPU-0",xid="79",`, longAgo, 60),
+				on([]int{0, 1}, faults.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, 60),
+				on([]int{2}, faults.XIDLast, `gpu="0",uuid="GPU-0",xid="31",`, longAgo, longAgo)),
 			want: [][2]string{{"job", job}, {"xid", "79"}},
 			says: "3 hosts had XID 79 within an hour.",
 		}},
@@ -113,7 +115,7 @@ var fleet = []fleetRule{
 			alert: "FleetThermal", severity: incident.Warning, wait: 5 * time.Minute,
 			expr: lowMargin + " >= 3\nand\n" + lowMargin +
 				fmt.Sprintf(" / count by (job, cluster, rack) (min by (job, cluster, rack, instance) (%s)) > 0.25",
-					collectors.TemperatureMargin),
+					device.TemperatureMargin),
 			summary:     "Many hosts are close to thermal throttling.",
 			description: "{{ $value }} hosts have a GPU less than 5 degrees Celsius from its limit.",
 			action:      "Check the room: the inlet temperature, the cooling units, the airflow of the rack.",
@@ -122,12 +124,12 @@ var fleet = []fleetRule{
 			"by rack if the targets have that label. GPUs report their margin since Hopper.",
 		scenes: []scene{{
 			shows: slices.Concat(
-				on([]int{0, 1, 2}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 4),
-				on([]int{3, 4, 5}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 20),
-				on([]int{6, 7}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 4),
-				on([]int{8}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 5),
-				on([]int{10, 11, 12}, collectors.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 4),
-				on([]int{13, 14, 15, 16, 17, 18, 19, 20, 21}, collectors.TemperatureMargin,
+				on([]int{0, 1, 2}, device.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 4),
+				on([]int{3, 4, 5}, device.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="a",`, 20, 20),
+				on([]int{6, 7}, device.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 4),
+				on([]int{8}, device.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="b",`, 20, 5),
+				on([]int{10, 11, 12}, device.TemperatureMargin, `gpu="0",uuid="GPU-0",rack="c",`, 20, 4),
+				on([]int{13, 14, 15, 16, 17, 18, 19, 20, 21}, device.TemperatureMargin,
 					`gpu="0",uuid="GPU-0",rack="c",`, 20, 5)),
 			want: [][2]string{{"job", job}, {"rack", "a"}},
 			says: "3 hosts have a GPU less than 5 degrees Celsius from its limit.",
@@ -137,7 +139,7 @@ var fleet = []fleetRule{
 		rule: rule{
 			alert: "FleetDriverVersionsMixed", severity: incident.Info, wait: 24 * time.Hour,
 			expr: fmt.Sprintf("count by (job, cluster) (count by (job, cluster, driver_version) (%s)) > 1",
-				collectors.DriverInfo),
+				device.DriverInfo),
 			summary:     "Hosts have had different versions of the driver for a day.",
 			description: "{{ $value }} versions of the driver are in use.",
 			action:      "Finish the upgrade, or roll it back.",
@@ -145,8 +147,8 @@ var fleet = []fleetRule{
 		cause: "A rollout stopped halfway. Jobs over several hosts may fail in ways that were never tested.",
 		scenes: []scene{{
 			shows: slices.Concat(
-				on([]int{0, 1}, collectors.DriverInfo, `driver_version="580.95.05",`, 1, 1),
-				on([]int{1}, collectors.DriverInfo, `driver_version="590.12.01",`, none, 1)),
+				on([]int{0, 1}, device.DriverInfo, `driver_version="580.95.05",`, 1, 1),
+				on([]int{1}, device.DriverInfo, `driver_version="590.12.01",`, none, 1)),
 			want: [][2]string{{"job", job}},
 			says: "2 versions of the driver are in use.",
 		}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
@@ -60,7 +61,7 @@ func xidTest(c *health.Check) ruleTest {
 		`gpu="0",uuid="GPU-00000000",xid="13"`: longAgo,
 		`gpu="1",uuid="GPU-00000001",xid="79"`: 55,
 	} {
-		line := series{name: fmt.Sprintf("%s{%s,%s}", collectors.XIDLast, labels, where)}
+		line := series{name: fmt.Sprintf("%s{%s,%s}", faults.XIDLast, labels, where)}
 		t.pace.steps(at, func(time.Duration) { line.values = append(line.values, when) })
 		t.series = append(t.series, line)
 	}

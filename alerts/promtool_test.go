@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
+	"gpusteward/collectors/device"
 	"gpusteward/health"
 )
 
@@ -137,7 +139,7 @@ func TestEachLevelHasARule(t *testing.T) {
 // and each level counts its own samples.
 func TestLevelsWithDifferentWaits(t *testing.T) {
 	t.Parallel()
-	at := health.Value(collectors.TemperatureMargin).AtMost(0)
+	at := health.Value(device.TemperatureMargin).AtMost(0)
 	slow := health.Level{When: at, For: health.Persistence{K: 6, N: 6}}
 	for _, c := range []struct {
 		levels []health.Level

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health"
 )
 
@@ -39,9 +42,9 @@ var (
 	byTenant = []string{"cluster", "tenant"}
 	byOwner  = []string{"cluster", "kind", "namespace", "slurm_account"}
 
-	ofModel = fmt.Sprintf(" * on (job, instance, gpu, uuid) group_left (name) %s", collectors.Info)
+	ofModel = fmt.Sprintf(" * on (job, instance, gpu, uuid) group_left (name) %s", device.Info)
 	ofOwner = fmt.Sprintf(" * on (job, instance, workload) group_left (kind, namespace, slurm_account) %s",
-		collectors.WorkloadInfo)
+		workloads.WorkloadInfo)
 )
 
 // and adds a label to a level.
@@ -83,42 +86,42 @@ var recordings = []recording{
 	rateOf("Faults per second.", and(byRack, "class"), health.IncidentsTotal, "",
 		map[string]float64{`cluster="c",rack="a",class="hardware-fault"`: .1}),
 
-	{"GPUs by model.", byModel, collectors.Info.Name, "count", fmt.Sprintf("count by (%%s) (%s)", collectors.Info),
+	{"GPUs by model.", byModel, device.Info.Name, "count", fmt.Sprintf("count by (%%s) (%s)", device.Info),
 		map[string]float64{`cluster="c",rack="a",name="H100"`: 2, `cluster="c",rack="b",name="L4"`: 1}},
-	sumOf("Utilization of the engines.", and(byModel, "engine"), collectors.Utilization, ofModel,
+	sumOf("Utilization of the engines.", and(byModel, "engine"), activity.Utilization, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",engine="gpu"`: .75,
 			`cluster="c",rack="b",name="L4",engine="gpu"`: .5}),
-	sumOf("Activity of the pipes (since Hopper).", and(byModel, "pipe"), collectors.GPMActivity, ofModel,
+	sumOf("Activity of the pipes (since Hopper).", and(byModel, "pipe"), activity.GPMActivity, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",pipe="tensor"`: .25}),
-	sumOf("Memory by state; the states sum to the total.", and(byModel, "state"), collectors.MemoryBytes, ofModel,
+	sumOf("Memory by state; the states sum to the total.", and(byModel, "state"), device.MemoryBytes, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",state="used"`: 300,
 			`cluster="c",rack="a",name="H100",state="free"`: 500}),
 	rateOf("Watts, from the GPUs' energy counters; the scope module includes gpu.",
-		and(byModel, "scope"), collectors.Energy, ofModel,
+		and(byModel, "scope"), device.Energy, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100",scope="gpu"`: 110}),
-	{"GPUs that a scheduler has allocated.", byModel, collectors.AllocationInfo.Name, "count",
+	{"GPUs that a scheduler has allocated.", byModel, workloads.AllocationInfo.Name, "count",
 		fmt.Sprintf("count by (%%s) (group by (job, cluster, rack, instance, gpu, uuid) (%s)%s)",
-			collectors.AllocationInfo, ofModel),
+			workloads.AllocationInfo, ofModel),
 		map[string]float64{`cluster="c",rack="a",name="H100"`: 1}},
-	rateOf("GPUs that were allocated and idle.", byModel, collectors.AllocatedIdle, ofModel,
+	rateOf("GPUs that were allocated and idle.", byModel, workloads.AllocatedIdle, ofModel,
 		map[string]float64{`cluster="c",rack="a",name="H100"`: .5}),
 
-	rateOf("GPU time that tenants used.", byTenant, collectors.QuotaCompute, "",
+	rateOf("GPU time that tenants used.", byTenant, workloads.QuotaCompute, "",
 		map[string]float64{`cluster="c",tenant="t"`: 1.1}),
-	sumOf("Memory that tenants were charged for.", byTenant, collectors.QuotaMemoryUsed, "",
+	sumOf("Memory that tenants were charged for.", byTenant, workloads.QuotaMemoryUsed, "",
 		map[string]float64{`cluster="c",tenant="t"`: 30}),
 	rateOf("Audits per second that found a tenant beyond its quota.",
-		and(byTenant, "objective"), collectors.QuotaViolations, "",
+		and(byTenant, "objective"), workloads.QuotaViolations, "",
 		map[string]float64{`cluster="c",tenant="t",objective="memory"`: .2}),
 	rateOf("Windows per second in which a tenant did not get its guarantee.",
-		and(byTenant, "objective"), collectors.QoSViolations, "",
+		and(byTenant, "objective"), workloads.QoSViolations, "",
 		map[string]float64{`cluster="c",tenant="t",objective="compute"`: .3}),
 
-	rateOf("GPU time of workloads, by owner.", byOwner, collectors.WorkloadSM, ofOwner,
+	rateOf("GPU time of workloads, by owner.", byOwner, workloads.WorkloadSM, ofOwner,
 		map[string]float64{`cluster="c",kind="pod",namespace="chat"`: .6,
 			`cluster="c",kind="slurm",slurm_account="nlp"`: .4}),
 	rateOf("Watts of workloads, by owner: an estimate by their share of SM time.",
-		byOwner, collectors.WorkloadEnergy, ofOwner,
+		byOwner, workloads.WorkloadEnergy, ofOwner,
 		map[string]float64{`cluster="c",kind="pod",namespace="chat"`: 60}),
 }
 

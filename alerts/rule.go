@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health"
 	"gpusteward/health/incident"
 )
@@ -84,7 +84,7 @@ func either(levels []health.Level) (expr string, wait time.Duration) {
 var lastXIDs = fmt.Sprintf(
 	"{{ with printf `max by (xid) (%s{uuid=%%q}) > time() - 300` $labels.uuid | query | sortByLabel \"xid\" }}"+
 		"XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}",
-	collectors.XIDLast)
+	faults.XIDLast)
 
 // ofLabel returns the template of a label.
 func ofLabel(name string) string { return "{{ $labels." + name + " }}" }

@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"fmt"
@@ -7,6 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // units are the unit suffixes. promlint accepts wrong units, so every name is
@@ -39,7 +47,7 @@ var unitless = []string{
 func TestCatalogue(t *testing.T) {
 	name := regexp.MustCompile(`^(nvgpu|gpusteward)_[a-z0-9]+(_[a-z0-9]+)*$`)
 	seen := map[string]bool{}
-	for _, m := range Metrics() {
+	for _, m := range collectors.Metrics() {
 		if seen[m.Name] {
 			t.Errorf("%s is declared twice", m)
 		}
@@ -47,11 +55,11 @@ func TestCatalogue(t *testing.T) {
 		if !name.MatchString(m.Name) {
 			t.Errorf("%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
 		}
-		if (m.Type == CounterType) != strings.HasSuffix(m.Name, "_total") {
+		if (m.Type == collectors.CounterType) != strings.HasSuffix(m.Name, "_total") {
 			t.Errorf("%s is a %v: counters, and only counters, end in _total", m, m.Type)
 		}
 		hasUnit := slices.ContainsFunc(units, func(u string) bool { return strings.HasSuffix(m.Name, u) })
-		if m.Type == GaugeType && hasUnit == slices.Contains(unitless, m.Name) {
+		if m.Type == collectors.GaugeType && hasUnit == slices.Contains(unitless, m.Name) {
 			t.Errorf("%s: has a unit suffix: %v, is in the list of names without one: %v; want exactly one of them", m,
 				hasUnit, !hasUnit)
 		}
@@ -71,15 +79,15 @@ func TestCatalogue(t *testing.T) {
 // removed or changed breaks dashboards.
 func TestGoldenNames(t *testing.T) {
 	var b strings.Builder
-	for _, m := range Metrics() {
+	for _, m := range collectors.Metrics() {
 		fmt.Fprintf(&b, "%s %v %s\n", m, m.Type, strings.Join(m.Labels, ","))
 	}
 	golden(t, "names.txt", b.String())
 }
 
 func TestEveryMetricHasOneCollector(t *testing.T) {
-	owners := map[*Metric][]string{}
-	for _, c := range All() {
+	owners := map[*collectors.Metric][]string{}
+	for _, c := range collectors.All() {
 		reads := 0
 		for _, set := range []bool{c.Read != nil, c.Open != nil, c.Host != nil, c.Kernel != nil} {
 			if set {
@@ -96,38 +104,38 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 			owners[m] = append(owners[m], c.Name)
 		}
 	}
-	for _, m := range Metrics() {
-		if own := slices.Contains(SelfMetrics, m); own == (len(owners[m]) == 1) {
+	for _, m := range collectors.Metrics() {
+		if own := slices.Contains(collectors.SelfMetrics, m); own == (len(owners[m]) == 1) {
 			t.Errorf("%s: put by the agent itself: %v, by collectors %v; want exactly one", m, own, owners[m])
 		}
 	}
 }
 
 // notSimulated are metrics that no simulated model has.
-var notSimulated = []*Metric{
-	EDPPMultiplier, PowerSmoothing, MMAStall, C2CUp, C2CBandwidth, C2CErrors, C2CPowerState, GPMC2C, CCReady,
-	CCKeyRotation, RetiredPages, RetiredPagesPending, KernelXIDMessages, NVSwitchSXIDs, AllocationInfo, AllocatedIdle,
-	HAMiMemoryLimit, HAMiMemoryUsed, HAMiSMLimit, AttributionErrors, UnknownMemory,
+var notSimulated = []*collectors.Metric{
+	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, links.C2CUp, links.C2CBandwidth, links.C2CErrors, links.C2CPowerState, links.GPMC2C, device.CCReady,
+	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, workloads.AllocationInfo, workloads.AllocatedIdle,
+	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
 }
 
 // TestCollectorsPutWhatTheyDeclare runs everything, including opt-ins, on every
 // model: each metric that is put is declared, and each declared metric is put
 // somewhere.
 func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
-	put := map[*Metric]bool{}
+	put := map[*collectors.Metric]bool{}
 	for _, perLink := range []bool{false, true} {
 		for _, name := range []string{"models", "mig", "vgpu", "faults", "workloads"} {
-			c := DefaultConfig()
+			c := collectors.DefaultConfig()
 			c.PerLink, c.PerProcess = perLink, perLink
 			c.XIDs = []int{79}
-			for _, r := range All() {
+			for _, r := range collectors.All() {
 				if r.OptIn {
 					c.Enable = append(c.Enable, r.Name)
 				}
 			}
-			In(t, name, c, func(t *testing.T, h *Host) {
+			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
 				for range 7 {
-					Advance(10 * time.Second)
+					hosttest.Advance(10 * time.Second)
 					for _, p := range h.Passes() {
 						for _, s := range p.Samples {
 							put[s.Metric] = true
@@ -144,7 +152,7 @@ func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
 			})
 		}
 	}
-	for _, c := range All() {
+	for _, c := range collectors.All() {
 		for _, m := range c.Metrics {
 			if c.Name == "broker" { // its own test puts them all
 				continue

@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/collectors"
 )
 
 // A seriesRef names a series of ours in a table of testdata:
@@ -18,7 +20,7 @@ import (
 //	sum(nvgpu_nvlink_bytes_total{kind="data"})  the sum over the labels left out
 type seriesRef struct {
 	text   string
-	metric *Metric
+	metric *collectors.Metric
 	match  map[string]string
 	label  string
 	sum    bool
@@ -37,7 +39,7 @@ func parseRef(text string) (seriesRef, error) {
 		return seriesRef{}, fmt.Errorf("%q is not metric, metric{label=\"value\"}, metric:label or sum(metric)", text)
 	}
 	ref := seriesRef{text: text, match: map[string]string{}, label: p[4], sum: p[1] != ""}
-	for _, m := range Metrics() {
+	for _, m := range collectors.Metrics() {
 		if m.Name == p[2] {
 			ref.metric = m
 		}

@@ -1,17 +1,22 @@
-package collectors
+package collectors_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/collectors/links"
 )
 
 func TestHoldsReturnsTheDriversList(t *testing.T) {
-	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(3 * time.Second)
+	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(3 * time.Second)
 		const pid = 2201 // of vllm, on GPU 0
-		first, second := Told(h, Up, "gpu", "0")["uuid"], Told(h, Up, "gpu", "1")["uuid"]
+		first, second := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"], hosttest.Told(h, collectors.Up, "gpu", "1")["uuid"]
 		for _, c := range []struct {
 			uuid string
 			pid  int
@@ -38,13 +43,13 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 // TestMIG checks that each MIG device is treated as a GPU of its own, with a
 // known parent.
 func TestMIG(t *testing.T) {
-	In(t, "gpus:\n- {load: full}\n"+
-		"- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(12 * time.Second)
-		whole, parent := Told(h, Up, "gpu", "0")["uuid"], Told(h, Up, "gpu", "1")["uuid"]
+	hosttest.In(t, "gpus:\n- {load: full}\n"+
+		"- {load: inference, mig: [1g.10gb, 2g.20gb, 1g.10gb]}\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		whole, parent := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"], hosttest.Told(h, collectors.Up, "gpu", "1")["uuid"]
 		seen := map[string]bool{}
 		for _, s := range h.Samples() {
-			if s.Metric != MIGInfo {
+			if s.Metric != device.MIGInfo {
 				continue
 			}
 			uuid, gi := s.Labels[2], s.Labels[3]
@@ -55,12 +60,12 @@ func TestMIG(t *testing.T) {
 			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
 				t.Errorf("%s is not known for what it is", uuid)
 			}
-			total, free, reserved, ok := MemoryOf(h, uuid)
-			if want, _ := Get(t, h, MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
+			total, free, reserved, ok := device.MemoryOf(h, uuid)
+			if want, _ := hosttest.Get(t, h, device.MIGMemoryAll, "1", gi); !ok || float64(total) != want || free == 0 ||
 				free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
-			if rate := PCIeRate(h, uuid); rate != 0 {
+			if rate := links.PCIeRate(h, uuid); rate != 0 {
 				t.Errorf("the link of an instance is unknown, not %v bytes a second", rate)
 			}
 		}
@@ -95,10 +100,10 @@ func TestMIG(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	In(t, "workloads", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(2 * time.Second)
+	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(2 * time.Second)
 		for want := range 2 {
-			uuid := Told(h, Up, "gpu", fmt.Sprint(want))["uuid"]
+			uuid := hosttest.Told(h, collectors.Up, "gpu", fmt.Sprint(want))["uuid"]
 			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
 				t.Errorf("the names of GPU %d are %q", want, names)
 			}

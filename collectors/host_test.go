@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"errors"
@@ -12,7 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // golden compares got with a file, or writes the file under -update.
@@ -49,10 +56,10 @@ func golden(t *testing.T, name, got string) {
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"models", "mig", "vgpu"} {
 		t.Run(name, func(t *testing.T) {
-			In(t, name, DefaultConfig(), func(t *testing.T, h *Host) {
-				Advance(65 * time.Second) // every tier has run
+			hosttest.In(t, name, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+				hosttest.Advance(65 * time.Second) // every tier has run
 				var b strings.Builder
-				m := Series(h.Samples())
+				m := hosttest.Series(h.Samples())
 				for _, k := range slices.Sorted(maps.Keys(m)) {
 					if strings.HasPrefix(k, "gpusteward_nvml_calls") {
 						continue // TestTiersSayHowOftenTheDriverIsAsked checks the number of calls
@@ -66,47 +73,47 @@ func TestGolden(t *testing.T) {
 }
 
 func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
-	In(t, "mixed", DefaultConfig(), func(t *testing.T, h *Host) {
+	hosttest.In(t, "mixed", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		if err := h.Ready(); err != nil {
 			t.Error("not ready after the first pass:", err)
 		}
 		for i := range 8 {
-			Want(t, h, 1, Up, fmt.Sprint(i))
+			hosttest.Want(t, h, 1, collectors.Up, fmt.Sprint(i))
 		}
-		Want(t, h, 8, Devices, "")
-		Want(t, h, 8, DevicesExpected, "")
-		Want(t, h, 1, NVMLGeneration, "")
+		hosttest.Want(t, h, 8, collectors.Devices, "")
+		hosttest.Want(t, h, 8, collectors.DevicesExpected, "")
+		hosttest.Want(t, h, 1, collectors.NVMLGeneration, "")
 	})
 }
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
-	nv, err := sim.New(Scenario(t, "idle"), sim.Options{})
+	nv, err := sim.New(hosttest.Scenario(t, "idle"), sim.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewHost(Options{NVML: nv, Config: DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
-		ErrOpening) {
-		t.Errorf("Ready() = %v, want %v", err, ErrOpening)
+	if err := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
+		collectors.ErrOpening) {
+		t.Errorf("Ready() = %v, want %v", err, collectors.ErrOpening)
 	}
 }
 
 func TestNumbersBehave(t *testing.T) {
 	for _, name := range []string{"mixed", "faults", "models", "mig"} {
 		t.Run(name, func(t *testing.T) {
-			c := DefaultConfig()
+			c := collectors.DefaultConfig()
 			c.Enable = []string{"gpm_media", "nvlink_quality"}
-			In(t, name, c, func(t *testing.T, h *Host) {
+			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
 				before := map[string]float64{}
 				for range 240 {
-					Advance(time.Second)
-					now := Series(h.Samples())
-					kinds := map[string]Type{}
-					for _, m := range Metrics() {
+					hosttest.Advance(time.Second)
+					now := hosttest.Series(h.Samples())
+					kinds := map[string]collectors.Type{}
+					for _, m := range collectors.Metrics() {
 						kinds[m.Name] = m.Type
 					}
 					for k, v := range now {
 						family, _, _ := strings.Cut(k, "{")
-						if was, ok := before[k]; ok && kinds[family] == CounterType && v < was {
+						if was, ok := before[k]; ok && kinds[family] == collectors.CounterType && v < was {
 							t.Fatalf("%s fell from %v to %v", k, was, v)
 						}
 						if strings.HasSuffix(family, "_ratio") && (v < 0 || v > 1) {
@@ -123,14 +130,14 @@ func TestNumbersBehave(t *testing.T) {
 // TestATurnEndsForAllItsPasses delays a turn by a call that hangs for a while:
 // what was read before the call counts as old from the end of the turn on.
 func TestATurnEndsForAllItsPasses(t *testing.T) {
-	In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(21900 * time.Millisecond)
+	hosttest.In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(21900 * time.Millisecond)
 		delayed := 0
 		for _, p := range h.Passes() {
 			switch {
 			case p.GPU != 0:
 				continue
-			case p.Collector.Tier == Fast && !p.Ended.Equal(p.Turn):
+			case p.Collector.Tier == collectors.Fast && !p.Ended.Equal(p.Turn):
 				t.Errorf("%s: its turn ended at %v, want %v", p.Collector.Name, p.Ended, p.Turn)
 			case p.Ended.After(p.Turn) || p.Ended.Before(p.Began):
 				t.Errorf("%s began at %v and ended at %v", p.Collector.Name, p.Began, p.Ended)
@@ -146,17 +153,17 @@ func TestATurnEndsForAllItsPasses(t *testing.T) {
 }
 
 func TestAWedgedGPUHarmsNoOther(t *testing.T) {
-	In(t, "wedged", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(19 * time.Second)
-		Want(t, h, 1, Up, "3")
-		Advance(6 * time.Second) // the call hangs from 20 s on
-		Want(t, h, 0, Up, "3")
-		if s := h.Samples(); !slices.ContainsFunc(s, func(s Sample) bool {
-			return s.Metric == WorkerStuck && s.Labels[0] == "3" && strings.HasPrefix(s.Labels[2], "nvml")
+	hosttest.In(t, "wedged", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(19 * time.Second)
+		hosttest.Want(t, h, 1, collectors.Up, "3")
+		hosttest.Advance(6 * time.Second) // the call hangs from 20 s on
+		hosttest.Want(t, h, 0, collectors.Up, "3")
+		if s := h.Samples(); !slices.ContainsFunc(s, func(s collectors.Sample) bool {
+			return s.Metric == collectors.WorkerStuck && s.Labels[0] == "3" && strings.HasPrefix(s.Labels[2], "nvml")
 		}) {
 			t.Error("no series names the call in which gpu 3 hangs")
 		}
-		for _, m := range []*Metric{Temperature, Info, Energy, MemoryTotal} {
+		for _, m := range []*collectors.Metric{device.Temperature, device.Info, device.Energy, device.MemoryTotal} {
 			for _, s := range h.Samples() {
 				if s.Metric == m && s.Labels[0] == "3" {
 					t.Errorf("gpu 3 hangs and still shows %v", m)
@@ -167,67 +174,67 @@ func TestAWedgedGPUHarmsNoOther(t *testing.T) {
 			if i == 3 {
 				continue
 			}
-			Want(t, h, 1, Up, fmt.Sprint(i))
-			if age, _ := Get(t, h, SnapshotAge, fmt.Sprint(i)); age > 2 {
+			hosttest.Want(t, h, 1, collectors.Up, fmt.Sprint(i))
+			if age, _ := hosttest.Get(t, h, collectors.SnapshotAge, fmt.Sprint(i)); age > 2 {
 				t.Errorf("gpu %d is %v s old beside a wedged one", i, age)
 			}
 		}
-		Want(t, h, 0, CollectSuccess, "", "temperature")
-		Advance(60 * time.Second) // it returns at 80 s
-		Want(t, h, 1, Up, "3")
-		Want(t, h, 1, CollectSuccess, "", "temperature")
+		hosttest.Want(t, h, 0, collectors.CollectSuccess, "", "temperature")
+		hosttest.Advance(60 * time.Second) // it returns at 80 s
+		hosttest.Want(t, h, 1, collectors.Up, "3")
+		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "temperature")
 	})
 }
 
 func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
-	In(t, "gpus: [{model: h100}, {model: h100}]\n"+
-		"faults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(5 * time.Second)
-		_, had := Get(t, h, Temperature, "1", "gpu")
-		Advance(10 * time.Second)
+	hosttest.In(t, "gpus: [{model: h100}, {model: h100}]\n"+
+		"faults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(5 * time.Second)
+		_, had := hosttest.Get(t, h, device.Temperature, "1", "gpu")
+		hosttest.Advance(10 * time.Second)
 		if !had {
 			t.Error("gpu 1 had no temperature before its fault")
 		}
-		Want(t, h, 0, Up, "1")
-		Want(t, h, 1, WorkerStuck, "1", "gpu_is_lost")
-		WantNone(t, h, Temperature, "1", "gpu")
-		Want(t, h, 1, Up, "0")
-		Want(t, h, 2, DevicesExpected, "")
-		Advance(35 * time.Second)
-		Want(t, h, 1, Up, "1")
-		WantNone(t, h, WorkerStuck, "1", "gpu_is_lost")
+		hosttest.Want(t, h, 0, collectors.Up, "1")
+		hosttest.Want(t, h, 1, collectors.WorkerStuck, "1", "gpu_is_lost")
+		hosttest.WantNone(t, h, device.Temperature, "1", "gpu")
+		hosttest.Want(t, h, 1, collectors.Up, "0")
+		hosttest.Want(t, h, 2, collectors.DevicesExpected, "")
+		hosttest.Advance(35 * time.Second)
+		hosttest.Want(t, h, 1, collectors.Up, "1")
+		hosttest.WantNone(t, h, collectors.WorkerStuck, "1", "gpu_is_lost")
 	})
 }
 
 func TestDriverGoneAndBack(t *testing.T) {
-	In(t, "gpus: [{model: h100}]\n"+
-		"faults: [{at: 10s, for: 20s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(5 * time.Second)
-		Want(t, h, 1, DriverUp, "")
-		Advance(10 * time.Second)
-		Want(t, h, 0, DriverUp, "")
-		Want(t, h, 1, DevicesExpected, "")
+	hosttest.In(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 10s, for: 20s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(5 * time.Second)
+		hosttest.Want(t, h, 1, collectors.DriverUp, "")
+		hosttest.Advance(10 * time.Second)
+		hosttest.Want(t, h, 0, collectors.DriverUp, "")
+		hosttest.Want(t, h, 1, collectors.DevicesExpected, "")
 		if h.Ready() == nil {
 			t.Error("ready without a driver")
 		}
-		Advance(25 * time.Second) // it is back at 30 s: open again within 10 s
-		Want(t, h, 1, DriverUp, "")
-		Want(t, h, 2, NVMLGeneration, "")
-		Want(t, h, 1, Up, "0")
+		hosttest.Advance(25 * time.Second) // it is back at 30 s: open again within 10 s
+		hosttest.Want(t, h, 1, collectors.DriverUp, "")
+		hosttest.Want(t, h, 2, collectors.NVMLGeneration, "")
+		hosttest.Want(t, h, 1, collectors.Up, "0")
 	})
 }
 
 func TestDriverThatLoadsLater(t *testing.T) {
-	In(t, "gpus: [{model: h100}]\n"+
-		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(30 * time.Second)
+	hosttest.In(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(30 * time.Second)
 		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
 			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
 		}
-		if idle := time.Since(h.Progress()); idle > OpenMost {
+		if idle := time.Since(h.Progress()); idle > collectors.OpenMost {
 			t.Errorf("no progress for %v while the host waits for a driver", idle)
 		}
-		Advance(40 * time.Second)
+		hosttest.Advance(40 * time.Second)
 		if err := h.Ready(); err != nil {
 			t.Error("not ready 10 s after the driver was loaded:", err)
 		}
@@ -237,53 +244,53 @@ func TestDriverThatLoadsLater(t *testing.T) {
 func TestFailedCallLeavesNoSeries(t *testing.T) {
 	const source = "gpus: [{model: h100}]\n" +
 		"faults: [{at: 5s, for: 20s, gpu: 0, kind: error, call: nvmlDeviceGetTemperature, return: ERROR_UNKNOWN}]\n"
-	In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(4 * time.Second)
-		if _, ok := Get(t, h, Temperature, "0", "gpu"); !ok {
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(4 * time.Second)
+		if _, ok := hosttest.Get(t, h, device.Temperature, "0", "gpu"); !ok {
 			t.Fatal("no temperature at the start")
 		}
-		Advance(4 * time.Second)
-		WantNone(t, h, Temperature, "0", "gpu")
-		if _, ok := Get(t, h, Temperature, "0", "memory"); !ok {
+		hosttest.Advance(4 * time.Second)
+		hosttest.WantNone(t, h, device.Temperature, "0", "gpu")
+		if _, ok := hosttest.Get(t, h, device.Temperature, "0", "memory"); !ok {
 			t.Error("the reading beside the failed one is gone too")
 		}
-		Want(t, h, 0, CollectSuccess, "", "temperature")
-		Want(t, h, 1, CollectSuccess, "", "clocks")
-		if n, _ := Get(t, h, CollectErrors, "", "temperature", "unknown"); n < 2 {
+		hosttest.Want(t, h, 0, collectors.CollectSuccess, "", "temperature")
+		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "clocks")
+		if n, _ := hosttest.Get(t, h, collectors.CollectErrors, "", "temperature", "unknown"); n < 2 {
 			t.Errorf("%v passes failed, want at least 2", n)
 		}
-		if n, _ := Get(t, h, NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
+		if n, _ := hosttest.Get(t, h, collectors.NVMLCalls, "", "nvmlDeviceGetTemperature", "unknown"); n < 2 {
 			t.Errorf("%v calls failed, want at least 2", n)
 		}
-		Advance(20 * time.Second)
-		Want(t, h, 1, CollectSuccess, "", "temperature")
+		hosttest.Advance(20 * time.Second)
+		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "temperature")
 	})
 }
 
 func TestUnsupportedIsAnAnswer(t *testing.T) {
-	In(t, "gpus: [{model: h100-vm}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(12 * time.Second)
-		WantNone(t, h, FanSpeed, "0", "0")
-		Want(t, h, 1, Unsupported, "0", FanSpeed.Name)
-		Want(t, h, 1, CollectSuccess, "", "fans")
-		WantNone(t, h, CollectErrors, "", "fans", "not_supported")
+	hosttest.In(t, "gpus: [{model: h100-vm}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		hosttest.WantNone(t, h, device.FanSpeed, "0", "0")
+		hosttest.Want(t, h, 1, collectors.Unsupported, "0", device.FanSpeed.Name)
+		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "fans")
+		hosttest.WantNone(t, h, collectors.CollectErrors, "", "fans", "not_supported")
 	})
 }
 
 // TestNoDuplicateSeries checks every series of every scenario.
 func TestNoDuplicateSeries(t *testing.T) {
-	c := DefaultConfig()
+	c := collectors.DefaultConfig()
 	c.PerProcess, c.PerLink = true, true
-	for _, r := range All() {
+	for _, r := range collectors.All() {
 		if r.OptIn {
 			c.Enable = append(c.Enable, r.Name)
 		}
 	}
 	for _, name := range sim.Scenarios() {
 		t.Run(name, func(t *testing.T) {
-			In(t, name, c, func(t *testing.T, h *Host) {
+			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
 				for range 120 {
-					Advance(time.Second)
+					hosttest.Advance(time.Second)
 					seen := map[string]bool{}
 					for _, s := range h.Samples() {
 						key := s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
@@ -300,20 +307,20 @@ func TestNoDuplicateSeries(t *testing.T) {
 
 // TestAWedgedPeerDelaysNobody has every GPU ask for the paths to the others.
 func TestAWedgedPeerDelaysNobody(t *testing.T) {
-	c := DefaultConfig()
+	c := collectors.DefaultConfig()
 	c.Enable = []string{"topology"}
-	In(t, "wedged", c, func(t *testing.T, h *Host) {
-		wedged := Told(h, Up, "gpu", "3")["uuid"]
-		peers := func(index string) map[string]float64 { return Of(h, TopologyPeer, index, "peer_uuid") }
+	hosttest.In(t, "wedged", c, func(t *testing.T, h *collectors.Host) {
+		wedged := hosttest.Told(h, collectors.Up, "gpu", "3")["uuid"]
+		peers := func(index string) map[string]float64 { return hosttest.Of(h, links.TopologyPeer, index, "peer_uuid") }
 		asked := 0
 		for range 78 {
-			Advance(time.Second)
+			hosttest.Advance(time.Second)
 			for i := range 8 {
 				if i == 3 {
 					continue
 				}
-				Want(t, h, 1, Up, fmt.Sprint(i))
-				if age, _ := Get(t, h, SnapshotAge, fmt.Sprint(i)); age > 1 {
+				hosttest.Want(t, h, 1, collectors.Up, fmt.Sprint(i))
+				if age, _ := hosttest.Get(t, h, collectors.SnapshotAge, fmt.Sprint(i)); age > 1 {
 					t.Fatalf("gpu %d is %v s old", i, age)
 				}
 			}
@@ -330,7 +337,7 @@ func TestAWedgedPeerDelaysNobody(t *testing.T) {
 		if asked == 0 {
 			t.Error("no GPU asked during the hang, so the test proves nothing")
 		}
-		Advance(70 * time.Second)
+		hosttest.Advance(70 * time.Second)
 		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
 			t.Errorf("after the hang gpu 0 has the peers %v", n)
 		}
@@ -342,7 +349,7 @@ func TestAWedgedPeerDelaysNobody(t *testing.T) {
 // one changes the indices of the next.
 func TestRecovery(t *testing.T) {
 	const lasts, notice, comeBack = 20 * time.Second, 5 * time.Second, 10 * time.Second
-	faults := []struct {
+	outages := []struct {
 		at   time.Duration
 		gpus []int
 		why  string // prefix of the reason
@@ -355,23 +362,23 @@ func TestRecovery(t *testing.T) {
 		{220 * time.Second, []int{0, 1, 2}, "driver_not_loaded"},
 		{260 * time.Second, []int{0, 1, 2}, "lib_rm_version_mismatch"},
 	}
-	In(t, "recovery", DefaultConfig(), func(t *testing.T, h *Host) {
+	hosttest.In(t, "recovery", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		var uuids []string
 		for i := range 3 {
-			uuids = append(uuids, Told(h, Up, "gpu", strconv.Itoa(i))["uuid"])
+			uuids = append(uuids, hosttest.Told(h, collectors.Up, "gpu", strconv.Itoa(i))["uuid"])
 		}
 		began, counted := time.Now(), map[string]float64{}
 		for time.Since(began) < 300*time.Second {
-			Advance(250 * time.Millisecond)
+			hosttest.Advance(250 * time.Millisecond)
 			now, up, why := time.Since(began), map[string]float64{}, map[string]string{}
 			for _, s := range h.Samples() {
 				key := s.Metric.Name + "\x00" + strings.Join(s.Labels[min(1, len(s.Labels)):], "\x00")
 				switch s.Metric {
-				case Up:
+				case collectors.Up:
 					up[s.Labels[1]] = s.Value
-				case WorkerStuck:
+				case collectors.WorkerStuck:
 					why[s.Labels[1]] = s.Labels[2]
-				case WorkloadSM, WorkloadMemoryBusy, WorkloadEnergy, BusySeconds, XIDErrors:
+				case workloads.WorkloadSM, workloads.WorkloadMemoryBusy, workloads.WorkloadEnergy, activity.BusySeconds, faults.XIDErrors:
 					if s.Value < counted[key] {
 						t.Fatalf("after %v %v %q fell from %v to %v", now, s.Metric, s.Labels, counted[key], s.Value)
 					}
@@ -380,7 +387,7 @@ func TestRecovery(t *testing.T) {
 			}
 			for i, uuid := range uuids {
 				may, must := false, ""
-				for _, f := range faults {
+				for _, f := range outages {
 					if slices.Contains(f.gpus, i) && now >= f.at && now <= f.at+lasts+comeBack {
 						if may = true; now > f.at+notice && now < f.at+lasts {
 							must = f.why
@@ -397,9 +404,9 @@ func TestRecovery(t *testing.T) {
 				t.Fatalf("after %v there are %v", now, up)
 			}
 		}
-		for _, m := range []*Metric{WorkloadSM, WorkloadEnergy, BusySeconds} {
+		for _, m := range []*collectors.Metric{workloads.WorkloadSM, workloads.WorkloadEnergy, activity.BusySeconds} {
 			for i, uuid := range uuids {
-				if v := Of(h, m, strconv.Itoa(i), "uuid")[uuid]; v < 60 {
+				if v := hosttest.Of(h, m, strconv.Itoa(i), "uuid")[uuid]; v < 60 {
 					t.Errorf("%v of gpu %d is %v after five minutes", m, i, v)
 				}
 			}
@@ -408,8 +415,8 @@ func TestRecovery(t *testing.T) {
 }
 
 func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
-	In(t, "gpus: [{model: h100, count: 2}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(45 * time.Second)
+	hosttest.In(t, "gpus: [{model: h100, count: 2}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(45 * time.Second)
 		var began []time.Time
 		for _, p := range h.Passes() {
 			if p.Collector.Name == "energy" {

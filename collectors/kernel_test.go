@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"context"
@@ -13,8 +13,13 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/collectors/links"
 )
 
 // TestTheKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
@@ -28,23 +33,23 @@ func TestTheKernelIsReadWithoutADriver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			source := "gpus: [{model: h100, count: 2}]\ninfiniband: 1\nfaults: [" + fault +
 				", {at: 30s, kind: pcie_aer, gpu: 1, severity: fatal}]\n"
-			In(t, source, DefaultConfig(), func(t *testing.T, h *Host) {
-				Advance(15 * time.Second)
-				Want(t, h, 0, PCIeAERErrors, "1", PCIDevice("1", "fatal")...)
+			hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+				hosttest.Advance(15 * time.Second)
+				hosttest.Want(t, h, 0, links.PCIeAERErrors, "1", hosttest.PCIDevice("1", "fatal")...)
 				if name == "drained" {
 					call(t, h.Drain)
 				}
-				Advance(65 * time.Second)
+				hosttest.Advance(65 * time.Second)
 				if h.Driver() == nil {
 					t.Fatal("the driver is open")
 				}
-				Want(t, h, 1, PCIeAERErrors, "1", PCIDevice("1", "fatal")...)
-				Want(t, h, 1, PCIDevicePresent, "1", PCIDevice("1")...)
-				Want(t, h, 2, PCIDevices, "", "gpu")
-				Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
-				Want(t, h, Bool(name == "hanging"), DriverBlockedTasks, "")
-				Want(t, h, 1, CollectSuccess, "", "boot")
-				if at, ok := Get(t, h, NodeBoot, ""); !ok || float64(time.Now().Unix())-at < 24*3600 {
+				hosttest.Want(t, h, 1, links.PCIeAERErrors, "1", hosttest.PCIDevice("1", "fatal")...)
+				hosttest.Want(t, h, 1, links.PCIDevicePresent, "1", hosttest.PCIDevice("1")...)
+				hosttest.Want(t, h, 2, links.PCIDevices, "", "gpu")
+				hosttest.Want(t, h, 1, links.IBPortUp, "", "mlx5_0/1")
+				hosttest.Want(t, h, collectors.Bool(name == "hanging"), faults.DriverBlockedTasks, "")
+				hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "boot")
+				if at, ok := hosttest.Get(t, h, device.NodeBoot, ""); !ok || float64(time.Now().Unix())-at < 24*3600 {
 					t.Errorf("booted at %v", at)
 				}
 			})
@@ -72,7 +77,7 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 // collectors, nor the watchdog, nor the end.
 func TestAFileOfTheKernelThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
+		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +85,7 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 		release := make(chan struct{})
 		kernel.Sys = hangingFS{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
 		log := slog.New(slog.DiscardHandler)
-		h := NewHost(Options{NVML: nv, Kernel: kernel, Config: DefaultConfig(), Processes: nv.Table(log), Log: log})
+		h := collectors.NewHost(collectors.Options{NVML: nv, Kernel: kernel, Config: collectors.DefaultConfig(), Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
@@ -88,22 +93,22 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		Advance(12 * time.Second)
-		Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		hosttest.Advance(12 * time.Second)
+		hosttest.Want(t, h, 1, links.IBPortUp, "", "mlx5_0/1")
 		for range 3 {
-			Advance(30 * time.Second)
-			Want(t, h, 0, CollectSuccess, "", "ib_ports")
-			Want(t, h, 1, CollectSuccess, "", "pci_devices")
-			Want(t, h, 1, Up, "0")
-			Want(t, h, 1, PCIDevicePresent, "0", PCIDevice("0")...)
-			WantNone(t, h, IBPortUp, "", "mlx5_0/1")
+			hosttest.Advance(30 * time.Second)
+			hosttest.Want(t, h, 0, collectors.CollectSuccess, "", "ib_ports")
+			hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "pci_devices")
+			hosttest.Want(t, h, 1, collectors.Up, "0")
+			hosttest.Want(t, h, 1, links.PCIDevicePresent, "0", hosttest.PCIDevice("0")...)
+			hosttest.WantNone(t, h, links.IBPortUp, "", "mlx5_0/1")
 			if idle := time.Since(h.Progress()); idle > 2*time.Second {
 				t.Errorf("no progress for %v: systemd's watchdog would end the agent", idle)
 			}
 		}
 		close(release)
-		Advance(20 * time.Second)
-		Want(t, h, 1, IBPortUp, "", "mlx5_0/1")
+		hosttest.Advance(20 * time.Second)
+		hosttest.Want(t, h, 1, links.IBPortUp, "", "mlx5_0/1")
 		cancel()
 		running.Wait()
 	})
@@ -113,20 +118,20 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 // Run from ending.
 func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
+		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		release := make(chan struct{})
 		defer close(release)
 		log := slog.New(slog.DiscardHandler)
-		h := NewHost(Options{NVML: nv,
-			Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: DefaultConfig(),
+		h := collectors.NewHost(collectors.Options{NVML: nv,
+			Kernel: host.Kernel{Sys: hangingFS{fstest.MapFS{}, "bus/pci", time.Now(), release}}, Config: collectors.DefaultConfig(),
 			Processes: nv.Table(log), Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = h.Run(ctx) }()
-		Advance(10 * time.Second)
+		hosttest.Advance(10 * time.Second)
 		cancel()
 		synctest.Wait()
 		select {
@@ -139,11 +144,11 @@ func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
 
 // TestRefusalOfTheKernelIsAFailure checks that it is not taken for an answer.
 func TestRefusalOfTheKernelIsAFailure(t *testing.T) {
-	for _, c := range All() {
+	for _, c := range collectors.All() {
 		if c.Kernel == nil || c.Name == "broker" { // it asks a socket instead
 			continue
 		}
-		p := &Reading{Read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
+		p := &hosttest.Reading{Read: c.Kernel(host.Kernel{Sys: refusing{}, Proc: refusing{}})}
 		p.Pass()
 		if len(p.Now) != 0 || p.Out.Failure != nvml.ERROR_NO_PERMISSION {
 			t.Errorf("%s puts %v, failure %v", c.Name, p.Now, p.Out.Failure)
@@ -160,13 +165,13 @@ func (refusing) Open(name string) (fs.File, error) {
 // TestTasksThatHangInTheDriver checks that such tasks are counted without the
 // driver.
 func TestTasksThatHangInTheDriver(t *testing.T) {
-	In(t, "gpus: [{model: h100}]\n"+
-		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", DefaultConfig(), func(t *testing.T, h *Host) {
-		Advance(15 * time.Second)
-		Want(t, h, 0, DriverBlockedTasks, "")
-		Advance(20 * time.Second)
-		Want(t, h, 1, DriverBlockedTasks, "")
-		Advance(60 * time.Second)
-		Want(t, h, 0, DriverBlockedTasks, "")
+	hosttest.In(t, "gpus: [{model: h100}]\n"+
+		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(15 * time.Second)
+		hosttest.Want(t, h, 0, faults.DriverBlockedTasks, "")
+		hosttest.Advance(20 * time.Second)
+		hosttest.Want(t, h, 1, faults.DriverBlockedTasks, "")
+		hosttest.Advance(60 * time.Second)
+		hosttest.Want(t, h, 0, faults.DriverBlockedTasks, "")
 	})
 }

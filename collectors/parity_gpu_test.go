@@ -1,6 +1,6 @@
 //go:build gpu
 
-package collectors
+package collectors_test
 
 import (
 	"bytes"
@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
 )
 
 // TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle
@@ -27,8 +30,8 @@ func TestGPUParity(t *testing.T) {
 	t.Run("loaded", func(t *testing.T) {
 		load(t)
 		until(t, time.Minute, "a GPU is busy", func() bool {
-			return slices.ContainsFunc(h.Samples(), func(s Sample) bool {
-				return s.Metric == Utilization && s.Labels[2] == "gpu" && s.Value > .9
+			return slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
+				return s.Metric == activity.Utilization && s.Labels[2] == "gpu" && s.Value > .9
 			})
 		})
 		holdAgainstSMI(t, h)
@@ -37,14 +40,14 @@ func TestGPUParity(t *testing.T) {
 
 // realHost reads this machine's GPUs with every collector that nvidia-smi can
 // check, once a second.
-func realHost(t *testing.T) *Host {
+func realHost(t *testing.T) *collectors.Host {
 	t.Helper()
-	config := Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
+	config := collectors.Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
 		Enable: []string{"clocks_app", "pcie_throughput"}}
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	h := NewHost(Options{NVML: nvml.New(), Config: config, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
@@ -58,8 +61,8 @@ func realHost(t *testing.T) *Host {
 	// GPM needs two samples, and the first window is short.
 	read := time.Now()
 	until(t, 30*time.Second, "three seconds of GPM have been read", func() bool {
-		return time.Since(read) > 3*time.Second && slices.ContainsFunc(h.Samples(), func(s Sample) bool {
-			return s.Metric == GPMWindow || s.Metric == Unsupported && s.Labels[2] == GPMWindow.Name
+		return time.Since(read) > 3*time.Second && slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
+			return s.Metric == activity.GPMWindow || s.Metric == collectors.Unsupported && s.Labels[2] == activity.GPMWindow.Name
 		})
 	})
 	return h
@@ -85,7 +88,7 @@ const tries = 5
 
 // holdAgainstSMI compares up to five times, once a second; a value must agree
 // once.
-func holdAgainstSMI(t *testing.T, h *Host) {
+func holdAgainstSMI(t *testing.T, h *collectors.Host) {
 	t.Helper()
 	rows := smiTable(t)
 	known := map[string]bool{}

@@ -136,3 +136,14 @@ func Bool(b bool) float64 {
 
 // On is 1 for an enabled feature.
 func On(s nvml.EnableState) float64 { return Bool(s == nvml.FEATURE_ENABLED) }
+
+// maxLabel bounds a label's value, in bytes.
+const maxLabel = 128
+
+// label makes s a valid label value: UTF-8, at most maxLabel bytes.
+func label(s string) string {
+	if len(s) > maxLabel {
+		s = s[:maxLabel]
+	}
+	return strings.ToValidUTF8(s, "")
+}

@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"math"
@@ -7,6 +7,10 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
 )
 
 func TestPut(t *testing.T) {
@@ -28,8 +32,8 @@ func TestPut(t *testing.T) {
 		{"less than nothing is no reading", -1, nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 		{"infinity is no reading", math.Inf(1), nvml.SUCCESS, false, nvml.ERROR_NO_DATA, false},
 	} {
-		r := &Readings{Prefix: []string{"0", "GPU-x"}}
-		r.Put(PowerLimit, c.v, c.ret, "enforced")
+		r := &collectors.Readings{Prefix: []string{"0", "GPU-x"}}
+		r.Put(device.PowerLimit, c.v, c.ret, "enforced")
 		if got := len(r.Samples) == 1; got != c.sample || r.Failure != c.failure ||
 			(len(r.Unsupported) == 1) != c.unsupported {
 			t.Errorf("%s: sample %v, failure %v, unsupported %v", c.name, got, r.Failure, r.Unsupported)
@@ -41,10 +45,10 @@ func TestPut(t *testing.T) {
 }
 
 func TestLabelsAreFitForExposition(t *testing.T) {
-	r := &Readings{}
-	r.Set(DriverInfo, 1, strings.Repeat("x", 500), "a\xffb", strings.Repeat("é", 100), "")
+	r := &collectors.Readings{}
+	r.Set(device.DriverInfo, 1, strings.Repeat("x", 500), "a\xffb", strings.Repeat("é", 100), "")
 	got := r.Samples[0].Labels
-	if len(got[0]) != MaxLabel || got[1] != "ab" || got[2] != strings.Repeat("é", MaxLabel/2) {
+	if len(got[0]) != collectors.MaxLabel || got[1] != "ab" || got[2] != strings.Repeat("é", collectors.MaxLabel/2) {
 		t.Errorf("labels %q", got)
 	}
 }
@@ -53,8 +57,8 @@ func TestAddOnlyRises(t *testing.T) {
 	totals := map[string]float64{}
 	last := 0.0
 	for _, delta := range []float64{1, 0, 2.5, -3, math.NaN(), math.Inf(1), 1} {
-		r := &Readings{Totals: totals}
-		r.Add(PCIeBytes, delta, "tx")
+		r := &collectors.Readings{Totals: totals}
+		r.Add(activity.PCIeBytes, delta, "tx")
 		if v := r.Samples[0].Value; v < last {
 			t.Errorf("fell from %v to %v after %v", last, v, delta)
 		} else {
@@ -69,7 +73,7 @@ func TestAddOnlyRises(t *testing.T) {
 func TestScaledKeepsDecimals(t *testing.T) {
 	for _, c := range []struct{ v, scale, want float64 }{{87704, 1e-3, 87.704}, {3, 1024, 3072}, {95, .01, .95},
 		{8540708000, 1e-9, 8.540708}} {
-		if got := Scaled(c.v, c.scale); got != c.want {
+		if got := collectors.Scaled(c.v, c.scale); got != c.want {
 			t.Errorf("scaled(%v, %v) = %v, want %v", c.v, c.scale, got, c.want)
 		}
 	}

@@ -1,10 +1,12 @@
-package collectors
+package collectors_test
 
 import (
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"gpusteward/collectors"
 )
 
 // TestReference compares METRICS.md with the catalogue, or writes it under
@@ -25,7 +27,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 ` + "`collectors.enable`" + ` names them.
 
 `)
-	row := func(m *Metric) {
+	row := func(m *collectors.Metric) {
 		labels := m.Labels
 		if len(labels) > 1 && labels[1] == "uuid" {
 			labels = labels[2:]
@@ -33,7 +35,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 		fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(labels, ", "),
 			strings.ReplaceAll(m.Help, "|", "\\|"))
 	}
-	for _, c := range All() {
+	for _, c := range collectors.All() {
 		optIn := ""
 		if c.OptIn {
 			optIn = ", opt-in"
@@ -48,7 +50,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 	b.WriteString("## The agent itself\n\nThe agent also has `gpusteward_build_info`, `go_*`, `process_*` and " +
 		"`promhttp_*`.\n\n" +
 		"| metric | type | labels | description |\n|---|---|---|---|\n")
-	for _, m := range SelfMetrics {
+	for _, m := range collectors.SelfMetrics {
 		row(m)
 	}
 	b.WriteString(notShown(t))

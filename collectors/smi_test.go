@@ -1,4 +1,4 @@
-package collectors
+package collectors_test
 
 import (
 	"encoding/xml"
@@ -10,6 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
 )
 
 // An smiRow maps one of nvidia-smi's elements to one of our series.
@@ -119,13 +123,13 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 // compareSMI returns where samples disagree with nvidia-smi by more than the
 // tolerance. If nvidia-smi has N/A, our series must be absent, or the label
 // empty, unless the row's words map N/A.
-func compareSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, error) {
+func compareSMI(text []byte, samples []collectors.Sample, rows []smiRow) ([]difference, error) {
 	all, err := evaluateSMI(text, samples, rows)
 	return slices.DeleteFunc(all, func(d difference) bool { return d.agrees }), err
 }
 
 // evaluateSMI returns every mapped row of every GPU, whether it agrees or not.
-func evaluateSMI(text []byte, samples []Sample, rows []smiRow) ([]difference, error) {
+func evaluateSMI(text []byte, samples []collectors.Sample, rows []smiRow) ([]difference, error) {
 	gpus, err := parseSMI(text)
 	var all []difference
 	for _, g := range gpus {
@@ -174,8 +178,8 @@ func (r smiRow) near(want, ours string) bool {
 }
 
 // find returns the value of the series or of its label as text.
-func (r seriesRef) find(samples []Sample, uuid string) string {
-	best, found := Sample{}, 0
+func (r seriesRef) find(samples []collectors.Sample, uuid string) string {
+	best, found := collectors.Sample{}, 0
 	for _, s := range samples {
 		if s.Metric != r.metric || r.ofGPU() && s.Labels[1] != uuid || !r.matches(s) {
 			continue
@@ -200,7 +204,7 @@ func (r seriesRef) find(samples []Sample, uuid string) string {
 	return absentSeries
 }
 
-func (r seriesRef) matches(s Sample) bool {
+func (r seriesRef) matches(s collectors.Sample) bool {
 	for i, name := range r.metric.Labels {
 		if want, ok := r.match[name]; ok && s.Labels[i] != want {
 			return false
@@ -221,45 +225,45 @@ func recordedSMI(t testing.TB) []byte {
 const recordedUUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 func TestCompareSMI(t *testing.T) {
-	ref := func(m *Metric, v float64, labels ...string) Sample {
-		return Sample{m, append([]string{"0", recordedUUID}, labels...), v}
+	ref := func(m *collectors.Metric, v float64, labels ...string) collectors.Sample {
+		return collectors.Sample{m, append([]string{"0", recordedUUID}, labels...), v}
 	}
 	for name, c := range map[string]struct {
 		path, want string // expected path and value of the difference; none if empty
-		samples    []Sample
+		samples    []collectors.Sample
 	}{
-		"a number":             {"clocks/sm_clock", "", []Sample{ref(Clock, 1.41e9, "sm"), ref(Clock, 1, "memory")}},
-		"within the tolerance": {"fb_memory_usage/used", "", []Sample{ref(MemoryBytes, 1139.9*(1<<20), "used")}},
+		"a number":             {"clocks/sm_clock", "", []collectors.Sample{ref(device.Clock, 1.41e9, "sm"), ref(device.Clock, 1, "memory")}},
+		"within the tolerance": {"fb_memory_usage/used", "", []collectors.Sample{ref(device.MemoryBytes, 1139.9*(1<<20), "used")}},
 		"beyond the tolerance": {"fb_memory_usage/used", `should be 1.194328064e+09; it is 1.196425216e+09`,
-			[]Sample{ref(MemoryBytes, 1141*(1<<20), "used")}},
+			[]collectors.Sample{ref(device.MemoryBytes, 1141*(1<<20), "used")}},
 		"the wrong unit": {"clocks/sm_clock", "should be 1.41e+09; it is 1410",
-			[]Sample{ref(Clock, 1410, "sm")}},
+			[]collectors.Sample{ref(device.Clock, 1410, "sm")}},
 		"a word": {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "",
-			[]Sample{ref(ClockEventActive, 1, "sw_power_cap")}},
+			[]collectors.Sample{ref(device.ClockEventActive, 1, "sw_power_cap")}},
 		"the other word": {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "should be 1; it is 0",
-			[]Sample{ref(ClockEventActive, 0, "sw_power_cap")}},
+			[]collectors.Sample{ref(device.ClockEventActive, 0, "sw_power_cap")}},
 		"a label": {"product_architecture", "",
-			[]Sample{{Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
+			[]collectors.Sample{{device.Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
 		"another label": {"product_architecture", "should be Hopper; it is Ampere",
-			[]Sample{{Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
+			[]collectors.Sample{{device.Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
 		"a state in a label": {"fabric/state", "",
-			[]Sample{ref(FabricState, 0, "completed"), ref(FabricState, 1, "not_supported")}},
+			[]collectors.Sample{ref(links.FabricState, 0, "completed"), ref(links.FabricState, 1, "not_supported")}},
 		"a label, as a word": {"gpu_virtualization_mode/virtualization_mode", "",
-			[]Sample{ref(VirtualizationInfo, 1, "pass_through")}},
+			[]collectors.Sample{ref(device.VirtualizationInfo, 1, "pass_through")}},
 		"N/A and absent":         {"fan_speed", "", nil},
-		"N/A and 0":              {"fan_speed", "should be absent; it is 0", []Sample{ref(FanSpeed, 0, "0")}},
-		"N/A and an empty label": {"inforom_version/pwr_object", "", []Sample{ref(InforomInfo, 1, "2.1", "7.16", "")}},
+		"N/A and 0":              {"fan_speed", "should be absent; it is 0", []collectors.Sample{ref(device.FanSpeed, 0, "0")}},
+		"N/A and an empty label": {"inforom_version/pwr_object", "", []collectors.Sample{ref(device.InforomInfo, 1, "2.1", "7.16", "")}},
 		"absent":                 {"clocks/sm_clock", "it is absent", nil},
 		"of another GPU": {"clocks/sm_clock", "it is absent",
-			[]Sample{{Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
-		"of the host": {"attached_gpus", "", []Sample{{Devices, nil, 1}}},
+			[]collectors.Sample{{device.Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
+		"of the host": {"attached_gpus", "", []collectors.Sample{{collectors.Devices, nil, 1}}},
 		"a sum": {"cc_protected_memory_usage/total", "",
-			[]Sample{ref(CCMemory, 0, "used"), ref(CCMemory, 0, "free")}},
+			[]collectors.Sample{ref(device.CCMemory, 0, "used"), ref(device.CCMemory, 0, "free")}},
 		"a wrong sum": {"cc_protected_memory_usage/total", "it is 8.388608e+06",
-			[]Sample{ref(CCMemory, 3<<20, "used"), ref(CCMemory, 5<<20, "free")}},
-		"twice":                   {"attached_gpus", "it is 2 series", []Sample{{Devices, nil, 1}, {Devices, nil, 1}}},
+			[]collectors.Sample{ref(device.CCMemory, 3<<20, "used"), ref(device.CCMemory, 5<<20, "free")}},
+		"twice":                   {"attached_gpus", "it is 2 series", []collectors.Sample{{collectors.Devices, nil, 1}, {collectors.Devices, nil, 1}}},
 		"a word that means none":  {"c2c_mode", "", nil},
-		"a word that denies ours": {"c2c_mode", "should be absent; it is 1", []Sample{ref(C2CUp, 1, "0")}},
+		"a word that denies ours": {"c2c_mode", "should be absent; it is 1", []collectors.Sample{ref(links.C2CUp, 1, "0")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rows := slices.DeleteFunc(smiTable(t), func(r smiRow) bool { return r.path != c.path })

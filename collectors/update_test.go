@@ -1,9 +1,11 @@
-package collectors
+package collectors_test
 
 import (
 	"flag"
 	"os"
 	"testing"
+
+	_ "gpusteward/collectors/all"
 )
 
 // update rewrites the golden files and the reference: go test ./collectors -update.

@@ -2,6 +2,7 @@ package dashboards
 
 import (
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health"
 )
 
@@ -110,7 +111,7 @@ var agent = dashboard{
 			{kind: lines, title: "Attribution", unit: "short", least: at(0), none: "no failure",
 				description: "Failures in the last interval to find the owner of a process, by source.",
 				queries: one(by("sum", "source",
-					"increase("+hosts.of(collectors.AttributionErrors)+"[$__rate_interval])"), "{{source}}")},
+					"increase("+hosts.of(workloads.AttributionErrors)+"[$__rate_interval])"), "{{source}}")},
 			{kind: lines, title: "Journal", unit: "cps", least: at(0),
 				description: "Records that the journal received, and those that it lost.",
 				queries: []query{{"sum(" + hosts.rate(journalEvents) + ")", "received"},

@@ -1,7 +1,7 @@
 package dashboards
 
 import (
-	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health"
 	"gpusteward/health/derived"
 )
@@ -60,12 +60,12 @@ var events = dashboard{
 			{kind: lines, title: "XIDs", unit: "short", least: at(0), link: toGPU,
 				description: "XID errors in the last interval, by code.",
 				queries: one(by("sum", perGPU+", xid",
-					"increase("+gpus.of(collectors.XIDErrors)+"[$__rate_interval])")+" > 0", ofGPU+" XID {{xid}}")},
+					"increase("+gpus.of(faults.XIDErrors)+"[$__rate_interval])")+" > 0", ofGPU+" XID {{xid}}")},
 			{kind: table, width: 12, height: 8, title: "Last XIDs", unit: "short", sort: "Seen",
 				description: "Time of each GPU's last XID, by code.",
 				keys:        []key{hostKey, gpuKey, {label: "xid", title: "XID"}},
 				columns: []column{{title: "Seen",
-					expr: by("max", perGPU+", xid", gpus.of(collectors.XIDLast)) + " * 1000",
+					expr: by("max", perGPU+", xid", gpus.of(faults.XIDLast)) + " * 1000",
 					unit: "dateTimeFromNow"}}},
 			{kind: lines, title: "Incidents by class", unit: "short", least: at(0),
 				description: "Faults in the last interval, by class.",
@@ -83,7 +83,7 @@ var events = dashboard{
 					"3": {"drain P2P", orange}, "4": {"drain and reset", orange}, "5": {"recover IMEX", orange}},
 
 				description: "Action that the driver requests for each GPU.",
-				queries:     one(by("max", perGPU, gpus.of(collectors.RecoveryAction)), ofGPU)},
+				queries:     one(by("max", perGPU, gpus.of(faults.RecoveryAction)), ofGPU)},
 		}},
 		{title: "Memory", panels: []panel{
 			{kind: lines, title: "Corrected ECC errors per hour", unit: "short", least: at(0),
@@ -93,15 +93,15 @@ var events = dashboard{
 			{kind: lines, title: "Uncorrected ECC errors", unit: "short", least: at(0), link: toGPU,
 				description: "Errors since the driver was loaded, by location.",
 				queries: one(by("max", perGPU+", location",
-					gpus.of(collectors.ECCErrorsByLocation, `scope="volatile"`, `severity="uncorrected"`)),
+					gpus.of(faults.ECCErrorsByLocation, `scope="volatile"`, `severity="uncorrected"`)),
 					ofGPU+" {{location}}")},
 			{kind: lines, title: "Rows remapped for uncorrectable errors", unit: "short", least: at(0), link: toGPU,
 				description: "Rows remapped over the board's life.",
 				queries: one(by("max", perGPU,
-					gpus.of(collectors.RemappedRows, `cause="uncorrectable"`, `state="active"`)), ofGPU)},
+					gpus.of(faults.RemappedRows, `cause="uncorrectable"`, `state="active"`)), ofGPU)},
 			{kind: lines, title: "Banks short of spare rows", unit: "short", least: at(0), link: toGPU,
 				description: "Memory banks with few or no spare rows left.",
-				queries: one(by("sum", perGPU, gpus.of(collectors.RowRemapBanks, `availability=~"low|none"`)),
+				queries: one(by("sum", perGPU, gpus.of(faults.RowRemapBanks, `availability=~"low|none"`)),
 					ofGPU)},
 		}},
 		{title: "Outliers and drift", panels: []panel{

@@ -2,6 +2,10 @@ package dashboards
 
 import (
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health"
 	"gpusteward/health/derived"
 )
@@ -9,7 +13,7 @@ import (
 // Metrics of the annotations.
 var (
 	alertFiring = health.AlertFiring
-	xidLast     = collectors.XIDLast
+	xidLast     = faults.XIDLast
 )
 
 // fleet shows all hosts at once: what is wrong, and where.
@@ -44,10 +48,10 @@ var fleet = dashboard{
 				queries:     one("count("+hosts.of(collectors.Up)+" == 0) or vector(0)", "silent")},
 			{kind: stat, width: 3, title: "Power", unit: "watt",
 				description: "Power draw of all GPUs, averaged over the driver's window.",
-				queries:     one("sum("+hosts.of(collectors.Power, `kind="average"`, `scope="gpu"`)+")", "power")},
+				queries:     one("sum("+hosts.of(device.Power, `kind="average"`, `scope="gpu"`)+")", "power")},
 			{kind: stat, width: 3, title: "GPU load", unit: "percentunit",
 				description: "Fraction of time in which a kernel ran, mean over all GPUs.",
-				queries:     one("avg("+hosts.of(collectors.Utilization, `engine="gpu"`)+")", "load")},
+				queries:     one("avg("+hosts.of(activity.Utilization, `engine="gpu"`)+")", "load")},
 		}},
 		{title: "Hosts", panels: []panel{
 			{kind: table, height: 10, title: "Hosts", unit: "short", sort: "Health",
@@ -59,17 +63,17 @@ var fleet = dashboard{
 					{title: "GPUs", expr: by("sum", perHost, hosts.of(collectors.Devices)), unit: "short"},
 					{title: "Alerts", expr: by("sum", perHost, hosts.of(health.AlertFiring)), unit: "short",
 						steps: anyWarns},
-					{title: "Load", expr: by("avg", perHost, hosts.of(collectors.Utilization, `engine="gpu"`)),
+					{title: "Load", expr: by("avg", perHost, hosts.of(activity.Utilization, `engine="gpu"`)),
 						unit: "percentunit", gauge: true, steps: plain},
 					{title: "Memory", expr: by("max", perHost, hosts.of(derived.MemoryPressure)), unit: "percentunit",
 						gauge: true, steps: plain},
 					{title: "Power", expr: by("sum", perHost,
-						hosts.of(collectors.Power, `kind="average"`, `scope="gpu"`)), unit: "watt"},
-					{title: "Hottest", expr: by("max", perHost, hosts.of(collectors.Temperature, `sensor="gpu"`)),
+						hosts.of(device.Power, `kind="average"`, `scope="gpu"`)), unit: "watt"},
+					{title: "Hottest", expr: by("max", perHost, hosts.of(device.Temperature, `sensor="gpu"`)),
 						unit: "celsius"},
-					{title: "Margin", expr: by("min", perHost, hosts.of(collectors.TemperatureMargin)), unit: "celsius",
+					{title: "Margin", expr: by("min", perHost, hosts.of(device.TemperatureMargin)), unit: "celsius",
 						steps: falling("thermal_margin")},
-					{title: "Workloads", expr: by("count", perHost, hosts.of(collectors.WorkloadInfo)), unit: "short"},
+					{title: "Workloads", expr: by("count", perHost, hosts.of(workloads.WorkloadInfo)), unit: "short"},
 				}},
 		}},
 		{title: "Health", panels: []panel{
@@ -97,19 +101,19 @@ var fleet = dashboard{
 		{title: "Use", panels: []panel{
 			{kind: lines, title: "GPU load by host", unit: "percentunit", least: at(0), most: at(1), link: toHost,
 				description: "Fraction of time in which a kernel ran, mean over the host's GPUs.",
-				queries:     one(by("avg", perHost, hosts.of(collectors.Utilization, `engine="gpu"`)), ofHost)},
+				queries:     one(by("avg", perHost, hosts.of(activity.Utilization, `engine="gpu"`)), ofHost)},
 			{kind: lines, title: "Tensor activity by host", unit: "percentunit", least: at(0), most: at(1),
 				link: toHost,
 				description: "Fraction of time in which the tensor cores were active, mean over the host's GPUs " +
 					"(since Hopper).",
-				queries: one(by("avg", perHost, hosts.of(collectors.GPMActivity, `pipe="tensor"`)), ofHost)},
+				queries: one(by("avg", perHost, hosts.of(activity.GPMActivity, `pipe="tensor"`)), ofHost)},
 			{kind: lines, title: "Memory in use by host", unit: "percentunit", least: at(0), most: at(1), link: toHost,
 				description: "GPU memory in use, as a fraction of the total of the host's GPUs.",
-				queries: one(by("sum", perHost, hosts.of(collectors.MemoryBytes, `state="used"`))+" / "+
-					by("sum", perHost, hosts.of(collectors.MemoryTotal)), ofHost)},
+				queries: one(by("sum", perHost, hosts.of(device.MemoryBytes, `state="used"`))+" / "+
+					by("sum", perHost, hosts.of(device.MemoryTotal)), ofHost)},
 			{kind: areas, title: "Power by host", unit: "watt", least: at(0), link: toHost,
 				description: "Power draw of the GPUs, by host.",
-				queries: one(by("sum", perHost, hosts.of(collectors.Power, `kind="average"`, `scope="gpu"`)),
+				queries: one(by("sum", perHost, hosts.of(device.Power, `kind="average"`, `scope="gpu"`)),
 					ofHost)},
 		}},
 		{title: "Versions", panels: []panel{
@@ -118,12 +122,12 @@ var fleet = dashboard{
 					"rollout that stopped halfway.",
 				keys: []key{{label: "driver_version", title: "Driver"}, {label: "cuda_version", title: "CUDA"}},
 				columns: []column{{title: "Hosts",
-					expr: by("count", "driver_version, cuda_version", hosts.of(collectors.DriverInfo)),
+					expr: by("count", "driver_version, cuda_version", hosts.of(device.DriverInfo)),
 					unit: "short"}}},
 			{kind: table, width: 12, height: 7, title: "Models", unit: "short", sort: "GPUs",
 				description: "GPU models and VBIOS versions, with the number of GPUs.",
 				keys:        []key{{label: "name", title: "Model"}, {label: "vbios", title: "VBIOS"}},
-				columns: []column{{title: "GPUs", expr: by("count", "name, vbios", hosts.of(collectors.Info)),
+				columns: []column{{title: "GPUs", expr: by("count", "name, vbios", hosts.of(device.Info)),
 					unit: "short"}}},
 		}},
 	},

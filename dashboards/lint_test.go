@@ -10,6 +10,10 @@ import (
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 )
 
 // targetLabels lists the labels that every series gets from its target.
@@ -264,8 +268,8 @@ func lintExpr(t *testing.T, a asked) {
 
 // standing lists counters that are shown without a rate, because their totals are small.
 var standing = []string{
-	collectors.ECCErrors.Name, collectors.ECCErrorsByLocation.Name, collectors.SRAMUncorrected.Name,
-	collectors.MIGECC.Name, collectors.IBPortDowned.Name,
+	faults.ECCErrors.Name, faults.ECCErrorsByLocation.Name, faults.SRAMUncorrected.Name,
+	device.MIGECC.Name, links.IBPortDowned.Name,
 }
 
 // TestEveryFamilyIsShown checks that each family of the catalogue is on a dashboard, or has a

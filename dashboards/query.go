@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health"
 	"gpusteward/health/incident"
 )
@@ -38,8 +39,8 @@ var (
 	oneHost      = variable{"instance", "Host", collectors.DriverUp, jobs, false}
 	anyGPUs      = variable{"gpu", "GPU", collectors.Up, hosts, true}
 	oneGPU       = variable{"gpu", "GPU", collectors.Up, hosts, false}
-	anyWorkloads = variable{"workload", "Workload", collectors.WorkloadInfo, hosts, true}
-	anyTenants   = variable{"tenant", "Tenant", collectors.QuotaGuarantee, hosts, true}
+	anyWorkloads = variable{"workload", "Workload", workloads.WorkloadInfo, hosts, true}
+	anyTenants   = variable{"tenant", "Tenant", workloads.QuotaGuarantee, hosts, true}
 )
 
 // of selects the metric's series in the scope, with further matchers such as `state="used"`.

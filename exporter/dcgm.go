@@ -9,6 +9,10 @@ import (
 	"strings"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 )
 
 // A dcgmRow maps one series of dcgm-exporter to ours. A later row with the same
@@ -32,64 +36,64 @@ const (
 // dcgmRows are dcgm-exporter's default metrics, with its types and help texts
 // (its etc/default-counters.csv). collectors/testdata/dcgm.tsv has the same.
 var dcgmRows = []dcgmRow{
-	{"DCGM_FI_DEV_SM_CLOCK", gauge, "SM clock frequency (in MHz).", collectors.Clock, []string{"sm"}, 1e-6, nil},
+	{"DCGM_FI_DEV_SM_CLOCK", gauge, "SM clock frequency (in MHz).", device.Clock, []string{"sm"}, 1e-6, nil},
 	{"DCGM_FI_DEV_MEM_CLOCK", gauge, "Memory clock frequency (in MHz).",
-		collectors.Clock, []string{"memory"}, 1e-6, nil},
+		device.Clock, []string{"memory"}, 1e-6, nil},
 	{"DCGM_FI_DEV_MEMORY_TEMP", gauge, "Memory temperature (in C).",
-		collectors.Temperature, []string{"memory"}, 1, nil},
-	{"DCGM_FI_DEV_GPU_TEMP", gauge, "GPU temperature (in C).", collectors.Temperature, []string{"gpu"}, 1, nil},
-	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"average", "gpu"}, 1, nil},
-	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", collectors.Power, []string{"instant", "gpu"}, 1, nil},
+		device.Temperature, []string{"memory"}, 1, nil},
+	{"DCGM_FI_DEV_GPU_TEMP", gauge, "GPU temperature (in C).", device.Temperature, []string{"gpu"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", device.Power, []string{"average", "gpu"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_USAGE", gauge, "Power draw (in W).", device.Power, []string{"instant", "gpu"}, 1, nil},
 	{"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", counter, "Total energy consumption since boot (in mJ).",
-		collectors.Energy, []string{"gpu"}, 1000, nil},
-	{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER", counter, "Total number of PCIe retries.", collectors.PCIeReplays, nil, 1, nil},
-	{"DCGM_FI_DEV_GPU_UTIL", gauge, "GPU utilization (in %).", collectors.Utilization, []string{"gpu"}, 100, nil},
+		device.Energy, []string{"gpu"}, 1000, nil},
+	{"DCGM_FI_DEV_PCIE_REPLAY_COUNTER", counter, "Total number of PCIe retries.", links.PCIeReplays, nil, 1, nil},
+	{"DCGM_FI_DEV_GPU_UTIL", gauge, "GPU utilization (in %).", activity.Utilization, []string{"gpu"}, 100, nil},
 	{"DCGM_FI_DEV_MEM_COPY_UTIL", gauge, "Memory utilization (in %).",
-		collectors.Utilization, []string{"memory"}, 100, nil},
+		activity.Utilization, []string{"memory"}, 100, nil},
 	{"DCGM_FI_DEV_ENC_UTIL", gauge, "Encoder utilization (in %).",
-		collectors.Utilization, []string{"encoder"}, 100, nil},
+		activity.Utilization, []string{"encoder"}, 100, nil},
 	{"DCGM_FI_DEV_DEC_UTIL", gauge, "Decoder utilization (in %).",
-		collectors.Utilization, []string{"decoder"}, 100, nil},
+		activity.Utilization, []string{"decoder"}, 100, nil},
 	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.",
-		collectors.XIDLast, []string{""}, 1, nil},
+		faults.XIDLast, []string{""}, 1, nil},
 	// The GPU has events, but no XID yet.
 	{"DCGM_FI_DEV_XID_ERRORS", gauge, "Value of the last XID error encountered.",
-		collectors.Events, []string{""}, 0, nil},
+		faults.Events, []string{""}, 0, nil},
 	{"DCGM_FI_DEV_FB_FREE", gauge, "Framebuffer memory free (in MiB).",
-		collectors.MemoryBytes, []string{"free"}, perMiB, collectors.MIGMemory},
+		device.MemoryBytes, []string{"free"}, perMiB, device.MIGMemory},
 	{"DCGM_FI_DEV_FB_USED", gauge, "Framebuffer memory used (in MiB).",
-		collectors.MemoryBytes, []string{"used"}, perMiB, collectors.MIGMemory},
+		device.MemoryBytes, []string{"used"}, perMiB, device.MIGMemory},
 	{"DCGM_FI_DEV_FB_RESERVED", gauge, "Framebuffer memory reserved (in MiB).",
-		collectors.MemoryBytes, []string{"reserved"}, perMiB, collectors.MIGMemory},
+		device.MemoryBytes, []string{"reserved"}, perMiB, device.MIGMemory},
 	{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", counter, "Total number of NVLink bandwidth counters for all lanes.",
-		collectors.NVLinkBytes, []string{"", "data", ""}, 1. / 1024, nil},
+		links.NVLinkBytes, []string{"", "data", ""}, 1. / 1024, nil},
 	{"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for uncorrectable errors",
-		collectors.RemappedRows, []string{"uncorrectable", "active"}, 1, nil},
+		faults.RemappedRows, []string{"uncorrectable", "active"}, 1, nil},
 	{"DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", counter, "Number of remapped rows for correctable errors",
-		collectors.RemappedRows, []string{"correctable", "active"}, 1, nil},
+		faults.RemappedRows, []string{"correctable", "active"}, 1, nil},
 	{"DCGM_FI_DEV_ROW_REMAP_FAILURE", gauge, "Whether remapping of rows has failed",
-		collectors.RowRemapFailure, nil, 1, nil},
+		faults.RowRemapFailure, nil, 1, nil},
 	{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", gauge, "Ratio of time the graphics engine is active.",
-		collectors.GPMActivity, []string{"graphics"}, 1, collectors.MIGActivity},
+		activity.GPMActivity, []string{"graphics"}, 1, activity.MIGActivity},
 	{"DCGM_FI_PROF_SM_ACTIVE", gauge, "The ratio of cycles an SM has at least 1 warp assigned.",
-		collectors.GPMActivity, []string{"sm"}, 1, collectors.MIGActivity},
+		activity.GPMActivity, []string{"sm"}, 1, activity.MIGActivity},
 	{"DCGM_FI_PROF_SM_OCCUPANCY", gauge, "The ratio of number of warps resident on an SM.",
-		collectors.GPMOccupancy, nil, 1, collectors.MIGOccupancy},
+		activity.GPMOccupancy, nil, 1, activity.MIGOccupancy},
 	{"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", gauge, "Ratio of cycles the tensor (HMMA) pipe is active.",
-		collectors.GPMActivity, []string{"tensor"}, 1, collectors.MIGActivity},
+		activity.GPMActivity, []string{"tensor"}, 1, activity.MIGActivity},
 	{"DCGM_FI_PROF_DRAM_ACTIVE", gauge, "Ratio of cycles the device memory interface is active sending or " +
 		"receiving data.",
-		collectors.GPMActivity, []string{"dram"}, 1, collectors.MIGActivity},
+		activity.GPMActivity, []string{"dram"}, 1, activity.MIGActivity},
 	{"DCGM_FI_PROF_PCIE_TX_BYTES", gauge, "The rate of data transmitted over the PCIe bus - including both protocol " +
 		"headers and data payloads - in bytes per second.",
-		collectors.GPMPCIe, []string{"tx"}, 1, collectors.MIGPCIe},
+		activity.GPMPCIe, []string{"tx"}, 1, activity.MIGPCIe},
 	{"DCGM_FI_PROF_PCIE_RX_BYTES", gauge, "The rate of data received over the PCIe bus - including both protocol " +
 		"headers and data payloads - in bytes per second.",
-		collectors.GPMPCIe, []string{"rx"}, 1, collectors.MIGPCIe},
+		activity.GPMPCIe, []string{"rx"}, 1, activity.MIGPCIe},
 	{"DCGM_FI_PROF_NVLINK_TX_BYTES", gauge, "The rate of data transmitted over NVLink - in bytes per second.",
-		collectors.GPMNVLink, []string{"tx", ""}, 1, nil},
+		links.GPMNVLink, []string{"tx", ""}, 1, nil},
 	{"DCGM_FI_PROF_NVLINK_RX_BYTES", gauge, "The rate of data received over NVLink - in bytes per second.",
-		collectors.GPMNVLink, []string{"rx", ""}, 1, nil},
+		links.GPMNVLink, []string{"rx", ""}, 1, nil},
 }
 
 // dcgmLabels are the labels of dcgm-exporter; only GPU instances have
@@ -154,15 +158,15 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 	all, driver := dcgmEntities{}, ""
 	for _, s := range samples {
 		switch s.Metric {
-		case collectors.DriverInfo:
+		case device.DriverInfo:
 			driver = label(s, "driver_version")
-		case collectors.Info:
+		case device.Info:
 			e := all.of(s.Labels[0], s.Labels[1], "")
 			e.pci, e.model = label(s, "pci_bus_id"), label(s, "name")
 			if minor := label(s, "minor"); minor != "" && minor != "-1" {
 				e.device = "nvidia" + minor
 			}
-		case collectors.MIGInfo: // "1c.3g.40gb" is part of a 3g.40gb
+		case device.MIGInfo: // "1c.3g.40gb" is part of a 3g.40gb
 			profile := label(s, "profile")
 			if _, of, part := strings.Cut(profile, "c."); part {
 				profile = of
@@ -199,7 +203,7 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 	}
 	g.split[row] = g.split[row] || e != g
 	switch {
-	case s.Metric == collectors.XIDLast:
+	case s.Metric == faults.XIDLast:
 		if code, err := strconv.ParseFloat(labels[0], 64); err == nil && s.Value >= e.xid {
 			e.values[row], e.xid = code, s.Value
 		}

@@ -13,6 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 )
 
 // dcgmPage returns /metrics/dcgm for s.
@@ -107,7 +109,7 @@ func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
 
 // series writes a row's series in the form of dcgm.tsv.
 func (r dcgmRow) series() string {
-	if r.metric == collectors.XIDLast {
+	if r.metric == faults.XIDLast {
 		return r.metric.Name + ":xid"
 	}
 	var labels []string
@@ -162,13 +164,13 @@ func TestDCGMLastXID(t *testing.T) {
 	var s samples
 	for _, gpu := range []string{"0", "1"} {
 		s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
-		s.put(collectors.Events, 4, gpu, "GPU-"+gpu, "pstate")
+		s.put(faults.Events, 4, gpu, "GPU-"+gpu, "pstate")
 	}
 	s.put(collectors.Up, 1, "2", "GPU-2") // without events
 	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 0})
-	s.put(collectors.XIDLast, before(time.Hour), "1", "GPU-1", "31")
-	s.put(collectors.XIDLast, before(time.Minute), "1", "GPU-1", "79")
-	s.put(collectors.XIDLast, before(2*time.Minute), "1", "GPU-1", "94")
+	s.put(faults.XIDLast, before(time.Hour), "1", "GPU-1", "31")
+	s.put(faults.XIDLast, before(time.Minute), "1", "GPU-1", "79")
+	s.put(faults.XIDLast, before(2*time.Minute), "1", "GPU-1", "94")
 	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 79})
 }
 
@@ -179,9 +181,9 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	}
 	var s samples
 	s.down("0", "gpu_is_lost")
-	s.put(collectors.Power, 200, "1", "GPU-1", "instant", "gpu") // no average, as on an A100; no identity yet
-	s.put(collectors.Info, 1, append([]string{"2", "GPU-2", "NVIDIA Thor"}, make([]string, 12)...)...)
-	s.put(collectors.Temperature, 50, "2", "GPU-2", "gpu")
+	s.put(device.Power, 200, "1", "GPU-1", "instant", "gpu") // no average, as on an A100; no identity yet
+	s.put(device.Info, 1, append([]string{"2", "GPU-2", "NVIDIA Thor"}, make([]string, 12)...)...)
+	s.put(device.Temperature, 50, "2", "GPU-2", "gpu")
 	body := dcgmBody(t, s)
 	wantSeries(t, body, "DCGM_FI_DEV_POWER_USAGE", map[string]float64{"1": 200})
 	for _, want := range []string{

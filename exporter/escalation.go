@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // An Escalated is a workload that the enforcer does more about than count its
@@ -24,13 +25,13 @@ type Escalated struct {
 
 // escalationFacts read the samples with the labels tenant and workload.
 var escalationFacts = map[*collectors.Metric]func(l *Escalated, s collectors.Sample){
-	collectors.QuotaShadow: func(l *Escalated, s collectors.Sample) { l.Shadow = s.Value == 1 },
-	collectors.QuotaLevel: func(l *Escalated, s collectors.Sample) {
+	workloads.QuotaShadow: func(l *Escalated, s collectors.Sample) { l.Shadow = s.Value == 1 },
+	workloads.QuotaLevel: func(l *Escalated, s collectors.Sample) {
 		if s.Value == 1 {
 			l.Level = label(s, "rung")
 		}
 	},
-	collectors.QuotaViolations: func(l *Escalated, s collectors.Sample) {
+	workloads.QuotaViolations: func(l *Escalated, s collectors.Sample) {
 		if s.Value > 0 {
 			l.Violations.add(label(s, "objective"), s.Value)
 		}
@@ -50,7 +51,7 @@ func (seen seenEscalated) of(s collectors.Sample) *Escalated {
 }
 
 // height returns the height of a level; -1 for none.
-func height(level string) int { return slices.Index(collectors.Levels, level) }
+func height(level string) int { return slices.Index(workloads.Levels, level) }
 
 // above returns the workloads above observe, the highest first, and notes each
 // tenant's highest level in tenants.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 )
 
 // server returns a server with two GPUs, unless change says otherwise.
@@ -39,9 +40,9 @@ func server(t testing.TB, change func(o *Options)) *Server {
 
 var twoGPUs = []collectors.Sample{
 	{Metric: collectors.Up, Labels: []string{"0", "GPU-a"}, Value: 1},
-	{Metric: collectors.MemoryBytes, Labels: []string{"0", "GPU-a", "used"}, Value: 1 << 30},
+	{Metric: device.MemoryBytes, Labels: []string{"0", "GPU-a", "used"}, Value: 1 << 30},
 	{Metric: collectors.Up, Labels: []string{"1", "GPU-b"}, Value: 0},
-	{Metric: collectors.Energy, Labels: []string{"0", "GPU-a", "gpu"}, Value: 87.704},
+	{Metric: device.Energy, Labels: []string{"0", "GPU-a", "gpu"}, Value: 87.704},
 }
 
 // request sends a request to s and returns the whole answer. The headers are

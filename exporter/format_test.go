@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
 )
 
 // parse reads the text format.

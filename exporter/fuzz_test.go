@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 )
 
 // FuzzLabelValue: with any name of a driver or a process, the scrape can be
@@ -26,9 +27,9 @@ func FuzzLabelValue(f *testing.F) {
 	})
 	f.Fuzz(func(t *testing.T, v string) {
 		v = strings.ToValidUTF8(v, "")
-		sample = collectors.Sample{Metric: collectors.MemoryBytes, Labels: []string{"0", v, "used"}, Value: 1}
+		sample = collectors.Sample{Metric: device.MemoryBytes, Labels: []string{"0", v, "used"}, Value: 1}
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
-		f := parse(t, bytes.NewReader(text))[collectors.MemoryBytes.Name]
+		f := parse(t, bytes.NewReader(text))[device.MemoryBytes.Name]
 		if len(f.GetMetric()) != 1 || !has(f.Metric[0], sample) {
 			t.Errorf("label %q is read as %v", v, f)
 		}

@@ -5,6 +5,11 @@ import (
 	"slices"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // A GPU is the state of one GPU.
@@ -59,63 +64,63 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 	m := map[*collectors.Metric]func(g *seenGPU, s collectors.Sample){
 		collectors.Up:          func(g *seenGPU, s collectors.Sample) { g.Up = s.Value == 1 },
 		collectors.WorkerStuck: func(g *seenGPU, s collectors.Sample) { g.Reason = label(s, "reason") },
-		collectors.Info: func(g *seenGPU, s collectors.Sample) {
+		device.Info: func(g *seenGPU, s collectors.Sample) {
 			g.Name, g.PCI = label(s, "name"), label(s, "pci_bus_id")
 		},
-		collectors.MemoryTotal:       func(g *seenGPU, s collectors.Sample) { g.MemoryTotal = &s.Value },
-		collectors.TemperatureMargin: func(g *seenGPU, s collectors.Sample) { g.Margin = &s.Value },
-		collectors.MIGMemoryAll:      func(g *seenGPU, s collectors.Sample) { g.instance(s).MemoryTotal = &s.Value },
-		collectors.MIGMemory: func(g *seenGPU, s collectors.Sample) {
+		device.MemoryTotal:       func(g *seenGPU, s collectors.Sample) { g.MemoryTotal = &s.Value },
+		device.TemperatureMargin: func(g *seenGPU, s collectors.Sample) { g.Margin = &s.Value },
+		device.MIGMemoryAll:      func(g *seenGPU, s collectors.Sample) { g.instance(s).MemoryTotal = &s.Value },
+		device.MIGMemory: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "state") == "used" {
 				g.instance(s).MemoryUsed = &s.Value
 			}
 		},
-		collectors.MIGActivity: func(g *seenGPU, s collectors.Sample) {
+		activity.MIGActivity: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "pipe") == "sm" {
 				g.instance(s).SMActivity = &s.Value
 			}
 		},
-		collectors.MIGInfo: func(g *seenGPU, s collectors.Sample) {
+		device.MIGInfo: func(g *seenGPU, s collectors.Sample) {
 			g.MIG = append(g.MIG, MIG{GI: label(s, "gi"), CI: label(s, "ci"), UUID: label(s, "mig_uuid"),
 				Profile: label(s, "profile")})
 		},
-		collectors.XIDErrors: func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Count += s.Value },
-		collectors.XIDLast:   func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Last = unixTime(s.Value) },
-		collectors.Power: func(g *seenGPU, s collectors.Sample) {
+		faults.XIDErrors: func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Count += s.Value },
+		faults.XIDLast:   func(g *seenGPU, s collectors.Sample) { g.xids.of(s).Last = unixTime(s.Value) },
+		device.Power: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "scope") == "gpu" && (label(s, "kind") == "average" || g.Power == nil) {
 				g.Power = &s.Value
 			}
 		},
-		collectors.PowerLimit: func(g *seenGPU, s collectors.Sample) {
+		device.PowerLimit: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "limit") == "enforced" {
 				g.PowerLimit = &s.Value
 			}
 		},
-		collectors.GPMNVLink: func(g *seenGPU, s collectors.Sample) { g.NVLink.add(label(s, "direction"), s.Value) },
-		collectors.GPMPCIe:   func(g *seenGPU, s collectors.Sample) { g.PCIe.set(last(s), s.Value) },
-		collectors.PCIeThroughput: func(g *seenGPU, s collectors.Sample) {
+		links.GPMNVLink:  func(g *seenGPU, s collectors.Sample) { g.NVLink.add(label(s, "direction"), s.Value) },
+		activity.GPMPCIe: func(g *seenGPU, s collectors.Sample) { g.PCIe.set(last(s), s.Value) },
+		links.PCIeThroughput: func(g *seenGPU, s collectors.Sample) {
 			if _, ok := g.PCIe[last(s)]; !ok { // GPM measures more of the time
 				g.PCIe.set(last(s), s.Value)
 			}
 		},
-		collectors.ECCErrors: func(g *seenGPU, s collectors.Sample) {
+		faults.ECCErrors: func(g *seenGPU, s collectors.Sample) {
 			if label(s, "scope") == "volatile" {
 				g.ECC.add(label(s, "severity"), s.Value)
 			}
 		},
-		collectors.ClockEventActive: func(g *seenGPU, s collectors.Sample) {
+		device.ClockEventActive: func(g *seenGPU, s collectors.Sample) {
 			if why := label(s, "reason"); s.Value == 1 && why != "gpu_idle" {
 				g.Throttled = append(g.Throttled, why)
 			}
 		},
 	}
 	for metric, of := range map[*collectors.Metric]func(g *seenGPU) *byLabel{
-		collectors.Utilization: func(g *seenGPU) *byLabel { return &g.Utilization },
-		collectors.GPMActivity: func(g *seenGPU) *byLabel { return &g.Activity },
-		collectors.MemoryBytes: func(g *seenGPU) *byLabel { return &g.Memory },
-		collectors.Temperature: func(g *seenGPU) *byLabel { return &g.Temperature },
-		collectors.Clock:       func(g *seenGPU) *byLabel { return &g.Clocks },
-		collectors.Processes:   func(g *seenGPU) *byLabel { return &g.Processes },
+		activity.Utilization: func(g *seenGPU) *byLabel { return &g.Utilization },
+		activity.GPMActivity: func(g *seenGPU) *byLabel { return &g.Activity },
+		device.MemoryBytes:   func(g *seenGPU) *byLabel { return &g.Memory },
+		device.Temperature:   func(g *seenGPU) *byLabel { return &g.Temperature },
+		device.Clock:         func(g *seenGPU) *byLabel { return &g.Clocks },
+		workloads.Processes:  func(g *seenGPU) *byLabel { return &g.Processes },
 	} {
 		m[metric] = func(g *seenGPU, s collectors.Sample) { of(g).add(last(s), s.Value) }
 	}

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 )
 
 // using returns a GPU with a known power and no other value.
@@ -119,7 +120,7 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 		s := server(t, func(o *Options) {
 			o.Samples = func() []collectors.Sample {
 				n := asked.Add(1)
-				return []collectors.Sample{{Metric: collectors.Power, Labels: []string{"0", "GPU-0", "average", "gpu"},
+				return []collectors.Sample{{Metric: device.Power, Labels: []string{"0", "GPU-0", "average", "gpu"},
 					Value: float64(n)}}
 			}
 		})

@@ -8,6 +8,11 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -48,7 +53,7 @@ func (s *samples) put(m *collectors.Metric, v float64, labels ...string) {
 
 // host adds the samples of a host with so many GPUs.
 func (s *samples) host(have, expected float64) {
-	s.put(collectors.DriverInfo, 1, "580.95.05", "r580_93", "13.0", "13.580.95.05")
+	s.put(device.DriverInfo, 1, "580.95.05", "r580_93", "13.0", "13.580.95.05")
 	s.put(collectors.DriverUp, 1)
 	s.put(collectors.Drained, 0)
 	s.put(collectors.Devices, have)
@@ -58,7 +63,7 @@ func (s *samples) host(have, expected float64) {
 // identity adds the identity of a GPU.
 func (s *samples) identity(gpu, name string) {
 	s.put(collectors.Up, 1, gpu, "GPU-"+gpu)
-	s.put(collectors.Info, 1, gpu, "GPU-"+gpu, "NVIDIA "+name, "Nvidia", "Hopper", "9.0", "00000000:"+gpu+"B:00.0", gpu,
+	s.put(device.Info, 1, gpu, "GPU-"+gpu, "NVIDIA "+name, "Nvidia", "Hopper", "9.0", "00000000:"+gpu+"B:00.0", gpu,
 		"1654", "692-2G520", "96.00", "G520.0200", "580.95.05", "0", "1")
 }
 
@@ -68,56 +73,56 @@ func (s *samples) h100(gpu string) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, uuid}, labels...)...)
 	}
-	put(collectors.GPMActivity, .9846, "graphics")
-	put(collectors.GPMActivity, .9489, "sm")
-	put(collectors.GPMActivity, .9216, "tensor")
-	put(collectors.GPMActivity, .2557, "dram")
-	put(collectors.GPMOccupancy, .1402)
-	put(collectors.GPMPCIe, 6668245, "tx")
-	put(collectors.GPMPCIe, 16844133, "rx")
-	put(collectors.GPMNVLink, 3e9, "tx", "0")
-	put(collectors.GPMNVLink, 4e9, "tx", "1")
-	put(collectors.GPMNVLink, 5e9, "rx", "all")
-	put(collectors.ClockEventActive, 0, "gpu_idle")
-	put(collectors.ClockEventActive, 1, "sw_power_cap")
-	put(collectors.Clock, 1.425e9, "sm")
-	put(collectors.Clock, 2.619e9, "memory")
-	put(collectors.ECCErrors, 0, "uncorrected", "volatile")
-	put(collectors.ECCErrors, 7, "uncorrected", "aggregate")
-	put(collectors.Energy, 1956983.752, "gpu")
-	put(collectors.Events, 0, "ecc_sbe")
-	put(collectors.Events, 3, "pstate")
-	put(collectors.XIDErrors, 0, "79", "")
+	put(activity.GPMActivity, .9846, "graphics")
+	put(activity.GPMActivity, .9489, "sm")
+	put(activity.GPMActivity, .9216, "tensor")
+	put(activity.GPMActivity, .2557, "dram")
+	put(activity.GPMOccupancy, .1402)
+	put(activity.GPMPCIe, 6668245, "tx")
+	put(activity.GPMPCIe, 16844133, "rx")
+	put(links.GPMNVLink, 3e9, "tx", "0")
+	put(links.GPMNVLink, 4e9, "tx", "1")
+	put(links.GPMNVLink, 5e9, "rx", "all")
+	put(device.ClockEventActive, 0, "gpu_idle")
+	put(device.ClockEventActive, 1, "sw_power_cap")
+	put(device.Clock, 1.425e9, "sm")
+	put(device.Clock, 2.619e9, "memory")
+	put(faults.ECCErrors, 0, "uncorrected", "volatile")
+	put(faults.ECCErrors, 7, "uncorrected", "aggregate")
+	put(device.Energy, 1956983.752, "gpu")
+	put(faults.Events, 0, "ecc_sbe")
+	put(faults.Events, 3, "pstate")
+	put(faults.XIDErrors, 0, "79", "")
 	s.identity(gpu, "H100 80GB HBM3")
-	put(collectors.MemoryBytes, 70135906304, "used")
-	put(collectors.MemoryBytes, 14880374784, "free")
-	put(collectors.MemoryBytes, 503316480, "reserved")
-	put(collectors.MemoryTotal, 85519597568)
-	put(collectors.NVLinkBytes, 10240, "tx", "data", "0")
-	put(collectors.NVLinkBytes, 20480, "rx", "data", "0")
-	put(collectors.NVLinkBytes, 99999, "rx", "raw", "0")
-	put(collectors.NVLinkBytes, 1024, "tx", "data", "1")
-	put(collectors.PCIeReplays, 2)
-	put(collectors.Power, 694.818, "average", "gpu")
-	put(collectors.Power, 701.2, "instant", "gpu")
-	put(collectors.Power, 88, "average", "memory")
-	put(collectors.PowerLimit, 700, "enforced")
-	put(collectors.PowerLimit, 500, "requested")
-	put(collectors.Processes, 1, "compute")
-	put(collectors.Processes, 0, "graphics")
-	put(collectors.RecoveryAction, 0)
-	put(collectors.RemappedRows, 1, "correctable", "active")
-	put(collectors.RemappedRows, 2, "uncorrectable", "active")
-	put(collectors.RemappedRows, 9, "uncorrectable", "inactive")
-	put(collectors.RowRemapFailure, 0)
-	put(collectors.RowRemapPending, 0)
-	put(collectors.Temperature, 64, "gpu")
-	put(collectors.Temperature, 56, "memory")
-	put(collectors.TemperatureMargin, 23)
-	put(collectors.Utilization, .99, "gpu")
-	put(collectors.Utilization, .34, "memory")
-	put(collectors.Utilization, 0, "encoder")
-	put(collectors.Utilization, .07, "decoder")
+	put(device.MemoryBytes, 70135906304, "used")
+	put(device.MemoryBytes, 14880374784, "free")
+	put(device.MemoryBytes, 503316480, "reserved")
+	put(device.MemoryTotal, 85519597568)
+	put(links.NVLinkBytes, 10240, "tx", "data", "0")
+	put(links.NVLinkBytes, 20480, "rx", "data", "0")
+	put(links.NVLinkBytes, 99999, "rx", "raw", "0")
+	put(links.NVLinkBytes, 1024, "tx", "data", "1")
+	put(links.PCIeReplays, 2)
+	put(device.Power, 694.818, "average", "gpu")
+	put(device.Power, 701.2, "instant", "gpu")
+	put(device.Power, 88, "average", "memory")
+	put(device.PowerLimit, 700, "enforced")
+	put(device.PowerLimit, 500, "requested")
+	put(workloads.Processes, 1, "compute")
+	put(workloads.Processes, 0, "graphics")
+	put(faults.RecoveryAction, 0)
+	put(faults.RemappedRows, 1, "correctable", "active")
+	put(faults.RemappedRows, 2, "uncorrectable", "active")
+	put(faults.RemappedRows, 9, "uncorrectable", "inactive")
+	put(faults.RowRemapFailure, 0)
+	put(faults.RowRemapPending, 0)
+	put(device.Temperature, 64, "gpu")
+	put(device.Temperature, 56, "memory")
+	put(device.TemperatureMargin, 23)
+	put(activity.Utilization, .99, "gpu")
+	put(activity.Utilization, .34, "memory")
+	put(activity.Utilization, 0, "encoder")
+	put(activity.Utilization, .07, "decoder")
 }
 
 // mig adds two instances of a GPU, one of them of two compute instances.
@@ -125,19 +130,19 @@ func (s *samples) mig(gpu string) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, "GPU-" + gpu}, labels...)...)
 	}
-	put(collectors.MIGInfo, 1, "MIG-c", "9", "0", "1g.10gb", "16", "1", "0")
+	put(device.MIGInfo, 1, "MIG-c", "9", "0", "1g.10gb", "16", "1", "0")
 	for gi, gib := range map[string]float64{"9": 9, "10": 39} {
-		put(collectors.MIGMemory, gib/2*(1<<30), gi, "used")
-		put(collectors.MIGMemory, gib/2*(1<<30), gi, "free")
-		put(collectors.MIGMemory, 0, gi, "reserved")
-		put(collectors.MIGMemoryAll, gib*(1<<30), gi)
-		put(collectors.MIGActivity, gib/100, gi, "sm")
-		put(collectors.MIGActivity, gib/50, gi, "graphics")
-		put(collectors.MIGOccupancy, .5, gi)
-		put(collectors.MIGPCIe, 100*gib, gi, "tx")
+		put(device.MIGMemory, gib/2*(1<<30), gi, "used")
+		put(device.MIGMemory, gib/2*(1<<30), gi, "free")
+		put(device.MIGMemory, 0, gi, "reserved")
+		put(device.MIGMemoryAll, gib*(1<<30), gi)
+		put(activity.MIGActivity, gib/100, gi, "sm")
+		put(activity.MIGActivity, gib/50, gi, "graphics")
+		put(activity.MIGOccupancy, .5, gi)
+		put(activity.MIGPCIe, 100*gib, gi, "tx")
 	}
-	put(collectors.MIGInfo, 1, "MIG-b", "10", "1", "1c.3g.40gb", "16", "3", "4")
-	put(collectors.MIGInfo, 1, "MIG-a", "10", "0", "2c.3g.40gb", "32", "3", "4")
+	put(device.MIGInfo, 1, "MIG-b", "10", "1", "1c.3g.40gb", "16", "3", "4")
+	put(device.MIGInfo, 1, "MIG-a", "10", "0", "2c.3g.40gb", "32", "3", "4")
 }
 
 // down adds a GPU that does not answer.
@@ -151,12 +156,12 @@ func (s *samples) workload(name, gpu string, gib, share float64) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
 	}
-	put(collectors.WorkloadMemory, gib*(1<<30), "")
-	put(collectors.WorkloadProcesses, 2, "compute")
-	put(collectors.WorkloadUse, share, "sm")
-	put(collectors.WorkloadUse, share/2, "memory")
-	put(collectors.WorkloadSM, 3600*share)
-	put(collectors.WorkloadEnergy, 1000)
+	put(workloads.WorkloadMemory, gib*(1<<30), "")
+	put(workloads.WorkloadProcesses, 2, "compute")
+	put(workloads.WorkloadUse, share, "sm")
+	put(workloads.WorkloadUse, share/2, "memory")
+	put(workloads.WorkloadSM, 3600*share)
+	put(workloads.WorkloadEnergy, 1000)
 }
 
 // tenant adds a tenant's terms and use on a GPU; a limit of 0 is none.
@@ -164,43 +169,43 @@ func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
 	}
-	put(collectors.QuotaSessions, 2)
+	put(workloads.QuotaSessions, 2)
 	for window, wide := range map[string]float64{"1s": .1, "10s": 0} {
-		put(collectors.QuotaTarget, target+wide, window)
-		put(collectors.QuotaShare, share+wide, window)
+		put(workloads.QuotaTarget, target+wide, window)
+		put(workloads.QuotaShare, share+wide, window)
 	}
-	put(collectors.QuotaMemoryUsed, gib*(1<<30))
+	put(workloads.QuotaMemoryUsed, gib*(1<<30))
 	if limit > 0 {
-		put(collectors.QuotaMemoryLimit, limit*(1<<30))
-		put(collectors.QuotaLimit, .5)
+		put(workloads.QuotaMemoryLimit, limit*(1<<30))
+		put(workloads.QuotaLimit, .5)
 	}
 }
 
 // quota adds a tenant's guarantee on a GPU, and its backends.
 func (s *samples) quota(gpu, name string, guarantee float64, backends ...string) {
-	s.put(collectors.QuotaGuarantee, guarantee, gpu, "GPU-"+gpu, name)
+	s.put(workloads.QuotaGuarantee, guarantee, gpu, "GPU-"+gpu, name)
 	for i, b := range backends {
-		s.put(collectors.QuotaBackend, 1, gpu, "GPU-"+gpu, name, []string{"compute", "memory", "copies"}[i], b)
+		s.put(workloads.QuotaBackend, 1, gpu, "GPU-"+gpu, name, []string{"compute", "memory", "copies"}[i], b)
 	}
 }
 
 // stands adds the level of a workload in the escalation, and its violations.
 func (s *samples) stands(tenant, workload, level string, shadow bool, found map[string]float64) {
-	for _, r := range collectors.Levels {
-		s.put(collectors.QuotaLevel, collectors.Bool(r == level), tenant, workload, r)
+	for _, r := range workloads.Levels {
+		s.put(workloads.QuotaLevel, collectors.Bool(r == level), tenant, workload, r)
 	}
-	s.put(collectors.QuotaShadow, collectors.Bool(shadow), tenant, workload)
+	s.put(workloads.QuotaShadow, collectors.Bool(shadow), tenant, workload)
 	for objective, n := range found {
-		s.put(collectors.QuotaViolations, n/2, "0", "GPU-0", tenant, workload, objective)
-		s.put(collectors.QuotaViolations, n/2, "1", "GPU-1", tenant, workload, objective)
+		s.put(workloads.QuotaViolations, n/2, "0", "GPU-0", tenant, workload, objective)
+		s.put(workloads.QuotaViolations, n/2, "1", "GPU-1", tenant, workload, objective)
 	}
 }
 
 // began adds the info of a workload, and its start.
 func (s *samples) began(name, kind string, ago time.Duration) {
 	user := map[string]string{"slurm": "carol"}[kind]
-	s.put(collectors.WorkloadInfo, 1, name, kind, "", "", "", "", "", "", "", "1003", "", "", user, "", "")
-	s.put(collectors.WorkloadStart, before(ago), name)
+	s.put(workloads.WorkloadInfo, 1, name, kind, "", "", "", "", "", "", "", "1003", "", "", user, "", "")
+	s.put(workloads.WorkloadStart, before(ago), name)
 }
 
 // state returns the state of the samples.

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/common/version"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 )
 
 // A State is the host at one moment, as /api/v1/state returns it. An unknown
@@ -45,11 +47,11 @@ type HostState struct {
 // hostFacts read the host's samples.
 var hostFacts = map[*collectors.Metric]func(h *HostState, s collectors.Sample){
 	collectors.DriverUp:        func(h *HostState, s collectors.Sample) { h.DriverUp = s.Value == 1 },
-	collectors.BrokerUp:        func(h *HostState, s collectors.Sample) { up := s.Value == 1; h.BrokerUp = &up },
+	workloads.BrokerUp:         func(h *HostState, s collectors.Sample) { up := s.Value == 1; h.BrokerUp = &up },
 	collectors.Drained:         func(h *HostState, s collectors.Sample) { h.Drained = s.Value == 1 },
 	collectors.Devices:         func(h *HostState, s collectors.Sample) { n := int(s.Value); h.GPUs = &n },
 	collectors.DevicesExpected: func(h *HostState, s collectors.Sample) { h.GPUsExpected = int(s.Value) },
-	collectors.DriverInfo: func(h *HostState, s collectors.Sample) {
+	device.DriverInfo: func(h *HostState, s collectors.Sample) {
 		h.DriverVersion, h.CUDAVersion = label(s, "driver_version"), label(s, "cuda_version")
 	},
 }

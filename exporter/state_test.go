@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/workloads"
 )
 
 func TestStateGolden(t *testing.T) {
@@ -17,12 +19,12 @@ func TestStateGolden(t *testing.T) {
 	s.host(2, 2)
 	s.h100("0")
 	s.mig("0")
-	s.put(collectors.XIDErrors, 2, "0", "GPU-0", "31", "9")
-	s.put(collectors.XIDLast, before(time.Minute), "0", "GPU-0", "31")
-	s.put(collectors.AllocationInfo, 1, "0", "GPU-0", "slurm:4711", "slurm")
+	s.put(faults.XIDErrors, 2, "0", "GPU-0", "31", "9")
+	s.put(faults.XIDLast, before(time.Minute), "0", "GPU-0", "31")
+	s.put(workloads.AllocationInfo, 1, "0", "GPU-0", "slurm:4711", "slurm")
 	s.down("1", "nvmlDeviceGetTemperature")
 	s.workload("slurm:4711", "0", 40, .5)
-	s.put(collectors.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
+	s.put(workloads.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
 	s.began("slurm:4711", "slurm", time.Hour)
 	text, err := json.MarshalIndent(s.state(nil), "", "  ")
 	if err != nil {
@@ -36,7 +38,7 @@ func TestStateGolden(t *testing.T) {
 func TestStateLeavesOutUnknownValues(t *testing.T) {
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
-	s.put(collectors.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
+	s.put(workloads.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
 	text, err := json.Marshal(s.state(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -55,13 +57,13 @@ func TestStateFaults(t *testing.T) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{"0", "GPU-0"}, labels...)...)
 	}
-	put(collectors.XIDErrors, 0, "48", "")
-	put(collectors.XIDErrors, 2, "31", "")
-	put(collectors.XIDErrors, 1, "31", "9")
-	put(collectors.XIDErrors, 1, "79", "")
-	put(collectors.XIDErrors, 1, "13", "") // at an unknown time
-	put(collectors.XIDLast, before(time.Hour), "31")
-	put(collectors.XIDLast, before(time.Minute), "79")
+	put(faults.XIDErrors, 0, "48", "")
+	put(faults.XIDErrors, 2, "31", "")
+	put(faults.XIDErrors, 1, "31", "9")
+	put(faults.XIDErrors, 1, "79", "")
+	put(faults.XIDErrors, 1, "13", "") // at an unknown time
+	put(faults.XIDLast, before(time.Hour), "31")
+	put(faults.XIDLast, before(time.Minute), "79")
 	state := s.state(nil)
 	since := noon.Add(-2 * time.Minute)
 	state.find([]Fault{
@@ -93,7 +95,7 @@ func TestStateIsSorted(t *testing.T) {
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
 	s.workload("unit:none", "10", 0, .1)
-	s.put(collectors.WorkloadProcesses, 1, "2", "GPU-2", "unit:a-secret", "compute") // with unknown memory
+	s.put(workloads.WorkloadProcesses, 1, "2", "GPU-2", "unit:a-secret", "compute") // with unknown memory
 	s.workload("unit:large", "2", 2, .1)
 	s.workload("unit:large", "10", 2, .1)
 	for _, gpu := range []string{"10", "9", "2"} {

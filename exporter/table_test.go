@@ -12,6 +12,9 @@ import (
 	"unicode/utf8"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/workloads"
 )
 
 // states are the states of the golden files, by file name.
@@ -31,20 +34,20 @@ var states = map[string]func() State{
 			s.h100(gpu)
 			s.workload("slurm:4711.0", gpu, 60, .25)
 		}
-		s.put(collectors.XIDErrors, 1, "1", "GPU-1", "79", "")
-		s.put(collectors.XIDLast, before(3*time.Minute), "1", "GPU-1", "79")
-		s.put(collectors.RowRemapPending, 1, "1", "GPU-1")
+		s.put(faults.XIDErrors, 1, "1", "GPU-1", "79", "")
+		s.put(faults.XIDLast, before(3*time.Minute), "1", "GPU-1", "79")
+		s.put(faults.RowRemapPending, 1, "1", "GPU-1")
 		s.identity("3", "L4")
-		s.put(collectors.MemoryBytes, 1<<20, "3", "GPU-3", "used")
-		s.put(collectors.MemoryTotal, 24<<30, "3", "GPU-3")
-		s.put(collectors.ClockEventActive, 1, "3", "GPU-3", "gpu_idle")
+		s.put(device.MemoryBytes, 1<<20, "3", "GPU-3", "used")
+		s.put(device.MemoryTotal, 24<<30, "3", "GPU-3")
+		s.put(device.ClockEventActive, 1, "3", "GPU-3", "gpu_idle")
 		for i, why := range []string{"gpu_is_lost", "nvmlDeviceGetTemperature", "reset_required", "not_listed",
 			"unknown"} {
 			s.down(fmt.Sprint(4+i), why)
 		}
 		s.workload("pod:serving/llama-0/vllm", "0", 2, 0)
 		s.workload("pod:serving/llama-0/vllm", "2", 2, .01)
-		s.put(collectors.AllocationInfo, 1, "3", "GPU-3", "pod:idle/nobody/there", "kubelet")
+		s.put(workloads.AllocationInfo, 1, "3", "GPU-3", "pod:idle/nobody/there", "kubelet")
 		s.began("slurm:4711.0", "slurm", 51*time.Hour)
 		s.began("pod:serving/llama-0/vllm", "pod", 59*time.Second)
 		return s.state(nil)
@@ -75,7 +78,7 @@ var states = map[string]func() State{
 		var s samples
 		s.host(1, 1)
 		s.h100("0")
-		s.put(collectors.BrokerUp, 1)
+		s.put(workloads.BrokerUp, 1)
 		s.tenant("0", "serving", 0.7, 0.699, 40, 38.5)
 		s.tenant("0", "students", 0.3, 0.301, 0, 12)
 		s.tenant("", "default", 1, 0, 8, 0)
@@ -109,7 +112,7 @@ var states = map[string]func() State{
 	"brokerless": func() State {
 		var s samples
 		s.host(1, 1)
-		s.put(collectors.BrokerUp, 0)
+		s.put(workloads.BrokerUp, 0)
 		return s.state(nil)
 	},
 	"crowd": func() State {
@@ -126,9 +129,9 @@ var states = map[string]func() State{
 		s.host(1, 1)
 		s.h100("0")
 		s.identity("1", hostile)
-		s.put(collectors.MIGInfo, 1, "1", "GPU-1", hostile, hostile, hostile, hostile, hostile, hostile, hostile)
-		s.put(collectors.XIDErrors, 1, "1", "GPU-1", hostile, "")
-		s.put(collectors.ClockEventActive, 1, "1", "GPU-1", hostile)
+		s.put(device.MIGInfo, 1, "1", "GPU-1", hostile, hostile, hostile, hostile, hostile, hostile, hostile)
+		s.put(faults.XIDErrors, 1, "1", "GPU-1", hostile, "")
+		s.put(device.ClockEventActive, 1, "1", "GPU-1", hostile)
 		s.down(hostile, hostile)
 		s.workload("user:"+hostile, "0", 1, .5)
 		s.workload(hostile, hostile, 2, .5)
@@ -136,7 +139,7 @@ var states = map[string]func() State{
 		s.tenant("0", hostile, 0.5, 0.5, 1, 1)
 		s.quota("0", hostile, 0.1, hostile)
 		s.stands(hostile, hostile, "pause", false, map[string]float64{hostile: 2})
-		s.put(collectors.DriverInfo, 1, hostile, hostile, hostile, hostile)
+		s.put(device.DriverInfo, 1, hostile, hostile, hostile, hostile)
 		return s.state(func(s *State) { s.Host.Name, s.Host.Note, s.Host.NotReady = hostile, hostile, hostile })
 	},
 }
@@ -212,7 +215,7 @@ func FuzzNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		var s samples
 		s.identity(name, name)
-		s.put(collectors.XIDErrors, 1, name, "GPU-"+name, name, name)
+		s.put(faults.XIDErrors, 1, name, "GPU-"+name, name, name)
 		s.workload(name, name, 1, 1)
 		s.down("7", name)
 		s.tenant("0", name, 1, 1, 1, 1)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A Tenant is the broker's report of a tenant on one GPU. Ratios are of the
@@ -33,23 +34,23 @@ type Tenant struct {
 
 // tenantFacts read the samples with the label tenant.
 var tenantFacts = map[*collectors.Metric]func(t *Tenant, s collectors.Sample){
-	collectors.QuotaSessions:    func(t *Tenant, s collectors.Sample) { t.Sessions = int(s.Value) },
-	collectors.QuotaGuarantee:   func(t *Tenant, s collectors.Sample) { t.Guarantee = &s.Value },
-	collectors.QuotaLimit:       func(t *Tenant, s collectors.Sample) { t.Limit = &s.Value },
-	collectors.QuotaMemoryUsed:  func(t *Tenant, s collectors.Sample) { t.MemoryUsed = &s.Value },
-	collectors.QuotaMemoryLimit: func(t *Tenant, s collectors.Sample) { t.MemoryLimit = &s.Value },
-	collectors.QuotaBackend: func(t *Tenant, s collectors.Sample) {
+	workloads.QuotaSessions:    func(t *Tenant, s collectors.Sample) { t.Sessions = int(s.Value) },
+	workloads.QuotaGuarantee:   func(t *Tenant, s collectors.Sample) { t.Guarantee = &s.Value },
+	workloads.QuotaLimit:       func(t *Tenant, s collectors.Sample) { t.Limit = &s.Value },
+	workloads.QuotaMemoryUsed:  func(t *Tenant, s collectors.Sample) { t.MemoryUsed = &s.Value },
+	workloads.QuotaMemoryLimit: func(t *Tenant, s collectors.Sample) { t.MemoryLimit = &s.Value },
+	workloads.QuotaBackend: func(t *Tenant, s collectors.Sample) {
 		if b := label(s, "backend"); b != "none" && !slices.Contains(t.Backends, b) {
 			t.Backends = append(t.Backends, b)
 			slices.Sort(t.Backends) // hook first
 		}
 	},
-	collectors.QuotaTarget: func(t *Tenant, s collectors.Sample) {
+	workloads.QuotaTarget: func(t *Tenant, s collectors.Sample) {
 		if label(s, "window") == "10s" {
 			t.Target = &s.Value
 		}
 	},
-	collectors.QuotaShare: func(t *Tenant, s collectors.Sample) {
+	workloads.QuotaShare: func(t *Tenant, s collectors.Sample) {
 		if label(s, "window") == "10s" {
 			t.Share = &s.Value
 		}

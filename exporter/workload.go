@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A Workload is the owner of processes on GPUs, or of allocated GPUs.
@@ -31,8 +32,8 @@ type WorkloadGPU struct {
 // workloadFacts read the samples with the label workload.
 var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors.Sample) {
 	m := map[*collectors.Metric]func(w *Workload, s collectors.Sample){
-		collectors.WorkloadStart: func(w *Workload, s collectors.Sample) { w.Since = unixTime(s.Value) },
-		collectors.WorkloadInfo: func(w *Workload, s collectors.Sample) {
+		workloads.WorkloadStart: func(w *Workload, s collectors.Sample) { w.Since = unixTime(s.Value) },
+		workloads.WorkloadInfo: func(w *Workload, s collectors.Sample) {
 			w.Info = map[string]string{}
 			for i, name := range s.Metric.Labels {
 				if v := s.Labels[i]; v != "" && name != "workload" {
@@ -42,16 +43,16 @@ var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors
 		},
 	}
 	for metric, note := range map[*collectors.Metric]func(g *WorkloadGPU, s collectors.Sample){
-		collectors.AllocationInfo: func(g *WorkloadGPU, s collectors.Sample) { g.Allocated = label(s, "source") },
-		collectors.WorkloadUse: func(g *WorkloadGPU, s collectors.Sample) {
+		workloads.AllocationInfo: func(g *WorkloadGPU, s collectors.Sample) { g.Allocated = label(s, "source") },
+		workloads.WorkloadUse: func(g *WorkloadGPU, s collectors.Sample) {
 			g.Utilization.add(label(s, "engine"), s.Value)
 		},
-		collectors.WorkloadProcesses: func(g *WorkloadGPU, s collectors.Sample) {
+		workloads.WorkloadProcesses: func(g *WorkloadGPU, s collectors.Sample) {
 			g.Processes.add(label(s, "type"), s.Value)
 		},
-		collectors.WorkloadSM:     func(g *WorkloadGPU, s collectors.Sample) { g.SMSeconds = &s.Value },
-		collectors.WorkloadEnergy: func(g *WorkloadGPU, s collectors.Sample) { g.Energy = &s.Value },
-		collectors.WorkloadMemory: func(g *WorkloadGPU, s collectors.Sample) {
+		workloads.WorkloadSM:     func(g *WorkloadGPU, s collectors.Sample) { g.SMSeconds = &s.Value },
+		workloads.WorkloadEnergy: func(g *WorkloadGPU, s collectors.Sample) { g.Energy = &s.Value },
+		workloads.WorkloadMemory: func(g *WorkloadGPU, s collectors.Sample) {
 			if g.Memory == nil {
 				g.Memory = new(float64)
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -193,7 +195,7 @@ func (b baselines) unpersistent(all map[incident.Entity]baseline) (off, known bo
 // workloadsOf returns the workloads on each GPU.
 func workloadsOf(s *derived.Snapshot) map[incident.Entity][]string {
 	all := map[incident.Entity][]string{}
-	for _, sample := range s.Of(collectors.WorkloadMemory) {
+	for _, sample := range s.Of(workloads.WorkloadMemory) {
 		gpu := incident.EntityOf(sample, nil)
 		all[gpu] = append(all[gpu], sample.Labels[2])
 	}
@@ -242,20 +244,20 @@ func settings(s *derived.Snapshot) map[incident.Entity]baseline {
 		}
 		all[gpu][name] = v
 	}
-	for _, sample := range s.Of(collectors.ModeEnabled) {
+	for _, sample := range s.Of(device.ModeEnabled) {
 		if name := sample.Labels[2]; slices.Contains([]string{"ecc", persistence, "mig", "accounting"}, name) {
 			note(sample, name, strconv.FormatFloat(sample.Value, 'g', -1, 64))
 		}
 	}
-	for _, sample := range s.Of(collectors.PowerLimit) {
+	for _, sample := range s.Of(device.PowerLimit) {
 		if name := powerLimits[sample.Labels[2]]; name != "" {
 			note(sample, name, strconv.FormatFloat(sample.Value, 'g', -1, 64))
 		}
 	}
-	for _, sample := range s.Of(collectors.ComputeMode) {
+	for _, sample := range s.Of(device.ComputeMode) {
 		note(sample, "compute_mode", strconv.FormatFloat(sample.Value, 'g', -1, 64))
 	}
-	for _, sample := range s.Of(collectors.Info) {
+	for _, sample := range s.Of(device.Info) {
 		for i, l := range sample.Metric.Labels {
 			switch l {
 			case "vbios":

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -18,14 +20,14 @@ func TestConfigDrift(t *testing.T) {
 		var all []collectors.Sample
 		for i := range 8 {
 			gpu, uuid := fmt.Sprint(i), fmt.Sprint("GPU-", i)
-			info := make([]string, len(collectors.Info.Labels))
-			for at, l := range collectors.Info.Labels {
+			info := make([]string, len(device.Info.Labels))
+			for at, l := range device.Info.Labels {
 				info[at] = map[string]string{"gpu": gpu, "uuid": uuid, "name": "H100"}[l]
 			}
-			all = append(all, collectors.Sample{Metric: collectors.Info, Labels: info, Value: 1},
-				collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{gpu, uuid, mode}, Value: on(i)})
+			all = append(all, collectors.Sample{Metric: device.Info, Labels: info, Value: 1},
+				collectors.Sample{Metric: device.ModeEnabled, Labels: []string{gpu, uuid, mode}, Value: on(i)})
 			if workload != "" {
-				all = append(all, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{gpu, uuid,
+				all = append(all, collectors.Sample{Metric: workloads.WorkloadMemory, Labels: []string{gpu, uuid,
 					workload, ""}, Value: 1e9})
 			}
 		}

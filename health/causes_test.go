@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -95,10 +99,10 @@ func (s *stage) samples() (all []collectors.Sample) {
 	node(collectors.DriverMismatch, 0, "", "")
 	node(collectors.Drained, s.drained)
 	node(collectors.DevicesExpected, float64(s.expected))
-	node(collectors.PCIDevices, float64(len(s.gpus)), "gpu")
+	node(links.PCIDevices, float64(len(s.gpus)), "gpu")
 	listed := 0
 	for _, g := range s.gpus {
-		all = append(all, on(g.gpu, collectors.PCIDeviceBound, collectors.Bool(g.bound != ""),
+		all = append(all, on(g.gpu, links.PCIDeviceBound, collectors.Bool(g.bound != ""),
 			"0000:0"+g.gpu+":00.0", "gpu", g.bound))
 		if s.driverUp == 1 && g.listed {
 			listed++
@@ -125,37 +129,37 @@ func (s *stage) samples() (all []collectors.Sample) {
 			put(collectors.WorkerStuck, 1, stuck)
 			continue
 		}
-		info := make([]string, len(collectors.Info.Labels)-2)
-		info[slices.Index(collectors.Info.Labels, "name")-2] = s.model
-		put(collectors.Info, 1, info...)
-		put(collectors.AddressingMode, 1, s.addressing)
-		put(collectors.Utilization, g.busy, "gpu")
-		put(collectors.Utilization, g.mem, "memory")
-		put(collectors.Power, g.watts, "average", "gpu")
-		put(collectors.PowerLimit, g.limit, "enforced")
+		info := make([]string, len(device.Info.Labels)-2)
+		info[slices.Index(device.Info.Labels, "name")-2] = s.model
+		put(device.Info, 1, info...)
+		put(device.AddressingMode, 1, s.addressing)
+		put(activity.Utilization, g.busy, "gpu")
+		put(activity.Utilization, g.mem, "memory")
+		put(device.Power, g.watts, "average", "gpu")
+		put(device.PowerLimit, g.limit, "enforced")
 		if g.asked > 0 {
-			put(collectors.PowerLimit, g.asked, "requested")
-			put(collectors.PowerLimit, 700, "default")
+			put(device.PowerLimit, g.asked, "requested")
+			put(device.PowerLimit, 700, "default")
 		}
-		put(collectors.Clock, g.clock, "sm")
-		put(collectors.ClockMax, 1.98e9, "sm")
-		put(collectors.TemperatureMargin, g.margin)
+		put(device.Clock, g.clock, "sm")
+		put(device.ClockMax, 1.98e9, "sm")
+		put(device.TemperatureMargin, g.margin)
 		if g.hot {
-			put(collectors.Temperature, 87-g.margin, "gpu")
+			put(device.Temperature, 87-g.margin, "gpu")
 		}
-		put(collectors.NVLinkUp, g.links, "all")
-		put(collectors.ComputeMode, g.mode)
-		put(collectors.PCIeBytes, g.sentPCIe/2, "rx")
-		put(collectors.PCIeBytes, g.sentPCIe/2, "tx")
-		put(collectors.NVLinkBytes, g.sentNVLink, "rx", "data", "all")
+		put(links.NVLinkUp, g.links, "all")
+		put(device.ComputeMode, g.mode)
+		put(activity.PCIeBytes, g.sentPCIe/2, "rx")
+		put(activity.PCIeBytes, g.sentPCIe/2, "tx")
+		put(links.NVLinkBytes, g.sentNVLink, "rx", "data", "all")
 		used := g.used
 		for _, workload := range slices.Sorted(keys(g.held)) {
 			used += g.held[workload]
-			put(collectors.WorkloadMemory, g.held[workload], workload, "")
+			put(workloads.WorkloadMemory, g.held[workload], workload, "")
 		}
-		put(collectors.MemoryBytes, used, "used")
-		put(collectors.MemoryBytes, 80*gib-used, "free")
-		put(collectors.Processes, g.processes, "compute")
+		put(device.MemoryBytes, used, "used")
+		put(device.MemoryBytes, 80*gib-used, "free")
+		put(workloads.Processes, g.processes, "compute")
 	}
 	return all
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
 )
 
 // TestALevelForPrometheus holds what rules are made of: the expression, how
@@ -12,7 +14,7 @@ import (
 func TestALevelForPrometheus(t *testing.T) {
 	t.Parallel()
 	const hot = "nvgpu_temperature_margin_celsius < 5"
-	when := Value(collectors.TemperatureMargin).Below(5, 8)
+	when := Value(device.TemperatureMargin).Below(5, 8)
 	for _, c := range []struct {
 		l           Level
 		says, expr  string
@@ -28,7 +30,7 @@ func TestALevelForPrometheus(t *testing.T) {
 		{Level{When: when.And(Value(collectors.Up).Not(0))}, "at once", hot + " and (nvgpu_up != 0)", 0, 0},
 		{Level{When: when.And(Value(collectors.DriverUp).Is(1))}, "at once", hot +
 			" and ignoring (gpu, uuid) (gpusteward_driver_up == 1)", 0, 0},
-		{Level{When: Value(collectors.NVLinkUp, "by", "link").AtMost(.5).And(Value(collectors.Up).AtLeast(1))},
+		{Level{When: Value(links.NVLinkUp, "by", "link").AtMost(.5).And(Value(collectors.Up).AtLeast(1))},
 			"at once", "nvgpu_nvlink_up <= 0.5 and ignoring (link) (nvgpu_up >= 1)", 0, 0},
 	} {
 		if says, expr := c.l.For.String(), c.l.Expr(); says != c.says || expr != c.expr || c.l.Wait() != c.wait ||
@@ -42,7 +44,7 @@ func TestALevelForPrometheus(t *testing.T) {
 // what is worse.
 func TestConditions(t *testing.T) {
 	t.Parallel()
-	g := Value(collectors.TemperatureMargin)
+	g := Value(device.TemperatureMargin)
 	for _, c := range []struct {
 		Condition
 		words      string
@@ -91,9 +93,9 @@ func TestConditions(t *testing.T) {
 func TestACheckLooksAtItsMetrics(t *testing.T) {
 	t.Parallel()
 	c := &Check{Levels: []Level{
-		{When: Value(collectors.TemperatureMargin).Below(5).
-			And(Value(collectors.Up).Is(1).And(Value(collectors.Power, "scope", "gpu").Above(9)))},
-		{When: Value(collectors.Temperature).Above(5)},
+		{When: Value(device.TemperatureMargin).Below(5).
+			And(Value(collectors.Up).Is(1).And(Value(device.Power, "scope", "gpu").Above(9)))},
+		{When: Value(device.Temperature).Above(5)},
 	}}
 	got := ""
 	for _, m := range c.Metrics() {

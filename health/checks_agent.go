@@ -3,7 +3,7 @@ package health
 import (
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
 )
 
@@ -35,8 +35,8 @@ var agentChecks = []*Check{
 	{
 		ID: "broker", Alert: "BrokerDown",
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(collectors.BrokerStarved).Is(1)},
-			{Severity: incident.Warning, When: Value(collectors.BrokerUp).Is(0), For: of(3, 3)},
+			{Severity: incident.Warning, When: Value(workloads.BrokerStarved).Is(1)},
+			{Severity: incident.Warning, When: Value(workloads.BrokerUp).Is(0), For: of(3, 3)},
 		},
 		Summary: "The broker is down, or cannot serve its clients.",
 		Detail:  "Programs that start now may run without a quota.",

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
 )
 
@@ -24,10 +26,10 @@ var driverChecks = []*Check{
 	{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Value(collectors.RecoveryAction).Above(0)},
+			{Severity: incident.Critical, When: Value(faults.RecoveryAction).Above(0)},
 			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute,
 				Match: recoveryWanted}.Signal().Above(0)},
-			{Severity: incident.Emergency, When: Value(collectors.RecoveryAction).Is(2)},
+			{Severity: incident.Emergency, When: Value(faults.RecoveryAction).Is(2)},
 		},
 		Summary: "The driver asks for a recovery of the GPU.",
 		Action: "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 " +
@@ -40,7 +42,7 @@ var driverChecks = []*Check{
 			// A GPU that is being unbound reports this for a moment.
 			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},
 			// So does a GPU that is being reset.
-			{Severity: incident.Emergency, When: Value(collectors.PCIDevicePresent, "kind", "gpu").Is(0).
+			{Severity: incident.Emergency, When: Value(links.PCIDevicePresent, "kind", "gpu").Is(0).
 				And(present), For: of(2, 2)},
 			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute,
 				Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
@@ -80,7 +82,7 @@ var driverChecks = []*Check{
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: incident.DriverCrash,
-		Levels: []Level{{Severity: incident.Critical, When: Value(collectors.DriverBlockedTasks).Above(0),
+		Levels: []Level{{Severity: incident.Critical, When: Value(faults.DriverBlockedTasks).Above(0),
 			For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
@@ -90,7 +92,7 @@ var driverChecks = []*Check{
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: incident.DriverCrash,
 		Levels: []Level{{Severity: incident.Critical, For: of(7, 7),
-			When: Sub(Value(collectors.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).
+			When: Sub(Value(links.PCIDevices, "kind", "gpu"), Value(DevicesAway)).Above(0).
 				And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0),
 					Value(Reloading).Is(0))}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",

@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
 // aer is the increase of the kernel's AER counters of a severity.
 func aer(severity string, window time.Duration) *Signal {
-	return Increase(collectors.PCIeAERErrors, window, "severity", severity)
+	return Increase(links.PCIeAERErrors, window, "severity", severity)
 }
 
 func belowMax(m *collectors.Metric) *Signal {
@@ -24,7 +25,7 @@ func unlikeSiblings(signal string) Condition {
 }
 
 // lostLinks holds if links that were up are down, and do not train.
-var lostLinks = Fell(collectors.NVLinkUp, "by", "link").Above(0).And(Value(Settling).Is(0))
+var lostLinks = Fell(links.NVLinkUp, "by", "link").Above(0).And(Value(Settling).Is(0))
 
 var linkChecks = []*Check{
 	{
@@ -39,9 +40,9 @@ var linkChecks = []*Check{
 	{
 		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: incident.InterconnectFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: belowMax(collectors.PCIeGeneration).Above(0).
+			{Severity: incident.Critical, When: belowMax(links.PCIeGeneration).Above(0).
 				And(gpuBusy.Above(.10)), For: of(6, 6)},
-			{Severity: incident.Critical, When: belowMax(collectors.PCIeWidth).Above(0).
+			{Severity: incident.Critical, When: belowMax(links.PCIeWidth).Above(0).
 				And(gpuBusy.Above(.10)), For: of(6, 6)},
 			// The derived metric already takes twelve samples.
 			{Severity: incident.Critical, When: Value(derived.PCIeShortfall).Optional().Above(0)},
@@ -88,7 +89,7 @@ var linkChecks = []*Check{
 	{
 		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: incident.InterconnectFault,
 		Levels: []Level{{Severity: incident.Critical, When: Value(derived.PeerLinksMissing, "by", "link").Optional().
-			Above(0).And(Fell(collectors.NVLinkUp, "by", "link").Is(0)),
+			Above(0).And(Fell(links.NVLinkUp, "by", "link").Is(0)),
 			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
 		Summary: "An NVLink of the GPU was down from the start, but its peers' is up.",
 		Detail:  "{entity} has {value} NVLinks fewer up than most GPUs of its model on this host.",
@@ -112,13 +113,13 @@ var linkChecks = []*Check{
 	{
 		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: incident.InterconnectFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute,
+			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute,
 				"type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)},
 			// NVLink 5
-			{Severity: incident.Warning, When: Increase(collectors.NVLinkRecoveries, 2*time.Minute, "by", "link").
+			{Severity: incident.Warning, When: Increase(links.NVLinkRecoveries, 2*time.Minute, "by", "link").
 				Above(0), For: of(16, 30).every(time.Minute)},
 			// Healthy links have a few a day.
-			{Severity: incident.Warning, When: Increase(collectors.NVLinkErrors, 2*time.Minute, "type", "crc",
+			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute, "type", "crc",
 				"by", "link").Above(20, 10), For: of(16, 30).every(time.Minute),
 				Detail: "{entity} has more than ten packets a minute that are corrupted and sent again."},
 		},
@@ -151,7 +152,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "nvlink_ber", Alert: "NVLinkBER", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Critical, When: Value(collectors.NVLinkBER, "kind", "effective",
+		Levels: []Level{{Severity: incident.Critical, When: Value(links.NVLinkBER, "kind", "effective",
 			"by", "link").Above(1e-12), For: of(3, 3)}},
 		Summary: "The bit error ratio of an NVLink is too high.",
 		Detail:  "{entity} has an effective bit error ratio of {value}.",
@@ -161,9 +162,9 @@ var linkChecks = []*Check{
 	{
 		ID: "fabric_state", Alert: "GPUFabricUnhealthy", Class: incident.InterconnectFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Value(collectors.FabricHealth, "check", "registration|degraded_bw|"+
+			{Severity: incident.Critical, When: Value(links.FabricHealth, "check", "registration|degraded_bw|"+
 				"route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration").Is(1), For: of(3, 3)},
-			{Severity: incident.Critical, When: Value(collectors.FabricState, "state", "not_started|in_progress").
+			{Severity: incident.Critical, When: Value(links.FabricState, "state", "not_started|in_progress").
 				Is(1), For: of(30, 30)},
 		},
 		Summary: "The GPU is unhealthy in its NVLink fabric.",
@@ -172,7 +173,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "ib_port", Alert: "IBPortDown", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Critical, When: Fell(collectors.IBPortUp, "by", "device").
+		Levels: []Level{{Severity: incident.Critical, When: Fell(links.IBPortUp, "by", "device").
 			Above(0), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
 		Detail:  "Port {entity} is down.",
@@ -181,7 +182,7 @@ var linkChecks = []*Check{
 	},
 	{
 		ID: "ib_port_flap", Alert: "IBPortFlap", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Warning, When: Increase(collectors.IBPortDowned, 12*time.Hour,
+		Levels: []Level{{Severity: incident.Warning, When: Increase(links.IBPortDowned, 12*time.Hour,
 			"by", "device").AtLeast(3)}},
 		Summary: "An InfiniBand port goes down again and again.",
 		Detail:  "Port {entity} went down {value} times in 12 hours.",

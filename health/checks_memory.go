@@ -3,18 +3,19 @@ package health
 import (
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
 // uncorrected are the uncorrectable ECC errors since the driver was loaded.
-var uncorrected = Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
+var uncorrected = Increase(faults.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
 	Lifetime()
 
 // newRows are the rows that were replaced after uncorrectable errors in the
 // last week.
-var newRows = Increase(collectors.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
+var newRows = Increase(faults.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
 
 var memoryChecks = []*Check{
 	{
@@ -50,14 +51,14 @@ var memoryChecks = []*Check{
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
-		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.SRAMThreshold).Is(1)}},
+		Levels:  []Level{{Severity: incident.Critical, When: Value(faults.SRAMThreshold).Is(1)}},
 		Summary: "Uncorrectable SRAM errors passed the limit for replacement.",
 		Action:  "Take the GPU out of service, run the field diagnostic, and have it replaced.",
 		Cause:   "SRAM has no spare rows: the driver's own limit says that the board should be replaced.",
 	},
 	{
 		ID: "sram_unique_unc", Alert: "GPUSRAMUniqueErrors", Class: incident.MemoryFault,
-		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.SRAMAddresses).AtLeast(4)}},
+		Levels:  []Level{{Severity: incident.Critical, When: Value(faults.SRAMAddresses).AtLeast(4)}},
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
 		Detail:  "{entity} had uncorrectable SRAM errors at {value} addresses.",
 		Action:  "Have the board reviewed for replacement.",
@@ -79,8 +80,8 @@ var memoryChecks = []*Check{
 	{
 		ID: "remap_pending", Alert: "GPURowRemapPending", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: Value(collectors.RowRemapPending).Above(0)},
-			{Severity: incident.Warning, When: Value(collectors.RowRemapPending).Above(0),
+			{Severity: incident.Info, When: Value(faults.RowRemapPending).Above(0)},
+			{Severity: incident.Warning, When: Value(faults.RowRemapPending).Above(0),
 				For: of(25, 25).every(time.Hour)},
 		},
 		Summary: "Rows of GPU memory wait for a reset to be replaced.",
@@ -91,7 +92,7 @@ var memoryChecks = []*Check{
 	{
 		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: incident.MemoryFault, Latched: true,
 		Levels: []Level{
-			{Severity: incident.Emergency, When: Value(collectors.RowRemapFailure).Above(0)},
+			{Severity: incident.Emergency, When: Value(faults.RowRemapFailure).Above(0)},
 			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute,
 				Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
 		},
@@ -102,8 +103,8 @@ var memoryChecks = []*Check{
 	{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Sum(collectors.RowRemapBanks, "availability", "low|none").AtLeast(1)},
-			{Severity: incident.Critical, When: Value(collectors.RowRemapBanks, "availability", "none").Above(0),
+			{Severity: incident.Warning, When: Sum(faults.RowRemapBanks, "availability", "low|none").AtLeast(1)},
+			{Severity: incident.Critical, When: Value(faults.RowRemapBanks, "availability", "none").Above(0),
 				Detail: "{entity} has {value} banks without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
@@ -114,7 +115,7 @@ var memoryChecks = []*Check{
 	{
 		ID: "remap_count", Alert: "GPURowRemapCount", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(collectors.RemappedRows, "cause", "uncorrectable",
+			{Severity: incident.Warning, When: Value(faults.RemappedRows, "cause", "uncorrectable",
 				"state", "active").AtLeast(512)},
 			{Severity: incident.Warning, When: newRows.Above(4)},
 			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63),
@@ -130,11 +131,11 @@ var memoryChecks = []*Check{
 	{
 		ID: "retired_pages", Alert: "GPURetiredPages", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Sum(collectors.RetiredPages, "cause", "single_bit|double_bit").
+			{Severity: incident.Critical, When: Sum(faults.RetiredPages, "cause", "single_bit|double_bit").
 				AtLeast(63)},
-			{Severity: incident.Critical, When: Increase(collectors.RetiredPages, 7*24*time.Hour,
+			{Severity: incident.Critical, When: Increase(faults.RetiredPages, 7*24*time.Hour,
 				"cause", "double_bit").Lifetime().Above(1).
-				And(Value(collectors.RetiredPages, "cause", "double_bit").Above(15)),
+				And(Value(faults.RetiredPages, "cause", "double_bit").Above(15)),
 				Detail: "{entity} retired {value} pages after double-bit errors within a week, and had many."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
@@ -156,7 +157,7 @@ var memoryChecks = []*Check{
 		ID: "ghost_process", Alert: "GPUGhostProcess", Class: incident.DriverCrash,
 		// As orphan_memory; a process is still listed for a moment after its
 		// end.
-		Levels: []Level{{Severity: incident.Warning, When: Value(collectors.UnknownMemory).OrZero().
+		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.UnknownMemory).OrZero().
 			Above(500 << 20), For: of(6, 6)}},
 		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
 		Detail:  "{entity} has {value} bytes in use by a process that is gone{labels}.",

@@ -3,32 +3,34 @@ package health
 import (
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
 var (
-	gpuBusy       = Value(collectors.Utilization, "engine", "gpu")
+	gpuBusy       = Value(activity.Utilization, "engine", "gpu")
 	gpuWorks      = Value(derived.Spinning).Is(0)
-	onIt          = Sum(collectors.Processes) // of all types
-	thermalMargin = Value(collectors.TemperatureMargin)
-	hot           = Value(collectors.Temperature, "sensor", "gpu")
-	hottest       = Value(collectors.TemperatureThreshold, "threshold", "gpu_max")
-	hotMemory     = Value(collectors.Temperature, "sensor", "memory")
-	hottestMemory = Value(collectors.TemperatureThreshold, "threshold", "memory_max")
-	slowdown      = Value(collectors.TemperatureThreshold, "threshold", "slowdown")
-	braked        = Value(collectors.ClockEventActive, "reason", "hw_power_brake")
-	slowed        = Value(collectors.ClockEventActive, "reason", "hw_slowdown")
-	holding       = Value(collectors.ClockEventActive, "reason",
+	onIt          = Sum(workloads.Processes) // of all types
+	thermalMargin = Value(device.TemperatureMargin)
+	hot           = Value(device.Temperature, "sensor", "gpu")
+	hottest       = Value(device.TemperatureThreshold, "threshold", "gpu_max")
+	hotMemory     = Value(device.Temperature, "sensor", "memory")
+	hottestMemory = Value(device.TemperatureThreshold, "threshold", "memory_max")
+	slowdown      = Value(device.TemperatureThreshold, "threshold", "slowdown")
+	braked        = Value(device.ClockEventActive, "reason", "hw_power_brake")
+	slowed        = Value(device.ClockEventActive, "reason", "hw_slowdown")
+	holding       = Value(device.ClockEventActive, "reason",
 		"hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
-	ofMaxClock  = Div(Value(collectors.Clock, "clock", "sm"), Value(collectors.ClockMax, "clock", "sm"))
-	ofMaxMemory = Div(Value(collectors.Clock, "clock", "memory"), Value(collectors.ClockMax, "clock", "memory"))
-	drawn       = Div(Value(collectors.Power, "kind", "average", "scope", "gpu"),
-		Value(collectors.PowerLimit, "limit", "enforced"))
-	belowLimit = Div(Value(collectors.Power, "scope", "gpu"), Value(collectors.PowerLimit, "limit", "enforced")).
+	ofMaxClock  = Div(Value(device.Clock, "clock", "sm"), Value(device.ClockMax, "clock", "sm"))
+	ofMaxMemory = Div(Value(device.Clock, "clock", "memory"), Value(device.ClockMax, "clock", "memory"))
+	drawn       = Div(Value(device.Power, "kind", "average", "scope", "gpu"),
+		Value(device.PowerLimit, "limit", "enforced"))
+	belowLimit = Div(Value(device.Power, "scope", "gpu"), Value(device.PowerLimit, "limit", "enforced")).
 			Below(.75)
-	heated = Rate(collectors.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
+	heated = Rate(device.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
 )
 
 // ownHeat holds if neither the room's air nor the GPU's place in the chassis
@@ -61,7 +63,7 @@ var thermalChecks = []*Check{
 			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
 				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
 			{Severity: incident.Critical,
-				When: Sub(thermalMargin, Value(collectors.TemperatureTLimit, "threshold", "slowdown")).
+				When: Sub(thermalMargin, Value(device.TemperatureTLimit, "threshold", "slowdown")).
 					AtMost(0, 2), For: of(3, 3)},
 			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
@@ -81,7 +83,7 @@ var thermalChecks = []*Check{
 			{Severity: incident.Critical, When: heated.AtLeast(.25, .20), For: of(3, 3)},
 			// The hardware's own slowdown begins far above the temperature of a
 			// cooled GPU: moments of it add up.
-			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 15*time.Minute,
+			{Severity: incident.Warning, When: Rate(device.ClockEventSeconds, 15*time.Minute,
 				"reason", "hw_thermal").AtLeast(.02, .01)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
@@ -94,9 +96,9 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: braked.Is(1), For: of(3, 3)},
 			// Samples miss a brake that comes and goes.
-			{Severity: incident.Warning, When: Rate(collectors.ClockEventSeconds, 5*time.Minute,
+			{Severity: incident.Warning, When: Rate(device.ClockEventSeconds, 5*time.Minute,
 				"reason", "hw_power_brake").AtLeast(.25, .15)},
-			{Severity: incident.Critical, When: Rate(collectors.ClockEventSeconds, 10*time.Minute,
+			{Severity: incident.Critical, When: Rate(device.ClockEventSeconds, 10*time.Minute,
 				"reason", "hw_power_brake").AtLeast(.5, .4)},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
@@ -106,7 +108,7 @@ var thermalChecks = []*Check{
 	{
 		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: incident.HardwareFault,
 		Levels: []Level{{Severity: incident.Warning, When: slowed.Is(1).
-			And(gpuBusy.Above(.10), Value(collectors.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
+			And(gpuBusy.Above(.10), Value(device.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
 			// According to NVML, a change of clocks may show it for a moment,
 			// but not for a third of five minutes.
 			For: of(9, 30)}},
@@ -265,8 +267,8 @@ var thermalChecks = []*Check{
 		ID: "sensor_lost", Alert: "GPUSensorLost", Class: incident.HardwareFault,
 		Levels: []Level{
 			// A failed reading may not be tried again for a minute.
-			{Severity: incident.Warning, When: Lost(collectors.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)},
-			{Severity: incident.Warning, When: Lost(collectors.Power, "scope", "gpu").Is(1), For: of(13, 13)},
+			{Severity: incident.Warning, When: Lost(device.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)},
+			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(13, 13)},
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",

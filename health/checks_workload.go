@@ -3,7 +3,7 @@ package health
 import (
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -12,15 +12,15 @@ import (
 // hundred windows in which it wanted it. It takes three windows, because one of
 // a few is no share of many.
 func missing(objective string) Condition {
-	missed := Increase(collectors.QoSViolations, 5*time.Minute, "objective", objective, "by", "tenant")
-	wanted := Increase(collectors.QoSWindows, 5*time.Minute, "objective", objective, "by", "tenant")
+	missed := Increase(workloads.QoSViolations, 5*time.Minute, "objective", objective, "by", "tenant")
+	wanted := Increase(workloads.QoSWindows, 5*time.Minute, "objective", objective, "by", "tenant")
 	return Div(missed, wanted).Above(.01).And(missed.AtLeast(3))
 }
 
 // atLevel holds if the escalation put a workload at a level and acts on it.
 func atLevel(level string) Condition {
-	done := Value(collectors.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
-	return Value(collectors.QuotaLevel, "rung", level, "by", "tenant", "by", "workload").Is(1).And(done)
+	done := Value(workloads.QuotaShadow, "by", "tenant", "by", "workload").Is(0)
+	return Value(workloads.QuotaLevel, "rung", level, "by", "tenant", "by", "workload").Is(1).And(done)
 }
 
 // soon holds if a forecast falls within the hour.
@@ -92,7 +92,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_convoy", Alert: "QuotaConvoy",
-		Levels: []Level{{Severity: incident.Warning, When: Rate(collectors.QuotaConvoy, 5*time.Minute, "by", "tenant").
+		Levels: []Level{{Severity: incident.Warning, When: Rate(workloads.QuotaConvoy, 5*time.Minute, "by", "tenant").
 			Above(.05, .03), For: of(6, 6)}},
 		Summary: "A job waits for itself across GPUs because its processes are held at different times.",
 		Detail:  "{entity} loses {percent} of the GPU's time waiting for its work on another GPU.",
@@ -105,7 +105,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "quota_violation", Alert: "QuotaViolation",
-		Levels: []Level{{Severity: incident.Warning, When: Increase(collectors.QuotaViolations, 5*time.Minute,
+		Levels: []Level{{Severity: incident.Warning, When: Increase(workloads.QuotaViolations, 5*time.Minute,
 			"by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",
 		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
@@ -117,7 +117,7 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "unhooked", Alert: "UnhookedProcess",
-		Levels: []Level{{Severity: incident.Warning, When: Sum(collectors.UnhookedProcesses, "by", "tenant",
+		Levels: []Level{{Severity: incident.Warning, When: Sum(workloads.UnhookedProcesses, "by", "tenant",
 			"by", "workload").Above(0), For: of(3, 3)}},
 		Summary: "Processes of a workload with a quota bypass the hook.",
 		Detail:  "{entity} has {value} processes without a session with the broker.",
@@ -129,9 +129,9 @@ var workloadChecks = []*Check{
 	{
 		ID: "quota_drift", Alert: "QuotaDrift",
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(collectors.QuotaChargeDrift, "by", "tenant").
+			{Severity: incident.Warning, When: Value(workloads.QuotaChargeDrift, "by", "tenant").
 				Above(.05, .03), For: of(6, 6)},
-			{Severity: incident.Warning, When: Sum(collectors.UnderreportingProcesses, "by", "tenant").
+			{Severity: incident.Warning, When: Sum(workloads.UnderreportingProcesses, "by", "tenant").
 				Above(0), For: of(6, 6)},
 		},
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/incident"
 )
 
@@ -79,7 +80,7 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 	t.Parallel()
 	samples := func(margin float64) []collectors.Sample {
 		return []collectors.Sample{on("0", collectors.Up, 1), hotAt(margin),
-			on("0", collectors.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
+			on("0", faults.RemappedRows, 3, "correctable"), {Metric: collectors.DriverUp, Value: 1}}
 	}
 	for _, years := range [][]time.Time{{y1970, y2026, y1970, y2026}, {y2026, y1970, y2026}} {
 		w := newWorld(t)
@@ -117,7 +118,7 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 // than where it was written.
 func TestAStateOfAnotherClock(t *testing.T) {
 	t.Parallel()
-	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.RemappedRows, 3, "correctable"),
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", faults.RemappedRows, 3, "correctable"),
 		{Metric: collectors.DriverUp, Value: 1}}
 	for name, years := range map[string][2]time.Time{"written in 1970": {y1970, y2026}, "read in 1970": {y2026, y1970},
 		"of tomorrow": {y2026.Add(24 * time.Hour), y2026}} {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 )
 
@@ -17,9 +19,9 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 	for _, after := range []time.Duration{step, time.Second} {
 		w.now = w.now.Add(after)
 		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
-			on("0", collectors.ModeEnabled, 1, "ecc"),
-			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, 1e9, "used"),
-			on("0", collectors.MemoryBytes, 3e9, "free")})
+			on("0", device.ModeEnabled, 1, "ecc"),
+			on("0", workloads.Processes, 0, "compute"), on("0", device.MemoryBytes, 1e9, "used"),
+			on("0", device.MemoryBytes, 3e9, "free")})
 		w.engine.Eval(s, nil, w.now)
 		for _, c := range []struct {
 			metric *collectors.Metric

@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -78,8 +82,8 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 		t.Fatalf("only %d counters are looked at", len(metrics))
 	}
 	at := func(v float64) []collectors.Sample {
-		all := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Utilization, .9, "gpu"),
-			on("0", collectors.PCIeGeneration, 5, "current"), on("0", collectors.PCIeWidth, 16, "current")}
+		all := []collectors.Sample{on("0", collectors.Up, 1), on("0", activity.Utilization, .9, "gpu"),
+			on("0", links.PCIeGeneration, 5, "current"), on("0", links.PCIeWidth, 16, "current")}
 		for m := range metrics {
 			all = append(all, eachOf(m, v)...)
 		}
@@ -130,8 +134,8 @@ func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	t.Parallel()
 	board := func(joules, exceeded float64) []collectors.Sample {
-		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu"),
-			on("0", collectors.SRAMThreshold, exceeded)}
+		return []collectors.Sample{on("0", collectors.Up, 1), on("0", device.Energy, joules, "gpu"),
+			on("0", faults.SRAMThreshold, exceeded)}
 	}
 	for later, want := range map[float64]incident.State{0: incident.OK, 1: incident.Unhealthy} {
 		w := newWorld(t, Checks()...)
@@ -158,11 +162,11 @@ func TestThePowerCapIsNoFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 120 {
-		w.steps(1, on("0", collectors.Up, 1), on("0", collectors.Utilization, 1, "gpu"),
-			on("0", collectors.Power, 700, "average", "gpu"), on("0", collectors.PowerLimit, 700, "enforced"),
-			on("0", collectors.Clock, 1.4e9, "sm"), on("0", collectors.ClockMax, 1.98e9, "sm"),
-			on("0", collectors.ClockEventActive, 1, "sw_power_cap"),
-			on("0", collectors.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
+		w.steps(1, on("0", collectors.Up, 1), on("0", activity.Utilization, 1, "gpu"),
+			on("0", device.Power, 700, "average", "gpu"), on("0", device.PowerLimit, 700, "enforced"),
+			on("0", device.Clock, 1.4e9, "sm"), on("0", device.ClockMax, 1.98e9, "sm"),
+			on("0", device.ClockEventActive, 1, "sw_power_cap"),
+			on("0", device.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
 		for _, f := range w.engine.Findings() {
 			if f.Severity != incident.None {
 				t.Fatalf("after %d steps: %s, %v", n, f.Check, f.Severity)

@@ -11,8 +11,12 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
 )
 
@@ -110,46 +114,46 @@ var injections = map[string]func(c *chain){
 	// The enforcer has a window a second, and one in ten misses the guarantee.
 	"qos": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QoSWindows, at.Seconds(), "ml", "compute")
-			put(collectors.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "ml", "compute")
+			put(workloads.QoSWindows, at.Seconds(), "ml", "compute")
+			put(workloads.QoSViolations, min(at, 10*time.Minute).Seconds()/10, "ml", "compute")
 		})
 	},
 	// A tenant's work waits a fifth of the time for its work on another GPU.
 	"convoy": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaConvoy, min(at, 10*time.Minute).Seconds()/5, "ml")
+			put(workloads.QuotaConvoy, min(at, 10*time.Minute).Seconds()/5, "ml")
 		})
 	},
 	// It waits for a fiftieth, as collectives do that are held together.
 	"short convoys": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(collectors.QuotaConvoy, at.Seconds()/50, "ml") })
+		c.add(func(at time.Duration, put put) { put(workloads.QuotaConvoy, at.Seconds()/50, "ml") })
 	},
 	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml",
+			put(workloads.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml",
 				"unit:train.service", "memory")
 		})
 	},
 	"unhooked": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.UnhookedProcesses, 2*during(at, 5*time.Minute), "ml", "unit:train.service")
+			put(workloads.UnhookedProcesses, 2*during(at, 5*time.Minute), "ml", "unit:train.service")
 		})
 	},
 	"drift": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(collectors.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
+		c.add(func(at time.Duration, put put) { put(workloads.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
 	},
 	"underreporting": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.UnderreportingProcesses, during(at, 5*time.Minute), "ml", "unit:train.service")
+			put(workloads.UnderreportingProcesses, during(at, 5*time.Minute), "ml", "unit:train.service")
 		})
 	},
 	// The broker starves, or has ended.
 	"starved broker": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(collectors.BrokerStarved, during(at, 5*time.Minute)) })
+		c.add(func(at time.Duration, put put) { put(workloads.BrokerStarved, during(at, 5*time.Minute)) })
 	},
 	"no broker": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(collectors.BrokerUp, 1-during(at, 5*time.Minute)) })
+		c.add(func(at time.Duration, put put) { put(workloads.BrokerUp, 1-during(at, 5*time.Minute)) })
 	},
 	"paused":          func(c *chain) { c.escalation("pause", 0) },
 	"terminated":      func(c *chain) { c.escalation("terminate", 0) },
@@ -157,34 +161,34 @@ var injections = map[string]func(c *chain){
 	// A tenant takes 200 MiB a minute more, of a cap of 10 GiB, for half an hour.
 	"growing": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaMemoryLimit, 10<<30, "ml")
-			put(collectors.QuotaMemoryUsed, 2<<30+min(at, 30*time.Minute).Minutes()*(200<<20), "ml")
+			put(workloads.QuotaMemoryLimit, 10<<30, "ml")
+			put(workloads.QuotaMemoryUsed, 2<<30+min(at, 30*time.Minute).Minutes()*(200<<20), "ml")
 		})
 	},
 	// A tenant has not come yet for the 20 GiB that it is guaranteed.
 	"promised": func(c *chain) {
-		c.add(func(_ time.Duration, put put) { put(collectors.QuotaMemoryGuarantee, 20<<30, "ml") })
+		c.add(func(_ time.Duration, put put) { put(workloads.QuotaMemoryGuarantee, 20<<30, "ml") })
 	},
 	// A tenant's share falls by a point a minute, although more is due to it.
 	"starving": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaGuarantee, .5, "ml")
-			put(collectors.QuotaTarget, .9, "ml", "10s")
-			put(collectors.QuotaShare, .9-.01*at.Minutes()*during(at, 32*time.Minute), "ml", "10s")
+			put(workloads.QuotaGuarantee, .5, "ml")
+			put(workloads.QuotaTarget, .9, "ml", "10s")
+			put(workloads.QuotaShare, .9-.01*at.Minutes()*during(at, 32*time.Minute), "ml", "10s")
 		})
 	},
 	// A tenant's share falls as much, because it wants less.
 	"wanting less": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(collectors.QuotaGuarantee, .5, "ml")
-			put(collectors.QuotaTarget, max(.1, .9-.01*at.Minutes()), "ml", "10s")
-			put(collectors.QuotaShare, max(.1, .9-.01*at.Minutes()), "ml", "10s")
+			put(workloads.QuotaGuarantee, .5, "ml")
+			put(workloads.QuotaTarget, max(.1, .9-.01*at.Minutes()), "ml", "10s")
+			put(workloads.QuotaShare, max(.1, .9-.01*at.Minutes()), "ml", "10s")
 		})
 	},
 	// One of 18 links of GPU 2 runs at half its speed.
 	"slow link": func(c *chain) {
 		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.NVLinkSpeed {
+			if s.Metric == links.NVLinkSpeed {
 				s.Value *= 17.5 / 18
 			}
 		})
@@ -192,7 +196,7 @@ var injections = map[string]func(c *chain){
 	// GPU 2 does half of what others do at the same clock.
 	"half the work": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power {
+			if s.Metric == activity.GPMActivity || s.Metric == device.Power {
 				s.Value /= 2
 			}
 		})
@@ -200,34 +204,34 @@ var injections = map[string]func(c *chain){
 	// GPU 2 waits for its data for half of the time.
 	"half as busy": func(c *chain) {
 		c.alter("2", 40*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.GPMActivity || s.Metric == collectors.Power ||
-				s.Metric == collectors.Utilization {
+			if s.Metric == activity.GPMActivity || s.Metric == device.Power ||
+				s.Metric == activity.Utilization {
 				s.Value /= 2
 			}
 		})
 	},
 	"hot memory": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.Temperature && s.Labels[2] == "memory" {
+			if s.Metric == device.Temperature && s.Labels[2] == "memory" {
 				s.Value = 97
 			}
 		})
-		c.add(func(_ time.Duration, put put) { put(collectors.TemperatureThreshold, 95, "memory_max") })
+		c.add(func(_ time.Duration, put put) { put(device.TemperatureThreshold, 95, "memory_max") })
 	},
 	// Nobody is on GPU 2.
 	"busy": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
 			switch {
-			case s.Metric == collectors.Utilization && s.Labels[2] == "gpu":
+			case s.Metric == activity.Utilization && s.Labels[2] == "gpu":
 				s.Value = 1
-			case s.Metric == collectors.Clock && s.Labels[2] == "sm":
+			case s.Metric == device.Clock && s.Labels[2] == "sm":
 				s.Value = 1980e6
 			}
 		})
 	},
 	"low memory clock": func(c *chain) {
 		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.Clock && s.Labels[2] == "memory" {
+			if s.Metric == device.Clock && s.Labels[2] == "memory" {
 				s.Value = 1593e6
 			}
 		})
@@ -235,7 +239,7 @@ var injections = map[string]func(c *chain){
 	// The hardware slows GPU 2 down for 20 s of each 40.
 	"slowdown": func(c *chain) {
 		c.alter("2", 10*time.Minute, func(at time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.ClockEventActive && s.Labels[2] == "hw_slowdown" {
+			if s.Metric == device.ClockEventActive && s.Labels[2] == "hw_slowdown" {
 				s.Value = collectors.Bool(at%(40*time.Second) < 20*time.Second)
 			}
 		})
@@ -243,14 +247,14 @@ var injections = map[string]func(c *chain){
 	// It is so hot that the hardware slows it down for 2 s of each minute.
 	"hot spells": func(c *chain) {
 		c.alter("2", time.Hour, func(at time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
+			if s.Metric == device.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
 				s.Value += heldFor(at, 2*time.Second, time.Minute)
 			}
 		})
 	},
 	"stopped fan": func(c *chain) {
 		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == collectors.FanSpeed || s.Metric == collectors.FanRPM {
+			if s.Metric == device.FanSpeed || s.Metric == device.FanRPM {
 				s.Value = 0
 			}
 		})
@@ -324,8 +328,8 @@ func (c *chain) alter(gpu string, length time.Duration, change func(at time.Dura
 func (c *chain) escalation(level string, shadow float64) {
 	c.add(func(at time.Duration, put put) {
 		up := during(at, 5*time.Minute)
-		put(collectors.QuotaLevel, 1-up, "ml", "unit:train.service", "observe")
-		put(collectors.QuotaLevel, up, "ml", "unit:train.service", level)
-		put(collectors.QuotaShadow, shadow, "ml", "unit:train.service")
+		put(workloads.QuotaLevel, 1-up, "ml", "unit:train.service", "observe")
+		put(workloads.QuotaLevel, up, "ml", "unit:train.service", level)
+		put(workloads.QuotaShadow, shadow, "ml", "unit:train.service")
 	})
 }

@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -54,12 +58,12 @@ func on(gpu string, m *collectors.Metric, v float64, labels ...string) collector
 	return collectors.Sample{Metric: m, Labels: append([]string{gpu, "GPU-" + gpu}, labels...), Value: v}
 }
 
-func hotAt(v float64) collectors.Sample { return on("0", collectors.TemperatureMargin, v) }
+func hotAt(v float64) collectors.Sample { return on("0", device.TemperatureMargin, v) }
 
 var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.",
 	Detail: "{entity} has {value} left.", Levels: []Level{
-		{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
-		{Severity: incident.Critical, When: Value(collectors.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
+		{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+		{Severity: incident.Critical, When: Value(device.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
 	}}
 
 func TestEnterNeedsKOfN(t *testing.T) {
@@ -129,13 +133,13 @@ func TestFlapsAreHeldLonger(t *testing.T) {
 func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	t.Parallel()
 	either := &Check{ID: "either", Alert: "Either", Summary: "One of two.", Levels: []Level{
-		{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
-		{Severity: incident.Warning, When: Value(collectors.PerformanceState).Is(8), For: of(2, 2)},
-		{Severity: incident.Critical, When: Value(collectors.Power, "scope", "gpu").Above(900),
+		{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
+		{Severity: incident.Warning, When: Value(device.PerformanceState).Is(8), For: of(2, 2)},
+		{Severity: incident.Critical, When: Value(device.Power, "scope", "gpu").Above(900),
 			For: of(2, 2).every(10 * time.Minute)},
 	}}
 	w := newWorld(t, either)
-	wanting := on("0", collectors.PerformanceState, 0)
+	wanting := on("0", device.PerformanceState, 0)
 	w.steps(3, hotAt(-1), wanting)
 	w.steps(2, wanting)
 	if got := w.state("either"); got != incident.Degraded {
@@ -150,7 +154,7 @@ func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 		t.Errorf("the hold-down after the signal went: %v", got)
 	}
 	// it is looked at each ten minutes, and no less there in between
-	w.steps(180, wanting, on("0", collectors.Power, 950, "average", "gpu"))
+	w.steps(180, wanting, on("0", device.Power, 950, "average", "gpu"))
 	if got := w.state("either"); got != incident.Unhealthy {
 		t.Errorf("a level that is sampled each ten minutes: %v", got)
 	}
@@ -187,9 +191,9 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning,
-		When: Value(collectors.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
+		When: Value(workloads.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
 	w := newWorld(t, check)
-	w.steps(1, on("0", collectors.WorkloadUse, .1, "pod:a", "sm"), on("0", collectors.WorkloadUse, .9, "pod:b", "sm"))
+	w.steps(1, on("0", workloads.WorkloadUse, .1, "pod:a", "sm"), on("0", workloads.WorkloadUse, .9, "pod:b", "sm"))
 	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity.Workload != "pod:b" {
 		t.Fatalf("%+v", f)
 	}
@@ -205,9 +209,9 @@ func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 func TestATenantThatEndsIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning,
-		When: Value(collectors.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
+		When: Value(workloads.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
 	w := newWorld(t, check)
-	w.steps(1, on("0", collectors.QuotaChargeDrift, .1, "a"), on("0", collectors.QuotaChargeDrift, .9, "b"))
+	w.steps(1, on("0", workloads.QuotaChargeDrift, .1, "a"), on("0", workloads.QuotaChargeDrift, .9, "b"))
 	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
 		t.Fatalf("%+v", f)
 	}
@@ -228,13 +232,13 @@ func lost() []collectors.Sample {
 func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 	t.Parallel()
 	energy := func(joules float64) []collectors.Sample {
-		return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.Energy, joules, "gpu")}
+		return []collectors.Sample{on("0", collectors.Up, 1), on("0", device.Energy, joules, "gpu")}
 	}
 	for name, end := range map[string]func(w *world){
 		"a reset": func(w *world) { w.steps(1, energy(5)...) },
 		"the driver's word": func(w *world) {
-			w.steps(1, append(energy(200), on("0", collectors.RecoveryAction, 1))...)
-			w.steps(1, append(energy(201), on("0", collectors.RecoveryAction, 0))...)
+			w.steps(1, append(energy(200), on("0", faults.RecoveryAction, 1))...)
+			w.steps(1, append(energy(201), on("0", faults.RecoveryAction, 0))...)
 		},
 		"an acknowledgement": func(w *world) {
 			if _, err := w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now); err != nil {
@@ -273,7 +277,7 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 	for boot, want := range map[string]incident.State{"same": incident.Unhealthy, "other": incident.OK} {
 		w := newWorld(t, check)
 		links := func(up float64) []collectors.Sample {
-			return []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.NVLinkUp, up, "all")}
+			return []collectors.Sample{on("0", collectors.Up, 1), on("0", links.NVLinkUp, up, "all")}
 		}
 		w.steps(3, links(18)...)
 		w.restart(boot)
@@ -331,9 +335,9 @@ func TestARestartRaisesNothingAgain(t *testing.T) {
 func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: incident.Critical,
-		When: Increase(collectors.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
+		When: Increase(faults.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
 			Lifetime().Above(0)}}}
-	count := func(n float64) collectors.Sample { return on("0", collectors.ECCErrors, n, "uncorrected", "volatile") }
+	count := func(n float64) collectors.Sample { return on("0", faults.ECCErrors, n, "uncorrected", "volatile") }
 	w := newWorld(t, check)
 	if w.steps(3, count(7)); w.state("ecc") != incident.OK {
 		t.Fatal("7 errors that were there at the start are an incident")
@@ -556,7 +560,7 @@ func TestAVictimOfTheOOMKillerMatters(t *testing.T) {
 		{"oom_cgroup", "pod:a", ""}, {incident.WhatHungTask, "pod:a", ""},
 	} {
 		w := newWorld(t, Checks()...)
-		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")}
+		there := []collectors.Sample{on("0", collectors.Up, 1), on("0", workloads.WorkloadMemory, 1e9, "pod:a", "")}
 		w.steps(2, there...)
 		e := incident.Event{Kind: incident.KindIncident, ID: "x", What: c.what, Class: incident.ApplicationFault,
 			Severity: incident.Info, Workload: c.workload, First: w.now, Last: w.now, Count: 1}

@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,7 +27,7 @@ var notHealthy = map[string]string{
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 }
 
-var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)
+var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:collectors\.)?(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)
 
 // TestHealthyHostsShowAllThatIsJudged holds the healthy hosts to what health
 // reads, by its source: a family that they do not show would be one whose
@@ -50,7 +51,7 @@ func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 	for _, variable := range judged {
 		name, is := names[variable]
 		if reason := notHealthy[variable]; is && shown[name] == (reason != "") {
-			t.Errorf("collectors.%s (%s) is shown by healthy hosts: %v; reason why not: %q", variable, name,
+			t.Errorf("%s (%s) is shown by healthy hosts: %v; reason why not: %q", variable, name,
 				shown[name], reason)
 		}
 	}
@@ -61,11 +62,11 @@ func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 	}
 }
 
-// familyNames returns the names of package collectors' families by variable.
+// familyNames returns the names of the collectors' families by variable.
 func familyNames(t *testing.T) map[string]string {
 	t.Helper()
 	names := map[string]string{}
-	for _, file := range glob(t, "../collectors/*.go") {
+	for _, file := range append(glob(t, "../collectors/*.go"), glob(t, "../collectors/*/*.go")...) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -86,18 +87,25 @@ func glob(t *testing.T, pattern string) []string {
 	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
 }
 
-// judgedFamilies returns the variables of package collectors that health's
-// source names.
+// judgedFamilies returns the families that health's source names, by variable.
 func judgedFamilies(t *testing.T) (all []string) {
 	t.Helper()
+	names := familyNames(t)
 	for _, file := range glob(t, "*.go") {
 		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
+		var packages []string // those below collectors, and collectors
+		for _, i := range f.Imports {
+			if p := strings.Trim(i.Path.Value, `"`); strings.HasPrefix(p, "gpusteward/collectors") {
+				packages = append(packages, path.Base(p))
+			}
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "collectors" && !slices.Contains(all, s.Sel.Name) {
+				x, ok := s.X.(*ast.Ident)
+				if ok && slices.Contains(packages, x.Name) && names[s.Sel.Name] != "" && !slices.Contains(all, s.Sel.Name) {
 					all = append(all, s.Sel.Name)
 				}
 			}

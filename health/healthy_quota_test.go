@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A healthyTenant is what an enforcer that works shows of a tenant on a GPU:
@@ -164,26 +165,26 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 		}
 	}
 	for _, of := range []func(t *healthyTenant){ // families come together
-		func(t *healthyTenant) { put(collectors.QuotaGuarantee, t.guarantee, t.name) },
-		func(t *healthyTenant) { put(collectors.QuotaMemoryGuarantee, t.kept, t.name) },
-		func(t *healthyTenant) { put(collectors.QuotaShare, t.share, t.name, "10s") },
-		func(t *healthyTenant) { put(collectors.QuotaTarget, t.target, t.name, "10s") },
-		func(t *healthyTenant) { put(collectors.QuotaMemoryUsed, t.used, t.name) },
+		func(t *healthyTenant) { put(workloads.QuotaGuarantee, t.guarantee, t.name) },
+		func(t *healthyTenant) { put(workloads.QuotaMemoryGuarantee, t.kept, t.name) },
+		func(t *healthyTenant) { put(workloads.QuotaShare, t.share, t.name, "10s") },
+		func(t *healthyTenant) { put(workloads.QuotaTarget, t.target, t.name, "10s") },
+		func(t *healthyTenant) { put(workloads.QuotaMemoryUsed, t.used, t.name) },
 		func(t *healthyTenant) {
 			if t.most > 0 {
-				put(collectors.QuotaMemoryLimit, t.most, t.name)
+				put(workloads.QuotaMemoryLimit, t.most, t.name)
 			}
 		},
-		func(t *healthyTenant) { put(collectors.QuotaChargeDrift, t.drift, t.name) },
-		func(t *healthyTenant) { put(collectors.QuotaConvoy, t.convoy, t.name) },
+		func(t *healthyTenant) { put(workloads.QuotaChargeDrift, t.drift, t.name) },
+		func(t *healthyTenant) { put(workloads.QuotaConvoy, t.convoy, t.name) },
 		func(t *healthyTenant) {
 			for i, objective := range qosObjectives {
-				put(collectors.QoSWindows, t.windows[i], t.name, objective)
+				put(workloads.QoSWindows, t.windows[i], t.name, objective)
 			}
 		},
 		func(t *healthyTenant) {
 			for i, objective := range qosObjectives {
-				put(collectors.QoSViolations, t.missed[i], t.name, objective)
+				put(workloads.QoSViolations, t.missed[i], t.name, objective)
 			}
 		},
 	} {
@@ -194,9 +195,9 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 		}
 	}
 	for _, of := range []func(j *job){
-		func(j *job) { put(collectors.QuotaViolations, j.over, j.team, j.name, "memory") },
-		func(j *job) { put(collectors.UnhookedProcesses, collectors.Bool(j.new), j.team, j.name) },
-		func(j *job) { put(collectors.UnderreportingProcesses, collectors.Bool(j.new), j.team, j.name) },
+		func(j *job) { put(workloads.QuotaViolations, j.over, j.team, j.name, "memory") },
+		func(j *job) { put(workloads.UnhookedProcesses, collectors.Bool(j.new), j.team, j.name) },
+		func(j *job) { put(workloads.UnderreportingProcesses, collectors.Bool(j.new), j.team, j.name) },
 	} {
 		for _, j := range h.jobs {
 			for i := range j.gpus {
@@ -208,12 +209,12 @@ func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 	}
 	for _, j := range h.jobs {
 		for _, level := range levels {
-			out = append(out, collectors.Sample{Metric: collectors.QuotaLevel, Labels: []string{j.team, j.name, level},
+			out = append(out, collectors.Sample{Metric: workloads.QuotaLevel, Labels: []string{j.team, j.name, level},
 				Value: collectors.Bool(j.level == level)})
 		}
 	}
 	for _, j := range h.jobs {
-		out = append(out, collectors.Sample{Metric: collectors.QuotaShadow, Labels: []string{j.team, j.name},
+		out = append(out, collectors.Sample{Metric: workloads.QuotaShadow, Labels: []string{j.team, j.name},
 			Value: collectors.Bool(h.shadow)})
 	}
 	return out

@@ -6,6 +6,11 @@ import (
 	"strconv"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 )
 
@@ -41,8 +46,8 @@ func (h *healthyHost) lacks(g *healthyGPU) {
 			has[s.metric] = true
 		}
 	}
-	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks,
-		collectors.TemperatureMargin, collectors.Utilization} {
+	for _, m := range []*collectors.Metric{activity.GPMActivity, links.NVLinkUp, faults.RowRemapBanks,
+		device.TemperatureMargin, activity.Utilization} {
 		if !has[m] {
 			h.always(g, collectors.Unsupported, 1, m.Name)
 		}
@@ -62,154 +67,154 @@ func (h *healthyHost) always(g *healthyGPU, m *collectors.Metric, value float64,
 func (h *healthyHost) ofGPU(g *healthyGPU) {
 	v, n := &g.seen, g.number
 	h.series = append(h.series, series{collectors.Up, g, []string{g.gpu, g.uuid}, &v.up, true})
-	info := make([]string, len(collectors.Info.Labels)-2)
-	for i, l := range collectors.Info.Labels[2:] {
+	info := make([]string, len(device.Info.Labels)-2)
+	for i, l := range device.Info.Labels[2:] {
 		info[i] = g.text[l]
 	}
-	h.always(g, collectors.Info, 1, info...)
-	h.add(g, collectors.Power, &v.instant, "instant", "gpu")
+	h.always(g, device.Info, 1, info...)
+	h.add(g, device.Power, &v.instant, "instant", "gpu")
 	if g.has("average_power") {
-		h.add(g, collectors.Power, &v.average, "average", "gpu")
+		h.add(g, device.Power, &v.average, "average", "gpu")
 	}
 	for _, limit := range []string{"default", "enforced", "max"} {
-		h.always(g, collectors.PowerLimit, n["power_w.default"], limit)
+		h.always(g, device.PowerLimit, n["power_w.default"], limit)
 	}
-	h.add(g, collectors.Energy, &v.energy, "gpu")
-	h.add(g, collectors.Clock, &v.clock, "sm")
-	h.add(g, collectors.Clock, &v.clock, "graphics")
-	h.add(g, collectors.Clock, &v.memoryClock, "memory")
-	h.always(g, collectors.ClockMax, 1e6*n["clock_mhz.max"], "sm")
-	h.always(g, collectors.RecoveryAction, 0)
-	h.always(g, collectors.ComputeMode, 0)
+	h.add(g, device.Energy, &v.energy, "gpu")
+	h.add(g, device.Clock, &v.clock, "sm")
+	h.add(g, device.Clock, &v.clock, "graphics")
+	h.add(g, device.Clock, &v.memoryClock, "memory")
+	h.always(g, device.ClockMax, 1e6*n["clock_mhz.max"], "sm")
+	h.always(g, faults.RecoveryAction, 0)
+	h.always(g, device.ComputeMode, 0)
 	for mode, on := range map[string]bool{"accounting": false, "ecc": true, "mig": h.mig, "persistence": true} {
-		h.always(g, collectors.ModeEnabled, collectors.Bool(on), mode)
+		h.always(g, device.ModeEnabled, collectors.Bool(on), mode)
 	}
 	if !h.mig { // NVML has no utilization of a GPU in MIG mode
-		h.add(g, collectors.Utilization, &v.utilization, "gpu")
-		h.add(g, collectors.Utilization, &v.memoryUtilization, "memory")
+		h.add(g, activity.Utilization, &v.utilization, "gpu")
+		h.add(g, activity.Utilization, &v.memoryUtilization, "memory")
 		for _, engine := range []string{"encoder", "decoder"} {
-			h.always(g, collectors.Utilization, 0, engine)
+			h.always(g, activity.Utilization, 0, engine)
 		}
 	}
 	if g.has("gpm") {
-		h.add(g, collectors.GPMActivity, &v.sm, "sm")
-		h.add(g, collectors.GPMActivity, &v.tensor, "tensor")
-		h.add(g, collectors.GPMActivity, &v.dram, "dram")
-		h.add(g, collectors.PCIeBytes, &v.rx, "rx")
-		h.add(g, collectors.PCIeBytes, &v.tx, "tx")
+		h.add(g, activity.GPMActivity, &v.sm, "sm")
+		h.add(g, activity.GPMActivity, &v.tensor, "tensor")
+		h.add(g, activity.GPMActivity, &v.dram, "dram")
+		h.add(g, activity.PCIeBytes, &v.rx, "rx")
+		h.add(g, activity.PCIeBytes, &v.tx, "tx")
 	}
-	h.add(g, collectors.Processes, &v.processes, "compute")
-	h.always(g, collectors.Processes, 0, "graphics")
-	h.always(g, collectors.Processes, 0, "mps")
+	h.add(g, workloads.Processes, &v.processes, "compute")
+	h.always(g, workloads.Processes, 0, "graphics")
+	h.always(g, workloads.Processes, 0, "mps")
 }
 
 func (h *healthyHost) ofMemory(g *healthyGPU) {
 	v := &g.seen
-	h.add(g, collectors.MemoryBytes, &v.used, "used")
-	h.add(g, collectors.MemoryBytes, &v.free, "free")
-	h.add(g, collectors.MemoryBytes, &v.reserved, "reserved")
-	h.add(g, collectors.ECCErrors, &v.corrected, "corrected", "volatile")
-	h.add(g, collectors.ECCErrors, &v.aggregate, "corrected", "aggregate")
-	h.always(g, collectors.ECCErrors, 0, "uncorrected", "volatile")
-	h.always(g, collectors.ECCErrors, float64(h.r.IntN(3)/2), "uncorrected", "aggregate")
+	h.add(g, device.MemoryBytes, &v.used, "used")
+	h.add(g, device.MemoryBytes, &v.free, "free")
+	h.add(g, device.MemoryBytes, &v.reserved, "reserved")
+	h.add(g, faults.ECCErrors, &v.corrected, "corrected", "volatile")
+	h.add(g, faults.ECCErrors, &v.aggregate, "corrected", "aggregate")
+	h.always(g, faults.ECCErrors, 0, "uncorrected", "volatile")
+	h.always(g, faults.ECCErrors, float64(h.r.IntN(3)/2), "uncorrected", "aggregate")
 	old := float64(h.r.IntN(5) / 4) // a row that was replaced long ago
-	h.always(g, collectors.RemappedRows, old, "uncorrectable", "active")
-	h.always(g, collectors.RemappedRows, 0, "uncorrectable", "inactive")
-	h.always(g, collectors.RemappedRows, 0, "correctable", "active")
-	h.always(g, collectors.RowRemapPending, 0)
-	h.always(g, collectors.RowRemapFailure, 0)
+	h.always(g, faults.RemappedRows, old, "uncorrectable", "active")
+	h.always(g, faults.RemappedRows, 0, "uncorrectable", "inactive")
+	h.always(g, faults.RemappedRows, 0, "correctable", "active")
+	h.always(g, faults.RowRemapPending, 0)
+	h.always(g, faults.RowRemapFailure, 0)
 	if g.text["model"] != "l4" {
-		h.always(g, collectors.RowRemapBanks, g.number["row_banks"]-old, "max")
-		h.always(g, collectors.RowRemapBanks, old, "high")
+		h.always(g, faults.RowRemapBanks, g.number["row_banks"]-old, "max")
+		h.always(g, faults.RowRemapBanks, old, "high")
 		for _, state := range []string{"partial", "low", "none"} {
-			h.always(g, collectors.RowRemapBanks, 0, state)
+			h.always(g, faults.RowRemapBanks, 0, state)
 		}
 	}
-	h.always(g, collectors.SRAMThreshold, 0)
-	h.always(g, collectors.SRAMAddresses, float64(h.r.IntN(2)))
+	h.always(g, faults.SRAMThreshold, 0)
+	h.always(g, faults.SRAMAddresses, float64(h.r.IntN(2)))
 }
 
 func (h *healthyHost) ofHeat(g *healthyGPU) {
 	v, n := &g.seen, g.number
-	h.add(g, collectors.Temperature, &v.core, "gpu")
+	h.add(g, device.Temperature, &v.core, "gpu")
 	if n["temperature_c.memory_full"] > 0 {
-		h.add(g, collectors.Temperature, &v.hbm, "memory")
+		h.add(g, device.Temperature, &v.hbm, "memory")
 	}
 	if g.has("margin") {
-		h.add(g, collectors.TemperatureMargin, &v.margin)
+		h.add(g, device.TemperatureMargin, &v.margin)
 	}
 	if g.has("tlimit") {
-		h.always(g, collectors.TemperatureTLimit, n["temperature_c.gpu_max"]-n["temperature_c.slowdown"], "slowdown")
-		h.always(g, collectors.TemperatureTLimit, 0, "gpu_max")
+		h.always(g, device.TemperatureTLimit, n["temperature_c.gpu_max"]-n["temperature_c.slowdown"], "slowdown")
+		h.always(g, device.TemperatureTLimit, 0, "gpu_max")
 	}
 	if g.has("thresholds") {
-		h.always(g, collectors.TemperatureThreshold, n["temperature_c.gpu_max"], "gpu_max")
-		h.always(g, collectors.TemperatureThreshold, n["temperature_c.slowdown"], "slowdown")
+		h.always(g, device.TemperatureThreshold, n["temperature_c.gpu_max"], "gpu_max")
+		h.always(g, device.TemperatureThreshold, n["temperature_c.slowdown"], "slowdown")
 	}
 	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "sw_power_cap": &v.capped,
 		"sw_thermal": &v.thermal,
 		"app_clocks": &h.zero, "hw_slowdown": &h.zero, "hw_thermal": &h.zero, "hw_power_brake": &h.zero,
 		"sync_boost": &h.zero} {
-		h.add(g, collectors.ClockEventActive, value, reason)
+		h.add(g, device.ClockEventActive, value, reason)
 	}
 	for reason, value := range map[string]*float64{"sw_power_cap": &v.cappedFor, "sw_thermal": &v.thermalFor,
 		"low_utilization": &v.idleFor,
 		"hw_thermal":      &h.zero, "hw_power_brake": &h.zero} {
-		h.add(g, collectors.ClockEventSeconds, value, reason)
+		h.add(g, device.ClockEventSeconds, value, reason)
 	}
 }
 
 func (h *healthyHost) ofLinks(g *healthyGPU) {
 	v, n := &g.seen, g.number
-	h.add(g, collectors.PCIeGeneration, &v.generation, "current")
-	h.always(g, collectors.PCIeGeneration, n["pcie.generation"], "max")
-	h.always(g, collectors.PCIeWidth, n["pcie.width"], "current")
-	h.always(g, collectors.PCIeWidth, n["pcie.width"], "max")
-	h.add(g, collectors.PCIeReplays, &v.replays)
-	h.add(g, collectors.PCIeErrors, &v.correctable, "correctable")
-	h.always(g, collectors.PCIeErrors, 0, "fatal")
+	h.add(g, links.PCIeGeneration, &v.generation, "current")
+	h.always(g, links.PCIeGeneration, n["pcie.generation"], "max")
+	h.always(g, links.PCIeWidth, n["pcie.width"], "current")
+	h.always(g, links.PCIeWidth, n["pcie.width"], "max")
+	h.add(g, links.PCIeReplays, &v.replays)
+	h.add(g, links.PCIeErrors, &v.correctable, "correctable")
+	h.always(g, links.PCIeErrors, 0, "fatal")
 	if !g.has("nvswitch") {
 		return
 	}
-	h.add(g, collectors.FabricState, &v.fabricDone, "completed")
-	h.add(g, collectors.FabricState, &v.fabricTrains, "in_progress")
-	h.always(g, collectors.FabricState, 0, "not_started")
+	h.add(g, links.FabricState, &v.fabricDone, "completed")
+	h.add(g, links.FabricState, &v.fabricTrains, "in_progress")
+	h.always(g, links.FabricState, 0, "not_started")
 	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy",
 		"access_timeout_recovery", "incorrect_configuration"} {
-		h.always(g, collectors.FabricHealth, 0, check)
+		h.always(g, links.FabricHealth, 0, check)
 	}
 	if !h.perLink {
 		h.link(g, 0, derived.AllLinks)
-		h.always(g, collectors.NVLinkUp, n["nvlink.links"], derived.AllLinks)
-		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"]*n["nvlink.links"], derived.AllLinks)
+		h.always(g, links.NVLinkUp, n["nvlink.links"], derived.AllLinks)
+		h.always(g, links.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"]*n["nvlink.links"], derived.AllLinks)
 		return
 	}
 	for i := range int(n["nvlink.links"]) {
 		name := strconv.Itoa(i)
 		h.link(g, i, name)
-		h.always(g, collectors.NVLinkUp, 1, name)
-		h.always(g, collectors.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"], name)
-		h.always(g, collectors.NVLinkInfo, 1, name, "4", "switch", "")
+		h.always(g, links.NVLinkUp, 1, name)
+		h.always(g, links.NVLinkSpeed, 1e6*n["nvlink.speed_mbps"], name)
+		h.always(g, links.NVLinkInfo, 1, name, "4", "switch", "")
 		if g.has("nvlink5") {
-			h.add(g, collectors.NVLinkBER, &v.linkBER[i], "effective", name)
+			h.add(g, links.NVLinkBER, &v.linkBER[i], "effective", name)
 		}
 	}
 }
 
 func (h *healthyHost) link(g *healthyGPU, i int, name string) {
 	v := &g.seen
-	h.add(g, collectors.NVLinkBytes, &v.linkRX[i], "rx", "data", name)
-	h.add(g, collectors.NVLinkBytes, &v.linkTX[i], "tx", "data", name)
+	h.add(g, links.NVLinkBytes, &v.linkRX[i], "rx", "data", name)
+	h.add(g, links.NVLinkBytes, &v.linkTX[i], "tx", "data", name)
 	if g.has("nvlink5") {
-		h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "rcv", name)
-		h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "symbol", name)
-		h.add(g, collectors.NVLinkRecoveries, &v.linkRecovered[i], "success", name)
-		h.add(g, collectors.NVLinkRecoveries, &h.zero, "failed", name)
+		h.add(g, links.NVLinkErrors, &v.linkErrors[i], "rcv", name)
+		h.add(g, links.NVLinkErrors, &v.linkErrors[i], "symbol", name)
+		h.add(g, links.NVLinkRecoveries, &v.linkRecovered[i], "success", name)
+		h.add(g, links.NVLinkRecoveries, &h.zero, "failed", name)
 		return
 	}
-	h.add(g, collectors.NVLinkErrors, &v.linkErrors[i], "crc", name)
-	h.add(g, collectors.NVLinkErrors, &v.linkRecovered[i], "recovery", name)
-	h.add(g, collectors.NVLinkErrors, &h.zero, "replay", name)
+	h.add(g, links.NVLinkErrors, &v.linkErrors[i], "crc", name)
+	h.add(g, links.NVLinkErrors, &v.linkRecovered[i], "recovery", name)
+	h.add(g, links.NVLinkErrors, &h.zero, "replay", name)
 }
 
 func (h *healthyHost) ofMIG(g *healthyGPU) {
@@ -218,8 +223,8 @@ func (h *healthyHost) ofMIG(g *healthyGPU) {
 	}
 	for i := range g.seen.migUsed {
 		gi := strconv.Itoa(i + 1)
-		h.add(g, collectors.MIGMemory, &g.seen.migUsed[i], gi, "used")
-		h.add(g, collectors.MIGMemory, &g.seen.migFree[i], gi, "free")
+		h.add(g, device.MIGMemory, &g.seen.migUsed[i], gi, "used")
+		h.add(g, device.MIGMemory, &g.seen.migFree[i], gi, "free")
 	}
 }
 
@@ -232,11 +237,11 @@ func (h *healthyHost) ofHost() {
 	host(collectors.DriverUp, &h.driverUp)
 	host(collectors.DriverMismatch, &h.zero, "", "")
 	host(collectors.Drained, &h.drainedNow)
-	host(collectors.BrokerUp, &h.one)
-	host(collectors.BrokerStarved, &h.zero)
+	host(workloads.BrokerUp, &h.one)
+	host(workloads.BrokerStarved, &h.zero)
 	host(collectors.DevicesExpected, &gpus)
-	host(collectors.PCIDevices, &gpus, "gpu")
-	host(collectors.DriverBlockedTasks, &h.blocked)
+	host(links.PCIDevices, &gpus, "gpu")
+	host(faults.DriverBlockedTasks, &h.blocked)
 	for _, resource := range []string{"memory", "cpu", "goroutines", "events"} {
 		host(Pressure, &h.pressure, resource)
 	}
@@ -244,14 +249,14 @@ func (h *healthyHost) ofHost() {
 		host(TelemetryLost, &h.zero, source)
 	}
 	for i := range h.ports {
-		host(collectors.IBPortUp, &h.ports[i], "mlx5_"+strconv.Itoa(i)+"/1")
-		host(collectors.IBPortDowned, &h.zero, "mlx5_"+strconv.Itoa(i)+"/1")
+		host(links.IBPortUp, &h.ports[i], "mlx5_"+strconv.Itoa(i)+"/1")
+		host(links.IBPortDowned, &h.zero, "mlx5_"+strconv.Itoa(i)+"/1")
 	}
 	for _, g := range h.gpus {
 		labels := []string{g.gpu, g.uuid}
-		host(collectors.PCIDevicePresent, &h.one, append(labels[:2:2], "", "gpu")...)
-		host(collectors.PCIeAERErrors, &g.seen.aer, append(labels[:2:2], "", "gpu", "correctable")...)
-		host(collectors.PCIeAERErrors, &h.zero, append(labels[:2:2], "", "gpu", "nonfatal")...)
-		host(collectors.PCIeAERErrors, &h.zero, append(labels[:2:2], "", "gpu", "fatal")...)
+		host(links.PCIDevicePresent, &h.one, append(labels[:2:2], "", "gpu")...)
+		host(links.PCIeAERErrors, &g.seen.aer, append(labels[:2:2], "", "gpu", "correctable")...)
+		host(links.PCIeAERErrors, &h.zero, append(labels[:2:2], "", "gpu", "nonfatal")...)
+		host(links.PCIeAERErrors, &h.zero, append(labels[:2:2], "", "gpu", "fatal")...)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // show returns what the host shows now.
@@ -74,10 +75,10 @@ func (h *healthyHost) workloads(out []collectors.Sample) []collectors.Sample {
 			}
 		}
 	}
-	each(collectors.WorkloadMemory, func(j *job, i int) float64 { return j.held[i] },
+	each(workloads.WorkloadMemory, func(j *job, i int) float64 { return j.held[i] },
 		func(j *job) []string { return []string{j.gi} })
 	sm := []string{"sm"}
-	each(collectors.WorkloadUse, func(j *job, i int) float64 { return j.use[i] }, func(*job) []string { return sm })
+	each(workloads.WorkloadUse, func(j *job, i int) float64 { return j.use[i] }, func(*job) []string { return sm })
 	if h.quotas {
 		return h.enforced(out)
 	}

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/incident"
 )
 
@@ -143,8 +144,8 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 	recovery := fault(2, incident.RecoveryXID, incident.RecoveryCheck)
 	recovery.Severity = incident.Critical
 	up := on("0", collectors.Up, 1)
-	w.step(step, []incident.Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", collectors.RowRemapFailure, 1),
-		on("0", collectors.RowRemapPending, 1), on("0", collectors.RecoveryAction, 1))
+	w.step(step, []incident.Event{fault(1, 64, "remap_failed"), recovery}, up, on("0", faults.RowRemapFailure, 1),
+		on("0", faults.RowRemapPending, 1), on("0", faults.RecoveryAction, 1))
 	all := len(w.engine.Alerts(nil))
 	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
 		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)
@@ -152,9 +153,9 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 
 	w = newWorld(t, Checks()...)
 	m.engine, m.firing = w.engine, map[string]Alert{}
-	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1))
+	w.step(step, nil, up, on("0", faults.RecoveryAction, 1))
 	before := fires()
-	w.step(step, nil, up, on("0", collectors.RecoveryAction, 1), on("0", collectors.RowRemapFailure, 1))
+	w.step(step, nil, up, on("0", faults.RecoveryAction, 1), on("0", faults.RowRemapFailure, 1))
 	if got := fires(); !slices.Equal(before, []string{incident.RecoveryCheck + "/critical"}) ||
 		!slices.Equal(got, []string{incident.RecoveryCheck + "/critical", "remap_failed/emergency"}) {
 		t.Errorf("told %v, and with the cause %v: what was told stays", before, got)

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -21,12 +22,12 @@ type resetSign struct{ joules, action float64 }
 // seen returns the GPUs that were reset since its last call.
 func (r resets) seen(s *derived.Snapshot) (all []incident.Entity) {
 	energy, action := map[incident.Entity]float64{}, map[incident.Entity]float64{}
-	for _, sample := range s.Of(collectors.Energy) {
+	for _, sample := range s.Of(device.Energy) {
 		if sample.Labels[2] == "gpu" {
 			energy[incident.EntityOf(sample, nil)] = sample.Value
 		}
 	}
-	for _, sample := range s.Of(collectors.RecoveryAction) {
+	for _, sample := range s.Of(faults.RecoveryAction) {
 		action[incident.EntityOf(sample, nil)] = sample.Value
 	}
 	for gpu, joules := range energy {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -26,7 +28,7 @@ func lostBoth(t *testing.T) *world {
 
 func energies(first, second float64) []collectors.Sample {
 	return []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1),
-		on("0", collectors.Energy, first, "gpu"), on("1", collectors.Energy, second, "gpu")}
+		on("0", device.Energy, first, "gpu"), on("1", device.Energy, second, "gpu")}
 }
 
 const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
@@ -35,7 +37,7 @@ const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
 // it, and that nothing but a reset is one.
 func TestAResetIsOfOneGPU(t *testing.T) {
 	t.Parallel()
-	action := func(gpu string, v float64) collectors.Sample { return on(gpu, collectors.RecoveryAction, v) }
+	action := func(gpu string, v float64) collectors.Sample { return on(gpu, faults.RecoveryAction, v) }
 	for name, c := range map[string]struct {
 		passes [][]collectors.Sample
 		want   string
@@ -44,8 +46,8 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 		"the first GPU is reset":  {[][]collectors.Sample{energies(0, 140)}, lostSecond},
 		"the second GPU is reset": {[][]collectors.Sample{energies(140, 0)}, lostFirst},
 		"its memory's energy is new": {[][]collectors.Sample{append(energies(140, 140),
-			on("0", collectors.Energy, 200, "memory")), append(energies(150, 150),
-			on("0", collectors.Energy, 1, "memory"))}, lostFirst + "; " + lostSecond},
+			on("0", device.Energy, 200, "memory")), append(energies(150, 150),
+			on("0", device.Energy, 1, "memory"))}, lostFirst + "; " + lostSecond},
 		"the driver is content": {[][]collectors.Sample{append(energies(140, 140), action("0", 0), action("1", 1)),
 			append(energies(150, 150), action("0", 0), action("1", 0))},
 			lostFirst},
@@ -142,7 +144,7 @@ func TestReadingsMayBeOlderThanAnAck(t *testing.T) {
 }
 
 var slowCheck = &Check{ID: "slow", Alert: "Slow", Summary: "It is slow.", Levels: []Level{
-	{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
+	{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
 }}
 
 // TestLeavingTakesAsManySamplesAsEntering holds that neither the hold-down alone
@@ -213,8 +215,8 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	read := func(up ...float64) (all []collectors.Sample) {
 		for i, v := range up {
 			gpu := string(rune('0' + i))
-			all = append(all, on(gpu, collectors.Up, v), on(gpu, collectors.MemoryBytes, 10, "used"),
-				on(gpu, collectors.MemoryBytes, 10, "free"), on(gpu, collectors.Temperature, 40, "gpu"))
+			all = append(all, on(gpu, collectors.Up, v), on(gpu, device.MemoryBytes, 10, "used"),
+				on(gpu, device.MemoryBytes, 10, "free"), on(gpu, device.Temperature, 40, "gpu"))
 		}
 		slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 		return all

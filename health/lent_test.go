@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -15,8 +17,8 @@ import (
 // is no longer ago than an hour, and for four hours.
 func TestASettingIsLentForATime(t *testing.T) {
 	t.Parallel()
-	limit := func(watts float64) collectors.Sample { return on("0", collectors.PowerLimit, watts, "enforced") }
-	ecc := func(v float64) collectors.Sample { return on("0", collectors.ModeEnabled, 1-v/700, "ecc") }
+	limit := func(watts float64) collectors.Sample { return on("0", device.PowerLimit, watts, "enforced") }
+	ecc := func(v float64) collectors.Sample { return on("0", device.ModeEnabled, 1-v/700, "ecc") }
 	for name, c := range map[string]struct {
 		setting func(watts float64) collectors.Sample
 		after   time.Duration // between the job and the change
@@ -36,7 +38,7 @@ func TestASettingIsLentForATime(t *testing.T) {
 		look := func(watts float64, at time.Time, jobs ...string) {
 			all := []collectors.Sample{c.setting(watts)}
 			for _, job := range jobs {
-				all = append(all, on("0", collectors.WorkloadMemory, 1e9, job, ""))
+				all = append(all, on("0", workloads.WorkloadMemory, 1e9, job, ""))
 			}
 			s := derived.NewSnapshot(all)
 			b.drift(s, o, at)
@@ -70,8 +72,8 @@ func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
 	b, o := baselines{}, &observed{settings: map[string]map[string]observation{}}
 	var s *derived.Snapshot
 	for i, v := range []float64{1, 0} {
-		s = derived.NewSnapshot([]collectors.Sample{on("0", collectors.WorkloadMemory, 1e9, "stays", ""),
-			on("0", collectors.ModeEnabled, v, "ecc"), on("0", collectors.ModeEnabled, v, "persistence")})
+		s = derived.NewSnapshot([]collectors.Sample{on("0", workloads.WorkloadMemory, 1e9, "stays", ""),
+			on("0", device.ModeEnabled, v, "ecc"), on("0", device.ModeEnabled, v, "persistence")})
 		b.drift(s, o, birth.Add(time.Duration(i)*step))
 	}
 	for gpu, want := range map[string]string{"": "persistence 0 1", "0": "ecc 0 1"} {

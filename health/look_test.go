@@ -15,8 +15,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -210,7 +213,7 @@ func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 func agentLeft(t *testing.T, boot string) string {
 	t.Helper()
 	e := NewEngine(Checks(), time.Now())
-	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", collectors.SRAMThreshold, 1)}),
+	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", faults.SRAMThreshold, 1)}),
 		nil, time.Now())
 	saved, err := e.Save(boot)
 	if err != nil {
@@ -289,8 +292,8 @@ func TestAHurriedEngineStillWaits(t *testing.T) {
 	w.engine.hurry()
 	for n, want := range []incident.State{incident.OK, incident.OK, incident.Degraded} {
 		used := map[bool]float64{true: 1e9}[n == 0]
-		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", collectors.RowRemapPending, 1),
-			on("0", collectors.Processes, 0, "compute"), on("0", collectors.MemoryBytes, used, "used"),
+		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", faults.RowRemapPending, 1),
+			on("0", workloads.Processes, 0, "compute"), on("0", device.MemoryBytes, used, "used"),
 			collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
 		if got := w.state("thermal_margin"); got != want {
 			t.Errorf("after %d samples: %v, want %v", n+1, got, want)

@@ -13,7 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -330,7 +332,7 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 
 // meet records the addresses of the GPUs, and which of them answer.
 func (m *Monitor) meet(s *derived.Snapshot) {
-	for _, metric := range []*collectors.Metric{collectors.PCIDevicePresent, collectors.Info} {
+	for _, metric := range []*collectors.Metric{links.PCIDevicePresent, device.Info} {
 		at := slices.Index(metric.Labels, "pci_bus_id")
 		for _, sample := range s.Of(metric) {
 			if pci, ok := host.ParsePCI(sample.Labels[at]); ok && sample.Labels[1] != "" &&

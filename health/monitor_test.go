@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -40,8 +42,8 @@ type monitored struct {
 func monitor(t *testing.T, dir string, s Settings) *monitored {
 	t.Helper()
 	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
-	m.is(on("0", collectors.Up, 1), on("0", collectors.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"),
-		on("0", collectors.TemperatureMargin, 20), on("0", collectors.Energy, 100, "gpu"))
+	m.is(on("0", collectors.Up, 1), on("0", links.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"),
+		on("0", device.TemperatureMargin, 20), on("0", device.Energy, 100, "gpu"))
 	m.Monitor = NewMonitor(Options{
 		Samples: func() []collectors.Sample { m.mu.Lock(); defer m.mu.Unlock(); return slices.Clone(m.samples) },
 		Kernel: func(ctx context.Context, each func(host.Record)) error {
@@ -271,7 +273,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
-		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", collectors.TemperatureMargin, 20))
+		m.is(on("0", collectors.Up, 1), on("0", derived.PeerClockRatio, .5), on("0", device.TemperatureMargin, 20))
 		m.pass(2 * time.Minute)
 		if f := m.Verdict().Findings; len(f) == 0 || f[0].Check != "slow_gpu" || !f[0].Shadow || m.alerts() != "" ||
 			m.Verdict().Status > incident.Suspect {

@@ -2,6 +2,9 @@ package health
 
 import (
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -16,23 +19,23 @@ var OrphanMemory = collectors.Gauge("nvgpu_orphan_memory_bytes",
 // addresses with a Grace CPU: such memory cannot lack an owner.
 func orphans(s *derived.Snapshot) {
 	ofHost := map[incident.Entity]bool{}
-	for _, mode := range s.Of(collectors.AddressingMode) {
+	for _, mode := range s.Of(device.AddressingMode) {
 		ofHost[incident.EntityOf(mode, nil)] = mode.Labels[2] == "ats" && mode.Value == 1
 	}
-	for _, link := range s.Of(collectors.C2CUp) {
+	for _, link := range s.Of(links.C2CUp) {
 		ofHost[incident.EntityOf(link, nil)] = true
 	}
 	owned := map[incident.Entity]float64{}
 	running := map[incident.Entity]float64{}
-	for _, m := range []*collectors.Metric{collectors.WorkloadMemory, collectors.VGPUMemoryUsed} {
+	for _, m := range []*collectors.Metric{workloads.WorkloadMemory, device.VGPUMemoryUsed} {
 		for _, sample := range s.Of(m) {
 			owned[incident.EntityOf(sample, nil)] += sample.Value
 		}
 	}
-	for _, sample := range s.Of(collectors.Processes) {
+	for _, sample := range s.Of(workloads.Processes) {
 		running[incident.EntityOf(sample, nil)] += sample.Value
 	}
-	for _, sample := range s.Of(collectors.MemoryBytes) {
+	for _, sample := range s.Of(device.MemoryBytes) {
 		gpu := incident.EntityOf(sample, nil)
 		n, known := running[gpu]
 		if !known || ofHost[gpu] || sample.Labels[2] != "used" {

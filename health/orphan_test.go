@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 )
 
@@ -11,8 +14,8 @@ import (
 func TestMemoryWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	const used = 10e9
-	processes := func(n float64) collectors.Sample { return on("0", collectors.Processes, n, "compute") }
-	workload := func(v float64) collectors.Sample { return on("0", collectors.WorkloadMemory, v, "a", "") }
+	processes := func(n float64) collectors.Sample { return on("0", workloads.Processes, n, "compute") }
+	workload := func(v float64) collectors.Sample { return on("0", workloads.WorkloadMemory, v, "a", "") }
 	for name, c := range map[string]struct {
 		samples []collectors.Sample
 		want    float64 // -1: none
@@ -20,31 +23,31 @@ func TestMemoryWithoutAnOwner(t *testing.T) {
 		"no process": {[]collectors.Sample{processes(0)}, used},
 		"a process":  {[]collectors.Sample{processes(1)}, 0},
 		"processes of another type": {[]collectors.Sample{processes(0),
-			on("0", collectors.Processes, 1, "graphics")}, 0},
-		"one after another": {[]collectors.Sample{on("0", collectors.Processes, 1, "graphics"),
+			on("0", workloads.Processes, 1, "graphics")}, 0},
+		"one after another": {[]collectors.Sample{on("0", workloads.Processes, 1, "graphics"),
 			processes(0)}, 0},
 		"processes are not known":      {nil, -1},
 		"a workload without processes": {[]collectors.Sample{processes(0), workload(4e9)}, used - 4e9},
 		"two workloads": {[]collectors.Sample{processes(0), workload(4e9),
-			on("0", collectors.WorkloadMemory, 3e9, "b", "")}, used - 7e9},
+			on("0", workloads.WorkloadMemory, 3e9, "b", "")}, used - 7e9},
 		"a workload that has more": {[]collectors.Sample{processes(0), workload(11e9)}, 0},
 		"a virtual GPU": {[]collectors.Sample{processes(0),
-			on("0", collectors.VGPUMemoryUsed, 9e9, "7")}, used - 9e9},
+			on("0", device.VGPUMemoryUsed, 9e9, "7")}, used - 9e9},
 		"another GPU's": {[]collectors.Sample{processes(0),
-			on("1", collectors.WorkloadMemory, 9e9, "a", "")}, used},
+			on("1", workloads.WorkloadMemory, 9e9, "a", "")}, used},
 		"it is the host's": {[]collectors.Sample{processes(0),
-			on("0", collectors.AddressingMode, 1, "ats")}, -1},
+			on("0", device.AddressingMode, 1, "ats")}, -1},
 		"it is not the host's": {[]collectors.Sample{processes(0),
-			on("0", collectors.AddressingMode, 1, "hmm")}, used},
+			on("0", device.AddressingMode, 1, "hmm")}, used},
 		"it is not the host's as one thinks": {[]collectors.Sample{processes(0),
-			on("0", collectors.AddressingMode, 0, "ats")}, used},
-		"it has a link to its processor": {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 1, "0")},
+			on("0", device.AddressingMode, 0, "ats")}, used},
+		"it has a link to its processor": {[]collectors.Sample{processes(0), on("0", links.C2CUp, 1, "0")},
 			-1},
-		"that is down": {[]collectors.Sample{processes(0), on("0", collectors.C2CUp, 0, "0")},
+		"that is down": {[]collectors.Sample{processes(0), on("0", links.C2CUp, 0, "0")},
 			-1},
 	} {
-		s := derived.NewSnapshot(append(c.samples, on("0", collectors.MemoryBytes, 70e9, "free"),
-			on("0", collectors.MemoryBytes, used, "used"), on("0", collectors.MemoryBytes, 80e9, "total")))
+		s := derived.NewSnapshot(append(c.samples, on("0", device.MemoryBytes, 70e9, "free"),
+			on("0", device.MemoryBytes, used, "used"), on("0", device.MemoryBytes, 80e9, "total")))
 		if orphans(s); valueOf(s, OrphanMemory, "0") != c.want || len(s.Of(OrphanMemory)) > 1 {
 			t.Errorf("%s: %v", name, s.Of(OrphanMemory))
 		}

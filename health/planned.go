@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -67,7 +70,7 @@ func (p *plans) explain(s *derived.Snapshot, now time.Time) {
 	}
 	driven := hand(s)
 	p.settle(s, reasons, now)
-	if len(s.Of(collectors.WorkloadMemory)) > 0 {
+	if len(s.Of(workloads.WorkloadMemory)) > 0 {
 		p.works = now
 	}
 	for _, up := range s.Of(collectors.DriverUp) {
@@ -91,7 +94,7 @@ func (p *plans) explain(s *derived.Snapshot, now time.Time) {
 // has.
 func hand(s *derived.Snapshot) (driven int) {
 	away, n := map[incident.Entity]bool{}, 0
-	for _, bound := range s.Of(collectors.PCIDeviceBound) {
+	for _, bound := range s.Of(links.PCIDeviceBound) {
 		switch kind, driver := bound.Labels[3], bound.Labels[4]; {
 		case kind != "gpu" || bound.Value == 0:
 		case driver == "nvidia":
@@ -159,17 +162,17 @@ const nearLimit = 5
 // margin is judged by its temperature and its limit.
 func hotAisle(s *derived.Snapshot) bool {
 	margins, limits := map[incident.Entity]float64{}, map[incident.Entity]float64{}
-	for _, limit := range s.Of(collectors.TemperatureThreshold) {
+	for _, limit := range s.Of(device.TemperatureThreshold) {
 		if limit.Labels[2] == "gpu_max" {
 			limits[incident.EntityOf(limit, nil)] = limit.Value
 		}
 	}
-	for _, t := range s.Of(collectors.Temperature) {
+	for _, t := range s.Of(device.Temperature) {
 		if limit, known := limits[incident.EntityOf(t, nil)]; known && t.Labels[2] == "gpu" {
 			margins[incident.EntityOf(t, nil)] = limit - t.Value
 		}
 	}
-	for _, margin := range s.Of(collectors.TemperatureMargin) {
+	for _, margin := range s.Of(device.TemperatureMargin) {
 		margins[incident.EntityOf(margin, nil)] = margin.Value
 	}
 	hot := 0

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -49,7 +51,7 @@ func TestGPUsOfVirtualMachines(t *testing.T) {
 		{device{"nvswitch", "vfio-pci", 1}, 0, 0, 0},
 		{device{"gpu", "vfio-pci", 0}, 0, 0, 0},
 	} {
-		bound := on("1", collectors.PCIDeviceBound, c.bound, "0000:07:00.0", c.kind, c.driver)
+		bound := on("1", links.PCIDeviceBound, c.bound, "0000:07:00.0", c.kind, c.driver)
 		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0), bound})
 		driven := hand(s)
 		if driven != c.has || valueOf(s, Away, "1") != c.away || valueOf(s, Away, "0") != 0 ||
@@ -131,7 +133,7 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 		var p plans
 		look := func(up float64, at time.Duration) float64 {
 			s := derived.NewSnapshot([]collectors.Sample{{Metric: collectors.DriverUp, Value: up},
-				on("0", collectors.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
+				on("0", links.PCIDeviceBound, c.driven, "0000:07:00.0", "gpu", "nvidia")})
 			p.explain(s, birth.Add(at))
 			return valueOf(s, Reloading, "")
 		}
@@ -162,13 +164,13 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 				gpu := fmt.Sprint(i)
 				all = append(all, on(gpu, collectors.Up, 1))
 				if !byLimit {
-					all = append(all, on(gpu, collectors.TemperatureMargin, margin))
+					all = append(all, on(gpu, device.TemperatureMargin, margin))
 					margin = 50 // what it says itself counts for more
 				}
-				all = append(all, on(gpu, collectors.Temperature, 90-margin, "gpu"),
-					on(gpu, collectors.Temperature, 10, "memory"),
-					on(gpu, collectors.TemperatureThreshold, 90, "gpu_max"),
-					on(gpu, collectors.TemperatureThreshold, 200, "shutdown"))
+				all = append(all, on(gpu, device.Temperature, 90-margin, "gpu"),
+					on(gpu, device.Temperature, 10, "memory"),
+					on(gpu, device.TemperatureThreshold, 90, "gpu_max"),
+					on(gpu, device.TemperatureThreshold, 200, "shutdown"))
 			}
 			slices.SortStableFunc(all,
 				func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
@@ -179,8 +181,8 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 			}
 		}
 	}
-	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Temperature, 90, "gpu"),
-		on("1", collectors.Temperature, 90, "gpu")})
+	s := derived.NewSnapshot([]collectors.Sample{on("0", device.Temperature, 90, "gpu"),
+		on("1", device.Temperature, 90, "gpu")})
 	if hotAisle(s) {
 		t.Error("GPUs that do not say how hot they may become are hot")
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -20,7 +21,7 @@ func TestMetricsOfHealth(t *testing.T) {
 		shadow := *hotCheck
 		shadow.ID, shadow.Alert, shadow.Shadow = "shadow", "Shadow", true
 		early := &Check{ID: "early", Alert: "Early",
-			Levels: []Level{{Severity: incident.Info, When: Value(collectors.TemperatureMargin).
+			Levels: []Level{{Severity: incident.Info, When: Value(device.TemperatureMargin).
 				Below(10), For: of(3, 3)}}}
 		return []*Check{hotCheck, &shadow, early}
 	}
@@ -60,7 +61,7 @@ func TestMetricsOfHealth(t *testing.T) {
 			samples := []collectors.Sample{on("0", collectors.Up, collectors.Bool(!c.down)), on("1", collectors.Up, 1)}
 			for i, margin := range margins {
 				if margin != unread {
-					samples = append(samples, on(strconv.Itoa(i), collectors.TemperatureMargin, margin))
+					samples = append(samples, on(strconv.Itoa(i), device.TemperatureMargin, margin))
 				}
 			}
 			w.now = w.now.Add(step)

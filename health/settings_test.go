@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -17,21 +19,21 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 	t.Parallel()
 	mode := func(name string) func(odd bool) collectors.Sample {
 		return func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: collectors.ModeEnabled, Labels: []string{"", "", name},
+			return collectors.Sample{Metric: device.ModeEnabled, Labels: []string{"", "", name},
 				Value: collectors.Bool(!odd)}
 		}
 	}
 	shows := map[string]func(odd bool) collectors.Sample{
 		"ecc": mode("ecc"), "persistence": mode("persistence"), "accounting": mode("accounting"),
 		"power_limit": func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: collectors.PowerLimit, Labels: []string{"", "", "enforced"},
+			return collectors.Sample{Metric: device.PowerLimit, Labels: []string{"", "", "enforced"},
 				Value: 700 - 100*collectors.Bool(odd)}
 		},
 		"vbios": func(odd bool) collectors.Sample {
-			labels := make([]string, len(collectors.Info.Labels))
-			labels[slices.Index(collectors.Info.Labels, "name")] = "H100"
-			labels[slices.Index(collectors.Info.Labels, "vbios")] = map[bool]string{false: "96.00", true: "96.01"}[odd]
-			return collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1}
+			labels := make([]string, len(device.Info.Labels))
+			labels[slices.Index(device.Info.Labels, "name")] = "H100"
+			labels[slices.Index(device.Info.Labels, "vbios")] = map[bool]string{false: "96.00", true: "96.01"}[odd]
+			return collectors.Sample{Metric: device.Info, Labels: labels, Value: 1}
 		},
 	}
 	want := map[string][2]string{"ecc": {"0", "1"}, "persistence": {"0", "1"}, "accounting": {"0", "1"},
@@ -73,7 +75,7 @@ func TestASettingOutlivesTheAgent(t *testing.T) {
 	w := newWorld(t, Checks()...)
 	drift := func(ecc float64) float64 {
 		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
-			on("0", collectors.ModeEnabled, ecc, "ecc"), on("0", collectors.WorkloadMemory, 1e9, "pod:a", "")})
+			on("0", device.ModeEnabled, ecc, "ecc"), on("0", workloads.WorkloadMemory, 1e9, "pod:a", "")})
 		w.now = w.now.Add(step)
 		w.engine.Eval(s, nil, w.now)
 		return valueOf(s, ConfigDrift, "0", "ecc", fmt.Sprint(ecc), "1")
@@ -96,8 +98,8 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 				w.now = w.now.Add(step)
 				var all []collectors.Sample
 				for gpu, v := range map[string]float64{"0": ecc, "1": ecc, "2": 1} {
-					all = append(all, on(gpu, collectors.Up, 1), on(gpu, collectors.ModeEnabled, v, "ecc"),
-						on(gpu, collectors.WorkloadMemory, 1e9, "pod:a", ""))
+					all = append(all, on(gpu, collectors.Up, 1), on(gpu, device.ModeEnabled, v, "ecc"),
+						on(gpu, workloads.WorkloadMemory, 1e9, "pod:a", ""))
 				}
 				slices.SortStableFunc(all,
 					func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
@@ -142,12 +144,12 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 		look := func(modes string) float64 {
 			var all []collectors.Sample
 			for i, mode := range modes {
-				labels := make([]string, len(collectors.Info.Labels))
+				labels := make([]string, len(device.Info.Labels))
 				labels[0], labels[1],
-					labels[slices.Index(collectors.Info.Labels, "name")] = fmt.Sprint(i), fmt.Sprint("GPU-", i), "H100"
-				all = append(all, collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
+					labels[slices.Index(device.Info.Labels, "name")] = fmt.Sprint(i), fmt.Sprint("GPU-", i), "H100"
+				all = append(all, collectors.Sample{Metric: device.Info, Labels: labels, Value: 1})
 				if mode != ' ' {
-					all = append(all, on(fmt.Sprint(i), collectors.ModeEnabled, float64(mode-'0'), "persistence"))
+					all = append(all, on(fmt.Sprint(i), device.ModeEnabled, float64(mode-'0'), "persistence"))
 				}
 			}
 			s := derived.NewSnapshot(all)
@@ -176,9 +178,9 @@ func TestADriftNamesItsSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	show := func(ecc, accounting float64, times int) (message string) {
-		w.steps(times, on("0", collectors.Up, 1), on("0", collectors.ModeEnabled, ecc, "ecc"),
-			on("0", collectors.ModeEnabled, accounting, "accounting"),
-			on("0", collectors.WorkloadMemory, 1e9, "pod:a", ""))
+		w.steps(times, on("0", collectors.Up, 1), on("0", device.ModeEnabled, ecc, "ecc"),
+			on("0", device.ModeEnabled, accounting, "accounting"),
+			on("0", workloads.WorkloadMemory, 1e9, "pod:a", ""))
 		for _, f := range w.engine.Findings() {
 			if f.Check == driftCheck && f.Entity == gpuEntity("0") {
 				message = f.Message

@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -40,12 +44,12 @@ func TestSignalsForPrometheus(t *testing.T) {
 	t.Parallel()
 	for want, g := range map[string]*Signal{
 		"nvgpu_up": Value(collectors.Up),
-		"max without (engine) (nvgpu_utilization_ratio)":                Value(collectors.Utilization),
-		`max without (engine) (nvgpu_utilization_ratio{engine="gpu"})`:  Value(collectors.Utilization, "engine", "gpu"),
-		`sum without (engine) (nvgpu_utilization_ratio{engine=~"a|b"})`: Sum(collectors.Utilization, "engine", "a|b"),
-		"nvgpu_nvlink_up":                      Value(collectors.NVLinkUp, "by", "link"),
-		"(nvgpu_up / nvgpu_performance_state)": Div(Value(collectors.Up), Value(collectors.PerformanceState)),
-		"(nvgpu_up - nvgpu_performance_state)": Sub(Value(collectors.Up), Value(collectors.PerformanceState)),
+		"max without (engine) (nvgpu_utilization_ratio)":                Value(activity.Utilization),
+		`max without (engine) (nvgpu_utilization_ratio{engine="gpu"})`:  Value(activity.Utilization, "engine", "gpu"),
+		`sum without (engine) (nvgpu_utilization_ratio{engine=~"a|b"})`: Sum(activity.Utilization, "engine", "a|b"),
+		"nvgpu_nvlink_up":                      Value(links.NVLinkUp, "by", "link"),
+		"(nvgpu_up / nvgpu_performance_state)": Div(Value(collectors.Up), Value(device.PerformanceState)),
+		"(nvgpu_up - nvgpu_performance_state)": Sub(Value(collectors.Up), Value(device.PerformanceState)),
 	} {
 		if got := g.String(); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -65,21 +69,21 @@ func TestSignalsForPrometheus(t *testing.T) {
 func TestSignalsAreRead(t *testing.T) {
 	t.Parallel()
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
-		on("0", collectors.Utilization, .25, "gpu"), on("0", collectors.Utilization, .5, "memory"),
-		on("0", collectors.Utilization, .125, "encoder"), on("1", collectors.Utilization, .75, "gpu"),
-		on("0", collectors.PerformanceState, 8), on("0", collectors.TemperatureMargin, 4),
-		on("1", collectors.TemperatureMargin, 0)})
-	margin, state := Value(collectors.TemperatureMargin), Value(collectors.PerformanceState)
+		on("0", activity.Utilization, .25, "gpu"), on("0", activity.Utilization, .5, "memory"),
+		on("0", activity.Utilization, .125, "encoder"), on("1", activity.Utilization, .75, "gpu"),
+		on("0", device.PerformanceState, 8), on("0", device.TemperatureMargin, 4),
+		on("1", device.TemperatureMargin, 0)})
+	margin, state := Value(device.TemperatureMargin), Value(device.PerformanceState)
 	for name, c := range map[string]struct {
 		signal *Signal
 		want   [2]string
 	}{
-		"the largest":             {Value(collectors.Utilization), [2]string{"0.5", "0.75"}},
-		"one":                     {Value(collectors.Utilization, "engine", "gpu"), [2]string{"0.25", "0.75"}},
-		"one that is not there":   {Value(collectors.Utilization, "engine", "decoder"), [2]string{"", ""}},
-		"the sum":                 {Sum(collectors.Utilization), [2]string{"0.875", "0.75"}},
-		"the sum of two":          {Sum(collectors.Utilization, "engine", "gpu|memory"), [2]string{"0.75", "0.75"}},
-		"or zero":                 {Value(collectors.PerformanceState).OrZero(), [2]string{"8", "0"}},
+		"the largest":             {Value(activity.Utilization), [2]string{"0.5", "0.75"}},
+		"one":                     {Value(activity.Utilization, "engine", "gpu"), [2]string{"0.25", "0.75"}},
+		"one that is not there":   {Value(activity.Utilization, "engine", "decoder"), [2]string{"", ""}},
+		"the sum":                 {Sum(activity.Utilization), [2]string{"0.875", "0.75"}},
+		"the sum of two":          {Sum(activity.Utilization, "engine", "gpu|memory"), [2]string{"0.75", "0.75"}},
+		"or zero":                 {Value(device.PerformanceState).OrZero(), [2]string{"8", "0"}},
 		"a part":                  {Div(state, margin), [2]string{"2", ""}},
 		"a part of nothing":       {Div(margin, margin), [2]string{"1", ""}},
 		"a difference":            {Sub(margin, Value(collectors.Up)), [2]string{"3", "0"}},
@@ -136,12 +140,12 @@ func TestCountersAreSweptEachHour(t *testing.T) {
 		sums     int // of entities, just before
 		counters int
 	}{
-		"an hour":                  {Increase(collectors.ECCErrors, time.Minute), time.Hour, 5, 2, 2},
-		"more":                     {Increase(collectors.ECCErrors, time.Minute), time.Hour + step, 0, 1, 1},
-		"a long window":            {Increase(collectors.ECCErrors, long), 140 * time.Minute, 5, 2, 2},
-		"more than a long window":  {Increase(collectors.ECCErrors, long), 210 * time.Minute, 0, 1, 1},
-		"for life":                 {Increase(collectors.ECCErrors, time.Minute).Lifetime(), 2 * time.Hour, 5, 1, 2},
-		"for life, and for a long": {Increase(collectors.ECCErrors, long).Lifetime(), 2 * long, 5, 1, 2},
+		"an hour":                  {Increase(faults.ECCErrors, time.Minute), time.Hour, 5, 2, 2},
+		"more":                     {Increase(faults.ECCErrors, time.Minute), time.Hour + step, 0, 1, 1},
+		"a long window":            {Increase(faults.ECCErrors, long), 140 * time.Minute, 5, 2, 2},
+		"more than a long window":  {Increase(faults.ECCErrors, long), 210 * time.Minute, 0, 1, 1},
+		"for life":                 {Increase(faults.ECCErrors, time.Minute).Lifetime(), 2 * time.Hour, 5, 1, 2},
+		"for life, and for a long": {Increase(faults.ECCErrors, long).Lifetime(), 2 * long, 5, 1, 2},
 	} {
 		m := newMemory(birth)
 		at := func(after time.Duration, gpus ...string) answers {
@@ -152,7 +156,7 @@ func TestCountersAreSweptEachHour(t *testing.T) {
 				if after > 0 && gpu == "1" {
 					v += 5
 				}
-				all = append(all, on(gpu, collectors.ECCErrors, v, "corrected", "volatile", "all"))
+				all = append(all, on(gpu, faults.ECCErrors, v, "corrected", "volatile", "all"))
 			}
 			return readings(c.signal, m, derived.NewSnapshot(all))
 		}

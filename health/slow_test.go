@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -74,14 +78,14 @@ var slowFaults = []slowFault{
 	{name: "one of 18 NVLinks at half its speed", check: "nvlink_slow", on: "gpu=3,link=all",
 		within: 5 * time.Minute, says: "97.2 %",
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.NVLinkSpeed) {
+			if s.is(links.NVLinkSpeed) {
 				s.Value *= 17.5 / 18
 			}
 		}},
 	{name: "one NVLink of which each has series, at half its speed", perLink: true, check: "nvlink_slow",
 		on: "gpu=3,link=7", within: 5 * time.Minute,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.NVLinkSpeed, "7") {
+			if s.is(links.NVLinkSpeed, "7") {
 				s.Value /= 2
 			}
 		}},
@@ -93,9 +97,9 @@ var slowFaults = []slowFault{
 		alter: func(h *healthyHost, at time.Duration, s *shown) {
 			slower(h, at, s)
 			switch {
-			case s.is(collectors.Power):
+			case s.is(device.Power):
 				s.Value *= .87
-			case s.is(collectors.ClockEventActive, "sw_power_cap"):
+			case s.is(device.ClockEventActive, "sw_power_cap"):
 				s.Value = 0
 			}
 		}},
@@ -105,31 +109,31 @@ var slowFaults = []slowFault{
 	{name: "half the SM activity and power at the same clock", place: load(matmul, .7), check: "work_outlier",
 		within: 14 * time.Minute,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.GPMActivity) || s.is(collectors.Power) {
+			if s.is(activity.GPMActivity) || s.is(device.Power) {
 				s.Value /= 2
 			}
 		}},
 	{name: "a memory clock that is stuck low", place: load(matmul, .7), check: "memory_clock", within: 2 * time.Minute,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.Clock, "memory") {
+			if s.is(device.Clock, "memory") {
 				s.Value = 1593e6
 			}
 		}},
 	{name: "hardware slowdown half of the time", check: "hw_slowdown", within: 5 * time.Minute,
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
-			if s.is(collectors.ClockEventActive, "hw_slowdown") {
+			if s.is(device.ClockEventActive, "hw_slowdown") {
 				s.Value = collectors.Bool(pulse(at, 20*time.Second, 40*time.Second))
 			}
 		}},
 	{name: "hardware thermal slowdown 2 s of each minute", check: "thermal_throttle_ratio", within: 12 * time.Minute,
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
-			if s.is(collectors.ClockEventSeconds, "hw_thermal") {
+			if s.is(device.ClockEventSeconds, "hw_thermal") {
 				s.Value = heldFor(at, 2*time.Second, time.Minute)
 			}
 		}},
 	{name: "power brake 10 s of each 30", check: "power_brake", within: 5 * time.Minute,
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
-			if s.is(collectors.ClockEventSeconds, "hw_power_brake") {
+			if s.is(device.ClockEventSeconds, "hw_power_brake") {
 				s.Value = heldFor(at, 10*time.Second, 30*time.Second)
 			}
 		}},
@@ -138,7 +142,7 @@ var slowFaults = []slowFault{
 	{name: "PCIe of half the lanes, busy 40 % in every other sample", check: "pcie_degraded", within: 6 * time.Minute,
 		alter: func(h *healthyHost, at time.Duration, s *shown) {
 			narrowed(h, at, s)
-			if s.is(collectors.Utilization, "gpu") {
+			if s.is(activity.Utilization, "gpu") {
 				s.Value = .4 * collectors.Bool(pulse(at, step, 2*step))
 			}
 		}},
@@ -151,7 +155,7 @@ var slowFaults = []slowFault{
 	{name: "a memory setting of an older day", check: driftCheck, within: 195 * time.Second,
 		says: "setting power_limit, value 500, expected 700",
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.PowerLimit, "enforced") {
+			if s.is(device.PowerLimit, "enforced") {
 				s.Value = 500
 			}
 		}},
@@ -159,7 +163,7 @@ var slowFaults = []slowFault{
 	// Healthy causes that look alike.
 	{name: "clocks that are locked on all GPUs", within: time.Hour, place: load(matmul, .7), all: true,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.Clock, "sm") {
+			if s.is(device.Clock, "sm") {
 				s.Value = 1200e6
 			}
 		}},
@@ -177,16 +181,16 @@ var slowFaults = []slowFault{
 	}},
 	{name: "an idle link of generation 1", within: 2 * time.Hour, place: load(demand{}, 0),
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
-			if s.is(collectors.PCIeGeneration, "current") {
+			if s.is(links.PCIeGeneration, "current") {
 				s.Value = 1
 			}
 		}},
 	{name: "a link that is raised for moments of work", within: 2 * time.Hour, place: load(demand{}, .3),
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
 			switch {
-			case s.is(collectors.Utilization, "gpu"):
+			case s.is(activity.Utilization, "gpu"):
 				s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
-			case s.is(collectors.PCIeGeneration, "current"): // read a moment later, mostly
+			case s.is(links.PCIeGeneration, "current"): // read a moment later, mostly
 				s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
 			}
 		}},
@@ -195,18 +199,18 @@ var slowFaults = []slowFault{
 	{name: "a cache that fills up to nearly all", within: 3 * time.Hour, place: load(matmul, .3),
 		alter: leaks(func(at time.Duration) float64 { return .65 * -math.Expm1(-at.Minutes()/12) })},
 	{name: "hot for a moment", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
-		if s.is(collectors.ClockEventSeconds, "hw_thermal") {
+		if s.is(device.ClockEventSeconds, "hw_thermal") {
 			s.Value = min(at, 8*time.Second).Seconds()
 		}
 	}},
 	{name: "a power brake for a moment", within: time.Hour, alter: func(_ *healthyHost, at time.Duration, s *shown) {
-		if s.is(collectors.ClockEventSeconds, "hw_power_brake") {
+		if s.is(device.ClockEventSeconds, "hw_power_brake") {
 			s.Value = min(at, 12*time.Second).Seconds()
 		}
 	}},
 	{name: "clocks that change, and say so", within: time.Hour,
 		alter: func(_ *healthyHost, at time.Duration, s *shown) {
-			if s.is(collectors.ClockEventActive, "hw_slowdown") {
+			if s.is(device.ClockEventActive, "hw_slowdown") {
 				s.Value = collectors.Bool(pulse(at, step, 2*time.Minute))
 			}
 		}},
@@ -214,7 +218,7 @@ var slowFaults = []slowFault{
 
 // slower has GPU 3 at a clock 8 % below its siblings'.
 func slower(h *healthyHost, _ time.Duration, s *shown) {
-	if s.is(collectors.Clock, "sm") || s.is(collectors.Clock, "graphics") {
+	if s.is(device.Clock, "sm") || s.is(device.Clock, "graphics") {
 		var others []float64
 		for _, g := range h.gpus {
 			if g.gpu != slowGPU {
@@ -226,7 +230,7 @@ func slower(h *healthyHost, _ time.Duration, s *shown) {
 }
 
 func narrowed(_ *healthyHost, _ time.Duration, s *shown) {
-	if s.is(collectors.PCIeWidth, "current") {
+	if s.is(links.PCIeWidth, "current") {
 		s.Value = 8
 	}
 }
@@ -238,9 +242,9 @@ func leaks(part func(at time.Duration) float64) func(*healthyHost, time.Duration
 		all := g.number["memory_bytes"] - g.number["reserved_bytes"]
 		more := min(math.Round(part(at)*all/(2<<20))*(2<<20), all-g.seen.used)
 		switch {
-		case s.Metric == collectors.WorkloadMemory, s.is(collectors.MemoryBytes, "used"):
+		case s.Metric == workloads.WorkloadMemory, s.is(device.MemoryBytes, "used"):
 			s.Value += more
-		case s.is(collectors.MemoryBytes, "free"):
+		case s.is(device.MemoryBytes, "free"):
 			s.Value -= more
 		}
 	}

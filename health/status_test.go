@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/health/incident"
 )
 
@@ -57,7 +57,7 @@ func TestEntitiesAreForgotten(t *testing.T) {
 // it was bad, by its clear samples and by the existence of readings.
 func TestLeavingALevel(t *testing.T) {
 	t.Parallel()
-	l := Level{Severity: incident.Warning, When: Value(collectors.TemperatureMargin).AtMost(0), For: of(2, 3)}
+	l := Level{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0), For: of(2, 3)}
 	c := &Check{ID: "one", Levels: []Level{l}}
 	for name, x := range map[string]struct {
 		bad, read time.Duration // ago
@@ -93,7 +93,7 @@ func TestLeavingALevel(t *testing.T) {
 // judge, and by how many samples.
 func TestAnEngineHurriesWhatItCan(t *testing.T) {
 	t.Parallel()
-	margin := func() *Signal { return Value(collectors.TemperatureMargin) }
+	margin := func() *Signal { return Value(device.TemperatureMargin) }
 	for name, c := range map[string]struct {
 		level Level
 		can   bool
@@ -107,7 +107,7 @@ func TestAnEngineHurriesWhatItCan(t *testing.T) {
 		"two minutes":        {Level{When: margin().AtMost(0), For: of(12, 12)}, false, of(12, 12)},
 		"a comparison": {Level{When: margin().Optional().AtMost(0), For: of(2, 2)}, false,
 			Persistence{2, 2, glance}},
-		"an increase": {Level{When: Increase(collectors.Energy, time.Minute).Above(0), For: of(2, 2)}, false,
+		"an increase": {Level{When: Increase(device.Energy, time.Minute).Above(0), For: of(2, 2)}, false,
 			Persistence{2, 2, glance}},
 		"incidents of a while": {Level{When: lostLately().Above(0)}, true, Persistence{}},
 	} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -86,12 +87,12 @@ func heap() int {
 // for months: each has its counters.
 func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
-	g := Increase(collectors.QoSViolations, 5*time.Minute, "by", "tenant")
+	g := Increase(workloads.QoSViolations, 5*time.Minute, "by", "tenant")
 	now := time.Unix(1, 0)
 	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: incident.Warning, When: g.Above(0)}}}}, now)
 	for i := range 600 {
 		now = now.Add(time.Minute)
-		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: collectors.QoSViolations, Labels: []string{"0", "GPU-0",
+		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: workloads.QoSViolations, Labels: []string{"0", "GPU-0",
 			strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
 	}
 	if n := len(e.memory.counted[g].last); n > 130 {

@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
@@ -155,7 +155,7 @@ func TestAnIllHostIsNotQuiet(t *testing.T) {
 	h := busyHost(false)
 	h.gpus[3].place += 60
 	for i, s := range h.series {
-		if s.metric == collectors.RowRemapFailure && s.gpu == h.gpus[5] {
+		if s.metric == faults.RowRemapFailure && s.gpu == h.gpus[5] {
 			h.series[i].value = &h.one
 		}
 	}

@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
 )
 
@@ -110,8 +112,8 @@ func (u *turbulence) show(look int) {
 	}
 	for _, gpu := range []string{"0", "1"} {
 		put(on(gpu, collectors.Up, 1))
-		put(on(gpu, collectors.PCIDevicePresent, 1, "0000:9"+gpu+":00.0", "gpu"))
-		put(on(gpu, collectors.Energy, float64(100+look), "gpu"))
+		put(on(gpu, links.PCIDevicePresent, 1, "0000:9"+gpu+":00.0", "gpu"))
+		put(on(gpu, device.Energy, float64(100+look), "gpu"))
 	}
 	for i := range u.levels {
 		l, passed := &u.levels[i], -step

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
 )
 
@@ -18,14 +20,14 @@ func TestLongWindows(t *testing.T) {
 	const hours, days = time.Hour, 24 * time.Hour
 	up := on("0", collectors.Up, 1)
 	pages := func(single, double float64) []collectors.Sample {
-		return []collectors.Sample{up, on("0", collectors.RetiredPages, single, "single_bit"),
-			on("0", collectors.RetiredPages, double, "double_bit")}
+		return []collectors.Sample{up, on("0", faults.RetiredPages, single, "single_bit"),
+			on("0", faults.RetiredPages, double, "double_bit")}
 	}
 	rows := func(n int) []collectors.Sample {
-		return []collectors.Sample{up, on("0", collectors.RemappedRows, float64(n), "uncorrectable", "active")}
+		return []collectors.Sample{up, on("0", faults.RemappedRows, float64(n), "uncorrectable", "active")}
 	}
 	downs := func(n int) []collectors.Sample {
-		return []collectors.Sample{up, {Metric: collectors.IBPortDowned, Labels: []string{"mlx5_0/1"},
+		return []collectors.Sample{up, {Metric: links.IBPortDowned, Labels: []string{"mlx5_0/1"},
 			Value: float64(n)}}
 	}
 	// how often something happened by a time, at most n times
@@ -33,7 +35,7 @@ func TestLongWindows(t *testing.T) {
 		return func(at time.Duration) int { return min(int(at/d)+1, n) }
 	}
 	pending := func(time.Duration) []collectors.Sample {
-		return []collectors.Sample{up, on("0", collectors.RowRemapPending, 1)}
+		return []collectors.Sample{up, on("0", faults.RowRemapPending, 1)}
 	}
 	for _, c := range []struct {
 		name, check string

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
 )
 
@@ -77,11 +79,11 @@ var acts = map[string]func(*site, *board){
 	"one fewer": func(s *site, b *board) {
 		reboot(s)
 		b.away = "nobody"
-		s.broken = append(s.broken, &breakage{board: b, metric: collectors.PCIDevicePresent,
+		s.broken = append(s.broken, &breakage{board: b, metric: links.PCIDevicePresent,
 			change: func(float64, float64) float64 { return math.NaN() }},
-			&breakage{board: b, metric: collectors.PCIDeviceBound,
+			&breakage{board: b, metric: links.PCIDeviceBound,
 				change: func(float64, float64) float64 { return math.NaN() }},
-			&breakage{metric: collectors.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
+			&breakage{metric: links.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
 	},
 	"leave memory": func(s *site, b *board) {
 		for _, l := range s.slots {

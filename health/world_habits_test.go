@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
 )
 
 // Habits are what happens to hosts that are well. testdata/world/styles.tsv
@@ -166,8 +168,8 @@ func (s *site) silence(why string, d time.Duration, b *board) {
 // misread has one reading be wrong once.
 func misread(s *site) {
 	b := s.any()
-	m := []*collectors.Metric{collectors.Temperature, collectors.Power, collectors.Utilization, collectors.Clock,
-		collectors.TemperatureMargin, collectors.MemoryBytes}[s.r.IntN(6)]
+	m := []*collectors.Metric{device.Temperature, device.Power, activity.Utilization, device.Clock,
+		device.TemperatureMargin, device.MemoryBytes}[s.r.IntN(6)]
 	by := []float64{0, 0.3, 3, 1.4}[s.r.IntN(4)]
 	x := &breakage{board: b, metric: m, change: func(v, _ float64) float64 { return v * by }, from: s.clock,
 		until: s.clock + step - 1}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/links"
 )
 
 // TestSitesAreRough holds a few of the styles to what they are there for.
@@ -31,7 +32,7 @@ func TestSitesAreRough(t *testing.T) {
 		{"handed to virtual machines", "a board that another driver has",
 			func(s *site, samples []collectors.Sample) bool {
 				return slices.ContainsFunc(samples, func(o collectors.Sample) bool {
-					return o.Metric == collectors.PCIDeviceBound && o.Labels[4] == "vfio-pci"
+					return o.Metric == links.PCIDeviceBound && o.Labels[4] == "vfio-pci"
 				})
 			}},
 		{"locked clocks", "a board that is busy at less than a fifth of its power",

@@ -10,7 +10,12 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // A gauge is a series that the agent reads, and where its value is.
@@ -53,8 +58,8 @@ func (s *site) shown() {
 
 // lacks adds what the driver says that a board does not have.
 func (s *site) lacks(b *board) {
-	for _, m := range []*collectors.Metric{collectors.GPMActivity, collectors.NVLinkUp, collectors.RowRemapBanks,
-		collectors.TemperatureMargin, collectors.FanSpeed, collectors.RetiredPages} {
+	for _, m := range []*collectors.Metric{activity.GPMActivity, links.NVLinkUp, faults.RowRemapBanks,
+		device.TemperatureMargin, device.FanSpeed, faults.RetiredPages} {
 		if !slices.ContainsFunc(s.gauges, func(g gauge) bool { return g.board == b && g.metric == m }) {
 			s.fixes(b, collectors.Unsupported, 1, m.Name)
 		}
@@ -63,160 +68,160 @@ func (s *site) lacks(b *board) {
 
 func (s *site) showsBoard(b *board) {
 	v := &b.v
-	s.adds(b, collectors.Power, &v.instant, "instant", "gpu")
+	s.adds(b, device.Power, &v.instant, "instant", "gpu")
 	if b.has("average") {
-		s.adds(b, collectors.Power, &v.average, "average", "gpu")
+		s.adds(b, device.Power, &v.average, "average", "gpu")
 	}
-	s.adds(b, collectors.PowerLimit, &v.enforced, "enforced")
-	s.adds(b, collectors.PowerLimit, &v.requested, "requested")
+	s.adds(b, device.PowerLimit, &v.enforced, "enforced")
+	s.adds(b, device.PowerLimit, &v.requested, "requested")
 	for limit, column := range map[string]string{"default": "w_limit", "max": "w_limit", "min": "w_min"} {
-		s.fixes(b, collectors.PowerLimit, b.number(column), limit)
+		s.fixes(b, device.PowerLimit, b.number(column), limit)
 	}
-	s.adds(b, collectors.Energy, &v.energy, "gpu")
-	s.adds(b, collectors.Clock, &v.clock, "sm")
-	s.adds(b, collectors.Clock, &v.clock, "graphics")
-	s.adds(b, collectors.Clock, &v.memoryClock, "memory")
-	s.fixes(b, collectors.ClockMax, 1e6*b.number("mhz_max"), "sm")
-	s.fixes(b, collectors.ClockMax, 1e6*b.number("mhz_max"), "graphics")
-	s.fixes(b, collectors.ClockMax, 1e6*b.number("mhz_memory"), "memory")
-	s.adds(b, collectors.PerformanceState, &v.pstate)
-	s.fixes(b, collectors.RecoveryAction, 0)
-	s.adds(b, collectors.ComputeMode, &v.compute)
-	s.adds(b, collectors.ModeEnabled, &v.persistence, "persistence")
-	s.adds(b, collectors.ModeEnabled, &v.mig, "mig")
-	s.adds(b, collectors.ModeEnabled, &v.mig, "mig_pending")
+	s.adds(b, device.Energy, &v.energy, "gpu")
+	s.adds(b, device.Clock, &v.clock, "sm")
+	s.adds(b, device.Clock, &v.clock, "graphics")
+	s.adds(b, device.Clock, &v.memoryClock, "memory")
+	s.fixes(b, device.ClockMax, 1e6*b.number("mhz_max"), "sm")
+	s.fixes(b, device.ClockMax, 1e6*b.number("mhz_max"), "graphics")
+	s.fixes(b, device.ClockMax, 1e6*b.number("mhz_memory"), "memory")
+	s.adds(b, device.PerformanceState, &v.pstate)
+	s.fixes(b, faults.RecoveryAction, 0)
+	s.adds(b, device.ComputeMode, &v.compute)
+	s.adds(b, device.ModeEnabled, &v.persistence, "persistence")
+	s.adds(b, device.ModeEnabled, &v.mig, "mig")
+	s.adds(b, device.ModeEnabled, &v.mig, "mig_pending")
 	for mode, on := range map[string]float64{"ecc": 1, "ecc_pending": 1, "accounting": 0, "display": 0} {
-		s.fixes(b, collectors.ModeEnabled, on, mode)
+		s.fixes(b, device.ModeEnabled, on, mode)
 	}
-	s.adds(b, collectors.Utilization, &v.utilization, "gpu").when = &v.noMIG // a board in parts has none
-	s.adds(b, collectors.Utilization, &v.memoryUtilization, "memory").when = &v.noMIG
-	s.adds(b, collectors.Utilization, &v.nothing, "encoder").when = &v.noMIG
-	s.adds(b, collectors.Utilization, &v.nothing, "decoder").when = &v.noMIG
+	s.adds(b, activity.Utilization, &v.utilization, "gpu").when = &v.noMIG // a board in parts has none
+	s.adds(b, activity.Utilization, &v.memoryUtilization, "memory").when = &v.noMIG
+	s.adds(b, activity.Utilization, &v.nothing, "encoder").when = &v.noMIG
+	s.adds(b, activity.Utilization, &v.nothing, "decoder").when = &v.noMIG
 	if b.has("gpm") {
 		for pipe, value := range map[string]*float64{"sm": &v.sm, "tensor": &v.tensor, "dram": &v.dram,
 			"graphics": &v.sm} {
-			s.adds(b, collectors.GPMActivity, value, pipe).pipes = true
+			s.adds(b, activity.GPMActivity, value, pipe).pipes = true
 		}
-		s.adds(b, collectors.GPMOccupancy, &v.occupancy).pipes = true
-		s.adds(b, collectors.PCIeBytes, &v.rx, "rx").pipes = true
-		s.adds(b, collectors.PCIeBytes, &v.tx, "tx").pipes = true
+		s.adds(b, activity.GPMOccupancy, &v.occupancy).pipes = true
+		s.adds(b, activity.PCIeBytes, &v.rx, "rx").pipes = true
+		s.adds(b, activity.PCIeBytes, &v.tx, "tx").pipes = true
 	}
-	s.adds(b, collectors.Processes, &v.processes, "compute")
-	s.fixes(b, collectors.Processes, 0, "graphics")
-	s.fixes(b, collectors.Processes, 0, "mps")
+	s.adds(b, workloads.Processes, &v.processes, "compute")
+	s.fixes(b, workloads.Processes, 0, "graphics")
+	s.fixes(b, workloads.Processes, 0, "mps")
 	mode := "none"
 	if b.has("coherent") {
 		mode = "ats"
 	}
-	s.fixes(b, collectors.AddressingMode, 1, mode)
+	s.fixes(b, device.AddressingMode, 1, mode)
 	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "app_clocks": &v.app, "sw_power_cap": &v.cap,
 		"sw_thermal":  &v.swThermal,
 		"hw_slowdown": &v.nothing, "hw_thermal": &v.nothing, "hw_power_brake": &v.nothing, "sync_boost": &v.nothing} {
-		s.adds(b, collectors.ClockEventActive, value, reason)
+		s.adds(b, device.ClockEventActive, value, reason)
 	}
 	for reason, value := range map[string]*float64{"sw_power_cap": &v.capFor, "sw_thermal": &v.swThermalFor,
 		"hw_power_brake": &v.brakeFor, "hw_thermal": &v.nothing,
 		"low_utilization": &v.lowFor, "base_clocks": &v.baseFor, "board_limit": &v.nothing, "reliability": &v.nothing,
 		"sync_boost": &v.nothing} {
-		s.adds(b, collectors.ClockEventSeconds, value, reason)
+		s.adds(b, device.ClockEventSeconds, value, reason)
 	}
 }
 
 func (s *site) showsMemory(b *board) {
 	v := &b.v
-	s.adds(b, collectors.MemoryBytes, &v.used, "used")
-	s.adds(b, collectors.MemoryBytes, &v.free, "free")
-	s.fixes(b, collectors.MemoryBytes, b.number("reserved"), "reserved")
-	s.fixes(b, collectors.MemoryTotal, b.number("memory"))
-	s.fixes(b, collectors.BAR1Bytes, 1.7e6, "used")
-	s.adds(b, collectors.ECCErrors, &v.corrected, "corrected", "volatile")
-	s.adds(b, collectors.ECCErrors, &v.aggregate, "corrected", "aggregate")
-	s.fixes(b, collectors.ECCErrors, 0, "uncorrected", "volatile")
-	s.fixes(b, collectors.ECCErrors, float64(s.r.IntN(5)/4), "uncorrected", "aggregate")
+	s.adds(b, device.MemoryBytes, &v.used, "used")
+	s.adds(b, device.MemoryBytes, &v.free, "free")
+	s.fixes(b, device.MemoryBytes, b.number("reserved"), "reserved")
+	s.fixes(b, device.MemoryTotal, b.number("memory"))
+	s.fixes(b, device.BAR1Bytes, 1.7e6, "used")
+	s.adds(b, faults.ECCErrors, &v.corrected, "corrected", "volatile")
+	s.adds(b, faults.ECCErrors, &v.aggregate, "corrected", "aggregate")
+	s.fixes(b, faults.ECCErrors, 0, "uncorrected", "volatile")
+	s.fixes(b, faults.ECCErrors, float64(s.r.IntN(5)/4), "uncorrected", "aggregate")
 	old := float64(s.r.IntN(6) / 5) // a row that was replaced long ago
 	for _, cause := range []string{"correctable", "uncorrectable"} {
-		s.fixes(b, collectors.RemappedRows, old*collectors.Bool(cause == "uncorrectable"), cause, "active")
-		s.fixes(b, collectors.RemappedRows, 0, cause, "inactive")
+		s.fixes(b, faults.RemappedRows, old*collectors.Bool(cause == "uncorrectable"), cause, "active")
+		s.fixes(b, faults.RemappedRows, 0, cause, "inactive")
 	}
-	s.fixes(b, collectors.RowRemapPending, 0)
-	s.fixes(b, collectors.RowRemapFailure, 0)
-	s.fixes(b, collectors.RowRemapBanks, b.number("banks")-old, "max")
-	s.fixes(b, collectors.RowRemapBanks, old, "high")
+	s.fixes(b, faults.RowRemapPending, 0)
+	s.fixes(b, faults.RowRemapFailure, 0)
+	s.fixes(b, faults.RowRemapBanks, b.number("banks")-old, "max")
+	s.fixes(b, faults.RowRemapBanks, old, "high")
 	for _, state := range []string{"partial", "low", "none"} {
-		s.fixes(b, collectors.RowRemapBanks, 0, state)
+		s.fixes(b, faults.RowRemapBanks, 0, state)
 	}
-	s.fixes(b, collectors.SRAMThreshold, 0)
+	s.fixes(b, faults.SRAMThreshold, 0)
 }
 
 func (s *site) showsHeat(b *board) {
 	v := &b.v
-	s.adds(b, collectors.Temperature, &v.core, "gpu")
+	s.adds(b, device.Temperature, &v.core, "gpu")
 	if b.number("c_hbm_full") > 0 {
-		s.adds(b, collectors.Temperature, &v.hbm, "memory")
+		s.adds(b, device.Temperature, &v.hbm, "memory")
 	}
 	if b.has("margin") {
-		s.adds(b, collectors.TemperatureMargin, &v.margin)
+		s.adds(b, device.TemperatureMargin, &v.margin)
 	}
 	if b.has("tlimit") {
 		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown",
 			"gpu_max": "c_max"} {
-			s.fixes(b, collectors.TemperatureTLimit, b.number("c_max")-b.number(column), threshold)
+			s.fixes(b, device.TemperatureTLimit, b.number("c_max")-b.number(column), threshold)
 		}
 	}
 	if b.has("thresholds") {
 		for threshold, column := range map[string]string{"shutdown": "c_shutdown", "slowdown": "c_slowdown",
 			"gpu_max": "c_max"} {
-			s.fixes(b, collectors.TemperatureThreshold, b.number(column), threshold)
+			s.fixes(b, device.TemperatureThreshold, b.number(column), threshold)
 		}
-		s.fixes(b, collectors.TemperatureThreshold, 95, "memory_max")
+		s.fixes(b, device.TemperatureThreshold, 95, "memory_max")
 	}
 	if b.has("fan") {
-		s.adds(b, collectors.FanSpeed, &v.fan, "0")
-		s.adds(b, collectors.FanTarget, &v.fan, "0")
-		s.adds(b, collectors.FanRPM, &v.rpm, "0")
+		s.adds(b, device.FanSpeed, &v.fan, "0")
+		s.adds(b, device.FanTarget, &v.fan, "0")
+		s.adds(b, device.FanRPM, &v.rpm, "0")
 	}
 }
 
 func (s *site) showsBus(b *board) {
 	v := &b.v
-	s.adds(b, collectors.PCIeGeneration, &v.generation, "current")
-	s.fixes(b, collectors.PCIeGeneration, b.number("pcie"), "max")
-	s.fixes(b, collectors.PCIeWidth, b.number("lanes"), "current")
-	s.fixes(b, collectors.PCIeWidth, b.number("lanes"), "max")
-	s.adds(b, collectors.PCIeReplays, &v.replays)
-	s.fixes(b, collectors.PCIeReplayRollovers, 0)
-	s.adds(b, collectors.PCIeLinkRecoveries, &v.recoveries)
-	s.adds(b, collectors.PCIeErrors, &v.correctable, "correctable")
+	s.adds(b, links.PCIeGeneration, &v.generation, "current")
+	s.fixes(b, links.PCIeGeneration, b.number("pcie"), "max")
+	s.fixes(b, links.PCIeWidth, b.number("lanes"), "current")
+	s.fixes(b, links.PCIeWidth, b.number("lanes"), "max")
+	s.adds(b, links.PCIeReplays, &v.replays)
+	s.fixes(b, links.PCIeReplayRollovers, 0)
+	s.adds(b, links.PCIeLinkRecoveries, &v.recoveries)
+	s.adds(b, links.PCIeErrors, &v.correctable, "correctable")
 	for _, kind := range []string{"non_fatal", "fatal", "bad_tlp", "bad_dllp", "nak_sent", "nak_received", "receiver",
 		"unsupported_request"} {
-		s.fixes(b, collectors.PCIeErrors, 0, kind)
+		s.fixes(b, links.PCIeErrors, 0, kind)
 	}
 }
 
 func (s *site) showsLinks(b *board) {
 	v := &b.v
-	s.adds(b, collectors.FabricState, &v.fabricDone, "completed")
-	s.adds(b, collectors.FabricState, &v.fabricTrains, "in_progress")
-	s.fixes(b, collectors.FabricState, 0, "not_started")
-	s.fixes(b, collectors.FabricState, 0, "not_supported")
+	s.adds(b, links.FabricState, &v.fabricDone, "completed")
+	s.adds(b, links.FabricState, &v.fabricTrains, "in_progress")
+	s.fixes(b, links.FabricState, 0, "not_started")
+	s.fixes(b, links.FabricState, 0, "not_supported")
 	for _, check := range []string{"registration", "degraded_bw", "route_recovery", "route_unhealthy",
 		"access_timeout_recovery", "incorrect_configuration"} {
-		s.fixes(b, collectors.FabricHealth, 0, check)
+		s.fixes(b, links.FabricHealth, 0, check)
 	}
-	s.adds(b, collectors.NVLinkUp, &v.links, "all")
-	s.adds(b, collectors.NVLinkSpeed, &v.speed, "all")
-	s.adds(b, collectors.NVLinkBytes, &v.linkRX, "rx", "data", "all")
-	s.adds(b, collectors.NVLinkBytes, &v.linkTX, "tx", "data", "all")
+	s.adds(b, links.NVLinkUp, &v.links, "all")
+	s.adds(b, links.NVLinkSpeed, &v.speed, "all")
+	s.adds(b, links.NVLinkBytes, &v.linkRX, "rx", "data", "all")
+	s.adds(b, links.NVLinkBytes, &v.linkTX, "tx", "data", "all")
 	if b.has("nvlink5") {
-		s.adds(b, collectors.NVLinkErrors, &v.crc, "symbol", "all")
-		s.adds(b, collectors.NVLinkErrors, &v.nothing, "rcv", "all")
-		s.adds(b, collectors.NVLinkRecoveries, &v.linkRecoveries, "success", "all")
-		s.adds(b, collectors.NVLinkRecoveries, &v.nothing, "failed", "all")
+		s.adds(b, links.NVLinkErrors, &v.crc, "symbol", "all")
+		s.adds(b, links.NVLinkErrors, &v.nothing, "rcv", "all")
+		s.adds(b, links.NVLinkRecoveries, &v.linkRecoveries, "success", "all")
+		s.adds(b, links.NVLinkRecoveries, &v.nothing, "failed", "all")
 		return
 	}
-	s.adds(b, collectors.NVLinkErrors, &v.crc, "crc", "all")
-	s.adds(b, collectors.NVLinkErrors, &v.linkRecoveries, "recovery", "all")
-	s.adds(b, collectors.NVLinkErrors, &v.nothing, "replay", "all")
+	s.adds(b, links.NVLinkErrors, &v.crc, "crc", "all")
+	s.adds(b, links.NVLinkErrors, &v.linkRecoveries, "recovery", "all")
+	s.adds(b, links.NVLinkErrors, &v.nothing, "replay", "all")
 }
 
 // show returns what the agent knows at this moment.
@@ -268,7 +273,7 @@ func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)
 	why := b.silent
 	switch {
 	case up:
-		put(collectors.Info, 1, b.gpu, b.uuid, b.worldRow["name"], "Tesla", "Hopper", "9.0", b.pci+".0", b.gpu,
+		put(device.Info, 1, b.gpu, b.uuid, b.worldRow["name"], "Tesla", "Hopper", "9.0", b.pci+".0", b.gpu,
 			"16500"+b.gpu, "692-2G520", b.vbios, "G520.0200.00.05", "580.95.05", "0", b.gpu)
 	case !s.driver:
 		why = gpu.ReturnName(nvml.ERROR_DRIVER_NOT_LOADED)
@@ -283,13 +288,13 @@ func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)
 
 // showsHost adds what needs no driver.
 func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
-	put(collectors.PCIDevices, float64(len(s.boards)), "gpu")
-	put(collectors.NodeBoot, float64(sitesBegin.Unix()+int64(s.boot)*86400))
+	put(links.PCIDevices, float64(len(s.boards)), "gpu")
+	put(device.NodeBoot, float64(sitesBegin.Unix()+int64(s.boot)*86400))
 	blocked := s.blocks
 	if s.chance(0.3) { // for a moment that is normal
 		blocked++
 	}
-	put(collectors.DriverBlockedTasks, blocked)
+	put(faults.DriverBlockedTasks, blocked)
 	for _, b := range s.boards {
 		driver := "nvidia"
 		switch {
@@ -298,15 +303,15 @@ func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
 		case !s.driver && !s.drained:
 			driver = ""
 		}
-		put(collectors.PCIDevicePresent, 1, b.gpu, b.uuid, b.pci+".0", "gpu")
-		put(collectors.PCIDeviceBound, collectors.Bool(driver != ""), b.gpu, b.uuid, b.pci+".0", "gpu", driver)
-		put(collectors.PCIeAERErrors, b.v.aer, b.gpu, b.uuid, b.pci+".0", "gpu", "correctable")
-		put(collectors.PCIeAERErrors, 0, b.gpu, b.uuid, b.pci+".0", "gpu", "nonfatal")
-		put(collectors.PCIeAERErrors, 0, b.gpu, b.uuid, b.pci+".0", "gpu", "fatal")
+		put(links.PCIDevicePresent, 1, b.gpu, b.uuid, b.pci+".0", "gpu")
+		put(links.PCIDeviceBound, collectors.Bool(driver != ""), b.gpu, b.uuid, b.pci+".0", "gpu", driver)
+		put(links.PCIeAERErrors, b.v.aer, b.gpu, b.uuid, b.pci+".0", "gpu", "correctable")
+		put(links.PCIeAERErrors, 0, b.gpu, b.uuid, b.pci+".0", "gpu", "nonfatal")
+		put(links.PCIeAERErrors, 0, b.gpu, b.uuid, b.pci+".0", "gpu", "fatal")
 	}
 	for i, p := range s.ports {
-		put(collectors.IBPortUp, p.up, "mlx5_"+strconv.Itoa(i)+"/1")
-		put(collectors.IBPortDowned, p.downed, "mlx5_"+strconv.Itoa(i)+"/1")
+		put(links.IBPortUp, p.up, "mlx5_"+strconv.Itoa(i)+"/1")
+		put(links.IBPortDowned, p.downed, "mlx5_"+strconv.Itoa(i)+"/1")
 	}
 }
 
@@ -322,7 +327,7 @@ func (s *site) users(out []collectors.Sample) []collectors.Sample {
 			continue
 		}
 		for i, b := range l.boards {
-			if !s.answers(b) || b.missing[collectors.WorkloadMemory] {
+			if !s.answers(b) || b.missing[workloads.WorkloadMemory] {
 				continue
 			}
 			u := use{b, [2]string{l.task.workload, l.gi}}
@@ -344,16 +349,16 @@ func (s *site) users(out []collectors.Sample) []collectors.Sample {
 		}
 	}
 	for _, u := range order {
-		out = append(out, collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{u.b.gpu, u.b.uuid,
+		out = append(out, collectors.Sample{Metric: workloads.WorkloadMemory, Labels: []string{u.b.gpu, u.b.uuid,
 			u.labels[0], u.labels[1]}, Value: memory[u]})
 	}
 	for _, u := range order {
-		out = append(out, collectors.Sample{Metric: collectors.WorkloadProcesses, Labels: []string{u.b.gpu, u.b.uuid,
+		out = append(out, collectors.Sample{Metric: workloads.WorkloadProcesses, Labels: []string{u.b.gpu, u.b.uuid,
 			u.labels[0], "compute"}, Value: 1})
 	}
 	for _, u := range order {
 		if u.b.mig == 0 {
-			out = append(out, collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{u.b.gpu, u.b.uuid,
+			out = append(out, collectors.Sample{Metric: workloads.WorkloadUse, Labels: []string{u.b.gpu, u.b.uuid,
 				u.labels[0], "sm"}, Value: clamp(sm[u])})
 		}
 	}
@@ -365,9 +370,9 @@ func (b *board) instances(out []collectors.Sample, used func(gi string) float64)
 	for i := range 4 {
 		gi, all := strconv.Itoa(i+1), (b.v.used+b.v.free)/4
 		held := min(all, used(gi))
-		out = append(out, collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi,
+		out = append(out, collectors.Sample{Metric: device.MIGMemory, Labels: []string{b.gpu, b.uuid, gi,
 			"used"}, Value: held},
-			collectors.Sample{Metric: collectors.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"},
+			collectors.Sample{Metric: device.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"},
 				Value: all - held})
 	}
 	return out

@@ -76,7 +76,7 @@ func TestSitesShowAllThatIsJudged(t *testing.T) {
 			continue
 		}
 		if reason := notInSites[variable]; is && shown[name] == (reason != "") {
-			t.Errorf("collectors.%s (%s) is shown by sites: %v; reason why not: %q", variable, name,
+			t.Errorf("%s (%s) is shown by sites: %v; reason why not: %q", variable, name,
 				shown[name], reason)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 )
 
 // Forecasts of trends. A forecast exists only while the trend is certain and
@@ -178,7 +180,7 @@ type resident struct {
 
 // readResidents reads the memory of the workloads.
 func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
-	for _, sample := range s.Of(collectors.WorkloadMemory) {
+	for _, sample := range s.Of(workloads.WorkloadMemory) {
 		c := d.card(sample.Labels, now)
 		if c == nil || !usable(sample.Value) {
 			continue
@@ -191,7 +193,7 @@ func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
 			t.grow(sample.Value, now)
 		}
 	}
-	for _, sample := range s.Of(collectors.MIGMemory) {
+	for _, sample := range s.Of(device.MIGMemory) {
 		c := d.card(sample.Labels, now)
 		if c == nil || sample.Labels[3] != "free" {
 			continue

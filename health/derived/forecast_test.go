@@ -9,11 +9,14 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // residing is a workload's memory on a GPU.
 func residing(g *rigGPU, workload string, bytes float64) collectors.Sample {
-	return collectors.Sample{Metric: collectors.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload,
+	return collectors.Sample{Metric: workloads.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload,
 		""}, Value: bytes}
 }
 
@@ -21,11 +24,11 @@ func residing(g *rigGPU, workload string, bytes float64) collectors.Sample {
 func linkSamples(g *rigGPU, n int, bytes, errors float64) (all []collectors.Sample) {
 	for i := range n {
 		link := strconv.Itoa(i)
-		all = append(all, collectors.Sample{Metric: collectors.NVLinkBytes, Labels: []string{g.gpu, g.uuid, "tx",
+		all = append(all, collectors.Sample{Metric: links.NVLinkBytes, Labels: []string{g.gpu, g.uuid, "tx",
 			"data", link}, Value: bytes},
-			collectors.Sample{Metric: collectors.NVLinkErrors, Labels: []string{g.gpu, g.uuid, "crc",
+			collectors.Sample{Metric: links.NVLinkErrors, Labels: []string{g.gpu, g.uuid, "crc",
 				link}, Value: errors},
-			collectors.Sample{Metric: collectors.NVLinkInfo, Labels: []string{g.gpu, g.uuid, link, "4", "switch",
+			collectors.Sample{Metric: links.NVLinkInfo, Labels: []string{g.gpu, g.uuid, link, "4", "switch",
 				"0000:0" + strconv.Itoa(i%4) + ":00.0"}, Value: 1})
 	}
 	return all
@@ -143,7 +146,7 @@ func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 		bytes += 1e8 // 10 MB/s
 		small := residing(g, "job", bytes)
 		small.Labels[3] = "2"
-		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: collectors.MIGMemory,
+		r.extra = []collectors.Sample{residing(g, "job", bytes), small, {Metric: device.MIGMemory,
 			Labels: []string{g.gpu, g.uuid, "2", "free"}, Value: 1e9}}
 	})
 	if eta := r.get(MemoryExhaustion, 0, "job"); far(eta, 100, 1) {

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
 )
 
@@ -157,10 +160,10 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 			*job = 0
 		}
 		name, gi := fmt.Sprintf("pod:%d", n), []string{"", "7"}[n]
-		show(collectors.WorkloadMemory, 1e9+*job, name, gi)
-		show(collectors.WorkloadUse, f.load/float64(1+n), fmt.Sprintf("pod:%d", (i+n)%3), "sm")
+		show(workloads.WorkloadMemory, 1e9+*job, name, gi)
+		show(workloads.WorkloadUse, f.load/float64(1+n), fmt.Sprintf("pod:%d", (i+n)%3), "sm")
 	}
-	show(collectors.MIGMemory, max(30e9-h.jobs[2*i+1], 0), "7", "free")
+	show(device.MIGMemory, max(30e9-h.jobs[2*i+1], 0), "7", "free")
 	t := &h.tenants[i]
 	t[tenantUsed] = 8e9 + h.jobs[2*i]/4
 	t[tenantShare] = max(t[tenantShare]-f.denied, 0)
@@ -184,8 +187,8 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 		*e += float64(rnd.IntN(40) / 39)
 	}
 	for n := range 6 {
-		h.extra = append(h.extra, onLink(collectors.NVLinkInfo, g, n, 1),
-			onLink(collectors.NVLinkBytes, g, n, h.links[i][2*n]), onLink(collectors.NVLinkErrors, g, n,
+		h.extra = append(h.extra, onLink(links.NVLinkInfo, g, n, 1),
+			onLink(links.NVLinkBytes, g, n, h.links[i][2*n]), onLink(links.NVLinkErrors, g, n,
 				h.links[i][2*n+1]))
 	}
 }
@@ -204,11 +207,11 @@ func onLink(m *collectors.Metric, g *rigGPU, link int, v float64) collectors.Sam
 		}
 	}
 	switch m {
-	case collectors.NVLinkInfo:
+	case links.NVLinkInfo:
 		labels[4] = []string{"switch", "gpu"}[link/4]
-	case collectors.NVLinkBytes:
+	case links.NVLinkBytes:
 		labels[3] = "data"
-	case collectors.NVLinkErrors:
+	case links.NVLinkErrors:
 		labels[2] = []string{"replay", "symbol"}[link/5]
 	}
 	return collectors.Sample{Metric: m, Labels: labels, Value: v}

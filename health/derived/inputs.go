@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 )
 
 // An input is a number of each GPU for the statistics: the sum of the series
@@ -52,35 +56,35 @@ const (
 )
 
 var inputs = [inputCount]input{
-	smClock:           {collectors.Clock, []string{"sm"}, nil},
-	coreTemperature:   {collectors.Temperature, []string{"gpu"}, nil},
-	memoryTemperature: {collectors.Temperature, []string{"memory"}, nil},
-	memoryUsed:        {collectors.MemoryBytes, []string{"used"}, nil},
-	pcieRX:            {collectors.PCIeBytes, []string{"rx"}, nil},
-	pcieTX:            {collectors.PCIeBytes, []string{"tx"}, nil},
-	nvlinkRX:          {collectors.NVLinkBytes, []string{"rx", "data"}, nil},
-	nvlinkTX:          {collectors.NVLinkBytes, []string{"tx", "data"}, nil},
+	smClock:           {device.Clock, []string{"sm"}, nil},
+	coreTemperature:   {device.Temperature, []string{"gpu"}, nil},
+	memoryTemperature: {device.Temperature, []string{"memory"}, nil},
+	memoryUsed:        {device.MemoryBytes, []string{"used"}, nil},
+	pcieRX:            {activity.PCIeBytes, []string{"rx"}, nil},
+	pcieTX:            {activity.PCIeBytes, []string{"tx"}, nil},
+	nvlinkRX:          {links.NVLinkBytes, []string{"rx", "data"}, nil},
+	nvlinkTX:          {links.NVLinkBytes, []string{"tx", "data"}, nil},
 	// An A100 has no average.
-	power:             {collectors.Power, []string{"average", "gpu"}, []string{"instant", "gpu"}},
-	utilization:       {collectors.Utilization, []string{"gpu"}, nil},
-	memoryUtilization: {collectors.Utilization, []string{"memory"}, nil},
-	smActivity:        {collectors.GPMActivity, []string{"sm"}, nil},
-	tensorActivity:    {collectors.GPMActivity, []string{"tensor"}, nil},
-	memoryActivity:    {collectors.GPMActivity, []string{"dram"}, nil},
-	capped:            {collectors.ClockEventActive, []string{"sw_power_cap"}, nil},
-	memoryFree:        {collectors.MemoryBytes, []string{"free"}, nil},
-	powerLimit:        {collectors.PowerLimit, []string{"enforced"}, nil},
-	margin:            {collectors.TemperatureMargin, nil, nil},
-	pcieGeneration:    {collectors.PCIeGeneration, []string{"current"}, nil},
-	pcieLanes:         {collectors.PCIeWidth, []string{"current"}, nil},
-	mostGeneration:    {collectors.PCIeGeneration, []string{"max"}, nil},
-	mostLanes:         {collectors.PCIeWidth, []string{"max"}, nil},
-	memoryClock:       {collectors.Clock, []string{"memory"}, nil},
-	mostClock:         {collectors.ClockMax, []string{"sm"}, nil},
-	pcieReplays:       {collectors.PCIeReplays, nil, nil},
-	pcieCorrectable:   {collectors.PCIeErrors, []string{"correctable"}, nil},
-	eccCorrected:      {collectors.ECCErrors, []string{"corrected", "volatile"}, nil},
-	remappedRows:      {collectors.RemappedRows, nil, nil},
+	power:             {device.Power, []string{"average", "gpu"}, []string{"instant", "gpu"}},
+	utilization:       {activity.Utilization, []string{"gpu"}, nil},
+	memoryUtilization: {activity.Utilization, []string{"memory"}, nil},
+	smActivity:        {activity.GPMActivity, []string{"sm"}, nil},
+	tensorActivity:    {activity.GPMActivity, []string{"tensor"}, nil},
+	memoryActivity:    {activity.GPMActivity, []string{"dram"}, nil},
+	capped:            {device.ClockEventActive, []string{"sw_power_cap"}, nil},
+	memoryFree:        {device.MemoryBytes, []string{"free"}, nil},
+	powerLimit:        {device.PowerLimit, []string{"enforced"}, nil},
+	margin:            {device.TemperatureMargin, nil, nil},
+	pcieGeneration:    {links.PCIeGeneration, []string{"current"}, nil},
+	pcieLanes:         {links.PCIeWidth, []string{"current"}, nil},
+	mostGeneration:    {links.PCIeGeneration, []string{"max"}, nil},
+	mostLanes:         {links.PCIeWidth, []string{"max"}, nil},
+	memoryClock:       {device.Clock, []string{"memory"}, nil},
+	mostClock:         {device.ClockMax, []string{"sm"}, nil},
+	pcieReplays:       {links.PCIeReplays, nil, nil},
+	pcieCorrectable:   {links.PCIeErrors, []string{"correctable"}, nil},
+	eccCorrected:      {faults.ECCErrors, []string{"corrected", "volatile"}, nil},
+	remappedRows:      {faults.RemappedRows, nil, nil},
 }
 
 // inputsOf are the inputs by their metric, so that each sample is visited once.
@@ -145,9 +149,9 @@ func (d *Metrics) read(s *Snapshot, now time.Time) {
 	for _, up := range s.Of(collectors.Up) {
 		d.card(up.Labels, now)
 	}
-	for _, info := range s.Of(collectors.Info) {
+	for _, info := range s.Of(device.Info) {
 		if c := d.card(info.Labels, now); c != nil {
-			c.model = info.Labels[slices.Index(collectors.Info.Labels, "name")]
+			c.model = info.Labels[slices.Index(device.Info.Labels, "name")]
 		}
 	}
 	for _, c := range d.cards {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/links"
 )
 
 // Comparison of a link with the GPU's other links to the same place. These
@@ -89,19 +90,19 @@ func (d *Metrics) readLinks(s *Snapshot, now time.Time) {
 			l.unread()
 		}
 	}
-	d.eachLink(s, collectors.NVLinkUp, now, func(l *link, _ []string, v float64) { l.up = plus(l.up, v) })
-	d.eachLink(s, collectors.NVLinkSpeed, now, func(l *link, _ []string, v float64) { l.speed = plus(l.speed, v) })
-	d.eachLink(s, collectors.NVLinkBytes, now, func(l *link, labels []string, v float64) {
+	d.eachLink(s, links.NVLinkUp, now, func(l *link, _ []string, v float64) { l.up = plus(l.up, v) })
+	d.eachLink(s, links.NVLinkSpeed, now, func(l *link, _ []string, v float64) { l.speed = plus(l.speed, v) })
+	d.eachLink(s, links.NVLinkBytes, now, func(l *link, labels []string, v float64) {
 		if labels[3] == "data" {
 			l.sent = plus(l.sent, v)
 		}
 	})
-	d.eachLink(s, collectors.NVLinkErrors, now, func(l *link, labels []string, v float64) {
+	d.eachLink(s, links.NVLinkErrors, now, func(l *link, labels []string, v float64) {
 		if !slices.Contains(uncounted, labels[2]) {
 			l.failed = plus(l.failed, v)
 		}
 	})
-	for _, sample := range s.Of(collectors.NVLinkInfo) {
+	for _, sample := range s.Of(links.NVLinkInfo) {
 		if c := d.card(sample.Labels, now); c != nil {
 			if l := c.link(sample.Labels[2], now); l != nil {
 				l.remote = sample.Labels[4]

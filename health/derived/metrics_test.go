@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 )
 
 // far reports whether got is further than by from want, or no number.
@@ -58,9 +60,9 @@ func newRig(n int) *rig {
 // samples returns what the host shows.
 func (r *rig) samples() (all []collectors.Sample) {
 	for _, g := range r.gpus {
-		labels := append([]string{g.gpu, g.uuid, g.model}, make([]string, len(collectors.Info.Labels)-3)...)
+		labels := append([]string{g.gpu, g.uuid, g.model}, make([]string, len(device.Info.Labels)-3)...)
 		all = append(all, collectors.Sample{Metric: collectors.Up, Labels: labels[:2:2], Value: 1},
-			collectors.Sample{Metric: collectors.Info, Labels: labels, Value: 1})
+			collectors.Sample{Metric: device.Info, Labels: labels, Value: 1})
 		for i, in := range inputs {
 			if math.IsNaN(g.values[i]) {
 				continue
@@ -303,7 +305,7 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	use := func(gpu int, workload, engine string, v float64) collectors.Sample {
-		return collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid,
+		return collectors.Sample{Metric: workloads.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid,
 			workload, engine}, Value: v}
 	}
 	r.extra = []collectors.Sample{use(0, "a", "sm", .9), use(1, "a", "sm", .25), use(1, "a", "memory", .9),

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/workloads"
 )
 
 // Metrics of one moment, or of a minute.
@@ -124,7 +126,7 @@ func (d *Metrics) shortfall(f *shortfall, by float64, works bool, now time.Time)
 func (d *Metrics) fans(s *Snapshot) {
 	for _, c := range d.cards {
 		stopped, any := 0, false
-		for _, sample := range s.Of(collectors.FanSpeed) {
+		for _, sample := range s.Of(device.FanSpeed) {
 			if sample.Labels[1] == c.uuid {
 				any = true
 				stopped += int(collectors.Bool(sample.Value == 0))
@@ -147,7 +149,7 @@ type busiest struct {
 func (d *Metrics) lag(s *Snapshot) {
 	clear(d.lags)
 	for pass := range 2 {
-		for _, sample := range s.Of(collectors.WorkloadUse) {
+		for _, sample := range s.Of(workloads.WorkloadUse) {
 			if sample.Labels[3] != "sm" || !usable(sample.Value) {
 				continue
 			}

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // TestTrafficIsWhatIsKnownOfIt holds the sum of both directions of both kinds.
@@ -106,7 +109,7 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	r := newRig(4)
 	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
 		for fan, v := range speeds {
-			r.extra = append(r.extra, collectors.Sample{Metric: collectors.FanSpeed, Labels: []string{r.gpus[gpu].gpu,
+			r.extra = append(r.extra, collectors.Sample{Metric: device.FanSpeed, Labels: []string{r.gpus[gpu].gpu,
 				r.gpus[gpu].uuid, strconv.Itoa(fan)}, Value: v})
 		}
 	}
@@ -159,11 +162,11 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 				put := func(link string, up, speed float64) {
 					labels := []string{r.gpus[i].gpu, r.gpus[i].uuid, link}
 					if usable(up) {
-						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkUp,
+						r.extra = append(r.extra, collectors.Sample{Metric: links.NVLinkUp,
 							Labels: labels, Value: up})
 					}
 					if usable(speed) {
-						r.extra = append(r.extra, collectors.Sample{Metric: collectors.NVLinkSpeed,
+						r.extra = append(r.extra, collectors.Sample{Metric: links.NVLinkSpeed,
 							Labels: labels, Value: speed})
 					}
 				}
@@ -201,7 +204,7 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 func TestWorkloadsThatLeaveAGPUAreForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
-	tenant := collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid,
+	tenant := collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid,
 		"ml"}, Value: 1e9}
 	r.extra = append(linkSamples(r.gpus[0], 4, 0, 0), residing(r.gpus[0], "a", 1e9), tenant)
 	r.step(2*time.Minute, nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // Forecasts of tenants' trends: towards their caps, or towards the loss of
@@ -41,12 +42,12 @@ var ofTenants = [tenantInputs]struct {
 	metric *collectors.Metric
 	window string // the label's value, if it has it
 }{
-	tenantUsed:      {collectors.QuotaMemoryUsed, ""},
-	tenantCap:       {collectors.QuotaMemoryLimit, ""},
-	tenantKept:      {collectors.QuotaMemoryGuarantee, ""},
-	tenantGuarantee: {collectors.QuotaGuarantee, ""},
-	tenantShare:     {collectors.QuotaShare, "10s"},
-	tenantTarget:    {collectors.QuotaTarget, "10s"},
+	tenantUsed:      {workloads.QuotaMemoryUsed, ""},
+	tenantCap:       {workloads.QuotaMemoryLimit, ""},
+	tenantKept:      {workloads.QuotaMemoryGuarantee, ""},
+	tenantGuarantee: {workloads.QuotaGuarantee, ""},
+	tenantShare:     {workloads.QuotaShare, "10s"},
+	tenantTarget:    {workloads.QuotaTarget, "10s"},
 }
 
 // A tenancy is a tenant on a GPU.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A tenantRig is one tenant on a GPU, which a test moves.
@@ -141,10 +142,10 @@ func TestTenantsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	for i := range 2 * mostTenants {
-		r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu,
+		r.extra = append(r.extra, collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu,
 			r.gpus[0].uuid, fmt.Sprint(i)}, Value: 1e9})
 	}
-	r.extra = append(r.extra, collectors.Sample{Metric: collectors.QuotaMemoryUsed, Labels: []string{"", "MIG-1",
+	r.extra = append(r.extra, collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{"", "MIG-1",
 		"ml"}, Value: 1e9})
 	r.step(time.Minute, nil)
 	if n := len(r.cards[0].tenancies); n != mostTenants || len(r.cards) != 1 {

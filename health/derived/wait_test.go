@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A crew is a rig whose GPUs each do one of what is named in deeds, for
@@ -53,7 +54,7 @@ func (r *crew) all(long time.Duration, does string, first ...string) {
 		r.extra = nil
 		for name, on := range r.jobs {
 			for _, i := range on {
-				held := collectors.Sample{Metric: collectors.WorkloadMemory, Value: 1e9}
+				held := collectors.Sample{Metric: workloads.WorkloadMemory, Value: 1e9}
 				held.Labels = []string{r.gpus[i].gpu, r.gpus[i].uuid, name, ""}
 				r.extra = append(r.extra, held)
 			}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
 )
 
@@ -118,12 +119,12 @@ func TestAllMemoryIsCounted(t *testing.T) {
 	}
 }
 
-func full(workloads int) *rig {
+func full(shared int) *rig {
 	r := newRig(8)
 	for _, g := range r.gpus {
-		for i := range workloads {
+		for i := range shared {
 			r.extra = append(r.extra, residing(g, fmt.Sprintf("kubernetes:team-%d/worker-%d", i%7, i), 1e9),
-				collectors.Sample{Metric: collectors.WorkloadUse, Labels: []string{g.gpu, g.uuid, fmt.Sprint("w", i),
+				collectors.Sample{Metric: workloads.WorkloadUse, Labels: []string{g.gpu, g.uuid, fmt.Sprint("w", i),
 					"sm"}, Value: .5})
 		}
 		r.extra = append(r.extra, linkSamples(g, 18, 0, 0)...)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
 )
@@ -59,7 +61,7 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 		running.Go(func() { _ = h.Run(ctx) })
 		time.Sleep(5 * second)
 		for _, s := range h.Samples() {
-			if s.Metric == collectors.Info {
+			if s.Metric == device.Info {
 				pci, _ := host.ParsePCI(s.Labels[slices.Index(s.Metric.Labels, "pci_bus_id")])
 				gpus[pci] = EntityOf(s, nil)
 			}

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/links"
 	"gpusteward/health"
 )
 
@@ -43,7 +45,7 @@ func logHost(t *testing.T, node string, gpus int, tell func([]health.Alert)) *lo
 	for i := range gpus {
 		id := strconv.Itoa(i)
 		samples = append(samples, collectors.Sample{Metric: collectors.Up, Labels: []string{id, "GPU-" + id}, Value: 1},
-			collectors.Sample{Metric: collectors.PCIDevicePresent, Labels: []string{id, "GPU-" +
+			collectors.Sample{Metric: links.PCIDevicePresent, Labels: []string{id, "GPU-" +
 				id, fmt.Sprintf("0000:%02x:00.0", i), "gpu"}, Value: 1})
 	}
 	h := &logged{node: node, kernel: make(chan host.Record)}

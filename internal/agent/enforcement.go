@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/links"
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
@@ -127,7 +129,7 @@ func (f flags) isObserver(uid uint32) bool {
 // total returns a function that tells how much memory a GPU has.
 func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
 	return func(uuid string) (uint64, bool) {
-		all, _, _, ok := collectors.MemoryOf(gpus, uuid)
+		all, _, _, ok := device.MemoryOf(gpus, uuid)
 		return all, ok
 	}
 }
@@ -141,7 +143,7 @@ type enforcedHost struct {
 func (s enforcedHost) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
 func (s enforcedHost) Memory(uuid string) (total, free, reserved uint64, ok bool) {
-	return collectors.MemoryOf(s.Host, uuid)
+	return device.MemoryOf(s.Host, uuid)
 }
 
 // Rates returns the maximum transfer rates of a GPU in bytes per second: over
@@ -149,8 +151,8 @@ func (s enforcedHost) Memory(uuid string) (total, free, reserved uint64, ok bool
 // does not report the rate. ok is false if both are unknown or the GPU does not
 // answer.
 func (s enforcedHost) Rates(uuid string) (link, memory float64, ok bool) {
-	link = collectors.PCIeRate(s.Host, uuid)
-	memory, _ = s.Reading(uuid, collectors.MemoryBandwidth)
+	link = links.PCIeRate(s.Host, uuid)
+	memory, _ = s.Reading(uuid, device.MemoryBandwidth)
 	return link, memory, link > 0 || memory > 0
 }
 

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all" // registers the collectors
 	"gpusteward/exporter"
 	"gpusteward/internal/config"
 )

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
 )
 
 const reference = "../../deploy/gpusteward.yml"

@@ -14,13 +14,17 @@ import (
 	"testing"
 )
 
+// themes are the packages of collectors, one file for each collector.
+var themes = []string{"collectors/activity", "collectors/device", "collectors/faults", "collectors/links",
+	"collectors/workloads"}
+
 // layers is the table of ARCHITECTURE.md: each package directory with those of
 // our packages that it may import. A new package needs a row and a reason.
 // Tests may import anything.
 var layers = map[string][]string{
 	".": {"internal/agent"},
-	"internal/agent": {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host", "exporter",
-		"health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend",
+	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
+		"collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend",
 		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config",
 		"internal/stack"},
 	// only tests
@@ -29,11 +33,13 @@ var layers = map[string][]string{
 	"internal/config": {"collectors", "collectors/host", "health", "health/incident", "health/notifier",
 		"enforcer/gemini", "enforcer/policy", "internal/quota"},
 
-	"exporter":        {"collectors", "collectors/gpu", "collectors/host"},
-	"health":          {"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
-	"health/derived":  {"collectors", "collectors/host", "health/incident"}, // statistics, without checks
-	"health/incident": {"collectors", "collectors/host"},                    // events, before a check judges them
-	"health/diag":     {"collectors/gpu", "health", "health/incident"},      // works on GPUs; health only reads
+	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host"}, themes...),
+	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
+		themes...),
+	// statistics, without checks
+	"health/derived":  append([]string{"collectors", "collectors/host", "health/incident"}, themes...),
+	"health/incident": {"collectors", "collectors/host"},               // events, before a check judges them
+	"health/diag":     {"collectors/gpu", "health", "health/incident"}, // works on GPUs; health only reads
 	// files and HTTP, which the judgement lacks
 	"health/journal": {"collectors", "collectors/host", "health/incident"},
 	// the Alertmanager client and its 32 modules
@@ -61,16 +67,25 @@ var layers = map[string][]string{
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
 
-	"collectors": {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/quota",
-		"internal/wire"},
-	"collectors/catalogue": {}, // the list of families; reads nothing
+	// the host, and none of what it reads
+	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/wire"},
+	"collectors/activity": {"collectors", "collectors/gpu"},
+	"collectors/device":   {"collectors", "collectors/gpu", "collectors/host"},
+	"collectors/faults":   {"collectors", "collectors/gpu", "collectors/host"},
+	"collectors/links":    {"collectors", "collectors/gpu", "collectors/host"},
+	// the books and the quotas of tenants
+	"collectors/workloads": {"collectors", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
+	"collectors/all":       themes,                                                                    // what a program links
+	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host"}, // for tests
+	"collectors/catalogue": {},                                                                        // the list of families; reads nothing
 	"collectors/host":      {},
 	"collectors/gpu":       {},
 	// the books of simulated tenants
 	"collectors/gpu/sim": {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
 
-	"alerts":     {"health", "health/derived", "health/incident", "collectors"}, // generators; no package imports them
-	"dashboards": {"health", "health/derived", "health/incident", "collectors"},
+	// generators; no package imports them
+	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
+	"dashboards": append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
 }
 
 // owners are the only directories that may import a library, by the start of
@@ -78,13 +93,13 @@ var layers = map[string][]string{
 var owners = map[string][]string{
 	"github.com/alecthomas/kingpin":                          {"internal/agent"},
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"internal/agent"},
-	"go.yaml.in/yaml":                                        {"internal/config"},
+	"go.yaml.in/yaml":                                        {"internal/config", "collectors/hosttest"},
 	"github.com/rs/zerolog":                                  {"internal/agent"},
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
 	"github.com/prometheus/alertmanager":                     {"health/notifier"},
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
-	"github.com/NVIDIA/go-nvml": {"internal/agent", "collectors", "collectors/gpu",
-		"collectors/gpu/sim", "health/diag"},
+	"github.com/NVIDIA/go-nvml": append([]string{"internal/agent", "collectors", "collectors/gpu",
+		"collectors/gpu/sim", "collectors/hosttest", "health/diag"}, themes...),
 }
 
 // openers may open and close NVML; sim is opened.
@@ -175,7 +190,7 @@ func TestLayersHold(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"main.go", "internal/agent/role.go", "exporter/exporter.go",
-		"collectors/collector.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
+		"collectors/collector.go", "collectors/device/info.go", "collectors/gpu/library.go", "collectors/gpu/sim/host.go"} {
 		if files[path] == nil {
 			t.Errorf("%s was not looked at", path)
 		}
@@ -297,6 +312,8 @@ func TestLayersCatchViolations(t *testing.T) {
 		{"health", `import "gpusteward/exporter"`, "health may not import exporter"},
 		{"exporter", `import "gpusteward/collectors/gpu/sim"`, "exporter may not import collectors/gpu/sim"},
 		{"collectors/gpu", `import "gpusteward/collectors"`, "collectors/gpu may not import collectors"},
+		{"collectors", `import "gpusteward/collectors/device"`, "collectors may not import collectors/device"},
+		{"exporter", `import "gpusteward/collectors/hosttest"`, "exporter may not import collectors/hosttest"},
 		{"enforcer/ledger", `import "gpusteward/enforcer/schedule"`, "enforcer/ledger may not import"},
 		{"exporter", `import "gpusteward/dashboards"`, "exporter may not import dashboards"},
 		{"utils", ``, "utils is not in the table of layers"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
 )
 
 var update = flag.Bool("update", false, "write the reference instead of holding it against what is")

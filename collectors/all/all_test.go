@@ -1,0 +1,83 @@
+package all_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// parse returns the files of a package's directory, without tests.
+func parse(t *testing.T, dir string) (files []*ast.File) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+// imports reports whether one of files imports path.
+func imports(files []*ast.File, path string) bool {
+	for _, f := range files {
+		for _, i := range f.Imports {
+			if i.Path.Value == strconv.Quote(path) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// registers reports whether one of files registers a collector.
+func registers(files []*ast.File) (yes bool) {
+	for _, f := range files {
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, is := n.(*ast.SelectorExpr)
+			if is && s.Sel.Name == "Register" {
+				x, named := s.X.(*ast.Ident)
+				yes = yes || named && x.Name == "collectors"
+			}
+			return true
+		})
+	}
+	return yes
+}
+
+// TestEveryCollectorIsLinked checks that the agent links this package, and that
+// this package links each package that registers a collector.
+func TestEveryCollectorIsLinked(t *testing.T) {
+	if !imports(parse(t, "../../internal/agent"), "gpusteward/collectors/all") {
+		t.Error("internal/agent does not import collectors/all: its program has no collectors")
+	}
+	all, found := parse(t, "."), 0
+	dirs, err := filepath.Glob("../*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		if !registers(parse(t, dir)) {
+			continue
+		}
+		found++
+		if path := "gpusteward/collectors/" + filepath.Base(dir); !imports(all, path) {
+			t.Errorf("%s registers collectors, and all.go does not import it", path)
+		}
+	}
+	if found < 5 {
+		t.Errorf("only %d packages register collectors", found)
+	}
+}

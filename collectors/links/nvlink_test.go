@@ -1,0 +1,140 @@
+package links
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/hosttest"
+)
+
+// twoLinks returns a GPU with two NVLinks on which only the fields in answers
+// exist, and the list of requested fields.
+func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) {
+	t.Helper()
+	asked := new([]uint32)
+	d := &mock.Device{
+		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
+		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED },
+		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
+		GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
+			if link > 1 {
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			}
+			return nvml.FEATURE_ENABLED, nvml.SUCCESS
+		},
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			for i := range values {
+				v := &values[i]
+				*asked = append(*asked, v.FieldId)
+				n, ok := answers[v.FieldId]
+				v.ValueType, v.Value[0] = uint32(nvml.VALUE_TYPE_UNSIGNED_INT), byte(n)
+				if !ok || v.ScopeId == gpu.AllLinks {
+					v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+				}
+			}
+			return nvml.SUCCESS
+		},
+	}
+	lib, err := gpu.Open(&mock.Interface{
+		InitFunc: func() nvml.Return { return nvml.SUCCESS },
+		ExtensionsFunc: func() nvml.ExtendedInterface {
+			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
+		},
+		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
+	}, new(gpu.Calls), new(gpu.Caller))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := lib.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, asked
+}
+
+// TestLinkFieldsThatNoLinkAnswersAreAskedForOnce: on an H200, asking eighteen
+// links for the NVLink 5 fields took 200 ms.
+func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
+	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
+	read := openLinks(nvlinkErrorFields)(g)
+	// The first pass asks for the driver's sums and finds none, the next for
+	// each link, and the later ones only for the fields that a link answered.
+	for pass, want := range []int{3 + 2*(len(nvlinkErrorFields)-3), 6, 2, 2} {
+		*asked = nil
+		out := &collectors.Readings{Config: &collectors.Config{}}
+		read(g, out)
+		if len(*asked) != want {
+			t.Errorf("pass %d asked for %d fields, want %d", pass, len(*asked), want)
+		}
+		if pass > 0 && (len(out.Samples) != 1 || out.Samples[0].Value != 6 || out.Samples[0].Labels[1] != allLinks) {
+			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.Samples)
+		}
+	}
+}
+
+func TestNVLink5AnswersToItsOwnFields(t *testing.T) {
+	g, _ := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES: 7})
+	read := openLinks(nvlinkTraffic)(g)
+	read(g, &collectors.Readings{Config: &collectors.Config{}}) // finds that the older field has no answer
+	out := &collectors.Readings{Config: &collectors.Config{}}
+	read(g, out)
+	if len(out.Samples) != 1 || out.Samples[0].Value != 14 {
+		t.Errorf("samples %v, want 14 bytes out", out.Samples)
+	}
+}
+
+func TestErrorCountersTakeTurns(t *testing.T) {
+	hosttest.In(t, "gpus: [{model: h200}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		for i, c := range nvlinkErrorCounters {
+			for k, other := range nvlinkErrorCounters {
+				if _, ok := hosttest.Get(t, h, NVLinkErrors, "0", other.name, allLinks); ok != (k <= i) {
+					t.Errorf("pass %d, when %s is read: %s present: %v", i, c.name, other.name, ok)
+				}
+			}
+			hosttest.Advance(60 * time.Second)
+		}
+	})
+}
+
+func TestPerLinkSeriesAddUpToTheSum(t *testing.T) {
+	totals := map[bool]float64{}
+	for _, perLink := range []bool{false, true} {
+		c := collectors.DefaultConfig()
+		c.PerLink = perLink
+		hosttest.In(t, "gpus: [{model: h100, load: training}]\n", c, func(t *testing.T, h *collectors.Host) {
+			hosttest.Advance(30 * time.Second)
+			for _, s := range h.Samples() {
+				if s.Metric == NVLinkBytes && s.Labels[2] == "tx" && s.Labels[3] == "raw" {
+					totals[perLink] += s.Value
+					if (s.Labels[4] == allLinks) == perLink {
+						t.Errorf("per link %v shows link %q", perLink, s.Labels[4])
+					}
+				}
+			}
+		})
+	}
+	if totals[false] == 0 || math.Abs(totals[true]/totals[false]-1) > .001 {
+		t.Errorf("sum %v, over links %v", totals[false], totals[true])
+	}
+}
+
+func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
+	const source = "gpus: [{model: h100, load: training}]\n" +
+		"faults: [{at: 70s, for: 100s, kind: nvlink_down, gpu: 0, link: 3}]\n"
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(65 * time.Second)
+		hosttest.Want(t, h, 18, NVLinkUp, "0", "all")
+		before, _ := hosttest.Get(t, h, NVLinkErrors, "0", "crc_data", "all")
+		hosttest.Advance(65 * time.Second)
+		hosttest.Want(t, h, 17, NVLinkUp, "0", "all")
+		if after, ok := hosttest.Get(t, h, NVLinkErrors, "0", "crc_data", "all"); !ok || after < before {
+			t.Errorf("errors went from %v to %v", before, after)
+		}
+	})
+}

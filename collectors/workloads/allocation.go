@@ -1,0 +1,60 @@
+package workloads
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+)
+
+// GPUs allocated to workloads, used or not.
+var (
+	AllocationInfo = collectors.Gauge("nvgpu_allocation_info",
+		"Allocation of the GPU to the workload, always 1.", "workload", "source")
+	AllocatedIdle = collectors.Counter("nvgpu_allocated_idle_seconds_total",
+		"Seconds the GPU was allocated to the workload and did no work for it.", "workload")
+)
+
+// given reports whether a covers the GPU or part of it.
+func given(a host.Allocation, g *gpu.Device) bool {
+	return slices.ContainsFunc(a.Devices, func(d string) bool {
+		return d == g.UUID || d == strconv.Itoa(g.Index) ||
+			slices.ContainsFunc(g.Instances(), func(m *gpu.MIG) bool { return m.UUID == d })
+	})
+}
+
+// allocations shows the allocations and counts idle time: the window of the
+// driver's samples if it saw no work in it, or the whole time if there was no
+// process.
+func (u *users) allocations(g *gpu.Device, out *collectors.Readings, workloads []*workload, window time.Duration) {
+	var since time.Duration
+	if !u.allocated.IsZero() {
+		since = out.Now.Sub(u.allocated)
+	}
+	u.allocated = out.Now
+	for _, a := range out.Allocations() {
+		if !given(a, g) {
+			continue
+		}
+		key := a.Key()
+		there, busy := false, false
+		for _, w := range workloads {
+			if a.For(*w.owner) {
+				there, busy = true, busy || w.use != engines{}
+			}
+		}
+		idle := since
+		if there {
+			idle = window
+		}
+		if busy {
+			idle = 0
+		}
+		u.present[key] = out.Now
+		out.Set(AllocationInfo, 1, key, a.Source())
+		out.Add(AllocatedIdle, idle.Seconds(), key)
+	}
+}

@@ -1,0 +1,490 @@
+package workloads
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"golang.org/x/sys/unix"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/host"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
+)
+
+// books are the books of a broker: one tenant on a known GPU, another on a GPU
+// that the driver does not list.
+var books = wire.Stats{
+	Sessions:  map[string]int{"active": 3, "stale": 1},
+	Hooks:     []wire.HookStats{{Version: "0.1", ABI: "1.0", Sessions: 4, Unknown: 2}},
+	Requests:  []wire.RequestStats{{Op: "reserve", Result: "ok", Count: 7}, {Op: "hello", Result: "tenant", Count: 2}},
+	Admission: wire.Durations{Bounds: []float64{1e-5}, Counts: []uint64{6, 1}, Seconds: 0.5},
+	Faults:    map[string]uint64{"flood": 3},
+	GPUs:      []wire.GPUStats{{GPU: "GPU-a", HandoverSeconds: 1.5, TogetherSeconds: 2.5, Gangs: 2}},
+	Tenants: []wire.TenantStats{
+		{Tenant: "a", GPU: "GPU-a", Sessions: 3, Weight: 3, Limit: 0.5,
+			Share1s: wire.ShareStats{Target: 0.3, Actual: 0.31}, Share10s: wire.ShareStats{Target: 0.4, Actual: 0.41},
+			ServedSeconds: 8, WantedSeconds: 9, LagSeconds: -0.02, ConvoySeconds: 0.7, LongestSeconds: 0.003,
+			GatePassed: 18, GateErrors: 19, Uncounted: 6,
+			ChargedSeconds: 10, Turns: 11, OverrunSeconds: 12, WaitSeconds: 13, ThrottledSeconds: 14, CopiedBytes: 15,
+			Waits: 17, LateWaits: 16,
+			MemoryCap: 100, MemoryUsed: 60, MemoryReserved: 20, MemoryPeak: 70, MemoryDenied: 5},
+		{Tenant: "b", GPU: "GPU-unknown", Sessions: 1, Weight: 1, Limit: 1},
+	},
+	Enforcer: &wire.EnforcerStats{
+		Quotas: []wire.QuotaStats{
+			{Tenant: "a", GPU: "GPU-a",
+				Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50,
+					LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
+				QoS: []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2},
+					{Objective: "memory", Windows: 22, Violations: 0}},
+				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"},
+					{Resource: "memory", Backend: "kernel"}}},
+			{Tenant: "b", GPU: "GPU-unknown", Quota: quota.Free()},
+		},
+		Workloads: []wire.WorkloadStats{
+			{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Processes: 4, Unhooked: 2, Under: 1, Drift: at(-4096),
+				Violations: map[string]uint64{"memory": 31, "unhooked": 32}},
+			{Tenant: "b", Workload: "unit:x", GPU: "GPU-unknown"},
+		},
+		Escalation: []wire.EscalationStats{{Tenant: "b", Workload: "unit:x", Level: "observe"},
+			{Tenant: "a", Workload: "unit:w", Level: "pause", Shadow: true}},
+		Actions: []wire.ActionStats{{Tenant: "a", Workload: "unit:w", Action: "pause", Result: "shadow", Count: 3}},
+		MPS: []wire.MPSStats{{PID: 1, UID: 1001, Tenant: "a", Threads: 0.25, Clients: 2},
+			{PID: 2, UID: 1001, Tenant: "a", Threads: 0.5, Clients: 3}, {PID: 3, UID: 0}},
+		Gemini: []wire.GeminiStats{{Listen: "127.0.0.1:50052", GPU: "GPU-a", Clients: 2, BadLines: 1,
+			Requests: map[string]uint64{"quota": 41}, Faults: map[string]uint64{"expired": 42},
+			Tenants: []wire.GeminiTenant{{Guarantee: 0.1, Charge: at(0.9),
+				TenantStats: wire.TenantStats{Tenant: "gemini:a", GPU: "GPU-a", Sessions: 2, Limit: 0.9,
+					Share10s:       wire.ShareStats{Target: 0.1, Actual: 0.11},
+					ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47,
+					MemoryDenied: 48}}}}},
+	},
+}
+
+func at(v float64) *float64 { return &v }
+
+// A fakeBroker answers each request with answer.
+type fakeBroker struct {
+	socket   string
+	accepted chan struct{} // one for each connection
+}
+
+func brokerThat(t *testing.T, answer func(c *net.UnixConn, h wire.Header) error) *fakeBroker {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "broker") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &fakeBroker{socket: filepath.Join(dir, "s"), accepted: make(chan struct{}, 16)}
+	l, err := net.Listen("unixpacket", b.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b.accepted <- struct{}{}
+			go func() {
+				defer c.Close()
+				for frame := make([]byte, wire.FrameMax); ; {
+					n, err := c.Read(frame)
+					if err != nil {
+						return
+					}
+					h, _, err := wire.Decode(frame[:n])
+					if err != nil || h.Type != wire.TypeStats || answer(c.(*net.UnixConn), h) != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return b
+}
+
+// reply sends a frame, with a memory file that holds text.
+func reply(c *net.UnixConn, frame []byte, text []byte) error {
+	fd, err := unix.MemfdCreate("books", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, text); err != nil {
+		return err
+	}
+	_, _, err = c.WriteMsgUnix(frame, unix.UnixRights(fd), nil)
+	return err
+}
+
+// answers is a broker's answer to a request.
+func answers(h wire.Header) []byte {
+	return wire.Header{Type: wire.TypeStatsReply, Seq: h.Seq}.Append(nil)
+}
+
+// readBroker runs passes of the collector, and returns the readings of the
+// last.
+func readBroker(read func(*collectors.Readings), socket string) *collectors.Readings {
+	out := &collectors.Readings{Now: time.Now(), Config: &collectors.Config{Broker: socket},
+		Known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
+	read(out)
+	return out
+}
+
+func brokerCollector(t *testing.T) func(*collectors.Readings) {
+	t.Helper()
+	i := slices.IndexFunc(collectors.All(), func(c *collectors.Collector) bool { return c.Name == "broker" })
+	return collectors.All()[i].Kernel(host.Kernel{})
+}
+
+func TestBrokersBooksBecomeSeries(t *testing.T) {
+	text, err := json.Marshal(books)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
+	read := brokerCollector(t)
+	readBroker(read, b.socket)
+	out := readBroker(read, b.socket)
+	got := hosttest.Series(out.Samples)
+	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
+	w := func(name, more string) string {
+		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
+	}
+	for name, want := range map[string]float64{
+		"gpusteward_broker_up{}":                                                                       1,
+		"gpusteward_broker_starved{}":                                                                  0,
+		`nvgpu_broker_sessions{state="active"}`:                                                        3,
+		`nvgpu_broker_sessions{state="stale"}`:                                                         1,
+		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:                                         1,
+		`nvgpu_broker_hook_unknown_entries{hook_version="0.1"}`:                                        2,
+		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:                                        7,
+		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:                                      2,
+		"nvgpu_broker_admissions_total{}":                                                              7,
+		"nvgpu_broker_admission_seconds_total{}":                                                       0.5,
+		`nvgpu_broker_faults_total{kind="flood"}`:                                                      3,
+		`nvgpu_broker_handover_seconds_total{gpu="4",uuid="GPU-a"}`:                                    1.5,
+		a("nvgpu_quota_sessions", ""):                                                                  3,
+		a("nvgpu_quota_compute_limit_ratio", ""):                                                       0.5,
+		a("nvgpu_quota_compute_target_ratio", `,window="1s"`):                                          0.3,
+		a("nvgpu_quota_compute_share_ratio", `,window="1s"`):                                           0.31,
+		a("nvgpu_quota_compute_target_ratio", `,window="10s"`):                                         0.4,
+		a("nvgpu_quota_compute_share_ratio", `,window="10s"`):                                          0.41,
+		a("nvgpu_quota_compute_seconds_total", ""):                                                     10,
+		`nvgpu_broker_together_seconds_total{gpu="4",uuid="GPU-a"}`:                                    2.5,
+		`nvgpu_broker_gangs_total{gpu="4",uuid="GPU-a"}`:                                               2,
+		a("nvgpu_quota_served_seconds_total", ""):                                                      8,
+		a("nvgpu_quota_wanted_seconds_total", ""):                                                      9,
+		a("nvgpu_quota_lag_seconds", ""):                                                               -0.02,
+		a("nvgpu_quota_convoy_seconds_total", ""):                                                      0.7,
+		a("nvgpu_quota_longest_launch_seconds", ""):                                                    0.003,
+		a("nvgpu_quota_gate_passed_total", ""):                                                         18,
+		a("nvgpu_quota_gate_errors_total", ""):                                                         19,
+		a("nvgpu_quota_memory_uncounted_total", ""):                                                    6,
+		a("nvgpu_quota_turns_total", ""):                                                               11,
+		a("nvgpu_quota_overrun_seconds_total", ""):                                                     12,
+		a("nvgpu_quota_wait_seconds_total", ""):                                                        13,
+		a("nvgpu_quota_compute_throttled_seconds_total", ""):                                           14,
+		a("nvgpu_quota_memory_limit_bytes", ""):                                                        100,
+		a("nvgpu_quota_memory_used_bytes", ""):                                                         60,
+		a("nvgpu_quota_memory_reserved_bytes", ""):                                                     20,
+		a("nvgpu_quota_memory_peak_bytes", ""):                                                         70,
+		a("nvgpu_quota_memory_denied_total", ""):                                                       5,
+		a("nvgpu_quota_copied_bytes_total", ""):                                                        15,
+		a("nvgpu_quota_launch_waits_total", ""):                                                        17,
+		a("nvgpu_quota_launch_waits_late_total", ""):                                                   16,
+		a("nvgpu_quota_compute_guarantee_ratio", ""):                                                   0.3,
+		a("nvgpu_quota_memory_guarantee_bytes", ""):                                                    50,
+		a("nvgpu_quota_launch_wait_objective_seconds", ""):                                             0.02,
+		a("nvgpu_quota_bandwidth_limit_ratio", ""):                                                     0.6,
+		a("nvgpu_quota_bandwidth_ratio", ""):                                                           0.2,
+		a("nvgpu_quota_charge_drift_ratio", ""):                                                        -0.04,
+		`nvgpu_qos_windows_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:                 21,
+		`nvgpu_qos_violations_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:              2,
+		`nvgpu_qos_violations_total{gpu="4",objective="memory",tenant="a",uuid="GPU-a"}`:               0,
+		`nvgpu_quota_backend_info{backend="hook",gpu="4",resource="compute",tenant="a",uuid="GPU-a"}`:  1,
+		`nvgpu_quota_backend_info{backend="kernel",gpu="4",resource="memory",tenant="a",uuid="GPU-a"}`: 1,
+		w("nvgpu_quota_violations_total", `objective="memory",`):                                       31,
+		w("nvgpu_quota_violations_total", `objective="unhooked",`):                                     32,
+		w("nvgpu_unhooked_processes", ""):                                                              2,
+		w("nvgpu_underreporting_processes", ""):                                                        1,
+		w("nvgpu_quota_ledger_drift_bytes", ""):                                                        -4096,
+		`nvgpu_unhooked_processes{gpu="",tenant="b",uuid="GPU-unknown",workload="unit:x"}`:             0,
+		`nvgpu_quota_rung{rung="pause",tenant="a",workload="unit:w"}`:                                  1,
+		`nvgpu_quota_rung{rung="observe",tenant="a",workload="unit:w"}`:                                0,
+		`nvgpu_quota_rung{rung="observe",tenant="b",workload="unit:x"}`:                                1,
+		`nvgpu_quota_rung{rung="terminate",tenant="b",workload="unit:x"}`:                              0,
+		`nvgpu_quota_shadow{tenant="a",workload="unit:w"}`:                                             1,
+		`nvgpu_quota_shadow{tenant="b",workload="unit:x"}`:                                             0,
+		`nvgpu_quota_actions_total{action="pause",result="shadow",tenant="a",workload="unit:w"}`:       3,
+		"nvgpu_mps_servers{}":                                                                          3,
+		`nvgpu_mps_clients{tenant="a",uid="1001"}`:                                                     5,
+		`nvgpu_mps_active_thread_ratio{tenant="a",uid="1001"}`:                                         0.5,
+		`nvgpu_mps_clients{tenant="",uid="0"}`:                                                         0,
+		`nvgpu_quota_charge_drift_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       0.9,
+		`nvgpu_gemini_clients{listen="127.0.0.1:50052"}`:                                               2,
+		`nvgpu_gemini_bad_lines{listen="127.0.0.1:50052"}`:                                             1,
+		`nvgpu_gemini_requests_total{listen="127.0.0.1:50052",op="quota"}`:                             41,
+		`nvgpu_gemini_faults_total{kind="expired",listen="127.0.0.1:50052"}`:                           42,
+		`nvgpu_quota_sessions{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                                 2,
+		`nvgpu_quota_compute_guarantee_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                  0.1,
+		`nvgpu_quota_compute_limit_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                      0.9,
+		`nvgpu_quota_compute_share_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a",window="10s"}`:         0.11,
+		`nvgpu_quota_compute_seconds_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                    43,
+		`nvgpu_quota_wait_seconds_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       44,
+		`nvgpu_quota_turns_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                              45,
+		`nvgpu_quota_memory_limit_bytes{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       46,
+		`nvgpu_quota_memory_used_bytes{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                        47,
+		`nvgpu_quota_memory_denied_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                      48,
+		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`:                                   1,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)
+		}
+	}
+	for name := range got {
+		if strings.Contains(name, `tenant="b"`) &&
+			(strings.Contains(name, "limit") || strings.Contains(name, "objective") ||
+				strings.Contains(name, "drift") || strings.Contains(name, "bandwidth")) {
+			t.Errorf("%s is present, though the books lack it", name)
+		}
+	}
+	if len(got) != len(out.Samples) {
+		t.Errorf("%d samples make %d series: a scrape with duplicates is refused", len(out.Samples), len(got))
+	}
+	if out.Failure != nvml.SUCCESS || len(b.accepted) != 1 {
+		t.Errorf("failure %v, %d connections for two passes; want none and one", out.Failure, len(b.accepted))
+	}
+	for _, m := range metricsOf("broker") {
+		if !slices.ContainsFunc(out.Samples, func(s collectors.Sample) bool { return s.Metric == m }) {
+			t.Errorf("%v is declared but not put", m)
+		}
+	}
+}
+
+func metricsOf(name string) []*collectors.Metric {
+	i := slices.IndexFunc(collectors.All(), func(c *collectors.Collector) bool { return c.Name == name })
+	return collectors.All()[i].Metrics
+}
+
+func TestAMissingBrokerIsReported(t *testing.T) {
+	read := brokerCollector(t)
+	if out := readBroker(read, ""); len(out.Samples) != 0 || out.Failure != nvml.SUCCESS {
+		t.Errorf("with the enforcer disabled: %v, %v", out.Samples, out.Failure)
+	}
+	stale := filepath.Join(t.TempDir(), "s")
+	if l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"}); err == nil {
+		l.SetUnlinkOnClose(false)
+		l.Close()
+	}
+	for _, socket := range []string{filepath.Join(t.TempDir(), "none"), stale} {
+		out := readBroker(read, socket)
+		if got := hosttest.Series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.Failure != nvml.SUCCESS {
+			t.Errorf("%s: %v, %v; want gpusteward_broker_up 0 alone", socket, got, out.Failure)
+		}
+	}
+}
+
+// TestABrokerThatStarvesIsNotUp has a broker that reports a shortage, and one
+// that cannot even do that.
+func TestABrokerThatStarvesIsNotUp(t *testing.T) {
+	says := func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte(`{"starved": true}`)) }
+	refuses := func(c *net.UnixConn, h wire.Header) error {
+		_, err := c.Write((&wire.Err{Code: wire.CodeLimit, Type: uint32(h.Type)}).Append(wire.Header{Type: wire.TypeErr,
+			Seq: h.Seq}.Append(nil)))
+		return err
+	}
+	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
+		got := hosttest.Series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).Samples)
+		if up, there := got["gpusteward_broker_up{}"]; !there || up != 0 || got["gpusteward_broker_starved{}"] != 1 {
+			t.Errorf("a broker that %s: %v", name, got)
+		}
+	}
+}
+
+func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error {
+		return errors.Join(reply(c, answers(h), []byte("{}")), errors.New("closes after each answer"))
+	})
+	read := brokerCollector(t)
+	for i := range 3 {
+		if out := readBroker(read, b.socket); hosttest.Series(out.Samples)["gpusteward_broker_up{}"] != 1 {
+			t.Errorf("pass %d: %v", i, hosttest.Series(out.Samples))
+		}
+	}
+}
+
+func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
+	for name, answer := range map[string]func(c *net.UnixConn, h wire.Header) error{
+		"not JSON": func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte("{")) },
+		"too long": func(c *net.UnixConn, h wire.Header) error {
+			return reply(c, answers(h), make([]byte, maxBrokerStats+1))
+		},
+		"nothing with it": func(c *net.UnixConn, h wire.Header) error {
+			_, err := c.Write(answers(h))
+			return err
+		},
+		"a pipe": func(c *net.UnixConn, h wire.Header) error {
+			r, w, err := os.Pipe()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			defer w.Close()
+			_, _, err = c.WriteMsgUnix(answers(h), unix.UnixRights(int(r.Fd())), nil)
+			return err
+		},
+		"another's answer": func(c *net.UnixConn, h wire.Header) error {
+			h.Seq++
+			return reply(c, answers(h), []byte("{}"))
+		},
+		"no frame": func(c *net.UnixConn, h wire.Header) error { return reply(c, []byte("hello"), []byte("{}")) },
+		"refused": func(c *net.UnixConn, h wire.Header) error {
+			e := wire.Err{Code: wire.CodeDenied, Type: uint32(wire.TypeStats)}
+			_, err := c.Write(e.Append(wire.Header{Type: wire.TypeErr, Seq: h.Seq}.Append(nil)))
+			return err
+		},
+	} {
+		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
+		if got := hosttest.Series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
+			out.Failure == nvml.SUCCESS {
+			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.Failure)
+		}
+	}
+}
+
+func TestASilentBrokerHasASecond(t *testing.T) {
+	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
+	var c brokerClient
+	began := time.Now()
+	_, err := c.ask(b.socket)
+	if took := time.Since(began); !os.IsTimeout(errors.Unwrap(err)) || took > 2*brokerPatience {
+		t.Errorf("asked for %v: %v", took, err)
+	}
+	if c.conn != nil {
+		t.Error("the connection was kept: the next request would get the late answer")
+	}
+}
+
+// TestManyTenantsAreBounded checks that a broker with too many tenants costs
+// series, and that these are counted.
+func TestManyTenantsAreBounded(t *testing.T) {
+	s := wire.Stats{}
+	for i := range 1000 {
+		s.Tenants = append(s.Tenants, wire.TenantStats{Tenant: fmt.Sprint(i), GPU: "GPU-a", Limit: 1})
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
+	if out := readBroker(brokerCollector(t), b.socket); len(out.Samples) != collectors.MaxSeries || len(out.Dropped) == 0 {
+		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)
+	}
+}
+
+// TestATermHasItsSeries checks that a term needs its row, and nothing in this
+// package.
+func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
+	before := termMetrics
+	defer func() { termMetrics = before }()
+	term := &quota.Term{Key: "patience", At: func(q *quota.Quota) quota.Value { return &q.LaunchWait }}
+	patience := new(collectors.Metric)
+	*patience = *QuotaLaunchObjective // not declared, because other tests do not know it
+	patience.Name = "nvgpu_quota_patience_seconds"
+	termMetrics = append(before[:len(before):len(before)], termMetric{term, patience})
+	patient, free := quota.Free(), quota.Free()
+	patient.LaunchWait = quota.Wait(7 * time.Second)
+	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
+	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
+	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
+	got := hosttest.Series(out.Samples)
+	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
+		t.Errorf("its value is %v", v)
+	}
+	if v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]; told {
+		t.Errorf("its value without a setting is %v", v)
+	}
+}
+
+// TestManyWorkloadsAreBounded checks that new workloads cannot displace
+// tenants, and that the highest levels are shown.
+func TestManyWorkloadsAreBounded(t *testing.T) {
+	e := &wire.EnforcerStats{Quotas: []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a",
+		Quota: quota.Quota{Guarantee: 0.5, Bandwidth: 1}}}}
+	for i := range 5000 {
+		name := fmt.Sprint("unit:", i)
+		e.Workloads = append(e.Workloads,
+			wire.WorkloadStats{Tenant: "a", Workload: name, GPU: "GPU-a", Violations: map[string]uint64{"memory": 1}})
+		e.Escalation = append(e.Escalation, wire.EscalationStats{Tenant: "a", Workload: name, Level: "observe"})
+		e.Actions = append(e.Actions,
+			wire.ActionStats{Tenant: "a", Workload: name, Action: "warn", Result: "done", Count: 1})
+	}
+	e.Escalation[4999].Level = "terminate"
+	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
+	putBroker(out, wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
+	got := hosttest.Series(out.Samples)
+	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
+		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,
+		`nvgpu_quota_sessions{gpu="",tenant="a",uuid="GPU-a"}`} {
+		if _, ok := got[name]; !ok {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for m, want := range map[*collectors.Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions,
+		UnhookedProcesses: 5000 - maxAudited} {
+		if out.Dropped[m] != want {
+			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
+		}
+	}
+	if len(out.Samples) >= collectors.MaxSeries/2 {
+		t.Errorf("%d series", len(out.Samples))
+	}
+}
+
+// TestBooksFromElsewhere checks that the option Books replaces the socket.
+func TestBooksFromElsewhere(t *testing.T) {
+	for _, socket := range []string{"", "/nowhere/broker.sock"} {
+		c := collectors.DefaultConfig()
+		c.Broker = socket
+		hosttest.With(t, "gpus: [{}]\n", func(o *collectors.Options) {
+			o.Config = c
+			o.Books = func() (wire.Stats, error) { return books, nil }
+		}, func(t *testing.T, h *collectors.Host) {
+			time.Sleep(5 * time.Second)
+			if got := value(h, BrokerUp); got != 1 {
+				t.Errorf("with the socket %q the broker is up: %v", socket, got)
+			}
+			if got := value(h, QuotaTurns, "", "GPU-a", "a"); got != 11 {
+				t.Errorf("with the socket %q the tenant had %v turns, want 11", socket, got)
+			}
+		})
+	}
+}
+
+// value returns a sample of h, or -1 if there is none.
+func value(h *collectors.Host, m *collectors.Metric, labels ...string) float64 {
+	for _, s := range h.Samples() {
+		if s.Metric == m && (labels == nil || slices.Equal(s.Labels, labels)) {
+			return s.Value
+		}
+	}
+	return -1
+}

@@ -1,0 +1,345 @@
+package workloads
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/host"
+	"gpusteward/collectors/hosttest"
+)
+
+// TestCountersOfAReturningWorkloadContinue has five containers that run a
+// process occasionally.
+func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
+	hosttest.In(t, "gpus: [{load: churn}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(5 * time.Second) // until their names are known
+		d, returned := hosttest.Simulated(t, h, 0), 0
+		counted, left := map[string]float64{}, map[string]bool{}
+		for range 600 {
+			hosttest.Advance(time.Second)
+			running := map[string]float64{}
+			infos, _ := d.GetComputeRunningProcesses()
+			for _, p := range infos {
+				process, err := h.Processes.Lookup(int(p.Pid))
+				if err == nil && process.Workload != nil {
+					running[process.Workload.Key]++
+				}
+			}
+			if shown := hosttest.Of(h, WorkloadProcesses, "0", "workload"); !maps.Equal(shown, running) {
+				t.Fatalf("shown are %v, there are %v", shown, running)
+			}
+			now := hosttest.Of(h, WorkloadSM, "0", "workload")
+			for name := range counted {
+				left[name] = left[name] || now[name] == 0
+			}
+			for name, v := range now {
+				if v < counted[name] {
+					t.Fatalf("%s fell from %v to %v", name, counted[name], v)
+				}
+				if left[name] && v > 0 {
+					returned, left[name] = returned+1, false
+				}
+				counted[name] = v
+			}
+		}
+		if returned < 10 {
+			t.Errorf("workloads returned only %d times, too few for this test", returned)
+		}
+	})
+}
+
+func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		s := perform(t, b)
+		const name = "unit:a.service"
+		work := func(seconds int) {
+			s.is(1, "a.service")
+			b.compute, b.use = []nvml.ProcessInfo{runs(1, 1)}, works(100, 1)
+			s.passes(seconds)
+		}
+		rest := func(seconds int) {
+			b.compute, b.use = nil, nil
+			delete(s.facts, 1)
+			s.passes(seconds)
+		}
+		work(10)
+		first := s.value(WorkloadSM, name)
+		rest(1)
+		s.has(t, WorkloadSM, math.NaN(), name)
+		s.has(t, WorkloadProcesses, math.NaN(), name, "compute")
+		rest(9 * 60)
+		work(10)
+		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
+			t.Errorf("%v s after its return, want twice the time before: %v", v, 2*first)
+		}
+		b.use = nil
+		s.passes(15 * 60)
+		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
+			t.Errorf("%v s after a long idle time, want %v", v, 2*first)
+		}
+		rest(11 * 60)
+		if len(s.totals) != 0 {
+			t.Errorf("kept after eleven minutes: %v", s.totals)
+		}
+		work(10)
+		if v := s.value(WorkloadSM, name); math.Abs(v-first) > 1.5 {
+			t.Errorf("%v s, want a restart: %v", v, first)
+		}
+	})
+}
+
+// TestKeptWorkloadsAreBounded has new workloads for an hour: a few at a time,
+// and then a great many at once.
+func TestKeptWorkloadsAreBounded(t *testing.T) {
+	kept := func(s *stage) (n int) {
+		for key := range s.totals {
+			if strings.HasPrefix(key, WorkloadSM.Name) {
+				n++
+			}
+		}
+		return n
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		s := perform(t, b)
+		born := 0
+		turn := func(births int) {
+			b.compute, b.use = nil, nil
+			clear(s.facts)
+			var pids []int
+			for range births {
+				born++
+				s.is(born, fmt.Sprintf("job-%d.service", born))
+				b.compute = append(b.compute, runs(born, 1))
+				pids = append(pids, born)
+			}
+			if births > 0 {
+				b.use = works(1, pids...)
+			}
+			time.Sleep(10 * time.Second)
+			s.pass()
+		}
+		for range 360 {
+			turn(1)
+			if n := kept(s); n > 67 { // those of eleven minutes
+				t.Fatalf("the counters of %d workloads are kept after %d", n, born)
+			}
+		}
+		most := 0
+		for range 60 {
+			turn(100)
+			most = max(most, kept(s))
+		}
+		if most > maxKept+100 || most < maxKept/2 {
+			t.Errorf("the counters of %d workloads are kept, want about %d", most, maxKept)
+		}
+		for range 70 {
+			turn(0)
+		}
+		if len(s.totals) != 0 {
+			t.Errorf("%d counters are kept after all workloads left", len(s.totals))
+		}
+	})
+}
+
+// TestACrowdIsBounded has 512 processes of 64 pods.
+func TestACrowdIsBounded(t *testing.T) {
+	hosttest.In(t, "crowd", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(5 * time.Second)
+		if n := len(hosttest.Of(h, ProcessInfo, "0", "pid")); n != 0 {
+			t.Errorf("%d processes are shown without per_process", n)
+		}
+		hosttest.Want(t, h, 512, Processes, "0", "compute")
+		if memory := hosttest.Of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
+			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
+			t.Errorf("memory by workload: %v", memory)
+		}
+		c := collectors.DefaultConfig()
+		c.PerProcess = true
+		h.Configure(c)
+		hosttest.Advance(2 * time.Second)
+		before, _ := hosttest.Get(t, h, collectors.SeriesDropped, "", ProcessInfo.Name)
+		hosttest.Advance(10 * time.Second)
+		if after, _ := hosttest.Get(t, h, collectors.SeriesDropped, "", ProcessInfo.Name); after-before != 10*448 {
+			t.Errorf("%v processes were left out in 10 s, want 448 each second", after-before)
+		}
+		for _, m := range []*collectors.Metric{ProcessInfo, ProcessMemory, ProcessUse} {
+			if n := len(hosttest.Of(h, m, "0", "pid")); n != maxHolders {
+				t.Errorf("%v of %d processes, want %d", m, n, maxHolders)
+			}
+		}
+		if got := hosttest.Of(h, collectors.SeriesDropped, "", "family"); len(got) != 1 {
+			t.Errorf("left out were %v, want processes only", got)
+		}
+		info := hosttest.Told(h, ProcessInfo, "pid", "200007")
+		if fmt.Sprint(info) != fmt.Sprint(map[string]string{"ci": "", "comm": "python3", "gi": "", "gpu": "0",
+			"pid": "200007", "type": "compute",
+			"user": "root", "uuid": info["uuid"], "workload": "pod:crowd/worker-7/worker"}) {
+			t.Errorf("a process is %v", info)
+		}
+		oldest := time.Now()
+		for pid := 200_007; pid < 200_512; pid += 64 {
+			if p, _ := h.NVML.(*sim.Host).Process(pid); p.Began.Before(oldest) {
+				oldest = p.Began
+			}
+		}
+		hosttest.Want(t, h, float64(oldest.UnixMilli())/1e3, WorkloadStart, "", "pod:crowd/worker-7/worker")
+	})
+}
+
+func TestTheLargestWorkloadsAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{}
+		var pids []int
+		s := perform(t, b)
+		s.config.PerProcess = true
+		for i := range 100 {
+			pid, memory := i+1, uint64(i*37%100+1)
+			if i == 50 {
+				memory = unknownMemory
+			}
+			s.is(pid, fmt.Sprintf("w%d.service", memory))
+			b.compute = append(b.compute, runs(pid, memory))
+			pids = append(pids, pid)
+		}
+		b.use = works(1, pids...)
+		s.passes(100)
+		workloads, processes := map[string]bool{}, 0
+		for _, p := range s.last.Samples {
+			switch p.Metric {
+			case WorkloadMemory:
+				workloads[p.Labels[2]] = true
+				if p.Value < 36 {
+					t.Errorf("%s is shown with %v", p.Labels[2], p.Value)
+				}
+			case ProcessMemory:
+				processes++
+				if p.Value < 36 {
+					t.Errorf("process %s is shown with %v", p.Labels[2], p.Value)
+				}
+			}
+		}
+		if len(workloads) != maxHolders || processes != maxHolders {
+			t.Errorf("%d workloads and %d processes are shown", len(workloads), processes)
+		}
+		if n := s.last.Dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
+			len(n) != 2 {
+			t.Errorf("left out: %v", n)
+		}
+		// Hidden workloads are counted all the same.
+		small := s.totals[WorkloadSM.Name+"\x00unit:w1.service"]
+		if small < .9 || small > 1.01 {
+			t.Errorf("the hidden workload had the SMs for %v s, want 1", small)
+		}
+	})
+}
+
+// TestInstancesOfMIG checks that instances have their own memory, and no use,
+// which the driver does not report.
+func TestInstancesOfMIG(t *testing.T) {
+	c := collectors.DefaultConfig()
+	c.PerProcess = true
+	hosttest.In(t, "mig", c, func(t *testing.T, h *collectors.Host) {
+		for range 30 {
+			hosttest.Advance(time.Second)
+			for _, m := range []*collectors.Metric{WorkloadSM, WorkloadUse, WorkloadEnergy, ProcessUse} {
+				if got := hosttest.Of(h, m, "0", "uuid"); len(got) != 0 {
+					t.Fatalf("%v under MIG: %v", m, got)
+				}
+			}
+			hosttest.Want(t, h, 1, collectors.Unsupported, "0", WorkloadSM.Name)
+			hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "processes")
+		}
+		infos, _ := hosttest.Simulated(t, h, 0).GetComputeRunningProcesses()
+		if len(infos) != 4 {
+			t.Fatalf("processes are %v", infos)
+		}
+		seen := map[string]bool{}
+		for _, p := range infos {
+			process := hosttest.Told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
+			if process["gi"] != strconv.Itoa(int(p.GpuInstanceId)) || process["ci"] != "0" {
+				t.Errorf("process %d is %v", p.Pid, process)
+			}
+			seen[process["gi"]] = true
+			hosttest.Want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
+			hosttest.Want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])
+		}
+		if len(seen) != 4 {
+			t.Errorf("instances are %v", seen)
+		}
+		hosttest.Want(t, h, 4, Processes, "0", "compute")
+	})
+}
+
+// aCrowd returns a read of the processes collector with 512 processes. The
+// kernel's part is a map; the rest runs as on a host.
+func aCrowd(t testing.TB) func() *collectors.Readings {
+	t.Helper()
+	nv, err := sim.New(hosttest.Scenario(t, "crowd"), sim.Options{Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nv.Close)
+	lib, err := gpu.Open(nv, new(gpu.Calls), new(gpu.Caller))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := lib.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	infos, _ := g.GetComputeRunningProcesses()
+	facts := map[int]host.Facts{}
+	for _, p := range infos {
+		f, _ := nv.Process(int(p.Pid))
+		facts[int(p.Pid)] = host.Facts{Start: f.Start, Began: f.Began, UID: f.UID, Comm: f.Comm, Cgroup: f.Cgroup}
+	}
+	if len(facts) != 512 {
+		t.Fatalf("%d processes", len(facts))
+	}
+	s := &stage{gpu: g, config: collectors.DefaultConfig(), totals: map[string]float64{}}
+	s.config.PerProcess = true
+	s.table = host.NewTable(host.Options{Proc: host.ProcFunc(func(pid int) (host.Facts, map[string]string, bool) {
+		f, ok := facts[pid]
+		return f, nil, ok
+	})})
+	s.read = openUsers(g)
+	return s.pass
+}
+
+// spentCPU returns the processor time of this process so far.
+func spentCPU(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkAttribution measures a turn of the processes collector with 512
+// processes.
+func BenchmarkAttribution(b *testing.B) {
+	pass := aCrowd(b)
+	pass()
+	before := spentCPU(b)
+	n := 0
+	for b.Loop() {
+		pass()
+		n++
+	}
+	b.ReportMetric(float64(spentCPU(b)-before)/float64(n)/1e6, "cpu-ms/op")
+}

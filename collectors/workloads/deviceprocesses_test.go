@@ -1,0 +1,198 @@
+package workloads
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/hosttest"
+)
+
+// held returns the only device process of a PID, if there is one.
+func held(t *testing.T, all []collectors.DeviceProcess, pid int) (collectors.DeviceProcess, bool) {
+	t.Helper()
+	i := slices.IndexFunc(all, func(x collectors.DeviceProcess) bool { return x.Process.PID == pid })
+	if i < 0 {
+		return collectors.DeviceProcess{}, false
+	}
+	if slices.ContainsFunc(all[i+1:], func(x collectors.DeviceProcess) bool { return x.Process.PID == pid }) {
+		t.Errorf("process %d is listed twice: %+v", pid, all)
+	}
+	return all[i], true
+}
+
+// deviceProcess is held for the stage's last pass.
+func (s *stage) deviceProcess(t *testing.T, pid int) collectors.DeviceProcess {
+	t.Helper()
+	x, ok := held(t, s.last.Holders, pid)
+	if !ok {
+		t.Errorf("no process %d in %+v", pid, s.last.Holders)
+	}
+	return x
+}
+
+func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
+	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		all := h.DeviceProcesses()
+		if n := len(all); n != 16 {
+			t.Errorf("%d processes, want 16", n)
+		}
+		for pid, c := range map[int]struct {
+			gpu, kind, workload string
+			memory              uint64
+			known               bool
+		}{
+			2101: {"0", "compute", "container:trainer", 8000, true}, 2701: {"0", "graphics", "user:1002", 60, true},
+			2801: {"0", "compute", "unit:secret.service", 0, false},
+			3001: {"1", "server", "unit:nvidia-mps.service", 30, true},
+			3002: {"1", "mps", "unit:mps-a.service", 9000, true},
+		} {
+			x, ok := held(t, all, pid)
+			if !ok || x.UUID != hosttest.Told(h, collectors.Up, "gpu", c.gpu)["uuid"] || x.Kind != c.kind ||
+				x.Memory != c.memory*mebibyte || x.Known != c.known || x.Unknown {
+				t.Errorf("process %d: %+v; want %+v", pid, x, c)
+				continue
+			}
+			if x.Process.Workload == nil || x.Process.Workload.Key != c.workload || x.Process.Start == 0 {
+				t.Errorf("process %d is %+v of %v, want of %s", pid, x.Process, x.Process.Workload, c.workload)
+			}
+			if age := time.Since(x.At); age < 0 || age > time.Second {
+				t.Errorf("the driver was asked about process %d %v ago", pid, age)
+			}
+		}
+		x, _ := held(t, all, 2101)
+		if x.SM <= 0 || x.Busy <= 0 || time.Since(x.Sampled.Round(0)) > useEvery+useLag {
+			t.Errorf("the trainer had the GPU for %v s and its memory for %v s, until %v", x.SM, x.Busy, x.Sampled)
+		}
+		if v, _ := hosttest.Get(t, h, WorkloadSM, "0", "container:trainer"); math.Abs(v-x.SM) > 1e-6 {
+			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
+				v)
+		}
+		if err := h.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if all := h.DeviceProcesses(); len(all) != 0 {
+			t.Errorf("without a driver there are %d processes", len(all))
+		}
+	})
+}
+
+// TestHoldingsOfAGPUThatDoesNotAnswer checks that the processes of such a GPU
+// are not shown from memory.
+func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
+	source := `gpus:
+- {processes: [{pid: 1, memory: 1}]}
+- {processes: [{pid: 2, memory: 1}]}
+faults:
+- {kind: wedge, gpu: 0, at: 10s}
+`
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(5 * time.Second)
+		uuid := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"]
+		if _, ok := held(t, h.DeviceProcesses(), 1); !ok {
+			t.Fatal("the process is missing from the start")
+		}
+		if _, _, _, ok := device.MemoryOf(h, uuid); !ok {
+			t.Error("the GPU's memory is unknown from the start")
+		}
+		hosttest.Advance(20 * time.Second)
+		all := h.DeviceProcesses()
+		if x, ok := held(t, all, 1); ok {
+			t.Errorf("the GPU hangs, and still has %+v", x)
+		}
+		if _, ok := held(t, all, 2); !ok {
+			t.Error("the other GPU's process is gone")
+		}
+		if total, _, _, ok := device.MemoryOf(h, uuid); ok {
+			t.Errorf("the GPU hangs, and still has %d bytes", total)
+		}
+		if _, _, listed := h.Holds(uuid, 1); !listed {
+			t.Error("the last known memory was forgotten")
+		}
+	})
+}
+
+func TestUseIsCountedWhileTheProcessExists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}, use: works(40, 1)}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.is(2, "b.service")
+		s.passes(30)
+		one, two := s.deviceProcess(t, 1), s.deviceProcess(t, 2)
+		if want := .4 * 30; math.Abs(one.SM-want) > .4*useEvery.Seconds()+.5 || two.SM != 0 {
+			t.Errorf("at 40 %% for 30 s the busy one had %v s, and the idle one %v s", one.SM, two.SM)
+		}
+		if two.Sampled.IsZero() || !two.Sampled.Equal(one.Sampled) {
+			t.Errorf("counted until %v and %v: an idle process counts too", one.Sampled, two.Sampled)
+		}
+		// Between the driver's answers nothing changes, and counting continues
+		// after a failure.
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_UNKNOWN }
+		s.passes(8)
+		if x := s.deviceProcess(t, 1); x.SM < one.SM || !x.Sampled.Before(time.Now().Add(-5*time.Second)) {
+			t.Errorf("after 8 s without a reading %v s are counted until %v", x.SM, x.Sampled)
+		}
+		b.use = works(40, 1)
+		s.passes(10)
+		if x := s.deviceProcess(t, 1); x.SM < one.SM+1 {
+			t.Errorf("%v s, and 18 s later %v s", one.SM, x.SM)
+		}
+		s.is(1, "c.service") // another process has the PID
+		s.passes(1)
+		if x := s.deviceProcess(t, 1); x.SM > .4*useEvery.Seconds()+.5 || x.Process.Start == one.Process.Start {
+			t.Errorf("a process that has just begun had the GPU for %v s", x.SM)
+		}
+		b.compute = nil
+		s.passes(1)
+		if len(s.last.Holders) != 0 {
+			t.Errorf("without processes there is %+v", s.last.Holders)
+		}
+	})
+}
+
+// TestHoldingOfAnUnknownProcess checks that a process unknown to the kernel has
+// the driver's values.
+func TestHoldingOfAnUnknownProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &board{compute: []nvml.ProcessInfo{runs(1, 7)}}
+		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return nil, nvml.ERROR_NOT_SUPPORTED
+		}
+		s := perform(t, b)
+		s.passes(3)
+		x := s.deviceProcess(t, 1)
+		if !x.Unknown || x.Memory != 7 || !x.Known || x.UUID != "GPU-a" || x.SM != 0 || !x.Sampled.IsZero() {
+			t.Errorf("%+v", x)
+		}
+	})
+}
+
+// TestHoldingInSeveralInstances checks that several unknown MIG instances make
+// one process on the GPU.
+func TestHoldingInSeveralInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in := func(pid, gi uint32, memory uint64) nvml.ProcessInfo {
+			return nvml.ProcessInfo{Pid: pid, UsedGpuMemory: memory, GpuInstanceId: gi}
+		}
+		b := &board{compute: []nvml.ProcessInfo{in(1, 1, 10), in(2, 1, 3), in(1, 2, 20), in(2, 2, unknownMemory)},
+			use: works(50, 1)}
+		s := perform(t, b)
+		s.is(1, "a.service")
+		s.is(2, "b.service")
+		s.passes(1)
+		if x := s.deviceProcess(t, 1); x.Memory != 30 || !x.Known || x.SM > .5 || x.SM == 0 {
+			t.Errorf("%+v, want 30 bytes, and half a second counted once", x)
+		}
+		if x := s.deviceProcess(t, 2); x.Known {
+			t.Errorf("part of its memory is unknown, and yet it is reported as %d", x.Memory)
+		}
+	})
+}
