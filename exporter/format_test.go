@@ -219,3 +219,22 @@ func TestCompressedAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestAMetricThatIsDeclaredLaterIsGathered: packages that declare metrics may
+// be initialized after this one.
+func TestAMetricThatIsDeclaredLaterIsGathered(t *testing.T) {
+	late := &collectors.Metric{Name: "nvgpu_late_total", Type: collectors.CounterType, Labels: []string{"b", "a"}}
+	v := &gatherer{samples: func() []collectors.Sample {
+		return []collectors.Sample{{Metric: late, Labels: []string{"2", "1"}, Value: 3}}
+	}}
+	families, done, err := v.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("%v, %v", families, err)
+	}
+	defer done()
+	m := families[0].Metric[0]
+	if families[0].GetName() != late.Name || m.GetCounter().GetValue() != 3 || m.Label[0].GetName() != "a" ||
+		m.Label[1].GetValue() != "2" {
+		t.Errorf("%v", families[0])
+	}
+}

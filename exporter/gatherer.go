@@ -57,23 +57,27 @@ type family struct {
 	order []int // places of the labels, sorted by name
 }
 
-var families = func() map[*collectors.Metric]*family {
-	m := map[*collectors.Metric]*family{}
-	for _, row := range append(collectors.Metrics(), dcgmMetrics...) {
-		f := &family{order: make([]int, len(row.Labels))}
-		f.proto.Name, f.proto.Help = &row.Name, &row.Help
-		f.proto.Type = dto.MetricType_GAUGE.Enum()
-		if row.Type == collectors.CounterType {
-			f.proto.Type = dto.MetricType_COUNTER.Enum()
-		}
-		for i := range f.order {
-			f.order[i] = i
-		}
-		slices.SortFunc(f.order, func(a, b int) int { return strings.Compare(row.Labels[a], row.Labels[b]) })
-		m[row] = f
+// families holds the family of each *collectors.Metric that was gathered. A
+// package that is initialized after this one may declare a metric.
+var families sync.Map
+
+func familyOf(m *collectors.Metric) *family {
+	if f, known := families.Load(m); known {
+		return f.(*family)
 	}
-	return m
-}()
+	f := &family{order: make([]int, len(m.Labels))}
+	f.proto.Name, f.proto.Help = &m.Name, &m.Help
+	f.proto.Type = dto.MetricType_GAUGE.Enum()
+	if m.Type == collectors.CounterType {
+		f.proto.Type = dto.MetricType_COUNTER.Enum()
+	}
+	for i := range f.order {
+		f.order[i] = i
+	}
+	slices.SortFunc(f.order, func(a, b int) int { return strings.Compare(m.Labels[a], m.Labels[b]) })
+	families.Store(m, f)
+	return f
+}
 
 // Gather converts the current samples, sorted by family. The caller may use the
 // families until it calls done.
@@ -90,7 +94,7 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	g.grow(len(samples), labels)
 	pairs, pointers := g.pairs, g.pointers
 	for i := range samples {
-		s, m, shared := &samples[i], &g.metrics[i], families[samples[i].Metric]
+		s, m, shared := &samples[i], &g.metrics[i], familyOf(samples[i].Metric)
 		n := 0
 		for _, at := range shared.order {
 			if v.sparse && s.Labels[at] == "" {
