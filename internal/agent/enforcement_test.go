@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/device"
+	"gpusteward/collectors/hosttest"
 )
 
 func TestObserverIsOwnerOfDirectory(t *testing.T) {
@@ -31,4 +37,23 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 			t.Error("a link is followed")
 		}
 	}
+}
+
+// TestRatesOfAGPU checks both rates of a GPU, and that those of a MIG device
+// and of a missing GPU are unknown.
+func TestRatesOfAGPU(t *testing.T) {
+	const source = "gpus: [{model: h100}, {load: inference, mig: [1g.10gb]}]\n"
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		e := enforcedHost{Host: h}
+		link, memory, ok := e.Rates(hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"])
+		if !ok || math.Abs(link/63e9-1) > .01 || math.Abs(memory/3.352e12-1) > .01 {
+			t.Errorf("%.4g and %.4g bytes a second (known: %v), want about 63e9 and 3.352e12", link, memory, ok)
+		}
+		for _, uuid := range []string{hosttest.Told(h, device.MIGInfo, "gpu", "1")["mig_uuid"], "GPU-none"} {
+			if link, memory, ok := e.Rates(uuid); ok {
+				t.Errorf("%q: %v and %v bytes a second, want neither", uuid, link, memory)
+			}
+		}
+	})
 }
