@@ -220,6 +220,26 @@ func TestTopLevelStaysEmpty(t *testing.T) {
 	}
 }
 
+// TestPackagesAreSmall: a package that grows beyond this has more than one
+// subject.
+func TestPackagesAreSmall(t *testing.T) {
+	t.Parallel()
+	const most = 40
+	count := map[string]int{}
+	for path := range sources(t) {
+		count[filepath.ToSlash(filepath.Dir(path))]++
+	}
+	delete(count, "collectors/gpu/sim") // a file for each part of the driver that it simulates
+	for dir, n := range count {
+		if n > most {
+			t.Errorf("%s has %d files without tests; at most %d should be: part its subjects", dir, n, most)
+		}
+	}
+	if count["collectors/device"] < 20 {
+		t.Errorf("counted were %v", count)
+	}
+}
+
 // TestNoDuplicateData: each data file has one home. Others read it there, or
 // are links to it.
 func TestNoDuplicateData(t *testing.T) {
