@@ -25,6 +25,7 @@ import (
 	"gpusteward/enforcer/backend"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/escalation"
+	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
@@ -45,7 +46,10 @@ type Options struct {
 	Host      Host
 	Record    func(escalation.Step) // takes each step for the journal
 	// whether the GPU had a fault of its own; nil: no faults are known
-	Hardware  func(uuid string, within time.Duration) bool
+	Hardware func(uuid string, within time.Duration) bool
+	// whether a GPU's clocks are reduced by its power limit or its temperature;
+	// nil: unknown
+	Throttled func(uuid string) (power, thermal bool)
 	Backends  []backend.Backend         // beside the hook
 	Servers   func() []wire.MPSStats    // of MPS; nil: none
 	Gemini    func() []wire.GeminiStats // of Gemini's servers; nil: none
@@ -72,7 +76,9 @@ type Enforcer struct {
 	unlock   func()
 	terms    atomic.Pointer[terms]
 	stats    atomic.Pointer[wire.EnforcerStats]
+	jobs     jobs.Observer
 	capacity atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
+	shared   atomic.Pointer[map[string]bool]   // GPUs that several workloads use
 	users    atomic.Pointer[map[int]string]    // tenants of users
 	policy   chan *policy.Policy               // for Run to apply
 
@@ -113,7 +119,9 @@ func New(o Options) (*Enforcer, error) {
 	e.stats.Store(&wire.EnforcerStats{})
 	e.capacity.Store(&map[string]uint64{})
 	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
-	o.Broker.Capacity = e.capacityOf
+	o.Broker.Capacity, o.Broker.Observe = e.capacityOf, e.jobs.Observe
+	e.shared.Store(&map[string]bool{})
+	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		unlock()
 		return nil, err

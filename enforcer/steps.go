@@ -169,6 +169,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 		s.Gemini = e.Gemini()
 		e.beside.look(b, s.Gemini)
 	}
+	s.Jobs, s.Hangs = e.observed(b)
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {
 		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0

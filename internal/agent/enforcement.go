@@ -79,7 +79,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	o := enforcer.Options{
 		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books,
 		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
-		Record: func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real,
+		Throttled: func(uuid string) (power, thermal bool) { return throttled(gpus, uuid) },
+		Record:    func(s escalation.Step) { record(enforced(s)) }, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed",
@@ -154,6 +155,16 @@ func (s enforcedHost) Rates(uuid string) (link, memory float64, ok bool) {
 	link = links.PCIeRate(s.Host, uuid)
 	memory, _ = s.Reading(uuid, device.MemoryBandwidth)
 	return link, memory, link > 0 || memory > 0
+}
+
+// throttled reports whether a GPU's clocks are reduced by its power limit or its
+// temperature.
+func throttled(h *collectors.Host, uuid string) (power, thermal bool) {
+	active := func(reason string) bool {
+		v, ok := h.Reading(uuid, device.ClockEventActive, reason)
+		return ok && v > 0
+	}
+	return active("sw_power_cap") || active("hw_power_brake"), active("sw_thermal") || active("hw_thermal")
 }
 
 // enforced returns a step of the escalation as an event of the journal.

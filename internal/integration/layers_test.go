@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/escalation", "enforcer/policy", "internal/wire"},
+		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
@@ -66,6 +66,7 @@ var layers = map[string][]string{
 	"internal/quota":    {}, // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/stack", "internal/wire"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/wire"},

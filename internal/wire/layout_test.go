@@ -50,7 +50,8 @@ type communicatorC struct {
 	Rank, Ranks                                     uint32
 	Entered, At, Ended, Bytes, Measured, MeasuredNS uint64
 	Op, GPU                                         uint32
-	_                                               [7]uint64
+	Begun                                           uint64
+	_                                               [6]uint64
 }
 
 type traceC struct {

@@ -101,7 +101,8 @@ type Communicator struct {
 	Rank, Ranks uint32
 	Entered     uint64     // called collectives
 	At          int64      // time of the last call, CLOCK_MONOTONIC, ns
-	Ended       uint64     // number of the last one known to have ended on the GPU; 0: unknown
+	Begun       uint64     // number of the last one known to have begun on the GPU; 0: unknown
+	Ended       uint64     // likewise ended
 	Bytes       uint64     // of the program's buffers in all calls
 	Measured    uint64     // collectives whose time on the GPU was measured
 	MeasuredNS  uint64     // that time, with the wait for other ranks
@@ -220,6 +221,6 @@ func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
 	at := traceCommunicator + index*communicatorSize
 	g := Communicator{Entered: t.load64(at + 16), ID: t.load64(at), Rank: t.load32(at + 8), Ranks: t.load32(at + 12),
 		At: c.At(t.load64(at + 24)), Ended: t.load64(at + 32), Bytes: t.load64(at + 40), Measured: t.load64(at + 48),
-		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68)}
+		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68), Begun: t.load64(at + 72)}
 	return g, g.ID != 0 && g.Rank < g.Ranks
 }

@@ -213,7 +213,8 @@ struct gs_communicator {
 	uint64_t measured_ns;   /* and that time, waiting for other ranks included */
 	uint32_t op;            /* of the last one: enum gs_collective */
 	uint32_t gpu;           /* of the session */
-	uint64_t reserved[7];
+	uint64_t begun;         /* the last of them that the GPU is known to have begun: it waits there; 0: none is known */
+	uint64_t reserved[6];
 };
 
 enum gs_collective {

@@ -1,0 +1,248 @@
+package jobs
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+// When a process that stepped is taken to hang.
+const (
+	patience   = 10 * time.Second // without a call, and
+	patientFor = 8                // times its usual step, and
+	pauses     = 2                // times its longest pause so far
+	lookFrom   = 3 * time.Second  // without a call: from then on its use of processors is observed
+	kernelFor  = 30 * time.Second // for a single process, whose kernels may be long
+	// An absent process that computes may compile or save. After so long it does
+	// neither.
+	computesFor = 10 * time.Minute
+)
+
+// A hang is one of a group of processes.
+type hang struct {
+	wire.HangStats
+	since int64       // its last call
+	where chan string // where it stands, once that has been read
+}
+
+// A verdict is what a look at one communicator finds.
+type verdict struct {
+	culprit *process
+	reason  string
+	rank    int
+	group   []*process
+	waiting int
+}
+
+// judge finds the present hangs.
+func (o *Observer) judge(at int64) (all []wire.HangStats) {
+	found := map[string]*hang{}
+	blamed := map[*process]bool{}
+	for _, v := range o.verdicts(at) {
+		if blamed[v.culprit] {
+			continue
+		}
+		blamed[v.culprit] = true
+		key := fmt.Sprint(v.culprit.pid, v.culprit.last, v.reason)
+		h := o.hangs[key]
+		if h == nil {
+			h = &hang{since: v.culprit.last, where: make(chan string, 1)}
+			h.HangStats = wire.HangStats{PID: v.culprit.pid, GPU: v.culprit.gpu(), Rank: v.rank, Reason: v.reason}
+			if v.reason == "ended" {
+				h.PID = 0
+			} else {
+				go func() { h.where <- o.where(v.culprit.pid) }()
+			}
+		}
+		select {
+		case h.Where = <-h.where:
+		default:
+		}
+		h.Tenant, h.Workload = v.culprit.tenant, v.culprit.sums.Workload
+		h.Waiting, h.Seconds = v.waiting, time.Duration(at-h.since).Seconds()
+		found[key] = h
+		all = append(all, h.HangStats)
+	}
+	o.hangs = found
+	slices.SortFunc(all, func(a, b wire.HangStats) int { return cmp.Compare(a.PID, b.PID) })
+	return all
+}
+
+// verdicts returns what is found, the communicators with most ranks first. A
+// culprit that waits itself may be the victim of another one, which then comes
+// first.
+func (o *Observer) verdicts(at int64) (all []verdict) {
+	groups := map[uint64][]*process{}
+	for _, p := range o.processes {
+		if p.ended == 0 && p.quiet(at) >= lookFrom {
+			p.watch.look(o.Procfs, p.pid)
+		} else {
+			p.watch = watch{}
+		}
+		for i := range p.communicators {
+			if c := &p.communicators[i]; c.there && c.Entered > 0 {
+				groups[c.ID] = append(groups[c.ID], p)
+			}
+		}
+	}
+	explained := map[*process]bool{}
+	for id, group := range groups {
+		if v, hangs := judgeGroup(id, group, at); hangs {
+			all = append(all, v)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b verdict) int {
+		return cmp.Or(cmp.Compare(truth(a.culprit.waits(at)), truth(b.culprit.waits(at))), len(b.group)-len(a.group),
+			cmp.Compare(a.culprit.pid, b.culprit.pid))
+	})
+	// One culprit explains all who wait with it, in any of its communicators.
+	all = slices.DeleteFunc(all, func(v verdict) bool {
+		known := slices.ContainsFunc(v.group, func(p *process) bool { return explained[p] })
+		for _, p := range v.group {
+			explained[p] = true
+		}
+		return known
+	})
+	for _, p := range o.processes {
+		if !explained[p] && p.alone() && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor {
+			all = append(all, verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1})
+		}
+	}
+	return all
+}
+
+func truth(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// alone reports whether the process is a rank of nothing.
+func (p *process) alone() bool {
+	return !slices.ContainsFunc(p.communicators[:], func(c communicator) bool { return c.there })
+}
+
+// quiet returns for how long the process has called nothing.
+func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.last) }
+
+// stuck reports whether a process that stepped has called nothing for too long.
+func (p *process) stuck(at int64) bool {
+	s := p.finder.Status(at)
+	return s.Stepping && p.taken > 0 &&
+		p.quiet(at) > max(patience, patientFor*s.Median, pauses*time.Duration(p.longest))
+}
+
+// waits reports whether a thread of the process waits for the GPU.
+func (p *process) waits(at int64) bool {
+	for _, w := range p.finder.Status(at).Waits {
+		if w.For == wire.EventWait || w.For == wire.EventCopying {
+			return true
+		}
+	}
+	return false
+}
+
+// in returns the process's communicator with the ID.
+func (p *process) in(id uint64) *communicator {
+	for i := range p.communicators {
+		if c := &p.communicators[i]; c.there && c.ID == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// judgeGroup judges the ranks of a communicator on this host.
+func judgeGroup(id uint64, group []*process, at int64) (v verdict, hangs bool) {
+	slices.SortFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Rank, b.in(id).Rank) })
+	v.group = group
+	for _, p := range group {
+		c := p.in(id)
+		if p.ended == 0 && p.stuck(at) && (p.waits(at) || c.Begun > c.Ended) {
+			v.waiting++
+		}
+	}
+	if v.waiting == 0 {
+		return v, false
+	}
+	v.culprit, v.reason = blame(id, group, at)
+	if v.culprit == nil {
+		return v, false
+	}
+	v.rank = int(v.culprit.in(id).Rank)
+	return v, true
+}
+
+// blame returns the culprit of a group in which somebody waits for too long;
+// nil: nobody, or one that gets on.
+func blame(id uint64, group []*process, at int64) (*process, string) {
+	for _, p := range group {
+		if p.ended > 0 {
+			return p, "ended"
+		}
+	}
+	for _, p := range group {
+		switch p.watch.state {
+		case 't': // a debugger holds it
+			return nil, ""
+		case 'T':
+			return p, "stopped"
+		}
+	}
+	for _, p := range group {
+		if p.quiet(at) < patience {
+			return nil, "" // it gets on: an evaluation, or data
+		}
+	}
+	last := slices.MinFunc(group, func(a, b *process) int {
+		return cmp.Or(cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
+	})
+	most := slices.MaxFunc(group, func(a, b *process) int {
+		return cmp.Compare(a.in(id).Entered, b.in(id).Entered)
+	}).in(id).Entered
+	switch {
+	case last.in(id).Entered < most && !last.waits(at) && last.watch.computes() && last.quiet(at) < computesFor:
+		return nil, "" // it saves, compiles or prepares
+	case last.in(id).Entered < most:
+		return last, "absent"
+	case int(last.in(id).Ranks) > len(group):
+		return last, "elsewhere"
+	}
+	if p := unlike(id, group); p != nil {
+		return p, "unlike"
+	}
+	for _, p := range group {
+		if c := p.in(id); c.Begun < c.Entered && slices.ContainsFunc(group, func(q *process) bool {
+			return q.in(id).Begun == most
+		}) {
+			return p, "kernel"
+		}
+	}
+	return last, "unknown"
+}
+
+// unlike returns the rank whose last collective differs from the others': in
+// the bytes of all, or, of two ranks, from all that it called before.
+func unlike(id uint64, group []*process) *process {
+	if len(group) > 2 {
+		counts := map[uint64]int{}
+		for _, p := range group {
+			counts[p.in(id).Bytes]++
+		}
+		for _, p := range group {
+			if len(counts) == 2 && 2*counts[p.in(id).Bytes] < len(group) {
+				return p
+			}
+		}
+	}
+	for _, p := range group {
+		if p.in(id).fresh && p.in(id).next > 1 && len(group) == 2 {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,275 @@
+// Package jobs watches what programs do, as their traces tell it: how long
+// their steps take and why one took longer, and for which process a workload
+// waits that no longer steps.
+//
+//	trace -> events -> steps.Finder -> sums of the process (JobStats)
+//	      -> communicators, waits -----> hangs of the workload (HangStats)
+//
+// A trace is written by the program itself. One that lies spoils its own
+// statistics, and at worst those of its workload.
+package jobs
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/steps"
+	"gpusteward/internal/wire"
+)
+
+// Bounds of what is remembered.
+const (
+	maxProcesses = 1024             // more are not observed
+	keepEnded    = 10 * time.Minute // what is known of a process that has ended
+)
+
+// An Observer watches the processes that write a trace. Its methods are safe
+// for concurrent use.
+type Observer struct {
+	Procfs   string                     // mount point of procfs
+	Evidence func(uuid string) Evidence // of a GPU, for slow steps; it must not wait; nil: there is none
+	Now      func() int64               // CLOCK_MONOTONIC, ns; nil: the system's
+
+	mu        sync.Mutex
+	processes map[uint64]*process // by session
+	events    []wire.Event        // buffer
+	kept      []steps.Step        // buffer
+	host      pressure
+	hangs     map[string]*hang // by group
+}
+
+// A process is what is known of one session's process.
+type process struct {
+	pid    int
+	tenant string
+	gpus   []string // UUIDs by the session's number
+
+	reader   wire.TraceReader
+	finder   steps.Finder
+	taken    uint64 // steps
+	sums     wire.JobStats
+	usual    usual
+	launches [16]uint64 // by GPU
+	last     int64      // time of its last call, CLOCK_MONOTONIC, ns
+	longest  int64      // longest pause between two calls, ns, while it stepped
+
+	communicators [wire.Communicators]communicator
+	watch         watch
+	ended         int64 // when its session ended; 0: it has not
+}
+
+// A communicator is one of a process's, with what is unlike before.
+type communicator struct {
+	wire.Communicator
+	there bool
+	calls [32]uint32 // hashes of the last different calls
+	next  int
+	fresh bool // the last call is unlike all of those
+}
+
+// now returns CLOCK_MONOTONIC, ns.
+func (o *Observer) now() int64 {
+	if o.Now != nil {
+		return o.Now()
+	}
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// Observe takes what the process has noted since the last call.
+func (o *Observer) Observe(t broker.Traced) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.processes[t.Session]
+	if p == nil {
+		if len(o.processes) >= maxProcesses {
+			return
+		}
+		p = &process{pid: t.PID, gpus: t.GPUs}
+		if o.processes == nil {
+			o.processes = map[uint64]*process{}
+		}
+		o.processes[t.Session] = p
+	}
+	p.tenant = t.Tenant
+	if c, ok := t.Trace.Clock(); ok {
+		events, lost := p.reader.Read(t.Trace, c, o.events[:0])
+		p.take(events, lost)
+		o.events = events[:0]
+		for i := range p.communicators {
+			p.communicators[i].Communicator, p.communicators[i].there = t.Trace.Communicator(c, i)
+		}
+		o.count(p)
+	}
+	if t.Ends {
+		p.ended = o.now()
+	}
+}
+
+// take takes new events.
+func (p *process) take(events []wire.Event, lost uint64) {
+	if lost > 0 {
+		p.finder.Lost()
+		p.sums.Lost += lost
+	}
+	p.finder.Feed(events)
+	s := &p.sums
+	for _, e := range events {
+		switch e.Kind {
+		case wire.EventLaunch:
+			s.Launches++
+			p.launches[e.GPU%16]++
+		case wire.EventGraph:
+			s.Graphs++
+			p.launches[e.GPU%16]++
+		case wire.EventWait:
+			s.Waits++
+		case wire.EventCopy, wire.EventCopying:
+			s.Copies++
+			s.CopiedBytes += uint64(e.ID) * 64
+		case wire.EventAlloc:
+			s.Allocations++
+		case wire.EventCollective:
+			s.Collectives++
+			p.communicators[e.GPU%wire.Communicators].call(e.ID)
+		case wire.EventBusy:
+			s.Busy += float64(e.ID) / 1e6
+			continue
+		case wire.EventCollected:
+			continue
+		}
+		if e.At > p.last {
+			if p.last > 0 && p.taken > 0 {
+				p.longest = max(p.longest, e.At-p.last)
+			}
+			p.last = e.At
+		}
+	}
+}
+
+// call notes a call's operation and size.
+func (c *communicator) call(id uint32) {
+	if c.fresh = !slices.Contains(c.calls[:], id); c.fresh {
+		c.calls[c.next%len(c.calls)] = id
+		c.next++
+	}
+}
+
+// count adds the steps that have ended.
+func (o *Observer) count(p *process) {
+	o.kept = p.finder.Steps(p.taken, o.kept[:0])
+	p.taken = p.finder.Finished()
+	s := &p.sums
+	if s.Parts == nil {
+		s.Parts, s.Slow = map[string]float64{}, map[string]uint64{}
+	}
+	for i := range o.kept {
+		step := &o.kept[i]
+		s.Steps++
+		observe(&s.Seconds, step.Wall().Seconds())
+		for part, d := range partsOf(step) {
+			s.Parts[part] += d.Seconds()
+		}
+		if cause := p.usual.explain(step, func() surroundings { return o.around(p) }); cause != "" {
+			s.Slow[cause]++
+		}
+	}
+}
+
+// partsOf yields the parts of a step by their names.
+func partsOf(s *steps.Step) func(func(string, time.Duration) bool) {
+	return func(yield func(string, time.Duration) bool) {
+		_ = yield("launching", s.Launching()) && yield("waiting", s.Waiting.Duration()) &&
+			yield("copying", s.Copying.Duration()) && yield("held", s.Held.Duration()) &&
+			yield("host", s.Host.Duration())
+	}
+}
+
+// observe adds a value to a histogram.
+func observe(h *wire.Exponential, v float64) {
+	if h.Buckets == nil {
+		h.Buckets = map[int]uint64{}
+	}
+	if v > 0 {
+		h.Buckets[int(math.Ceil(8*math.Log2(v)))]++
+	}
+	h.Count++
+	h.Sum += v
+}
+
+// gpu returns the UUID of the GPU on which the process launches most.
+func (p *process) gpu() string {
+	most := 0
+	for i := range p.launches {
+		if p.launches[i] > p.launches[most] {
+			most = i
+		}
+	}
+	if most < len(p.gpus) {
+		return p.gpus[most]
+	}
+	return ""
+}
+
+// Look returns the statistics of all processes, and the present hangs. workload
+// returns the workload of a process; empty: it is not known.
+func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, hangs []wire.HangStats) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	at := o.now()
+	maps.DeleteFunc(o.processes, func(_ uint64, p *process) bool {
+		return p.ended > 0 && at-p.ended > int64(keepEnded)
+	})
+	for _, p := range o.processes {
+		if p.ended > 0 {
+			continue
+		}
+		if name := workload(p.pid); name != "" {
+			p.sums.Workload = name
+		}
+		all = append(all, p.stats(at))
+	}
+	slices.SortFunc(all, func(a, b wire.JobStats) int { return cmp.Compare(a.PID, b.PID) })
+	return all, o.judge(at)
+}
+
+// stats returns a copy of the process's sums.
+func (p *process) stats(at int64) wire.JobStats {
+	s := p.sums
+	s.Tenant, s.GPU, s.PID = p.tenant, p.gpu(), p.pid
+	s.Parts, s.Slow, s.Seconds.Buckets = maps.Clone(s.Parts), maps.Clone(s.Slow), maps.Clone(s.Seconds.Buckets)
+	status := p.finder.Status(at)
+	s.Stepping, s.Median, s.Outside = status.Stepping, status.Median.Seconds(), status.Outside.Seconds()
+	for _, c := range p.largest() {
+		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),
+			Rank: int(c.Rank), Ranks: int(c.Ranks), Entered: c.Entered, Measured: c.Measured,
+			Seconds: float64(c.MeasuredNS) / 1e9})
+		s.CollectiveBytes += c.Bytes
+	}
+	return s
+}
+
+// maxCommunicators are shown of a process.
+const maxCommunicators = 4
+
+// largest returns the communicators with the most ranks.
+func (p *process) largest() (all []*communicator) {
+	for i := range p.communicators {
+		if c := &p.communicators[i]; c.there {
+			all = append(all, c)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *communicator) int {
+		return cmp.Or(cmp.Compare(b.Ranks, a.Ranks), cmp.Compare(a.ID, b.ID))
+	})
+	return all[:min(len(all), maxCommunicators)]
+}

@@ -1,0 +1,261 @@
+package jobs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/wire"
+)
+
+// A host is a simulated one: its clock, and its processes, which write their
+// traces as the hook does.
+type host struct {
+	t        *testing.T
+	Observer Observer
+	at       int64 // CLOCK_MONOTONIC, ns; a tick of the traces is 1 ns
+	ranks    []*rank
+}
+
+func newHost(t *testing.T, ranks int) *host {
+	h := &host{t: t, at: 1e12}
+	h.Observer.Procfs, h.Observer.Now = t.TempDir(), func() int64 { return h.at }
+	for i := range ranks {
+		r := &rank{h: h, pid: 1000 + i, trace: make(wire.Trace, wire.TraceSize)}
+		r.clock(h.at - 1e9)
+		h.ranks = append(h.ranks, r)
+		r.proc('S', 0)
+	}
+	return h
+}
+
+// A rank is one of the host's processes.
+type rank struct {
+	h       *host
+	pid     int
+	trace   wire.Trace
+	head    uint64
+	entered uint64
+	bytes   uint64
+	ticks   int // of processors
+}
+
+// proc writes what procfs shows of the process: its state, and how many ticks
+// it has used.
+func (r *rank) proc(state byte, ticks int) {
+	dir := filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid))
+	if err := os.MkdirAll(filepath.Join(dir, "task"), 0o755); err != nil {
+		r.h.t.Fatal(err)
+	}
+	r.ticks += ticks
+	stat := fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n", r.pid, state, r.ticks)
+	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600); err != nil {
+		r.h.t.Fatal(err)
+	}
+}
+
+func (r *rank) put64(at int, v uint64) { binary.NativeEndian.PutUint64(r.trace[at:], v) }
+func (r *rank) put32(at int, v uint32) { binary.NativeEndian.PutUint32(r.trace[at:], v) }
+
+// clock begins the trace.
+func (r *rank) clock(began int64) {
+	r.put32(64, 1)
+	for i, v := range []int64{began, began, r.h.at, r.h.at} {
+		r.put64(72+8*i, uint64(v))
+	}
+}
+
+// note writes an event after a while.
+func (r *rank) note(at int64, kind wire.EventKind, id uint32) {
+	n := r.head
+	place := 128 + wire.Communicators*128 + int(n%wire.EventsKept)*16
+	r.put64(place, uint64(at))
+	r.put32(place+8, id)
+	r.put32(place+12, uint32(kind)|uint32(n/wire.EventsKept&0xff)<<8)
+	r.head++
+	r.put64(0, r.head)
+}
+
+// enter calls a collective of the one communicator.
+func (r *rank) enter(at int64, bytes uint64) {
+	r.entered++
+	r.bytes += bytes
+	r.note(at, wire.EventCollective, uint32(bytes))
+	for i, v := range []uint64{77, 0, r.entered, uint64(at), r.entered - 1, r.bytes} {
+		r.put64(128+8*i, v)
+	}
+	r.put32(136, uint32(slices.Index(r.h.ranks, r)))
+	r.put32(140, uint32(len(r.h.ranks)))
+	r.put32(192, uint32(wire.AllReduce))
+	r.put64(200, r.entered-1)
+}
+
+// step runs one step of 100 ms on all ranks; each may do otherwise.
+func (h *host) step(otherwise map[int]func(r *rank, at int64)) {
+	for i, r := range h.ranks {
+		if other := otherwise[i]; other != nil {
+			other(r, h.at)
+			continue
+		}
+		r.train(h.at)
+	}
+	h.at += 100e6
+	h.look()
+}
+
+// train is a step: launches, a collective, an update, and a wait.
+func (r *rank) train(at int64) {
+	for i := range 40 {
+		r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
+	}
+	r.enter(at+20e6, 1<<20)
+	for i := range 5 {
+		r.note(at+21e6+int64(i)*200e3, wire.EventLaunch, uint32(300+i))
+	}
+	r.note(at+25e6, wire.EventWait, 0)
+	r.note(at+95e6, wire.EventWaited, 0)
+}
+
+// hangs is the step in which the rank waits in vain for the others.
+func (r *rank) hangs(at int64) {
+	r.train(at)
+	r.head-- // it is not told to go on
+	r.put64(0, r.head)
+	r.put64(200, r.entered) // it has begun on the GPU
+}
+
+func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
+	for i, r := range h.ranks {
+		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: "default",
+			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: r.trace})
+	}
+	return h.Observer.Look(func(int) string { return "job" })
+}
+
+// wait lets nothing happen for so many seconds, and returns the hangs at its
+// end.
+func (h *host) wait(seconds int) (hangs []wire.HangStats) {
+	for range seconds {
+		h.at += 1e9
+		_, hangs = h.look()
+	}
+	return hangs
+}
+
+func TestStepsAreSummed(t *testing.T) {
+	h := newHost(t, 2)
+	for range 200 {
+		h.step(nil)
+	}
+	all, hangs := h.look()
+	if len(all) != 2 || len(hangs) != 0 {
+		t.Fatalf("%d jobs, %d hangs", len(all), len(hangs))
+	}
+	s := all[1]
+	if s.Steps < 180 || s.Steps > 200 || !s.Stepping || math.Abs(s.Median-0.1) > 0.001 {
+		t.Errorf("%d steps of %g s, stepping %v; want nearly 200 of 0.1", s.Steps, s.Median, s.Stepping)
+	}
+	if s.GPU != "GPU-1" || s.Workload != "job" || s.PID != 1001 {
+		t.Errorf("of %s on %s, PID %d", s.Workload, s.GPU, s.PID)
+	}
+	if s.Launches != 200*45 || s.Waits != 200 || s.Collectives != 200 || s.CollectiveBytes != 200<<20 {
+		t.Errorf("%d launches, %d waits, %d collectives of %d bytes", s.Launches, s.Waits, s.Collectives,
+			s.CollectiveBytes)
+	}
+	sum := 0.0
+	for _, part := range wire.StepParts {
+		sum += s.Parts[part]
+	}
+	if math.Abs(sum-s.Seconds.Sum) > 1e-3*sum || math.Abs(s.Parts["waiting"]/sum-0.7) > 0.02 {
+		t.Errorf("the parts %v add up to %g s of %g", s.Parts, sum, s.Seconds.Sum)
+	}
+	if len(s.Communicators) != 1 || s.Communicators[0].Rank != 1 || s.Communicators[0].Ranks != 2 {
+		t.Errorf("communicators %+v", s.Communicators)
+	}
+}
+
+// TestCulprits lets a job of four ranks hang for each reason.
+func TestCulprits(t *testing.T) {
+	waits := func(r *rank, at int64) { r.hangs(at) }
+	all := func(last int, does func(r *rank, at int64)) map[int]func(*rank, int64) {
+		m := map[int]func(*rank, int64){0: waits, 1: waits, 2: waits, 3: waits}
+		m[last] = does
+		return m
+	}
+	for _, c := range []struct {
+		name string
+		last func(r *rank, at int64)
+		want string
+	}{
+		{"stuck in its loader", func(*rank, int64) {}, "absent"},
+		{"a collective skipped", func(r *rank, at int64) {
+			r.note(at, wire.EventLaunch, 100)
+			r.note(at+25e6, wire.EventWait, 0)
+		}, "absent"},
+		{"stopped", func(r *rank, _ int64) { r.proc('T', 0) }, "stopped"},
+		{"a debugger", func(r *rank, _ int64) { r.proc('t', 0) }, ""},
+		{"another size", func(r *rank, at int64) {
+			r.hangs(at)
+			r.bytes += 4
+			r.put64(128+40, r.bytes)
+		}, "unlike"},
+		{"an endless kernel", func(r *rank, at int64) {
+			r.hangs(at)
+			r.put64(200, r.entered-1)
+		}, "kernel"},
+		{"the network", waits, "unknown"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 4)
+			for range 100 {
+				h.step(nil)
+			}
+			h.step(all(2, c.last))
+			if early := h.wait(5); len(early) != 0 {
+				t.Errorf("after 5 s: %+v", early)
+			}
+			hangs := h.wait(10)
+			switch {
+			case c.want == "" && len(hangs) != 0:
+				t.Errorf("%+v, want no hang", hangs)
+			case c.want == "":
+			case len(hangs) != 1 || hangs[0].Reason != c.want:
+				t.Errorf("%+v, want one hang: %s", hangs, c.want)
+			case c.want != "unknown" && (hangs[0].PID != 1002 || hangs[0].Rank != 2):
+				t.Errorf("%+v, want rank 2", hangs[0])
+			}
+			h.ranks[2].proc('S', 0)
+			for range 20 { // it goes on
+				h.step(nil)
+			}
+			if _, after := h.look(); len(after) != 0 {
+				t.Errorf("it goes on: %+v", after)
+			}
+		})
+	}
+}
+
+// TestWorkIsNoHang lets one rank save for minutes while the others wait.
+func TestWorkIsNoHang(t *testing.T) {
+	h := newHost(t, 4)
+	for range 100 {
+		h.step(nil)
+	}
+	h.step(map[int]func(*rank, int64){0: func(*rank, int64) {}, 1: func(r *rank, at int64) { r.hangs(at) },
+		2: func(r *rank, at int64) { r.hangs(at) }, 3: func(r *rank, at int64) { r.hangs(at) }})
+	for i := range 300 {
+		h.ranks[0].proc('R', 50)
+		if hangs := h.wait(1); len(hangs) != 0 {
+			t.Fatalf("%v after it began to save: %+v", time.Duration(i)*time.Second, hangs)
+		}
+	}
+	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 0 {
+		t.Errorf("20 s after it last computed: %+v", hangs)
+	}
+}

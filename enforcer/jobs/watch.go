@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gpusteward/internal/stack"
+)
+
+// A watch observes from outside whether a quiet process does anything.
+type watch struct {
+	use
+	looks   int
+	idle    int // looks in a row in which it did nothing
+	blocked int // looks in a row in which the kernel let it wait for a disk or a file system
+}
+
+// use is what a process and its descendants have used so far.
+type use struct {
+	state byte   // of its main thread, as in /proc/PID/stat; 0: unknown
+	ticks uint64 // of processors, hundredths of a second
+	bytes uint64 // read and written
+}
+
+// What counts as doing something between two looks, a second apart.
+const (
+	someTicks   = 5
+	someBytes   = 1 << 20
+	idleLooks   = 5
+	mostBlocked = 120 // looks; after so many the file system hangs
+	maxFamily   = 256 // processes that are looked at, and threads of each
+)
+
+// look is made once a second.
+func (w *watch) look(procfs string, pid int) {
+	now := watch{use: useOf(procfs, pid), looks: w.looks + 1}
+	if now.state == 'D' {
+		now.blocked = w.blocked + 1
+	}
+	busy := now.ticks >= w.ticks+someTicks || now.bytes >= w.bytes+someBytes ||
+		now.blocked > 0 && now.blocked <= mostBlocked
+	if w.looks > 0 && !busy {
+		now.idle = w.idle + 1
+	}
+	*w = now
+}
+
+// computes reports whether the process may be doing something.
+func (w *watch) computes() bool { return w.idle < idleLooks }
+
+func useOf(procfs string, pid int) (u use) {
+	family := []int{pid}
+	for i := 0; i < len(family) && i < maxFamily; i++ {
+		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
+		line, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) // the name, in brackets, may contain anything
+		if len(fields) < 15 {
+			continue // it has ended
+		}
+		if i == 0 {
+			u.state = fields[0][0]
+		}
+		u.ticks += number(fields[11]) + number(fields[12]) // utime, stime
+		u.bytes += moved(filepath.Join(dir, "io"))
+		family = append(family, children(dir)...)
+	}
+	return u
+}
+
+func number(text []byte) uint64 {
+	n, _ := strconv.ParseUint(string(text), 10, 64)
+	return n
+}
+
+// moved returns the bytes that a process read and wrote by system calls.
+func moved(file string) (sum uint64) {
+	text, _ := os.ReadFile(file)
+	for line := range bytes.Lines(text) {
+		if name, value, _ := bytes.Cut(line, []byte(": ")); string(name) == "rchar" || string(name) == "wchar" {
+			sum += number(bytes.TrimSpace(value))
+		}
+	}
+	return sum
+}
+
+// children returns the processes that a process has started.
+func children(dir string) (all []int) {
+	tasks, _ := os.ReadDir(filepath.Join(dir, "task"))
+	for _, t := range tasks[:min(len(tasks), maxFamily)] {
+		text, _ := os.ReadFile(filepath.Join(dir, "task", t.Name(), "children"))
+		for _, child := range bytes.Fields(text) {
+			all = append(all, int(number(child)))
+		}
+	}
+	return all
+}
+
+// where returns where the main thread of a process stands: the innermost line
+// of its own Python code, that of a library if there is none, or the system
+// call. It is empty if nothing can be read.
+func (o *Observer) where(pid int) string {
+	p, err := stack.Of(context.Background(), pid, stack.Options{Procfs: o.Procfs})
+	if err != nil || p == nil || len(p.Threads) == 0 {
+		return ""
+	}
+	i := max(0, slices.IndexFunc(p.Threads, func(t stack.Thread) bool { return t.TID == pid }))
+	t := p.Threads[i]
+	own := slices.IndexFunc(t.Python, func(f stack.Frame) bool { return !library(f.File) })
+	switch {
+	case len(t.Python) > 0:
+		f := t.Python[max(0, own)]
+		return fmt.Sprintf("%s:%d in %s", f.File, f.Line, f.Function)
+	case t.Native != nil && t.Native.Symbol != "":
+		return fmt.Sprintf("%s in %s", t.Native.Symbol, filepath.Base(t.Native.File))
+	}
+	return t.Syscall
+}
+
+// library reports whether a Python file belongs to a library.
+func library(file string) bool {
+	return strings.HasPrefix(file, "<") || strings.Contains(file, "/site-packages/") ||
+		strings.Contains(file, "/dist-packages/") || strings.Contains(file, "/lib/python3")
+}
