@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/jobs"
 )
 
 // A terms is what a tenant may use of each GPU.
@@ -64,7 +65,8 @@ func TestBrokerProcess(t *testing.T) {
 	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
 	b, err := broker.New(broker.Options{
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
-		Policy: tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
+		Observe: new(jobs.Observer).Observe,
+		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -3,6 +3,7 @@
 package enforcer_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -13,10 +14,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/jobs"
 	"gpusteward/internal/wire"
 )
 
@@ -92,7 +96,66 @@ func (r *recorder) write(t *testing.T, out string) {
 		if err := os.WriteFile(filepath.Join(out, fmt.Sprintf("%d.trace", pid)), b.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		text, _ := json.Marshal(one.communicators[:2])
+		text, _ := json.Marshal(one.communicators[:3])
 		fmt.Printf("pid %d: %d events, %d lost, head %d: %v %s\n", pid, len(one.events), one.lost, one.head, counts, text)
+	}
+}
+
+// TestGPUHangs lets a data-parallel job on two GPUs hang for each reason, and
+// wants its culprit named within 20 s, with the line on which it stands.
+func TestGPUHangs(t *testing.T) {
+	if len(products()) < 2 {
+		t.Skip("needs two GPUs")
+	}
+	for _, c := range []struct{ fault, reason, where string }{
+		{"loader", "absent", "in load_forever"}, {"skip", "absent", "in step"}, {"stop", "stopped", "in step"},
+		{"die", "ended", ""}, {"kernel", "kernel", "in step"}, {"unlike", "unlike", "in step"},
+	} {
+		t.Run(c.fault, func(t *testing.T) { hangs(t, c.fault, c.reason, c.where) })
+	}
+}
+
+func hangs(t *testing.T, fault, reason, where string) {
+	var o jobs.Observer
+	socket := observeWith(t, o.Observe)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "setsid", "-w", "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"),
+		"hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		"GPUSTEWARD_SOCKET="+socket, "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		_ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run()
+		return cmd.Process.Kill()
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "hangs") {
+	}
+	began := time.Now()
+	var found []wire.HangStats
+	for time.Since(began) < 40*time.Second && (len(found) == 0 || found[0].Where == "" && where != "") {
+		time.Sleep(time.Second)
+		_, found = o.Look(func(int) string { return "job" })
+	}
+	took := time.Since(began)
+	if script := os.Getenv("GS_RAS"); script != "" {
+		text, _ := exec.Command("bash", "-c", script).CombinedOutput()
+		fmt.Printf("%s: RAS says\n%s\n", fault, text)
+	}
+	fmt.Printf("%s: after %v %+v\n", fault, took, found)
+	if len(found) != 1 || found[0].Reason != reason || found[0].Rank != 1 || took > 20*time.Second ||
+		!strings.Contains(found[0].Where, where) {
+		stats, _ := o.Look(func(int) string { return "job" })
+		text, _ := json.Marshal(stats)
+		t.Errorf("after %v: %+v, want rank 1 %s %s\n%s", took, found, reason, where, text)
 	}
 }

@@ -33,14 +33,22 @@ type recording struct {
 
 func record(t *testing.T) *recorder {
 	t.Helper()
+	r := &recorder{hook: path(t, "GS_HOOK", "hook/build/libgpusteward.so"), events: map[int]*recording{}}
+	r.socket = observeWith(t, r.look)
+	return r
+}
+
+// observeWith runs a broker of two tenants without limits, "" and "observed",
+// whose traces look gets, and returns its socket.
+func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "jobs")
 	if err != nil {
 		t.Fatal(err)
 	}
 	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
-	r := &recorder{socket: filepath.Join(dir, "s"), hook: path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
-		events: map[int]*recording{}}
-	b, err := broker.New(broker.Options{Socket: r.socket, Policy: book{{"", free}, {"observed", free}}, Observe: r.look})
+	socket = filepath.Join(dir, "s")
+	b, err := broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +56,7 @@ func record(t *testing.T) *recorder {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _ = b.Run(ctx) })
 	t.Cleanup(func() { cancel(); tasks.Wait(); os.RemoveAll(dir) })
-	return r
+	return socket
 }
 
 func (r *recorder) look(one broker.Traced) {

@@ -415,7 +415,55 @@ def straggler(loop, rank=0, ranks=1):
     ddp(loop, rank, ranks, slow=1)
 
 
-GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler}
+def load_forever():
+    time.sleep(1e6)
+
+
+def hanging(fault):
+    """The last rank trains 100 steps, and then does what fault says."""
+
+    def run(loop, rank=0, ranks=1):
+        import signal
+
+        torch = join(rank, ranks)
+        from torch import distributed
+
+        model, optimizer, x = parts(torch)
+
+        def step():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            if not (fault == "skip" and loop.hung):
+                for p in model.parameters():
+                    distributed.all_reduce(p.grad)
+            if fault == "unlike" and loop.hung:
+                distributed.all_reduce(torch.zeros(1000, device="cuda"))
+            optimizer.step()
+            return loss.item()
+
+        for i in range(1000000):
+            loop.goes_on()
+            loop.hung = i >= 100 and rank == ranks - 1
+            if loop.hung and fault == "loader":
+                load_forever()
+            if loop.hung and fault == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if loop.hung and fault == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if loop.hung and fault == "kernel":
+                torch.cuda._sleep(1 << 60)
+            if i == 100 and rank == 0:
+                print("hangs", time.monotonic_ns(), flush=True)
+            step()
+            if loop.hung and fault == "skip":
+                time.sleep(1e6)
+
+    return run
+
+
+FAULTS = ("loader", "skip", "unlike", "stop", "die", "kernel")
+GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler, **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
 
 
 def main():

@@ -281,6 +281,7 @@ void gs_gate_slow(struct gs_launch *l)
 	struct gs_thread *t = gs_thread_of_self();
 	uint64_t began = 0;
 	bool passes = false, waited = false;
+	enum gs_event_kind noted = 0;
 
 	l->entry = NULL;
 	l->crowd = NULL;
@@ -310,7 +311,8 @@ void gs_gate_slow(struct gs_launch *l)
 			continue;
 		if (!began) {
 			began = gs_now();
-			gs_note(GS_EVENT_HELD, 0);
+			noted = v == HELD ? GS_EVENT_RELEASED : GS_EVENT_WAITED;
+			gs_note(v == HELD ? GS_EVENT_HELD : GS_EVENT_WAIT, GS_WAIT_STREAM);
 		}
 		waited = waited || v == HELD;
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
@@ -320,7 +322,7 @@ void gs_gate_slow(struct gs_launch *l)
 	if (waited)
 		suspect();
 	if (began) {
-		gs_note(GS_EVENT_RELEASED, 0);
+		gs_note(noted, GS_WAIT_STREAM);
 		gs_gpu_lock(e->gpu);
 		e->gpu->usage.overhead_ns += gs_now() - began;
 		pthread_mutex_unlock(&e->gpu->lock);

@@ -133,7 +133,7 @@ static struct communicator {
 	uint32_t rank, ranks;
 	int gpu;
 	uint64_t splits; /* of it: all its ranks split it in the same order */
-	uint64_t entered, ended, bytes, measured, measured_ns;
+	uint64_t entered, begun, ended, bytes, measured, measured_ns;
 } communicators[GS_COMMUNICATORS];
 
 /* A collective that the GPU is not known to be done with. */
@@ -199,6 +199,7 @@ static void show(const struct communicator *c, enum gs_collective op)
 	to->ranks = c->ranks;
 	to->gpu = (uint32_t)c->gpu;
 	to->bytes = c->bytes;
+	to->begun = c->begun;
 	to->ended = c->ended;
 	to->measured = c->measured;
 	to->measured_ns = c->measured_ns;
@@ -433,7 +434,13 @@ void gs_nccl_look(void)
 	if (pthread_mutex_trylock(&lock))
 		return;
 	for (struct measure *m = measures; m < measures + MEASURES; m++) {
-		if (!m->of || m->open || gs_real.cuEventQuery(m->end))
+		if (!m->of || m->open || gs_real.cuEventQuery(m->begin))
+			continue;
+		if (m->of->begun < m->number) {
+			m->of->begun = m->number;
+			show(m->of, 0);
+		}
+		if (gs_real.cuEventQuery(m->end))
 			continue;
 		if (!gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
 			done(m, ms);

@@ -187,7 +187,7 @@ enum gs_event_kind {
 	GS_EVENT_ALLOC,      /* units of 4096 bytes */
 	GS_EVENT_FREE,       /* 0 */
 	GS_EVENT_COLLECTIVE, /* a call of NCCL; hash of operation and bytes; gpu is the communicator's index */
-	GS_EVENT_HELD,       /* the gate holds the thread back; 0 */
+	GS_EVENT_HELD,       /* the gate holds the thread back, because others go first; 0 */
 	GS_EVENT_RELEASED,   /* and lets it go */
 	GS_EVENT_BUSY,       /* by looks: the GPU had work for so many us since the last such event */
 	GS_EVENT_COLLECTED,  /* the GPU is done with a collective; us that it took there; gpu as above */
