@@ -108,7 +108,7 @@ func TestGPUHangs(t *testing.T) {
 		t.Skip("needs two GPUs")
 	}
 	for _, c := range []struct{ fault, reason, where string }{
-		{"loader", "absent", "in load_forever"}, {"skip", "absent", "in step"}, {"stop", "stopped", "in step"},
+		{"loader", "absent", "in load_forever"}, {"skip", "absent", "in hanging"}, {"stop", "stopped", "in hanging"},
 		{"die", "ended", ""}, {"kernel", "kernel", "in step"}, {"unlike", "unlike", "in step"},
 	} {
 		t.Run(c.fault, func(t *testing.T) { hangs(t, c.fault, c.reason, c.where) })

@@ -207,6 +207,8 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	switch {
 	case last.in(id).Entered < most && !last.waits(at) && last.watch.computes() && last.quiet(at) < computesFor:
 		return nil, "" // it saves, compiles or prepares
+	case last.in(id).Entered < most && last.waits(at) && last.in(id).fresh && last.in(id).next > 1:
+		return last, "unlike" // it waits in a collective that nobody else calls
 	case last.in(id).Entered < most:
 		return last, "absent"
 	case int(last.in(id).Ranks) > len(group):
@@ -215,12 +217,9 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	if p := unlike(id, group); p != nil {
 		return p, "unlike"
 	}
-	for _, p := range group {
-		if c := p.in(id); c.Begun < c.Entered && slices.ContainsFunc(group, func(q *process) bool {
-			return q.in(id).Begun == most
-		}) {
-			return p, "kernel"
-		}
+	begun := func(a, b *process) int { return cmp.Compare(a.in(id).Begun, b.in(id).Begun) }
+	if p := slices.MinFunc(group, begun); begun(p, slices.MaxFunc(group, begun)) < 0 {
+		return p, "kernel" // the GPU has not come to the collective
 	}
 	return last, "unknown"
 }
