@@ -63,9 +63,13 @@ func TestBrokerProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
+	observe := new(jobs.Observer).Observe
+	if os.Getenv("GS_TEST_TRACE") == "off" { // to measure what a trace costs
+		observe = nil
+	}
 	b, err := broker.New(broker.Options{
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
-		Observe: new(jobs.Observer).Observe,
+		Observe: observe,
 		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
