@@ -78,7 +78,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	groups := map[uint64][]*process{}
 	for _, p := range o.processes {
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
-			p.watch.look(o.Procfs, p.pid)
+			p.watch.look(o.procfs(), p.pid)
 		} else {
 			p.watch = watch{}
 		}

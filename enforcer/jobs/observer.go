@@ -34,7 +34,7 @@ const (
 // An Observer watches the processes that write a trace. Its methods are safe
 // for concurrent use.
 type Observer struct {
-	Procfs   string                     // mount point of procfs
+	Procfs   string                     // mount point of procfs; empty is /proc
 	Evidence func(uuid string) Evidence // of a GPU, for slow steps; it must not wait; nil: there is none
 	Now      func() int64               // CLOCK_MONOTONIC, ns; nil: the system's
 
@@ -84,6 +84,8 @@ func (o *Observer) now() int64 {
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
 	return t.Nano()
 }
+
+func (o *Observer) procfs() string { return cmp.Or(o.Procfs, "/proc") }
 
 // Observe takes what the process has noted since the last call.
 func (o *Observer) Observe(t broker.Traced) {

@@ -143,7 +143,7 @@ func (usual *shape) cause(now shape, a surroundings) string {
 
 // around returns the surroundings of a process.
 func (o *Observer) around(p *process) surroundings {
-	o.host.look(o.Procfs)
+	o.host.look(o.procfs())
 	a := surroundings{cpu: o.host.cpu >= pressed, io: o.host.io >= pressed}
 	if o.Evidence != nil {
 		a.Evidence = o.Evidence(p.gpu())

@@ -105,7 +105,7 @@ func children(dir string) (all []int) {
 // of its own Python code, that of a library if there is none, or the system
 // call. It is empty if nothing can be read.
 func (o *Observer) where(pid int) string {
-	p, err := stack.Of(context.Background(), pid, stack.Options{Procfs: o.Procfs})
+	p, err := stack.Of(context.Background(), pid, stack.Options{Procfs: o.procfs()})
 	if err != nil || p == nil || len(p.Threads) == 0 {
 		return ""
 	}
