@@ -85,6 +85,7 @@ const (
 	saveAgain = 10 * time.Second      // between attempts after a failed save
 	warmUp    = 3 * time.Second       // wait for the first GPU before reading the kernel's log
 	mostQueue = 4096                  // observations that wait
+	mostPause = time.Minute           // between attempts to follow the kernel's log, at most
 )
 
 // A Monitor runs the engine: it takes readings and events, judges them, and
@@ -269,12 +270,16 @@ func (m *Monitor) follow(ctx context.Context) {
 		case <-time.After(beat / 10):
 		}
 	}
-	for wait := beat; ; wait = min(2*wait, time.Minute) {
+	for wait := beat; ; wait = min(2*wait, mostPause) {
+		began := time.Now()
 		m.following.Store(true)
 		err := m.Kernel(ctx, m.line)
 		m.following.Store(false)
 		if ctx.Err() != nil {
 			return
+		}
+		if time.Since(began) >= mostPause { // it was read: this failure is a new one
+			wait = beat
 		}
 		if wait == beat {
 			m.Log.Warn("the kernel's log cannot be read: XIDs come from the driver alone", "err", err)

@@ -356,6 +356,43 @@ func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
 	}
 }
 
+// TestTheKernelsLogIsFollowedAgain holds that the pause after a failure doubles
+// up to a minute, and is a second again after the log was read for a minute. The
+// first failure of each row is logged.
+func TestTheKernelsLogIsFollowedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		reads := []time.Duration{0, 0, 59 * time.Second, 0, 0, 0, 0, 0, time.Minute, 0, time.Hour, 0}
+		want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 1, 2, 1}
+		var pauses []time.Duration
+		var ended time.Time
+		var log strings.Builder
+		m := NewMonitor(Options{
+			Samples: func() []collectors.Sample { return []collectors.Sample{on("0", collectors.Up, 1)} },
+			Kernel: func(context.Context, func(host.Record)) error {
+				if !ended.IsZero() {
+					pauses = append(pauses, time.Since(ended)/time.Second)
+				}
+				if len(pauses) == len(want) {
+					end()
+					return nil
+				}
+				time.Sleep(reads[len(pauses)])
+				ended = time.Now()
+				return errors.New("no kernel log")
+			},
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		}, Settings{})
+		if err := m.Run(ctx); err != nil || !slices.Equal(pauses, want) {
+			t.Errorf("pauses of %d s, want %d (%v)", pauses, want, err)
+		}
+		if n := strings.Count(log.String(), "the kernel's log cannot be read"); n != 3 {
+			t.Errorf("it is logged %d times, want 3 times:\n%s", n, log.String())
+		}
+	})
+}
+
 func TestNothingKnownIsUnknown(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
