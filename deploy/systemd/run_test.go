@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -206,14 +207,39 @@ func (s *service) wait() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
+func (s *service) status(key string) string { return status(s.cmd.Process.Pid, key) }
+
 // status returns a line of /proc/PID/status.
-func (s *service) status(key string) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+func status(pid int, key string) string {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	m := regexp.MustCompile(`(?m)^` + key + `:\s*(.*)$`).FindStringSubmatch(string(text))
 	if m == nil {
 		return ""
 	}
 	return m[1]
+}
+
+// capabilities are the numbers of those that a unit of ours may name.
+var capabilities = map[string]int{"CAP_KILL": unix.CAP_KILL, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE,
+	"CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CAP_SYSLOG": unix.CAP_SYSLOG}
+
+// granted returns a set of capabilities of the unit as /proc/PID/status prints it. Root in a
+// container may lack some of them.
+func (s *service) granted(key string) string {
+	s.t.Helper()
+	set := uint64(0)
+	for _, name := range strings.Fields(s.last("Service." + key)) {
+		number, known := capabilities[name]
+		if !known {
+			s.t.Fatalf("%s=%s: give the capability its number in this test", key, name)
+		}
+		set |= 1 << number
+	}
+	here, err := strconv.ParseUint(status(os.Getpid(), "CapBnd"), 16, 64)
+	if err != nil || set == 0 {
+		s.t.Fatalf("%s grants %#x, and root has %#x here: %v", key, set, here, err)
+	}
+	return fmt.Sprintf("%016x", set&here)
 }
 
 // url returns the URL at which the service listens.
@@ -273,7 +299,7 @@ func TestObserverUnit(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"Uid":    fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid),
-		"CapEff": "0000000400000000", "CapBnd": "0000000400000000", "NoNewPrivs": "1",
+		"CapEff": s.granted("AmbientCapabilities"), "CapBnd": s.granted("CapabilityBoundingSet"), "NoNewPrivs": "1",
 	} {
 		if got := s.status(key); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
@@ -387,9 +413,9 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	s.ready()
 	answered(wire.TypeStatsReply)
 	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+	bounding := s.granted("CapabilityBoundingSet")
 	for key, want := range map[string]string{
-		"Uid": "0\t0\t0\t0", "CapEff": "0000000000080020", "CapPrm": "0000000000080020", "CapBnd": "0000000000080020",
-		"NoNewPrivs": "1",
+		"Uid": "0\t0\t0\t0", "CapEff": bounding, "CapPrm": bounding, "CapBnd": bounding, "NoNewPrivs": "1",
 	} {
 		if got := s.status(key); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
