@@ -2,10 +2,11 @@ package host
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -52,7 +53,7 @@ func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||
-		!strings.HasPrefix("host.test", p.Comm) {
+		p.Comm != fmt.Sprintf("%.15s", filepath.Base(os.Args[0])) {
 		t.Errorf("from outside it is %+v, %v", p, err)
 	}
 	stdin.Close()

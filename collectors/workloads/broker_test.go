@@ -409,7 +409,7 @@ func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
 	patience := new(collectors.Metric)
 	*patience = *QuotaLaunchObjective // not declared, because other tests do not know it
 	patience.Name = "nvgpu_quota_patience_seconds"
-	termMetrics = append(before[:len(before):len(before)], termMetric{term, patience})
+	termMetrics = slices.Concat(before, []termMetric{{term, patience}})
 	patient, free := quota.Free(), quota.Free()
 	patient.LaunchWait = quota.Wait(7 * time.Second)
 	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
