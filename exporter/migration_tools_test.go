@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
+
 	"gpusteward/collectors"
 )
 

@@ -1,10 +1,11 @@
 package health
 
 import (
-	"gpusteward/health/derived"
-	"gpusteward/health/incident"
 	"slices"
 	"time"
+
+	"gpusteward/health/derived"
+	"gpusteward/health/incident"
 )
 
 const day = 24 * time.Hour

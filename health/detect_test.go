@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/health/incident"
 )

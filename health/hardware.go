@@ -1,11 +1,12 @@
 package health
 
 import (
-	"gpusteward/health/derived"
-	"gpusteward/health/incident"
 	"maps"
 	"slices"
 	"time"
+
+	"gpusteward/health/derived"
+	"gpusteward/health/incident"
 )
 
 // hardwareChecks are the checks that find a failed GPU or driver by readings,

@@ -1,9 +1,10 @@
 package health
 
 import (
-	"gpusteward/health/incident"
 	"maps"
 	"slices"
+
+	"gpusteward/health/incident"
 )
 
 // An Inhibition silences the effects of a fault while its alert fires, so that

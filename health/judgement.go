@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"gpusteward/health/incident"
 	"slices"
 	"strings"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // Sources of a Judgement.

@@ -3,10 +3,11 @@
 package health
 
 import (
-	"gpusteward/health/derived"
 	"runtime"
 	"slices"
 	"testing"
+
+	"gpusteward/health/derived"
 )
 
 // TestMemoryOfWindows holds what an engine remembers after a day to 8 MiB:

@@ -3,10 +3,11 @@
 package health
 
 import (
-	"gpusteward/health/incident"
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // TestHealthyHostsAreQuiet is the figure of the agent's truth: over simulated

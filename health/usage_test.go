@@ -1,13 +1,14 @@
 package health
 
 import (
-	"gpusteward/health/incident"
 	"log/slog"
 	"math"
 	"os"
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // TestUseOfTheAgent holds the parts of its limits that the agent

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
 	"gpusteward/collectors"
 	"gpusteward/health/incident"
 )

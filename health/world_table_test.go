@@ -3,10 +3,11 @@ package health
 import (
 	"embed"
 	"fmt"
-	"gpusteward/health/incident"
 	"strconv"
 	"strings"
 	"sync"
+
+	"gpusteward/health/incident"
 )
 
 // The facts about boards, work, hosts and the kernel's lines are in tables.

@@ -4,12 +4,13 @@ package health
 
 import (
 	"fmt"
-	"gpusteward/health/incident"
 	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // TestWorldIsQuiet is the figure of the agent's truth on hosts that somebody

@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +13,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/escalation"
 )
 
 // A Target is a process to act on.

@@ -1,11 +1,12 @@
 package action
 
 import (
-	"gpusteward/enforcer/escalation"
 	"os/exec"
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/enforcer/escalation"
 )
 
 // TestHowSoonActionsAreFelt measures from the decision until each of 200

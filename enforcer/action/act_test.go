@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -18,6 +16,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/escalation"
 )
 
 // actor returns one that acts on this machine's processes.

@@ -2,12 +2,13 @@ package action
 
 import (
 	"fmt"
-	"gpusteward/enforcer/escalation"
 	"maps"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/escalation"
 )
 
 // groupsOf opens the cgroups of the targets that exist; the caller closes them.

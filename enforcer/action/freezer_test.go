@@ -3,7 +3,6 @@ package action
 import (
 	"errors"
 	"fmt"
-	"gpusteward/enforcer/escalation"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/escalation"
 )
 
 // realGroup makes a cgroup of our own, with a freezer of the version, and

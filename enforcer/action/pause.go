@@ -2,13 +2,14 @@ package action
 
 import (
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/escalation"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/escalation"
 )
 
 // Ways to pause, as named in Steps.Pause.

@@ -2,12 +2,13 @@ package action
 
 import (
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/escalation"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/escalation"
 )
 
 const (

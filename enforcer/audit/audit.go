@@ -4,11 +4,11 @@ package audit
 
 import (
 	"cmp"
-	"gpusteward/enforcer/policy"
 	"slices"
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 

@@ -2,8 +2,6 @@ package audit
 
 import (
 	"fmt"
-	"gpusteward/enforcer/policy"
-	"gpusteward/internal/quota"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +9,8 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 

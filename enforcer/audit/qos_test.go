@@ -2,11 +2,11 @@ package audit
 
 import (
 	"fmt"
-	"gpusteward/enforcer/policy"
-	"gpusteward/internal/quota"
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 

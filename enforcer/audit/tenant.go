@@ -3,9 +3,10 @@ package audit
 import (
 	"cmp"
 	"fmt"
-	"gpusteward/enforcer/policy"
 	"slices"
 	"time"
+
+	"gpusteward/enforcer/policy"
 )
 
 // An auditedTenant is an audit's record of a tenant on a GPU.

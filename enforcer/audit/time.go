@@ -3,8 +3,9 @@ package audit
 import (
 	"cmp"
 	"fmt"
-	"gpusteward/enforcer/policy"
 	"time"
+
+	"gpusteward/enforcer/policy"
 )
 
 // judgeTime finds the workloads that use more of a GPU's time or bandwidth than

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"gpusteward/internal/wire"
 )
 

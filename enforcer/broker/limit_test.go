@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"gpusteward/internal/wire"
 )
 

@@ -6,12 +6,13 @@ package escalation
 import (
 	"cmp"
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/policy"
 	"math/bits"
 	"slices"
 	"sync"
 	"time"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
 )
 
 // Results of a step, as in Step.Result.

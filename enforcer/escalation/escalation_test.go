@@ -3,8 +3,6 @@ package escalation
 import (
 	"encoding/json"
 	"fmt"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/policy"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -12,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 

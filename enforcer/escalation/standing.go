@@ -2,11 +2,11 @@ package escalation
 
 import (
 	"cmp"
-	"gpusteward/enforcer/audit"
-	"gpusteward/enforcer/policy"
 	"slices"
 	"time"
 
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 

@@ -3,9 +3,10 @@ package derived
 import (
 	"encoding/json"
 	"fmt"
-	"gpusteward/health/incident"
 	"testing"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // incident is an incident of a rig's GPU.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/prometheus/alertmanager/api/v2/models"
+
 	"gpusteward/health"
 )
 

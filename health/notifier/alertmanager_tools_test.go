@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/alertmanager/api/v2/models"
+
 	"gpusteward/health"
 )
 
