@@ -1,7 +1,5 @@
 package enforcer_test
 
-import ()
-
 // found returns the audits that found a tenant's workload, by objective.
 func (g *governed) found(tenant string) map[string]uint64 {
 	for _, w := range g.stats().Workloads {

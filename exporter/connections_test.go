@@ -118,9 +118,12 @@ func TestSendingHasItsOwnTimeout(t *testing.T) {
 		close(g.opened)
 		time.Sleep(sendTimeout / 2)
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil || answer.StatusCode != http.StatusOK {
-			t.Errorf("a scrape that waited %v, and was read %v later: %v, %v", 2*sendTimeout, sendTimeout/2,
-				answer, err)
+		if err != nil {
+			t.Fatalf("a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, err)
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, answer)
 		}
 	})
 }

@@ -22,7 +22,6 @@ type stage struct {
 	gpus                []*actor
 	driverUp, drained   float64
 	events              []incident.Event
-	lines               []string // that the kernel logs
 	model, addressing   string
 	expected, happening int
 }

@@ -490,7 +490,7 @@ func TestTheStateIsKeptWhenItChanges(t *testing.T) {
 		}
 		for range 3 {
 			before := written()
-			m.pass(before.Add(saveEach).Sub(time.Now()) - beat)
+			m.pass(time.Until(before.Add(saveEach)) - beat)
 			if got := written(); !got.Equal(before) {
 				t.Errorf("%v after the last time it is written again", got.Sub(before))
 			}

@@ -2,8 +2,6 @@ package health
 
 import (
 	"fmt"
-	"gpusteward/health/derived"
-	"gpusteward/health/incident"
 	"math"
 	"regexp"
 	"slices"
@@ -11,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/health/derived"
+	"gpusteward/health/incident"
 )
 
 // A told is a check of one level whose signal reads what the test says, and
@@ -152,7 +153,7 @@ func TestEachSentenceIsTrue(t *testing.T) {
 				told, worse = at, worst
 			}
 			s.holds("after the worst", s.finding().Message, first, entry, worse, told)
-			if at == bad || worst == entry {
+			if at.Equal(bad) || worst == entry {
 				at = began
 			}
 			if !counts {

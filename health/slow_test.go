@@ -56,7 +56,7 @@ func pulse(at, d, each time.Duration) bool { return at%each < d }
 
 // heldFor is how long a reason held that holds for d of each.
 func heldFor(at, d, each time.Duration) float64 {
-	return (time.Duration(at/each)*d + min(at%each, d)).Seconds()
+	return (at/each*d + min(at%each, d)).Seconds()
 }
 
 // load has all GPUs do one job of a kind.

@@ -1,7 +1,5 @@
 package health
 
-import ()
-
 // byHand are the rows whose windows are too long for the whole chain, or that
 // no simulated GPU has, with the test in which the engine judges samples of its
 // own.

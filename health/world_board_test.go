@@ -57,21 +57,21 @@ type board struct {
 
 // shows are the values that a board shows.
 type shows struct {
-	utilization, memoryUtilization, encoder                               float64
-	clock, memoryClock, pstate                                            float64
-	average, instant, energy, enforced, requested                         float64
-	core, hbm, margin, fan, rpm                                           float64
-	used, free                                                            float64
-	sm, tensor, dram, occupancy                                           float64
-	rx, tx                                                                float64
-	idle, app, cap, swThermal, brake                                      float64
-	capFor, swThermalFor, brakeFor, lowFor, baseFor                       float64
-	corrected, aggregate, remapped                                        float64
-	replays, recoveries, correctable, aer, generation                     float64
-	processes                                                             float64
-	links, speed, linkRX, linkTX, crc, linkRecoveries                     float64
-	fabricDone, fabricTrains                                              float64
-	persistence, compute, mig, noMIG, locked, lockedNow, p0, one, nothing float64
+	utilization, memoryUtilization                            float64
+	clock, memoryClock, pstate                                float64
+	average, instant, energy, enforced, requested             float64
+	core, hbm, margin, fan, rpm                               float64
+	used, free                                                float64
+	sm, tensor, dram, occupancy                               float64
+	rx, tx                                                    float64
+	idle, app, cap, swThermal                                 float64
+	capFor, swThermalFor, brakeFor, lowFor, baseFor           float64
+	corrected, aggregate                                      float64
+	replays, recoveries, correctable, aer, generation         float64
+	processes                                                 float64
+	links, speed, linkRX, linkTX, crc, linkRecoveries         float64
+	fabricDone, fabricTrains                                  float64
+	persistence, compute, mig, noMIG, lockedNow, one, nothing float64
 }
 
 func newBoard(r *rand.Rand, row worldRow, index int, seed uint64) *board {

@@ -85,7 +85,8 @@ func (b *Books) sessions(index map[int]Session) {
 		if o.Stale && !s.Stale {
 			o = s
 		}
-		o.GPUs = append(gpus, s.GPUs...)
+		gpus = append(gpus, s.GPUs...)
+		o.GPUs = gpus
 		index[s.PID], several[s.PID] = o, o.GPUs
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,13 +37,14 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		return
 	}
+	var others []net.Conn // open until the end
 	idle, _ := strconv.Atoi(os.Getenv("GEMINI_TEST_IDLE"))
 	for range idle {
 		c, err := net.Dial("tcp", address)
 		if err != nil {
 			os.Exit(1)
 		}
-		defer func() { _ = c.Close() }()
+		others = append(others, c)
 		b, _ := Request{Name: []byte("nobody"), Kind: MemoryLimit}.Append(nil)
 		_, _ = c.Write(b)
 	}
@@ -64,6 +66,7 @@ func TestMain(m *testing.M) {
 	}
 	os.Stdout.WriteString(strconv.FormatBool(DecodeResponse(MemoryUpdate, &answer).Granted) + "\n")
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(others)
 }
 
 // A child is a client's process; what it took is not to be had meanwhile.

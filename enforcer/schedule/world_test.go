@@ -261,9 +261,7 @@ func (w *world) play(r *rank1) (told bool) {
 			r.yielded, told = r.seen.Turn, true
 			u := r.usage(w)
 			u.Ago = w.now - r.busy
-			if r.holds || w.now-r.busy < 300*us {
-				g.Drained(w.now, name, u)
-			} else if !r.told {
+			if !r.holds && !r.told && w.now-r.busy >= 300*us {
 				r.told = true
 				g.Rest(w.now, name, u)
 			} else {

@@ -2,6 +2,7 @@ package derived
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -209,7 +210,7 @@ func TestWorkloadsThatLeaveAGPUAreForgotten(t *testing.T) {
 	r.extra = append(linkSamples(r.gpus[0], 4, 0, 0), residing(r.gpus[0], "a", 1e9), tenant)
 	r.step(2*time.Minute, nil)
 	stays := linkSamples(r.gpus[0], 1, 0, 0)
-	r.extra = append(stays, residing(r.gpus[0], "b", 1e9))
+	r.extra = slices.Concat(stays, []collectors.Sample{residing(r.gpus[0], "b", 1e9)})
 	r.step(9*time.Minute, nil)
 	if c := r.cards[0]; len(c.links) != 4 || len(c.residents) != 2 || len(c.tenancies) != 1 || !r.Resides("a") {
 		t.Errorf("after 9 minutes: %d links, %d workloads, %d tenants", len(c.links),

@@ -8,6 +8,7 @@ import "slices"
 // and PeerDeviationRatio.
 var PartnerSignals = [...]string{Paced: "sm_clock", MemoryPaced: "memory_clock", Worked: "work", Behind: "work_behind"}
 
+// Indexes of PartnerSignals.
 const (
 	Paced       = iota // SM clock
 	MemoryPaced        // memory clock

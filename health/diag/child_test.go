@@ -183,7 +183,7 @@ func TestChildIsLate(t *testing.T) {
 		if c.command.ProcessState == nil {
 			t.Error("the child goes on")
 		}
-		if _, again := c.do(t.Context(), Order{}, time.Hour); again != err {
+		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
 			t.Errorf("asked again it says %v", again)
 		}
 		c.close()
@@ -255,7 +255,7 @@ func TestChildEnds(t *testing.T) {
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", script, err, want)
 		}
-		if _, again := c.do(t.Context(), Order{}, time.Hour); again != err {
+		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
 			t.Errorf("asked again it says %v", again)
 		}
 	}

@@ -71,6 +71,7 @@ func (u Unit) PTX() string {
 
 // The template calls the following methods.
 
+// Version is that of the PTX language.
 func (u Unit) Version() string {
 	if u.Capability >= 80 {
 		return "7.0"
@@ -78,9 +79,14 @@ func (u Unit) Version() string {
 	return "6.3"
 }
 
+// Target is the architecture that the driver compiles for, at least.
 func (u Unit) Target() string { return fmt.Sprint("sm_", u.Capability) }
-func (u Unit) SMs() int       { return maxSMs }
-func (u Unit) Unroll() int    { return 4 }
+
+// SMs is the most that a GPU may have.
+func (u Unit) SMs() int { return maxSMs }
+
+// Unroll is how many rounds of the loop are written out.
+func (u Unit) Unroll() int { return 4 }
 
 // Bits is the type of a sum's bits.
 func (u Unit) Bits() string { return "b" + u.Out[1:] }

@@ -160,7 +160,7 @@ func (c *Correlator) Tick(now time.Time) (told []Event) {
 	return told
 }
 
-// compare counts an XID that one source saw and the other source, although it
+// Compare counts an XID that one source saw and the other source, although it
 // works, did not see.
 func (c *Correlator) Compare(i *openIncident, now time.Time) {
 	other := i.other()

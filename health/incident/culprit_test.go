@@ -197,7 +197,7 @@ type guest struct {
 
 // listed returns what an agent that asks the driver so often knows of jobs.
 func listed(guests []guest, gpu string, every, now time.Duration, start time.Time) (all []collectors.Stay) {
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	for _, j := range guests {
 		seen := (j.from + every - 1) / every * every // the first time that it was asked
 		if j.gpu.UUID != gpu || seen > now || j.to != 0 && seen >= j.to {

@@ -22,11 +22,13 @@ const (
 	whatDriverStack    = "driver_stack"
 )
 
+// The XID and the check that concern the driver's recovery action.
 const (
 	RecoveryXID   = 154 // reports a new recovery action
 	RecoveryCheck = "gpu_recovery_action"
 )
 
+// The longest texts that are kept.
 const (
 	LongestMessage = 300 // bytes
 	longestComm    = 64  // bytes

@@ -323,18 +323,18 @@ func TestStreamsBearQuiet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer answer.Body.Close()
 			if answer.ProtoMajor != version {
 				t.Errorf("answered by %s", answer.Proto)
 			}
 			var told []string
 			read := make(chan error)
-			go func() {
-				lines := bufio.NewScanner(answer.Body)
+			go func(lines *bufio.Scanner) {
 				for lines.Scan() {
 					told = append(told, ids(lines.Text())...)
 				}
 				read <- lines.Err()
-			}()
+			}(bufio.NewScanner(answer.Body))
 			for n := range 3 {
 				time.Sleep(4*heartbeat - time.Second)
 				j.Append(happened(n))

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 	before := quota.Terms
 	defer func() { quota.Terms = before }()
-	quota.Terms = append(before[:len(before):len(before)], &quota.Term{
+	quota.Terms = slices.Concat(before, []*quota.Term{{
 		Key: "patience", At: func(q *quota.Quota) quota.Value { return &q.LaunchWait },
 		Check: func(q quota.Quota) string {
 			if q.LaunchWait > quota.Wait(time.Minute) {
@@ -26,7 +27,7 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 			return ""
 		},
 		Says: "patience of",
-	})
+	}})
 	tenant := func(terms string) string {
 		return write(t, "enforcer:\n  tenants:\n    - name: a\n      guarantee: 10 %\n      "+terms+"\n")
 	}

@@ -1,3 +1,0 @@
-package enforcer_test
-
-import ()
