@@ -14,7 +14,7 @@ HOURS       ?= 24
 WHOLE       := ./internal/integration
 
 .PHONY: build hook run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
-	mutants-health truth day bench sizing tools pictures pictures-dashboards lint rules package image \
+	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules package image \
 	generate page check clean prometheus3
 
 build:
@@ -52,10 +52,10 @@ test:
 	@go test -race -timeout 20m -shuffle=on ./...
 
 # All tests that need no GPU. Tests that need one are only compiled. Installs the required programs.
-# Prometheus 3 is built beside the first tests, which leave a part of the processors idle.
+# The linter and Prometheus 3 are built beside the first tests, which leave a part of the processors idle.
 test-all: tools
-	@nice $(MAKE) --no-print-directory prometheus3 >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
-	@go vet -tags gpu,long,timed,tools,kubelet,bench,pictures,servers ./... && go vet -tags deploy ./deploy/...
+	@nice $(MAKE) --no-print-directory linter prometheus3 >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
+	@$(MAKE) --no-print-directory lint
 	@GOGC=400 $(call lane,long)
 	@$(call lane,tools) -race
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
@@ -144,8 +144,14 @@ pictures: tools
 	@go test -tags pictures -run '^TestPictures$$' -count=1 -timeout 1h $(WHOLE) -args -pictures.after=$(AFTER) \
 		&& ls -l docs/page-*.png
 
+# Lints and vets the files of all build tags.
+LINTER := go tool -modfile=deploy/tools/go.mod golangci-lint
 lint:
-	@go tool -modfile=deploy/tools/go.mod golangci-lint run ./...
+	@out=$$($(LINTER) run ./... 2>&1) || { echo "$$out"; exit 1; }
+
+# Builds the linter, and keeps it in Go's cache.
+linter:
+	@$(LINTER) version >/dev/null
 
 # Builds Prometheus 3 and its promtool, which takes minutes the first time. Of the service
 # discoveries they have file, HTTP and Kubernetes: the others, of clouds, take longer than the rest.
@@ -207,7 +213,7 @@ pictures-dashboards: build
 	@cd dashboards/pictures && npm ci --ignore-scripts --legacy-peer-deps --no-audit --no-fund --silent
 	@node dashboards/pictures/make.mjs
 
-check: lint generate
+check: generate
 	@git diff --exit-code >/dev/null || { echo "Generated files were stale; commit them."; exit 1; }
 	@$(MAKE) test-all
 
