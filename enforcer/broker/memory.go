@@ -110,22 +110,62 @@ func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 	return mostBytes, at
 }
 
+// needs are the bytes that the driver itself needs for a process: those that it
+// lists beyond the books. A listing from before the books' last change counts
+// only until there is a better one.
+type needs struct {
+	bytes  uint64
+	sure   bool      // the books did not change from before the listing until after it
+	booked uint64    // the books when they were last seen to change
+	since  time.Time // when that was
+}
+
+// compare compares the books of a session with the driver's listing, if the
+// process has no other session.
+func (t *seat) compare(last bool) {
+	bytes, at := t.gpu.listed(t.s.facts.PID)
+	books, n := t.gpu.memory.Session(t.s.id), &t.needs
+	t.s.b.mu.Lock()
+	defer t.s.b.mu.Unlock()
+	if at.IsZero() || t.s.caller.sessions > 1 || last && n.sure { // the driver may list the next program at last
+		return
+	}
+	sure := books == n.booked && !n.since.IsZero() && at.After(n.since) && bytes >= books
+	if sure || !n.sure {
+		n.bytes, n.sure = bytes-min(bytes, books), sure
+	}
+	if books != n.booked || n.since.IsZero() {
+		n.booked, n.since = books, time.Now()
+	}
+}
+
 // abandon records that a session ended and its process did not: the process
 // began another program, or closed the descriptor. From now on the driver's
-// listing decides, less what the driver itself needs for a process: the bytes
-// that it lists beyond the books while the process has no other session.
+// listing decides, less what the driver itself needs for a process.
 func (b *Broker) abandon(s *session) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	for _, t := range s.seats {
-		if t == nil || s.caller.sessions > 1 {
-			continue
-		}
-		if bytes, at := t.gpu.listed(s.facts.PID); !at.IsZero() {
-			t.beside = bytes - min(bytes, t.gpu.memory.Session(s.id))
+		if t != nil {
+			t.compare(true)
 		}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	s.left = time.Now()
+}
+
+// watch compares the books of all sessions that may have memory with the
+// driver's listing.
+func (b *Broker) watch() {
+	for _, s := range b.begun() {
+		s.mu.Lock()
+		memory := s.memory && !s.away
+		s.mu.Unlock()
+		for _, t := range s.seats {
+			if t != nil && memory {
+				t.compare(false)
+			}
+		}
+	}
 }
 
 // recount books the memory of resumed sessions, and of sessions that left a
@@ -158,13 +198,16 @@ func (b *Broker) recount() {
 	for h, seats := range had {
 		slices.SortFunc(seats, func(x, y *seat) int { return cmp.Compare(y.s.id, x.s.id) })
 		bytes, at := h.gpu.listed(h.pid)
-		beside, ids := uint64(0), []uint64(nil)
+		needed, ids := uint64(0), []uint64(nil)
 		for _, t := range seats {
-			if t.s.left.IsZero() || at.After(t.s.left) { // otherwise the driver was asked before
-				beside, ids = max(beside, t.beside), append(ids, t.s.id)
+			switch {
+			case t.s.left.IsZero():
+				ids = append(ids, t.s.id)
+			case at.After(t.s.left): // otherwise the driver was asked before
+				needed, ids = max(needed, t.needs.bytes), append(ids, t.s.id)
 			}
 		}
-		h.gpu.memory.Listed(bytes-min(bytes, beside), ids...)
+		h.gpu.memory.Listed(bytes-min(bytes, needed), ids...)
 	}
 	for _, s := range gone {
 		if !slices.ContainsFunc(s.seats, func(t *seat) bool { return t != nil && t.gpu.memory.Session(s.id) > 0 }) {

@@ -47,8 +47,7 @@ type seat struct {
 	asked atomic.Bool // wants is or will be true: another request adds nothing
 	said  [3]uint64   // passed, errors and uncounted, as the process said them last
 
-	// bytes that the driver lists for the process and the books do not have; guarded by the broker's mutex
-	beside uint64
+	needs needs // guarded by the broker's mutex
 }
 
 // A longest is the longest launch of the last minute or two.

@@ -282,6 +282,51 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 	d.take(100)
 }
 
+// TestHangUpAfterTheDriverWasAsked has a process take or free memory after the
+// driver was asked, and then hang up: what the driver needs for the process is
+// known from an earlier listing. Later the driver lists only what is left.
+func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
+	const own = 20 // that the driver needs itself
+	for what, change := range map[string]func(*client){
+		"took":  func(c *client) { c.take(15) },
+		"freed": func(c *client) { c.send(wire.TypeFree, &wire.Memory{Bytes: 30}); c.sync() },
+	} {
+		var listed, asked atomic.Int64
+		list := func(bytes int64) { listed.Store(bytes); asked.Store(time.Now().UnixNano()) }
+		b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}}),
+			Holds: func(string, int) (uint64, time.Time, bool) {
+				return uint64(listed.Load()), time.Unix(0, asked.Load()), true
+			}}, nil)
+		c := dial(t, b, "a", 1)
+		list(own) // before it took any
+		c.take(60)
+		b.Refresh()
+		list(60 + own)
+		b.Refresh()
+		change(c)
+		b.Refresh()
+		held := int64(b.tenant("a").MemoryUsed)
+		c.close()
+		eventually(t, "the session is abandoned", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			s := b.sessions[c.session]
+			return s != nil && !s.left.IsZero()
+		})
+		dial(t, b, "a", 1) // otherwise the tenant has no books
+		for _, left := range []int64{held, 10, 0} {
+			list(left + own)
+			b.Refresh()
+			if got := b.tenant("a").MemoryUsed; got != uint64(left) {
+				t.Errorf("%s: %d bytes are charged, it has %d", what, got, left)
+			}
+		}
+		if n := b.Stats().Sessions["closing"]; n != 0 {
+			t.Errorf("%s: %d sessions are closing", what, n)
+		}
+	}
+}
+
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
 // the process, which it does from the first and each second anew.
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {

@@ -46,6 +46,7 @@ func (b *Broker) Refresh() {
 			s.hangUp()
 		}
 	}
+	b.watch()
 	b.recount()
 	for _, g := range b.shared() {
 		g.refresh(p)

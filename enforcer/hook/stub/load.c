@@ -17,7 +17,7 @@
  * /dev/shm. A rank that ends leaves: the others go on without it.
  * With --then-mib, the program begins again in the end, to take so much memory and
  * hold it; with --then-times=N it does so N times, and all but the last hold it until
- * the next begins. With --then=exec that is the same process. With fork, vfork or
+ * the next begins. With --then-wait=1 it waits for a line before. With --then=exec that is the same process. With fork, vfork or
  * spawn it is a child, and the parent goes on holding what it has. With left it is the
  * same process, of which a child stays that has all its descriptors.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
@@ -53,7 +53,7 @@ static struct {
 		copy_kib, cancel_ms, shed, trickle_ms;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
-	long then_times;
+	long then_times, then_wait;
 	bool graph, copy, meet, memory, wait;
 	const char *resolve, *kind, *way, *then;
 } option = {.kernel_us = 100, .graph_us = 2000, .alloc_step_mib = 20, .report_ms = 100, .sync_every = 0, .streams = 1,
@@ -354,9 +354,9 @@ static void replace(struct worker *w)
 /* What a process holds goes with its program. */
 static void begin_anew(char *self)
 {
-	char most[64], step[64], then[64], times[64];
+	char most[64], step[64], then[64], times[64], wait[64], line[16];
 	char *last[] = {self, most, step, "--wait-start", "--burst-ms=0.1", "--sleep-ms=600000", NULL};
-	char *next[] = {self, most, step, "--kernel-us=100", "--steps=1", then, times, NULL};
+	char *next[] = {self, most, step, "--kernel-us=100", "--steps=1", then, times, wait, NULL};
 	char **argv = option.then_times > 1 ? next : last;
 	const char *how = option.then;
 	pid_t child = 0;
@@ -365,6 +365,9 @@ static void begin_anew(char *self)
 	snprintf(step, sizeof step, "--alloc-step-mib=%g", option.alloc_step_mib);
 	snprintf(then, sizeof then, "--then-mib=%g", option.then_mib);
 	snprintf(times, sizeof times, "--then-times=%ld", option.then_times - 1);
+	snprintf(wait, sizeof wait, "--then-wait=%ld", option.then_wait);
+	if (option.then_wait && !fgets(line, sizeof line, stdin))
+		return;
 	if (!strcmp(how, "spawn"))
 		check(posix_spawn(&child, "/proc/self/exe", NULL, NULL, argv, environ) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS,
 		      how);
@@ -420,7 +423,7 @@ static bool parse(int argc, char **argv)
 		{"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
-		{"then-times", 0, &option.then_times, 0}, {"then", 0, 0, &option.then},
+		{"then-times", 0, &option.then_times, 0}, {"then-wait", 0, &option.then_wait, 0}, {"then", 0, 0, &option.then},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
