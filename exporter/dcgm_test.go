@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
+	"gpusteward/internal/fixture"
 )
 
 // dcgmPage returns /metrics/dcgm for s.
@@ -54,7 +55,7 @@ func TestDCGMGolden(t *testing.T) {
 	s.host(1, 1)
 	s.h100("0")
 	body := dcgmBody(t, s)
-	golden(t, "dcgm.prom", body)
+	fixture.Golden(t, "testdata/"+"dcgm.prom", body)
 	families := parse(t, strings.NewReader(body))
 	for _, r := range dcgmRows {
 		want := dto.MetricType_GAUGE

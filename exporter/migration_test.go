@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // A migration is a row of docs/migration.tsv: names of another exporter, and
@@ -114,7 +116,7 @@ func TestReferenceOfMigration(t *testing.T) {
 		}
 		page = before + begin + "| theirs | ours, in their unit | what differs |\n|---|---|---|\n" + rows + end + after
 	}
-	if *update {
+	if *fixture.Update {
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -1,10 +1,6 @@
 package exporter
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
-	"testing"
 	"time"
 
 	"gpusteward/collectors"
@@ -14,26 +10,6 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// golden compares got with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is\n%s\nwant\n%s", name, got, want)
-	}
-}
 
 // noon is the time of every event in these tests.
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

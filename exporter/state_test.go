@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 func TestStateGolden(t *testing.T) {
@@ -30,7 +31,7 @@ func TestStateGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "state.json", string(text)+"\n")
+	fixture.Golden(t, "testdata/"+"state.json", string(text)+"\n")
 }
 
 // Unknown values are left out: only names and values that are always known

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // states are the states of the golden files, by file name.
@@ -166,9 +167,9 @@ func fits(t *testing.T, width int, text string) {
 func TestTableGolden(t *testing.T) {
 	for name, state := range states {
 		text := style{width: minWidth}.table(state())
-		golden(t, "status_"+name+".txt", text)
+		fixture.Golden(t, "testdata/"+"status_"+name+".txt", text)
 		if name == "shared" || name == "escalation" { // their columns move
-			golden(t, "status_"+name+"_wide.txt", style{width: 120}.table(state()))
+			fixture.Golden(t, "testdata/"+"status_"+name+"_wide.txt", style{width: 120}.table(state()))
 		}
 		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {
 			fits(t, width, style{width: width}.table(state()))

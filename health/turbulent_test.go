@@ -1,7 +1,6 @@
 package health
 
 import (
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -19,9 +18,8 @@ import (
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // A turbulence makes everything go wrong on a host of two GPUs that can: each
 // level of each check begins and ends, the kernel and the driver say all that
@@ -237,27 +235,6 @@ func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(u.digests)) {
 			fmt.Fprintf(&out, "%s\t%d\t%08x\n", name, u.digests[name].n, u.digests[name].hash)
 		}
-		golden(t, "testdata/turbulent.tsv", out.String())
+		fixture.Golden(t, "testdata/turbulent.tsv", out.String())
 	})
-}
-
-// golden holds text against a file, line by line, or writes the file.
-func golden(t *testing.T, file, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, lines := strings.Split(text, "\n"), strings.Split(string(want), "\n")
-	for i := range max(len(got), len(lines)) {
-		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
-			t.Fatalf("%s:%d: %q, want %q", file, i+1, got[min(i, len(got)-1)], lines[min(i, len(lines)-1)])
-		}
-	}
 }

@@ -2,11 +2,9 @@ package derived
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +15,8 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
-
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
 // An eventful host is a rig whose GPUs change in every way that statistics
 // look at: regimes that begin and end, trends, errors, resets, readings that
@@ -272,26 +269,5 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "testdata/derived.tsv", out.String())
-}
-
-// golden holds text against a file, line by line, or writes the file.
-func golden(t *testing.T, file, text string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, lines := strings.Split(text, "\n"), strings.Split(string(want), "\n")
-	for i := range max(len(got), len(lines)) {
-		if i >= len(got) || i >= len(lines) || got[i] != lines[i] {
-			t.Fatalf("%s:%d: %q, want %q", file, i+1, got[min(i, len(got)-1)], lines[min(i, len(lines)-1)])
-		}
-	}
+	fixture.Golden(t, "testdata/derived.tsv", out.String())
 }

@@ -7,30 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
-
-	"github.com/prometheus/procfs"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/links"
 	"gpusteward/health"
 )
-
-// stolen returns the processor time that a hypervisor has taken since boot:
-// what is late by no more was held up by nobody here.
-func stolen(t *testing.T) time.Duration {
-	t.Helper()
-	proc, err := procfs.NewDefaultFS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := proc.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(stat.CPUTotal.Steal * float64(time.Second))
-}
 
 // logged is a monitor of a host whose kernel logs what the test says.
 type logged struct {

@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestXIDsArriveWithinASecond measures the whole way of an XID: from the
@@ -19,7 +20,7 @@ import (
 // monitors with fifty GPUs each share a notifier.
 func TestXIDsArriveWithinASecond(t *testing.T) {
 	const hosts, gpus, rounds = 4, 50, 5
-	before := stolen(t)
+	before := fixture.Stolen(t)
 	const apart = 5*time.Second + 500*time.Millisecond // the same XID before that is the same incident
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
 	n := runNotifier(t, defaultTimings, am.url.String())
@@ -68,7 +69,7 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 	slices.Sort(delays)
 	p50, p99 := delays[len(delays)/2], delays[len(delays)*99/100]
 	t.Logf("%d XIDs: p50 %v, p99 %v, most %v", len(delays), p50, p99, delays[len(delays)-1])
-	limit := time.Second + stolen(t) - before
+	limit := time.Second + fixture.Stolen(t) - before
 	if len(delays) != hosts*gpus*rounds || p99 > limit {
 		t.Errorf("p99 of %d is %v; want %d, and less than %v", len(delays), p99, hosts*gpus*rounds, limit)
 	}

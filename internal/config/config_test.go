@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/internal/fixture"
 )
 
 const reference = "../../deploy/gpusteward.yml"
@@ -30,8 +31,8 @@ func problems(path string) string {
 
 func TestAcceptsAGoodFile(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{reference, "testdata/quick.yml", write(t, ""), write(t, "# nothing\n"),
-		write(t, "collectors:\n")} {
+	for _, path := range []string{reference, "testdata/quick.yml", fixture.Config(t, ""), fixture.Config(t, "# nothing\n"),
+		fixture.Config(t, "collectors:\n")} {
 		if _, err := Load(path); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -80,7 +81,7 @@ func TestReportsEveryWrongType(t *testing.T) {
 
 func TestReportsEachInvalidPart(t *testing.T) {
 	t.Parallel()
-	errors := problems(write(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: "+
+	errors := problems(fixture.Config(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: "+
 		"[x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
 	at := 0
 	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:",
@@ -187,7 +188,7 @@ func TestOlderFilesAreTaken(t *testing.T) {
 	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "", "web: {max_scrapes: 8}\n": without,
 		"health: {enable_alerts: [slow_gpu]}\n": "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
-		conf := &File{Path: write(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
+		conf := &File{Path: fixture.Config(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
 		c, err := conf.Load()
 		if err != nil || !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
@@ -201,7 +202,7 @@ func TestOlderFilesAreTaken(t *testing.T) {
 
 func TestGivenFileThatDisappearsIsBad(t *testing.T) {
 	t.Parallel()
-	path := write(t, "")
+	path := fixture.Config(t, "")
 	conf := &File{Path: path}
 	if _, err := conf.Load(); err != nil {
 		t.Fatal(err)
@@ -213,21 +214,6 @@ func TestGivenFileThatDisappearsIsBad(t *testing.T) {
 	conf.Optional = true // the default path
 	if c, err := conf.Load(); err != nil || c.Collectors.Fast != Defaults().Collectors.Fast {
 		t.Errorf("no file at the default path: %v, %v", c, err)
-	}
-}
-
-// write returns the path of a new file with that text.
-func write(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "gpusteward.yml")
-	rewrite(t, path, text)
-	return path
-}
-
-func rewrite(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -246,7 +232,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte("collectors: &c {fast: 1s, <<: *c}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		path := filepath.Join(t.TempDir(), "f.yml")
-		rewrite(t, path, string(text))
+		fixture.Rewrite(t, path, string(text))
 		c, err := Load(path)
 		if err == nil {
 			err = errors.Join(c.validate()...)

@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // drops are files of tenants with a configuration.
@@ -37,7 +38,7 @@ func (d *drops) put(name, text string) {
 		os.Remove(d.path(name))
 		return
 	}
-	rewrite(d.t, d.path("."+name), text)
+	fixture.Rewrite(d.t, d.path("."+name), text)
 	if err := os.Rename(d.path("."+name), d.path(name)); err != nil {
 		d.t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -24,7 +25,7 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	if !found {
 		t.Fatal("there is no example")
 	}
-	c, err := Load(write(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example,
+	c, err := Load(fixture.Config(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example,
 		"\n  # ", "\n  ")[1:]))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -29,7 +30,7 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 		Says: "patience of",
 	}})
 	tenant := func(terms string) string {
-		return write(t, "enforcer:\n  tenants:\n    - name: a\n      guarantee: 10 %\n      "+terms+"\n")
+		return fixture.Config(t, "enforcer:\n  tenants:\n    - name: a\n      guarantee: 10 %\n      "+terms+"\n")
 	}
 	for terms, want := range map[string]string{
 		"patience: 90s":  ":5: enforcer.tenants[0].patience: nobody has more than a minute",

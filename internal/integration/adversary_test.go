@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -140,10 +142,10 @@ func (s *siege) look() {
 		late = max(late, s.came[n-1])
 	}
 	s.mu.Unlock()
-	if took := stolen(s.T) - s.stolen; late > longestRefusal+took {
+	if took := fixture.Stolen(s.T) - s.stolen; late > longestRefusal+took {
 		s.broken("an honest process waits %v for a session", late)
 	}
-	s.stolen = stolen(s.T)
+	s.stolen = fixture.Stolen(s.T)
 }
 
 // least returns the tenant with the least of its guarantee since then, and that

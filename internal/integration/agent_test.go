@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -280,19 +279,4 @@ func (s series) family(name string, labels ...string) (values []float64) {
 		}
 	}
 	return values
-}
-
-// write returns the path of a new file with that text.
-func write(t *testing.T, text string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "gpusteward.yml")
-	rewrite(t, path, text)
-	return path
-}
-
-func rewrite(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

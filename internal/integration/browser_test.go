@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // pageTests is the directory of the scripts that test the live page in a
@@ -73,7 +75,7 @@ func TestPage(t *testing.T) {
 			var urls []string
 			for _, host := range c.hosts {
 				scenario := filepath.Join(t.TempDir(), "scenario.yml")
-				rewrite(t, scenario, host)
+				fixture.Rewrite(t, scenario, host)
 				urls = append(urls, spawn(t, nil, "--demo="+scenario).ready().url)
 			}
 			drive(t, browser, c.script, urls...)

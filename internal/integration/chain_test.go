@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // often sets the shortest intervals: these tests are about the chain, not about
@@ -102,10 +104,10 @@ func (c chain) suppressed(which func(a known) bool) (by []string) {
 // Alertmanager with the shipped configuration, to the receiver.
 func TestChainByRules(t *testing.T) {
 	c := newChain(t)
-	web := write(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"+
+	web := fixture.Config(t, "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"+
 		"basic_auth_users: {prometheus: "+sesame+"}\n")
 	tlsFiles(t, filepath.Dir(web))
-	a := start(t, "--demo=testdata/scenario/chain.yml", "--config.file="+write(t, often),
+	a := start(t, "--demo=testdata/scenario/chain.yml", "--config.file="+fixture.Config(t, often),
 		"--web.config.file="+web).listening()
 	startPrometheus(t, c.alertmanager, a.url, true, "scheme: https",
 		"tls_config: {ca_file: "+filepath.Join(filepath.Dir(web), "cert.pem")+"}",
@@ -159,7 +161,7 @@ func TestChainByRules(t *testing.T) {
 // Alertmanager.
 func (c chain) pushing(args ...string) *agent {
 	c.Helper()
-	config := write(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
+	config := fixture.Config(c.T, often+"health: {alertmanagers: ["+c.alertmanager+"]}\n")
 	return start(c.T, append(args, "--demo=testdata/scenario/chain_push.yml", "--config.file="+config)...).listening()
 }
 

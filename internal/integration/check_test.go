@@ -18,6 +18,7 @@ import (
 	"gpusteward/exporter"
 	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // healthy is a scenario without a fault; tests append faults.
@@ -70,7 +71,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			began := time.Now()
-			status, out, errs := checks(t, append(c.args, "--demo="+write(t, healthy+c.faults))...)
+			status, out, errs := checks(t, append(c.args, "--demo="+fixture.Config(t, healthy+c.faults))...)
 			if took := time.Since(began); took > patience/2 {
 				t.Errorf("it took %v", took)
 			}
@@ -88,7 +89,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 
 func TestCheckAsJSON(t *testing.T) {
 	t.Parallel()
-	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+write(t, healthy))
+	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+fixture.Config(t, healthy))
 	var j health.Judgement
 	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone ||
 		j.Status != incident.OK || len(j.GPUs) != 8 || len(j.Unjudged) == 0 {
@@ -99,7 +100,7 @@ func TestCheckAsJSON(t *testing.T) {
 func TestCheckAsksTheAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	a := start(t, "--demo="+write(t, healthy+"faults: [{at: 0s, kind: lost, gpu: 3}]"), "--runtime.dir="+dir).ready()
+	a := start(t, "--demo="+fixture.Config(t, healthy+"faults: [{at: 0s, kind: lost, gpu: 3}]"), "--runtime.dir="+dir).ready()
 	for _, from := range []string{"--runtime.dir=" + dir, "--url=" + a.url} {
 		var j health.Judgement
 		eventually(t, "the agent has judged", func() bool {
@@ -166,7 +167,7 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 			}
 			fmt.Fprint(w, c.answer)
 		})
-		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+write(t, healthy))
+		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
 		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") ||
 			strings.Contains(out, "\nOK") {
 			t.Errorf("%s: exit status %d, want %d and %q: %q", name, status, c.status, c.want, out)
@@ -181,7 +182,7 @@ func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
 func TestCheckLooksWhereTheAgentHangs(t *testing.T) {
 	t.Parallel()
 	dir := answers(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+write(t, healthy))
+	status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
 	if status != 0 || !strings.Contains(out, "no agent answers") || !strings.Contains(out, "8 GPUs, no fault") {
 		t.Errorf("exit status %d: %s", status, out)
 	}
@@ -252,11 +253,11 @@ func TestCheckWithADriver(t *testing.T) {
 // In a pod the kernel has the pod's name, and Kubernetes has the node's.
 func TestNodeName(t *testing.T) {
 	t.Setenv("NODE_NAME", "node7")
-	if status, out, errs := checks(t, "--demo="+write(t, healthy)); status != 0 || !strings.Contains(out, "node7") ||
+	if status, out, errs := checks(t, "--demo="+fixture.Config(t, healthy)); status != 0 || !strings.Contains(out, "node7") ||
 		errs != "" {
 		t.Errorf("exit status %d: %s%s", status, out, errs)
 	}
-	a := start(t, "--demo="+write(t, healthy)).listening()
+	a := start(t, "--demo="+fixture.Config(t, healthy)).listening()
 	for _, path := range []string{"/", "/api/v1/state", "/api/v1/health"} {
 		eventually(t, path+" says node7", func() bool {
 			_, body := a.get(path)
@@ -271,7 +272,7 @@ func TestATenantsFaultsDrainNoNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	// It is a separate process, because other tests' agents would burden this one.
-	a := spawn(t, nil, "--demo="+write(t, healthy+"faults: [{at: 1s, every: 7s, kind: xid, gpu: 3, code: 13}]"),
+	a := spawn(t, nil, "--demo="+fixture.Config(t, healthy+"faults: [{at: 1s, every: 7s, kind: xid, gpu: 3, code: 13}]"),
 		"--runtime.dir="+dir).ready()
 	for n := range 5 { // each must come within the patience for one
 		eventually(t, fmt.Sprint(n+1, " times XID 13"), func() bool {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // healthcheck runs deploy/slurm/healthcheck.sh with a gpusteward that prints
@@ -35,7 +37,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 			t.Fatal(err)
 		}
 	}
-	rewrite(t, filepath.Join(dir, "verdict"), verdict)
+	fixture.Rewrite(t, filepath.Join(dir, "verdict"), verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
 	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DIR=" + dir, "STATUS=" + status, "STATE=" + state,
 		"SLURMD_NODENAME=node7", "SLURM_JOB_GPUS=" + gpus}
@@ -145,7 +147,7 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 		if fault != "" {
 			scenario += "faults: [{at: 0s, gpu: 1, kind: " + fault + "}]"
 		}
-		if status, out, errs := checks(t, append(rule.Args[1:], "--demo="+write(t, scenario))...); status != want ||
+		if status, out, errs := checks(t, append(rule.Args[1:], "--demo="+fixture.Config(t, scenario))...); status != want ||
 			len(out) > 81 || errs != "" {
 			t.Errorf("%q: exit status %d, want %d: %s%s", fault, status, want, out, errs)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/internal/config"
+	"gpusteward/internal/fixture"
 )
 
 // documents returns the pages for people, by path.
@@ -209,7 +210,7 @@ func TestDocumentsConfigurations(t *testing.T) {
 				continue
 			}
 			n++
-			if _, err := config.Load(write(t, b[2])); err != nil {
+			if _, err := config.Load(fixture.Config(t, b[2])); err != nil {
 				t.Errorf("%s: %v in\n%s", path, err, b[2])
 			}
 		}

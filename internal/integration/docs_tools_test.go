@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestDocumentsPromQL has Prometheus parse each expression.
@@ -36,7 +38,7 @@ func TestMigrationAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := start(t, "--demo=workloads", "--config.file="+write(t,
+	a := start(t, "--demo=workloads", "--config.file="+fixture.Config(t,
 		"collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
 	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
 		s := a.scrape()

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // light uses 1 % of the GPU and prints each step.
@@ -167,7 +169,7 @@ func (j *job) least(other *job) (part float64, all []string) {
 func TestGPUEnforcer(t *testing.T) {
 	agent := binary(t)
 	config := filepath.Join(t.TempDir(), "gpusteward.yml")
-	rewrite(t, config, `enforcer:
+	fixture.Rewrite(t, config, `enforcer:
   enabled: true
   ladder: {mode: pause, shadow: false, confirm: 3, of: 5, hold: 6s}
   tenants:

@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/enforcer/gemini"
 	"gpusteward/internal/config"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -99,7 +100,7 @@ func TestAgentShares(t *testing.T) {
 		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], "+
 			"guarantee: 30 %%, limit: 50 %%, memory: %s}\n    - {name: batch}\n", os.Getuid(), memory)
 	}
-	path := write(t, config("4 GiB"))
+	path := fixture.Config(t, config("4 GiB"))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	_, page := a.get("/metrics")
@@ -124,7 +125,7 @@ func TestAgentShares(t *testing.T) {
 		!strings.Contains(table.String(), "\ntests  ") {
 		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, &table)
 	}
-	rewrite(t, path, config("2 GiB"))
+	fixture.Rewrite(t, path, config("2 GiB"))
 	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +146,12 @@ func TestAgentShares(t *testing.T) {
 func TestAgentServesGemini(t *testing.T) {
 	t.Parallel()
 	table := filepath.Join(t.TempDir(), "GPU-0")
-	rewrite(t, table, "1\npod/a 0.5 1.0 1000\n")
+	fixture.Rewrite(t, table, "1\npod/a 0.5 1.0 1000\n")
 	config := func(enabled bool, listen string) string {
 		return fmt.Sprintf("enforcer:\n  enabled: %v\n  gemini:\n    - {role: pod-manager, listen: %q, file: %s, "+
 			"unknown: deny}\n", enabled, listen, table)
 	}
-	path := write(t, config(true, "127.0.0.1:0"))
+	path := fixture.Config(t, config(true, "127.0.0.1:0"))
 	dir := t.TempDir()
 	a := spawn(t, nil, "--demo=h100", "--config.file="+path, "--runtime.dir="+dir).ready()
 	address := a.log.find("programs under Gemini's hook are served")["address"].(string)
@@ -188,19 +189,19 @@ func TestAgentServesGemini(t *testing.T) {
 		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, &shown)
 	}
 
-	other := write(t, config(true, address))
+	other := fixture.Config(t, config(true, address))
 	second := spawn(t, nil, "--demo=h100", "--config.file="+other)
 	eventually(t, "the second one ends", second.hasEnded)
 	if status := second.status; status == 0 || !strings.Contains(second.log.String(),
 		"enforcer: gemini[0]: listen for clients: listen tcp "+address+": bind: address already in use") {
 		t.Errorf("where the address is taken: exit status %d, %s", status, second.log)
 	}
-	off := spawn(t, nil, "--demo=h100", "--config.file="+write(t, config(false, address))).ready()
+	off := spawn(t, nil, "--demo=h100", "--config.file="+fixture.Config(t, config(false, address))).ready()
 	if off.log.find("programs under Gemini's hook are served") != nil {
 		t.Error("it serves without being enabled")
 	}
 
-	rewrite(t, path, config(true, address))
+	fixture.Rewrite(t, path, config(true, address))
 	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

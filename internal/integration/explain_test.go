@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 const reference = "deploy/gpusteward.yml"
@@ -35,7 +37,7 @@ func TestConfigCheck(t *testing.T) {
 	if status, out, errors := check(t, reference); status != 0 || out != reference+" is good.\n" || errors != "" {
 		t.Errorf("status %d, %q, %q", status, out, errors)
 	}
-	bad := write(t, "collectors: {fats: 1s}\n")
+	bad := fixture.Config(t, "collectors: {fats: 1s}\n")
 	if status, out, errors := check(t, bad); status != 1 || out != "" || !strings.HasPrefix(errors, bad+":1: ") {
 		t.Errorf("status %d, %q, %q", status, out, errors)
 	}
@@ -47,7 +49,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := write(t, fmt.Sprintf(`enforcer:
+	path := fixture.Config(t, fmt.Sprintf(`enforcer:
   tenants:
     - {name: mine, select: [{users: [%d], executables: ["*.test"]}], guarantee: 50 %%, gpus: [{gpu: [1], guarantee: 10 %%}], ladder: {mode: throttle}}
     - {name: everybody, select: [{executables: ["*"]}]}
@@ -75,7 +77,7 @@ func TestConfigCheckExplainsNobody(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	good := write(t, "")
+	good := fixture.Config(t, "")
 	for pid, want := range map[string]string{
 		"0": "--explain=0: a PID is above 0", "-1": "above 0", "self": "--explain=self: ",
 		"99999999999999999999":       "above 0",
@@ -94,7 +96,7 @@ func TestConfigCheckExplainsNobody(t *testing.T) {
 
 func TestConfigCheckWarnsOfStrangers(t *testing.T) {
 	t.Parallel()
-	path := write(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
+	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
 	status, out, errors := check(t, path)
 	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: nobody is selected by " +
 		"\"no-such-user\": "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
@@ -105,9 +107,9 @@ func TestConfigCheckWarnsOfStrangers(t *testing.T) {
 func TestConfigCheckReadsTenantFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	config := write(t, fmt.Sprintf("enforcer:\n  tenants_dirs: [%s]\n  tenants:\n    - {name: batch}\n", dir))
+	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  tenants_dirs: [%s]\n  tenants:\n    - {name: batch}\n", dir))
 	more := filepath.Join(dir, "more.yml")
-	rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, "+
+	fixture.Rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, "+
 		"select: [{users: [no-such-user]}]}\n", os.Getuid()))
 	status, out, errors := explainPID(t, config, fmt.Sprint(os.Getpid()))
 	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
@@ -117,7 +119,7 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 			t.Errorf("status %d, %q; it does not say %q:\n%s", status, errors, want, out)
 		}
 	}
-	rewrite(t, more, "- {name: mine}\n- name: batch\n")
+	fixture.Rewrite(t, more, "- {name: mine}\n- name: batch\n")
 	if status, out, errors := check(t, config); status != 1 || out != "" ||
 		errors != more+":2: [1].name: \"batch\" is tenants[0] too\n" {
 		t.Errorf("status %d, %q, %q", status, out, errors)
@@ -126,7 +128,7 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 
 func TestAConfigurationIsNoLongerThanItMayBe(t *testing.T) {
 	t.Parallel()
-	long := write(t, strings.Repeat("# a comment\n", 1<<20))
+	long := fixture.Config(t, strings.Repeat("# a comment\n", 1<<20))
 	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {
 		var out, errs bytes.Buffer
 		if status := run(t.Context(), append(args, ownDirectories(t, nil)...), &out, &errs); status == 0 ||

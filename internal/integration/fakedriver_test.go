@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // A fakeDriver is a directory with a libnvidia-ml.so.1 made from
@@ -66,7 +67,7 @@ func (f fakeDriver) set(name, contents string) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		f.t.Fatal(err)
 	}
-	rewrite(f.t, path+".next", contents)
+	fixture.Rewrite(f.t, path+".next", contents)
 	if err := os.Rename(path+".next", path); err != nil {
 		f.t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestADriverWithFewFunctionsIsServed(t *testing.T) {
 			optIn = append(optIn, c.Name)
 		}
 	}
-	everything := write(t, "collectors:\n  fast: 100ms\n  enable: ["+strings.Join(optIn, ", ")+"]\n")
+	everything := fixture.Config(t, "collectors:\n  fast: 100ms\n  enable: ["+strings.Join(optIn, ", ")+"]\n")
 	a := spawn(t, newDriver(t).environment(), "--config.file="+everything).ready()
 	s := a.scrape()
 	for series, want := range map[string]float64{

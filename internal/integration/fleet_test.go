@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // A targetGroup is a group of Prometheus's HTTP service discovery.
@@ -103,7 +105,7 @@ func TestFilesOfTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := write(t, strings.ReplaceAll(string(text), "/etc/prometheus/gpusteward/*.yml", here))
+	config := fixture.Config(t, strings.ReplaceAll(string(text), "/etc/prometheus/gpusteward/*.yml", here))
 	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
 	var found []struct{ Labels map[string]string }
 	if err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4 {

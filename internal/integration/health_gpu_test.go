@@ -19,6 +19,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // wrong breaks a rule for kernels, which its first argument selects; steady
@@ -74,7 +75,7 @@ func (m *measured) incidents() (all []incident.Event) {
 // owner. It needs root, cgroup v2, nvcc and /dev/kmsg.
 func TestGPUIncidents(t *testing.T) {
 	program := compiled(t)
-	m := startMeasured(t, binary(t), "--config.file="+write(t, tenth)) // the programs run for half a second
+	m := startMeasured(t, binary(t), "--config.file="+fixture.Config(t, tenth)) // the programs run for half a second
 	const unit = "gpusteward-wrong.service"
 	group := "/sys/fs/cgroup/system.slice/" + unit
 	if err := os.MkdirAll(group, 0o755); err != nil {
@@ -137,7 +138,7 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 		}
 		t.Cleanup(func() { steady.Process.Kill(); steady.Wait() })
 	}
-	m := startMeasured(t, binary(t), "--config.file="+write(t, tenth))
+	m := startMeasured(t, binary(t), "--config.file="+fixture.Config(t, tenth))
 	fmt.Printf("PIDs are those of the kernel's log: %v\n", host.InitialPIDs())
 	time.Sleep(4 * time.Second)   // the kernel's ring then has only older messages
 	const apart = 7 * time.Second // with the same code: faults within 5 s are one incident

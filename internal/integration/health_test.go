@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // falls is a host with a kernel that reports a GPU off the bus, although the
@@ -63,9 +64,9 @@ func (f *fakeAlertmanager) fires(name string) map[string]string {
 func TestAFaultIsToldAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	am := newFakeAlertmanager(t)
-	config := write(t, fmt.Sprintf("health:\n  alertmanagers: [%s]\n  labels: {cluster: a}\n", am.URL))
+	config := fixture.Config(t, fmt.Sprintf("health:\n  alertmanagers: [%s]\n  labels: {cluster: a}\n", am.URL))
 	runtime := "--runtime.dir=" + t.TempDir()
-	a := start(t, "--demo="+write(t, healthy+falls), "--config.file="+config, runtime).ready()
+	a := start(t, "--demo="+fixture.Config(t, healthy+falls), "--config.file="+config, runtime).ready()
 	order := func(args ...string) (int, string) {
 		var out bytes.Buffer
 		status := run(t.Context(), append(args, runtime), &out, &out)

@@ -9,18 +9,21 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
-// scrapes scrapes n times, and returns the time that it took. Each scrape must
+// scrapes scrapes n times, and returns the time that it took beside waits. Each scrape must
 // be answered, and so must those of a chosen name among them.
-func (a *agent) scrapes(n int) (p50, p99 time.Duration) {
+func (a *agent) scrapes(n int, waits *fixture.Waits) (p50, p99 time.Duration) {
 	a.t.Helper()
 	took := make([]time.Duration, n)
 	for i := range took {
 		time.Sleep(10 * time.Millisecond) // so that they hit several renderings
 		began := time.Now()
 		status, body, err := a.fetch("/metrics")
-		took[i] = time.Since(began)
+		ended := time.Now()
+		took[i] = max(0, ended.Sub(began)-waits.Most(began, ended))
 		if err != nil || status != http.StatusOK || !strings.Contains(body, "nvgpu_up") {
 			a.t.Errorf("a scrape is answered %d, %v", status, err)
 		}

@@ -62,6 +62,7 @@ var layers = map[string][]string{
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
+	"internal/fixture":  {}, // what tests of several packages need; only tests import it
 	"internal/stack":    {}, // stacks of other processes; useful without a GPU
 	"internal/quota":    {}, // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},

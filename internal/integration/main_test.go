@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/internal/fixture"
 )
 
 func TestDemoServesEightGPUs(t *testing.T) {
@@ -44,7 +45,7 @@ func TestDemoHasTenants(t *testing.T) {
 			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 &&
 			len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
 	})
-	real := start(t, "--demo", "--config.file="+write(t, "enforcer: {enabled: true}\n")).ready()
+	real := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n")).ready()
 	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })
 	if s := real.scrape().family("nvgpu_quota_sessions"); len(s) > 0 {
 		t.Errorf("beside a broker that runs there are simulated books: %v", s)

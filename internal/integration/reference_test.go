@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -9,9 +8,8 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/internal/fixture"
 )
-
-var update = flag.Bool("update", false, "write the reference instead of holding it against what is")
 
 // TestReferenceOfHealth compares health/METRICS.md with the metrics that health
 // adds to those of the collectors, or writes it under -update.
@@ -40,7 +38,7 @@ func TestReferenceOfHealth(t *testing.T) {
 		t.Errorf("%d metrics of health; are they linked in?", n)
 	}
 	const path = "health/METRICS.md"
-	if *update {
+	if *fixture.Update {
 		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}

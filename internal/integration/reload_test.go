@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // A prober scrapes without a pause and remembers failures.
@@ -39,12 +41,12 @@ func probe(a *agent, gpus int) *prober {
 func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	t.Parallel()
 	const tiers = "collectors:\n  fast: 500ms\n  medium: 500ms\n"
-	path := write(t, tiers)
+	path := fixture.Config(t, tiers)
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path).ready()
 	fabric := func() bool { return len(a.scrape().family("nvgpu_fabric_state")) > 0 }
 	success := func() float64 { return a.scrape()["gpusteward_config_reload_success"] }
 	reload := func(text string) {
-		rewrite(t, path, text)
+		fixture.Rewrite(t, path, text)
 		syscall.Kill(a.pid, syscall.SIGHUP)
 	}
 	eventually(t, "the fabric is read", fabric)

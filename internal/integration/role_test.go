@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -26,7 +27,7 @@ func TestRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: "+
+	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: "+
 		"[%d]}], guarantee: 40 %%}\n", os.Getuid()))
 	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + config, "--runtime.dir=" + dir}
 	enforcer := spawn(t, nil, append(flags, "--role=enforce")...)
@@ -68,7 +69,7 @@ func divided(t *testing.T) (enforcer, observer *agent, socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + write(t, "enforcer: {enabled: true}\n"),
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + fixture.Config(t, "enforcer: {enabled: true}\n"),
 		"--runtime.dir=" + dir}
 	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
 	eventually(t, "it enforces", func() bool {
@@ -162,7 +163,7 @@ func TestRootInAContainerStarvesNobody(t *testing.T) {
 
 func TestEnforceWithNothingToEnforce(t *testing.T) {
 	t.Parallel()
-	a := spawn(t, nil, "--role=enforce", "--demo=h100", "--config.file="+write(t, ""))
+	a := spawn(t, nil, "--role=enforce", "--demo=h100", "--config.file="+fixture.Config(t, ""))
 	eventually(t, "it ends", a.hasEnded)
 	if a.status != exitConfig || !strings.Contains(a.log.String(), "--role=enforce: enforcer.enabled is false in ") {
 		t.Errorf("exit status %d, %s", a.status, a.log)
@@ -221,7 +222,7 @@ func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := write(t, "enforcer: {enabled: true}\n")
+	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for _, role := range []string{"enforce", "enforce", "all"} {
 		answered := asks(t, socket)
 		a := launch(t, activated([]*os.File{file}, "--demo=testdata/scenario/two.yml", "--config.file="+config,
@@ -283,7 +284,7 @@ func TestTheBrokerRefusesOtherSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer datagrams.Close()
-	config := write(t, "enforcer: {enabled: true}\n")
+	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for want, given := range map[string][]*os.File{
 		"received tcp " + tcp.Addr().String(): {take(tcp)},
 		"received unix @":                     {unix("unix")},

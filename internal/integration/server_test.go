@@ -21,6 +21,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // freeAddress returns a loopback address that nobody listens on.
@@ -144,7 +146,7 @@ func startOverFleet(t *testing.T, fleet string, args ...string) string {
 		config = strings.ReplaceAll(config, from, to)
 	}
 	dir := t.TempDir()
-	rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
+	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
 	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))...)
 }
@@ -208,7 +210,7 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 			if err != nil {
 				t.Fatal(err)
 			}
-			rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
+			fixture.Rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
 		}
 	}
 	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], "+
@@ -216,7 +218,7 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 	for _, line := range scrape {
 		b.WriteString("  " + line + "\n")
 	}
-	rewrite(t, filepath.Join(dir, "prometheus.yml"), b.String())
+	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), b.String())
 	return startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))
 }
@@ -268,7 +270,7 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 		config = strings.ReplaceAll(config, from, to)
 	}
 	dir := t.TempDir()
-	rewrite(t, filepath.Join(dir, "alertmanager.yml"), config)
+	fixture.Rewrite(t, filepath.Join(dir, "alertmanager.yml"), config)
 	alertmanager = startServer(t, "prometheus-alertmanager", "--config.file="+filepath.Join(dir, "alertmanager.yml"),
 		"--storage.path="+filepath.Join(dir, "data"), "--cluster.listen-address=")
 	return r, alertmanager

@@ -21,6 +21,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // stubGPU is the UUID of the simulated GPU.
@@ -84,7 +86,7 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	s.f.set("uuid.0", "GPU-67707573-7465-7761-7264-2d7374756200")
 	go s.feed()
 
-	s.config = write(t, s.table())
+	s.config = fixture.Config(t, s.table())
 	flags := []string{"--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"),
 		"--state.dir=" + filepath.Join(s.dir, "state")}
 	s.enforced = time.Now()
@@ -266,7 +268,7 @@ func (tr *truth) now() span {
 func (s *siege) feed() {
 	before, waits := map[int]time.Duration{}, map[string]time.Duration{}
 	var last time.Duration
-	took := stolen(s.T)
+	took := fixture.Stolen(s.T)
 	for tick := time.Tick(250 * time.Millisecond); s.Context().Err() == nil; <-tick {
 		var processes, utilization strings.Builder
 		s.truth.mu.Lock()
@@ -291,7 +293,7 @@ func (s *siege) feed() {
 		}
 		s.wait(steady, waits)
 		was := took
-		took = stolen(s.T)
+		took = fixture.Stolen(s.T)
 		s.truth.add("", took-was)
 		for name, text := range map[string]string{"processes.0": processes.String(),
 			"utilization.0": utilization.String(), "memory.0": fmt.Sprint(80<<30, " ", used)} {
@@ -307,17 +309,7 @@ func (s *siege) feed() {
 // last look. A process counts as one of its threads, with times in waits.
 func (s *siege) wait(groups map[int]string, waits map[string]time.Duration) {
 	for pid, group := range groups {
-		longest := time.Duration(0)
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-		for _, path := range threads {
-			text, _ := os.ReadFile(path)
-			var ran, waited time.Duration
-			if _, err := fmt.Sscan(string(text), &ran, &waited); err == nil {
-				longest = max(longest, waited-waits[path])
-				waits[path] = waited
-			}
-		}
-		s.truth.add(group, longest)
+		s.truth.add(group, fixture.Waited(pid, waits))
 	}
 }
 
@@ -420,7 +412,7 @@ func (s *siege) job(mib int) {
 // reload makes both processes read the configuration again.
 func (s *siege) reload() {
 	s.reloads++
-	rewrite(s.T, s.config, s.table())
+	fixture.Rewrite(s.T, s.config, s.table())
 	for _, a := range []*agent{s.enforcer, s.observer} {
 		if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
 			s.broken("a process is gone: %v", err)

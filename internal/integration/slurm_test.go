@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A slurmd runs deploy/slurm's scripts as Slurm's daemon does, on a node7 with
@@ -335,7 +337,7 @@ func TestTaskPrologPutsTheHookIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, library, string(text))
+	fixture.Rewrite(t, library, string(text))
 	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
 		t.Errorf("without a broker: %q", said)
 	}

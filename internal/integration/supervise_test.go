@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A manager is systemd's end of the notification socket.
@@ -131,7 +133,7 @@ func TestWatchdogIsFedAsLongAsAReaderMoves(t *testing.T) {
 			t.Parallel()
 			m := newManager(t)
 			a := spawn(t, m.environment(c.watchdog), "--demo=testdata/scenario/"+c.scenario+".yml",
-				"--config.file="+write(t, "collectors: {fast: "+c.fast+"}")).ready()
+				"--config.file="+fixture.Config(t, "collectors: {fast: "+c.fast+"}")).ready()
 			eventually(t, "GPUs are stuck",
 				func() bool { return len(a.scrape().family("gpusteward_worker_stuck")) == c.stuck })
 			eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
@@ -153,7 +155,7 @@ func TestWatchdogIsFedWhenEveryGPUHangs(t *testing.T) {
 	m := newManager(t)
 	const watchdog = 2 * time.Second
 	a := spawn(t, m.environment(watchdog), "--demo=testdata/scenario/wedged_all.yml",
-		"--config.file="+write(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
+		"--config.file="+fixture.Config(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
 	eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
 	eventually(t, "the GPU hangs", func() bool { return slices.Equal(a.scrape().family("nvgpu_up"), []float64{0}) })
 	before := m.count("WATCHDOG=1")

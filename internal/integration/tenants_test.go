@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // The agent applies files of tenants that are created, changed and deleted
@@ -20,14 +22,14 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	drops := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		rewrite(t, filepath.Join(drops, "."+name), text)
+		fixture.Rewrite(t, filepath.Join(drops, "."+name), text)
 		if err := os.Rename(filepath.Join(drops, "."+name), filepath.Join(drops, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	take := func(name string) { os.Remove(filepath.Join(drops, name)) }
 	socket := filepath.Join(dir, "broker.sock")
-	config := write(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    "+
+	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    "+
 		"- {name: own, guarantee: 10 %%}\n", socket, drops))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestSystemdsSocketIsServed(t *testing.T) {
@@ -34,7 +36,7 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 	// The same with the enforcer: the sockets are then for HTTP, and the broker
 	// creates its own.
 	cmd := activated([]*os.File{file}, "--demo=h100", "--web.systemd-socket",
-		"--config.file="+write(t, "enforcer: {enabled: true}\n"))
+		"--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"))
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()
 	eventually(t, "the socket is served", func() bool {
@@ -74,8 +76,8 @@ func tlsFiles(t *testing.T, dir string) *x509.CertPool {
 		t.Fatal(err)
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
-	rewrite(t, filepath.Join(dir, "cert.pem"), string(text))
-	rewrite(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+	fixture.Rewrite(t, filepath.Join(dir, "cert.pem"), string(text))
+	fixture.Rewrite(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
 		Bytes: secret})))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(text)
@@ -87,7 +89,7 @@ const sesame = "$2a$04$UNbxwQ.Sg580WK5XPtFco.RQXXs2H8qLuE7c2t1UNEC2PLBCLbFp."
 
 func TestWebConfigGivesTLSAndPasswords(t *testing.T) {
 	t.Parallel()
-	path := write(t,
+	path := fixture.Config(t,
 		"tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: "+sesame+"}\n")
 	pool := tlsFiles(t, filepath.Dir(path))
 	a := start(t, "--demo=h100", "--web.config.file="+path).listening()
@@ -122,7 +124,7 @@ func TestAWrongWebConfigEndsBeforeAnythingIsServed(t *testing.T) {
 		"basic_auth_users: {prometheus: in the clear}\n":                      "bcrypt",
 		"tls_server_config: {min_version: TLS9, cert_file: a, key_file: b}\n": "TLS9",
 	} {
-		path := write(t, text)
+		path := fixture.Config(t, text)
 		tlsFiles(t, filepath.Dir(path))
 		ctx, cancel := context.WithTimeout(t.Context(), ending)
 		log := new(transcript)

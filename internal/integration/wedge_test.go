@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/prometheus/procfs"
 )
 
 // together runs tests that mostly wait, all at once, on any number of
@@ -197,21 +195,6 @@ func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
 	if status := a.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
-}
-
-// stolen returns the processor time that a hypervisor has taken since boot. A
-// delay of no more than that has its cause outside.
-func stolen(t *testing.T) time.Duration {
-	t.Helper()
-	proc, err := procfs.NewDefaultFS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stat, err := proc.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(stat.CPUTotal.Steal * float64(time.Second))
 }
 
 func TestCallsThatHang(t *testing.T) {

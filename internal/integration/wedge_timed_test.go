@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // Not parallel, because it measures.
@@ -17,7 +19,7 @@ func TestScrapesBesideAHangAreFast(t *testing.T) {
 	f.set("hang.2", "")
 	a.sees("the hang", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
 	took := make([]time.Duration, 200)
-	before := stolen(t)
+	before := fixture.Stolen(t)
 	for i := range took {
 		began := time.Now()
 		a.get("/metrics")
@@ -25,7 +27,7 @@ func TestScrapesBesideAHangAreFast(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("scrapes beside a GPU that hangs: p50 %v, p99 %v", took[100], took[198])
-	if most := 50*time.Millisecond + stolen(t) - before; took[198] > most {
+	if most := 50*time.Millisecond + fixture.Stolen(t) - before; took[198] > most {
 		t.Errorf("p99 of a scrape is %v, at most %v", took[198], most)
 	}
 }
