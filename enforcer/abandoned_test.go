@@ -11,7 +11,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// pageOf reads the page of a process's session out of its memory.
+// pageOf returns the page of a process's session, read from its memory.
 func pageOf(t *testing.T, pid int) wire.Page {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
@@ -41,7 +41,7 @@ func pageOf(t *testing.T, pid int) wire.Page {
 func killChildren(t *testing.T, w *worker) {
 	t.Helper()
 	pid := w.cmd.Process.Pid
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // none where it is gone
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // none if the process is gone
 	for _, child := range strings.Fields(string(text)) {
 		if n, err := strconv.Atoi(child); err == nil {
 			_ = syscall.Kill(n, syscall.SIGKILL)

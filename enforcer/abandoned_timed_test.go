@@ -11,8 +11,8 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// TestExecGivesMemoryBack has a process with memory begin another program: what
-// the one before had is not held against it.
+// TestExecGivesMemoryBack lets a process that holds memory start another
+// program. The memory of the first program is not charged to the second.
 func TestExecGivesMemoryBack(t *testing.T) {
 	const limit = 4096 * mib
 	table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
@@ -41,15 +41,15 @@ func TestExecGivesMemoryBack(t *testing.T) {
 		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
 }
 
-// TestMemoryOverABrokersDeath kills the broker of a tenant with three processes,
-// of which two want all that they can get while there is none, and begins another
-// one: in no moment they have more than their cap, and fail closed nobody has
-// more than before.
+// TestMemoryOverABrokersDeath kills the broker of a tenant with three
+// processes. Two of them want all the memory that they can get while there is
+// no broker. Then another broker starts. The tenant never exceeds its cap, and
+// no process that fails closed has more than before.
 func TestMemoryOverABrokersDeath(t *testing.T) {
 	const limit = 1024 * mib
 	for name, c := range map[string]struct {
 		fail      string
-		had, more uint64 // bytes of the first before, and of each of the others without a broker
+		had, more uint64 // bytes of the first process before the broker's death, and of each of the others after it
 	}{
 		"open, at the cap":    {"open", limit, 0},
 		"open, with room":     {"open", limit / 4, limit / 4},
@@ -103,16 +103,16 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 	}
 }
 
-// TestBeginningAnewGivesNobodyMore has a tenant's process at its cap begin other
-// programs, in each way that there is, which want all of the memory at once: in
-// no moment the tenant has more than its cap, and when they are over nothing is
-// charged for them.
+// TestBeginningAnewGivesNobodyMore lets a tenant's process at its cap start
+// other programs in every possible way. Each of them wants all the memory at
+// once. The tenant never exceeds its cap, and nothing stays charged after they
+// ended.
 func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 	const limit = 1024 * mib
 	for name, c := range map[string]struct {
 		then       string
-		times      int    // that a program begins anew
-		had, after uint64 // bytes of the first, and of the last
+		times      int    // number of programs that follow the first
+		had, after uint64 // bytes of the first program, and of the last
 	}{
 		"exec after exec":        {"exec", 3, limit, limit},
 		"exec beside a child":    {"left", 1, limit, limit},
@@ -148,7 +148,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 					func() bool { return compared.Load() >= before+3 })
 				w.tell("anew")
 			}
-			ready(t, w) // the last program, which is told when to take memory
+			ready(t, w) // the last program, which takes memory when told
 			poll(t, 20*time.Second, "the books have not settled", func() bool { return used() == limit-c.after })
 			w.tell("go")
 			if got := taken(t, w); got != c.after {

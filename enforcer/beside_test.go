@@ -11,8 +11,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Two programs under Gemini's hook, one of which launches whatever it is given
-// (22 s of the GPU's time, charged 1.3 s), and a process that is nobody's.
+// Two programs run under Gemini's hook. One of them launches all that it is
+// given (22 s of the GPU's time, of which 1.3 s are charged). A third process
+// has no tenant.
 func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
 	for name, gpu := range map[string]string{"a table that is named after the GPU": "GPU-a", "another": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,8 @@ type terms struct {
 	broker.Quota
 }
 
-// A book is a policy: whoever wishes to be one of the tenants is.
+// A book is a policy: a process is the tenant that it asks for, if the book has
+// it.
 type book []terms
 
 func (b book) Tenant(_ broker.Facts, wished string) (string, error) {
@@ -49,10 +50,10 @@ func (b book) Tenants() (names []string) {
 	return names
 }
 
-// TestBrokerProcess is no test but the broker's process: the test binary runs
-// itself with GS_TEST_SOCKET set. It answers each line of stdin with its
-// statistics, or, where the line is other terms in JSON, lets those hold. It
-// ends with stdin, so it does not outlive who started it.
+// TestBrokerProcess is not a test but the broker's process: the test binary
+// runs itself with GS_TEST_SOCKET set. It answers each line of stdin with its
+// statistics. A line with terms in JSON replaces the terms. The process ends
+// with its stdin, so it does not outlive its parent.
 func TestBrokerProcess(t *testing.T) {
 	socket := os.Getenv("GS_TEST_SOCKET")
 	if socket == "" {
@@ -68,7 +69,7 @@ func TestBrokerProcess(t *testing.T) {
 		observe = nil
 	}
 	b, err := broker.New(broker.Options{
-		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT tries another
+		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT overrides it
 		Observe: observe,
 		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

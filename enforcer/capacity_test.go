@@ -18,7 +18,7 @@ import (
 
 const gib = 1 << 30
 
-// A card is a GPU of 80 GiB that nobody is on.
+// A card is an empty GPU of 80 GiB.
 type card struct{}
 
 func (card) DeviceProcesses() []collectors.DeviceProcess { return nil }
@@ -32,14 +32,14 @@ func (card) holds(string, int) (bytes uint64, at time.Time, there bool) {
 	return 0, time.Now(), false
 }
 
-// A speaker is a process that says to the broker whatever it likes.
+// A speaker is a process that may tell the broker anything.
 type speaker struct {
 	t       *testing.T
 	conn    *net.UnixConn
 	session uint64
 }
 
-// speak opens a session on the card, with bytes that it says it has.
+// speak opens a session on the card that claims to hold some bytes.
 func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
@@ -81,7 +81,8 @@ func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire
 	return h, payload
 }
 
-// take reserves bytes, as much as can be had, and returns how much that is.
+// take reserves as many of the bytes as it can get, and returns how many that
+// is.
 func (s *speaker) take(bytes uint64) uint64 {
 	s.t.Helper()
 	for {
@@ -95,8 +96,8 @@ func (s *speaker) take(bytes uint64) uint64 {
 	}
 }
 
-// shared runs an enforcer of the card, half of which is kept for a tenant that
-// is not there, and returns its socket.
+// shared runs an enforcer of the card, and returns it and its socket. Half of
+// the card is reserved for an absent tenant.
 func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "capacity") // t.TempDir's names are too long for a socket
@@ -143,8 +144,8 @@ func TestMemoryIsKeptFromTheFirst(t *testing.T) {
 	}
 }
 
-// TestALieAboutMemoryTakesNothing has a tenant say that it holds more than any
-// card has, while another takes memory, and then that it gave that back.
+// TestALieAboutMemoryTakesNothing has a tenant claim more memory than any card
+// has, while another takes memory. Then the tenant claims to have freed it.
 func TestALieAboutMemoryTakesNothing(t *testing.T) {
 	const lie = 16 << 40
 	e, socket := shared(t)

@@ -10,17 +10,17 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Of the simulated GPUs.
+// Constants of the simulated GPUs.
 const (
 	daySlot   = time.Second / 6 // of the driver's samples
 	dayDrain  = 100 * time.Microsecond
-	dayIdle   = 200 * time.Microsecond // until who has no work gives its turn back
+	dayIdle   = 200 * time.Microsecond // until a tenant without work gives its turn back
 	dayMemory = 80 << 30
-	dayMost   = .9 // of a GPU, that programs outside of turns have
+	dayMost   = .9 // of a GPU, for programs outside of turns
 )
 
-// A dayGPU is a GPU: its turns are the schedule's, its memory the ledger's. It
-// goes from event to event.
+// A dayGPU is a GPU with the schedule's turns and the ledger's memory. It
+// advances from event to event.
 type dayGPU struct {
 	uuid            string
 	scheduler       *schedule.Scheduler
@@ -29,17 +29,17 @@ type dayGPU struct {
 	now             time.Duration
 	wake            time.Duration
 	tenants         []*dayTenant
-	outside         float64       // part of it that programs outside of turns have
-	silent          time.Duration // until when the driver does not answer
-	excused         time.Duration // until when its hardware had a fault a short while ago
-	news            time.Duration // until when there are samples that the driver was not asked for
+	outside         float64       // part for programs outside of turns
+	silent          time.Duration // until then the driver does not answer
+	excused         time.Duration // until then a recent hardware fault excuses its tenants
+	news            time.Duration // until then the driver has samples that were not read
 	sampled         time.Duration
 	deviceProcesses []collectors.DeviceProcess
 }
 
 // newTurns begins the books anew.
 func (g *dayGPU) newTurns() {
-	// Turns are longer than the real ones, so that a day is affordable.
+	// Turns are longer than real ones, which keeps a simulated day affordable.
 	g.scheduler = schedule.New(schedule.Config{Turn: 40 * time.Millisecond, Minimum: 4 * time.Millisecond, Turns: true})
 	g.turns = g.scheduler.Add()
 	g.memory, g.wake = &ledger.Ledger{}, 0
@@ -48,26 +48,26 @@ func (g *dayGPU) newTurns() {
 	}
 }
 
-// A dayTurn is what a tenant's hooks know of the GPU.
+// A dayTurn is the knowledge of a tenant's hooks about the GPU.
 type dayTurn struct {
 	sessions int
-	wants    bool // it asked
-	has      bool // the GPU
+	wants    bool // it has asked for the GPU
+	has      bool // it has the GPU
 	stopped  bool // it is paused, and drains
 	state    schedule.State
 	granted  time.Duration
-	yield    time.Duration // when it gives the turn back; 0 not known
+	yield    time.Duration // when it gives the turn back; 0: unknown
 
-	always       bool          // it has work without end
-	burst, think time.Duration // work, and what comes between; 0 none
-	left         time.Duration // of a burst
-	begins       time.Duration // the next one
+	always       bool          // it has endless work
+	burst, think time.Duration // length of a burst and of the pause after it; 0: none
+	left         time.Duration // left of a burst
+	begins       time.Duration // begin of the next one
 	ran          time.Duration // in this slot
 }
 
 func (t *dayTurn) works() bool { return t.always || t.left > 0 }
 
-// next returns when something happens to a tenant by itself.
+// next returns the time of a tenant's next own event.
 func (t *dayTurn) next(now time.Duration) (at time.Duration) {
 	sooner := func(d time.Duration) {
 		if at == 0 || d < at {
@@ -89,7 +89,7 @@ func (t *dayTurn) next(now time.Duration) (at time.Duration) {
 	return at
 }
 
-// run lets time pass.
+// run advances the GPU.
 func (g *dayGPU) run(d *day, until time.Duration) {
 	for g.now < until {
 		next := until
@@ -115,7 +115,8 @@ func (g *dayGPU) run(d *day, until time.Duration) {
 	}
 }
 
-// play is what a tenant's hooks do; it says whether the schedule was told.
+// play simulates a tenant's hooks; it reports whether the schedule received a
+// message.
 func (t *dayTenant) play(d *day, g *dayGPU, passed time.Duration) (told bool) {
 	if t.has && !t.stopped && t.works() {
 		t.ran += passed
@@ -158,7 +159,7 @@ func (g *dayGPU) give(t *dayTenant, idle bool) {
 	t.has, t.stopped, t.yield, t.wants = false, false, 0, !idle
 }
 
-// decide has the schedule decide, and tells the tenants.
+// decide runs the schedule's decision, and informs the tenants.
 func (g *dayGPU) decide() {
 	g.wake = g.scheduler.Decide(g.now)
 	for _, t := range g.tenants {
@@ -173,13 +174,13 @@ func (g *dayGPU) decide() {
 			t.stopped, t.yield = true, g.now+dayDrain
 		}
 		t.state = s
-		if t.stopped { // the page says nothing of the turn any more
+		if t.stopped { // the page no longer has the turn
 			t.state.Turn = max(s.Turn, t.state.Turn)
 		}
 	}
 }
 
-// account makes samples of what ran in a slot, and notes what is true.
+// account makes samples of a slot, and records the truth.
 func (g *dayGPU) account(slot time.Duration) {
 	long := slot.Seconds()
 	for _, t := range g.tenants {
@@ -213,14 +214,14 @@ func (g *dayGPU) account(slot time.Duration) {
 	g.news = g.now
 }
 
-// sampled adds a sample of the driver's: whole percents.
+// sampled adds one of the driver's samples, in whole percents.
 func (p *dayProcess) sampled(sm, busy, long float64) {
 	p.fresh[0] += float64(int(sm*100+.5)) / 100 * long
 	p.fresh[1] += float64(int(busy*100+.5)) / 100 * long
 }
 
-// collect is the collector's pass: who is there, and the driver's samples each
-// 5 s, or each second while somebody is young.
+// collect is the collector's pass: the list of processes, and the driver's
+// samples each 5 s, or each second while a process is young.
 func (g *dayGPU) collect(d *day) {
 	g.deviceProcesses = g.deviceProcesses[:0]
 	young := false
@@ -252,7 +253,7 @@ func (g *dayGPU) collect(d *day) {
 	}
 }
 
-// free returns the memory that nobody has.
+// free returns the free memory.
 func (g *dayGPU) free() uint64 {
 	used := uint64(0)
 	for _, t := range g.tenants {
@@ -265,10 +266,10 @@ func (g *dayGPU) free() uint64 {
 	return dayMemory - min(used, dayMemory)
 }
 
-// books add the broker's, and who has a session.
+// books adds the broker's books and its sessions.
 func (g *dayGPU) books(b *audit.Books) {
 	g.scheduler.Look(g.now)
-	g.decide() // brings them up to now
+	g.decide() // brings the books up to date
 	system := g.turns.System()
 	b.GPUs = append(b.GPUs, wire.GPUStats{GPU: g.uuid, HandoverSeconds: system.Handover.Seconds(),
 		TogetherSeconds: system.Together.Seconds()})

@@ -13,10 +13,11 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// TestDay has 100 tenants with random quotas and loads share 8 GPUs, and holds
-// the enforcer against what is known of them: nobody is acted upon who did
-// nothing, everybody who goes on violating a quota is within the audits that
-// the policy says, and after that all is well again; guarantees are kept.
+// TestDay lets 100 tenants with random quotas and loads share 8 GPUs for a
+// simulated day, and compares the enforcer's actions with the known truth. No
+// innocent workload is acted upon. Every workload that continues to violate a
+// quota is acted upon within the audits that the policy names, and all is well
+// again afterwards. Guarantees are kept.
 func TestDay(t *testing.T) {
 	d, err := newDay(rand.New(rand.NewPCG(*daySeed, 6)))
 	if err != nil {

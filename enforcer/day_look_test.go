@@ -14,30 +14,30 @@ import (
 	"gpusteward/enforcer/schedule"
 )
 
-// A day is a host of which everything is known, its tenants, and the enforcer
-// over them. Its time is simulated.
+// A day is a host with its tenants and the enforcer. Everything about it is
+// known, and its time is simulated.
 type day struct {
 	random  *rand.Rand
 	start   time.Time
 	now     time.Duration
 	gpus    []*dayGPU
 	policy  *policy.Policy
-	pids    map[int]*dayProcess // the dead of the last minute too
+	pids    map[int]*dayProcess // includes the dead of the last minute
 	dead    []*dayProcess
 	pid     int
 	session uint64
 
-	enforcer   *Enforcer // its terms and process groups; nothing of it runs
+	enforcer   *Enforcer // only its terms and process groups are used; it does not run
 	audit      *audit.Audit
 	qos        *audit.QoS
 	escalation *escalation.Escalation
 
-	blind bool // some GPU does not answer
+	blind bool // a GPU does not answer
 	dayFigures
 	wrong []string
 }
 
-// at returns the wall clock's time.
+// at converts simulated time to the wall clock.
 func (d *day) at(since time.Duration) time.Time { return d.start.Add(since) }
 
 func (d *day) fail(format string, args ...any) {
@@ -59,8 +59,8 @@ func (d *day) begin() {
 	}
 }
 
-// restart has the broker's books begin anew, and mostly all of the enforcer:
-// who is escalated is kept.
+// restart empties the broker's books, and mostly restarts the enforcer. The
+// escalation's state is kept.
 func (d *day) restart() {
 	d.restarts++
 	whole := !d.chance(3)
@@ -75,7 +75,7 @@ func (d *day) restart() {
 					}
 					p.session, p.ended, p.lapsed, p.back = 0, 0, d.now,
 						d.now+time.Duration(1+d.random.IntN(3))*time.Second
-					if !whole && d.now-p.born < 3*time.Second { // an audit that goes on has not seen its session
+					if !whole && d.now-p.born < 3*time.Second { // a running audit has not seen its session
 						p.back = d.now
 					}
 				}
@@ -102,7 +102,7 @@ func (d *day) restart() {
 	}
 }
 
-// apply has a tenant's terms hold.
+// apply puts a tenant's terms in force.
 func (d *day) apply(t *dayTenant) {
 	q := d.enforcer.Quota(t.name, t.gpu.uuid)
 	t.share = schedule.Share{Weight: q.Weight, Limit: q.Limit, Class: q.Class, Wait: time.Duration(q.LaunchWait),
@@ -113,8 +113,8 @@ func (d *day) apply(t *dayTenant) {
 	t.gpu.wake = max(t.gpu.now, 1)
 }
 
-// second lets one pass. Somewhere in it everybody does as they like, and
-// somewhere the driver is asked; then comes the audit.
+// second advances the day by one second. At random moments in it the workloads
+// act and the driver is asked; then comes the audit.
 func (d *day) second() {
 	lives, pass := d.random.IntN(6), d.random.IntN(6)
 	from := d.now
@@ -146,7 +146,7 @@ func (d *day) second() {
 	d.bury()
 }
 
-// trouble is what is nobody's fault.
+// trouble causes faults that no tenant is to blame for.
 func (d *day) trouble() {
 	d.blind = false
 	if d.chance(6 * 3600) {
@@ -183,7 +183,7 @@ func (d *day) trouble() {
 	}
 }
 
-// blur notes that not enough can be known of those on a GPU.
+// blur records that too little is known about the processes on a GPU.
 func (d *day) blur(g *dayGPU, long time.Duration) {
 	for _, t := range g.tenants {
 		t.unclear = max(t.unclear, d.now+long)
@@ -208,7 +208,7 @@ func (d *day) look() {
 			e.pacer.look(at, b.Quota(q.Tenant, q.GPU), *q.Bus, shares[at])
 		}
 	}
-	for at, limit := range e.pacer { // the memory is busy for as long as kernels run at most
+	for at, limit := range e.pacer { // the memory is busy for at most the time of the kernels
 		if part := limit / b.Quota(at.tenant, at.gpu).Bandwidth; part < .95 {
 			if d.overpaced++; d.least == 0 || part < d.least {
 				d.least = part
@@ -220,7 +220,7 @@ func (d *day) look() {
 	d.checkAll(found)
 }
 
-// books returns what an audit looks at.
+// books returns an audit's input.
 func (d *day) books() audit.Books {
 	t := d.enforcer.terms.Load()
 	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota,
@@ -274,8 +274,7 @@ func (d *day) judge(b audit.Books, found audit.Audited) {
 	}
 }
 
-// take does what a step says, and reports whether there was somebody to do it
-// to.
+// take carries out a step, and reports whether there was a process to act on.
 func (d *day) take(s *escalation.Step) bool {
 	w := d.workload(s.Subject)
 	if w == nil || s.To > s.From && len(w.processes) == 0 {
@@ -302,7 +301,7 @@ func (d *day) take(s *escalation.Step) bool {
 	return true
 }
 
-// settle is Enforcer.settle: it has the levels in force.
+// settle is Enforcer.settle: it puts the levels in force.
 func (d *day) settle() {
 	e, throttled, held := d.enforcer, map[string]float64{}, map[string]bool{}
 	rows, _ := d.escalation.Stats()
@@ -350,7 +349,7 @@ func (d *day) workload(s audit.Subject) *dayWorkload {
 	return nil
 }
 
-// bury forgets those who died a while ago.
+// bury removes processes that died a while ago.
 func (d *day) bury() {
 	for len(d.dead) > 0 && d.now-d.dead[0].died > time.Minute {
 		delete(d.pids, d.dead[0].PID)
@@ -358,7 +357,7 @@ func (d *day) bury() {
 	}
 }
 
-// subject returns who a workload is escalated.
+// subject returns the workload's name in the escalation.
 func (w *dayWorkload) subject() audit.Subject {
 	return audit.Subject{Tenant: w.tenant.name, Workload: w.key}
 }

@@ -18,19 +18,20 @@ var (
 	daySeed  = flag.Uint64("day.seed", 1, "of the simulated host")
 )
 
-// What the simulated host is held to.
+// These constants bound the simulated host's behaviour.
 const (
-	dayPoint  = .01 // of a GPU, that a tenant may be short of its guarantee
-	dayWindow = 10  // seconds that a guarantee is looked at for
-	// that what an audit found may be past: a window of 30 s at most, and the driver's delay
+	dayPoint  = .01 // part of a GPU by which a tenant may miss its guarantee
+	dayWindow = 10  // seconds over which a guarantee is measured
+	// age of what an audit finds, at most: a window of 30 s, and the driver's
+	// delay
 	dayLag   = 45 * time.Second
-	dayGrace = 4 * time.Second  // until a process without a session is told of
-	dayFound = 24               // seconds until time that is not told of is: a window and three readings
-	dayTick  = 5 * time.Second  // that the escalation's clock may be late: it stands still over a restart
-	dayTold  = 17 * time.Second // until memory that is not told is: ten readings
+	dayGrace = 4 * time.Second  // until a process without a session is found
+	dayFound = 24               // seconds until hidden time is found: a window and three readings
+	dayTick  = 5 * time.Second  // lag of the escalation's clock, which stops over a restart
+	dayTold  = 17 * time.Second // until hidden memory is found: ten readings
 )
 
-// dayFigures are what a day is summed up by.
+// dayFigures summarise a day.
 type dayFigures struct {
 	audits, violations       int
 	restarts, silences       int
@@ -38,24 +39,26 @@ type dayFigures struct {
 	faults                   [dayFaults]int
 	up                       [len(policy.Levels)]map[string]int // steps by level and result
 	down                     int
-	// violations of a tenant that were put down to another of its workloads than the guilty one
+	// violations of a tenant that were attributed to another of its workloads
+	// than the guilty one
 	others            int
 	slowest           [len(policy.Levels)]time.Duration
-	longest           time.Duration // back to the ground, beyond what the levels' holds are
-	short             float64       // of a guarantee, at worst
-	windows, promised int           // of QoS; of the simulation
-	late              int           // windows of compute that were violated, of who came and went
-	// audits with a tenant that was paced below its part of the bandwidth
+	longest           time.Duration // return to the ground, beyond the levels' holds
+	short             float64       // largest shortfall of a guarantee
+	windows, promised int           // windows of QoS; seconds in which a guarantee was owed
+	late              int           // violated windows of compute of tenants that come and go
+	// audits of a tenant that was paced below its part of the bandwidth
 	overpaced int
-	least     float64 // part of that part, at least
-	// allocations that the driver had nothing for; windows of guaranteed memory that was refused
+	least     float64 // smallest fraction of that part
+	// allocations that the driver had no memory for; windows in which
+	// guaranteed memory was refused
 	aborts, missed           int
-	counted                  map[[2]string][2]uint64 // windows and violations of QoS, as last told of
+	counted                  map[[2]string][2]uint64 // windows and violations of QoS at the last report
 	taken                    []time.Duration         // actions of the last 10 minutes
 	rows, known, works, most int
 }
 
-// heap returns the bytes that live.
+// heap returns the live bytes.
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -63,14 +66,13 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// note adds a second to what is true of a tenant, and holds its guarantee
-// against it.
+// note adds a second to the truth about a tenant, and checks its guarantee.
 func (d *day) note(t *dayTenant) {
 	has, hidden := uint64(0), false
 	for _, w := range t.workloads {
 		lies, bypasses := false, false
 		for _, p := range w.processes {
-			has += max(p.memory, p.told+p.lies) // what is promised it can take at any moment
+			has += max(p.memory, p.told+p.lies) // guaranteed memory must be available at any moment
 			switch {
 			case p.hooked:
 				lies = lies || p.lies > 0 && d.now-p.born > 2*time.Second
@@ -82,7 +84,7 @@ func (d *day) note(t *dayTenant) {
 		hidden = hidden || lies || bypasses
 		if lies {
 			w.lastLie = d.now
-		} else if d.now-w.lastLie <= 2*time.Second { // the driver may have told of it a moment before
+		} else if d.now-w.lastLie <= 2*time.Second { // the driver may have listed it a moment before
 			has, hidden = has+w.lied, true
 		}
 		if bypasses {
@@ -90,7 +92,7 @@ func (d *day) note(t *dayTenant) {
 		}
 	}
 	for _, p := range d.dead {
-		// the driver may have told of it a moment before
+		// the driver may have listed it a moment before
 		if p.workload.tenant == t && !p.hooked && d.now-p.died <= 2*time.Second {
 			has, hidden = has+p.memory+p.context, true
 		}
@@ -102,8 +104,8 @@ func (d *day) note(t *dayTenant) {
 	inside := t.truth.inside
 	t.truth = dayTruth{}
 
-	// A guarantee is owed to who wants it all the time, is not punished, and
-	// shares the GPU with nobody who goes around the turns.
+	// A guarantee is owed to a tenant that always wants it, is not punished,
+	// and shares the GPU with no process outside the hook.
 	terms := d.enforcer.terms.Load()
 	_, paced := terms.paced[place{t.name, t.gpu.uuid}]
 	if t.pauses++; !t.always {
@@ -124,8 +126,8 @@ func (d *day) note(t *dayTenant) {
 	}
 }
 
-// mean returns something's mean over so many seconds, which ended some
-// seconds ago.
+// mean returns the mean of a figure over some seconds, which ended some seconds
+// ago.
 func (t *dayTenant) mean(long, ago int, of func(dayTruth) float64) (sum float64) {
 	now := int(t.gpu.now / time.Second)
 	for i := range long {
@@ -134,8 +136,8 @@ func (t *dayTenant) mean(long, ago int, of func(dayTruth) float64) (sum float64)
 	return sum / float64(long)
 }
 
-// most returns the largest mean of something over a window that an audit may
-// have looked at.
+// most returns the largest mean of a figure over the windows that an audit may
+// have used.
 func (t *dayTenant) most(of func(dayTruth) float64) (most float64) {
 	for long := 10; long <= 32; long += 2 {
 		for ago := 0; ago+long <= int(dayLag/time.Second); ago++ {
@@ -145,7 +147,7 @@ func (t *dayTenant) most(of func(dayTruth) float64) (most float64) {
 	return most
 }
 
-// holds reports whether what an audit found is so.
+// holds reports whether a finding of the audit is true.
 func (d *day) holds(v audit.Violation) bool {
 	w := d.workload(v.Subject)
 	if w == nil || !w.tenant.governed || v.GPU != w.tenant.gpu.uuid || len(v.PIDs) == 0 {
@@ -182,7 +184,7 @@ func (d *day) holds(v audit.Violation) bool {
 	return false
 }
 
-// checkFound holds what an audit found against what is so.
+// checkFound compares the audit's findings with the truth.
 func (d *day) checkFound(found audit.Audited) {
 	d.audits++
 	for _, v := range found.Violations {
@@ -198,10 +200,11 @@ func (d *day) checkFound(found audit.Audited) {
 	d.known, d.works = max(d.known, len(found.Known)), max(d.works, len(found.Workloads))
 }
 
-// checkQoS adds the windows of guarantees, and holds that none was violated:
-// nobody takes a turn from who has it, so none can be. Of memory some can: what
-// goes around the hook may have it. And who comes and goes can be late by a turn
-// each time, which are longer here than on a real GPU.
+// checkQoS adds the windows of guarantees, and holds that no guarantee of
+// compute was violated: a tenant that has its turn keeps it. Guaranteed memory
+// can be missed because of processes outside the hook. A tenant that comes and
+// goes can be late by one turn each time, and turns are longer here than on a
+// real GPU.
 func (d *day) checkQoS(found audit.Audited) {
 	if d.counted == nil {
 		d.counted = map[[2]string][2]uint64{}
@@ -240,7 +243,7 @@ func (d *day) bursts(tenant string) bool {
 	return false
 }
 
-// checkStep holds that nobody is acted upon without evidence, and counts.
+// checkStep holds that each action has evidence, and counts it.
 func (d *day) checkStep(s escalation.Step) {
 	w := d.workload(s.Subject)
 	if w == nil || !w.tenant.governed {
@@ -282,8 +285,8 @@ func (d *day) checkStep(s escalation.Step) {
 	}
 }
 
-// checkAll holds that who goes on violating a quota climbs, that who does not
-// comes down, and the brake.
+// checkAll holds that a workload that continues to violate a quota climbs, that
+// an innocent one comes down, and that the brake works.
 func (d *day) checkAll(found audit.Audited) {
 	d.taken = slices.DeleteFunc(d.taken, func(at time.Duration) bool { return d.now-at >= 10*time.Minute+dayTick })
 	within := 0
@@ -312,13 +315,13 @@ func (d *day) checkAll(found audit.Audited) {
 	}
 }
 
-// climbs holds that a workload of which Confirm audits in a row find something
-// climbs, and that those audits come: one with processes that go around the
-// hook, or that do not tell of their memory, is found in each audit.
+// climbs holds that a workload climbs after findings in Confirm audits in a
+// row. It also holds that processes outside the hook, or with hidden memory,
+// are found in each audit.
 func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	t, s := w.tenant, w.tenant.steps
 	level, _ := d.escalation.Level(w.subject())
-	// it is as high as it can be, or the brake holds it
+	// it is at its highest level, or the brake holds it
 	held := level >= s.Mode || level >= policy.Warn && !s.Shadow && len(d.taken) >= dayActions
 	excused, silent := t.gpu.excused > d.now, t.gpu.silent > d.now
 	switch {
@@ -349,8 +352,8 @@ func (d *day) climbs(w *dayWorkload, guilty, known bool) {
 	}
 }
 
-// finds holds that a tenant is found out whose processes take a lot of time
-// that their hooks do not tell of.
+// finds holds that a tenant is found if its processes take much time that their
+// hooks do not report.
 func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	t.steals++
 	accused := slices.ContainsFunc(found, func(v audit.Violation) bool {
@@ -366,14 +369,14 @@ func (d *day) finds(t *dayTenant, found []audit.Violation) {
 	}
 }
 
-// falls holds that who is not guilty any more is on the ground after its levels'
-// holds, and what a window takes to pass.
+// falls holds that an innocent workload is on the ground after its levels'
+// holds and the length of a window.
 func (d *day) falls(w *dayWorkload, guilty bool) {
 	t := w.tenant
 	switch {
 	case guilty:
 		w.innocent = 0
-	case t.unclear <= d.now && (!d.blind || len(w.processes) > 0): // else it may be where nothing is known
+	case t.unclear <= d.now && (!d.blind || len(w.processes) > 0): // otherwise it may stay while nothing is known
 		w.innocent += time.Second
 	}
 	level, _ := d.escalation.Level(w.subject())
@@ -389,7 +392,7 @@ func (d *day) falls(w *dayWorkload, guilty bool) {
 	}
 }
 
-// sum writes what the day was.
+// sum formats the day's summary.
 func (d *day) sum(took time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%.2f simulated hours of %d tenants on %d GPUs in %.0f s: %d audits, %d violations found, %d of "+

@@ -16,7 +16,7 @@ import (
 const (
 	dayGPUs    = 8
 	dayTenants = 100
-	dayUser    = 20000 // of the first tenant; the others follow
+	dayUser    = 20000 // user of the first tenant; those of the others follow
 	dayActions = 60
 )
 
@@ -34,25 +34,25 @@ type dayTenant struct {
 
 	truth   dayTruth // of this second
 	past    [64]dayTruth
-	unclear time.Duration // until when an audit may not know enough of it
+	unclear time.Duration // until then an audit may not know enough of it
 	charged float64       // as of the last second
-	steals  int           // seconds in a row in which a lot of time was not told of
-	pauses  int           // seconds since it last did not want the GPU all the time
-	wanted  int           // seconds in a row in which its guarantee is owed to it
+	steals  int           // seconds in a row with much unreported time
+	pauses  int           // seconds since it last paused its demand for the GPU
+	wanted  int           // seconds in a row in which its guarantee is owed
 }
 
-// A dayTruth is what happened to a tenant within a second, in seconds.
+// A dayTruth is the true use of a tenant in one second, in seconds.
 type dayTruth struct {
-	sm      float64 // its kernels ran
-	inside  float64 // of that, in its turns
-	outside float64 // of that, outside of them
-	stolen  float64 // of that, by processes that have a session
-	charged float64 // by the broker
-	busy    float64 // they kept the memory busy
-	over    bool    // it had more memory than its cap
+	sm      float64 // time of its kernels
+	inside  float64 // part of sm inside its turns
+	outside float64 // part of sm outside of them
+	stolen  float64 // part of outside, by processes with a session
+	charged float64 // charged by the broker
+	busy    float64 // time in which the memory was busy
+	over    bool    // more memory than its cap
 }
 
-// A dayDemand is what a workload runs.
+// A dayDemand is the load of a workload.
 type dayDemand int
 
 const (
@@ -61,16 +61,16 @@ const (
 	dayAlways
 )
 
-// A dayFault is what a workload does that it may not.
+// A dayFault is a workload's misbehaviour.
 type dayFault int
 
 const (
 	dayObeys     dayFault = iota
 	dayBypasses           // a process goes around the hook
-	dayOverloads          // the same, and it runs a lot
-	dayHoards             // the same, and it takes memory
-	dayLies               // its hook tells of too little memory
-	daySteals             // its hook tells of too little time
+	dayOverloads          // a process goes around the hook and runs a lot
+	dayHoards             // a process goes around the hook and takes memory
+	dayLies               // its hook reports too little memory
+	daySteals             // its hook reports too little time
 	dayFloods             // its kernels take too much bandwidth
 	dayFaults
 )
@@ -83,22 +83,23 @@ type dayWorkload struct {
 	tenant    *dayTenant
 	key       string
 	processes []*dayProcess
-	comes     time.Duration // or goes
-	turns     time.Duration // to another demand
+	comes     time.Duration // or leaves
+	turns     time.Duration // when its demand changes
 	demand    dayDemand
-	intensity float64 // part of its kernels' time that they keep the memory busy
+	intensity float64 // part of its kernels' time in which the memory is busy
 	still     bool    // it is paused
 	fault     dayFault
-	ends      time.Duration // the fault
+	ends      time.Duration // the fault's end
 
-	// that each audit could see that processes of it lie or go around the hook, since the last step
+	// time since the last step in which each audit could see that its processes
+	// lie or go around the hook
 	known      time.Duration
-	bad        int           // audits in a row that found something, those aside that did not know, since the last step
-	retry      time.Duration // when the escalation tries again what came too late
-	lying      time.Duration // since when a process does not tell of memory, and has what it has
-	innocent   time.Duration // since it was last guilty, less what nobody could know
-	lied       uint64        // bytes that were not told of when a process last lied
-	lastLie    time.Duration // when processes last had more memory than told
+	bad        int           // since the last step: audits in a row with a finding, not counting those without knowledge
+	retry      time.Duration // when the escalation retries an action that missed
+	lying      time.Duration // since when a process has constant memory and hides some
+	innocent   time.Duration // time since its last guilt, without the time in which nobody could know
+	lied       uint64        // hidden bytes at the last lie
+	lastLie    time.Duration // when a process last had more memory than reported
 	lastBypass time.Duration
 }
 
@@ -107,22 +108,22 @@ type dayProcess struct {
 	host.Process
 	workload *dayWorkload
 	hooked   bool
-	session  uint64        // in the ledger; 0 while it has none
-	ended    uint64        // one that it lost: what it had there stays charged until it is back
-	back     time.Duration // when it connects again; 0 it need not
+	session  uint64        // in the ledger; 0: none
+	ended    uint64        // a lost session, which stays charged until the process is back
+	back     time.Duration // when it reconnects; 0: it need not
 	lapsed   time.Duration // when it last lost its session
 	context  uint64
-	memory   uint64 // above the context
-	told     uint64 // by the hook
-	lies     uint64 // of memory, that were not told
+	memory   uint64 // beyond the context
+	told     uint64 // reported by the hook
+	lies     uint64 // hidden by the hook
 	load     float64
-	fresh    [2]float64 // SM and busy seconds that the driver was not asked for
+	fresh    [2]float64 // SM and busy seconds that the driver was not asked for yet
 	sm, busy float64
 	born     time.Duration
 	died     time.Duration
 }
 
-// outside returns the part of the GPU that it has outside of turns.
+// outside returns the part of the GPU that the process uses outside of turns.
 func (p *dayProcess) outside() float64 {
 	if p.workload.still {
 		return 0
@@ -130,7 +131,7 @@ func (p *dayProcess) outside() float64 {
 	return p.load
 }
 
-// working returns how many processes work in the tenant's turns.
+// working returns the number of processes that work in the tenant's turns.
 func (w *dayWorkload) working() (n int) {
 	if w.still || w.demand == dayRests || w.demand == dayBursts && w.tenant.always {
 		return 0
@@ -143,7 +144,7 @@ func (w *dayWorkload) working() (n int) {
 	return n
 }
 
-// newDay makes a random host with a random policy that is valid.
+// newDay makes a random host with a random valid policy.
 func newDay(random *rand.Rand) (*day, error) {
 	d := &day{random: random, start: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), pids: map[int]*dayProcess{},
 		pid: 1000}
@@ -184,7 +185,7 @@ func newDay(random *rand.Rand) (*day, error) {
 	return d, nil
 }
 
-// rule returns what a tenant may have: something on its GPU, little elsewhere.
+// rule returns a tenant's terms: something on its GPU, little elsewhere.
 func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Quota) {
 	r := policy.Rule{Name: fmt.Sprintf("team-%02d", i),
 		Select: []policy.Selector{{Users: []string{strconv.Itoa(dayUser + i)}}}}
@@ -204,7 +205,7 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 		if kind < 5 {
 			q.Limit = max(.05, q.Guarantee+(.9-q.Guarantee)*d.random.Float64())
 		}
-		if q.Guarantee > .05 && kind < 7 { // whoever is guaranteed next to nothing waits for long now and then
+		if q.Guarantee > .05 && kind < 7 { // a tenant with almost no guarantee waits for long at times
 			q.LaunchWait = quota.Wait(time.Second)
 		}
 	}
@@ -235,14 +236,14 @@ func (d *day) rule(i int, gpu string, promised *float64) (policy.Rule, policy.Qu
 // chance is true once in so many times.
 func (d *day) chance(one int) bool { return d.random.IntN(one) == 0 }
 
-// long returns a time between the two, short ones as likely as long ones.
+// long returns a random time between the two, with more weight on short ones.
 func (d *day) long(least, most time.Duration) time.Duration {
 	ratio := float64(most) / float64(least)
 	f := d.random.Float64()
 	return time.Duration(float64(least) * (1 + (ratio-1)*f*f))
 }
 
-// live lets everybody do as they like.
+// live lets all workloads act.
 func (d *day) live() {
 	for _, g := range d.gpus {
 		for _, t := range g.tenants {
@@ -255,7 +256,7 @@ func (d *day) live() {
 	}
 }
 
-// stir lets a workload do as it likes.
+// stir lets a workload act.
 func (d *day) stir(w *dayWorkload) {
 	for _, p := range slices.Clone(w.processes) {
 		if p.back > 0 && p.back <= d.now {
@@ -283,7 +284,7 @@ func (d *day) stir(w *dayWorkload) {
 		d.repent(w)
 	case w.fault == dayObeys && w.tenant.governed && d.chance(6000):
 		d.sin(w, dayFault(1+d.random.IntN(int(dayFaults)-1)))
-	case !w.tenant.governed && d.chance(300): // its programs are nobody's business
+	case !w.tenant.governed && d.chance(300): // nobody judges its programs
 		p := w.processes[0]
 		if p.load = 0; d.chance(2) {
 			p.load = min(.3*d.random.Float64(), max(dayMost-w.tenant.gpu.outside, 0))
@@ -365,7 +366,7 @@ func (d *day) kill(p *dayProcess) {
 	d.dead = append(d.dead, p)
 }
 
-// remember lets a process have more or less memory.
+// remember changes a process's memory.
 func (d *day) remember(p *dayProcess) {
 	if p.session == 0 {
 		return
@@ -373,12 +374,12 @@ func (d *day) remember(p *dayProcess) {
 	t, l, told := p.workload.tenant, p.workload.tenant.gpu.memory, p.told
 	defer func() {
 		if p.lies > 0 && told != p.told {
-			p.workload.lying = d.now // what comes and goes hides what is not told
+			p.workload.lying = d.now // a change hides the lie
 		}
 	}()
 	had := p.told + p.lies
 	switch {
-	case p.memory < had: // the driver gave what the books have
+	case p.memory < had: // the driver has given all the booked memory
 		p.memory = had
 	case d.chance(10) && p.told > 0:
 		n := uint64(d.random.Int64N(int64(p.told) + 1))
@@ -403,7 +404,7 @@ func (d *day) remember(p *dayProcess) {
 	}
 }
 
-// sin has a workload do what it may not, for a while.
+// sin starts a workload's misbehaviour for a while.
 func (d *day) sin(w *dayWorkload, kind dayFault) {
 	t, free := w.tenant, w.tenant.gpu.free()
 	capacity := dayMost - t.gpu.outside
@@ -444,7 +445,7 @@ func (d *day) sin(w *dayWorkload, kind dayFault) {
 	d.tally(t.gpu)
 }
 
-// repent ends what a workload may not do.
+// repent ends a workload's misbehaviour.
 func (d *day) repent(w *dayWorkload) {
 	for _, p := range slices.Clone(w.processes) {
 		if !p.hooked {
@@ -458,7 +459,7 @@ func (d *day) repent(w *dayWorkload) {
 	w.fault, w.lying = dayObeys, 0
 }
 
-// tally counts what programs have outside of turns.
+// tally adds up the use by programs outside of turns.
 func (d *day) tally(g *dayGPU) {
 	g.outside = 0
 	for _, t := range g.tenants {
@@ -470,7 +471,7 @@ func (d *day) tally(g *dayGPU) {
 	}
 }
 
-// plan makes one demand of a tenant's workloads.
+// plan chooses one demand for a tenant's workloads.
 func (t *dayTenant) plan() {
 	t.always, t.burst = false, 0
 	for i, w := range t.workloads {

@@ -22,8 +22,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A governed is a simulated GPU under an enforcer, whose tenants are told by
-// the name of the program that runs.
+// A governed is a simulated GPU under an enforcer. The name of a program
+// decides its tenant.
 type governed struct {
 	*host
 	t      *testing.T
@@ -34,13 +34,13 @@ type governed struct {
 	it     *enforcer.Enforcer
 	dir    string
 	copies map[string]string // paths of the load generator by tenant
-	broker broker.Options    // what of it is not as in all tests
+	broker broker.Options    // changes to the usual options
 
 	mu       sync.Mutex
 	steps    []escalation.Step
-	hardware bool              // the GPU has a fault of its own
-	pids     map[int]string    // workloads of processes that were started here
-	groups   map[string]string // the same of those in cgroups, by path
+	hardware bool              // the GPU itself has a fault
+	pids     map[int]string    // workloads of processes that the test started
+	groups   map[string]string // workloads of cgroups, by path
 }
 
 func (g *governed) record(s escalation.Step) {
@@ -49,7 +49,8 @@ func (g *governed) record(s escalation.Step) {
 	g.steps = append(g.steps, s)
 }
 
-// told returns what the escalation did about a tenant so far, as "warn done".
+// told returns the escalation's actions on a tenant so far, such as "warn
+// done".
 func (g *governed) told(tenant string) (all []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -61,8 +62,8 @@ func (g *governed) told(tenant string) (all []string) {
 	return all
 }
 
-// DeviceProcesses is what the driver would say: it samples each second, and
-// tells whoever is there with memory.
+// DeviceProcesses simulates the driver: it samples each second, and lists the
+// processes with memory.
 func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	now := time.Now()
 	g.truth.mu.Lock()
@@ -120,7 +121,7 @@ func underEnforcer(t *testing.T, table policy.Table) *governed {
 	return g
 }
 
-// prepared is a simulated GPU for which an enforcer can run.
+// prepared returns a simulated GPU on which an enforcer can run.
 func prepared(t *testing.T, table policy.Table) *governed {
 	t.Helper()
 	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{},
@@ -129,7 +130,7 @@ func prepared(t *testing.T, table policy.Table) *governed {
 	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
 		t.Fatal(err)
 	}
-	if g.dir, err = os.MkdirTemp("", "enforce"); err != nil { // t.TempDir's names are too long for a socket
+	if g.dir, err = os.MkdirTemp("", "enforce"); err != nil { // the names of t.TempDir are too long for a socket
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(g.dir) })
@@ -149,7 +150,7 @@ func prepared(t *testing.T, table policy.Table) *governed {
 	return g
 }
 
-// run starts the enforcer, or another after the one before.
+// run starts the enforcer, or a successor of the last one.
 func (g *governed) run(table policy.Table) {
 	g.t.Helper()
 	var err error
@@ -176,8 +177,8 @@ func (g *governed) stop() {
 	g.ended <- nil
 }
 
-// job starts the load generator as a program that is of a tenant by its path,
-// under the hook or not.
+// job starts the load generator as a tenant's program, with or without the
+// hook. The tenant follows from the program's path.
 func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	g.t.Helper()
 	if g.copies[tenant] == "" {
@@ -201,7 +202,7 @@ func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	return w
 }
 
-// stats returns what the enforcer says.
+// stats returns the enforcer's statistics.
 func (g *governed) stats() wire.EnforcerStats { return *g.it.Stats().Enforcer }
 
 // over reports whether a worker has ended.
@@ -210,22 +211,22 @@ func over(w *worker) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// byPath is a tenant that is told by the name of the program.
+// byPath returns the rule of a tenant that is known by its program's name.
 func byPath(name string, q policy.Quota, s policy.Steps) policy.Rule {
 	return policy.Rule{Name: name, Select: []policy.Selector{{Executables: []string{"*/" + name}}},
 		Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q}, Steps: s}
 }
 
-// quick are steps that a test can wait for.
+// quick returns steps that are short enough for a test.
 func quick(mode policy.Level) policy.Steps {
 	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5,
 		Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
 }
 
-// moved reports whether a process has had the GPU since then.
+// moved reports whether a process has had the GPU since a moment.
 func (g *governed) moved(w *worker, since int64) bool {
 	return g.truth.of(w.cmd.Process.Pid).work(since, monotonic()) > 0
 }
 
-// moves reports whether it has within the last half second.
+// moves reports whether a process has had the GPU within the last half second.
 func (g *governed) moves(w *worker) bool { return g.moved(w, monotonic()-5e8) }

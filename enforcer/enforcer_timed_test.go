@@ -14,10 +14,10 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestEnforcer has a greedy tenant on a simulated GPU, beside one whose part is
-// guaranteed and a program that no quota is for. A process of it goes around
-// the hook: that is found, warned of, throttled, paused, and let go on, and
-// nobody else is touched.
+// TestEnforcer has a greedy tenant on a simulated GPU, beside a tenant with a
+// guarantee and a program without a quota. One process of the greedy tenant
+// goes around the hook. It is found, warned, throttled, paused and resumed, and
+// no other process is touched.
 func TestEnforcer(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	with := func(edit func(*policy.Quota)) policy.Quota { q := none; edit(&q); return q }
@@ -89,8 +89,9 @@ func TestEnforcer(t *testing.T) {
 	}
 }
 
-// TestEnforcerTerminates ends a program that goes around the hook where the
-// policy says so, and no other; not while the GPU itself is at fault.
+// TestEnforcerTerminates ends a program that goes around the hook if the policy
+// says so, and no other program. It does not do so while the GPU itself is at
+// fault.
 func TestEnforcerTerminates(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
@@ -100,7 +101,7 @@ func TestEnforcerTerminates(t *testing.T) {
 		}}
 	g := underEnforcer(t, table)
 	g.hardware = true
-	// so that there is a broker's GPU
+	// It makes the GPU known to the broker.
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
 	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
 	shadowed := g.job("shadowed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
@@ -129,9 +130,9 @@ func TestEnforcerTerminates(t *testing.T) {
 	}
 }
 
-// TestPausedOverRestart ends an enforcer while a workload is paused: it goes on
-// until the next enforcer, which pauses it again. A second one beside the first
-// is refused.
+// TestPausedOverRestart ends an enforcer while a workload is paused. The
+// workload runs until the next enforcer pauses it again. A second enforcer
+// beside the first is refused.
 func TestPausedOverRestart(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	slow := quick(policy.Pause)

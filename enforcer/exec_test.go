@@ -25,8 +25,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestExecProcess is no test: it becomes what the environment says, in a
-// process that the other tests start.
+// TestExecProcess is not a test: other tests start it as a process, and the
+// environment tells it what to execute.
 func TestExecProcess(t *testing.T) {
 	text := os.Getenv("GS_TEST_EXEC")
 	if text == "" {
@@ -42,7 +42,8 @@ func TestExecProcess(t *testing.T) {
 	os.Exit(status)
 }
 
-// An onlyTenant is a policy: every process is of that tenant, whichever it asks for.
+// An onlyTenant is a policy with one tenant for every process, regardless of
+// its request.
 type onlyTenant string
 
 func (o onlyTenant) Tenant(_ broker.Facts, wished string) (string, error) {
@@ -86,8 +87,8 @@ func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {
 	return b, socket
 }
 
-// executing returns a command that is not started, which calls Exec; where no
-// socket is named there is a broker.
+// executing returns a command that calls Exec and is not started yet. It has a
+// broker unless the options name a socket.
 func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 	t.Helper()
 	if o.Socket == "" {
@@ -106,7 +107,7 @@ func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// executed returns the exit status of a program under Exec, and what it wrote.
+// executed returns a program's exit status under Exec, and its output.
 func executed(t *testing.T, o ExecOptions, env ...string) (status int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -118,8 +119,8 @@ func executed(t *testing.T, o ExecOptions, env ...string) (status int, out, errs
 	return cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()
 }
 
-// build compiles C into a file of a new directory; a library that does nothing
-// is a hook as far as Exec can tell.
+// build compiles C into a file of a new directory. Exec accepts any library as
+// the hook, even one that does nothing.
 func build(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -143,7 +144,7 @@ func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 	const script = `echo "$LD_PRELOAD|$GPUSTEWARD_TENANT|$GPUSTEWARD_SOCKET|$1 $2"; grep -c "$0" /proc/self/maps`
 	command := []string{"sh", "-c", script, library, "a b", "--tenant"}
 	other := build(t, "other.so", "int other;", "-shared", "-fPIC")
-	old := hook(t) // another one, of a directory of its own
+	old := hook(t) // another library, in a directory of its own
 	for name, c := range map[string]struct{ tenant, before, preload, after string }{
 		"alone":             {"", "", library, ""},
 		"with a tenant":     {"a", "GPUSTEWARD_TENANT=b", library, "a"},
@@ -162,8 +163,8 @@ func TestExecLoadsTheHookAndSaysWhereTheBrokerIs(t *testing.T) {
 	}
 }
 
-// The program is the process that the caller started: whatever it does and
-// whatever is done to it is seen from outside as it is.
+// The program is the process that the caller started, so the caller observes it
+// directly.
 func TestExecIsTheProgram(t *testing.T) {
 	t.Parallel()
 	o := ExecOptions{Library: hook(t)}
@@ -204,7 +205,7 @@ func TestExecIsTheProgram(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = in.Write([]byte("\n")) // dash looks for signals between commands
+	_, _ = in.Write([]byte("\n")) // dash handles signals between commands
 	if _, err := fmt.Fscanln(out, &got, &it); err != nil || got+" "+it != "got it" {
 		t.Errorf("of SIGTERM the program says %q (%v)", got+" "+it, err)
 	}
@@ -213,7 +214,7 @@ func TestExecIsTheProgram(t *testing.T) {
 	}
 }
 
-// What the shell ignores for a command in the background stays ignored.
+// Signals that the shell ignores for a background command stay ignored.
 func TestExecKeepsSignalsIgnored(t *testing.T) {
 	t.Parallel()
 	inner := executing(t, ExecOptions{Library: hook(t), Command: []string{"grep", "SigIgn", "/proc/self/status"}})
@@ -321,7 +322,7 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 		{me, 0, "-static", "is linked statically: the hook cannot see it"},
 		{me, 0, "-static-pie", "is linked statically: the hook cannot see it"},
 		{me, 0, "-pie", ""},
-		{me, os.ModeSetuid, "-pie", ""}, // its own rights
+		{me, os.ModeSetuid, "-pie", ""}, // the program raises its own rights
 		{other, 0, "-pie", ""},
 		{other, os.ModeSetuid, "-pie", "runs with another's rights: the hook cannot see it"},
 	} {
@@ -340,8 +341,8 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 	}
 }
 
-// A program is started whether there is a broker or not, unless one is
-// required; where none takes it, that is said.
+// A program starts even without a broker, unless one is required. If no broker
+// takes it, a message says so.
 func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	t.Parallel()
 	library, none := hook(t), socketOf(t)
@@ -395,7 +396,7 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	}
 }
 
-// Where the broker's queue of connections is full there is one: it is waited for.
+// A full queue of connections shows that a broker runs: the program waits for it.
 func TestExecWaitsForABusyBroker(t *testing.T) {
 	t.Parallel()
 	path := socketOf(t)

@@ -10,8 +10,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// poll looks at a condition every few milliseconds and returns how long it
-// took to become true.
+// poll checks a condition every few milliseconds and returns how long it took
+// to become true.
 func poll(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
 	t.Helper()
 	began, tick := time.Now(), time.NewTicker(5*time.Millisecond)
@@ -24,7 +24,7 @@ func poll(t *testing.T, limit time.Duration, what string, done func() bool) time
 	return time.Since(began)
 }
 
-// taken returns how many bytes a worker says that it took.
+// taken returns the number of bytes that a worker reports.
 func taken(t *testing.T, w *worker) uint64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "alloc"))
@@ -37,16 +37,16 @@ func taken(t *testing.T, w *worker) uint64 {
 
 const mib = 1 << 20
 
-// hoard makes a load take memory and then do nothing but hold it.
+// hoard returns options for a load that takes memory and only holds it.
 func hoard(mibs, step int, kind string) []string {
 	return []string{fmt.Sprintf("--alloc-mib=%d", mibs), fmt.Sprintf("--alloc-step-mib=%d", step),
 		"--alloc-kind=" + kind,
 		"--burst-ms=0.1", "--sleep-ms=600000"}
 }
 
-// brokerKilled kills the broker by SIGKILL under two saturated tenants and
-// starts another one after a while: both go on all the while, and share as
-// before within 3 s.
+// brokerKilled kills the broker by SIGKILL under two saturated tenants, and
+// starts another one after a while. Both run all the time, and share as before
+// within 3 s.
 func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	t.Helper()
 	tenants := []terms{tenant("small", 30), tenant("large", 70)}
@@ -61,7 +61,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	for _, p := range parts {
 		p.tell(p.command)
 	}
-	// goesOn waits until each has completed steps and so much time has passed.
+	// goesOn waits for steps of each tenant and for some time.
 	goesOn := func(span time.Duration) {
 		t.Helper()
 		from := monotonic()
@@ -103,7 +103,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	}
 }
 
-// books returns what the broker counts for a tenant on the only GPU.
+// books returns the broker's figures of a tenant on the only GPU.
 func books(s wire.Stats, name string) wire.TenantStats {
 	for _, tenant := range s.Tenants {
 		if tenant.Tenant == name {

@@ -13,8 +13,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// TestDeathGivesShareBack kills a tenant that holds nine tenths of the GPU,
-// ten times, and looks at what the other one lost: with the whole GPU from the
+// TestDeathGivesShareBack kills a tenant that has nine tenths of the GPU, ten
+// times, and measures the loss of the other tenant: with the whole GPU from the
 // first moment it would complete as much work as time passes.
 func TestDeathGivesShareBack(t *testing.T) {
 	const span = 100 * time.Millisecond
@@ -51,8 +51,8 @@ func TestDeathGivesShareBack(t *testing.T) {
 	}))
 }
 
-// TestMemoryRace lets 64 processes of one tenant, which take memory in four
-// ways, want four times its cap at once.
+// TestMemoryRace lets 64 processes of one tenant take memory in four ways.
+// Together they want four times its cap at once.
 func TestMemoryRace(t *testing.T) {
 	const limit = 1024 * mib
 	h := stub(t)
@@ -84,8 +84,9 @@ func TestMemoryRace(t *testing.T) {
 	}
 }
 
-// TestCancelledAllocations cancels threads in allocations: the others, which want
-// all of the tenant's cap, get what a cancelled one was granted.
+// TestCancelledAllocations cancels threads in allocations. The other threads
+// want all of the tenant's cap, and get the bytes that were granted to the
+// cancelled ones.
 func TestCancelledAllocations(t *testing.T) {
 	h := stub(t)
 	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 4 * 8 * mib}, Weight: 1}})
@@ -124,8 +125,8 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 	take()
 }
 
-// TestStopped stops one of two saturated tenants: the other one waits for it
-// once, has the GPU, and shares it again when the first goes on.
+// TestStopped stops one of two saturated tenants. The other one waits for it
+// once, has the GPU, and shares it again when the first continues.
 func TestStopped(t *testing.T) {
 	h := stub(t)
 	h.govern(t, tenant("stopped", 50), tenant("other", 50))
@@ -157,7 +158,7 @@ func TestStopped(t *testing.T) {
 	}
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 
-	// And for so short a while that it is never held for stale.
+	// This stop is too short for the session to become stale.
 	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +173,9 @@ func TestStopped(t *testing.T) {
 
 func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }
 
-// TestOneOfTwoStopped stops one of two processes of a tenant in the midst of its
-// work, several times, for less than it takes to be held for stale: the other one
-// goes on with what is the tenant's.
+// TestOneOfTwoStopped stops one of two processes of a tenant during its work,
+// several times, too briefly to become stale. The other process continues with
+// the tenant's part.
 func TestOneOfTwoStopped(t *testing.T) {
 	attempt(t, onStub(t, func() error {
 		const times, span = 5, int64(time.Second)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ranks starts a gang's processes, one on each of so many simulated GPUs, for a
-// tenant; without one they run ungoverned.
+// ranks starts a gang's processes, one on each simulated GPU. They run
+// ungoverned if the tenant is empty.
 func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker) {
 	for i := range gpus {
 		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
@@ -18,8 +18,8 @@ func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker
 	return all
 }
 
-// together runs two gangs on the same GPUs and returns the steps a second of
-// both.
+// together runs two gangs on the same GPUs and returns the sum of their steps
+// per second.
 func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	t.Helper()
 	all := append(h.ranks(t, a, 1, gpus), h.ranks(t, b, 2, gpus)...)
@@ -42,13 +42,13 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	return sum
 }
 
-// rounds of each recipe: what a tenant does at first tells little of its pace.
+// rounds of each recipe. A tenant's first moments say little about its pace.
 var rounds = map[string]int{"peer": 600, "waitvalue": 600, "hostfunc": 600, "cross": 600, "two": 100}
 
-// nothingHangs runs a recipe alone and beside another program, then both under
-// the hook, with a guarantee near what the recipe has beside the other without
-// it. No round may hang, and the pace is at least the guarantee, but for what
-// waiting on the GPU through another's turns costs.
+// nothingHangs runs a recipe alone and beside another program, and then both
+// under the hook. The guarantee is close to the recipe's pace beside the other
+// without the hook. No round may hang. The pace is at least the guarantee, less
+// the cost of waits on the GPU during the other's turns.
 func nothingHangs(t *testing.T, h *host, recipe string) error {
 	t.Helper()
 	const guarantee, tolerance = 0.7, 0.1

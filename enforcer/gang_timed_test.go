@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestGangs holds that two tenants, each with a rank on each of two GPUs that
-// wait for one another, do not wait for themselves: that costs three in four
-// steps where each GPU is shared on its own.
+// TestGangs has two tenants, each with a rank on each of two GPUs. The ranks
+// wait for one another. A gang must not wait for itself: this costs three in
+// four steps if each GPU is shared separately.
 func TestGangs(t *testing.T) {
 	t.Setenv("GS_STUB_GPUS", "2")
 	attempt(t, onStub(t, func() error {
@@ -29,8 +29,8 @@ func TestGangs(t *testing.T) {
 	}))
 }
 
-// TestNothingHangs runs programs whose work waits for work that they launch
-// later, beside another tenant.
+// TestNothingHangs runs programs whose work waits for a later launch of theirs,
+// beside another tenant.
 func TestNothingHangs(t *testing.T) {
 	for recipe := range rounds {
 		t.Run(recipe, func(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// Whose a process is follows from this host's facts, or, where it is simulated,
-// from the simulation's alone; nobody's is who has no workload yet, or has
-// ended.
+// The owner of a process follows from this host's facts. On a simulated host it
+// follows from the simulation alone. A process without a workload, or an ended
+// one, has no owner.
 func TestWhoseADeviceProcessIs(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -61,8 +61,8 @@ func TestWhoseADeviceProcessIs(t *testing.T) {
 	}
 }
 
-// startHeadless starts a program whose first thread has ended, while another
-// goes on; it lives until the test ends.
+// startHeadless starts a program whose first thread ends while another
+// continues. It lives until the test ends.
 func startHeadless(t *testing.T) (pid int) {
 	t.Helper()
 	dir := t.TempDir()

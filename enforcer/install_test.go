@@ -22,8 +22,8 @@ func inode(t *testing.T, path string) *syscall.Stat_t {
 	return info.Sys().(*syscall.Stat_t)
 }
 
-// It changes what is not as it should be and nothing else, and programs that
-// run have the library that they began with.
+// Install changes only what is wrong, and running programs keep the library
+// that they loaded.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	old, dir := hook(t), filepath.Join(t.TempDir(), "a/b")
@@ -59,7 +59,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer running.Close()
-	if err := os.WriteFile(installed+".new", []byte("half of it"), 0o400); err != nil { // one that was cut off
+	if err := os.WriteFile(installed+".new", []byte("half of it"), 0o400); err != nil { // an interrupted installation
 		t.Fatal(err)
 	}
 	o.Library = build(t, Library, "int gs_another[9] = {1};", "-shared", "-fPIC")
@@ -105,7 +105,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 {
-		return // only root can mount what is read-only
+		return // only root can mount a read-only file system
 	}
 	readOnly := t.TempDir()
 	if err := unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""); err != nil {
@@ -121,7 +121,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The state directory becomes the user's, and nobody else's files do.
+// The state directory becomes the user's; files outside of it stay as they are.
 func TestInstallGivesTheState(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
@@ -138,7 +138,7 @@ func TestInstallGivesTheState(t *testing.T) {
 			t.Fatalf("%v, %+v", err, inode(t, state))
 		}
 	}
-	// Left by an agent that was root, or put there by the user.
+	// An agent that ran as root left these files, or the user put them there.
 	err := errors.Join(os.WriteFile(path("state/health.json"), nil, 0o640), os.WriteFile(path("secret"), nil, 0o600),
 		os.Symlink(path("secret"), path("state/link")), os.Link(path("secret"), path("state/second")))
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// capped is a tenant that may have so many bytes.
+// capped returns the terms of a tenant with a cap in bytes.
 func capped(name string, bytes uint64) terms {
 	return terms{name, broker.Quota{Quota: quota.Quota{Limit: 1, Memory: bytes}, Weight: 1}}
 }
 
-// pairs makes a load allocate and free, and nothing else.
+// pairs returns options for a load that only allocates and frees.
 func pairs(mibs float64, seconds int) []string {
 	return []string{"--launch=alloc", "--kernel-us=0", fmt.Sprintf("--alloc-step-mib=%g", mibs),
 		fmt.Sprintf("--seconds=%d", seconds)}
 }
 
-// completed returns how many launches a load did each second.
+// completed returns a load's number of launches per second.
 func completed(t *testing.T, w *worker) float64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "total"))

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAllocationsAreNotThrottled has a program allocate and free as fast as it
-// can: far from its cap, and where one allocation is all that it has left.
+// can: far from its cap, and with room for one allocation only.
 func TestAllocationsAreNotThrottled(t *testing.T) {
 	for name, limit := range map[string]uint64{"far from the cap": 1024 * mib, "at the cap": mib} {
 		attempt(t, onStub(t, func() error {
@@ -30,8 +30,9 @@ func TestAllocationsAreNotThrottled(t *testing.T) {
 	}
 }
 
-// TestIdleLeaseIsAnothers has a process that was lent memory be stopped, and
-// another one of its tenant want all that it does not use; then it is killed.
+// TestIdleLeaseIsAnothers stops a process that holds lent memory. Another
+// process of the same tenant wants all the memory that the first does not use.
+// Then the first is killed.
 func TestIdleLeaseIsAnothers(t *testing.T) {
 	const limit = 1024 * mib
 	h := stub(t)
@@ -47,7 +48,7 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	ready(t, idle)
 	idle.tell("go")
 	taken(t, idle)
-	const lent = (limit-mib)/8 - 15*mib // with the first allocation, and the others are of it
+	const lent = (limit-mib)/8 - 15*mib // with the first allocation, of which the others are a part
 	settled("what is lent is not told from what is used", 16*mib, lent)
 	if err := idle.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)

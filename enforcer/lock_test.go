@@ -11,7 +11,7 @@ import (
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "enforcer.lock")
-	if err := os.WriteFile(path, []byte("4194303999\n"), 0o600); err != nil { // of one that ended
+	if err := os.WriteFile(path, []byte("4194303999\n"), 0o600); err != nil { // the PID of an ended process
 		t.Fatal(err)
 	}
 	release, err := lock(dir)
@@ -37,7 +37,7 @@ func TestLockWithoutAName(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	// the holder did not come to write it yet
+	// The holder has not written its PID yet.
 	if err := os.Truncate(filepath.Join(dir, "enforcer.lock"), 0); err != nil {
 		t.Fatal(err)
 	}

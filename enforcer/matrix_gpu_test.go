@@ -23,8 +23,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// GS_MATRIX_OUT names a file that gets one JSON object for each cell as soon as
-// it was measured; beside it, with .md at its end, lies the table.
+// GS_MATRIX_OUT names a file that receives one JSON object for each cell as
+// soon as the cell is measured. The table is written beside it, with the suffix
+// .md.
 var (
 	matrixSeconds = flag.Float64("matrix.seconds", 10, "`seconds` that programs are measured for beside each other")
 	matrixPlain   = flag.Float64("matrix.plain", 0,
@@ -34,21 +35,22 @@ var (
 )
 
 const (
-	// matrixSettle passes before a run is measured, as in hook/bench/report.py.
+	// matrixSettle passes before each measurement, as in hook/bench/report.py.
 	matrixSettle = 500 * time.Millisecond
-	// prepareLimit is for all workers to load and compile, side by side.
+	// prepareLimit bounds the time in which all workers load and compile, side
+	// by side.
 	prepareLimit = 4 * time.Minute
-	// runLimit is what a run may take beyond its seconds.
+	// runLimit is a run's allowance beyond its seconds.
 	runLimit = 15 * time.Second
-	starts   = 3 // of one worker, before its program counts as broken
+	starts   = 3 // attempts to start a worker before its program counts as broken
 )
 
-// TestGPUMatrix measures pairs and triples of programs on one GPU, each
-// without the hook and with it.
+// TestGPUMatrix measures pairs and triples of programs on one GPU, each without
+// the hook and with it.
 func TestGPUMatrix(t *testing.T) { measureMatrix(t, onOne) }
 
-// TestGPUMatrixTwo does so with programs that have a process on each of two
-// GPUs.
+// TestGPUMatrixTwo does the same with programs that have a process on each of
+// two GPUs.
 func TestGPUMatrixTwo(t *testing.T) {
 	if n := len(products()); n < 2 {
 		fmt.Printf("SKIPPED %s: it needs two GPUs, here is %d\n", t.Name(), n)
@@ -94,17 +96,17 @@ func measureMatrix(t *testing.T, specs []string) {
 	}
 }
 
-// program is what a member runs, and where: what it does alone does not depend
-// on more.
+// program names a member's program and its GPUs: its lone throughput depends on
+// nothing else.
 func (m member) program() string { return fmt.Sprint(m.Kind, m.GPUs) }
 
-// A post is what a worker is for: a tenant, with the hook or without.
+// A post is the purpose of a worker: a tenant, with the hook or without.
 type post struct {
 	tenant string
 	plain  bool
 }
 
-// A matrix keeps its workers from cell to cell. An idle one is connected and
+// A matrix keeps its workers from cell to cell. An idle worker is connected and
 // silent, which must cost the others nothing.
 type matrix struct {
 	host
@@ -114,7 +116,7 @@ type matrix struct {
 	members  map[string]member // of all cells, by tenant
 	workers  map[post]*worker
 	started  map[post]int
-	broken   map[string]string            // kinds that cannot be run here, and why
+	broken   map[string]string            // kinds that cannot run here, and the reasons
 	lone     map[string]course            // by program
 	plain    map[string]map[string]course // by all tenants of a cell, by tenant
 	out      *os.File
@@ -146,14 +148,15 @@ func (m *matrix) progress(format string, args ...any) {
 	fmt.Printf("[%4.0f s] %s\n", time.Since(m.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// terms are those of a cell: all others are there, and of no consequence.
+// terms returns the terms for a cell. All other tenants are present with
+// negligible ones.
 func (m *matrix) terms(cell []member) (all []terms) {
 	for name := range m.members {
 		quota := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
 		for _, a := range cell {
 			if a.Tenant == name {
 				quota.Weight = a.Weight
-				if a.Realtime { // which takes a limit
+				if a.Realtime { // realtime requires a limit
 					quota.Class, quota.Limit = schedule.Realtime, 0.9
 				}
 			}
@@ -175,7 +178,7 @@ func (m *matrix) postsOf(members []member) (posts []post) {
 	return posts
 }
 
-// prepare starts the workers that are missing, all of them side by side.
+// prepare starts the missing workers, side by side.
 func (m *matrix) prepare(posts ...post) {
 	m.t.Helper()
 	var asked []post
@@ -205,7 +208,7 @@ func (m *matrix) prepare(posts ...post) {
 		}
 	}
 	for _, p := range asked {
-		// What runs here without the hook has to run with it.
+		// A program that runs here without the hook must also run with it.
 		if !p.plain && m.workers[p] == nil && m.workers[post{p.tenant, true}] != nil {
 			m.t.Errorf("%s cannot be prepared under the hook: %s", p.tenant, m.broken[m.members[p.tenant].Kind])
 		}
@@ -242,7 +245,7 @@ func (m *matrix) lose(p post) {
 	}
 }
 
-// measureCell measures what is not known yet of a cell, and judges it.
+// measureCell measures the unknown figures of a cell, and judges it.
 func (m *matrix) measureCell(spec string, members []member) *verdict {
 	m.t.Helper()
 	v := &verdict{Cell: spec, GPU: m.gpu, Seconds: *matrixSeconds}
@@ -296,7 +299,7 @@ func (m *matrix) fill(v *verdict, members []member) error {
 	return nil
 }
 
-// alone measures a program under the hook with nobody else at work, once.
+// alone measures a program under the hook by itself, once.
 func (m *matrix) alone(a member) error {
 	m.t.Helper()
 	if _, known := m.lone[a.program()]; known || a.silent() {
@@ -313,8 +316,8 @@ func (m *matrix) alone(a member) error {
 	return err
 }
 
-// ungoverned measures the same programs without the hook, once: weights do not
-// matter to them.
+// ungoverned measures the same programs without the hook, once: their weights
+// make no difference there.
 func (m *matrix) ungoverned(members []member) (map[string]course, error) {
 	m.t.Helper()
 	var names []string
@@ -337,7 +340,7 @@ func (m *matrix) ungoverned(members []member) (map[string]course, error) {
 	return m.plain[key], nil
 }
 
-// charged are the seconds in the broker's books, by tenant and GPU.
+// charged returns the charged seconds in the broker's books, by tenant and GPU.
 func (m *matrix) charged() map[string]map[string]float64 {
 	m.t.Helper()
 	all := map[string]map[string]float64{}
@@ -350,7 +353,7 @@ func (m *matrix) charged() map[string]map[string]float64 {
 	return all
 }
 
-// books are the broker's, by tenant and GPU.
+// books returns the broker's books, by tenant and GPU.
 func (m *matrix) books() map[string]wire.TenantStats {
 	m.t.Helper()
 	all := map[string]wire.TenantStats{}
@@ -360,7 +363,7 @@ func (m *matrix) books() map[string]wire.TenantStats {
 	return all
 }
 
-// showBooks prints what the broker counted between two looks.
+// showBooks prints the changes of the broker's books.
 func showBooks(before, after map[string]wire.TenantStats, seconds float64) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		a, b := after[name], before[name]
@@ -377,8 +380,8 @@ func showBooks(before, after map[string]wire.TenantStats, seconds float64) {
 	}
 }
 
-// side runs members side by side, and returns how each went while all were at
-// work. Who does not come to an end is lost, and nobody else.
+// side runs members side by side, and returns the course of each while all were
+// at work. A member that does not finish is lost, and no other.
 func (m *matrix) side(seconds float64, members []member, plain bool) (map[string]course, error) {
 	m.t.Helper()
 	seconds += matrixSettle.Seconds()
@@ -419,7 +422,7 @@ func (m *matrix) side(seconds float64, members []member, plain bool) (map[string
 
 // outcome waits until a run has ended, and returns the times of its steps.
 func outcome(w *worker, deadline time.Time) (c course, err error) {
-	// Who has already ended is heard also after the deadline.
+	// A worker that has already ended is heard even after the deadline.
 	left := func() time.Duration { return max(time.Second, time.Until(deadline)) }
 	line, err := w.listen(left(), "times")
 	if err != nil {
@@ -433,7 +436,7 @@ func outcome(w *worker, deadline time.Time) (c course, err error) {
 	return c, err
 }
 
-// window is when all who have any throughput were at work.
+// window returns the time in which all members with a throughput were at work.
 func (m *matrix) window(members []member, plain bool) (from, to int64) {
 	to = 1<<63 - 1
 	for _, a := range members {
@@ -444,7 +447,7 @@ func (m *matrix) window(members []member, plain bool) (from, to int64) {
 	return from, to
 }
 
-// show prints what the table has not in its rows' order.
+// show prints the parts of a verdict that the table leaves out.
 func (m *matrix) show(v *verdict) {
 	for _, s := range v.Subjects {
 		if s.silent() {
@@ -462,7 +465,7 @@ func (m *matrix) show(v *verdict) {
 	}
 }
 
-// parts writes parts of GPUs, in the order of their names.
+// parts formats parts of GPUs, in the order of their names.
 func parts(charged map[string]float64) string {
 	var gpus, all []string
 	for gpu := range charged {
@@ -475,7 +478,7 @@ func parts(charged map[string]float64) string {
 	return strings.Join(all, ", ")
 }
 
-// write keeps a cell for others to read.
+// write saves a cell.
 func (m *matrix) write(v *verdict) {
 	m.t.Helper()
 	if m.out == nil {
@@ -493,8 +496,8 @@ func (m *matrix) write(v *verdict) {
 	}
 }
 
-// finish prints the table and ends all workers at once: one after the other
-// they would take a second each.
+// finish prints the table and ends all workers at once, because each takes a
+// second to end.
 func (m *matrix) finish() {
 	m.progress("%s, %g s a cell, the worst first:", m.gpu, *matrixSeconds)
 	fmt.Println(markdown(m.verdicts))

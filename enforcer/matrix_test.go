@@ -12,13 +12,12 @@ import (
 	"time"
 )
 
-// The matrix holds programs as people run them beside each other: this file
-// has its cells, what is asked of each, and the table. matrix_gpu_test.go runs
-// them on a GPU.
+// The matrix runs real programs beside each other. This file has its cells, the
+// goals of each, and the table. matrix_gpu_test.go runs them on a GPU.
 
 // onOne are the cells for one GPU. A number is a tenant's weight.
 var onOne = []string{
-	// What SCHEDULER.md measured.
+	// Cells with earlier measurements.
 	"steps 70 + steps 30",
 	"steps 70 + jax 30",
 	"steps 30 + jax 70",
@@ -28,7 +27,7 @@ var onOne = []string{
 	"queue 70 + tick 30",
 	"steps 70 + tick 30",
 	"gpt2 50 + silent 50",
-	// Programs that queue ahead.
+	// These programs queue ahead.
 	"queue 70 + queue 30",
 	"queue 90 + queue 10",
 	"queue 50 + queue 50",
@@ -36,7 +35,7 @@ var onOne = []string{
 	"graph10 30 + steps 70",
 	"compiled 70 + jax 30",
 	"small 50 + small 50",
-	// Programs that wait beside programs that do not, and each other.
+	// These programs wait, beside programs that do not, and beside each other.
 	"triton 70 + steps 30",
 	"triton 30 + cupy 70",
 	"cupy 50 + queue 50",
@@ -44,7 +43,7 @@ var onOne = []string{
 	"loader 70 + steps 30",
 	"steps 90 + jax 10",
 	"jax 90 + queue 10",
-	// Somebody waits for each token.
+	// A user waits for each token.
 	"decode realtime 30 + queue 70",
 	"decode realtime 30 + gpt2 70",
 	"decode realtime 30 + cupy 70",
@@ -56,8 +55,8 @@ var onOne = []string{
 	"queue 50 + streams 30 + loader 20",
 }
 
-// onTwo are the cells for two GPUs: a gang is on both, another program on the
-// first one unless it says @1.
+// onTwo are the cells for two GPUs. A gang is on both; another program is on
+// the first one, or on the second with @1.
 var onTwo = []string{
 	"ddp 70 + queue 30",
 	"ddp 70 + steps 30 + steps@1 30",
@@ -66,12 +65,12 @@ var onTwo = []string{
 	"bcast 50 + steps@1 50",
 }
 
-// What is known of kinds, beside their programs in hook/bench.
+// Known facts about kinds; their programs are in hook/bench.
 var (
 	gangs   = []string{"ddp", "bcast"}                          // a process on each GPU
 	ahead   = []string{"queue", "graph", "graph10", "compiled"} // they queue ahead and fill a GPU
 	ticking = []string{"tick", "bcast", "silent"}               // they want next to nothing
-	// So many kernels, each longer than half a millisecond, are a step.
+	// A step is this many kernels, each longer than half a millisecond.
 	long = map[string]float64{"cupy": 5}
 )
 
@@ -86,10 +85,10 @@ type member struct {
 
 func (m member) gang() bool { return slices.Contains(gangs, m.Kind) }
 
-// silent is a member that has no throughput.
+// silent reports whether a member has no throughput.
 func (m member) silent() bool { return m.Kind == "silent" }
 
-// parseCell reads a cell as onOne writes it.
+// parseCell parses a cell in the notation of onOne.
 func parseCell(spec string) (members []member, err error) {
 	seen := map[string]int{}
 	for words := range strings.SplitSeq(spec, " + ") {
@@ -122,16 +121,16 @@ func parseCell(spec string) (members []member, err error) {
 	return members, nil
 }
 
-// A course is how a program went in one run.
+// A course is the result of a program in one run.
 type course struct {
-	Rate  float64 `json:"rate"`     // steps a second
-	Worst float64 `json:"worst_1s"` // the least rate of a second
+	Rate  float64 `json:"rate"`     // steps per second
+	Worst float64 `json:"worst_1s"` // the lowest rate of any second
 	P50   float64 `json:"p50_ms"`   // of a step
 	P99   float64 `json:"p99_ms"`
 }
 
-// courseOf returns the rates of what was completed within [from, to). A run
-// shorter than a second has no worst one.
+// courseOf returns the rates of the steps completed within [from, to). A run
+// shorter than a second has no worst second.
 func courseOf(s *series, from, to int64) course {
 	c := course{Rate: s.work(from, to) / (float64(to-from) / 1e9)}
 	c.Worst = c.Rate
@@ -141,31 +140,31 @@ func courseOf(s *series, from, to int64) course {
 	return c
 }
 
-// A subject is what became of a member of a cell: alone under the hook, beside
-// the others without it, and beside them with it.
+// A subject is a member's results: alone under the hook, beside the others
+// without it, and beside them with it.
 type subject struct {
 	member
 	Guarantee float64            `json:"guarantee"`
 	Lone      course             `json:"lone"`
 	Plain     course             `json:"plain"`
 	Hooked    course             `json:"hooked"`
-	Charged   map[string]float64 `json:"charged"` // of a GPU's time, by its UUID, as the broker's books say
+	Charged   map[string]float64 `json:"charged"` // part of a GPU's time, by its UUID, in the broker's books
 }
 
-// plain and hooked are parts of lone throughput.
+// plain and hooked are relative to the lone throughput.
 func (s *subject) plain() float64  { return s.Plain.Rate / s.Lone.Rate }
 func (s *subject) hooked() float64 { return s.Hooked.Rate / s.Lone.Rate }
 func (s *subject) worst() float64  { return s.Hooked.Worst / s.Lone.Rate }
 
-// A goal is one thing that is asked of a cell.
+// A goal is one requirement of a cell.
 type goal struct {
 	What string  `json:"what"`
 	Got  float64 `json:"got"`
 	Want float64 `json:"want"`
-	Most bool    `json:"most,omitempty"` // Got is to be at most Want, else at least
+	Most bool    `json:"most,omitempty"` // Got is to be at most Want; otherwise at least
 }
 
-// margin is negative where the goal is missed.
+// margin is negative if the goal is missed.
 func (g goal) margin() float64 {
 	if g.Most {
 		return g.Want - g.Got
@@ -173,7 +172,7 @@ func (g goal) margin() float64 {
 	return g.Got - g.Want
 }
 
-func (g goal) met() bool { return g.margin() >= 0 } // false for what was not measured
+func (g goal) met() bool { return g.margin() >= 0 } // false without a measurement
 
 func (g goal) String() string {
 	sign := "≥"
@@ -183,18 +182,18 @@ func (g goal) String() string {
 	return fmt.Sprintf("%s %.3f %s %.3f", g.What, g.Got, sign, g.Want)
 }
 
-// A verdict is all of one cell.
+// A verdict is the complete result of a cell.
 type verdict struct {
 	Cell     string     `json:"cell"`
 	GPU      string     `json:"gpu"` // its product name
 	Seconds  float64    `json:"seconds"`
 	Skipped  string     `json:"skipped,omitempty"` // why it cannot be measured on this machine
-	Failed   string     `json:"failed,omitempty"`  // why it could not be measured: a program hung, or ended
+	Failed   string     `json:"failed,omitempty"`  // why the measurement failed: a program hung, or ended
 	Subjects []*subject `json:"subjects"`
 	Goals    []goal     `json:"goals"`
 }
 
-// tightest is the goal that was missed by most, or met by least.
+// tightest returns the goal with the smallest margin.
 func (v *verdict) tightest() goal {
 	switch {
 	case v.Skipped != "":
@@ -205,7 +204,7 @@ func (v *verdict) tightest() goal {
 	return slices.MinFunc(v.Goals, func(a, b goal) int { return cmp.Compare(a.margin(), b.margin()) })
 }
 
-// judge sets guarantees and goals by the Figures of issue 14.
+// judge sets guarantees and goals.
 func judge(s []*subject) (goals []goal) {
 	for _, a := range s {
 		a.Guarantee = guarantee(s, a)
@@ -221,7 +220,7 @@ func judge(s []*subject) (goals []goal) {
 	return goals
 }
 
-// beside returns who shares a GPU with a member.
+// beside returns the members that share a GPU with a member.
 func beside(s []*subject, a *subject, gpu int) (others []*subject) {
 	for _, b := range s {
 		if a != b && slices.Contains(b.GPUs, gpu) {
@@ -231,7 +230,8 @@ func beside(s []*subject, a *subject, gpu int) (others []*subject) {
 	return others
 }
 
-// guarantee is a member's part by weight on the GPU where that is least.
+// guarantee returns a member's part by weight, on the GPU where that part is
+// smallest.
 func guarantee(s []*subject, a *subject) float64 {
 	least := 1.0
 	for _, gpu := range a.GPUs {
@@ -244,8 +244,8 @@ func guarantee(s []*subject, a *subject) float64 {
 	return least
 }
 
-// needs estimates which part of a GPU's time a member has when it is alone, by
-// what it left to the others in plain slicing.
+// needs estimates the part of a GPU's time that a member uses alone, from the
+// time that it left to the others in plain slicing.
 func needs(s []*subject, a *subject) float64 {
 	most := 0.0
 	for _, gpu := range a.GPUs {
@@ -261,14 +261,15 @@ func needs(s []*subject, a *subject) float64 {
 }
 
 // modest reports whether a member needs less than its guarantee. Plain slicing
-// alone decides: the member costs the others no more than the guarantee, and
-// has nearly its lone throughput, or at least nobody has less than is guaranteed.
+// alone decides. The member must cost the others no more than the guarantee. It
+// must also have nearly its lone throughput, unless every member has at least
+// its guarantee.
 func modest(s []*subject, a *subject) bool {
 	short := func(b *subject) bool { return !b.silent() && b.plain() < min(0.9, b.Guarantee) }
 	return needs(s, a) <= a.Guarantee && (a.plain() >= 0.9 || !slices.ContainsFunc(s, short))
 }
 
-// owed is what is asked for one member.
+// owed returns the goals of one member.
 func owed(s []*subject, a *subject) []goal {
 	others := slices.DeleteFunc(slices.Clone(s), func(b *subject) bool { return a == b })
 	every := func(is func(*subject) bool) bool {
@@ -276,14 +277,15 @@ func owed(s []*subject, a *subject) []goal {
 	}
 	floor := func(part float64) goal { return goal{What: a.Tenant, Got: a.hooked(), Want: part} }
 	second := func(part float64) goal {
-		// A second in which it does less even alone is not the neighbours' fault.
+		// The neighbours are not to blame for a second in which it does less
+		// even alone.
 		return goal{What: a.Tenant + " in 1 s", Got: a.worst(), Want: part * min(1, a.Lone.Worst/a.Lone.Rate)}
 	}
 	switch {
 	case a.Realtime:
 		return []goal{floor(a.Guarantee - 0.02), latency(others, a)}
 	case slices.ContainsFunc(others, func(b *subject) bool { return b.Realtime }):
-		return []goal{floor(0.6 * a.plain())} // of what plain slicing leaves it beside who goes first
+		return []goal{floor(0.6 * a.plain())} // part of the throughput that plain slicing leaves it beside the first
 	case every((*subject).silent):
 		return []goal{floor(0.995)}
 	case every(func(b *subject) bool { return slices.Contains(ticking, b.Kind) }):
@@ -291,15 +293,15 @@ func owed(s []*subject, a *subject) []goal {
 	case modest(s, a):
 		part := 0.97
 		if a.plain() < part {
-			part = a.plain() - 0.02 // it waits for its turn to come, also in plain slicing
+			part = a.plain() - 0.02 // it waits for its turn, also in plain slicing
 		}
 		return []goal{floor(part), second(part - 0.03)}
 	}
 	return []goal{floor(a.Guarantee - 0.02), second(a.Guarantee - 0.05)}
 }
 
-// latency asks that a step's 99th percentile is at most 1.25 times what it is
-// alone, and one kernel of a neighbour whose kernels are long.
+// latency requires that a step's 99th percentile is at most 1.25 times its lone
+// value, and one kernel of a neighbour with long kernels.
 func latency(others []*subject, a *subject) goal {
 	kernel := 0.0 // ms
 	for _, b := range others {
@@ -311,7 +313,7 @@ func latency(others []*subject, a *subject) goal {
 		Most: true}
 }
 
-// total asks for the sum of parts.
+// total returns the goal for the sum of parts.
 func total(s []*subject) goal {
 	hooked, plain := 0.0, 0.0
 	only := func(kinds []string) bool {
@@ -335,9 +337,10 @@ func total(s []*subject) goal {
 }
 
 // moved returns the sum that plain slicing would have at the split that the
-// guarantees enforce, and whether they enforce any: who has less than its
-// guarantee in plain slicing gets it, at the cost of those who have more, whose
-// parts fall as their GPU time does. Who needs little keeps what it has.
+// guarantees enforce, and whether they enforce any. A member below its
+// guarantee in plain slicing gets its guarantee. The members above theirs pay
+// for it, and their parts fall with their GPU time. A member that needs little
+// keeps its part.
 func moved(s []*subject) (sum float64, any bool) {
 	had, has, kept, rest := 0.0, 0.0, 0.0, 0.0
 	for _, a := range s {
@@ -360,7 +363,7 @@ func moved(s []*subject) (sum float64, any bool) {
 	return sum + has + rest*scale, any
 }
 
-// each writes one figure of all members that have throughput.
+// each formats figures of all members with a throughput.
 func (v *verdict) each(format string, figures ...func(*subject) float64) string {
 	var all []string
 	for _, a := range v.Subjects {
@@ -397,7 +400,7 @@ func (v *verdict) word() string {
 	return "FALL SHORT"
 }
 
-// columns is the verdict as a row of the table.
+// columns returns the verdict as a row of the table.
 func (v *verdict) columns() []string {
 	if v.Goals == nil {
 		return append(append([]string{v.Cell}, make([]string, len(titles)-2)...), v.word())
@@ -428,7 +431,7 @@ func (v *verdict) columns() []string {
 var titles = []string{"cell", "plain", "sum", "hooked", "sum", "worst 1 s", "step ms p50/p99: alone", "plain", "hooked",
 	"books", "verdict"}
 
-// markdown is the table of all cells, the worst one first.
+// markdown formats the table of all cells, the worst one first.
 func markdown(verdicts []*verdict) string {
 	all := slices.Clone(verdicts)
 	slices.SortStableFunc(all, func(a, b *verdict) int {
@@ -479,7 +482,7 @@ func TestMatrixCells(t *testing.T) {
 
 func TestCourse(t *testing.T) {
 	s := &series{cost: 1}
-	for i := range int64(51) { // ten steps a second, and none in the third
+	for i := range int64(51) { // ten steps per second, and none in the third
 		s.add(i*int64(time.Second)/10, float64(i)-min(10, max(0, float64(i)-20)))
 	}
 	if c := courseOf(s, 0, 5*int64(time.Second)); math.Abs(c.Rate-8) > 1e-9 || c.Worst > 1e-9 {
@@ -490,8 +493,8 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// went is a cell of which plain and hooked parts are given, and a program does
-// a step of 1 ms each ms alone.
+// went returns a cell with the given plain and hooked parts, in which a program
+// alone does a step of 1 ms each ms.
 func went(t *testing.T, spec string, plain, hooked []float64) *verdict {
 	t.Helper()
 	members, err := parseCell(spec)
@@ -507,13 +510,13 @@ func went(t *testing.T, spec string, plain, hooked []float64) *verdict {
 	return v
 }
 
-// TestJudge holds cells of SCHEDULER.md against what it says of them.
+// TestJudge compares verdicts on cells with known outcomes.
 func TestJudge(t *testing.T) {
 	type parts = []float64
 	for _, c := range []struct {
 		spec          string
 		plain, hooked parts
-		missed        string // what, separated by commas
+		missed        string // names of goals, separated by commas
 	}{
 		{"steps 70 + jax 30", parts{.37, .69}, parts{.53, .44}, "steps,steps in 1 s,sum"},
 		{"steps 70 + jax 30", parts{.37, .69}, parts{.70, .30}, ""},

@@ -17,8 +17,8 @@ import (
 	"gpusteward/exporter"
 )
 
-// program builds the agent as a host runs it, unless a ready one is named by
-// GS_AGENT.
+// program builds the agent as a host runs it, unless GS_AGENT names a ready
+// one.
 var program = sync.OnceValues(func() (string, error) {
 	if set := os.Getenv("GS_AGENT"); set != "" {
 		return filepath.Abs(set)
@@ -30,17 +30,17 @@ var program = sync.OnceValues(func() (string, error) {
 	return built, err
 })
 
-// An agent is the program on a simulated host, in a process for each role. Its
-// tenants a, b and c are told by the name of the program that runs.
+// An agent is the program on a simulated host, in a process for each role. The
+// name of a program decides whether its tenant is a, b or c.
 type agent struct {
 	*host
 	t    *testing.T
-	path string // of the program
+	path string // path of the program
 	dir  string
 }
 
-// startAgent runs the agent on so many simulated GPUs, of which each two are
-// the MIG devices of a GPU. Its configuration ends with what is said of tenants.
+// startAgent runs the agent on simulated GPUs. Each two of them are the MIG
+// devices of one GPU. The tenants' section is the end of its configuration.
 func startAgent(t *testing.T, gpus int, fail, tenants string, roles ...string) *agent {
 	t.Helper()
 	t.Setenv("GS_STUB_GPUS", strconv.Itoa(gpus))
@@ -50,7 +50,7 @@ func startAgent(t *testing.T, gpus int, fail, tenants string, roles ...string) *
 	if a.path, err = program(); err != nil {
 		t.Fatal(err)
 	}
-	if a.dir, err = os.MkdirTemp("", "agent"); err != nil { // t.TempDir's names are too long for a socket
+	if a.dir, err = os.MkdirTemp("", "agent"); err != nil { // the names of t.TempDir are too long for a socket
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(a.dir) })
@@ -80,8 +80,8 @@ func (a *agent) log(role string) string {
 	return string(text)
 }
 
-// run starts one of the stub's programs as a tenant's. What it says on its
-// standard error is heard too.
+// run starts one of the stub's programs for a tenant. Its standard error is
+// read too.
 func (a *agent) run(tenant, of string, argv ...string) *worker {
 	a.t.Helper()
 	copied := filepath.Join(a.dir, of, tenant)
@@ -108,8 +108,8 @@ func (a *agent) job(tenant string, gpu int, options ...string) *worker {
 		options...)...)
 }
 
-// hold has a tenant's program take memory and keep it, and returns it with how
-// much that is, in bytes.
+// hold lets a tenant's program take memory and keep it. It returns the program
+// and its bytes.
 func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64) {
 	a.t.Helper()
 	w := a.job(tenant, gpu, append(options, "--burst-ms=0.1", "--sleep-ms=600000")...)
@@ -118,7 +118,7 @@ func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64
 	return w, taken(a.t, w)
 }
 
-// ask returns what the agent answers at its control socket.
+// ask returns the agent's answer at its control socket.
 func (a *agent) ask(path string) string {
 	text, err := exporter.Ask(context.Background(), filepath.Join(a.dir, "run"), "", path)
 	if err != nil {
@@ -142,7 +142,7 @@ func (a *agent) metric(series string, want float64) {
 	})
 }
 
-// absent fails where there is a series that begins so.
+// absent fails if a series begins with the text.
 func (a *agent) absent(series string) {
 	a.t.Helper()
 	if all := a.ask("/metrics"); strings.Contains(all, "\n"+series) || !strings.Contains(all, "\nnvgpu_") {
@@ -150,11 +150,11 @@ func (a *agent) absent(series string) {
 	}
 }
 
-// The UUIDs of the simulated MIG devices, of which CUDA and NVML tell.
+// slice returns the UUID of a simulated MIG device, as CUDA and NVML report it.
 func slice(i int) string { return fmt.Sprintf("MIG-67707573-7465-7761-7264-2d73747562%02x", i) }
 
-// anchor has a tenant's program work on a MIG device, and waits until its quota
-// holds: the agent has read which devices there are then.
+// anchor lets a tenant's program work on a MIG device, and waits until its
+// quota holds. By then the agent has read the list of devices.
 func (a *agent) anchor(tenant string, gpu int) *worker {
 	a.t.Helper()
 	w := a.job(tenant, gpu, "--kernel-us=500", "--seconds=600")

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// TestMIG runs the agent as a host does on a GPU in MIG mode, with what its
-// table says of one of the two MIG devices: there its tenants have their memory
-// to the byte and their parts of the time, and nobody else is touched.
+// TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has
+// quotas for one of the two MIG devices. Tenants there have their memory to the
+// byte and their parts of the time, and no other tenant is touched.
 func TestMIG(t *testing.T) {
 	for name, roles := range map[string][]string{"0:1": {"all"}, slice(0): {"enforce", "observe"}} {
 		t.Run(name, func(t *testing.T) { onMIG(t, name, roles) })
 	}
 }
 
-// TestUnknownMIG has a program on a MIG device that NVML does not tell of, as of
-// a driver that is newer than the agent. Its quota cannot hold there: that is
-// said to all who care, and where the broker fails closed nothing goes.
+// TestUnknownMIG has a program on a MIG device that NVML does not report, as
+// with a driver newer than the agent. Its quota cannot hold there. All
+// interfaces report that, and a broker that fails closed lets nothing pass.
 func TestUnknownMIG(t *testing.T) {
 	for fail, c := range map[string]struct {
 		told, logged string

@@ -12,9 +12,9 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// TestAnotherDriverIsFound has programs load the driver in a namespace where the
-// hook is not. One uses nothing else; the other launches a little under the hook
-// too, while honest ones run together.
+// TestAnotherDriverIsFound has programs load the driver in a namespace without
+// the hook. One program uses nothing else. The other also launches a little
+// under the hook, while honest programs run together.
 func TestAnotherDriverIsFound(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
@@ -51,8 +51,8 @@ func TestAnotherDriverIsFound(t *testing.T) {
 }
 
 // TestDriverFoundOtherwise has a program find the driver's functions by a dlsym
-// that dlvsym found, which the audit tells of, and another one load a copy of the
-// driver's file, which is under the hook as any.
+// that dlvsym found, which the audit reports. Another program loads a copy of
+// the driver's file, which is under the hook like any other.
 func TestDriverFoundOtherwise(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},

@@ -6,9 +6,9 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A tenant whose kernels keep the memory busy for 80 % of the time that they
-// have the GPU comes within its part of the bandwidth, and gets its limit back
-// when it needs less.
+// The kernels of a tenant keep the memory busy for 80 % of their time on the
+// GPU. The pacer brings the tenant within its part of the bandwidth. The tenant
+// gets its limit back when it needs less.
 func TestPacer(t *testing.T) {
 	at, q := place{"a", "GPU-0"}, policy.Quota{Limit: .9, Bandwidth: .3}
 	p := pacer{}

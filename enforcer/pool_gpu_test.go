@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A seat is a worker of a pool: a tenant of its own, or without the hook.
+// A seat is a worker of a pool: a tenant of its own, or a program without the
+// hook.
 type seat struct {
 	name   string
 	weight float64
@@ -36,7 +37,7 @@ var (
 	w90    = seat{"w90", 90, false}
 )
 
-// A pool keeps the workers of one broker from row to row, since importing
+// A pool keeps the workers of one broker from row to row, because an import of
 // PyTorch takes as long as a measurement. An idle worker wants no GPU time, so
 // it does not count.
 type pool struct {
@@ -44,10 +45,10 @@ type pool struct {
 	owner    *testing.T // the workers live as long as this test
 	workers  map[seat]*worker
 	prepared map[role]bool
-	cost     map[string]float64 // GPU seconds of a kind's step: the least that any worker found
+	cost     map[string]float64 // GPU seconds of a kind's step: the lowest of all workers
 }
 
-// A role is a worker and the kind of work that it runs: see kinds.py.
+// A role is a worker and its kind of work: see kinds.py.
 type role struct {
 	seat
 	kind string
@@ -63,7 +64,7 @@ func newPool(t *testing.T, seats ...seat) *pool {
 	return p
 }
 
-// rule lets other terms hold.
+// rule puts other terms in force.
 func (h *host) rule(t *testing.T, tenants ...terms) {
 	t.Helper()
 	raw, err := json.Marshal(tenants)
@@ -74,8 +75,9 @@ func (h *host) rule(t *testing.T, tenants ...terms) {
 	h.broker.hear(t, 5*time.Second, "reloaded")
 }
 
-// prepare starts the workers that are not there yet and lets all build their
-// work side by side. What cannot be built on this machine skips the row, aloud.
+// prepare starts the missing workers and lets all build their work side by
+// side. If a kind cannot be built on this machine, the row is skipped with a
+// message.
 func (p *pool) prepare(t *testing.T, roles ...role) {
 	t.Helper()
 	var asked []role
@@ -85,7 +87,7 @@ func (p *pool) prepare(t *testing.T, roles ...role) {
 			if r.plain {
 				name = ""
 			}
-			ranks := 1 // as a worker that runs a gang does nothing else
+			ranks := 1 // a worker that runs a gang does nothing else
 			if slices.Contains(gangs, r.kind) {
 				ranks = 2
 			}
@@ -146,7 +148,7 @@ func (p *pool) row(t *testing.T, name string, seconds float64, roles ...role) fi
 	return f
 }
 
-// rate runs one role alone and returns its steps a second by the GPU's clock.
+// rate runs one role alone and returns its steps per second by the GPU's clock.
 func (p *pool) rate(t *testing.T, r role, seconds float64) float64 {
 	t.Helper()
 	w := p.workers[r.seat]
@@ -166,8 +168,8 @@ func rate(t *testing.T, w *worker) float64 {
 	return steps / seconds
 }
 
-// pin keeps all threads of the process, and those that they will start, on the
-// first n of the processors that this one may use.
+// pin binds all threads of the worker, and its later threads, to the first n
+// processors of this process.
 func (w *worker) pin(t *testing.T, n int) {
 	t.Helper()
 	var may, set unix.CPUSet

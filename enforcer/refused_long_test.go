@@ -10,11 +10,11 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestWhoIsRefusedIsLeftAlone has a program begin under the hook for which the
-// broker has no session left: it runs, and nothing is done about it.
+// TestWhoIsRefusedIsLeftAlone starts a program under the hook for which the
+// broker has no session left. It runs, and the enforcer does not act on it.
 func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 	g := prepared(t, severe())
-	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second // programs that are refused come again after 5 to 6 s
+	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second // refused programs return after 5 to 6 s
 	g.run(severe())
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
 	poll(t, 20*time.Second, "the first does not work", func() bool { return g.moves(anchor) })
@@ -23,6 +23,6 @@ func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 		return slices.ContainsFunc(g.it.Stats().Requests,
 			func(r wire.RequestStats) bool { return r.Result == "limit" && r.Count > 0 })
 	})
-	time.Sleep(10 * time.Second) // the doubt of the start is over, and it is refused for the second time
+	time.Sleep(10 * time.Second) // the doubt of the start is over, and the second refusal has happened
 	g.untouched(doomed)
 }

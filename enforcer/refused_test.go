@@ -6,7 +6,8 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// severe is a policy that ends who goes around the hook after a few seconds.
+// severe returns a policy that terminates workloads outside the hook after a
+// few seconds.
 func severe() policy.Table {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	return policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn),
@@ -14,8 +15,8 @@ func severe() policy.Table {
 		Rules:   []policy.Rule{byPath("doomed", none, quick(policy.Terminate))}}
 }
 
-// untouched watches a program for ten audits: it works, it is found to do
-// nothing wrong, and the enforcer does nothing about it.
+// untouched watches a program for ten audits: it works, the audits find
+// nothing, and the enforcer does not act on it.
 func (g *governed) untouched(w *worker) {
 	g.t.Helper()
 	for range 10 {

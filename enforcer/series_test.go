@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A series is how many steps a worker had completed at which moment: points
-// (CLOCK_MONOTONIC ns, steps) in the order of time.
+// A series is a worker's progress: points (CLOCK_MONOTONIC ns, completed steps)
+// in the order of time.
 type series struct {
 	at    []int64
 	steps []float64
-	cost  float64 // GPU seconds of a step, or 1 where all workers' steps are the same
+	cost  float64 // GPU seconds of a step, or 1 if all workers' steps are the same
 }
 
 // add appends a point. A point that is not later than the last one replaces
@@ -26,8 +26,8 @@ func (s *series) add(at int64, steps float64) {
 	s.at, s.steps = append(s.at, at), append(s.steps, steps)
 }
 
-// by returns the steps completed by a moment, on a straight line between the
-// two points around it, so that a window need not begin at a point.
+// by returns the steps completed by a moment, interpolated between the two
+// points around it, so that a window need not begin at a point.
 func (s *series) by(at int64) float64 {
 	i := sort.Search(len(s.at), func(i int) bool { return s.at[i] >= at })
 	switch {
@@ -42,11 +42,11 @@ func (s *series) by(at int64) float64 {
 	return s.steps[i-1] + part*(s.steps[i]-s.steps[i-1])
 }
 
-// work returns the cost of what was completed within [from, to).
+// work returns the cost of the steps completed within [from, to).
 func (s *series) work(from, to int64) float64 { return (s.by(to) - s.by(from)) * s.cost }
 
-// shares returns each worker's part of what all completed within [from, to),
-// 0 to 1; nil where nobody completed anything.
+// shares returns each worker's part of all work completed within [from, to), 0
+// to 1; nil if nothing was completed.
 func shares(all []*series, from, to int64) []float64 {
 	parts, sum := make([]float64, len(all)), 0.0
 	for i, s := range all {
@@ -62,13 +62,13 @@ func shares(all []*series, from, to int64) []float64 {
 	return parts
 }
 
-// An errs says how far shares were from their targets, in points (percent of
-// the GPU), over sliding windows of one length.
+// An errs describes the distances of shares from their targets, in points
+// (percent of the GPU), over sliding windows of one length.
 type errs struct{ max, mean, p99 float64 }
 
 // deviation slides a window over [from, to) in tenths of a second. A window's
-// error is that of the worker that is furthest from its target. A window in
-// which nobody completed a step counts as wholly wrong.
+// error is that of the worker that is furthest from its target. A window
+// without a completed step counts as wholly wrong.
 func deviation(all []*series, target []float64, from, to int64, window time.Duration) errs {
 	var found []float64
 	for at := from; at+int64(window) <= to; at += int64(100 * time.Millisecond) {
@@ -95,8 +95,8 @@ func mean(x []float64) float64 {
 	return sum / float64(len(x))
 }
 
-// percentile returns the value below which a part p of x lies: the nearest
-// rank, so that it is always one that was measured. NaN of nothing.
+// percentile returns the value below which a part p of x lies. It is the
+// nearest rank, so it is always a measured value. It is NaN if x is empty.
 func percentile(x []float64, p float64) float64 {
 	if len(x) == 0 {
 		return math.NaN()
@@ -148,8 +148,8 @@ func TestSeries(t *testing.T) {
 	if e := deviation([]*series{{cost: 1}, {cost: 1}}, []float64{0.5, 0.5}, 0, 2*second, time.Second); e.max != 100 {
 		t.Errorf("nothing done deviates by %v, want 100 points", e)
 	}
-	// A second in which the first worker has the GPU alone is seen, over 1 s
-	// as 70 points, over 10 s as 7.
+	// A second in which the first worker has the GPU alone appears as 70 points
+	// over 1 s, and as 7 points over 10 s.
 	burst := []*series{{cost: 1}, {cost: 1}}
 	sum := []float64{0, 0}
 	for i := range int64(121) {

@@ -19,18 +19,18 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// These tests measure the hook and the broker under PyTorch on a real GPU.
-// The test binary may be built elsewhere and carried: GS_HOOK, GS_LOAD and
-// GS_BENCH name the hook library, the load generator and the directory of
-// worker.py. -test.run picks rows (TestGPUShares/eager), -share.seconds says
-// how long each is.
+// These tests measure the hook and the broker under PyTorch on a real GPU. The
+// test binary may be built on another machine: GS_HOOK, GS_LOAD and GS_BENCH
+// name the hook library, the load generator and the directory of worker.py.
+// -test.run picks rows (TestGPUShares/eager), and -share.seconds sets the
+// length of each.
 
 var sharePairs = flag.Int("share.pairs", 12, "`pairs` of a plain and a hooked run that overhead is measured by")
 var shareOverhead = flag.Float64("share.overhead", 1.5, "`seconds` of each of their runs")
 
 func TestGPUShares(t *testing.T) {
 	p := newPool(t, w10, w20, w30, w50, x50, w70, w90)
-	plain := map[string]float64{} // steps a second of two workers without the hook, by kind
+	plain := map[string]float64{} // steps per second of two workers without the hook, by kind
 	for _, c := range []struct {
 		kind  string
 		seats []seat
@@ -86,7 +86,7 @@ func smallKernels(t *testing.T, p *pool) {
 	}
 }
 
-// bursty compares how long a burst of 5 ms takes beside a saturated worker.
+// bursty compares the duration of a burst of 5 ms beside a saturated worker.
 func bursty(t *testing.T, p *pool) {
 	seconds := *shareSeconds / 2
 	plain := p.row(t, "bursty, plain", seconds, role{plain1, "eager"}, role{plain2, "bursty"})
@@ -98,8 +98,8 @@ func bursty(t *testing.T, p *pool) {
 	}
 }
 
-// overhead prints and judges by how many percent hooked runs are slower, from
-// pairs of rates.
+// overhead prints and judges the slowdown of hooked runs in percent, from pairs
+// of rates.
 func overhead(t *testing.T, name string, goal float64, pair func(plainFirst bool) (plain, hooked float64)) {
 	t.Helper()
 	var slower []float64
@@ -115,13 +115,13 @@ func overhead(t *testing.T, name string, goal float64, pair func(plainFirst bool
 	}
 }
 
-// overheadKinds are programs whose pace is compared with and without the hook.
+// overheadKinds are the programs with a measured overhead.
 var overheadKinds = []string{"train", "gpt2", "steps", "decode", "loader", "small"}
 
-// TestGPUOverhead measures what the hook costs a tenant that has no limit: alone,
-// and beside a tenant that is connected and silent but whose launches must not
-// wait, so that every launch is counted. The two of a pair run one after the
-// other, by turns in either order, pinned to the same processors.
+// TestGPUOverhead measures the hook's cost for a tenant without a limit: alone,
+// and beside a connected and silent tenant whose launches must not wait, so
+// that every launch is counted. The two runs of a pair follow each other in
+// alternating order, pinned to the same processors.
 func TestGPUOverhead(t *testing.T) {
 	alone, guest := seat{"alone", 1, false}, seat{"guest", 1, false}
 	p := newPool(t, alone)
@@ -138,7 +138,7 @@ func TestGPUOverhead(t *testing.T) {
 				p.prepare(t, plain, hooked)
 				p.workers[plain1].pin(t, 4)
 				p.workers[alone].pin(t, 4)
-				p.rate(t, plain, 1) // what ran last on these processors is forgotten
+				p.rate(t, plain, 1) // warms the processors' caches
 				overhead(t, who+" "+kind, 0.3, p.either(t, plain, hooked, *shareOverhead))
 			})
 		}
@@ -177,7 +177,7 @@ func TestGPUOverhead(t *testing.T) {
 }
 
 // either returns a function that measures the rates of two roles, one after the
-// other in either order.
+// other in alternating order.
 func (p *pool) either(t *testing.T, plain, hooked role, seconds float64) func(plainFirst bool) (a, b float64) {
 	return func(plainFirst bool) (a, b float64) {
 		if plainFirst {
@@ -191,8 +191,8 @@ func (p *pool) either(t *testing.T, plain, hooked role, seconds float64) func(pl
 	}
 }
 
-// TestGPUNothingHangs runs programs whose work waits for work that they launch
-// later, beside another tenant.
+// TestGPUNothingHangs runs programs whose work waits for a later launch of
+// theirs, beside another tenant.
 func TestGPUNothingHangs(t *testing.T) {
 	for _, recipe := range []string{"waitvalue", "hostfunc", "two", "peer", "cross"} {
 		t.Run(recipe, func(t *testing.T) {
@@ -212,10 +212,10 @@ func TestGPUBrokerKilled(t *testing.T) { brokerKilled(t, &host{}, 5*time.Second)
 type taker struct {
 	framework, allocator string
 	driver               []string // its environment
-	sees                 bool     // it says what it sees of the card
+	sees                 bool     // it reports the card's memory
 	raises               string
-	usable               float64 // part of the cap that its arrays get, at least
-	contexts             float64 // that it makes while it takes memory, each of half a GiB at most beside the cap
+	usable               float64 // smallest part of the cap that its arrays get
+	contexts             float64 // contexts made meanwhile, each at most half a GiB beyond the cap
 }
 
 var takers = []taker{
@@ -235,9 +235,10 @@ var takers = []taker{
 	{"jax", "preallocating", []string{"XLA_PYTHON_CLIENT_MEM_FRACTION=.9"}, false, "JaxRuntimeError", 0.85, 0},
 }
 
-// TestGPUMemory holds that a cap is met to the byte by every allocator of
-// PyTorch, by JAX, by CuPy and by the calls from before CUDA 3.2: an error of their own, nothing over, nearly all
-// of it usable, and the cap is what the program sees as the card's memory.
+// TestGPUMemory holds that every allocator of PyTorch, JAX, CuPy and the calls
+// from before CUDA 3.2 meet a cap to the byte. The program gets its own error,
+// never exceeds the cap, can use nearly all of it, and sees the cap as the
+// card's memory.
 func TestGPUMemory(t *testing.T) {
 	const limit = 4096 * mib
 	var h host
@@ -310,11 +311,11 @@ func TestGPUSMI(t *testing.T) {
 	}
 }
 
-// TestGPUAllocations measures what an allocation and its release cost under a
+// TestGPUAllocations measures the cost of an allocation and its release under a
 // cap, against the driver's own, and the training of a program that asks the
 // driver for each tensor. Both workers live throughout and take turns of a
-// quarter of a second, since the driver's own pace changes by a tenth from one
-// second to the next.
+// quarter of a second, because the driver's own pace changes by a tenth from
+// one second to the next.
 func TestGPUAllocations(t *testing.T) {
 	capped := seat{"capped", 1, false}
 	for _, c := range []struct {
@@ -336,15 +337,15 @@ func TestGPUAllocations(t *testing.T) {
 			p.prepare(t, plain, hooked)
 			p.workers[plain1].pin(t, 4)
 			p.workers[capped].pin(t, 4)
-			p.rate(t, plain, 1) // what ran last on these processors is forgotten
+			p.rate(t, plain, 1) // warms the processors' caches
 			overhead(t, c.kind, c.goal, p.either(t, plain, hooked, 0.25))
 			fmt.Printf("    %s without the hook: %.0f a second\n", c.kind, p.rate(t, plain, 1))
 		})
 	}
 }
 
-// smi returns the memory in use on the first GPU, in MiB, by one who is not
-// under the hook.
+// smi returns the memory in use on the first GPU, in MiB, as seen without the
+// hook.
 func smi(t *testing.T) float64 {
 	t.Helper()
 	out, err := exec.Command("nvidia-smi", "--id=0", "--query-gpu=memory.used",

@@ -11,18 +11,18 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// These tests measure the hook and the broker together on a simulated GPU
-// that real processes share (hook/stub): what a step costs and how much memory
-// there is are known there, so true shares are measured and not estimated.
+// These tests measure the hook and the broker together on a simulated GPU that
+// real processes share (hook/stub). The cost of a step and the size of memory
+// are known there, so true shares are measured and not estimated.
 
 func tenant(name string, weight float64) terms {
 	return terms{name, broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: weight}}
 }
 
-// A demand is what one tenant of a saturated GPU runs.
+// A demand is the load of one tenant on a saturated GPU.
 type demand struct {
 	weight  float64
-	cost    time.Duration // of a step, on the GPU
+	cost    time.Duration // GPU time of a step
 	options []string
 }
 
@@ -36,8 +36,8 @@ func graphs(weight float64, us int) demand {
 	return demand{weight, cost, []string{"--launch=graph", "--kernel-us=100", "--graph-us=" + strconv.Itoa(us)}}
 }
 
-// saturate measures demands beside each other on a GPU of their own; governed
-// says whether the broker shares it, or the driver.
+// saturate measures demands beside each other on a GPU of their own. If
+// governed is set, the broker shares the GPU, and otherwise the driver does.
 func saturate(t *testing.T, name string, governed bool, seconds float64, demands ...demand) figure {
 	t.Helper()
 	h := stub(t)
@@ -71,5 +71,6 @@ func saturate(t *testing.T, name string, governed bool, seconds float64, demands
 	return f
 }
 
-// slots lets experiments run side by side where there are processors for it.
+// slots bounds the experiments that run side by side by the number of
+// processors.
 var slots = make(chan struct{}, max(1, runtime.NumCPU()/2))

@@ -29,8 +29,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWorkConservation holds that a tenant that sleeps leaves its GPU to the
-// other one: together they use it all.
+// TestWorkConservation holds that a sleeping tenant leaves its GPU to the other
+// one: together they use it all.
 func TestWorkConservation(t *testing.T) {
 	bursty := demand{50, 200 * time.Microsecond, []string{"--kernel-us=200", "--burst-ms=5", "--sleep-ms=20"}}
 	attempt(t, onStub(t, func() error {
@@ -43,9 +43,9 @@ func TestWorkConservation(t *testing.T) {
 	}))
 }
 
-// TestCancelledThreads holds that a tenant whose threads are cancelled inside
-// launches has no more than its share: the one that takes a cancelled thread's
-// place is governed as that one was.
+// TestCancelledThreads holds that cancelled threads inside launches give a
+// tenant no more than its share: a thread that replaces a cancelled one is
+// governed too.
 func TestCancelledThreads(t *testing.T) {
 	cancelled := kernels(20, 200)
 	cancelled.options = append(cancelled.options, "--threads=2", "--cancel-ms=20")
@@ -54,8 +54,8 @@ func TestCancelledThreads(t *testing.T) {
 	}))
 }
 
-// TestSmallKernels holds that tenants that are bound by their own processor
-// run together: turns would halve them.
+// TestSmallKernels holds that tenants that are bound by their own processor run
+// together: turns would halve their pace.
 func TestSmallKernels(t *testing.T) {
 	small := demand{50, 5 * time.Microsecond, []string{"--kernel-us=5", "--cpu-us=20"}}
 	attempt(t, onStub(t, func() error {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ownGroup makes a cgroup of version 2, whose processes the enforcer takes for
-// a workload, and returns its directory. The test's end kills who is in it.
+// ownGroup makes a cgroup of version 2 that the enforcer takes for a workload,
+// and returns its directory. Its processes are killed when the test ends.
 func (g *governed) ownGroup(key string) string {
 	g.t.Helper()
 	root := "/sys/fs/cgroup"
@@ -36,8 +36,8 @@ func (g *governed) ownGroup(key string) string {
 	return dir
 }
 
-// short starts programs that follow each other, each there for a second unless
-// the options say otherwise, in a cgroup of their own.
+// short starts successive programs in a cgroup of their own. Each lives for a
+// second unless the options differ.
 func (g *governed) short(key string, env []string, options ...string) (dir string) {
 	g.t.Helper()
 	dir = g.ownGroup(key)

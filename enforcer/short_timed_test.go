@@ -14,9 +14,10 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// TestShortLivesAreFrozen has programs that go around the hook follow each
-// other: their workload is escalated, and is frozen with whoever starts
-// them. Beside them others do the same under the hook, and nothing happens.
+// TestShortLivesAreFrozen has successive programs that go around the hook.
+// Their workload is escalated, and is frozen together with the process that
+// starts them. Beside them others do the same under the hook, and nothing
+// happens.
 func TestShortLivesAreFrozen(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	steps := quick(policy.Pause)
@@ -46,8 +47,8 @@ func TestShortLivesAreFrozen(t *testing.T) {
 	}
 }
 
-// TestShortLapsesAreFrozen has programs follow each other that begin under the
-// hook and then go on without it, each for less than is let pass.
+// TestShortLapsesAreFrozen has successive programs that begin under the hook
+// and then continue without it, each for less than the grace period.
 func TestShortLapsesAreFrozen(t *testing.T) {
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	steps := quick(policy.Pause)

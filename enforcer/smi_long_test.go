@@ -12,8 +12,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// TestNVMLTellsOfTheTenantsCard has programs ask NVML for the GPU's memory while
-// a tenant holds some, in each way that there is; none of them uses CUDA.
+// TestNVMLTellsOfTheTenantsCard has programs ask NVML for the GPU's memory in
+// every possible way, while a tenant holds some. None of them uses CUDA.
 func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 	h := stub(t)
 	const card, limit, held, reserved = 80 * 1024 * mib, 4096 * mib, 1024 * mib, 256 * mib
@@ -49,9 +49,9 @@ func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 			t.Errorf("%s: GPU, total, free, used, reserved: %q, want %q", name, got, c.want)
 		}
 	}
-	// None of them has a session still.
+	// None of them has a session any more.
 	poll(t, 10*time.Second, "one session is left", func() bool { return stats(t, h.broker).Sessions["active"] == 1 })
-	// Who goes on asking sees memory come.
+	// A program that keeps asking sees the memory change.
 	watch := h.start(t, "a", smi, "link", "v1", "gpu", "10")
 	watch.hear(t, time.Minute, fmt.Sprint("0 ", limit, limit-held, held, " -"))
 	hold(512)

@@ -12,19 +12,19 @@ import (
 	"gpusteward/enforcer/action"
 )
 
-// stateful returns an enforcer with a state file and nothing else, and its log.
+// stateful returns an enforcer that has only a state file, and its log.
 func stateful(file string) (*Enforcer, *bytes.Buffer) {
 	log := new(bytes.Buffer)
 	return &Enforcer{Options: Options{StateFile: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
 }
 
-// TestWhatCannotBeRememberedIsNotDone holds that Keep, which goes before each
-// pause, fails where the state cannot be written, and that it works again when
-// it can. (What a failing Keep makes of a pause is told in package action.)
+// TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each
+// pause, fails while the state cannot be written, and works again afterwards.
+// (Package action tests the effect on a pause.)
 func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no directory
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // not a directory
 		t.Fatal(err)
 	}
 	e, log := stateful(filepath.Join(dir, "enforcer.json"))
@@ -77,8 +77,8 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 	}
 }
 
-// TestAStateWithAFlippedBitIsNotBelieved flips each bit of a state's file: what
-// is taken up then is what was written, or nothing.
+// TestAStateWithAFlippedBitIsNotBelieved flips each bit of a state file. The
+// enforcer then loads the written state, or nothing.
 func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "enforcer.json")

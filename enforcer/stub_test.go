@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// made builds the hook, the stub and the load generator, unless ready ones are
-// named by GS_HOOK, GS_STUB and GS_LOAD.
+// made builds the hook, the stub and the load generator, unless GS_HOOK,
+// GS_STUB and GS_LOAD name ready ones.
 var made = sync.OnceValue(func() error {
 	if os.Getenv("GS_HOOK") != "" {
 		return nil
@@ -26,7 +26,7 @@ var made = sync.OnceValue(func() error {
 	return nil
 })
 
-// stub returns a simulated GPU that nobody else uses, watched by a monitor.
+// stub returns a simulated GPU of its own, watched by a monitor.
 func stub(t *testing.T) *host {
 	t.Helper()
 	if err := made(); err != nil {
@@ -38,8 +38,8 @@ func stub(t *testing.T) *host {
 	return h
 }
 
-// load starts the load generator as a tenant, or plain as "". It says that it
-// is ready, and waits to be told to begin.
+// load starts the load generator as a tenant, or without the hook if tenant is
+// "". It reports that it is ready, and waits for the word to begin.
 func (h *host) load(t *testing.T, tenant string, options ...string) *worker {
 	t.Helper()
 	return h.start(t, tenant, append([]string{path(t, "GS_LOAD", "hook/build/stub/load"), "--wait-start",
@@ -54,22 +54,23 @@ func ready(t *testing.T, all ...*worker) {
 	}
 }
 
-// A monitor reads, every few milliseconds, what the simulated GPU really did
-// for each process: nothing under test can bend that.
+// A monitor reads, every few milliseconds, the simulated GPU's true work for
+// each process, which the tested code cannot change.
 type monitor struct {
 	mu   sync.Mutex
-	at   int64           // when it looked last
+	at   int64           // time of the last reading
 	busy map[int]*series // GPU time by process
-	held map[int]uint64  // bytes by process, as it looked last
+	held map[int]uint64  // bytes by process at the last reading
 	used uint64          // bytes in use, all processes
-	peak uint64          // the most of it that there ever was
+	peak uint64          // highest value of used
 
-	// bytes by process that is there: when it looked before, and as far as it has looked since
+	// bytes by process that is present: at the last complete reading, and in
+	// the current one so far
 	listed, next map[int]uint64
-	asked, began int64 // when that was
+	asked, began int64 // begin of the two readings
 }
 
-// holds is what a driver says that needs half a GiB itself for each process: see
+// holds simulates a driver that needs half a GiB for each process: see
 // broker.Options.
 func (m *monitor) holds(_ string, pid int) (bytes uint64, at time.Time, listed bool) {
 	m.mu.Lock()
@@ -133,7 +134,7 @@ func (m *monitor) read(out io.Reader) {
 	}
 }
 
-// of returns the GPU time of a process so far. The caller only reads.
+// of returns the GPU time of a process so far. The caller only reads it.
 func (m *monitor) of(pid int) *series {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -144,7 +145,7 @@ func (m *monitor) of(pid int) *series {
 	return &s
 }
 
-// memory returns the bytes in use now, and the most that ever were.
+// memory returns the bytes in use now, and their highest value.
 func (m *monitor) memory(t *testing.T) (used, peak uint64) {
 	t.Helper()
 	now := monotonic()

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A worker is a child process that is told on stdin what to do, and prints
-// what became of it: `step NS COUNT` and `burst NS LATENCY_US` are gathered
-// here, other lines are what it says to whoever waits for them.
+// A worker is a child process that reads orders from stdin and prints results.
+// Lines `step NS COUNT` and `burst NS LATENCY_US` are gathered here; other
+// lines go to the test that waits for them.
 type worker struct {
 	name string
 	cmd  *exec.Cmd
@@ -31,8 +31,8 @@ type worker struct {
 	moved  chan struct{} // closed and replaced at each step
 }
 
-// startWorker starts a command with env beside this process's own
-// environment. It is killed and waited for when the test ends.
+// startWorker starts a command with env in addition to this process's own
+// environment. The end of the test kills it and waits for it.
 func startWorker(t *testing.T, name string, env []string, argv ...string) *worker {
 	t.Helper()
 	w := &worker{name: name, cmd: exec.Command(argv[0], argv[1:]...), said: make(chan string, 64),
@@ -85,12 +85,12 @@ func (w *worker) kill() {
 	w.cmd.Wait()
 }
 
-// tell writes a line to the worker. One that is gone says so when its answer
-// is waited for.
+// tell writes a line to the worker. A missing worker is noticed at the wait for
+// its answer.
 func (w *worker) tell(line string) { io.WriteString(w.in, line+"\n") }
 
-// hear waits for a line that begins with one of these words, and returns it.
-// An end of the output, or too long a silence, ends the test.
+// hear waits for a line that begins with one of these words, and returns it. If
+// the output ends, or the silence is too long, the test fails.
 func (w *worker) hear(t *testing.T, limit time.Duration, words ...string) string {
 	t.Helper()
 	line, err := w.listen(limit, words...)
@@ -100,7 +100,7 @@ func (w *worker) hear(t *testing.T, limit time.Duration, words ...string) string
 	return line
 }
 
-// listen is hear for whoever goes on where the worker does not.
+// listen is like hear, and returns an error in place of a failure.
 func (w *worker) listen(limit time.Duration, words ...string) (string, error) {
 	deadline := time.After(limit)
 	for {
@@ -120,7 +120,7 @@ func (w *worker) listen(limit time.Duration, words ...string) (string, error) {
 	}
 }
 
-// until waits until the steps satisfy done; false when they did not in time.
+// until waits until the steps satisfy done; false after the limit.
 func (w *worker) until(limit time.Duration, done func(*series) bool) bool {
 	deadline := time.After(limit)
 	for {
@@ -138,14 +138,15 @@ func (w *worker) until(limit time.Duration, done func(*series) bool) bool {
 	}
 }
 
-// begin forgets what was measured, for the next run; a step costs so much.
+// begin discards the measurements before the next run; cost is that of a step.
 func (w *worker) begin(cost float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.steps, w.bursts = series{cost: cost}, nil
 }
 
-// measured returns what the worker printed since begin. The caller only reads.
+// measured returns the output of the worker since begin. The caller only reads
+// it.
 func (w *worker) measured() (*series, []float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,9 +154,8 @@ func (w *worker) measured() (*series, []float64) {
 	return &s, w.bursts
 }
 
-// cpu returns the processor time that the process has used, all threads, in
-// hundredths of a second's resolution. A process that ended still tells it
-// until it is waited for.
+// cpu returns the processor time of all threads of the process, in hundredths
+// of a second. An ended process has a value until it is reaped.
 func (w *worker) cpu() time.Duration {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid))
 	if err != nil {
@@ -176,7 +176,7 @@ func monotonic() int64 {
 	return now.Nano()
 }
 
-// TestMeasure measures two workers that print what they have never done.
+// TestMeasure measures two workers that print invented numbers.
 func TestMeasure(t *testing.T) {
 	script := func(rate, burst string) string {
 		return `echo ready; read go; i=0; while [ $i -le 120 ]; do echo step $((i*100000000)) $((i*` + rate +

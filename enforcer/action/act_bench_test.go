@@ -9,10 +9,10 @@ import (
 	"gpusteward/enforcer/escalation"
 )
 
-// TestHowSoonActionsAreFelt measures from the decision until each of 200
-// processes stands still, or has ended.
+// TestHowSoonActionsAreFelt measures the time from a decision until each of 200
+// processes has stopped or ended.
 func TestHowSoonActionsAreFelt(t *testing.T) {
-	const most = 10 * 100 * time.Millisecond // of what we want: other tests have the machine too
+	const most = 10 * 100 * time.Millisecond // ten times the goal, because other tests use the machine too
 	a := actor(t)
 	cmds := make([]*exec.Cmd, 200)
 	who := make([]Target, len(cmds))

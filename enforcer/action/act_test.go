@@ -21,7 +21,7 @@ import (
 	"gpusteward/enforcer/escalation"
 )
 
-// actor returns one that acts on this machine's processes.
+// actor returns an Actor on this machine's processes.
 func actor(t *testing.T) *Actor {
 	t.Helper()
 	a := &Actor{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}
@@ -29,7 +29,7 @@ func actor(t *testing.T) *Actor {
 	return a
 }
 
-// child starts a program that the test's end kills and reaps.
+// child starts a program, which is killed and reaped when the test ends.
 func child(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -40,7 +40,7 @@ func child(t testing.TB, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// kill kills a child and waits until nothing of it is left.
+// kill kills a child and waits until it is gone.
 func kill(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -64,7 +64,7 @@ func sleepers(t testing.TB, a *Actor, n int) (all []Target) {
 	return all
 }
 
-// eventually waits until something is so, as the kernel brings it about.
+// eventually waits for a condition that the kernel brings about.
 var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
 
 func eventually(t testing.TB, what string, is func() bool) {
@@ -76,7 +76,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// state returns a process's state, 0 where there is none.
+// state returns a process's state, or 0 if there is no process.
 func state(a *Actor, pid int) byte {
 	s, err := a.status(pid)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
 }
 
-// reuse starts a child with a PID that was another's.
+// reuse starts a child with a PID that another process had.
 func reuse(t *testing.T, pid int) *exec.Cmd {
 	t.Helper()
 	const last = "/proc/sys/kernel/ns_last_pid"
@@ -154,7 +154,7 @@ func TestReusedPID(t *testing.T) {
 		cmd := child(t, "sleep", "1000")
 		who := target(t, a, cmd.Process.Pid)
 		kill(cmd)
-		// Starts are told apart by hundredths of a second.
+		// Starts differ by at least a hundredth of a second.
 		eventually(t, "time passes", func() bool {
 			return target(t, a, child(t, "true").Process.Pid).Start > who.Start
 		})
@@ -175,7 +175,7 @@ func TestReusedPID(t *testing.T) {
 		cmd := child(t, "sleep", "1000")
 		who := target(t, a, cmd.Process.Pid)
 		var heir *exec.Cmd
-		out := a.Signal([]Target{who}, func(int) bool { // the pidfd is open and the start was right
+		out := a.Signal([]Target{who}, func(int) bool { // the pidfd is open, and the start has been compared
 			kill(cmd)
 			heir = reuse(t, who.PID)
 			return true
@@ -212,7 +212,7 @@ func TestSparedAreRefused(t *testing.T) {
 	}
 }
 
-// fakeProc is a procfs in which a process says of itself what it is told to.
+// fakeProc returns an Actor on a procfs with the given stat line of a process.
 func fakeProc(t *testing.T, pid int, stat string) *Actor {
 	t.Helper()
 	root := t.TempDir()
@@ -274,7 +274,7 @@ func TestPauseBySignal(t *testing.T) {
 	still := func() bool { is, err := a.Still(someone); return is && err == nil }
 	eventually(t, "all stand still", still)
 
-	// One of them is continued by its user, and another comes.
+	// Its user continues one of them, and another process arrives.
 	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), escalation.Done, "")
 	eventually(t, "it goes on", func() bool { return !still() })
 	who = append(who, sleepers(t, a, 1)...)
@@ -286,7 +286,8 @@ func TestPauseBySignal(t *testing.T) {
 		t.Errorf("kept in mind: %+v", got)
 	}
 
-	// The next enforcer knows them, and lets them go whoever's they are now.
+	// The next enforcer knows the paused processes, and resumes them even if
+	// they now belong to another subject.
 	next := actor(t)
 	next.Restore(a.Paused())
 	if result, detail := next.Resume(ProcessGroup{Subject: someone}); result != escalation.Done ||
@@ -410,7 +411,7 @@ func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
 	}
 }
 
-// ready starts a child, and waits until it says so.
+// ready starts a child, and waits until it reports that it is ready.
 func ready(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -428,7 +429,7 @@ func ready(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// signalOf waits for a child and returns what ended it.
+// signalOf waits for a child and returns the signal that ended it.
 func signalOf(cmd *exec.Cmd) syscall.Signal {
 	_ = cmd.Wait()
 	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
@@ -498,8 +499,8 @@ func TestDyingAreBounded(t *testing.T) {
 	a.dying = a.dying[maxDying-1:]
 }
 
-// TestUninterruptibleSleep has a process in state D that takes no SIGTERM: the
-// parent of a vfork, until its child ends.
+// TestUninterruptibleSleep has a process in state D, which ignores SIGTERM: the
+// parent of a vfork until its child ends.
 func TestUninterruptibleSleep(t *testing.T) {
 	a := actor(t)
 	cmd := ready(t, build(t, "vfork", `
@@ -530,7 +531,7 @@ int main(void) {
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("the enforcer waited for %v", took)
 	}
-	a.Continue(began.Add(30 * time.Second)) // this sleep ends with SIGKILL
+	a.Continue(began.Add(30 * time.Second)) // SIGKILL ends this kind of sleep
 	if got := signalOf(cmd); got != unix.SIGKILL {
 		t.Errorf("it ended by %v", got)
 	}
@@ -539,8 +540,8 @@ int main(void) {
 	}
 }
 
-// build compiles C into a file of a new directory; a library that does nothing
-// is a hook as far as Exec can tell.
+// build compiles C into a file of a new directory. Exec accepts any library as
+// the hook, even one that does nothing.
 func build(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)

@@ -17,9 +17,9 @@ import (
 	"gpusteward/enforcer/escalation"
 )
 
-// realGroup makes a cgroup of our own, with a freezer of the version, and
-// returns its directory and its path in the hierarchy. The test's end removes
-// it, when those in it have ended.
+// realGroup makes a cgroup with a freezer of the given version, and returns its
+// directory and its path in the hierarchy. It is removed at the end of the
+// test, after its processes have ended.
 func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 	t.Helper()
 	path = fmt.Sprintf("/gs-test-%d-%s", os.Getpid(), strings.Map(func(r rune) rune {
@@ -55,8 +55,8 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 	return dir, path
 }
 
-// join puts a process into a cgroup, which the test's end thaws before it kills
-// the process.
+// join moves a process into a cgroup. At the end of the test the cgroup is
+// thawed before the process is killed.
 func join(t *testing.T, dir string, pid int) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -92,7 +92,7 @@ func TestPauseByFreezer(t *testing.T) {
 			detail != "freezer: "+path {
 			t.Fatalf("%s, %s", result, detail)
 		}
-		defer a.Resume(processGroup()) // else a failure would leave it frozen
+		defer a.Resume(processGroup()) // a failure would leave it frozen
 		still := func() bool { is, err := a.Still(someone); return is && err == nil }
 		eventually(t, "all stand still", still)
 		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
@@ -112,8 +112,8 @@ func TestPauseByFreezer(t *testing.T) {
 	})
 }
 
-// TestTerminateReachesWhoIsFrozen terminates a frozen process group, and beside
-// it whoever is in its cgroup: that one may start the next.
+// TestTerminateReachesWhoIsFrozen terminates a frozen process group and all
+// other processes in its cgroup, which could start the next one.
 func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, _ := realGroup(t, a, v1)
@@ -136,8 +136,8 @@ func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 	})
 }
 
-// TestGivenUp has a process that SIGKILL does not end: somebody else froze it,
-// with the freezer of version 1.
+// TestGivenUp has a process that SIGKILL does not end, because a foreign
+// freezer of version 1 holds it.
 func TestGivenUp(t *testing.T) {
 	a := actor(t)
 	dir, path := realGroup(t, a, true)
@@ -161,7 +161,7 @@ func TestGivenUp(t *testing.T) {
 	if e := a.Continue(began.Add(15*time.Second - 1)); e != nil {
 		t.Errorf("before five seconds were over: %+v", e)
 	}
-	// The signal wakes it for a moment.
+	// The signal wakes the process for a moment.
 	eventually(t, "it is not frozen again", func() bool {
 		s, err := a.status(cmd.Process.Pid)
 		return err == nil && s.state == 'D'
@@ -202,7 +202,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		refused(fmt.Sprintf("process %d is in it", who[1].PID))
 
 		join(t, filepath.Dir(dir), who[1].PID)
-		self := strconv.Itoa(os.Getpid()) // we are in it, by a procfs that says so
+		self := strconv.Itoa(os.Getpid()) // this process is in it, according to a fake procfs
 		a.ProcFS = t.TempDir()
 		for pid, where := range map[string]string{self: path + "/sub", strconv.Itoa(who[0].PID): path} {
 			if err := os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700); err != nil {
@@ -228,9 +228,9 @@ func TestFreezerNotAvailable(t *testing.T) {
 	})
 }
 
-// TestStrangerComesInBetween has a process come into the cgroup between the
-// look and the freeze, or after it: nothing stays frozen then, and the next way
-// is taken.
+// TestStrangerComesInBetween moves a foreign process into the cgroup between
+// the check and the freeze, or after the freeze. Nothing stays frozen then, and
+// the next method is used.
 func TestStrangerComesInBetween(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, path := realGroup(t, a, v1)
@@ -238,7 +238,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 		join(t, dir, who[0].PID)
 		c := processGroup(who[0])
 		c.Check = func(pid int) bool { return pid != who[1].PID }
-		a.Keep = func(all []Paused) error { // is just before it is frozen
+		a.Keep = func(all []Paused) error { // called just before the freeze
 			if len(all) == 1 {
 				join(t, dir, who[1].PID)
 			}
@@ -263,7 +263,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 		}
 		stopped()
 
-		a.Keep = nil // and later than that
+		a.Keep = nil // or after the freeze
 		join(t, filepath.Dir(dir), who[1].PID)
 		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done ||
 			len(a.Paused()[0].Frozen) != 1 {
@@ -280,7 +280,7 @@ func TestVanishedGroup(t *testing.T) {
 		cmd := child(t, "sleep", "1000")
 		join(t, dir, cmd.Process.Pid)
 		c := processGroup(target(t, a, cmd.Process.Pid))
-		a.Keep = func(all []Paused) error { // the last moment before it is frozen
+		a.Keep = func(all []Paused) error { // called just before the freeze
 			if len(all) == 1 && cmd.ProcessState == nil {
 				kill(cmd)
 				eventually(t, "it is removed", func() bool { return os.Remove(dir) == nil })
@@ -290,7 +290,7 @@ func TestVanishedGroup(t *testing.T) {
 		if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Missed || len(a.Paused()) != 0 {
 			t.Errorf("%s, %s, %+v", result, detail, a.Paused())
 		}
-		// Another has the path now, and was frozen by somebody else.
+		// Another cgroup has the path now, and somebody else froze it.
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestVanishedGroup(t *testing.T) {
 	})
 }
 
-// TestFakeGroups are what a kernel of ours does not have.
+// TestFakeGroups covers layouts that this machine's kernel does not have.
 func TestFakeGroups(t *testing.T) {
 	who := child(t, "sleep", "1000").Process.Pid
 	for _, test := range []struct {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// An obedient world: processes come and go, run and sleep, take turns within
-// their limits or run together; the driver samples sixths of a second and tells
-// whole percents, late. Nobody is ever accused.
+// In an obedient world, processes come and go, run and sleep, take turns within
+// their limits or run together. The driver samples a sixth of a second, rounds
+// to whole percents, and answers late. The audit never accuses anybody.
 func TestAnObedientWorldIsNotAccused(t *testing.T) {
 	t.Parallel()
 	const worlds, steps = 4, 250_000

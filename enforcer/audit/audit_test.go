@@ -19,11 +19,11 @@ const (
 	gib   = 1 << 30
 	gpuA  = "GPU-a"
 	gpuB  = "GPU-b"
-	probe = 5 * time.Second // how often the driver is asked for samples
+	probe = 5 * time.Second // interval at which the driver is asked for samples
 )
 
-// A world is a host of tenants whose workloads run on GPUs, as the driver and
-// the broker would tell of it. Its clock goes a second at a time.
+// A world is a host with tenants and their workloads on GPUs, as the driver and
+// the broker describe them. Its clock advances by one second at a time.
 type world struct {
 	now       time.Time
 	start     time.Time
@@ -34,9 +34,9 @@ type world struct {
 	silent    map[string]bool
 	sampled   time.Time
 	lag       time.Duration // from the driver's newest sample to the books
-	refused   map[int]bool  // PIDs that the broker refuses a session
+	refused   map[int]bool  // PIDs to which the broker refuses a session
 	blind     bool          // the driver samples nothing
-	young     bool          // it is asked for samples each second
+	young     bool          // the driver is asked for samples each second
 	deaf      bool          // the driver was not asked this second
 	audit     Audit
 }
@@ -46,12 +46,12 @@ type guest struct {
 	collectors.DeviceProcess
 	tenant    string // by policy; empty: default
 	session   bool
-	aside     bool // its session says nothing of the GPU
+	aside     bool // its session does not use the GPU
 	committed uint64
-	rate      float64 // of the GPU's time that it uses
-	charged   float64 // that it is charged
-	bus       float64 // of the memory's bandwidth
-	sm, busy  float64 // by now; the device process has what was sampled
+	rate      float64 // part of the GPU's time that it uses
+	charged   float64 // part of the GPU's time that it is charged for
+	bus       float64 // part of the memory's bandwidth
+	sm, busy  float64 // totals so far; the device process has the sampled ones
 }
 
 func newWorld() *world {
@@ -75,13 +75,13 @@ func (w *world) end(a *guest) {
 	w.processes = slices.DeleteFunc(w.processes, func(o *guest) bool { return o == a })
 }
 
-// step lets a second pass and audits it.
+// step advances the world by one second and audits it.
 func (w *world) step() Audited {
 	w.pass(time.Second)
 	return w.audit.Look(w.books())
 }
 
-// pass lets time pass.
+// pass advances the world without an audit.
 func (w *world) pass(d time.Duration) {
 	before := w.now
 	w.now = w.now.Add(d)
@@ -155,7 +155,7 @@ func (w *world) books() Books {
 	return b
 }
 
-// found says what was found, without the text.
+// found formats the findings without their texts.
 func (f Audited) found() string {
 	var all []string
 	for _, v := range f.Violations {
@@ -164,8 +164,7 @@ func (f Audited) found() string {
 	return strings.Join(all, " ")
 }
 
-// run audits so many seconds and returns all that was found, each once, in
-// order.
+// run audits for some seconds and returns all findings, each once, in order.
 func (w *world) run(seconds int) string {
 	var all []string
 	for range seconds {
@@ -215,7 +214,7 @@ func TestAuditKnowsAProcessByItsStart(t *testing.T) {
 	for i := range 12 {
 		w.pass(time.Second)
 		b := w.books()
-		b.Sessions[0].Start = a.Process.Start + 1 // a session of who had the PID before
+		b.Sessions[0].Start = a.Process.Start + 1 // the session belonged to the process that had the PID before
 		if got := w.audit.Look(b); (got.found() != "") != (i >= 10) {
 			t.Fatalf("%d s with another process's session: %q", i, got.found())
 		}
@@ -225,7 +224,7 @@ func TestAuditKnowsAProcessByItsStart(t *testing.T) {
 	a = w.process("a", "pod:x", gpuA)
 	w.run(3)
 	w.pass(time.Second)
-	a.session, a.Process.Start, a.Process.Began = false, 99999, w.now // the PID is used again, without the hook
+	a.session, a.Process.Start, a.Process.Began = false, 99999, w.now // the PID is reused by a process without the hook
 	if w.step(); w.step().found() != "a/pod:x/GPU-a/unhooked[1000]" {
 		t.Error("a process that has the PID of one with a session is not found")
 	}
@@ -264,7 +263,7 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 		t.Error("a second lapse within a minute is let pass")
 	}
 
-	// As the program begins, hooks have not found the new broker yet.
+	// While the agent starts, hooks have not found the new broker yet.
 	w = newWorld()
 	w.process("a", "pod:x", gpuA).session = false
 	for i := range 10 {
@@ -277,9 +276,9 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 	}
 }
 
-// TestLapsesAddUp has a process end its session and begin another each second, so
-// that it is never without one for longer than between two audits: it is found
-// in each minute, and who connects again for the first time is not.
+// TestLapsesAddUp lets a process end its session and begin another each second,
+// so that no gap is longer than an audit interval. The process is found in each
+// minute. A process that reconnects for the first time is not found.
 func TestLapsesAddUp(t *testing.T) {
 	w := newWorld()
 	w.quotas["a"] = policy.Quota{Limit: 1}
@@ -303,9 +302,9 @@ func TestLapsesAddUp(t *testing.T) {
 	}
 }
 
-// TestWhoIsRefusedGoesNotAroundTheHook has the broker refuse sessions: neither
-// who comes then nor who lost its own is found to be without one, and its tenant
-// is told of; who never asked for one is found.
+// TestWhoIsRefusedGoesNotAroundTheHook has the broker refuse sessions. A new
+// process and one that lost its session are not found to lack one, and their
+// tenant is reported. A process that never asked for a session is found.
 func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	w := newWorld()
 	w.process("a", "pod:x", gpuA)
@@ -337,8 +336,7 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	}
 }
 
-// TestManySessionsOfAProcess count together, in time that grows with their
-// number.
+// TestManySessionsOfAProcess adds up all sessions of a process in linear time.
 func TestManySessionsOfAProcess(t *testing.T) {
 	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1}}},
 		{PID: 2, GPUs: []SessionGPU{{gpuA, 7}}}}}
@@ -348,7 +346,7 @@ func TestManySessionsOfAProcess(t *testing.T) {
 	}
 	for range 2 { // the books stay as they were
 		index := map[int]Session{}
-		b.sessions(index) // of which each copied those before it, that would be half a terabyte
+		b.sessions(index) // if each step copied the previous sessions, that would be half a terabyte
 		one, two := index[1], index[2]
 		onA, _ := one.on(gpuA)
 		onB, _ := one.on(gpuB)
@@ -378,7 +376,7 @@ func TestWhoConnectsAgainDidNotLie(t *testing.T) {
 		a := w.process("a", "pod:x", gpuA)
 		a.rate, a.charged = .6, .6
 		w.run(30 + lost)
-		a.session = false // it goes on by its last turn, and nobody charges it
+		a.session = false // it continues in its last turn, which nobody charges
 		w.run(4)
 		a.session = true
 		if got := w.run(30); got != "" {
@@ -387,8 +385,8 @@ func TestWhoConnectsAgainDidNotLie(t *testing.T) {
 	}
 }
 
-// TestShortLivesAreJudgedTogether has a workload's processes go around the hook
-// for a moment each, so that none of them is there twice.
+// TestShortLivesAreJudgedTogether has a workload of short processes without the
+// hook. No process is seen twice.
 func TestShortLivesAreJudgedTogether(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -436,14 +434,14 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 	}
 }
 
-// TestLapsesAreTheWorkloads has a workload's processes follow each other, each
-// with a session to begin with and without one for less than is let pass.
+// TestLapsesAreTheWorkloads has a workload of successive processes. Each has a
+// session at first, and then none for less than the grace period.
 func TestLapsesAreTheWorkloads(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		hooked, long int // seconds with a session, and until it ends
+		hooked, long int // seconds with a session, and seconds until its end
 		young        bool
-		rate         float64 // without one
+		rate         float64 // use of the GPU without one
 		want         string
 	}{
 		{"a second with a session, 8 without", 1, 9, true, 1, "a/pod:x/GPU-a/unhooked"},
@@ -542,7 +540,7 @@ func TestMemoryThatComesAndGoesIsNoLie(t *testing.T) {
 	w := newWorld()
 	a := w.process("a", "pod:x", gpuA)
 	for i := range 200 {
-		a.Memory = gib / 2 // the driver was asked while there was nothing, or before it was freed
+		a.Memory = gib / 2 // the driver was asked while there was no memory, or before it was freed
 		if i%3 == 1 {
 			a.Memory += 60 * gib
 		}
@@ -743,7 +741,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 		t.Errorf("what was charged is not judged: %q", got)
 	}
 
-	// One that stops sampling is none.
+	// A workload is unknown once the driver stops sampling.
 	w = newWorld()
 	w.process("a", "pod:x", gpuA)
 	w.run(30)
@@ -761,14 +759,14 @@ func TestBooksThatBeginAnew(t *testing.T) {
 	a.rate, a.charged = .45, .45
 	for i := range 297 {
 		if i%23 == 22 {
-			w.tenants["a"+gpuA].ChargedSeconds = 0 // the broker was started again
+			w.tenants["a"+gpuA].ChargedSeconds = 0 // the broker was restarted
 		}
 		if got := w.step(); len(got.Violations) > 0 {
 			t.Fatalf("second %d: %s: %s", i, got.found(), got.Violations[0].Text)
 		}
 	}
 	b := w.books()
-	b.Tenants = nil // it has no books yet
+	b.Tenants = nil // the new broker has no books yet
 	b.Now = b.Now.Add(time.Second)
 	b.DeviceProcesses[0].At = b.Now
 	if got := w.audit.Look(b); len(got.Violations) > 0 || got.Known[Subject{"a", "pod:x"}] {
@@ -882,7 +880,7 @@ func TestAuditForgets(t *testing.T) {
 		t.Errorf("after 11 minutes: %+v", rows)
 	}
 
-	// A tenant that the policy has not any more, such as a job that ended.
+	// The policy no longer has the tenant, as after a job's end.
 	w = newWorld()
 	w.quotas["a"] = policy.Quota{}
 	job := w.process("a", "pod:x", gpuA)
@@ -899,7 +897,7 @@ func TestAuditForgets(t *testing.T) {
 		t.Errorf("of a tenant that is no more: %+v", rows)
 	}
 
-	// Many that come and go at once.
+	// Many tenants come and go at once.
 	w = newWorld()
 	w.quotas["a"] = policy.Quota{}
 	for i := range 3 * maxWorkloads {

@@ -19,8 +19,8 @@ const (
 	perStep = 6
 )
 
-// An obedient world is a GPU whose tenants keep to their limits and whose hooks
-// say what is. It goes a sixth of a second at a time.
+// An obedient world is a GPU whose tenants keep to their limits, with hooks
+// that tell the truth. It advances by a sixth of a second at a time.
 type obedient struct {
 	random    *rand.Rand
 	start     time.Time
@@ -43,16 +43,16 @@ type client struct {
 	host.Process
 	tenant    int
 	busy      bool
-	until     int64   // slot, when it changes its mind
+	until     int64   // slot in which its wish changes
 	wish      float64 // of the GPU while it is busy
 	memory    uint64
 	committed uint64
 	context   uint64
-	taking    bool      // memory that the books have and the driver has not given
+	taking    bool      // the books have the memory, and the driver has not given it yet
 	samples   []float64 // since the driver was asked
 	sm        float64   // as collected
-	lost      int64     // slot, until when it has no session
-	last      int64     // slot, when it lost it
+	lost      int64     // slot until which it has no session
+	last      int64     // slot in which it last lost its session
 }
 
 func newObedient(random *rand.Rand) *obedient {
@@ -72,7 +72,7 @@ func (o *obedient) now() time.Time { return o.start.Add(time.Duration(o.slots) *
 
 func (o *obedient) chance(one int) bool { return o.random.IntN(one) == 0 }
 
-// slot lets a sixth of a second pass.
+// slot advances the world by one slot.
 func (o *obedient) slot() {
 	o.slots++
 	if o.chance(120) && len(o.processes) < 6 {
@@ -100,7 +100,7 @@ func (o *obedient) slot() {
 	o.share(wishes)
 }
 
-// live lets a process do as it likes.
+// live changes a process at random.
 func (o *obedient) live(c *client) {
 	if o.slots >= c.until {
 		c.busy, c.wish = !c.busy, .1+o.random.Float64()*.9
@@ -115,7 +115,7 @@ func (o *obedient) live(c *client) {
 	case c.memory < c.committed:
 		c.committed = c.memory
 	case c.memory > 0 && o.chance(12):
-		c.memory = 0 // the driver has it back, the books do not know yet
+		c.memory = 0 // the driver has the memory back, and the books do not know it yet
 	case c.memory == 0 && o.chance(12):
 		used := uint64(0)
 		for _, p := range o.processes {
@@ -130,7 +130,7 @@ func (o *obedient) live(c *client) {
 	}
 }
 
-// share gives the slot to who wishes, within the limits.
+// share divides the slot among the processes that want it, within the limits.
 func (o *obedient) share(wishes []float64) {
 	long := slot.Seconds()
 	all, on := 0.0, 0
@@ -149,7 +149,7 @@ func (o *obedient) share(wishes []float64) {
 		o.together += long
 	}
 	for i, wish := range wishes {
-		charged, runs := wish, wish // of the slot
+		charged, runs := wish, wish // part of the slot
 		switch {
 		case light:
 			charged, runs = wish/max(all, 1), min(wish*1.3, 1)
@@ -158,7 +158,7 @@ func (o *obedient) share(wishes []float64) {
 		}
 		o.buckets[i] -= charged * long
 		o.tenants[i].ChargedSeconds += charged * long
-		runs *= .3 + .7*o.random.Float64() // kernels do not fill the time
+		runs *= .3 + .7*o.random.Float64() // kernels do not fill the whole time
 		if o.chance(3) {
 			runs = charged
 		}
@@ -166,7 +166,7 @@ func (o *obedient) share(wishes []float64) {
 	}
 }
 
-// spread gives a tenant's processes their parts of what it ran.
+// spread divides a tenant's time among its processes.
 func (o *obedient) spread(tenant int, runs float64) {
 	total := 0.0
 	for _, c := range o.processes {
@@ -183,12 +183,12 @@ func (o *obedient) spread(tenant int, runs float64) {
 	}
 }
 
-// collect is the collector's pass: the driver's samples once in a while, and
-// who is there.
+// collect is the collector's pass: the list of processes, and at times the
+// driver's samples.
 func (o *obedient) collect() {
 	young := slices.ContainsFunc(o.processes, func(c *client) bool { return o.now().Sub(c.Began) < 10*time.Second })
 	if o.slots-o.sampled >= 5*perStep || young && o.slots-o.sampled >= perStep {
-		late := int64(o.random.IntN(2)) // a sample that is not there yet
+		late := int64(o.random.IntN(2)) // the newest sample may be missing
 		for _, c := range o.processes {
 			n := max(len(c.samples)-int(late), 0)
 			sum := 0.0
@@ -212,8 +212,8 @@ func (o *obedient) collect() {
 	}
 }
 
-// step lets a second pass, with the collector's pass somewhere in it, and
-// audits what is.
+// step advances the world by one second, with one collector's pass at a random
+// moment, and audits it.
 func (o *obedient) step() Audited {
 	pass := o.random.IntN(perStep)
 	for i := range perStep {
@@ -239,7 +239,8 @@ func (o *obedient) step() Audited {
 	return o.audit.Look(b)
 }
 
-// hostBooks are those of a large host: 8 GPUs, 100 tenants, 1,000 processes.
+// hostBooks returns the books of a large host: 8 GPUs, 100 tenants, 1,000
+// processes.
 func hostBooks() Books {
 	b := Books{Quota: func(string, string) policy.Quota {
 		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib,
@@ -266,7 +267,7 @@ func hostBooks() Books {
 	return b
 }
 
-// advance lets the books of a large host be those of a later moment.
+// advance moves the books of a large host forward in time.
 func advance(b *Books, at time.Duration) {
 	b.Now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(at)
 	for i := range b.DeviceProcesses {

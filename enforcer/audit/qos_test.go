@@ -10,7 +10,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A window of a tenant, and what it counts for.
+// Each case is a window of a tenant and the expected count.
 func TestQoSWindows(t *testing.T) {
 	all := policy.Quota{Guarantee: .3, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}
 	rate := func(served, wanted float64) func(r *wire.TenantStats) {
@@ -19,7 +19,7 @@ func TestQoSWindows(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		quota   policy.Quota
-		second  func(r *wire.TenantStats) // what a second adds
+		second  func(r *wire.TenantStats) // the change of the books in each second
 		windows string                    // compute, memory, launch_wait: windows/violations
 	}{
 		{"idle", all, rate(0, 0), "0/0 0/0 0/0"},
@@ -77,7 +77,7 @@ func TestQoSWindows(t *testing.T) {
 	}
 }
 
-// A service is a tenant on a GPU, as the broker's books tell of it.
+// A service is a tenant on a GPU as the broker's books describe it.
 type service struct {
 	now      time.Time
 	row      wire.TenantStats
@@ -93,7 +93,7 @@ func newService(q policy.Quota) *service {
 		row: wire.TenantStats{Tenant: "a", GPU: gpuA, Sessions: 1}}
 }
 
-// run looks once a second, and lets each have added something.
+// run audits once a second after a change of the books.
 func (s *service) run(seconds int, add func(r *wire.TenantStats)) {
 	for range seconds {
 		b := Books{Now: s.now, Quota: func(string, string) policy.Quota { return s.quota },
@@ -120,7 +120,7 @@ func (s *service) counts() string {
 	return text[1:]
 }
 
-// starve is a second without anything of what was promised.
+// starve is a second in which the tenant gets nothing.
 func starve(r *wire.TenantStats) { r.WantedSeconds++ }
 
 func TestQoSCountsOneWindowAfterTheOther(t *testing.T) {
@@ -180,7 +180,7 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 func TestQoSResetsWithinAWindow(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
 	s.run(5, func(*wire.TenantStats) {})
-	s.row.ServedSeconds = 0 // and more than before by the window's end
+	s.row.ServedSeconds = 0 // and above it again by the window's end
 	s.row.WantedSeconds = 0
 	s.run(3, starve)
 	s.row.WantedSeconds = 1

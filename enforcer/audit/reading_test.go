@@ -7,8 +7,8 @@ import (
 	"gpusteward/collectors"
 )
 
-// TestExcessInEachReading holds that memory is above the books only if it was
-// in all of the last readings.
+// TestExcessInEachReading holds that memory exceeds the books only if it did in
+// all of the last readings.
 func TestExcessInEachReading(t *testing.T) {
 	for low := range excesses {
 		var p auditedProcess
@@ -34,8 +34,8 @@ func TestExcessInEachReading(t *testing.T) {
 	}
 }
 
-// TestNoReadingInTheDark holds that no reading is taken of samples that nothing
-// was added up of: what ran would be in the next window.
+// TestNoReadingInTheDark holds that no reading is taken while samples are not
+// added up: the time would appear in the next window.
 func TestNoReadingInTheDark(t *testing.T) {
 	g := auditedGPU{dark: true, sampled: time.Unix(1e9, 0)}
 	if g.sample(); !g.read.IsZero() {

@@ -13,12 +13,12 @@ func TestChargesBetweenLooks(t *testing.T) {
 		l = l.add(look{at: at(float64(i)), charged: charged})
 	}
 	for _, c := range []struct{ at, least, most float64 }{
-		{0, 0, 0}, {1, 1, 1}, {3, 1.5, 1.5}, // at a look it is known
+		{0, 0, 0}, {1, 1, 1}, {3, 1.5, 1.5}, // exact at each reading
 		{.4, .4, .4},    // charged all the time
 		{1.4, 1, 1},     // never
-		{2.2, 1, 1.2},   // half of the time: it may have been this one
-		{2.8, 1.3, 1.5}, // or that one
-		{4.5, 1.6, 2.1}, // no look yet
+		{2.2, 1, 1.2},   // charged half of the time, which may be this half
+		{2.8, 1.3, 1.5}, // or this half
+		{4.5, 1.6, 2.1}, // no reading yet
 	} {
 		got, _, ok := l.at(at(c.at))
 		if !ok || !near(got.least, c.least) || !near(got.most, c.most) {
@@ -35,7 +35,7 @@ func TestWindowsHaveNoHoles(t *testing.T) {
 	var r readings
 	for _, c := range []struct {
 		at   int // seconds
-		from int // of the window up to then; -1: none
+		from int // begin of the window; -1: none
 	}{{0, -1}, {5, -1}, {9, -1}, {10, 0}, {15, 5}, {20, 10}, {50, 20}, {81, -1}, {92, 81}} {
 		r = r.add(reading{at: start.Add(time.Duration(c.at) * time.Second)})
 		from, to, ok := r.window()

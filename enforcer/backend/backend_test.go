@@ -12,7 +12,7 @@ import (
 
 var _, _ Backend = (*MPS)(nil), (*KernelMemory)(nil)
 
-// A census is a host.Proc of the processes that it lists.
+// A census is a host.Proc with the processes that it lists.
 type census struct {
 	mu    sync.Mutex
 	facts map[int]host.Facts
@@ -20,7 +20,7 @@ type census struct {
 
 func newCensus() *census { return &census{facts: map[int]host.Facts{}} }
 
-// has makes a process what f says, and returns it.
+// has adds or changes a process, and returns it.
 func (c *census) has(pid int, f host.Facts) host.Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ type counted struct {
 func (c counted) Facts() (host.Facts, error) { return c.facts, nil }
 func (counted) Close()                       {}
 
-// sorted returns holds in an order of their own.
+// sorted returns holds in a fixed order.
 func sorted(holds []Hold) []Hold {
 	all := slices.Clone(holds)
 	slices.SortFunc(all, func(a, b Hold) int {

@@ -20,7 +20,7 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A limiter is a KernelMemory that runs, and the driver and cgroups below it.
+// A limiter is a running KernelMemory on a fake driver and fake cgroups.
 type limiter struct {
 	*KernelMemory
 	t       *testing.T
@@ -35,7 +35,7 @@ type limiter struct {
 	fails map[string]error         // by GPU
 }
 
-// newLimiter starts one within a bubble of synctest.
+// newLimiter starts a limiter inside a synctest bubble.
 func newLimiter(t *testing.T, groups ...string) *limiter {
 	t.Helper()
 	l := &limiter{t: t, cgroups: t.TempDir(), ps: newCensus(), hang: map[string]chan struct{}{},
@@ -74,13 +74,13 @@ func (l *limiter) limit(uuid, cgroup string, soft, hard uint64) error {
 	return err
 }
 
-// in makes a process one of a cgroup.
+// in moves a process into a cgroup.
 func (l *limiter) in(pid int, group string) host.Process {
 	return l.ps.has(pid, host.Facts{Cgroup: "1:name=systemd:/old\n0::" + group + "\n"})
 }
 
-// seconds lets the enforcer want the demands so often, once a second, and
-// returns the calls and what holds then.
+// seconds passes the demands once a second, n times. It returns the calls and
+// the final holds.
 func (l *limiter) seconds(n int, demands ...Demand) (calls []string, holds []Hold) {
 	for range n {
 		l.Want(demands)
@@ -94,7 +94,7 @@ func (l *limiter) seconds(n int, demands ...Demand) (calls []string, holds []Hol
 	return calls, sorted(l.Holds())
 }
 
-// owns is a demand for 8000 bytes at most, 1000 of them reserved.
+// owns returns a demand with a cap of 8000 bytes, 1000 of them reserved.
 func owns(tenant, uuid string, ps ...host.Process) Demand {
 	return Demand{Tenant: tenant, GPU: uuid, Quota: policy.Quota{Limit: 1, Memory: 8000, Reserved: 1000}, Processes: ps}
 }
@@ -194,7 +194,7 @@ func TestALimitGoesWithItsCgroup(t *testing.T) {
 		l := newLimiter(t, "/jobs/a", "/jobs/b")
 		defer l.stop()
 		l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")))
-		l.ps.has(10, host.Facts{Start: 11, Cgroup: "0::/jobs/b\n"}) // another, with its PID
+		l.ps.has(10, host.Facts{Start: 11, Cgroup: "0::/jobs/b\n"}) // another process with the same PID
 		if err := os.RemoveAll(filepath.Join(l.cgroups, "/jobs/a")); err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +236,7 @@ func TestADriverWithoutLimitsIsAskedSeldom(t *testing.T) {
 			t.Errorf("asked for %q, holds %v, says %s", calls, holds, l.log.String())
 		}
 		l.mu.Lock()
-		delete(l.fails, "GPU-a") // another driver
+		delete(l.fails, "GPU-a") // a new driver
 		l.mu.Unlock()
 		if calls, holds := l.seconds(5, d); len(calls) != 1 || len(holds) != 1 {
 			t.Errorf("later asked for %q, holds %v", calls, holds)
@@ -280,7 +280,7 @@ func TestADriverThatHangsDelaysNoOtherGPU(t *testing.T) {
 		l.mu.Unlock()
 		d[1].Memory = 2000
 		l.seconds(1, d...)
-		l.stop() // ends although a call hangs
+		l.stop() // returns although a call hangs
 		close(hang)
 	})
 }

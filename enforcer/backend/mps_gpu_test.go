@@ -17,8 +17,9 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestGPUMPS holds that the real control daemon is as testdata/mps-control.sh
-// has it: a server of this user's is given a limit and a cap, and loses them.
+// TestGPUMPS holds that the real control daemon behaves like
+// testdata/mps-control.sh: a server of this user receives a limit and a cap,
+// and loses them.
 func TestGPUMPS(t *testing.T) {
 	command, err := exec.LookPath(mpsCommand)
 	if err != nil {
@@ -29,7 +30,7 @@ func TestGPUMPS(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := strings.Fields(string(uuids))[0]
-	dir, err := os.MkdirTemp("", "mps") // short: it is a socket's path
+	dir, err := os.MkdirTemp("", "mps") // short, because a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A daemon is the control daemon of testdata/mps-control.sh, and an MPS that
-// asks it. Users 1000 and 1003 are tenant a, 1001 is b, nobody else is one's.
+// A daemon is the fake control daemon of testdata/mps-control.sh, and an MPS
+// that uses it. Users 1000 and 1003 are tenant a, and user 1001 is tenant b.
+// Other users have no tenant.
 type daemon struct {
 	*MPS
 	t   *testing.T
@@ -68,7 +69,7 @@ func (d *daemon) server(pid, uid int, clients string) {
 	d.set("server."+strconv.Itoa(pid)+"/clients", clients)
 }
 
-// sees looks once and returns what holds.
+// sees runs one pass and returns the holds.
 func (d *daemon) sees(demands ...Demand) []Hold {
 	d.t.Helper()
 	saw, err := d.look(d.t.Context(), mpsWants(demands))
@@ -78,7 +79,7 @@ func (d *daemon) sees(demands ...Demand) []Hold {
 	return sorted(saw.holds)
 }
 
-// sets returns what was set since the last time.
+// sets returns the commands since the last call.
 func (d *daemon) sets() (all []string) {
 	for line := range strings.Lines(d.content("log")) {
 		if strings.HasPrefix(line, "set_") {
@@ -106,7 +107,7 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 		"set_device_pinned_mem_limit 500 GPU-a 1500M"}) {
 		t.Errorf("set %q", got)
 	}
-	d.set("server.500/clients", "600\n") // it comes under the limits
+	d.set("server.500/clients", "600\n") // now it falls under the limits
 	quota.Processes = []host.Process{d.ps.has(600, host.Facts{UID: 1000}), {PID: 500, Start: 500}}
 	if got := d.sees(quota); !slices.Equal(got, want) || len(d.sets()) != 0 {
 		t.Errorf("with a client: holds %v, want %v and nothing set again", got, want)
@@ -239,7 +240,7 @@ func TestMPSServersAreListed(t *testing.T) {
 	d := newDaemon(t)
 	d.server(500, 1000, "600\n")
 	d.server(501, 1002, "601\n602\n")
-	d.set("server.502/threads", "100.0\n") // it is no process any more
+	d.set("server.502/threads", "100.0\n") // no longer a process
 	saw, err := d.look(t.Context(), mpsWants([]Demand{demand("a", "GPU-a", .3, 0)}))
 	want := []wire.MPSStats{{PID: 500, UID: 1000, Tenant: "a", Threads: .3, Clients: 1},
 		{PID: 501, UID: 1002, Threads: 1, Clients: 2}}
@@ -327,7 +328,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	if took := time.Since(begin); took > 100*time.Millisecond {
 		t.Errorf("100 demands took %v", took)
 	}
-	for d.Holds() != nil { // until the deadline: then it is not known what holds
+	for d.Holds() != nil { // until the deadline, after which the holds are unknown
 		if time.Since(begin) > reportLasts/2 {
 			t.Fatalf("still holds %v", d.Holds())
 		}
@@ -343,7 +344,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	hung := "/proc/" + d.content("hung") + "/stat"
 	for {
 		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {
-			break // with all that it had started
+			break // with all its children
 		}
 		if time.Since(begin) > reportLasts {
 			t.Fatalf("%s is still there", hung)
@@ -360,7 +361,7 @@ func TestMPSIsAskedSeldom(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	for _, limit := range []float64{.3, .3, .3, .4, .4, .4} {
-		d.wants <- []Demand{demand("a", "GPU-a", limit, 0)} // waits until the one before is taken
+		d.wants <- []Demand{demand("a", "GPU-a", limit, 0)} // blocks until the previous demands are taken
 	}
 	d.wants <- []Demand{demand("a", "GPU-a", .4, 0)}
 	cancel()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestAlarm has an alarm ring at its time, not at one that was taken back, and
-// end with Close.
+// TestAlarm holds that an alarm rings at its time, does not ring after it was
+// reset, and ends with Close.
 func TestAlarm(t *testing.T) {
 	a, err := newAlarm()
 	if err != nil {
@@ -19,7 +19,7 @@ func TestAlarm(t *testing.T) {
 	}()
 	a.set(clock.now() + time.Hour)
 	a.set(0)
-	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // past: at once
+	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // a time in the past rings at once
 		at := clock.now() + after
 		a.set(at)
 		select {
@@ -37,7 +37,7 @@ func TestAlarm(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
-	a.set(1) // of an alarm that is no more: nothing happens
+	a.set(1) // the alarm is closed: nothing happens
 	if len(rang) > 0 {
 		t.Error("rings though it was taken back")
 	}

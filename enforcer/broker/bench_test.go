@@ -16,8 +16,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// BenchmarkReserve is a round trip over the real socket: from a client that
-// blocks in recv as the hook does, and from one in Go.
+// BenchmarkReserve measures a round trip over the real socket: from a client
+// that blocks in recv as the hook does, and from a client in Go.
 func BenchmarkReserve(b *testing.B) {
 	br := start(b, Options{}, func(br *Broker) { br.timing.perSession, br.timing.perOwner = 1e9, 1e9 })
 	trip := func(b *testing.B, send func(frame []byte), receive func() wire.Header) {
@@ -56,7 +56,7 @@ func BenchmarkReserve(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer file.Close()
-		fd := int(file.Fd()) // blocks from here on
+		fd := int(file.Fd()) // Fd makes the socket blocking
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		trip(b, c.exchange(func(f []byte) {
@@ -74,7 +74,8 @@ func BenchmarkReserve(b *testing.B) {
 	})
 }
 
-// exchange returns what sends RESERVE, and ABORT of what was granted.
+// exchange returns a function that sends RESERVE, and then ABORT for the
+// granted bytes.
 func (c *client) exchange(write func([]byte)) func(abort []byte) {
 	return func(abort []byte) {
 		m := wire.Memory{Bytes: 1 << 20}
@@ -87,8 +88,9 @@ func (c *client) exchange(write func([]byte)) func(abort []byte) {
 	}
 }
 
-// TestLoad is no test but the load of BenchmarkLoad, in a process of its own:
-// GS_TENANTS sessions of as many tenants on each of GS_GPUS GPUs, see saturate.
+// TestLoad is the load of BenchmarkLoad, in a process of its own, and not a
+// test. It opens GS_TENANTS sessions of as many tenants on each of GS_GPUS
+// GPUs; see saturate.
 func TestLoad(t *testing.T) {
 	path := os.Getenv("GS_LOAD")
 	if path == "" {
@@ -112,11 +114,12 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	fmt.Println("ready")
-	all.Wait() // it is killed
+	all.Wait() // until the process is killed
 }
 
-// BenchmarkLoad measures the broker's processor time under TestLoad, for 5 s
-// whatever b.N: the load is a process of its own, so this is the broker's alone.
+// BenchmarkLoad measures the broker's processor time under TestLoad for 5 s,
+// independent of b.N. The load is a process of its own, so the time is the
+// broker's alone.
 func BenchmarkLoad(b *testing.B) {
 	for _, size := range []struct{ gpus, tenants int }{{8, 16}, {1, 3}, {1, 1}} {
 		b.Run(fmt.Sprintf("%dx%d", size.gpus, size.tenants), func(b *testing.B) { load(b, size.gpus, size.tenants) })
@@ -156,7 +159,7 @@ func load(b *testing.B, gpus, tenants int) {
 	}
 }
 
-// told returns how many messages told of work.
+// told returns the number of messages that reported work.
 func (b *Broker) told() uint64 {
 	return b.requests("acquire", "ok") + b.requests("yield", "ok") + b.requests("usage", "ok")
 }
@@ -168,8 +171,8 @@ func (b *Broker) turns() (n uint64) {
 	return n
 }
 
-// processor returns the processor time that this process has used, and how
-// often its threads went to sleep.
+// processor returns this process's processor time, and how often its threads
+// went to sleep.
 func processor() (used struct {
 	user, system time.Duration
 	switches     int64
@@ -181,14 +184,14 @@ func processor() (used struct {
 	return used
 }
 
-// BenchmarkSiege measures how long a process that comes waits for its WELCOME
-// while five users hold all the sessions that they can get, have left 20,000
-// sockets unread, and connect on and on.
+// BenchmarkSiege measures how long a new process waits for its WELCOME while
+// five users attack: they hold all the sessions that they can get, have left
+// 20,000 sockets unread, and keep connecting.
 func BenchmarkSiege(b *testing.B) {
 	path := open(b)
 	br := start(b, Options{Socket: path}, func(br *Broker) { br.timing.callsOfOwner = 1e6 })
 	calls := func(n int) { br.mu.Lock(); defer br.mu.Unlock(); br.timing.callsOfProcess = n }
-	calls(1e6) // for the sake of who opens all of a user's sessions in one process
+	calls(1e6) // one process opens all of a user's sessions
 	held := 0
 	for uid := 4711; uid < 4716; uid++ {
 		held += strange(b, "idle", path, 3000, uid, "").number(b)
@@ -206,7 +209,7 @@ func BenchmarkSiege(b *testing.B) {
 	for uid := 4711; uid < 4716; uid++ {
 		strange(b, "connect", path, 1<<30, uid, "")
 	}
-	time.Sleep(2 * time.Second) // until all are at it
+	time.Sleep(2 * time.Second) // until all users are active
 	before, began := processor(), time.Now()
 	var took []time.Duration
 	for time.Since(began) < 10*time.Second {
@@ -215,7 +218,7 @@ func BenchmarkSiege(b *testing.B) {
 		c.hello(wire.TypeHello, hello("honest", 1))
 		took = append(took, time.Since(at))
 		c.close()
-		time.Sleep(40 * time.Millisecond) // not too often
+		time.Sleep(40 * time.Millisecond) // limits the rate
 	}
 	now := processor()
 	slices.Sort(took)

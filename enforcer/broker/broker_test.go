@@ -45,7 +45,7 @@ func TestSession(t *testing.T) {
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}
-	for _, later := range []uint32{5, 0} { // an older hook's PING says nothing of them
+	for _, later := range []uint32{5, 0} { // the PING of an older hook lacks them
 		c.seq++
 		c.write(wire.Header{Type: wire.TypePing, Flags: later, Seq: c.seq, Session: c.session}.Append(nil))
 		if h, _ := c.receive(); h.Type != wire.TypePong || h.Flags != 0 {
@@ -81,7 +81,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("books: %+v", s)
 	}
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 1000})
-	c.refused(wire.CodeState) // though all that it has is freed
+	c.refused(wire.CodeState) // though all its memory is freed
 	if s := b.tenant("a"); s.MemoryUsed != 40 {
 		t.Errorf("it frees what another session has: %d bytes", s.MemoryUsed)
 	}
@@ -144,7 +144,7 @@ func TestWrongStates(t *testing.T) {
 	c.refused(wire.CodeGPU)
 	c.send(wire.TypeUsage, &wire.Usage{GPU: 1})
 	c.refused(wire.CodeGPU)
-	c.sync() // all that and it goes on
+	c.sync() // after all that it continues
 }
 
 func TestHostileFrames(t *testing.T) {
@@ -160,7 +160,7 @@ func TestHostileFrames(t *testing.T) {
 	unknown[6] = 99
 	c.write(unknown)
 	c.refused(wire.CodeFrame)
-	// A descriptor that nobody asked for is not kept.
+	// An unexpected descriptor is closed.
 	fd := int(os.Stderr.Fd())
 	if _, _, err := c.conn.WriteMsgUnix(c.frame(wire.TypePing, nil), unix.UnixRights(fd, fd), nil); err != nil {
 		t.Fatal(err)
@@ -205,8 +205,9 @@ func TestUngoverned(t *testing.T) {
 	}
 }
 
-// TestUngovernedLoud has the log and the statistics say that a session has GPUs
-// of which no quota holds, each session counted and the log told once.
+// TestUngovernedLoud holds that the log and the statistics report a session
+// with GPUs that no quota covers. Each session counts once, and the log has one
+// line.
 func TestUngovernedLoud(t *testing.T) {
 	var said log
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") },
@@ -227,8 +228,8 @@ func TestUngovernedLoud(t *testing.T) {
 	}
 }
 
-// TestUngovernedClosed has a GPU that the broker does not know be closed where
-// it fails closed: nothing is launched there, and no memory is given.
+// TestUngovernedClosed holds that a GPU that the broker does not know is closed
+// if the broker fails closed: no launch passes there, and no memory is given.
 func TestUngovernedClosed(t *testing.T) {
 	b := start(t, Options{FailClosed: true, Known: func(uuid string) bool {
 		return !strings.HasSuffix(uuid, "02")
@@ -252,8 +253,8 @@ func TestUngovernedClosed(t *testing.T) {
 	}
 }
 
-// TestUngovernedLater has a GPU that is seen after the session began be governed
-// from the process's next session on, which it begins at once.
+// TestUngovernedLater holds that a GPU that appears after a session's begin is
+// governed from the process's next session on, which begins at once.
 func TestUngovernedLater(t *testing.T) {
 	var seen atomic.Bool
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") || seen.Load() }}, nil)
@@ -271,7 +272,7 @@ func TestUngovernedLater(t *testing.T) {
 	}
 }
 
-// TestMIG governs a MIG device as a GPU of its own, by its own name.
+// TestMIG governs a MIG device as a GPU of its own, under its own name.
 func TestMIG(t *testing.T) {
 	known := func(uuid string) bool { return strings.HasPrefix(uuid, "MIG-") == strings.HasSuffix(uuid, "02") }
 	b := start(t, Options{Known: known, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
@@ -297,8 +298,8 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// TestMIGLater has a MIG device that was taken for a GPU, while there was no
-// driver to ask, have its own name from the process's next session on.
+// TestMIGLater has a MIG device that was taken for a GPU because there was no
+// driver to ask. It has its own name from the process's next session on.
 func TestMIGLater(t *testing.T) {
 	var driver atomic.Bool
 	b := start(t, Options{Known: func(uuid string) bool {
@@ -359,7 +360,8 @@ func TestFlood(t *testing.T) {
 	other.sync()
 }
 
-// TestBooksAreNotLost sends FREE far beyond the rate: each counts, late.
+// TestBooksAreNotLost sends FREE far beyond the rate: each one counts, though
+// late.
 func TestBooksAreNotLost(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.timing.perSession = 1000 })
 	c := dial(t, b, "a", 1)
@@ -381,7 +383,7 @@ func TestLimitsOfSessions(t *testing.T) {
 	c.refused(wire.CodeLimit)
 	c.gone()
 	first.close()
-	eventually(t, "there is room", func() bool { // once it is forgotten, which is after it is gone
+	eventually(t, "there is room", func() bool { // after it is gone and forgotten
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.sessions) == 1
@@ -451,7 +453,7 @@ func TestStatsMessage(t *testing.T) {
 			t.Errorf("statistics: %+v", got)
 		}
 	}
-	// Who asks for statistics needs no HELLO in time.
+	// A client that only asks for statistics has no deadline for HELLO.
 	if _, _, err := c.next(1200 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection ends: %v", err)
 	}

@@ -20,11 +20,12 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an event that must come.
 const patience = 20 * time.Second
 
-// A book is a policy: quotas by tenant, that of "" is of all others. Everybody
-// is whom he wishes to be, but for nobody, unless it says who is whom.
+// A book is a policy with quotas by tenant; that of "" is for all others. A
+// process is the tenant that it asks for, except for nobody, unless the book
+// names its tenant.
 type book struct {
 	who    func(f Facts, wished string) (string, error)
 	quotas map[string]Quota
@@ -49,10 +50,10 @@ func (b book) Quota(tenant, _ string) Quota {
 
 func (b book) Tenants() []string { return slices.Collect(maps.Keys(b.quotas)) }
 
-// everybody has a book in which everybody has a quota.
+// everybody returns a book with one quota for all tenants.
 func everybody(q Quota) book { return book{quotas: map[string]Quota{"": q}} }
 
-// A log is what a broker said.
+// A log records the broker's messages.
 type log struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -79,7 +80,7 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	if o.Policy == nil {
 		o.Policy = book{}
 	}
-	o.MaxPerPID = orElse(o.MaxPerPID, 1<<20) // a test is one process
+	o.MaxPerPID = orElse(o.MaxPerPID, 1<<20) // all clients of a test are one process
 	b, err := New(o)
 	if err != nil {
 		tb.Fatal(err)
@@ -124,7 +125,7 @@ type client struct {
 	seq     uint64
 	token   uint64
 	page    wire.Page
-	fd      int // the page's, where it was kept
+	fd      int // of the page, if it was kept
 	welcome wire.Welcome
 	in      [wire.FrameMax]byte
 	out     [wire.FrameMax]byte
@@ -149,8 +150,8 @@ func (c *client) close() {
 	}
 }
 
-// dial opens a session of a tenant on GPUs that have these numbers for a UUID,
-// and makes a context on each.
+// dial opens a session of a tenant, with a context on each of the GPUs of these
+// numbers.
 func dial(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
 	tb.Helper()
 	c := look(tb, b, tenant, gpus...)
@@ -179,7 +180,7 @@ func hello(tenant string, gpus ...byte) *wire.Hello {
 	return h
 }
 
-// hello sends HELLO or RESUME and takes the WELCOME.
+// hello sends HELLO or RESUME and receives the WELCOME.
 func (c *client) hello(t wire.Type, h *wire.Hello) {
 	c.tb.Helper()
 	c.send(t, h)
@@ -205,7 +206,7 @@ func (c *client) hello(t wire.Type, h *wire.Hello) {
 
 type appender interface{ Append([]byte) []byte }
 
-// frame returns the frame of a message, nil for none.
+// frame returns the frame of a message; a nil message is empty.
 func (c *client) frame(t wire.Type, m appender) []byte {
 	c.seq++
 	b := wire.Header{Type: t, Seq: c.seq, Session: c.session}.Append(c.out[:0])
@@ -227,8 +228,8 @@ func (c *client) write(frame []byte) {
 	}
 }
 
-// next returns the next message, or io.EOF. A descriptor that comes with it is
-// kept.
+// next returns the next message, or io.EOF. It keeps a descriptor that comes
+// with it.
 func (c *client) next(limit time.Duration) (wire.Header, []byte, error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(limit))
 	var oob [64]byte
@@ -257,7 +258,7 @@ func (c *client) receive() (wire.Header, []byte) {
 	return h, payload
 }
 
-// ask sends a message and returns its answer, whose number is checked.
+// ask sends a message and returns its answer, after checking its number.
 func (c *client) ask(t wire.Type, m appender) (wire.Type, []byte) {
 	c.tb.Helper()
 	c.send(t, m)
@@ -290,7 +291,7 @@ func (c *client) take(bytes uint64) {
 	c.sync()
 }
 
-// sync returns when the broker has dealt with everything sent before.
+// sync returns after the broker has handled all earlier messages.
 func (c *client) sync() {
 	c.tb.Helper()
 	if t, p := c.ask(wire.TypePing, nil); t != wire.TypePong {
@@ -311,7 +312,7 @@ func (c *client) refused(want wire.Code) {
 	}
 }
 
-// gone expects the end of the connection.
+// gone expects the connection to end.
 func (c *client) gone() {
 	c.tb.Helper()
 	for limit := time.Now().Add(patience); time.Now().Before(limit); {
@@ -322,8 +323,8 @@ func (c *client) gone() {
 	c.tb.Fatal("the connection goes on")
 }
 
-// until waits until the page's slot is as wanted, with the bell alone to wake
-// it, and returns the slot.
+// until waits for a state of the page's slot, woken by the bell alone, and
+// returns the slot.
 func (c *client) until(slot int, what string, want func(wire.Turn) bool) wire.Turn {
 	c.tb.Helper()
 	limit := time.Now().Add(patience)
@@ -345,13 +346,13 @@ func (c *client) mode(slot int, m wire.Mode) wire.Turn {
 	return c.until(slot, string(rune('0'+m)), func(t wire.Turn) bool { return t.Mode == m })
 }
 
-// acquire says that there is work.
+// acquire reports work.
 func (c *client) acquire(slot int) {
 	c.tb.Helper()
 	c.send(wire.TypeAcquire, &wire.Acquire{GPU: uint32(slot)})
 }
 
-// queue says that there is work, and drains when another goes first.
+// queue reports work, and drains whenever another session goes first.
 func (c *client) queue(slot int) {
 	c.tb.Helper()
 	c.acquire(slot)
@@ -359,16 +360,16 @@ func (c *client) queue(slot int) {
 	c.yield(slot, wire.WhyDrained)
 }
 
-// yield says that there is no work any more, or that what there was has
-// drained, in the turn that the page last said.
+// yield reports that there is no more work, or that the work has drained, in
+// the turn that the page named last.
 func (c *client) yield(slot int, why wire.Why) {
 	c.tb.Helper()
 	c.send(wire.TypeYield, &wire.Usage{GPU: uint32(slot), Why: why, Turn: c.page.Turn(slot).Turn,
 		Last: uint64(newClock().now()), Launched: 10, Overhead: 1000})
 }
 
-// drain yields each time that one of the places is paused, as the hook does,
-// until all that is waited for has come.
+// drain yields whenever one of the places is paused, as the hook does, until
+// the condition is true.
 func drain(tb testing.TB, what string, is func() bool, places ...place) {
 	tb.Helper()
 	yielded := make([]uint64, len(places))
@@ -391,7 +392,7 @@ type place struct {
 
 func (p place) runs() bool { return p.page.Turn(p.slot).Mode == wire.ModeRun }
 
-// eventually waits for what nothing tells of.
+// eventually polls a condition that no event announces.
 func eventually(tb testing.TB, what string, is func() bool) time.Duration {
 	tb.Helper()
 	began := time.Now()
@@ -406,7 +407,7 @@ func eventually(tb testing.TB, what string, is func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// tenant returns the statistics of one tenant, of one GPU.
+// tenant returns a tenant's statistics on its only GPU.
 func (b *Broker) tenant(name string) wire.TenantStats {
 	for _, t := range b.Stats().Tenants {
 		if t.Tenant == name {
@@ -419,7 +420,7 @@ func (b *Broker) tenant(name string) wire.TenantStats {
 // first returns the statistics of the GPU with the lowest UUID.
 func (b *Broker) first() wire.GPUStats { return b.Stats().GPUs[0] }
 
-// requests returns how many requests had a result.
+// requests returns the number of requests with a result.
 func (b *Broker) requests(op, result string) uint64 {
 	for _, r := range b.Stats().Requests {
 		if r.Op == op && r.Result == result {
@@ -429,16 +430,16 @@ func (b *Broker) requests(op, result string) uint64 {
 	return 0
 }
 
-// A device is a GPU that all who run at once have equal parts of.
+// A device is a GPU that is divided equally among all that run at once.
 type device struct{ running atomic.Int32 }
 
 // saturate behaves as the hook does in a program that always has work for the
 // first GPU, in launches of a millisecond, until the session ends. It returns
-// how many those were.
+// the number of launches.
 func (c *client) saturate(d *device) (launches int) {
 	const launch, report = time.Millisecond, 10 * time.Millisecond
 	var yielded uint64
-	var done, solo time.Duration // since it was told last, and of that with nobody else
+	var done, solo time.Duration // since the last report, in total and alone
 	running, alone := false, false
 	seen := time.Now()
 	told, pinged := seen, seen

@@ -20,9 +20,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestStranger is no test but a process that means harm, or a broker that has
-// no rights: the test binary runs itself with GS_STRANGER set to what it does.
-// It says what it managed, and ends with its stdin.
+// TestStranger is not a test but a hostile process, or a broker without rights:
+// the test binary runs itself with GS_STRANGER set to the kind. It prints its
+// results, and ends with its stdin.
 func TestStranger(t *testing.T) {
 	what, path := os.Getenv("GS_STRANGER"), os.Getenv("GS_SOCKET")
 	n, _ := strconv.Atoi(os.Getenv("GS_TIMES"))
@@ -46,9 +46,9 @@ func TestStranger(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// serveAlone is a broker that may have n descriptors, and is nobody that the
-// kernel makes an exception for. It answers each line of stdin with whether it
-// starved and is to be doubted.
+// serveAlone is a broker that may have n descriptors, and for which the kernel
+// makes no exception. It answers each line of stdin with whether it starved and
+// is to be doubted.
 func serveAlone(t *testing.T, path string, n int) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
 		t.Fatal(err)
@@ -72,8 +72,8 @@ func serveAlone(t *testing.T, path string, n int) {
 	}
 }
 
-// opens connects to a broker without anything that would close the socket
-// again; -1 where that fails.
+// opens connects to a broker with a raw socket that no finaliser closes; -1 if
+// that fails.
 func opens(path string) int {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,8 +86,8 @@ func opens(path string) int {
 	return fd
 }
 
-// leaveUnread opens n connections on each of which the broker sends a descriptor
-// that nobody takes, and leaves them there. It returns how many took it all.
+// leaveUnread opens n connections, on each of which the broker sends a
+// descriptor that is never received. It returns the number of successes.
 func leaveUnread(path string, n int, statistics bool) (all int) {
 	c := &client{}
 	for range n {
@@ -112,13 +112,13 @@ func leaveUnread(path string, n int, statistics bool) (all int) {
 	return all
 }
 
-// idle opens n sessions that speak as often as they must. It returns how many
-// it got.
+// idle opens n sessions that speak as rarely as they may. It returns the number
+// that it got.
 func idle(t *testing.T, path string, n int) int {
 	var all []*client
 	for range n {
 		c := connect(t, path)
-		_, _ = c.conn.Write(c.frame(wire.TypeHello, hello("hostile", 1))) // it may have been turned away already
+		_, _ = c.conn.Write(c.frame(wire.TypeHello, hello("hostile", 1))) // the broker may have refused it already
 		h, _, err := c.next(patience)
 		if err != nil || h.Type != wire.TypeWelcome {
 			c.close()
@@ -140,7 +140,7 @@ func idle(t *testing.T, path string, n int) int {
 	return len(all)
 }
 
-// connectOn connects n times and returns how often that came to an end at once.
+// connectOn connects n times and returns how many connections ended at once.
 func connectOn(path string, n int) (closed int) {
 	c := client{}
 	for range n {
@@ -158,7 +158,7 @@ func connectOn(path string, n int) (closed int) {
 	return closed
 }
 
-// hoard keeps n descriptors in flight, on the account of its user.
+// hoard keeps n descriptors in flight, charged to its user.
 func hoard(n int) (all int) {
 	for range n / 10 {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -174,7 +174,7 @@ func hoard(n int) (all int) {
 	return all
 }
 
-// flood asks over n sessions as fast as it is answered.
+// flood sends requests over n sessions as fast as they are answered.
 func flood(t *testing.T, path string, n int) (all int) {
 	for range n {
 		c := connect(t, path)
@@ -199,20 +199,20 @@ func flood(t *testing.T, path string, n int) (all int) {
 	return all
 }
 
-// A stranger is a process that TestStranger is.
+// A stranger is a process that runs TestStranger.
 type stranger struct {
 	*exec.Cmd
 	in  io.Writer
 	out *bufio.Scanner
 }
 
-// strange runs TestStranger as a user, in a cgroup where that is not empty.
+// strange runs TestStranger as a user, in a cgroup unless that is empty.
 func strange(t testing.TB, what, path string, times, uid int, cgroup string) *stranger {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be others")
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestStranger$") // which others may run wherever it is
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestStranger$") // a path that other users may run
 	cmd.Env = append(os.Environ(), "GS_STRANGER="+what, "GS_SOCKET="+path, fmt.Sprintf("GS_TIMES=%d", times))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
 		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
@@ -249,7 +249,7 @@ func (s *stranger) says(t testing.TB) string {
 	return s.out.Text()
 }
 
-// says returns the next line as a number.
+// number returns the next line as a number.
 func (s *stranger) number(t testing.TB) int {
 	t.Helper()
 	n, err := strconv.Atoi(s.says(t))
@@ -259,7 +259,7 @@ func (s *stranger) number(t testing.TB) int {
 	return n
 }
 
-// open returns a path for a socket that everybody may reach.
+// open returns a path for a socket that every user can reach.
 func open(t testing.TB) string {
 	t.Helper()
 	path := socket(t)
@@ -287,9 +287,9 @@ func group(t *testing.T, name string) string {
 	return ""
 }
 
-// TestUnread has a user leave thousands of descriptors unread: they are in
-// flight on the broker's account, of which the kernel allows so many. All
-// others are served.
+// TestUnread lets a user leave thousands of descriptors unread. They are in
+// flight and charged to the broker, which the kernel limits. All others are
+// served.
 func TestUnread(t *testing.T) {
 	for _, what := range []string{"unread", "statistics"} {
 		t.Run(what, func(t *testing.T) {
@@ -323,8 +323,9 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestHoard has another process of the broker's own user use up what may be in
-// flight. Whoever cannot be served is told so, and the broker says it.
+// TestHoard lets another process of the broker's own user exhaust the limit of
+// descriptors in flight. A client that cannot be served is told so, and the
+// broker logs it.
 func TestHoard(t *testing.T) {
 	path := open(t)
 	b := strange(t, "broker", path, 300, 4711, "")
@@ -347,8 +348,8 @@ func TestHoard(t *testing.T) {
 	eventually(t, "it is well", func() bool { fmt.Fprintln(b.in); return b.says(t) == "false false" })
 }
 
-// TestAway stops a broker for longer than processes wait for its heart: it is
-// to be doubted for a while, as at its start.
+// TestAway stops a broker for longer than processes wait for its heartbeat. Its
+// answers are then doubted for a while, as after its start.
 func TestAway(t *testing.T) {
 	b := strange(t, "broker", open(t), 300, 4711, "")
 	b.says(t)
@@ -356,13 +357,13 @@ func TestAway(t *testing.T) {
 	eventually(t, "it is doubted", doubtful)
 	eventually(t, "it is not", func() bool { return !doubtful() })
 	_ = b.Process.Signal(unix.SIGSTOP)
-	time.Sleep(1200 * time.Millisecond) // it is dead for so long
+	time.Sleep(1200 * time.Millisecond) // longer than the heartbeat's limit
 	_ = b.Process.Signal(unix.SIGCONT)
 	eventually(t, "it is doubted again", doubtful)
 }
 
-// TestSharesOfSessions has users take all the sessions that they can get: each
-// its part, and root in one cgroup is another than root in the next.
+// TestSharesOfSessions lets users take all the sessions that they can get. Each
+// gets its part, and root in one cgroup counts apart from root in another.
 func TestSharesOfSessions(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxSessions: 120}, nil)
 	for _, hostile := range []struct {
@@ -390,7 +391,7 @@ func TestSharesOfSessions(t *testing.T) {
 	c.sync()
 }
 
-// TestFull fills a broker to the last session.
+// TestFull fills a broker to its last session.
 func TestFull(t *testing.T) {
 	b := start(t, Options{MaxSessions: 1}, nil)
 	c := dial(t, b, "a", 1)
@@ -402,8 +403,8 @@ func TestFull(t *testing.T) {
 	c.sync()
 }
 
-// TestFewSessionsOfAProcess refuses a process more than a few: that is its own
-// doing.
+// TestFewSessionsOfAProcess refuses more than a few sessions to one process,
+// and reports that as the process's own fault.
 func TestFewSessionsOfAProcess(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
 	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
@@ -418,9 +419,10 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	}
 }
 
-// TestCalls has a process connect again and again: it is served so often in a
-// second, and others always; a workload with many that do so is served less,
-// and who of it is refused for that has done nothing.
+// TestCalls lets a process connect again and again. It is served a limited
+// number of times in a second, and others are always served. A workload with
+// many such processes is served less, and a process of it that is refused for
+// that reason is not at fault.
 func TestCalls(t *testing.T) {
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) { b.timing.callsOfProcess, b.timing.callsOfOwner = 5, 8 })
 	began := time.Now()
@@ -441,8 +443,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestSilentSessionsGoFirst has sessions that fell silent go first when there
-// is no room, but those with memory.
+// TestSilentSessionsGoFirst fills the broker: silent sessions are dropped
+// first, except those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxSessions: 68},
 		func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
@@ -468,8 +470,8 @@ func TestSilentSessionsGoFirst(t *testing.T) {
 	}
 }
 
-// TestUnreadCounts has a session that ended count until what was sent to it is
-// read, or its process hangs up.
+// TestUnreadCounts counts an ended session until its last message is read, or
+// its process hangs up.
 func TestUnreadCounts(t *testing.T) {
 	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.heartbeat = 5 * time.Millisecond })
 	leave := func() *client {
@@ -495,7 +497,7 @@ func TestUnreadCounts(t *testing.T) {
 	dial(t, b, "a", 1)
 }
 
-// TestUnreadStatistics asks again before the answer is read, and too often.
+// TestUnreadStatistics asks again before it has read the answer, and too often.
 func TestUnreadStatistics(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.timing.asks = 1 })
 	c := connect(t, b.options.Socket)
@@ -509,7 +511,7 @@ func TestUnreadStatistics(t *testing.T) {
 		t.Error(h.Type)
 	}
 	c.refused(wire.CodeLimit)
-	for end := time.Now().Add(patience); ; { // a machine that stands still for a second is in time with each
+	for end := time.Now().Add(patience); ; { // if the machine stalls for a second, each request is in time
 		c.send(wire.TypeStats, nil)
 		if h, p := c.receive(); h.Type == wire.TypeErr {
 			return

@@ -11,8 +11,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestReserveAllocates nothing, so that a flood makes no work for the
-// collector of garbage.
+// TestReserveAllocatesNothing holds that a flood makes no work for the garbage
+// collector.
 func TestReserveAllocatesNothing(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour

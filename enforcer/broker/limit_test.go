@@ -36,8 +36,8 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// TestRateOfOwner has one session of an owner use up what both may send: the
-// other is late, and is neither refused nor dropped for it.
+// TestRateOfOwner lets one session of an owner use up the rate of both. The
+// other one is late, and is neither refused nor dropped.
 func TestRateOfOwner(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.timing.perOwner, b.timing.flood = 200, 100*time.Millisecond })
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -58,8 +58,8 @@ func TestRateOfOwner(t *testing.T) {
 	}
 }
 
-// TestOrder has the answers come in the order of the questions, and the
-// refusals among them.
+// TestOrder holds that answers come in the order of the requests, refusals
+// included.
 func TestOrder(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
@@ -74,14 +74,14 @@ func TestOrder(t *testing.T) {
 			t.Errorf("answer %d is %+v, want %s", i, h, want)
 		}
 	}
-	eventually(t, "all are counted", func() bool { // an answer is sent before it is
+	eventually(t, "all are counted", func() bool { // an answer is sent before it is counted
 		return b.requests("reserve", "ok") == 2 && b.requests("reserve", "gpu") == 1 &&
 			b.requests("grant", "state") == 1 && b.requests("ping", "ok") == 2
 	})
 }
 
-// TestNoDescriptors starts a broker that cannot accept: who connects waits,
-// and is served when there is room.
+// TestNoDescriptors starts a broker that cannot accept. A client that connects
+// waits, and is served when there is room.
 func TestNoDescriptors(t *testing.T) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

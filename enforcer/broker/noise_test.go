@@ -19,9 +19,9 @@ var (
 	noiseSeed   = flag.Uint64("noise.seed", 0, "what they follow from; 0 is another each time")
 )
 
-// TestNoise has several connections send frames that are true, half true, broken
-// or random, in sessions and before, as fast as they are taken. A session of
-// somebody else is served meanwhile, and has what it had.
+// TestNoise lets several connections send frames that are valid, half valid,
+// damaged or random, inside and outside of sessions, as fast as they are taken.
+// Another user's session is served meanwhile, and keeps what it has.
 func TestNoise(t *testing.T) {
 	seed := *noiseSeed
 	if seed == 0 {
@@ -68,7 +68,7 @@ func TestNoise(t *testing.T) {
 	honest.sync()
 }
 
-// noise is a connection on which anything is said.
+// noise is a connection that sends random frames.
 type noise struct {
 	*rand.Rand
 	path    string
@@ -77,7 +77,7 @@ type noise struct {
 	in      [wire.FrameMax]byte
 }
 
-// send sends a frame, and connects before where it is not.
+// send sends a frame, and first connects if there is no connection.
 func (n *noise) send() {
 	if n.fd < 0 {
 		if n.fd = opens(n.path); n.fd < 0 {
@@ -103,7 +103,7 @@ func (n *noise) hangUp() {
 	n.fd = -1
 }
 
-// hears takes what was answered so far, the descriptors left out.
+// hears reads the answers so far and ignores descriptors.
 func (n *noise) hears() {
 	for n.fd >= 0 {
 		read, _, err := unix.Recvfrom(n.fd, n.in[:], unix.MSG_DONTWAIT)
@@ -120,7 +120,7 @@ func (n *noise) hears() {
 	}
 }
 
-// sizes are what the messages that a process may send have for a payload.
+// sizes are the payload sizes of the messages that a process may send.
 var sizes = map[wire.Type]int{
 	wire.TypeHello: wire.HelloSize, wire.TypeResume: wire.HelloSize, wire.TypePing: 0,
 	wire.TypeReserve: wire.MemorySize,
@@ -129,7 +129,7 @@ var sizes = map[wire.Type]int{
 	wire.TypeYield:   wire.UsageSize, wire.TypeUsage: wire.UsageSize, wire.TypeBye: 0, wire.TypeStats: 0,
 }
 
-// frame returns one to send.
+// frame returns a random frame.
 func (n *noise) frame() []byte {
 	if n.session == 0 && n.IntN(4) > 0 {
 		return hello("hostile", byte(n.IntN(3))).Append(wire.Header{Type: wire.TypeHello, Seq: n.Uint64()}.Append(nil))
@@ -149,7 +149,7 @@ func (n *noise) frame() []byte {
 		frame = append(frame, make([]byte, n.IntN(wire.FrameMax+1000-len(frame)))...)
 	}
 	for i := at; i < min(len(frame), at+wire.HelloSize); i++ {
-		if n.IntN(4) == 0 { // the rest is 0, so that numbers are small at times
+		if n.IntN(4) == 0 { // the rest is 0, so that some numbers are small
 			frame[i] = byte(n.Uint32())
 		}
 	}

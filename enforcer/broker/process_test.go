@@ -20,9 +20,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestProcess is no test but a process under the hook: the test binary runs
+// TestProcess is not a test but a process under the hook: the test binary runs
 // itself with GS_PROCESS set to a socket. It opens sessions, takes some memory,
-// says so, and speaks until its stdin ends.
+// reports that, and speaks until its stdin ends.
 func TestProcess(t *testing.T) {
 	path := os.Getenv("GS_PROCESS")
 	if path == "" {
@@ -40,7 +40,7 @@ func TestProcess(t *testing.T) {
 			c.session = h.Session
 		}
 		c.send(wire.TypeUsage, &wire.Usage{})
-		_ = unix.Close(c.fd) // thousands of pages are the broker's to map
+		_ = unix.Close(c.fd) // this process needs no page
 		c.fd = -1
 		if i == 0 {
 			first = c
@@ -50,7 +50,7 @@ func TestProcess(t *testing.T) {
 		first.take(bytes)
 	}
 	if inherited := os.Getenv("GS_CHILD"); inherited != "" {
-		// A child has the connection, and lives on.
+		// A child inherits the connection, and outlives its parent.
 		file, err := first.conn.File()
 		if err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// A process is one that TestProcess is.
+// A process is one that runs TestProcess.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -115,8 +115,8 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// TestKill kills a process that has the turn and memory, while NVML still
-// lists it, and a child of it has its connection.
+// TestKill kills a process that has the turn and memory, while NVML still lists
+// it and a child holds its connection.
 func TestKill(t *testing.T) {
 	var listed atomic.Bool
 	listed.Store(true)
@@ -126,7 +126,7 @@ func TestKill(t *testing.T) {
 	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
 	d := dial(t, b, "b", 1)
 	d.queue(0)
-	d.mode(0, wire.ModeRun) // by the drain's deadline
+	d.mode(0, wire.ModeRun) // after the drain's deadline
 	began := time.Now()
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -154,8 +154,8 @@ func TestReleaseDeadline(t *testing.T) {
 	}
 }
 
-// TestStop stops a process: no turn waits for it, its memory stays, and it
-// goes on where it was.
+// TestStop stops a process. No turn waits for it, it keeps its memory, and it
+// continues where it was.
 func TestStop(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond
@@ -174,8 +174,8 @@ func TestStop(t *testing.T) {
 	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
 }
 
-// TestConnectionLost keeps the memory of a process that lives charged, until
-// it resumes.
+// TestConnectionLost keeps charging the memory of a living process until it
+// resumes.
 func TestConnectionLost(t *testing.T) {
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c := dial(t, b, "a", 1)
@@ -201,7 +201,7 @@ func TestConnectionLost(t *testing.T) {
 	if used, _ := d.page.Memory(0); used < 65 {
 		t.Errorf("the page says %d bytes", used)
 	}
-	// A session that the broker holds for alive ends by it as well.
+	// RESUME also ends a session that the broker takes to be alive.
 	e := connect(t, b.options.Socket)
 	h.Old, h.Token = d.session, d.token
 	e.hello(wire.TypeResume, h)
@@ -209,7 +209,7 @@ func TestConnectionLost(t *testing.T) {
 	eventually(t, "it is charged once", func() bool { return b.tenant("a").MemoryUsed == 72 })
 }
 
-// TestRestart resumes sessions at the next broker, whatever the cap says.
+// TestRestart resumes sessions at the next broker, even beyond the cap.
 func TestRestart(t *testing.T) {
 	path := socket(t)
 	policy := everybody(Quota{Quota: quota.Quota{Memory: 100}})
@@ -241,10 +241,10 @@ func TestRestart(t *testing.T) {
 	liar.sync()
 }
 
-// TestHangUpOfALivingProcess has a process hang up that holds memory: what the
-// driver lists for it after that decides how much.
+// TestHangUpOfALivingProcess has a process with memory hang up. The driver's
+// later list of processes decides how much memory stays charged.
 func TestHangUpOfALivingProcess(t *testing.T) {
-	const own = 20 // that the driver needs itself
+	const own = 20 // the driver's own need
 	var listed, asked atomic.Int64
 	listed.Store(70 + own)
 	asked.Store(time.Now().UnixNano())
@@ -328,7 +328,7 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 }
 
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
-// the process, which it does from the first and each second anew.
+// the process, which it lists from the first second on.
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	var listed atomic.Uint64
 	listed.Store(70)
@@ -366,7 +366,7 @@ func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	}
 }
 
-// TestChild has a forked child speak over its parent's connection.
+// TestChild lets a forked child speak over its parent's connection.
 func TestChild(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
@@ -434,7 +434,7 @@ func TestPageSeals(t *testing.T) {
 	}
 }
 
-// TestTenThousand holds idle sessions and says what each costs in memory.
+// TestTenThousand holds idle sessions and logs the memory of each.
 func TestTenThousand(t *testing.T) {
 	want := 10_000
 	if testing.Short() || raced {
@@ -445,7 +445,7 @@ func TestTenThousand(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	// Root may raise the hard limit. Who may not has as many as fit.
+	// Root may raise the hard limit. Other users open as many as fit.
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: need, Max: max(need, limit.Max)}) != nil {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit.Max, Max: limit.Max})
 		sessions = min(want, int(limit.Max-500)/2)
@@ -453,7 +453,7 @@ func TestTenThousand(t *testing.T) {
 	if sessions < want {
 		t.Logf("the limit of %d descriptors allows only %d sessions", limit.Max, sessions)
 	}
-	var owners atomic.Int64 // each is somebody else's
+	var owners atomic.Int64 // each session has another owner
 	b := start(t, Options{Owner: func(Facts) string { return strconv.FormatInt(owners.Add(1), 10) }},
 		func(b *Broker) { b.timing.stale, b.timing.perOwner = time.Hour, 1e9 })
 	before := resident(t)
@@ -461,7 +461,7 @@ func TestTenThousand(t *testing.T) {
 		run(t, b, "a", sessions/10, 0)
 	}
 	eventually(t, "all have taken their seat", func() bool { return b.tenant("a").Sessions == sessions/10*10 })
-	// What is done each second with all of them.
+	// These run each second over all sessions.
 	for what, do := range map[string]func(){"Refresh": b.Refresh, "Sessions": func() {
 		if n := len(b.Sessions()); n != sessions/10*10 {
 			t.Errorf("%d sessions are listed", n)
@@ -482,7 +482,7 @@ func TestTenThousand(t *testing.T) {
 	}
 }
 
-// resident returns the process's RSS, bytes.
+// resident returns the process's RSS in bytes.
 func resident(t *testing.T) uint64 {
 	t.Helper()
 	runtime.GC()

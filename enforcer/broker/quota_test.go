@@ -16,7 +16,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A live policy is one that changes without a Reload.
+// A live policy changes without a Reload.
 type live struct{ atomic.Pointer[book] }
 
 func (l *live) Tenant(f Facts, wished string) (string, error) { return l.Load().Tenant(f, wished) }
@@ -30,13 +30,13 @@ func alive(quotas map[string]Quota) *live {
 	return l
 }
 
-// hold has everybody held, or nobody.
+// hold holds every tenant, or none.
 func (l *live) hold(b *Broker, held bool) {
 	l.Store(&book{quotas: map[string]Quota{"a": {Held: held}}})
 	b.Refresh()
 }
 
-// TestHeldAlone pauses a tenant that has the GPU alone, and opens it again.
+// TestHeldAlone pauses a tenant that has the GPU alone, and releases it again.
 func TestHeldAlone(t *testing.T) {
 	p := alive(nil)
 	b := start(t, Options{Policy: p}, nil)
@@ -45,7 +45,7 @@ func TestHeldAlone(t *testing.T) {
 	if turn := c.page.Turn(0); turn.Mode != wire.ModePause || !c.page.Gated() {
 		t.Fatalf("held, and the page says %+v", turn)
 	}
-	c.take(70) // of memory there is as much as before
+	c.take(70) // its memory is not held
 	c.yield(0, wire.WhyDrained)
 	c.acquire(0)
 	c.sync()
@@ -61,8 +61,8 @@ func TestHeldAlone(t *testing.T) {
 	}
 }
 
-// TestHeldBesideAnother pauses a tenant for as long as it is held, and goes on
-// with what was wanted before.
+// TestHeldBesideAnother pauses a tenant while it is held, and then resumes with
+// its earlier wish.
 func TestHeldBesideAnother(t *testing.T) {
 	p := alive(nil)
 	b := start(t, Options{Policy: p}, endless)
@@ -79,8 +79,8 @@ func TestHeldBesideAnother(t *testing.T) {
 	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
 }
 
-// TestIdleWaits hands classes to the schedule: who is idle has the GPU when
-// nobody else wants it.
+// TestIdleWaits passes classes to the schedule: an idle tenant has the GPU only
+// when no other tenant wants it.
 func TestIdleWaits(t *testing.T) {
 	b := start(t, Options{Turn: time.Millisecond, Policy: book{quotas: map[string]Quota{
 		"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Nanosecond)}, Class: schedule.Idle, Weight: 1e-3},
@@ -101,7 +101,7 @@ func TestIdleWaits(t *testing.T) {
 	}
 }
 
-// TestWaitUnderWay is counted before it ends.
+// TestWaitUnderWay holds that a wait counts before it ends.
 func TestWaitUnderWay(t *testing.T) {
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Class: schedule.Idle}}}}, nil)
 	dial(t, b, "a", 1) // and keeps the GPU
@@ -115,7 +115,7 @@ func TestWaitUnderWay(t *testing.T) {
 	}
 }
 
-// TestRates lets the sessions of a tenant copy at equal parts of its rate.
+// TestRates divides a tenant's copy rate equally among its sessions.
 func TestRates(t *testing.T) {
 	p := alive(map[string]Quota{"a": {Link: 100, Copy: 1}})
 	b := start(t, Options{Policy: p}, nil)
@@ -140,14 +140,14 @@ func TestRates(t *testing.T) {
 		t.Errorf("after a change: %d, %d", link, copies)
 	}
 	c.send(wire.TypeUsage, &wire.Usage{Copied: 7})
-	c.send(wire.TypeUsage, &wire.Usage{Copied: 1 << 63}) // nobody copies so much
+	c.send(wire.TypeUsage, &wire.Usage{Copied: 1 << 63}) // an impossible amount
 	c.sync()
 	if s := b.tenant("a"); s.CopiedBytes != 7+mostBytes {
 		t.Errorf("%d bytes copied", s.CopiedBytes)
 	}
 }
 
-// TestReserved keeps memory for a tenant that has not come yet.
+// TestReserved keeps memory for an absent tenant.
 func TestReserved(t *testing.T) {
 	var capacity atomic.Uint64
 	capacity.Store(100)
@@ -165,7 +165,7 @@ func TestReserved(t *testing.T) {
 	c.take(60)
 	d := dial(t, b, "b", 1)
 	d.take(30)
-	if typ, m := d.reserve(10); typ == wire.TypeGrant { // the driver has none
+	if typ, m := d.reserve(10); typ == wire.TypeGrant { // the driver has no memory left
 		d.send(wire.TypeAbort, &m)
 		d.sync()
 	}
@@ -177,10 +177,10 @@ func TestReserved(t *testing.T) {
 	c.take(100)
 	p.Store(&book{})
 	b.Refresh()
-	c.take(10) // it is kept no more
+	c.take(10) // it is not reserved any more
 	capacity.Store(0)
 	b.Refresh()
-	c.take(1000) // nobody knows how much there is
+	c.take(1000) // the GPU's size is unknown
 }
 
 // TestRefresh learns late which tenant a process belongs to, and that a cap has
@@ -216,8 +216,8 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// TestRefreshOfNothing writes and sends nothing, and tells nobody twice that
-// it is refused.
+// TestRefreshOfNothing holds that a refresh without a change writes and sends
+// nothing, and repeats no refusal.
 func TestRefreshOfNothing(t *testing.T) {
 	p := alive(map[string]Quota{"a": {Quota: quota.Quota{Memory: 100}, Link: 5}})
 	b := start(t, Options{Policy: p}, nil)
@@ -239,7 +239,7 @@ func TestRefreshOfNothing(t *testing.T) {
 	if after := []any{c.page.Bell(), d.page.Bell(), b.tenant("a").Turns}; !slices.Equal(before, after) {
 		t.Errorf("bells and turns: %v, then %v", before, after)
 	}
-	c.sync() // whatever was sent would come first
+	c.sync() // an earlier message would come first
 	d.sync()
 }
 
@@ -249,7 +249,7 @@ func TestSessions(t *testing.T) {
 	}}, nil)
 	began := time.Now()
 	c := dial(t, b, "a", 1, 0, 2)
-	connect(t, b.options.Socket) // has none
+	connect(t, b.options.Socket) // it has no tenant
 	c.take(30)
 	c.reserve(10)
 	all := b.Sessions()
@@ -286,8 +286,8 @@ func TestNotice(t *testing.T) {
 	c.sync()
 }
 
-// TestTenantsThatComeAndGo has 300 tenants for a moment each, as the jobs of a
-// batch system are: nothing of them is left. Who may come back keeps its books.
+// TestTenantsThatComeAndGo has 300 short-lived tenants, as a batch system has
+// jobs. Nothing of them remains. A tenant that may return keeps its books.
 func TestTenantsThatComeAndGo(t *testing.T) {
 	stays := map[string]Quota{"stays": {Quota: quota.Quota{Memory: 1 << 30}}}
 	p := alive(stays)
@@ -299,7 +299,7 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 			name: {Quota: quota.Quota{Memory: 1 << 20, Reserved: 1 << 10}}}})
 		b.Refresh()
 		c := dial(t, b, name, 1)
-		if i%2 == 0 { // its session ends first, or its tenant
+		if i%2 == 0 { // its session ends first, or its tenant does
 			c.close()
 		}
 		p.Store(&book{quotas: stays})

@@ -13,11 +13,11 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// endless has who is paused be waited for as long as it takes to drain.
+// endless gives drains unlimited time.
 func endless(b *Broker) { b.times.scheduler = schedule.New(schedule.Config{Drain: time.Hour}) }
 
-// TestTurns has a second tenant want the GPU: each has it alone for a while, so
-// that it is known how fast it gets on, and not before the other has drained.
+// TestTurns lets a second tenant want the GPU. Each has it alone for a while,
+// to learn its pace, and not before the other has drained.
 func TestTurns(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c := dial(t, b, "a", 1)
@@ -59,8 +59,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// Little may be queued beside one whose launches must not wait, be it idle; what
-// it may queue itself is another matter.
+// A tenant beside one whose launches must not wait may queue little, even if
+// the latter is idle. The urgent tenant's own queue is not limited by that.
 func TestUrgent(t *testing.T) {
 	b := start(t, Options{InFlight: 300 * time.Microsecond, Turn: 5 * time.Millisecond,
 		Policy: book{quotas: map[string]Quota{"a": {},
@@ -76,8 +76,9 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// TestShares has two tenants that always want the GPU, and say what they do,
-// have what their weights come to: who is owed has it alone at times.
+// TestShares has two tenants that always want the GPU and report what they do.
+// They get parts by their weights: a tenant that is owed time has the GPU alone
+// at times.
 func TestShares(t *testing.T) {
 	for _, weight := range []float64{2, 3} {
 		t.Run(fmt.Sprintf("%v to 1", weight), func(t *testing.T) { share(t, weight) })
@@ -116,8 +117,8 @@ func share(t *testing.T, weight float64) {
 	}
 }
 
-// TestIdleNeighbours cost nothing, and those that wanted something once cost
-// nothing after a second.
+// TestIdleNeighbours holds that idle neighbours cost nothing, and that
+// neighbours with a past wish cost nothing after a second.
 func TestIdleNeighbours(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
@@ -154,7 +155,7 @@ func TestAlone(t *testing.T) {
 		b.tenant("b").Tenant != "" {
 		t.Errorf("%+v, %+v, %+v", c.page.Turn(0), d.page.Turn(0), b.tenant("b"))
 	}
-	d.acquire(0) // as well as a USAGE
+	d.acquire(0) // USAGE makes no difference
 	c.mode(0, wire.ModeRun)
 	eventually(t, "it wants it", func() bool { s := b.tenant("b"); return s.Sessions == 1 && s.WantedSeconds > 0 })
 	d.close()
@@ -164,8 +165,8 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestTenantOfTwo has two sessions be paused together, and the other tenant
-// wait for those of them that had work.
+// TestTenantOfTwo pauses two sessions of a tenant together. The other tenant
+// waits for those of them that had work.
 func TestTenantOfTwo(t *testing.T) {
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
 	c, c2, d := dial(t, b, "a", 1), dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -180,14 +181,14 @@ func TestTenantOfTwo(t *testing.T) {
 	drain(t, "both have drained", place{d, 0}.runs, place{c, 0}, place{c2, 0})
 	c2.yield(0, wire.WhyIdle)
 	d.yield(0, wire.WhyIdle)
-	c.mode(0, wire.ModeRun) // it wants it still
+	c.mode(0, wire.ModeRun) // it still wants the GPU
 	d.acquire(0)
 	c.mode(0, wire.ModePause)
 	drain(t, "who had work has drained", place{d, 0}.runs, place{c, 0})
 }
 
-// TestUndrained checks that nobody goes on after a report about another turn or
-// another tenant, or one without news.
+// TestUndrained checks that a drain report about another turn or another
+// tenant, or a repeated one, lets nobody run.
 func TestUndrained(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -206,7 +207,7 @@ func TestUndrained(t *testing.T) {
 	d.mode(0, wire.ModeRun)
 }
 
-// TestDrainDeadline lets the next tenant go on even if the paused one does not
+// TestDrainDeadline lets the next tenant run even if the paused one does not
 // drain; the delay is charged.
 func TestDrainDeadline(t *testing.T) {
 	b := start(t, Options{}, nil)
@@ -220,9 +221,9 @@ func TestDrainDeadline(t *testing.T) {
 	eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.005 })
 }
 
-// TestSilentTurn denies a tenant that was silent in its turn, such as a stopped
-// one, another turn until it is heard of, even if it missed its turn and does
-// not report it.
+// TestSilentTurn refuses another turn to a tenant that was silent in its turn,
+// such as a stopped one, until it speaks again. This also holds if it missed
+// its turn and does not report that.
 func TestSilentTurn(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -239,7 +240,7 @@ func TestSilentTurn(t *testing.T) {
 	drain(t, "who is heard of has a turn", place{c, 0}.runs, place{d, 0})
 }
 
-// TestDeath ends the connection of a tenant that does not drain: the other one
+// TestDeath ends the connection of a tenant that does not drain. The other one
 // has the GPU at once.
 func TestDeath(t *testing.T) {
 	b := start(t, Options{}, endless)
@@ -272,8 +273,8 @@ func TestTwoGPUs(t *testing.T) {
 }
 
 // TestGang finds a tenant that does not drain on one GPU while it is paused on
-// another: it is held on both from then on, and let go on both, though nobody
-// else wants one of them.
+// another. From then on it is paused on both and resumed on both, even if no
+// other tenant wants one of them.
 func TestGang(t *testing.T) {
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
 	c, d, e := dial(t, b, "a", 1, 2), dial(t, b, "b", 1), dial(t, b, "c", 2)
@@ -304,7 +305,7 @@ func TestGang(t *testing.T) {
 	}
 }
 
-// TestHeartbeat is what the pages show of the broker's life.
+// TestHeartbeat checks the heartbeat on the pages.
 func TestHeartbeat(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) { b.timing.heartbeat = time.Millisecond })
 	c := dial(t, b, "a", 1)
@@ -315,8 +316,8 @@ func TestHeartbeat(t *testing.T) {
 	eventually(t, "another heartbeat", func() bool { return c.page.Heartbeat() > was })
 }
 
-// TestStale has a session that has the GPU to itself fall silent: it keeps its
-// memory, and counts for nobody until it speaks.
+// TestStale has a session that falls silent while it has the GPU to itself. It
+// keeps its memory, and does not count until it speaks.
 func TestStale(t *testing.T) {
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.heartbeat, b.timing.stale = time.Millisecond, 100*time.Millisecond
@@ -332,8 +333,8 @@ func TestStale(t *testing.T) {
 	d.acquire(0)
 	d.mode(0, wire.ModeOpen)
 	stop()
-	// It is taken to have work until it says otherwise: when it speaks again it
-	// is let run.
+	// The session counts as having work until it reports otherwise, and runs
+	// when it speaks again.
 	defer speak(c)()
 	c.mode(0, wire.ModeRun)
 	eventually(t, "the other one is stale", func() bool {
@@ -363,8 +364,8 @@ func speak(c *client) (stop func()) {
 	return func() { close(done); <-ended }
 }
 
-// TestReloadKeepsTheWish moves a session that waits to another tenant: it does
-// not ask again, and is waited for.
+// TestReloadKeepsTheWish moves a waiting session to another tenant. It need not
+// ask again, and is waited for.
 func TestReloadKeepsTheWish(t *testing.T) {
 	b := start(t, Options{}, endless)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
@@ -373,7 +374,7 @@ func TestReloadKeepsTheWish(t *testing.T) {
 	b.Reload(book{who: func(_ Facts, wished string) (string, error) {
 		return map[string]string{"a": "a", "b": "c"}[wished], nil
 	}})
-	d.acquire(0) // says nothing new
+	d.acquire(0) // the same wish again
 	drain(t, "it runs", place{d, 0}.runs, place{c, 0})
 	eventually(t, "it wants it", func() bool { return b.tenant("c").WantedSeconds > 0 })
 	if s := b.tenant("b"); s.Sessions != 0 || b.tenant("c").Sessions != 1 {
@@ -391,7 +392,7 @@ func TestReload(t *testing.T) {
 		if wished == "a" {
 			return "a2", nil
 		}
-		return "", errors.New("not you") // whatever b wishes
+		return "", errors.New("not you") // regardless of b's request
 	}, map[string]Quota{"a2": {Quota: quota.Quota{Memory: 100}, Weight: 3}}})
 	h, payload := c.receive()
 	var m wire.Memory
@@ -420,8 +421,8 @@ func TestReload(t *testing.T) {
 	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
 }
 
-// TestUsage adds up what the sessions of a tenant say of themselves. Some of it
-// they say from when they began.
+// TestUsage adds up the usage that a tenant's sessions report. Some values are
+// totals since their begin.
 func TestUsage(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
@@ -432,7 +433,7 @@ func TestUsage(t *testing.T) {
 		{c, wire.Usage{Passed: 3, Errors: 1, Uncounted: 10, Longest: 5e6, Launched: 1}},
 		{d, wire.Usage{Passed: 2, Uncounted: 1, Longest: 2e6, Launched: 2, Overhead: 1e6}},
 		{c, wire.Usage{Passed: 4, Errors: 3, Uncounted: 10, Launched: 4}},
-		{c, wire.Usage{Passed: 1}}, // less than it said before says nothing
+		{c, wire.Usage{Passed: 1}}, // a smaller total counts as no change
 	} {
 		u.c.send(wire.TypeUsage, &u.u)
 		u.c.sync()
@@ -441,21 +442,22 @@ func TestUsage(t *testing.T) {
 		s.Launches != 7 || s.ThrottledSeconds != 0.001 {
 		t.Errorf("books: %+v", s)
 	}
-	c.send(wire.TypeUsage, &wire.Usage{Longest: 1 << 63}) // no launch is so long
+	c.send(wire.TypeUsage, &wire.Usage{Longest: 1 << 63}) // an impossible length
 	c.sync()
 	if s := b.tenant("a"); s.LongestSeconds != 60 {
 		t.Errorf("a launch of %v s", s.LongestSeconds)
 	}
 }
 
-// TestBooksGoOn when the tenant comes back, whatever the schedule remembers.
+// TestBooksGoOn holds that the books continue when the tenant returns, even if
+// the schedule has forgotten it.
 func TestBooksGoOn(t *testing.T) {
 	b := start(t, Options{}, nil)
 	for range 3 {
 		c := dial(t, b, "a", 1)
 		c.yield(0, wire.WhyIdle)
 		c.close()
-		eventually(t, "it has left", func() bool { // without a look at the books
+		eventually(t, "it has left", func() bool { // without reading the books
 			b.times.mu.Lock()
 			defer b.times.mu.Unlock()
 			return len(b.times.gpus[0].parties) == 0

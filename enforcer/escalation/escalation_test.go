@@ -15,17 +15,18 @@ import (
 	"gpusteward/internal/wire"
 )
 
-const faulty = "GPU-faulty" // has a hardware fault
+const faulty = "GPU-faulty" // a GPU with a hardware fault
 
 var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
 
-// A climber is an escalation with an audit a second, each of which is a letter.
+// A climber is an escalation with one audit per second. A letter stands for
+// each audit.
 type climber struct {
 	Escalation
 	now     time.Time
 	steps   policy.Steps
 	actions int
-	result  string // of what is done
+	result  string // result of each action
 }
 
 func newClimber() *climber {
@@ -33,10 +34,10 @@ func newClimber() *climber {
 		steps: policy.Steps{Mode: policy.Terminate, Confirm: 3, Of: 5, Hold: 10 * time.Second, Grace: 30 * time.Second}}
 }
 
-// audit returns findings of one letter for all subjects: x a violation, . none,
-// ? nobody knows, h a violation on a GPU with a fault, q none on it, g gone,
-// p not seen where not all was seen, d a violation that the broker may be at
-// fault for.
+// audit returns the findings of one letter for all subjects: x a violation, .
+// none, ? unknown, h a violation on a GPU with a fault, q none on it, g gone, p
+// not seen in an incomplete audit, d a violation that may be the broker's
+// fault.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
 		Partial: letter == 'p',
@@ -59,8 +60,8 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	return f
 }
 
-// judge is an audit a second after the last one. It returns the steps, those
-// that were to be done with what became of them.
+// judge audits a second after the last audit. It returns the steps, with the
+// results of actions.
 func (c *climber) judge(f Findings) []Step {
 	c.now = c.now.Add(time.Second)
 	steps := c.Judge(c.now, f)
@@ -73,7 +74,7 @@ func (c *climber) judge(f Findings) []Step {
 	return steps
 }
 
-// climb returns what the letters bring about: "3 warn done" for the third.
+// climb returns the steps that the letters cause: "3 warn done" for the third.
 func (c *climber) climb(letters string) string {
 	var all []string
 	for i, letter := range letters {
@@ -84,8 +85,8 @@ func (c *climber) climb(letters string) string {
 	return strings.Join(all, ", ")
 }
 
-// Whose tenant the policy has not any more, such as a job that ended, comes down
-// at once and is forgotten.
+// A subject comes down at once and is forgotten if the policy no longer has its
+// tenant, as after a job's end.
 func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
@@ -225,7 +226,7 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		c := newClimber()
 		c.climb("xxx")
 		c.result = result
-		// The window begins anew, and nothing is tried within ten seconds.
+		// The window begins again, and nothing is retried within ten seconds.
 		if got, want := c.climb(strings.Repeat("x", 24)),
 			"3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -256,7 +257,7 @@ func TestTimeGoesBackwardsAndLeaps(t *testing.T) {
 	c = newClimber()
 	c.steps.Hold = time.Minute
 	c.climb("xxx")
-	c.now = c.now.Add(time.Hour) // the host slept
+	c.now = c.now.Add(time.Hour) // the host was suspended
 	if got := c.climb("."); got != "" {
 		t.Errorf("one audit is no clean hour: %s", got)
 	}
@@ -284,7 +285,7 @@ func TestBrake(t *testing.T) {
 			}
 		}
 	}
-	look(1, 3) // all are warned: that is no action
+	look(1, 3) // all are warned, which is not an action
 	if len(got) != 5 {
 		t.Fatalf("%v", got)
 	}
@@ -392,7 +393,7 @@ func TestEscalationIsBounded(t *testing.T) {
 			t.Fatalf("%v was on its way up, and made room", s)
 		}
 	}
-	for range 70 { // whose violations are long past makes room
+	for range 70 { // a subject with old violations makes room
 		c.judge(c.audit('.', all...))
 	}
 	c.judge(c.audit('x', all[maxStanding:]...))
@@ -422,7 +423,7 @@ func TestEscalationIsBounded(t *testing.T) {
 func TestEscalationSurvivesRestart(t *testing.T) {
 	c := newClimber()
 	c.actions = 3
-	c.climb("xxxxxxxxxx") // at pause, by two actions, and one audit more
+	c.climb("xxxxxxxxxx") // paused after two actions, and one more audit
 	text, err := json.Marshal(c.Save())
 	if err != nil {
 		t.Fatal(err)
@@ -453,7 +454,7 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	if _, held := next.Brake(); held != 1 {
 		t.Error("the brake forgot what was done before")
 	}
-	// eight of its ten clean seconds have gone by, gone as it was
+	// eight of its ten clean seconds passed before the restart
 	if got := next.climb("...."); got != "2 throttle done" {
 		t.Errorf("on the way down: %q", got)
 	}
@@ -474,9 +475,10 @@ func TestRestoreOfNonsense(t *testing.T) {
 	}
 }
 
-// TestEscalationAtRandom checks what must hold whatever comes: one level up at a
-// time and only with evidence of this audit, never beyond the mode, never more
-// actions than the brake allows, and nobody moves without an audit that knows.
+// TestEscalationAtRandom checks the invariants under random findings. A subject
+// climbs one level at a time, only with evidence of this audit, and never
+// beyond the mode. Actions never exceed the brake. No subject moves without an
+// audit that knows.
 func TestEscalationAtRandom(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 6))
@@ -503,7 +505,7 @@ func TestEscalationAtRandom(t *testing.T) {
 			case up && (s.To > s.From+1 || s.To > c.steps.Mode || who[s.Subject] != 'x' || len(s.Evidence) == 0):
 				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
 			case s.From == policy.Pause && s.To == policy.Throttle && c.steps.Mode == policy.Pause &&
-				who[s.Subject] == 'x': // it stood still
+				who[s.Subject] == 'x': // no change of level
 			case !up && !changed && (s.Evidence != nil || !strings.ContainsRune(".g", who[s.Subject])):
 				t.Fatalf("seed %d, audit %d: %c: %+v", seed, i, who[s.Subject], s)
 			case up && s.To > policy.Warn && s.Result == Done:

@@ -7,9 +7,9 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// TestEvidenceOfLittleKnown holds that a violation counts where more than that
-// is not known of a subject: who uses too much of a GPU's time is not known to
-// be clean until the next window, and is found in each.
+// TestEvidenceOfLittleKnown holds that a violation counts even if nothing else
+// is known of a subject. A subject with too much GPU time is not known to be
+// clean before the next window, and is found in each.
 func TestEvidenceOfLittleKnown(t *testing.T) {
 	c := newClimber()
 	for range c.steps.Confirm {

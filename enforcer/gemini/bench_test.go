@@ -19,9 +19,9 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkRequests has 64 hooks ask on connections of their own, one request
-// at a time as a hook does: what is used, take, give, and so on. Clients and
-// server share the processors.
+// BenchmarkRequests has 64 hooks with a connection each. A hook sends one
+// request at a time: usage, take, give, and so on. Clients and server share the
+// processors.
 func BenchmarkRequests(b *testing.B) {
 	s := start(b, "2\na 0.5 1 1000000\nb 0.5 1 1000000\n", Options{})
 	var frames [3][]byte

@@ -152,8 +152,8 @@ func TestDuration(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds that what is decoded means the same when it is encoded
-// again, and that nothing else than a frame is decoded.
+// FuzzDecode holds that a decoded request keeps its meaning when it is encoded
+// again, and that only frames are decoded.
 func FuzzDecode(f *testing.F) {
 	for _, r := range []Request{
 		{Name: []byte("client1"), Kind: Quota, Overuse: 1.5, Burst: math.NaN()},
@@ -170,7 +170,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// check decodes a frame and reports whether it is one.
+// check decodes a frame and reports whether it is valid.
 func check(t *testing.T, in *[RequestSize]byte) bool {
 	r, err := Decode(in)
 	if err != nil {
@@ -192,8 +192,8 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 	return true
 }
 
-// TestDecodeOfDamagedFrames is the fuzzer without its search: 10^7 frames,
-// good ones with some bytes changed.
+// TestDecodeOfDamagedFrames runs the fuzz test without a search: 10^7 valid
+// frames with some bytes changed.
 func TestDecodeOfDamagedFrames(t *testing.T) {
 	frames := 10_000_000
 	if testing.Short() || race {

@@ -24,7 +24,7 @@ func TestHostileBytes(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.ended()
-	h = dial(t, s, "a") // a name is a connection's for good
+	h = dial(t, s, "a") // a connection keeps its name
 	h.call(take(1))
 	h.name = "b"
 	h.send(take(1))
@@ -34,16 +34,16 @@ func TestHostileBytes(t *testing.T) {
 
 func TestSlowClientsAreClosed(t *testing.T) {
 	s := start(t, two, Options{Deadline: 50 * time.Millisecond})
-	dial(t, s, "a").ended() // says nothing
+	dial(t, s, "a").ended() // sends nothing
 	h := dial(t, s, "a")
 	h.call(take(1))
 	if _, err := h.conn.Write([]byte{1, 0, 0}); err != nil {
 		t.Fatal(err)
 	}
-	h.ended() // says a part only
+	h.ended() // sends a part of a request only
 	idle := dial(t, s, "a")
 	idle.call(take(1))
-	dial(t, s, "a").ended() // by then idle was idle for longer than the deadline
+	dial(t, s, "a").ended() // by then idle has exceeded the deadline
 	idle.call(take(1))
 }
 
@@ -66,7 +66,7 @@ func TestManyConnectionsOfOneClient(t *testing.T) {
 	s := start(t, two, Options{Turn: 5 * time.Millisecond})
 	first := dial(t, s, "a")
 	first.call(take(10))
-	for range perClient + 20 { // a new one for each request, and none is closed
+	for range perClient + 20 { // a new connection for each request, and none is closed
 		dial(t, s, "a").call(take(1))
 	}
 	dial(t, s, "a").call(Request{Kind: Quota})
@@ -74,7 +74,7 @@ func TestManyConnectionsOfOneClient(t *testing.T) {
 	if st.Connections != perClient || st.Evicted != 22 || st.Clients != 1 || st.Tenants[0].Used != perClient+30 {
 		t.Errorf("%+v", st)
 	}
-	first.ended() // the one that was not used for longest
+	first.ended() // the least recently used connection
 }
 
 func TestFullHouse(t *testing.T) {
@@ -84,7 +84,7 @@ func TestFullHouse(t *testing.T) {
 	b.call(take(1))
 	again := dial(t, s, "b")
 	again.call(take(1))
-	third := dial(t, s, "a") // takes the place of b's first
+	third := dial(t, s, "a") // takes the place of b's first connection
 	third.call(take(1))
 	b.ended()
 	again.call(take(1))
@@ -96,7 +96,7 @@ func TestFullHouse(t *testing.T) {
 	until(t, s, "one has gone", func(st Stats) bool { return st.Connections == 2 })
 	silent := dial(t, s, "")
 	until(t, s, "one has come", func(st Stats) bool { return st.Connections == 3 })
-	dial(t, s, "a").ended() // nobody has two, so nobody has to go
+	dial(t, s, "a").ended() // no client has two connections to give up
 	_ = silent
 	if st := s.Stats(); st.Refused != 1 {
 		t.Errorf("%+v", st)

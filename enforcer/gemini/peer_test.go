@@ -18,10 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain is the test, or where it is told an address, a client's process
-// that takes 600 bytes as "a" and lives until its input ends. It may be told to
-// have many connections before that say something once; to have a turn instead
-// of memory; or for the address, to have many files and no connection.
+// TestMain runs the tests, or a client's process if GEMINI_TEST_SERVER is set.
+// The client takes 600 bytes as "a" and lives until its input ends. By further
+// variables it first opens many connections that send one request each, or
+// takes a turn instead of memory. If the variable holds a number, the process
+// opens that many files and no connection.
 func TestMain(m *testing.M) {
 	address := os.Getenv("GEMINI_TEST_SERVER")
 	if address == "" {
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) {
 	if _, err := c.Write(b); err != nil {
 		os.Exit(1)
 	}
-	if _, err := io.ReadFull(c, answer[:]); err != nil && idle == 0 { // whose house is full
+	if _, err := io.ReadFull(c, answer[:]); err != nil && idle == 0 { // the server may be full
 		os.Exit(1)
 	}
 	os.Stdout.WriteString(strconv.FormatBool(DecodeResponse(MemoryUpdate, &answer).Granted) + "\n")
@@ -69,7 +70,8 @@ func TestMain(m *testing.M) {
 	runtime.KeepAlive(others)
 }
 
-// A child is a client's process; what it took is not to be had meanwhile.
+// A child is a client's process. The bytes that it took are not available while
+// it lives.
 type child struct {
 	*exec.Cmd
 	input io.WriteCloser
@@ -78,7 +80,7 @@ type child struct {
 
 func spawn(t *testing.T, address string, env ...string) child { return spawnIn(t, "", address, env...) }
 
-// spawnIn starts it in a cgroup.
+// spawnIn starts a child in a cgroup.
 func spawnIn(t *testing.T, dir, address string, env ...string) child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -100,7 +102,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 	return child{cmd, input, bufio.NewReader(out)}
 }
 
-// verdict returns whether the child was given its memory.
+// verdict returns whether the child received its memory.
 func (c child) verdict(t *testing.T) string {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
@@ -121,7 +123,7 @@ func TestMemoryOfADeadProcessComesBack(t *testing.T) {
 	if st := s.Stats(); st.Clients != 2 || st.Tenants[0].Used != 700 {
 		t.Errorf("%+v", st)
 	}
-	h.call(give(600)) // of the other process: it is not this one's to give
+	h.call(give(600)) // bytes of the other process, which this one cannot give back
 	if st := s.Stats(); st.Tenants[0].Used != 600 || st.Overfreed != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -163,7 +165,7 @@ func TestUnseenProcess(t *testing.T) {
 	if st := s.Stats(); st.Tenants[0].Used != 103 {
 		t.Errorf("%+v", st)
 	}
-	fourth := dial(t, s, "a") // 17 of what it took were given back before
+	fourth := dial(t, s, "a") // 17 of its bytes were given back before
 	fourth.call(take(30))
 	_ = fourth.conn.Close()
 	until(t, s, "the rest is back", func(st Stats) bool { return st.Connections == 1 && st.Tenants[0].Used == 120 })
@@ -171,8 +173,8 @@ func TestUnseenProcess(t *testing.T) {
 	until(t, s, "both have gone", func(st Stats) bool { return st.Clients == 0 && st.Tenants[0].Used == 0 })
 }
 
-// realGroup makes a cgroup of version 2 and returns its directory. The test's
-// end removes it.
+// realGroup makes a cgroup of version 2 and returns its directory. It is
+// removed when the test ends.
 func realGroup(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join("/sys/fs/cgroup", fmt.Sprintf("gs-gemini-%d-%s", os.Getpid(), name))
@@ -199,7 +201,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 	one, other := realGroup(t, "one"), realGroup(t, "other")
 	hidden := "true\n"
 	if groups, _ := os.ReadFile("/proc/self/cgroup"); strings.Count(string(groups), "\n") > 1 {
-		hidden = "false\n" // with cgroups of version 1 as well, the kernel does not say enough
+		hidden = "false\n" // with cgroups of version 1 as well, the kernel reports too little
 	}
 	for _, c := range []struct {
 		name, group string
@@ -216,7 +218,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 			if got := spawnIn(t, one, s.address().String()).verdict(t); got != "true\n" {
 				t.Fatalf("the first to come is told %q; %+v", got, s.Stats())
 			}
-			for have := 0; c.hidden && have <= mostDescriptors; have += 17_000 { // among more files than are looked at
+			for have := 0; c.hidden && have <= mostDescriptors; have += 17_000 { // among more files than the server reads
 				spawnIn(t, c.group, "17000").verdict(t)
 			}
 			if got := spawnIn(t, c.group, s.address().String()).verdict(t); got != c.want {
@@ -226,7 +228,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 	}
 }
 
-// ownAddress returns an address of this host that is not of loopback.
+// ownAddress returns an address of this host other than loopback.
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-const soon = 10 * time.Second // until which what must happen has to happen
+const soon = 10 * time.Second // limit for events that must happen
 
 // start runs a server on a free port of loopback until the test ends.
 func start(t testing.TB, table string, o Options) *Server {
@@ -49,7 +49,7 @@ func start(t testing.TB, table string, o Options) *Server {
 	return s
 }
 
-// until waits until the statistics are as they must be.
+// until waits for statistics that satisfy a condition.
 func until(t testing.TB, s *Server, what string, good func(Stats) bool) {
 	t.Helper()
 	for end := time.Now().Add(soon); !good(s.Stats()); time.Sleep(time.Millisecond) {
@@ -59,7 +59,7 @@ func until(t testing.TB, s *Server, what string, good func(Stats) bool) {
 	}
 }
 
-// A hook is a client as Gemini's is: a request, then its answer.
+// A hook is a client like Gemini's: it sends a request, then reads its answer.
 type hook struct {
 	t    testing.TB
 	conn net.Conn
@@ -121,8 +121,8 @@ func (h *hook) ended() {
 	}
 }
 
-// silent sends a request about memory that gets no answer: the next one of
-// another connection of that name would be answered after it.
+// silent sends a memory request that gets no answer. The next request of
+// another connection of that name would otherwise be answered after it.
 func (h *hook) silent(s *Server, r Request) {
 	h.t.Helper()
 	before := s.Stats().Unknown
@@ -190,7 +190,7 @@ func TestRepeatedChangeIsBookedOnce(t *testing.T) {
 	if st := s.Stats(); st.Tenants[0].Used != 600 || st.Duplicates != 5 {
 		t.Errorf("%+v", st)
 	}
-	for i := range int32(memos) { // and what is remembered has a bound
+	for i := range int32(memos) { // the number of remembered names is bounded
 		h.send(Request{ID: 100 + i, Kind: MemoryUpdate, Bytes: 1, Allocate: true})
 		h.receive(MemoryUpdate)
 	}
@@ -241,7 +241,7 @@ func TestSecondClientWaits(t *testing.T) {
 	a.verdict(t)
 	b.send(Request{ID: 9, Kind: Quota})
 	until(t, s, "b waits", func(st Stats) bool { return st.Tenants[1].Waiting == 1 })
-	_ = a.Process.Kill() // its turn is over at once, and not in five seconds
+	_ = a.Process.Kill() // its turn ends at once, and not after five seconds
 	if got := b.receive(Quota); got.ID != 9 {
 		t.Errorf("%+v", got)
 	}
@@ -250,8 +250,8 @@ func TestSecondClientWaits(t *testing.T) {
 	}
 }
 
-// A client that has a connection for each request closes them while its kernels
-// run: its turn is not over.
+// A client with a connection for each request closes them while its kernels
+// run. Its turn continues.
 func TestATurnOutlivesItsConnection(t *testing.T) {
 	for name, o := range map[string]Options{"known": {Turn: 50 * time.Millisecond},
 		"unseen": {Turn: 50 * time.Millisecond, ProcFS: t.TempDir()}} {
@@ -276,10 +276,10 @@ func TestATurnOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// Clients that come back up to 5 ms late, over a connection for each request,
-// have turns one after the other, and who has a tenth gets no more than that but
-// what the other leaves. A busy machine makes them later than they mean to be:
-// TestSharesOfLateClients holds how exact shares are.
+// Clients that return up to 5 ms late, over a connection for each request, have
+// turns one after the other. A client with a tenth gets no more than that and
+// the time that the other leaves. A busy machine makes clients later than
+// intended: TestSharesOfLateClients holds how exact shares are.
 func TestSharesOverConnectionsForEachRequest(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -319,7 +319,7 @@ func TestSharesOverConnectionsForEachRequest(t *testing.T) {
 			if had[0]/1000 > 0.2*passed+left {
 				t.Errorf("a had %.0f ms of %.1f s, of which b left %.1f", had[0], passed, left)
 			}
-			if sum > passed+0.1 { // one turn may not be over
+			if sum > passed+0.1 { // one turn may continue
 				t.Errorf("turns of %.1f s in %.1f s", sum, passed)
 			}
 		})
@@ -361,9 +361,9 @@ func TestJunkInTime(t *testing.T) {
 	}
 }
 
-// A manager asks for time as Gemini's pod manager does: it sends, begins to wait
-// a little later, and looks at what has come only when it is woken. What came
-// before is lost on it.
+// A manager asks for time as Gemini's pod manager does: it sends, begins to
+// wait a little later, and reads the answer only after it was woken. It misses
+// an answer that came before its wait.
 type manager struct {
 	*hook
 	mu      sync.Mutex
@@ -389,8 +389,8 @@ func newManager(h *hook) *manager {
 	return m
 }
 
-// ask returns when it is woken with its answer, for which it begins to wait so
-// long after it asked.
+// ask asks for time, begins to wait after a delay, and returns when its answer
+// wakes it.
 func (m *manager) ask(after time.Duration) {
 	m.id++
 	m.send(Request{ID: m.id, Kind: Quota})
@@ -404,8 +404,8 @@ func (m *manager) ask(after time.Duration) {
 	delete(m.answers, m.id)
 }
 
-// Pod managers never wait for ever, each the only one of its scheduler, so that
-// answers come as soon as any.
+// Pod managers never wait for ever. Each is the only one of its scheduler, so
+// answers come as early as possible.
 func TestAPodManagerNeverWaitsForEver(t *testing.T) {
 	const managers, requests = 16, 10_000
 	var group sync.WaitGroup
@@ -430,7 +430,7 @@ func TestAPodManagerNeverWaitsForEver(t *testing.T) {
 	}
 }
 
-// An answer that is lost is sent again, once, and takes nobody's turn.
+// A lost answer is sent again, once, and takes no other client's turn.
 func TestALostAnswerIsSentAgain(t *testing.T) {
 	s := start(t, two, Options{Role: Scheduler, Turn: time.Millisecond})
 	h := dial(t, s, "a")
@@ -446,7 +446,7 @@ func TestALostAnswerIsSentAgain(t *testing.T) {
 	if a := h.receive(MemoryLimit); a.ID != 6 {
 		t.Errorf("%+v comes a third time", a)
 	}
-	d := dial(t, start(t, two, Options{Turn: time.Millisecond}), "a") // a hook loses none
+	d := dial(t, start(t, two, Options{Turn: time.Millisecond}), "a") // a hook loses no answer
 	d.call(Request{Kind: Quota})
 	_ = d.conn.SetReadDeadline(time.Now().Add(2500 * time.Millisecond))
 	if n, err := d.conn.Read(d.in[:]); n != 0 || !os.IsTimeout(err) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What others see of a server: its tenants on the GPU that its table is named
-// after, and which processes of this host are theirs.
+// The statistics name the tenants on the GPU of the table, and their processes
+// on this host.
 func TestBooks(t *testing.T) {
 	s := start(t, "2\na 0.3 0.9 1000\nb 0.7 1 2000\n", Options{File: filepath.Join(t.TempDir(), "GPU-7")})
 	h := dial(t, s, "a")

@@ -31,8 +31,8 @@ func TestParseMends(t *testing.T) {
 	}
 }
 
-// Gemini's own parser stops after as many clients as the first line says, and
-// its example has more.
+// Gemini's own parser stops after the number of clients on the first line, and
+// its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
 	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
 	if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
@@ -45,7 +45,7 @@ func TestParseStopsAtTheNumber(t *testing.T) {
 	}
 }
 
-// Of two lines of a name Gemini's own parser lets the last one hold.
+// If a name has two lines, the last one holds, as in Gemini's own parser.
 func TestParseOfANameTwice(t *testing.T) {
 	got, err := Parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
@@ -76,7 +76,7 @@ func TestParseNamesTheLine(t *testing.T) {
 	}
 }
 
-// A bad line is told of, and the others hold.
+// A bad line is reported, and the others hold.
 func TestBadLine(t *testing.T) {
 	for text, want := range map[string]string{
 		"bad 0.1 0.2":                     "line 3: 3 fields",

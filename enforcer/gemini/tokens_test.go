@@ -10,8 +10,8 @@ import (
 
 const ms = time.Millisecond
 
-// A world is a GPU with clients in virtual time: each launches kernels while
-// its quota lasts, waits for them, and asks again.
+// A world is a GPU with clients in virtual time. Each client launches kernels
+// while its quota lasts, waits for them, and asks again.
 type world struct {
 	t       testing.TB
 	tokens  *tokens
@@ -20,17 +20,17 @@ type world struct {
 	clients map[*client]*program
 }
 
-// A program is what runs in a client.
+// A program runs in a client.
 type program struct {
 	client *client
-	at     time.Duration        // when it asks next; 0 it waits
+	at     time.Duration        // when it asks next; 0: it waits
 	over   time.Duration        // how late its kernels end
 	idle   time.Duration        // how long it sleeps after each quota
-	late   func() time.Duration // how long it takes to come back after each, if that is not the same; nil no time
-	never  bool                 // it does not come back
+	late   func() time.Duration // time until it asks again after each quota; nil: none
+	never  bool                 // it does not return
 	from   time.Duration
 	asked  time.Duration
-	held   time.Duration // time that it had
+	held   time.Duration // time that it had the GPU
 	turns  int
 	until  time.Duration // its quota's end
 }
@@ -70,7 +70,7 @@ func (w *world) answer(of waiter, quota time.Duration) {
 	}
 }
 
-// run lets the world go on for d.
+// run advances the world by d.
 func (w *world) run(d time.Duration) {
 	for end := w.now + d; ; {
 		next, who := end, (*program)(nil)
@@ -126,8 +126,9 @@ func TestSharesOfSaturatedClients(t *testing.T) {
 	}
 }
 
-// Who comes back a little late says nothing meanwhile, and wants the GPU all the
-// same: its share is by its weight, and so is that of who is there.
+// A client that returns a little late reports nothing meanwhile, and still
+// counts as wanting the GPU. Its share follows its weight, and so does the
+// share of a client that is always there.
 func TestSharesOfLateClients(t *testing.T) {
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
 		for name, late := range map[string]func(i int) time.Duration{
@@ -165,8 +166,8 @@ func TestSharesOfLateClients(t *testing.T) {
 	}
 }
 
-// A scheduler's answers have to be late enough, which costs no share and little
-// time.
+// A scheduler's answers must not come too soon. The delay costs no share and
+// little time.
 func TestAnswersComeNotTooSoon(t *testing.T) {
 	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {
 		var entries []Entry
@@ -217,7 +218,7 @@ func TestAloneQuotasAreLong(t *testing.T) {
 	}
 }
 
-// Overuse is charged: kernels that run past each quota do not add to a share.
+// Overuse is charged: kernels that run beyond a quota do not increase a share.
 func TestOveruseIsCharged(t *testing.T) {
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
@@ -225,7 +226,7 @@ func TestOveruseIsCharged(t *testing.T) {
 	if got := a.held.Seconds() / (a.held + b.held).Seconds(); math.Abs(got-0.5) > 0.01 {
 		t.Errorf("who runs past its quota has %.1f %%", 100*got)
 	}
-	if w.tokens.expired > 1 { // the first one, because nobody could know
+	if w.tokens.expired > 1 { // the first one, which could not be known
 		t.Errorf("%d turns ended before the client came back", w.tokens.expired)
 	}
 }
@@ -253,7 +254,7 @@ func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
 	w.add("a", program{idle: 500 * ms})
 	b := w.add("b", program{})
 	w.run(10 * time.Second)
-	if got := b.held.Seconds() / 10; got < 0.8 { // a has a turn of 100 ms each 600, by its weight
+	if got := b.held.Seconds() / 10; got < 0.8 { // a has a turn of 100 ms in each 600 ms, by its weight
 		t.Errorf("beside one that sleeps b has %.2f", got)
 	}
 }
@@ -292,8 +293,8 @@ func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
 	}
 }
 
-// TestAnyOrder does anything at any time and holds that answers are given, and
-// that everybody who waits is answered in the end.
+// TestAnyOrder runs random operations at random times. It holds that answers
+// are given, and that every waiting client is answered in the end.
 func TestAnyOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))

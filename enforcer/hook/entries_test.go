@@ -13,19 +13,19 @@ import (
 var (
 	suffix = regexp.MustCompile(`(_v\d+)?(_ptsz|_ptds)?$`)
 	remark = regexp.MustCompile(`(?s)/\*.*?\*/|//[^\n]*`)
-	// CUDAAPI is empty: a preprocessed header lacks it
+	// The macro CUDAAPI is empty, so a preprocessed header lacks it.
 	declared = regexp.MustCompile(`\bCUresult\s+(?:CUDAAPI\s+)?(cu[A-Z]\w*)\s*\(`)
-	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`) // the program's own
+	inline   = regexp.MustCompile(`\binline\s+CUresult\s+(\w+)`) // functions of the program itself
 	renamed  = regexp.MustCompile(`(?m)^\s*#\s*define\s+(cu[A-Z]\w*)\s+` +
 		`(?:__CUDA_API_(PT[DS][SZ])\((\w+)\)|(cu[A-Z]\w*))`)
 )
 
-// base returns the name that stands for all versions of an entry.
+// base returns the common name of all versions of an entry.
 func base(name string) string {
 	return name[:suffix.FindStringIndex(name)[0]]
 }
 
-// entries returns the classes of entries.h by the entries' names.
+// entries returns the classes of entries.h by name.
 func entries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("src/entries.h")
@@ -91,8 +91,9 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// gaps returns what a header of the driver has and we lack: entries that are not in
-// the table, and present versions of wrapped entries that are not wrapped.
+// gaps returns the entries of a driver's header that are missing here: entries
+// that are not in the table, and current versions of wrapped entries that have
+// no wrapper.
 func gaps(header string, classes map[string]string, wrapped map[string]bool) []string {
 	header = remark.ReplaceAllString(header, "")
 	missing := map[string]bool{}
@@ -154,11 +155,12 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestNamesOfADriver compares both tables with the names that a driver exports: a
-// program could use another version of a call if only one is governed.
+// TestNamesOfADriver compares both tables with the names that a driver exports.
+// If only one version of a call were governed, a program could use another.
 func TestNamesOfADriver(t *testing.T) {
 	classes, wrapped := entries(t), wrappers(t)
-	// nm -D --defined-only libcuda.so.580.159.04, the names that begin with cu[A-Z]
+	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that
+	// begin with cu[A-Z].
 	text, err := os.ReadFile("testdata/exports-580.159.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +182,7 @@ func TestNamesOfADriver(t *testing.T) {
 	}
 }
 
-// TestGaps reads a header that has more than the tables.
+// TestGaps reads a header with more entries than the tables.
 func TestGaps(t *testing.T) {
 	const header = `
 #define cuMemFree                       cuMemFree_v2

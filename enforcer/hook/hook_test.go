@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// A machine is one that the hook is built for.
+// A machine is an architecture for which the hook is built.
 type machine struct {
 	name   string
-	prefix string   // of make's targets for it
-	build  string   // the directory of their results
-	tools  []string // that build it
-	runner []string // runs its programs here; none: they run by themselves
+	prefix string   // prefix of make's targets for it
+	build  string   // the directory of its build
+	tools  []string // the tools that build it
+	runner []string // the program that runs its programs here; empty: they run directly
 	make   func() (string, error)
 }
 
-// machines are that of the tests, and aarch64.
+// machines are this machine and aarch64.
 var machines = []*machine{
 	{name: "here", build: "build", tools: []string{"make", "gcc"}},
 	{name: "aarch64", prefix: "arm-", build: "build/arm",
@@ -46,15 +46,15 @@ func init() {
 	}
 }
 
-// onEach runs a test for each machine whose tools are installed.
+// onEach runs a test for each machine with installed tools.
 func onEach(t *testing.T, test func(*testing.T, *machine)) {
 	for _, m := range machines {
 		t.Run(m.name, func(t *testing.T) { test(t, m) })
 	}
 }
 
-// library builds the library, the simulated driver and the program that finds the
-// library preloaded, once, and returns their places.
+// library builds the library, the simulated driver, and the program that
+// expects the library preloaded. It does so once, and returns the paths.
 func (m *machine) library(t *testing.T) (so, stub string) {
 	t.Helper()
 	for _, tool := range m.tools {
@@ -79,7 +79,7 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub,
 		"GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
 	own := append([]string{"PATH=" + os.Getenv("PATH")}, env...)
-	if m.runner != nil { // the runner is no program of that machine
+	if m.runner != nil { // the runner itself belongs to this machine
 		own = own[:1]
 		argv = slices.Concat(m.runner, []string{"-E", strings.Join(env, ",")}, argv)
 	}
@@ -94,8 +94,8 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 	return out.String(), errs.String()
 }
 
-// TestPreloaded runs the test of the interception under the preloaded library:
-// libc must take a call that dlsym passes on for the program's own.
+// TestPreloaded runs the test of the interception under the preloaded library.
+// If dlsym passes a call on, libc must take it for the program's own.
 func TestPreloaded(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		so, _ := m.library(t)
@@ -103,8 +103,8 @@ func TestPreloaded(t *testing.T) {
 	})
 }
 
-// TestLimit lets a program launch kernels and allocate, by each way to the driver's
-// calls: under the hook it gets what its limit has room for.
+// TestLimit lets a program launch kernels and allocate by each way to the
+// driver's calls. Under the hook it gets as much as its limit allows.
 func TestLimit(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		_, stub := m.library(t)
@@ -112,7 +112,7 @@ func TestLimit(t *testing.T) {
 			out, _ := m.run(t, []string{"GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_MEMORY_LIMIT=64m"},
 				filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10",
 				"--alloc-mib", "100")
-			// 20 MiB a piece; the error is CUDA_ERROR_OUT_OF_MEMORY.
+			// Each piece has 20 MiB; the error is CUDA_ERROR_OUT_OF_MEMORY.
 			if !strings.Contains(out, "\nalloc 62914560 2\n") ||
 				!regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
 				t.Errorf("%s: under 64 MiB, in steps of 20, a program said\n%s", way, out)
@@ -121,8 +121,8 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// TestNVML lets a program without CUDA ask NVML for the GPU's memory, without a
-// broker: under a limit the card appears to have that size.
+// TestNVML lets a program without CUDA and without a broker ask NVML for the
+// GPU's memory. Under a limit the card appears to have the limit's size.
 func TestNVML(t *testing.T) {
 	onEach(t, func(t *testing.T, m *machine) {
 		_, stub := m.library(t)
@@ -154,8 +154,8 @@ func TestNVML(t *testing.T) {
 	})
 }
 
-// TestExports compares the names that the library defines for others with the
-// lists of what it wraps: another name could come between a program and its own.
+// TestExports compares the library's exported names with its lists of wrappers.
+// Any other name could replace a function of a program.
 func TestExports(t *testing.T) { onEach(t, exports) }
 
 func exports(t *testing.T, m *machine) {
@@ -202,7 +202,7 @@ func exports(t *testing.T, m *machine) {
 		t.Fatal(err)
 	}
 	for _, name := range needed {
-		// Before glibc 2.34 libc had three parts.
+		// Before glibc 2.34, libc had three parts.
 		if !regexp.MustCompile(`^(libc|libdl|libpthread|ld-linux-.*)\.so\.\d+$`).MatchString(name) {
 			t.Errorf("needs %s", name)
 		}
@@ -219,8 +219,8 @@ func exports(t *testing.T, m *machine) {
 	}
 }
 
-// TestParts checks that the source of the same name defines what a header declares,
-// and that no source declares a function.
+// TestParts checks that each function of a header is defined in the source of
+// the same name, and that no source declares a function.
 func TestParts(t *testing.T) {
 	read := func(pattern string) map[string]string {
 		files := map[string]string{}
@@ -258,9 +258,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestForks compares the table of the parts with a handler of forks with the
-// sources. A part with a lock or a table of its own needs one: another thread may
-// hold that when the fork comes.
+// TestForks compares the table of fork handlers with the sources. A part with a
+// lock or a table needs a handler: another thread may hold the lock during the
+// fork.
 func TestForks(t *testing.T) {
 	table, err := os.ReadFile("src/forks.h")
 	if err != nil {
@@ -293,8 +293,8 @@ func TestForks(t *testing.T) {
 	}
 }
 
-// TestQuiet runs programs under the hook without a broker: no program has another
-// line on its standard error unless its user asked for a broker.
+// TestQuiet runs programs under the hook without a broker. A program has an
+// additional line on its standard error only if its user asked for a broker.
 func TestQuiet(t *testing.T) {
 	here := machines[0]
 	_, stub := here.library(t)

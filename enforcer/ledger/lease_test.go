@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A purse is a lease: bytes that may be taken as long as it is open.
+// A purse is a lease: bytes that may be taken while it is open.
 type purse struct {
 	mu    sync.Mutex
 	open  bool
@@ -79,12 +79,12 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 		t.Errorf("with 60 of them taken: %+v", u)
 	}
 	have(t, &l, "a", 2, 700)
-	have(t, &l, "a", 1, 40) // what was idle
+	have(t, &l, "a", 1, 40) // the idle bytes
 	l.Lend(1, &p)
 	if u := l.Usage("a"); p.bytes != 0 || u.Committed != 1000 || u.Leased != 0 {
 		t.Errorf("at the cap %d bytes are lent: %+v", p.bytes, u)
 	}
-	p.put(30) // which it may take again, though it is at its cap
+	p.put(30) // it may take them again, though it is at its cap
 	if u := l.Usage("a"); u.Committed != 970 || u.Leased != 30 || u.Peak != 1000 {
 		t.Errorf("with 30 freed: %+v", u)
 	}
@@ -100,7 +100,8 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 	}
 }
 
-// TestNobodyIsRefusedWhatIsIdle has tenants want what others were lent.
+// TestNobodyIsRefusedWhatIsIdle has tenants ask for memory that is lent to
+// others and idle.
 func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
 	var l Ledger
 	var a, b purse
@@ -147,8 +148,8 @@ func TestALeaseEndsWithItsSession(t *testing.T) {
 	}
 }
 
-// TestFreedBeforeItsCommitIsRead closes a lease that holds what the ledger takes
-// for reserved still.
+// TestFreedBeforeItsCommitIsRead closes a lease with bytes that the ledger
+// still counts as reserved.
 func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 	for commit, left := range map[uint64]uint64{50: 10, 0: 0} { // 0 is a lie
 		var l Ledger
@@ -158,7 +159,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 		l.Lend(1, &p)
 		r, _, _ := l.Reserve("a", 1, 50)
 		p.put(50)
-		l.Reserve("a", 2, 35) // which needs the lease's 11
+		l.Reserve("a", 2, 35) // this request needs the lease's 11 bytes
 		if p.open {
 			t.Fatal("the lease is open")
 		}
@@ -175,7 +176,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 	}
 }
 
-// TestALieInALeaseIsNoMoreThanAFree puts more into a lease than there is.
+// TestALieInALeaseIsNoMoreThanAFree puts more bytes into a lease than it lent.
 func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
 	var l Ledger
 	var p purse
@@ -215,8 +216,8 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	}
 }
 
-// TestAdoptedMemoryIsLent lends to a session that had memory before, once all of
-// it is booked.
+// TestAdoptedMemoryIsLent lends to a session that already had memory, after all
+// of it is booked.
 func TestAdoptedMemoryIsLent(t *testing.T) {
 	var l Ledger
 	var p purse
@@ -256,8 +257,8 @@ func TestLeasesAreBounded(t *testing.T) {
 	}
 }
 
-// TestRaceWithLeases has sessions take what they are lent and what they ask for,
-// and free it again, all at once.
+// TestRaceWithLeases lets sessions take and free lent and requested memory
+// concurrently.
 func TestRaceWithLeases(t *testing.T) {
 	const limit, sessions, rounds = 1000, 16, 5000
 	var l Ledger

@@ -196,8 +196,9 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// What a tenant that stays has, and what is left for others, is right after one
-// of its sessions moved to a tenant whose own session then ends.
+// One of a tenant's two sessions moves to another tenant, whose own session
+// then ends. The first tenant's bytes, and the bytes left for others, stay
+// right.
 func TestMoveOfOneOfTwo(t *testing.T) {
 	var l Ledger
 	l.SetCapacity(100)
@@ -229,7 +230,7 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 	}
 }
 
-// A tenant may have as many bytes as can be counted, and not one more.
+// A tenant may have as many bytes as a counter holds, and not one more.
 func TestCountsDoNotOverflow(t *testing.T) {
 	const committed, reserved, dead = 1, 2, 4
 	const left = math.MaxUint64 - committed - reserved - dead
@@ -259,14 +260,14 @@ func TestCountsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// adopt adopts a session whose process the driver lists with all that it says.
+// adopt adopts a session whose process the driver lists with all its bytes.
 func adopt(l *Ledger, name string, id, bytes uint64) error {
 	err := l.Adopt(name, id, bytes)
 	l.Listed(math.MaxUint64, id)
 	return err
 }
 
-// ledgerWith returns a ledger in which a tenant has so many bytes.
+// ledgerWith returns a ledger in which a tenant has the given bytes.
 func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
 	var l Ledger
 	adopt(&l, name, 1, committed)
@@ -276,7 +277,7 @@ func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
 	return &l
 }
 
-// The claims of all tenants that a GPU could ever have do not overflow.
+// The sum of all tenants' possible claims on a GPU does not overflow.
 func TestClaimsDoNotOverflow(t *testing.T) {
 	var l Ledger
 	l.SetCapacity(1 << 40)
@@ -305,8 +306,7 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	}
 }
 
-// What is guaranteed is kept for a tenant that is not there, and it gets it
-// when it comes.
+// Guaranteed memory is kept for an absent tenant, which gets it when it comes.
 func TestReserved(t *testing.T) {
 	var l Ledger
 	l.SetReserved("b", 40)
@@ -335,13 +335,14 @@ func TestReserved(t *testing.T) {
 		t.Errorf("with nobody else there: %v, %d free", ok, free)
 	}
 	l.Abort(3, s)
-	// Others took more than there is: the driver may say no, the books do not.
+	// Others took more than there is: the driver may refuse, and the books do
+	// not.
 	adopt(&l, "c", 4, 1000)
 	l.SetReserved("d", 50)
 	if r, ok, free = l.Reserve("d", 5, 20); !ok || free != 30 {
 		t.Errorf("20 of its own 50: %v, %d free", ok, free)
 	}
-	l.Abort(5, r) // and it does
+	l.Abort(5, r) // and the driver refuses
 	if _, ok, _ := l.Reserve("d", 5, 51); ok {
 		t.Error("more than its own was granted")
 	}
@@ -361,8 +362,9 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// What counts as asked of a guarantee of 10, and as missed when it is aborted:
-// in whichever of a session's slots, whatever that had before.
+// The cases say which bytes count as asked of a guarantee of 10, and as missed
+// after an abort. The slot of the session and its earlier bytes make no
+// difference.
 func TestAskedAndMissed(t *testing.T) {
 	for _, c := range []struct {
 		what          string
@@ -396,7 +398,8 @@ func TestAskedAndMissed(t *testing.T) {
 	}
 }
 
-// A request moved with its session is none of another's guarantee.
+// A request that moved with its session does not count for the other tenant's
+// guarantee.
 func TestMovedRequestsAreNotMissed(t *testing.T) {
 	var l Ledger
 	l.SetReserved("a", 10)
@@ -410,7 +413,7 @@ func TestMovedRequestsAreNotMissed(t *testing.T) {
 	}
 }
 
-// Many sessions of one tenant race for more than it may have.
+// Many sessions of one tenant race for more than its cap.
 func TestRaceOnOneCap(t *testing.T) {
 	const most = 1 << 20
 	var l Ledger
@@ -426,7 +429,7 @@ func TestRaceOnOneCap(t *testing.T) {
 					t.Errorf("over the cap: %+v", u)
 					return
 				}
-				runtime.Gosched() // so that others ask meanwhile, on one CPU too
+				runtime.Gosched() // lets the others ask meanwhile, even on one CPU
 				switch {
 				case !ok:
 				case r.IntN(4) == 0:
@@ -447,7 +450,7 @@ func TestRaceOnOneCap(t *testing.T) {
 	}
 }
 
-// A model is the ledger as it would be without any thought of speed.
+// A model is the simplest correct ledger, without any optimisation.
 type model struct {
 	l        Ledger
 	open     map[uint64]map[uint64]uint64 // session, reservation: bytes
@@ -456,9 +459,9 @@ type model struct {
 	capacity uint64
 }
 
-// admits says whether tenant a may have so many bytes more: within its cap, and
-// within what it is guaranteed or what is left when the other one has all that
-// it uses and all that it is guaranteed.
+// admits reports whether tenant a may have more bytes: within its cap, and
+// within its guarantee or the bytes that remain beyond the other tenant's use
+// and guarantee.
 func (m *model) admits(bytes uint64) bool {
 	a, b := m.l.Usage("a"), m.l.Usage("b")
 	after := a.Committed + a.Reserved + a.Dead + bytes
@@ -466,8 +469,9 @@ func (m *model) admits(bytes uint64) bool {
 	return bytes == 0 || fits && (a.Cap == 0 || after <= a.Cap)
 }
 
-// operate does one operation, taken from three bytes, on both, for three
-// sessions of tenant a, beside tenant b. Whether the cap was exceeded on purpose is returned.
+// operate applies one operation, taken from three bytes, to the ledger and the
+// model: three sessions of tenant a, beside tenant b. It returns whether the
+// operation exceeded the cap on purpose.
 func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	id, bytes := uint64(who%3), uint64(arg)
 	_, gone := m.dead[id]
@@ -635,8 +639,8 @@ func BenchmarkReserveCommit(b *testing.B) {
 	}
 }
 
-// What a session says that it had counts as far as the driver lists it for its
-// process, now and later.
+// The bytes that a session claims count up to the bytes that the driver lists
+// for its process, now and later.
 func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	var l Ledger
 	l.SetCapacity(100)

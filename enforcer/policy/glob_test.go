@@ -18,7 +18,7 @@ func TestGlob(t *testing.T) {
 		{"*a*b", "xaxaxb", true}, {"*a*b", "xaxbx", false}, {"**", "x", true}, {"a*a", "a", false},
 		{"unit:*.service", "unit:x.scope", false}, {"[a]", "a", false},
 		{"?", "é", true}, {"??", "é", false}, {"*??", "€", false}, {"*?b", "€b", true}, {"a?", "a\xff", true},
-		{strings.Repeat("*a", 40) + "b", strings.Repeat("a", 4000), false}, // and at once
+		{strings.Repeat("*a", 40) + "b", strings.Repeat("a", 4000), false}, // without backtracking
 	} {
 		if got := glob(c.pattern, c.name); got != c.want {
 			t.Errorf("glob(%.20q, %.20q) = %v", c.pattern, c.name, got)
@@ -48,7 +48,7 @@ func TestOverlapHasAnExample(t *testing.T) {
 		{"??*", "x", false},
 		{"triton*.service", "triton-?.service", true}, {"inference/*", "*/vllm", true}, {"é*", "*é", true},
 		{"", "*", true}, {"", "?", false},
-		{strings.Repeat("a*", 100) + "b", strings.Repeat("*a", 100), false}, // and at once
+		{strings.Repeat("a*", 100) + "b", strings.Repeat("*a", 100), false}, // without backtracking
 	} {
 		for _, pair := range [][2]string{{c.a, c.b}, {c.b, c.a}} {
 			example, ok := overlap(pair[0], pair[1])
@@ -59,8 +59,8 @@ func TestOverlapHasAnExample(t *testing.T) {
 	}
 }
 
-// Two patterns that overlap have an example that both fit; two that do not
-// overlap fit no text together.
+// Two patterns that overlap have an example that both match. No text matches
+// two patterns that do not overlap.
 func TestOverlapIsRight(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	text := func(letters string, most int) string {

@@ -35,7 +35,7 @@ func jobs(n int) policy.Table {
 	return table
 }
 
-// BenchmarkJobs checks the tenants of as many jobs as there may be.
+// BenchmarkJobs checks the tenants of the highest permitted number of jobs.
 func BenchmarkJobs(b *testing.B) {
 	table := jobs(256)
 	for b.Loop() {

@@ -11,14 +11,14 @@ import (
 	"gpusteward/enforcer/policy"
 )
 
-// A crowd is 1,000 processes of as many workloads, with 200 tenants for them.
+// A crowd is 1,000 processes of as many workloads, and a table of 200 tenants.
 type crowd struct {
 	policy    *policy.Policy
 	facts     []broker.Facts
 	processes map[int]hosts.Process
 }
 
-// newCrowd returns a crowd in which every tenth process is nobody's.
+// newCrowd returns a crowd in which every tenth process has no tenant.
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
 	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
@@ -104,7 +104,7 @@ func newCrowd(t testing.TB) *crowd {
 	return c
 }
 
-// judge judges all of them, and returns how many have a tenant.
+// judge finds the tenants of all processes, and returns how many have one.
 func (c *crowd) judge(t testing.TB) (governed int) {
 	for i := range c.facts {
 		name, err := c.policy.Tenant(c.facts[i], "")
@@ -118,8 +118,8 @@ func (c *crowd) judge(t testing.TB) (governed int) {
 	return governed
 }
 
-// BenchmarkPolicy judges 1,000 processes of as many workloads, whose names the
-// host knows, by 200 tenants. Nothing is remembered from one to the next.
+// BenchmarkPolicy finds the tenants of 1,000 processes of as many workloads
+// among 200 tenants. The host knows the workloads' names. Nothing is cached.
 func BenchmarkPolicy(b *testing.B) {
 	c := newCrowd(b)
 	for b.Loop() {
@@ -127,7 +127,7 @@ func BenchmarkPolicy(b *testing.B) {
 	}
 }
 
-// TestPolicyIsFast holds BenchmarkPolicy at ten times its goal, 2 ms.
+// TestPolicyIsFast holds BenchmarkPolicy to ten times its goal, 2 ms.
 func TestPolicyIsFast(t *testing.T) {
 	c := newCrowd(t)
 	best := time.Hour

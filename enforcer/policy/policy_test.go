@@ -18,7 +18,7 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// anyone and escalation are terms and steps with nothing special about them.
+// anyone and escalation are ordinary terms and steps.
 var (
 	anyone     = Terms{Priority: PriorityNormal, Quota: Quota{Limit: 1, Bandwidth: 1}}
 	escalation = Steps{Mode: Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
@@ -34,7 +34,7 @@ func with(r Rule, change func(*Rule)) Rule {
 	return r
 }
 
-// written returns the terms of keys and texts, by turns.
+// written returns the terms of alternating keys and texts.
 func written(pairs ...string) (w quota.Written) {
 	for i := 0; i < len(pairs); i += 2 {
 		if err := w.Set(pairs[i], pairs[i+1]); err != nil {
@@ -52,7 +52,7 @@ func table(rules ...Rule) Table {
 	return Table{Default: anyone, Steps: escalation, Actions: 10, Rules: rules}
 }
 
-// policy returns the policy of rules, which must be good.
+// policy returns the policy of rules, which must be valid.
 func policy(t *testing.T, h HostView, rules ...Rule) *Policy {
 	t.Helper()
 	if err := table(rules...).Check(); err != nil {
@@ -184,8 +184,8 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 	}
 }
 
-// The names of a workload are the host's word, where that is of the process
-// that asks.
+// The names of a workload come from the host, and only for the process that
+// asks.
 func TestNamesAreTheHostsWord(t *testing.T) {
 	for name, c := range map[string]struct {
 		process host.Process
@@ -348,7 +348,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// What is said of a MIG device counts more than what is said of its GPU.
+// The terms of a MIG device override those of its GPU.
 func TestMIG(t *testing.T) {
 	mig := "MIG" + strings.TrimPrefix(uuidOf(7), "GPU")
 	names := func(gpu string) []string {
@@ -399,7 +399,7 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// An index and a UUID may be the same GPU, which only the host knows.
+// An index and a UUID may name the same GPU, which only the host knows.
 func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 	var log bytes.Buffer
 	p := New(table(
@@ -421,8 +421,8 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 	}
 }
 
-// TestOwner has processes belong to whom their cgroup says, whatever they made
-// below it.
+// TestOwner holds that the cgroup of a process decides its owner, regardless of
+// the groups that the owner made below it.
 func TestOwner(t *testing.T) {
 	id := strings.Repeat("ab", 32)
 	pod := "/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/"

@@ -2,5 +2,6 @@
 
 package policy_test
 
-// raceEnabled says that everything takes ten times as long.
+// raceEnabled reports whether the race detector is on, which makes everything
+// ten times slower.
 const raceEnabled = true

@@ -14,8 +14,8 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// What a configuration file can hold besides is in testdata/invalid of
-// internal/config.
+// The directory testdata/invalid of internal/config has the other errors of a
+// configuration file.
 func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 	terms := func(change func(*Rule)) Table { return table(row("first"), with(row("a"), change)) }
 	selects := func(s ...Selector) Table { return table(row("first"), row("a", s...)) }
@@ -159,7 +159,7 @@ func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
 func TestTiesAreErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b Selector
-		want string // of the example; empty: there is no tie
+		want string // part of the example; empty: there is no tie
 	}{
 		"the same": {Selector{Units: []string{"a.service"}},
 			Selector{Units: []string{"b.service", "a.service"}}, `units "a.service"`},
@@ -201,9 +201,9 @@ func TestTiesAreErrors(t *testing.T) {
 	}
 }
 
-// Of any process at most one tenant is the most specific in a table that Check
-// accepts, but for groups beside its own, where the first one in the table is;
-// and it is the one that a search through all of them finds.
+// In a table that Check accepts, a process has at most one most specific
+// tenant, and a full search finds the same one. Additional groups of a process
+// are the exception: the first match in the table wins.
 func TestAtMostOneTenantWins(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	pick := func(all ...string) string { return all[random.IntN(len(all))] }

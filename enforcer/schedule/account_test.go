@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The parts of those who share the time, by weight among those of a class.
+// The tenants of a class divide the time by weight.
 func TestParts(t *testing.T) {
 	type shares = map[string]Share
 	for what, c := range map[string]struct {
@@ -37,7 +37,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Who wanted the GPU a moment ago counts still.
+// A tenant still counts for a moment after its last wish for the GPU.
 func TestLingers(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.rest("b")
@@ -48,7 +48,7 @@ func TestLingers(t *testing.T) {
 		}
 	}
 	d = two(t, Share{}, Share{})
-	d.find("b").lag = -20 * ms // so that it is remembered
+	d.find("b").lag = -20 * ms // so that the schedule remembers it
 	d.Leave(d.at, "b")
 	if d.decide(); d.find("a").part != 1 || d.find("b").part != 0 {
 		t.Errorf("who is gone has a part of %v", d.find("b").part)
@@ -65,7 +65,7 @@ func TestLingers(t *testing.T) {
 	}
 }
 
-// Time that passes is booked as what is due and what is served.
+// Time that passes is booked as due and as served.
 func TestBooks(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 3}, "a")
@@ -76,7 +76,7 @@ func TestBooks(t *testing.T) {
 	if a, b := d.Lag("a"), d.Lag("b"); a != -ms || b != ms {
 		t.Errorf("a is owed %v, b %v", a, b)
 	}
-	d.Look(20 * ms) // all but the latest is counted
+	d.Look(20 * ms) // all but the latest time counts
 	if a, b := d.Stats("a"), d.Stats("b"); a.Served != 10*ms || a.Charged != 10*ms || a.Wanted != 10*ms ||
 		b.Served != 0 || b.Charged != 0 || b.Wanted != 10*ms {
 		t.Errorf("a %+v, b %+v", a, b)
@@ -86,7 +86,7 @@ func TestBooks(t *testing.T) {
 	}
 }
 
-// Who is owed is owed only so much, and who is ahead only so far.
+// A tenant's debt and credit are bounded.
 func TestLagIsBounded(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b", "c")
@@ -121,8 +121,8 @@ func TestLagIsBounded(t *testing.T) {
 
 func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 
-// Only those who want the GPU, and share it, say what nobody had of what all
-// are owed.
+// forget subtracts the smallest lag among the tenants that want the GPU and
+// share it: that is time which nobody had.
 func TestWhatNobodyHad(t *testing.T) {
 	for what, c := range map[string]struct {
 		change  func(a, b, c *tenant)
@@ -147,7 +147,7 @@ func TestWhatNobodyHad(t *testing.T) {
 	}
 }
 
-// Who sleeps earns nothing, and keeps what it is ahead by.
+// A sleeping tenant earns nothing, and keeps its debt.
 func TestSleepEarnsNothing(t *testing.T) {
 	for _, c := range []struct{ sleep, lag, want time.Duration }{
 		{100 * ms, 5 * ms, 5 * ms}, {100*ms + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
@@ -166,7 +166,7 @@ func TestSleepEarnsNothing(t *testing.T) {
 	}
 }
 
-// What was booked for time in which nothing was done is taken back.
+// Time that was booked while the tenant did nothing is taken back.
 func TestAgo(t *testing.T) {
 	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0},
 		{-ms, 8 * ms}} {
@@ -191,7 +191,7 @@ func TestAgo(t *testing.T) {
 	}
 }
 
-// Beside others it is the same, by what was booked.
+// Beside others the correction follows the booked amounts.
 func TestAgoBeside(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.shows("rr")
@@ -210,8 +210,8 @@ func TestAgoBeside(t *testing.T) {
 	}
 }
 
-// A limit's bucket: how much it holds, when it is empty and when it is full
-// enough again.
+// A limit's bucket has a size, a moment at which it is empty, and a moment at
+// which it is full enough again.
 func TestBucket(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	for _, c := range []struct {
@@ -252,8 +252,8 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// A change of the limit begins with what is enough, and ends what the old one
-// stood against.
+// A change of the limit starts with enough in the bucket, and ends the old
+// limit's throttling.
 func TestChangeLimit(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -278,7 +278,7 @@ func TestChangeLimit(t *testing.T) {
 	d.decide().shows("o")
 }
 
-// Limits hold, alone and beside others, and nothing else of the GPU is lost.
+// Limits hold, alone and beside others, and no other GPU time is lost.
 func TestLimits(t *testing.T) {
 	const long = 4 * time.Second
 	for _, limit := range []float64{0.05, 0.3, 0.8} {
@@ -312,7 +312,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Realtime is bounded by its limit, and the others share what it leaves.
+// The limit bounds a realtime tenant, and the others share the rest.
 func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
 	const long = 4 * time.Second
 	r, a, b := kind("queue", 1), kind("queue", 30), kind("queue", 70)
@@ -356,7 +356,8 @@ func TestLight(t *testing.T) {
 	}
 }
 
-// The part of the time in which a tenant wants the GPU, over about a second.
+// The duty is the part of the time in which a tenant wants the GPU, over about
+// a second.
 func TestDuty(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -376,8 +377,8 @@ func TestDuty(t *testing.T) {
 	}
 }
 
-// A light tenant has what it wants at once; it is no contender, costs the other
-// its part of the time, and nobody is paused for it.
+// A light tenant gets its time at once. It is no contender, costs the other its
+// part of the time, and nobody is paused for it.
 func TestLightRunsBeside(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	b := d.find("b")
@@ -400,7 +401,7 @@ func TestLightRunsBeside(t *testing.T) {
 	}
 }
 
-// Time is told apart in which who is to run waits for others to drain.
+// The time in which a tenant waits for others to drain is counted separately.
 func TestHandover(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -417,7 +418,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// Who wants the GPU briefly and seldom is kept to its limit like everybody else.
+// A tenant that wants the GPU briefly and seldom is bound by its limit too.
 func TestLimitHoldsForTheLight(t *testing.T) {
 	const long = 4 * time.Second
 	for _, limit := range []float64{0.05, 0.1} {
@@ -434,11 +435,11 @@ func TestLimitHoldsForTheLight(t *testing.T) {
 	}
 }
 
-// What ran at once shares the GPU's time: in proportion to what it is known to
-// get done, but never more than there was; who is light has an equal part.
+// Tenants that run together share the GPU's time in proportion to their known
+// pace, but never more than there was. A light tenant has an equal part.
 func TestCharge(t *testing.T) {
 	for _, c := range []struct {
-		rates            []float64 // 0 unknown
+		rates            []float64 // 0: unknown
 		light            int
 		charged, served  []time.Duration
 		together, bucket time.Duration
@@ -487,7 +488,7 @@ func TestCharge(t *testing.T) {
 	}
 }
 
-// Nobody has a part of time that passes while it is open, or held.
+// A tenant is owed no part of the time in which it rests, is open, or is held.
 func TestAge(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(*tenant)
@@ -510,8 +511,8 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// Time makes up for what somebody had beyond its part while it wants nothing,
-// and takes nothing from who is owed.
+// Time makes up for a resting tenant's debt, and takes nothing from a tenant
+// that is owed.
 func TestRestMakesUp(t *testing.T) {
 	for what, c := range map[string]struct {
 		lag    time.Duration
@@ -536,8 +537,8 @@ func TestRestMakesUp(t *testing.T) {
 	}
 }
 
-// Who is light has its part of the time, whatever it gets, and nobody else has
-// less for it.
+// A light tenant has its part of the time however much it gets, and the others
+// have no less for it.
 func TestLightHasItsPart(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
@@ -565,8 +566,8 @@ func TestLightHasItsPart(t *testing.T) {
 	}
 }
 
-// Where one did nothing for the latest while after all, the other was alone in
-// it, and had all of it.
+// If one tenant did nothing in the latest time after all, the other was alone
+// in that time and is charged for all of it.
 func TestOtherDidNothing(t *testing.T) {
 	for _, c := range []struct{ ago, solo, served time.Duration }{
 		{0, 0, 7200 * us}, {4 * ms, 4 * ms, 7600 * us}, {8 * ms, 8 * ms, 8 * ms}, {time.Hour, 8 * ms, 8 * ms},
@@ -591,7 +592,7 @@ func TestOtherDidNothing(t *testing.T) {
 	}
 }
 
-// The one that runs, but for the light, is known where there is but one.
+// only returns the single running tenant, light ones not counted.
 func TestOnly(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b, c := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
@@ -616,8 +617,8 @@ func TestOnly(t *testing.T) {
 	}
 }
 
-// All that is on a bill is counted in the end, to the last nanosecond, and what
-// is not on it is not taken back.
+// Everything on a bill is counted in the end, to the last nanosecond. Anything
+// else is not taken back.
 func TestSettle(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	a := d.find("a")
@@ -641,7 +642,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A limit is charged for service and for the GPU's time, whichever is more.
+// A limit is charged for service or for the GPU's time, whichever is more.
 func TestLimitPaysForMore(t *testing.T) {
 	for _, c := range []struct {
 		limit, rate, charge float64
@@ -657,7 +658,7 @@ func TestLimitPaysForMore(t *testing.T) {
 	}
 }
 
-// What a limit stands against is counted while somebody wants more.
+// Throttled time counts while a tenant wants more than its limit.
 func TestThrottled(t *testing.T) {
 	for _, c := range []struct {
 		dry, wants, held bool

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// two has a and b want the GPU for good.
+// two returns a desk on which a and b want the GPU permanently.
 func two(t testing.TB, a, b Share) *desk {
 	d := newDesk(t, Config{}, 1)
 	d.join(a, "a")
@@ -25,17 +25,17 @@ func TestLoneTenantIsOpen(t *testing.T) {
 	d.join(Share{}, "a") // another session of the same tenant
 	d.decide().shows("O")
 	d.at = ms
-	d.join(Share{}, "b") // which wants nothing
+	d.join(Share{}, "b") // a session that wants nothing
 	d.decide().know().shows("OR")
 	d.at = 2 * ms
 	d.want("b")
-	d.decide().shows("rr") // a is taken to have work
+	d.decide().shows("rr") // a is assumed to have work
 	if s := d.State("a"); !s.Beside || s.Turn != 1 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// Somebody is alone again only when the others wanted nothing for a second.
+// A tenant is alone again only after the others wanted nothing for a second.
 func TestOpenAfterSilence(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.pass(time.Second)
@@ -64,13 +64,13 @@ func TestOpenAfterSilence(t *testing.T) {
 	d.decide().shows("o")
 }
 
-// Who wanted nothing so far does not count, who wanted something does.
+// A tenant counts only after its first wish for the GPU.
 func TestWhoCountsAsAlone(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
-	d.decide().shows("RR") // two who never wanted anything may both begin
+	d.decide().shows("RR") // neither ever wanted anything, so both may begin
 	d.want("b")
-	d.decide().know().shows("Ro") // b is the only one who ever did
+	d.decide().know().shows("Ro") // only b has ever wanted the GPU
 	d.rest("b")
 	d.decide().shows("RO")
 	d.want("a")
@@ -93,7 +93,7 @@ func TestRealtimeGoesFirst(t *testing.T) {
 	}
 	d.drain("a")
 	d.pass(5 * ms).shows("pr")
-	d.pass(6 * ms).shows("pp") // its bucket held 5 ms' worth, and as much dripped in
+	d.pass(6 * ms).shows("pp") // its bucket held 5 ms' worth, and received as much
 	d.drain("b")
 	d.decide().shows("rp")
 	stats := d.Stats("b")
@@ -109,7 +109,7 @@ func TestRealtimeGoesFirst(t *testing.T) {
 	}
 }
 
-// Who must not wait does not wait for those who drain either.
+// A realtime tenant does not wait for others to drain.
 func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 	for _, c := range []struct {
 		share Share
@@ -128,7 +128,8 @@ func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 	}
 }
 
-// Who is idle runs only while nobody else wants the GPU, and not beside them.
+// An idle tenant runs only while no other tenant wants the GPU, and not beside
+// them.
 func TestIdleRunsAlone(t *testing.T) {
 	d := two(t, Share{Class: Idle}, Share{})
 	d.pass(20 * ms)
@@ -149,7 +150,7 @@ func TestIdleRunsAlone(t *testing.T) {
 	}
 }
 
-// Idle tenants among themselves share by weight.
+// Idle tenants share by weight among themselves.
 func TestIdleAmongThemselves(t *testing.T) {
 	d := two(t, Share{Class: Idle, Weight: 3}, Share{Class: Idle})
 	if d.pass(ms); d.find("a").part != 0.75 || d.find("b").part != 0.25 {
@@ -157,7 +158,8 @@ func TestIdleAmongThemselves(t *testing.T) {
 	}
 }
 
-// Launches that must not wait go first, until their tenant is ahead by a turn.
+// A tenant whose launches must not wait goes first, until it is ahead by a
+// turn.
 func TestWaitGoesFirst(t *testing.T) {
 	d := two(t, Share{}, Share{Wait: 5 * ms})
 	from := d.at
@@ -195,7 +197,7 @@ func TestHeldGetsNothing(t *testing.T) {
 		t.Errorf("b's part is %v", d.find("b").part)
 	}
 	d.rest("b")
-	d.pass(2 * time.Second).shows("pR") // not open: a wants it as soon as it may
+	d.pass(2 * time.Second).shows("pR") // not open: a wants the GPU as soon as it may
 	d.Change(d.at, "a", Share{})
 	d.decide().shows("oR")
 	if is := d.Stats("a"); is.Waited != was.Waited || is.Late != 0 {
@@ -206,7 +208,8 @@ func TestHeldGetsNothing(t *testing.T) {
 	d.decide().shows("P")
 }
 
-// Whoever runs is not interrupted before its minimum, whatever others are owed.
+// A running tenant is not interrupted before its minimum, however much others
+// are owed.
 func TestMinimum(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -219,13 +222,14 @@ func TestMinimum(t *testing.T) {
 	d.drain("a")
 	d.decide().shows("pr")
 	d.pass(ms)
-	d.find("a").lag, d.find("b").lag = 50*ms, 0 // which began later
+	d.find("a").lag, d.find("b").lag = 50*ms, 0 // it began later
 	d.Report(d.at, "b", Usage{})
 	d.decide().pass(ms - 1).shows("pr")
 	d.pass(1).shows("pp")
 }
 
-// Turns mode: one at a time, half a turn ahead and half behind.
+// In turns mode one tenant runs at a time, between half a turn ahead and half a
+// turn behind.
 func TestTurns(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -253,8 +257,8 @@ func TestTurns(t *testing.T) {
 	d.decide().shows("rP")
 }
 
-// Who has turns may be a little late for the next one. It is owed its part
-// meanwhile, and whoever runs then is expected to make room.
+// A tenant that has turns may be a little late for the next one. Its part is
+// owed to it meanwhile, and the running tenant is expected to make room.
 func TestLateForATurn(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 4}, "a")
@@ -280,7 +284,7 @@ func TestLateForATurn(t *testing.T) {
 	}
 }
 
-// A drain is waited for only so long, and what has not drained then is charged.
+// The wait for a drain has a deadline. Undrained work is charged after that.
 func TestDrainDeadline(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -306,7 +310,7 @@ func TestDrainDeadline(t *testing.T) {
 }
 
 // A tenant that is stopped in its turn costs the others one drain, and has its
-// part again when it goes on.
+// part again when it continues.
 func TestStopped(t *testing.T) {
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
 	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second,
@@ -332,13 +336,14 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// Whoever says something while it is waited for, as one that works on a long
-// kernel does, is let run again; whoever said nothing, from when it is heard.
+// A tenant that speaks while others wait for it, as during a long kernel, may
+// run again. A silent one may run again after it was heard.
 func TestMute(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
-	// turn has the one who runs have his turn, and drain, until the other runs.
+	// turn lets the first tenant have its turn, and drain, until the other
+	// runs.
 	turn := func(runs, other string) {
 		t.Helper()
 		for range 1000 {
@@ -380,7 +385,7 @@ func TestMute(t *testing.T) {
 	turn("b", "a")
 }
 
-// Nobody who wants the GPU waits for ever.
+// No tenant that wants the GPU waits for ever.
 func TestNobodyStarves(t *testing.T) {
 	for n := 2; n <= 8; n++ {
 		if race && n > 4 {
@@ -406,13 +411,13 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// A decode beside saturated programs waits little where it must not wait.
+// A decode beside saturated programs waits little if it must not wait.
 func TestWaitKeepsStepsShort(t *testing.T) {
 	for _, c := range []struct {
 		neighbour string
 		share     Share
-		part      float64       // of the neighbour's lone throughput that is left
-		slower    time.Duration // of a step's 99th percentile beside alone's
+		part      float64       // what remains of the neighbour's lone throughput
+		slower    time.Duration // a step's 99th percentile, relative to alone
 	}{
 		{"queue", Share{Weight: 70, Wait: 5 * ms}, 0.5, 11 * ms}, // its rests earn it nothing, so it is ahead at times
 		{"queue", Share{Weight: 30, Class: Realtime, Limit: 0.9}, 0.5, 2 * ms},
@@ -438,8 +443,8 @@ func TestWaitKeepsStepsShort(t *testing.T) {
 	}
 }
 
-// Held tenants, limits and classes beside one another are decided on without
-// the scheduler being called for each microsecond.
+// Held tenants, limits and classes beside one another are decided without a
+// call of the scheduler for each microsecond.
 func TestDecidesSeldom(t *testing.T) {
 	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"},
 		{"queue", "loader", "tick"}} {
@@ -456,8 +461,8 @@ func TestDecidesSeldom(t *testing.T) {
 	}
 }
 
-// A scheduler is to be called again when the first of its GPUs asks for it,
-// whichever that is, and whoever asks for nothing.
+// A scheduler's next call is the earliest that any of its GPUs asks for. A GPU
+// may ask for none.
 func TestFirstWakeCounts(t *testing.T) {
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1},
 		{0.5, 0.05, 1}, {0.05, 0.5, 1}} {
@@ -466,7 +471,7 @@ func TestFirstWakeCounts(t *testing.T) {
 		for n, limit := range limits {
 			h.gpus[n].Join(0, "a", Share{Limit: limit})
 			h.gpus[n].Want(0, "a")
-			if n > 0 && i > 4 { // decided on together
+			if n > 0 && i > 4 { // decided together
 				h.gpus[0].Link(0, h.gpus[n], "a")
 			}
 		}
@@ -482,7 +487,7 @@ func TestFirstWakeCounts(t *testing.T) {
 	}
 }
 
-// Where there was no input, and nothing was to happen, nothing is decided.
+// Nothing is decided without an input or a due event.
 func TestNothingToDecide(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -500,7 +505,7 @@ func TestNothingToDecide(t *testing.T) {
 	}
 }
 
-// A limit is used up when less than a tenth of a millisecond is left of it.
+// A limit is used up when less than a tenth of a millisecond remains.
 func TestDregs(t *testing.T) {
 	for left, dry := range map[time.Duration]bool{100 * us: false, 100*us - 1: true, 0: true} {
 		d := newDesk(t, Config{}, 1)
@@ -513,8 +518,8 @@ func TestDregs(t *testing.T) {
 	}
 }
 
-// Those who lose by running together are let run one at a time, who is owed
-// most at first, though nobody is owed much.
+// Tenants that lose by running together run one at a time. The one that is owed
+// most runs first, however little that is.
 func TestTurnsWhereTogetherLoses(t *testing.T) {
 	for _, c := range []struct {
 		together bool
@@ -529,8 +534,8 @@ func TestTurnsWhereTogetherLoses(t *testing.T) {
 	}
 }
 
-// A gang that may not run on another GPU is no reason to hold back who comes
-// after it, whatever it is owed.
+// A gang that may not run on another GPU does not hold back the next tenant,
+// however much the gang is owed.
 func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 	for _, owed := range []bool{false, true} {
 		d := newDesk(t, Config{}, 2)
@@ -549,7 +554,7 @@ func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 	}
 }
 
-// News of others do not shorten the wait for who does not drain.
+// News of others does not shorten the wait for a tenant that does not drain.
 func TestDrainHasItsTime(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -565,8 +570,8 @@ func TestDrainHasItsTime(t *testing.T) {
 	d.pass(1).shows("pr")
 }
 
-// Nor are the GPUs of who does not drain decided on together before it is taken
-// to wait for itself.
+// A gang is not suspected, and its GPUs are not decided together, before its
+// wait is long enough.
 func TestGangIsNotFoundTooEarly(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
 	other := d.Scheduler.gpus[1]
@@ -593,8 +598,8 @@ func TestGangIsNotFoundTooEarly(t *testing.T) {
 	}
 }
 
-// A gang counts once among those who want the GPU, on however many it is: who
-// comes after it, and is owed as much, is not before it as well.
+// A gang counts once among the tenants that want the GPU, on any number of
+// GPUs. The next tenant with the same debt does not rank before it.
 func TestGangIsRankedOnce(t *testing.T) {
 	d, other := gang(t)
 	d.want("a", "b")

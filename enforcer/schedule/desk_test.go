@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A desk drives a scheduler by hand, in virtual time, and holds what it says
-// against what must always be so.
+// A desk drives a scheduler by hand in virtual time, and checks its invariants.
 type desk struct {
 	testing.TB
 	*Scheduler
@@ -26,27 +25,27 @@ func newDesk(t testing.TB, c Config, gpus int) *desk {
 	return d
 }
 
-// join has tenants come, each with a session, on the first GPU.
+// join adds tenants with a session each to the first GPU.
 func (d *desk) join(s Share, names ...string) {
 	for _, name := range names {
 		d.Join(d.at, name, s)
 	}
 }
 
-// want has tenants want the first GPU.
+// want makes tenants want the first GPU.
 func (d *desk) want(names ...string) {
 	for _, name := range names {
 		d.Want(d.at, name)
 	}
 }
 
-// rest has a tenant want it no more.
+// rest ends a tenant's wish for the first GPU.
 func (d *desk) rest(name string) { d.Rest(d.at, name, Usage{}) }
 
-// drain has a tenant that was paused have nothing outstanding.
+// drain reports that a paused tenant has no outstanding work.
 func (d *desk) drain(name string) { d.Drained(d.at, name, Usage{}) }
 
-// decide draws the conclusions.
+// decide runs the decision and checks it.
 func (d *desk) decide() *desk {
 	d.Helper()
 	d.Look(d.at)
@@ -55,8 +54,8 @@ func (d *desk) decide() *desk {
 	return d
 }
 
-// know has nothing be measured or tried for some seconds: all are known to get
-// on well together.
+// know marks all tenants as measured, and as gaining by running together, for
+// some seconds.
 func (d *desk) know() *desk {
 	for _, g := range d.Scheduler.gpus {
 		g.measured, g.together, g.triedAt = nil, true, d.at-tryTime
@@ -69,7 +68,7 @@ func (d *desk) know() *desk {
 	return d
 }
 
-// pass lets time pass, and the scheduler decide when it asked for it.
+// pass lets time pass, and calls the scheduler at the times that it asked for.
 func (d *desk) pass(by time.Duration) *desk {
 	d.Helper()
 	end := d.at + by
@@ -83,8 +82,8 @@ func (d *desk) pass(by time.Duration) *desk {
 	return d.decide()
 }
 
-// modes writes what holds for the tenants of a GPU, by name: O open, R run, P
-// pause, and in small letters who has work outstanding, or launches that wait.
+// modes formats the modes of a GPU's tenants by name: O open, R run, P pause. A
+// small letter marks a tenant with outstanding work or waiting launches.
 func modes(g *GPU) string {
 	var b strings.Builder
 	for _, t := range g.tenants {
@@ -106,7 +105,7 @@ func (d *desk) shows(want string) *desk {
 	return d
 }
 
-// hold fails where a scheduler that has just decided is not as it must be.
+// hold fails if a scheduler that has just decided violates an invariant.
 func hold(t testing.TB, h *Scheduler, wake time.Duration) {
 	t.Helper()
 	for _, g := range h.gpus {
@@ -147,7 +146,7 @@ func holdTenant(t testing.TB, o *tenant) {
 	}
 }
 
-// holdTurns fails where two run at once who must not.
+// holdTurns fails if two tenants run at once that must not.
 func holdTurns(t testing.TB, g *GPU) {
 	t.Helper()
 	if !g.scheduler.config.Turns {
@@ -169,15 +168,15 @@ func holdTurns(t testing.TB, g *GPU) {
 	}
 }
 
-// holdProgress fails where somebody wants a GPU and nobody has one, or is about
-// to leave one.
+// holdProgress fails if a GPU is wanted, and no tenant has it or is about to
+// leave it.
 func holdProgress(t testing.TB, h *Scheduler) {
 	t.Helper()
 	for _, g := range h.gpus {
 		ready, moves := false, false
 		for _, in := range g.domain.gpus {
 			for _, o := range in.tenants {
-				gang := len(o.unit.members) > 1 // one of which may be held or dry
+				gang := len(o.unit.members) > 1 // one of them may be held or without allowance
 				ready = ready || o.ready() && !gang
 				moves = moves || o.draining() || o.state.Mode != Pause || gang
 			}

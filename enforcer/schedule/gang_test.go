@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Two tenants with a rank each on several GPUs are found to be gangs by drains
-// that take too long, or it is said at once. Together they do as much as plain
-// slicing has them do, in equal parts.
+// Two tenants with a rank each on several GPUs are declared as gangs, or found
+// by drains that take too long. Together they reach the throughput of plain
+// slicing, in equal parts.
 func TestGangsShareGPUs(t *testing.T) {
 	const long = 5 * time.Second
 	for _, gpus := range [][]int{{0, 1}, {0, 1, 2, 3}} {
@@ -40,7 +40,7 @@ func TestGangsShareGPUs(t *testing.T) {
 	}
 }
 
-// A gang beside tenants of single GPUs, on one of its GPUs and on both.
+// A gang runs beside tenants of single GPUs, on one of its GPUs and on both.
 func TestGangBesideSingles(t *testing.T) {
 	const long = 6 * time.Second
 	lone := kind("ddp", 1)
@@ -78,7 +78,8 @@ func TestGangBesideSingles(t *testing.T) {
 	}
 }
 
-// gang has a be a gang on two GPUs, b on the first one, and both want it all.
+// gang returns a desk with a gang a on two GPUs and a tenant b on the first
+// one. Both want the GPUs permanently.
 func gang(t *testing.T) (d *desk, other *GPU) {
 	d = newDesk(t, Config{Turns: true}, 2)
 	other = d.Scheduler.gpus[1]
@@ -95,9 +96,9 @@ func TestGangIsOne(t *testing.T) {
 	if d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1 {
 		t.Fatalf("%+v", d.System())
 	}
-	d.Link(d.at, other, "a") // which it is
-	d.Link(d.at, other, "b") // which has no session there
-	d.Link(d.at, d.GPU, "a") // with itself
+	d.Link(d.at, other, "a") // it is one already
+	d.Link(d.at, other, "b") // b has no session there
+	d.Link(d.at, d.GPU, "a") // a link to the same GPU
 	if d.decide(); d.System().Gangs != 1 || len(d.find("a").unit.members) != 2 || len(d.domain.gpus) != 2 {
 		t.Errorf("%+v", d.System())
 	}
@@ -124,7 +125,7 @@ func TestGangIsOne(t *testing.T) {
 	}
 }
 
-// What takes the last session takes the gang apart.
+// The gang ends with its last session.
 func TestLeaveTakesTheGangApart(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		d, other := gang(t)
@@ -155,8 +156,8 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 	}
 }
 
-// A tenant that does not drain on one GPU while it is held back on another is
-// taken for a gang, also where the other GPU is the first one.
+// A tenant that does not drain on one GPU while it is held back on another
+// counts as a gang. The order of the two GPUs makes no difference.
 func TestGangIsFound(t *testing.T) {
 	for _, c := range []struct {
 		drains, held int
@@ -194,8 +195,8 @@ func TestGangIsFound(t *testing.T) {
 	}
 }
 
-// A paused gang whose rank waits for a launch is let launch until it has
-// drained everywhere, and others then go on.
+// A paused gang with a rank that waits for a launch may launch until it has
+// drained everywhere. Then the others run.
 func TestNudges(t *testing.T) {
 	d, other := gang(t)
 	d.want("a")
@@ -206,7 +207,7 @@ func TestNudges(t *testing.T) {
 		d.pass(us)
 	}
 	paused := d.find("a").paused
-	other.Drained(d.at, "a", Usage{}) // its rank on the other GPU has nothing under way
+	other.Drained(d.at, "a", Usage{}) // its rank on the other GPU has no outstanding work
 	d.decide().pass(paused + patience - 1 - d.at)
 	if modes(other) != "p" {
 		t.Errorf("it launches at once: %s", modes(other))
@@ -216,7 +217,7 @@ func TestNudges(t *testing.T) {
 		t.Errorf("after %v: %s", patience, modes(other))
 	}
 	d.pass(ms).shows("pp")
-	d.drain("a") // what the other rank launched was what it waited for
+	d.drain("a") // the launch of the other rank was what it waited for
 	d.decide().shows("pr")
 	if modes(other) != "p" || other.find("a").paused != paused {
 		t.Errorf("after it drained: %s", modes(other))
@@ -227,7 +228,7 @@ func TestNudges(t *testing.T) {
 	}
 }
 
-// Where all ranks wait, each is let launch for a moment, again and again.
+// If all ranks wait, each may launch for a moment, again and again.
 func TestNudgesAll(t *testing.T) {
 	d, other := gang(t)
 	d.want("a")
@@ -256,7 +257,7 @@ func TestNudgesAll(t *testing.T) {
 	}
 }
 
-// Of two processes of a tenant on one GPU, one may wait for the other's launch.
+// One of two processes of a tenant on one GPU may wait for the other's launch.
 func TestNudgesSessions(t *testing.T) {
 	for _, sessions := range []int{1, 2} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -279,8 +280,8 @@ func TestNudgesSessions(t *testing.T) {
 	}
 }
 
-// A drain may take as long as the tenant's longest kernel before it is taken
-// for one that waits.
+// A drain may take as long as the tenant's longest kernel before it counts as a
+// wait for another rank.
 func TestPatience(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -299,7 +300,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// Time that a tenant waited for itself is counted.
+// The time that a tenant waited for itself is counted.
 func TestConvoy(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
 	other := d.Scheduler.gpus[1]
@@ -328,10 +329,11 @@ func TestConvoy(t *testing.T) {
 	}
 }
 
-// Only those are taken for one gang that are there, held back, and not in it yet.
+// Ranks become suspects of one gang only if they are present, held back, and
+// not in it yet.
 func TestSuspect(t *testing.T) {
 	d, other := gang(t)
-	d.Scheduler.Add() // where a is unknown
+	d.Scheduler.Add() // a is unknown there
 	gone, found := d.Scheduler.Add(), d.Scheduler.Add()
 	for _, g := range []*GPU{gone, found} {
 		g.Join(0, "a", Share{})
@@ -345,8 +347,8 @@ func TestSuspect(t *testing.T) {
 	}
 }
 
-// Those who are decided on together from now on, or no more, are decided on
-// anew, all of them.
+// A change of the group of GPUs that are decided together causes a new decision
+// for all of them.
 func TestDomainsAreDecidedOnAnew(t *testing.T) {
 	d, other := gang(t)
 	third := d.Scheduler.Add()
@@ -361,12 +363,12 @@ func TestDomainsAreDecidedOnAnew(t *testing.T) {
 	}
 	d.decide()
 	was := d.domain
-	if d.Leave(0, "b"); d.domain != was { // which is in no gang
+	if d.Leave(0, "b"); d.domain != was { // it is in no gang
 		t.Error("there was nothing to take apart")
 	}
 }
 
-// When it is time to let launch who was paused, so that it can drain.
+// The cases say when a paused tenant may launch so that it can drain.
 func TestStuck(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
@@ -393,8 +395,8 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// Who is let launch so that it drains is paused again when its time is over,
-// and goes on when its turn comes.
+// A tenant that may launch to drain is paused again after its time, and runs
+// when its turn comes.
 func TestNudgeEnds(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
@@ -419,7 +421,7 @@ func TestNudgeEnds(t *testing.T) {
 		}
 		*a, *a.unit = x, u
 	}
-	a.state.Mode, a.nudge = Run, time.Second+ms // alone, and with nothing under way
+	a.state.Mode, a.nudge = Run, time.Second+ms // alone, and without outstanding work
 	if d.stir(a); a.state.Mode != Run {
 		t.Error("it has no time to launch")
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Shares are of whole tenths of a second, at most ten seconds of them.
+// Shares cover whole tenths of a second, at most ten seconds of them.
 func TestShares(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 3}, "a")
@@ -54,7 +54,7 @@ func TestSharesForget(t *testing.T) {
 		d.decide()
 		for range 90 {
 			d.pass(10 * ms)
-			d.Report(d.at, "a", Usage{}) // it is there
+			d.Report(d.at, "a", Usage{}) // it is present
 		}
 		if a, due := d.Shares("a", time.Second); a < 0.9 || a > 1 || due < 0.99 || due > 1 {
 			t.Errorf("%v of %v", a, due)
@@ -70,7 +70,7 @@ func TestSharesForget(t *testing.T) {
 	}
 }
 
-// A slot has what was served in it, and neither more nor less.
+// A slot has the time that was served in it, neither more nor less.
 func TestSlots(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Limit: 0.9}, "a")
@@ -102,7 +102,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// No more than ten seconds are looked back on, and no less where there are.
+// Shares cover at most ten seconds, and all of them if they are there.
 func TestSharesOfTenSeconds(t *testing.T) {
 	for at, want := range map[time.Duration]float64{
 		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01,
@@ -123,8 +123,8 @@ func TestSharesOfTenSeconds(t *testing.T) {
 	}
 }
 
-// What passes without a look is booked in the slots that it passed in, and as
-// fast however long it was.
+// A long time without a look is booked in its own slots, and as fast as a short
+// one.
 func TestSlotsOfLongTimes(t *testing.T) {
 	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second,
 		100 * 365 * 24 * time.Hour} {
@@ -167,7 +167,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// Stats count the wait under way.
+// Statistics include the current wait.
 func TestWaiting(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -184,13 +184,13 @@ func TestWaiting(t *testing.T) {
 	if s := d.Stats("b"); s.Waited != 3*ms || s.Waits != 1 {
 		t.Errorf("%+v", s)
 	}
-	d.rest("a") // which does not wait
+	d.rest("a") // it does not wait
 	if s := d.Stats("a"); s.Waited != 0 || s.Waits != 1 || s.Turns != 1 {
 		t.Errorf("%+v", s)
 	}
 }
 
-// A wait is late beyond what was said, but for what its own limit made it wait.
+// A wait is late beyond the objective, not counting time at its own limit.
 func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		most time.Duration
@@ -202,7 +202,7 @@ func TestLate(t *testing.T) {
 		d.decide().pass(20 * ms)
 		d.join(Share{Wait: c.most}, "b")
 		d.want("b")
-		if d.decide(); c.most == 0 { // only who is hurried interrupts
+		if d.decide(); c.most == 0 { // only a hurried tenant interrupts
 			d.pass(5 * ms)
 		} else if d.shows("pp"); true {
 			d.pass(5 * ms)
@@ -225,8 +225,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// What the limit stood against before a wait began is no part of the wait, and
-// no wait is counted twice.
+// Throttling before a wait's begin does not count for the wait, and no wait
+// counts twice.
 func TestLateBesideLimit(t *testing.T) {
 	for _, c := range []struct {
 		most, wait, before, during time.Duration

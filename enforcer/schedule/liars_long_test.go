@@ -8,16 +8,18 @@ import (
 	"time"
 )
 
-// Tenants that take every turn and lie about it have what their weights say
-// together, and no more: who shares the GPU with them has what is theirs.
+// Tenants that take every turn and lie about it get together no more than their
+// weights. A tenant that shares the GPU with them gets its part.
 func TestLiars(t *testing.T) {
 	const long = 11 * time.Second
 	for what, lie := range lies {
 		for _, kernel := range []time.Duration{0, 50 * ms} {
-			// of two, one may wait for the other, so that it is let launch while it drains
+			// with two sessions, one may wait for the other and may launch
+			// during the drain
 			for _, sessions := range []int{1, 2} {
 				least := 0.95
-				// what it launches at the end of a drain is not charged where nothing is said of it
+				// launches at the end of a drain are not charged if nobody
+				// reports them
 				if kernel > 0 && sessions > 1 {
 					least = 0.93
 				}

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A liar is a process that speaks the protocol and has no hook: each millisecond
-// it says what it likes, as often as the broker takes that.
+// A liar is a process that speaks the protocol without a hook. Each millisecond
+// it sends any message, as often as the broker accepts that.
 type liar struct {
 	*GPU
 	name  string
 	at    time.Duration
-	state State         // as its page has it
-	since time.Duration // it is in that mode
-	began time.Duration // to be
+	state State         // from its page
+	since time.Duration // time in that mode
+	began time.Duration // begin of that mode
 	busy  bool          // it has work on the GPU
 }
 
-// lies is a step of a liar; it says whether the broker was told something.
+// lies is a step of a liar; it reports whether the broker received a message.
 func (w *world) lies(r *rank1) (told bool) {
 	if w.now%ms != 0 {
 		return false
@@ -34,21 +34,21 @@ func (w *world) lies(r *rank1) (told bool) {
 	return true
 }
 
-// wants says that it has work, which the broker takes once.
+// wants reports work, once.
 func (l *liar) wants() {
 	if !l.Wants(l.name) {
 		l.Want(l.at, l.name)
 	}
 }
 
-// paused says whether it is paused for so long, and has no work on the GPU: who
-// says that it has drained where it has not goes around the hook, which is the
-// audit's to find.
+// paused reports whether the pause has the given length and there is no work on
+// the GPU. A process that falsely reports a drain goes around the hook, which
+// the audit finds.
 func (l *liar) paused(from, to time.Duration) bool {
 	return l.state.Mode == Pause && !l.busy && l.since >= from && l.since < to
 }
 
-// lies are what a process may say to have more turns than are its.
+// lies are messages by which a process may try to get more than its turns.
 var lies = map[string]func(l *liar){
 	"has work": (*liar).wants,
 	"has work, and is there": func(l *liar) {
@@ -107,7 +107,8 @@ var lies = map[string]func(l *liar){
 	},
 }
 
-// Who did not drain in time once makes up for that, and has its part again.
+// A tenant that once missed a drain's deadline makes up for that, and has its
+// part again.
 func TestOneLongKernel(t *testing.T) {
 	a, b := kind("queue", 38), kind("queue", 62)
 	a.name, b.name = "a", "b"

@@ -8,10 +8,11 @@ import (
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
 
-// costs is what is known of one whose launches take so many seconds alone.
+// costs returns a known cost: seconds per launch alone.
 func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, measured.Seconds()} }
 
-// The cost of a launch is known after a while, and what is older counts less.
+// The cost of a launch is known after a while, and older measurements count
+// less.
 func TestCost(t *testing.T) {
 	var p pace
 	p.solo.add(4, 4*ms-1, soloMemory)
@@ -33,7 +34,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// The rate beside others is known after 15 ms, and of no use without a cost.
+// The rate beside others is known after 15 ms, and needs a cost to be of use.
 func TestRate(t *testing.T) {
 	p := pace{beside: rate{7.5, 0.015}}
 	if _, known := p.rate(); known || p.rateOr(0.7) != 0.7 {
@@ -53,7 +54,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// What a tenant did nothing in is taken back, the latest first.
+// The time in which a tenant did nothing is taken back, the latest first.
 func TestIdleTime(t *testing.T) {
 	var p pace
 	p.ran(10*ms, 4*ms, false)
@@ -69,13 +70,14 @@ func TestIdleTime(t *testing.T) {
 			t.Errorf("%v: %v, %+v", c.ago, got, w)
 		}
 	}
-	if p.ran(1, 1, false); p.idle(1) != 1 || p.window.beside != 0 { // a moment is no exception
+	if p.ran(1, 1, false); p.idle(1) != 1 || p.window.beside != 0 { // a moment is treated alike
 		t.Errorf("%+v", p.window)
 	}
 }
 
-// Who rests shared nothing of late with the one that goes on, if it ran at all:
-// while it was paused, the other was alone in the books already.
+// A tenant that rests has not shared the latest time with the tenant that
+// continues, if it ran at all. While it was paused, the books already counted
+// the other as alone.
 func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
 	for mode, want := range map[Mode]time.Duration{Run: 6 * ms, Pause: 10 * ms} {
 		d := two(t, Share{}, Share{})
@@ -90,8 +92,8 @@ func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
 	}
 }
 
-// lessons has a run for so long alone and beside b, with so much service booked
-// for the latter.
+// lessons runs a tenant alone and then beside b for the given times, with the
+// given booked service for the latter.
 func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenant) {
 	d = two(t, Share{}, Share{})
 	a = d.find("a")
@@ -101,7 +103,7 @@ func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenan
 	return d, a
 }
 
-// What it does alone is what was launched between markers, and nothing else.
+// The lone pace is learned only from launches between markers.
 func TestLearnAlone(t *testing.T) {
 	d, a := lessons(t, 40*ms, 5*ms, 2*ms)
 	d.Report(d.at, "a", Usage{Launched: 1000, Solo: 100, SoloTime: 30 * ms})
@@ -109,7 +111,7 @@ func TestLearnAlone(t *testing.T) {
 		a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
-	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // which is old, so that it makes way
+	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // old, so that it makes way
 	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) ||
 		!near(a.pace.solo.launches, 100*soloEnough.Seconds()/0.2+10) {
 		t.Errorf("%+v", a.pace)
@@ -131,7 +133,7 @@ func TestLearnAlone(t *testing.T) {
 	}
 }
 
-// What was booked beside others is made to fit what was launched.
+// The service that was booked beside others is corrected by the launches.
 func TestLearnBeside(t *testing.T) {
 	for _, c := range []struct {
 		cost                float64
@@ -177,8 +179,8 @@ func TestLearnBeside(t *testing.T) {
 	}
 }
 
-// What was launched beside others counts against a limit where it is more than
-// was booked, which was taken from the bucket already.
+// Launches beside others are charged to a limit if they exceed the booked
+// service, which the bucket has paid already.
 func TestLearnBesideWithLimit(t *testing.T) {
 	for what, c := range map[string]struct {
 		limit    float64
@@ -200,7 +202,8 @@ func TestLearnBesideWithLimit(t *testing.T) {
 	}
 }
 
-// Who says that it was busy tells nothing of its pace, however short that was.
+// A report of being busy says nothing about the pace, however short the time
+// was.
 func TestBusyTellsNoPace(t *testing.T) {
 	for _, busy := range []time.Duration{1, ms} {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
@@ -212,7 +215,7 @@ func TestBusyTellsNoPace(t *testing.T) {
 	}
 }
 
-// What is older counts half as much.
+// Older measurements count half.
 func TestBesideIsForgotten(t *testing.T) {
 	d, a := lessons(t, 0, 200*ms, 0)
 	if d.Report(d.at, "a", Usage{Launched: 100}); a.pace.beside != (rate{100, 0.2}) {
@@ -237,14 +240,14 @@ func TestBesideIsForgotten(t *testing.T) {
 		t.Errorf("%+v", a.pace.beside)
 	}
 	a.pace.window.beside = 20 * ms
-	d.together = false // so that what is beside others is but a hand-over
+	d.together = false // so that the time beside others is only a hand-over
 	if d.Report(d.at, "a", Usage{Launched: 20}); !near(a.pace.beside.launches, 20) {
 		t.Errorf("%+v", a.pace.beside)
 	}
 }
 
-// Who is open says for how long it was busy, and is believed as far as the
-// clock goes.
+// An open tenant reports for how long it was busy, and is believed up to the
+// time that passed.
 func TestLearnOpen(t *testing.T) {
 	for _, c := range []struct{ says, want time.Duration }{{30 * ms, 30 * ms}, {-ms, 0}, {0, 0},
 		{time.Hour, 100 * ms}} {
@@ -256,10 +259,10 @@ func TestLearnOpen(t *testing.T) {
 		if s := d.Stats("a"); s.Charged != c.want || s.Served != c.want || s.Wanted != c.want || d.Lag("a") != 0 {
 			t.Errorf("%v: %+v", c.says, s)
 		}
-		if a := d.find("a"); a.pace != (pace{}) { // busy is less than it takes
+		if a := d.find("a"); a.pace != (pace{}) { // busy for less than the minimum
 			t.Errorf("%v: %+v", c.says, a.pace)
 		}
-		d.Report(d.at, "a", Usage{Launched: 100, Busy: c.says}) // which is no more time
+		d.Report(d.at, "a", Usage{Launched: 100, Busy: c.says}) // no more time than before
 		if s := d.Stats("a"); s.Charged != c.want {
 			t.Errorf("%v again: %+v", c.says, s)
 		}
@@ -275,7 +278,7 @@ func TestLearnOpen(t *testing.T) {
 	if s := d.Stats("a"); s.Charged != 70*ms {
 		t.Errorf("%+v", s)
 	}
-	for range 100 { // and since then it is the clock that tells
+	for range 100 { // from then on the clock counts
 		d.at += ms
 		d.Report(d.at, "a", Usage{Launched: 1, Busy: time.Hour})
 	}
@@ -284,8 +287,9 @@ func TestLearnOpen(t *testing.T) {
 	}
 }
 
-// Who runs beside others for the first time runs alone for a while, so that it
-// is known what it does alone; a few times, and again when that was long ago.
+// A tenant that runs beside others for the first time runs alone for a while,
+// which measures its lone pace. This happens a few times, and again after a
+// long time.
 func TestMeasured(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.at = ms
@@ -309,10 +313,10 @@ func TestMeasured(t *testing.T) {
 	d.want("b")
 	d.decide().know()
 	for _, c := range []struct {
-		known time.Duration // of its lone pace
-		since time.Duration // that was found
-		tried time.Duration // ago
-		lag   time.Duration // beside 0 of the other
+		known time.Duration // measured time of the lone pace
+		since time.Duration // age of the lone pace
+		tried time.Duration // time since the last attempt
+		lag   time.Duration // lag, where the other has 0
 		want  bool
 	}{
 		{60 * ms, 0, time.Second, 0, false}, {60*ms - us, 0, time.Second, 0, true}, {ms, 0, 200 * ms, 0, false},
@@ -335,7 +339,7 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// A pace that was found long ago counts for little once it is measured again.
+// An old pace counts for little once it is measured again.
 func TestMeasuredAnew(t *testing.T) {
 	for since, want := range map[time.Duration]float64{4 * time.Second: 0.01, 4*time.Second + 1: 0.004} {
 		d := two(t, Share{}, Share{})
@@ -350,11 +354,11 @@ func TestMeasuredAnew(t *testing.T) {
 	}
 }
 
-// A lone pace that comes to the same again is believed longer, up to 16 s.
+// A lone pace that is confirmed is believed for longer, up to 16 s.
 func TestPaceConfirmed(t *testing.T) {
 	for _, c := range []struct {
-		cost      float64       // in turn, of before 1 ms
-		over      time.Duration // it was measured
+		cost      float64       // compared with 1 ms before
+		over      time.Duration // length of the measurement
 		confirmed uint
 		want      uint
 		believed  time.Duration
@@ -373,7 +377,7 @@ func TestPaceConfirmed(t *testing.T) {
 		if p := &a.pace; p.confirmed != c.want || p.stale(d.GPU.now+c.believed) || !p.stale(d.GPU.now+c.believed+1) {
 			t.Errorf("%+v: %d, stale %v", c, p.confirmed, p.stale(d.GPU.now+c.believed))
 		}
-		again := a.pace.confirmed // once measured it is not compared with itself
+		again := a.pace.confirmed // a new measurement is not compared with itself
 		if d.Report(d.at, "a", Usage{Solo: 1000, SoloTime: time.Second}); a.pace.confirmed != again &&
 			c.over >= measured {
 			t.Errorf("%+v: confirmed again", c)
@@ -381,7 +385,7 @@ func TestPaceConfirmed(t *testing.T) {
 	}
 }
 
-// What was measured for just long enough, at a second a launch.
+// The measurement is just long enough, at a second per launch.
 func TestConfirm(t *testing.T) {
 	for seconds, want := range map[float64]uint{measured.Seconds(): 1, measured.Seconds() - 1e-6: 0} {
 		p := pace{old: 1, solo: rate{seconds, seconds}}
@@ -391,7 +395,7 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
-// Who is ahead is measured all the same where nobody was of late.
+// A tenant that is ahead is measured too if none was measured recently.
 func TestMeasuredThoughAhead(t *testing.T) {
 	for ago, want := range map[time.Duration]bool{time.Second: true, time.Second - 1: false} {
 		d := two(t, Share{}, Share{})
@@ -407,8 +411,8 @@ func TestMeasuredThoughAhead(t *testing.T) {
 	}
 }
 
-// Nobody is measured where that tells nothing: alone, in turns, of another
-// class, light, held or with nothing to do.
+// Nobody is measured if that gives no information: alone, in turns, in another
+// class, light, held or without work.
 func TestNotMeasured(t *testing.T) {
 	for what, change := range map[string]func(d *desk){
 		"alone":    func(d *desk) { d.rest("b") },
@@ -432,7 +436,7 @@ func TestNotMeasured(t *testing.T) {
 	}
 }
 
-// Of the time before it was open nothing is believed.
+// Reports about the time before the tenant was open are ignored.
 func TestLearnSinceOpen(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.at = 100 * ms
@@ -444,10 +448,10 @@ func TestLearnSinceOpen(t *testing.T) {
 	}
 }
 
-// A pace that was measured while somebody whom nobody governs was at work is too
-// slow, so that running together seems to gain much: that is found out in time.
+// A lone pace that was measured beside an ungoverned program is too slow, so
+// that running together seems to gain much. The schedule corrects it in time.
 func TestWrongPaceIsCorrected(t *testing.T) {
-	for _, wrong := range []int{1, 2} { // of the two
+	for _, wrong := range []int{1, 2} { // number of wrong paces
 		a, b := kind("steps", 70), kind("steps", 30)
 		b.name = "others"
 		w := newWorld(t, false, nil, a, b)

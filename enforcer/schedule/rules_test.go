@@ -13,7 +13,7 @@ func ready(d *desk, name string, s Share) *tenant {
 	return x
 }
 
-// Who is ready has a session, wants to run, and may.
+// A ready tenant has a session, wants to run, and may.
 func TestReady(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(*tenant)
@@ -33,8 +33,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// Half a turn is longer where more than two tenants take turns, and twice as
-// long beside a gang.
+// Half a turn is longer if more than two tenants take turns, and twice as long
+// beside a gang.
 func TestHalf(t *testing.T) {
 	d := newDesk(t, Config{}, 2)
 	for i, want := range []time.Duration{5 * ms, 5 * ms, 6250 * us, 7500 * us, 8750 * us} {
@@ -53,8 +53,8 @@ func TestHalf(t *testing.T) {
 	}
 }
 
-// Who goes first: by class, then who is measured, who began just now, and who
-// is owed most, half a turn for who runs already.
+// The order is by class, then by running measurement, by recent begin, and by
+// debt. A running tenant has a bonus of half a turn.
 func TestRank(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	x, y := ready(d, "x", Share{}), ready(d, "y", Share{})
@@ -87,7 +87,8 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// A gang is as urgent as its most urgent rank, and owed what it is owed least.
+// A gang is as urgent as its most urgent rank, and its debt is the smallest of
+// its ranks.
 func TestRankOfGang(t *testing.T) {
 	d := newDesk(t, Config{}, 3)
 	x := ready(d, "x", Share{})
@@ -100,14 +101,14 @@ func TestRankOfGang(t *testing.T) {
 	if got := d.rankOf(x.unit); got != (rank{Normal, -ms}) || x.unit.lag() != -ms {
 		t.Errorf("%+v, %v", got, x.unit.lag())
 	}
-	x.wants = false // which leaves the one of the idle class
+	x.wants = false // leaves the rank of the idle class
 	if got := d.rankOf(x.unit); got != (rank{Idle, -ms}) || x.unit.lag() != -ms {
 		t.Errorf("where the first rests: %+v, %v", got, x.unit.lag())
 	}
 }
 
-// Who cannot run at once: those of another class, and those of whom one is
-// owed, unless one is light.
+// Tenants conflict if their classes differ, or if one of them is owed time and
+// neither is light.
 func TestConflict(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -133,8 +134,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// A unit runs unless it may not on one of its GPUs, or who goes first there is
-// in its way.
+// A unit runs unless it may not run on one of its GPUs, or conflicts with a
+// unit that goes first there.
 func TestFits(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -159,7 +160,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// Who wants nothing may begin at once, unless somebody is to run alone.
+// A tenant without a wish may begin at once, unless another is to run alone.
 func TestMayBegin(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -190,7 +191,7 @@ func TestMayBegin(t *testing.T) {
 	}
 }
 
-// Who drains is waited for by those who cannot run beside it.
+// Tenants wait for the drain of a tenant with which they conflict.
 func TestClear(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -216,7 +217,7 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// A gang waits for those who drain on each of its GPUs on which it can.
+// A gang waits for drains on each of its GPUs.
 func TestClearOfGang(t *testing.T) {
 	for _, hurried := range []bool{true, false} {
 		d, other := gang(t)
@@ -225,7 +226,7 @@ func TestClearOfGang(t *testing.T) {
 		a, b := d.find("a"), other.find("b")
 		b.wants, b.drains = true, true
 		a.wants, other.find("a").wants = true, true
-		if hurried { // on the first of its GPUs alone
+		if hurried { // only on the first of its GPUs
 			a.share.Wait = ms
 		} else {
 			other.find("a").share.Wait = ms
@@ -236,7 +237,7 @@ func TestClearOfGang(t *testing.T) {
 	}
 }
 
-// Who is paused is told nothing but that, and that is news.
+// A paused tenant is told only that, and that is news.
 func TestPausedIsToldNothingElse(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.join(Share{Class: Realtime, Limit: 0.5}, "c")
@@ -264,7 +265,8 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 	}
 }
 
-// Who is remembered, and gone, is in nobody's way, and asks for no decision.
+// An absent tenant that is still remembered blocks nobody, and needs no
+// decision.
 func TestGoneAsksForNothing(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -277,7 +279,7 @@ func TestGoneAsksForNothing(t *testing.T) {
 	}
 }
 
-// Those who run are told whether others do, and whether others wait.
+// Running tenants are told whether others run, and whether others wait.
 func TestFlags(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -311,8 +313,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// The end of a turn is when others will have been owed more by half a turn, and
-// not before the minimum.
+// A turn ends when others will be owed half a turn more, and not before the
+// minimum.
 func TestEnd(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -320,7 +322,7 @@ func TestEnd(t *testing.T) {
 	d.GPU.now = time.Second
 	for what, c := range map[string]struct {
 		change func()
-		want   time.Duration // from now; -1 none
+		want   time.Duration // from now; -1: none
 	}{
 		"equal":         {func() { a.part, b.part = 0.5, 0.5 }, 5*ms + 1},
 		"a has more":    {func() { a.part, b.part = 0.75, 0.25 }, 10*ms + 1},
@@ -348,7 +350,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// Who is alone: the one who wanted the GPU lately, or who has the only sessions.
+// The lone tenant is the one that wanted the GPU recently, or that has the only
+// sessions.
 func TestAlone(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -386,7 +389,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// When something will have to be decided next.
+// The cases say when the next decision is due.
 func TestWake(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
@@ -395,7 +398,7 @@ func TestWake(t *testing.T) {
 	now := func(at time.Duration) time.Duration { return time.Second + at }
 	for what, c := range map[string]struct {
 		change func()
-		want   time.Duration // from now; 0 never
+		want   time.Duration // from now; 0: never
 	}{
 		"paused":          {func() {}, 0},
 		"paused and owed": {func() { a.owed, a.lag, a.part = true, 3*ms, 0.5 }, 0},
@@ -455,8 +458,8 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// Who is owed too much is so until that is made up; while it is tried what
-// running together gains, nobody is.
+// A tenant that is owed too much counts as owed until that is made up. During a
+// trial of running together no tenant does.
 func TestLatch(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -487,8 +490,8 @@ func TestLatch(t *testing.T) {
 	_ = b
 }
 
-// Those who do not get on clearly better together take turns, from when that was
-// tried until it is tried again.
+// Tenants that do not gain clearly by running together take turns from the end
+// of that trial until the next one.
 func TestJudge(t *testing.T) {
 	for what, c := range map[string]struct {
 		a, b   float64
@@ -534,8 +537,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Those who were found to be better off together need not be as clearly so from
-// then on.
+// Tenants that once gained by running together need a smaller gain from then
+// on.
 func TestJudgedAgain(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.GPU.now = time.Minute
@@ -553,11 +556,11 @@ func TestJudgedAgain(t *testing.T) {
 	}
 }
 
-// What running together gains is tried when somebody new contends, and again
-// after a while where they take turns.
+// Running together is tried when a new tenant contends, and again after a while
+// of turns.
 func TestTry(t *testing.T) {
 	for what, c := range map[string]struct {
-		ago    time.Duration // it was tried
+		ago    time.Duration // since the last trial
 		change func(d *desk, b *tenant)
 		want   bool
 	}{
@@ -621,7 +624,7 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// Who goes first bears others beside it where it gets on nearly as well.
+// The first tenant tolerates others beside it if its pace is nearly the same.
 func TestEase(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(d *desk, a *tenant)
@@ -657,7 +660,7 @@ func TestEase(t *testing.T) {
 	}
 }
 
-// What was found the last time is no verdict on the next.
+// The last result does not decide the next.
 func TestEasedAnew(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
@@ -671,11 +674,11 @@ func TestEasedAnew(t *testing.T) {
 	}
 }
 
-// A program that decodes goes first; who trains has what it leaves.
+// A decoding program goes first; a training one has the rest.
 func TestDecodingGoesFirst(t *testing.T) {
 	for _, c := range []struct {
 		other string
-		least float64 // of the other's lone throughput
+		least float64 // part of the other's lone throughput
 	}{{"gpt2", 0.9}, {"queue", 0.55}, {"steps", 0.55}} {
 		for _, s := range []Share{{Class: Realtime, Limit: 0.9, Weight: 30}, {Wait: ms, Weight: 30}} {
 			lone := kind("decode", 30)
@@ -694,8 +697,8 @@ func TestDecodingGoesFirst(t *testing.T) {
 	}
 }
 
-// Who is owed, and cannot run beside who goes first, is not kept waiting by
-// those who come after it.
+// A tenant that is owed time, and that conflicts with the first one, is not
+// delayed further by later ones.
 func TestBlocked(t *testing.T) {
 	for owed, want := range map[time.Duration]string{3 * ms: "rpp", ms: "rrr"} {
 		d := newDesk(t, Config{}, 1)
@@ -703,7 +706,7 @@ func TestBlocked(t *testing.T) {
 		b, c := ready(d, "b", Share{}), ready(d, "c", Share{})
 		a.state.Mode, b.lag, c.lag = Run, owed, 0
 		d.know()
-		d.triedAt = d.GPU.now // what they gain is being tried, so that nobody has a turn
+		d.triedAt = d.GPU.now // a trial of running together is under way, so that nobody has a turn
 		if owed > 2*ms {
 			d.know()
 		}

@@ -32,7 +32,7 @@ func TestDefaults(t *testing.T) {
 	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
 		t.Errorf("%+v", c)
 	}
-	if g := New(Config{}).Add(); !g.together { // until it is known better
+	if g := New(Config{}).Add(); !g.together { // the first assumption
 		t.Error("a new GPU's tenants take turns")
 	}
 	set := Config{Turn: 1, Minimum: 2, Drain: 3, Turns: true}
@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Whose last session went has nothing any more, whatever it had.
+// A tenant whose last session has left has no state any more.
 func TestLeave(t *testing.T) {
 	d := two(t, Share{}, Share{})
 	d.join(Share{}, "a")
@@ -67,7 +67,7 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// Who is gone and was measured or ran is waited for by nobody.
+// Nobody waits for a tenant that left during its measurement or its run.
 func TestLeaveFreesTheGPU(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
@@ -93,7 +93,8 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	}
 }
 
-// Debt outlives the session, and time makes up for it; a newcomer starts fair.
+// Debt outlives the session, and time makes up for it. A newcomer starts
+// without debt.
 func TestDebtOutlivesTheSession(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -109,15 +110,16 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	if a := d.find("a"); a.ever || a.duty != 0 || a.burst != 0 {
 		t.Errorf("%+v", *a)
 	}
-	d.Leave(d.at, "b") // which is owed
+	d.Leave(d.at, "b") // b was owed time
 	d.join(Share{}, "b")
 	if d.Lag("b") != 0 {
 		t.Errorf("who comes anew is owed %v", d.Lag("b"))
 	}
 }
 
-// Who is gone, and remembered for what it owes, is told and asked nothing; time
-// makes up for it, and it is forgotten when somebody comes.
+// A tenant that left, and is remembered for its debt, receives and sends
+// nothing. Time makes up for the debt, and the tenant is forgotten when another
+// comes.
 func TestGoneIsRemembered(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -138,8 +140,8 @@ func TestGoneIsRemembered(t *testing.T) {
 	}
 }
 
-// What is said of rests holds at any time: for how long it wanted the GPU, what
-// it did, and that it is owed nothing any more at once.
+// A report of rest holds at any later time: the length of the wish, the work,
+// and the end of the tenant's claims.
 func TestRestLater(t *testing.T) {
 	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -167,8 +169,8 @@ func TestRestLater(t *testing.T) {
 	}
 }
 
-// Who drained a while ago has what was booked since taken back, up to when it
-// was paused.
+// A tenant that reports an earlier drain gets back the time booked since then,
+// up to its pause.
 func TestDrainedAgo(t *testing.T) {
 	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms,
 		time.Hour: 5 * ms} {
@@ -177,7 +179,7 @@ func TestDrainedAgo(t *testing.T) {
 		d.join(Share{}, "a", "b")
 		d.want("a", "b")
 		d.decide().pass(5*ms + 1).shows("pp").pass(8 * ms).shows("pp")
-		for range 2 { // of which the second says nothing new
+		for range 2 { // the second report has nothing new
 			d.Drained(d.at, "a", Usage{Ago: ago, Solo: 50, SoloTime: 5 * ms})
 			if s := d.Stats("a"); s.Served != want+1 || s.Charged != want+1 || d.find("a").drains {
 				t.Errorf("%v ago: %+v", ago, s)
@@ -189,7 +191,7 @@ func TestDrainedAgo(t *testing.T) {
 	}
 }
 
-// Who is gone drains nothing, and no deadline of its is over.
+// A tenant that left does not drain, and has no deadline.
 func TestGoneDrainsNothing(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -204,8 +206,8 @@ func TestGoneDrainsNothing(t *testing.T) {
 	}
 }
 
-// A wait ends where its tenant is held, and begins where it is held no more; any
-// other change leaves it as it is.
+// A wait ends when its tenant is held, and begins when the tenant is released.
+// Any other change leaves it as it is.
 func TestChangeAndWaits(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
@@ -226,7 +228,8 @@ func TestChangeAndWaits(t *testing.T) {
 	}
 }
 
-// What owes nothing is forgotten, and of what does there is no end but 256.
+// A tenant without debt is forgotten. Of those with debt at most 256 are
+// remembered.
 func TestSweep(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "there")
@@ -266,7 +269,7 @@ func TestChanged(t *testing.T) {
 		{func() { d.Report(d.at, "a", Usage{Launched: 1}) }, false},
 		{func() { d.want("b") }, true}, // a has an end now
 		{func() { d.rest("b") }, true},
-		{func() { d.Leave(d.at, "b") }, true}, // a is not expected to make room
+		{func() { d.Leave(d.at, "b") }, true}, // a need not make room
 		{func() { d.Leave(d.at, "a") }, true},
 	} {
 		c.do()
@@ -276,8 +279,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// Times that are earlier than the last are taken for it, and books are brought
-// up to now without a decision.
+// A time before the last one counts as the last one. A look updates the books
+// without a decision.
 func TestLook(t *testing.T) {
 	d := newDesk(t, Config{Turns: true}, 2)
 	d.join(Share{}, "a")
@@ -302,8 +305,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A tenant whose hook says nothing, or never that it has drained, costs nobody
-// else its guarantee.
+// A tenant whose hook is silent, or never reports a drain, costs no other
+// tenant its guarantee.
 func TestBadHooks(t *testing.T) {
 	const long = 6 * time.Second
 	for what, bad := range map[string]func(*program){
@@ -329,7 +332,7 @@ func TestBadHooks(t *testing.T) {
 	}
 }
 
-// Whose kernels are so long that others wait for them owes that time.
+// A tenant with kernels so long that others wait for them owes that time.
 func TestLongKernels(t *testing.T) {
 	const long = 10 * time.Second
 	for weight, least := range map[float64]float64{30: 0.68, 10: 0.87} {
@@ -344,7 +347,8 @@ func TestLongKernels(t *testing.T) {
 	}
 }
 
-// A newcomer gets its part at once, and who was alone owes nothing for it.
+// A newcomer gets its part at once, and a tenant that was alone owes nothing
+// for that time.
 func TestNewcomerStartsFair(t *testing.T) {
 	a, b := kind("queue", 1), kind("queue", 1)
 	a.name, b.name, b.from = "a", "b", 3*time.Second
@@ -358,7 +362,7 @@ func TestNewcomerStartsFair(t *testing.T) {
 	}
 }
 
-// operate does one operation, taken from three bytes.
+// operate applies one operation, taken from three bytes.
 func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) {
 	name, g := string(rune('a'+who%6)), h.gpus[int(who/8)%len(h.gpus)]
 	d := time.Duration(arg) * 97 * us
@@ -407,7 +411,7 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 	}
 }
 
-// grew fails where a counter went backwards.
+// grew fails if a counter decreased.
 func grew(t testing.TB, name string, was, is Stats) {
 	t.Helper()
 	if is.Charged < was.Charged || is.Served < was.Served || is.Wanted < was.Wanted || is.Waited < was.Waited ||
@@ -474,8 +478,8 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// crowd has tenants want a GPU for good; a step is half a millisecond, with a
-// drain or a report of each.
+// crowd returns a desk whose tenants want a GPU permanently. A step is half a
+// millisecond, with a drain or a report of each.
 func crowd(t testing.TB, n int) (d *desk, step func()) {
 	d = newDesk(t, Config{}, 1)
 	names := make([]string, n)
@@ -530,8 +534,8 @@ func BenchmarkStep16(b *testing.B) {
 	}
 }
 
-// Who comes anew again and again has no more than its part: what is not known
-// of it is no reason to let it go first for ever.
+// A tenant that leaves and returns again and again has no more than its part.
+// Missing knowledge about it does not let it go first for ever.
 func TestChurn(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Weight: 9}, "a")

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// The matrix holds kinds of programs beside one another, with weights. The
-// heavy ones are left out under the race detector.
+// The matrix runs kinds of programs beside one another, with weights. The race
+// detector skips the heavy ones.
 var matrix = []struct {
 	heavy bool
 	kinds []string
 	parts []float64
 }{
-	// What SCHEDULER.md measured.
+	// Cells with earlier measurements.
 	{false, []string{"steps", "steps"}, []float64{70, 30}},
 	{false, []string{"steps", "jax"}, []float64{70, 30}},
 	{false, []string{"steps", "jax"}, []float64{30, 70}},
@@ -49,9 +49,9 @@ var matrix = []struct {
 	{true, []string{"queue", "loader", "tick"}, []float64{50, 30, 20}},
 }
 
-// onCard is what an H100 gave some of them, as docs/matrix.md has it: those whose
-// programs the card bounds, and not a processor. The simulation comes within 5
-// points of it.
+// onCard are the results of an H100 from docs/matrix.md, for programs that the
+// card bounds and not a processor. The simulation comes within 5 points of
+// them.
 var onCard = map[string][]float64{
 	"[steps steps] [70 30]": {0.690, 0.280},
 	"[jax cupy] [30 70]":    {0.273, 0.718},
@@ -65,20 +65,20 @@ var onCard = map[string][]float64{
 	"[jax queue] [90 10]":   {0.888, 0.124},
 }
 
-// begin is when a program is no newcomer any more.
+// begin is the time after which a program is no newcomer any more.
 const begin = time.Second
 
-// A subject is what became of a program: parts of its lone throughput.
+// A subject is a program's result: parts of its lone throughput.
 type subject struct {
 	kind                    string
-	needs                   float64 // part of the GPU's time that it has when it is alone
+	needs                   float64 // part of the GPU's time that it uses alone
 	guarantee               float64
 	plain, hooked, worst    float64
 	p50, p99, alone         time.Duration // of a step, and its 99th percentile alone
 	loneWorst, lone, served float64
 }
 
-// rates returns steps a second, and the least of any second.
+// rates returns the steps per second, and the lowest rate of any second.
 func (p *program) rates(to time.Duration) (all, worst float64) {
 	all = p.rate(begin, to)
 	worst = all
@@ -96,7 +96,7 @@ func percentile(d []time.Duration, part float64) time.Duration {
 	return d[int(float64(len(d)-1)*part)]
 }
 
-// lones are what kinds do alone, by kind.
+// lones are the lone results, by kind.
 var lones = map[string]subject{}
 
 func alone(t testing.TB, name string) subject {
@@ -145,7 +145,7 @@ func course(t testing.TB, long time.Duration, kinds []string, weights []float64)
 	return all, w
 }
 
-// modest says whether a program needs less than its guarantee.
+// modest reports whether a program needs less than its guarantee.
 func modest(a *subject) bool { return a.needs <= a.guarantee }
 
 // moved returns the sum of parts that plain slicing would have at the split
@@ -171,7 +171,7 @@ func moved(all []*subject) (sum float64, enforced bool) {
 	return sum + has + rest*scale, enforced
 }
 
-// judge returns what was missed.
+// judge returns the missed goals.
 func judge(all []*subject) (missed []string) {
 	miss := func(what string, got, want float64) {
 		if !(got >= want) {
@@ -197,8 +197,8 @@ func judge(all []*subject) (missed []string) {
 	return missed
 }
 
-// TestMatrix holds the schedule against the guarantee, and against what plain
-// slicing gets out of the GPU. With -v it prints the table.
+// TestMatrix compares the schedule with the guarantees, and with plain slicing.
+// With -v it prints the table.
 func TestMatrix(t *testing.T) {
 	const long = 8 * time.Second
 	for _, c := range matrix {

@@ -12,15 +12,15 @@ const (
 	ms = time.Millisecond
 
 	tick     = 10 * us  // of the world's clock
-	notice   = 60 * us  // from a page's change to the program's noticing it, and from its message to the broker
-	slice    = 2 * ms   // of the GPU's time for one program beside others, as the driver has it
-	switch_  = 60 * us  // that the GPU loses from one program's work to another's
-	inflight = 750 * us // that a program queues at least, and
-	widest   = 10 * ms  // at most, where it loses by less
+	notice   = 60 * us  // from a page's change until the program notices it, and from its message to the broker
+	slice    = 2 * ms   // the driver's slice for one program beside others
+	switch_  = 60 * us  // lost by a switch between two programs
+	inflight = 750 * us // least work that a program queues, and
+	widest   = 10 * ms  // most, if it loses by less
 )
 
 // A program is a tenant with one process on each of some GPUs, as the hook
-// makes it appear: what it queues, and what the hook tells of it.
+// presents it: its queue, and the hook's reports.
 type program struct {
 	name string
 	Share
@@ -29,19 +29,19 @@ type program struct {
 	count  int           // launches of a step
 	ahead  bool          // it queues steps ahead instead of waiting for each
 	gap    time.Duration // processor time between two steps
-	jitter float64       // of gap
+	jitter float64       // part of gap
 	meets  bool          // a step ends with a kernel that waits for the program's other GPUs
-	spread time.Duration // by how much its processes' processor times differ for a step, at most
-	from   time.Duration // when it comes
-	stuck  bool          // its hook never says that it has drained
-	mute   bool          // its hook says that it launched nothing
-	lie    func(l *liar) // it is no hook, and says what it likes
-	stops  time.Duration // when it is stopped, 0 never, and
-	goes   time.Duration // when it goes on
+	spread time.Duration // largest difference of its processes' processor times for a step
+	from   time.Duration // when it starts
+	stuck  bool          // its hook never reports a drain
+	mute   bool          // its hook reports no launches
+	lie    func(l *liar) // it has no hook, and lies
+	stops  time.Duration // when it is stopped, 0: never, and
+	goes   time.Duration // when it continues
 
 	ranks []*rank1
 	steps []time.Duration // when each step ended, on its first GPU
-	took  []time.Duration // how long it took
+	took  []time.Duration // duration of each step
 }
 
 // A rank1 is a program's process on one GPU.
@@ -53,23 +53,23 @@ type rank1 struct {
 	here, told bool // told: the broker knows that it is idle
 	queue      []time.Duration
 	met        int // collectives that it has begun, and
-	passed     int // those that ended
-	left       int // launches of this step
+	passed     int // collectives that ended
+	left       int // launches left in this step
 	begun      time.Duration
-	ready      time.Duration // when its processor has time
+	ready      time.Duration // when its processor is free
 	waits      bool          // for the step's last kernel
 	pages      []shown
 	seen       State
 	holds      bool // a launch waits at the gate
-	bounded    bool // or waited because so much was queued
+	bounded    bool // a launch waited because so much was queued
 	bound      time.Duration
 	boundSet   time.Duration
 	yielded    uint64
-	busy       time.Duration // when it had work last
+	busy       time.Duration // when it last had work
 	launched   uint64
-	said       uint64        // of those that ended
-	solo       uint64        // launches that ended
-	soloTime   time.Duration // in so long, alone
+	said       uint64        // reported launches, of those that ended
+	solo       uint64        // lone launches that ended
+	soloTime   time.Duration // their time
 	soloAt     time.Duration // when the last of them ended
 	reported   time.Duration
 	outstand   time.Duration
@@ -108,8 +108,8 @@ type world struct {
 	decides   int
 }
 
-// newWorld puts programs on GPUs: on[i] are those of programs[i], GPU 0 where it
-// is nil.
+// newWorld puts programs on GPUs: on[i] are the GPUs of programs[i]; nil is GPU
+// 0.
 func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
 	w := &world{t: t, scheduler: New(Config{}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
 	for i, p := range programs {
@@ -147,7 +147,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// link says of programs that their processes wait for one another.
+// link declares that the processes of programs wait for one another.
 func (w *world) link(programs ...*program) {
 	for _, p := range programs {
 		for _, r := range p.ranks[1:] {
@@ -173,8 +173,8 @@ func (w *world) decide() {
 	}
 }
 
-// play is a step of a process and its hook; it says whether the broker was told
-// something.
+// play is a step of a process and its hook; it reports whether the broker
+// received a message.
 func (w *world) play(r *rank1) (told bool) {
 	if w.now < r.p.from || r.p.stops != 0 && w.now >= r.p.stops && w.now < r.p.goes {
 		return false
@@ -210,7 +210,7 @@ func (w *world) play(r *rank1) (told bool) {
 			told = true
 		}
 		if r.seen.Mode == Run && was.Mode == Open {
-			// the broker takes it to have work
+			// the broker assumes that it has work
 			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now
 		}
 	}
@@ -248,7 +248,7 @@ func (w *world) play(r *rank1) (told bool) {
 			u.Ago = w.now - r.busy
 			g.Rest(w.now, name, u)
 		case r.seen.Beside && w.now-r.reported >= 10*ms && w.now-r.busy < 50*us:
-			// otherwise it may be idle, and says so soon
+			// otherwise it may be idle, and soon reports that
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
@@ -276,7 +276,7 @@ func (w *world) play(r *rank1) (told bool) {
 }
 
 func (r *rank1) usage(w *world) Usage {
-	ended := r.launched - uint64(len(r.queue)) // all that it ever launched
+	ended := r.launched - uint64(len(r.queue)) // all its launches so far
 	u := Usage{Launched: ended - r.said, Solo: r.solo, SoloTime: r.soloTime, Busy: r.outstand, Longest: r.p.kernel}
 	if r.p.mute {
 		u.Launched, u.Solo = 0, 0
@@ -285,7 +285,7 @@ func (r *rank1) usage(w *world) Usage {
 	return u
 }
 
-// paces takes note that a launch ended, which tells what the program does alone.
+// paces records that a launch ended, which measures the program's lone pace.
 func (r *rank1) paces(now time.Duration) {
 	if r.seen.Mode != Run || r.seen.Beside {
 		return
@@ -308,7 +308,7 @@ func (r *rank1) queued() (d time.Duration) {
 	return d
 }
 
-// launch puts in what the processor manages and the gate lets pass.
+// launch queues as many launches as the processor manages and the gate permits.
 func (w *world) launch(r *rank1) {
 	p := r.p
 	for n := 0; w.now >= r.ready && n < 64; n++ {
@@ -430,14 +430,14 @@ func (w *world) execute(m *simGPU) {
 	}
 }
 
-// rate returns steps a second between two moments.
+// rate returns steps per second between two moments.
 func (p *program) rate(from, to time.Duration) float64 {
 	i, _ := slices.BinarySearch(p.steps, from)
 	j, _ := slices.BinarySearch(p.steps, to)
 	return float64(j-i) / (to - from).Seconds()
 }
 
-// kinds of programs, with times as on an H200.
+// kind returns a program of a kind, with times as on an H200.
 func kind(name string, weight float64) *program {
 	p := map[string]program{
 		"queue":  {kernel: 198 * us, count: 4, cpu: 5 * us, ahead: true},
