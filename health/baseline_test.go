@@ -13,7 +13,7 @@ import (
 )
 
 // A GPU drifts if a setting differs from its earlier value or from its
-// siblings'; but a host with whole and divided GPUs does not drift.
+// siblings'. A host with whole and divided GPUs does not drift.
 func TestConfigDrift(t *testing.T) {
 	t.Parallel()
 	host := func(mode, workload string, on func(gpu int) float64) *derived.Snapshot {
@@ -53,7 +53,7 @@ func TestConfigDrift(t *testing.T) {
 	} {
 		b, seen := baselines{}, &observed{settings: map[string]map[string]observation{}}
 		b.drift(host(c.mode, c.was, c.before), seen, birth)
-		for range 2 { // what drifted stays so
+		for range 2 { // the drift persists
 			b.drift(host(c.mode, c.is, c.after), seen, birth)
 		}
 		s := host(c.mode, "", c.after)
@@ -68,7 +68,8 @@ func TestConfigDrift(t *testing.T) {
 	}
 }
 
-// A job that others come and go beside may have had a setting changed.
+// If other jobs come and go beside a job, one of them may have changed a
+// setting.
 func TestSettingsAreLentWhereJobsComeAndGo(t *testing.T) {
 	t.Parallel()
 	o := observed{settings: map[string]map[string]observation{}}

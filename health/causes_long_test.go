@@ -9,8 +9,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestCauses expects each check to be silent about a healthy cause that looks
-// like its fault, and to find the fault beside it.
+// TestCauses expects each check to ignore a healthy cause that resembles its
+// fault, and to find the fault itself.
 func TestCauses(t *testing.T) {
 	t.Parallel()
 	for _, c := range scenes() {

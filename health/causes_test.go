@@ -15,8 +15,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A stage is a host of eight GPUs under one job, as a scene changes it from
-// step to step.
+// A stage is a host of eight GPUs under one job. A scene changes it from step
+// to step.
 type stage struct {
 	at                  time.Duration // since the first step
 	gpus                []*actor
@@ -26,18 +26,18 @@ type stage struct {
 	expected, happening int
 }
 
-// An actor is one of its GPUs.
+// An actor is one of a stage's GPUs.
 type actor struct {
-	gpu, stuck, bound    string // stuck is why it does not answer, bound its driver
+	gpu, stuck, bound    string // stuck is the reason why it does not answer; bound is its driver
 	listed               bool
 	busy, mem, watts     float64
 	clock, margin, limit float64
-	asked                float64 // limit that was asked for; 0 is not shown
+	asked                float64 // requested limit; 0 is not shown
 	links, mode          float64
 	used, processes      float64
-	pcie, nvlink         float64 // bytes a second
+	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
-	hot                  bool // it says its temperature
+	hot                  bool // it reports its temperature
 	held                 map[string]float64
 }
 
@@ -60,7 +60,7 @@ func (s *stage) each(f func(*actor)) {
 	}
 }
 
-// train has the GPU work, and spin be busy and get nothing done.
+// train makes the GPU work; spin makes it busy without progress.
 func (g *actor) train() {
 	g.busy, g.mem, g.clock, g.watts, g.pcie, g.nvlink = 1, .4, 1.7e9, 600, 50e6, 20e9
 }
@@ -69,7 +69,7 @@ func (g *actor) spin() {
 	g.busy, g.mem, g.clock, g.watts, g.pcie, g.nvlink = 1, 0, 1.98e9, 130, 4e6, 0
 }
 
-// queue has jobs come and go on all GPUs, beside the notebook that is on each.
+// queue runs short jobs on all GPUs, beside a permanent notebook on each.
 func (s *stage) queue() {
 	for i, g := range s.gpus {
 		g.held = map[string]float64{"user:1": 8 * gib,
@@ -77,10 +77,11 @@ func (s *stage) queue() {
 	}
 }
 
-// during returns whether the step is within a time.
+// during reports whether the step is within a period.
 func (s *stage) during(from, to time.Duration) bool { return s.at >= from && s.at < to }
 
-// xid has a GPU report an XID, of a process of an owner if there is one.
+// xid makes a GPU report an XID of a process of an owner; the owner may be
+// empty.
 func (s *stage) xid(code, gpu int, owner string) {
 	s.happening++
 	e := happened(fmt.Sprint("xid-", s.happening), incident.WhatXID, code, fmt.Sprint(gpu), birth.Add(s.at))
@@ -173,9 +174,9 @@ func keys(m map[string]float64) func(yield func(string) bool) {
 	}
 }
 
-// A scene is what happens on a stage, and what is to be found of it: by the
-// check, this bad and within this time of the beginning; by no check at all
-// where the severity is none.
+// A scene is a sequence of events on a stage, and the expected finding: the
+// check, its severity, and the time limit from the beginning. A scene without a
+// severity expects no finding of any check.
 type scene struct {
 	check, name string
 	gpus        int // 8 if 0
@@ -184,10 +185,10 @@ type scene struct {
 	play        func(s *stage)
 	want        incident.Severity
 	within      time.Duration
-	once        string // the one entity of which it is to be found; any if empty
+	once        string // the one entity with a finding; any if empty
 }
 
-// follows reports whether a check is silenced while another is told.
+// follows reports whether one check silences another.
 func follows(effect, cause string) bool {
 	return slices.ContainsFunc(Inhibitions, func(i Inhibition) bool { return i.Cause == cause && i.silences(effect) })
 }
@@ -202,7 +203,7 @@ func scenes() []scene {
 	return slices.Concat(kernelScenes, agentScenes, driverScenes, linkScenes, xidScenes, memoryScenes, heatScenes)
 }
 
-// jitter is a noise that needs no state: from -1 to 1.
+// jitter is a stateless noise from -1 to 1.
 func jitter(at time.Duration, phase float64) float64 { return math.Sin(at.Seconds()*0.73 + phase*1.9) }
 
 var kernelScenes = []scene{
@@ -320,7 +321,7 @@ var agentScenes = []scene{
 		want: incident.Warning, within: 10*time.Minute + 130*time.Second, play: func(s *stage) {
 			if s.at >= 10*time.Minute {
 				s.each(func(g *actor) { g.stuck = "late" })
-				s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // where its reader was when it was last seen
+				s.gpus[2].stuck = "nvmlDeviceGetFieldValues" // the call of its reader when it was last seen
 			}
 		}},
 	{check: "stale", name: "one reader that is held up", length: 20 * time.Minute, want: incident.Warning,
@@ -360,7 +361,7 @@ var driverScenes = []scene{
 				if s.at >= 18*time.Minute {
 					g.held = nil
 				}
-				g.links = min(18, max(0, (s.at-25*time.Minute).Seconds()/8)) // they train
+				g.links = min(18, max(0, (s.at-25*time.Minute).Seconds()/8)) // the links train
 				if s.at < 20*time.Minute {
 					g.links = 18
 				}
@@ -444,7 +445,7 @@ var driverScenes = []scene{
 				if s.during(15*time.Minute, 25*time.Minute) {
 					g.held = nil
 				}
-				// the other one's job goes on
+				// the other GPU's job continues
 				if g.limit = 700; s.during(20*time.Minute, 40*time.Minute) || g.gpu == "3" && s.at >= 20*time.Minute {
 					g.limit = 500
 				}

@@ -9,8 +9,8 @@ import (
 	"gpusteward/collectors/links"
 )
 
-// TestALevelForPrometheus holds what rules are made of: the expression, how
-// long it must hold before Prometheus fires, and how long the agent takes.
+// TestALevelForPrometheus checks the inputs of rules: the expression, the time
+// for which it must hold before Prometheus fires, and the agent's delay.
 func TestALevelForPrometheus(t *testing.T) {
 	t.Parallel()
 	const hot = "nvgpu_temperature_margin_celsius < 5"
@@ -40,8 +40,8 @@ func TestALevelForPrometheus(t *testing.T) {
 	}
 }
 
-// TestConditions holds each comparison on both sides of its thresholds, and
-// what is worse.
+// TestConditions checks each comparison on both sides of its thresholds, and
+// the order of severity.
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	g := Value(device.TemperatureMargin)
@@ -88,8 +88,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestACheckLooksAtItsMetrics holds that those of what it asks for beside its
-// signal count, of each level.
+// TestACheckLooksAtItsMetrics holds that the metrics of a check include those
+// of its additional conditions, for each level.
 func TestACheckLooksAtItsMetrics(t *testing.T) {
 	t.Parallel()
 	c := &Check{Levels: []Level{

@@ -12,9 +12,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// set returns t as it would be had somebody set the wall clock, before it was
-// read, to at: its monotonic reading is the same. (The seconds since 1885 are
-// bits 30 to 62 of a Time's first word, as package time says.)
+// set returns t as if the wall clock had been set to at before t was read; the
+// monotonic reading stays the same. (Package time documents that bits 30 to 62
+// of a Time's first word are the seconds since 1885.)
 func set(t, at time.Time) time.Time {
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(at.Sub(t.Round(0))/time.Second) << 30
 	return t
@@ -25,14 +25,14 @@ var (
 	y2026 = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// lately reports whether a time is of the last ten minutes, for who knows only
-// what the clock shows.
+// lately reports whether a time is within the last ten minutes, by the wall
+// clock alone.
 func lately(t, now time.Time) bool {
 	ago := now.Round(0).Sub(t.Round(0))
 	return ago >= 0 && ago < 10*time.Minute
 }
 
-// dates holds that all that an engine tells of is of lately.
+// dates checks that all times in an engine's reports are recent.
 func (w *world) dates() {
 	w.t.Helper()
 	all := map[string]time.Time{}
@@ -74,8 +74,8 @@ func (w *world) dates() {
 	}
 }
 
-// TestAClockThatIsSetWhileTheAgentRuns has one that begins in 1970 and is set,
-// and is wrong again; and one that goes the other way.
+// TestAClockThatIsSetWhileTheAgentRuns has a clock that begins in 1970, is set,
+// and is wrong again. Another clock goes the other way.
 func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 	t.Parallel()
 	samples := func(margin float64) []collectors.Sample {
@@ -114,8 +114,8 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 	}
 }
 
-// TestAStateOfAnotherClock has a state read where the clock shows another year
-// than where it was written.
+// TestAStateOfAnotherClock loads a state on a host whose clock is a year off
+// from the clock that wrote it.
 func TestAStateOfAnotherClock(t *testing.T) {
 	t.Parallel()
 	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", faults.RemappedRows, 3, "correctable"),
@@ -129,7 +129,7 @@ func TestAStateOfAnotherClock(t *testing.T) {
 		w.step(step, []incident.Event{happened("a", "xid", 79, "0", w.now)}, up...)
 		w.steps(3, append(up, hotAt(-1))...)
 		w.now = set(w.now, years[1])
-		// JSON has no monotonic readings: what the wall clock said is all that there is.
+		// JSON has no monotonic readings, so only the wall clock is left.
 		w.restart("same")
 		w.steps(1, append(up, hotAt(20))...)
 		if f := w.failing(); !strings.Contains(f, "hot gpu=0") || !strings.Contains(f, "gpu_lost gpu=0 failed") {

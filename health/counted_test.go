@@ -10,8 +10,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestIncidentsAreCountedBesideOthers has incidents that a check of workloads
-// does not count come before those that it does.
+// TestIncidentsAreCountedBesideOthers puts incidents that a check of workloads
+// does not count before those that it counts.
 func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth.Add(time.Hour))
@@ -36,12 +36,12 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	}
 }
 
-// TestOwnersCountBeyondWhatIsUsual holds how many owners had an XID beyond twice
-// as many as on the host's other GPUs.
+// TestOwnersCountBeyondWhatIsUsual checks the number of owners with an XID
+// beyond twice the number on the host's other GPUs.
 func TestOwnersCountBeyondWhatIsUsual(t *testing.T) {
 	t.Parallel()
 	had := func(owners int) (all []*incident.Event) {
-		for i := range 2 * owners { // each owner had it twice
+		for i := range 2 * owners { // twice for each owner
 			all = append(all, &incident.Event{Code: 13, Owner: fmt.Sprint(i % owners)})
 		}
 		return all

@@ -10,9 +10,9 @@ import (
 	"gpusteward/health/derived"
 )
 
-// TestDerivedMetricsAreShown holds that an evaluation adds what each of its parts
-// finds, in a step of the engine and between two of them, when nothing is
-// reckoned anew.
+// TestDerivedMetricsAreShown holds that an evaluation adds the results of each
+// of its parts, both in a step of the engine and between two steps, when
+// nothing is computed anew.
 func TestDerivedMetricsAreShown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

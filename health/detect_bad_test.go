@@ -14,7 +14,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// quiet fails the test if something is found that is a warning or worse.
+// quiet fails the test if there is a finding of at least a warning.
 func quiet(t *testing.T, e *Engine, when string) {
 	t.Helper()
 	for _, f := range e.Findings() {
@@ -24,9 +24,9 @@ func quiet(t *testing.T, e *Engine, when string) {
 	}
 }
 
-// TestAClockThatIsSetIsNoFault sets the clock of a healthy host, and has a
-// fault found thereafter. Times here have no monotonic reading, which those of
-// the agent have, so this is the worst case.
+// TestAClockThatIsSetIsNoFault sets the clock of a healthy host, and then
+// expects a fault to be found. Times here lack a monotonic reading, unlike the
+// agent's, so this is the worst case.
 func TestAClockThatIsSetIsNoFault(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{time.Minute, time.Hour, 30 * day, -time.Minute, -time.Hour, -30 * day} {
@@ -60,9 +60,8 @@ func TestAClockThatIsSetIsNoFault(t *testing.T) {
 	}
 }
 
-// TestCountersThatFallAreNoFault has every counter that a check looks at begin
-// again at less than it was, as after a reset of the GPU or of the driver, and
-// after it was away for a while.
+// TestCountersThatFallAreNoFault restarts every checked counter at a lower
+// value, as after a reset of the GPU or of the driver, and after an absence.
 func TestCountersThatFallAreNoFault(t *testing.T) {
 	t.Parallel()
 	metrics := map[*collectors.Metric]bool{}
@@ -101,8 +100,7 @@ func TestCountersThatFallAreNoFault(t *testing.T) {
 	}
 }
 
-// eachOf returns a series of m for each value of its labels that a check asks
-// for by name.
+// eachOf returns a series of m for each label value that a check names.
 func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 	values := map[string][]string{
 		"gpu": {"0"}, "uuid": {"GPU-0"}, "severity": {"uncorrected", "corrected", "fatal", "nonfatal", "correctable"},
@@ -128,9 +126,9 @@ func eachOf(m *collectors.Metric, v float64) (all []collectors.Sample) {
 	return all
 }
 
-// TestReadingsMayBeOlderThanAReset holds that a latched fault which a
-// reset ended is not found again in a reading that is older than the reset, and
-// is in one that is not.
+// TestReadingsMayBeOlderThanAReset holds that a latched fault does not return
+// with a reading older than the reset that ended it, and returns with a newer
+// one.
 func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	t.Parallel()
 	board := func(joules, exceeded float64) []collectors.Sample {
@@ -156,8 +154,8 @@ func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	}
 }
 
-// TestThePowerCapIsNoFault has a GPU that the software power cap holds down all
-// the time, and nothing else: that is normal boost.
+// TestThePowerCapIsNoFault has a GPU that only the software power cap holds
+// down, all the time: that is normal boost.
 func TestThePowerCapIsNoFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)

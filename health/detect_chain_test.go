@@ -20,8 +20,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A chain is all that is between a GPU and an alert: the readers, the kernel's
-// log, the monitor.
+// A chain is the path from a GPU to an alert: the readers, the kernel's log,
+// the monitor.
 type chain struct {
 	start   time.Time
 	table   *host.Table
@@ -34,7 +34,7 @@ type chain struct {
 	told []incident.Event
 }
 
-// chain returns what d asks for, on a simulated host.
+// chain returns the chain for d on a simulated host.
 func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	log := slog.New(slog.DiscardHandler)
 	boot, err := nv.Kernel().BootID()
@@ -61,8 +61,8 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	return c
 }
 
-// run runs d's host for a length of the bubble's time, and returns what the
-// chain told of.
+// run runs d's host for a length of the bubble's time, and returns the chain's
+// reports.
 func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
 	nv, err := sim.New(d.Scenario, sim.Options{Seed: 1})
 	if err != nil {
@@ -74,8 +74,8 @@ func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
 	for _, run := range []func(context.Context) error{c.table.Run, c.host.Run} {
 		running.Go(func() { _ = run(ctx) })
 	}
-	// The engine looks a second after the collectors do: at the same instant it
-	// would see either what they read now or what they read the last time.
+	// The engine evaluates a second after the collectors read. At the same
+	// instant it would see either this pass or the last one.
 	time.Sleep(time.Second)
 	running.Go(func() { _ = c.monitor.Run(ctx) })
 	time.Sleep(length - time.Second)
@@ -92,17 +92,17 @@ func (c *chain) record(e incident.Event) {
 	c.told = append(c.told, e)
 }
 
-// idle is the load of an agent of its own process: this one runs many, and
-// their minutes take milliseconds.
+// idle is the load of an agent in a process of its own. This process runs many,
+// and their minutes take milliseconds.
 func idle() map[string]float64 {
 	return map[string]float64{"memory": .3, "processor": .1, "goroutines": .1}
 }
 
-// injections are what no simulated GPU can do, by name: each changes a chain
-// before it begins.
+// injections are changes that a simulated GPU does not support, by name. Each
+// changes a chain before it begins.
 var injections = map[string]func(c *chain){
-	// A listener to the driver's events holds a reader up for 5 min: that is no
-	// call of the driver.
+	// A listener to the driver's events delays a reader for 5 min, which is not
+	// a call of the driver.
 	"late": func(c *chain) {
 		c.events = func(e collectors.Event) {
 			if e.Type == "pstate" {
@@ -111,7 +111,8 @@ var injections = map[string]func(c *chain){
 			c.monitor.Event(e)
 		}
 	},
-	// The enforcer has a window a second, and one in ten misses the guarantee.
+	// The enforcer has a window per second, and one in ten misses the
+	// guarantee.
 	"qos": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.QoSWindows, at.Seconds(), "ml", "compute")
@@ -124,7 +125,7 @@ var injections = map[string]func(c *chain){
 			put(workloads.QuotaConvoy, min(at, 10*time.Minute).Seconds()/5, "ml")
 		})
 	},
-	// It waits for a fiftieth, as collectives do that are held together.
+	// It waits for a fiftieth, like synchronised collectives.
 	"short convoys": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.QuotaConvoy, at.Seconds()/50, "ml") })
 	},
@@ -158,18 +159,19 @@ var injections = map[string]func(c *chain){
 	"paused":          func(c *chain) { c.escalation("pause", 0) },
 	"terminated":      func(c *chain) { c.escalation("terminate", 0) },
 	"would terminate": func(c *chain) { c.escalation("terminate", 1) },
-	// A tenant takes 200 MiB a minute more, of a cap of 10 GiB, for half an hour.
+	// A tenant's memory grows by 200 MiB per minute, with a cap of 10 GiB, for
+	// half an hour.
 	"growing": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.QuotaMemoryLimit, 10<<30, "ml")
 			put(workloads.QuotaMemoryUsed, 2<<30+min(at, 30*time.Minute).Minutes()*(200<<20), "ml")
 		})
 	},
-	// A tenant has not come yet for the 20 GiB that it is guaranteed.
+	// A tenant has not yet claimed its guaranteed 20 GiB.
 	"promised": func(c *chain) {
 		c.add(func(_ time.Duration, put put) { put(workloads.QuotaMemoryGuarantee, 20<<30, "ml") })
 	},
-	// A tenant's share falls by a point a minute, although more is due to it.
+	// A tenant's share falls by a point per minute, although more is due to it.
 	"starving": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.QuotaGuarantee, .5, "ml")
@@ -193,7 +195,7 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
-	// GPU 2 does half of what others do at the same clock.
+	// GPU 2 does half of the others' work at the same clock.
 	"half the work": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
 			if s.Metric == activity.GPMActivity || s.Metric == device.Power {
@@ -218,7 +220,7 @@ var injections = map[string]func(c *chain){
 		})
 		c.add(func(_ time.Duration, put put) { put(device.TemperatureThreshold, 95, "memory_max") })
 	},
-	// Nobody is on GPU 2.
+	// GPU 2 is busy without a workload.
 	"busy": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
 			switch {
@@ -244,7 +246,7 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
-	// It is so hot that the hardware slows it down for 2 s of each minute.
+	// Heat makes the hardware slow it down for 2 s of each minute.
 	"hot spells": func(c *chain) {
 		c.alter("2", time.Hour, func(at time.Duration, s *collectors.Sample) {
 			if s.Metric == device.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
@@ -276,7 +278,7 @@ var injections = map[string]func(c *chain){
 	},
 }
 
-// injected is when an injection begins to show.
+// injected is the time at which an injection begins to show.
 const injected = time.Minute
 
 func (c *chain) since() time.Duration { return time.Since(c.start) - injected }
@@ -284,11 +286,12 @@ func (c *chain) since() time.Duration { return time.Since(c.start) - injected }
 // during is 1 for a length of time since the injection, and 0 before and after.
 func during(at, length time.Duration) float64 { return collectors.Bool(at > 0 && at < length) }
 
-// put adds a sample; its labels are those after gpu and uuid, if it has these.
+// put adds a sample. The given labels follow gpu and uuid, if the metric has
+// these.
 type put func(m *collectors.Metric, v float64, labels ...string)
 
-// add adds samples to what is read of each GPU, as of a time since the
-// injection, which is 0 before it.
+// add adds samples to the readings of each GPU, at a time since the injection;
+// before the injection the time is 0.
 func (c *chain) add(more func(at time.Duration, put put)) {
 	read := c.options.Samples
 	c.options.Samples = func() []collectors.Sample {
@@ -307,8 +310,7 @@ func (c *chain) add(more func(at time.Duration, put put)) {
 	}
 }
 
-// alter changes what is read of a GPU, for a length of time since the
-// injection.
+// alter changes a GPU's readings for a length of time since the injection.
 func (c *chain) alter(gpu string, length time.Duration, change func(at time.Duration, s *collectors.Sample)) {
 	read := c.options.Samples
 	c.options.Samples = func() []collectors.Sample {

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// TestDetection has each fault found in time, by the check that is for it, and
-// by no other.
+// TestDetection holds that each fault is found in time by its check, and by no
+// other.
 func TestDetection(t *testing.T) {
 	t.Parallel()
 	for _, d := range detections(t) {
@@ -21,8 +21,8 @@ func TestDetection(t *testing.T) {
 	}
 }
 
-// TestEveryRowIsDetected holds that no row of the table of checks is without a
-// scenario, and says which are tested through the whole chain.
+// TestEveryRowIsDetected holds that every row of the table of checks has a
+// scenario, and logs which are tested through the whole chain.
 func TestEveryRowIsDetected(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/health-checks.tsv")

@@ -16,31 +16,31 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A detection is a fault of a simulated host, and what must be found of it: an
+// A detection is a fault of a simulated host and the expected finding: an
 // element of testdata/detect.
 type detection struct {
 	Row          string `yaml:"row"` // of testdata/health-checks.tsv
 	sim.Scenario `yaml:",inline"`
 	Enable       []string `yaml:"enable"`   // collectors that are off by default
 	PerLink      bool     `yaml:"per_link"` // series of each NVLink
-	Inject       string   `yaml:"inject"`   // a key of injections: what no simulated GPU can do
+	Inject       string   `yaml:"inject"`   // a key of injections, for changes that a simulated GPU does not support
 	Find         finding  `yaml:"find"`
-	Also         []string `yaml:"also"` // checks that may find something too, because it is true
+	Also         []string `yaml:"also"` // checks that may have a true finding too
 }
 
-// A finding is what is to be found: by which check, of what, how bad and how
-// soon. No severity is that nothing may be found at all.
+// A finding is an expected finding: its check, entity, severity and time limit.
+// Without a severity no finding is permitted.
 type finding struct {
-	Check    string            `yaml:"check"` // the row's, unless it is another
+	Check    string            `yaml:"check"` // defaults to the row's
 	On       string            `yaml:"on"`
 	Severity incident.Severity `yaml:"severity"`
 	Within   sim.Duration      `yaml:"within"` // since the first fault began
-	Over     sim.Duration      `yaml:"over"`   // since then too: when all is well again
-	Stays    sim.Duration      `yaml:"stays"`  // since then too: until when it is not
-	Says     string            `yaml:"says"`   // what the message has
+	Over     sim.Duration      `yaml:"over"`   // limit for the recovery, since then too
+	Stays    sim.Duration      `yaml:"stays"`  // no recovery before, since then too
+	Says     string            `yaml:"says"`   // part of the message
 }
 
-// begin returns when the first fault begins.
+// begin returns the start of the first fault.
 func (d *detection) begin() time.Duration {
 	first := injected
 	for i, f := range d.Faults {
@@ -79,10 +79,10 @@ func detections(t *testing.T) (all []*detection) {
 	return all
 }
 
-// A trace is what became of a detection.
+// A trace is the result of a detection.
 type trace struct {
-	worst       incident.Severity // of the finding that is wanted
-	found, over time.Duration     // when it became so bad, and when it ended; -1 for never
+	worst       incident.Severity // of the expected finding
+	found, over time.Duration     // when it reached that severity, and when it ended; -1: never
 	warned      map[string]bool   // checks that had a warning or worse
 }
 
@@ -116,7 +116,7 @@ func (d *detection) test(t *testing.T) {
 	}
 }
 
-// follow takes a transition, at a time since the fault began.
+// follow records a transition, at a time since the fault began.
 func (d *detection) follow(t *testing.T, tr *trace, e incident.Event, at time.Duration) {
 	own := e.Check == d.Find.Check && e.Entity.String() == d.Find.On && d.Find.Severity != incident.None
 	text := fmt.Sprintf("%7v %s of %s: %v, %v: %s", at, e.Check, e.Entity, e.Severity, e.To, e.Message)

@@ -19,7 +19,7 @@ import (
 
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// a world is an engine with a clock.
+// A world is an engine with a clock.
 type world struct {
 	t      *testing.T
 	engine *Engine
@@ -85,7 +85,7 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
-	w.steps(60, hotAt(2)) // above the threshold that sets it, below the one that clears it
+	w.steps(60, hotAt(2)) // above the threshold that sets it, and below the one that clears it
 	if got := w.state("hot"); got != incident.Degraded {
 		t.Fatalf("between the thresholds for 10 minutes: %v", got)
 	}
@@ -104,7 +104,7 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	}
 }
 
-// held is for how many samples a fault that comes once is held.
+// heldFor returns the number of samples for which a single fault is held.
 func (w *world) heldFor() (n int) {
 	w.steps(3, hotAt(-1))
 	for w.state("hot") != incident.OK {
@@ -153,7 +153,7 @@ func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	if got := w.state("either"); got != incident.OK {
 		t.Errorf("the hold-down after the signal went: %v", got)
 	}
-	// it is looked at each ten minutes, and no less there in between
+	// it is read every ten minutes, and still counts in between
 	w.steps(180, wanting, on("0", device.Power, 950, "average", "gpu"))
 	if got := w.state("either"); got != incident.Unhealthy {
 		t.Errorf("a level that is sampled each ten minutes: %v", got)
@@ -270,7 +270,7 @@ func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
 }
 
 // TestLinksTrainAfterABoot expects no lost link while links train for a moment
-// after a boot, and finds one that stays down.
+// after a boot, and a finding for a link that stays down.
 func TestLinksTrainAfterABoot(t *testing.T) {
 	t.Parallel()
 	check := Checks()[slices.IndexFunc(Checks(), func(c *Check) bool { return c.ID == "nvlink_down" })]
@@ -291,7 +291,7 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 	}
 }
 
-// restart has a new engine go on, by way of JSON.
+// restart continues with a new engine, by way of JSON.
 func (w *world) restart(boot string) []incident.Event {
 	w.t.Helper()
 	saved, err := w.engine.Save("same")
@@ -384,7 +384,7 @@ func happened(id, what string, code int, gpu string, at time.Time) incident.Even
 	return e
 }
 
-// failing returns the checks that fail, with the state of each.
+// failing returns the failing checks, with their states.
 func (w *world) failing() string {
 	var all []string
 	for _, f := range w.engine.Findings() {
@@ -438,8 +438,8 @@ func TestIncidentsAreCounted(t *testing.T) {
 	}
 }
 
-// TestATenantsFaultsCondemnNoGPU has one workload, and a program that nobody
-// knows, provoke each XID that programs can cause, all day long.
+// TestATenantsFaultsCondemnNoGPU has one workload, and one unknown program,
+// cause each XID that programs can cause, all day long.
 func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 	t.Parallel()
 	for code, x := range incident.XIDs() {
@@ -486,7 +486,7 @@ func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.
 }
 
 // TestFaultsPushOutNobodyElses has a tenant cause an XID each 6 s for a working
-// day: what others met in the morning counts in the evening.
+// day. The XIDs of others in the morning still count in the evening.
 func TestFaultsPushOutNobodyElses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
@@ -548,8 +548,8 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	}
 }
 
-// TestAVictimOfTheOOMKillerMatters holds that the host's want of memory is
-// a warning where it was on a GPU that it hit, and that no other incident is.
+// TestAVictimOfTheOOMKillerMatters holds that the host's lack of memory is a
+// warning if it hit a process on a GPU, and that no other incident is.
 func TestAVictimOfTheOOMKillerMatters(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// someone is an entity of a signal's kind.
+// someone returns an entity of a signal's kind.
 func someone(g *Signal) (e incident.Entity) {
 	for _, l := range g.Labels() {
 		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant,
@@ -22,7 +22,7 @@ func someone(g *Signal) (e incident.Entity) {
 	return e
 }
 
-// shownBy returns a snapshot of examples so long after the moment.
+// shownBy returns a snapshot of examples at a time after the moment.
 func shownBy(examples []Example, passed time.Duration) *derived.Snapshot {
 	var samples []collectors.Sample
 	for _, x := range examples {
@@ -35,7 +35,7 @@ func shownBy(examples []Example, passed time.Duration) *derived.Snapshot {
 	return derived.NewSnapshot(samples)
 }
 
-// signals returns all signals of all checks, by what they look at.
+// signals returns all signals of all checks, by their input.
 func signals() map[string]Condition {
 	all := map[string]Condition{}
 	var add func(Condition)
@@ -53,8 +53,8 @@ func signals() map[string]Condition {
 	return all
 }
 
-// TestExamplesAreReadBack reads from each signal's example what it is an
-// example of, so that no kind of signal can be without.
+// TestExamplesAreReadBack reads each signal's value back from its examples, so
+// that every kind of signal must have some.
 func TestExamplesAreReadBack(t *testing.T) {
 	t.Parallel()
 	for query, c := range signals() {
@@ -85,7 +85,7 @@ func TestExamplesAreReadBack(t *testing.T) {
 	}
 }
 
-// TestExamplesOfConditions holds each level's examples against the condition,
+// TestExamplesOfConditions compares each level's examples with the condition,
 // read as the engine does.
 func TestExamplesOfConditions(t *testing.T) {
 	t.Parallel()

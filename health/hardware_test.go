@@ -11,7 +11,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestFaultsOfTheHardware holds which events excuse the workloads on a GPU.
+// TestFaultsOfTheHardware checks which events excuse the workloads on a GPU.
 func TestFaultsOfTheHardware(t *testing.T) {
 	t.Parallel()
 	xid := func(code int, s incident.Severity) incident.Event {
@@ -57,8 +57,8 @@ func TestFaultsOfTheHardware(t *testing.T) {
 	}
 }
 
-// TestHardwareIsRemembered has a GPU lose memory, and looks for how long that
-// counts, over a restart too.
+// TestHardwareIsRemembered lets a GPU lose memory, and checks for how long that
+// counts, including over a restart.
 func TestHardwareIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -86,7 +86,7 @@ func TestHardwareIsRemembered(t *testing.T) {
 	})
 }
 
-// TestFaultsAreBounded has GPUs that nobody knows fail.
+// TestFaultsAreBounded reports faults of unknown GPUs.
 func TestFaultsAreBounded(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
@@ -98,7 +98,7 @@ func TestFaultsAreBounded(t *testing.T) {
 		m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault, Severity: incident.Critical,
 			Time: now, Entity: incident.Entity{UUID: string(rune('a' + i))}})
 	}
-	// nobody knows which GPU
+	// the GPU is unknown
 	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault,
 		Severity: incident.Critical, Time: now})
 	if n := len(*m.faults.Load()); n != derived.MostGPUs {

@@ -7,8 +7,7 @@ import (
 	"gpusteward/collectors"
 )
 
-// poisson returns how often something that happens so many times a day
-// happened in a step.
+// poisson returns how often an event with a daily rate happens in a step.
 func poisson(r *rand.Rand, daily float64) (n float64) {
 	mean := daily / stepsDay
 	for p := r.Float64(); p < mean; p /= mean {
@@ -17,7 +16,7 @@ func poisson(r *rand.Rand, daily float64) (n float64) {
 	return n
 }
 
-// count advances the counters. All of them rise on GPUs that are well.
+// count advances the counters, all of which rise on healthy GPUs.
 func (g *healthyGPU) count(h *healthyHost) {
 	v, r := &g.seen, g.r
 	v.energy += 10 * v.average
@@ -32,7 +31,7 @@ func (g *healthyGPU) count(h *healthyHost) {
 	}
 	corrected := poisson(r, g.correctedRate)
 	if h.chance(1, 30*stepsDay) {
-		corrected += 50 // one weak row, read again and again
+		corrected += 50 // one weak row that is read repeatedly
 	}
 	v.corrected += corrected
 	v.aggregate += corrected
@@ -62,7 +61,7 @@ func (g *healthyGPU) links(h *healthyHost) {
 	}
 }
 
-// reloaded begins the counters again that the driver keeps.
+// reloaded restarts the driver's counters.
 func (g *healthyGPU) reloaded() {
 	v := &g.seen
 	v.energy, v.corrected, v.replays, v.correctable = 0, 0, 0, 0
@@ -71,7 +70,7 @@ func (g *healthyGPU) reloaded() {
 	g.restarted()
 }
 
-// restarted begins the counters again that the agent keeps.
+// restarted restarts the agent's counters.
 func (g *healthyGPU) restarted() {
 	if g.has("gpm") {
 		g.seen.rx, g.seen.tx = 0, 0

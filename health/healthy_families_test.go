@@ -15,8 +15,8 @@ import (
 	"gpusteward/collectors"
 )
 
-// notHealthy are the families that health looks at and that no healthy host
-// here shows, with why.
+// notHealthy are the families that health reads and that no healthy host here
+// shows, with reasons.
 var notHealthy = map[string]string{
 	"AddressingMode": "says which memory is the host's: TestCauses shows it",
 	"C2CUp":          "as AddressingMode",
@@ -29,9 +29,9 @@ var notHealthy = map[string]string{
 
 var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:collectors\.)?(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)
 
-// TestHealthyHostsShowAllThatIsJudged holds the healthy hosts to what health
-// reads, by its source: a family that they do not show would be one whose
-// false alarms nobody counts.
+// TestHealthyHostsShowAllThatIsJudged compares the healthy hosts with the
+// families that health reads, according to its source. A family that they do
+// not show would have uncounted false alarms.
 func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
 	shown := map[string]bool{}
 	for seed := range uint64(40) {

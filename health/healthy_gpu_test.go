@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// A wander is noise that remembers, as that of sensors does, and that has
-// heavy tails: one step in fifty is five times as wide.
+// A wander is noise with memory, like that of sensors, and with heavy tails:
+// one step in fifty is five times as wide.
 type wander struct{ v float64 }
 
 func (w *wander) next(r *rand.Rand, rho, sigma float64) float64 {
@@ -26,15 +26,15 @@ func heavy(r *rand.Rand) float64 {
 
 func clamp(v float64) float64 { return min(max(v, 0), 1) }
 
-// A healthyGPU is a GPU that is well: no two are the same.
+// A healthyGPU is a healthy GPU. No two are the same.
 type healthyGPU struct {
 	*healthyModel
 	r         *rand.Rand
 	gpu, uuid string
 
-	// The lottery of silicon and slot.
+	// Random differences of silicon and slot.
 	draws, runs, place, spots float64
-	correctedRate             float64 // corrected ECC errors a day
+	correctedRate             float64 // corrected ECC errors per day
 
 	want      demand
 	used      float64 // bytes
@@ -42,14 +42,14 @@ type healthyGPU struct {
 	lingers   int     // steps for which memory outlives its process
 	left      float64 // that memory
 
-	die, sink            float64 // degrees over the air
+	die, sink            float64 // degrees above the air
 	busyLately           bool
 	power, heat, busyFor wander
 
 	seen vitals
 }
 
-// vitals is what the GPU shows.
+// vitals are the values that the GPU shows.
 type vitals struct {
 	up                                        float64
 	utilization, memoryUtilization            float64
@@ -90,7 +90,7 @@ func newHealthyGPU(h *healthyHost, index int, seed uint64) *healthyGPU {
 	return g
 }
 
-// advance makes of what is asked of the GPU what it shows after 10 s.
+// advance computes the GPU's values after 10 s from its load.
 func (g *healthyGPU) advance(h *healthyHost) {
 	g.work(h)
 	watts := g.draw(h)
@@ -124,8 +124,8 @@ func (g *healthyGPU) work(h *healthyHost) {
 	}
 }
 
-// memory sets what is used. What a process had is freed a moment after it is
-// gone, now and then.
+// memory sets the used memory. Now and then a process's memory is freed a
+// moment after its end.
 func (g *healthyGPU) memory() {
 	v := &g.seen
 	if g.residents == 0 && v.processes > 0 && g.r.Float64() < 0.1 {
@@ -141,7 +141,7 @@ func (g *healthyGPU) memory() {
 	v.free = most - v.used
 }
 
-// draw sets clock and power. The power limit holds the clock of what is heavy.
+// draw sets clock and power. The power limit holds the clock of heavy loads.
 func (g *healthyGPU) draw(h *healthyHost) float64 {
 	v, n, r := &g.seen, g.number, g.r
 	limit, most := n["power_w.default"], n["clock_mhz.max"]
@@ -191,7 +191,7 @@ func (g *healthyGPU) warm(h *healthyHost, watts float64) {
 		4*v.dram - 1 + g.spots + noise)
 }
 
-// glitch is a reading that is wrong once.
+// glitch makes one reading wrong, once.
 func (g *healthyGPU) glitch() {
 	if g.r.Float64() > 1.0/stepsDay {
 		return

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A demand is the use of a GPU by work: parts of the time, and bytes a second.
-// Work that only waits is busy without using the SMs.
+// A demand is a work's use of a GPU: parts of the time, and bytes per second.
+// Waiting work is busy without using the SMs.
 type demand struct{ busy, sm, tensor, dram, nvlink, rx, tx float64 }
 
 func (d *demand) add(o demand) {
@@ -18,27 +18,27 @@ func (d *demand) add(o demand) {
 type job struct {
 	run  func(*healthyHost, *job)
 	name string
-	team string // whose quota it has, where there are any
+	team string // the tenant, if the host has quotas
 	gi   string // MIG instance
 	part float64
 	gpus []*healthyGPU
 
 	began, ends int // steps
 	loading     int // steps in which it fills the memory
-	meeting     int // in which its processes wait for each other
-	pause       int // until which it does something else
+	meeting     int // steps in which its processes wait for each other
+	pause       int // step until which it pauses its usual work
 	aside       demand
-	alike       demand  // what it does most of the time
-	share       float64 // of the memory, when it is loaded
-	grown       float64 // of the memory beyond that
+	alike       demand  // its usual demand
+	share       float64 // part of the memory after loading
+	grown       float64 // growth beyond that
 	mood        wander
 	bias        []float64 // by GPU
 
 	held  []float64 // bytes, by GPU
-	use   []float64 // SM
+	use   []float64 // of the SMs
 	over  float64   // audits that found too much
-	level string    // of the escalation
-	down  int       // step in which it comes down again
+	level string    // level of the escalation
+	down  int       // step in which the level falls
 	new   bool      // its process has no session yet
 }
 
@@ -55,7 +55,7 @@ func (h *healthyHost) job(run func(*healthyHost, *job), kind string, gpus ...*he
 	return j
 }
 
-// ask adds what the job wants of its GPUs, and its memory.
+// ask adds the job's demand of its GPUs, and its memory.
 func (j *job) ask(h *healthyHost, d demand, memory float64) {
 	for i, g := range j.gpus {
 		one := demand{d.busy * j.bias[i], d.sm * j.bias[i], d.tensor * j.bias[i], d.dram * j.bias[i],
@@ -78,13 +78,13 @@ func (j *job) hold(i int, part float64) {
 	}
 }
 
-// start lets the job begin anew, after a gap.
+// start restarts the job after a gap.
 func (j *job) start(h *healthyHost, gap, loading int) {
 	j.began, j.loading, j.grown, j.pause = h.n+gap, loading, 0, 0
 }
 
 // load fills the memory while the weights come from the disk, and reports
-// whether the job is still at it.
+// whether the job is still loading.
 func (j *job) load(h *healthyHost) bool {
 	t := h.n - j.began
 	switch {
@@ -99,14 +99,14 @@ func (j *job) load(h *healthyHost) bool {
 	return true
 }
 
-// rest is when a job has no process.
+// rest leaves the job without a process.
 func (j *job) rest() {
 	clear(j.held)
 	clear(j.use)
 }
 
 // train is one job on several GPUs: steps with exchange of gradients, a
-// checkpoint each half hour, an evaluation now and then, and a restart.
+// checkpoint each half hour, occasional evaluations, and a restart.
 func train(h *healthyHost, j *job) {
 	if j.load(h) {
 		return
@@ -156,12 +156,12 @@ func serve(h *healthyHost, j *job) {
 	d = demand{busy: min(1, 1.3*rate), sm: rate * d.sm, tensor: rate * d.tensor, dram: rate * d.dram,
 		nvlink: rate * d.nvlink, rx: 9e7 * rate, tx: 6e7 * rate}
 	j.ask(h, d, j.share)
-	for i, g := range j.gpus { // requests do not spread evenly
+	for i, g := range j.gpus { // requests are spread unevenly
 		g.want.busy *= 1 + 0.05*h.r.NormFloat64()*j.bias[i]
 	}
 }
 
-// batch are jobs of some minutes, one after another, each of its own kind.
+// batch runs successive jobs of some minutes, each of its own kind.
 func batch(h *healthyHost, j *job) {
 	if h.n >= j.pause {
 		h.numbered++
@@ -184,8 +184,8 @@ func batch(h *healthyHost, j *job) {
 	j.ask(h, d, j.share+0.001)
 }
 
-// batches are kinds of batch jobs: heavy on the tensor cores, on the memory, on
-// both, light, of many small kernels, and in pieces.
+// batches are kinds of batch jobs: heavy on the tensor cores, on the memory, or
+// on both; light; with many small kernels; and fragmented.
 var batches = []demand{
 	{busy: 1, sm: 0.95, tensor: 0.88, dram: 0.25}, {busy: 1, sm: 0.8, tensor: 0.02, dram: 0.7},
 	{busy: 0.97, sm: 0.9, tensor: 0.5, dram: 0.35, rx: 3e8},
@@ -193,7 +193,7 @@ var batches = []demand{
 	{busy: 0.9, sm: 0.55, tensor: 0.3, dram: 0.3, rx: 1e9}, {busy: 1, sm: 0.97, dram: 0.02},
 }
 
-// notebook holds memory and does something now and then.
+// notebook holds memory and computes now and then.
 func notebook(h *healthyHost, j *job) {
 	switch {
 	case j.share == 0 || h.chance(1, 3*stepsHour):

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// healthyModels are what GPUs show that are well: levels of
-// collectors/gpu/sim/profiles.json, which come from recordings, and how many
-// of a hundred hosts have the model.
+// healthyModels are the values of healthy GPUs: levels of
+// collectors/gpu/sim/profiles.json, which come from recordings, and the number
+// of hosts in a hundred with the model.
 //
 //go:embed testdata/healthy.tsv
 var healthyModels string
@@ -45,8 +45,8 @@ func pickModel(at float64) *healthyModel {
 	return m
 }
 
-// TestHealthyModelsAreTheSimulators holds the levels of healthy GPUs to those
-// of the simulated host, which are held to recordings.
+// TestHealthyModelsAreTheSimulators compares the levels of healthy GPUs with
+// those of the simulated host, which are compared with recordings.
 func TestHealthyModelsAreTheSimulators(t *testing.T) {
 	text, err := os.ReadFile("../collectors/gpu/sim/profiles.json")
 	if err != nil {
@@ -72,7 +72,7 @@ func TestHealthyModelsAreTheSimulators(t *testing.T) {
 	}
 }
 
-// recordedLevels returns what calls of NVML answered on a real H100, idle and
+// recordedLevels returns the answers of NVML calls on a real H100, idle and
 // loaded.
 func recordedLevels(t *testing.T) map[string][2]float64 {
 	t.Helper()
@@ -94,7 +94,7 @@ func recordedLevels(t *testing.T) map[string][2]float64 {
 }
 
 // TestHealthyLevelsAreTheRecordings compares eight GPUs, idle and loaded, with
-// what a real H100 showed.
+// the values of a real H100.
 func TestHealthyLevelsAreTheRecordings(t *testing.T) {
 	recorded := recordedLevels(t)
 	for loaded, work := range []demand{{}, {busy: 1, sm: 0.95, tensor: 0.93, dram: 0.258}} {

@@ -42,7 +42,7 @@ func (h *healthyHost) trains(gpus ...*healthyGPU) {
 	tensor := 0.3 + 0.5*h.r.Float64()
 	j.alike = demand{busy: 0.93 + 0.07*h.r.Float64(), sm: 0.85, tensor: tensor, dram: 0.2 + 0.2*h.r.Float64(),
 		nvlink: 1e11 * h.r.Float64(), rx: 2e8}
-	for i := range j.bias { // they wait for each other: they are alike
+	for i := range j.bias { // they wait for each other, so they are alike
 		j.bias[i] = 1 + 0.004*h.r.NormFloat64()
 	}
 	j.start(h, h.r.IntN(60), 3+h.r.IntN(60))
@@ -73,7 +73,7 @@ func (h *healthyHost) apart(gpus []*healthyGPU) {
 	}
 }
 
-// slices are the workloads of MIG instances.
+// slices adds the workloads of MIG instances.
 func (h *healthyHost) slices() {
 	for _, g := range h.gpus {
 		for gi := range 4 {

@@ -7,9 +7,9 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// A healthyTenant is what an enforcer that works shows of a tenant on a GPU:
-// it gets what it is guaranteed, but for a window in ten thousand, and takes no
-// more than it may.
+// A healthyTenant is a tenant on a GPU under a working enforcer. It gets its
+// guarantee in all but one window in ten thousand, and takes no more than it
+// may.
 type healthyTenant struct {
 	name string
 	gpu  *healthyGPU
@@ -17,7 +17,7 @@ type healthyTenant struct {
 	guarantee, weight float64 // of the GPU's time
 	kept, most        float64 // bytes
 
-	wants, held          float64 // now: of the GPU's time, and bytes
+	wants, held          float64 // now: part of the GPU's time, and bytes
 	used, share, target  float64
 	drift                float64
 	convoy               float64 // seconds
@@ -31,8 +31,8 @@ var (
 	levels        = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
 )
 
-// tenant returns the one who has a job, with a quota that leaves room for all
-// that are on the GPU.
+// tenant returns the tenant of a job, with a quota that leaves room for all on
+// the GPU.
 func (h *healthyHost) tenant(j *job, g *healthyGPU) *healthyTenant {
 	on := 0
 	for _, t := range h.tenants {
@@ -52,7 +52,7 @@ func (h *healthyHost) tenant(j *job, g *healthyGPU) *healthyTenant {
 	t := &healthyTenant{name: j.team, gpu: g, guarantee: (0.3 + 0.6*h.q.Float64()) / n,
 		kept: 0.05 * h.q.Float64() * all / n}
 	t.weight = t.guarantee + 0.1/n
-	if on == 1 || j.gi != "" { // else what one is guaranteed and does not use yet another could have taken
+	if on == 1 || j.gi != "" { // otherwise another tenant could have taken an unused guarantee
 		t.kept = 0.9 * h.q.Float64() * all / n
 	}
 	if h.q.Float64() < 0.7 {
@@ -62,7 +62,7 @@ func (h *healthyHost) tenant(j *job, g *healthyGPU) *healthyTenant {
 	return t
 }
 
-// enforce makes of what the jobs do what the enforcer shows.
+// enforce computes the enforcer's values from the jobs.
 func (h *healthyHost) enforce() {
 	for _, t := range h.tenants {
 		t.wants, t.held = 0, 0
@@ -85,10 +85,10 @@ func (h *healthyHost) enforce() {
 	}
 }
 
-// climb has a job take a little too much now and then, and be warned of it for
-// a while. Where nothing is done but said, it is said of the higher levels too.
+// climb lets a job take slightly too much now and then, and receive a warning
+// for a while. In shadow mode, it may reach the higher levels too.
 func (j *job) climb(h *healthyHost, here bool) {
-	j.new = here && h.q.Float64() < 1.0/stepsHour // a process that has not said hello
+	j.new = here && h.q.Float64() < 1.0/stepsHour // a process that has not sent HELLO yet
 	if h.n >= j.down {
 		j.level = levels[0]
 	}
@@ -101,7 +101,7 @@ func (j *job) climb(h *healthyHost, here bool) {
 	}
 }
 
-// divide gives the GPU's time out by weight to those who want it.
+// divide divides the GPU's time by weight among the tenants that want it.
 func (h *healthyHost) divide(g *healthyGPU) {
 	left := 1.0
 	for _, t := range h.tenants {
@@ -109,7 +109,7 @@ func (h *healthyHost) divide(g *healthyGPU) {
 			t.target = 0
 		}
 	}
-	for range 4 { // what one does not want is the others'
+	for range 4 { // unwanted time goes to the others
 		weights := 0.0
 		for _, t := range h.tenants {
 			if t.gpu == g && t.target < t.wants {
@@ -127,7 +127,7 @@ func (h *healthyHost) divide(g *healthyGPU) {
 	}
 }
 
-// go10s goes on by ten windows.
+// go10s advances by ten windows.
 func (t *healthyTenant) go10s(h *healthyHost) {
 	most := t.most
 	if most == 0 {
@@ -135,15 +135,15 @@ func (t *healthyTenant) go10s(h *healthyHost) {
 	}
 	t.used = math.Round(min(most, t.held*(1-0.01*math.Abs(t.level.next(h.q, 0.99, 0.5))))/512) * 512
 	t.share = clamp(t.target * (1 + 0.02*t.pace.next(h.q, 0.9, 1)))
-	if h.q.Float64() < 2.0/stepsDay { // a moment in which a kernel of another's is long
+	if h.q.Float64() < 2.0/stepsDay { // a moment with a long kernel of another tenant
 		t.share *= h.q.Float64()
 	}
-	t.drift = t.share*(0.015*t.charged.next(h.q, 0.5, 1)-0.05) + 0.003*heavy(h.q) // between kernels nothing runs
-	t.convoy += 10 * t.share * 0.006 * math.Abs(t.pace.v)                         // ranks are a little apart
+	t.drift = t.share*(0.015*t.charged.next(h.q, 0.5, 1)-0.05) + 0.003*heavy(h.q) // nothing runs between kernels
+	t.convoy += 10 * t.share * 0.006 * math.Abs(t.pace.v)                         // ranks are slightly apart
 	if t.late--; t.late <= 0 && h.q.Float64() < 1.0/stepsDay {
 		t.late = 1 + h.q.IntN(3)
 	}
-	if t.late > 0 { // the driver tells of a moment later than the broker charges it
+	if t.late > 0 { // the driver reports a moment later than the broker charges
 		t.drift += 0.2 * h.q.Float64()
 	}
 	if t.held == 0 || t.target < t.guarantee {
@@ -155,7 +155,7 @@ func (t *healthyTenant) go10s(h *healthyHost) {
 	}
 }
 
-// enforced adds what the enforcer shows.
+// enforced adds the enforcer's samples.
 func (h *healthyHost) enforced(out []collectors.Sample) []collectors.Sample {
 	var g *healthyGPU
 	put := func(m *collectors.Metric, v float64, labels ...string) {

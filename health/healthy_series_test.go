@@ -14,16 +14,16 @@ import (
 	"gpusteward/health/derived"
 )
 
-// A series is one that a host shows all the time, and where its value is.
+// A series is a permanent series of a host, with a pointer to its value.
 type series struct {
 	metric *collectors.Metric
-	gpu    *healthyGPU // nil where it is the host's
+	gpu    *healthyGPU // nil for the host
 	labels []string
 	value  *float64
-	with   bool // it is shown also of a GPU that is late
+	with   bool // also shown for a late GPU
 }
 
-// catalogue lists what the host shows, its workloads aside.
+// catalogue lists the host's series without its workloads.
 func (h *healthyHost) catalogue() {
 	for _, g := range h.gpus {
 		h.ofGPU(g)
@@ -34,11 +34,11 @@ func (h *healthyHost) catalogue() {
 		h.lacks(g)
 	}
 	h.ofHost()
-	// Families come together, which makes a snapshot of them cheaper.
+	// Families are contiguous, which makes their snapshots cheaper.
 	slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.metric.Name, b.metric.Name) })
 }
 
-// lacks adds what the GPU says that it does not have.
+// lacks adds the features that the GPU reports as absent.
 func (h *healthyHost) lacks(g *healthyGPU) {
 	has := map[*collectors.Metric]bool{}
 	for _, s := range h.series {
@@ -59,7 +59,7 @@ func (h *healthyHost) add(g *healthyGPU, m *collectors.Metric, value *float64, l
 		value: value})
 }
 
-// always adds what does not change.
+// always adds a constant series.
 func (h *healthyHost) always(g *healthyGPU, m *collectors.Metric, value float64, labels ...string) {
 	h.add(g, m, &value, labels...)
 }
@@ -228,7 +228,7 @@ func (h *healthyHost) ofMIG(g *healthyGPU) {
 	}
 }
 
-// ofHost lists what is no GPU's, and what of GPUs needs no driver.
+// ofHost lists the host's series, and those of GPUs that need no driver.
 func (h *healthyHost) ofHost() {
 	host := func(m *collectors.Metric, value *float64, labels ...string) {
 		h.kernel = append(h.kernel, series{metric: m, labels: labels, value: value})

@@ -7,7 +7,7 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// show returns what the host shows now.
+// show returns the host's current samples.
 func (h *healthyHost) show() []collectors.Sample {
 	out := h.out[:0]
 	for _, s := range h.kernel {
@@ -45,12 +45,12 @@ func (h *healthyHost) show() []collectors.Sample {
 	return h.out
 }
 
-// missing reports whether a series is not to be seen this time.
+// missing reports whether a series is absent this time.
 func (h *healthyHost) missing(s series) bool {
 	return h.absent[absence{s.metric, s.gpu}] > 0 || h.late[s.gpu] > 0 && !s.with
 }
 
-// workloads adds who uses the GPUs.
+// workloads adds the users of the GPUs.
 func (h *healthyHost) workloads(out []collectors.Sample) []collectors.Sample {
 	for _, g := range h.gpus {
 		most := (g.seen.used + g.seen.free) / 4

@@ -9,20 +9,20 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A healthyHost makes up what a host with eight GPUs shows that are well,
-// under loads as people make them, with the noise, the gaps and the mishaps
-// that real ones have. The same seed makes the same host.
+// A healthyHost simulates a host with eight healthy GPUs under typical loads,
+// with the noise, the gaps and the mishaps of real hosts. The same seed makes
+// the same host.
 type healthyHost struct {
 	r       *rand.Rand
 	model   *healthyModel
 	gpus    []*healthyGPU
 	series  []series
-	kernel  []series // what needs no driver
+	kernel  []series // needs no driver
 	out     []collectors.Sample
 	perLink bool
 	mig     bool
 	quotas  bool // an enforcer gives guarantees
-	shadow  bool // and only says what it would do
+	shadow  bool // in shadow mode
 	q       *rand.Rand
 	tenants []*healthyTenant
 
@@ -31,7 +31,7 @@ type healthyHost struct {
 	shift time.Duration
 
 	jobs     []*job
-	era      int // step in which the host gets other work
+	era      int // step in which the host's work changes
 	style    string
 	numbered int // jobs so far
 
@@ -73,7 +73,7 @@ func newHealthyHost(seed uint64) *healthyHost {
 	h.mig = h.model.has("mig") && r.Float64() < 0.15
 	h.perLink = h.model.has("nvswitch") && !h.mig && r.Float64() < 0.2
 	h.quotas = r.Float64() < 0.3
-	h.q = rand.New(rand.NewPCG(seed, 5)) // so that quotas change nothing else
+	h.q = rand.New(rand.NewPCG(seed, 5)) // quotas change nothing else
 	h.shadow = h.q.Float64() < 0.5
 	for i := range 8 {
 		h.gpus = append(h.gpus, newHealthyGPU(h, i, seed))
@@ -87,13 +87,13 @@ func newHealthyHost(seed uint64) *healthyHost {
 	return h
 }
 
-// now is the time by the host's clock, which was set back now and then.
+// now returns the time of the host's clock, which is set back now and then.
 func (h *healthyHost) now() time.Time {
 	return h.start.Add(time.Duration(h.n)*step + h.shift)
 }
 
-// step advances by 10 s and returns what is known then. The samples are good
-// until the next call.
+// step advances by 10 s and returns the samples and events. The samples are
+// valid until the next call.
 func (h *healthyHost) step() (samples []collectors.Sample, events []incident.Event) {
 	h.n++
 	events = h.mishaps()
@@ -120,8 +120,8 @@ func (h *healthyHost) step() (samples []collectors.Sample, events []incident.Eve
 	return h.show(), events
 }
 
-// weather is the room and the chassis: the inlet follows the day and wanders,
-// and the fans go up in steps as the hottest GPU asks for.
+// weather simulates the room and the chassis: the inlet follows the day and
+// wanders, and the fans rise in steps with the hottest GPU.
 func (h *healthyHost) weather() {
 	h.inlet.next(h.r, 0.999, 0.8)
 	hottest := 0.0
@@ -137,16 +137,17 @@ func (h *healthyHost) weather() {
 	}
 }
 
-// chance reports whether what happens so often in so many steps happens now.
+// chance reports whether an event that happens a number of times in so many
+// steps happens now.
 func (h *healthyHost) chance(times float64, steps int) bool {
 	return h.r.Float64() < times/float64(steps)
 }
 
-// mishaps are what happens to hosts that are well.
+// mishaps are random events of healthy hosts.
 func (h *healthyHost) mishaps() []incident.Event {
 	h.restart = h.chance(1, stepsDay)
 	if h.restart {
-		h.tenants = nil // the broker's counters begin again with the agent's
+		h.tenants = nil // the broker's counters restart with the agent's
 		for _, g := range h.gpus {
 			g.restarted()
 		}
@@ -179,7 +180,7 @@ func (h *healthyHost) mishaps() []incident.Event {
 }
 
 // reload removes the driver for a while once a week, mostly announced. The work
-// has ended by then, and counters begin again.
+// has ended by then, and counters restart.
 func (h *healthyHost) reload() {
 	switch {
 	case h.away > 1:
@@ -201,7 +202,7 @@ func (h *healthyHost) reload() {
 	}
 }
 
-// tenantXIDs are the faults of programs, as developers have them.
+// tenantXIDs are the faults of programs under development.
 func (h *healthyHost) tenantXIDs() []incident.Event {
 	if len(h.jobs) == 0 || h.away > 0 || !h.chance(0.4, stepsDay) {
 		return nil

@@ -16,15 +16,15 @@ import (
 	"gpusteward/health/incident"
 )
 
-// firing returns an alert of a check on a GPU.
+// firingOf returns an alert of a check on a GPU.
 func firingOf(check string, severity incident.Severity, uuid string) Alert {
 	return Alert{Labels: map[string]string{"alertname": check, "check": check, "severity": severity.String(),
 		"uuid": uuid, "node": "n", "source": "gpusteward"}}
 }
 
-// TestAlertmanagerSilencesAlike holds the rules that are shipped for
-// Alertmanager against what the agent does: for every check, of every
-// severity, beside every other one.
+// TestAlertmanagerSilencesAlike compares the shipped rules for Alertmanager
+// with the agent's own silencing: every check, with every severity, beside
+// every other check.
 func TestAlertmanagerSilencesAlike(t *testing.T) {
 	t.Parallel()
 	var shipped struct {
@@ -116,8 +116,8 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 	}
 }
 
-// TestAFailedRemapIsToldOnce holds the alerts of one fault that four checks
-// see, and that no alert is taken back.
+// TestAFailedRemapIsToldOnce checks the alerts of one fault that four checks
+// see, and that no alert is withdrawn.
 func TestAFailedRemapIsToldOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)

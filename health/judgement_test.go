@@ -17,7 +17,7 @@ func gpuEntity(index string) incident.Entity {
 	return incident.Entity{GPU: index, UUID: "GPU-" + index}
 }
 
-// judged is a judgement on two GPUs with these findings.
+// judged returns a judgement on two GPUs with these findings.
 func judged(findings ...Finding) Judgement {
 	j := Judgement{Source: FromAgent, Verdict: Verdict{Node: "node7", Time: birth,
 		GPUs: []Health{{GPU: "0", UUID: "GPU-0"}, {GPU: "1", UUID: "GPU-1"}}, Findings: findings}}
@@ -37,7 +37,7 @@ func TestExitStatus(t *testing.T) {
 	lost.Narrow(nil, nil)
 	for name, c := range map[string]struct {
 		j                 Judgement
-		text, strict, npd int // strict: only what is critical is a failure
+		text, strict, npd int // with strict, only a critical finding is a failure
 		word              string
 	}{
 		"well":      {judged(), 0, 0, 0, "OK - node7: 2 GPUs, no fault"},
@@ -93,7 +93,7 @@ func TestReportsSayWhatIsFound(t *testing.T) {
 	}
 }
 
-// hostileName is what somebody may call a workload.
+// hostileName is a possible name of a workload.
 const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
 
 func TestReportsAreSafeToPrint(t *testing.T) {
@@ -118,8 +118,8 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 	}
 }
 
-// node-problem-detector cuts at 80 bytes; 80 characters or fewer are left
-// whole only where that is no more.
+// node-problem-detector cuts at 80 bytes. A text of at most 80 characters stays
+// whole only if it has no more bytes.
 func FuzzLineForNPD(f *testing.F) {
 	f.Add(strings.Repeat("é", 100))
 	f.Add(strings.Repeat("日本", 30))
@@ -152,8 +152,8 @@ func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
 	}
 }
 
-// TestNodeProblemDetectorKeepsWhatIsSaid holds that a line for it is as long as
-// it may be: 80 bytes unless it is configured, which it counts by itself.
+// TestNodeProblemDetectorKeepsWhatIsSaid holds that a line for it has the
+// maximum length: 80 bytes unless configured otherwise. It counts bytes.
 func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
 	t.Parallel()
 	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
@@ -242,7 +242,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestAReportOfOneGPU holds the lines about a GPU of which little is known.
+// TestAReportOfOneGPU checks the lines about a GPU with few known values.
 func TestAReportOfOneGPU(t *testing.T) {
 	t.Parallel()
 	one := func(status incident.State, reason string, findings ...Finding) Judgement {

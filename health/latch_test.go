@@ -15,8 +15,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// lostBoth is a world whose two GPUs were lost, one after the other, and
-// answer again.
+// lostBoth returns a world in which two GPUs were lost, one after the other,
+// and answer again.
 func lostBoth(t *testing.T) *world {
 	w := newWorld(t, lostCheck)
 	w.steps(1, energies(100, 100)...)
@@ -33,8 +33,8 @@ func energies(first, second float64) []collectors.Sample {
 
 const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
 
-// TestAResetIsOfOneGPU holds that the latch of a GPU ends with what happens to
-// it, and that nothing but a reset is one.
+// TestAResetIsOfOneGPU holds that a GPU's latch ends only with a reset of that
+// GPU.
 func TestAResetIsOfOneGPU(t *testing.T) {
 	t.Parallel()
 	action := func(gpu string, v float64) collectors.Sample { return on(gpu, faults.RecoveryAction, v) }
@@ -72,8 +72,7 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 	}
 }
 
-// TestAnAckIsOfOneEntity names entities in every way, among them ones that do
-// not exist.
+// TestAnAckIsOfOneEntity names entities in every form, including absent ones.
 func TestAnAckIsOfOneEntity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -106,8 +105,8 @@ func TestAnAckIsOfOneEntity(t *testing.T) {
 	}
 }
 
-// TestAnAckInVainSaysWhatThereIs holds the answer to an operator who names
-// something that does not exist.
+// TestAnAckInVainSaysWhatThereIs checks the answer to an operator who names an
+// absent entity.
 func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 	t.Parallel()
 	none, both := newWorld(t, lostCheck), lostBoth(t)
@@ -126,8 +125,8 @@ func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestReadingsMayBeOlderThanAnAck holds that an acknowledgement is not
-// undone by the last readings of what it is about, and is by newer ones.
+// TestReadingsMayBeOlderThanAnAck holds that the last readings before an
+// acknowledgement do not undo it, and that newer ones do.
 func TestReadingsMayBeOlderThanAnAck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
@@ -147,13 +146,13 @@ var slowCheck = &Check{ID: "slow", Alert: "Slow", Summary: "It is slow.", Levels
 	{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(50, 60)},
 }}
 
-// TestLeavingTakesAsManySamplesAsEntering holds that neither the hold-down alone
-// ends a state, nor clear samples with others between them.
+// TestLeavingTakesAsManySamplesAsEntering holds that neither the hold-down
+// alone, nor clear samples with others between them, end a state.
 func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
-	w.steps(60, hotAt(2)) // neither, for longer than the hold-down
+	w.steps(60, hotAt(2)) // between the thresholds, for longer than the hold-down
 	w.steps(3, hotAt(20))
 	w.steps(1, hotAt(2))
 	if w.steps(3, hotAt(20)); w.state("hot") != incident.Recovering {
@@ -172,8 +171,8 @@ func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	}
 }
 
-// TestWithoutDataAStateEndsWithTheHoldDown is of a workload that ended while it
-// failed: there will be no clear samples.
+// TestWithoutDataAStateEndsWithTheHoldDown has a workload that ended while it
+// failed, so that no clear samples follow.
 func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slowCheck)
@@ -195,8 +194,7 @@ func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	}
 }
 
-// TestALatchOutlivesItsData holds that a latched fault is not forgotten with
-// the GPU that has it.
+// TestALatchOutlivesItsData holds that a latched fault outlives its GPU.
 func TestALatchOutlivesItsData(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
@@ -207,8 +205,9 @@ func TestALatchOutlivesItsData(t *testing.T) {
 	}
 }
 
-// TestDerivedMetricsOfADeadGPUAreGone is about the looks between the steps in
-// which metrics are derived: what is shown of a GPU then is as old as they are.
+// TestDerivedMetricsOfADeadGPUAreGone checks the evaluations between the steps
+// that derive metrics: they show a dead GPU's metrics no longer than the last
+// step.
 func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,8 +247,8 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	}
 }
 
-// TestAnIncidentCountsOnce has one told again and again, before and after a
-// restart, and along with another.
+// TestAnIncidentCountsOnce repeats an incident, before and after a restart, and
+// beside another one.
 func TestAnIncidentCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
@@ -288,8 +287,9 @@ func TestAnIncidentCountsOnce(t *testing.T) {
 	}
 }
 
-// TestCompanionsRaiseNothing has each XID of the table come along with another
-// incident, and by itself: what follows another is none of its own.
+// TestCompanionsRaiseNothing lets each XID of the table follow another
+// incident, and come by itself. A follower does not count as an incident of its
+// own.
 func TestCompanionsRaiseNothing(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)
@@ -313,8 +313,8 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 	}
 }
 
-// TestStatisticsThatCannotBeReadAreTold holds that what is kept of faults is not
-// lost with the statistics, and that the loss of these is an error.
+// TestStatisticsThatCannotBeReadAreTold holds that the state of faults survives
+// unreadable statistics, and that their loss is an error.
 func TestStatisticsThatCannotBeReadAreTold(t *testing.T) {
 	t.Parallel()
 	w := lostBoth(t)

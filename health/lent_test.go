@@ -12,18 +12,18 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestASettingIsLentForATime has a setting of a GPU be changed under a workload
-// that stays, some time after another job came to the host: for a job, if that
-// is no longer ago than an hour, and for four hours.
+// TestASettingIsLentForATime changes a GPU's setting under a permanent
+// workload, some time after another job came to the host. The change counts as
+// the job's if that was at most an hour ago, and for four hours.
 func TestASettingIsLentForATime(t *testing.T) {
 	t.Parallel()
 	limit := func(watts float64) collectors.Sample { return on("0", device.PowerLimit, watts, "enforced") }
 	ecc := func(v float64) collectors.Sample { return on("0", device.ModeEnabled, 1-v/700, "ecc") }
 	for name, c := range map[string]struct {
 		setting func(watts float64) collectors.Sample
-		after   time.Duration // between the job and the change
+		after   time.Duration // from the job to the change
 		alone   bool          // no other job comes
-		held    time.Duration // for which it has been so
+		held    time.Duration // time since the change
 		drifts  bool
 	}{
 		"at once":                      {limit, 0, false, 0, false},
@@ -65,8 +65,8 @@ func TestASettingIsLentForATime(t *testing.T) {
 	}
 }
 
-// TestTheNodesPersistenceHidesNoOtherDrift has a GPU lose both persistence mode
-// and ECC: the one is the node's to tell, and the other the GPU's.
+// TestTheNodesPersistenceHidesNoOtherDrift lets a GPU lose both persistence
+// mode and ECC. The node reports the former, and the GPU the latter.
 func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
 	t.Parallel()
 	b, o := baselines{}, &observed{settings: map[string]map[string]observation{}}
@@ -86,8 +86,8 @@ func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
 	}
 }
 
-// TestSettingsOfMostGPUs holds how many GPUs of a model make a usual setting: of
-// four at least, more than two thirds. All are alike where there are two.
+// TestSettingsOfMostGPUs checks how many GPUs of a model define a usual
+// setting: more than two thirds of at least four. Of two GPUs, both must agree.
 func TestSettingsOfMostGPUs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -24,7 +24,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// newLook returns a look at a simulated host of two GPUs with these faults.
+// newLook returns a Look at a simulated host of two GPUs with these faults.
 func newLook(t *testing.T, faults ...sim.Fault) Look {
 	t.Helper()
 	nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: faults},
@@ -38,7 +38,7 @@ func newLook(t *testing.T, faults ...sim.Fault) Look {
 		Kernel: nv.Follow, Boot: "boot-1", Node: "node7", Timeout: 20 * time.Second}
 }
 
-// judge looks, and holds that it takes no longer than it may.
+// judge runs the look, and checks its duration.
 func (l Look) judge(t *testing.T, most time.Duration) Judgement {
 	t.Helper()
 	begin := time.Now()
@@ -111,7 +111,7 @@ func TestALookFindsFaults(t *testing.T) {
 				if c.reason != "" && (!strings.HasPrefix(j.GPUs[1].Reason, c.reason) || j.GPUs[0].Reason != "") {
 					t.Errorf("reasons %q and %q, want %q of the second", j.GPUs[0].Reason, j.GPUs[1].Reason, c.reason)
 				}
-				time.Sleep(time.Minute) // of the bubble: the call that was left behind returns
+				time.Sleep(time.Minute) // of the bubble: the abandoned call returns
 			})
 		})
 	}
@@ -140,13 +140,13 @@ func TestALookWithoutADriver(t *testing.T) {
 	}
 }
 
-// stuckInit is a driver that does not come back from being opened.
+// stuckInit is a driver whose initialisation hangs.
 type stuckInit struct {
 	*sim.Host
 	release chan struct{}
 }
 
-// Init returns once it is released.
+// Init returns after it is released.
 func (s stuckInit) Init() nvml.Return {
 	<-s.release
 	return s.Host.Init()
@@ -171,7 +171,7 @@ func TestALookThatHangsEndsInTime(t *testing.T) {
 	})
 }
 
-// Without a process that keeps GPUs initialised, opening the driver takes long.
+// Without a process that keeps GPUs initialised, the driver takes long to open.
 func TestALookWaitsForASlowDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
@@ -184,8 +184,8 @@ func TestALookWaitsForASlowDriver(t *testing.T) {
 	})
 }
 
-// TestALookWaitsForASlowDriverForAsLongAsItCan has a driver come back as late as
-// leaves time to look at its GPUs.
+// TestALookWaitsForASlowDriverForAsLongAsItCan has a driver that opens as late
+// as the time for its GPUs permits.
 func TestALookWaitsForASlowDriverForAsLongAsItCan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
@@ -209,7 +209,7 @@ func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
 	})
 }
 
-// An agent left is a directory in which an agent has kept a latched fault.
+// agentLeft returns a directory in which an agent has saved a latched fault.
 func agentLeft(t *testing.T, boot string) string {
 	t.Helper()
 	e := NewEngine(Checks(), time.Now())
@@ -226,7 +226,7 @@ func agentLeft(t *testing.T, boot string) string {
 	return dir
 }
 
-// contents are the files in dir.
+// contents returns the files in dir.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -285,7 +285,8 @@ func TestALookSaysWhatItCouldNotRead(t *testing.T) {
 	})
 }
 
-// One sample is no persistence, and what takes days is not found in seconds.
+// One sample does not count as several, and a condition that takes days is not
+// found in seconds.
 func TestAHurriedEngineStillWaits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)

@@ -7,7 +7,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestIncidentsAreRememberedForAMonth holds what of incidents is forgotten.
+// TestIncidentsAreRememberedForAMonth checks when incidents are forgotten.
 func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth)

@@ -24,7 +24,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// monitored is a monitor over a host that is as the test says.
+// monitored is a monitor over a host that the test controls.
 type monitored struct {
 	t *testing.T
 	*Monitor
@@ -38,7 +38,7 @@ type monitored struct {
 	ended   chan struct{}
 }
 
-// monitor starts a monitor that keeps its state in dir, in a bubble of synctest.
+// monitor starts a monitor with its state in dir, in a bubble of synctest.
 func monitor(t *testing.T, dir string, s Settings) *monitored {
 	t.Helper()
 	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
@@ -65,13 +65,13 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 		},
 		Record: func(e incident.Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
-		Load:   idle, // what the tests beside it use is not the agent's
+		Load:   idle, // the resources of other tests are not the agent's
 		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
 	}, s)
 	ctx, end := context.WithCancel(t.Context())
 	m.end = end
 	go func() { defer close(m.ended); _ = m.Run(ctx) }()
-	time.Sleep(4 * time.Second) // of synctest's clock: the kernel's log is read by now
+	time.Sleep(4 * time.Second) // of synctest's clock: the kernel's log has been read by then
 	synctest.Wait()
 	return m
 }
@@ -82,7 +82,7 @@ func python(pid int) host.Process {
 		Kind: host.KindPod, Namespace: "a"}}
 }
 
-// is sets what is read of the host.
+// is sets the host's samples.
 func (m *monitored) is(samples ...collectors.Sample) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,12 +99,13 @@ func (m *monitored) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// logs has the kernel log a line.
+// logs adds a line to the kernel's log.
 func (m *monitored) logs(sequence uint64, text string) {
 	m.kernel <- host.Record{Priority: 4, Sequence: sequence, Time: time.Now(), Text: text}
 }
 
-// alerts returns the names of what fires, by what was told last.
+// alerts returns the names of firing alerts, according to the last
+// notifications.
 func (m *monitored) alerts() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,7 +144,7 @@ func TestAFaultIsToldWithinAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{Labels: map[string]string{"cluster": "a"}})
 		defer m.stop()
-		m.pass(300 * time.Millisecond) // between two beats
+		m.pass(300 * time.Millisecond) // between two passes
 		m.logs(10, xid79)
 		m.pass(company + time.Millisecond)
 		if got := m.alerts(); got != "GPULost/emergency" {
@@ -213,8 +214,8 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 	})
 }
 
-// TestTheLogNamesEachThingOnce holds the lines about changes of health: no key
-// is there twice, and what is in shadow mode is no warning.
+// TestTheLogNamesEachThingOnce checks the log lines about changes of health: no
+// key occurs twice, and shadow mode never warns.
 func TestTheLogNamesEachThingOnce(t *testing.T) {
 	t.Parallel()
 	for _, enabled := range [][]string{nil, {"slow"}} {
@@ -223,7 +224,7 @@ func TestTheLogNamesEachThingOnce(t *testing.T) {
 			Log: slog.New(slog.NewJSONHandler(&log,
 				&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 					if a.Key == slog.MessageKey {
-						a.Key = "message" // as the agent's logger has it
+						a.Key = "message" // as in the agent's logger
 					}
 					return a
 				}}))}, Settings{})
@@ -326,7 +327,7 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 }
 
 // TestTheKernelsLogWaitsForTheGPUs holds that the kernel's lines are read once
-// it is known which GPU is where, or after a while if none ever is.
+// the places of the GPUs are known, or after a while if they never are.
 func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
 	t.Parallel()
 	for there, want := range map[time.Duration]time.Duration{0: beat, 2 * beat: 3 * beat, time.Hour: warmUp} {
@@ -473,8 +474,8 @@ func TestSettingsThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestTheStateIsKeptWhenItChanges holds that what happens is kept at once, and
-// that a host on which nothing happens is written down each minute.
+// TestTheStateIsKeptWhenItChanges holds that a change is saved at once, and an
+// unchanged state once a minute.
 func TestTheStateIsKeptWhenItChanges(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -509,7 +510,7 @@ func TestTheStateIsKeptWhenItChanges(t *testing.T) {
 }
 
 // TestAGPUThatIsAcknowledgedAsGoneIsForgotten holds that the rest of the agent
-// forgets a GPU that an operator has taken out, and no other.
+// forgets a GPU whose removal was acknowledged, and no other.
 func TestAGPUThatIsAcknowledgedAsGoneIsForgotten(t *testing.T) {
 	t.Parallel()
 	for check, want := range map[string][]string{missingCheck: {"GPU-0"}, "gpu_lost": nil} {

@@ -10,7 +10,7 @@ import (
 	"gpusteward/health/derived"
 )
 
-// TestMemoryWithoutAnOwner holds which memory has no owner.
+// TestMemoryWithoutAnOwner checks which memory has no owner.
 func TestMemoryWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	const used = 10e9

@@ -14,8 +14,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// valueOf returns the value of the only sample of a metric with these labels
-// after the GPU's; -1 where there is none.
+// valueOf returns the value of a metric's only sample with these labels after
+// the GPU's; -1 if there is none.
 func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...string) float64 {
 	for _, x := range s.Of(m) {
 		if (gpu == "" || x.Labels[0] == gpu) && slices.Equal(x.Labels[min(len(x.Labels), 2):], labels) {
@@ -25,8 +25,8 @@ func valueOf(s *derived.Snapshot, m *collectors.Metric, gpu string, labels ...st
 	return -1
 }
 
-// TestGPUsOfVirtualMachines holds that a GPU is away by the driver that
-// is bound to it, and that nothing else is.
+// TestGPUsOfVirtualMachines holds that a GPU counts as away because of its
+// bound driver, and for no other reason.
 func TestGPUsOfVirtualMachines(t *testing.T) {
 	t.Parallel()
 	type device struct {
@@ -62,9 +62,9 @@ func TestGPUsOfVirtualMachines(t *testing.T) {
 	}
 }
 
-// TestAGPUThatComesSettles holds for how long the links of a GPU train, which
-// comes back for one reason or another. Times are seconds; a GPU is "up", or
-// the reason why it is not, or "" where it is not listed.
+// TestAGPUThatComesSettles checks for how long the links of a returning GPU
+// train, by the reason of its absence. Times are seconds. A GPU is "up", or the
+// reason why it is not, or "" if it is not listed.
 func TestAGPUThatComesSettles(t *testing.T) {
 	t.Parallel()
 	type look struct {
@@ -117,8 +117,8 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	}
 }
 
-// TestADriverThatReloadsHasItsTime holds for how long a driver that does not
-// answer is taken to be loaded anew.
+// TestADriverThatReloadsHasItsTime checks for how long a silent driver counts
+// as reloading.
 func TestADriverThatReloadsHasItsTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -146,8 +146,8 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 	}
 }
 
-// TestWarmAirIsThatOfMostGPUs holds when the room is too hot, and no GPU: by
-// what GPUs say of their margin, or else of their temperature and its limit.
+// TestWarmAirIsThatOfMostGPUs checks when the room is too hot, and no GPU: by
+// the GPUs' margins, or by their temperatures and limits.
 func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -165,7 +165,7 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 				all = append(all, on(gpu, collectors.Up, 1))
 				if !byLimit {
 					all = append(all, on(gpu, device.TemperatureMargin, margin))
-					margin = 50 // what it says itself counts for more
+					margin = 50 // its own report counts for more
 				}
 				all = append(all, on(gpu, device.Temperature, 90-margin, "gpu"),
 					on(gpu, device.Temperature, 10, "memory"),
@@ -188,12 +188,11 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatDoesNotRun holds when all that is old is the agent's own
-// fault.
+// TestAnAgentThatDoesNotRun checks when old samples are the agent's own fault.
 func TestAnAgentThatDoesNotRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		gpus []string // "up", or why not
+		gpus []string // "up", or the reason why not
 		want float64
 	}{
 		{[]string{"late", "late"}, 1}, {[]string{"late", "nvmlDeviceGetPowerUsage"}, 1},

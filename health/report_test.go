@@ -12,8 +12,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestMetricsOfHealth holds the metrics of the judgement on a host with
-// two GPUs, by what their margins have been for a while; -1 stands for none.
+// TestMetricsOfHealth checks the metrics of the judgement on a host with two
+// GPUs, by the recent values of their margins; -1 stands for none.
 func TestMetricsOfHealth(t *testing.T) {
 	t.Parallel()
 	const cool, suspect, warm, hot, unread = 50, 8, -1, -20, 1000
@@ -31,7 +31,7 @@ func TestMetricsOfHealth(t *testing.T) {
 		enabled          []string
 		status           [2]float64
 		node             float64
-		failing, unknown [2]float64 // of the check hot; checks
+		failing, unknown [2]float64 // of the check hot; number of checks
 		firing           map[string]float64
 	}{
 		"both are cool":        {margins: [2]float64{cool, cool}, firing: map[string]float64{"Shadow warning": -1}},

@@ -13,11 +13,11 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A promise is a row of the runbook: when it says that a level of a check is
-// entered, and when it is over.
+// A promise is a row of the runbook: the conditions for entering and leaving a
+// level of a check.
 type promise struct {
 	severity incident.Severity
-	words    []string // of its signal, and of those beside it
+	words    []string // of its signal, and of its additional signals
 	often    string
 	Condition
 	Persistence
@@ -31,8 +31,8 @@ var (
 	units = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
 )
 
-// promises returns what the runbook says of each alert, and its section. The
-// signals are not in there: words stand for them.
+// promises returns the runbook's statements about each alert, and its section.
+// The signals are not in there: words stand for them.
 func promises(t *testing.T) (all map[string][]promise, sections map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile("../alerts/RUNBOOK.md")
@@ -58,7 +58,7 @@ func promises(t *testing.T) (all map[string][]promise, sections map[string]strin
 	return all, sections
 }
 
-// readPromise reads the cells of a row: severity, when, how often, over.
+// readPromise parses the cells of a row: severity, when, how often, over.
 func readPromise(cells []string) (p promise, err error) {
 	if err := p.severity.UnmarshalText([]byte(cells[0])); err != nil {
 		return p, err
@@ -99,8 +99,8 @@ func readPromise(cells []string) (p promise, err error) {
 	return p, nil
 }
 
-// meant gives the promise the signals that its words stand for; false where
-// they are not the condition's.
+// meant replaces a promise's words by their signals; false if these are not the
+// condition's.
 func (p *promise) meant(c Condition) bool {
 	signals := []*Signal{c.Signal}
 	for _, w := range c.While {
@@ -114,12 +114,12 @@ func (p *promise) meant(c Condition) bool {
 	return same
 }
 
-// A row is a level of a check on the host of a test, by itself.
+// A row is a level of a check, alone on a test's host.
 type row struct {
 	promise
 	engine *Engine
 	now    time.Time
-	shown  map[string]float64 // counters do not begin again
+	shown  map[string]float64 // counters do not restart
 }
 
 func (p promise) row(c *Check, l Level) *row {
@@ -128,8 +128,8 @@ func (p promise) row(c *Check, l Level) *row {
 	return &row{promise: p, engine: NewEngine([]*Check{&alone}, birth), now: birth, shown: map[string]float64{}}
 }
 
-// apart is the time between two looks, at least: two for each sample, but for
-// what is judged at each look.
+// apart returns the minimum time between two passes: two for each sample,
+// except for a level that is judged in every pass.
 func (r *row) apart() time.Duration {
 	if r.Every == 0 {
 		return max(step, r.Signal.window/64)
@@ -137,9 +137,9 @@ func (r *row) apart() time.Duration {
 	return r.Every / 2
 }
 
-// show shows examples, as they are before the moment or from it on, for so
-// long, and returns the state at the end of it. If until is not OK it ends when
-// the state is that, and returns after how long that was.
+// show shows examples, before the moment or from it on, for a duration, and
+// returns the final state. Unless until is OK, it stops at that state and
+// returns the time until then.
 func (r *row) show(examples []Example, before bool, long time.Duration,
 	until incident.State) (incident.State, time.Duration) {
 	j, apart := r.engine.judges[0], max(r.apart(), long/256)
@@ -182,26 +182,26 @@ func (r *row) state() incident.State {
 	return worst
 }
 
-// ever is for how long a level is looked at that is not to be entered: as long
-// as it takes, and until a counter rises again.
+// ever returns the time for which a level that must not be entered is observed:
+// as long as an entry takes, and until a counter rises again.
 func (r *row) ever() time.Duration { return max(r.Signal.window, r.soon()) }
 
-// soon is how long it takes to enter a level, or to see that it is clear.
+// soon returns the time to enter a level, or to see that it is clear.
 func (r *row) soon() time.Duration { return time.Duration(r.N+1)*r.spelled().Every + 2*r.apart() }
 
-// aWhile is for how long one is looked at that is to be left.
+// aWhile returns the time for which a level that must be left is observed.
 func (r *row) aWhile() time.Duration { return r.Signal.window*5/4 + holdFirst + r.soon() }
 
-// enter has the level entered.
+// enter enters the level.
 func (r *row) enter(e incident.Entity) (after time.Duration) {
 	r.show(r.Example(e), true, r.soon(), incident.OK)
 	_, after = r.show(r.Example(e), false, r.soon(), r.severity.State())
 	return after
 }
 
-// TestRowsAreAsTheRunbookSays holds each level of each check to what people
-// read of it: on either side of each threshold, with as many samples as it
-// takes and one fewer, and without what it looks at beside its signal.
+// TestRowsAreAsTheRunbookSays compares each level of each check with its
+// documentation: on either side of each threshold, with the required number of
+// samples and one fewer, and without its additional conditions.
 func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	t.Parallel()
 	said, sections := promises(t)
@@ -271,8 +271,8 @@ func (p promise) test(t *testing.T, c *Check, l Level) {
 	}
 }
 
-// gaps has bad samples be interrupted: K of N last ones enter the level, and one
-// fewer of as many do not.
+// gaps interrupts bad samples: K of the last N enter the level, and K-1 of them
+// do not.
 func (p promise) gaps(t *testing.T, c *Check, l Level, e incident.Entity) {
 	bad := p.Example(e)
 	if p.K == 1 || slices.ContainsFunc(bad, func(x Example) bool { return x.Again != 0 }) {

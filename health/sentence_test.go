@@ -14,8 +14,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A told is a check of one level whose signal reads what the test says, and
-// what it says of it.
+// A told is a check of one level with a test's signal, and the check's
+// statements about it.
 type told struct {
 	*world
 	check  *Check
@@ -25,8 +25,8 @@ type told struct {
 	last   []incident.Event // changes of the last sample
 }
 
-// alone returns a level of a check with a signal of the test's. Whatever goes
-// along with it holds.
+// alone returns a level of a check with a test's signal. Its additional
+// conditions hold.
 func alone(t *testing.T, c *Check, index int) *told {
 	l := c.Levels[index]
 	s := &told{check: new(Check), value: math.NaN(), every: max(l.For.spelled().Every, step)}
@@ -47,7 +47,7 @@ func alone(t *testing.T, c *Check, index int) *told {
 	return s
 }
 
-// reads has the signal read v so often.
+// reads lets the signal read v a number of times.
 func (s *told) reads(v float64, times int) {
 	s.value = v
 	for range times {
@@ -55,7 +55,7 @@ func (s *told) reads(v float64, times int) {
 	}
 }
 
-// finding returns what the engine says now.
+// finding returns the engine's current finding.
 func (s *told) finding() Finding {
 	s.t.Helper()
 	all := s.engine.Findings()
@@ -67,9 +67,9 @@ func (s *told) finding() Finding {
 
 var clocks = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`)
 
-// holds reports an error unless a sentence says one of the beginnings, the
-// check's detail with the value in it, and no other number than worst and the
-// time at.
+// holds reports an error unless a sentence begins with one of the beginnings
+// and has the check's detail with the value, and no numbers except worst and
+// the time at.
 func (s *told) holds(when, sentence, begins string, value, worst float64, at time.Time) {
 	s.t.Helper()
 	detail, percent := s.check.Detailed(s.check.Levels[0]), 1.
@@ -118,8 +118,8 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	}
 }
 
-// TestEachSentenceIsTrue lets every level of every check begin, become worse
-// and better, recover and end, and compares each number in a sentence with the
+// TestEachSentenceIsTrue lets every level of every check begin, worsen,
+// improve, recover and end, and compares each number in a sentence with the
 // readings.
 func TestEachSentenceIsTrue(t *testing.T) {
 	t.Parallel()
@@ -193,8 +193,8 @@ func TestEachSentenceIsTrue(t *testing.T) {
 	}
 }
 
-// TestALevelThatIsHeldIsToldAsPast holds what is said while a lower level of
-// a check is all that is left of a fault.
+// TestALevelThatIsHeldIsToldAsPast checks the sentence while only a lower level
+// of a check remains of a fault.
 func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
@@ -214,9 +214,9 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	}
 }
 
-// TestDataThatComesBackEndsNoFault holds what is said where there was none.
-// TestAWildSampleIsForgotten holds that the worst of a fault is none that came
-// long before it: a sample counts for as many as the level looks at.
+// TestDataThatComesBackEndsNoFault checks the sentence after a gap in the data.
+// TestAWildSampleIsForgotten holds that a fault's worst value does not come
+// from long before it: a sample counts for as many samples as the level needs.
 func TestAWildSampleIsForgotten(t *testing.T) {
 	t.Parallel()
 	for clear, want := range map[int]float64{1: -50, 3: -50, 4: -1, 10: -1} {
@@ -248,7 +248,7 @@ func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	}
 }
 
-// TestTheWorstSurvivesARestart holds what is said of a fault that recovers
+// TestTheWorstSurvivesARestart checks the sentence of a fault that recovers
 // while the agent is restarted.
 func TestTheWorstSurvivesARestart(t *testing.T) {
 	t.Parallel()

@@ -87,8 +87,8 @@ func TestASettingOutlivesTheAgent(t *testing.T) {
 	}
 }
 
-// TestAcknowledgedSettingsAreNormal has an operator take the drift of one GPU, or
-// that of the node, for what is meant to be.
+// TestAcknowledgedSettingsAreNormal lets an operator accept the drift of one
+// GPU, or that of the node.
 func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 	t.Parallel()
 	for entity, want := range map[incident.Entity]string{{GPU: "0"}: " 1", {GPU: "1"}: " 0", {}: ""} {
@@ -117,7 +117,7 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 		if before, after := drifting(1, 2), drifting(0, 20); before != "" || after != " 0 1" {
 			t.Fatalf("of GPUs %q, and after the change of %q", before, after)
 		}
-		if entity == (incident.Entity{}) { // of the node's own drift, which it has none of here
+		if entity == (incident.Entity{}) { // the node's own drift, which is absent here
 			w.engine.normal.accept(entity, w.engine.latest)
 		} else if ev, err := w.engine.Ack(driftCheck, entity, w.now); err != nil || ev.Kind != incident.KindAck {
 			t.Errorf("%v: %+v, %v", entity, ev, err)
@@ -128,13 +128,13 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 	}
 }
 
-// TestPersistenceIsTheNodes holds when the node reports that persistence mode
+// TestPersistenceIsTheNodes checks when the node reports that persistence mode
 // is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		before, after string  // by GPU: on, off, or not known
-		want          float64 // -1: nothing is said
+		before, after string  // by GPU: on, off, or unknown
+		want          float64 // -1: no report
 	}{
 		{"1", "0", 1}, {"1", "1", 0}, {"0", "0", -1}, {"11", "00", 1}, {"11", "01", 0}, {"10", "00", 0},
 		{"110", "000", 1}, {"1100", "0000", 0},
@@ -172,8 +172,8 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 	}
 }
 
-// TestADriftNamesItsSettings holds that the sentence about a GPU's drift says
-// which settings differ now, and how.
+// TestADriftNamesItsSettings holds that the sentence about a GPU's drift names
+// the settings that differ now, with their values.
 func TestADriftNamesItsSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)

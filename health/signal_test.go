@@ -15,7 +15,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestSeriesOfASignal holds the conditions on a label.
+// TestSeriesOfASignal checks the conditions on a label.
 func TestSeriesOfASignal(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string][]string{"a": {"a"}, "a|b": {"a", "b"}, "a.*": {"a", "ab"},
@@ -39,7 +39,7 @@ func TestSeriesOfASignal(t *testing.T) {
 	Value(collectors.Up, "link", "1")
 }
 
-// TestSignalsForPrometheus holds signals as PromQL.
+// TestSignalsForPrometheus checks signals as PromQL.
 func TestSignalsForPrometheus(t *testing.T) {
 	t.Parallel()
 	for want, g := range map[string]*Signal{
@@ -64,8 +64,8 @@ func TestSignalsForPrometheus(t *testing.T) {
 	}
 }
 
-// TestSignalsAreRead reads signals from a host of two GPUs, of which the
-// second has less to say.
+// TestSignalsAreRead reads signals from a host of two GPUs, the second of which
+// has fewer series.
 func TestSignalsAreRead(t *testing.T) {
 	t.Parallel()
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 0),
@@ -104,8 +104,8 @@ func TestSignalsAreRead(t *testing.T) {
 	}
 }
 
-// TestAReadingIsFoundFromAnywhere holds that what is looked for is found, and
-// where the next is looked for.
+// TestAReadingIsFoundFromAnywhere holds that a series is found from any
+// position, and where the next search begins.
 func TestAReadingIsFoundFromAnywhere(t *testing.T) {
 	t.Parallel()
 	var all answers
@@ -127,17 +127,17 @@ func TestAReadingIsFoundFromAnywhere(t *testing.T) {
 	}
 }
 
-// TestCountersAreSweptEachHour holds what of a counter is remembered that is not
-// shown any more: for an hour, for as long as a window is, or for life. The sweep
-// comes with the first look after more than an hour: here each 70 minutes.
+// TestCountersAreSweptEachHour checks how long an absent counter is remembered:
+// for an hour, for as long as a window is, or for life. The sweep comes with
+// the first evaluation after more than an hour: here each 70 minutes.
 func TestCountersAreSweptEachHour(t *testing.T) {
 	t.Parallel()
 	const long = 3 * time.Hour
 	for name, c := range map[string]struct {
 		signal   *Signal
-		after    time.Duration // it comes back, and has risen by 5
+		after    time.Duration // it returns, and has risen by 5
 		want     float64
-		sums     int // of entities, just before
+		sums     int // entities just before the sweep
 		counters int
 	}{
 		"an hour":                  {Increase(faults.ECCErrors, time.Minute), time.Hour, 5, 2, 2},

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSlowFaults has each found in time, by the check that is for it and by no
-// other, and nothing found where nothing is wrong.
+// TestSlowFaults holds that each fault is found in time by its check, and by no
+// other, and that a healthy cause has no finding.
 func TestSlowFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range slowFaults {

@@ -15,19 +15,21 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A slow fault is one that comes slowly, or in part: on GPU 3 of an H100 host
-// whose other seven are well and do the same job. It begins after half an hour.
+// A slow fault develops slowly or partially, on GPU 3 of an H100 host whose
+// other seven GPUs are healthy and do the same job. It begins after half an
+// hour.
 type slowFault struct {
 	name    string
 	perLink bool
-	place   func(h *healthyHost)                             // other work than a training job on all GPUs
+	place   func(h *healthyHost)                             // work other than a training job on all GPUs
 	all     bool                                             // every GPU is altered
-	alter   func(h *healthyHost, at time.Duration, s *shown) // what GPU 3 shows, that long since the fault began
-	check   string                                           // that finds it; empty: nothing may be found
-	on      string                                           // gpu=3, if empty
-	// after the fault began; how long there must be silence, if nothing may be found
+	alter   func(h *healthyHost, at time.Duration, s *shown) // GPU 3's samples, at that time since the fault began
+	check   string                                           // the check that finds it; empty: nothing may be found
+	on      string                                           // empty: gpu=3
+	// limit after the fault began; if nothing may be found, the length of the
+	// required silence
 	within time.Duration
-	says   string // what the message must have
+	says   string // part of the message
 }
 
 // shown is a sample that may be altered.
@@ -39,7 +41,7 @@ func (s *shown) is(m *collectors.Metric, labels ...string) bool {
 	return s.Metric == m && labelsFit(s.Labels[2:], labels)
 }
 
-// labelsFit reports whether labels are as wanted, where they are to be any.
+// labelsFit reports whether labels match the wanted ones, if any are wanted.
 func labelsFit(have, want []string) bool {
 	for i, w := range want {
 		if w != "" && have[i] != w {
@@ -51,15 +53,16 @@ func labelsFit(have, want []string) bool {
 
 const slowGPU = "3"
 
-// pulse is whether it is the time, d of each.
+// pulse reports whether the time is within the first d of each period.
 func pulse(at, d, each time.Duration) bool { return at%each < d }
 
-// heldFor is how long a reason held that holds for d of each.
+// heldFor returns the time that a reason held, if it holds for d of each
+// period.
 func heldFor(at, d, each time.Duration) float64 {
 	return (at/each*d + min(at%each, d)).Seconds()
 }
 
-// load has all GPUs do one job of a kind.
+// load runs one job of a kind on all GPUs.
 func load(d demand, share float64) func(h *healthyHost) {
 	return func(h *healthyHost) {
 		j := h.job(func(h *healthyHost, j *job) { j.ask(h, d, share) }, "slurm", h.gpus...)
@@ -160,7 +163,7 @@ var slowFaults = []slowFault{
 			}
 		}},
 
-	// Healthy causes that look alike.
+	// Healthy causes that resemble a fault.
 	{name: "clocks that are locked on all GPUs", within: time.Hour, place: load(matmul, .7), all: true,
 		alter: func(_ *healthyHost, _ time.Duration, s *shown) {
 			if s.is(device.Clock, "sm") {
@@ -190,7 +193,7 @@ var slowFaults = []slowFault{
 			switch {
 			case s.is(activity.Utilization, "gpu"):
 				s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
-			case s.is(links.PCIeGeneration, "current"): // read a moment later, mostly
+			case s.is(links.PCIeGeneration, "current"): // mostly read a moment later
 				s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
 			}
 		}},
@@ -216,7 +219,7 @@ var slowFaults = []slowFault{
 		}},
 }
 
-// slower has GPU 3 at a clock 8 % below its siblings'.
+// slower sets GPU 3's clock 8 % below its siblings'.
 func slower(h *healthyHost, _ time.Duration, s *shown) {
 	if s.is(device.Clock, "sm") || s.is(device.Clock, "graphics") {
 		var others []float64
@@ -235,7 +238,7 @@ func narrowed(_ *healthyHost, _ time.Duration, s *shown) {
 	}
 }
 
-// leaks has the job on GPU 3 hold more of the memory.
+// leaks increases the memory of the job on GPU 3.
 func leaks(part func(at time.Duration) float64) func(*healthyHost, time.Duration, *shown) {
 	return func(h *healthyHost, at time.Duration, s *shown) {
 		g := h.gpus[3]
@@ -294,7 +297,7 @@ func (f *slowFault) test(t *testing.T) {
 	}
 }
 
-// calm is step without mishaps.
+// calm is a step without mishaps.
 func (h *healthyHost) calm() []collectors.Sample {
 	h.n++
 	h.weather()

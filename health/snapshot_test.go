@@ -9,7 +9,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestAnsweringGPUs holds when a GPU answers, and when the node does.
+// TestAnsweringGPUs checks when a GPU answers, and when the node does.
 func TestAnsweringGPUs(t *testing.T) {
 	t.Parallel()
 	for ups, want := range map[string][3]bool{"": {}, "1": {true, true}, "0": {}, "11": {true, true, true},

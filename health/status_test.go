@@ -27,7 +27,7 @@ func TestHoldDownOfAFault(t *testing.T) {
 	}
 }
 
-// TestEntitiesAreForgotten holds after how long without data an entity is no more.
+// TestEntitiesAreForgotten checks when an entity without data is forgotten.
 func TestEntitiesAreForgotten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -53,8 +53,8 @@ func TestEntitiesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestLeavingALevel enters a level, and holds when it is left by the time since
-// it was bad, by its clear samples and by the existence of readings.
+// TestLeavingALevel enters a level, and checks when it is left: by the time
+// since it was bad, by its clear samples, and by the existence of readings.
 func TestLeavingALevel(t *testing.T) {
 	t.Parallel()
 	l := Level{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0), For: of(2, 3)}
@@ -80,7 +80,7 @@ func TestLeavingALevel(t *testing.T) {
 			levels: []level{{active: true, bad: now.Add(-x.bad), read: now.Add(-x.read), clear: x.clear}}}
 		st.settle(c, now)
 		got := st.state
-		if got == incident.Unknown && !st.levels[0].active { // nobody knows how it is now
+		if got == incident.Unknown && !st.levels[0].active { // its current state is unknown
 			got = incident.OK
 		}
 		if got != x.want || st.left.Equal(now) != (x.want == incident.OK) {
@@ -89,7 +89,7 @@ func TestLeavingALevel(t *testing.T) {
 	}
 }
 
-// TestAnEngineHurriesWhatItCan holds which levels a look of a few seconds can
+// TestAnEngineHurriesWhatItCan checks which levels a look of a few seconds can
 // judge, and by how many samples.
 func TestAnEngineHurriesWhatItCan(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestAnEngineHurriesWhatItCan(t *testing.T) {
 	}
 }
 
-// lostLately is a signal of the checks that counts incidents within minutes.
+// lostLately is a check's signal that counts incidents within minutes.
 func lostLately() *Signal {
 	for _, c := range signals() {
 		if c.Signal.counts != nil && c.Signal.window > 0 && !c.Signal.optional {

@@ -7,7 +7,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// Where a level stands: its fault is there, is clear, has just been left, or
+// States of a level: its fault is present, is clear, has just been left, or
 // never was.
 const (
 	isThere = iota
@@ -16,7 +16,7 @@ const (
 	neverWas
 )
 
-// levelThat returns a level that stands so.
+// levelThat returns a level in such a state.
 func levelThat(stands int) level {
 	l := level{active: stands <= isClear, value: 3, worst: 7, when: birth}
 	switch stands {
@@ -28,7 +28,7 @@ func levelThat(stands int) level {
 	return l
 }
 
-// TestLevelOfASentence holds which of a check's levels its sentence is of.
+// TestLevelOfASentence checks which of a check's levels its sentence describes.
 func TestLevelOfASentence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -60,8 +60,8 @@ func TestLevelOfASentence(t *testing.T) {
 	}
 }
 
-// TestValueOfASentence holds when the value of a level is what it is now, and
-// when it is the worst that it was.
+// TestValueOfASentence checks when a level's sentence has the current value,
+// and when the worst one.
 func TestValueOfASentence(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

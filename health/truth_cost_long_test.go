@@ -10,8 +10,8 @@ import (
 	"gpusteward/health/derived"
 )
 
-// TestMemoryOfWindows holds what an engine remembers after a day to 8 MiB:
-// eight GPUs with 64 workloads and 18 links each.
+// TestMemoryOfWindows limits an engine's memory after a day to 8 MiB: eight
+// GPUs with 64 workloads and 18 links each.
 func TestMemoryOfWindows(t *testing.T) {
 	h := crowdedHost()
 	before := heap()

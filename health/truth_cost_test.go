@@ -14,9 +14,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// BenchmarkEval is the cost of one judgement over eight GPUs by all checks,
-// the snapshot's included: with sums of their links, with each of them, and
-// with 64 workloads on each GPU besides. The goal is 2 ms.
+// BenchmarkEval measures one judgement over eight GPUs by all checks, including
+// the snapshot: with sums of their links, with each of them, and with 64
+// additional workloads on each GPU. The goal is 2 ms.
 func BenchmarkEval(b *testing.B) {
 	for _, of := range []struct {
 		name string
@@ -24,7 +24,7 @@ func BenchmarkEval(b *testing.B) {
 	}{{"sums", busyHost(false)}, {"links", busyHost(true)}, {"workloads", crowdedHost()}} {
 		b.Run(of.name, func(b *testing.B) {
 			h := of.host
-			// as collectors.Host has them
+			// in the order of collectors.Host
 			slices.SortStableFunc(h.series, func(a, b series) int { return cmp.Compare(a.labels[0], b.labels[0]) })
 			e := NewEngine(Checks(), h.now())
 			for range 100 {
@@ -56,7 +56,7 @@ func crowdedHost() *healthyHost {
 	return h
 }
 
-// busyHost returns an H100 host that shows all that there is to judge.
+// busyHost returns an H100 host with all the series that are judged.
 func busyHost(perLink bool) *healthyHost {
 	for seed := uint64(1); ; seed++ {
 		h := newHealthyHost(seed)
@@ -66,7 +66,7 @@ func busyHost(perLink bool) *healthyHost {
 	}
 }
 
-// BenchmarkHealthyHost is the cost of making up ten seconds of a host.
+// BenchmarkHealthyHost measures the simulation of ten seconds of a host.
 func BenchmarkHealthyHost(b *testing.B) {
 	h := busyHost(false)
 	for b.Loop() {
@@ -74,7 +74,7 @@ func BenchmarkHealthyHost(b *testing.B) {
 	}
 }
 
-// heap returns the bytes that are in use.
+// heap returns the bytes in use.
 func heap() int {
 	runtime.GC()
 	runtime.GC()
@@ -83,8 +83,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// TestCountersThatAreGoneAreForgotten is for hosts whose workloads come and go
-// for months: each has its counters.
+// TestCountersThatAreGoneAreForgotten simulates a host whose workloads come and
+// go for months, each with its counters.
 func TestCountersThatAreGoneAreForgotten(t *testing.T) {
 	t.Parallel()
 	g := Increase(workloads.QoSViolations, 5*time.Minute, "by", "tenant")

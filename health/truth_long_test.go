@@ -10,9 +10,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestHealthyHostsAreQuiet is the figure of the agent's truth: over simulated
-// healthy hosts at most one false warning in a host-week, and no false
-// critical. make truth DAYS=1000 asks for more days.
+// TestHealthyHostsAreQuiet measures false alarms on simulated healthy hosts: at
+// most one false warning in a host-week, and no false critical. make truth
+// DAYS=1000 asks for more days.
 func TestHealthyHostsAreQuiet(t *testing.T) {
 	began := time.Now()
 	v := judgeAll(t, *truthDays)

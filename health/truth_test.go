@@ -24,7 +24,7 @@ var (
 	truthShow = flag.Int("truth.show", 20, "false alarms that TestHealthyHostsAreQuiet describes")
 )
 
-// fewDays are as many as there is time for in every test.
+// fewDays is the number of days that fit into every test.
 const fewDays = 6
 
 // An alarm is a level of a check that a healthy host entered.
@@ -34,7 +34,7 @@ type alarm struct {
 	shadow   bool
 }
 
-// A verdict is what became of some healthy hosts.
+// A verdict is the result for some healthy hosts.
 type verdict struct {
 	alarms      map[alarm]int
 	told        []string
@@ -45,7 +45,7 @@ type verdict struct {
 // active are the levels that an engine has entered.
 type active map[string]bool
 
-// entered returns the levels that are entered now and were not before.
+// entered returns the levels entered since the last call.
 func (a active) entered(e *Engine, each func(*judge, *status, int)) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
@@ -64,7 +64,7 @@ func (a active) entered(e *Engine, each func(*judge, *status, int)) {
 	}
 }
 
-// judgeHost lets an engine judge a host that is healthy, for all it knows.
+// judgeHost lets an engine judge a supposedly healthy host.
 func judgeHost(t *testing.T, seed uint64, h *healthyHost, steps int) (v verdict) {
 	e := NewEngine(Checks(), h.now())
 	v.alarms = map[alarm]int{}
@@ -93,7 +93,7 @@ func judgeHost(t *testing.T, seed uint64, h *healthyHost, steps int) (v verdict)
 	return v
 }
 
-// restarted returns what becomes of an engine over a restart of the agent.
+// restarted returns an engine's successor after a restart of the agent.
 func restarted(t *testing.T, e *Engine, now time.Time) *Engine {
 	saved, err := e.Save("boot")
 	if err != nil {
@@ -114,7 +114,7 @@ func restarted(t *testing.T, e *Engine, now time.Time) *Engine {
 	return e
 }
 
-// judgeAll judges as many healthy hosts as make up the days, on all cores.
+// judgeAll judges enough healthy hosts for the days, on all cores.
 func judgeAll(t *testing.T, days int) (all verdict) {
 	each := min(max(days/40, 1), 7)
 	hosts := make(chan uint64)
@@ -144,11 +144,11 @@ func judgeAll(t *testing.T, days int) (all verdict) {
 	return all
 }
 
-// trueAlarms are checks that a healthy host may fail: what they tell of takes
-// place on it.
+// trueAlarms are checks that a healthy host may fail, because it really has
+// their condition.
 var trueAlarms = []string{"xid_tenant", "xid_spread"}
 
-// TestAnIllHostIsNotQuiet shows that silence means something: the same host
+// TestAnIllHostIsNotQuiet shows that silence has a meaning: the same host
 // alerts with one GPU that is too hot, and one that had an error.
 func TestAnIllHostIsNotQuiet(t *testing.T) {
 	t.Parallel()
@@ -168,7 +168,7 @@ func TestAnIllHostIsNotQuiet(t *testing.T) {
 	}
 }
 
-// table returns the alarms by check, and what the judgement cost.
+// table returns the alarms by check, and the cost of the judgement.
 func (v *verdict) table(weeks float64, took time.Duration) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)

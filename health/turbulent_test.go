@@ -36,15 +36,15 @@ type turbulence struct {
 	digests  map[string]*digest
 }
 
-// A rough level is one that begins and ends, whatever the others do.
+// A rough level begins and ends independently of the others.
 type rough struct {
 	examples []Example
 	rnd      *rand.Rand
-	left     int // looks for which it holds; negative since it does not
+	left     int // evaluations for which it holds; negative: since it ended
 }
 
-// A digest is of what was told under one name. The order within a moment does
-// not matter to it.
+// A digest summarises the reports under one name, regardless of their order
+// within a moment.
 type digest struct {
 	n    int
 	hash uint32
@@ -67,7 +67,7 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			if l.When.Signal.counts != nil {
-				continue // what is counted is what happens
+				continue // it counts the events
 			}
 			for _, gpu := range []string{"0", "1"} {
 				e := someone(l.When.Signal)
@@ -95,7 +95,7 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 	return u
 }
 
-// show has the host be as it is for the next look.
+// show sets the host's samples for the next evaluation.
 func (u *turbulence) show(look int) {
 	var all []collectors.Sample
 	seen := map[string]int{}
@@ -123,7 +123,7 @@ func (u *turbulence) show(look int) {
 		}
 		for _, x := range l.examples {
 			v := x.At(passed)
-			if x.Again != 0 && l.left >= 0 { // a counter goes on from where it is
+			if x.Again != 0 && l.left >= 0 { // a counter continues from its value
 				v = x.Before + (x.After-x.Before)*float64(look/4)
 			}
 			if !math.IsNaN(v) {
@@ -136,7 +136,7 @@ func (u *turbulence) show(look int) {
 	u.is(all...)
 }
 
-// happen has something be logged or told, or nothing.
+// happen sends a log line or an event, or nothing.
 func (u *turbulence) happen() {
 	bus := u.rnd.IntN(2)
 	id := gpu.ID{Index: bus, UUID: fmt.Sprintf("GPU-%d", bus)}
@@ -172,7 +172,7 @@ func (u *turbulence) happen() {
 	}
 }
 
-// take notes what the monitor says now.
+// take records the monitor's current reports.
 func (u *turbulence) take() {
 	v := u.Verdict()
 	u.note("verdict", v.Status, v.GPUs, v.Reason)
@@ -204,11 +204,10 @@ func (u *turbulence) take() {
 
 func rounded(v float64) string { return fmt.Sprintf("%.6g", v) }
 
-// TestWhatIsSaidOfATurbulentTime holds what a monitor says of it against
-// testdata/turbulent.tsv: how often, and a sum of hashes of what, but for the
-// texts. A
-// change of what is judged shows here: read of what it is, and write the table
-// with go test ./health -run TestWhatIsSaidOfATurbulentTime -update.
+// TestWhatIsSaidOfATurbulentTime compares a monitor's reports with
+// testdata/turbulent.tsv: their number, and a sum of hashes of their contents
+// without the texts. The difference shows which judgements changed. Write the
+// table with go test ./health -run TestWhatIsSaidOfATurbulentTime -update.
 func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestUseOfTheAgent holds the parts of its limits that the agent
-// shows of itself: 256 MiB, a quarter of a core, 2000 goroutines.
+// TestUseOfTheAgent checks the agent's use of its own limits: 256 MiB, a
+// quarter of a core, 2000 goroutines.
 func TestUseOfTheAgent(t *testing.T) {
 	m := NewMonitor(Options{Log: slog.New(slog.DiscardHandler)}, Settings{})
 	now := time.Now()

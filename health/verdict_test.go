@@ -8,7 +8,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// The faults of a workload or a tenant make neither its GPU nor the node ill.
+// The faults of a workload or a tenant affect the verdict of neither its GPU
+// nor the node.
 func TestTenantsDoNotCondemn(t *testing.T) {
 	t.Parallel()
 	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
@@ -34,8 +35,8 @@ func TestTenantsDoNotCondemn(t *testing.T) {
 	}
 }
 
-// TestAVerdictOfAGPU holds the verdict on a GPU by its readings and findings:
-// the check looks at margin.
+// TestAVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
+// the check reads the margin.
 func TestAVerdictOfAGPU(t *testing.T) {
 	t.Parallel()
 	const cool, warm, hot, none = 50, -1, -20, 1000
@@ -88,8 +89,8 @@ func TestAVerdictOfAGPU(t *testing.T) {
 	}
 }
 
-// TestAVerdictOfANode holds what is said of a host by its own findings, and
-// where it shows no GPU.
+// TestAVerdictOfANode checks the verdict on a host by its own findings, and for
+// a host without a GPU.
 func TestAVerdictOfANode(t *testing.T) {
 	t.Parallel()
 	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}

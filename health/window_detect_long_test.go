@@ -13,8 +13,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestLongWindows has the engine judge hours and weeks in samples made by
-// hand. A week of the whole chain would take half an hour.
+// TestLongWindows has the engine judge hours and weeks of artificial samples. A
+// week of the whole chain would take half an hour.
 func TestLongWindows(t *testing.T) {
 	t.Parallel()
 	const hours, days = time.Hour, 24 * time.Hour
@@ -30,7 +30,8 @@ func TestLongWindows(t *testing.T) {
 		return []collectors.Sample{up, {Metric: links.IBPortDowned, Labels: []string{"mlx5_0/1"},
 			Value: float64(n)}}
 	}
-	// how often something happened by a time, at most n times
+	// every returns a function of time: the number of events so far, one per d,
+	// at most n
 	every := func(d time.Duration, n int) func(at time.Duration) int {
 		return func(at time.Duration) int { return min(int(at/d)+1, n) }
 	}
@@ -41,8 +42,8 @@ func TestLongWindows(t *testing.T) {
 		name, check string
 		step        time.Duration
 		samples     func(at time.Duration) []collectors.Sample
-		xid         int           // that happens
-		each        time.Duration // so often
+		xid         int           // the XID of the events
+		each        time.Duration // time between them
 		times       int
 		least, most time.Duration // when it is found; 0: never
 		severity    incident.Severity

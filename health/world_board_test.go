@@ -9,10 +9,10 @@ import (
 	"gpusteward/collectors"
 )
 
-// A need is what work asks of a board at a moment: parts of the time and of
-// the pipes, bytes a second, and which part of the board's dynamic power it
-// takes at the highest clock that the limit lets it have. What waits in a
-// kernel is busy and takes next to no power.
+// A need is a work's momentary demand on a board: parts of the time and of the
+// pipes, bytes per second, and the part of the board's dynamic power at the
+// highest clock that the limit permits. Work that waits in a kernel is busy and
+// needs almost no power.
 type need struct{ busy, heat, sm, tensor, dram, nvlink, rx, tx float64 }
 
 func (n *need) add(o need, part float64) {
@@ -21,8 +21,7 @@ func (n *need) add(o need, part float64) {
 		n.rx+o.rx, n.tx+o.tx
 }
 
-// A board is a GPU: what it is, what an operator set, what it does and what it
-// shows.
+// A board is a GPU: its model, its settings, its activity and its readings.
 type board struct {
 	worldRow
 	r         *rand.Rand
@@ -33,7 +32,7 @@ type board struct {
 	// No two boards are alike.
 	draws, runs, spot float64
 	place             float64                                  // degrees, of the slot
-	trickle           struct{ ecc, replays, crc, aer float64 } // a day
+	trickle           struct{ ecc, replays, crc, aer float64 } // per day
 
 	// Settings.
 	persistence, compute, limit, locked, mig float64
@@ -47,7 +46,7 @@ type board struct {
 
 	silent  string                      // why the board does not answer; empty: it does
 	read    time.Duration               // when it last was
-	away    string                      // the driver of another that has it
+	away    string                      // the foreign driver that has it
 	missing map[*collectors.Metric]bool // families that cannot be read now
 	trained time.Duration               // when its links are up
 	noise   [4]float64
@@ -90,10 +89,10 @@ func newBoard(r *rand.Rand, row worldRow, index int, seed uint64) *board {
 	return b
 }
 
-// bounded is noise of a batch of parts that were tested: none is far out.
+// bounded is the noise of a batch of tested parts: no value is far out.
 func bounded(r *rand.Rand) float64 { return min(max(r.NormFloat64(), -2.2), 2.2) }
 
-// wanders returns noise of a deviation of 1 that remembers the last step.
+// wanders returns noise with a deviation of 1 that remembers the last step.
 func (b *board) wanders(i int, keeps float64) float64 {
 	z := b.r.NormFloat64()
 	if b.r.Float64() < 0.015 {
@@ -103,7 +102,7 @@ func (b *board) wanders(i int, keeps float64) float64 {
 	return b.noise[i]
 }
 
-// advance makes of what is asked of a board what it shows, dt later.
+// advance computes a board's readings after dt from its demand.
 func (b *board) advance(s *site, dt time.Duration) {
 	b.activity()
 	watts := b.power(dt.Seconds())
@@ -119,7 +118,7 @@ func (b *board) activity() {
 	v.sm, v.tensor, v.dram = clamp(w.sm*wobble), clamp(w.tensor*wobble), clamp(w.dram*wobble)
 	v.occupancy = clamp(0.5 * v.sm)
 	busy := w.busy
-	if busy > 0.01 && busy < 0.97 { // the driver's sample is a part of a second
+	if busy > 0.01 && busy < 0.97 { // the driver's sample covers a part of a second
 		busy = clamp(busy * (1 + 0.1*b.r.NormFloat64()))
 	}
 	v.utilization = math.Round(100*busy) / 100
@@ -128,8 +127,8 @@ func (b *board) activity() {
 	v.enforced, v.requested = b.limit, b.limit
 }
 
-// power sets clock and power: the clock that is locked, or the highest that
-// the power limit leaves.
+// power sets clock and power: the locked clock, or the highest that the power
+// limit permits.
 func (b *board) power(dt float64) float64 {
 	v, most, low := &b.v, b.number("mhz_max"), b.number("mhz_idle")
 	full := b.number("mhz_full") / most
@@ -159,7 +158,7 @@ func (b *board) power(dt float64) float64 {
 	clock = min(max(clock, low), b.number("mhz_max"))
 	v.clock = math.Round(clock/15) * 15e6
 	f := clock / b.number("mhz_max")
-	if b.want.busy > 0 { // what a clock costs that nobody uses
+	if b.want.busy > 0 { // the power of an unused clock
 		static = b.number("w_idle") + f*(static-b.number("w_idle"))
 	}
 	watts := max(6, (static+dynamic*b.want.heat*f*f)*(1+0.01*b.wanders(1, 0.8)))
@@ -176,8 +175,8 @@ func (b *board) power(dt float64) float64 {
 	return watts
 }
 
-// warms sets the temperatures, the fan of a board that has one, and what the
-// driver does about heat: it takes a little of the clock near the limit.
+// warms sets the temperatures, the fan of a board that has one, and the
+// driver's reaction to heat: it lowers the clock slightly near the limit.
 func (b *board) warms(s *site, watts, dt float64) {
 	v := &b.v
 	span := b.number("w_limit") - b.number("w_idle")
@@ -189,7 +188,7 @@ func (b *board) warms(s *site, watts, dt float64) {
 		v.fan = math.Round(100*v.fan) / 100
 	}
 	target := air + over
-	if hot := target - (b.number("c_max") - 2); hot > 0 { // fans of the chassis go up
+	if hot := target - (b.number("c_max") - 2); hot > 0 { // the chassis' fans speed up
 		target -= 0.7 * hot
 	}
 	b.noise[3] += (target - b.noise[3]) * -math.Expm1(-dt/b.number("tau_s"))
@@ -203,8 +202,8 @@ func (b *board) warms(s *site, watts, dt float64) {
 	v.hbm = math.Round(b.number("c_hbm_idle") + rise*(b.noise[3]-b.number("c_idle")) + 4*v.dram + b.spot)
 }
 
-// memory sets what is used. Now and then the driver frees what a process had
-// a little after that is gone.
+// memory sets the used memory. Now and then the driver frees a process's memory
+// slightly after its end.
 func (b *board) memory(s *site, dt time.Duration) {
 	v := &b.v
 	if b.residents == 0 && v.processes > 0 && b.r.Float64() < 0.1 {
@@ -220,7 +219,7 @@ func (b *board) memory(s *site, dt time.Duration) {
 	v.processes = b.residents
 }
 
-// counts moves the counters.
+// counts advances the counters.
 func (b *board) counts(s *site, dt float64) {
 	v, days := &b.v, dt/day.Seconds()
 	for _, c := range []struct {
@@ -252,7 +251,7 @@ func (b *board) counts(s *site, dt float64) {
 	v.linkTX += dt * b.want.nvlink
 }
 
-// reset is what a driver forgets that was loaded again.
+// reset clears the state that a reloaded driver forgets.
 func (b *board) reset(s *site) {
 	v := &b.v
 	for _, p := range []*float64{&v.energy, &v.capFor, &v.swThermalFor, &v.brakeFor, &v.lowFor, &v.baseFor,
@@ -263,10 +262,10 @@ func (b *board) reset(s *site) {
 	b.trained = s.clock + time.Duration(10+b.r.IntN(50))*time.Second
 }
 
-// opened is what the agent counts itself, since it opened the board.
+// opened restarts the agent's own counters since it opened the board.
 func (b *board) opened() { b.v.rx, b.v.tx = 0, 0 }
 
-// times is how often that happens which happens mean times.
+// times returns the number of events with a mean.
 func times(r *rand.Rand, mean float64) (n float64) {
 	if mean <= 0 {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWorldFaultsAreFound has faults that others thought of found, each under
-// the name that people have for it, in time.
+// TestWorldFaultsAreFound holds that faults from an independent author are
+// found in time, each under its common name.
 func TestWorldFaultsAreFound(t *testing.T) {
 	text, err := os.ReadFile("testdata/world/faults.yml")
 	if err != nil {
@@ -43,7 +43,7 @@ func TestWorldFaultsAreFound(t *testing.T) {
 		}
 	})
 	if slices.Contains(all, nil) {
-		return // the command line chose some of them
+		return // the command line selected some of them
 	}
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)

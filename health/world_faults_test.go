@@ -19,8 +19,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A worldFault is an element of testdata/world/faults.yml, which says what its
-// keys are.
+// A worldFault is an element of testdata/world/faults.yml, which explains its
+// keys.
 type worldFault struct {
 	Fault  string            `yaml:"fault"`
 	Board  string            `yaml:"board"`
@@ -52,7 +52,7 @@ type act struct {
 	Do     string       `yaml:"do"`
 }
 
-// acts are what changes the site, by name. The board is the one at fault.
+// acts are the changes of a site, by name. The board is the one at fault.
 var acts = map[string]func(*site, *board){
 	"flap": func(s *site, _ *board) {
 		p := &s.ports[2]
@@ -120,7 +120,7 @@ func metricByName(t *testing.T, name string) *collectors.Metric {
 	return nil
 }
 
-// inject has an act begin.
+// inject starts an act.
 func (a act) inject(t *testing.T, s *site) {
 	boards := []*board{s.boards[3]}
 	switch a.Board {
@@ -159,7 +159,7 @@ func (a act) inject(t *testing.T, s *site) {
 	}
 }
 
-// change is what an act makes of a value.
+// change returns an act's replacement for a value.
 func (a act) change(v, hours float64) float64 {
 	switch {
 	case a.Gone:
@@ -172,22 +172,22 @@ func (a act) change(v, hours float64) float64 {
 	return math.Floor(v + a.Rises*hours)
 }
 
-// found is what became of a fault.
+// found is the result for a fault.
 type found struct {
 	*worldFault
-	after  time.Duration // when it was found under a name of its own; -1: never
+	after  time.Duration // when it was found under one of its names; -1: never
 	shadow bool          // only by a check in shadow mode
-	names  []string      // of all that was found
-	alerts int           // checks and entities of which a warning or worse was told
-	pages  int           // messages of that: Alertmanager makes one of the alerts of a name on a host
+	names  []string      // of all findings
+	alerts int           // checks and entities with a warning or worse
+	pages  int           // messages about these: Alertmanager sends one for the alerts of a name on a host
 }
 
-// find puts a fault into a site that is well, after a while.
+// find puts a fault into a healthy site, after a while.
 func (f *worldFault) find(t *testing.T) *found {
 	style := worldRow{"style": f.Fault, "boards": f.Board, "work": f.Work}
 	s := newSite(style, 7)
 	w := guard(s)
-	for _, l := range s.slots { // work that goes on
+	for _, l := range s.slots { // permanent work
 		l.next = s.clock
 	}
 	settled := s.clock + 40*time.Minute
@@ -247,5 +247,6 @@ func (f *worldFault) find(t *testing.T) *found {
 	return r
 }
 
-// foundToday are the faults that are found at least: the goal, 95 of a hundred.
+// foundToday is the minimum number of found faults. The goal is 95 of a
+// hundred.
 const foundToday = 68

@@ -10,8 +10,8 @@ import (
 	"gpusteward/collectors/device"
 )
 
-// Habits are what happens to hosts that are well. testdata/world/styles.tsv
-// says how often in a week, or with 0 that it is always so.
+// Habits are events of healthy hosts. testdata/world/styles.tsv has their
+// number per week; 0 means permanently.
 var habitsOf map[string]func(*site)
 
 func init() { // they name each other
@@ -41,7 +41,7 @@ func init() { // they name each other
 		"vfio":   vfio,
 		"cut":    cut,
 
-		// Events of the operators.
+		// Events caused by operators.
 		"reboot":          reboot,
 		"ntp":             func(s *site) { s.shift += time.Duration(s.r.NormFloat64() * float64(10*time.Second)) },
 		"prolog":          prolog,
@@ -128,8 +128,8 @@ func (s *site) each(do func(*board)) {
 	}
 }
 
-// starve takes the processors from the agent for a while: it passes now and
-// then, and its readers have not come round.
+// starve takes the processors from the agent for a while: its passes are rare,
+// and its readers are behind.
 func starve(s *site) {
 	d := s.some(10*time.Second, 50*time.Second)
 	s.starved = s.clock + d
@@ -143,7 +143,7 @@ func starve(s *site) {
 	s.after(d, func() { s.attend(10 * time.Second) })
 }
 
-// lock has another tool hold the driver's lock: on one board, or on all.
+// lock has another tool hold the driver's lock, on one board or on all.
 func lock(s *site) {
 	d := s.some(10*time.Second, 50*time.Second)
 	boards := s.boards
@@ -158,14 +158,14 @@ func lock(s *site) {
 	s.after(d, func() { s.blocks = 0 })
 }
 
-// silence has a board not be read for a while.
+// silence makes a board unreadable for a while.
 func (s *site) silence(why string, d time.Duration, b *board) {
 	s.attend(d)
 	b.silent = why
 	s.after(d, func() { b.silent = "" })
 }
 
-// misread has one reading be wrong once.
+// misread makes one reading wrong, once.
 func misread(s *site) {
 	b := s.any()
 	m := []*collectors.Metric{device.Temperature, device.Power, activity.Utilization, device.Clock,
@@ -182,8 +182,8 @@ func profiler(s *site) {
 	s.after(s.some(5*time.Minute, 4*time.Hour), func() { s.profiled = false })
 }
 
-// reload takes the driver away: announced to the agent, or not. Then work has
-// ended before, as it has when the module is to be taken out.
+// reload removes the driver, with or without notice to the agent. With notice,
+// work has ended before, as it must before the module is unloaded.
 func (s *site) reload(drained bool, away time.Duration) {
 	if !s.driver {
 		return
@@ -205,7 +205,7 @@ func (s *site) reload(drained bool, away time.Duration) {
 		s.after(s.some(5*time.Second, 90*time.Second), func() { // units of the host set it up
 			s.each(func(b *board) { b.persistence = settings[b][2] })
 		})
-		if s.chance(60) { // what an admin set by hand, nobody sets again
+		if s.chance(60) { // nobody restores an admin's manual setting
 			s.after(s.some(5*time.Second, 5*time.Minute), func() {
 				s.each(func(b *board) { b.limit, b.locked = settings[b][0], settings[b][1] })
 			})
@@ -213,7 +213,7 @@ func (s *site) reload(drained bool, away time.Duration) {
 	})
 }
 
-// reboot starts the host anew.
+// reboot restarts the host.
 func reboot(s *site) {
 	for _, l := range s.slots {
 		l.stop(s)
@@ -234,8 +234,8 @@ func reboot(s *site) {
 	}
 }
 
-// vfio hands boards that have no work to a virtual machine, and takes them
-// back hours later. The driver lets go of a board that nobody uses.
+// vfio hands boards without work to a virtual machine, and takes them back
+// hours later. The driver releases an unused board.
 func vfio(s *site) {
 	n := 1 + s.r.IntN(4)
 	drained := s.chance(50)
@@ -276,8 +276,7 @@ func vfio(s *site) {
 	}
 }
 
-// cut has the scheduler make a board whole, or cut it in parts: its work ends
-// first.
+// cut lets the scheduler make a board whole, or divide it; its work ends first.
 func cut(s *site) {
 	b := s.any()
 	if b.mig == 0 && s.chance(50) {
@@ -295,12 +294,12 @@ func cut(s *site) {
 		b.reset(s)
 		b.trained = 0
 	})
-	if b.mig == 1 { // not for long, where work is waiting for parts
+	if b.mig == 1 { // briefly, if work is waiting for parts
 		s.after(s.some(10*time.Minute, time.Hour), func() { b.mig = 1 })
 	}
 }
 
-// prolog sets a board up for a job, and the epilog sets it back.
+// prolog changes a board's settings for a job, and the epilog restores them.
 func prolog(s *site) {
 	b := s.any()
 	what := s.r.IntN(3)
@@ -324,7 +323,7 @@ func prolog(s *site) {
 	})
 }
 
-// lockClocks is an administrator who saves power, or wants times that repeat.
+// lockClocks is an administrator who saves power, or wants reproducible times.
 func lockClocks(s *site) {
 	mhz := math.Round(s.boards[0].number("mhz_max")*(0.25+0.6*s.r.Float64())/15) * 15
 	if s.chance(30) {
@@ -337,8 +336,8 @@ func lockClocks(s *site) {
 	s.each(func(b *board) { b.locked = mhz })
 }
 
-// powerCap is one who has no more power, or who has some again: for one board
-// after the other, or for all.
+// powerCap lowers or restores the power limit, for one board after the other or
+// for all.
 func powerCap(s *site) {
 	watts := math.Round(s.boards[0].number("w_limit") * (0.5 + 0.5*s.r.Float64()))
 	if s.chance(30) {

@@ -11,7 +11,7 @@ import (
 	"gpusteward/collectors/links"
 )
 
-// TestSitesAreRough holds a few of the styles to what they are there for.
+// TestSitesAreRough checks that some of the styles have their intended effect.
 func TestSitesAreRough(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

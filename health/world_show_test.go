@@ -18,13 +18,13 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// A gauge is a series that the agent reads, and where its value is.
+// A gauge is a series that the agent reads, with a pointer to its value.
 type gauge struct {
 	metric *collectors.Metric
-	board  *board // nil where it is the host's
+	board  *board // nil for the host
 	labels []string
 	value  *float64
-	when   *float64 // it is there when this is 1; nil: always
+	when   *float64 // present when this is 1; nil: always
 	pipes  bool     // a profiler takes it away
 }
 
@@ -34,12 +34,12 @@ func (s *site) adds(b *board, m *collectors.Metric, value *float64, labels ...st
 	return &s.gauges[len(s.gauges)-1]
 }
 
-// fixes adds what does not change.
+// fixes adds a constant series.
 func (s *site) fixes(b *board, m *collectors.Metric, value float64, labels ...string) {
 	s.adds(b, m, &value, labels...)
 }
 
-// shown lists what is read of the boards.
+// shown lists the boards' series.
 func (s *site) shown() {
 	for _, b := range s.boards {
 		s.showsBoard(b)
@@ -56,7 +56,7 @@ func (s *site) shown() {
 	})
 }
 
-// lacks adds what the driver says that a board does not have.
+// lacks adds the features that the driver reports as absent on a board.
 func (s *site) lacks(b *board) {
 	for _, m := range []*collectors.Metric{activity.GPMActivity, links.NVLinkUp, faults.RowRemapBanks,
 		device.TemperatureMargin, device.FanSpeed, faults.RetiredPages} {
@@ -93,7 +93,7 @@ func (s *site) showsBoard(b *board) {
 	for mode, on := range map[string]float64{"ecc": 1, "ecc_pending": 1, "accounting": 0, "display": 0} {
 		s.fixes(b, device.ModeEnabled, on, mode)
 	}
-	s.adds(b, activity.Utilization, &v.utilization, "gpu").when = &v.noMIG // a board in parts has none
+	s.adds(b, activity.Utilization, &v.utilization, "gpu").when = &v.noMIG // absent on a divided board
 	s.adds(b, activity.Utilization, &v.memoryUtilization, "memory").when = &v.noMIG
 	s.adds(b, activity.Utilization, &v.nothing, "encoder").when = &v.noMIG
 	s.adds(b, activity.Utilization, &v.nothing, "decoder").when = &v.noMIG
@@ -224,7 +224,7 @@ func (s *site) showsLinks(b *board) {
 	s.adds(b, links.NVLinkErrors, &v.nothing, "replay", "all")
 }
 
-// show returns what the agent knows at this moment.
+// show returns the agent's current samples.
 func (s *site) show() []collectors.Sample {
 	out := s.out[:0]
 	put := func(m *collectors.Metric, v float64, labels ...string) {
@@ -260,7 +260,7 @@ func (s *site) show() []collectors.Sample {
 // answers reports whether a board is read.
 func (s *site) answers(b *board) bool { return s.driver && b.silent == "" && b.away == "" }
 
-// stands adds what is known of a board whether or not it answers.
+// stands adds the series of a board that do not depend on its answers.
 func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)) {
 	up := s.answers(b)
 	put(collectors.Up, collectors.Bool(up), b.gpu, b.uuid)
@@ -286,7 +286,7 @@ func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)
 	}
 }
 
-// showsHost adds what needs no driver.
+// showsHost adds the series that need no driver.
 func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
 	put(links.PCIDevices, float64(len(s.boards)), "gpu")
 	put(device.NodeBoot, float64(sitesBegin.Unix()+int64(s.boot)*86400))
@@ -315,7 +315,7 @@ func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
 	}
 }
 
-// users adds who uses the boards.
+// users adds the users of the boards.
 func (s *site) users(out []collectors.Sample) []collectors.Sample {
 	type use struct {
 		b      *board
@@ -378,17 +378,17 @@ func (b *board) instances(out []collectors.Sample, used func(gi string) float64)
 	return out
 }
 
-// A breakage changes what is read of a board, or of the host.
+// A breakage changes the readings of a board, or of the host.
 type breakage struct {
 	board       *board // nil for the host
 	metric      *collectors.Metric
 	where       []string                     // values of labels after gpu and uuid; "" is any
-	change      func(v, age float64) float64 // by what it is and the hours for which it is broken; NaN is not there
+	change      func(v, age float64) float64 // by the value and the hours since the break; NaN: absent
 	from, until time.Duration
-	period, on  time.Duration // broken only for so long of each period
+	period, on  time.Duration // broken only for a part of each period
 }
 
-// breaks changes what is broken.
+// breaks applies the breakages.
 func (s *site) breaks(out []collectors.Sample) []collectors.Sample {
 	s.broken = slices.DeleteFunc(s.broken, func(x *breakage) bool { return x.until > 0 && s.clock > x.until })
 	for _, x := range s.broken {

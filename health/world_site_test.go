@@ -14,9 +14,9 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A site is a host whose GPUs are well and whose days are rough, as those of
-// fleets are. What it has and does is a row of testdata/world/styles.tsv. The
-// same style and seed make the same site.
+// A site is a host with healthy GPUs and rough days, like those of fleets. A
+// row of testdata/world/styles.tsv describes it. The same style and seed make
+// the same site.
 type site struct {
 	r      *rand.Rand
 	style  worldRow
@@ -25,8 +25,8 @@ type site struct {
 	gauges []gauge
 	out    []collectors.Sample
 
-	clock time.Duration // that nobody sets
-	shift time.Duration // of the clock that people read
+	clock time.Duration // never set
+	shift time.Duration // of the wall clock
 	boot  int
 	later []timer
 	fine  time.Duration // until then the agent passes every 2 s
@@ -37,7 +37,7 @@ type site struct {
 	warm            float64       // degrees, of the aisle
 	starts          []string      // what ended the agent before this pass: "upgrade" or "reboot"
 
-	seen     []func(*Monitor) // what happens until the next pass
+	seen     []func(*Monitor) // events until the next pass
 	sequence uint64
 	pid      int
 	jobs     int
@@ -50,17 +50,17 @@ type site struct {
 	one    float64
 }
 
-// A port is one of an RDMA adapter.
+// A port is a port of an RDMA adapter.
 type port struct{ up, downed float64 }
 
-// A person is a process of somebody's, for a while after its end too.
+// A person is a user's process, remembered for a while after its end.
 type person struct {
 	host.Process
 	boards []*board
-	until  time.Time // when it left them; zero while it has them
+	until  time.Time // when it left the boards; zero while it has them
 }
 
-// stays are those on a board.
+// stays returns the processes on a board.
 func (s *site) stays(uuid string) (all []collectors.Stay) {
 	for _, p := range s.people {
 		if slices.ContainsFunc(p.boards, func(b *board) bool { return b.uuid == uuid }) {
@@ -71,13 +71,13 @@ func (s *site) stays(uuid string) (all []collectors.Stay) {
 	return all
 }
 
-// A timer is something that is to happen.
+// A timer is a planned event.
 type timer struct {
 	at time.Duration
 	do func()
 }
 
-// sitesBegin is when every site does.
+// sitesBegin is the beginning of every site.
 var sitesBegin = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 
 // newSite returns a site before its first pass.
@@ -105,7 +105,7 @@ func newSite(style worldRow, seed uint64) *site {
 			if err != nil || habitsOf[name] == nil {
 				panic("health: styles.tsv: " + habit)
 			}
-			if weekly == 0 { // it is always so
+			if weekly == 0 { // permanent
 				habitsOf[name](s)
 				continue
 			}
@@ -115,16 +115,16 @@ func newSite(style worldRow, seed uint64) *site {
 	return s
 }
 
-// now is the time by the clock that people read.
+// now returns the time of the wall clock.
 func (s *site) now() time.Time { return sitesBegin.Add(s.clock + s.shift) }
 
-// bootID is the kernel's.
+// bootID returns the kernel's.
 func (s *site) bootID() string { return fmt.Sprintf("boot-%d", s.boot) }
 
-// after has something happen.
+// after plans an event.
 func (s *site) after(d time.Duration, do func()) { s.later = append(s.later, timer{s.clock + d, do}) }
 
-// often has something happen so many times in a week.
+// often plans an event with a weekly rate.
 func (s *site) often(weekly float64, do func(*site)) {
 	s.after(time.Duration(s.r.ExpFloat64()/weekly*float64(7*day)), func() {
 		do(s)
@@ -132,29 +132,29 @@ func (s *site) often(weekly float64, do func(*site)) {
 	})
 }
 
-// some is a time between two.
+// some returns a random time between two.
 func (s *site) some(least, most time.Duration) time.Duration {
 	return least + time.Duration(s.r.Float64()*float64(most-least))
 }
 
-// chance reports whether what happens in so many of hundred cases happens.
+// chance reports true in percent of its calls.
 func (s *site) chance(percent float64) bool { return 100*s.r.Float64() < percent }
 
 // any returns one of the boards.
 func (s *site) any() *board { return s.boards[s.r.IntN(len(s.boards))] }
 
-// aisle is how much warmer the air is than it was: by the hour, and by what
-// the hall's cooling does.
+// aisle returns the warmth of the air above its base, by the hour and by the
+// state of the hall's cooling.
 func (s *site) aisle() float64 {
 	return s.warm + math.Sin(2*math.Pi*(s.hour()-9)/24)
 }
 
-// hour is the time of the day.
+// hour returns the time of the day.
 func (s *site) hour() float64 { return math.Mod(s.clock.Hours(), 24) }
 
-// pass lets time go by until the agent's next pass, and returns what it reads
-// then. The samples are good until the next pass. An agent passes each second;
-// where nothing happens each tenth is enough.
+// pass advances to the agent's next pass, and returns its samples, which are
+// valid until the next pass. An agent passes each second; without events each
+// tenth pass is enough.
 func (s *site) pass() []collectors.Sample {
 	gap := step - s.clock%step
 	switch {
@@ -184,7 +184,7 @@ func (s *site) pass() []collectors.Sample {
 	return s.show()
 }
 
-// goOn lets time go by until at.
+// goOn advances to at.
 func (s *site) goOn(at time.Duration) {
 	dt := at - s.clock
 	if dt <= 0 {
@@ -202,11 +202,11 @@ func (s *site) goOn(at time.Duration) {
 	}
 }
 
-// attend has the agent pass often for a while, for what is over within
-// seconds.
+// attend makes the agent pass often for a while, for events that are over
+// within seconds.
 func (s *site) attend(d time.Duration) { s.fine = max(s.fine, s.clock+d) }
 
-// log has the kernel log the lines of a name, which may say whose they are.
+// log adds the lines of a name to the kernel's log. They may name an owner.
 func (s *site) log(name string, b *board, words ...string) {
 	for _, row := range worldTable("lines") {
 		if row["lines"] == name {
@@ -215,7 +215,7 @@ func (s *site) log(name string, b *board, words ...string) {
 	}
 }
 
-// line has the kernel log a line.
+// line adds a line to the kernel's log.
 func (s *site) line(text string, b *board, words ...string) {
 	if b != nil {
 		words = append(words, "{pci}", b.pci)
@@ -226,8 +226,8 @@ func (s *site) line(text string, b *board, words ...string) {
 	s.seen = append(s.seen, func(m *Monitor) { m.line(r) })
 }
 
-// xid has a board report an XID, to the driver's listeners and in the kernel's
-// log.
+// xid makes a board report an XID, to the driver's listeners and in the
+// kernel's log.
 func (s *site) xid(code int, b *board, pid int, comm string) {
 	name := fmt.Sprint("xid ", code)
 	words := []string{"{pid}", fmt.Sprint(pid), "{comm}", comm, "{code}", fmt.Sprint(code)}
@@ -248,7 +248,7 @@ var worldLines = func() map[string]bool {
 	return all
 }()
 
-// event has the driver tell its listeners of something, if the agent is one.
+// event sends an event to the driver's listeners, if the agent is one.
 func (s *site) event(kind string, code uint64, b *board) {
 	index, _ := strconv.Atoi(b.gpu)
 	e := collectors.Event{Time: s.now(), GPU: gpu.ID{Index: index, UUID: b.uuid, PCI: b.pci}, Type: kind, Code: code}

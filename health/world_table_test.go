@@ -40,7 +40,7 @@ func readWorldTable(name string) (all []worldRow) {
 	return all
 }
 
-// worldRowOf returns the row of a table whose column has a value.
+// worldRowOf returns a table's row with a value in a column.
 func worldRowOf(table, column, value string) worldRow {
 	for _, row := range worldTable(table) {
 		if row[column] == value {
@@ -59,5 +59,5 @@ func (r worldRow) number(column string) float64 {
 	return v
 }
 
-// has reports whether a word is in the column has.
+// has reports whether the column has contains a word.
 func (r worldRow) has(word string) bool { return strings.Contains(" "+r["has"]+" ", " "+word+" ") }

@@ -13,7 +13,7 @@ import (
 )
 
 // TestSitesAreTheirSeeds holds that two sites of a style and seed are equal,
-// and one of another seed differs.
+// and that another seed makes another site.
 func TestSitesAreTheirSeeds(t *testing.T) {
 	t.Parallel()
 	print := func(style worldRow, seed uint64) uint64 {
@@ -39,8 +39,9 @@ func TestSitesAreTheirSeeds(t *testing.T) {
 	}
 }
 
-// notInSites are the families that health looks at and that no site shows, by
-// variable, with why. Who has a check look at another one adds it to the sites.
+// notInSites are the families that health reads and that no site shows, by
+// variable, with reasons. If a check reads another absent family, add it to the
+// sites.
 var notInSites = map[string]string{
 	"RetiredPages": "of boards before Ampere", "VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 	"NVLinkBER": "of each link", "NVLinkInfo": "of each link", "SRAMAddresses": "off by default",
@@ -48,12 +49,12 @@ var notInSites = map[string]string{
 	"UnknownMemory": "of processes that the kernel does not know, which no healthy host has",
 }
 
-// ofEnforcer are the beginnings of the enforcer's: the other healthy hosts
-// have tenants.
+// ofEnforcer are the prefixes of the enforcer's families. The other healthy
+// hosts have tenants.
 var ofEnforcer = []string{"Quota", "QoS", "Broker", "Unhooked", "Underreporting"}
 
 // TestSitesShowAllThatIsJudged holds that no check is quiet because no site
-// shows what it looks at.
+// shows its input.
 func TestSitesShowAllThatIsJudged(t *testing.T) {
 	t.Parallel()
 	shown := map[string]bool{}
@@ -82,8 +83,8 @@ func TestSitesShowAllThatIsJudged(t *testing.T) {
 	}
 }
 
-// TestBoardsAreTheRecordings compares boards, idle and loaded, with what a
-// real H100 showed.
+// TestBoardsAreTheRecordings compares boards, idle and loaded, with the values
+// of a real H100.
 func TestBoardsAreTheRecordings(t *testing.T) {
 	t.Parallel()
 	recorded := recordedLevels(t)
@@ -113,8 +114,8 @@ func TestBoardsAreTheRecordings(t *testing.T) {
 	}
 }
 
-// TestWorldTables holds that all that the tables of the world name is there,
-// and that nothing in them is of no use.
+// TestWorldTables holds that all names in the tables of the world exist, and
+// that no row is unused.
 func TestWorldTables(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -152,8 +153,8 @@ func TestWorldTables(t *testing.T) {
 	}
 }
 
-// TestLinksTrainAfterAReload has links come up one after the other, once the
-// driver is there again.
+// TestLinksTrainAfterAReload lets links come up one after the other, after the
+// driver has returned.
 func TestLinksTrainAfterAReload(t *testing.T) {
 	t.Parallel()
 	s := newSite(worldRowOf("styles", "style", "dense training"), 1)

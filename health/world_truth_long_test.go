@@ -13,9 +13,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestWorldIsQuiet is the figure of the agent's truth on hosts that somebody
-// else made up than who wrote the checks, by style. make truth DAYS=2000 asks
-// for more days.
+// TestWorldIsQuiet measures false alarms by style, on hosts whose author did
+// not write the checks. make truth DAYS=2000 asks for more days.
 func TestWorldIsQuiet(t *testing.T) {
 	began := time.Now()
 	all := judgeWorld(*worldDays, *truthSeed)

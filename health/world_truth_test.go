@@ -16,18 +16,18 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A sentry is an agent on a site: its monitor, and what that said.
+// A sentry is an agent on a site: its monitor, and the monitor's reports.
 type sentry struct {
 	site    *site
 	monitor *Monitor
 	samples []collectors.Sample
 	worst   map[string]incident.Severity // by check and entity, now
 	cries   []cry
-	told    map[string]cry // the alerts, by identity, as they were first told
+	told    map[string]cry // the alerts at their first report, by identity
 	passes  int
 }
 
-// A cry is a finding that began, or became worse.
+// A cry is a finding that began or worsened.
 type cry struct {
 	style, check string
 	severity     incident.Severity
@@ -42,7 +42,7 @@ var (
 	truthStyle = flag.String("truth.style", "", "the one style of hosts that TestWorldIsQuiet simulates; empty: all")
 )
 
-// shadows are the checks, and whether they are in shadow mode.
+// shadows says which checks are in shadow mode.
 var shadows = sync.OnceValue(func() map[string]bool {
 	all := map[string]bool{}
 	for _, c := range Checks() {
@@ -58,7 +58,7 @@ func guard(s *site) *sentry {
 	return w
 }
 
-// start starts the agent, with what it kept.
+// start starts the agent with its saved state.
 func (w *sentry) start(kept []byte) {
 	s := w.site
 	m := NewMonitor(Options{
@@ -87,7 +87,7 @@ func (w *sentry) start(kept []byte) {
 	w.monitor = m
 }
 
-// pass has the agent pass once.
+// pass runs one pass of the agent.
 func (w *sentry) pass() {
 	s, boot := w.site, w.site.bootID()
 	w.samples = s.pass()
@@ -111,7 +111,7 @@ func (w *sentry) pass() {
 	w.passes++
 }
 
-// note takes what the monitor says.
+// note records the monitor's reports.
 func (w *sentry) note(e incident.Event) {
 	if e.Kind != incident.KindTransition {
 		return
@@ -124,7 +124,7 @@ func (w *sentry) note(e incident.Event) {
 	w.worst[key] = e.Severity
 }
 
-// hear takes the alerts that the monitor tells: none that another silences.
+// hear records the monitor's alerts, none of which another silences.
 func (w *sentry) hear(all []Alert) {
 	for _, a := range all {
 		if id := a.Identity(); w.told[id].check == "" {
@@ -136,17 +136,17 @@ func (w *sentry) hear(all []Alert) {
 	}
 }
 
-// tally is what the sites of a style, or of all, made the agent say.
+// tally sums up the reports on the sites of a style, or of all.
 type tally struct {
 	name   string
 	days   float64
 	hosts  int
-	silent int // hosts of which nothing was said
+	silent int // hosts without a report
 	cries  []cry
 }
 
-// weekly returns how many findings of a severity there were in a host-week;
-// for Critical those that are worse too.
+// weekly returns the number of findings of a severity per host-week; Critical
+// includes worse ones.
 func (t *tally) weekly(severity incident.Severity) float64 {
 	n := 0
 	for _, c := range t.cries {
@@ -157,7 +157,7 @@ func (t *tally) weekly(severity incident.Severity) float64 {
 	return float64(n) / t.days * 7
 }
 
-// checks returns how often each check cried, the most first.
+// checks returns the number of cries of each check, the largest first.
 func (t *tally) checks(shadow bool) string {
 	counts := map[string]int{}
 	for _, c := range t.cries {
@@ -174,8 +174,8 @@ func (t *tally) checks(shadow bool) string {
 	return strings.Join(all, ", ")
 }
 
-// judgeWorld judges sites of all styles for so many days together. The tallies
-// are by style, in the order of the table; the last is of all.
+// judgeWorld judges sites of all styles for a total of so many days. The
+// tallies are by style, in the order of the table; the last is of all.
 func judgeWorld(days int, seed uint64) (all []*tally) {
 	styles := slices.DeleteFunc(slices.Clone(worldTable("styles")[1:]),
 		func(r worldRow) bool { return *truthStyle != "" && r["style"] != *truthStyle })
@@ -220,8 +220,8 @@ func judgeWorld(days int, seed uint64) (all []*tally) {
 	return append(all, total)
 }
 
-// ceilings are what the world may be told at most in a host-week: of warnings
-// the goal, of criticals none in the days that a test has.
+// ceilings are the highest permitted numbers of findings in a host-week: the
+// goal for warnings, and no critical ones in a test's days.
 const (
 	worldWarnings  = 1
 	worldCriticals = 0

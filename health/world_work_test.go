@@ -10,7 +10,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// A slot is a place for work: on boards, or on a part of one.
+// A slot is a place for work: some boards, or a part of one.
 type slot struct {
 	kind   worldRow // of testdata/world/kinds.tsv
 	boards []*board
@@ -18,26 +18,26 @@ type slot struct {
 	gi     string // MIG instance
 	task   *task
 	next   time.Duration // when the next task begins
-	spree  int           // tasks to come that fail as the last did
+	spree  int           // remaining tasks that fail as the last one did
 }
 
-// A task is a job, a container or a session of somebody.
+// A task is a user's job, container or session.
 type task struct {
 	comm, workload string
 	pid            int
 	began, ends    time.Duration
-	end            string // how: done, killed or crashed
+	end            string // its kind of end: done, killed or crashed
 	program        program
 	bias           []float64 // by board
 	held, use      []float64
 }
 
-// A program returns what it needs of each board at an age, and which part of
-// the memory it holds.
+// A program returns its need of each board at an age, and the part of the
+// memory that it holds.
 type program func(age, dt time.Duration) (need, float64)
 
-// employ gives the boards their slots: "dense:8" is a place on eight boards,
-// "8xqueue:1" are eight on one each.
+// employ gives the boards their slots: "dense:8" is a slot on eight boards,
+// "8xqueue:1" are eight slots on one board each.
 func (s *site) employ(work string) {
 	at := 0.0
 	for word := range strings.FieldsSeq(work) {
@@ -67,7 +67,7 @@ func (s *site) employ(work string) {
 			s.slots = append(s.slots, l)
 		}
 	}
-	load := map[*board]int{} // who share a board share its memory
+	load := map[*board]int{} // the slots of a board share its memory
 	for _, l := range s.slots {
 		for _, b := range l.boards {
 			load[b]++
@@ -80,7 +80,7 @@ func (s *site) employ(work string) {
 	}
 }
 
-// work has what is in the slot go on.
+// work advances the slot's task.
 func (l *slot) work(s *site, dt time.Duration) {
 	switch t := l.task; {
 	case !s.driver || l.boards[0].away != "":
@@ -99,7 +99,7 @@ func (l *slot) work(s *site, dt time.Duration) {
 	for i, b := range l.boards {
 		part := l.part
 		if l.gi == "" {
-			part = 1 // who shares a board takes turns; add is bounded
+			part = 1 // the tasks of a board take turns; add is bounded
 		}
 		mine := wants
 		mine.heat *= t.bias[i]
@@ -159,7 +159,7 @@ func (l *slot) start(s *site) {
 	l.task = t
 }
 
-// finish ends the task, and has the driver say so where it does.
+// finish ends the task, with the driver's report if its kind of end has one.
 func (l *slot) finish(s *site) {
 	t := l.task
 	l.stop(s)
@@ -183,7 +183,7 @@ func (l *slot) finish(s *site) {
 	}
 }
 
-// stop ends the task as it is.
+// stop ends the task at once.
 func (l *slot) stop(s *site) {
 	if t := l.task; t != nil {
 		l.task = nil
@@ -198,13 +198,13 @@ func (l *slot) stop(s *site) {
 	l.next = s.clock + gap
 }
 
-// A phase is a time in which a program does something else.
+// A phase is a period with another activity of a program.
 type phase struct {
 	until time.Duration
 	need
 }
 
-// programs make programs, by name. Each has a mood of its own.
+// programs create programs, by name. Each has a mood of its own.
 var programs = map[string]func(s *site) program{
 	"dense": func(s *site) program {
 		return trains(s, need{busy: 1, heat: 0.8 + 0.2*s.r.Float64(), sm: 0.92, tensor: 0.55, dram: 0.3, nvlink: 6e10,
@@ -247,8 +247,8 @@ var programs = map[string]func(s *site) program{
 	},
 }
 
-// trains is the training of a model, which stops for its checkpoints for up to
-// stall: with the collective's kernels spinning, or with nothing to do.
+// trains is the training of a model. It stops for its checkpoints for up to
+// stall, either idle or with the collective's kernels spinning.
 func trains(s *site, at need, stall time.Duration) program {
 	memory, loading := 0.45+0.4*s.r.Float64(), s.some(10*time.Second, 12*time.Minute)
 	every, spins := s.some(8*time.Minute, time.Hour), s.chance(60)
@@ -273,7 +273,7 @@ func trains(s *site, at need, stall time.Duration) program {
 			// evaluates
 			now = phase{age + s.some(time.Minute, 8*time.Minute), need{busy: 0.85, heat: 0.5 * at.heat, sm: 0.5,
 				tensor: 0.2, dram: 0.3}}
-		case s.chance(0.5): // the allocator breaks its memory in pieces
+		case s.chance(0.5): // the allocator fragments its memory
 			memory += 0.02 * (0.96 - memory)
 		case s.chance(2): // a straggler elsewhere
 			return spin, memory
@@ -282,7 +282,8 @@ func trains(s *site, at need, stall time.Duration) program {
 	}
 }
 
-// hpc is a simulation: FP64, phases of some minutes, and files in between.
+// hpc is a simulation with FP64, phases of some minutes, and file access in
+// between.
 func hpc(s *site) program {
 	period, memory, heat := s.some(2*time.Minute, 25*time.Minute), 0.1+0.5*s.r.Float64(), 0.3+0.4*s.r.Float64()
 	return func(age, _ time.Duration) (need, float64) {
@@ -293,8 +294,8 @@ func hpc(s *site) program {
 	}
 }
 
-// loader waits for data: busy and idle by turns of seconds, and each epoch
-// keeps more of its data on the GPU.
+// loader waits for data: it is busy and idle in turns of seconds, and each
+// epoch keeps more of its data on the GPU.
 func loader(s *site) program {
 	period, duty := s.some(4*time.Second, 90*time.Second), 0.2+0.6*s.r.Float64()
 	memory, epoch, heat := 0.2+0.3*s.r.Float64(), s.some(10*time.Minute, time.Hour), 0.4+0.5*s.r.Float64()
@@ -311,7 +312,7 @@ func loader(s *site) program {
 	}
 }
 
-// demand is how much is asked of what serves people: little at night.
+// demand returns the load of a public service: little at night.
 func (s *site) demand() float64 { return 0.5 - 0.4*math.Cos(2*math.Pi*(s.hour()-3)/24) }
 
 // serves is inference with memory that is taken at the start.
@@ -327,8 +328,7 @@ func serves(s *site) program {
 	}
 }
 
-// fills is inference whose cache grows with the conversations that it keeps,
-// until it is full.
+// fills is inference whose cache grows with its conversations until it is full.
 func fills(s *site) program {
 	weights, full := 0.3+0.3*s.r.Float64(), 0.88+0.09*s.r.Float64()
 	hours := 0.5 + 9*s.r.Float64()
@@ -344,7 +344,7 @@ func fills(s *site) program {
 	}
 }
 
-// bursts is inference that waits for most of the time.
+// bursts is inference that mostly waits.
 func bursts(s *site) program {
 	memory, heat := 0.2+0.5*s.r.Float64(), 0.3+0.6*s.r.Float64()
 	var now phase
@@ -372,15 +372,15 @@ func types(s *site) program {
 			now = phase{age + s.some(5*time.Second, 15*time.Minute), need{busy: 0.1 + 0.9*s.r.Float64(),
 				heat: 0.8 * s.r.Float64(), sm: 0.4, tensor: 0.1, dram: 0.3}}
 			memory = min(0.97, memory+0.12*s.r.Float64())
-		case s.chance(0.1): // the kernel of the notebook is started again
+		case s.chance(0.1): // the notebook's kernel is restarted
 			memory = 0.03
 		}
 		return need{}, memory
 	}
 }
 
-// grows is data that is kept on the GPU: indexes, buffers, frames, which grow
-// up to what they are meant to be.
+// grows is data that is kept on the GPU, such as indexes, buffers and frames.
+// It grows to its intended size.
 func grows(s *site) program {
 	memory, most, hours := 0.05+0.3*s.r.Float64(), 0.7+0.27*s.r.Float64(), 1+9*s.r.Float64()
 	first, steps, heat := memory, s.chance(50), 0.1+0.5*s.r.Float64()

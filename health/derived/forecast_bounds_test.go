@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// trending returns a series that begins with a value and rises by as much each
-// time.Second, so many times.
+// trending returns a series with a first value and a rise for each step.
 func trending(first float64, by ...float64) *trend {
 	t := &trend{every: time.Second}
 	at := birth
@@ -20,7 +19,7 @@ func trending(first float64, by ...float64) *trend {
 	return t
 }
 
-// repeated returns as many like steps of a series.
+// repeated returns n equal steps of a series.
 func repeated(n int, by float64) (all []float64) {
 	for range n {
 		all = append(all, by)
@@ -28,7 +27,7 @@ func repeated(n int, by float64) (all []float64) {
 	return all
 }
 
-// TestATrendIsItsLastPoints holds which points a series takes, and which it
+// TestATrendIsItsLastPoints checks which points a series keeps, and which it
 // drops.
 func TestATrendIsItsLastPoints(t *testing.T) {
 	t.Parallel()
@@ -62,7 +61,7 @@ func TestATrendIsItsLastPoints(t *testing.T) {
 	}
 }
 
-// TestForecastOfATrend holds each condition of a forecast at its limit, with
+// TestForecastOfATrend checks each condition of a forecast at its limit, with
 // series that have exact sums.
 func TestForecastOfATrend(t *testing.T) {
 	t.Parallel()
@@ -101,15 +100,15 @@ func TestForecastOfATrend(t *testing.T) {
 	}
 }
 
-// TestAForecastTakesLooksInARow holds that every reason to find none begins the
-// row anew, and that a trend which is too short says nothing about it.
+// TestAForecastTakesLooksInARow holds that every reason against a forecast
+// restarts its row. A trend that is too short is no reason.
 func TestAForecastTakesLooksInARow(t *testing.T) {
 	t.Parallel()
 	rises := trending(0, repeated(12, 1)...)
 	for name, c := range map[string]struct {
 		other    *trend
 		distance float64
-		again    int // looks until it is found
+		again    int // passes until it is found
 	}{
 		"it falls": {trending(0, append(repeated(8, 1), repeated(4, -1)...)...), 10, 3},
 		"it levels off": {trending(0, append(append(repeated(4, 8), repeated(4, 1)...), repeated(4, .1)...)...),
@@ -134,7 +133,7 @@ func TestAForecastTakesLooksInARow(t *testing.T) {
 	}
 }
 
-// TestStraysOfASeries holds that distance to both sides of a line.
+// TestStraysOfASeries checks the distance to both sides of a line.
 func TestStraysOfASeries(t *testing.T) {
 	t.Parallel()
 	for off, want := range map[float64]float64{0: 0, 5: 5, -3: 3} {
@@ -144,7 +143,7 @@ func TestStraysOfASeries(t *testing.T) {
 			t.Errorf("one point is off by %g: it strays by %g", off, got)
 		}
 	}
-	for off, want := range map[float64]bool{1.19: true, 1.21: false} { // of 24 a twentieth is 1.2
+	for off, want := range map[float64]bool{1.19: true, 1.21: false} { // a twentieth of 24 is 1.2
 		s, f := trending(10, repeated(12, 2)...), forecast{least: 13, rows: 1}
 		s.Values[6] += off
 		if f.look(s, 10, nil); !f.ok || f.even != want {
@@ -153,13 +152,13 @@ func TestStraysOfASeries(t *testing.T) {
 	}
 }
 
-// TestAWorkloadTakesMemoryAfterARest holds from when on memory is crept: half
-// an hour in which it was as it is, but for a thousandth.
+// TestAWorkloadTakesMemoryAfterARest checks when growing memory counts as a
+// creep: after half an hour in which it stayed the same within a thousandth.
 func TestAWorkloadTakesMemoryAfterARest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rests  time.Duration
-		during float64 // what it has in the middle of that
+		during float64 // memory in the middle of that half hour
 		takes  float64
 		crept  bool
 	}{
@@ -186,8 +185,8 @@ func TestAWorkloadTakesMemoryAfterARest(t *testing.T) {
 	}
 }
 
-// TestACreepIsNoStart holds that all of a trend is of what was taken
-// after the rest, but for the two minutes between two points, and is even.
+// TestACreepIsNoStart holds that a trend consists of memory taken after the
+// rest, apart from the two minutes between two points, and is even.
 func TestACreepIsNoStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -209,7 +208,8 @@ func TestACreepIsNoStart(t *testing.T) {
 	}
 }
 
-// TestAWorkloadGivesMemoryBack holds how much of what it could have is much.
+// TestAWorkloadGivesMemoryBack checks how much memory must be returned to count
+// as much.
 func TestAWorkloadGivesMemoryBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

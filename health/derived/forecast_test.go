@@ -14,13 +14,13 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// residing is a workload's memory on a GPU.
+// residing returns a sample of a workload's memory on a GPU.
 func residing(g *rigGPU, workload string, bytes float64) collectors.Sample {
 	return collectors.Sample{Metric: workloads.WorkloadMemory, Labels: []string{g.gpu, g.uuid, workload,
 		""}, Value: bytes}
 }
 
-// linkSamples are n links of a GPU, with as many bytes and errors.
+// linkSamples returns samples of n links of a GPU, with equal bytes and errors.
 func linkSamples(g *rigGPU, n int, bytes, errors float64) (all []collectors.Sample) {
 	for i := range n {
 		link := strconv.Itoa(i)
@@ -76,8 +76,8 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 	}
 }
 
-// TestACacheThatFillsIsNoLeak plays an allocator that keeps its memory: now and
-// then, and ever less often, an input is larger than all before.
+// TestACacheThatFillsIsNoLeak simulates an allocator that keeps its memory: now
+// and then, and ever less often, an input is larger than all before.
 func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	t.Parallel()
 	const total, runs = 80e9, 1000
@@ -110,8 +110,8 @@ func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	}
 }
 
-// TestALeakGivesLittleBack has memory grow by 100 MB in two minutes, and once
-// fall by a part of what it grows by altogether: by a tenth it is no leak.
+// TestALeakGivesLittleBack grows memory by 100 MB in two minutes, with one fall
+// by a part of the total growth. A fall by a tenth rules out a leak.
 func TestALeakGivesLittleBack(t *testing.T) {
 	t.Parallel()
 	const each = 100e6
@@ -161,7 +161,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 	for _, g := range r.gpus {
 		g.values[remappedRows], g.values[margin] = 0, 40
 	}
-	r.step(22*time.Minute, func() { r.gpus[0].values[margin] -= 1. / 6 }) // a degree a minute
+	r.step(22*time.Minute, func() { r.gpus[0].values[margin] -= 1. / 6 }) // a degree per minute
 	if got := r.get(ThermalLimit, 0); far(got, 18*60, 60) || usable(r.get(ThermalLimit, 1)) {
 		t.Errorf("18 degrees at one a minute: %g s, and %g where nothing moves", got, r.get(ThermalLimit, 1))
 	}
@@ -193,7 +193,7 @@ func TestALinkAgainstItsSiblings(t *testing.T) {
 	r := newRig(5)
 	var sent, bad float64
 	r.step(15*time.Minute, func() {
-		sent, bad = sent+1e11, bad+3 // 10 GB/s, 18 errors a minute
+		sent, bad = sent+1e11, bad+3 // 10 GB/s, 18 errors per minute
 		r.extra = nil
 		for i, g := range r.gpus {
 			links := linkSamples(g, 18, sent, 1000)

@@ -28,17 +28,17 @@ type eventful struct {
 	regimes []regime // by GPU
 	tenants [][tenantInputs]float64
 	links   [][]float64 // bytes and errors of each link, by GPU
-	jobs    []float64   // memory of workloads, two a GPU
+	jobs    []float64   // memory of workloads, two per GPU
 }
 
-// A regime is what a GPU does for a while.
+// A regime is a GPU's behaviour for a while.
 type regime struct {
 	left                  int // steps
 	load, clock           float64
 	hotter, grows, denied float64
 	shift                 [power + 1]float64
 	errors, slowLink      int
-	blind                 int // an input that is not there
+	blind                 int // an input without readings
 }
 
 func newEventful(gpus int, seed uint64) *eventful {
@@ -52,7 +52,7 @@ func newEventful(gpus int, seed uint64) *eventful {
 	return h
 }
 
-// begin draws what GPU i does next. Mostly that is what all do.
+// begin draws GPU i's next regime, which is mostly that of all GPUs.
 func (h *eventful) begin(i int) {
 	f, rnd := &h.regimes[i], h.rnd
 	*f = regime{left: 30 + rnd.IntN(400), load: .95, clock: 1980e6, blind: -1, slowLink: -1}
@@ -66,7 +66,7 @@ func (h *eventful) begin(i int) {
 	case 2:
 		f.hotter = 2 * size
 	case 3:
-		f.grows = size * 8e6 // bytes a step
+		f.grows = size * 8e6 // bytes per step
 	case 4:
 		f.shift[rnd.IntN(power+1)] = size * .1
 	case 5:
@@ -82,7 +82,7 @@ func (h *eventful) begin(i int) {
 	}
 }
 
-// pass lets a step pass.
+// pass advances the host by a step.
 func (h *eventful) pass() {
 	h.steps++
 	h.extra = nil
@@ -96,7 +96,7 @@ func (h *eventful) pass() {
 	h.step(step, nil)
 }
 
-// move sets what GPU i shows.
+// move sets the values of GPU i.
 func (h *eventful) move(i int, g *rigGPU, f *regime) {
 	rnd, at := h.rnd, func(base float64, input int) float64 { return base * (1 + f.shift[min(input, power)]) }
 	noisy := func(v, by float64) float64 { return v + by*rnd.NormFloat64() }
@@ -121,7 +121,7 @@ func (h *eventful) move(i int, g *rigGPU, f *regime) {
 	for _, in := range []int{pcieRX, pcieTX, nvlinkRX, nvlinkTX} {
 		v[in] = keep[in] + max(at(noisy(1e9*f.load, 1e7), in), 0)
 		if !usable(v[in]) || rnd.IntN(2000) == 0 {
-			v[in] = 0 // it began again
+			v[in] = 0 // it was reset
 		}
 	}
 	for in, often := range map[int]float64{pcieReplays: .1, pcieCorrectable: .3, eccCorrected: .05} {
@@ -138,13 +138,13 @@ func (h *eventful) move(i int, g *rigGPU, f *regime) {
 	h.around(i, g, f)
 }
 
-// rndOf is between 0 and 1 and depends on nothing but its arguments: the order
-// in which a map is walked does not matter to it.
+// rndOf returns a number between 0 and 1 that depends only on its arguments,
+// and so not on the iteration order of a map.
 func rndOf(steps, gpu, input int) float64 {
 	return rand.New(rand.NewPCG(uint64(steps), uint64(100*gpu+input))).Float64()
 }
 
-// around shows what is on and beside GPU i: workloads, tenants, links.
+// around sets the things on and beside GPU i: workloads, tenants, links.
 func (h *eventful) around(i int, g *rigGPU, f *regime) {
 	rnd := h.rnd
 	show := func(m *collectors.Metric, v float64, labels ...string) {
@@ -190,7 +190,8 @@ func (h *eventful) around(i int, g *rigGPU, f *regime) {
 	}
 }
 
-// onLink is a sample of a link: four lead to a switch, two to another GPU.
+// onLink returns a sample of a link. Four links lead to a switch, and two to
+// another GPU.
 func onLink(m *collectors.Metric, g *rigGPU, link int, v float64) collectors.Sample {
 	labels := slices.Repeat([]string{""}, len(m.Labels))
 	for i, name := range m.Labels {
@@ -214,11 +215,11 @@ func onLink(m *collectors.Metric, g *rigGPU, link int, v float64) collectors.Sam
 	return collectors.Sample{Metric: m, Labels: labels, Value: v}
 }
 
-// TestStatisticsOfAnEventfulDay holds what is derived of a host on which much
-// happens against testdata/derived.tsv: of each metric and two hours how many
-// values there were, their sum, and their sum weighted by when and where they were. A
-// change of what is derived shows here: read which metrics it is that changed,
-// and write the table with go test ./health -run TestStatisticsOfAnEventfulDay -update.
+// TestStatisticsOfAnEventfulDay compares the metrics derived on an eventful
+// host with testdata/derived.tsv: for each metric and two hours, the number of
+// values, their sum, and their sum weighted by time and place. The difference
+// names the changed metrics. Write the table with go test ./health/derived -run
+// TestStatisticsOfAnEventfulDay -update.
 func TestStatisticsOfAnEventfulDay(t *testing.T) {
 	t.Parallel()
 	type digest struct {

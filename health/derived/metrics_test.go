@@ -16,16 +16,17 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// far reports whether got is further than by from want, or no number.
+// far reports whether got is not a number, or differs from want by more than
+// by.
 func far(got, want, by float64) bool { return !(math.Abs(got-want) <= by) }
 
-// birth is when time begins in tests of single values.
+// birth is the beginning of time in tests of single values.
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const step = Step
 
-// A rig is a host made by hand, whose GPUs are moved by a test and judged
-// every 10 s.
+// A rig is an artificial host. A test changes its GPUs, and each step of 10 s
+// is judged.
 type rig struct {
 	*Metrics
 	now   time.Time
@@ -34,10 +35,10 @@ type rig struct {
 	last  *Snapshot
 }
 
-// A rigGPU is what a GPU of a rig shows: an H100 under a steady load.
+// A rigGPU is the values of one GPU of a rig: an H100 under a steady load.
 type rigGPU struct {
 	gpu, uuid, model string
-	values           [inputCount]float64 // NaN is not shown; of counters, their state
+	values           [inputCount]float64 // NaN is not shown; for counters, their state
 }
 
 func newRig(n int) *rig {
@@ -57,7 +58,7 @@ func newRig(n int) *rig {
 	return r
 }
 
-// samples returns what the host shows.
+// samples returns the host's samples.
 func (r *rig) samples() (all []collectors.Sample) {
 	for _, g := range r.gpus {
 		labels := append([]string{g.gpu, g.uuid, g.model}, make([]string, len(device.Info.Labels)-3)...)
@@ -77,7 +78,8 @@ func (r *rig) samples() (all []collectors.Sample) {
 	return append(all, r.extra...)
 }
 
-// step lets 10 s pass for as long as asked; each is called before each.
+// step advances in steps of 10 s for the duration; each is called before each
+// step.
 func (r *rig) step(d time.Duration, each func()) {
 	for range d / step {
 		r.now = r.now.Add(step)
@@ -94,7 +96,7 @@ func (r *rig) step(d time.Duration, each func()) {
 	}
 }
 
-// get returns a derived value of a GPU, NaN where there is none.
+// get returns a derived value of a GPU, or NaN if there is none.
 func (r *rig) get(m *collectors.Metric, gpu int, labels ...string) float64 {
 	for _, s := range r.last.Of(m) {
 		if s.Labels[0] == strconv.Itoa(gpu) && matches(s.Labels[2:], labels) {
@@ -117,7 +119,7 @@ func (r *rig) shake(rnd *rand.Rand) func() {
 	}
 }
 
-// asItIs is the time of a state that is read at once.
+// asItIs leaves the times of a state that is read at once as they are.
 func asItIs(t time.Time) time.Time { return t }
 
 func noise() *rand.Rand { return rand.New(rand.NewPCG(11, 12)) }
@@ -149,14 +151,14 @@ func TestAnomaliesAreThoseThatLast(t *testing.T) {
 	}
 }
 
-// TestAnomaliesMatter moves each watched input by a little less, and a little
-// more, than the least that matters of it. What never moved has the resolution
-// of its sensor for a standard deviation.
+// TestAnomaliesMatter moves each watched input by slightly less, and slightly
+// more, than the smallest relevant change. The standard deviation of an input
+// without movement is its sensor's resolution.
 func TestAnomaliesMatter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		input              int
-		usual, odd, sensor float64 // of counters a second
+		usual, odd, sensor float64 // for counters, per second
 	}{
 		{smClock, 1980e6, 198e6, 15e6}, {smClock, 600e6, 90e6, 15e6}, // six of the sensor's steps
 		{coreTemperature, 60, 8, 1}, {memoryTemperature, 90, 8, 1},
@@ -246,11 +248,12 @@ func TestDriftIsSeenWhereALookIsNot(t *testing.T) {
 	if z := r.get(AnomalyRobustZScore, 0, "temperature"); math.Abs(z) > 6 {
 		t.Errorf("the robust score is %g: then a sum is no use", z)
 	}
-	// Idle, it is another GPU: the baseline stays for an hour, then a new one is learnt.
+	// An idle GPU is like another one: the baseline stays for an hour, then a
+	// new one is learnt.
 	idle := func() { shake(); r.gpus[0].values[utilization], r.gpus[0].values[coreTemperature] = 0, 40 }
 	held := r.get(DriftCUSUM, 0, "temperature")
 	r.step(30*time.Minute, idle)
-	if got := r.get(DriftCUSUM, 0, "temperature"); far(got, held, 1.5) { // the minute in between is of both
+	if got := r.get(DriftCUSUM, 0, "temperature"); far(got, held, 1.5) { // the minute between them has values of both
 		t.Errorf("another load moved the sum from %g to %g", held, got)
 	}
 	r.step(35*time.Minute, idle)
@@ -267,7 +270,7 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)
 	for _, g := range r.gpus {
-		g.values[eccCorrected] = 1e6 // of the board's past: no incident
+		g.values[eccCorrected] = 1e6 // from the board's past: no incident
 	}
 	r.step(10*time.Minute, nil)
 	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate != 0 || sum != 0 {
@@ -276,7 +279,7 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 	r.gpus[1].values[eccCorrected] += 5000 // one burst
 	worst := 0.0
 	r.step(58*time.Minute, func() {
-		r.gpus[0].values[eccCorrected] += .5 // 180 an hour
+		r.gpus[0].values[eccCorrected] += .5 // 180 per hour
 		worst = max(worst, r.get(ECCCorrectableCUSUM, 1))
 	})
 	if rate, sum := r.get(ECCCorrectablePerHour, 0), r.get(ECCCorrectableCUSUM, 0); rate < 170 ||
@@ -286,12 +289,12 @@ func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
 	if rate := r.get(ECCCorrectablePerHour, 1); rate != 5000 || worst > 5 {
 		t.Errorf("a burst: %g an hour, sum up to %g; want 5000, under 5", rate, worst)
 	}
-	r.gpus[0].values[eccCorrected] = 0 // the driver was loaded again
+	r.gpus[0].values[eccCorrected] = 0 // the driver was reloaded
 	r.step(time.Minute, nil)
 	if rate := r.get(ECCCorrectablePerHour, 0); rate < 150 || rate > 180 {
 		t.Errorf("after the counter began again: %g an hour", rate)
 	}
-	// A GPU that always had that many is used to it after some days.
+	// After some days, a GPU that always had that many is normal.
 	for range 5 * 24 * 60 {
 		r.histories[r.gpus[2].uuid].ECC.add(3)
 		r.histories[r.gpus[2].uuid].ECC.advance()
@@ -338,8 +341,8 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	}
 }
 
-// TestANonNumberIsNoValue passes values that no GPU reports: the output is
-// always numbers, and all is well again afterwards.
+// TestANonNumberIsNoValue passes values that no GPU reports. The output is
+// always numbers, and recovers afterwards.
 func TestANonNumberIsNoValue(t *testing.T) {
 	t.Parallel()
 	r, rnd := newRig(5), noise()
@@ -376,7 +379,7 @@ func TestANonNumberIsNoValue(t *testing.T) {
 	}
 }
 
-// whole checks that derived samples are as they are declared.
+// whole checks that derived samples match their declarations.
 func whole(t *testing.T, s *Snapshot) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -409,5 +412,5 @@ func TestTheSameSamplesGiveTheSame(t *testing.T) {
 	}
 }
 
-// full returns a host with as much on each GPU as there can be on eight.
-// inUse returns the bytes that are in use.
+// full returns a host with the maximum number of things on each of eight GPUs.
+// inUse returns the bytes in use.

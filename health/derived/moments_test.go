@@ -13,7 +13,7 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// TestTrafficIsWhatIsKnownOfIt holds the sum of both directions of both kinds.
+// TestTrafficIsWhatIsKnownOfIt checks the sum of both directions of both kinds.
 func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)
@@ -32,16 +32,16 @@ func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
 	}
 }
 
-// TestALinkIsJudgedWhileItsGPUWorks lets a link be narrow, or slow, at every
-// so many looks at a GPU that works so much.
+// TestALinkIsJudgedWhileItsGPUWorks has a link that is narrow or slow in every
+// n-th pass, on a GPU with a given load.
 func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		utilization       float64
-		every, looks      int // it works at each so many of so many looks
+		every, looks      int // it works in each every-th of so many passes
 		lanes, generation float64
 		narrow, slow      float64
-		recovers          bool // within the last looks
+		recovers          bool // within the last passes
 	}{
 		{utilization: .5, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2},
 		{utilization: .5, every: 1, looks: 12, lanes: 16, generation: 5, narrow: 0, slow: 0},
@@ -57,7 +57,7 @@ func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
 		r := newRig(1)
 		v := &r.gpus[0].values
 		for n := range c.looks {
-			v[utilization], v[pcieLanes], v[pcieGeneration] = 0, 1, 1 // as a GPU that does nothing has it
+			v[utilization], v[pcieLanes], v[pcieGeneration] = 0, 1, 1 // the values of an idle GPU
 			if n%c.every == 0 {
 				v[utilization], v[pcieLanes], v[pcieGeneration] = c.utilization, c.lanes, c.generation
 			}
@@ -73,8 +73,9 @@ func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
 	}
 }
 
-// TestALinkThatIsShortStaysShortWhileTheGPURests has a GPU find its link short,
-// and rest for an hour: that holds until the link is as wide as it can be.
+// TestALinkThatIsShortStaysShortWhileTheGPURests lets a GPU find its link short
+// and then rest for an hour. The finding stays until the link has its full
+// width.
 func TestALinkThatIsShortStaysShortWhileTheGPURests(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
@@ -100,11 +101,11 @@ func TestALinkThatIsShortStaysShortWhileTheGPURests(t *testing.T) {
 	}
 }
 
-// same compares with a value that -1 stands for none of.
+// same compares with a value; -1 stands for none.
 func same(got, want float64) bool { return got == want || want == -1 && !usable(got) }
 
-// TestFansThatDoNotTurnAreCounted has boards with fans, of which some stand,
-// and one without.
+// TestFansThatDoNotTurnAreCounted has boards with fans, some of which stand
+// still, and a board without fans.
 func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(4)
@@ -123,12 +124,12 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 }
 
 // TestALinkAgainstThoseOfOtherGPUs compares GPUs with the links and speeds of a
-// row; it looks at the first one.
+// row. The first one is checked.
 func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 	t.Parallel()
 	const full = 25e9
 	type gpu struct {
-		up, speed float64 // of its links together; each has the speed
+		up, speed float64 // up: sum over its links; speed: of each
 		model     string
 	}
 	sound := gpu{18, full, ""}
@@ -154,7 +155,7 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 		"its speed is not known":          {[]gpu{{18, math.NaN(), ""}, sound, sound, sound}, -1, 0},
 		"whether they are up is not told": {[]gpu{{math.NaN(), full, ""}, sound, sound, sound}, -1, -1},
 	} {
-		for _, each := range []bool{false, true} { // whether links have series of their own
+		for _, each := range []bool{false, true} { // whether links have their own series
 			r := newRig(len(c.gpus))
 			for i, g := range c.gpus {
 				if g.model != "" {
@@ -189,7 +190,7 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 			r.step(2*time.Minute, nil)
 			first, last, want := AllLinks, AllLinks, c.gone
 			if each {
-				first, last, want = "0", "17", min(want, 1) // of those that sound GPUs have up
+				first, last, want = "0", "17", min(want, 1) // of the links that healthy GPUs have up
 			}
 			if pace, gone := r.get(PeerLinkSpeedRatio, 0, first), r.get(PeerLinksMissing, 0, last); !same(pace,
 				c.pace) || !same(gone, want) {
@@ -200,8 +201,8 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 	}
 }
 
-// TestWorkloadsThatLeaveAGPUAreForgotten holds that a link, a workload and a tenant that
-// are not shown any more are forgotten after ten minutes, and not before.
+// TestWorkloadsThatLeaveAGPUAreForgotten holds that an absent link, workload or
+// tenant is forgotten after ten minutes, and not before.
 func TestWorkloadsThatLeaveAGPUAreForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// TestComparisonWithPartners has five GPUs do one job, and one of them
-// something else to a degree: it is compared by clock, memory clock and work
-// while it does the same, and by work alone while it falls behind.
+// TestComparisonWithPartners has five GPUs in one job, one of which differs by
+// degrees. While its load is similar, its clock, memory clock and work are
+// compared. While it falls behind, only its work is.
 func TestComparisonWithPartners(t *testing.T) {
 	t.Parallel()
 	const all = "memory_clock sm_clock work work_behind"
 	for name, c := range map[string]struct {
 		one  map[int]float64
-		job  string // of the one; empty: none
+		job  string // of the one that differs; empty: none
 		want string
 	}{
 		"the same":                    {nil, "job", all},
@@ -62,15 +62,15 @@ func TestComparisonWithPartners(t *testing.T) {
 			t.Errorf("%s: compared by %q, want %q", name, got, c.want)
 		}
 	}
-	r := newRig(5) // nobody has a job that is known
+	r := newRig(5) // no job is known
 	r.step(3*time.Minute, nil)
 	if usable(r.get(PeerZScore, 0, "work_behind")) || !usable(r.get(PeerZScore, 0, "work")) {
 		t.Error("GPUs without jobs are behind each other")
 	}
 }
 
-// TestLessWorkShowsTwice holds that the work of a GPU is as much as the one
-// of power and activity that is closer to its partners' says.
+// TestLessWorkShowsTwice holds that a GPU's work is measured by power or
+// activity, whichever is closer to the partners'.
 func TestLessWorkShowsTwice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ power, activity, ratio float64 }{
@@ -85,13 +85,13 @@ func TestLessWorkShowsTwice(t *testing.T) {
 	}
 }
 
-// TestIncreaseOfACounter holds what two looks at a counter show.
+// TestIncreaseOfACounter checks the increase between two readings of a counter.
 func TestIncreaseOfACounter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		first, second float64
 		after         time.Duration
-		by            float64 // -1: nobody can say
+		by            float64 // -1: unknown
 	}{{5, 5, step, 0}, {5, 9, step, 4}, {0, 9, time.Millisecond, 9}, {5, 4, step, -1}, {5, 9, 0, -1}, {5, 9, -step,
 		-1}} {
 		var k counter

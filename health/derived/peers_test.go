@@ -14,7 +14,7 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		name  string
 		gpus  int
 		other func(i int, g *rigGPU) // changes the siblings
-		heat  bool                   // that there is a comparison of temperatures
+		heat  bool                   // temperatures are compared
 		power bool
 		was   map[int]float64
 	}{
@@ -59,7 +59,7 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 			t.Errorf("%s: after a minute nobody knows for how long they have run: %v", c.name, got)
 		}
 		r.step(2*time.Minute, nil)
-		for _, i := range []int{utilization, power, tensorActivity} { // a pass without readings is no other load
+		for _, i := range []int{utilization, power, tensorActivity} { // a pass without readings is no change of load
 			r.gpus[1].values[i], c.was[i] = math.NaN(), r.gpus[1].values[i]
 		}
 		r.step(step, nil)
@@ -126,7 +126,8 @@ func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
 }
 
 // TestTheEndsOfWhatIsCompared runs the same work on five GPUs, one of them
-// slow: just alike enough for a comparison of their clocks, and just not.
+// slow: similar enough for a comparison of their clocks, and slightly too
+// different.
 func TestTheEndsOfWhatIsCompared(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stepsFrom returns a power so many steps of a place above another.
+// stepsFrom returns the power that is some steps of a place above another.
 func stepsFrom(watts float64, steps int) float64 { return watts * math.Exp2(float64(steps)/powerSteps) }
 
 // learned returns a place that learned a temperature in so many minutes.
@@ -18,8 +18,8 @@ func learned(minutes int, celsius float64) place {
 	return p
 }
 
-// TestAPlaceIsKnownAboutAPower holds how near a power must be to one that is
-// known, which of several counts, and from which minute on a place is known.
+// TestAPlaceIsKnownAboutAPower checks how near a power must be to a known one,
+// which of several counts, and after how many minutes a place is known.
 func TestAPlaceIsKnownAboutAPower(t *testing.T) {
 	t.Parallel()
 	known := learned(knownAfter, 60)
@@ -48,8 +48,9 @@ func TestAPlaceIsKnownAboutAPower(t *testing.T) {
 	}
 }
 
-// TestAPlaceLearnsFromAMinute holds how a mean moves: as means do for ten minutes,
-// and then as if a minute were two degrees off at most.
+// TestAPlaceLearnsFromAMinute checks the movement of a mean: a plain mean for
+// ten minutes, and then one in which a minute counts as two degrees off at
+// most.
 func TestAPlaceLearnsFromAMinute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -68,8 +69,8 @@ func TestAPlaceLearnsFromAMinute(t *testing.T) {
 	}
 }
 
-// TestAPlaceIsBounded holds how many powers a place knows, and that it still
-// learns of those.
+// TestAPlaceIsBounded checks how many powers a place knows, and that it keeps
+// learning those.
 func TestAPlaceIsBounded(t *testing.T) {
 	t.Parallel()
 	p := place{}
@@ -96,8 +97,8 @@ func TestAPlaceIsBounded(t *testing.T) {
 	}
 }
 
-// TestAPlaceLearnsFromSteadyMinutes holds how steady the power must be, and what is
-// no temperature.
+// TestAPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
+// which values are not temperatures.
 func TestAPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -121,7 +122,8 @@ func TestAPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	}
 }
 
-// TestARiseIsFiveDegrees holds from when on a GPU is hotter than it was.
+// TestARiseIsFiveDegrees checks the rise at which a GPU counts as hotter than
+// before.
 func TestARiseIsFiveDegrees(t *testing.T) {
 	t.Parallel()
 	for rise, want := range map[float64]float64{0: 1, placeRise - .5: 1, placeRise: 0, placeRise + 1: 0, -9: 1} {

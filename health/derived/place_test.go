@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A board's place is known after ten minutes at a power, and a fault is not
-// taken for it within a day.
+// A board's place is known after ten minutes at a power. A fault does not
+// become normal within a day.
 func TestAPlaceIsLearnedSlowly(t *testing.T) {
 	t.Parallel()
 	p := place{}
@@ -39,8 +39,8 @@ func TestAPlaceIsLearnedSlowly(t *testing.T) {
 	}
 }
 
-// A rise of all GPUs is the air's and does not count, a rise of one does, and a
-// restart forgets no place.
+// A rise of all GPUs is the air's and does not count. A rise of one GPU counts.
+// A restart keeps all places.
 func TestARiseIsBesideTheOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)

@@ -9,8 +9,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestFaultsAddUp holds the score of a class of faults, and that of the GPU,
-// by sums that are exact: the second follows the first so long after it.
+// TestFaultsAddUp checks the scores of a fault class and of the GPU by exact
+// sums. The second fault follows the first after a time.
 func TestFaultsAddUp(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestFaultsAddUp(t *testing.T) {
 		{incident.Warning, incident.Critical, time.Minute, .5 + 1.25, 1},
 		{incident.Critical, incident.Warning, time.Minute, 1 + .625, 1}, {incident.Critical,
 			incident.Emergency, inARow, .5 + 2.5, 2},
-		{incident.Critical, incident.Critical, -time.Second, 1 + 1.25, 2}, // the clock went back: another offence
+		{incident.Critical, incident.Critical, -time.Second, 1 + 1.25, 2}, // the clock was set back: another offence
 	} {
 		r := newRig(1)
 		r.step(step, nil)
@@ -52,8 +52,8 @@ func TestFaultsAddUp(t *testing.T) {
 	}
 }
 
-// TestOldHistoriesMakeRoom holds after how long a GPU that is gone is
-// forgotten when another comes, and that one which is there is not.
+// TestOldHistoriesMakeRoom checks when an absent GPU is forgotten in favour of
+// a new one, and that a present one is not.
 func TestOldHistoriesMakeRoom(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]bool{historyKept: true, historyKept + time.Second: false} {
@@ -69,7 +69,7 @@ func TestOldHistoriesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestAMinuteOfCorrectedErrors holds what a minute adds to the sum and to the
+// TestAMinuteOfCorrectedErrors checks what a minute adds to the sum and to the
 // baseline, with exact numbers.
 func TestAMinuteOfCorrectedErrors(t *testing.T) {
 	t.Parallel()
@@ -98,8 +98,8 @@ func TestAMinuteOfCorrectedErrors(t *testing.T) {
 	}
 }
 
-// minutes has a GPU run under a load for so many minutes, at a temperature
-// that is known in every one of so many.
+// minutes runs a GPU under a load for n minutes; its temperature is known in
+// the first ones.
 func (f *drift) minutes(n int, load, celsius float64, known int) {
 	for i := range n {
 		f.mean[utilization] = mean{2 * load, 2}
@@ -110,8 +110,8 @@ func (f *drift) minutes(n int, load, celsius float64, known int) {
 	}
 }
 
-// TestABaselineIsAnHour holds how long a baseline is learned, of what, and when
-// another load begins it anew.
+// TestABaselineIsAnHour checks how long a baseline is learned, from which
+// values, and when another load restarts it.
 func TestABaselineIsAnHour(t *testing.T) {
 	t.Parallel()
 	var f drift
@@ -168,8 +168,8 @@ func TestABaselineIsAnHour(t *testing.T) {
 	}
 }
 
-// TestALinkIsComparedByItsLesserMinutes holds what of a link's counters is
-// compared: bytes a second, and the errors of ten minutes but for the three
+// TestALinkIsComparedByItsLesserMinutes checks the compared values of a link's
+// counters: bytes per second, and the errors of ten minutes without the three
 // worst.
 func TestALinkIsComparedByItsLesserMinutes(t *testing.T) {
 	t.Parallel()
@@ -205,8 +205,8 @@ func TestALinkIsComparedByItsLesserMinutes(t *testing.T) {
 	}
 }
 
-// TestAPeerAgainstItsSiblings holds the score and the ratio of a count by exact
-// numbers, and how many siblings that takes.
+// TestAPeerAgainstItsSiblings checks the score and the ratio of a count by
+// exact numbers, and the required number of siblings.
 func TestAPeerAgainstItsSiblings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

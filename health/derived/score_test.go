@@ -9,7 +9,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// incident is an incident of a rig's GPU.
+// fault reports a fault of a rig's GPU.
 func fault(r *rig, gpu int, id string, class incident.Class, severity incident.Severity) {
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: id, Class: class, Severity: severity,
 		Entity: incident.Entity{GPU: r.gpus[gpu].gpu, UUID: r.gpus[gpu].uuid}}, r.now)
@@ -26,10 +26,10 @@ func TestFaultScores(t *testing.T) {
 	}
 	score := func(class incident.Class) float64 { return r.get(FaultScore, 0, string(class)) }
 	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
-	fault(r, 0, "a", incident.MemoryFault, incident.Critical) // told again
+	fault(r, 0, "a", incident.MemoryFault, incident.Critical) // the same incident again
 	r.Fault(incident.Event{Kind: incident.KindTransition, ID: "t", Class: incident.MemoryFault,
 		Severity: incident.Critical, Entity: incident.Entity{UUID: r.gpus[0].uuid}}, r.now)
-	// of the node
+	// on the node
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "n", Class: incident.MemoryFault,
 		Severity: incident.Critical}, r.now)
 	r.step(step, nil)
@@ -40,7 +40,7 @@ func TestFaultScores(t *testing.T) {
 	if got := score(incident.MemoryFault); far(got, .5, .01) {
 		t.Errorf("an hour later: %g, want half", got)
 	}
-	r.step(time.Hour, nil) // no longer in a row
+	r.step(time.Hour, nil) // no longer consecutive
 	for i := range 3 {
 		fault(r, 0, fmt.Sprint("row", i), incident.HardwareFault, incident.Critical)
 		fault(r, 0, fmt.Sprint("warning", i), incident.DriverCrash, incident.Warning)
@@ -55,7 +55,7 @@ func TestFaultScores(t *testing.T) {
 	if got := r.get(FaultScore, 1, string(incident.HardwareFault)); got != 0 {
 		t.Errorf("the other GPU has %g", got)
 	}
-	// known by its index
+	// identified by its index
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout,
 		Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now)
 	r.step(step, nil)
@@ -75,7 +75,7 @@ func TestLemonsAreNotMadeByTenants(t *testing.T) {
 			Code: 137, Severity: incident.XIDs()[137].Severity, Class: incident.XIDs()[137].Class}
 		nvlink.Entity = incident.Entity{UUID: r.gpus[0].uuid}
 		r.Fault(nvlink, r.now)
-		for k := range 5 { // what comes together is one offence
+		for k := range 5 { // simultaneous faults are one offence
 			fault(r, 1, fmt.Sprint("hardware", i, k), incident.HardwareFault, incident.Severity(2+k%2))
 		}
 		r.now = r.now.Add(2 * time.Hour)
@@ -110,7 +110,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	if err := again.Restore(text, asItIs); err != nil {
 		t.Fatal(err)
 	}
-	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // the journal tells it again
+	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // repeated from the journal
 	again.step(step, nil)
 	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); far(got, 2, .02) {
 		t.Errorf("the fault score is %g, want 2", got)

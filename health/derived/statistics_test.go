@@ -29,7 +29,7 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		values := normals(r, 1+r.IntN(70))
-		if r.IntN(2) == 0 { // a sensor's: many are the same
+		if r.IntN(2) == 0 { // like a sensor's: many are the same
 			for i := range values {
 				values[i] = math.Round(values[i])
 			}
@@ -63,7 +63,7 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 func TestMomentsAreThoseOfTheWindow(t *testing.T) {
 	t.Parallel()
 	var w window
-	w.push(1e9) // which leaves the window, and leaves nothing behind
+	w.push(1e9) // it leaves the window without a trace
 	for i := range windowSize {
 		w.push(float64(i % 2))
 	}
@@ -145,8 +145,8 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 	}
 }
 
-// TestTheVarianceOfASeriesWithoutATrend holds Kendall's formula, (n(n-1)(2n+5) -
-// the same of each tie) / 18.
+// TestTheVarianceOfASeriesWithoutATrend checks Kendall's formula, (n(n-1)(2n+5)
+// - the same for each tie) / 18.
 func TestTheVarianceOfASeriesWithoutATrend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -198,8 +198,8 @@ func TestEWMAForgets(t *testing.T) {
 	}
 }
 
-// TestStatisticsHoldUp is the table of what false alarms cost: the share
-// of samples, of series without any fault, that each test calls an anomaly.
+// TestStatisticsHoldUp prints the rate of false alarms: the share of samples
+// that each test calls an anomaly in series without any fault.
 func TestStatisticsHoldUp(t *testing.T) {
 	t.Parallel()
 	const samples = 200_000
@@ -283,7 +283,7 @@ func BenchmarkTheilSen(b *testing.B) {
 	}
 }
 
-// numbers makes of bytes some numbers as sensors give them.
+// numbers converts bytes into numbers like those of sensors.
 func numbers(data []byte) (values []float64) {
 	for _, b := range data {
 		values = append(values, float64(int8(b))/4)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestTheDueOfATenant holds when a tenant wants its share, and the memory that
+// TestTheDueOfATenant checks when a tenant wants its share, and the memory that
 // it lacks; NaN is unknown.
 func TestTheDueOfATenant(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestTheDueOfATenant(t *testing.T) {
 	}
 }
 
-// TestATrendOfSharesBearsAPause holds for how long a tenant may want nothing.
+// TestATrendOfSharesBearsAPause checks for how long a tenant may want nothing.
 func TestATrendOfSharesBearsAPause(t *testing.T) {
 	t.Parallel()
 	for paused, want := range map[time.Duration]int{pause: 3, pause + step: 1} {
@@ -53,8 +53,8 @@ func TestATrendOfSharesBearsAPause(t *testing.T) {
 	}
 }
 
-// TestALossOfAShareIsATrend holds how much a share must have lost, and for how
-// long, to be foreseen.
+// TestALossOfAShareIsATrend checks the loss of a share, and its duration, that
+// a forecast needs.
 func TestALossOfAShareIsATrend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// A tenantRig is one tenant on a GPU, which a test moves.
+// A tenantRig is one tenant on a GPU, changed by a test.
 type tenantRig struct {
 	*rig
 	now [tenantInputs]float64
@@ -19,8 +19,8 @@ type tenantRig struct {
 
 func newTenantRig() *tenantRig { return &tenantRig{newRig(1), noTenant} }
 
-// step lets time pass; each is called before each step with the minutes since
-// the beginning.
+// step advances the time. each is called before each step with the minutes
+// since the beginning.
 func (r *tenantRig) step(d time.Duration, each func(minutes float64)) {
 	at := 0.0
 	r.rig.step(d, func() {
@@ -51,7 +51,7 @@ func TestTenantsTrends(t *testing.T) {
 		metric    *collectors.Metric
 		objective string
 		forecast  string
-		want      float64 // seconds after 40 minutes; 0 is that nothing is foreseen at any time
+		want      float64 // seconds after 40 minutes; 0: no forecast at any time
 	}{
 		{"a cap that comes near",
 			func(r *tenantRig, at float64) { r.now[tenantUsed], r.now[tenantCap] = 10*gib+at*gib/10, 20*gib },
@@ -136,8 +136,8 @@ func TestATenantThatLeftHasNoTrend(t *testing.T) {
 	}
 }
 
-// TestTenantsAreBounded has more tenants than there may be, and one on a GPU
-// that is none of the host's.
+// TestTenantsAreBounded has more tenants than the maximum, and one on a GPU
+// that is not the host's.
 func TestTenantsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)

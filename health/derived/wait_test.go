@@ -11,16 +11,16 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// A crew is a rig whose GPUs each do one of what is named in deeds, for
-// workloads that are on some of them.
+// A crew is a rig in which each GPU does one of the deeds, for the workloads on
+// some of them.
 type crew struct {
 	*rig
 	does []string         // by GPU
 	jobs map[string][]int // GPUs of each workload
 }
 
-// deeds are what a GPU of a crew does: the values that it has then, and
-// whether it moves data.
+// deeds are the possible activities of a crew's GPU: the values that it then
+// has, and whether it moves data.
 var deeds = map[string]struct {
 	busy, memory, watts, clock float64
 	moves                      bool
@@ -30,7 +30,7 @@ var deeds = map[string]struct {
 	"rests":    {0, 0, 90, 1980e6, false},
 	"copies":   {0, 0, 95, 1980e6, true},
 	"computes": {1, 0, 400, 1980e6, false}, // in registers alone
-	"is slow":  {1, 0, 112, 345e6, false},  // at a clock that is locked low
+	"is slow":  {1, 0, 112, 345e6, false},  // with a low locked clock
 	"reads":    {1, .05, 130, 1980e6, false},
 	"serves":   {.9, 0, 130, 1980e6, false},
 }
@@ -44,7 +44,7 @@ func newCrew(gpus int) *crew {
 	return r
 }
 
-// all has each GPU do the same for so long, but for the first ones.
+// all gives each GPU the same deed for a while, except for the first ones.
 func (r *crew) all(long time.Duration, does string, first ...string) {
 	for i := range r.does {
 		r.does[i] = does
@@ -63,7 +63,7 @@ func (r *crew) all(long time.Duration, does string, first ...string) {
 			d := deeds[r.does[i]]
 			v := &g.values
 			v[utilization], v[memoryUtilization], v[power], v[smClock] = d.busy, d.memory, d.watts, d.clock
-			if !d.moves { // what the rig adds is taken back
+			if !d.moves { // undoes the rig's own addition
 				for _, in := range []int{pcieRX, pcieTX, nvlinkRX, nvlinkTX} {
 					v[in] -= 1e9
 				}
@@ -72,8 +72,8 @@ func (r *crew) all(long time.Duration, does string, first ...string) {
 	})
 }
 
-// wait returns what a workload has spent of its patience; NaN where there is
-// no word of it.
+// wait returns the part of its patience that a workload has spent; NaN if it
+// has no series.
 func (r *crew) wait(workload string) float64 {
 	for _, s := range r.last.Of(WorkloadWait) {
 		if s.Labels[0] == workload {
@@ -93,7 +93,7 @@ func (r *crew) alone() (gpus string) {
 	return gpus
 }
 
-// TestSpinningGPUs has a GPU spin that is busy and gets nothing done, and no other.
+// TestSpinningGPUs holds that only a GPU spins that is busy without progress.
 func TestSpinningGPUs(t *testing.T) {
 	t.Parallel()
 	for does := range deeds {
@@ -113,8 +113,8 @@ func TestSpinningGPUs(t *testing.T) {
 	}
 }
 
-// TestWaitingWorkloads holds which of four GPUs are a waiting workload's, which spin by
-// themselves, and how long it takes to be too long.
+// TestWaitingWorkloads checks which of four GPUs belong to a waiting workload,
+// which spin by themselves, and which wait is too long.
 func TestWaitingWorkloads(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -147,7 +147,7 @@ func TestWaitingWorkloads(t *testing.T) {
 	}
 }
 
-// TestAWaitIsToldOnce has the workload on the most GPUs speak for those that
+// TestAWaitIsToldOnce lets the workload on the most GPUs represent those that
 // share some of them.
 func TestAWaitIsToldOnce(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestAWaitIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestPatience holds what a workload learns of its waits, also for the next
+// TestPatience checks what a workload learns from its waits, also for the next
 // one and over a restart of the agent.
 func TestPatience(t *testing.T) {
 	t.Parallel()
@@ -227,7 +227,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestAMisreadPassEndsNoWait has a wait go on that one or two passes deny.
+// TestAMisreadPassEndsNoWait has a wait that continues although one or two
+// passes deny it.
 func TestAMisreadPassEndsNoWait(t *testing.T) {
 	t.Parallel()
 	for passes, want := range map[time.Duration]float64{1: 10. / 15, 2: 10. / 15, 3: 5. / 15} {

@@ -30,7 +30,7 @@ func TestAbsentGPUsAreForgotten(t *testing.T) {
 		t.Errorf("after 11 minutes %d GPUs, %d bytes of %d, its history: %v", len(r.cards), r.Size(), before,
 			r.histories[gone.uuid] != nil)
 	}
-	r.gpus[0].gpu = "7" // the driver counts them anew
+	r.gpus[0].gpu = "7" // the driver renumbered them
 	r.step(step, nil)
 	if len(r.cards) != 1 || usable(r.get(AnomalyRobustZScore, 7, "power")) ||
 		usable(r.get(FaultScore, 1, "hardware-fault")) || r.get(FaultScore, 7, "hardware-fault") != 0 {
@@ -69,8 +69,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestAllMemoryIsCounted holds that Size tells what each of the things
-// takes that come and go, with the labels of its series.
+// TestAllMemoryIsCounted holds that Size includes all things that come and go,
+// with the labels of their series.
 func TestAllMemoryIsCounted(t *testing.T) {
 	t.Parallel()
 	points := trend{Times: make([]float64, 30), Values: make([]float64, 30)}

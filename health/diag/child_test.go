@@ -15,8 +15,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// tethered returns what starts children on the host, and a file that reads a
-// byte when a GPU begins to hang, and its end when all children have ended.
+// tethered returns a function that starts children on the host, and a file. The
+// file delivers a byte when a GPU begins to hang, and ends when all children
+// have ended.
 func (h host) tethered(t *testing.T) (command func() *exec.Cmd, said *os.File) {
 	t.Helper()
 	said, theirs, err := os.Pipe()
@@ -32,7 +33,8 @@ func (h host) tethered(t *testing.T) (command func() *exec.Cmd, said *os.File) {
 	}, said
 }
 
-// allEnded wants nobody to hold the other end of said, which the test gives up.
+// allEnded fails if a child still holds the other end of said, which the test
+// closes.
 func allEnded(t *testing.T, said *os.File) {
 	t.Helper()
 	if err := said.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -43,8 +45,8 @@ func allEnded(t *testing.T, said *os.File) {
 	}
 }
 
-// TestHangs wants a GPU that hangs, wherever it does, to cost its own verdict
-// and no more, and its child to be gone.
+// TestHangs expects a hanging GPU to affect its own verdict only, and its child
+// to be gone.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	for _, s := range []Step{Open, Memory, Bandwidth} {
@@ -76,7 +78,7 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestFaultHang wants the fault that is put in to be a kernel without an end.
+// TestFaultHang expects the injected fault to be an endless kernel.
 func TestFaultHang(t *testing.T) {
 	t.Parallel()
 	r := tested(t, h200s(2), Options{Fault: Hang, Patience: 6 * time.Second})
@@ -85,8 +87,7 @@ func TestFaultHang(t *testing.T) {
 	}
 }
 
-// TestIsEnded wants a test that somebody ends to end, to say so, and to accuse
-// no GPU.
+// TestIsEnded expects a cancelled test to end, to say so, and to accuse no GPU.
 func TestIsEnded(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
@@ -107,8 +108,8 @@ func TestIsEnded(t *testing.T) {
 	allEnded(t, said)
 }
 
-// TestChildrenEndWithTheirParent wants none to be left on a GPU when the parent
-// is killed.
+// TestChildrenEndWithTheirParent expects no child on a GPU after the parent is
+// killed.
 func TestChildrenEndWithTheirParent(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
@@ -130,7 +131,7 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	allEnded(t, said)
 }
 
-// TestNoChild wants a host where no child can start to be unknown.
+// TestNoChild expects the state unknown for a host on which no child can start.
 func TestNoChild(t *testing.T) {
 	t.Parallel()
 	r := Run(t.Context(), Options{Node: "node7", Command: func() *exec.Cmd { return exec.Command("/nonexistent") }})
@@ -139,7 +140,8 @@ func TestNoChild(t *testing.T) {
 	}
 }
 
-// mute returns a child that is a real process, whose orders and answers go through the test's hands.
+// mute returns a child that is a real process. Its orders and answers pass
+// through the test.
 func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answers io.WriteCloser) {
 	t.Helper()
 	command := exec.Command("cat", "/nonexistent", "-")
@@ -156,8 +158,8 @@ func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answe
 	return &child{command: command, orders: theirs, answers: json.NewDecoder(out)}, json.NewDecoder(in), answers
 }
 
-// TestChildIsLate wants a child to have just the time that it is given. One that does not answer is killed, and is
-// asked nothing more.
+// TestChildIsLate expects a child to have exactly its time. A child that does
+// not answer is killed, and receives no more orders.
 func TestChildIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +192,8 @@ func TestChildIsLate(t *testing.T) {
 	})
 }
 
-// TestChildOfATestThatEnds wants the end of a test to end its child, and to accuse no GPU.
+// TestChildOfATestThatEnds expects a test's end to end its child, and to accuse
+// no GPU.
 func TestChildOfATestThatEnds(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]bool{"before an answer": false, "with a broken answer": true} {
@@ -211,11 +214,12 @@ func TestChildOfATestThatEnds(t *testing.T) {
 	}
 }
 
-// TestChildCannotBeKilled wants a child that does not end to be left behind in time, and that to be told.
+// TestChildCannotBeKilled expects a child that does not end to be left behind
+// in time, with a report.
 func TestChildCannotBeKilled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		said, full := io.Pipe() // until all of it is read, the command does not end
+		said, full := io.Pipe() // the command does not end until all of it is read
 		c, _, _ := mute(t, full)
 		_, _ = said.Read(make([]byte, 1))
 		begun := time.Now()
@@ -239,7 +243,8 @@ func TestChildCannotBeKilled(t *testing.T) {
 	})
 }
 
-// TestChildEnds wants the reason of a child that ended: its own words, or how it ended.
+// TestChildEnds expects the reason of a child's end: its own words, or its exit
+// status.
 func TestChildEnds(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{

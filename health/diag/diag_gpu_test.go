@@ -20,11 +20,11 @@ var (
 	runs  = flag.Int("diag.runs", 1, "how often TestGPUDiag tests")
 )
 
-// this is the host that the test runs on.
+// this is the host of the test.
 var this = host{Real: true}
 
-// TestGPUDiag wants this host's GPUs, which nobody uses, to be well each time,
-// and the level to take no longer than it says.
+// TestGPUDiag expects this host's unused GPUs to pass each time, within the
+// level's stated time.
 func TestGPUDiag(t *testing.T) {
 	longest := map[int]time.Duration{1: 10 * time.Second, 2: time.Minute, 3: 10 * time.Minute}[*level]
 	for run := range *runs {
@@ -40,8 +40,8 @@ func TestGPUDiag(t *testing.T) {
 	}
 }
 
-// TestGPUDiagFaults wants each fault that is put in to be found, on the GPU that
-// has it, and nothing else; and the GPU to be well after it.
+// TestGPUDiagFaults expects each injected fault to be found on its GPU, and
+// nothing else. The GPU must pass afterwards.
 func TestGPUDiagFaults(t *testing.T) {
 	units := make([]string, len(Units))
 	for i, u := range Units {
@@ -69,8 +69,8 @@ func TestGPUDiagFaults(t *testing.T) {
 	}
 }
 
-// TestGPUDiagRefuses wants a GPU that another process has to be left alone, and
-// to be tested as soon as that is gone.
+// TestGPUDiagRefuses expects a GPU with another process to be left alone, and
+// to be tested as soon as that process is gone.
 func TestGPUDiagRefuses(t *testing.T) {
 	user, err := begin(this.command(t)())
 	if err != nil {
@@ -96,9 +96,9 @@ func TestGPUDiagRefuses(t *testing.T) {
 	}
 }
 
-// TestGPUDiagKernels wants the kernels to do what Go does: a word that is
-// changed is found, and what should be there is what Pattern says; sums of the
-// SM that is told to fail are wrong, and no others.
+// TestGPUDiagKernels expects the kernels to compute the same as Go. A changed
+// word is found, and Pattern gives its right value. Sums of the SM that is told
+// to fail are wrong, and no others.
 func TestGPUDiagKernels(t *testing.T) {
 	runtime.LockOSThread()
 	driver, err := OpenDriver()

@@ -14,7 +14,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-// quick is a plan for GPUs that are simulated.
+// The quick level is shortened for simulated GPUs.
 func init() {
 	Levels[0] = Plan{
 		Memory: time.Millisecond, Unit: time.Millisecond, Load: 80 * time.Millisecond,
@@ -32,7 +32,7 @@ func tested(t *testing.T, h host, o Options) *Report {
 	return Run(t.Context(), o)
 }
 
-// failures returns what failed, as test:GPU.
+// failures returns the failures as test:GPU.
 func (r *Report) failures() (all []string) {
 	for _, one := range r.Results {
 		if one.Verdict == Fail {
@@ -132,7 +132,7 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
-// TestWhichAreTested wants the GPUs that are named, and no others.
+// TestWhichAreTested expects tests on exactly the named GPUs.
 func TestWhichAreTested(t *testing.T) {
 	t.Parallel()
 	busy := h200s(2)
@@ -140,7 +140,7 @@ func TestWhichAreTested(t *testing.T) {
 	for _, c := range []struct {
 		host host
 		o    Options
-		want string // GPUs with their states, or why there are none
+		want string // GPUs with their states, or the reason why there are none
 	}{
 		{h200s(2), Options{GPUs: []string{"1"}}, "1 ok"},
 		{h200s(3), Options{GPUs: []string{"GPU-2", "0"}}, "0 ok, 2 ok"},
@@ -181,7 +181,8 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// TestEnvironmentOfAChild wants it to see every GPU, and to keep everything else.
+// TestEnvironmentOfAChild expects a child to see every GPU, and to inherit
+// everything else.
 func TestEnvironmentOfAChild(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "1")
 	for name, c := range map[string]struct{ given, want []string }{
@@ -208,7 +209,8 @@ func TestEnvironmentOfAChild(t *testing.T) {
 	}
 }
 
-// TestTimesOfPlans wants the pairs of a host to share their time, and deadlines to leave half of the time more.
+// TestTimesOfPlans expects the pairs of a host to share their time, and
+// deadlines to add half of the time.
 func TestTimesOfPlans(t *testing.T) {
 	t.Parallel()
 	p := Plan{Pairs: time.Second}
@@ -236,10 +238,10 @@ func TestTimesOfPlans(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden file anew")
 
-// counts are what depends on how fast a test runs.
+// counts matches the numbers that depend on a test's speed.
 var counts = regexp.MustCompile(`\d+( passes over| sums are wrong)`)
 
-// TestJSON holds the form of what is written for programs.
+// TestJSON checks the format for programs.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	h := h200s(3)

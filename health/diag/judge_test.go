@@ -16,7 +16,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// well returns a test of n GPUs that read what GPUs without a fault do, each value at the least that passes.
+// well returns a test of n healthy GPUs, with each value at the lowest that
+// passes.
 func well(n int) *test {
 	t := &test{Options: Options{Level: 2, Node: "node7"}, begun: time.Now()}
 	for i := range n {
@@ -42,7 +43,7 @@ func well(n int) *test {
 	return t
 }
 
-// under returns n looks that all see v.
+// under returns n readings of the same vitals.
 func under(n int, v Vitals) []Vitals { return slices.Repeat([]Vitals{v}, n) }
 
 // read changes a reading of a step.
@@ -52,7 +53,7 @@ func (c *card) read(s Step, change func(*Reading)) {
 	c.readings[s] = r
 }
 
-// row is a result in one line.
+// row formats a result in one line.
 func (r Result) row() string {
 	gpu := r.GPU
 	if r.Peer != "" {
@@ -62,7 +63,7 @@ func (r Result) row() string {
 		gpu, r.Test, r.Verdict, r.Severity, r.Value, r.Least, r.Unit, r.Detail)
 }
 
-// rowsOf are results, one a line.
+// rowsOf formats results, one per line.
 func rowsOf(all []Result) string {
 	var text []string
 	for _, r := range all {
@@ -193,7 +194,7 @@ func TestLoadIsJudged(t *testing.T) {
 	t.Parallel()
 	const capped = nvml.ClocksEventReasonSwPowerCap
 	low := Vitals{Clock: 1799e6, MostClock: 2000e6, Power: 600, Limit: 700, Celsius: 55}
-	// some has looks with the reasons, and others without.
+	// some returns readings with the reasons, and others without.
 	some := func(v Vitals, with, without int, reasons uint64) []Vitals {
 		held := v
 		held.Reasons = reasons
@@ -273,7 +274,8 @@ func TestLoadIsJudged(t *testing.T) {
 	}
 }
 
-// TestClocksOfPeers wants a clock to be held against those of other GPUs of the model.
+// TestClocksOfPeers expects a clock to be compared with those of other GPUs of
+// the model.
 func TestClocksOfPeers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -617,7 +619,8 @@ func TestLinksBetween(t *testing.T) {
 	}
 }
 
-// TestReportOfAHost wants the states of GPUs and host to follow from the results.
+// TestReportOfAHost expects the states of GPUs and host to follow from the
+// results.
 func TestReportOfAHost(t *testing.T) {
 	t.Parallel()
 	warns := func(c *card) { c.readings[Copies].Link.Width = 8 }
@@ -672,7 +675,7 @@ func TestReportOfAHost(t *testing.T) {
 	}
 }
 
-// TestReportOrder wants the results of a host in their order, and its time.
+// TestReportOrder expects a host's results in their order, and its time.
 func TestReportOrder(t *testing.T) {
 	t.Parallel()
 	o := well(3)

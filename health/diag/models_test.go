@@ -42,7 +42,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// TestTables wants a table that is wrong to be found when the program starts.
+// TestTables expects a wrong table to be found when the program starts.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	if got := fmt.Sprint(rows("a\tb\n1\t2\n3\t4", 2)); got != "[[1 2] [3 4]]" {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// special are registers that PTX has by itself.
+// special are the registers that PTX defines itself.
 var special = []string{"%tid.x", "%ctaid.x", "%ntid.x", "%nctaid.x", "%smid", "%laneid"}
 
 var (
@@ -21,9 +21,9 @@ var (
 	loaded   = regexp.MustCompile(`^ld\.param\.(u32|u64) %[a-z]+, \[([a-z]+)\];$`)
 )
 
-// faults returns what is wrong with a kernel, as far as its text shows:
-// registers, labels and parameters that are used and not declared, or not used;
-// statements without an end; and how many parameters it has.
+// faults returns the errors in a kernel's text: registers, labels and
+// parameters that are used and not declared, or not used; unterminated
+// statements. It also returns the number of parameters.
 func faults(text string) (all []string, parameters int) {
 	regs, used := map[string]bool{}, map[string]bool{}
 	labels, targets := map[string]bool{}, map[string]bool{}

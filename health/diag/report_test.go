@@ -61,7 +61,8 @@ func TestTableOfResults(t *testing.T) {
 	}
 }
 
-// TestExitStatuses wants the status of every outcome, and the report in each format.
+// TestExitStatuses expects the status of every outcome, and the report in each
+// format.
 func TestExitStatuses(t *testing.T) {
 	t.Parallel()
 	warns := func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }
@@ -98,7 +99,8 @@ func TestExitStatuses(t *testing.T) {
 	}
 }
 
-// TestCouldNotBegin wants a driver that hangs to be a fault, and all else to be unknown.
+// TestCouldNotBegin expects a hanging driver to be a fault, and all else to be
+// unknown.
 func TestCouldNotBegin(t *testing.T) {
 	t.Parallel()
 	o := Options{Level: 3, Node: "node7"}

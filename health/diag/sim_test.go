@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// A host is a simulated one, as it is told to a child: GPUs that are well, but
-// for what is wrong.
+// A host is a simulated host in the form in which a child receives it. Its GPUs
+// are healthy except for the listed faults.
 type host struct {
 	Real bool // no simulation
 
@@ -27,16 +27,16 @@ type host struct {
 	Unfit    map[int]string
 	Alone    bool
 	Users    map[int][]int
-	Brief    bool // users are gone at the second look
+	Brief    bool // users are gone at the second reading
 	Taken    map[int]uint64
 	Full     map[int]bool // no memory is free
-	Old      map[int]bool // of a capability before the kernels'
+	Old      map[int]bool // of a capability below the kernels'
 	Lost     map[int]string
 
 	WrongSM    map[int]int    // GPU: SM with a wrong sum
 	WrongUnit  string         // the kind of arithmetic; empty: all
 	Unreached  map[int]bool   // GPU: one SM is never used
-	StuckBit   map[int]uint64 // GPU: a word of which bit 0 is 1
+	StuckBit   map[int]uint64 // GPU: a word with bit 0 stuck at 1
 	SlowPair   [2]int         // from, to
 	NoPeer     bool
 	SlowMemory map[int]bool
@@ -54,11 +54,12 @@ type host struct {
 	New        map[string]uint64 // errors that are counted during the test
 }
 
-// h200s returns a host of so many GPUs.
+// h200s returns a host of n GPUs.
 func h200s(n int) host { return host{Count: n, Name: "NVIDIA H200", Watts: 600} }
 
-// childArgument is the only argument of a child. A child that has lost its environment then fails. It must not
-// run the tests, which would start more children.
+// childArgument is a child's only argument. With it, a child that has lost its
+// environment fails. It must not run the tests, which would start more
+// children.
 const childArgument = "child"
 
 const (
@@ -66,7 +67,7 @@ const (
 	parentVariable = "GPUSTEWARD_TEST_DIAG_PARENT"
 )
 
-// TestMain is the child, too, where it is told which host to be, or a parent
+// TestMain is also the child, if it is told which host to simulate, or a parent
 // whose children hold its tether.
 func TestMain(m *testing.M) {
 	text := os.Getenv(hostVariable)
@@ -93,11 +94,11 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// tether is what a child and its test have in common, where the test wants: it
-// reads when a GPU hangs, and that all children have ended.
+// tether connects a child and its test on request: the test learns from it when
+// a GPU hangs, and when all children have ended.
 var tether = os.NewFile(3, "tether")
 
-// command returns what starts a child on the host.
+// command returns a function that starts a child on the host.
 func (h host) command(t testing.TB) func() *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(h)
@@ -169,7 +170,7 @@ func (s *simulated) Open(uuid string) (Device, error) {
 	return g, nil
 }
 
-// in hangs or dies where the GPU is to.
+// in hangs or dies in the step in which the GPU must.
 func (g *simulatedGPU) in(s Step) {
 	switch s {
 	case g.Hangs[g.i]:
@@ -224,7 +225,7 @@ func (g *simulatedGPU) Pattern(p Pattern, injure bool) (m Misread, err error) {
 
 func (g *simulatedGPU) Products(u Unit, seed uint64, rounds, injured int) (t Tally, err error) {
 	if g.in(Compute); rounds == math.MaxUint32 {
-		time.Sleep(time.Hour) // as good as for ever
+		time.Sleep(time.Hour) // practically for ever
 	}
 	_, want := u.Numbers(seed)
 	right := uint64(binary.LittleEndian.Uint32(want))
@@ -239,11 +240,11 @@ func (g *simulatedGPU) Products(u Unit, seed uint64, rounds, injured int) (t Tal
 		}
 		t.Of[sm] = s
 	}
-	time.Sleep(time.Millisecond) // as work takes time
+	time.Sleep(time.Millisecond) // work takes time
 	return t, nil
 }
 
-// rate of so many bytes a second.
+// rate returns a rate of bytes per second.
 func rate(bytes float64) Rate { return Rate{uint64(bytes), time.Second} }
 
 func (g *simulatedGPU) Copy(way Way, _ time.Duration) (Rate, error) {

@@ -12,10 +12,11 @@ import (
 	"time"
 )
 
-// exact is how many bits a sum's type holds of a whole number, sign aside.
+// exact is the number of bits of a whole number that a sum's type holds,
+// without the sign.
 var exact = map[string]int{"f32": 24, "f64": 53, "s32": 31}
 
-// decode reads a unit's input: by the definition of its type, bit by bit.
+// decode decodes a unit's input bit by bit, from the definition of its type.
 func (u Unit) decode(b []byte) *big.Int {
 	float := func(exponent, fraction int) *big.Int {
 		var word [8]byte
@@ -49,8 +50,8 @@ func (u Unit) decode(b []byte) *big.Int {
 	return float(8, 23)
 }
 
-// kernelSums does what the kernel does with the numbers that it is given, in its
-// order and without bounds. It returns x and y, and the largest sum on the way.
+// kernelSums repeats the kernel's computation in its order and with unbounded
+// numbers. It returns x and y, and the largest intermediate sum.
 func (u Unit) kernelSums(t *testing.T, input []byte) (sums []*big.Int, largest *big.Int) {
 	t.Helper()
 	matrix := map[string][]*big.Int{}
@@ -98,7 +99,7 @@ func (u Unit) kernelSums(t *testing.T, input []byte) (sums []*big.Int, largest *
 	return sums, largest
 }
 
-// bits is a sum as its type has it.
+// bits returns the encoding of a sum in its type.
 func (u Unit) bits(sum *big.Int) uint64 {
 	f, _ := new(big.Float).SetInt(sum).Float64()
 	switch u.Out {
@@ -110,8 +111,8 @@ func (u Unit) bits(sum *big.Int) uint64 {
 	return uint64(uint32(sum.Int64()))
 }
 
-// TestSumsAreKnown wants each sum that a kernel is told to expect to be the one
-// that its multiplications come to, and every sum on the way to be exact.
+// TestSumsAreKnown expects each sum that a kernel is given to be the result of
+// its multiplications, and every intermediate sum to be exact.
 func TestSumsAreKnown(t *testing.T) {
 	t.Parallel()
 	for _, u := range Units {
@@ -144,8 +145,7 @@ func TestSumsAreKnown(t *testing.T) {
 	}
 }
 
-// TestSumsTellNumbersApart wants an input that is wrong to be seen in a sum,
-// wherever it stands.
+// TestSumsTellNumbersApart expects a wrong input to change a sum, at any place.
 func TestSumsTellNumbersApart(t *testing.T) {
 	t.Parallel()
 	for _, u := range Units {
@@ -159,7 +159,7 @@ func TestSumsTellNumbersApart(t *testing.T) {
 					continue
 				}
 				wrong[at+u.Size-1] ^= 0x80 // the sign
-				if from < 2 {              // its negative goes with it
+				if from < 2 {              // its negative changes with it
 					wrong[at+u.Offset(2)+u.Size-1] ^= 0x80
 				}
 				sums, _ := u.kernelSums(t, wrong)
@@ -175,8 +175,8 @@ func TestSumsTellNumbersApart(t *testing.T) {
 	}
 }
 
-// TestPatternsCoverMemory wants each cycle to have every bit of a word 0 and 1,
-// each word told from its neighbours, and cycles to differ.
+// TestPatternsCoverMemory expects each cycle to have every bit of a word 0 and
+// 1, and each word to differ from its neighbours. Cycles must differ.
 func TestPatternsCoverMemory(t *testing.T) {
 	t.Parallel()
 	const base = 0x7f0000000000
@@ -195,7 +195,7 @@ func TestPatternsCoverMemory(t *testing.T) {
 			}
 		}
 	}
-	// SplitMix64's own first numbers, of the state 0: its step is added first.
+	// SplitMix64's own first numbers from state 0: its step is added first.
 	for i, want := range []uint64{0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f} {
 		if got := (Pattern{Kind: Random}).Word(uint64(i)+1, 0); got != want {
 			t.Errorf("random word %d is %#x, want %#x", i+1, got, want)
@@ -216,7 +216,8 @@ func TestPatternsCoverMemory(t *testing.T) {
 	}
 }
 
-// TestUnits holds the kernels, the numbers that they multiply, and their count of operations: what was tried on GPUs.
+// TestUnits checks the kernels, the numbers that they multiply, and their count
+// of operations against those that were tried on GPUs.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

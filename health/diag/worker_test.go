@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// A lab is the driver of a simulated host whose calls take time, and are written down.
+// A lab is the driver of a simulated host that takes time for its calls, and
+// records them.
 type lab struct {
 	simulated
 	facts   Facts
-	pattern time.Duration // that a pass over memory takes
-	product time.Duration // that a launch takes
-	took    time.Duration // that a launch says it took
-	look    time.Duration // that reading vitals takes
+	pattern time.Duration // duration of a pass over memory
+	product time.Duration // duration of a launch
+	took    time.Duration // reported duration of a launch
+	look    time.Duration // duration of reading vitals
 	fails   map[string]error
 	calls   []string
 }
@@ -40,7 +41,7 @@ type labGPU struct {
 	*lab
 }
 
-// call notes a call, and returns the error that it ends with.
+// call records a call, and returns its error.
 func (l *lab) call(name, format string, args ...any) error {
 	l.calls = append(l.calls, name+fmt.Sprintf(format, args...))
 	return l.fails[name]
@@ -94,7 +95,7 @@ func (g *labGPU) Vitals() Vitals {
 
 func (g *labGPU) Record() Record { return g.simulatedGPU.Record() }
 
-// work has a worker do orders.
+// work lets a worker carry out orders.
 func (l *lab) work(t *testing.T, orders ...Order) (readings []Reading) {
 	t.Helper()
 	var in, out bytes.Buffer
@@ -152,7 +153,8 @@ func TestWorkerOpens(t *testing.T) {
 	}
 }
 
-// TestWorkerFails wants each call that fails to be told, as what it is.
+// TestWorkerFails expects each failing call to be reported as its kind of
+// failure.
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()
 	for call, step := range map[string]Step{
@@ -210,7 +212,7 @@ func TestOldGPUs(t *testing.T) {
 	}
 }
 
-// TestMemoryTakesItsTime wants whole cycles until the time is over.
+// TestMemoryTakesItsTime expects whole cycles until the time is over.
 func TestMemoryTakesItsTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -248,7 +250,8 @@ func TestMemoryTakesItsTime(t *testing.T) {
 	})
 }
 
-// TestComputeTakesItsTime wants three launches at least, and then as many as there is time for.
+// TestComputeTakesItsTime expects at least three launches, and then as many as
+// fit into the time.
 func TestComputeTakesItsTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -256,7 +259,7 @@ func TestComputeTakesItsTime(t *testing.T) {
 		launches int
 	}{{0, 3}, {24 * time.Millisecond, 3}, {24*time.Millisecond + 1, 4}, {80 * time.Millisecond, 10}} {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLab() // a launch takes 7 ms, and 1 ms as any simulated one
+			l := newLab() // a launch takes 7 ms, and reports 1 ms like any simulated one
 			l.facts.Capability = 75
 			r := l.work(t, Order{Step: Compute, GPU: "GPU-0", For: c.most})[0]
 			var names []string
@@ -282,7 +285,7 @@ func TestComputeTakesItsTime(t *testing.T) {
 	}
 }
 
-// TestLaunches wants launches to be as long as a clock measures well.
+// TestLaunches expects launches long enough for a good measurement.
 func TestLaunches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -324,7 +327,8 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// TestTallyKeepsTheFirst wants the first wrong sum of an SM to be the one that is shown.
+// TestTallyKeepsTheFirst expects the report to show the first wrong sum of an
+// SM.
 func TestTallyKeepsTheFirst(t *testing.T) {
 	t.Parallel()
 	all := &UnitTally{Of: map[int]Sums{}}
@@ -339,7 +343,7 @@ func TestTallyKeepsTheFirst(t *testing.T) {
 	}
 }
 
-// TestLoadLooks wants a GPU under load to be looked at while it works, often enough.
+// TestLoadLooks expects frequent readings of a GPU while it works.
 func TestLoadLooks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -350,7 +354,7 @@ func TestLoadLooks(t *testing.T) {
 		{90 * time.Millisecond, 0, 8, 12},                     // every 11.25 ms; a launch takes 8 ms
 		{4100 * time.Millisecond, 0, 16, 513},                 // every 250 ms
 		{1998 * time.Millisecond, 0, 8, 250},                  // every 249.75 ms
-		{76 * time.Millisecond, 30 * time.Millisecond, 0, 34}, // looks that take longer than it lasts
+		{76 * time.Millisecond, 30 * time.Millisecond, 0, 34}, // readings that take longer than the load
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLab()

@@ -10,8 +10,8 @@ import (
 	"gpusteward/collectors"
 )
 
-// TestSightingsOfOneFaultAreCloseInTime holds how far apart two signs of a fault
-// may be: five seconds, and two minutes where each is of another source.
+// TestSightingsOfOneFaultAreCloseInTime checks how far apart two signs of a
+// fault may be: five seconds, or two minutes if their sources differ.
 func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 	t.Parallel()
 	for apart, want := range map[time.Duration][2]int{ // of one source, and of two
@@ -62,8 +62,9 @@ func TestTheFirstWordCounts(t *testing.T) {
 	}
 }
 
-// TestRepetitionIsReportedWhenItDoubles counts the reports of so many sightings
-// of a fault: at one, two, four and so on, and of the rest at the end.
+// TestRepetitionIsReportedWhenItDoubles counts the reports of repeated
+// sightings of a fault: at one, two, four and so on, and of the rest at the
+// end.
 func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 	t.Parallel()
 	for n, want := range []int{0, 1, 2, 3, 3, 4, 4, 4, 4, 5} {
@@ -77,8 +78,8 @@ func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 	}
 }
 
-// TestTheOtherSourceHasHalfAMinute holds when it counts as missed that a source
-// has not seen an XID.
+// TestTheOtherSourceHasHalfAMinute checks when an XID counts as missed by the
+// other source.
 func TestTheOtherSourceHasHalfAMinute(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -91,15 +92,15 @@ func TestTheOtherSourceHasHalfAMinute(t *testing.T) {
 	}
 }
 
-// TestACrowdOfProcessesIsNoCulprit has lines of an XID name processes of which
-// the last alone was on the GPU: the first eight are looked for.
+// TestACrowdOfProcessesIsNoCulprit has lines of an XID that name many
+// processes. Only the last was on the GPU. The first eight are looked up.
 func TestACrowdOfProcessesIsNoCulprit(t *testing.T) {
 	t.Parallel()
 	for others, want := range map[int]int{mostMentions - 1: 5, mostMentions: 0} {
 		d := newDesk(t)
 		d.stays = []collectors.Stay{{Process: process(5, "job", "slurm:5")}}
 		for n := range others {
-			for range 2 { // a process that is named again takes no room
+			for range 2 { // a repeated process takes no room
 				d.kernel(uint64(n), line(100+n, "bystander"))
 			}
 		}
@@ -110,8 +111,8 @@ func TestACrowdOfProcessesIsNoCulprit(t *testing.T) {
 	}
 }
 
-// TestIncidentsOfOneMomentHaveIDsOfTheirOwn holds that faults which the driver
-// tells of in one millisecond are not taken for one.
+// TestIncidentsOfOneMomentHaveIDsOfTheirOwn holds that faults that the driver
+// reports within one millisecond stay apart.
 func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -126,8 +127,8 @@ func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestOpenIncidentsAreBounded holds which incident makes room, and that
-// this counts as a loss only while more of it may come.
+// TestOpenIncidentsAreBounded checks which incident makes room, and that this
+// counts as a loss only while more of that incident may come.
 func TestOpenIncidentsAreBounded(t *testing.T) {
 	t.Parallel()
 	for after, lost := range map[time.Duration]uint64{0: 1, together: 1, together + second/2: 0} {
@@ -150,8 +151,8 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAWrongWordInATableIsFound holds that those who read a severity from a
-// table of facts say so where it is none.
+// TestAWrongWordInATableIsFound holds that readers of a table of facts report
+// an invalid severity.
 func TestAWrongWordInATableIsFound(t *testing.T) {
 	t.Parallel()
 	row := map[string]string{"severity": "awful"}

@@ -72,8 +72,9 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// TestACompanionOfAnyXIDFollowsEach has what comes along with any XID come after
-// each of them: of a fault and of what follows it, the fault is the cause.
+// TestACompanionOfAnyXIDFollowsEach holds that a companion of any XID follows
+// each of them: it is attached to the fault, and not to the fault's
+// consequences.
 func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
 	for follower, but := range map[Observation][]int{
@@ -82,7 +83,7 @@ func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
 		{What: WhatRecovery, Code: 1}:    {45},
 		{What: "gsp"}:                    {45, RecoveryXID},
 		{What: "gpu_init_failed"}:        {45, RecoveryXID},
-		{What: "ecc_dbe"}:                nil, // of any it follows none
+		{What: "ecc_dbe"}:                nil, // no companion of an arbitrary XID
 		{What: WhatXID, Code: 999999999}: nil,
 	} {
 		for code := range XIDs() {
@@ -109,7 +110,7 @@ func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
 func TestTheDriversVerdict(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.nvml(0, "xid", 154) // which has no text
+	d.nvml(0, "xid", 154) // it has no text
 	if e := d.incidents()[0]; e.Severity != Info {
 		t.Errorf("%+v", e)
 	}

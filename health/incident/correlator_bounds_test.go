@@ -20,7 +20,7 @@ func TestSourcesThatDisagree(t *testing.T) {
 	if l := d.Losses(); l != (Losses{MissedByNVML: 1, MissedByKernel: 1}) || len(d.open) != 0 {
 		t.Errorf("%+v, %d open", l, len(d.open))
 	}
-	// History, and where one of them does not work.
+	// An XID of history, or of a source that does not work, is not missed.
 	for _, works := range []func(string, Entity) bool{nil,
 		func(source string, _ Entity) bool { return source != SourceNVML }} {
 		d := newDesk(t)
@@ -31,7 +31,7 @@ func TestSourcesThatDisagree(t *testing.T) {
 		}
 		d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
 		if works != nil {
-			d.Works = func(string, Entity) bool { return true } // the driver was loaded again: its event is lost
+			d.Works = func(string, Entity) bool { return true } // the driver was reloaded, and its event is lost
 		}
 		if d.to(time.Minute); d.Losses() != (Losses{}) {
 			t.Errorf("%+v", d.Losses())
@@ -39,8 +39,9 @@ func TestSourcesThatDisagree(t *testing.T) {
 	}
 }
 
-// TestTheOtherSourceMayBeLate has the driver raise an XID long after the kernel
-// logged it: for two minutes it is the same, and is told at once.
+// TestTheOtherSourceMayBeLate lets the driver raise an XID long after the
+// kernel logged it. For two minutes it is the same incident, and is reported at
+// once.
 func TestTheOtherSourceMayBeLate(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]int{119 * second: 1, 121 * second: 2} {
@@ -59,8 +60,8 @@ func TestTheOtherSourceMayBeLate(t *testing.T) {
 	}
 }
 
-// TestAStackThroughTheDriverIsTheDrivers holds that a task which hangs is the
-// driver's matter where its stack leads through that, and nobody's else.
+// TestAStackThroughTheDriverIsTheDrivers holds that a hung task concerns the
+// driver only if its stack leads through the driver.
 func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 	t.Parallel()
 	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.",
@@ -98,8 +99,8 @@ func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 	}
 }
 
-// TestAnObservationMayBeOfBefore has the lines of a fault come in another order
-// than that of their times.
+// TestAnObservationMayBeOfBefore has the lines of a fault arrive in another
+// order than that of their times.
 func TestAnObservationMayBeOfBefore(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -17,8 +17,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// TestIncidentsOfASimulatedHost has the driver's events and the kernel's lines
-// come as they do in the agent, each on its own goroutine.
+// TestIncidentsOfASimulatedHost lets the driver's events and the kernel's lines
+// arrive as in the agent, each on its own goroutine.
 func TestIncidentsOfASimulatedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(n int, f sim.Fault) sim.Fault { f.At = sim.Duration(time.Duration(n) * second); return f }
@@ -93,11 +93,11 @@ func TestIncidentsOfASimulatedHost(t *testing.T) {
 			`30s gpu=0 xid 154 [kmsg nvml] pid=false  after=""`,
 			`30s gpu=0 recovery_action 1 [nvml] pid=false  after="xid"`,
 			`40s gpu=0 ecc_sbe_storm 0 [nvml] pid=false  after=""`,
-			`50s gpu=1 xid 79 [kmsg] pid=false  after=""`, // the driver cannot be asked any more
+			`50s gpu=1 xid 79 [kmsg] pid=false  after=""`, // the driver does not answer any more
 			`50s gpu=1 gpu_fallen_off 0 [kmsg] pid=false  after="xid"`,
 			`1m0s gpu= mce_corrected 0 [kmsg] pid=false  after=""`,
 		}
-		slices.Sort(got) // who comes first at one moment is left to chance
+		slices.Sort(got) // simultaneous events have no fixed order
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Errorf("incidents\n%q, want\n%q", got, want)

@@ -14,7 +14,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// readable fails the test unless what people read of e can be read.
+// readable fails the test unless e's texts are printable.
 func readable(t *testing.T, e Event) {
 	t.Helper()
 	for _, s := range []string{e.Message, e.Comm} {
@@ -29,18 +29,18 @@ func readable(t *testing.T, e Event) {
 	}
 }
 
-// A desk has a Correlator and what it told, by ID.
+// A desk has a Correlator and its reports, by ID.
 type desk struct {
 	*testing.T
 	*Correlator
 	start, now time.Time
 	told       map[string]Event
-	ids        []string // in the order of their first telling
+	ids        []string // in the order of their first report
 	tellings   int
 	stays      []collectors.Stay // on either GPU
 }
 
-// process returns a process of a workload, if that is not empty.
+// process returns a process of a workload; the workload may be empty.
 func process(pid int, comm, workload string) host.Process {
 	p := host.Process{PID: pid, Comm: comm, Start: uint64(pid)}
 	if workload != "" {
@@ -82,7 +82,7 @@ func (d *desk) hear(events []Event) {
 	}
 }
 
-// to moves the clock, with a tick each second, to a time since the start.
+// to moves the clock to a time since the start, with a tick each second.
 func (d *desk) to(at time.Duration) *desk {
 	d.Helper()
 	for d.now.Before(d.start.Add(at)) {
@@ -113,7 +113,7 @@ func (d *desk) nvml(index int, what string, code uint64) {
 	d.hear(d.Add(s, d.now))
 }
 
-// incidents returns what was told, as the latest telling has it.
+// incidents returns the reports in their latest state.
 func (d *desk) incidents() (all []Event) {
 	for _, id := range d.ids {
 		all = append(all, d.told[id])
@@ -123,8 +123,8 @@ func (d *desk) incidents() (all []Event) {
 
 const second = time.Second
 
-// TestARealCapture reads what the kernel of an H100 logged when three programs
-// failed, with the events that the driver raised.
+// TestARealCapture reads the log of an H100's kernel from the failure of three
+// programs, with the driver's events.
 func TestARealCapture(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -145,7 +145,7 @@ func TestARealCapture(t *testing.T) {
 		}
 		d.hear(d.Add(s, d.now))
 		if codes := []uint64{31, 43, 13}; event < 3 && s.Code == int(codes[event]) {
-			d.to(d.now.Sub(d.start) + 700*time.Millisecond) // the reader's next beat
+			d.to(d.now.Sub(d.start) + 700*time.Millisecond) // the reader's next pass
 			d.nvml(0, "xid", codes[event])
 			event++
 		}
@@ -195,7 +195,7 @@ func TestAnIncidentIsToldAtOnceAndAgain(t *testing.T) {
 		e.Check != "xid_tenant" {
 		t.Errorf("%+v", all)
 	}
-	// Then it is over, and the next is another.
+	// The incident is over, and the next one is new.
 	d.to(7*second).kernel(10, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=x, Ch")
 	d.kernel(11, "NVRM: Xid (PCI:0000:9b:00): 31, pid=5, name=x, Ch")
 	d.kernel(12, "NVRM: Xid (PCI:0000:00:06): 13, pid=5, name=x, Ch")
@@ -209,7 +209,7 @@ func TestTheDriverMayBeLate(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 119, pid=5, name=x, Timeout")
 	d.to(50*second).nvml(0, "xid", 119) // it was stuck
-	d.to(60*second).nvml(0, "xid", 119) // and this is one that the kernel did not log
+	d.to(60*second).nvml(0, "xid", 119) // the kernel did not log this one
 	d.to(200 * second)
 	if all := d.incidents(); len(all) != 2 || !slices.Equal(all[0].Sources, []string{"kmsg", "nvml"}) ||
 		all[0].Count != 2 || all[1].Count != 1 {
@@ -225,7 +225,7 @@ func TestOwnerOfAProcess(t *testing.T) {
 	if e := d.incidents()[0]; e.PID != 5 || e.Comm != "python3" || e.Workload != "" {
 		t.Errorf("%+v", e)
 	}
-	d.stays[0].Process = process(5, "python3", "pod:a/b/c") // names come a little later
+	d.stays[0].Process = process(5, "python3", "pod:a/b/c") // names arrive a little later
 	d.to(2 * second)
 	if e := d.incidents()[0]; e.Workload != "pod:a/b/c" || e.Owner != "namespace:a" || e.Count != 1 {
 		t.Errorf("%+v", e)

@@ -13,23 +13,23 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// agentPID is the agent's own in these tests.
+// agentPID is the agent's own PID in these tests.
 const agentPID = 631
 
-// line is what the driver logs of an XID 13 with a process.
+// line returns the driver's line of an XID 13 with a process.
 func line(pid int, comm string) string {
 	return fmt.Sprintf("NVRM: Xid (PCI:0000:00:06): 13, pid=%d, name=%s, Graphics Exception: channel 0x0000000a", pid,
 		comm)
 }
 
-// TestAProcessIsBelievedOnlyIfItWasOnTheGPU holds who is named, of lines that
-// come at a time t, and who was there.
+// TestAProcessIsBelievedOnlyIfItWasOnTheGPU checks which process is named,
+// given lines at a time t and the processes present.
 func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 	t.Parallel()
 	type stay struct {
 		pid          int
-		began        time.Duration // the process, before the line
-		after, until time.Duration // it was not on the GPU yet, and not any more; before the line, 0 for none
+		began        time.Duration // start of the process, before the line
+		after, until time.Duration // end of its absence from the GPU, and its last sighting; before the line, 0: none
 	}
 	for name, c := range map[string]struct {
 		stays   []stay
@@ -37,7 +37,7 @@ func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 		now     map[int]uint64
 		foreign bool
 		want    int
-		present []int // where nobody is believed
+		present []int // on the GPU, if no process is believed
 	}{
 		"one of several": {stays: []stay{{5, time.Hour, 0, 0}, {6, time.Hour, 0, 0},
 			{7, time.Hour, time.Minute, 0}}, lines: []int{7}, want: 7},
@@ -124,8 +124,8 @@ func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 	}
 }
 
-// TestAProcessIsNamedOnceItIsSeen holds a fault before the driver was ever
-// asked who is on the GPU.
+// TestAProcessIsNamedOnceItIsSeen has a fault before the driver's first list of
+// processes.
 func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -141,8 +141,8 @@ func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
 	}
 }
 
-// TestAProcessOfUnknownAgeIsBelieved is about a process on the GPU whose start
-// nobody has read: that another has its PID by now cannot be known then.
+// TestAProcessOfUnknownAgeIsBelieved has a process on the GPU with an unknown
+// start. A reuse of its PID cannot be noticed then.
 func TestAProcessOfUnknownAgeIsBelieved(t *testing.T) {
 	t.Parallel()
 	for start, want := range map[uint64]int{0: 5, 1: 0, 99: 5} {
@@ -160,8 +160,8 @@ func TestAProcessOfUnknownAgeIsBelieved(t *testing.T) {
 	}
 }
 
-// TestAProcessOfNoWorkloadIsToldOnce holds that looking again, and finding the
-// same, is no news; another name of it is.
+// TestAProcessOfNoWorkloadIsToldOnce holds that a second look with the same
+// result is no news, and that another name of the process is.
 func TestAProcessOfNoWorkloadIsToldOnce(t *testing.T) {
 	t.Parallel()
 	for comm, want := range map[string]int{"python3": 1, "": 1, "train": 2} {
@@ -177,8 +177,8 @@ func TestAProcessOfNoWorkloadIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestMessagesOfTheKernelRemain holds a process that a line is about,
-// which needs no GPU for it.
+// TestMessagesOfTheKernelRemain has a line about a process that need not be on
+// a GPU.
 func TestMessagesOfTheKernelRemain(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -192,14 +192,14 @@ func TestMessagesOfTheKernelRemain(t *testing.T) {
 type guest struct {
 	process  host.Process
 	gpu      Entity
-	from, to time.Duration // of its context; to is 0 while it goes on
+	from, to time.Duration // of its context; to is 0 while it continues
 }
 
-// listed returns what an agent that asks the driver so often knows of jobs.
+// listed returns the knowledge of an agent that asks the driver at an interval.
 func listed(guests []guest, gpu string, every, now time.Duration, start time.Time) (all []collectors.Stay) {
 	at := start.Add
 	for _, j := range guests {
-		seen := (j.from + every - 1) / every * every // the first time that it was asked
+		seen := (j.from + every - 1) / every * every // the first request that saw it
 		if j.gpu.UUID != gpu || seen > now || j.to != 0 && seen >= j.to {
 			continue
 		}
@@ -215,9 +215,10 @@ func listed(guests []guest, gpu string, every, now time.Duration, start time.Tim
 	return all
 }
 
-// TestTwoHundredFaults generates faults of programs that share GPUs, in lines
-// that name them, the agent, bystanders or who has a PID again. No name may be
-// wrong, whatever the pace of the agent; with ten looks a second 95 % are right.
+// TestTwoHundredFaults generates faults of programs that share GPUs. The lines
+// name the faulty process, the agent, bystanders, or a process with a reused
+// PID. No name may be wrong at any interval of the agent. With ten requests per
+// second, 95 % are right.
 func TestTwoHundredFaults(t *testing.T) {
 	t.Parallel()
 	const faults = 200
@@ -241,13 +242,13 @@ func TestTwoHundredFaults(t *testing.T) {
 			}
 			fault := between(6*second, 12*second)
 			culprit := &guests[2*r.IntN(3)]
-			if r.IntN(3) > 0 { // one that has run for a moment
+			if r.IntN(3) > 0 { // a process that has run for a moment
 				add(300+n, gpu0, fault-between(second/4, 3*second), 0)
 				culprit = &guests[len(guests)-1]
 			}
 			culprit.to = fault + between(5*second/1000, second/5)
 			said := fault
-			if r.IntN(10) == 0 { // the driver says it late
+			if r.IntN(10) == 0 { // the driver reports it late
 				said += second
 			}
 			by := *culprit
@@ -263,10 +264,10 @@ func TestTwoHundredFaults(t *testing.T) {
 			}
 			pids := []int{by.process.PID}
 			switch k := r.IntN(40); {
-			case k < 12: // a second line knows better
+			case k < 12: // a second line has the right process
 				pids = []int{agentPID, by.process.PID}
 			case k < 14:
-				pids = []int{200, by.process.PID} // who works on the other GPU
+				pids = []int{200, by.process.PID} // a process on the other GPU
 			case k < 16:
 				pids = []int{999, by.process.PID} // nvidia-smi
 			case k == 16:

@@ -39,7 +39,7 @@ func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
 						t.Errorf("%+v is not of its time", e)
 					}
 				}
-				if left := len(book.Tick(now)); left > 0 { // which does not part what belongs together
+				if left := len(book.Tick(now)); left > 0 { // the incident stays whole
 					t.Errorf("%d told again", left)
 				}
 			}

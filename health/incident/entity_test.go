@@ -46,7 +46,8 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 	}
 }
 
-// FuzzParseEntity holds that what is read is written back as what is read again.
+// FuzzParseEntity holds that a parsed entity is the same after it is formatted
+// and parsed again.
 func FuzzParseEntity(f *testing.F) {
 	for _, s := range []string{"node", "3", "gpu=3,link=7", "GPU-x", "workload=a,b", "tenant=a,workload=b",
 		"uuid=GPU-x", "device=a,device=b"} {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestAMalformedTableIsNoTable holds that the reader of a table of facts finds
-// a mistake, with its line.
+// TestAMalformedTableIsNoTable holds that the reader of a table of facts
+// reports a mistake with its line.
 func TestAMalformedTableIsNoTable(t *testing.T) {
 	t.Parallel()
 	defer func() {

@@ -2,7 +2,7 @@ package incident
 
 import "testing"
 
-// TestChecksOfXIDs holds which check reports an XID.
+// TestChecksOfXIDs checks which check reports an XID.
 func TestChecksOfXIDs(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]string{64: "remap_failed", 79: "gpu_lost", 48: "xid_fatal", 13: "", 9999: "xid_unknown"} {

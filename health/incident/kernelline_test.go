@@ -10,8 +10,8 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// lines are lines of kernels: what they are a sign of, the text, and what is
-// in it.
+// lines returns lines of kernels: what each is a sign of, the text, and its
+// values.
 func lines(t testing.TB) (all [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kernel-lines.tsv")

@@ -20,7 +20,7 @@ func TestXIDs(t *testing.T) {
 		if !slices.Contains(Classes, x.Class) {
 			t.Errorf("XID %d: category %q has no class in classes.tsv", code, x.Category)
 		}
-		// which are of virtual machines
+		// these concern virtual machines
 		if x.Severity >= Critical && !x.Hardware() && !slices.Contains([]int{78, 151}, code) {
 			t.Errorf("XID %d is %v and nobody's fault in faults.tsv", code, x.Severity)
 		}
@@ -80,7 +80,7 @@ func TestSXids(t *testing.T) {
 	}
 }
 
-// TestFactsHangTogether reads the tables that name each other.
+// TestFactsHangTogether reads the tables that refer to each other.
 func TestFactsHangTogether(t *testing.T) {
 	t.Parallel()
 	categories := map[string]bool{}

@@ -10,8 +10,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestFilesAreForTheAgentsUserAndGroup holds the modes of what a journal
-// makes, and that it leaves no file of a time when more were kept.
+// TestFilesAreForTheAgentsUserAndGroup checks the modes of a journal's files,
+// and that it removes the files of a time when more were kept.
 func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "deep", "journal")
@@ -47,8 +47,8 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 	}
 }
 
-// TestReadingEndsWithTheFirstFailure is of a disk that fails while damage is
-// moved aside: what could not be written must not count as moved.
+// TestReadingEndsWithTheFirstFailure has a disk that fails while damage is
+// moved aside. A line that could not be written must not count as moved.
 func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	text := journalText(t, happened(1)) + "damage\n" + journalText(t, happened(2))
@@ -70,8 +70,8 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 	}
 }
 
-// TestTheFileStaysOpen holds that a journal goes on in the file that it has
-// open, and in another where that was taken away or has another's name.
+// TestTheFileStaysOpen holds that a journal continues in its open file, and in
+// a new one if that file was removed or its name belongs to another.
 func TestTheFileStaysOpen(t *testing.T) {
 	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
@@ -102,8 +102,8 @@ func TestTheFileStaysOpen(t *testing.T) {
 	}
 }
 
-// TestALineBeginsALine has a file end within a line: what is written ends that,
-// once, and so it does where the file was closed in between.
+// TestALineBeginsALine lets a file end within a line. The next write ends that
+// line once, even if the file was closed in between.
 func TestALineBeginsALine(t *testing.T) {
 	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}

@@ -37,7 +37,8 @@ func (l *journalLog) count(s string) int {
 	return strings.Count(l.text.String(), s)
 }
 
-// testJournal opens a journal and runs it until end is called or the test is over.
+// testJournal opens a journal and runs it until end is called or the test is
+// over.
 func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event, log *journalLog, end func()) {
 	t.Helper()
 	log = new(journalLog)
@@ -89,7 +90,7 @@ func journalSample(t *testing.T, j *Journal, m *collectors.Metric, labels ...str
 	return 0
 }
 
-// queuedBytes returns the size of what waits to be written.
+// queuedBytes returns the size of the queue.
 func queuedBytes(j *Journal) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -256,7 +257,7 @@ func TestLinesThatMustBeOnTheDisk(t *testing.T) {
 
 func TestUnsyncedRecordsAreLate(t *testing.T) {
 	dir := t.TempDir()
-	// takes all, and cannot be synced
+	// it accepts all writes, and cannot be synced
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")); err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +312,7 @@ func TestOneAgentOnADirectory(t *testing.T) {
 
 func TestAppendNeverWaits(t *testing.T) {
 	t.Parallel()
-	j, _, err := Open(Options{Dir: t.TempDir()}) // nobody writes: as with a disk that hangs
+	j, _, err := Open(Options{Dir: t.TempDir()}) // no writer runs, as with a disk that hangs
 	if err != nil {
 		t.Fatal(err)
 	}

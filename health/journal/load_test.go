@@ -28,7 +28,7 @@ func TestDamageIsRepaired(t *testing.T) {
 	one, two := journalText(t, happened(1)), journalText(t, happened(2))
 	for name, c := range map[string]struct {
 		text string
-		bad  string // what is moved aside
+		bad  string // the lines that are moved aside
 		want []int
 	}{
 		"cut":            {one + two[:len(two)/2], two[:len(two)/2], []int{1}},
@@ -123,8 +123,8 @@ func TestDamageThatCannotBeMoved(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeReadAgainIsNotRepaired holds that a repair which could not
-// begin is none.
+// TestAFileThatCannotBeReadAgainIsNotRepaired holds that a repair that could
+// not begin does not count.
 func TestAFileThatCannotBeReadAgainIsNotRepaired(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
@@ -140,9 +140,9 @@ func TestAFileThatCannotBeReadAgainIsNotRepaired(t *testing.T) {
 	}
 }
 
-// FuzzReadLines holds that no damage takes away a record that was written
-// before it, that what is good and what is bad are all that there was, and
-// that what is left of a repaired file needs no repair.
+// FuzzReadLines holds that damage never removes an earlier record, that good
+// and bad lines together are the whole file, and that a repaired file needs no
+// further repair.
 func FuzzReadLines(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00"), uint16(10))
 	f.Add([]byte("{\"id\":\"\n"), uint16(400))
@@ -162,7 +162,7 @@ func FuzzReadLines(f *testing.F) {
 			return found, good, bad
 		}
 		found, good, bad := read(text)
-		// A line that noise goes on with is no longer what was written.
+		// A line that continues with noise is no longer the written line.
 		for _, e := range events[:strings.Count(whole[:min(int(at), len(whole))], "\n")] {
 			if !found[e.ID] {
 				t.Errorf("%s is lost", e.ID)

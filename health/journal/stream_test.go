@@ -61,14 +61,14 @@ func TestEventsOverHTTP(t *testing.T) {
 	}
 }
 
-// A client is a ResponseWriter that a test reads as it is written.
+// A client is a ResponseWriter that a test can read while it is written.
 type client struct {
 	mu     sync.Mutex
 	text   strings.Builder
 	header http.Header
 	status int
 	stall  chan struct{} // not nil: writes wait until it is closed
-	until  time.Time     // for which the writes have time
+	until  time.Time     // deadline of the writes
 }
 
 func (c *client) Header() http.Header                    { return c.header }
@@ -88,7 +88,7 @@ func (c *client) Write(p []byte) (int, error) {
 	return c.text.Write(p)
 }
 
-// read returns what was written since it was last called.
+// read returns the text written since the last call.
 func (c *client) read() string {
 	synctest.Wait()
 	c.mu.Lock()
@@ -97,8 +97,8 @@ func (c *client) read() string {
 	return c.text.String()
 }
 
-// follow has a client follow j until leave is called; ended is closed once
-// its handler returned.
+// follow lets a client follow j until leave is called; ended is closed after
+// its handler returns.
 func follow(t *testing.T, j *Journal, query, lastID string, stall chan struct{}) (c *client, leave func(),
 	ended chan struct{}) {
 	t.Helper()
@@ -168,7 +168,7 @@ func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
 		for n := range 5 {
 			j.Append(happened(n))
 		}
-		j.Append(happened(2)) // seen by then, or not
+		j.Append(happened(2)) // the client may have seen it or not
 		for _, c := range []struct{ query, last, want string }{
 			{"", "", "[]"},
 			{"", "i3", "[i4 i2]"},
@@ -235,7 +235,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		end()
 		for _, ended := range all {
-			<-ended // or synctest says that all hang
+			<-ended // otherwise synctest reports a deadlock
 		}
 		late, _, ended := follow(t, j, "", "", nil)
 		<-ended
@@ -245,7 +245,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A stream outlives the server's time for an answer, and ends with the agent.
+// A stream outlives the server's time limit for answers, and ends with the
+// agent.
 func TestStreamsOverARealConnection(t *testing.T) {
 	t.Parallel()
 	j, _, _, end := testJournal(t, Options{})
@@ -282,7 +283,8 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	}
 }
 
-// pipes is a listener within this process, so that time can be the test's.
+// pipes is a listener within this process, which lets the test control the
+// time.
 type pipes chan net.Conn
 
 func (p pipes) Close() error   { close(p); return nil }
@@ -351,13 +353,13 @@ func TestStreamsBearQuiet(t *testing.T) {
 	}
 }
 
-// A timeless answer cannot bound how long writing takes.
+// A timeless answer does not support deadlines for writes.
 type timeless struct{ *httptest.ResponseRecorder }
 
 func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadlines") }
 
-// TestAStreamThatCannotBeBoundedEnds holds that nobody is streamed to who might
-// hold the stream up for ever.
+// TestAStreamThatCannotBeBoundedEnds holds that there is no stream to a client
+// that could block it for ever.
 func TestAStreamThatCannotBeBoundedEnds(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{})
@@ -373,7 +375,7 @@ func TestAStreamThatCannotBeBoundedEnds(t *testing.T) {
 	}
 }
 
-// A broken answer fails in one of the ways in which a client can be gone.
+// A broken answer fails in one of the ways in which a client can vanish.
 type broken struct {
 	client
 	writing, flushing error
@@ -387,8 +389,8 @@ func (b *broken) Write(p []byte) (int, error) {
 	return len(p), b.writing
 }
 
-// TestAStreamEndsWithItsClient holds that the first failure ends a stream: a
-// client that is gone takes the place of no other.
+// TestAStreamEndsWithItsClient holds that the first failure ends a stream, so
+// that a vanished client occupies no place.
 func TestAStreamEndsWithItsClient(t *testing.T) {
 	gone := errors.New("the client is gone")
 	for name, c := range map[string]struct {

@@ -40,10 +40,10 @@ type server struct {
 	url    *url.URL
 	config string
 	cmd    *exec.Cmd
-	log    bytes.Buffer // read only after it has ended
+	log    bytes.Buffer // read only after its end
 }
 
-// startAlertmanager starts one; it ends with the test.
+// startAlertmanager starts an Alertmanager, which ends with the test.
 func startAlertmanager(t testing.TB, config string) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +88,7 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-// alerts returns those that fire there.
+// alerts returns the alerts that fire there.
 func (s *server) alerts(query string) models.GettableAlerts {
 	s.t.Helper()
 	r, err := http.Get(s.url.String() + "/api/v2/alerts" + query)
@@ -128,15 +128,15 @@ func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 	return n
 }
 
-// pushed returns an alert as the engine makes it.
+// pushed returns an alert in the form of the engine.
 func pushed(name, severity, check, uuid string) health.Alert {
 	return health.Alert{Labels: map[string]string{"alertname": name, "severity": severity, "check": check,
 		"source": "gpusteward", "node": "n1", "gpu": "0", "uuid": uuid},
 		Annotations: map[string]string{"summary": "Of " + name + ".", "description": "<&> \u00e9"}, Starts: time.Now()}
 }
 
-// configured returns a copy of the shipped configuration with each of old
-// replaced by the new that follows it.
+// configured returns a copy of the shipped configuration with replacements,
+// given as pairs of old and new texts.
 func configured(t testing.TB, replace ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(shippedConfig)

@@ -32,9 +32,9 @@ func TestShippedAlertmanagerConfig(t *testing.T) {
 	}
 }
 
-// An alert fires, arrives with all that it says, and is resolved, through the
-// shipped configuration; only its receivers' address and the five minutes
-// between messages of a group are others.
+// An alert fires, arrives with all its texts, and is resolved, through the
+// shipped configuration. Only the address of the receivers and the five minutes
+// between messages of a group are changed.
 func TestAlertArrives(t *testing.T) {
 	t.Parallel()
 	type message struct {
@@ -74,8 +74,8 @@ func TestAlertArrives(t *testing.T) {
 	}
 }
 
-// The rules of who silences whom, as shipped: those that are pushed have the
-// label node, those of Prometheus instance.
+// The shipped inhibition rules apply to pushed alerts, which have the label
+// node, and to those of Prometheus, which have the label instance.
 func TestShippedInhibition(t *testing.T) {
 	t.Parallel()
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))

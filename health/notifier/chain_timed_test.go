@@ -15,7 +15,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// TestXIDsArriveWithinASecond measures the whole way of an XID: from the
+// TestXIDsArriveWithinASecond measures the whole path of an XID: from the
 // kernel's line, through the judgement, to a real Alertmanager's API. Four
 // monitors with fifty GPUs each share a notifier.
 func TestXIDsArriveWithinASecond(t *testing.T) {
@@ -31,7 +31,7 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 	query := "?filter=" + url.QueryEscape(`alertname="GPULost"`)
 	waiting := map[string]time.Time{}
 	var delays []time.Duration
-	// look takes from waiting the GPUs whose alert the API has.
+	// look removes the GPUs with an alert in the API from waiting.
 	look := func() bool {
 		for _, a := range am.alerts(query) {
 			key := a.Labels["node"] + "/" + a.Labels["gpu"]

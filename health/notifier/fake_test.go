@@ -20,14 +20,14 @@ import (
 	"gpusteward/health"
 )
 
-// fakeAlertmanager is what a Notifier posts to in a test on synctest's clock:
-// it keeps the last state of each alert, as Alertmanager does.
+// fakeAlertmanager receives a Notifier's posts in a test on synctest's clock.
+// It keeps the last state of each alert, as Alertmanager does.
 type fakeAlertmanager struct {
 	mu     sync.Mutex
 	alerts map[string]*models.PostableAlert // by name
 	posts  []post
-	answer func(r *http.Request, all models.PostableAlerts) int // 0: 200
-	ahead  time.Duration                                        // its clock, of the notifier's
+	answer func(r *http.Request, all models.PostableAlerts) int // nil answers 200
+	ahead  time.Duration                                        // its clock minus the notifier's
 }
 
 type post struct {
@@ -95,7 +95,7 @@ func (f *fakeAlertmanager) fires() (names []string) {
 	return names
 }
 
-// runs sets by how much its clock is ahead.
+// runs sets the lead of its clock.
 func (f *fakeAlertmanager) runs(ahead time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func hangs(r *http.Request, _ models.PostableAlerts) int {
 }
 
 // notifierTest is a running Notifier and the Alertmanagers am0, am1, ... that
-// it posts to.
+// receive its posts.
 type notifierTest struct {
 	*Notifier
 	t    *testing.T
@@ -124,7 +124,7 @@ type notifierTest struct {
 
 func amURL(i int) string { return fmt.Sprintf("http://am%d:9093/prefix", i) }
 
-// RoundTrip hands a request to the Alertmanager that it is for.
+// RoundTrip passes a request to its Alertmanager.
 func (n *notifierTest) RoundTrip(r *http.Request) (*http.Response, error) {
 	var i int
 	if _, err := fmt.Sscanf(r.URL.Host, "am%d:", &i); err != nil {
@@ -133,7 +133,7 @@ func (n *notifierTest) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.ams[i].RoundTrip(r)
 }
 
-// options are those that have it notify these of its Alertmanagers.
+// options returns the options for some of its Alertmanagers.
 func (n *notifierTest) options(ams ...int) Options {
 	o := Options{Log: slog.New(slog.NewTextHandler(&n.log, nil)), transport: n}
 	for _, i := range ams {
@@ -142,7 +142,7 @@ func (n *notifierTest) options(ams ...int) Options {
 	return o
 }
 
-// notify runs a Notifier that notifies the first of three Alertmanagers.
+// notify runs a Notifier for the first of three Alertmanagers.
 func notify(t *testing.T, count int) *notifierTest {
 	n := &notifierTest{t: t, done: make(chan struct{})}
 	for range 3 {

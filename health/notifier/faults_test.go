@@ -119,8 +119,8 @@ func TestNotifierIsNotHeldUp(t *testing.T) {
 	})
 }
 
-// Ten minutes of outage at the notifier's own times. TestNothingIsLost does it
-// to real Alertmanagers, with shorter ones.
+// Ten minutes of outage at the notifier's own times. TestNothingIsLost does the
+// same to real Alertmanagers, with shorter times.
 func TestNotifierLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := notify(t, 3)

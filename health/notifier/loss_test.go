@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 )
 
-// A proxy stands before an Alertmanager and is what may go wrong on the way.
+// A proxy stands before an Alertmanager and simulates faults of the network.
 type proxy struct {
 	to     string
 	down   atomic.Bool // it closes connections
 	dead   atomic.Bool // it never answers
-	faulty atomic.Bool // it is wrong now and then
+	faulty atomic.Bool // it fails now and then
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +34,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case 1:
 			http.Error(w, "error", http.StatusInternalServerError)
 			return
-		case 2: // what was given up arrives all the same, late
+		case 2: // a request that was given up still arrives, late
 			<-r.Context().Done()
 		}
 	}

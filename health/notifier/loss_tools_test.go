@@ -15,10 +15,10 @@ import (
 	"gpusteward/health"
 )
 
-// Two real Alertmanagers and one that is dead, on a way that is wrong now and
-// then. In the middle of 10,000 transitions one is killed, and starts anew,
-// without memory, ten minutes later. All times are a sixtieth of the real
-// ones, since Alertmanager's clock cannot be set: ten minutes are 10 s.
+// There are two real Alertmanagers and a dead one, on an unreliable network.
+// During 10,000 transitions one is killed, and restarts without memory ten
+// minutes later. All times are a sixtieth of the real ones, because
+// Alertmanager's clock cannot be set: ten minutes are 10 s.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	scaled := timings{gather: time.Millisecond, resend: time.Second, lapse: 4 * time.Second, keep: 15 * time.Second,
@@ -96,7 +96,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// The time from Tell until a real Alertmanager's API shows it.
+// TestDelay measures the time from Tell until a real Alertmanager's API shows
+// the alert.
 func TestDelay(t *testing.T) {
 	const transitions, limit = 1000, time.Second
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))

@@ -144,7 +144,8 @@ func TestNotifierTriesAgain(t *testing.T) {
 	})
 }
 
-// One that was away was perhaps restarted, and Alertmanager keeps no alerts.
+// An Alertmanager that was away may have been restarted, and Alertmanager keeps
+// no alerts over a restart.
 func TestNotifierTellsARestartedOneAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := notify(t, 1)
@@ -275,8 +276,8 @@ func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
 	})
 }
 
-// TestAlertsFireByTheAlertmanagersClock runs on a host with a clock that shows
-// a time long past, or years to come, until it is set.
+// TestAlertsFireByTheAlertmanagersClock runs on a host with a clock that is far
+// in the past, or years ahead, until it is set.
 func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 	const years = 365 * 24 * time.Hour
 	for _, ahead := range []time.Duration{56 * years, -26 * years, 5 * time.Minute} {
@@ -302,7 +303,7 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 			if logged := strings.Count(n.log.String(), "clock and this host's differ"); logged != 1 {
 				t.Errorf("that the clocks differ is logged %d times", logged)
 			}
-			n.ams[0].runs(0) // somebody set this host's
+			n.ams[0].runs(0) // this host's clock is set
 			after(2 * time.Minute)
 			if f := n.ams[0].fires(); !slices.Equal(f, []string{"A"}) {
 				t.Errorf("once the clock is set %q fires", f)

@@ -39,7 +39,7 @@ func TestNotifierRefusesBadOptions(t *testing.T) {
 	}
 }
 
-// The password reaches Alertmanager, and nothing that is shown.
+// The password reaches Alertmanager, and no output.
 func TestPosterKeepsThePasswordToItself(t *testing.T) {
 	var user, password string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -108,8 +108,8 @@ func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
 	}
 }
 
-// TestAnAlertmanagerThatStaysHasANewPassword holds that one which is talked to
-// otherwise from now on is, though nothing else of it is new.
+// TestAnAlertmanagerThatStaysHasANewPassword holds that an Alertmanager with
+// only new connection settings is contacted with them.
 func TestAnAlertmanagerThatStaysHasANewPassword(t *testing.T) {
 	t.Parallel()
 	users := make(chan string, 100)
