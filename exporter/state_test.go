@@ -90,7 +90,7 @@ func TestStateFaults(t *testing.T) {
 	}
 }
 
-// GPUs are sorted by index and workloads by memory, whatever the order of
+// GPUs are sorted by index and workloads by memory, independent of the order of
 // samples.
 func TestStateIsSorted(t *testing.T) {
 	var s samples

@@ -214,9 +214,8 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	}
 }
 
-// TestDataThatComesBackEndsNoFault checks the sentence after a gap in the data.
-// TestAWildSampleIsForgotten holds that a fault's worst value does not come
-// from long before it: a sample counts for as many samples as the level needs.
+// TestAWildSampleIsForgotten holds that a fault's worst value does not come from
+// long before it: a sample counts for as many samples as the level needs.
 func TestAWildSampleIsForgotten(t *testing.T) {
 	t.Parallel()
 	for clear, want := range map[int]float64{1: -50, 3: -50, 4: -1, 10: -1} {
@@ -230,6 +229,7 @@ func TestAWildSampleIsForgotten(t *testing.T) {
 	}
 }
 
+// TestDataThatComesBackEndsNoFault checks the sentence after a gap in the data.
 func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)

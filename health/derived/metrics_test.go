@@ -411,6 +411,3 @@ func TestTheSameSamplesGiveTheSame(t *testing.T) {
 		}
 	}
 }
-
-// full returns a host with the maximum number of things on each of eight GPUs.
-// inUse returns the bytes in use.

@@ -119,6 +119,7 @@ func TestAllMemoryIsCounted(t *testing.T) {
 	}
 }
 
+// full returns a host with the maximum number of things on each of eight GPUs.
 func full(shared int) *rig {
 	r := newRig(8)
 	for _, g := range r.gpus {
@@ -151,6 +152,7 @@ func TestWindowsAreSmall(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
+// inUse returns the bytes in use.
 func inUse() int {
 	runtime.GC()
 	runtime.GC()

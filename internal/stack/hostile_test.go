@@ -23,8 +23,8 @@ func (r recording) read(t testing.TB, m memory) (all []pythonStack, bytes int, e
 	return all, maxMemory - b.left, err
 }
 
-// FuzzHostile overwrites bytes and pointers of recordings: reading ends within
-// its bounds whatever it finds.
+// FuzzHostile overwrites bytes and pointers of recordings: reading always
+// ends within its bounds.
 func FuzzHostile(f *testing.F) {
 	all := recordings(f)
 	versions := slices.Sorted(maps.Keys(all))
@@ -85,8 +85,8 @@ func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []u
 	return w, threads, links
 }
 
-// changing is memory whose owner goes on: it changes whenever a place in it has
-// been read.
+// changing is the memory of a running owner: it changes after each read of a
+// place.
 type changing struct {
 	image
 	place  uint64

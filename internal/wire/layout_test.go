@@ -241,7 +241,7 @@ func checkCodec[M any, P interface {
 	if !sameFields(m, back) {
 		t.Fatalf("%T: %+v came back as %+v", m, m, back)
 	}
-	// Reserved bytes are sent as 0, whatever was in memory.
+	// Reserved bytes are sent as 0, even if memory has other values.
 	typ := reflect.TypeOf(blank)
 	for i := range typ.NumField() {
 		if f := typ.Field(i); f.Name == "_" {
