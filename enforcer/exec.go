@@ -53,7 +53,7 @@ type ExecOptions struct {
 // exit status and the reason; output on stderr is a warning.
 func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if len(o.Command) == 0 {
-		return exitOurs, errors.New("exec: which command?")
+		return exitOurs, errors.New("exec: no command given: gpusteward exec -- COMMAND [ARG...]")
 	}
 	library, err := findLibrary(o.Library)
 	if err != nil {
@@ -69,11 +69,12 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
 	switch err := taken(o.Socket, asks, o.Require); {
 	case err != nil && o.Require:
-		return exitOurs, fmt.Errorf("%w; --require-broker: start it, or name the right --socket and --tenant", err)
+		return exitOurs, fmt.Errorf("%w; --require-broker needs it: start the broker, or correct --socket and --tenant",
+			err)
 	case err != nil && os.Getenv(envFail) == "closed":
-		fmt.Fprintf(stderr, "gpusteward: %v: what the program launches waits until that changes\n", err)
+		fmt.Fprintf(stderr, "gpusteward: %v: the program's launches wait until that changes\n", err)
 	case err != nil:
-		fmt.Fprintf(stderr, "gpusteward: %v: no quota holds until that changes\n", err)
+		fmt.Fprintf(stderr, "gpusteward: %v: no quota applies until that changes\n", err)
 	}
 	env := environment(os.Environ(), library, o.Tenant, o.Socket)
 	signal.Reset() // signals ignored at our start stay ignored in the program
@@ -194,28 +195,29 @@ func findLibrary(given string) (string, error) {
 		}
 		return path, loadable(path)
 	}
-	return "", fmt.Errorf("the hook is not there: looked for %s; --library or %s says where it is, and in a source "+
-		"tree make hook builds it", strings.Join(places, ", "), envLibrary)
+	return "", fmt.Errorf("the hook was not found at %s: give its path with --library or %s; in a source tree, make "+
+		"hook builds it", strings.Join(places, ", "), envLibrary)
 }
 
 // loadable returns why a library cannot be preloaded: the loader would only
 // print that and run the program without it.
 func loadable(path string) error {
 	if strings.ContainsAny(path, ": ") {
-		return fmt.Errorf("the hook %q: the loader takes a path with a colon or a space for two", path)
+		return fmt.Errorf("the hook %q: the loader would split this path at its colon or space: use another path", path)
 	}
 	library, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("the hook %s is no library: %w", path, err)
+		return fmt.Errorf("the hook %s is not a library: %w", path, err)
 	}
 	defer func() { _ = library.Close() }()
 	self, err := elf.Open("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("find out what machine this is: %w", err)
+		return fmt.Errorf("find this machine's architecture: %w", err)
 	}
 	defer func() { _ = self.Close() }()
 	if library.Type != elf.ET_DYN || library.Machine != self.Machine || library.Class != self.Class {
-		return fmt.Errorf("the hook %s is no library of this machine: %v of %v", path, library.Type, library.Machine)
+		return fmt.Errorf("the hook %s is not a library for this machine: %v of %v", path, library.Type,
+			library.Machine)
 	}
 	return nil
 }
@@ -253,7 +255,7 @@ func unhookable(path string) string {
 		owner := info.Sys().(*syscall.Stat_t)
 		if info.Mode()&fs.ModeSetuid != 0 && int(owner.Uid) != os.Getuid() ||
 			info.Mode()&fs.ModeSetgid != 0 && int(owner.Gid) != os.Getgid() {
-			return "runs with another's rights"
+			return "runs with another user's rights"
 		}
 	}
 	program, err := elf.Open(path)

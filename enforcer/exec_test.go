@@ -258,13 +258,13 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 		"not executable in PATH": {library, []string{"plain"}, 126, "permission denied"},
 		"a directory":            {library, []string{dir}, 126, "permission denied"},
 		"a script without #!":    {library, []string{file("bare", "exit 9\n", 0o755)}, 9, ""},
-		"nothing":                {library, nil, 125, "which command"},
+		"nothing":                {library, nil, 125, "no command given"},
 		"no hook":                {dir + "/none.so", []string{"true"}, 125, "make hook"},
-		"no library":             {plain, []string{"true"}, 125, "is no library"},
+		"no library":             {plain, []string{"true"}, 125, "is not a library"},
 		"another machine's": {file(Library, string(foreign), 0o755), []string{"true"}, 125,
-			"no library of this machine"},
+			"not a library for this machine"},
 		"a colon": {file("a:b.so", string(foreign), 0o755), []string{"true"}, 125,
-			"takes a path with a colon"},
+			"would split this path"},
 	} {
 		status, _, errs := executed(t, ExecOptions{Library: c.library, Command: c.command},
 			"PATH="+dir+":/usr/bin:/bin")
@@ -324,7 +324,7 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 		{me, 0, "-pie", ""},
 		{me, os.ModeSetuid, "-pie", ""}, // the program raises its own rights
 		{other, 0, "-pie", ""},
-		{other, os.ModeSetuid, "-pie", "runs with another's rights: the hook cannot see it"},
+		{other, os.ModeSetuid, "-pie", "runs with another user's rights: the hook cannot see it"},
 	} {
 		if c.owner != me && me != 0 {
 			continue // only root can give a file away
@@ -362,17 +362,17 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 		"a broker":           {socket, "a", false, "X=1", 5, ""},
 		"a broker, required": {socket, "", true, "X=1", 5, ""},
 		"no broker": {none, "", false, "X=1", 5,
-			"no broker at " + none + ": no such file or directory: no quota holds"},
+			"no broker at " + none + ": no such file or directory: no quota applies"},
 		"no broker, closed": {none, "", false, "GPUSTEWARD_FAIL=closed", 5,
-			"no broker at " + none + ": no such file or directory: what the program launches waits"},
+			"no broker at " + none + ": no such file or directory: the program's launches wait"},
 		"no broker, required": {none, "", true, "X=1", 125,
 			"no broker at " + none + ": no such file or directory; --require-broker"},
 		"no answer": {silent.Addr().String(), "", false, "X=1", 5,
-			"no answer: i/o timeout: no quota holds"},
+			"no answer: i/o timeout: no quota applies"},
 		"not of it": {socket, "b", false, "X=1", 5,
-			"the broker at " + socket + " refuses: there is no such tenant: no quota holds"},
+			"the broker at " + socket + " refuses: there is no such tenant: no quota applies"},
 		"not of it, by its own": {socket, "", false, "GPUSTEWARD_TENANT=b", 5,
-			"refuses: there is no such tenant: no quota holds"},
+			"refuses: there is no such tenant: no quota applies"},
 		"not of it, required": {socket, "b", true, "X=1", 125, "refuses: there is no such tenant; --require-broker"},
 	} {
 		o := ExecOptions{Tenant: c.tenant, Socket: c.socket, Library: library, Require: c.require,

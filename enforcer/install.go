@@ -37,14 +37,15 @@ type InstallOptions struct {
 func Install(o InstallOptions) error {
 	switch {
 	case o.Dir == "" && len(o.Own) == 0:
-		return errors.New("install: nothing to do: DIR gets the hook and this program, --owner=UID the agent's " +
-			"directories")
+		return errors.New("install: nothing to do: give DIR for the hook and this program, or --owner=UID for the " +
+			"agent's directories")
 	case o.CDI != "" && o.Dir == "":
-		return errors.New("install: --cdi needs DIR, where the hook is")
+		return errors.New("install: --cdi requires DIR, the directory of the hook")
 	case o.Dir != "" && !filepath.IsAbs(o.Dir):
-		return fmt.Errorf("install: %q is not an absolute path, as containers need it", o.Dir)
+		return fmt.Errorf("install: %q is not an absolute path, which containers need", o.Dir)
 	case strings.ContainsAny(o.Dir, ": "):
-		return fmt.Errorf("install: %q: the loader takes a path with a colon or a space for two", o.Dir)
+		return fmt.Errorf("install: %q: the loader would split this path at its colon or space: use another path",
+			o.Dir)
 	}
 	for _, dir := range o.Own {
 		if err := give(dir, o.Owner); err != nil {
@@ -132,7 +133,7 @@ func replace(path string, text []byte, mode fs.FileMode) error {
 // root's, from an agent that ran as root; another user's files are left alone.
 func give(dir string, owner int) error {
 	if owner <= 0 {
-		return errors.New("--owner is a user's number, above 0")
+		return errors.New("--owner requires a user's number above 0")
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return host.Explain(err, host.Reads|host.Writes)
@@ -168,7 +169,7 @@ func give(dir string, owner int) error {
 				filepath.Join(dir, name), is.Uid)
 		default:
 			if err := root.Lchown(name, owner, owner); err != nil {
-				return fmt.Errorf("%w; it takes CAP_CHOWN", err)
+				return fmt.Errorf("%w; it requires CAP_CHOWN", err)
 			}
 		}
 	}

@@ -91,13 +91,13 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 		o    InstallOptions
 		want string
 	}{
-		"nothing":       {InstallOptions{}, "DIR gets the hook and this program"},
+		"nothing":       {InstallOptions{}, "give DIR for the hook and this program"},
 		"relative":      {InstallOptions{Dir: "lib"}, `"lib" is not an absolute path`},
-		"a colon":       {InstallOptions{Dir: "/a:b"}, "takes a path with a colon"},
-		"only CDI":      {InstallOptions{CDI: "/etc/cdi", Own: []string{"/x"}}, "--cdi needs DIR"},
-		"no library":    {InstallOptions{Dir: "/x", Library: "/none.so"}, "the hook is not there"},
+		"a colon":       {InstallOptions{Dir: "/a:b"}, "would split this path"},
+		"only CDI":      {InstallOptions{CDI: "/etc/cdi", Own: []string{"/x"}}, "--cdi requires DIR"},
+		"no library":    {InstallOptions{Dir: "/x", Library: "/none.so"}, "the hook was not found at"},
 		"no directory":  {InstallOptions{Dir: file + "/lib", Library: library}, "not a directory"},
-		"root's state":  {InstallOptions{Own: []string{file + "-state"}}, "a user's number, above 0"},
+		"root's state":  {InstallOptions{Own: []string{file + "-state"}}, "a user's number above 0"},
 		"state, a file": {InstallOptions{Own: []string{file}, Owner: 65532}, "not a directory"},
 	} {
 		if err := Install(c.o); err == nil || !strings.Contains(err.Error(), c.want) {

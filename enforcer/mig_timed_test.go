@@ -27,7 +27,7 @@ func TestUnknownMIG(t *testing.T) {
 		bytes        uint64
 		runs         bool
 	}{
-		"open":   {"no quota holds there", "no quota holds on GPUs", 128 * mib, true},
+		"open":   {"no quota holds there", "no quota applies on GPUs", 128 * mib, true},
 		"closed": {"launches wait there, and no memory is given", "are closed", 0, false},
 	} {
 		t.Run(fail, func(t *testing.T) {

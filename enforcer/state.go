@@ -47,7 +47,7 @@ func unsealed(text []byte) (s saved, err error) {
 		return s, err
 	}
 	if from.State == nil || crc32.ChecksumIEEE(from.State) != from.Checksum {
-		return s, errors.New("its checksum is of another state")
+		return s, errors.New("its checksum does not match its content")
 	}
 	return s, json.Unmarshal(from.State, &s)
 }
@@ -80,7 +80,7 @@ func (e *Enforcer) restore() {
 		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow ||
 			e.steps(p.Tenant).Mode < policy.Pause {
 			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
-			e.log.Info("a paused workload goes on", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
+			e.log.Info("a paused workload was resumed", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}
 	}
 }
@@ -97,13 +97,13 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 	}
 	if e.spoiled {
 		if err := host.SetAside(e.StateFile); err != nil {
-			return fmt.Errorf("keep who is paused: %w", err)
+			return fmt.Errorf("save the record of paused workloads: %w", err)
 		}
 		e.spoiled = false
 	}
 	if err := host.ReplaceFile(e.StateFile, host.StateMode,
 		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
-		return fmt.Errorf("keep who is paused: %w", err)
+		return fmt.Errorf("save the record of paused workloads: %w", err)
 	}
 	e.written = text
 	return nil
@@ -114,10 +114,10 @@ func (e *Enforcer) save() {
 	err := e.keep(e.actor.Paused())
 	switch {
 	case err != nil && !e.unsaved:
-		e.log.Error("the escalation's state will not outlive a restart: the freezer and signals pause nothing "+
-			"until it can be kept", "err", err)
+		e.log.Error("the escalation's state cannot be saved: a restart would forget it, and the freezer and signals "+
+			"pause nothing meanwhile", "err", err)
 	case err == nil && e.unsaved:
-		e.log.Info("the escalation's state is kept again")
+		e.log.Info("the escalation's state is saved again")
 	}
 	e.unsaved = err != nil
 }

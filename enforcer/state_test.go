@@ -30,19 +30,19 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	e, log := stateful(filepath.Join(dir, "enforcer.json"))
 	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
 	for range 2 {
-		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "keep who is paused") {
+		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "save the record of paused workloads") {
 			t.Fatalf("kept: %v", err)
 		}
 		e.save()
 	}
-	if n := strings.Count(log.String(), "the freezer and signals pause nothing until it can be kept"); n != 1 {
+	if n := strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"); n != 1 {
 		t.Errorf("told %d times: %s", n, log)
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
 	e.save()
-	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "kept again") {
+	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "saved again") {
 		t.Errorf("%v, %s", err, log)
 	}
 	if text, err := os.ReadFile(e.StateFile); err != nil || !strings.Contains(string(text), "unit:a.service") {

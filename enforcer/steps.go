@@ -74,7 +74,7 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	case s.To == policy.Throttle:
 		s.Detail = fmt.Sprintf("the tenant has %.0f %% of its weight and limit", 100*steps.Throttle)
 		if len(c.Hooked) == 0 {
-			s.Detail += "; none of the workload's processes has a session, so it does not feel that"
+			s.Detail += "; none of the workload's processes has a session, so this has no effect on it"
 		}
 	case s.To == policy.Pause:
 		s.Result, s.Detail = e.actor.Pause(c, steps.Pause)
@@ -137,11 +137,11 @@ func (e *Enforcer) tell(s escalation.Step) {
 	if s.To > policy.Warn && s.To >= s.From && s.Result != escalation.Shadowed {
 		log = e.log.Warn
 	}
-	log("the escalation moves", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to",
+	log("the escalation changed a level", "tenant", s.Tenant, "workload", s.Workload, "from", s.From.String(), "to",
 		s.To.String(), "why", s.Why, "result", s.Result, "detail", s.Detail)
 	if since, held := e.escalation.Brake(); !since.Equal(e.braked) {
 		if e.braked = since; held > 0 {
-			e.log.Warn("the brake holds the escalation back: there were too many actions on this host", "held", held)
+			e.log.Warn("the brake holds the escalation back: too many actions on this host", "held", held)
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (l *live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := l.join()
 	if v == nil {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, fmt.Sprintf("no more than %d clients can follow the state, or the agent is about to end",
+		http.Error(w, fmt.Sprintf("%d clients follow the state already, or the agent is shutting down",
 			maxViewers), http.StatusServiceUnavailable)
 		return
 	}

@@ -150,7 +150,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		w := request(s, http.MethodGet, "/api/v1/live")
-		wantAnswer(t, w, http.StatusServiceUnavailable, "no more than 32")
+		wantAnswer(t, w, http.StatusServiceUnavailable, "32 clients follow")
 		if w.Header().Get("Retry-After") == "" {
 			t.Error("it does not say when to come again")
 		}
@@ -201,7 +201,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 		synctest.Wait()
 		stop()
 		<-w.ended
-		wantAnswer(t, request(s, http.MethodGet, "/api/v1/live"), http.StatusServiceUnavailable, "about to end")
+		wantAnswer(t, request(s, http.MethodGet, "/api/v1/live"), http.StatusServiceUnavailable, "shutting down")
 	})
 }
 

@@ -60,7 +60,7 @@ func (st style) host(b *strings.Builder, s State) {
 		b.WriteString(st.line(cell{text: h.Note, paint: dim}))
 	}
 	if h.Drained {
-		b.WriteString(st.line(cell{text: "Drained: the agent has let go of the driver, until gpusteward resume.",
+		b.WriteString(st.line(cell{text: "Drained: the agent has released the driver until gpusteward resume.",
 			paint: yellow}))
 	} else if h.NotReady != "" {
 		b.WriteString(st.wrapped(red, "", "Not ready: "+h.NotReady))

@@ -44,7 +44,7 @@ func NoVerdict(source, node string, why error) Judgement {
 func Answered(answer []byte, now time.Time) (Judgement, error) {
 	j := Judgement{Source: FromAgent}
 	if err := json.Unmarshal(answer, &j.Verdict); err != nil || j.GPUs == nil && j.Reason == "" {
-		return j, fmt.Errorf("the answer is no verdict (%w): is that gpusteward?",
+		return j, fmt.Errorf("the answer is not a verdict (%w): is that gpusteward?",
 			cmp.Or(err, errors.New("it has no GPUs and no reason")))
 	}
 	if age := now.Sub(j.Time); age > stale && !j.Time.IsZero() {

@@ -83,7 +83,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 	e.memory.now = now
 	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.ID == check })
 	if at < 0 {
-		return incident.Event{}, fmt.Errorf("no check is called %q; to be acknowledged are %s", check, e.latched())
+		return incident.Event{}, fmt.Errorf("there is no check %q; %s", check, e.latched())
 	}
 	j := e.judges[at]
 	for _, st := range j.order {
@@ -103,11 +103,10 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			return ev, nil
 		}
 	}
-	return incident.Event{}, fmt.Errorf("%s of %s: %w; to be acknowledged are %s", check, entity,
-		ErrNotLatched, e.latched())
+	return incident.Event{}, fmt.Errorf("%s of %s: %w; %s", check, entity, ErrNotLatched, e.latched())
 }
 
-// latched lists the faults that an operator can clear.
+// latched says which faults an operator can clear.
 func (e *Engine) latched() string {
 	var all []string
 	for _, j := range e.judges {
@@ -118,7 +117,7 @@ func (e *Engine) latched() string {
 		}
 	}
 	if all == nil {
-		return "none"
+		return "no check can be acknowledged"
 	}
-	return strings.Join(all, ", ")
+	return "acknowledge one of " + strings.Join(all, ", ")
 }

@@ -114,9 +114,9 @@ func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
 		w           *world
 		check, want string
 	}{
-		{none, "lost", "; to be acknowledged are none"}, {none, "found", "; to be acknowledged are none"},
-		{both, "lost", "; to be acknowledged are lost gpu=0, lost gpu=1"},
-		{both, "found", "; to be acknowledged are lost gpu=0, lost gpu=1"},
+		{none, "lost", "; no check can be acknowledged"}, {none, "found", "; no check can be acknowledged"},
+		{both, "lost", "; acknowledge one of lost gpu=0, lost gpu=1"},
+		{both, "found", "; acknowledge one of lost gpu=0, lost gpu=1"},
 	} {
 		if _, err := c.w.engine.Ack(c.check, incident.Entity{GPU: "7"}, c.w.now); err == nil ||
 			!strings.HasSuffix(err.Error(), c.want) {

@@ -82,7 +82,7 @@ func (l Look) Judge(ctx context.Context) Judgement {
 	select {
 	case err := <-unread:
 		j.Notes = append(j.Notes,
-			fmt.Sprintf("the kernel's log cannot be read, so XIDs of before are not known: %v", err))
+			fmt.Sprintf("the kernel's log cannot be read, so earlier XIDs are unknown: %v", err))
 	default:
 	}
 	cancel()

@@ -63,13 +63,13 @@ func (s Settings) Validate() error {
 	}
 	for i, id := range s.EnableAlerts {
 		if !slices.Contains(shadow, id) {
-			return fmt.Errorf("health.enable_alerts[%d]: %q is no check in shadow mode; there are %s", i, id,
+			return fmt.Errorf("health.enable_alerts[%d]: %q is not a check in shadow mode: choose from %s", i, id,
 				strings.Join(shadow, ", "))
 		}
 	}
 	for name := range s.Labels {
 		if !labelName.MatchString(name) || slices.Contains(ownLabels, name) {
-			return fmt.Errorf("health.labels: %q cannot be a label's name; letters, digits and _ can, and not %s", name,
+			return fmt.Errorf("health.labels: %q is not a valid label: use letters, digits and _, and none of %s", name,
 				strings.Join(ownLabels, ", "))
 		}
 	}
@@ -238,13 +238,13 @@ func (m *Monitor) begin(now time.Time) {
 		Works:   m.works,
 	}, now)
 	m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now,
-		Message: "The agent starts."})
+		Message: "The agent started."})
 	var kept kept
 	if err := m.Store.Load(keptName, &kept); err != nil {
 		m.spoiled = !m.Store.ReadOnly
-		m.Log.Warn("no state of health: latched faults are forgotten", "err", err)
+		m.Log.Warn("the state of health cannot be read: latched faults are forgotten", "err", err)
 		m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now,
-			Severity: incident.Warning, Message: "What health remembered was lost: " + err.Error()})
+			Severity: incident.Warning, Message: "The state of health was lost: " + err.Error()})
 		return
 	}
 	m.cursor = kept.Cursor
@@ -253,7 +253,7 @@ func (m *Monitor) begin(now time.Time) {
 	}
 	changes, err := m.engine.Restore(kept.Engine, m.Boot, now)
 	if err != nil {
-		m.Log.Warn("statistics begin anew", "err", err)
+		m.Log.Warn("statistics start again", "err", err)
 	}
 	m.blame(m.engine.memory.incidents...)
 	for _, e := range changes {

@@ -20,11 +20,11 @@ var (
 	NodeStatus = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and "+
 		"of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
 	CheckFailing = collectors.Gauge("nvgpu_health_check_failing",
-		"Whether the check fails for the GPU, or for the node where gpu is empty.", "check")
+		"Whether the check fails for the GPU, or for the node if gpu is empty.", "check")
 	CheckUnknown = collectors.Gauge("nvgpu_health_checks_unknown",
-		"Checks of the GPU, or of the node where gpu is empty, that have no data any more: it may not be well.")
+		"Checks of the GPU, or of the node if gpu is empty, that have no more data: it may be unhealthy.")
 	AlertFiring = collectors.HostGauge("nvgpu_alert_firing",
-		"For how many entities the alert fires, by the agent's own judgement.", "alert", "severity")
+		"Number of entities for which the alert fires, by the agent's own judgement.", "alert", "severity")
 )
 
 // standing is the condition of a GPU, or of the node.

@@ -53,7 +53,7 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	l, severity := &st.levels[level], st.severity(j.Check)
 	switch {
 	case severity == incident.None && st.state == incident.Unknown:
-		return "There is no data any more to judge " + j.ID + " by."
+		return "There is no more data to judge " + j.ID + " by."
 	case severity == incident.None && !l.isLeft():
 		return "There is data again to judge " + j.ID + " by."
 	}
@@ -79,7 +79,7 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case st.state == incident.Recovering:
 		text = "Recovering. " + text
 	case st.state == incident.Unknown:
-		text = "There is no data any more. " + text
+		text = "There is no more data. " + text
 	case past && st.latched:
 		text = "Latched. " + text
 	}

@@ -243,7 +243,7 @@ func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	w.steps(4, hotAt(-1))
 	changes = w.steps(3)
 	if n := len(changes); n != 1 || changes[0].To != incident.Unknown ||
-		!strings.HasPrefix(changes[0].Message, "There is no data any more. At its worst, at ") {
+		!strings.HasPrefix(changes[0].Message, "There is no more data. At its worst, at ") {
 		t.Errorf("a fault without data: %+v", changes)
 	}
 }

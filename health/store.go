@@ -90,7 +90,7 @@ func decodeStored(text []byte, v any) error {
 		return err
 	}
 	if s.Version != storeVersion {
-		return fmt.Errorf("it is of version %d, this agent's is %d", s.Version, storeVersion)
+		return fmt.Errorf("its version is %d, and this agent's is %d", s.Version, storeVersion)
 	}
 	return json.Unmarshal(s.State, v)
 }

@@ -33,7 +33,7 @@ type Health struct {
 }
 
 // noData is the reason for an unknown node if there is no better one.
-const noData = "there is no data of a part of it"
+const noData = "a part of it has no data"
 
 // verdict returns the judgement after an evaluation. A GPU without data is
 // unknown, not well.

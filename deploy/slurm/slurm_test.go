@@ -436,8 +436,8 @@ func (c *cluster) explains(pid, job, gpu string) {
 	}
 	for _, want := range []string{
 		"workload: slurm:" + job + ".batch, a slurm; job " + job + "; step batch; Slurm user nobody; account lab\n",
-		"so it is of slurm-" + job + "\n",
-		"can ask for no other",
+		"so it belongs to slurm-" + job + "\n",
+		"cannot ask for another",
 		"on GPU " + gpu + ": guarantee 50 %, limit 50 %",
 		"on every other GPU: guarantee 0 %, limit 1 %",
 	} {

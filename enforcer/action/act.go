@@ -112,7 +112,7 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 		return -1, s, Outcome{Target: t, Result: result, Detail: fmt.Sprintf(format, args...)}
 	}
 	if t.PID <= 0 {
-		return refuse(escalation.Failed, "refused: %d is no process", t.PID)
+		return refuse(escalation.Failed, "refused: %d is not a process", t.PID)
 	}
 	fd, err := unix.PidfdOpen(t.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -129,11 +129,11 @@ func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) 
 	case s.start != t.Start:
 		return refuse(escalation.Missed, "its PID is another process's now")
 	case s.kernel:
-		return refuse(escalation.Failed, "refused: it is a thread of the kernel")
+		return refuse(escalation.Failed, "refused: it is a kernel thread")
 	case spared[t.PID] != "":
 		return refuse(escalation.Failed, "refused: %s", spared[t.PID])
 	case check != nil && !check(t.PID):
-		return refuse(escalation.Missed, "it is not of the workload any more")
+		return refuse(escalation.Missed, "it no longer belongs to the workload")
 	case ended(fd): // the status may be another process's
 		return refuse(escalation.Missed, "it has ended")
 	}

@@ -115,7 +115,7 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	later.Start++
 	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
 	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed,
-		"not of the workload")
+		"no longer belongs to the workload")
 	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -231,7 +231,7 @@ func TestStat(t *testing.T) {
 	const stat = "%d (%s) S 2 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 %s 0 0"
 	for _, test := range []struct{ name, stat, result, detail string }{
 		{"a kernel thread", fmt.Sprintf(stat, pid, "kworker/0:1", 0x4208060, "42"), escalation.Failed,
-			"refused: it is a thread of the kernel"},
+			"refused: it is a kernel thread"},
 		{"a name with brackets", fmt.Sprintf(stat, pid, "a) R 1 (b", 0, "42"), escalation.Done, ""},
 		{"a short line", fmt.Sprintf("%d (sleep) S 2", pid), escalation.Failed, "refused: read stat"},
 		{"no line", "", escalation.Failed, "refused: read stat"},

@@ -98,7 +98,7 @@ func (a *Actor) freeze(c ProcessGroup, targets []Target) (result, detail string)
 func (a *Actor) freezeAll(c ProcessGroup, cgroups []*cgroup) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Frozen)+len(cgroups) > maxFrozenGroups {
-		return escalation.Failed, "too many are paused"
+		return escalation.Failed, "too many processes are paused"
 	}
 	p.Undo = false
 	var names []string

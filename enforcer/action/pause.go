@@ -120,7 +120,8 @@ func (a *Actor) Pause(c ProcessGroup, ways []string) (result, detail string) {
 			tried = append(tried, text)
 		}
 	}
-	return escalation.Failed, fmt.Sprintf("no way works for %d processes: %s", len(targets), strings.Join(tried, "; "))
+	return escalation.Failed, fmt.Sprintf("no way to pause works for %d processes: %s", len(targets),
+		strings.Join(tried, "; "))
 }
 
 // Resume undoes Pause. Continue retries what fails, until it succeeds.
@@ -205,7 +206,7 @@ func (a *Actor) release(p *Paused) {
 func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 	p := a.record(c.Subject)
 	if p == nil || len(p.Stopped)+len(targets) > maxStopped {
-		return escalation.Failed, "signal: too many are paused"
+		return escalation.Failed, "signal: too many processes are paused"
 	}
 	spared := a.spared()
 	var all, open []Outcome

@@ -132,7 +132,7 @@ func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 				w.now.all)
 		case len(w.now.without) > 0 && w.around > tolerance:
 			v.PIDs = w.now.without
-			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each for a moment, had %s of "+
+			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each briefly, had %s of "+
 				"the GPU's time.", percentage(w.around))
 		default:
 			continue
@@ -152,8 +152,8 @@ func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audite
 		if len(n.under) > 0 {
 			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Underreported, Value: float64(n.had),
 				Allowed: float64(n.reported), PIDs: n.under,
-				Text: fmt.Sprintf("%d processes have %s of memory by the driver; by their hooks they have no more "+
-					"than %s, contexts included.", len(n.under), size(n.had), size(n.reported))})
+				Text: fmt.Sprintf("%d processes have %s of memory according to the driver, but no more than %s "+
+					"according to their hooks, contexts included.", len(n.under), size(n.had), size(n.reported))})
 		}
 	}
 	if q.Memory == 0 || has <= q.Memory {
@@ -167,8 +167,8 @@ func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audite
 		pids := slices.Concat(n.sure, n.under)
 		w.accuse(found, t, Violation{GPU: g.uuid, Objective: OverMemory, Value: float64(has),
 			Allowed: float64(q.Memory), PIDs: pids,
-			Text: fmt.Sprintf("The tenant has %s of memory and may have %s; %s that this workload has is in nobody's "+
-				"books.", size(has), size(q.Memory), size(n.unhooked+n.excess))})
+			Text: fmt.Sprintf("The tenant has %s of memory and may have %s; %s of this workload is in no books.",
+				size(has), size(q.Memory), size(n.unhooked+n.excess))})
 	}
 }
 

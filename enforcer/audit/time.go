@@ -61,8 +61,9 @@ func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audi
 	} else if drift > tolerance {
 		w := t.accuseLargest(found, func(u used) float64 { return u.hooked }, from.at,
 			Violation{GPU: g.uuid, Objective: Underreported, Value: u.hooked / long, Allowed: (most + together) / long,
-				Text: fmt.Sprintf("The tenant's processes had %s of the GPU's time by the driver; by their hooks no "+
-					"more than %s.", percentage(u.hooked/long), percentage((most+together)/long))})
+				Text: fmt.Sprintf("The tenant's processes had %s of the GPU's time according to the driver, but no "+
+					"more than %s according to their hooks.", percentage(u.hooked/long),
+					percentage((most+together)/long))})
 		if w != nil {
 			w.lied = true
 		}

@@ -152,7 +152,8 @@ func (s *report) apart(why remarks) {
 	}
 	s.holds = slices.DeleteFunc(s.holds, func(h Hold) bool {
 		if servers[h.Tenant] > 1 {
-			why["tenant "+h.Tenant] = "it has several users, and so several servers, and each may have the limits"
+			why["tenant "+h.Tenant] = "it has several users, each with an MPS server of its own that may use the " +
+				"full limits"
 		}
 		return servers[h.Tenant] > 1
 	})
@@ -167,7 +168,7 @@ func (m *MPS) facts(pid int) (host.Facts, error) {
 	defer h.Close()
 	facts, err := h.Facts()
 	if err == nil && !strings.HasPrefix(facts.Comm, "nvidia-cuda-mps") {
-		return facts, fmt.Errorf("the MPS control daemon calls process %d a server, which is %q: is it of another "+
+		return facts, fmt.Errorf("the MPS control daemon lists process %d as a server, but it is %q: is it of another "+
 			"PID namespace?", pid, facts.Comm)
 	}
 	return facts, err

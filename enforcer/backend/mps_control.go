@@ -42,7 +42,8 @@ func (c mpsControl) there() (bool, error) {
 			return false, fmt.Errorf("look for the MPS control daemon: %w", err)
 		}
 		if owner := int(info.Sys().(*syscall.Stat_t).Uid); owner != 0 && owner != os.Geteuid() {
-			return false, fmt.Errorf("%s belongs to uid %d, who could answer for the MPS control daemon", path, owner)
+			return false, fmt.Errorf("%s belongs to uid %d, which could impersonate the MPS control daemon", path,
+				owner)
 		}
 	}
 	return true, nil
@@ -86,7 +87,7 @@ func (c mpsControl) pids(ctx context.Context, format string, args ...any) ([]int
 	for field := range strings.FieldsSeq(answer) {
 		pid, err := strconv.Atoi(field)
 		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("ask the MPS control daemon to %s: %.200q are no processes",
+			return nil, fmt.Errorf("ask the MPS control daemon to %s: %.200q is not a list of processes",
 				fmt.Sprintf(format, args...), answer)
 		}
 		all = append(all, pid)
@@ -102,7 +103,7 @@ func (c mpsControl) percent(ctx context.Context, format string, args ...any) (fl
 	}
 	v, err := strconv.ParseFloat(answer, 64)
 	if err != nil || !(v >= 0 && v <= 100) {
-		return 0, fmt.Errorf("ask the MPS control daemon to %s: %.200q is no percentage",
+		return 0, fmt.Errorf("ask the MPS control daemon to %s: %.200q is not a percentage",
 			fmt.Sprintf(format, args...), answer)
 	}
 	return v, nil

@@ -33,7 +33,7 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 	user := fmt.Sprintf("uid %d", uid)
 	if !one || !governed {
 		tenant, want = "", mpsWant{}
-		why[user] = "its processes are not of one tenant that has a quota"
+		why[user] = "its processes do not all belong to one tenant with a quota"
 	}
 	percent, changed, err := m.setThreads(ctx, id.pid, s, want)
 	if err != nil {
@@ -50,7 +50,8 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 	}
 	if changed || more || !s.known {
 		s.early, s.known = clients, true
-		m.o.Log.Info("an MPS server was set", "tenant", tenant, "uid", uid, "pid", id.pid, "percent", percent,
+		m.o.Log.Info("limits of an MPS server were set", "tenant", tenant, "uid", uid, "pid", id.pid, "percent",
+			percent,
 			"memory_mib", s.memory, "clients", len(clients))
 	}
 	s.early = slices.DeleteFunc(slices.Clone(s.early), func(pid int) bool { return !slices.Contains(clients, pid) })
@@ -74,7 +75,7 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 		if memory[gpu] {
 			saw.holds = append(saw.holds, Hold{tenant, gpu, Memory})
 		} else if want.memory[gpu] > 0 {
-			why[user+": memory of "+gpu] = "the server takes no limit for it: does it have that GPU?"
+			why[user+": memory of "+gpu] = "the server accepts no limit for it: does it have that GPU?"
 		}
 	}
 	return nil
@@ -84,9 +85,9 @@ func (m *MPS) hold(ctx context.Context, id mpsServerID, uid int, wants map[strin
 func (m *MPS) loose(want mpsWant, server int, s *mpsServer, clients []int) string {
 	switch {
 	case len(s.early) > 0:
-		return "a client came before the limits were set"
+		return "a client connected before the limits were set"
 	case len(clients) > 1:
-		return "it has several clients, and each may have the limits"
+		return "it has several clients, each of which may use the full limits"
 	}
 	for pid, start := range want.processes {
 		if pid == server || slices.Contains(clients, pid) {
@@ -99,7 +100,7 @@ func (m *MPS) loose(want mpsWant, server int, s *mpsServer, clients []int) strin
 		facts, err := h.Facts()
 		h.Close()
 		if err == nil && facts.Start == start {
-			return "it has processes that are no clients of MPS"
+			return "it has processes that are not clients of MPS"
 		}
 	}
 	return ""

@@ -118,7 +118,7 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 		why       string
 	}{
 		"a second client":  {"600\n601\n", nil, "several clients"},
-		"one without MPS":  {"600\n", []host.Process{d.ps.has(700, host.Facts{UID: 1000})}, "no clients of MPS"},
+		"one without MPS":  {"600\n", []host.Process{d.ps.has(700, host.Facts{UID: 1000})}, "not clients of MPS"},
 		"one that is gone": {"600\n", []host.Process{{PID: 701, Start: 1}}, ""},
 		"another's PID":    {"600\n", []host.Process{{PID: d.ps.has(702, host.Facts{}).PID, Start: 1}}, ""},
 	} {
@@ -163,12 +163,12 @@ func TestMPSLeavesAlone(t *testing.T) {
 		hooked bool
 		why    string
 	}{
-		"a user of several tenants": {uid: 1002, quota: demand("a", "GPU-a", .3, 1<<30), why: "not of one tenant"},
-		"a tenant without a quota":  {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30), why: "not of one tenant"},
+		"a user of several tenants": {uid: 1002, quota: demand("a", "GPU-a", .3, 1<<30), why: "do not all belong to one tenant"},
+		"a tenant without a quota":  {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30), why: "do not all belong to one tenant"},
 		"no limit":                  {uid: 1000, quota: demand("a", "GPU-a", 1, 0)},
 		"hooked processes":          {uid: 1000, quota: demand("a", "GPU-a", .3, 0), hooked: true},
 		"the default tenant": {uid: 1000, quota: demand(policy.DefaultTenant, "GPU-a", .3, 1<<30),
-			why: "not of one tenant"},
+			why: "do not all belong to one tenant"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -227,7 +227,7 @@ func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
 	d.server(502, 1001, "")
 	got := d.sees(demand("a", "GPU-a", .3, 1<<30), demand("b", "GPU-a", .3, 0))
 	if want := []Hold{{"b", "GPU-a", Compute}}; !slices.Equal(got, want) ||
-		!strings.Contains(d.log.String(), "several servers") {
+		!strings.Contains(d.log.String(), "several users") {
 		t.Errorf("holds %v, want %v; says %s", got, want, d.log.String())
 	}
 	if got := d.content("server.500/threads") + " " + d.content("server.501/threads"); got != "30.0 30.0" {
@@ -284,11 +284,11 @@ func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
 		do   func(d *daemon)
 		want string
 	}{
-		"rubbish":         {func(d *daemon) { d.set("rubbish", "") }, "are no processes"},
+		"rubbish":         {func(d *daemon) { d.set("rubbish", "") }, "is not a list of processes"},
 		"no daemon":       {func(d *daemon) { d.set("down", "") }, "Cannot find MPS control daemon"},
 		"no program":      {func(d *daemon) { d.control.command = "/nonexistent" }, "no such file"},
 		"no end":          {func(d *daemon) { d.set("flood", "") }, "broken pipe"},
-		"percentage":      {func(d *daemon) { d.set("server.500/threads", "many") }, "is no percentage"},
+		"percentage":      {func(d *daemon) { d.set("server.500/threads", "many") }, "is not a percentage"},
 		"another process": {func(d *daemon) { d.ps.has(500, host.Facts{Comm: "bash"}) }, "another PID namespace"},
 		"another's socket": {func(d *daemon) {
 			if os.Geteuid() != 0 || os.Lchown(d.path("control"), 4711, -1) != nil {

@@ -207,7 +207,7 @@ func listen(path string) (*net.UnixListener, error) {
 		}
 		st, missing := os.Lstat(path)
 		if missing == nil && st.Mode().Type() != os.ModeSocket {
-			dialed = errors.New("there is a file that is no socket")
+			dialed = errors.New("the file there is not a socket")
 		}
 		if !errors.Is(dialed, unix.ECONNREFUSED) {
 			return nil, fmt.Errorf("open broker socket %s: %w", path, dialed)
@@ -329,7 +329,7 @@ func (b *Broker) meet(fd int, now time.Duration) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
 	case err != nil:
-		b.turnAway(fd, refuse(wire.CodeDenied, fmt.Errorf("ask who connected: %w", err)))
+		b.turnAway(fd, refuse(wire.CodeDenied, fmt.Errorf("identify the client: %w", err)))
 	case !b.calls(int(cred.Pid), now):
 		b.counters.count(0, int(wire.CodeLimit)) // and no answer, which would cost as much as all the rest
 	default:

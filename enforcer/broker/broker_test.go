@@ -222,7 +222,7 @@ func TestUngovernedLoud(t *testing.T) {
 		t.Errorf("%d sessions are counted that have GPUs which are not governed", n)
 	}
 	text := said.String()
-	if strings.Count(text, "no quota holds") != 1 || !strings.Contains(text, "00000002]") ||
+	if strings.Count(text, "no quota applies") != 1 || !strings.Contains(text, "00000002]") ||
 		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
 		t.Errorf("the log says: %s", text)
 	}

@@ -19,18 +19,18 @@ func refuse(code wire.Code, err error) *refusal { return &refusal{code, err.Erro
 
 var (
 	refusedFrame   = &refusal{wire.CodeFrame, "the frame cannot be read", false}
-	refusedType    = &refusal{wire.CodeFrame, "no such type of message", false}
+	refusedType    = &refusal{wire.CodeFrame, "unknown type of message", false}
 	refusedVersion = &refusal{wire.CodeVersion, fmt.Sprintf("this broker speaks version %d", wire.Major), true}
 	refusedSession = &refusal{wire.CodeState, "the message names another session", false}
 	refusedEarly   = &refusal{wire.CodeState, "HELLO comes first", false}
 	refusedLate    = &refusal{wire.CodeState, "the session has begun", false}
-	refusedSide    = &refusal{wire.CodeState, "the broker says that, not the process", false}
+	refusedSide    = &refusal{wire.CodeState, "only the broker sends this message", false}
 	refusedRate    = &refusal{wire.CodeLimit, "too many messages", false}
-	refusedChild   = &refusal{wire.CodeDenied, "this session is of another process", false}
+	refusedChild   = &refusal{wire.CodeDenied, "this session belongs to another process", false}
 	refusedMany    = &refusal{wire.CodeLimit, "too many reservations", false}
 	refusedTwice   = &refusal{wire.CodeGPU, "a GPU is named twice", true}
-	refusedUnread  = &refusal{wire.CodeLimit, "the statistics before were not read", false}
-	refusedAsks    = &refusal{wire.CodeLimit, "statistics are asked for too often", false}
+	refusedUnread  = &refusal{wire.CodeLimit, "the previous statistics were not read", false}
+	refusedAsks    = &refusal{wire.CodeLimit, "statistics are requested too often", false}
 	refusedGPU     = &refusal{wire.CodeGPU, "no such GPU in this session", false}
 )
 

@@ -172,9 +172,9 @@ func (b *Broker) strangers(s *session) {
 	for i, uuid := range s.strange {
 		names[i] = written("GPU", uuid)
 	}
-	what := "no quota holds on GPUs that this host is not known to have: their programs run at will"
+	what := "no quota applies on GPUs that this host is not known to have: programs run there without limits"
 	if b.options.FailClosed {
-		what = "GPUs that this host is not known to have are closed: their programs wait, and get no memory there"
+		what = "GPUs that this host is not known to have are closed: programs wait there, and get no memory"
 	}
 	b.log.Warn(what, "pid", s.facts.PID, "uid", s.facts.UID, "tenant", s.tenant, "gpus", names)
 }

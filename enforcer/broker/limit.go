@@ -101,7 +101,7 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	}
 	switch {
 	case b.over():
-		return refuse(wire.CodeState, errors.New("the broker is about to end"))
+		return refuse(wire.CodeState, errors.New("the broker is shutting down"))
 	case p.sessions >= b.options.MaxPerPID:
 		return refuse(wire.CodeLimit, fmt.Errorf("the process has %d sessions, including those with "+
 			"unread data", p.sessions))
@@ -112,7 +112,8 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	case !b.capacity(o):
 		p.refused = now
 		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
-			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and %d are free for all",
+			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and only %d are left for all "+
+				"others",
 				o.sessions, free))
 		}
 		b.starve(fmt.Errorf("there are %d sessions", len(b.sessions)))
@@ -208,7 +209,7 @@ func (b *Broker) starve(err error) {
 	now := b.clock.now()
 	b.starved.Store(int64(now))
 	if was := b.said.Load(); !b.lately(time.Duration(was), now) && b.said.CompareAndSwap(was, int64(now)) {
-		b.log.Error("the broker cannot serve everybody: meanwhile no process counts as going around the "+
+		b.log.Error("the broker cannot serve all clients: meanwhile no process counts as going around the "+
 			"hook, and the enforcer only warns", "err", err)
 	}
 }

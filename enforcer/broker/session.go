@@ -80,7 +80,7 @@ var (
 	errFlood   = errors.New("asks too much")
 	errRefused = errors.New("was refused")
 	errBye     = errors.New("said bye")
-	errBehind  = errors.New("connections come faster than they can be taken")
+	errBehind  = errors.New("connections arrive faster than they can be accepted")
 )
 
 // serve runs a connection, for a process with these credentials.

@@ -49,7 +49,7 @@ func (s *Server) resolve(c *conn) bool {
 	}
 	n := s.tokens.find(c.name)
 	if n == nil {
-		s.tell(c, "the file does not have it")
+		s.tell(c, "it is not in the file")
 		return false
 	}
 	if c.client == nil && !s.join(c, n) {
@@ -128,7 +128,7 @@ func (s *Server) seek(c *conn) peer {
 	p, err := s.finder.find(c.peer.socket, first)
 	if err != nil {
 		s.counts.unseen.Add(1)
-		s.log.Debug("the process of a connection is not known", "name", c.name, "err", err)
+		s.log.Debug("the process of a connection is unknown", "name", c.name, "err", err)
 	}
 	return p
 }

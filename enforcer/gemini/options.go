@@ -89,7 +89,8 @@ func (o *Options) Check() error {
 	case err != nil:
 		return fmt.Errorf("listen: %w", err)
 	case host == "" || port == "":
-		return fmt.Errorf("listen: %q names no address or no port; 127.0.0.1 is this host, 0.0.0.0 is everybody",
+		return fmt.Errorf("listen: %q lacks an address or a port: write 127.0.0.1 for this host or 0.0.0.0 for all, "+
+			"and a port",
 			o.Listen)
 	case !filepath.IsAbs(o.File):
 		return fmt.Errorf("file: %q is not an absolute path", o.File)
@@ -104,7 +105,7 @@ func (o *Options) Check() error {
 		o.Connections = 4096
 	}
 	if o.Connections < 0 || o.Deadline < 0 {
-		return errors.New("connections and deadline: less than none")
+		return errors.New("connections and deadline: they must not be negative")
 	}
 	if o.Deadline == 0 {
 		o.Deadline = 10 * time.Second

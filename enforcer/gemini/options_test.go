@@ -14,16 +14,16 @@ func TestBadOptions(t *testing.T) {
 	_ = os.WriteFile(good, []byte(two), 0o644)
 	_ = os.WriteFile(bad, []byte("two\na 1 1 1\n"), 0o644)
 	for want, o := range map[string]Options{
-		"names no address or":     {File: good, Listen: ":50052"},
+		"lacks an address or":     {File: good, Listen: ":50052"},
 		"listen: ":                {File: good, Listen: "localhost"},
 		"turn: 1ns":               {File: good, Turn: 1},
 		"bad: line 1: \"two\" is": {File: bad, Listen: "127.0.0.1:0"},
 		"no such file":            {File: filepath.Join(dir, "none"), Listen: "127.0.0.1:0"},
-		"names no address or no":  {File: good, Listen: "127.0.0.1:"},
+		"lacks an address or a":   {File: good, Listen: "127.0.0.1:"},
 		"unknown port":            {File: good, Listen: "127.0.0.1:no-such-port"},
 		"listen: address 70000":   {File: good, Listen: "127.0.0.1:70000"},
 		"file: \"table\" is not":  {File: "table"},
-		"less than none":          {File: good, Connections: -1},
+		"must not be negative":    {File: good, Connections: -1},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", o, err, want)

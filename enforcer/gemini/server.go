@@ -94,8 +94,8 @@ func New(o Options) (*Server, error) {
 	s.listen = l.(*net.TCPListener)
 	if _, err := lookup(s.address(), netip.AddrPort{}); err != nil {
 		_ = l.Close()
-		return nil, fmt.Errorf("ask the kernel whose connections are (under systemd, RestrictAddressFamilies= must "+
-			"have AF_NETLINK): %w", err)
+		return nil, fmt.Errorf("find the processes of connections (under systemd, RestrictAddressFamilies= must have "+
+			"AF_NETLINK): %w", err)
 	}
 	s.log.Info("programs under Gemini's hook are served", "address", s.address().String(), "file", o.File)
 	if !s.address().Addr().IsLoopback() {
@@ -162,7 +162,7 @@ func (s *Server) accept(ctx context.Context, group *errgroup.Group) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept: %w", err)
 		case err != nil: // such as out of descriptors
-			s.log.Warn("a connection is not taken", "err", err)
+			s.log.Warn("a connection cannot be accepted", "err", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
@@ -233,7 +233,7 @@ func (s *Server) refresh() {
 	} else if err.Error() != s.bad {
 		s.bad = err.Error()
 		s.counts.badReloads.Add(1)
-		s.log.Error("table of clients is bad and the one before stays in force", "err", err)
+		s.log.Error("table of clients is refused, and the previous one stays in force", "err", err)
 	}
 }
 
@@ -251,10 +251,11 @@ func (s *Server) reload() error {
 	}
 	s.text = text
 	for _, w := range table.Warnings {
-		s.log.Warn("table of clients is not as it should be", "file", s.options.File, "what", w)
+		s.log.Warn("table of clients has an irregular line", "file", s.options.File, "what", w)
 	}
 	for _, b := range table.Bad {
-		s.log.Error("a line of the table of clients is bad: what its client had stays in force", "file", s.options.File,
+		s.log.Error("a line of the table of clients is refused: the previous quota of its client stays in force",
+			"file", s.options.File,
 			"err", b.Err)
 	}
 	s.mu.Lock()

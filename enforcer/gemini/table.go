@@ -47,7 +47,7 @@ func Parse(text []byte) (t Table, err error) {
 	case err != nil:
 		return t, fmt.Errorf("line 1: %.40q is not the number of clients", lines[0])
 	case count > mostEntries:
-		return t, fmt.Errorf("line 1: %d clients are too many; at most %d", count, mostEntries)
+		return t, fmt.Errorf("line 1: there are %d clients; at most %d are allowed", count, mostEntries)
 	}
 	type place struct{ line, entry int }
 	seen, found := map[string]place{}, 0
@@ -58,8 +58,9 @@ func Parse(text []byte) (t Table, err error) {
 			continue
 		}
 		if found == int(count) {
-			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: it is not read, nor is what follows, because line "+
-				"1 says that there are %d clients", number, count))
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: this line and the following ones are ignored, "+
+				"because line 1 "+
+				"announces %d clients", number, count))
 			return t, nil
 		}
 		found++
@@ -72,7 +73,7 @@ func Parse(text []byte) (t Table, err error) {
 			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %s", number, warning))
 		}
 		if before, twice := seen[e.Name]; twice {
-			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %q is in line %d too, which does not hold", number,
+			t.Warnings = append(t.Warnings, fmt.Sprintf("line %d: %q is in line %d too, which has no effect", number,
 				e.Name, before.line))
 			t.Entries[before.entry] = e
 			seen[e.Name] = place{number, before.entry}
@@ -82,7 +83,7 @@ func Parse(text []byte) (t Table, err error) {
 		t.Entries = append(t.Entries, e)
 	}
 	if found < int(count) {
-		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, and line 1 says that there are %d",
+		return Table{}, fmt.Errorf("line %d: the file ends after %d clients, but line 1 announces %d",
 			len(lines), found, count)
 	}
 	return t, nil
@@ -90,11 +91,12 @@ func Parse(text []byte) (t Table, err error) {
 
 func parseEntry(fields []string) (e Entry, warning string, err error) {
 	if len(fields) != 4 {
-		return e, "", fmt.Errorf("%d fields are not a name, REQUEST, LIMIT and bytes", len(fields))
+		return e, "", fmt.Errorf("it has %d fields: write NAME REQUEST LIMIT BYTES", len(fields))
 	}
 	e.Name = fields[0]
 	if len(e.Name) > longest[Quota] {
-		warning = fmt.Sprintf("a name of %d bytes fits into no request for time; the longest has %d", len(e.Name),
+		warning = fmt.Sprintf("a name of %d bytes does not fit into a request for time; the longest has %d",
+			len(e.Name),
 			longest[Quota])
 	}
 	if e.Request, err = parsePart("REQUEST", fields[1]); err != nil {
@@ -105,10 +107,10 @@ func parseEntry(fields []string) (e Entry, warning string, err error) {
 	}
 	if e.Request > e.Limit {
 		e.Request, e.Limit = e.Limit, e.Request
-		warning = fmt.Sprintf("%v is above %v: taken for KubeShare's order, LIMIT before REQUEST", e.Limit, e.Request)
+		warning = fmt.Sprintf("%v is above %v: read in KubeShare's order, LIMIT before REQUEST", e.Limit, e.Request)
 	}
 	if e.Limit == 0 {
-		return e, "", fmt.Errorf("LIMIT: %q lets nothing run", fields[2])
+		return e, "", fmt.Errorf("LIMIT: %q permits nothing: write a part above 0", fields[2])
 	}
 	if e.Memory, err = strconv.ParseUint(fields[3], 10, 63); err != nil {
 		return e, "", fmt.Errorf("memory: %q is not a number of bytes", fields[3])

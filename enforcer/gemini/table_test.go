@@ -52,9 +52,9 @@ func TestParseOfANameTwice(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0 {
 		t.Errorf("%+v, %v, want %v", got, err, want)
 	}
-	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which does not hold` ||
-		w[1] != `line 5: "a" is in line 4 too, which does not hold` ||
-		!strings.HasPrefix(w[2], "line 6: it is not read") {
+	if w := got.Warnings; len(w) != 3 || w[0] != `line 4: "a" is in line 2 too, which has no effect` ||
+		w[1] != `line 5: "a" is in line 4 too, which has no effect` ||
+		!strings.HasPrefix(w[2], "line 6: this line") {
 		t.Errorf("%q", w)
 	}
 }
@@ -64,7 +64,7 @@ func TestParseNamesTheLine(t *testing.T) {
 		"":                   "line 1: ",
 		"two\n":              "line 1: ",
 		"-1\n":               "line 1: ",
-		"257\n":              "line 1: 257 clients are too many",
+		"257\n":              "line 1: there are 257 clients",
 		"2\na 0.1 0.2 3\n":   "line 3: the file ends after 1 clients",
 		"2\na 0.1 0.2\n":     "line 3: the file ends after 1 clients",
 		"[client1]\nM = 1\n": "line 1: ",
@@ -79,8 +79,8 @@ func TestParseNamesTheLine(t *testing.T) {
 // A bad line is reported, and the others hold.
 func TestBadLine(t *testing.T) {
 	for text, want := range map[string]string{
-		"bad 0.1 0.2":                     "line 3: 3 fields",
-		"bad 0.1 0.2 3 4":                 "line 3: 5 fields",
+		"bad 0.1 0.2":                     "line 3: it has 3 fields",
+		"bad 0.1 0.2 3 4":                 "line 3: it has 5 fields",
 		"bad -0.1 0.2 3":                  "line 3: REQUEST: ",
 		"bad NaN 0.2 3":                   "line 3: REQUEST: ",
 		"bad 0.1 1.5 3":                   "line 3: LIMIT: ",

@@ -34,21 +34,21 @@ func (p *Policy) Explain(w io.Writer, f broker.Facts, of *host.Workload) {
 	}
 	slices.SortStableFunc(fits, func(a, b fit) int { return b.rank.compare(a.rank) })
 	own := DefaultTenant
-	fmt.Fprintf(w, "\ntenants that fit, the most specific first:\n")
+	fmt.Fprintf(w, "\nmatching tenants, the most specific first:\n")
 	for _, c := range fits {
 		fmt.Fprintf(w, "  %s: select[%d], by %s\n", p.name(c), c.at, c.words(&s))
 	}
 	switch {
 	case len(fits) == 0:
-		fmt.Fprintf(w, "  none, so it is of %s: the enforcer does nothing about it\n", DefaultTenant)
+		fmt.Fprintf(w, "  none, so it belongs to %s: the enforcer does not act on it\n", DefaultTenant)
 	default:
 		own = p.name(fits[0])
-		fmt.Fprintf(w, "  so it is of %s%s\n", own, p.because(fits, &s))
+		fmt.Fprintf(w, "  so it belongs to %s%s\n", own, p.because(fits, &s))
 	}
 	if own != DefaultTenant && p.rule(own).Binding {
-		fmt.Fprintf(w, "  and can ask for no other: %s is binding\n", own)
+		fmt.Fprintf(w, "  and cannot ask for another: %s is binding\n", own)
 	} else if len(asked) > 0 {
-		fmt.Fprintf(w, "  for whoever asks (gpusteward exec --tenant): %s\n", strings.Join(asked, ", "))
+		fmt.Fprintf(w, "  on request (gpusteward exec --tenant): %s\n", strings.Join(asked, ", "))
 	}
 	p.explainTerms(w, own)
 }
@@ -113,7 +113,7 @@ func (c fit) word(kind int, s *subject) string {
 		return "groups " + groupName(s.GID) + ", its own"
 	case kind == byGroup:
 		at := slices.IndexFunc(s.Groups, func(gid uint32) bool { return slices.Contains(c.ids[kind], gid) })
-		return "groups " + groupName(s.Groups[at]) + ", that it is also in"
+		return "groups " + groupName(s.Groups[at]) + ", an additional group"
 	case rank == exact:
 		return fmt.Sprintf("%s %q (exactly)", keys[kind], by)
 	}
@@ -131,18 +131,18 @@ func (p *Policy) because(fits []fit, s *subject) string {
 			continue
 		}
 		if !b.has.has(kind) {
-			return fmt.Sprintf(" and not of %s, which does not select by %s", p.name(b), keys[kind])
+			return fmt.Sprintf(" and not to %s, which does not select by %s", p.name(b), keys[kind])
 		}
-		return fmt.Sprintf(" and not of %s: %s is more specific than %s", p.name(b), a.word(kind, s), b.word(kind, s))
+		return fmt.Sprintf(" and not to %s: %s is more specific than %s", p.name(b), a.word(kind, s), b.word(kind, s))
 	}
-	return fmt.Sprintf(" and not of %s: both by a group that it is also in, and %s stands first", p.name(b), p.name(a))
+	return fmt.Sprintf(" and not to %s: both select an additional group, and %s comes first", p.name(b), p.name(a))
 }
 
 // explainTerms writes a tenant's terms on each set of GPUs, and the
 // escalation's limits.
 func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	r := p.rule(tenant)
-	fmt.Fprintf(w, "\nwhat %s may have, all its processes together:\n", r.Name)
+	fmt.Fprintf(w, "\nquota of %s, for all its processes together:\n", r.Name)
 	p.explainQuotas(w, r)
 	if !p.Governed(tenant) {
 		return
@@ -150,9 +150,9 @@ func (p *Policy) explainTerms(w io.Writer, tenant string) {
 	l := r.Steps
 	fmt.Fprintf(w, "\nladder: up to %s", l.Mode)
 	if l.Shadow && l.Mode > Warn {
-		fmt.Fprintf(w, ", shadow: beyond %s it is only said what would be done", Warn)
+		fmt.Fprintf(w, ", shadow: steps beyond %s are only reported", Warn)
 	}
-	fmt.Fprintf(w, "\n  up a level where %d of the last %d audits find a violation, down after %v without one\n",
+	fmt.Fprintf(w, "\n  up a level if %d of the last %d audits find a violation, down after %v without one\n",
 		l.Confirm, l.Of, l.Hold)
 	if l.Mode >= Throttle {
 		fmt.Fprintf(w, "  throttle: to %s of its limit and weight\n", percent(l.Throttle))
@@ -190,7 +190,7 @@ func (p *Policy) explainQuotas(w io.Writer, r *Rule) {
 	for _, t := range order {
 		part := "only what nobody else wants"
 		if t.class != schedule.Idle {
-			part = percent(t.weight) + " of a full GPU that every tenant is on"
+			part = percent(t.weight) + " of a GPU that every tenant wants"
 		}
 		said := []string{"guarantee " + percent(t.Guarantee), "limit " + percent(t.Limit),
 			fmt.Sprintf("priority %s (%s)", r.Priority, part)}

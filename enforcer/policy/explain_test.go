@@ -51,31 +51,32 @@ func TestExplain(t *testing.T) {
 		"  workload: pod:inference/vllm-0/server, a pod; namespace inference; pod vllm-0; container server\n",
 		"\n  pods: select[0], by pods \"inference/vllm*\" (14 literal characters)\n  serving: select[1], by pods "+
 			"\"inference/*\" (10 literal characters) and containers \"server\" (exactly)\n  inference: ",
-		"  so it is of pods and not of serving: pods \"inference/vllm*\" (14 literal characters) is more specific "+
+		"  so it belongs to pods and not to serving: pods \"inference/vllm*\" (14 literal characters) is more "+
+			"specific "+
 			"than pods \"inference/*\" (10 literal characters)\n",
-		"  for whoever asks (gpusteward exec --tenant): batch\n",
-		"\nwhat pods may have", "\nladder: up to warn\n  up a level where 3 of the last 5 audits")
-	has(explained(f, true), "by groups 4000000001, that it is also in\n",
-		"  so it is of lab and not of people: both by a group that it is also in, and lab stands first\n",
+		"  on request (gpusteward exec --tenant): batch\n",
+		"\nquota of pods, ", "\nladder: up to warn\n  up a level if 3 of the last 5 audits")
+	has(explained(f, true), "by groups 4000000001, an additional group\n",
+		"  so it belongs to lab and not to people: both select an additional group, and lab comes first\n",
 		"workload: unit:triton-2.service, a unit; slice system.slice\n")
 	f.Groups = nil
-	has(explained(f, true), "  none, so it is of default: the enforcer does nothing about it\n",
-		"what default may have")
+	has(explained(f, true), "  none, so it belongs to default: the enforcer does not act on it\n",
+		"\nquota of default, ")
 
 	p = policy(t, HostView{}, serving)
-	has(explained(f, false), "  so it is of serving\n",
-		"  on GPU 0, "+uuidOf(1)+": guarantee 0 %, limit 80 %, priority high (66.67 % of a full GPU that every "+
-			"tenant is on), memory 40 GiB, memory kept for it 20 GiB, bandwidth 60 %\n",
-		"  on every other GPU: guarantee 50 %, limit 80 %, priority high (83.33 % of a full GPU that every tenant is "+
-			"on), memory 40 GiB, memory kept for it 20 GiB, 99 of 100 waits for a turn at most 20ms, bandwidth 60 %\n",
+	has(explained(f, false), "  so it belongs to serving\n",
+		"  on GPU 0, "+uuidOf(1)+": guarantee 0 %, limit 80 %, priority high (66.67 % of a GPU that every tenant "+
+			"wants), memory 40 GiB, memory kept for it 20 GiB, bandwidth 60 %\n",
+		"  on every other GPU: guarantee 50 %, limit 80 %, priority high (83.33 % of a GPU that every tenant wants), "+
+			"memory 40 GiB, memory kept for it 20 GiB, 99 of 100 waits for a turn at most 20ms, bandwidth 60 %\n",
 		"\nladder: up to terminate\n", "throttle: to 50 %", "pause: by broker, freezer, signal",
 		"terminate: SIGTERM, and SIGKILL after 1s\n", "at most 10 such steps")
 	p = policy(t, HostView{}, with(row("idle", Selector{Pods: []string{"*"}}),
 		func(r *Rule) { r.Priority, r.Steps.Mode = PriorityIdle, Throttle }))
 	has(explained(f, false), "  on every GPU: guarantee 0 %, limit 100 %, priority idle (only what nobody else "+
-		"wants)\n", "ladder: up to throttle, shadow: beyond warn it is only said what would be done\n")
+		"wants)\n", "ladder: up to throttle, shadow: steps beyond warn are only reported\n")
 	p = policy(t, HostView{}, row("ids", Selector{Users: []string{"4000000000"}}),
 		row("job", Selector{Units: []string{"triton-?.service"}}))
-	has(explained(f, true), "  so it is of job and not of ids, which does not select by units\n",
+	has(explained(f, true), "  so it belongs to job and not to ids, which does not select by units\n",
 		"by users 4000000000\n")
 }

@@ -36,7 +36,7 @@ func (r *Rule) checkGPUs() error {
 	for i := range r.GPUs {
 		o, key := &r.GPUs[i], fmt.Sprintf("gpus[%d]", i)
 		if len(o.GPUs) == 0 {
-			return fmt.Errorf("%s.gpu: on which GPUs? A list of indices, GPU instances (0:1) or UUIDs", key)
+			return fmt.Errorf("%s.gpu: it is missing: list indices, GPU instances (0:1) or UUIDs", key)
 		}
 		for _, name := range o.GPUs {
 			if !gpuName.MatchString(name) {
@@ -44,7 +44,7 @@ func (r *Rule) checkGPUs() error {
 					"0:1, nor a UUID as nvidia-smi -L gives it", key, name)
 			}
 			if first, twice := seen[name]; twice {
-				return fmt.Errorf("%s.gpu: %q is in gpus[%d] already: make one entry of it", key, name, first)
+				return fmt.Errorf("%s.gpu: %q is in gpus[%d] too: merge the two entries", key, name, first)
 			}
 			seen[name] = i
 		}

@@ -41,7 +41,7 @@ type Policy struct {
 }
 
 // New returns the policy of a table that passed Check. A user or group that
-// this host does not know is logged and fits nobody: its directory may not
+// this host does not know is logged and selects nothing: its directory may not
 // answer now. Without a log nothing is logged.
 func New(t Table, h HostView, log *slog.Logger) *Policy {
 	if log == nil {
@@ -50,7 +50,7 @@ func New(t Table, h HostView, log *slog.Logger) *Policy {
 	p, strangers := newPolicy(t)
 	p.host, p.log = h, log
 	for _, s := range strangers {
-		log.Warn("a name that this host does not know selects nobody", "tenant", s.tenant, "key", s.key, "name",
+		log.Warn("a name that this host does not know selects nothing", "tenant", s.tenant, "key", s.key, "name",
 			s.name, "err", s.err)
 	}
 	return p
@@ -116,7 +116,7 @@ func (p *Policy) own(s *subject) int {
 // Reasons that a process may not be of the tenant that it asks for.
 var (
 	errUnknown  = errors.New("there is no such tenant")
-	errNotYours = errors.New("this process is not of that tenant")
+	errNotYours = errors.New("this process does not belong to that tenant")
 )
 
 // Tenant returns the name of the tenant on whose quota a process draws: the one
@@ -132,7 +132,7 @@ func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 		case !p.allows(i, &s):
 			return "", fmt.Errorf("%w: %q", errNotYours, wished)
 		case own >= 0 && own != i && p.table.Rules[own].Binding:
-			return "", fmt.Errorf("%w: %q, this one is bound to %q", errNotYours, wished, p.table.Rules[own].Name)
+			return "", fmt.Errorf("%w: %q; it is bound to %q", errNotYours, wished, p.table.Rules[own].Name)
 		}
 		return wished, nil
 	}

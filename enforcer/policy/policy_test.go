@@ -254,7 +254,7 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 		t.Errorf("nothing is said of a user that does not exist: %q", log.String())
 	}
 	if all := rules.Unknown(); len(all) != 2 ||
-		!strings.HasPrefix(all[0], `tenants[0].select[0].users: nobody is selected by "no-such-user": `) {
+		!strings.HasPrefix(all[0], `tenants[0].select[0].users: "no-such-user" selects nothing: `) {
 		t.Errorf("unknown are %q", all)
 	}
 	tied := table(row("a", Selector{Users: []string{me.Username}}), row("b", Selector{Users: []string{me.Uid}}))
@@ -386,7 +386,8 @@ func TestMIG(t *testing.T) {
 		with(row("b"), func(r *Rule) {
 			r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}}
 		}))
-	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 a (60 %), b (50 %)") {
+	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 the guarantees of a (60 %), b "+
+		"(50 %)") {
 		t.Errorf("more than an instance is guaranteed: %v", err)
 	}
 	for _, name := range []string{"0:", ":1", "0:1:2", "01", "0:01", "MIG-1", "0:100", "100000"} {

@@ -126,9 +126,9 @@ func (s Steps) check() error {
 	case s.Hold < time.Second || s.Hold > 24*time.Hour:
 		return fmt.Errorf("hold: %v is not between 1s and 24h", s.Hold)
 	case !(s.Throttle > 0 && s.Throttle < 1):
-		return fmt.Errorf("throttle: %v is not what is left of a limit, above 0 and below 1", s.Throttle)
+		return fmt.Errorf("throttle: %v is not a part of the limit: write a number above 0 and below 1", s.Throttle)
 	case len(s.Pause) == 0:
-		return fmt.Errorf("pause: it is empty; ways are %s. To avoid pauses, set mode to throttle",
+		return fmt.Errorf("pause: it is empty: list some of %s, or set mode to throttle to avoid pauses",
 			strings.Join(pauseWays, ", "))
 	case s.Grace < 0 || s.Grace > time.Hour:
 		return fmt.Errorf("grace: %v is not between 0s and 1h", s.Grace)
@@ -136,9 +136,9 @@ func (s Steps) check() error {
 	for i, way := range s.Pause {
 		switch {
 		case !slices.Contains(pauseWays, way):
-			return fmt.Errorf("pause: %q is no way to pause; ways are %s", way, strings.Join(pauseWays, ", "))
+			return fmt.Errorf("pause: %q is not a way to pause: the ways are %s", way, strings.Join(pauseWays, ", "))
 		case slices.Contains(s.Pause[:i], way):
-			return fmt.Errorf("pause: %q is in it twice", way)
+			return fmt.Errorf("pause: %q is listed twice: remove one", way)
 		}
 	}
 	return nil

@@ -76,7 +76,7 @@ func (s *Selector) of() (all set) {
 }
 
 // forms are the patterns that a kind's texts follow: a pattern that has nothing
-// in common with them fits nobody.
+// in common with them selects nothing.
 var forms = [kinds][]string{
 	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "user:*"},
 	byPod:        {"*/*"},
@@ -91,15 +91,15 @@ var workloadOf = [kinds]string{byPod: host.KindPod, byContainer: host.KindContai
 	bySlice:     host.KindUnit,
 	bySlurmUser: host.KindSlurm, bySlurmAccount: host.KindSlurm}
 
-// check reports the first key that fits nobody.
+// check reports the first key that selects nothing.
 func (s *Selector) check() error {
 	has := s.of()
 	if has == 0 {
-		return fmt.Errorf("it has no key, and would select everybody; keys are %s", strings.Join(keys[:], ", "))
+		return fmt.Errorf("it has no key and would select every process: add one of %s", strings.Join(keys[:], ", "))
 	}
 	for kind, list := range s.lists() {
 		if list != nil && len(list) == 0 {
-			return fmt.Errorf("%s: an empty list fits nobody: leave the key out", keys[kind])
+			return fmt.Errorf("%s: an empty list selects nothing: fill it or remove the key", keys[kind])
 		}
 		for i, text := range list {
 			if err := checkPattern(kind, list[:i], text); err != nil {
@@ -113,16 +113,16 @@ func (s *Selector) check() error {
 func checkPattern(kind int, before []string, text string) error {
 	switch {
 	case text == "":
-		return fmt.Errorf("the one at %d is empty and fits nobody", len(before))
+		return fmt.Errorf("entry %d is empty and selects nothing: remove it", len(before))
 	case len(text) > longestPattern:
-		return fmt.Errorf("%.20q... has %d bytes; at most %d", text, len(text), longestPattern)
+		return fmt.Errorf("%.20q... has %d bytes; at most %d are allowed", text, len(text), longestPattern)
 	case !utf8.ValidString(text):
 		return fmt.Errorf("%q is not UTF-8", text)
 	case slices.Contains(before, text):
-		return fmt.Errorf("%q is in it twice", text)
+		return fmt.Errorf("%q is listed twice: remove one", text)
 	}
 	if len(forms[kind]) > 0 && !fitsAny(forms[kind], text) {
-		return fmt.Errorf("%q fits nobody: possible values look like %s", text,
+		return fmt.Errorf("%q selects nothing: values look like %s", text,
 			strings.Join(forms[kind], " or "))
 	}
 	return nil
@@ -144,7 +144,7 @@ func (s *Selector) consistent(has set) error {
 			continue
 		}
 		if first >= 0 && workloadOf[first] != of {
-			return fmt.Errorf("%s: no process belongs to a %s and a %s at once: make two entries of it", keys[kind],
+			return fmt.Errorf("%s: no process belongs to a %s and a %s at once: split it into two entries", keys[kind],
 				workloadOf[first], of)
 		}
 		first = kind
@@ -153,7 +153,8 @@ func (s *Selector) consistent(has set) error {
 		return nil
 	}
 	if !fitsAny(s.Workloads, workloadOf[first]+":*") {
-		return fmt.Errorf("workloads: none of it is a %s, which %s is about: make two entries of it", workloadOf[first],
+		return fmt.Errorf("workloads: it matches no %s, to which %s applies: split it into two entries",
+			workloadOf[first],
 			keys[first])
 	}
 	return nil

@@ -55,13 +55,13 @@ func (t Table) Check() error {
 		return fmt.Errorf("ladder.actions: %d is not a number of steps from 0 to 1000", t.Actions)
 	}
 	if len(t.Rules) > mostTenants {
-		return fmt.Errorf("tenants: %d are too many; at most %d", len(t.Rules), mostTenants)
+		return fmt.Errorf("tenants: there are %d; at most %d are allowed", len(t.Rules), mostTenants)
 	}
 	patterns := 0
 	for i := range t.Rules {
 		r, key := &t.Rules[i], t.key(i)
 		if same := slices.IndexFunc(t.Rules[:i], func(o Rule) bool { return o.Name == r.Name }); same >= 0 {
-			return fmt.Errorf("%s.name: %q is %s too", key, r.Name, t.key(same))
+			return fmt.Errorf("%s.name: %q is the name of %s too: choose another", key, r.Name, t.key(same))
 		}
 		if err := r.check(); err != nil {
 			return fmt.Errorf("%s.%w", key, err)
@@ -73,7 +73,7 @@ func (t Table) Check() error {
 		}
 	}
 	if patterns > mostPatterns {
-		return fmt.Errorf("tenants: they have %d patterns and names in select, which are too many; at most %d",
+		return fmt.Errorf("tenants: their select lists have %d patterns and names; at most %d are allowed",
 			patterns, mostPatterns)
 	}
 	if err := t.checkSums(); err != nil {
@@ -94,7 +94,7 @@ func (t Table) Unknown() []string {
 	_, strangers := newPolicy(t)
 	all := make([]string, len(strangers))
 	for i, s := range strangers {
-		all[i] = fmt.Sprintf("%s: nobody is selected by %q: %v", s.key, s.name, s.err)
+		all[i] = fmt.Sprintf("%s: %q selects nothing: %v", s.key, s.name, s.err)
 	}
 	return all
 }
@@ -102,15 +102,15 @@ func (t Table) Unknown() []string {
 func (r *Rule) check() error {
 	switch {
 	case !nameable(r.Name):
-		return fmt.Errorf("name: %q is no name: 1 to 63 letters, digits and any of _ . - @ /", r.Name)
+		return fmt.Errorf("name: %q is not valid: write 1 to 63 letters, digits and any of _ . - @ /", r.Name)
 	case r.Name == DefaultTenant:
-		return fmt.Errorf("name: %q is the tenant of all that no other tenant selects; "+
-			"give it its quota under enforcer.default", r.Name)
+		return fmt.Errorf("name: %q is reserved for processes that no tenant selects: write its quota under "+
+			"enforcer.default", r.Name)
 	case len(r.Select) > mostSelectors:
-		return fmt.Errorf("select: %d are too many; at most %d", len(r.Select), mostSelectors)
+		return fmt.Errorf("select: there are %d entries; at most %d are allowed", len(r.Select), mostSelectors)
 	}
 	if r.Binding && len(r.Select) == 0 {
-		return errors.New("binding: it has no effect without select")
+		return errors.New("binding: it has no effect without select: add select or remove binding")
 	}
 	for i := range r.Select {
 		if err := r.Select[i].check(); err != nil {
@@ -177,7 +177,7 @@ func (t Table) checkSums() error {
 		if len(who) > most {
 			who = append(who[:most], fmt.Sprintf("%d more", len(who)-most))
 		}
-		return fmt.Errorf("%s.guarantee: on %s %s are guaranteed %s together, more than 100 %%: lower one of them",
+		return fmt.Errorf("%s.guarantee: on %s the guarantees of %s add up to %s, more than 100 %%: lower one of them",
 			t.key(last), where([]string{gpu}, len(gpus) == 1), strings.Join(who, ", "), percent(sum))
 	}
 	return nil
@@ -210,10 +210,10 @@ func (p *Policy) checkTies() error {
 				continue
 			}
 			if example, tie := e.tie(o); tie {
-				return fmt.Errorf("%s.select[%d]: a process of %s is of %s by it and of %s by %s.select[%d], and "+
-					"neither is more specific: write more of a name in one, or give one another key",
-					p.table.key(e.tenant), e.at, example, p.table.Rules[e.tenant].Name, p.table.Rules[o.tenant].Name,
-					p.table.key(o.tenant), o.at)
+				return fmt.Errorf("%s.select[%d]: it and %s.select[%d] select a process of %s, for %s and %s, and "+
+					"neither is more specific: write more of a name in one, or add a key to one", p.table.key(e.tenant),
+					e.at, p.table.key(o.tenant), o.at, example, p.table.Rules[e.tenant].Name,
+					p.table.Rules[o.tenant].Name)
 			}
 		}
 		byKinds[e.has] = append(byKinds[e.has], e)

@@ -35,23 +35,23 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 			Quota: Quota{Limit: .5, Bandwidth: 1}}, Steps: escalation},
 		"ladder.of: 0 is not":       {Default: anyone},
 		"ladder.actions: -1 is not": {Default: anyone, Steps: escalation, Actions: -1},
-		"tenants: 257 are too many": table(many...),
-		"tenants: they have 4097 patterns": table(row("a", Selector{Users: users, Groups: users}),
+		"tenants: there are 257":    table(many...),
+		"tenants: their select lists have 4097 patterns": table(row("a", Selector{Users: users, Groups: users}),
 			row("b", Selector{Users: []string{"5000"}})),
-		`tenants[1].name: "first" is tenants[0] too`:        terms(func(r *Rule) { r.Name = "first" }),
-		"tenants[1].name: \"" + strings.Repeat("a", 64):     terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
-		"tenants[1].limit: NaN is not a part":               terms(func(r *Rule) { r.Limit = math.NaN() }),
-		"tenants[1].limit: a realtime tenant":               terms(func(r *Rule) { r.Priority = PriorityRealtime }),
-		"tenants[1].guarantee: NaN is not a part":           terms(func(r *Rule) { r.Guarantee = math.NaN() }),
-		"tenants[1].guarantee: 60 % is more than the limit": terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
+		`tenants[1].name: "first" is the name of tenants[0] too`: terms(func(r *Rule) { r.Name = "first" }),
+		"tenants[1].name: \"" + strings.Repeat("a", 64):          terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
+		"tenants[1].limit: NaN is not a part":                    terms(func(r *Rule) { r.Limit = math.NaN() }),
+		"tenants[1].limit: a realtime tenant":                    terms(func(r *Rule) { r.Priority = PriorityRealtime }),
+		"tenants[1].guarantee: NaN is not a part":                terms(func(r *Rule) { r.Guarantee = math.NaN() }),
+		"tenants[1].guarantee: 60 % is more than the limit":      terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
 		"tenants[1].guarantee: an idle tenant": terms(func(r *Rule) {
 			r.Guarantee, r.Priority = .6, PriorityIdle
 		}),
 		"tenants[1].memory_guarantee: 2 KiB is more": terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
-		"tenants[1].launch_wait: nobody can be held": terms(func(r *Rule) {
+		"tenants[1].launch_wait: it has no effect without": terms(func(r *Rule) {
 			r.LaunchWait = quota.Wait(time.Second)
 		}),
-		"tenants[1].launch_wait: -1s is no time": terms(func(r *Rule) {
+		"tenants[1].launch_wait: -1s is not a time": terms(func(r *Rule) {
 			r.LaunchWait, r.Guarantee = quota.Wait(-time.Second), .5
 		}),
 		"tenants[1].bandwidth: 0 is not":                    terms(func(r *Rule) { r.Bandwidth = 0 }),
@@ -61,18 +61,18 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants[1].ladder.mode: 5 is not":                  climbs(func(s *Steps) { s.Mode = 5 }),
 		"tenants[1].ladder.hold: 0s is not":                 climbs(func(s *Steps) { s.Hold = 0 }),
 		"tenants[1].ladder.throttle: 1 is not":              climbs(func(s *Steps) { s.Throttle = 1 }),
-		`tenants[1].ladder.pause: "sleep" is no way`: climbs(func(s *Steps) {
+		`tenants[1].ladder.pause: "sleep" is not a way`: climbs(func(s *Steps) {
 			s.Pause = []string{"broker", "sleep"}
 		}),
-		`tenants[1].ladder.pause: "broker" is in it twice`: climbs(func(s *Steps) {
+		`tenants[1].ladder.pause: "broker" is listed twice`: climbs(func(s *Steps) {
 			s.Pause = []string{"broker", "broker"}
 		}),
 		"tenants[1].ladder.pause: it is empty":       climbs(func(s *Steps) { s.Pause = nil }),
 		"tenants[1].ladder.grace: 2h0m0s is not":     climbs(func(s *Steps) { s.Grace = 2 * time.Hour }),
-		"tenants[1].gpus[0].gpu: on which":           on(Override{}),
+		"tenants[1].gpus[0].gpu: it is missing":      on(Override{}),
 		`tenants[1].gpus[0].gpu: "00" is neither`:    on(Override{GPUs: []string{"00"}}),
 		`tenants[1].gpus[0].gpu: "GPU-1" is neither`: on(Override{GPUs: []string{"0", "GPU-1"}}),
-		`tenants[1].gpus[1].gpu: "0" is in gpus[0] already`: on(Override{GPUs: []string{"0"}},
+		`tenants[1].gpus[1].gpu: "0" is in gpus[0] too`: on(Override{GPUs: []string{"0"}},
 			Override{GPUs: []string{"1", "0"}}),
 		"tenants[1].gpus[0].guarantee: 90 % is more than": on(Override{GPUs: []string{"0"},
 			Written: written("guarantee", ".9")}),
@@ -80,29 +80,29 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 			Written: written("limit", "-.1")}),
 		"tenants[1].gpus[0].memory_guarantee: 200 B is more": on(Override{GPUs: []string{"0"},
 			Written: written("memory_guarantee", "200")}),
-		"tenants[1].gpus[0].launch_wait: nobody": on(Override{GPUs: []string{"0"},
+		"tenants[1].gpus[0].launch_wait: it has no effect": on(Override{GPUs: []string{"0"},
 			Written: written("launch_wait", "1s")}),
-		"tenants[1].select: 33 are too many":        selects(make([]Selector, 33)...),
+		"tenants[1].select: there are 33 entries":   selects(make([]Selector, 33)...),
 		"tenants[1].select[0]: it has no key":       selects(Selector{}),
 		"tenants[1].select[0].units: an empty list": selects(Selector{Units: []string{}}),
-		"tenants[1].select[1].users: the one at 1 is empty": selects(Selector{Users: []string{"7"}},
+		"tenants[1].select[1].users: entry 1 is empty": selects(Selector{Users: []string{"7"}},
 			Selector{Users: []string{"8", ""}}),
-		`tenants[1].select[0].users: "7" is in it twice`: selects(Selector{Users: []string{"7", "8", "7"}}),
+		`tenants[1].select[0].users: "7" is listed twice`: selects(Selector{Users: []string{"7", "8", "7"}}),
 		"tenants[1].select[0].users: \"aaaaaaaaaaaaaaaaaaaa": selects(Selector{Users: []string{strings.Repeat("a",
 			300)}}),
-		`tenants[1].select[0].executables: "\xff" is not`:  selects(Selector{Executables: []string{"\xff"}}),
-		`tenants[1].select[0].executables: "bin/x" fits`:   selects(Selector{Executables: []string{"bin/x"}}),
-		`tenants[1].select[0].units: "triton" fits nobody`: selects(Selector{Units: []string{"triton"}}),
-		`tenants[1].select[0].slices: "a.service" fits`:    selects(Selector{Slices: []string{"a.service"}}),
-		`tenants[1].select[0].pods: "vllm" fits nobody`:    selects(Selector{Pods: []string{"vllm"}}),
-		`tenants[1].select[0].workloads: "vllm" fits`:      selects(Selector{Workloads: []string{"vllm"}}),
+		`tenants[1].select[0].executables: "\xff" is not`:      selects(Selector{Executables: []string{"\xff"}}),
+		`tenants[1].select[0].executables: "bin/x" selects`:    selects(Selector{Executables: []string{"bin/x"}}),
+		`tenants[1].select[0].units: "triton" selects nothing`: selects(Selector{Units: []string{"triton"}}),
+		`tenants[1].select[0].slices: "a.service" selects`:     selects(Selector{Slices: []string{"a.service"}}),
+		`tenants[1].select[0].pods: "vllm" selects nothing`:    selects(Selector{Pods: []string{"vllm"}}),
+		`tenants[1].select[0].workloads: "vllm" selects`:       selects(Selector{Workloads: []string{"vllm"}}),
 		"tenants[1].select[0].units: no process belongs to a": selects(Selector{Units: []string{"*"},
 			Pods: []string{"*"}}),
 		"tenants[1].select[0].slices: no process belongs": selects(Selector{Slices: []string{"*"},
 			Containers: []string{"*"}}),
 		"tenants[1].select[0].slurm_users: no process belongs": selects(Selector{Pods: []string{"*"},
 			SlurmUsers: []string{"a"}}),
-		"tenants[1].select[0].workloads: none of it is a po": selects(Selector{Pods: []string{"*"},
+		"tenants[1].select[0].workloads: it matches no po": selects(Selector{Pods: []string{"*"},
 			Workloads: []string{"unit:*"}}),
 	} {
 		if err := bad.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -128,16 +128,17 @@ func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
 	}
 	realtime := with(row("urgent"), func(r *Rule) { r.Priority, r.Limit = PriorityRealtime, .4 })
 	for want, rules := range map[string][]Rule{
-		"tenants[1].guarantee: on every GPU a (60 %), b (50 %) are guaranteed 110 % together, more than 100 %: ": {
+		"tenants[1].guarantee: on every GPU the guarantees of a (60 %), b (50 %) add up to 110 %, more than 100 %: ": {
 			guaranteed("a", .6), guaranteed("b", half), row("c"),
 		},
-		"tenants[1].guarantee: on every other GPU a (60 %), b (50 %) are ": {
+		"tenants[1].guarantee: on every other GPU the guarantees of a (60 %), b (50 %) add up to ": {
 			on("a", .6, none), guaranteed("b", half),
 		},
-		"tenants[1].guarantee: on GPU 0 a (60 %), b (50 %) are guaranteed 110 %": {
+		"tenants[1].guarantee: on GPU 0 the guarantees of a (60 %), b (50 %) add up to 110 %": {
 			on("a", .1, .6), guaranteed("b", half),
 		},
-		"tenants[1].guarantee: on every GPU a (70 %), urgent (40 %, its limit, since it is realtime) are": {
+		"tenants[1].guarantee: on every GPU the guarantees of a (70 %), urgent (40 %, its limit, since it is " +
+			"realtime) add up": {
 			guaranteed("a", .7), realtime,
 		},
 	} {
@@ -187,8 +188,8 @@ func TestTiesAreErrors(t *testing.T) {
 			Selector{Users: []string{"no-such-user"}}, `users "no-such-user"`},
 	} {
 		err := table(row("first", c.a), row("second", c.b)).Check()
-		if want := "tenants[1].select[0]: a process of " + c.want +
-			" is of second by it and of first by tenants[0].select[0]"; c.want != "" &&
+		if want := "tenants[1].select[0]: it and tenants[0].select[0] select a process of " + c.want +
+			", for second and first, and"; c.want != "" &&
 			(err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v; want %s", name, err, want)
 		}

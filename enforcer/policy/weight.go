@@ -39,7 +39,7 @@ func (p *Policy) Weight(tenant, gpu string) (float64, schedule.Class) {
 	weight, class, guaranteed := p.weight(p.rule(tenant), p.names(gpu))
 	if guaranteed > whole { // Check cannot know the index of a UUID
 		p.excess.Do(func() {
-			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid of the table are the same gpu", "gpu",
+			p.log.Warn("more than a whole gpu is guaranteed: an index and a uuid in the table name the same gpu", "gpu",
 				gpu, "guaranteed", guaranteed)
 		})
 	}

@@ -15,7 +15,7 @@ const sum = (all, of) => {
 function* notes(state) {
   const host = state.host;
   if (host.note) yield { id: "simulated", severity: "info", words: host.note };
-  if (host.drained) yield { id: "drained", severity: "warning", words: "Drained: the agent has let go of the driver, until gpusteward resume." };
+  if (host.drained) yield { id: "drained", severity: "warning", words: "Drained: the agent has released the driver until gpusteward resume." };
   else if (!host.driver_up) yield { id: "driver", severity: "critical", words: "The driver is gone or does not answer; what is shown of the GPUs may be missing." };
   if (!host.drained && host.not_ready) yield { id: "not-ready", severity: "warning", words: `Not ready: ${host.not_ready}` };
   if (host.broker_up === false) yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };

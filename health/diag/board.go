@@ -46,11 +46,11 @@ func (b *boards) GPUs() (all []GPU, err error) {
 		g.UUID, g.PCI = d.UUID, d.PCI
 		g.Name, _ = d.GetName()
 		if mode, _, ret := d.GetMigMode(); ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
-			g.Unfit = "MIG is on: its instances are no whole GPU"
+			g.Unfit = "MIG is on: only a whole GPU can be tested"
 		}
 		mode, _ := d.GetComputeMode()
 		if g.Alone = mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS; mode == nvml.COMPUTEMODE_PROHIBITED {
-			g.Unfit = "its compute mode lets nobody use it"
+			g.Unfit = "its compute mode permits no process"
 		}
 		for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){
 			d.GetComputeRunningProcesses, d.GetGraphicsRunningProcesses, d.GetMPSComputeRunningProcesses,
@@ -228,7 +228,8 @@ const threadsOfUnit = 512
 
 func (d *board) Products(u Unit, seed uint64, rounds int, injured int) (t Tally, err error) {
 	input, want := u.Numbers(seed)
-	if err := errors.Join(d.enter(), d.report().clear(), d.small.put(0, input), d.small.put(numbers, want)); err != nil {
+	if err := errors.Join(d.enter(), d.report().clear(), d.small.put(0, input), d.small.put(numbers,
+		want)); err != nil {
 		return t, err
 	}
 	k, err := d.kernel(u.Name, u.PTX())
@@ -366,7 +367,8 @@ func (d *board) links() (all []Link) {
 			continue
 		}
 		l := Link{Rate: megabytes * 1e6}
-		if kind, ret := d.nvml.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_GPU {
+		if kind, ret := d.nvml.GetNvLinkRemoteDeviceType(link); ret == nvml.SUCCESS &&
+			kind == nvml.NVLINK_DEVICE_TYPE_GPU {
 			if pci, ret := d.nvml.GetNvLinkRemotePciInfo(link); ret == nvml.SUCCESS {
 				l.Remote = gpu.String(pci.BusId[:])
 			}

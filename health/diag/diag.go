@@ -186,7 +186,7 @@ func (g GPU) use() string {
 	case len(g.Users) > 0:
 		return "it is in use by " + processes(g.Users)
 	case g.Taken > unseen:
-		return fmt.Sprintf("it is in use: somebody who cannot be seen from here has %d MiB of its memory", g.Taken>>20)
+		return fmt.Sprintf("it is in use: a process that is not visible here has %d MiB of its memory", g.Taken>>20)
 	}
 	return ""
 }
@@ -268,7 +268,7 @@ func (t *test) peers(ctx context.Context) <-chan opened {
 		return told
 	}
 	if slices.ContainsFunc(cards, func(c *card) bool { return c.Alone }) {
-		told <- opened{Reading: Reading{Skipped: "a compute mode of exclusive processes keeps the copying one out"}}
+		told <- opened{Reading: Reading{Skipped: "the exclusive compute mode keeps the copying process out"}}
 		return told
 	}
 	go func() {

@@ -104,9 +104,9 @@ func TestWhatIsFound(t *testing.T) {
 		"ended": {of(func(h *host) { h.Users, h.Brief = map[int][]int{1: {4711}}, true }),
 			nil, 0, "OK - node7: 3 GPUs"},
 		"in use unseen": {of(func(h *host) { h.Taken = map[int]uint64{1: 500 << 20} }),
-			nil, 3, "somebody who cannot be seen from here has 500 MiB"},
+			nil, 3, "a process that is not visible here has 500 MiB"},
 		"driver's memory": {of(func(h *host) { h.Taken = map[int]uint64{1: 4 << 20} }), nil, 0, "OK - node7: 3 GPUs"},
-		"exclusive":       {of(func(h *host) { h.Alone = true }), nil, 0, "a compute mode of exclusive processes"},
+		"exclusive":       {of(func(h *host) { h.Alone = true }), nil, 0, "the exclusive compute mode"},
 		"killed": {of(func(h *host) { h.Killed = map[int]Step{2: Compute} }),
 			[]string{"compute:2"}, 2, "its process ended in compute: signal: killed"},
 		"MIG": {of(func(h *host) { h.Unfit = map[int]string{0: "MIG is on"} }),
@@ -172,8 +172,8 @@ func TestUse(t *testing.T) {
 		"it is in use by process 7":         {Users: []int{7}, Taken: 1 << 40},
 		"it is in use by processes 7, 8":    {Users: []int{7, 8}},
 		"it is in use by processes 7, 8, 9": {Users: []int{7, 8, 9}},
-		"it is in use by processes 1, 2, 3, 1 more":                                    {Users: []int{1, 2, 3, 4}},
-		"it is in use: somebody who cannot be seen from here has 64 MiB of its memory": {Taken: 64<<20 + 1},
+		"it is in use by processes 1, 2, 3, 1 more":                                 {Users: []int{1, 2, 3, 4}},
+		"it is in use: a process that is not visible here has 64 MiB of its memory": {Taken: 64<<20 + 1},
 	} {
 		if got := g.use(); got != want {
 			t.Errorf("%+v: %q, want %q", g, got, want)
@@ -246,7 +246,7 @@ func TestJSON(t *testing.T) {
 	t.Parallel()
 	h := h200s(3)
 	h.WrongSM, h.WrongUnit = map[int]int{0: 2}, "fma_f64"
-	h.Unfit = map[int]string{2: "MIG is on: its instances are no whole GPU"}
+	h.Unfit = map[int]string{2: "MIG is on: only a whole GPU can be tested"}
 	r := tested(t, h, Options{})
 	if r.Seconds > 60 || time.Since(r.Time) > time.Minute {
 		t.Errorf("%.1f s, at %v", r.Seconds, r.Time)

@@ -173,7 +173,7 @@ func (t *UnitTally) judge(r Result, u Unit, sms int) Result {
 	}
 	switch n := len(wrong); {
 	case n > 3:
-		return r.fails(incident.Critical, "%s: %s; and %d SMs more", u.Words, strings.Join(wrong[:3], "; "), n-3)
+		return r.fails(incident.Critical, "%s: %s; and %d more SMs", u.Words, strings.Join(wrong[:3], "; "), n-3)
 	case n > 0:
 		return r.fails(incident.Critical, "%s: %s", u.Words, strings.Join(wrong, "; "))
 	case len(t.Of) < sms:
@@ -193,7 +193,7 @@ var reasons = []struct {
 	{nvml.ClocksThrottleReasonHwThermalSlowdown, "hardware thermal slowdown", true},
 	{nvml.ClocksThrottleReasonHwPowerBrakeSlowdown, "power brake", true},
 	{nvml.ClocksEventReasonSwThermalSlowdown, "heat", true},
-	{nvml.ClocksEventReasonApplicationsClocksSetting, "clocks that somebody set", false},
+	{nvml.ClocksEventReasonApplicationsClocksSetting, "clocks that a user set", false},
 	{nvml.ClocksEventReasonSyncBoost, "another GPU's clocks", false},
 	{nvml.ClocksEventReasonDisplayClockSetting, "a display's clocks", false},
 }
@@ -221,7 +221,7 @@ func (t *test) load(c *card) []Result {
 	r.Detail = fmt.Sprintf("at %.0f of %.0f W, %.0f °C", power, limit, seen[len(seen)-1].Celsius)
 	if r.Verdict == Fail {
 		low := fmt.Sprintf("%.0f of %.0f MHz under load", clock/1e6, most/1e6)
-		r = r.fails(incident.Warning, "%s, without a reason that the driver tells (%.0f of %.0f W)", low, power, limit)
+		r = r.fails(incident.Warning, "%s, without a reason from the driver (%.0f of %.0f W)", low, power, limit)
 		if held(nvml.ClocksEventReasonSwPowerCap) && limit > 0 {
 			r.Verdict, r.Severity = Pass, incident.None
 			r.Detail = fmt.Sprintf("the power limit holds it: %.0f of %.0f W", power, limit)
@@ -241,7 +241,8 @@ func (t *test) load(c *card) []Result {
 	}
 	least := floors["peers_clock"] * t.median(c, (*card).steady)
 	if r.Verdict == Pass && clock < least && !held(nvml.ClocksEventReasonSwPowerCap) {
-		r = r.fails(incident.Warning, "%.0f MHz under load, its peers have %.0f", clock/1e6, least/floors["peers_clock"]/1e6)
+		r = r.fails(incident.Warning, "%.0f MHz under load, its peers have %.0f", clock/1e6,
+			least/floors["peers_clock"]/1e6)
 		r.Least = least
 	}
 	p := c.result("power").measured(power, 0, "W")
@@ -300,7 +301,7 @@ func (t *test) copies(c *card) (all []Result) {
 		{Copies, ToHost, "to_host", pcie, "pcie", 1},
 	} {
 		speed := func(c *card) float64 { return w.times * c.readings[w.step].Rates[w.way].PerSecond() }
-		least, than := floors[w.floor]*w.could, fmt.Sprintf("%.1f GB/s could be", w.could/1e9)
+		least, than := floors[w.floor]*w.could, fmt.Sprintf("%.1f GB/s are possible", w.could/1e9)
 		if median := floors["peers"] * t.median(c, speed); median > least {
 			least, than = median, fmt.Sprintf("its peers have %.1f GB/s", median/floors["peers"]/1e9)
 		}
@@ -311,7 +312,7 @@ func (t *test) copies(c *card) (all []Result) {
 		case Pass:
 			r.Detail = than
 		case Measured:
-			r.Detail = "nothing is known of " + cmp.Or(c.Name, "this model")
+			r.Detail = "there is no expectation for " + cmp.Or(c.Name, "this model")
 		}
 		all = append(all, r)
 	}
@@ -324,7 +325,7 @@ func (t *test) copies(c *card) (all []Result) {
 		r.Detail = fmt.Sprintf("generation %d of %d, %s", link.Generation, link.MostGeneration, r.Detail)
 	}
 	if r.Verdict == Fail || link.Generation != 0 && link.Generation < link.MostGeneration {
-		r = r.fails(incident.Warning, "the PCIe link under load is of %s", r.Detail)
+		r = r.fails(incident.Warning, "the PCIe link under load has %s", r.Detail)
 	}
 	return append(all, r)
 }
@@ -370,7 +371,7 @@ func (c *card) errors() []Result {
 		bad, severity = append(bad, text), max(severity, k.severity)
 	}
 	if bad != nil {
-		return []Result{r.fails(severity, "the driver told during the test: %s", strings.Join(bad, ", "))}
+		return []Result{r.fails(severity, "the driver reported during the test: %s", strings.Join(bad, ", "))}
 	}
 	r.Detail = cmp.Or(strings.Join(few, ", "), "none new")
 	if after.Deaf {
@@ -498,7 +499,7 @@ const replace = "Take the GPU out of service and reset it; test again, and repla
 
 // actions are the actions for the other failures, by test.
 var actions = map[string]string{
-	"memory_bandwidth": "Look at the memory clock and at whether somebody else uses the GPU; test again.",
+	"memory_bandwidth": "Look at the memory clock, and for other users of the GPU; test again.",
 	"from_host":        "Look at the PCIe link, its slot and the host's memory.",
 	"to_host":          "Look at the PCIe link, its slot and the host's memory.",
 	"pcie_link":        "Reseat the board or its riser, and look at the firmware's settings.",

@@ -135,10 +135,11 @@ func TestArithmeticIsJudged(t *testing.T) {
 		}, "" +
 			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
 			"0x11 instead of 0x12; SM 3: 2 sums are wrong, such as 0x11 instead of 0x12; SM 7: 2 sums " +
-			"are wrong, such as 0x11 instead of 0x12; and 1 SMs more"},
+			"are wrong, such as 0x11 instead of 0x12; and 1 more SMs"},
 		"more under load": {func(c *card) {
 			c.read(Load, func(r *Reading) {
-				r.Units = map[string]*UnitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12, Of: map[int]Sums{0: wrong}}}
+				r.Units = map[string]*UnitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12,
+					Of: map[int]Sums{0: wrong}}}
 			})
 		}, "" +
 			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 0: 2 sums are wrong, such as " +
@@ -201,7 +202,8 @@ func TestLoadIsJudged(t *testing.T) {
 		return slices.Concat(under(2, v), under(with, held), under(without, v))
 	}
 	at := func(clock, power, limit float64, reasons uint64) []Vitals {
-		return under(8, Vitals{Clock: clock, MostClock: 2000e6, Power: power, Limit: limit, Celsius: 55, Reasons: reasons})
+		return under(8, Vitals{Clock: clock, MostClock: 2000e6, Power: power, Limit: limit, Celsius: 55,
+			Reasons: reasons})
 	}
 	rising := make([]Vitals, 8)
 	for i := range rising {
@@ -215,12 +217,12 @@ func TestLoadIsJudged(t *testing.T) {
 	}{
 		"too few looks": {under(3, low), ""},
 		"enough looks": {under(4, low), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
-			"reason that the driver tells (600 of 700 W)"},
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
+			"driver (600 of 700 W)"},
 		"the least": {at(1800e6, 600, 700, 0), "0 clock pass none 1800000000/1800000000 Hz: at 600 of 700 W, 55 °C"},
 		"below it": {under(8, low), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
-			"reason that the driver tells (600 of 700 W)"},
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
+			"driver (600 of 700 W)"},
 		"nothing known": {under(8, Vitals{Clock: 1e9}), "0 clock measured none 1000000000/0 Hz: at 0 of 0 W, 0 °C"},
 		"limited": {at(1700e6, 595, 700, capped),
 			"0 clock pass none 1700000000/1800000000 Hz: the power limit holds it: 595 of 700 W"},
@@ -228,24 +230,24 @@ func TestLoadIsJudged(t *testing.T) {
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: the power " +
 			"limit holds it at 594 of 700 W"},
 		"of no limit": {at(1700e6, 0, 0, capped), "" +
-			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load, without a " +
-			"reason that the driver tells (0 of 0 W)"},
+			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load, without a reason from the " +
+			"driver (0 of 0 W)"},
 		"limited at half": {some(low, 3, 3, capped), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
-			"reason that the driver tells (600 of 700 W)"},
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
+			"driver (600 of 700 W)"},
 		"limited for more": {some(low, 4, 2, capped),
 			"0 clock pass none 1799000000/1800000000 Hz: the power limit holds it: 600 of 700 W"},
 		"hot at half": {some(low, 3, 3, nvml.ClocksEventReasonSwThermalSlowdown), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
-			"reason that the driver tells (600 of 700 W)"},
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
+			"driver (600 of 700 W)"},
 		"hot and limited": {at(1700e6, 690, 700, capped|nvml.ClocksEventReasonSwThermalSlowdown),
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
 		"hot and set": {at(1700e6, 600, 700,
 			nvml.ClocksEventReasonApplicationsClocksSetting|nvml.ClocksEventReasonSwThermalSlowdown),
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
 		"rising": {rising, "" +
-			"0 clock fail warning 600000000/900000000 Hz: 600 of 1000 MHz under load, without a reason " +
-			"that the driver tells (600 of 800 W)"},
+			"0 clock fail warning 600000000/900000000 Hz: 600 of 1000 MHz under load, without a reason from the " +
+			"driver (600 of 800 W)"},
 	} {
 		o := well(1)
 		o.cards[0].read(Load, func(r *Reading) { r.Load = c.load })
@@ -256,7 +258,7 @@ func TestLoadIsJudged(t *testing.T) {
 	}
 	for bit, want := range map[uint64]string{
 		0x8: "fail warning hardware slowdown", 0x40: "fail warning hardware thermal slowdown",
-		0x80: "fail warning power brake", 0x20: "fail warning heat", 0x2: "pass none clocks that somebody set",
+		0x80: "fail warning power brake", 0x20: "fail warning heat", 0x2: "pass none clocks that a user set",
 		0x10: "pass none another GPU's clocks", 0x100: "pass none a display's clocks",
 	} {
 		o := well(1)
@@ -296,8 +298,8 @@ func TestClocksOfPeers(t *testing.T) {
 		"one untested": {func(t *test) { t.cards[1].readings[Load] = Reading{} }, 0, 1899e6,
 			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
 		"failed anyway": {func(*test) {}, 0, 1799e6, "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a " +
-			"reason that the driver tells (690 of 700 W)"},
+			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
+			"driver (690 of 700 W)"},
 	} {
 		o := well(3)
 		for _, peer := range o.cards[1:] {
@@ -359,9 +361,9 @@ func TestCopiesAreJudged(t *testing.T) {
 		want   string
 	}{
 		"the least": {func(*test) {}, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
 		"no link": {func(t *test) { t.cards[0].read(Copies, func(r *Reading) { r.Link = nil }) }, 1, ""},
 		"slow": {func(t *test) {
@@ -369,20 +371,20 @@ func TestCopiesAreJudged(t *testing.T) {
 			t.cards[0].readings[Copies].Rates[FromHost] = rate(34e9)
 		}, 1, "" +
 			"0 memory_bandwidth fail warning 3.358e+12/3.36e+12 B/s: memory: 3358.0 GB/s, where 4800.0 " +
-			"GB/s could be\n" +
+			"GB/s are possible\n" +
 			"0 from_host fail warning 34000000000/34658461538.5 B/s: host to GPU: 34.0 GB/s, where " +
-			"63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
 		"unknown model": {func(t *test) { t.cards[0].Name = "new" }, 1, "" +
-			"0 memory_bandwidth measured none 3.36e+12/0 B/s: nothing is known of new\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 memory_bandwidth measured none 3.36e+12/0 B/s: there is no expectation for new\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
 		"nameless": {func(t *test) { t.cards[0].Name = "" }, 1, "" +
-			"0 memory_bandwidth measured none 3.36e+12/0 B/s: nothing is known of this model\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 memory_bandwidth measured none 3.36e+12/0 B/s: there is no expectation for this model\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
 		"peers": {func(t *test) {
 			for _, peer := range t.cards[1:] {
@@ -398,49 +400,49 @@ func TestCopiesAreJudged(t *testing.T) {
 			"0 to_host pass none 51000000000/51000000000 B/s: its peers have 60.0 GB/s\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"},
 		"narrow": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 pcie_link fail warning 8/16 lanes: the PCIe link under load is of generation 5 of 5, 8 " +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 pcie_link fail warning 8/16 lanes: the PCIe link under load has generation 5 of 5, 8 " +
 			"of 16 lanes"},
 		"old link": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 4 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 pcie_link fail warning 16/16 lanes: the PCIe link under load is of generation 4 of 5, " +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 pcie_link fail warning 16/16 lanes: the PCIe link under load has generation 4 of 5, " +
 			"16 of 16 lanes"},
 		"no generation": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 0 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: 16 of 16 lanes"},
 		"narrow, no generation": {func(t *test) {
 			l := t.cards[0].readings[Copies].Link
 			l.Generation, l.Width = 0, 15
 		}, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 pcie_link fail warning 15/16 lanes: the PCIe link under load is of 15 of 16 lanes"},
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 pcie_link fail warning 15/16 lanes: the PCIe link under load has 15 of 16 lanes"},
 		"no width": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 0 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be"},
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible"},
 		"one lane": {func(t *test) {
 			*t.cards[0].readings[Copies].Link = Vitals{Generation: 1, MostGeneration: 1, Width: 1, MostWidth: 1}
 		}, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/137500000 B/s: 0.2 GB/s could be\n" +
-			"0 to_host pass none 51000000000/137500000 B/s: 0.2 GB/s could be\n" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/137500000 B/s: 0.2 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/137500000 B/s: 0.2 GB/s are possible\n" +
 			"0 pcie_link pass none 1/1 lanes: generation 1 of 1, 1 of 1 lanes"},
 		"no most width": {func(t *test) { t.cards[0].readings[Copies].Link.MostWidth = 0 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host measured none 50000000000/0 B/s: nothing is known of NVIDIA H200\n" +
-			"0 to_host measured none 51000000000/0 B/s: nothing is known of NVIDIA H200"},
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host measured none 50000000000/0 B/s: there is no expectation for NVIDIA H200\n" +
+			"0 to_host measured none 51000000000/0 B/s: there is no expectation for NVIDIA H200"},
 		"beyond its own": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 6 }, 1, "" +
-			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s could be\n" +
-			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
-			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s could be\n" +
+			"0 memory_bandwidth pass none 3.36e+12/3.36e+12 B/s: 4800.0 GB/s are possible\n" +
+			"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
+			"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 6 of 5, 16 of 16 lanes"},
 	} {
 		o := well(c.gpus)
@@ -464,9 +466,9 @@ func TestErrorsAreJudged(t *testing.T) {
 		"fewer": {Record{Counters: counters{"retired pages": 3}},
 			Record{Counters: counters{"retired pages": 2}}, "0 errors pass none 0/0 XIDs: none new"},
 		"XIDs": {Record{}, Record{XIDs: []uint64{94, 13}},
-			"0 errors fail critical 2/0 XIDs: the driver told during the test: XID 94, XID 13"},
+			"0 errors fail critical 2/0 XIDs: the driver reported during the test: XID 94, XID 13"},
 		"XIDs, deaf": {Record{}, Record{XIDs: []uint64{94}, Deaf: true},
-			"0 errors fail critical 1/0 XIDs: the driver told during the test: XID 94"},
+			"0 errors fail critical 1/0 XIDs: the driver reported during the test: XID 94"},
 		"deaf": {Record{}, Record{Deaf: true}, "" +
 			"0 errors skipped none 0/0 XIDs: the driver reports no XIDs here; of the counted errors: " +
 			"none new"},
@@ -478,9 +480,9 @@ func TestErrorsAreJudged(t *testing.T) {
 			"999 PCIe replays"},
 		"many": {Record{Counters: counters{"corrected ECC errors": 5}},
 			Record{Counters: counters{"corrected ECC errors": 15, "PCIe replays": 999}},
-			"0 errors fail warning 0/0 XIDs: the driver told during the test: 10 corrected ECC errors"},
+			"0 errors fail warning 0/0 XIDs: the driver reported during the test: 10 corrected ECC errors"},
 		"the worst counts": {Record{}, Record{Counters: counters{"failed row remaps": 1, "remapped rows": 2}}, "" +
-			"0 errors fail critical 0/0 XIDs: the driver told during the test: 1 failed row remaps, 2 " +
+			"0 errors fail critical 0/0 XIDs: the driver reported during the test: 1 failed row remaps, 2 " +
 			"remapped rows"},
 	} {
 		o := well(1).cards[0]
@@ -525,7 +527,8 @@ func TestPairsAreJudged(t *testing.T) {
 		change func(*test)
 		want   string
 	}{
-		"the least": {[]float64{65}, nil, "0>1 peer pass none 65000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+		"the least": {[]float64{65}, nil, "0>1 peer pass none 65000000000/65000000000 B/s: NVLink could carry 100.0 " +
+			"GB/s"},
 		"below it": {[]float64{64.9}, nil, "" +
 			"0>1 peer fail warning 64900000000/65000000000 B/s: copies to GPU 1 reach 64.9 GB/s, where " +
 			"NVLink could carry 100.0 GB/s"},
@@ -550,7 +553,8 @@ func TestPairsAreJudged(t *testing.T) {
 			"0>1 peer pass none 100000000000/65650000000 B/s: NVLink could carry 101.0 GB/s"},
 		"ended": {[]float64{65}, func(t *test) { t.pairs[0].err = fmt.Errorf("copy: %w", errEnded) },
 			"0>1 peer skipped none 0/0 : copy: the test was ended"},
-		"failed": {[]float64{65}, func(t *test) { t.pairs[0].err = errors.New("no") }, "0>1 peer fail critical 0/0 : no"},
+		"failed": {[]float64{65}, func(t *test) { t.pairs[0].err = errors.New("no") }, "0>1 peer fail critical 0/0 : " +
+			"no"},
 		"skipped": {[]float64{84, 100, 100, 100}, func(t *test) {
 			t.pairs[1].Reading = Reading{Skipped: "not now"}
 			t.pairs[2].err = errors.New("no")
@@ -638,7 +642,8 @@ func TestReportOfAHost(t *testing.T) {
 		"a fault": {[]func(*card){warns, fails}, "" +
 			"unhealthy (); GPU 0 GPU-0 degraded (); GPU 1 GPU-1 unhealthy (); diag_memory 1; " +
 			"diag_pcie_link 0"},
-		"stopped": {[]func(*card){nil, stops}, "unhealthy (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 unhealthy (); diag_copies 1"},
+		"stopped": {[]func(*card){nil, stops}, "unhealthy (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 unhealthy (); " +
+			"diag_copies 1"},
 		"ended": {[]func(*card){nil, ends}, "" +
 			"unknown (GPU 1 was not tested: the test was ended); GPU 0 GPU-0 ok (); GPU 1 GPU-1 " +
 			"unknown (the test was ended)"},

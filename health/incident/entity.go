@@ -152,9 +152,9 @@ func ParseEntity(s string) (Entity, error) {
 			*last += "," + piece // a name may hold a comma
 			continue
 		case field == nil:
-			return Entity{}, fail("%q is no part of one", name)
+			return Entity{}, fail("%q is not a part of an entity", name)
 		case *field != "":
-			return Entity{}, fail("%s is there twice", name)
+			return Entity{}, fail("%s is given twice", name)
 		case value == "":
 			return Entity{}, fail("%s is empty", name)
 		}

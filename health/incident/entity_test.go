@@ -27,17 +27,17 @@ func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":             `"" is no part`,
-		"Node":         `"Node" is no part`,
-		"-1":           `"-1" is no part`,
-		"03":           `"03" is no part`,
+		"":             `"" is not a part`,
+		"Node":         `"Node" is not a part`,
+		"-1":           `"-1" is not a part`,
+		"03":           `"03" is not a part`,
 		"gpu=x":        "gpu is an index",
 		"gpu=03":       "gpu is an index",
-		"gpu=3,gpu=4":  "gpu is there twice",
+		"gpu=3,gpu=4":  "gpu is given twice",
 		"tenant=":      "tenant is empty",
 		"gpu=3,link=":  "link is empty",
 		"link=7":       "a link belongs to a GPU",
-		"GPU-x,link=1": `"GPU-x" is no part`,
+		"GPU-x,link=1": `"GPU-x" is not a part`,
 	} {
 		if got, err := ParseEntity(text); err == nil || !strings.Contains(err.Error(), want) ||
 			!strings.Contains(err.Error(), "gpu=3,link=7") {

@@ -102,7 +102,7 @@ func Open(o Options) (*Journal, []incident.Event, error) {
 	j.file.prune()
 	repairs, err := j.file.load(j.recent)
 	if err != nil {
-		o.Log.Error("journal not read: what happened before is not shown", "err", err)
+		o.Log.Error("journal not read: earlier events are not shown", "err", err)
 	}
 	for i, e := range repairs {
 		o.Log.Warn("journal repaired", "what", e.What, "event", e.Message)

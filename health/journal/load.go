@@ -72,11 +72,11 @@ func loadFile(path string) (events *recent, repaired *incident.Event, err error)
 	}
 	e := incident.Event{Kind: incident.KindAgent, What: "journal_repaired", Severity: incident.Warning,
 		Entity: incident.Entity{Device: "journal"},
-		Message: fmt.Sprintf("%s held %d bytes that are no record; they are now in events.bad",
+		Message: fmt.Sprintf("%s held %d bytes that are not a record; they are now in events.bad",
 			filepath.Base(path), size)}
 	if err := repair(file, path); err != nil {
 		e.What = "journal_damaged"
-		e.Message = fmt.Sprintf("%s holds %d bytes that are no record, and they cannot be moved: %v",
+		e.Message = fmt.Sprintf("%s holds %d bytes that are not a record, and they cannot be moved: %v",
 			filepath.Base(path), size, err)
 	}
 	return events, &e, nil

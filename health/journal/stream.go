@@ -72,7 +72,7 @@ func (j *Journal) follow(w http.ResponseWriter, r *http.Request, f Filter) {
 	s, events := j.begin(f, r.Header.Get("Last-Event-ID"))
 	if s == nil {
 		w.Header().Set("Retry-After", "15")
-		http.Error(w, fmt.Sprintf("no more than %d clients can follow the events, or the agent is about to end",
+		http.Error(w, fmt.Sprintf("%d clients follow the events already, or the agent is shutting down",
 			maxStreams), http.StatusServiceUnavailable)
 		return
 	}

@@ -109,7 +109,7 @@ func (n *Notifier) Reconfigure(o Options) error {
 	for i, url := range o.URLs {
 		p, err := newPoster(url, o)
 		if err == nil && slices.ContainsFunc(posters, func(other *poster) bool { return other.url == p.url }) {
-			err = fmt.Errorf("%s is there twice", p.url)
+			err = fmt.Errorf("%s is listed twice", p.url)
 		}
 		if err != nil {
 			return fmt.Errorf("alertmanagers[%d]: %w", i, err)

@@ -137,8 +137,8 @@ func TestNotifierTriesAgain(t *testing.T) {
 		if n.value(AlertmanagerUp, amURL(0)) != 1 || n.value(AlertQueueLength, amURL(0)) != 0 {
 			t.Errorf("samples after it came back: %v", n.Samples())
 		}
-		if log := n.log.String(); strings.Count(log, "takes no alerts") != 1 ||
-			strings.Count(log, "takes alerts again") != 1 {
+		if log := n.log.String(); strings.Count(log, "does not accept alerts") != 1 ||
+			strings.Count(log, "accepts alerts again") != 1 {
 			t.Errorf("log:\n%s", log)
 		}
 	})

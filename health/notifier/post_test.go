@@ -25,7 +25,7 @@ func TestNotifierRefusesBadOptions(t *testing.T) {
 		{urls: []string{"http://am0?x=1"}, want: "alertmanagers[0]: "},
 		{urls: []string{"http://u:secret@am0:port"}, want: "alertmanagers[0]: not a URL"},
 		{urls: []string{"ftp://u:secret@am0"}, want: `alertmanagers[0]: "ftp://am0" is not`},
-		{urls: []string{"http://am0", "http://u:secret@am0/"}, want: "alertmanagers[1]: http://am0 is there twice"},
+		{urls: []string{"http://am0", "http://u:secret@am0/"}, want: "alertmanagers[1]: http://am0 is listed twice"},
 		{http: config.HTTPClientConfig{BasicAuth: &config.BasicAuth{Password: "secret", PasswordFile: "f"}},
 			want: "alertmanager_http_config: "},
 		{urls: []string{"http://am0"},

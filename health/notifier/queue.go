@@ -80,7 +80,7 @@ func (q *queue) run(ctx context.Context) {
 			cancel()
 			if ahead := time.Duration(to.ahead.Load()); ahead != q.ahead {
 				q.ahead = ahead
-				q.n.log.Warn("alertmanager's clock and this host's differ: alerts are told by alertmanager's", "url",
+				q.n.log.Warn("alertmanager's clock and this host's differ: alerts use alertmanager's", "url",
 					to.url, "ahead", ahead.Round(time.Second).String())
 			}
 			if wait := q.conclude(batch, err, began); wait > 0 {
@@ -192,7 +192,7 @@ func (q *queue) accepted(batch []entry) {
 		delete(q.suspects, e.id)
 	}
 	if q.down {
-		q.n.log.Info("alertmanager takes alerts again", "url", q.to.url)
+		q.n.log.Info("alertmanager accepts alerts again", "url", q.to.url)
 	}
 	q.up, q.silent, q.failures, q.down = true, false, 0, false
 }
@@ -214,7 +214,7 @@ func (q *queue) reject(e entry, err error) {
 func (q *queue) complain(err error) {
 	if !q.down {
 		q.down = true
-		q.n.log.Error("alertmanager takes no alerts, trying again", "url", q.to.url, "err", err)
+		q.n.log.Error("alertmanager does not accept alerts, retrying", "url", q.to.url, "err", err)
 	}
 }
 

@@ -64,7 +64,7 @@ func confine(keep []int) error {
 			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0)
 		}
 	}
-	return fmt.Errorf("begin anew with fewer capabilities: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
+	return fmt.Errorf("restart with fewer capabilities: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
 func mask(capabilities []int) (m uint32) {

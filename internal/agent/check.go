@@ -60,7 +60,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
 	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
 		PlaceHolder("GPU,...").StringVar(&c.gpus)
-	cmd.Flag("child", "Look, and hand the verdict to the parent by this time.").Hidden().Int64Var(&c.child)
+	cmd.Flag("child", "Check, and send the verdict to the parent by this time.").Hidden().Int64Var(&c.child)
 	f.ofMachine(cmd)
 	cmd.Validate(func(*kingpin.CmdClause) error { return c.validate() })
 	return cmd, c
@@ -152,7 +152,7 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 		err = child.Start()
 	}
 	if err != nil {
-		return fail(fmt.Errorf("begin to look: %w", err))
+		return fail(fmt.Errorf("start the check: %w", err))
 	}
 	var j health.Judgement
 	told := make(chan error, 1)

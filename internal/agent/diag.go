@@ -41,7 +41,7 @@ func diagCommand(app *kingpin.Application) (*kingpin.CmdClause, *diagFlags) {
 	cmd.Flag("busy", "What to do with a GPU in use: refuse, or test it anyway in its free memory.").
 		Default("refuse").EnumVar(&d.busy, "refuse", "test")
 	cmd.Flag("json", "Write JSON: the fields of gpusteward check --format=json, and each result.").BoolVar(&d.json)
-	cmd.Flag("fail-on", "Least severity that is a failure: warning or critical.").Default("warning").
+	cmd.Flag("fail-on", "Minimum severity of a failure: warning or critical.").Default("warning").
 		EnumVar(&d.least, "warning", "critical")
 	cmd.Flag("fault", "Inject a fault, to see it found.").Hidden().
 		EnumVar(&d.fault, "", string(diag.WrongSM), string(diag.WrongBit), string(diag.LowClock), string(diag.Hang))
@@ -79,7 +79,8 @@ func (d *diagFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer) 
 // test runs the tests, unless it is itself under the hook.
 func (d *diagFlags) test(ctx context.Context, o diag.Options) *diag.Report {
 	if strings.Contains(os.Getenv("LD_PRELOAD"), enforcer.Library) {
-		return o.Unknown(errors.New("a quota would be tested, not the GPU: begin it without the hook (LD_PRELOAD)"))
+		return o.Unknown(errors.New("the test would measure a quota, not the GPU: start it without the hook " +
+			"(LD_PRELOAD)"))
 	}
 	return diag.Run(ctx, o)
 }

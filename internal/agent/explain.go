@@ -48,7 +48,7 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 	}
 	n, err := strconv.Atoi(pid)
 	if err != nil || n <= 0 {
-		return fmt.Errorf("--explain=%s: a PID is above 0", pid)
+		return fmt.Errorf("--explain=%s: give a PID above 0", pid)
 	}
 	facts, err := broker.FactsOf(f.procfs, n)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 		return fmt.Errorf("--explain=%s: %w", pid, err)
 	}
 	if fmt.Fprintln(stdout); !c.Enforcer.Enabled {
-		fmt.Fprintln(stdout, "enforcer.enabled is false: nobody is held to any of this.")
+		fmt.Fprintln(stdout, "enforcer.enabled is false: nothing of this is enforced.")
 	}
 	policy.New(table, policy.HostView{}, nil).Explain(stdout, facts, w)
 	return nil

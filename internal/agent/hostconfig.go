@@ -88,7 +88,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 	log, w := m.options.Log, c.Workloads
 	m.proc = proc
 	if err := host.Hidden(f.procfs); err != nil {
-		log.Warn("workloads of others will not be known", "err", err)
+		log.Warn("workloads of other users cannot be identified", "err", err)
 	}
 	m.options.NVML = nvml.New()
 	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs), Dev: "/dev"}

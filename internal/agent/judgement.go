@@ -125,7 +125,7 @@ func (j *judgement) ack() exporter.Action {
 			if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("%s of %s is acknowledged; if it is still there, it comes back.",
+			return fmt.Sprintf("%s of %s is acknowledged; it returns if the fault persists.",
 					a.Get("check"), entity),
 				nil
 		}}

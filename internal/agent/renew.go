@@ -53,12 +53,12 @@ func (r *renewal) renew(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, "/proc/self/exe", probeCommand).CombinedOutput(); err != nil {
 		return fmt.Errorf("probe the driver: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	r.log.Warn("the driver's library was replaced: beginning anew, as the same process, to load it")
+	r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
 	env := os.Environ()
 	if n := len(r.sockets); n > 0 {
 		for i, fd := range r.sockets {
 			if err := unix.Dup3(fd, firstSocket+i, 0); err != nil {
-				return fmt.Errorf("hand systemd's socket on: %w", err)
+				return fmt.Errorf("pass systemd's socket on: %w", err)
 			}
 		}
 		env = append(env, "LISTEN_FDS="+strconv.Itoa(n), "LISTEN_PID="+strconv.Itoa(os.Getpid()),

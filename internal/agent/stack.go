@@ -18,9 +18,9 @@ type stackFlags struct {
 
 func stackCommand(app *kingpin.Application) (*kingpin.CmdClause, *stackFlags) {
 	s := new(stackFlags)
-	cmd := app.Command("stack", "Show the lines on which the threads of a process stand: their Python code, their "+
-		"system calls and the places of their native code. The process goes on meanwhile, and no argument or "+
-		"variable is read. Requires root for another user's process. The exit status is 1 if something hindered it.")
+	cmd := app.Command("stack", "Show the current line of each thread of a process: its Python code, its system call "+
+		"and the place in its native code. The process continues meanwhile, and no argument or variable is read. "+
+		"Requires root for another user's process. The exit status is 1 if something could not be read.")
 	cmd.Flag("json", "Write JSON.").BoolVar(&s.json)
 	cmd.Arg("PID", "Process, such as a rank that hangs.").Required().IntVar(&s.pid)
 	return cmd, s

@@ -64,23 +64,24 @@ func TestTenantFiles(t *testing.T) {
 		{".hidden.yml", "- name: c\n", "own a1 a2 b", ""},
 		// A bad file does not replace a good one.
 		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b",
-			"b.yml:1: [0].guarantee: on every GPU a2 (40 %), b (70 %) are guaranteed 110 % together, more than 100 " +
+			"b.yml:1: [0].guarantee: on every GPU the guarantees of a2 (40 %), b (70 %) add up to 110 %, more than " +
+				"100 " +
 				"%: lower one of them"},
 		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt"; known here: name,`},
 		{"b.yml", "- name: b\n- name: x\n  limit: lots\n", "own a1 a2 b", `b.yml:3: [1].limit: "lots" is not a part`},
 		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
 		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},
 		// A name that is already in use.
-		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3", `c.yml:4: [1].name: "a2" is a.yml[1] too`},
-		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is tenants[0] too`},
-		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is a.yml[1] too`},
+		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3", `c.yml:4: [1].name: "a2" is the name of a.yml[1] too`},
+		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is the name of tenants[0] too`},
+		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is the name of a.yml[1] too`},
 		{"a.yml", "- name: a1\n", "own a2 a1 b b3", "c.yml:1:"},
 		{"c.yml", "", "own a2 a1 b b3", ""},
 		{"0.yml", "", "own a1 b b3", ""},
 		// Two files that exchange their names at once.
 		{"a.yml", "- {name: a1, select: [{users: [7]}]}\n", "own a1 b b3", ""},
 		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3",
-			"c.yml:1: [0].select[0]: a process of users 7 is of c by it and of a1 by a.yml[0].select[0], and neither " +
+			"c.yml:1: [0].select[0]: it and a.yml[0].select[0] select a process of users 7, for c and a1, and neither " +
 				"is more specific"},
 		{"a.yml", "", "own b b3 c", ""},
 		{"b.yml", "# nobody any more\n", "own c", ""},
@@ -113,7 +114,7 @@ func TestTenantFilesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"b.yml: users other than its owner can write it", "c.yml: it is not a regular file",
-		`d.yml:1: [0].name: "a" is a.yml[0] too`}
+		`d.yml:1: [0].name: "a" is the name of a.yml[0] too`}
 	if os.Getuid() == 0 {
 		d.put("e.yml", "- name: e\n")
 		if err := os.Chown(d.path("e.yml"), 1000, 0); err != nil {
@@ -184,7 +185,7 @@ func TestOneTenantTooMany(t *testing.T) {
 	}
 	d.put("0.yml", "- name: more\n")
 	if names, refused := d.names(); len(strings.Fields(names)) != 256 ||
-		!strings.Contains(refused, "257 are too many") {
+		!strings.Contains(refused, "there are 257") {
 		t.Fatalf("%d tenants, refused %s", len(strings.Fields(names)), refused)
 	}
 }

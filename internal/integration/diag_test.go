@@ -38,7 +38,7 @@ func TestDiagWithADriver(t *testing.T) {
 			"GPU 0 was not tested: the CUDA driver is not there"},
 		"another GPU": {func(t *testing.T) fakeDriver { return newDriver(t) }, nil, []string{"--gpus=0,17"},
 			"GPU 17 is not there"},
-		"a quota": {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "a quota would be tested"},
+		"a quota": {noDriver, []string{"LD_PRELOAD=/nonexistent/libgpusteward.so"}, nil, "would measure a quota"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -62,7 +62,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 	for _, want := range []string{
 		path + " is good.\n", "enforcer.enabled is false", fmt.Sprintf("process %d\n", os.Getpid()),
 		fmt.Sprint(os.Getuid()), "executable: " + exe, "workload: ",
-		"so it is of mine and not of everybody: executables", "for whoever asks (gpusteward exec --tenant): batch\n",
+		"so it belongs to mine and not to everybody: executables", "on request (gpusteward exec --tenant): batch\n",
 		"on GPU 1: guarantee 10 %", "on every other GPU: guarantee 50 %", "ladder: up to throttle, shadow",
 	} {
 		if !strings.Contains(out, want) {
@@ -79,7 +79,7 @@ func TestConfigCheckExplainsNobody(t *testing.T) {
 	}
 	good := fixture.Config(t, "")
 	for pid, want := range map[string]string{
-		"0": "--explain=0: a PID is above 0", "-1": "above 0", "self": "--explain=self: ",
+		"0": "--explain=0: give a PID above 0", "-1": "above 0", "self": "--explain=self: ",
 		"99999999999999999999":       "above 0",
 		fmt.Sprint(gone.Process.Pid): ": there is no such process\n",
 	} {
@@ -98,8 +98,8 @@ func TestConfigCheckWarnsOfStrangers(t *testing.T) {
 	t.Parallel()
 	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
 	status, out, errors := check(t, path)
-	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: nobody is selected by " +
-		"\"no-such-user\": "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
+	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: " +
+		"\"no-such-user\" selects nothing: "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
 		t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
 	}
 }
@@ -113,15 +113,15 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 		"select: [{users: [no-such-user]}]}\n", os.Getuid()))
 	status, out, errors := explainPID(t, config, fmt.Sprint(os.Getpid()))
 	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
-		"warning: " + more + "[1].select[0].users: nobody is selected", "so it is of mine",
-		"can ask for no other: mine is binding", "memory 30 % of the GPU's"} {
+		"warning: " + more + "[1].select[0].users: \"no-such-user\" selects nothing: ", "so it belongs to mine",
+		"cannot ask for another: mine is binding", "memory 30 % of the GPU's"} {
 		if status != 0 || errors != "" || !strings.Contains(out, want) {
 			t.Errorf("status %d, %q; it does not say %q:\n%s", status, errors, want, out)
 		}
 	}
 	fixture.Rewrite(t, more, "- {name: mine}\n- name: batch\n")
 	if status, out, errors := check(t, config); status != 1 || out != "" ||
-		errors != more+":2: [1].name: \"batch\" is tenants[0] too\n" {
+		errors != more+":2: [1].name: \"batch\" is the name of tenants[0] too: choose another\n" {
 		t.Errorf("status %d, %q, %q", status, out, errors)
 	}
 }

@@ -95,8 +95,8 @@ func TestAFaultIsToldAndAcknowledged(t *testing.T) {
 		!strings.Contains(text, `"injected":true`) {
 		t.Errorf("the journal has no incident of it: %s", text)
 	}
-	for want, args := range map[string][]string{`no check is called "gpu_last"`: {"gpu_last", "3"},
-		`entity "GPU3"`: {"gpu_lost", "GPU3"}, "acknowledged are gpu_lost gpu=3": {"gpu_lost", "5"}} {
+	for want, args := range map[string][]string{`there is no check "gpu_last"`: {"gpu_last", "3"},
+		`entity "GPU3"`: {"gpu_lost", "GPU3"}, "acknowledge one of gpu_lost gpu=3": {"gpu_lost", "5"}} {
 		if status, out := order(append([]string{"ack"}, args...)...); status == 0 || !strings.Contains(out, want) {
 			t.Errorf("ack %v: status %d, %s; want an error with %s", args, status, out, want)
 		}

@@ -133,7 +133,7 @@ func TestAStarvedBrokerIsSeen(t *testing.T) {
 	})
 	t.Logf("seen after %v", time.Since(began))
 	eventually(t, "the log says so", func() bool {
-		return strings.Contains(enforcer.log.String(), "the broker cannot serve everybody")
+		return strings.Contains(enforcer.log.String(), "the broker cannot serve all clients")
 	})
 }
 
@@ -156,7 +156,7 @@ func TestRootInAContainerStarvesNobody(t *testing.T) {
 	observer.sees("statistics", func(s series) bool {
 		return s[`nvgpu_broker_requests_total{op="stats",result="ok"}`] > asked+1 && s["gpusteward_broker_up"] == 1
 	})
-	if strings.Contains(enforcer.log.String(), "the broker cannot serve everybody") {
+	if strings.Contains(enforcer.log.String(), "the broker cannot serve all clients") {
 		t.Errorf("it starved:\n%s", enforcer.log)
 	}
 }

@@ -135,7 +135,7 @@ func TestPrologGivesShards(t *testing.T) {
 	}{
 		"shards": {gres: "shard:h100:3(IDX:1)", gpus: "1",
 			want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's",
-				"on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "can ask for no other"}},
+				"on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "cannot ask for another"}},
 		"untyped": {gres: "shard:1(IDX:0)", gpus: "0",
 			node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n",
 			want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
@@ -186,7 +186,7 @@ func TestPrologGivesShards(t *testing.T) {
 				return
 			}
 			out := s.explain(text)
-			for _, want := range append(c.want, "so it is of slurm-7") {
+			for _, want := range append(c.want, "so it belongs to slurm-7") {
 				if !strings.Contains(out, want) {
 					t.Errorf("it does not say %q:\n%s\n%s", want, text, out)
 				}

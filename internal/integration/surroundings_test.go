@@ -202,7 +202,7 @@ func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
 			}
 			a.sees("no pressure", func(s series) bool { return s[`gpusteward_pressure_ratio{resource="state"}`] == 0 })
 			if events, err := os.ReadFile(filepath.Join(state, "events.jsonl")); err != nil ||
-				!strings.Contains(string(events), "The agent starts.") {
+				!strings.Contains(string(events), "The agent started.") {
 				t.Errorf("the first event was lost: %v\n%s", err, events)
 			}
 			for _, message := range []string{inventory, health, journal} {

@@ -83,9 +83,9 @@ var Terms = []*Term{
 		Check: func(q Quota) string {
 			switch {
 			case q.LaunchWait < 0:
-				return fmt.Sprintf("%v is no time to wait; 0 is no objective", q.LaunchWait)
+				return fmt.Sprintf("%v is not a time to wait: write a duration, or 0 for no objective", q.LaunchWait)
 			case q.LaunchWait > 0 && q.Guarantee == 0:
-				return "nobody can be held to it without a guarantee: give one, or leave it out"
+				return "it has no effect without a guarantee: add a guarantee or remove the key"
 			}
 			return ""
 		},

@@ -17,7 +17,7 @@ type Written struct {
 func (w *Written) Set(key, text string) error {
 	t := Find(key)
 	if t == nil {
-		return fmt.Errorf("%q is no term of a quota; terms are %s", key, strings.Join(Keys(), ", "))
+		return fmt.Errorf("%q is not a term of a quota: the terms are %s", key, strings.Join(Keys(), ", "))
 	}
 	if err := t.At(&w.quota).UnmarshalText([]byte(text)); err != nil {
 		return err

@@ -120,7 +120,7 @@ func regular(path string) (*os.File, error) {
 		return nil, err
 	}
 	if is.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	}
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
@@ -130,7 +130,7 @@ func regular(path string) (*os.File, error) {
 func newObject(c io.Closer, r io.ReaderAt, start uint64, mem memory) (o *object, err error) {
 	defer func() {
 		if p := recover(); p != nil { // debug/elf promises nothing of a hostile file
-			o, err = nil, fmt.Errorf("it is no whole ELF file: %v", p)
+			o, err = nil, fmt.Errorf("it is not a complete ELF file: %v", p)
 		}
 	}()
 	var page, mapped [4096]byte
@@ -150,7 +150,7 @@ func newObject(c io.Closer, r io.ReaderAt, start uint64, mem memory) (o *object,
 		return nil, err
 	}
 	if f.Class != elf.ELFCLASS64 || f.ByteOrder != binary.LittleEndian {
-		return nil, errors.New("it is not of 64 bits, as it must be to be read")
+		return nil, errors.New("it is not a 64-bit file, and only those can be read")
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_LOAD && p.Off < 4096 {

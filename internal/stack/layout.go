@@ -103,7 +103,7 @@ func (v version) known(told bool) error {
 	case v>>24 == 3 && is && v&0xff == finalRelease:
 		return nil
 	case v>>24 == 3 && is:
-		return fmt.Errorf("Python %v is not a release but a candidate for one: run the release", v)
+		return fmt.Errorf("Python %v is a release candidate: run the release", v)
 	}
 	return fmt.Errorf("Python %v is not known: gpusteward reads 3.9 to 3.14", v)
 }
@@ -123,14 +123,15 @@ func tell(w words) (version, layout, error) {
 	for word, want := range map[uint64]uint64{at.object + 1: objectType, at.typ + 1: typeName,
 		at.bytes + 1: bytesSize, at.bytes + 2: bytesData, at.str + 1: stringState, at.str + 2: stringLength} {
 		if w.u64(word*8) != want {
-			return v, layout{}, fmt.Errorf("this Python %v tells offsets of another form: run an official release", v)
+			return v, layout{}, fmt.Errorf("this Python %v reports offsets in another format: run an official release",
+				v)
 		}
 	}
 	var failed error
 	field := func(group, i, most uint64) uint64 {
 		f := w.u64((group + i) * 8)
 		if f > most {
-			failed = fmt.Errorf("this Python %v tells an offset that cannot be: run an official release", v)
+			failed = fmt.Errorf("this Python %v reports an impossible offset: run an official release", v)
 			return 0
 		}
 		return f

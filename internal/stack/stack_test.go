@@ -231,7 +231,7 @@ func TestText(t *testing.T) {
 				Problem: "inconsistent, tried 3 times"},
 			{Python: slices.Repeat([]Frame{{"f", "x.py", 1}}, maxFrames)}}}
 	want := `process 4711 (python3), Python 3.14.2, 5 threads (2 left out)
-not verified: gpusteward was never held against this version of Python on this architecture
+not verified: gpusteward was never tested with this version of Python on this architecture
 not all of it was read: it is late
 
 thread 4711 (python3), sleeping, system call futex, in the kernel's futex_wait_queue

@@ -34,7 +34,7 @@ func (p *Process) Text() string {
 	}
 	b.WriteByte('\n')
 	if p.Python != nil && !p.Python.Verified {
-		b.WriteString("not verified: gpusteward was never held against this version of Python on this architecture\n")
+		b.WriteString("not verified: gpusteward was never tested with this version of Python on this architecture\n")
 	}
 	if p.Problem != "" {
 		fmt.Fprintf(&b, "not all of it was read: %s\n", p.Problem)

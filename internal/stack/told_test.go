@@ -118,12 +118,12 @@ func TestVersionsThatAreRefused(t *testing.T) {
 		want string
 	}{
 		"a future one":       {put(0x1008, 0x030f00f0), "", "Python 3.15.0 is not known: gpusteward reads 3.9 to 3.14"},
-		"a candidate":        {put(0x1008, 0x030e00c1), "", "Python 3.14.0 is not a release"},
+		"a candidate":        {put(0x1008, 0x030e00c1), "", "Python 3.14.0 is a release candidate"},
 		"one without a lock": {put(0x1010, 1), "", "has no global lock"},
-		"another table":      {put(0x1000+53*8, 32), "", "of another form"},
-		"a wild offset":      {put(0x1000+33*8, 1<<40), "", "an offset that cannot be"},
+		"another table":      {put(0x1000+53*8, 32), "", "in another format"},
+		"a wild offset":      {put(0x1000+33*8, 1<<40), "", "an impossible offset"},
 		"an older future":    {before(0x030f00f0), "Py_Version", "Python 3.15.0 is not known"},
-		"an older candidate": {before(0x030c00b1), "Py_Version", "Python 3.12.0 is not a release"},
+		"an older candidate": {before(0x030c00b1), "Py_Version", "Python 3.12.0 is a release candidate"},
 		"no table":           {before(0x030d00f0), "Py_Version", "Python 3.13.0 is not known"},
 		"an old one":         {before(0), "", "older than 3.9"},
 		"a hole":             {func(m image) { delete(m, 0x1100) }, "", "bad address"},
