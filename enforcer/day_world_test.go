@@ -94,7 +94,7 @@ type dayWorkload struct {
 	// time since the last step in which each audit could see that its processes
 	// lie or go around the hook
 	known      time.Duration
-	bad        int           // since the last step: audits in a row with a finding, not counting those without knowledge
+	bad        int           // audits in a row with a finding since the last step, without those that did not know
 	retry      time.Duration // when the escalation retries an action that missed
 	lying      time.Duration // since when a process has constant memory and hides some
 	innocent   time.Duration // time since its last guilt, without the time in which nobody could know

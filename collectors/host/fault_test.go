@@ -29,7 +29,8 @@ func TestFormsOfFaults(t *testing.T) {
 			Address: "0000:9b:00", Code: 31, Text: "Ch",
 		},
 		"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)": {
-			Address: "0000:c1:00.0", Switch: true, Code: 28006, Text: "Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
+			Address: "0000:c1:00.0", Switch: true, Code: 28006,
+			Text: "Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
 		},
 	} {
 		want.Device, _ = ParsePCI(want.Address)

@@ -163,10 +163,12 @@ func TestMPSLeavesAlone(t *testing.T) {
 		hooked bool
 		why    string
 	}{
-		"a user of several tenants": {uid: 1002, quota: demand("a", "GPU-a", .3, 1<<30), why: "do not all belong to one tenant"},
-		"a tenant without a quota":  {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30), why: "do not all belong to one tenant"},
-		"no limit":                  {uid: 1000, quota: demand("a", "GPU-a", 1, 0)},
-		"hooked processes":          {uid: 1000, quota: demand("a", "GPU-a", .3, 0), hooked: true},
+		"a user of several tenants": {uid: 1002, quota: demand("a", "GPU-a", .3, 1<<30),
+			why: "do not all belong to one tenant"},
+		"a tenant without a quota": {uid: 1001, quota: demand("a", "GPU-a", .3, 1<<30),
+			why: "do not all belong to one tenant"},
+		"no limit":         {uid: 1000, quota: demand("a", "GPU-a", 1, 0)},
+		"hooked processes": {uid: 1000, quota: demand("a", "GPU-a", .3, 0), hooked: true},
 		"the default tenant": {uid: 1000, quota: demand(policy.DefaultTenant, "GPU-a", .3, 1<<30),
 			why: "do not all belong to one tenant"},
 	} {

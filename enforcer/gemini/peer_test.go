@@ -218,7 +218,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 			if got := spawnIn(t, one, s.address().String()).verdict(t); got != "true\n" {
 				t.Fatalf("the first to come is told %q; %+v", got, s.Stats())
 			}
-			for have := 0; c.hidden && have <= mostDescriptors; have += 17_000 { // among more files than the server reads
+			for have := 0; c.hidden && have <= mostDescriptors; have += 17_000 { // more files than are read
 				spawnIn(t, c.group, "17000").verdict(t)
 			}
 			if got := spawnIn(t, c.group, s.address().String()).verdict(t); got != c.want {

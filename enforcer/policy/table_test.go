@@ -39,11 +39,17 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants: their select lists have 4097 patterns": table(row("a", Selector{Users: users, Groups: users}),
 			row("b", Selector{Users: []string{"5000"}})),
 		`tenants[1].name: "first" is the name of tenants[0] too`: terms(func(r *Rule) { r.Name = "first" }),
-		"tenants[1].name: \"" + strings.Repeat("a", 64):          terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
-		"tenants[1].limit: NaN is not a part":                    terms(func(r *Rule) { r.Limit = math.NaN() }),
-		"tenants[1].limit: a realtime tenant":                    terms(func(r *Rule) { r.Priority = PriorityRealtime }),
-		"tenants[1].guarantee: NaN is not a part":                terms(func(r *Rule) { r.Guarantee = math.NaN() }),
-		"tenants[1].guarantee: 60 % is more than the limit":      terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
+		"tenants[1].name: \"" + strings.Repeat("a", 64): terms(func(r *Rule) {
+			r.Name = strings.Repeat("a", 64)
+		}),
+		"tenants[1].limit: NaN is not a part": terms(func(r *Rule) { r.Limit = math.NaN() }),
+		"tenants[1].limit: a realtime tenant": terms(func(r *Rule) {
+			r.Priority = PriorityRealtime
+		}),
+		"tenants[1].guarantee: NaN is not a part": terms(func(r *Rule) { r.Guarantee = math.NaN() }),
+		"tenants[1].guarantee: 60 % is more than the limit": terms(func(r *Rule) {
+			r.Guarantee, r.Limit = .6, .5
+		}),
 		"tenants[1].guarantee: an idle tenant": terms(func(r *Rule) {
 			r.Guarantee, r.Priority = .6, PriorityIdle
 		}),

@@ -53,7 +53,8 @@ func (r *Report) table() string {
 		if one.Least > 0 {
 			least = amount(one.Least, one.Unit)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", gpu, one.Test, amount(one.Value, one.Unit), least, one.Verdict, one.Detail)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", gpu, one.Test, amount(one.Value, one.Unit), least, one.Verdict,
+			one.Detail)
 	}
 	_ = w.Flush()
 	fmt.Fprintf(&b, "\nlevel %d, %.1f s\n", r.Level, r.Seconds)

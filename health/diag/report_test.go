@@ -71,10 +71,11 @@ func TestExitStatuses(t *testing.T) {
 		least  incident.Severity
 		want   int
 	}{
-		"well":                  {func(*test) {}, incident.Warning, 0},
-		"warning":               {warns, incident.Warning, 1},
-		"warning, not asked":    {warns, incident.Critical, 0},
-		"critical":              {func(t *test) { t.cards[0].readings[Memory].Memory.Errors = 1 }, incident.Critical, 2},
+		"well":               {func(*test) {}, incident.Warning, 0},
+		"warning":            {warns, incident.Warning, 1},
+		"warning, not asked": {warns, incident.Critical, 0},
+		"critical": {func(t *test) { t.cards[0].readings[Memory].Memory.Errors = 1 },
+			incident.Critical, 2},
 		"skipped":               {func(t *test) { t.cards[0].skipped = "busy" }, incident.Warning, 3},
 		"skipped and a warning": {func(t *test) { warns(t); t.cards[1].skipped = "busy" }, incident.Warning, 1},
 	} {

@@ -164,7 +164,8 @@ func (u Unit) Load(name string) string {
 	if name == "r" || name == "s" {
 		matrix = "b.sync.aligned.col"
 	}
-	return fmt.Sprintf("wmma.load.%s.%s.global.%s %s, [%%at], %d", matrix, u.shape(), u.kind, vector(name, u.Inputs), u.K)
+	return fmt.Sprintf("wmma.load.%s.%s.global.%s %s, [%%at], %d", matrix, u.shape(), u.kind, vector(name, u.Inputs),
+		u.K)
 }
 
 // LoadWanted reads a sum from %at.

@@ -117,7 +117,8 @@ func TestSumsAreKnown(t *testing.T) {
 	t.Parallel()
 	for _, u := range Units {
 		bound := new(big.Int).Lsh(big.NewInt(1), uint(exact[u.Out]))
-		worst := new(big.Int).Mul(big.NewInt(2*int64(max(1, u.K))), new(big.Int).Exp(big.NewInt(u.most), big.NewInt(2), nil))
+		worst := new(big.Int).Mul(big.NewInt(2*int64(max(1, u.K))),
+			new(big.Int).Exp(big.NewInt(u.most), big.NewInt(2), nil))
 		if worst.Cmp(bound) > 0 {
 			t.Errorf("%s: sums can come to %v, exact is up to %v", u.Name, worst, bound)
 		}
@@ -135,7 +136,8 @@ func TestSumsAreKnown(t *testing.T) {
 				var word [8]byte
 				copy(word[:], want[i*u.width():(i+1)*u.width()])
 				if got := binary.LittleEndian.Uint64(word[:]); got != u.bits(sum) {
-					t.Fatalf("%s, seed %d: sum %d is expected to be %#x, it is %#x (%v)", u.Name, seed, i, got, u.bits(sum), sum)
+					t.Fatalf("%s, seed %d: sum %d is expected to be %#x, it is %#x (%v)", u.Name, seed, i, got,
+						u.bits(sum), sum)
 				}
 			}
 		}
@@ -202,7 +204,8 @@ func TestPatternsCoverMemory(t *testing.T) {
 		}
 	}
 	for p, want := range map[Pattern]uint64{
-		{Walking, 3, false}: 1 << 1, {Walking, 3, true}: ^uint64(1 << 1), {Random, 1<<64 - 61, false}: 0xe220a8397b1dcdaf,
+		{Walking, 3, false}: 1 << 1, {Walking, 3, true}: ^uint64(1 << 1),
+		{Random, 1<<64 - 61, false}: 0xe220a8397b1dcdaf,
 	} {
 		if got := p.Word(62, 0); got != want {
 			t.Errorf("%+v: word 62 is %#x, want %#x", p, got, want)

@@ -317,7 +317,8 @@ func TestLaunches(t *testing.T) {
 			if err != nil || text != c.want {
 				t.Errorf("%v: %s, %v; want %s", c.took, text, err, c.want)
 			}
-			if took := map[bool]time.Duration{true: 3 * c.took}[c.timed]; got.Took != took || (got.Operations > 0) != c.timed {
+			if took := map[bool]time.Duration{true: 3 * c.took}[c.timed]; got.Took != took ||
+				(got.Operations > 0) != c.timed {
 				t.Errorf("%v: took %v, want %v; %v operations", c.took, got.Took, took, got.Operations)
 			}
 			if wrong := got.Of[injuredSM].Wrong; (wrong > 0) != (c.fault == WrongSM) || got.Of[0].Wrong > 0 {

@@ -72,7 +72,8 @@ func TestTenantFiles(t *testing.T) {
 		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
 		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},
 		// A name that is already in use.
-		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3", `c.yml:4: [1].name: "a2" is the name of a.yml[1] too`},
+		{"c.yml", "# by me\n\n- name: c\n- name: a2\n", "own a1 a2 b b3",
+			`c.yml:4: [1].name: "a2" is the name of a.yml[1] too`},
 		{"c.yml", "- name: own\n", "own a1 a2 b b3", `c.yml:1: [0].name: "own" is the name of tenants[0] too`},
 		{"0.yml", "- name: a2\n", "own a1 a2 b b3", `0.yml:1: [0].name: "a2" is the name of a.yml[1] too`},
 		{"a.yml", "- name: a1\n", "own a2 a1 b b3", "c.yml:1:"},
@@ -81,8 +82,8 @@ func TestTenantFiles(t *testing.T) {
 		// Two files that exchange their names at once.
 		{"a.yml", "- {name: a1, select: [{users: [7]}]}\n", "own a1 b b3", ""},
 		{"c.yml", "- {name: c, select: [{users: [7]}]}\n", "own a1 b b3",
-			"c.yml:1: [0].select[0]: it and a.yml[0].select[0] select a process of users 7, for c and a1, and neither " +
-				"is more specific"},
+			"c.yml:1: [0].select[0]: it and a.yml[0].select[0] select a process of users 7, for c and a1, and " +
+				"neither is more specific"},
 		{"a.yml", "", "own b b3 c", ""},
 		{"b.yml", "# nobody any more\n", "own c", ""},
 	} {
