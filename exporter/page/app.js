@@ -83,7 +83,10 @@ function pulse() {
   attribute(document.body, "data-stale", stale ? "" : null);
   attribute(document.getElementById("pulse"), "data-state", stale ? "stale" : latest ? "live" : "wait");
   if (stale) text(note, `Stale since ${clock(new Date(heard))}: the agent does not answer. Trying again.`);
-  text(document.querySelector('[data-field="pulse"]'), stale ? "stale" : latest ? clock(new Date(latest.time)) : "connecting");
+  text(
+    document.querySelector('[data-field="pulse"]'),
+    stale ? "stale" : latest ? clock(new Date(latest.time)) : "connecting",
+  );
 }
 
 const stream = follow("api/v1/live", {

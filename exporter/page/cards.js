@@ -11,21 +11,36 @@ const goneFor = 60_000; // milliseconds that the card of a missing GPU stays
 
 // rows are the values of a card with a sparkline.
 const rows = [
-  { field: "load", label: "Load", value: (g) => percent(g.utilization_ratio?.gpu), series: ["utilization_ratio"], top: () => 1, write: percent },
+  {
+    field: "load", label: "Load", value: (g) => percent(g.utilization_ratio?.gpu), series: ["utilization_ratio"],
+    top: () => 1, write: percent,
+  },
   {
     field: "activity", label: "SM · tensor", series: ["sm_ratio", "tensor_ratio"], top: () => 1, write: percent,
     value: (g) => pair(percent(g.activity_ratio?.sm), " · ", percent(g.activity_ratio?.tensor)),
   },
   {
-    field: "memory", label: "Memory", series: ["memory_used_bytes"], top: (g) => g.memory_total_bytes, write: (v) => ofMemory(v),
+    field: "memory",
+    label: "Memory",
+    series: ["memory_used_bytes"],
+    top: (g) => g.memory_total_bytes,
+    write: (v) => ofMemory(v),
     value: (g) => ofMemory(g.memory_bytes?.used, g.memory_total_bytes),
   },
   {
-    field: "power", label: "Power", series: ["power_watts"], top: (g) => g.power_limit_watts, write: (v) => scaled(v, "W"),
+    field: "power",
+    label: "Power",
+    series: ["power_watts"],
+    top: (g) => g.power_limit_watts,
+    write: (v) => scaled(v, "W"),
     value: (g) => pair(number(g.power_watts), " / ", number(g.power_limit_watts), " W"),
   },
   {
-    field: "temperature", label: "Heat", series: ["temperature_celsius"], top: () => 100, write: (v) => `${number(v)} °C`,
+    field: "temperature",
+    label: "Heat",
+    series: ["temperature_celsius"],
+    top: () => 100,
+    write: (v) => `${number(v)} °C`,
     value: (g) => pair(number(g.temperature_celsius?.gpu), " °C · ", number(g.temperature_margin_celsius), " left"),
   },
 ];
@@ -34,12 +49,22 @@ const ghz = (v) => (v === undefined ? unknown : `${number(v / 1e9, 2)} GHz`);
 
 // facts are the values of a card with a line of text.
 const facts = [
-  { field: "clocks", label: "SM clock", value: (g) => [ghz(g.clock_hertz?.sm), held(g.throttled)].filter(Boolean).join(", "), warn: (g) => harmful(g.throttled) },
+  {
+    field: "clocks",
+    label: "SM clock",
+    value: (g) => [ghz(g.clock_hertz?.sm), held(g.throttled)].filter(Boolean).join(", "),
+    warn: (g) => harmful(g.throttled),
+  },
   { field: "nvlink", label: "NVLink", value: (g) => traffic(g.nvlink_bytes_per_second) },
   { field: "pcie", label: "PCIe", value: (g) => traffic(g.pcie_bytes_per_second) },
   {
-    field: "ecc", label: "ECC", warn: (g) => g.ecc_errors?.uncorrected > 0,
-    value: (g) => (g.ecc_errors ? `${number(g.ecc_errors.corrected)} corrected, ${number(g.ecc_errors.uncorrected)} uncorrected` : unknown),
+    field: "ecc",
+    label: "ECC",
+    warn: (g) => g.ecc_errors?.uncorrected > 0,
+    value: (g) =>
+      g.ecc_errors
+        ? `${number(g.ecc_errors.corrected)} corrected, ${number(g.ecc_errors.uncorrected)} uncorrected`
+        : unknown,
   },
 ];
 
@@ -51,11 +76,23 @@ class Card {
     this.name = el("span", { class: "name", "data-field": "name" });
     this.index = el("span", { class: "index" });
     this.health = el("span", { class: "badge", "data-field": "health" });
-    this.button = el("button", { type: "button", class: "head", "aria-expanded": "false", "aria-controls": `${id}-more` }, this.index, this.name, this.health);
+    this.button = el(
+      "button",
+      { type: "button", class: "head", "aria-expanded": "false", "aria-controls": `${id}-more` },
+      this.index,
+      this.name,
+      this.health,
+    );
     this.rows = rows.map((row) => {
       const value = el("dd", { "data-field": row.field });
       const chart = el("canvas", { role: "img", class: "spark" });
-      return { ...row, node: el("div", { class: "row" }, el("dt", {}, row.label), value, el("dd", { class: "chart" }, chart)), value, chart, of: row.value };
+      return {
+        ...row,
+        node: el("div", { class: "row" }, el("dt", {}, row.label), value, el("dd", { class: "chart" }, chart)),
+        value,
+        chart,
+        of: row.value,
+      };
     });
     this.facts = facts.map((fact) => {
       const value = el("dd", { "data-field": fact.field });
@@ -191,7 +228,9 @@ export class Cards {
       one.since ??= Date.now();
       if (Date.now() - one.since > goneFor && !this.#used(uuid)) this.#known.delete(uuid);
     }
-    const all = [...this.#known.values()].sort((a, b) => a.gpu.index - b.gpu.index || (a.gpu.uuid < b.gpu.uuid ? -1 : 1));
+    const all = [...this.#known.values()].sort(
+      (a, b) => a.gpu.index - b.gpu.index || (a.gpu.uuid < b.gpu.uuid ? -1 : 1),
+    );
     this.#list.show(all);
     this.#sift();
   }
@@ -223,7 +262,9 @@ export class Cards {
     let count = 0;
     for (const node of this.#parent.children) {
       const { gpu, state } = node.card;
-      const is = node.card.detail || matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said);
+      const is =
+        node.card.detail ||
+        matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said);
       shown(node, Boolean(is));
       if (is) count++;
     }

@@ -36,7 +36,10 @@ export class Events {
       text(node.time, when(time, new Date()));
       text(node.mark, `${sign(severity)} ${severity}`);
       text(node.where, e.entity?.gpu ? `GPU ${e.entity.gpu}` : "host");
-      text(node.what, (e.count > 1 ? `×${e.count} ` : "") + (e.message || e.what || e.kind) + (e.workload ? ` (${e.workload})` : ""));
+      text(
+        node.what,
+        (e.count > 1 ? `×${e.count} ` : "") + (e.message || e.what || e.kind) + (e.workload ? ` (${e.workload})` : ""),
+      );
       attribute(node.what, "title", node.what.said);
     },
   });
@@ -78,9 +81,24 @@ export class Events {
   }
 
   #draw() {
-    const sorted = [...this.#all.values()].sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0)).slice(0, kept);
+    const sorted = [...this.#all.values()]
+      .sort((a, b) => (a.time < b.time ? 1 : a.time > b.time ? -1 : 0))
+      .slice(0, kept);
     this.#all = new Map(sorted.map((e) => [e.id, e]));
-    this.#list.show(sorted.filter((e) => matches(this.#filter, e.message, e.what, e.kind, e.check, e.workload, this.#severity(e), e.entity?.gpu ? `gpu ${e.entity.gpu}` : "host")));
+    this.#list.show(
+      sorted.filter((e) =>
+        matches(
+          this.#filter,
+          e.message,
+          e.what,
+          e.kind,
+          e.check,
+          e.workload,
+          this.#severity(e),
+          e.entity?.gpu ? `gpu ${e.entity.gpu}` : "host",
+        ),
+      ),
+    );
     shown(this.#section.querySelector(".empty"), sorted.length === 0);
   }
 }

@@ -63,7 +63,10 @@ export function clock(date) {
 
 // when writes a time of day, and the day if it is not today.
 export function when(date, now) {
-  const day = date.toDateString() === now.toDateString() ? "" : `${date.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
+  const day =
+    date.toDateString() === now.toDateString()
+      ? ""
+      : `${date.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
   return day + clock(date);
 }
 

@@ -61,7 +61,10 @@ export class History {
   #shift(step, values) {
     for (const uuid of values.keys()) {
       if (!this.#gpus.has(uuid)) {
-        this.#gpus.set(uuid, Object.fromEntries(Object.keys(series).map((name) => [name, new Array(points).fill(null)])));
+        this.#gpus.set(
+          uuid,
+          Object.fromEntries(Object.keys(series).map((name) => [name, new Array(points).fill(null)])),
+        );
       }
     }
     for (const [uuid, own] of this.#gpus) {

@@ -4,7 +4,9 @@ let colours = {};
 
 function readColours() {
   const css = getComputedStyle(document.documentElement);
-  colours = Object.fromEntries(["line", "fill", "second", "grid"].map((name) => [name, css.getPropertyValue(`--chart-${name}`).trim()]));
+  colours = Object.fromEntries(
+    ["line", "fill", "second", "grid"].map((name) => [name, css.getPropertyValue(`--chart-${name}`).trim()]),
+  );
 }
 
 document.addEventListener("theme", readColours);
@@ -30,7 +32,9 @@ export function draw(canvas, all, top) {
   c.stroke();
   c.lineWidth = 1.4 * ratio;
   c.lineJoin = "round";
-  all.forEach((points, i) => line(c, points, top, width, height, ratio, i === 0 ? colours.line : colours.second, i === 0 ? colours.fill : null));
+  all.forEach((points, i) =>
+    line(c, points, top, width, height, ratio, i === 0 ? colours.line : colours.second, i === 0 ? colours.fill : null),
+  );
 }
 
 function line(c, points, top, width, height, ratio, colour, fill) {
@@ -62,5 +66,6 @@ function line(c, points, top, width, height, ratio, colour, fill) {
 export function say(name, points, write) {
   const known = points.filter((v) => v !== null);
   if (!known.length) return `${name}: nothing is known of the last 15 minutes`;
-  return `${name} of the last 15 minutes: ${write(Math.min(...known))} to ${write(Math.max(...known))}, now ${write(points.at(-1))}`;
+  const range = `${write(Math.min(...known))} to ${write(Math.max(...known))}`;
+  return `${name} of the last 15 minutes: ${range}, now ${write(points.at(-1))}`;
 }

@@ -15,10 +15,22 @@ const sum = (all, of) => {
 function* notes(state) {
   const host = state.host;
   if (host.note) yield { id: "simulated", severity: "info", words: host.note };
-  if (host.drained) yield { id: "drained", severity: "warning", words: "Drained: the agent has released the driver until gpusteward resume." };
-  else if (!host.driver_up) yield { id: "driver", severity: "critical", words: "The driver is gone or does not answer; what is shown of the GPUs may be missing." };
-  if (!host.drained && host.not_ready) yield { id: "not-ready", severity: "warning", words: `Not ready: ${host.not_ready}` };
-  if (host.broker_up === false) yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
+  if (host.drained)
+    yield {
+      id: "drained",
+      severity: "warning",
+      words: "Drained: the agent has released the driver until gpusteward resume.",
+    };
+  else if (!host.driver_up)
+    yield {
+      id: "driver",
+      severity: "critical",
+      words: "The driver is gone or does not answer; what is shown of the GPUs may be missing.",
+    };
+  if (!host.drained && host.not_ready)
+    yield { id: "not-ready", severity: "warning", words: `Not ready: ${host.not_ready}` };
+  if (host.broker_up === false)
+    yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
 }
 
 // fault creates and updates a line of a list of faults.
@@ -37,7 +49,10 @@ export const faultLines = (parent, now) =>
       attribute(node, "data-check", f.check ?? null);
       text(node.mark, `${sign(severity)} ${f.check ? severity : "counted"}`);
       text(node.what, f.count > 1 ? `${f.what} ×${f.count}` : f.what);
-      text(node.since, f.last ? `${f.check ? "for" : "last"} ${age(now() - Date.parse(f.last))}${f.check ? "" : " ago"}` : "");
+      text(
+        node.since,
+        f.last ? `${f.check ? "for" : "last"} ${age(now() - Date.parse(f.last))}${f.check ? "" : " ago"}` : "",
+      );
     },
   });
 
@@ -66,7 +81,10 @@ export class Strip {
     shown(document.getElementById("node-faults"), Boolean(state.faults?.length));
 
     put("host", host.name || "this host");
-    put("driver", host.driver_up ? `driver ${host.driver_version ?? unknown} · CUDA ${host.cuda_version ?? unknown}` : "no driver");
+    put(
+      "driver",
+      host.driver_up ? `driver ${host.driver_version ?? unknown} · CUDA ${host.cuda_version ?? unknown}` : "no driver",
+    );
     put("version", `gpusteward ${state.version}`);
 
     const all = [...(state.faults ?? []), ...gpus.flatMap((g) => failing(g.faults))];
@@ -77,7 +95,10 @@ export class Strip {
     put("health", `${sign(worst)} ${worst}`);
     attribute(field("health").parentNode, "data-severity", worst);
     const ill = gpus.filter((g) => ofGPU(g) !== "ok").length;
-    put("health-note", all.length ? `${all.length} fault${all.length > 1 ? "s" : ""}, ${ill} of ${gpus.length} GPUs` : "no fault");
+    put(
+      "health-note",
+      all.length ? `${all.length} fault${all.length > 1 ? "s" : ""}, ${ill} of ${gpus.length} GPUs` : "no fault",
+    );
 
     put("gpus", host.gpus === undefined ? `${gpus.length}` : `${host.gpus} of ${host.gpus_expected}`);
     const down = gpus.filter((g) => !g.up).length;
@@ -90,11 +111,31 @@ export class Strip {
     const used = sum(gpus, (g) => g.memory_bytes?.used);
     const total = sum(gpus, (g) => g.memory_total_bytes);
     put("memory", total ? percent((used ?? 0) / total) : unknown);
-    put("memory-note", `${used === undefined ? unknown : gibibytes(used)} of ${total === undefined ? unknown : gibibytes(total)} GiB`);
-    put("power", scaled(sum(gpus, (g) => g.power_watts), "W"));
-    put("power-note", `of ${scaled(sum(gpus, (g) => g.power_limit_watts), "W")}`);
-    const hot = gpus.reduce((h, g) => ((g.temperature_celsius?.gpu ?? -Infinity) > (h?.temperature_celsius?.gpu ?? -Infinity) ? g : h), null);
+    put(
+      "memory-note",
+      `${used === undefined ? unknown : gibibytes(used)} of ${total === undefined ? unknown : gibibytes(total)} GiB`,
+    );
+    put(
+      "power",
+      scaled(
+        sum(gpus, (g) => g.power_watts),
+        "W",
+      ),
+    );
+    put(
+      "power-note",
+      `of ${scaled(
+        sum(gpus, (g) => g.power_limit_watts),
+        "W",
+      )}`,
+    );
+    const hot = gpus.reduce(
+      (h, g) => ((g.temperature_celsius?.gpu ?? -Infinity) > (h?.temperature_celsius?.gpu ?? -Infinity) ? g : h),
+      null,
+    );
     put("hottest", hot ? `${number(hot.temperature_celsius.gpu)} °C` : unknown);
-    put("hottest-note", hot ? `GPU ${hot.index}${hot.temperature_margin_celsius === undefined ? "" : `, ${number(hot.temperature_margin_celsius)} °C to its limit`}` : "\u00a0");
+    const margin = hot?.temperature_margin_celsius;
+    const left = margin === undefined ? "" : `, ${number(margin)} °C to its limit`;
+    put("hottest-note", hot ? `GPU ${hot.index}${left}` : "\u00a0");
   }
 }

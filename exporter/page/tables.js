@@ -39,7 +39,10 @@ class Table {
   #draw() {
     const found = this.#all.filter((item) => matches(this.#filter, ...this.words(item)));
     this.rows.show(this.#full ? found : found.slice(0, few));
-    text(this.count, found.length === this.#all.length ? `${found.length || ""}` : `${found.length} of ${this.#all.length}`);
+    text(
+      this.count,
+      found.length === this.#all.length ? `${found.length || ""}` : `${found.length} of ${this.#all.length}`,
+    );
     shown(this.more, found.length > few);
     text(this.more, this.#full ? `Show the first ${few}` : `Show all ${found.length}`);
     shown(this.section, this.#all.length > 0 || Boolean(this.empty));
@@ -83,11 +86,18 @@ export function workloads() {
     },
     words: (w) => [w.workload, ...(w.gpus ?? []).map((g) => `gpu ${g.index}`), ...Object.values(w.info ?? {})],
   });
-  return { show: (state) => { now.at = Date.parse(state.time); table.show(state.workloads); }, filter: (words) => table.filter(words) };
+  return {
+    show: (state) => {
+      now.at = Date.parse(state.time);
+      table.show(state.workloads);
+    },
+    filter: (words) => table.filter(words),
+  };
 }
 
 // level writes a level, and whether it is in shadow mode.
-const level = (name, shadow) => (name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown);
+const level = (name, shadow) =>
+  name ? name + (shadow && name !== "observe" && name !== "warn" ? " (shadow)" : "") : unknown;
 
 function quota(t) {
   const limit = t.limit_ratio ?? 1;
@@ -98,7 +108,13 @@ function quota(t) {
 // meter is a bar of the GPU's time. A band shows the guarantee to the limit,
 // and a tick the target.
 function meter() {
-  const track = el("div", { class: "meter", role: "img" }, el("span", { class: "band" }), el("span", { class: "fill" }), el("span", { class: "tick" }));
+  const track = el(
+    "div",
+    { class: "meter", role: "img" },
+    el("span", { class: "band" }),
+    el("span", { class: "fill" }),
+    el("span", { class: "tick" }),
+  );
   return el("td", { class: "wide" }, track);
 }
 
@@ -123,7 +139,11 @@ export function tenants() {
       style(track, "--to", at(t.limit_ratio ?? 1));
       style(track, "--target", at(t.target_ratio ?? 0));
       attribute(track, "data-target", t.target_ratio === undefined ? null : "");
-      attribute(track, "aria-label", `share ${percent(t.share_ratio)}, target ${percent(t.target_ratio)}, quota ${quota(t)}`);
+      attribute(
+        track,
+        "aria-label",
+        `share ${percent(t.share_ratio)}, target ${percent(t.target_ratio)}, quota ${quota(t)}`,
+      );
       text(node.cells[0], t.tenant);
       text(node.cells[1], place(t));
       text(node.cells[3], percent(t.share_ratio));
@@ -145,7 +165,10 @@ export function escalation() {
     make: () => {
       const node = row({}, ["name", "", "", ""]);
       const word = el("span");
-      node.cells[2].append(el("span", { class: "steps", "aria-hidden": "true" }, ...levels.slice(1).map(() => el("i"))), word);
+      node.cells[2].append(
+        el("span", { class: "steps", "aria-hidden": "true" }, ...levels.slice(1).map(() => el("i"))),
+        word,
+      );
       node.word = word;
       return node;
     },
@@ -154,8 +177,16 @@ export function escalation() {
       text(node.cells[0], l.workload);
       text(node.cells[1], l.tenant);
       text(node.word, level(l.rung, l.shadow));
-      [...node.cells[2].firstChild.children].forEach((step, i) => attribute(step, "class", i < levels.indexOf(l.rung) ? "on" : ""));
-      text(node.cells[3], Object.entries(l.violations ?? {}).sort((a, b) => b[1] - a[1]).map(([what, n]) => `${what} ×${n}`).join(", "));
+      [...node.cells[2].firstChild.children].forEach((step, i) =>
+        attribute(step, "class", i < levels.indexOf(l.rung) ? "on" : ""),
+      );
+      text(
+        node.cells[3],
+        Object.entries(l.violations ?? {})
+          .sort((a, b) => b[1] - a[1])
+          .map(([what, n]) => `${what} ×${n}`)
+          .join(", "),
+      );
     },
     words: (l) => [l.workload, l.tenant, l.rung],
   });

@@ -42,7 +42,9 @@ export async function open(browser, url, options = {}) {
   });
   await page.exposeFunction("forbidden", (what) => note(`policy: ${what}`));
   await page.addInitScript(() => {
-    document.addEventListener("securitypolicyviolation", (e) => window.forbidden(`${e.violatedDirective} ${e.blockedURI}`));
+    document.addEventListener("securitypolicyviolation", (e) =>
+      window.forbidden(`${e.violatedDirective} ${e.blockedURI}`),
+    );
   });
   await page.goto(url);
   await live(page);

@@ -19,7 +19,11 @@ async function known(url) {
 await test(async (browser, url) => {
   const page = await open(browser, url);
   assert.equal(await page.locator("[data-gpu]").count(), 4);
-  assert.equal(await page.locator(ill).count(), 0, "the fault was there before the page: the machine is too slow for this test");
+  assert.equal(
+    await page.locator(ill).count(),
+    0,
+    "the fault was there before the page: the machine is too slow for this test",
+  );
 
   await changes(page, field(0, "power"));
   await changes(page, '[data-field="pulse"]');

@@ -44,13 +44,15 @@ async function transfer(browser, url) {
 async function script(page) {
   const tools = await page.context().newCDPSession(page);
   await tools.send("Performance.enable");
-  const spent = async () => Object.fromEntries((await tools.send("Performance.getMetrics")).metrics.map((m) => [m.name, m.value]));
+  const spent = async () =>
+    Object.fromEntries((await tools.send("Performance.getMetrics")).metrics.map((m) => [m.name, m.value]));
   const marks = [await spent()];
   for (let i = 0; i < seconds; i++) {
     await changes(page, '[data-field="pulse"]');
     marks.push(await spent());
   }
-  const per = (name) => marks.slice(1).map((after, i) => (1000 * (after[name] - marks[i][name])) / (after.Timestamp - marks[i].Timestamp));
+  const per = (name) =>
+    marks.slice(1).map((after, i) => (1000 * (after[name] - marks[i][name])) / (after.Timestamp - marks[i].Timestamp));
   return { script: median(per("ScriptDuration")), all: median(per("TaskDuration")) };
 }
 

@@ -17,7 +17,9 @@ async function filter(page) {
   assert.equal(await page.getAttribute("[data-gpu]:visible", "data-gpu"), "2");
   assert.equal(await page.inputValue("#filter"), "gpu 2", "the key that comes to the filter is not typed into it");
   await page.fill("#filter", "<nothing>");
-  await page.waitForFunction(() => document.querySelectorAll("[data-gpu]:not([hidden]), #workloads tbody tr").length === 0);
+  await page.waitForFunction(
+    () => document.querySelectorAll("[data-gpu]:not([hidden]), #workloads tbody tr").length === 0,
+  );
   await page.focus("#filter");
   await page.keyboard.press("Escape");
   await page.waitForFunction((n) => document.querySelectorAll("[data-gpu]:not([hidden])").length === n, all);
@@ -66,6 +68,7 @@ await test(async (browser, url) => {
   await accessible(page, "dark, a card open");
   await page.setViewportSize({ width: 390, height: 844 });
   await accessible(page, "on a phone");
-  await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth); // nothing is wider than the phone
+  // Nothing is wider than the phone.
+  await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth);
   clean(page);
 });

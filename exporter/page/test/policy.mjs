@@ -22,6 +22,9 @@ await test(async (browser, url) => {
   assert.equal(fetched, "refused");
   assert.equal(await page.evaluate(() => window.intruder), undefined, "a script within the document ran");
   for (const what of ["script-src-elem", "script-src-attr", "img-src", "connect-src"]) {
-    assert.ok(page.wrong.some((w) => w.startsWith(`policy: ${what}`)), `${what}: the watch has only ${page.wrong.join("; ")}`);
+    assert.ok(
+      page.wrong.some((w) => w.startsWith(`policy: ${what}`)),
+      `${what}: the watch has only ${page.wrong.join("; ")}`,
+    );
   }
 });

@@ -13,9 +13,16 @@ await test(async (browser, url) => {
   const card = `[data-uuid="${uuid}"]`;
 
   await page.waitForSelector(`${card}[data-health="down"]`);
-  await page.waitForFunction((at) => document.querySelector(at).textContent.includes("no longer listed by the driver"), `${card} [data-field="reason"]`);
+  await page.waitForFunction(
+    (at) => document.querySelector(at).textContent.includes("no longer listed by the driver"),
+    `${card} [data-field="reason"]`,
+  );
   assert.equal(await page.getAttribute(`${card} button.head`, "aria-expanded"), "true", "the card is still open");
-  assert.equal(await page.evaluate((at) => document.activeElement === document.querySelector(at), `${card} button.head`), true, "and has the focus");
+  assert.equal(
+    await page.evaluate((at) => document.activeElement === document.querySelector(at), `${card} button.head`),
+    true,
+    "and has the focus",
+  );
   await changes(page, field(0, "power"));
   clean(page);
 
