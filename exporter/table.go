@@ -234,7 +234,7 @@ func down(reason string) string {
 	if strings.HasPrefix(reason, "nvml") {
 		return "hangs in " + reason
 	}
-	return cmp.Or(downs[reason], "down: ") + cmp.Or(reason, "nobody knows why")
+	return cmp.Or(downs[reason], "down: ") + cmp.Or(reason, "unknown reason")
 }
 
 // load draws a utilization.

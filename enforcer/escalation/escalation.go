@@ -187,7 +187,7 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 		m.Why = fmt.Sprintf("the policy's mode is %s now", m.steps.Mode)
 		return l.fall(st, m, m.steps.Mode)
 	case lost: // nobody ordered an action yet, or no further one
-		m.Why = "shadow mode was turned on or off: it climbs anew from here"
+		m.Why = "shadow mode was turned on or off: the workload starts again at this level"
 		return l.fall(st, m, policy.Warn)
 	case v == bad && count >= confirm && l.clock >= st.retry:
 		m.Why = fmt.Sprintf("%d of %d audits found a violation: %s", count, of, m.found[0].Text)

@@ -64,5 +64,5 @@ func (r *renewal) renew(ctx context.Context) error {
 		env = append(env, "LISTEN_FDS="+strconv.Itoa(n), "LISTEN_PID="+strconv.Itoa(os.Getpid()),
 			"LISTEN_FDNAMES="+r.names)
 	}
-	return fmt.Errorf("begin anew: %w", syscall.Exec("/proc/self/exe", os.Args, env))
+	return fmt.Errorf("restart: %w", syscall.Exec("/proc/self/exe", os.Args, env))
 }

@@ -68,7 +68,7 @@ func permission(pid int, err error) error {
 	case !errors.Is(err, fs.ErrPermission):
 		return err
 	case strings.HasPrefix(small("/proc/sys/kernel/yama/ptrace_scope"), "3"):
-		return errors.New("kernel.yama.ptrace_scope is 3, which lets nobody read another process: " +
+		return errors.New("kernel.yama.ptrace_scope is 3, so no process can read another: " +
 			"set it to 2 or less and restart the host")
 	case os.Geteuid() == 0:
 		return fmt.Errorf("the kernel does not let this container read process %d: "+
