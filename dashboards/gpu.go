@@ -41,7 +41,7 @@ var gpu = dashboard{
 			{kind: stat, width: 3, title: "Margin", unit: "celsius", steps: falling("thermal_margin"),
 				description: "Degrees left before the GPU slows itself down.",
 				queries:     one("min("+gpus.of(device.TemperatureMargin)+")", "margin")},
-			{kind: stat, width: 3, title: "Performance state", unit: "short",
+			{kind: stat, width: 3, title: "P-state", unit: "short",
 				description: "P-state: 0 (P0) is the fastest, 15 the slowest.",
 				queries:     one("max("+gpus.of(device.PerformanceState)+")", "state")},
 		}},
