@@ -19,6 +19,7 @@ package steps
 
 import (
 	"iter"
+	"math"
 	"math/bits"
 	"time"
 
@@ -119,33 +120,46 @@ func (f *Finder) mark(t *thread, symbol uint32) {
 	two := mix(symbol + bits.RotateLeft32(t.recent[0], 7))
 	four := mix(two + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
 	t.recent[2], t.recent[1], t.recent[0] = t.recent[1], t.recent[0], symbol
-	if f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0 {
-		f.strike(symbol, 0)
-		f.strike(two, 1)
-		f.strike(four, 2)
+	struck := f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0
+	if !struck && !f.searching {
+		return
 	}
-	if f.searching {
-		f.search(symbol, 0)
-		f.search(two, 1)
-		f.search(four, 2)
+	pause := f.pause(t.place)
+	for order, hash := range [...]uint32{symbol, two, four} {
+		if struck {
+			f.strike(hash, uint8(order), pause)
+		}
+		if f.searching {
+			f.search(hash, uint8(order), pause)
+		}
 	}
 }
 
-func (f *Finder) search(hash uint32, order uint8) {
-	s := f.signs[order].see(hash, f.all.size, f.pause())
+func (f *Finder) search(hash uint32, order uint8, pause float32) {
+	s := f.signs[order].see(hash, f.all.size, pause)
 	if s != nil && s.streak%16 == enough && s.span >= 2 {
 		f.propose(s, order)
 	}
 }
 
-// pause returns the time since the last work for the GPU, ns, and more after a
-// wait: the longer it was, the likelier the script's own timer stands here.
-func (f *Finder) pause() float32 {
-	const preference = 4
-	if f.call == wire.EventWaited {
-		return preference * float32(f.all.at-f.worked)
+// pause is the time since the last work for the GPU, as a logarithm to base 2 of
+// ns: the longer it was, the likelier the script's own timer stands here. It is
+// likelier still after a wait, and less if another thread goes on.
+func (f *Finder) pause(thread uint16) float32 {
+	pause := logarithm(f.all.at - f.worked)
+	switch {
+	case f.call == wire.EventWaited:
+		return pause + 6
+	case thread != f.launcher:
+		return pause - 3
 	}
-	return float32(f.all.at - f.worked)
+	return pause
+}
+
+// logarithm is to base 2, and less than 0.1 off.
+func logarithm(n int64) float32 {
+	const one, unit = 127 << 23, 1 << 23
+	return float32(int32(math.Float32bits(float32(max(n, 1))))-one) / unit
 }
 
 // mix is a hash.

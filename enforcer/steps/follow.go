@@ -35,8 +35,8 @@ func (f *Finder) propose(s *sign, order uint8) {
 			}
 		}
 	}
-	if akin >= 2 {
-		if place = weakest; alone.score() < 1.5*weakest.score() {
+	if akin >= 3 {
+		if place = weakest; alone.score() < weakest.score()+0.5 {
 			return
 		}
 	}
@@ -59,13 +59,13 @@ func (f *Finder) watch() {
 }
 
 // strike lets the rhythms strike that have this sign.
-func (f *Finder) strike(hash uint32, order uint8) {
+func (f *Finder) strike(hash uint32, order uint8, pause float32) {
 	if f.watched&(1<<(hash>>26)) == 0 {
 		return
 	}
 	for i, mark := range f.marks {
 		if r := &f.rhythms[i]; mark == hash && r.order == order {
-			f.judge(r, r.strike(&f.all, f.pause()))
+			f.judge(r, r.strike(&f.all, pause))
 			r.begin = f.all
 		}
 	}
@@ -168,6 +168,9 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	if e := f.followed; e != nil && e.proven && r.within(e) { // an evaluation, presumably
 		n = interim
 	}
+	if r.size < 4 && r.pause < quietly { // two or three kernels without a pause: something is tuned, or filled
+		n = settled
+	}
 	for _, b := range f.bans {
 		if alike(r.size, b.size) {
 			n = max(n, b.least)
@@ -179,7 +182,7 @@ func (f *Finder) needs(r *rhythm) uint32 {
 // consider follows a rhythm, in place of one that has ended or is only a piece of
 // it, if it is certain enough.
 func (f *Finder) consider(r *rhythm) {
-	if r.good < f.needs(r) || r.size < 2 || !r.steady() {
+	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
 		return
 	}
 	switch e := f.followed; {
@@ -197,6 +200,18 @@ func (f *Finder) consider(r *rhythm) {
 		}
 	}
 	f.begin(best, open)
+}
+
+// several says whether a rhythm is one of several steps: one in it went on for
+// longer, without a difference.
+func (f *Finder) several(r *rhythm) bool {
+	for i := range f.rhythms {
+		o := &f.rhythms[i]
+		if o.alive(f.all.size) && 2*o.size <= r.size+r.size/8 && o.good*o.size > 2*r.size && !r.holds(o) {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *Finder) begin(r *rhythm, open meter) {

@@ -228,7 +228,7 @@ var programs = []program{
 			})
 		}
 	}},
-	{"dynamic padding", 300, func(w *world, n int) {
+	{"dynamic padding", 900, func(w *world, n int) {
 		for range n {
 			length := 4 + w.IntN(9)
 			m := small

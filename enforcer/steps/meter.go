@@ -15,7 +15,10 @@ const (
 )
 
 // quiet is the longest time without any call that still counts as launching.
-const quiet = 1e6 // ns
+const (
+	quiet   = 1e6 // ns
+	quietly = 20  // its logarithm to base 2
+)
 
 const kinds = wire.EventCollected + 1
 
@@ -107,6 +110,12 @@ func (m *meter) pass(at int64, last, next *trait) bool {
 	}
 	m.parts[p] += gap
 	return true
+}
+
+// working returns the time since the other meter in which the process did not
+// wait in a call, ns.
+func (m *meter) working(since *meter) float32 {
+	return float32(m.parts[launching] + m.parts[host] - since.parts[launching] - since.parts[host])
 }
 
 // changed compares the content since the other meter with a typical one: the

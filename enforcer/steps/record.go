@@ -9,7 +9,7 @@ func (f *Finder) end(what flags) {
 	r := f.followed
 	f.ending, f.ends, f.what, f.longest = true, f.all, what, f.all.at-f.worked
 	f.until = f.all.size + r.size/8
-	if r.pause >= quiet {
+	if r.pause >= quietly {
 		f.close()
 	}
 }

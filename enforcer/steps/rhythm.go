@@ -2,6 +2,8 @@ package steps
 
 import "slices"
 
+const recent = 16 // segments of which the times are kept
+
 // A rhythm is a sign that recurs, with what it has between two strikes.
 type rhythm struct {
 	hash    uint32
@@ -9,19 +11,19 @@ type rhythm struct {
 	open    bool  // there was a strike since the last loss of events
 	proven  bool  // it was followed for long
 	strikes uint32
-	pause   float32 // mean pause before the strike, ns
+	pause   float32 // mean pause before the strike, as a logarithm
 	begin   meter   // at the last strike
 
 	typical  content // of the last good segment
 	size     uint32
-	switched bool        // more than one thread launches
-	changed  float32     // mean weight of what differs from one segment to the next
-	compared uint32      // of that mean: segments, 16 at most
-	good     uint32      // segments in a row that are like the one before
-	at       uint32      // size of all content at the last good one
-	length   uint32      // good segments since the last interruption
-	lengths  [2]uint32   // before the last interruptions
-	times    [16]float32 // of good segments, a ring, ns
+	switched bool               // more than one thread launches
+	changed  float32            // mean weight of what differs from one segment to the next
+	compared uint32             // of that mean: segments, 16 at most
+	good     uint32             // segments in a row that are like the one before
+	at       uint32             // size of all content at the last good one
+	length   uint32             // good segments since the last interruption
+	lengths  [2]uint32          // before the last interruptions
+	times    [2][recent]float32 // of good segments, and of the work of the process in them, rings, ns
 	timed    uint32
 	steps    uint32 // while it is followed
 }
@@ -39,7 +41,7 @@ const (
 // strike ends a segment.
 func (r *rhythm) strike(now *meter, pause float32) verdict {
 	r.strikes++
-	r.pause += (pause - r.pause) / 4
+	r.pause += (pause - r.pause) / 8
 	if !r.open {
 		r.open = true
 		return first
@@ -55,7 +57,7 @@ func (r *rhythm) strike(now *meter, pause float32) verdict {
 	}
 	r.changed += (float32(differs) - r.changed) / float32(r.compared)
 	limit := (size + r.size) / 2
-	if size < 32 {
+	if size < 32 || !r.switched { // only a training on data of varying sizes changes much
 		limit /= 4
 	}
 	switch {
@@ -78,7 +80,8 @@ func (r *rhythm) strike(now *meter, pause float32) verdict {
 func (r *rhythm) take(now *meter, size uint32) {
 	r.good++
 	r.length++
-	r.times[r.timed%uint32(len(r.times))] = float32(now.at - r.begin.at)
+	r.times[0][r.timed%recent] = float32(now.at - r.begin.at)
+	r.times[1][r.timed%recent] = now.working(&r.begin)
 	r.timed++
 	r.learn(now, size)
 	r.at = now.size
@@ -92,20 +95,26 @@ func (r *rhythm) learn(now *meter, size uint32) {
 	}
 }
 
-// steady says whether the times of the segments may be those of steps: half of
-// them lie within a factor of spread. The times between random requests do not.
+// steady says whether the segments may be steps by their times, or by those of
+// the process alone: half of them lie within a factor of spread. The times
+// between random requests do not. A program with a thread for gradients trains,
+// however unsteadily.
 func (r *rhythm) steady() bool {
 	const (
 		shortest = 10e3 // ns
-		spread   = 1.8
+		spread   = 2
 	)
-	ring := r.times
-	times := ring[:min(r.timed, uint32(len(ring)))]
-	slices.Sort(times)
-	half := len(times) / 2
-	for i := range times[half:] {
-		if times[i] >= shortest && times[i+half] <= spread*times[i] {
-			return true
+	for _, times := range r.times {
+		times := times[:min(r.timed, recent)]
+		slices.Sort(times)
+		half := len(times) / 2
+		if len(times) == 0 || times[half] < shortest {
+			return false
+		}
+		for i := range times[half:] {
+			if r.switched || times[i+half] <= spread*times[i] {
+				return true
+			}
 		}
 	}
 	return false
@@ -113,7 +122,7 @@ func (r *rhythm) steady() bool {
 
 // score says how good the strike is as the end of a step: the script's own
 // timer stands where it waits or does something else. Short signs survive more.
-func (r *rhythm) score() float32 { return r.pause * (4 - float32(r.order)) }
+func (r *rhythm) score() float32 { return r.pause - 0.5*float32(r.order) }
 
 // alive says whether the rhythm goes on.
 func (r *rhythm) alive(size uint32) bool { return size-r.at <= 3*r.size }

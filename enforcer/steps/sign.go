@@ -6,7 +6,7 @@ type sign struct {
 	hash   uint32
 	at     uint32  // size of all content when it was seen last
 	span   uint32  // content between the last two times
-	pause  float32 // mean pause before it, ns
+	pause  float32 // mean pause before it, as a logarithm
 	streak uint8   // times in a row after a like span
 }
 
