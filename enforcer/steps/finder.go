@@ -30,7 +30,8 @@ const threads = 32
 
 // A thread is what is known of a thread of the program.
 type thread struct {
-	recent [3]uint32 // symbols
+	last   uint32    // symbol
+	recent [3]uint32 // the last symbols of work
 	kind   wire.EventKind
 	place  uint16
 	id     uint32
@@ -98,11 +99,12 @@ func (f *Finder) feed(e *wire.Event) {
 		return
 	}
 	symbol := mix(trait.symbol ^ e.ID&trait.name ^ uint32(e.GPU)<<24)
-	if symbol != t.recent[0] || trait.repeats {
+	if symbol != t.last || trait.repeats {
+		t.last = symbol
 		if f.ending {
 			f.linger()
 		}
-		f.mark(t, symbol)
+		f.mark(t, symbol, trait.weight > 0)
 		f.all.size += trait.weight
 		f.all.content[symbol%bins] += trait.weight
 	}
@@ -116,10 +118,12 @@ func (f *Finder) feed(e *wire.Event) {
 }
 
 // mark looks at the signs that end with a thread's new symbol.
-func (f *Finder) mark(t *thread, symbol uint32) {
+func (f *Finder) mark(t *thread, symbol uint32, work bool) {
 	two := mix(symbol + bits.RotateLeft32(t.recent[0], 7))
 	four := mix(two + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
-	t.recent[2], t.recent[1], t.recent[0] = t.recent[1], t.recent[0], symbol
+	if work {
+		t.recent = [...]uint32{symbol, t.recent[0], t.recent[1]}
+	}
 	struck := f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0
 	if !struck && !f.searching {
 		return

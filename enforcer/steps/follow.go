@@ -192,14 +192,35 @@ func (f *Finder) consider(r *rhythm) {
 	default:
 		e.steps, e.good = 0, 0
 	}
-	best, open := r, f.all
-	for i := range f.rhythms {
-		o := &f.rhythms[i]
-		if alike(o.size, r.size) && o.good+2 >= r.good && o.alive(f.all.size) && o.score() > best.score() {
-			best, open = o, o.begin
-		}
+	best, open := f.best(r), f.all
+	if best != r {
+		open = best.begin
 	}
 	f.begin(best, open)
+}
+
+// best returns the rhythm of the same steps that has the best mark.
+func (f *Finder) best(r *rhythm) *rhythm {
+	for i := range f.rhythms {
+		o := &f.rhythms[i]
+		if alike(o.size, r.size) && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
+			r = o
+		}
+	}
+	return r
+}
+
+// turn goes on with a better mark of the same steps, if it is known by now.
+func (f *Finder) turn() {
+	r := f.followed
+	o := f.best(r)
+	if o.score() < r.score()+1 {
+		return
+	}
+	o.steps, o.length, o.lengths, o.proven = r.steps, r.length, r.lengths, r.proven
+	o.open = false
+	r.steps, r.proven = 0, false
+	f.followed = o
 }
 
 // several says whether a rhythm is one of several steps: one in it went on for

@@ -35,6 +35,9 @@ func (f *Finder) close() {
 	r := f.followed
 	r.steps++
 	r.proven = r.steps >= trusted
+	if r.steps == young {
+		f.turn()
+	}
 	if r.steps == settled {
 		f.settle()
 	}
