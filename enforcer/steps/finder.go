@@ -223,7 +223,7 @@ type Wait struct {
 
 // A Status says what a program does now.
 type Status struct {
-	Stepping bool
+	Stepping bool // or only briefly interrupted
 	Pattern  uint8
 	Since    int64         // CLOCK_MONOTONIC, ns: from then on its steps are known
 	Median   time.Duration // of its last 32 steps
@@ -241,7 +241,7 @@ func (f *Finder) Status(now int64) Status {
 			s.Waits = append(s.Waits, Wait{Thread: t.place, For: t.kind, ID: t.id, Since: t.at})
 		}
 	}
-	if f.followed == nil {
+	if r := f.followed; r == nil || f.all.size-r.at > interim*r.size {
 		return s
 	}
 	s.Stepping, s.Pattern, s.Since, s.Median = true, f.pattern, f.since, time.Duration(f.median(32))

@@ -7,13 +7,14 @@ type ban struct {
 }
 
 const (
-	settled  = 256 // steps after which nothing longer is looked for
-	young    = 40  // steps before which a long interruption shows that they are a loop in something longer
-	request  = 100 // tokens of a short request: two other numbers show that it is one
-	trusted  = 16  // steps after which a rhythm may return from an interruption
-	interim  = 64  // steps of what is withdrawn if the old rhythm returns
-	certain  = 8   // good segments of a step
-	doubtful = 14  // good segments if only one thread launches
+	settled   = 256  // steps after which nothing longer is looked for
+	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
+	request   = 100  // tokens of a short request: two other numbers show that it is one
+	trusted   = 16   // steps after which a rhythm may return from an interruption
+	interim   = 64   // steps of what is withdrawn if the old rhythm returns
+	forgotten = 1024 // steps for which a trusted rhythm is silent until its place may be taken
+	certain   = 8    // good segments of a step
+	doubtful  = 12   // good segments if only one thread launches
 )
 
 // propose tries a sign as the mark of a step.
@@ -23,11 +24,11 @@ func (f *Finder) propose(s *sign, order uint8) {
 	akin := 0
 	for i := range f.rhythms {
 		r := &f.rhythms[i]
-		switch overdue := f.all.size-r.begin.size > 4*r.size; {
+		switch silent := f.all.size - r.begin.size; {
 		case r.hash == s.hash && r.order == order && r.strikes > 0:
 			return
-		case r == f.followed || r.proven:
-		case r.strikes == 0, overdue, r.good == 0 && r.strikes > 2*certain:
+		case r == f.followed || r.proven && silent < forgotten*r.size:
+		case r.strikes == 0, silent > 4*r.size, r.good == 0 && r.strikes > 2*certain:
 			place = r
 		case alike(r.size, s.span):
 			if akin++; weakest == nil || r.score() < weakest.score() {
@@ -63,8 +64,8 @@ func (f *Finder) strike(hash uint32, order uint8, pause float32) {
 	if f.watched&(1<<(hash>>26)) == 0 {
 		return
 	}
-	for i, mark := range f.marks {
-		if r := &f.rhythms[i]; mark == hash && r.order == order {
+	for i := range f.marks {
+		if r := &f.rhythms[i]; f.marks[i] == hash && r.order == order {
 			f.judge(r, r.strike(&f.all, pause))
 			r.begin = f.all
 		}
