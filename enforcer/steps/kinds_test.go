@@ -160,10 +160,10 @@ var programs = []program{
 	{"Triton loop", 400, func(w *world, n int) {
 		for range n {
 			w.step(func() {
-				w.launch("triton a", 400*us)
-				w.launch("triton b", 600*us)
-				w.launch("triton c", 300*us)
-				w.launch("triton b", 600*us)
+				for _, k := range []string{"a", "b", "c", "b"} {
+					w.spend(20 * us)
+					w.launch("triton "+k, 400*us)
+				}
 			})
 		}
 	}},

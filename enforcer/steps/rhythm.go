@@ -1,6 +1,10 @@
 package steps
 
-import "slices"
+import (
+	"slices"
+
+	"gpusteward/internal/wire"
+)
 
 const recent = 16 // segments of which the times are kept
 
@@ -17,6 +21,7 @@ type rhythm struct {
 	typical  content // of the last good segment
 	size     uint32
 	switched bool               // more than one thread launches
+	graphs   bool               // are launched
 	changed  float32            // mean weight of what differs from one segment to the next
 	compared uint32             // of that mean: segments, 16 at most
 	good     uint32             // segments in a row that are like the one before
@@ -90,6 +95,7 @@ func (r *rhythm) take(now *meter, size uint32) {
 func (r *rhythm) learn(now *meter, size uint32) {
 	r.size = size
 	r.switched = now.switches-r.begin.switches >= 2
+	r.graphs = now.count[wire.EventGraph] > r.begin.count[wire.EventGraph]
 	for i := range r.typical {
 		r.typical[i] = now.content[i] - r.begin.content[i]
 	}
@@ -100,10 +106,11 @@ func (r *rhythm) learn(now *meter, size uint32) {
 // between random requests do not. A program with a thread for gradients trains,
 // however unsteadily.
 func (r *rhythm) steady() bool {
-	const (
-		shortest = 10e3 // ns
-		spread   = 2
-	)
+	const spread = 2
+	shortest := float32(50e3) // ns; a loop of single launches that is faster fills or tunes something
+	if r.graphs {
+		shortest = 5e3
+	}
 	for _, times := range r.times {
 		times := times[:min(r.timed, recent)]
 		slices.Sort(times)

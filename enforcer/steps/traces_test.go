@@ -1,0 +1,89 @@
+package steps
+
+import (
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"encoding/binary"
+	"io"
+	"math"
+	"testing"
+
+	"gpusteward/internal/wire"
+)
+
+//go:embed testdata/*.trace.gz
+var traces embed.FS
+
+// real reads a trace of a real program with the times of the script's own
+// timer. It holds, as varints: the numbers of events, of different events and of
+// steps; the different events; of each event the time since the one before, in
+// µs, and which of the different ones it is; and the time at which the first
+// step began and each ended.
+func real(t *testing.T, name string) *world {
+	t.Helper()
+	packed, err := traces.ReadFile("testdata/" + name + ".trace.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := bytes.NewReader(all)
+	number := func() int64 {
+		n, err := binary.ReadUvarint(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int64(n)
+	}
+	const began = 1e12
+	w := &world{events: make([]wire.Event, number())}
+	different, steps := make([]wire.Event, number()), number()
+	for i := range different {
+		different[i] = wire.Event{Kind: wire.EventKind(number()), GPU: uint8(number()), Thread: uint16(number()),
+			ID: uint32(number())}
+	}
+	now := int64(began)
+	for i := range w.events {
+		now += us * func() int64 { n := number(); return n>>1 ^ -(n & 1) }()
+		w.events[i].At = now
+	}
+	for i := range w.events {
+		at := w.events[i].At
+		w.events[i] = different[number()]
+		w.events[i].At = at
+	}
+	now = began + us*number()
+	for range steps {
+		step := span{begin: now, end: now + us*number()}
+		w.truth = append(w.truth, step)
+		now = step.end
+	}
+	return w
+}
+
+// TestTraces: the steps of real programs are found, and no others. The traces
+// were recorded on an H100 that five programs shared at a time. Steps differ much
+// from each other there, and so do medians of a few that begin elsewhere.
+func TestTraces(t *testing.T) {
+	for name, tolerance := range map[string]float64{"accumulate": 0.003, "compiled": 0.003, "eager": 0.003, "gpt2": 0.003,
+		"graph": 0.003, "jax": 0.01, "loader": 0.1, "queue": 0.02, "tenth": 0.03, "trainer": 0.02, "triton": 0.003,
+		"endless": 0, "notebook": 0, "requests": 0} {
+		w := real(t, name)
+		r := judge(w)
+		t.Logf("%-12s found after %2d of %4d  median %+6.3f %%  p99 %+6.2f %%  counted %.3f  stepping %.2f", name, r.found,
+			len(w.truth), 100*r.median, 100*r.p99, r.counted, r.stepping)
+		if len(w.truth) == 0 && r.remaining > 0 {
+			t.Errorf("%s: %d steps", name, r.remaining)
+		}
+		if len(w.truth) > 0 && (r.found > 20 || math.Abs(r.median) > tolerance || math.Abs(r.counted-1) > 0.03) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
