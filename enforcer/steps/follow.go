@@ -11,7 +11,7 @@ const (
 	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
 	request   = 100  // tokens of a short request: two other numbers show that it is one
 	trusted   = 16   // steps after which a rhythm may return from an interruption
-	interim   = 64   // steps of what is withdrawn if the old rhythm returns
+	interim   = 512  // batches that an evaluation may have
 	forgotten = 1024 // steps for which a trusted rhythm is silent until its place may be taken
 	certain   = 8    // good segments of a step
 	doubtful  = 12   // good segments if only one thread launches
@@ -65,7 +65,9 @@ func (f *Finder) strike(hash uint32, order uint8, pause float32) {
 		return
 	}
 	for i := range f.marks {
-		if r := &f.rhythms[i]; f.marks[i] == hash && r.order == order {
+		r := &f.rhythms[i]
+		again := r.proven && f.all.size-r.begin.size < r.size/8 // what is logged looks like a beginning
+		if f.marks[i] == hash && r.order == order && !again {
 			f.judge(r, r.strike(&f.all, pause))
 			r.begin = f.all
 		}
@@ -169,7 +171,7 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	if e := f.followed; e != nil && e.proven && r.within(e) { // an evaluation, presumably
 		n = interim
 	}
-	if r.size < 4 && r.pause < quietly { // two or three kernels without a pause: something is tuned, or filled
+	if r.tight() { // something is tuned, or filled
 		n = settled
 	}
 	for _, b := range f.bans {
@@ -245,7 +247,7 @@ func (f *Finder) begin(r *rhythm, open meter) {
 
 // resume returns to a rhythm after an interruption that was taken for another.
 func (f *Finder) resume(r *rhythm) {
-	if f.followed.steps < interim {
+	if f.followed.steps < settled {
 		f.withdraw()
 	}
 	f.followed.steps = 0

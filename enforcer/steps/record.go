@@ -1,6 +1,10 @@
 package steps
 
-import "slices"
+import (
+	"slices"
+
+	"gpusteward/internal/wire"
+)
 
 // end ends a step, now or soon: if its end is not at a pause, a long one that
 // follows closely is the better end, such as the wait for what a script logs.
@@ -9,7 +13,7 @@ func (f *Finder) end(what flags) {
 	r := f.followed
 	f.ending, f.ends, f.what, f.longest = true, f.all, what, f.all.at-f.worked
 	f.until = f.all.size + r.size/8
-	if r.pause >= quietly {
+	if f.call == wire.EventWaited || f.longest > quiet {
 		f.close()
 	}
 }

@@ -111,13 +111,13 @@ func (r *rhythm) steady() bool {
 	if r.graphs {
 		shortest = 5e3
 	}
+	if r.typically() < shortest {
+		return false
+	}
 	for _, times := range r.times {
 		times := times[:min(r.timed, recent)]
 		slices.Sort(times)
 		half := len(times) / 2
-		if len(times) == 0 || times[half] < shortest {
-			return false
-		}
 		for i := range times[half:] {
 			if r.switched || times[i+half] <= spread*times[i] {
 				return true
@@ -125,6 +125,20 @@ func (r *rhythm) steady() bool {
 		}
 	}
 	return false
+}
+
+// typically returns the median of the times of the last segments, ns.
+func (r *rhythm) typically() float32 {
+	times := r.times[0]
+	n := min(r.timed, recent)
+	slices.Sort(times[:n])
+	return times[n/2]
+}
+
+// tight says whether a few kernels follow each other without a pause.
+func (r *rhythm) tight() bool {
+	const short = 100e3 // ns
+	return r.pause < quietly && !r.switched && !r.graphs && (r.size < 4 || r.typically() < short)
 }
 
 // score says how good the strike is as the end of a step: the script's own
@@ -146,7 +160,10 @@ func (r *rhythm) within(o *rhythm) bool {
 // holds says whether o is only a piece of a true step r: the pieces in it
 // differ from each other by more than what a script logs now and then.
 func (r *rhythm) holds(o *rhythm) bool {
-	const most = 64
+	most := float32(64)
+	if o.tight() {
+		most = 4096
+	}
 	pieces := float32(r.size) / float32(o.size)
 	extra := o.changed * pieces / 2
 	return pieces >= 1.5 && pieces <= most && extra >= max(4, float32(o.size)/16) && extra >= 2*r.changed
