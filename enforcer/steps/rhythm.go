@@ -46,7 +46,7 @@ const (
 // strike ends a segment.
 func (r *rhythm) strike(now *meter, pause float32) verdict {
 	r.strikes++
-	r.pause += (pause - r.pause) / 8
+	r.pause = lower(r.pause, pause)
 	if !r.open {
 		r.open = true
 		return first

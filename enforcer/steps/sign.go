@@ -34,7 +34,7 @@ func (t *table) see(hash, at uint32, pause float32) *sign {
 		s.streak = 0
 	}
 	s.at, s.span = at, span
-	s.pause += (pause - s.pause) / 4
+	s.pause = lower(s.pause, pause)
 	return s
 }
 
@@ -55,4 +55,13 @@ func (t *table) replace(s, other *sign, hash, at uint32, pause float32) *sign {
 // alike says whether two sizes differ by an eighth at most.
 func alike(a, b uint32) bool {
 	return max(a, b)-min(a, b) <= max(a, b)/8
+}
+
+// lower follows the lower values: a pause that is always there is the script's,
+// and others are the driver's when its queue is full.
+func lower(mean, value float32) float32 {
+	if value < mean {
+		return mean + (value-mean)/2
+	}
+	return mean + (value-mean)/16
 }
