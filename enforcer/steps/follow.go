@@ -217,7 +217,7 @@ func (f *Finder) best(r *rhythm) *rhythm {
 func (f *Finder) turn() {
 	r := f.followed
 	o := f.best(r)
-	if o.score() < r.score()+1 {
+	if o.begin.at == r.begin.at || o.score() < r.score()+0.5 {
 		return
 	}
 	o.steps, o.length, o.lengths, o.proven = r.steps, r.length, r.lengths, r.proven
