@@ -26,7 +26,10 @@ import (
 	"gpusteward/internal/wire"
 )
 
-const threads = 32
+const (
+	threads = 32
+	orders  = 3 // of signs: of one symbol, of two and of four
+)
 
 // A thread is what is known of a thread of the program.
 type thread struct {
@@ -48,10 +51,11 @@ type Finder struct {
 
 	signs     [3]table // of one, two and four symbols
 	rhythms   [16]rhythm
-	marks     [16]uint32 // their signs; 0: none
-	watched   uint64     // set of the highest bits of those
-	searching bool       // signs are looked for
-	followed  *rhythm    // nil: there are no steps
+	marks     [16]uint32     // their signs; 0: none
+	watched   [orders]uint64 // by order, the set of the highest bits of those
+	depth     int            // number of orders that are looked at: all, or as many as there are marks of
+	searching bool           // signs are looked for
+	followed  *rhythm        // nil: there are no steps
 
 	bans    [4]ban
 	banned  uint8 // number of bans ever
@@ -74,6 +78,7 @@ type Finder struct {
 func (f *Finder) Feed(events []wire.Event) {
 	r := f.followed
 	f.searching = r == nil || r.steps < settled || r.length < certain || !r.alive(f.all.size)
+	f.watch()
 	for i := range events {
 		f.feed(&events[i])
 	}
@@ -119,30 +124,31 @@ func (f *Finder) feed(e *wire.Event) {
 
 // mark looks at the signs that end with a thread's new symbol.
 func (f *Finder) mark(t *thread, symbol uint32, work bool) {
-	two := mix(symbol + bits.RotateLeft32(t.recent[0], 7))
-	four := mix(two + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
+	signs := [orders]uint32{symbol}
+	if f.depth > 1 {
+		signs[1] = mix(symbol + bits.RotateLeft32(t.recent[0], 7))
+		signs[2] = mix(signs[1] + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
+	}
 	if work {
 		t.recent = [...]uint32{symbol, t.recent[0], t.recent[1]}
 	}
-	struck := f.watched&(1<<(symbol>>26)|1<<(two>>26)|1<<(four>>26)) != 0
-	if !struck && !f.searching {
-		return
+	for order, hash := range signs[:f.depth] {
+		if f.watched[order]&(1<<(hash>>26)) != 0 {
+			f.strike(hash, uint8(order), t.place)
+		}
 	}
-	pause := f.pause(t.place)
-	for order, hash := range [...]uint32{symbol, two, four} {
-		if struck {
-			f.strike(hash, uint8(order), pause)
-		}
-		if f.searching {
-			f.search(hash, uint8(order), pause)
-		}
+	if f.searching {
+		f.search(&signs, f.pause(t.place))
 	}
 }
 
-func (f *Finder) search(hash uint32, order uint8, pause float32) {
-	s := f.signs[order].see(hash, f.all.size, pause)
-	if s != nil && s.streak%16 == enough && s.span >= 2 {
-		f.propose(s, order)
+// search looks at signs that may recur.
+func (f *Finder) search(signs *[orders]uint32, pause float32) {
+	for order, hash := range signs {
+		s := f.signs[order].see(hash, f.all.size, pause)
+		if s != nil && s.streak%16 == enough && s.span >= 2 {
+			f.propose(s, uint8(order))
+		}
 	}
 }
 

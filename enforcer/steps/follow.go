@@ -49,28 +49,29 @@ func (f *Finder) propose(s *sign, order uint8) {
 
 // watch notes the signs of all rhythms.
 func (f *Finder) watch() {
-	f.watched = 0
+	f.watched, f.depth = [orders]uint64{}, 1
 	for i := range f.rhythms {
 		r := &f.rhythms[i]
 		if f.marks[i] = 0; r.strikes > 0 {
 			f.marks[i] = r.hash
-			f.watched |= 1 << (r.hash >> 26)
+			f.watched[r.order] |= 1 << (r.hash >> 26)
+			f.depth = max(f.depth, int(r.order)+1)
 		}
+	}
+	if f.searching {
+		f.depth = orders
 	}
 }
 
 // strike lets the rhythms strike that have this sign.
-func (f *Finder) strike(hash uint32, order uint8, pause float32) {
-	if f.watched&(1<<(hash>>26)) == 0 {
-		return
-	}
+func (f *Finder) strike(hash uint32, order uint8, thread uint16) {
 	for i := range f.marks {
 		r := &f.rhythms[i]
-		again := r.proven && f.all.size-r.begin.size < r.size/8 // what is logged looks like a beginning
-		if f.marks[i] == hash && r.order == order && !again {
-			f.judge(r, r.strike(&f.all, pause))
-			r.begin = f.all
+		if f.marks[i] != hash || r.order != order || r.proven && f.all.size-r.begin.size < r.size/8 {
+			continue // what is logged looks like another beginning at once
 		}
+		f.judge(r, r.strike(&f.all, f.pause(thread)))
+		r.begin = f.all
 	}
 }
 
@@ -133,19 +134,27 @@ func (f *Finder) drop() {
 	b.least = max(b.least, 4*max(r.length, r.lengths[0], r.lengths[1]))
 	f.withdraw()
 	*r = rhythm{}
-	f.watch()
 	f.followed, f.searching, f.ending = nil, true, false
+	f.watch()
 }
 
-// settle forgets the rhythms that are pieces of the steps.
+// settle forgets the rhythms that are pieces of the steps, and all twins but one.
 func (f *Finder) settle() {
+	e := f.followed
+	var twin *rhythm
 	for i := range f.rhythms {
-		if r := &f.rhythms[i]; !r.proven && !alike(r.size, f.followed.size) {
+		r := &f.rhythms[i]
+		if alike(r.size, e.size) && r.begin.at != e.begin.at && (twin == nil || r.order < twin.order) {
+			twin = r
+		}
+	}
+	for i := range f.rhythms {
+		if r := &f.rhythms[i]; r != e && r != twin && !r.proven {
 			*r = rhythm{}
 		}
 	}
-	f.watch()
 	f.searching = false
+	f.watch()
 }
 
 // mend ends the step of which the followed rhythm missed the end, as its sign
