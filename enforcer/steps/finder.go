@@ -8,11 +8,16 @@
 // to the step, and otherwise it lies between steps.
 //
 // These are no steps: one kernel that is launched again and again, waited for
-// or not (one graph is); requests of varying lengths, and the tokens that are
-// decoded in them. The first tokens may be taken for steps; they are withdrawn
-// when a second request has another number of them. A loop over data that is
-// prepared in always the same way, and requests of one length without a pause,
-// cannot be told from a training.
+// or not (one graph is); two or three kernels in a tight loop; requests at random
+// times or of varying lengths, and the tokens that are decoded in them. The first
+// tokens may be taken for steps; they are withdrawn when a second request has
+// another number of them. A loop over data that is prepared in always the same
+// way, and requests of one length without a pause, cannot be told from a
+// training.
+//
+// A training in which another thread computes the gradients, as PyTorch's does,
+// is known after eight like steps and others after twelve. The marks of steps
+// must recur three times before that.
 //
 //	events -> symbols -> signs that recur -> rhythms, whose segments are alike -> the one that is followed -> steps
 package steps
@@ -49,7 +54,7 @@ type Finder struct {
 	launcher uint16         // its thread
 	threads  [threads]thread
 
-	signs     [3]table // of one, two and four symbols
+	signs     [orders]table
 	rhythms   [16]rhythm
 	marks     [16]uint32     // their signs; 0: none
 	watched   [orders]uint64 // by order, the set of the highest bits of those

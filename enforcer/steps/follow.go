@@ -88,7 +88,7 @@ func (f *Finder) judge(r *rhythm, v verdict) {
 		if v == other {
 			r.length = 0
 		}
-	case e != nil && e.open && alike(r.size, e.size) && r.begin.at > e.begin.at && e.alive(f.all.size):
+	case e != nil && e.open && alike(r.size, e.size) && e.alive(f.all.size) && e.begin.before(&r.begin):
 		f.mend(r)
 	case e != nil && r.proven && r.good >= 2 && !e.alive(f.all.size):
 		f.resume(r)
@@ -166,8 +166,10 @@ func (f *Finder) mend(twin *rhythm) {
 	r.begin = r.begin.plus(&d)
 	r.at = f.all.size
 	f.close()
-	f.ending, f.ends, f.what = true, f.open.plus(&d), 0
-	f.close()
+	if f.open.before(&twin.begin) {
+		f.ending, f.ends, f.what = true, f.open.plus(&d), 0
+		f.close()
+	}
 }
 
 // needs returns the number of good segments in a row that make a rhythm one of
@@ -215,7 +217,7 @@ func (f *Finder) consider(r *rhythm) {
 func (f *Finder) best(r *rhythm) *rhythm {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
-		if alike(o.size, r.size) && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
+		if alike(o.size, r.size) && o.open && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
 			r = o
 		}
 	}

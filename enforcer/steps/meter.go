@@ -86,6 +86,23 @@ func (m *meter) less(other *meter) meter {
 	return d
 }
 
+// before says whether all that m has happened before the other meter: meters
+// that were added up may lie between real ones.
+func (m *meter) before(other *meter) bool {
+	d := other.less(m)
+	for i := range d.count {
+		if int64(d.count[i]) < 0 || int64(d.sum[i]) < 0 {
+			return false
+		}
+	}
+	for _, ns := range d.parts {
+		if ns < 0 {
+			return false
+		}
+	}
+	return d.at > 0 && int32(d.size) > 0
+}
+
 // pass counts the time since the last call. It says false if that time makes no
 // sense.
 func (m *meter) pass(at int64, last, next *trait) bool {

@@ -50,7 +50,7 @@ func (f *Finder) close() {
 // skip begins a step after what was none.
 func (f *Finder) skip() {
 	f.close()
-	f.outside += f.all.at - f.open.at
+	f.outside += max(0, f.all.at-f.open.at)
 	f.open = f.all
 }
 

@@ -120,6 +120,56 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// What a script does in between lies between steps, and three steps later at
+// most they are in phase again. If it goes on for long, there are no steps.
+func TestInterruption(t *testing.T) {
+	var f Finder
+	w := newWorld(1)
+	train := func(n int) {
+		for range n {
+			w.step(func() {
+				w.copy(1 << 16)
+				small.train(w)
+				w.item()
+			})
+		}
+	}
+	train(60)
+	for range 5 {
+		evaluate(w, small, 50)
+		resumed := len(w.truth)
+		train(10)
+		f.Feed(w.events)
+		w.events = nil
+		ended := 0
+		for _, s := range f.Steps(0, nil) {
+			if s.End > w.truth[resumed+3].begin && !s.Interrupted() {
+				ended++
+			}
+		}
+		if ended != 7 {
+			t.Errorf("%d steps of the last 7 ended", ended)
+		}
+	}
+	if s := f.Status(w.now); !s.Stepping || s.Pattern != 1 || s.Outside < 4*50*time.Millisecond {
+		t.Errorf("%+v", s)
+	}
+	for range 4000 {
+		w.launch(string(rune('a'+w.IntN(20))), 9*us)
+		w.launch(string(rune('A'+w.IntN(20))), 9*us)
+	}
+	if f.Feed(w.events); !f.Status(w.now).Stepping {
+		t.Error("a short interruption counts as the end")
+	}
+	for range 100000 {
+		w.launch(string(rune('a'+w.IntN(40))), 9*us)
+	}
+	w.events = w.events[8000:]
+	if f.Feed(w.events); f.Status(w.now).Stepping {
+		t.Error("it steps for ever")
+	}
+}
+
 // A step in which events were lost is none; those after it are as before.
 func TestLost(t *testing.T) {
 	var f Finder
