@@ -179,7 +179,11 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	if r.switched {
 		n = certain
 	}
-	if e := f.followed; e != nil && e.proven && r.within(e) { // an evaluation, presumably
+	switch e := f.followed; {
+	case e == nil:
+	case r.holds(e): // its pieces are good
+		n /= 2
+	case e.proven && r.within(e): // an evaluation, presumably
 		n = interim
 	}
 	if r.tight() { // something is tuned, or filled
@@ -249,6 +253,7 @@ func (f *Finder) several(r *rhythm) bool {
 	return false
 }
 
+// begin follows a rhythm, whose first step has begun.
 func (f *Finder) begin(r *rhythm, open meter) {
 	f.followed = r
 	f.pattern++
