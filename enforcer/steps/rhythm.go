@@ -107,13 +107,6 @@ func (r *rhythm) learn(now *meter, size uint32) {
 // however unsteadily.
 func (r *rhythm) steady() bool {
 	const spread = 2
-	shortest := float32(50e3) // ns; a loop of single launches that is faster fills or tunes something
-	if r.graphs {
-		shortest = 5e3
-	}
-	if r.typically() < shortest {
-		return false
-	}
 	for _, times := range r.times {
 		times := times[:min(r.timed, recent)]
 		slices.Sort(times)

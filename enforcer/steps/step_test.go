@@ -297,3 +297,80 @@ func TestGarbage(t *testing.T) {
 		}
 	}
 }
+
+// The median is that of the last 32 steps.
+func TestMedian(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for range 60 {
+		s.training()
+	}
+	for i := range 32 { // of 24 ms and up to 31 ms more
+		s.training()
+		s.now += int64(i*7%32) * ms
+	}
+	s.training()
+	f.Feed(s.events)
+	if got := f.Status(s.now).Median; got < 39*time.Millisecond || got > 41*time.Millisecond {
+		t.Errorf("%v", got)
+	}
+}
+
+// A long interruption becomes a pattern of its own, and is withdrawn or left when
+// the first one returns.
+func TestResume(t *testing.T) {
+	for batches, withdrawn := range map[int]bool{600: true, 1000: false} {
+		var f Finder
+		w := newWorld(1)
+		train := func(n int) (began int64) {
+			began = w.now
+			for range n {
+				w.copy(1 << 16)
+				small.train(w)
+				w.item()
+			}
+			return began
+		}
+		train(60)
+		evaluate(w, small, batches)
+		f.Feed(w.events)
+		if s := f.Status(w.now); s.Pattern != 2 {
+			t.Errorf("after %d batches: %+v", batches, s)
+		}
+		before := f.Finished()
+		w.events = nil
+		began := train(6)
+		f.Feed(w.events)
+		all := f.Steps(before-10, nil)
+		if s := f.Status(w.now); s.Pattern != 3 || len(all) < 4 || all[len(all)-1].Begin < began ||
+			(len(all) < 10) != withdrawn {
+			t.Errorf("after %d batches and 6 steps: %d steps, %+v", batches, len(all), s)
+		}
+	}
+}
+
+// If the pause that made a mark the best is gone, another place is better.
+func TestTurn(t *testing.T) {
+	var f Finder
+	s := script{now: 1e9}
+	for i := range 120 {
+		for k := range uint32(30) {
+			pause := 100 * time.Microsecond
+			switch {
+			case k == 20 && i < 30:
+				pause = 900 * time.Microsecond
+			case k == 7:
+				pause = 500 * time.Microsecond
+			}
+			s.call(pause, wire.EventLaunch, 7*k)
+		}
+		if i == 30 || i == 119 {
+			f.Feed(s.events)
+			s.events = nil
+			left := s.now - f.Status(s.now).Last // from the place to the last call of a step
+			if want := map[int]int64{30: 900e3, 119: 2200e3}[i]; left != want {
+				t.Errorf("step %d: %d ns, not %d", i, left, want)
+			}
+		}
+	}
+}
