@@ -3,9 +3,9 @@
 //
 // A step is the longest stretch of calls that recurs with the same contents. It
 // may have pieces that recur, too: the layers of a network, the batches whose
-// gradients are accumulated. What a script does every N steps, such as a log,
-// an evaluation or a checkpoint, makes no longer step: if it is short it belongs
-// to the step, and otherwise it lies between steps.
+// gradients are accumulated. A log, an evaluation or a checkpoint every N steps
+// makes no longer step: a short one belongs to the step in which it is, and a long
+// one lies between steps.
 //
 // These are no steps: one kernel that is launched again and again, waited for
 // or not (one graph is); two or three kernels in a tight loop; requests at random

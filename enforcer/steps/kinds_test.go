@@ -6,8 +6,7 @@ import "gpusteward/internal/wire"
 type program struct {
 	name  string
 	steps int // 0: it has none
-	// steps at the beginning that differ from the others, or are the first phase
-	run func(w *world, n int)
+	run   func(w *world, n int)
 }
 
 var small = model{name: "small ", layers: 4, cost: 40 * us, eager: 12 * us}

@@ -120,8 +120,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// What a script does in between lies between steps, and three steps later at
-// most they are in phase again. If it goes on for long, there are no steps.
+// Evaluations lie between steps. The steps are in phase again three later at most.
+// There are none any more if something else goes on for long.
 func TestInterruption(t *testing.T) {
 	var f Finder
 	w := newWorld(1)
@@ -217,8 +217,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// FuzzFeed: whatever a process writes, the finder neither panics nor reports
-// steps that cannot be.
+// FuzzFeed: the finder neither panics nor reports impossible steps, whatever a
+// process writes.
 func FuzzFeed(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{0, 1, 15, 300, 5000} {
