@@ -55,6 +55,8 @@ type process struct {
 	reader   wire.TraceReader
 	finder   steps.Finder
 	taken    uint64 // steps
+	trusted  bool   // those of this pattern:
+	pattern  uint8
 	sums     wire.JobStats
 	usual    usual
 	launches [16]uint64 // by GPU
@@ -166,9 +168,34 @@ func (c *communicator) call(id uint32) {
 	}
 }
 
+// A pattern is trusted after so many steps, or so much time in them: what looks
+// like a step at first may be the token of a request, or a layer.
+const (
+	trustedSteps = 40
+	trustedTime  = time.Minute
+)
+
+// trusts reports whether the steps are to be counted.
+func (p *process) trusts(all []steps.Step) bool {
+	if len(all) == 0 {
+		return false
+	}
+	pattern, n, sum := all[len(all)-1].Pattern, 0, time.Duration(0)
+	for i := len(all) - 1; i >= 0 && all[i].Pattern == pattern; i-- {
+		n, sum = n+1, sum+all[i].Wall()
+	}
+	if n >= trustedSteps || sum >= trustedTime {
+		p.trusted, p.pattern = true, pattern
+	}
+	return p.trusted && p.pattern == pattern
+}
+
 // count adds the steps that have ended.
 func (o *Observer) count(p *process) {
 	o.kept = p.finder.Steps(p.taken, o.kept[:0])
+	if !p.trusts(o.kept) {
+		return
+	}
 	p.taken = p.finder.Finished()
 	s := &p.sums
 	if s.Parts == nil {
