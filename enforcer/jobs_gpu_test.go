@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/jobs"
+	"gpusteward/enforcer/steps"
 	"gpusteward/internal/wire"
 )
 
@@ -99,6 +101,121 @@ func (r *recorder) write(t *testing.T, out string) {
 		text, _ := json.Marshal(one.communicators[:3])
 		fmt.Printf("pid %d: %d events, %d lost, head %d: %v %s\n", pid, len(one.events), one.lost, one.head, counts, text)
 	}
+}
+
+// TestGPUSteps compares the steps that are found with the timer in each
+// program, one program after the other.
+func TestGPUSteps(t *testing.T) {
+	good, all := 0, 0
+	fmt.Println("kind        steps  found  counted  median ms  median err %  p99 err %")
+	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
+	for _, kind := range jobKinds {
+		if *jobsOnly != "" && !only.MatchString(kind) {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			r := record(t)
+			file := filepath.Join(t.TempDir(), "times")
+			if err := r.run(t, kind, file); err != nil {
+				t.Fatal(err)
+			}
+			var times struct {
+				PID   int
+				Began int64
+				Ends  []int64
+			}
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = json.Unmarshal(text, &times)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := stepsOf(r.of(t, times.PID))
+			if len(times.Ends) == 0 {
+				fmt.Printf("%-10s  %5d\n", kind, len(found))
+				if len(found) >= 40 {
+					t.Errorf("%d steps of a program that has none", len(found))
+				}
+				return
+			}
+			all++
+			if c := compareSteps(times.Began, times.Ends, found); c.print(kind) {
+				good++
+			}
+		})
+	}
+	if 10*good < 9*all {
+		t.Errorf("%d of %d kinds are within 0.3 %% (median) and 2 %% (p99) and found within 20 steps, want 9 of 10", good, all)
+	}
+}
+
+// stepsOf returns what a finder finds that is fed each 100 ms.
+func stepsOf(events []wire.Event) []steps.Step {
+	var f steps.Finder
+	var all []steps.Step
+	taken := uint64(0)
+	for from := 0; from < len(events); {
+		to := from
+		for to < len(events) && events[to].At-events[from].At < 100e6 {
+			to++
+		}
+		to = max(to, from+1)
+		f.Feed(events[from:to])
+		all = f.Steps(taken, all)
+		taken, from = f.Finished(), to
+	}
+	// Withdrawn ones are known at the end, if they are kept that long.
+	if late := f.Steps(0, nil); len(all) <= 256 {
+		return late
+	}
+	return all
+}
+
+type comparison struct {
+	steps, found             int
+	counted, ms, median, p99 float64
+}
+
+// compareSteps compares both times over what both have seen.
+func compareSteps(began int64, ends []int64, found []steps.Step) (c comparison) {
+	c.steps, c.found = len(ends), -1
+	var timer, ours []float64
+	if len(found) == 0 {
+		return c
+	}
+	first := found[0].Begin
+	for i, end := range ends {
+		if i > 0 {
+			began = ends[i-1]
+		}
+		if began >= first-int64(time.Millisecond) {
+			if c.found < 0 {
+				c.found = i
+			}
+			timer = append(timer, float64(end-began))
+		}
+	}
+	for i := range found {
+		if found[i].End <= ends[len(ends)-1]+int64(time.Millisecond) {
+			ours = append(ours, float64(found[i].Wall()))
+		}
+	}
+	if len(timer) == 0 || len(ours) == 0 {
+		return c
+	}
+	c.counted = float64(len(ours)) / float64(len(timer))
+	c.ms = percentile(timer, 0.5) / 1e6
+	c.median = 100 * (percentile(ours, 0.5)/percentile(timer, 0.5) - 1)
+	c.p99 = 100 * (percentile(ours, 0.99)/percentile(timer, 0.99) - 1)
+	return c
+}
+
+func (c comparison) print(kind string) (good bool) {
+	good = c.found >= 0 && c.found <= 20 && math.Abs(c.median) <= 0.3 && math.Abs(c.p99) <= 2
+	fmt.Printf("%-10s  %5d  %5d  %7.3f  %9.3f  %12.2f  %9.2f  %v\n", kind, c.steps, c.found, c.counted, c.ms, c.median,
+		c.p99, good)
+	return good
 }
 
 // TestGPUHangs lets a data-parallel job on two GPUs hang for each reason, and
