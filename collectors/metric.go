@@ -5,7 +5,10 @@
 // in packages below this one, by theme; package all links them.
 package collectors
 
-import "gpusteward/collectors/catalogue"
+import (
+	"gpusteward/collectors/catalogue"
+	"gpusteward/internal/wire"
+)
 
 // Aliases for the catalogue's types, so that collectors and their users need no
 // other import.
@@ -18,22 +21,28 @@ type (
 
 // The types of a metric.
 const (
-	GaugeType   = catalogue.GaugeType
-	CounterType = catalogue.CounterType
+	GaugeType     = catalogue.GaugeType
+	CounterType   = catalogue.CounterType
+	HistogramType = catalogue.HistogramType
 )
 
 // These functions declare families and list them: see the catalogue.
 var (
-	Gauge       = catalogue.Gauge
-	Counter     = catalogue.Counter
-	HostGauge   = catalogue.HostGauge
-	HostCounter = catalogue.HostCounter
-	Metrics     = catalogue.All
+	Gauge        = catalogue.Gauge
+	Counter      = catalogue.Counter
+	NewHistogram = catalogue.Histogram
+	HostGauge    = catalogue.HostGauge
+	HostCounter  = catalogue.HostCounter
+	Metrics      = catalogue.All
 )
+
+// A Histogram is the value of a sample of HistogramType.
+type Histogram = wire.Exponential
 
 // A Sample is one value of one Metric. Immutable.
 type Sample struct {
-	Metric *Metric
-	Labels []string // one for each of Metric.Labels, in that order
-	Value  float64
+	Metric    *Metric
+	Labels    []string // one for each of Metric.Labels, in that order
+	Value     float64  // of a histogram: its count
+	Histogram *Histogram
 }

@@ -71,11 +71,20 @@ func (r *Readings) Put(m *Metric, v float64, ret nvml.Return, labels ...string) 
 	for _, l := range labels {
 		all = append(all, label(l))
 	}
-	r.Samples = append(r.Samples, Sample{m, all, v})
+	r.Samples = append(r.Samples, Sample{Metric: m, Labels: all, Value: v})
 }
 
 // Set records a state or an info metric that was read without error.
 func (r *Readings) Set(m *Metric, v float64, labels ...string) { r.Put(m, v, nvml.SUCCESS, labels...) }
+
+// SetHistogram records a histogram, which must not change afterwards.
+func (r *Readings) SetHistogram(m *Metric, h *Histogram, labels ...string) {
+	n := len(r.Samples)
+	r.Set(m, float64(h.Count), labels...)
+	if len(r.Samples) > n {
+		r.Samples[n].Histogram = h
+	}
+}
 
 // States records a state set: 1 for the current state, 0 for the others.
 func (r *Readings) States(m *Metric, now int, ret nvml.Return, states ...string) {

@@ -48,12 +48,12 @@ var (
 func (g gpuStatus) standing(out []Sample, s *state, now time.Time, fast time.Duration) []Sample {
 	up := g.snap != nil && g.snap.up(now, fast)
 	labels := []string{strconv.Itoa(g.Index), g.UUID}
-	out = append(out, Sample{Up, labels, Bool(up)})
+	out = append(out, Sample{Metric: Up, Labels: labels, Value: Bool(up)})
 	if g.snap != nil {
-		out = append(out, Sample{SnapshotAge, labels, now.Sub(g.snap.at).Seconds()})
+		out = append(out, Sample{Metric: SnapshotAge, Labels: labels, Value: now.Sub(g.snap.at).Seconds()})
 	}
 	if !up {
-		out = append(out, Sample{WorkerStuck, append(labels[:2:2], g.reason(s, now)), 1})
+		out = append(out, Sample{Metric: WorkerStuck, Labels: append(labels[:2:2], g.reason(s, now)), Value: 1})
 	}
 	return out
 }
@@ -67,7 +67,7 @@ func (p *pass) lacks(out []Sample, id gpu.ID) []Sample {
 	for i, m := range p.unsupported {
 		has := func(s Sample) bool { return s.Metric == m }
 		if !slices.Contains(p.unsupported[:i], m) && !slices.ContainsFunc(p.samples, has) {
-			out = append(out, Sample{Unsupported, []string{strconv.Itoa(id.Index), id.UUID, m.Name}, 1})
+			out = append(out, Sample{Metric: Unsupported, Labels: []string{strconv.Itoa(id.Index), id.UUID, m.Name}, Value: 1})
 		}
 	}
 	return out
@@ -94,7 +94,9 @@ func (s standings) add(p *pass, ok bool) {
 
 // self adds the agent's own metrics.
 func (h *Host) self(out []Sample, s *state, collected standings) []Sample {
-	add := func(m *Metric, v float64, labels ...string) { out = append(out, Sample{m, labels, v}) }
+	add := func(m *Metric, v float64, labels ...string) {
+		out = append(out, Sample{Metric: m, Labels: labels, Value: v})
+	}
 	drained := errors.Is(s.err, ErrDrained)
 	if !drained {
 		add(Devices, float64(max(0, len(s.listed())-1)))

@@ -226,7 +226,7 @@ const recordedUUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 func TestCompareSMI(t *testing.T) {
 	ref := func(m *collectors.Metric, v float64, labels ...string) collectors.Sample {
-		return collectors.Sample{m, append([]string{"0", recordedUUID}, labels...), v}
+		return collectors.Sample{Metric: m, Labels: append([]string{"0", recordedUUID}, labels...), Value: v}
 	}
 	for name, c := range map[string]struct {
 		path, want string // expected path and value of the difference; none if empty
@@ -243,9 +243,11 @@ func TestCompareSMI(t *testing.T) {
 		"the other word": {"clocks_event_reasons/clocks_event_reason_sw_power_cap", "should be 1; it is 0",
 			[]collectors.Sample{ref(device.ClockEventActive, 0, "sw_power_cap")}},
 		"a label": {"product_architecture", "",
-			[]collectors.Sample{{device.Info, append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...), 1}}},
+			[]collectors.Sample{{Metric: device.Info, Value: 1,
+				Labels: append([]string{"0", recordedUUID, "", "", "Hopper"}, make([]string, 10)...)}}},
 		"another label": {"product_architecture", "should be Hopper; it is Ampere",
-			[]collectors.Sample{{device.Info, append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...), 1}}},
+			[]collectors.Sample{{Metric: device.Info, Value: 1,
+				Labels: append([]string{"0", recordedUUID, "", "", "Ampere"}, make([]string, 10)...)}}},
 		"a state in a label": {"fabric/state", "",
 			[]collectors.Sample{ref(links.FabricState, 0, "completed"), ref(links.FabricState, 1, "not_supported")}},
 		"a label, as a word": {"gpu_virtualization_mode/virtualization_mode", "",
@@ -255,13 +257,13 @@ func TestCompareSMI(t *testing.T) {
 		"N/A and an empty label": {"inforom_version/pwr_object", "", []collectors.Sample{ref(device.InforomInfo, 1, "2.1", "7.16", "")}},
 		"absent":                 {"clocks/sm_clock", "it is absent", nil},
 		"of another GPU": {"clocks/sm_clock", "it is absent",
-			[]collectors.Sample{{device.Clock, []string{"0", "GPU-2", "sm"}, 1.41e9}}},
-		"of the host": {"attached_gpus", "", []collectors.Sample{{collectors.Devices, nil, 1}}},
+			[]collectors.Sample{{Metric: device.Clock, Labels: []string{"0", "GPU-2", "sm"}, Value: 1.41e9}}},
+		"of the host": {"attached_gpus", "", []collectors.Sample{{Metric: collectors.Devices, Value: 1}}},
 		"a sum": {"cc_protected_memory_usage/total", "",
 			[]collectors.Sample{ref(device.CCMemory, 0, "used"), ref(device.CCMemory, 0, "free")}},
 		"a wrong sum": {"cc_protected_memory_usage/total", "it is 8.388608e+06",
 			[]collectors.Sample{ref(device.CCMemory, 3<<20, "used"), ref(device.CCMemory, 5<<20, "free")}},
-		"twice":                   {"attached_gpus", "it is 2 series", []collectors.Sample{{collectors.Devices, nil, 1}, {collectors.Devices, nil, 1}}},
+		"twice":                   {"attached_gpus", "it is 2 series", []collectors.Sample{{Metric: collectors.Devices, Value: 1}, {Metric: collectors.Devices, Value: 1}}},
 		"a word that means none":  {"c2c_mode", "", nil},
 		"a word that denies ours": {"c2c_mode", "should be absent; it is 1", []collectors.Sample{ref(links.C2CUp, 1, "0")}},
 	} {

@@ -37,7 +37,8 @@ func values(families map[string]*dto.MetricFamily) map[string]float64 {
 	for _, f := range families {
 		for _, m := range f.Metric {
 			key := fmt.Sprint(f.GetName(), " ", f.GetType(), " ", f.GetHelp(), " ", m.Label)
-			out[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetSummary().GetSampleSum()
+			out[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetSummary().GetSampleSum() +
+				m.GetHistogram().GetSampleSum()
 		}
 	}
 	return out
@@ -132,8 +133,11 @@ func has(m *dto.Metric, s collectors.Sample) bool {
 			return false
 		}
 	}
-	if s.Metric.Type == collectors.CounterType {
+	switch s.Metric.Type {
+	case collectors.CounterType:
 		return m.Counter != nil && m.Counter.GetValue() == s.Value
+	case collectors.HistogramType:
+		return m.Histogram != nil && m.Histogram.GetSampleSum() == s.Histogram.Sum
 	}
 	return m.Gauge != nil && m.Gauge.GetValue() == s.Value
 }

@@ -18,7 +18,8 @@ import (
 
 // A gatherer converts samples to metric families. A sample that is gone leaves
 // no series behind. Nothing is copied: labels are pointers to the sample's
-// strings, in memory that the next gathering reuses.
+// strings, in memory that the next gathering reuses. Histograms are the
+// exception: they are few, and are converted.
 type gatherer struct {
 	samples func() []collectors.Sample
 	self    *timed    // gathered as well; nil: nothing
@@ -57,6 +58,10 @@ type family struct {
 	order []int // places of the labels, sorted by name
 }
 
+// types are the types of a family by the catalogue's.
+var types = map[collectors.Type]dto.MetricType{collectors.GaugeType: dto.MetricType_GAUGE,
+	collectors.CounterType: dto.MetricType_COUNTER, collectors.HistogramType: dto.MetricType_HISTOGRAM}
+
 // families holds the family of each *collectors.Metric that was gathered. A
 // package that is initialized after this one may declare a metric.
 var families sync.Map
@@ -67,10 +72,7 @@ func familyOf(m *collectors.Metric) *family {
 	}
 	f := &family{order: make([]int, len(m.Labels))}
 	f.proto.Name, f.proto.Help = &m.Name, &m.Help
-	f.proto.Type = dto.MetricType_GAUGE.Enum()
-	if m.Type == collectors.CounterType {
-		f.proto.Type = dto.MetricType_COUNTER.Enum()
-	}
+	f.proto.Type = types[m.Type].Enum()
 	for i := range f.order {
 		f.order[i] = i
 	}
@@ -104,11 +106,14 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 			pointers[n] = &pairs[n]
 			n++
 		}
-		m.Label, m.Gauge, m.Counter = pointers[:n:n], nil, nil
+		m.Label, m.Gauge, m.Counter, m.Histogram = pointers[:n:n], nil, nil, nil
 		pairs, pointers = pairs[n:], pointers[n:]
-		if s.Metric.Type == collectors.CounterType {
+		switch s.Metric.Type {
+		case collectors.CounterType:
 			g.counters[i].Value, m.Counter = &s.Value, &g.counters[i]
-		} else {
+		case collectors.HistogramType:
+			m.Histogram = histogram(s.Histogram)
+		default:
 			g.gauges[i].Value, m.Gauge = &s.Value, &g.gauges[i]
 		}
 		f := g.families[s.Metric]

@@ -14,11 +14,12 @@ type Type int
 
 // The types of a metric.
 const (
-	GaugeType   Type = iota // goes up and down
-	CounterType             // only rises, except at a reset
+	GaugeType     Type = iota // goes up and down
+	CounterType               // only rises, except at a reset
+	HistogramType             // counts values by their size
 )
 
-func (t Type) String() string { return [...]string{"gauge", "counter"}[t] }
+func (t Type) String() string { return [...]string{"gauge", "counter", "histogram"}[t] }
 
 // A Metric is one row of the catalogue: everything that the code, the rules,
 // the dashboards and METRICS.md know about one family. Published names are
@@ -58,6 +59,12 @@ func Gauge(name, help string, labels ...string) *Metric {
 // _total.
 func Counter(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: CounterType,
+		Labels: append([]string{"gpu", "uuid"}, labels...)})
+}
+
+// Histogram declares a family of each GPU whose samples are histograms.
+func Histogram(name, help string, labels ...string) *Metric {
+	return declare(&Metric{Name: name, Help: help, Type: HistogramType,
 		Labels: append([]string{"gpu", "uuid"}, labels...)})
 }
 

@@ -116,8 +116,8 @@ const (
 
 var _ = collectors.Register(collectors.Collector{
 	Name: "broker",
-	Doc: "Sessions, shares, service and memory of the tenants from the broker's books, and the findings and " +
-		"actions of the enforcer; only if it is enabled.",
+	Doc: "Sessions, shares, service and memory of the tenants from the broker's books, the findings and " +
+		"actions of the enforcer, and the steps, ranks and hangs of jobs; only if it is enabled.",
 	Tier: collectors.Fast,
 	Metrics: slices.Concat([]*collectors.Metric{
 		BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions,
@@ -126,9 +126,10 @@ var _ = collectors.Register(collectors.Collector{
 		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
 		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
-	}, quotaMetrics),
+	}, quotaMetrics, jobMetrics),
 	Kernel: func(host.Kernel) func(out *collectors.Readings) {
 		var c brokerClient
+		jobs := newJobs()
 		return func(out *collectors.Readings) {
 			ask := out.Books
 			if ask == nil {
@@ -144,7 +145,7 @@ var _ = collectors.Register(collectors.Collector{
 				out.Set(BrokerStarved, collectors.Bool(starved))
 			}
 			if err == nil {
-				putBroker(out, stats)
+				putBroker(out, stats, jobs)
 			} else if !errors.Is(err, errNoBroker) {
 				out.Fail(nvml.ERROR_OPERATING_SYSTEM)
 			}
@@ -153,7 +154,7 @@ var _ = collectors.Register(collectors.Collector{
 })
 
 // putBroker puts the broker's statistics.
-func putBroker(out *collectors.Readings, s wire.Stats) {
+func putBroker(out *collectors.Readings, s wire.Stats, jobs *jobs) {
 	for state, n := range s.Sessions {
 		out.Set(BrokerSessions, float64(n), state)
 	}
@@ -190,6 +191,7 @@ func putBroker(out *collectors.Readings, s wire.Stats) {
 	}
 	if s.Enforcer != nil {
 		putQuotas(out, s.Enforcer, index)
+		jobs.put(out, s.Enforcer, index)
 	}
 }
 

@@ -70,6 +70,14 @@ var books = wire.Stats{
 					Share10s:       wire.ShareStats{Target: 0.1, Actual: 0.11},
 					ChargedSeconds: 43, WaitSeconds: 44, Turns: 45, MemoryCap: 46, MemoryUsed: 47,
 					MemoryDenied: 48}}}}},
+		Jobs: []wire.JobStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Stepping: true, Steps: 2,
+			Seconds: wire.Exponential{Buckets: map[int]uint64{-8: 1, 0: 1}, Count: 2, Sum: 1.5}, Median: 0.75,
+			Parts: map[string]float64{"host": 51}, Outside: 52, Slow: map[string]uint64{"power": 53},
+			Launches: 54, Graphs: 55, Waits: 56, CopiedBytes: 57, Allocations: 58, Collectives: 59,
+			CollectiveBytes: 60, Busy: 61, Lost: 62, Communicators: []wire.CommunicatorStats{
+				{ID: "00000000000000c0", Rank: 3, Ranks: 8, Entered: 63, Measured: 64, Seconds: 65}}}},
+		Hangs: []wire.HangStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Reason: "absent",
+			Where: "train.py:42 in step", Seconds: 66, Waiting: 7}},
 	},
 }
 
@@ -414,7 +422,7 @@ func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
 	patient.LaunchWait = quota.Wait(7 * time.Second)
 	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
 	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
-	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}})
+	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}}, newJobs())
 	got := hosttest.Series(out.Samples)
 	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
 		t.Errorf("its value is %v", v)
@@ -439,7 +447,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	}
 	e.Escalation[4999].Level = "terminate"
 	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return nil }}
-	putBroker(out, wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}})
+	putBroker(out, wire.Stats{Enforcer: e, Tenants: []wire.TenantStats{{Tenant: "a", GPU: "GPU-a", Limit: 1}}}, newJobs())
 	got := hosttest.Series(out.Samples)
 	for _, name := range []string{`nvgpu_quota_rung{rung="terminate",tenant="a",workload="unit:4999"}`,
 		`nvgpu_quota_compute_guarantee_ratio{gpu="",tenant="a",uuid="GPU-a"}`,

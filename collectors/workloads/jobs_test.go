@@ -1,0 +1,159 @@
+package workloads
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/gpu"
+	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/wire"
+)
+
+// stepped is a process that has done steps of a second.
+func stepped(pid int, workload string, steps uint64) wire.JobStats {
+	return wire.JobStats{Tenant: "t", Workload: workload, GPU: "G", PID: pid, Steps: steps, Launches: 10 * steps,
+		Seconds: wire.Exponential{Buckets: map[int]uint64{0: steps}, Count: steps, Sum: float64(steps)},
+		Parts:   map[string]float64{"host": float64(steps)}, Slow: map[string]uint64{"cpu": steps}}
+}
+
+// readJobs returns the series of jobs after a pass.
+func readJobs(t *testing.T, j *jobs, now time.Time, s wire.EnforcerStats) (map[string]float64, *collectors.Readings) {
+	t.Helper()
+	out := &collectors.Readings{Now: now, Known: func() []gpu.ID { return nil }}
+	j.put(out, &s, map[string]string{"G": "0"})
+	got := hosttest.Series(out.Samples)
+	if len(got) != len(out.Samples) {
+		t.Fatalf("%d samples make %d series: a scrape with duplicates is refused", len(out.Samples), len(got))
+	}
+	return got, out
+}
+
+// TestJobsBecomeSeries checks each figure of a job, a rank and a hang.
+func TestJobsBecomeSeries(t *testing.T) {
+	out := &collectors.Readings{Now: time.Now(), Known: func() []gpu.ID { return []gpu.ID{{Index: 4, UUID: "GPU-a"}} }}
+	putBroker(out, books, newJobs())
+	got := hosttest.Series(out.Samples)
+	w := func(name, more string) string {
+		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
+	}
+	rank := func(name string) string {
+		return name + `{communicator="00000000000000c0",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`
+	}
+	for name, want := range map[string]float64{
+		w("nvgpu_job_steps_total", ""):         2,
+		w("nvgpu_job_step_seconds", ""):        2,
+		w("nvgpu_job_stepping", ""):            1,
+		w("nvgpu_job_step_median_seconds", ""): 0.75,
+		`nvgpu_job_step_part_seconds_total{gpu="4",part="host",tenant="a",uuid="GPU-a",workload="unit:w"}`: 51,
+		w("nvgpu_job_outside_seconds_total", ""):                                                           52,
+		`nvgpu_job_slow_steps_total{cause="power",gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`:      53,
+		w("nvgpu_job_launches_total", ""):                                                                  54,
+		w("nvgpu_job_graph_launches_total", ""):                                                            55,
+		w("nvgpu_job_waits_total", ""):                                                                     56,
+		w("nvgpu_job_copied_bytes_total", ""):                                                              57,
+		w("nvgpu_job_allocations_total", ""):                                                               58,
+		w("nvgpu_job_collectives_total", ""):                                                               59,
+		w("nvgpu_job_collective_bytes_total", ""):                                                          60,
+		w("nvgpu_job_busy_seconds_total", ""):                                                              61,
+		w("nvgpu_job_events_lost_total", ""):                                                               62,
+		rank("nvgpu_rank_collectives_total"):                                                               63,
+		rank("nvgpu_rank_collectives_measured_total"):                                                      64,
+		rank("nvgpu_rank_collective_seconds_total"):                                                        65,
+		`nvgpu_job_hang{gpu="4",rank="3",reason="absent",tenant="a",uuid="GPU-a",where="train.py:42 in step",workload="unit:w"}`: 66,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)
+		}
+	}
+}
+
+// TestCountersOfAJobNeverFall lets processes of a job come and go.
+func TestCountersOfAJobNeverFall(t *testing.T) {
+	j, began := newJobs(), time.Now()
+	for _, c := range []struct {
+		name  string
+		after time.Duration
+		jobs  []wire.JobStats
+		steps float64 // -1: not shown
+	}{
+		{"one process", 0, []wire.JobStats{stepped(1, "w", 5)}, 5},
+		{"two add up", time.Second, []wire.JobStats{stepped(1, "w", 6), stepped(2, "w", 3)}, 9},
+		{"one ends", 2 * time.Second, []wire.JobStats{stepped(2, "w", 4)}, 10},
+		{"another has its PID", 3 * time.Second, []wire.JobStats{stepped(2, "w", 1)}, 11},
+		{"all have ended", 4 * time.Second, nil, -1},
+		{"it returns in time", 9 * time.Minute, []wire.JobStats{stepped(3, "w", 2)}, 13},
+		{"it leaves again", 10 * time.Minute, nil, -1},
+		{"it returns too late", 20 * time.Minute, []wire.JobStats{stepped(4, "w", 2)}, 2},
+		{"its workload is not known yet", 21 * time.Minute, []wire.JobStats{stepped(4, "w", 2), stepped(5, "", 9)}, 2},
+	} {
+		got, out := readJobs(t, j, began.Add(c.after), wire.EnforcerStats{Jobs: c.jobs})
+		const labels = `gpu="0",tenant="t",uuid="G",workload="w"}`
+		want := map[string]float64{
+			"nvgpu_job_steps_total{" + labels: c.steps, "nvgpu_job_launches_total{" + labels: 10 * c.steps,
+			"nvgpu_job_step_seconds{" + labels: c.steps, `nvgpu_job_slow_steps_total{cause="cpu",` + labels: c.steps,
+			`nvgpu_job_step_part_seconds_total{gpu="0",part="host",tenant="t",uuid="G",workload="w"}`: c.steps,
+		}
+		for name, v := range want {
+			if is, shown := got[name]; shown != (c.steps >= 0) || shown && is != v {
+				t.Errorf("%s: %s is %v (shown: %v), want %v", c.name, name, is, shown, v)
+			}
+		}
+		for _, s := range out.Samples {
+			if h := s.Histogram; s.Metric == JobStep &&
+				(h == nil || float64(h.Buckets[0]) != c.steps || h.Sum != c.steps || float64(h.Count) != c.steps) {
+				t.Errorf("%s: the histogram is %+v", c.name, h)
+			}
+		}
+	}
+	if len(j.workers) != 1 || len(j.ended) != 0 {
+		t.Errorf("%d processes and %d jobs are kept", len(j.workers), len(j.ended))
+	}
+}
+
+// TestAJobIsAsSlowAsItsSlowestProcess: of a job's processes, one that steps
+// makes it step, and the slowest has its median.
+func TestAJobIsAsSlowAsItsSlowestProcess(t *testing.T) {
+	one, two := stepped(1, "w", 5), stepped(2, "w", 5)
+	one.Stepping, one.Median, two.Median = true, 0.1, 0.3
+	got, _ := readJobs(t, newJobs(), time.Now(), wire.EnforcerStats{Jobs: []wire.JobStats{one, two, stepped(3, "v", 0)}})
+	for name, want := range map[string]float64{
+		`nvgpu_job_stepping{gpu="0",tenant="t",uuid="G",workload="w"}`:            1,
+		`nvgpu_job_stepping{gpu="0",tenant="t",uuid="G",workload="v"}`:            0,
+		`nvgpu_job_step_median_seconds{gpu="0",tenant="t",uuid="G",workload="w"}`: 0.3,
+	} {
+		if v, shown := got[name]; !shown || v != want {
+			t.Errorf("%s is %v (shown: %v), want %v", name, v, shown, want)
+		}
+	}
+	if _, shown := got[`nvgpu_job_step_median_seconds{gpu="0",tenant="t",uuid="G",workload="v"}`]; shown {
+		t.Error("a job without steps has a median")
+	}
+}
+
+// TestManyJobsAreBounded checks that jobs, ranks and hangs beyond the limits
+// are counted, and that equal ones make one series.
+func TestManyJobsAreBounded(t *testing.T) {
+	var s wire.EnforcerStats
+	for i := range 400 {
+		one := stepped(i, fmt.Sprint("w", i), 1)
+		one.Communicators = []wire.CommunicatorStats{{ID: "c", Rank: i}, {ID: "c", Rank: i}}
+		s.Jobs = append(s.Jobs, one)
+		s.Hangs = append(s.Hangs, wire.HangStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: -1,
+			Reason: "kernel", Where: "a", Seconds: 3})
+	}
+	longer := s.Hangs[0]
+	longer.Where, longer.Seconds = "b", 4
+	s.Hangs = append(s.Hangs, longer)
+	got, out := readJobs(t, newJobs(), time.Now(), s)
+	for m, want := range map[*collectors.Metric]int{JobSteps: 400 - maxJobs, RankCollectives: 2 * (400 - maxRanks),
+		JobHang: 400 - maxHangs} {
+		if out.Dropped[m] != want {
+			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
+		}
+	}
+	if v := got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`]; v != 4 {
+		t.Errorf("the longest of two hangs of one culprit is not shown: %v", v)
+	}
+}
