@@ -184,7 +184,7 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 				})
 				label := func(name string) string { return labels[name] }
 				r.description = description(c, levels,
-					humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", label)
+					humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", restOfExample(levels[0]), label)
 				for name, v := range labels {
 					r.summary = strings.ReplaceAll(r.summary, ofLabel(name), v)
 				}
@@ -194,6 +194,15 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 		all = append(all, f)
 	}
 	return all
+}
+
+// restOfExample is what rest's template makes of an example's labels.
+func restOfExample(l health.Level) (text string) {
+	_, labels := l.When.Signal.Rest()
+	for _, name := range labels {
+		text += ", " + name + " some"
+	}
+	return text
 }
 
 func sorted(m map[string]string) (all [][2]string) {

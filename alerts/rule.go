@@ -55,7 +55,7 @@ func checkRules(c *health.Check) (all []rule) {
 		}
 		r.expr, r.wait = either(levels)
 		r.description = description(c, levels,
-			"{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, ofLabel)
+			"{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, rest(levels[0]), ofLabel)
 		all = append(all, r)
 	}
 	return all
@@ -86,6 +86,25 @@ var lastXIDs = fmt.Sprintf(
 		"XID{{ range $i, $x := . }}{{ if $i }},{{ end }} {{ $x.Labels.xid }}{{ end }}{{ else }}an XID{{ end }}",
 	faults.XIDLast)
 
+// rest returns a template of the labels that a gauge with the alert's value has and the alert
+// lacks: ", rank 3, reason absent".
+func rest(l health.Level) string {
+	m, labels := l.When.Signal.Rest()
+	if labels == nil {
+		return ""
+	}
+	var of, values, told strings.Builder
+	for _, name := range append([]string{"instance"}, l.When.Signal.Labels()...) {
+		fmt.Fprintf(&of, "%s=%%q,", name)
+		fmt.Fprintf(&values, " $labels.%s", name)
+	}
+	for _, name := range labels {
+		fmt.Fprintf(&told, "{{ with .Labels.%s }}, %[1]s {{ . }}{{ end }}", name)
+	}
+	return fmt.Sprintf("{{ range printf `%s{%s} == %%v`%s $value | query }}%s{{ end }}", m,
+		strings.TrimSuffix(of.String(), ","), values.String(), told.String())
+}
+
 // ofLabel returns the template of a label.
 func ofLabel(name string) string { return "{{ $labels." + name + " }}" }
 
@@ -103,13 +122,13 @@ func place(levels []health.Level) string {
 // description returns the detail of a check's levels with its placeholders filled in. If the
 // levels differ in their detail, it returns the summary of the check.
 func description(c *health.Check, levels []health.Level,
-	value, percent, xids string, label func(name string) string) string {
+	value, percent, xids, rest string, label func(name string) string) string {
 	detail := c.Detailed(levels[0])
 	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
 		return c.Summary
 	}
 	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids,
-		"{entity}", entityBy(levels[0], label).Name(), "{labels}", "").Replace(detail)
+		"{entity}", entityBy(levels[0], label).Name(), "{labels}", rest).Replace(detail)
 }
 
 // entityBy returns the entity of a level by its labels.

@@ -28,7 +28,7 @@ type Check struct {
 	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
 	Summary string // one sentence, the same for every entity
-	Detail  string // a sentence with {value} or {percent}, {entity} and {xids} in it
+	Detail  string // a sentence with {value} or {percent}, {entity}, {xids} and {labels} in it
 	Action  string // what to do
 	Cause   string // for the runbook: what it means and how to find out more
 }

@@ -141,6 +141,14 @@ var injections = map[string]func(c *chain){
 			put(workloads.UnhookedProcesses, 2*during(at, 5*time.Minute), "ml", "unit:train.service")
 		})
 	},
+	// The ranks of a job wait for one.
+	"hang": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			if during(at, 5*time.Minute) == 1 {
+				put(workloads.JobHang, at.Seconds()+10, "ml", "unit:train.service", "3", "absent", "train.py:42 in step")
+			}
+		})
+	},
 	"drift": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
 	},

@@ -24,6 +24,7 @@ var notHealthy = map[string]string{
 	"RetiredPages":   "of GPUs before Ampere",
 	"FanSpeed":       "of boards with fans of their own",
 	"UnknownMemory":  "of processes that have ended",
+	"JobHang":        "of jobs that hang",
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 }
 

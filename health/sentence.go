@@ -122,8 +122,7 @@ func (e *Engine) labels(j *judge, st *status) string {
 func (src source) rest(s collectors.Sample) string {
 	var all []string
 	for i, l := range s.Metric.Labels {
-		if s.Labels[i] != "" && l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) &&
-			!slices.ContainsFunc(src.matches, func(m match) bool { return m.at == i }) {
+		if s.Labels[i] != "" && src.tells(i, l) {
 			all = append(all, l+" "+s.Labels[i])
 		}
 	}

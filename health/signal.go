@@ -46,6 +46,26 @@ func (g *Signal) Labels() []string {
 	return append([]string{"gpu", "uuid"}, g.by...)
 }
 
+// Rest returns the metric of a gauge's value, and its labels that belong to no
+// entity and that the signal does not name: they tell more about a fault.
+func (g *Signal) Rest() (m *collectors.Metric, labels []string) {
+	if g.source == nil {
+		return nil, nil
+	}
+	for i, l := range g.source.metric.Labels {
+		if g.source.tells(i, l) {
+			labels = append(labels, l)
+		}
+	}
+	return g.source.metric, labels
+}
+
+// tells reports whether a label belongs to no entity and is not named.
+func (src source) tells(at int, label string) bool {
+	return label != "gpu" && label != "uuid" && !slices.Contains(src.by, label) &&
+		!slices.ContainsFunc(src.matches, func(m match) bool { return m.at == at })
+}
+
 // source are the series of a metric that a signal takes.
 type source struct {
 	metric  *collectors.Metric

@@ -47,6 +47,7 @@ var notInSites = map[string]string{
 	"NVLinkBER": "of each link", "NVLinkInfo": "of each link", "SRAMAddresses": "off by default",
 	"C2CUp":         "the addressing mode says the same",
 	"UnknownMemory": "of processes that the kernel does not know, which no healthy host has",
+	"JobHang":       "of jobs that hang, which no healthy host has",
 }
 
 // ofEnforcer are the prefixes of the enforcer's families. The other healthy
