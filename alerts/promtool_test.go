@@ -53,8 +53,8 @@ var standard = []string{"up", "ALERTS"}
 
 // notNames matches the parts of a PromQL expression that are not names of metrics.
 var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|` +
-	`\b(by|without|ignoring|on|group_left) \([^)]*\)|\b[a-z_]+ ?\(|` +
-	`\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min)\b`)
+	`\b(by|without|ignoring|on|group_left|group_right) \([^)]*\)|\b[a-z_]+ ?\(|` +
+	`\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min|quantile)\b`)
 
 // metricsOf returns the names of metrics in an expression.
 func metricsOf(expr string) []string {
@@ -69,7 +69,7 @@ func allRules() (all []rule) {
 		all = append(all, checkRules(c)...)
 	}
 	fleet, _ := ofFleet()
-	return append(all, fleet...)
+	return append(append(all, fleet...), straggler.rule)
 }
 
 func TestMetricsExist(t *testing.T) {
@@ -81,6 +81,10 @@ func TestMetricsExist(t *testing.T) {
 	all := allRules()
 	for _, r := range recordings {
 		all = append(all, rule{alert: r.name(), expr: r.query()})
+	}
+	for _, d := range derivations {
+		known = append(known, d.name)
+		all = append(all, rule{alert: d.name, expr: d.expr})
 	}
 	for _, r := range all {
 		names := metricsOf(r.expr)

@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 const runbookHead = `# Runbook
 
 This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks
-(health/checks_*.go) and the fleet rules (alerts/fleet.go); do not edit it.
+(health/checks_*.go) and the fleet rules (alerts/fleet.go, alerts/straggler.go); do not edit it.
 
 | severity | meaning |
 |---|---|
@@ -41,8 +42,9 @@ func runbook() string {
 		checkSection(&b, c)
 	}
 	for _, f := range fleet {
-		fleetSection(&b, f)
+		fleetSection(&b, f, "fleet.rules.yml")
 	}
+	fleetSection(&b, straggler, "stragglers.rules.yml")
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
@@ -55,6 +57,7 @@ func contents() string {
 	for _, f := range fleet {
 		names = append(names, f.alert)
 	}
+	names = append(names, straggler.alert)
 	var b strings.Builder
 	for _, name := range names {
 		fmt.Fprintf(&b, "- [%s](#%s)\n", name, strings.ToLower(name))
@@ -94,14 +97,17 @@ func checkSection(b *strings.Builder, c *health.Check) {
 	section(b, c.Cause, c.Action, look, clears, metrics, exprs)
 }
 
-func fleetSection(b *strings.Builder, f fleetRule) {
+// unplaced matches the place at the beginning of a summary.
+var unplaced = regexp.MustCompile(`^\{\{[^:]*: `)
+
+func fleetSection(b *strings.Builder, f fleetRule, file string) {
 	often := "at once"
 	if f.wait > 0 {
 		often = "for " + promDuration(f.wait)
 	}
 	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | duration |\n|---|---|\n| %s | %s |\n",
-		f.alert, strings.TrimPrefix(f.summary, ofLabel("instance")+": "), f.severity, often)
-	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in fleet.rules.yml.", "By itself.",
+		f.alert, unplaced.ReplaceAllString(f.summary, ""), f.severity, often)
+	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in "+file+".", "By itself.",
 		f.metrics(), []string{f.expr})
 }
 

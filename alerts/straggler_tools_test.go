@@ -1,0 +1,198 @@
+//go:build tools
+
+package alerts
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	injections = flag.Int("straggler.injections", 40, "injections of a slow rank or host")
+	hoursQuiet = flag.Int("straggler.hours", 20, "hours of communicators without a straggler")
+	seed       = flag.Uint64("straggler.seed", 1, "seed of the simulated cluster")
+)
+
+// A look asks for an expression at a time.
+type look struct {
+	at   float64
+	expr string
+}
+
+const (
+	firingNow    = `ALERTS{alertname="JobStraggler",alertstate="firing"}`
+	firingLately = `max_over_time(ALERTS{alertname="JobStraggler",alertstate="firing"}[%s])`
+)
+
+// evaluate lets promtool evaluate the rules over the series, and returns what
+// each look finds. It expects something impossible, so that promtool prints
+// what there is.
+func evaluate(t *testing.T, series string, looks []look) [][]naming {
+	t.Helper()
+	dir := t.TempDir()
+	rules, _ := stragglerFiles()
+	rules = strings.ReplaceAll(rules, "        keep_firing_for: 5m\n", "")
+	var b strings.Builder
+	fmt.Fprintf(&b, "rule_files: [rules.yml]\nevaluation_interval: %s\ntests:\n  - interval: %[1]s\n    input_series:\n%s"+
+		"    promql_expr_test:\n", promDuration(stragglerStep), series)
+	for _, l := range looks {
+		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %s\n        exp_samples: [{labels: 'none', value: 0}]\n",
+			l.expr, promTime(l.at))
+	}
+	for name, text := range map[string]string{"rules.yml": rules, "test.yml": b.String()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, _ := exec.Command("promtool", "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput()
+	found := regexp.MustCompile(`(?s)expr: "(?:[^"\\]|\\.)*", time: [^\n]*\n\s*exp:[^\n]*\n\s*got:\s?([^\n]*)`).
+		FindAllStringSubmatch(string(out), -1)
+	if len(found) != len(looks) {
+		t.Fatalf("promtool answers %d of %d questions:\n%.3000s", len(found), len(looks), out)
+	}
+	all := make([][]naming, len(looks))
+	for i, f := range found {
+		all[i] = namings(f[1])
+	}
+	return all
+}
+
+// Injections are this far apart, and last this long.
+const (
+	cycle   = 300.0
+	lasting = 150.0
+	within  = 60.0
+)
+
+// TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and
+// counts those that are named within a minute.
+func TestStragglersAreNamed(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(*seed, 1))
+	jobs := make([]*clusterJob, 8)
+	for i := range jobs {
+		jobs[i] = usualJob(fmt.Sprintf("c%d", i), 64, r)
+	}
+	var looks []look
+	var which []slowness
+	of := map[int]int{}
+	end := 0.0
+	for n := range *injections {
+		j, at := n%len(jobs), 120+cycle*float64(n/len(jobs))+60*r.Float64()
+		at = math.Round(at)
+		f := slowness{from: at, until: at + lasting, first: r.IntN(64), n: 1, by: 0.1 * math.Pow(5, r.Float64())}
+		if n%4 == 3 {
+			f.first, f.n = f.first/ranksOfHost*ranksOfHost, ranksOfHost
+		}
+		jobs[j].faults = append(jobs[j].faults, f)
+		which, of[n] = append(which, f), j
+		looks = append(looks, look{at + within, firingNow}, look{at + cycle - 70, fmt.Sprintf(firingLately, "4m")})
+		end = max(end, at+cycle)
+	}
+	var b strings.Builder
+	for _, j := range jobs {
+		j.write(&b, end)
+	}
+	// The questions are asked in the order of time.
+	order := make([]int, len(looks))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return int(looks[a].at - looks[b].at) })
+	sorted := make([]look, len(looks))
+	for k, i := range order {
+		sorted[k] = looks[i]
+	}
+	answers := evaluate(t, b.String(), sorted)
+	found := make([][]naming, len(looks))
+	for k, i := range order {
+		found[i] = answers[k]
+	}
+	named, late, wrong := 0, 0, 0
+	for n, f := range which {
+		right, others := false, false
+		for _, a := range found[2*n] {
+			if a.communicator == fmt.Sprintf("c%d-0", of[n]) {
+				right = right || a.rank >= f.first && a.rank < f.first+f.n
+			}
+		}
+		for _, a := range found[2*n+1] {
+			if a.communicator == fmt.Sprintf("c%d-0", of[n]) && (a.rank < f.first || a.rank >= f.first+f.n) {
+				others = true
+			}
+		}
+		j := jobs[of[n]]
+		switch {
+		case right:
+			named++
+		case j.stands(f.from-stragglerWindow.Seconds(), f.from+within):
+			late++ // the job did not step all the time
+		default:
+			t.Logf("not named: %+v, step %.2f s, exchange %.2f, jitter %.3f; then %v", f, j.step, j.exchange, j.jitter,
+				found[2*n+1])
+		}
+		if others {
+			wrong++
+			t.Logf("wrong: %+v: %v", f, found[2*n+1])
+		}
+	}
+	t.Logf("%d of %d injections are named within %.0f s, %d later because of a checkpoint; %d times another rank is named",
+		named, *injections, within, late, wrong)
+	if (named+late)*100 < *injections*99 || wrong*100 > *injections {
+		t.Error("too few, or wrong")
+	}
+}
+
+// TestNoStragglersNoAlerts simulates what is no straggler.
+func TestNoStragglersNoAlerts(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(*seed, 2))
+	kinds := []struct {
+		name   string
+		change func(j *clusterJob)
+	}{
+		{"usual", func(*clusterJob) {}},
+		{"restarts", func(j *clusterJob) { j.restarts = 600 }},
+		{"imbalance", func(j *clusterJob) { j.imbalance = 0.1 * r.Float64() }},
+		{"turns", func(j *clusterJob) { j.wander = 3 + 9*r.Float64() }},
+		{"stages", func(j *clusterJob) { j.stages, j.ranks = true, 3+r.IntN(14) }},
+		{"pairs", func(j *clusterJob) { j.stages, j.ranks = true, 2 }},
+		{"pauses", func(j *clusterJob) { j.pauses = 0.01 }},
+		{"saves", func(j *clusterJob) { j.save = 120 }},
+		{"missed", func(j *clusterJob) { j.missed = 0.05 }},
+		{"small", func(j *clusterJob) { j.ranks = 3 + r.IntN(6) }},
+	}
+	const length = 3600.0
+	var b strings.Builder
+	for n := range *hoursQuiet {
+		k := kinds[n%len(kinds)]
+		j := usualJob(fmt.Sprintf("%s%d", k.name, n), []int{8, 16, 32}[r.IntN(3)], r)
+		k.change(j)
+		j.write(&b, length)
+	}
+	var looks []look
+	for at := 300.0; at < length; at += 300 {
+		looks = append(looks, look{at, fmt.Sprintf(firingLately, "5m")})
+	}
+	alarms := map[string]bool{}
+	for _, found := range evaluate(t, b.String(), looks) {
+		for _, a := range found {
+			alarms[fmt.Sprintf("rank %d of %s", a.rank, a.communicator)] = true
+		}
+	}
+	t.Logf("%d hours of communicators: %d false alarms: %v", *hoursQuiet, len(alarms),
+		slices.Sorted(maps.Keys(alarms)))
+	if 1000*len(alarms) > *hoursQuiet {
+		t.Error("too many")
+	}
+}
