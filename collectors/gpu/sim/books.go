@@ -123,6 +123,7 @@ func (g *gpu) charge() {
 			p.books.charged += part
 		}
 	}
+	g.trace()
 	for _, b := range g.books {
 		if b.members > 0 {
 			g.chargeTenant(b, active-b.used)

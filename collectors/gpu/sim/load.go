@@ -65,13 +65,13 @@ func full(g *gpu) activity {
 // training has steps of 1.2 s with a dip for the optimizer, and a checkpoint of
 // 12 s every 4 minutes. The host sets its phase, so the GPUs of a job agree.
 func training(g *gpu) activity {
-	n := g.n + preroll + int64(g.host.seed%1200)
-	if n%2400 < 120 {
+	n := g.phase()
+	if n%saveEvery < saveFor {
 		a := g.compute(0.02, 0, 0.1)
 		a.gpm.pcieTx += 5200 + 200*g.noise(4)
 		return a
 	}
-	if n%12 < 2 {
+	if n%trainStep < 2 {
 		a := g.compute(0.62+0.06*g.noise(1), 0.05, 0.45)
 		g.exchange(&a, 0.42)
 		return a

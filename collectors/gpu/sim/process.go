@@ -28,7 +28,8 @@ type process struct {
 
 	books    *books // of its tenant, or nobody; nil until known
 	workload string
-	hooked   bool // it has a session with the broker
+	hooked   bool   // it has a session with the broker
+	trace    *trace // nil until it did something under the hook
 }
 
 // comm returns the process's name as in the kernel: without a path, cut to 15

@@ -38,6 +38,7 @@ func (h *Host) Books() (wire.Stats, error) {
 			s.Enforcer.Quotas = append(s.Enforcer.Quotas, g.quotaStats(b))
 			g.standings(b, s.Enforcer)
 		}
+		s.Enforcer.Jobs = append(s.Enforcer.Jobs, g.jobs()...)
 		g.mu.Unlock()
 	}
 	s.Hooks = append(s.Hooks, wire.HookStats{Version: "1.0.0", ABI: "1.0", Sessions: s.Sessions["active"]})
