@@ -128,5 +128,5 @@ var (
 
 // all returns the dashboards in reading order.
 func all() []dashboard {
-	return []dashboard{fleet, host, gpu, workload, quotas, events, agent}
+	return []dashboard{fleet, host, gpu, workload, traced, quotas, events, agent}
 }

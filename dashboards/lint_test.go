@@ -254,7 +254,7 @@ func lintExpr(t *testing.T, a asked) {
 	for _, w := range windows {
 		m := metrics[selector.FindStringSubmatch(w[0])[1]]
 		if w[2] != "$__rate_interval" && (w[1] != "increase" || w[2] != "$__range") ||
-			m != nil && !strings.HasSuffix(m.Name, "_total") {
+			m != nil && m.Type == collectors.GaugeType && !strings.HasSuffix(m.Name, "_total") {
 			t.Errorf("%v: a rate of %v over %s", a, m, w[2])
 		}
 	}

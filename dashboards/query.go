@@ -131,7 +131,11 @@ var (
 	ruleAlerts     = &collectors.Metric{Name: "ALERTS",
 		Labels: []string{"alertname", "alertstate", "severity", "check", "gpu"}}
 
-	foreign = []*collectors.Metric{targetUp, buildInfo, processCPU, processMemory, processFiles, processStart,
+	// the classic buckets of a histogram
+	stepBuckets = &collectors.Metric{Name: workloads.JobStep.Name + "_bucket", Type: collectors.CounterType,
+		Labels: append(workloads.JobStep.Labels[:4:4], "le")}
+
+	foreign = []*collectors.Metric{stepBuckets, targetUp, buildInfo, processCPU, processMemory, processFiles, processStart,
 		goroutines, threads,
 		scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts}
 )
