@@ -25,7 +25,7 @@ type clusterJob struct {
 	imbalance float64 // as jitter, by the data of the step
 	pauses    float64 // probability of a pause of a rank in a step (garbage collection)
 	save      float64 // between two checkpoints, which rank 0 writes
-	wander    float64 // how long a rank is slow before another is; 0: none
+	wander    float64 // how long a rank is slow before the next one is; 0: none
 	stages    bool    // of a pipeline
 	restarts  float64 // between two starts, each with a new communicator
 	missed    float64 // scrapes, as a part
@@ -67,7 +67,7 @@ func (j *clusterJob) slow(rank int, at float64) float64 {
 			factor += f.by
 		}
 	}
-	if j.wander > 0 && rank == int(uint64(at/j.wander)*2654435761%uint64(j.ranks)) {
+	if j.wander > 0 && rank == 7*int(at/j.wander)%j.ranks {
 		factor += 0.2
 	}
 	return factor
