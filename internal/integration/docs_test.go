@@ -155,6 +155,9 @@ func TestDocumentsMetrics(t *testing.T) {
 	known := map[string][]string{"gpusteward_build_info": {"version", "revision", "goversion"}}
 	for _, m := range collectors.Metrics() {
 		known[m.Name] = m.Labels
+		if m.Type == collectors.HistogramType {
+			known[m.Name+"_bucket"] = append(m.Labels[:len(m.Labels):len(m.Labels)], "le")
+		}
 	}
 	exists := func(name string) bool {
 		prefix, some := strings.CutSuffix(name, "*")
@@ -169,13 +172,15 @@ func TestDocumentsMetrics(t *testing.T) {
 		}
 		return false
 	}
-	rules, err := os.ReadFile("alerts/recording.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var recorded []string // names of recording rules, which contain names of metrics
-	for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
-		recorded = append(recorded, m[1], "")
+	for _, file := range []string{"alerts/recording.rules.yml", "alerts/stragglers.rules.yml"} {
+		rules, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(string(rules), -1) {
+			recorded = append(recorded, m[1], "")
+		}
 	}
 	n := 0
 	for path, text := range documents(t) {
