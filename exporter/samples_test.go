@@ -140,6 +140,12 @@ func (s *samples) workload(name, gpu string, gib, share float64) {
 	put(workloads.WorkloadEnergy, 1000)
 }
 
+// job adds what a workload does on a GPU.
+func (s *samples) job(workload, gpu string, stepping, seconds float64) {
+	s.put(workloads.JobStepping, stepping, gpu, "GPU-"+gpu, "default", workload)
+	s.put(workloads.JobMedian, seconds, gpu, "GPU-"+gpu, "default", workload)
+}
+
 // tenant adds a tenant's terms and use on a GPU; a limit of 0 is none.
 func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {

@@ -53,6 +53,22 @@ var states = map[string]func() State{
 		s.began("pod:serving/llama-0/vllm", "pod", 59*time.Second)
 		return s.state(nil)
 	},
+	"jobs": func() State {
+		var s samples
+		s.host(2, 2)
+		for _, gpu := range []string{"0", "1"} {
+			s.h100(gpu)
+			s.workload("unit:train.service", gpu, 60, .9)
+			s.job("unit:train.service", gpu, 1, 0.0482+0.001*float64(len(gpu)))
+			s.workload("unit:stuck.service", gpu, 10, 1)
+			s.job("unit:stuck.service", gpu, 1, 0.1)
+			s.workload("unit:serve.service", gpu, 5, .1)
+			s.job("unit:serve.service", gpu, 0, 0)
+		}
+		s.put(workloads.JobHang, 75, "1", "GPU-1", "default", "unit:stuck.service", "3", "absent",
+			"/home/ann/train.py:42 in load")
+		return s.state(nil)
+	},
 	"mig": func() State {
 		var s samples
 		s.host(1, 1)

@@ -27,6 +27,7 @@ type WorkloadGPU struct {
 	SMSeconds   *float64 `json:"sm_seconds,omitempty"`
 	Energy      *float64 `json:"energy_joules,omitempty"`
 	Processes   byLabel  `json:"processes,omitempty"` // by type: compute, graphics, mps
+	Job         *Job     `json:"job,omitempty"`       // of its programs under the hook
 }
 
 // workloadFacts read the samples with the label workload.

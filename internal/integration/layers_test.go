@@ -33,7 +33,7 @@ var layers = map[string][]string{
 	"internal/config": {"collectors", "collectors/host", "health", "health/incident", "health/notifier",
 		"enforcer/gemini", "enforcer/policy", "internal/quota"},
 
-	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host"}, themes...),
+	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "internal/wire"}, themes...),
 	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
 		themes...),
 	// statistics, without checks

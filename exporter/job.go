@@ -1,0 +1,85 @@
+package exporter
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
+	"gpusteward/internal/wire"
+)
+
+// A Job is what a workload's programs under the hook do on one GPU.
+type Job struct {
+	Stepping bool    `json:"stepping"`               // it repeats a step now
+	Step     float64 `json:"step_seconds,omitempty"` // median of the last steps; 0: none yet
+	Hang     *Hang   `json:"hang,omitempty"`         // it hangs, and waits for a process on this GPU
+}
+
+// A Hang names the process for which a workload waits.
+type Hang struct {
+	Seconds float64 `json:"seconds"` // since the workload last got on
+	Rank    string  `json:"rank,omitempty"`
+	Reason  string  `json:"reason"`
+	Where   string  `json:"where,omitempty"` // where the process stands
+}
+
+// jobFacts read the samples of jobs.
+var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
+	workloads.JobStepping: func(j *Job, s collectors.Sample) { j.Stepping = s.Value == 1 },
+	workloads.JobMedian:   func(j *Job, s collectors.Sample) { j.Step = s.Value },
+	workloads.JobHang: func(j *Job, s collectors.Sample) {
+		j.Hang = &Hang{Seconds: s.Value, Rank: label(s, "rank"), Reason: label(s, "reason"), Where: label(s, "where")}
+	},
+}
+
+func init() {
+	for metric, note := range jobFacts {
+		workloadFacts[metric] = func(w *Workload, s collectors.Sample) {
+			g := w.on(s)
+			if g.Job == nil {
+				g.Job = new(Job)
+			}
+			note(g.Job, s)
+		}
+	}
+}
+
+// job writes what a workload's programs do: how long a step takes on the GPU
+// where it takes longest, and each hang.
+func (st style) job(b *strings.Builder, w Workload) {
+	step := 0.0
+	for _, g := range w.GPUs {
+		if g.Job != nil && g.Job.Stepping {
+			step = max(step, g.Job.Step)
+		}
+	}
+	hangs := slices.ContainsFunc(w.GPUs, func(g WorkloadGPU) bool { return g.Job != nil && g.Job.Hang != nil })
+	if step > 0 && !hangs {
+		value, unit := step, "s"
+		if step < 1 {
+			value, unit = 1000*step, "ms"
+		}
+		b.WriteString(st.line(cell{text: fmt.Sprintf("  a step takes %.3g %s", value, unit), paint: dim}))
+	}
+	for _, g := range w.GPUs {
+		if g.Job != nil && g.Job.Hang != nil {
+			b.WriteString(st.wrapped(red, "  ", g.Job.Hang.text(g.Index)))
+		}
+	}
+}
+
+func (h Hang) text(gpu int) string {
+	process := "the process"
+	if h.Rank != "" && h.Rank != "-1" {
+		process = "rank " + h.Rank
+	}
+	text := fmt.Sprintf("hangs for %s because of %s on GPU %d: %s", age(time.Duration(h.Seconds*float64(time.Second))),
+		process, gpu, wire.HangReasons[h.Reason])
+	if h.Where != "" {
+		text += "; it stands at " + h.Where
+	}
+	return text
+}
