@@ -141,15 +141,22 @@ func (c *jobCounts) add(o jobCounts) {
 	c.steps.Sum += o.steps.Sum
 }
 
-// fell reports whether a counter is below that of before: it belongs to another
+// follows reports whether c is later than before. Otherwise it belongs to another
 // process with the same PID, or the enforcer was restarted.
-func (c *jobCounts) fell(before jobCounts) bool {
-	for key, v := range before.values {
-		if c.values[key] < v {
-			return true
+func (c *jobCounts) follows(before jobCounts) bool {
+	for _, calls := range []*collectors.Metric{JobLaunches, JobGraphs, JobWaits} {
+		if key := (jobCount{calls, ""}); c.values[key] < before.values[key] {
+			return false
 		}
 	}
-	return false
+	return true
+}
+
+// keep keeps c from falling below before: the enforcer may correct a figure.
+func (c *jobCounts) keep(before jobCounts) {
+	for key, v := range before.values {
+		c.values[key] = max(c.values[key], v)
+	}
 }
 
 // update returns what each job has done by now. Processes whose workload is not
@@ -163,7 +170,8 @@ func (j *jobs) update(now time.Time, stats []wire.JobStats) map[job]*jobCounts {
 			continue
 		}
 		counts := countsOf(s)
-		if before, known := j.workers[w]; known && !counts.fell(before) {
+		if before, known := j.workers[w]; known && counts.follows(before) {
+			counts.keep(before)
 			delete(j.workers, w)
 		}
 		if workers[w] = counts; sums[w.job] == nil {
@@ -213,7 +221,9 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 			}
 			out.Set(count.metric, v, all...)
 		}
-		out.SetHistogram(JobStep, &sums[name].steps, labels...)
+		if sums[name].steps.Count > 0 {
+			out.SetHistogram(JobStep, &sums[name].steps, labels...)
+		}
 		out.Set(JobStepping, collectors.Bool(stepping[name]), labels...)
 		if median[name] > 0 {
 			out.Set(JobMedian, median[name], labels...)

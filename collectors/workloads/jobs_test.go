@@ -112,6 +112,20 @@ func TestCountersOfAJobNeverFall(t *testing.T) {
 	}
 }
 
+// TestACorrectedFigureDoesNotFall: the enforcer may find that time belongs
+// elsewhere.
+func TestACorrectedFigureDoesNotFall(t *testing.T) {
+	j, one := newJobs(), stepped(1, "w", 5)
+	for i, outside := range []float64{7, 6, 8} {
+		one.Outside, one.Launches = outside, one.Launches+1
+		got, _ := readJobs(t, j, time.Now(), wire.EnforcerStats{Jobs: []wire.JobStats{one}})
+		want := []float64{7, 7, 8}[i]
+		if v := got[`nvgpu_job_outside_seconds_total{gpu="0",tenant="t",uuid="G",workload="w"}`]; v != want {
+			t.Errorf("%v s are outside of steps, then %v; want %v", outside, v, want)
+		}
+	}
+}
+
 // TestAJobIsAsSlowAsItsSlowestProcess: of a job's processes, one that steps
 // makes it step, and the slowest has its median.
 func TestAJobIsAsSlowAsItsSlowestProcess(t *testing.T) {
@@ -127,8 +141,10 @@ func TestAJobIsAsSlowAsItsSlowestProcess(t *testing.T) {
 			t.Errorf("%s is %v (shown: %v), want %v", name, v, shown, want)
 		}
 	}
-	if _, shown := got[`nvgpu_job_step_median_seconds{gpu="0",tenant="t",uuid="G",workload="v"}`]; shown {
-		t.Error("a job without steps has a median")
+	for _, name := range []string{"nvgpu_job_step_median_seconds", "nvgpu_job_step_seconds"} {
+		if _, shown := got[name+`{gpu="0",tenant="t",uuid="G",workload="v"}`]; shown {
+			t.Errorf("a job without steps has %s", name)
+		}
 	}
 }
 
