@@ -18,9 +18,9 @@ const stragglerHead = `# Names the rank for which the others of a job wait, acro
 # with a longer one these rules find nothing. Requires Prometheus 2.42.
 `
 
-// stragglerStep is the interval of scrapes and evaluations. The window has
-// three of them, so that one scrape may be missing. The rule waits for longer
-// than a window: what happens once, such as a checkpoint, leaves it before.
+// stragglerStep is the interval of scrapes and evaluations. The window has four
+// scrapes, of which two may be missing. The rule waits for longer than a window:
+// what happens once, such as a pause of the program, leaves it before.
 const (
 	stragglerStep   = 5 * time.Second
 	stragglerWindow = 20 * time.Second
@@ -40,9 +40,10 @@ const (
 // ofAll are the labels of a communicator.
 const ofAll = "(job, cluster, communicator)"
 
-// collectiveRate is the rate of a communicator's collectives.
-var collectiveRate = fmt.Sprintf("quantile by %s (0.5, rate(%s[%s]))", ofAll, workloads.RankCollectives,
-	promDuration(stragglerWindow))
+// collectivesOver is the rate of a communicator's collectives over a window.
+func collectivesOver(window time.Duration) string {
+	return fmt.Sprintf("quantile by %s (0.5, rate(%s[%s]))", ofAll, workloads.RankCollectives, promDuration(window))
+}
 
 var derivations = []derivation{
 	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks.", meanSeconds,
@@ -50,22 +51,25 @@ var derivations = []derivation{
 			workloads.RankMeasured)},
 	{"Seconds per second for which the typical rank waits longer than this one.", lostRatio,
 		fmt.Sprintf("(quantile by %s (0.5, %s) - on %[1]s group_right () %[2]s) * on %[1]s group_left () %[3]s > 0.02",
-			ofAll, meanSeconds, collectiveRate)},
+			ofAll, meanSeconds, collectivesOver(stragglerWindow))},
 	{"The same between ranks without a fault: the upper quartile and the median.", spread,
 		fmt.Sprintf("(quantile by %s (0.75, %s) - on %[1]s quantile by %[1]s (0.5, %[2]s)) * on %[1]s %[3]s",
-			ofAll, meanSeconds, collectiveRate)},
+			ofAll, meanSeconds, collectivesOver(stragglerWindow))},
 }
 
 // straggler is the alert. A rank is named if the others wait for it for 5 % of
 // the time, and much longer than they wait for each other: ranks that take
 // turns, two ranks, and stages of a pipeline differ among themselves. Stages of
-// a pipeline also call different numbers of collectives.
+// a pipeline also call different numbers of collectives. A job that pauses, as
+// for a checkpoint that one rank writes, says nothing about its ranks.
 var straggler = fleetRule{
 	rule: rule{
 		alert: "JobStraggler", severity: incident.Warning, wait: stragglerWait,
 		expr: fmt.Sprintf("%s > 0.05\nand %[1]s > on %s group_left () (4 * %s)\n"+
-			"and on %[2]s (min by %[2]s (rate(%[4]s[1m])) > 0.7 * max by %[2]s (rate(%[4]s[1m])))",
-			lostRatio, ofAll, spread, workloads.RankCollectives),
+			"and on %[2]s (min by %[2]s (rate(%[4]s[1m])) > 0.7 * max by %[2]s (rate(%[4]s[1m])))\n"+
+			"and on %[2]s (%[5]s > 0.6 * %[6]s)",
+			lostRatio, ofAll, spread, workloads.RankCollectives, collectivesOver(stragglerWindow),
+			collectivesOver(2*time.Minute)),
 		summary: "{{ $labels.instance }}, GPU {{ $labels.gpu }}: The ranks of a job wait for rank {{ $labels.rank }}.",
 		description: "The ranks of communicator {{ $labels.communicator }} lose {{ $value | humanizePercentage }} of " +
 			"their time waiting for rank {{ $labels.rank }}: {{ $labels.workload }} of {{ $labels.tenant }} on GPU " +

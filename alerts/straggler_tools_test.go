@@ -42,6 +42,8 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	dir := t.TempDir()
 	rules, _ := stragglerFiles()
 	rules = strings.ReplaceAll(rules, "        keep_firing_for: 5m\n", "")
+	// promtool has samples at the very times of evaluations, and the window would have one too many.
+	rules = strings.ReplaceAll(rules, "[20s]", "[19s]")
 	var b strings.Builder
 	fmt.Fprintf(&b, "rule_files: [rules.yml]\nevaluation_interval: %s\ntests:\n  - interval: %[1]s\n    input_series:\n%s"+
 		"    promql_expr_test:\n", promDuration(stragglerStep), series)
