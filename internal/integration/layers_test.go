@@ -63,11 +63,12 @@ var layers = map[string][]string{
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
 	"internal/fixture":  {}, // what tests of several packages need; only tests import it
+	"internal/ras":      {}, // NCCL's own view of a job, and who is late in it
 	"internal/stack":    {}, // stacks of other processes; useful without a GPU
 	"internal/quota":    {}, // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
-	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/stack", "internal/wire"},
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/ras", "internal/stack", "internal/wire"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/wire"},

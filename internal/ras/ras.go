@@ -1,0 +1,110 @@
+// Package ras asks the RAS service of NCCL (2.24 and later) how far the ranks
+// of a job are, and judges successive answers: which ranks have not entered a
+// collective that others have entered.
+//
+// Every process of a job serves, all of a user at the same port; the kernel
+// chooses the process that answers. Successive answers may therefore come from
+// different jobs.
+package ras
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+)
+
+// Bounds of a question.
+const (
+	limit   = 5 * time.Second
+	gather  = 3       // s that the server waits for the other processes of its job
+	maxSize = 8 << 20 // bytes of an answer
+)
+
+// A Status is the answer of one job.
+type Status struct {
+	Version       string // of NCCL; empty: not said
+	Communicators []Communicator
+}
+
+// A Communicator is one of a job's. An answer as text has only those in which
+// something is unusual.
+type Communicator struct {
+	ID      string
+	Closing bool // some ranks finalize, destroy or abort it
+	Ranks   []Rank
+}
+
+// A Rank is one of a communicator's.
+type Rank struct {
+	Rank    int // -1: text tells only that some ranks have these counts
+	Host    string
+	PID     int               // in its own namespace
+	Missing bool              // its process does not answer
+	Counts  map[string]uint64 // collectives that it has launched, by name; nil: not told
+}
+
+// Ask asks the process that listens at the address. It takes at most 5 s.
+func Ask(ctx context.Context, address string) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return Status{}, fmt.Errorf("connect to NCCL's RAS: %w", err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	text, err := talk(conn)
+	if err != nil {
+		return Status{}, fmt.Errorf("ask NCCL's RAS: %w", err)
+	}
+	return parse(text)
+}
+
+// talk returns what a server answers.
+func talk(conn io.ReadWriter) (string, error) {
+	bounded := &io.LimitedReader{R: conn, N: maxSize}
+	in := bufio.NewReader(bounded)
+	say := func(line string) (string, error) {
+		if _, err := io.WriteString(conn, line+"\n"); err != nil {
+			return "", err
+		}
+		return in.ReadString('\n')
+	}
+	hello, err := say("client protocol 2")
+	if err == nil && !strings.HasPrefix(hello, "SERVER PROTOCOL ") {
+		err = fmt.Errorf("it answers %.40q", hello)
+	}
+	if err != nil {
+		return "", err
+	}
+	// A server before 2.28 knows no formats: it reports an error and tells text.
+	for _, line := range []string{fmt.Sprint("timeout ", gather), "set format json"} {
+		if _, err := say(line); err != nil {
+			return "", err
+		}
+	}
+	if _, err := io.WriteString(conn, "verbose status\n"); err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(in)
+	if err == nil && bounded.N == 0 {
+		err = errors.New("the answer is too long")
+	}
+	return string(text), err
+}
+
+// parse understands an answer in either form.
+func parse(text string) (Status, error) {
+	switch {
+	case strings.HasPrefix(text, "{"):
+		return parseJSON(text)
+	case strings.HasPrefix(text, "NCCL version "):
+		return parseText(text), nil
+	}
+	return Status{}, fmt.Errorf("NCCL's RAS answers %.40q", text)
+}

@@ -1,0 +1,260 @@
+package ras
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recorded returns an answer of NCCL 2.28.9.
+func recorded(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func mustParse(t testing.TB, text string) Status {
+	t.Helper()
+	s, err := parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serve answers one client, and returns the address and what ends with the
+// server.
+func serve(t *testing.T, answer func(net.Conn)) (string, chan struct{}) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		answer(conn)
+	}()
+	return l.Addr().String(), done
+}
+
+// nccl speaks as NCCL does; before 2.28 it knows no formats.
+func nccl(formats bool, answer string) func(net.Conn) {
+	return func(conn net.Conn) {
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			reply := "OK\n"
+			switch line := lines.Text(); {
+			case strings.HasPrefix(line, "client protocol "):
+				reply = "SERVER PROTOCOL 2\n"
+			case line == "set format json" && !formats:
+				reply = "ERROR: Unknown command set format json\n"
+			case line == "verbose status":
+				io.WriteString(conn, answer)
+				return
+			}
+			io.WriteString(conn, reply)
+		}
+	}
+}
+
+func TestAsk(t *testing.T) {
+	ranks := func(first, second uint64) []Rank {
+		return []Rank{{Rank: 0, Host: "192.0.2.2", PID: 618, Counts: map[string]uint64{"AllReduce": first}},
+			{Rank: 1, Host: "192.0.2.2", PID: 656, Counts: map[string]uint64{"AllReduce": second}}}
+	}
+	for _, c := range []struct {
+		file    string
+		formats bool
+	}{{"mismatch.json", true}, {"mismatch.txt", false}} {
+		address, _ := serve(t, nccl(c.formats, recorded(t, c.file)))
+		s, err := Ask(t.Context(), address)
+		if err != nil || len(s.Communicators) != 1 || s.Version != "2.28.9" {
+			t.Fatalf("%s: %+v: %v", c.file, s, err)
+		}
+		for _, r := range s.Communicators[0].Ranks {
+			for name, n := range r.Counts {
+				if n == 0 {
+					delete(r.Counts, name)
+				}
+			}
+		}
+		if got := s.Communicators[0].Ranks; !reflect.DeepEqual(got, ranks(1212, 1200)) {
+			t.Errorf("%s: %+v", c.file, got)
+		}
+	}
+}
+
+// TestAskBadServers: a question ends, and its connection with it.
+func TestAskBadServers(t *testing.T) {
+	silent := func(conn net.Conn) { io.Copy(io.Discard, conn) }
+	endless := func(begin string) func(net.Conn) {
+		return func(conn net.Conn) {
+			io.WriteString(conn, begin)
+			for {
+				if _, err := conn.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		}
+	}
+	if _, err := Ask(t.Context(), "127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "connect to NCCL's RAS") {
+		t.Errorf("nobody listens: %v", err)
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(net.Conn)
+		within time.Duration
+		want   string
+	}{
+		{"silent", silent, 50 * time.Millisecond, "closed network connection"},
+		{"closes", func(net.Conn) {}, limit, "ask NCCL's RAS"},
+		{"another protocol", func(c net.Conn) { io.WriteString(c, "SSH-2.0-OpenSSH_9.6\r\n") }, limit, `answers "SSH-2.0`},
+		{"endless line", endless(""), limit, "ask NCCL's RAS"},
+		{"endless answer", endless("SERVER PROTOCOL 2\nOK\nOK\n"), limit, "too long"},
+		{"garbage", nccl(true, "what?"), limit, `answers "what?"`},
+		{"half an answer", nccl(true, recorded(t, "even.json")[:500]), limit, "understand"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			address, done := serve(t, c.answer)
+			ctx, cancel := context.WithTimeout(t.Context(), c.within)
+			defer cancel()
+			if s, err := Ask(ctx, address); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v: %v, want %q", s, err, c.want)
+			}
+			<-done // the connection is closed
+		})
+	}
+}
+
+func TestMissing(t *testing.T) {
+	for _, file := range []string{"missing.json", "missing.txt"} {
+		s := mustParse(t, recorded(t, file))
+		ranks := s.Communicators[0].Ranks
+		if last := ranks[len(ranks)-1]; !last.Missing || last.Rank != 1 || last.PID != 885 || last.Host != "192.0.2.2" {
+			t.Errorf("%s: %+v", file, ranks)
+		}
+	}
+}
+
+// TestOlderText follows NCCL's source; no such answer is recorded.
+func TestOlderText(t *testing.T) {
+	const text = `NCCL version 2.24.3 compiled with CUDA 12.8
+
+Errors
+======
+
+#0-0 (78db921d1c117b4a) INCOMPLETE
+  Missing communicator data from 1 rank
+  The missing rank: 5
+
+Warnings
+========
+
+#0-0 (78db921d1c117b4a) MISMATCH
+  Communicator ranks have different collective operation counts
+  5 ranks have launched up to operation 64
+  2 ranks have launched up to operation 60
+  Rank 6 -- GPU 2 managed by process 20 on node 10.0.0.2
+  Rank 7 -- GPU 3 managed by process 21 on node 10.0.0.2
+  Rank 2 has not launched any operations -- [process information not found]
+
+#1-0 (00db921d1c117b4a) MISMATCH
+  Communicator ranks have different status
+`
+	counts := func(n uint64) map[string]uint64 { return map[string]uint64{total: n} }
+	want := []Communicator{
+		{ID: "78db921d1c117b4a", Ranks: []Rank{
+			{Rank: -1, Counts: counts(64)},
+			{Rank: 6, Host: "10.0.0.2", PID: 20, Counts: counts(60)},
+			{Rank: 7, Host: "10.0.0.2", PID: 21, Counts: counts(60)},
+			{Rank: 2, Counts: counts(0)},
+		}},
+		{ID: "00db921d1c117b4a", Closing: true},
+	}
+	if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// TestText has lines in every order in which NCCL's source puts them.
+func TestText(t *testing.T) {
+	const text = `NCCL version 2.27.5 compiled with CUDA 12.8
+
+#0-0 (aa) ERROR
+  Asynchronous error on 1 rank
+  Rank 0 reported timeout -- GPU 0 managed by process 10 on node 10.0.0.1
+
+#0-1 (bb) MISMATCH
+  Communicator ranks have different Broadcast operation counts
+  Rank 0 has launched up to operation 2 -- GPU 0 (NVML 4) managed by process 10 on node 10.0.0.1
+  3 ranks have not launched any operations
+
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 7 -- GPU 0 (NVML 4) managed by process 10 on node 10.0.0.1
+  Rank 1 has not launched any operations -- GPU 1 managed by process 11 on node 10.0.0.1
+  2 ranks have launched up to operation 6
+`
+	want := []Communicator{{ID: "aa", Closing: true}, {ID: "bb", Ranks: []Rank{
+		{Rank: 0, Host: "10.0.0.1", PID: 10, Counts: map[string]uint64{"Broadcast": 2, "AllReduce": 7}},
+		{Rank: -1, Counts: map[string]uint64{"Broadcast": 0}},
+		{Rank: 1, Host: "10.0.0.1", PID: 11, Counts: map[string]uint64{"AllReduce": 0}},
+		{Rank: -1, Counts: map[string]uint64{"AllReduce": 6}},
+	}}}
+	if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+func TestClosing(t *testing.T) {
+	text := recorded(t, "mismatch.json")
+	for _, c := range []struct{ from, to string }{
+		{`"finalize_called": false`, `"finalize_called": true`}, {`"abort_flag": false`, `"abort_flag": true`},
+		{`"destroy_flag": false`, `"destroy_flag": true`}, {`"async_error": 0`, `"async_error": 6`},
+		{`"init_state": 0`, `"init_state": 7`},
+	} {
+		changed := strings.Replace(text, c.from, c.to, 1)
+		if s := mustParse(t, changed); !s.Communicators[0].Closing {
+			t.Errorf("%s: %+v", c.to, s)
+		}
+	}
+	there := strings.Replace(recorded(t, "missing.json"), `"unresponsive": true`, `"unresponsive": false`, 1)
+	if !mustParse(t, there).Communicators[0].Closing || mustParse(t, text).Communicators[0].Closing {
+		t.Error("a rank that answers without the communicator has left it")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, name := range []string{"mismatch.json", "mismatch.txt", "missing.json", "missing.txt", "even.json"} {
+		f.Add(recorded(f, name))
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := parse(text)
+		if err != nil && len(s.Communicators) > 0 {
+			t.Errorf("%+v with an error", s)
+		}
+		var w Watch
+		w.See(0, s)
+		w.See(Patience, s)
+		for _, h := range w.Hangs(Patience) {
+			if len(h.Culprits) == 0 || len(h.Waiting) == 0 && !h.Culprits[0].Missing {
+				t.Errorf("%+v", h)
+			}
+		}
+	})
+}

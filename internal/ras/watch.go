@@ -1,0 +1,150 @@
+package ras
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// When a communicator is taken to stand still.
+const (
+	Patience = 10 * time.Second // without a change
+	forget   = 30 * time.Second // without an answer that tells of it
+)
+
+// joint collectives end on no rank before all ranks have entered them. The root
+// of a Broadcast, and all but the root of a Reduce, may be ahead and go on.
+// total stands for all collectives of NCCL 2.24.
+var joint = []string{"AllReduce", "AllGather", "ReduceScatter", total}
+
+// A Watch judges successive answers. Its zero value is ready; one goroutine may
+// use it.
+type Watch struct {
+	known map[string]*history // by communicator
+}
+
+// A history is what is known of a communicator.
+type history struct {
+	last   Communicator
+	since  time.Duration             // since then nothing has changed
+	seen   time.Duration             // last answer that told of it
+	counts map[int]map[string]uint64 // last counts of each rank, also of those that are missing now
+}
+
+// A Hang is a communicator in which ranks wait for others.
+type Hang struct {
+	Since    time.Duration // since then nothing has changed
+	Culprits []Rank        // they have not entered what others entered; either all are missing, or none
+	Waiting  []Rank        // they have entered it
+}
+
+// See takes an answer.
+func (w *Watch) See(at time.Duration, s Status) {
+	if w.known == nil {
+		w.known = map[string]*history{}
+	}
+	for _, c := range s.Communicators {
+		h := w.known[c.ID]
+		if h == nil || !same(h.last, c) {
+			if h == nil {
+				h = &history{counts: map[int]map[string]uint64{}}
+				w.known[c.ID] = h
+			}
+			h.since = at
+		}
+		h.last, h.seen = c, at
+		for _, r := range c.Ranks {
+			if r.Counts != nil {
+				h.counts[r.Rank] = r.Counts
+			}
+		}
+	}
+}
+
+// same reports whether nothing has changed between two answers.
+func same(a, b Communicator) bool {
+	return a.Closing == b.Closing && slices.EqualFunc(a.Ranks, b.Ranks, func(a, b Rank) bool {
+		return a.Rank == b.Rank && a.Host == b.Host && a.PID == b.PID && a.Missing == b.Missing &&
+			maps.Equal(a.Counts, b.Counts)
+	})
+}
+
+// A process is one of a job's.
+type process struct {
+	host string
+	pid  int
+}
+
+// Hangs returns the communicators that stand still while some ranks are ahead of
+// others. A process that waits in one communicator is the culprit of none, nor
+// is one that gets on in another.
+func (w *Watch) Hangs(at time.Duration) (all []Hang) {
+	maps.DeleteFunc(w.known, func(_ string, h *history) bool { return at-h.seen > forget })
+	excused := map[process]bool{}
+	for _, h := range w.known {
+		_, ahead := h.sides()
+		if at-h.since < Patience {
+			ahead = h.last.Ranks
+		}
+		for _, r := range ahead {
+			excused[process{r.Host, r.PID}] = true
+		}
+	}
+	for _, h := range w.known {
+		behind, ahead := h.sides()
+		if slices.ContainsFunc(behind, func(r Rank) bool { return r.PID == 0 }) {
+			continue // text does not name all of them
+		}
+		behind = slices.DeleteFunc(behind, func(r Rank) bool { return excused[process{r.Host, r.PID}] })
+		if slices.ContainsFunc(behind, func(r Rank) bool { return r.Missing }) {
+			behind = slices.DeleteFunc(behind, func(r Rank) bool { return !r.Missing })
+		}
+		if len(behind) > 0 {
+			all = append(all, Hang{Since: h.since, Culprits: behind, Waiting: ahead})
+		}
+	}
+	slices.SortFunc(all, func(a, b Hang) int {
+		return cmp.Or(len(b.Waiting)-len(a.Waiting), cmp.Compare(a.Since, b.Since),
+			cmp.Compare(a.Culprits[0].PID, b.Culprits[0].PID))
+	})
+	return all
+}
+
+// sides returns the ranks that are behind others in a joint collective, and
+// those that are ahead. A missing rank is where it was last.
+func (h *history) sides() (behind, ahead []Rank) {
+	if h.last.Closing {
+		return nil, nil
+	}
+	counts := func(r Rank) map[string]uint64 {
+		if r.Missing {
+			return h.counts[r.Rank]
+		}
+		return r.Counts
+	}
+	low, high := map[string]uint64{}, map[string]uint64{}
+	for _, r := range h.last.Ranks {
+		for name, n := range counts(r) {
+			if least, there := low[name]; !there || n < least {
+				low[name] = n
+			}
+			high[name] = max(high[name], n)
+		}
+	}
+	for _, r := range h.last.Ranks {
+		first, last := false, false
+		for _, name := range joint {
+			n, told := counts(r)[name]
+			first = first || told && n > low[name]
+			last = last || told && n == low[name] && n < high[name]
+		}
+		switch {
+		case first && !r.Missing:
+			ahead = append(ahead, r)
+		case last && !first:
+			behind = append(behind, r)
+		}
+	}
+	return behind, ahead
+}
