@@ -41,7 +41,7 @@ type verdict struct {
 func (o *Observer) judge(at int64) (all []wire.HangStats) {
 	found := map[string]*hang{}
 	blamed := map[*process]bool{}
-	for _, v := range o.verdicts(at) {
+	for _, v := range slices.Concat(o.verdicts(at), o.unhooked(at)) {
 		if blamed[v.culprit] {
 			continue
 		}

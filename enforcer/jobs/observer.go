@@ -11,6 +11,7 @@ package jobs
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -22,6 +23,7 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/steps"
+	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
 
@@ -36,6 +38,7 @@ const (
 type Observer struct {
 	Procfs   string                     // mount point of procfs; empty is /proc
 	Evidence func(uuid string) Evidence // of a GPU, for slow steps; it must not wait; nil: there is none
+	RAS      string                     // address at which NCCL serves; empty: nobody asks there
 	Now      func() int64               // CLOCK_MONOTONIC, ns; nil: the system's
 
 	mu        sync.Mutex
@@ -44,6 +47,8 @@ type Observer struct {
 	kept      []steps.Step        // buffer
 	host      pressure
 	hangs     map[string]*hang // by group
+	nccl      jobsOfNCCL
+	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask
 }
 
 // A process is what is known of one session's process.

@@ -1,0 +1,234 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpusteward/internal/ras"
+	"gpusteward/internal/wire"
+)
+
+// An unhookedJob is a job of two ranks without the hook, whose rank 1 did not
+// enter the last collective. Its processes are 2000 and 2001.
+type unhookedJob struct {
+	*host
+	shares  [2]float64 // of a GPU that the processes use
+	used    [2]float64
+	status  ras.Status
+	asked   int
+	listed  []int // ranks that the driver lists
+	hooked  bool
+	sampled bool
+	state   byte // of rank 1
+	ticks   [2]int
+	works   int // ticks of rank 1 for each second
+}
+
+func newUnhookedJob(t *testing.T) *unhookedJob {
+	j := &unhookedJob{host: newHost(t, 0), shares: [2]float64{1, 0}, listed: []int{0, 1}, sampled: true, state: 'S'}
+	j.Observer.RAS = "localhost:28028"
+	j.Observer.ask = func(context.Context, string) (ras.Status, error) {
+		j.asked++
+		if len(j.status.Communicators) == 0 {
+			return ras.Status{}, errors.New("connection refused")
+		}
+		return j.status, nil
+	}
+	j.tell(9, 8)
+	j.listen(1000)
+	return j
+}
+
+// tell sets what NCCL tells: how many collectives the ranks have launched.
+func (j *unhookedJob) tell(counts ...int) {
+	c := ras.Communicator{ID: "w"}
+	for i, n := range counts {
+		r := ras.Rank{Rank: i, Host: "127.0.0.1", PID: 20 + i, Missing: n < 0}
+		if n >= 0 {
+			r.Counts = map[string]uint64{"AllReduce": uint64(n)}
+		}
+		c.Ranks = append(c.Ranks, r)
+	}
+	j.status.Communicators = []ras.Communicator{c}
+}
+
+// listen lets these users listen at NCCL's port.
+func (j *unhookedJob) listen(users ...int) {
+	text := "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
+		"   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
+	for _, user := range users {
+		text += fmt.Sprintf("   1: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %4d        0 2\n", user)
+	}
+	text += "   2: 0100007F:6D7C 0100007F:9999 01 00000000:00000000 00:00000000 00000000  7777        0 3\n"
+	j.file("net/tcp", text)
+}
+
+func (j *unhookedJob) file(name, text string) {
+	name = filepath.Join(j.Observer.Procfs, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		j.t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// run lets some seconds pass, and returns the hangs at their end.
+func (j *unhookedJob) run(seconds int) (hangs []wire.HangStats) {
+	for range seconds {
+		j.at += 1e9
+		var all []GPUProcess
+		for _, i := range j.listed {
+			j.used[i] += j.shares[i]
+			j.ticks[i] += i * j.works
+			j.file(fmt.Sprintf("%d/status", 2000+i), fmt.Sprintf("Uid:\t1000\t1000\t1000\t1000\nNSpid:\t%d\t%d\n", 2000+i, 20+i))
+			j.file(fmt.Sprintf("%d/stat", 2000+i), fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n",
+				2000+i, j.state, j.ticks[i]))
+			p := GPUProcess{PID: 2000 + i, GPU: fmt.Sprint("GPU-", i), Tenant: "default", Workload: "job",
+				Hooked: j.hooked, Used: j.used[i]}
+			if j.sampled {
+				p.Sampled = time.Unix(0, j.at)
+			}
+			all = append(all, p)
+		}
+		j.Observer.See(all)
+		_, hangs = j.look()
+		synctest.Wait()
+	}
+	return hangs
+}
+
+// kill ends rank 1.
+func (j *unhookedJob) kill() {
+	j.listed = []int{0}
+	if err := os.RemoveAll(filepath.Join(j.Observer.Procfs, "2001")); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+func TestUnhooked(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		is   func(*unhookedJob)
+		then func(*unhookedJob) // after 6 s
+		want string
+	}{
+		{"absent", nil, nil, "absent"},
+		{"it stopped", nil, func(j *unhookedJob) { j.state = 'T'; j.tell(9, -1) }, "stopped"},
+		{"a debugger holds it", nil, func(j *unhookedJob) { j.state = 't' }, ""},
+		{"it ended", nil, func(j *unhookedJob) { j.kill(); j.tell(9, -1) }, "ended"},
+		{"it does not answer", nil, func(j *unhookedJob) { j.tell(9, -1) }, ""},
+		{"it ended, and the other one only saves", nil,
+			func(j *unhookedJob) { j.kill(); j.tell(9, -1); j.shares[0] = 0 }, ""},
+		{"its context is gone", nil, func(j *unhookedJob) { j.listed = []int{0}; j.tell(9, -1) }, ""},
+		{"it computes", func(j *unhookedJob) { j.works = 50 }, nil, ""},
+		{"it uses its GPU", func(j *unhookedJob) { j.shares[1] = 1 }, nil, ""},
+		{"the use of GPUs is not known", func(j *unhookedJob) { j.sampled = false }, nil, ""},
+		{"equal", func(j *unhookedJob) { j.tell(9, 9) }, nil, ""},
+		{"hooked", func(j *unhookedJob) { j.hooked = true }, nil, ""},
+		{"on another host", func(j *unhookedJob) { j.status.Communicators[0].Ranks[1].Host = "192.0.2.9" }, nil, ""},
+		{"another user serves", func(j *unhookedJob) { j.listen(1001) }, nil, ""},
+		{"several users serve", func(j *unhookedJob) { j.listen(1000, 1001) }, nil, ""},
+		{"nobody is seen to serve", func(j *unhookedJob) { j.listen() }, nil, ""},
+		{"root serves", func(j *unhookedJob) { j.listen(0) }, nil, "absent"},
+		{"one of two is on another host", func(j *unhookedJob) {
+			j.tell(9, 8, 8)
+			j.status.Communicators[0].Ranks[2].Host = "192.0.2.9"
+		}, nil, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := newUnhookedJob(t)
+				if c.is != nil {
+					c.is(j)
+				}
+				early := j.run(6)
+				if c.then != nil {
+					c.then(j)
+				}
+				if early = append(early, j.run(9)...); len(early) != 0 {
+					t.Errorf("after 15 s: %+v", early)
+				}
+				hangs := j.run(20)
+				switch {
+				case c.want == "" && len(hangs) == 0:
+				case len(hangs) != 1 || hangs[0].Reason != c.want:
+					t.Errorf("%+v, want %q", hangs, c.want)
+				case hangs[0].Rank != 1 || hangs[0].GPU != "GPU-1" || hangs[0].Workload != "job" || hangs[0].Waiting != 1 ||
+					hangs[0].Seconds < 20 || hangs[0].PID != 2001 && c.want != "ended":
+					t.Errorf("%+v", hangs[0])
+				}
+				j.tell(10, 10)
+				if after := j.run(6); len(after) != 0 {
+					t.Errorf("it goes on: %+v", after)
+				}
+			})
+		})
+	}
+}
+
+// TestUnhookedComputes: a rank that computes for more than ten minutes neither
+// saves nor compiles.
+func TestUnhookedComputes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newUnhookedJob(t)
+		j.works = 50
+		if hangs := j.run(590); len(hangs) != 0 {
+			t.Errorf("%+v", hangs)
+		}
+		if hangs := j.run(30); len(hangs) != 1 {
+			t.Errorf("%+v", hangs)
+		}
+	})
+}
+
+// TestUnhookedAsks: NCCL is asked every 5 s while a process without a session is
+// there, and an unanswered question does not change what is known.
+func TestUnhookedAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newUnhookedJob(t)
+		for _, c := range []struct {
+			change func()
+			want   int
+		}{
+			{func() {}, 6},
+			{func() { j.hooked = true }, 0},
+			{func() { j.hooked, j.listed = false, nil }, 0},
+			{func() { j.listed = []int{0, 1} }, 6},
+			{func() { j.Observer.RAS = "" }, 0},
+		} {
+			c.change()
+			before := j.asked
+			if j.run(30); j.asked-before != c.want {
+				t.Errorf("asked %d times in 30 s, want %d", j.asked-before, c.want)
+			}
+		}
+		j.Observer.RAS = "localhost:28028"
+		if hangs := j.run(30); len(hangs) != 1 {
+			t.Fatalf("%+v", hangs)
+		}
+		j.status = ras.Status{}
+		if hangs := j.run(20); len(hangs) != 1 {
+			t.Errorf("without an answer for 20 s: %+v", hangs)
+		}
+	})
+}
+
+// TestUnhookedReopened: the driver's counts begin again.
+func TestUnhookedReopened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newUnhookedJob(t)
+		j.used[1] = 30
+		j.run(18)
+		j.used[1], j.shares[1] = 0, 1
+		if hangs := j.run(60); len(hangs) != 0 {
+			t.Errorf("%+v", hangs)
+		}
+	})
+}
