@@ -54,6 +54,7 @@ type Options struct {
 	Servers   func() []wire.MPSStats    // of MPS; nil: none
 	Gemini    func() []wire.GeminiStats // of Gemini's servers; nil: none
 	Refused   func() int                // number of bad tenant files; nil: none
+	NCCL      string                    // address at which NCCL's RAS service of jobs listens; empty: it is not asked
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
 }
@@ -122,6 +123,9 @@ func New(o Options) (*Enforcer, error) {
 	o.Broker.Capacity, o.Broker.Observe = e.capacityOf, e.jobs.Observe
 	e.shared.Store(&map[string]bool{})
 	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
+	if !o.Simulated {
+		e.jobs.RAS = o.NCCL
+	}
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		unlock()
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// observed returns what the traces of hooked processes tell, under the names of
-// their workloads.
+// observed returns what the traces of hooked processes tell, and NCCL about
+// others, under the names of their workloads.
 func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 	workloads, users, shared := map[int]string{}, map[string]string{}, map[string]bool{}
 	for _, h := range b.DeviceProcesses {
@@ -22,7 +22,27 @@ func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 		users[h.UUID] = key
 	}
 	e.shared.Store(&shared)
+	if e.jobs.RAS != "" {
+		e.jobs.See(gpuProcesses(b))
+	}
 	return e.jobs.Look(func(pid int) string { return workloads[pid] })
+}
+
+// gpuProcesses returns the processes that compute on GPUs.
+func gpuProcesses(b audit.Books) (all []jobs.GPUProcess) {
+	hooked := map[int]bool{}
+	for _, s := range b.Sessions {
+		hooked[s.PID] = true
+	}
+	for _, h := range b.DeviceProcesses {
+		if h.Kind != "compute" || h.Unknown || h.Process.Workload == nil {
+			continue
+		}
+		tenant, _ := b.Tenant(h)
+		all = append(all, jobs.GPUProcess{PID: h.Process.PID, GPU: h.UUID, Tenant: tenant,
+			Workload: h.Process.Workload.Key, Hooked: hooked[h.Process.PID], Used: h.SM, Sampled: h.Sampled})
+	}
+	return all
 }
 
 // evidence returns what is known of a GPU for a slow step.

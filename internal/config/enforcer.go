@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"time"
@@ -19,6 +20,7 @@ type Enforcer struct {
 	InFlight    time.Duration `yaml:"in_flight"`
 	Fail        string        `yaml:"fail"`
 	MPS         bool          `yaml:"mps"`
+	NCCL        string        `yaml:"nccl_ras"`
 	Default     Default       `yaml:"default"`
 	Escalation  Escalation    `yaml:"ladder"`
 	Tenants     []Tenant      `yaml:"tenants"`
@@ -27,7 +29,7 @@ type Enforcer struct {
 }
 
 func defaultEnforcer() Enforcer {
-	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open",
+	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", NCCL: "localhost:28028",
 		Default: Default{Priority: policy.PriorityNormal, Limit: 1},
 		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
@@ -49,6 +51,9 @@ func (c Enforcer) validate() error {
 		return fmt.Errorf("enforcer.in_flight: %v is not between 100us and the turn (%v)", c.InFlight, c.Turn)
 	case c.Fail != "open" && c.Fail != "closed":
 		return fmt.Errorf("enforcer.fail: %q is neither open nor closed", c.Fail)
+	}
+	if host, port, err := net.SplitHostPort(c.NCCL); c.NCCL != "" && (err != nil || host == "" || port == "") {
+		return fmt.Errorf("enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
 	}
 	for i, dir := range c.TenantsDirs {
 		if !filepath.IsAbs(dir) {

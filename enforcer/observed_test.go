@@ -1,0 +1,103 @@
+package enforcer
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/host"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/jobs"
+	"gpusteward/enforcer/policy"
+)
+
+func TestGPUProcesses(t *testing.T) {
+	at := time.Unix(7, 0)
+	process := func(pid int, kind string) collectors.DeviceProcess {
+		return collectors.DeviceProcess{UUID: "GPU-1", Kind: kind, SM: 3, Sampled: at,
+			Process: host.Process{PID: pid, Workload: &host.Workload{Key: "user:1001"}}}
+	}
+	unknown, unnamed := process(5, "compute"), process(6, "compute")
+	unknown.Unknown, unnamed.Process.Workload = true, nil
+	b := audit.Books{Sessions: []audit.Session{{PID: 2}},
+		DeviceProcesses: []collectors.DeviceProcess{process(1, "compute"), process(2, "compute"), process(3, "graphics"),
+			process(4, collectors.KindServer), unknown, unnamed},
+		Tenant: func(h collectors.DeviceProcess) (string, bool) { return "team", true }}
+	want := []jobs.GPUProcess{
+		{PID: 1, GPU: "GPU-1", Tenant: "team", Workload: "user:1001", Used: 3, Sampled: at},
+		{PID: 2, GPU: "GPU-1", Tenant: "team", Workload: "user:1001", Hooked: true, Used: 3, Sampled: at},
+	}
+	if got := gpuProcesses(b); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// A busyHost has this process on a GPU.
+type busyHost struct{}
+
+func (busyHost) DeviceProcesses() []collectors.DeviceProcess {
+	return []collectors.DeviceProcess{{UUID: "GPU-1", Kind: "compute",
+		Process: host.Process{PID: os.Getpid(), Workload: &host.Workload{Key: "user:1001"}}}}
+}
+func (busyHost) Silent() map[string]bool                           { return nil }
+func (busyHost) Process(int) (host.Process, error)                 { return host.Process{}, os.ErrNotExist }
+func (busyHost) Memory(string) (total, free, kept uint64, ok bool) { return 0, 0, 0, false }
+func (busyHost) Rates(string) (link, memory float64, ok bool)      { return 0, 0, false }
+
+// watching returns an enforcer of the host that asks NCCL at the address.
+func watching(t *testing.T, address string, simulated bool) *Enforcer {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nccl") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	quota := policy.Quota{Limit: 1, Bandwidth: 1}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota}}
+	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address,
+		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestNCCLIsAsked(t *testing.T) {
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	e := watching(t, l.Addr().String(), false)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Run(ctx) }()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "client protocol 2\n" {
+		t.Errorf("%q: %v", line, err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSimulatedProcessesHaveNoNCCL: real processes have the same PIDs.
+func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
+	e := watching(t, "localhost:28028", true)
+	defer e.Close()
+	if e.jobs.RAS != "" {
+		t.Errorf("NCCL is asked at %s", e.jobs.RAS)
+	}
+}
