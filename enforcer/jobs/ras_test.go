@@ -232,3 +232,61 @@ func TestUnhookedReopened(t *testing.T) {
 		}
 	})
 }
+
+// TestSeveralGPUs: the time of a process on several GPUs is added up, and a
+// process that is gone is forgotten.
+func TestSeveralGPUs(t *testing.T) {
+	at := int64(1)
+	o := Observer{Procfs: t.TempDir(), Now: func() int64 { return at }}
+	o.See([]GPUProcess{{PID: 7, GPU: "GPU-0", Used: 1}, {PID: 8, GPU: "GPU-0", Used: 4}, {PID: 7, GPU: "GPU-1", Used: 2}})
+	if m := o.nccl.members; len(m) != 2 || m[7].Used != 3 || m[7].GPU != "GPU-0" || m[8].Used != 4 || m[8].gone != 0 {
+		t.Fatalf("%+v", m)
+	}
+	o.See([]GPUProcess{{PID: 7, GPU: "GPU-0", Used: 2}})
+	at += int64(keepEnded)
+	o.See([]GPUProcess{{PID: 7, GPU: "GPU-0", Used: 2}})
+	if m := o.nccl.members; len(m) != 2 || m[7].Used != 2 || m[8].gone != 1 {
+		t.Fatalf("%+v", m)
+	}
+	at++
+	before := o.nccl.members[7]
+	o.See([]GPUProcess{{PID: 7, GPU: "GPU-0"}})
+	if m := o.nccl.members; len(m) != 1 || m[7] != before {
+		t.Errorf("%+v", m)
+	}
+}
+
+// TestPIDComesAgain: another process has the PID of one that ended.
+func TestPIDComesAgain(t *testing.T) {
+	o := Observer{Procfs: t.TempDir()}
+	o.See([]GPUProcess{{PID: 7}})
+	before := o.nccl.members[7]
+	o.See(nil)
+	o.See([]GPUProcess{{PID: 7}})
+	if m := o.nccl.members[7]; m == before || m.gone != 0 {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	for _, c := range []struct {
+		status      string
+		inner, user int
+	}{
+		{"Name:\tpython\nUid:\t1000\t1001\t1002\t1003\nNSpid:\t7\t70\t3\n", 3, 1000},
+		{"NSpid:\t7\n", 7, -1},
+		{"NSpid:\nUid:\n", 7, -1},
+		{"", 7, -1},
+	} {
+		procfs := t.TempDir()
+		if err := os.Mkdir(filepath.Join(procfs, "7"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(procfs, "7/status"), []byte(c.status), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if inner, user := identity(procfs, 7); inner != c.inner || user != c.user {
+			t.Errorf("%q: %d of user %d, want %d of %d", c.status, inner, user, c.inner, c.user)
+		}
+	}
+}
