@@ -10,7 +10,7 @@ import (
 // When a communicator is taken to stand still.
 const (
 	Patience = 10 * time.Second // without a change
-	forget   = 30 * time.Second // without an answer that tells of it
+	forget   = time.Minute      // without an answer that tells of it
 )
 
 // joint collectives end on no rank before all ranks have entered them. The root

@@ -170,11 +170,11 @@ func TestJobsTakeTurns(t *testing.T) {
 	if got := j.hangs(); got != "2<1" {
 		t.Errorf("%q, want a hang", got)
 	}
-	for i := range 5 {
+	for i := range 11 {
 		j.answer(comm("v", map[int]int{3: i, 4: i}))
 	}
 	if got := j.hangs(); got != "2<1" {
-		t.Errorf("after 30 s without it: %q", got)
+		t.Errorf("after a minute without it: %q", got)
 	}
 	j.answer()
 	if got := j.hangs(); got != "" {
