@@ -2,8 +2,10 @@ package ras
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // document is an answer of NCCL 2.28.9, as far as it matters.
@@ -38,6 +40,9 @@ type rankEntry struct {
 var lostComma = regexp.MustCompile(`(\d)(\s*"status":)`)
 
 func parseJSON(text string) (Status, error) {
+	if strings.Count(text, "{") > 4*maxRanks {
+		return Status{}, errors.New("NCCL's RAS tells of too many ranks")
+	}
 	var d document
 	if err := json.Unmarshal([]byte(lostComma.ReplaceAllString(text, "$1,$2")), &d); err != nil {
 		return Status{}, fmt.Errorf("understand NCCL's RAS: %w", err)
@@ -46,6 +51,9 @@ func parseJSON(text string) (Status, error) {
 	for _, from := range d.Communicators {
 		c := Communicator{ID: from.Hash + from.Secondary}
 		for _, r := range from.Ranks {
+			if len(r.Counts) > maxNames {
+				return Status{}, errors.New("NCCL's RAS tells of too many collectives")
+			}
 			c.Closing = c.Closing || r.Status.InitState != 0 || r.Status.AsyncError != 0 || r.Status.Finalize ||
 				r.Status.Destroy || r.Status.Abort
 			c.Ranks = append(c.Ranks, Rank{Rank: r.Rank, Host: r.Host, PID: r.PID, Counts: r.Counts})

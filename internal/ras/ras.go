@@ -23,6 +23,9 @@ const (
 	limit   = 5 * time.Second
 	gather  = 3       // s that the server waits for the other processes of its job
 	maxSize = 8 << 20 // bytes of an answer
+	// Ranks of all communicators. A server may be any program of any user.
+	maxRanks = 1 << 16
+	maxNames = 64 // of collectives
 )
 
 // A Status is the answer of one job.

@@ -3,6 +3,7 @@ package ras
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -257,4 +258,34 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestTooManyRanks: what a liar tells takes little memory.
+func TestTooManyRanks(t *testing.T) {
+	entries := strings.Repeat("{},", 5*maxRanks) + "{}"
+	if _, err := parse(`{"communicators": [{"ranks": [` + entries + `]}]}`); err == nil {
+		t.Error("the answer is taken")
+	}
+	var names strings.Builder
+	for i := range maxNames {
+		fmt.Fprintf(&names, `"%d": 1, `, i)
+	}
+	if _, err := parse(`{"communicators": [{"ranks": [{"collective_counts": {` + names.String() + `"a": 1}}]}]}`); err == nil {
+		t.Error("many names are taken")
+	}
+	var text strings.Builder
+	text.WriteString("NCCL version 2.27.5 compiled with CUDA 12.8\n#0-0 (aa) INCOMPLETE\n")
+	for i := range 2 * maxRanks {
+		fmt.Fprintf(&text, "  Rank %d -- \n", i)
+	}
+	if n := len(mustParse(t, text.String()).Communicators[0].Ranks); n > maxRanks || n < maxRanks/2 {
+		t.Errorf("%d ranks", n)
+	}
+	var w Watch
+	for i := range 10 {
+		w.See(time.Duration(i), Status{Communicators: []Communicator{{ID: fmt.Sprint(i), Ranks: make([]Rank, maxRanks/2)}}})
+	}
+	if len(w.known) > 3 {
+		t.Errorf("%d communicators are known", len(w.known))
+	}
 }

@@ -24,6 +24,9 @@ const total = "collective"
 func parseText(text string) Status {
 	var t textParser
 	for line := range strings.Lines(text) {
+		if t.told >= maxRanks {
+			break
+		}
 		t.line(strings.TrimRight(line, "\r\n"))
 	}
 	t.group()
@@ -38,6 +41,7 @@ type textParser struct {
 	at        int            // place of the communicator that the lines are about
 	operation string         // empty: the lines are not about counts
 	count     uint64         // of the group whose ranks may follow
+	told      int            // lines about ranks, groups and communicators
 	unnamed   bool           // no rank of that group has followed so far
 	missing   bool           // the lines name missing ranks
 }
@@ -49,6 +53,10 @@ func (t *textParser) line(line string) {
 	if m := versionLine.FindStringSubmatch(line); m != nil {
 		t.status.Version = m[1]
 	}
+	if !strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "#") {
+		return
+	}
+	t.told++
 	rank := rankLine.FindStringSubmatch(line)
 	if rank == nil || rank[2] != "" {
 		t.group()

@@ -26,10 +26,9 @@ type Watch struct {
 
 // A history is what is known of a communicator.
 type history struct {
-	last   Communicator
-	since  time.Duration             // since then nothing has changed
-	seen   time.Duration             // last answer that told of it
-	counts map[int]map[string]uint64 // last counts of each rank, also of those that are missing now
+	last  Communicator  // a missing rank has its last counts
+	since time.Duration // since then nothing has changed
+	seen  time.Duration // last answer that told of it
 }
 
 // A Hang is a communicator in which ranks wait for others.
@@ -41,23 +40,36 @@ type Hang struct {
 
 // See takes an answer.
 func (w *Watch) See(at time.Duration, s Status) {
-	if w.known == nil {
+	ranks := 0
+	for _, h := range w.known {
+		ranks += len(h.last.Ranks)
+	}
+	if w.known == nil || len(w.known) > maxRanks || ranks > maxRanks {
 		w.known = map[string]*history{}
 	}
 	for _, c := range s.Communicators {
 		h := w.known[c.ID]
-		if h == nil || !same(h.last, c) {
-			if h == nil {
-				h = &history{counts: map[int]map[string]uint64{}}
-				w.known[c.ID] = h
-			}
+		if h == nil {
+			h = &history{since: at}
+			w.known[c.ID] = h
+		}
+		h.recall(c.Ranks)
+		if !same(h.last, c) {
 			h.since = at
 		}
 		h.last, h.seen = c, at
-		for _, r := range c.Ranks {
-			if r.Counts != nil {
-				h.counts[r.Rank] = r.Counts
-			}
+	}
+}
+
+// recall gives missing ranks the counts that they had.
+func (h *history) recall(ranks []Rank) {
+	counts := map[int]map[string]uint64{}
+	for _, r := range h.last.Ranks {
+		counts[r.Rank] = r.Counts
+	}
+	for i, r := range ranks {
+		if r.Missing && r.Counts == nil {
+			ranks[i].Counts = counts[r.Rank]
 		}
 	}
 }
@@ -117,15 +129,9 @@ func (h *history) sides() (behind, ahead []Rank) {
 	if h.last.Closing {
 		return nil, nil
 	}
-	counts := func(r Rank) map[string]uint64 {
-		if r.Missing {
-			return h.counts[r.Rank]
-		}
-		return r.Counts
-	}
 	low, high := map[string]uint64{}, map[string]uint64{}
 	for _, r := range h.last.Ranks {
-		for name, n := range counts(r) {
+		for name, n := range r.Counts {
 			if least, there := low[name]; !there || n < least {
 				low[name] = n
 			}
@@ -135,7 +141,7 @@ func (h *history) sides() (behind, ahead []Rank) {
 	for _, r := range h.last.Ranks {
 		first, last := false, false
 		for _, name := range joint {
-			n, told := counts(r)[name]
+			n, told := r.Counts[name]
 			first = first || told && n > low[name]
 			last = last || told && n == low[name] && n < high[name]
 		}
