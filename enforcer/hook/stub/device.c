@@ -69,17 +69,40 @@ GS_API cuDriverGetVersion(int *v)
 	return CUDA_SUCCESS;
 }
 
+/* The GPUs that CUDA_VISIBLE_DEVICES lists, or all. A device is a GPU of the host. */
+static int visible(CUdevice *out)
+{
+	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	int n = 0;
+	char *end;
+
+	for (CUdevice d = 0; !list && (uint32_t)d < gs_host->gpus; d++)
+		out[n++] = d;
+	for (; list && *list && n < GS_STUB_GPUS_MAX; list = *end ? end + 1 : end) {
+		out[n] = (CUdevice)strtol(list, &end, 10);
+		if (end == list || gs_device(out[n++]))
+			return n - 1;
+	}
+	return n;
+}
+
 GS_API cuDeviceGet(CUdevice *d, int ordinal)
 {
-	GS_TRY(gs_device(ordinal));
-	*d = ordinal;
+	CUdevice all[GS_STUB_GPUS_MAX];
+
+	GS_TRY(gs_enter());
+	if (ordinal < 0 || ordinal >= visible(all))
+		return CUDA_ERROR_INVALID_DEVICE;
+	*d = all[ordinal];
 	return CUDA_SUCCESS;
 }
 
 GS_API cuDeviceGetCount(int *n)
 {
+	CUdevice all[GS_STUB_GPUS_MAX];
+
 	GS_TRY(gs_enter());
-	*n = (int)gs_host->gpus;
+	*n = visible(all);
 	return CUDA_SUCCESS;
 }
 

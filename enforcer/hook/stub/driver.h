@@ -10,6 +10,10 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d);
 CUresult cuCtxSetCurrent(CUcontext c);
+CUresult cuCtxGetCurrent(CUcontext *c);
+CUresult cuCtxGetDevice(CUdevice *d);
+CUresult cuCtxPushCurrent_v2(CUcontext c);
+CUresult cuCtxPopCurrent_v2(CUcontext *c);
 CUresult cuCtxSynchronize(void);
 CUresult cuModuleLoadData(CUmodule *m, const void *image);
 CUresult cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name);
@@ -32,6 +36,7 @@ CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream s, CUgraph *g);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *e, unsigned flags);
+CUresult cuEventDestroy_v2(CUevent e);
 CUresult cuEventRecord(CUevent e, CUstream s);
 CUresult cuEventQuery(CUevent e);
 CUresult cuEventSynchronize(CUevent e);

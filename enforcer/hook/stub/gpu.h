@@ -8,12 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GS_STUB_GPUS_MAX 16
+#define GS_STUB_GPUS_MAX 64
 #define GS_STUB_PROCS 256
 #define GS_STUB_STREAMS 1024
 #define GS_STUB_EVENTS 32768
 #define GS_STUB_RING 1024 /* entries of a stream, as on a real driver */
-#define GS_STUB_MEETINGS 256
+#define GS_STUB_MEETINGS 1024
 #define GS_STUB_RANKS 64 /* of a meeting */
 #define GS_STUB_WORDS 4096
 
@@ -31,9 +31,10 @@ static inline bool gs_waits(uint32_t work)
 	return work == GS_WORK_MEET || work == GS_WORK_SPIN || work == GS_WORK_UNTIL || work == GS_WORK_HOST;
 }
 
-/* MEET: the meeting, the rank, the sequence number (0: the rank's next).
+/* MEET: the meeting, the rank, the sequence number (0: the rank's next), how long it
+ * goes on when all have begun, ns, and what each must have come for.
  * SPIN, UNTIL, WRITE: the word, how to compare, the value. */
-struct gs_wait { uint32_t place, how; uint64_t value; };
+struct gs_wait { uint32_t place, how; uint64_t value, lasts, what; };
 
 enum gs_how { GS_AT_LEAST, GS_EQUAL, GS_AND, GS_NOR, GS_COMPARE = 3, GS_WIDE = 4 }; /* WIDE: 64 bits, not 32 */
 #define GS_NEVER UINT64_MAX
@@ -121,13 +122,17 @@ struct gs_meeting {
 	uint32_t user[GS_STUB_RANKS];  /* the last launch of that rank: GPU and process slot, + 1; 0: none, or gone */
 	uint64_t begun[GS_STUB_RANKS]; /* the last sequence number that it has begun */
 	uint64_t at[GS_STUB_RANKS][2]; /* when it began its last one, and the one before: by their lowest bit */
+	uint64_t what[GS_STUB_RANKS][2]; /* that it came for: kernels that differ in this never meet */
+	uint64_t aborted; /* ranks whose kernels end at once, a bit each */
+	uint64_t rounds[GS_STUB_RANKS];  /* in which the rank has said something to the others: on the host */
+	uint64_t said[GS_STUB_RANKS][2]; /* in its last two rounds */
 };
 
 /* A word of memory that streams or kernels of a process wait for or write. No other
  * memory has any contents. It is 0 at first. */
 struct gs_word {
 	int32_t pid; /* 0 free */
-	uint32_t gpus; /* the GPUs on which that process uses it, a bit each */
+	uint64_t gpus; /* on which that process uses it, a bit each */
 	uint64_t at, value;
 	uint64_t time; /* of its last change */
 };
@@ -138,6 +143,8 @@ struct gs_host {
 	uint64_t slice, change; /* ns */
 	uint64_t rate[GS_ENGINES]; /* bytes a second */
 	_Atomic uint64_t waits; /* entries in streams that wait, of all GPUs (gs_waits) */
+	_Atomic uint32_t bell;  /* a futex: rung when work that others may wait for was done */
+	_Atomic uint64_t look;  /* when the next of those who cannot tell how long they wait looks again */
 	pthread_mutex_t places; /* robust; guards what follows, and is taken after a GPU's */
 	uint32_t meetings, words; /* slots ever used */
 	struct gs_meeting meeting[GS_STUB_MEETINGS];
@@ -155,6 +162,8 @@ int gs_proc_join(struct gs_gpu *g); /* this process's slot; -1: none is left; lo
 void gs_proc_leave(struct gs_gpu *g, int proc);
 bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock; false: out of memory */
 void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock */
+void gs_bell_ring(void);
+void gs_bell_await(uint32_t seen, uint64_t until); /* until it is rung, or until then, CLOCK_MONOTONIC ns */
 
 /* meet.c: places, by their numbers */
 enum { GS_NO_PLACE = -1, GS_NO_MATCH = -2 }; /* all are taken; the group has another count */
@@ -162,6 +171,9 @@ int gs_meeting(uint64_t group, uint64_t count, uint64_t rank, unsigned gpu, int 
 uint64_t gs_meeting_begin(struct gs_wait w, uint64_t now); /* its sequence number */
 int gs_word(int pid, uint64_t at, unsigned gpu);
 void gs_word_write(struct gs_wait w, uint64_t now);
+void gs_meeting_abort(int place, uint64_t rank);
+void gs_meeting_say(int place, uint64_t rank, uint64_t round, uint64_t value);
+bool gs_meeting_heard(int place, uint64_t round, uint64_t *values); /* of all ranks; false: not yet */
 uint64_t gs_wait_over(const struct gs_entry *e); /* since when it need not wait, or GS_NEVER */
 void gs_places_leave(unsigned gpu, int proc, int pid); /* frees those that no process uses any more */
 

@@ -60,9 +60,12 @@ GS_API cuModuleUnload(CUmodule m)
  *                                        count - 1, have begun one of that number;
  *                                        number 0: the rank's next; ~0: the rank
  *                                        has left, and the others do not wait for it
+ *   collective(ns, group, number, rank, count, lasts, what)
+ *                                        the same, and goes on for lasts ns then; those
+ *                                        that differ in what never meet
  *   await(ns, address, value)            ends when the 32-bit word is >= value
  *   tell(ns, address, value)             writes the word when it ends
- * Only spin can be captured. */
+ * Only spin and collective can be captured; in a graph, a collective does not wait. */
 static bool parameters(CUfunction f, const char *name, void **params, uint64_t *out, int n)
 {
 	if (!params || strcmp(f->name, name))
@@ -80,8 +83,10 @@ uint64_t gs_duration(CUfunction f, void **params)
 	return ns;
 }
 
-static CUresult meet(CUstream s, uint64_t ns, uint64_t group, uint64_t number, uint64_t rank, uint64_t count)
+/* p: the parameters of collective. */
+static CUresult meet(CUstream s, const uint64_t *p)
 {
+	uint64_t group = p[1], rank = p[3], count = p[4];
 	int place;
 
 	if (!group || count > GS_STUB_RANKS || rank >= count)
@@ -89,30 +94,32 @@ static CUresult meet(CUstream s, uint64_t ns, uint64_t group, uint64_t number, u
 	place = gs_meeting(group, count, rank, (unsigned)s->ctx->device, s->ctx->proc);
 	if (place < 0)
 		return place == GS_NO_MATCH ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-	return gs_put_wait(s, GS_WORK_MEET, ns, (struct gs_wait){(uint32_t)place, (uint32_t)rank, number}, NULL);
+	return gs_put_wait(s, GS_WORK_MEET, p[0], (struct gs_wait){(uint32_t)place, (uint32_t)rank, p[2], p[5], p[6]}, NULL);
 }
 
 static CUresult launch(CUfunction f, CUstream s, void **params)
 {
 	CUgraph graph;
-	uint64_t p[5];
-	bool meets, spins, tells;
+	uint64_t p[7] = {0};
+	bool collects, meets, spins, tells;
 
 	GS_TRY(gs_stream_of(s, &s));
 	if (!f)
 		return CUDA_ERROR_INVALID_HANDLE;
+	collects = parameters(f, "collective", params, p, 7);
 	meets = parameters(f, "meet", params, p, 5);
 	spins = parameters(f, "await", params, p, 3);
 	tells = parameters(f, "tell", params, p, 3);
 	if (meets || spins || tells)
 		GS_TRY(gs_capture_none(s));
-	if (meets)
-		return meet(s, p[0], p[1], p[2], p[3], p[4]);
 	if (spins || tells)
 		return gs_put_word(s, spins ? GS_WORK_SPIN : GS_WORK_WRITE, p[0], p[1], GS_AT_LEAST, p[2]);
 	GS_TRY(gs_capture_of(s, &graph));
 	if (graph)
-		return gs_graph_add(graph, gs_duration(f, params), 0) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+		return gs_graph_add(graph, collects ? p[5] : gs_duration(f, params), 0) ? CUDA_SUCCESS
+			: CUDA_ERROR_OUT_OF_MEMORY;
+	if (meets || collects)
+		return meet(s, p);
 	return gs_put(s, GS_WORK_KERNEL, gs_duration(f, params), NULL, (struct gs_point){0});
 }
 

@@ -58,10 +58,27 @@ int gs_meeting(uint64_t group, uint64_t count, uint64_t rank, unsigned gpu, int 
 	return place;
 }
 
+/* When it is over. No rank is two ahead of another: it waits for all in between. */
+static uint64_t met(const struct gs_meeting *m, struct gs_wait w)
+{
+	uint64_t at = 0, i;
+
+	if (w.value == UINT64_MAX || m->aborted >> w.how & 1)
+		return 0;
+	for (i = 0; i < m->count; i++) {
+		if (m->begun[i] < w.value || m->what[i][w.value & 1] != w.what)
+			return GS_NEVER;
+		if (at < m->at[i][w.value & 1])
+			at = m->at[i][w.value & 1];
+	}
+	return at + w.lasts;
+}
+
 uint64_t gs_meeting_begin(struct gs_wait w, uint64_t now)
 {
 	struct gs_meeting *m = &gs_host->meeting[w.place];
 	uint64_t number = w.value;
+	bool all;
 
 	lock();
 	if (!number)
@@ -69,26 +86,47 @@ uint64_t gs_meeting_begin(struct gs_wait w, uint64_t now)
 	if (number > m->begun[w.how] + 1)
 		m->at[w.how][~number & 1] = now;
 	m->at[w.how][number & 1] = now;
+	m->what[w.how][number & 1] = w.what;
 	if (m->begun[w.how] < number)
 		m->begun[w.how] = number;
+	w.value = number;
+	all = met(m, w) != GS_NEVER;
 	unlock();
+	if (all)
+		gs_bell_ring();
 	return number;
 }
 
-/* No rank is two ahead of another: it waits for all in between. */
-static uint64_t met(const struct gs_meeting *m, uint64_t number)
+void gs_meeting_abort(int place, uint64_t rank)
 {
-	uint64_t at = 0;
+	lock();
+	gs_host->meeting[place].aborted |= 1ull << rank;
+	unlock();
+	gs_bell_ring();
+}
 
-	if (number == UINT64_MAX)
-		return 0;
+void gs_meeting_say(int place, uint64_t rank, uint64_t round, uint64_t value)
+{
+	struct gs_meeting *m = &gs_host->meeting[place];
+
+	lock();
+	m->said[rank][round & 1] = value;
+	m->rounds[rank] = round;
+	unlock();
+}
+
+bool gs_meeting_heard(int place, uint64_t round, uint64_t *values)
+{
+	const struct gs_meeting *m = &gs_host->meeting[place];
+	bool all = true;
+
+	lock();
 	for (uint32_t i = 0; i < m->count; i++) {
-		if (m->begun[i] < number)
-			return GS_NEVER;
-		if (at < m->at[i][number & 1])
-			at = m->at[i][number & 1];
+		all &= m->rounds[i] >= round;
+		values[i] = m->said[i][round & 1];
 	}
-	return at;
+	unlock();
+	return all;
 }
 
 int gs_word(int pid, uint64_t at, unsigned gpu)
@@ -111,7 +149,7 @@ int gs_word(int pid, uint64_t at, unsigned gpu)
 		gs_host->word[i] = (struct gs_word){.pid = pid, .at = at};
 	}
 	if (i < gs_host->words) {
-		gs_host->word[i].gpus |= 1u << gpu;
+		gs_host->word[i].gpus |= 1ull << gpu;
 		place = (int)i;
 	}
 	unlock();
@@ -129,6 +167,7 @@ void gs_word_write(struct gs_wait w, uint64_t now)
 		word->value = (word->value >> 32 << 32) | (uint32_t)w.value;
 	word->time = now;
 	unlock();
+	gs_bell_ring();
 }
 
 static bool holds(uint64_t value, struct gs_wait w)
@@ -150,7 +189,7 @@ uint64_t gs_wait_over(const struct gs_entry *e)
 
 	lock();
 	if (e->work == GS_WORK_MEET)
-		over = met(&gs_host->meeting[e->wait.place], e->wait.value);
+		over = met(&gs_host->meeting[e->wait.place], e->wait);
 	else
 		over = holds(word->value, e->wait) ? word->time : GS_NEVER;
 	unlock();
@@ -180,7 +219,7 @@ void gs_places_leave(unsigned gpu, int proc, int pid)
 	for (uint32_t i = 0; i < gs_host->words; i++) {
 		struct gs_word *w = &gs_host->word[i];
 
-		if (w->pid == pid && !(w->gpus &= ~(1u << gpu)))
+		if (w->pid == pid && !(w->gpus &= ~(1ull << gpu)))
 			w->pid = 0;
 	}
 	unlock();

@@ -11,7 +11,7 @@
  * its process has the GPU.
  *
  * GPUs that wait for each other are moved on together, the one that is furthest
- * back first. One that only waits moves on last, and no further than to the first
+ * back first. Those that only wait move on last, and no further than to the first
  * thing that can happen on any. */
 #include "gpu.h"
 
@@ -102,7 +102,7 @@ static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 }
 
 /* 1 + the next process after the current one that has something to do, even if that
- * is to spin. */
+ * is to spin; the current one comes last. */
 static uint32_t ready_proc(struct gs_gpu *g)
 {
 	for (uint32_t n = 0; n < g->procs; n++) {
@@ -289,7 +289,7 @@ static bool step(struct gs_gpu *g, uint64_t now)
 static uint64_t still(struct gs_gpu *g, uint64_t limit)
 {
 	limit = copy(g, limit);
-	if (!spins(g)) {
+	if (!spins(g) || ready_proc(g) == g->current) {
 		for (uint32_t i = 0; gs_host->waits && i < g->procs; i++)
 			limit = awaited(g, i, limit);
 		return limit;
@@ -306,37 +306,54 @@ static void pass(struct gs_gpu *g, uint64_t until)
 	g->now = until;
 }
 
-/* The GPU that is furthest back and not in the set; n: all are in it. */
-static unsigned furthest_back(struct gs_gpu *const *gpus, unsigned n, uint64_t now, uint32_t but)
+/* How far each has come. */
+static void all_at(uint64_t *at, struct gs_gpu *const *gpus, unsigned n)
 {
-	unsigned found = n;
-
 	for (unsigned i = 0; i < n; i++)
-		if (!(but >> i & 1) && gpus[i]->now < now && (found == n || gpus[i]->now < gpus[found]->now))
+		at[i] = gpus[i]->now;
+}
+
+static unsigned furthest_back(const uint64_t *at, unsigned n)
+{
+	unsigned found = 0;
+
+	for (unsigned i = 1; i < n; i++)
+		if (at[i] < at[found])
 			found = i;
 	return found;
 }
 
+/* All GPUs only wait: they go on so until something can happen on one of them. */
+static void pass_all(struct gs_gpu *const *gpus, unsigned n, uint64_t now)
+{
+	uint64_t until = now;
+
+	for (unsigned i = 0; i < n; i++)
+		if (gpus[i]->now < now)
+			until = still(gpus[i], until);
+	for (unsigned i = 0; i < n; i++)
+		if (gpus[i]->now < until)
+			pass(gpus[i], until);
+}
+
 void gs_simulate(struct gs_gpu *const *gpus, unsigned n, uint64_t now)
 {
-	uint32_t waiting = 0; /* a bit each */
+	uint64_t at[GS_STUB_GPUS_MAX]; /* GS_NEVER: it only waits, and nobody did what it may wait for */
+	unsigned waiting = 0, i;
 
-	for (;;) {
-		unsigned i = furthest_back(gpus, n, now, waiting);
-		uint64_t until = now;
+	all_at(at, gpus, n);
+	while (at[i = furthest_back(at, n)] < now || waiting) {
+		uint32_t bell = gs_host->bell;
+		bool all = at[i] >= now, goes = !all && step(gpus[i], now);
 
-		if (i < n) {
-			waiting = step(gpus[i], now) ? 0 : waiting | 1u << i;
-			continue;
+		if (all)
+			pass_all(gpus, n, now);
+		at[i] = goes ? gpus[i]->now : GS_NEVER;
+		waiting += !goes;
+		if (all || gs_host->bell != bell) {
+			all_at(at, gpus, n);
+			waiting = 0;
 		}
-		i = furthest_back(gpus, n, now, 0);
-		if (i == n)
-			break;
-		for (unsigned k = 0; k < n; k++)
-			if (gpus[k]->now < now)
-				until = still(gpus[k], until);
-		pass(gpus[i], until);
-		waiting = 0;
 	}
 	for (unsigned i = 0; i < n; i++)
 		copy(gpus[i], now);
@@ -393,13 +410,31 @@ static uint64_t predict_kernels(struct gs_gpu *g, struct gs_point p)
 	return end;
 }
 
+/* No later than the entry at the stream's head can go on, if it waits for what is
+ * known to happen. */
+static uint64_t held_up(struct gs_gpu *g, uint32_t stream)
+{
+	const struct gs_entry *e = head_of(g, stream);
+	uint64_t over = 0;
+
+	if (g->stream[stream].spins)
+		over = gs_wait_over(e);
+	else if (e->work == GS_WORK_WAIT)
+		over = gs_predict(g, e->point);
+	return over != GS_NEVER ? over : 0;
+}
+
 uint64_t gs_predict(struct gs_gpu *g, struct gs_point p)
 {
+	const struct gs_slot_stream *s = &g->stream[p.stream];
+	const struct gs_entry *e = &g->ring[p.stream][p.at % GS_STUB_RING];
+	uint64_t end = g->now + HORIZON, t, held;
+
 	if (gs_passed(g, p))
 		return g->now;
-	uint64_t t = predict_kernels(g, p), copied = g->ring[p.stream][p.at % GS_STUB_RING].copied;
-
-	if (copied > g->now + HORIZON)
-		copied = g->now + HORIZON;
-	return copied > t ? copied : t;
+	t = predict_kernels(g, p);
+	held = held_up(g, p.stream) + e->until - s->worked;
+	t = held > t ? held : t;
+	t = e->copied > t ? e->copied : t;
+	return t < end ? t : end;
 }

@@ -1,16 +1,27 @@
 /* Streams and events: what is put in, and waiting for it. */
 #define _GNU_SOURCE
-#include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include "stub.h"
 
 #define ROOM 64 /* entries that must end before a full stream takes more */
 #define SOON 2000    /* ns; a waiter does not look again before */
 #define LATER 20000  /* while an entry waits that cannot be predicted: at first, */
-#define LATEST 100000 /* and in the end */
+#define LATEST 100000 /* and in the end; */
+#define HORIZON 10000000 /* with many who wait so, one after the other, but not later than this */
+
+/* When a waiter looks again that cannot tell how long it waits, unless the bell rings. */
+static uint64_t turn(uint64_t now, uint64_t patience)
+{
+	uint64_t last = gs_host->look, at;
+
+	do
+		at = (last < now ? now : last) + patience;
+	while (at < now + HORIZON && !atomic_compare_exchange_weak(&gs_host->look, &last, at));
+	return at < now + HORIZON ? at : now + HORIZON;
+}
 
 /* Sleeps until the GPU should be there, and looks again: other work may have come between. */
 void gs_wait(struct gs_gpu *g, struct gs_point p)
@@ -22,25 +33,23 @@ void gs_wait(struct gs_gpu *g, struct gs_point p)
 		prctl(PR_SET_TIMERSLACK, 1);
 	sharp = true;
 	for (;;) {
-		uint64_t t = 0, soonest = SOON;
-		struct timespec at;
+		uint32_t seen = gs_host->bell;
+		uint64_t t = 0;
 
 		gs_gpu_lock((unsigned)(g - gs_host->gpu));
 		if (!gs_passed(g, p)) {
 			t = gs_predict(g, p);
 			if (gs_host->waits && t < g->now + patience) {
-				soonest = patience;
+				t = turn(g->now, patience);
 				patience += patience < LATEST ? patience / 4 : 0;
 			}
-			if (t < g->now + soonest)
-				t = g->now + soonest;
+			if (t < g->now + SOON)
+				t = g->now + SOON;
 		}
 		gs_gpu_unlock(g);
 		if (!t)
 			return;
-		at = (struct timespec){.tv_sec = (time_t)(t / 1000000000), .tv_nsec = (long)(t % 1000000000)};
-		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
-			;
+		gs_bell_await(seen, t);
 	}
 }
 

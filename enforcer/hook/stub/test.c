@@ -584,13 +584,13 @@ static void meetings_are_bounded(void)
 
 	start();
 	s = stream_on(context);
-	for (uint64_t i = 1; i <= 256; i++)
+	for (uint64_t i = 1; i <= 1024; i++)
 		IS(meet(0, i, 0, 0, 1, s), 0);
-	IS(meet(0, 257, 0, 0, 1, s), CUDA_ERROR_OUT_OF_MEMORY);
+	IS(meet(0, 1025, 0, 0, 1, s), CUDA_ERROR_OUT_OF_MEMORY);
 	IS(cuDevicePrimaryCtxRelease_v2(0), 0);
 	start();
 	s = stream_on(context);
-	IS(meet(0, 257, 0, 0, 1, s), 0);
+	IS(meet(0, 1025, 0, 0, 1, s), 0);
 	IS(cuStreamSynchronize(s), 0);
 }
 

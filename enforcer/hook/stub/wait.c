@@ -23,7 +23,7 @@ CUresult gs_put_word(CUstream s, enum gs_work work, uint64_t ns, CUdeviceptr at,
 	place = gs_word(getpid(), at, (unsigned)s->ctx->device);
 	if (place < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return gs_put_wait(s, work, ns, (struct gs_wait){(uint32_t)place, how, value}, NULL);
+	return gs_put_wait(s, work, ns, (struct gs_wait){.place = (uint32_t)place, .how = how, .value = value}, NULL);
 }
 
 static CUresult word(CUstream s, enum gs_work work, CUdeviceptr at, uint32_t wide, uint64_t value, unsigned flags)
@@ -104,6 +104,7 @@ static void made(const struct call *c)
 		gs_host->waits--;
 	}
 	gs_gpu_unlock(g);
+	gs_bell_ring();
 }
 
 static void *serve(void *unused)
