@@ -20,6 +20,7 @@
 		unsigned, CUstream, void **, void **) \
 	X(cuStreamCreate, cuStreamCreate, CUstream *, unsigned) \
 	X(cuStreamSynchronize, cuStreamSynchronize, CUstream) \
+	X(cuStreamWaitEvent, cuStreamWaitEvent, CUstream, CUevent, unsigned) \
 	X(cuStreamWaitValue32_v2, cuStreamWaitValue32, CUstream, CUdeviceptr, uint32_t, unsigned) \
 	X(cuStreamWriteValue32_v2, cuStreamWriteValue32, CUstream, CUdeviceptr, uint32_t, unsigned) \
 	X(cuLaunchHostFunc, cuLaunchHostFunc, CUstream, CUhostFn, void *) \
