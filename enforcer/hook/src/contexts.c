@@ -6,6 +6,7 @@
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
+#include "nccl.h"
 #include "streams.h"
 
 #define NONE -1
@@ -83,9 +84,15 @@ CUresult cuCtxCreate_v4(CUcontext *c, void *params, unsigned flags, CUdevice dev
 	return created(gs_real.cuCtxCreate_v4(c, params, flags, device), c, device);
 }
 
-static CUresult destroy(CUresult (*real)(CUcontext), CUcontext c)
+static void ends(CUcontext c)
 {
 	gs_gate_context_destroyed(c);
+	gs_nccl_context_destroyed(c);
+}
+
+static CUresult destroy(CUresult (*real)(CUcontext), CUcontext c)
+{
+	ends(c);
 	CUresult r = real(c);
 	if (r == CUDA_SUCCESS)
 		gs_context_gone(c);
@@ -122,7 +129,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx g)
 
 	GS_WHOLE(cuGreenCtxDestroy);
 	if (g && gs_real.cuCtxFromGreenCtx && gs_real.cuCtxFromGreenCtx(&c, g) == CUDA_SUCCESS)
-		gs_gate_context_destroyed(c);
+		ends(c);
 	return gs_real.cuGreenCtxDestroy(g);
 }
 
@@ -153,7 +160,7 @@ static CUresult let_go(CUresult (*real)(CUdevice), CUdevice device, bool reset)
 	c = primary[device].context;
 	pthread_mutex_unlock(&lock);
 	if (c && last)
-		gs_gate_context_destroyed(c);
+		ends(c);
 	CUresult r = real(device);
 	if (r != CUDA_SUCCESS)
 		return r;

@@ -123,17 +123,18 @@ bool gs_nccl_resolve(void *handle, const char *name, void **answer)
 
 /* ---- communicators ---- */
 
-/* Guards what follows. It is held for the driver's events, not for NCCL's calls. */
+/* Guards what follows. It is not held where the driver may wait for the GPU. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A communicator, and its place in the trace. */
 static struct communicator {
 	void *comm; /* NULL: free */
 	uint64_t id;
-	uint32_t rank, ranks;
+	uint32_t rank, ranks; /* ranks 0: not known yet */
 	int gpu;
 	uint64_t splits; /* of it: all its ranks split it in the same order */
-	uint64_t entered, begun, ended, bytes, measured, measured_ns;
+	uint64_t entered, entered_ticks, begun, ended, bytes, measured, measured_ns;
+	enum gs_collective op;
 } communicators[GS_COMMUNICATORS];
 
 /* A collective that the GPU is not known to be done with. */
@@ -141,7 +142,7 @@ static struct measure {
 	CUevent begin, end; /* kept for the next one; NULL: none yet */
 	CUcontext context;  /* theirs */
 	struct communicator *of; /* NULL: free */
-	bool open;          /* the second event is not recorded yet */
+	bool open;          /* a thread records the events */
 	uint64_t number;    /* of the collective in its communicator */
 } measures[MEASURES];
 
@@ -187,7 +188,7 @@ static struct communicator *known(void *comm)
 }
 
 /* Writes the communicator's place in the trace anew: the trace may be a new session's. With the lock held. */
-static void show(const struct communicator *c, enum gs_collective op)
+static void show(const struct communicator *c)
 {
 	struct gs_trace *t = atomic_load(&gs_trace);
 
@@ -203,31 +204,38 @@ static void show(const struct communicator *c, enum gs_collective op)
 	to->ended = c->ended;
 	to->measured = c->measured;
 	to->measured_ns = c->measured_ns;
-	if (op) {
-		to->op = op;
-		to->entered_ticks = gs_trace_ticks();
-	}
+	to->op = c->op;
+	to->entered_ticks = c->entered_ticks;
 	__atomic_store_n(&to->entered, c->entered, __ATOMIC_RELEASE);
 }
 
+/* The communicator's place, or a free one; NULL: all are taken. With the lock held. */
+static struct communicator *place_for(void *comm)
+{
+	struct communicator *c = known(comm); /* its end went unseen */
+
+	for (c = c ? c : communicators; c < communicators + GS_COMMUNICATORS; c++)
+		if (!c->comm || c->comm == comm)
+			return c;
+	return NULL;
+}
+
+/* One rank alone waits for nobody. */
 static void joined(void *comm, uint64_t id, int rank, int ranks, int gpu)
 {
 	GS_UNCANCELLED;
 
-	if (gpu < 0 || gpu >= GS_GPUS || ranks < 2)
+	if (gpu < 0 || gpu >= GS_GPUS || ranks == 1)
 		return;
 	gs_gpu_lock(&gs_gates[gpu]);
 	gs_turns_group(&gs_gates[gpu], id);
 	pthread_mutex_unlock(&gs_gates[gpu].lock);
 	pthread_mutex_lock(&lock);
-	struct communicator *c = known(comm); /* its end went unseen */
-	for (c = c ? c : communicators; c < communicators + GS_COMMUNICATORS; c++) {
-		if (c->comm && c->comm != comm)
-			continue;
+	struct communicator *c = place_for(comm);
+	if (c) {
 		*c = (struct communicator){.comm = comm, .id = id, .rank = (uint32_t)rank, .ranks = (uint32_t)ranks,
 					   .gpu = gpu};
-		show(c, 0);
-		break;
+		show(c);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -269,13 +277,20 @@ int ncclCommInitAll(void **comms, int count, const int *devices)
 	return r;
 }
 
+/* 0: not known yet, because the communicator is still being made. */
 static int number(const char *name, void *comm)
 {
 	void *found = find(name);
-	int (*own)(void *, int *), n = -1;
+	int (*own)(void *, int *), n = 0;
 
 	memcpy(&own, &found, sizeof own);
-	return found && !own(comm, &n) ? n : -1;
+	return found && !own(comm, &n) ? n : 0;
+}
+
+static void ask(struct communicator *c)
+{
+	c->rank = (uint32_t)number("ncclCommUserRank", c->comm);
+	c->ranks = (uint32_t)number("ncclCommCount", c->comm);
 }
 
 /* All ranks of the parent make the call, in the same order, and those of one color get a communicator. */
@@ -293,7 +308,7 @@ int ncclCommSplit(void *comm, int color, int key, void **child, void *config)
 	}
 	pthread_mutex_unlock(&lock);
 	int r = REAL(ncclCommSplit, (void *, int, int, void **, void *), comm, color, key, child, config);
-	if (!r && *child && from[0])
+	if (made(r) && *child && from[0])
 		joined(*child, hash(from, sizeof from), number("ncclCommUserRank", *child),
 		       number("ncclCommCount", *child), gpu);
 	return r;
@@ -310,7 +325,7 @@ static void left(void *comm)
 			if (m->of == c)
 				m->of = NULL;
 		c->comm = NULL;
-		show(c, 0);
+		show(c);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -335,9 +350,9 @@ static bool due(uint64_t number)
 	uint64_t now = gs_now();
 
 	if (now - rate.since >= PERIOD_NS) {
-		if (rate.taken > MEASURED)
+		for (; rate.taken > MEASURED; rate.taken /= 2)
 			rate.every *= 2;
-		else if (rate.taken < MEASURED / 4 && rate.every > 1)
+		if (rate.taken < MEASURED / 4 && rate.every > 1)
 			rate.every /= 2;
 		rate.since = now;
 		rate.taken = 0;
@@ -367,34 +382,43 @@ static bool events(struct measure *m)
 	return m->begin;
 }
 
-/* Puts the first event on the stream, before the communicator's next collective.
- * NULL: this one is not measured. With the lock held. */
-static struct measure *before(struct communicator *c, CUstream s)
+/* A free measure, for the communicator's last collective; NULL: that is not measured. With the lock held. */
+static struct measure *take(struct communicator *c)
 {
-	if (!due(c->entered) || gs_stream_captures(s))
+	if (!due(c->entered))
 		return NULL;
-	for (struct measure *m = measures; m < measures + MEASURES; m++) {
-		if (m->of || m->open)
-			continue;
-		if (!events(m) || gs_real.cuEventRecord(m->begin, s))
-			return NULL;
-		m->number = c->entered;
-		return m;
-	}
+	for (struct measure *m = measures; m < measures + MEASURES; m++)
+		if (!m->of && !m->open) {
+			m->of = c;
+			m->open = true;
+			m->number = c->entered;
+			return m;
+		}
 	return NULL;
 }
 
+static void drop(struct measure *m)
+{
+	pthread_mutex_lock(&lock);
+	m->of = NULL;
+	m->open = false;
+	pthread_mutex_unlock(&lock);
+}
+
+/* Puts the first event on the stream, before the communicator's last collective. */
 static struct measure *begin(struct communicator *c, CUstream s)
 {
 	GS_UNCANCELLED;
 
+	if (!atomic_load(&gs_trace) || gs_stream_captures(s))
+		return NULL;
 	pthread_mutex_lock(&lock);
-	struct measure *m = atomic_load(&gs_trace) ? before(c, s) : NULL;
-	if (m) {
-		m->of = c;
-		m->open = true;
-	}
+	struct measure *m = take(c);
 	pthread_mutex_unlock(&lock);
+	if (m && (!events(m) || gs_real.cuEventRecord(m->begin, s))) {
+		drop(m);
+		return NULL;
+	}
 	return m;
 }
 
@@ -405,10 +429,12 @@ static void finish(struct measure *m, CUstream s, int r)
 
 	if (!m)
 		return;
+	if (!made(r) || gs_real.cuEventRecord(m->end, s)) {
+		drop(m);
+		return;
+	}
 	pthread_mutex_lock(&lock);
 	m->open = false;
-	if (!made(r) || (m->of && gs_real.cuEventRecord(m->end, s)))
-		m->of = NULL;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -421,10 +447,20 @@ static void done(struct measure *m, float ms)
 		c->ended = m->number;
 	c->measured++;
 	c->measured_ns += (uint64_t)((double)ms * 1e6);
-	show(c, 0);
+	show(c);
 	if (t)
 		gs_trace_put(t, GS_EVENT_COLLECTED, (unsigned)(c - communicators),
 			     ms < 4e6f ? (uint32_t)(ms * 1000) : UINT32_MAX);
+}
+
+/* A new session's trace has none of them, and those in which the program hangs will not come again. */
+static void show_all(void)
+{
+	const struct gs_trace *t = atomic_load(&gs_trace);
+
+	for (struct communicator *c = communicators; t && c < communicators + GS_COMMUNICATORS; c++)
+		if (c->comm && t->communicator[c - communicators].id != c->id)
+			show(c);
 }
 
 void gs_nccl_look(void)
@@ -433,19 +469,32 @@ void gs_nccl_look(void)
 
 	if (pthread_mutex_trylock(&lock))
 		return;
+	show_all();
 	for (struct measure *m = measures; m < measures + MEASURES; m++) {
-		if (!m->of || m->open || gs_real.cuEventQuery(m->begin))
+		if (!m->of || m->open)
 			continue;
-		if (m->of->begun < m->number) {
+		if (m->of->begun < m->number && !gs_real.cuEventQuery(m->begin)) {
 			m->of->begun = m->number;
-			show(m->of, 0);
+			show(m->of);
 		}
-		if (gs_real.cuEventQuery(m->end))
+		CUresult r = gs_real.cuEventQuery(m->end);
+		if (r == CUDA_ERROR_NOT_READY)
 			continue;
-		if (!gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
+		if (!r && !gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
 			done(m, ms);
 		m->of = NULL;
 	}
+	pthread_mutex_unlock(&lock);
+}
+
+void gs_nccl_context_destroyed(CUcontext context)
+{
+	pthread_mutex_lock(&lock);
+	for (struct measure *m = measures; m < measures + MEASURES; m++)
+		if (!m->open && m->context == context) {
+			m->of = NULL;
+			m->begin = NULL;
+		}
 	pthread_mutex_unlock(&lock);
 }
 
@@ -457,26 +506,43 @@ static uint64_t element(int type)
 	return type >= 0 && (size_t)type < sizeof bytes ? bytes[type] : 1;
 }
 
-/* Notes a call on the communicator. Two ranks exchange what they send and receive in an order of their own: only
- * the rest is numbered. */
+static void note(const struct communicator *c, enum gs_collective op, uint64_t bytes)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (t)
+		gs_trace_put(t, GS_EVENT_COLLECTIVE, (unsigned)(c - communicators),
+			     (uint32_t)hash((uint64_t[]){op, bytes}, 16));
+}
+
+/* Another communicator's call, for which the trace has no room, or one of a single rank. */
+static void overlook(void *comm)
+{
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (t && !place_for(comm))
+		__atomic_fetch_add(&t->lost, 1, __ATOMIC_RELAXED);
+}
+
+/* Counts and notes a call on the communicator, whether there is a trace or not: all ranks count the same. Two
+ * ranks exchange what they send and receive in an order of their own: only the rest is numbered. */
 static struct communicator *enter(void *comm, enum gs_collective op, uint64_t bytes)
 {
 	GS_UNCANCELLED;
-	struct gs_trace *t = atomic_load(&gs_trace);
 
-	if (!t)
-		return NULL;
 	pthread_mutex_lock(&lock);
 	struct communicator *c = known(comm);
 	if (c) {
-		if (op < GS_SEND)
-			c->entered++;
+		c->entered += op < GS_SEND;
 		c->bytes += bytes;
-		show(c, op);
-		gs_trace_put(t, GS_EVENT_COLLECTIVE, (unsigned)(c - communicators),
-			     (uint32_t)hash((uint64_t[]){op, bytes}, 16));
+		c->op = op;
+		c->entered_ticks = atomic_load(&gs_trace) ? gs_trace_ticks() : 0;
+		if (!c->ranks)
+			ask(c);
+		show(c);
+		note(c, op, bytes);
 	} else {
-		__atomic_fetch_add(&t->lost, 1, __ATOMIC_RELAXED);
+		overlook(comm);
 	}
 	pthread_mutex_unlock(&lock);
 	return op < GS_SEND ? c : NULL;

@@ -25,8 +25,8 @@ static bool constant(void)
  * the other kind, which happens at most once, and before the first session. */
 void gs_trace_begin(struct gs_trace *t)
 {
-	if (t && !atomic_load(&gs_trace))
-		gs_trace_tsc = constant();
+	if (t && !atomic_load(&gs_trace) && gs_trace_tsc != constant())
+		gs_trace_tsc = !gs_trace_tsc;
 	if (t) {
 		t->first_ticks = t->last_ticks = gs_trace_ticks();
 		t->first_ns = t->last_ns = gs_now();

@@ -22,10 +22,13 @@
 #define RATE 100      /* bytes a ns */
 #define CALLS 256     /* of a group */
 
-enum { OK, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE };
+enum { OK, CUDA_ERROR, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
 enum op { ALL_REDUCE = 1, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER };
 
 struct id { char bytes[128]; };
+
+/* The beginning of ncclConfig_t. */
+struct config { size_t size; unsigned magic, version; int blocking; };
 
 struct ncclComm {
 	uint64_t group; /* of the meeting */
@@ -33,6 +36,7 @@ struct ncclComm {
 	CUcontext context;
 	CUfunction kernel;
 	uint64_t calls, rounds;
+	bool in_progress; /* until the program asks whether it is */
 };
 
 struct call {
@@ -155,12 +159,12 @@ NCCL_API ncclCommInitAll(struct ncclComm **all, int count, const int *devices)
 }
 
 /* The ranks of one color, by their keys and then by their old ranks. */
-NCCL_API ncclCommSplit(struct ncclComm *c, int color, int key, struct ncclComm **out, void *config)
+NCCL_API ncclCommSplit(struct ncclComm *c, int color, int key, struct ncclComm **out,
+	const struct config *config)
 {
 	uint64_t all[GS_STUB_RANKS], from[3] = {c->group, c->rounds, (uint64_t)color};
-	int rank = 0, ranks = 0;
+	int rank = 0, ranks = 0, r;
 
-	(void)config;
 	*out = NULL;
 	exchange(c, (uint64_t)(uint32_t)color << 32 | (uint32_t)key, all);
 	for (int i = 0; i < c->ranks; i++) {
@@ -171,19 +175,30 @@ NCCL_API ncclCommSplit(struct ncclComm *c, int color, int key, struct ncclComm *
 		ranks++;
 		rank += other < key || (other == key && i < c->rank);
 	}
-	return color < 0 ? OK : join(out, hash(from, sizeof from), rank, ranks);
+	r = color < 0 ? OK : join(out, hash(from, sizeof from), rank, ranks);
+	if (r || !*out || !config || config->blocking)
+		return r;
+	(*out)->in_progress = true;
+	return IN_PROGRESS;
+}
+
+NCCL_API ncclCommGetAsyncError(struct ncclComm *c, int *result)
+{
+	c->in_progress = false;
+	*result = OK;
+	return OK;
 }
 
 NCCL_API ncclCommUserRank(const struct ncclComm *c, int *rank)
 {
 	*rank = c->rank;
-	return OK;
+	return c->in_progress ? IN_PROGRESS : OK;
 }
 
 NCCL_API ncclCommCount(const struct ncclComm *c, int *ranks)
 {
 	*ranks = c->ranks;
-	return OK;
+	return c->in_progress ? IN_PROGRESS : OK;
 }
 
 NCCL_API ncclCommDestroy(struct ncclComm *c)

@@ -93,5 +93,6 @@ void gs_gate_capture(CUstream s, bool begins) { (void)s; captures += begins ? 1 
 void gs_gate_graph_forget(void *exec) { (void)exec; }
 void gs_gate_context_created(CUcontext c, int gpu) { (void)c, (void)gpu; }
 void gs_gate_context_destroyed(CUcontext c) { CHECK(c); destroyed_contexts++; }
+void gs_nccl_context_destroyed(CUcontext c) { (void)c; }
 
 #endif
