@@ -21,6 +21,23 @@ static bool constant(void)
 #endif
 }
 
+/* Both clocks at one moment. The best of three readings: a thread may lose the
+ * processor between the two. */
+static void look(uint64_t *ticks, uint64_t *ns)
+{
+	uint64_t least = UINT64_MAX;
+
+	for (int i = 0; i < 3; i++) {
+		uint64_t before = gs_trace_ticks(), now = gs_now(), took = gs_trace_ticks() - before;
+
+		if (took > least)
+			continue;
+		least = took;
+		*ticks = before + took / 2;
+		*ns = now;
+	}
+}
+
 /* Another thread may note an event meanwhile: its time is wrong if the clock is of
  * the other kind, which happens at most once, and before the first session. */
 void gs_trace_begin(struct gs_trace *t)
@@ -28,8 +45,9 @@ void gs_trace_begin(struct gs_trace *t)
 	if (t && !atomic_load(&gs_trace) && gs_trace_tsc != constant())
 		gs_trace_tsc = !gs_trace_tsc;
 	if (t) {
-		t->first_ticks = t->last_ticks = gs_trace_ticks();
-		t->first_ns = t->last_ns = gs_now();
+		look(&t->first_ticks, &t->first_ns);
+		t->last_ticks = t->first_ticks;
+		t->last_ns = t->first_ns;
 		__atomic_store_n(&t->version, 1, __ATOMIC_RELEASE);
 	}
 	atomic_store_explicit(&gs_trace, t, memory_order_release);
@@ -38,12 +56,14 @@ void gs_trace_begin(struct gs_trace *t)
 void gs_trace_clock(void)
 {
 	struct gs_trace *t = atomic_load(&gs_trace);
+	uint64_t ticks = 0, ns = 0;
 
 	if (!t)
 		return;
+	look(&ticks, &ns);
 	__atomic_fetch_add(&t->writing, 1, __ATOMIC_ACQ_REL);
-	__atomic_store_n(&t->last_ticks, gs_trace_ticks(), __ATOMIC_RELAXED);
-	__atomic_store_n(&t->last_ns, gs_now(), __ATOMIC_RELAXED);
+	__atomic_store_n(&t->last_ticks, ticks, __ATOMIC_RELAXED);
+	__atomic_store_n(&t->last_ns, ns, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&t->writing, 1, __ATOMIC_RELEASE);
 }
 

@@ -1,0 +1,164 @@
+/* The ring of events: what it keeps, in which order, and whose it is. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "forks.h"
+#include "trace.h"
+
+#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+#define THREADS 4
+#define EACH (GS_EVENTS_KEPT / THREADS)
+
+_Thread_local struct gs_thread *gs_self;
+struct gs_thread gs_threads[GS_THREADS];
+static struct gs_trace *trace;
+
+static void begin(void)
+{
+	gs_forks_watch();
+	trace = mmap(NULL, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(trace != MAP_FAILED);
+	gs_trace_begin(trace);
+}
+
+static uint32_t kind_of(const struct gs_event *e) { return e->what & 0xff; }
+static uint32_t lap_of(const struct gs_event *e) { return e->what >> 8 & 0xff; }
+
+static void an_event_has_all(void)
+{
+	const struct gs_event *e = trace->event;
+
+	gs_note(GS_EVENT_WAIT, 7);
+	CHECK(kind_of(e) == GS_EVENT_WAIT && e->id == 7 && e->what >> 20 == GS_THREADS - 1 && !(e->what >> 16 & 15));
+	gs_self = &gs_threads[5];
+	atomic_store(&gs_self->gpu, 3);
+	gs_note(GS_EVENT_LAUNCH, 8);
+	e++;
+	CHECK(kind_of(e) == GS_EVENT_LAUNCH && e->id == 8 && e->what >> 20 == 5 && (e->what >> 16 & 15) == 3);
+	CHECK(trace->head == 2 && e->ticks >= e[-1].ticks && e[-1].ticks >= trace->first_ticks);
+	CHECK(gs_note_units(0, 64) == 0 && gs_note_units(1, 64) == 1 && gs_note_units(65, 64) == 2 &&
+	      gs_note_units(UINT64_MAX, 64) == UINT32_MAX);
+}
+
+/* A reader knows by the lap whether an event is of its number. */
+static void laps_tell_numbers(void)
+{
+	uint64_t n = 300 * (uint64_t)GS_EVENTS_KEPT + 5;
+
+	trace->head = n - 10; /* as if they had been noted */
+	for (int i = 0; i < 10; i++)
+		gs_note(GS_EVENT_LAUNCH, (uint32_t)i);
+	CHECK(trace->head == n && trace->event[4].id == 9 && lap_of(&trace->event[4]) == 300 % 256);
+	CHECK(trace->event[GS_EVENTS_KEPT - 1].id == 4 && lap_of(&trace->event[GS_EVENTS_KEPT - 1]) == 299 % 256);
+	CHECK(!trace->event[5].what);
+}
+
+static void *note_many(void *place)
+{
+	gs_self = &gs_threads[(uintptr_t)place];
+	for (uint32_t i = 0; i < EACH; i++)
+		gs_note(GS_EVENT_LAUNCH, i);
+	return NULL;
+}
+
+/* No event of any thread is lost or doubled, and each thread's are in order. */
+static void threads_share_it(void)
+{
+	pthread_t t[THREADS];
+	uint32_t next[THREADS] = {0};
+
+	for (uintptr_t i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&t[i], NULL, note_many, (void *)i));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(t[i], NULL));
+	CHECK(trace->head == THREADS * EACH);
+	for (const struct gs_event *e = trace->event; e < trace->event + THREADS * EACH; e++) {
+		unsigned thread = e->what >> 20;
+
+		CHECK(thread < THREADS && !lap_of(e) && e->id == next[thread]++);
+	}
+}
+
+static void a_child_writes_nothing(void)
+{
+	int status;
+	pid_t child = fork();
+
+	if (!child) {
+		gs_note(GS_EVENT_LAUNCH, 1);
+		gs_trace_clock();
+		_exit(gs_trace != NULL);
+	}
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	CHECK(!trace->head && !trace->writing);
+	gs_note(GS_EVENT_LAUNCH, 1);
+	CHECK(trace->head == 1);
+}
+
+/* A new session's file is mapped where the last one was. */
+static void a_session_follows_another(void)
+{
+	uint64_t first;
+
+	gs_note(GS_EVENT_LAUNCH, 1);
+	first = trace->first_ns;
+	gs_trace_begin(NULL);
+	gs_note(GS_EVENT_LAUNCH, 2);
+	CHECK(trace->head == 1 && trace->version == 1);
+	CHECK(mmap(trace, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == trace);
+	gs_trace_begin(trace);
+	gs_note(GS_EVENT_LAUNCH, 3);
+	CHECK(trace->head == 1 && trace->event[0].id == 3 && trace->version == 1 && trace->first_ns > first);
+}
+
+/* Two readings of the clock tell the time of an event between them. */
+static void the_clock_converts(void)
+{
+	uint64_t before, after;
+	double rate, at;
+
+	while (gs_now() < trace->first_ns + 20000000)
+		;
+	before = gs_now();
+	gs_note(GS_EVENT_LAUNCH, 1);
+	after = gs_now();
+	while (gs_now() < trace->first_ns + 40000000)
+		;
+	gs_trace_clock();
+	CHECK(trace->writing == 2 && trace->last_ns >= trace->first_ns + 40000000);
+	rate = (double)(trace->last_ns - trace->first_ns) / (double)(trace->last_ticks - trace->first_ticks);
+	at = (double)trace->first_ns + rate * (double)(trace->event[0].ticks - trace->first_ticks);
+	CHECK(at > (double)before - 1e5 && at < (double)after + 1e5);
+}
+
+#define T(name) {#name, name}
+static const struct { const char *name; void (*test)(void); } tests[] = {
+	T(an_event_has_all), T(laps_tell_numbers), T(threads_share_it), T(a_child_writes_nothing),
+	T(a_session_follows_another), T(the_clock_converts),
+};
+
+int main(void)
+{
+	int failed = 0, status;
+
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+		pid_t child = fork();
+
+		if (!child) {
+			begin();
+			tests[i].test();
+			exit(0);
+		}
+		if (waitpid(child, &status, 0) != child || status) {
+			fprintf(stderr, "failed: %s\n", tests[i].name);
+			failed = 1;
+		}
+	}
+	return failed;
+}
