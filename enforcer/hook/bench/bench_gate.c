@@ -5,12 +5,13 @@
  *   bench_gate [repetitions]
  *
  * open: no other tenant on the GPU, for which the goal is 5 ns, or 15 with 4
- * threads. run: a turn of ours among others, with the cost of markers in the fake
- * driver. */
+ * threads. traced: the same with a trace, for which the goal is 20 ns more. run: a
+ * turn of ours among others, with the cost of markers in the fake driver. */
 #define _GNU_SOURCE
 #include <sched.h>
 
 #include "fake.h"
+#include "trace.h"
 
 #define LAUNCHES 1000000
 #define THREADS 4
@@ -29,8 +30,10 @@ static double loop(uintptr_t stream, bool through)
 
 	for (int i = 0; i < LAUNCHES; i++) {
 		struct gs_launch l;
-		if (through)
+		if (through) {
 			gs_gate_enter(&l, (CUstream)stream, false, NULL);
+			gs_note(GS_EVENT_LAUNCH, gs_note_id(&l));
+		}
 		CUresult r = driver();
 		if (through)
 			gs_gate_leave(&l, r);
@@ -102,6 +105,10 @@ int main(int argc, char **argv)
 	gs_turns_start();
 	measure("open", 1, repetitions);
 	measure("open", THREADS, repetitions);
+	gs_trace_begin(calloc(1, sizeof(struct gs_trace)));
+	measure("traced", 1, repetitions);
+	measure("traced", THREADS, repetitions);
+	gs_trace_begin(NULL);
 	fake_mode(0, GS_RUN, 1, 0);
 	measure("run", 1, repetitions);
 	measure("run", THREADS, repetitions);
