@@ -1,0 +1,106 @@
+package enforcer_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+// A jam is a job of two ranks that hangs in its fifth step. Each step has two
+// collectives, so eight were called before it.
+type jam struct {
+	name    string
+	options [2][]string
+	entered [2]uint64 // collectives that each rank has called in the end
+	ended   [2]uint64 // of them on the GPU; 0: its process can no longer tell
+}
+
+// The rank that skips a collective goes on to the next step, where it calls two more.
+var jams = []jam{
+	{"skip", faulty("--skip"), [2]uint64{10, 11}, [2]uint64{9, 9}},
+	{"mismatch", faulty("--mismatch"), [2]uint64{10, 10}, [2]uint64{9, 9}},
+	{"endless", faulty("--endless"), [2]uint64{10, 10}, [2]uint64{8, 8}},
+	{"loader", faulty("--loader"), [2]uint64{10, 8}, [2]uint64{8, 8}},
+	{"stop", faulty("--stop"), [2]uint64{10, 8}, [2]uint64{8, 0}},
+	{"die", faulty("--die"), [2]uint64{10, 8}, [2]uint64{8, 0}},
+	{"both", [2][]string{{"--loader"}, {"--loader", "--host=130"}}, [2]uint64{8, 8}, [2]uint64{8, 8}},
+}
+
+// faulty is a job whose second rank has the fault.
+func faulty(option string) [2][]string { return [2][]string{nil, {option}} }
+
+// TestRanks runs jobs that hang, side by side. The traces of each one's ranks have
+// the same communicator, and how far each rank has come.
+func TestRanks(t *testing.T) {
+	t.Setenv("GS_STUB_GPUS", strconv.Itoa(2*len(jams)))
+	h := stub(t)
+	r := record(t)
+	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	var ranks [][2]*worker
+	for gang, j := range jams {
+		var pair [2]*worker
+		for i := range pair {
+			pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"),
+				"--gang=" + strconv.Itoa(gang+1), "--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(2*gang+i), "--buckets=2",
+				"--at=5"}, j.options[i]...)...)
+		}
+		ranks = append(ranks, pair)
+	}
+	for i, j := range jams {
+		of := [2]recording{}
+		poll(t, time.Minute, j.name+": its ranks have not come to where they hang", func() bool {
+			for rank, w := range ranks[i] {
+				of[rank] = r.now(w.cmd.Process.Pid)
+				c := of[rank].communicators[0]
+				if c.Entered != j.entered[rank] || (j.ended[rank] > 0 && c.Ended != j.ended[rank]) {
+					return false
+				}
+			}
+			return true
+		})
+		if err := agree(of, j); err != nil {
+			t.Errorf("%s: %v", j.name, err)
+		}
+	}
+}
+
+// now returns what is recorded of a process so far.
+func (r *recorder) now(pid int) recording {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if one := r.events[pid]; one != nil {
+		return *one
+	}
+	return recording{}
+}
+
+func agree(of [2]recording, j jam) error {
+	a, b := of[0].communicators[0], of[1].communicators[0]
+	switch {
+	case a.ID != b.ID || a.ID == 0:
+		return fmt.Errorf("the ranks' communicators are %x and %x", a.ID, b.ID)
+	case a.Rank != 0 || b.Rank != 1 || a.Ranks != 2 || b.Ranks != 2:
+		return fmt.Errorf("ranks %d of %d and %d of %d", a.Rank, a.Ranks, b.Rank, b.Ranks)
+	case a.Op != wire.AllReduce || b.Op != wire.AllReduce:
+		return fmt.Errorf("the last operations were %v and %v", a.Op, b.Op)
+	// In each step the second rank comes 50 ms later to the first collective.
+	case j.name == "both" && (a.MeasuredNS < b.MeasuredNS+100e6 || a.Measured != 8):
+		return fmt.Errorf("the GPUs took %v and %v for %d collectives; the first rank waits for the other",
+			time.Duration(a.MeasuredNS), time.Duration(b.MeasuredNS), a.Measured)
+	}
+	for rank, one := range of {
+		calls := uint64(0)
+		for _, e := range one.events {
+			if e.Kind == wire.EventCollective {
+				calls++
+			}
+		}
+		if calls != j.entered[rank] {
+			return fmt.Errorf("rank %d has %d events of %d collectives", rank, calls, j.entered[rank])
+		}
+	}
+	return nil
+}
