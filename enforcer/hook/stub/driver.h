@@ -7,6 +7,8 @@
 CUresult cuInit(unsigned flags);
 CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64_t flags,
 	CUdriverProcAddressQueryResult *status);
+CUresult cuDeviceGet(CUdevice *d, int ordinal);
+CUresult cuDeviceGetCount(int *n);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d);
 CUresult cuCtxSetCurrent(CUcontext c);

@@ -77,6 +77,17 @@ static uint32_t relieved(struct gs_gpu *g, uint32_t proc)
 	return i;
 }
 
+/* 1 + a stream that has something to do which takes no time of its own, and need not
+ * wait for the kernel that is half done. */
+static uint32_t timeless(struct gs_gpu *g, uint32_t proc)
+{
+	uint32_t i = g->proc[proc].streams;
+
+	while (i && !(ready(g, i - 1) && head_of(g, i - 1)->until == g->stream[i - 1].worked))
+		i = g->stream[i - 1].next;
+	return i;
+}
+
 /* 1 + the stream with which the process goes on, or 0 if it has nothing to do: the
  * next one in its list that is ready, after the one that ran last. */
 static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
@@ -85,10 +96,10 @@ static uint32_t ready_stream(struct gs_gpu *g, uint32_t proc)
 	uint32_t first = relieved(g, proc), i;
 	bool after = false;
 
-	if (first)
-		return first;
-	if (p->begun)
-		return p->begun;
+	if (!first && p->begun)
+		first = timeless(g, proc);
+	if (first || p->begun)
+		return first ? first : p->begun;
 	for (i = p->streams; i; i = g->stream[i - 1].next) {
 		if (ready(g, i - 1)) {
 			if (after)
@@ -205,6 +216,10 @@ static void run(struct gs_gpu *g, uint32_t stream, uint64_t now)
 	most = (p->spinning ? awaited(g, g->current - 1, now) : now) - g->now;
 	if (g->slice_end > g->now && most > g->slice_end - g->now)
 		most = g->slice_end - g->now;
+	if (!left && p->begun) {
+		worked(g, stream);
+		return;
+	}
 	p->last = stream + 1;
 	p->begun = left > most ? stream + 1 : 0;
 	if (left > most)

@@ -15,7 +15,7 @@
 #define MIB (1ull << 20)
 #define IS(call, want) expect((long)(call), (long)(want), #call, __LINE__)
 
-static CUfunction spin, meeting, await, teller;
+static CUfunction spin, meeting, collective, await, teller;
 static CUcontext context, other; /* of GPU 0, and of GPU 1 if a test has it */
 
 static void expect(long got, long want, const char *what, int line)
@@ -44,6 +44,7 @@ static void start(void)
 	IS(cuModuleLoadData(&m, "image"), 0);
 	IS(cuModuleGetFunction(&spin, m, "spin"), 0);
 	IS(cuModuleGetFunction(&meeting, m, "meet"), 0);
+	IS(cuModuleGetFunction(&collective, m, "collective"), 0);
 	IS(cuModuleGetFunction(&await, m, "await"), 0);
 	IS(cuModuleGetFunction(&teller, m, "tell"), 0);
 }
@@ -78,6 +79,15 @@ static CUresult meet(uint64_t ns, uint64_t group, uint64_t number, uint64_t rank
 	void *params[] = {&ns, &group, &number, &rank, &count};
 
 	return cuLaunchKernel(meeting, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
+}
+
+/* Of two ranks. */
+static CUresult collect(uint64_t number, uint64_t rank, uint64_t lasts, uint64_t what, CUstream s)
+{
+	uint64_t none = 0, group = 9, count = 2;
+	void *params[] = {&none, &group, &number, &rank, &count, &lasts, &what};
+
+	return cuLaunchKernel(collective, 1, 1, 1, 1, 1, 1, 0, s, params, NULL);
 }
 
 static CUresult on_word(CUfunction f, uint64_t ns, CUdeviceptr at, uint64_t value, CUstream s)
@@ -594,6 +604,66 @@ static void meetings_are_bounded(void)
 	IS(cuStreamSynchronize(s), 0);
 }
 
+/* The second one begins 10 ms later. Then both go on for 5 ms, beside other kernels. */
+static void partners_go_on_together(void)
+{
+	CUstream s, t, u;
+	CUevent a, b, c, d, e, f;
+
+	start_two();
+	s = stream_on(context);
+	t = stream_on(other);
+	u = stream_on(context);
+	a = event(s);
+	b = event(t);
+	c = event(u);
+	IS(collect(1, 0, 5000000, 1, s), 0);
+	IS(run(10000000, t), 0);
+	IS(collect(1, 1, 5000000, 1, t), 0);
+	IS(run(20000000, u), 0);
+	d = event(s);
+	e = event(t);
+	f = event(u);
+	usleep(30000); /* nobody looks meanwhile */
+	IS(cuEventSynchronize(d), 0);
+	IS(cuEventSynchronize(e), 0);
+	IS(cuEventSynchronize(f), 0);
+	near(between(a, d), 15, 2.1, "5 ms after the partner, who came after 10, and a slice");
+	near(between(b, e), 15, 2.1, "10 ms, and 5 with the partner, and a slice");
+	near(between(c, f), 20, 1, "20 ms beside that");
+}
+
+static void who_comes_for_something_else_meets_nobody(void)
+{
+	CUstream s, t;
+
+	start_two();
+	s = stream_on(context);
+	t = stream_on(other);
+	IS(collect(1, 0, 0, 1, s), 0);
+	IS(collect(1, 1, 0, 2, t), 0);
+	usleep(20000);
+	IS(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+	IS(cuStreamQuery(t), CUDA_ERROR_NOT_READY);
+}
+
+static void some_gpus_are_visible(void)
+{
+	CUdevice d = 0;
+	int n = 0;
+
+	setenv("GS_STUB_GPUS", "3", 1);
+	setenv("CUDA_VISIBLE_DEVICES", "2,1,7,0", 1); /* up to the first that there is not */
+	IS(cuInit(0), 0);
+	IS(cuDeviceGetCount(&n), 0);
+	IS(n, 2);
+	IS(cuDeviceGet(&d, 0), 0);
+	IS(d, 2);
+	IS(cuDeviceGet(&d, 1), 0);
+	IS(d, 1);
+	IS(cuDeviceGet(&d, 2), CUDA_ERROR_INVALID_DEVICE);
+}
+
 static void kernels_wait_for_words(void)
 {
 	CUstream s, t, u;
@@ -729,7 +799,8 @@ static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(memory_is_one_arena), T(death_gives_back), T(a_forked_child_has_no_driver), T(versions_are_gated),
 	T(copies_take_their_time), T(partners_wait_for_each_other), T(orders_may_be_opposite),
 	T(gangs_step_together), T(gangs_may_share_a_gpu), T(who_waits_spins_its_slices_away),
-	T(a_dead_partner_is_waited_for), T(meetings_are_bounded), T(kernels_wait_for_words), T(streams_wait_for_words),
+	T(a_dead_partner_is_waited_for), T(meetings_are_bounded), T(partners_go_on_together),
+	T(who_comes_for_something_else_meets_nobody), T(some_gpus_are_visible), T(kernels_wait_for_words), T(streams_wait_for_words),
 	T(functions_have_their_place),
 };
 
