@@ -44,8 +44,8 @@ func TestRanks(t *testing.T) {
 		var pair [2]*worker
 		for i := range pair {
 			pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"),
-				"--gang=" + strconv.Itoa(gang+1), "--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(2*gang+i), "--buckets=2",
-				"--at=5"}, j.options[i]...)...)
+				"--gang=" + strconv.Itoa(gang+1), "--ranks=2", "--rank=" + strconv.Itoa(i),
+				"--gpu=" + strconv.Itoa(2*gang+i), "--buckets=2", "--at=5"}, j.options[i]...)...)
 		}
 		ranks = append(ranks, pair)
 	}

@@ -10,7 +10,7 @@
  *   --jitter=2               percent by which the host's work and the kernels vary
  * The seconds are converted to steps, so that all ranks do the same number. NUMBER is
  * one that no other job on these GPUs has.
- * What goes wrong, or is out of the ordinary, at step --at (20; the first is 1):
+ * Faults and interruptions at step --at (20; the first is 1):
  *   --skip            the rank leaves one collective out
  *   --mismatch        it calls one with another size
  *   --endless         a kernel does not end

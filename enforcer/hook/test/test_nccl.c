@@ -1,5 +1,4 @@
-/* What the trace has of communicators and collectives, on the simulated driver and
- * NCCL. Most tests are two ranks, each a process with a GPU of its own. */
+/* Communicators and collectives in the trace, on the simulated driver and NCCL. Most tests are two ranks, each a process with a GPU of its own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -55,7 +54,7 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 	(void)g, (void)phase, (void)turn, (void)flags, (void)now;
 }
 
-/* What the two ranks tell each other. */
+/* The two ranks tell each other these. */
 static struct shared {
 	_Atomic uint64_t id[2][2];
 	_Atomic uint64_t collected[2]; /* us */
@@ -209,7 +208,7 @@ static void waiting_is_measured(void)
 	CHECK(shared->collected[0] > shared->collected[1] + 50000);
 }
 
-/* The first of its ranks does not come, or for something else. */
+/* One of the ranks does not come, and then it comes for something else. */
 static void who_is_missing_is_seen(void)
 {
 	void *comm = join();
