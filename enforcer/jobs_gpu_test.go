@@ -226,7 +226,7 @@ func TestGPUHangs(t *testing.T) {
 	}
 	for _, c := range []struct{ fault, reason, where string }{
 		{"loader", "absent", "in load_forever"}, {"skip", "absent", "in hanging"}, {"stop", "stopped", "in hanging"},
-		{"die", "ended", ""}, {"kernel", "kernel", "in step"}, {"unlike", "unlike", "in step"},
+		{"die", "ended", ""}, {"kernel", "kernel", ".step"}, {"unlike", "unlike", ".step"},
 	} {
 		t.Run(c.fault, func(t *testing.T) { hangs(t, c.fault, c.reason, c.where) })
 	}
