@@ -1,0 +1,211 @@
+//go:build long
+
+package jobs
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/internal/wire"
+)
+
+// TestWorldHangs lets 200 jobs hang. The goals: the culprit is named within 20
+// s, or three steps if those are longer, of 95 %, and a wrong rank of 1 %.
+func TestWorldHangs(t *testing.T) {
+	type cell struct{ right, wrong, all int }
+	cells, sum, n := map[string]*cell{}, cell{}, 0
+	var late time.Duration
+	for seed := uint64(0); n < 200; seed++ {
+		p, f := programs[int(seed)%len(programs)], faults[int(seed/uint64(len(programs)))%len(faults)]
+		if p.buckets == 0 && f.name != "endless kernel" {
+			continue // no process waits for another
+		}
+		if p.graph && f.name == "endless kernel" {
+			continue // nothing tells
+		}
+		n++
+		w := newWorld(t, p, seed)
+		if f.name == "NCCL" && p.ranks == p.here {
+			w.graph = w.graph || seed%2 == 0
+		}
+		o := w.judged(f)
+		for _, name := range []string{f.name, p.name} {
+			c := cells[name]
+			if c == nil {
+				c = &cell{}
+				cells[name] = c
+			}
+			c.all++
+			c.right += truth(o.right)
+			c.wrong += truth(o.wrong)
+		}
+		sum.right, sum.wrong = sum.right+truth(o.right), sum.wrong+truth(o.wrong)
+		if !o.right || o.wrong {
+			t.Logf("%-14s %-22s seed %d: right %v, wrong %v: %s", p.name, f.name, seed, o.right, o.wrong, o.told)
+		} else {
+			late = max(late, o.after)
+		}
+	}
+	names := []string{}
+	for name := range cells {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cells[a].right*cells[b].all - cells[b].right*cells[a].all
+	})
+	for _, name := range names {
+		t.Logf("%-22s %d of %d right, %d wrong", name, cells[name].right, cells[name].all, cells[name].wrong)
+	}
+	t.Logf("all: %d of %d right, %d wrong, after %v at most", sum.right, n, sum.wrong, late)
+	if sum.right*100 < 95*n || sum.wrong*100 > n {
+		t.Errorf("%d of %d right, %d wrong; want 95 %% and 1 %%", sum.right, n, sum.wrong)
+	}
+}
+
+// An interruption is healthy.
+type interruption struct {
+	name string
+	does func(w *world)
+}
+
+// one lets one member do something before an operation of the next step.
+func one(kind byte, least, most time.Duration) func(w *world) {
+	return func(w *world) {
+		m := w.members[w.IntN(len(w.members))]
+		d := least + time.Duration(w.Float64()*float64(most-least))
+		w.before = once(m, w.IntN(w.launches), func() { m.does(kind, d) })
+		w.train()
+	}
+}
+
+// each lets every member do something for a time of its own.
+func each(kind byte, least, most time.Duration) func(w *world) {
+	return func(w *world) {
+		for _, m := range w.members {
+			m.does(kind, least+time.Duration(w.Float64()*float64(most-least)))
+		}
+	}
+}
+
+var interruptions = []interruption{
+	{"a rank saves, and computes", one('c', 5*time.Second, 9*time.Minute)},
+	{"a rank saves, and writes", one('w', 5*time.Second, 9*time.Minute)},
+	{"a rank saves, and stands in the kernel", one('D', 5*time.Second, 9*time.Minute)},
+	{"a rank's child compiles", one('k', 5*time.Second, 4*time.Minute)},
+	{"a loader stalls", one('S', time.Second, 8*time.Second)},
+	{"a debugger", one('t', time.Minute, 20*time.Minute)},
+	{"garbage", one('c', 200*time.Millisecond, 3*time.Second)},
+	{"all save", each('w', 5*time.Second, 5*time.Minute)},
+	{"all compile", each('c', 30*time.Second, 4*time.Minute)},
+	{"all wait for storage", each('D', 5*time.Second, time.Minute)},
+	{"all sit", func(w *world) {
+		for _, m := range w.members {
+			m.host = max(m.host, m.gpu, m.stream)
+		}
+		at := w.members[0].host
+		for _, m := range w.members {
+			at = max(at, m.host)
+		}
+		for _, m := range w.members {
+			m.host = at + int64(time.Hour/4)
+		}
+	}},
+	{"a long kernel", func(w *world) {
+		for _, m := range w.members {
+			m.launch(777, 0, time.Duration(2+w.IntN(5))*time.Second)
+			m.waits()
+		}
+	}},
+	{"evaluation", func(w *world) {
+		for _, m := range w.members {
+			for range 400 + w.IntN(400) {
+				for i := range 5 {
+					m.launch(500+i, 0, 10*time.Millisecond)
+				}
+				m.waits()
+			}
+		}
+	}},
+	{"the first rank validates", func(w *world) {
+		m := w.members[0]
+		for range 1000 {
+			m.launch(600, 0, 100*time.Millisecond)
+			m.launch(601, 0, 10*time.Millisecond)
+			m.waits()
+		}
+	}},
+	{"new communicators", func(w *world) {
+		for _, m := range w.members {
+			m.host = max(m.host, m.gpu, m.stream)
+		}
+		w.forget()
+	}},
+}
+
+// forget lets the job form new communicators after all have done their work.
+func (w *world) forget() {
+	at := int64(0)
+	for _, m := range w.members {
+		at = max(at, m.host)
+	}
+	for _, m := range w.members {
+		m.host = at
+	}
+	w.pass(at)
+	w.h.at = at + 1
+	for _, m := range w.members {
+		m.show()
+		m.host += int64(3 * time.Second)
+		m.entered, m.bytes, m.marks = [3]uint64{}, [3]uint64{}, nil
+		for i := range 3 {
+			if m.r != nil {
+				for j := range 16 {
+					m.r.put64(128+i*128+8*j, 0)
+				}
+			}
+		}
+	}
+	w.epoch++
+}
+
+// TestWorldIsHealthy lets jobs live for 24 hours with all that is healthy.
+func TestWorldIsHealthy(t *testing.T) {
+	hours := map[string]time.Duration{}
+	told := map[string]int{}
+	var sum time.Duration
+	for i := range 2 * len(programs) {
+		p := programs[i%len(programs)]
+		w := newWorld(t, p, uint64(1000+i))
+		began, last := w.h.at, ""
+		w.alarm = func(h wire.HangStats) {
+			told[fmt.Sprintf("%s, %s: %s", p.name, last, h.Reason)]++
+		}
+		for w.h.at-began < int64(time.Hour) {
+			w.before = nil
+			for range 25 + w.IntN(25) {
+				w.train()
+			}
+			what := interruptions[w.IntN(len(interruptions))]
+			if p.ranks == 1 && w.IntN(3) == 0 {
+				what = interruptions[4]
+			}
+			last = what.name
+			what.does(w)
+			w.train()
+		}
+		for i, m := range w.members[1:] { // the first is the last to end
+			w.members[0].does('c', time.Duration(i+1)*time.Second)
+			m.host = max(m.host, m.gpu, m.stream)
+		}
+		last = "the end"
+		w.finish()
+		sum += time.Duration(w.h.at - began)
+		hours[p.name] += time.Duration(w.h.at - began)
+	}
+	for what, n := range told {
+		t.Errorf("false: %s (%d looks)", what, n)
+	}
+	t.Logf("%v of jobs: %v", sum, hours)
+}
