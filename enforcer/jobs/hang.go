@@ -11,14 +11,14 @@ import (
 
 // When a process that stepped is taken to hang.
 const (
-	patience   = 10 * time.Second // without a call, and
-	patientFor = 8                // times its usual step, and
-	pauses     = 2                // times its longest pause so far
-	lookFrom   = 3 * time.Second  // without a call: from then on its use of processors is observed
-	kernelFor  = 30 * time.Second // for a single process, whose kernels may be long
+	patience  = 10 * time.Second // without a call, and
+	pauses    = 3                // times its usual longest pause in a step
+	lookFrom  = 3 * time.Second  // without a call: from then on its use of processors is observed
+	kernelFor = 30 * time.Second // for a single process, whose kernels may be long
 	// An absent process that computes may compile or save. After so long it does
-	// neither.
+	// neither. One on another host is not seen, and may do it, too.
 	computesFor = 10 * time.Minute
+	busyFor     = 2 * time.Second // after its GPU was last seen with work
 )
 
 // A hang is one of a group of processes.
@@ -95,7 +95,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b verdict) int {
-		return cmp.Or(cmp.Compare(truth(a.culprit.waits(at)), truth(b.culprit.waits(at))), len(b.group)-len(a.group),
+		return cmp.Or(cmp.Compare(a.doubt(at), b.doubt(at)), len(b.group)-len(a.group),
 			cmp.Compare(a.culprit.pid, b.culprit.pid))
 	})
 	// One culprit explains all who wait with it, in any of its communicators.
@@ -114,8 +114,15 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	return all
 }
 
-func truth(is bool) int {
-	if is {
+// doubt orders verdicts: a culprit that waits itself is less certain, and one in
+// a collective, which waits for another rank, even less.
+func (v *verdict) doubt(at int64) int {
+	switch {
+	case v.reason == "unknown", v.reason == "elsewhere":
+		return 3
+	case slices.ContainsFunc(v.culprit.communicators[:], func(c communicator) bool { return c.there && c.Begun > c.Ended }):
+		return 2
+	case v.culprit.blocked(at):
 		return 1
 	}
 	return 0
@@ -126,14 +133,25 @@ func (p *process) alone() bool {
 	return !slices.ContainsFunc(p.communicators[:], func(c communicator) bool { return c.there })
 }
 
+func truth(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 // quiet returns for how long the process has called nothing.
 func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.last) }
 
 // stuck reports whether a process that stepped has called nothing for too long.
 func (p *process) stuck(at int64) bool {
-	s := p.finder.Status(at)
-	return s.Stepping && p.taken > 0 &&
-		p.quiet(at) > max(patience, patientFor*s.Median, pauses*time.Duration(p.longest))
+	return p.taken > 0 && p.quiet(at) > max(patience, pauses*p.pause.usual()) && p.finder.Status(at).Stepping
+}
+
+// blocked reports whether the process waits for the GPU, or the GPU for others: a
+// thread may stand in a launch, because the queue is full.
+func (p *process) blocked(at int64) bool {
+	return p.busy > 0 && at-p.busy < int64(busyFor) || p.waits(at)
 }
 
 // waits reports whether a thread of the process waits for the GPU.
@@ -162,7 +180,7 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict, hangs bool) {
 	v.group = group
 	for _, p := range group {
 		c := p.in(id)
-		if p.ended == 0 && p.stuck(at) && (p.waits(at) || c.Begun > c.Ended) {
+		if p.ended == 0 && c.Entered > c.Ended && p.stuck(at) && (p.blocked(at) || c.Begun > c.Ended) {
 			v.waiting++
 		}
 	}
@@ -182,7 +200,7 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict, hangs bool) {
 func blame(id uint64, group []*process, at int64) (*process, string) {
 	for _, p := range group {
 		if p.ended > 0 {
-			return p, "ended"
+			return p, "ended" // while others wait in a collective
 		}
 	}
 	for _, p := range group {
@@ -199,29 +217,55 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	last := slices.MinFunc(group, func(a, b *process) int {
-		return cmp.Or(cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
+		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
+			cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
 	})
-	most := slices.MaxFunc(group, func(a, b *process) int {
-		return cmp.Compare(a.in(id).Entered, b.in(id).Entered)
-	}).in(id).Entered
-	switch {
-	case last.in(id).Entered < most && !last.waits(at) && last.watch.computes() && last.quiet(at) < computesFor:
-		return nil, "" // it saves, compiles or prepares
-	case last.in(id).Entered < most && last.waits(at) && last.in(id).fresh && last.in(id).next > 1:
-		return last, "unlike" // it waits in a collective that nobody else calls
-	case last.in(id).Entered < most:
-		return last, "absent"
-	case int(last.in(id).Ranks) > len(group):
-		return last, "elsewhere"
+	c, most := last.in(id), uint64(0)
+	for _, p := range group {
+		most = max(most, p.in(id).Entered)
 	}
-	if p := unlike(id, group); p != nil {
+	switch {
+	case c.Entered < most && !last.blocked(at) && last.watch.computes() && last.quiet(at) < computesFor:
+		return nil, "" // it saves, compiles or prepares
+	case c.Entered < most && !last.blocked(at):
+		return last, "absent"
+	}
+	if p := behind(id, group); p != nil && p.in(id).Begun == p.in(id).Ended &&
+		(p.in(id).Entered == most || !p.waits(at)) {
+		return p, "kernel" // its GPU has not come to the collective
+	}
+	if p := unlike(id, group); p != nil && (c.Entered == most || !last.waits(at)) {
 		return p, "unlike"
 	}
-	begun := func(a, b *process) int { return cmp.Compare(a.in(id).Begun, b.in(id).Begun) }
-	if p := slices.MinFunc(group, begun); begun(p, slices.MaxFunc(group, begun)) < 0 {
-		return p, "kernel" // the GPU has not come to the collective
+	switch {
+	case c.Entered < most && c.fresh && c.next > 1:
+		return last, "unlike" // it waits in a collective that nobody else calls
+	case c.Entered < most && last.waits(at):
+		return last, "absent"
+	case int(c.Ranks) == len(group):
+		return last, "unknown"
+	case last.quiet(at) >= computesFor:
+		return last, "elsewhere"
 	}
-	return last, "unknown"
+	return nil, ""
+}
+
+// behind returns the only rank whose GPU has not begun the collective that the
+// others have begun; nil: there is none, or not all of them are measured.
+func behind(id uint64, group []*process) (found *process) {
+	most := uint64(0)
+	for _, p := range group {
+		most = max(most, p.in(id).Begun)
+	}
+	for _, p := range group {
+		switch begun := p.in(id).Begun; {
+		case begun == 0, begun < most && found != nil:
+			return nil
+		case begun < most:
+			found = p
+		}
+	}
+	return found
 }
 
 // unlike returns the rank whose last collective differs from the others': in

@@ -66,7 +66,8 @@ type process struct {
 	usual    usual
 	launches [16]uint64 // by GPU
 	last     int64      // time of its last call, CLOCK_MONOTONIC, ns
-	longest  int64      // longest pause between two calls, ns, while it stepped
+	busy     int64      // time at which its GPU was last seen with work; 0: never
+	pause    pauseMeter
 
 	communicators [wire.Communicators]communicator
 	watch         watch
@@ -152,13 +153,14 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			p.communicators[e.GPU%wire.Communicators].call(e.ID)
 		case wire.EventBusy:
 			s.Busy += float64(e.ID) / 1e6
+			p.busy = max(p.busy, e.At)
 			continue
 		case wire.EventCollected:
 			continue
 		}
 		if e.At > p.last {
 			if p.last > 0 && p.taken > 0 {
-				p.longest = max(p.longest, e.At-p.last)
+				p.pause.longest = max(p.pause.longest, time.Duration(e.At-p.last))
 			}
 			p.last = e.At
 		}
@@ -209,6 +211,7 @@ func (o *Observer) count(p *process) {
 	for i := range o.kept {
 		step := &o.kept[i]
 		s.Steps++
+		p.pause.step()
 		observe(&s.Seconds, step.Wall().Seconds())
 		for part, d := range partsOf(step) {
 			s.Parts[part] += d.Seconds()

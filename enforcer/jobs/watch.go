@@ -33,7 +33,7 @@ const (
 	someTicks   = 5
 	someBytes   = 1 << 20
 	idleLooks   = 5
-	mostBlocked = 120 // looks; after so many the file system hangs
+	mostBlocked = 600 // looks; after so many the file system hangs, and no checkpoint is written
 	maxFamily   = 256 // processes that are looked at, and threads of each
 )
 

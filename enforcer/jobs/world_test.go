@@ -112,6 +112,8 @@ type member struct {
 	acts              []act
 	ended             bool
 	moved             uint64
+	called            int64 // its last event
+	files             map[string]string
 }
 
 // An entry is an event, and what a communicator then shows.
@@ -143,7 +145,7 @@ type act struct {
 func newWorld(t *testing.T, p program, seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), program: p, h: newHost(t, p.here)}
 	for i := range p.here + min(1, p.ranks-p.here) {
-		m := &member{w: w, index: i, host: w.h.at, gpu: w.h.at, stream: w.h.at, every: 1,
+		m := &member{w: w, index: i, host: w.h.at, gpu: w.h.at, stream: w.h.at, every: 1, files: map[string]string{},
 			ends: make([]int64, max(p.ahead, 1024))}
 		if i < p.here {
 			m.r = w.h.ranks[i]
@@ -320,8 +322,8 @@ func (w *world) pass(until int64) {
 	if until == forever {
 		return
 	}
-	for w.h.at+100e6 <= until {
-		w.h.at += 100e6
+	for w.h.at+w.tick() <= until {
+		w.h.at += w.tick()
 		for _, m := range w.members {
 			m.show()
 		}
@@ -337,7 +339,7 @@ func (w *world) wait(d time.Duration) {
 	stood := w.members
 	w.members = nil
 	for until := w.h.at + int64(d); w.h.at < until; {
-		w.h.at += 100e6
+		w.h.at += w.tick()
 		for _, m := range stood {
 			m.show()
 		}
@@ -349,6 +351,14 @@ func (w *world) wait(d time.Duration) {
 		}
 	}
 	w.members = stood
+}
+
+// tick is how often the traces are read.
+func (w *world) tick() int64 {
+	if w.step > 2*time.Second {
+		return 500e6
+	}
+	return 100e6
 }
 
 func (w *world) look() {
@@ -373,6 +383,7 @@ func (m *member) show() {
 	n := 0
 	for ; n < len(m.events) && m.events[n].at <= now; n++ {
 		m.write(&m.events[n])
+		m.called = m.events[n].at
 	}
 	m.events = append(m.events[:0], m.events[n:]...)
 	kept := m.marks[:0]
@@ -445,8 +456,8 @@ func (m *member) doing() act {
 
 // proc writes what procfs shows of the process.
 func (m *member) proc() {
-	if m.r == nil || m.ended {
-		return
+	if m.r == nil || m.ended || m.w.h.at-m.called < 2e9 {
+		return // nobody looks
 	}
 	pid := m.r.pid
 	dir := filepath.Join(m.w.h.Observer.Procfs, fmt.Sprint(pid))
@@ -472,6 +483,10 @@ func (m *member) proc() {
 	}
 	for file, text := range map[string]string{filepath.Join(dir, "io"): fmt.Sprintf("rchar: 0\nwchar: %d\n", m.moved),
 		filepath.Join(task, "children"): child} {
+		if m.files[file] == text {
+			continue
+		}
+		m.files[file] = text
 		_ = os.MkdirAll(filepath.Dir(file), 0o755)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			m.w.h.t.Fatal(err)
@@ -564,7 +579,7 @@ type outcome struct {
 
 // hangs lets a job train, injects a fault, and watches what is said of it.
 func (w *world) judged(f fault) (o outcome) {
-	for range 40 + w.IntN(40) {
+	for begin := w.h.at; w.h.at-begin < 20e9 || w.h.at-begin < 50*int64(w.step); {
 		w.train()
 	}
 	if len(w.hangs) > 0 {
@@ -572,11 +587,25 @@ func (w *world) judged(f fault) (o outcome) {
 	}
 	m := w.members[w.IntN(w.here)]
 	f.inject(w, m, w.launches/2+w.IntN(max(1, w.launches/3)))
-	for i := 0; i < 3 && m.host < forever; i++ {
-		w.train()
+	began := int64(0)
+	for range 60 {
+		if w.train(); began == 0 && slices.ContainsFunc(w.members, func(m *member) bool { return m.host == forever }) {
+			began = w.h.at
+		}
+		if !slices.ContainsFunc(w.members, func(m *member) bool { return m.host < forever && m.r != nil }) {
+			break
+		}
 	}
-	began := w.h.at // nothing but the queues gets on from about here
+	if m.gpu < forever {
+		began = max(began, m.gpu) // nobody waits for it before
+	}
 	limit := max(20*time.Second, 3*w.step)
+	if w.ranks == 1 {
+		limit = 35 * time.Second // one process may run long kernels
+	}
+	if f.name == "NCCL" && w.ranks > w.here {
+		limit = 11 * time.Minute // a rank elsewhere may save
+	}
 	for time.Duration(w.h.at-began) < limit && !o.right {
 		w.wait(time.Second)
 		for _, h := range w.hangs {
