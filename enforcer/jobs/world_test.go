@@ -91,6 +91,7 @@ type world struct {
 	size    func(op int, m *member) uint64
 	broken  func(op int) bool // no rank ends the collective
 	epoch   uint64            // of the communicators
+	slow    slowness
 	alarm   func(wire.HangStats)
 	looked  int64
 	hangs   []wire.HangStats
@@ -114,6 +115,37 @@ type member struct {
 	moved             uint64
 	called            int64 // its last event
 	files             map[string]string
+}
+
+// A slowness is what makes steps longer. The zero value is none.
+type slowness struct {
+	gpu, host float64       // how much longer kernels take, and the thread's own code
+	gap       time.Duration // without a call, for data
+	held      time.Duration // by the gate
+	copying   time.Duration
+	late      time.Duration // the last rank comes so late
+	allocs    int           // and their cost
+	more      int           // launches
+}
+
+// begin is what a step begins with.
+func (s *slowness) begin(m *member) {
+	m.spend(s.gap)
+	if s.held > 0 {
+		m.note(entry{kind: wire.EventHeld})
+		m.spend(s.held)
+		m.note(entry{kind: wire.EventReleased})
+	}
+	m.note(entry{kind: wire.EventCopying, id: 1000})
+	m.spend(time.Millisecond + s.copying)
+	m.note(entry{kind: wire.EventCopied, id: 1000})
+	for range s.allocs {
+		m.note(entry{kind: wire.EventAlloc, id: 100})
+		m.spend(900 * time.Microsecond)
+	}
+	if m.index == len(m.w.members)-1 {
+		m.spend(s.late)
+	}
 }
 
 // An entry is an event, and what a communicator then shows.
@@ -164,7 +196,7 @@ func (m *member) note(e entry) {
 // spend lets the thread compute for about so long.
 func (m *member) spend(d time.Duration) {
 	if m.host < forever {
-		m.host += int64(float64(d) * math.Exp(0.05*m.w.NormFloat64()))
+		m.host += int64(float64(d) * (1 + m.w.slow.host) * math.Exp(0.05*m.w.NormFloat64()))
 	}
 }
 
@@ -191,7 +223,7 @@ func (m *member) launch(name int, thread uint16, d time.Duration) {
 		return
 	}
 	m.host = max(m.host, m.ends[slot])
-	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*math.Exp(0.03*m.w.NormFloat64())))
+	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu)*math.Exp(0.03*m.w.NormFloat64())))
 	m.ends[slot] = m.gpu
 	m.queued++
 }
@@ -261,8 +293,14 @@ func (w *world) act(m *member) {
 func (w *world) train() {
 	w.ops = 0
 	part := time.Duration(float64(w.step) * 0.9 / float64(w.launches))
+	for _, m := range w.members {
+		w.slow.begin(m)
+	}
 	for i := range w.launches {
 		for _, m := range w.members {
+			for j := range w.slow.more {
+				m.launch(100+i%10+i/10*16+j%2, uint16(i*2/w.launches), part)
+			}
 			w.act(m)
 			d := part
 			if w.endless != nil && w.endless(w.ops, m) {
@@ -393,6 +431,7 @@ func (m *member) show() {
 			r.put64(place+72, max(k.number, r.get64(place+72)))
 		}
 		if k.end <= now {
+			r.note(k.end, wire.EventCollected, uint32((k.end-k.begin)/1000))
 			r.put64(place+32, max(k.number, r.get64(place+32)))
 			continue
 		}
@@ -586,7 +625,7 @@ func (w *world) judged(f fault) (o outcome) {
 		return outcome{wrong: true, told: fmt.Sprintf("before: %+v", w.hangs)}
 	}
 	m := w.members[w.IntN(w.here)]
-	f.inject(w, m, w.launches/2+w.IntN(max(1, w.launches/3)))
+	f.inject(w, m, w.IntN(w.launches/2))
 	began := int64(0)
 	for range 60 {
 		if w.train(); began == 0 && slices.ContainsFunc(w.members, func(m *member) bool { return m.host == forever }) {
