@@ -16,11 +16,25 @@ type Evidence struct {
 	Neighbours     bool // other workloads use it
 }
 
-// surroundings are what is known of the GPU and the host while a step is slow.
-type surroundings struct {
-	Evidence
-	cpu, io bool // tasks of the host wait for a processor, or for storage
-}
+// surroundings are what is known of the GPU and the host while a step runs: 0 or
+// 1, or the pressure in percent.
+type surroundings [circumstances]float64
+
+const (
+	power = iota
+	thermal
+	neighbours
+	cpu
+	io
+	circumstances
+)
+
+// notable are the values from which on a circumstance can be a cause, if it was
+// less by half while steps took as long as usual: many a GPU is always at its
+// power limit.
+var notable = surroundings{power: 1, thermal: 1, neighbours: 1, cpu: 20, io: 20}
+
+const notableFactor = 1.5
 
 // A step is slow if it takes so much longer than usual.
 const (
@@ -76,6 +90,7 @@ func shapeOf(s *steps.Step) shape {
 type usual struct {
 	pattern uint8
 	average shape
+	around  surroundings
 	learned int // steps
 	slow    int // steps in a row
 }
@@ -93,23 +108,30 @@ func (u *usual) explain(s *steps.Step, around func() surroundings) string {
 		for i := range now {
 			u.average[i] += weight * (now[i] - u.average[i])
 		}
+		for i, v := range around() {
+			u.around[i] += weight * (v - u.around[i])
+		}
 		return ""
 	}
 	if s.Interrupted() {
 		return "" // it did something else besides
 	}
 	u.slow++
-	return u.average.cause(now, around())
+	is := func(circumstance int) bool {
+		v := around()[circumstance]
+		return v >= notable[circumstance] && v >= notableFactor*u.around[circumstance]
+	}
+	return u.average.cause(now, is)
 }
 
 // cause returns the cause why a step took longer than usual.
-func (usual *shape) cause(now shape, a surroundings) string {
+func (usual *shape) cause(now shape, is func(circumstance int) bool) string {
 	more := func(i int) bool { return now[i]-usual[i] >= (now[wall]-usual[wall])/2 }
 	late := func(otherwise string) string {
 		switch {
-		case a.io && more(away):
+		case is(io) && more(away):
 			return "storage"
-		case a.cpu:
+		case is(cpu):
 			return "cpu"
 		}
 		return otherwise
@@ -127,11 +149,11 @@ func (usual *shape) cause(now shape, a surroundings) string {
 		return "work"
 	case more(waiting) && more(collecting):
 		return "collective"
-	case more(waiting) && a.Thermal:
+	case more(waiting) && is(thermal):
 		return "thermal"
-	case more(waiting) && a.Power:
+	case more(waiting) && is(power):
 		return "power"
-	case more(waiting) && a.Neighbours:
+	case more(waiting) && is(neighbours):
 		return "neighbour"
 	case more(waiting):
 		return "gpu"
@@ -142,31 +164,31 @@ func (usual *shape) cause(now shape, a surroundings) string {
 }
 
 // around returns the surroundings of a process.
-func (o *Observer) around(p *process) surroundings {
-	o.host.look(o.procfs())
-	a := surroundings{cpu: o.host.cpu >= pressed, io: o.host.io >= pressed}
-	if o.Evidence != nil {
-		a.Evidence = o.Evidence(p.gpu())
+func (o *Observer) around(p *process) (a surroundings) {
+	o.host.look(o.procfs(), o.now())
+	a[cpu], a[io] = o.host.cpu, o.host.io
+	if o.Evidence == nil {
+		return a
+	}
+	known := o.Evidence(p.gpu())
+	for i, is := range []bool{power: known.Power, thermal: known.Thermal, neighbours: known.Neighbours} {
+		a[i] = float64(truth(is))
 	}
 	return a
 }
 
-// pressed is the part of the last ten seconds, in percent, for which some task
-// of the host waited.
-const pressed = 20.0
-
 // pressure is the host's pressure stall information (PSI), in percent.
 type pressure struct {
-	read    time.Time
+	read    int64 // CLOCK_MONOTONIC, ns; 0: never
 	cpu, io float64
 }
 
 // look reads it, at most once a second.
-func (p *pressure) look(procfs string) {
-	if time.Since(p.read) < time.Second {
+func (p *pressure) look(procfs string, now int64) {
+	if p.read > 0 && now-p.read < int64(time.Second) {
 		return
 	}
-	p.read = time.Now()
+	p.read = now
 	p.cpu, p.io = someOf(procfs, "cpu"), someOf(procfs, "io")
 }
 
