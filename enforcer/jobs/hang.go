@@ -88,12 +88,19 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			}
 		}
 	}
-	explained := map[*process]bool{}
+	explained, excused := map[*process]bool{}, map[*process]bool{}
 	for id, group := range groups {
-		if v, hangs := judgeGroup(id, group, at); hangs {
+		switch v := judgeGroup(id, group, at); {
+		case v.culprit != nil:
 			all = append(all, v)
+		case v.waiting > 0:
+			for _, p := range group {
+				excused[p] = true
+			}
 		}
 	}
+	// Who waits for one that gets on may stand in the way of others.
+	all = slices.DeleteFunc(all, func(v verdict) bool { return v.vague() && excused[v.culprit] })
 	slices.SortStableFunc(all, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(a.doubt(at), b.doubt(at)), len(b.group)-len(a.group),
 			cmp.Compare(a.culprit.pid, b.culprit.pid))
@@ -114,11 +121,14 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	return all
 }
 
+// vague reports whether the verdict names nobody.
+func (v *verdict) vague() bool { return v.reason == "unknown" || v.reason == "elsewhere" }
+
 // doubt orders verdicts: a culprit that waits itself is less certain, and one in
 // a collective, which waits for another rank, even less.
 func (v *verdict) doubt(at int64) int {
 	switch {
-	case v.reason == "unknown", v.reason == "elsewhere":
+	case v.vague():
 		return 3
 	case slices.ContainsFunc(v.culprit.communicators[:], func(c communicator) bool { return c.there && c.Begun > c.Ended }):
 		return 2
@@ -174,8 +184,9 @@ func (p *process) in(id uint64) *communicator {
 	return nil
 }
 
-// judgeGroup judges the ranks of a communicator on this host.
-func judgeGroup(id uint64, group []*process, at int64) (v verdict, hangs bool) {
+// judgeGroup judges the ranks of a communicator on this host: how many wait in
+// it for too long, and for whom.
+func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 	slices.SortFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Rank, b.in(id).Rank) })
 	v.group = group
 	for _, p := range group {
@@ -185,14 +196,12 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict, hangs bool) {
 		}
 	}
 	if v.waiting == 0 {
-		return v, false
+		return v
 	}
-	v.culprit, v.reason = blame(id, group, at)
-	if v.culprit == nil {
-		return v, false
+	if v.culprit, v.reason = blame(id, group, at); v.culprit != nil {
+		v.rank = int(v.culprit.in(id).Rank)
 	}
-	v.rank = int(v.culprit.in(id).Rank)
-	return v, true
+	return v
 }
 
 // blame returns the culprit of a group in which somebody waits for too long;

@@ -204,6 +204,7 @@ func (o *Observer) count(p *process) {
 		return
 	}
 	p.taken = p.finder.Finished()
+	p.pause.ended(len(o.kept))
 	s := &p.sums
 	if s.Parts == nil {
 		s.Parts, s.Slow = map[string]float64{}, map[string]uint64{}
@@ -211,7 +212,6 @@ func (o *Observer) count(p *process) {
 	for i := range o.kept {
 		step := &o.kept[i]
 		s.Steps++
-		p.pause.step()
 		observe(&s.Seconds, step.Wall().Seconds())
 		for part, d := range partsOf(step) {
 			s.Parts[part] += d.Seconds()

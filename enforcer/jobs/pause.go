@@ -13,10 +13,15 @@ type pauseMeter struct {
 	steps   int
 }
 
-// step ends a step.
-func (m *pauseMeter) step() {
-	m.last[m.steps%len(m.last)] = m.longest
-	m.steps++
+// ended notes that so many steps have ended.
+func (m *pauseMeter) ended(steps int) {
+	if steps == 0 {
+		return
+	}
+	for range min(steps, len(m.last)) {
+		m.last[m.steps%len(m.last)] = m.longest
+		m.steps++
+	}
 	m.longest = 0
 }
 

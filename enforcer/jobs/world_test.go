@@ -114,6 +114,7 @@ type member struct {
 	ended             bool
 	moved             uint64
 	called            int64 // its last event
+	rests             []rest
 	files             map[string]string
 }
 
@@ -166,6 +167,18 @@ type mark struct {
 	number     uint64
 	begin, end int64
 	begun      bool
+}
+
+// A rest is a time without work for the GPU.
+type rest struct{ from, to int64 }
+
+// busy reports whether its GPU has work now.
+func (m *member) busy() bool {
+	now := m.w.h.at
+	for len(m.rests) > 0 && m.rests[0].to <= now {
+		m.rests = m.rests[1:]
+	}
+	return max(m.gpu, m.stream) > now && m.queued > 0 && (len(m.rests) == 0 || m.rests[0].from > now)
 }
 
 // An act is what a process does from a time on, as procfs shows it.
@@ -223,6 +236,9 @@ func (m *member) launch(name int, thread uint16, d time.Duration) {
 		return
 	}
 	m.host = max(m.host, m.ends[slot])
+	if done := max(m.gpu, m.stream); m.host > done+50e6 {
+		m.rests = append(m.rests, rest{done, m.host})
+	}
 	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu)*math.Exp(0.03*m.w.NormFloat64())))
 	m.ends[slot] = m.gpu
 	m.queued++
@@ -439,7 +455,7 @@ func (m *member) show() {
 	}
 	m.marks = kept
 	if state := m.doing().kind; state != 'T' && state != 't' {
-		if max(m.gpu, m.stream) > now && m.queued > 0 {
+		if m.busy() {
 			r.note(now, wire.EventBusy, 100_000)
 		}
 		r.put64(88, uint64(now))
@@ -487,7 +503,7 @@ func (m *member) doing() act {
 	if len(m.acts) > 0 && m.acts[0].from <= m.w.h.at {
 		return m.acts[0]
 	}
-	if m.w.spins && max(m.gpu, m.stream) > m.w.h.at {
+	if m.w.spins && m.busy() {
 		return act{kind: 'R'}
 	}
 	return act{kind: 'S'}
