@@ -72,7 +72,7 @@ type interruption struct {
 	does func(w *world)
 }
 
-// one lets one member do something before an operation of the next step.
+// one lets one actor do something before an operation of the next step.
 func one(kind byte, least, most time.Duration) func(w *world) {
 	return func(w *world) {
 		m := w.members[w.IntN(len(w.members))]
@@ -82,7 +82,7 @@ func one(kind byte, least, most time.Duration) func(w *world) {
 	}
 }
 
-// each lets every member do something for a time of its own.
+// each lets every actor do something for a time of its own.
 func each(kind byte, least, most time.Duration) func(w *world) {
 	return func(w *world) {
 		for _, m := range w.members {

@@ -83,12 +83,12 @@ type world struct {
 	*rand.Rand
 	program
 	h       *host
-	members []*member
+	members []*actor
 	ops     int                     // of the step so far
-	before  func(op int, m *member) // what happens besides; nil: nothing
-	skips   func(op int, m *member) bool
-	endless func(op int, m *member) bool // the kernel of a launch has no end
-	size    func(op int, m *member) uint64
+	before  func(op int, m *actor) // what happens besides; nil: nothing
+	skips   func(op int, m *actor) bool
+	endless func(op int, m *actor) bool // the kernel of a launch has no end
+	size    func(op int, m *actor) uint64
 	broken  func(op int) bool // no rank ends the collective
 	epoch   uint64            // of the communicators
 	slow    slowness
@@ -97,9 +97,9 @@ type world struct {
 	hangs   []wire.HangStats
 }
 
-// A member is a rank. Its times are those at which the thread, its GPU and the
+// A actor is a rank. Its times are those at which the thread, its GPU and the
 // collectives there will have done all that was asked; forever: never.
-type member struct {
+type actor struct {
 	w                 *world
 	r                 *rank // nil: it is on another host
 	index             int
@@ -130,7 +130,7 @@ type slowness struct {
 }
 
 // begin is what a step begins with.
-func (s *slowness) begin(m *member) {
+func (s *slowness) begin(m *actor) {
 	m.spend(s.gap)
 	if s.held > 0 {
 		m.note(entry{kind: wire.EventHeld})
@@ -173,7 +173,7 @@ type mark struct {
 type rest struct{ from, to int64 }
 
 // busy reports whether its GPU has work now.
-func (m *member) busy() bool {
+func (m *actor) busy() bool {
 	now := m.w.h.at
 	for len(m.rests) > 0 && m.rests[0].to <= now {
 		m.rests = m.rests[1:]
@@ -190,7 +190,7 @@ type act struct {
 func newWorld(t *testing.T, p program, seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 7)), program: p, h: newHost(t, p.here)}
 	for i := range p.here + min(1, p.ranks-p.here) {
-		m := &member{w: w, index: i, host: w.h.at, gpu: w.h.at, stream: w.h.at, every: 1, files: map[string]string{},
+		m := &actor{w: w, index: i, host: w.h.at, gpu: w.h.at, stream: w.h.at, every: 1, files: map[string]string{},
 			ends: make([]int64, max(p.ahead, 1024))}
 		if i < p.here {
 			m.r = w.h.ranks[i]
@@ -200,21 +200,21 @@ func newWorld(t *testing.T, p program, seed uint64) *world {
 	return w
 }
 
-func (m *member) note(e entry) {
+func (m *actor) note(e entry) {
 	if e.at = m.host; m.r != nil && m.host < forever {
 		m.events = append(m.events, e)
 	}
 }
 
 // spend lets the thread compute for about so long.
-func (m *member) spend(d time.Duration) {
+func (m *actor) spend(d time.Duration) {
 	if m.host < forever {
 		m.host += int64(float64(d) * (1 + m.w.slow.host) * math.Exp(0.05*m.w.NormFloat64()))
 	}
 }
 
 // does lets the process do this for so long, without a call.
-func (m *member) does(kind byte, d time.Duration) {
+func (m *actor) does(kind byte, d time.Duration) {
 	to := int64(forever)
 	if d > 0 {
 		to = m.host + int64(d)
@@ -223,7 +223,7 @@ func (m *member) does(kind byte, d time.Duration) {
 	m.host = to
 }
 
-func (m *member) launch(name int, thread uint16, d time.Duration) {
+func (m *actor) launch(name int, thread uint16, d time.Duration) {
 	m.spend(20 * time.Microsecond)
 	slot := m.queued % len(m.ends)
 	if m.w.noted && m.ends[slot] > m.host {
@@ -244,7 +244,7 @@ func (m *member) launch(name int, thread uint16, d time.Duration) {
 	m.queued++
 }
 
-func (m *member) waits() {
+func (m *actor) waits() {
 	begin, end := wire.EventWait, wire.EventWaited
 	if m.w.copies {
 		begin, end = wire.EventCopying, wire.EventCopied
@@ -256,7 +256,7 @@ func (m *member) waits() {
 }
 
 // collect is a collective of some members at a place of their communicators.
-func (w *world) collect(group []*member, place int, bytes uint64, op wire.Collective) {
+func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collective) {
 	end := int64(0)
 	starts := make([]int64, len(group))
 	for i, m := range group {
@@ -299,7 +299,7 @@ func (w *world) collect(group []*member, place int, bytes uint64, op wire.Collec
 	}
 }
 
-func (w *world) act(m *member) {
+func (w *world) act(m *actor) {
 	if w.before != nil && m.host < forever {
 		w.before(w.ops, m)
 	}
@@ -428,7 +428,7 @@ func (w *world) look() {
 }
 
 // show writes what has happened by now into the trace, and shows it.
-func (m *member) show() {
+func (m *actor) show() {
 	r := m.r
 	if r == nil || m.ended {
 		return
@@ -464,12 +464,12 @@ func (m *member) show() {
 	m.observe(false)
 }
 
-func (m *member) observe(ends bool) {
+func (m *actor) observe(ends bool) {
 	m.w.h.Observer.Observe(broker.Traced{Session: uint64(m.index) + 1, PID: m.r.pid, Tenant: "default",
 		GPUs: []string{fmt.Sprint("GPU-", m.index)}, Trace: m.r.trace, Ends: ends})
 }
 
-func (m *member) write(e *entry) {
+func (m *actor) write(e *entry) {
 	r := m.r
 	thread := e.thread
 	gpu := uint32(0)
@@ -496,7 +496,7 @@ func (m *member) write(e *entry) {
 }
 
 // doing returns what the process does now.
-func (m *member) doing() act {
+func (m *actor) doing() act {
 	for len(m.acts) > 0 && m.acts[0].to <= m.w.h.at {
 		m.acts = m.acts[1:]
 	}
@@ -510,7 +510,7 @@ func (m *member) doing() act {
 }
 
 // proc writes what procfs shows of the process.
-func (m *member) proc() {
+func (m *actor) proc() {
 	if m.r == nil || m.ended || m.w.h.at-m.called < 2e9 {
 		return // nobody looks
 	}
@@ -550,7 +550,7 @@ func (m *member) proc() {
 }
 
 // dies is the end of the process.
-func (m *member) dies() {
+func (m *actor) dies() {
 	m.host, m.gpu, m.stream = forever, forever, forever
 	if m.r != nil {
 		m.observe(true)
@@ -562,7 +562,7 @@ func (m *member) dies() {
 // finish lets the ranks end one after the other when they have done their work.
 func (w *world) finish() {
 	for range w.members {
-		next := slices.MinFunc(w.members, func(a, b *member) int {
+		next := slices.MinFunc(w.members, func(a, b *actor) int {
 			return cmp.Compare(a.host, b.host)
 		})
 		w.pass(forever)
@@ -576,13 +576,13 @@ func (w *world) finish() {
 type fault struct {
 	name   string
 	reason string // expected, with the culprit unless it is unknown
-	inject func(w *world, m *member, op int)
+	inject func(w *world, m *actor, op int)
 }
 
-// once is something that a member does before an operation.
-func once(m *member, op int, do func()) func(int, *member) {
+// once is something that a actor does before an operation.
+func once(m *actor, op int, do func()) func(int, *actor) {
 	done := false
-	return func(now int, who *member) {
+	return func(now int, who *actor) {
 		if !done && who == m && now >= op {
 			done = true
 			do()
@@ -591,8 +591,8 @@ func once(m *member, op int, do func()) func(int, *member) {
 }
 
 // stands is a fault in which the thread stands and procfs shows this.
-func stands(kind byte) func(w *world, m *member, op int) {
-	return func(w *world, m *member, op int) { w.before = once(m, op, func() { m.does(kind, 0) }) }
+func stands(kind byte) func(w *world, m *actor, op int) {
+	return func(w *world, m *actor, op int) { w.before = once(m, op, func() { m.does(kind, 0) }) }
 }
 
 var faults = []fault{
@@ -600,27 +600,27 @@ var faults = []fault{
 	{"loader's child asleep", "absent", stands('K')},
 	{"loader's child blocked", "absent", stands('B')},
 	{"stopped", "stopped", stands('T')},
-	{"killed", "ended", func(w *world, m *member, op int) { w.before = once(m, op, m.dies) }},
-	{"skipped collective", "absent unlike", func(w *world, m *member, op int) {
+	{"killed", "ended", func(w *world, m *actor, op int) { w.before = once(m, op, m.dies) }},
+	{"skipped collective", "absent unlike", func(w *world, m *actor, op int) {
 		done := false
-		w.skips = func(now int, who *member) bool {
+		w.skips = func(now int, who *actor) bool {
 			skip := !done && who == m && now >= op
 			done = done || skip
 			return skip
 		}
 	}},
-	{"endless kernel", "kernel", func(w *world, m *member, op int) {
-		w.endless = func(now int, who *member) bool { return who == m && now >= op }
+	{"endless kernel", "kernel", func(w *world, m *actor, op int) {
+		w.endless = func(now int, who *actor) bool { return who == m && now >= op }
 	}},
-	{"another size", "unlike", func(w *world, m *member, op int) {
-		w.size = func(now int, who *member) uint64 {
+	{"another size", "unlike", func(w *world, m *actor, op int) {
+		w.size = func(now int, who *actor) uint64 {
 			if who == m && now >= op && m.host < forever {
 				return 64
 			}
 			return 0
 		}
 	}},
-	{"NCCL", "unknown elsewhere", func(w *world, _ *member, op int) {
+	{"NCCL", "unknown elsewhere", func(w *world, _ *actor, op int) {
 		w.broken = func(now int) bool { return now >= op }
 	}},
 }
@@ -644,10 +644,10 @@ func (w *world) judged(f fault) (o outcome) {
 	f.inject(w, m, w.IntN(w.launches/2))
 	began := int64(0)
 	for range 60 {
-		if w.train(); began == 0 && slices.ContainsFunc(w.members, func(m *member) bool { return m.host == forever }) {
+		if w.train(); began == 0 && slices.ContainsFunc(w.members, func(m *actor) bool { return m.host == forever }) {
 			began = w.h.at
 		}
-		if !slices.ContainsFunc(w.members, func(m *member) bool { return m.host < forever && m.r != nil }) {
+		if !slices.ContainsFunc(w.members, func(m *actor) bool { return m.host < forever && m.r != nil }) {
 			break
 		}
 	}
