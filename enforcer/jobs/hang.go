@@ -93,7 +93,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		switch v := judgeGroup(id, group, at); {
 		case v.culprit != nil:
 			all = append(all, v)
-		case v.waiting > 0:
+		case v.waiting > 0, slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) < patience }):
 			for _, p := range group {
 				excused[p] = true
 			}
@@ -155,7 +155,11 @@ func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.la
 
 // stuck reports whether a process that stepped has called nothing for too long.
 func (p *process) stuck(at int64) bool {
-	return p.taken > 0 && p.quiet(at) > max(patience, pauses*p.pause.usual()) && p.finder.Status(at).Stepping
+	if p.taken == 0 || p.quiet(at) <= max(patience, pauses*p.pause.usual) {
+		return false
+	}
+	s := p.finder.Status(at)
+	return s.Stepping && (p.pause.known() || p.quiet(at) > pauses*s.Median)
 }
 
 // blocked reports whether the process waits for the GPU, or the GPU for others: a
@@ -221,8 +225,8 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	for _, p := range group {
-		if p.quiet(at) < patience {
-			return nil, "" // it gets on: an evaluation, or data
+		if p.quiet(at) < patience || p.blocked(at) && !p.stuck(at) {
+			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
 	}
 	last := slices.MinFunc(group, func(a, b *process) int {

@@ -11,6 +11,7 @@ type pauseMeter struct {
 	longest time.Duration // since the last step
 	last    [16]time.Duration
 	steps   int
+	usual   time.Duration // exceeded in fewer than a quarter of steps, of which a program may have several kinds
 }
 
 // ended notes that so many steps have ended.
@@ -23,14 +24,10 @@ func (m *pauseMeter) ended(steps int) {
 		m.steps++
 	}
 	m.longest = 0
+	sorted := slices.Sorted(slices.Values(m.last[:]))
+	m.usual = max(m.usual, sorted[len(sorted)*3/4])
 }
 
-// usual is exceeded in fewer than a quarter of the last steps.
-func (m *pauseMeter) usual() time.Duration {
-	known := slices.Clone(m.last[:min(m.steps, len(m.last))])
-	if len(known) == 0 {
-		return 0
-	}
-	slices.Sort(known)
-	return known[len(known)-1-len(known)/4]
-}
+// known reports whether there were enough steps. Until then the whole step is the
+// limit.
+func (m *pauseMeter) known() bool { return m.steps >= 2*len(m.last) }
