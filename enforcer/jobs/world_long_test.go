@@ -13,12 +13,13 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestWorldHangs lets 200 jobs hang. The goals: the culprit is named within 20
-// s, or three steps if those are longer, of 95 %, and a wrong rank of 1 %.
+// TestWorldHangs lets 200 jobs hang; the culprit is on this host. The goals: it is
+// named in 95 %, and a wrong rank in 1 %. The time is 20 s or three steps, 35 s
+// for a single process, and 11 minutes if NCCL hangs on several hosts.
 func TestWorldHangs(t *testing.T) {
 	type cell struct{ right, wrong, all int }
 	cells, sum, n := map[string]*cell{}, cell{}, 0
-	var late time.Duration
+	soon := 0
 	for seed := uint64(0); n < 200; seed++ {
 		p, f := programs[int(seed)%len(programs)], faults[int(seed/uint64(len(programs)))%len(faults)]
 		if p.buckets == 0 && f.name != "endless kernel" {
@@ -47,7 +48,7 @@ func TestWorldHangs(t *testing.T) {
 		if !o.right || o.wrong {
 			t.Logf("%-14s %-22s seed %d: right %v, wrong %v: %s", p.name, f.name, seed, o.right, o.wrong, o.told)
 		} else {
-			late = max(late, o.after)
+			soon += truth(o.after <= 21*time.Second) // looks are a second apart
 		}
 	}
 	names := []string{}
@@ -60,7 +61,7 @@ func TestWorldHangs(t *testing.T) {
 	for _, name := range names {
 		t.Logf("%-22s %d of %d right, %d wrong", name, cells[name].right, cells[name].all, cells[name].wrong)
 	}
-	t.Logf("all: %d of %d right, %d wrong, after %v at most", sum.right, n, sum.wrong, late)
+	t.Logf("all: %d of %d right, %d wrong; %d right within 20 s", sum.right, n, sum.wrong, soon)
 	if sum.right*100 < 95*n || sum.wrong*100 > n {
 		t.Errorf("%d of %d right, %d wrong; want 95 %% and 1 %%", sum.right, n, sum.wrong)
 	}
@@ -244,7 +245,7 @@ func (w *world) pressures(cpu, io float64) {
 	}
 }
 
-// TestWorldSlows makes 300 jobs slow for a minute each, beside circumstances
+// TestWorldSlows makes 300 jobs slow for 4 s each, beside circumstances
 // that were there before and are not the cause. The goals: 95 % right, 2 % wrong.
 // "gpu", "host" and "unknown" name no cause.
 func TestWorldSlows(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// What real training jobs do, written down before the judge of hangs was read.
-// The world below does all of it.
+// What real training jobs do. The world below does all of it but graphs that hide
+// kernels without an end, and threads that stand in the kernel to read.
 //
 //   - Ranks run the same program. A collective on the GPU ends when the last rank
 //     has come to it. A rank that waits for it spins on a processor by default, so
