@@ -72,12 +72,12 @@ func (st style) job(b *strings.Builder, w Workload) {
 }
 
 func (h Hang) text(gpu int) string {
-	process := "the process"
+	process := fmt.Sprintf("a process on GPU %d", gpu)
 	if h.Rank != "" && h.Rank != "-1" {
-		process = "rank " + h.Rank
+		process = fmt.Sprintf("rank %s on GPU %d", h.Rank, gpu)
 	}
-	text := fmt.Sprintf("hangs for %s because of %s on GPU %d: %s", age(time.Duration(h.Seconds*float64(time.Second))),
-		process, gpu, wire.HangReasons[h.Reason])
+	text := fmt.Sprintf("hangs for %s because of %s: %s", age(time.Duration(h.Seconds*float64(time.Second))), process,
+		wire.HangReasons[h.Reason])
 	if h.Where != "" {
 		text += "; it stands at " + h.Where
 	}

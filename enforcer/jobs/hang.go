@@ -51,6 +51,9 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		if h == nil {
 			h = &hang{since: v.culprit.last, where: make(chan string, 1)}
 			h.HangStats = wire.HangStats{PID: v.culprit.pid, GPU: v.culprit.gpu(), Rank: v.rank, Reason: v.reason}
+			if v.vague() {
+				h.Rank = -1
+			}
 			if v.reason == "ended" {
 				h.PID = 0
 			} else {

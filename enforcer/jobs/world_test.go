@@ -84,7 +84,7 @@ type world struct {
 	program
 	h       *host
 	members []*actor
-	ops     int                     // of the step so far
+	ops     int                    // of the step so far
 	before  func(op int, m *actor) // what happens besides; nil: nothing
 	skips   func(op int, m *actor) bool
 	endless func(op int, m *actor) bool // the kernel of a launch has no end
