@@ -61,6 +61,11 @@ var traced = dashboard{
 			{kind: lines, title: "GPU busy", unit: "percentunit", least: at(0), link: toGPU,
 				description: "Fraction of time in which the GPU had work of the job, by the hook's samples.",
 				queries:     one(by("sum", perGPU+", workload", ofWork.rate(workloads.JobBusy)), "{{workload}} GPU {{gpu}}")},
+			{kind: lines, title: "Energy of a step", unit: "joule", least: at(0), link: toWorkload,
+				description: "Joules that the GPUs of the job use for a step, by the job's share of their SM time. " +
+					"The energy of idle GPUs is left out.",
+				queries: one(by("sum", perWorkload, ofWork.rate(workloads.WorkloadEnergy))+" / "+
+					by("avg", perWorkload, ofWork.rate(workloads.JobSteps)), "{{workload}}")},
 			{kind: lines, title: "Launches", unit: "cps", least: at(0), link: toWorkload,
 				description: "Kernels and graphs that the job launches. Many short kernels keep the host busy.",
 				queries: []query{{by("sum", perWorkload, ofWork.rate(workloads.JobLaunches)), "{{workload}} kernels"},

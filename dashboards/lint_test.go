@@ -20,8 +20,8 @@ import (
 var targetLabels = []string{"cluster", "job", "instance"}
 
 // units lists Grafana's ids of the units that panels may have.
-var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "celsius", "hertz", "s", "cps", "reqps",
-	"dateTimeFromNow"}
+var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "joule", "celsius", "hertz", "s", "cps",
+	"reqps", "dateTimeFromNow"}
 
 // known returns all metrics by name.
 func known() map[string]*collectors.Metric {
