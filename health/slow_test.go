@@ -194,7 +194,7 @@ var slowFaults = []slowFault{
 			case s.is(activity.Utilization, "gpu"):
 				s.Value = .4 * collectors.Bool(pulse(at, step, 3*step))
 			case s.is(links.PCIeGeneration, "current"): // mostly read a moment later
-				s.Value = 1 + 4*collectors.Bool(pulse(at+time.Duration(7*at/5), 2*step, 5*step))
+				s.Value = 1 + 4*collectors.Bool(pulse(at+7*at/5, 2*step, 5*step))
 			}
 		}},
 	{name: "a data set that grows, and fits", within: 3 * time.Hour, place: load(matmul, .3),

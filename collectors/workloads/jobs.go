@@ -217,7 +217,7 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 		for count, v := range sums[name].values {
 			all := labels
 			if count.label != "" {
-				all = append(labels[:len(labels):len(labels)], count.label)
+				all = append(slices.Clone(labels), count.label)
 			}
 			out.Set(count.metric, v, all...)
 		}

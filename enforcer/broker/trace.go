@@ -72,7 +72,7 @@ func (b *Broker) observe(ctx context.Context) error {
 
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
-	one := Traced{Session: s.id, PID: int(s.facts.PID), Trace: s.trace.m, Ends: ends,
+	one := Traced{Session: s.id, PID: s.facts.PID, Trace: s.trace.m, Ends: ends,
 		GPUs: make([]string, len(s.seats))}
 	s.mu.Lock()
 	one.Tenant = s.tenant

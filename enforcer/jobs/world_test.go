@@ -166,7 +166,6 @@ type mark struct {
 	place      int
 	number     uint64
 	begin, end int64
-	begun      bool
 }
 
 // A rest is a time without work for the GPU.
