@@ -25,7 +25,7 @@ type host struct {
 
 func newHost(t *testing.T, ranks int) *host {
 	h := &host{t: t, at: 1e12}
-	h.Observer.Procfs, h.Observer.Now = t.TempDir(), func() int64 { return h.at }
+	h.Observer.Procfs, h.Observer.Now = inMemory(t), func() int64 { return h.at }
 	for i := range ranks {
 		r := &rank{h: h, pid: 1000 + i, trace: make(wire.Trace, wire.TraceSize)}
 		r.clock(h.at - 1e9)
@@ -33,6 +33,18 @@ func newHost(t *testing.T, ranks int) *host {
 		r.proc('S', 0)
 	}
 	return h
+}
+
+// inMemory returns a directory for many small files that are written again and
+// again: in memory if the machine has such a place.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "procfs")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // A rank is one of the host's processes.

@@ -3,6 +3,7 @@
 package jobs
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,14 +14,22 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// TestWorldHangs lets 200 jobs hang; the culprit is on this host. The goals: it is
+// The sizes of the world. These are for a lane; docs/benchmarks.md has the sizes
+// of its figures.
+var (
+	worldHangs = flag.Int("world.hangs", 50, "`number` of jobs that hang")
+	worldLives = flag.Int("world.lives", 13, "`number` of healthy jobs that live for an hour")
+	worldSlows = flag.Int("world.slows", 60, "`number` of jobs that become slow")
+)
+
+// TestWorldHangs lets jobs hang; the culprit is on this host. The goals: it is
 // named in 95 %, and a wrong rank in 1 %. The time is 20 s or three steps, 35 s
 // for a single process, and 11 minutes if NCCL hangs on several hosts.
 func TestWorldHangs(t *testing.T) {
 	type cell struct{ right, wrong, all int }
 	cells, sum, n := map[string]*cell{}, cell{}, 0
 	soon := 0
-	for seed := uint64(0); n < 200; seed++ {
+	for seed := uint64(0); n < *worldHangs; seed++ {
 		p, f := programs[int(seed)%len(programs)], faults[int(seed/uint64(len(programs)))%len(faults)]
 		if p.buckets == 0 && f.name != "endless kernel" {
 			continue // no process waits for another
@@ -173,12 +182,12 @@ func (w *world) forget() {
 	w.epoch++
 }
 
-// TestWorldIsHealthy lets jobs live for 24 hours with all that is healthy.
+// TestWorldIsHealthy lets jobs live for an hour each with all that is healthy.
 func TestWorldIsHealthy(t *testing.T) {
 	hours := map[string]time.Duration{}
 	told := map[string]int{}
 	var sum time.Duration
-	for i := range 2 * len(programs) {
+	for i := range *worldLives {
 		p := programs[i%len(programs)]
 		w := newWorld(t, p, uint64(1000+i))
 		began, last := w.h.at, ""
@@ -245,13 +254,13 @@ func (w *world) pressures(cpu, io float64) {
 	}
 }
 
-// TestWorldSlows makes 300 jobs slow for 4 s each, beside circumstances
+// TestWorldSlows makes jobs slow for 4 s each, beside circumstances
 // that were there before and are not the cause. The goals: 95 % right, 2 % wrong.
 // "gpu", "host" and "unknown" name no cause.
 func TestWorldSlows(t *testing.T) {
 	right, wrong := map[string]int{}, map[string]int{}
 	told, sums := map[string]int{}, [3]int{}
-	const all = 300
+	all := *worldSlows
 	for i := range all {
 		c := causes[i%len(causes)]
 		w := newWorld(t, programs[[]int{0, 7, 11}[i/len(causes)%3]], uint64(5000+i))
