@@ -78,7 +78,11 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 // culprit that waits itself may be the victim of another one, which then comes
 // first.
 func (o *Observer) verdicts(at int64) (all []verdict) {
-	groups := map[uint64][]*process{}
+	type communicator struct {
+		tenant string // a job has one: no process can join the job of another tenant by naming its communicator
+		id     uint64
+	}
+	groups := map[communicator][]*process{}
 	for _, p := range o.processes {
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
 			p.watch.look(o.procfs(), p.pid)
@@ -87,13 +91,14 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		}
 		for i := range p.communicators {
 			if c := &p.communicators[i]; c.there && c.Entered > 0 {
-				groups[c.ID] = append(groups[c.ID], p)
+				of := communicator{p.tenant, c.ID}
+				groups[of] = append(groups[of], p)
 			}
 		}
 	}
 	explained, excused := map[*process]bool{}, map[*process]bool{}
-	for id, group := range groups {
-		switch v := judgeGroup(id, group, at); {
+	for of, group := range groups {
+		switch v := judgeGroup(of.id, group, at); {
 		case v.culprit != nil:
 			all = append(all, v)
 		case v.waiting > 0, slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) < patience }):

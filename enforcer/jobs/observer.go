@@ -6,13 +6,14 @@
 //	      -> communicators, waits -----> hangs of the workload (HangStats)
 //
 // A trace is written by the program itself. One that lies spoils its own
-// statistics, and at worst those of its workload.
+// statistics, and at worst those of its tenant.
 package jobs
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -223,7 +224,7 @@ func (o *Observer) count(p *process) {
 }
 
 // partsOf yields the parts of a step by their names.
-func partsOf(s *steps.Step) func(func(string, time.Duration) bool) {
+func partsOf(s *steps.Step) iter.Seq2[string, time.Duration] {
 	return func(yield func(string, time.Duration) bool) {
 		_ = yield("launching", s.Launching()) && yield("waiting", s.Waiting.Duration()) &&
 			yield("copying", s.Copying.Duration()) && yield("held", s.Held.Duration()) &&

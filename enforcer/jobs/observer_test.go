@@ -27,7 +27,7 @@ func newHost(t *testing.T, ranks int) *host {
 	h := &host{t: t, at: 1e12}
 	h.Observer.Procfs, h.Observer.Now = inMemory(t), func() int64 { return h.at }
 	for i := range ranks {
-		r := &rank{h: h, pid: 1000 + i, trace: make(wire.Trace, wire.TraceSize)}
+		r := &rank{h: h, pid: 1000 + i, tenant: "default", trace: make(wire.Trace, wire.TraceSize)}
 		r.clock(h.at - 1e9)
 		h.ranks = append(h.ranks, r)
 		r.proc('S', 0)
@@ -51,6 +51,7 @@ func inMemory(t *testing.T) string {
 type rank struct {
 	h       *host
 	pid     int
+	tenant  string
 	trace   wire.Trace
 	head    uint64
 	entered uint64
@@ -144,7 +145,7 @@ func (r *rank) hangs(at int64) {
 
 func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
 	for i, r := range h.ranks {
-		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: "default",
+		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant,
 			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: r.trace})
 	}
 	return h.Observer.Look(func(int) string { return "job" })
@@ -250,6 +251,23 @@ func TestCulprits(t *testing.T) {
 				t.Errorf("it goes on: %+v", after)
 			}
 		})
+	}
+}
+
+// TestOtherTenantsBlameNobody lets a process of another tenant name the
+// communicator of a job, and be the last in it.
+func TestOtherTenantsBlameNobody(t *testing.T) {
+	h := newHost(t, 4)
+	h.ranks[3].tenant = "liar"
+	for range 100 {
+		h.step(nil)
+	}
+	hangs := func(r *rank, at int64) { r.hangs(at) }
+	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: hangs, 3: func(*rank, int64) {}})
+	for _, found := range h.wait(30) {
+		if found.PID == h.ranks[3].pid || found.Tenant == "liar" {
+			t.Errorf("%+v", found)
+		}
 	}
 }
 
