@@ -189,11 +189,12 @@ test-deploy: package
 	@go -C deploy/kubernetes test -count=1 ./...
 
 # Writes all generated files: the guarded NVML calls, the reference, the alerting rules with their
-# tests and the runbook, the dashboards, the Kubernetes manifests.
+# tests and the runbook, the dashboards, the links to both in the chart, the Kubernetes manifests.
 generate: build
 	@go generate ./...
 	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards ./exporter -update >/dev/null
 	@go test -count=1 -run 'TestReference' $(WHOLE) -update >/dev/null
+	@cd deploy/kubernetes/chart/files && ln -sf ../../../../{alerts/*.rules.yml,dashboards/gpusteward-*.json} . && find . -xtype l -delete
 	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null
 	@git --no-pager diff --stat
 
