@@ -18,37 +18,34 @@ import (
 // first moment it would complete as much work as time passes.
 func TestDeathGivesShareBack(t *testing.T) {
 	const span = 100 * time.Millisecond
-	attempt(t, onStub(t, func() error {
-		h := stub(t)
-		h.govern(t, tenant("heir", 10), tenant("victim", 90))
-		heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
-		ready(t, heir)
-		heir.tell("go")
-		var lost []float64
-		for range 10 {
-			victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
-			ready(t, victim)
-			victim.tell("go")
-			if !victim.until(10*time.Second, func(s *series) bool {
-				return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000
-			}) {
-				t.Fatal("the victim got no GPU time")
-			}
-			died := monotonic()
-			victim.kill()
-			if !heir.until(10*time.Second, func(s *series) bool { return s.at[len(s.at)-1] > died+int64(span) }) {
-				t.Fatal("the heir stands still after the victim's death")
-			}
-			got := h.truth.of(heir.cmd.Process.Pid).work(died, died+int64(span))
-			lost = append(lost, 1e3*(span.Seconds()-got))
+	h := stub(t)
+	h.govern(t, tenant("heir", 10), tenant("victim", 90))
+	heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
+	ready(t, heir)
+	heir.tell("go")
+	var lost []float64
+	for range 10 {
+		victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
+		ready(t, victim)
+		victim.tell("go")
+		if !victim.until(10*time.Second, func(s *series) bool {
+			return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000
+		}) {
+			t.Fatal("the victim got no GPU time")
 		}
-		fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", percentile(lost, 0.5),
-			slices.Max(lost))
-		if slices.Max(lost) > 10 {
-			return fmt.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", slices.Max(lost))
+		died := monotonic()
+		victim.kill()
+		if !heir.until(10*time.Second, func(s *series) bool { return s.at[len(s.at)-1] > died+int64(span) }) {
+			t.Fatal("the heir stands still after the victim's death")
 		}
-		return nil
-	}))
+		got := h.truth.of(heir.cmd.Process.Pid).work(died, died+int64(span))
+		lost = append(lost, 1e3*(span.Seconds()-got))
+	}
+	middle := percentile(lost, 0.5)
+	fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", middle, slices.Max(lost))
+	if middle > 10 {
+		t.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", middle)
+	}
 }
 
 // TestMemoryRace lets 64 processes of one tenant take memory in four ways.
@@ -177,48 +174,43 @@ func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }
 // several times, too briefly to become stale. The other process continues with
 // the tenant's part.
 func TestOneOfTwoStopped(t *testing.T) {
-	attempt(t, onStub(t, func() error {
-		const times, span = 5, int64(time.Second)
-		h := stub(t)
-		h.govern(t, tenant("two", 50), tenant("other", 50))
-		stopped, beside := h.load(t, "two", "--kernel-us=200", "--seconds=60"),
-			h.load(t, "two", "--kernel-us=200", "--seconds=60")
-		other := h.load(t, "other", "--kernel-us=200", "--seconds=60")
-		all := []*worker{stopped, beside, other}
-		ready(t, all...)
+	const times, span = 5, int64(time.Second)
+	h := stub(t)
+	h.govern(t, tenant("two", 50), tenant("other", 50))
+	stopped, beside := h.load(t, "two", "--kernel-us=200", "--seconds=60"),
+		h.load(t, "two", "--kernel-us=200", "--seconds=60")
+	other := h.load(t, "other", "--kernel-us=200", "--seconds=60")
+	all := []*worker{stopped, beside, other}
+	ready(t, all...)
+	for _, w := range all {
+		w.begin(200e-6)
+		w.tell("go")
+	}
+	works := func(all ...*worker) {
+		t.Helper()
 		for _, w := range all {
-			w.begin(200e-6)
-			w.tell("go")
+			from := monotonic()
+			poll(t, 20*time.Second, w.name+" stands still",
+				func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
 		}
-		works := func(all ...*worker) {
-			t.Helper()
-			for _, w := range all {
-				from := monotonic()
-				poll(t, 20*time.Second, w.name+" stands still",
-					func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
-			}
+	}
+	works(all...)
+	var mine, its []float64
+	for range times {
+		from := monotonic()
+		if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		poll(t, 20*time.Second, "no second passes", func() bool { return monotonic() > from+span })
+		mine = append(mine, h.truth.of(beside.cmd.Process.Pid).work(from, from+span))
+		its = append(its, h.truth.of(other.cmd.Process.Pid).work(from, from+span))
+		if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
 		}
 		works(all...)
-		mine, its := 0., 0.
-		for range times {
-			from := monotonic()
-			if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
-			poll(t, 20*time.Second, "no second passes", func() bool { return monotonic() > from+span })
-			mine += h.truth.of(beside.cmd.Process.Pid).work(from, from+span) / times
-			its += h.truth.of(other.cmd.Process.Pid).work(from, from+span) / times
-			if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
-			works(all...)
-		}
-		fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n",
-			mine, its)
-		if mine < .35 || its < .4 {
-			return fmt.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f",
-				mine, its)
-		}
-		return nil
-	}))
+	}
+	fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)
+	if percentile(mine, 0.5) < .35 || percentile(its, 0.5) < .4 {
+		t.Errorf("beside a process that is stopped its tenant has %.3f of the GPU and the other one %.3f", mine, its)
+	}
 }

@@ -13,7 +13,7 @@ func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker
 	for i := range gpus {
 		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
 			"--ranks="+strconv.Itoa(gpus), "--rank="+strconv.Itoa(i),
-			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=5"))
+			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=2"))
 	}
 	return all
 }
@@ -43,13 +43,13 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 }
 
 // rounds of each recipe. A tenant's first moments say little about its pace.
-var rounds = map[string]int{"peer": 600, "waitvalue": 600, "hostfunc": 600, "cross": 600, "two": 100}
+var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 40}
 
 // nothingHangs runs a recipe alone and beside another program, and then both
-// under the hook. The guarantee is close to the recipe's pace beside the other
-// without the hook. No round may hang. The pace is at least the guarantee, less
-// the cost of waits on the GPU during the other's turns.
-func nothingHangs(t *testing.T, h *host, recipe string) error {
+// under the hook, three times. The guarantee is close to the recipe's pace
+// beside the other without the hook. No round may hang. The median pace is at
+// least the guarantee, less the cost of waits on the GPU during the other's turns.
+func nothingHangs(t *testing.T, h *host, recipe string) {
 	t.Helper()
 	const guarantee, tolerance = 0.7, 0.1
 	h.govern(t, tenant("a", 100*guarantee), tenant("b", 100*(1-guarantee)))
@@ -68,19 +68,20 @@ func nothingHangs(t *testing.T, h *host, recipe string) error {
 		w.tell("go")
 		return w
 	}
-	alone := run("")
-	other := beside("")
-	plain := run("")
-	other.kill()
-	other = beside("b")
-	hooked := run("a")
-	other.kill()
-	fmt.Printf("%s, %d rounds: %.2f s alone, %.2f beside another, %.2f beside it with a guarantee of %g, %.3f of its "+
-		"pace alone\n",
-		recipe, rounds[recipe], alone, plain, hooked, guarantee, alone/hooked)
-	if part := alone / hooked; part < min(guarantee, alone/plain)-tolerance {
-		return fmt.Errorf("%s has %.3f of its pace alone, guaranteed %g; without the hook %.3f", recipe, part,
-			guarantee, alone/plain)
+	var without, with []float64
+	for range 3 {
+		alone := run("")
+		other := beside("")
+		without = append(without, alone/run(""))
+		other.kill()
+		other = beside("b")
+		with = append(with, alone/run("a"))
+		other.kill()
 	}
-	return nil
+	part, plain := percentile(with, 0.5), percentile(without, 0.5)
+	fmt.Printf("%s, 3 times %d rounds beside another program: %.3f of its pace alone with a guarantee of %g, %.3f without "+
+		"the hook\n", recipe, rounds[recipe], part, guarantee, plain)
+	if part < min(guarantee, plain)-tolerance {
+		t.Errorf("%s has %.3f of its pace alone, guaranteed %g; without the hook %.3f", recipe, part, guarantee, plain)
+	}
 }

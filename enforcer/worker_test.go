@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -190,6 +191,8 @@ func TestMeasure(t *testing.T) {
 	switch near := func(x, want float64) bool { return math.Abs(x-want) < 1e-9 }; {
 	case !near(f.share[0], 0.3) || !near(f.share[1], 0.7) || !near(f.rate, 2) || !near(f.steps, 170):
 		t.Errorf("shares %v, %v GPU seconds and %v steps a second; want 0.3 and 0.7, 2, 170", f.share, f.rate, f.steps)
+	case !slices.EqualFunc(f.typical, []float64{0.6, 1.4}, near):
+		t.Errorf("typical seconds %v, want 0.6 and 1.4", f.typical)
 	case f.fair() != nil:
 		t.Error(f.fair())
 	case len(f.bursts[0]) != 1 || f.bursts[0][0] != 2.5 || len(f.bursts[1]) != 0:
@@ -199,7 +202,9 @@ func TestMeasure(t *testing.T) {
 		a.steps.steps[i] *= 1.12
 	}
 	f.evaluate(t, nil, []part{{a, "go", 0.3, 0.02}, {b, "go", 0.7, 0.01}})
-	if f.fair() == nil {
-		t.Errorf("an error of %v and %v points passes", f.one, f.ten)
+	for _, f.simulated = range []bool{false, true} {
+		if f.fair() == nil {
+			t.Errorf("an error of %v and %v points passes (simulated: %v)", f.one, f.ten, f.simulated)
+		}
 	}
 }
