@@ -80,7 +80,7 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 // and then, and ever less often, an input is larger than all before.
 func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	t.Parallel()
-	const total, runs = 80e9, 1000
+	const total, runs = 80e9, 400
 	alarms := 0
 	for seed := range uint64(runs) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
