@@ -59,7 +59,9 @@ test-all: tools
 	@GOGC=400 $(call lane,long)
 	@$(call lane,tools) -race
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
-	@$(MAKE) --no-print-directory rules test-servers test-timed test-deploy
+	@$(MAKE) --no-print-directory rules
+	@$(MAKE) --no-print-directory -j2 -O test-servers test-deploy
+	@$(MAKE) --no-print-directory test-timed
 
 # Guaranteed latencies, and shares of time and memory on a simulated GPU that real processes
 # share. Run it alone, because other work distorts the results.
@@ -168,8 +170,7 @@ rules: prometheus3
 		|| { echo "$$out"; exit 1; }
 
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
-# to a receiver, make demo, the page in a browser. Run it alone, because it slows down other
-# measurements.
+# to a receiver, make demo, the page in a browser.
 test-servers: prometheus3
 	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers -p 1 \
 		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards

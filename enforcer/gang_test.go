@@ -43,7 +43,7 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 }
 
 // rounds of each recipe. A tenant's first moments say little about its pace.
-var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 40}
+var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 25}
 
 // nothingHangs runs a recipe alone and beside another program, and then both
 // under the hook, three times. The guarantee is close to the recipe's pace

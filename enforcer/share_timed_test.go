@@ -24,7 +24,7 @@ func TestShares(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if err := saturate(t, c.name, true, *shareSeconds, c.demands...).fair(); err != nil {
+			if err := saturate(t, c.name, true, 6, c.demands...).fair(); err != nil {
 				t.Error(err)
 			}
 		})
