@@ -60,7 +60,7 @@ test-all: tools
 	@$(call lane,tools) -race
 	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules
-	@$(MAKE) --no-print-directory -j2 -O test-servers test-deploy
+	@$(MAKE) --no-print-directory test-deploy & $(MAKE) --no-print-directory test-servers; status=$$?; wait $$! && exit $$status
 	@$(MAKE) --no-print-directory test-timed
 
 # Guaranteed latencies, and shares of time and memory on a simulated GPU that real processes
@@ -172,7 +172,7 @@ rules: prometheus3
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
 # to a receiver, make demo, the page in a browser.
 test-servers: prometheus3
-	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers -p 1 \
+	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers \
 		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Builds the Debian and RPM packages in dist/, reproducibly.
