@@ -48,6 +48,7 @@ type Server struct {
 	self    *timed
 	scrapes *scrapes
 	live    *live
+	pace    pace
 }
 
 // New returns a server. An error comes from the page's template.

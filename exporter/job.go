@@ -16,6 +16,7 @@ type Job struct {
 	Stepping bool    `json:"stepping"`               // it repeats a step now
 	Step     float64 `json:"step_seconds,omitempty"` // median of the last steps; 0: none yet
 	Hang     *Hang   `json:"hang,omitempty"`         // it hangs, and waits for a process on this GPU
+	Ranks    []Rank  `json:"ranks,omitempty"`        // by communicator and rank
 }
 
 // A Hang names the process for which a workload waits.
@@ -23,6 +24,7 @@ type Hang struct {
 	Seconds float64 `json:"seconds"` // since the workload last got on
 	Rank    string  `json:"rank,omitempty"`
 	Reason  string  `json:"reason"`
+	What    string  `json:"what"`            // the reason as a sentence
 	Where   string  `json:"where,omitempty"` // where the process stands
 }
 
@@ -31,19 +33,15 @@ var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
 	workloads.JobStepping: func(j *Job, s collectors.Sample) { j.Stepping = s.Value == 1 },
 	workloads.JobMedian:   func(j *Job, s collectors.Sample) { j.Step = s.Value },
 	workloads.JobHang: func(j *Job, s collectors.Sample) {
-		j.Hang = &Hang{Seconds: s.Value, Rank: label(s, "rank"), Reason: label(s, "reason"), Where: label(s, "where")}
+		reason := label(s, "reason")
+		j.Hang = &Hang{Seconds: s.Value, Rank: label(s, "rank"), Reason: reason, What: wire.HangReasons[reason],
+			Where: label(s, "where")}
 	},
 }
 
 func init() {
 	for metric, note := range jobFacts {
-		workloadFacts[metric] = func(w *Workload, s collectors.Sample) {
-			g := w.on(s)
-			if g.Job == nil {
-				g.Job = new(Job)
-			}
-			note(g.Job, s)
-		}
+		workloadFacts[metric] = func(w *Workload, s collectors.Sample) { note(w.on(s).job(), s) }
 	}
 }
 
@@ -77,7 +75,7 @@ func (h Hang) text(gpu int) string {
 		process = fmt.Sprintf("rank %s on GPU %d", h.Rank, gpu)
 	}
 	text := fmt.Sprintf("hangs for %s because of %s: %s", age(time.Duration(h.Seconds*float64(time.Second))), process,
-		wire.HangReasons[h.Reason])
+		h.What)
 	if h.Where != "" {
 		text += "; it stands at " + h.Where
 	}

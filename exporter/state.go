@@ -88,6 +88,7 @@ func (s *State) fill(samples []collectors.Sample) {
 	s.Tenants = tenants.all(s.GPUs)
 	s.Escalation = escalation.above(s.Tenants)
 	for _, w := range workloads {
+		slices.SortFunc(w.GPUs, func(a, b WorkloadGPU) int { return cmp.Compare(a.Index, b.Index) })
 		s.Workloads = append(s.Workloads, *w)
 	}
 	slices.SortFunc(s.GPUs, func(a, b GPU) int {
@@ -118,6 +119,7 @@ func (s *Server) now() State {
 		state.Host.NotReady = err.Error()
 	}
 	state.fill(s.options.Samples())
+	s.pace.tell(&state)
 	if s.options.Faults != nil {
 		state.find(s.options.Faults())
 	}
@@ -161,6 +163,16 @@ func (b byLabel) total() (sum float64) {
 		sum += v
 	}
 	return sum
+}
+
+// each returns what b has more than before, for each of n; nil for none.
+func (b byLabel) each(before byLabel, n float64) (more byLabel) {
+	if n > 0 {
+		for key, v := range b {
+			more.set(key, max(0, v-before[key])/n)
+		}
+	}
+	return more
 }
 
 // last returns the value of s's last label.

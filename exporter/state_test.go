@@ -113,8 +113,11 @@ func TestStateIsSorted(t *testing.T) {
 	if got := strings.Join(order, " "); got != "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none unit:a-secret" {
 		t.Error(got)
 	}
-	if n := len(state.Workloads[0].GPUs); n != 2 {
-		t.Errorf("a workload on two GPUs has %d", n)
+	s = nil
+	s.workload("unit:large", "10", 2, .1)
+	s.workload("unit:large", "2", 2, .1)
+	if on := s.state(nil).Workloads[0].GPUs; len(on) != 2 || on[0].Index != 2 || on[1].Index != 10 {
+		t.Errorf("a workload on two GPUs has %+v", on)
 	}
 }
 

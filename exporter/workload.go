@@ -14,7 +14,10 @@ type Workload struct {
 	Name  string            `json:"workload"`
 	Info  map[string]string `json:"info,omitempty"`  // the labels of nvgpu_workload_info that are not empty
 	Since *time.Time        `json:"since,omitempty"` // start of its oldest process on a GPU
+	Steps *Steps            `json:"steps,omitempty"` // of its programs under the hook
 	GPUs  []WorkloadGPU     `json:"gpus,omitempty"`  // by index
+
+	totals *totals // nil: it has no program under the hook
 }
 
 // A WorkloadGPU is the use of one GPU by a workload.
@@ -65,7 +68,7 @@ var workloadFacts = func() map[*collectors.Metric]func(w *Workload, s collectors
 	return m
 }()
 
-// on returns the entry of s's GPU. Samples arrive by GPU.
+// on returns the entry of s's GPU.
 func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
 	i := slices.IndexFunc(w.GPUs, func(g WorkloadGPU) bool { return g.UUID == s.Labels[1] })
 	if i < 0 {
@@ -73,6 +76,14 @@ func (w *Workload) on(s collectors.Sample) *WorkloadGPU {
 		w.GPUs = append(w.GPUs, WorkloadGPU{Index: number(s.Labels[0]), UUID: s.Labels[1]})
 	}
 	return &w.GPUs[i]
+}
+
+// job returns what the workload's programs do on the GPU.
+func (g *WorkloadGPU) job() *Job {
+	if g.Job == nil {
+		g.Job = new(Job)
+	}
+	return g.Job
 }
 
 // who returns the workload, with the user of a Slurm job.
