@@ -38,10 +38,10 @@ func wantPoints(t *testing.T, p Points, want ...float64) {
 func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	var h history
 	nan := math.NaN()
-	h.add(noon, []GPU{using(0, 100)})
-	h.add(noon.Add(4*time.Second), []GPU{using(0, 999)}) // the same step: the last reading counts
-	h.add(noon.Add(5*time.Second), []GPU{using(0, 101)})
-	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}) // the steps between are unknown
+	h.add(noon, []GPU{using(0, 100)}, nil)
+	h.add(noon.Add(4*time.Second), []GPU{using(0, 999)}, nil) // the same step: the last reading counts
+	h.add(noon.Add(5*time.Second), []GPU{using(0, 101)}, nil)
+	h.add(noon.Add(20*time.Second), []GPU{using(0, 102), using(1, 50)}, nil) // the steps between are unknown
 	all := h.all()
 	if len(all.GPUs) != 2 || !all.End.Equal(noon.Add(20*time.Second)) || all.Step != 5 {
 		t.Fatalf("the history is %d GPUs until %v", len(all.GPUs), all.End)
@@ -50,7 +50,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	wantPoints(t, all.GPUs[1].Series["power_watts"], nan, nan, 50)
 	wantPoints(t, all.GPUs[0].Series["sm_ratio"], nan, nan, nan, nan)
 	for i := range historyPoints * 2 { // around the ring, twice
-		h.add(noon.Add(20*time.Second+time.Duration(i+1)*historyStep), []GPU{using(0, float64(i))})
+		h.add(noon.Add(20*time.Second+time.Duration(i+1)*historyStep), []GPU{using(0, float64(i))}, nil)
 	}
 	all = h.all()
 	if len(all.GPUs) != 1 {
@@ -62,7 +62,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 			t.Fatalf("point %d is %v, want %d", i, v, historyPoints+i)
 		}
 	}
-	h.add(all.End.Add(time.Hour), []GPU{using(0, 7)}) // a host that slept
+	h.add(all.End.Add(time.Hour), []GPU{using(0, 7)}, nil) // a host that slept
 	wantPoints(t, h.all().GPUs[0].Series["power_watts"], nan, nan, 7)
 	for _, v := range h.all().GPUs[0].Series["power_watts"][:historyPoints-1] {
 		if v == v {
@@ -74,8 +74,8 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 // If the clock is set back, times come twice: the earlier points are dropped.
 func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 	var h history
-	h.add(noon, []GPU{using(0, 1)})
-	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)})
+	h.add(noon, []GPU{using(0, 1)}, nil)
+	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)}, nil)
 	wantPoints(t, h.all().GPUs[0].Series["power_watts"], math.NaN(), 2)
 	if end := h.all().End; !end.Equal(noon.Add(-time.Hour)) {
 		t.Errorf("it ends at %v", end)
@@ -84,8 +84,9 @@ func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 
 // The memory of the history is bounded, even if GPUs come and go.
 func TestHistoryIsBounded(t *testing.T) {
-	if size := unsafe.Sizeof(gpuHistory{}) * historyGPUs; size > 600<<10 {
-		t.Errorf("the rings of %d GPUs are %d bytes", historyGPUs, size)
+	points := len(historySeries)*historyGPUs + len(jobSeries)*historyJobs
+	if size := points * historyPoints * int(unsafe.Sizeof(float32(0))); size > 900<<10 {
+		t.Errorf("the rings of all GPUs and jobs are %d bytes", size)
 	}
 	var h history
 	for i := range 100 {
@@ -93,14 +94,43 @@ func TestHistoryIsBounded(t *testing.T) {
 		for n := range 8 {
 			gpus = append(gpus, using(8*i+n, 1))
 		}
-		h.add(noon.Add(time.Duration(i)*historyStep), gpus)
+		h.add(noon.Add(time.Duration(i)*historyStep), gpus, nil)
 	}
 	if n := len(h.all().GPUs); n != historyGPUs {
 		t.Errorf("%d GPUs are kept, want %d", n, historyGPUs)
 	}
-	h.add(noon.Add(time.Hour), []GPU{using(900, 1)})
+	h.add(noon.Add(time.Hour), []GPU{using(900, 1)}, nil)
 	if all := h.all().GPUs; len(all) != 1 || all[0].Index != 900 {
 		t.Errorf("GPUs that are gone leave no room: %d are kept", len(all))
+	}
+}
+
+// TestHistoryOfJobs keeps the steps of workloads that have some, and of no more
+// than fit.
+func TestHistoryOfJobs(t *testing.T) {
+	var h history
+	half, nan := .5, math.NaN()
+	one := func(name string, seconds float64) Workload {
+		return Workload{Name: name, Steps: &Steps{Seconds: seconds, Parts: byLabel{"host": seconds / 4}, Goodput: &half}}
+	}
+	h.add(noon, nil, []Workload{one("b", 2), one("a", 1), {Name: "server"}})
+	h.add(noon.Add(2*historyStep), nil, []Workload{one("b", 0)})
+	all := h.all().Jobs
+	if len(all) != 2 || all[0].Workload != "a" || all[1].Workload != "b" {
+		t.Fatalf("the history has the jobs %+v", all)
+	}
+	wantPoints(t, all[1].Series["step_seconds"], nan, 2, nan, nan)
+	wantPoints(t, all[1].Series["host_seconds"], nan, .5, nan, 0)
+	wantPoints(t, all[1].Series["waiting_seconds"], nan, nan, nan, nan)
+	wantPoints(t, all[1].Series["goodput_ratio"], nan, .5, nan, .5)
+	wantPoints(t, all[0].Series["step_seconds"], nan, 1, nan, nan)
+	var many []Workload
+	for i := range historyJobs + 9 {
+		many = append(many, one(fmt.Sprint(i), 1))
+	}
+	h.add(noon.Add(time.Hour), nil, many)
+	if n := len(h.all().Jobs); n != historyJobs {
+		t.Errorf("%d jobs are kept, want %d", n, historyJobs)
 	}
 }
 
@@ -153,6 +183,6 @@ func BenchmarkHistory(b *testing.B) {
 	at := noon
 	for b.Loop() {
 		at = at.Add(historyStep)
-		h.add(at, gpus)
+		h.add(at, gpus, nil)
 	}
 }

@@ -202,9 +202,16 @@ func TestPageKnowsTheSeries(t *testing.T) {
 	if !strings.Contains(text, "const points = 180;") || historyPoints != 180 {
 		t.Errorf("the page keeps another number of points than %d", historyPoints)
 	}
-	for _, series := range historySeries {
-		if !strings.Contains(text, "\n  "+series.name+": (g) => ") {
-			t.Errorf("the page does not continue %s", series.name)
+	var names []string
+	for _, s := range historySeries {
+		names = append(names, s.name+": (g) => ")
+	}
+	for _, s := range jobSeries {
+		names = append(names, s.name+": (w) => ")
+	}
+	for _, name := range names {
+		if !strings.Contains(text, "\n  "+name) {
+			t.Errorf("the page does not continue %s", name)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (l *live) tick() {
 	}
 	state := l.state()
 	if due {
-		l.history.add(state.Time, state.GPUs)
+		l.history.add(state.Time, state.GPUs, state.Workloads)
 	}
 	if watched {
 		l.tell(newFrame(state))

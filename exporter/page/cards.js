@@ -3,6 +3,7 @@
 
 import { Detail } from "./detail.js";
 import { List, attribute, el, shown, text } from "./dom.js";
+import { Fold } from "./fold.js";
 import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic, unknown } from "./format.js";
 import { down, failing, ofGPU, sign } from "./severity.js";
 import { draw, say } from "./spark.js";
@@ -106,31 +107,11 @@ class Card {
       el("dl", { class: "facts" }, ...this.facts.map((f) => f.node)),
       this.state, this.more);
     this.node.card = this;
-    this.button.addEventListener("click", () => this.toggle());
-    this.node.addEventListener("keydown", (e) => {
-      if (e.key === "Escape" && this.detail) {
-        this.toggle();
-        this.button.focus();
-        e.stopPropagation();
-      }
+    this.fold = new Fold(this.node, this.button, this.more, (more) => {
+      const detail = new Detail(more, cards.history, this.gpu);
+      detail.show(this.gpu, cards.now);
+      return detail;
     });
-  }
-
-  toggle() {
-    const open = !this.detail;
-    this.button.setAttribute("aria-expanded", String(open));
-    this.node.classList.toggle("open", open);
-    shown(this.more, open);
-    if (open) {
-      this.detail = new Detail(this.more, this.cards.history);
-      this.detail.show(this.gpu, this.cards.now);
-      this.detail.draw(this.gpu);
-    } else {
-      this.detail.close();
-      this.detail = null;
-      this.more.replaceChildren();
-    }
-    this.draw(); // at its new width
   }
 
   // show shows the current reading. since is the time when a missing GPU
@@ -154,7 +135,7 @@ class Card {
     }
     text(this.state, this.#reason(gpu, since) || this.cards.users(gpu));
     attribute(this.state, "title", this.state.said || null);
-    this.detail?.show(gpu, this.cards.now);
+    this.fold.contents?.show(gpu, this.cards.now);
   }
 
   #reason(gpu, since) {
@@ -171,12 +152,12 @@ class Card {
   draw() {
     if (!this.gpu) return;
     for (const row of this.rows) {
-      const all = row.series.map((name) => this.cards.history.of(this.gpu.uuid, name));
+      const all = row.series.map((name) => this.cards.history.gpus.of(this.gpu.uuid, name));
       const top = row.top(this.gpu) ?? Math.max(1, ...all.flat().filter((v) => v !== null));
       attribute(row.chart, "aria-label", say(row.label, all[0], row.write));
       if (this.visible !== false) draw(row.chart, all, top);
     }
-    this.detail?.draw(this.gpu);
+    this.fold.contents?.draw();
   }
 }
 
@@ -239,7 +220,7 @@ export class Cards {
   // focus.
   #used(uuid) {
     const node = [...this.#parent.children].find((n) => n.dataset.uuid === uuid);
-    return Boolean(node && (node.card.detail || node.contains(document.activeElement)));
+    return Boolean(node && (node.card.fold.contents || node.contains(document.activeElement)));
   }
 
   // users returns the names of a GPU's workloads, the largest memory first.
@@ -263,7 +244,7 @@ export class Cards {
     for (const node of this.#parent.children) {
       const { gpu, state } = node.card;
       const is =
-        node.card.detail ||
+        node.card.fold.contents ||
         matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said);
       shown(node, Boolean(is));
       if (is) count++;

@@ -1,29 +1,29 @@
-// The contents of an open card: charts with times and values, every fault, the
-// MIG devices and the GPU's other names.
+// The contents of an open card: every fault, charts, the MIG devices and the
+// GPU's other names.
 
-import { List, attribute, el, shown, text } from "./dom.js";
+import { List, el, shown, text } from "./dom.js";
 import { gibibytes, number, ofMemory, percent, unknown } from "./format.js";
-import { say } from "./spark.js";
+import { Plots } from "./plots.js";
 import { faultLines } from "./strip.js";
 
-// charts are the charts of a GPU, with a divisor for each unit.
-const charts = [
+// chartsOf returns the charts of a GPU.
+const chartsOf = (gpu) => [
   {
     title: "Activity",
     unit: "%",
     by: 0.01,
-    top: () => 100,
+    top: 100,
     series: { Load: "utilization_ratio", SM: "sm_ratio", Tensor: "tensor_ratio", DRAM: "dram_ratio" },
   },
   {
     title: "Memory",
     unit: "GiB",
     by: 2 ** 30,
-    top: (g) => g.memory_total_bytes / 2 ** 30,
+    top: gpu.memory_total_bytes / 2 ** 30,
     series: { Used: "memory_used_bytes" },
   },
-  { title: "Power", unit: "W", by: 1, top: (g) => g.power_limit_watts, series: { Power: "power_watts" } },
-  { title: "Temperature", unit: "°C", by: 1, top: () => 100, series: { GPU: "temperature_celsius" } },
+  { title: "Power", unit: "W", by: 1, top: gpu.power_limit_watts, series: { Power: "power_watts" } },
+  { title: "Temperature", unit: "°C", by: 1, top: 100, series: { GPU: "temperature_celsius" } },
   { title: "SM clock", unit: "GHz", by: 1e9, series: { Clock: "sm_clock_hertz" } },
   {
     title: "Traffic",
@@ -38,37 +38,10 @@ const charts = [
   },
 ];
 
-// The chart library is loaded with the first open card.
-let library = null;
-
-function loadLibrary() {
-  library ??= new Promise((done, failed) => {
-    const at = (name) => new URL(`vendor/${name}`, import.meta.url);
-    document.head.append(el("link", { rel: "stylesheet", href: at("uPlot.min.css") }));
-    const script = el("script", { src: at("uPlot.iife.min.js") });
-    script.addEventListener("load", () => done(window.uPlot));
-    script.addEventListener("error", () => {
-      library = null;
-      failed(new Error("the chart library cannot be loaded"));
-    });
-    document.head.append(script);
-  });
-  return library;
-}
-
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const chartHeight = 150;
-
 export class Detail {
-  #plots = [];
   #now = 0;
-  #retheme = () => this.#rebuild();
 
-  constructor(parent, history) {
-    this.history = history;
-    this.boxes = charts.map((chart) =>
-      el("figure", { class: "plot" }, el("figcaption", {}, `${chart.title}, ${chart.unit}`)),
-    );
+  constructor(parent, history, gpu) {
     const faults = el("ul", { class: "faults", "aria-label": "Faults" });
     this.faults = faultLines(faults, () => this.#now);
     this.mig = el(
@@ -96,24 +69,17 @@ export class Detail {
       },
     });
     this.identity = el("p", { class: "dim identity" });
-    this.failure = el(
-      "p",
-      { class: "note warning", hidden: "" },
-      "The charts cannot be loaded: the agent does not answer, or was replaced by another version. Reload the page.",
-    );
-    parent.append(faults, this.failure, el("div", { class: "plots" }, ...this.boxes), this.mig, this.identity);
-    document.addEventListener("theme", this.#retheme);
-    this.resizing = new ResizeObserver(() => this.#resize());
-    this.resizing.observe(parent);
-    loadLibrary().then((uPlot) => this.#build(uPlot), () => shown(this.failure, true));
+    parent.append(faults);
+    this.plots = new Plots(parent, chartsOf(gpu), {
+      key: gpu.uuid,
+      times: () => history.times(),
+      of: (name) => history.gpus.of(gpu.uuid, name),
+    });
+    parent.append(this.mig, this.identity);
   }
 
   close() {
-    this.closed = true;
-    this.resizing.disconnect();
-    document.removeEventListener("theme", this.#retheme);
-    this.#plots.forEach((plot) => plot.destroy());
-    this.#plots = [];
+    this.plots.close();
   }
 
   show(gpu, now) {
@@ -136,78 +102,7 @@ export class Detail {
     );
   }
 
-  // draw updates the charts.
-  draw(gpu) {
-    this.gpu = gpu;
-    const times = this.history.times();
-    charts.forEach((chart, i) => {
-      const all = Object.values(chart.series).map((name) =>
-        this.history.of(gpu.uuid, name).map((v) => (v === null ? null : v / chart.by)),
-      );
-      const words = Object.keys(chart.series).map((name, at) =>
-        say(name, all[at], (v) => (v === null ? "not known" : `${number(v, 1)} ${chart.unit}`)),
-      );
-      attribute(this.boxes[i], "aria-label", `${chart.title}. ${words.join(". ")}`);
-      if (all[0].length) this.#plots[i]?.setData([times, ...all]);
-    });
-  }
-
-  #build(uPlot) {
-    if (this.closed) return;
-    this.uPlot = uPlot;
-    const stroke = colour("--dim");
-    const grid = { stroke: colour("--chart-grid"), width: 1 };
-    const axis = { stroke, grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    this.#plots = charts.map((chart, i) => {
-      const names = Object.keys(chart.series);
-      const top = chart.top?.(this.gpu);
-      return new uPlot(
-        {
-          width: Math.max(this.boxes[i].clientWidth, 100),
-          height: chartHeight,
-          legend: { show: true },
-          cursor: { drag: { x: false, y: false }, sync: { key: this.gpu.uuid } },
-          scales: { y: { range: (_, low, high) => [0, Math.max(Number.isFinite(top) ? top : 0, high ?? 0) || 1] } },
-          axes: [
-            {
-              ...axis,
-              space: 70,
-              values: [
-                [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
-                [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
-              ],
-            },
-            { ...axis, size: 44 },
-          ],
-          series: [
-            { value: "{HH}:{mm}:{ss}" },
-            ...names.map((name, at) => ({
-              label: name,
-              stroke: colour(`--series-${at + 1}`),
-              width: 1.5,
-              points: { show: false },
-              dash: [undefined, [6, 3], [2, 3], [8, 3, 2, 3]][at], // not by colour alone
-              value: (_, v) => (v === null || v === undefined ? unknown : `${number(v, 1)} ${chart.unit}`),
-            })),
-          ],
-        },
-        [[], ...names.map(() => [])],
-        this.boxes[i],
-      );
-    });
-    this.draw(this.gpu);
-  }
-
-  #rebuild() {
-    if (!this.uPlot) return;
-    this.#plots.forEach((plot) => plot.destroy());
-    this.#build(this.uPlot);
-  }
-
-  #resize() {
-    this.#plots.forEach((plot, i) => {
-      const width = Math.max(this.boxes[i].clientWidth, 100);
-      if (plot.width !== width) plot.setSize({ width, height: chartHeight });
-    });
+  draw() {
+    this.plots.draw();
   }
 }

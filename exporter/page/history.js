@@ -1,10 +1,10 @@
-// The last 15 minutes of each GPU: fetched once, then continued from the
-// states that the stream brings.
+// The last 15 minutes of each GPU and of each job: fetched once, then continued
+// from the states that the stream brings.
 
 const points = 180;
 
-// The series are those of historySeries in the agent.
-const series = {
+// The series of a GPU are those of historySeries in the agent.
+const gpuSeries = {
   utilization_ratio: (g) => g.utilization_ratio?.gpu,
   sm_ratio: (g) => g.activity_ratio?.sm,
   tensor_ratio: (g) => g.activity_ratio?.tensor,
@@ -19,8 +19,68 @@ const series = {
   pcie_tx_bytes_per_second: (g) => g.pcie_bytes_per_second?.tx,
 };
 
+// The series of a job are those of jobSeries.
+const jobSeries = {
+  step_seconds: (w) => w.steps.seconds,
+  launching_seconds: (w) => w.steps.part_seconds?.launching,
+  waiting_seconds: (w) => w.steps.part_seconds?.waiting,
+  copying_seconds: (w) => w.steps.part_seconds?.copying,
+  held_seconds: (w) => w.steps.part_seconds?.held,
+  host_seconds: (w) => w.steps.part_seconds?.host,
+  goodput_ratio: (w) => w.steps.goodput_ratio,
+};
+
+// A Past has series of some things, by the key of each.
+class Past {
+  #all = new Map(); // key to series to its points, the newest last
+
+  constructor(series) {
+    this.series = Object.entries(series);
+  }
+
+  // take replaces what is known.
+  take(pairs) {
+    this.#all = new Map(pairs);
+  }
+
+  // values returns what a step adds: of each thing by its key, a function from
+  // the series to its value.
+  values(things) {
+    return new Map(things.map(([key, thing]) => [key, (name, of) => of(thing)]));
+  }
+
+  // late returns the values of the step that was so many steps ago.
+  late(ago) {
+    return new Map([...this.#all].map(([key, own]) => [key, (name) => own[name][points - 1 - ago]]));
+  }
+
+  // shift begins a step with these values.
+  shift(values) {
+    for (const key of values.keys()) {
+      if (this.#all.has(key)) continue;
+      this.#all.set(key, Object.fromEntries(this.series.map(([name]) => [name, new Array(points).fill(null)])));
+    }
+    for (const [key, own] of this.#all) {
+      const value = values.get(key);
+      for (const [name, of] of this.series) {
+        own[name].shift();
+        own[name].push(value?.(name, of) ?? null);
+      }
+      if (!value && Object.values(own).every((all) => all.every((v) => v === null))) this.#all.delete(key);
+    }
+  }
+
+  // of returns the points of one series; null is unknown.
+  of(key, name) {
+    return this.#all.get(key)?.[name] ?? [];
+  }
+}
+
+const nothing = new Map();
+
 export class History {
-  #gpus = new Map(); // UUID to series to its points, the newest last
+  gpus = new Past(gpuSeries); // by UUID
+  jobs = new Past(jobSeries); // by workload
   #newest = 0; // step
   #fetching = null;
   seconds = 5;
@@ -37,61 +97,33 @@ export class History {
 
   #take(all) {
     this.seconds = all.step_seconds;
-    const newest = Math.round(Date.parse(all.end) / 1000 / this.seconds);
-    const before = this.#gpus;
     const last = this.#newest;
-    this.#gpus = new Map(all.gpus.map((g) => [g.uuid, g.series]));
-    this.#newest = newest;
-    for (let step = newest + 1; step <= last; step++) { // arrived by stream during the fetch
-      const late = new Map([...before].map(([uuid, own]) => [uuid, (name) => own[name][points - 1 - (last - step)]]));
-      this.#shift(step, late);
-    }
+    this.#newest = Math.round(Date.parse(all.end) / 1000 / this.seconds);
+    const late = []; // arrived by stream during the fetch
+    for (let ago = last - this.#newest - 1; ago >= 0; ago--) late.push([this.gpus.late(ago), this.jobs.late(ago)]);
+    this.gpus.take(all.gpus.map((g) => [g.uuid, g.series]));
+    this.jobs.take(all.jobs.map((j) => [j.workload, j.series]));
+    for (const [gpus, jobs] of late) this.#shift(this.#newest + 1, gpus, jobs);
   }
 
   // add notes a state, and reports whether a new step began.
   add(state) {
     const step = Math.floor(Date.parse(state.time) / 1000 / this.seconds);
     if (step <= this.#newest) return false;
-    const values = new Map(state.gpus.map((g) => [g.uuid, (name) => series[name](g)]));
-    for (let s = Math.max(this.#newest + 1, step - points); s < step; s++) this.#shift(s, new Map());
-    this.#shift(step, values);
+    for (let s = Math.max(this.#newest + 1, step - points); s < step; s++) this.#shift(s, nothing, nothing);
+    const stepping = state.workloads.filter((w) => w.steps);
+    this.#shift(
+      step,
+      this.gpus.values(state.gpus.map((g) => [g.uuid, g])),
+      this.jobs.values(stepping.map((w) => [w.workload, w])),
+    );
     return true;
   }
 
-  #shift(step, values) {
-    for (const uuid of values.keys()) {
-      if (!this.#gpus.has(uuid)) {
-        this.#gpus.set(
-          uuid,
-          Object.fromEntries(Object.keys(series).map((name) => [name, new Array(points).fill(null)])),
-        );
-      }
-    }
-    for (const [uuid, own] of this.#gpus) {
-      const value = values.get(uuid);
-      for (const name of Object.keys(series)) {
-        own[name].shift();
-        own[name].push(value?.(name) ?? null);
-      }
-      if (!value && Object.values(own).every((all) => all.every((v) => v === null))) this.#gpus.delete(uuid);
-    }
+  #shift(step, gpus, jobs) {
+    this.gpus.shift(gpus);
+    this.jobs.shift(jobs);
     this.#newest = step;
-  }
-
-  // of returns the points of one series of a GPU; null is unknown.
-  of(uuid, name) {
-    return this.#gpus.get(uuid)?.[name] ?? [];
-  }
-
-  // total returns the sums of the known values over all GPUs.
-  total(name) {
-    const sums = new Array(points).fill(null);
-    for (const own of this.#gpus.values()) {
-      own[name].forEach((v, i) => {
-        if (v !== null) sums[i] += v;
-      });
-    }
-    return sums;
   }
 
   // times returns the times of the points, in seconds since 1970.
