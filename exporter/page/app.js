@@ -11,6 +11,11 @@
 //                             power, hottest
 //   [data-note="drained"]     a note: simulated, drained, driver, not-ready, broker
 //   [data-check="gpu_lost"]   a fault in a list of faults
+//   [data-job="NAME"]         a job; data-hangs is there while it hangs
+//     [data-field="step"]     a value: place, step, goodput, slow
+//     [data-part="host"]      a part of its bar
+//     button.head             opens it (aria-expanded)
+//     [data-rank="3"]         a row of an open job
 //   [data-workload="NAME"]    a row of a workload; #workloads .more button shows all
 //   [data-tenant="NAME"]      a row of a tenant (data-level)
 //   [data-event="ID"]         an event (data-kind, data-severity)
@@ -26,6 +31,7 @@ import { attribute, shown, text } from "./dom.js";
 import { Events } from "./events.js";
 import { clock } from "./format.js";
 import { History } from "./history.js";
+import { Jobs, hanging } from "./jobs.js";
 import { failing, ofGPU, rank } from "./severity.js";
 import { follow } from "./stream.js";
 import { Strip } from "./strip.js";
@@ -36,14 +42,21 @@ const longGap = 10_000; // milliseconds after which the history is fetched again
 
 const history = new History();
 const cards = new Cards(history);
-const views = [new Strip(), cards, tenants(), escalation(), workloads()];
+const jobs = new Jobs(history);
+const views = [new Strip(), cards, jobs, tenants(), escalation(), workloads()];
 let heard = Date.now(); // time of the last message
 let latest = null; // state
 let shownTime = null;
 let before = new Map(); // health by GPU, as last announced
+let hung = new Map(); // words by hanging job, as last announced
 
 // announce tells a screen reader what became worse or better.
 function announce(state) {
+  const words = [...aboutGPUs(state), ...aboutJobs(state)];
+  if (words.length) text(document.getElementById("say"), words.slice(0, 4).join(". "));
+}
+
+function aboutGPUs(state) {
   const words = [];
   const now = new Map(state.gpus.map((g) => [g.uuid, { gpu: g, health: ofGPU(g) }]));
   for (const [uuid, { gpu, health }] of now) {
@@ -54,7 +67,15 @@ function announce(state) {
   }
   for (const [uuid, { gpu }] of before) if (!now.has(uuid)) words.push(`GPU ${gpu.index} is gone`);
   before = now;
-  if (words.length) text(document.getElementById("say"), words.slice(0, 4).join(". "));
+  return words;
+}
+
+function aboutJobs(state) {
+  const now = hanging(state);
+  const words = [...now].filter(([name]) => !hung.has(name)).map(([name, why]) => `${name} hangs: ${why}`);
+  for (const [name] of hung) if (!now.has(name)) words.push(`${name} no longer hangs`);
+  hung = now;
+  return words;
 }
 
 // render updates the page if it is visible.
@@ -74,6 +95,7 @@ let drawn = null; // the step of the charts
 function redraw() {
   drawn = history.times().at(-1);
   cards.draw();
+  jobs.draw();
 }
 
 function pulse() {

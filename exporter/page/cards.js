@@ -2,7 +2,7 @@
 // every fault and the MIG devices.
 
 import { Detail } from "./detail.js";
-import { List, attribute, el, shown, text } from "./dom.js";
+import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
 import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic, unknown } from "./format.js";
 import { down, failing, ofGPU, sign } from "./severity.js";
@@ -126,15 +126,14 @@ class Card {
     attribute(this.node, "aria-label", `GPU ${gpu.index}, ${health}`);
     text(this.index, `${gpu.index}`);
     this.known = gpu.name ?? this.known; // a lost GPU no longer reports it
-    text(this.name, (this.known ?? gpu.uuid).replace(/^NVIDIA /, ""));
+    titled(this.name, (this.known ?? gpu.uuid).replace(/^NVIDIA /, ""));
     text(this.health, `${sign(health)} ${health}`);
-    for (const row of this.rows) text(row.value, row.of(gpu));
+    for (const row of this.rows) titled(row.value, row.of(gpu));
     for (const fact of this.facts) {
-      text(fact.value, fact.of(gpu));
+      titled(fact.value, fact.of(gpu));
       attribute(fact.value, "data-warn", fact.warn?.(gpu) ? "" : null);
     }
-    text(this.state, this.#reason(gpu, since) || this.cards.users(gpu));
-    attribute(this.state, "title", this.state.said || null);
+    titled(this.state, this.#reason(gpu, since) || this.cards.users(gpu));
     this.fold.contents?.show(gpu, this.cards.now);
   }
 

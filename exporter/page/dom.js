@@ -18,6 +18,13 @@ export function text(node, value) {
   node.textContent = value;
 }
 
+// titled sets the text of a node that may be too narrow for it: the title has
+// all of it.
+export function titled(node, value) {
+  text(node, value);
+  attribute(node, "title", value.trim() || null);
+}
+
 // attribute sets an attribute if it differs; null removes it.
 export function attribute(node, name, value) {
   if (value === null) {
@@ -42,8 +49,8 @@ export function style(node, name, value) {
 export class List {
   #nodes = new Map();
 
-  constructor(parent, { key, make, update }) {
-    Object.assign(this, { parent, key, make, update });
+  constructor(parent, { key, make, update, drop }) {
+    Object.assign(this, { parent, key, make, update, drop });
   }
 
   // show makes the children the items, in their order.
@@ -64,6 +71,7 @@ export class List {
       before = node;
     }
     for (const [key, node] of gone) {
+      this.drop?.(node);
       node.remove();
       this.#nodes.delete(key);
     }

@@ -1,7 +1,7 @@
 // The event feed of the journal, the newest first.
 
 import { matches } from "./cards.js";
-import { List, attribute, el, shown, text } from "./dom.js";
+import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { when } from "./format.js";
 import { rank, sign } from "./severity.js";
 import { follow } from "./stream.js";
@@ -36,11 +36,10 @@ export class Events {
       text(node.time, when(time, new Date()));
       text(node.mark, `${sign(severity)} ${severity}`);
       text(node.where, e.entity?.gpu ? `GPU ${e.entity.gpu}` : "host");
-      text(
+      titled(
         node.what,
         (e.count > 1 ? `×${e.count} ` : "") + (e.message || e.what || e.kind) + (e.workload ? ` (${e.workload})` : ""),
       );
-      attribute(node.what, "title", node.what.said);
     },
   });
 

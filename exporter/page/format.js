@@ -54,6 +54,13 @@ export function age(milliseconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+// seconds writes the time of a step with three digits.
+export function seconds(v) {
+  if (!known(v)) return unknown;
+  const [value, unit] = v < 0.9995 ? [1000 * v, "ms"] : [v, "s"];
+  return `${value.toFixed(value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2)} ${unit}`;
+}
+
 const pad = (n) => String(n).padStart(2, "0");
 
 // clock writes a time of day.

@@ -23,14 +23,27 @@ function loadLibrary() {
 }
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const dashes = [undefined, [6, 3], [2, 3], [8, 3, 2, 3], [1, 4]]; // not by colour alone
+const dashes = [undefined, [6, 3], [2, 3], [8, 3, 2, 3]]; // not by colour alone
 const chartHeight = 150;
 
-// Plots draw charts. A chart has a title, a unit with its divisor (by), series
-// by their legend, and may have a top and a number of digits. source returns
-// the times and the points of a series; key is of the thing that they are of.
+// pile returns the series of which each is the sum of those until it.
+function pile(all) {
+  const sums = [];
+  for (const points of all) {
+    const below = sums.at(-1);
+    sums.push(points.map((v, i) => (v === null || below?.[i] === null ? null : v + (below?.[i] ?? 0))));
+  }
+  return sums;
+}
+
+// Plots draw charts. A chart has a title, a unit with its divisor (by), and
+// series by their legend. It may have a top, a number of digits, and colours:
+// with these, its series are parts of a whole, and lie one on another. times
+// and of return the times and the points of a series; charts with one key share
+// their cursor.
 export class Plots {
   #plots = [];
+  #points = []; // by chart and series
   #retheme = () => this.#rebuild();
 
   constructor(parent, charts, { key, times, of }) {
@@ -69,7 +82,8 @@ export class Plots {
         say(name, all[at], (v) => (v === null ? "not known" : `${number(v, chart.digits ?? 1)} ${chart.unit}`)),
       );
       attribute(this.boxes[i], "aria-label", `${chart.title}. ${words.join(". ")}`);
-      if (all[0].length) this.#plots[i]?.setData([times, ...all]);
+      this.#points[i] = all;
+      if (all[0].length) this.#plots[i]?.setData([times, ...(chart.colours ? pile(all).reverse() : all)]);
     });
   }
 
@@ -79,46 +93,49 @@ export class Plots {
     const stroke = colour("--dim");
     const grid = { stroke: colour("--chart-grid"), width: 1 };
     const axis = { stroke, grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    this.#plots = this.charts.map((chart, i) => {
-      const names = Object.keys(chart.series);
-      return new uPlot(
-        {
-          width: Math.max(this.boxes[i].clientWidth, 100),
-          height: chartHeight,
-          legend: { show: true },
-          cursor: { drag: { x: false, y: false }, sync: { key: this.key } },
-          scales: {
-            y: { range: (_, low, high) => [0, Math.max(Number.isFinite(chart.top) ? chart.top : 0, high ?? 0) || 1] },
+    this.#plots = this.charts.map(
+      (chart, i) =>
+        new uPlot(
+          {
+            width: Math.max(this.boxes[i].clientWidth, 100),
+            height: chartHeight,
+            legend: { show: true },
+            cursor: { drag: { x: false, y: false }, sync: { key: this.key } },
+            scales: { y: { range: (_, low, high) => [0, Math.max(chart.top || 0, (chart.top ? 1 : 1.1) * high) || 1] } },
+            axes: [
+              {
+                ...axis,
+                space: 70,
+                size: 28,
+                values: [
+                  [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
+                  [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
+                ],
+              },
+              { ...axis, size: 44 },
+            ],
+            series: [{ value: "{HH}:{mm}:{ss}" }, ...this.#lines(chart, i)],
           },
-          axes: [
-            {
-              ...axis,
-              space: 70,
-              values: [
-                [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
-                [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
-              ],
-            },
-            { ...axis, size: 44 },
-          ],
-          series: [
-            { value: "{HH}:{mm}:{ss}" },
-            ...names.map((name, at) => ({
-              label: name,
-              stroke: colour(`--series-${at + 1}`),
-              width: 1.5,
-              points: { show: false },
-              dash: dashes[at],
-              value: (_, v) =>
-                v === null || v === undefined ? unknown : `${number(v, chart.digits ?? 1)} ${chart.unit}`,
-            })),
-          ],
-        },
-        [[], ...names.map(() => [])],
-        this.boxes[i],
-      );
-    });
+          [[], ...Object.keys(chart.series).map(() => [])],
+          this.boxes[i],
+        ),
+    );
     this.draw();
+  }
+
+  // lines returns how the series of a chart are drawn. Of parts, the pile of all
+  // comes first, and smaller ones cover it.
+  #lines(chart, i) {
+    const all = Object.keys(chart.series).map((label, at) => {
+      const value = (_, __, ___, now) => {
+        const v = this.#points[i]?.[at][now];
+        return v === null || v === undefined ? unknown : `${number(v, chart.digits ?? 1)} ${chart.unit}`;
+      };
+      const line = { label, value, points: { show: false } };
+      if (chart.colours) return { ...line, fill: colour(chart.colours[at]), width: 0 };
+      return { ...line, stroke: colour(`--series-${at + 1}`), width: 1.5, dash: dashes[at] };
+    });
+    return chart.colours ? all.reverse() : all;
   }
 
   #rebuild() {

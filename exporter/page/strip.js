@@ -1,6 +1,6 @@
 // The host strip: the state of the whole host, and the notes above it.
 
-import { List, attribute, el, shown, text } from "./dom.js";
+import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { age, gibibytes, number, percent, scaled, unknown } from "./format.js";
 import { failing, ofGPU, rank, sign } from "./severity.js";
 
@@ -74,7 +74,7 @@ export class Strip {
 
   show(state) {
     const { host, gpus } = state;
-    const put = (name, value) => text(field(name), value);
+    const put = (name, value) => titled(field(name), value);
     this.#now = Date.parse(state.time);
     this.#notes.show(notes(state));
     this.#faults.show(state.faults ?? []);

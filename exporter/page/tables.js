@@ -2,24 +2,25 @@
 // escalation, workloads.
 
 import { matches } from "./cards.js";
-import { List, attribute, el, shown, style, text } from "./dom.js";
+import { List, attribute, el, shown, style, text, titled } from "./dom.js";
 import { age, gibibytes, number, ofMemory, percent, ranges, scaled, unknown } from "./format.js";
 
 const few = 20; // rows until the user wants all
 
-// A Table shows the first rows of many.
-class Table {
+// A Table shows the first rows of many. Rows that stay are shown whatever the
+// filter says.
+export class Table {
   #all = [];
   #filter = "";
   #full = false;
 
-  constructor(id, { key, make, update, words }) {
+  constructor(id, { key, make, update, drop, words, stays = () => false }) {
     this.section = document.getElementById(id);
-    this.words = words;
+    Object.assign(this, { words, stays });
     this.count = this.section.querySelector(`[data-field="${id}-shown"]`);
     this.empty = this.section.querySelector(".empty");
     this.more = this.section.querySelector(".more button");
-    this.rows = new List(this.section.querySelector("tbody"), { key, make, update });
+    this.rows = new List(this.section.querySelector(".jobs, tbody"), { key, make, update, drop });
     this.more.addEventListener("click", () => {
       this.#full = !this.#full;
       this.#draw();
@@ -37,8 +38,8 @@ class Table {
   }
 
   #draw() {
-    const found = this.#all.filter((item) => matches(this.#filter, ...this.words(item)));
-    this.rows.show(this.#full ? found : found.slice(0, few));
+    const found = this.#all.filter((item) => this.stays(item) || matches(this.#filter, ...this.words(item)));
+    this.rows.show(this.#full ? found : found.filter((item, i) => i < few || this.stays(item)));
     text(
       this.count,
       found.length === this.#all.length ? `${found.length || ""}` : `${found.length} of ${this.#all.length}`,
@@ -70,11 +71,10 @@ export function workloads() {
   const now = { at: 0 };
   const table = new Table("workloads", {
     key: (w) => w.workload,
-    make: () => row({}, ["name", "", "n", "n", "n", "n", "n", "n"]),
+    make: () => row({}, ["name", "name", "n", "n", "n", "n", "n", "n"]),
     update: (node, w) => {
       const gpus = w.gpus ?? [];
       attribute(node, "data-workload", w.workload);
-      attribute(node.cells[0], "title", w.info ? Object.entries(w.info).map(([k, v]) => `${k} ${v}`).join("\n") : null);
       cells(node, [
         w.workload, owner(w.info), ranges(gpus.map((g) => g.index)),
         percent(sum(gpus.map((g) => g.utilization_ratio?.sm))),
@@ -83,6 +83,9 @@ export function workloads() {
         number(sum(gpus.flatMap((g) => Object.values(g.processes ?? {})))),
         w.since ? age(now.at - Date.parse(w.since)) : unknown,
       ]);
+      attribute(node.cells[1], "title", owner(w.info) || null);
+      const info = Object.entries(w.info ?? {}).map(([k, v]) => `${k} ${v}`);
+      attribute(node.cells[0], "title", [w.workload, ...info].join("\n"));
     },
     words: (w) => [w.workload, ...(w.gpus ?? []).map((g) => `gpu ${g.index}`), ...Object.values(w.info ?? {})],
   });
@@ -144,7 +147,7 @@ export function tenants() {
         "aria-label",
         `share ${percent(t.share_ratio)}, target ${percent(t.target_ratio)}, quota ${quota(t)}`,
       );
-      text(node.cells[0], t.tenant);
+      titled(node.cells[0], t.tenant);
       text(node.cells[1], place(t));
       text(node.cells[3], percent(t.share_ratio));
       text(node.cells[4], quota(t));
@@ -163,7 +166,7 @@ export function escalation() {
   const table = new Table("escalation", {
     key: (l) => `${l.tenant}\n${l.workload}`,
     make: () => {
-      const node = row({}, ["name", "", "", ""]);
+      const node = row({}, ["name", "name", "", "wrap"]);
       const word = el("span");
       node.cells[2].append(
         el("span", { class: "steps", "aria-hidden": "true" }, ...levels.slice(1).map(() => el("i"))),
@@ -174,8 +177,8 @@ export function escalation() {
     },
     update: (node, l) => {
       attribute(node, "data-level", l.rung);
-      text(node.cells[0], l.workload);
-      text(node.cells[1], l.tenant);
+      titled(node.cells[0], l.workload);
+      titled(node.cells[1], l.tenant);
       text(node.word, level(l.rung, l.shadow));
       [...node.cells[2].firstChild.children].forEach((step, i) =>
         attribute(step, "class", i < levels.indexOf(l.rung) ? "on" : ""),

@@ -64,6 +64,17 @@ export async function changes(page, selector) {
   return page.textContent(selector);
 }
 
+// whole fails if a text is cut and no title has all of it.
+export async function whole(page) {
+  const cut = await page.evaluate(() =>
+    [...document.querySelectorAll("main *, header *")]
+      .filter((n) => n.scrollWidth > n.clientWidth && getComputedStyle(n).textOverflow === "ellipsis")
+      .map((n) => [n.textContent.trim(), n.closest("[title]")?.title ?? ""]),
+  );
+  assert.deepEqual(cut.filter(([text, title]) => !title.includes(text)), [], "texts that are cut, and their titles");
+  return cut.length;
+}
+
 // clean fails if the page did what it must not, but for what allowed matches.
 export function clean(page, allowed = /^$/) {
   assert.deepEqual(page.wrong.filter((w) => !allowed.test(w)), []);

@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { accessible } from "./axe.mjs";
-import { changes, clean, field, open, test } from "./browser.mjs";
+import { changes, clean, field, open, test, whole } from "./browser.mjs";
 
 await test(async (browser, url) => {
   const { workloads } = await (await fetch(`${url}/api/v1/state`)).json();
@@ -26,6 +26,7 @@ await test(async (browser, url) => {
   await page.waitForFunction((n) => document.querySelectorAll("#workloads tbody tr").length === n, names.length);
   assert.equal(await page.locator("#workloads :is(img, b, script)").count(), 0, "a name became markup");
 
+  assert.ok((await whole(page)) > 0, "no name is cut");
   const first = await page.evaluateHandle(() => document.querySelector("#workloads tbody tr"));
   await changes(page, field(0, "power"));
   assert.ok(await first.evaluate((node) => node.isConnected), "a row is kept from one state to the next");
