@@ -169,10 +169,7 @@ func (p panel) asTable(m *sdk.Panel) {
 	for i, k := range p.keys {
 		order[k.label], names[k.label] = i, k.title
 		delete(hidden, k.label)
-		if k.link != nil {
-			links := sdk.DynamicConfigValue{Id: "links", Value: []sdk.DashboardLink{k.link.model(p.cell)}}
-			m.FieldConfig.Overrides = append(m.FieldConfig.Overrides, override(k.title, links))
-		}
+		m.FieldConfig.Overrides = append(m.FieldConfig.Overrides, override(k.title, k.properties(p.cell)...))
 	}
 	for i, c := range p.columns {
 		t := target(i, c.expr)
@@ -206,6 +203,19 @@ func (p panel) cell(label string) string {
 		}
 	}
 	return ""
+}
+
+// properties wrap a name that is wider than its column, and link it. Grafana 12 moved the option out
+// of the cell's.
+func (k key) properties(cell func(label string) string) []sdk.DynamicConfigValue {
+	all := []sdk.DynamicConfigValue{
+		{Id: "custom.cellOptions", Value: map[string]any{"type": "auto", "wrapText": true}},
+		{Id: "custom.wrapText", Value: true},
+	}
+	if k.link != nil {
+		all = append(all, sdk.DynamicConfigValue{Id: "links", Value: []sdk.DashboardLink{k.link.model(cell)}})
+	}
+	return all
 }
 
 func (c column) override() sdk.DashboardFieldConfigSourceOverrides {
