@@ -39,40 +39,26 @@ const hangs = (w) =>
     };
   });
 
-// because writes evidence, which is a text or several.
-const because = (evidence) => (evidence?.length ? `Evidence: ${[evidence].flat().join("; ")}.` : "");
-
-// slower returns what makes a job slow on most of its GPUs, as lines.
+// slower returns why steps take longer than usual, as a line for each cause.
 function slower(w) {
-  const worst = new Map(); // by cause
-  for (const { job } of jobsOf(w)) {
-    const { slow } = job;
-    if (slow && !(worst.get(slow.cause)?.ratio >= slow.ratio)) worst.set(slow.cause, slow);
-  }
-  return [...worst.values()].map(({ ratio, cause, evidence }) => ({
-    key: `slow ${cause}`,
-    severity: "warning",
-    mark: "▲ slow",
-    words: `A step takes ${number(ratio, 2)} times as long as usual because of ${plain(cause)}.`,
-    where: because(evidence),
-  }));
-}
-
-// stragglers returns the ranks for which a job waits, as lines.
-const stragglers = (w) =>
-  jobsOf(w).filter((g) => g.job.straggler).map((g) => {
-    const { rank, lost_ratio: lost, evidence } = g.job.straggler;
+  const on = jobsOf(w).filter((g) => g.job.slow);
+  return [...new Set(on.map((g) => g.job.slow.cause))].map((cause) => {
+    const same = on.filter((g) => g.job.slow.cause === cause);
+    const { ratio, what, evidence } = same.map((g) => g.job.slow).reduce((a, b) => (b.ratio > a.ratio ? b : a));
+    const times = number(1 / Math.max(1 - ratio, 1e-3), 2);
     return {
-      key: `straggler ${g.uuid} ${rank}`,
+      key: `slow ${cause}`,
       severity: "warning",
-      mark: "▲ straggler",
-      words: `The other ranks wait for ${process(g, rank)}${lost ? `, ${percent(lost)} of the time` : ""}.`,
-      where: because(evidence),
+      mark: "▲ slow",
+      words: `on GPU ${ranges(same.map((g) => g.index))}, a step takes ${times} times its usual time: ` +
+        `${what || plain(cause)}.`,
+      where: evidence ? `Evidence: ${evidence}.` : "",
     };
   });
+}
 
 // troubles returns the lines below a job, the worst first.
-const troubles = (w) => [...hangs(w), ...slower(w), ...stragglers(w)];
+const troubles = (w) => [...hangs(w), ...slower(w)];
 
 // hanging returns why jobs hang, by name.
 export const hanging = (state) =>

@@ -107,15 +107,16 @@ async function madeUp(browser, url) {
 
     workloads = [{
       workload: "slow", steps: steps(0.03), info: { namespace: long },
-      gpus: [job(0, { slow: { ratio: 1.3, cause: "cpu", evidence: "a" } }),
-        job(1, { slow: { ratio: 1.5, cause: "cpu", evidence: ["b", "c"] }, straggler: { rank: 1, lost_ratio: 0.2 } })],
+      gpus: [job(0, { slow: { ratio: 0.2, cause: "cpu", evidence: "a" } }),
+        job(1, { slow: { ratio: 0.5, cause: "cpu", evidence: "b; c" } }),
+        job(3, { slow: { ratio: 0.1, cause: "power", what: "the power limit reduces its clocks" } })],
     }, { workload: long, gpus: [job(0)] }];
     await page.waitForSelector('[data-job="slow"][data-severity="warning"]');
     await said(page, "job-63 no longer hangs");
     const lines = await page.$$eval(".troubles li", (all) => all.map((li) => li.textContent));
     assert.deepEqual(lines, [
-      "▲ slowA step takes 1.50 times as long as usual because of cpu. Evidence: b; c.",
-      "▲ stragglerThe other ranks wait for rank 1 on GPU 1, 20 % of the time. ",
+      "▲ slowon GPU 0–1, a step takes 2.00 times its usual time: cpu. Evidence: b; c.",
+      "▲ slowon GPU 3, a step takes 1.11 times its usual time: the power limit reduces its clocks. ",
     ]);
     assert.ok((await whole(page)) > 1, "no long name is cut");
     assert.match(await page.textContent("#jobs .others"), /^1 more workload runs under the hook without steps/);

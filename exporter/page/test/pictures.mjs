@@ -5,7 +5,8 @@ import { clean, open, test } from "./browser.mjs";
 
 await test(async (browser, url, directory) => {
   for (const colorScheme of ["light", "dark"]) {
-    const page = await open(browser, url, { colorScheme, deviceScaleFactor: 1 });
+    const viewport = { width: 1440, height: 1500 }; // down to the tables
+    const page = await open(browser, url, { colorScheme, viewport, deviceScaleFactor: 1 });
     await page.waitForSelector("[data-event]");
     await page.screenshot({ path: join(directory, `page-${colorScheme}.png`) });
     clean(page);
