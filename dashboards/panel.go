@@ -205,12 +205,18 @@ func (p panel) cell(label string) string {
 	return ""
 }
 
-// properties wrap a name that is wider than its column, and link it. Grafana 12 moved the option out
-// of the cell's.
+// widths of columns in pixels, by label; the others share the rest.
+var widths = map[string]int{"workload": 230, "image": 380, "uuid": 330, "mig_uuid": 340, "where": 320}
+
+// properties size a column, wrap a name that is wider, and link it. Grafana 12 moved the option to
+// wrap out of the cell's.
 func (k key) properties(cell func(label string) string) []sdk.DynamicConfigValue {
 	all := []sdk.DynamicConfigValue{
 		{Id: "custom.cellOptions", Value: map[string]any{"type": "auto", "wrapText": true}},
 		{Id: "custom.wrapText", Value: true},
+	}
+	if w := widths[k.label]; w > 0 {
+		all = append(all, sdk.DynamicConfigValue{Id: "custom.width", Value: w})
 	}
 	if k.link != nil {
 		all = append(all, sdk.DynamicConfigValue{Id: "links", Value: []sdk.DashboardLink{k.link.model(cell)}})
