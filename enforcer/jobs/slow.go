@@ -12,8 +12,10 @@ import (
 
 // Evidence is what is known of a GPU at a moment, for the cause of a slow step.
 type Evidence struct {
-	Power, Thermal bool // its clocks are reduced for this reason
-	Neighbours     bool // other workloads use it
+	Power, Thermal bool    // its clocks are reduced for this reason
+	Neighbours     float64 // part of its time that other workloads use; 1 if that is unknown
+	Clock          float64 // of its SMs, as a part of the maximum; 0: unknown
+	PCIe, NVLink   float64 // speed of its links, bytes per second; 0: unknown
 }
 
 // surroundings are what is known of the GPU and the host while a step runs: 0 or
@@ -171,7 +173,7 @@ func (o *Observer) around(p *process) (a surroundings) {
 		return a
 	}
 	known := o.Evidence(p.gpu())
-	for i, is := range []bool{power: known.Power, thermal: known.Thermal, neighbours: known.Neighbours} {
+	for i, is := range []bool{power: known.Power, thermal: known.Thermal, neighbours: known.Neighbours > 0} {
 		a[i] = float64(truth(is))
 	}
 	return a

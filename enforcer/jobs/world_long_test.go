@@ -232,7 +232,7 @@ var causes = []struct {
 }{
 	{name: "power", slow: slowness{gpu: 0.5}, known: Evidence{Power: true}},
 	{name: "thermal", slow: slowness{gpu: 0.6}, known: Evidence{Thermal: true}},
-	{name: "neighbour", slow: slowness{gpu: 0.9}, known: Evidence{Neighbours: true}},
+	{name: "neighbour", slow: slowness{gpu: 0.9}, known: Evidence{Neighbours: 1}},
 	{name: "cpu", slow: slowness{host: 60}, cpu: 60},
 	{name: "storage", slow: slowness{gap: 150 * time.Millisecond}, io: 50},
 	{name: "quota", slow: slowness{held: 120 * time.Millisecond}},
@@ -265,7 +265,7 @@ func TestWorldSlows(t *testing.T) {
 		c := causes[i%len(causes)]
 		w := newWorld(t, programs[[]int{0, 7, 11}[i/len(causes)%3]], uint64(5000+i))
 		w.graph, w.ranks = false, w.here
-		usual := Evidence{Power: w.IntN(3) == 0, Thermal: w.IntN(8) == 0, Neighbours: w.IntN(8) == 0}
+		usual := Evidence{Power: w.IntN(3) == 0, Thermal: w.IntN(8) == 0, Neighbours: float64(truth(w.IntN(8) == 0))}
 		cpu, io := w.Float64()*30, w.Float64()*30
 		switch c.name { // the cause is none before it is the cause
 		case "power":
@@ -273,7 +273,7 @@ func TestWorldSlows(t *testing.T) {
 		case "thermal":
 			usual.Thermal = false
 		case "neighbour":
-			usual.Neighbours = false
+			usual.Neighbours = 0
 		case "cpu":
 			cpu = w.Float64() * 10
 		case "storage":
@@ -288,7 +288,7 @@ func TestWorldSlows(t *testing.T) {
 		before, _ := w.h.Observer.Look(func(int) string { return "" })
 		w.slow = c.slow
 		now = Evidence{Power: usual.Power || c.known.Power, Thermal: usual.Thermal || c.known.Thermal,
-			Neighbours: usual.Neighbours || c.known.Neighbours}
+			Neighbours: max(usual.Neighbours, c.known.Neighbours)}
 		w.pressures(max(cpu, c.cpu), max(io, c.io))
 		for began := w.h.at; w.h.at-began < 4e9; {
 			w.train()
