@@ -65,7 +65,7 @@ func TestMIG(t *testing.T) {
 				free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
-			if rate := links.PCIeRate(h, uuid); rate != 0 {
+			if rate := links.PCIeRate(h, uuid, "max"); rate != 0 {
 				t.Errorf("the link of an instance is unknown, not %v bytes a second", rate)
 			}
 		}

@@ -47,9 +47,8 @@ type Options struct {
 	Record    func(escalation.Step) // takes each step for the journal
 	// whether the GPU had a fault of its own; nil: no faults are known
 	Hardware func(uuid string, within time.Duration) bool
-	// whether a GPU's clocks are reduced by its power limit or its temperature;
-	// nil: unknown
-	Throttled func(uuid string) (power, thermal bool)
+	// what is known of a GPU's clocks and links; nil: nothing
+	Evidence  func(uuid string) jobs.Evidence
 	Backends  []backend.Backend         // beside the hook
 	Servers   func() []wire.MPSStats    // of MPS; nil: none
 	Gemini    func() []wire.GeminiStats // of Gemini's servers; nil: none
@@ -72,16 +71,16 @@ type Host interface {
 // are safe for concurrent use.
 type Enforcer struct {
 	Options
-	log      *slog.Logger
-	broker   *broker.Broker
-	unlock   func()
-	terms    atomic.Pointer[terms]
-	stats    atomic.Pointer[wire.EnforcerStats]
-	jobs     jobs.Observer
-	capacity atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
-	shared   atomic.Pointer[map[string]bool]   // GPUs that several workloads use
-	users    atomic.Pointer[map[int]string]    // tenants of users
-	policy   chan *policy.Policy               // for Run to apply
+	log        *slog.Logger
+	broker     *broker.Broker
+	unlock     func()
+	terms      atomic.Pointer[terms]
+	stats      atomic.Pointer[wire.EnforcerStats]
+	jobs       jobs.Observer
+	capacity   atomic.Pointer[map[string]uint64] // bytes that tenants can have of each GPU's memory
+	neighbours neighbours
+	users      atomic.Pointer[map[int]string] // tenants of users
+	policy     chan *policy.Policy            // for Run to apply
 
 	// Run's goroutine owns the fields below.
 	audit         audit.Audit
@@ -121,7 +120,6 @@ func New(o Options) (*Enforcer, error) {
 	e.capacity.Store(&map[string]uint64{})
 	o.Broker.Policy, o.Broker.Owner, o.Broker.Enforcer = e, policy.Owner, e.stats.Load
 	o.Broker.Capacity, o.Broker.Observe = e.capacityOf, e.jobs.Observe
-	e.shared.Store(&map[string]bool{})
 	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
 	if !o.Simulated {
 		e.jobs.RAS = o.NCCL

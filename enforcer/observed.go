@@ -9,19 +9,14 @@ import (
 // observed returns what the traces of hooked processes tell, and NCCL about
 // others, under the names of their workloads.
 func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
-	workloads, users, shared := map[int]string{}, map[string]string{}, map[string]bool{}
+	workloads := map[int]string{}
 	for _, h := range b.DeviceProcesses {
 		if h.Process.Workload == nil {
 			continue
 		}
-		key := h.Process.Workload.Key
-		workloads[h.Process.PID] = key
-		if other, there := users[h.UUID]; there && other != key {
-			shared[h.UUID] = true
-		}
-		users[h.UUID] = key
+		workloads[h.Process.PID] = h.Process.Workload.Key
 	}
-	e.shared.Store(&shared)
+	e.neighbours.look(b)
 	if e.jobs.RAS != "" {
 		e.jobs.See(gpuProcesses(b))
 	}
@@ -45,11 +40,11 @@ func gpuProcesses(b audit.Books) (all []jobs.GPUProcess) {
 	return all
 }
 
-// evidence returns what is known of a GPU for a slow step.
-func (e *Enforcer) evidence(uuid string) (known jobs.Evidence) {
-	known.Neighbours = (*e.shared.Load())[uuid]
-	if e.Throttled != nil {
-		known.Power, known.Thermal = e.Throttled(uuid)
+// evidence returns what is known of a GPU for slow steps of a workload.
+func (e *Enforcer) evidence(uuid, workload string) (known jobs.Evidence) {
+	if e.Evidence != nil {
+		known = e.Evidence(uuid)
 	}
+	known.Neighbours = e.neighbours.others(uuid, workload)
 	return known
 }

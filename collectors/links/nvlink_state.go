@@ -68,3 +68,19 @@ var _ = collectors.Register(collectors.Collector{
 		}
 	},
 })
+
+// NVLinkRate returns the speed of a GPU's NVLinks that are up, in bytes per second
+// and direction; 0 if it has none. NVLinkRate makes no driver call.
+func NVLinkRate(h *collectors.Host, uuid string) (sum float64) {
+	if all, known := h.Reading(uuid, NVLinkSpeed, allLinks); known {
+		return all
+	}
+	if _, has := h.Reading(uuid, NVLinkUp, "0"); !has {
+		return 0
+	}
+	for link := range nvml.NVLINK_MAX_LINKS {
+		speed, _ := h.Reading(uuid, NVLinkSpeed, strconv.Itoa(link))
+		sum += speed
+	}
+	return sum
+}

@@ -138,3 +138,19 @@ func TestNVLinkSumNeverFallsWhenALinkGoesDown(t *testing.T) {
 		}
 	})
 }
+
+// TestNVLinkRate reads the links' speed with and without series for each link.
+func TestNVLinkRate(t *testing.T) {
+	for _, each := range []bool{false, true} {
+		c := collectors.DefaultConfig()
+		c.PerLink = each
+		hosttest.In(t, "gpus: [{model: h100}, {model: l4}]\n", c, func(t *testing.T, h *collectors.Host) {
+			hosttest.Advance(12 * time.Second)
+			for index, want := range map[string]float64{"0": 18 * 26.5625e9, "1": 0} {
+				if rate := NVLinkRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"]); math.Abs(rate-want) > want/50 {
+					t.Errorf("each link %v: GPU %s moves %.5g bytes a second, want %.5g", each, index, rate, want)
+				}
+			}
+		})
+	}
+}

@@ -37,12 +37,12 @@ var _ = collectors.Register(collectors.Collector{
 // 8 GT/s with 128 data bits in 130. Each generation doubles it.
 const lane = 8e9 / 8 * 128 / 130
 
-// PCIeRate returns the maximum transfer rate of a GPU's PCIe link in one
-// direction, in bytes per second; 0 if the driver does not report it or the GPU
-// does not answer. PCIeRate makes no driver call.
-func PCIeRate(h *collectors.Host, uuid string) float64 {
-	generation, known := h.Reading(uuid, PCIeGeneration, "max")
-	width, wide := h.Reading(uuid, PCIeWidth, "max")
+// PCIeRate returns the transfer rate of a GPU's PCIe link in one direction, in
+// bytes per second, of a kind: max or current. It is 0 if the driver does not
+// report it or the GPU does not answer. PCIeRate makes no driver call.
+func PCIeRate(h *collectors.Host, uuid, kind string) float64 {
+	generation, known := h.Reading(uuid, PCIeGeneration, kind)
+	width, wide := h.Reading(uuid, PCIeWidth, kind)
 	if !known || !wide || generation <= 0 {
 		return 0
 	}

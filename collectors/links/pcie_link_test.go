@@ -13,11 +13,11 @@ func TestPCIeRate(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(12 * time.Second)
 		for index, want := range map[string]float64{"0": 63e9, "1": 31.5e9, "2": 31.5e9} {
-			if rate := PCIeRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"]); math.Abs(rate/want-1) > .01 {
+			if rate := PCIeRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"], "max"); math.Abs(rate/want-1) > .01 {
 				t.Errorf("the link of GPU %s moves %.4g bytes a second, want about %.4g", index, rate, want)
 			}
 		}
-		if rate := PCIeRate(h, "GPU-none"); rate != 0 {
+		if rate := PCIeRate(h, "GPU-none", "max"); rate != 0 {
 			t.Errorf("a missing GPU has a link with %v bytes a second", rate)
 		}
 	})

@@ -5,7 +5,6 @@ package jobs
 import (
 	"flag"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 )
@@ -14,28 +13,6 @@ var (
 	worldCauses  = flag.Int("world.causes", 120, "`number` of jobs that become slow for a reason")
 	worldHealthy = flag.Int("world.healthy", 10, "`number` of healthy jobs that step for ten minutes")
 )
-
-// vague are the causes that name none.
-const vague = "unknown gpu host"
-
-// allDay returns circumstances that are true all day.
-func allDay(r *rand.Rand) (k known) {
-	k.cpu, k.io, k.PCIe, k.NVLink = r.Float64()*8, r.Float64()*8, 32e9, 450e9
-	if r.IntN(6) > 0 {
-		k.Clock = 0.8 + 0.2*r.Float64()
-		k.Power = r.IntN(3) == 0
-	}
-	if r.IntN(3) == 0 {
-		k.cpu = 20 + 10*r.Float64()
-	}
-	if r.IntN(4) == 0 {
-		k.io = 15 + 10*r.Float64()
-	}
-	if r.IntN(3) == 0 {
-		k.Neighbours = 0.001 + 0.02*r.Float64() // they idle
-	}
-	return k
-}
 
 // TestWorldOfCauses makes steps longer by a part for a reason, all at once or
 // little by little. The goals are 95 % right and 2 % wrong within a minute. Some
@@ -60,64 +37,24 @@ func TestWorldOfCauses(t *testing.T) {
 		if strong == 0 {
 			continue
 		}
-		o := newOffice(t, s, seed, 0.01+0.04*r.Float64())
-		usual := allDay(r)
-		switch c.name {
-		case "work":
-			usual.Power = false
-		case "clocks":
-			usual.Clock = max(usual.Clock, 0.8)
+		o := slowed(t, r, seed, s, c, part, strong)
+		if !o.right || o.wrong {
+			t.Logf("seed %3d %-26s %-10s +%.2f: told %q, before %q", seed, s.name, c.name, part, o.told, o.before)
 		}
-		o.knows = usual
-		o.advance(time.Duration(60+r.IntN(120))*time.Second, nil)
-		before := o.told
-		ramp := time.Duration(r.IntN(3)*20) * time.Second
-		first := ""
-		became := o.h.at
-		o.advance(ramp+time.Minute, func() {
-			now := 1.0
-			if passed := time.Duration(o.h.at - became); passed < ramp {
-				now = float64(passed) / float64(ramp)
-			}
-			o.effect, o.knows = c.effect(strong*now), usual
-			if c.known != nil {
-				c.known(&o.knows, strong*now)
-			}
-			if first == "" {
-				first = o.told
-			}
-		})
-		right := first == c.name || c.name == "work" && first == ""
-		wrong := before != "" || !right && first != "" && !strings.Contains(vague, first)
-		if c.name == "work" && (first == "host" || first == "unknown") {
-			wrong = true
+		if o.forgot || o.stuck {
+			t.Logf("seed %3d %-26s %-10s +%.2f: forgotten %v, not cleared %v", seed, s.name, c.name, part, o.forgot, o.stuck)
 		}
-		if !right || wrong {
-			t.Logf("seed %3d %-26s %-10s +%.2f in %v: told %q, before %q, usual %+v, noise %.3f", seed, s.name, c.name, part,
-				ramp, first, before, usual, o.noise)
-		}
-		if right && c.name != "work" && r.IntN(4) == 0 {
-			o.advance(8*time.Minute, nil)
-			if o.told != c.name {
-				forgotten++
-				t.Logf("seed %d: after 8 min %q, not %q", seed, o.told, c.name)
-			}
-		}
-		o.effect, o.knows = effect{}, usual
-		if o.advance(time.Minute, nil); o.told != "" {
-			stuck++
-			t.Logf("seed %d: a minute after the end %q", seed, o.told)
-		}
+		forgotten, stuck = forgotten+truth(o.forgot), stuck+truth(o.stuck)
 		for _, name := range []string{c.name, s.name} {
 			if cells[name] == nil {
 				cells[name] = &cell{}
 			}
 			cells[name].all++
-			cells[name].right += truth(right)
-			cells[name].wrong += truth(wrong)
+			cells[name].right += truth(o.right)
+			cells[name].wrong += truth(o.wrong)
 		}
 		sum.all++
-		sum.right, sum.wrong = sum.right+truth(right), sum.wrong+truth(wrong)
+		sum.right, sum.wrong = sum.right+truth(o.right), sum.wrong+truth(o.wrong)
 	}
 	for name, c := range cells {
 		t.Logf("%-26s %d of %d right, %d wrong", name, c.right, c.all, c.wrong)

@@ -1,13 +1,15 @@
 package jobs
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +35,8 @@ type style struct {
 	buckets  int
 	batches  int // whose gradients are accumulated
 	graph    bool
-	evaluate int // each so many steps
+	evaluate int  // each so many steps
+	single   bool // one thread launches all; in others a second one launches the backward pass
 }
 
 var styles = []style{
@@ -44,14 +47,15 @@ var styles = []style{
 	{name: "a wait each tenth step", kernels: 20, kernel: 5 * time.Millisecond, call: 200 * time.Microsecond, waits: 10,
 		queue: 1024, noted: true, input: 1 << 16},
 	{name: "no wait", kernels: 20, kernel: 6 * time.Millisecond, call: 200 * time.Microsecond, queue: 128, noted: true},
-	{name: "like JAX", kernels: 12, kernel: 10 * time.Millisecond, call: 100 * time.Microsecond, queue: 48},
+	{name: "like JAX", kernels: 12, kernel: 10 * time.Millisecond, call: 100 * time.Microsecond, queue: 48,
+		single: true},
 	{name: "bound by data", kernels: 15, kernel: 3 * time.Millisecond, call: 200 * time.Microsecond, waits: 1,
 		queue: 1024, data: 110 * time.Millisecond, input: 1 << 18},
 	{name: "data parallel", kernels: 24, kernel: 8 * time.Millisecond, call: 300 * time.Microsecond, waits: 1,
 		queue: 1024, buckets: 4, input: 1 << 18},
 	{name: "accumulation", kernels: 10, kernel: 10 * time.Millisecond, call: 300 * time.Microsecond, waits: 1,
 		queue: 1024, batches: 4, buckets: 2},
-	{name: "graphs", kernels: 1, kernel: 80 * time.Millisecond, call: time.Millisecond, waits: 1, queue: 64, graph: true,
+	{name: "graphs", kernels: 1, kernel: 80 * time.Millisecond, call: time.Millisecond, waits: 1, queue: 64, graph: true, single: true,
 		input: 1 << 18},
 	{name: "evaluations", kernels: 20, kernel: 5 * time.Millisecond, call: 300 * time.Microsecond, waits: 1, item: true,
 		queue: 1024, evaluate: 150},
@@ -128,6 +132,7 @@ type trainer struct {
 	gpu, network  int64
 	loader        int64
 	steps         int
+	place         uint16  // of the thread that launches
 	ends          []int64 // of queued launches
 	queued        int
 	entered       uint64
@@ -142,7 +147,7 @@ func (p *trainer) about(d time.Duration) int64 {
 
 func (p *trainer) note(kind wire.EventKind, id uint32) {
 	if p.events != nil {
-		p.events = append(p.events, entry{at: p.thread, kind: kind, id: id})
+		p.events = append(p.events, entry{at: p.thread, kind: kind, id: id, thread: p.place})
 	}
 }
 
@@ -211,8 +216,8 @@ func (p *trainer) reduce(bytes uint32) {
 // step is one step.
 func (p *trainer) step() {
 	p.steps++
-	if p.steps%100 == 0 {
-		p.thread += p.about(80 * time.Millisecond) // something else, now and then
+	if p.noise > 0 && p.IntN(60) == 0 {
+		p.thread += p.about(time.Duration(20+p.IntN(200)) * time.Millisecond) // something else, now and then
 	}
 	if p.held > 0 {
 		p.note(wire.EventHeld, 0)
@@ -238,6 +243,7 @@ func (p *trainer) step() {
 	}
 	for batch := range max(1, p.batches) {
 		for i := range p.kernels + p.more {
+			p.place = uint16(truth(!p.single && i >= p.kernels/3))
 			p.launch(100+i%p.kernels%7+i/7%30*16, p.kernel)
 			last := batch == max(1, p.batches)-1
 			if p.buckets > 0 && last && i >= p.kernels/2 && (i-p.kernels/2)%max(1, p.kernels/2/p.buckets) == 0 {
@@ -245,7 +251,7 @@ func (p *trainer) step() {
 			}
 		}
 	}
-	p.gpu = max(p.gpu, p.network)
+	p.gpu, p.place = max(p.gpu, p.network), 0
 	if !p.graph {
 		for i := range 4 {
 			p.launch(900+i, p.kernel/8)
@@ -269,8 +275,8 @@ func newTrainer(s style, seed uint64, noise float64) *trainer {
 		network: 1e12, loader: 1e12, ends: make([]int64, s.queue)}
 }
 
-// pace is how long a step takes with an effect, without noise.
-func pace(s style, e effect) float64 {
+// stepTime is how long a step takes with an effect, without noise.
+func stepTime(s style, e effect) float64 {
 	const steps = 60
 	p := newTrainer(s, 1, 0)
 	p.evaluate, p.effect = 0, e
@@ -287,16 +293,16 @@ func pace(s style, e effect) float64 {
 // strength returns how strong a cause must be to make steps longer by a part; 0
 // if it cannot.
 func strength(s style, r *reason, part float64) float64 {
-	usual, low, high := pace(s, effect{}), 0.0, 2000.0
+	usual, low, high := stepTime(s, effect{}), 0.0, 2000.0
 	for range 24 {
 		middle := (low + high) / 2
-		if pace(s, r.effect(middle)) < usual*(1+part) {
+		if stepTime(s, r.effect(middle)) < usual*(1+part) {
 			low = middle
 		} else {
 			high = middle
 		}
 	}
-	if got := pace(s, r.effect(high)) / usual; math.Abs(got-1-part) > part/4 || r.effect(high).gpu > 4 {
+	if got := stepTime(s, r.effect(high)) / usual; math.Abs(got-1-part) > part/4 || r.effect(high).gpu > 4 {
 		return 0
 	}
 	return high
@@ -305,12 +311,10 @@ func strength(s style, r *reason, part float64) float64 {
 // An office is one process, observed on its host.
 type office struct {
 	*trainer
-	h     *host
-	knows known
-	// seconds of the clock that the observer has looked at
-	looked int64
+	h      *host
+	knows  known
+	looked int64 // by the observer
 	told   string
-	window []map[string]uint64
 }
 
 func newOffice(t *testing.T, s style, seed uint64, noise float64) *office {
@@ -320,7 +324,7 @@ func newOffice(t *testing.T, s style, seed uint64, noise float64) *office {
 	o.spins = o.IntN(2) == 0
 	o.events = []entry{}
 	o.looked = o.h.at
-	o.h.Observer.Evidence = func(string) Evidence { return o.knows.Evidence }
+	o.h.Observer.Evidence = func(_, _ string) Evidence { return o.knows.Evidence }
 	return o
 }
 
@@ -349,6 +353,8 @@ func (o *office) tick() {
 	for ; n < len(o.events) && o.events[n].at <= o.h.at; n++ {
 		e := o.events[n]
 		r.note(e.at, e.kind, e.id)
+		place := 128 + wire.Communicators*128 + int((r.head-1)%wire.EventsKept)*16 + 12
+		r.put32(place, binary.NativeEndian.Uint32(r.trace[place:])|uint32(e.thread)<<20)
 	}
 	o.events = append(o.events[:0], o.events[n:]...)
 	busy, end := int64(0), from
@@ -371,42 +377,106 @@ func (o *office) tick() {
 	r.put64(96, uint64(o.h.at))
 }
 
-// look lets the observer look.
-func (o *office) look() {
-	procfs := o.h.Observer.Procfs
-	for file, text := range map[string]string{
-		"pressure/cpu":     fmt.Sprintf("some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", o.knows.cpu),
-		"pressure/io":      fmt.Sprintf("some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", o.knows.io),
-		"1000/schedstat":   fmt.Sprintf("%d %d 1\n", o.used, o.delayed),
-		"1000/task/.empty": ""} {
-		file = filepath.Join(procfs, file)
-		_ = os.MkdirAll(filepath.Dir(file), 0o755)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			o.h.t.Fatal(err)
-		}
+// scheduled writes how long the main thread ran, and waited for a processor, ns.
+func (r *rank) scheduled(ran, waited int64) {
+	file := filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid), "schedstat")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%d %d 1\n", ran, waited), 0o600); err != nil {
+		r.h.t.Fatal(err)
 	}
-	all, _ := o.h.look()
-	o.told = o.tells(&all[0])
 }
 
-// tells returns the cause that is told now.
-func (o *office) tells(s *wire.JobStats) string {
-	now := map[string]uint64{"steps": s.Steps}
-	maps.Copy(now, s.Slow)
-	o.window = append(o.window, now)
-	if len(o.window) < 20 {
-		return ""
-	}
-	before := o.window[len(o.window)-20]
-	sum, most, name := uint64(0), uint64(0), ""
-	for cause, n := range s.Slow {
-		n -= before[cause]
-		if sum += n; n > most {
-			most, name = n, cause
+// pressures writes the host's pressure, in percent.
+func (h *host) pressures(cpu, io float64) {
+	dir := filepath.Join(h.Observer.Procfs, "pressure")
+	_ = os.MkdirAll(dir, 0o755)
+	for name, v := range map[string]float64{"cpu": cpu, "io": io} {
+		text := fmt.Appendf(nil, "some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", v)
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			h.t.Fatal(err)
 		}
 	}
-	if 2*sum > s.Steps-before["steps"] {
-		return name
+}
+
+// look lets the observer look.
+func (o *office) look() {
+	o.h.pressures(o.knows.cpu, o.knows.io)
+	o.h.ranks[0].scheduled(o.used, o.delayed)
+	all, _ := o.h.look()
+	if o.told = ""; all[0].Slowdown != nil {
+		o.told = all[0].Slowdown.Cause
 	}
-	return ""
+}
+
+// vague are the causes that name none.
+const vague = "unknown gpu host"
+
+// allDay returns circumstances that are true all day.
+func allDay(r *rand.Rand) (k known) {
+	k.cpu, k.io, k.PCIe, k.NVLink = r.Float64()*8, r.Float64()*8, 32e9, 450e9
+	if r.IntN(6) > 0 {
+		k.Clock = 0.8 + 0.2*r.Float64()
+		k.Power = r.IntN(3) == 0
+	}
+	if r.IntN(3) == 0 {
+		k.cpu = 20 + 10*r.Float64()
+	}
+	if r.IntN(4) == 0 {
+		k.io = 15 + 10*r.Float64()
+	}
+	if r.IntN(3) == 0 {
+		k.Neighbours = 0.001 + 0.02*r.Float64() // they idle
+	}
+	return k
+}
+
+// A diagnosis is what was told of a job that became slow.
+type diagnosis struct {
+	right, wrong, forgot, stuck bool
+	before, told                string
+}
+
+// slowed lets a job step, makes it slow for a reason, and healthy again. What is
+// told first, within a minute of the full effect, counts.
+func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, c *reason, part, strong float64) (v diagnosis) {
+	o := newOffice(t, s, seed, 0.01+0.04*r.Float64())
+	usual := allDay(r)
+	if c.name == "clocks" {
+		usual.Clock = max(usual.Clock, 0.8) // nothing else tells
+	}
+	o.knows = usual
+	o.advance(time.Duration(60+r.IntN(120))*time.Second, nil)
+	v.before = o.told
+	ramp, began := time.Duration(r.IntN(3)*20)*time.Second, o.h.at
+	o.advance(ramp+time.Minute, func() {
+		now := 1.0
+		if passed := time.Duration(o.h.at - began); passed < ramp {
+			now = float64(passed) / float64(ramp)
+		}
+		o.effect, o.knows = c.effect(strong*now), usual
+		if c.known != nil {
+			c.known(&o.knows, strong*now)
+		}
+		v.told = cmp.Or(v.told, o.told)
+	})
+	v.right = v.told == c.name || c.name == "work" && v.told == "" // other steps
+	v.wrong = v.before != "" || !v.right && v.told != "" && (c.name == "work" || !strings.Contains(vague, v.told))
+	if v.right && c.name != "work" && r.IntN(4) == 0 {
+		o.advance(8*time.Minute, nil)
+		v.forgot = o.told != c.name
+	}
+	o.effect, o.knows = effect{}, usual
+	o.advance(time.Minute, nil)
+	v.stuck = o.told != ""
+	return v
+}
+
+// TestWorldOfCausesSample has one job for each cause.
+func TestWorldOfCausesSample(t *testing.T) {
+	for i := range reasons {
+		s, c := styles[6], &reasons[i]
+		r := rand.New(rand.NewPCG(uint64(i), 1))
+		if v := slowed(t, r, uint64(i), s, c, 0.5, strength(s, c, 0.5)); !v.right || v.wrong || v.forgot || v.stuck {
+			t.Errorf("%s: %+v", c.name, v)
+		}
+	}
 }

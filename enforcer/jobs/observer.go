@@ -37,10 +37,10 @@ const (
 // An Observer watches the processes that write a trace. Its methods are safe
 // for concurrent use.
 type Observer struct {
-	Procfs   string                     // mount point of procfs; empty is /proc
-	Evidence func(uuid string) Evidence // of a GPU, for slow steps; it must not wait; nil: there is none
-	RAS      string                     // address at which NCCL serves; empty: nobody asks there
-	Now      func() int64               // CLOCK_MONOTONIC, ns; nil: the system's
+	Procfs   string                               // mount point of procfs; empty is /proc
+	Evidence func(uuid, workload string) Evidence // for slow steps; it must not wait; nil: there is none
+	RAS      string                               // address at which NCCL serves; empty: nobody asks there
+	Now      func() int64                         // CLOCK_MONOTONIC, ns; nil: the system's
 
 	mu        sync.Mutex
 	processes map[uint64]*process // by session
@@ -64,7 +64,8 @@ type process struct {
 	trusted  bool   // those of this pattern:
 	pattern  uint8
 	sums     wire.JobStats
-	usual    usual
+	pace     pace
+	thread   threadMeter
 	launches [16]uint64 // by GPU
 	last     int64      // time of its last call, CLOCK_MONOTONIC, ns
 	busy     int64      // time at which its GPU was last seen with work; 0: never
@@ -217,10 +218,24 @@ func (o *Observer) count(p *process) {
 		for part, d := range partsOf(step) {
 			s.Parts[part] += d.Seconds()
 		}
-		if cause := p.usual.explain(step, func() surroundings { return o.around(p) }); cause != "" {
-			s.Slow[cause]++
+		if cause, slow := p.pace.step(step, p.measured()); slow > 0 {
+			s.Slow[cause] += uint64(slow)
 		}
 	}
+}
+
+// measured returns how many collectives stand behind one whose time is known.
+func (p *process) measured() float64 {
+	entered, measured := uint64(0), uint64(0)
+	for i := range p.communicators {
+		if c := &p.communicators[i]; c.there {
+			entered, measured = entered+c.Entered, measured+c.Measured
+		}
+	}
+	if measured == 0 {
+		return 1
+	}
+	return max(1, float64(entered)/float64(measured))
 }
 
 // partsOf yields the parts of a step by their names.
@@ -274,6 +289,9 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 		if name := workload(p.pid); name != "" {
 			p.sums.Workload = name
 		}
+		if p.trusted {
+			o.sees(p)
+		}
 		all = append(all, p.stats(at))
 	}
 	slices.SortFunc(all, func(a, b wire.JobStats) int { return cmp.Compare(a.PID, b.PID) })
@@ -287,6 +305,7 @@ func (p *process) stats(at int64) wire.JobStats {
 	s.Parts, s.Slow, s.Seconds.Buckets = maps.Clone(s.Parts), maps.Clone(s.Slow), maps.Clone(s.Seconds.Buckets)
 	status := p.finder.Status(at)
 	s.Stepping, s.Median, s.Outside = status.Stepping, status.Median.Seconds(), status.Outside.Seconds()
+	s.Slowdown = p.pace.slowdown(at)
 	for _, c := range p.largest() {
 		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),
 			Rank: int(c.Rank), Ranks: int(c.Ranks), Entered: c.Entered, Measured: c.Measured,

@@ -1,70 +1,31 @@
 package jobs
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
-	"strconv"
+	"math"
+	"slices"
 	"time"
 
 	"gpusteward/enforcer/steps"
+	"gpusteward/internal/wire"
 )
 
-// Evidence is what is known of a GPU at a moment, for the cause of a slow step.
-type Evidence struct {
-	Power, Thermal bool    // its clocks are reduced for this reason
-	Neighbours     float64 // part of its time that other workloads use; 1 if that is unknown
-	Clock          float64 // of its SMs, as a part of the maximum; 0: unknown
-	PCIe, NVLink   float64 // speed of its links, bytes per second; 0: unknown
-}
-
-// surroundings are what is known of the GPU and the host while a step runs: 0 or
-// 1, or the pressure in percent.
-type surroundings [circumstances]float64
-
-const (
-	power = iota
-	thermal
-	neighbours
-	cpu
-	io
-	circumstances
-)
-
-// notable are the values from which on a circumstance can be a cause, if it was
-// less by half while steps took as long as usual: many a GPU is always at its
-// power limit.
-var notable = surroundings{power: 1, thermal: 1, neighbours: 1, cpu: 20, io: 20}
-
-const notableFactor = 1.5
-
-// A step is slow if it takes so much longer than usual.
+// A step is slow if it takes so much longer than usual. A process is slow if that
+// is true, by less, for most of its last spans: some steps take longer now and
+// then.
 const (
 	slowFactor = 1.2
 	slowLeast  = 2e-3 // s
-	usualFrom  = 16   // steps, before any is judged; and so many slow ones in a row are usual
+	slowSpan   = 0.1  // mean of a span beyond the usual one,
+	slowSpread = 3.5  // and so many times what spans differ by
+	spanLength = 5 * time.Second
+	spansKept  = 4 // of which all but one are slow
+	usualFrom  = 4 // spans, before any is judged
+	usualSteps = 16
+	usualMost  = 2880 // spans, which is four hours, of which the usual step is the mean
+	forgetSlow = 6 * time.Hour
 )
 
-// Causes explain slow steps. A cause is named only if its part accounts for at
-// least half of the additional time, and only with the evidence that the text
-// tells of.
-var Causes = map[string]string{
-	"quota":      "the gate held it back for its quota",
-	"collective": "its collectives took longer on the GPU: another rank came late, or a link is slow",
-	"power":      "it waited for the GPU, whose clocks are reduced by the power limit",
-	"thermal":    "it waited for the GPU, whose clocks are reduced by its temperature",
-	"neighbour":  "it waited for the GPU, which another workload uses",
-	"gpu":        "it waited for the GPU, without a known reason",
-	"copy":       "it waited for copies between host and GPU",
-	"memory":     "it allocated GPU memory at least twice as often",
-	"storage":    "it called nothing while tasks of the host waited for storage",
-	"cpu":        "it called nothing, or late, while tasks of the host waited for a processor",
-	"host":       "it called nothing: it waited for data, or its own code took longer",
-	"work":       "it launched at least a fifth more",
-	"unknown":    "no part accounts for the additional time",
-}
-
-// A shape is a step in numbers: seconds, and counts.
+// A shape is a step in numbers: seconds, and counts. That of several is their mean.
 type shape [shapes]float64
 
 const (
@@ -75,7 +36,9 @@ const (
 	away
 	launching
 	collecting
+	busy
 	launches
+	copied
 	allocs
 	shapes
 )
@@ -84,122 +47,202 @@ func shapeOf(s *steps.Step) shape {
 	return shape{wall: s.Wall().Seconds(), held: s.Held.Duration().Seconds(), copying: s.Copying.Duration().Seconds(),
 		waiting: s.Waiting.Duration().Seconds(), away: s.Host.Duration().Seconds(),
 		launching: s.Launching().Seconds(), collecting: s.Collecting.Duration().Seconds(),
-		launches: float64(s.Launches + s.Graphs), allocs: float64(s.Allocs)}
+		busy: s.Busy.Duration().Seconds(), launches: float64(s.Launches + s.Graphs), copied: float64(s.Copied) * 64,
+		allocs: float64(s.Allocs)}
 }
 
-// usual is the typical step of a process: an average in which a step counts for
-// a sixteenth, and a slow one not at all.
+// A mean is that of some steps, and of what was known meanwhile.
+type mean struct {
+	shape
+	around surroundings
+	steps  float64
+	looks  float64
+}
+
+// add adds o, with its weights.
+func (m *mean) add(o *mean) {
+	if m.steps += o.steps; o.steps > 0 {
+		for i := range m.shape {
+			m.shape[i] += o.steps / m.steps * (o.shape[i] - m.shape[i])
+		}
+	}
+	if m.looks += o.looks; o.looks > 0 {
+		for i := range m.around {
+			m.around[i] += o.looks / m.looks * (o.around[i] - m.around[i])
+		}
+	}
+}
+
+// A span is some seconds of a process.
+type span struct {
+	all, slow mean // steps, and the slow ones among them
+	began     int64
+	isSlow    bool
+}
+
+// usual is the typical step of a process: the mean of spans that were not slow.
 type usual struct {
+	mean
 	pattern uint8
-	average shape
-	around  surroundings
-	learned int // steps
-	slow    int // steps in a row
+	spans   float64
+	seen    float64 // spans whose surroundings are known
+	spread  float64 // variance of the spans' means, relative
+	last    []span  // the last one last
 }
 
-// explain returns the cause why a step took longer than usual; empty if it did
-// not.
-func (u *usual) explain(s *steps.Step, around func() surroundings) string {
-	if s.Pattern != u.pattern || u.slow >= usualFrom {
-		*u = usual{pattern: s.Pattern}
+// known reports whether enough is known to judge by.
+func (u *usual) known() bool { return u.spans >= usualFrom && u.steps >= usualSteps }
+
+// slow reports whether a mean step is slow.
+func (u *usual) slow(m *mean) bool {
+	return u.known() && m.shape[wall] > u.shape[wall]*(1+max(slowSpan, slowSpread*math.Sqrt(u.spread)))
+}
+
+// alike reports whether steps of another pattern are the same steps: an
+// evaluation makes a pattern end, and another begin.
+func (u *usual) alike(m *mean) bool {
+	mine := u.shape
+	if u.spans == 0 && len(u.last) > 0 {
+		mine = u.last[0].all.shape
 	}
-	now := shapeOf(s)
-	if u.learned < usualFrom || now[wall] <= max(slowFactor*u.average[wall], u.average[wall]+slowLeast) {
-		u.learned, u.slow = u.learned+1, 0
-		weight := 1 / float64(min(u.learned, usualFrom))
-		for i := range now {
-			u.average[i] += weight * (now[i] - u.average[i])
-		}
-		for i, v := range around() {
-			u.around[i] += weight * (v - u.around[i])
-		}
-		return ""
+	return math.Abs(mine[launches]-m.shape[launches]) <= 0.1*mine[launches]+0.5 &&
+		math.Abs(mine[copied]-m.shape[copied]) <= 0.1*mine[copied]+4096
+}
+
+// learn lets a span count as usual.
+func (u *usual) learn(m *mean) {
+	if u.known() {
+		off := m.shape[wall]/u.shape[wall] - 1
+		u.spread += (off*off - u.spread) / min(u.spans, 64)
 	}
+	u.spans = min(u.spans+1, usualMost)
+	for i := range m.shape {
+		u.shape[i] += (m.shape[i] - u.shape[i]) / u.spans
+	}
+	if m.looks > 0 {
+		u.seen = min(u.seen+1, usualMost)
+		for i := range m.around {
+			u.around[i] += (m.around[i] - u.around[i]) / u.seen
+		}
+	}
+	u.steps += m.steps
+}
+
+// A pace is how fast a process steps, now and usually.
+type pace struct {
+	usual  usual
+	others [3]usual // those of earlier patterns
+	span   span
+	now    *wire.Slowdown
+	began  int64 // when it became slow
+	judged int64 // when a span last ended
+}
+
+// step takes a finished step, and returns how many steps were slow for what
+// cause, once a span has ended.
+func (p *pace) step(s *steps.Step, measured float64) (cause string, slow int) {
 	if s.Interrupted() {
-		return "" // it did something else besides
+		return "", 0 // it did something else besides
 	}
-	u.slow++
-	is := func(circumstance int) bool {
-		v := around()[circumstance]
-		return v >= notable[circumstance] && v >= notableFactor*u.around[circumstance]
+	if s.Pattern != p.usual.pattern {
+		p.turn(s)
 	}
-	return u.average.cause(now, is)
+	one := mean{shape: shapeOf(s), steps: 1}
+	one.shape[collecting] *= measured
+	if p.span.all.steps == 0 {
+		p.span.began = s.Begin
+	}
+	p.span.all.add(&one)
+	if usual := p.usual.shape[wall]; p.usual.known() && one.shape[wall] > max(slowFactor*usual, usual+slowLeast) {
+		p.span.slow.add(&one)
+	}
+	if s.End-p.span.began < int64(spanLength) {
+		return "", 0
+	}
+	return p.end(s.End)
 }
 
-// cause returns the cause why a step took longer than usual.
-func (usual *shape) cause(now shape, is func(circumstance int) bool) string {
-	more := func(i int) bool { return now[i]-usual[i] >= (now[wall]-usual[wall])/2 }
-	late := func(otherwise string) string {
-		switch {
-		case is(io) && more(away):
-			return "storage"
-		case is(cpu):
-			return "cpu"
+// turn begins another pattern, whose steps may be known.
+func (p *pace) turn(s *steps.Step) {
+	copy(p.others[1:], p.others[:])
+	p.others[0] = p.usual
+	one := mean{shape: shapeOf(s)}
+	p.usual = usual{}
+	if i := slices.IndexFunc(p.others[:], func(o usual) bool { return o.alike(&one) }); i >= 0 {
+		p.usual, p.others[i] = p.others[i], usual{}
+	} else {
+		p.now = nil // it does something else
+	}
+	p.span = span{}
+	p.usual.pattern = s.Pattern
+}
+
+// end judges a span. It counts as usual only when it is no longer among the last
+// ones and nothing was slow meanwhile: what builds up is not usual.
+func (p *pace) end(at int64) (cause string, slow int) {
+	n := p.span
+	p.span, p.judged = span{}, at
+	if n.slow.steps > 0 {
+		n.slow.around, n.slow.looks = n.all.around, n.all.looks
+		cause, slow = causeOf(&p.usual.mean, &n.slow), int(n.slow.steps)
+	}
+	n.isSlow = p.usual.slow(&n.all)
+	if p.usual.last = append(p.usual.last, n); len(p.usual.last) > spansKept {
+		if first := &p.usual.last[0]; p.now == nil && !slices.ContainsFunc(p.usual.last, isSlow) {
+			p.usual.learn(&first.all)
 		}
-		return otherwise
+		p.usual.last = append(p.usual.last[:0], p.usual.last[1:]...)
 	}
+	p.judge(at)
+	return cause, slow
+}
+
+func isSlow(n span) bool { return n.isSlow }
+
+// judge says whether the process is slow now.
+func (p *pace) judge(at int64) {
+	var all, slow mean
+	spans, faster := 0, 0
+	for i := range p.usual.last {
+		n := &p.usual.last[i]
+		if all.add(&n.all); n.isSlow {
+			slow.add(&n.all)
+			spans++
+		}
+		faster += truth(n.all.shape[wall] < p.usual.shape[wall]*(1-slowSpan/2))
+	}
+	begins := spans >= spansKept-1
+	remains := p.now != nil && spans > 0 && all.shape[wall] > p.usual.shape[wall]*(1+slowSpan/2)
 	switch {
-	case more(held):
-		return "quota"
-	case more(copying):
-		return "copy"
-	case now[allocs] >= 2*usual[allocs]+4 && (more(launching) || more(waiting)):
-		return "memory"
-	case more(away):
-		return late("host")
-	case now[launches] >= 1.2*usual[launches]+1:
-		return "work"
-	case more(waiting) && more(collecting):
-		return "collective"
-	case more(waiting) && is(thermal):
-		return "thermal"
-	case more(waiting) && is(power):
-		return "power"
-	case more(waiting) && is(neighbours):
-		return "neighbour"
-	case more(waiting):
-		return "gpu"
-	case more(launching):
-		return late("unknown")
+	case p.now != nil && at-p.began > int64(forgetSlow):
+		p.usual, p.now = usual{pattern: p.usual.pattern}, nil
+	case begins || remains:
+		if p.now == nil {
+			p.began = at
+		}
+		p.now = p.usual.told(&slow, p.now)
+	default:
+		if p.now = nil; faster == spansKept { // it was slow before, all the time
+			p.usual = usual{mean: all, pattern: p.usual.pattern, spans: usualFrom, seen: usualFrom}
+		}
 	}
-	return "unknown"
 }
 
-// around returns the surroundings of a process.
-func (o *Observer) around(p *process) (a surroundings) {
-	o.host.look(o.procfs(), o.now())
-	a[cpu], a[io] = o.host.cpu, o.host.io
-	if o.Evidence == nil {
-		return a
+// told returns what is told of slow steps. The evidence of a cause is that of the
+// moment at which it was first told.
+func (u *usual) told(slow *mean, before *wire.Slowdown) *wire.Slowdown {
+	s := &wire.Slowdown{Seconds: slow.shape[wall], Usual: u.shape[wall], Cause: causeOf(&u.mean, slow)}
+	if s.Evidence = evidenceOf(s.Cause, &u.mean, slow); before != nil && before.Cause == s.Cause {
+		s.Evidence = before.Evidence
 	}
-	known := o.Evidence(p.gpu())
-	for i, is := range []bool{power: known.Power, thermal: known.Thermal, neighbours: known.Neighbours > 0} {
-		a[i] = float64(truth(is))
-	}
-	return a
+	return s
 }
 
-// pressure is the host's pressure stall information (PSI), in percent.
-type pressure struct {
-	read    int64 // CLOCK_MONOTONIC, ns; 0: never
-	cpu, io float64
-}
-
-// look reads it, at most once a second.
-func (p *pressure) look(procfs string, now int64) {
-	if p.read > 0 && now-p.read < int64(time.Second) {
-		return
+// slowdown returns what is told now: nothing of a process that steps no longer.
+func (p *pace) slowdown(at int64) *wire.Slowdown {
+	if p.now == nil || at-p.judged > int64(30*time.Second)+int64(4e9*p.now.Seconds) {
+		return nil
 	}
-	p.read = now
-	p.cpu, p.io = someOf(procfs, "cpu"), someOf(procfs, "io")
-}
-
-// someOf returns avg10 of the first line of /proc/pressure/NAME; 0 if the
-// kernel has none.
-func someOf(procfs, name string) float64 {
-	text, _ := os.ReadFile(filepath.Join(procfs, "pressure", name))
-	_, rest, _ := bytes.Cut(text, []byte("some avg10="))
-	number, _, _ := bytes.Cut(rest, []byte(" "))
-	v, _ := strconv.ParseFloat(string(number), 64)
-	return v
+	s := *p.now
+	return &s
 }

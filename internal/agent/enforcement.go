@@ -26,6 +26,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/gemini"
+	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/exporter"
 	"gpusteward/health/incident"
@@ -79,8 +80,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	o := enforcer.Options{
 		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books,
 		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
-		Throttled: func(uuid string) (power, thermal bool) { return throttled(gpus, uuid) },
-		Record:    func(s escalation.Step) { record(enforced(s)) }, NCCL: c.NCCL, Simulated: !m.real,
+		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
+		Record:   func(s escalation.Step) { record(enforced(s)) }, NCCL: c.NCCL, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed",
@@ -152,19 +153,25 @@ func (s enforcedHost) Memory(uuid string) (total, free, reserved uint64, ok bool
 // does not report the rate. ok is false if both are unknown or the GPU does not
 // answer.
 func (s enforcedHost) Rates(uuid string) (link, memory float64, ok bool) {
-	link = links.PCIeRate(s.Host, uuid)
+	link = links.PCIeRate(s.Host, uuid, "max")
 	memory, _ = s.Reading(uuid, device.MemoryBandwidth)
 	return link, memory, link > 0 || memory > 0
 }
 
-// throttled reports whether a GPU's clocks are reduced by its power limit or its
-// temperature.
-func throttled(h *collectors.Host, uuid string) (power, thermal bool) {
-	active := func(reason string) bool {
-		v, ok := h.Reading(uuid, device.ClockEventActive, reason)
-		return ok && v > 0
+// evidence returns what is known of a GPU's clocks and links for slow steps.
+func evidence(h *collectors.Host, uuid string) jobs.Evidence {
+	read := func(m *collectors.Metric, labels ...string) float64 {
+		v, _ := h.Reading(uuid, m, labels...)
+		return v
 	}
-	return active("sw_power_cap") || active("hw_power_brake"), active("sw_thermal") || active("hw_thermal")
+	active := func(reason string) bool { return read(device.ClockEventActive, reason) > 0 }
+	known := jobs.Evidence{Power: active("sw_power_cap") || active("hw_power_brake"),
+		Thermal: active("sw_thermal") || active("hw_thermal"), PCIe: links.PCIeRate(h, uuid, "current"),
+		NVLink: links.NVLinkRate(h, uuid)}
+	if most := read(device.ClockMax, "sm"); most > 0 {
+		known.Clock = read(device.Clock, "sm") / most
+	}
+	return known
 }
 
 // enforced returns a step of the escalation as an event of the journal.

@@ -42,11 +42,12 @@ type JobStats struct {
 
 	Stepping bool               `json:"stepping"` // it repeats a step now
 	Steps    uint64             `json:"steps"`
-	Seconds  Exponential        `json:"seconds"` // of steps
-	Median   float64            `json:"median"`  // seconds, of the last steps; 0: none yet
-	Parts    map[string]float64 `json:"parts"`   // seconds of its steps by part: see StepParts
-	Outside  float64            `json:"outside"` // seconds between steps, since the first: evaluation, checkpoints
-	Slow     map[string]uint64  `json:"slow"`    // slow steps by cause
+	Seconds  Exponential        `json:"seconds"`            // of steps
+	Median   float64            `json:"median"`             // seconds, of the last steps; 0: none yet
+	Parts    map[string]float64 `json:"parts"`              // seconds of its steps by part: see StepParts
+	Outside  float64            `json:"outside"`            // seconds between steps, since the first: evaluation, checkpoints
+	Slow     map[string]uint64  `json:"slow"`               // slow steps by cause
+	Slowdown *Slowdown          `json:"slowdown,omitempty"` // its steps take longer than usual now
 
 	Launches        uint64  `json:"launches"` // kernels
 	Graphs          uint64  `json:"graphs"`   // graph launches
@@ -60,6 +61,14 @@ type JobStats struct {
 	Lost            uint64  `json:"lost"` // events
 
 	Communicators []CommunicatorStats `json:"communicators,omitempty"` // the largest, 4 at most
+}
+
+// A Slowdown says why steps take longer now than they usually do.
+type Slowdown struct {
+	Seconds  float64 `json:"seconds"` // of a step
+	Usual    float64 `json:"usual"`   // seconds
+	Cause    string  `json:"cause"`   // as in JobStats.Slow
+	Evidence string  `json:"evidence"`
 }
 
 // StepParts are the parts of a step. They add up to it.

@@ -1,0 +1,316 @@
+package jobs
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Evidence is what is known of a GPU at a moment, for the cause of a slow step.
+type Evidence struct {
+	Power, Thermal bool    // its clocks are reduced for this reason
+	Neighbours     float64 // part of its time that other workloads use; 1: it may be all
+	Clock          float64 // of its SMs, as a part of the maximum; 0: unknown
+	PCIe, NVLink   float64 // speed of its links, bytes per second; 0: unknown
+}
+
+// surroundings are what is known of the GPU and the host while steps run, as
+// means over that time.
+type surroundings [circumstances]float64
+
+const (
+	power      = iota // parts of the time
+	thermal           //
+	neighbours        //
+	computing         // by the main thread
+	delayed           // the same, for a processor
+	cpu               // pressures, parts of the time
+	io                //
+	clock             // as Evidence has it
+	pcie              //
+	nvlink            //
+	circumstances
+)
+
+// A Cause explains slow steps. It is named only if its part accounts for at least
+// half of the additional time, and only with the evidence that the text tells of:
+// a circumstance must be unlike it was while steps took as long as usual. Many a
+// GPU is always at its power limit.
+type Cause struct {
+	Text   string
+	shows  []int // numbers of a step that are told as evidence
+	around []int // circumstances that are
+}
+
+// Causes are all causes by name.
+var Causes = map[string]Cause{
+	"quota": {"the gate held it back for its quota", []int{held}, nil},
+	"collective": {"its collectives took longer on the GPU: another rank came late, or the network is slow",
+		[]int{waiting, collecting}, nil},
+	"link": {"its copies or collectives took longer, and PCIe or NVLink is slower than before",
+		[]int{copying, collecting}, []int{pcie, nvlink}},
+	"power": {"it waited for the GPU, whose clocks are reduced by the power limit", []int{waiting},
+		[]int{clock, power}},
+	"thermal": {"it waited for the GPU, whose clocks are reduced by its temperature", []int{waiting},
+		[]int{clock, thermal}},
+	"clocks": {"it waited for the GPU, whose clocks are lower than before: somebody set them", []int{waiting},
+		[]int{clock}},
+	"neighbour": {"it waited for the GPU, which another workload uses", []int{waiting}, []int{neighbours}},
+	"gpu":       {"it waited for the GPU, without a known reason", []int{waiting}, nil},
+	"copy":      {"it waited for copies between host and GPU", []int{copying}, nil},
+	"memory":    {"it allocated GPU memory at least twice as often", []int{launching, away, allocs}, nil},
+	"storage":   {"it called nothing while tasks of the host waited for storage", []int{away}, []int{io}},
+	"cpu": {"it called nothing, or late, while it or others waited for a processor", []int{away, launching},
+		[]int{cpu, delayed}},
+	"code": {"its own code computed for longer, as in compilation or garbage collection", []int{away, launching},
+		[]int{computing}},
+	"host":    {"it called nothing and hardly computed: it waited for data, or for another process", []int{away}, nil},
+	"work":    {"it launched or copied at least a tenth more", []int{launches, copied}, nil},
+	"unknown": {"no part accounts for the additional time", nil, nil},
+}
+
+// What a circumstance must differ by from what it usually is.
+const (
+	moreOften    = 0.3  // of the time, for reasons of reduced clocks
+	moreUsed     = 0.05 // of the GPU
+	pressureFrom = 0.2
+	pressureMore = 1.5
+	lowerClock   = 0.95
+	slowerLink   = 0.9
+	moreWork     = 1.1  // launches, bytes
+	allocation   = 0.02 // s, at most
+	slowestCopy  = 0.25e9
+)
+
+// A difference is that of slow steps from usual ones.
+type difference struct{ usual, now *mean }
+
+func (d difference) more(part int) float64 { return d.now.shape[part] - d.usual.shape[part] }
+
+// half reports whether so much time is at least half of the additional time.
+func (d difference) half(seconds float64) bool { return seconds >= d.more(wall)/2 }
+
+// ofTime returns the additional seconds of a step in which a circumstance was
+// there.
+func (d difference) ofTime(circumstance int) float64 {
+	return d.now.around[circumstance]*d.now.shape[wall] - d.usual.around[circumstance]*d.usual.shape[wall]
+}
+
+func (d difference) rose(circumstance int, by float64) bool {
+	return d.now.around[circumstance]-d.usual.around[circumstance] >= by
+}
+
+func (d difference) pressed(circumstance int) bool {
+	v := d.now.around[circumstance]
+	return v >= pressureFrom && v >= pressureMore*d.usual.around[circumstance]
+}
+
+func (d difference) fell(circumstance int, to float64) bool {
+	v := d.now.around[circumstance]
+	return v > 0 && v < to*d.usual.around[circumstance]
+}
+
+// causeOf returns the cause why steps took longer than usual.
+func causeOf(usual, now *mean) string {
+	d := difference{usual, now}
+	hidden := d.more(busy) >= 0.6*d.more(wall) // a launch waits for room in the queue
+	forGPU, forCopies := d.waits(hidden)
+	host := d.more(away) + d.more(launching)
+	switch {
+	case d.half(d.more(held)):
+		return "quota"
+	case d.half(d.workload() * usual.shape[wall]):
+		return "work"
+	case d.churns() && d.half(host+forGPU):
+		return "memory"
+	case d.half(forCopies) && d.fell(pcie, slowerLink):
+		return "link"
+	case d.half(forCopies):
+		return "copy"
+	case d.half(host) && d.half(d.ofTime(delayed)):
+		return "cpu"
+	case d.half(host) && !hidden:
+		return d.ofHost()
+	case hidden && d.half(host+forGPU), d.half(forGPU):
+		return d.ofGPU()
+	}
+	return "unknown"
+}
+
+// waits returns the additional time in which steps waited for the GPU and for
+// copies. A copy of a few bytes that takes long waits for a GPU that is busy.
+func (d difference) waits(busy bool) (forGPU, forCopies float64) {
+	forCopies = d.more(copying)
+	if busy {
+		copies := func(m *mean) float64 { return min(m.shape[copying], m.shape[copied]/slowestCopy) }
+		forCopies = copies(d.now) - copies(d.usual)
+	}
+	return d.more(waiting) + d.more(copying) - forCopies, forCopies
+}
+
+// workload returns how much more the steps launch or copy: 0.5 is half as much
+// again.
+func (d difference) workload() (more float64) {
+	for _, i := range []int{launches, copied} {
+		if u := d.usual.shape[i]; u > 0 && d.now.shape[i] >= moreWork*u {
+			more = max(more, d.now.shape[i]/u-1)
+		}
+	}
+	return more
+}
+
+// churns reports whether steps allocate far more often, and that may be what takes
+// the time.
+func (d difference) churns() bool {
+	return d.more(allocs) >= d.usual.shape[allocs]+4 && d.more(wall) <= allocation*d.more(allocs)
+}
+
+// ofHost returns the cause of additional time without calls, or between them.
+func (d difference) ofHost() string {
+	switch {
+	case d.half(d.ofTime(computing)):
+		return "code"
+	case d.half(d.more(away)) && d.pressed(io):
+		return "storage"
+	case d.pressed(cpu):
+		return "cpu"
+	case d.half(d.more(away)):
+		return "host"
+	}
+	return "unknown"
+}
+
+// ofGPU returns the cause of additional time in which steps waited for the GPU.
+func (d difference) ofGPU() string {
+	u, now := d.usual.around, d.now.around
+	lower := 0.0
+	if d.fell(clock, lowerClock) {
+		lower = u[clock]/now[clock] - 1
+	}
+	unknown := u[clock] == 0 || now[clock] == 0
+	reduced := unknown || d.half(lower*d.usual.shape[wall])
+	switch {
+	case d.half(d.more(collecting)) && (d.fell(nvlink, slowerLink) || d.fell(pcie, slowerLink)):
+		return "link"
+	case d.half(d.more(collecting)):
+		return "collective"
+	case reduced && d.rose(thermal, moreOften):
+		return "thermal"
+	case reduced && d.rose(power, moreOften):
+		return "power"
+	case unknown, !reduced:
+	case now[thermal] >= 0.5:
+		return "thermal"
+	case now[power] >= 0.5:
+		return "power"
+	default:
+		return "clocks"
+	}
+	if d.rose(neighbours, moreUsed) {
+		return "neighbour"
+	}
+	return "gpu"
+}
+
+// numbers tell of a step, and of what is around it.
+var (
+	numbers = [shapes]string{held: "held", copying: "copying", waiting: "waiting", away: "host", launching: "launching",
+		collecting: "collectives", launches: "launches", copied: "bytes copied", allocs: "allocations"}
+	names = [circumstances]string{power: "at the power limit", thermal: "held down by temperature",
+		neighbours: "used by others", computing: "main thread computes", delayed: "main thread waits for a processor",
+		cpu: "CPU pressure", io: "I/O pressure", clock: "SM clock", pcie: "PCIe", nvlink: "NVLink"}
+)
+
+// evidenceOf returns the evidence of a cause in words and numbers.
+func evidenceOf(cause string, usual, now *mean) string {
+	all := []string{fmt.Sprintf("%+.3g s a step", now.shape[wall]-usual.shape[wall])}
+	for _, i := range Causes[cause].shows {
+		switch v, u := now.shape[i], usual.shape[i]; {
+		case i >= launches:
+			all = append(all, fmt.Sprintf("%s %.3g, usually %.3g", numbers[i], v, u))
+		case v > u:
+			all = append(all, fmt.Sprintf("%s %+.3g s", numbers[i], v-u))
+		}
+	}
+	for _, i := range Causes[cause].around {
+		switch v, u := now.around[i], usual.around[i]; {
+		case v == 0 && u == 0:
+		case i == pcie || i == nvlink:
+			all = append(all, fmt.Sprintf("%s %.3g GB/s, usually %.3g", names[i], v/1e9, u/1e9))
+		default:
+			all = append(all, fmt.Sprintf("%s %.0f %%, usually %.0f %%", names[i], 100*v, 100*u))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// sees notes what is known now of a process's surroundings.
+func (o *Observer) sees(p *process) {
+	o.host.look(o.procfs(), o.now())
+	now := mean{looks: 1}
+	now.around[cpu], now.around[io] = o.host.cpu, o.host.io
+	first := p.thread.at == 0
+	now.around[computing], now.around[delayed] = p.thread.look(o.procfs(), p.pid, o.now())
+	if first && p.thread.at > 0 {
+		return // what the thread did is known from the second look on
+	}
+	if o.Evidence != nil {
+		e := o.Evidence(p.gpu(), p.sums.Workload)
+		now.around[power], now.around[thermal] = float64(truth(e.Power)), float64(truth(e.Thermal))
+		now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
+		now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink
+	}
+	p.pace.span.all.add(&now)
+}
+
+// pressure is the host's pressure stall information (PSI), as a part of the time.
+type pressure struct {
+	read    int64 // CLOCK_MONOTONIC, ns; 0: never
+	cpu, io float64
+}
+
+// look reads it, at most once a second.
+func (p *pressure) look(procfs string, now int64) {
+	if p.read > 0 && now-p.read < int64(time.Second) {
+		return
+	}
+	p.read = now
+	p.cpu, p.io = someOf(procfs, "cpu")/100, someOf(procfs, "io")/100
+}
+
+// someOf returns avg10 of the first line of /proc/pressure/NAME, in percent; 0 if
+// the kernel has none.
+func someOf(procfs, name string) float64 {
+	text, _ := os.ReadFile(filepath.Join(procfs, "pressure", name))
+	_, rest, _ := bytes.Cut(text, []byte("some avg10="))
+	number, _, _ := bytes.Cut(rest, []byte(" "))
+	v, _ := strconv.ParseFloat(string(number), 64)
+	return v
+}
+
+// A threadMeter measures the use of a processor by the main thread of a process.
+type threadMeter struct {
+	at              int64
+	ran, waitedTurn uint64 // ns
+}
+
+// look returns the parts of the time since the last look in which the thread ran,
+// and in which it waited for a processor.
+func (m *threadMeter) look(procfs string, pid int, at int64) (ran, waited float64) {
+	text, _ := os.ReadFile(filepath.Join(procfs, strconv.Itoa(pid), "schedstat"))
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0, 0
+	}
+	last := *m
+	*m = threadMeter{at: at, ran: number(fields[0]), waitedTurn: number(fields[1])}
+	if last.at == 0 || at <= last.at || m.ran < last.ran || m.waitedTurn < last.waitedTurn {
+		return 0, 0
+	}
+	passed := float64(at - last.at)
+	return min(1, float64(m.ran-last.ran)/passed), min(1, float64(m.waitedTurn-last.waitedTurn)/passed)
+}

@@ -1,0 +1,43 @@
+package jobs
+
+import "testing"
+
+// TestEvidenceIsTold compares the text of the evidence.
+func TestEvidenceIsTold(t *testing.T) {
+	usual := mean{shape: shape{wall: 0.5, waiting: 0.3, away: 0.1, busy: 0.3}}
+	usual.around[cpu], usual.around[clock] = 0.03, 0.95
+	slow := usual
+	slow.shape[wall], slow.shape[away] = 0.75, 0.31
+	slow.around[cpu] = 0.43
+	hot := usual
+	hot.shape[wall], hot.shape[waiting], hot.shape[busy] = 0.75, 0.55, 0.55
+	hot.around[clock], hot.around[thermal] = 0.61, 1
+	for _, c := range []struct {
+		now         mean
+		cause, text string
+	}{
+		{slow, "cpu", "+0.25 s a step; host +0.21 s; CPU pressure 43 %, usually 3 %"},
+		{hot, "thermal", "+0.25 s a step; waiting +0.25 s; SM clock 61 %, usually 95 %; held down by temperature 100 %, " +
+			"usually 0 %"},
+	} {
+		cause := causeOf(&usual, &c.now)
+		if text := evidenceOf(cause, &usual, &c.now); cause != c.cause || text != c.text {
+			t.Errorf("%s: %s; want %s: %s", cause, text, c.cause, c.text)
+		}
+	}
+}
+
+// TestThreadMeter reads how long the main thread ran and waited for a processor.
+func TestThreadMeter(t *testing.T) {
+	h := newHost(t, 1)
+	var m threadMeter
+	if ran, waited := m.look(h.Observer.Procfs, 1000, 1e9); ran != 0 || waited != 0 || m.at != 0 {
+		t.Errorf("without a file: %g, %g", ran, waited)
+	}
+	h.ranks[0].scheduled(5e8, 1e8)
+	m.look(h.Observer.Procfs, 1000, 2e9)
+	h.ranks[0].scheduled(12e8, 2e8)
+	if ran, waited := m.look(h.Observer.Procfs, 1000, 3e9); ran != 0.7 || waited != 0.1 {
+		t.Errorf("ran %g, waited %g; want 0.7 and 0.1", ran, waited)
+	}
+}
