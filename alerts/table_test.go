@@ -53,6 +53,7 @@ var added = map[string]string{
 	"unhooked":           "quota_violation by processes without a session",
 	"quota_drift":        "the enforcer's own books against the driver's",
 	"job_hang":           "hung_job by what its processes do, with the culprit",
+	"job_slow":           "tenant_stall by what its processes do, with the cause",
 	"quota_convoy":       "qos of a job on several GPUs: its lost time shows in no GPU's share",
 	"quota_action":       "the second half of quota_violation: the last levels of escalation",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",

@@ -104,6 +104,13 @@ var traced = dashboard{
 					{label: "where", title: "Where"}},
 				columns: []column{{title: "For", expr: by("max", perGPU+", workload, rank, reason, where",
 					ofWork.of(workloads.JobHang)), unit: "s"}}},
+			{kind: table, height: 8, title: "Slow jobs", unit: "percentunit", none: "no job is slow",
+				description: "Jobs whose steps take longer than they usually do, with the cause and the evidence at the " +
+					"time it was first told.",
+				keys: []key{hostKey, gpuKey, workloadKey, {label: "cause", title: "Cause"},
+					{label: "evidence", title: "Evidence"}},
+				columns: []column{{title: "Time lost", expr: by("max", perGPU+", workload, cause, evidence",
+					ofWork.of(workloads.JobSlowdown)), unit: "percentunit"}}},
 			{kind: lines, title: "Events lost", unit: "cps", least: at(0), link: toWorkload,
 				description: "Events that a trace had no room for. Steps of the job may be incomplete then.",
 				queries:     one(by("sum", perWorkload, ofWork.rate(workloads.JobLost)), "{{workload}}")},

@@ -15,8 +15,16 @@ import (
 type Job struct {
 	Stepping bool    `json:"stepping"`               // it repeats a step now
 	Step     float64 `json:"step_seconds,omitempty"` // median of the last steps; 0: none yet
+	Slow     *Slow   `json:"slow,omitempty"`         // its steps take longer than usual now
 	Hang     *Hang   `json:"hang,omitempty"`         // it hangs, and waits for a process on this GPU
 	Ranks    []Rank  `json:"ranks,omitempty"`        // by communicator and rank
+}
+
+// Slow says why steps take longer than usual.
+type Slow struct {
+	Ratio    float64 `json:"ratio"` // part of the steps' time that is beyond usual
+	Cause    string  `json:"cause"`
+	Evidence string  `json:"evidence"`
 }
 
 // A Hang names the process for which a workload waits.
@@ -32,6 +40,9 @@ type Hang struct {
 var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
 	workloads.JobStepping: func(j *Job, s collectors.Sample) { j.Stepping = s.Value == 1 },
 	workloads.JobMedian:   func(j *Job, s collectors.Sample) { j.Step = s.Value },
+	workloads.JobSlowdown: func(j *Job, s collectors.Sample) {
+		j.Slow = &Slow{Ratio: s.Value, Cause: label(s, "cause"), Evidence: label(s, "evidence")}
+	},
 	workloads.JobHang: func(j *Job, s collectors.Sample) {
 		reason := label(s, "reason")
 		j.Hang = &Hang{Seconds: s.Value, Rank: label(s, "rank"), Reason: reason, What: wire.HangReasons[reason],
@@ -46,7 +57,7 @@ func init() {
 }
 
 // job writes what a workload's programs do: how long a step takes on the GPU
-// where it takes longest, and each hang.
+// where it takes longest, why it is slow, and each hang.
 func (st style) job(b *strings.Builder, w Workload) {
 	step := 0.0
 	for _, g := range w.GPUs {
@@ -63,10 +74,20 @@ func (st style) job(b *strings.Builder, w Workload) {
 		b.WriteString(st.line(cell{text: fmt.Sprintf("  a step takes %.3g %s", value, unit), paint: dim}))
 	}
 	for _, g := range w.GPUs {
+		if g.Job != nil && g.Job.Slow != nil && !hangs {
+			b.WriteString(st.wrapped(yellow, "  ", g.Job.Slow.text(g.Index)))
+		}
+	}
+	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Hang != nil {
 			b.WriteString(st.wrapped(red, "  ", g.Job.Hang.text(g.Index)))
 		}
 	}
+}
+
+func (s Slow) text(gpu int) string {
+	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, 1/max(1-s.Ratio, 1e-3),
+		wire.SlowCauses[s.Cause], s.Evidence)
 }
 
 func (h Hang) text(gpu int) string {

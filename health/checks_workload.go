@@ -92,6 +92,21 @@ var workloadChecks = []*Check{
 			"network.",
 	},
 	{
+		ID: "job_slow", Alert: "JobSlow", Class: incident.ApplicationFault,
+		// The enforcer tells it after some 15 s, and there is no gauge before.
+		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobSlowdown, "by", "tenant", "by", "workload").
+			Optional().Above(0), For: of(40, 40)}},
+		Summary: "The steps of a job under the hook take longer than they usually do.",
+		Detail:  "Steps of {entity} lose {percent} of their time{labels}.",
+		Action: "Remove the cause: docs/jobs.md describes each. The host and the GPU cause cpu, storage, power, thermal, " +
+			"clocks, link and neighbour; the quota causes quota; the job itself the others.",
+		Cause: "The usual time of a step is the mean of the process's own steps while it was not slow, over four hours. " +
+			"A cause is told only if its part of the step accounts for half of the additional time, and if its " +
+			"evidence is unlike usual. gpu, host and unknown mean that there is no such evidence. A process whose steps " +
+			"launch or copy more than before does other work, and is not slow. After six hours, the slow step is the " +
+			"usual one.",
+	},
+	{
 		ID: "qos", Alert: "QuotaQoSViolation",
 		Levels: []Level{
 			{Severity: incident.Warning, When: missing("compute"), For: of(3, 3)},

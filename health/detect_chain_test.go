@@ -149,6 +149,14 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
+	// A neighbour makes the steps of a job longer.
+	"slow": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			if during(at, 5*time.Minute) == 1 {
+				put(workloads.JobSlowdown, .2, "ml", "unit:train.service", "neighbour", "+0.1 s a step; waiting +0.1 s")
+			}
+		})
+	},
 	"drift": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
 	},

@@ -25,6 +25,7 @@ var notHealthy = map[string]string{
 	"FanSpeed":       "of boards with fans of their own",
 	"UnknownMemory":  "of processes that have ended",
 	"JobHang":        "of jobs that hang",
+	"JobSlowdown":    "of jobs that are slow",
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 }
 

@@ -48,6 +48,7 @@ var notInSites = map[string]string{
 	"C2CUp":         "the addressing mode says the same",
 	"UnknownMemory": "of processes that the kernel does not know, which no healthy host has",
 	"JobHang":       "of jobs that hang, which no healthy host has",
+	"JobSlowdown":   "of jobs that are slow, which no healthy host has",
 }
 
 // ofEnforcer are the prefixes of the enforcer's families. The other healthy

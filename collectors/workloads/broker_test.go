@@ -73,6 +73,7 @@ var books = wire.Stats{
 		Jobs: []wire.JobStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Stepping: true, Steps: 2,
 			Seconds: wire.Exponential{Buckets: map[int]uint64{-8: 1, 0: 1}, Count: 2, Sum: 1.5}, Median: 0.75,
 			Parts: map[string]float64{"host": 51}, Outside: 52, Slow: map[string]uint64{"power": 53},
+			Slowdown: &wire.Slowdown{Seconds: 0.5, Usual: 0.375, Cause: "power", Evidence: "the clock fell"},
 			Launches: 54, Graphs: 55, Waits: 56, CopiedBytes: 57, Allocations: 58, Collectives: 59,
 			CollectiveBytes: 60, Busy: 61, Lost: 62, Communicators: []wire.CommunicatorStats{
 				{ID: "00000000000000c0", Rank: 3, Ranks: 8, Entered: 63, Measured: 64, Seconds: 65}}}},

@@ -38,6 +38,10 @@ var (
 		"Seconds in which the GPU had work of the workload, by sampling; processes add up.")
 	JobSlow = jobCounter("nvgpu_job_slow_steps_total",
 		"Steps that took at least 1.2 times as long as usual, by cause.", "cause")
+	JobSlowdown = collectors.Gauge("nvgpu_job_slowdown_ratio",
+		"Part of the time of the workload's steps that is beyond their usual time, over the last 20 s, by cause and "+
+			"with the evidence at the time it was first told; of several processes, the slowest one's. Absent while "+
+			"steps take as long as usual.", "tenant", "workload", "cause", "evidence")
 	JobLost = jobCounter("nvgpu_job_events_lost_total",
 		"Events of the workload that its trace had no room for; its steps may be incomplete.")
 
@@ -63,8 +67,8 @@ func rankCounter(name, help string) *collectors.Metric {
 
 // jobMetrics holds the metrics of jobs.
 var jobMetrics = []*collectors.Metric{JobSteps, JobStep, JobParts, JobOutside, JobStepping, JobMedian, JobLaunches,
-	JobGraphs, JobWaits, JobCopied, JobAllocations, JobCollectives, JobCollectiveBytes, JobBusy, JobSlow, JobLost,
-	RankCollectives, RankMeasured, RankSeconds, JobHang}
+	JobGraphs, JobWaits, JobCopied, JobAllocations, JobCollectives, JobCollectiveBytes, JobBusy, JobSlow,
+	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, JobHang}
 
 // Limits on what is shown of jobs, and on what is kept of those that left.
 const (
@@ -201,12 +205,15 @@ func (j *jobs) update(now time.Time, stats []wire.JobStats) map[job]*jobCounts {
 // put puts the metrics of jobs. index maps UUIDs to the GPUs' indices.
 func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[string]string) {
 	sums := j.update(out.Now, s.Jobs)
-	stepping, median := map[job]bool{}, map[job]float64{}
+	stepping, median, slowest := map[job]bool{}, map[job]float64{}, map[job]*wire.Slowdown{}
 	for i := range s.Jobs {
 		w := &s.Jobs[i]
 		name := job{w.GPU, w.Tenant, w.Workload}
 		stepping[name] = stepping[name] || w.Stepping
 		median[name] = max(median[name], w.Median)
+		if w.Slowdown != nil && (slowest[name] == nil || slowest[name].Part() < w.Slowdown.Part()) {
+			slowest[name] = w.Slowdown
+		}
 	}
 	for i, name := range slices.SortedFunc(maps.Keys(sums), job.compare) {
 		if i >= maxJobs {
@@ -227,6 +234,9 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 		out.Set(JobStepping, collectors.Bool(stepping[name]), labels...)
 		if median[name] > 0 {
 			out.Set(JobMedian, median[name], labels...)
+		}
+		if s := slowest[name]; s != nil {
+			out.Set(JobSlowdown, s.Part(), append(slices.Clone(labels), s.Cause, s.Evidence)...)
 		}
 	}
 	putRanks(out, s.Jobs, index)

@@ -36,41 +36,29 @@ const (
 	circumstances
 )
 
-// A Cause explains slow steps. It is named only if its part accounts for at least
-// half of the additional time, and only with the evidence that the text tells of:
-// a circumstance must be unlike it was while steps took as long as usual. Many a
-// GPU is always at its power limit.
-type Cause struct {
-	Text   string
-	shows  []int // numbers of a step that are told as evidence
-	around []int // circumstances that are
+// A proof says what is told as evidence of a cause.
+type proof struct {
+	shows  []int // numbers of a step
+	around []int // circumstances
 }
 
-// Causes are all causes by name.
-var Causes = map[string]Cause{
-	"quota": {"the gate held it back for its quota", []int{held}, nil},
-	"collective": {"its collectives took longer on the GPU: another rank came late, or the network is slow",
-		[]int{waiting, collecting}, nil},
-	"link": {"its copies or collectives took longer, and PCIe or NVLink is slower than before",
-		[]int{copying, collecting}, []int{pcie, nvlink}},
-	"power": {"it waited for the GPU, whose clocks are reduced by the power limit", []int{waiting},
-		[]int{clock, power}},
-	"thermal": {"it waited for the GPU, whose clocks are reduced by its temperature", []int{waiting},
-		[]int{clock, thermal}},
-	"clocks": {"it waited for the GPU, whose clocks are lower than before: somebody set them", []int{waiting},
-		[]int{clock}},
-	"neighbour": {"it waited for the GPU, which another workload uses", []int{waiting}, []int{neighbours}},
-	"gpu":       {"it waited for the GPU, without a known reason", []int{waiting}, nil},
-	"copy":      {"it waited for copies between host and GPU", []int{copying}, nil},
-	"memory":    {"it allocated GPU memory at least twice as often", []int{launching, away, allocs}, nil},
-	"storage":   {"it called nothing while tasks of the host waited for storage", []int{away}, []int{io}},
-	"cpu": {"it called nothing, or late, while it or others waited for a processor", []int{away, launching},
-		[]int{cpu, delayed}},
-	"code": {"its own code computed for longer, as in compilation or garbage collection", []int{away, launching},
-		[]int{computing}},
-	"host":    {"it called nothing and hardly computed: it waited for data, or for another process", []int{away}, nil},
-	"work":    {"it launched or copied at least a tenth more", []int{launches, copied}, nil},
-	"unknown": {"no part accounts for the additional time", nil, nil},
+var proofs = map[string]proof{
+	"quota":      {[]int{held}, nil},
+	"collective": {[]int{waiting, collecting}, nil},
+	"link":       {[]int{copying, collecting}, []int{pcie, nvlink}},
+	"power":      {[]int{waiting}, []int{clock, power}},
+	"thermal":    {[]int{waiting}, []int{clock, thermal}},
+	"clocks":     {[]int{waiting}, []int{clock}},
+	"neighbour":  {[]int{waiting}, []int{neighbours}},
+	"gpu":        {[]int{waiting}, nil},
+	"copy":       {[]int{copying}, nil},
+	"memory":     {[]int{launching, away, allocs}, nil},
+	"storage":    {[]int{away}, []int{io}},
+	"cpu":        {[]int{away, launching}, []int{cpu, delayed}},
+	"code":       {[]int{away, launching}, []int{computing}},
+	"host":       {[]int{away}, nil},
+	"work":       {[]int{launches, copied}, nil},
+	"unknown":    {},
 }
 
 // What a circumstance must differ by from what it usually is.
@@ -114,7 +102,10 @@ func (d difference) fell(circumstance int, to float64) bool {
 	return v > 0 && v < to*d.usual.around[circumstance]
 }
 
-// causeOf returns the cause why steps took longer than usual.
+// causeOf returns the cause why steps took longer than usual, one of
+// wire.SlowCauses. It is named only if its part accounts for at least half of the
+// additional time, and only with its evidence: a circumstance must be unlike it
+// was while steps took as long as usual. Many a GPU is always at its power limit.
 func causeOf(usual, now *mean) string {
 	d := difference{usual, now}
 	hidden := d.more(busy) >= 0.6*d.more(wall) // a launch waits for room in the queue
@@ -228,7 +219,7 @@ var (
 // evidenceOf returns the evidence of a cause in words and numbers.
 func evidenceOf(cause string, usual, now *mean) string {
 	all := []string{fmt.Sprintf("%+.3g s a step", now.shape[wall]-usual.shape[wall])}
-	for _, i := range Causes[cause].shows {
+	for _, i := range proofs[cause].shows {
 		switch v, u := now.shape[i], usual.shape[i]; {
 		case i >= launches:
 			all = append(all, fmt.Sprintf("%s %.3g, usually %.3g", numbers[i], v, u))
@@ -236,7 +227,7 @@ func evidenceOf(cause string, usual, now *mean) string {
 			all = append(all, fmt.Sprintf("%s %+.3g s", numbers[i], v-u))
 		}
 	}
-	for _, i := range Causes[cause].around {
+	for _, i := range proofs[cause].around {
 		switch v, u := now.around[i], usual.around[i]; {
 		case v == 0 && u == 0:
 		case i == pcie || i == nvlink:

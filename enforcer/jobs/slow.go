@@ -215,17 +215,25 @@ func (p *pace) judge(at int64) {
 	remains := p.now != nil && spans > 0 && all.shape[wall] > p.usual.shape[wall]*(1+slowSpan/2)
 	switch {
 	case p.now != nil && at-p.began > int64(forgetSlow):
-		p.usual, p.now = usual{pattern: p.usual.pattern}, nil
+		p.relearn(all)
 	case begins || remains:
 		if p.now == nil {
 			p.began = at
 		}
-		p.now = p.usual.told(&slow, p.now)
+		if p.now = p.usual.told(&slow, p.now); p.now.Cause == "work" {
+			p.relearn(slow)
+		}
 	default:
 		if p.now = nil; faster == spansKept { // it was slow before, all the time
-			p.usual = usual{mean: all, pattern: p.usual.pattern, spans: usualFrom, seen: usualFrom}
+			p.relearn(all)
 		}
 	}
+}
+
+// relearn makes a mean the usual one: the program does other steps from now on.
+func (p *pace) relearn(m mean) {
+	p.usual = usual{mean: m, pattern: p.usual.pattern, spans: usualFrom, seen: usualFrom}
+	p.now = nil
 }
 
 // told returns what is told of slow steps. The evidence of a cause is that of the

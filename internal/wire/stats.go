@@ -46,7 +46,7 @@ type JobStats struct {
 	Median   float64            `json:"median"`             // seconds, of the last steps; 0: none yet
 	Parts    map[string]float64 `json:"parts"`              // seconds of its steps by part: see StepParts
 	Outside  float64            `json:"outside"`            // seconds between steps, since the first: evaluation, checkpoints
-	Slow     map[string]uint64  `json:"slow"`               // slow steps by cause
+	Slow     map[string]uint64  `json:"slow"`               // slow steps by cause: see SlowCauses
 	Slowdown *Slowdown          `json:"slowdown,omitempty"` // its steps take longer than usual now
 
 	Launches        uint64  `json:"launches"` // kernels
@@ -67,8 +67,31 @@ type JobStats struct {
 type Slowdown struct {
 	Seconds  float64 `json:"seconds"` // of a step
 	Usual    float64 `json:"usual"`   // seconds
-	Cause    string  `json:"cause"`   // as in JobStats.Slow
+	Cause    string  `json:"cause"`   // see SlowCauses
 	Evidence string  `json:"evidence"`
+}
+
+// Part returns the part of a step's time that is beyond the usual time, 0 to 1.
+func (s *Slowdown) Part() float64 { return max(0, 1-s.Usual/max(s.Seconds, s.Usual)) }
+
+// SlowCauses explain slow steps.
+var SlowCauses = map[string]string{
+	"quota":      "the gate held it back for its quota",
+	"collective": "its collectives took longer on the GPU: another rank came late, or the network is slow",
+	"link":       "its copies or collectives took longer, and PCIe or NVLink is slower than before",
+	"power":      "it waited for the GPU, whose clocks are reduced by the power limit",
+	"thermal":    "it waited for the GPU, whose clocks are reduced by its temperature",
+	"clocks":     "it waited for the GPU, whose clocks are lower than before: somebody set them",
+	"neighbour":  "it waited for the GPU, which another workload uses",
+	"gpu":        "it waited for the GPU, without a known reason",
+	"copy":       "it waited for copies between host and GPU",
+	"memory":     "it allocated GPU memory at least twice as often",
+	"storage":    "it called nothing while tasks of the host waited for storage",
+	"cpu":        "it called nothing, or late, while it or others waited for a processor",
+	"code":       "its own code computed for longer, as in compilation or garbage collection",
+	"host":       "it called nothing and hardly computed: it waited for data, or for another process",
+	"work":       "it launched or copied at least a tenth more",
+	"unknown":    "no part accounts for the additional time",
 }
 
 // StepParts are the parts of a step. They add up to it.
