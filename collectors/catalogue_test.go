@@ -42,6 +42,7 @@ var unitless = []string{
 	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
 	"gpusteward_tenant_files_refused", "nvgpu_job_stepping", "nvgpu_job_hang",
+	"nvgpu_gpm_flops", "nvgpu_job_flops",
 }
 
 func TestCatalogue(t *testing.T) {

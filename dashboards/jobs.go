@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gpusteward/collectors/workloads"
+	"gpusteward/health/derived"
 )
 
 // traced shows what programs under the hook do: their steps, collectives and
@@ -46,6 +47,10 @@ var traced = dashboard{
 			{kind: lines, title: "Goodput by job", unit: "percentunit", least: at(0), most: at(1), link: toWorkload,
 				description: "Fraction of the job's time in steps. Checkpoints and evaluations lower it.",
 				queries:     one(goodput(perWorkload), "{{workload}}")},
+			{kind: lines, title: "FLOP/s", unit: "flops", least: at(0), link: toWorkload,
+				description: "Estimate from the activity of the GPUs' pipes, on Hopper and later, of jobs that have their " +
+					"GPUs alone. It counts tensor cores as dense FP16: halve it for TF32, double it for FP8.",
+				queries: one(by("sum", perWorkload, ofWork.of(derived.JobFlops)), "{{workload}}")},
 			{kind: lines, title: "Steps per second", unit: "cps", least: at(0), link: toWorkload,
 				description: "Steps of each process of the job: all ranks of a job do the same number.",
 				queries:     one(by("avg", perWorkload, ofWork.rate(workloads.JobSteps)), "{{workload}}")},

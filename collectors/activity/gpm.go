@@ -56,24 +56,25 @@ var _ = collectors.Register(collectors.Collector{
 	Doc:     "Activity of the GPU's units and PCIe traffic (Hopper and later).",
 	Tier:    collectors.Fast,
 	First:   true,
-	Metrics: []*collectors.Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMWindow, PCIeBytes},
+	Metrics: []*collectors.Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMFlops, GPMWindow, PCIeBytes},
 	Open: func(g *gpu.Device) collectors.Read {
 		ids := make([]uint32, len(gpmRows))
 		for i, r := range gpmRows {
 			ids[i] = r.id
 		}
-		gpm := g.Meter(-1, ids...)
-		return func(_ *gpu.Device, out *collectors.Readings) {
+		gpm, flops := g.Meter(-1, ids...), newFlopMeter(g)
+		return func(g *gpu.Device, out *collectors.Readings) {
 			values, window, ret := gpm.Read(out.Now)
 			if ret == nvml.ERROR_NO_DATA {
 				return
 			}
 			if ret != nvml.SUCCESS {
-				for _, m := range []*collectors.Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMWindow, PCIeBytes} {
+				for _, m := range []*collectors.Metric{GPMActivity, GPMOccupancy, GPMPCIe, GPMFlops, GPMWindow, PCIeBytes} {
 					out.Put(m, 0, ret)
 				}
 				return
 			}
+			activity := map[string]float64{}
 			for i, r := range gpmRows {
 				v, ret := r.value(values[i]), nvml.Return(values[i].NvmlReturn)
 				if r.label == "" {
@@ -81,10 +82,14 @@ var _ = collectors.Register(collectors.Collector{
 					continue
 				}
 				out.Put(r.metric, v, gpu.Absent(ret), r.label)
+				if r.metric == GPMActivity && ret == nvml.SUCCESS {
+					activity[r.label] = v
+				}
 				if r.metric == GPMPCIe && ret == nvml.SUCCESS {
 					out.Add(PCIeBytes, v*window.Seconds(), r.label)
 				}
 			}
+			flops.put(g, out, activity)
 			out.Set(GPMWindow, window.Seconds())
 		}
 	},

@@ -65,6 +65,7 @@ var calls = [...]struct{ name, symbols string }{
 	{"nvmlDeviceGetModuleId", "nvmlDeviceGetModuleId"},
 	{"nvmlDeviceGetName", "nvmlDeviceGetName"},
 	{"nvmlDeviceGetNumFans", "nvmlDeviceGetNumFans"},
+	{"nvmlDeviceGetNumGpuCores", "nvmlDeviceGetNumGpuCores"},
 	{"nvmlDeviceGetNumaNodeId", "nvmlDeviceGetNumaNodeId"},
 	{"nvmlDeviceGetNvLinkErrorCounter", "nvmlDeviceGetNvLinkErrorCounter"},
 	{"nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemoteDeviceType"},
@@ -139,9 +140,9 @@ var calls = [...]struct{ name, symbols string }{
 }
 
 const (
-	callFabricInfo  = 126
-	callSampleFree  = 127
-	callTemperature = 128
+	callFabricInfo  = 127
+	callSampleFree  = 128
+	callTemperature = 129
 )
 
 // GetAccountingMode calls nvmlDeviceGetAccountingMode.
@@ -724,682 +725,692 @@ func (d *Device) GetNumFans() (r0 int, ret nvml.Return) {
 	return
 }
 
-// GetNumaNodeId calls nvmlDeviceGetNumaNodeId.
-func (d *Device) GetNumaNodeId() (r0 int, ret nvml.Return) {
+// GetNumGpuCores calls nvmlDeviceGetNumGpuCores.
+func (d *Device) GetNumGpuCores() (r0 int, ret nvml.Return) {
 	if ret = d.enter(58); ret != nvml.SUCCESS {
 		return
 	}
-	r0, ret = d.nv.GetNumaNodeId()
+	r0, ret = d.nv.GetNumGpuCores()
 	d.leave(58, ret)
+	return
+}
+
+// GetNumaNodeId calls nvmlDeviceGetNumaNodeId.
+func (d *Device) GetNumaNodeId() (r0 int, ret nvml.Return) {
+	if ret = d.enter(59); ret != nvml.SUCCESS {
+		return
+	}
+	r0, ret = d.nv.GetNumaNodeId()
+	d.leave(59, ret)
 	return
 }
 
 // GetNvLinkErrorCounter calls nvmlDeviceGetNvLinkErrorCounter.
 func (d *Device) GetNvLinkErrorCounter(a0 int, a1 nvml.NvLinkErrorCounter) (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(59); ret != nvml.SUCCESS {
+	if ret = d.enter(60); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkErrorCounter(a0, a1)
-	d.leave(59, ret)
+	d.leave(60, ret)
 	return
 }
 
 // GetNvLinkRemoteDeviceType calls nvmlDeviceGetNvLinkRemoteDeviceType.
 func (d *Device) GetNvLinkRemoteDeviceType(a0 int) (r0 nvml.IntNvLinkDeviceType, ret nvml.Return) {
-	if ret = d.enter(60); ret != nvml.SUCCESS {
+	if ret = d.enter(61); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkRemoteDeviceType(a0)
-	d.leave(60, ret)
+	d.leave(61, ret)
 	return
 }
 
 // GetNvLinkRemotePciInfo calls nvmlDeviceGetNvLinkRemotePciInfo.
 func (d *Device) GetNvLinkRemotePciInfo(a0 int) (r0 nvml.PciInfo, ret nvml.Return) {
-	if ret = d.enter(61); ret != nvml.SUCCESS {
+	if ret = d.enter(62); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkRemotePciInfo(a0)
-	d.leave(61, ret)
+	d.leave(62, ret)
 	return
 }
 
 // GetNvLinkState calls nvmlDeviceGetNvLinkState.
 func (d *Device) GetNvLinkState(a0 int) (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(62); ret != nvml.SUCCESS {
+	if ret = d.enter(63); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkState(a0)
-	d.leave(62, ret)
+	d.leave(63, ret)
 	return
 }
 
 // GetNvLinkVersion calls nvmlDeviceGetNvLinkVersion.
 func (d *Device) GetNvLinkVersion(a0 int) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(63); ret != nvml.SUCCESS {
+	if ret = d.enter(64); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetNvLinkVersion(a0)
-	d.leave(63, ret)
+	d.leave(64, ret)
 	return
 }
 
 // GetOfaUtilization calls nvmlDeviceGetOfaUtilization.
 func (d *Device) GetOfaUtilization() (r0 uint32, r1 uint32, ret nvml.Return) {
-	if ret = d.enter(64); ret != nvml.SUCCESS {
+	if ret = d.enter(65); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetOfaUtilization()
-	d.leave(64, ret)
+	d.leave(65, ret)
 	return
 }
 
 // GetP2PStatus calls nvmlDeviceGetP2PStatus.
 func (d *Device) GetP2PStatus(a0 nvml.Device, a1 nvml.GpuP2PCapsIndex) (r0 nvml.GpuP2PStatus, ret nvml.Return) {
-	if ret = d.enter(65); ret != nvml.SUCCESS {
+	if ret = d.enter(66); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetP2PStatus(a0, a1)
-	d.leave(65, ret)
+	d.leave(66, ret)
 	return
 }
 
 // GetPciInfo calls nvmlDeviceGetPciInfo.
 func (d *Device) GetPciInfo() (r0 nvml.PciInfo, ret nvml.Return) {
-	if ret = d.enter(66); ret != nvml.SUCCESS {
+	if ret = d.enter(67); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPciInfo()
-	d.leave(66, ret)
+	d.leave(67, ret)
 	return
 }
 
 // GetPcieReplayCounter calls nvmlDeviceGetPcieReplayCounter.
 func (d *Device) GetPcieReplayCounter() (r0 int, ret nvml.Return) {
-	if ret = d.enter(67); ret != nvml.SUCCESS {
+	if ret = d.enter(68); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPcieReplayCounter()
-	d.leave(67, ret)
+	d.leave(68, ret)
 	return
 }
 
 // GetPcieThroughput calls nvmlDeviceGetPcieThroughput.
 func (d *Device) GetPcieThroughput(a0 nvml.PcieUtilCounter) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(68); ret != nvml.SUCCESS {
+	if ret = d.enter(69); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPcieThroughput(a0)
-	d.leave(68, ret)
+	d.leave(69, ret)
 	return
 }
 
 // GetPerformanceState calls nvmlDeviceGetPerformanceState.
 func (d *Device) GetPerformanceState() (r0 nvml.Pstates, ret nvml.Return) {
-	if ret = d.enter(69); ret != nvml.SUCCESS {
+	if ret = d.enter(70); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPerformanceState()
-	d.leave(69, ret)
+	d.leave(70, ret)
 	return
 }
 
 // GetPersistenceMode calls nvmlDeviceGetPersistenceMode.
 func (d *Device) GetPersistenceMode() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(70); ret != nvml.SUCCESS {
+	if ret = d.enter(71); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPersistenceMode()
-	d.leave(70, ret)
+	d.leave(71, ret)
 	return
 }
 
 // GetPlatformInfo calls nvmlDeviceGetPlatformInfo.
 func (d *Device) GetPlatformInfo() (r0 nvml.PlatformInfo, ret nvml.Return) {
-	if ret = d.enter(71); ret != nvml.SUCCESS {
+	if ret = d.enter(72); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPlatformInfo()
-	d.leave(71, ret)
+	d.leave(72, ret)
 	return
 }
 
 // GetPowerSource calls nvmlDeviceGetPowerSource.
 func (d *Device) GetPowerSource() (r0 nvml.PowerSource, ret nvml.Return) {
-	if ret = d.enter(72); ret != nvml.SUCCESS {
+	if ret = d.enter(73); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPowerSource()
-	d.leave(72, ret)
+	d.leave(73, ret)
 	return
 }
 
 // GetPowerUsage calls nvmlDeviceGetPowerUsage.
 func (d *Device) GetPowerUsage() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(73); ret != nvml.SUCCESS {
+	if ret = d.enter(74); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetPowerUsage()
-	d.leave(73, ret)
+	d.leave(74, ret)
 	return
 }
 
 // GetProcessUtilization calls nvmlDeviceGetProcessUtilization.
 func (d *Device) GetProcessUtilization(a0 uint64) (r0 []nvml.ProcessUtilizationSample, ret nvml.Return) {
-	if ret = d.enter(74); ret != nvml.SUCCESS {
+	if ret = d.enter(75); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetProcessUtilization(a0)
-	d.leave(74, ret)
+	d.leave(75, ret)
 	return
 }
 
 // GetRemappedRows calls nvmlDeviceGetRemappedRows.
 func (d *Device) GetRemappedRows() (r0 int, r1 int, r2 bool, r3 bool, ret nvml.Return) {
-	if ret = d.enter(75); ret != nvml.SUCCESS {
+	if ret = d.enter(76); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, r2, r3, ret = d.nv.GetRemappedRows()
-	d.leave(75, ret)
+	d.leave(76, ret)
 	return
 }
 
 // GetRepairStatus calls nvmlDeviceGetRepairStatus.
 func (d *Device) GetRepairStatus() (r0 nvml.RepairStatus, ret nvml.Return) {
-	if ret = d.enter(76); ret != nvml.SUCCESS {
+	if ret = d.enter(77); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRepairStatus()
-	d.leave(76, ret)
+	d.leave(77, ret)
 	return
 }
 
 // GetRetiredPages calls nvmlDeviceGetRetiredPages.
 func (d *Device) GetRetiredPages(a0 nvml.PageRetirementCause) (r0 []uint64, ret nvml.Return) {
-	if ret = d.enter(77); ret != nvml.SUCCESS {
+	if ret = d.enter(78); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRetiredPages(a0)
-	d.leave(77, ret)
+	d.leave(78, ret)
 	return
 }
 
 // GetRetiredPagesPendingStatus calls nvmlDeviceGetRetiredPagesPendingStatus.
 func (d *Device) GetRetiredPagesPendingStatus() (r0 nvml.EnableState, ret nvml.Return) {
-	if ret = d.enter(78); ret != nvml.SUCCESS {
+	if ret = d.enter(79); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRetiredPagesPendingStatus()
-	d.leave(78, ret)
+	d.leave(79, ret)
 	return
 }
 
 // GetRowRemapperHistogram calls nvmlDeviceGetRowRemapperHistogram.
 func (d *Device) GetRowRemapperHistogram() (r0 nvml.RowRemapperHistogramValues, ret nvml.Return) {
-	if ret = d.enter(79); ret != nvml.SUCCESS {
+	if ret = d.enter(80); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetRowRemapperHistogram()
-	d.leave(79, ret)
+	d.leave(80, ret)
 	return
 }
 
 // GetSamples calls nvmlDeviceGetSamples.
 func (d *Device) GetSamples(a0 nvml.SamplingType, a1 uint64) (r0 nvml.ValueType, r1 []nvml.Sample, ret nvml.Return) {
-	if ret = d.enter(80); ret != nvml.SUCCESS {
+	if ret = d.enter(81); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetSamples(a0, a1)
-	d.leave(80, ret)
+	d.leave(81, ret)
 	return
 }
 
 // GetSerial calls nvmlDeviceGetSerial.
 func (d *Device) GetSerial() (r0 string, ret nvml.Return) {
-	if ret = d.enter(81); ret != nvml.SUCCESS {
+	if ret = d.enter(82); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSerial()
-	d.leave(81, ret)
+	d.leave(82, ret)
 	return
 }
 
 // GetSramEccErrorStatus calls nvmlDeviceGetSramEccErrorStatus.
 func (d *Device) GetSramEccErrorStatus() (r0 nvml.EccSramErrorStatus, ret nvml.Return) {
-	if ret = d.enter(82); ret != nvml.SUCCESS {
+	if ret = d.enter(83); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSramEccErrorStatus()
-	d.leave(82, ret)
+	d.leave(83, ret)
 	return
 }
 
 // GetSramUniqueUncorrectedEccErrorCounts calls nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts.
 func (d *Device) GetSramUniqueUncorrectedEccErrorCounts(a0 *nvml.EccSramUniqueUncorrectedErrorCounts) (ret nvml.Return) {
-	if ret = d.enter(83); ret != nvml.SUCCESS {
+	if ret = d.enter(84); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GetSramUniqueUncorrectedEccErrorCounts(a0)
-	d.leave(83, ret)
+	d.leave(84, ret)
 	return
 }
 
 // GetSupportedClocksEventReasons calls nvmlDeviceGetSupportedClocksEventReasons.
 func (d *Device) GetSupportedClocksEventReasons() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(84); ret != nvml.SUCCESS {
+	if ret = d.enter(85); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSupportedClocksEventReasons()
-	d.leave(84, ret)
+	d.leave(85, ret)
 	return
 }
 
 // GetSupportedEventTypes calls nvmlDeviceGetSupportedEventTypes.
 func (d *Device) GetSupportedEventTypes() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(85); ret != nvml.SUCCESS {
+	if ret = d.enter(86); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetSupportedEventTypes()
-	d.leave(85, ret)
+	d.leave(86, ret)
 	return
 }
 
 // GetTargetFanSpeed calls nvmlDeviceGetTargetFanSpeed.
 func (d *Device) GetTargetFanSpeed(a0 int) (r0 int, ret nvml.Return) {
-	if ret = d.enter(86); ret != nvml.SUCCESS {
+	if ret = d.enter(87); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTargetFanSpeed(a0)
-	d.leave(86, ret)
+	d.leave(87, ret)
 	return
 }
 
 // GetTemperature calls nvmlDeviceGetTemperature.
 func (d *Device) GetTemperature(a0 nvml.TemperatureSensors) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(87); ret != nvml.SUCCESS {
+	if ret = d.enter(88); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTemperature(a0)
-	d.leave(87, ret)
+	d.leave(88, ret)
 	return
 }
 
 // GetTemperatureThreshold calls nvmlDeviceGetTemperatureThreshold.
 func (d *Device) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(88); ret != nvml.SUCCESS {
+	if ret = d.enter(89); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTemperatureThreshold(a0)
-	d.leave(88, ret)
+	d.leave(89, ret)
 	return
 }
 
 // GetTopologyCommonAncestor calls nvmlDeviceGetTopologyCommonAncestor.
 func (d *Device) GetTopologyCommonAncestor(a0 nvml.Device) (r0 nvml.GpuTopologyLevel, ret nvml.Return) {
-	if ret = d.enter(89); ret != nvml.SUCCESS {
+	if ret = d.enter(90); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTopologyCommonAncestor(a0)
-	d.leave(89, ret)
+	d.leave(90, ret)
 	return
 }
 
 // GetTotalEccErrors calls nvmlDeviceGetTotalEccErrors.
 func (d *Device) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(90); ret != nvml.SUCCESS {
+	if ret = d.enter(91); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetTotalEccErrors(a0, a1)
-	d.leave(90, ret)
+	d.leave(91, ret)
 	return
 }
 
 // GetUUID calls nvmlDeviceGetUUID.
 func (d *Device) GetUUID() (r0 string, ret nvml.Return) {
-	if ret = d.enter(91); ret != nvml.SUCCESS {
+	if ret = d.enter(92); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUUID()
-	d.leave(91, ret)
+	d.leave(92, ret)
 	return
 }
 
 // GetUnrepairableMemoryFlag_v1 calls nvmlDeviceGetUnrepairableMemoryFlag_v1.
 func (d *Device) GetUnrepairableMemoryFlag_v1() (r0 nvml.UnrepairableMemoryStatus_v1, ret nvml.Return) {
-	if ret = d.enter(92); ret != nvml.SUCCESS {
+	if ret = d.enter(93); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUnrepairableMemoryFlag_v1()
-	d.leave(92, ret)
+	d.leave(93, ret)
 	return
 }
 
 // GetUtilizationRates calls nvmlDeviceGetUtilizationRates.
 func (d *Device) GetUtilizationRates() (r0 nvml.Utilization, ret nvml.Return) {
-	if ret = d.enter(93); ret != nvml.SUCCESS {
+	if ret = d.enter(94); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUtilizationRates()
-	d.leave(93, ret)
+	d.leave(94, ret)
 	return
 }
 
 // GetVbiosVersion calls nvmlDeviceGetVbiosVersion.
 func (d *Device) GetVbiosVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(94); ret != nvml.SUCCESS {
+	if ret = d.enter(95); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVbiosVersion()
-	d.leave(94, ret)
+	d.leave(95, ret)
 	return
 }
 
 // GetVgpuSchedulerState calls nvmlDeviceGetVgpuSchedulerState.
 func (d *Device) GetVgpuSchedulerState() (r0 nvml.VgpuSchedulerGetState, ret nvml.Return) {
-	if ret = d.enter(95); ret != nvml.SUCCESS {
+	if ret = d.enter(96); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVgpuSchedulerState()
-	d.leave(95, ret)
+	d.leave(96, ret)
 	return
 }
 
 // GetVgpuUtilization calls nvmlDeviceGetVgpuUtilization.
 func (d *Device) GetVgpuUtilization(a0 uint64) (r0 nvml.ValueType, r1 []nvml.VgpuInstanceUtilizationSample, ret nvml.Return) {
-	if ret = d.enter(96); ret != nvml.SUCCESS {
+	if ret = d.enter(97); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetVgpuUtilization(a0)
-	d.leave(96, ret)
+	d.leave(97, ret)
 	return
 }
 
 // GetVirtualizationMode calls nvmlDeviceGetVirtualizationMode.
 func (d *Device) GetVirtualizationMode() (r0 nvml.GpuVirtualizationMode, ret nvml.Return) {
-	if ret = d.enter(97); ret != nvml.SUCCESS {
+	if ret = d.enter(98); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVirtualizationMode()
-	d.leave(97, ret)
+	d.leave(98, ret)
 	return
 }
 
 // GpmMigSampleGet calls nvmlGpmMigSampleGet.
 func (d *Device) GpmMigSampleGet(a0 int, a1 nvml.GpmSample) (ret nvml.Return) {
-	if ret = d.enter(98); ret != nvml.SUCCESS {
+	if ret = d.enter(99); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmMigSampleGet(a0, a1)
-	d.leave(98, ret)
+	d.leave(99, ret)
 	return
 }
 
 // GpmQueryDeviceSupport calls nvmlGpmQueryDeviceSupport.
 func (d *Device) GpmQueryDeviceSupport() (r0 nvml.GpmSupport, ret nvml.Return) {
-	if ret = d.enter(99); ret != nvml.SUCCESS {
+	if ret = d.enter(100); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GpmQueryDeviceSupport()
-	d.leave(99, ret)
+	d.leave(100, ret)
 	return
 }
 
 // GpmSampleGet calls nvmlGpmSampleGet.
 func (d *Device) GpmSampleGet(a0 nvml.GpmSample) (ret nvml.Return) {
-	if ret = d.enter(100); ret != nvml.SUCCESS {
+	if ret = d.enter(101); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmSampleGet(a0)
-	d.leave(100, ret)
+	d.leave(101, ret)
 	return
 }
 
 // RegisterEvents calls nvmlDeviceRegisterEvents.
 func (d *Device) RegisterEvents(a0 uint64, a1 nvml.EventSet) (ret nvml.Return) {
-	if ret = d.enter(101); ret != nvml.SUCCESS {
+	if ret = d.enter(102); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.RegisterEvents(a0, a1)
-	d.leave(101, ret)
+	d.leave(102, ret)
 	return
 }
 
 // ValidateInforom calls nvmlDeviceValidateInforom.
 func (d *Device) ValidateInforom() (ret nvml.Return) {
-	if ret = d.enter(102); ret != nvml.SUCCESS {
+	if ret = d.enter(103); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.ValidateInforom()
-	d.leave(102, ret)
+	d.leave(103, ret)
 	return
 }
 
 // GetEncoderStats calls nvmlVgpuInstanceGetEncoderStats.
 func (d VGPU) GetEncoderStats() (r0 int, r1 uint32, r2 uint32, ret nvml.Return) {
-	if ret = d.enter(103); ret != nvml.SUCCESS {
+	if ret = d.enter(104); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, r2, ret = d.nv.GetEncoderStats()
-	d.leave(103, ret)
+	d.leave(104, ret)
 	return
 }
 
 // GetFbUsage calls nvmlVgpuInstanceGetFbUsage.
 func (d VGPU) GetFbUsage() (r0 uint64, ret nvml.Return) {
-	if ret = d.enter(104); ret != nvml.SUCCESS {
+	if ret = d.enter(105); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetFbUsage()
-	d.leave(104, ret)
+	d.leave(105, ret)
 	return
 }
 
 // GetLicenseInfo calls nvmlVgpuInstanceGetLicenseInfo.
 func (d VGPU) GetLicenseInfo() (r0 nvml.VgpuLicenseInfo, ret nvml.Return) {
-	if ret = d.enter(105); ret != nvml.SUCCESS {
+	if ret = d.enter(106); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetLicenseInfo()
-	d.leave(105, ret)
+	d.leave(106, ret)
 	return
 }
 
 // GetType calls nvmlVgpuInstanceGetType.
 func (d VGPU) GetType() (r0 nvml.VgpuTypeId, ret nvml.Return) {
-	if ret = d.enter(106); ret != nvml.SUCCESS {
+	if ret = d.enter(107); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetType()
-	d.leave(106, ret)
+	d.leave(107, ret)
 	return
 }
 
 // GetUUID calls nvmlVgpuInstanceGetUUID.
 func (d VGPU) GetUUID() (r0 string, ret nvml.Return) {
-	if ret = d.enter(107); ret != nvml.SUCCESS {
+	if ret = d.enter(108); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetUUID()
-	d.leave(107, ret)
+	d.leave(108, ret)
 	return
 }
 
 // GetVmDriverVersion calls nvmlVgpuInstanceGetVmDriverVersion.
 func (d VGPU) GetVmDriverVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(108); ret != nvml.SUCCESS {
+	if ret = d.enter(109); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetVmDriverVersion()
-	d.leave(108, ret)
+	d.leave(109, ret)
 	return
 }
 
 // GetVmID calls nvmlVgpuInstanceGetVmID.
 func (d VGPU) GetVmID() (r0 string, r1 nvml.VgpuVmIdType, ret nvml.Return) {
-	if ret = d.enter(109); ret != nvml.SUCCESS {
+	if ret = d.enter(110); ret != nvml.SUCCESS {
 		return
 	}
 	r0, r1, ret = d.nv.GetVmID()
-	d.leave(109, ret)
+	d.leave(110, ret)
 	return
 }
 
 // GetName calls nvmlVgpuTypeGetName.
 func (d VGPUType) GetName() (r0 string, ret nvml.Return) {
-	if ret = d.enter(110); ret != nvml.SUCCESS {
+	if ret = d.enter(111); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetName()
-	d.leave(110, ret)
+	d.leave(111, ret)
 	return
 }
 
 // GetInfo calls nvmlGpuInstanceGetInfo.
 func (d Instance) GetInfo() (r0 nvml.GpuInstanceInfo, ret nvml.Return) {
-	if ret = d.enter(111); ret != nvml.SUCCESS {
+	if ret = d.enter(112); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GetInfo()
-	d.leave(111, ret)
+	d.leave(112, ret)
 	return
 }
 
 // Free calls nvmlEventSetFree.
 func (d EventSet) Free() (ret nvml.Return) {
-	if ret = d.enter(112); ret != nvml.SUCCESS {
+	if ret = d.enter(113); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.Free()
-	d.leave(112, ret)
+	d.leave(113, ret)
 	return
 }
 
 // Wait calls nvmlEventSetWait.
 func (d EventSet) Wait(a0 uint32) (r0 nvml.EventData, ret nvml.Return) {
-	if ret = d.enter(113); ret != nvml.SUCCESS {
+	if ret = d.enter(114); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.Wait(a0)
-	d.leave(113, ret)
+	d.leave(114, ret)
 	return
 }
 
 // DeviceGetCount calls nvmlDeviceGetCount.
 func (d *Library) DeviceGetCount() (r0 int, ret nvml.Return) {
-	if ret = d.enter(114); ret != nvml.SUCCESS {
+	if ret = d.enter(115); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.DeviceGetCount()
-	d.leave(114, ret)
+	d.leave(115, ret)
 	return
 }
 
 // DeviceGetHandleByIndex calls nvmlDeviceGetHandleByIndex.
 func (d *Library) DeviceGetHandleByIndex(a0 int) (r0 nvml.Device, ret nvml.Return) {
-	if ret = d.enter(115); ret != nvml.SUCCESS {
+	if ret = d.enter(116); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.DeviceGetHandleByIndex(a0)
-	d.leave(115, ret)
+	d.leave(116, ret)
 	return
 }
 
 // EventSetCreate calls nvmlEventSetCreate.
 func (d *Library) EventSetCreate() (r0 nvml.EventSet, ret nvml.Return) {
-	if ret = d.enter(116); ret != nvml.SUCCESS {
+	if ret = d.enter(117); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.EventSetCreate()
-	d.leave(116, ret)
+	d.leave(117, ret)
 	return
 }
 
 // GpmMetricsGet calls nvmlGpmMetricsGet.
 func (d *Library) GpmMetricsGet(a0 *nvml.GpmMetricsGetType) (ret nvml.Return) {
-	if ret = d.enter(117); ret != nvml.SUCCESS {
+	if ret = d.enter(118); ret != nvml.SUCCESS {
 		return
 	}
 	ret = d.nv.GpmMetricsGet(a0)
-	d.leave(117, ret)
+	d.leave(118, ret)
 	return
 }
 
 // GpmSampleAlloc calls nvmlGpmSampleAlloc.
 func (d *Library) GpmSampleAlloc() (r0 nvml.GpmSample, ret nvml.Return) {
-	if ret = d.enter(118); ret != nvml.SUCCESS {
+	if ret = d.enter(119); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.GpmSampleAlloc()
-	d.leave(118, ret)
+	d.leave(119, ret)
 	return
 }
 
 // SystemGetConfComputeGpusReadyState calls nvmlSystemGetConfComputeGpusReadyState.
 func (d *Library) SystemGetConfComputeGpusReadyState() (r0 uint32, ret nvml.Return) {
-	if ret = d.enter(119); ret != nvml.SUCCESS {
+	if ret = d.enter(120); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeGpusReadyState()
-	d.leave(119, ret)
+	d.leave(120, ret)
 	return
 }
 
 // SystemGetConfComputeKeyRotationThresholdInfo calls nvmlSystemGetConfComputeKeyRotationThresholdInfo.
 func (d *Library) SystemGetConfComputeKeyRotationThresholdInfo() (r0 nvml.ConfComputeGetKeyRotationThresholdInfo, ret nvml.Return) {
-	if ret = d.enter(120); ret != nvml.SUCCESS {
+	if ret = d.enter(121); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeKeyRotationThresholdInfo()
-	d.leave(120, ret)
+	d.leave(121, ret)
 	return
 }
 
 // SystemGetConfComputeState calls nvmlSystemGetConfComputeState.
 func (d *Library) SystemGetConfComputeState() (r0 nvml.ConfComputeSystemState, ret nvml.Return) {
-	if ret = d.enter(121); ret != nvml.SUCCESS {
+	if ret = d.enter(122); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetConfComputeState()
-	d.leave(121, ret)
+	d.leave(122, ret)
 	return
 }
 
 // SystemGetCudaDriverVersion calls nvmlSystemGetCudaDriverVersion.
 func (d *Library) SystemGetCudaDriverVersion() (r0 int, ret nvml.Return) {
-	if ret = d.enter(122); ret != nvml.SUCCESS {
+	if ret = d.enter(123); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetCudaDriverVersion()
-	d.leave(122, ret)
+	d.leave(123, ret)
 	return
 }
 
 // SystemGetDriverBranch calls nvmlSystemGetDriverBranch.
 func (d *Library) SystemGetDriverBranch() (r0 nvml.SystemDriverBranchInfo, ret nvml.Return) {
-	if ret = d.enter(123); ret != nvml.SUCCESS {
+	if ret = d.enter(124); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetDriverBranch()
-	d.leave(123, ret)
+	d.leave(124, ret)
 	return
 }
 
 // SystemGetDriverVersion calls nvmlSystemGetDriverVersion.
 func (d *Library) SystemGetDriverVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(124); ret != nvml.SUCCESS {
+	if ret = d.enter(125); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetDriverVersion()
-	d.leave(124, ret)
+	d.leave(125, ret)
 	return
 }
 
 // SystemGetNVMLVersion calls nvmlSystemGetNVMLVersion.
 func (d *Library) SystemGetNVMLVersion() (r0 string, ret nvml.Return) {
-	if ret = d.enter(125); ret != nvml.SUCCESS {
+	if ret = d.enter(126); ret != nvml.SUCCESS {
 		return
 	}
 	r0, ret = d.nv.SystemGetNVMLVersion()
-	d.leave(125, ret)
+	d.leave(126, ret)
 	return
 }

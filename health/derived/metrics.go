@@ -132,6 +132,7 @@ func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	d.fans(s)
 	d.lag(s)
 	d.waits(now)
+	d.flops(s)
 	n := 0
 	for _, samples := range d.out {
 		n += len(samples)
@@ -161,7 +162,7 @@ var families = []*collectors.Metric{
 	SpareRowsExhaustion, QuotaMemoryExhaustion, QuotaGuaranteeExhaustion,
 	ForecastConfidence, FaultScore, LemonScore, MemoryPressure, Traffic, PCIeReplayExcess, PCIeShortfall,
 	FansStopped, WorkloadLag,
-	WorkloadWait, Spinning,
+	WorkloadWait, Spinning, JobFlops,
 	PeerLinkSpeedRatio, PeerLinksMissing,
 }
 
