@@ -93,9 +93,9 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "job_slow", Alert: "JobSlow", Class: incident.ApplicationFault,
-		// The enforcer tells it after some 15 s, and there is no gauge before.
+		// The enforcer tells it after some 15 s, and there is no gauge before. Snapshots are 10 s apart.
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobSlowdown, "by", "tenant", "by", "workload").
-			Optional().Above(0), For: of(40, 40)}},
+			Optional().Above(0), For: of(4, 4)}},
 		Summary: "The steps of a job under the hook take longer than they usually do.",
 		Detail:  "Steps of {entity} lose {percent} of their time{labels}.",
 		Action: "Remove the cause: docs/jobs.md describes each. The host and the GPU cause cpu, storage, power, thermal, " +

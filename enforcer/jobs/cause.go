@@ -69,8 +69,8 @@ const (
 	pressureMore = 1.5
 	lowerClock   = 0.95
 	slowerLink   = 0.9
-	moreWork     = 1.1  // launches, bytes
-	allocation   = 0.02 // s, at most
+	moreWork     = 1.05 // launches, bytes
+	allocation   = 3e-3 // s, at most
 	slowestCopy  = 0.25e9
 )
 
@@ -112,11 +112,11 @@ func causeOf(usual, now *mean) string {
 	forGPU, forCopies := d.waits(hidden)
 	host := d.more(away) + d.more(launching)
 	switch {
-	case d.half(d.more(held)):
+	case d.half(d.more(held)) && !hidden:
 		return "quota"
 	case d.half(d.workload() * usual.shape[wall]):
 		return "work"
-	case d.churns() && d.half(host+forGPU):
+	case d.churns() && d.half(host):
 		return "memory"
 	case d.half(forCopies) && d.fell(pcie, slowerLink):
 		return "link"
@@ -126,7 +126,7 @@ func causeOf(usual, now *mean) string {
 		return "cpu"
 	case d.half(host) && !hidden:
 		return d.ofHost()
-	case hidden && d.half(host+forGPU), d.half(forGPU):
+	case hidden && d.half(host+forGPU+d.more(held)), d.half(forGPU):
 		return d.ofGPU()
 	}
 	return "unknown"
@@ -157,7 +157,7 @@ func (d difference) workload() (more float64) {
 // churns reports whether steps allocate far more often, and that may be what takes
 // the time.
 func (d difference) churns() bool {
-	return d.more(allocs) >= d.usual.shape[allocs]+4 && d.more(wall) <= allocation*d.more(allocs)
+	return d.more(allocs) >= d.usual.shape[allocs]+4 && d.half(allocation*d.more(allocs))
 }
 
 // ofHost returns the cause of additional time without calls, or between them.

@@ -69,6 +69,12 @@ type effect struct {
 	allocs, more          int           // allocations, launches
 }
 
+func (e effect) plus(o effect) effect {
+	return effect{gpu: e.gpu + o.gpu, host: e.host + o.host, sleeps: e.sleeps + o.sleeps,
+		computes: e.computes + o.computes, held: e.held + o.held, copies: e.copies + o.copies,
+		reduces: e.reduces + o.reduces, allocs: e.allocs + o.allocs, more: e.more + o.more}
+}
+
 // A reason is a cause with its effect at a strength, and what is known of it. The
 // world finds the strength that makes steps longer by a given part.
 type reason struct {
@@ -76,6 +82,7 @@ type reason struct {
 	effect func(strength float64) effect
 	fits   func(s *style) bool
 	known  func(k *known, strength float64)
+	kind   string // nothing tells which of two reasons of a kind is the greater; empty: its name
 }
 
 // known is what the agent and the kernel know.
@@ -93,27 +100,27 @@ func slower(k *known, strength float64) {
 func ms(strength float64) time.Duration { return time.Duration(strength * 1e6) }
 
 var reasons = []reason{
-	{name: "power", effect: func(s float64) effect { return effect{gpu: s} },
+	{name: "power", kind: "clock", effect: func(s float64) effect { return effect{gpu: s} },
 		known: func(k *known, s float64) { k.Power = true; slower(k, s) }},
-	{name: "thermal", effect: func(s float64) effect { return effect{gpu: s} },
+	{name: "thermal", kind: "clock", effect: func(s float64) effect { return effect{gpu: s} },
 		known: func(k *known, s float64) { k.Thermal = true; slower(k, s) }},
-	{name: "clocks", effect: func(s float64) effect { return effect{gpu: s} },
+	{name: "clocks", kind: "clock", effect: func(s float64) effect { return effect{gpu: s} },
 		known: func(k *known, s float64) { k.Power = false; slower(k, s) }},
 	{name: "neighbour", effect: func(s float64) effect { return effect{gpu: s} },
 		known: func(k *known, s float64) { k.Neighbours = max(0.15, s/(1+s)) }},
 	{name: "cpu", effect: func(s float64) effect { return effect{host: s} },
 		known: func(k *known, _ float64) { k.cpu = max(k.cpu*1.7, 35) }},
-	{name: "storage", effect: func(s float64) effect { return effect{sleeps: ms(s)} },
+	{name: "storage", kind: "sleep", effect: func(s float64) effect { return effect{sleeps: ms(s)} },
 		known: func(k *known, _ float64) { k.io = max(k.io*1.8, 30) }},
-	{name: "host", effect: func(s float64) effect { return effect{sleeps: ms(s)} }},
+	{name: "host", kind: "sleep", effect: func(s float64) effect { return effect{sleeps: ms(s)} }},
 	{name: "code", effect: func(s float64) effect { return effect{computes: ms(s)} }},
 	{name: "quota", effect: func(s float64) effect { return effect{held: ms(s)} }},
-	{name: "collective", effect: func(s float64) effect { return effect{reduces: ms(s)} },
+	{name: "collective", kind: "link", effect: func(s float64) effect { return effect{reduces: ms(s)} },
 		fits: func(s *style) bool { return s.buckets > 0 }},
 	{name: "link", effect: func(s float64) effect { return effect{reduces: ms(s), copies: ms(s)} },
 		fits:  func(s *style) bool { return s.buckets > 0 || s.input >= 1<<18 },
 		known: func(k *known, _ float64) { k.PCIe, k.NVLink = k.PCIe/2, k.NVLink/2 }},
-	{name: "copy", effect: func(s float64) effect { return effect{copies: ms(s)} },
+	{name: "copy", kind: "link", effect: func(s float64) effect { return effect{copies: ms(s)} },
 		fits: func(s *style) bool { return s.input >= 1<<18 }},
 	{name: "memory", effect: func(s float64) effect { return effect{allocs: int(s)} }},
 	{name: "work", effect: func(s float64) effect { return effect{more: int(s)} },
@@ -221,7 +228,7 @@ func (p *trainer) step() {
 	}
 	if p.held > 0 {
 		p.note(wire.EventHeld, 0)
-		p.until(p.thread + p.about(p.held))
+		p.thread += p.about(p.held)
 		p.note(wire.EventReleased, 0)
 	}
 	p.loader = max(p.loader+p.about(p.data+p.sleeps), p.thread-int64(p.data)) // it prefetches one batch
@@ -313,7 +320,8 @@ type office struct {
 	*trainer
 	h      *host
 	knows  known
-	looked int64 // by the observer
+	before trainer // the step
+	looked int64   // by the observer
 	told   string
 }
 
@@ -331,6 +339,7 @@ func newOffice(t *testing.T, s style, seed uint64, noise float64) *office {
 // advance lets the process step for so long; again is called each second.
 func (o *office) advance(d time.Duration, again func()) {
 	for until := o.h.at + int64(d); o.h.at < until; {
+		o.before = *o.trainer
 		o.step()
 		for o.h.at+100e6 <= o.thread {
 			o.tick()
@@ -400,7 +409,9 @@ func (h *host) pressures(cpu, io float64) {
 // look lets the observer look.
 func (o *office) look() {
 	o.h.pressures(o.knows.cpu, o.knows.io)
-	o.h.ranks[0].scheduled(o.used, o.delayed)
+	part := float64(o.h.at-o.before.thread) / float64(max(1, o.thread-o.before.thread)) // of the step
+	o.h.ranks[0].scheduled(o.before.used+int64(part*float64(o.used-o.before.used)),
+		o.before.delayed+int64(part*float64(o.delayed-o.before.delayed)))
 	all, _ := o.h.look()
 	if o.told = ""; all[0].Slowdown != nil {
 		o.told = all[0].Slowdown.Cause
@@ -435,9 +446,30 @@ type diagnosis struct {
 	before, told                string
 }
 
-// slowed lets a job step, makes it slow for a reason, and healthy again. What is
-// told first, within a minute of the full effect, counts.
-func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, c *reason, part, strong float64) (v diagnosis) {
+// A burden is what makes a job slow: a reason, and sometimes a lesser one.
+type burden struct {
+	reason *reason
+	strong float64
+}
+
+// burdens draws what makes a style slow: by a part for a reason, and in one of
+// four cases by a quarter of that for another one.
+func burdens(r *rand.Rand, s style, c *reason, part float64) []burden {
+	all := []burden{{c, strength(s, c, part)}}
+	also := &reasons[r.IntN(len(reasons))]
+	same := cmp.Or(also.kind, also.name) == cmp.Or(c.kind, c.name)
+	if r.IntN(4) == 0 && !same && also.name != "work" && (also.fits == nil || also.fits(&s)) {
+		if strong := strength(s, also, part/4); strong > 0 {
+			all = append(all, burden{also, strong})
+		}
+	}
+	return all
+}
+
+// slowed lets a job step, makes it slow, and healthy again. What is told first,
+// within a minute of the full effect, counts.
+func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v diagnosis) {
+	c := all[0].reason
 	o := newOffice(t, s, seed, 0.01+0.04*r.Float64())
 	usual := allDay(r)
 	if c.name == "clocks" {
@@ -447,14 +479,20 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, c *reason, part, s
 	o.advance(time.Duration(60+r.IntN(120))*time.Second, nil)
 	v.before = o.told
 	ramp, began := time.Duration(r.IntN(3)*20)*time.Second, o.h.at
+	if len(all) > 1 {
+		ramp = 0 // until its end, the lesser one may be the greater
+	}
 	o.advance(ramp+time.Minute, func() {
 		now := 1.0
 		if passed := time.Duration(o.h.at - began); passed < ramp {
 			now = float64(passed) / float64(ramp)
 		}
-		o.effect, o.knows = c.effect(strong*now), usual
-		if c.known != nil {
-			c.known(&o.knows, strong*now)
+		o.effect, o.knows = effect{}, usual
+		for _, b := range all {
+			o.effect = o.effect.plus(b.reason.effect(b.strong * now))
+			if b.reason.known != nil {
+				b.reason.known(&o.knows, b.strong*now)
+			}
 		}
 		v.told = cmp.Or(v.told, o.told)
 	})
@@ -475,7 +513,7 @@ func TestWorldOfCausesSample(t *testing.T) {
 	for i := range reasons {
 		s, c := styles[6], &reasons[i]
 		r := rand.New(rand.NewPCG(uint64(i), 1))
-		if v := slowed(t, r, uint64(i), s, c, 0.5, strength(s, c, 0.5)); !v.right || v.wrong || v.forgot || v.stuck {
+		if v := slowed(t, r, uint64(i), s, []burden{{c, strength(s, c, 0.5)}}); !v.right || v.wrong || v.forgot || v.stuck {
 			t.Errorf("%s: %+v", c.name, v)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/enforcer/jobs"
 )
 
 func TestObserverIsOwnerOfDirectory(t *testing.T) {
@@ -54,6 +55,22 @@ func TestRatesOfAGPU(t *testing.T) {
 			if link, memory, ok := e.Rates(uuid); ok {
 				t.Errorf("%q: %v and %v bytes a second, want neither", uuid, link, memory)
 			}
+		}
+	})
+}
+
+// TestEvidenceOfAGPU compares what is known of clocks and links.
+func TestEvidenceOfAGPU(t *testing.T) {
+	const source = "gpus: [{model: h100, load: full}]\n"
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		known := evidence(h, hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"])
+		if known.Clock < 0.5 || known.Clock > 1 || math.Abs(known.PCIe/63e9-1) > .01 || known.NVLink < 4e11 ||
+			!known.Power || known.Thermal {
+			t.Errorf("%+v; want a clock held by the power limit, and the speed of the links", known)
+		}
+		if none := evidence(h, "GPU-none"); none != (jobs.Evidence{}) {
+			t.Errorf("of a missing GPU: %+v", none)
 		}
 	})
 }

@@ -90,7 +90,7 @@ var SlowCauses = map[string]string{
 	"cpu":        "it called nothing, or late, while it or others waited for a processor",
 	"code":       "its own code computed for longer, as in compilation or garbage collection",
 	"host":       "it called nothing and hardly computed: it waited for data, or for another process",
-	"work":       "it launched or copied at least a tenth more",
+	"work":       "it launched or copied more",
 	"unknown":    "no part accounts for the additional time",
 }
 
