@@ -20,7 +20,7 @@ import (
 var targetLabels = []string{"cluster", "job", "instance"}
 
 // units lists Grafana's ids of the units that panels may have.
-var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "joule", "celsius", "hertz", "s", "cps",
+var units = []string{"none", "short", "percentunit", "bytes", "binBps", "watt", "joule", "celsius", "hertz", "s", "cps", "flops",
 	"reqps", "dateTimeFromNow"}
 
 // known returns all metrics by name.

@@ -24,7 +24,7 @@ var themes = []string{"collectors/activity", "collectors/device", "collectors/fa
 var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
-		"collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend",
+		"collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config",
 		"internal/stack"},
 	// only tests
