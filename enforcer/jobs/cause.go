@@ -255,7 +255,9 @@ func (o *Observer) sees(p *process) {
 		now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
 		now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink
 	}
-	p.pace.span.all.add(&now)
+	if !p.pace.pauses(o.now()) {
+		p.pace.span.all.add(&now)
+	}
 }
 
 // pressure is the host's pressure stall information (PSI), as a part of the time.

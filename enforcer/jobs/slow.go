@@ -135,7 +135,14 @@ type pace struct {
 	span   span
 	now    *wire.Slowdown
 	began  int64 // when it became slow
+	ended  int64 // when a step last ended
 	judged int64 // when a span last ended
+}
+
+// pauses reports whether the process does something else than steps now: what is
+// around it then explains no step.
+func (p *pace) pauses(at int64) bool {
+	return at-p.ended > int64(time.Second)+int64(2e9*p.usual.shape[wall])
 }
 
 // step takes a finished step, and returns how many steps were slow for what
@@ -147,6 +154,7 @@ func (p *pace) step(s *steps.Step, measured float64) (cause string, slow int) {
 	if s.Pattern != p.usual.pattern {
 		p.turn(s)
 	}
+	p.ended = s.End
 	one := mean{shape: shapeOf(s), steps: 1}
 	one.shape[collecting] *= measured
 	if p.span.all.steps == 0 {

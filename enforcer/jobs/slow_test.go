@@ -78,6 +78,22 @@ func TestSlownessEndsWithTheSteps(t *testing.T) {
 	}
 }
 
+// TestPausesExplainNothing lowers the clock while a process does not step.
+func TestPausesExplainNothing(t *testing.T) {
+	h, now := newHost(t, 1), Evidence{Clock: 1}
+	h.Observer.Evidence = func(_, _ string) Evidence { return now }
+	for range 100 {
+		h.step(nil)
+	}
+	p := &h.Observer.processes[1].pace
+	looks := p.span.all.looks
+	now.Clock = 0.1
+	h.wait(60)
+	if p.span.all.looks > looks+2 || looks == 0 {
+		t.Errorf("%g looks in the span, and %g after a minute without steps", looks, p.span.all.looks)
+	}
+}
+
 // TestEachCauseIsExplained compares the tables of causes.
 func TestEachCauseIsExplained(t *testing.T) {
 	for cause := range proofs {
