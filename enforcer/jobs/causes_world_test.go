@@ -127,7 +127,7 @@ var reasons = []reason{
 		fits: func(s *style) bool { return !s.graph && s.data == 0 }},
 }
 
-// A worker is a process of a style. Its thread, its GPU and its collectives have
+// A trainer is a process of a style. Its thread, its GPU and its collectives have
 // each come to a time.
 type trainer struct {
 	*rand.Rand
