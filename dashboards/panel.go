@@ -206,7 +206,7 @@ func (p panel) cell(label string) string {
 }
 
 // widths of columns in pixels, by label; the others share the rest.
-var widths = map[string]int{"workload": 230, "image": 380, "uuid": 330, "mig_uuid": 340, "where": 320}
+var widths = map[string]int{"workload": 230, "image": 380, "uuid": 330, "mig_uuid": 340, "where": 320, "evidence": 320}
 
 // properties size a column, wrap a name that is wider, and link it. Grafana 12 moved the option to
 // wrap out of the cell's.

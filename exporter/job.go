@@ -24,6 +24,7 @@ type Job struct {
 type Slow struct {
 	Ratio    float64 `json:"ratio"` // part of the steps' time that is beyond usual
 	Cause    string  `json:"cause"`
+	What     string  `json:"what"` // the cause as a sentence
 	Evidence string  `json:"evidence"`
 }
 
@@ -41,7 +42,8 @@ var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
 	workloads.JobStepping: func(j *Job, s collectors.Sample) { j.Stepping = s.Value == 1 },
 	workloads.JobMedian:   func(j *Job, s collectors.Sample) { j.Step = s.Value },
 	workloads.JobSlowdown: func(j *Job, s collectors.Sample) {
-		j.Slow = &Slow{Ratio: s.Value, Cause: label(s, "cause"), Evidence: label(s, "evidence")}
+		cause := label(s, "cause")
+		j.Slow = &Slow{Ratio: s.Value, Cause: cause, What: wire.SlowCauses[cause], Evidence: label(s, "evidence")}
 	},
 	workloads.JobHang: func(j *Job, s collectors.Sample) {
 		reason := label(s, "reason")
@@ -87,7 +89,7 @@ func (st style) job(b *strings.Builder, w Workload) {
 
 func (s Slow) text(gpu int) string {
 	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, 1/max(1-s.Ratio, 1e-3),
-		wire.SlowCauses[s.Cause], s.Evidence)
+		s.What, s.Evidence)
 }
 
 func (h Hang) text(gpu int) string {
