@@ -50,8 +50,15 @@ type communicatorC struct {
 	Rank, Ranks                                     uint32
 	Entered, At, Ended, Bytes, Measured, MeasuredNS uint64
 	Op, GPU                                         uint32
-	Begun                                           uint64
-	_                                               [6]uint64
+	Begun, Unbegun                                  uint64
+	Peer                                            [Peers]peerC
+	Inside, Before                                  uint32
+	_                                               uint64
+}
+
+type peerC struct {
+	Rank           uint32
+	Sent, Received uint16
 }
 
 type traceC struct {
@@ -78,7 +85,7 @@ var mirrors = map[string]any{
 	"gs_header": headerC{}, "gs_hello": Hello{}, "gs_welcome": Welcome{}, "gs_memory": Memory{},
 	"gs_acquire": Acquire{},
 	"gs_usage":   Usage{}, "gs_notice": Notice{}, "gs_err": Err{}, "gs_slot": slotC{}, "gs_page": pageC{},
-	"gs_leases": leasesC{}, "gs_event": eventC{}, "gs_communicator": communicatorC{}, "gs_trace": traceC{},
+	"gs_leases": leasesC{}, "gs_event": eventC{}, "gs_communicator": communicatorC{}, "gs_peer": peerC{}, "gs_trace": traceC{},
 }
 
 // constants are the enumerators of wire.h and its numbers.
@@ -98,7 +105,7 @@ var constants = map[string]int{
 	"GS_OPEN":     int(ModeOpen), "GS_RUN": int(ModeRun), "GS_PAUSE": int(ModePause), "GS_KILL": int(ModeKill),
 	"GS_MAGIC": Magic, "GS_MAJOR": Major, "GS_MINOR": Minor, "GS_FRAME_MAX": FrameMax, "GS_GPUS": GPUs,
 	"GS_BESIDE": int(Beside), "GS_HASTE": int(Haste),
-	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_COMMUNICATORS": Communicators,
+	"GS_TRACE_AT": TraceAt, "GS_EVENTS_KEPT": EventsKept, "GS_COMMUNICATORS": Communicators, "GS_PEERS": Peers,
 	"GS_EVENT_LAUNCH": int(EventLaunch), "GS_EVENT_GRAPH": int(EventGraph), "GS_EVENT_WAIT": int(EventWait),
 	"GS_EVENT_WAITED": int(EventWaited), "GS_EVENT_COPY": int(EventCopy), "GS_EVENT_COPYING": int(EventCopying),
 	"GS_EVENT_COPIED": int(EventCopied), "GS_EVENT_ALLOC": int(EventAlloc), "GS_EVENT_FREE": int(EventFree),

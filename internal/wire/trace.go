@@ -12,6 +12,7 @@ const (
 	TraceSize     = traceEvents + eventSize*EventsKept
 	EventsKept    = 1 << 16 // events in the ring
 	Communicators = 16      // maximum of one process
+	Peers         = 3       // maximum of one communicator
 
 	eventSize         = 16
 	communicatorSize  = 128
@@ -102,12 +103,23 @@ type Communicator struct {
 	Entered     uint64     // called collectives
 	At          int64      // time of the last call, CLOCK_MONOTONIC, ns
 	Begun       uint64     // number of the last one known to have begun on the GPU; 0: unknown
+	Unbegun     uint64     // number of the first one known not to have begun there; 0: unknown
 	Ended       uint64     // likewise ended
 	Bytes       uint64     // of the program's buffers in all calls
 	Measured    uint64     // collectives whose time on the GPU was measured
 	MeasuredNS  uint64     // that time, with the wait for other ranks
 	Op          Collective // of the last call
 	GPU         uint32     // the session's number
+	Peers       [Peers]Peer
+}
+
+// A Peer is a rank with which a process exchanges data: sends and receives.
+type Peer struct {
+	There          bool
+	Rank           uint32
+	Sent, Received uint16 // calls, modulo 65536
+	Inside         bool   // the GPU is known to be in an exchange with it
+	Before         bool   // the GPU is known not to have come to one that was called
 }
 
 // A Trace is the mapping of a session's trace, TraceSize bytes. The process
@@ -221,6 +233,13 @@ func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
 	at := traceCommunicator + index*communicatorSize
 	g := Communicator{Entered: t.load64(at + 16), ID: t.load64(at), Rank: t.load32(at + 8), Ranks: t.load32(at + 12),
 		At: c.At(t.load64(at + 24)), Ended: t.load64(at + 32), Bytes: t.load64(at + 40), Measured: t.load64(at + 48),
-		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68), Begun: t.load64(at + 72)}
+		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68), Begun: t.load64(at + 72),
+		Unbegun: t.load64(at + 80)}
+	inside, before := t.load32(at+112), t.load32(at+116)
+	for i := range g.Peers {
+		rank, calls := t.load32(at+88+8*i), t.load32(at+92+8*i)
+		g.Peers[i] = Peer{There: rank > 0, Rank: rank - 1, Sent: uint16(calls), Received: uint16(calls >> 16),
+			Inside: inside>>i&1 > 0, Before: before>>i&1 > 0}
+	}
 	return g, g.ID != 0 && g.Rank < g.Ranks
 }

@@ -14,7 +14,12 @@
 
 static void note(const struct gs_copy *c, bool waits)
 {
-	gs_note(waits ? GS_EVENT_COPYING : GS_EVENT_COPY, gs_note_units(c->bytes, 64));
+	uint32_t units = gs_note_units(c->bytes, 64);
+
+	if (waits)
+		gs_note_wait(GS_EVENT_COPYING, units);
+	else
+		gs_note(GS_EVENT_COPY, units);
 }
 
 /* Defines the wrapper of a copy: its parameters, its arguments, the stream whose

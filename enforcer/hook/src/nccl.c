@@ -2,7 +2,8 @@
  * calls are noted and passed on. The broker is told the communicator's identity for
  * the GPU, so that it can hold back and release the ranks of a job together. The
  * trace gets each collective, and how long it took on the GPU, between two events
- * around it on the stream: the rank for which the others wait has the shortest.
+ * around it on the stream: the rank for which the others wait has the shortest. The
+ * first event also tells whether the GPU has come to the collective at all.
  *
  * The library is the one that the program's caller would find. */
 #define _GNU_SOURCE
@@ -26,7 +27,8 @@
 
 #define MEASURES 32         /* under way at a time */
 #define PERIOD_NS 1000000000 /* in each of which */
-#define MEASURED 200        /* collectives are measured, about: each costs the program two events */
+#define MEASURED 200        /* calls are measured, about, for each reason: each costs the program two events */
+#define PAUSE_NS 1000000    /* without a collective: what comes next is the first of others */
 
 struct id { char bytes[128]; }; /* ncclUniqueId, passed by value */
 
@@ -133,29 +135,40 @@ static struct communicator {
 	uint32_t rank, ranks; /* ranks 0: not known yet */
 	int gpu;
 	uint64_t splits; /* of it: all its ranks split it in the same order */
-	uint64_t entered, entered_ticks, begun, ended, bytes, measured, measured_ns;
+	uint64_t entered, entered_ticks, begun, unbegun, ended, bytes, measured, measured_ns;
 	enum gs_collective op;
+	struct gs_peer peer[GS_PEERS];
+	uint32_t inside, before;
+	uint64_t exchanges, firsts;    /* calls of these kinds */
+	uint64_t waits, called_ns;     /* gs_waits and the time at the last collective */
+	bool numbered, first;          /* what was called since the last chance to measure it: a collective, the first one */
+	uint32_t with;                 /* after a wait or a pause, and exchanges with the peers of these bits */
 } communicators[GS_COMMUNICATORS];
 
-/* A collective that the GPU is not known to be done with. */
+/* A call that the GPU is not known to be done with. */
 static struct measure {
 	CUevent begin, end; /* kept for the next one; NULL: none yet */
 	CUcontext context;  /* theirs */
 	struct communicator *of; /* NULL: free */
 	bool open;          /* a thread records the events */
-	uint64_t number;    /* of the collective in its communicator */
+	bool begun;         /* on the GPU */
+	bool counts;        /* its time is told: all ranks measure it */
+	uint64_t number;    /* of the collective in its communicator; 0: it is an exchange */
+	uint32_t with;      /* the peers of these bits */
 } measures[MEASURES];
 
-static struct {
+/* Why calls are measured: the collectives whose numbers all ranks agree on; the first ones after a wait or a pause,
+ * before which a GPU stands if a kernel does not end; exchanges, which tell for whom a GPU waits. */
+static struct rate {
 	uint64_t since; /* when the period began */
 	unsigned taken; /* measures in it */
-	uint64_t every; /* one of so many collectives is measured: a power of two, so that ranks measure the same ones */
-} rate = {.every = 1};
+	uint64_t every; /* one of so many calls is measured: a power of two, so that ranks measure the same ones */
+} numbered = {.every = 1}, firsts = {.every = 1}, exchanges = {.every = 1};
 
 /* Calls of a group are made at its end. */
 static _Thread_local struct {
 	int depth;
-	struct communicator *last; /* with the last collective of the group; NULL: none */
+	struct communicator *last; /* with the last call of the group; NULL: none */
 	CUstream stream;
 } group;
 
@@ -201,6 +214,10 @@ static void show(const struct communicator *c)
 	to->gpu = (uint32_t)c->gpu;
 	to->bytes = c->bytes;
 	to->begun = c->begun;
+	to->unbegun = c->unbegun;
+	memcpy(to->peer, c->peer, sizeof to->peer);
+	to->inside = c->inside;
+	to->before = c->before;
 	to->ended = c->ended;
 	to->measured = c->measured;
 	to->measured_ns = c->measured_ns;
@@ -344,22 +361,22 @@ int ncclCommAbort(void *comm)
 
 /* ---- collectives ---- */
 
-/* Whether this one is measured. With the lock held. */
-static bool due(uint64_t number)
+/* Whether the call of this number is measured. With the lock held. */
+static bool due(struct rate *r, uint64_t number)
 {
 	uint64_t now = gs_now();
 
-	if (now - rate.since >= PERIOD_NS) {
-		for (; rate.taken > MEASURED; rate.taken /= 2)
-			rate.every *= 2;
-		if (rate.taken < MEASURED / 4 && rate.every > 1)
-			rate.every /= 2;
-		rate.since = now;
-		rate.taken = 0;
+	if (now - r->since >= PERIOD_NS) {
+		for (; r->taken > MEASURED; r->taken /= 2)
+			r->every *= 2;
+		if (r->taken < MEASURED / 4 && r->every > 1)
+			r->every /= 2;
+		r->since = now;
+		r->taken = 0;
 	}
-	if (number % rate.every)
+	if (number % r->every)
 		return false;
-	rate.taken++;
+	r->taken++;
 	return true;
 }
 
@@ -382,19 +399,38 @@ static bool events(struct measure *m)
 	return m->begin;
 }
 
-/* A free measure, for the communicator's last collective; NULL: that is not measured. With the lock held. */
+/* Whether the communicator's last call is measured, and *counts for all to see. With the lock held. */
+static bool chosen(struct communicator *c, bool *counts)
+{
+	bool first = c->first && due(&firsts, ++c->firsts);
+
+	*counts = c->numbered && due(&numbered, c->entered);
+	return *counts || first || (!c->numbered && c->with && due(&exchanges, ++c->exchanges));
+}
+
+/* A free measure, for the communicator's last call; NULL: that is not measured. With the lock held. */
 static struct measure *take(struct communicator *c)
 {
-	if (!due(c->entered))
-		return NULL;
-	for (struct measure *m = measures; m < measures + MEASURES; m++)
-		if (!m->of && !m->open) {
-			m->of = c;
-			m->open = true;
-			m->number = c->entered;
-			return m;
-		}
-	return NULL;
+	struct measure *m = measures;
+	bool counts;
+
+	if (chosen(c, &counts)) {
+		while (m < measures + MEASURES && (m->of || m->open))
+			m++;
+	} else {
+		m = measures + MEASURES;
+	}
+	if (m < measures + MEASURES) {
+		m->of = c;
+		m->open = true;
+		m->begun = false;
+		m->counts = counts;
+		m->number = c->numbered ? c->entered : 0;
+		m->with = c->with;
+	}
+	c->numbered = c->first = false;
+	c->with = 0;
+	return m < measures + MEASURES ? m : NULL;
 }
 
 static void drop(struct measure *m)
@@ -405,7 +441,7 @@ static void drop(struct measure *m)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Puts the first event on the stream, before the communicator's last collective. */
+/* Puts the first event on the stream, before the communicator's last call. */
 static struct measure *begin(struct communicator *c, CUstream s)
 {
 	GS_UNCANCELLED;
@@ -422,7 +458,7 @@ static struct measure *begin(struct communicator *c, CUstream s)
 	return m;
 }
 
-/* Puts the second event on the stream, after the collective. */
+/* Puts the second event on the stream, after the call. */
 static void finish(struct measure *m, CUstream s, int r)
 {
 	GS_UNCANCELLED;
@@ -445,45 +481,61 @@ static void done(struct measure *m, float ms)
 
 	if (c->ended < m->number)
 		c->ended = m->number;
+	if (!m->counts)
+		return;
 	c->measured++;
 	c->measured_ns += (uint64_t)((double)ms * 1e6);
-	show(c);
 	if (t)
 		gs_trace_put(t, GS_EVENT_COLLECTED, (unsigned)(c - communicators),
 			     ms < 4e6f ? (uint32_t)(ms * 1000) : UINT32_MAX);
 }
 
-/* A new session's trace has none of them, and those in which the program hangs will not come again. */
-static void show_all(void)
+/* The GPU is in the call, or has not come to it. */
+static void stands(const struct measure *m)
 {
-	const struct gs_trace *t = atomic_load(&gs_trace);
+	struct communicator *c = m->of;
 
-	for (struct communicator *c = communicators; t && c < communicators + GS_COMMUNICATORS; c++)
-		if (c->comm && t->communicator[c - communicators].id != c->id)
-			show(c);
+	if (!m->number)
+		*(m->begun ? &c->inside : &c->before) |= m->with;
+	else if (!m->begun && (!c->unbegun || m->number < c->unbegun))
+		c->unbegun = m->number;
 }
 
-void gs_nccl_look(void)
+static void look(struct measure *m)
 {
+	CUresult r = m->begun ? CUDA_SUCCESS : gs_real.cuEventQuery(m->begin);
 	float ms;
 
+	if (!r) {
+		m->begun = true;
+		if (m->of->begun < m->number)
+			m->of->begun = m->number;
+		r = gs_real.cuEventQuery(m->end);
+	}
+	if (r == CUDA_ERROR_NOT_READY) {
+		stands(m);
+		return;
+	}
+	if (!r && !gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
+		done(m, ms);
+	m->of = NULL;
+}
+
+/* All are shown: a new session's trace has none, and those in which the program hangs will not come again. */
+void gs_nccl_look(void)
+{
 	if (pthread_mutex_trylock(&lock))
 		return;
-	show_all();
-	for (struct measure *m = measures; m < measures + MEASURES; m++) {
-		if (!m->of || m->open)
-			continue;
-		if (m->of->begun < m->number && !gs_real.cuEventQuery(m->begin)) {
-			m->of->begun = m->number;
-			show(m->of);
-		}
-		CUresult r = gs_real.cuEventQuery(m->end);
-		if (r == CUDA_ERROR_NOT_READY)
-			continue;
-		if (!r && !gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
-			done(m, ms);
-		m->of = NULL;
+	for (struct communicator *c = communicators; c < communicators + GS_COMMUNICATORS; c++) {
+		c->unbegun = 0;
+		c->inside = c->before = 0;
 	}
+	for (struct measure *m = measures; m < measures + MEASURES; m++)
+		if (m->of && !m->open)
+			look(m);
+	for (struct communicator *c = communicators; c < communicators + GS_COMMUNICATORS; c++)
+		if (c->comm)
+			show(c);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -524,16 +576,45 @@ static void overlook(void *comm)
 		__atomic_fetch_add(&t->lost, 1, __ATOMIC_RELAXED);
 }
 
-/* Counts and notes a call on the communicator, whether there is a trace or not: all ranks count the same. Two
- * ranks exchange what they send and receive in an order of their own: only the rest is numbered. */
-static struct communicator *enter(void *comm, enum gs_collective op, uint64_t bytes)
+/* Numbers a collective. */
+static void number_next(struct communicator *c)
+{
+	uint64_t waits = atomic_load_explicit(&gs_waits, memory_order_relaxed), now = gs_now();
+
+	c->entered++;
+	c->numbered = true;
+	c->first |= waits != c->waits || now - c->called_ns >= PAUSE_NS;
+	c->waits = waits;
+	c->called_ns = now;
+}
+
+/* Two ranks exchange what they send and receive in an order of their own, so only each pair's calls are counted. */
+static void exchange(struct communicator *c, enum gs_collective op, int with)
+{
+	struct gs_peer *p = c->peer;
+
+	while (p < c->peer + GS_PEERS && p->rank && p->rank != (uint32_t)with + 1)
+		p++;
+	if (p == c->peer + GS_PEERS)
+		return;
+	p->rank = (uint32_t)with + 1;
+	p->sent += op == GS_SEND;
+	p->received += op == GS_RECV;
+	c->with |= 1u << (p - c->peer);
+}
+
+/* Counts and notes a call on the communicator, whether there is a trace or not: all ranks count the same. */
+static struct communicator *enter(void *comm, enum gs_collective op, uint64_t bytes, int with)
 {
 	GS_UNCANCELLED;
 
 	pthread_mutex_lock(&lock);
 	struct communicator *c = known(comm);
 	if (c) {
-		c->entered += op < GS_SEND;
+		if (op < GS_SEND)
+			number_next(c);
+		else
+			exchange(c, op, with);
 		c->bytes += bytes;
 		c->op = op;
 		c->entered_ticks = atomic_load(&gs_trace) ? gs_trace_ticks() : 0;
@@ -545,14 +626,14 @@ static struct communicator *enter(void *comm, enum gs_collective op, uint64_t by
 		overlook(comm);
 	}
 	pthread_mutex_unlock(&lock);
-	return op < GS_SEND ? c : NULL;
+	return c;
 }
 
-/* Defines the wrapper of a collective. */
-#define COLLECTIVE(name, op, bytes, types, parameters, ...)                            \
+/* Defines the wrapper of a call with the rank "with". */
+#define CALL(name, op, bytes, with, types, parameters, ...)                            \
 	int name parameters                                                            \
 	{                                                                              \
-		struct communicator *c = enter(comm, op, (bytes) * element(type));     \
+		struct communicator *c = enter(comm, op, (bytes) * element(type), with); \
 		struct measure *m = NULL;                                              \
 		if (c && !group.depth)                                                 \
 			m = begin(c, s);                                               \
@@ -565,6 +646,7 @@ static struct communicator *enter(void *comm, enum gs_collective op, uint64_t by
 		return r;                                                              \
 	}
 
+#define COLLECTIVE(name, op, bytes, ...) CALL(name, op, bytes, -1, __VA_ARGS__)
 #define BUFFERS const void *from, void *to, size_t count, int type
 #define RANKED const void *, void *, size_t, int, int, void *, CUstream
 #define PLAIN const void *, void *, size_t, int, void *, CUstream
@@ -587,10 +669,10 @@ COLLECTIVE(ncclGather, GS_GATHER, count, (RANKED), (BUFFERS, int root, void *com
 	   root, comm, s)
 COLLECTIVE(ncclScatter, GS_SCATTER, count, (RANKED), (BUFFERS, int root, void *comm, CUstream s), from, to, count, type,
 	   root, comm, s)
-COLLECTIVE(ncclSend, GS_SEND, count, (const void *, size_t, int, int, void *, CUstream),
-	   (const void *from, size_t count, int type, int peer, void *comm, CUstream s), from, count, type, peer, comm, s)
-COLLECTIVE(ncclRecv, GS_RECV, count, (void *, size_t, int, int, void *, CUstream),
-	   (void *to, size_t count, int type, int peer, void *comm, CUstream s), to, count, type, peer, comm, s)
+CALL(ncclSend, GS_SEND, count, peer, (const void *, size_t, int, int, void *, CUstream),
+     (const void *from, size_t count, int type, int peer, void *comm, CUstream s), from, count, type, peer, comm, s)
+CALL(ncclRecv, GS_RECV, count, peer, (void *, size_t, int, int, void *, CUstream),
+     (void *to, size_t count, int type, int peer, void *comm, CUstream s), to, count, type, peer, comm, s)
 
 int ncclGroupStart(void)
 {

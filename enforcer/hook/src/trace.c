@@ -8,6 +8,7 @@
 #include "forks.h"
 
 _Atomic(struct gs_trace *) gs_trace;
+_Atomic uint64_t gs_waits;
 bool gs_trace_tsc;
 
 static bool constant(void)

@@ -8,6 +8,7 @@
 #include "streams.h"
 
 extern _Atomic(struct gs_trace *) gs_trace; /* NULL: nothing is noted */
+extern _Atomic uint64_t gs_waits; /* of the program for the GPU, noted ones */
 extern bool gs_trace_tsc; /* the processor's counter can be its clock: it never stops nor changes its pace */
 
 static inline uint64_t gs_trace_ticks(void)
@@ -43,6 +44,13 @@ static inline void gs_note(enum gs_event_kind kind, uint32_t id)
 	if (likely(t))
 		gs_trace_put(t, kind,
 			     gs_self ? (unsigned)atomic_load_explicit(&gs_self->gpu, memory_order_relaxed) : 0, id);
+}
+
+/* Notes that the thread begins to wait for the GPU. */
+static inline void gs_note_wait(enum gs_event_kind kind, uint32_t id)
+{
+	gs_note(kind, id);
+	atomic_fetch_add_explicit(&gs_waits, 1, memory_order_relaxed);
 }
 
 static inline uint32_t gs_note_id(const void *handle)

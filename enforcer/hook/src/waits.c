@@ -7,7 +7,7 @@
 	CUresult name parameters                   \
 	{                                          \
 		GS_NEED(name);                     \
-		gs_note(GS_EVENT_WAIT, what);      \
+		gs_note_wait(GS_EVENT_WAIT, what); \
 		CUresult r = gs_real.name arguments; \
 		gs_note(GS_EVENT_WAITED, what);    \
 		return r;                          \

@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 2
+#define GS_MINOR 3
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -174,6 +174,7 @@ struct gs_leases {
 #define GS_TRACE_AT 4096
 #define GS_EVENTS_KEPT 65536
 #define GS_COMMUNICATORS 16
+#define GS_PEERS 3
 
 /* The comment tells the event's id. */
 enum gs_event_kind {
@@ -201,6 +202,12 @@ struct gs_event {
 	uint32_t what; /* from the lowest bit: 8 kind, 8 lap, 4 gpu of the session, 12 place of the thread; written last */
 };
 
+/* A rank with which the process exchanges data: sends and receives. Its counts are modulo 65536. */
+struct gs_peer {
+	uint32_t rank; /* and 1; 0: none */
+	uint16_t sent, received; /* calls */
+};
+
 /* A communicator that the process is a rank of. */
 struct gs_communicator {
 	uint64_t id; /* the same for all its ranks; 0: none */
@@ -214,7 +221,11 @@ struct gs_communicator {
 	uint32_t op;            /* of the last one: enum gs_collective */
 	uint32_t gpu;           /* of the session */
 	uint64_t begun;         /* the last of them that the GPU is known to have begun: it waits there; 0: none is known */
-	uint64_t reserved[6];
+	uint64_t unbegun;       /* since 3.3, as what follows: the first that it is known not to have begun; 0: none is known */
+	struct gs_peer peer[GS_PEERS]; /* the first ones */
+	uint32_t inside;        /* the GPU is known to be in an exchange with the peers of these bits */
+	uint32_t before;        /* it is known not to have come to one that was called */
+	uint64_t reserved;
 };
 
 enum gs_collective {

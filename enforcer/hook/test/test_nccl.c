@@ -329,9 +329,95 @@ static void of_many_the_same_are_measured(void)
 			entered = c->entered;
 			measured = c->measured;
 		}
-		CHECK(!entered || c->ended <= entered || c->ended % 2 == 0);
 	}
 	CHECK(c->measured > measured && c->measured - measured <= (c->entered - entered) / 2 + 1);
+}
+
+/* For so long both ranks call so many that not all of them are measured, and end with the same one. */
+static void call_many(void *comm, uint64_t ns, uint64_t waits_after)
+{
+	const struct gs_communicator *c = &own->communicator[0];
+	uint64_t from = gs_now();
+
+	while (!shared->until || c->entered < shared->until) {
+		OK(reduce(comm, 4));
+		if (c->entered % waits_after == 0)
+			finish();
+		if (!rank && !shared->until && gs_now() - from > ns)
+			shared->until = c->entered + 2000;
+	}
+}
+
+/* A GPU that does not come to the first of many collectives is seen. That one does not count: the ranks may wait for
+ * their GPUs at different times. */
+static void the_first_after_a_wait_is_seen(void)
+{
+	void *comm = join();
+	const struct gs_communicator *c = &own->communicator[0];
+
+	call_many(comm, 1200 * MS, 1000);
+	finish();
+	uint64_t measured = c->measured, entered = c->entered;
+	CHECK(measured < entered && c->ended <= entered && !c->unbegun);
+	meet(1);
+	if (rank)
+		launch(300 * MS);
+	for (int i = 0; i < 2 + (entered % 2 == 0); i++) /* the first one has an odd number */
+		OK(reduce(comm, 4));
+	meet(2);
+	while (!rank && c->begun <= entered)
+		gs_nccl_look();
+	gs_nccl_look();
+	CHECK(rank ? c->unbegun == entered + 1 : c->begun == entered + 1 && c->ended <= entered);
+	finish();
+	CHECK(!c->unbegun && c->ended > entered && c->measured <= measured + 1);
+}
+
+static _Atomic unsigned records;
+static CUresult (*record)(CUevent, CUstream);
+
+static CUresult count_record(CUevent e, CUstream s)
+{
+	records++;
+	return record(e, s);
+}
+
+/* A program that waits before each collective has no more than some of them measured. */
+static void waits_cost_a_bounded_number_of_events(void)
+{
+	void *comm = join();
+
+	call_many(comm, 2000 * MS, 1);
+	meet(1);
+	shared->until = 0;
+	meet(2);
+	record = gs_real.cuEventRecord;
+	gs_real.cuEventRecord = count_record;
+	call_many(comm, 1000 * MS, 1);
+	CHECK(records > 0 && records < 2 * 2 * 300);
+}
+
+/* Who waits for whom in an exchange. */
+static void exchanges_are_counted_by_peer(void)
+{
+	void *comm = join();
+	const struct gs_communicator *c = &own->communicator[0];
+
+	for (int i = 0; i < 2; i++)
+		OK(rank ? ncclRecv(NULL, 100, FLOAT, 0, comm, stream) : ncclSend(NULL, 100, FLOAT, 1, comm, stream));
+	finish();
+	CHECK(c->peer[0].rank == 2u - (unsigned)rank && !c->peer[1].rank && !c->inside && !c->before);
+	CHECK(c->peer[0].sent == (rank ? 0 : 2) && c->peer[0].received == (rank ? 2 : 0));
+	if (rank)
+		launch(300 * MS);
+	OK(rank ? ncclRecv(NULL, 100, FLOAT, 0, comm, stream) : ncclSend(NULL, 100, FLOAT, 1, comm, stream));
+	meet(1);
+	while (!rank && !c->inside)
+		gs_nccl_look();
+	gs_nccl_look();
+	CHECK(c->inside == 1u - (unsigned)rank && c->before == (unsigned)rank);
+	finish();
+	CHECK(!c->inside && !c->before && !c->measured);
 }
 
 static void a_trace_that_begins_later_has_all(void)
@@ -449,7 +535,8 @@ static void dlsym_finds_the_wrappers(void)
 static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(collectives_are_noted), T(waiting_is_measured), T(who_is_missing_is_seen), T(splits_have_one_identity),
 	T(nothing_is_measured_in_a_capture), T(groups_are_measured_once), T(exchanges_are_not_numbered),
-	T(of_many_the_same_are_measured), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
+	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen), T(waits_cost_a_bounded_number_of_events),
+	T(exchanges_are_counted_by_peer), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
 	T(events_end_with_their_context), T(one_process_can_be_all_ranks), T(there_is_room_for_so_many),
 	T(dlsym_finds_the_wrappers),
 };
