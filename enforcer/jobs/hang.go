@@ -90,7 +90,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			p.watch = watch{}
 		}
 		for i := range p.communicators {
-			if c := &p.communicators[i]; c.there && c.Entered > 0 {
+			if c := &p.communicators[i]; c.there && (c.Entered > 0 || c.exchanges()) {
 				of := communicator{p.tenant, c.ID}
 				groups[of] = append(groups[of], p)
 			}
@@ -138,7 +138,7 @@ func (v *verdict) doubt(at int64) int {
 	switch {
 	case v.vague():
 		return 3
-	case slices.ContainsFunc(v.culprit.communicators[:], func(c communicator) bool { return c.there && c.Begun > c.Ended }):
+	case v.culprit.awaits():
 		return 2
 	case v.culprit.blocked(at):
 		return 1
@@ -161,19 +161,41 @@ func truth(is bool) int {
 // quiet returns for how long the process has called nothing.
 func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.last) }
 
+// still reports whether the process has called nothing for too long, compared
+// with its usual pauses of that kind.
+func (p *process) still(at int64) bool {
+	m := &p.standing
+	if p.waits(at) {
+		m = &p.waiting
+	}
+	return p.quiet(at) > max(patience, pauses*m.usual)
+}
+
 // stuck reports whether a process that stepped has called nothing for too long.
 func (p *process) stuck(at int64) bool {
-	if p.taken == 0 || p.quiet(at) <= max(patience, pauses*p.pause.usual) {
+	if p.taken == 0 || !p.still(at) {
 		return false
 	}
 	s := p.finder.Status(at)
-	return s.Stepping && (p.pause.known() || p.quiet(at) > pauses*s.Median)
+	return s.Stepping && (p.standing.known() || p.quiet(at) > pauses*s.Median)
+}
+
+// stands reports whether the GPU has been in one collective or exchange for too
+// long. The process need not be stuck: its steps may be minutes.
+func (c *communicator) stands(at int64) bool {
+	return c.inside() && at-c.since > int64(patience)
 }
 
 // blocked reports whether the process waits for the GPU, or the GPU for others: a
 // thread may stand in a launch, because the queue is full.
 func (p *process) blocked(at int64) bool {
 	return p.busy > 0 && at-p.busy < int64(busyFor) || p.waits(at)
+}
+
+// works reports whether a process that nothing blocks may save, compile or
+// prepare.
+func (p *process) works(at int64) bool {
+	return !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
 }
 
 // waits reports whether a thread of the process waits for the GPU.
@@ -203,7 +225,8 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 	v.group = group
 	for _, p := range group {
 		c := p.in(id)
-		if p.ended == 0 && c.Entered > c.Ended && p.stuck(at) && (p.blocked(at) || c.Begun > c.Ended) {
+		called := c.Entered > c.Ended || c.exchanges()
+		if p.ended == 0 && (c.stands(at) || called && p.stuck(at) && (p.blocked(at) || c.inside())) {
 			v.waiting++
 		}
 	}
@@ -233,9 +256,18 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	for _, p := range group {
-		if p.quiet(at) < patience || p.blocked(at) && !p.stuck(at) {
+		if p.quiet(at) < patience || !p.still(at) && !p.in(id).stands(at) || p.blocked(at) && !p.stuck(at) && !p.in(id).stands(at) {
 			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
+	}
+	places := placesOf(id, group)
+	if p := debtor(places, at); p != nil && p.works(at) {
+		return nil, ""
+	} else if p != nil {
+		return p, "absent"
+	}
+	if p := before(places); p != nil {
+		return p, "kernel"
 	}
 	last := slices.MinFunc(group, func(a, b *process) int {
 		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
@@ -246,14 +278,13 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		most = max(most, p.in(id).Entered)
 	}
 	switch {
-	case c.Entered < most && !last.blocked(at) && last.watch.computes() && last.quiet(at) < computesFor:
-		return nil, "" // it saves, compiles or prepares
+	case c.Entered < most && last.works(at):
+		return nil, ""
 	case c.Entered < most && !last.blocked(at):
 		return last, "absent"
 	}
-	if p := behind(id, group); p != nil && p.in(id).Begun == p.in(id).Ended &&
-		(p.in(id).Entered == most || !p.waits(at)) {
-		return p, "kernel" // its GPU has not come to the collective
+	if p := behind(id, group); p != nil {
+		return p, "kernel"
 	}
 	if p := unlike(id, group); p != nil && (c.Entered == most || !last.waits(at)) {
 		return p, "unlike"
@@ -271,27 +302,34 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	return nil, ""
 }
 
-// behind returns the only rank whose GPU has not begun the collective that the
-// others have begun; nil: there is none, or not all of them are measured.
+// behind returns the only rank whose GPU has not come to a collective that
+// others have begun, and waits for nobody; nil: there is none, or it is not
+// measured.
 func behind(id uint64, group []*process) (found *process) {
 	most := uint64(0)
 	for _, p := range group {
 		most = max(most, p.in(id).Begun)
 	}
 	for _, p := range group {
-		switch begun := p.in(id).Begun; {
-		case begun == 0, begun < most && found != nil:
-			return nil
-		case begun < most:
-			found = p
+		c := p.in(id)
+		if c.Unbegun == 0 || c.Unbegun > most || p.awaits() {
+			continue
 		}
+		if found != nil {
+			return nil
+		}
+		found = p
 	}
 	return found
 }
 
 // unlike returns the rank whose last collective differs from the others': in
-// the bytes of all, or, of two ranks, from all that it called before.
+// the bytes of all, or, of two ranks, from all that it called before. Ranks that
+// exchange data with others do so with different sizes.
 func unlike(id uint64, group []*process) *process {
+	if slices.ContainsFunc(group, func(p *process) bool { return p.in(id).exchanges() }) {
+		return nil
+	}
 	if len(group) > 2 {
 		counts := map[uint64]int{}
 		for _, p := range group {

@@ -69,7 +69,8 @@ type process struct {
 	launches [16]uint64 // by GPU
 	last     int64      // time of its last call, CLOCK_MONOTONIC, ns
 	busy     int64      // time at which its GPU was last seen with work; 0: never
-	pause    pauseMeter
+	waiting  pauseMeter // of pauses in which it waits for the GPU,
+	standing pauseMeter // and of others
 
 	communicators [wire.Communicators]communicator
 	watch         watch
@@ -82,7 +83,8 @@ type communicator struct {
 	there bool
 	calls [32]uint32 // hashes of the last different calls
 	next  int
-	fresh bool // the last call is unlike all of those
+	fresh bool  // the last call is unlike all of those
+	since int64 // when the GPU was last seen to get on in it, CLOCK_MONOTONIC, ns
 }
 
 // now returns CLOCK_MONOTONIC, ns.
@@ -118,7 +120,7 @@ func (o *Observer) Observe(t broker.Traced) {
 		p.take(events, lost)
 		o.events = events[:0]
 		for i := range p.communicators {
-			p.communicators[i].Communicator, p.communicators[i].there = t.Trace.Communicator(c, i)
+			p.communicators[i].shows(t.Trace, c, i, o.now())
 		}
 		o.count(p)
 	}
@@ -162,10 +164,27 @@ func (p *process) take(events []wire.Event, lost uint64) {
 		}
 		if e.At > p.last {
 			if p.last > 0 && p.taken > 0 {
-				p.pause.longest = max(p.pause.longest, time.Duration(e.At-p.last))
+				p.paused(e.Kind).note(time.Duration(e.At - p.last))
 			}
 			p.last = e.At
 		}
+	}
+}
+
+// paused returns the meter of a pause that such an event ends.
+func (p *process) paused(kind wire.EventKind) *pauseMeter {
+	if kind == wire.EventWaited || kind == wire.EventCopied {
+		return &p.waiting
+	}
+	return &p.standing
+}
+
+// shows takes what the trace tells of the communicator now.
+func (c *communicator) shows(t wire.Trace, clock wire.Clock, index int, at int64) {
+	was := c.Communicator
+	c.Communicator, c.there = t.Communicator(clock, index)
+	if c.ID != was.ID || c.Begun != was.Begun || c.Ended != was.Ended || c.Peers != was.Peers {
+		c.since = at
 	}
 }
 
@@ -206,7 +225,8 @@ func (o *Observer) count(p *process) {
 		return
 	}
 	p.taken = p.finder.Finished()
-	p.pause.ended(len(o.kept))
+	p.waiting.ended(len(o.kept))
+	p.standing.ended(len(o.kept))
 	s := &p.sums
 	if s.Parts == nil {
 		s.Parts, s.Slow = map[string]float64{}, map[string]uint64{}

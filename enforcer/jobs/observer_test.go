@@ -221,6 +221,7 @@ func TestCulprits(t *testing.T) {
 		{"an endless kernel", func(r *rank, at int64) {
 			r.hangs(at)
 			r.put64(200, r.entered-1)
+			r.put64(208, r.entered)
 		}, "kernel"},
 		{"the network", waits, "unknown"},
 	} {

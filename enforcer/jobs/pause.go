@@ -14,6 +14,9 @@ type pauseMeter struct {
 	usual   time.Duration // exceeded in fewer than a quarter of steps, of which a program may have several kinds
 }
 
+// note notes a pause.
+func (m *pauseMeter) note(pause time.Duration) { m.longest = max(m.longest, pause) }
+
 // ended notes that so many steps have ended.
 func (m *pauseMeter) ended(steps int) {
 	if steps == 0 {

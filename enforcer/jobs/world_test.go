@@ -109,6 +109,9 @@ type actor struct {
 	events            []entry
 	marks             []mark
 	entered, bytes    [3]uint64
+	peers             [wire.Peers]wire.Peer // of the third communicator
+	first             bool                  // it has waited for the GPU since the last collective
+	collected         int64                 // the last collective
 	every             uint64
 	acts              []act
 	ended             bool
@@ -159,13 +162,15 @@ type entry struct {
 	number uint64
 	bytes  uint64
 	op     wire.Collective
+	peers  [wire.Peers]wire.Peer
 }
 
-// A mark is a measured collective.
+// A mark is a measured call.
 type mark struct {
-	place      int
-	number     uint64
-	begin, end int64
+	place              int
+	number             uint64
+	with               int // of an exchange: the peer's index; -1: none
+	called, begin, end int64
 }
 
 // A rest is a time without work for the GPU.
@@ -252,12 +257,34 @@ func (m *actor) waits() {
 	m.host = max(m.host, m.gpu)
 	m.spend(10 * time.Microsecond)
 	m.note(entry{kind: end})
+	m.first = true
+}
+
+// measures reports whether the hook measures the rank's last collective.
+func (m *actor) measures(place int) bool {
+	first := m.first || m.host-m.collected >= 1e6
+	m.first, m.collected = false, m.host
+	return first || m.entered[place]%m.every == 0
+}
+
+// exchange counts a call of one of two neighbours, and returns the peer's index.
+func (m *actor) exchange(with *actor, op wire.Collective) int {
+	i := slices.IndexFunc(m.peers[:], func(p wire.Peer) bool { return !p.There || p.Rank == uint32(with.index) })
+	p := &m.peers[i]
+	p.There, p.Rank = true, uint32(with.index)
+	if (op == wire.Send) == (m.index < with.index) {
+		p.Sent++
+	} else {
+		p.Received++
+	}
+	return i
 }
 
 // collect is a collective of some members at a place of their communicators.
 func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collective) {
 	end := int64(0)
-	starts := make([]int64, len(group))
+	starts, called := make([]int64, len(group)), make([]int64, len(group))
+	with, measured := make([]int, len(group)), make([]bool, len(group))
 	for i, m := range group {
 		w.act(m)
 		if w.skips != nil && w.skips(w.ops, m) {
@@ -273,13 +300,18 @@ func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collect
 		}
 		m.spend(8 * time.Microsecond)
 		if m.host < forever {
-			if op < wire.Send {
+			if with[i] = -1; op < wire.Send {
 				m.entered[place]++
+				measured[i] = !w.graph && m.measures(place)
+			} else {
+				with[i] = m.exchange(group[1-i], op)
+				measured[i] = !w.graph
 			}
 			m.bytes[place] += n
 		}
+		called[i] = m.host
 		m.note(entry{kind: wire.EventCollective, id: uint32(n)*31 + uint32(op), thread: 1, place: place,
-			number: m.entered[place], bytes: m.bytes[place], op: op})
+			number: m.entered[place], bytes: m.bytes[place], op: op, peers: m.peers})
 		m.launch(900+int(op), 1, 0)
 		starts[i] = max(m.host, m.gpu, m.stream)
 		end = max(end, starts[i])
@@ -288,8 +320,9 @@ func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collect
 	for i, m := range group {
 		if m.host < forever || starts[i] < forever {
 			m.stream = end
-			if n := m.entered[place]; m.r != nil && !w.graph && op < wire.Send && n%m.every == 0 {
-				m.marks = append(m.marks, mark{place: place, number: n, begin: starts[i], end: end})
+			if m.r != nil && measured[i] {
+				m.marks = append(m.marks, mark{place: place, number: m.entered[place], with: with[i], called: called[i],
+					begin: starts[i], end: end})
 			}
 		}
 		if w.layers > 0 && place > 0 || op >= wire.Send {
@@ -439,20 +472,8 @@ func (m *actor) show() {
 		m.called = m.events[n].at
 	}
 	m.events = append(m.events[:0], m.events[n:]...)
-	kept := m.marks[:0]
-	for _, k := range m.marks {
-		place := 128 + k.place*128
-		if k.begin <= now {
-			r.put64(place+72, max(k.number, r.get64(place+72)))
-		}
-		if k.end <= now {
-			r.note(k.end, wire.EventCollected, uint32((k.end-k.begin)/1000))
-			r.put64(place+32, max(k.number, r.get64(place+32)))
-			continue
-		}
-		kept = append(kept, k)
-	}
-	m.marks = kept
+	m.marks = slices.DeleteFunc(m.marks, func(k mark) bool { return k.with < 0 && m.reaches(k) || k.end <= now })
+	m.stands()
 	if state := m.doing().kind; state != 'T' && state != 't' {
 		if m.busy() {
 			r.note(now, wire.EventBusy, 100_000)
@@ -461,6 +482,43 @@ func (m *actor) show() {
 		r.put64(96, uint64(now))
 	}
 	m.observe(false)
+}
+
+// reaches notes how far the GPU has come with a measured collective, and
+// reports whether it is done.
+func (m *actor) reaches(k mark) bool {
+	r, now, place := m.r, m.w.h.at, 128+k.place*128
+	if k.begin <= now {
+		r.put64(place+72, max(k.number, r.get64(place+72)))
+	}
+	if k.end <= now {
+		r.note(k.end, wire.EventCollected, uint32((k.end-k.begin)/1000))
+		r.put64(place+32, max(k.number, r.get64(place+32)))
+	}
+	return k.end <= now
+}
+
+// stands notes in which calls the GPU is, and to which it has not come.
+func (m *actor) stands() {
+	var unbegun [3]uint64
+	var inside, before uint32
+	for _, k := range m.marks {
+		now := m.w.h.at
+		switch bit := uint32(1) << max(0, k.with); {
+		case k.called > now:
+		case k.with < 0 && k.begin > now && (unbegun[k.place] == 0 || k.number < unbegun[k.place]):
+			unbegun[k.place] = k.number
+		case k.with >= 0 && k.begin > now:
+			before |= bit
+		case k.with >= 0:
+			inside |= bit
+		}
+	}
+	for place, n := range unbegun {
+		m.r.put64(128+place*128+80, n)
+	}
+	m.r.put32(128+2*128+112, inside)
+	m.r.put32(128+2*128+116, before)
 }
 
 func (m *actor) observe(ends bool) {
@@ -484,6 +542,12 @@ func (m *actor) write(e *entry) {
 		}
 		for i, v := range []uint64{id, uint64(rank) | uint64(ranks)<<32, e.number, uint64(e.at)} {
 			r.put64(at+8*i, v)
+		}
+		for i, p := range e.peers {
+			if e.place == 2 && p.There {
+				r.put32(at+88+8*i, p.Rank+1)
+				r.put32(at+92+8*i, uint32(p.Sent)|uint32(p.Received)<<16)
+			}
 		}
 		r.put64(at+40, e.bytes)
 		r.put32(at+64, uint32(e.op))
