@@ -72,7 +72,8 @@ func debtor(all []place, at int64) *process {
 		return nil
 	}
 	return slices.MinFunc(found, func(a, b place) int {
-		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))), cmp.Compare(a.last, b.last))
+		return cmp.Or(cmp.Compare(truth(a.awaits()), truth(b.awaits())),
+			cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))), cmp.Compare(a.last, b.last))
 	}).process
 }
 

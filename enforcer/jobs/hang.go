@@ -261,13 +261,13 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	places := placesOf(id, group)
-	if p := debtor(places, at); p != nil && p.works(at) {
+	switch owing, late := debtor(places, at), before(places); {
+	case owing != nil && owing.works(at):
 		return nil, ""
-	} else if p != nil {
-		return p, "absent"
-	}
-	if p := before(places); p != nil {
-		return p, "kernel"
+	case late != nil && (owing == nil || owing.awaits()):
+		return late, "kernel"
+	case owing != nil:
+		return owing, "absent"
 	}
 	last := slices.MinFunc(group, func(a, b *process) int {
 		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
@@ -290,7 +290,7 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		return p, "unlike"
 	}
 	switch {
-	case c.Entered < most && c.fresh && c.next > 1:
+	case c.Entered < most && c.strange():
 		return last, "unlike" // it waits in a collective that nobody else calls
 	case c.Entered < most && last.waits(at):
 		return last, "absent"
@@ -342,7 +342,7 @@ func unlike(id uint64, group []*process) *process {
 		}
 	}
 	for _, p := range group {
-		if p.in(id).fresh && p.in(id).next > 1 && len(group) == 2 {
+		if p.in(id).strange() && len(group) == 2 {
 			return p
 		}
 	}

@@ -81,10 +81,11 @@ type process struct {
 type communicator struct {
 	wire.Communicator
 	there bool
-	calls [32]uint32 // hashes of the last different calls
-	next  int
-	fresh bool  // the last call is unlike all of those
-	since int64 // when the GPU was last seen to get on in it, CLOCK_MONOTONIC, ns
+	calls [128]uint32 // hashes of the last different calls
+	next  int         // different calls so far, and
+	known int         // others
+	fresh bool        // the last call is unlike all of those
+	since int64       // when the GPU was last seen to get on in it, CLOCK_MONOTONIC, ns
 }
 
 // now returns CLOCK_MONOTONIC, ns.
@@ -193,8 +194,14 @@ func (c *communicator) call(id uint32) {
 	if c.fresh = !slices.Contains(c.calls[:], id); c.fresh {
 		c.calls[c.next%len(c.calls)] = id
 		c.next++
+	} else {
+		c.known++
 	}
 }
+
+// strange reports whether the last call is unlike those of a communicator whose
+// calls are mostly alike.
+func (c *communicator) strange() bool { return c.fresh && c.known > 2*c.next }
 
 // A pattern is trusted after so many steps, or so much time in them: what looks
 // like a step at first may be the token of a request, or a layer.

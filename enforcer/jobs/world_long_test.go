@@ -29,10 +29,10 @@ func TestWorldHangs(t *testing.T) {
 	cells, n := map[string]*cell{}, 0
 	for seed := uint64(0); n < *worldHangs; seed++ {
 		p, f := programs[int(seed)%len(programs)], faults[int(seed/uint64(len(programs)))%len(faults)]
-		if p.buckets == 0 && f.name != "endless kernel" {
+		if p.buckets == 0 && f.reason != "kernel" {
 			continue // no process waits for another
 		}
-		if p.graph && f.name == "endless kernel" {
+		if p.graph && f.reason == "kernel" {
 			continue // nothing tells
 		}
 		n++

@@ -73,6 +73,8 @@ var programs = []program{
 	{name: "ahead, noted", ranks: 8, here: 8, step: 400 * time.Millisecond, launches: 30, buckets: 4, ahead: 200,
 		noted: true},
 	{name: "one minute", ranks: 8, here: 8, step: 60 * time.Second, launches: 60, buckets: 6, spins: true},
+	{name: "many buckets", ranks: 2, here: 2, step: 40 * time.Millisecond, launches: 128, buckets: 64},
+	{name: "10,000 a second", ranks: 2, here: 2, step: 12 * time.Millisecond, launches: 240, buckets: 120},
 	{name: "two ranks", ranks: 2, here: 2, step: 150 * time.Millisecond, launches: 30, buckets: 3},
 	{name: "alone", ranks: 1, here: 1, step: 250 * time.Millisecond, launches: 40},
 }
@@ -90,6 +92,7 @@ type world struct {
 	endless func(op int, m *actor) bool // the kernel of a launch has no end
 	size    func(op int, m *actor) uint64
 	broken  func(op int) bool // no rank ends the collective
+	vain    int64             // since then a rank waits in vain; 0: none does
 	epoch   uint64            // of the communicators
 	slow    slowness
 	alarm   func(wire.HangStats)
@@ -244,6 +247,9 @@ func (m *actor) launch(name int, thread uint16, d time.Duration) {
 		m.rests = append(m.rests, rest{done, m.host})
 	}
 	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu)*math.Exp(0.03*m.w.NormFloat64())))
+	if d >= forever {
+		m.gpu = forever
+	}
 	m.ends[slot] = m.gpu
 	m.queued++
 }
@@ -315,6 +321,9 @@ func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collect
 		m.launch(900+int(op), 1, 0)
 		starts[i] = max(m.host, m.gpu, m.stream)
 		end = max(end, starts[i])
+	}
+	if first := slices.Min(starts); end >= forever && w.vain == 0 && first < forever {
+		w.vain = first
 	}
 	end = min(forever, end+int64(w.step)/int64(40*max(1, w.buckets+w.layers)))
 	for i, m := range group {
@@ -640,6 +649,7 @@ type fault struct {
 	name   string
 	reason string // expected, with the culprit unless it is unknown
 	inject func(w *world, m *actor, op int)
+	late   int // 1: in the second half of the step, among the collectives
 }
 
 // once is something that a actor does before an operation.
@@ -658,12 +668,17 @@ func stands(kind byte) func(w *world, m *actor, op int) {
 	return func(w *world, m *actor, op int) { w.before = once(m, op, func() { m.does(kind, 0) }) }
 }
 
+// endless is a kernel without an end.
+func endless(w *world, m *actor, op int) {
+	w.endless = func(now int, who *actor) bool { return who == m && now >= op }
+}
+
 var faults = []fault{
-	{"loader asleep", "absent", stands('S')},
-	{"loader's child asleep", "absent", stands('K')},
-	{"loader's child blocked", "absent", stands('B')},
-	{"stopped", "stopped", stands('T')},
-	{"killed", "ended", func(w *world, m *actor, op int) { w.before = once(m, op, m.dies) }},
+	{"loader asleep", "absent", stands('S'), 0},
+	{"loader's child asleep", "absent", stands('K'), 0},
+	{"loader's child blocked", "absent", stands('B'), 0},
+	{"stopped", "stopped", stands('T'), 0},
+	{"killed", "ended", func(w *world, m *actor, op int) { w.before = once(m, op, m.dies) }, 0},
 	{"skipped collective", "absent unlike", func(w *world, m *actor, op int) {
 		done := false
 		w.skips = func(now int, who *actor) bool {
@@ -671,10 +686,9 @@ var faults = []fault{
 			done = done || skip
 			return skip
 		}
-	}},
-	{"endless kernel", "kernel", func(w *world, m *actor, op int) {
-		w.endless = func(now int, who *actor) bool { return who == m && now >= op }
-	}},
+	}, 0},
+	{"endless kernel", "kernel", endless, 0},
+	{"endless kernel, late", "kernel", endless, 1},
 	{"another size", "unlike", func(w *world, m *actor, op int) {
 		w.size = func(now int, who *actor) uint64 {
 			if who == m && now >= op && m.host < forever {
@@ -682,10 +696,10 @@ var faults = []fault{
 			}
 			return 0
 		}
-	}},
+	}, 0},
 	{"NCCL", "unknown elsewhere", func(w *world, _ *actor, op int) {
 		w.broken = func(now int) bool { return now >= op }
-	}},
+	}, 0},
 }
 
 // An outcome says how a hang was judged.
@@ -697,25 +711,23 @@ type outcome struct {
 
 // hangs lets a job train, injects a fault, and watches what is said of it.
 func (w *world) judged(f fault) (o outcome) {
-	for begin := w.h.at; w.h.at-begin < 20e9 || w.h.at-begin < 50*int64(w.step); {
+	for begin := w.h.at; w.h.at-begin < max(5e9, 50*int64(w.step)); {
 		w.train()
 	}
 	if len(w.hangs) > 0 {
 		return outcome{wrong: true, told: fmt.Sprintf("before: %+v", w.hangs)}
 	}
 	m := w.members[w.IntN(w.here)]
-	f.inject(w, m, w.IntN(w.launches/2))
+	f.inject(w, m, w.IntN(w.launches/2)+f.late*w.launches/2)
 	began := int64(0)
 	for range 60 {
-		if w.train(); began == 0 && slices.ContainsFunc(w.members, func(m *actor) bool { return m.host == forever }) {
-			began = w.h.at
+		w.train()
+		if stands := func(m *actor) bool { return m.host == forever }; began == 0 && slices.ContainsFunc(w.members, stands) {
+			began = max(w.h.at, w.vain)
 		}
 		if !slices.ContainsFunc(w.members, func(m *actor) bool { return m.host < forever && m.r != nil }) {
 			break
 		}
-	}
-	if m.gpu < forever {
-		began = max(began, m.gpu) // nobody waits for it before
 	}
 	limit := max(20*time.Second, 3*w.step)
 	if w.ranks == 1 {
