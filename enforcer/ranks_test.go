@@ -67,6 +67,32 @@ func TestRanks(t *testing.T) {
 	}
 }
 
+// TestEndlessAmongMany runs a job of 1,600 collectives a second, of which few are
+// measured. The one before which a GPU stands is among them: the first one after
+// the program waited for its GPU.
+func TestEndlessAmongMany(t *testing.T) {
+	const buckets, step = 64, 75
+	t.Setenv("GS_STUB_GPUS", "2")
+	h, r := stub(t), record(t)
+	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	var pair [2]*worker
+	for i := range pair {
+		pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1",
+			"--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(i), "--step-ms=40", "--mib=0.01",
+			"--buckets=" + strconv.Itoa(buckets), "--kernels=1", "--at=" + strconv.Itoa(step)},
+			faulty("--endless")[i]...)...)
+	}
+	const first = (step-1)*buckets + 1
+	var a, b wire.Communicator
+	poll(t, time.Minute, "the GPU that does not come to a collective is not seen", func() bool {
+		a, b = r.now(pair[0].cmd.Process.Pid).communicators[0], r.now(pair[1].cmd.Process.Pid).communicators[0]
+		return a.Begun == first && b.Unbegun == first
+	})
+	if a.Measured > first/2 || b.Measured > first/2 {
+		t.Errorf("%d and %d of %d collectives were measured: all are seen anyway", a.Measured, b.Measured, first)
+	}
+}
+
 // now returns what is recorded of a process so far.
 func (r *recorder) now(pid int) recording {
 	r.mu.Lock()

@@ -1,0 +1,176 @@
+package jobs
+
+import (
+	"testing"
+
+	"gpusteward/internal/wire"
+)
+
+// exchanges writes what a rank has exchanged with a neighbour, as the hook does:
+// with the one before it, and then with the one behind it.
+func (r *rank) exchanges(place int, p wire.Peer) {
+	if r == r.h.ranks[0] {
+		place = 0 // the first one
+	}
+	r.put64(128, 77)
+	for i, v := range []int{r.pid - r.h.ranks[0].pid, len(r.h.ranks)} {
+		r.put32(136+4*i, uint32(v))
+	}
+	r.put32(128+88+8*place, p.Rank+1)
+	r.put32(128+92+8*place, uint32(p.Sent)|uint32(p.Received)<<16)
+	for bit, is := range map[int]bool{112: p.Inside, 116: p.Before} {
+		if is {
+			r.put32(128+bit, 1<<place)
+		}
+	}
+}
+
+// pipe is a pipeline of four stages that has stepped, and whose first stages
+// have sent seven times. Each stage then does its part of a last step.
+func pipe(t *testing.T, last map[int]func(r *rank, at int64)) *host {
+	h := newHost(t, 4)
+	stage := func(r *rank, at int64) {
+		r.train(at)
+		clear(r.trace[128 : 128+128])
+	}
+	usual := map[int]func(*rank, int64){0: stage, 1: stage, 2: stage, 3: stage}
+	for range 100 {
+		h.step(usual)
+	}
+	for i := range h.ranks {
+		usual[i] = func(r *rank, at int64) {
+			if does := last[i]; does != nil {
+				does(r, at)
+			} else {
+				stage(r, at)
+				r.head-- // it is not told to go on
+				r.put64(0, r.head)
+			}
+			if i > 0 {
+				r.exchanges(0, wire.Peer{Rank: uint32(i - 1), Received: 7})
+			}
+			if i < 3 {
+				r.exchanges(1, wire.Peer{Rank: uint32(i + 1), Sent: 7})
+			}
+		}
+	}
+	h.step(usual)
+	return h
+}
+
+// TestPipelines names the stage for which the others wait, by the exchanges that
+// it has not called, or to which its GPU has not come.
+func TestPipelines(t *testing.T) {
+	for _, c := range []struct {
+		name, reason string
+		rank         int
+		last         map[int]func(r *rank, at int64)
+		then         func(h *host)
+	}{
+		{"the last stage is absent", "absent", 3, map[int]func(*rank, int64){3: func(*rank, int64) {}}, func(h *host) {
+			h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 7, Inside: true})
+			h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
+		}},
+		{"counts go round", "absent", 3, map[int]func(*rank, int64){3: func(*rank, int64) {}}, func(h *host) {
+			h.ranks[3].exchanges(0, wire.Peer{Rank: 2, Received: 65535})
+			h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 0, Inside: true})
+		}},
+		{"a stage skips a call", "absent", 2, nil, func(h *host) {
+			h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 6})
+			h.ranks[3].exchanges(0, wire.Peer{Rank: 2, Received: 7, Inside: true})
+		}},
+		{"a kernel of the third stage has no end", "kernel", 2, nil, func(h *host) {
+			h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 7, Inside: true})
+			h.ranks[1].exchanges(1, wire.Peer{Rank: 2, Sent: 7, Inside: true})
+			h.ranks[2].exchanges(0, wire.Peer{Rank: 1, Received: 7, Before: true})
+		}},
+		{"a debtor that waits for its kernel's neighbour", "kernel", 2, nil, func(h *host) {
+			h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 9})
+			h.ranks[1].exchanges(1, wire.Peer{Rank: 2, Sent: 7, Inside: true})
+			h.ranks[2].exchanges(0, wire.Peer{Rank: 1, Received: 7, Before: true})
+		}},
+		{"nothing tells", "unknown", -1, nil, func(*host) {}},
+		{"all are in their exchanges", "unknown", -1, nil, func(h *host) {
+			for i := range 3 {
+				h.ranks[i].exchanges(1, wire.Peer{Rank: uint32(i + 1), Sent: 7, Inside: true})
+				h.ranks[i+1].exchanges(0, wire.Peer{Rank: uint32(i), Received: 7, Inside: true})
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := pipe(t, c.last)
+			c.then(h)
+			if early := h.wait(5); len(early) != 0 {
+				t.Errorf("after 5 s: %+v", early)
+			}
+			hangs := h.wait(10)
+			if len(hangs) != 1 || hangs[0].Reason != c.reason || hangs[0].Rank != c.rank {
+				t.Errorf("%+v, want rank %d %s", hangs, c.rank, c.reason)
+			}
+		})
+	}
+}
+
+// TestStageOnAnotherHost does not blame a stage that may wait for one there.
+func TestStageOnAnotherHost(t *testing.T) {
+	h := pipe(t, nil)
+	for _, r := range h.ranks {
+		r.put32(140, 5) // a fifth stage
+	}
+	h.ranks[3].exchanges(1, wire.Peer{Rank: 4, Sent: 7})
+	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
+	if hangs := h.wait(60); len(hangs) != 0 {
+		t.Errorf("%+v; the fifth stage may be the culprit", hangs)
+	}
+}
+
+// TestUnmeasuredProvesNothing lets the GPU of one rank be measured alone: the
+// other one may have come as far.
+func TestUnmeasuredProvesNothing(t *testing.T) {
+	h := newHost(t, 2)
+	for range 100 {
+		h.step(nil)
+	}
+	hangs := func(r *rank, at int64) { r.hangs(at) }
+	h.step(map[int]func(*rank, int64){0: hangs, 1: func(r *rank, at int64) {
+		r.hangs(at)
+		r.put64(200, r.entered-8) // the last one that was measured
+		r.put64(160, r.entered-8)
+	}})
+	if found := h.wait(15); len(found) != 1 || found[0].Reason != "unknown" {
+		t.Errorf("%+v, want an unknown culprit", found)
+	}
+}
+
+// TestLongStepsAreJudgedSoon lets a job hang whose steps are 14 s of waiting for
+// the GPU. Three of them need not pass if the culprit does nothing.
+func TestLongStepsAreJudgedSoon(t *testing.T) {
+	h := newHost(t, 4)
+	step := func(r *rank, at int64) {
+		for i := range 40 {
+			r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
+		}
+		r.enter(at+20e6, 1<<20)
+		r.note(at+25e6, wire.EventWait, 0)
+		r.note(at+14e9, wire.EventWaited, 0)
+	}
+	all := map[int]func(*rank, int64){0: step, 1: step, 2: step, 3: step}
+	for range 60 {
+		h.step(all)
+		h.at += 14e9 - 100e6
+		h.look()
+	}
+	waits := func(r *rank, at int64) {
+		step(r, at)
+		r.head--
+		r.put64(0, r.head)
+		r.put64(200, r.entered)
+	}
+	h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: func(*rank, int64) {}, 3: waits})
+	if early := h.wait(8); len(early) != 0 {
+		t.Errorf("after 8 s: %+v", early)
+	}
+	if hangs := h.wait(8); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 2 {
+		t.Errorf("after 16 s: %+v, want rank 2 absent", hangs)
+	}
+}
