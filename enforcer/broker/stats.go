@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -121,7 +122,7 @@ func (b *Broker) Stats() wire.Stats {
 }
 
 // abi is the protocol's version: all sessions have the same major.
-const abi = "3.2"
+var abi = fmt.Sprintf("%d.%d", wire.Major, wire.Minor)
 
 // read returns the counters that are not zero.
 func (c *counters) read() []wire.RequestStats {
