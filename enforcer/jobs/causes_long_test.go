@@ -11,7 +11,6 @@ import (
 
 var (
 	worldCauses  = flag.Int("world.causes", 120, "`number` of jobs that become slow for a reason")
-	worldSeed    = flag.Uint64("world.seed", 0, "first `seed` of jobs that become slow")
 	worldHealthy = flag.Int("world.healthy", 10, "`number` of healthy jobs that step for ten minutes")
 )
 

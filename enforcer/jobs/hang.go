@@ -256,7 +256,8 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	for _, p := range group {
-		if p.quiet(at) < patience || !p.still(at) && !p.in(id).stands(at) || p.blocked(at) && !p.stuck(at) && !p.in(id).stands(at) {
+		usual := !p.still(at) || p.blocked(at) && !p.stuck(at)
+		if p.quiet(at) < patience || usual && !p.in(id).stands(at) {
 			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
 	}

@@ -5,6 +5,7 @@ package jobs
 import (
 	"flag"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ var (
 	worldHangs = flag.Int("world.hangs", 50, "`number` of jobs that hang")
 	worldLives = flag.Int("world.lives", 13, "`number` of healthy jobs that live for an hour")
 	worldSlows = flag.Int("world.slows", 60, "`number` of jobs that become slow")
+	worldJobs  = flag.String("world.jobs", "", "hang only jobs whose `program, fault` this matches")
 	worldSeed  = flag.Uint64("world.seed", 0, "first `seed` of the jobs, in 2^32: another number gives other jobs")
 )
 
@@ -26,7 +28,7 @@ var (
 // for a single process, and 11 minutes if NCCL hangs on several hosts.
 func TestWorldHangs(t *testing.T) {
 	type cell struct{ right, soon, wrong, all int }
-	cells, n := map[string]*cell{}, 0
+	cells, n, only := map[string]*cell{}, 0, regexp.MustCompile(*worldJobs)
 	for seed := uint64(0); n < *worldHangs; seed++ {
 		p, f := programs[int(seed)%len(programs)], faults[int(seed/uint64(len(programs)))%len(faults)]
 		if p.buckets == 0 && f.reason != "kernel" {
@@ -34,6 +36,9 @@ func TestWorldHangs(t *testing.T) {
 		}
 		if p.graph && f.reason == "kernel" {
 			continue // nothing tells
+		}
+		if !only.MatchString(p.name + ", " + f.name) {
+			continue
 		}
 		n++
 		w := newWorld(t, p, *worldSeed<<32+seed)
