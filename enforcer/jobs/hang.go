@@ -19,6 +19,9 @@ const (
 	// neither. One on another host is not seen, and may do it, too.
 	computesFor = 10 * time.Minute
 	busyFor     = 2 * time.Second // after its GPU was last seen with work
+	// An alert that has been sent is sent again after a minute. A hang is kept back
+	// for so many looks, until it is known where its culprit stands.
+	placeLooks = 3
 )
 
 // A hang is one of a group of processes.
@@ -26,6 +29,7 @@ type hang struct {
 	wire.HangStats
 	since int64       // its last call
 	where chan string // where it stands, once that has been read
+	looks int         // since it was found
 }
 
 // A verdict is what a look at one communicator finds.
@@ -62,12 +66,16 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		}
 		select {
 		case h.Where = <-h.where:
+			h.looks = placeLooks
 		default:
+			h.looks++
 		}
 		h.Tenant, h.Workload = v.culprit.tenant, v.culprit.sums.Workload
 		h.Waiting, h.Seconds = v.waiting, time.Duration(at-h.since).Seconds()
 		found[key] = h
-		all = append(all, h.HangStats)
+		if h.looks >= placeLooks || h.PID == 0 {
+			all = append(all, h.HangStats)
+		}
 	}
 	o.hangs = found
 	slices.SortFunc(all, func(a, b wire.HangStats) int { return cmp.Compare(a.PID, b.PID) })
