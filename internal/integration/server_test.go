@@ -298,8 +298,8 @@ func (r *receiver) last(name string) map[string]arrived {
 
 // A known alert is one that Alertmanager has.
 type known struct {
-	Labels map[string]string
-	Status struct {
+	Labels, Annotations map[string]string
+	Status              struct {
 		State       string
 		InhibitedBy []string
 	}

@@ -1,0 +1,377 @@
+//go:build servers
+
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
+)
+
+var (
+	jobRounds = flag.Int("job.rounds", 1, "`times` that each fault is injected")
+	jobFault  = flag.String("job.fault", "stop", "`fault` of a rank of the large job: an option of ranks.c")
+	jobWell   = flag.Duration("job.well", 28*time.Second, "`time` for which the large job is well")
+)
+
+// python runs testdata/train.py: the paths of its libraries are those of /usr.
+const python = "/usr/bin/python3"
+
+// stubs has the simulated driver and NCCL.
+const stubs = "enforcer/hook/build/stub"
+
+// A jobHost is a host of simulated GPUs, of which real processes are the ranks
+// of jobs under the hook. Its agent enforces, and sends alerts to a real
+// Alertmanager.
+type jobHost struct {
+	*testing.T
+	agent        *agent
+	runtime, gpu string // the agent's directory; the file of the simulated GPUs
+	alertmanager string
+	driver       fakeDriver
+	gpus         int
+	processes    map[int]string // of each GPU, as the driver lists them
+}
+
+func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
+	t.Helper()
+	installed(t, append(needs, "prometheus-alertmanager")...)
+	for _, dir := range []string{"enforcer/hook", "enforcer/hook/stub"} {
+		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
+			t.Fatalf("make -C %s: %v\n%s", dir, err, out)
+		}
+	}
+	dir, err := os.MkdirTemp("", "job") // t.TempDir's names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	f := newDriver(t)
+	f.has(gpus)
+	for i := range gpus {
+		f.set(fmt.Sprint("uuid.", i), fmt.Sprintf("GPU-67707573-7465-7761-7264-2d73747562%02x", i))
+	}
+	h := &jobHost{T: t, runtime: dir, gpu: filepath.Join(dir, "gpu"), driver: f, gpus: gpus,
+		processes: map[int]string{}}
+	_, h.alertmanager = startReceiver(t)
+	config := fixture.Config(t, fmt.Sprintf("health: {alertmanagers: [%s]}\nenforcer:\n  enabled: true\n"+
+		"  tenants: [{name: research, select: [{users: [%d]}]}]\n", h.alertmanager, os.Getuid()))
+	h.agent = spawn(t, f.environment(), "--config.file="+config, "--runtime.dir="+dir).ready()
+	h.agent.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	return h
+}
+
+// A rank is a process of a job.
+type rank struct {
+	pid int
+	out *transcript
+}
+
+// rank starts a program on a GPU, under the hook. It ends with the test.
+func (h *jobHost) rank(gpu int, command ...string) rank {
+	h.Helper()
+	cmd := exec.Command(os.Args[0], append([]string{"exec", "--require-broker", "--runtime.dir=" + h.runtime,
+		"--library=enforcer/hook/build/libgpusteward.so", "--"}, command...)...)
+	cmd.Env = append(os.Environ(), asAgent+"=1", "LD_LIBRARY_PATH="+stubs, "GS_STUB_FILE="+h.gpu, "GS_STUB_GPUS="+strconv.Itoa(h.gpus))
+	r := rank{out: new(transcript)}
+	cmd.Stdout, cmd.Stderr = r.out, r.out
+	if err := cmd.Start(); err != nil {
+		h.Fatal(err)
+	}
+	r.pid = cmd.Process.Pid
+	h.processes[gpu] += fmt.Sprintln(r.pid, 1<<30)
+	h.driver.set(fmt.Sprint("processes.", gpu), h.processes[gpu])
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	h.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ended
+		if out := r.out.String(); h.Failed() && !strings.HasPrefix(out, "ready\n") {
+			h.Logf("%q:\n%.2000s", command, out)
+		}
+	})
+	return r
+}
+
+// says returns the numbers of the last line that begins with the word; none:
+// there is no such line.
+func (r rank) says(word string) (numbers []int64) {
+	for line := range strings.Lines(r.out.String()) {
+		if f := strings.Fields(line); strings.HasSuffix(line, "\n") && len(f) > 0 && f[0] == word {
+			numbers = []int64{}
+			for _, text := range f[1:] {
+				n, _ := strconv.ParseInt(text, 10, 64)
+				numbers = append(numbers, n)
+			}
+		}
+	}
+	return numbers
+}
+
+func monotonic(t *testing.T) int64 {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	return now.Nano()
+}
+
+// alerts returns Alertmanager's alerts of a name, by GPU.
+func (h *jobHost) alerts(name string) map[string]known {
+	h.Helper()
+	all := map[string]known{}
+	for _, a := range alertsAt(h.T, h.alertmanager) {
+		if a.Labels["alertname"] == name {
+			all[a.Labels["gpu"]] = a
+		}
+	}
+	return all
+}
+
+// An injected fault is one of a rank, and its alert has the reason.
+type injected struct {
+	name, reason string
+	signal       syscall.Signal // that injects it; 0: the program does it itself
+}
+
+var jobFaults = []injected{{"loader", "absent", 0}, {"skip", "absent", 0}, {"unlike", "unlike", 0},
+	{"endless", "kernel", 0}, {"stop", "stopped", syscall.SIGSTOP}, {"die", "ended", syscall.SIGKILL}}
+
+// option has the program inject the fault itself, if no signal does.
+func (f injected) option() string {
+	if f.signal != 0 {
+		return ""
+	}
+	return f.name
+}
+
+// TestChainOfHangs lets jobs of two Python processes hang, each by another fault
+// of its second rank, beside a job that is well. Alertmanager is told which rank
+// it is, why, and where it stands.
+func TestChainOfHangs(t *testing.T) {
+	t.Parallel()
+	took := map[string][]time.Duration{}
+	for range *jobRounds {
+		t.Run("", func(t *testing.T) { hangs(t, took) })
+	}
+	for _, f := range jobFaults {
+		if all := took[f.name]; len(all) > 0 {
+			t.Logf("%s: %d of %d alerts right, the last after %.1f s, the first after %.1f s", f.name, len(all), *jobRounds,
+				slices.Max(all).Seconds(), slices.Min(all).Seconds())
+		}
+	}
+}
+
+func hangs(t *testing.T, took map[string][]time.Duration) {
+	h := newJobHost(t, 16, python)
+	text, err := os.ReadFile("testdata/train.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(gang, ranks, rank, gpu int, fault string) rank {
+		return h.rank(gpu, python, "testdata/train.py", fmt.Sprint(gang), fmt.Sprint(ranks), fmt.Sprint(rank), fmt.Sprint(gpu), fault)
+	}
+	var first, culprit []rank
+	for i, f := range jobFaults {
+		first, culprit = append(first, start(i+1, 2, 0, 2*i, "")), append(culprit, start(i+1, 2, 1, 2*i+1, f.option()))
+	}
+	for i := range 4 {
+		start(100, 4, i, 12+i, "")
+	}
+	began := make([]int64, len(jobFaults)) // 0: the fault is still to come
+	missing := map[string]string{}
+	defer func() {
+		if t.Failed() {
+			t.Log("missing: ", missing)
+		}
+	}()
+	within(t, "every culprit is named", func() bool {
+		clear(missing)
+		alerts := h.alerts("JobHang")
+		for i, f := range jobFaults {
+			switch said := culprit[i].says("fault"); {
+			case began[i] != 0:
+			case f.signal != 0 && first[i].says("ready") != nil:
+				began[i] = monotonic(t)
+				if err := syscall.Kill(culprit[i].pid, f.signal); err != nil {
+					t.Fatal(err)
+				}
+			case f.signal == 0 && said != nil:
+				began[i] = said[0]
+			}
+			gpu := fmt.Sprint(2*i + 1)
+			if wrong := f.missing(alerts[gpu], lineOf(string(text), f.name)); wrong != "" {
+				missing[f.name] = wrong
+			} else if began[i] > 0 && len(took[f.name]) < 1+len(took["round"]) {
+				took[f.name] = append(took[f.name], time.Duration(monotonic(t)-began[i]))
+			}
+		}
+		return len(missing) == 0
+	})
+	took["round"] = append(took["round"], 0)
+	if alerts := h.alerts("JobHang"); len(alerts) != len(jobFaults) {
+		t.Errorf("there are alerts about others, too: %v", alerts)
+	}
+}
+
+// missing returns what the alert does not say of the fault; empty: nothing.
+func (f injected) missing(a known, at string) string {
+	want := ": rank 1, reason " + f.reason
+	if f.reason != "ended" {
+		want += ", where /"
+	}
+	if says := a.Annotations["description"]; !strings.Contains(says, want) || !strings.Contains(says, at) {
+		return fmt.Sprintf("%q lacks %q or %q", says, want, at)
+	}
+	if a.Labels["node"] != hostName() || a.Labels["tenant"] != "research" || a.Labels["workload"] == "" {
+		return fmt.Sprint(a.Labels)
+	}
+	return ""
+}
+
+// lineOf returns the line of the program that has the comment with the fault;
+// empty: none has.
+func lineOf(program, fault string) string {
+	n := 0
+	for line := range strings.Lines(program) {
+		n++
+		_, stands, _ := strings.Cut(line, "# stands: ")
+		if slices.Contains(strings.Split(strings.TrimSpace(stands), ", "), fault) {
+			return fmt.Sprintf("/testdata/train.py:%d in ", n)
+		}
+	}
+	return ""
+}
+
+// TestChainOfManyRanks lets one of 64 ranks on eight GPUs fail, after a
+// compilation, evaluations and checkpoints of which nothing is told.
+func TestChainOfManyRanks(t *testing.T) {
+	t.Parallel()
+	const ranks, gpus, culprit, step = 64, 8, 37, 250 * time.Millisecond
+	h := newJobHost(t, gpus)
+	at := int64(*jobWell / step)
+	all := make([]rank, ranks)
+	for i := range all {
+		command := []string{stubs + "/ranks", "--gang=1", fmt.Sprint("--ranks=", ranks), fmt.Sprint("--rank=", i),
+			fmt.Sprint("--gpu=", i%gpus), fmt.Sprint("--step-ms=", step.Milliseconds()), "--buckets=2", "--kernels=1",
+			"--gpu-part=5", "--compile=3000"}
+		switch i {
+		case 0:
+			command = append(command, "--checkpoint=4000", "--evaluate=3", "--at=15", "--every=60")
+		case culprit:
+			command = append(command, "--"+*jobFault, fmt.Sprint("--at=", at))
+		default:
+			command = append(command, "--evaluate=3", "--at=15", "--every=60")
+		}
+		all[i] = h.rank(i%gpus, command...)
+	}
+	stepped := func(r rank) int64 { return append(r.says("step"), 0, 0)[1] }
+	within(t, "they train", func() bool { return stepped(all[0]) > 0 })
+	began, cpu := time.Now(), cpuOf(t, h.agent.pid)
+	limit := time.Now().Add(*jobWell*4 + farther)
+	for stepped(all[culprit]) < at-1 && time.Now().Before(limit) {
+		if alerts := h.alerts("JobHang"); len(alerts) > 0 {
+			t.Fatalf("a job that is well hangs: %v", alerts)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	well, used := time.Since(began), cpuOf(t, h.agent.pid)-cpu
+	gpu := fmt.Sprint(culprit % gpus)
+	var a known
+	within(t, "the culprit is named", func() bool {
+		a = h.alerts("JobHang")[gpu]
+		return a.Annotations["description"] != ""
+	})
+	took := time.Duration(monotonic(t) - all[culprit].says("step")[0])
+	t.Logf("%s of one of %d ranks: the alert came after %.1f s: %s", *jobFault, ranks, took.Seconds(),
+		a.Annotations["description"])
+	t.Logf("the agent used %.1f %% of a processor and %d MiB for %d ranks, over %.0f s", 100*used.Seconds()/well.Seconds(),
+		memoryOf(t, h.agent.pid)>>20, ranks, well.Seconds())
+	if others := h.alerts("JobHang"); len(others) != 1 || !strings.Contains(a.Annotations["description"], fmt.Sprint(culprit)) {
+		t.Errorf("Alertmanager has %v, want one alert about rank %d", others, culprit)
+	}
+}
+
+// cpuOf returns the processor time of a process.
+func cpuOf(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := p.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(s.CPUTime() * float64(time.Second))
+}
+
+// memoryOf returns the resident memory of a process.
+func memoryOf(t *testing.T, pid int) int {
+	t.Helper()
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := p.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ResidentMemory()
+}
+
+// TestChainOfStragglers has a Prometheus with the shipped rules find the slow one
+// of eight ranks, and nobody in a job beside it.
+func TestChainOfStragglers(t *testing.T) {
+	t.Parallel()
+	const ranks, culprit = 8, 5
+	h := newJobHost(t, 2*ranks, "prometheus")
+	for gang := range 2 {
+		for i := range ranks {
+			command := []string{stubs + "/ranks", fmt.Sprint("--gang=", gang+1), fmt.Sprint("--ranks=", ranks),
+				fmt.Sprint("--rank=", i), fmt.Sprint("--gpu=", gang*ranks+i), "--step-ms=200", "--buckets=2", "--kernels=1"}
+			if gang == 0 && i == culprit {
+				command = append(command, "--slow=60", "--at=1")
+			}
+			h.rank(gang*ranks+i, command...)
+		}
+	}
+	rules, err := filepath.Abs("alerts/stragglers.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, began := t.TempDir(), time.Now()
+	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), fmt.Sprintf(`
+global: {scrape_interval: 5s, evaluation_interval: 5s}
+alerting: {alertmanagers: [{static_configs: [{targets: [%q]}]}]}
+rule_files: [%s]
+scrape_configs: [{job_name: gpusteward, static_configs: [{targets: [%q]}]}]
+`, strings.TrimPrefix(h.alertmanager, "http://"), rules, strings.TrimPrefix(h.agent.url, "http://")))
+	startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"))
+	var alerts map[string]known
+	for end := began.Add(2 * farther); len(alerts) == 0; time.Sleep(100 * time.Millisecond) {
+		if alerts = h.alerts("JobStraggler"); time.Now().After(end) {
+			t.Fatalf("after %v nobody is named", 2*farther)
+		}
+	}
+	a := alerts[fmt.Sprint(culprit)]
+	t.Logf("named after %.0f s: %s", time.Since(began).Seconds(), a.Annotations["summary"])
+	if len(alerts) != 1 || a.Labels["rank"] != fmt.Sprint(culprit) || a.Labels["tenant"] != "research" {
+		t.Errorf("named %v, want rank %d of the first job", alerts, culprit)
+	}
+}
