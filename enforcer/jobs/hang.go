@@ -19,8 +19,8 @@ const (
 	// neither. One on another host is not seen, and may do it, too.
 	computesFor = 10 * time.Minute
 	busyFor     = 2 * time.Second // after its GPU was last seen with work
-	// An alert that has been sent is sent again after a minute. A hang is kept back
-	// for so many looks, until it is known where its culprit stands.
+	// A hang is told once it is known where its culprit stands, and after so many
+	// looks anyway: an alert is sent once, and again only after a minute.
 	placeLooks = 3
 )
 
@@ -29,7 +29,7 @@ type hang struct {
 	wire.HangStats
 	since int64       // its last call
 	where chan string // where it stands, once that has been read
-	looks int         // since it was found
+	looks int         // at it, without knowing that
 }
 
 // A verdict is what a look at one communicator finds.

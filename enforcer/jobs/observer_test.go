@@ -2,11 +2,13 @@ package jobs
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -288,5 +290,47 @@ func TestWorkIsNoHang(t *testing.T) {
 	}
 	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 0 {
 		t.Errorf("20 s after it last computed: %+v", hangs)
+	}
+}
+
+// TestAHangIsToldWithItsPlace: a hang is kept back until it is known where its
+// culprit stands, but not for long. The procfs of the culprit does not answer.
+func TestAHangIsToldWithItsPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		place string
+		kept  int // looks
+	}{"it is known": {"train.py:7 in load", 1}, "nobody answers": {"", placeLooks - 1}} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, 2)
+			fifo := filepath.Join(h.Observer.Procfs, "1001/task/1001/stat")
+			if err := errors.Join(os.Mkdir(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
+				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))); err != nil {
+				t.Fatal(err)
+			}
+			held, err := os.OpenFile(fifo, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Close() // who reads it ends then
+			for range 100 {
+				h.step(nil)
+			}
+			h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.hangs(at) }, 1: func(*rank, int64) {}})
+			var told []wire.HangStats
+			kept := 0
+			for range 20 {
+				if told = h.wait(1); len(told) > 0 {
+					break
+				}
+				for _, found := range h.Observer.hangs {
+					if kept++; c.place != "" {
+						found.where <- c.place
+					}
+				}
+			}
+			if len(told) != 1 || told[0].Where != c.place || kept != c.kept {
+				t.Errorf("after %d looks: %+v; want the place %q after %d", kept, told, c.place, c.kept)
+			}
+		})
 	}
 }
