@@ -2,8 +2,8 @@
 
     train.py GANG RANKS RANK GPU FAULT
 
-GANG is a number that no other job on these GPUs has. At step AT a rank with a FAULT writes "fault NS" (CLOCK_MONOTONIC),
-and the job hangs. It stands at the line with the comment "stands: FAULT" then. Each rank writes "ready" when the job
+GANG is a number that no other job on these GPUs has. At step AT a rank with a FAULT writes "fault NS"
+(CLOCK_MONOTONIC), and the job hangs. It stands at the line with the comment "stands: FAULT" then. Each rank writes "ready" when the job
 steps regularly.
 """
 
