@@ -148,22 +148,11 @@ def amp(loop):
 
 def loader(loop):
     """ResNet-18; two forked processes make the images more slowly than the GPU takes them."""
-    import torch
-    from transformers import ResNetConfig, ResNetForImageClassification
+    from programs import resnet
 
-    class Images(torch.utils.data.Dataset):
-        def __len__(self):
-            return 1 << 30
-
-        def __getitem__(self, i):
-            return torch.randn(3, 224, 224), i % 1000
-
-    config = ResNetConfig(depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic", num_labels=1000)
-    model = ResNetForImageClassification(config).cuda().train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    batches = iter(torch.utils.data.DataLoader(Images(), batch_size=32, num_workers=2, pin_memory=True))
+    model, optimizer, batches = resnet()
     while loop.goes_on():
-        images, labels = (t.to("cuda", non_blocking=True) for t in next(batches))
+        images, labels = next(batches)
         optimizer.zero_grad()
         loss = model(pixel_values=images, labels=labels).loss
         loss.backward()

@@ -227,8 +227,8 @@ def decode(_, prompt=16, length=64):
     return Program(step, pause_s=0.010, warm_steps=2 * length)
 
 
-def loader(_, batch=32):
-    """ResNet-18 in training; two forked processes make the images."""
+def resnet(batch=32):
+    """ResNet-18 to train, its optimizer, and batches on the GPU; two forked processes make the images."""
     import torch
     from gang import end_with_parent
     from transformers import ResNetConfig, ResNetForImageClassification
@@ -243,19 +243,23 @@ def loader(_, batch=32):
     config = ResNetConfig(depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic", num_labels=1000)
     model = ResNetForImageClassification(config).cuda().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    batches = iter(
-        torch.utils.data.DataLoader(
-            Images(),
-            batch_size=batch,
-            num_workers=2,
-            pin_memory=True,
-            multiprocessing_context="fork",
-            worker_init_fn=end_with_parent,
-        )
+    made = torch.utils.data.DataLoader(
+        Images(),
+        batch_size=batch,
+        num_workers=2,
+        pin_memory=True,
+        multiprocessing_context="fork",
+        worker_init_fn=end_with_parent,
     )
+    return model, optimizer, ([t.to("cuda", non_blocking=True) for t in pair] for pair in made)
+
+
+def loader(_):
+    """ResNet-18 in training; two forked processes make the images."""
+    model, optimizer, batches = resnet()
 
     def step():
-        images, labels = (t.to("cuda", non_blocking=True) for t in next(batches))
+        images, labels = next(batches)
         descend(optimizer, lambda: model(pixel_values=images, labels=labels).loss)
 
     return Program(step)
