@@ -434,12 +434,14 @@ func TestCalls(t *testing.T) {
 		t.Error("it passes for refused")
 	}
 	dial(t, b, "a", 1)
-	refused := strange(t, "idle", b.options.Socket, 1, 4711, "")
-	for refused.number(t) == 1 && time.Since(began) < patience {
-		refused = strange(t, "idle", b.options.Socket, 1, 4711, "")
+
+	b = start(t, Options{Socket: open(t)}, func(b *Broker) { b.timing.callsOfOwner = 1 })
+	refused := strange(t, "idle", b.options.Socket, 10, 4711, "")
+	if n := refused.number(t); n == 10 {
+		t.Error("the workload got 10 sessions at once, at one a second")
 	}
 	if !b.Refused(refused.Process.Pid) {
-		t.Error("one of a workload that connects too often does not pass for refused")
+		t.Error("the process of a workload that connects too often does not pass for refused")
 	}
 }
 
