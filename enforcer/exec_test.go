@@ -207,7 +207,7 @@ func TestExecIsTheProgram(t *testing.T) {
 	}
 	_, _ = in.Write([]byte("\n")) // dash handles signals between commands
 	if _, err := fmt.Fscanln(out, &got, &it); err != nil || got+" "+it != "got it" {
-		t.Errorf("of SIGTERM the program says %q (%v)", got+" "+it, err)
+		t.Errorf("after SIGTERM the program prints %q (%v)", got+" "+it, err)
 	}
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
 		t.Errorf("it ends with %v, want its own 7", cmd.ProcessState)

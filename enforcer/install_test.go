@@ -47,7 +47,7 @@ func TestInstall(t *testing.T) {
 	is(old)
 	before := inode(t, installed).Ino
 	if is(old); inode(t, installed).Ino != before {
-		t.Error("what was there already was written again")
+		t.Error("the installer wrote an existing file again")
 	}
 	if err := os.Chmod(installed, 0o600); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func TestAnotherDriverIsFound(t *testing.T) {
 	}
 	for _, name := range []string{"honest", "another"} {
 		if found := g.found(name); len(found) > 0 || g.told(name) != nil {
-			t.Errorf("of %s is found %v", name, found)
+			t.Errorf("the enforcer finds %[2]v of %[1]s", name, found)
 		}
 	}
 }

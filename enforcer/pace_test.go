@@ -36,10 +36,10 @@ func TestPacer(t *testing.T) {
 	q.Bandwidth = 1
 	p[at] = .1
 	if p.look(at, q, 1, 1); p.limit(at, q) != .9 {
-		t.Error("who has no limit of bandwidth any more is held all the same")
+		t.Error("a tenant without a limit of bandwidth is still held")
 	}
 	p.look(place{"idle", "GPU-0"}, policy.Quota{Limit: 1, Bandwidth: .3}, .5, 0)
 	if len(p) != 0 {
-		t.Error("who had no time of the GPU is held to none")
+		t.Error("a tenant that used no GPU time is held to none")
 	}
 }

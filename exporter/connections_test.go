@@ -98,7 +98,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 			time.Sleep(sendTimeout)
 			synctest.Wait()
 			if !cutOff(deaf) {
-				t.Errorf("who does not read %s is not cut off after %v", path, sendTimeout)
+				t.Errorf("a client that does not read %s is not cut off after %v", path, sendTimeout)
 			}
 		})
 	}

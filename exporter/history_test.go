@@ -66,7 +66,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	wantPoints(t, h.all().GPUs[0].Series["power_watts"], nan, nan, 7)
 	for _, v := range h.all().GPUs[0].Series["power_watts"][:historyPoints-1] {
 		if v == v {
-			t.Fatalf("what was before an hour of sleep is %v", v)
+			t.Fatalf("the value before an hour of sleep is %v", v)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 			t.Errorf("the history has the headers %v", h)
 		}
 		if !strings.Contains(w.Body.String(), `"sm_ratio":[null,null,`) {
-			t.Errorf("what is not known is not null: %s", w.Body)
+			t.Errorf("an unknown value is not null: %s", w.Body)
 		}
 	})
 }

@@ -182,7 +182,7 @@ func TestWatchGoesOn(t *testing.T) {
 	broken := errors.New("broken pipe")
 	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true},
 		&pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
-		t.Errorf("nobody reads any more: %v", err)
+		t.Errorf("without a reader, status returned %v", err)
 	}
 }
 

@@ -135,7 +135,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 		time.Sleep(20 * liveInterval)
 		synctest.Wait()
 		if more := rendered.Load() - before; more > 5 { // for the history
-			t.Errorf("nobody looks, and in 20 s there were %d renderings", more)
+			t.Errorf("without clients there were %d renderings in 20 s, want at most 5", more)
 		}
 	})
 }

@@ -290,11 +290,11 @@ func TestBar(t *testing.T) {
 func TestTableOfUnknownValues(t *testing.T) {
 	st := style{width: minWidth}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
-		t.Errorf("of a GPU that does not answer: %s", text)
+		t.Errorf("the row of a GPU that does not answer is %s", text)
 	}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}); !strings.Contains(text,
 		"No process uses a GPU.") {
-		t.Errorf("of a GPU without a process: %s", text)
+		t.Errorf("the row of a GPU without a process is %s", text)
 	}
 	busy := map[string]float64{"sm": .93}
 	text := st.table(State{Workloads: []Workload{{Name: "unit:a.service",

@@ -533,7 +533,7 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	}
 	w.restart("same")
 	if w.steps(2, up); strings.Contains(w.failing(), "gpu_lost") {
-		t.Errorf("what was acknowledged came back: %s", w.failing())
+		t.Errorf("an acknowledged finding came back: %s", w.failing())
 	}
 	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err == nil {
 		t.Error("an ack of what is not latched is taken")

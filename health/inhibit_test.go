@@ -148,7 +148,7 @@ func TestAFailedRemapIsToldOnce(t *testing.T) {
 		on("0", faults.RowRemapPending, 1), on("0", faults.RecoveryAction, 1))
 	all := len(w.engine.Alerts(nil))
 	if got := fires(); !slices.Equal(got, []string{"remap_failed/emergency"}) || all < 4 {
-		t.Errorf("of %d alerts are told %v, want the cause alone", all, got)
+		t.Errorf("of %d alerts, %v were sent, want only the cause", all, got)
 	}
 
 	w = newWorld(t, Checks()...)

@@ -178,7 +178,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 			t.Errorf("%v old: %v, %v, want %v", age, err, j.Status, want)
 		}
 		if want == incident.Unknown && (!strings.Contains(j.Reason, "31s old") || len(j.Findings)+len(j.GPUs) > 0) {
-			t.Errorf("what is stale is shown: %+v", j)
+			t.Errorf("the judgement shows stale values: %+v", j)
 		}
 	}
 	starting, err := json.Marshal(NewMonitor(Options{}, Settings{}).Verdict())

@@ -186,7 +186,7 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 			t.Errorf("10 minutes after a restart: %q", got)
 		}
 		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) != 0 {
-			t.Errorf("what the ring had before is an incident again: %+v", e)
+			t.Errorf("an old line of the ring is an incident again: %+v", e)
 		}
 		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 		m = monitor(t, dir, Settings{})
 		defer m.stop()
 		if m.pass(time.Minute); m.alerts() != "" {
-			t.Errorf("what was acknowledged came back: %q", m.alerts())
+			t.Errorf("an acknowledged alert came back: %q", m.alerts())
 		}
 		m.logs(11, xid79)
 		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPULost") {
@@ -453,7 +453,7 @@ func TestManyShareAProcess(t *testing.T) {
 	}
 	one, of100 := memory(0), memory(100)
 	if ratio := one / of100; ratio < 50 || ratio > 200 {
-		t.Errorf("of memory one monitor has %v, one of a hundred %v", one, of100)
+		t.Errorf("one monitor takes %v of memory, one of a hundred %v", one, of100)
 	}
 }
 

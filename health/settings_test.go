@@ -115,7 +115,7 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 			return gpus
 		}
 		if before, after := drifting(1, 2), drifting(0, 20); before != "" || after != " 0 1" {
-			t.Fatalf("of GPUs %q, and after the change of %q", before, after)
+			t.Fatalf("findings concern GPUs %q, and %q after the change", before, after)
 		}
 		if entity == (incident.Entity{}) { // the node's own drift, which is absent here
 			w.engine.normal.accept(entity, w.engine.latest)

@@ -252,7 +252,7 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 		}
 	}
 	if got := w.step(); got.found() == "" {
-		t.Error("who does not connect again is not found")
+		t.Error("the audit does not find a process that does not reconnect")
 	}
 	a.session = true
 	if got := w.run(5); got != "" {
@@ -272,7 +272,7 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 		}
 	}
 	if got := w.step(); got.found() == "" {
-		t.Error("who never connects is not found")
+		t.Error("the audit does not find a process that never connects")
 	}
 }
 
@@ -324,7 +324,7 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 		t.Errorf("%q before they can have connected", got)
 	}
 	if got := w.step(); !got.Refused["a"] {
-		t.Error("what they used without a session is held against their tenant")
+		t.Error("the audit does not excuse the tenant of processes without a session")
 	}
 	w.run(60)
 	if got := w.step(); len(got.Refused) != 0 ||
@@ -486,7 +486,7 @@ func TestAProcessIsNotNewAfterSilence(t *testing.T) {
 	w.run(5)
 	w.silent[gpuA] = true
 	if got := w.run(5); got != "" {
-		t.Errorf("found %q of a GPU that says nothing", got)
+		t.Errorf("found %q on a GPU without answers", got)
 	}
 	w.silent[gpuA] = false
 	if got := w.step(); got.found() == "" {
@@ -738,7 +738,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 	}
 	a.charged = .6
 	if got := w.run(30); got != "a/pod:x/GPU-a/compute[1000]" {
-		t.Errorf("what was charged is not judged: %q", got)
+		t.Errorf("the audit does not judge what was charged: %q", got)
 	}
 
 	// A workload is unknown once the driver stops sampling.
@@ -894,7 +894,7 @@ func TestAuditForgets(t *testing.T) {
 	w.tenants = map[string]*wire.TenantStats{}
 	w.run(2)
 	if rows := w.step(); len(rows.Workloads) != 0 || len(rows.Quotas) != 0 || len(w.audit.gpus[gpuA].tenants) != 0 {
-		t.Errorf("of a tenant that is no more: %+v", rows)
+		t.Errorf("rows of a tenant that no longer exists: %+v", rows)
 	}
 
 	// Many tenants come and go at once.

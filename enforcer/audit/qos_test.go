@@ -198,15 +198,15 @@ func TestQoSForgets(t *testing.T) {
 		t.Error("forgotten too early")
 	}
 	if s.qos.Look(b, s.rows); len(s.qos.tenants) != 1 || s.counts() != "1/1 0/0 0/0" {
-		t.Errorf("who is in the policy is forgotten: %s", s.counts())
+		t.Errorf("a tenant in the policy is forgotten: %s", s.counts())
 	}
 	b.Now = b.Now.Add(auditForget + time.Second)
 	if s.qos.Look(b, nil); len(s.qos.tenants) != 0 {
-		t.Error("who left is not forgotten")
+		t.Error("a tenant that left is not forgotten")
 	}
 	s.run(11, starve)
 	if s.qos.Look(Books{Now: s.now.Add(time.Second)}, nil); len(s.qos.tenants) != 0 {
-		t.Error("who is not in the policy any more is not forgotten")
+		t.Error("a tenant that is no longer in the policy is not forgotten")
 	}
 }
 

@@ -246,7 +246,7 @@ func TestUngovernedClosed(t *testing.T) {
 	}
 	c.sync()
 	if c.page.Turn(1).Mode != wire.ModePause {
-		t.Error("it opens to who asks")
+		t.Error("the broker opens it for a client that only asks")
 	}
 	if typ, _ := c.reserve(1 << 20); typ != wire.TypeGrant {
 		t.Errorf("the GPU that is known is closed too: %s", typ)

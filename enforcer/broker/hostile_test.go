@@ -377,7 +377,7 @@ func TestSharesOfSessions(t *testing.T) {
 	}
 	c := dial(t, b, "a", 1)
 	if b.Refused(os.Getpid()) || b.Stats().Starved {
-		t.Error("who was served passes for refused")
+		t.Error("the broker counts a process that it served as refused")
 	}
 	for range 5 {
 		look(t, b, "a", 1)
@@ -386,7 +386,7 @@ func TestSharesOfSessions(t *testing.T) {
 	last.refused(wire.CodeLimit)
 	last.gone()
 	if !b.Refused(os.Getpid()) || b.Refused(1) || b.Stats().Starved {
-		t.Error("who was refused does not pass for that, or others do")
+		t.Error("the broker does not count exactly the refused process as refused")
 	}
 	c.sync()
 }

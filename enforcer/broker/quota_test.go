@@ -72,7 +72,7 @@ func TestHeldBesideAnother(t *testing.T) {
 	p.hold(b, true)
 	drain(t, "the other runs", place{d, 0}.runs, place{c, 0})
 	if turn := d.page.Turn(0); c.page.Turn(0).Mode != wire.ModePause || turn.Flags != 0 || turn.End != 0 {
-		t.Errorf("nobody else may run: %+v", turn)
+		t.Errorf("the other tenants may not run: %+v", turn)
 	}
 	p.hold(b, false)
 	d.until(0, "not alone", func(turn wire.Turn) bool { return turn.Flags != 0 || turn.Mode == wire.ModePause })
@@ -311,7 +311,7 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 		return len(b.begun()) == 0 && len(b.Stats().Tenants) == 1
 	})
 	if s := b.tenant("stays"); s.Tenant != "stays" {
-		t.Errorf("who may come back is forgotten: %+v", b.Stats().Tenants)
+		t.Errorf("the broker forgot a tenant that may come back: %+v", b.Stats().Tenants)
 	}
 	g := b.shared()[0]
 	if len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0 {

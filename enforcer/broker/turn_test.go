@@ -24,15 +24,15 @@ func TestTurns(t *testing.T) {
 	d := dial(t, b, "b", 1)
 	if turn := d.page.Turn(0); turn.Mode != wire.ModeRun || turn.Flags != 0 || turn.End != 0 ||
 		turn.InFlight != 10_000 {
-		t.Errorf("who wants nothing begins with %+v", turn)
+		t.Errorf("the first turn of an idle tenant is %+v", turn)
 	}
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
-		t.Errorf("it is bounded beside who wants nothing: %+v", turn)
+		t.Errorf("the turn is bounded beside an idle tenant: %+v", turn)
 	}
 	d.queue(0)
 	first := c.page.Turn(0)
 	if first.Flags&wire.Haste == 0 || first.InFlight != 10_000 || first.End == 0 || first.Share != 500 {
-		t.Errorf("who another waits for has %+v", first)
+		t.Errorf("the turn of a tenant for which another waits is %+v", first)
 	}
 	c.mode(0, wire.ModePause)
 	c.sync()
@@ -72,7 +72,7 @@ func TestUrgent(t *testing.T) {
 	d := dial(t, b, "b", 1)
 	c.until(0, "little", func(turn wire.Turn) bool { return turn.Mode == wire.ModeRun && turn.InFlight == 300 })
 	if turn := d.page.Turn(0); turn.InFlight != 5_000 {
-		t.Errorf("who must not wait: %+v", turn)
+		t.Errorf("the turn of a tenant that must not wait: %+v", turn)
 	}
 }
 
@@ -113,7 +113,7 @@ func share(t *testing.T, weight float64) {
 		}
 	}
 	if weight > 1 && (y.Turns < 10 || g.Preempted < 10) {
-		t.Errorf("who is ahead is not held back: %+v, %+v", y, g)
+		t.Errorf("the tenant that is ahead is not held back: %+v, %+v", y, g)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestUndrained(t *testing.T) {
 	d.send(wire.TypeYield, &wire.Usage{Why: wire.WhyDrained, Turn: turn})
 	d.sync()
 	if turn := d.page.Turn(0); turn.Mode != wire.ModePause {
-		t.Errorf("nobody has drained, and the next has %+v", turn)
+		t.Errorf("no session has drained, but the next tenant has the turn %+v", turn)
 	}
 	c.yield(0, wire.WhyDrained)
 	d.mode(0, wire.ModeRun)
@@ -234,7 +234,7 @@ func TestSilentTurn(t *testing.T) {
 	end := time.Now().Add(500 * time.Millisecond)
 	drain(t, "half a second has passed", func() bool { return time.Now().After(end) }, place{d, 0})
 	if s := b.tenant("a"); s.Turns != turns || s.Overruns != 1 {
-		t.Errorf("who says nothing had %d turns, and was waited for %d times", s.Turns-turns, s.Overruns)
+		t.Errorf("the silent tenant had %d turns, and the broker waited for it %d times", s.Turns-turns, s.Overruns)
 	}
 	c.sync()
 	drain(t, "who is heard of has a turn", place{c, 0}.runs, place{d, 0})
@@ -416,7 +416,7 @@ func TestReload(t *testing.T) {
 	}
 	d.sync()
 	if s := b.tenant("b"); s.Sessions != 1 {
-		t.Errorf("who is refused now is not what it was: %+v", s)
+		t.Errorf("after the notice, b's books are %+v, want 1 session", s)
 	}
 	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
 }

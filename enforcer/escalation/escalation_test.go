@@ -302,7 +302,7 @@ func TestBrake(t *testing.T) {
 		t.Errorf("the brake holds back %d since %v", held, since)
 	}
 	if level, _ := c.Level(all[3]); level != policy.Warn {
-		t.Errorf("who is held back stands at %v", level)
+		t.Errorf("a workload that is held back is at level %v", level)
 	}
 	look(601, 606) // ten minutes after the first
 	if want := []string{"606 3 throttle done", "606 4 throttle done"}; !slices.Equal(got, want) {
@@ -322,7 +322,7 @@ func TestBrakeDoesNotHoldDown(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if since, _ := c.Brake(); !since.IsZero() {
-		t.Error("nobody is held back, and the episode goes on")
+		t.Error("no workload is held back, but the episode continues")
 	}
 	c = newClimber()
 	c.actions, c.steps.Shadow = 0, true
@@ -376,7 +376,7 @@ func TestStats(t *testing.T) {
 	c.steps.Shadow = true
 	c.climb("?")
 	if escalation, _ = c.Stats(); !escalation[0].Shadow {
-		t.Error("it is in shadow from now on, and the statistics do not say so")
+		t.Error("the statistics do not show that it is in shadow mode")
 	}
 }
 

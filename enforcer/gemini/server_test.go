@@ -335,7 +335,7 @@ func TestWhoWaitsMayGo(t *testing.T) {
 	_ = b.conn.Close()
 	until(t, s, "b has gone", func(st Stats) bool { return st.Tenants[1].Waiting == 0 && st.Connections == 1 })
 	if st := s.Stats(); st.Tenants[1].Turns != 0 {
-		t.Errorf("who has gone got a turn: %+v", st)
+		t.Errorf("a client that left got a turn: %+v", st)
 	}
 }
 

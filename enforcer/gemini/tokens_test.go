@@ -189,7 +189,7 @@ func TestAnswersComeNotTooSoon(t *testing.T) {
 		w.run(10 * time.Second)
 		for i, p := range all {
 			if got := p.held.Seconds() / 10; got < shares[i]-0.03 || got > shares[i]+0.01 {
-				t.Errorf("of %v client %d has %.3f", shares, i, got)
+				t.Errorf("with shares %v, client %d has %.3f", shares, i, got)
 			}
 		}
 	}
@@ -214,7 +214,7 @@ func TestAloneQuotasAreLong(t *testing.T) {
 	b := w.add("b", program{})
 	w.run(100*ms + time.Microsecond)
 	if b.turns == 0 {
-		t.Error("who came second waits for longer than one quota")
+		t.Error("the second client waits for longer than one quota")
 	}
 }
 
@@ -224,7 +224,7 @@ func TestOveruseIsCharged(t *testing.T) {
 	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
 	w.run(10 * time.Second)
 	if got := a.held.Seconds() / (a.held + b.held).Seconds(); math.Abs(got-0.5) > 0.01 {
-		t.Errorf("who runs past its quota has %.1f %%", 100*got)
+		t.Errorf("the client that exceeds its quota has %.1f %%", 100*got)
 	}
 	if w.tokens.expired > 1 { // the first one, which could not be known
 		t.Errorf("%d turns ended before the client came back", w.tokens.expired)
@@ -289,7 +289,7 @@ func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
 	w.wake = w.tokens.step(w.now)
 	w.run(time.Second)
 	if got := b.held.Seconds(); got < 0.9 {
-		t.Errorf("who stayed has %.2f of the second after", got)
+		t.Errorf("the remaining client has %.2f of the next second", got)
 	}
 }
 

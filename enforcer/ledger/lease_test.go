@@ -90,7 +90,7 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 	}
 	have(t, &l, "a", 2, 30)
 	if p.open || p.put(1) {
-		t.Error("what another took can be taken from the lease")
+		t.Error("the lease gives away memory that another session has")
 	}
 	l.SetCap("huge", 1<<50)
 	have(t, &l, "huge", 3, 1)

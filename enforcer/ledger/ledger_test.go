@@ -285,7 +285,7 @@ func TestClaimsDoNotOverflow(t *testing.T) {
 		l.SetReserved(strconv.Itoa(i), math.MaxUint64)
 	}
 	if _, ok, free := l.Reserve("a", 1, 1); ok || free != 0 {
-		t.Errorf("what others are guaranteed was given away: %v, %d free", ok, free)
+		t.Errorf("the ledger gave away memory that others are guaranteed: %v, %d free", ok, free)
 	}
 }
 

@@ -251,7 +251,7 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 		t.Errorf("a tenant whose only user does not exist is given away: %v", err)
 	}
 	if !strings.Contains(log.String(), "no-such-user") || !strings.Contains(log.String(), "ghost") {
-		t.Errorf("nothing is said of a user that does not exist: %q", log.String())
+		t.Errorf("the log does not mention a user that does not exist: %q", log.String())
 	}
 	if all := rules.Unknown(); len(all) != 2 ||
 		!strings.HasPrefix(all[0], `tenants[0].select[0].users: "no-such-user" selects nothing: `) {

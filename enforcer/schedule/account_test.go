@@ -51,7 +51,7 @@ func TestLingers(t *testing.T) {
 	d.find("b").lag = -20 * ms // so that the schedule remembers it
 	d.Leave(d.at, "b")
 	if d.decide(); d.find("a").part != 1 || d.find("b").part != 0 {
-		t.Errorf("who is gone has a part of %v", d.find("b").part)
+		t.Errorf("the tenant that left has a part of %v", d.find("b").part)
 	}
 	d = two(t, Share{}, Share{})
 	d.rest("b")
@@ -61,7 +61,7 @@ func TestLingers(t *testing.T) {
 	}
 	d.find("b").ever, d.find("b").rested = false, d.GPU.now
 	if d.share(); d.find("b").part != 0 {
-		t.Error("who never wanted anything counts")
+		t.Error("a tenant that never wanted the GPU counts")
 	}
 }
 
@@ -324,7 +324,7 @@ func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
 		t.Errorf("%.3f of the GPU with a limit of 0.3", part)
 	}
 	if part := a.rate(begin, long) / (a.rate(begin, long) + b.rate(begin, long)); part < 0.27 || part > 0.33 {
-		t.Errorf("of what it leaves who is due 0.3 has %.3f", part)
+		t.Errorf("a has %.3f of what the limited tenant leaves, want 0.3", part)
 	}
 }
 
@@ -554,11 +554,11 @@ func TestLightHasItsPart(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	if a.bucket != 0 || b.bucket != 0 { // neither has a limit
-		t.Errorf("of a limit %v and %v are gone", a.bucket, b.bucket)
+		t.Errorf("the buckets of tenants without a limit hold %v and %v, want 0", a.bucket, b.bucket)
 	}
 	if d.serve(16 * ms); a.bill.served != 10*ms || b.bill.served != 10*ms || a.stats.Served != 10*ms ||
 		b.stats.Served != 10*ms {
-		t.Errorf("of 20 ms but the latest 10 ms are counted: %v and %v", a.stats.Served, b.stats.Served)
+		t.Errorf("the tenants were served %v and %v, want the latest 10 ms each", a.stats.Served, b.stats.Served)
 	}
 	b.burst = 0 // it is not light any more
 	if d.serve(2 * ms); a.pace.window.solo != 20*ms || a.pace.window.beside != 2*ms || a.pace.window.given != ms {

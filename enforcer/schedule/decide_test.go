@@ -105,7 +105,7 @@ func TestRealtimeGoesFirst(t *testing.T) {
 		t.Errorf("%+v, %+v", d.Stats("b"), d.System())
 	}
 	if c := (Share{Class: Realtime}).clean().Class; c != Normal {
-		t.Errorf("who has no limit is of class %d", c)
+		t.Errorf("a tenant without a limit has class %d", c)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestMute(t *testing.T) {
 	d.Report(d.at, "a", Usage{})
 	d.pass(50 * ms).shows("pr")
 	if d.State("a").Mute || d.Stats("a").Overruns != 1 {
-		t.Error("who answered is taken for stopped")
+		t.Error("a tenant that answered counts as stopped")
 	}
 	d.drain("a")
 	turn("b", "a")

@@ -141,7 +141,7 @@ func TestSlotsOfLongTimes(t *testing.T) {
 			}
 		}
 		if a, due := d.Shares("a", 200*ms); a < 0.9 || a > 1 || !near(due, 0.75) {
-			t.Errorf("of %v: %v of %v", long, a, due)
+			t.Errorf("after %v, the tenant's share is %v of %v", long, a, due)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestSlotsOfLongTimes(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	d := newDesk(t, Config{}, 1)
 	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
-		t.Error("who is unknown has something")
+		t.Error("an unknown tenant has a state")
 	}
 	d.Want(0, "a")
 	d.Rest(0, "a", Usage{Launched: 1})
@@ -163,7 +163,7 @@ func TestUnknown(t *testing.T) {
 	d.join(Share{}, "a", "b")
 	d.want("b")
 	if d.Wants("a") || !d.Wants("b") {
-		t.Error("who wants what?")
+		t.Error("Wants is wrong: only b wants the GPU")
 	}
 }
 

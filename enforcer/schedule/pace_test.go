@@ -308,7 +308,7 @@ func TestMeasured(t *testing.T) {
 	d.decide().shows("pr")
 	d.rest("b")
 	if d.decide(); d.measured != nil {
-		t.Error("who rests is measured")
+		t.Error("a resting tenant is measured")
 	}
 	d.want("b")
 	d.decide().know()

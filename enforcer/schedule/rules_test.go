@@ -44,7 +44,7 @@ func TestHalf(t *testing.T) {
 	}
 	d.find("e").dry, d.find("d").share.Held, d.find("c").wants = true, true, false
 	if d.half() != 5*ms {
-		t.Errorf("of two who are ready: %v", d.half())
+		t.Errorf("with two ready tenants: %v", d.half())
 	}
 	d.Scheduler.gpus[1].Join(0, "a", Share{})
 	d.Link(0, d.Scheduler.gpus[1], "a")
@@ -258,10 +258,10 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 	a := d.find("a")
 	d.open(a, Run)
 	if !d.Changed() {
-		t.Error("nobody is told that a may launch")
+		t.Error("no client was told that a may launch")
 	}
 	if d.GPU.pause(a); !d.Changed() {
-		t.Error("nobody is told that a may not")
+		t.Error("no client was told that a may not launch")
 	}
 }
 

@@ -47,7 +47,7 @@ func TestLeave(t *testing.T) {
 	d.join(Share{}, "a")
 	d.pass(20*ms).Leave(d.at, "a")
 	if d.decide(); d.find("a").sessions != 1 || !d.Wants("a") {
-		t.Error("one of two sessions took all with it")
+		t.Error("the tenant lost its state with one of its two sessions")
 	}
 	d.Changed()
 	d.Leave(d.at, "a")
@@ -58,7 +58,7 @@ func TestLeave(t *testing.T) {
 	d.Leave(d.at, "a") // it is gone
 	d.Want(d.at, "a")
 	if d.decide(); d.Wants("a") {
-		t.Error("who is gone wants something")
+		t.Error("a tenant that left wants the GPU")
 	}
 	d.pass(silence).shows(map[bool]string{true: "Po", false: "o"}[len(d.tenants) == 2])
 	d.Leave(d.at, "b")
@@ -73,11 +73,11 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
 	if d.decide(); d.measured == nil {
-		t.Fatal("nobody is measured")
+		t.Fatal("no tenant is measured")
 	}
 	d.Leave(d.at, "a")
 	if d.measured != nil {
-		t.Error("who is gone is measured")
+		t.Error("a tenant that left is measured")
 	}
 	d.decide()
 	if d.State("b").Mode == Pause {
@@ -113,7 +113,7 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	d.Leave(d.at, "b") // b was owed time
 	d.join(Share{}, "b")
 	if d.Lag("b") != 0 {
-		t.Errorf("who comes anew is owed %v", d.Lag("b"))
+		t.Errorf("a new tenant is owed %v", d.Lag("b"))
 	}
 }
 

@@ -201,10 +201,10 @@ func TestACreepIsNoStart(t *testing.T) {
 		}
 	}
 	if r := (resident{forecast: forecast{even: true}, memory: *trending(0, 1)}); r.creeps() {
-		t.Error("what never rested creeps")
+		t.Error("a value that never rested creeps")
 	}
 	if r := (resident{forecast: forecast{even: true}, crept: birth}); r.creeps() {
-		t.Error("what has no trend creeps")
+		t.Error("a value without a trend creeps")
 	}
 }
 

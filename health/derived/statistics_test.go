@@ -105,7 +105,7 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 		times, line = append(times, float64(30*i)), append(line, 7+2*float64(30*i))
 	}
 	if slope, low, high := theilSen(times, line, nil); slope != 2 || low != 2 || high != 2 {
-		t.Errorf("of a line: %g in [%g, %g], want 2", slope, low, high)
+		t.Errorf("the slope of a line is %g in [%g, %g], want 2", slope, low, high)
 	}
 	covered, excluded, wild := 0, 0, 0
 	const runs = 500
@@ -138,7 +138,7 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 		t.Errorf("a fifth of wild points moved %d of %d slopes", wild, runs)
 	}
 	if slope, low, high := theilSen([]float64{0, 1, 2}, []float64{0, 3, 6}, nil); slope != 3 || low != 3 || high != 3 {
-		t.Errorf("of three points: %g in [%g, %g], want 3", slope, low, high)
+		t.Errorf("the slope of three points is %g in [%g, %g], want 3", slope, low, high)
 	}
 	if slope, _, _ := theilSen([]float64{1, 1}, []float64{1, 2}, nil); !math.IsNaN(slope) {
 		t.Errorf("two points at one time have slope %g", slope)

@@ -254,7 +254,7 @@ func TestCodesThatAreNotInTheTable(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00"}) {
-		t.Errorf("of a GPU that nobody knows: %+v", e)
+		t.Errorf("the incident of an unknown GPU is %+v", e)
 	}
 	if l := d.Losses(); l != (Losses{}) {
 		t.Errorf("%+v, though the driver has no name for these", l)

@@ -54,7 +54,7 @@ func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
 	}
 	log(40)
 	if ids := read("boot-one"); !slices.Equal(ids, []string{"boot-one-3"}) {
-		t.Errorf("of what came while the agent was down: %q", ids)
+		t.Errorf("the lines logged while the agent was down gave %q", ids)
 	}
 	if ids := read("boot-one"); ids != nil {
 		t.Errorf("again: %q", ids)

@@ -146,7 +146,7 @@ func TestDirectoriesThatComeAndGo(t *testing.T) {
 				t.Errorf("lost %d, log %s", j.Lost(), &log.text)
 			}
 			if j.Append(happened(2)); journalSample(t, j, LostTotal, "ended") != 1 {
-				t.Error("what comes after the end is not counted")
+				t.Error("an event after the end of the journal is not counted")
 			}
 		})
 	})

@@ -32,7 +32,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	}
 	if w := get(""); w.Body.String() != `{"events":[],"lost":0}`+"\n" ||
 		w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Cache-Control") != "no-store" {
-		t.Errorf("of no events: %q, %v", w.Body, w.Header())
+		t.Errorf("without events the answer is %q, %v", w.Body, w.Header())
 	}
 	for n := range 5 {
 		j.Append(happened(n))
@@ -149,7 +149,7 @@ func TestStreams(t *testing.T) {
 		j.Append(incident.Event{ID: "a\nid: b", Kind: "x\ny", Severity: incident.Warning, Message: "two\nlines"})
 		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") ||
 			strings.Count(got, "\n") != 4 {
-			t.Errorf("of an event with line ends: %q", got)
+			t.Errorf("an event with line ends is sent as %q", got)
 		}
 		if n := journalSample(t, j, Streams); n != 1 {
 			t.Errorf("%v streams, want 1", n)

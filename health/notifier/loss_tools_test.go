@@ -92,7 +92,7 @@ func TestNothingIsLost(t *testing.T) {
 			valueOf(t, n, AlertNotifications, url, "rejected"), valueOf(t, n, AlertQueueLength, url))
 	}
 	if valueOf(t, n, AlertmanagerUp, urls[1]) != 1 || valueOf(t, n, AlertmanagerUp, urls[2]) != 0 {
-		t.Error("what is up is not said to be")
+		t.Error("the metric shows the wrong state of an Alertmanager")
 	}
 }
 

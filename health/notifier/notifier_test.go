@@ -175,7 +175,7 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 		after(time.Second)
 		n.Tell([]health.Alert{firing("Info", "info")})
 		if n.held[old.Identity()] != nil || n.value(AlertNotifications, amURL(0), "dropped") != 1 {
-			t.Error("what was resolved did not make room")
+			t.Error("resolved alerts did not make room")
 		}
 		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"),
 			firing("Late", "warning")})
@@ -298,7 +298,7 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 				t.Errorf("it began at %v there, %v here", p[len(p)-1].all[0].StartsAt, a.Starts)
 			}
 			if p := n.ams[1].took(); !time.Time(p[len(p)-1].all[0].StartsAt).Equal(a.Starts) {
-				t.Errorf("whose clock is this host's was told of %v, want %v", p[len(p)-1].all[0].StartsAt, a.Starts)
+				t.Errorf("the Alertmanager with this host's clock got %v, want %v", p[len(p)-1].all[0].StartsAt, a.Starts)
 			}
 			if logged := strings.Count(n.log.String(), "clock and this host's differ"); logged != 1 {
 				t.Errorf("that the clocks differ is logged %d times", logged)

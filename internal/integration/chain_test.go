@@ -204,7 +204,7 @@ func TestChainByBoth(t *testing.T) {
 	startPrometheus(t, c.alertmanager, c.pushing().url, true)
 	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPULost" && a.Labels["source"] == "" })
 	if slices.Compact(by)[0] != "GPULost" {
-		t.Errorf("what Prometheus says of the lost GPU is silenced by %q", by)
+		t.Errorf("Prometheus's alert about the lost GPU is silenced by %q", by)
 	}
 	c.becomes(map[string]string{"GPULost": "1 firing"})
 	for _, m := range c.told.all() {

@@ -112,7 +112,7 @@ func TestAgentShares(t *testing.T) {
 		t.Errorf("this process is of %q, want tests", tenant)
 	}
 	if _, tenant := hello(t, socket, uuid, "batch"); tenant != "batch" {
-		t.Errorf("who asks for batch is of %q", tenant)
+		t.Errorf("the program that asks for batch belongs to %q", tenant)
 	}
 	tests := fmt.Sprintf(`{gpu="1",tenant="tests",uuid="%s"}`, uuid)
 	a.sees("the sessions", func(s series) bool {

@@ -277,7 +277,7 @@ func TestTheInventoryOutlivesTheAgent(t *testing.T) {
 	with(4, func(a *agent) {
 		a.well(0, 1, 2, 3)
 		if s := a.scrape(); s["nvgpu_devices_expected"] != 4 || len(s.family("nvgpu_up", "GPU-fake-3")) != 0 {
-			t.Errorf("of the GPU whose place was taken there is %v", s.family("nvgpu_up", "GPU-fake-3"))
+			t.Errorf("the replaced GPU has %v", s.family("nvgpu_up", "GPU-fake-3"))
 		}
 	})
 }

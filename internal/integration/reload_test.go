@@ -78,7 +78,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	eventually(t, "the repaired file is in force", func() bool { return success() == 1 && fabric() })
 	p.stop()
 	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload on a slow machine
-		t.Errorf("of %d scrapes during the reloads %d went wrong: %v", p.scrapes, len(p.wrong), p.wrong)
+		t.Errorf("during the reloads, of %d scrapes %d failed: %v", p.scrapes, len(p.wrong), p.wrong)
 	}
 	if status := a.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)

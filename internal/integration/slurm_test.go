@@ -113,7 +113,7 @@ func TestPrologWritesARecord(t *testing.T) {
 	}
 	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
 	if got := s.read("logged"); !strings.Contains(got, "Slurm did not start this") {
-		t.Errorf("of a number that is none it logs %q", got)
+		t.Errorf("for an invalid number the program logs %q", got)
 	}
 	s.script("epilog.sh", job7...)
 	if got := s.read("run/slurm/7"); got != "no run/slurm/7" {

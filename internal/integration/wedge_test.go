@@ -152,7 +152,7 @@ func (w *witness) saw(t *testing.T) {
 	})
 	w.stop()
 	if len(w.wrong) > 0 {
-		t.Errorf("of %d scrapes some went wrong: %v", w.scrapes, w.wrong)
+		t.Errorf("some of %d scrapes failed: %v", w.scrapes, w.wrong)
 	}
 }
 

@@ -50,10 +50,10 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 		t.Errorf("it is not checked: %v", err)
 	}
 	if q = w.Over(Free()).Fit(w); q.LaunchWait != Wait(90*time.Second) {
-		t.Errorf("what is written gives way: %v", q.LaunchWait)
+		t.Errorf("a written term gives way: %v", q.LaunchWait)
 	}
 	if q = q.Fit(Written{}); q.LaunchWait != Wait(10*time.Second) {
-		t.Errorf("what is not written does not give way: %v", q.LaunchWait)
+		t.Errorf("a term that is not written does not give way: %v", q.LaunchWait)
 	}
 	if said := strings.Join(q.Explain(), ", "); !strings.Contains(said, "patience of 10s") {
 		t.Errorf("it is not explained: %s", said)
@@ -100,7 +100,7 @@ func TestEachFieldHasARow(t *testing.T) {
 		}
 	}
 	if fields := reflect.TypeFor[Quota]().NumField(); len(written) != fields {
-		t.Errorf("of %d fields some have no row: %v", fields, written)
+		t.Errorf("some of %d fields have no row; the rows are %v", fields, written)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestAskBadServers(t *testing.T) {
 		}
 	}
 	if _, err := Ask(t.Context(), "127.0.0.1:0"); err == nil || !strings.Contains(err.Error(), "connect to NCCL's RAS") {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("without a listener the error is %v", err)
 	}
 	for _, c := range []struct {
 		name   string

@@ -76,7 +76,7 @@ func TestRingWakes(t *testing.T) {
 	select {
 	case <-woken:
 	case <-time.After(10 * time.Second):
-		t.Fatal("nobody woke")
+		t.Fatal("no waiter woke")
 	}
 	p.Wait(0, math.MaxInt64) // returns at once: the bell is 1 by now
 }
