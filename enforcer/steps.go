@@ -170,6 +170,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 		e.beside.look(b, s.Gemini)
 	}
 	s.Jobs, s.Hangs = e.observed(b)
+	s.Stragglers = e.jobs.Stragglers()
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {
 		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0

@@ -76,9 +76,11 @@ var books = wire.Stats{
 			Slowdown: &wire.Slowdown{Seconds: 0.5, Usual: 0.375, Cause: "power", Evidence: "the clock fell"},
 			Launches: 54, Graphs: 55, Waits: 56, CopiedBytes: 57, Allocations: 58, Collectives: 59,
 			CollectiveBytes: 60, Busy: 61, Lost: 62, Communicators: []wire.CommunicatorStats{
-				{ID: "00000000000000c0", Rank: 3, Ranks: 8, Entered: 63, Measured: 64, Seconds: 65}}}},
+				{ID: "00000000000000c0", Rank: 3, Ranks: 8, Entered: 63, Measured: 64, Seconds: 65, Paused: 67}}}},
 		Hangs: []wire.HangStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Reason: "absent",
 			Where: "train.py:42 in step", Seconds: 66, Waiting: 7}},
+		Stragglers: []wire.StragglerStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Cause: "power",
+			Lost: 0.68}},
 	},
 }
 

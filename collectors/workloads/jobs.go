@@ -51,6 +51,8 @@ var (
 	RankSeconds = rankCounter("nvgpu_rank_collective_seconds_total",
 		"Seconds that the measured collectives took on the GPU, with the wait for other ranks; "+
 			"the rank that comes last has the least.")
+	RankPaused = rankCounter("nvgpu_rank_paused_seconds_total",
+		"Those of the seconds that were beyond the median step, in one collective: another rank saved, or compiled.")
 
 	JobHang = collectors.Gauge("nvgpu_job_hang",
 		"Seconds since the workload, which hangs, last got on; the GPU, the rank, the reason and the place are of "+
@@ -68,7 +70,7 @@ func rankCounter(name, help string) *collectors.Metric {
 // jobMetrics holds the metrics of jobs.
 var jobMetrics = []*collectors.Metric{JobSteps, JobStep, JobParts, JobOutside, JobStepping, JobMedian, JobLaunches,
 	JobGraphs, JobWaits, JobCopied, JobAllocations, JobCollectives, JobCollectiveBytes, JobBusy, JobSlow,
-	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, JobHang}
+	JobSlowdown, JobLost, RankCollectives, RankMeasured, RankSeconds, RankPaused, JobHang, JobStraggler}
 
 // Limits on what is shown of jobs, and on what is kept of those that left.
 const (
@@ -241,6 +243,7 @@ func (j *jobs) put(out *collectors.Readings, s *wire.EnforcerStats, index map[st
 	}
 	putRanks(out, s.Jobs, index)
 	putHangs(out, s.Hangs, index)
+	putStragglers(out, s.Stragglers, index)
 }
 
 func (j job) compare(o job) int {
@@ -271,6 +274,7 @@ func putRanks(out *collectors.Readings, all []wire.JobStats, index map[string]st
 			out.Set(RankCollectives, float64(c.Entered), labels...)
 			out.Set(RankMeasured, float64(c.Measured), labels...)
 			out.Set(RankSeconds, c.Seconds, labels...)
+			out.Set(RankPaused, c.Paused, labels...)
 		}
 	}
 }

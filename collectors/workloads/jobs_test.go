@@ -62,6 +62,8 @@ func TestJobsBecomeSeries(t *testing.T) {
 		rank("nvgpu_rank_collectives_total"):                                                          63,
 		rank("nvgpu_rank_collectives_measured_total"):                                                 64,
 		rank("nvgpu_rank_collective_seconds_total"):                                                   65,
+		rank("nvgpu_rank_paused_seconds_total"):                                                       67,
+		`nvgpu_job_straggler_ratio{cause="power",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`:                    0.68,
 		`nvgpu_job_hang{gpu="4",rank="3",reason="absent",tenant="a",uuid="GPU-a",where="train.py:42 in step",workload="unit:w"}`: 66,
 	} {
 		if v, ok := got[name]; !ok || v != want {
@@ -159,13 +161,16 @@ func TestManyJobsAreBounded(t *testing.T) {
 		s.Jobs = append(s.Jobs, one)
 		s.Hangs = append(s.Hangs, wire.HangStats{Tenant: "t", Workload: one.Workload, GPU: "G", Rank: -1,
 			Reason: "kernel", Where: "a", Seconds: 3})
+		for range 2 { // ranks in one workload on a GPU are one
+			s.Stragglers = append(s.Stragglers, wire.StragglerStats{Tenant: "t", Workload: one.Workload, GPU: "G", Cause: "gpu"})
+		}
 	}
 	longer := s.Hangs[0]
 	longer.Where, longer.Seconds = "b", 4
 	s.Hangs = append(s.Hangs, longer)
 	got, out := readJobs(t, newJobs(), time.Now(), s)
 	for m, want := range map[*collectors.Metric]int{JobSteps: 400 - maxJobs, RankCollectives: 2 * (400 - maxRanks),
-		JobHang: 400 - maxHangs} {
+		JobHang: 400 - maxHangs, JobStraggler: 2 * (400 - maxStragglers)} {
 		if out.Dropped[m] != want {
 			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
 		}

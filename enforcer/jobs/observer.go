@@ -48,6 +48,7 @@ type Observer struct {
 	kept      []steps.Step        // buffer
 	host      pressure
 	hangs     map[string]*hang // by group
+	races     map[communicatorOf]*race
 	nccl      jobsOfNCCL
 	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask
 }
@@ -73,6 +74,7 @@ type process struct {
 	standing pauseMeter // and of others
 
 	communicators [wire.Communicators]communicator
+	record        record // by the end of its last step
 	watch         watch
 	ended         int64 // when its session ended; 0: it has not
 }
@@ -86,6 +88,8 @@ type communicator struct {
 	known int         // others
 	fresh bool        // the last call is unlike all of those
 	since int64       // when the GPU was last seen to get on in it, CLOCK_MONOTONIC, ns
+
+	paused float64 // seconds in which it waited for a rank that paused
 }
 
 // now returns CLOCK_MONOTONIC, ns.
@@ -124,6 +128,7 @@ func (o *Observer) Observe(t broker.Traced) {
 			p.communicators[i].shows(t.Trace, c, i, o.now())
 		}
 		o.count(p)
+		p.mark()
 	}
 	if t.Ends {
 		p.ended = o.now()
@@ -161,6 +166,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			p.busy = max(p.busy, e.At)
 			continue
 		case wire.EventCollected:
+			p.collected(e)
 			continue
 		}
 		if e.At > p.last {
@@ -336,7 +342,7 @@ func (p *process) stats(at int64) wire.JobStats {
 	for _, c := range p.largest() {
 		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),
 			Rank: int(c.Rank), Ranks: int(c.Ranks), Entered: c.Entered, Measured: c.Measured,
-			Seconds: float64(c.MeasuredNS) / 1e9})
+			Seconds: float64(c.MeasuredNS) / 1e9, Paused: c.paused})
 		s.CollectiveBytes += c.Bytes
 	}
 	return s

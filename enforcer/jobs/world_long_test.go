@@ -199,6 +199,12 @@ func TestWorldIsHealthy(t *testing.T) {
 				t.Errorf("false, in world %d: %s, rank %d", i, what, h.Rank)
 			}
 		}
+		w.told = func(s wire.StragglerStats) {
+			what := fmt.Sprintf("%s, %s: a straggler, %s", p.name, last, s.Cause)
+			if told[what]++; told[what] == 1 {
+				t.Errorf("false, in world %d: %s, rank %d, %.3f", i, what, s.Rank, s.Lost)
+			}
+		}
 		for w.h.at-began < int64(time.Hour) {
 			w.before = nil
 			for range 25 + w.IntN(25) {

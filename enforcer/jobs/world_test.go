@@ -98,6 +98,8 @@ type world struct {
 	alarm   func(wire.HangStats)
 	looked  int64
 	hangs   []wire.HangStats
+	late    []wire.StragglerStats
+	told    func(wire.StragglerStats)
 }
 
 // A actor is a rank. Its times are those at which the thread, its GPU and the
@@ -378,7 +380,8 @@ func (w *world) train() {
 			}
 			w.ops++
 		}
-		if w.buckets > 0 && i >= w.launches/2 && (i-w.launches/2)%max(1, w.launches/2/w.buckets) == 0 {
+		// The last bucket follows the last kernel: ranks meet in each step.
+		if w.buckets > 0 && i >= w.launches/2 && (w.launches-1-i)%max(1, w.launches/2/w.buckets) == 0 {
 			w.collect(w.members, 0, 1<<20+uint64(i)<<10, wire.AllReduce)
 			w.ops++
 		}
@@ -466,6 +469,12 @@ func (w *world) look() {
 			w.alarm(h)
 		}
 	}
+	w.late = w.h.Observer.Stragglers()
+	for _, s := range w.late {
+		if w.told != nil {
+			w.told(s)
+		}
+	}
 }
 
 // show writes what has happened by now into the trace, and shows it.
@@ -502,7 +511,11 @@ func (m *actor) reaches(k mark) bool {
 	}
 	if k.end <= now {
 		r.note(k.end, wire.EventCollected, uint32((k.end-k.begin)/1000))
+		what := 128 + wire.Communicators*128 + int((r.head-1)%wire.EventsKept)*16 + 12
+		r.put32(what, r.get32(what)|uint32(k.place)<<16)
 		r.put64(place+32, max(k.number, r.get64(place+32)))
+		r.put64(place+48, r.get64(place+48)+1)
+		r.put64(place+56, r.get64(place+56)+uint64(k.end-k.begin))
 	}
 	return k.end <= now
 }
@@ -766,3 +779,4 @@ func TestWorldSample(t *testing.T) {
 }
 
 func (r *rank) get64(at int) uint64 { return binary.NativeEndian.Uint64(r.trace[at:]) }
+func (r *rank) get32(at int) uint32 { return binary.NativeEndian.Uint32(r.trace[at:]) }

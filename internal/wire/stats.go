@@ -30,6 +30,7 @@ type EnforcerStats struct {
 	Refused    int               `json:"refused"` // bad files of tenants
 	Jobs       []JobStats        `json:"jobs"`    // of processes that write a trace, one for each process and GPU
 	Hangs      []HangStats       `json:"hangs"`   // present ones
+	Stragglers []StragglerStats  `json:"stragglers,omitempty"`
 }
 
 // JobStats are what a process does on one GPU, as its trace says. Counters start
@@ -105,6 +106,7 @@ type CommunicatorStats struct {
 	Entered  uint64  `json:"entered"`  // called collectives
 	Measured uint64  `json:"measured"` // those of them whose time on the GPU was measured
 	Seconds  float64 `json:"seconds"`  // that time, with the wait for other ranks: the rank that comes last has the least
+	Paused   float64 `json:"paused"`   // of it, beyond a median step in one collective: another rank saved
 }
 
 // HangStats describe a workload that no longer steps, and the process for which
@@ -130,6 +132,30 @@ var HangReasons = map[string]string{
 	"unlike":    "it entered another collective than the others",
 	"unknown":   "all have entered the same collective, and none ends it",
 	"elsewhere": "all ranks of this host have entered a collective, and those of other hosts have not ended it",
+}
+
+// StragglerStats describe a rank for which the other ranks of its communicator
+// on this host wait again and again.
+type StragglerStats struct {
+	Tenant   string  `json:"tenant"`
+	Workload string  `json:"workload"`
+	GPU      string  `json:"gpu"` // UUID
+	PID      int     `json:"pid"`
+	Rank     int     `json:"rank"`
+	Cause    string  `json:"cause"` // see StragglerCauses
+	Lost     float64 `json:"lost"`  // part of a step that the others wait longer than this rank
+}
+
+// StragglerCauses explain why a rank comes late, by the parts of its steps that
+// are longer than its peers'.
+var StragglerCauses = map[string]string{
+	"host":      "its own code, its data or its launches take longer",
+	"gpu":       "its GPU takes longer, for no known reason",
+	"thermal":   "its GPU takes longer, whose clocks are reduced by its temperature",
+	"power":     "its GPU takes longer, whose clocks are reduced by the power limit",
+	"neighbour": "its GPU takes longer, which another workload uses",
+	"copy":      "it waits for copies between host and GPU",
+	"quota":     "the gate holds it back for its quota",
 }
 
 // An Exponential is a histogram with exponential buckets: that of index i counts
