@@ -107,6 +107,20 @@ var workloadChecks = []*Check{
 			"usual one.",
 	},
 	{
+		ID: "job_straggler", Alert: "JobStragglerOnHost",
+		// The enforcer waits until it is sure, and there is no gauge before.
+		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobStraggler, "by", "tenant", "by", "workload").
+			Optional().Above(0)}},
+		Summary: "The ranks of a job on this host wait for one of them again and again.",
+		Detail:  "The other ranks wait {percent} of a step for {entity}{labels}.",
+		Action: "Look at what the cause names: the GPU's clocks, temperature and neighbours, the data loader, the quota. " +
+			"Compare them with those of the other ranks.",
+		Cause: "The steps of the rank take longer than those of its peers on this host until the rank enters a " +
+			"collective. host: its own code, its data or its launches. copy: copies between host and GPU. quota: the " +
+			"gate holds it back. gpu: the work of its GPU, and thermal, power or neighbour if that is true of its GPU " +
+			"and not of most of its peers' GPUs.",
+	},
+	{
 		ID: "qos", Alert: "QuotaQoSViolation",
 		Levels: []Level{
 			{Severity: incident.Warning, When: missing("compute"), For: of(3, 3)},

@@ -157,6 +157,13 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
+	"straggler": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			if during(at, 5*time.Minute) == 1 {
+				put(workloads.JobStraggler, 0.1, "ml", "unit:train.service", "3", "thermal")
+			}
+		})
+	},
 	"drift": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
 	},

@@ -26,6 +26,7 @@ var notHealthy = map[string]string{
 	"UnknownMemory":  "of processes that have ended",
 	"JobHang":        "of jobs that hang",
 	"JobSlowdown":    "of jobs that are slow",
+	"JobStraggler":   "of jobs with a straggler",
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
 }
 

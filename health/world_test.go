@@ -49,6 +49,7 @@ var notInSites = map[string]string{
 	"UnknownMemory": "of processes that the kernel does not know, which no healthy host has",
 	"JobHang":       "of jobs that hang, which no healthy host has",
 	"JobSlowdown":   "of jobs that are slow, which no healthy host has",
+	"JobStraggler":  "of jobs with a straggler, which no healthy host has",
 }
 
 // ofEnforcer are the prefixes of the enforcer's families. The other healthy
