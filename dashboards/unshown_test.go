@@ -2,8 +2,9 @@ package dashboards
 
 // unshown lists families that no dashboard shows, with reasons.
 var unshown = map[string]string{
-	"gpusteward_starved": "the check agent_self reports it",
-	"nvgpu_gpm_flops":    "nvgpu_job_flops is shown",
+	"nvgpu_rank_paused_seconds_total": "the rules about stragglers read it",
+	"gpusteward_starved":              "the check agent_self reports it",
+	"nvgpu_gpm_flops":                 "nvgpu_job_flops is shown",
 	"nvgpu_away": "the GPU's verdict says that a virtual machine has " +
 		"the GPU",
 	"nvgpu_below_peak": "links and ports that are up are shown",
