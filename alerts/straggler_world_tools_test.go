@@ -6,14 +6,19 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
-// A clusterJob is a communicator of a simulated cluster: its ranks compute, and
-// then wait for each other, step by step. Times are in seconds.
+// A clusterJob is a job of a simulated cluster: its ranks compute, and then wait
+// for each other, step by step, in one communicator or in two. Times are in
+// seconds.
 type clusterJob struct {
 	name      string
 	ranks     int
@@ -27,44 +32,75 @@ type clusterJob struct {
 	save      float64 // between two checkpoints, which rank 0 writes
 	wander    float64 // how long a rank is slow before the next one is; 0: none
 	stages    bool    // of a pipeline
+	drift     float64 // of a rank's computation in an hour, as a part, away from the others'
+	tensor    int     // ranks that wait for each other before those of the same place in other groups do; 0: none
 	restarts  float64 // between two starts, each with a new communicator
 	missed    float64 // scrapes, as a part
+	gradual   float64 // how long an injection grows
 	faults    []slowness
 	random    *rand.Rand
 
 	saved [][2]float64 // begin and end of the checkpoints so far
 }
 
-// stands reports whether the job wrote a checkpoint in a period.
-func (j *clusterJob) stands(from, until float64) bool {
-	return slices.ContainsFunc(j.saved, func(s [2]float64) bool { return s[0] < until && s[1] > from })
+// stood returns how long the job wrote checkpoints in a period.
+func (j *clusterJob) stood(from, until float64) (sum float64) {
+	for _, s := range j.saved {
+		sum += max(0, min(until, s[1])-max(from, s[0]))
+	}
+	return sum
 }
 
 // A slowness is an injection: a rank, or the ranks of a host, compute for
-// longer.
+// longer, at once or gradually.
 type slowness struct {
 	from, until float64
 	first, n    int // ranks
 	by          float64
+	grows       float64 // how long before from it begins
 }
 
 const ranksOfHost = 8
 
 // A rankState is a rank of a start of a job, with its counters after each step.
 type rankState struct {
-	skew                       float64
-	entered, measured, seconds float64
-	at                         []rankReading
+	skew, drift float64
+	in          [2]counters // the communicator of its group, and that of all
+	at          []rankReading
 }
 
-type rankReading struct{ time, entered, measured, seconds float64 }
+// counters are a rank's in a communicator: calls, and seconds.
+type counters struct{ entered, seconds, paused float64 }
+
+type rankReading struct {
+	time float64
+	in   [2]counters
+}
+
+// add counts calls, in one of which the rank waits.
+func (c *counters) add(calls, wait, exchange, usual float64) {
+	c.entered += calls
+	c.seconds += wait + exchange
+	c.paused += max(0, wait-usual)
+}
+
+// part returns how much of a slowness there is at a time.
+func (f slowness) part(at float64) float64 {
+	switch {
+	case at >= f.from:
+		return 1
+	case at <= f.from-f.grows:
+		return 0
+	}
+	return 1 - (f.from-at)/f.grows
+}
 
 // slow returns the factor of a rank's computation at a time.
 func (j *clusterJob) slow(rank int, at float64) float64 {
 	factor := 1.0
 	for _, f := range j.faults {
-		if at >= f.from && at < f.until && rank >= f.first && rank < f.first+f.n {
-			factor += f.by
+		if at < f.until && rank >= f.first && rank < f.first+f.n {
+			factor += f.by * f.part(at)
 		}
 	}
 	if j.wander > 0 && rank == 7*int(at/j.wander)%j.ranks {
@@ -78,17 +114,18 @@ func (j *clusterJob) run(begin, end float64) []rankState {
 	r := j.random
 	ranks := make([]rankState, j.ranks)
 	for i := range ranks {
-		ranks[i].skew = 1 + j.skew*r.NormFloat64()
+		ranks[i].skew, ranks[i].drift = 1+j.skew*r.NormFloat64(), j.drift*r.NormFloat64()/3600
 		if j.stages {
 			ranks[i].skew = 1 + 0.15*r.Float64()
 		}
 	}
 	save := begin + j.save*r.Float64()
-	took := make([]float64, j.ranks)
+	took, met := make([]float64, j.ranks), make([]float64, j.ranks)
+	usual := j.step * (1 + j.exchange)
 	for now := begin; now < end; {
 		last := 0.0
 		for i := range ranks {
-			took[i] = j.step * ranks[i].skew * j.slow(i, now) *
+			took[i] = j.step * (ranks[i].skew + ranks[i].drift*(now-begin)) * j.slow(i, now) *
 				(1 + j.jitter*r.NormFloat64() + j.imbalance*math.Abs(r.NormFloat64()))
 			if r.Float64() < j.pauses {
 				took[i] += 0.05 + 0.45*r.Float64()
@@ -100,6 +137,10 @@ func (j *clusterJob) run(begin, end float64) []rankState {
 			}
 			last = max(last, took[i])
 		}
+		for i := range ranks {
+			group := max(1, j.tensor)
+			met[i] = slices.Max(took[i/group*group : min(j.ranks, i/group*group+group)])
+		}
 		now += last + j.exchange*j.step
 		for i := range ranks {
 			s := &ranks[i]
@@ -107,10 +148,13 @@ func (j *clusterJob) run(begin, end float64) []rankState {
 			if j.stages && (i == 0 || i == j.ranks-1) {
 				calls /= 2
 			}
-			s.entered += calls
-			s.measured += calls
-			s.seconds += last - took[i] + j.exchange*j.step
-			s.at = append(s.at, rankReading{now, s.entered, s.measured, s.seconds})
+			if j.tensor > 0 {
+				s.in[0].add(4*calls, met[i]-took[i], 0.5*j.exchange*j.step, usual)
+				s.in[1].add(calls, last-met[i], 0.5*j.exchange*j.step, usual)
+			} else {
+				s.in[1].add(calls, last-took[i], j.exchange*j.step, usual)
+			}
+			s.at = append(s.at, rankReading{now, s.in})
 		}
 	}
 	return ranks
@@ -133,45 +177,56 @@ func (j *clusterJob) write(b *strings.Builder, end float64) {
 }
 
 func (j *clusterJob) writeHost(b *strings.Builder, name string, host int, ranks []rankState, until, end float64) {
-	phase := stragglerStep.Seconds()*j.random.Float64() + 1 + j.random.Float64()
-	steps := int(end / stragglerStep.Seconds())
-	missed := make([]bool, steps)
+	step := scrape.Seconds()
+	phase := step*j.random.Float64() + 1 + j.random.Float64()
+	missed := make([]bool, int(end/step))
 	for i := range missed {
 		missed[i] = j.random.Float64() < j.missed
 	}
 	for i := host * ranksOfHost; i < min(j.ranks, (host+1)*ranksOfHost); i++ {
-		labels := fmt.Sprintf(`{job=%q,instance="%s-%d",gpu="%d",uuid="%[2]s-%[5]d",tenant="t",workload="w",`+
-			`communicator="%[2]s",rank="%[5]d"}`, job, name, host, i%ranksOfHost, i)
-		lines := [3][]string{}
-		at := 0
-		for k := range steps {
-			now := float64(k)*stragglerStep.Seconds() - phase
-			for at < len(ranks[i].at) && ranks[i].at[at].time <= now {
-				at++
+		for place, communicator := range j.communicators(i) {
+			if communicator == "" {
+				continue
 			}
-			var show [3]string
-			switch ended := now > until+5; {
-			case at == 0 || missed[k]:
-				show = [3]string{"_", "_", "_"}
-			case ended && now <= until+5+stragglerStep.Seconds():
-				show = [3]string{"stale", "stale", "stale"}
-			case ended:
-				show = [3]string{"_", "_", "_"}
-			default:
-				s := ranks[i].at[at-1]
-				show = [3]string{strconv.FormatFloat(s.entered, 'f', 1, 64),
-					strconv.FormatFloat(s.measured, 'f', 1, 64), strconv.FormatFloat(s.seconds, 'f', 4, 64)}
+			labels := fmt.Sprintf(`{job=%q,instance="%s-%d",gpu="%d",uuid="%[2]s-%[5]d",tenant="t",workload="w",`+
+				`communicator="%[2]s%[6]s",rank="%[5]d"}`, job, name, host, i%ranksOfHost, i, communicator)
+			var lines [4][]string
+			at := 0
+			for k := range missed {
+				now := float64(k)*step - phase
+				for at < len(ranks[i].at) && ranks[i].at[at].time <= now {
+					at++
+				}
+				show := [4]string{"_", "_", "_", "_"}
+				switch ended := now > until+5; {
+				case at == 0 || missed[k]:
+				case ended && now <= until+5+step:
+					show = [4]string{"stale", "stale", "stale", "stale"}
+				case ended:
+				default:
+					s := ranks[i].at[at-1].in[place]
+					calls := strconv.FormatFloat(s.entered, 'f', 1, 64)
+					show = [4]string{calls, calls, strconv.FormatFloat(s.seconds, 'f', 4, 64),
+						strconv.FormatFloat(s.paused, 'f', 4, 64)}
+				}
+				for n := range lines {
+					lines[n] = append(lines[n], show[n])
+				}
 			}
-			for n := range lines {
-				lines[n] = append(lines[n], show[n])
+			for n, m := range []*collectors.Metric{workloads.RankCollectives, workloads.RankMeasured, workloads.RankSeconds,
+				workloads.RankPaused} {
+				fmt.Fprintf(b, "      - series: '%s%s'\n        values: '%s'\n", m, labels, strings.Join(lines[n], " "))
 			}
-		}
-		for n, metric := range []string{"nvgpu_rank_collectives_total", "nvgpu_rank_collectives_measured_total",
-			"nvgpu_rank_collective_seconds_total"} {
-			fmt.Fprintf(b, "      - series: '%s%s'\n        values: '%s'\n", metric, labels,
-				strings.Join(lines[n], " "))
 		}
 	}
+}
+
+// communicators returns the suffixes of the names of a rank's communicators.
+func (j *clusterJob) communicators(rank int) [2]string {
+	if j.tensor == 0 {
+		return [2]string{"", "-all"}
+	}
+	return [2]string{fmt.Sprintf("-group-%d", rank/j.tensor), fmt.Sprintf("-place-%d", rank%j.tensor)}
 }
 
 // usualJob returns a job of a cluster, drawn at random: data parallel, with the
@@ -183,26 +238,22 @@ func usualJob(name string, ranks int, r *rand.Rand) *clusterJob {
 		save: 600 + 1200*r.Float64(), missed: 0.005}
 }
 
-// A naming is a firing alert.
+// A naming is a firing alert: the job, with the number of its start, and the
+// rank, by its GPU.
 type naming struct {
-	communicator string
-	rank         int
+	job  string
+	rank int
 }
 
-// readings of promtool's output: the labels of ALERTS.
+// named matches the GPU of a rank.
+var named = regexp.MustCompile(`uuid="([^"]*)-(\d+)"`)
+
+// namings returns those in promtool's output.
 func namings(got string) (all []naming) {
-	for part := range strings.SplitSeq(got, "{") {
-		var n naming
-		for label := range strings.SplitSeq(part, ", ") {
-			if v, is := strings.CutPrefix(label, `communicator="`); is {
-				n.communicator, _, _ = strings.Cut(v, `"`)
-			}
-			if v, is := strings.CutPrefix(label, `rank="`); is {
-				v, _, _ = strings.Cut(v, `"`)
-				n.rank, _ = strconv.Atoi(v)
-			}
-		}
-		if n.communicator != "" && !slices.Contains(all, n) {
+	for _, m := range named.FindAllStringSubmatch(got, -1) {
+		n := naming{job: m[1]}
+		n.rank, _ = strconv.Atoi(m[2])
+		if !slices.Contains(all, n) {
 			all = append(all, n)
 		}
 	}

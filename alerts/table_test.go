@@ -54,6 +54,7 @@ var added = map[string]string{
 	"quota_drift":        "the enforcer's own books against the driver's",
 	"job_hang":           "hung_job by what its processes do, with the culprit",
 	"job_slow":           "tenant_stall by what its processes do, with the cause",
+	"job_straggler":      "a rank of a job, and not a GPU among others",
 	"quota_convoy":       "qos of a job on several GPUs: its lost time shows in no GPU's share",
 	"quota_action":       "the second half of quota_violation: the last levels of escalation",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
