@@ -52,7 +52,7 @@ var (
 		"Seconds that the measured collectives took on the GPU, with the wait for other ranks; "+
 			"the rank that comes last has the least.")
 	RankPaused = rankCounter("nvgpu_rank_paused_seconds_total",
-		"Those of the seconds that were beyond the median step, in one collective: another rank saved, or compiled.")
+		"Those of the seconds that were in collectives longer than the median step: another rank saved, or compiled.")
 
 	JobHang = collectors.Gauge("nvgpu_job_hang",
 		"Seconds since the workload, which hangs, last got on; the GPU, the rank, the reason and the place are of "+

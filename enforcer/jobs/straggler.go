@@ -35,15 +35,15 @@ type record struct {
 	pause [wire.Communicators]float64
 }
 
-// collected notes a collective that ended on the GPU. What is longer than a step
-// was a pause of another rank.
+// collected notes a collective that ended on the GPU. In one that was longer than
+// a step, another rank paused. A straggler is no pause: the step has its time, too.
 func (p *process) collected(e wire.Event) {
 	took := time.Duration(e.ID) * time.Microsecond
 	if took < pauseLeast {
 		return
 	}
 	if median := p.finder.Status(e.At).Median; median > 0 && took > median {
-		p.communicators[e.GPU%wire.Communicators].paused += (took - median).Seconds()
+		p.communicators[e.GPU%wire.Communicators].paused += took.Seconds()
 	}
 }
 

@@ -106,7 +106,7 @@ type CommunicatorStats struct {
 	Entered  uint64  `json:"entered"`  // called collectives
 	Measured uint64  `json:"measured"` // those of them whose time on the GPU was measured
 	Seconds  float64 `json:"seconds"`  // that time, with the wait for other ranks: the rank that comes last has the least
-	Paused   float64 `json:"paused"`   // of it, beyond a median step in one collective: another rank saved
+	Paused   float64 `json:"paused"`   // of it, in collectives longer than the median step: another rank paused
 }
 
 // HangStats describe a workload that no longer steps, and the process for which
