@@ -63,9 +63,10 @@ var derivations = []derivation{
 	{"Collectives a second of the communicator's ranks.", callsRate,
 		fmt.Sprintf("quantile by %s (0.5, rate(%s[%s]))", ofAll, workloads.RankCollectives,
 			promDuration(stragglerWindow))},
-	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks, and without pauses.", meanSeconds,
-		fmt.Sprintf("(rate(%s[%s]) - rate(%s[%[2]s])) / (rate(%[4]s[%[2]s]) > 0)", workloads.RankSeconds,
-			promDuration(stragglerWindow), workloads.RankPaused, workloads.RankMeasured)},
+	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks and without pauses,\n      # if the ranks get on.", meanSeconds,
+		fmt.Sprintf("(rate(%s[%s]) - rate(%s[%[2]s])) / (rate(%[4]s[%[2]s]) > 0)\n          "+
+			"and on %[5]s (%[6]s > 0.5 * max_over_time(%[6]s[%[7]s]))", workloads.RankSeconds, promDuration(stragglerWindow),
+			workloads.RankPaused, workloads.RankMeasured, ofAll, callsRate, evaluations(stragglerWithin))},
 	{"Seconds per second that the GPU spends in collectives, while the ranks get on as they lately did. All of its\n" +
 		"      # communicators count: who waits for a straggler in one of them comes late to the next.", inRatio,
 		fmt.Sprintf("sum by %s (%s * on %s group_left () max_over_time(%s[%s]))", ofOne, meanSeconds, ofAll, callsRate,

@@ -37,7 +37,7 @@ var styles = map[string]func(j *clusterJob){
 	"tensor4":   func(j *clusterJob) { j.tensor = 4 },
 	"trios":     func(j *clusterJob) { j.ranks = 3 },
 	"few":       func(j *clusterJob) { j.ranks = 8 },
-	"gradual":   func(j *clusterJob) { j.gradual = 120 },
+	"gradual":   func(j *clusterJob) { j.gradual = 60 },
 	"imbalance": func(j *clusterJob) { j.imbalance = 0.05 },
 	"missed":    func(j *clusterJob) { j.missed = 0.05 },
 	"restless":  func(j *clusterJob) { j.save = 90 },
@@ -79,7 +79,7 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	rules = strings.ReplaceAll(rules, "interval: 5s", "interval: "+promDuration(time.Duration(*slower)*stragglerStep))
 	var b strings.Builder
 	fmt.Fprintf(&b, "rule_files: [rules.yml]\nevaluation_interval: %s\ntests:\n  - interval: %s\n    input_series:\n%s"+
-		"    promql_expr_test:\n", promDuration(stragglerStep), promDuration(*scrape), series)
+		"    promql_expr_test:\n", promDuration(time.Duration(*slower)*stragglerStep), promDuration(*scrape), series)
 	for _, l := range looks {
 		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %s\n        exp_samples: [{labels: 'none', value: 0}]\n",
 			l.expr, promTime(l.at))
@@ -102,18 +102,14 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	return all
 }
 
-// Injections are this far apart, and last this long.
-const (
-	cycle   = 300.0
-	lasting = 150.0
-	within  = 60.0
-)
-
 // TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and
-// counts those that are named within a minute.
+// counts those that are named within a minute,
+// or within as many as -straggler.slower says.
 func TestStragglersAreNamed(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(*seed, 1))
+	// Injections are this far apart, last this long, and are to be named within this time.
+	cycle, lasting, within := 300*float64(*slower), 150*float64(*slower), 60*float64(*slower)
 	jobs := make([]*clusterJob, 8)
 	for i := range jobs {
 		jobs[i] = usualJob(fmt.Sprintf("c%d", i), 64, r)
@@ -133,7 +129,8 @@ func TestStragglersAreNamed(t *testing.T) {
 		}
 		jobs[j].faults = append(jobs[j].faults, f)
 		which, of[n] = append(which, f), j
-		looks = append(looks, look{at + within, firingNow}, look{at + cycle - 70, fmt.Sprintf(firingLately, "4m")})
+		lately := fmt.Sprintf(firingLately, promDuration(time.Duration(*slower)*4*time.Minute))
+		looks = append(looks, look{at + within, firingNow}, look{at + cycle - 70 - jobs[j].gradual, lately})
 		end = max(end, at+cycle)
 	}
 	var b strings.Builder

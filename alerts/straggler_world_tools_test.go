@@ -81,7 +81,9 @@ type rankReading struct {
 func (c *counters) add(calls, wait, exchange, usual float64) {
 	c.entered += calls
 	c.seconds += wait + exchange
-	c.paused += max(0, wait-usual)
+	if wait > usual {
+		c.paused += wait
+	}
 }
 
 // part returns how much of a slowness there is at a time.
