@@ -107,7 +107,7 @@ var workloadChecks = []*Check{
 			"usual one.",
 	},
 	{
-		ID: "job_straggler", Alert: "JobStragglerOnHost",
+		ID: "job_straggler", Alert: "JobStragglerOnHost", Shadow: true,
 		// The enforcer waits until it is sure, and there is no gauge before.
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobStraggler, "by", "tenant", "by", "workload").
 			Optional().Above(0)}},
