@@ -298,6 +298,9 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	if p := unlike(id, group); p != nil && (c.Entered == most || !last.waits(at)) {
 		return p, "unlike"
 	}
+	if p := ahead(id, group); p != nil && last.waits(at) {
+		return p, "unlike"
+	}
 	switch {
 	case c.Entered < most && c.strange():
 		return last, "unlike" // it waits in a collective that nobody else calls
@@ -330,6 +333,22 @@ func behind(id uint64, group []*process) (found *process) {
 		found = p
 	}
 	return found
+}
+
+// ahead returns the only rank of several that has called more than the others,
+// which have called equally many: it has left one out. nil: there is none.
+func ahead(id uint64, group []*process) *process {
+	first := slices.MaxFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Entered, b.in(id).Entered) })
+	others := map[uint64]bool{}
+	for _, p := range group {
+		if p != first {
+			others[p.in(id).Entered] = true
+		}
+	}
+	if len(group) < 3 || len(others) != 1 || others[first.in(id).Entered] {
+		return nil
+	}
+	return first
 }
 
 // unlike returns the rank whose last collective differs from the others': in

@@ -220,6 +220,11 @@ func TestCulprits(t *testing.T) {
 			r.bytes += 4
 			r.put64(128+40, r.bytes)
 		}, "unlike"},
+		{"one left out, and the next one called", func(r *rank, at int64) {
+			r.hangs(at)
+			r.entered++
+			r.put64(128+16, r.entered)
+		}, "unlike"},
 		{"an endless kernel", func(r *rank, at int64) {
 			r.hangs(at)
 			r.put64(200, r.entered-1)
