@@ -187,6 +187,8 @@ func (d difference) ofGPU() string {
 	switch {
 	case d.half(d.more(collecting)) && (d.fell(nvlink, slowerLink) || d.fell(pcie, slowerLink)):
 		return "link"
+	case d.half(d.more(collecting)) && d.pressed(cpu) && 5*(d.more(away)+d.more(launching)) >= d.more(wall):
+		return "cpu" // the peers on this host wait for processors as well, and the process for them
 	case d.half(d.more(collecting)):
 		return "collective"
 	case reduced && d.rose(thermal, moreOften):

@@ -82,7 +82,7 @@ type Finder struct {
 // out of order by a few microseconds.
 func (f *Finder) Feed(events []wire.Event) {
 	r := f.followed
-	f.searching = r == nil || r.steps < searched || r.length < certain || !r.alive(f.all.size)
+	f.searching = r == nil || r.steps < settled || r.length < certain || !r.alive(f.all.size)
 	f.watch()
 	for i := range events {
 		f.feed(&events[i])

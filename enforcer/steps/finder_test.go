@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"gpusteward/internal/wire"
 )
@@ -143,32 +142,5 @@ func TestLaterPrograms(t *testing.T) {
 		for seed := range uint64(3) {
 			check(t, p, seed, worst)
 		}
-	}
-}
-
-// TestManyPieces: a step of 64 pieces takes the place of its pieces, which were
-// taken for steps before it recurred.
-func TestManyPieces(t *testing.T) {
-	var f Finder
-	w := newWorld(1)
-	piece := small
-	piece.cost = 3 * ms
-	for range 20 {
-		w.step(func() {
-			for i := range 64 {
-				w.spend(20 * ms)
-				w.copy(1 << 16)
-				piece.forward(w)
-				piece.backward(w, i > 0)
-			}
-			small.adam(w)
-			w.item()
-		})
-	}
-	f.Feed(w.events)
-	step := w.truth[19].end - w.truth[19].begin
-	s := f.Status(w.now)
-	if !s.Stepping || s.Since > w.truth[12].end || math.Abs(float64(s.Median)/float64(step)-1) > 0.003 {
-		t.Errorf("%+v, the step takes %v", s, time.Duration(step))
 	}
 }

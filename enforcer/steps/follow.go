@@ -7,8 +7,7 @@ type ban struct {
 }
 
 const (
-	settled   = 256  // steps after which a pattern is not withdrawn
-	searched  = 1024 // steps after which nothing longer is looked for: it may be as many pieces as 160
+	settled   = 256  // steps after which nothing longer is looked for
 	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
 	request   = 100  // tokens of a short request: two other numbers show that it is one
 	trusted   = 16   // steps after which a rhythm may return from an interruption

@@ -42,7 +42,7 @@ func (f *Finder) close() {
 	if r.steps == young {
 		f.turn()
 	}
-	if r.steps == searched {
+	if r.steps == settled {
 		f.settle()
 	}
 }

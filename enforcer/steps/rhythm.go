@@ -153,7 +153,7 @@ func (r *rhythm) within(o *rhythm) bool {
 // holds says whether o is only a piece of a true step r: the pieces in it
 // differ from each other by more than what a script logs now and then.
 func (r *rhythm) holds(o *rhythm) bool {
-	most := float32(160)
+	most := float32(64)
 	if o.tight() {
 		most = 4096
 	}
