@@ -22,7 +22,9 @@ var rightlyEmpty = map[string]string{
 		"and the simulated host has neither",
 	"gpusteward-agent, Attribution": "all sources of names answer",
 
-	"gpusteward-jobs, Hangs":    "no job of the simulated host hangs",
-	"gpusteward-quotas, Gemini": "the simulated host serves no programs under Gemini's hook",
-	"gpusteward-quotas, MPS":    "the simulated host has no MPS daemon with clients",
+	"gpusteward-jobs, Hangs":      "no job of the simulated host hangs",
+	"gpusteward-jobs, Slow jobs":  "no job of the simulated host is slow",
+	"gpusteward-jobs, Stragglers": "no rank of the simulated host is late",
+	"gpusteward-quotas, Gemini":   "the simulated host serves no programs under Gemini's hook",
+	"gpusteward-quotas, MPS":      "the simulated host has no MPS daemon with clients",
 }
