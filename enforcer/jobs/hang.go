@@ -86,11 +86,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 // culprit that waits itself may be the victim of another one, which then comes
 // first.
 func (o *Observer) verdicts(at int64) (all []verdict) {
-	type communicator struct {
-		tenant string // a job has one: no process can join the job of another tenant by naming its communicator
-		id     uint64
-	}
-	groups := map[communicator][]*process{}
+	groups := map[communicatorOf][]*process{}
 	for _, p := range o.processes {
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
 			p.watch.look(o.procfs(), p.pid)
@@ -99,7 +95,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		}
 		for i := range p.communicators {
 			if c := &p.communicators[i]; c.there && (c.Entered > 0 || c.exchanges()) {
-				of := communicator{p.tenant, c.ID}
+				of := communicatorOf{p.tenant, c.ID}
 				groups[of] = append(groups[of], p)
 			}
 		}

@@ -92,6 +92,13 @@ type communicator struct {
 	paused float64 // seconds in which it waited for a rank that paused
 }
 
+// A communicatorOf names a communicator. A job has one tenant: no process can
+// join that of another by naming its communicator.
+type communicatorOf struct {
+	tenant string
+	id     uint64
+}
+
 // now returns CLOCK_MONOTONIC, ns.
 func (o *Observer) now() int64 {
 	if o.Now != nil {

@@ -148,13 +148,6 @@ func (o *Observer) Stragglers() (all []wire.StragglerStats) {
 	return all
 }
 
-// A communicatorOf names a communicator. A job has one tenant: no process can
-// join that of another by naming its communicator.
-type communicatorOf struct {
-	tenant string
-	id     uint64
-}
-
 // communicators returns the processes that step, by communicator, if several of
 // one do. What waits in sends and receives is not measured.
 func (o *Observer) communicators() map[communicatorOf][]*process {

@@ -58,9 +58,15 @@ const patience, ending = time.Minute, 20 * time.Second
 // eventually waits until cond holds.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
+	until(t, patience, what, cond)
+}
+
+// until waits until cond holds, for so long.
+func until(t *testing.T, limit time.Duration, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !cond(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not: %s", patience, what)
+			t.Fatalf("after %v still not: %s", limit, what)
 		}
 	}
 }

@@ -26,11 +26,7 @@ const farther = 80 * time.Second
 // within waits until cond holds, for as long as the chain may take.
 func within(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(farther); !cond(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after %v still not: %s", farther, what)
-		}
-	}
+	until(t, farther, what, cond)
 }
 
 // A chain is an agent, Prometheus, Alertmanager and the receiver of its

@@ -288,13 +288,15 @@ func TestChainOfManyRanks(t *testing.T) {
 	}
 	stepped := func(r rank) int64 { return append(r.says("step"), 0, 0)[1] }
 	within(t, "they train", func() bool { return stepped(all[0]) > 0 })
-	began, cpu := time.Now(), cpuOf(t, h.agent.pid)
-	for end := began.Add(*jobWell*4 + farther); stepped(all[culprit]) < at-1; time.Sleep(100 * time.Millisecond) {
-		if alerts := h.alerts("JobHang"); len(alerts) > 0 || time.Now().After(end) {
-			t.Fatalf("a job that is well hangs, or is too slow: %v", alerts)
+	began, cpu := time.Now(), statOf(t, h.agent.pid).CPUTime()
+	until(t, *jobWell*4+farther, "the job comes to its fault", func() bool {
+		if alerts := h.alerts("JobHang"); len(alerts) > 0 {
+			t.Fatalf("a job that is well hangs: %v", alerts)
 		}
-	}
-	well, used := time.Since(began), cpuOf(t, h.agent.pid)-cpu
+		return stepped(all[culprit]) >= at-1
+	})
+	stat := statOf(t, h.agent.pid)
+	well, used := time.Since(began), stat.CPUTime()-cpu
 	gpu := fmt.Sprint(culprit % gpus)
 	var a known
 	within(t, "the culprit is named", func() bool {
@@ -304,16 +306,16 @@ func TestChainOfManyRanks(t *testing.T) {
 	took := time.Duration(monotonic(t) - all[culprit].says("step")[0])
 	t.Logf("%s of one of %d ranks: the alert came after %.1f s: %s", *jobFault, ranks, took.Seconds(),
 		a.Annotations["description"])
-	t.Logf("the agent used %.1f %% of a processor and %d MiB for %d ranks, over %.0f s", 100*used.Seconds()/well.Seconds(),
-		memoryOf(t, h.agent.pid)>>20, ranks, well.Seconds())
+	t.Logf("the agent used %.1f %% of a processor and %d MiB for %d ranks, over %.0f s", 100*used/well.Seconds(),
+		stat.ResidentMemory()>>20, ranks, well.Seconds())
 	if others := h.alerts("JobHang"); len(others) != 1 ||
 		!strings.Contains(a.Annotations["description"], fmt.Sprintf(": rank %d, reason ", culprit)) {
 		t.Errorf("Alertmanager has %v, want one alert about rank %d", others, culprit)
 	}
 }
 
-// cpuOf returns the processor time of a process.
-func cpuOf(t *testing.T, pid int) time.Duration {
+// statOf returns what the kernel counts of a process.
+func statOf(t *testing.T, pid int) procfs.ProcStat {
 	t.Helper()
 	p, err := procfs.NewProc(pid)
 	if err != nil {
@@ -323,21 +325,7 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return time.Duration(s.CPUTime() * float64(time.Second))
-}
-
-// memoryOf returns the resident memory of a process.
-func memoryOf(t *testing.T, pid int) int {
-	t.Helper()
-	p, err := procfs.NewProc(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := p.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.ResidentMemory()
+	return s
 }
 
 // TestChainOfStragglers has a Prometheus with the shipped rules find the slow one
@@ -370,11 +358,10 @@ scrape_configs: [{job_name: gpusteward, static_configs: [{targets: [%q]}]}]
 	startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))
 	var alerts map[string]known
-	for end := began.Add(2 * farther); len(alerts) == 0; time.Sleep(100 * time.Millisecond) {
-		if alerts = h.alerts("JobStraggler"); time.Now().After(end) {
-			t.Fatalf("after %v nobody is named", 2*farther)
-		}
-	}
+	until(t, 2*farther, "a straggler is named", func() bool {
+		alerts = h.alerts("JobStraggler")
+		return len(alerts) > 0
+	})
 	a := alerts[fmt.Sprint(culprit)]
 	t.Logf("named after %.0f s: %s", time.Since(began).Seconds(), a.Annotations["summary"])
 	if len(alerts) != 1 || a.Labels["rank"] != fmt.Sprint(culprit) || a.Labels["tenant"] != "research" {
