@@ -170,8 +170,8 @@ def language(batch=4, length=512):
     )
 
 
-def gpt2(loop):
-    torch, model, optimizer, tokens = language()
+def gpt2(loop, **batch):
+    torch, model, optimizer, tokens = language(**batch)
     while loop.goes_on():
         with torch.autocast("cuda", torch.bfloat16):
             loss = model(input_ids=tokens, labels=tokens).loss
@@ -179,6 +179,68 @@ def gpt2(loop):
         loss.backward()
         optimizer.step()
         loss.item()
+
+
+def gpt2_large(loop):
+    """Batches that fill a GPU."""
+    gpt2(loop, batch=8, length=1024)
+
+
+def changing(loop):
+    """GPT-2 with a batch from the host each step. The first word of the file GS_FAULT says what is wrong with its steps."""
+    import gc
+    import mmap
+
+    import torch
+
+    torch, model, optimizer, _ = language()
+    batches = {n: torch.randint(50257, (4, n)).pin_memory() for n in (512, 768)}
+    ballast, big = [], os.path.join(os.path.dirname(os.environ["GS_FAULT"]), "data")
+    with open(big, "wb") as out:
+        out.write(os.urandom(1 << 28))
+    try:
+        file = os.open(big, os.O_RDONLY | os.O_DIRECT)
+    except OSError:  # a file system in memory
+        file = os.open(big, os.O_RDONLY)
+    page = mmap.mmap(-1, 1 << 22)
+    usual, at = 0.025, 0
+
+    def lasting(piece):
+        """Does pieces for two fifths of a usual step."""
+        end = time.monotonic() + 0.4 * usual
+        while time.monotonic() < end:
+            piece()
+
+    def read():
+        nonlocal at
+        os.preadv(file, [page], at)
+        at = (at + len(page)) % (1 << 28)
+
+    while loop.goes_on():
+        began = time.monotonic()
+        with open(os.environ["GS_FAULT"]) as told:
+            fault = told.read().strip()
+        if fault == "data":
+            time.sleep(0.4 * usual)
+        elif fault == "garbage":
+            if not ballast:
+                ballast.extend([i] for i in range(300000))
+            lasting(gc.collect)
+        elif fault == "storage":
+            lasting(read)
+        tokens = batches[768 if fault == "work" else 512].to("cuda", non_blocking=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        if fault == "memory":
+            lasting(lambda: (torch.empty(1 << 26, device="cuda"), torch.cuda.empty_cache()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        if fault != "garbage":
+            ballast.clear()
+        if not fault:
+            usual += 0.05 * (time.monotonic() - began - usual)
 
 
 def padding(loop):

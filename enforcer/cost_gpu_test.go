@@ -1,0 +1,199 @@
+//go:build gpu
+
+package enforcer_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var costSeconds = flag.Float64("cost.seconds", 60, "`seconds` for which each program is measured")
+
+// costNanoseconds is what an event costs: see docs/benchmarks.md.
+const costNanoseconds = 18.6
+
+// TestGPUTraceCost measures what its trace costs a program that trains. Processes
+// differ by more than that: on a virtual machine two runs of GPT-2 by up to a
+// tenth. So the trace of one running process is taken away and given back, each
+// time for a block, in a random order within a pair of blocks. The figure is the
+// mean over pairs of the difference of both median steps. What the events of a
+// step cost is printed beside it: that is the most by which they can lengthen it.
+func TestGPUTraceCost(t *testing.T) {
+	for kind, beat := range map[string]time.Duration{"gpt2": 400 * time.Millisecond,
+		"gpt2_large": 400 * time.Millisecond, "ddp": 800 * time.Millisecond} {
+		t.Run(kind, func(t *testing.T) { traceCost(t, kind, beat) })
+	}
+}
+
+// A block is a time in which the program wrote its trace, or not.
+type block struct {
+	from, to int64 // of CLOCK_MONOTONIC, ns
+	traced   bool
+}
+
+func traceCost(t *testing.T, kind string, beat time.Duration) {
+	r := record(t)
+	file := filepath.Join(t.TempDir(), "times")
+	cmd := exec.Command("python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
+		fmt.Sprint(*costSeconds), file)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	blocks, err := alternate(cmd.Process.Pid, r.hook, beat, ended)
+	if err != nil {
+		t.Fatalf("%v: %s", err, log.Bytes()[max(0, log.Len()-1500):])
+	}
+	files, _ := filepath.Glob(file + "*")
+	if len(files) == 0 {
+		t.Fatalf("no times: %s", log.Bytes()[max(0, log.Len()-1500):])
+	}
+	slices.Sort(files)
+	var times struct{ Ends []int64 }
+	text, err := os.ReadFile(files[0])
+	if err == nil {
+		err = json.Unmarshal(text, &times)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slower, ms := costsOf(times.Ends, blocks)
+	if len(slower) < 10 {
+		t.Fatalf("%d pairs of blocks", len(slower))
+	}
+	middle, half := confidence(slower)
+	traced := 0.0
+	for _, b := range blocks {
+		if b.traced {
+			traced += float64(len(stepsWithin(times.Ends, b)))
+		}
+	}
+	events := float64(len(r.of(t, cmd.Process.Pid))) / traced
+	fmt.Printf("the trace of %s, %.2f ms a step: %.3f +- %.3f %% longer (95 %%, %d pairs of blocks of %v); at most %.3f %% "+
+		"by %.0f events a step\n", kind, ms, middle, half, len(slower), beat, 100*events*costNanoseconds/1e6/ms, events)
+	if middle-half > 0.1 {
+		t.Errorf("%s: a step is %.3f +- %.3f %% longer, goal 0.1 %%", kind, middle, half)
+	}
+}
+
+// alternate gives the process its trace and takes it away, until it ends.
+func alternate(pid int, hook string, length time.Duration, ended <-chan error) (blocks []block, err error) {
+	at, err := addressOf(pid, hook, "gs_trace", ended)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer memory.Close()
+	trace, none := make([]byte, 8), make([]byte, 8)
+	for beat := time.Tick(length); ; {
+		first := rand.IntN(2) == 0
+		for _, traced := range []bool{first, !first} {
+			if binary.NativeEndian.Uint64(trace) == 0 { // the program has no session yet
+				_, _ = memory.ReadAt(trace, at)
+			} else if _, err := memory.WriteAt(map[bool][]byte{true: trace, false: none}[traced], at); err == nil {
+				blocks = append(blocks, block{from: monotonic(), traced: traced})
+			}
+			select {
+			case err := <-ended:
+				return blocks, err
+			case <-beat:
+			}
+			if n := len(blocks); n > 0 {
+				blocks[n-1].to = monotonic()
+			}
+		}
+	}
+}
+
+// addressOf waits until the process has the hook, and returns where its symbol is.
+func addressOf(pid int, hook, symbol string, ended <-chan error) (at int64, err error) {
+	f, err := elf.Open(hook)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	symbols, err := f.Symbols()
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == symbol })
+	if i < 0 {
+		return 0, fmt.Errorf("%s has no symbol %s", hook, symbol)
+	}
+	for {
+		maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		for line := range strings.Lines(string(maps)) {
+			if strings.HasSuffix(strings.TrimSpace(line), filepath.Base(hook)) {
+				base, _ := strconv.ParseInt(line[:strings.IndexByte(line, '-')], 16, 64)
+				return base + int64(symbols[i].Value), nil
+			}
+		}
+		select {
+		case err := <-ended:
+			return 0, fmt.Errorf("it ended: %w", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// costsOf returns how much longer a step took with the trace, in percent, for each
+// pair of blocks, and the median of the steps in ms.
+func costsOf(ends []int64, blocks []block) (slower []float64, ms float64) {
+	var all []float64
+	var first *block
+	var before float64
+	for i := range blocks {
+		b := &blocks[i]
+		steps := stepsWithin(ends, *b)
+		if len(steps) < 4 {
+			first = nil
+			continue
+		}
+		all = append(all, steps...)
+		median := math.Log(percentile(steps, 0.5))
+		if first == nil || first.traced == b.traced {
+			first, before = b, median
+			continue
+		}
+		by := 100 * (median - before)
+		if first.traced {
+			by = -by
+		}
+		slower, first = append(slower, by), nil
+	}
+	if len(all) == 0 {
+		return nil, 0
+	}
+	return slower, percentile(all, 0.5) / 1e6
+}
+
+// stepsWithin returns the steps that began and ended in a block, in ns.
+func stepsWithin(ends []int64, b block) (steps []float64) {
+	for n := 1; n < len(ends); n++ {
+		if ends[n-1] >= b.from && ends[n] <= b.to {
+			steps = append(steps, float64(ends[n]-ends[n-1]))
+		}
+	}
+	return steps
+}
