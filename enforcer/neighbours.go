@@ -7,13 +7,16 @@ import (
 	"gpusteward/enforcer/audit"
 )
 
-// neighbours know which part of each GPU's time each workload uses.
+// neighbours know which part of each GPU's time each process uses.
 type neighbours struct {
 	mu  sync.Mutex
 	all map[userOfGPU]useOfGPU
 }
 
-type userOfGPU struct{ uuid, workload string }
+type userOfGPU struct {
+	uuid string
+	pid  int
+}
 
 type useOfGPU struct {
 	seconds float64   // of GPU time
@@ -27,10 +30,7 @@ func (g *neighbours) look(b audit.Books) {
 	defer g.mu.Unlock()
 	all := map[userOfGPU]useOfGPU{}
 	for _, h := range b.DeviceProcesses {
-		if h.Process.Workload == nil {
-			continue
-		}
-		name := userOfGPU{h.UUID, h.Process.Workload.Key}
+		name := userOfGPU{h.UUID, h.Process.PID}
 		u := all[name]
 		u.seconds += h.SM
 		if h.Sampled.After(u.sampled) {
@@ -52,12 +52,13 @@ func (g *neighbours) look(b audit.Books) {
 	g.all = all
 }
 
-// others returns the part of a GPU's time that other workloads use.
-func (g *neighbours) others(uuid, workload string) (part float64) {
+// others returns the part of a GPU's time that other processes use, of the same
+// workload or not: two notebooks of one user slow each other as well.
+func (g *neighbours) others(uuid string, pid int) (part float64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, u := range g.all {
-		if name.uuid == uuid && name.workload != workload {
+		if name.uuid == uuid && name.pid != pid {
 			part += u.part
 		}
 	}

@@ -11,35 +11,40 @@ import (
 )
 
 // TestOthersUseTheGPU compares the part of a GPU's time that the neighbours of a
-// workload use, by the driver's samples.
+// process use, by the driver's samples. Two of the three are of one workload, and
+// one of no known workload.
 func TestOthersUseTheGPU(t *testing.T) {
+	const minePID, idlePID, busyPID = 1, 2, 3
 	var g neighbours
 	at := time.Unix(1e9, 0)
 	uses := func(mine, idle, busy float64, sampled time.Time) audit.Books {
 		var b audit.Books
-		for name, sm := range map[string]float64{"mine": mine, "idle": idle, "busy": busy} {
+		for i, sm := range []float64{mine, idle, busy} {
 			p := collectors.DeviceProcess{UUID: "GPU-0", SM: sm, Sampled: sampled}
-			p.Process.Workload = &host.Workload{Key: name}
+			p.Process.PID = i + 1
+			if p.Process.PID != idlePID {
+				p.Process.Workload = &host.Workload{Key: "user:1000"}
+			}
 			b.DeviceProcesses = append(b.DeviceProcesses, p)
 		}
 		return b
 	}
 	g.look(uses(10, 0, 3, at))
 	g.look(uses(12, 0, 5, at.Add(5*time.Second)))
-	for workload, want := range map[string]float64{"mine": 0.4, "busy": 0.4, "idle": 0.8} {
-		if part := g.others("GPU-0", workload); math.Abs(part-want) > 1e-9 {
-			t.Errorf("beside %s the others use %g, want %g", workload, part, want)
+	for pid, want := range map[int]float64{minePID: 0.4, busyPID: 0.4, idlePID: 0.8} {
+		if part := g.others("GPU-0", pid); math.Abs(part-want) > 1e-9 {
+			t.Errorf("beside process %d the others use %g, want %g", pid, part, want)
 		}
 	}
 	g.look(uses(12, 0, 5, at.Add(5*time.Second))) // no new samples
-	if part := g.others("GPU-0", "mine"); part != 0.4 {
+	if part := g.others("GPU-0", minePID); part != 0.4 {
 		t.Errorf("between two samples the others use %g, want 0.4", part)
 	}
-	if part := g.others("GPU-1", "mine"); part != 0 {
+	if part := g.others("GPU-1", minePID); part != 0 {
 		t.Errorf("others use %g of another GPU", part)
 	}
 	var unknown neighbours
-	if unknown.look(uses(0, 0, 0, time.Time{})); unknown.others("GPU-0", "mine") != 1 {
+	if unknown.look(uses(0, 0, 0, time.Time{})); unknown.others("GPU-0", minePID) != 1 {
 		t.Error("without samples the others may use all")
 	}
 }

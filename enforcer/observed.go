@@ -40,11 +40,11 @@ func gpuProcesses(b audit.Books) (all []jobs.GPUProcess) {
 	return all
 }
 
-// evidence returns what is known of a GPU for slow steps of a workload.
-func (e *Enforcer) evidence(uuid, workload string) (known jobs.Evidence) {
+// evidence returns what is known of a GPU for slow steps of a process.
+func (e *Enforcer) evidence(uuid string, pid int) (known jobs.Evidence) {
 	if e.Evidence != nil {
 		known = e.Evidence(uuid)
 	}
-	known.Neighbours = e.neighbours.others(uuid, workload)
+	known.Neighbours = e.neighbours.others(uuid, pid)
 	return known
 }

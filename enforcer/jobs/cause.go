@@ -13,7 +13,7 @@ import (
 // Evidence is what is known of a GPU at a moment, for the cause of a slow step.
 type Evidence struct {
 	Power, Thermal bool    // its clocks are reduced for this reason
-	Neighbours     float64 // part of its time that other workloads use; 1: it may be all
+	Neighbours     float64 // part of its time that other processes use; 1: it may be all
 	Clock          float64 // of its SMs, as a part of the maximum; 0: unknown
 	PCIe, NVLink   float64 // speed of its links, bytes per second; 0: unknown
 }
@@ -252,7 +252,7 @@ func (o *Observer) sees(p *process) {
 		return // what the thread did is known from the second look on
 	}
 	if o.Evidence != nil {
-		e := o.Evidence(p.gpu(), p.sums.Workload)
+		e := o.Evidence(p.gpu(), p.pid)
 		now.around[power], now.around[thermal] = float64(truth(e.Power)), float64(truth(e.Thermal))
 		now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
 		now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink

@@ -332,7 +332,7 @@ func newOffice(t *testing.T, s style, seed uint64, noise float64) *office {
 	o.spins = o.IntN(2) == 0
 	o.events = []entry{}
 	o.looked = o.h.at
-	o.h.Observer.Evidence = func(_, _ string) Evidence { return o.knows.Evidence }
+	o.h.Observer.Evidence = func(string, int) Evidence { return o.knows.Evidence }
 	return o
 }
 

@@ -37,10 +37,10 @@ const (
 // An Observer watches the processes that write a trace. Its methods are safe
 // for concurrent use.
 type Observer struct {
-	Procfs   string                               // mount point of procfs; empty is /proc
-	Evidence func(uuid, workload string) Evidence // for slow steps; it must not wait; nil: there is none
-	RAS      string                               // address at which NCCL serves; empty: nobody asks there
-	Now      func() int64                         // CLOCK_MONOTONIC, ns; nil: the system's
+	Procfs   string                              // mount point of procfs; empty is /proc
+	Evidence func(uuid string, pid int) Evidence // for slow steps; it must not wait; nil: there is none
+	RAS      string                              // address at which NCCL serves; empty: nobody asks there
+	Now      func() int64                        // CLOCK_MONOTONIC, ns; nil: the system's
 
 	mu        sync.Mutex
 	processes map[uint64]*process // by session

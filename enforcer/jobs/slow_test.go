@@ -81,7 +81,7 @@ func TestSlownessEndsWithTheSteps(t *testing.T) {
 // TestPausesExplainNothing lowers the clock while a process does not step.
 func TestPausesExplainNothing(t *testing.T) {
 	h, now := newHost(t, 1), Evidence{Clock: 1}
-	h.Observer.Evidence = func(_, _ string) Evidence { return now }
+	h.Observer.Evidence = func(string, int) Evidence { return now }
 	for range 100 {
 		h.step(nil)
 	}

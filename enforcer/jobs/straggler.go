@@ -266,9 +266,9 @@ func (o *Observer) causeOf(x *runner) string {
 	case o.Evidence == nil:
 		return "gpu"
 	}
-	own, others := o.Evidence(x.p.gpu(), x.p.sums.Workload).facts(), [3]int{}
+	own, others := o.Evidence(x.p.gpu(), x.p.pid).facts(), [3]int{}
 	for _, y := range x.race.runners {
-		for i, is := range o.Evidence(y.p.gpu(), y.p.sums.Workload).facts() {
+		for i, is := range o.Evidence(y.p.gpu(), y.p.pid).facts() {
 			others[i] += truth(is && y != x)
 		}
 	}

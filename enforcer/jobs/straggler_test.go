@@ -123,9 +123,9 @@ func TestTurnsAreNoStraggler(t *testing.T) {
 // TestThrottledStraggler: what is true of a straggler's GPU and not of its
 // peers' is the cause.
 func TestThrottledStraggler(t *testing.T) {
-	for want, evidence := range map[string]func(uuid, workload string) Evidence{
-		"thermal": func(uuid, _ string) Evidence { return Evidence{Power: true, Thermal: uuid == "GPU-5"} },
-		"gpu":     func(_, _ string) Evidence { return Evidence{Power: true, Thermal: true} },
+	for want, evidence := range map[string]func(uuid string, pid int) Evidence{
+		"thermal": func(uuid string, _ int) Evidence { return Evidence{Power: true, Thermal: uuid == "GPU-5"} },
+		"gpu":     func(string, int) Evidence { return Evidence{Power: true, Thermal: true} },
 	} {
 		w := newWorld(t, programs[0], 5)
 		w.h.Observer.Evidence = evidence

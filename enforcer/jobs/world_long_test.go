@@ -276,7 +276,7 @@ func TestWorldSlows(t *testing.T) {
 			io = w.Float64() * 10
 		}
 		now := usual
-		w.h.Observer.Evidence = func(_, _ string) Evidence { return now }
+		w.h.Observer.Evidence = func(string, int) Evidence { return now }
 		w.h.pressures(cpu, io)
 		for began := w.h.at; w.h.at-began < 90e9; {
 			w.train()

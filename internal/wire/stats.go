@@ -83,7 +83,7 @@ var SlowCauses = map[string]string{
 	"power":      "it waited for the GPU, whose clocks are reduced by the power limit",
 	"thermal":    "it waited for the GPU, whose clocks are reduced by its temperature",
 	"clocks":     "it waited for the GPU, whose clocks are lower than before: somebody set them",
-	"neighbour":  "it waited for the GPU, which another workload uses",
+	"neighbour":  "it waited for the GPU, which other processes use",
 	"gpu":        "it waited for the GPU, without a known reason",
 	"copy":       "it waited for copies between host and GPU",
 	"memory":     "it allocated GPU memory at least twice as often",
@@ -153,7 +153,7 @@ var StragglerCauses = map[string]string{
 	"gpu":       "its GPU takes longer, for no known reason",
 	"thermal":   "its GPU takes longer, whose clocks are reduced by its temperature",
 	"power":     "its GPU takes longer, whose clocks are reduced by the power limit",
-	"neighbour": "its GPU takes longer, which another workload uses",
+	"neighbour": "its GPU takes longer, which other processes use",
 	"copy":      "it waits for copies between host and GPU",
 	"quota":     "the gate holds it back for its quota",
 }
