@@ -1,7 +1,7 @@
 //go:build ignore
 
 // This program writes calls_gen.go, the guarded NVML calls that gpusteward
-// makes, and sim/unsupported_gen.go, a device that supports nothing, from the
+// makes, and sim/stub/device_gen.go, a device that supports nothing, from the
 // source of the go-nvml version that go.mod pins. A new call in the code has
 // its wrapper after the next run. Run it with go generate; an argument is the
 // output directory.
@@ -191,7 +191,7 @@ func main() {
 				if isReturn {
 					body = "ret = nvml.ERROR_NOT_SUPPORTED; " + body
 				}
-				fmt.Fprintf(&base, "func (unsupported) %s { %s }\n", signature, body)
+				fmt.Fprintf(&base, "func (Device) %s { %s }\n", signature, body)
 			}
 			if !isReturn || !slices.ContainsFunc(w.begin, func(p string) bool { return strings.HasPrefix(name, p) }) {
 				continue
@@ -225,10 +225,11 @@ func main() {
 		to = os.Args[1]
 	}
 	write(filepath.Join(to, "calls_gen.go"), guarded(called(all)))
-	write(filepath.Join(to, "sim/unsupported_gen.go"),
-		"package sim\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
-			"// unsupported is an nvml.Device that answers \"not supported\" to everything.\n"+
-			"type unsupported struct{}\n\nvar _ nvml.Device = unsupported{}\n\n"+base.String())
+	write(filepath.Join(to, "sim/stub/device_gen.go"),
+		"// Package stub has an NVML device without any function, to embed in others.\n"+
+			"package stub\n\nimport \"github.com/NVIDIA/go-nvml/pkg/nvml\"\n\n"+
+			"// Device is an nvml.Device that answers \"not supported\" to everything.\n"+
+			"type Device struct{}\n\nvar _ nvml.Device = Device{}\n\n"+base.String())
 }
 
 // guarded returns the source of the wrappers, and of the table of their calls.

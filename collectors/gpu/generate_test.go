@@ -13,13 +13,13 @@ import (
 func TestEveryWrapperHasACaller(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "sim"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "sim", "stub"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "go", "run", "generate.go", dir).CombinedOutput(); err != nil {
 		t.Fatalf("generate: %v\n%s", err, out)
 	}
-	for _, name := range []string{"calls_gen.go", "sim/unsupported_gen.go"} {
+	for _, name := range []string{"calls_gen.go", "sim/stub/device_gen.go"} {
 		want, err1 := os.ReadFile(filepath.Join(dir, name))
 		got, err2 := os.ReadFile(name)
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {

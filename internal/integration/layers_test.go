@@ -84,7 +84,8 @@ var layers = map[string][]string{
 	"collectors/host":      {},
 	"collectors/gpu":       {},
 	// the books of simulated tenants
-	"collectors/gpu/sim": {"collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
+	"collectors/gpu/sim":      {"collectors/gpu", "collectors/gpu/sim/stub", "collectors/host", "internal/quota", "internal/wire"},
+	"collectors/gpu/sim/stub": {}, // a device without functions, generated
 
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
@@ -102,7 +103,7 @@ var owners = map[string][]string{
 	"github.com/prometheus/alertmanager":                     {"health/notifier"},
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
 	"github.com/NVIDIA/go-nvml": append([]string{"internal/agent", "collectors", "collectors/gpu",
-		"collectors/gpu/sim", "collectors/hosttest", "health/diag"}, themes...),
+		"collectors/gpu/sim", "collectors/gpu/sim/stub", "collectors/hosttest", "health/diag"}, themes...),
 }
 
 // openers may open and close NVML; sim is opened.

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/stub"
 )
 
 // device is a handle of a simulated GPU, valid for one session of the host.
 type device struct {
-	unsupported
+	stub.Device
 	gpu     *gpu
 	session int
 }

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/stub"
+)
 
 // instance is a MIG device: a GPU instance with one compute instance.
 type instance struct {
@@ -46,7 +50,7 @@ func (g *gpu) settleMIG(pid int) {
 
 // migDevice is the handle of a MIG device.
 type migDevice struct {
-	unsupported
+	stub.Device
 	parent *device
 	index  int
 	instance

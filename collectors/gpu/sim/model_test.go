@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/stub"
 )
 
 // overridden lists the methods of a device that are simulated.
@@ -13,7 +15,7 @@ func overridden(t *testing.T) []reflect.Method {
 	t.Helper()
 	var all []reflect.Method
 	ours := reflect.TypeFor[*device]()
-	none := reflect.TypeFor[unsupported]()
+	none := reflect.TypeFor[stub.Device]()
 	for i := range ours.NumMethod() {
 		m := ours.Method(i)
 		if _, ok := none.MethodByName(m.Name); ok && m.Type.NumIn() == 1 {
@@ -171,7 +173,7 @@ func TestTopology(t *testing.T) {
 			t.Errorf("NVLink to GPU %d is %v, want %v", index, got, wanted)
 		}
 	}
-	_, ret := a.GetP2PStatus(unsupported{}, nvml.P2P_CAPS_INDEX_READ)
+	_, ret := a.GetP2PStatus(stub.Device{}, nvml.P2P_CAPS_INDEX_READ)
 	want(t, "a foreign device", ret, nvml.ERROR_INVALID_ARGUMENT)
 	info, state := must[nvml.GpuFabricInfo_v2](t)(a.FabricInfo()), must[nvml.GpuFabricInfo](t)(a.GetGpuFabricInfo())
 	if info.State != nvml.GPU_FABRIC_STATE_COMPLETED || state.State != info.State || info.HealthMask == 0 {
