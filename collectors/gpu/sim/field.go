@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // field answers a field id: the value's type, and its value for a scope. Signed
@@ -116,7 +118,7 @@ func pcieFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_PCIE_REPLAY_COUNTER] = plain(asUint, func(g *gpu) uint64 { return uint64(uint32(g.pcie.errors)) })
 	all[nvml.FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER] = zero()
 	all[nvml.FI_DEV_PCIE_L0_TO_RECOVERY_COUNTER] = plain(asUint,
-		func(g *gpu) uint64 { return 10 + hash(g.seed, 5)%150 })
+		func(g *gpu) uint64 { return 10 + noise.Hash(g.seed, 5)%150 })
 	for id := nvml.FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS; id <= nvml.FI_DEV_PCIE_COUNT_LANE_ERROR; id++ {
 		all[id] = zero()
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 const (
@@ -69,7 +71,7 @@ type tick struct {
 
 func newGPU(h *Host, index int, spec GPU, m *model) *gpu {
 	g := &gpu{host: h, index: index, spec: spec, model: m, load: loads[spec.Load], n: -preroll}
-	g.seed = hash(h.seed, uint64(index)+1)
+	g.seed = noise.Hash(h.seed, uint64(index)+1)
 	for _, f := range h.scenario.Faults {
 		if kinds[f.Kind].host || f.GPU == index {
 			g.faults = append(g.faults, f)
@@ -197,4 +199,17 @@ func (g *gpu) reload(*Fault) {
 	g.nvlink.restart()
 	g.action = uint32(nvml.GPU_RECOVERY_ACTION_NONE)
 	g.pcie.errors = 0
+}
+
+// noise returns a number from -1 to 1 that changes with every step. Channels
+// are independent of each other.
+func (g *gpu) noise(channel uint64) float64 { return noise.White(g.seed+channel, g.n) }
+
+// slow and cell return numbers from 0 to 1 that last for a period, in steps.
+func (g *gpu) slow(channel uint64, period int64) float64 {
+	return noise.Slow(g.seed+channel, g.n+preroll, period)
+}
+
+func (g *gpu) cell(channel uint64, period int64) float64 {
+	return noise.Cell(g.seed+channel, g.n+preroll, period)
 }

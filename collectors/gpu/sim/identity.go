@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // buses are the PCI buses of a host's GPUs, first those of eight on an HGX
@@ -15,7 +17,7 @@ var buses = [maxGPUs]uint32{
 
 // uuid returns the identifier of an object on the GPU.
 func (g *gpu) uuid(prefix string, salt uint64) string {
-	a, b := hash(g.seed, 1000+salt), hash(g.seed, 2000+salt)
+	a, b := noise.Hash(g.seed, 1000+salt), noise.Hash(g.seed, 2000+salt)
 	return fmt.Sprintf("%s-%08x-%04x-4%03x-%04x-%012x", prefix, a>>32, a>>16&0xFFFF, a&0xFFF, 0x8000|b>>48&0x3FFF,
 		b&0xFFFFFFFFFFFF)
 }
@@ -41,7 +43,7 @@ func (d *device) GetUUID() (string, nvml.Return) {
 // GetSerial returns 13 digits that depend on the seed and the index.
 func (d *device) GetSerial() (string, nvml.Return) {
 	return read(d, "nvmlDeviceGetSerial", func(g *gpu) (string, nvml.Return) {
-		return fmt.Sprintf("165%010d", hash(g.seed, 3)%10_000_000_000), nvml.SUCCESS
+		return fmt.Sprintf("165%010d", noise.Hash(g.seed, 3)%10_000_000_000), nvml.SUCCESS
 	})
 }
 

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
+)
 
 // GetInforomImageVersion returns the version of the whole InfoROM.
 func (d *device) GetInforomImageVersion() (string, nvml.Return) {
@@ -26,7 +30,7 @@ func (d *device) GetInforomVersion(object nvml.InforomObject) (string, nvml.Retu
 // the index.
 func (d *device) GetInforomConfigurationChecksum() (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetInforomConfigurationChecksum", func(g *gpu) (uint32, nvml.Return) {
-		return uint32(hash(g.seed, 4)), nvml.SUCCESS
+		return uint32(noise.Hash(g.seed, 4)), nvml.SUCCESS
 	})
 }
 

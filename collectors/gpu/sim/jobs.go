@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/internal/wire"
 )
 
@@ -72,7 +73,7 @@ func (g *gpu) newTrace(p *process) *trace {
 		return t
 	}
 	t.Stepping, t.Parts, t.Slow = true, map[string]float64{}, map[string]uint64{"storage": 0}
-	c := wire.CommunicatorStats{ID: fmt.Sprintf("%016x", hash(g.host.seed, 4711))}
+	c := wire.CommunicatorStats{ID: fmt.Sprintf("%016x", noise.Hash(g.host.seed, 4711))}
 	for i, other := range g.host.scenario.GPUs {
 		if other.Load != "training" {
 			continue
@@ -97,7 +98,7 @@ func (g *gpu) traceTraining(t *trace) {
 	}
 	wall := trainStep * step.Seconds() * (1 + 0.008*g.noise(7))
 	extra := 0.0
-	if hash(g.host.seed, uint64(n))%slowOneIn == 0 {
+	if noise.Hash(g.host.seed, uint64(n))%slowOneIn == 0 {
 		extra = 0.4 * wall
 		t.Slow["storage"]++
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/stub"
 )
 
@@ -27,7 +28,7 @@ func (g *gpu) instances() []instance {
 		if size == 3 {
 			size = 4 // profiles of 3 and 4 slices share numbers
 		}
-		all = append(all, instance{name, p, first[size], start, 0.35 + 0.65*ratio(hash(g.seed, uint64(i)+600))})
+		all = append(all, instance{name, p, first[size], start, 0.35 + 0.65*noise.Ratio(noise.Hash(g.seed, uint64(i)+600))})
 		first[size]++
 		start += p.MemorySlices
 	}

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
+)
 
 // nvlink is the state of a GPU's NVLinks.
 type nvlink struct {
@@ -25,7 +29,7 @@ func (n *nvlink) start(g *gpu) {
 	n.speed = float64(p.Speed) * 1e6 / (1 << 20)
 	for i := range n.links {
 		n.links[i].up = true
-		n.links[i].errors[nvml.NVLINK_ERROR_DL_CRC_DATA] = 1 + hash(g.seed, uint64(i)+500)%21
+		n.links[i].errors[nvml.NVLINK_ERROR_DL_CRC_DATA] = 1 + noise.Hash(g.seed, uint64(i)+500)%21
 	}
 }
 

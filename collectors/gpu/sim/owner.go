@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // owner is the owner of a process, as in Process.
@@ -62,8 +64,8 @@ var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 // fill substitutes an owner's placeholders and records its container's name.
 func (g *gpu) fill(o owner, n int) owner {
 	salt := uint64(4 * n)
-	id := fmt.Sprintf("%016x%016x%016x%016x", hash(g.seed, salt+5000), hash(g.seed, salt+5001), hash(g.seed, salt+5002),
-		hash(g.seed, salt+5003))
+	id := fmt.Sprintf("%016x%016x%016x%016x", noise.Hash(g.seed, salt+5000), noise.Hash(g.seed, salt+5001), noise.Hash(g.seed, salt+5002),
+		noise.Hash(g.seed, salt+5003))
 	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.host.sharing(g.spec.Load),
 		"{n}", strconv.Itoa(n),
 		"{id}", id, "{pod}", strings.ReplaceAll(g.uuid("", uint64(n)+300)[1:], "-", "_")).Replace

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // heat holds the constants derived from a model and a GPU's position.
@@ -25,7 +27,7 @@ type throttle struct {
 func (g *gpu) start() {
 	m := g.model
 	p, t := m.Power, m.Temperature
-	place := 2*ratio(hash(g.seed, 77)) - 1
+	place := 2*noise.Ratio(noise.Hash(g.seed, 77)) - 1
 	if m.VirtualMachine {
 		place = 0
 	}
@@ -46,7 +48,7 @@ func (g *gpu) start() {
 	g.settle()
 	g.celsius = g.heat.air + g.heat.resistance*p.Idle
 	g.memory = g.heat.memAir + g.heat.memResist*p.Idle
-	uptime := 3600 + 86400*ratio(hash(g.seed, 78)) // seconds since the driver was loaded
+	uptime := 3600 + 86400*noise.Ratio(noise.Hash(g.seed, 78)) // seconds since the driver was loaded
 	g.joules = uptime * p.Idle
 	g.throttled.low = uint64(uptime*100) * 1e7
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // processOverhead is the memory of a process beyond NVML's figure, in bytes.
@@ -67,7 +69,7 @@ const mpsServer = "mps_server"
 // settle creates the permanent processes.
 func (g *gpu) settle() {
 	g.procs, g.names = nil, map[string]ContainerName{}
-	pid := 3000 + 700*g.index + int(hash(g.seed, 90)%97)
+	pid := 3000 + 700*g.index + int(noise.Hash(g.seed, 90)%97)
 	switch {
 	case len(g.spec.Processes) > 0:
 		g.settleOwn()
@@ -122,7 +124,7 @@ func (g *gpu) settleOwn() {
 
 // stay adds a process that has existed for up to two hours.
 func (g *gpu) stay(p process) {
-	p.from = -preroll - int64(hash(g.host.seed, uint64(p.pid))%72_000)
+	p.from = -preroll - int64(noise.Hash(g.host.seed, uint64(p.pid))%72_000)
 	g.procs = append(g.procs, p)
 }
 
@@ -146,15 +148,15 @@ func (g *gpu) populate() {
 			continue
 		}
 		pid := churnPID + maxGPUs*churnSlots*(s.count%1000) + churnSlots*g.index + i
-		h := hash(g.seed+uint64(i), uint64(s.count)+9000)
+		h := noise.Hash(g.seed+uint64(i), uint64(s.count)+9000)
 		if s.alive {
 			g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.pid == pid })
 			s.count++
 			s.until = g.n + 10 + int64(h%250)
 		} else {
 			g.procs = append(g.procs, process{
-				pid: pid, name: "python3", memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*ratio(h))),
-				own: 0.05 + 0.3*ratio(hash(h, 1)), gi: noInstance, ci: noInstance,
+				pid: pid, name: "python3", memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*noise.Ratio(h))),
+				own: 0.05 + 0.3*noise.Ratio(noise.Hash(h, 1)), gi: noInstance, ci: noInstance,
 				from: g.n, owner: s.owner,
 			})
 			s.until = g.n + 15 + int64(h%180)

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // The driver samples the processes on the GPU six times a second, and keeps the
@@ -48,7 +50,7 @@ type look struct {
 // is less than 200 ms old.
 func (g *gpu) window(lastSeen uint64) []look {
 	const began, period = -preroll * step, time.Second / useRate
-	first := began + time.Duration(hash(g.seed, 91)%uint64(period))
+	first := began + time.Duration(noise.Hash(g.seed, 91)%uint64(period))
 	now := min(g.host.now(), g.time()+step-1) // no later than the simulated time
 	var all []look
 	for t := now - (now-first)%period; len(all) < useDepth; t -= period {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -57,7 +58,7 @@ func (h *Host) Books() (wire.Stats, error) {
 
 // tenantStats returns the broker's books of a tenant.
 func (g *gpu) tenantStats(b *books) wire.TenantStats {
-	lag := 0.004 * g.noise(hash(1, uint64(len(b.Name)))) // a part of a turn, behind or ahead
+	lag := 0.004 * g.noise(noise.Hash(1, uint64(len(b.Name)))) // a part of a turn, behind or ahead
 	if b.starved {
 		lag = 0.05
 	}
@@ -65,7 +66,7 @@ func (g *gpu) tenantStats(b *books) wire.TenantStats {
 		Tenant: b.Name, GPU: g.uuid("GPU", 0), Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
 		Share1s: g.shareOf(b, second), Share10s: g.shareOf(b, 10*second),
 		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag,
-		LongestSeconds: 0.0005 + 0.003*ratio(hash(2, uint64(len(b.Name)))),
+		LongestSeconds: 0.0005 + 0.003*noise.Ratio(noise.Hash(2, uint64(len(b.Name)))),
 		ChargedSeconds: b.seconds, Turns: uint64(b.turns), OverrunSeconds: b.overrun, WaitSeconds: b.wait,
 		ThrottledSeconds: b.throttled,
 		Launches:         uint64(b.launches), CopiedBytes: uint64(b.copied), Waits: uint64(b.waits),
@@ -86,7 +87,7 @@ func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
 
 // quotaStats returns the promises to a tenant, and how they were kept.
 func (g *gpu) quotaStats(b *books) wire.QuotaStats {
-	drift, bus := 0.003*g.noise(hash(0, uint64(len(b.Name)))), b.dram
+	drift, bus := 0.003*g.noise(noise.Hash(0, uint64(len(b.Name)))), b.dram
 	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Quota: b.Quota, Charge: &drift, Bus: &bus}
 	for o := range quota.Objectives {
 		if q.Promises(o) {
