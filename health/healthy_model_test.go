@@ -11,7 +11,7 @@ import (
 )
 
 // healthyModels are the values of healthy GPUs: levels of
-// collectors/gpu/sim/profiles.json, which come from recordings, and the number
+// collectors/gpu/sim/models/models.json, which come from recordings, and the number
 // of hosts in a hundred with the model.
 //
 //go:embed testdata/healthy.tsv
@@ -48,7 +48,7 @@ func pickModel(at float64) *healthyModel {
 // TestHealthyModelsAreTheSimulators compares the levels of healthy GPUs with
 // those of the simulated host, which are compared with recordings.
 func TestHealthyModelsAreTheSimulators(t *testing.T) {
-	text, err := os.ReadFile("../collectors/gpu/sim/profiles.json")
+	text, err := os.ReadFile("../collectors/gpu/sim/models/models.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,10 +84,11 @@ var layers = map[string][]string{
 	"collectors/host":      {},
 	"collectors/gpu":       {},
 	// the books of simulated tenants
-	"collectors/gpu/sim": {"collectors/gpu", "collectors/gpu/sim/noise", "collectors/gpu/sim/stub", "collectors/host",
-		"internal/quota", "internal/wire"},
-	"collectors/gpu/sim/noise": {}, // pure
-	"collectors/gpu/sim/stub":  {}, // a device without functions, generated
+	"collectors/gpu/sim": {"collectors/gpu", "collectors/gpu/sim/models", "collectors/gpu/sim/noise",
+		"collectors/gpu/sim/stub", "collectors/host", "internal/quota", "internal/wire"},
+	"collectors/gpu/sim/models": {}, // constants of products
+	"collectors/gpu/sim/noise":  {}, // pure
+	"collectors/gpu/sim/stub":   {}, // a device without functions, generated
 
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // frequency returns the current frequency of a clock in MHz.
 func (g *gpu) frequency(kind nvml.ClockType) (uint32, nvml.Return) {
@@ -22,7 +26,7 @@ func (g *gpu) frequency(kind nvml.ClockType) (uint32, nvml.Return) {
 }
 
 // highest returns the maximum frequency of a clock in MHz.
-func (m *model) highest(kind nvml.ClockType) (uint32, nvml.Return) {
+func highest(m *models.Model, kind nvml.ClockType) (uint32, nvml.Return) {
 	switch kind {
 	case nvml.CLOCK_GRAPHICS, nvml.CLOCK_SM:
 		return uint32(m.Clock.Max), nvml.SUCCESS
@@ -41,7 +45,7 @@ func (d *device) GetClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
 
 // GetMaxClockInfo returns the maximum frequency in MHz.
 func (d *device) GetMaxClockInfo(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetMaxClockInfo", func(g *gpu) (uint32, nvml.Return) { return g.model.highest(kind) })
+	return read(d, "nvmlDeviceGetMaxClockInfo", func(g *gpu) (uint32, nvml.Return) { return highest(g.model, kind) })
 }
 
 // GetClock returns a frequency in MHz.
@@ -51,44 +55,44 @@ func (d *device) GetClock(kind nvml.ClockType, id nvml.ClockId) (uint32, nvml.Re
 		case nvml.CLOCK_ID_CURRENT:
 			return g.frequency(kind)
 		case nvml.CLOCK_ID_CUSTOMER_BOOST_MAX:
-			return g.model.boost(kind)
+			return boost(g.model, kind)
 		case nvml.CLOCK_ID_APP_CLOCK_TARGET, nvml.CLOCK_ID_APP_CLOCK_DEFAULT:
-			return g.model.application(kind)
+			return application(g.model, kind)
 		}
 		return 0, nvml.ERROR_INVALID_ARGUMENT
 	})
 }
 
-func (m *model) application(kind nvml.ClockType) (uint32, nvml.Return) {
+func application(m *models.Model, kind nvml.ClockType) (uint32, nvml.Return) {
 	if kind == nvml.CLOCK_VIDEO {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
-	return m.highest(kind)
+	return highest(m, kind)
 }
 
-func (m *model) boost(kind nvml.ClockType) (uint32, nvml.Return) {
+func boost(m *models.Model, kind nvml.ClockType) (uint32, nvml.Return) {
 	if kind != nvml.CLOCK_GRAPHICS && kind != nvml.CLOCK_SM {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
-	return m.highest(kind)
+	return highest(m, kind)
 }
 
 // GetMaxCustomerBoostClock returns MHz.
 func (d *device) GetMaxCustomerBoostClock(kind nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetMaxCustomerBoostClock",
-		func(g *gpu) (uint32, nvml.Return) { return g.model.boost(kind) })
+		func(g *gpu) (uint32, nvml.Return) { return boost(g.model, kind) })
 }
 
 // GetApplicationsClock returns MHz.
 func (d *device) GetApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetApplicationsClock",
-		func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
+		func(g *gpu) (uint32, nvml.Return) { return application(g.model, kind) })
 }
 
 // GetDefaultApplicationsClock returns MHz.
 func (d *device) GetDefaultApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetDefaultApplicationsClock",
-		func(g *gpu) (uint32, nvml.Return) { return g.model.application(kind) })
+		func(g *gpu) (uint32, nvml.Return) { return application(g.model, kind) })
 }
 
 // GetCurrentClocksEventReasons returns a mask of nvml.ClocksEventReason*.
@@ -100,7 +104,7 @@ func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 // GetSupportedClocksEventReasons returns the mask of all reasons.
 func (d *device) GetSupportedClocksEventReasons() (uint64, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetSupportedClocksEventReasons",
-		func(*model) uint64 { return nvml.ClocksEventReasonAll })
+		func(*models.Model) uint64 { return nvml.ClocksEventReasonAll })
 }
 
 // GetPerformanceState returns P0 under load, otherwise the model's idle state.

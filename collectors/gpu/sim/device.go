@@ -7,6 +7,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/stub"
 )
 
@@ -44,14 +45,14 @@ func read[T any](d *device, call string, answer func(*gpu) (T, nvml.Return)) (T,
 }
 
 // fixed is read for a value that every GPU of the model has.
-func fixed[T any](d *device, call string, value func(*model) T) (T, nvml.Return) {
+func fixed[T any](d *device, call string, value func(*models.Model) T) (T, nvml.Return) {
 	return read(d, call, func(g *gpu) (T, nvml.Return) { return value(g.model), nvml.SUCCESS })
 }
 
 // featured is read for a value that needs a feature of the model.
 func featured[T any](d *device, call, feature string, value func(*gpu) T) (T, nvml.Return) {
 	return read(d, call, func(g *gpu) (v T, ret nvml.Return) {
-		if !g.model.has(feature) {
+		if !g.model.Has(feature) {
 			return v, nvml.ERROR_NOT_SUPPORTED
 		}
 		return value(g), nvml.SUCCESS

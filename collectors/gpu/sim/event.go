@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	nvidia "gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // noInstance is NVML's GPU or compute instance of an event outside MIG.
@@ -47,7 +48,7 @@ func (h *Host) EventSetCreate() (nvml.EventSet, nvml.Return) {
 
 // GetSupportedEventTypes returns the event types of the model.
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetSupportedEventTypes", func(m *model) uint64 { return m.EventTypes })
+	return fixed(d, "nvmlDeviceGetSupportedEventTypes", func(m *models.Model) uint64 { return m.EventTypes })
 }
 
 // RegisterEvents adds the GPU's events of the given types to a set.

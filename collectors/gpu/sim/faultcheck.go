@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	nvidia "gpusteward/collectors/gpu"
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // recoveryActions lists the values of field 230 by name.
@@ -110,7 +111,7 @@ func (f *Fault) checkKeys(k kind) error {
 
 // checkValues checks the keys of the kind.
 func (f *Fault) checkValues(g GPU) error {
-	all, err := models()
+	all, err := models.All()
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 )
 
@@ -88,7 +89,7 @@ func plain(kind nvml.ValueType, value func(*gpu) uint64) field {
 // needs is a field without scope that requires a feature of the model.
 func needs(feature string, kind nvml.ValueType, value func(*gpu) uint64) field {
 	return field{kind, func(g *gpu, _ uint32) (uint64, nvml.Return) {
-		if !g.model.has(feature) {
+		if !g.model.Has(feature) {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return value(g), nvml.SUCCESS
@@ -100,7 +101,7 @@ func zero() field { return plain(asUint, func(*gpu) uint64 { return 0 }) }
 
 // modeFields are the fields of modes and of recovery.
 func modeFields(all *[nvml.FI_MAX]field) {
-	mig := func(g *gpu) uint64 { return uint64(flag(g.model.has("mig"))) }
+	mig := func(g *gpu) uint64 { return uint64(flag(g.model.Has("mig"))) }
 	all[nvml.FI_DEV_IS_RESETLESS_MIG_SUPPORTED] = plain(asUint, mig)
 	all[nvml.FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE] = plain(asUint, mig)
 	all[nvml.FI_DEV_RESET_STATUS] = plain(asUint, func(g *gpu) uint64 {
@@ -147,14 +148,14 @@ func thermalFields(all *[nvml.FI_MAX]field) {
 		}
 		return uint64(degrees(g.memory)), nvml.SUCCESS
 	}}
-	below := func(limit func(*temperatureProfile) float64) field {
+	below := func(limit func(*models.Temperature) float64) field {
 		return needs("tlimit", asInt, func(g *gpu) uint64 {
 			t := &g.model.Temperature
 			return uint64(uint32(int32(math.Round(t.GPUMax - limit(t)))))
 		})
 	}
-	all[nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT] = below(func(t *temperatureProfile) float64 { return t.Shutdown })
-	all[nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT] = below(func(t *temperatureProfile) float64 { return t.Slowdown })
-	all[nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT] = below(func(t *temperatureProfile) float64 { return t.GPUMax })
-	all[nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT] = below(func(t *temperatureProfile) float64 { return t.GPUMax })
+	all[nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT] = below(func(t *models.Temperature) float64 { return t.Shutdown })
+	all[nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT] = below(func(t *models.Temperature) float64 { return t.Slowdown })
+	all[nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT] = below(func(t *models.Temperature) float64 { return t.GPUMax })
+	all[nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT] = below(func(t *models.Temperature) float64 { return t.GPUMax })
 }

@@ -27,7 +27,7 @@ func perLink(value func(*gpu, *link) uint64) field {
 // only limits a field to models with, or without, a feature.
 func only(feature string, has bool, f field) field {
 	return field{f.kind, func(g *gpu, scope uint32) (uint64, nvml.Return) {
-		if g.model.has(feature) != has {
+		if g.model.Has(feature) != has {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return f.value(g, scope)

@@ -9,7 +9,7 @@ func powerFields(all *[nvml.FI_MAX]field) {
 	all[nvml.FI_DEV_ENERGY] = ofGPU(asUint64, energy)
 	all[nvml.FI_DEV_POWER_AVERAGE] = field{asUint, func(g *gpu, scope uint32) (uint64, nvml.Return) {
 		switch {
-		case !g.model.has("average_power"):
+		case !g.model.Has("average_power"):
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		case scope == nvml.POWER_SCOPE_GPU:
 			return uint64(milliwatts(g.drawn())), nvml.SUCCESS

@@ -73,7 +73,7 @@ func (s *gpmSample) MigGet(d nvml.Device, instance int) nvml.Return {
 func (d *device) GpmQueryDeviceSupport() (nvml.GpmSupport, nvml.Return) {
 	return read(d, "nvmlGpmQueryDeviceSupport", func(g *gpu) (nvml.GpmSupport, nvml.Return) {
 		s := nvml.GpmSupport{Version: nvml.GPM_SUPPORT_VERSION}
-		if g.model.has("gpm") {
+		if g.model.Has("gpm") {
 			s.IsSupportedDevice = 1
 		}
 		return s, nvml.SUCCESS
@@ -87,7 +87,7 @@ func (d *device) GpmSampleGet(sample nvml.GpmSample) nvml.Return {
 		if !ok {
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		if !g.model.has("gpm") {
+		if !g.model.Has("gpm") {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
 		g.sample(s)

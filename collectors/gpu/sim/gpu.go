@@ -6,6 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 )
 
@@ -20,7 +21,7 @@ type gpu struct {
 	host   *Host
 	index  int
 	spec   GPU
-	model  *model
+	model  *models.Model
 	seed   uint64
 	faults []Fault // of this GPU
 	load   load
@@ -69,7 +70,7 @@ type tick struct {
 	weight              float64 // of the processes
 }
 
-func newGPU(h *Host, index int, spec GPU, m *model) *gpu {
+func newGPU(h *Host, index int, spec GPU, m *models.Model) *gpu {
 	g := &gpu{host: h, index: index, spec: spec, model: m, load: loads[spec.Load], n: -preroll}
 	g.seed = noise.Hash(h.seed, uint64(index)+1)
 	for _, f := range h.scenario.Faults {

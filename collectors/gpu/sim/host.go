@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // step is the length of a simulation step, in simulated time.
@@ -45,7 +47,7 @@ var _ nvml.Interface = (*Host)(nil)
 // New returns a host that runs s from now on. Its errors name the key of the
 // scenario and the allowed values.
 func New(s Scenario, o Options) (*Host, error) {
-	all, err := models()
+	all, err := models.All()
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 )
 
@@ -32,7 +33,7 @@ func (g *gpu) address() (bus, slot uint32) {
 
 // GetName returns the product's name.
 func (d *device) GetName() (string, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetName", func(m *model) string { return m.Name })
+	return fixed(d, "nvmlDeviceGetName", func(m *models.Model) string { return m.Name })
 }
 
 // GetUUID returns "GPU-" and a UUID that depends on the seed and the index.
@@ -92,12 +93,12 @@ func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
 
 // GetBrand returns an nvml.BRAND_*.
 func (d *device) GetBrand() (nvml.BrandType, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetBrand", func(m *model) nvml.BrandType { return nvml.BrandType(m.Brand) })
+	return fixed(d, "nvmlDeviceGetBrand", func(m *models.Model) nvml.BrandType { return nvml.BrandType(m.Brand) })
 }
 
 // GetArchitecture returns an nvml.DEVICE_ARCH_*.
 func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetArchitecture", func(m *model) nvml.DeviceArchitecture {
+	return fixed(d, "nvmlDeviceGetArchitecture", func(m *models.Model) nvml.DeviceArchitecture {
 		return nvml.DeviceArchitecture(m.Architecture)
 	})
 }
@@ -113,7 +114,7 @@ func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) 
 
 // GetBoardPartNumber returns the part number.
 func (d *device) GetBoardPartNumber() (string, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetBoardPartNumber", func(m *model) string { return m.PartNumber })
+	return fixed(d, "nvmlDeviceGetBoardPartNumber", func(m *models.Model) string { return m.PartNumber })
 }
 
 // GetBoardId returns an identifier derived from the PCI address.
@@ -126,12 +127,12 @@ func (d *device) GetBoardId() (uint32, nvml.Return) {
 
 // GetVbiosVersion returns the VBIOS version.
 func (d *device) GetVbiosVersion() (string, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetVbiosVersion", func(m *model) string { return m.VBIOS })
+	return fixed(d, "nvmlDeviceGetVbiosVersion", func(m *models.Model) string { return m.VBIOS })
 }
 
 // GetNumGpuCores returns the number of CUDA cores.
 func (d *device) GetNumGpuCores() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetNumGpuCores", func(m *model) int { return m.Cores })
+	return fixed(d, "nvmlDeviceGetNumGpuCores", func(m *models.Model) int { return m.Cores })
 }
 
 // GetModuleId returns the position on the board.

@@ -3,12 +3,13 @@ package sim
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // GetInforomImageVersion returns the version of the whole InfoROM.
 func (d *device) GetInforomImageVersion() (string, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetInforomImageVersion", func(m *model) string { return m.Inforom })
+	return fixed(d, "nvmlDeviceGetInforomImageVersion", func(m *models.Model) string { return m.Inforom })
 }
 
 // GetInforomVersion returns the version of an object; power is not supported.

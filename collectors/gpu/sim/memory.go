@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // bar1Base is the memory that the driver itself maps through BAR1, in bytes.
 const bar1Base = 1703936
@@ -33,10 +37,10 @@ func (d *device) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
 
 // GetConfComputeProtectedMemoryUsage returns zeros: nothing is protected.
 func (d *device) GetConfComputeProtectedMemoryUsage() (nvml.Memory, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetConfComputeProtectedMemoryUsage", func(*model) nvml.Memory { return nvml.Memory{} })
+	return fixed(d, "nvmlDeviceGetConfComputeProtectedMemoryUsage", func(*models.Model) nvml.Memory { return nvml.Memory{} })
 }
 
 // GetMemoryBusWidth returns bits.
 func (d *device) GetMemoryBusWidth() (uint32, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetMemoryBusWidth", func(m *model) uint32 { return m.BusWidth })
+	return fixed(d, "nvmlDeviceGetMemoryBusWidth", func(m *models.Model) uint32 { return m.BusWidth })
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/stub"
 )
@@ -10,7 +11,7 @@ import (
 // instance is a MIG device: a GPU instance with one compute instance.
 type instance struct {
 	name    string // the profile
-	profile migProfile
+	profile models.MIGProfile
 	id      uint32 // of the GPU instance
 	start   uint32 // first memory slice
 	part    float64
@@ -62,7 +63,7 @@ var _ nvml.Device = (*migDevice)(nil)
 // GetMigMode returns on if the scenario has MIG devices.
 func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetMigMode", func(g *gpu) nvml.Return {
-		if !g.model.has("mig") {
+		if !g.model.Has("mig") {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
 		if len(g.spec.MIG) > 0 {
@@ -75,8 +76,8 @@ func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
 
 // GetMaxMigDeviceCount returns the maximum number of MIG devices.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetMaxMigDeviceCount", func(m *model) int {
-		if m.has("mig") {
+	return fixed(d, "nvmlDeviceGetMaxMigDeviceCount", func(m *models.Model) int {
+		if m.Has("mig") {
 			return 7
 		}
 		return 0
@@ -112,17 +113,17 @@ func (d *migDevice) GetDeviceHandleFromMigDeviceHandle() (nvml.Device, nvml.Retu
 
 // GetGpuInstanceId returns the GPU instance.
 func (d *migDevice) GetGpuInstanceId() (int, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetGpuInstanceId", func(*model) int { return int(d.id) })
+	return fixed(d.parent, "nvmlDeviceGetGpuInstanceId", func(*models.Model) int { return int(d.id) })
 }
 
 // GetComputeInstanceId returns the compute instance.
 func (d *migDevice) GetComputeInstanceId() (int, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetComputeInstanceId", func(*model) int { return 0 })
+	return fixed(d.parent, "nvmlDeviceGetComputeInstanceId", func(*models.Model) int { return 0 })
 }
 
 // GetName returns the names of the product and the profile.
 func (d *migDevice) GetName() (string, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetName", func(m *model) string { return m.Name + " MIG " + d.name })
+	return fixed(d.parent, "nvmlDeviceGetName", func(m *models.Model) string { return m.Name + " MIG " + d.name })
 }
 
 // GetUUID returns "MIG-" and a UUID.
@@ -134,12 +135,12 @@ func (d *migDevice) GetUUID() (string, nvml.Return) {
 
 // GetIndex returns the index among the MIG devices of the GPU.
 func (d *migDevice) GetIndex() (int, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetIndex", func(*model) int { return d.index })
+	return fixed(d.parent, "nvmlDeviceGetIndex", func(*models.Model) int { return d.index })
 }
 
 // GetAttributes returns the instance's part of the GPU.
 func (d *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetAttributes", func(*model) nvml.DeviceAttributes {
+	return fixed(d.parent, "nvmlDeviceGetAttributes", func(*models.Model) nvml.DeviceAttributes {
 		p := d.profile
 		return nvml.DeviceAttributes{
 			MultiprocessorCount: p.SMs, SharedCopyEngineCount: p.Copy, SharedDecoderCount: p.Decoders,
@@ -184,7 +185,7 @@ func (d *device) GpmMigSampleGet(id int, sample nvml.GpmSample) nvml.Return {
 		if !ok {
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
-		if !g.model.has("gpm") {
+		if !g.model.Has("gpm") {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
 		for _, in := range g.instances() {

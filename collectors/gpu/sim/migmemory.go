@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // usedBy returns the bytes of memory in use by processes of a GPU instance.
 func (g *gpu) usedBy(gi uint32) uint64 {
@@ -81,13 +85,13 @@ func (d *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 // GetGraphicsRunningProcesses lists none: MIG has no graphics.
 func (d *migDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetGraphicsRunningProcesses",
-		func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
+		func(*models.Model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
 }
 
 // GetMPSComputeRunningProcesses lists none.
 func (d *migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetMPSComputeRunningProcesses",
-		func(*model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
+		func(*models.Model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
 }
 
 // GetRunningProcessDetailList lists the processes of the instance.

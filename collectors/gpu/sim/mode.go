@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // GetPersistenceMode returns on, unless a fault switched it off.
 func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
@@ -16,7 +20,7 @@ func (d *device) GetDisplayMode() (nvml.EnableState, nvml.Return) {
 
 // GetDisplayActive returns off.
 func (d *device) GetDisplayActive() (nvml.EnableState, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetDisplayActive", func(*model) nvml.EnableState { return nvml.FEATURE_DISABLED })
+	return fixed(d, "nvmlDeviceGetDisplayActive", func(*models.Model) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
 // GetDramEncryptionMode returns off, on models that can encrypt.
@@ -32,7 +36,7 @@ func (d *device) GetDramEncryptionMode() (current, pending nvml.DramEncryptionIn
 
 // GetComputeMode returns default: processes share the GPU.
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetComputeMode", func(*model) nvml.ComputeMode { return nvml.COMPUTEMODE_DEFAULT })
+	return fixed(d, "nvmlDeviceGetComputeMode", func(*models.Model) nvml.ComputeMode { return nvml.COMPUTEMODE_DEFAULT })
 }
 
 // GetVirtualizationMode returns pass-through in a virtual machine.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/stub"
 )
 
@@ -72,7 +73,7 @@ var modelTests = map[string]struct {
 
 // TestModelsDiffer checks the features of each model.
 func TestModelsDiffer(t *testing.T) {
-	all, err := models()
+	all, err := models.All()
 	if err != nil {
 		t.Fatal(err)
 	}

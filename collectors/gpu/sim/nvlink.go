@@ -152,7 +152,7 @@ func (d *device) GetNvLinkErrorCounter(index int, counter nvml.NvLinkErrorCounte
 		switch {
 		case counter < 0 || counter >= nvml.NVLINK_ERROR_COUNT:
 			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case g.model.has("nvlink5"): // an H200 answers all five
+		case g.model.Has("nvlink5"): // an H200 answers all five
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return l.errors[counter], nvml.SUCCESS

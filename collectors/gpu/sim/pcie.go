@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // pcieState is the fault of the PCIe link, and its errors since the driver was
 // loaded.
@@ -69,17 +73,17 @@ func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
 
 // GetMaxPcieLinkGeneration returns the maximum of GPU and slot.
 func (d *device) GetMaxPcieLinkGeneration() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
+	return fixed(d, "nvmlDeviceGetMaxPcieLinkGeneration", func(m *models.Model) int { return m.PCIe.Generation })
 }
 
 // GetMaxPcieLinkWidth returns the number of lanes.
 func (d *device) GetMaxPcieLinkWidth() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetMaxPcieLinkWidth", func(m *model) int { return m.PCIe.Width })
+	return fixed(d, "nvmlDeviceGetMaxPcieLinkWidth", func(m *models.Model) int { return m.PCIe.Width })
 }
 
 // GetGpuMaxPcieLinkGeneration returns the maximum of the GPU.
 func (d *device) GetGpuMaxPcieLinkGeneration() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetGpuMaxPcieLinkGeneration", func(m *model) int { return m.PCIe.Generation })
+	return fixed(d, "nvmlDeviceGetGpuMaxPcieLinkGeneration", func(m *models.Model) int { return m.PCIe.Generation })
 }
 
 // GetPcieSpeed returns megatransfers per second and lane.

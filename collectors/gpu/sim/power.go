@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // milliwatts converts watts as NVML gives them.
 func milliwatts(watts float64) uint32 { return uint32(1000*watts + 0.5) }
@@ -12,7 +16,7 @@ func (g *gpu) drawn() float64 { return g.average(func(t *tick) float64 { return 
 // of the last step for a model without an average.
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
 	return read(d, "nvmlDeviceGetPowerUsage", func(g *gpu) (uint32, nvml.Return) {
-		if !g.model.has("average_power") {
+		if !g.model.Has("average_power") {
 			return milliwatts(g.watts), nvml.SUCCESS
 		}
 		return milliwatts(g.drawn()), nvml.SUCCESS
@@ -36,7 +40,7 @@ func (d *device) limit(call string) (uint32, nvml.Return) {
 // GetPowerManagementDefaultLimit returns milliwatts.
 func (d *device) GetPowerManagementDefaultLimit() (uint32, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetPowerManagementDefaultLimit",
-		func(m *model) uint32 { return milliwatts(m.Power.Default) })
+		func(m *models.Model) uint32 { return milliwatts(m.Power.Default) })
 }
 
 // GetPowerManagementLimitConstraints returns milliwatts.
@@ -57,7 +61,7 @@ func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 
 // GetPowerSource returns mains.
 func (d *device) GetPowerSource() (nvml.PowerSource, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetPowerSource", func(*model) nvml.PowerSource { return nvml.POWER_SOURCE_AC })
+	return fixed(d, "nvmlDeviceGetPowerSource", func(*models.Model) nvml.PowerSource { return nvml.POWER_SOURCE_AC })
 }
 
 func (g *gpu) brakeOn(*Fault)  { g.brake = true }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 )
 
@@ -80,10 +81,10 @@ func (p *process) use(window []look) (s nvml.ProcessUtilizationSample, ok bool) 
 
 // GetAccountingMode returns off.
 func (d *device) GetAccountingMode() (nvml.EnableState, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetAccountingMode", func(*model) nvml.EnableState { return nvml.FEATURE_DISABLED })
+	return fixed(d, "nvmlDeviceGetAccountingMode", func(*models.Model) nvml.EnableState { return nvml.FEATURE_DISABLED })
 }
 
 // GetAccountingPids returns no processes.
 func (d *device) GetAccountingPids() ([]int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetAccountingPids", func(*model) []int { return []int{} })
+	return fixed(d, "nvmlDeviceGetAccountingPids", func(*models.Model) []int { return []int{} })
 }

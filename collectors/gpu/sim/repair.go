@@ -4,11 +4,13 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // GetRepairStatus returns that no repair is pending.
 func (d *device) GetRepairStatus() (nvml.RepairStatus, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetRepairStatus", func(*model) nvml.RepairStatus {
+	return fixed(d, "nvmlDeviceGetRepairStatus", func(*models.Model) nvml.RepairStatus {
 		s := nvml.RepairStatus{}
 		s.Version = nvml.STRUCT_VERSION(s, 1)
 		return s
@@ -39,7 +41,7 @@ func (d *device) GetRetiredPagesPendingStatus() (nvml.EnableState, nvml.Return) 
 // microseconds since the epoch, and its duration in microseconds.
 func (d *device) GetLastBBXFlushTime() (at uint64, took uint, ret nvml.Return) {
 	ret = d.ask("nvmlDeviceGetLastBBXFlushTime", func(g *gpu) nvml.Return {
-		if !g.model.has("bbx") {
+		if !g.model.Has("bbx") {
 			return nvml.ERROR_NOT_SUPPORTED
 		}
 		at, took = g.host.stamp(g.time().Truncate(time.Hour)), 11_500

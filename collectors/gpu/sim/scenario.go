@@ -30,7 +30,7 @@ type Scenario struct {
 
 // GPU is one GPU of a scenario, or Count equal ones.
 type GPU struct {
-	Model      string    `yaml:"model"`       // a key of profiles.json, h100 by default
+	Model      string    `yaml:"model"`       // a key of models.json, h100 by default
 	Load       string    `yaml:"load"`        // its load, idle by default
 	Count      int       `yaml:"count"`       // number of such GPUs, 1 by default
 	PowerLimit float64   `yaml:"power_limit"` // watts, the model's default limit if 0

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // degrees rounds a temperature.
@@ -31,7 +33,7 @@ func (d *device) GetTemperatureThreshold(which nvml.TemperatureThresholds) (uint
 		switch {
 		case which < 0 || which >= nvml.TEMPERATURE_THRESHOLD_COUNT:
 			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case int(which) >= len(limits) || !g.model.has("thresholds"):
+		case int(which) >= len(limits) || !g.model.Has("thresholds"):
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return uint32(limits[which]), nvml.SUCCESS
@@ -69,7 +71,7 @@ func onFan[T any](d *device, call string, fan int, value func(*gpu) T) (T, nvml.
 
 // GetNumFans returns the number of fans on the board, 0 for a passive one.
 func (d *device) GetNumFans() (int, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetNumFans", func(m *model) int { return m.Fans })
+	return fixed(d, "nvmlDeviceGetNumFans", func(m *models.Model) int { return m.Fans })
 }
 
 // GetFanSpeed_v2 returns percent.

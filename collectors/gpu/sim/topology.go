@@ -65,7 +65,7 @@ func (d *device) FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return) {
 func (g *gpu) fabric() nvml.GpuFabricInfo_v2 {
 	info := nvml.GpuFabricInfo_v2{}
 	info.Version = nvml.STRUCT_VERSION(info, 2)
-	if !g.model.has("nvswitch") {
+	if !g.model.Has("nvswitch") {
 		return info
 	}
 	info.State = nvml.GPU_FABRIC_STATE_COMPLETED

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // trouble is the effect of lasting faults on a GPU's work, memory and settings.
@@ -110,7 +112,7 @@ var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
 }
 
 // checkTrouble checks the keys of the kinds in this file.
-func (f *Fault) checkTrouble(g GPU, m *model) error {
+func (f *Fault) checkTrouble(g GPU, m *models.Model) error {
 	switch f.Kind {
 	case "clock":
 		if f.Megahertz < m.Clock.IdleLow || f.Megahertz > m.Clock.Max {
@@ -136,7 +138,7 @@ func (f *Fault) checkTrouble(g GPU, m *model) error {
 			return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
 		}
 	case "fabric":
-		if fabricFaults[f.Value] == nil || !m.has("nvswitch") {
+		if fabricFaults[f.Value] == nil || !m.Has("nvswitch") {
 			return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, names(fabricFaults))
 		}
 	}

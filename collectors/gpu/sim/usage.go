@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/models"
+)
 
 // period is NVML's sampling period of engines, in microseconds.
 const period = 100_000
@@ -76,5 +80,5 @@ func (d *device) GetEncoderStats() (sessions int, fps, latency uint32, ret nvml.
 
 // GetFBCStats returns no sessions.
 func (d *device) GetFBCStats() (nvml.FBCStats, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetFBCStats", func(*model) nvml.FBCStats { return nvml.FBCStats{} })
+	return fixed(d, "nvmlDeviceGetFBCStats", func(*models.Model) nvml.FBCStats { return nvml.FBCStats{} })
 }

@@ -2,9 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"gpusteward/collectors/gpu/sim/models"
 )
 
 // maxGPUs is the maximum number of GPUs on a simulated host.
@@ -62,7 +65,7 @@ func (s *Scenario) expand() error {
 
 // check fills the defaults of g; its errors begin with the key.
 func (g *GPU) check() error {
-	all, err := models()
+	all, err := models.All()
 	if err != nil {
 		return err
 	}
@@ -94,7 +97,7 @@ func (g *GPU) check() error {
 	if err := g.checkMIG(m); err != nil {
 		return err
 	}
-	if len(g.VGPUs) > 0 && !m.has("vgpu") {
+	if len(g.VGPUs) > 0 && !m.Has("vgpu") {
 		return fmt.Errorf("vgpus: model %s hosts none", g.Model)
 	}
 	if g.Crowd != 0 && (g.Crowd < 0 || len(g.Processes)+len(g.VGPUs)+len(g.MIG) > 0) {
@@ -106,7 +109,7 @@ func (g *GPU) check() error {
 	return g.checkMemory(m)
 }
 
-func (g *GPU) checkMIG(m *model) error {
+func (g *GPU) checkMIG(m *models.Model) error {
 	var slices, memory uint32
 	for i, name := range g.MIG {
 		p, ok := m.MIG[name]
@@ -125,7 +128,7 @@ func (g *GPU) checkMIG(m *model) error {
 }
 
 // checkMemory checks the vGPUs, and that they and the processes fit.
-func (g *GPU) checkMemory(m *model) error {
+func (g *GPU) checkMemory(m *models.Model) error {
 	free := (m.Memory - m.Reserved) >> 20
 	take := func(key string, mebibytes uint64) error {
 		if mebibytes >= free {
@@ -176,4 +179,9 @@ func (g *GPU) checkProcesses() error {
 		return fmt.Errorf("mig: not with processes or vgpus")
 	}
 	return nil
+}
+
+// names lists the keys of a map for an error message.
+func names[V any](m map[string]V) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }

@@ -1,22 +1,20 @@
-package sim
+// Package models has the simulated GPU products, from models.json.
+package models
 
 import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 )
 
-//go:embed profiles.json
-var profiles []byte
+//go:embed models.json
+var source []byte
 
-// model is a GPU product: its constant NVML values, and the constants of its
+// Model is a GPU product: its constant NVML values, and the constants of its
 // physics. The entries "h100-vm" and "h200" were recorded on real hardware; the
 // others are plausible.
-type model struct {
+type Model struct {
 	Like           string                `json:"like"` // the model whose values fill the gaps
 	Name           string                `json:"name"`
 	Brand          int                   `json:"brand"`
@@ -36,11 +34,11 @@ type model struct {
 	Memory         uint64                `json:"memory_bytes"`
 	Reserved       uint64                `json:"reserved_bytes"`
 	BAR1           uint64                `json:"bar1_bytes"`
-	Clock          clockProfile          `json:"clock_mhz"`
-	Power          powerProfile          `json:"power_w"`
-	Temperature    temperatureProfile    `json:"temperature_c"`
-	PCIe           pcieProfile           `json:"pcie"`
-	NVLink         nvlinkProfile         `json:"nvlink"`
+	Clock          Clock                 `json:"clock_mhz"`
+	Power          Power                 `json:"power_w"`
+	Temperature    Temperature           `json:"temperature_c"`
+	PCIe           PCIe                  `json:"pcie"`
+	NVLink         NVLink                `json:"nvlink"`
 	IdlePState     int                   `json:"idle_pstate"`
 	EventTypes     uint64                `json:"event_types"`
 	RowBanks       uint32                `json:"row_banks"`
@@ -48,14 +46,14 @@ type model struct {
 	Encoders       uint32                `json:"encoders"`
 	Fans           int                   `json:"fans"`
 	Features       []string              `json:"features"`
-	MIG            map[string]migProfile `json:"mig"`
+	MIG            map[string]MIGProfile `json:"mig"`
 
 	features map[string]bool // Features as a set
 }
 
-// clockProfile holds frequencies in MHz: an idle GPU varies between IdleLow and
+// Clock holds frequencies in MHz: an idle GPU varies between IdleLow and
 // IdleHigh, and under full load the power limit holds it at Full.
-type clockProfile struct {
+type Clock struct {
 	IdleLow    float64 `json:"idle_low"`
 	IdleHigh   float64 `json:"idle_high"`
 	Full       float64 `json:"full"`
@@ -66,8 +64,8 @@ type clockProfile struct {
 	Step       float64 `json:"step"`
 }
 
-// powerProfile holds watts. Active is the draw at full clock without work.
-type powerProfile struct {
+// Power holds watts. Active is the draw at full clock without work.
+type Power struct {
 	Idle        float64 `json:"idle"`
 	Active      float64 `json:"active"`
 	Min         float64 `json:"min"`
@@ -76,9 +74,9 @@ type powerProfile struct {
 	MemoryShare float64 `json:"memory_share"` // of the whole, 0 to 1
 }
 
-// temperatureProfile holds equilibrium temperatures and limits in degrees
-// Celsius; a memory temperature of 0 means that the model has no such sensor.
-type temperatureProfile struct {
+// Temperature holds equilibrium temperatures and limits in degrees Celsius; a
+// memory temperature of 0 means that the model has no such sensor.
+type Temperature struct {
 	Idle       float64 `json:"idle"`
 	Full       float64 `json:"full"`
 	MemoryIdle float64 `json:"memory_idle"`
@@ -90,20 +88,23 @@ type temperatureProfile struct {
 	GPUMax     float64 `json:"gpu_max"`
 }
 
-type pcieProfile struct {
+// PCIe is the widest and fastest link of the board.
+type PCIe struct {
 	Generation     int `json:"generation"`
 	IdleGeneration int `json:"idle_generation"`
 	Width          int `json:"width"`
 	Speed          int `json:"speed_mbps"` // MT/s per lane
 }
 
-type nvlinkProfile struct {
+// NVLink is the number and the kind of the GPU's NVLinks.
+type NVLink struct {
 	Links   int    `json:"links"`
 	Version uint32 `json:"version"`    // nvml.NVLINK_VERSION_*
 	Speed   uint32 `json:"speed_mbps"` // MB/s per link
 }
 
-type migProfile struct {
+// MIGProfile is a size of MIG devices.
+type MIGProfile struct {
 	ID           uint32 `json:"id"`
 	Slices       uint32 `json:"slices"`        // of 7
 	MemorySlices uint32 `json:"memory_slices"` // of 8
@@ -115,17 +116,17 @@ type migProfile struct {
 	OFAs         uint32 `json:"ofas"`
 }
 
-// models returns every model by name.
-var models = sync.OnceValues(func() (map[string]*model, error) {
+// All returns every model by name.
+var All = sync.OnceValues(func() (map[string]*Model, error) {
 	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(profiles, &raw); err != nil {
-		return nil, fmt.Errorf("read profiles.json: %w", err)
+	if err := json.Unmarshal(source, &raw); err != nil {
+		return nil, fmt.Errorf("read models.json: %w", err)
 	}
-	all := make(map[string]*model, len(raw))
+	all := make(map[string]*Model, len(raw))
 	for name := range raw {
-		m := &model{}
+		m := &Model{}
 		if err := fill(m, raw, name, 0); err != nil {
-			return nil, fmt.Errorf("read profiles.json: model %s: %w", name, err)
+			return nil, fmt.Errorf("read models.json: model %s: %w", name, err)
 		}
 		m.features = make(map[string]bool, len(m.Features))
 		for _, f := range m.Features {
@@ -137,7 +138,7 @@ var models = sync.OnceValues(func() (map[string]*model, error) {
 })
 
 // fill decodes the named model over the model that it resembles.
-func fill(m *model, raw map[string]json.RawMessage, name string, depth int) error {
+func fill(m *Model, raw map[string]json.RawMessage, name string, depth int) error {
 	text, ok := raw[name]
 	if !ok || depth > len(raw) {
 		return fmt.Errorf("like: no such model %q", name)
@@ -160,10 +161,5 @@ func fill(m *model, raw map[string]json.RawMessage, name string, depth int) erro
 	return json.Unmarshal(text, m)
 }
 
-// has reports whether the model supports a feature of profiles.json.
-func (m *model) has(feature string) bool { return m.features[feature] }
-
-// names lists the keys of a map for an error message.
-func names[V any](m map[string]V) string {
-	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
-}
+// Has reports whether the model supports a feature of models.json.
+func (m *Model) Has(feature string) bool { return m.features[feature] }
