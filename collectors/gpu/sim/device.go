@@ -102,7 +102,7 @@ func strike(faults []Fault, call string, t time.Duration) (until time.Duration, 
 		if !active || f.Call != "" && f.Call != call {
 			continue
 		}
-		r := kinds[f.Kind].device
+		r := effects[f.Kind].device
 		switch {
 		case f.Kind == "wedge" && (f.Call != "" || call != handle):
 			until = max(until, to)

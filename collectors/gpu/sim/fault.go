@@ -3,8 +3,6 @@ package sim
 import (
 	"math"
 	"time"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 // Fault is a fault at a time of the scenario. Keys that its kind does not use
@@ -46,94 +44,83 @@ type Fault struct {
 	Line string `yaml:"line"`
 }
 
-// kind describes a kind of fault: its keys in addition to at, for, every and
-// gpu, its scope (the whole host, or a tenant on the GPU), its effect on the
-// GPU's state when its window begins and ends, and the calls that fail
-// meanwhile.
+// kind is what a scenario may say about a kind of fault.
 type kind struct {
-	keys       []string
-	host       bool
-	tenant     bool
-	begin, end func(*gpu, *Fault)
-	init       nvml.Return // return code of Init
-	session    nvml.Return // return code of all calls of a session, which is then over
-	device     nvml.Return // return code of calls on the GPU
+	keys []string // besides at, for, every and gpu
+	host bool     // it concerns the whole host, and has no key gpu
+	once bool     // it does not repeat
 }
 
-// kinds lists the kinds of fault. Those without begin affect calls only.
+// kinds lists the kinds of fault.
 var kinds = map[string]kind{
 	// An XID event.
-	"xid": {keys: []string{"code", "gi", "ci"}, begin: (*gpu).raiseXID},
+	"xid": {keys: []string{"code", "gi", "ci"}},
 	// Another event of the driver, without other effects.
-	"event": {keys: []string{"value"}, begin: (*gpu).raiseEvent},
+	"event": {keys: []string{"value"}},
 	// A line in the kernel's log, without other effects.
-	"kernel_line": {keys: []string{"line"}, begin: (*gpu).logLine},
+	"kernel_line": {keys: []string{"line"}},
 	// Memory errors; uncorrected ones come with XID 94.
-	"ecc": {keys: []string{"severity", "location", "count"}, begin: (*gpu).raiseECC},
+	"ecc": {keys: []string{"severity", "location", "count"}},
 	// Remapped memory rows, with XID 63, or 64 for a failure.
-	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}, begin: (*gpu).remapRows,
-		end: (*gpu).remapDone},
+	"row_remap": {keys: []string{"severity", "count", "pending", "failure"}},
 	// An NVLink goes down, with XID 74.
-	"nvlink_down": {keys: []string{"link"}, begin: (*gpu).linkDown, end: (*gpu).linkUp},
+	"nvlink_down": {keys: []string{"link"}},
 	// Errors on an NVLink, count each second.
-	"nvlink_errors": {keys: []string{"link", "count"}, begin: (*gpu).linkErrorsBegin, end: (*gpu).linkErrorsEnd},
+	"nvlink_errors": {keys: []string{"link", "count"}},
 	// Replays and correctable errors on the PCIe link, count each second.
-	"pcie_errors": {keys: []string{"count"}, begin: (*gpu).pcieErrorsBegin, end: (*gpu).pcieErrorsEnd},
+	"pcie_errors": {keys: []string{"count"}},
 	// PCIe errors counted by the kernel, once.
-	"pcie_aer": {keys: []string{"severity", "count"}, begin: (*gpu).raiseAER},
+	"pcie_aer": {keys: []string{"severity", "count"}},
 	// The GPU reads as all ones on the PCI bus, while the driver still answers.
 	"pci_gone": {},
 	// The driver has released the GPU, which is still on the bus.
-	"driver_unbound": {end: (*gpu).reload},
+	"driver_unbound": {},
 	// An InfiniBand port goes down.
 	"ib_down": {keys: []string{"device"}, host: true},
 	// The PCIe link falls to a lower generation or width.
-	"pcie_degraded": {keys: []string{"generation", "width"}, begin: (*gpu).pcieWorse, end: (*gpu).pcieWell},
+	"pcie_degraded": {keys: []string{"generation", "width"}},
 	// Loss of airflow: the temperature runs away.
-	"thermal": {keys: []string{"celsius"}, begin: (*gpu).airflowLost, end: (*gpu).airflowBack},
+	"thermal": {keys: []string{"celsius"}},
 	// The external power brake is asserted.
-	"power_brake": {begin: (*gpu).brakeOn, end: (*gpu).brakeOff},
+	"power_brake": {},
 	// The SM clock stays low, without a reason.
-	"clock": {keys: []string{"megahertz"}, begin: (*gpu).clockHeld, end: (*gpu).clockFree},
+	"clock": {keys: []string{"megahertz"}},
 	// More power is drawn than the work explains.
-	"power": {keys: []string{"watts"}, begin: (*gpu).powerMore, end: (*gpu).powerUsual},
+	"power": {keys: []string{"watts"}},
 	// A kernel spins: the GPU is busy without progress.
-	"hang": {begin: (*gpu).hangBegin, end: (*gpu).hangEnd},
+	"hang": {},
 	// The processes do nothing.
-	"stall": {begin: (*gpu).stallBegin, end: (*gpu).stallEnd},
+	"stall": {},
 	// The first process allocates count MiB more each minute, until memory is
 	// full.
-	"leak": {keys: []string{"count"}, begin: (*gpu).leakBegin, end: (*gpu).leakEnd},
+	"leak": {keys: []string{"count"}},
 	// An ended process leaves count MiB in use.
-	"orphan_memory": {keys: []string{"count"}, begin: (*gpu).orphanLeft, end: (*gpu).orphanEnd},
+	"orphan_memory": {keys: []string{"count"}},
 	// A process has ended, and the driver still lists it with count MiB.
-	"ghost": {keys: []string{"count"}, begin: (*gpu).ghostLeft, end: (*gpu).ghostEnd},
+	"ghost": {keys: []string{"count"}},
 	// A mode that was on is off.
-	"mode": {keys: []string{"value"}, begin: (*gpu).modeDrift, end: (*gpu).modeBack},
+	"mode": {keys: []string{"value"}},
 	// Banks of memory have few spare rows, or none.
-	"spare_rows": {keys: []string{"value", "count"}, begin: (*gpu).spareRows, end: (*gpu).spareBack},
+	"spare_rows": {keys: []string{"value", "count"}},
 	// A process of each of the tenant's workloads bypasses the hook.
-	"bypass": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).bypasses, true),
-		end: tenantFault((*books).bypasses, false)},
+	"bypass": {keys: []string{"tenant"}},
 	// The tenant exceeds its limit on a full GPU.
-	"greedy": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isGreedy, true),
-		end: tenantFault((*books).isGreedy, false)},
+	"greedy": {keys: []string{"tenant"}},
 	// The tenant gets half of its guarantee while others use the GPU too.
-	"starved": {keys: []string{"tenant"}, tenant: true, begin: tenantFault((*books).isStarved, true),
-		end: tenantFault((*books).isStarved, false)},
+	"starved": {keys: []string{"tenant"}},
 	// The GPU has a fault in the fabric of its NVSwitches.
-	"fabric": {keys: []string{"value"}, begin: (*gpu).fabricIll, end: (*gpu).fabricWell},
+	"fabric": {keys: []string{"value"}},
 	// The driver asks for a recovery action, with XID 154.
-	"recovery_action": {keys: []string{"value"}, begin: (*gpu).askRecovery, end: (*gpu).recovered},
+	"recovery_action": {keys: []string{"value"}},
 	// All calls except identity fail; the GPU is reset when the window ends.
-	"reset_required": {begin: (*gpu).resetDue, end: (*gpu).reload, device: nvml.ERROR_RESET_REQUIRED},
+	"reset_required": {},
 	// The GPU falls off the bus, with XID 79; it is reset when it returns.
-	"lost": {begin: (*gpu).fallOff, end: (*gpu).reload, device: nvml.ERROR_GPU_IS_LOST},
+	"lost": {},
 	// The GPU's device node becomes inaccessible.
-	"node_gone": {device: nvml.ERROR_UNKNOWN},
+	"node_gone": {},
 	// All device nodes become inaccessible, as after a change of a container's
 	// cgroup.
-	"nodes_gone": {host: true, init: nvml.ERROR_UNKNOWN, device: nvml.ERROR_UNKNOWN},
+	"nodes_gone": {host: true, once: true},
 	// Calls block until the window ends: the named one, or all except handles.
 	"wedge": {keys: []string{"call"}},
 	// A call fails.
@@ -141,13 +128,11 @@ var kinds = map[string]kind{
 	// The GPU is removed from the bus.
 	"hot_remove": {},
 	// The GPU is absent until the window ends.
-	"hot_add": {},
+	"hot_add": {once: true},
 	// The driver is unloaded; its counters restart.
-	"driver_gone": {host: true, end: (*gpu).reload, init: nvml.ERROR_DRIVER_NOT_LOADED,
-		session: nvml.ERROR_UNINITIALIZED},
+	"driver_gone": {host: true, once: true},
 	// Another version of the driver is loaded, until the library matches it.
-	"library_mismatch": {host: true, end: (*gpu).reload, init: nvml.ERROR_LIB_RM_VERSION_MISMATCH,
-		session: nvml.ERROR_LIB_RM_VERSION_MISMATCH},
+	"library_mismatch": {host: true, once: true},
 }
 
 // forever is the end of a window without end.

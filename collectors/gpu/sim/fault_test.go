@@ -248,7 +248,8 @@ func TestHotAdd(t *testing.T) {
 	})
 }
 
-// TestEveryKind checks that the faults scenario has every kind.
+// TestEveryKind checks that the faults scenario has every kind, and that each
+// has an effect.
 func TestEveryKind(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range embedded(t, "faults").Faults {
@@ -257,6 +258,9 @@ func TestEveryKind(t *testing.T) {
 	for kind := range kinds {
 		if !seen[kind] {
 			t.Errorf("the scenario faults has no %s", kind)
+		}
+		if _, ok := effects[kind]; !ok {
+			t.Errorf("effects has no row for %s", kind)
 		}
 	}
 }

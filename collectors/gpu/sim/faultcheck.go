@@ -103,7 +103,7 @@ func (f *Fault) checkKeys(k kind) error {
 			return fmt.Errorf("%s: a fault of kind %s takes only %s", key, f.Kind, strings.Join(allowed, ", "))
 		}
 	}
-	if k.init != nvml.SUCCESS && f.Every > 0 || f.Kind == "hot_add" && (f.Every > 0 || f.For > 0) {
+	if k.once && f.Every > 0 || f.Kind == "hot_add" && f.For > 0 {
 		return fmt.Errorf("every: a fault of kind %s happens once", f.Kind)
 	}
 	return nil

@@ -126,12 +126,12 @@ func (g *gpu) strike() {
 		_, _, active := f.window(now)
 		instant := f.For == 0 && f.Every > 0 // repeats without a window
 		if active && (!g.active[i] || instant && now == f.latest(now)) {
-			if begin := kinds[f.Kind].begin; begin != nil {
+			if begin := effects[f.Kind].begin; begin != nil {
 				begin(g, f)
 			}
 		}
 		if !active && g.active[i] {
-			if end := kinds[f.Kind].end; end != nil {
+			if end := effects[f.Kind].end; end != nil {
 				end(g, f)
 			}
 		}

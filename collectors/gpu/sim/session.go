@@ -12,12 +12,12 @@ import (
 func (h *Host) driver(t time.Duration) (init, calls nvml.Return, unloads int) {
 	for i := range h.hostwide {
 		f := &h.hostwide[i]
-		k := kinds[f.Kind]
-		if k.session != nvml.SUCCESS && t >= ceil(time.Duration(f.At)) {
+		e := effects[f.Kind]
+		if e.session != nvml.SUCCESS && t >= ceil(time.Duration(f.At)) {
 			unloads++
 		}
 		if _, _, active := f.window(t); active {
-			init, calls = cmp.Or(init, k.init), cmp.Or(calls, k.session)
+			init, calls = cmp.Or(init, e.init), cmp.Or(calls, e.session)
 		}
 	}
 	return init, calls, unloads

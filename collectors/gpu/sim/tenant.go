@@ -89,7 +89,7 @@ func (s *Scenario) checkTenants() error {
 	for i := range s.Faults {
 		f := &s.Faults[i]
 		switch at := slices.Index(names, f.Tenant); {
-		case !kinds[f.Kind].tenant:
+		case !slices.Contains(kinds[f.Kind].keys, "tenant"):
 		case at < 0:
 			return fmt.Errorf("faults[%d].tenant: %q: want one of %q", i, f.Tenant, names)
 		case len(s.GPUs[f.GPU].MIG) > 0:
