@@ -17,6 +17,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
@@ -286,7 +287,7 @@ func TestNoDuplicateSeries(t *testing.T) {
 			c.Enable = append(c.Enable, r.Name)
 		}
 	}
-	for _, name := range sim.Scenarios() {
+	for _, name := range scenarios.Names() {
 		t.Run(name, func(t *testing.T) {
 			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
 				for range 70 { // the slowest collectors read once a minute

@@ -13,16 +13,17 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // newHost returns a host that reads the scenario and is ready.
 func newHost(tb testing.TB, name string) *collectors.Host {
 	tb.Helper()
-	text, err := sim.Source(name)
+	text, err := scenarios.Source(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var s sim.Scenario
+	var s scenarios.Scenario
 	if err := yaml.Unmarshal(text, &s); err != nil {
 		tb.Fatal(err)
 	}

@@ -58,11 +58,11 @@ func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	return s, samples
 }
 
-// scenarios differ in the features of their GPUs: links, MIG, vGPUs, none.
-var scenarios = []string{"h100", "mixed", "sixteen"}
+// demos differ in the features of their GPUs: links, MIG, vGPUs, none.
+var demos = []string{"h100", "mixed", "sixteen"}
 
 func TestTextHoldsEverySampleOnce(t *testing.T) {
-	for _, scenario := range scenarios {
+	for _, scenario := range demos {
 		s, samples := fixed(t, scenario)
 		w := request(s, http.MethodGet, "/metrics")
 		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain; version=0.0.4") {

@@ -12,7 +12,7 @@ import (
 )
 
 func TestLint(t *testing.T) {
-	for _, scenario := range scenarios {
+	for _, scenario := range demos {
 		s, _ := fixed(t, scenario)
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
 		problems, err := promlint.New(bytes.NewReader(text)).Lint()

@@ -12,32 +12,32 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/health/incident"
 )
 
 // A detection is a fault of a simulated host and the expected finding: an
 // element of testdata/detect.
 type detection struct {
-	Row          string `yaml:"row"` // of testdata/health-checks.tsv
-	sim.Scenario `yaml:",inline"`
-	Enable       []string `yaml:"enable"`   // collectors that are off by default
-	PerLink      bool     `yaml:"per_link"` // series of each NVLink
-	Inject       string   `yaml:"inject"`   // a key of injections, for changes that a simulated GPU does not support
-	Find         finding  `yaml:"find"`
-	Also         []string `yaml:"also"` // checks that may have a true finding too
+	Row                string `yaml:"row"` // of testdata/health-checks.tsv
+	scenarios.Scenario `yaml:",inline"`
+	Enable             []string `yaml:"enable"`   // collectors that are off by default
+	PerLink            bool     `yaml:"per_link"` // series of each NVLink
+	Inject             string   `yaml:"inject"`   // a key of injections, for changes that a simulated GPU does not support
+	Find               finding  `yaml:"find"`
+	Also               []string `yaml:"also"` // checks that may have a true finding too
 }
 
 // A finding is an expected finding: its check, entity, severity and time limit.
 // Without a severity no finding is permitted.
 type finding struct {
-	Check    string            `yaml:"check"` // defaults to the row's
-	On       string            `yaml:"on"`
-	Severity incident.Severity `yaml:"severity"`
-	Within   sim.Duration      `yaml:"within"` // since the first fault began
-	Over     sim.Duration      `yaml:"over"`   // limit for the recovery, since then too
-	Stays    sim.Duration      `yaml:"stays"`  // no recovery before, since then too
-	Says     string            `yaml:"says"`   // part of the message
+	Check    string             `yaml:"check"` // defaults to the row's
+	On       string             `yaml:"on"`
+	Severity incident.Severity  `yaml:"severity"`
+	Within   scenarios.Duration `yaml:"within"` // since the first fault began
+	Over     scenarios.Duration `yaml:"over"`   // limit for the recovery, since then too
+	Stays    scenarios.Duration `yaml:"stays"`  // no recovery before, since then too
+	Says     string             `yaml:"says"`   // part of the message
 }
 
 // begin returns the start of the first fault.

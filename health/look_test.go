@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
@@ -25,9 +26,9 @@ import (
 )
 
 // newLook returns a Look at a simulated host of two GPUs with these faults.
-func newLook(t *testing.T, faults ...sim.Fault) Look {
+func newLook(t *testing.T, faults ...scenarios.Fault) Look {
 	t.Helper()
-	nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: faults},
+	nv, err := sim.New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "training", Count: 2}}, Faults: faults},
 		sim.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -86,20 +87,20 @@ func TestALookAtAHealthyHost(t *testing.T) {
 
 func TestALookFindsFaults(t *testing.T) {
 	for check, c := range map[string]struct {
-		fault  sim.Fault
+		fault  scenarios.Fault
 		status incident.State
 		reason string
 	}{
-		"gpu_lost": {sim.Fault{Kind: "lost", GPU: 1}, incident.Failed, "does not answer: gpu is lost"},
-		"driver_hang": {sim.Fault{Kind: "wedge", GPU: 1, For: sim.Duration(time.Minute)},
+		"gpu_lost": {scenarios.Fault{Kind: "lost", GPU: 1}, incident.Failed, "does not answer: gpu is lost"},
+		"driver_hang": {scenarios.Fault{Kind: "wedge", GPU: 1, For: scenarios.Duration(time.Minute)},
 			incident.Unhealthy, "hangs in nvml"},
-		"gpu_recovery_action": {sim.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, incident.Unhealthy, ""},
-		"remap_failed": {sim.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1},
+		"gpu_recovery_action": {scenarios.Fault{Kind: "recovery_action", Value: "reset", GPU: 1}, incident.Unhealthy, ""},
+		"remap_failed": {scenarios.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true, GPU: 1},
 			incident.Failed, ""},
-		"power_brake": {sim.Fault{Kind: "power_brake", GPU: 1}, incident.Degraded, ""},
-		"xid_unknown": {sim.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x",
+		"power_brake": {scenarios.Fault{Kind: "power_brake", GPU: 1}, incident.Degraded, ""},
+		"xid_unknown": {scenarios.Fault{Kind: "kernel_line", Line: "NVRM: Xid (PCI:{pci}): 998, pid=1, name=x",
 			GPU: 1}, incident.Degraded, ""},
-		"host_kernel": {sim.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"},
+		"host_kernel": {scenarios.Fault{Kind: "kernel_line", Line: "{1}[Hardware Error]: event severity: fatal"},
 			incident.Degraded, ""},
 	} {
 		t.Run(check, func(t *testing.T) {
@@ -119,13 +120,13 @@ func TestALookFindsFaults(t *testing.T) {
 
 func TestALookWithoutADriver(t *testing.T) {
 	for name, c := range map[string]struct {
-		fault  sim.Fault
+		fault  scenarios.Fault
 		status incident.State
 		why    string
 	}{
-		"not loaded": {sim.Fault{Kind: "driver_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy,
+		"not loaded": {scenarios.Fault{Kind: "driver_gone", For: scenarios.Duration(time.Hour)}, incident.Unhealthy,
 			"driver_not_loaded"},
-		"no nodes": {sim.Fault{Kind: "nodes_gone", For: sim.Duration(time.Hour)}, incident.Unhealthy,
+		"no nodes": {scenarios.Fault{Kind: "nodes_gone", For: scenarios.Duration(time.Hour)}, incident.Unhealthy,
 			"nvmlInit: unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
-	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
 )
@@ -22,34 +22,34 @@ import (
 // A worldFault is an element of testdata/world/faults.yml, which explains its
 // keys.
 type worldFault struct {
-	Fault  string            `yaml:"fault"`
-	Board  string            `yaml:"board"`
-	Work   string            `yaml:"work"`
-	Find   string            `yaml:"find"`
-	Least  incident.Severity `yaml:"least"` // Warning, if it is not given
-	Within sim.Duration      `yaml:"within"`
-	Acts   []act             `yaml:"acts"`
+	Fault  string             `yaml:"fault"`
+	Board  string             `yaml:"board"`
+	Work   string             `yaml:"work"`
+	Find   string             `yaml:"find"`
+	Least  incident.Severity  `yaml:"least"` // Warning, if it is not given
+	Within scenarios.Duration `yaml:"within"`
+	Acts   []act              `yaml:"acts"`
 }
 
 // An act is a part of a fault.
 type act struct {
-	At     sim.Duration `yaml:"at"`
-	Every  sim.Duration `yaml:"every"`
-	Times  int          `yaml:"times"`
-	Board  string       `yaml:"board"`
-	XID    int          `yaml:"xid"`
-	Event  string       `yaml:"event"`
-	Line   string       `yaml:"line"`
-	Metric string       `yaml:"metric"`
-	Where  []string     `yaml:"where"`
-	To     *float64     `yaml:"to"`
-	By     float64      `yaml:"by"`
-	Rises  float64      `yaml:"rises"`
-	Gone   bool         `yaml:"gone"`
-	Period sim.Duration `yaml:"period"`
-	On     sim.Duration `yaml:"on"`
-	Silent string       `yaml:"silent"`
-	Do     string       `yaml:"do"`
+	At     scenarios.Duration `yaml:"at"`
+	Every  scenarios.Duration `yaml:"every"`
+	Times  int                `yaml:"times"`
+	Board  string             `yaml:"board"`
+	XID    int                `yaml:"xid"`
+	Event  string             `yaml:"event"`
+	Line   string             `yaml:"line"`
+	Metric string             `yaml:"metric"`
+	Where  []string           `yaml:"where"`
+	To     *float64           `yaml:"to"`
+	By     float64            `yaml:"by"`
+	Rises  float64            `yaml:"rises"`
+	Gone   bool               `yaml:"gone"`
+	Period scenarios.Duration `yaml:"period"`
+	On     scenarios.Duration `yaml:"on"`
+	Silent string             `yaml:"silent"`
+	Do     string             `yaml:"do"`
 }
 
 // acts are the changes of a site, by name. The board is the one at fault.

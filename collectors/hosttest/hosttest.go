@@ -18,19 +18,20 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // Scenario returns an embedded scenario, or one given as YAML.
-func Scenario(t testing.TB, source string) sim.Scenario {
+func Scenario(t testing.TB, source string) scenarios.Scenario {
 	t.Helper()
 	text := []byte(source)
 	if !strings.Contains(source, "\n") {
 		var err error
-		if text, err = sim.Source(source); err != nil {
+		if text, err = scenarios.Source(source); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var s sim.Scenario
+	var s scenarios.Scenario
 	if err := yaml.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	_ "gpusteward/collectors/all"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 )
 
@@ -21,12 +22,15 @@ import (
 // arrive as in the agent, each on its own goroutine.
 func TestIncidentsOfASimulatedHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		at := func(n int, f sim.Fault) sim.Fault { f.At = sim.Duration(time.Duration(n) * second); return f }
-		nv, err := sim.New(sim.Scenario{GPUs: []sim.GPU{{Load: "training", Count: 2}}, Faults: []sim.Fault{
-			at(10, sim.Fault{Kind: "xid", Code: 31}), at(20, sim.Fault{Kind: "xid", Code: 13, GPU: 1}),
-			at(30, sim.Fault{Kind: "recovery_action", Value: "reset"}),
-			at(40, sim.Fault{Kind: "event", Value: "ecc_sbe_storm"}), at(50, sim.Fault{Kind: "lost", GPU: 1}),
-			at(60, sim.Fault{Kind: "kernel_line", Line: "mce: [Hardware Error]: Machine check events logged"}),
+		at := func(n int, f scenarios.Fault) scenarios.Fault {
+			f.At = scenarios.Duration(time.Duration(n) * second)
+			return f
+		}
+		nv, err := sim.New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "training", Count: 2}}, Faults: []scenarios.Fault{
+			at(10, scenarios.Fault{Kind: "xid", Code: 31}), at(20, scenarios.Fault{Kind: "xid", Code: 13, GPU: 1}),
+			at(30, scenarios.Fault{Kind: "recovery_action", Value: "reset"}),
+			at(40, scenarios.Fault{Kind: "event", Value: "ecc_sbe_storm"}), at(50, scenarios.Fault{Kind: "lost", GPU: 1}),
+			at(60, scenarios.Fault{Kind: "kernel_line", Line: "mce: [Hardware Error]: Machine check events logged"}),
 		}}, sim.Options{Seed: 1})
 		if err != nil {
 			t.Fatal(err)

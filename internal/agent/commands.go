@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
-	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/exporter"
 	"gpusteward/internal/config"
 )
@@ -71,7 +71,7 @@ func (f *flags) ofMachine(c *kingpin.CmdClause) {
 	c.Flag("config.file", "Configuration file.").
 		Default(config.DefaultFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
 	c.Flag("demo", "Simulate a host: --demo[=SCENARIO], with the name of a scenario or a YAML file. The scenarios "+
-		"are "+strings.Join(sim.Scenarios(), ", ")+".").
+		"are "+strings.Join(scenarios.Names(), ", ")+".").
 		PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
 	c.Flag("demo.seed", "Seed of the simulated host. The same seed produces the same values.").
 		Default("1").Uint64Var(&f.demoSeed)

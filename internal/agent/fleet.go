@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
 
-	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/exporter"
 	"gpusteward/internal/config"
 )
@@ -29,20 +29,20 @@ const (
 // in it. They give rules over many hosts something to find.
 var ailments = []struct {
 	places []int
-	fault  sim.Fault
+	fault  scenarios.Fault
 }{
 	// a bad driver on some hosts
-	{[]int{3, 33, 63, 93}, sim.Fault{Kind: "xid", Code: 119, At: since(10 * time.Second),
+	{[]int{3, 33, 63, 93}, scenarios.Fault{Kind: "xid", Code: 119, At: since(10 * time.Second),
 		Every: since(10 * time.Minute)}},
 	// a rack with failing cooling
-	{[]int{21, 24, 27}, sim.Fault{Kind: "thermal", At: since(20 * time.Second)}},
-	{[]int{45}, sim.Fault{Kind: "lost", At: since(20 * time.Second)}},
-	{[]int{56}, sim.Fault{Kind: "wedge", At: since(3 * time.Minute), For: since(2 * time.Minute),
+	{[]int{21, 24, 27}, scenarios.Fault{Kind: "thermal", At: since(20 * time.Second)}},
+	{[]int{45}, scenarios.Fault{Kind: "lost", At: since(20 * time.Second)}},
+	{[]int{56}, scenarios.Fault{Kind: "wedge", At: since(3 * time.Minute), For: since(2 * time.Minute),
 		Every: since(10 * time.Minute)}},
-	{[]int{78}, sim.Fault{Kind: "driver_gone", At: since(6 * time.Minute), For: since(time.Minute)}},
+	{[]int{78}, scenarios.Fault{Kind: "driver_gone", At: since(6 * time.Minute), For: since(time.Minute)}},
 }
 
-func since(d time.Duration) sim.Duration { return sim.Duration(d) }
+func since(d time.Duration) scenarios.Duration { return scenarios.Duration(d) }
 
 // A fleet is many simulated hosts in one process. Each is served below
 // /hosts/NAME/ as an agent serves its host.

@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 	"gpusteward/internal/config"
 )
@@ -112,7 +113,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 }
 
 // simulated makes m a scenario of collectors/gpu/sim.
-func (m *hostConfig) simulated(f flags, scenario sim.Scenario, seed uint64) error {
+func (m *hostConfig) simulated(f flags, scenario scenarios.Scenario, seed uint64) error {
 	s, err := sim.New(scenario, sim.Options{Seed: seed})
 	if err != nil {
 		return fmt.Errorf("--demo=%s: %w", f.demo, err)
@@ -129,9 +130,9 @@ func (m *hostConfig) simulated(f flags, scenario sim.Scenario, seed uint64) erro
 }
 
 // loadScenario reads a scenario by its name or from a file.
-func loadScenario(name string) (sim.Scenario, error) {
-	var s sim.Scenario
-	text, err := sim.Source(name)
+func loadScenario(name string) (scenarios.Scenario, error) {
+	var s scenarios.Scenario
+	text, err := scenarios.Source(name)
 	if err != nil {
 		if !strings.ContainsAny(name, "./") {
 			return s, fmt.Errorf("--demo: %w", err)

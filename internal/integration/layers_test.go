@@ -24,7 +24,7 @@ var themes = []string{"collectors/activity", "collectors/device", "collectors/fa
 var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
-		"collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
+		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config",
 		"internal/stack"},
 	// only tests
@@ -78,17 +78,20 @@ var layers = map[string][]string{
 	"collectors/links":    {"collectors", "collectors/gpu", "collectors/host"},
 	// the books and the quotas of tenants
 	"collectors/workloads": {"collectors", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
-	"collectors/all":       themes,                                                                    // what a program links
-	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/host"}, // for tests
-	"collectors/catalogue": {},                                                                        // the list of families; reads nothing
+	"collectors/all":       themes,                                                                                                    // what a program links
+	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host"}, // for tests
+	"collectors/catalogue": {},                                                                                                        // the list of families; reads nothing
 	"collectors/host":      {},
 	"collectors/gpu":       {},
 	// the books of simulated tenants
 	"collectors/gpu/sim": {"collectors/gpu", "collectors/gpu/sim/models", "collectors/gpu/sim/noise",
-		"collectors/gpu/sim/stub", "collectors/host", "internal/quota", "internal/wire"},
+		"collectors/gpu/sim/scenarios", "collectors/gpu/sim/stub", "collectors/host", "internal/quota",
+		"internal/wire"},
 	"collectors/gpu/sim/models": {}, // constants of products
 	"collectors/gpu/sim/noise":  {}, // pure
-	"collectors/gpu/sim/stub":   {}, // a device without functions, generated
+	// what a scenario can say, and nothing that runs it
+	"collectors/gpu/sim/scenarios": {"collectors/gpu", "collectors/gpu/sim/models", "internal/quota"},
+	"collectors/gpu/sim/stub":      {}, // a device without functions, generated
 
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
@@ -106,7 +109,7 @@ var owners = map[string][]string{
 	"github.com/prometheus/alertmanager":                     {"health/notifier"},
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
 	"github.com/NVIDIA/go-nvml": append([]string{"internal/agent", "collectors", "collectors/gpu",
-		"collectors/gpu/sim", "collectors/gpu/sim/stub", "collectors/hosttest", "health/diag"}, themes...),
+		"collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/gpu/sim/stub", "collectors/hosttest", "health/diag"}, themes...),
 }
 
 // openers may open and close NVML; sim is opened.

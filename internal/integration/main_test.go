@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/collectors/gpu/sim"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/fixture"
 )
 
@@ -118,8 +118,8 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 		"seed":                 {exitUsage, []string{"--demo", "--demo.seed=x"}, []string{`"x"`}},
 		"command half given":   {exitUsage, []string{"config"}, []string{"subcommand of 'config'"}},
 		"check without a file": {exitUsage, []string{"config", "check"}, []string{"FILE"}},
-		"unknown scenario":     {1, []string{"--demo=nope"}, append(sim.Scenarios(), "--demo", `"nope"`)},
-		"empty scenario":       {1, []string{"--demo="}, append(sim.Scenarios(), "--demo")},
+		"unknown scenario":     {1, []string{"--demo=nope"}, append(scenarios.Names(), "--demo", `"nope"`)},
+		"empty scenario":       {1, []string{"--demo="}, append(scenarios.Names(), "--demo")},
 		"scenario not there": {1, []string{"--demo=testdata/none.yml"},
 			[]string{"--demo", "testdata/none.yml", "no such file"}},
 		"key of a scenario": {1, []string{"--demo=testdata/scenario/bad_key.yml"},

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // BenchmarkHour simulates one hour of one GPU.
@@ -26,7 +28,7 @@ func BenchmarkHour(b *testing.B) {
 // BenchmarkFieldValues makes one call for 60 fields of one GPU out of 16.
 func BenchmarkFieldValues(b *testing.B) {
 	h := begin(b, embedded(b, "sixteen"), Options{})
-	devices := make([]*device, maxGPUs)
+	devices := make([]*device, scenarios.MaxGPUs)
 	for i := range devices {
 		devices[i] = gpuOf(b, h, i)
 	}
@@ -36,7 +38,7 @@ func BenchmarkFieldValues(b *testing.B) {
 	}
 	i := 0
 	for b.Loop() {
-		if ret := devices[i%maxGPUs].GetFieldValues(values); ret != nvml.SUCCESS {
+		if ret := devices[i%scenarios.MaxGPUs].GetFieldValues(values); ret != nvml.SUCCESS {
 			b.Fatal(ret)
 		}
 		i++

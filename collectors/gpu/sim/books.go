@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/quota"
 )
 
@@ -11,7 +12,7 @@ import (
 // The charge is the use of the tenant's processes with a session; times are in
 // seconds.
 type books struct {
-	*Tenant
+	*scenarios.Tenant
 	workloads []*standing // every workload so far, in order of appearance
 
 	greedy, starved, bypass bool // faults
@@ -59,7 +60,7 @@ func (g *gpu) enrol() {
 	for i := range g.procs {
 		if p := &g.procs[i]; p.books == nil && len(g.books) > 0 {
 			p.workload = g.workload(p)
-			at := slices.IndexFunc(g.books, func(b *books) bool { return b.owns(p.workload) })
+			at := slices.IndexFunc(g.books, func(b *books) bool { return b.Owns(p.workload) })
 			if p.books = nobody; at >= 0 {
 				p.books = g.books[at]
 			}

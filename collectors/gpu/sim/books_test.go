@@ -10,18 +10,19 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/wire"
 )
 
 // shared returns a GPU shared by a server and a small tenant, with faults.
-func shared(faults ...Fault) Scenario {
-	return Scenario{
-		GPUs: []GPU{{Load: "full", Processes: []Process{
+func shared(faults ...scenarios.Fault) scenarios.Scenario {
+	return scenarios.Scenario{
+		GPUs: []scenarios.GPU{{Load: "full", Processes: []scenarios.Process{
 			{PID: 11, Share: 0.8, Memory: 40000, Cgroup: "/system.slice/big.service"},
 			{PID: 12, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/small.service"},
 			{PID: 13, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/other.service"},
 		}}},
-		Tenants: []Tenant{
+		Tenants: []scenarios.Tenant{
 			{Name: "big", Workloads: []string{"unit:big.service"},
 				Terms: map[string]string{"guarantee": "0.7", "memory": "50000", "memory_guarantee": "41000",
 					"launch_wait": "5ms"}},
@@ -33,8 +34,8 @@ func shared(faults ...Fault) Scenario {
 	}
 }
 
-func fault(kind, tenant string, at, long time.Duration) Fault {
-	return Fault{Kind: kind, Tenant: tenant, At: Duration(at), For: Duration(long)}
+func fault(kind, tenant string, at, long time.Duration) scenarios.Fault {
+	return scenarios.Fault{Kind: kind, Tenant: tenant, At: scenarios.Duration(at), For: scenarios.Duration(long)}
 }
 
 // bookOf returns the books of one tenant.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // TestConcurrentReaders reads everything from many goroutines, for the race
@@ -18,7 +20,7 @@ func TestConcurrentReaders(t *testing.T) {
 	for reader := range 6 {
 		wg.Go(func() {
 			for i := range 40 {
-				d := gpuOf(t, h, (reader+i)%maxGPUs)
+				d := gpuOf(t, h, (reader+i)%scenarios.MaxGPUs)
 				for _, c := range recordedCalls {
 					if _, ret := c.call(d); ret == nvml.ERROR_UNINITIALIZED {
 						t.Errorf("the session is gone")

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // counters are the fields that only rise, for some links and their sum.
@@ -109,7 +111,7 @@ func TestEnergyIsPowerOverTime(t *testing.T) {
 
 // TestSums checks totals and limits repeatedly.
 func TestSums(t *testing.T) {
-	for _, name := range Scenarios() {
+	for _, name := range scenarios.Names() {
 		bubble(t, func(t *testing.T) {
 			s := embedded(t, name)
 			s.Faults = nil

@@ -8,6 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/gpu/sim/stub"
 )
 
@@ -95,10 +96,10 @@ func (g *gpu) verdict(session int, call string, t time.Duration) (until time.Dur
 
 // strike returns the effect of faults on a call at t: the end of its blocking,
 // or its return code.
-func strike(faults []Fault, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
+func strike(faults []scenarios.Fault, call string, t time.Duration) (until time.Duration, ret nvml.Return) {
 	for i := range faults {
 		f := &faults[i]
-		_, to, active := f.window(t)
+		_, to, active := f.Window(t)
 		if !active || f.Call != "" && f.Call != call {
 			continue
 		}
@@ -107,7 +108,7 @@ func strike(faults []Fault, call string, t time.Duration) (until time.Duration, 
 		case f.Kind == "wedge" && (f.Call != "" || call != handle):
 			until = max(until, to)
 		case f.Kind == "error":
-			r = returns[f.Return]
+			r = f.NVMLReturn()
 		case f.Kind == "reset_required" && slices.Contains(identity, call):
 			r = nvml.SUCCESS
 		}

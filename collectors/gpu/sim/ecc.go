@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
+)
 
 // ecc counts memory errors: [corrected, uncorrected][dram, sram].
 type ecc struct {
@@ -40,7 +44,7 @@ func (r *rows) spare(value string, banks uint32) {
 	r.low = banks
 }
 
-func (g *gpu) raiseECC(f *Fault) {
+func (g *gpu) raiseECC(f *scenarios.Fault) {
 	severity, location := corrected, dram
 	if f.Severity == "uncorrected" {
 		severity = uncorrected
@@ -62,7 +66,7 @@ func (g *gpu) raiseECC(f *Fault) {
 	}
 }
 
-func (g *gpu) remapRows(f *Fault) {
+func (g *gpu) remapRows(f *scenarios.Fault) {
 	severity := corrected
 	if f.Severity == "uncorrected" {
 		severity = uncorrected
@@ -84,7 +88,7 @@ func (g *gpu) remapRows(f *Fault) {
 }
 
 // remapDone is the reset that activates remapped rows.
-func (g *gpu) remapDone(*Fault) {
+func (g *gpu) remapDone(*scenarios.Fault) {
 	for i, n := range g.rows.inactive {
 		g.rows.remapped[i] += n
 		g.rows.inactive[i] = 0

@@ -1,11 +1,15 @@
 package sim
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
+)
 
 // effect is what a kind of fault does: to the GPU's state when its window
 // begins and ends, and to the calls meanwhile.
 type effect struct {
-	begin, end func(*gpu, *Fault)
+	begin, end func(*gpu, *scenarios.Fault)
 	init       nvml.Return // return code of Init
 	session    nvml.Return // return code of all calls of a session, which is then over
 	device     nvml.Return // return code of calls on the GPU

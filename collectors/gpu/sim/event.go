@@ -10,6 +10,7 @@ import (
 
 	nvidia "gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // noInstance is NVML's GPU or compute instance of an event outside MIG.
@@ -158,13 +159,13 @@ func (s *eventSet) sources() []*gpu {
 
 // following returns the earliest time after now of a possible event.
 func (s *eventSet) following(now time.Duration) time.Duration {
-	first := forever
+	first := scenarios.Forever
 	for i := range s.host.hostwide {
-		first = min(first, s.host.hostwide[i].next(now))
+		first = min(first, s.host.hostwide[i].Next(now))
 	}
 	for _, g := range s.sources() {
 		for i := range g.faults {
-			first = min(first, g.faults[i].next(now))
+			first = min(first, g.faults[i].Next(now))
 		}
 	}
 	return first
@@ -201,9 +202,11 @@ func (g *gpu) xid(code uint64, gi, ci *uint32) {
 	g.say(occasion, code, gi)
 }
 
-func (g *gpu) raiseEvent(f *Fault) { g.emit(nvidia.EventTypes[f.Value], 0, noInstance, noInstance) }
+func (g *gpu) raiseEvent(f *scenarios.Fault) {
+	g.emit(nvidia.EventTypes[f.Value], 0, noInstance, noInstance)
+}
 
-func (g *gpu) raiseXID(f *Fault) {
+func (g *gpu) raiseXID(f *scenarios.Fault) {
 	g.xid(f.Code, f.GI, f.CI)
 	switch f.Code {
 	case 94:

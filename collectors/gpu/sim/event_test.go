@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // subscribe registers for all event types of every GPU.
@@ -22,9 +24,9 @@ func subscribe(t *testing.T, h *Host) nvml.EventSet {
 func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gi, ci := uint32(7), uint32(0)
-		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
-			{Kind: "xid", Code: 31, GPU: 1, At: Duration(2500 * time.Millisecond), Every: Duration(10 * time.Second)},
-			{Kind: "xid", Code: 13, GPU: 0, At: Duration(5 * time.Second), GI: &gi, CI: &ci},
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
+			{Kind: "xid", Code: 31, GPU: 1, At: scenarios.Duration(2500 * time.Millisecond), Every: scenarios.Duration(10 * time.Second)},
+			{Kind: "xid", Code: 13, GPU: 0, At: scenarios.Duration(5 * time.Second), GI: &gi, CI: &ci},
 		}}, Options{})
 		set := subscribe(t, h)
 		_, ret := set.Wait(0)
@@ -98,7 +100,7 @@ func TestFaultsHaveEvents(t *testing.T) {
 // TestFreeWakes frees a set during a Wait in another goroutine.
 func TestFreeWakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
 		set := subscribe(t, h)
 		start := time.Now()
 		go func() {
@@ -115,7 +117,7 @@ func TestFreeWakes(t *testing.T) {
 
 // TestRegisterEvents checks that unknown types and foreign sets are refused.
 func TestRegisterEvents(t *testing.T) {
-	h, other := begin(t, Scenario{GPUs: []GPU{{}}}, Options{}), begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
+	h, other := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{}), begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
 	set := must[nvml.EventSet](t)(h.EventSetCreate())
 	want(t, "an unknown type", gpuOf(t, h, 0).RegisterEvents(1<<40, set), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "another host's set", gpuOf(t, other, 0).RegisterEvents(8, set), nvml.ERROR_INVALID_ARGUMENT)
@@ -124,9 +126,9 @@ func TestRegisterEvents(t *testing.T) {
 // TestNamedEvents raises events by name.
 func TestNamedEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{
-			{Kind: "event", Value: "ecc_sbe_storm", At: Duration(time.Second)},
-			{Kind: "event", Value: "poison_fatal", At: Duration(2 * time.Second)},
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{
+			{Kind: "event", Value: "ecc_sbe_storm", At: scenarios.Duration(time.Second)},
+			{Kind: "event", Value: "poison_fatal", At: scenarios.Duration(2 * time.Second)},
 		}}, Options{})
 		set := subscribe(t, h)
 		for _, wanted := range []uint64{nvml.EventTypeSingleBitEccErrorStorm, nvml.EventTypeFatalPoisonError} {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // struck is a GPU during a test of a fault.
@@ -38,10 +40,10 @@ func (s struck) expect(what string, ok bool) {
 var faultTests = []struct {
 	name          string
 	model         string
-	fault         Fault
+	fault         scenarios.Fault
 	during, after func(struck)
 }{
-	{"thermal", "h100", Fault{Kind: "thermal"},
+	{"thermal", "h100", scenarios.Fault{Kind: "thermal"},
 		func(s struck) {
 			const heat = nvml.ClocksThrottleReasonHwThermalSlowdown | nvml.ClocksThrottleReasonHwSlowdown |
 				nvml.ClocksEventReasonSwThermalSlowdown
@@ -56,7 +58,7 @@ var faultTests = []struct {
 			s.expect("the margin is back", s.margin() > 10)
 			s.expect("the clock is back", must[uint32](s)(s.device.GetClockInfo(nvml.CLOCK_SM)) > 1200)
 		}},
-	{"power_brake", "h100", Fault{Kind: "power_brake"},
+	{"power_brake", "h100", scenarios.Fault{Kind: "power_brake"},
 		func(s struck) {
 			const brake = nvml.ClocksThrottleReasonHwPowerBrakeSlowdown | nvml.ClocksThrottleReasonHwSlowdown
 			s.expect("the brake is a reason", s.reasons()&brake == brake)
@@ -68,7 +70,7 @@ var faultTests = []struct {
 			s.expect("power is back", must[uint32](s)(s.device.GetPowerUsage()) > 600_000)
 			s.expect("time stands", near(float64(s.field(271)), 40e9, 2e8))
 		}},
-	{"nvlink_down", "h100", Fault{Kind: "nvlink_down", Link: 3},
+	{"nvlink_down", "h100", scenarios.Fault{Kind: "nvlink_down", Link: 3},
 		func(s struck) {
 			s.expect("the link is down", must[nvml.EnableState](s)(s.device.GetNvLinkState(3)) == nvml.FEATURE_DISABLED)
 			s.expect("the next is up", must[nvml.EnableState](s)(s.device.GetNvLinkState(4)) == nvml.FEATURE_ENABLED)
@@ -85,10 +87,10 @@ var faultTests = []struct {
 				info.State == nvml.GPU_FABRIC_STATE_COMPLETED &&
 					info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)
 		}},
-	{"nvlink_errors", "h100", Fault{Kind: "nvlink_errors", Link: 2, Count: 8},
+	{"nvlink_errors", "h100", scenarios.Fault{Kind: "nvlink_errors", Link: 2, Count: 8},
 		func(s struck) { s.expect("errors rise", fieldOf(s, s.device, 163, 2) >= 8*29) },
 		func(s struck) { s.expect("errors stand", fieldOf(s, s.device, 163, 2) == 8*40) }},
-	{"nvlink_errors of NVLink 5", "b200", Fault{Kind: "nvlink_errors", Link: 2, Count: 8},
+	{"nvlink_errors of NVLink 5", "b200", scenarios.Fault{Kind: "nvlink_errors", Link: 2, Count: 8},
 		func(s struck) {
 			s.expect("errors rise", fieldOf(s, s.device, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, 2) >= 8*29)
 			s.expect("the rate is high", fieldOf(s, s.device, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, 2) == 3<<8|9)
@@ -96,7 +98,7 @@ var faultTests = []struct {
 		func(s struck) {
 			s.expect("the rate is low", fieldOf(s, s.device, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER, 2) == cleanBER)
 		}},
-	{"ecc corrected", "h100", Fault{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 5},
+	{"ecc corrected", "h100", scenarios.Fault{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 5},
 		func(s struck) {
 			s.expect("five errors",
 				must[uint64](s)(s.device.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC)) == 5)
@@ -104,20 +106,20 @@ var faultTests = []struct {
 				must[uint64](s)(s.device.GetMemoryErrorCounter(0, nvml.AGGREGATE_ECC, nvml.MEMORY_LOCATION_DRAM)) == 5)
 		},
 		func(s struck) { s.expect("they stand", s.field(3) == 5 && s.field(5) == 5 && s.field(4) == 0) }},
-	{"ecc uncorrected", "h100", Fault{Kind: "ecc", Severity: "uncorrected", Location: "sram", Count: 4},
+	{"ecc uncorrected", "h100", scenarios.Fault{Kind: "ecc", Severity: "uncorrected", Location: "sram", Count: 4},
 		func(s struck) {
 			status := must[nvml.EccSramErrorStatus](s)(s.device.GetSramEccErrorStatus())
 			s.expect("the threshold is exceeded",
 				status.BThresholdExceeded == 1 && status.AggregateUncSecDed == 4 && status.AggregateUncBucketSm == 4)
 		},
 		func(s struck) { s.expect("they stand", s.field(4) == 4 && s.field(6) == 4) }},
-	{"pcie_errors", "h100", Fault{Kind: "pcie_errors", Count: 3},
+	{"pcie_errors", "h100", scenarios.Fault{Kind: "pcie_errors", Count: 3},
 		func(s struck) {
 			s.expect("replays rise",
 				must[int](s)(s.device.GetPcieReplayCounter()) >= 3*29 && s.field(94) >= 3*29 && s.field(176) >= 3*29)
 		},
 		func(s struck) { s.expect("replays stand", s.field(94) == 3*40 && s.field(180) == 0) }},
-	{"pcie_degraded", "h100", Fault{Kind: "pcie_degraded", Generation: 4, Width: 8},
+	{"pcie_degraded", "h100", scenarios.Fault{Kind: "pcie_degraded", Generation: 4, Width: 8},
 		func(s struck) {
 			s.expect("the generation fell",
 				must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 4 &&
@@ -131,7 +133,7 @@ var faultTests = []struct {
 				must[int](s)(s.device.GetCurrPcieLinkGeneration()) == 5 &&
 					must[int](s)(s.device.GetCurrPcieLinkWidth()) == 16)
 		}},
-	{"row_remap pending", "h100", Fault{Kind: "row_remap", Severity: "uncorrected", Pending: true, Count: 2},
+	{"row_remap pending", "h100", scenarios.Fault{Kind: "row_remap", Severity: "uncorrected", Pending: true, Count: 2},
 		func(s struck) {
 			r := must[nvml.RemappedRowsInfo_v2](s)(s.device.GetRemappedRows_v2())
 			s.expect("a reset is due", r.BPending == 1 && r.UncInactiveRemaps == 2 && r.UncActiveRemaps == 0)
@@ -144,17 +146,17 @@ var faultTests = []struct {
 			h := must[nvml.RowRemapperHistogramValues](s)(s.device.GetRowRemapperHistogram())
 			s.expect("banks add up", h.Max+h.High+h.Partial+h.Low+h.None == 2560 && h.Partial == 2)
 		}},
-	{"row_remap failure", "h100", Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true},
+	{"row_remap failure", "h100", scenarios.Fault{Kind: "row_remap", Severity: "uncorrected", Failure: true},
 		func(s struck) {
 			s.expect("remapping failed", s.field(145) == 1)
 			s.expect("memory cannot be repaired",
 				must[nvml.UnrepairableMemoryStatus_v1](s)(s.device.GetUnrepairableMemoryFlag_v1()).BUnrepairableMemory == 1)
 		},
 		func(s struck) { s.expect("it is repaired", s.field(145) == 0) }},
-	{"recovery_action", "h100", Fault{Kind: "recovery_action", Value: "drain_reset"},
+	{"recovery_action", "h100", scenarios.Fault{Kind: "recovery_action", Value: "drain_reset"},
 		func(s struck) { s.expect("the action is due", s.field(230) == 4 && s.field(227) == 1) },
 		func(s struck) { s.expect("no action is due", s.field(230) == 0 && s.field(227) == 0) }},
-	{"reset_required", "h100", Fault{Kind: "reset_required"},
+	{"reset_required", "h100", scenarios.Fault{Kind: "reset_required"},
 		func(s struck) {
 			_, ret := s.device.GetPowerUsage()
 			want(s, "power", ret, nvml.ERROR_RESET_REQUIRED)
@@ -168,7 +170,7 @@ var faultTests = []struct {
 			must[uint32](s)(s.device.GetPowerUsage())
 			s.expect("no reset is due", s.field(230) == 0)
 		}},
-	{"lost", "h100", Fault{Kind: "lost"},
+	{"lost", "h100", scenarios.Fault{Kind: "lost"},
 		func(s struck) {
 			_, ret := s.device.GetUUID()
 			want(s, "identity", ret, nvml.ERROR_GPU_IS_LOST)
@@ -181,14 +183,14 @@ var faultTests = []struct {
 			must[string](s)(s.device.GetUUID())
 			s.expect("energy began again", must[uint64](s)(s.device.GetTotalEnergyConsumption()) < 100*750*1000)
 		}},
-	{"error", "h100", Fault{Kind: "error", Call: "nvmlDeviceGetTemperature", Return: "ERROR_UNKNOWN"},
+	{"error", "h100", scenarios.Fault{Kind: "error", Call: "nvmlDeviceGetTemperature", Return: "ERROR_UNKNOWN"},
 		func(s struck) {
 			_, ret := s.device.GetTemperature(nvml.TEMPERATURE_GPU)
 			want(s, "temperature", ret, nvml.ERROR_UNKNOWN)
 			must[uint32](s)(s.device.GetPowerUsage())
 		},
 		func(s struck) { must[uint32](s)(s.device.GetTemperature(nvml.TEMPERATURE_GPU)) }},
-	{"node_gone", "h100", Fault{Kind: "node_gone"},
+	{"node_gone", "h100", scenarios.Fault{Kind: "node_gone"},
 		func(s struck) {
 			_, ret := s.device.GetUUID()
 			want(s, "identity", ret, nvml.ERROR_UNKNOWN)
@@ -200,7 +202,7 @@ var faultTests = []struct {
 		func(s struck) {
 			s.expect("energy went on", must[uint64](s)(s.device.GetTotalEnergyConsumption()) > 100*600*1000)
 		}},
-	{"hot_remove", "h100", Fault{Kind: "hot_remove"},
+	{"hot_remove", "h100", scenarios.Fault{Kind: "hot_remove"},
 		func(s struck) {
 			s.expect("one GPU is left", must[int](s)(s.host.DeviceGetCount()) == 1)
 			_, ret := s.device.GetPowerUsage()
@@ -218,8 +220,8 @@ func TestFaults(t *testing.T) {
 	for _, c := range faultTests {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				c.fault.At, c.fault.For = Duration(10*time.Second), Duration(40*time.Second)
-				h := begin(t, Scenario{GPUs: []GPU{{Model: c.model, Load: "full", Count: 2}}, Faults: []Fault{c.fault}},
+				c.fault.At, c.fault.For = scenarios.Duration(10*time.Second), scenarios.Duration(40*time.Second)
+				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: c.model, Load: "full", Count: 2}}, Faults: []scenarios.Fault{c.fault}},
 					Options{})
 				s := struck{t, h, gpuOf(t, h, 0)}
 				checkSums(t, s.device)
@@ -236,8 +238,8 @@ func TestFaults(t *testing.T) {
 // TestHotAdd checks a GPU that appears later.
 func TestHotAdd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}},
-			Faults: []Fault{{Kind: "hot_add", GPU: 1, At: Duration(time.Minute)}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}},
+			Faults: []scenarios.Fault{{Kind: "hot_add", GPU: 1, At: scenarios.Duration(time.Minute)}}}, Options{})
 		if n := must[int](t)(h.DeviceGetCount()); n != 1 {
 			t.Errorf("%d GPUs before", n)
 		}
@@ -255,7 +257,7 @@ func TestEveryKind(t *testing.T) {
 	for _, f := range embedded(t, "faults").Faults {
 		seen[f.Kind] = true
 	}
-	for kind := range kinds {
+	for _, kind := range scenarios.Kinds() {
 		if !seen[kind] {
 			t.Errorf("the scenario faults has no %s", kind)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 const (
@@ -20,13 +21,13 @@ const (
 type gpu struct {
 	host   *Host
 	index  int
-	spec   GPU
+	spec   scenarios.GPU
 	model  *models.Model
 	seed   uint64
-	faults []Fault // of this GPU
+	faults []scenarios.Fault // of this GPU
 	load   load
 	heat   heat
-	names  map[string]ContainerName // of its containers, by id
+	names  map[string]scenarios.ContainerName // of its containers, by id
 
 	mu        sync.Mutex
 	n         int64 // steps since the scenario began, negative during the preroll
@@ -70,11 +71,11 @@ type tick struct {
 	weight              float64 // of the processes
 }
 
-func newGPU(h *Host, index int, spec GPU, m *models.Model) *gpu {
+func newGPU(h *Host, index int, spec scenarios.GPU, m *models.Model) *gpu {
 	g := &gpu{host: h, index: index, spec: spec, model: m, load: loads[spec.Load], n: -preroll}
 	g.seed = noise.Hash(h.seed, uint64(index)+1)
 	for _, f := range h.scenario.Faults {
-		if kinds[f.Kind].host || f.GPU == index {
+		if f.HostWide() || f.GPU == index {
 			g.faults = append(g.faults, f)
 		}
 	}
@@ -123,9 +124,9 @@ func (g *gpu) strike() {
 	now := g.time()
 	for i := range g.faults {
 		f := &g.faults[i]
-		_, _, active := f.window(now)
+		from, _, active := f.Window(now)
 		instant := f.For == 0 && f.Every > 0 // repeats without a window
-		if active && (!g.active[i] || instant && now == f.latest(now)) {
+		if active && (!g.active[i] || instant && now == from) {
 			if begin := effects[f.Kind].begin; begin != nil {
 				begin(g, f)
 			}
@@ -140,17 +141,11 @@ func (g *gpu) strike() {
 	g.next = g.following(now)
 }
 
-// latest returns the begin of the last window that began by t.
-func (f *Fault) latest(t time.Duration) time.Duration {
-	from, _, _ := f.window(t)
-	return from
-}
-
 // following returns the step of the first begin or end of a fault after t.
 func (g *gpu) following(t time.Duration) int64 {
-	first := forever
+	first := scenarios.Forever
 	for i := range g.faults {
-		first = min(first, g.faults[i].next(t))
+		first = min(first, g.faults[i].Next(t))
 	}
 	return int64(first / step)
 }
@@ -159,7 +154,7 @@ func (g *gpu) following(t time.Duration) int64 {
 func (g *gpu) strikes(kind string, t time.Duration) bool {
 	for i := range g.faults {
 		if g.faults[i].Kind == kind {
-			if _, _, active := g.faults[i].window(t); active {
+			if _, _, active := g.faults[i].Window(t); active {
 				return true
 			}
 		}
@@ -176,7 +171,7 @@ func (g *gpu) absent(t time.Duration) bool {
 func (g *gpu) plugged(t time.Duration) bool {
 	for i := range g.faults {
 		f := &g.faults[i]
-		_, _, active := f.window(t)
+		_, _, active := f.Window(t)
 		if f.Kind == "hot_remove" && active || f.Kind == "hot_add" && !active {
 			return false
 		}
@@ -194,7 +189,7 @@ func (g *gpu) average(value func(*tick) float64) float64 {
 }
 
 // reload resets the state that a driver loses when it is reloaded.
-func (g *gpu) reload(*Fault) {
+func (g *gpu) reload(*scenarios.Fault) {
 	g.joules, g.throttled, g.total = 0, throttle{}, gpm{}
 	g.ecc.volatile = [2][2]uint64{}
 	g.nvlink.restart()

@@ -10,10 +10,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // step is the length of a simulation step, in simulated time.
-const step = 100 * time.Millisecond
+const step = scenarios.Step
 
 // Options configure a simulated host.
 type Options struct {
@@ -26,13 +27,13 @@ type Options struct {
 type Host struct {
 	nvml.Interface
 
-	scenario Scenario
+	scenario scenarios.Scenario
 	seed     uint64
 	speed    float64
 	start    time.Time
 	gpus     []*gpu
-	hostwide []Fault // faults of the whole host
-	named    []Fault // faults of a call on the host
+	hostwide []scenarios.Fault // faults of the whole host
+	named    []scenarios.Fault // faults of a call on the host
 	closed   chan struct{}
 	close    sync.Once
 
@@ -46,7 +47,7 @@ var _ nvml.Interface = (*Host)(nil)
 
 // New returns a host that runs s from now on. Its errors name the key of the
 // scenario and the allowed values.
-func New(s Scenario, o Options) (*Host, error) {
+func New(s scenarios.Scenario, o Options) (*Host, error) {
 	all, err := models.All()
 	if err != nil {
 		return nil, err
@@ -57,15 +58,15 @@ func New(s Scenario, o Options) (*Host, error) {
 	if !(o.Speed > 0 && o.Speed <= 100_000) {
 		return nil, fmt.Errorf("speed: %v: want more than 0 and at most 100000", o.Speed)
 	}
-	if err := s.expand(); err != nil {
+	if s, err = s.Expand(); err != nil {
 		return nil, fmt.Errorf("scenario %q: %w", s.Name, err)
 	}
 	h := &Host{scenario: s, seed: o.Seed, speed: o.Speed, start: time.Now(), closed: make(chan struct{})}
 	for _, f := range s.Faults {
-		if kinds[f.Kind].host {
+		if f.HostWide() {
 			h.hostwide = append(h.hostwide, f)
 		}
-		if hostCall(f.Call) && f.Call != handle { // the call that finds one GPU
+		if f.HostCall() && f.Call != handle { // the call that finds one GPU
 			h.named = append(h.named, f)
 		}
 	}
@@ -91,7 +92,7 @@ func (h *Host) real(t time.Duration) time.Duration {
 	if d := math.Ceil(float64(t) / h.speed); d < math.MaxInt64 {
 		return time.Duration(d)
 	}
-	return forever
+	return scenarios.Forever
 }
 
 // present returns the GPUs that the driver lists at t.

@@ -7,11 +7,12 @@ import (
 
 	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // buses are the PCI buses of a host's GPUs, first those of eight on an HGX
 // board.
-var buses = [maxGPUs]uint32{
+var buses = [scenarios.MaxGPUs]uint32{
 	0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF,
 	0x04, 0x1F, 0x2C, 0x47, 0x84, 0x9A, 0xAB, 0xC7,
 }

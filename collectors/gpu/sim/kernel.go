@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 )
 
@@ -109,52 +110,31 @@ var aerSeverities = []struct{ name, error, total string }{
 	{"fatal", "DLP", "TOTAL_ERR_FATAL"},
 }
 
-// aerSeverity returns the index of a severity, or -1.
-func aerSeverity(name string) int {
+func (g *gpu) raiseAER(f *scenarios.Fault) {
 	for i, s := range aerSeverities {
-		if s.name == name {
-			return i
+		if s.name == f.Severity {
+			g.pcie.aer[i] += f.Count
 		}
 	}
-	return -1
-}
-
-func (g *gpu) raiseAER(f *Fault) {
-	g.pcie.aer[aerSeverity(f.Severity)] += f.Count
 	g.say("aer "+f.Severity, 0, nil)
 }
-
-// port returns the name of an InfiniBand port.
-func port(index int) string { return fmt.Sprintf("mlx5_%d/1", index) }
 
 // portFiles adds the directory of an InfiniBand port.
 func (h *Host) portFiles(index int, t time.Duration, files fstest.MapFS) {
 	state, physical, downed := "4: ACTIVE", "5: LinkUp", uint64(0)
 	for i := range h.hostwide {
 		f := &h.hostwide[i]
-		if f.Kind != "ib_down" || f.Device != port(index) {
+		if f.Kind != "ib_down" || f.Device != scenarios.Port(index) {
 			continue
 		}
-		downed += f.begun(t)
-		if _, _, active := f.window(t); active {
+		downed += f.Begun(t)
+		if _, _, active := f.Window(t); active {
 			state, physical = "1: DOWN", "2: Polling"
 		}
 	}
-	adapter, number, _ := strings.Cut(port(index), "/")
+	adapter, number, _ := strings.Cut(scenarios.Port(index), "/")
 	dir := "class/infiniband/" + adapter + "/ports/" + number + "/"
 	files[dir+"state"], files[dir+"phys_state"] = file("%s\n", state), file("%s\n", physical)
 	files[dir+"link_layer"], files[dir+"rate"] = file("InfiniBand\n"), file("400 Gb/sec (4X NDR)\n")
 	files[dir+"counters/link_downed"] = file("%d\n", downed)
-}
-
-// begun returns the number of windows of f that have begun by t.
-func (f *Fault) begun(t time.Duration) uint64 {
-	from, every := ceil(time.Duration(f.At)), ceil(time.Duration(f.Every))
-	switch {
-	case t < from:
-		return 0
-	case every == 0:
-		return 1
-	}
-	return 1 + uint64((t-from)/every)
 }

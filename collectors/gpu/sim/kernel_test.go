@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // onBus returns the kernel's view of the GPU with this index: its driver and
@@ -46,8 +48,8 @@ func TestFaultsOnTheBus(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				f := Fault{Kind: kind, At: Duration(10 * time.Second), For: Duration(20 * time.Second)}
-				h := begin(t, Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{f}}, Options{})
+				f := scenarios.Fault{Kind: kind, At: scenarios.Duration(10 * time.Second), For: scenarios.Duration(20 * time.Second)}
+				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{f}}, Options{})
 				d := gpuOf(t, h, 0)
 				is := func(seen string, wanted nvml.Return) {
 					t.Helper()
@@ -72,7 +74,7 @@ func TestFaultsOnTheBus(t *testing.T) {
 
 func TestDriverGoneUnbindsTheGPU(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "driver_gone", At: Duration(time.Second)}}},
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{{Kind: "driver_gone", At: scenarios.Duration(time.Second)}}},
 			Options{})
 		time.Sleep(2 * time.Second)
 		if got := onBus(t, h, 0); got != " true" {
@@ -84,9 +86,9 @@ func TestDriverGoneUnbindsTheGPU(t *testing.T) {
 // TestAERErrors repeats errors every 10 s.
 func TestAERErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := Fault{Kind: "pcie_aer", GPU: 1, At: Duration(5 * time.Second), Every: Duration(10 * time.Second),
+		f := scenarios.Fault{Kind: "pcie_aer", GPU: 1, At: scenarios.Duration(5 * time.Second), Every: scenarios.Duration(10 * time.Second),
 			Severity: "nonfatal", Count: 3}
-		h := begin(t, Scenario{GPUs: []GPU{{}, {}, {Model: "h100-vm"}}, Faults: []Fault{f}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}, {}, {Model: "h100-vm"}}, Faults: []scenarios.Fault{f}}, Options{})
 		time.Sleep(27 * time.Second)
 		devices, err := h.Kernel().PCIDevices()
 		if err != nil || len(devices) != 3 {
@@ -115,10 +117,10 @@ func TestAERErrors(t *testing.T) {
 
 func TestInfiniBand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		flaps := Fault{Kind: "ib_down", Device: "mlx5_1/1", At: Duration(10 * time.Second),
-			For: Duration(5 * time.Second), Every: Duration(20 * time.Second)}
-		h := begin(t, Scenario{GPUs: []GPU{{}}, InfiniBand: 2,
-			Faults: []Fault{flaps, {Kind: "ib_down", At: Duration(30 * time.Second)}}}, Options{})
+		flaps := scenarios.Fault{Kind: "ib_down", Device: "mlx5_1/1", At: scenarios.Duration(10 * time.Second),
+			For: scenarios.Duration(5 * time.Second), Every: scenarios.Duration(20 * time.Second)}
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, InfiniBand: 2,
+			Faults: []scenarios.Fault{flaps, {Kind: "ib_down", At: scenarios.Duration(30 * time.Second)}}}, Options{})
 		for _, c := range []struct {
 			wait  time.Duration
 			ports string // name, state and number of link-down events

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 )
 
@@ -86,7 +87,7 @@ func (g *gpu) log(text string) {
 		line{g.time(), strings.ReplaceAll(text, "{pci}", fmt.Sprintf("%04x:%02x:%02x", 0, bus, slot))})
 }
 
-func (g *gpu) logLine(f *Fault) { g.log(f.Line) }
+func (g *gpu) logLine(f *scenarios.Fault) { g.log(f.Line) }
 
 // logged returns the lines from a number on, up to now, and the number of the
 // first line kept.
@@ -135,9 +136,9 @@ func (h *Host) Follow(ctx context.Context, each func(host.Record)) error {
 
 // following returns the first time after t at which a fault begins or ends.
 func (h *Host) following(t time.Duration) time.Duration {
-	first := forever
+	first := scenarios.Forever
 	for i := range h.scenario.Faults {
-		first = min(first, h.scenario.Faults[i].next(t))
+		first = min(first, h.scenario.Faults[i].Next(t))
 	}
 	return first
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
 )
 
@@ -26,11 +27,11 @@ func follow(t *testing.T, h *Host, d time.Duration) (all []host.Record) {
 // kernel.
 func TestFaultsAreLogged(t *testing.T) {
 	gi := uint32(1)
-	seconds := func(n int) Duration { return Duration(n) * Duration(time.Second) }
+	seconds := func(n int) scenarios.Duration { return scenarios.Duration(n) * scenarios.Duration(time.Second) }
 	bubble(t, func(t *testing.T) {
 		h := begin(t,
-			Scenario{GPUs: []GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}},
-				Faults: []Fault{
+			scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}},
+				Faults: []scenarios.Fault{
 					{Kind: "xid", Code: 31, At: seconds(1)},
 					{Kind: "xid", Code: 13, At: seconds(2)},
 					{Kind: "xid", Code: 43, GPU: 1, At: seconds(3)},
@@ -88,9 +89,9 @@ func TestFaultsAreLogged(t *testing.T) {
 // TestEveryFollowerGetsTheSameKernelLog follows the log while another goroutine reads
 // GPUs, and again from its beginning.
 func TestEveryFollowerGetsTheSameKernelLog(t *testing.T) {
-	s := Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
-		{Kind: "xid", Code: 31, GPU: 1, At: Duration(time.Second), Every: Duration(3 * time.Second)},
-		{Kind: "xid", Code: 13, GPU: 0, At: Duration(1500 * time.Millisecond), Every: Duration(2 * time.Second)},
+	s := scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
+		{Kind: "xid", Code: 31, GPU: 1, At: scenarios.Duration(time.Second), Every: scenarios.Duration(3 * time.Second)},
+		{Kind: "xid", Code: 13, GPU: 0, At: scenarios.Duration(1500 * time.Millisecond), Every: scenarios.Duration(2 * time.Second)},
 	}}
 	var logs []string
 	for _, read := range []bool{false, true} {
@@ -116,8 +117,8 @@ func TestEveryFollowerGetsTheSameKernelLog(t *testing.T) {
 // TestKernelLogIsBounded follows a log without its dropped beginning.
 func TestKernelLogIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}},
-			Faults: []Fault{{Kind: "kernel_line", Line: "x", Every: Duration(time.Second)}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}},
+			Faults: []scenarios.Fault{{Kind: "kernel_line", Line: "x", Every: scenarios.Duration(time.Second)}}}, Options{})
 		time.Sleep(maxLines*time.Second + 9500*time.Millisecond)
 		all := follow(t, h, time.Second/4)
 		if len(all) != maxLines || all[0].Sequence != 10 {
@@ -129,7 +130,7 @@ func TestKernelLogIsBounded(t *testing.T) {
 // TestFollowEnds checks that Follow ends with its context.
 func TestFollowEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Follow(ctx, func(host.Record) {}) }()

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // migOf returns the MIG devices of a GPU.
@@ -47,7 +49,7 @@ func TestMIGParent(t *testing.T) {
 	if yes := must[bool](t)(d.IsMigDeviceHandle()); yes {
 		t.Error("the GPU is a MIG device")
 	}
-	_, ret = gpuOf(t, begin(t, Scenario{GPUs: []GPU{{}}}, Options{}), 0).GetMigDeviceHandleByIndex(0)
+	_, ret = gpuOf(t, begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{}), 0).GetMigDeviceHandleByIndex(0)
 	want(t, "without MIG", ret, nvml.ERROR_NOT_SUPPORTED)
 }
 
@@ -137,7 +139,7 @@ func checkMIG(t *testing.T, m *migDevice, index, gi int) (total uint64) {
 func TestMIGErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := embedded(t, "mig")
-		s.Faults = []Fault{{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 3, At: Duration(time.Second)}}
+		s.Faults = []scenarios.Fault{{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 3, At: scenarios.Duration(time.Second)}}
 		all := migOf(t, gpuOf(t, begin(t, s, Options{}), 0))
 		time.Sleep(time.Second)
 		for i, m := range all {

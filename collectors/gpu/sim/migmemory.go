@@ -4,6 +4,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // usedBy returns the bytes of memory in use by processes of a GPU instance.
@@ -11,7 +12,7 @@ func (g *gpu) usedBy(gi uint32) uint64 {
 	sum := uint64(0)
 	for i := range g.procs {
 		if g.procs[i].gi == gi {
-			sum += g.procs[i].memory + processOverhead
+			sum += g.procs[i].memory + scenarios.ProcessOverhead
 		}
 	}
 	return sum

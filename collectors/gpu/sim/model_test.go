@@ -8,6 +8,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/gpu/sim/stub"
 )
 
@@ -83,7 +84,7 @@ func TestModelsDiffer(t *testing.T) {
 			t.Errorf("model %s has no test", name)
 			continue
 		}
-		d := gpuOf(t, begin(t, Scenario{GPUs: []GPU{{Model: name, Load: "full"}}}, Options{}), 0)
+		d := gpuOf(t, begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: name, Load: "full"}}}, Options{}), 0)
 		is := func(what string, ret nvml.Return, supported bool) {
 			t.Helper()
 			if (ret == nvml.SUCCESS) != supported || !supported && ret != nvml.ERROR_NOT_SUPPORTED {
@@ -138,7 +139,7 @@ func (d *device) fieldReturn(t *testing.T, id, scope uint32) nvml.Return {
 func TestIdentityDiffers(t *testing.T) {
 	h := begin(t, embedded(t, "sixteen"), Options{})
 	seen := map[any]bool{}
-	for i := range maxGPUs {
+	for i := range scenarios.MaxGPUs {
 		d := gpuOf(t, h, i)
 		pci := must[nvml.PciInfo](t)(d.GetPciInfo())
 		ext := must[nvml.PciInfoExt](t)(d.GetPciInfoExt())
@@ -160,7 +161,7 @@ func TestIdentityDiffers(t *testing.T) {
 
 // TestTopology checks pairs of GPUs.
 func TestTopology(t *testing.T) {
-	h := begin(t, Scenario{GPUs: []GPU{{Count: 8}, {Model: "l4"}}}, Options{})
+	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 8}, {Model: "l4"}}}, Options{})
 	a := gpuOf(t, h, 0)
 	for index, wanted := range map[int]nvml.GpuTopologyLevel{0: nvml.TOPOLOGY_INTERNAL, 3: nvml.TOPOLOGY_NODE,
 		4: nvml.TOPOLOGY_SYSTEM} {
@@ -214,7 +215,7 @@ func TestClocks(t *testing.T) {
 
 // TestLinks reads the properties of a link.
 func TestLinks(t *testing.T) {
-	d := gpuOf(t, begin(t, Scenario{GPUs: []GPU{{Model: "b200"}}}, Options{}), 0)
+	d := gpuOf(t, begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: "b200"}}}, Options{}), 0)
 	if v := must[uint32](t)(d.GetNvLinkVersion(17)); v != uint32(nvml.NVLINK_VERSION_5_0) {
 		t.Errorf("version is %d", v)
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // nvlink is the state of a GPU's NVLinks.
@@ -75,7 +76,7 @@ func (l *link) fail(count uint64) {
 	l.errors[nvml.NVLINK_ERROR_DL_REPLAY] += (count + 3) / 4
 }
 
-func (g *gpu) linkDown(f *Fault) {
+func (g *gpu) linkDown(f *scenarios.Fault) {
 	l := &g.nvlink.links[f.Link]
 	if l.up {
 		l.up = false
@@ -87,7 +88,7 @@ func (g *gpu) linkDown(f *Fault) {
 	g.xid(74, nil, nil)
 }
 
-func (g *gpu) linkUp(f *Fault) {
+func (g *gpu) linkUp(f *scenarios.Fault) {
 	if l := &g.nvlink.links[f.Link]; !l.up {
 		l.up = true
 		g.nvlink.up++
@@ -95,8 +96,8 @@ func (g *gpu) linkUp(f *Fault) {
 	}
 }
 
-func (g *gpu) linkErrorsBegin(f *Fault) { g.nvlink.links[f.Link].rate = f.Count }
-func (g *gpu) linkErrorsEnd(f *Fault)   { g.nvlink.links[f.Link].rate = 0 }
+func (g *gpu) linkErrorsBegin(f *scenarios.Fault) { g.nvlink.links[f.Link].rate = f.Count }
+func (g *gpu) linkErrorsEnd(f *scenarios.Fault)   { g.nvlink.links[f.Link].rate = 0 }
 
 // onLink is read for a call on one link.
 func onLink[T any](d *device, call string, index int, value func(*gpu, *link) (T, nvml.Return)) (T, nvml.Return) {

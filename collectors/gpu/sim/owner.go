@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // owner is the owner of a process, as in Process.
@@ -16,18 +17,7 @@ type owner struct {
 	uid       int
 	cgroup    string
 	env       map[string]string
-	container ContainerName
-}
-
-// ContainerName is the name of a container in a container runtime or the
-// kubelet. Containers of pods have no Name; others have no Namespace, Pod and
-// Container.
-type ContainerName struct {
-	Name      string `yaml:"name"`
-	Image     string `yaml:"image"`
-	Namespace string `yaml:"namespace"`
-	Pod       string `yaml:"pod"`
-	Container string `yaml:"container"`
+	container scenarios.ContainerName
 }
 
 // The owners of the loads' processes: a server and small workloads in pods, a
@@ -37,7 +27,7 @@ var (
 	small  = pod("serving", "small-{gpu}-{n}", "model", "nvcr.io/nvidia/tritonserver:25.09-py3")
 	worker = pod("crowd", "worker-{n}", "worker", "registry.example/worker:1.4")
 	batch  = owner{cgroup: "/system.slice/docker-{id}.scope",
-		container: ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
+		container: scenarios.ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
 
 	job = owner{uid: 1003, cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}",
 		env: map[string]string{
@@ -55,7 +45,7 @@ var (
 func pod(namespace, name, container, image string) owner {
 	return owner{
 		cgroup:    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{id}.scope",
-		container: ContainerName{Image: image, Namespace: namespace, Pod: name, Container: container},
+		container: scenarios.ContainerName{Image: image, Namespace: namespace, Pod: name, Container: container},
 	}
 }
 
@@ -80,8 +70,9 @@ func (g *gpu) fill(o owner, n int) owner {
 		o.env[key] = in(value)
 	}
 	c := &o.container
-	*c = ContainerName{in(c.Name), in(c.Image), in(c.Namespace), in(c.Pod), in(c.Container)}
-	if id := containerID.FindString(o.cgroup); id != "" && *c != (ContainerName{}) {
+	*c = scenarios.ContainerName{Name: in(c.Name), Image: in(c.Image), Namespace: in(c.Namespace), Pod: in(c.Pod),
+		Container: in(c.Container)}
+	if id := containerID.FindString(o.cgroup); id != "" && *c != (scenarios.ContainerName{}) {
 		g.names[id] = *c
 	}
 	return o
@@ -100,8 +91,8 @@ func (h *Host) sharing(load string) string {
 
 // ContainerNames returns the names of the host's containers by their
 // identifiers of 64 digits.
-func (h *Host) ContainerNames() map[string]ContainerName {
-	all := map[string]ContainerName{}
+func (h *Host) ContainerNames() map[string]scenarios.ContainerName {
+	all := map[string]scenarios.ContainerName{}
 	for _, g := range h.gpus {
 		maps.Copy(all, g.names)
 	}

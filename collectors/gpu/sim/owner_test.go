@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // cgroups are the patterns of the cgroups in the scenario mixed, by GPU.
@@ -38,7 +40,7 @@ func TestOwners(t *testing.T) {
 				t.Errorf("process %d is %+v, %v after boot", p.Pid, facts, up)
 			}
 			if id := containerID.FindString(facts.Cgroup); id != "" {
-				if used[id] || names[id] == (ContainerName{}) {
+				if used[id] || names[id] == (scenarios.ContainerName{}) {
 					t.Errorf("container %s is %+v", id, names[id])
 				}
 				used[id] = true
@@ -60,7 +62,7 @@ func TestOwners(t *testing.T) {
 // others begin.
 func TestProcessesEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "churn", Count: 2}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "churn", Count: 2}}}, Options{})
 		began := map[int]ProcessFacts{}
 		ended := 0
 		for range 300 {
@@ -91,8 +93,8 @@ func TestProcessesEnd(t *testing.T) {
 // TestProcessesOfBadGPUs asks for processes while their GPUs do not answer.
 func TestProcessesOfBadGPUs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Count: 2}}, Faults: []Fault{
-			{Kind: "wedge", At: Duration(time.Second)}, {Kind: "lost", GPU: 1, At: Duration(time.Second)},
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "full", Count: 2}}, Faults: []scenarios.Fault{
+			{Kind: "wedge", At: scenarios.Duration(time.Second)}, {Kind: "lost", GPU: 1, At: scenarios.Duration(time.Second)},
 		}}, Options{})
 		var pids []int
 		for i := range 2 {

@@ -4,6 +4,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // pcieState is the fault of the PCIe link, and its errors since the driver was
@@ -14,10 +15,10 @@ type pcieState struct {
 	aer               [3]uint64 // errors that the kernel counted, by severity
 }
 
-func (g *gpu) pcieErrorsBegin(f *Fault) { g.pcie.rate = f.Count }
-func (g *gpu) pcieErrorsEnd(*Fault)     { g.pcie.rate = 0 }
-func (g *gpu) pcieWorse(f *Fault)       { g.pcie.generation, g.pcie.width = f.Generation, f.Width }
-func (g *gpu) pcieWell(*Fault)          { g.pcie.generation, g.pcie.width = 0, 0 }
+func (g *gpu) pcieErrorsBegin(f *scenarios.Fault) { g.pcie.rate = f.Count }
+func (g *gpu) pcieErrorsEnd(*scenarios.Fault)     { g.pcie.rate = 0 }
+func (g *gpu) pcieWorse(f *scenarios.Fault)       { g.pcie.generation, g.pcie.width = f.Generation, f.Width }
+func (g *gpu) pcieWell(*scenarios.Fault)          { g.pcie.generation, g.pcie.width = 0, 0 }
 
 // generation returns the current generation of the link.
 func (g *gpu) generation() int {

@@ -4,6 +4,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // milliwatts converts watts as NVML gives them.
@@ -64,5 +65,5 @@ func (d *device) GetPowerSource() (nvml.PowerSource, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetPowerSource", func(*models.Model) nvml.PowerSource { return nvml.POWER_SOURCE_AC })
 }
 
-func (g *gpu) brakeOn(*Fault)  { g.brake = true }
-func (g *gpu) brakeOff(*Fault) { g.brake = false }
+func (g *gpu) brakeOn(*scenarios.Fault)  { g.brake = true }
+func (g *gpu) brakeOff(*scenarios.Fault) { g.brake = false }

@@ -9,10 +9,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/collectors/host"
 )
-
-// processOverhead is the memory of a process beyond NVML's figure, in bytes.
-const processOverhead = 9240576
 
 // process is a process on a GPU.
 type process struct {
@@ -50,25 +49,15 @@ type slot struct {
 }
 
 const (
-	churnSlots  = 5      // maximum number of short processes at once
-	churnPID    = 20_000 // of the first short process
-	crowdPods   = 64     // pods of a crowd
-	crowdMemory = 64     // of each of its processes, MiB
-	crowdPID    = 200_000
+	churnSlots = 5      // maximum number of short processes at once
+	churnPID   = 20_000 // of the first short process
+	crowdPods  = 64     // pods of a crowd
+	crowdPID   = 200_000
 )
-
-// modes lists the types of processes.
-var modes = map[string]nvml.ProcessMode{
-	"": nvml.PROCESS_MODE_COMPUTE, "compute": nvml.PROCESS_MODE_COMPUTE, "graphics": nvml.PROCESS_MODE_GRAPHICS,
-	"mps": nvml.PROCESS_MODE_MPS, mpsServer: nvml.PROCESS_MODE_COMPUTE,
-}
-
-// mpsServer is the type of the process that does the work of MPS clients.
-const mpsServer = "mps_server"
 
 // settle creates the permanent processes.
 func (g *gpu) settle() {
-	g.procs, g.names = nil, map[string]ContainerName{}
+	g.procs, g.names = nil, map[string]scenarios.ContainerName{}
 	pid := 3000 + 700*g.index + int(noise.Hash(g.seed, 90)%97)
 	switch {
 	case len(g.spec.Processes) > 0:
@@ -79,7 +68,7 @@ func (g *gpu) settle() {
 	case g.spec.Crowd > 0:
 		for i := range g.spec.Crowd {
 			g.stay(process{
-				pid: crowdPID + i, name: "python3", memory: crowdMemory << 20, own: 1,
+				pid: crowdPID + i, name: "python3", memory: scenarios.CrowdMemory << 20, own: 1,
 				gi: noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
 			})
 		}
@@ -107,13 +96,13 @@ func (g *gpu) settleOwn() {
 		switch {
 		case p.Idle:
 			share = 0
-		case p.Type == "mps":
+		case p.Mode() == nvml.PROCESS_MODE_MPS:
 			clients, share = clients+share, 0
-		case p.Type == mpsServer:
+		case p.Type == scenarios.MPSServer:
 			daemon, share = i, 0
 		}
 		g.stay(process{
-			pid: p.PID, name: p.Name, mode: modes[p.Type], memory: p.Memory << 20, hidden: p.MemoryUnknown,
+			pid: p.PID, name: p.Name, mode: p.Mode(), memory: p.Memory << 20, hidden: p.MemoryUnknown,
 			own: share, gi: noInstance, ci: noInstance, owner: g.fill(owner{p.UID, p.Cgroup, p.Env, p.Container}, i),
 		})
 	}
@@ -147,7 +136,7 @@ func (g *gpu) populate() {
 		if g.n < s.until {
 			continue
 		}
-		pid := churnPID + maxGPUs*churnSlots*(s.count%1000) + churnSlots*g.index + i
+		pid := churnPID + scenarios.MaxGPUs*churnSlots*(s.count%1000) + churnSlots*g.index + i
 		h := noise.Hash(g.seed+uint64(i), uint64(s.count)+9000)
 		if s.alive {
 			g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.pid == pid })
@@ -170,7 +159,7 @@ func (g *gpu) populate() {
 func (g *gpu) used() uint64 {
 	sum := g.trouble.orphan
 	for i := range g.procs {
-		sum += g.procs[i].memory + processOverhead
+		sum += g.procs[i].memory + scenarios.ProcessOverhead
 	}
 	for i := range g.spec.VGPUs {
 		sum += g.spec.VGPUs[i].Memory << 20
@@ -199,4 +188,18 @@ func (g *gpu) find(pid int, now time.Duration) (process, bool) {
 		}
 	}
 	return process{}, false
+}
+
+// workload returns the key of p's owner, as in the host's table; empty if the
+// cgroup and a name are not enough to tell.
+func (g *gpu) workload(p *process) string {
+	w := host.ParseCgroup(p.owner.cgroup, p.owner.uid)
+	switch n, named := g.names[w.ContainerID]; {
+	case !named:
+		return w.Key
+	case n.Pod != "":
+		return "pod:" + n.Namespace + "/" + n.Pod + "/" + n.Container
+	default:
+		return "container:" + n.Name
+	}
 }

@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // TestChurn checks that processes come and go.
 func TestChurn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		d := gpuOf(t, begin(t, Scenario{GPUs: []GPU{{Load: "churn"}}}, Options{}), 0)
+		d := gpuOf(t, begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "churn"}}}, Options{}), 0)
 		seen, most := map[uint32]bool{}, 0
 		for range 120 {
 			time.Sleep(time.Second)
@@ -28,7 +30,7 @@ func TestChurn(t *testing.T) {
 
 // TestOwnProcesses gives a GPU the scenario's processes.
 func TestOwnProcesses(t *testing.T) {
-	h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Processes: []Process{
+	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "full", Processes: []scenarios.Process{
 		{PID: 41, Name: "a", Memory: 1000, Share: 3}, {PID: 42, Name: "b", Memory: 2000},
 		{PID: 43, Name: "x", Type: "graphics"}, {PID: 44, MemoryUnknown: true},
 	}}}}, Options{})

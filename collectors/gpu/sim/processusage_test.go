@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // useOf reads the utilization of processes by PID.
@@ -27,7 +29,7 @@ func useOf(t *testing.T, d *device, since time.Time) map[uint32]nvml.ProcessUtil
 // TestSharesOfProcesses has one process with three parts, one with seven, one
 // idle and one busy with graphics.
 func TestSharesOfProcesses(t *testing.T) {
-	h := begin(t, Scenario{GPUs: []GPU{{Load: "full", Processes: []Process{
+	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "full", Processes: []scenarios.Process{
 		{PID: 1, Share: 0.3}, {PID: 2, Share: 0.7}, {PID: 3, Idle: true}, {PID: 4, Type: "graphics", Share: 0.001},
 	}}}}, Options{})
 	use := useOf(t, gpuOf(t, h, 0), time.UnixMicro(0))
@@ -45,7 +47,7 @@ func TestSharesOfProcesses(t *testing.T) {
 // TestWindowOfProcesses reads a GPU whose work comes and goes.
 func TestWindowOfProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "notebook"}}}, Options{Seed: 1})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "notebook"}}}, Options{Seed: 1})
 		d := gpuOf(t, h, 0)
 		var stopped time.Time
 		var last map[uint32]nvml.ProcessUtilizationSample
@@ -89,7 +91,7 @@ func TestWindowOfProcesses(t *testing.T) {
 // that of the whole.
 func TestAverageOfProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "inference", Processes: []Process{{PID: 1}}}}}, Options{Seed: 1})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "inference", Processes: []scenarios.Process{{PID: 1}}}}}, Options{Seed: 1})
 		d := gpuOf(t, h, 0)
 		first := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))[0].TimeStamp
 		seen, sum := first, 0.0
@@ -110,7 +112,7 @@ func TestAverageOfProcesses(t *testing.T) {
 // TestProcessesThatEnd checks that ended processes are forgotten at once.
 func TestProcessesThatEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Load: "churn"}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "churn"}}}, Options{})
 		d := gpuOf(t, h, 0)
 		seen := map[uint32]bool{}
 		for range 300 {

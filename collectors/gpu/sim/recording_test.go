@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // table reads a recording: its rows by the first column.
@@ -30,7 +32,7 @@ func table(t *testing.T, name string) map[string][]string {
 // recorded returns a GPU like the recorded one, at a load.
 func recorded(t *testing.T, load string) (*Host, *device) {
 	t.Helper()
-	h := begin(t, Scenario{Name: load, GPUs: []GPU{{Model: "h100-vm", Load: load}}}, Options{Seed: 7})
+	h := begin(t, scenarios.Scenario{Name: load, GPUs: []scenarios.GPU{{Model: "h100-vm", Load: load}}}, Options{Seed: 7})
 	time.Sleep(20 * time.Second)
 	return h, gpuOf(t, h, 0)
 }
@@ -167,7 +169,7 @@ func TestLinksAsRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Model: "h200"}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: "h200"}}}, Options{})
 		d := gpuOf(t, h, 0)
 		static := []uint32{91, 138, 139, 146, 147, 161, 162, 163, 164, 165, 166, 167, 168, 187, 188, 189, 190, 192, 193,
 			194, 195, 196, 200, 223, 224, 225, 230}

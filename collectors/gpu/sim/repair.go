@@ -6,6 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // GetRepairStatus returns that no repair is pending.
@@ -50,7 +51,7 @@ func (d *device) GetLastBBXFlushTime() (at uint64, took uint, ret nvml.Return) {
 	return at, took, ret
 }
 
-func (g *gpu) askRecovery(f *Fault) { g.request(recoveryActions[f.Value]) }
+func (g *gpu) askRecovery(f *scenarios.Fault) { g.request(f.RecoveryAction()) }
 
 // request sets the recovery action, as the driver does with XID 154.
 func (g *gpu) request(action uint32) {
@@ -59,14 +60,14 @@ func (g *gpu) request(action uint32) {
 	g.xid(154, nil, nil)
 }
 
-func (g *gpu) recovered(*Fault) {
+func (g *gpu) recovered(*scenarios.Fault) {
 	g.action = uint32(nvml.GPU_RECOVERY_ACTION_NONE)
 	g.emit(nvml.EventTypeGpuRecoveryAction, 0, noInstance, noInstance)
 }
 
-func (g *gpu) resetDue(*Fault) { g.request(uint32(nvml.GPU_RECOVERY_ACTION_GPU_RESET)) }
+func (g *gpu) resetDue(*scenarios.Fault) { g.request(uint32(nvml.GPU_RECOVERY_ACTION_GPU_RESET)) }
 
-func (g *gpu) fallOff(*Fault) {
+func (g *gpu) fallOff(*scenarios.Fault) {
 	g.emit(nvml.EventTypeGpuUnavailableError, 0, noInstance, noInstance)
 	g.xid(79, nil, nil)
 }

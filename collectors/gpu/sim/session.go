@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // driver returns the driver's answers to Init and to the calls of a session at
@@ -13,10 +15,10 @@ func (h *Host) driver(t time.Duration) (init, calls nvml.Return, unloads int) {
 	for i := range h.hostwide {
 		f := &h.hostwide[i]
 		e := effects[f.Kind]
-		if e.session != nvml.SUCCESS && t >= ceil(time.Duration(f.At)) {
+		if e.session != nvml.SUCCESS && f.Begun(t) > 0 {
 			unloads++
 		}
-		if _, _, active := f.window(t); active {
+		if _, _, active := f.Window(t); active {
 			init, calls = cmp.Or(init, e.init), cmp.Or(calls, e.session)
 		}
 	}
@@ -43,7 +45,7 @@ func (h *Host) admit(verdict func(t time.Duration) (time.Duration, nvml.Return))
 // closed.
 func (h *Host) wait(t time.Duration) bool {
 	var over <-chan time.Time // never, for a window without end
-	if t < forever/2 {
+	if t < scenarios.Forever/2 {
 		timer := time.NewTimer(h.real(t))
 		defer timer.Stop()
 		over = timer.C

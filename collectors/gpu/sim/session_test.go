@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // TestSessions checks that calls need a session and that handles end with it.
 func TestSessions(t *testing.T) {
-	h, err := New(Scenario{GPUs: []GPU{{}}}, Options{})
+	h, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +76,7 @@ func TestDriverGone(t *testing.T) {
 
 // TestSystem checks the calls about the driver.
 func TestSystem(t *testing.T) {
-	h := begin(t, Scenario{GPUs: []GPU{{}}, MissingSymbols: []string{"nvmlDeviceGetOfaUtilization"}}, Options{})
+	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, MissingSymbols: []string{"nvmlDeviceGetOfaUtilization"}}, Options{})
 	if v := must[string](t)(h.SystemGetDriverVersion()); v != "580.159.04" {
 		t.Errorf("driver is %s", v)
 	}
@@ -118,8 +120,8 @@ func TestSystem(t *testing.T) {
 // TestNodesGone checks that handles outlive their device nodes.
 func TestNodesGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{Count: 2}},
-			Faults: []Fault{{Kind: "nodes_gone", At: Duration(10 * time.Second), For: Duration(20 * time.Second)}}},
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}},
+			Faults: []scenarios.Fault{{Kind: "nodes_gone", At: scenarios.Duration(10 * time.Second), For: scenarios.Duration(20 * time.Second)}}},
 			Options{})
 		all := []*device{gpuOf(t, h, 0), gpuOf(t, h, 1)}
 		time.Sleep(10 * time.Second)
@@ -138,9 +140,9 @@ func TestNodesGone(t *testing.T) {
 // TestLibraryMismatch checks that sessions end with a change of the driver.
 func TestLibraryMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}},
-			Faults: []Fault{{Kind: "library_mismatch", At: Duration(10 * time.Second),
-				For: Duration(20 * time.Second)}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}},
+			Faults: []scenarios.Fault{{Kind: "library_mismatch", At: scenarios.Duration(10 * time.Second),
+				For: scenarios.Duration(20 * time.Second)}}}, Options{})
 		d := gpuOf(t, h, 0)
 		set := subscribe(t, h)
 		_, ret := set.Wait(60_000)

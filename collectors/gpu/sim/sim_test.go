@@ -2,18 +2,21 @@ package sim
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // parse decodes a scenario as strictly as the agent does.
-func parse(t testing.TB, text string) Scenario {
+func parse(t testing.TB, text string) scenarios.Scenario {
 	t.Helper()
-	var s Scenario
+	var s scenarios.Scenario
 	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
 	d.KnownFields(true)
 	if err := d.Decode(&s); err != nil {
@@ -23,9 +26,9 @@ func parse(t testing.TB, text string) Scenario {
 }
 
 // embedded decodes an embedded scenario.
-func embedded(t testing.TB, name string) Scenario {
+func embedded(t testing.TB, name string) scenarios.Scenario {
 	t.Helper()
-	text, err := Source(name)
+	text, err := scenarios.Source(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +36,7 @@ func embedded(t testing.TB, name string) Scenario {
 }
 
 // begin starts a host in a session. It is closed when the test ends.
-func begin(t testing.TB, s Scenario, o Options) *Host {
+func begin(t testing.TB, s scenarios.Scenario, o Options) *Host {
 	t.Helper()
 	h, err := New(s, o)
 	if err != nil {
@@ -99,7 +102,7 @@ func fieldOf(t testing.TB, d *device, id, scope uint32) uint64 {
 }
 
 func TestEmbeddedScenarios(t *testing.T) {
-	for _, name := range Scenarios() {
+	for _, name := range scenarios.Names() {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s := embedded(t, name)
@@ -114,5 +117,28 @@ func TestEmbeddedScenarios(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestInvalidOptions checks that invalid speeds are refused.
+func TestInvalidOptions(t *testing.T) {
+	for _, speed := range []float64{-1, 1e9} {
+		if _, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{Speed: speed}); err == nil ||
+			!strings.Contains(err.Error(), "speed") {
+			t.Errorf("speed %v: error is %v", speed, err)
+		}
+	}
+}
+
+// TestNewKeepsTheScenario starts two hosts from one scenario.
+func TestNewKeepsTheScenario(t *testing.T) {
+	s := embedded(t, "faults")
+	for range 2 {
+		if _, err := New(s, Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Driver != "" || s.Faults[0].Count != 0 {
+		t.Error("New changed the scenario")
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/quota"
 )
 
@@ -71,23 +72,23 @@ func (b *books) judge(objective quota.Objective, wanted, missed bool) {
 
 // move goes up a level after consecutive violations, and down one after clean
 // windows.
-func (s *standing) move(bad bool, t *Tenant) {
+func (s *standing) move(bad bool, t *scenarios.Tenant) {
 	if bad {
 		s.bad, s.clean = s.bad+1, 0
 	} else {
 		s.bad, s.clean = 0, s.clean+1
 	}
 	switch {
-	case s.bad >= t.Confirm && s.level < slices.Index(levels, t.Escalation):
+	case s.bad >= t.Confirm && s.level < slices.Index(scenarios.Levels, t.Escalation):
 		s.level, s.bad, s.ever = s.level+1, 0, true
 		result := "done"
-		if t.Shadow && levels[s.level] != "warn" {
+		if t.Shadow && scenarios.Levels[s.level] != "warn" {
 			result = "shadow"
 		}
-		s.actions[[2]string{levels[s.level], result}]++
+		s.actions[[2]string{scenarios.Levels[s.level], result}]++
 	case s.clean >= holdDown && s.level > 0:
 		action := "observe" // the enforcer's name: the level that was entered
-		if levels[s.level] != "warn" {
+		if scenarios.Levels[s.level] != "warn" {
 			action = "resume"
 		}
 		s.level, s.clean = s.level-1, 0

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -115,13 +116,13 @@ func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
 		if !s.ever {
 			continue
 		}
-		row := wire.EscalationStats{Tenant: b.Name, Workload: s.workload, Level: levels[s.level], Shadow: b.Shadow}
+		row := wire.EscalationStats{Tenant: b.Name, Workload: s.workload, Level: scenarios.Levels[s.level], Shadow: b.Shadow}
 		at := slices.IndexFunc(e.Escalation,
 			func(l wire.EscalationStats) bool { return l.Tenant == row.Tenant && l.Workload == row.Workload })
 		switch {
 		case at < 0:
 			e.Escalation = append(e.Escalation, row)
-		case s.level > slices.Index(levels, e.Escalation[at].Level):
+		case s.level > slices.Index(scenarios.Levels, e.Escalation[at].Level):
 			e.Escalation[at] = row
 		}
 		addActions(e, b.Name, s)

@@ -1,11 +1,15 @@
 package sim
 
-import "slices"
+import (
+	"slices"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
+)
 
 // tenantFault returns the begin or the end of a tenant's fault; flag selects
 // the fault in its books.
-func tenantFault(flag func(*books) *bool, on bool) func(*gpu, *Fault) {
-	return func(g *gpu, f *Fault) {
+func tenantFault(flag func(*books) *bool, on bool) func(*gpu, *scenarios.Fault) {
+	return func(g *gpu, f *scenarios.Fault) {
 		for _, b := range g.books {
 			if b.Name == f.Tenant {
 				*flag(b) = on
@@ -23,7 +27,7 @@ func (b *books) bypasses() *bool  { return &b.bypass }
 // without a fault. A tenant that is throttled, and not in shadow mode, is back
 // under its limit.
 func (b *books) pressed() float64 {
-	throttled := func(s *standing) bool { return !b.Shadow && s.level == slices.Index(levels, "throttle") }
+	throttled := func(s *standing) bool { return !b.Shadow && s.level == slices.Index(scenarios.Levels, "throttle") }
 	switch {
 	case b.members == 0:
 	case b.greedy && slices.ContainsFunc(b.workloads, throttled):

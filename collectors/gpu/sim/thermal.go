@@ -6,6 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // degrees rounds a temperature.
@@ -50,8 +51,8 @@ func (d *device) GetMarginTemperature() (nvml.MarginTemperature, nvml.Return) {
 	})
 }
 
-func (g *gpu) airflowLost(f *Fault) { g.hotter = f.Celsius }
-func (g *gpu) airflowBack(*Fault)   { g.hotter = 0 }
+func (g *gpu) airflowLost(f *scenarios.Fault) { g.hotter = f.Celsius }
+func (g *gpu) airflowBack(*scenarios.Fault)   { g.hotter = 0 }
 
 // fanSpeed returns a fan's speed in percent of its maximum.
 func (g *gpu) fanSpeed() float64 { return min(max(30+1.6*(g.celsius-45), 30), 100) }

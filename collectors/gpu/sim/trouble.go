@@ -1,12 +1,11 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"gpusteward/collectors/gpu/sim/models"
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // trouble is the effect of lasting faults on a GPU's work, memory and settings.
@@ -23,41 +22,41 @@ type trouble struct {
 	fabric  func(*nvml.GpuFabricInfo_v2)
 }
 
-func (g *gpu) clockHeld(f *Fault)  { g.trouble.clock = f.Megahertz }
-func (g *gpu) clockFree(*Fault)    { g.trouble.clock = 0 }
-func (g *gpu) powerMore(f *Fault)  { g.trouble.watts = f.Watts }
-func (g *gpu) powerUsual(*Fault)   { g.trouble.watts = 0 }
-func (g *gpu) hangBegin(*Fault)    { g.trouble.hung = true }
-func (g *gpu) hangEnd(*Fault)      { g.trouble.hung = false }
-func (g *gpu) stallBegin(*Fault)   { g.trouble.stalled = true }
-func (g *gpu) stallEnd(*Fault)     { g.trouble.stalled = false }
-func (g *gpu) leakBegin(f *Fault)  { g.trouble.leak = f.Count << 20 }
-func (g *gpu) orphanEnd(*Fault)    { g.trouble.orphan = 0 }
-func (g *gpu) fabricWell(*Fault)   { g.trouble.fabric = nil }
-func (g *gpu) fabricIll(f *Fault)  { g.trouble.fabric = fabricFaults[f.Value] }
-func (g *gpu) modeBack(f *Fault)   { g.switchMode(f, false) }
-func (g *gpu) modeDrift(f *Fault)  { g.switchMode(f, true) }
-func (g *gpu) spareRows(f *Fault)  { g.rows.spare(f.Value, uint32(f.Count)) }
-func (g *gpu) spareBack(f *Fault)  { g.rows.spare(f.Value, 0) }
-func (g *gpu) orphanLeft(f *Fault) { g.trouble.orphan = min(f.Count<<20, g.free()) }
+func (g *gpu) clockHeld(f *scenarios.Fault)  { g.trouble.clock = f.Megahertz }
+func (g *gpu) clockFree(*scenarios.Fault)    { g.trouble.clock = 0 }
+func (g *gpu) powerMore(f *scenarios.Fault)  { g.trouble.watts = f.Watts }
+func (g *gpu) powerUsual(*scenarios.Fault)   { g.trouble.watts = 0 }
+func (g *gpu) hangBegin(*scenarios.Fault)    { g.trouble.hung = true }
+func (g *gpu) hangEnd(*scenarios.Fault)      { g.trouble.hung = false }
+func (g *gpu) stallBegin(*scenarios.Fault)   { g.trouble.stalled = true }
+func (g *gpu) stallEnd(*scenarios.Fault)     { g.trouble.stalled = false }
+func (g *gpu) leakBegin(f *scenarios.Fault)  { g.trouble.leak = f.Count << 20 }
+func (g *gpu) orphanEnd(*scenarios.Fault)    { g.trouble.orphan = 0 }
+func (g *gpu) fabricWell(*scenarios.Fault)   { g.trouble.fabric = nil }
+func (g *gpu) fabricIll(f *scenarios.Fault)  { g.trouble.fabric = fabricFaults[f.Value] }
+func (g *gpu) modeBack(f *scenarios.Fault)   { g.switchMode(f, false) }
+func (g *gpu) modeDrift(f *scenarios.Fault)  { g.switchMode(f, true) }
+func (g *gpu) spareRows(f *scenarios.Fault)  { g.rows.spare(f.Value, uint32(f.Count)) }
+func (g *gpu) spareBack(f *scenarios.Fault)  { g.rows.spare(f.Value, 0) }
+func (g *gpu) orphanLeft(f *scenarios.Fault) { g.trouble.orphan = min(f.Count<<20, g.free()) }
 
 // ghostPID is the PID of a process that has ended but is still listed, on the
 // first GPU.
 const ghostPID = 400_000
 
-func (g *gpu) ghostLeft(f *Fault) {
+func (g *gpu) ghostLeft(f *scenarios.Fault) {
 	memory := min(f.Count<<20, g.free())
 	g.procs = append(g.procs, process{
 		pid: ghostPID + g.index, memory: memory, ghost: true, gi: noInstance, ci: noInstance,
 	})
 }
 
-func (g *gpu) ghostEnd(*Fault) {
+func (g *gpu) ghostEnd(*scenarios.Fault) {
 	g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.ghost })
 }
 
 // leakEnd ends the process that leaked, and restarts it.
-func (g *gpu) leakEnd(*Fault) {
+func (g *gpu) leakEnd(*scenarios.Fault) {
 	g.procs[0].memory -= g.trouble.leaked
 	g.trouble.leak, g.trouble.leaked = 0, 0
 }
@@ -89,10 +88,7 @@ func (t *trouble) does(g *gpu) (activity, bool) {
 // spinning is the intensity of a kernel that waits for ever.
 const spinning = 0.05
 
-// modeValues are the modes that can be switched off.
-var modeValues = map[string]bool{"ecc": true, "persistence": true}
-
-func (g *gpu) switchMode(f *Fault, off bool) {
+func (g *gpu) switchMode(f *scenarios.Fault, off bool) {
 	if f.Value == "persistence" {
 		g.trouble.unkept = off
 		return
@@ -109,38 +105,4 @@ var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
 		i.HealthMask &^= nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY << shift
 		i.HealthMask |= nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE << shift
 	},
-}
-
-// checkTrouble checks the keys of the kinds in this file.
-func (f *Fault) checkTrouble(g GPU, m *models.Model) error {
-	switch f.Kind {
-	case "clock":
-		if f.Megahertz < m.Clock.IdleLow || f.Megahertz > m.Clock.Max {
-			return fmt.Errorf("megahertz: %v: want %v to %v", f.Megahertz, m.Clock.IdleLow, m.Clock.Max)
-		}
-	case "power":
-		if f.Watts <= 0 || f.Watts > m.Power.Max {
-			return fmt.Errorf("watts: %v: want more than 0, and at most %v", f.Watts, m.Power.Max)
-		}
-	case "leak":
-		if len(g.Processes) == 0 && (len(loads[g.Load].procs) == 0 || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
-			return fmt.Errorf("kind: gpu %d has no permanent process of its own", f.GPU)
-		}
-	case "mode":
-		if !modeValues[f.Value] {
-			return fmt.Errorf("value: %q: want one of %s", f.Value, names(modeValues))
-		}
-	case "spare_rows":
-		if f.Value != "low" && f.Value != "none" {
-			return fmt.Errorf("value: %q: want low or none", f.Value)
-		}
-		if f.Count > uint64(m.RowBanks) {
-			return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
-		}
-	case "fabric":
-		if fabricFaults[f.Value] == nil || !m.Has("nvswitch") {
-			return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, names(fabricFaults))
-		}
-	}
-	return nil
 }

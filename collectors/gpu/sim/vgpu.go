@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // vgpuFirst is the number of the first vGPU instance of a host.
@@ -15,7 +17,7 @@ type vgpuInstance struct {
 	nvml.VgpuInstance
 	device *device
 	index  int
-	spec   VGPU
+	spec   scenarios.VGPU
 }
 
 // vgpuType is an nvml.VgpuTypeId.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
 // TestWedge checks that a wedged GPU blocks only its callers, until the window
@@ -42,8 +44,8 @@ func TestWedge(t *testing.T) {
 // TestWedgeOfOneCall checks that a wedge can be limited to a call.
 func TestWedgeOfOneCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := Fault{Kind: "wedge", Call: "nvmlDeviceGetFieldValues", For: Duration(time.Minute)}
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{f}}, Options{Speed: 2})
+		f := scenarios.Fault{Kind: "wedge", Call: "nvmlDeviceGetFieldValues", For: scenarios.Duration(time.Minute)}
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{f}}, Options{Speed: 2})
 		d := gpuOf(t, h, 0)
 		must[uint32](t)(d.GetPowerUsage())
 		start := time.Now()
@@ -58,12 +60,12 @@ func TestWedgeOfOneCall(t *testing.T) {
 // that finds a GPU.
 func TestWedgeOfTheHost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h, err := New(Scenario{GPUs: []GPU{{Count: 2}}, Faults: []Fault{
-			{Kind: "wedge", Call: "nvmlInit", For: Duration(10 * time.Second)},
-			{Kind: "wedge", Call: "nvmlDeviceGetCount", For: Duration(20 * time.Second)},
-			{Kind: "wedge", Call: "nvmlDeviceGetHandleByIndex", GPU: 1, For: Duration(30 * time.Second)},
+		h, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
+			{Kind: "wedge", Call: "nvmlInit", For: scenarios.Duration(10 * time.Second)},
+			{Kind: "wedge", Call: "nvmlDeviceGetCount", For: scenarios.Duration(20 * time.Second)},
+			{Kind: "wedge", Call: "nvmlDeviceGetHandleByIndex", GPU: 1, For: scenarios.Duration(30 * time.Second)},
 			{Kind: "error", Call: "nvmlSystemGetDriverVersion", Return: "ERROR_NO_PERMISSION",
-				For: Duration(30 * time.Second)},
+				For: scenarios.Duration(30 * time.Second)},
 		}}, Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -92,7 +94,7 @@ func TestWedgeOfTheHost(t *testing.T) {
 // TestCloseReleases checks that Close ends a wedge without end.
 func TestCloseReleases(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, Scenario{GPUs: []GPU{{}}, Faults: []Fault{{Kind: "wedge", At: Duration(time.Second)}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{{Kind: "wedge", At: scenarios.Duration(time.Second)}}}, Options{})
 		d := gpuOf(t, h, 0)
 		time.Sleep(time.Second)
 		done := make(chan nvml.Return)

@@ -1,4 +1,4 @@
-package sim
+package scenarios
 
 import (
 	"fmt"
@@ -6,51 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	nvidia "gpusteward/collectors/gpu"
 	"gpusteward/collectors/gpu/sim/models"
 )
-
-// recoveryActions lists the values of field 230 by name.
-var recoveryActions = map[string]uint32{
-	"none":        uint32(nvml.GPU_RECOVERY_ACTION_NONE),
-	"reset":       uint32(nvml.GPU_RECOVERY_ACTION_GPU_RESET),
-	"reboot":      uint32(nvml.GPU_RECOVERY_ACTION_NODE_REBOOT),
-	"drain_p2p":   uint32(nvml.GPU_RECOVERY_ACTION_DRAIN_P2P),
-	"drain_reset": uint32(nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET),
-	"imex":        uint32(nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN),
-}
-
-// returns lists the NVML errors by name.
-var returns = func() map[string]nvml.Return {
-	all := map[string]nvml.Return{}
-	for r := nvml.ERROR_UNINITIALIZED; r <= nvml.ERROR_DEPRECATED; r++ {
-		all[r.Error()] = r
-	}
-	all["ERROR_NOT_READY"] = nvml.ERROR_NOT_READY
-	all["ERROR_GPU_NOT_FOUND"] = nvml.ERROR_GPU_NOT_FOUND
-	all["ERROR_INVALID_STATE"] = nvml.ERROR_INVALID_STATE
-	all["ERROR_UNKNOWN"] = nvml.ERROR_UNKNOWN
-	return all
-}()
-
-// deviceCall reports whether name is an NVML function on a device.
-func deviceCall(name string) bool {
-	method, ok := strings.CutPrefix(name, "nvmlDevice")
-	if !ok {
-		method = strings.TrimPrefix(name, "nvml")
-	}
-	_, exists := reflect.TypeFor[nvml.Device]().MethodByName(method)
-	return exists && ok != strings.HasPrefix(method, "Gpm")
-}
-
-// hostCall reports whether name is an NVML function that needs no device.
-func hostCall(name string) bool {
-	method, ok := strings.CutPrefix(name, "nvml")
-	_, exists := reflect.TypeFor[nvml.Interface]().MethodByName(method)
-	return ok && exists && !deviceCall(name)
-}
 
 // check fills the defaults of f; its errors begin with the key.
 func (f *Fault) check(all []GPU) error {
@@ -76,14 +34,14 @@ func (f *Fault) check(all []GPU) error {
 // checkPort sets the default port of f, or checks that it is one of ports.
 func (f *Fault) checkPort(ports int) error {
 	if f.Device == "" {
-		f.Device = port(0)
+		f.Device = Port(0)
 	}
 	for i := range ports {
-		if f.Device == port(i) {
+		if f.Device == Port(i) {
 			return nil
 		}
 	}
-	return fmt.Errorf("device: %q: want one of %d InfiniBand ports, from %s on", f.Device, ports, port(0))
+	return fmt.Errorf("device: %q: want one of %d InfiniBand ports, from %s on", f.Device, ports, Port(0))
 }
 
 // checkKeys returns an error for keys that the kind does not use.
@@ -132,7 +90,7 @@ func (f *Fault) checkValues(g GPU) error {
 			return fmt.Errorf("location: %q: want dram or sram", f.Location)
 		}
 	case "pcie_aer":
-		if aerSeverity(f.Severity) < 0 {
+		if !slices.Contains(aerSeverities, f.Severity) {
 			return fmt.Errorf("severity: %q: want correctable, nonfatal or fatal", f.Severity)
 		}
 		if m.VirtualMachine {
@@ -176,7 +134,7 @@ func (f *Fault) checkValues(g GPU) error {
 }
 
 func (f *Fault) checkCall() error {
-	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) && !hostCall(f.Call) {
+	if f.Call == "" && f.Kind == "error" || f.Call != "" && !deviceCall(f.Call) && !f.HostCall() {
 		return fmt.Errorf("call: %q: want an NVML function, such as nvmlDeviceGetFieldValues", f.Call)
 	}
 	if f.Kind != "error" {
@@ -184,6 +142,40 @@ func (f *Fault) checkCall() error {
 	}
 	if _, ok := returns[f.Return]; !ok {
 		return fmt.Errorf("return: %q: want one of %s", f.Return, names(returns))
+	}
+	return nil
+}
+
+// checkTrouble checks the keys of the kinds in this file.
+func (f *Fault) checkTrouble(g GPU, m *models.Model) error {
+	switch f.Kind {
+	case "clock":
+		if f.Megahertz < m.Clock.IdleLow || f.Megahertz > m.Clock.Max {
+			return fmt.Errorf("megahertz: %v: want %v to %v", f.Megahertz, m.Clock.IdleLow, m.Clock.Max)
+		}
+	case "power":
+		if f.Watts <= 0 || f.Watts > m.Power.Max {
+			return fmt.Errorf("watts: %v: want more than 0, and at most %v", f.Watts, m.Power.Max)
+		}
+	case "leak":
+		if len(g.Processes) == 0 && (!loads[g.Load] || len(g.MIG)+len(g.VGPUs)+g.Crowd > 0) {
+			return fmt.Errorf("kind: gpu %d has no permanent process of its own", f.GPU)
+		}
+	case "mode":
+		if !slices.Contains(modeValues, f.Value) {
+			return fmt.Errorf("value: %q: want one of %s", f.Value, strings.Join(modeValues, ", "))
+		}
+	case "spare_rows":
+		if f.Value != "low" && f.Value != "none" {
+			return fmt.Errorf("value: %q: want low or none", f.Value)
+		}
+		if f.Count > uint64(m.RowBanks) {
+			return fmt.Errorf("count: %d: model %s has %d banks", f.Count, g.Model, m.RowBanks)
+		}
+	case "fabric":
+		if !slices.Contains(fabricFaults, f.Value) || !m.Has("nvswitch") {
+			return fmt.Errorf("value: %q: want one of %s, on a model behind switches", f.Value, strings.Join(fabricFaults, ", "))
+		}
 	}
 	return nil
 }

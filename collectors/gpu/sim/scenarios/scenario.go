@@ -1,4 +1,7 @@
-package sim
+// Package scenarios describes simulated hosts: their GPUs, processes and
+// tenants, and faults on a timeline. The files beside it are the scenarios that
+// the program has; sim runs them.
+package scenarios
 
 import (
 	"embed"
@@ -8,8 +11,8 @@ import (
 	"time"
 )
 
-//go:embed scenarios/*.yml
-var scenarios embed.FS
+//go:embed *.yml
+var files embed.FS
 
 // Scenario is a simulated host as a YAML document: its GPUs, and its faults
 // with their times. The keys are the field names in lower case, with
@@ -73,6 +76,17 @@ type Process struct {
 	Container ContainerName     `yaml:"container"` // name of the container of Cgroup
 }
 
+// ContainerName is the name of a container in a container runtime or the
+// kubelet. Containers of pods have no Name; others have no Namespace, Pod and
+// Container.
+type ContainerName struct {
+	Name      string `yaml:"name"`
+	Image     string `yaml:"image"`
+	Namespace string `yaml:"namespace"`
+	Pod       string `yaml:"pod"`
+	Container string `yaml:"container"`
+}
+
 // Duration is a time.Duration that parses "90s" from YAML.
 type Duration time.Duration
 
@@ -86,9 +100,9 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Scenarios returns the names of the embedded scenarios, sorted.
-func Scenarios() []string {
-	entries, err := scenarios.ReadDir("scenarios")
+// Names returns the names of the embedded scenarios, sorted.
+func Names() []string {
+	entries, err := files.ReadDir(".")
 	if err != nil {
 		return nil
 	}
@@ -103,8 +117,8 @@ func Scenarios() []string {
 // Source returns the YAML text of an embedded scenario. The error for an
 // unknown name lists the known ones.
 func Source(name string) ([]byte, error) {
-	if !slices.Contains(Scenarios(), name) {
-		return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(Scenarios(), ", "))
+	if !slices.Contains(Names(), name) {
+		return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(Names(), ", "))
 	}
-	return scenarios.ReadFile("scenarios/" + name + ".yml")
+	return files.ReadFile(name + ".yml")
 }

@@ -1,4 +1,4 @@
-package sim
+package scenarios
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestInvalid decodes and starts testdata/invalid: the first line of each file
+// TestInvalid decodes and expands testdata/invalid: the first line of each file
 // is part of the expected error.
 func TestInvalid(t *testing.T) {
 	files, err := filepath.Glob("testdata/invalid/*.yml")
@@ -29,7 +29,7 @@ func TestInvalid(t *testing.T) {
 			d := yaml.NewDecoder(bytes.NewReader(text))
 			d.KnownFields(true)
 			if err = d.Decode(&s); err == nil {
-				_, err = New(s, Options{})
+				_, err = s.Expand()
 			}
 			if err == nil || !strings.Contains(err.Error(), wanted) {
 				t.Errorf("error is %v, want %q", err, wanted)
@@ -38,33 +38,10 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestInvalidOptions checks that invalid speeds are refused.
-func TestInvalidOptions(t *testing.T) {
-	for _, speed := range []float64{-1, 1e9} {
-		if _, err := New(Scenario{GPUs: []GPU{{}}}, Options{Speed: speed}); err == nil ||
-			!strings.Contains(err.Error(), "speed") {
-			t.Errorf("speed %v: error is %v", speed, err)
-		}
-	}
-}
-
 // TestUnknownScenario checks that the error lists the known scenarios.
 func TestUnknownScenario(t *testing.T) {
 	_, err := Source("nope")
 	if err == nil || !strings.Contains(err.Error(), "mixed, models") {
 		t.Errorf("error is %v", err)
-	}
-}
-
-// TestNewKeepsTheScenario starts two hosts from one scenario.
-func TestNewKeepsTheScenario(t *testing.T) {
-	s := embedded(t, "faults")
-	for range 2 {
-		if _, err := New(s, Options{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if s.Driver != "" || s.Faults[0].Count != 0 {
-		t.Error("New changed the scenario")
 	}
 }

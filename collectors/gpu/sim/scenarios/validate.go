@@ -1,4 +1,4 @@
-package sim
+package scenarios
 
 import (
 	"fmt"
@@ -7,16 +7,41 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"gpusteward/collectors/gpu/sim/models"
 )
 
-// maxGPUs is the maximum number of GPUs on a simulated host.
-const maxGPUs = 16
+// MaxGPUs is the maximum number of GPUs on a simulated host.
+const MaxGPUs = 16
 
 // maxPorts is the maximum number of InfiniBand ports on a simulated host.
 const maxPorts = 16
 
-// expand checks s, fills its defaults and lists its GPUs one by one.
+// ProcessOverhead is the memory of a process beyond NVML's figure, in bytes.
+const ProcessOverhead = 9240576
+
+// CrowdMemory is the memory of each process of a crowd, in MiB.
+const CrowdMemory = 64
+
+// modes lists the types of processes.
+var modes = map[string]nvml.ProcessMode{
+	"": nvml.PROCESS_MODE_COMPUTE, "compute": nvml.PROCESS_MODE_COMPUTE, "graphics": nvml.PROCESS_MODE_GRAPHICS,
+	"mps": nvml.PROCESS_MODE_MPS, MPSServer: nvml.PROCESS_MODE_COMPUTE,
+}
+
+// MPSServer is the type of the process that does the work of MPS clients.
+const MPSServer = "mps_server"
+
+// Mode returns the process's kind of context.
+func (p *Process) Mode() nvml.ProcessMode { return modes[p.Type] }
+
+// Expand checks s. It returns it with its defaults, and with its GPUs one by
+// one. The errors name the key and the allowed values.
+func (s Scenario) Expand() (Scenario, error) {
+	return s, s.expand()
+}
+
 func (s *Scenario) expand() error {
 	if s.Driver == "" {
 		s.Driver = "580.159.04"
@@ -41,13 +66,13 @@ func (s *Scenario) expand() error {
 		if err := g.check(); err != nil {
 			return fmt.Errorf("gpus[%d].%w", i, err)
 		}
-		all = append(all, slices.Repeat([]GPU{g}, min(g.Count, maxGPUs+1))...)
-		if len(all) > maxGPUs {
+		all = append(all, slices.Repeat([]GPU{g}, min(g.Count, MaxGPUs+1))...)
+		if len(all) > MaxGPUs {
 			break
 		}
 	}
-	if len(all) < 1 || len(all) > maxGPUs {
-		return fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), maxGPUs)
+	if len(all) < 1 || len(all) > MaxGPUs {
+		return fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), MaxGPUs)
 	}
 	s.GPUs, s.Faults = all, slices.Clone(s.Faults)
 	for i := range s.Faults {
@@ -86,7 +111,7 @@ func (g *GPU) check() error {
 		return fmt.Errorf("load: %q: want one of %s", g.Load, names(loads))
 	}
 	if g.Count < 0 {
-		return fmt.Errorf("count: %d: want 1 to %d", g.Count, maxGPUs)
+		return fmt.Errorf("count: %d: want 1 to %d", g.Count, MaxGPUs)
 	}
 	if g.PowerLimit == 0 {
 		g.PowerLimit = m.Power.Default
@@ -147,11 +172,11 @@ func (g *GPU) checkMemory(m *models.Model) error {
 		}
 	}
 	for i, p := range g.Processes {
-		if err := take(fmt.Sprintf("processes[%d]", i), p.Memory+processOverhead>>20+1); err != nil {
+		if err := take(fmt.Sprintf("processes[%d]", i), p.Memory+ProcessOverhead>>20+1); err != nil {
 			return err
 		}
 	}
-	return take("crowd", uint64(g.Crowd)*(crowdMemory+processOverhead>>20+1))
+	return take("crowd", uint64(g.Crowd)*(CrowdMemory+ProcessOverhead>>20+1))
 }
 
 // checkProcesses checks everything except the fit.
@@ -172,13 +197,19 @@ func (g *GPU) checkProcesses() error {
 			return fmt.Errorf("%s.share: %v: want 0 or more, and none of an idle process", key, p.Share)
 		}
 	}
-	if types["mps"] > 0 && types[mpsServer] != 1 {
+	if types["mps"] > 0 && types[MPSServer] != 1 {
 		return fmt.Errorf("processes: clients of mps want one mps_server")
 	}
 	if len(g.MIG) > 0 && len(g.Processes)+len(g.VGPUs) > 0 {
 		return fmt.Errorf("mig: not with processes or vgpus")
 	}
 	return nil
+}
+
+// loads are the loads that a GPU can have. Those that are true have permanent
+// processes.
+var loads = map[string]bool{
+	"idle": false, "full": true, "training": true, "inference": true, "notebook": true, "churn": false,
 }
 
 // names lists the keys of a map for an error message.

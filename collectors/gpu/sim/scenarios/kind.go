@@ -1,48 +1,9 @@
-package sim
+package scenarios
 
 import (
-	"math"
-	"time"
+	"maps"
+	"slices"
 )
-
-// Fault is a fault at a time of the scenario. Keys that its kind does not use
-// are errors.
-type Fault struct {
-	Kind  string   `yaml:"kind"`  // one of kinds
-	At    Duration `yaml:"at"`    // since the start of the scenario
-	For   Duration `yaml:"for"`   // length of the window; 0: for ever
-	Every Duration `yaml:"every"` // repeats with this period, longer than the window
-	GPU   int      `yaml:"gpu"`   // index of the GPU; ignored for a call on the host
-
-	Code uint64  `yaml:"code"` // xid: the code
-	GI   *uint32 `yaml:"gi"`   // xid: GPU instance
-	CI   *uint32 `yaml:"ci"`   // xid: compute instance
-	// ecc, row_remap: corrected or uncorrected; pcie_aer: correctable, nonfatal
-	// or fatal
-	Severity string `yaml:"severity"`
-	Device   string `yaml:"device"`   // ib_down: the port, mlx5_0/1 by default
-	Location string `yaml:"location"` // ecc: dram or sram
-	// ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: number, 1 by
-	// default; leak, orphan_memory, ghost: MiB
-	Count      uint64  `yaml:"count"`
-	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
-	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
-	Link       int     `yaml:"link"`       // nvlink_down, nvlink_errors: NVLink index
-	Generation int     `yaml:"generation"` // pcie_degraded: PCIe generation
-	Width      int     `yaml:"width"`      // pcie_degraded: lanes
-	Celsius    float64 `yaml:"celsius"`    // thermal: target temperature
-	Megahertz  float64 `yaml:"megahertz"`  // clock: maximum SM clock
-	Watts      float64 `yaml:"watts"`      // power: additional draw
-	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
-	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
-	// recovery_action: the action; event: its type, such as ecc_sbe_storm;
-	// mode: the mode; spare_rows: low or none; fabric: the fault
-	Value  string `yaml:"value"`
-	Tenant string `yaml:"tenant"` // bypass, greedy, starved: the tenant
-	// kernel_line: the line; {pci} in it is the GPU's address, such as
-	// 0000:1b:00
-	Line string `yaml:"line"`
-}
 
 // kind is what a scenario may say about a kind of fault.
 type kind struct {
@@ -135,42 +96,8 @@ var kinds = map[string]kind{
 	"library_mismatch": {host: true, once: true},
 }
 
-// forever is the end of a window without end.
-const forever = time.Duration(math.MaxInt64)
+// Kinds returns the names of all kinds, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// window returns the window of f that contains the simulated time t, if any.
-func (f *Fault) window(t time.Duration) (from, to time.Duration, ok bool) {
-	from = ceil(time.Duration(f.At))
-	if t < from {
-		return from, 0, false
-	}
-	if every := ceil(time.Duration(f.Every)); every > 0 {
-		from += (t - from) / every * every
-	}
-	to = forever
-	if f.For > 0 {
-		to = from + ceil(time.Duration(f.For))
-	}
-	return from, to, t < to
-}
-
-// next returns the first time after t at which a window of f begins or ends.
-func (f *Fault) next(t time.Duration) time.Duration {
-	from, to, active := f.window(t)
-	switch {
-	case t < from || active:
-		if active {
-			if f.Every > 0 && to == forever {
-				return from + ceil(time.Duration(f.Every))
-			}
-			return to
-		}
-		return from
-	case f.Every > 0:
-		return from + ceil(time.Duration(f.Every))
-	}
-	return forever
-}
-
-// ceil rounds a time up to a whole step, when the state changes.
-func ceil(t time.Duration) time.Duration { return (t + step - 1) / step * step }
+// HostWide reports whether f concerns the whole host.
+func (f *Fault) HostWide() bool { return kinds[f.Kind].host }

@@ -1,4 +1,4 @@
-package sim
+package scenarios
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 
-	"gpusteward/collectors/host"
 	"gpusteward/internal/quota"
 )
 
@@ -27,8 +26,8 @@ type Tenant struct {
 	quota.Quota `yaml:"-"` // the value of Terms
 }
 
-// levels are the simulated levels of escalation, lowest first.
-var levels = []string{"observe", "warn", "throttle"}
+// Levels are the simulated levels of escalation, lowest first.
+var Levels = []string{"observe", "warn", "throttle"}
 
 // check fills the defaults of t and its quota; its errors begin with the key.
 func (t *Tenant) check() error {
@@ -36,8 +35,8 @@ func (t *Tenant) check() error {
 	switch {
 	case t.Name == "" || len(t.Workloads) == 0:
 		return fmt.Errorf("name: %q: want a name, and workloads", t.Name)
-	case !slices.Contains(levels, t.Escalation):
-		return fmt.Errorf("ladder: %q: want one of %q", t.Escalation, levels)
+	case !slices.Contains(Levels, t.Escalation):
+		return fmt.Errorf("ladder: %q: want one of %q", t.Escalation, Levels)
 	case t.Confirm < 0:
 		return fmt.Errorf("confirm: %d: want 1 or more", t.Confirm)
 	}
@@ -64,8 +63,8 @@ func (t *Tenant) check() error {
 	return nil
 }
 
-// owns reports whether a workload belongs to the tenant.
-func (t *Tenant) owns(workload string) bool {
+// Owns reports whether a workload belongs to the tenant.
+func (t *Tenant) Owns(workload string) bool {
 	return slices.ContainsFunc(t.Workloads, func(pattern string) bool {
 		ok, _ := path.Match(pattern, workload)
 		return ok
@@ -101,18 +100,4 @@ func (s *Scenario) checkTenants() error {
 		}
 	}
 	return nil
-}
-
-// workload returns the key of p's owner, as in the host's table; empty if the
-// cgroup and a name are not enough to tell.
-func (g *gpu) workload(p *process) string {
-	w := host.ParseCgroup(p.owner.cgroup, p.owner.uid)
-	switch n, named := g.names[w.ContainerID]; {
-	case !named:
-		return w.Key
-	case n.Pod != "":
-		return "pod:" + n.Namespace + "/" + n.Pod + "/" + n.Container
-	default:
-		return "container:" + n.Name
-	}
 }
