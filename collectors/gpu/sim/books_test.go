@@ -18,9 +18,9 @@ import (
 func shared(faults ...scenarios.Fault) scenarios.Scenario {
 	return scenarios.Scenario{
 		GPUs: []scenarios.GPU{{Load: "full", Processes: []scenarios.Process{
-			{PID: 11, Share: 0.8, Memory: 40000, Cgroup: "/system.slice/big.service"},
-			{PID: 12, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/small.service"},
-			{PID: 13, Share: 0.1, Memory: 1000, Cgroup: "/system.slice/other.service"},
+			{PID: 11, Share: 0.8, Memory: 40000, Owner: scenarios.Owner{Cgroup: "/system.slice/big.service"}},
+			{PID: 12, Share: 0.1, Memory: 1000, Owner: scenarios.Owner{Cgroup: "/system.slice/small.service"}},
+			{PID: 13, Share: 0.1, Memory: 1000, Owner: scenarios.Owner{Cgroup: "/system.slice/other.service"}},
 		}}},
 		Tenants: []scenarios.Tenant{
 			{Name: "big", Workloads: []string{"unit:big.service"},

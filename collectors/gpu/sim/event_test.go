@@ -25,7 +25,8 @@ func TestEvents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gi, ci := uint32(7), uint32(0)
 		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
-			{Kind: "xid", Code: 31, GPU: 1, At: scenarios.Duration(2500 * time.Millisecond), Every: scenarios.Duration(10 * time.Second)},
+			{Kind: "xid", Code: 31, GPU: 1, At: scenarios.Duration(2500 * time.Millisecond),
+				Every: scenarios.Duration(10 * time.Second)},
 			{Kind: "xid", Code: 13, GPU: 0, At: scenarios.Duration(5 * time.Second), GI: &gi, CI: &ci},
 		}}, Options{})
 		set := subscribe(t, h)
@@ -117,7 +118,8 @@ func TestFreeWakes(t *testing.T) {
 
 // TestRegisterEvents checks that unknown types and foreign sets are refused.
 func TestRegisterEvents(t *testing.T) {
-	h, other := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{}), begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
+	s := scenarios.Scenario{GPUs: []scenarios.GPU{{}}}
+	h, other := begin(t, s, Options{}), begin(t, s, Options{})
 	set := must[nvml.EventSet](t)(h.EventSetCreate())
 	want(t, "an unknown type", gpuOf(t, h, 0).RegisterEvents(1<<40, set), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "another host's set", gpuOf(t, other, 0).RegisterEvents(8, set), nvml.ERROR_INVALID_ARGUMENT)

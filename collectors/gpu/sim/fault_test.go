@@ -1,6 +1,10 @@
 package sim
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -221,8 +225,8 @@ func TestFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				c.fault.At, c.fault.For = scenarios.Duration(10*time.Second), scenarios.Duration(40*time.Second)
-				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: c.model, Load: "full", Count: 2}}, Faults: []scenarios.Fault{c.fault}},
-					Options{})
+				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: c.model, Load: "full", Count: 2}},
+					Faults: []scenarios.Fault{c.fault}}, Options{})
 				s := struck{t, h, gpuOf(t, h, 0)}
 				checkSums(t, s.device)
 				time.Sleep(40 * time.Second)
@@ -263,6 +267,37 @@ func TestEveryKind(t *testing.T) {
 		}
 		if _, ok := effects[kind]; !ok {
 			t.Errorf("effects has no row for %s", kind)
+		}
+	}
+}
+
+// TestNamedValues compares the values that a scenario can name with those that
+// the simulation knows.
+func TestNamedValues(t *testing.T) {
+	severities := []string{}
+	for _, s := range aerSeverities {
+		severities = append(severities, s.name)
+	}
+	for name, c := range map[string]struct {
+		gpu   scenarios.GPU
+		fault scenarios.Fault
+		want  []string
+	}{
+		"load":     {scenarios.GPU{Load: "?"}, scenarios.Fault{Kind: "hang"}, slices.Sorted(maps.Keys(loads))},
+		"fabric":   {scenarios.GPU{}, scenarios.Fault{Kind: "fabric", Value: "?"}, slices.Sorted(maps.Keys(fabricFaults))},
+		"severity": {scenarios.GPU{}, scenarios.Fault{Kind: "pcie_aer", Severity: "?"}, severities},
+	} {
+		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{c.gpu}, Faults: []scenarios.Fault{c.fault}}, Options{})
+		_, list, _ := strings.Cut(fmt.Sprint(err), "want one of ")
+		if list, _, _ = strings.Cut(list, ", on a model"); list != strings.Join(c.want, ", ") {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	for name, l := range loads {
+		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: name}}, Faults: []scenarios.Fault{{Kind: "leak"}}},
+			Options{})
+		if (err == nil) != (len(l.procs) > 0) {
+			t.Errorf("a leak under the load %s, which has %d processes: %v", name, len(l.procs), err)
 		}
 	}
 }

@@ -48,7 +48,8 @@ func TestFaultsOnTheBus(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				f := scenarios.Fault{Kind: kind, At: scenarios.Duration(10 * time.Second), For: scenarios.Duration(20 * time.Second)}
+				f := scenarios.Fault{Kind: kind, At: scenarios.Duration(10 * time.Second),
+					For: scenarios.Duration(20 * time.Second)}
 				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{f}}, Options{})
 				d := gpuOf(t, h, 0)
 				is := func(seen string, wanted nvml.Return) {
@@ -74,8 +75,8 @@ func TestFaultsOnTheBus(t *testing.T) {
 
 func TestDriverGoneUnbindsTheGPU(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{{Kind: "driver_gone", At: scenarios.Duration(time.Second)}}},
-			Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}},
+			Faults: []scenarios.Fault{{Kind: "driver_gone", At: scenarios.Duration(time.Second)}}}, Options{})
 		time.Sleep(2 * time.Second)
 		if got := onBus(t, h, 0); got != " true" {
 			t.Errorf("on the bus it is %q", got)
@@ -86,9 +87,11 @@ func TestDriverGoneUnbindsTheGPU(t *testing.T) {
 // TestAERErrors repeats errors every 10 s.
 func TestAERErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := scenarios.Fault{Kind: "pcie_aer", GPU: 1, At: scenarios.Duration(5 * time.Second), Every: scenarios.Duration(10 * time.Second),
+		f := scenarios.Fault{Kind: "pcie_aer", GPU: 1, At: scenarios.Duration(5 * time.Second),
+			Every:    scenarios.Duration(10 * time.Second),
 			Severity: "nonfatal", Count: 3}
-		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}, {}, {Model: "h100-vm"}}, Faults: []scenarios.Fault{f}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}, {}, {Model: "h100-vm"}},
+			Faults: []scenarios.Fault{f}}, Options{})
 		time.Sleep(27 * time.Second)
 		devices, err := h.Kernel().PCIDevices()
 		if err != nil || len(devices) != 3 {

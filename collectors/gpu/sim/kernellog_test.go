@@ -30,7 +30,8 @@ func TestFaultsAreLogged(t *testing.T) {
 	seconds := func(n int) scenarios.Duration { return scenarios.Duration(n) * scenarios.Duration(time.Second) }
 	bubble(t, func(t *testing.T) {
 		h := begin(t,
-			scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}},
+			scenarios.Scenario{
+				GPUs: []scenarios.GPU{{Load: "training"}, {}, {MIG: []string{"3g.40gb", "3g.40gb"}, Load: "inference"}},
 				Faults: []scenarios.Fault{
 					{Kind: "xid", Code: 31, At: seconds(1)},
 					{Kind: "xid", Code: 13, At: seconds(2)},
@@ -91,7 +92,8 @@ func TestFaultsAreLogged(t *testing.T) {
 func TestEveryFollowerGetsTheSameKernelLog(t *testing.T) {
 	s := scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
 		{Kind: "xid", Code: 31, GPU: 1, At: scenarios.Duration(time.Second), Every: scenarios.Duration(3 * time.Second)},
-		{Kind: "xid", Code: 13, GPU: 0, At: scenarios.Duration(1500 * time.Millisecond), Every: scenarios.Duration(2 * time.Second)},
+		{Kind: "xid", Code: 13, GPU: 0, At: scenarios.Duration(1500 * time.Millisecond),
+			Every: scenarios.Duration(2 * time.Second)},
 	}}
 	var logs []string
 	for _, read := range []bool{false, true} {

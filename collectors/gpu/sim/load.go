@@ -1,5 +1,7 @@
 package sim
 
+import "gpusteward/collectors/gpu/sim/scenarios"
+
 // activity is the GPU's activity during a step: ratios of time, and MiB per
 // second for traffic.
 type activity struct {
@@ -20,7 +22,7 @@ type resident struct {
 	name  string
 	part  float64 // of the memory, 0 to 1
 	share float64 // weight of its part of the work
-	owner owner
+	owner scenarios.Owner
 }
 
 // loads lists the loads that a scenario can name.

@@ -37,7 +37,8 @@ func (d *device) GetBAR1MemoryInfo() (nvml.BAR1Memory, nvml.Return) {
 
 // GetConfComputeProtectedMemoryUsage returns zeros: nothing is protected.
 func (d *device) GetConfComputeProtectedMemoryUsage() (nvml.Memory, nvml.Return) {
-	return fixed(d, "nvmlDeviceGetConfComputeProtectedMemoryUsage", func(*models.Model) nvml.Memory { return nvml.Memory{} })
+	return fixed(d, "nvmlDeviceGetConfComputeProtectedMemoryUsage",
+		func(*models.Model) nvml.Memory { return nvml.Memory{} })
 }
 
 // GetMemoryBusWidth returns bits.

@@ -139,7 +139,8 @@ func checkMIG(t *testing.T, m *migDevice, index, gi int) (total uint64) {
 func TestMIGErrors(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := embedded(t, "mig")
-		s.Faults = []scenarios.Fault{{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 3, At: scenarios.Duration(time.Second)}}
+		s.Faults = []scenarios.Fault{{Kind: "ecc", Severity: "corrected", Location: "dram", Count: 3,
+			At: scenarios.Duration(time.Second)}}
 		all := migOf(t, gpuOf(t, begin(t, s, Options{}), 0))
 		time.Sleep(time.Second)
 		for i, m := range all {

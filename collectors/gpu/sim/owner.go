@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"regexp"
 	"strconv"
@@ -10,15 +11,8 @@ import (
 
 	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/collectors/host"
 )
-
-// owner is the owner of a process, as in Process.
-type owner struct {
-	uid       int
-	cgroup    string
-	env       map[string]string
-	container scenarios.ContainerName
-}
 
 // The owners of the loads' processes: a server and small workloads in pods, a
 // batch job in a container, a Slurm job, units, and users.
@@ -26,53 +20,53 @@ var (
 	server = pod("serving", "llama-{gpu}", "vllm", "docker.io/vllm/vllm-openai:v0.11.0")
 	small  = pod("serving", "small-{gpu}-{n}", "model", "nvcr.io/nvidia/tritonserver:25.09-py3")
 	worker = pod("crowd", "worker-{n}", "worker", "registry.example/worker:1.4")
-	batch  = owner{cgroup: "/system.slice/docker-{id}.scope",
-		container: scenarios.ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
+	batch  = scenarios.Owner{Cgroup: "/system.slice/docker-{id}.scope",
+		Container: scenarios.ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
 
-	job = owner{uid: 1003, cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}",
-		env: map[string]string{
+	job = scenarios.Owner{UID: 1003, Cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}",
+		Env: map[string]string{
 			"SLURM_JOB_USER": "carol", "SLURM_JOB_ACCOUNT": "nlp", "SLURM_JOB_PARTITION": "train",
 			"SLURM_JOB_GPUS": "{gpus}",
 		}}
 
-	triton  = owner{uid: 997, cgroup: "/system.slice/triton.service"}
-	service = owner{uid: 1000, cgroup: "/system.slice/train.service"}
+	triton  = scenarios.Owner{UID: 997, Cgroup: "/system.slice/triton.service"}
+	service = scenarios.Owner{UID: 1000, Cgroup: "/system.slice/train.service"}
 
-	alice = owner{uid: 1001, cgroup: "/user.slice/user-1001.slice/session-5.scope"}
-	bob   = owner{uid: 1002, cgroup: "/user.slice/user-1002.slice/session-9.scope"}
+	alice = scenarios.Owner{UID: 1001, Cgroup: "/user.slice/user-1001.slice/session-5.scope"}
+	bob   = scenarios.Owner{UID: 1002, Cgroup: "/user.slice/user-1002.slice/session-9.scope"}
 )
 
-func pod(namespace, name, container, image string) owner {
-	return owner{
-		cgroup:    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{id}.scope",
-		container: scenarios.ContainerName{Image: image, Namespace: namespace, Pod: name, Container: container},
+func pod(namespace, name, container, image string) scenarios.Owner {
+	return scenarios.Owner{
+		Cgroup:    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{id}.scope",
+		Container: scenarios.ContainerName{Image: image, Namespace: namespace, Pod: name, Container: container},
 	}
 }
 
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
 // fill substitutes an owner's placeholders and records its container's name.
-func (g *gpu) fill(o owner, n int) owner {
+func (g *gpu) fill(o scenarios.Owner, n int) scenarios.Owner {
 	salt := uint64(4 * n)
-	id := fmt.Sprintf("%016x%016x%016x%016x", noise.Hash(g.seed, salt+5000), noise.Hash(g.seed, salt+5001), noise.Hash(g.seed, salt+5002),
-		noise.Hash(g.seed, salt+5003))
+	id := fmt.Sprintf("%016x%016x%016x%016x", noise.Hash(g.seed, salt+5000), noise.Hash(g.seed, salt+5001),
+		noise.Hash(g.seed, salt+5002), noise.Hash(g.seed, salt+5003))
 	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.host.sharing(g.spec.Load),
 		"{n}", strconv.Itoa(n),
 		"{id}", id, "{pod}", strings.ReplaceAll(g.uuid("", uint64(n)+300)[1:], "-", "_")).Replace
-	if o.cgroup == "" {
-		o.cgroup = "/"
+	if o.Cgroup == "" {
+		o.Cgroup = "/"
 	}
-	if strings.HasPrefix(o.cgroup, "/") {
-		o.cgroup = "0::" + o.cgroup + "\n"
+	if strings.HasPrefix(o.Cgroup, "/") {
+		o.Cgroup = "0::" + o.Cgroup + "\n"
 	}
-	o.cgroup, o.env = in(o.cgroup), maps.Clone(o.env)
-	for key, value := range o.env {
-		o.env[key] = in(value)
+	o.Cgroup, o.Env = in(o.Cgroup), maps.Clone(o.Env)
+	for key, value := range o.Env {
+		o.Env[key] = in(value)
 	}
-	c := &o.container
+	c := &o.Container
 	*c = scenarios.ContainerName{Name: in(c.Name), Image: in(c.Image), Namespace: in(c.Namespace), Pod: in(c.Pod),
 		Container: in(c.Container)}
-	if id := containerID.FindString(o.cgroup); id != "" && *c != (scenarios.ContainerName{}) {
+	if id := containerID.FindString(o.Cgroup); id != "" && *c != (scenarios.ContainerName{}) {
 		g.names[id] = *c
 	}
 	return o
@@ -123,6 +117,22 @@ func (h *Host) Process(pid int) (p ProcessFacts, ok bool) {
 	began, o := time.Duration(found.from)*step, found.owner
 	return ProcessFacts{
 		Start: uint64((uptime + began) / (10 * time.Millisecond)), Began: h.start.Add(began),
-		UID: o.uid, Comm: found.comm(), Cgroup: o.cgroup, Environ: maps.Clone(o.env),
+		UID: o.UID, Comm: found.comm(), Cgroup: o.Cgroup, Environ: maps.Clone(o.Env),
 	}, true
+}
+
+// Table returns a table of h's processes and the names of their containers.
+func (h *Host) Table(log *slog.Logger) *host.Table {
+	proc := func(pid int) (host.Facts, map[string]string, bool) {
+		p, ok := h.Process(pid)
+		if !ok && pid == 2 {
+			return host.Facts{Comm: "kthreadd"}, nil, true
+		}
+		return host.Facts{Start: p.Start, Began: p.Began, UID: p.UID, Comm: p.Comm, Cgroup: p.Cgroup}, p.Environ, ok
+	}
+	names := host.NamesMap{}
+	for id, n := range h.ContainerNames() {
+		names[id] = host.ContainerName(n)
+	}
+	return host.NewTable(host.Options{Proc: host.ProcFunc(proc), Names: []host.Names{names}, Log: log})
 }

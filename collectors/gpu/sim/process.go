@@ -25,7 +25,7 @@ type process struct {
 	share  float64 // the same, while a tenant's fault moves parts
 	gi, ci uint32
 	from   int64 // step in which it began
-	owner  owner
+	owner  scenarios.Owner
 
 	books    *books // of its tenant, or nobody; nil until known
 	workload string
@@ -45,7 +45,7 @@ type slot struct {
 	until int64 // step at which the process or the pause ends
 	alive bool
 	count int
-	owner owner
+	owner scenarios.Owner
 }
 
 const (
@@ -103,7 +103,7 @@ func (g *gpu) settleOwn() {
 		}
 		g.stay(process{
 			pid: p.PID, name: p.Name, mode: p.Mode(), memory: p.Memory << 20, hidden: p.MemoryUnknown,
-			own: share, gi: noInstance, ci: noInstance, owner: g.fill(owner{p.UID, p.Cgroup, p.Env, p.Container}, i),
+			own: share, gi: noInstance, ci: noInstance, owner: g.fill(p.Owner, i),
 		})
 	}
 	if daemon >= 0 {
@@ -193,7 +193,7 @@ func (g *gpu) find(pid int, now time.Duration) (process, bool) {
 // workload returns the key of p's owner, as in the host's table; empty if the
 // cgroup and a name are not enough to tell.
 func (g *gpu) workload(p *process) string {
-	w := host.ParseCgroup(p.owner.cgroup, p.owner.uid)
+	w := host.ParseCgroup(p.owner.Cgroup, p.owner.UID)
 	switch n, named := g.names[w.ContainerID]; {
 	case !named:
 		return w.Key

@@ -91,7 +91,8 @@ func TestWindowOfProcesses(t *testing.T) {
 // that of the whole.
 func TestAverageOfProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "inference", Processes: []scenarios.Process{{PID: 1}}}}}, Options{Seed: 1})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "inference",
+			Processes: []scenarios.Process{{PID: 1}}}}}, Options{Seed: 1})
 		d := gpuOf(t, h, 0)
 		first := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))[0].TimeStamp
 		seen, sum := first, 0.0

@@ -76,7 +76,8 @@ func TestDriverGone(t *testing.T) {
 
 // TestSystem checks the calls about the driver.
 func TestSystem(t *testing.T) {
-	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, MissingSymbols: []string{"nvmlDeviceGetOfaUtilization"}}, Options{})
+	h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}},
+		MissingSymbols: []string{"nvmlDeviceGetOfaUtilization"}}, Options{})
 	if v := must[string](t)(h.SystemGetDriverVersion()); v != "580.159.04" {
 		t.Errorf("driver is %s", v)
 	}
@@ -121,7 +122,8 @@ func TestSystem(t *testing.T) {
 func TestNodesGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}},
-			Faults: []scenarios.Fault{{Kind: "nodes_gone", At: scenarios.Duration(10 * time.Second), For: scenarios.Duration(20 * time.Second)}}},
+			Faults: []scenarios.Fault{{Kind: "nodes_gone", At: scenarios.Duration(10 * time.Second),
+				For: scenarios.Duration(20 * time.Second)}}},
 			Options{})
 		all := []*device{gpuOf(t, h, 0), gpuOf(t, h, 1)}
 		time.Sleep(10 * time.Second)

@@ -136,7 +136,8 @@ func TestTroubles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				c.fault.At, c.fault.For = scenarios.Duration(10*time.Second), scenarios.Duration(40*time.Second)
-				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "full"}}, Faults: []scenarios.Fault{c.fault}}, Options{})
+				h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "full"}},
+					Faults: []scenarios.Fault{c.fault}}, Options{})
 				s := struck{t, h, gpuOf(t, h, 0)}
 				time.Sleep(40 * time.Second)
 				c.during(s)

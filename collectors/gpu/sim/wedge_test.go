@@ -94,7 +94,8 @@ func TestWedgeOfTheHost(t *testing.T) {
 // TestCloseReleases checks that Close ends a wedge without end.
 func TestCloseReleases(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{{Kind: "wedge", At: scenarios.Duration(time.Second)}}}, Options{})
+		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}},
+			Faults: []scenarios.Fault{{Kind: "wedge", At: scenarios.Duration(time.Second)}}}, Options{})
 		d := gpuOf(t, h, 0)
 		time.Sleep(time.Second)
 		done := make(chan nvml.Return)

@@ -91,7 +91,7 @@ func (f *Fault) checkValues(g GPU) error {
 		}
 	case "pcie_aer":
 		if !slices.Contains(aerSeverities, f.Severity) {
-			return fmt.Errorf("severity: %q: want correctable, nonfatal or fatal", f.Severity)
+			return fmt.Errorf("severity: %q: want one of %s", f.Severity, strings.Join(aerSeverities, ", "))
 		}
 		if m.VirtualMachine {
 			return fmt.Errorf("kind: model %s is in a virtual machine, whose kernel counts no PCIe errors", g.Model)

@@ -53,40 +53,6 @@ type VGPU struct {
 	Encoders int    `yaml:"encoders"` // encoder sessions
 }
 
-// Process is a process on a simulated GPU. In Cgroup, Env and Container, {id}
-// stands for a container's identifier, {pod} for a pod's, {n} for the position
-// in the list, {gpu} for the index of the GPU and {gpus} for those of all GPUs
-// with its load.
-type Process struct {
-	PID  int    `yaml:"pid"`
-	Name string `yaml:"name"` // an executable or its path
-	// compute (default), graphics, mps (a client) or mps_server, which does the
-	// clients' work
-	Type   string  `yaml:"type"`
-	Memory uint64  `yaml:"memory"` // MiB
-	Share  float64 `yaml:"share"`  // weight of its part of the GPU's work, 1 if 0
-	Idle   bool    `yaml:"idle"`   // it has no part of the work
-
-	MemoryUnknown bool `yaml:"memory_unknown"` // the driver does not report its memory
-
-	UID int `yaml:"uid"`
-	// content of /proc/PID/cgroup, or a path of cgroup v2; / by default
-	Cgroup    string            `yaml:"cgroup"`
-	Env       map[string]string `yaml:"env"`       // a part of its environment
-	Container ContainerName     `yaml:"container"` // name of the container of Cgroup
-}
-
-// ContainerName is the name of a container in a container runtime or the
-// kubelet. Containers of pods have no Name; others have no Namespace, Pod and
-// Container.
-type ContainerName struct {
-	Name      string `yaml:"name"`
-	Image     string `yaml:"image"`
-	Namespace string `yaml:"namespace"`
-	Pod       string `yaml:"pod"`
-	Container string `yaml:"container"`
-}
-
 // Duration is a time.Duration that parses "90s" from YAML.
 type Duration time.Duration
 

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"gpusteward/collectors/gpu/sim/models"
 )
 
@@ -18,28 +16,11 @@ const MaxGPUs = 16
 // maxPorts is the maximum number of InfiniBand ports on a simulated host.
 const maxPorts = 16
 
-// ProcessOverhead is the memory of a process beyond NVML's figure, in bytes.
-const ProcessOverhead = 9240576
-
-// CrowdMemory is the memory of each process of a crowd, in MiB.
-const CrowdMemory = 64
-
-// modes lists the types of processes.
-var modes = map[string]nvml.ProcessMode{
-	"": nvml.PROCESS_MODE_COMPUTE, "compute": nvml.PROCESS_MODE_COMPUTE, "graphics": nvml.PROCESS_MODE_GRAPHICS,
-	"mps": nvml.PROCESS_MODE_MPS, MPSServer: nvml.PROCESS_MODE_COMPUTE,
-}
-
-// MPSServer is the type of the process that does the work of MPS clients.
-const MPSServer = "mps_server"
-
-// Mode returns the process's kind of context.
-func (p *Process) Mode() nvml.ProcessMode { return modes[p.Type] }
-
 // Expand checks s. It returns it with its defaults, and with its GPUs one by
 // one. The errors name the key and the allowed values.
 func (s Scenario) Expand() (Scenario, error) {
-	return s, s.expand()
+	err := s.expand()
+	return s, err
 }
 
 func (s *Scenario) expand() error {
@@ -177,33 +158,6 @@ func (g *GPU) checkMemory(m *models.Model) error {
 		}
 	}
 	return take("crowd", uint64(g.Crowd)*(CrowdMemory+ProcessOverhead>>20+1))
-}
-
-// checkProcesses checks everything except the fit.
-func (g *GPU) checkProcesses() error {
-	types := map[string]int{}
-	for i, p := range g.Processes {
-		key := fmt.Sprintf("processes[%d]", i)
-		types[p.Type]++
-		_, known := modes[p.Type]
-		switch {
-		case p.PID <= 0:
-			return fmt.Errorf("%s.pid: %d: want a positive number", key, p.PID)
-		case p.UID < 0:
-			return fmt.Errorf("%s.uid: %d: want 0 or more", key, p.UID)
-		case !known:
-			return fmt.Errorf("%s.type: %q: want one of compute, graphics, mps, mps_server", key, p.Type)
-		case p.Share < 0 || p.Share > 0 && p.Idle:
-			return fmt.Errorf("%s.share: %v: want 0 or more, and none of an idle process", key, p.Share)
-		}
-	}
-	if types["mps"] > 0 && types[MPSServer] != 1 {
-		return fmt.Errorf("processes: clients of mps want one mps_server")
-	}
-	if len(g.MIG) > 0 && len(g.Processes)+len(g.VGPUs) > 0 {
-		return fmt.Errorf("mig: not with processes or vgpus")
-	}
-	return nil
 }
 
 // loads are the loads that a GPU can have. Those that are true have permanent
