@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -229,19 +230,20 @@ func TestTenantsOwnTheTablesWorkloads(t *testing.T) {
 			s, _ := h.Books()
 			for _, g := range h.gpus {
 				for _, p := range g.procs {
-					_, _ = table.Lookup(p.pid)
+					_, _ = table.Lookup(p.PID)
 				}
 			}
 			time.Sleep(5 * time.Second)
 			for _, g := range h.gpus {
 				for _, p := range g.procs {
-					known, err := table.Lookup(p.pid)
-					if p.books == nil || p.books == nobody || err != nil {
+					known, err := table.Lookup(p.PID)
+					if err != nil || !slices.ContainsFunc(h.scenario.Tenants,
+						func(t scenarios.Tenant) bool { return t.Owns(p.Workload) }) {
 						continue
 					}
 					seen++
-					if known.Workload == nil || known.Workload.Key != p.workload {
-						t.Errorf("%s: process %d is of %q, but of %+v in the table", name, p.pid, p.workload,
+					if known.Workload == nil || known.Workload.Key != p.Workload {
+						t.Errorf("%s: process %d is of %q, but of %+v in the table", name, p.PID, p.Workload,
 							known.Workload)
 					}
 				}

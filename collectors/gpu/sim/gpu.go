@@ -6,6 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/broker"
 	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/scenarios"
@@ -28,6 +29,7 @@ type gpu struct {
 	load   load
 	heat   heat
 	names  map[string]scenarios.ContainerName // of its containers, by id
+	broker *broker.GPU                        // what a broker knows about it
 
 	mu        sync.Mutex
 	n         int64 // steps since the scenario began, negative during the preroll
@@ -39,10 +41,7 @@ type gpu struct {
 	lines     []line // of the kernel's log about this GPU
 	dropped   int    // number of lines
 	procs     []process
-	weight    float64  // of all processes
-	books     []*books // of the scenario's tenants
-	handover  float64  // seconds spent on switching between tenants
-	together  float64  // seconds with several tenants at once
+	weight    float64 // of all processes
 	slots     []slot
 	clock     float64 // SM clock, MHz
 	hot       int64   // steps for which the clock stays up without work
@@ -79,11 +78,7 @@ func newGPU(h *Host, index int, spec scenarios.GPU, m *models.Model) *gpu {
 			g.faults = append(g.faults, f)
 		}
 	}
-	if len(spec.MIG) == 0 {
-		for i := range h.scenario.Tenants {
-			g.books = append(g.books, &books{Tenant: &h.scenario.Tenants[i]})
-		}
-	}
+	g.broker = g.newBroker()
 	g.active = make([]bool, len(g.faults))
 	g.next = g.following(-step)
 	g.start()

@@ -65,14 +65,14 @@ func (g *gpu) say(occasion string, code uint64, gi *uint32) {
 func (g *gpu) culprit(gi *uint32) (pid, name string) {
 	var found *process
 	for i := range g.procs {
-		if p := &g.procs[i]; (gi == nil || p.gi == *gi) && (found == nil || p.share > found.share) {
+		if p := &g.procs[i]; (gi == nil || p.gi == *gi) && (found == nil || p.Share > found.Share) {
 			found = p
 		}
 	}
 	if found == nil {
 		return "'<unknown>'", "<unknown>"
 	}
-	return strconv.Itoa(found.pid), found.comm()
+	return strconv.Itoa(found.PID), found.comm()
 }
 
 // log adds a line to the kernel's log, and drops the oldest if there are too

@@ -1,6 +1,10 @@
 package sim
 
-import "gpusteward/collectors/gpu/sim/scenarios"
+import (
+	"gpusteward/collectors/gpu/sim/broker"
+	"gpusteward/collectors/gpu/sim/noise"
+	"gpusteward/collectors/gpu/sim/scenarios"
+)
 
 // activity is the GPU's activity during a step: ratios of time, and MiB per
 // second for traffic.
@@ -82,6 +86,36 @@ func training(g *gpu) activity {
 	g.exchange(&a, 0.11)
 	a.gpm.pcieRx += 150
 	return a
+}
+
+// The rhythm of training, in steps of the simulation.
+const (
+	trainStep = 12   // a step of the program
+	saveEvery = 2400 // a checkpoint
+	saveFor   = 120
+)
+
+// slowOneIn is the number of steps of which one waits for storage.
+const slowOneIn = 250
+
+// phase is the position in the rhythm of training.
+func (g *gpu) phase() int64 { return g.n + preroll + int64(g.host.seed%1200) }
+
+// rhythm reports whether the program that trains writes a checkpoint, or else
+// the step that ends, if one does.
+func (g *gpu) rhythm() (saving bool, s broker.Step) {
+	n := g.phase()
+	if n%saveEvery < saveFor {
+		return true, s
+	}
+	if n%trainStep == trainStep-1 {
+		s.Usual = trainStep * step.Seconds()
+		s.Wall = s.Usual * (1 + 0.008*g.noise(7))
+		if noise.Hash(g.host.seed, uint64(n))%slowOneIn == 0 {
+			s.Extra = 0.4 * s.Wall
+		}
+	}
+	return false, s
 }
 
 // exchange adds traffic between GPUs, as a part of the links' capacity.

@@ -3,6 +3,7 @@ package sim
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/broker"
 	"gpusteward/collectors/gpu/sim/models"
 	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/stub"
@@ -44,8 +45,9 @@ func (g *gpu) settleMIG(pid int) {
 	for i, in := range g.instances() {
 		r := g.load.procs[0]
 		g.stay(process{
-			pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(in.profile.MemoryMiB<<20)),
-			own: in.part, gi: in.id, ci: 0, owner: g.fill(small, i),
+			Process: broker.Process{PID: pid + 3*i, Name: r.name,
+				Memory: mebibytes(r.part * float64(in.profile.MemoryMiB<<20)), Own: in.part},
+			gi: in.id, ci: 0, owner: g.fill(small, i),
 		})
 	}
 }

@@ -12,7 +12,7 @@ func (g *gpu) usedBy(gi uint32) uint64 {
 	sum := uint64(0)
 	for i := range g.procs {
 		if g.procs[i].gi == gi {
-			sum += g.procs[i].memory + scenarios.ProcessOverhead
+			sum += g.procs[i].Memory + scenarios.ProcessOverhead
 		}
 	}
 	return sum

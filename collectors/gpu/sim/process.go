@@ -8,6 +8,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/broker"
 	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/host"
@@ -15,28 +16,19 @@ import (
 
 // process is a process on a GPU.
 type process struct {
-	pid    int
-	name   string
+	broker.Process
 	mode   nvml.ProcessMode
-	memory uint64  // bytes
-	hidden bool    // the driver does not report its memory
-	ghost  bool    // it has ended, unnoticed by the driver
-	own    float64 // weight of its part of the work
-	share  float64 // the same, while a tenant's fault moves parts
+	hidden bool // the driver does not report its memory
+	ghost  bool // it has ended, unnoticed by the driver
 	gi, ci uint32
 	from   int64 // step in which it began
 	owner  scenarios.Owner
-
-	books    *books // of its tenant, or nobody; nil until known
-	workload string
-	hooked   bool   // it has a session with the broker
-	trace    *trace // nil until it did something under the hook
 }
 
 // comm returns the process's name as in the kernel: without a path, cut to 15
 // bytes.
 func (p *process) comm() string {
-	name := p.name[strings.LastIndexByte(p.name, '/')+1:]
+	name := p.Name[strings.LastIndexByte(p.Name, '/')+1:]
 	return name[:min(len(name), 15)]
 }
 
@@ -68,8 +60,8 @@ func (g *gpu) settle() {
 	case g.spec.Crowd > 0:
 		for i := range g.spec.Crowd {
 			g.stay(process{
-				pid: crowdPID + i, name: "python3", memory: scenarios.CrowdMemory << 20, own: 1,
-				gi: noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
+				Process: broker.Process{PID: crowdPID + i, Name: "python3", Memory: scenarios.CrowdMemory << 20, Own: 1},
+				gi:      noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
 			})
 		}
 	case g.spec.Load == "churn":
@@ -80,8 +72,9 @@ func (g *gpu) settle() {
 	default:
 		for i, r := range g.load.procs {
 			g.stay(process{
-				pid: pid + 3*i, name: r.name, memory: mebibytes(r.part * float64(g.model.Memory)),
-				own: r.share, gi: noInstance, ci: noInstance, owner: g.fill(r.owner, i),
+				Process: broker.Process{PID: pid + 3*i, Name: r.name, Memory: mebibytes(r.part * float64(g.model.Memory)),
+					Own: r.share},
+				gi: noInstance, ci: noInstance, owner: g.fill(r.owner, i),
 			})
 		}
 	}
@@ -102,27 +95,34 @@ func (g *gpu) settleOwn() {
 			daemon, share = i, 0
 		}
 		g.stay(process{
-			pid: p.PID, name: p.Name, mode: p.Mode(), memory: p.Memory << 20, hidden: p.MemoryUnknown,
-			own: share, gi: noInstance, ci: noInstance, owner: g.fill(p.Owner, i),
+			Process: broker.Process{PID: p.PID, Name: p.Name, Memory: p.Memory << 20, Own: share},
+			mode:    p.Mode(), hidden: p.MemoryUnknown,
+			gi: noInstance, ci: noInstance, owner: g.fill(p.Owner, i),
 		})
 	}
 	if daemon >= 0 {
-		g.procs[daemon].own = clients
+		g.procs[daemon].Own = clients
 	}
 }
 
 // stay adds a process that has existed for up to two hours.
 func (g *gpu) stay(p process) {
-	p.from = -preroll - int64(noise.Hash(g.host.seed, uint64(p.pid))%72_000)
+	p.from = -preroll - int64(noise.Hash(g.host.seed, uint64(p.PID))%72_000)
+	g.add(p)
+}
+
+// add adds a process.
+func (g *gpu) add(p process) {
+	p.Workload = g.workload(p.owner)
 	g.procs = append(g.procs, p)
 }
 
 // weigh gives each process its part of the work, and sums up the weights.
 func (g *gpu) weigh() {
-	g.enrol()
+	g.broker.Enrol()
 	g.weight = 0
 	for i := range g.procs {
-		g.weight += g.procs[i].share
+		g.weight += g.procs[i].Share
 	}
 }
 
@@ -139,13 +139,15 @@ func (g *gpu) populate() {
 		pid := churnPID + scenarios.MaxGPUs*churnSlots*(s.count%1000) + churnSlots*g.index + i
 		h := noise.Hash(g.seed+uint64(i), uint64(s.count)+9000)
 		if s.alive {
-			g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.pid == pid })
+			g.procs = slices.DeleteFunc(g.procs, func(p process) bool { return p.PID == pid })
 			s.count++
 			s.until = g.n + 10 + int64(h%250)
 		} else {
-			g.procs = append(g.procs, process{
-				pid: pid, name: "python3", memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*noise.Ratio(h))),
-				own: 0.05 + 0.3*noise.Ratio(noise.Hash(h, 1)), gi: noInstance, ci: noInstance,
+			g.add(process{
+				Process: broker.Process{PID: pid, Name: "python3",
+					Memory: mebibytes(float64(g.model.Memory) * (0.01 + 0.12*noise.Ratio(h))),
+					Own:    0.05 + 0.3*noise.Ratio(noise.Hash(h, 1))},
+				gi: noInstance, ci: noInstance,
 				from: g.n, owner: s.owner,
 			})
 			s.until = g.n + 15 + int64(h%180)
@@ -159,7 +161,7 @@ func (g *gpu) populate() {
 func (g *gpu) used() uint64 {
 	sum := g.trouble.orphan
 	for i := range g.procs {
-		sum += g.procs[i].memory + scenarios.ProcessOverhead
+		sum += g.procs[i].Memory + scenarios.ProcessOverhead
 	}
 	for i := range g.spec.VGPUs {
 		sum += g.spec.VGPUs[i].Memory << 20
@@ -183,17 +185,17 @@ func (g *gpu) find(pid int, now time.Duration) (process, bool) {
 	defer g.mu.Unlock()
 	g.advance(now)
 	for _, p := range g.procs {
-		if p.pid == pid && !p.ghost {
+		if p.PID == pid && !p.ghost {
 			return p, true
 		}
 	}
 	return process{}, false
 }
 
-// workload returns the key of p's owner, as in the host's table; empty if the
+// workload returns the key of an owner, as in the host's table; empty if the
 // cgroup and a name are not enough to tell.
-func (g *gpu) workload(p *process) string {
-	w := host.ParseCgroup(p.owner.Cgroup, p.owner.UID)
+func (g *gpu) workload(o scenarios.Owner) string {
+	w := host.ParseCgroup(o.Cgroup, o.UID)
 	switch n, named := g.names[w.ContainerID]; {
 	case !named:
 		return w.Key

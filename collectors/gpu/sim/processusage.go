@@ -68,14 +68,14 @@ func (g *gpu) window(lastSeen uint64) []look {
 func (p *process) use(window []look) (s nvml.ProcessUtilizationSample, ok bool) {
 	var sm, mem, enc, dec float64
 	for _, l := range window {
-		if p.share == 0 || l.step < p.from || l.busy+l.mem+l.enc+l.dec == 0 {
+		if p.Share == 0 || l.step < p.from || l.busy+l.mem+l.enc+l.dec == 0 {
 			continue
 		}
 		s.TimeStamp = max(s.TimeStamp, l.at)
-		part := 100 * p.share / l.weight / float64(len(window))
+		part := 100 * p.Share / l.weight / float64(len(window))
 		sm, mem, enc, dec = sm+0.95*l.busy*part, mem+0.93*l.mem*part, enc+l.enc*part, dec+l.dec*part
 	}
-	s.Pid, s.SmUtil, s.MemUtil, s.EncUtil, s.DecUtil = uint32(p.pid), uint32(sm), uint32(mem), uint32(enc), uint32(dec)
+	s.Pid, s.SmUtil, s.MemUtil, s.EncUtil, s.DecUtil = uint32(p.PID), uint32(sm), uint32(mem), uint32(enc), uint32(dec)
 	return s, s.TimeStamp > 0
 }
 

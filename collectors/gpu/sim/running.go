@@ -15,10 +15,10 @@ func (g *gpu) running(mode nvml.ProcessMode, gi uint32) []nvml.ProcessInfo {
 			continue
 		}
 		if p.hidden {
-			p.memory = notAvailable
+			p.Memory = notAvailable
 		}
 		all = append(all, nvml.ProcessInfo{
-			Pid: uint32(p.pid), UsedGpuMemory: p.memory, GpuInstanceId: p.gi, ComputeInstanceId: p.ci,
+			Pid: uint32(p.PID), UsedGpuMemory: p.Memory, GpuInstanceId: p.gi, ComputeInstanceId: p.ci,
 		})
 	}
 	return all

@@ -75,7 +75,7 @@ func (h *Host) SystemGetProcessName(pid int) (string, nvml.Return) {
 	if !ok {
 		return "", nvml.ERROR_NOT_FOUND
 	}
-	return p.name, nvml.SUCCESS
+	return p.Name, nvml.SUCCESS
 }
 
 // SystemGetConfComputeState returns that confidential computing is off.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"gpusteward/collectors/gpu/sim/broker"
 	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
@@ -46,8 +47,9 @@ const ghostPID = 400_000
 
 func (g *gpu) ghostLeft(f *scenarios.Fault) {
 	memory := min(f.Count<<20, g.free())
-	g.procs = append(g.procs, process{
-		pid: ghostPID + g.index, memory: memory, ghost: true, gi: noInstance, ci: noInstance,
+	g.add(process{
+		Process: broker.Process{PID: ghostPID + g.index, Memory: memory},
+		ghost:   true, gi: noInstance, ci: noInstance,
 	})
 }
 
@@ -57,7 +59,7 @@ func (g *gpu) ghostEnd(*scenarios.Fault) {
 
 // leakEnd ends the process that leaked, and restarts it.
 func (g *gpu) leakEnd(*scenarios.Fault) {
-	g.procs[0].memory -= g.trouble.leaked
+	g.procs[0].Memory -= g.trouble.leaked
 	g.trouble.leak, g.trouble.leaked = 0, 0
 }
 
@@ -67,7 +69,7 @@ func (g *gpu) take() {
 		return
 	}
 	more := min(g.trouble.leak/60, g.free())
-	g.procs[0].memory += more
+	g.procs[0].Memory += more
 	g.trouble.leaked += more
 }
 

@@ -1,4 +1,4 @@
-package sim
+package broker
 
 import (
 	"maps"
@@ -12,59 +12,64 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Tenants reports whether the scenario has tenants, and Books therefore has
-// contents.
-func (h *Host) Tenants() bool { return len(h.scenario.Tenants) > 0 }
+// Report sums up the books of GPUs.
+type Report struct {
+	stats         wire.Stats
+	turns, denied float64
+}
 
-// Books returns the current statistics of a broker and an enforcer about the
-// tenants. It needs no session, and no GPU's fault delays it. It never fails.
-func (h *Host) Books() (wire.Stats, error) {
-	s := wire.Stats{Sessions: map[string]int{"active": 0}, Hooks: []wire.HookStats{},
-		Faults: map[string]uint64{"slow": 0, "flood": 0, "slowed": 0, "starved": 0}, Enforcer: &wire.EnforcerStats{}}
-	now := h.now()
-	turns, denied := 0.0, 0.0
-	for _, g := range h.gpus {
-		g.mu.Lock()
-		g.advance(now)
-		if len(g.books) > 0 {
-			s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.uuid("GPU", 0), HandoverSeconds: g.handover,
-				TogetherSeconds: g.together})
-		}
-		for _, b := range g.books {
-			if len(b.workloads) == 0 {
-				continue // it was never here
-			}
-			turns, denied = turns+b.turns, denied+b.denied
-			s.Sessions["active"] += b.sessions
-			s.Tenants = append(s.Tenants, g.tenantStats(b))
-			s.Enforcer.Quotas = append(s.Enforcer.Quotas, g.quotaStats(b))
-			g.standings(b, s.Enforcer)
-		}
-		s.Enforcer.Jobs = append(s.Enforcer.Jobs, g.jobs()...)
-		g.mu.Unlock()
+// NewReport returns a report without any GPU.
+func NewReport() *Report {
+	return &Report{stats: wire.Stats{Sessions: map[string]int{"active": 0}, Hooks: []wire.HookStats{},
+		Faults:   map[string]uint64{"slow": 0, "flood": 0, "slowed": 0, "starved": 0},
+		Enforcer: &wire.EnforcerStats{}}}
+}
+
+// Add adds the books of a GPU.
+func (r *Report) Add(g *GPU) {
+	s := &r.stats
+	if len(g.books) > 0 {
+		s.GPUs = append(s.GPUs, wire.GPUStats{GPU: g.options.UUID, HandoverSeconds: g.handover,
+			TogetherSeconds: g.together})
 	}
+	for _, b := range g.books {
+		if len(b.workloads) == 0 {
+			continue // it was never here
+		}
+		r.turns, r.denied = r.turns+b.turns, r.denied+b.denied
+		s.Sessions["active"] += b.sessions
+		s.Tenants = append(s.Tenants, g.tenantStats(b))
+		s.Enforcer.Quotas = append(s.Enforcer.Quotas, g.quotaStats(b))
+		g.standings(b, s.Enforcer)
+	}
+	s.Enforcer.Jobs = append(s.Enforcer.Jobs, g.jobs()...)
+}
+
+// Stats returns the answer of a broker that began that long ago.
+func (r *Report) Stats(uptime time.Duration) wire.Stats {
+	s, denied := r.stats, uint64(r.denied)
 	s.Hooks = append(s.Hooks, wire.HookStats{Version: "1.0.0", ABI: "1.0", Sessions: s.Sessions["active"]})
-	decided := uint64(h.now()/(5*time.Second)) + 240 + uint64(denied)
+	decided := uint64(uptime/(5*time.Second)) + 240 + denied
 	s.Admission = wire.Durations{Bounds: []float64{0.0001, 0.001}, Counts: []uint64{decided, 0, 0},
 		Seconds: float64(decided) * 0.00003}
-	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(turns)},
-		{Op: "yield", Result: "ok", Count: uint64(turns)},
-		{Op: "reserve", Result: "ok", Count: decided - uint64(denied)},
-		{Op: "reserve", Result: "denied", Count: uint64(denied)}}
+	s.Requests = []wire.RequestStats{{Op: "acquire", Result: "ok", Count: uint64(r.turns)},
+		{Op: "yield", Result: "ok", Count: uint64(r.turns)},
+		{Op: "reserve", Result: "ok", Count: decided - denied},
+		{Op: "reserve", Result: "denied", Count: denied}}
 	slices.SortFunc(s.Enforcer.Escalation, func(a, b wire.EscalationStats) int {
 		return strings.Compare(a.Tenant+"\x00"+a.Workload, b.Tenant+"\x00"+b.Workload)
 	})
-	return s, nil
+	return s
 }
 
 // tenantStats returns the broker's books of a tenant.
-func (g *gpu) tenantStats(b *books) wire.TenantStats {
-	lag := 0.004 * g.noise(noise.Hash(1, uint64(len(b.Name)))) // a part of a turn, behind or ahead
+func (g *GPU) tenantStats(b *books) wire.TenantStats {
+	lag := 0.004 * g.options.Noise(noise.Hash(1, uint64(len(b.Name)))) // a part of a turn, behind or ahead
 	if b.starved {
 		lag = 0.05
 	}
 	return wire.TenantStats{
-		Tenant: b.Name, GPU: g.uuid("GPU", 0), Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
+		Tenant: b.Name, GPU: g.options.UUID, Sessions: b.sessions, Weight: max(b.Guarantee, 0.01), Limit: b.Limit,
 		Share1s: g.shareOf(b, second), Share10s: g.shareOf(b, 10*second),
 		ServedSeconds: b.served, WantedSeconds: b.wants, LagSeconds: lag,
 		LongestSeconds: 0.0005 + 0.003*noise.Ratio(noise.Hash(2, uint64(len(b.Name)))),
@@ -77,9 +82,9 @@ func (g *gpu) tenantStats(b *books) wire.TenantStats {
 }
 
 // shareOf averages the last n steps.
-func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
+func (g *GPU) shareOf(b *books, n int64) (s wire.ShareStats) {
 	for i := range n {
-		at := b.recent[(g.n+preroll-i)%int64(len(b.recent))]
+		at := b.recent[(g.steps-i)%int64(len(b.recent))]
 		s.Target += at.target / float64(n)
 		s.Actual += at.actual / float64(n)
 	}
@@ -87,9 +92,9 @@ func (g *gpu) shareOf(b *books, n int64) (s wire.ShareStats) {
 }
 
 // quotaStats returns the promises to a tenant, and how they were kept.
-func (g *gpu) quotaStats(b *books) wire.QuotaStats {
-	drift, bus := 0.003*g.noise(noise.Hash(0, uint64(len(b.Name)))), b.dram
-	q := wire.QuotaStats{Tenant: b.Name, GPU: g.uuid("GPU", 0), Quota: b.Quota, Charge: &drift, Bus: &bus}
+func (g *GPU) quotaStats(b *books) wire.QuotaStats {
+	drift, bus := 0.003*g.options.Noise(noise.Hash(0, uint64(len(b.Name)))), b.dram
+	q := wire.QuotaStats{Tenant: b.Name, GPU: g.options.UUID, Quota: b.Quota, Charge: &drift, Bus: &bus}
 	for o := range quota.Objectives {
 		if q.Promises(o) {
 			q.QoS = append(q.QoS, wire.QoSStats{Objective: o.String(), Windows: b.windows[o], Violations: b.missed[o]})
@@ -105,12 +110,12 @@ func (g *gpu) quotaStats(b *books) wire.QuotaStats {
 
 // standings adds b's workloads. A workload on several GPUs has its highest
 // standing.
-func (g *gpu) standings(b *books, e *wire.EnforcerStats) {
+func (g *GPU) standings(b *books, e *wire.EnforcerStats) {
 	for _, s := range b.workloads {
 		if s.processes > 0 {
 			drift := s.drift
 			e.Workloads = append(e.Workloads,
-				wire.WorkloadStats{Tenant: b.Name, Workload: s.workload, GPU: g.uuid("GPU", 0), Processes: s.processes,
+				wire.WorkloadStats{Tenant: b.Name, Workload: s.workload, GPU: g.options.UUID, Processes: s.processes,
 					Unhooked: s.unhooked, Drift: &drift, Violations: maps.Clone(s.violations)})
 		}
 		if !s.ever {

@@ -1,9 +1,6 @@
-package sim
+package broker
 
 import (
-	"slices"
-	"time"
-
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/quota"
 )
@@ -48,44 +45,10 @@ const (
 	ofContext  = 300 << 20   // maximum bytes of a process without a hook
 )
 
-// enrol assigns each process to a tenant and gives it its part of the work.
-// Faults of tenants move parts between processes, and leave the sum unchanged.
-func (g *gpu) enrol() {
-	for _, b := range g.books {
-		b.members, b.sessions, b.held = 0, 0, 0
-		for _, s := range b.workloads {
-			s.processes, s.unhooked, s.drift = 0, 0, 0
-		}
-	}
-	for i := range g.procs {
-		if p := &g.procs[i]; p.books == nil && len(g.books) > 0 {
-			p.workload = g.workload(p)
-			at := slices.IndexFunc(g.books, func(b *books) bool { return b.Owns(p.workload) })
-			if p.books = nobody; at >= 0 {
-				p.books = g.books[at]
-			}
-		}
-	}
-	for i := range g.procs {
-		p := &g.procs[i]
-		if p.share = p.own; p.books != nil && p.books != nobody {
-			p.books.admit(p)
-		}
-	}
-	for _, b := range g.books {
-		if part := b.pressed(); part > 0 {
-			g.press(b, part)
-		}
-	}
-}
-
-// nobody is the books of processes without a tenant.
-var nobody = new(books)
-
 // admit counts a process. The books do not see a process that bypasses the
 // hook.
-func (b *books) admit(p *process) {
-	s := b.standing(p.workload)
+func (b *books) admit(p *Process) {
+	s := b.standing(p.Workload)
 	s.processes++
 	b.members++
 	p.hooked = true
@@ -93,65 +56,25 @@ func (b *books) admit(p *process) {
 		p.hooked, s.unhooked = false, 1
 		return
 	}
-	unseen := min(p.memory/16, ofContext)
+	unseen := min(p.Memory/16, ofContext)
 	b.sessions++
-	b.held += p.memory - unseen
+	b.held += p.Memory - unseen
 	s.drift += float64(unseen)
 	b.peak = max(b.peak, b.held)
 }
 
-// charge books a step.
-func (g *gpu) charge() {
-	if len(g.books) == 0 {
-		return
-	}
-	for _, b := range g.books {
-		b.used, b.charged = 0, 0
-	}
-	active := 0.0
-	for i := range g.procs {
-		p := &g.procs[i]
-		if p.share == 0 {
-			continue
-		}
-		part := g.work.busy * p.share / g.weight
-		active += part
-		if p.books == nobody {
-			continue
-		}
-		p.books.used += part
-		if p.hooked {
-			p.books.charged += part
-		}
-	}
-	g.trace()
-	for _, b := range g.books {
-		if b.members > 0 {
-			g.chargeTenant(b, active-b.used)
-		}
-		g.together += min(b.charged, max(active-b.used, 0)) / 2 * float64(step) / float64(time.Second)
-		if g.n%auditEvery == 0 {
-			b.audit()
-		}
-	}
-	if g.n%auditEvery == 0 {
-		g.weigh() // a throttled tenant has less
-	}
-}
-
 // chargeTenant books a step in which the other processes used that much of the
 // GPU. A tenant gets everything that it wants unless a fault prevents it.
-func (g *gpu) chargeTenant(b *books, others float64) {
-	const dt = float64(step) / float64(time.Second)
+func (g *GPU) chargeTenant(b *books, others float64) {
 	b.wanted = b.used
 	if b.starved {
 		b.wanted = max(b.used, b.Guarantee)
 	}
 	b.dram = 0
-	if g.work.busy > 0 {
-		b.dram = g.work.gpm.dram * b.used / g.work.busy
+	if g.work.Busy > 0 {
+		b.dram = g.work.DRAM * b.used / g.work.Busy
 	}
-	b.recent[(g.n+preroll)%int64(len(b.recent))] = share{min(b.wanted, b.Limit), b.charged}
+	b.recent[g.steps%int64(len(b.recent))] = share{min(b.wanted, b.Limit), b.charged}
 	turns := b.charged * dt / turn / 10 // without competition it is rarely held back
 	wait, gain := 0.0, 1.0
 	if others > 0.02 && b.charged > 0 {
@@ -179,8 +102,8 @@ func (g *gpu) chargeTenant(b *books, others float64) {
 	b.wants += min(b.charged*dt+wait, dt)
 	b.turns += turns
 	b.launches += b.charged * dt * 2400
-	if g.work.busy > 0 {
-		b.copied += (g.work.gpm.pcieTx + g.work.gpm.pcieRx) * (1 << 20) * dt * b.charged / g.work.busy
+	if g.work.Busy > 0 {
+		b.copied += g.work.PCIe * dt * b.charged / g.work.Busy
 	}
 	b.window.used += b.used / float64(auditEvery)
 	b.window.wanted += b.wanted / float64(auditEvery)
