@@ -19,6 +19,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -225,8 +226,8 @@ func quick(mode policy.Level) policy.Steps {
 
 // moved reports whether a process has had the GPU since a moment.
 func (g *governed) moved(w *worker, since int64) bool {
-	return g.truth.of(w.cmd.Process.Pid).work(since, monotonic()) > 0
+	return g.truth.of(w.cmd.Process.Pid).work(since, fixture.Monotonic()) > 0
 }
 
 // moves reports whether a process has had the GPU within the last half second.
-func (g *governed) moves(w *worker) bool { return g.moved(w, monotonic()-5e8) }
+func (g *governed) moves(w *worker) bool { return g.moved(w, fixture.Monotonic()-5e8) }

@@ -11,6 +11,7 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -34,12 +35,12 @@ func TestEnforcer(t *testing.T) {
 	poll(t, 20*time.Second, "somebody does not work",
 		func() bool { return g.moves(guaranteed) && g.moves(greedy) && g.moves(third) })
 
-	from := monotonic() + int64(settle)
+	from := fixture.Monotonic() + int64(settle)
 	poll(t, time.Minute, "the books are not compared", func() bool {
 		return slices.ContainsFunc(g.stats().Quotas,
 			func(q wire.QuotaStats) bool { return q.Tenant == "greedy" && q.Charge != nil })
 	})
-	poll(t, 20*time.Second, "no 10 s pass", func() bool { return monotonic() > from+int64(10*time.Second) })
+	poll(t, 20*time.Second, "no 10 s pass", func() bool { return fixture.Monotonic() > from+int64(10*time.Second) })
 	both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
 	part := typical(both, from, from+int64(10*time.Second))
 	if whole := part[0] + part[1]; part[0] < .69*whole || part[1] > .31*whole {
@@ -59,7 +60,7 @@ func TestEnforcer(t *testing.T) {
 	if !g.moves(guaranteed) || !g.moves(third) {
 		t.Error("the guaranteed tenant or the ungoverned program stands still too")
 	}
-	since := monotonic()
+	since := fixture.Monotonic()
 	on := poll(t, 20*time.Second, "it does not go on",
 		func() bool { return g.moved(greedy, since) && g.moved(evader, since) })
 	fmt.Printf("evader reported after %v, paused %v later, still after %v (half a second of it is the look), went on "+

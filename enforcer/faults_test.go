@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -64,7 +65,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	// goesOn waits for steps of each tenant and for some time.
 	goesOn := func(span time.Duration) {
 		t.Helper()
-		from := monotonic()
+		from := fixture.Monotonic()
 		for _, p := range parts {
 			if !p.until(10*time.Second, func(s *series) bool {
 				return len(s.at) > 0 && s.at[len(s.at)-1] > from+int64(span) && s.work(from, from+int64(span)) > 0
@@ -74,7 +75,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		}
 	}
 	goesOn(2 * time.Second)
-	killed := monotonic()
+	killed := fixture.Monotonic()
 	h.broker.kill()
 	goesOn(down)
 	h.broker = startBroker(t, h.socket, tenants...)
@@ -85,7 +86,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		t.Errorf("sessions resumed after %v, goal 2 s", back)
 	}
 	goesOn(max(0, 3*time.Second-back))
-	from := monotonic()
+	from := fixture.Monotonic()
 	goesOn(3 * time.Second)
 	var all []*series
 	for _, p := range parts {

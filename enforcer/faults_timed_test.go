@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -33,7 +34,7 @@ func TestDeathGivesShareBack(t *testing.T) {
 		}) {
 			t.Fatal("the victim got no GPU time")
 		}
-		died := monotonic()
+		died := fixture.Monotonic()
 		victim.kill()
 		if !heir.until(10*time.Second, func(s *series) bool { return s.at[len(s.at)-1] > died+int64(span) }) {
 			t.Fatal("the heir stands still after the victim's death")
@@ -189,19 +190,19 @@ func TestOneOfTwoStopped(t *testing.T) {
 	works := func(all ...*worker) {
 		t.Helper()
 		for _, w := range all {
-			from := monotonic()
+			from := fixture.Monotonic()
 			poll(t, 20*time.Second, w.name+" stands still",
-				func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > .02 })
+				func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, fixture.Monotonic()) > .02 })
 		}
 	}
 	works(all...)
 	var mine, its []float64
 	for range times {
-		from := monotonic()
+		from := fixture.Monotonic()
 		if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		poll(t, 20*time.Second, "no second passes", func() bool { return monotonic() > from+span })
+		poll(t, 20*time.Second, "no second passes", func() bool { return fixture.Monotonic() > from+span })
 		mine = append(mine, h.truth.of(beside.cmd.Process.Pid).work(from, from+span))
 		its = append(its, h.truth.of(other.cmd.Process.Pid).work(from, from+span))
 		if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {

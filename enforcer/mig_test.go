@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/exporter"
+	"gpusteward/internal/fixture"
 )
 
 // program builds the agent as a host runs it, unless GS_AGENT names a ready
@@ -215,9 +216,9 @@ func onMIG(t *testing.T, name string, roles []string) {
 			target, 200e-6})
 	}
 	ready(t, parts[0].worker, parts[1].worker)
-	from := monotonic()
+	from := fixture.Monotonic()
 	f := a.measure(t, "30-70 on a MIG device", seconds, parts...)
-	to := monotonic()
+	to := fixture.Monotonic()
 	f.show()
 	alone := typical([]*series{a.truth.of(c.cmd.Process.Pid)}, from, to)[0]
 	if f.one.median > 2 || alone < .95 {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has
@@ -46,10 +48,10 @@ func TestUnknownMIG(t *testing.T) {
 			if got := taken(t, w); got != c.bytes {
 				t.Errorf("it takes %d bytes, want %d", got, c.bytes)
 			}
-			from := monotonic()
+			from := fixture.Monotonic()
 			poll(t, 20*time.Second, "nobody has the GPU for a second",
-				func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, monotonic()) > 1 })
-			if runs := a.truth.of(w.cmd.Process.Pid).work(from, monotonic()) > 0; runs != c.runs {
+				func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
+			if runs := a.truth.of(w.cmd.Process.Pid).work(from, fixture.Monotonic()) > 0; runs != c.runs {
 				t.Errorf("it works: %t", runs)
 			}
 			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // made builds the hook, the stub and the load generator, unless GS_HOOK,
@@ -81,7 +83,7 @@ func (m *monitor) holds(_ string, pid int) (bytes uint64, at time.Time, listed b
 	if bytes, listed = m.listed[pid]; listed {
 		bytes += 512 * mib
 	}
-	return bytes, time.Now().Add(time.Duration(m.asked - monotonic())), listed
+	return bytes, time.Now().Add(time.Duration(m.asked - fixture.Monotonic())), listed
 }
 
 func watch(t *testing.T, stat string, env []string) *monitor {
@@ -148,7 +150,7 @@ func (m *monitor) of(pid int) *series {
 // memory returns the bytes in use now, and their highest value.
 func (m *monitor) memory(t *testing.T) (used, peak uint64) {
 	t.Helper()
-	now := monotonic()
+	now := fixture.Monotonic()
 	poll(t, 10*time.Second, "the monitor has not looked", func() bool {
 		m.mu.Lock()
 		defer m.mu.Unlock()

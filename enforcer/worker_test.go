@@ -13,8 +13,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // A worker is a child process that reads orders from stdin and prints results.
@@ -166,15 +164,6 @@ func (w *worker) cpu() time.Duration {
 	user, _ := strconv.ParseInt(f[11], 10, 64)
 	system, _ := strconv.ParseInt(f[12], 10, 64)
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
-}
-
-// monotonic returns CLOCK_MONOTONIC in ns, the clock of the workers' lines.
-func monotonic() int64 {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(err)
-	}
-	return now.Nano()
 }
 
 // TestMeasure measures two workers that print invented numbers.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
 )
@@ -122,15 +121,6 @@ func (r rank) says(word string) (numbers []int64) {
 	return numbers
 }
 
-func monotonic(t *testing.T) int64 {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatal(err)
-	}
-	return now.Nano()
-}
-
 // alerts returns Alertmanager's alerts of a name, by GPU.
 func (h *jobHost) alerts(name string) map[string]known {
 	h.Helper()
@@ -213,7 +203,7 @@ func hangs(t *testing.T) map[string]time.Duration {
 			switch said := culprit[i].says("fault"); {
 			case began[i] != 0:
 			case f.signal != 0 && first[i].says("ready") != nil:
-				began[i] = monotonic(t)
+				began[i] = fixture.Monotonic()
 				if err := syscall.Kill(culprit[i].pid, f.signal); err != nil {
 					t.Fatal(err)
 				}
@@ -224,7 +214,7 @@ func hangs(t *testing.T) map[string]time.Duration {
 			if wrong := f.missing(alerts[gpu], lineOf(string(text), f.name)); wrong != "" {
 				missing[f.name] = wrong
 			} else if took[f.name] == 0 {
-				took[f.name] = time.Duration(monotonic(t) - began[i])
+				took[f.name] = time.Duration(fixture.Monotonic() - began[i])
 			}
 		}
 		return len(missing) == 0
@@ -303,7 +293,7 @@ func TestChainOfManyRanks(t *testing.T) {
 		a = h.alerts("JobHang")[gpu]
 		return a.Annotations["description"] != ""
 	})
-	took := time.Duration(monotonic(t) - all[culprit].says("step")[0])
+	took := time.Duration(fixture.Monotonic() - all[culprit].says("step")[0])
 	t.Logf("%s of one of %d ranks: the alert came after %.1f s: %s", *jobFault, ranks, took.Seconds(),
 		a.Annotations["description"])
 	t.Logf("the agent used %.1f %% of a processor and %d MiB for %d ranks, over %.0f s", 100*used/well.Seconds(),
