@@ -206,6 +206,14 @@ func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 // stats returns the enforcer's statistics.
 func (g *governed) stats() wire.EnforcerStats { return *g.it.Stats().Enforcer }
 
+// audited waits for the end of an audit, and returns its statistics.
+func (g *governed) audited() wire.EnforcerStats {
+	g.t.Helper()
+	was := g.it.Stats().Enforcer
+	poll(g.t, 10*time.Second, "no audit ended", func() bool { return g.it.Stats().Enforcer != was })
+	return g.stats()
+}
+
 // over reports whether a worker has ended.
 func over(w *worker) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid))
