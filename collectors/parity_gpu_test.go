@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os/exec"
 	"path"
 	"slices"
@@ -82,75 +81,84 @@ func until(t *testing.T, d time.Duration, what string, holds func() bool) {
 	}
 }
 
-// tries is the number of comparisons for a value that may move between two
-// reads.
-const tries = 5
+// lookAtSMI returns the output of nvidia-smi, and what we read from before it
+// looked until every collector has read again.
+func lookAtSMI(t *testing.T, h *collectors.Host) (text []byte, readings [][]collectors.Sample) {
+	t.Helper()
+	readings = append(readings, h.Samples())
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		text, err = exec.Command("nvidia-smi", "-q", "-x").Output()
+		ended <- err
+	}()
+	var looked time.Time
+	until(t, time.Minute, "nvidia-smi has looked, and we have read since", func() bool {
+		readings = append(readings, h.Samples())
+		if !looked.IsZero() {
+			return !slices.ContainsFunc(h.Passes(), func(p collectors.Pass) bool {
+				return p.Collector.Tier != collectors.Static && p.Began.Before(looked)
+			})
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("run nvidia-smi: %v", err)
+			}
+			looked = time.Now()
+		default:
+		}
+		return false
+	})
+	return text, append(readings, h.Samples())
+}
 
-// holdAgainstSMI compares up to five times, once a second; a value must agree
-// once.
+// holdAgainstSMI compares what nvidia-smi shows with our readings around it.
 func holdAgainstSMI(t *testing.T, h *collectors.Host) {
 	t.Helper()
 	rows := smiTable(t)
+	text, readings := lookAtSMI(t, h)
+	all, err := evaluateSMI(text, rows, readings...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(all, func(a, b difference) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	for _, d := range all {
+		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "ok", false: "DIFFERS"}[d.agrees], d.path,
+			d.smi, d.want, d.ours, d.series)
+		if !d.agrees {
+			t.Errorf("%s %v", d.uuid, d)
+		}
+	}
+	w.Flush()
+	t.Logf("nvidia-smi's path, its text, the same in our unit, ours, our series:\n%s", table.String())
+	logUnmapped(t, text, rows)
+	if len(all) == 0 {
+		t.Error("nothing was compared")
+	}
+}
+
+// logUnmapped logs what nvidia-smi shows and the table does not mention.
+func logUnmapped(t *testing.T, text []byte, rows []smiRow) {
+	t.Helper()
 	known := map[string]bool{}
 	for _, r := range rows {
 		for p := r.path; p != "." && !known[p]; p = path.Dir(p) {
 			known[p] = true // and its parent, which can be empty
 		}
 	}
-	type key struct{ uuid, path string }
-	result, unknown := map[key]difference{}, map[string]bool{}
-	open := len(rows)
-	next := time.NewTicker(1100 * time.Millisecond) // after the next read of every tier
-	defer next.Stop()
-	for try := 0; try < tries && open > 0; try++ {
-		<-next.C
-		text, err := exec.Command("nvidia-smi", "-q", "-x").Output()
-		if err != nil {
-			t.Fatalf("run nvidia-smi: %v", err)
-		}
-		all, err := evaluateSMI(text, h.Samples(), rows)
-		if err != nil {
-			t.Fatal(err)
-		}
-		open = 0
-		for _, d := range all {
-			k := key{d.uuid, d.path}
-			if was, ok := result[k]; !ok || !was.agrees {
-				result[k] = d
+	gpus, err := parseSMI(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gpus {
+		for p := range g.values {
+			if !known[p] {
+				t.Logf("nvidia-smi shows %s, for which nvidia-smi.tsv has no row", p)
+				known[p] = true
 			}
-			if !result[k].agrees {
-				open++
-			}
-		}
-		gpus, _ := parseSMI(text) // it parsed before
-		for _, g := range gpus {
-			for p := range g.values {
-				unknown[p] = !known[p]
-			}
-		}
-	}
-	order := slices.SortedFunc(maps.Keys(result),
-		func(a, b key) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
-	var table bytes.Buffer
-	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	for _, k := range order {
-		d := result[k]
-		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "ok", false: "DIFFERS"}[d.agrees], d.path,
-			d.smi, d.want, d.ours, d.series)
-	}
-	w.Flush()
-	t.Logf("nvidia-smi's path, its text, the same in our unit, ours, our series:\n%s", table.String())
-	for p, is := range unknown {
-		if is {
-			t.Logf("nvidia-smi shows %s, for which nvidia-smi.tsv has no row", p)
-		}
-	}
-	if len(result) == 0 {
-		t.Error("nothing was compared")
-	}
-	for _, k := range order {
-		if d := result[k]; !d.agrees {
-			t.Errorf("%s %v", k.uuid, d)
 		}
 	}
 }

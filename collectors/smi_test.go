@@ -30,7 +30,7 @@ type smiRow struct {
 type difference struct {
 	uuid, path, series string
 	smi, want, ours    string // nvidia-smi's text, its value in our unit, and our value
-	agrees             bool   // within the row's tolerance
+	agrees             bool   // with one of our readings, or with what lies between them
 }
 
 func (d difference) String() string {
@@ -120,24 +120,28 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 	return gpus, nil
 }
 
-// compareSMI returns where samples disagree with nvidia-smi by more than the
-// tolerance. If nvidia-smi has N/A, our series must be absent, or the label
-// empty, unless the row's words map N/A.
-func compareSMI(text []byte, samples []collectors.Sample, rows []smiRow) ([]difference, error) {
-	all, err := evaluateSMI(text, samples, rows)
+// compareSMI returns where our readings disagree with nvidia-smi. A value of it
+// must be one of ours, or lie between the lowest and the highest of ours, give
+// or take the tolerance. If nvidia-smi has N/A, our series must be absent, or
+// the label empty, unless the row's words map N/A.
+func compareSMI(text []byte, rows []smiRow, readings ...[]collectors.Sample) ([]difference, error) {
+	all, err := evaluateSMI(text, rows, readings...)
 	return slices.DeleteFunc(all, func(d difference) bool { return d.agrees }), err
 }
 
 // evaluateSMI returns every mapped row of every GPU, whether it agrees or not.
-func evaluateSMI(text []byte, samples []collectors.Sample, rows []smiRow) ([]difference, error) {
+func evaluateSMI(text []byte, rows []smiRow, readings ...[]collectors.Sample) ([]difference, error) {
 	gpus, err := parseSMI(text)
 	var all []difference
 	for _, g := range gpus {
 		for _, r := range rows {
 			if texts := g.values[r.path]; r.series.metric != nil && len(texts) > 0 {
-				d := difference{uuid: g.uuid, path: r.path, series: r.series.text, smi: texts[0]}
-				d.want, d.ours = r.want(texts[0]), r.series.find(samples, g.uuid)
-				d.agrees = d.want == d.ours || r.near(d.want, d.ours)
+				ours := make([]string, len(readings))
+				for i, samples := range readings {
+					ours[i] = r.series.find(samples, g.uuid)
+				}
+				d := difference{uuid: g.uuid, path: r.path, series: r.series.text, smi: texts[0], want: r.want(texts[0])}
+				d.ours, d.agrees = span(ours), r.agrees(d.want, ours)
 				all = append(all, d)
 			}
 		}
@@ -170,11 +174,36 @@ func (r smiRow) want(smi string) string {
 	return strconv.FormatFloat(v*r.scale, 'g', -1, 64)
 }
 
-// near reports whether both are numbers and within the tolerance.
-func (r smiRow) near(want, ours string) bool {
-	a, aerr := strconv.ParseFloat(want, 64)
-	b, berr := strconv.ParseFloat(ours, 64)
-	return aerr == nil && berr == nil && r.series.label == "" && math.Abs(a-b) <= r.tolerance+1e-9*math.Abs(a)
+// agrees reports whether want is one of ours, or lies between them, within the
+// tolerance.
+func (r smiRow) agrees(want string, ours []string) bool {
+	if slices.Contains(ours, want) {
+		return true
+	}
+	v, err := strconv.ParseFloat(want, 64)
+	low, high := bounds(ours)
+	margin := r.tolerance + 1e-9*math.Abs(v)
+	return err == nil && r.series.label == "" && v >= low-margin && v <= high+margin
+}
+
+// bounds returns the lowest and the highest number among values.
+func bounds(values []string) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, text := range values {
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	return low, high
+}
+
+// span names values that differ by their bounds, or else one by one.
+func span(values []string) string {
+	distinct := slices.Compact(slices.Sorted(slices.Values(values)))
+	if low, high := bounds(values); low < high {
+		return fmt.Sprintf("%g to %g", low, high)
+	}
+	return strings.Join(distinct, " or ")
 }
 
 // find returns the value of the series or of its label as text.
@@ -272,7 +301,7 @@ func TestCompareSMI(t *testing.T) {
 			if len(rows) != 1 {
 				t.Fatalf("%d rows of the table have the path %s", len(rows), c.path)
 			}
-			found, err := compareSMI(recordedSMI(t), c.samples, rows)
+			found, err := compareSMI(recordedSMI(t), rows, c.samples)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,9 +315,41 @@ func TestCompareSMI(t *testing.T) {
 	}
 }
 
+// TestCompareSMIBetweenReadings compares a clock that moves, and a state, with
+// two readings of ours.
+func TestCompareSMIBetweenReadings(t *testing.T) {
+	read := func(hertz, cap float64) []collectors.Sample {
+		return []collectors.Sample{
+			{Metric: device.Clock, Labels: []string{"0", recordedUUID, "sm"}, Value: hertz},
+			{Metric: device.ClockEventActive, Labels: []string{"0", recordedUUID, "sw_power_cap"}, Value: cap},
+		}
+	}
+	const clock, state = "clocks/sm_clock", "clocks_event_reasons/clocks_event_reason_sw_power_cap" // 1410 MHz, active
+	for name, c := range map[string]struct {
+		path, want    string
+		before, after []collectors.Sample
+	}{
+		"between":            {clock, "", read(1.2e9, 1), read(1.8e9, 1)},
+		"falling":            {clock, "", read(1.8e9, 1), read(1.2e9, 1)},
+		"near the higher":    {clock, "", read(1.2e9, 1), read(1.36e9, 1)},
+		"below both":         {clock, "it is 1.5e+09 to 1.8e+09", read(1.5e9, 1), read(1.8e9, 1)},
+		"above both":         {clock, "it is 1.1e+09 to 1.2e+09", read(1.2e9, 1), read(1.1e9, 1)},
+		"absent at first":    {clock, "", nil, read(1.41e9, 1)},
+		"absent, and beyond": {clock, "it is 1.2e+09 or absent", nil, read(1.2e9, 1)},
+		"a state that came":  {state, "", read(1.41e9, 0), read(1.41e9, 1)},
+		"another state":      {state, "it is 0", read(1.41e9, 0), read(1.41e9, 0)},
+	} {
+		rows := slices.DeleteFunc(smiTable(t), func(r smiRow) bool { return r.path != c.path })
+		found, err := compareSMI(recordedSMI(t), rows, c.before, c.after)
+		if err != nil || (len(found) == 0) != (c.want == "") || !strings.Contains(fmt.Sprint(found), c.want) {
+			t.Errorf("%s: differs by %v, want %q: %v", name, found, c.want, err)
+		}
+	}
+}
+
 func TestCompareSMIRefuses(t *testing.T) {
 	for _, text := range []string{"", "<nvidia_smi_log></nvidia_smi_log>", "NVIDIA-SMI has failed"} {
-		if _, err := compareSMI([]byte(text), nil, nil); err == nil {
+		if _, err := compareSMI([]byte(text), nil); err == nil {
 			t.Errorf("%q: no error", text)
 		}
 	}
