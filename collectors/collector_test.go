@@ -35,7 +35,7 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-func TestCollectorsThatRefreshTheDriverReadFirst(t *testing.T) {
+func TestRefreshingCollectorsReadFirst(t *testing.T) {
 	all := collectors.All()
 	if all[0].Name != "gpm" || !all[0].First || all[1].First {
 		t.Errorf("%s and %s read first; want gpm before all others", all[0].Name, all[1].Name)
@@ -66,7 +66,7 @@ func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
 	})
 }
 
-func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
+func TestTiersSetTheReadInterval(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		calls := func(name string) float64 {
 			v, _ := hosttest.Get(t, h, collectors.NVMLCalls, "", name, "success")
@@ -87,7 +87,7 @@ func TestTiersSayHowOftenTheDriverIsAsked(t *testing.T) {
 	})
 }
 
-func TestMissingFeaturesAreRarelyAskedFor(t *testing.T) {
+func TestMissingFeaturesAreReadAtTheSlowTier(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100-vm}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(time.Minute)
 		// GPM's NVLink rates are in the fast tier; this card has no links.
@@ -97,7 +97,7 @@ func TestMissingFeaturesAreRarelyAskedFor(t *testing.T) {
 	})
 }
 
-func TestAMissingSymbolOmitsItsReadings(t *testing.T) {
+func TestMissingSymbolOmitsReadings(t *testing.T) {
 	const source = "gpus: [{model: h100}]\n" +
 		"missing_symbols: [nvmlDeviceGetMarginTemperature, nvmlDeviceGetMemoryInfo_v2]\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {

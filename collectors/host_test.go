@@ -63,7 +63,7 @@ func TestGolden(t *testing.T) {
 				m := hosttest.Series(h.Samples())
 				for _, k := range slices.Sorted(maps.Keys(m)) {
 					if strings.HasPrefix(k, "gpusteward_nvml_calls") {
-						continue // TestTiersSayHowOftenTheDriverIsAsked checks the number of calls
+						continue // TestTiersSetTheReadInterval checks the number of calls
 					}
 					fmt.Fprintf(&b, "%s %v\n", k, m[k])
 				}
@@ -128,9 +128,9 @@ func TestNumbersBehave(t *testing.T) {
 	}
 }
 
-// TestATurnEndsForAllItsPasses delays a turn by a call that hangs for a while:
+// TestPassesShareTheEndOfTheirTurn delays a turn by a call that hangs for a while:
 // what was read before the call counts as old from the end of the turn on.
-func TestATurnEndsForAllItsPasses(t *testing.T) {
+func TestPassesShareTheEndOfTheirTurn(t *testing.T) {
 	hosttest.In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetUtilizationRates, at: 19500ms, for: 2200ms}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(21900 * time.Millisecond)
 		delayed := 0
@@ -153,7 +153,7 @@ func TestATurnEndsForAllItsPasses(t *testing.T) {
 	})
 }
 
-func TestAWedgedGPUHarmsNoOther(t *testing.T) {
+func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	hosttest.In(t, "wedged", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(19 * time.Second)
 		hosttest.Want(t, h, 1, collectors.Up, "3")
@@ -225,7 +225,7 @@ func TestDriverGoneAndBack(t *testing.T) {
 	})
 }
 
-func TestDriverThatLoadsLater(t *testing.T) {
+func TestDriverLoadedLater(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(30 * time.Second)
@@ -306,8 +306,8 @@ func TestNoDuplicateSeries(t *testing.T) {
 	}
 }
 
-// TestAWedgedPeerDelaysNobody has every GPU ask for the paths to the others.
-func TestAWedgedPeerDelaysNobody(t *testing.T) {
+// TestHungPeerDoesNotDelayOthers has every GPU ask for the paths to the others.
+func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 	c := collectors.DefaultConfig()
 	c.Enable = []string{"topology"}
 	hosttest.In(t, "wedged", c, func(t *testing.T, h *collectors.Host) {

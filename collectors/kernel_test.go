@@ -22,9 +22,9 @@ import (
 	"gpusteward/collectors/links"
 )
 
-// TestTheKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
+// TestKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
 // while it is opened, and one that is drained.
-func TestTheKernelIsReadWithoutADriver(t *testing.T) {
+func TestKernelIsReadWithoutADriver(t *testing.T) {
 	for name, fault := range map[string]string{
 		"gone":    "{at: 20s, kind: driver_gone}",
 		"hanging": "{at: 20s, for: 100s, kind: wedge, call: nvmlInit}, {at: 20s, for: 1s, kind: driver_gone}",
@@ -73,9 +73,9 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 	return f.FS.Open(name)
 }
 
-// TestAFileOfTheKernelThatHangs checks that such a file stops neither the other
+// TestHungKernelFile checks that such a file stops neither the other
 // collectors, nor the watchdog, nor the end.
-func TestAFileOfTheKernelThatHangs(t *testing.T) {
+func TestHungKernelFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
 		if err != nil {
@@ -114,9 +114,9 @@ func TestAFileOfTheKernelThatHangs(t *testing.T) {
 	})
 }
 
-// TestAFileOfTheKernelThatHangsForEver checks that such a file does not keep
+// TestHungKernelFileDoesNotBlockShutdown checks that such a file does not keep
 // Run from ending.
-func TestAFileOfTheKernelThatHangsForEver(t *testing.T) {
+func TestHungKernelFileDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
 		if err != nil {
@@ -162,9 +162,9 @@ func (refusing) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
 
-// TestTasksThatHangInTheDriver checks that such tasks are counted without the
+// TestTasksHungInTheDriver checks that such tasks are counted without the
 // driver.
-func TestTasksThatHangInTheDriver(t *testing.T) {
+func TestTasksHungInTheDriver(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(15 * time.Second)

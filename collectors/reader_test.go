@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestTheBeatFollowsTheWallClockAndKeepsTheMonotonicOne(t *testing.T) {
+func TestTicksFollowTheWallClockInMonotonicTime(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
 		now := time.Now()

@@ -23,10 +23,10 @@ func steady(h *collectors.Host, d time.Duration, each func(s map[string]float64)
 	}
 }
 
-// TestAnAddedOrRemovedGPUIsNoticedWithoutAGap checks that the driver is
+// TestAddedOrRemovedGPUCausesNoGap checks that the driver is
 // reopened, that no GPU counts as down meanwhile, and that none of the agent's
 // own counters restarts.
-func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
+func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
 		t.Run(kind, func(t *testing.T) {
 			source := "gpus: [{model: h100, load: full, count: 3}]\nfaults: [{at: 30s, gpu: 2, kind: " + kind + "}]\n"
@@ -63,7 +63,7 @@ func TestAnAddedOrRemovedGPUIsNoticedWithoutAGap(t *testing.T) {
 	}
 }
 
-func TestADriverLostDuringAHangIsReopenedAfterwards(t *testing.T) {
+func TestDriverLostDuringAHangIsReopened(t *testing.T) {
 	source := "gpus: [{model: h100, count: 2}]\nfaults:\n- {at: 10s, for: 50s, gpu: 1, kind: wedge}\n" +
 		"- {at: 20s, for: 20s, kind: driver_gone}\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -81,9 +81,9 @@ func TestADriverLostDuringAHangIsReopenedAfterwards(t *testing.T) {
 	})
 }
 
-// TestAHangDelaysReopening checks that nothing is closed during a call that
+// TestHangDelaysReopening checks that nothing is closed during a call that
 // hangs, and that the driver is reopened when the call returns.
-func TestAHangDelaysReopening(t *testing.T) {
+func TestHangDelaysReopening(t *testing.T) {
 	source := "gpus: [{model: h100, count: 3}]\nfaults:\n- {at: 10s, for: 40s, gpu: 1, kind: wedge}\n" +
 		"- {at: 20s, gpu: 2, kind: hot_remove}\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -176,7 +176,7 @@ func TestDrainReleasesAndResumeReopens(t *testing.T) {
 	})
 }
 
-func TestDrainNamesTheCallThatBlocksIt(t *testing.T) {
+func TestDrainReportsTheBlockingCall(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100, count: 2}]\n"+
 		"faults: [{at: 10s, for: 50s, gpu: 1, kind: wedge}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(20 * time.Second)
@@ -200,7 +200,7 @@ func TestDrainNamesTheCallThatBlocksIt(t *testing.T) {
 	})
 }
 
-func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
+func TestResumeWithoutADriver(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 10s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
@@ -219,9 +219,9 @@ func TestResumeSaysThatThereIsNoDriver(t *testing.T) {
 	})
 }
 
-// TestProgressStopsForAReaderThatIsNotInTheDriver: in this case the agent
+// TestProgressStopsWhenAReaderHangsOutsideTheDriver: in this case the agent
 // itself hangs, and a restart is right.
-func TestProgressStopsForAReaderThatIsNotInTheDriver(t *testing.T) {
+func TestProgressStopsWhenAReaderHangsOutsideTheDriver(t *testing.T) {
 	var release chan struct{} // made in the bubble
 	deadlock := collectors.Register(collectors.Collector{
 		Name: "deadlock", OptIn: true, Tier: collectors.Medium,

@@ -103,7 +103,7 @@ func TestKernelLogIsCountedOnce(t *testing.T) {
 	})
 }
 
-func TestKernelLogThatCannotBeRead(t *testing.T) {
+func TestUnreadableKernelLog(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Want(t, h, 1, collectors.Unsupported, "0", KernelXIDMessages.Name)
 	})

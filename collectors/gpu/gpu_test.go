@@ -140,7 +140,7 @@ func TestNothingIsSet(t *testing.T) {
 	}
 }
 
-func TestOpenSaysWhatToDo(t *testing.T) {
+func TestOpenErrorNamesTheRemedy(t *testing.T) {
 	for ret, want := range map[nvml.Return]string{
 		nvml.ERROR_LIBRARY_NOT_FOUND:       "install the NVIDIA driver",
 		nvml.ERROR_DRIVER_NOT_LOADED:       "modprobe nvidia",

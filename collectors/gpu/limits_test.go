@@ -91,7 +91,7 @@ func TestLimitsOfAChild(t *testing.T) {
 	fmt.Println("answer:", missing)
 }
 
-func TestALimitIsSetOnce(t *testing.T) {
+func TestLimitIsSetOnce(t *testing.T) {
 	t.Parallel()
 	d := newLimitsDriver(t)
 	for i, step := range []struct{ ask, limits, sets string }{
@@ -117,7 +117,7 @@ func TestALimitIsSetOnce(t *testing.T) {
 	}
 }
 
-func TestAnUnsetLimitIsAnError(t *testing.T) {
+func TestUnsetLimitIsAnError(t *testing.T) {
 	t.Parallel()
 	const ask = "GPU-a /sys/fs/cgroup/a 1 8589934592"
 	for name, c := range map[string]struct {
@@ -187,7 +187,7 @@ func TestLimitWaitsForTheDriver(t *testing.T) {
 	}
 }
 
-func TestASimulatedHostHasNoLimits(t *testing.T) {
+func TestSimulatedHostHasNoLimits(t *testing.T) {
 	t.Parallel()
 	l := Limits{NV: &mock.Interface{
 		InitFunc:     func() nvml.Return { return nvml.SUCCESS },

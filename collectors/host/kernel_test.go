@@ -93,9 +93,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswersAsksForTheVendorOnly: reading the whole configuration space would
+// TestAnswersReadsTheVendorOnly: reading the whole configuration space would
 // take a thousand transactions on the bus.
-func TestAnswersAsksForTheVendorOnly(t *testing.T) {
+func TestAnswersReadsTheVendorOnly(t *testing.T) {
 	var asked countingFS
 	if yes, err := (Kernel{Sys: &asked}).Answers("0000:1b:00.0"); err != nil || !yes || asked.bytes != 2 {
 		t.Errorf("read %d bytes, answers %v, %v", asked.bytes, yes, err)
@@ -221,8 +221,8 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// TestTheZeroKernel tests the zero Kernel.
-func TestTheZeroKernel(t *testing.T) {
+// TestZeroKernel tests the zero Kernel.
+func TestZeroKernel(t *testing.T) {
 	var k Kernel
 	_, devices := k.PCIDevices()
 	_, answers := k.Answers("0000:1b:00.0")

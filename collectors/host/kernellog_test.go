@@ -155,10 +155,10 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 	})
 }
 
-// TestASlowFollowerDelaysNobody keeps one follower busy while the kernel logs
+// TestSlowFollowerDoesNotDelayOthers keeps one follower busy while the kernel logs
 // more than can wait for it. It reads the rest from the ring, and the records
 // that the ring dropped are counted.
-func TestASlowFollowerDelaysNobody(t *testing.T) {
+func TestSlowFollowerDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWritten(t)
 		w.say(1)
@@ -198,9 +198,9 @@ func TestASlowFollowerDelaysNobody(t *testing.T) {
 	})
 }
 
-// TestALogThatFailsIsReopened lets a read fail while there are followers: all
+// TestFailedKernelLogIsReopened lets a read fail while there are followers: all
 // get the error, and a follower that returns misses nothing logged meanwhile.
-func TestALogThatFailsIsReopened(t *testing.T) {
+func TestFailedKernelLogIsReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWritten(t)
 		w.say(2)
@@ -242,7 +242,7 @@ func TestALogThatFailsIsReopened(t *testing.T) {
 	})
 }
 
-func TestAMissingLog(t *testing.T) {
+func TestMissingLogFile(t *testing.T) {
 	log := NewKernelLog(filepath.Join(t.TempDir(), "none"))
 	if err := log.Follow(t.Context(), func(Record) {}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)

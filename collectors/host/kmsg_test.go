@@ -93,7 +93,7 @@ func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	}
 }
 
-func TestAMissingKernelLog(t *testing.T) {
+func TestMissingKernelLog(t *testing.T) {
 	if _, err := openRecords(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("error %v", err)
 	}
@@ -265,7 +265,7 @@ func TestRecordsDroppedByTheKernelAreCounted(t *testing.T) {
 	}
 }
 
-func TestALineThatNeverEndsIsDropped(t *testing.T) {
+func TestUnterminatedLineIsDropped(t *testing.T) {
 	l, say := pipe(t)
 	say("4,1,1,-;" + strings.Repeat("x", 20_000) + "\n4,2,1,-;good\n")
 	if r, ok, err := next(l); !ok || err != nil || r.Text != "good" {

@@ -55,7 +55,7 @@ func TestWithoutDocker(t *testing.T) {
 	}
 }
 
-func TestDockerThatMisbehaves(t *testing.T) {
+func TestDockerBadAnswers(t *testing.T) {
 	sent := 0
 	for name, handler := range map[string]http.HandlerFunc{
 		"garbage": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
@@ -90,8 +90,8 @@ func TestDockerThatMisbehaves(t *testing.T) {
 	}
 }
 
-// TestDockerThatHangs takes the 2 s allowed for a name.
-func TestDockerThatHangs(t *testing.T) {
+// TestDockerTimeout takes the 2 s allowed for a name.
+func TestDockerTimeout(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket) // accepts no connection
 	if err != nil {

@@ -61,7 +61,7 @@ func TestKubeletAllocations(t *testing.T) {
 	}
 }
 
-func TestKubeletThatFails(t *testing.T) {
+func TestKubeletFailure(t *testing.T) {
 	if got, err := KubeletAllocations(t.Context(), filepath.Join(t.TempDir(), "none")); err != nil || len(got) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}

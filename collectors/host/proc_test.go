@@ -72,7 +72,7 @@ func TestProcFS(t *testing.T) {
 	}
 }
 
-func TestAHandleNeverRefersToAnotherProcess(t *testing.T) {
+func TestHandleStaysWithItsProcess(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 1, "0::/\n")
 	proc, err := ProcFS(root)
@@ -94,7 +94,7 @@ func TestAHandleNeverRefersToAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestProcessesThatVanishWhileRead(t *testing.T) {
+func TestProcessVanishesDuringRead(t *testing.T) {
 	for _, missing := range []string{"stat", "status", "cgroup"} {
 		root := t.TempDir()
 		writeProcess(t, root, 7, 1, "0::/\n")

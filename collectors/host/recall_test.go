@@ -54,7 +54,7 @@ func TestRecall(t *testing.T) {
 	})
 }
 
-func TestRecallKnowsTheForgotten(t *testing.T) {
+func TestRecallOfAForgottenProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		for pid := range mostKnown + 10 {

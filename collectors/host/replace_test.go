@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestFilesAreReplacedWholeOrNotAtAll(t *testing.T) {
+func TestFilesAreReplacedAtomically(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "made")
 	path := filepath.Join(dir, "x.json")

@@ -72,7 +72,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-func TestAReusedPIDIsAnotherProcess(t *testing.T) {
+func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	proc := &fakeProc{}
 	proc.set(1, in("/a.slice/a.service"))
 	table := NewTable(Options{Proc: proc})
@@ -255,7 +255,7 @@ func TestNameArrives(t *testing.T) {
 	})
 }
 
-func TestContainersThatArriveInTurn(t *testing.T) {
+func TestContainersArriveInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		docker := &fakeNames{names: map[string]ContainerName{}}
@@ -329,7 +329,7 @@ func TestNoWaitForANameUnknownToAllSources(t *testing.T) {
 	})
 }
 
-func TestSourcesAreNotAskedTooOften(t *testing.T) {
+func TestNameSourcesAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		docker := &fakeNames{}
@@ -361,7 +361,7 @@ func TestSourcesAreNotAskedTooOften(t *testing.T) {
 	})
 }
 
-func TestNameThatIsAnID(t *testing.T) {
+func TestNameEqualToID(t *testing.T) {
 	r := &record{Workload: ParseCgroup("0::/docker/"+id1, 0)}
 	r.learn(ContainerName{Name: id2})
 	if r.settled != nil || r.Key != "container:"+id1 {

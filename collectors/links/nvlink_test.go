@@ -58,9 +58,9 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 	return g, asked
 }
 
-// TestLinkFieldsThatNoLinkAnswersAreAskedForOnce: on an H200, asking eighteen
+// TestUnansweredLinkFieldsAreReadOnce: on an H200, asking eighteen
 // links for the NVLink 5 fields took 200 ms.
-func TestLinkFieldsThatNoLinkAnswersAreAskedForOnce(t *testing.T) {
+func TestUnansweredLinkFieldsAreReadOnce(t *testing.T) {
 	g, asked := twoLinks(t, map[uint32]uint32{nvml.FI_DEV_NVLINK_ERROR_DL_REPLAY: 3})
 	read := openLinks(nvlinkErrorFields)(g)
 	// The first pass asks for the driver's sums and finds none, the next for

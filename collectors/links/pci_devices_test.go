@@ -135,9 +135,9 @@ func TestDevicesAreBounded(t *testing.T) {
 	}
 }
 
-// TestABusWithoutNVIDIA: the GPUs may be on a bus that is not visible, as in
+// TestBusWithoutNVIDIADevices: the GPUs may be on a bus that is not visible, as in
 // WSL.
-func TestABusWithoutNVIDIA(t *testing.T) {
+func TestBusWithoutNVIDIADevices(t *testing.T) {
 	p := hosttest.ReadKernel("pci_devices",
 		fstest.MapFS{bus + "0000:00:00.0/uevent": {Data: []byte("PCI_CLASS=60000\nPCI_ID=8086:0D57\n")}})
 	p.Known = []gpu.ID{{UUID: "GPU-a", PCI: "00000000:1B:00.0"}}
@@ -147,9 +147,9 @@ func TestABusWithoutNVIDIA(t *testing.T) {
 	}
 }
 
-// TestADeviceThatHangsHidesNoOther also checks that its own state is unknown,
+// TestHungDeviceDoesNotHideOthers also checks that its own state is unknown,
 // and that it is asked once.
-func TestADeviceThatHangsHidesNoOther(t *testing.T) {
+func TestHungDeviceDoesNotHideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hangs, well = "0000:1b:00.0", "0000:43:00.0"
 		release := make(chan struct{})

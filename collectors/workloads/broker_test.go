@@ -294,7 +294,7 @@ func metricsOf(name string) []*collectors.Metric {
 	return collectors.All()[i].Metrics
 }
 
-func TestAMissingBrokerIsReported(t *testing.T) {
+func TestMissingBrokerIsReported(t *testing.T) {
 	read := brokerCollector(t)
 	if out := readBroker(read, ""); len(out.Samples) != 0 || out.Failure != nvml.SUCCESS {
 		t.Errorf("with the enforcer disabled: %v, %v", out.Samples, out.Failure)
@@ -313,9 +313,9 @@ func TestAMissingBrokerIsReported(t *testing.T) {
 	}
 }
 
-// TestABrokerThatStarvesIsNotUp has a broker that reports a shortage, and one
+// TestStarvedBrokerIsDown has a broker that reports a shortage, and one
 // that cannot even do that.
-func TestABrokerThatStarvesIsNotUp(t *testing.T) {
+func TestStarvedBrokerIsDown(t *testing.T) {
 	says := func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte(`{"starved": true}`)) }
 	refuses := func(c *net.UnixConn, h wire.Header) error {
 		_, err := c.Write((&wire.Err{Code: wire.CodeLimit, Type: uint32(h.Type)}).Append(wire.Header{Type: wire.TypeErr,
@@ -330,7 +330,7 @@ func TestABrokerThatStarvesIsNotUp(t *testing.T) {
 	}
 }
 
-func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
+func TestReturningBrokerIsFound(t *testing.T) {
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error {
 		return errors.Join(reply(c, answers(h), []byte("{}")), errors.New("closes after each answer"))
 	})
@@ -342,7 +342,7 @@ func TestABrokerThatReturnsIsFoundAgain(t *testing.T) {
 	}
 }
 
-func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
+func TestInvalidAnswersOfTheBroker(t *testing.T) {
 	for name, answer := range map[string]func(c *net.UnixConn, h wire.Header) error{
 		"not JSON": func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), []byte("{")) },
 		"too long": func(c *net.UnixConn, h wire.Header) error {
@@ -381,7 +381,7 @@ func TestABrokerThatLiesIsNotTrusted(t *testing.T) {
 	}
 }
 
-func TestASilentBrokerHasASecond(t *testing.T) {
+func TestSilentBrokerTimesOutAfterASecond(t *testing.T) {
 	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
 	var c brokerClient
 	began := time.Now()
@@ -411,9 +411,9 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	}
 }
 
-// TestATermHasItsSeries checks that a term needs its row, and nothing in this
+// TestQuotaTermHasASeries checks that a term needs its row, and nothing in this
 // package.
-func TestATermHasItsSeries(t *testing.T) { // not parallel: the table is shared
+func TestQuotaTermHasASeries(t *testing.T) { // not parallel: the table is shared
 	before := termMetrics
 	defer func() { termMetrics = before }()
 	term := &quota.Term{Key: "patience", At: func(q *quota.Quota) quota.Value { return &q.LaunchWait }}

@@ -60,7 +60,7 @@ func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 	})
 }
 
-func TestCountersAreForgottenTenMinutesAfterTheWorkloadLeft(t *testing.T) {
+func TestCountersExpireTenMinutesAfterTheWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{}
 		s := perform(t, b)
@@ -155,8 +155,8 @@ func TestKeptWorkloadsAreBounded(t *testing.T) {
 	})
 }
 
-// TestACrowdIsBounded has 512 processes of 64 pods.
-func TestACrowdIsBounded(t *testing.T) {
+// TestCrowdIsBounded has 512 processes of 64 pods.
+func TestCrowdIsBounded(t *testing.T) {
 	hosttest.In(t, "crowd", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
 		if n := len(hosttest.Of(h, ProcessInfo, "0", "pid")); n != 0 {
@@ -200,7 +200,7 @@ func TestACrowdIsBounded(t *testing.T) {
 	})
 }
 
-func TestTheLargestWorkloadsAreShown(t *testing.T) {
+func TestLargestWorkloadsAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{}
 		var pids []int

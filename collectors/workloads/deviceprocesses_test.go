@@ -84,9 +84,9 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 	})
 }
 
-// TestHoldingsOfAGPUThatDoesNotAnswer checks that the processes of such a GPU
+// TestHoldingsOfASilentGPU checks that the processes of such a GPU
 // are not shown from memory.
-func TestHoldingsOfAGPUThatDoesNotAnswer(t *testing.T) {
+func TestHoldingsOfASilentGPU(t *testing.T) {
 	source := `gpus:
 - {processes: [{pid: 1, memory: 1}]}
 - {processes: [{pid: 2, memory: 1}]}
@@ -119,7 +119,7 @@ faults:
 	})
 }
 
-func TestUseIsCountedWhileTheProcessExists(t *testing.T) {
+func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1), runs(2, 1)}, use: works(40, 1)}
 		s := perform(t, b)

@@ -52,7 +52,7 @@ const (
 	vllmName, embedName = "pod:chat/llama-0/vllm", "pod:chat/llama-0/embed"
 )
 
-func TestHAMiIsTrustedAsFarAsTheKernelAgrees(t *testing.T) {
+func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
 	const gib = 1 << 30
 	var uuids [2]string
 	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(_ *testing.T, h *collectors.Host) {

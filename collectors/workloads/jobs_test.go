@@ -115,9 +115,9 @@ func TestCountersOfAJobNeverFall(t *testing.T) {
 	}
 }
 
-// TestACorrectedFigureDoesNotFall: the enforcer may find that time belongs
+// TestCorrectedCounterDoesNotFall: the enforcer may find that time belongs
 // elsewhere.
-func TestACorrectedFigureDoesNotFall(t *testing.T) {
+func TestCorrectedCounterDoesNotFall(t *testing.T) {
 	j, one := newJobs(), stepped(1, "w", 5)
 	for i, outside := range []float64{7, 6, 8} {
 		one.Outside, one.Launches = outside, one.Launches+1
@@ -129,9 +129,9 @@ func TestACorrectedFigureDoesNotFall(t *testing.T) {
 	}
 }
 
-// TestAJobIsAsSlowAsItsSlowestProcess: of a job's processes, one that steps
+// TestJobStepIsThatOfItsSlowestProcess: of a job's processes, one that steps
 // makes it step, and the slowest has its median.
-func TestAJobIsAsSlowAsItsSlowestProcess(t *testing.T) {
+func TestJobStepIsThatOfItsSlowestProcess(t *testing.T) {
 	one, two := stepped(1, "w", 5), stepped(2, "w", 5)
 	one.Stepping, one.Median, two.Median = true, 0.1, 0.3
 	got, _ := readJobs(t, newJobs(), time.Now(), wire.EnforcerStats{Jobs: []wire.JobStats{one, two, stepped(3, "v", 0)}})

@@ -30,10 +30,10 @@ func total(values map[string]float64) (sum float64) {
 
 const mebibyte = 1 << 20
 
-// TestProcessesThatTheKernelDoesNotKnowAreShown lets the driver list a process
+// TestProcessesUnknownToTheKernelAreShown lets the driver list a process
 // that has ended. In a PID namespace of its own, the agent knows none of the
 // processes, and PID 2 is not a kernel thread.
-func TestProcessesThatTheKernelDoesNotKnowAreShown(t *testing.T) {
+func TestProcessesUnknownToTheKernelAreShown(t *testing.T) {
 	const ghost = "faults: [{kind: ghost, count: 40000, at: 1s, for: 20s}]\n"
 	hosttest.In(t, "gpus: [{load: full}]\n"+ghost, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
@@ -82,7 +82,7 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 	})
 }
 
-func TestADriverThatDoesNotListMPSClients(t *testing.T) {
+func TestDriverOmitsMPSClients(t *testing.T) {
 	calls := []string{"nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
 		"nvmlDeviceGetMPSComputeRunningProcesses_v3"}
 	source := fmt.Sprintf("gpus: [{processes: [{pid: 1, memory: 1, type: mps}, {pid: 2, memory: 1, type: "+
@@ -162,9 +162,9 @@ func TestEveryKindOfWorkload(t *testing.T) {
 	})
 }
 
-// TestTimeOnTheGPUIsTheWorkloads compares the series with the same samples read
+// TestTimeOnTheGPUBelongsToTheWorkload compares the series with the same samples read
 // each second, which need no windows because averages are over a second.
-func TestTimeOnTheGPUIsTheWorkloads(t *testing.T) {
+func TestTimeOnTheGPUBelongsToTheWorkload(t *testing.T) {
 	for name, c := range map[string]struct {
 		model, load string
 		engines     []int // indices of the engines in use
@@ -272,7 +272,7 @@ func TestEnergyIsSharedLikeSMTime(t *testing.T) {
 	})
 }
 
-func TestAReusedPIDBelongsToAnotherWorkload(t *testing.T) {
+func TestReusedPIDBelongsToAnotherWorkload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, mebibyte)}, use: works(100, 1)}
 		s := perform(t, b)
@@ -349,9 +349,9 @@ func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, er
 	}
 }
 
-// TestAWorkloadIsShownByItsNameAlone waits for a name that takes some time:
+// TestWorkloadIsShownOnceNamed waits for a name that takes some time:
 // until then nothing is shown, and nothing is lost.
-func TestAWorkloadIsShownByItsNameAlone(t *testing.T) {
+func TestWorkloadIsShownOnceNamed(t *testing.T) {
 	const slow = 1500 * time.Millisecond
 	used := map[time.Duration]map[string]float64{}
 	for _, after := range []time.Duration{0, slow} {

@@ -209,9 +209,9 @@ func TestRequestForUse(t *testing.T) {
 	}
 }
 
-// TestUseFollowsTheWallClock: the end of the counted samples is compared with
+// TestUsageFollowsTheWallClock: the end of the counted samples is compared with
 // the driver's times, and a monotonic clock would ignore that those were set.
-func TestUseFollowsTheWallClock(t *testing.T) {
+func TestUsageFollowsTheWallClock(t *testing.T) {
 	var u usage
 	u.ask((&board{}).open(t), time.Now())
 	if u.seen != u.seen.Round(0) {
@@ -219,10 +219,10 @@ func TestUseFollowsTheWallClock(t *testing.T) {
 	}
 }
 
-// TestWindowsOfUseAreAdjacent lets the driver sample, and the collector ask, at
+// TestUsageWindowsAreAdjacent lets the driver sample, and the collector ask, at
 // random times: every sample counts once, and the windows cover all of the
 // time.
-func TestWindowsOfUseAreAdjacent(t *testing.T) {
+func TestUsageWindowsAreAdjacent(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		between := func(from, to time.Duration) time.Duration { return from + time.Duration(r.Int64N(int64(to-from))) }
@@ -270,7 +270,7 @@ func TestWindowsOfUseAreAdjacent(t *testing.T) {
 	}
 }
 
-func TestUseIsAskedForEachTurnWhileAProcessIsYoung(t *testing.T) {
+func TestUsageOfAYoungProcessIsReadEachTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{}
 		s := perform(t, b)
@@ -310,9 +310,9 @@ func TestUseIsAskedForEachTurnWhileAProcessIsYoung(t *testing.T) {
 	})
 }
 
-// TestUseThatCannotBeReadIsAbsent checks every turn, not only those in which
+// TestUnreadableUsageIsAbsent checks every turn, not only those in which
 // the driver is asked, and that a failure loses no time.
-func TestUseThatCannotBeReadIsAbsent(t *testing.T) {
+func TestUnreadableUsageIsAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1)}, use: works(50, 1)}
 		s := perform(t, b)

@@ -112,9 +112,9 @@ func TestBooksAgreeWithTheDriver(t *testing.T) {
 	})
 }
 
-// TestGreedyTenantsClimb lets a tenant exceed its limit: it climbs the levels,
+// TestGreedyTenantIsEscalated lets a tenant exceed its limit: it climbs the levels,
 // is throttled, and comes down again.
-func TestGreedyTenantsClimb(t *testing.T) {
+func TestGreedyTenantIsEscalated(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("greedy", "small", time.Minute, 2*time.Minute)), Options{})
 		time.Sleep(75 * time.Second)
@@ -156,9 +156,9 @@ func marshal(t *testing.T, v any) string {
 	return string(text)
 }
 
-// TestStarvedTenantsMissTheirGuarantee counts the windows of a tenant that gets
+// TestStarvedTenantMissesItsGuarantee counts the windows of a tenant that gets
 // half.
-func TestStarvedTenantsMissTheirGuarantee(t *testing.T) {
+func TestStarvedTenantMissesItsGuarantee(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, shared(fault("starved", "big", time.Minute, 30*time.Second)), Options{})
 		time.Sleep(2 * time.Minute)
@@ -218,9 +218,9 @@ func TestEqualSeedsHaveEqualBooks(t *testing.T) {
 	})
 }
 
-// TestTenantsOwnTheTablesWorkloads compares the workloads in the books
+// TestTenantsMatchWorkloadsInTheTable compares the workloads in the books
 // with the names in the host's table of processes.
-func TestTenantsOwnTheTablesWorkloads(t *testing.T) {
+func TestTenantsMatchWorkloadsInTheTable(t *testing.T) {
 	for _, name := range []string{"mixed", "workloads"} {
 		bubble(t, func(t *testing.T) {
 			h := begin(t, embedded(t, name), Options{Seed: 2})
@@ -259,9 +259,9 @@ func TestTenantsOwnTheTablesWorkloads(t *testing.T) {
 	}
 }
 
-// TestMixedClimbsAStep checks that the demo shows levels, but nothing that
+// TestMixedScenarioEscalatesToWarn checks that the demo shows levels, but nothing that
 // three audits would alert on.
-func TestMixedClimbsAStep(t *testing.T) {
+func TestMixedScenarioEscalatesToWarn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, embedded(t, "mixed"), Options{Seed: 1})
 		time.Sleep(2 * time.Minute)

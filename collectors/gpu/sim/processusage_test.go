@@ -110,8 +110,8 @@ func TestAverageOfProcesses(t *testing.T) {
 	})
 }
 
-// TestProcessesThatEnd checks that ended processes are forgotten at once.
-func TestProcessesThatEnd(t *testing.T) {
+// TestEndedProcessesHaveNoUsage checks that ended processes are forgotten at once.
+func TestEndedProcessesHaveNoUsage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "churn"}}}, Options{})
 		d := gpuOf(t, h, 0)
