@@ -80,7 +80,7 @@ func cutOff(c net.Conn) bool {
 	return errors.Is(c.SetReadDeadline(time.Time{}), io.ErrClosedPipe)
 }
 
-func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+func TestNonReadingClientIsDisconnected(t *testing.T) {
 	for _, path := range []string{"/metrics", "/metrics?name[]=nvgpu_up", "/api/v1/state", "/", "/none"} {
 		synctest.Test(t, func(t *testing.T) {
 			s := server(t, nil)
@@ -221,7 +221,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	}
 }
 
-func TestKernelHoldsLittleForClientThatDoesNotRead(t *testing.T) {
+func TestKernelBuffersLittleForANonReadingClient(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

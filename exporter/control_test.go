@@ -156,7 +156,7 @@ func TestControlSocketAnswers(t *testing.T) {
 	}
 }
 
-func TestWhoMayGiveOrders(t *testing.T) {
+func TestOrderPermissions(t *testing.T) {
 	for _, c := range []struct {
 		who  peer
 		own  int

@@ -225,9 +225,9 @@ func TestCompressedAnswer(t *testing.T) {
 	}
 }
 
-// TestAMetricThatIsDeclaredLaterIsGathered: packages that declare metrics may
+// TestMetricDeclaredLaterIsGathered: packages that declare metrics may
 // be initialized after this one.
-func TestAMetricThatIsDeclaredLaterIsGathered(t *testing.T) {
+func TestMetricDeclaredLaterIsGathered(t *testing.T) {
 	late := &collectors.Metric{Name: "nvgpu_late_total", Type: collectors.CounterType, Labels: []string{"b", "a"}}
 	v := &gatherer{samples: func() []collectors.Sample {
 		return []collectors.Sample{{Metric: late, Labels: []string{"2", "1"}, Value: 3}}

@@ -101,7 +101,7 @@ func TestTextHasClassicBuckets(t *testing.T) {
 	}
 }
 
-func TestAnEmptyHistogram(t *testing.T) {
+func TestEmptyHistogram(t *testing.T) {
 	h := histogram(&collectors.Histogram{})
 	if h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0 {
 		t.Errorf("%v", h)

@@ -36,7 +36,7 @@ func listenOn(address string) *web.FlagConfig {
 	return &web.FlagConfig{WebListenAddresses: &[]string{address}, WebSystemdSocket: &no, WebConfigFile: &none}
 }
 
-func TestRunServesUntilToldToStop(t *testing.T) {
+func TestRunServesUntilStopped(t *testing.T) {
 	log := announced{slog.DiscardHandler, make(chan string, 1)}
 	s := server(t, func(o *Options) { o.Log = slog.New(log) })
 	ctx, cancel := context.WithCancel(t.Context())

@@ -58,7 +58,7 @@ func TestScrapeTimeoutHeader(t *testing.T) {
 	wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
 }
 
-func TestSlowScrapeIsAnsweredBeforeTheScraperLeaves(t *testing.T) {
+func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
 	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond,
 		"": defaultPatience + 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -187,7 +187,7 @@ func (l *logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-func TestClientThatLeavesIsNotLogged(t *testing.T) {
+func TestDisconnectIsNotLogged(t *testing.T) {
 	for name, leave := range map[string]func(cancel func()){
 		"disconnects":    func(cancel func()) { cancel() },
 		"loses patience": func(func()) { time.Sleep(defaultPatience) },

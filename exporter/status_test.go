@@ -65,7 +65,7 @@ func TestStatusAsJSON(t *testing.T) {
 	}
 }
 
-func TestStatusErrorsSayWhatToDo(t *testing.T) {
+func TestStatusErrorsNameTheRemedy(t *testing.T) {
 	answers := func(status int, body string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -113,7 +113,7 @@ func TestStatusErrorsSayWhatToDo(t *testing.T) {
 }
 
 // A socket that hangs is not passed over: the user wants that agent.
-func TestStatusOfAnAgentThatHangs(t *testing.T) {
+func TestStatusOfAHungAgent(t *testing.T) {
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
 	if err != nil {

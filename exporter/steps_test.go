@@ -74,9 +74,9 @@ func TestStepsAreRecent(t *testing.T) {
 	}
 }
 
-// TestStepsAreOfTheWorkloadThatIsThere: a workload that is new, has come again
+// TestStepsBelongToTheCurrentWorkload: a workload that is new, has come again
 // or has left a GPU has the steps since it began.
-func TestStepsAreOfTheWorkloadThatIsThere(t *testing.T) {
+func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
 	var p pace
 	var both, one, none samples
 	both.steps("w", "0", 100, 0, 0)
@@ -90,8 +90,8 @@ func TestStepsAreOfTheWorkloadThatIsThere(t *testing.T) {
 	}
 }
 
-// TestTheStepIsThatOfTheSlowestGPU that steps; a server has none.
-func TestTheStepIsThatOfTheSlowestGPU(t *testing.T) {
+// TestStepIsThatOfTheSlowestGPU that steps; a server has none.
+func TestStepIsThatOfTheSlowestGPU(t *testing.T) {
 	var server samples
 	server.job("w", "0", 0, 0)
 	server.put(workloads.JobSteps, 0, "0", "GPU-0", "default", "w")
@@ -131,8 +131,8 @@ func TestRanksHaveTheirRecentTime(t *testing.T) {
 	}
 }
 
-// TestAHangIsExplained: programs need no table of reasons.
-func TestAHangIsExplained(t *testing.T) {
+// TestHangHasAnExplanation: programs need no table of reasons.
+func TestHangHasAnExplanation(t *testing.T) {
 	var s samples
 	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "w", "3", "stopped", "a.py:1 in f")
 	text, err := json.Marshal(told(new(pace), 0, s).GPUs[0].Job)
