@@ -166,7 +166,7 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 	}
 }
 
-func TestReferenceConfigNamesEveryCollectorThatIsOff(t *testing.T) {
+func TestReferenceConfigNamesEveryDisabledCollector(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(reference)
 	if err != nil {
@@ -200,7 +200,7 @@ func TestOlderFilesAreTaken(t *testing.T) {
 	}
 }
 
-func TestGivenFileThatDisappearsIsBad(t *testing.T) {
+func TestMissingConfigFileIsAnError(t *testing.T) {
 	t.Parallel()
 	path := fixture.Config(t, "")
 	conf := &File{Path: path}

@@ -138,7 +138,7 @@ func answers(t *testing.T, h http.HandlerFunc) string {
 	return dir
 }
 
-func TestCheckTrustsNoAnswerBlindly(t *testing.T) {
+func TestCheckValidatesAnswers(t *testing.T) {
 	t.Parallel()
 	hostile := "job\x1b[2J\u202e\r\nOK - all is well"
 	verdict := func(old time.Duration) string {
@@ -188,7 +188,7 @@ func TestCheckLooksWhereTheAgentHangs(t *testing.T) {
 	}
 }
 
-func TestMistakesOfCheckAreNoVerdict(t *testing.T) {
+func TestCheckUsageErrorsHaveTheirOwnStatus(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{"--bogus": "--bogus", "--format=xml": "xml", "--only=gpu_lots": "gpu_lost",
 		"--timeout=1s": "at least 5s", "--fail-on=info": "info", "extra": "extra"} {
@@ -266,9 +266,9 @@ func TestNodeName(t *testing.T) {
 	}
 }
 
-// TestATenantsFaultsDrainNoNode has a workload cause XID 13 again and again,
+// TestTenantFaultsDoNotDrainTheNode has a workload cause XID 13 again and again,
 // and Slurm ask for the node's health.
-func TestATenantsFaultsDrainNoNode(t *testing.T) {
+func TestTenantFaultsDoNotDrainTheNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	// It is a separate process, because other tests' agents would burden this one.
@@ -299,7 +299,7 @@ func TestATenantsFaultsDrainNoNode(t *testing.T) {
 
 // The answer to an order, from an agent or an impostor, is only text on root's
 // terminal.
-func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
+func TestOrdersValidateAnswers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusOK, http.StatusConflict} {
 		dir := answers(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -322,7 +322,7 @@ func TestOrdersTrustNoAnswerBlindly(t *testing.T) {
 }
 
 // A command with an agent's directory asks that agent or none.
-func TestStatusAsksNoOtherAgentThanTheOneThatIsNamed(t *testing.T) {
+func TestStatusAsksOnlyTheNamedAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var out, errs bytes.Buffer

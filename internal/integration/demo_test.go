@@ -118,8 +118,8 @@ func TestDemo(t *testing.T) {
 	d.end(0)
 }
 
-// TestDemoSaysWhoDied starts Alertmanager on a port in use.
-func TestDemoSaysWhoDied(t *testing.T) {
+// TestDemoReportsTheServerThatDied starts Alertmanager on a port in use.
+func TestDemoReportsTheServerThatDied(t *testing.T) {
 	t.Parallel()
 	installed(t, "prometheus", "prometheus-alertmanager")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -132,7 +132,7 @@ func TestDemoSaysWhoDied(t *testing.T) {
 	d.says("alertmanager ended by itself", "address already in use")
 }
 
-func TestDemoSaysWhatToInstall(t *testing.T) {
+func TestDemoNamesMissingPrograms(t *testing.T) {
 	t.Parallel()
 	d := demonstrate(t, "PATH="+t.TempDir())
 	d.end(1)

@@ -55,7 +55,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 	return cmd.ProcessState.ExitCode(), read("asked"), read("called")
 }
 
-func TestSlurmDiagDrainsWhatFails(t *testing.T) {
+func TestSlurmDiagDrainsAFailedNode(t *testing.T) {
 	t.Parallel()
 	const failed = "CRITICAL - node7: gpu=3 diag_memory: 2 words in 24 passes did not hold what was written\n"
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestSlurmDiagDrainsWhatFails(t *testing.T) {
 	}
 }
 
-func TestSlurmHealthCheckDrainsWhatIsCritical(t *testing.T) {
+func TestSlurmHealthCheckDrainsACriticalNode(t *testing.T) {
 	t.Parallel()
 	drained := func(reason string) string {
 		return "update\nNodeName=node7\nState=DRAIN\nReason=gpusteward: " + reason + "\n"

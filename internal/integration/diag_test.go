@@ -62,7 +62,7 @@ func TestDiagAsJSON(t *testing.T) {
 	}
 }
 
-func TestMistakesOfDiagAreNoVerdict(t *testing.T) {
+func TestDiagUsageErrorsHaveTheirOwnStatus(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{"--bogus": "--bogus", "--level=4": "'4'", "--busy=perhaps": "perhaps",
 		"--fail-on=info": "info", "extra": "extra"} {

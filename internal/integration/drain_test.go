@@ -105,7 +105,7 @@ func TestDrainAndResume(t *testing.T) {
 	}
 }
 
-func TestADrainThatIsHeldUp(t *testing.T) {
+func TestBlockedDrain(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
@@ -190,7 +190,7 @@ func TestADrainThatIsHeldUp(t *testing.T) {
 	together(t, tests)
 }
 
-func TestADriverIsReplacedWhileDrained(t *testing.T) {
+func TestDriverIsReplacedWhileDrained(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)
@@ -217,7 +217,7 @@ func TestADriverIsReplacedWhileDrained(t *testing.T) {
 	f.drained(a)
 }
 
-func TestOrdersThatCross(t *testing.T) {
+func TestConcurrentOrders(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)

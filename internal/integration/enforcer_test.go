@@ -213,7 +213,7 @@ func TestAgentServesGemini(t *testing.T) {
 	}
 }
 
-func TestWithoutTheEnforcerThereIsNoBroker(t *testing.T) {
+func TestNoBrokerWithoutTheEnforcer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a := start(t, "--demo=h100", "--runtime.dir="+dir).ready()

@@ -71,7 +71,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 	}
 }
 
-func TestConfigCheckExplainsNobody(t *testing.T) {
+func TestConfigCheckRefusesBadPIDs(t *testing.T) {
 	t.Parallel()
 	gone := exec.Command("true")
 	if err := gone.Run(); err != nil {
@@ -94,7 +94,7 @@ func TestConfigCheckExplainsNobody(t *testing.T) {
 	}
 }
 
-func TestConfigCheckWarnsOfStrangers(t *testing.T) {
+func TestConfigCheckWarnsOfUnknownUsers(t *testing.T) {
 	t.Parallel()
 	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
 	status, out, errors := check(t, path)
@@ -126,7 +126,7 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 	}
 }
 
-func TestAConfigurationIsNoLongerThanItMayBe(t *testing.T) {
+func TestConfigurationSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	long := fixture.Config(t, strings.Repeat("# a comment\n", 1<<20))
 	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {

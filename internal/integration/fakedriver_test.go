@@ -158,7 +158,7 @@ func failing(t *testing.T, define string) fakeDriver {
 	return newDriver(t, define)
 }
 
-func TestADriverWithFewFunctionsIsServed(t *testing.T) {
+func TestDriverWithFewFunctions(t *testing.T) {
 	t.Parallel()
 	var optIn []string
 	for _, c := range collectors.All() {
@@ -202,7 +202,7 @@ func TestADriverWithFewFunctionsIsServed(t *testing.T) {
 	}
 }
 
-func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
+func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	for name, c := range driverFailures {
 		t.Run(name, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestWithoutADriverTheAgentWaitsAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestADriverThatComesLaterNeedsNoRestart(t *testing.T) {
+func TestDriverInstalledLaterNeedsNoRestart(t *testing.T) {
 	t.Parallel()
 	for name, come := range map[string]func(fakeDriver){
 		"library": func(f fakeDriver) { f.install() },
@@ -296,7 +296,7 @@ func TestRequireDriverRunsWithOne(t *testing.T) {
 	}
 }
 
-func TestACallThatHangsInTheDriverStopsNoScrape(t *testing.T) {
+func TestHungDriverCallDoesNotBlockScrapes(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	a := spawn(t, f.environment(), "--config.file=internal/config/testdata/quick.yml").ready()
@@ -345,7 +345,7 @@ func (s series) absurd() (wrong []string) {
 	return wrong
 }
 
-func TestReadingsThatCannotBeAreNotShown(t *testing.T) {
+func TestImpossibleReadingsAreNotShown(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, first := range map[string]bool{"from the start": true, "later": false} {
@@ -384,7 +384,7 @@ func TestReadingsThatCannotBeAreNotShown(t *testing.T) {
 	together(t, tests)
 }
 
-func TestASlowDriverIsServed(t *testing.T) {
+func TestSlowDriver(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.set("gpus", "4")
@@ -399,9 +399,9 @@ func TestASlowDriverIsServed(t *testing.T) {
 	}
 }
 
-// TestCountersAreWhatTheDriverSays: counters of the driver are shown as they
+// TestCountersEqualTheDrivers: counters of the driver are shown as they
 // are, even if they fall, which Prometheus takes for a reset.
-func TestCountersAreWhatTheDriverSays(t *testing.T) {
+func TestCountersEqualTheDrivers(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t, "-DFIELDS")
 	a := f.spawn()
@@ -428,7 +428,7 @@ func TestCountersAreWhatTheDriverSays(t *testing.T) {
 	}
 }
 
-func TestAProcessThatTheDriverHasNoSamplesOfIsIdle(t *testing.T) {
+func TestProcessWithoutSamplesIsIdle(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(1)
@@ -456,7 +456,7 @@ func TestAProcessThatTheDriverHasNoSamplesOfIsIdle(t *testing.T) {
 	}
 }
 
-func TestACallThatFailsLeavesTheOthers(t *testing.T) {
+func TestFailedCallDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	a := f.spawn().ready()

@@ -195,9 +195,9 @@ func (m *measured) verdict() (v health.Verdict) {
 	return v
 }
 
-// TestGPUIsWell has the agent judge a GPU that is idle and then works hard: it
+// TestGPUIsHealthy has the agent judge a GPU that is idle and then works hard: it
 // stays healthy.
-func TestGPUIsWell(t *testing.T) {
+func TestGPUIsHealthy(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	look := func(what string, length time.Duration) {
 		for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(time.Second) {

@@ -58,10 +58,10 @@ func (f *fakeAlertmanager) fires(name string) map[string]string {
 	return f.firing[name]
 }
 
-// TestAFaultIsToldAndAcknowledged follows a fault through the whole agent, to
+// TestFaultIsReportedAndAcknowledged follows a fault through the whole agent, to
 // an Alertmanager, the journal, the metrics and the status, until an operator
 // acknowledges it.
-func TestAFaultIsToldAndAcknowledged(t *testing.T) {
+func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	am := newFakeAlertmanager(t)
 	config := fixture.Config(t, fmt.Sprintf("health:\n  alertmanagers: [%s]\n  labels: {cluster: a}\n", am.URL))

@@ -46,7 +46,7 @@ func noDriverUp(s series) bool {
 	return known && up == 0 && len(s.family("nvgpu_temperature_celsius")) == 0
 }
 
-func TestFaultsThatPassNeedNoRestart(t *testing.T) {
+func TestTransientFaultsNeedNoRestart(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
@@ -134,7 +134,7 @@ func (a *agent) address(n int) {
 	}
 }
 
-func TestAReplacedLibraryIsTakenByTheSameProcess(t *testing.T) {
+func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)
@@ -214,7 +214,7 @@ func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
 	}
 }
 
-func TestGPUsThatComeAndGoAreSeen(t *testing.T) {
+func TestAddedAndRemovedGPUsAreSeen(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)
@@ -240,7 +240,7 @@ func TestGPUsThatComeAndGoAreSeen(t *testing.T) {
 	}
 }
 
-func TestTheInventoryOutlivesTheAgent(t *testing.T) {
+func TestInventorySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	with := func(gpus int, check func(a *agent)) {
@@ -282,7 +282,7 @@ func TestTheInventoryOutlivesTheAgent(t *testing.T) {
 	})
 }
 
-func TestABadInventoryIsToldOfAndBegunAnew(t *testing.T) {
+func TestBadInventoryIsReportedAndReplaced(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, spoil := range map[string]func(f fakeDriver){

@@ -119,10 +119,10 @@ func mayExceed(t *testing.T) bool { return permitted(t, 0)&(1<<unix.CAP_SYS_RESO
 
 // A broker that may have no more descriptors in flight cannot serve clients,
 // and reports that.
-func TestAStarvedBrokerIsSeen(t *testing.T) {
+func TestStarvedBrokerIsReported(t *testing.T) {
 	t.Parallel()
 	if mayExceed(t) {
-		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: TestRootInAContainerStarvesNobody")
+		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: TestRootInAContainerCannotStarveTheBroker")
 	}
 	enforcer, observer, _ := divided(t)
 	crowd(t, enforcer)
@@ -139,7 +139,7 @@ func TestAStarvedBrokerIsSeen(t *testing.T) {
 
 // If another process of root keeps more descriptors in flight than the limit,
 // the broker still serves its clients.
-func TestRootInAContainerStarvesNobody(t *testing.T) {
+func TestRootInAContainerCannotStarveTheBroker(t *testing.T) {
 	t.Parallel()
 	if !mayExceed(t) {
 		t.Skip("NOT TESTED: root lacks CAP_SYS_RESOURCE here")
@@ -197,7 +197,7 @@ func asks(t *testing.T, socket string) (answered func()) {
 
 // The broker takes over systemd's socket: a client that connects before the
 // broker runs, or while it restarts, is answered, and the file stays the same.
-func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
+func TestBrokerUsesSystemdsSocket(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "activated") // t.TempDir's names are too long for a socket
 	if err != nil {
@@ -250,7 +250,7 @@ func TestTheBrokerTakesSystemdsSocket(t *testing.T) {
 	})
 }
 
-func TestTheBrokerRefusesOtherSockets(t *testing.T) {
+func TestBrokerRefusesOtherSockets(t *testing.T) {
 	t.Parallel()
 	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

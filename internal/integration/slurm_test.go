@@ -279,7 +279,7 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 
 // Files that a killed epilog left are removed when they are a day old and Slurm
 // no longer knows the job, but not if Slurm does not answer.
-func TestEpilogRemovesWhatIsStale(t *testing.T) {
+func TestEpilogRemovesStaleRecords(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
 	files := []string{"run/slurm/1", "run/tenants.d/slurm-1.yml", "run/slurm/2", "run/tenants.d/slurm-2.yml",
@@ -317,7 +317,7 @@ func TestEpilogRemovesWhatIsStale(t *testing.T) {
 }
 
 // Only jobs with GPUs get the hook, if there are a hook and a broker.
-func TestTaskPrologPutsTheHookIn(t *testing.T) {
+func TestTaskPrologPreloadsTheHook(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
 	dir, err := os.MkdirTemp("", "task") // t.TempDir's names are too long for a socket

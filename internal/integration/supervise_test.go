@@ -83,7 +83,7 @@ func (m *manager) environment(watchdog time.Duration) []string {
 	return env
 }
 
-func TestSystemdIsToldReadyOnceEveryGPUWasRead(t *testing.T) {
+func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
 	a := spawn(t, m.environment(0), "--demo=testdata/scenario/late.yml").listening()
@@ -116,7 +116,7 @@ func TestSystemdIsToldReadyOnceEveryGPUWasRead(t *testing.T) {
 	}
 }
 
-func TestWatchdogIsFedAsLongAsAReaderMoves(t *testing.T) {
+func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		scenario, fast string

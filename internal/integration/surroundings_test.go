@@ -82,8 +82,8 @@ func TestMissingDeviceNodes(t *testing.T) {
 	}
 }
 
-// TestADeviceNodeOfOneGPUIsMissing: the other GPUs are read.
-func TestADeviceNodeOfOneGPUIsMissing(t *testing.T) {
+// TestMissingDeviceNodeOfOneGPU: the other GPUs are read.
+func TestMissingDeviceNodeOfOneGPU(t *testing.T) {
 	t.Parallel()
 	noNodes(t)
 	f := newDriver(t)
@@ -110,9 +110,9 @@ type stateDirectory struct {
 	want        []string // in the log
 }
 
-// TestAStateDirectoryThatCannotBeWritten: GPUs are still read, the failure is
+// TestUnwritableStateDirectory: GPUs are still read, the failure is
 // logged once, and the state is written once that is possible.
-func TestAStateDirectoryThatCannotBeWritten(t *testing.T) {
+func TestUnwritableStateDirectory(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root can mount, and be another")

@@ -49,7 +49,7 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 	}
 }
 
-func TestTheSocketFlagWithoutASocketIsAnError(t *testing.T) {
+func TestSocketFlagWithoutASocketIsAnError(t *testing.T) {
 	t.Parallel()
 	a := spawn(t, nil, "--demo=h100", "--web.systemd-socket")
 	if status := a.wait(); status != 1 || !strings.Contains(a.log.String(), "socket") {
@@ -115,7 +115,7 @@ func TestWebConfigGivesTLSAndPasswords(t *testing.T) {
 	}
 }
 
-func TestAWrongWebConfigEndsBeforeAnythingIsServed(t *testing.T) {
+func TestBadWebConfigIsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"tls_server_confg: {}\n": "tls_server_confg",

@@ -156,7 +156,7 @@ func (w *witness) saw(t *testing.T) {
 	}
 }
 
-func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
+func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.set("gpus", "4")
@@ -197,7 +197,7 @@ func TestAGPUThatHangsHarmsNoOther(t *testing.T) {
 	}
 }
 
-func TestCallsThatHang(t *testing.T) {
+func TestHungCalls(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
@@ -268,7 +268,7 @@ func TestCallsThatHang(t *testing.T) {
 	together(t, tests)
 }
 
-func TestCallsThatHangForTheWholeHost(t *testing.T) {
+func TestHungHostCalls(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for _, call := range []string{"nvmlInit_v2", "nvmlDeviceGetCount_v2"} {

@@ -71,7 +71,7 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 }
 
 // Each row writes its own field, and each field of a quota has a row.
-func TestEachFieldHasARow(t *testing.T) {
+func TestEveryFieldHasARow(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %",
 		"a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",

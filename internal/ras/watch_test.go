@@ -106,8 +106,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestMovingIsNoHang: a rank is always ahead, but all get on.
-func TestMovingIsNoHang(t *testing.T) {
+// TestProgressIsNotAHang: a rank is always ahead, but all get on.
+func TestProgressIsNotAHang(t *testing.T) {
 	j := &job{}
 	for i := range 20 {
 		j.answer(comm("w", map[int]int{1: 100*i + 1, 2: 100 * i}))

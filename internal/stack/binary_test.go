@@ -74,7 +74,7 @@ func TestSymbols(t *testing.T) {
 	}
 }
 
-func TestFilesThatAreRefused(t *testing.T) {
+func TestRefusedFiles(t *testing.T) {
 	t.Parallel()
 	changed := func(at int, b byte) []byte { l := library(); l[at] = b; return l }
 	for name, c := range map[string]struct {

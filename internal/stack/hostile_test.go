@@ -105,7 +105,7 @@ func (c changing) read(addr uint64, p []byte) error {
 
 func u64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
-func TestThreadsThatRun(t *testing.T) {
+func TestRunningThreads(t *testing.T) {
 	t.Parallel()
 	for v, r := range recordings(t) {
 		w, threads, links := r.layoutOf(t, r.image(t))

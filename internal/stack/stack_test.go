@@ -84,7 +84,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
 	}
 }
 
-func TestOfItself(t *testing.T) {
+func TestStackOfThisProcess(t *testing.T) {
 	t.Parallel()
 	p, err := Of(t.Context(), os.Getpid(), Options{})
 	if err != nil || p.PID != os.Getpid() || p.Python != nil || p.Problem != "" || len(p.Threads) < 2 {
@@ -92,7 +92,7 @@ func TestOfItself(t *testing.T) {
 	}
 }
 
-func TestOfNothing(t *testing.T) {
+func TestStackOfNoProcess(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()
 	if err := os.Symlink("1", filepath.Join(elsewhere, "self")); err != nil {
@@ -172,8 +172,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestAnotherHasThePID ends the process while it is read, and begins another.
-func TestAnotherHasThePID(t *testing.T) {
+// TestReusedPID ends the process while it is read, and begins another.
+func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	procfs := held(t, func(dir string) {
 		another := strings.Replace(rank, "4711", "4712", 1)

@@ -89,7 +89,7 @@ func told() (m image, known map[int]bool) {
 	return m, map[int]bool{77: true}
 }
 
-func TestToldOffsets(t *testing.T) {
+func TestReportedOffsets(t *testing.T) {
 	t.Parallel()
 	m, known := told()
 	w, err := newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000})
@@ -106,7 +106,7 @@ func TestToldOffsets(t *testing.T) {
 	}
 }
 
-func TestVersionsThatAreRefused(t *testing.T) {
+func TestRefusedVersions(t *testing.T) {
 	t.Parallel()
 	put := func(at, value uint64) func(image) { return func(m image) { m.write(at, u64(value)...) } }
 	before := func(version uint64) func(image) { // offsets were told

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-func TestLeaseIsClosedUntilSomethingIsAdded(t *testing.T) {
+func TestLeaseStartsClosed(t *testing.T) {
 	leases := make(Leases, LeaseSize)
 	word := (*uint64)(unsafe.Pointer(&leases[8]))
 	l := leases.At(1)
