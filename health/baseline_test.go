@@ -70,7 +70,7 @@ func TestConfigDrift(t *testing.T) {
 
 // If other jobs come and go beside a job, one of them may have changed a
 // setting.
-func TestSettingsAreLentWhereJobsComeAndGo(t *testing.T) {
+func TestSettingsChangedByAnotherJob(t *testing.T) {
 	t.Parallel()
 	o := observed{settings: map[string]map[string]observation{}}
 	at := func(minutes int, jobs ...string) time.Time {

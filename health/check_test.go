@@ -9,9 +9,9 @@ import (
 	"gpusteward/collectors/links"
 )
 
-// TestALevelForPrometheus checks the inputs of rules: the expression, the time
+// TestLevelForPrometheus checks the inputs of rules: the expression, the time
 // for which it must hold before Prometheus fires, and the agent's delay.
-func TestALevelForPrometheus(t *testing.T) {
+func TestLevelForPrometheus(t *testing.T) {
 	t.Parallel()
 	const hot = "nvgpu_temperature_margin_celsius < 5"
 	when := Value(device.TemperatureMargin).Below(5, 8)
@@ -88,9 +88,9 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestACheckLooksAtItsMetrics holds that the metrics of a check include those
+// TestCheckNamesItsMetrics holds that the metrics of a check include those
 // of its additional conditions, for each level.
-func TestACheckLooksAtItsMetrics(t *testing.T) {
+func TestCheckNamesItsMetrics(t *testing.T) {
 	t.Parallel()
 	c := &Check{Levels: []Level{
 		{When: Value(device.TemperatureMargin).Below(5).

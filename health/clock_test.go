@@ -74,9 +74,9 @@ func (w *world) dates() {
 	}
 }
 
-// TestAClockThatIsSetWhileTheAgentRuns has a clock that begins in 1970, is set,
+// TestClockSetWhileRunning has a clock that begins in 1970, is set,
 // and is wrong again. Another clock goes the other way.
-func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
+func TestClockSetWhileRunning(t *testing.T) {
 	t.Parallel()
 	samples := func(margin float64) []collectors.Sample {
 		return []collectors.Sample{on("0", collectors.Up, 1), hotAt(margin),
@@ -114,9 +114,9 @@ func TestAClockThatIsSetWhileTheAgentRuns(t *testing.T) {
 	}
 }
 
-// TestAStateOfAnotherClock loads a state on a host whose clock is a year off
+// TestStateOfAnotherClock loads a state on a host whose clock is a year off
 // from the clock that wrote it.
-func TestAStateOfAnotherClock(t *testing.T) {
+func TestStateOfAnotherClock(t *testing.T) {
 	t.Parallel()
 	up := []collectors.Sample{on("0", collectors.Up, 1), on("0", faults.RemappedRows, 3, "correctable"),
 		{Metric: collectors.DriverUp, Value: 1}}

@@ -36,9 +36,9 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	}
 }
 
-// TestOwnersCountBeyondWhatIsUsual checks the number of owners with an XID
+// TestOwnersBeyondTheUsualNumber checks the number of owners with an XID
 // beyond twice the number on the host's other GPUs.
-func TestOwnersCountBeyondWhatIsUsual(t *testing.T) {
+func TestOwnersBeyondTheUsualNumber(t *testing.T) {
 	t.Parallel()
 	had := func(owners int) (all []*incident.Event) {
 		for i := range 2 * owners { // twice for each owner

@@ -24,10 +24,10 @@ func quiet(t *testing.T, e *Engine, when string) {
 	}
 }
 
-// TestAClockThatIsSetIsNoFault sets the clock of a healthy host, and then
+// TestSettingTheClockIsNotAFault sets the clock of a healthy host, and then
 // expects a fault to be found. Times here lack a monotonic reading, unlike the
 // agent's, so this is the worst case.
-func TestAClockThatIsSetIsNoFault(t *testing.T) {
+func TestSettingTheClockIsNotAFault(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{time.Minute, time.Hour, 30 * day, -time.Minute, -time.Hour, -30 * day} {
 		t.Run(by.String(), func(t *testing.T) {
@@ -60,9 +60,9 @@ func TestAClockThatIsSetIsNoFault(t *testing.T) {
 	}
 }
 
-// TestCountersThatFallAreNoFault restarts every checked counter at a lower
+// TestCounterResetsAreNotFaults restarts every checked counter at a lower
 // value, as after a reset of the GPU or of the driver, and after an absence.
-func TestCountersThatFallAreNoFault(t *testing.T) {
+func TestCounterResetsAreNotFaults(t *testing.T) {
 	t.Parallel()
 	metrics := map[*collectors.Metric]bool{}
 	for _, c := range Checks() {
@@ -154,9 +154,9 @@ func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 	}
 }
 
-// TestThePowerCapIsNoFault has a GPU that only the software power cap holds
+// TestPowerCapIsNotAFault has a GPU that only the software power cap holds
 // down, all the time: that is normal boost.
-func TestThePowerCapIsNoFault(t *testing.T) {
+func TestPowerCapIsNotAFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 120 {

@@ -130,7 +130,7 @@ func TestFlapsAreHeldLonger(t *testing.T) {
 	}
 }
 
-func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
+func TestLevelWithoutSignalEndsOnItsOwn(t *testing.T) {
 	t.Parallel()
 	either := &Check{ID: "either", Alert: "Either", Summary: "One of two.", Levels: []Level{
 		{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
@@ -160,7 +160,7 @@ func TestALevelWithoutASignalEndsWhateverTheOthersHave(t *testing.T) {
 	}
 }
 
-func TestNoDataIsUnknownAndNotWell(t *testing.T) {
+func TestMissingDataIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	up := on("0", collectors.Up, 1)
@@ -188,7 +188,7 @@ func TestNoDataIsUnknownAndNotWell(t *testing.T) {
 	}
 }
 
-func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
+func TestEndedWorkloadIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning,
 		When: Value(workloads.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
@@ -206,7 +206,7 @@ func TestAWorkloadThatEndsIsNotUnknown(t *testing.T) {
 	}
 }
 
-func TestATenantThatEndsIsNotUnknown(t *testing.T) {
+func TestEndedTenantIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning,
 		When: Value(workloads.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
@@ -229,7 +229,7 @@ func lost() []collectors.Sample {
 	return []collectors.Sample{on("0", collectors.WorkerStuck, 1, "gpu_is_lost")}
 }
 
-func TestALatchEndsOnlyWithAResetARebootOrAnAck(t *testing.T) {
+func TestLatchEndsWithResetRebootOrAck(t *testing.T) {
 	t.Parallel()
 	energy := func(joules float64) []collectors.Sample {
 		return []collectors.Sample{on("0", collectors.Up, 1), on("0", device.Energy, joules, "gpu")}
@@ -318,7 +318,7 @@ func (w *world) restart(boot string) []incident.Event {
 	return changes
 }
 
-func TestARestartRaisesNothingAgain(t *testing.T) {
+func TestRestartRaisesNothingAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
@@ -332,7 +332,7 @@ func TestARestartRaisesNothingAgain(t *testing.T) {
 	}
 }
 
-func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
+func TestLifetimeCounterAboveZeroIsNotAnIncident(t *testing.T) {
 	t.Parallel()
 	check := &Check{ID: "ecc", Alert: "ECC", Summary: "ECC.", Levels: []Level{{Severity: incident.Critical,
 		When: Increase(faults.ECCErrors, 5*time.Minute, "severity", "uncorrected", "scope", "volatile").
@@ -357,7 +357,7 @@ func TestALifetimeCounterAboveZeroIsNoIncident(t *testing.T) {
 	}
 }
 
-func TestClockJumpsDoNoHarm(t *testing.T) {
+func TestClockJumpsAreHarmless(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(5, hotAt(20))
@@ -438,9 +438,9 @@ func TestIncidentsAreCounted(t *testing.T) {
 	}
 }
 
-// TestATenantsFaultsCondemnNoGPU has one workload, and one unknown program,
+// TestTenantFaultsDoNotFailTheGPU has one workload, and one unknown program,
 // cause each XID that programs can cause, all day long.
-func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
+func TestTenantFaultsDoNotFailTheGPU(t *testing.T) {
 	t.Parallel()
 	for code, x := range incident.XIDs() {
 		if !x.Tenant() {
@@ -462,7 +462,7 @@ func TestATenantsFaultsCondemnNoGPU(t *testing.T) {
 	}
 }
 
-func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.T) {
+func TestFaultOfManyOwnersIsAWarningAfterAHardwareFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 5 {
@@ -485,9 +485,9 @@ func TestAFaultThatManyOwnersMeetIsAWarningWhereTheHardwareHadItsOwn(t *testing.
 	}
 }
 
-// TestFaultsPushOutNobodyElses has a tenant cause an XID each 6 s for a working
+// TestFaultsDoNotDisplaceThoseOfOtherOwners has a tenant cause an XID each 6 s for a working
 // day. The XIDs of others in the morning still count in the evening.
-func TestFaultsPushOutNobodyElses(t *testing.T) {
+func TestFaultsDoNotDisplaceThoseOfOtherOwners(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	xid := func(id string, code int, owner string) incident.Event {
@@ -523,7 +523,7 @@ func TestFaultsPushOutNobodyElses(t *testing.T) {
 	}
 }
 
-func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
+func TestAckOfALatchedIncidentHolds(t *testing.T) {
 	t.Parallel()
 	up := on("0", collectors.Up, 1)
 	w := newWorld(t, Checks()...)
@@ -548,9 +548,9 @@ func TestAnAckOfALatchedIncidentHolds(t *testing.T) {
 	}
 }
 
-// TestAVictimOfTheOOMKillerMatters holds that the host's lack of memory is a
+// TestOOMKillOfAGPUProcessIsAWarning holds that the host's lack of memory is a
 // warning if it hit a process on a GPU, and that no other incident is.
-func TestAVictimOfTheOOMKillerMatters(t *testing.T) {
+func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what, workload string

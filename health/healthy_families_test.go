@@ -32,10 +32,10 @@ var notHealthy = map[string]string{
 
 var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:collectors\.)?(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)
 
-// TestHealthyHostsShowAllThatIsJudged compares the healthy hosts with the
+// TestHealthyHostsCoverEveryJudgedFamily compares the healthy hosts with the
 // families that health reads, according to its source. A family that they do
 // not show would have uncounted false alarms.
-func TestHealthyHostsShowAllThatIsJudged(t *testing.T) {
+func TestHealthyHostsCoverEveryJudgedFamily(t *testing.T) {
 	shown := map[string]bool{}
 	for seed := range uint64(40) {
 		h := newHealthyHost(seed)

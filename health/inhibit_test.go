@@ -116,9 +116,9 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 	}
 }
 
-// TestAFailedRemapIsToldOnce checks the alerts of one fault that four checks
+// TestFailedRemapAlertsOnce checks the alerts of one fault that four checks
 // see, and that no alert is withdrawn.
-func TestAFailedRemapIsToldOnce(t *testing.T) {
+func TestFailedRemapAlertsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	m := &Monitor{engine: w.engine, firing: map[string]Alert{}}

@@ -59,7 +59,7 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-func TestReportsSayWhatIsFound(t *testing.T) {
+func TestReportsListFindings(t *testing.T) {
 	t.Parallel()
 	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is the node."},
@@ -138,7 +138,7 @@ func FuzzLineForNPD(f *testing.F) {
 	})
 }
 
-func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
+func TestLongLineIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		strings.Repeat("a", 80):       strings.Repeat("a", 80),
@@ -152,9 +152,9 @@ func TestALongLineIsCutWhereACharacterEnds(t *testing.T) {
 	}
 }
 
-// TestNodeProblemDetectorKeepsWhatIsSaid holds that a line for it has the
+// TestNodeProblemDetectorKeepsMessages holds that a line for it has the
 // maximum length: 80 bytes unless configured otherwise. It counts bytes.
-func TestNodeProblemDetectorKeepsWhatIsSaid(t *testing.T) {
+func TestNodeProblemDetectorKeepsMessages(t *testing.T) {
 	t.Parallel()
 	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
 		Message: strings.Repeat("a", 200)})
@@ -242,8 +242,8 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// TestAReportOfOneGPU checks the lines about a GPU with few known values.
-func TestAReportOfOneGPU(t *testing.T) {
+// TestReportOfOneGPU checks the lines about a GPU with few known values.
+func TestReportOfOneGPU(t *testing.T) {
 	t.Parallel()
 	one := func(status incident.State, reason string, findings ...Finding) Judgement {
 		j := Judgement{Verdict: Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0", Status: status, Reason: reason}},

@@ -33,9 +33,9 @@ func energies(first, second float64) []collectors.Sample {
 
 const lostFirst, lostSecond = "lost gpu=0 failed", "lost gpu=1 failed"
 
-// TestAResetIsOfOneGPU holds that a GPU's latch ends only with a reset of that
+// TestResetEndsLatchesOfOneGPU holds that a GPU's latch ends only with a reset of that
 // GPU.
-func TestAResetIsOfOneGPU(t *testing.T) {
+func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 	t.Parallel()
 	action := func(gpu string, v float64) collectors.Sample { return on(gpu, faults.RecoveryAction, v) }
 	for name, c := range map[string]struct {
@@ -72,8 +72,8 @@ func TestAResetIsOfOneGPU(t *testing.T) {
 	}
 }
 
-// TestAnAckIsOfOneEntity names entities in every form, including absent ones.
-func TestAnAckIsOfOneEntity(t *testing.T) {
+// TestAckConcernsOneEntity names entities in every form, including absent ones.
+func TestAckConcernsOneEntity(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		entity incident.Entity
@@ -105,9 +105,9 @@ func TestAnAckIsOfOneEntity(t *testing.T) {
 	}
 }
 
-// TestAnAckInVainSaysWhatThereIs checks the answer to an operator who names an
+// TestAckOfAnAbsentEntityNamesThePresent checks the answer to an operator who names an
 // absent entity.
-func TestAnAckInVainSaysWhatThereIs(t *testing.T) {
+func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 	t.Parallel()
 	none, both := newWorld(t, lostCheck), lostBoth(t)
 	for _, c := range []struct {
@@ -194,8 +194,8 @@ func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	}
 }
 
-// TestALatchOutlivesItsData holds that a latched fault outlives its GPU.
-func TestALatchOutlivesItsData(t *testing.T) {
+// TestLatchSurvivesWithoutData holds that a latched fault outlives its GPU.
+func TestLatchSurvivesWithoutData(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
@@ -247,9 +247,9 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	}
 }
 
-// TestAnIncidentCountsOnce repeats an incident, before and after a restart, and
+// TestIncidentCountsOnce repeats an incident, before and after a restart, and
 // beside another one.
-func TestAnIncidentCountsOnce(t *testing.T) {
+func TestIncidentCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	up := on("0", collectors.Up, 1)
@@ -313,9 +313,9 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 	}
 }
 
-// TestStatisticsThatCannotBeReadAreTold holds that the state of faults survives
+// TestUnreadableStatisticsAreReported holds that the state of faults survives
 // unreadable statistics, and that their loss is an error.
-func TestStatisticsThatCannotBeReadAreTold(t *testing.T) {
+func TestUnreadableStatisticsAreReported(t *testing.T) {
 	t.Parallel()
 	w := lostBoth(t)
 	saved, err := w.engine.Save("same")

@@ -12,10 +12,10 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestASettingIsLentForATime changes a GPU's setting under a permanent
+// TestJobSettingHoldsForATime changes a GPU's setting under a permanent
 // workload, some time after another job came to the host. The change counts as
 // the job's if that was at most an hour ago, and for four hours.
-func TestASettingIsLentForATime(t *testing.T) {
+func TestJobSettingHoldsForATime(t *testing.T) {
 	t.Parallel()
 	limit := func(watts float64) collectors.Sample { return on("0", device.PowerLimit, watts, "enforced") }
 	ecc := func(v float64) collectors.Sample { return on("0", device.ModeEnabled, 1-v/700, "ecc") }
@@ -65,9 +65,9 @@ func TestASettingIsLentForATime(t *testing.T) {
 	}
 }
 
-// TestTheNodesPersistenceHidesNoOtherDrift lets a GPU lose both persistence
+// TestNodePersistenceDoesNotHideOtherDrift lets a GPU lose both persistence
 // mode and ECC. The node reports the former, and the GPU the latter.
-func TestTheNodesPersistenceHidesNoOtherDrift(t *testing.T) {
+func TestNodePersistenceDoesNotHideOtherDrift(t *testing.T) {
 	t.Parallel()
 	b, o := baselines{}, &observed{settings: map[string]map[string]observation{}}
 	var s *derived.Snapshot

@@ -62,7 +62,7 @@ func (j Judgement) found(check string) (Finding, bool) {
 	return j.Findings[i], true
 }
 
-func TestALookAtAHealthyHost(t *testing.T) {
+func TestLookAtAHealthyHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newLook(t).judge(t, LookLeast)
 		if j.Status != incident.OK || len(j.GPUs) != 2 || len(j.Notes) > 0 {
@@ -85,7 +85,7 @@ func TestALookAtAHealthyHost(t *testing.T) {
 	})
 }
 
-func TestALookFindsFaults(t *testing.T) {
+func TestLookFindsFaults(t *testing.T) {
 	for check, c := range map[string]struct {
 		fault  scenarios.Fault
 		status incident.State
@@ -118,7 +118,7 @@ func TestALookFindsFaults(t *testing.T) {
 	}
 }
 
-func TestALookWithoutADriver(t *testing.T) {
+func TestLookWithoutADriver(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault  scenarios.Fault
 		status incident.State
@@ -153,7 +153,7 @@ func (s stuckInit) Init() nvml.Return {
 	return s.Host.Init()
 }
 
-func TestALookThatHangsEndsInTime(t *testing.T) {
+func TestHungLookTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
@@ -173,7 +173,7 @@ func TestALookThatHangsEndsInTime(t *testing.T) {
 }
 
 // Without a process that keeps GPUs initialised, the driver takes long to open.
-func TestALookWaitsForASlowDriver(t *testing.T) {
+func TestLookWaitsForASlowDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
@@ -185,9 +185,9 @@ func TestALookWaitsForASlowDriver(t *testing.T) {
 	})
 }
 
-// TestALookWaitsForASlowDriverForAsLongAsItCan has a driver that opens as late
+// TestLookWaitsUntilItsDeadline has a driver that opens as late
 // as the time for its GPUs permits.
-func TestALookWaitsForASlowDriverForAsLongAsItCan(t *testing.T) {
+func TestLookWaitsUntilItsDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
 		s := stuckInit{l.Host.NVML.(*sim.Host), make(chan struct{})}
@@ -199,7 +199,7 @@ func TestALookWaitsForASlowDriverForAsLongAsItCan(t *testing.T) {
 	})
 }
 
-func TestALookThatIsInterruptedKnowsNothing(t *testing.T) {
+func TestInterruptedLookIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -245,7 +245,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-func TestALookGoesByWhatAnAgentLeft(t *testing.T) {
+func TestLookUsesTheAgentsState(t *testing.T) {
 	for boot, want := range map[string]bool{"boot-1": true, "boot-0": false} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLook(t)
@@ -265,7 +265,7 @@ func TestALookGoesByWhatAnAgentLeft(t *testing.T) {
 	}
 }
 
-func TestALookSaysWhatItCouldNotRead(t *testing.T) {
+func TestLookReportsUnreadableSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLook(t)
 		l.Store.Dir = t.TempDir()
@@ -288,7 +288,7 @@ func TestALookSaysWhatItCouldNotRead(t *testing.T) {
 
 // One sample does not count as several, and a condition that takes days is not
 // found in seconds.
-func TestAHurriedEngineStillWaits(t *testing.T) {
+func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	w.engine.hurry()

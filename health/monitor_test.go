@@ -139,7 +139,7 @@ func (m *monitored) of(f func(incident.Event) bool) (all []incident.Event) {
 
 const xid79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 
-func TestAFaultIsToldWithinAMoment(t *testing.T) {
+func TestFaultIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{Labels: map[string]string{"cluster": "a"}})
@@ -170,7 +170,7 @@ func TestAFaultIsToldWithinAMoment(t *testing.T) {
 	})
 }
 
-func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
+func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,9 +214,9 @@ func TestALatchedFaultOutlivesTheAgentAndEndsWithAnAck(t *testing.T) {
 	})
 }
 
-// TestTheLogNamesEachThingOnce checks the log lines about changes of health: no
+// TestLogKeysAreUnique checks the log lines about changes of health: no
 // key occurs twice, and shadow mode never warns.
-func TestTheLogNamesEachThingOnce(t *testing.T) {
+func TestLogKeysAreUnique(t *testing.T) {
 	t.Parallel()
 	for _, enabled := range [][]string{nil, {"slow"}} {
 		var log bytes.Buffer
@@ -291,7 +291,7 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 	})
 }
 
-func TestAFloodIsCountedAndHarmsNobody(t *testing.T) {
+func TestFloodIsCountedAndHarmless(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := monitor(t, "", Settings{})
@@ -326,9 +326,9 @@ func TestWithoutAKernelLogTheDriverIsEnough(t *testing.T) {
 	})
 }
 
-// TestTheKernelsLogWaitsForTheGPUs holds that the kernel's lines are read once
+// TestKernelLogWaitsForTheGPUs holds that the kernel's lines are read once
 // the places of the GPUs are known, or after a while if they never are.
-func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
+func TestKernelLogWaitsForTheGPUs(t *testing.T) {
 	t.Parallel()
 	for there, want := range map[time.Duration]time.Duration{0: beat, 2 * beat: 3 * beat, time.Hour: warmUp} {
 		synctest.Test(t, func(t *testing.T) {
@@ -357,10 +357,10 @@ func TestTheKernelsLogWaitsForTheGPUs(t *testing.T) {
 	}
 }
 
-// TestTheKernelsLogIsFollowedAgain holds that the pause after a failure doubles
+// TestKernelLogIsRetried holds that the pause after a failure doubles
 // up to a minute, and is a second again after the log was read for a minute. The
 // first failure of each row is logged.
-func TestTheKernelsLogIsFollowedAgain(t *testing.T) {
+func TestKernelLogIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
@@ -394,7 +394,7 @@ func TestTheKernelsLogIsFollowedAgain(t *testing.T) {
 	})
 }
 
-func TestNothingKnownIsUnknown(t *testing.T) {
+func TestNoReadingsAreUnknown(t *testing.T) {
 	t.Parallel()
 	m := NewMonitor(Options{}, Settings{})
 	if v := m.Verdict(); v.Status != incident.Unknown || v.Reason == "" {
@@ -418,7 +418,7 @@ func TestNothingKnownIsUnknown(t *testing.T) {
 	})
 }
 
-func TestItJudgesAsOftenAsThereIsSomethingNew(t *testing.T) {
+func TestMonitorFollowsTheReadInterval(t *testing.T) {
 	t.Parallel()
 	for every, want := range map[time.Duration]int{0: 60, 100 * time.Millisecond: 60, 3 * time.Second: 20,
 		10 * time.Second: 12} {
@@ -439,7 +439,7 @@ func TestItJudgesAsOftenAsThereIsSomethingNew(t *testing.T) {
 	}
 }
 
-func TestManyShareAProcess(t *testing.T) {
+func TestMonitorsInOneProcessShareItsMemory(t *testing.T) {
 	t.Parallel()
 	memory := func(sharing int) float64 {
 		m := NewMonitor(Options{Sharing: sharing, Log: slog.New(slog.DiscardHandler)}, Settings{})
@@ -457,7 +457,7 @@ func TestManyShareAProcess(t *testing.T) {
 	}
 }
 
-func TestSettingsThatCannotWork(t *testing.T) {
+func TestInvalidSettings(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Settings{
 		`health.enable_alerts[1]: "gpu_lost"`: {EnableAlerts: []string{"slow_gpu", "gpu_lost"}},
@@ -474,9 +474,9 @@ func TestSettingsThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestTheStateIsKeptWhenItChanges holds that a change is saved at once, and an
+// TestChangedStateIsSaved holds that a change is saved at once, and an
 // unchanged state once a minute.
-func TestTheStateIsKeptWhenItChanges(t *testing.T) {
+func TestChangedStateIsSaved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -509,9 +509,9 @@ func TestTheStateIsKeptWhenItChanges(t *testing.T) {
 	})
 }
 
-// TestAGPUThatIsAcknowledgedAsGoneIsForgotten holds that the rest of the agent
+// TestAcknowledgedMissingGPUIsForgotten holds that the rest of the agent
 // forgets a GPU whose removal was acknowledged, and no other.
-func TestAGPUThatIsAcknowledgedAsGoneIsForgotten(t *testing.T) {
+func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
 	t.Parallel()
 	for check, want := range map[string][]string{missingCheck: {"GPU-0"}, "gpu_lost": nil} {
 		var forgotten []string

@@ -62,10 +62,10 @@ func TestGPUsOfVirtualMachines(t *testing.T) {
 	}
 }
 
-// TestAGPUThatComesSettles checks for how long the links of a returning GPU
+// TestReturningGPUSettles checks for how long the links of a returning GPU
 // train, by the reason of its absence. Times are seconds. A GPU is "up", or the
 // reason why it is not, or "" if it is not listed.
-func TestAGPUThatComesSettles(t *testing.T) {
+func TestReturningGPUSettles(t *testing.T) {
 	t.Parallel()
 	type look struct {
 		at   int
@@ -117,9 +117,9 @@ func TestAGPUThatComesSettles(t *testing.T) {
 	}
 }
 
-// TestADriverThatReloadsHasItsTime checks for how long a silent driver counts
+// TestReloadingDriverHasTime checks for how long a silent driver counts
 // as reloading.
-func TestADriverThatReloadsHasItsTime(t *testing.T) {
+func TestReloadingDriverHasTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		before, driven float64
@@ -146,9 +146,9 @@ func TestADriverThatReloadsHasItsTime(t *testing.T) {
 	}
 }
 
-// TestWarmAirIsThatOfMostGPUs checks when the room is too hot, and no GPU: by
+// TestWarmAirAffectsMostGPUs checks when the room is too hot, and no GPU: by
 // the GPUs' margins, or by their temperatures and limits.
-func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
+func TestWarmAirAffectsMostGPUs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		margins []float64
@@ -188,8 +188,8 @@ func TestWarmAirIsThatOfMostGPUs(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatDoesNotRun checks when old samples are the agent's own fault.
-func TestAnAgentThatDoesNotRun(t *testing.T) {
+// TestStalledAgent checks when old samples are the agent's own fault.
+func TestStalledAgent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		gpus []string // "up", or the reason why not

@@ -118,10 +118,10 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	}
 }
 
-// TestEachSentenceIsTrue lets every level of every check begin, worsen,
+// TestSentencesMatchReadings lets every level of every check begin, worsen,
 // improve, recover and end, and compares each number in a sentence with the
 // readings.
-func TestEachSentenceIsTrue(t *testing.T) {
+func TestSentencesMatchReadings(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
 		for i := range c.Levels {
@@ -193,9 +193,9 @@ func TestEachSentenceIsTrue(t *testing.T) {
 	}
 }
 
-// TestALevelThatIsHeldIsToldAsPast checks the sentence while only a lower level
+// TestHeldLevelIsInThePastTense checks the sentence while only a lower level
 // of a check remains of a fault.
-func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
+func TestHeldLevelIsInThePastTense(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(2, hotAt(-12))
@@ -214,9 +214,9 @@ func TestALevelThatIsHeldIsToldAsPast(t *testing.T) {
 	}
 }
 
-// TestAWildSampleIsForgotten holds that a fault's worst value does not come from
+// TestOutlierIsForgotten holds that a fault's worst value does not come from
 // long before it: a sample counts for as many samples as the level needs.
-func TestAWildSampleIsForgotten(t *testing.T) {
+func TestOutlierIsForgotten(t *testing.T) {
 	t.Parallel()
 	for clear, want := range map[int]float64{1: -50, 3: -50, 4: -1, 10: -1} {
 		w := newWorld(t, hotCheck)
@@ -229,8 +229,8 @@ func TestAWildSampleIsForgotten(t *testing.T) {
 	}
 }
 
-// TestDataThatComesBackEndsNoFault checks the sentence after a gap in the data.
-func TestDataThatComesBackEndsNoFault(t *testing.T) {
+// TestReturningDataDoesNotEndAFault checks the sentence after a gap in the data.
+func TestReturningDataDoesNotEndAFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(20))
@@ -248,9 +248,9 @@ func TestDataThatComesBackEndsNoFault(t *testing.T) {
 	}
 }
 
-// TestTheWorstSurvivesARestart checks the sentence of a fault that recovers
+// TestWorstValueSurvivesARestart checks the sentence of a fault that recovers
 // while the agent is restarted.
-func TestTheWorstSurvivesARestart(t *testing.T) {
+func TestWorstValueSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-5))

@@ -13,9 +13,9 @@ import (
 	"gpusteward/health/incident"
 )
 
-// TestEachSettingUnlikeThePeersIsNamed changes one setting of one of eight
+// TestSettingsUnlikePeersAreNamed changes one setting of one of eight
 // GPUs, and expects only its name, with the peers' value.
-func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
+func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 	t.Parallel()
 	mode := func(name string) func(odd bool) collectors.Sample {
 		return func(odd bool) collectors.Sample {
@@ -68,9 +68,9 @@ func TestEachSettingUnlikeThePeersIsNamed(t *testing.T) {
 	}
 }
 
-// TestASettingOutlivesTheAgent changes a setting while the agent is down: the
+// TestSettingSurvivesARestart changes a setting while the agent is down: the
 // change is noticed.
-func TestASettingOutlivesTheAgent(t *testing.T) {
+func TestSettingSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	drift := func(ecc float64) float64 {
@@ -172,9 +172,9 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 	}
 }
 
-// TestADriftNamesItsSettings holds that the sentence about a GPU's drift names
+// TestDriftNamesItsSettings holds that the sentence about a GPU's drift names
 // the settings that differ now, with their values.
-func TestADriftNamesItsSettings(t *testing.T) {
+func TestDriftNamesItsSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	show := func(ecc, accounting float64, times int) (message string) {

@@ -104,9 +104,9 @@ func TestSignalsAreRead(t *testing.T) {
 	}
 }
 
-// TestAReadingIsFoundFromAnywhere holds that a series is found from any
+// TestSeriesIsFoundFromAnyPosition holds that a series is found from any
 // position, and where the next search begins.
-func TestAReadingIsFoundFromAnywhere(t *testing.T) {
+func TestSeriesIsFoundFromAnyPosition(t *testing.T) {
 	t.Parallel()
 	var all answers
 	for i := range 3 {

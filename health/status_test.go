@@ -89,9 +89,9 @@ func TestLeavingALevel(t *testing.T) {
 	}
 }
 
-// TestAnEngineHurriesWhatItCan checks which levels a look of a few seconds can
+// TestHurriedLevels checks which levels a look of a few seconds can
 // judge, and by how many samples.
-func TestAnEngineHurriesWhatItCan(t *testing.T) {
+func TestHurriedLevels(t *testing.T) {
 	t.Parallel()
 	margin := func() *Signal { return Value(device.TemperatureMargin) }
 	for name, c := range map[string]struct {

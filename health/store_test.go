@@ -46,7 +46,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
+func TestUnusableStateIsMovedAside(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string][]byte{
 		"empty":     nil,
@@ -89,9 +89,9 @@ func TestStateThatCannotBeUsedIsMovedAside(t *testing.T) {
 	}
 }
 
-// TestStateThatCannotBeReadIsAnError puts a directory in place of the state: it
+// TestUnreadableStateIsAnError puts a directory in place of the state: it
 // opens, cannot be read, and is not moved.
-func TestStateThatCannotBeReadIsAnError(t *testing.T) {
+func TestUnreadableStateIsAnError(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
 	if err := os.Mkdir(s.path("health"), 0o700); err != nil {

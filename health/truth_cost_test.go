@@ -83,9 +83,9 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// TestCountersThatAreGoneAreForgotten simulates a host whose workloads come and
+// TestAbsentCountersAreForgotten simulates a host whose workloads come and
 // go for months, each with its counters.
-func TestCountersThatAreGoneAreForgotten(t *testing.T) {
+func TestAbsentCountersAreForgotten(t *testing.T) {
 	t.Parallel()
 	g := Increase(workloads.QoSViolations, 5*time.Minute, "by", "tenant")
 	now := time.Unix(1, 0)

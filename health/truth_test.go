@@ -148,9 +148,9 @@ func judgeAll(t *testing.T, days int) (all verdict) {
 // their condition.
 var trueAlarms = []string{"xid_tenant", "xid_spread"}
 
-// TestAnIllHostIsNotQuiet shows that silence has a meaning: the same host
+// TestFaultyHostAlerts shows that silence has a meaning: the same host
 // alerts with one GPU that is too hot, and one that had an error.
-func TestAnIllHostIsNotQuiet(t *testing.T) {
+func TestFaultyHostAlerts(t *testing.T) {
 	t.Parallel()
 	h := busyHost(false)
 	h.gpus[3].place += 60

@@ -50,9 +50,9 @@ func TestUseOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestStateThatCouldNotBeMovedIsMovedLater blocks the destination of spoiled
+// TestBlockedStateIsMovedLater blocks the destination of spoiled
 // state: nothing overwrites the state until the way is free.
-func TestStateThatCouldNotBeMovedIsMovedLater(t *testing.T) {
+func TestBlockedStateIsMovedLater(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
 	path := s.path(keptName)

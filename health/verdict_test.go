@@ -10,7 +10,7 @@ import (
 
 // The faults of a workload or a tenant affect the verdict of neither its GPU
 // nor the node.
-func TestTenantsDoNotCondemn(t *testing.T) {
+func TestTenantFaultsDoNotAffectVerdicts(t *testing.T) {
 	t.Parallel()
 	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}
 	of := func(edit func(*incident.Entity)) Finding {
@@ -35,9 +35,9 @@ func TestTenantsDoNotCondemn(t *testing.T) {
 	}
 }
 
-// TestAVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
+// TestVerdictOfAGPU checks the verdict on a GPU by its readings and findings:
 // the check reads the margin.
-func TestAVerdictOfAGPU(t *testing.T) {
+func TestVerdictOfAGPU(t *testing.T) {
 	t.Parallel()
 	const cool, warm, hot, none = 50, -1, -20, 1000
 	for name, c := range map[string]struct {
@@ -89,9 +89,9 @@ func TestAVerdictOfAGPU(t *testing.T) {
 	}
 }
 
-// TestAVerdictOfANode checks the verdict on a host by its own findings, and for
+// TestVerdictOfANode checks the verdict on a host by its own findings, and for
 // a host without a GPU.
-func TestAVerdictOfANode(t *testing.T) {
+func TestVerdictOfANode(t *testing.T) {
 	t.Parallel()
 	gpus := []Health{{GPU: "0", UUID: "GPU-0"}}
 	gpu := incident.Entity{GPU: "0", UUID: "GPU-0"}

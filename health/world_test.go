@@ -56,9 +56,9 @@ var notInSites = map[string]string{
 // hosts have tenants.
 var ofEnforcer = []string{"Quota", "QoS", "Broker", "Unhooked", "Underreporting"}
 
-// TestSitesShowAllThatIsJudged holds that no check is quiet because no site
+// TestSitesCoverEveryCheck holds that no check is quiet because no site
 // shows its input.
-func TestSitesShowAllThatIsJudged(t *testing.T) {
+func TestSitesCoverEveryCheck(t *testing.T) {
 	t.Parallel()
 	shown := map[string]bool{}
 	for _, style := range worldTable("styles")[1:] {

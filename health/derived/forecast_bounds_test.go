@@ -27,9 +27,9 @@ func repeated(n int, by float64) (all []float64) {
 	return all
 }
 
-// TestATrendIsItsLastPoints checks which points a series keeps, and which it
+// TestTrendKeepsItsLastPoints checks which points a series keeps, and which it
 // drops.
-func TestATrendIsItsLastPoints(t *testing.T) {
+func TestTrendKeepsItsLastPoints(t *testing.T) {
 	t.Parallel()
 	s := trend{every: time.Minute}
 	add := func(after time.Duration, v float64, want bool) {
@@ -100,9 +100,9 @@ func TestForecastOfATrend(t *testing.T) {
 	}
 }
 
-// TestAForecastTakesLooksInARow holds that every reason against a forecast
+// TestForecastNeedsConsecutivePasses holds that every reason against a forecast
 // restarts its row. A trend that is too short is no reason.
-func TestAForecastTakesLooksInARow(t *testing.T) {
+func TestForecastNeedsConsecutivePasses(t *testing.T) {
 	t.Parallel()
 	rises := trending(0, repeated(12, 1)...)
 	for name, c := range map[string]struct {
@@ -152,9 +152,9 @@ func TestStraysOfASeries(t *testing.T) {
 	}
 }
 
-// TestAWorkloadTakesMemoryAfterARest checks when growing memory counts as a
+// TestCreepStartsAfterARest checks when growing memory counts as a
 // creep: after half an hour in which it stayed the same within a thousandth.
-func TestAWorkloadTakesMemoryAfterARest(t *testing.T) {
+func TestCreepStartsAfterARest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		rests  time.Duration
@@ -185,9 +185,9 @@ func TestAWorkloadTakesMemoryAfterARest(t *testing.T) {
 	}
 }
 
-// TestACreepIsNoStart holds that a trend consists of memory taken after the
+// TestCreepExcludesTheStart holds that a trend consists of memory taken after the
 // rest, apart from the two minutes between two points, and is even.
-func TestACreepIsNoStart(t *testing.T) {
+func TestCreepExcludesTheStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		crept time.Duration // after the first point
@@ -208,9 +208,9 @@ func TestACreepIsNoStart(t *testing.T) {
 	}
 }
 
-// TestAWorkloadGivesMemoryBack checks how much memory must be returned to count
+// TestReturnedMemoryIsNotACreep checks how much memory must be returned to count
 // as much.
-func TestAWorkloadGivesMemoryBack(t *testing.T) {
+func TestReturnedMemoryIsNotACreep(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		free, to float64

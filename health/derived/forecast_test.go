@@ -34,7 +34,7 @@ func linkSamples(g *rigGPU, n int, bytes, errors float64) (all []collectors.Samp
 	return all
 }
 
-func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
+func TestLeakIsForecastAndStartIsNot(t *testing.T) {
 	t.Parallel()
 	const gib = 1 << 30
 	for _, c := range []struct {
@@ -76,9 +76,9 @@ func TestALeakIsForeseenAndAStartIsNot(t *testing.T) {
 	}
 }
 
-// TestACacheThatFillsIsNoLeak simulates an allocator that keeps its memory: now
+// TestFillingCacheIsNotALeak simulates an allocator that keeps its memory: now
 // and then, and ever less often, an input is larger than all before.
-func TestACacheThatFillsIsNoLeak(t *testing.T) {
+func TestFillingCacheIsNotALeak(t *testing.T) {
 	t.Parallel()
 	const total, runs = 80e9, 400
 	alarms := 0
@@ -110,9 +110,9 @@ func TestACacheThatFillsIsNoLeak(t *testing.T) {
 	}
 }
 
-// TestALeakGivesLittleBack grows memory by 100 MB in two minutes, with one fall
+// TestLeakReturnsLittleMemory grows memory by 100 MB in two minutes, with one fall
 // by a part of the total growth. A fall by a tenth rules out a leak.
-func TestALeakGivesLittleBack(t *testing.T) {
+func TestLeakReturnsLittleMemory(t *testing.T) {
 	t.Parallel()
 	const each = 100e6
 	for _, c := range []struct {
@@ -137,7 +137,7 @@ func TestALeakGivesLittleBack(t *testing.T) {
 	}
 }
 
-func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
+func TestInstanceFillsBeforeTheGPU(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	g := r.gpus[0]
@@ -155,7 +155,7 @@ func TestAnInstanceIsFullBeforeTheGPU(t *testing.T) {
 	whole(t, r.last)
 }
 
-func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
+func TestHeatAndSpareRowsAreForecast(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	for _, g := range r.gpus {
@@ -188,7 +188,7 @@ func TestHeatAndSpareRowsAreForeseen(t *testing.T) {
 	}
 }
 
-func TestALinkAgainstItsSiblings(t *testing.T) {
+func TestLinkComparedWithSiblings(t *testing.T) {
 	t.Parallel()
 	r := newRig(5)
 	var sent, bad float64
@@ -221,7 +221,7 @@ func TestALinkAgainstItsSiblings(t *testing.T) {
 	}
 }
 
-func TestABurstOfErrorsIsNoBadLink(t *testing.T) {
+func TestBurstOfErrorsIsNotABadLink(t *testing.T) {
 	t.Parallel()
 	r := newRig(4)
 	r.step(11*time.Minute, func() {
@@ -242,7 +242,7 @@ func TestABurstOfErrorsIsNoBadLink(t *testing.T) {
 	}
 }
 
-func TestLinksToOtherPlacesAreNoSiblings(t *testing.T) {
+func TestLinksToOtherEndsAreNotSiblings(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(3*time.Minute, func() {

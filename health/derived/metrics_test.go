@@ -124,7 +124,7 @@ func asItIs(t time.Time) time.Time { return t }
 
 func noise() *rand.Rand { return rand.New(rand.NewPCG(11, 12)) }
 
-func TestAnomaliesAreThoseThatLast(t *testing.T) {
+func TestOnlyLastingAnomaliesCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	shake := r.shake(noise())
@@ -191,7 +191,7 @@ func TestAnomaliesMatter(t *testing.T) {
 	}
 }
 
-func TestAnotherLoadIsNoAnomaly(t *testing.T) {
+func TestOtherLoadIsNotAnAnomaly(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	idle := func() {
@@ -216,7 +216,7 @@ func TestAnotherLoadIsNoAnomaly(t *testing.T) {
 	}
 }
 
-func TestCountersThatBeginAgainAreNoTraffic(t *testing.T) {
+func TestCounterResetIsNotTraffic(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(10*time.Minute, nil)
@@ -229,7 +229,7 @@ func TestCountersThatBeginAgainAreNoTraffic(t *testing.T) {
 	}
 }
 
-func TestDriftIsSeenWhereALookIsNot(t *testing.T) {
+func TestCUSUMFindsSlowDrift(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	rnd := noise()
@@ -341,9 +341,9 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	}
 }
 
-// TestANonNumberIsNoValue passes values that no GPU reports. The output is
+// TestNonFiniteValuesAreIgnored passes values that no GPU reports. The output is
 // always numbers, and recovers afterwards.
-func TestANonNumberIsNoValue(t *testing.T) {
+func TestNonFiniteValuesAreIgnored(t *testing.T) {
 	t.Parallel()
 	r, rnd := newRig(5), noise()
 	wild := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0, -1, math.MaxFloat64, -math.MaxFloat64,
@@ -394,7 +394,7 @@ func whole(t *testing.T, s *Snapshot) {
 	}
 }
 
-func TestTheSameSamplesGiveTheSame(t *testing.T) {
+func TestMetricsAreDeterministic(t *testing.T) {
 	t.Parallel()
 	a, b := newRig(4), newRig(4)
 	for _, r := range []*rig{a, b} {

@@ -13,8 +13,8 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// TestTrafficIsWhatIsKnownOfIt checks the sum of both directions of both kinds.
-func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
+// TestTrafficOfKnownCounters checks the sum of both directions of both kinds.
+func TestTrafficOfKnownCounters(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)
 	r.step(time.Minute, func() {
@@ -32,9 +32,9 @@ func TestTrafficIsWhatIsKnownOfIt(t *testing.T) {
 	}
 }
 
-// TestALinkIsJudgedWhileItsGPUWorks has a link that is narrow or slow in every
+// TestLinkIsJudgedUnderLoad has a link that is narrow or slow in every
 // n-th pass, on a GPU with a given load.
-func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
+func TestLinkIsJudgedUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		utilization       float64
@@ -73,10 +73,10 @@ func TestALinkIsJudgedWhileItsGPUWorks(t *testing.T) {
 	}
 }
 
-// TestALinkThatIsShortStaysShortWhileTheGPURests lets a GPU find its link short
+// TestDegradedLinkStaysDegradedWhileIdle lets a GPU find its link short
 // and then rest for an hour. The finding stays until the link has its full
 // width.
-func TestALinkThatIsShortStaysShortWhileTheGPURests(t *testing.T) {
+func TestDegradedLinkStaysDegradedWhileIdle(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	v := &r.gpus[0].values
@@ -104,9 +104,9 @@ func TestALinkThatIsShortStaysShortWhileTheGPURests(t *testing.T) {
 // same compares with a value; -1 stands for none.
 func same(got, want float64) bool { return got == want || want == -1 && !usable(got) }
 
-// TestFansThatDoNotTurnAreCounted has boards with fans, some of which stand
+// TestStoppedFansAreCounted has boards with fans, some of which stand
 // still, and a board without fans.
-func TestFansThatDoNotTurnAreCounted(t *testing.T) {
+func TestStoppedFansAreCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(4)
 	for gpu, speeds := range [][]float64{{.3, .3}, {0, .3, 0}, {.001}} {
@@ -123,9 +123,9 @@ func TestFansThatDoNotTurnAreCounted(t *testing.T) {
 	}
 }
 
-// TestALinkAgainstThoseOfOtherGPUs compares GPUs with the links and speeds of a
+// TestLinkComparedWithOtherGPUs compares GPUs with the links and speeds of a
 // row. The first one is checked.
-func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
+func TestLinkComparedWithOtherGPUs(t *testing.T) {
 	t.Parallel()
 	const full = 25e9
 	type gpu struct {
@@ -201,9 +201,9 @@ func TestALinkAgainstThoseOfOtherGPUs(t *testing.T) {
 	}
 }
 
-// TestWorkloadsThatLeaveAGPUAreForgotten holds that an absent link, workload or
+// TestAbsentWorkloadsAreForgotten holds that an absent link, workload or
 // tenant is forgotten after ten minutes, and not before.
-func TestWorkloadsThatLeaveAGPUAreForgotten(t *testing.T) {
+func TestAbsentWorkloadsAreForgotten(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	tenant := collectors.Sample{Metric: workloads.QuotaMemoryUsed, Labels: []string{r.gpus[0].gpu, r.gpus[0].uuid,

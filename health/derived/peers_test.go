@@ -78,7 +78,7 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 	}
 }
 
-func TestAGPUThatWasBusyLongerIsNoOutlier(t *testing.T) {
+func TestLongerBusyGPUIsNotAnOutlier(t *testing.T) {
 	t.Parallel()
 	r := newRig(5)
 	hot := func(busy bool, g *rigGPU) {
@@ -102,7 +102,7 @@ func TestAGPUThatWasBusyLongerIsNoOutlier(t *testing.T) {
 	}
 }
 
-func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
+func TestSlowGPUHasNoReason(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -125,10 +125,10 @@ func TestASlowGPUIsOneWithoutAReason(t *testing.T) {
 	}
 }
 
-// TestTheEndsOfWhatIsCompared runs the same work on five GPUs, one of them
+// TestBoundsOfPeerComparison runs the same work on five GPUs, one of them
 // slow: similar enough for a comparison of their clocks, and slightly too
 // different.
-func TestTheEndsOfWhatIsCompared(t *testing.T) {
+func TestBoundsOfPeerComparison(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		all, one map[int]float64

@@ -18,9 +18,9 @@ func learned(minutes int, celsius float64) place {
 	return p
 }
 
-// TestAPlaceIsKnownAboutAPower checks how near a power must be to a known one,
+// TestPlaceIsKnownNearAPower checks how near a power must be to a known one,
 // which of several counts, and after how many minutes a place is known.
-func TestAPlaceIsKnownAboutAPower(t *testing.T) {
+func TestPlaceIsKnownNearAPower(t *testing.T) {
 	t.Parallel()
 	known := learned(knownAfter, 60)
 	for steps := -4; steps <= 4; steps++ {
@@ -48,10 +48,10 @@ func TestAPlaceIsKnownAboutAPower(t *testing.T) {
 	}
 }
 
-// TestAPlaceLearnsFromAMinute checks the movement of a mean: a plain mean for
+// TestPlaceLearnsFromOneMinute checks the movement of a mean: a plain mean for
 // ten minutes, and then one in which a minute counts as two degrees off at
 // most.
-func TestAPlaceLearnsFromAMinute(t *testing.T) {
+func TestPlaceLearnsFromOneMinute(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		minutes       int
@@ -69,9 +69,9 @@ func TestAPlaceLearnsFromAMinute(t *testing.T) {
 	}
 }
 
-// TestAPlaceIsBounded checks how many powers a place knows, and that it keeps
+// TestPlaceIsBounded checks how many powers a place knows, and that it keeps
 // learning those.
-func TestAPlaceIsBounded(t *testing.T) {
+func TestPlaceIsBounded(t *testing.T) {
 	t.Parallel()
 	p := place{}
 	for step := range 2 * mostPowers {
@@ -97,9 +97,9 @@ func TestAPlaceIsBounded(t *testing.T) {
 	}
 }
 
-// TestAPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
+// TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and
 // which values are not temperatures.
-func TestAPlaceLearnsFromSteadyMinutes(t *testing.T) {
+func TestPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		watts, celsius float64
@@ -122,9 +122,9 @@ func TestAPlaceLearnsFromSteadyMinutes(t *testing.T) {
 	}
 }
 
-// TestARiseIsFiveDegrees checks the rise at which a GPU counts as hotter than
+// TestRiseThresholdIsFiveDegrees checks the rise at which a GPU counts as hotter than
 // before.
-func TestARiseIsFiveDegrees(t *testing.T) {
+func TestRiseThresholdIsFiveDegrees(t *testing.T) {
 	t.Parallel()
 	for rise, want := range map[float64]float64{0: 1, placeRise - .5: 1, placeRise: 0, placeRise + 1: 0, -9: 1} {
 		r := newRig(1)

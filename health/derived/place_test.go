@@ -9,7 +9,7 @@ import (
 
 // A board's place is known after ten minutes at a power. A fault does not
 // become normal within a day.
-func TestAPlaceIsLearnedSlowly(t *testing.T) {
+func TestPlaceIsLearnedSlowly(t *testing.T) {
 	t.Parallel()
 	p := place{}
 	for range knownAfter - 1 {
@@ -41,7 +41,7 @@ func TestAPlaceIsLearnedSlowly(t *testing.T) {
 
 // A rise of all GPUs is the air's and does not count. A rise of one GPU counts.
 // A restart keeps all places.
-func TestARiseIsBesideTheOthers(t *testing.T) {
+func TestRiseIsRelativeToOtherGPUs(t *testing.T) {
 	t.Parallel()
 	r := newRig(3)
 	r.step(20*time.Minute, nil)

@@ -69,9 +69,9 @@ func TestOldHistoriesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestAMinuteOfCorrectedErrors checks what a minute adds to the sum and to the
+// TestMinuteOfCorrectedErrors checks what a minute adds to the sum and to the
 // baseline, with exact numbers.
-func TestAMinuteOfCorrectedErrors(t *testing.T) {
+func TestMinuteOfCorrectedErrors(t *testing.T) {
 	t.Parallel()
 	slow := -math.Expm1(-time.Minute.Seconds() / baselineTau.Seconds())
 	for _, c := range []struct{ usual, errors, sum, later float64 }{
@@ -110,9 +110,9 @@ func (f *drift) minutes(n int, load, celsius float64, known int) {
 	}
 }
 
-// TestABaselineIsAnHour checks how long a baseline is learned, from which
+// TestBaselineTakesAnHour checks how long a baseline is learned, from which
 // values, and when another load restarts it.
-func TestABaselineIsAnHour(t *testing.T) {
+func TestBaselineTakesAnHour(t *testing.T) {
 	t.Parallel()
 	var f drift
 	if f.minutes(windowSize-1, 0, 60, windowSize); f.known {
@@ -168,10 +168,10 @@ func TestABaselineIsAnHour(t *testing.T) {
 	}
 }
 
-// TestALinkIsComparedByItsLesserMinutes checks the compared values of a link's
+// TestLinkComparisonOmitsTheWorstMinutes checks the compared values of a link's
 // counters: bytes per second, and the errors of ten minutes without the three
 // worst.
-func TestALinkIsComparedByItsLesserMinutes(t *testing.T) {
+func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
 	t.Parallel()
 	var l link
 	l.unread()
@@ -205,9 +205,9 @@ func TestALinkIsComparedByItsLesserMinutes(t *testing.T) {
 	}
 }
 
-// TestAPeerAgainstItsSiblings checks the score and the ratio of a count by
+// TestScoreAgainstSiblings checks the score and the ratio of a count by
 // exact numbers, and the required number of siblings.
-func TestAPeerAgainstItsSiblings(t *testing.T) {
+func TestScoreAgainstSiblings(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		value    float64

@@ -64,7 +64,7 @@ func TestFaultScores(t *testing.T) {
 	}
 }
 
-func TestLemonsAreNotMadeByTenants(t *testing.T) {
+func TestTenantFaultsDoNotMakeALemon(t *testing.T) {
 	t.Parallel()
 	r := newRig(2)
 	r.step(step, nil)
@@ -138,7 +138,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	whole(t, odd.last)
 }
 
-func TestAClockThatGoesBackChangesNoScore(t *testing.T) {
+func TestBackwardClockKeepsScores(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(step, nil)
@@ -150,7 +150,7 @@ func TestAClockThatGoesBackChangesNoScore(t *testing.T) {
 	}
 }
 
-func TestAClockThatLeapsForgetsNoGPUThatIsThere(t *testing.T) {
+func TestClockJumpKeepsPresentGPUs(t *testing.T) {
 	t.Parallel()
 	r := newRig(1)
 	r.step(step, nil)

@@ -24,7 +24,7 @@ func normals(r *rand.Rand, n int) []float64 {
 	return values
 }
 
-func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
+func TestMediansMatchSortedNumbers(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -60,7 +60,7 @@ func TestMediansAreThoseOfSortedNumbers(t *testing.T) {
 	}
 }
 
-func TestMomentsAreThoseOfTheWindow(t *testing.T) {
+func TestMomentsMatchTheWindow(t *testing.T) {
 	t.Parallel()
 	var w window
 	w.push(1e9) // it leaves the window without a trace
@@ -145,9 +145,9 @@ func TestTheilSenFindsTheTrend(t *testing.T) {
 	}
 }
 
-// TestTheVarianceOfASeriesWithoutATrend checks Kendall's formula, (n(n-1)(2n+5)
+// TestVarianceOfASeriesWithoutATrend checks Kendall's formula, (n(n-1)(2n+5)
 // - the same for each tie) / 18.
-func TestTheVarianceOfASeriesWithoutATrend(t *testing.T) {
+func TestVarianceOfASeriesWithoutATrend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		values []float64

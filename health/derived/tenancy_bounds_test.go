@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestTheDueOfATenant checks when a tenant wants its share, and the memory that
+// TestDueShareOfATenant checks when a tenant wants its share, and the memory that
 // it lacks; NaN is unknown.
-func TestTheDueOfATenant(t *testing.T) {
+func TestDueShareOfATenant(t *testing.T) {
 	t.Parallel()
 	none := math.NaN()
 	for _, c := range []struct {
@@ -29,8 +29,8 @@ func TestTheDueOfATenant(t *testing.T) {
 	}
 }
 
-// TestATrendOfSharesBearsAPause checks for how long a tenant may want nothing.
-func TestATrendOfSharesBearsAPause(t *testing.T) {
+// TestShareTrendSurvivesAPause checks for how long a tenant may want nothing.
+func TestShareTrendSurvivesAPause(t *testing.T) {
 	t.Parallel()
 	for paused, want := range map[time.Duration]int{pause: 3, pause + step: 1} {
 		tenant := tenancy{now: noTenant, memory: trend{every: memoryEvery}, deficit: trend{every: memoryEvery}}
@@ -53,9 +53,9 @@ func TestATrendOfSharesBearsAPause(t *testing.T) {
 	}
 }
 
-// TestALossOfAShareIsATrend checks the loss of a share, and its duration, that
+// TestLossOfShareIsATrend checks the loss of a share, and its duration, that
 // a forecast needs.
-func TestALossOfAShareIsATrend(t *testing.T) {
+func TestLossOfShareIsATrend(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		points int

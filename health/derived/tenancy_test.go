@@ -116,8 +116,8 @@ func TestTenantsTrends(t *testing.T) {
 	}
 }
 
-// TestATenantThatLeftHasNoTrend removes a tenant with growing memory.
-func TestATenantThatLeftHasNoTrend(t *testing.T) {
+// TestRemovedTenantHasNoTrend removes a tenant with growing memory.
+func TestRemovedTenantHasNoTrend(t *testing.T) {
 	t.Parallel()
 	r := newTenantRig()
 	r.step(40*time.Minute, func(at float64) { r.now[tenantUsed], r.now[tenantCap] = 1e9*at, 1e11 })

@@ -147,9 +147,9 @@ func TestWaitingWorkloads(t *testing.T) {
 	}
 }
 
-// TestAWaitIsToldOnce lets the workload on the most GPUs represent those that
+// TestWaitIsReportedOnce lets the workload on the most GPUs represent those that
 // share some of them.
-func TestAWaitIsToldOnce(t *testing.T) {
+func TestWaitIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	r := newCrew(4)
 	r.jobs["user:7"], r.jobs["user:8"] = []int{1, 2}, []int{3}
@@ -227,9 +227,9 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestAMisreadPassEndsNoWait has a wait that continues although one or two
+// TestMisreadPassDoesNotEndAWait has a wait that continues although one or two
 // passes deny it.
-func TestAMisreadPassEndsNoWait(t *testing.T) {
+func TestMisreadPassDoesNotEndAWait(t *testing.T) {
 	t.Parallel()
 	for passes, want := range map[time.Duration]float64{1: 10. / 15, 2: 10. / 15, 3: 5. / 15} {
 		r := newCrew(2)

@@ -87,8 +87,8 @@ func TestFaultHang(t *testing.T) {
 	}
 }
 
-// TestIsEnded expects a cancelled test to end, to say so, and to accuse no GPU.
-func TestIsEnded(t *testing.T) {
+// TestCancelledDiagAccusesNoGPU expects a cancelled test to end, to say so, and to accuse no GPU.
+func TestCancelledDiagAccusesNoGPU(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
 	h.Hangs = map[int]Step{1: Memory}
@@ -192,9 +192,9 @@ func TestChildIsLate(t *testing.T) {
 	})
 }
 
-// TestChildOfATestThatEnds expects a test's end to end its child, and to accuse
+// TestChildEndsWithItsTest expects a test's end to end its child, and to accuse
 // no GPU.
-func TestChildOfATestThatEnds(t *testing.T) {
+func TestChildEndsWithItsTest(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]bool{"before an answer": false, "with a broken answer": true} {
 		synctest.Test(t, func(t *testing.T) {

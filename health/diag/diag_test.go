@@ -46,7 +46,7 @@ func (r *Report) failures() (all []string) {
 	return all
 }
 
-func TestWhatIsFound(t *testing.T) {
+func TestDiagFindings(t *testing.T) {
 	t.Parallel()
 	of := func(change func(*host)) host {
 		h := h200s(3)
@@ -132,8 +132,8 @@ func TestWhatIsFound(t *testing.T) {
 	}
 }
 
-// TestWhichAreTested expects tests on exactly the named GPUs.
-func TestWhichAreTested(t *testing.T) {
+// TestDiagTestsNamedGPUs expects tests on exactly the named GPUs.
+func TestDiagTestsNamedGPUs(t *testing.T) {
 	t.Parallel()
 	busy := h200s(2)
 	busy.Users = map[int][]int{0: {1, 2, 3, 4, 5}}

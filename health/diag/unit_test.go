@@ -147,8 +147,8 @@ func TestSumsAreKnown(t *testing.T) {
 	}
 }
 
-// TestSumsTellNumbersApart expects a wrong input to change a sum, at any place.
-func TestSumsTellNumbersApart(t *testing.T) {
+// TestSumsDistinguishNumbers expects a wrong input to change a sum, at any place.
+func TestSumsDistinguishNumbers(t *testing.T) {
 	t.Parallel()
 	for _, u := range Units {
 		input, _ := u.Numbers(7)

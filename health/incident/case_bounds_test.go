@@ -32,9 +32,9 @@ func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 	}
 }
 
-// TestTheFirstWordCounts adds later signs of a fault that contradict earlier
+// TestFirstReportPrevails adds later signs of a fault that contradict earlier
 // ones, and signs that are new.
-func TestTheFirstWordCounts(t *testing.T) {
+func TestFirstReportPrevails(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	at := func(code int, what string) Observation {
@@ -78,9 +78,9 @@ func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
 	}
 }
 
-// TestTheOtherSourceHasHalfAMinute checks when an XID counts as missed by the
+// TestOtherSourceHasHalfAMinute checks when an XID counts as missed by the
 // other source.
-func TestTheOtherSourceHasHalfAMinute(t *testing.T) {
+func TestOtherSourceHasHalfAMinute(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.nvml(0, "xid", 79)
@@ -92,9 +92,9 @@ func TestTheOtherSourceHasHalfAMinute(t *testing.T) {
 	}
 }
 
-// TestACrowdOfProcessesIsNoCulprit has lines of an XID that name many
+// TestOnlyAProcessOnTheGPUIsTheCulprit has lines of an XID that name many
 // processes. Only the last was on the GPU. The first eight are looked up.
-func TestACrowdOfProcessesIsNoCulprit(t *testing.T) {
+func TestOnlyAProcessOnTheGPUIsTheCulprit(t *testing.T) {
 	t.Parallel()
 	for others, want := range map[int]int{mostMentions - 1: 5, mostMentions: 0} {
 		d := newDesk(t)
@@ -151,9 +151,9 @@ func TestOpenIncidentsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAWrongWordInATableIsFound holds that readers of a table of facts report
+// TestInvalidSeverityInATable holds that readers of a table of facts report
 // an invalid severity.
-func TestAWrongWordInATableIsFound(t *testing.T) {
+func TestInvalidSeverityInATable(t *testing.T) {
 	t.Parallel()
 	row := map[string]string{"severity": "awful"}
 	if _, _, err := verdictOf(row); err == nil {

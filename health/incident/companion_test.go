@@ -72,10 +72,10 @@ func TestCompanions(t *testing.T) {
 	}
 }
 
-// TestACompanionOfAnyXIDFollowsEach holds that a companion of any XID follows
+// TestCompanionOfAnyXIDFollowsEach holds that a companion of any XID follows
 // each of them: it is attached to the fault, and not to the fault's
 // consequences.
-func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
+func TestCompanionOfAnyXIDFollowsEach(t *testing.T) {
 	t.Parallel()
 	for follower, but := range map[Observation][]int{
 		{What: WhatXID, Code: 45}:        {45, RecoveryXID},
@@ -107,7 +107,7 @@ func TestACompanionOfAnyXIDFollowsEach(t *testing.T) {
 	}
 }
 
-func TestTheDriversVerdict(t *testing.T) {
+func TestDriverVerdict(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.nvml(0, "xid", 154) // it has no text

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestSourcesThatDisagree(t *testing.T) {
+func TestConflictingSources(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
@@ -39,10 +39,10 @@ func TestSourcesThatDisagree(t *testing.T) {
 	}
 }
 
-// TestTheOtherSourceMayBeLate lets the driver raise an XID long after the
+// TestLateSecondSource lets the driver raise an XID long after the
 // kernel logged it. For two minutes it is the same incident, and is reported at
 // once.
-func TestTheOtherSourceMayBeLate(t *testing.T) {
+func TestLateSecondSource(t *testing.T) {
 	t.Parallel()
 	for after, want := range map[time.Duration]int{119 * second: 1, 121 * second: 2} {
 		d := newDesk(t)
@@ -60,9 +60,9 @@ func TestTheOtherSourceMayBeLate(t *testing.T) {
 	}
 }
 
-// TestAStackThroughTheDriverIsTheDrivers holds that a hung task concerns the
+// TestHungTaskConcernsTheDriverByItsStack holds that a hung task concerns the
 // driver only if its stack leads through the driver.
-func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
+func TestHungTaskConcernsTheDriverByItsStack(t *testing.T) {
 	t.Parallel()
 	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.",
 		"INFO: task cp:78 blocked for more than 120 seconds.", " nvidia_ioctl+0x1/0x2 [nvidia]"
@@ -99,9 +99,9 @@ func TestAStackThroughTheDriverIsTheDrivers(t *testing.T) {
 	}
 }
 
-// TestAnObservationMayBeOfBefore has the lines of a fault arrive in another
+// TestObservationsOutOfOrder has the lines of a fault arrive in another
 // order than that of their times.
-func TestAnObservationMayBeOfBefore(t *testing.T) {
+func TestObservationsOutOfOrder(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	at := d.start.Add(time.Minute)
@@ -117,7 +117,7 @@ func TestAnObservationMayBeOfBefore(t *testing.T) {
 	}
 }
 
-func TestAFloodIsOneIncident(t *testing.T) {
+func TestFloodIsOneIncident(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = 100_000
@@ -131,7 +131,7 @@ func TestAFloodIsOneIncident(t *testing.T) {
 	}
 }
 
-func TestACorrelatorIsBounded(t *testing.T) {
+func TestCorrelatorIsBounded(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = mostOpen + 50
@@ -149,7 +149,7 @@ func TestACorrelatorIsBounded(t *testing.T) {
 	}
 }
 
-func TestALongHistoryIsNoLoss(t *testing.T) {
+func TestLongHistoryIsNotALoss(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for i := range uint64(2 * mostOpen) {
@@ -162,7 +162,7 @@ func TestALongHistoryIsNoLoss(t *testing.T) {
 	}
 }
 
-func TestTheClockIsSetBack(t *testing.T) {
+func TestClockSetBack(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")

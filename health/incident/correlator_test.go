@@ -123,9 +123,9 @@ func (d *desk) incidents() (all []Event) {
 
 const second = time.Second
 
-// TestARealCapture reads the log of an H100's kernel from the failure of three
+// TestRecordedKernelLog reads the log of an H100's kernel from the failure of three
 // programs, with the driver's events.
-func TestARealCapture(t *testing.T) {
+func TestRecordedKernelLog(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for _, pid := range []int{698, 745, 787} {
@@ -179,7 +179,7 @@ func TestARealCapture(t *testing.T) {
 	}
 }
 
-func TestAnIncidentIsToldAtOnceAndAgain(t *testing.T) {
+func TestIncidentIsReportedAtOnceAndUpdated(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.stays = []collectors.Stay{{Process: process(5, "evil\xff\x1b[0m", "")}}
@@ -204,7 +204,7 @@ func TestAnIncidentIsToldAtOnceAndAgain(t *testing.T) {
 	}
 }
 
-func TestTheDriverMayBeLate(t *testing.T) {
+func TestLateDriverEvent(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 119, pid=5, name=x, Timeout")
@@ -232,7 +232,7 @@ func TestOwnerOfAProcess(t *testing.T) {
 	}
 }
 
-func TestCodesThatAreNotInTheTable(t *testing.T) {
+func TestUnknownCodes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 888, something new")
@@ -273,7 +273,7 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
-func TestEventsThatAreNoIncidents(t *testing.T) {
+func TestEventsWithoutIncidents(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"pstate", "power_source", "mig_config", "ecc_sbe", "other"} {
 		if s, ok := ParseEvent(collectors.Event{Type: what}); ok {

@@ -22,9 +22,9 @@ func line(pid int, comm string) string {
 		comm)
 }
 
-// TestAProcessIsBelievedOnlyIfItWasOnTheGPU checks which process is named,
+// TestProcessIsNamedOnlyIfOnTheGPU checks which process is named,
 // given lines at a time t and the processes present.
-func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
+func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 	t.Parallel()
 	type stay struct {
 		pid          int
@@ -124,9 +124,9 @@ func TestAProcessIsBelievedOnlyIfItWasOnTheGPU(t *testing.T) {
 	}
 }
 
-// TestAProcessIsNamedOnceItIsSeen has a fault before the driver's first list of
+// TestProcessIsNamedOnceListed has a fault before the driver's first list of
 // processes.
-func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
+func TestProcessIsNamedOnceListed(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.kernel(1, line(5, "python3"))
@@ -141,9 +141,9 @@ func TestAProcessIsNamedOnceItIsSeen(t *testing.T) {
 	}
 }
 
-// TestAProcessOfUnknownAgeIsBelieved has a process on the GPU with an unknown
+// TestProcessOfUnknownAgeIsNamed has a process on the GPU with an unknown
 // start. A reuse of its PID cannot be noticed then.
-func TestAProcessOfUnknownAgeIsBelieved(t *testing.T) {
+func TestProcessOfUnknownAgeIsNamed(t *testing.T) {
 	t.Parallel()
 	for start, want := range map[uint64]int{0: 5, 1: 0, 99: 5} {
 		d := newDesk(t)
@@ -160,9 +160,9 @@ func TestAProcessOfUnknownAgeIsBelieved(t *testing.T) {
 	}
 }
 
-// TestAProcessOfNoWorkloadIsToldOnce holds that a second look with the same
+// TestProcessWithoutWorkloadIsReportedOnce holds that a second look with the same
 // result is no news, and that another name of the process is.
-func TestAProcessOfNoWorkloadIsToldOnce(t *testing.T) {
+func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for comm, want := range map[string]int{"python3": 1, "": 1, "train": 2} {
 		d := newDesk(t)

@@ -9,7 +9,7 @@ import (
 	"gpusteward/collectors/host"
 )
 
-func TestARestartNeitherRepeatsNorMisses(t *testing.T) {
+func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 	t.Parallel()
 	var ring []host.Record
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestEntitiesAreReadAsPeopleWriteThem(t *testing.T) {
+func TestEntitiesAreParsedInAnyForm(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Entity{
 		"node":                             {},

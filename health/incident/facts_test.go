@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestAMalformedTableIsNoTable holds that the reader of a table of facts
+// TestMalformedTableIsRefused holds that the reader of a table of facts
 // reports a mistake with its line.
-func TestAMalformedTableIsNoTable(t *testing.T) {
+func TestMalformedTableIsRefused(t *testing.T) {
 	t.Parallel()
 	defer func() {
 		if got, want := fmt.Sprint(recover()), "data/actions.tsv:2: no"; got != want {

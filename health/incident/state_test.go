@@ -25,7 +25,7 @@ func TestEventsSurviveJSON(t *testing.T) {
 	}
 }
 
-func TestEntitiesAreWrittenAsPeopleWriteThem(t *testing.T) {
+func TestEntitiesArePrintedReadably(t *testing.T) {
 	t.Parallel()
 	for want, e := range map[string]Entity{"node": {}, "gpu=3": {GPU: "3", UUID: "GPU-x"}, "gpu=3,link=7": {GPU: "3",
 		Link: "7"}, "uuid=GPU-x": {UUID: "GPU-x"}, "device=mlx5_0/1": {Device: "mlx5_0/1"}} {

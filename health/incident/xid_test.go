@@ -80,8 +80,8 @@ func TestSXids(t *testing.T) {
 	}
 }
 
-// TestFactsHangTogether reads the tables that refer to each other.
-func TestFactsHangTogether(t *testing.T) {
+// TestFactsAreConsistent reads the tables that refer to each other.
+func TestFactsAreConsistent(t *testing.T) {
 	t.Parallel()
 	categories := map[string]bool{}
 	for _, x := range XIDs() {

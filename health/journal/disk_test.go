@@ -13,7 +13,7 @@ import (
 	"gpusteward/health/incident"
 )
 
-func TestAFullDisk(t *testing.T) {
+func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
 	if err := os.Symlink("/dev/full", path); err != nil {
@@ -64,7 +64,7 @@ func TestAFullDisk(t *testing.T) {
 	})
 }
 
-func TestAFileSystemThatFills(t *testing.T) {
+func TestFillingFileSystem(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skip("only root can mount a small file system:", err)
@@ -97,7 +97,7 @@ func TestAFileSystemThatFills(t *testing.T) {
 	})
 }
 
-func TestDirectoriesThatComeAndGo(t *testing.T) {
+func TestDisappearingDirectories(t *testing.T) {
 	t.Run("gone", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
 		synctest.Test(t, func(t *testing.T) {

@@ -70,9 +70,9 @@ func TestReadingEndsWithTheFirstFailure(t *testing.T) {
 	}
 }
 
-// TestTheFileStaysOpen holds that a journal continues in its open file, and in
+// TestFileStaysOpen holds that a journal continues in its open file, and in
 // a new one if that file was removed or its name belongs to another.
-func TestTheFileStaysOpen(t *testing.T) {
+func TestFileStaysOpen(t *testing.T) {
 	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
 	defer f.close()
@@ -102,9 +102,9 @@ func TestTheFileStaysOpen(t *testing.T) {
 	}
 }
 
-// TestALineBeginsALine lets a file end within a line. The next write ends that
+// TestTruncatedLineIsEndedOnce lets a file end within a line. The next write ends that
 // line once, even if the file was closed in between.
-func TestALineBeginsALine(t *testing.T) {
+func TestTruncatedLineIsEndedOnce(t *testing.T) {
 	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
 	defer f.close()

@@ -113,7 +113,7 @@ func fileCodes(t *testing.T, dir string, i int) (codes []int) {
 	return codes
 }
 
-func TestTheNewestOfAnIDIsKept(t *testing.T) {
+func TestNewestOfAnIDIsKept(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Node: "n1", Boot: "b1"})
 	if err != nil {
@@ -145,7 +145,7 @@ func TestTheNewestOfAnIDIsKept(t *testing.T) {
 	}
 }
 
-func TestRecordsThatCannotBeEncodedAreCounted(t *testing.T) {
+func TestUnencodableRecordsAreCounted(t *testing.T) {
 	t.Parallel()
 	log := new(journalLog)
 	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -230,7 +230,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 	})
 }
 
-func TestLinesThatMustBeOnTheDisk(t *testing.T) {
+func TestSevereEventsAreSynced(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Dir: t.TempDir()})
 	if err != nil {

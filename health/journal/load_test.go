@@ -103,7 +103,7 @@ func TestBadRecordsAreBounded(t *testing.T) {
 	}
 }
 
-func TestDamageThatCannotBeMoved(t *testing.T) {
+func TestImmovableDamage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
@@ -123,9 +123,9 @@ func TestDamageThatCannotBeMoved(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeReadAgainIsNotRepaired holds that a repair that could
+// TestUnreadableFileIsNotRepaired holds that a repair that could
 // not begin does not count.
-func TestAFileThatCannotBeReadAgainIsNotRepaired(t *testing.T) {
+func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	file, err := os.Create(path)

@@ -195,7 +195,7 @@ func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
 	})
 }
 
-func TestASlowClientIsDropped(t *testing.T) {
+func TestSlowClientIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{})
 		stall := make(chan struct{})
@@ -303,9 +303,9 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// TestStreamsBearQuiet lets minutes pass without events: a stream of either
+// TestQuietStreamsContinue lets minutes pass without events: a stream of either
 // protocol continues, even from a server that limits the duration of answers.
-func TestStreamsBearQuiet(t *testing.T) {
+func TestQuietStreamsContinue(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			j, _, _, _ := testJournal(t, Options{})
@@ -358,9 +358,9 @@ type timeless struct{ *httptest.ResponseRecorder }
 
 func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadlines") }
 
-// TestAStreamThatCannotBeBoundedEnds holds that there is no stream to a client
+// TestUnboundedStreamEnds holds that there is no stream to a client
 // that could block it for ever.
-func TestAStreamThatCannotBeBoundedEnds(t *testing.T) {
+func TestUnboundedStreamEnds(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{})
 	if err != nil {
@@ -389,9 +389,9 @@ func (b *broken) Write(p []byte) (int, error) {
 	return len(p), b.writing
 }
 
-// TestAStreamEndsWithItsClient holds that the first failure ends a stream, so
+// TestStreamEndsWithItsClient holds that the first failure ends a stream, so
 // that a vanished client occupies no place.
-func TestAStreamEndsWithItsClient(t *testing.T) {
+func TestStreamEndsWithItsClient(t *testing.T) {
 	gone := errors.New("the client is gone")
 	for name, c := range map[string]struct {
 		writing, flushing error

@@ -16,7 +16,7 @@ import (
 	"gpusteward/health"
 )
 
-func TestNotifierDoesNotInsist(t *testing.T) {
+func TestNotifierRetriesByStatus(t *testing.T) {
 	for code, insists := range map[int]bool{401: false, 404: false, 301: false, 308: false, 408: true, 429: true,
 		500: true, 202: true, 204: true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestNotifierForgetsTheBadAlert(t *testing.T) {
 	})
 }
 
-func TestNotifierIsNotHeldUp(t *testing.T) {
+func TestNotifierIsNotBlockedByADeadAlertmanager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := notify(t, 2)
 		n.ams[0].answers(hangs)

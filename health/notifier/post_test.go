@@ -89,7 +89,7 @@ func TestPosterIsNotRedirected(t *testing.T) {
 	}
 }
 
-func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
+func TestAlertIsValidAfterClockJumps(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	lapse := now.Add(4 * time.Minute)
 	for _, ahead := range []time.Duration{0, 56 * 365 * 24 * time.Hour} {
@@ -108,9 +108,9 @@ func TestPostableIsValidWhateverTheClockDid(t *testing.T) {
 	}
 }
 
-// TestAnAlertmanagerThatStaysHasANewPassword holds that an Alertmanager with
+// TestReloadReplacesThePassword holds that an Alertmanager with
 // only new connection settings is contacted with them.
-func TestAnAlertmanagerThatStaysHasANewPassword(t *testing.T) {
+func TestReloadReplacesThePassword(t *testing.T) {
 	t.Parallel()
 	users := make(chan string, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
