@@ -122,7 +122,8 @@ func mayExceed(t *testing.T) bool { return permitted(t, 0)&(1<<unix.CAP_SYS_RESO
 func TestStarvedBrokerIsReported(t *testing.T) {
 	t.Parallel()
 	if mayExceed(t) {
-		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: TestRootInAContainerCannotStarveTheBroker")
+		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: " +
+			"TestRootInAContainerCannotStarveTheBroker")
 	}
 	enforcer, observer, _ := divided(t)
 	crowd(t, enforcer)

@@ -84,7 +84,7 @@ func (g *GPU) tenantStats(b *books) wire.TenantStats {
 // shareOf averages the last n steps.
 func (g *GPU) shareOf(b *books, n int64) (s wire.ShareStats) {
 	for i := range n {
-		at := b.recent[(g.steps-i)%int64(len(b.recent))]
+		at := b.recent[(g.steps-i+int64(len(b.recent)))%int64(len(b.recent))]
 		s.Target += at.target / float64(n)
 		s.Actual += at.actual / float64(n)
 	}

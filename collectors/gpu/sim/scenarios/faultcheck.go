@@ -146,7 +146,8 @@ func (f *Fault) checkCall() error {
 	return nil
 }
 
-// checkTrouble checks the keys of the kinds in this file.
+// checkTrouble checks the keys of kinds that change the work, the memory or the
+// settings of a GPU.
 func (f *Fault) checkTrouble(g GPU, m *models.Model) error {
 	switch f.Kind {
 	case "clock":
