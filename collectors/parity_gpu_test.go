@@ -19,6 +19,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
+	"gpusteward/collectors/host"
 )
 
 // TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle
@@ -46,7 +47,13 @@ func realHost(t *testing.T) *collectors.Host {
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	proc, err := host.ProcFS("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: log,
+		Processes: host.NewTable(host.Options{Proc: proc, Log: log})})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
