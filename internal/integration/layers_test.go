@@ -91,7 +91,7 @@ var layers = map[string][]string{
 	"collectors/gpu/sim/broker": {"collectors/gpu/sim/noise", "collectors/gpu/sim/scenarios", "internal/quota",
 		"internal/wire"},
 	// what a scenario can say, and nothing that runs it
-	"collectors/gpu/sim/scenarios": {"collectors/gpu", "collectors/gpu/sim/models", "internal/quota"},
+	"collectors/gpu/sim/scenarios": {"collectors/gpu", "collectors/gpu/sim/models", "internal/quota", "internal/wire"},
 	"collectors/gpu/sim/models":    {}, // constants of products
 	"collectors/gpu/sim/noise":     {}, // pure
 	"collectors/gpu/sim/stub":      {}, // a device without functions, generated

@@ -1,10 +1,7 @@
 package sim
 
 import (
-	"fmt"
-
 	"gpusteward/collectors/gpu/sim/broker"
-	"gpusteward/collectors/gpu/sim/noise"
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/wire"
 )
@@ -28,29 +25,11 @@ func (h *Host) Books() (wire.Stats, error) {
 
 // newBroker returns the books of the GPU. One in MIG mode has no tenants.
 func (g *gpu) newBroker() *broker.GPU {
-	o := broker.Options{UUID: g.uuid("GPU", 0), Job: g.job(), Processes: g.clients, Noise: g.noise}
+	o := broker.Options{UUID: g.uuid("GPU", 0), Training: g.training(), Processes: g.clients, Noise: g.noise}
 	if len(g.spec.MIG) == 0 {
 		o.Tenants = g.host.scenario.Tenants
 	}
 	return broker.New(o)
-}
-
-// job returns the communicator of the GPUs that train, as its rank on this one
-// knows it.
-func (g *gpu) job() (c wire.CommunicatorStats) {
-	if g.spec.Load != "training" {
-		return c
-	}
-	c.ID = fmt.Sprintf("%016x", noise.Hash(g.host.seed, 4711))
-	for i, other := range g.host.scenario.GPUs {
-		if other.Load != "training" {
-			continue
-		}
-		if c.Ranks++; i < g.index {
-			c.Rank++
-		}
-	}
-	return c
 }
 
 // clients yields the processes as the broker sees them.
@@ -66,7 +45,6 @@ func (g *gpu) clients(yield func(*broker.Process) bool) {
 func (g *gpu) charge() {
 	w := broker.Work{Busy: g.work.busy, Weight: g.weight, DRAM: g.work.gpm.dram,
 		PCIe: (g.work.gpm.pcieTx + g.work.gpm.pcieRx) * (1 << 20)}
-	w.Saving, w.Step = g.rhythm()
 	if g.broker.Charge(w) {
 		g.weigh()
 	}

@@ -16,8 +16,8 @@ type effect struct {
 }
 
 // effects has a row for each kind of fault. A fault with an empty row is looked
-// up where it matters: it changes what the driver lists, or what the kernel's
-// files say.
+// up where it matters: in what the driver lists, in the kernel's files, or in a
+// job on several GPUs.
 var effects = map[string]effect{
 	"xid":             {begin: (*gpu).raiseXID},
 	"event":           {begin: (*gpu).raiseEvent},
@@ -46,6 +46,9 @@ var effects = map[string]effect{
 	"bypass":          {begin: (*gpu).tenantFault, end: (*gpu).tenantFaultEnd},
 	"greedy":          {begin: (*gpu).tenantFault, end: (*gpu).tenantFaultEnd},
 	"starved":         {begin: (*gpu).tenantFault, end: (*gpu).tenantFaultEnd},
+	"job_slow":        {},
+	"job_straggler":   {},
+	"job_hang":        {},
 	"fabric":          {begin: (*gpu).fabricIll, end: (*gpu).fabricWell},
 	"recovery_action": {begin: (*gpu).askRecovery, end: (*gpu).recovered},
 	"reset_required":  {begin: (*gpu).resetDue, end: (*gpu).reload, device: nvml.ERROR_RESET_REQUIRED},

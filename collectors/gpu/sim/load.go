@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"gpusteward/collectors/gpu/sim/broker"
-	"gpusteward/collectors/gpu/sim/noise"
-	"gpusteward/collectors/gpu/sim/scenarios"
-)
+import "gpusteward/collectors/gpu/sim/scenarios"
 
 // activity is the GPU's activity during a step: ratios of time, and MiB per
 // second for traffic.
@@ -69,10 +65,17 @@ func full(g *gpu) activity {
 }
 
 // training has steps of 1.2 s with a dip for the optimizer, and a checkpoint of
-// 12 s every 4 minutes. The host sets its phase, so the GPUs of a job agree.
+// 12 s every 4 minutes. The GPUs of a job have the same phase. In a hang they
+// wait for one that does nothing.
 func training(g *gpu) activity {
+	if hang, _ := g.troubled("job_hang"); hang != nil {
+		if hang.GPU == g.index {
+			return idle(g)
+		}
+		return g.compute(1, 0, 0.01)
+	}
 	n := g.phase()
-	if n%saveEvery < saveFor {
+	if g.saves() {
 		a := g.compute(0.02, 0, 0.1)
 		a.gpm.pcieTx += 5200 + 200*g.noise(4)
 		return a
@@ -86,36 +89,6 @@ func training(g *gpu) activity {
 	g.exchange(&a, 0.11)
 	a.gpm.pcieRx += 150
 	return a
-}
-
-// The rhythm of training, in steps of the simulation.
-const (
-	trainStep = 12   // a step of the program
-	saveEvery = 2400 // a checkpoint
-	saveFor   = 120
-)
-
-// slowOneIn is the number of steps of which one waits for storage.
-const slowOneIn = 250
-
-// phase is the position in the rhythm of training.
-func (g *gpu) phase() int64 { return g.n + preroll + int64(g.host.seed%1200) }
-
-// rhythm reports whether the program that trains writes a checkpoint, or else
-// the step that ends, if one does.
-func (g *gpu) rhythm() (saving bool, s broker.Step) {
-	n := g.phase()
-	if n%saveEvery < saveFor {
-		return true, s
-	}
-	if n%trainStep == trainStep-1 {
-		s.Usual = trainStep * step.Seconds()
-		s.Wall = s.Usual * (1 + 0.008*g.noise(7))
-		if noise.Hash(g.host.seed, uint64(n))%slowOneIn == 0 {
-			s.Extra = 0.4 * s.Wall
-		}
-	}
-	return false, s
 }
 
 // exchange adds traffic between GPUs, as a part of the links' capacity.

@@ -23,9 +23,9 @@ var (
 	batch  = scenarios.Owner{Cgroup: "/system.slice/docker-{id}.scope",
 		Container: scenarios.ContainerName{Name: "batch-{gpu}-{n}", Image: "pytorch/pytorch:2.8.0-cuda12.9"}}
 
-	job = scenarios.Owner{UID: 1003, Cgroup: "/system.slice/slurmstepd.scope/job_4711/step_0/user/task_{gpu}",
+	job = scenarios.Owner{UID: 1003, Cgroup: "/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_{gpu}",
 		Env: map[string]string{
-			"SLURM_JOB_USER": "carol", "SLURM_JOB_ACCOUNT": "nlp", "SLURM_JOB_PARTITION": "train",
+			"SLURM_JOB_USER": "{user}", "SLURM_JOB_ACCOUNT": "nlp", "SLURM_JOB_PARTITION": "train",
 			"SLURM_JOB_GPUS": "{gpus}",
 		}}
 
@@ -50,8 +50,8 @@ func (g *gpu) fill(o scenarios.Owner, n int) scenarios.Owner {
 	salt := uint64(4 * n)
 	id := fmt.Sprintf("%016x%016x%016x%016x", noise.Hash(g.seed, salt+5000), noise.Hash(g.seed, salt+5001),
 		noise.Hash(g.seed, salt+5002), noise.Hash(g.seed, salt+5003))
-	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.host.sharing(g.spec.Load),
-		"{n}", strconv.Itoa(n),
+	in := strings.NewReplacer("{gpu}", strconv.Itoa(g.index), "{gpus}", g.sharing(),
+		"{n}", strconv.Itoa(n), "{job}", strconv.Itoa(g.spec.Job.ID), "{user}", g.spec.Job.User,
 		"{id}", id, "{pod}", strings.ReplaceAll(g.uuid("", uint64(n)+300)[1:], "-", "_")).Replace
 	if o.Cgroup == "" {
 		o.Cgroup = "/"
@@ -72,11 +72,11 @@ func (g *gpu) fill(o scenarios.Owner, n int) scenarios.Owner {
 	return o
 }
 
-// sharing lists the indices of the GPUs that have a load.
-func (h *Host) sharing(load string) string {
+// sharing lists the indices of the GPUs that have g's load and job.
+func (g *gpu) sharing() string {
 	var all []string
-	for i, g := range h.scenario.GPUs {
-		if g.Load == load {
+	for i, other := range g.host.scenario.GPUs {
+		if other.Load == g.spec.Load && other.Job == g.spec.Job {
 			all = append(all, strconv.Itoa(i))
 		}
 	}

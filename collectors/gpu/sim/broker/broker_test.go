@@ -18,7 +18,7 @@ type table struct {
 	processes []Process
 }
 
-func newTable(job wire.CommunicatorStats) *table {
+func newTable(job *Training) *table {
 	t := &table{processes: []Process{
 		{PID: 1, Name: "python3", Workload: "unit:big", Memory: 16 << 30, Own: 1},
 		{PID: 2, Name: "server", Workload: "unit:small", Memory: 1 << 30, Own: 1},
@@ -26,7 +26,7 @@ func newTable(job wire.CommunicatorStats) *table {
 	}}
 	big, small := quota.Free(), quota.Free()
 	big.Guarantee, small.Limit = 0.6, 0.5
-	t.GPU = New(Options{UUID: "GPU-1", Job: job, Noise: func(uint64) float64 { return 0 },
+	t.GPU = New(Options{UUID: "GPU-1", Training: job, Noise: func(uint64) float64 { return 0 },
 		Tenants: []scenarios.Tenant{
 			{Name: "big", Workloads: []string{"unit:big"}, Escalation: "warn", Confirm: 1, Quota: big},
 			{Name: "small", Workloads: []string{"unit:small"}, Escalation: "throttle", Confirm: 1, Quota: small},
@@ -70,7 +70,7 @@ func (t *table) stats() wire.Stats {
 // memory of its process without the context.
 func TestBooks(t *testing.T) {
 	t.Parallel()
-	g := newTable(wire.CommunicatorStats{})
+	g := newTable(nil)
 	g.windows(2, Work{PCIe: 3e6})
 	s := g.stats()
 	if len(s.Tenants) != 2 || s.Sessions["active"] != 2 || len(s.Enforcer.Escalation) != 0 {
@@ -101,7 +101,7 @@ func TestStrike(t *testing.T) {
 		"starved": {"big", "", []float64{0.9, 1.05, 1.05}},
 		"bypass":  {"small", "warn", []float64{1, 1, 1}},
 	} {
-		g := newTable(wire.CommunicatorStats{})
+		g := newTable(nil)
 		f := &scenarios.Fault{Kind: kind, Tenant: c.tenant}
 		g.Strike(f, true)
 		g.Enrol()
@@ -128,7 +128,7 @@ func TestStrike(t *testing.T) {
 // back under the limit then.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
-	g := newTable(wire.CommunicatorStats{})
+	g := newTable(nil)
 	g.Strike(&scenarios.Fault{Kind: "greedy", Tenant: "small"}, true)
 	g.Enrol()
 	g.windows(2, Work{})
@@ -142,24 +142,48 @@ func TestThrottle(t *testing.T) {
 }
 
 // TestSteps has the first process train: it alone has steps, and its parts add
-// up to them.
+// up to them. A checkpoint and a hang are outside of steps.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	g := newTable(wire.CommunicatorStats{ID: "1", Ranks: 2, Rank: 0})
-	g.Charge(Work{Busy: 1, Weight: 3, Step: Step{Usual: 1, Wall: 1.25}})
-	g.Charge(Work{Busy: 1, Weight: 3})
-	g.Charge(Work{Busy: 1, Weight: 3, Saving: true})
-	g.Charge(Work{Busy: 1, Weight: 3, Step: Step{Usual: 1, Wall: 1, Extra: 0.5}})
-	jobs := g.stats().Enforcer.Jobs
-	if len(jobs) != 2 || jobs[1].Stepping || jobs[1].Steps != 0 {
-		t.Fatalf("%+v", jobs)
+	saves, faults := false, map[string]*scenarios.Fault{}
+	g := newTable(&Training{Job: scenarios.Job{ID: 7, Step: scenarios.Duration(250 * time.Millisecond)}, Ranks: 2,
+		Saves: func() bool { return saves },
+		Fault: func(kind string) (*scenarios.Fault, time.Duration) { return faults[kind], time.Minute }})
+	job := func() wire.JobStats {
+		jobs := g.stats().Enforcer.Jobs
+		if len(jobs) != 2 || jobs[1].Stepping || jobs[1].Steps != 0 {
+			t.Fatalf("%+v", jobs)
+		}
+		parts := 0.0
+		for _, seconds := range jobs[0].Parts {
+			parts += seconds
+		}
+		if j := jobs[0]; math.Abs(parts-j.Seconds.Sum) > 1e-9 || j.Communicators[0].Entered != j.Steps*collectives {
+			t.Errorf("%+v; the parts are %v s", j, parts)
+		}
+		return jobs[0]
 	}
-	j, parts := jobs[0], 0.0
-	for _, seconds := range j.Parts {
-		parts += seconds
+	g.windows(2, Work{})
+	if j := job(); !j.Stepping || j.Steps < 70 || j.Steps > 90 || j.Outside != 0 || j.Slowdown != nil {
+		t.Errorf("in 20 s: %+v", j)
 	}
-	if j.Steps != 2 || j.Seconds.Sum != 2.75 || math.Abs(parts-2.75) > 1e-9 || j.Slow["storage"] != 1 || j.Median != 1 ||
-		time.Duration(j.Outside*1e9) != scenarios.Step || j.Communicators[0].Entered != 2*collectives {
-		t.Errorf("%+v; the parts are %v s", j, parts)
+	saves = true
+	g.windows(1, Work{})
+	was := job()
+	if !was.Stepping || math.Abs(was.Outside-10) > 1e-6 {
+		t.Errorf("during a checkpoint: %+v", was)
+	}
+	saves, faults["job_hang"] = false, &scenarios.Fault{Kind: "job_hang", Value: "absent"}
+	g.windows(1, Work{})
+	hangs := g.stats().Enforcer.Hangs
+	if j := job(); j.Stepping || j.Steps != was.Steps || j.Launches != was.Launches || len(hangs) != 1 ||
+		hangs[0].PID != 1 || hangs[0].Waiting != 1 {
+		t.Errorf("in a hang: %+v, %+v", j, hangs)
+	}
+	faults = map[string]*scenarios.Fault{"job_slow": {Value: "storage", Count: 100}, "job_straggler": {Count: 20}}
+	g.windows(1, Work{})
+	if j := job(); j.Slow["storage"] < 15 || j.Slowdown == nil || math.Abs(j.Slowdown.Seconds-0.5) > 1e-9 ||
+		len(g.stats().Enforcer.Stragglers) != 1 {
+		t.Errorf("slow: %+v", j)
 	}
 }

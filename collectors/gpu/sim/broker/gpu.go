@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
-	"gpusteward/internal/wire"
 )
 
 // GPU has the books of the tenants on one GPU. Its methods do not lock.
@@ -25,8 +24,8 @@ type GPU struct {
 // Options describe a GPU.
 type Options struct {
 	UUID      string
-	Tenants   []scenarios.Tenant     // of the host
-	Job       wire.CommunicatorStats // of the processes that train; they do not train if it has no ranks
+	Tenants   []scenarios.Tenant // of the host
+	Training  *Training          // nil: no program trains
 	Processes iter.Seq[*Process]
 	Noise     func(channel uint64) float64 // from -1 to 1, new in each step
 }
@@ -51,16 +50,6 @@ type Work struct {
 	Weight float64 // of all processes
 	DRAM   float64 // ratio of the memory's bandwidth
 	PCIe   float64 // bytes per second in both directions
-
-	Saving bool // the program that trains writes a checkpoint
-	Step   Step // of the program that trains, if one ended
-}
-
-// Step is a step of a program that trains, in seconds.
-type Step struct {
-	Usual float64 // the usual length of a step; 0 if none ended
-	Wall  float64 // the length of this one without Extra
-	Extra float64 // waiting for storage
 }
 
 const (

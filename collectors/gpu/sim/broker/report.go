@@ -42,7 +42,7 @@ func (r *Report) Add(g *GPU) {
 		s.Enforcer.Quotas = append(s.Enforcer.Quotas, g.quotaStats(b))
 		g.standings(b, s.Enforcer)
 	}
-	s.Enforcer.Jobs = append(s.Enforcer.Jobs, g.jobs()...)
+	g.jobs(s.Enforcer)
 }
 
 // Stats returns the answer of a broker that began that long ago.

@@ -18,7 +18,8 @@ type Fault struct {
 	Device   string `yaml:"device"`   // ib_down: the port, mlx5_0/1 by default
 	Location string `yaml:"location"` // ecc: dram or sram
 	// ecc, row_remap, spare_rows, nvlink_errors, pcie_aer: number, 1 by
-	// default; leak, orphan_memory, ghost: MiB
+	// default; leak, orphan_memory, ghost: MiB; job_slow: percent by which steps
+	// are longer; job_straggler: percent of a step that the other ranks wait
 	Count      uint64  `yaml:"count"`
 	Pending    bool    `yaml:"pending"`    // row_remap: a reset is due, until the window ends
 	Failure    bool    `yaml:"failure"`    // row_remap: the remapping failed, until the window ends
@@ -31,10 +32,11 @@ type Fault struct {
 	Call       string  `yaml:"call"`       // wedge, error: the NVML function, such as nvmlDeviceGetFieldValues
 	Return     string  `yaml:"return"`     // error: the NVML return, such as ERROR_UNKNOWN
 	// recovery_action: the action; event: its type, such as ecc_sbe_storm;
-	// mode: the mode; spare_rows: low or none; fabric: the fault
+	// mode: the mode; spare_rows: low or none; fabric: the fault; job_slow,
+	// job_straggler: the cause; job_hang: the reason
 	Value  string `yaml:"value"`
 	Tenant string `yaml:"tenant"` // bypass, greedy, starved: the tenant
 	// kernel_line: the line; {pci} in it is the GPU's address, such as
-	// 0000:1b:00
+	// 0000:1b:00; job_slow: the evidence; job_hang: where the culprit stands
 	Line string `yaml:"line"`
 }

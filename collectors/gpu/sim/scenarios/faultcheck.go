@@ -28,6 +28,9 @@ func (f *Fault) check(all []GPU) error {
 	if err := f.checkKeys(k); err != nil {
 		return err
 	}
+	if err := f.checkJob(all); err != nil {
+		return err
+	}
 	return f.checkValues(all[f.GPU])
 }
 

@@ -69,6 +69,12 @@ var kinds = map[string]kind{
 	"greedy": {keys: []string{"tenant"}},
 	// The tenant gets half of its guarantee while others use the GPU too.
 	"starved": {keys: []string{"tenant"}},
+	// Steps of the GPU's job take longer than usual.
+	"job_slow": {keys: []string{"value", "count", "line"}},
+	// The other ranks of the GPU's job wait for its rank in every step.
+	"job_straggler": {keys: []string{"value", "count"}},
+	// The GPU's rank does nothing, and the other ranks of its job wait for it.
+	"job_hang": {keys: []string{"value", "line"}},
 	// The GPU has a fault in the fabric of its NVSwitches.
 	"fabric": {keys: []string{"value"}},
 	// The driver asks for a recovery action, with XID 154.

@@ -24,7 +24,8 @@ type Process struct {
 
 // Owner tells to whom a process belongs. In its texts {id} stands for a
 // container's identifier, {pod} for a pod's, {n} for the position in the list,
-// {gpu} for the index of the GPU and {gpus} for those of all GPUs with its load.
+// {gpu} for the index of the GPU, {gpus} for those of all GPUs with its load and
+// job, and {job} and {user} for that job.
 type Owner struct {
 	UID int `yaml:"uid"`
 	// content of /proc/PID/cgroup, or a path of cgroup v2; / by default

@@ -35,6 +35,7 @@ type Scenario struct {
 type GPU struct {
 	Model      string    `yaml:"model"`       // a key of models.json, h100 by default
 	Load       string    `yaml:"load"`        // its load, idle by default
+	Job        Job       `yaml:"job"`         // of load training
 	Count      int       `yaml:"count"`       // number of such GPUs, 1 by default
 	PowerLimit float64   `yaml:"power_limit"` // watts, the model's default limit if 0
 	MIG        []string  `yaml:"mig"`         // profiles of its MIG devices; MIG mode is off without any

@@ -84,6 +84,7 @@ func (g *GPU) check() error {
 	if g.Count == 0 {
 		g.Count = 1
 	}
+	g.Job.expand()
 	m, ok := all[g.Model]
 	if !ok {
 		return fmt.Errorf("model: %q: want one of %s", g.Model, names(all))
