@@ -17,7 +17,9 @@ type Job struct {
 	Step     float64 `json:"step_seconds,omitempty"` // median of the last steps; 0: none yet
 	Slow     *Slow   `json:"slow,omitempty"`         // its steps take longer than usual now
 	Hang     *Hang   `json:"hang,omitempty"`         // it hangs, and waits for a process on this GPU
-	Ranks    []Rank  `json:"ranks,omitempty"`        // by communicator and rank
+	// its other ranks wait for a rank on this GPU in every step
+	Straggler *Straggler `json:"straggler,omitempty"`
+	Ranks     []Rank     `json:"ranks,omitempty"` // by communicator and rank
 }
 
 // Slow says why steps take longer than usual.
@@ -26,6 +28,14 @@ type Slow struct {
 	Cause    string  `json:"cause"`
 	What     string  `json:"what"` // the cause as a sentence
 	Evidence string  `json:"evidence"`
+}
+
+// A Straggler names the rank that comes last again and again.
+type Straggler struct {
+	Ratio float64 `json:"ratio"` // part of a step that the other ranks wait for it
+	Rank  string  `json:"rank"`
+	Cause string  `json:"cause"`
+	What  string  `json:"what"` // the cause as a sentence
 }
 
 // A Hang names the process for which a workload waits.
@@ -45,6 +55,10 @@ var jobFacts = map[*collectors.Metric]func(j *Job, s collectors.Sample){
 		cause := label(s, "cause")
 		j.Slow = &Slow{Ratio: s.Value, Cause: cause, What: wire.SlowCauses[cause], Evidence: label(s, "evidence")}
 	},
+	workloads.JobStraggler: func(j *Job, s collectors.Sample) {
+		cause := label(s, "cause")
+		j.Straggler = &Straggler{Ratio: s.Value, Rank: label(s, "rank"), Cause: cause, What: wire.StragglerCauses[cause]}
+	},
 	workloads.JobHang: func(j *Job, s collectors.Sample) {
 		reason := label(s, "reason")
 		j.Hang = &Hang{Seconds: s.Value, Rank: label(s, "rank"), Reason: reason, What: wire.HangReasons[reason],
@@ -59,7 +73,7 @@ func init() {
 }
 
 // job writes what a workload's programs do: how long a step takes on the GPU
-// where it takes longest, why it is slow, and each hang.
+// where it takes longest, why it is slow, its stragglers and its hangs.
 func (st style) job(b *strings.Builder, w Workload) {
 	step := 0.0
 	for _, g := range w.GPUs {
@@ -79,6 +93,9 @@ func (st style) job(b *strings.Builder, w Workload) {
 		if g.Job != nil && g.Job.Slow != nil && !hangs {
 			b.WriteString(st.wrapped(yellow, "  ", g.Job.Slow.text(g.Index)))
 		}
+		if g.Job != nil && g.Job.Straggler != nil && !hangs {
+			b.WriteString(st.wrapped(yellow, "  ", g.Job.Straggler.text(g.Index)))
+		}
 	}
 	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Hang != nil {
@@ -90,6 +107,10 @@ func (st style) job(b *strings.Builder, w Workload) {
 func (s Slow) text(gpu int) string {
 	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, 1/max(1-s.Ratio, 1e-3),
 		s.What, s.Evidence)
+}
+
+func (s Straggler) text(gpu int) string {
+	return fmt.Sprintf("the other ranks wait %.0f %% of a step for rank %s on GPU %d: %s", 100*s.Ratio, s.Rank, gpu, s.What)
 }
 
 func (h Hang) text(gpu int) string {

@@ -1,6 +1,6 @@
 // The jobs: workloads whose programs run under the hook. A job has its step,
-// where the step's time goes, what makes it slow, and the process for which it
-// hangs. An open job has charts and its ranks.
+// where the step's time goes, what makes it slow, the rank that comes last, and
+// the process for which it hangs. An open job has charts and its ranks.
 
 import { List, attribute, el, shown, style, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
@@ -57,8 +57,21 @@ function slower(w) {
   });
 }
 
+// stragglers returns the ranks that come last again and again, as lines.
+const stragglers = (w) =>
+  jobsOf(w).filter((g) => g.job.straggler).map((g) => {
+    const { ratio, rank, what, cause } = g.job.straggler;
+    return {
+      key: `straggler ${g.uuid} ${rank}`,
+      severity: "warning",
+      mark: "▲ straggler",
+      words: `the other ranks wait ${percent(ratio)} of a step for ${process(g, rank)}: ${what || plain(cause)}.`,
+      where: "",
+    };
+  });
+
 // troubles returns the lines below a job, the worst first.
-const troubles = (w) => [...hangs(w), ...slower(w)];
+const troubles = (w) => [...hangs(w), ...slower(w), ...stragglers(w)];
 
 // hanging returns why jobs hang, by name.
 export const hanging = (state) =>
@@ -192,14 +205,16 @@ const late = 0.9; // of the median time of a collective, below which the others 
 
 // ranksOf returns a job's ranks with what sets one apart.
 function ranksOf(w) {
-  const all = jobsOf(w).flatMap((g) => (g.job.ranks ?? []).map((r) => ({ ...r, gpu: g, hang: g.job.hang })));
+  const all = jobsOf(w).flatMap((g) => (g.job.ranks ?? []).map((r) => ({ ...r, gpu: g })));
   return all.map((r) => {
     const peers = all.filter((p) => p.communicator === r.communicator);
     const times = peers.map((p) => p.collective_seconds).filter((v) => v !== undefined).sort((a, b) => a - b);
     const most = Math.max(...peers.map((p) => p.collectives));
+    const is = (trouble) => trouble && `${trouble.rank}` === `${r.rank}`;
+    const less = times.length > 2 && r.collective_seconds < late * times[times.length >> 1];
     const notes = [];
-    if (r.hang && `${r.hang.rank}` === `${r.rank}`) notes.push("✖ the others wait for it");
-    else if (times.length > 2 && r.collective_seconds < late * times[times.length >> 1]) notes.push("▲ comes last");
+    if (is(r.gpu.job.hang)) notes.push("✖ the others wait for it");
+    else if (is(r.gpu.job.straggler) || less) notes.push("▲ comes last");
     if (r.collectives < most) notes.push(`${most - r.collectives} behind`);
     return { ...r, longest: times.at(-1), notes: notes.join(", ") };
   });

@@ -63,7 +63,8 @@ func TestPage(t *testing.T) {
 		{"figures", []string{"gpus: [{model: h100, load: training, count: 8}]\n"}}, // first, alone
 		{"fault", []string{four + "faults: [{at: 45s, kind: lost, gpu: 2}]\n"}},
 		{"look", []string{four}},
-		{"jobs", []string{four + "tenants: [{name: research, workloads: [\"slurm:*\"]}]\n"}},
+		{"jobs", []string{four + "tenants: [{name: research, workloads: [\"slurm:*\"]}]\n" +
+			"faults: [{kind: job_straggler, gpu: 3, value: host, count: 12}]\n"}},
 		{"policy", []string{four}},
 		{"cut", []string{four, "gpus: [{model: h100, load: training, count: 3}]\n"}},
 		{"vanish", []string{four + "faults: [{at: 45s, kind: hot_remove, gpu: 1}]\n"}},
