@@ -26,10 +26,10 @@ hook:
 
 run: build hook
 	@if [ -e /dev/nvidiactl ]; then \
-		echo "Found an NVIDIA driver: reading this host's GPUs, http://localhost:9836"; \
+		echo "Found an NVIDIA driver: reading this host's GPUs"; \
 		exec ./gpusteward $(ARGS); \
 	else \
-		echo "Found no NVIDIA driver: these GPUs are SIMULATED (--demo), http://localhost:9836"; \
+		echo "Found no NVIDIA driver: these GPUs are SIMULATED (--demo)"; \
 		exec ./gpusteward --demo $(ARGS); \
 	fi
 

@@ -154,6 +154,10 @@ func (s *Server) Run(ctx context.Context) error {
 // activation), and serves h until ctx ends.
 func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slog.Logger) error {
 	server := newHTTPServer(h, log)
+	server.BaseContext = func(l net.Listener) context.Context {
+		log.Info("the live page is served", "url", pageURL(l))
+		return context.Background()
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		err := web.ListenAndServe(server, flags, log)
@@ -177,6 +181,19 @@ func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slo
 		return nil
 	})
 	return group.Wait()
+}
+
+// pageURL returns the URL at which a browser on this host finds a listener. A
+// listener that is not plain TCP is one of TLS.
+func pageURL(l net.Listener) string {
+	scheme, address := "https", l.Addr().String()
+	if _, plain := l.(*net.TCPListener); plain {
+		scheme = "http"
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsUnspecified() {
+		address = fmt.Sprintf("localhost:%d", a.Port)
+	}
+	return scheme + "://" + address
 }
 
 // newHTTPServer returns the server for unknown clients. No client can hold it

@@ -2,10 +2,13 @@ package exporter
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -222,5 +225,23 @@ func TestNameFilter(t *testing.T) {
 	names := slices.Sorted(maps.Keys(parse(t, body)))
 	if want := []string{"nvgpu_energy_joules_total", "nvgpu_up"}; !slices.Equal(names, want) {
 		t.Errorf("asked for two families, got %q", names)
+	}
+}
+
+// TestPageURL checks that the URL can be opened on the host.
+func TestPageURL(t *testing.T) {
+	for address, host := range map[string]string{":0": "localhost", "0.0.0.0:0": "localhost", "127.0.0.1:0": "127.0.0.1"} {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		port := l.Addr().(*net.TCPAddr).Port
+		if got, want := pageURL(l), fmt.Sprintf("http://%s:%d", host, port); got != want {
+			t.Errorf("a listener at %s is told as %s, want %s", address, got, want)
+		}
+		if got, want := pageURL(tls.NewListener(l, nil)), fmt.Sprintf("https://%s:%d", host, port); got != want {
+			t.Errorf("a listener of TLS at %s is told as %s, want %s", address, got, want)
+		}
 	}
 }

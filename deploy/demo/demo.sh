@@ -70,7 +70,7 @@ scrape_configs:
   - job_name: gpusteward
     static_configs: [{targets: ["$agent"], labels: {node: "demo"}}]
 END
-begin agent "${GPUSTEWARD:-./gpusteward}" "--demo=${DEMO_SCENARIO:-mixed}" "--web.listen-address=$agent" \
+begin agent "${GPUSTEWARD:-./gpusteward}" "--demo=${DEMO_SCENARIO:-demo}" "--web.listen-address=$agent" \
 	"--state.dir=$dir/state" "--runtime.dir=$dir/run" --log.format=console
 begin prometheus prometheus "--config.file=$dir/prometheus.yml" "--storage.tsdb.path=$dir/prometheus" \
 	"--web.listen-address=$prometheus"
@@ -88,7 +88,7 @@ done
 alerts=/alerts
 answers "$prometheus" "$alerts" || alerts=/classic/alerts # Debian's Prometheus has only the classic UI
 cat <<END
-These GPUs are SIMULATED (${DEMO_SCENARIO:-mixed}).
+These GPUs are SIMULATED (${DEMO_SCENARIO:-demo}).
   The live page:        http://$agent/
   Prometheus's alerts:  http://$prometheus$alerts
   Alertmanager:         http://$alertmanager/ (Debian's has no UI: use /api/v2/alerts)

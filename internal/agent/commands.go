@@ -148,7 +148,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	args = slices.Clone(args)
 	for i, a := range args {
 		if a == "--demo" {
-			args[i] = "--demo=mixed"
+			args[i] = "--demo=demo"
 		}
 	}
 	command, err := app.Parse(args)

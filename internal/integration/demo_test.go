@@ -106,7 +106,7 @@ func TestDemo(t *testing.T) {
 	}
 	eventually(t, "Prometheus scrapes the agent", func() bool {
 		return strings.Contains(body(t,
-			"http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"serving"`)
+			"http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"research"`)
 	})
 	if rules := body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules,
 		"GPULost") || !strings.Contains(rules, "GPUStewardDown") {

@@ -22,8 +22,11 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1, 1, 1, 1, 1, 1, 1, 1}) {
 		t.Errorf("nvgpu_up = %v, want 1 of eight GPUs", up)
 	}
-	if entry := a.log.find("these GPUs are simulated"); entry["scenario"] != "mixed" || entry["level"] != "warn" {
-		t.Errorf("--demo is not announced as mixed: %v", entry)
+	if entry := a.log.find("these GPUs are simulated"); entry["scenario"] != "demo" || entry["level"] != "warn" {
+		t.Errorf("--demo is not announced as the scenario demo: %v", entry)
+	}
+	if entry := a.log.find("the live page is served"); entry["url"] != a.url {
+		t.Errorf("the page at %s is announced as %v", a.url, entry["url"])
 	}
 	if _, page := a.get("/"); !strings.Contains(page, "simulated") {
 		t.Error("the landing page does not say that the host is simulated")
@@ -40,10 +43,10 @@ func TestDemoHasTenants(t *testing.T) {
 	simulated := start(t, "--demo").ready()
 	eventually(t, "there are books of tenants", func() bool {
 		s := simulated.scrape()
-		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="serving"`,
-			`window="10s"`)) == 2 &&
-			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 3 &&
-			len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 2
+		return s["gpusteward_broker_up"] == 1 && len(s.family("nvgpu_quota_compute_share_ratio", `tenant="triton"`,
+			`window="10s"`)) == 1 &&
+			len(s.family("nvgpu_qos_windows_total", `tenant="research"`, `objective="compute"`)) == 6 &&
+			len(s.family("nvgpu_unhooked_processes", `workload="unit:triton.service"`)) == 1
 	})
 	real := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n")).ready()
 	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })

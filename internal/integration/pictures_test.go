@@ -25,7 +25,7 @@ func TestPictures(t *testing.T) {
 	if err := os.MkdirAll(docs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a := spawn(t, nil, "--demo=mixed").ready()
+	a := spawn(t, nil, "--demo").ready()
 	time.Sleep(*picturesAfter)
 	drive(t, browser, "pictures", a.url, docs)
 }

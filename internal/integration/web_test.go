@@ -94,6 +94,9 @@ func TestWebConfigGivesTLSAndPasswords(t *testing.T) {
 	pool := tlsFiles(t, filepath.Dir(path))
 	a := start(t, "--demo=h100", "--web.config.file="+path).listening()
 	address := strings.TrimPrefix(a.url, "http://")
+	eventually(t, "the log has the page's URL", func() bool {
+		return a.log.find("the live page is served")["url"] == "https://"+address
+	})
 	a.client.Transport = &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}}
 	for login, want := range map[string]int{
 		"": http.StatusUnauthorized, "prometheus:guess@": http.StatusUnauthorized,
