@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 
@@ -41,6 +42,7 @@ const (
 // ExecOptions configure the start of a program under the hook.
 type ExecOptions struct {
 	Tenant  string // to ask for; empty: the policy's choice
+	Observe bool   // ask to be held to no terms, and fail unless the broker grants it
 	Socket  string // of the broker
 	Library string // the hook; empty: search for it
 	Require bool   // fail without a broker that accepts the program
@@ -55,6 +57,12 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if len(o.Command) == 0 {
 		return exitOurs, errors.New("exec: no command given: gpusteward exec -- COMMAND [ARG...]")
 	}
+	if o.Observe && o.Tenant != "" {
+		return exitOurs, errors.New("exec: --observe is for programs without terms: leave out --tenant")
+	}
+	if o.Observe {
+		o.Tenant = policy.Unbound
+	}
 	library, err := findLibrary(o.Library)
 	if err != nil {
 		return exitOurs, err
@@ -67,7 +75,10 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
 	}
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
-	switch err := taken(o.Socket, asks, o.Require); {
+	switch err := taken(o.Socket, asks, o.Require || o.Observe); {
+	case err != nil && o.Observe:
+		return exitOurs, fmt.Errorf("%w; --observe needs a broker that holds the program to no terms: leave it out to "+
+			"run the program under its terms", err)
 	case err != nil && o.Require:
 		return exitOurs, fmt.Errorf("%w; --require-broker needs it: start the broker, or correct --socket and --tenant",
 			err)

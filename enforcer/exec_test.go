@@ -22,6 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -69,9 +71,14 @@ func socketOf(t *testing.T) string {
 // brokerOf starts a broker of one tenant, and returns it with its socket.
 func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {
 	t.Helper()
+	return brokerBy(t, onlyTenant(tenant))
+}
+
+// brokerBy starts a broker with a policy, and returns it with its socket.
+func brokerBy(t *testing.T, p broker.Policy) (b *broker.Broker, socket string) {
+	t.Helper()
 	socket = socketOf(t)
-	b, err := broker.New(broker.Options{Socket: socket, Policy: onlyTenant(tenant),
-		Logger: slog.New(slog.DiscardHandler)})
+	b, err := broker.New(broker.Options{Socket: socket, Policy: p, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,6 +402,43 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 		}
 	}
 }
+
+// TestExecObserves runs a program only if a broker holds it to no terms.
+func TestExecObserves(t *testing.T) {
+	t.Parallel()
+	library := hook(t)
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()}}
+	_, free := brokerBy(t, tabled{policy.New(table, policy.HostView{}, nil)})
+	table.Default.Limit = 0.5
+	_, bound := brokerBy(t, tabled{policy.New(table, policy.HostView{}, nil)})
+	none := socketOf(t)
+	for name, c := range map[string]struct {
+		socket, tenant string
+		status         int
+		says           string
+	}{
+		"without terms": {free, "", 5, ""},
+		"with terms": {bound, "", 125, "the broker at " + bound + " refuses: this process is held to terms, those of tenant " +
+			"\"default\"; --observe needs"},
+		"no broker":     {none, "", 125, "no broker at " + none + ": no such file or directory; --observe needs"},
+		"with a tenant": {free, "a", 125, "leave out --tenant"},
+	} {
+		o := ExecOptions{Observe: true, Tenant: c.tenant, Socket: c.socket, Library: library,
+			Command: []string{"sh", "-c", `echo "$GPUSTEWARD_TENANT"; exit 5`}}
+		status, out, errs := executed(t, o, "GPUSTEWARD_TENANT=b")
+		if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") {
+			t.Errorf("%s: exit status %d, %q; want %d and %q", name, status, errs, c.status, c.says)
+		}
+		if c.status == 5 && out != policy.Unbound+"\n" {
+			t.Errorf("%s: the hook asks for tenant %q", name, out)
+		}
+	}
+}
+
+// tabled is a policy whose quotas do not matter.
+type tabled struct{ *policy.Policy }
+
+func (tabled) Quota(string, string) broker.Quota { return broker.Quota{} }
 
 // A full queue of connections shows that a broker runs: the program waits for it.
 func TestExecWaitsForABusyBroker(t *testing.T) {

@@ -98,7 +98,7 @@ func (s *session) reconsider(p Policy) {
 	told := s.denied
 	if s.denied = err != nil; s.denied {
 		if !told {
-			s.notice(fmt.Sprintf("the process no longer belongs to tenant %q: %v", s.wished, err))
+			s.notice(fmt.Sprintf("the broker no longer grants the request for %q: %v", s.wished, err))
 		}
 		if tenant, err = p.Tenant(s.facts, ""); err != nil {
 			return

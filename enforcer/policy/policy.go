@@ -11,11 +11,17 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/quota"
 )
 
 // DefaultTenant is the name of the tenant of all processes that no other tenant
 // selects. It has no guarantee, and the enforcer never acts on it.
 const DefaultTenant = "default"
+
+// Unbound is the wish of a process to be observed and held to no terms. It is
+// granted to a process whose own tenant has none, and lasts as long as that is
+// so. No tenant can have this name.
+const Unbound = "+observe"
 
 // A HostView is what a policy asks of the host. No function may block, all may
 // be called concurrently, and any may be nil: then workloads have their
@@ -117,6 +123,7 @@ func (p *Policy) own(s *subject) int {
 var (
 	errUnknown  = errors.New("there is no such tenant")
 	errNotYours = errors.New("this process does not belong to that tenant")
+	errBound    = errors.New("this process is held to terms")
 )
 
 // Tenant returns the name of the tenant on whose quota a process draws: the one
@@ -125,6 +132,9 @@ var (
 func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 	s := newSubject(f, p.workload(f))
 	own := p.own(&s)
+	if wished == Unbound {
+		return p.unbound(own)
+	}
 	if wished != "" && wished != DefaultTenant {
 		switch i, ok := p.tenants[wished]; {
 		case !ok:
@@ -144,6 +154,18 @@ func (p *Policy) Tenant(f broker.Facts, wished string) (string, error) {
 			errNotYours, wished, p.table.Rules[own].Name)
 	}
 	return p.table.Rules[own].Name, nil
+}
+
+// unbound returns the name of a process's own tenant, if that has no terms.
+func (p *Policy) unbound(own int) (string, error) {
+	r := p.rule(DefaultTenant)
+	if own >= 0 {
+		r = &p.table.Rules[own]
+	}
+	if free := (Terms{PriorityNormal, quota.Free()}); r.Terms != free || len(r.GPUs) > 0 {
+		return "", fmt.Errorf("%w, those of tenant %q", errBound, r.Name)
+	}
+	return r.Name, nil
 }
 
 // Whose returns the name of the tenant of a process with a known workload that

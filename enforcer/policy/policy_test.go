@@ -186,6 +186,32 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 
 // The names of a workload come from the host, and only for the process that
 // asks.
+// A process without terms may be held to none. It gains nothing by that wish if
+// its own tenant has terms, on any GPU, and whatever others would take it.
+func TestUnboundOnlyWithoutTerms(t *testing.T) {
+	limited, elsewhere, first := row("limited", Selector{Users: []string{"1001"}}), row("elsewhere", Selector{
+		Users: []string{"1002"}}), row("first", Selector{Users: []string{"1003"}})
+	limited.Limit = 0.5
+	elsewhere.GPUs = []Override{{GPUs: []string{"1"}}}
+	first.Priority = PriorityHigh
+	rows := []Rule{limited, elsewhere, first, row("free", Selector{Users: []string{"1004"}}), row("batch")}
+	p := policy(t, HostView{}, rows...)
+	for uid, want := range map[uint32]string{1001: "", 1002: "", 1003: "", 1004: "free", 1005: DefaultTenant} {
+		got, err := p.Tenant(broker.Facts{UID: uid}, Unbound)
+		if got != want || (want == "") != errors.Is(err, errBound) {
+			t.Errorf("user %d is granted %q, %v; want %q", uid, got, err, want)
+		}
+	}
+	capped := p.table
+	capped.Default.Memory = 1 << 30
+	if got, err := New(capped, HostView{}, nil).Tenant(broker.Facts{UID: 1005}, Unbound); !errors.Is(err, errBound) {
+		t.Errorf("a default with a memory cap grants %q, %v", got, err)
+	}
+	if nameable(Unbound) {
+		t.Error("a tenant could have the name of the wish")
+	}
+}
+
 func TestNamesAreTheHostsWord(t *testing.T) {
 	for name, c := range map[string]struct {
 		process host.Process

@@ -257,6 +257,8 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 	c.Flag("socket", "Socket of the broker. The default is $GPUSTEWARD_SOCKET, or broker/broker.sock in "+
 		"--runtime.dir.").
 		PlaceHolder("PATH").StringVar(&o.Socket)
+	c.Flag("observe", "Only observe the program. Exit with status 125 if terms of the quota table apply to it, or if "+
+		"no broker answers.").BoolVar(&o.Observe)
 	libraryFlag(c, &o.Library)
 	c.Flag("require-broker", "Exit with status 125 if no broker accepts the program. By default it runs "+
 		"without a quota, after a message.").BoolVar(&o.Require)
