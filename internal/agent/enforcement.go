@@ -251,8 +251,10 @@ func (e enforcement) configure(c config.Enforcer) {
 func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOptions) {
 	o := new(enforcer.ExecOptions)
 	c := app.Command("exec",
-		"Run a program under the hook, so that quotas apply to it: gpusteward exec -- python3 train.py.")
-	c.Flag("tenant", "Tenant to run as, of those that the quota table allows. The default is the first one.").
+		"Run a program under the hook, which observes its steps and holds it to its quota: gpusteward exec -- "+
+			"python3 train.py.")
+	c.Flag("tenant", "Tenant to run as, one of those that the quota table allows. The default is the one that fits the "+
+		"program most closely.").
 		PlaceHolder("NAME").StringVar(&o.Tenant)
 	c.Flag("socket", "Socket of the broker. The default is $GPUSTEWARD_SOCKET, or broker/broker.sock in "+
 		"--runtime.dir.").
