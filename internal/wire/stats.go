@@ -87,10 +87,10 @@ var SlowCauses = map[string]string{
 	"gpu":        "it waited for the GPU, without a known reason",
 	"copy":       "it waited for copies between host and GPU",
 	"memory":     "it allocated GPU memory at least twice as often",
-	"storage":    "it called nothing while tasks of the host waited for storage",
-	"cpu":        "it called nothing, or late, while it or others waited for a processor",
+	"storage":    "it made no calls while tasks on the host waited for storage",
+	"cpu":        "it made its calls late or not at all, while it or others waited for a processor",
 	"code":       "its own code computed for longer, as in compilation or garbage collection",
-	"host":       "it called nothing and hardly computed: it waited for data, or for another process",
+	"host":       "it made no calls and hardly computed: it waited for data, or for another process",
 	"work":       "it launched or copied more",
 	"unknown":    "no part accounts for the additional time",
 }
