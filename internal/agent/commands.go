@@ -125,7 +125,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	watch := status.Flag("watch", "Refresh every second.").Bool()
 	format := status.Flag("format", "Format: text or json.").Default("text").Enum("text", "json")
 	address := status.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent "+
-		"at the control socket.").String()
+		"at the control socket or, if there is none in the default directory, at "+exporter.DefaultURL+".").String()
 
 	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
 		"driver upgrade. Requires root.")
