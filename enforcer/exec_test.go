@@ -435,6 +435,43 @@ func TestExecObserves(t *testing.T) {
 	}
 }
 
+// TestTermsEndUnbound gives terms to a program that was held to none: they hold
+// from then on, whatever the program asked for.
+func TestTermsEndUnbound(t *testing.T) {
+	t.Parallel()
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()}}
+	b, socket := brokerBy(t, tabled{policy.New(table, policy.HostView{}, nil)})
+	conn, err := net.Dial("unixpacket", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{1}}}
+	copy(hello.Tenant[:], policy.Unbound)
+	frame := make([]byte, wire.FrameMax)
+	if _, err := conn.Write(hello.Append(wire.Header{Type: wire.TypeHello}.Append(nil))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(frame); err != nil {
+		t.Fatal(err)
+	}
+	if all := b.Sessions(); len(all) != 1 || all[0].Tenant != policy.DefaultTenant {
+		t.Fatalf("sessions: %+v", all)
+	}
+	late := policy.Rule{Name: "late", Select: []policy.Selector{{Users: []string{fmt.Sprint(os.Getuid())}}}, Terms: table.Default}
+	late.Limit = 0.5
+	table.Rules = []policy.Rule{late}
+	b.Reload(tabled{policy.New(table, policy.HostView{}, nil)})
+	if all := b.Sessions(); len(all) != 1 || all[0].Tenant != "late" {
+		t.Errorf("after the terms: %+v", all)
+	}
+	n, err := conn.Read(frame)
+	if h, payload, _ := wire.Decode(frame[:n]); err != nil || h.Type != wire.TypeNotice ||
+		!strings.Contains(string(payload), `no longer grants the request for "+observe": this process is held to terms`) {
+		t.Errorf("the program is told %q, %v", payload, err)
+	}
+}
+
 // tabled is a policy whose quotas do not matter.
 type tabled struct{ *policy.Policy }
 
