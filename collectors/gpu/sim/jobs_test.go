@@ -81,7 +81,7 @@ func TestStepsVary(t *testing.T) {
 				t.Errorf("ranks step in %v and %v s", jobs[0].Median, jobs[1].Median)
 			}
 		}
-		if most < 1.01*least || least < 1.15 || most > 1.25 {
+		if most < 1.03*least || least < 1.1 || most > 1.3 {
 			t.Errorf("the median of steps of 1.2 s goes from %v to %v", least, most)
 		}
 	})

@@ -25,7 +25,7 @@ func (g *GPU) trace() {
 		part := g.work.Busy * p.Share / g.work.Weight * dt
 		t := p.trace
 		t.Busy += part
-		if g.trains(p) && !g.options.Training.trace(t) {
+		if g.trains(p) && !g.options.Training.trace(t, g.steps) {
 			continue
 		}
 		t.launched += kernelsOfSecond * part
@@ -60,7 +60,7 @@ func (g *GPU) newTrace(p *Process) *trace {
 		id := fmt.Sprintf("%016x", noise.Hash(j.Seed, uint64(j.Job.ID)))
 		t.Communicators = []wire.CommunicatorStats{{ID: id, Rank: j.Rank, Ranks: j.Ranks}}
 	}
-	j.beginStep(t)
+	j.beginStep(t, g.steps)
 	return t
 }
 

@@ -31,7 +31,9 @@ const (
 	collectives = 24   // calls
 	collecting  = 0.15 // in collectives
 	jitter      = 0.01 // the other ranks wait longer for the last one, at most
-	spread      = 0.06 // shorter or longer than the mean, at most
+	spread      = 0.06 // a step is shorter or longer than the mean, at most
+	drift       = 0.05 // all steps of some minutes are, at most
+	driftsFor   = 600  // steps of the simulation
 	slowOneIn   = 250  // steps
 	stalls      = 0.4  // such a step waits longer for storage
 )
@@ -44,9 +46,9 @@ var partsOf = map[string]float64{"launching": 0.08, "waiting": 0.8, "copying": 0
 var partOf = map[string]string{"host": "host", "cpu": "host", "storage": "host", "code": "host", "memory": "host",
 	"copy": "copying", "quota": "held"}
 
-// trace notes a training program's steps, and reports whether it gets
-// on.
-func (j *Training) trace(t *trace) bool {
+// trace notes a training program's steps in step n of the simulation, and
+// reports whether it gets on.
+func (j *Training) trace(t *trace, n int64) bool {
 	hang, _ := j.Fault("job_hang")
 	t.Stepping = hang == nil
 	if hang != nil || j.Saves() {
@@ -56,15 +58,18 @@ func (j *Training) trace(t *trace) bool {
 	for t.past += dt; t.past >= t.wall; {
 		t.past -= t.wall
 		j.endStep(t)
-		j.beginStep(t)
+		j.beginStep(t, n)
 	}
 	return true
 }
 
-// beginStep draws the length of a step, which is the same for all ranks.
-func (j *Training) beginStep(t *trace) {
-	h := noise.Hash(j.Seed^uint64(j.Job.ID), t.Steps)
-	t.wall = time.Duration(j.Job.Step).Seconds() * (1 + spread*(noise.Ratio(h)+noise.Ratio(noise.Hash(h, 1))-1))
+// beginStep draws the length of a step that begins in step n of the simulation.
+// It is the same for all ranks.
+func (j *Training) beginStep(t *trace, n int64) {
+	seed := j.Seed ^ uint64(j.Job.ID)
+	h := noise.Hash(seed, t.Steps)
+	t.wall = time.Duration(j.Job.Step).Seconds() *
+		(1 + spread*(noise.Ratio(h)+noise.Ratio(noise.Hash(h, 1))-1) + drift*(2*noise.Slow(seed, n, driftsFor)-1))
 	t.cause, t.extra = "", 0
 	if f, _ := j.Fault("job_slow"); f != nil {
 		t.cause, t.extra = f.Value, t.wall*f.Part()
