@@ -19,6 +19,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 var costSeconds = flag.Float64("cost.seconds", 60, "`seconds` for which each program is measured")
@@ -112,7 +114,7 @@ func alternate(pid int, hook string, length time.Duration, ended <-chan error) (
 			if binary.NativeEndian.Uint64(trace) == 0 { // the program has no session yet
 				_, _ = memory.ReadAt(trace, at)
 			} else if _, err := memory.WriteAt(map[bool][]byte{true: trace, false: none}[traced], at); err == nil {
-				blocks = append(blocks, block{from: monotonic(), traced: traced})
+				blocks = append(blocks, block{from: fixture.Monotonic(), traced: traced})
 			}
 			select {
 			case err := <-ended:
@@ -120,7 +122,7 @@ func alternate(pid int, hook string, length time.Duration, ended <-chan error) (
 			case <-beat:
 			}
 			if n := len(blocks); n > 0 {
-				blocks[n-1].to = monotonic()
+				blocks[n-1].to = fixture.Monotonic()
 			}
 		}
 	}
