@@ -5,6 +5,7 @@ package jobs
 import (
 	"flag"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,14 +40,14 @@ func TestWorldOfCauses(t *testing.T) {
 		}
 		o := slowed(t, r, seed, s, all)
 		if !o.right || o.wrong {
-			t.Logf("seed %3d %-26s %-10s +%.2f (and %s): told %q, before %q", seed, s.name, c.name, part,
+			t.Logf("seed %3d %-26s %-10s +%.2f (and %s): told %q, before %q", seed, s.name, c.name+" "+c.how, part,
 				all[len(all)-1].reason.name, o.told, o.before)
 		}
 		if o.forgot || o.stuck {
 			t.Logf("seed %3d %-26s %-10s +%.2f: forgotten %v, not cleared %v", seed, s.name, c.name, part, o.forgot, o.stuck)
 		}
 		forgotten, stuck = forgotten+truth(o.forgot), stuck+truth(o.stuck)
-		for _, name := range []string{c.name, s.name} {
+		for _, name := range []string{strings.TrimSpace(c.name + " " + c.how), s.name} {
 			if cells[name] == nil {
 				cells[name] = &cell{}
 			}

@@ -37,6 +37,8 @@ type style struct {
 	graph    bool
 	evaluate int  // each so many steps
 	single   bool // one thread launches all; in others a second one launches the backward pass
+	lengths  bool // of sequences: each batch has another
+	saves    int  // each so many steps
 }
 
 var styles = []style{
@@ -59,26 +61,36 @@ var styles = []style{
 		input: 1 << 18},
 	{name: "evaluations", kernels: 20, kernel: 5 * time.Millisecond, call: 300 * time.Microsecond, waits: 1, item: true,
 		queue: 1024, evaluate: 150},
+	{name: "sequences", kernels: 24, kernel: 4 * time.Millisecond, call: 300 * time.Microsecond, waits: 1, queue: 1024,
+		input: 1 << 12, lengths: true},
+	{name: "checkpoints", kernels: 20, kernel: 5 * time.Millisecond, call: 300 * time.Microsecond, waits: 1, queue: 1024,
+		input: 1 << 16, saves: 200},
 }
 
 // An effect is what makes steps longer.
 type effect struct {
 	gpu, host             float64       // kernels, and the thread's calls, take so much longer
-	sleeps, computes      time.Duration // without a call
+	longer                float64       // sequences, by this part
+	stopped               float64       // part of each 100 ms in which its threads get no processor
+	sleeps, computes      time.Duration // without a call, as a mean of steps
+	each                  int           // steps, of which one has what its neighbours do not; 0: all have it
 	held, copies, reduces time.Duration // each time
 	allocs, more          int           // allocations, launches
+	segments              int           // that are freed and allocated again, because the memory is full
 }
 
 func (e effect) plus(o effect) effect {
 	return effect{gpu: e.gpu + o.gpu, host: e.host + o.host, sleeps: e.sleeps + o.sleeps,
 		computes: e.computes + o.computes, held: e.held + o.held, copies: e.copies + o.copies,
-		reduces: e.reduces + o.reduces, allocs: e.allocs + o.allocs, more: e.more + o.more}
+		reduces: e.reduces + o.reduces, allocs: e.allocs + o.allocs, more: e.more + o.more, longer: e.longer + o.longer,
+		stopped: max(e.stopped, o.stopped), each: max(e.each, o.each), segments: e.segments + o.segments}
 }
 
 // A reason is a cause with its effect at a strength, and what is known of it. The
 // world finds the strength that makes steps longer by a given part.
 type reason struct {
 	name   string
+	how    string
 	effect func(strength float64) effect
 	fits   func(s *style) bool
 	known  func(k *known, strength float64)
@@ -88,7 +100,7 @@ type reason struct {
 // known is what the agent and the kernel know.
 type known struct {
 	Evidence
-	cpu, io float64 // pressure, in percent
+	cpu, io, memory float64 // pressure, in percent
 }
 
 func slower(k *known, strength float64) {
@@ -125,6 +137,32 @@ var reasons = []reason{
 	{name: "memory", effect: func(s float64) effect { return effect{allocs: int(s)} }},
 	{name: "work", effect: func(s float64) effect { return effect{more: int(s)} },
 		fits: func(s *style) bool { return !s.graph && s.data == 0 }},
+	{name: "cpu", how: "the quota of its cgroup", effect: func(s float64) effect { return effect{stopped: s / (1 + s)} },
+		known: func(k *known, s float64) { k.cpu = max(k.cpu, 100*s/(1+s)) }},
+	{name: "code", how: "garbage collection", effect: func(s float64) effect { return effect{computes: ms(s), each: 8} }},
+	{name: "storage", how: "stalls", kind: "sleep", effect: func(s float64) effect { return effect{sleeps: ms(s), each: 8} },
+		known: func(k *known, _ float64) { k.io = max(k.io*1.8, 30) }},
+	{name: "reclaim", kind: "sleep", effect: func(s float64) effect { return effect{sleeps: ms(s / 2), computes: ms(s / 2)} },
+		known: func(k *known, _ float64) { k.memory, k.io = 30, max(k.io*1.6, 25) }}, // what was evicted is read again
+	{name: "memory", how: "full", effect: func(s float64) effect { return effect{segments: int(s)} }},
+	{name: "work", how: "longer sequences", effect: func(s float64) effect { return effect{longer: s} },
+		fits: func(s *style) bool { return s.lengths }},
+}
+
+// A rhythm is how slowness comes: little by little, or in waves.
+type rhythm struct{ ramp, on, off time.Duration }
+
+var rhythms = []rhythm{{}, {ramp: 20 * time.Second}, {ramp: 40 * time.Second}, {on: 20 * time.Second, off: 10 * time.Second}}
+
+// part returns how much of the slowness is there after so much time, 0 to 1.
+func (y rhythm) part(passed time.Duration) float64 {
+	switch {
+	case passed < y.ramp:
+		return float64(passed) / float64(y.ramp)
+	case y.on > 0 && passed%(y.on+y.off) >= y.on:
+		return 0
+	}
+	return 1
 }
 
 // A trainer is a process of a style. Its thread, its GPU and its collectives have
@@ -139,6 +177,7 @@ type trainer struct {
 	gpu, network  int64
 	loader        int64
 	steps         int
+	length        float64 // of the batch's sequences, about 1
 	place         uint16  // of the thread that launches
 	ends          []int64 // of queued launches
 	queued        int
@@ -164,6 +203,27 @@ func (p *trainer) calls(d time.Duration) {
 	late := int64(float64(own) * p.host)
 	p.thread += own + late
 	p.used, p.delayed = p.used+own, p.delayed+late
+	p.stops()
+}
+
+// stops lets the thread stand until the next period if the quota of this one is
+// used up.
+func (p *trainer) stops() {
+	const period = 100e6
+	if left := period - p.thread%period; float64(left) < p.stopped*period {
+		p.thread, p.delayed = p.thread+left, p.delayed+left
+	}
+}
+
+// lump returns the part of a mean time that this step has.
+func (p *trainer) lump(d time.Duration) time.Duration {
+	switch {
+	case p.each == 0:
+		return d
+	case p.steps%p.each > 0:
+		return 0
+	}
+	return d * time.Duration(p.each)
 }
 
 // until lets the thread wait.
@@ -174,6 +234,7 @@ func (p *trainer) until(at int64) {
 		}
 		p.thread = at
 	}
+	p.stops()
 }
 
 func (p *trainer) launch(id int, d time.Duration) {
@@ -192,7 +253,7 @@ func (p *trainer) launch(id int, d time.Duration) {
 	p.note(kind, uint32(id))
 	p.until(*slot)
 	begin := max(p.gpu, p.thread)
-	p.gpu = begin + int64(float64(p.about(d))*(1+p.effect.gpu))
+	p.gpu = begin + int64(float64(p.about(d))*(1+p.effect.gpu)*p.length*(1+p.longer))
 	*slot = p.gpu
 	p.work = append(p.work, rest{begin, p.gpu})
 }
@@ -220,9 +281,45 @@ func (p *trainer) reduce(bytes uint32) {
 	}
 }
 
+// copy is a copy for which the thread waits; units of 64 bytes.
+func (p *trainer) copy(size uint32, late time.Duration) {
+	p.note(wire.EventCopying, size)
+	p.until(p.thread + p.about(time.Duration(size)*64/8+late)) // 8 GB/s
+	p.note(wire.EventCopied, size)
+}
+
+// reallocate gives all segments back, which waits for the GPU, and allocates them
+// again.
+func (p *trainer) reallocate() {
+	p.launch(100, p.kernel)
+	p.wait()
+	for range p.segments {
+		p.note(wire.EventFree, 512)
+		p.thread += p.about(2 * time.Millisecond)
+	}
+	for range p.segments {
+		p.note(wire.EventAlloc, 512)
+		p.thread += p.about(3 * time.Millisecond)
+	}
+}
+
+// save is a checkpoint of 8 GB: it is copied to the host, prepared and written.
+func (p *trainer) save() {
+	for range 100 {
+		p.copy(1<<20, 0)
+	}
+	own := p.about(time.Second / 2)
+	p.thread, p.used = p.thread+own, p.used+own
+	p.thread += p.about(2 * time.Second)
+}
+
 // step is one step.
 func (p *trainer) step() {
 	p.steps++
+	p.length = 1
+	if p.lengths && p.noise > 0 {
+		p.length = math.Exp(0.25 * p.NormFloat64())
+	}
 	if p.noise > 0 && p.IntN(60) == 0 {
 		p.thread += p.about(time.Duration(20+p.IntN(200)) * time.Millisecond) // something else, now and then
 	}
@@ -231,24 +328,26 @@ func (p *trainer) step() {
 		p.thread += p.about(p.held)
 		p.note(wire.EventReleased, 0)
 	}
-	p.loader = max(p.loader+p.about(p.data+p.sleeps), p.thread-int64(p.data)) // it prefetches one batch
+	prepares := time.Duration(float64(p.data)/(1-p.stopped)) + p.lump(p.sleeps)
+	p.loader = max(p.loader+p.about(prepares), p.thread-int64(p.data)) // it prefetches one batch
 	if p.data > 0 {
 		p.thread = max(p.thread, p.loader)
 	} else {
-		p.thread += p.about(p.sleeps + 2*time.Millisecond)
+		p.thread += p.about(p.lump(p.sleeps) + 2*time.Millisecond)
 	}
-	own := p.about(p.computes)
+	own := p.about(p.lump(p.computes))
 	p.thread, p.used = p.thread+own, p.used+own
 	if p.input > 0 {
-		p.note(wire.EventCopying, p.input)
-		p.until(p.thread + p.about(time.Duration(p.input)*64/8+p.copies)) // 8 GB/s
-		p.note(wire.EventCopied, p.input)
+		p.copy(uint32(float64(p.input)*p.length*(1+p.longer)), p.copies)
 	}
 	for range p.allocs {
 		p.note(wire.EventAlloc, 512)
 		p.thread += p.about(1500 * time.Microsecond)
 	}
 	for batch := range max(1, p.batches) {
+		if p.segments > 0 && batch == 0 {
+			p.reallocate()
+		}
 		for i := range p.kernels + p.more {
 			p.place = uint16(truth(!p.single && i >= p.kernels/3))
 			p.launch(100+i%p.kernels%7+i/7%30*16, p.kernel)
@@ -266,6 +365,9 @@ func (p *trainer) step() {
 	}
 	if p.waits > 0 && p.steps%p.waits == 0 {
 		p.wait()
+	}
+	if p.saves > 0 && p.steps%p.saves == 0 {
+		p.save()
 	}
 	if p.evaluate > 0 && p.steps%p.evaluate == 0 {
 		for range 25 {
@@ -286,7 +388,7 @@ func newTrainer(s style, seed uint64, noise float64) *trainer {
 func stepTime(s style, e effect) float64 {
 	const steps = 60
 	p := newTrainer(s, 1, 0)
-	p.evaluate, p.effect = 0, e
+	p.evaluate, p.saves, p.effect = 0, 0, e
 	began := int64(0)
 	for i := range 2 * steps {
 		if i == steps {
@@ -395,10 +497,10 @@ func (r *rank) scheduled(ran, waited int64) {
 }
 
 // pressures writes the host's pressure, in percent.
-func (h *host) pressures(cpu, io float64) {
+func (h *host) pressures(cpu, io, memory float64) {
 	dir := filepath.Join(h.Observer.Procfs, "pressure")
 	_ = os.MkdirAll(dir, 0o755)
-	for name, v := range map[string]float64{"cpu": cpu, "io": io} {
+	for name, v := range map[string]float64{"cpu": cpu, "io": io, "memory": memory} {
 		text := fmt.Appendf(nil, "some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", v)
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			h.t.Fatal(err)
@@ -408,7 +510,7 @@ func (h *host) pressures(cpu, io float64) {
 
 // look lets the observer look.
 func (o *office) look() {
-	o.h.pressures(o.knows.cpu, o.knows.io)
+	o.h.pressures(o.knows.cpu, o.knows.io, o.knows.memory)
 	part := float64(o.h.at-o.before.thread) / float64(max(1, o.thread-o.before.thread)) // of the step
 	o.h.ranks[0].scheduled(o.before.used+int64(part*float64(o.used-o.before.used)),
 		o.before.delayed+int64(part*float64(o.delayed-o.before.delayed)))
@@ -478,17 +580,17 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v d
 	o.knows = usual
 	o.advance(time.Duration(60+r.IntN(120))*time.Second, nil)
 	v.before = o.told
-	ramp, began := time.Duration(r.IntN(3)*20)*time.Second, o.h.at
+	rhythm, began := rhythms[r.IntN(len(rhythms))], o.h.at
 	if len(all) > 1 {
-		ramp = 0 // until its end, the lesser one may be the greater
+		rhythm.ramp = 0 // until its end, the lesser one may be the greater
 	}
-	o.advance(ramp+time.Minute, func() {
-		now := 1.0
-		if passed := time.Duration(o.h.at - began); passed < ramp {
-			now = float64(passed) / float64(ramp)
-		}
+	o.advance(rhythm.ramp+time.Minute, func() {
+		now := rhythm.part(time.Duration(o.h.at - began))
 		o.effect, o.knows = effect{}, usual
 		for _, b := range all {
+			if now == 0 {
+				break
+			}
 			o.effect = o.effect.plus(b.reason.effect(b.strong * now))
 			if b.reason.known != nil {
 				b.reason.known(&o.knows, b.strong*now)
@@ -498,7 +600,7 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v d
 	})
 	v.right = v.told == c.name || c.name == "work" && v.told == "" // other steps
 	v.wrong = v.before != "" || !v.right && v.told != "" && (c.name == "work" || !strings.Contains(vague, v.told))
-	if v.right && c.name != "work" && r.IntN(4) == 0 {
+	if v.right && c.name != "work" && rhythm.on == 0 && r.IntN(4) == 0 {
 		o.advance(8*time.Minute, nil)
 		v.forgot = o.told != c.name
 	}

@@ -277,14 +277,14 @@ func TestWorldSlows(t *testing.T) {
 		}
 		now := usual
 		w.h.Observer.Evidence = func(string, int) Evidence { return now }
-		w.h.pressures(cpu, io)
+		w.h.pressures(cpu, io, 0)
 		for began := w.h.at; w.h.at-began < 90e9; {
 			w.train()
 		}
 		w.slow = c.slow
 		now = Evidence{Power: usual.Power || c.known.Power, Thermal: usual.Thermal || c.known.Thermal,
 			Neighbours: max(usual.Neighbours, c.known.Neighbours)}
-		w.h.pressures(max(cpu, c.cpu), max(io, c.io))
+		w.h.pressures(max(cpu, c.cpu), max(io, c.io), 0)
 		for began := w.h.at; w.h.at-began < 30e9; {
 			w.train()
 		}
