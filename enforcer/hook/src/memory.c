@@ -6,6 +6,7 @@
 #include "client.h"
 #include "intercept.h"
 #include "local.h"
+#include "trace.h"
 
 /* Ends an allocation. key is ignored after a failure. False: the driver took more
  * than could be had. */
@@ -98,6 +99,7 @@ ALLOCATE_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, cuMemFree_v2)
 		struct gs_entry e;                                       \
                                                                          \
 		GS_WHOLE(name);                                          \
+		gs_note(GS_EVENT_FREE, 0);                               \
 		bool held = gs_table_take(&gs_held, key_of(p), &e);      \
 		CUresult r = gs_real.name(p);                            \
 		if (held)                                                \

@@ -13,6 +13,7 @@
 #include "forks.h"
 #include "growers.h"
 #include "test_books.h"
+#include "trace.h"
 
 #define OK(x) do { \
 	CUresult ok = (x); \
@@ -88,6 +89,21 @@ static void linear(void)
 	CHECK(cuMemFree_v2(a) == CUDA_ERROR_INVALID_VALUE); /* twice */
 	CHECK(cuMemAlloc_v2(&untouched, 0) == CUDA_ERROR_INVALID_VALUE);
 	AGREE(0);
+}
+
+/* A trace has allocations with their size, and frees. */
+static void noted(void)
+{
+	struct gs_trace *trace = calloc(1, sizeof *trace);
+	const struct gs_event *e = trace->event;
+	CUdeviceptr a = 0;
+
+	begin(64 * MIB);
+	gs_trace_begin(trace);
+	OK(cuMemAlloc_v2(&a, MIB + 1));
+	OK(cuMemFree_v2(a));
+	CHECK(trace->head == 2 && (e[0].what & 0xff) == GS_EVENT_ALLOC && e[0].id == 257);
+	CHECK((e[1].what & 0xff) == GS_EVENT_FREE && !e[1].id);
 }
 
 /* The interface before CUDA 3.2, which drivers still have. Two allocations in two
@@ -555,7 +571,7 @@ static void cost(void)
 int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"the first interface", first_interface}, {"contexts", contexts},
+		{"linear", linear}, {"noted", noted}, {"the first interface", first_interface}, {"contexts", contexts},
 			{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
