@@ -29,6 +29,7 @@ type trait struct {
 	name    uint32 // the bits of the ID that belong to the symbol
 	weight  uint32 // as content of the step
 	repeats bool   // the same symbol again is another place
+	allocs  bool   // it allocates or frees until the next event
 	before  part   // what the time until the event was spent on, and
 	after   part   // the time after it, unless the next event says more
 }
@@ -44,8 +45,8 @@ var traits = [kinds]trait{
 	wire.EventWaited:     {call: true, symbol: 0xd3a2646d, before: waiting},
 	wire.EventHeld:       {call: true, after: held},
 	wire.EventReleased:   {call: true, before: held},
-	wire.EventAlloc:      {call: true},
-	wire.EventFree:       {call: true},
+	wire.EventAlloc:      {call: true, allocs: true},
+	wire.EventFree:       {call: true, allocs: true},
 	wire.EventBusy:       {},
 	wire.EventCollected:  {},
 }
@@ -60,6 +61,7 @@ type content [bins]uint32
 type meter struct {
 	at       int64
 	parts    [parts]int64  // ns
+	allocs   int64         // ns of launching and host, in allocations and frees
 	count    [kinds]uint64 // events
 	sum      [kinds]uint64 // of their IDs
 	size     uint32        // weight of the content
@@ -74,6 +76,7 @@ func (m *meter) less(other *meter) meter {
 	for i := range d.parts {
 		d.parts[i] -= other.parts[i]
 	}
+	d.allocs -= other.allocs
 	for i := range d.count {
 		d.count[i] -= other.count[i]
 		d.sum[i] -= other.sum[i]
@@ -126,6 +129,9 @@ func (m *meter) pass(at int64, last, next *trait) bool {
 		p = host
 	}
 	m.parts[p] += gap
+	if last.allocs && (p == launching || p == host) {
+		m.allocs += gap
+	}
 	return true
 }
 

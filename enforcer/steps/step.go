@@ -26,7 +26,7 @@ type Step struct {
 	Launches    uint32
 	Graphs      uint32
 	Collectives uint32
-	Copies      uint32
+	Allocating  Micros // part of Host and Launching
 	Copied      uint32 // in units of 64 bytes
 	Busy        Micros // time with work on the GPU, as sampled
 	Collecting  Micros // time of the collectives that ended
@@ -62,7 +62,7 @@ func (m *meter) step(end int64, pattern uint8, what flags) Step {
 		Held: micros(m.parts[held]), Host: micros(m.parts[host]),
 		Launches: cap32(m.count[wire.EventLaunch]), Graphs: cap32(m.count[wire.EventGraph]),
 		Collectives: cap32(m.count[wire.EventCollective]),
-		Copies:      cap32(m.count[wire.EventCopy] + m.count[wire.EventCopying]),
+		Allocating:  micros(m.allocs),
 		Copied:      cap32(m.sum[wire.EventCopy] + m.sum[wire.EventCopying]),
 		Busy:        Micros(cap32(m.sum[wire.EventBusy])), Collecting: Micros(cap32(m.sum[wire.EventCollected])),
 		Allocs: uint16(min(m.count[wire.EventAlloc], math.MaxUint16)), Pattern: pattern, flags: what}

@@ -36,8 +36,8 @@ func (s *script) training() {
 	s.call(500*time.Microsecond, wire.EventCollective, 77)
 	s.call(500*time.Microsecond, wire.EventGraph, 78)
 	s.call(0, wire.EventAlloc, 1)
-	s.call(0, wire.EventCopy, 28)
-	s.call(500*time.Microsecond, wire.EventWait, 0)
+	s.call(200*time.Microsecond, wire.EventCopy, 28)
+	s.call(300*time.Microsecond, wire.EventWait, 0)
 	s.call(2*time.Millisecond, wire.EventCollected, 1500)
 	s.call(9*time.Millisecond, wire.EventWaited, 0)
 }
@@ -55,7 +55,7 @@ func TestParts(t *testing.T) {
 	}
 	for _, got := range all {
 		want := Step{Begin: got.Begin, End: got.Begin + 24e6, Waiting: 11000, Copying: 2000, Held: 3000, Host: 4000,
-			Launches: 20, Graphs: 1, Collectives: 1, Copies: 2, Copied: 128, Busy: 5000, Collecting: 1500, Allocs: 1,
+			Launches: 20, Graphs: 1, Collectives: 1, Allocating: 200, Copied: 128, Busy: 5000, Collecting: 1500, Allocs: 1,
 			Pattern: got.Pattern}
 		if got != want || got.Launching() != 4*time.Millisecond || (s.now-got.End)%24e6 != 0 || got.Interrupted() {
 			t.Errorf("%+v, launching %v, ends %v before a wait", got, got.Launching(), (s.now-got.End)%24e6)
