@@ -294,7 +294,7 @@ func (p *trainer) reallocate() {
 	p.launch(100, p.kernel)
 	p.wait()
 	for range p.segments {
-		p.note(wire.EventFree, 512)
+		p.note(wire.EventFree, 0)
 		p.thread += p.about(2 * time.Millisecond)
 	}
 	for range p.segments {
@@ -552,17 +552,22 @@ type diagnosis struct {
 type burden struct {
 	reason *reason
 	strong float64
+	counts bool // without it, most of the additional time goes
 }
 
 // burdens draws what makes a style slow: by a part for a reason, and in one of
 // four cases by a quarter of that for another one.
 func burdens(r *rand.Rand, s style, c *reason, part float64) []burden {
-	all := []burden{{c, strength(s, c, part)}}
+	all := []burden{{c, strength(s, c, part), true}}
 	also := &reasons[r.IntN(len(reasons))]
 	same := cmp.Or(also.kind, also.name) == cmp.Or(c.kind, c.name)
 	if r.IntN(4) == 0 && !same && also.name != "work" && (also.fits == nil || also.fits(&s)) {
 		if strong := strength(s, also, part/4); strong > 0 {
-			all = append(all, burden{also, strong})
+			alone := c.effect(all[0].strong)
+			both := stepTime(s, alone.plus(also.effect(strong)))
+			// What hid the lesser reason may no longer hide it beside the greater one.
+			counts := both-stepTime(s, alone) >= (both-stepTime(s, effect{}))/2
+			all = append(all, burden{also, strong, counts})
 		}
 	}
 	return all
@@ -598,11 +603,12 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v d
 		}
 		v.told = cmp.Or(v.told, o.told)
 	})
-	v.right = v.told == c.name || c.name == "work" && v.told == "" // other steps
+	v.right = slices.ContainsFunc(all, func(b burden) bool { return b.counts && v.told == b.reason.name }) ||
+		c.name == "work" && v.told == "" // other steps
 	v.wrong = v.before != "" || !v.right && v.told != "" && (c.name == "work" || !strings.Contains(vague, v.told))
 	if v.right && c.name != "work" && rhythm.on == 0 && r.IntN(4) == 0 {
 		o.advance(8*time.Minute, nil)
-		v.forgot = o.told != c.name
+		v.forgot = o.told != v.told
 	}
 	o.effect, o.knows = effect{}, usual
 	o.advance(time.Minute, nil)
@@ -613,10 +619,16 @@ func slowed(t *testing.T, r *rand.Rand, seed uint64, s style, all []burden) (v d
 // TestWorldOfCausesSample has one job for each cause.
 func TestWorldOfCausesSample(t *testing.T) {
 	for i := range reasons {
-		s, c := styles[6], &reasons[i]
+		c, strong := &reasons[i], 0.0
+		s := styles[slices.IndexFunc(styles, func(s style) bool {
+			if (s.buckets > 0 || s.lengths) && (c.fits == nil || c.fits(&s)) {
+				strong = strength(s, c, 0.5)
+			}
+			return strong > 0
+		})]
 		r := rand.New(rand.NewPCG(uint64(i), 1))
-		if v := slowed(t, r, uint64(i), s, []burden{{c, strength(s, c, 0.5)}}); !v.right || v.wrong || v.forgot || v.stuck {
-			t.Errorf("%s: %+v", c.name, v)
+		if v := slowed(t, r, uint64(i), s, []burden{{c, strong, true}}); !v.right || v.wrong || v.forgot || v.stuck {
+			t.Errorf("%s, %s %s: %+v", s.name, c.name, c.how, v)
 		}
 	}
 }
