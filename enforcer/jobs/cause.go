@@ -30,6 +30,7 @@ const (
 	delayed           // the same, for a processor
 	cpu               // pressures, parts of the time
 	io                //
+	ram               //
 	clock             // as Evidence has it
 	pcie              //
 	nvlink            //
@@ -52,7 +53,8 @@ var proofs = map[string]proof{
 	"neighbour":  {[]int{waiting}, []int{neighbours}},
 	"gpu":        {[]int{waiting}, nil},
 	"copy":       {[]int{copying}, nil},
-	"memory":     {[]int{launching, away, allocs}, nil},
+	"memory":     {[]int{allocating, allocs}, nil},
+	"reclaim":    {[]int{away, launching}, []int{ram}},
 	"storage":    {[]int{away}, []int{io}},
 	"cpu":        {[]int{away, launching}, []int{cpu, delayed}},
 	"code":       {[]int{away, launching}, []int{computing}},
@@ -65,12 +67,11 @@ var proofs = map[string]proof{
 const (
 	moreOften    = 0.3  // of the time, for reasons of reduced clocks
 	moreUsed     = 0.05 // of the GPU
-	pressureFrom = 0.2
+	pressureFrom = 0.15
 	pressureMore = 1.5
 	lowerClock   = 0.95
 	slowerLink   = 0.9
 	moreWork     = 1.05 // launches, bytes
-	allocation   = 3e-3 // s, at most
 	slowestCopy  = 0.25e9
 )
 
@@ -112,19 +113,19 @@ func causeOf(usual, now *mean) string {
 	forGPU, forCopies := d.waits(hidden)
 	host := d.more(away) + d.more(launching)
 	switch {
-	case d.half(d.more(held)) && !hidden:
-		return "quota"
 	case d.half(d.workload() * usual.shape[wall]):
 		return "work"
-	case d.churns() && d.half(host):
+	case !hidden && d.half(d.more(held)):
+		return "quota"
+	case !hidden && d.half(d.more(allocating)) && d.more(allocs) >= d.usual.shape[allocs]:
 		return "memory"
+	case !hidden && d.half(d.ofTime(delayed)+min(0, d.more(waiting))): // the rest was hidden by that wait
+		return "cpu"
 	case d.half(forCopies) && d.fell(pcie, slowerLink):
 		return "link"
 	case d.half(forCopies):
 		return "copy"
-	case d.half(host) && d.half(d.ofTime(delayed)):
-		return "cpu"
-	case d.half(host) && !hidden:
+	case !hidden && d.half(host):
 		return d.ofHost()
 	case hidden && d.half(host+forGPU+d.more(held)), d.half(forGPU):
 		return d.ofGPU()
@@ -154,15 +155,11 @@ func (d difference) workload() (more float64) {
 	return more
 }
 
-// churns reports whether steps allocate far more often, and that may be what takes
-// the time.
-func (d difference) churns() bool {
-	return d.more(allocs) >= d.usual.shape[allocs]+4 && d.half(allocation*d.more(allocs))
-}
-
 // ofHost returns the cause of additional time without calls, or between them.
 func (d difference) ofHost() string {
 	switch {
+	case d.pressed(ram):
+		return "reclaim"
 	case d.half(d.ofTime(computing)):
 		return "code"
 	case d.half(d.more(away)) && d.pressed(io):
@@ -187,8 +184,8 @@ func (d difference) ofGPU() string {
 	switch {
 	case d.half(d.more(collecting)) && (d.fell(nvlink, slowerLink) || d.fell(pcie, slowerLink)):
 		return "link"
-	case d.half(d.more(collecting)) && d.pressed(cpu) && 5*(d.more(away)+d.more(launching)) >= d.more(wall):
-		return "cpu" // the peers on this host wait for processors as well, and the process for them
+	case d.half(d.more(collecting)) && d.pressed(cpu) && !d.half(d.now.shape[waiting]):
+		return "cpu" // the GPU waits for it and its peers, which wait for processors
 	case d.half(d.more(collecting)):
 		return "collective"
 	case reduced && d.rose(thermal, moreOften):
@@ -212,10 +209,11 @@ func (d difference) ofGPU() string {
 // numbers tell of a step, and of what is around it.
 var (
 	numbers = [shapes]string{held: "held", copying: "copying", waiting: "waiting", away: "host", launching: "launching",
-		collecting: "collectives", launches: "launches", copied: "bytes copied", allocs: "allocations"}
+		collecting: "collectives", launches: "launches", copied: "bytes copied", allocs: "allocations",
+		allocating: "allocating"}
 	names = [circumstances]string{power: "at the power limit", thermal: "held down by temperature",
 		neighbours: "used by others", computing: "main thread computes", delayed: "main thread waits for a processor",
-		cpu: "CPU pressure", io: "I/O pressure", clock: "SM clock", pcie: "PCIe", nvlink: "NVLink"}
+		cpu: "CPU pressure", io: "I/O pressure", ram: "memory pressure", clock: "SM clock", pcie: "PCIe", nvlink: "NVLink"}
 )
 
 // evidenceOf returns the evidence of a cause in words and numbers.
@@ -245,7 +243,7 @@ func evidenceOf(cause string, usual, now *mean) string {
 func (o *Observer) sees(p *process) {
 	o.host.look(o.procfs(), o.now())
 	now := mean{looks: 1}
-	now.around[cpu], now.around[io] = o.host.cpu, o.host.io
+	now.around[cpu], now.around[io], now.around[ram] = o.host.cpu, o.host.io, o.host.ram
 	first := p.thread.at == 0
 	now.around[computing], now.around[delayed] = p.thread.look(o.procfs(), p.pid, o.now())
 	if first && p.thread.at > 0 {
@@ -264,8 +262,8 @@ func (o *Observer) sees(p *process) {
 
 // pressure is the host's pressure stall information (PSI), as a part of the time.
 type pressure struct {
-	read    int64 // CLOCK_MONOTONIC, ns; 0: never
-	cpu, io float64
+	read         int64 // CLOCK_MONOTONIC, ns; 0: never
+	cpu, io, ram float64
 }
 
 // look reads it, at most once a second.
@@ -274,7 +272,7 @@ func (p *pressure) look(procfs string, now int64) {
 		return
 	}
 	p.read = now
-	p.cpu, p.io = someOf(procfs, "cpu")/100, someOf(procfs, "io")/100
+	p.cpu, p.io, p.ram = someOf(procfs, "cpu")/100, someOf(procfs, "io")/100, someOf(procfs, "memory")/100
 }
 
 // someOf returns avg10 of the first line of /proc/pressure/NAME, in percent; 0 if

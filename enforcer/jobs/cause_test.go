@@ -27,6 +27,33 @@ func TestEvidenceIsTold(t *testing.T) {
 	}
 }
 
+// TestCausesAreToldApart has steps that take longer for two reasons at a time.
+func TestCausesAreToldApart(t *testing.T) {
+	usual := mean{shape: shape{wall: 0.1, waiting: 0.09, away: 0.005, launching: 0.005, busy: 0.095}}
+	usual.around[clock] = 0.9
+	late := surroundings{cpu: 0.4, delayed: 0.6, clock: 0.9}
+	for _, c := range []struct {
+		cause  string
+		now    shape
+		around surroundings
+	}{
+		{"memory", shape{wall: 0.17, away: 0.16, waiting: 0.01, allocating: 0.055, allocs: 30, busy: 0.1}, late},
+		{"cpu", shape{wall: 0.17, away: 0.16, waiting: 0.01, busy: 0.1}, surroundings{cpu: 0.4, delayed: 0.8, clock: 0.9}},
+		{"storage", shape{wall: 0.17, away: 0.16, waiting: 0.01, busy: 0.1},
+			surroundings{cpu: 0.05, io: 0.3, delayed: 0.6, clock: 0.9}},
+		{"reclaim", shape{wall: 0.17, away: 0.075, waiting: 0.09, busy: 0.095},
+			surroundings{ram: 0.3, io: 0.3, computing: 0.3, clock: 0.9}},
+		{"power", shape{wall: 0.17, away: 0.16, waiting: 0.01, busy: 0.165},
+			surroundings{power: 1, cpu: 0.4, delayed: 0.6, clock: 0.5}},
+		{"cpu", shape{wall: 0.17, away: 0.15, waiting: 0.02, collecting: 0.06, busy: 0.165}, late},
+		{"collective", shape{wall: 0.17, away: 0.08, waiting: 0.09, collecting: 0.06, busy: 0.165}, late},
+	} {
+		if got := causeOf(&usual, &mean{shape: c.now, around: c.around}); got != c.cause {
+			t.Errorf("%s, want %s: %v, %v", got, c.cause, c.now, c.around)
+		}
+	}
+}
+
 // TestThreadMeter reads how long the main thread ran and waited for a processor.
 func TestThreadMeter(t *testing.T) {
 	h := newHost(t, 1)

@@ -36,6 +36,7 @@ const (
 	away
 	launching
 	collecting
+	allocating
 	busy
 	launches
 	copied
@@ -48,7 +49,7 @@ func shapeOf(s *steps.Step) shape {
 		waiting: s.Waiting.Duration().Seconds(), away: s.Host.Duration().Seconds(),
 		launching: s.Launching().Seconds(), collecting: s.Collecting.Duration().Seconds(),
 		busy: s.Busy.Duration().Seconds(), launches: float64(s.Launches + s.Graphs), copied: float64(s.Copied) * 64,
-		allocs: float64(s.Allocs)}
+		allocs: float64(s.Allocs), allocating: s.Allocating.Duration().Seconds()}
 }
 
 // A mean is that of some steps, and of what was known meanwhile.

@@ -87,6 +87,7 @@ var SlowCauses = map[string]string{
 	"gpu":        "it waited for the GPU, without a known reason",
 	"copy":       "it waited for copies between host and GPU",
 	"memory":     "it allocated GPU memory at least twice as often",
+	"reclaim":    "it made its calls late or not at all, while tasks on the host waited for memory: the host has too little",
 	"storage":    "it made no calls while tasks on the host waited for storage",
 	"cpu":        "it made its calls late or not at all, while it or others waited for a processor",
 	"code":       "its own code computed for longer, as in compilation or garbage collection",
