@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -19,8 +20,10 @@ const (
 	slowSpread = 3.5  // and so many times what spans differ by
 	spanLength = 5 * time.Second
 	spansKept  = 4 // of which all but one are slow
-	usualFrom  = 4 // spans, before any is judged
+	spansFirst = 8 // spans, before any is judged, and
+	usualFrom  = 3 // those of them that are usual
 	usualSteps = 16
+	unusual    = 1.25 // times the median of the first spans
 	usualMost  = 2880 // spans, which is four hours, of which the usual step is the mean
 	forgetSlow = 6 * time.Hour
 )
@@ -135,9 +138,10 @@ type pace struct {
 	others [3]usual // those of earlier patterns
 	span   span
 	now    *wire.Slowdown
-	began  int64 // when it became slow
-	ended  int64 // when a step last ended
-	judged int64 // when a span last ended
+	likely string // cause, at the last judgement that found the process slow
+	began  int64  // when it became slow
+	ended  int64  // when a step last ended
+	judged int64  // when a span last ended
 }
 
 // pauses reports whether the process does something else than steps now: what is
@@ -187,7 +191,7 @@ func (p *pace) turn(s *steps.Step) {
 }
 
 // end judges a span. It counts as usual only when it is no longer among the last
-// ones and nothing was slow meanwhile: what builds up is not usual.
+// ones and at most one of these was slow: what builds up is not usual.
 func (p *pace) end(at int64) (cause string, slow int) {
 	n := p.span
 	p.span, p.judged = span{}, at
@@ -196,52 +200,112 @@ func (p *pace) end(at int64) (cause string, slow int) {
 		cause, slow = causeOf(&p.usual.mean, &n.slow), int(n.slow.steps)
 	}
 	n.isSlow = p.usual.slow(&n.all)
-	if p.usual.last = append(p.usual.last, n); len(p.usual.last) > spansKept {
-		if first := &p.usual.last[0]; p.now == nil && !slices.ContainsFunc(p.usual.last, isSlow) {
-			p.usual.learn(&first.all)
-		}
-		p.usual.last = append(p.usual.last[:0], p.usual.last[1:]...)
-	}
+	p.usual.keep(n, p.now == nil)
 	p.judge(at)
 	return cause, slow
 }
 
-func isSlow(n span) bool { return n.isSlow }
-
-// judge says whether the process is slow now.
-func (p *pace) judge(at int64) {
-	var all, slow mean
-	spans, faster := 0, 0
-	for i := range p.usual.last {
-		n := &p.usual.last[i]
-		if all.add(&n.all); n.isSlow {
-			slow.add(&n.all)
-			spans++
+// keep keeps a span as the last one.
+func (u *usual) keep(n span, healthy bool) {
+	u.last = append(u.last, n)
+	switch {
+	case !u.known() && len(u.last) == spansFirst:
+		u.begin()
+	case u.known() && len(u.last) > spansKept:
+		slow := 0
+		for i := range u.last {
+			slow += truth(u.last[i].isSlow)
 		}
-		faster += truth(n.all.shape[wall] < p.usual.shape[wall]*(1-slowSpan/2))
+		if first := &u.last[0]; healthy && !first.isSlow && slow <= 1 {
+			u.learn(&first.all)
+		}
+		u.last = append(u.last[:0], u.last[1:]...)
 	}
-	begins := spans >= spansKept-1
-	remains := p.now != nil && spans > 0 && all.shape[wall] > p.usual.shape[wall]*(1+slowSpan/2)
+}
+
+// begin learns from the first spans without those that have a checkpoint.
+func (u *usual) begin() {
+	walls := make([]float64, len(u.last))
+	for i := range u.last {
+		walls[i] = u.last[i].all.shape[wall]
+	}
+	most, kept := unusual*median(walls), len(u.last)-spansKept
+	for i := range u.last[:kept] {
+		if m := &u.last[i].all; m.shape[wall] <= most {
+			u.learn(m)
+		}
+	}
+	u.last = append(u.last[:0], u.last[kept:]...)
+	for i := range u.last {
+		u.last[i].isSlow = u.slow(&u.last[i].all)
+	}
+}
+
+// judge says whether the process is slow now. Of the last spans, the slowest does
+// not count: it may contain a checkpoint. Nor does the fastest of those that are
+// slow tell why: the first one was not slow from its beginning.
+func (p *pace) judge(at int64) {
+	if !p.usual.known() {
+		return
+	}
+	var all mean
+	spans, usual := p.usual.byTime(), p.usual.shape[wall]
+	faster := len(spans) == spansKept && spans[spansKept-1].all.shape[wall] < usual*(1-slowSpan/2)
+	for _, n := range spans[:len(spans)-1] {
+		all.add(&n.all)
+	}
+	spans = slices.DeleteFunc(spans, func(n *span) bool { return !n.isSlow })
+	begins := len(spans) >= spansKept-1
+	remains := p.now != nil && len(spans) > 1 && all.shape[wall] > usual*(1+slowSpan/2)
 	switch {
 	case p.now != nil && at-p.began > int64(forgetSlow):
 		p.relearn(all)
 	case begins || remains:
-		if p.now == nil {
-			p.began = at
+		var slow mean
+		first := (len(spans) - 1) / 2
+		for _, n := range spans[first:max(first+1, len(spans)-1)] {
+			slow.add(&n.all)
 		}
-		if p.now = p.usual.told(&slow, p.now); p.now.Cause == "work" {
-			p.relearn(slow)
-		}
+		p.tell(&slow, at)
 	default:
-		if p.now = nil; faster == spansKept { // it was slow before, all the time
+		if p.now = nil; faster { // it was slow before, all the time
 			p.relearn(all)
 		}
 	}
 }
 
+// tell tells why steps are slow, once two judgements agree.
+func (p *pace) tell(slow *mean, at int64) {
+	if p.usual.seen > 0 && slow.looks == 0 {
+		return // nothing is known of what was around them
+	}
+	s := p.usual.told(slow, p.now)
+	agreed := s.Cause == p.likely
+	p.likely = s.Cause
+	if p.now == nil && !agreed {
+		return
+	}
+	if p.now == nil {
+		p.began = at
+	}
+	if p.now = s; s.Cause == "work" {
+		p.relearn(*slow)
+	}
+}
+
+// byTime returns the last spans, those with the longest steps last.
+func (u *usual) byTime() []*span {
+	all := make([]*span, len(u.last))
+	for i := range u.last {
+		all[i] = &u.last[i]
+	}
+	slices.SortStableFunc(all, func(a, b *span) int { return cmp.Compare(a.all.shape[wall], b.all.shape[wall]) })
+	return all
+}
+
 // relearn makes a mean the usual one: the program does other steps from now on.
 func (p *pace) relearn(m mean) {
-	p.usual = usual{mean: m, pattern: p.usual.pattern, spans: usualFrom, seen: usualFrom}
+	p.usual = usual{mean: m, pattern: p.usual.pattern, spans: usualFrom, seen: min(m.looks, usualFrom)}
 	p.now = nil
 }
 

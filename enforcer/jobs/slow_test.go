@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,9 +33,13 @@ func walk(p *pace, at int64, all ...stretch) int64 {
 // TestPace lets steps take longer, and less long.
 func TestPace(t *testing.T) {
 	const ms = time.Millisecond
-	usual, slow := stretch{10 * time.Minute, 100 * ms, 1, 40}, stretch{20 * time.Second, 130 * ms, 1, 40}
+	usual, slow := stretch{10 * time.Minute, 100 * ms, 1, 40}, stretch{25 * time.Second, 130 * ms, 1, 40}
 	slowFor := func(d time.Duration) stretch { s := slow; s.lasts = d; return s }
 	evaluation := stretch{10 * time.Second, 20 * ms, 2, 9}
+	saving := []stretch{usual}
+	for range 20 {
+		saving = append(saving, stretch{3 * time.Second, 3 * time.Second, 1, 40}, stretch{20 * time.Second, 100 * ms, 1, 40})
+	}
 	again := func(s stretch, pattern uint8) stretch { s.pattern = pattern; return s }
 	for _, c := range []struct {
 		name string
@@ -43,16 +48,19 @@ func TestPace(t *testing.T) {
 	}{
 		{"healthy", []stretch{usual}, false},
 		{"slow from now on", []stretch{usual, slow}, true},
+		{"healthy with checkpoints", saving[1:], false},
+		{"slow with checkpoints", append(slices.Clone(saving[1:]), slow), true},
 		{"for less than its spans", []stretch{usual, slowFor(9 * time.Second)}, false},
 		{"one long step", []stretch{usual, {time.Second, 3 * time.Second, 1, 40}, {15 * time.Second, 100 * ms, 1, 40}}, false},
 		{"slow for three hours", []stretch{usual, slowFor(3 * time.Hour)}, true},
 		{"slow for seven hours", []stretch{usual, slowFor(7 * time.Hour)}, false},
 		{"healthy again", []stretch{usual, slow, {25 * time.Second, 100 * ms, 1, 40}}, false},
 		{"slow before and after an evaluation", []stretch{usual, slow, evaluation, again(slow, 3)}, true},
+		{"slow for less than its spans and one more", []stretch{usual, slowFor(18 * time.Second)}, false},
 		{"slow after an evaluation", []stretch{usual, evaluation, again(slow, 3)}, true},
 		{"faster, and as before", []stretch{usual, {time.Minute, 70 * ms, 1, 40}, {time.Minute, 100 * ms, 1, 40}}, true},
 		{"more work", []stretch{usual, {20 * time.Second, 130 * ms, 1, 52}}, false},
-		{"slow with more work", []stretch{usual, {time.Minute, 130 * ms, 1, 52}, {20 * time.Second, 170 * ms, 1, 52}}, true},
+		{"slow with more work", []stretch{usual, {time.Minute, 130 * ms, 1, 52}, {25 * time.Second, 170 * ms, 1, 52}}, true},
 		{"not long enough to know", []stretch{{15 * time.Second, 100 * ms, 1, 40}, slow}, false},
 	} {
 		var p pace
@@ -62,6 +70,41 @@ func TestPace(t *testing.T) {
 		} else if s != nil && (s.Cause != "gpu" || s.Seconds < 1.25*s.Usual || s.Seconds > 1.5*s.Usual) {
 			t.Errorf("%s: %+v", c.name, s)
 		}
+	}
+}
+
+// TestCheckpointsAreNotUsual: a process is judged by its other spans.
+func TestCheckpointsAreNotUsual(t *testing.T) {
+	var p pace
+	const ms = time.Millisecond
+	for at := int64(1e12); at < 1e12+300e9; {
+		at = walk(&p, at, stretch{3 * time.Second, 3 * time.Second, 1, 40}, stretch{20 * time.Second, 100 * ms, 1, 40})
+	}
+	if u := p.usual.shape[wall]; math.Abs(u-0.1) > 1e-3 || p.usual.spans < 10 {
+		t.Errorf("a step usually takes %g s, as %g spans say", u, p.usual.spans)
+	}
+}
+
+// TestTwoJudgementsAgree on a cause, and each knows what was around the steps.
+func TestTwoJudgementsAgree(t *testing.T) {
+	p := pace{usual: usual{mean: mean{shape: shape{wall: 1}}, seen: 1}}
+	wait := &mean{shape: shape{wall: 2, waiting: 1}, looks: 5}
+	gate := &mean{shape: shape{wall: 2, held: 1}, looks: 5}
+	unseen := &mean{shape: shape{wall: 2, held: 1}}
+	for i, c := range []struct {
+		slow *mean
+		told string
+	}{{wait, ""}, {gate, ""}, {unseen, ""}, {gate, "quota"}, {wait, "gpu"}} {
+		p.tell(c.slow, int64(i+1))
+		if s := p.now; (s == nil) != (c.told == "") || s != nil && s.Cause != c.told {
+			t.Errorf("judgement %d: %+v, want %q", i, s, c.told)
+		}
+	}
+	if p.began != 4 {
+		t.Errorf("it was slow from %d on", p.began)
+	}
+	if p.relearn(*unseen); p.usual.seen != 0 {
+		t.Errorf("what was around %g spans is known", p.usual.seen)
 	}
 }
 
