@@ -3,6 +3,7 @@ package exporter
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -71,6 +72,21 @@ func TestStepsAreRecent(t *testing.T) {
 	wantSteps(t, "when the slow ones were long ago", at(18*time.Minute, 300, 120, 9, 40), 0.25, 1, 0)
 	if n := len(p.past); n != 2 {
 		t.Errorf("%d moments are kept of 15 minutes", n)
+	}
+}
+
+// TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its
+// time is outside.
+func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
+	var p pace
+	want := map[int]float64{10: 1, 15: 2. / 3, 20: 1. / 3, 25: 0, 30: 0}
+	for minute := range 31 {
+		var s samples
+		s.steps("w", "0", float64(60*min(minute, 10)), float64(60*max(0, minute-10)), 0)
+		w := told(&p, time.Duration(minute)*time.Minute, s)
+		if part, ok := want[minute]; ok && math.Abs(*w.Steps.Goodput-part) > 1e-9 {
+			t.Errorf("after %d minutes its goodput is %g, want %g", minute, *w.Steps.Goodput, part)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ var (
 		"Seconds of the workload's steps by part; the parts add up to the steps: launching, waiting (for the GPU), "+
 			"copying, held (by the quota), host (no call of the driver).", "part")
 	JobOutside = jobCounter("nvgpu_job_outside_seconds_total",
-		"Seconds between the workload's steps, such as evaluations and checkpoints.")
+		"Seconds between the workload's steps, such as evaluations and checkpoints, and those without a step.")
 	JobStepping = collectors.Gauge("nvgpu_job_stepping",
 		"Whether a process of the workload repeats a step now.", "tenant", "workload")
 	JobMedian = collectors.Gauge("nvgpu_job_step_median_seconds",

@@ -62,6 +62,7 @@ type process struct {
 	reader   wire.TraceReader
 	finder   steps.Finder
 	taken    uint64 // steps
+	stepped  int64  // end of the last of them, CLOCK_MONOTONIC, ns
 	trusted  bool   // those of this pattern:
 	pattern  uint8
 	sums     wire.JobStats
@@ -244,7 +245,7 @@ func (o *Observer) count(p *process) {
 	if !p.trusts(o.kept) {
 		return
 	}
-	p.taken = p.finder.Finished()
+	p.taken, p.stepped = p.finder.Finished(), o.kept[len(o.kept)-1].End
 	p.waiting.ended(len(o.kept))
 	p.standing.ended(len(o.kept))
 	s := &p.sums
@@ -344,7 +345,8 @@ func (p *process) stats(at int64) wire.JobStats {
 	s.Tenant, s.GPU, s.PID = p.tenant, p.gpu(), p.pid
 	s.Parts, s.Slow, s.Seconds.Buckets = maps.Clone(s.Parts), maps.Clone(s.Slow), maps.Clone(s.Seconds.Buckets)
 	status := p.finder.Status(at)
-	s.Stepping, s.Median, s.Outside = status.Stepping, status.Median.Seconds(), status.Outside.Seconds()
+	p.sums.Outside = max(p.sums.Outside, (status.Outside + p.stands(at)).Seconds())
+	s.Stepping, s.Median, s.Outside = status.Stepping, status.Median.Seconds(), p.sums.Outside
 	s.Slowdown = p.pace.slowdown(at)
 	for _, c := range p.largest() {
 		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),
@@ -353,6 +355,24 @@ func (p *process) stats(at int64) wire.JobStats {
 		s.CollectiveBytes += c.Bytes
 	}
 	return s
+}
+
+// A process stands still after so much time, and so many mean steps, without the
+// end of one.
+const (
+	standsAfter = 10 * time.Second
+	standsSteps = 3
+)
+
+// stands returns for how long the process has stood still. The step may end yet:
+// until as much time is in no step, the sum of that time then stays as it is.
+func (p *process) stands(at int64) time.Duration {
+	idle := time.Duration(at - p.stepped)
+	step := p.sums.Seconds.Sum / max(1, float64(p.sums.Seconds.Count))
+	if p.stepped == 0 || idle < standsAfter || idle.Seconds() < standsSteps*step {
+		return 0
+	}
+	return idle
 }
 
 // maxCommunicators are shown of a process.

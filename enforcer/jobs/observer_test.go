@@ -137,6 +137,36 @@ func (r *rank) train(at int64) {
 	r.note(at+95e6, wire.EventWaited, 0)
 }
 
+// TestAProcessThatStandsIsOutside of steps while it stands, and counted once.
+func TestAProcessThatStandsIsOutside(t *testing.T) {
+	h, began := newHost(t, 1), int64(0)
+	counted := func() (in, outside float64) {
+		all, _ := h.look()
+		return all[0].Seconds.Sum, all[0].Outside
+	}
+	for range 100 {
+		h.step(nil)
+	}
+	began = h.at
+	in, outside := counted()
+	for _, c := range []struct{ after, outside float64 }{{9, 0}, {11, 11}, {300, 300}} {
+		h.wait(int(c.after) - int(h.at-began)/1e9)
+		if now, more := counted(); now != in || math.Abs(more-outside-c.outside) > 0.2 {
+			t.Errorf("after %g s: %g s in steps, %g outside", c.after, now-in, more-outside)
+		}
+	}
+	for range 100 {
+		h.step(nil)
+	}
+	if now, more := counted(); math.Abs(now-in-310) > 0.2 || math.Abs(more-outside-300) > 0.2 {
+		t.Errorf("%g s in steps and %g outside: want the long step, and outside as before", now-in, more-outside)
+	}
+	h.wait(400)
+	if now, more := counted(); math.Abs(now-in-310) > 0.2 || math.Abs(more-outside-400) > 0.2 {
+		t.Errorf("%g s in steps and %g outside of 710", now-in, more-outside)
+	}
+}
+
 // hangs is the step in which the rank waits in vain for the others.
 func (r *rank) hangs(at int64) {
 	r.train(at)
