@@ -93,13 +93,13 @@ var workloadChecks = []*Check{
 	},
 	{
 		ID: "job_slow", Alert: "JobSlow", Class: incident.ApplicationFault,
-		// The enforcer tells it after some 15 s, and there is no gauge before. Snapshots are 10 s apart.
+		// The enforcer tells it after some 20 s, and there is no gauge before. Snapshots are 10 s apart.
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobSlowdown, "by", "tenant", "by", "workload").
 			Optional().Above(0), For: of(4, 4)}},
 		Summary: "The steps of a job under the hook take longer than they usually do.",
 		Detail:  "Steps of {entity} lose {percent} of their time{labels}.",
-		Action: "Remove the cause: docs/jobs.md describes each. The host and the GPU cause cpu, storage, power, thermal, " +
-			"clocks, link and neighbour; the quota causes quota; the job itself the others.",
+		Action: "Remove the cause: docs/jobs.md describes each. The host and the GPU cause cpu, reclaim, storage, power, " +
+			"thermal, clocks, link and neighbour; the quota causes quota; the job itself the others.",
 		Cause: "The usual time of a step is the mean of the process's own steps while it was not slow, over four hours. " +
 			"A cause is told only if its part of the step accounts for half of the additional time, and if its " +
 			"evidence is unlike usual. gpu, host and unknown mean that there is no such evidence. A process whose steps " +
