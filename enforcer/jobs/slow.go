@@ -282,7 +282,7 @@ func (p *pace) tell(slow *mean, at int64) {
 	s := p.usual.told(slow, p.now)
 	agreed := s.Cause == p.likely
 	p.likely = s.Cause
-	if p.now == nil && !agreed {
+	if !agreed {
 		return
 	}
 	if p.now == nil {

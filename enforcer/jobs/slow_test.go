@@ -94,7 +94,7 @@ func TestTwoJudgementsAgree(t *testing.T) {
 	for i, c := range []struct {
 		slow *mean
 		told string
-	}{{wait, ""}, {gate, ""}, {unseen, ""}, {gate, "quota"}, {wait, "gpu"}} {
+	}{{wait, ""}, {gate, ""}, {unseen, ""}, {gate, "quota"}, {wait, "quota"}, {wait, "gpu"}} {
 		p.tell(c.slow, int64(i+1))
 		if s := p.now; (s == nil) != (c.told == "") || s != nil && s.Cause != c.told {
 			t.Errorf("judgement %d: %+v, want %q", i, s, c.told)
