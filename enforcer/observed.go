@@ -9,18 +9,21 @@ import (
 // observed returns what the traces of hooked processes tell, and NCCL about
 // others, under the names of their workloads.
 func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
-	workloads := map[int]string{}
-	for _, h := range b.DeviceProcesses {
-		if h.Process.Workload == nil {
-			continue
-		}
-		workloads[h.Process.PID] = h.Process.Workload.Key
-	}
 	e.neighbours.look(b)
 	if e.jobs.RAS != "" {
 		e.jobs.See(gpuProcesses(b))
 	}
-	return e.jobs.Look(func(pid int) string { return workloads[pid] })
+	return e.jobs.Look(e.workload)
+}
+
+// workload returns the workload of a process with a session, which the driver
+// may not list; empty: it is not known.
+func (e *Enforcer) workload(pid int) string {
+	p, err := e.Host.Process(pid)
+	if err != nil || p.Workload == nil {
+		return ""
+	}
+	return p.Workload.Key
 }
 
 // gpuProcesses returns the processes that compute on GPUs.

@@ -16,6 +16,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/wire"
 )
 
 func TestGPUProcesses(t *testing.T) {
@@ -42,12 +43,17 @@ func TestGPUProcesses(t *testing.T) {
 // A busyHost has this process on a GPU.
 type busyHost struct{}
 
-func (busyHost) DeviceProcesses() []collectors.DeviceProcess {
-	return []collectors.DeviceProcess{{UUID: "GPU-1", Kind: "compute",
-		Process: host.Process{PID: os.Getpid(), Workload: &host.Workload{Key: "user:1001"}}}}
+func (h busyHost) DeviceProcesses() []collectors.DeviceProcess {
+	p, _ := h.Process(os.Getpid())
+	return []collectors.DeviceProcess{{UUID: "GPU-1", Kind: "compute", Process: p}}
+}
+func (busyHost) Process(pid int) (host.Process, error) {
+	if pid != os.Getpid() {
+		return host.Process{}, os.ErrNotExist
+	}
+	return host.Process{PID: pid, Workload: &host.Workload{Key: "user:1001"}}, nil
 }
 func (busyHost) Silent() map[string]bool                           { return nil }
-func (busyHost) Process(int) (host.Process, error)                 { return host.Process{}, os.ErrNotExist }
 func (busyHost) Memory(string) (total, free, kept uint64, ok bool) { return 0, 0, 0, false }
 func (busyHost) Rates(string) (link, memory float64, ok bool)      { return 0, 0, false }
 
@@ -67,6 +73,21 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// TestRanksHaveWorkloads shows processes with a session that the driver does not
+// list. One of them has ended, and nobody knows its workload.
+func TestRanksHaveWorkloads(t *testing.T) {
+	e := watching(t, "", false)
+	defer e.Close()
+	ended := os.Getpid() + 1
+	for i, pid := range []int{os.Getpid(), ended} {
+		e.jobs.Observe(broker.Traced{Session: uint64(i), PID: pid, Tenant: "team", Trace: make(wire.Trace, wire.TraceSize)})
+	}
+	ranks, _ := e.observed(audit.Books{})
+	if len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "" {
+		t.Errorf("%+v, want user:1001 as the first one's workload, and none of the second", ranks)
+	}
 }
 
 func TestNCCLIsAsked(t *testing.T) {
