@@ -15,6 +15,7 @@ const (
 	pauses    = 3                // times its usual longest pause in a step
 	lookFrom  = 3 * time.Second  // without a call: from then on its use of processors is observed
 	kernelFor = 30 * time.Second // for a single process, whose kernels may be long
+	settleFor = time.Minute      // for a process that starts: no step is known yet, which may be long
 	// An absent process that computes may compile or save. After so long it does
 	// neither. One on another host is not seen, and may do it, too.
 	computesFor = 10 * time.Minute
@@ -94,14 +95,20 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			p.watch = watch{}
 		}
 		for i := range p.communicators {
-			if c := &p.communicators[i]; c.there && (c.Entered > 0 || c.exchanges()) {
+			if c := &p.communicators[i]; c.there {
 				of := communicatorOf{p.tenant, c.ID}
 				groups[of] = append(groups[of], p)
 			}
 		}
 	}
-	explained, excused := map[*process]bool{}, map[*process]bool{}
+	explained, excused, helped := map[*process]bool{}, map[*process]bool{}, map[*process]bool{}
 	for of, group := range groups {
+		group = users(of.id, group)
+		if slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) >= patience && p.works(at) }) {
+			for _, p := range group {
+				helped[p] = true
+			}
+		}
 		switch v := judgeGroup(of.id, group, at); {
 		case v.culprit != nil:
 			all = append(all, v)
@@ -113,6 +120,8 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	}
 	// Who waits for one that gets on may stand in the way of others.
 	all = slices.DeleteFunc(all, func(v verdict) bool { return v.vague() && excused[v.culprit] })
+	// One that does nothing may wait for a lock of one that works.
+	all = slices.DeleteFunc(all, func(v verdict) bool { return v.reason == "absent" && helped[v.culprit] })
 	slices.SortStableFunc(all, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(a.doubt(at), b.doubt(at)), len(b.group)-len(a.group),
 			cmp.Compare(a.culprit.pid, b.culprit.pid))
@@ -126,7 +135,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		return known
 	})
 	for _, p := range o.processes {
-		if !explained[p] && p.alone() && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor {
+		if !explained[p] && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor {
 			all = append(all, verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1})
 		}
 	}
@@ -175,10 +184,13 @@ func (p *process) still(at int64) bool {
 	return p.quiet(at) > max(patience, pauses*m.usual)
 }
 
-// stuck reports whether a process that stepped has called nothing for too long.
+// stuck reports whether a process has called nothing for too long.
 func (p *process) stuck(at int64) bool {
-	if p.taken == 0 || !p.still(at) {
+	switch {
+	case !p.still(at):
 		return false
+	case p.taken == 0:
+		return p.quiet(at) > settleFor
 	}
 	s := p.finder.Status(at)
 	return s.Stepping && (p.standing.known() || p.quiet(at) > pauses*s.Median)
@@ -199,7 +211,7 @@ func (p *process) blocked(at int64) bool {
 // works reports whether a process that nothing blocks may save, compile or
 // prepare.
 func (p *process) works(at int64) bool {
-	return !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
+	return p.ended == 0 && !p.blocked(at) && p.watch.computes() && p.quiet(at) < computesFor
 }
 
 // waits reports whether a thread of the process waits for the GPU.
@@ -222,14 +234,33 @@ func (p *process) in(id uint64) *communicator {
 	return nil
 }
 
+// users returns the ranks of a communicator that use it: all, once one has called
+// a collective, and otherwise those that exchange data.
+func users(id uint64, group []*process) []*process {
+	if mostOf(id, group) > 0 {
+		return group
+	}
+	return slices.DeleteFunc(group, func(p *process) bool { return !p.in(id).exchanges() })
+}
+
+// mostOf returns how many collectives the first of the ranks has called.
+func mostOf(id uint64, group []*process) (most uint64) {
+	for _, p := range group {
+		most = max(most, p.in(id).Entered)
+	}
+	return most
+}
+
 // judgeGroup judges the ranks of a communicator on this host: how many wait in
 // it for too long, and for whom.
 func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 	slices.SortFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Rank, b.in(id).Rank) })
 	v.group = group
+	uneven := uneven(id, group, at)
 	for _, p := range group {
 		c := p.in(id)
-		called := c.Entered > c.Ended || c.exchanges()
+		// Before steps are known, all may wait for a long one: only counts tell.
+		called := (c.Entered > c.Ended || c.exchanges()) && (p.taken > 0 || uneven)
 		if p.ended == 0 && (c.stands(at) || called && p.stuck(at) && (p.blocked(at) || c.inside())) {
 			v.waiting++
 		}
@@ -241,6 +272,12 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 		v.rank = int(v.culprit.in(id).Rank)
 	}
 	return v
+}
+
+// uneven reports whether some have called what others have not.
+func uneven(id uint64, group []*process, at int64) bool {
+	return debtor(placesOf(id, group), at) != nil ||
+		slices.ContainsFunc(group, func(p *process) bool { return p.in(id).Entered < mostOf(id, group) })
 }
 
 // blame returns the culprit of a group in which somebody waits for too long;
@@ -260,8 +297,10 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		}
 	}
 	for _, p := range group {
-		usual := !p.still(at) || p.blocked(at) && !p.stuck(at)
-		if p.quiet(at) < patience || usual && !p.in(id).stands(at) {
+		c := p.in(id)
+		starts := c.Entered == 0 && !c.exchanges()
+		usual := !p.still(at) || (p.blocked(at) || starts) && !p.stuck(at)
+		if p.quiet(at) < patience || usual && !c.stands(at) {
 			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
 	}
@@ -278,10 +317,7 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
 			cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
 	})
-	c, most := last.in(id), uint64(0)
-	for _, p := range group {
-		most = max(most, p.in(id).Entered)
-	}
+	c, most := last.in(id), mostOf(id, group)
 	switch {
 	case c.Entered < most && last.works(at):
 		return nil, ""

@@ -69,7 +69,7 @@ type process struct {
 	pace     pace
 	thread   threadMeter
 	launches [16]uint64 // by GPU
-	last     int64      // time of its last call, CLOCK_MONOTONIC, ns
+	last     int64      // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
 	busy     int64      // time at which its GPU was last seen with work; 0: never
 	waiting  pauseMeter // of pauses in which it waits for the GPU,
 	standing pauseMeter // and of others
@@ -121,7 +121,7 @@ func (o *Observer) Observe(t broker.Traced) {
 		if len(o.processes) >= maxProcesses {
 			return
 		}
-		p = &process{pid: t.PID, gpus: t.GPUs}
+		p = &process{pid: t.PID, gpus: t.GPUs, last: o.now()}
 		if o.processes == nil {
 			o.processes = map[uint64]*process{}
 		}

@@ -94,6 +94,7 @@ type world struct {
 	broken  func(op int) bool // no rank ends the collective
 	vain    int64             // since then a rank waits in vain; 0: none does
 	epoch   uint64            // of the communicators
+	early   int               // steps before the fault; 0: so many that they are known
 	slow    slowness
 	alarm   func(wire.HangStats)
 	looked  int64
@@ -724,7 +725,10 @@ type outcome struct {
 
 // hangs lets a job train, injects a fault, and watches what is said of it.
 func (w *world) judged(f fault) (o outcome) {
-	for begin := w.h.at; w.h.at-begin < max(5e9, 50*int64(w.step)); {
+	for range w.early {
+		w.train()
+	}
+	for begin := w.h.at; w.early == 0 && w.h.at-begin < max(5e9, 50*int64(w.step)); {
 		w.train()
 	}
 	if len(w.hangs) > 0 {
@@ -748,6 +752,9 @@ func (w *world) judged(f fault) (o outcome) {
 	}
 	if f.name == "NCCL" && w.ranks > w.here {
 		limit = 11 * time.Minute // a rank elsewhere may save
+	}
+	if w.early > 0 {
+		limit = max(limit, settleFor+15*time.Second)
 	}
 	for time.Duration(w.h.at-began) < limit && !o.right {
 		w.wait(time.Second)

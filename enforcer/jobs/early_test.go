@@ -1,0 +1,158 @@
+package jobs
+
+import (
+	"testing"
+
+	"gpusteward/enforcer/broker"
+	"gpusteward/internal/wire"
+)
+
+// graph is a step with a graph: nothing is known of its collective on the GPU.
+func (r *rank) graph(at int64) {
+	r.note(at, wire.EventGraph, 100)
+	r.enter(at+20e6, 1<<20)
+	r.put64(160, 0)
+	r.put64(200, 0)
+	r.note(at+25e6, wire.EventWait, 0)
+}
+
+// TestHangsBeforeStepsAreKnown lets jobs hang that have just started. The last of
+// four ranks does otherwise than the others, which wait in their last collective.
+func TestHangsBeforeStepsAreKnown(t *testing.T) {
+	starts := func(r *rank, _ int64) {
+		r.put64(128, 77)
+		r.put32(136, 3)
+		r.put32(140, 4)
+	}
+	for _, c := range []struct {
+		name   string
+		steps  int
+		others func(r *rank, at int64)
+		last   func(r *rank, at int64)
+		reason string // after a minute
+	}{
+		{"absent", 5, (*rank).graph, func(*rank, int64) {}, "absent"},
+		{"a collective left out", 5, (*rank).graph, func(r *rank, at int64) { r.note(at, wire.EventWait, 0) }, "absent"},
+		{"it called one more", 5, (*rank).graph, func(r *rank, at int64) { r.graph(at); r.graph(at + 1e6) }, "unlike"},
+		{"it has called none", 0, (*rank).graph, starts, "absent"},
+		{"it has called none, and the others' GPUs stand", 0, (*rank).hangs, starts, "absent"},
+		{"a long first step", 0, (*rank).graph, (*rank).graph, ""},
+		{"a long step", 5, (*rank).graph, (*rank).graph, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 4)
+			for range c.steps {
+				h.step(nil)
+			}
+			h.step(map[int]func(*rank, int64){0: c.others, 1: c.others, 2: c.others, 3: c.last})
+			if early := h.wait(55); len(early) != 0 {
+				t.Errorf("after 55 s: %+v", early)
+			}
+			hangs := h.wait(15)
+			if c.reason == "" && len(hangs) != 0 || c.reason != "" &&
+				(len(hangs) != 1 || hangs[0].Reason != c.reason || hangs[0].Rank != 3) {
+				t.Errorf("after 70 s: %+v, want rank 3 %q", hangs, c.reason)
+			}
+		})
+	}
+}
+
+// TestAProcessThatStartsHasTime lets a rank compute for minutes before its first
+// call, and then sleep.
+func TestAProcessThatStartsHasTime(t *testing.T) {
+	h := newHost(t, 2)
+	h.step(map[int]func(*rank, int64){0: (*rank).graph, 1: func(r *rank, _ int64) {
+		r.put64(128, 77)
+		r.put32(136, 1)
+		r.put32(140, 2)
+	}})
+	for i := range 500 {
+		h.ranks[1].proc('R', 50)
+		if hangs := h.wait(1); len(hangs) != 0 {
+			t.Fatalf("%d s after it started: %+v", i, hangs)
+		}
+	}
+	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 1 {
+		t.Errorf("20 s after it last computed: %+v, want it absent", hangs)
+	}
+}
+
+// TestALockIsNoHang lets a rank compile, and another one sleep until it has done
+// so, while the others wait in a collective.
+func TestALockIsNoHang(t *testing.T) {
+	h := newHost(t, 4)
+	for range 100 {
+		h.step(nil)
+	}
+	hangs := func(r *rank, at int64) { r.hangs(at) }
+	h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.note(at, wire.EventLaunch, 100) },
+		1: func(*rank, int64) {}, 2: hangs, 3: hangs})
+	for i := range 200 {
+		h.ranks[0].proc('R', 50)
+		if hangs := h.wait(1); len(hangs) != 0 {
+			t.Fatalf("%d s after it began to compile: %+v", i, hangs)
+		}
+	}
+	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" {
+		t.Errorf("20 s after it last computed: %+v, want one rank absent", hangs)
+	}
+}
+
+// TestAloneAKernelMayTakeLong lets a process without steps and without others
+// wait for its GPU.
+func TestAloneAKernelMayTakeLong(t *testing.T) {
+	h := newHost(t, 1)
+	h.ranks[0].note(h.at, wire.EventLaunch, 100)
+	h.ranks[0].note(h.at, wire.EventWait, 0)
+	if hangs := h.wait(600); len(hangs) != 0 {
+		t.Errorf("%+v", hangs)
+	}
+}
+
+// TestOneThatOnlyJoinedIsNoRank lets a stage of a pipeline be absent, in a
+// communicator that a third process uses for nothing and leaves.
+func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
+	h := pipe(t, map[int]func(*rank, int64){3: func(*rank, int64) {}})
+	h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 7, Inside: true})
+	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
+	other := &rank{h: h, pid: 2000, tenant: "default", trace: make(wire.Trace, wire.TraceSize)}
+	other.clock(h.at - 1e9)
+	h.ranks = append(h.ranks, other)
+	for _, r := range h.ranks {
+		r.put32(140, 5)
+	}
+	other.put64(128, 77)
+	other.put32(136, 4)
+	other.proc('T', 0)
+	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 3 {
+		t.Errorf("%+v, want rank 3 absent", hangs)
+	}
+}
+
+// TestOneThatGetsOnExcusesNobody lets a rank be absent in a communicator of two,
+// while another rank of the job gets on, and a third one has ended.
+func TestOneThatGetsOnExcusesNobody(t *testing.T) {
+	h := newHost(t, 4)
+	for range 100 {
+		h.step(nil)
+	}
+	for i, r := range h.ranks {
+		r.put64(160, r.entered) // nobody waits in the communicator of all
+		if i >= 2 {
+			for j, v := range []uint64{88, uint64(i-2) | 2<<32, uint64(8 - i)} { // the first has called one more
+				r.put64(256+8*j, v)
+			}
+		}
+	}
+	h.ranks[2].note(h.at, wire.EventWait, 0)
+	h.Observer.Observe(broker.Traced{Session: 2, PID: h.ranks[1].pid, Tenant: "default", Trace: h.ranks[1].trace,
+		Ends: true})
+	var hangs []wire.HangStats
+	for range 15 {
+		h.ranks[0].note(h.at, wire.EventLaunch, 100)
+		hangs = h.wait(1)
+	}
+	if len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].PID != h.ranks[3].pid {
+		t.Errorf("%+v, want rank 1 of two absent", hangs)
+	}
+}
