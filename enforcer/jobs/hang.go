@@ -327,6 +327,9 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	if p := behind(id, group); p != nil {
 		return p, "kernel"
 	}
+	if p := odd(id, group); p != nil {
+		return p, "unlike"
+	}
 	if p := unlike(id, group); p != nil && (c.Entered == most || !last.waits(at)) {
 		return p, "unlike"
 	}
@@ -334,7 +337,7 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		return p, "unlike"
 	}
 	switch {
-	case c.Entered < most && c.strange():
+	case c.Entered < most && c.strange() == c.Entered:
 		return last, "unlike" // it waits in a collective that nobody else calls
 	case c.Entered < most && last.waits(at):
 		return last, "absent"
@@ -383,26 +386,33 @@ func ahead(id uint64, group []*process) *process {
 	return first
 }
 
-// unlike returns the rank whose last collective differs from the others': in
-// the bytes of all, or, of two ranks, from all that it called before. Ranks that
-// exchange data with others do so with different sizes.
-func unlike(id uint64, group []*process) *process {
-	if slices.ContainsFunc(group, func(p *process) bool { return p.in(id).exchanges() }) {
+// odd returns the rank of two that called something unlike all that it called
+// before where the other one did not, whatever it has called since; nil: there is
+// none.
+func odd(id uint64, group []*process) *process {
+	if len(group) != 2 || slices.ContainsFunc(group, func(p *process) bool { return p.in(id).exchanges() }) {
 		return nil
 	}
-	if len(group) > 2 {
-		counts := map[uint64]int{}
-		for _, p := range group {
-			counts[p.in(id).Bytes]++
-		}
-		for _, p := range group {
-			if len(counts) == 2 && 2*counts[p.in(id).Bytes] < len(group) {
-				return p
-			}
+	for i, p := range group {
+		other := group[1-i].in(id)
+		if n := p.in(id).strange(); n > 0 && n <= other.Entered && n != other.strange() {
+			return p
 		}
 	}
+	return nil
+}
+
+// unlike returns the rank whose calls differ from the others' in the bytes of
+// all; nil: there is none. Ranks that exchange data with others do so with
+// different sizes.
+func unlike(id uint64, group []*process) *process {
+	counts, alike := map[uint64]int{}, true
 	for _, p := range group {
-		if p.in(id).strange() && len(group) == 2 {
+		counts[p.in(id).Bytes]++
+		alike = alike && !p.in(id).exchanges()
+	}
+	for _, p := range group {
+		if alike && len(counts) == 2 && 2*counts[p.in(id).Bytes] < len(group) {
 			return p
 		}
 	}

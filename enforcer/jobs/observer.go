@@ -87,7 +87,8 @@ type communicator struct {
 	calls [128]uint32 // hashes of the last different calls
 	next  int         // different calls so far, and
 	known int         // others
-	fresh bool        // the last call is unlike all of those
+	odd   bool        // a call was unlike all of those, and
+	later uint64      // so many calls followed the last one of these
 	since int64       // when the GPU was last seen to get on in it, CLOCK_MONOTONIC, ns
 
 	paused float64 // seconds in which it waited for a rank that paused
@@ -148,6 +149,10 @@ func (p *process) take(events []wire.Event, lost uint64) {
 	if lost > 0 {
 		p.finder.Lost()
 		p.sums.Lost += lost
+		for i := range p.communicators { // what is unlike those that are known may have been among them
+			c := &p.communicators[i]
+			c.odd, c.known = false, 0
+		}
 	}
 	p.finder.Feed(events)
 	s := &p.sums
@@ -201,21 +206,31 @@ func (c *communicator) shows(t wire.Trace, clock wire.Clock, index int, at int64
 	if c.ID != was.ID || c.Begun != was.Begun || c.Ended != was.Ended || c.Peers != was.Peers {
 		c.since = at
 	}
+	c.odd = c.odd && c.ID == was.ID
 }
 
 // call notes a call's operation and size.
 func (c *communicator) call(id uint32) {
-	if c.fresh = !slices.Contains(c.calls[:], id); c.fresh {
-		c.calls[c.next%len(c.calls)] = id
-		c.next++
-	} else {
+	c.later++
+	if slices.Contains(c.calls[:], id) {
 		c.known++
+		return
+	}
+	c.calls[c.next%len(c.calls)] = id
+	c.next++
+	if c.known > 2*c.next {
+		c.odd, c.later = true, 0
 	}
 }
 
-// strange reports whether the last call is unlike those of a communicator whose
-// calls are mostly alike.
-func (c *communicator) strange() bool { return c.fresh && c.known > 2*c.next }
+// strange returns the number of the last call unlike those of a communicator
+// whose calls are mostly alike; 0: there was none, or the GPU is done with it.
+func (c *communicator) strange() uint64 {
+	if n := c.Entered - c.later; c.odd && n > c.Ended && n >= c.Begun {
+		return n
+	}
+	return 0
+}
 
 // A pattern is trusted after so many steps, or so much time in them: what looks
 // like a step at first may be the token of a request, or a layer.

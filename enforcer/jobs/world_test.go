@@ -711,6 +711,16 @@ var faults = []fault{
 			return 0
 		}
 	}, 0},
+	{"another size once", "unlike", func(w *world, m *actor, op int) {
+		done := false
+		w.size = func(now int, who *actor) uint64 {
+			if done || who != m || now < op || m.host >= forever {
+				return 0
+			}
+			done = true
+			return 64
+		}
+	}, 0},
 	{"NCCL", "unknown elsewhere", func(w *world, _ *actor, op int) {
 		w.broken = func(now int) bool { return now >= op }
 	}, 0},
