@@ -67,11 +67,36 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestEndlessAmongMany runs a job of 1,600 collectives a second, of which few are
-// measured. The one before which a GPU stands is among them: the first one after
-// the program waited for its GPU.
+// TestEndlessAmongMany runs jobs of 1,600 collectives a second, of which few are
+// measured. The one before which a GPU stands is seen: it is measured if it is the
+// first one after the program waited for its GPU, and a mark follows the others.
 func TestEndlessAmongMany(t *testing.T) {
 	const buckets, step = 64, 75
+	const first, last = (step-1)*buckets + 1, step * buckets
+	for name, c := range map[string]struct {
+		option string
+		seen   func(well, endless wire.Communicator) bool
+	}{
+		"before the first one": {"--endless", func(a, b wire.Communicator) bool {
+			return a.Begun == first && b.Unbegun == first
+		}},
+		"before another one": {"--endless=41", func(a, b wire.Communicator) bool {
+			return a.Reached == last && b.Unreached == last && b.Reached == last-buckets
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := endlessAmong(t, buckets, step, c.option, c.seen)
+			if a.Measured > first/2 || b.Measured > first/2 {
+				t.Errorf("%d and %d of %d collectives were measured: all are seen anyway", a.Measured, b.Measured, first)
+			}
+		})
+	}
+}
+
+// endlessAmong runs a job of two ranks, the second with the option, until the hang
+// is seen.
+func endlessAmong(t *testing.T, buckets, step int, option string, seen func(a, b wire.Communicator) bool,
+) (a, b wire.Communicator) {
 	t.Setenv("GS_STUB_GPUS", "2")
 	h, r := stub(t), record(t)
 	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
@@ -80,17 +105,13 @@ func TestEndlessAmongMany(t *testing.T) {
 		pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1",
 			"--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(i), "--step-ms=40", "--mib=0.01",
 			"--buckets=" + strconv.Itoa(buckets), "--kernels=1", "--at=" + strconv.Itoa(step)},
-			faulty("--endless")[i]...)...)
+			faulty(option)[i]...)...)
 	}
-	const first = (step-1)*buckets + 1
-	var a, b wire.Communicator
 	poll(t, time.Minute, "the GPU that does not come to a collective is not seen", func() bool {
 		a, b = r.now(pair[0].cmd.Process.Pid).communicators[0], r.now(pair[1].cmd.Process.Pid).communicators[0]
-		return a.Begun == first && b.Unbegun == first
+		return seen(a, b)
 	})
-	if a.Measured > first/2 || b.Measured > first/2 {
-		t.Errorf("%d and %d of %d collectives were measured: all are seen anyway", a.Measured, b.Measured, first)
-	}
+	return a, b
 }
 
 // now returns what is recorded of a process so far.

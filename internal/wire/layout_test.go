@@ -52,8 +52,7 @@ type communicatorC struct {
 	Op, GPU                                         uint32
 	Begun, Unbegun                                  uint64
 	Peer                                            [Peers]peerC
-	Inside, Before                                  uint32
-	_                                               uint64
+	Inside, Before, Reached, Unreached              uint32
 }
 
 type peerC struct {

@@ -111,6 +111,8 @@ type Communicator struct {
 	Op          Collective // of the last call
 	GPU         uint32     // the session's number
 	Peers       [Peers]Peer
+	Reached     uint64 // number of the last one for which another stream is known to wait; 0: unknown
+	Unreached   uint64 // number of the first one for which another stream is known not to wait yet; 0: unknown
 }
 
 // A Peer is a rank with which a process exchanges data: sends and receives.
@@ -228,6 +230,15 @@ func (t Trace) event(c Clock, number uint64) (Event, bool) {
 		GPU: uint8(what >> 16 & 15), Thread: uint16(what >> 20)}, true
 }
 
+// whole returns the number up to last with these low bits; 0: there is none.
+func whole(last uint64, low uint32) uint64 {
+	since := uint64(uint32(last) - low)
+	if low == 0 || since > last {
+		return 0
+	}
+	return last - since
+}
+
 // Communicator returns a communicator; false if there is none at the index.
 func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
 	at := traceCommunicator + index*communicatorSize
@@ -235,6 +246,7 @@ func (t Trace) Communicator(c Clock, index int) (Communicator, bool) {
 		At: c.At(t.load64(at + 24)), Ended: t.load64(at + 32), Bytes: t.load64(at + 40), Measured: t.load64(at + 48),
 		MeasuredNS: t.load64(at + 56), Op: Collective(t.load32(at + 64)), GPU: t.load32(at + 68), Begun: t.load64(at + 72),
 		Unbegun: t.load64(at + 80)}
+	g.Reached, g.Unreached = whole(g.Entered, t.load32(at+120)), whole(g.Entered, t.load32(at+124))
 	inside, before := t.load32(at+112), t.load32(at+116)
 	for i := range g.Peers {
 		rank, calls := t.load32(at+88+8*i), t.load32(at+92+8*i)

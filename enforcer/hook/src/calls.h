@@ -49,6 +49,8 @@ GS_WRAP(cuStreamDestroy_v2, CUstream)
 GS_WRAP(cuStreamSynchronize, CUstream)
 GS_WRAP(cuStreamSynchronize_ptsz, CUstream)
 GS_WRAP(cuEventSynchronize, CUevent)
+GS_WRAP(cuStreamWaitEvent, CUstream, CUevent, unsigned)
+GS_WRAP(cuStreamWaitEvent_ptsz, CUstream, CUevent, unsigned)
 GS_WRAP(cuCtxSynchronize, void)
 GS_WRAP(cuCtxSynchronize_v2, CUcontext)
 

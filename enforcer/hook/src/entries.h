@@ -6,7 +6,7 @@
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
  *   followed  it tells the hook of contexts, captures or graphs
- *   noted     the trace has when it began and ended
+ *   noted     the trace has when it began and ended, or how far its stream has come
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
  *             another entry, or the next launch, accounts for (discarding pages
  *             moves none of their bytes)
@@ -485,7 +485,7 @@ GS_ENTRY(cuStreamQuery, harmless)
 GS_ENTRY(cuStreamSetAttribute, harmless)
 GS_ENTRY(cuStreamSynchronize, noted)
 GS_ENTRY(cuStreamUpdateCaptureDependencies, harmless)
-GS_ENTRY(cuStreamWaitEvent, harmless)
+GS_ENTRY(cuStreamWaitEvent, noted)
 GS_ENTRY(cuStreamWaitValue32, harmless)
 GS_ENTRY(cuStreamWaitValue64, harmless)
 GS_ENTRY(cuStreamWriteValue32, harmless)

@@ -3,7 +3,9 @@
  * the GPU, so that it can hold back and release the ranks of a job together. The
  * trace gets each collective, and how long it took on the GPU, between two events
  * around it on the stream: the rank for which the others wait has the shortest. The
- * first event also tells whether the GPU has come to the collective at all.
+ * first event also tells whether the GPU has come to the collective at all. Few of many
+ * are measured, so a mark stands where another stream waits for the last one: a GPU whose
+ * kernel has no end does not come there.
  *
  * The library is the one that the program's caller would find. */
 #define _GNU_SOURCE
@@ -135,17 +137,21 @@ static struct communicator {
 	uint32_t rank, ranks; /* ranks 0: not known yet */
 	int gpu;
 	uint64_t splits; /* of it: all its ranks split it in the same order */
-	uint64_t entered, entered_ticks, begun, unbegun, ended, bytes, measured, measured_ns;
+	uint64_t entered, entered_ticks, begun, unbegun, ended, bytes, measured, measured_ns, reached, unreached;
 	enum gs_collective op;
 	struct gs_peer peer[GS_PEERS];
 	uint32_t inside, before;
 	uint64_t exchanges, firsts;    /* calls of these kinds */
+	uint64_t marks, marked;        /* collectives for which another stream waited, and the last one */
 	uint64_t waits, called_ns;     /* gs_waits and the time at the last collective */
 	bool numbered, first;          /* what was called since the last chance to measure it: a collective, the first one */
 	uint32_t with;                 /* after a wait or a pause, and exchanges with the peers of these bits */
 } communicators[GS_COMMUNICATORS];
 
-/* A call that the GPU is not known to be done with. */
+_Atomic(void *) gs_nccl_unmarked;
+_Atomic(CUstream) gs_nccl_stream;
+
+/* A call that the GPU is not known to be done with, or a mark to which it has not come. */
 static struct measure {
 	CUevent begin, end; /* kept for the next one; NULL: none yet */
 	CUcontext context;  /* theirs */
@@ -153,17 +159,18 @@ static struct measure {
 	bool open;          /* a thread records the events */
 	bool begun;         /* on the GPU */
 	bool counts;        /* its time is told: all ranks measure it */
-	uint64_t number;    /* of the collective in its communicator; 0: it is an exchange */
+	bool mark;          /* it has no end */
+	uint64_t number;    /* of the collective in its communicator, for a mark the last one; 0: it is an exchange */
 	uint32_t with;      /* the peers of these bits */
 } measures[MEASURES];
 
 /* Why calls are measured: the collectives whose numbers all ranks agree on; the first ones after a wait or a pause,
- * before which a GPU stands if a kernel does not end; exchanges, which tell for whom a GPU waits. */
+ * before which a GPU stands if a kernel does not end; exchanges, which tell for whom a GPU waits. And marks. */
 static struct rate {
 	uint64_t since; /* when the period began */
 	unsigned taken; /* measures in it */
 	uint64_t every; /* one of so many calls is measured: a power of two, so that ranks measure the same ones */
-} numbered = {.every = 1}, firsts = {.every = 1}, exchanges = {.every = 1};
+} numbered = {.every = 1}, firsts = {.every = 1}, exchanges = {.every = 1}, marks = {.every = 1};
 
 /* Calls of a group are made at its end. */
 static _Thread_local struct {
@@ -178,6 +185,7 @@ void gs_forked_nccl(void)
 	memset(communicators, 0, sizeof communicators);
 	memset(measures, 0, sizeof measures);
 	group.last = NULL;
+	atomic_store(&gs_nccl_unmarked, NULL);
 }
 
 /* FNV-1a: the identity is random unless it is an address. */
@@ -218,6 +226,8 @@ static void show(const struct communicator *c)
 	memcpy(to->peer, c->peer, sizeof to->peer);
 	to->inside = c->inside;
 	to->before = c->before;
+	to->reached = (uint32_t)c->reached;
+	to->unreached = (uint32_t)c->unreached;
 	to->ended = c->ended;
 	to->measured = c->measured;
 	to->measured_ns = c->measured_ns;
@@ -341,6 +351,8 @@ static void left(void *comm)
 		for (struct measure *m = measures; m < measures + MEASURES; m++)
 			if (m->of == c)
 				m->of = NULL;
+		if (atomic_load(&gs_nccl_unmarked) == c)
+			atomic_store(&gs_nccl_unmarked, NULL);
 		c->comm = NULL;
 		show(c);
 	}
@@ -408,29 +420,34 @@ static bool chosen(struct communicator *c, bool *counts)
 	return *counts || first || (!c->numbered && c->with && due(&exchanges, ++c->exchanges));
 }
 
-/* A free measure, for the communicator's last call; NULL: that is not measured. With the lock held. */
-static struct measure *take(struct communicator *c)
+/* A free measure, open; NULL: there is none. With the lock held. */
+static struct measure *take(struct communicator *c, uint64_t number)
 {
-	struct measure *m = measures;
-	bool counts;
+	for (struct measure *m = measures; m < measures + MEASURES; m++)
+		if (!m->of && !m->open) {
+			m->of = c;
+			m->open = true;
+			m->begun = m->counts = m->mark = false;
+			m->number = number;
+			m->with = 0;
+			return m;
+		}
+	return NULL;
+}
 
-	if (chosen(c, &counts)) {
-		while (m < measures + MEASURES && (m->of || m->open))
-			m++;
-	} else {
-		m = measures + MEASURES;
-	}
-	if (m < measures + MEASURES) {
-		m->of = c;
-		m->open = true;
-		m->begun = false;
+/* A measure for the communicator's last call; NULL: that is not measured. With the lock held. */
+static struct measure *take_for_call(struct communicator *c)
+{
+	bool counts;
+	struct measure *m = chosen(c, &counts) ? take(c, c->numbered ? c->entered : 0) : NULL;
+
+	if (m) {
 		m->counts = counts;
-		m->number = c->numbered ? c->entered : 0;
 		m->with = c->with;
 	}
 	c->numbered = c->first = false;
 	c->with = 0;
-	return m < measures + MEASURES ? m : NULL;
+	return m;
 }
 
 static void drop(struct measure *m)
@@ -449,13 +466,20 @@ static struct measure *begin(struct communicator *c, CUstream s)
 	if (!atomic_load(&gs_trace) || gs_stream_captures(s))
 		return NULL;
 	pthread_mutex_lock(&lock);
-	struct measure *m = take(c);
+	struct measure *m = take_for_call(c);
 	pthread_mutex_unlock(&lock);
 	if (m && (!events(m) || gs_real.cuEventRecord(m->begin, s))) {
 		drop(m);
 		return NULL;
 	}
 	return m;
+}
+
+static void record_ended(struct measure *m)
+{
+	pthread_mutex_lock(&lock);
+	m->open = false;
+	pthread_mutex_unlock(&lock);
 }
 
 /* Puts the second event on the stream, after the call. */
@@ -469,9 +493,38 @@ static void finish(struct measure *m, CUstream s, int r)
 		drop(m);
 		return;
 	}
+	record_ended(m);
+}
+
+/* A stream that waits from now on waits for this call. */
+static void await_mark(struct communicator *c, CUstream s)
+{
+	atomic_store_explicit(&gs_nccl_stream, s, memory_order_relaxed);
+	atomic_store_explicit(&gs_nccl_unmarked, c, memory_order_release);
+}
+
+/* Puts a mark on a stream before it waits for the last collective. */
+void gs_nccl_mark(CUstream s)
+{
+	GS_UNCANCELLED;
+	struct measure *m = NULL;
+
+	if (!atomic_load(&gs_trace) || atomic_load(&gs_captures))
+		return;
 	pthread_mutex_lock(&lock);
-	m->open = false;
+	struct communicator *c = atomic_exchange(&gs_nccl_unmarked, NULL);
+	if (c && c->comm && c->entered != c->marked) {
+		c->marked = c->entered;
+		if (due(&marks, ++c->marks) && (m = take(c, c->entered)))
+			m->mark = true;
+	}
 	pthread_mutex_unlock(&lock);
+	if (!m)
+		return;
+	if (!events(m) || gs_real.cuEventRecord(m->begin, s))
+		drop(m);
+	else
+		record_ended(m);
 }
 
 static void done(struct measure *m, float ms)
@@ -494,11 +547,22 @@ static void done(struct measure *m, float ms)
 static void stands(const struct measure *m)
 {
 	struct communicator *c = m->of;
+	uint64_t *first = m->mark ? &c->unreached : &c->unbegun;
 
 	if (!m->number)
 		*(m->begun ? &c->inside : &c->before) |= m->with;
-	else if (!m->begun && (!c->unbegun || m->number < c->unbegun))
-		c->unbegun = m->number;
+	else if (!m->begun && (!*first || m->number < *first))
+		*first = m->number;
+}
+
+/* The GPU has come to the call, or the mark. */
+static void comes(struct measure *m)
+{
+	uint64_t *last = m->mark ? &m->of->reached : &m->of->begun;
+
+	m->begun = true;
+	if (*last < m->number)
+		*last = m->number;
 }
 
 static void look(struct measure *m)
@@ -507,16 +571,14 @@ static void look(struct measure *m)
 	float ms;
 
 	if (!r) {
-		m->begun = true;
-		if (m->of->begun < m->number)
-			m->of->begun = m->number;
-		r = gs_real.cuEventQuery(m->end);
+		comes(m);
+		r = m->mark ? CUDA_SUCCESS : gs_real.cuEventQuery(m->end);
 	}
 	if (r == CUDA_ERROR_NOT_READY) {
 		stands(m);
 		return;
 	}
-	if (!r && !gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
+	if (!r && !m->mark && !gs_real.cuEventElapsedTime(&ms, m->begin, m->end) && ms >= 0)
 		done(m, ms);
 	m->of = NULL;
 }
@@ -527,7 +589,7 @@ void gs_nccl_look(void)
 	if (pthread_mutex_trylock(&lock))
 		return;
 	for (struct communicator *c = communicators; c < communicators + GS_COMMUNICATORS; c++) {
-		c->unbegun = 0;
+		c->unbegun = c->unreached = 0;
 		c->inside = c->before = 0;
 	}
 	for (struct measure *m = measures; m < measures + MEASURES; m++)
@@ -611,6 +673,7 @@ static struct communicator *enter(void *comm, enum gs_collective op, uint64_t by
 	pthread_mutex_lock(&lock);
 	struct communicator *c = known(comm);
 	if (c) {
+		atomic_store_explicit(&gs_nccl_unmarked, NULL, memory_order_relaxed); /* NCCL's own streams wait, too */
 		if (op < GS_SEND)
 			number_next(c);
 		else
@@ -639,6 +702,8 @@ static struct communicator *enter(void *comm, enum gs_collective op, uint64_t by
 			m = begin(c, s);                                               \
 		int r = REAL(name, types, __VA_ARGS__);                                \
 		finish(m, s, r);                                                       \
+		if (c && !group.depth)                                                 \
+			await_mark(c, s);                                              \
 		if (c && group.depth) {                                                \
 			group.last = c;                                                \
 			group.stream = s;                                              \
@@ -683,13 +748,17 @@ int ncclGroupStart(void)
 int ncclGroupEnd(void)
 {
 	struct measure *m = NULL;
+	struct communicator *c = NULL;
 	CUstream s = group.stream;
 
 	if (group.depth > 0 && --group.depth == 0 && group.last) {
-		m = begin(group.last, s);
+		c = group.last;
+		m = begin(c, s);
 		group.last = NULL;
 	}
 	int r = REAL(ncclGroupEnd, (void));
 	finish(m, s, r);
+	if (c)
+		await_mark(c, s);
 	return r;
 }

@@ -225,7 +225,9 @@ struct gs_communicator {
 	struct gs_peer peer[GS_PEERS]; /* the first ones */
 	uint32_t inside;        /* the GPU is known to be in an exchange with the peers of these bits */
 	uint32_t before;        /* it is known not to have come to one that was called */
-	uint64_t reserved;
+	/* Where another stream waits for the last collective so far, the low bits of its number. 0: unknown */
+	uint32_t reached;       /* the last one to which the GPU is known to have come */
+	uint32_t unreached;     /* the first one to which it is known not to have come */
 };
 
 enum gs_collective {

@@ -13,7 +13,7 @@
  * Faults and interruptions at step --at (20; the first is 1):
  *   --skip            the rank leaves one collective out
  *   --mismatch        it calls one with another size
- *   --endless         a kernel does not end
+ *   --endless[=B]     a kernel does not end, before bucket B (1, the first)
  *   --loader          its data never come: it sleeps before the step
  *   --stop            it stops itself (SIGSTOP) before the step
  *   --die             it kills itself (SIGKILL) before the step
@@ -139,6 +139,8 @@ static void sum(int bucket, long step)
 static void backward(long step)
 {
 	for (int b = 0; b < (int)option.buckets; b++) {
+		if (due(step) && (int)option.endless == b + 1)
+			check(launch_kernel(ENDLESS, compute), "launch");
 		launch((long)option.kernels, option.gpu_part * 8 / 13 / option.buckets, step);
 		sum(b, step);
 	}
@@ -185,8 +187,6 @@ static void train(long step)
 	before(step);
 	rest(about(option.step_ms * option.host / 100 * slower(option.slow, step)));
 	forward(step);
-	if (due(step) && option.endless > 0)
-		check(launch_kernel(ENDLESS, compute), "launch");
 	backward(step);
 	launch(1, option.gpu_part / 13, step);
 	await_loss();

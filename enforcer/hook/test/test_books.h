@@ -94,5 +94,8 @@ void gs_gate_graph_forget(void *exec) { (void)exec; }
 void gs_gate_context_created(CUcontext c, int gpu) { (void)c, (void)gpu; }
 void gs_gate_context_destroyed(CUcontext c) { CHECK(c); destroyed_contexts++; }
 void gs_nccl_context_destroyed(CUcontext c) { (void)c; }
+_Atomic(void *) gs_nccl_unmarked;
+_Atomic(CUstream) gs_nccl_stream;
+void gs_nccl_mark(CUstream s) { (void)s; }
 
 #endif

@@ -373,6 +373,67 @@ static void the_first_after_a_wait_is_seen(void)
 	CHECK(!c->unbegun && c->ended > entered && c->measured <= measured + 1);
 }
 
+/* A GPU that does not come to where another stream waits for the last collective is seen. The stream is marked once
+ * for it, and for no exchange; neither is the collective's own stream, nor one that waits before the first one. */
+static void streams_that_wait_are_marked(void)
+{
+	void *comm = join();
+	const struct gs_communicator *c = &own->communicator[0];
+	CUresult (*wait)(CUstream, CUevent, unsigned) = DRIVER(cuStreamWaitEvent, CUstream, CUevent, unsigned);
+	CUstream communicate;
+	CUevent e;
+
+	OK(DRIVER(cuStreamCreate, CUstream *, unsigned)(&communicate, 1));
+	OK(DRIVER(cuEventCreate, CUevent *, unsigned)(&e, 0));
+	OK(wait(stream, e, 0));
+	OK(ncclAllReduce(NULL, NULL, 1, FLOAT, 0, comm, communicate));
+	OK(wait(communicate, e, 0));
+	OK(cuStreamSynchronize(communicate));
+	gs_nccl_look();
+	CHECK(!c->reached && !c->unreached);
+	meet(1);
+	if (rank)
+		launch(300 * MS);
+	OK(wait(stream, e, 0));
+	meet(2);
+	while (!rank && !c->reached)
+		gs_nccl_look();
+	gs_nccl_look();
+	CHECK(c->reached == !rank && c->unreached == (uint32_t)rank);
+	finish();
+	CHECK(c->reached == 1 && !c->unreached && c->measured == 1);
+	OK(ncclGroupStart());
+	OK(ncclAllReduce(NULL, NULL, 1, FLOAT, 0, comm, communicate));
+	OK(ncclGroupEnd());
+	OK(wait(stream, e, 0));
+	finish();
+	CHECK(c->reached == 2);
+	OK(rank ? ncclRecv(NULL, 1, FLOAT, 0, comm, communicate) : ncclSend(NULL, 1, FLOAT, 1, comm, communicate));
+	gs_real.cuEventRecord = touch_record;
+	OK(wait(stream, e, 0));
+	OK(wait(stream, e, 0));
+	CHECK(!touched);
+}
+
+/* A capture would end without a graph, or have the mark in it. */
+static void nothing_is_marked_in_a_capture(void)
+{
+	void *comm = join();
+	CUstream captured;
+	CUgraph graph = NULL;
+	CUevent e;
+
+	OK(DRIVER(cuStreamCreate, CUstream *, unsigned)(&captured, 1));
+	OK(DRIVER(cuEventCreate, CUevent *, unsigned)(&e, 0));
+	OK(reduce(comm, MIB));
+	OK(cuStreamBeginCapture_v2(captured, 2));
+	gs_real.cuEventRecord = touch_record;
+	OK(DRIVER(cuEventRecord, CUevent, CUstream)(e, captured));
+	OK(DRIVER(cuStreamWaitEvent, CUstream, CUevent, unsigned)(captured, e, 0));
+	OK(cuStreamEndCapture(captured, &graph));
+	CHECK(graph && !touched);
+}
+
 static _Atomic unsigned records;
 static CUresult (*record)(CUevent, CUstream);
 
@@ -380,6 +441,30 @@ static CUresult count_record(CUevent e, CUstream s)
 {
 	records++;
 	return record(e, s);
+}
+
+static CUstream inner;
+static CUevent before;
+
+/* Other streams wait while NCCL makes a call: its own. */
+static CUresult wait_and_record(CUevent e, CUstream s)
+{
+	if (!records++)
+		OK(DRIVER(cuStreamWaitEvent, CUstream, CUevent, unsigned)(inner, before, 0));
+	return record(e, s);
+}
+
+static void streams_of_nccl_are_not_marked(void)
+{
+	void *comm = join();
+
+	OK(DRIVER(cuStreamCreate, CUstream *, unsigned)(&inner, 1));
+	OK(DRIVER(cuEventCreate, CUevent *, unsigned)(&before, 0));
+	OK(reduce(comm, MIB));
+	record = gs_real.cuEventRecord;
+	gs_real.cuEventRecord = wait_and_record;
+	OK(reduce(comm, MIB));
+	CHECK(records == 2); /* around the call */
 }
 
 /* A program that waits before each collective has no more than some of them measured. */
@@ -536,6 +621,8 @@ static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(collectives_are_noted), T(waiting_is_measured), T(who_is_missing_is_seen), T(splits_have_one_identity),
 	T(nothing_is_measured_in_a_capture), T(groups_are_measured_once), T(exchanges_are_not_numbered),
 	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen), T(waits_cost_a_bounded_number_of_events),
+	T(streams_that_wait_are_marked), T(nothing_is_marked_in_a_capture),
+	T(streams_of_nccl_are_not_marked),
 	T(exchanges_are_counted_by_peer), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
 	T(events_end_with_their_context), T(one_process_can_be_all_ranks), T(there_is_room_for_so_many),
 	T(dlsym_finds_the_wrappers),
