@@ -350,16 +350,17 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 }
 
 // behind returns the only rank whose GPU has not come to a collective that
-// others have begun, and waits for nobody; nil: there is none, or it is not
-// measured.
+// others have begun, or to where others wait for it, and waits for nobody; nil:
+// there is none, or it is not measured.
 func behind(id uint64, group []*process) (found *process) {
-	most := uint64(0)
+	var begun, reached uint64
 	for _, p := range group {
-		most = max(most, p.in(id).Begun)
+		begun, reached = max(begun, p.in(id).Begun), max(reached, p.in(id).Reached)
 	}
 	for _, p := range group {
 		c := p.in(id)
-		if c.Unbegun == 0 || c.Unbegun > most || p.awaits() {
+		late := c.Unbegun > 0 && c.Unbegun <= begun || c.Unreached > 0 && c.Unreached <= reached && p.only(id)
+		if !late || p.awaits() {
 			continue
 		}
 		if found != nil {
@@ -368,6 +369,14 @@ func behind(id uint64, group []*process) (found *process) {
 		found = p
 	}
 	return found
+}
+
+// only reports whether the GPU can wait for other ranks only in this
+// communicator, and only in collectives.
+func (p *process) only(id uint64) bool {
+	return !slices.ContainsFunc(p.communicators[:], func(c communicator) bool {
+		return c.there && (c.exchanges() || c.ID != id && c.Entered > c.Ended)
+	})
 }
 
 // ahead returns the only rank of several that has called more than the others,

@@ -175,7 +175,8 @@ type entry struct {
 type mark struct {
 	place              int
 	number             uint64
-	with               int // of an exchange: the peer's index; -1: none
+	with               int  // of an exchange: the peer's index; -1: none
+	waits              bool // the compute stream waits there for the collective
 	called, begin, end int64
 }
 
@@ -388,6 +389,9 @@ func (w *world) train() {
 		}
 	}
 	for _, m := range w.members {
+		if m.r != nil && m.host < forever && w.buckets > 0 && !w.graph {
+			m.marks = append(m.marks, mark{number: m.entered[0], with: -1, waits: true, called: m.host, begin: m.gpu, end: m.gpu})
+		}
 		m.gpu = max(m.gpu, m.stream)
 		for i := range 5 {
 			m.launch(300+i, 0, 50*time.Microsecond)
@@ -507,6 +511,12 @@ func (m *actor) show() {
 // reports whether it is done.
 func (m *actor) reaches(k mark) bool {
 	r, now, place := m.r, m.w.h.at, 128+k.place*128
+	if k.waits {
+		if k.begin <= now {
+			r.put32(place+120, uint32(k.number))
+		}
+		return k.begin <= now
+	}
 	if k.begin <= now {
 		r.put64(place+72, max(k.number, r.get64(place+72)))
 	}
@@ -524,11 +534,16 @@ func (m *actor) reaches(k mark) bool {
 // stands notes in which calls the GPU is, and to which it has not come.
 func (m *actor) stands() {
 	var unbegun [3]uint64
+	var unreached uint32
 	var inside, before uint32
 	for _, k := range m.marks {
 		now := m.w.h.at
 		switch bit := uint32(1) << max(0, k.with); {
 		case k.called > now:
+		case k.waits:
+			if unreached == 0 {
+				unreached = uint32(k.number)
+			}
 		case k.with < 0 && k.begin > now && (unbegun[k.place] == 0 || k.number < unbegun[k.place]):
 			unbegun[k.place] = k.number
 		case k.with >= 0 && k.begin > now:
@@ -540,6 +555,7 @@ func (m *actor) stands() {
 	for place, n := range unbegun {
 		m.r.put64(128+place*128+80, n)
 	}
+	m.r.put32(128+124, unreached)
 	m.r.put32(128+2*128+112, inside)
 	m.r.put32(128+2*128+116, before)
 }
