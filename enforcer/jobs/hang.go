@@ -276,8 +276,9 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 
 // uneven reports whether some have called what others have not.
 func uneven(id uint64, group []*process, at int64) bool {
-	return debtor(placesOf(id, group), at) != nil ||
-		slices.ContainsFunc(group, func(p *process) bool { return p.in(id).Entered < mostOf(id, group) })
+	most := mostOf(id, group)
+	return slices.ContainsFunc(group, func(p *process) bool { return p.in(id).Entered < most }) ||
+		debtor(placesOf(id, group), at) != nil
 }
 
 // blame returns the culprit of a group in which somebody waits for too long;
