@@ -301,7 +301,7 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		c := p.in(id)
 		starts := c.Entered == 0 && !c.exchanges()
 		usual := !p.still(at) || (p.blocked(at) || starts) && !p.stuck(at)
-		if p.quiet(at) < patience || usual && !c.stands(at) {
+		if min(p.quiet(at), time.Duration(at-c.since)) < patience || usual && !c.stands(at) {
 			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
 	}

@@ -1,6 +1,9 @@
 package jobs
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestMarks lets two ranks stand in collectives of which few are measured. The
 // other streams of the first rank wait for the last one.
@@ -58,5 +61,31 @@ func TestMarks(t *testing.T) {
 				t.Errorf("%+v, want rank 1 %s", hangs, c.want)
 			}
 		})
+	}
+}
+
+// TestAGPUThatGetsOnDoesNotHang lets the threads of a job stand, as in a step that
+// is longer than usual, while its GPUs get on in their collectives.
+func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
+	h := newHost(t, 2)
+	for range 100 {
+		h.step(nil)
+	}
+	waits := func(r *rank, at int64) {
+		r.hangs(at)
+		r.put64(144, r.entered+100)
+	}
+	h.step(map[int]func(*rank, int64){0: waits, 1: waits})
+	for second := range 60 {
+		for _, r := range h.ranks {
+			r.put64(160, r.entered+uint64(second))
+			r.put64(200, r.entered+uint64(second))
+		}
+		if hangs := h.wait(1); len(hangs) != 0 {
+			t.Fatalf("after %v: %+v", time.Duration(second)*time.Second, hangs)
+		}
+	}
+	if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "unknown" {
+		t.Errorf("15 s after they last got on: %+v, want an unknown culprit", hangs)
 	}
 }
