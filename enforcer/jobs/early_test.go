@@ -156,3 +156,29 @@ func TestOneThatGetsOnExcusesNobody(t *testing.T) {
 		t.Errorf("%+v, want rank 1 of two absent", hangs)
 	}
 }
+
+// TestOtherWorkThanStepsHasTime lets ranks do what takes more calls than their
+// steps. A kernel in it that takes half a minute is not unusual.
+func TestOtherWorkThanStepsHasTime(t *testing.T) {
+	h := newHost(t, 2)
+	for range 100 {
+		h.step(nil)
+	}
+	other := func(r *rank, at int64) {
+		for i := range uint32(200) {
+			r.note(at, wire.EventLaunch, 1000+i)
+		}
+		r.hangs(at)
+		if r == h.ranks[1] {
+			r.put64(200, r.entered-1)
+			r.put64(208, r.entered)
+		}
+	}
+	h.step(map[int]func(*rank, int64){0: other, 1: other})
+	if early := h.wait(55); len(early) != 0 {
+		t.Errorf("after 55 s: %+v", early)
+	}
+	if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 1 {
+		t.Errorf("after 70 s: %+v, want the kernel of rank 1", hangs)
+	}
+}

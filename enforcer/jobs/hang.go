@@ -193,6 +193,9 @@ func (p *process) stuck(at int64) bool {
 		return p.quiet(at) > settleFor
 	}
 	s := p.finder.Status(at)
+	if !s.Within { // its usual pauses are those of other steps
+		return s.Stepping && p.quiet(at) > settleFor
+	}
 	return s.Stepping && (p.standing.known() || p.quiet(at) > pauses*s.Median)
 }
 

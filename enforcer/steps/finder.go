@@ -235,6 +235,7 @@ type Wait struct {
 // A Status says what a program does now.
 type Status struct {
 	Stepping bool // or only briefly interrupted
+	Within   bool // not interrupted: its calls since the last step are at most two steps
 	Pattern  uint8
 	Since    int64         // CLOCK_MONOTONIC, ns: from then on its steps are known
 	Median   time.Duration // of its last 32 steps
@@ -255,6 +256,7 @@ func (f *Finder) Status(now int64) Status {
 	if r := f.followed; r == nil || f.all.size-r.at > interim*r.size {
 		return s
 	}
+	s.Within = f.all.size-f.followed.at <= 2*f.followed.size
 	s.Stepping, s.Pattern, s.Since, s.Median = true, f.pattern, f.since, time.Duration(f.median(32))
 	s.Last = f.since
 	for step := range f.last(1) {
