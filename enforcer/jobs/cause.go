@@ -67,6 +67,7 @@ var proofs = map[string]proof{
 const (
 	moreOften    = 0.3  // of the time, for reasons of reduced clocks
 	moreUsed     = 0.05 // of the GPU
+	moreCode     = 0.05 // of the time of the main thread
 	pressureFrom = 0.15
 	pressureMore = 1.5
 	lowerClock   = 0.95
@@ -160,8 +161,8 @@ func (d difference) ofHost() string {
 	switch {
 	case d.pressed(ram):
 		return "reclaim"
-	case d.half(d.ofTime(computing)):
-		return "code"
+	case d.half(d.ofTime(computing)) && (d.half(d.more(away)) || d.rose(computing, moreCode)):
+		return "code" // on a slower processor, the same calls take longer as well
 	case d.half(d.more(away)) && d.pressed(io):
 		return "storage"
 	case d.pressed(cpu):

@@ -46,11 +46,27 @@ func TestCausesAreToldApart(t *testing.T) {
 		{"power", shape{wall: 0.17, away: 0.16, waiting: 0.01, busy: 0.165},
 			surroundings{power: 1, cpu: 0.4, delayed: 0.6, clock: 0.5}},
 		{"cpu", shape{wall: 0.17, away: 0.15, waiting: 0.02, collecting: 0.06, busy: 0.165}, late},
+		{"code", shape{wall: 0.17, away: 0.075, waiting: 0.09, launching: 0.005, busy: 0.095},
+			surroundings{computing: 0.45, clock: 0.9}},
+		{"code", shape{wall: 0.17, away: 0.01, waiting: 0.09, launching: 0.07, busy: 0.095},
+			surroundings{computing: 0.45, clock: 0.9}},
 		{"collective", shape{wall: 0.17, away: 0.08, waiting: 0.09, collecting: 0.06, busy: 0.165}, late},
 	} {
 		if got := causeOf(&usual, &mean{shape: c.now, around: c.around}); got != c.cause {
 			t.Errorf("%s, want %s: %v, %v", got, c.cause, c.now, c.around)
 		}
+	}
+}
+
+// TestSlowProcessorIsNotCode has the calls of a program that computes half of its
+// time take a third longer.
+func TestSlowProcessorIsNotCode(t *testing.T) {
+	usual := mean{shape: shape{wall: 0.03, away: 0.002, launching: 0.024, waiting: 0.004}}
+	usual.around[computing] = 0.55
+	now := mean{shape: shape{wall: 0.04, away: 0.003, launching: 0.033, waiting: 0.004}}
+	now.around[computing] = 0.56
+	if got := causeOf(&usual, &now); got != "unknown" {
+		t.Errorf("told as %s", got)
 	}
 }
 
