@@ -264,15 +264,20 @@ static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uin
 	}
 	gs_gpu_lock(g);
 	gs_turns_ask(g, now - began >= LOOK_NS);
-	g->waiting++;
 	pthread_mutex_unlock(&g->lock);
 	if (now - began >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
 		gs_client_poll(); /* the helper sits in the driver, or there is none */
 	gs_bell_wait(page, bell, atomic_load(&patience));
-	gs_gpu_lock(g);
-	g->waiting--;
-	pthread_mutex_unlock(&g->lock);
 	return false;
+}
+
+/* A launch waits at the gate for a turn from now on (1), or has waited for so long, ns, for a turn (-1) or not (0). */
+static void waits(struct gs_gpu *g, int launches, uint64_t ns)
+{
+	gs_gpu_lock(g);
+	g->waiting += (unsigned)launches;
+	g->usage.overhead_ns += ns;
+	pthread_mutex_unlock(&g->lock);
 }
 
 void gs_gate_slow(struct gs_launch *l)
@@ -314,7 +319,10 @@ void gs_gate_slow(struct gs_launch *l)
 			noted = v == HELD ? GS_EVENT_RELEASED : GS_EVENT_WAITED;
 			gs_note(v == HELD ? GS_EVENT_HELD : GS_EVENT_WAIT, GS_WAIT_STREAM);
 		}
-		waited = waited || v == HELD;
+		if (v == HELD && !waited) {
+			waited = true;
+			waits(e->gpu, 1, 0);
+		}
 		passes = v == QUEUED ? wait_queue(e, l, page, bell, began) : wait_turn(e->gpu, page, bell, began);
 	}
 	l->seq = t ? atomic_load_explicit(&t->seq, memory_order_relaxed) : 0;
@@ -323,9 +331,7 @@ void gs_gate_slow(struct gs_launch *l)
 		suspect();
 	if (began) {
 		gs_note(noted, GS_WAIT_STREAM);
-		gs_gpu_lock(e->gpu);
-		e->gpu->usage.overhead_ns += gs_now() - began;
-		pthread_mutex_unlock(&e->gpu->lock);
+		waits(e->gpu, -waited, gs_now() - began);
 	}
 }
 
