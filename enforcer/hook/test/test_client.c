@@ -42,16 +42,18 @@ static int lines(const char *text)
 static void hello(void)
 {
 	struct request r;
-	pthread_t t;
 	uint64_t epoch = gs_client_epoch();
 
 	broker_listen();
 	setenv("GPUSTEWARD_TENANT", "blue", 1);
 	gs_entry_given("cuMemAlloc_v2");
 	gs_entry_given("cuUnheardOf");
-	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
-	struct peer p = peer_welcomed(&r, GS_HELLO);
-	CHECK(pthread_join(t, NULL) == 0);
+	pthread_t t = starting();
+	struct peer p = peer_accept();
+	r = peer_expect(&p, GS_HELLO);
+	clock_pass(GS_CONNECT - 1); /* just in time */
+	peer_welcome(&p, r.header.seq);
+	CHECK(started(t));
 	CHECK(r.header.session == 0 && r.header.length == sizeof(r.hello) && r.header.flags == 0);
 	CHECK(r.hello.pid == (uint32_t)getpid() && r.hello.gpus == 2 && r.hello.cuda == 13000 && r.hello.unknown == 1);
 	CHECK(strcmp(r.hello.tenant, "blue") == 0 && strcmp(r.hello.hook, GS_VERSION) == 0);
@@ -85,13 +87,14 @@ static void hello(void)
 
 static void absent(void)
 {
-	uint64_t reservation, began = gs_now();
+	uint64_t reservation;
 
 	capture_log();
 	setenv("GPUSTEWARD_MEMORY_LIMIT", "4k", 1);
+	clock_stop(); /* nothing is waited for */
 	gs_client_start();
 	gs_client_start();
-	CHECK_LOG(gs_now() - began < 200 * GS_MS);
+	clock_go();
 	CHECK_LOG(!gs_client_connected() && gs_page == &gs_own && gs_own.slot[0].mode == GS_OPEN && !gs_own.gated);
 	CHECK_LOG(gs_own.slot[0].cap == 4096);
 	for (int i = 0; i < 3; i++) {
@@ -145,15 +148,16 @@ static void no_size(void)
 static void silent(void)
 {
 	struct request r;
-	uint64_t began = gs_now();
 
 	capture_log();
 	broker_listen();
-	gs_client_start();
-	CHECK_LOG(gs_now() - began >= GS_CONNECT && gs_now() - began < GS_SECOND);
-	CHECK_LOG(!gs_client_connected() && lines(captured()) == 1);
+	pthread_t t = starting();
 	struct peer first = peer_accept();
-	CHECK_LOG(peer_read(&first, &r) && r.header.type == GS_HELLO && !peer_read(&first, &r));
+	peer_expect(&first, GS_HELLO);
+	CHECK_LOG(lines(captured()) == 0);
+	clock_pass(GS_CONNECT);
+	CHECK_LOG(!started(t) && lines(captured()) == 1);
+	CHECK_LOG(!peer_read(&first, &r));
 	start_helper();
 	peer_welcomed(&r, GS_HELLO);
 	AWAIT(gs_client_connected());
@@ -166,7 +170,6 @@ static void busy(void)
 	struct request r;
 	struct sockaddr_un to = {.sun_family = AF_UNIX};
 	int others[64], n = 0;
-	pthread_t t;
 
 	broker_listen();
 	memcpy(to.sun_path, path, sizeof(path));
@@ -176,11 +179,11 @@ static void busy(void)
 			break;
 	}
 	CHECK(n < 64 && errno == EAGAIN);
-	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	pthread_t t = starting();
 	while (n--)
 		close(accept(listener, NULL, NULL));
 	peer_welcomed(&r, GS_HELLO);
-	CHECK(pthread_join(t, NULL) == 0 && gs_client_connected());
+	CHECK(started(t));
 }
 
 /* ---- answers to HELLO that are none ---- */
@@ -259,16 +262,15 @@ static void answer_end(const struct peer *p, uint64_t seq)
 static void refuse(void (*answer)(const struct peer *, uint64_t), const char *why)
 {
 	struct request r;
-	pthread_t t;
 
 	capture_log();
 	broker_listen();
 	int before = open_descriptors();
-	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	pthread_t t = starting();
 	struct peer p = peer_accept();
 	r = peer_expect(&p, GS_HELLO);
 	answer(&p, r.header.seq);
-	CHECK_LOG(pthread_join(t, NULL) == 0 && !gs_client_connected() && gs_page == &gs_own);
+	CHECK_LOG(!started(t) && gs_page == &gs_own);
 	CHECK_LOG(lines(captured()) == 1 && strstr(captured(), why));
 	CHECK_LOG(open_descriptors() == before + 2); /* the peer's own */
 	CHECK_LOG(gs_client.link.fd < 0 && gs_client.retry_at > 0);
@@ -365,13 +367,12 @@ static struct peer governs(uint32_t gpus, uint32_t closed)
 /* The program is told once where no quota holds, even without a log. */
 static void ungoverned(void)
 {
-	pthread_t t;
 
 	capture_log();
 	broker_listen();
-	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	pthread_t t = starting();
 	struct peer p = governs(1, 0);
-	CHECK_LOG(pthread_join(t, NULL) == 0 && gs_client_connected());
+	CHECK_LOG(started(t));
 	const char *line = strstr(captured(), "does not know 1 of 2 GPUs: no quota holds there");
 	CHECK_LOG(line);
 	start_helper();
@@ -385,13 +386,12 @@ static void ungoverned(void)
 /* A request for a GPU that a closed broker does not know is sent all the same. */
 static void ungoverned_closed(void)
 {
-	pthread_t t;
 
 	capture_log();
 	broker_listen();
-	CHECK_LOG(pthread_create(&t, NULL, run_start, NULL) == 0);
+	pthread_t t = starting();
 	struct peer p = governs(0, 1);
-	CHECK_LOG(pthread_join(t, NULL) == 0 && gs_client_connected());
+	CHECK_LOG(started(t));
 	CHECK_LOG(strstr(captured(), "does not know 2 of 2 GPUs: launches wait there"));
 	pthread_t asks = reserve_aside(4096);
 	struct request r = peer_expect(&p, GS_RESERVE);
