@@ -50,13 +50,14 @@
 /* ---- the clock ---- */
 
 /* A test may stop it. Then no limit of time ends on a busy machine before the test lets it. */
-static _Atomic uint64_t stopped_at;
+static _Atomic uint64_t stopped_at, clock_reads;
 
 uint64_t gs_now(void)
 {
 	uint64_t at = atomic_load(&stopped_at);
 	struct timespec t;
 
+	atomic_fetch_add(&clock_reads, 1);
 	if (at)
 		return at;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -65,6 +66,15 @@ uint64_t gs_now(void)
 
 static inline void clock_stop(void) { atomic_store(&stopped_at, gs_now()); }
 static inline void clock_pass(uint64_t ns) { atomic_fetch_add(&stopped_at, ns); }
+
+/* Waits until a thread that waits has seen how late it is. A read that began before does not count. */
+static inline void clock_seen(void)
+{
+	uint64_t reads = atomic_load(&clock_reads);
+
+	AWAIT(atomic_load(&clock_reads) >= reads + 2);
+}
+
 static inline void clock_go(void) { atomic_store(&stopped_at, 0); }
 
 /* ---- the driver ---- */

@@ -52,6 +52,7 @@ static void hello(void)
 	struct peer p = peer_accept();
 	r = peer_expect(&p, GS_HELLO);
 	clock_pass(GS_CONNECT - 1); /* just in time */
+	clock_seen();
 	peer_welcome(&p, r.header.seq);
 	CHECK(started(t));
 	CHECK(r.header.session == 0 && r.header.length == sizeof(r.hello) && r.header.flags == 0);
