@@ -375,18 +375,16 @@ func (b *Broker) pinged(ctx context.Context) error {
 }
 
 // A clock reads CLOCK_MONOTONIC, which processes see in their pages.
-type clock struct {
-	start time.Time
-	zero  time.Duration
-}
+type clock func() time.Duration
 
 func newClock() clock {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail on Linux
-	return clock{time.Now(), time.Duration(now.Nano())}
+	start := time.Now()
+	return func() time.Duration { return time.Duration(now.Nano()) + time.Since(start) }
 }
 
-func (c clock) now() time.Duration { return c.zero + time.Since(c.start) }
+func (c clock) now() time.Duration { return c() }
 
 func random() uint64 {
 	var b [8]byte

@@ -106,6 +106,12 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	return b
 }
 
+// stopClock stops the broker's clock, so that a test sees a rate within one moment.
+func (b *Broker) stopClock() {
+	now := b.clock.now()
+	b.clock = func() time.Duration { return now }
+}
+
 // socket returns a path that is short enough for a socket.
 func socket(tb testing.TB) string {
 	tb.Helper()
