@@ -189,8 +189,9 @@ test-deploy: package
 	@go test -count=1 -tags deploy -p 1 ./deploy/...
 	@go -C deploy/kubernetes test -count=1 ./...
 
-# Writes all generated files: the guarded NVML calls, the reference, the alerting rules with their
-# tests and the runbook, the dashboards, the links to both in the chart, the Kubernetes manifests.
+# Writes all generated files: the guarded NVML calls, the names of system calls, the reference, the
+# alerting rules with their tests and the runbook, the dashboards, the links to both in the chart,
+# the Kubernetes manifests.
 generate: build
 	@go generate ./...
 	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./alerts ./dashboards ./exporter -update >/dev/null

@@ -12,8 +12,10 @@ import (
 	"strings"
 )
 
-// syscallRows are the system calls in which threads wait, by name, and their
-// numbers on amd64 and arm64.
+//go:generate go run generate.go
+
+// syscallRows are the system calls by name, and their numbers on amd64 and
+// arm64; "-" where the machine has no such call.
 //
 //go:embed syscalls.tsv
 var syscallRows string
