@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,18 +15,19 @@ import (
 
 func TestSyscalls(t *testing.T) {
 	t.Parallel()
-	futex := map[string]string{"amd64": "202", "arm64": "98"}[runtime.GOARCH]
+	futex, tgkill := strconv.Itoa(unix.SYS_FUTEX), strconv.Itoa(unix.SYS_TGKILL)
 	for line, want := range map[string]struct {
 		name string
 		at   uint64
 	}{
 		futex + " 0x7f 0x80 0x0 0x0 0x0 0xffffffff 0x7ffd 0x7f8a": {"futex", 0x7f8a},
+		tgkill + " 0x7 0x7 0x6 0x0 0x0 0x0 0x7ffd 0x7f8a":         {"tgkill", 0x7f8a},
 		"9999 0x0 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f8a":              {"number 9999", 0x7f8a},
-		"-1 0x7ffd 0x7f8a\n":                {"", 0x7f8a},
-		"running\n":                         {"", 0},
-		"0 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0": {"", 0},
-		"":                                  {"", 0},
-		"1 2 x":                             {"", 0},
+		"-1 0x7ffd 0x7f8a\n":                                      {"", 0x7f8a},
+		"running\n":                                               {"", 0},
+		"0 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0":                       {"", 0},
+		"":                                                        {"", 0},
+		"1 2 x":                                                   {"", 0},
 	} {
 		if name, at := syscallOf(line); name != want.name || at != want.at {
 			t.Errorf("%q: %q at %#x, want %+v", line, name, at, want)
