@@ -200,7 +200,8 @@ static uint64_t grace(void)
 	return ns;
 }
 
-/* One step, so long after the work before it as the helper is made to believe, and the message that there are no more. */
+/* One step, and the message that there are no more. The helper is made to believe that the tenant had no work for so
+ * long before it. */
 static void step_after(uint64_t ns)
 {
 	unsigned since = fake_says;
