@@ -18,6 +18,7 @@ import (
 	"time"
 
 	entry "gpusteward/internal/agent"
+	"gpusteward/internal/fixture"
 )
 
 // asAgent is the environment variable that makes the test binary the agent, for
@@ -165,6 +166,14 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	t.Cleanup(func() { cmd.Process.Kill() }) // if it ignored the signal
 	a.begin()
 	return a
+}
+
+// waited returns how long the agent has waited for a processor from now on, as
+// long as one of its threads did.
+func (a *agent) waited() func() time.Duration {
+	seen := map[string]time.Duration{}
+	fixture.Waited(a.pid, seen)
+	return func() time.Duration { return fixture.Waited(a.pid, seen) }
 }
 
 func (a *agent) begin() {

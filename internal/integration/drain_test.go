@@ -15,30 +15,44 @@ import (
 	"time"
 
 	"gpusteward/exporter"
+	"gpusteward/internal/fixture"
 )
 
-// command runs a command of the program with the directories of the driver's
-// agent. It returns its exit status and output.
-func (f fakeDriver) command(name string) (int, string) {
+// begin starts a command of the program with the directories of the driver's
+// agent. said is its output.
+func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	f.t.Helper()
-	var said bytes.Buffer
-	cmd := exec.Command(os.Args[0], name, "--runtime.dir="+f.path("run"))
+	said = new(bytes.Buffer)
+	cmd = exec.Command(os.Args[0], name, "--runtime.dir="+f.path("run"))
 	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); cmd.ProcessState == nil {
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
+	return cmd, said
+}
+
+// command runs a command to its end. It returns its exit status and output.
+func (f fakeDriver) command(name string) (int, string) {
+	f.t.Helper()
+	cmd, said := f.begin(name)
+	_ = cmd.Wait() // its exit status says more
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// does runs a command that must succeed within limit.
-func (f fakeDriver) does(name string, limit time.Duration) {
+// does runs a command that the agent must carry out within limit, without the
+// time in which the command and the agent waited for a processor.
+func (f fakeDriver) does(a *agent, name string, limit time.Duration) {
 	f.t.Helper()
-	began := time.Now()
-	status, said := f.command(name)
+	waits, waited, began := fixture.WatchWaits(f.t), a.waited(), time.Now()
+	cmd, said := f.begin(name)
+	waits.Add(cmd.Process.Pid)
+	_ = cmd.Wait() // its exit status says more
 	took := time.Since(began)
-	f.t.Logf("%s took %v", name, took.Round(time.Millisecond))
-	if status != 0 || took > limit {
+	beside := waits.Most(began, time.Now()) + waited()
+	f.t.Logf("%s took %v, and waited for a processor for %v of it", name, took.Round(time.Millisecond),
+		beside.Round(time.Millisecond))
+	if status := cmd.ProcessState.ExitCode(); status != 0 || took-beside > limit {
 		f.t.Errorf("%s: exit status %d after %v: %s", name, status, took, said)
 	}
 }
@@ -69,7 +83,7 @@ func TestDrainAndResume(t *testing.T) {
 	before := a.threads()
 	for range 2 {
 		for range 2 {
-			f.does("drain", 2*time.Second)
+			f.does(a, "drain", 2*time.Second)
 			f.drained(a)
 		}
 		reloaded := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
@@ -81,7 +95,7 @@ func TestDrainAndResume(t *testing.T) {
 		f.clear(filepath.Dir(slot(1)), module) // as a reset or a driver upgrade does
 		f.has(2)
 		for range 2 {
-			f.does("resume", 5*time.Second)
+			f.does(a, "resume", 5*time.Second)
 			a.back(time.Now(), 0, 1)
 		}
 		if n, sessions := a.scrape()["gpusteward_drained"], f.number("sessions"); n != 0 || sessions != 1 {
@@ -96,7 +110,7 @@ func TestDrainAndResume(t *testing.T) {
 	if now := a.threads(); now > before+slack {
 		t.Errorf("%d threads grew to %d", before, now)
 	}
-	f.does("drain", 2*time.Second)
+	f.does(a, "drain", 2*time.Second)
 	if status := a.stop(); status != 0 {
 		t.Errorf("exit status %d while drained, want 0", status)
 	}
@@ -137,7 +151,7 @@ func TestBlockedDrain(t *testing.T) {
 			f.clear(c.file)
 			eventually(t, "the drain is done", func() bool { return f.number("sessions") == 0 })
 			f.drained(a)
-			f.does("resume", 5*time.Second)
+			f.does(a, "resume", 5*time.Second)
 			a.back(time.Now(), 0, 1)
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
@@ -164,7 +178,7 @@ func TestBlockedDrain(t *testing.T) {
 		f.set("unloaded", "")
 		a := f.spawn().listening()
 		a.unready("driver_not_loaded")
-		f.does("drain", 2*time.Second)
+		f.does(a, "drain", 2*time.Second)
 		f.drained(a)
 		if status, said := f.command("resume"); status != 1 || !strings.Contains(said, "driver_not_loaded") {
 			t.Errorf("resume: exit status %d: %s", status, said)
@@ -196,7 +210,7 @@ func TestDriverIsReplacedWhileDrained(t *testing.T) {
 	f.has(2)
 	a := f.spawn().ready()
 	a.well(0, 1)
-	f.does("drain", 2*time.Second)
+	f.does(a, "drain", 2*time.Second)
 	f.clear(filepath.Dir(module), slots)
 	f.set("unloaded", "")
 	f.install(`-DVERSION="999.2"`)
@@ -206,14 +220,14 @@ func TestDriverIsReplacedWhileDrained(t *testing.T) {
 	f.clear("unloaded")
 	f.drained(a)
 	replaced := time.Now()
-	f.does("resume", recovery)
+	f.does(a, "resume", recovery)
 	a.address(2)
 	a.back(replaced, 0, 1)
 	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
 		s["gpusteward_drained"] != 0 {
 		t.Error("999.2 is not served")
 	}
-	f.does("drain", 2*time.Second)
+	f.does(a, "drain", 2*time.Second)
 	f.drained(a)
 }
 
@@ -235,9 +249,9 @@ func TestConcurrentOrders(t *testing.T) {
 		})
 	}
 	running.Wait()
-	f.does("drain", 2*time.Second)
+	f.does(a, "drain", 2*time.Second)
 	f.drained(a)
-	f.does("resume", 5*time.Second)
+	f.does(a, "resume", 5*time.Second)
 	a.back(time.Now(), 0, 1)
 	if n, now := f.number("sessions"), a.threads(); n != 1 || now > before+slack {
 		t.Errorf("%d sessions, want 1; %d threads, %d before", n, now, before)
