@@ -37,6 +37,9 @@ type clusterJob struct {
 	restarts  float64 // between two starts, each with a new communicator
 	missed    float64 // scrapes, as a part
 	gradual   float64 // how long an injection grows
+	throttles float64 // an injection comes and goes, in turns of this length, twice as strong; 0: it is steady
+	blind     float64 // between two restarts of Prometheus, of 30 to 90 s
+	habits    habits
 	faults    []slowness
 	random    *rand.Rand
 
@@ -58,6 +61,7 @@ type slowness struct {
 	first, n    int // ranks
 	by          float64
 	grows       float64 // how long before from it begins
+	turns       float64 // as throttles of its job
 }
 
 const ranksOfHost = 8
@@ -65,6 +69,7 @@ const ranksOfHost = 8
 // A rankState is a rank of a start of a job, with its counters after each step.
 type rankState struct {
 	skew, drift float64
+	load        float64     // of its experts, as a part
 	in          [2]counters // the communicator of its group, and that of all
 	at          []rankReading
 }
@@ -86,9 +91,19 @@ func (c *counters) add(calls, wait, exchange, usual float64) {
 	}
 }
 
+// now returns the time of the rank's last step.
+func (s *rankState) now() float64 {
+	if len(s.at) == 0 {
+		return 0
+	}
+	return s.at[len(s.at)-1].time
+}
+
 // part returns how much of a slowness there is at a time.
 func (f slowness) part(at float64) float64 {
 	switch {
+	case f.turns > 0 && at >= f.from:
+		return 2 * float64(int((at-f.from)/f.turns+1)%2)
 	case at >= f.from:
 		return 1
 	case at <= f.from-f.grows:
@@ -121,23 +136,28 @@ func (j *clusterJob) run(begin, end float64) []rankState {
 			ranks[i].skew = 1 + 0.15*r.Float64()
 		}
 	}
-	save := begin + j.save*r.Float64()
+	save, evaluate := begin+j.save*r.Float64(), begin+j.habits.evaluate*(0.5+r.Float64())
 	took, met := make([]float64, j.ranks), make([]float64, j.ranks)
 	usual := j.step * (1 + j.exchange)
 	for now := begin; now < end; {
-		last := 0.0
+		last, saves, evaluates := 0.0, 0.0, 0.0
+		if now >= save {
+			saves, save = 5+25*r.Float64(), now+j.save*(0.5+r.Float64())
+		}
+		if j.habits.evaluate > 0 && now >= evaluate {
+			evaluates, evaluate = 20+40*r.Float64(), now+j.habits.evaluate*(0.5+r.Float64())
+		}
 		for i := range ranks {
-			took[i] = j.step * (ranks[i].skew + ranks[i].drift*(now-begin)) * j.slow(i, now) *
-				(1 + j.jitter*r.NormFloat64() + j.imbalance*math.Abs(r.NormFloat64()))
+			took[i] = j.step * (ranks[i].skew + ranks[i].drift*(now-begin) + j.habits.part(j, &ranks[i], i, now-begin)) *
+				j.slow(i, now) * (1 + j.jitter*r.NormFloat64() + j.imbalance*math.Abs(r.NormFloat64()))
 			if r.Float64() < j.pauses {
 				took[i] += 0.05 + 0.45*r.Float64()
 			}
-			if i == 0 && now >= save {
-				took[i] += 5 + 25*r.Float64()
-				save = now + j.save*(0.5+r.Float64())
-				j.saved = append(j.saved, [2]float64{now, now + took[i]})
-			}
+			took[i] += j.habits.saves(j, i, saves) + evaluates*(0.8+0.2*r.Float64())
 			last = max(last, took[i])
+		}
+		if saves > 0 {
+			j.saved = append(j.saved, [2]float64{now, now + last})
 		}
 		for i := range ranks {
 			group := max(1, j.tensor)
@@ -183,7 +203,7 @@ func (j *clusterJob) writeHost(b *strings.Builder, name string, host int, ranks 
 	phase := step*j.random.Float64() + 1 + j.random.Float64()
 	missed := make([]bool, int(end/step))
 	for i := range missed {
-		missed[i] = j.random.Float64() < j.missed
+		missed[i] = j.random.Float64() < j.missed || j.blindAt(float64(i)*step)
 	}
 	for i := host * ranksOfHost; i < min(j.ranks, (host+1)*ranksOfHost); i++ {
 		for place, communicator := range j.communicators(i) {
@@ -223,10 +243,19 @@ func (j *clusterJob) writeHost(b *strings.Builder, name string, host int, ranks 
 	}
 }
 
+// blindAt reports whether Prometheus restarts at a time. It takes 30 to 90 s.
+func (j *clusterJob) blindAt(at float64) bool {
+	n := math.Floor(at / max(1, j.blind))
+	return j.blind > 0 && n > 0 && at-n*j.blind < 30+math.Mod(37*n, 60)
+}
+
 // communicators returns the suffixes of the names of a rank's communicators.
 func (j *clusterJob) communicators(rank int) [2]string {
-	if j.tensor == 0 {
+	switch {
+	case j.tensor == 0:
 		return [2]string{"", "-all"}
+	case j.habits.last > 0: // what waits in sends and receives is not measured
+		return [2]string{"", fmt.Sprintf("-place-%d", rank%j.tensor)}
 	}
 	return [2]string{fmt.Sprintf("-group-%d", rank/j.tensor), fmt.Sprintf("-place-%d", rank%j.tensor)}
 }
