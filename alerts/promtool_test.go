@@ -53,7 +53,7 @@ var standard = []string{"up", "ALERTS"}
 
 // notNames matches the parts of a PromQL expression that are not names of metrics.
 var notNames = regexp.MustCompile(`"[^"]*"|\{[^}]*\}|\[[^]]*\]|\b[0-9][0-9.e+-]*|` +
-	`\b(by|without|ignoring|on|group_left|group_right) \([^)]*\)|\b[a-z_]+ ?\(|` +
+	`\boffset \w+|\b(by|without|ignoring|on|group_left|group_right) \([^)]*\)|\b[a-z_]+ ?\(|` +
 	`\b(and|or|unless|by|without|ignoring|on|count|sum|group|bool|max|min|quantile)\b`)
 
 // metricsOf returns the names of metrics in an expression.
@@ -107,6 +107,7 @@ func TestMetricsOf(t *testing.T) {
 		`1 - sum by (job) (a) / sum by (job) (b unless on (job) c == 1) > 0.05`:                        "a b c",
 		`count by (xid) (max by (job) (t) > time() - 3600) >= 3`:                                       "t",
 		"(x - y) > 0 and ignoring (gpu, uuid) (z{a=\"(up)\"} == 1)\nor\nabsent(typo_of_a{b=~\"c|d\"})": "x y z typo_of_a",
+		`x and on (job) (y offset 1m)`:                                                                 "x y",
 	} {
 		if got := strings.Join(metricsOf(expr), " "); got != want {
 			t.Errorf("%s: %q, want %q", expr, got, want)
