@@ -188,9 +188,7 @@ func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 			g.t.Fatal(err)
 		}
 		g.copies[tenant] = filepath.Join(g.t.TempDir(), tenant)
-		if err := os.WriteFile(g.copies[tenant], program, 0o755); err != nil {
-			g.t.Fatal(err)
-		}
+		fixture.Program(g.t, g.copies[tenant], program)
 	}
 	env := g.driver
 	if hooked {

@@ -23,6 +23,7 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -303,9 +304,7 @@ func TestExecFindsTheHook(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(to, text, 0o755); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Program(t, to, text)
 			}
 		}
 		cmd := executing(t, ExecOptions{Command: []string{"sh", "-c", "echo $LD_PRELOAD"}})

@@ -93,9 +93,7 @@ func (a *agent) run(tenant, of string, argv ...string) *worker {
 		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
 			a.t.Fatal(err)
 		}
-		if err := os.WriteFile(copied, text, 0o755); err != nil {
-			a.t.Fatal(err)
-		}
+		fixture.Program(a.t, copied, text)
 	}
 	return startWorker(a.t, tenant, append(a.hook, a.driver...),
 		append([]string{"sh", "-c", `exec "$0" "$@" 2>&1`, copied}, argv...)...)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // TestAnotherDriverIsFound has programs load the driver in a namespace without
@@ -64,9 +65,7 @@ func TestDriverFoundOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(g.dir, "copy.so")
-	if err := os.WriteFile(file, driver, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Program(t, file, driver)
 	g.job("copied", true, "--resolve="+file, "--burst-ms=1", "--sleep-ms=1", "--seconds=180")
 	g.job("found", true, "--resolve=dlvsym", "--burst-ms=1", "--sleep-ms=1", "--seconds=180")
 	poll(t, time.Minute, "it is not found", func() bool { return g.found("found")["unhooked"] > 0 })

@@ -18,6 +18,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // built names the packages of one version.
@@ -208,9 +210,7 @@ func TestBadVersionIsRefused(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(dir, "deploy/package"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Program(t, filepath.Join(dir, name), text)
 		}
 		cmd := exec.Command(filepath.Join(dir, "deploy/package/build.sh"))
 		cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1")

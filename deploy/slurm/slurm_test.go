@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A cluster is a Slurm with one node, in a directory of its own, on this host's loopback. The
@@ -54,9 +56,7 @@ func (c *cluster) there(name string) bool {
 
 func (c *cluster) write(name, text string) {
 	c.t.Helper()
-	if err := os.WriteFile(c.path(name), []byte(text), 0o755); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Program(c.t, c.path(name), text)
 }
 
 // logs returns the end of each daemon's log.

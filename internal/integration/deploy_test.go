@@ -33,9 +33,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 		"gpusteward": `printf '%s\n' "$@" >"$DIR/asked"; cat "$DIR/verdict"; exit "$STATUS"`,
 		"scontrol":   `[ -n "$STATE" ] || exit 1; if [ "$2" = show ]; then echo "NodeName=$4 Arch=x86_64 State=$STATE ThreadsPerCore=1 Comment=DRAIN"; else printf '%s\n' "$@" >"$DIR/called"; fi`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Program(t, filepath.Join(dir, name), "#!/bin/sh\n"+script+"\n")
 	}
 	fixture.Rewrite(t, filepath.Join(dir, "verdict"), verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)

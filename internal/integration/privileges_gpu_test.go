@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // names returns the families of a scrape about GPUs, each with its labels but
@@ -41,9 +43,7 @@ func TestGPUUnprivileged(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program := filepath.Join(dir, "gpusteward")
-	if err := os.WriteFile(program, text, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Program(t, program, text)
 	own := []string{filepath.Join(dir, "state"), filepath.Join(dir, "run")}
 	for _, d := range own {
 		if err := os.Mkdir(d, 0o755); err != nil {

@@ -162,12 +162,10 @@ func (s *siege) place() {
 	s.dir = dir
 	for _, name := range []string{"libgpusteward.so", "stub/libcuda.so.1", "stub/load", "stub/stat"} {
 		program, err := os.ReadFile(filepath.Join("enforcer/hook/build", name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, filepath.Base(name)), program, 0o755)
-		}
 		if err != nil {
 			s.Fatal(err)
 		}
+		fixture.Program(s, filepath.Join(dir, filepath.Base(name)), program)
 	}
 	if err := os.Symlink("libcuda.so.1", filepath.Join(dir, "libcuda.so")); err != nil {
 		s.Fatal(err)

@@ -52,9 +52,7 @@ func (s *slurmd) put(name, text string) {
 	if err := os.MkdirAll(filepath.Dir(s.path(name)), 0o755); err != nil {
 		s.t.Fatal(err)
 	}
-	if err := os.WriteFile(s.path(name), []byte(text), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Program(s.t, s.path(name), text)
 }
 
 // read returns the text of a file, or its name if there is none.
