@@ -127,10 +127,10 @@ type HangStats struct {
 // HangReasons explain a hang by its culprit.
 var HangReasons = map[string]string{
 	"absent":    "it did not enter a collective that the others have entered",
-	"kernel":    "its GPU does not end a kernel",
+	"kernel":    "a kernel on its GPU does not end",
 	"stopped":   "it was stopped by a signal or a debugger",
 	"ended":     "it has ended, and the others wait for it",
-	"unlike":    "it entered another collective than the others",
+	"unlike":    "it entered a different collective from the others",
 	"unknown":   "all have entered the same collective, and none ends it",
 	"elsewhere": "all ranks of this host have entered a collective, and those of other hosts have not ended it",
 }
