@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -93,17 +93,14 @@ func (tr training) reload(terms string) {
 }
 
 // TestGPUCauses slows down a program that trains GPT-2 for one reason after the
-// other, and wants the reason named within 60 s, and none named before or after.
+// other. It wants the reason told 35 s later, and none before the first fault, and
+// prints what was told first and when nothing was told any more.
 func TestGPUCauses(t *testing.T) {
 	tr := train(t, "changing")
-	for began := time.Now(); ; time.Sleep(250 * time.Millisecond) {
-		if n, _ := tr.value("nvgpu_job_steps_total"); n >= 100 {
-			break
-		}
-		if time.Since(began) > 2*time.Minute {
-			t.Fatal("no steps after 2 min")
-		}
-	}
+	eventually(t, "100 steps", func() bool {
+		n, _ := tr.value("nvgpu_job_steps_total")
+		return n >= 100
+	})
 	if cause, evidence, _ := tr.told(true, 50*time.Second); cause != "" {
 		t.Errorf("before any fault: %s, %s", cause, evidence)
 	}
@@ -115,14 +112,15 @@ func TestGPUCauses(t *testing.T) {
 	}
 	right, all := 0, 0
 	for _, c := range []struct {
-		name, causes string
-		begin        func() (end func())
+		name   string
+		causes []string // any of them; "": none is told
+		begin  func() (end func())
 	}{
-		{"a loader that is late", "host", within("data")},
-		{"garbage collection", "code", within("garbage")},
-		{"reading from storage", "storage host", within("storage")}, // no pressure is known in some containers
-		{"allocator churn", "memory", within("memory")},
-		{"burners on its processors", "cpu", func() func() {
+		{"a loader that is late", []string{"host"}, within("data")},
+		{"garbage collection", []string{"code"}, within("garbage")},
+		{"reading from storage", []string{"storage", "host"}, within("storage")}, // no pressure is known in some containers
+		{"allocator churn", []string{"memory"}, within("memory")},
+		{"burners on its processors", []string{"cpu"}, func() func() {
 			var ends []func()
 			for range 6 {
 				ends = append(ends, tr.background("taskset", "-c", "0,1", "sh", "-c", "while :; do :; done"))
@@ -133,14 +131,14 @@ func TestGPUCauses(t *testing.T) {
 				}
 			}
 		}},
-		{"a neighbour on the GPU", "neighbour", func() func() {
+		{"a neighbour on the GPU", []string{"neighbour"}, func() func() {
 			return tr.background("taskset", "-c", fmt.Sprintf("2-%d", max(2, runtime.NumCPU()-1)), "python3", "-c", matmul)
 		}},
-		{"a lower limit", "quota", func() func() {
+		{"a lower limit", []string{"quota"}, func() func() {
 			tr.reload(", limit: 30 %")
 			return func() { tr.reload("") }
 		}},
-		{"longer sequences", "", within("work")}, // another job from then on
+		{"longer sequences", []string{""}, within("work")}, // another job from then on
 	} {
 		all++
 		began, end := time.Now(), c.begin()
@@ -148,7 +146,7 @@ func TestGPUCauses(t *testing.T) {
 		time.Sleep(time.Until(began.Add(35 * time.Second))) // what is told by then has seen no steps from before
 		cause, evidence := tr.slow()
 		end()
-		ok := cause == c.causes || cause != "" && strings.Contains(" "+c.causes+" ", " "+cause+" ")
+		ok := slices.Contains(c.causes, cause)
 		if ok {
 			right++
 		}
@@ -198,11 +196,7 @@ func TestGPUFlops(t *testing.T) {
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 			j := &job{t: t}
 			go j.read(bufio.NewReader(out))
-			for began := time.Now(); j.last().IsZero(); time.Sleep(20 * time.Millisecond) {
-				if time.Since(began) > time.Minute {
-					t.Fatal("no products after a minute")
-				}
-			}
+			eventually(t, "a product", func() bool { return !j.last().IsZero() })
 			time.Sleep(5 * time.Second) // a window of the counters, and the clocks
 			j.mu.Lock()
 			from, first := j.ns[len(j.ns)-1], j.steps[len(j.steps)-1]
