@@ -179,6 +179,32 @@ func TestHostileFrames(t *testing.T) {
 	other.gone()
 }
 
+// TestSessionsBeginDuringARecount opens sessions while the books are compared
+// with the driver's listing. The race detector judges it.
+func TestSessionsBeginDuringARecount(t *testing.T) {
+	b := start(t, Options{}, nil)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				b.Refresh()
+			}
+		}
+	}()
+	for range 20 {
+		look(t, b, "a", 1)
+	}
+	close(stop)
+	<-ended
+	if n := len(b.Sessions()); n != 20 {
+		t.Errorf("%d sessions of 20", n)
+	}
+}
+
 func TestUnknownTenant(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := connect(t, b.options.Socket)

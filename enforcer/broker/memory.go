@@ -187,6 +187,9 @@ func (b *Broker) recount() {
 		}
 	}
 	for _, s := range b.sessions {
+		if state(s.state.Load()) < authenticated {
+			continue // it is taking its seats now; the next recount sees them
+		}
 		for _, t := range s.seats {
 			if t != nil && (s.resumed || left[s.facts.PID]) {
 				h := holder{t.gpu, s.facts.PID}
