@@ -40,7 +40,9 @@ int ncclRecv(void *to, size_t n, int type, int peer, void *comm, CUstream s);
 static int rank;
 static void *nccl;
 static CUstream stream;
-static CUfunction kernel;
+static CUfunction await;
+static CUstream signals;
+static CUdeviceptr word;
 static struct gs_trace *own; /* the process's trace */
 
 /* There is no helper: the tests look themselves. */
@@ -92,7 +94,10 @@ static void begin(void)
 	OK(DRIVER(cuCtxSetCurrent, CUcontext)(c));
 	OK(DRIVER(cuStreamCreate, CUstream *, unsigned)(&stream, 1));
 	OK(DRIVER(cuModuleLoadData, void **, const void *)(&module, ""));
-	OK(DRIVER(cuModuleGetFunction, CUfunction *, void *, const char *)(&kernel, module, "spin"));
+	OK(DRIVER(cuModuleGetFunction, CUfunction *, void *, const char *)(&await, module, "await"));
+	OK(DRIVER(cuStreamCreate, CUstream *, unsigned)(&signals, 1));
+	OK(DRIVER(cuMemAlloc, CUdeviceptr *, size_t)(&word, 4));
+	OK(DRIVER(cuMemsetD32, CUdeviceptr, unsigned, size_t)(word, 0, 1));
 	begin_trace();
 }
 
@@ -112,11 +117,18 @@ static void *join(void)
 	return join_as(2, rank, "two");
 }
 
-static void launch(uint64_t ns)
+/* The stream does not get on until release(). */
+static void hold(void)
 {
-	void *params[] = {&ns};
+	uint64_t ns = 1000, address = word, value = 1;
+	void *params[] = {&ns, &address, &value};
 
-	OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+	OK(cuLaunchKernel(await, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+static void release(void)
+{
+	OK(DRIVER(cuStreamWriteValue32, CUstream, CUdeviceptr, uint32_t, unsigned)(signals, word, 1, 0));
 }
 
 static int reduce(void *comm, size_t bytes)
@@ -200,13 +212,18 @@ static void waiting_is_measured(void)
 	OK(reduce(comm, MIB)); /* both begin the next one at the same time */
 	finish();
 	if (rank)
-		launch(100 * MS);
+		hold();
 	OK(reduce(comm, 100 * MIB));
+	meet(1);
+	if (rank) {
+		usleep(100000); /* or longer: the other rank's GPU waits meanwhile */
+		release();
+	}
 	finish();
 	CHECK(count(GS_EVENT_COLLECTED, &us) == 2 && own->communicator[0].measured_ns >= us * 1000ull);
 	shared->collected[rank] = us;
-	meet(1);
-	CHECK(shared->collected[1] > 1000 && shared->collected[1] < 60000); /* 100 MiB need 1.07 ms */
+	meet(2);
+	CHECK(shared->collected[1] > 1000 && shared->collected[1] < 50000); /* 100 MiB need 1.07 ms */
 	CHECK(shared->collected[0] > shared->collected[1] + 50000);
 }
 
@@ -361,7 +378,7 @@ static void the_first_after_a_wait_is_seen(void)
 	CHECK(measured < entered && c->ended <= entered && !c->unbegun);
 	meet(1);
 	if (rank)
-		launch(300 * MS);
+		hold();
 	for (int i = 0; i < 2 + (entered % 2 == 0); i++) /* the first one has an odd number */
 		OK(reduce(comm, 4));
 	meet(2);
@@ -369,6 +386,9 @@ static void the_first_after_a_wait_is_seen(void)
 		gs_nccl_look();
 	gs_nccl_look();
 	CHECK(rank ? c->unbegun == entered + 1 : c->begun == entered + 1 && c->ended <= entered);
+	meet(3);
+	if (rank)
+		release();
 	finish();
 	CHECK(!c->unbegun && c->ended > entered && c->measured <= measured + 1);
 }
@@ -393,13 +413,16 @@ static void streams_that_wait_are_marked(void)
 	CHECK(!c->reached && !c->unreached);
 	meet(1);
 	if (rank)
-		launch(300 * MS);
+		hold();
 	OK(wait(stream, e, 0));
 	meet(2);
 	while (!rank && !c->reached)
 		gs_nccl_look();
 	gs_nccl_look();
 	CHECK(c->reached == !rank && c->unreached == (uint32_t)rank);
+	meet(3);
+	if (rank)
+		release();
 	finish();
 	CHECK(c->reached == 1 && !c->unreached && c->measured == 1);
 	OK(ncclGroupStart());
@@ -494,13 +517,16 @@ static void exchanges_are_counted_by_peer(void)
 	CHECK(c->peer[0].rank == 2u - (unsigned)rank && !c->peer[1].rank && !c->inside && !c->before);
 	CHECK(c->peer[0].sent == (rank ? 0 : 2) && c->peer[0].received == (rank ? 2 : 0));
 	if (rank)
-		launch(300 * MS);
+		hold();
 	OK(rank ? ncclRecv(NULL, 100, FLOAT, 0, comm, stream) : ncclSend(NULL, 100, FLOAT, 1, comm, stream));
 	meet(1);
 	while (!rank && !c->inside)
 		gs_nccl_look();
 	gs_nccl_look();
 	CHECK(c->inside == 1u - (unsigned)rank && c->before == (unsigned)rank);
+	meet(2);
+	if (rank)
+		release();
 	finish();
 	CHECK(!c->inside && !c->before && !c->measured);
 }
@@ -641,6 +667,7 @@ static int run(void (*test)(void))
 	for (rank = 0; rank < 2; rank++) {
 		child[rank] = fork();
 		if (!child[rank]) {
+			alarm(100);
 			test();
 			_exit(0);
 		}
