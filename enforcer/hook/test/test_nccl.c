@@ -45,6 +45,11 @@ static CUstream signals;
 static CUdeviceptr word;
 static struct gs_trace *own; /* the process's trace */
 
+/* Each rank's clock stands until the test moves it on: a rank that waits for a processor does not pause. */
+static _Atomic uint64_t clock_at = 1000000 * MS;
+uint64_t gs_now(void) { return clock_at; }
+static void clock_pass(uint64_t ns) { clock_at += ns; }
+
 /* There is no helper: the tests look themselves. */
 _Atomic uint64_t gs_turns_wake;
 static _Atomic uint64_t groups; /* the broker was told of */
@@ -62,7 +67,6 @@ static struct shared {
 	_Atomic uint64_t id[2][2];
 	_Atomic uint64_t collected[2]; /* us */
 	_Atomic uint64_t arrived;
-	_Atomic uint64_t until; /* the number of the last collective; 0: not known yet */
 } *shared;
 
 /* ---- a rank ---- */
@@ -328,41 +332,28 @@ static void exchanges_are_not_numbered(void)
 	CHECK(count(GS_EVENT_COLLECTIVE, &id) == 2 && !count(GS_EVENT_COLLECTED, &id));
 }
 
+/* Calls so many within a second. */
+static void call_many(void *comm, unsigned calls, unsigned waits_after)
+{
+	for (unsigned i = 1; i <= calls; i++) {
+		OK(reduce(comm, 4));
+		if (i % waits_after == 0)
+			finish();
+	}
+	clock_pass(1000 * MS);
+}
+
 /* After the first second all ranks measure the same few of many. */
 static void of_many_the_same_are_measured(void)
 {
 	void *comm = join();
 	const struct gs_communicator *c = &own->communicator[0];
-	uint64_t from = gs_now(), measured = 0, entered = 0;
+	uint64_t measured;
 
-	/* They are no more than a few calls apart, and end with the same one. */
-	while (!shared->until || c->entered < shared->until) {
-		OK(reduce(comm, 4));
-		if (c->entered % 4 == 0)
-			finish();
-		if (!rank && !shared->until && gs_now() - from > 1100 * MS)
-			shared->until = c->entered + 2000;
-		if (!entered && shared->until && c->entered >= shared->until - 1000) {
-			entered = c->entered;
-			measured = c->measured;
-		}
-	}
-	CHECK(c->measured > measured && c->measured - measured <= (c->entered - entered) / 2 + 1);
-}
-
-/* For so long both ranks call so many that not all of them are measured, and end with the same one. */
-static void call_many(void *comm, uint64_t ns, uint64_t waits_after)
-{
-	const struct gs_communicator *c = &own->communicator[0];
-	uint64_t from = gs_now();
-
-	while (!shared->until || c->entered < shared->until) {
-		OK(reduce(comm, 4));
-		if (c->entered % waits_after == 0)
-			finish();
-		if (!rank && !shared->until && gs_now() - from > ns)
-			shared->until = c->entered + 2000;
-	}
+	call_many(comm, 1000, 4);
+	measured = c->measured;
+	call_many(comm, 1000, 4);
+	CHECK(c->measured - measured == 1000 / 8);
 }
 
 /* A GPU that does not come to the first of many collectives is seen. That one does not count: the ranks may wait for
@@ -372,14 +363,14 @@ static void the_first_after_a_wait_is_seen(void)
 	void *comm = join();
 	const struct gs_communicator *c = &own->communicator[0];
 
-	call_many(comm, 1200 * MS, 1000);
-	finish();
+	call_many(comm, 1000, 1000);
+	call_many(comm, 1, 1); /* of the following, each eighth counts */
 	uint64_t measured = c->measured, entered = c->entered;
-	CHECK(measured < entered && c->ended <= entered && !c->unbegun);
+	CHECK(measured < entered && entered == 1001 && c->ended <= entered && !c->unbegun);
 	meet(1);
 	if (rank)
 		hold();
-	for (int i = 0; i < 2 + (entered % 2 == 0); i++) /* the first one has an odd number */
+	for (int i = 0; i < 3; i++)
 		OK(reduce(comm, 4));
 	meet(2);
 	while (!rank && c->begun <= entered)
@@ -495,13 +486,11 @@ static void waits_cost_a_bounded_number_of_events(void)
 {
 	void *comm = join();
 
-	call_many(comm, 2000 * MS, 1);
-	meet(1);
-	shared->until = 0;
-	meet(2);
+	for (int i = 0; i < 2; i++)
+		call_many(comm, 4000, 1);
 	record = gs_real.cuEventRecord;
 	gs_real.cuEventRecord = count_record;
-	call_many(comm, 1000 * MS, 1);
+	call_many(comm, 4000, 1);
 	CHECK(records > 0 && records < 2 * 2 * 300);
 }
 
