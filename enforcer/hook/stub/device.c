@@ -26,11 +26,18 @@ static void in_child(void)
 	forked = initialised;
 }
 
+CUresult gs_initialised(void)
+{
+	return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
 /* The real driver may wait in any call, and a thread may be cancelled there. */
 CUresult gs_enter(void)
 {
 	pthread_testcancel();
-	return initialised && !forked ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+	GS_TRY(gs_initialised());
+	gs_client_await(gs_client, true);
+	return gs_client->state == GS_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
 CUresult gs_current(CUcontext *ctx)
@@ -55,7 +62,7 @@ GS_API cuInit(unsigned flags)
 	if (forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&gs_process);
-	if (!initialised && (!gs_host_open() || pthread_atfork(NULL, NULL, in_child)))
+	if (!initialised && (!gs_host_open() || !gs_client_open(gs_checkpoint()) || pthread_atfork(NULL, NULL, in_child)))
 		r = CUDA_ERROR_NO_DEVICE;
 	else
 		initialised = true;
@@ -158,7 +165,7 @@ GS_API cuMemGetInfo_v2(size_t *free, size_t *total)
 	GS_TRY(gs_current(&c));
 	g = gs_gpu_lock((unsigned)c->device);
 	*total = g->memory;
-	*free = g->memory - g->used;
+	*free = g->memory - gs_used(g);
 	gs_gpu_unlock(g);
 	return CUDA_SUCCESS;
 }
@@ -171,7 +178,7 @@ static CUcontext make(CUdevice d)
 
 	*c = (struct CUctx_st){.device = d, .g = &gs_host->gpu[d], .number = ++number};
 	if (!device[d].contexts) {
-		gs_gpu_lock((unsigned)d);
+		gs_gpu_change((unsigned)d);
 		device[d].proc = gs_proc_join(c->g);
 		gs_gpu_unlock(c->g);
 	}
@@ -190,7 +197,7 @@ static CUcontext make(CUdevice d)
 static void unmake(CUcontext c)
 {
 	gs_memory_forget(c);
-	gs_gpu_lock((unsigned)c->device);
+	gs_gpu_change((unsigned)c->device);
 	for (uint32_t i = c->g->proc[c->proc].streams, next; i; i = next) {
 		next = c->g->stream[i - 1].next;
 		if (c->g->stream[i - 1].context == c->number)

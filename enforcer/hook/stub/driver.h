@@ -7,6 +7,7 @@
 CUresult cuInit(unsigned flags);
 CUresult cuGetProcAddress_v2(const char *name, void **out, int version, cuuint64_t flags,
 	CUdriverProcAddressQueryResult *status);
+CUresult cuGetErrorName(CUresult code, const char **out);
 CUresult cuDeviceGet(CUdevice *d, int ordinal);
 CUresult cuDeviceGetCount(int *n);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d);
@@ -62,6 +63,14 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s);
 CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr at);
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType type,
+	unsigned long long flags);
+CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);
+CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state);
+CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
+CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
+CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
 CUresult cuLaunchKernel_ptsz(void);
 
 #endif

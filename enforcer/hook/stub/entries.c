@@ -178,6 +178,12 @@
 	X(cuStreamGetDevice, 12080, cuStreamGetDevice, cuStreamGetDevice_ptsz) \
 	X(cuGraphNodeGetType, 10000, cuGraphNodeGetType, cuGraphNodeGetType) \
 	X(cuGraphMemAllocNodeGetParams, 11040, cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams) \
+	X(cuCheckpointProcessCheckpoint, 12080, cuCheckpointProcessCheckpoint, cuCheckpointProcessCheckpoint) \
+	X(cuCheckpointProcessGetRestoreThreadId, 12080, cuCheckpointProcessGetRestoreThreadId, cuCheckpointProcessGetRestoreThreadId) \
+	X(cuCheckpointProcessGetState, 12080, cuCheckpointProcessGetState, cuCheckpointProcessGetState) \
+	X(cuCheckpointProcessLock, 12080, cuCheckpointProcessLock, cuCheckpointProcessLock) \
+	X(cuCheckpointProcessRestore, 12080, cuCheckpointProcessRestore, cuCheckpointProcessRestore) \
+	X(cuCheckpointProcessUnlock, 12080, cuCheckpointProcessUnlock, cuCheckpointProcessUnlock) \
 	X(cuGraphUpload, 11010, cuGraphUpload, cuGraphUpload_ptsz)
 
 /* These are declared without their arguments: only their addresses count here. */

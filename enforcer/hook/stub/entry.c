@@ -46,6 +46,7 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
 	{101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
 	{201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
 	{400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+	{401, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
 	{500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
 	{600, "CUDA_ERROR_NOT_READY", "device not ready"},
 	{801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},

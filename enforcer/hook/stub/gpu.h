@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define GS_STUB_GPUS_MAX 64
 #define GS_STUB_PROCS 256
@@ -16,6 +17,7 @@
 #define GS_STUB_MEETINGS 1024
 #define GS_STUB_RANKS 64 /* of a meeting */
 #define GS_STUB_WORDS 4096
+#define GS_STUB_CLIENTS 1024 /* processes that have called cuInit */
 
 /* MEET and SPIN are kernels. When their own work is done, they spin until their
  * partners have begun or a word has its value. A WRITE writes a word when it ends.
@@ -87,18 +89,19 @@ struct gs_slot_event {
 
 struct gs_slot_proc {
 	int32_t pid; /* 0 free */
+	uint32_t client; /* + 1; 0: it has never called cuInit */
 	uint32_t streams; /* first, + 1 */
 	uint32_t begun;   /* stream whose kernel is half done, + 1 */
 	uint32_t last;    /* stream that ran last, + 1 */
 	uint32_t spinning; /* streams that spin */
 	uint64_t order;
 	uint64_t busy; /* ns of kernels done */
-	uint64_t used, peak; /* bytes */
+	uint64_t used, peak; /* bytes that it holds, wherever they are: see gs_proc_used */
 };
 
 struct gs_gpu {
 	pthread_mutex_t mutex; /* robust, shared by processes */
-	uint64_t memory, used, peak; /* bytes */
+	uint64_t memory, peak; /* bytes */
 	uint64_t now;          /* simulated up to here, CLOCK_MONOTONIC ns */
 	uint64_t buried;       /* the last look for dead processes */
 	uint64_t slice_end, switched;
@@ -137,6 +140,25 @@ struct gs_word {
 	uint64_t time; /* of its last change */
 };
 
+/* What checkpoints have made of a process. The first four are the driver's own. A call
+ * that locks or restores it keeps it in one of the last two meanwhile, and if the
+ * caller dies, the process goes back to where it was. Where a process's memory is
+ * follows from this word alone, so that a caller can be killed at any time. */
+enum gs_state { GS_RUNNING, GS_LOCKED, GS_CHECKPOINTED, GS_FAILED, GS_LOCKING, GS_RESTORING };
+
+/* What a checkpoint of it does. */
+enum gs_checkpoint { GS_WORKS, GS_REFUSES, GS_FAILS, GS_HANGS };
+
+/* A process that has called cuInit. While it lives, it holds a lock on a byte of the
+ * file, and so does the one that is at a checkpoint of it. */
+struct gs_client {
+	_Atomic int32_t pid;     /* 0 free; it may be dead */
+	_Atomic uint32_t state;  /* enum gs_state; a futex */
+	_Atomic int32_t worker;  /* who is at a checkpoint of it */
+	_Atomic uint32_t shares; /* it has exported or imported memory */
+	uint32_t checkpoint;     /* enum gs_checkpoint */
+};
+
 struct gs_host {
 	uint64_t magic; /* written last when the file is made */
 	uint32_t gpus, reserved;
@@ -147,6 +169,7 @@ struct gs_host {
 	_Atomic uint64_t look;  /* when the next of those who cannot tell how long they wait looks again */
 	pthread_mutex_t places; /* robust; guards what follows, and is taken after a GPU's */
 	uint32_t meetings, words; /* slots ever used */
+	struct gs_client client[GS_STUB_CLIENTS];
 	struct gs_meeting meeting[GS_STUB_MEETINGS];
 	struct gs_word word[GS_STUB_WORDS];
 	struct gs_gpu gpu[GS_STUB_GPUS_MAX];
@@ -156,14 +179,35 @@ struct gs_host {
 extern struct gs_host *gs_host;
 uint64_t gs_stub_now(void); /* CLOCK_MONOTONIC, ns */
 bool gs_host_open(void);    /* by GS_STUB_FILE; once */
+uint64_t gs_setting(const char *name, uint64_t otherwise); /* of the environment */
+/* A lock on a byte of the file, of fcntl's command and type: it ends with the process, however that
+ * ends, and a child does not have it. F_GETLK: true if no other process has it. */
+bool gs_byte_lock(int command, short type, off_t at);
 struct gs_gpu *gs_gpu_lock(unsigned gpu); /* moved on to the present; no other may be locked already */
 void gs_gpu_unlock(struct gs_gpu *g);
+/* The same, to change what this process has there: waits as long as it is locked for a checkpoint. */
+struct gs_gpu *gs_gpu_change(unsigned gpu);
+void gs_host_lock(void); /* all GPUs, moved on to the present */
+void gs_host_unlock(void);
+uint64_t gs_used(const struct gs_gpu *g); /* bytes taken; locked */
 int gs_proc_join(struct gs_gpu *g); /* this process's slot; -1: none is left; locked */
 void gs_proc_leave(struct gs_gpu *g, int proc);
 bool gs_memory_take(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock; false: out of memory */
 void gs_memory_give(struct gs_gpu *g, int proc, uint64_t bytes); /* takes the lock */
 void gs_bell_ring(void);
 void gs_bell_await(uint32_t seen, uint64_t until); /* until it is rung, or until then, CLOCK_MONOTONIC ns */
+
+/* client.c */
+extern struct gs_client *gs_client; /* this process's; NULL before gs_client_open */
+bool gs_client_open(enum gs_checkpoint checkpoint); /* false: there are too many */
+bool gs_client_alive(const struct gs_client *c);
+bool gs_client_begin(struct gs_client *c); /* this process is at a checkpoint of it; false: another one is */
+void gs_client_end(struct gs_client *c);
+bool gs_client_change(struct gs_client *c, enum gs_state from, enum gs_state to); /* false: it was not in from */
+void gs_client_recover(struct gs_client *c); /* undoes what a dead process left half done */
+bool gs_client_locked(const struct gs_client *c); /* its calls wait */
+void gs_client_await(struct gs_client *c, bool cancel); /* a call of this process: until it may go on */
+uint64_t gs_proc_used(const struct gs_slot_proc *p); /* bytes that it holds on the GPU */
 
 /* meet.c: places, by their numbers */
 enum { GS_NO_PLACE = -1, GS_NO_MATCH = -2 }; /* all are taken; the group has another count */

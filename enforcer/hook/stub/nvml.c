@@ -124,6 +124,8 @@ struct process {
 	unsigned gi, ci;
 };
 
+/* A process that is checkpointed is listed with 0 bytes. On a real GPU it keeps about
+ * 4 MiB. */
 API nvmlDeviceGetComputeRunningProcesses_v3(const struct device *d, unsigned *n, struct process *all)
 {
 	unsigned room = *n;
@@ -139,7 +141,7 @@ API nvmlDeviceGetComputeRunningProcesses_v3(const struct device *d, unsigned *n,
 				continue;
 			if (*n < room)
 				all[*n] = (struct process){
-					(unsigned)g->proc[p].pid, g->proc[p].used, gi, gi == NONE ? NONE : 0};
+					(unsigned)g->proc[p].pid, gs_proc_used(&g->proc[p]), gi, gi == NONE ? NONE : 0};
 			++*n;
 		}
 		gs_gpu_unlock(g);
@@ -157,8 +159,8 @@ API nvmlDeviceGetMemoryInfo(const struct device *d, unsigned long long m[3])
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct gs_gpu *g = gs_gpu_lock(d->first + i);
 		m[0] += g->memory;
-		m[1] += g->memory - g->used;
-		m[2] += g->used;
+		m[1] += g->memory - gs_used(g);
+		m[2] += gs_used(g);
 		gs_gpu_unlock(g);
 	}
 	return SUCCESS;

@@ -15,7 +15,7 @@ static void print(uint32_t gpu)
 	struct gs_gpu *g = gs_gpu_lock(gpu);
 
 	printf("%llu %u 0 %llu %llu %llu\n", (unsigned long long)g->now, gpu, (unsigned long long)g->switching,
-		(unsigned long long)g->used, (unsigned long long)g->peak);
+		(unsigned long long)gs_used(g), (unsigned long long)g->peak);
 	for (uint32_t i = 0; i < g->procs; i++) {
 		uint64_t busy = 0, used = 0, peak = 0;
 		bool told = false;
@@ -25,7 +25,7 @@ static void print(uint32_t gpu)
 				continue;
 			told |= k < i;
 			busy += g->proc[k].busy;
-			used += g->proc[k].used;
+			used += gs_proc_used(&g->proc[k]);
 			peak += g->proc[k].peak;
 		}
 		if (g->proc[i].pid && !told)

@@ -57,7 +57,7 @@ void gs_wait(struct gs_gpu *g, struct gs_point p)
  * NULL: the stream is gone, and the GPU is not locked. */
 static struct gs_entry *room(CUstream s)
 {
-	struct gs_gpu *g = gs_gpu_lock((unsigned)s->ctx->device);
+	struct gs_gpu *g = gs_gpu_change((unsigned)s->ctx->device);
 	struct gs_slot_stream *q = &g->stream[s->slot];
 
 	while (q->generation == s->generation && q->tail - q->head >= GS_STUB_RING) {
@@ -65,7 +65,7 @@ static struct gs_entry *room(CUstream s)
 
 		gs_gpu_unlock(g);
 		gs_wait(g, room);
-		gs_gpu_lock((unsigned)s->ctx->device);
+		gs_gpu_change((unsigned)s->ctx->device);
 	}
 	if (q->generation != s->generation) {
 		gs_gpu_unlock(g);
@@ -137,7 +137,7 @@ CUresult gs_put_copy(CUstream s, enum gs_engine way, uint64_t bytes)
 
 CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority)
 {
-	struct gs_gpu *g = gs_gpu_lock((unsigned)ctx->device);
+	struct gs_gpu *g = gs_gpu_change((unsigned)ctx->device);
 	struct gs_slot_proc *p = &g->proc[ctx->proc];
 	CUstream s = NULL;
 	uint32_t i = 0;
@@ -157,7 +157,7 @@ CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority)
 
 void gs_stream_close(CUstream s)
 {
-	struct gs_gpu *g = gs_gpu_lock((unsigned)s->ctx->device);
+	struct gs_gpu *g = gs_gpu_change((unsigned)s->ctx->device);
 	struct gs_slot_stream *q = &g->stream[s->slot];
 
 	if (q->generation == s->generation) {

@@ -68,7 +68,8 @@ struct CUfunc_st {
 
 /* device.c */
 extern pthread_mutex_t gs_process; /* guards what can change of these objects, and the lists of them */
-CUresult gs_enter(void);           /* initialised, and not a forked child */
+CUresult gs_initialised(void);     /* and not a forked child */
+CUresult gs_enter(void);           /* the same; waits as long as this process is locked for a checkpoint */
 CUresult gs_current(CUcontext *ctx); /* gs_enter, and there is a context */
 CUresult gs_device(CUdevice d);    /* gs_enter, and there is such a device */
 const void *gs_self(void);         /* unlike in any other thread */
@@ -96,6 +97,9 @@ CUresult gs_capture_none(CUstream s); /* this cannot be captured here: the captu
 void gs_capture_leave(CUstream s); /* s is destroyed */
 bool gs_capture_joins(CUstream s, CUevent e); /* s waits for e: it captures too if e was captured */
 CUresult gs_capture_event(CUevent e);        /* 907 if e was captured */
+
+/* checkpoint.c */
+enum gs_checkpoint gs_checkpoint(void); /* by GS_STUB_CHECKPOINT */
 
 /* graph.c */
 void gs_graphs_forget(CUdevice d); /* its last context is gone, and the memory with it */

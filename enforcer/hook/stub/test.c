@@ -1,6 +1,8 @@
 /* Tests of the simulated driver. Each runs in processes of its own, on a GPU of its
  * own file, so that no test can spoil another. */
 #define _GNU_SOURCE
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -793,6 +795,513 @@ static void functions_have_their_place(void)
 	IS(cuLaunchHostFunc(NULL, NULL, NULL), CUDA_ERROR_INVALID_CONTEXT);
 }
 
+/* ---- checkpoints ---- */
+
+#define BOUND 60 /* s; what takes longer hangs */
+
+/* A process that makes the calls it is asked for, one by one, and tells what they return. */
+struct target {
+	pid_t pid;
+	int ask, told;
+};
+
+static CUresult export(void)
+{
+	CUmemAllocationProp prop = {.type = 1, .requestedHandleTypes = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle h;
+	int fd;
+
+	IS(cuMemCreate(&h, 2 * MIB, &prop, 0), 0);
+	return cuMemExportToShareableHandle(&fd, h, 1, 0);
+}
+
+/* What a target is asked for: a query, memory, memory that it shares, 200 ms of work,
+ * work that never ends, and no context any more. */
+static CUresult call(char what)
+{
+	CUdeviceptr p;
+
+	switch (what) {
+	case 'q': return cuStreamQuery(NULL);
+	case 'm': return cuMemAlloc_v2(&p, MIB);
+	case 'x': return export();
+	case 'w': return run(200000000, NULL);
+	case 'n': return on_word(await, 0, 4096, 1, NULL);
+	default: return cuDevicePrimaryCtxRelease_v2(0);
+	}
+}
+
+/* It has so much memory on GPU 0, and if more is not 0, on GPU 1. */
+static struct target target(uint64_t mib, uint64_t more, const char *checkpoint)
+{
+	int ask[2], told[2];
+	struct target t;
+	CUdeviceptr p;
+	CUresult r;
+	char what;
+
+	IS(pipe(ask), 0);
+	IS(pipe(told), 0);
+	t = (struct target){fork(), ask[1], told[0]};
+	if (t.pid) {
+		close(ask[0]);
+		close(told[1]);
+		IS(read(t.told, &r, sizeof r), sizeof r);
+		return t;
+	}
+	close(ask[1]);
+	alarm(BOUND);
+	if (checkpoint)
+		setenv("GS_STUB_CHECKPOINT", checkpoint, 1);
+	if (more)
+		start_two();
+	else
+		start();
+	r = cuMemAlloc_v2(&p, mib * MIB);
+	if (more) {
+		IS(cuCtxSetCurrent(other), 0);
+		IS(cuMemAlloc_v2(&p, more * MIB), 0);
+		IS(cuCtxSetCurrent(context), 0);
+	}
+	do
+		IS(write(told[1], &r, sizeof r), sizeof r);
+	while (read(ask[0], &what, 1) == 1 && ((r = call(what)), true));
+	_exit(0);
+}
+
+static void ask(struct target t, char what)
+{
+	IS(write(t.ask, &what, 1), 1);
+}
+
+static CUresult told(struct target t)
+{
+	CUresult r;
+
+	IS(read(t.told, &r, sizeof r), sizeof r);
+	return r;
+}
+
+static CUresult calls_for(struct target t, char what)
+{
+	ask(t, what);
+	return told(t);
+}
+
+static bool waits(struct target t)
+{
+	struct pollfd p = {.fd = t.told, .events = POLLIN};
+
+	return !poll(&p, 1, 50);
+}
+
+static void end(pid_t pid, int how)
+{
+	int status;
+
+	kill(pid, how);
+	IS(waitpid(pid, &status, 0), pid);
+	IS(WIFSIGNALED(status) ? WTERMSIG(status) : 0, how);
+}
+
+static int state(struct target t)
+{
+	CUprocessState s = -1;
+
+	IS(cuCheckpointProcessGetState(t.pid, &s), 0);
+	return (int)s;
+}
+
+static CUresult lock(struct target t, unsigned ms)
+{
+	CUcheckpointLockArgs args = {.timeoutMs = ms};
+
+	return cuCheckpointProcessLock(t.pid, &args);
+}
+
+static CUresult checkpoint(struct target t) { return cuCheckpointProcessCheckpoint(t.pid, NULL); }
+static CUresult restore(struct target t) { return cuCheckpointProcessRestore(t.pid, NULL); }
+static CUresult unlock(struct target t) { return cuCheckpointProcessUnlock(t.pid, NULL); }
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static size_t free_on(CUcontext c)
+{
+	size_t n;
+
+	IS(cuCtxSetCurrent(c), 0);
+	n = memory_free();
+	IS(cuCtxSetCurrent(context), 0);
+	return n;
+}
+
+static CUresult lock_for_long(struct target t) { return lock(t, 0); }
+static CUresult lock_and_checkpoint(struct target t) { return lock(t, 0) ? 1 : checkpoint(t); }
+
+/* A process that makes one call when it is asked to, which takes long, until it is killed. */
+static struct target caller(CUresult (*call)(struct target), struct target t)
+{
+	int ask[2], told[2];
+	struct target c;
+	char go;
+
+	IS(pipe(ask), 0);
+	IS(pipe(told), 0);
+	c = (struct target){fork(), ask[1], told[0]};
+	if (c.pid)
+		return c;
+	close(ask[1]);
+	alarm(BOUND);
+	setenv("GS_STUB_CHECKPOINT_RATE", "1", 1);
+	setenv("GS_STUB_RESTORE_RATE", "1", 1);
+	IS(cuInit(0), 0);
+	if (read(ask[0], &go, 1) == 1 && write(told[1], &go, 1) == 1)
+		call(t);
+	_exit(0);
+}
+
+/* Lets it make its call, until it sleeps in it. */
+static void begins(struct target caller)
+{
+	char path[64], line[512] = "", *c;
+	FILE *f;
+
+	ask(caller, 'c');
+	IS(read(caller.told, line, 1), 1);
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)caller.pid);
+	do {
+		usleep(1000);
+		f = fopen(path, "r");
+		IS(f && fgets(line, sizeof line, f), 1);
+		fclose(f);
+		c = strrchr(line, ')');
+	} while (!c || c[2] != 'S');
+}
+
+/* Every call in every state. The one that calls has no context. */
+static void a_checkpoint_has_its_order(void)
+{
+	CUcheckpointRestoreArgs pairs = {.reserved = {1}};
+	CUcheckpointLockArgs args = {.reserved0 = 1};
+	CUdriverProcAddressQueryResult found;
+	struct target t = target(64, 0, NULL);
+	const char *name;
+	void *f;
+	int tid = 0;
+
+	alarm(BOUND);
+	IS(lock(t, 0), CUDA_ERROR_NOT_INITIALIZED);
+	IS(cuInit(0), 0);
+	IS(state(t), CU_PROCESS_STATE_RUNNING);
+	IS(checkpoint(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(restore(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(cuCheckpointProcessLock(t.pid, &args), CUDA_ERROR_INVALID_VALUE);
+	IS(cuCheckpointProcessLock(t.pid, NULL), 0);
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(lock(t, 0), CUDA_ERROR_ILLEGAL_STATE);
+	IS(restore(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(checkpoint(t), 0);
+	IS(state(t), CU_PROCESS_STATE_CHECKPOINTED);
+	IS(lock(t, 0), CUDA_ERROR_ILLEGAL_STATE);
+	IS(checkpoint(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(cuCheckpointProcessRestore(t.pid, &pairs), CUDA_ERROR_NOT_SUPPORTED);
+	IS(restore(t), 0);
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(restore(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(unlock(t), 0);
+	IS(state(t), CU_PROCESS_STATE_RUNNING);
+	IS(calls_for(t, 'q'), 0);
+	IS(cuCheckpointProcessGetRestoreThreadId(t.pid, &tid), 0);
+	IS(kill(tid, 0), 0);
+	IS(cuGetErrorName(CUDA_ERROR_ILLEGAL_STATE, &name), 0);
+	IS(strcmp(name, "CUDA_ERROR_ILLEGAL_STATE"), 0);
+	IS(cuGetProcAddress_v2("cuCheckpointProcessLock", &f, 12070, 0, &found), 0);
+	IS(found, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+	IS(cuGetProcAddress_v2("cuCheckpointProcessLock", &f, 12080, 0, &found), 0);
+	IS(f == (void *)(uintptr_t)cuCheckpointProcessLock, 1);
+}
+
+/* Neither this process, which has no context, nor one that has given its own back. */
+static void only_a_gpus_process_is_checkpointed(void)
+{
+	struct target t = target(1, 0, NULL), self = {.pid = getpid()}, none = {.pid = INT_MAX}, odd = {.pid = -1};
+	CUprocessState s;
+	int tid;
+
+	alarm(BOUND);
+	IS(cuInit(0), 0);
+	IS(lock(self, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(lock(odd, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(lock(none, 0), CUDA_ERROR_INVALID_VALUE);
+	IS(checkpoint(none), CUDA_ERROR_INVALID_VALUE);
+	IS(restore(none), CUDA_ERROR_INVALID_VALUE);
+	IS(unlock(none), CUDA_ERROR_INVALID_VALUE);
+	IS(cuCheckpointProcessGetState(none.pid, &s), CUDA_ERROR_INVALID_VALUE);
+	IS(cuCheckpointProcessGetRestoreThreadId(none.pid, &tid), CUDA_ERROR_INVALID_VALUE);
+	IS(lock(t, 0), 0);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'r'), 0);
+	IS(lock(t, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
+static void who_is_locked_waits(void)
+{
+	struct target t = target(64, 0, NULL);
+	CUresult r;
+	int all[] = {'q', 'm', 'w'};
+
+	alarm(BOUND);
+	start();
+	for (int i = 0; i < 3; i++) {
+		size_t left = memory_free();
+
+		IS(lock(t, 0), 0);
+		ask(t, (char)all[i]);
+		IS(waits(t), 1);
+		IS(checkpoint(t), 0);
+		IS(memory_free(), left + (64 + (i > 1)) * MIB);
+		IS(restore(t), 0);
+		IS(memory_free(), left);
+		IS(waits(t), 1);
+		IS(unlock(t), 0);
+		r = told(t);
+		IS(r, 0);
+		IS(memory_free(), left - (i == 1) * MIB);
+	}
+	IS(run(1000, NULL), 0); /* this process went on all the time */
+	IS(cuStreamSynchronize(NULL), 0);
+}
+
+/* The 200 ms are this process's if the GPU is given it alone: they take no less. */
+static void a_lock_waits_for_work(void)
+{
+	struct target t = target(64, 0, NULL), dies = caller(lock_for_long, t);
+	double from;
+
+	alarm(BOUND);
+	IS(cuInit(0), 0);
+	from = now_ms();
+	IS(calls_for(t, 'w'), 0);
+	IS(lock(t, 20000), 0);
+	IS(now_ms() - from >= 200, 1);
+	ask(t, 'q');
+	IS(waits(t), 1);
+	IS(unlock(t), 0);
+	IS(told(t), 0);
+	IS(calls_for(t, 'n'), 0);
+	from = now_ms();
+	IS(lock(t, 30), CUDA_ERROR_NOT_READY);
+	IS(now_ms() - from >= 30, 1);
+	IS(state(t), CU_PROCESS_STATE_RUNNING);
+	IS(calls_for(t, 'q'), CUDA_ERROR_NOT_READY); /* its own work, which still runs */
+	begins(dies);
+	do /* until that call holds it */
+		ask(t, 'q');
+	while (!waits(t) && told(t));
+	IS(state(t), CU_PROCESS_STATE_RUNNING);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE);
+	end(dies.pid, SIGKILL);
+	IS(told(t), CUDA_ERROR_NOT_READY);
+	IS(lock(t, 1), CUDA_ERROR_NOT_READY);
+}
+
+/* By the rates, 300 MiB go in 200 ms and come in 100. */
+static void memory_leaves_and_returns(void)
+{
+	struct target t;
+	size_t all, more;
+	double from;
+
+	alarm(BOUND);
+	setenv("GS_STUB_GPUS", "2", 1);
+	setenv("GS_STUB_CHECKPOINT_RATE", "1572864000", 1);
+	setenv("GS_STUB_RESTORE_RATE", "3145728000", 1);
+	t = target(100, 200, NULL);
+	start_two();
+	all = free_on(context);
+	more = free_on(other);
+	IS(lock(t, 0), 0);
+	from = now_ms();
+	IS(checkpoint(t), 0);
+	near(now_ms() - from, 250, 50.1, "a checkpoint of 300 MiB, ms");
+	IS(free_on(context), all + 100 * MIB);
+	IS(free_on(other), more + 200 * MIB);
+	from = now_ms();
+	IS(restore(t), 0);
+	near(now_ms() - from, 150, 50.1, "300 MiB come back, ms");
+	IS(free_on(context), all);
+	IS(free_on(other), more);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'm'), 0);
+	IS(free_on(context), all - MIB);
+}
+
+/* It has no room on its second GPU: then it takes nothing of the first one. */
+static void a_restore_needs_room(void)
+{
+	struct target t;
+	size_t all, more;
+	CUdeviceptr p;
+
+	alarm(BOUND);
+	setenv("GS_STUB_GPUS", "2", 1);
+	t = target(100, 200, NULL);
+	start_two();
+	IS(lock(t, 0), 0);
+	IS(checkpoint(t), 0);
+	all = free_on(context);
+	IS(cuCtxSetCurrent(other), 0);
+	more = memory_free();
+	IS(cuMemAlloc_v2(&p, more - 200 * MIB + 1), 0);
+	IS(restore(t), CUDA_ERROR_OUT_OF_MEMORY);
+	IS(state(t), CU_PROCESS_STATE_CHECKPOINTED);
+	IS(memory_free(), 200 * MIB - 1);
+	IS(free_on(context), all);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(cuCtxSetCurrent(other), 0);
+	IS(cuMemFree_v2(p), 0);
+	IS(cuMemAlloc_v2(&p, more - 200 * MIB), 0);
+	IS(restore(t), 0);
+	IS(free_on(other), 0);
+	IS(free_on(context), all - 100 * MIB);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'q'), 0);
+}
+
+static void a_checkpoint_may_be_refused(void)
+{
+	struct target t = target(64, 0, "refuse"), u = target(64, 0, NULL);
+	size_t all;
+
+	alarm(BOUND);
+	start();
+	all = memory_free();
+	IS(lock(t, 0), 0);
+	IS(checkpoint(t), CUDA_ERROR_NOT_SUPPORTED);
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(memory_free(), all);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'q'), 0);
+	IS(calls_for(u, 'x'), 0); /* it shares memory */
+	IS(lock(u, 0), 0);
+	IS(checkpoint(u), CUDA_ERROR_NOT_SUPPORTED);
+	IS(state(u), CU_PROCESS_STATE_LOCKED);
+	IS(unlock(u), 0);
+}
+
+static void a_checkpoint_may_fail(void)
+{
+	struct target t = target(64, 0, "fail");
+	size_t all;
+
+	alarm(BOUND);
+	start();
+	all = memory_free();
+	IS(lock(t, 0), 0);
+	ask(t, 'q');
+	IS(waits(t), 1);
+	IS(checkpoint(t), CUDA_ERROR_UNKNOWN);
+	IS(state(t), CU_PROCESS_STATE_FAILED);
+	IS(told(t), CUDA_ERROR_UNKNOWN);
+	IS(lock(t, 0), CUDA_ERROR_ILLEGAL_STATE);
+	IS(checkpoint(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(restore(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE);
+	IS(memory_free(), all);
+	end(t.pid, SIGKILL);
+	while (memory_free() != all + 64 * MIB)
+		usleep(1000);
+}
+
+static void a_checkpoint_may_hang(void)
+{
+	struct target t = target(64, 0, "hang"), dies = caller(lock_and_checkpoint, t);
+	size_t all;
+
+	alarm(BOUND);
+	start();
+	all = memory_free();
+	begins(dies);
+	while (state(t) != CU_PROCESS_STATE_LOCKED)
+		usleep(1000);
+	IS(unlock(t), CUDA_ERROR_ILLEGAL_STATE); /* the other is at it */
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(memory_free(), all);
+	end(dies.pid, SIGKILL);
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'q'), 0);
+}
+
+/* A caller dies in the middle: the process is where it was, with its memory or without. */
+static void who_makes_a_checkpoint_may_die(void)
+{
+	struct target t = target(64, 0, NULL), dies = caller(checkpoint, t), too = caller(restore, t);
+	size_t all;
+
+	alarm(BOUND);
+	start();
+	all = memory_free();
+	IS(lock(t, 0), 0);
+	begins(dies);
+	end(dies.pid, SIGKILL);
+	IS(state(t), CU_PROCESS_STATE_LOCKED);
+	IS(memory_free(), all);
+	IS(checkpoint(t), 0); /* another may do it now */
+	begins(too);
+	IS(memory_free(), all); /* it is taken at the beginning */
+	IS(state(t), CU_PROCESS_STATE_CHECKPOINTED);
+	IS(restore(t), CUDA_ERROR_ILLEGAL_STATE);
+	end(too.pid, SIGKILL);
+	while (memory_free() != all + 64 * MIB)
+		usleep(1000);
+	IS(state(t), CU_PROCESS_STATE_CHECKPOINTED);
+	IS(restore(t), 0);
+	IS(memory_free(), all);
+	IS(unlock(t), 0);
+	IS(calls_for(t, 'q'), 0);
+}
+
+/* In each state: what it held is free. */
+static void a_dead_process_has_no_checkpoint(void)
+{
+	struct target all[4];
+	size_t left;
+
+	alarm(BOUND);
+	for (int i = 0; i < 4; i++)
+		all[i] = target(64, 0, NULL);
+	start();
+	left = memory_free();
+	for (int steps = 0; steps < 4; steps++) {
+		struct target t = all[steps];
+		CUprocessState s;
+
+		if (steps > 0)
+			IS(lock(t, 0), 0);
+		if (steps > 1)
+			IS(checkpoint(t), 0);
+		if (steps > 2)
+			IS(restore(t), 0);
+		end(t.pid, SIGKILL);
+		IS(cuCheckpointProcessGetState(t.pid, &s), CUDA_ERROR_INVALID_VALUE);
+		IS(lock(t, 0), CUDA_ERROR_INVALID_VALUE);
+		IS(restore(t), CUDA_ERROR_INVALID_VALUE);
+		IS(unlock(t), CUDA_ERROR_INVALID_VALUE);
+		left += 64 * MIB;
+		while (memory_free() != left)
+			usleep(1000);
+	}
+}
+
 static const struct { const char *name; void (*test)(void); } tests[] = {
 #define T(name) {#name, name}
 	T(events_are_exact), T(streams_are_ordered), T(two_share_half_and_half), T(capture_has_rules),
@@ -801,7 +1310,10 @@ static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(gangs_step_together), T(gangs_may_share_a_gpu), T(who_waits_spins_its_slices_away),
 	T(a_dead_partner_is_waited_for), T(meetings_are_bounded), T(partners_go_on_together),
 	T(who_comes_for_something_else_meets_nobody), T(some_gpus_are_visible), T(kernels_wait_for_words), T(streams_wait_for_words),
-	T(functions_have_their_place),
+	T(functions_have_their_place), T(a_checkpoint_has_its_order), T(only_a_gpus_process_is_checkpointed),
+	T(who_is_locked_waits), T(a_lock_waits_for_work), T(memory_leaves_and_returns), T(a_restore_needs_room),
+	T(a_checkpoint_may_be_refused), T(a_checkpoint_may_fail), T(a_checkpoint_may_hang), T(who_makes_a_checkpoint_may_die),
+	T(a_dead_process_has_no_checkpoint),
 };
 
 int main(void)

@@ -17,6 +17,7 @@ typedef enum {
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
@@ -87,6 +88,18 @@ typedef enum {
 	CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
 	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 } CUstreamCaptureStatus;
+
+typedef enum {
+	CU_PROCESS_STATE_RUNNING = 0,
+	CU_PROCESS_STATE_LOCKED,
+	CU_PROCESS_STATE_CHECKPOINTED,
+	CU_PROCESS_STATE_FAILED,
+} CUprocessState;
+
+typedef struct { unsigned timeoutMs, reserved0; cuuint64_t reserved1[7]; } CUcheckpointLockArgs;
+typedef struct { cuuint64_t reserved[8]; } CUcheckpointCheckpointArgs;
+typedef struct { cuuint64_t reserved[8]; } CUcheckpointRestoreArgs; /* since 13.0: pairs of GPUs, and their count */
+typedef struct { cuuint64_t reserved[8]; } CUcheckpointUnlockArgs;
 
 typedef struct { unsigned char opaque[8]; } CUgraphEdgeData;
 

@@ -154,6 +154,12 @@ GS_API cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at)
 	return CUDA_SUCCESS;
 }
 
+/* From then on, the process's checkpoints are refused. */
+static void shares(void)
+{
+	gs_client->shares = 1;
+}
+
 /* Only descriptors are exported. The importer is charged nothing, and the memory
  * lasts as long as its maker holds it. */
 GS_API cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, CUmemAllocationHandleType type,
@@ -168,6 +174,7 @@ GS_API cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, C
 	fd = memfd_create("memory", MFD_CLOEXEC);
 	if (fd < 0 || write(fd, &p->bytes, sizeof p->bytes) != sizeof p->bytes)
 		return CUDA_ERROR_UNKNOWN;
+	shares();
 	*(int *)out = fd;
 	return CUDA_SUCCESS;
 }
@@ -179,5 +186,6 @@ GS_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *han
 	GS_TRY(gs_enter());
 	if (type != 1 || pread((int)(intptr_t)handle, &p.bytes, sizeof p.bytes, 0) != sizeof p.bytes)
 		return CUDA_ERROR_INVALID_VALUE;
+	shares();
 	return make(h, p);
 }
