@@ -2,8 +2,9 @@
  * checkpoints have made of them. */
 #define _GNU_SOURCE
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,7 +97,7 @@ bool gs_client_change(struct gs_client *c, enum gs_state from, enum gs_state to)
 {
 	uint32_t state = from;
 
-	if (!__atomic_compare_exchange_n((uint32_t *)&c->state, &state, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+	if (!atomic_compare_exchange_strong(&c->state, &state, to))
 		return false;
 	syscall(SYS_futex, &c->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 	return true;
