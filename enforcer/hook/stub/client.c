@@ -33,13 +33,14 @@ bool gs_client_alive(const struct gs_client *c)
 	return pid && (pid == getpid() || !gs_byte_lock(F_GETLK, F_WRLCK, byte_of(c, false)));
 }
 
-/* The entry of an earlier process of the same number, or a free one. */
+/* The entry of an earlier process of the same number, or a free one. A process in another
+ * namespace may have that number too. */
 static struct gs_client *find(void)
 {
 	struct gs_client *free = NULL;
 
 	for (struct gs_client *c = gs_host->client; c < gs_host->client + GS_STUB_CLIENTS; c++) {
-		if (c->pid == getpid())
+		if (c->pid == getpid() && gs_byte_lock(F_GETLK, F_WRLCK, byte_of(c, false)))
 			return c;
 		if (!free && !gs_client_alive(c))
 			free = c;

@@ -167,9 +167,9 @@ struct gs_host {
 	_Atomic uint64_t waits; /* entries in streams that wait, of all GPUs (gs_waits) */
 	_Atomic uint32_t bell;  /* a futex: rung when work that others may wait for was done */
 	_Atomic uint64_t look;  /* when the next of those who cannot tell how long they wait looks again */
+	struct gs_client client[GS_STUB_CLIENTS]; /* each is given out under the lock on the first byte */
 	pthread_mutex_t places; /* robust; guards what follows, and is taken after a GPU's */
 	uint32_t meetings, words; /* slots ever used */
-	struct gs_client client[GS_STUB_CLIENTS];
 	struct gs_meeting meeting[GS_STUB_MEETINGS];
 	struct gs_word word[GS_STUB_WORDS];
 	struct gs_gpu gpu[GS_STUB_GPUS_MAX];
