@@ -76,9 +76,9 @@ static CUresult find(int pid, struct gs_client **out)
 	GS_TRY(gs_initialised());
 	c = gs_host->client;
 	end = c + GS_STUB_CLIENTS;
-	while (c < end && c->pid != pid)
+	while (c < end && (c->pid != pid || !gs_client_alive(c)))
 		c++;
-	if (pid <= 0 || c == end || !gs_client_alive(c))
+	if (pid <= 0 || c == end)
 		return CUDA_ERROR_INVALID_VALUE;
 	held_on_all(pid, &uses);
 	*out = c;
