@@ -3,7 +3,7 @@
  * real: no byte of the memory exists, but taking it away and putting it back take their
  * time.
  *   GS_STUB_CHECKPOINT_RATE, GS_STUB_RESTORE_RATE  of the process that calls: bytes a
- *                       second, by default what an H200 does; 0: they take no time
+ *                       second, by default 2 GiB and 6 GiB; 0: they take no time
  *   GS_STUB_CHECKPOINT  of the process to be checkpointed, when it calls cuInit. refuse:
  *                       CUDA_ERROR_NOT_SUPPORTED, and it stays locked; fail:
  *                       CUDA_ERROR_UNKNOWN, and it has failed; hang: the call never
