@@ -27,6 +27,7 @@ import (
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/wire"
 )
 
@@ -42,7 +43,7 @@ type Options struct {
 	Policy    *policy.Policy
 	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
 	Dir       string         // of one enforcer only, created if necessary
-	StateFile string         // state that outlives a restart: who is paused; empty: none
+	StateFile string         // state that outlives a restart: who is paused or suspended; empty: none
 	Host      Host
 	Record    func(escalation.Step) // takes each step for the journal
 	// whether the GPU had a fault of its own; nil: no faults are known
@@ -56,6 +57,8 @@ type Options struct {
 	NCCL      string                    // address at which NCCL's RAS service of jobs listens; empty: it is not asked
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
+	Driver    suspend.Call              // suspends processes; nil: child processes of this program
+	Tell      func(suspend.End)         // takes each suspension and resumption for the journal; nil: nothing does
 }
 
 // A Host is the driver's and the kernel's view of the GPUs: collectors.Host.
@@ -81,6 +84,8 @@ type Enforcer struct {
 	neighbours neighbours
 	users      atomic.Pointer[map[int]string] // tenants of users
 	policy     chan *policy.Policy            // for Run to apply
+	orders     chan func()                    // for Run to carry out
+	away       atomic.Pointer[awayMemory]
 
 	// Run's goroutine owns the fields below.
 	audit         audit.Audit
@@ -88,6 +93,9 @@ type Enforcer struct {
 	qos           audit.QoS
 	escalation    escalation.Escalation
 	actor         action.Actor
+	suspender     suspend.Suspender
+	waiting       map[audit.Subject][]chan suspend.End // for the end of an order
+	seen          audit.Books                          // the last ones
 	pacer         pacer
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
@@ -111,10 +119,18 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{},
+		orders: make(chan func()), waiting: map[audit.Subject][]chan suspend.End{},
 		sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
+	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Alive: e.actor.Alive, Keep: e.keepSuspended,
+		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS}.Room}
+	if o.Driver == nil {
+		e.suspender.Call = suspend.Helper()
+	}
+	e.away.Store(&awayMemory{})
+	o.Broker.Holds = e.holds(o.Broker.Holds)
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
 	e.capacity.Store(&map[string]uint64{})
@@ -160,6 +176,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	for _, b := range e.Backends {
 		group.Go(func() error { return b.Run(ctx) })
 	}
+	e.suspender.Life = ctx
 	group.Go(func() error {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
@@ -170,6 +187,8 @@ func (e *Enforcer) Run(ctx context.Context) error {
 				return nil
 			case p := <-e.policy:
 				e.change(func(t *terms) { t.Policy = p })
+			case do := <-e.orders:
+				do()
 			case now := <-tick.C:
 				e.look(now)
 			}
@@ -186,6 +205,8 @@ func (e *Enforcer) look(now time.Time) {
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)
 	e.groupProcesses(b)
+	e.seen = b
+	e.lookAtSuspended(now)
 	e.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)

@@ -19,6 +19,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
@@ -36,12 +37,15 @@ type governed struct {
 	dir    string
 	copies map[string]string // paths of the load generator by tenant
 	broker broker.Options    // changes to the usual options
+	table  policy.Table      // of a test that starts successors
+	call   suspend.Call      // of the driver; nil: none
 
-	mu       sync.Mutex
-	steps    []escalation.Step
-	hardware bool              // the GPU itself has a fault
-	pids     map[int]string    // workloads of processes that the test started
-	groups   map[string]string // workloads of cgroups, by path
+	mu        sync.Mutex
+	steps     []escalation.Step
+	suspended []suspend.End
+	hardware  bool              // the GPU itself has a fault
+	pids      map[int]string    // workloads of processes that the test started
+	groups    map[string]string // workloads of cgroups, by path
 }
 
 func (g *governed) record(s escalation.Step) {
@@ -63,6 +67,14 @@ func (g *governed) told(tenant string) (all []string) {
 	return all
 }
 
+// known takes the UUID that the hook found on the simulated GPU.
+func (g *governed) known(uuid string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.uuid = uuid
+	return true
+}
+
 // DeviceProcesses simulates the driver: it samples each second, and lists the
 // processes with memory.
 func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
@@ -75,12 +87,15 @@ func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 		}
 	}
 	g.truth.mu.Unlock()
+	g.mu.Lock()
+	uuid := g.uuid
+	g.mu.Unlock()
 	for _, pid := range slices.Sorted(maps.Keys(held)) {
 		p, err := g.Process(pid)
 		if err != nil || p.Workload == nil {
 			continue
 		}
-		all = append(all, collectors.DeviceProcess{UUID: g.uuid, Process: p, Kind: "compute",
+		all = append(all, collectors.DeviceProcess{UUID: uuid, Process: p, Kind: "compute",
 			Memory: held[pid] + 400*mib, Known: true, SM: busy[pid], Sampled: now, At: now})
 	}
 	return all
@@ -142,7 +157,7 @@ func prepared(t *testing.T, table policy.Table) *governed {
 		t.Fatal(err)
 	}
 	g.broker = broker.Options{Socket: g.socket, Doubt: time.Second,
-		Known: func(uuid string) bool { g.uuid = uuid; return true }, Logger: slog.New(slog.DiscardHandler)}
+		Known: g.known, Logger: slog.New(slog.DiscardHandler)}
 	t.Cleanup(func() {
 		if g.cancel != nil {
 			g.stop()
@@ -160,7 +175,8 @@ func (g *governed) run(table policy.Table) {
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
-		Broker:   g.broker,
+		Broker:   g.broker, Driver: g.call,
+		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
 	})
 	if err != nil {
 		g.t.Fatal(err)

@@ -43,5 +43,8 @@ func lock(dir string) (release func(), err error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	return func() { _ = file.Close() }, nil
+	return func() {
+		_ = unix.Flock(int(file.Fd()), unix.LOCK_UN) // a child process that is about to begin has the file too
+		_ = file.Close()
+	}, nil
 }

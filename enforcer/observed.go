@@ -1,6 +1,8 @@
 package enforcer
 
 import (
+	"slices"
+
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/internal/wire"
@@ -13,7 +15,11 @@ func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 	if e.jobs.RAS != "" {
 		e.jobs.See(gpuProcesses(b))
 	}
-	return e.jobs.Look(e.workload)
+	all, hangs := e.jobs.Look(e.workload)
+	return all, slices.DeleteFunc(hangs, func(h wire.HangStats) bool { // nobody waits for it in vain
+		_, suspended := e.suspender.Record(audit.Subject{Tenant: h.Tenant, Workload: h.Workload})
+		return suspended
+	})
 }
 
 // workload returns the workload of a process with a session, which the driver

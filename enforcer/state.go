@@ -16,12 +16,14 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 )
 
 // saved is the state that outlives a restart.
 type saved struct {
 	Escalation escalation.State `json:"ladder"`
 	Paused     []action.Paused  `json:"paused,omitempty"`
+	Suspended  []suspend.Record `json:"suspended,omitempty"`
 }
 
 // A sealed is the written form: a checksum exposes a bad disk, and a file that
@@ -68,13 +70,15 @@ func (e *Enforcer) restore() {
 	}
 	if err != nil {
 		e.spoiled = true
-		e.log.Error("the escalated workloads are forgotten, and paused processes stay paused: the file names them",
+		e.log.Error("the escalated workloads are forgotten, and paused and suspended processes stay so: the file names them",
 			"file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
 		return
 	}
 	e.written = text
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
+	e.suspender.Restore(time.Now(), s.Suspended)
+	e.remember()
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
 		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow ||
@@ -88,22 +92,31 @@ func (e *Enforcer) restore() {
 // keep writes the state before the actor pauses a workload: it does not pause
 // what it could not remember.
 func (e *Enforcer) keep(paused []action.Paused) error {
+	return e.write(saved{e.escalation.Save(), paused, e.suspender.Records()})
+}
+
+// keepSuspended does so before the suspender suspends or resumes a workload.
+func (e *Enforcer) keepSuspended(all []suspend.Record) error {
+	return e.write(saved{e.escalation.Save(), e.actor.Paused(), all})
+}
+
+func (e *Enforcer) write(s saved) error {
 	if e.StateFile == "" {
 		return nil
 	}
-	text, err := saved{e.escalation.Save(), paused}.seal()
+	text, err := s.seal()
 	if err != nil || bytes.Equal(text, e.written) {
 		return err
 	}
 	if e.spoiled {
 		if err := host.SetAside(e.StateFile); err != nil {
-			return fmt.Errorf("save the record of paused workloads: %w", err)
+			return fmt.Errorf("save the record of paused and suspended workloads: %w", err)
 		}
 		e.spoiled = false
 	}
 	if err := host.ReplaceFile(e.StateFile, host.StateMode,
 		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
-		return fmt.Errorf("save the record of paused workloads: %w", err)
+		return fmt.Errorf("save the record of paused and suspended workloads: %w", err)
 	}
 	e.written = text
 	return nil

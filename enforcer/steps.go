@@ -153,6 +153,7 @@ func (e *Enforcer) rest() {
 		e.actor.Resume(action.ProcessGroup{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
 	}
 	e.actor.Close()
+	e.suspender.Close()
 }
 
 // publish puts the findings into the statistics.
@@ -171,6 +172,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	}
 	s.Jobs, s.Hangs = e.observed(b)
 	s.Stragglers = e.jobs.Stragglers()
+	s.Suspended, s.Suspensions = e.suspended(b)
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {
 		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0

@@ -85,6 +85,16 @@ func (a *Actor) status(pid int) (status, error) {
 		errors.Join(err1, err2, err3)
 }
 
+// Alive reports whether a target still exists. One that cannot be read counts as
+// alive.
+func (a *Actor) Alive(t Target) bool {
+	s, err := a.status(t.PID)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false
+	}
+	return err != nil || s.start == t.Start && s.state != 'Z' && s.state != 'X'
+}
+
 // spared returns the processes that are never acted on, and the reasons: this
 // process and its ancestors.
 func (a *Actor) spared() map[int]string {

@@ -25,7 +25,7 @@ var layers = map[string][]string{
 	".": {"internal/agent"},
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
-		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "internal/config",
+		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
 		"internal/stack"},
 	// only tests
 	"internal/integration": {},
@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "internal/wire"},
+		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/suspend", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
@@ -56,6 +56,8 @@ var layers = map[string][]string{
 	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},
 	// everything that touches other processes
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation"},
+	// the driver's checkpoints of processes, each call in a child process
+	"enforcer/suspend": {"enforcer/action", "enforcer/audit"},
 	// mechanisms that hold quotas besides the hook
 	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},
 	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},

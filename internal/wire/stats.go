@@ -31,6 +31,30 @@ type EnforcerStats struct {
 	Jobs       []JobStats        `json:"jobs"`    // of processes that write a trace, one for each process and GPU
 	Hangs      []HangStats       `json:"hangs"`   // present ones
 	Stragglers []StragglerStats  `json:"stragglers,omitempty"`
+
+	Suspended   []SuspendedStats `json:"suspended,omitempty"` // one for each workload and GPU
+	Suspensions SuspensionStats  `json:"suspensions"`
+}
+
+// SuspendedStats describe a workload whose GPU memory is in host memory.
+type SuspendedStats struct {
+	Tenant   string  `json:"tenant"`
+	Workload string  `json:"workload"`
+	GPU      string  `json:"gpu"`     // UUID
+	Phase    string  `json:"phase"`   // suspending, suspended or resuming
+	Why      string  `json:"why"`     // for people
+	Seconds  float64 `json:"seconds"` // since it was suspended, or began to be
+	Bytes    uint64  `json:"bytes"`   // of GPU memory that it had and that the driver no longer lists
+}
+
+// SuspensionStats count suspensions. Counters start with the enforcer's process.
+type SuspensionStats struct {
+	Suspended      uint64            `json:"suspended"` // workloads
+	Resumed        uint64            `json:"resumed"`
+	SuspendSeconds float64           `json:"suspend_seconds"`
+	ResumeSeconds  float64           `json:"resume_seconds"`
+	Refused        map[string]uint64 `json:"refused"` // suspensions and resumptions that failed, by reason
+	Broken         uint64            `json:"broken"`  // processes that the driver broke
 }
 
 // JobStats are what a process does on one GPU, as its trace says. Counters start

@@ -1,0 +1,138 @@
+package suspend
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// reserve is the host memory that suspended workloads leave to all others, as a
+// part of the total.
+const reserve = 0.1
+
+// A Host tells how much host memory processes may take. Set the roots: /proc and
+// /sys/fs/cgroup.
+type Host struct {
+	ProcFS   string
+	CgroupFS string
+}
+
+// Room returns a Refusal if the host, or the cgroup of one of the processes, has
+// no room for their GPU memory in bytes by PID: the driver copies it into memory
+// of the process itself. What cannot be read is no room.
+func (h Host) Room(bytes map[int]uint64) error {
+	total, available, err := h.memory()
+	if err != nil {
+		return refuse(HostMemory, "the host's memory is unknown: %v", err)
+	}
+	sum := uint64(0)
+	groups := map[string]uint64{} // bytes for each cgroup and its parents
+	for pid, n := range bytes {
+		sum += n
+		group, err := h.cgroup(pid)
+		if err != nil {
+			return refuse(CgroupMemory, "the cgroup of %d is unknown: %v", pid, err)
+		}
+		for dir := group; ; dir = filepath.Dir(dir) {
+			groups[dir] += n
+			if dir == "/" || dir == "." {
+				break
+			}
+		}
+	}
+	if left := available - min(available, uint64(reserve*float64(total))); sum > left {
+		return refuse(HostMemory, "%d MiB of GPU memory need as much host memory: %d MiB are available, of which "+
+			"%.0f %% of the total are reserved", sum>>20, available>>20, 100*reserve)
+	}
+	for dir, n := range groups {
+		if left := h.left(dir); n > left {
+			return refuse(CgroupMemory, "%d MiB of GPU memory need as much host memory, and the limit of cgroup %s leaves "+
+				"%d MiB", n>>20, dir, left>>20)
+		}
+	}
+	return nil
+}
+
+// memory returns the host's memory in bytes.
+func (h Host) memory() (total, available uint64, err error) {
+	text, err := os.ReadFile(filepath.Join(h.ProcFS, "meminfo"))
+	if err != nil {
+		return 0, 0, err
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		key, rest, _ := strings.Cut(lines.Text(), ":")
+		n, _ := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+		switch key {
+		case "MemTotal":
+			total = n << 10
+		case "MemAvailable":
+			available = n << 10
+		}
+	}
+	if total == 0 {
+		return 0, 0, errors.New("meminfo has no MemTotal")
+	}
+	return total, available, nil
+}
+
+// cgroup returns the cgroup of a process that has its memory's limit, as a path
+// from the root of its hierarchy.
+func (h Host) cgroup(pid int) (string, error) {
+	text, err := os.ReadFile(filepath.Join(h.ProcFS, strconv.Itoa(pid), "cgroup"))
+	if err != nil {
+		return "", err
+	}
+	found := "/"
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for _, controller := range strings.Split(parts[1], ",") {
+			if controller == "memory" {
+				return filepath.Join("/", parts[2]), nil
+			}
+		}
+		if parts[1] == "" {
+			found = filepath.Join("/", parts[2])
+		}
+	}
+	return found, nil
+}
+
+// left returns how much a cgroup may still take, in bytes: of version 2, or of
+// version 1. A cgroup without a limit has no end, and neither has one that is not
+// in this namespace.
+func (h Host) left(group string) uint64 {
+	for _, files := range [][3]string{{"", "memory.max", "memory.current"},
+		{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}} {
+		most, err := number(filepath.Join(h.CgroupFS, files[0], group, files[1]))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		used, err2 := number(filepath.Join(h.CgroupFS, files[0], group, files[2]))
+		if err != nil || err2 != nil {
+			return 0
+		}
+		return most - min(most, used)
+	}
+	return math.MaxUint64
+}
+
+func number(path string) (uint64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	word := strings.TrimSpace(string(text))
+	if word == "max" {
+		return math.MaxUint64, nil
+	}
+	return strconv.ParseUint(word, 10, 64)
+}

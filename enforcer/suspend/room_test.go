@@ -1,0 +1,84 @@
+package suspend
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// machine returns a host of 100 MiB of which 50 are available, with the given
+// files; process 2 is in cgroup /a/b.
+func machine(t *testing.T, files map[string]string) Host {
+	t.Helper()
+	h := Host{ProcFS: filepath.Join(t.TempDir(), "proc"), CgroupFS: filepath.Join(t.TempDir(), "cgroup")}
+	all := map[string]string{
+		filepath.Join(h.ProcFS, "meminfo"):  "MemTotal: 102400 kB\nMemFree: 1 kB\nMemAvailable:   51200 kB\n",
+		filepath.Join(h.ProcFS, "2/cgroup"): "0::/a/b\n",
+		filepath.Join(h.ProcFS, "3/cgroup"): "12:cpu,cpuacct:/other\n5:memory:/old\n",
+	}
+	for name, text := range files {
+		all[filepath.Join(h.CgroupFS, name)] = text
+	}
+	for name, text := range all {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+func mib(n int) string { return fmt.Sprint(n << 20) }
+
+func TestRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		files  map[string]string
+		pid    int
+		mib    uint64
+		reason Reason
+	}{
+		"the host has it":           {nil, 2, 40, ""},
+		"the reserve is kept":       {nil, 2, 41, HostMemory},
+		"the cgroup has it":         {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(10)}, 2, 20, ""},
+		"the cgroup has too little": {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)}, 2, 20, CgroupMemory},
+		"no limit":                  {map[string]string{"a/b/memory.max": "max\n", "a/b/memory.current": mib(90)}, 2, 20, ""},
+		"a parent has too little":   {map[string]string{"a/memory.max": mib(30), "a/memory.current": mib(11)}, 2, 20, CgroupMemory},
+		"a limit without a usage":   {map[string]string{"a/b/memory.max": mib(30)}, 2, 1, CgroupMemory},
+		"version 1": {map[string]string{"memory/old/memory.limit_in_bytes": mib(30),
+			"memory/old/memory.usage_in_bytes": mib(11)}, 3, 20, CgroupMemory},
+		"no process": {nil, 4, 1, CgroupMemory},
+	} {
+		err := machine(t, c.files).Room(map[int]uint64{c.pid: c.mib << 20})
+		if (err == nil) != (c.reason == "") || err != nil && ReasonOf(err) != c.reason {
+			t.Errorf("%s: %v, want %q", name, err, c.reason)
+		}
+	}
+}
+
+// TestRoomOfAll adds up what processes of one cgroup need.
+func TestRoomOfAll(t *testing.T) {
+	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(10)})
+	path := filepath.Join(h.ProcFS, "5/cgroup")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("0::/a\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}); err != nil {
+		t.Errorf("the other one is in the parent: %v", err)
+	}
+	if err := h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}); ReasonOf(err) != HostMemory {
+		t.Errorf("together they need too much: %v", err)
+	}
+	if err := os.Remove(filepath.Join(h.ProcFS, "meminfo")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Room(map[int]uint64{2: 1}); ReasonOf(err) != HostMemory || !strings.Contains(err.Error(), "unknown") {
+		t.Errorf("without meminfo: %v", err)
+	}
+}

@@ -1,0 +1,452 @@
+// Package suspend takes the GPU memory of workloads and gives it back. The
+// driver copies the GPU state of a process into host memory, and stops the
+// process at its next call of the driver until the state is back on the GPU. The
+// process notices nothing but the time.
+//
+// Every call of the driver is made in a child process with a deadline. What is
+// about to be done is recorded before it is done, so that the next enforcer
+// finds every process that this one suspended.
+package suspend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+)
+
+// Bounds.
+const (
+	maxSuspended = 1024             // workloads
+	lockWithin   = 5 * time.Second  // until the work that a process has submitted must have ended
+	callWithin   = 15 * time.Second // for a call that copies nothing
+	slowestCopy  = 256 << 20        // bytes a second that a copy is granted at least
+	retryFirst   = 2 * time.Second  // after a resume that failed; doubles
+	retryLast    = time.Minute
+	spare        = 256 << 20 // bytes that are free on a GPU beyond what is restored there
+)
+
+// A Phase is what is happening to a workload.
+type Phase string
+
+// The phases. A workload that is found in another phase than Suspended after a
+// restart is resumed.
+const (
+	Suspending Phase = "suspending"
+	Suspended  Phase = "suspended"
+	Resuming   Phase = "resuming"
+)
+
+// A Process is one of a workload's processes, with the GPU memory that the
+// driver listed for it before it was suspended, in bytes by UUID.
+type Process struct {
+	action.Target
+	Memory map[string]uint64 `json:"memory,omitempty"`
+}
+
+// A Record is a workload that is suspended, or about to be, or to be resumed.
+type Record struct {
+	Tenant    string    `json:"tenant"`
+	Workload  string    `json:"workload"`
+	Phase     Phase     `json:"phase"`
+	Why       string    `json:"why"` // for people
+	Since     time.Time `json:"since"`
+	Processes []Process `json:"processes"`
+}
+
+// Subject returns whose record it is.
+func (r Record) Subject() audit.Subject { return audit.Subject{Tenant: r.Tenant, Workload: r.Workload} }
+
+// Bytes returns the GPU memory that its processes had, by UUID.
+func (r Record) Bytes() map[string]uint64 {
+	all := map[string]uint64{}
+	for _, p := range r.Processes {
+		for uuid, n := range p.Memory {
+			all[uuid] += n
+		}
+	}
+	return all
+}
+
+// An End is the result of a suspension or a resumption.
+type End struct {
+	Record
+	Done Phase // Suspended or Resuming: what ended
+	Err  error // why it failed, with a Reason: a suspension was undone, a resumption is tried again
+	Took time.Duration
+	Lost []int // PIDs of processes that the driver broke
+}
+
+// Totals are counters since the start of the process.
+type Totals struct {
+	Suspended, Resumed uint64 // workloads
+	SuspendSeconds     float64
+	ResumeSeconds      float64
+	Refused            map[Reason]uint64 // suspensions and resumptions that failed
+	Broken             uint64            // processes that the driver broke
+}
+
+// A Suspender suspends workloads and resumes them. Its methods do not wait for
+// the driver: Look returns what has ended. One goroutine may use it, and it calls
+// Call, Alive and Free from others. Set these and Room; the rest may be zero.
+type Suspender struct {
+	Call  Call
+	Free  func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
+	Room  func(bytes map[int]uint64) error             // by PID; see Host
+	Alive func(action.Target) bool                     // whether that process still exists
+	Keep  func([]Record) error                         // saves the records; nil: they are not saved
+	Life  context.Context                              // ends calls that are under way; nil: never
+
+	work   map[audit.Subject]*work
+	totals Totals
+}
+
+// work is a record, and what is being done about it.
+type work struct {
+	Record
+	ends  chan End // nil: nothing
+	wait  time.Duration
+	again time.Time // when a resumption is tried again
+	wake  bool      // it is to be resumed as soon as it is suspended
+}
+
+// Records returns all records in order.
+func (s *Suspender) Records() []Record {
+	all := make([]Record, 0, len(s.work))
+	for _, w := range s.work {
+		all = append(all, w.Record)
+	}
+	slices.SortFunc(all, func(x, y Record) int { return audit.Compare(x.Subject(), y.Subject()) })
+	return all
+}
+
+// Record returns the record of a subject.
+func (s *Suspender) Record(of audit.Subject) (Record, bool) {
+	w := s.work[of]
+	if w == nil {
+		return Record{}, false
+	}
+	return w.Record, true
+}
+
+// Totals returns the counters.
+func (s *Suspender) Totals() Totals {
+	t := s.totals
+	t.Refused = maps.Clone(t.Refused)
+	return t
+}
+
+// Restore takes over the records of an earlier enforcer. A workload that it had
+// not finished to suspend is resumed.
+func (s *Suspender) Restore(now time.Time, all []Record) {
+	s.work = map[audit.Subject]*work{}
+	for _, r := range all[:min(len(all), maxSuspended)] {
+		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
+		w := &work{Record: r}
+		s.work[r.Subject()] = w
+		if r.Phase != Suspended {
+			w.Phase, w.again = Resuming, now
+		}
+	}
+}
+
+func (s *Suspender) keep() error {
+	if s.Keep == nil {
+		return nil
+	}
+	return s.Keep(s.Records())
+}
+
+// Suspend begins to suspend all processes of a subject, or returns a Refusal.
+func (s *Suspender) Suspend(now time.Time, of audit.Subject, processes []Process, why string) error {
+	err := s.begin(now, of, processes, why)
+	if err != nil {
+		s.refused(err)
+	}
+	return err
+}
+
+func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, why string) error {
+	if w := s.work[of]; w != nil {
+		return refuse(WrongState, "it is %s already", w.Phase)
+	}
+	if len(processes) == 0 {
+		return refuse(NotCUDA, "it has no processes on a GPU")
+	}
+	if len(s.work) >= maxSuspended {
+		return refuse(Other, "%d workloads are suspended, which is the most", maxSuspended)
+	}
+	if err := s.Room(byPID(processes)); err != nil {
+		return err
+	}
+	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Phase: Suspending, Why: why, Since: now,
+		Processes: processes}}
+	if s.work == nil {
+		s.work = map[audit.Subject]*work{}
+	}
+	s.work[of] = w
+	if err := s.keep(); err != nil {
+		delete(s.work, of)
+		return refuse(Other, "it would be forgotten after a restart: %v", err)
+	}
+	w.start(func() ([]int, error) { return s.suspend(processes) })
+	return nil
+}
+
+// Refuse counts and returns a Refusal of the caller's.
+func (s *Suspender) Refuse(reason Reason, text string) error {
+	err := refuse(reason, "%s", text)
+	s.refused(err)
+	return err
+}
+
+// byPID returns the GPU memory of processes.
+func byPID(all []Process) map[int]uint64 {
+	bytes := map[int]uint64{}
+	for _, p := range all {
+		bytes[p.PID] += p.bytes()
+	}
+	return bytes
+}
+
+func (p Process) bytes() (sum uint64) {
+	for _, n := range p.Memory {
+		sum += n
+	}
+	return sum
+}
+
+// Resume begins to resume a subject, or has it resumed once it is suspended. It
+// returns an error if the subject is not suspended.
+func (s *Suspender) Resume(now time.Time, of audit.Subject) error {
+	w := s.work[of]
+	switch {
+	case w == nil:
+		return errors.New("it is not suspended")
+	case w.Phase == Suspending:
+		w.wake = true
+	case w.Phase == Suspended:
+		s.resume(now, w)
+	case w.ends == nil:
+		w.again = now
+	}
+	return nil
+}
+
+// resume begins a resumption.
+func (s *Suspender) resume(now time.Time, w *work) {
+	w.Phase, w.again = Resuming, now
+	_ = s.keep() // harmless if it fails: the next enforcer finds it half resumed, and resumes the rest
+	s.try(w)
+}
+
+func (s *Suspender) try(w *work) {
+	processes := w.Processes
+	w.start(func() ([]int, error) { return s.giveBack(processes) })
+}
+
+// start does something about a workload. The result comes by w.ends.
+func (w *work) start(do func() (lost []int, err error)) {
+	ends, r, began := make(chan End, 1), w.Record, time.Now()
+	w.ends = ends
+	go func() {
+		lost, err := do()
+		ends <- End{Record: r, Done: r.Phase, Err: err, Took: time.Since(began), Lost: lost}
+	}()
+}
+
+// Look returns what has ended since the last call, forgets processes that ended,
+// and tries again to resume. Call it each second.
+func (s *Suspender) Look(now time.Time) (ends []End) {
+	changed := false
+	for _, w := range s.order() {
+		select {
+		case end := <-w.ends: // nil: never
+			w.ends, changed = nil, true
+			ends = append(ends, s.end(now, w, end))
+		default:
+		}
+		if w.ends != nil {
+			continue
+		}
+		before := len(w.Processes)
+		w.Processes = slices.DeleteFunc(slices.Clone(w.Processes), func(p Process) bool { return !s.Alive(p.Target) })
+		changed = changed || len(w.Processes) != before
+		switch {
+		case len(w.Processes) == 0:
+			delete(s.work, w.Subject())
+			changed = true
+		case s.work[w.Subject()] != w: // it has just ended
+		case w.Phase == Suspended && w.wake:
+			s.resume(now, w)
+		case w.Phase == Resuming && !now.Before(w.again):
+			s.try(w)
+		}
+	}
+	if changed {
+		_ = s.keep() // Look tries again at the next change; what is in the file is resumed after a restart
+	}
+	return ends
+}
+
+// Close waits for calls that were under way when Life ended. What they did not
+// finish is left to the next enforcer.
+func (s *Suspender) Close() {
+	for _, w := range s.work {
+		if w.ends != nil {
+			<-w.ends
+			w.ends = nil
+		}
+	}
+}
+
+func (s *Suspender) order() []*work {
+	return slices.SortedFunc(maps.Values(s.work), func(x, y *work) int {
+		return cmp.Or(x.Since.Compare(y.Since), audit.Compare(x.Subject(), y.Subject()))
+	})
+}
+
+// end applies a result.
+func (s *Suspender) end(now time.Time, w *work, end End) End {
+	s.totals.Broken += uint64(len(end.Lost))
+	if end.Err != nil {
+		s.refused(end.Err)
+	}
+	switch {
+	case end.Done == Suspending && end.Err == nil:
+		w.Phase, w.Since = Suspended, now
+		s.totals.Suspended++
+		s.totals.SuspendSeconds += end.Took.Seconds()
+		end.Done, end.Record = Suspended, w.Record
+	case end.Done == Suspending: // undo what is done of it
+		w.Phase, w.again = Resuming, now
+		end.Done = Suspended
+	case end.Err == nil:
+		delete(s.work, w.Subject())
+		s.totals.Resumed++
+		s.totals.ResumeSeconds += end.Took.Seconds()
+	default:
+		w.wait = min(max(2*w.wait, retryFirst), retryLast)
+		w.again = now.Add(w.wait)
+	}
+	return end
+}
+
+func (s *Suspender) refused(err error) {
+	if s.totals.Refused == nil {
+		s.totals.Refused = map[Reason]uint64{}
+	}
+	s.totals.Refused[ReasonOf(err)]++
+}
+
+// call makes one call with its deadline.
+func (s *Suspender) call(op Op, p Process) (State, error) {
+	within := callWithin
+	if op == Checkpoint || op == Restore {
+		within += time.Duration(float64(p.bytes()) / slowestCopy * float64(time.Second))
+	}
+	life := s.Life
+	if life == nil {
+		life = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(life, within)
+	defer cancel()
+	return s.Call(ctx, op, p.PID)
+}
+
+// suspend suspends all processes: no process is checkpointed before all are
+// locked, since those that are not yet may wait for the others. It undoes
+// nothing. A process that the driver broke is lost.
+func (s *Suspender) suspend(all []Process) (lost []int, err error) {
+	for _, p := range all {
+		if state, err := s.call(Ask, p); err != nil {
+			return nil, err
+		} else if state != Running {
+			return nil, refuse(WrongState, "the driver says that %d is %s", p.PID, state)
+		}
+	}
+	for _, op := range []Op{Lock, Checkpoint} {
+		for _, p := range all {
+			switch state, err := s.call(op, p); {
+			case err != nil && state == Broken:
+				return []int{p.PID}, err
+			case err != nil:
+				return nil, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// giveBack lets all processes run again, whatever was done of their suspension
+// or resumption: no process goes on before all have their memory. If one of them
+// cannot have it, none keeps it. A process that the driver broke is lost, and
+// so is one that ended.
+func (s *Suspender) giveBack(all []Process) (lost []int, err error) {
+	var locked, away []Process
+	for _, p := range all {
+		switch state, err := s.call(Ask, p); {
+		case err != nil && !s.Alive(p.Target):
+		case err != nil:
+			return lost, err
+		case state == Broken:
+			lost = append(lost, p.PID)
+		case state == Locked:
+			locked = append(locked, p)
+		case state == Checkpointed:
+			away = append(away, p)
+		}
+	}
+	if err := s.fits(away); err != nil {
+		return lost, err
+	}
+	for _, p := range away {
+		switch state, err := s.call(Restore, p); {
+		case err != nil && !s.Alive(p.Target):
+		case err != nil && state == Broken:
+			lost = append(lost, p.PID)
+		case err != nil:
+			return lost, errors.Join(err, s.takeAgain(locked))
+		default:
+			locked = append(locked, p)
+		}
+	}
+	for _, p := range locked {
+		if _, e := s.call(Unlock, p); e != nil && s.Alive(p.Target) {
+			err = errors.Join(err, e)
+		}
+	}
+	return lost, err
+}
+
+// fits returns a Refusal unless the GPUs have room for processes. The driver is
+// not asked to try: drivers of the 580 series break a process for whose memory
+// there is no room.
+func (s *Suspender) fits(all []Process) error {
+	for uuid, bytes := range (Record{Processes: all}).Bytes() {
+		switch free, known := s.Free(uuid); {
+		case !known:
+			return refuse(GPUMemory, "it is unknown whether %s has room: the driver does not tell its free memory", uuid)
+		case free < bytes+spare:
+			return refuse(GPUMemory, "%s has no room for %d MiB: %d MiB are free, of which %d MiB are kept", uuid, bytes>>20,
+				free>>20, spare>>20)
+		}
+	}
+	return nil
+}
+
+// takeAgain checkpoints processes that were restored in vain.
+func (s *Suspender) takeAgain(locked []Process) (err error) {
+	for _, p := range locked {
+		if _, e := s.call(Checkpoint, p); e != nil && s.Alive(p.Target) {
+			err = errors.Join(err, fmt.Errorf("and %d keeps its memory: %w", p.PID, e))
+		}
+	}
+	return err
+}

@@ -1,0 +1,468 @@
+package suspend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+)
+
+// A card is a GPU with a driver, whose calls end at once.
+type card struct {
+	mu     sync.Mutex
+	free   int
+	state  map[int]State
+	needs  map[int]int
+	wrong  map[string]error // of a call such as "checkpoint 2"
+	gone   map[int]bool     // processes that ended
+	calls  []string
+	left   int     // calls until the caller is killed; negative: never
+	said   *uint64 // free memory that the driver tells; 0: it does not; nil: much
+	breaks bool    // what goes wrong breaks the process
+	times  int     // that a caller began: the former ones are dead
+}
+
+var errKilled = errors.New("killed")
+
+func newCard(free int, needs map[int]int) *card {
+	c := &card{free: free, state: map[int]State{}, needs: needs, wrong: map[string]error{}, gone: map[int]bool{}, left: -1}
+	for pid := range needs {
+		c.state[pid] = Running
+	}
+	return c
+}
+
+// caller returns the calls of a new suspender.
+func (c *card) caller() Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.times++
+	me := c.times
+	return func(_ context.Context, op Op, pid int) (State, error) { return c.call(me, op, pid) }
+}
+
+func (c *card) call(by int, op Op, pid int) (State, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == 0 || by != c.times {
+		return 0, errKilled
+	}
+	c.left--
+	name := fmt.Sprintf("%s %d", op, pid)
+	if op != Ask {
+		c.calls = append(c.calls, name)
+	}
+	if c.gone[pid] {
+		return 0, refuse(NotCUDA, "gone")
+	}
+	if err := c.wrong[name]; err != nil {
+		if c.breaks {
+			c.state[pid] = Broken
+		}
+		return c.state[pid], err
+	}
+	moves := map[Op][2]State{Lock: {Running, Locked}, Checkpoint: {Locked, Checkpointed},
+		Restore: {Checkpointed, Locked}, Unlock: {Locked, Running}}
+	if move, is := moves[op]; is {
+		switch {
+		case c.state[pid] != move[0]:
+			return c.state[pid], refuse(WrongState, "%s is %s", name, c.state[pid])
+		case op == Restore && c.free < c.needs[pid]:
+			return c.state[pid], refuse(GPUMemory, "%s: no room", name)
+		case op == Restore:
+			c.free -= c.needs[pid]
+		case op == Checkpoint:
+			c.free += c.needs[pid]
+		}
+		c.state[pid] = move[1]
+	}
+	return c.state[pid], nil
+}
+
+// room returns the free memory as the driver tells it.
+func (c *card) room(string) (uint64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said == nil {
+		return 1 << 40, true
+	}
+	return *c.said, *c.said > 0
+}
+
+func (c *card) set(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
+}
+
+func (c *card) alive(t action.Target) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.gone[t.PID]
+}
+
+// all reports whether the given processes have a state.
+func (c *card) all(want State, pids ...int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(pids, func(pid int) bool { return c.state[pid] != want })
+}
+
+// A bench is a suspender on a card, with a file and a clock of its own.
+type bench struct {
+	*Suspender
+	t    *testing.T
+	card *card
+	file []Record
+	now  time.Time
+}
+
+var job = audit.Subject{Tenant: "a", Workload: "slurm:1"}
+
+func newBench(t *testing.T, c *card) *bench {
+	b := &bench{t: t, card: c, now: time.Unix(1e9, 0)}
+	b.begin()
+	return b
+}
+
+// begin starts another suspender, with what is in the file.
+func (b *bench) begin() {
+	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive, Room: func(map[int]uint64) error { return nil },
+		Keep: func(all []Record) error { b.file = slices.Clone(all); return nil }}
+	b.Restore(b.now, b.file)
+}
+
+func processes(pids ...int) (all []Process) {
+	for _, pid := range pids {
+		all = append(all, Process{action.Target{PID: pid, Start: 1}, map[string]uint64{"GPU-0": 100}})
+	}
+	return all
+}
+
+func (b *bench) order(pids ...int) {
+	b.t.Helper()
+	if err := b.Suspend(b.now, job, processes(pids...), "ordered"); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// end returns the next end, in so many seconds of the clock.
+func (b *bench) end() End {
+	b.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		b.now = b.now.Add(time.Second)
+		if ends := b.Look(b.now); len(ends) > 0 {
+			return ends[0]
+		}
+	}
+	b.t.Fatal("nothing ended in 20 s")
+	return End{}
+}
+
+func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	if end := b.end(); end.Done != Suspended || end.Err != nil || end.Bytes()["GPU-0"] != 200 {
+		t.Fatalf("%+v", end)
+	}
+	if r, _ := b.Record(job); r.Phase != Suspended || b.file[0].Phase != Suspended || b.card.free != 12 {
+		t.Errorf("%+v, in the file %+v, %d free", r, b.file, b.card.free)
+	}
+	if err := b.Resume(b.now, job); err != nil || b.file[0].Phase != Resuming {
+		t.Fatalf("%v, in the file %+v", err, b.file)
+	}
+	if end := b.end(); end.Done != Resuming || end.Err != nil {
+		t.Fatalf("%+v", end)
+	}
+	want := "lock 2, lock 3, checkpoint 2, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3"
+	if got := strings.Join(b.card.calls, ", "); got != want {
+		t.Errorf("the calls are %s", got)
+	}
+	if _, is := b.Record(job); is || len(b.file) > 0 || !b.card.all(Running, 2, 3) {
+		t.Errorf("it is not forgotten: %+v", b.file)
+	}
+	if n := b.Totals(); n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 {
+		t.Errorf("%+v", n)
+	}
+	if err := b.Resume(b.now, job); err == nil {
+		t.Error("what is not suspended is resumed")
+	}
+}
+
+// TestNothingIsDoneThatIsNotRecorded does not touch a workload that a restart
+// would forget.
+func TestNothingIsDoneThatIsNotRecorded(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.Keep = func([]Record) error { return errors.New("disk full") }
+	if err := b.Suspend(b.now, job, processes(2), ""); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("%v", err)
+	}
+	if len(b.card.calls) > 0 || len(b.Records()) > 0 {
+		t.Errorf("%v, %+v", b.card.calls, b.Records())
+	}
+}
+
+// TestAFailureUndoesEverything lets a workload go on of which one process cannot
+// be suspended.
+func TestAFailureUndoesEverything(t *testing.T) {
+	for call, reason := range map[string]Reason{"lock 3": Busy, "checkpoint 2": Unsupported, "checkpoint 3": NoAnswer} {
+		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+		b.card.wrong[call] = refuse(reason, "%s", call)
+		b.order(2, 3)
+		if end := b.end(); end.Done != Suspended || ReasonOf(end.Err) != reason {
+			t.Errorf("%s: %+v", call, end)
+		}
+		if end := b.end(); end.Done != Resuming || end.Err != nil || !b.card.all(Running, 2, 3) || b.card.free != 0 {
+			t.Errorf("%s: %+v, %v", call, end, b.card.state)
+		}
+		if n := b.Totals().Refused; n[reason] != 1 || len(n) != 1 {
+			t.Errorf("%s: refusals %v", call, n)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2)
+	if err := b.Suspend(b.now, job, processes(2), ""); ReasonOf(err) != WrongState {
+		t.Errorf("twice: %v", err)
+	}
+	other := audit.Subject{Tenant: "b", Workload: "x"}
+	if err := b.Suspend(b.now, other, nil, ""); ReasonOf(err) != NotCUDA {
+		t.Errorf("without processes: %v", err)
+	}
+	b.Room = func(bytes map[int]uint64) error {
+		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
+			t.Errorf("room is asked for %v", bytes)
+		}
+		return refuse(HostMemory, "full")
+	}
+	if err := b.Suspend(b.now, other, processes(3), ""); ReasonOf(err) != HostMemory {
+		t.Errorf("without room: %v", err)
+	}
+	if n := b.Totals().Refused; n[WrongState] != 1 || n[NotCUDA] != 1 || n[HostMemory] != 1 {
+		t.Errorf("%v", n)
+	}
+	b.end()
+	b.card.set(func() { b.card.state[3] = Locked })
+	b.Room = func(map[int]uint64) error { return nil }
+	if err := b.Suspend(b.now, other, processes(3), ""); err != nil {
+		t.Fatal(err)
+	}
+	if end := b.end(); ReasonOf(end.Err) != WrongState {
+		t.Errorf("somebody else's lock: %+v", end)
+	}
+}
+
+// TestAResumptionWaitsForRoom holds that no process of a workload keeps memory
+// while another has none, and that the next try comes later each time.
+func TestAResumptionWaitsForRoom(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	b.end()
+	b.card.set(func() { b.card.free = 11 })
+	_ = b.Resume(b.now, job)
+	var at []time.Duration
+	began := b.now
+	for range 4 {
+		if end := b.end(); end.Done != Resuming || ReasonOf(end.Err) != GPUMemory {
+			t.Fatalf("%+v", end)
+		}
+		if !b.card.all(Checkpointed, 2, 3) || b.card.free != 11 {
+			t.Fatalf("%v, %d free", b.card.state, b.card.free)
+		}
+		at = append(at, b.now.Sub(began))
+		began = b.now
+	}
+	if at[3] < 2*retryFirst || at[3] < at[1] {
+		t.Errorf("tries after %v", at)
+	}
+	b.card.set(func() { b.card.free = 12 })
+	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
+		t.Errorf("%+v", end)
+	}
+}
+
+// TestNoRestoreIsTriedInVain asks the driver to restore nothing for which there
+// is no room.
+func TestNoRestoreIsTriedInVain(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	b.end()
+	_ = b.Resume(b.now, job)
+	for _, free := range []uint64{200 + spare - 1, 0} {
+		b.card.set(func() { b.card.said = &free })
+		if end := b.end(); ReasonOf(end.Err) != GPUMemory {
+			t.Fatalf("%+v", end)
+		}
+	}
+	if calls := strings.Join(b.card.calls, ", "); strings.Contains(calls, "restore") {
+		t.Errorf("the calls are %s", calls)
+	}
+	enough := uint64(200 + spare)
+	b.card.set(func() { b.card.said = &enough })
+	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
+		t.Errorf("%+v", end)
+	}
+}
+
+// TestAnOrderToResumeComesTooSoon resumes as soon as the workload is suspended.
+func TestAnOrderToResumeComesTooSoon(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.order(2)
+	if err := b.Resume(b.now, job); err != nil {
+		t.Fatal(err)
+	}
+	if end := b.end(); end.Done != Suspended || end.Err != nil {
+		t.Fatalf("%+v", end)
+	}
+	if end := b.end(); end.Done != Resuming || end.Err != nil || !b.card.all(Running, 2) {
+		t.Errorf("%+v", end)
+	}
+}
+
+// TestABrokenProcessIsTold loses the process that the driver broke, and no other.
+func TestABrokenProcessIsTold(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	b.end()
+	b.card.set(func() { b.card.state[2] = Broken })
+	_ = b.Resume(b.now, job)
+	if end := b.end(); end.Err != nil || !slices.Equal(end.Lost, []int{2}) || !b.card.all(Running, 3) {
+		t.Errorf("%+v, %v", end, b.card.state)
+	}
+	if n := b.Totals(); n.Broken != 1 {
+		t.Errorf("%+v", n)
+	}
+	b = newBench(t, newCard(0, map[int]int{2: 5}))
+	b.card.wrong["checkpoint 2"] = refuse(Other, "broken")
+	b.card.breaks = true
+	b.order(2)
+	if end := b.end(); end.Done != Suspended || end.Err == nil || !slices.Equal(end.Lost, []int{2}) || b.Totals().Broken != 1 {
+		t.Errorf("%+v", end)
+	}
+}
+
+// TestAProcessThatEndsIsForgotten forgets a workload with its last process.
+func TestAProcessThatEndsIsForgotten(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	b.end()
+	b.card.set(func() { b.card.gone[2] = true })
+	b.Look(b.now)
+	if r, _ := b.Record(job); len(r.Processes) != 1 || len(b.file[0].Processes) != 1 {
+		t.Errorf("%+v", r)
+	}
+	b.card.set(func() { b.card.gone[3] = true })
+	b.Look(b.now)
+	if len(b.Records()) > 0 || len(b.file) > 0 {
+		t.Errorf("%+v, %+v", b.Records(), b.file)
+	}
+}
+
+// TestAKilledEnforcerLosesNobody kills the enforcer before each call of a cycle,
+// once or twice. The next one leaves no process locked, nor suspended unless all
+// of it was.
+func TestAKilledEnforcerLosesNobody(t *testing.T) {
+	suspended, ran := 0, 0
+	for kill := range 24 {
+		for again := range 12 {
+			b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+			b.card.left = kill
+			b.order(2, 3)
+			if end := b.end(); end.Err == nil && again%2 == 0 {
+				_ = b.Resume(b.now, job)
+				b.end()
+			}
+			b.card.set(func() { b.card.left = again })
+			b.begin()
+			for range 50 {
+				b.now = b.now.Add(time.Minute)
+				b.Look(b.now)
+			}
+			b.card.set(func() { b.card.left = -1 })
+			b.begin()
+			if r, is := b.Record(job); is && r.Phase == Suspended {
+				suspended++
+				if !b.card.all(Checkpointed, 2, 3) {
+					t.Fatalf("killed at call %d and %d: suspended are %v", kill, again, b.card.state)
+				}
+				_ = b.Resume(b.now, job)
+			}
+			for deadline := time.Now().Add(20 * time.Second); len(b.Records()) > 0; time.Sleep(50 * time.Microsecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("killed at call %d and %d: never resumed, %v", kill, again, b.card.state)
+				}
+				b.now = b.now.Add(time.Minute)
+				b.Look(b.now)
+			}
+			if !b.card.all(Running, 2, 3) {
+				t.Fatalf("killed at call %d and %d: %v", kill, again, b.card.state)
+			}
+			ran++
+		}
+	}
+	if suspended == 0 {
+		t.Errorf("in none of %d cycles a suspended workload was found", ran)
+	}
+}
+
+// TestRandomTrouble has two workloads suspended and resumed on a card that has
+// room for one, with calls that fail now and then. In the end both run.
+func TestRandomTrouble(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	c := newCard(0, map[int]int{2: 5, 3: 5})
+	c.set(func() { c.state[3] = Checkpointed })
+	b := newBench(t, c)
+	b.Restore(b.now, []Record{{Tenant: "b", Workload: "other", Phase: Suspended, Processes: processes(3)}})
+	other := audit.Subject{Tenant: "b", Workload: "other"}
+	for range 2000 {
+		c.set(func() {
+			clear(c.wrong)
+			if random.IntN(4) == 0 {
+				op := []Op{Ask, Lock, Checkpoint, Restore, Unlock}[random.IntN(5)]
+				c.wrong[fmt.Sprintf("%s %d", op, 2+random.IntN(2))] = refuse(NoAnswer, "trouble")
+			}
+		})
+		switch random.IntN(4) {
+		case 0:
+			_ = b.Suspend(b.now, job, processes(2), "")
+		case 1:
+			_ = b.Suspend(b.now, other, processes(3), "")
+		case 2:
+			_ = b.Resume(b.now, job)
+		case 3:
+			_ = b.Resume(b.now, other)
+		}
+		b.now = b.now.Add(time.Minute)
+		b.Look(b.now)
+		c.set(func() {
+			if c.free < 0 || c.free > 10 {
+				t.Fatalf("%d of 10 free", c.free)
+			}
+		})
+	}
+	c.set(func() { clear(c.wrong); c.free += 5 })
+	for deadline := time.Now().Add(20 * time.Second); len(b.Records()) > 0; time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", b.Records())
+		}
+		b.now = b.now.Add(time.Minute)
+		for _, r := range b.Records() {
+			_ = b.Resume(b.now, r.Subject())
+		}
+		b.Look(b.now)
+	}
+	if !c.all(Running, 2, 3) {
+		t.Errorf("%v", c.state)
+	}
+}

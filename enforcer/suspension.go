@@ -1,0 +1,273 @@
+package enforcer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/wire"
+)
+
+// awayMemory is the GPU memory of suspended processes. The driver no longer
+// lists it, and it remains charged to their tenants.
+type awayMemory map[awayPlace]uint64
+
+type awayPlace struct {
+	gpu string // UUID
+	pid int
+}
+
+// holds returns the driver's listing with what suspended processes had.
+func (e *Enforcer) holds(listed func(uuid string, pid int) (uint64, time.Time, bool)) func(string, int) (uint64,
+	time.Time, bool) {
+	if listed == nil {
+		return nil
+	}
+	return func(uuid string, pid int) (uint64, time.Time, bool) {
+		bytes, at, is := listed(uuid, pid)
+		if away, suspended := (*e.away.Load())[awayPlace{uuid, pid}]; suspended {
+			return max(bytes, away), at, true
+		}
+		return bytes, at, is
+	}
+}
+
+// free returns the free memory of a GPU.
+func (e *Enforcer) free(uuid string) (bytes uint64, known bool) {
+	_, bytes, _, known = e.Host.Memory(uuid)
+	return bytes, known
+}
+
+// remember notes the memory of the processes that are suspended now.
+func (e *Enforcer) remember() {
+	away := awayMemory{}
+	for _, r := range e.suspender.Records() {
+		for _, p := range r.Processes {
+			for uuid, bytes := range p.Memory {
+				away[awayPlace{uuid, p.PID}] = bytes
+			}
+		}
+	}
+	e.away.Store(&away)
+}
+
+// lookAtSuspended tells what has ended of suspensions and resumptions.
+func (e *Enforcer) lookAtSuspended(now time.Time) {
+	for _, end := range e.suspender.Look(now) {
+		log := e.log.With("tenant", end.Tenant, "workload", end.Workload, "why", end.Why, "took", end.Took.String())
+		switch {
+		case len(end.Lost) > 0:
+			log.Error("the driver broke processes while they were suspended: they cannot use their GPU any more, and must "+
+				"be started again", "pids", end.Lost, "err", end.Err)
+		case end.Err != nil && end.Done == suspend.Suspended:
+			log.Warn("a workload could not be suspended, and goes on", "reason", suspend.ReasonOf(end.Err), "err", end.Err)
+		case end.Err != nil:
+			log.Warn("a suspended workload could not be resumed; this is tried again", "reason", suspend.ReasonOf(end.Err),
+				"err", end.Err)
+		case end.Done == suspend.Suspended:
+			log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
+		default:
+			log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
+		}
+		if e.Tell != nil {
+			e.Tell(end)
+		}
+		for _, waits := range e.waiting[end.Subject()] {
+			waits <- end // it has room
+		}
+		delete(e.waiting, end.Subject())
+	}
+	e.remember()
+}
+
+func sum(bytes map[string]uint64) (all uint64) {
+	for _, n := range bytes {
+		all += n
+	}
+	return all
+}
+
+// A candidate is a workload on GPUs with all its processes there.
+type candidate struct {
+	audit.Subject
+	processes []suspend.Process
+	mps       bool
+}
+
+// candidates returns the workloads on GPUs, by the last look.
+func (e *Enforcer) candidates() []*candidate {
+	hooked := map[int]string{}
+	for _, s := range e.seen.Sessions {
+		hooked[s.PID] = s.Tenant
+	}
+	all := map[audit.Subject]*candidate{}
+	for _, h := range e.seen.DeviceProcesses {
+		if h.Unknown || h.Kind == collectors.KindServer || h.Process.Workload == nil {
+			continue
+		}
+		tenant, session := hooked[h.Process.PID]
+		if !session {
+			tenant, _ = e.seen.Tenant(h)
+		}
+		s := audit.Subject{Tenant: tenant, Workload: h.Process.Workload.Key}
+		c := all[s]
+		if c == nil {
+			c = &candidate{Subject: s}
+			all[s] = c
+		}
+		c.mps = c.mps || h.Kind == "mps"
+		c.add(h)
+	}
+	return slices.SortedFunc(maps.Values(all), func(x, y *candidate) int { return audit.Compare(x.Subject, y.Subject) })
+}
+
+func (c *candidate) add(h collectors.DeviceProcess) {
+	t := action.Target{PID: h.Process.PID, Start: h.Process.Start}
+	at := slices.IndexFunc(c.processes, func(p suspend.Process) bool { return p.Target == t })
+	if at < 0 {
+		at = len(c.processes)
+		c.processes = append(c.processes, suspend.Process{Target: t, Memory: map[string]uint64{}})
+	}
+	c.processes[at].Memory[h.UUID] += h.Memory
+}
+
+// names reports whether a name of an operator's means the workload: its key, or
+// the PID of one of its processes.
+func names(name string, s audit.Subject, processes []suspend.Process) bool {
+	pid, err := strconv.Atoi(name)
+	return s.Workload == name ||
+		err == nil && slices.ContainsFunc(processes, func(p suspend.Process) bool { return p.PID == pid })
+}
+
+// Suspend takes the GPU memory of a workload, which is named by its key or by
+// the PID of one of its processes. It returns a message for the operator, once
+// the workload is suspended or when ctx ends, whichever is first.
+func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, error) {
+	return e.order(ctx, func() (audit.Subject, error) {
+		var found []*candidate
+		var known []string
+		for _, c := range e.candidates() {
+			known = append(known, c.Workload)
+			if names(workload, c.Subject, c.processes) {
+				found = append(found, c)
+			}
+		}
+		switch {
+		case e.Simulated:
+			return audit.Subject{}, errors.New("the GPUs are simulated: no process can be suspended")
+		case len(found) == 0:
+			return audit.Subject{}, fmt.Errorf("no workload %q has processes on a GPU; those that have are: %s", workload,
+				cmp.Or(strings.Join(slices.Compact(known), ", "), "none"))
+		case len(found) > 1:
+			return audit.Subject{}, fmt.Errorf("%q has processes of several tenants, %s and %s: name the PID of one of them",
+				workload, found[0].Tenant, found[1].Tenant)
+		}
+		c := found[0]
+		if c.mps {
+			return c.Subject, e.suspender.Refuse(suspend.MPS, "clients of CUDA MPS share a context with others, which the "+
+				"driver cannot suspend")
+		}
+		return c.Subject, e.suspender.Suspend(time.Now(), c.Subject, c.processes, why)
+	})
+}
+
+// ResumeProcess gives a suspended workload its GPU memory back, as Suspend takes
+// it.
+func (e *Enforcer) ResumeProcess(ctx context.Context, workload string) (string, error) {
+	return e.order(ctx, func() (audit.Subject, error) {
+		var known []string
+		for _, r := range e.suspender.Records() {
+			if names(workload, r.Subject(), r.Processes) {
+				return r.Subject(), e.suspender.Resume(time.Now(), r.Subject())
+			}
+			known = append(known, r.Workload)
+		}
+		return audit.Subject{}, fmt.Errorf("no workload %q is suspended; those that are: %s", workload,
+			cmp.Or(strings.Join(known, ", "), "none"))
+	})
+}
+
+// order has Run begin something, and waits for its end.
+func (e *Enforcer) order(ctx context.Context, do func() (audit.Subject, error)) (string, error) {
+	began, ended := make(chan error, 1), make(chan suspend.End, 1)
+	select {
+	case e.orders <- func() {
+		s, err := do()
+		if err == nil {
+			e.waiting[s] = append(e.waiting[s], ended)
+			e.remember()
+		}
+		began <- err
+	}:
+	case <-ctx.Done():
+		return "", errors.New("the enforcer did not answer in time")
+	}
+	if err := <-began; err != nil {
+		return "", err
+	}
+	select {
+	case end := <-ended:
+		return told(end)
+	case <-ctx.Done():
+		return "this takes longer; gpusteward status shows when it is done", nil
+	}
+}
+
+// told returns the end of an order for the operator.
+func told(end suspend.End) (string, error) {
+	switch mib := sum(end.Bytes()) >> 20; {
+	case len(end.Lost) > 0:
+		return "", errors.Join(fmt.Errorf("the driver broke processes %v: they cannot use their GPU any more", end.Lost),
+			end.Err)
+	case end.Err != nil && end.Done == suspend.Suspended:
+		return "", fmt.Errorf("not suspended, and it goes on: %w", end.Err)
+	case end.Err != nil:
+		return "", fmt.Errorf("not resumed yet, this is tried again: %w", end.Err)
+	case end.Done == suspend.Suspended:
+		return fmt.Sprintf("%s is suspended: %d MiB of GPU memory freed in %.1f s. gpusteward resume-process gives it back.",
+			end.Workload, mib, end.Took.Seconds()), nil
+	default:
+		return fmt.Sprintf("%s runs again: %d MiB of GPU memory restored in %.1f s.", end.Workload, mib,
+			end.Took.Seconds()), nil
+	}
+}
+
+// suspended returns the statistics of suspended workloads.
+func (e *Enforcer) suspended(b audit.Books) (all []wire.SuspendedStats, total wire.SuspensionStats) {
+	listed := map[awayPlace]uint64{}
+	for _, h := range b.DeviceProcesses {
+		listed[awayPlace{h.UUID, h.Process.PID}] += h.Memory
+	}
+	for _, r := range e.suspender.Records() {
+		rows := map[string]*wire.SuspendedStats{}
+		for _, p := range r.Processes {
+			for uuid, bytes := range p.Memory {
+				if rows[uuid] == nil {
+					rows[uuid] = &wire.SuspendedStats{Tenant: r.Tenant, Workload: r.Workload, GPU: uuid,
+						Phase: string(r.Phase), Why: r.Why, Seconds: max(b.Now.Sub(r.Since).Seconds(), 0)}
+				}
+				rows[uuid].Bytes += bytes - min(bytes, listed[awayPlace{uuid, p.PID}])
+			}
+		}
+		for _, uuid := range slices.Sorted(maps.Keys(rows)) {
+			all = append(all, *rows[uuid])
+		}
+	}
+	t := e.suspender.Totals()
+	total = wire.SuspensionStats{Suspended: t.Suspended, Resumed: t.Resumed, SuspendSeconds: t.SuspendSeconds,
+		ResumeSeconds: t.ResumeSeconds, Broken: t.Broken, Refused: map[string]uint64{}}
+	for reason, n := range t.Refused {
+		total.Refused[string(reason)] = n
+	}
+	return all, total
+}

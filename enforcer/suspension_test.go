@@ -1,0 +1,230 @@
+package enforcer_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
+)
+
+// TestMain is also the child process that makes a call of the driver.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == suspend.Command {
+		pid, _ := strconv.Atoi(os.Args[3])
+		if err := suspend.Serve(suspend.Op(os.Args[2]), pid, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// suspending starts an enforcer on a simulated GPU whose checkpoints cost time
+// at these rates in bytes per second.
+func suspending(t *testing.T, checkpoint, restore int, tenants ...string) *governed {
+	t.Helper()
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()},
+		Steps: quick(policy.Observe), Actions: 10}
+	for _, name := range tenants {
+		table.Rules = append(table.Rules, byPath(name, quota.Free(), quick(policy.Observe)))
+	}
+	g := prepared(t, table)
+	g.table = table
+	g.call = suspend.Helper(append(g.driver, fmt.Sprintf("GS_STUB_CHECKPOINT_RATE=%d", checkpoint),
+		fmt.Sprintf("GS_STUB_RESTORE_RATE=%d", restore), "GORACE=atexit_sleep_ms=0")...)
+	g.run(table)
+	return g
+}
+
+// used returns the simulated GPU's memory in use, in MiB.
+func (g *governed) used() uint64 {
+	g.truth.mu.Lock()
+	defer g.truth.mu.Unlock()
+	return g.truth.used >> 20
+}
+
+// ends returns what the journal was told of suspensions.
+func (g *governed) ends() []suspend.End {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.suspended)
+}
+
+// order gives an order, which must succeed within a minute.
+func (g *governed) order(do func(context.Context, string) (string, error), workload, want string) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if said, err := do(ctx, workload); err != nil || !strings.Contains(said, want) {
+		g.t.Fatalf("%q, %v; want %q", said, err, want)
+	}
+}
+
+func (g *governed) suspend(ctx context.Context, workload string) (string, error) {
+	return g.it.Suspend(ctx, workload, "tested")
+}
+
+func (g *governed) giveBack(ctx context.Context, workload string) (string, error) {
+	return g.it.ResumeProcess(ctx, workload)
+}
+
+// TestAWorkloadIsSuspended takes the memory of a program with the hook and of one
+// without it, while another one works on, and gives it back.
+func TestAWorkloadIsSuspended(t *testing.T) {
+	t.Parallel()
+	for _, hooked := range []bool{true, false} {
+		g := suspending(t, 0, 0, "a", "b")
+		a, b := g.works("a", hooked, "2048"), g.works("b", true, "1024")
+		poll(t, 20*time.Second, "both work, and are listed", func() bool {
+			return g.moves(a) && g.moves(b) && g.used() == 3072 && g.listed(2)
+		})
+		g.audited()
+		pid := strconv.Itoa(a.cmd.Process.Pid)
+		g.order(g.suspend, pid, "suspended: 2448 MiB")
+		if g.used() != 1024 {
+			t.Errorf("hooked %v: %d MiB are in use", hooked, g.used())
+		}
+		since := fixture.Monotonic()
+		poll(t, 20*time.Second, "the other one works on", func() bool { return g.moved(b, since) })
+		if g.moved(a, since) {
+			t.Errorf("hooked %v: a suspended program works", hooked)
+		}
+		s := g.audited()
+		if len(s.Suspended) != 1 || s.Suspended[0].Workload != "unit:a.service" || s.Suspended[0].Phase != "suspended" ||
+			s.Suspended[0].Bytes < 2000*mib || s.Suspensions.Suspended != 1 {
+			t.Errorf("hooked %v: %+v %+v", hooked, s.Suspended, s.Suspensions)
+		}
+		g.order(g.giveBack, "unit:a.service", "runs again")
+		poll(t, 20*time.Second, "it works again", func() bool { return g.moves(a) && g.used() == 3072 })
+		if s := g.audited(); len(s.Suspended) != 0 || s.Suspensions.Resumed != 1 || len(s.Suspensions.Refused) != 0 {
+			t.Errorf("hooked %v: %+v %+v", hooked, s.Suspended, s.Suspensions)
+		}
+	}
+}
+
+// works starts a program that holds so many MiB, and launches kernels.
+func (g *governed) works(tenant string, hooked bool, mib string) *worker {
+	g.t.Helper()
+	return g.job(tenant, hooked, "--kernel-us=200", "--seconds=300", "--alloc-mib="+mib, "--alloc-step-mib="+mib)
+}
+
+// listed reports whether the enforcer sees so many processes on the GPU.
+func (g *governed) listed(n int) bool { return len(g.DeviceProcesses()) == n }
+
+// TestASuspensionOutlivesTheEnforcer restarts the enforcer: the workload stays
+// suspended, its memory stays charged to its tenant, and the successor gives it
+// back.
+func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, "a")
+	a := g.works("a", true, "2048")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.used() == 2048 })
+	g.audited()
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	g.stop()
+	g.run(g.table)
+	if s := g.audited(); len(s.Suspended) != 1 || s.Suspended[0].Phase != "suspended" || g.used() != 0 {
+		t.Fatalf("%+v, %d MiB in use", s.Suspended, g.used())
+	}
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	poll(t, 20*time.Second, "it works again", func() bool { return g.moves(a) && g.used() == 2048 })
+	poll(t, 20*time.Second, "the books have its memory", func() bool {
+		for _, row := range g.it.Stats().Tenants {
+			if row.Tenant == "a" && row.MemoryUsed == 2048*mib {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestADriversTroubleIsUndone lets a program go on that the driver does not
+// suspend, and tells of one that the driver broke.
+func TestADriversTroubleIsUndone(t *testing.T) {
+	t.Parallel()
+	for trouble, want := range map[string]string{"refuse": "CUDA_ERROR_NOT_SUPPORTED", "fail": "CUDA_ERROR_UNKNOWN"} {
+		g := suspending(t, 0, 0, "a")
+		g.driver = append(g.driver, "GS_STUB_CHECKPOINT="+trouble)
+		a := g.works("a", false, "1024")
+		poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) })
+		g.audited()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if said, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, %v", trouble, said, err)
+		}
+		if told := g.ends(); len(told) == 0 || told[0].Err == nil || told[0].Done != suspend.Suspended {
+			t.Errorf("%s: the journal is told of %+v", trouble, told)
+		}
+		if trouble == "fail" {
+			poll(t, 20*time.Second, "a broken process is told of", func() bool { return g.stats().Suspensions.Broken == 1 })
+			continue
+		}
+		since := fixture.Monotonic()
+		poll(t, 20*time.Second, "it goes on", func() bool { return g.moved(a, since) && len(g.stats().Suspended) == 0 })
+		if n := g.stats().Suspensions.Refused; n["unsupported"] != 1 {
+			t.Errorf("%v", n)
+		}
+	}
+}
+
+// TestOrdersNameWhoIsThere answers orders that fit nobody.
+func TestOrdersNameWhoIsThere(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, "a")
+	a := g.works("a", true, "64")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) })
+	g.audited()
+	ctx := context.Background()
+	if _, err := g.suspend(ctx, "unit:b.service"); err == nil || !strings.Contains(err.Error(), "unit:a.service") {
+		t.Errorf("%v", err)
+	}
+	if _, err := g.giveBack(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), "those that are: none") {
+		t.Errorf("%v", err)
+	}
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	if _, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), "suspended already") {
+		t.Errorf("%v", err)
+	}
+	a.kill()
+	poll(t, 20*time.Second, "who ended is forgotten", func() bool { return len(g.stats().Suspended) == 0 })
+}
+
+// TestAnEnforcerThatEndsInACycleLosesNobody ends the enforcer, and with it the
+// child process that calls the driver, at moments of a suspension and of a
+// resumption. In the end the program works.
+func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 4<<30, 4<<30, "a")
+	a := g.works("a", true, "1024")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.used() == 1024 })
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 6 {
+		g.audited()
+		for _, do := range []func(context.Context, string) (string, error){g.suspend, g.giveBack} {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(600))*time.Millisecond)
+			_, _ = do(ctx, "unit:a.service") // or there is nothing to do
+			cancel()
+			g.stop()
+			g.run(g.table)
+		}
+		poll(t, 30*time.Second, "it is suspended, or works", func() bool {
+			s := g.stats().Suspended
+			return len(s) == 0 && g.moves(a) || len(s) == 1 && s[0].Phase == "suspended"
+		})
+		if s := g.stats().Suspended; len(s) == 1 {
+			g.order(g.giveBack, "unit:a.service", "runs again")
+		}
+		poll(t, 30*time.Second, "it works with its memory", func() bool { return g.moves(a) && g.used() == 1024 })
+	}
+}
