@@ -126,7 +126,7 @@ var _ = collectors.Register(collectors.Collector{
 		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
 		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
-	}, quotaMetrics, jobMetrics),
+	}, quotaMetrics, jobMetrics, suspendedMetrics),
 	Kernel: func(host.Kernel) func(out *collectors.Readings) {
 		var c brokerClient
 		jobs := newJobs()
@@ -191,6 +191,7 @@ func putBroker(out *collectors.Readings, s wire.Stats, jobs *jobs) {
 	}
 	if s.Enforcer != nil {
 		putQuotas(out, s.Enforcer, index)
+		putSuspended(out, s.Enforcer, index)
 		jobs.put(out, s.Enforcer, index)
 	}
 }

@@ -81,6 +81,10 @@ var books = wire.Stats{
 			Where: "train.py:42 in step", Seconds: 66, Waiting: 7}},
 		Stragglers: []wire.StragglerStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", PID: 7, Rank: 3, Cause: "power",
 			Lost: 0.68}},
+		Suspended: []wire.SuspendedStats{{Tenant: "a", Workload: "unit:w", GPU: "GPU-a", Phase: "suspended", Seconds: 69,
+			Bytes: 70}},
+		Suspensions: wire.SuspensionStats{Suspended: 71, Resumed: 72, SuspendSeconds: 73, ResumeSeconds: 74,
+			Refused: map[string]uint64{"mps": 75}, Broken: 76},
 	},
 }
 
@@ -264,6 +268,15 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_quota_memory_used_bytes{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                        47,
 		`nvgpu_quota_memory_denied_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                      48,
 		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`:                                   1,
+
+		`nvgpu_suspended_seconds{gpu="4",phase="suspended",tenant="a",uuid="GPU-a",workload="unit:w"}`: 69,
+		`nvgpu_suspended_bytes{gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`:                     70,
+		`nvgpu_suspensions_total{}`:                  71,
+		`nvgpu_resumptions_total{}`:                  72,
+		`nvgpu_suspend_seconds_total{}`:              73,
+		`nvgpu_resume_seconds_total{}`:               74,
+		`nvgpu_suspend_refusals_total{reason="mps"}`: 75,
+		`nvgpu_suspend_broken_processes_total{}`:     76,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)

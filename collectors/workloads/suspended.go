@@ -1,0 +1,57 @@
+package workloads
+
+import (
+	"gpusteward/collectors"
+	"gpusteward/internal/wire"
+)
+
+// Metrics of workloads whose GPU memory is in host memory.
+var (
+	SuspendedBytes = collectors.Gauge("nvgpu_suspended_bytes",
+		"GPU memory in bytes that the workload had and that is in host memory while it is suspended: what the driver "+
+			"still lists for it does not count.", "tenant", "workload")
+	SuspendedSeconds = collectors.Gauge("nvgpu_suspended_seconds",
+		"Time in seconds since the workload was suspended, or since its suspension began, by the phase: suspending, "+
+			"suspended or resuming.", "tenant", "workload", "phase")
+	Suspensions = collectors.HostCounter("nvgpu_suspensions_total", "Workloads suspended.")
+	Resumptions = collectors.HostCounter("nvgpu_resumptions_total", "Workloads resumed after a suspension.")
+	SuspendTime = collectors.HostCounter("nvgpu_suspend_seconds_total",
+		"Time in seconds that suspending workloads took.")
+	ResumeTime = collectors.HostCounter("nvgpu_resume_seconds_total",
+		"Time in seconds that resuming workloads took.")
+	SuspendRefusals = collectors.HostCounter("nvgpu_suspend_refusals_total",
+		"Suspensions and resumptions that were refused or failed, by reason: driver, unsupported, busy, state, "+
+			"host_memory, cgroup_memory, gpu_memory, mps, no_answer, not_cuda or other.", "reason")
+	SuspendBroken = collectors.HostCounter("nvgpu_suspend_broken_processes_total",
+		"Processes that the driver broke while they were suspended. They cannot use their GPU any more.")
+)
+
+// suspendedMetrics holds all of them.
+var suspendedMetrics = []*collectors.Metric{SuspendedBytes, SuspendedSeconds, Suspensions, Resumptions,
+	SuspendTime, ResumeTime, SuspendRefusals, SuspendBroken}
+
+const maxSuspended = 128 // pairs of workload and GPU
+
+// putSuspended puts the suspended workloads and the counters.
+func putSuspended(out *collectors.Readings, s *wire.EnforcerStats, index map[string]string) {
+	for i, w := range s.Suspended {
+		if i >= maxSuspended {
+			out.Drop(SuspendedSeconds)
+			continue
+		}
+		put := func(m *collectors.Metric, v float64, labels ...string) {
+			out.Set(m, v, append([]string{index[w.GPU], w.GPU, w.Tenant, w.Workload}, labels...)...)
+		}
+		put(SuspendedBytes, float64(w.Bytes))
+		put(SuspendedSeconds, w.Seconds, w.Phase)
+	}
+	t := s.Suspensions
+	out.Set(Suspensions, float64(t.Suspended))
+	out.Set(Resumptions, float64(t.Resumed))
+	out.Set(SuspendTime, t.SuspendSeconds)
+	out.Set(ResumeTime, t.ResumeSeconds)
+	out.Set(SuspendBroken, float64(t.Broken))
+	for reason, n := range t.Refused {
+		out.Set(SuspendRefusals, float64(n), reason)
+	}
+}
