@@ -28,6 +28,10 @@ import (
 // runtime directory does not.
 const ControlSocket = "agent/control.sock"
 
+// EnforcerSocket is the control socket of the enforcer in the runtime directory.
+// Its directory belongs to root.
+const EnforcerSocket = "enforcer/control.sock"
+
 // controlTime bounds an action, and the time that a client waits for it.
 const controlTime = 10 * time.Second
 
@@ -38,10 +42,10 @@ const maxArguments = 16 << 10
 // own user may use it, and the kernel identifies the peer. POST /drain runs the
 // action "drain" of Actions; GET goes to Reads.
 type Control struct {
-	Dir     string // the runtime directory; Run creates the socket's directory if it is missing
+	Path    string // of the socket; Run creates its directory if it is missing
 	Actions map[string]Action
-	Done    func() // called after each
-	Reads   http.Handler
+	Done    func()       // called after each
+	Reads   http.Handler // nil: nothing can be read
 	Log     *slog.Logger
 }
 
@@ -78,7 +82,7 @@ func (a Action) check(arguments url.Values) error {
 func (c *Control) Run(ctx context.Context) error {
 	l, err := c.listen()
 	if err != nil {
-		c.Log.Warn("no control socket: status, drain and resume do not reach this agent", "err",
+		c.Log.Warn("no control socket: orders do not reach this agent", "socket", c.Path, "err",
 			host.Explain(err, host.Reads|host.Writes))
 		<-ctx.Done()
 		return nil
@@ -107,7 +111,7 @@ func (c *Control) Run(ctx context.Context) error {
 // listen creates the socket. It replaces a socket that nobody listens at any
 // more.
 func (c *Control) listen() (net.Listener, error) {
-	path := filepath.Join(c.Dir, ControlSocket)
+	path := c.Path
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the control socket's directory: %w", err)
 	}
@@ -181,7 +185,7 @@ func (c *Control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only root and the agent's own user may use this socket", http.StatusForbidden)
 		return
 	}
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet && c.Reads != nil {
 		c.Reads.ServeHTTP(w, r)
 		return
 	}
@@ -234,13 +238,12 @@ func (c *Control) do(w http.ResponseWriter, r *http.Request, who peer, name stri
 	}
 }
 
-// Order has the agent of the runtime directory dir run an action, and returns
-// its message, which is safe to print on a terminal. Its errors say what an
-// operator can do.
-func Order(ctx context.Context, dir, action string, arguments url.Values) (string, error) {
+// Order has the agent at a control socket run an action, and returns its
+// message, which is safe to print on a terminal. Its errors say what an operator
+// can do.
+func Order(ctx context.Context, path, action string, arguments url.Values) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*controlTime)
 	defer cancel()
-	path := filepath.Join(dir, ControlSocket)
 	answer, err := order(ctx, path, action, arguments)
 	for renewed := false; ; renewed = true {
 		// The agent may replace its process to load a new library while the order
@@ -255,7 +258,8 @@ func Order(ctx context.Context, dir, action string, arguments url.Values) (strin
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return "", fmt.Errorf("no agent at %s: is it running, with this --runtime.dir?", path)
+		return "", fmt.Errorf("no agent at %s: is it running, with this --runtime.dir%s?", path,
+			map[bool]string{true: " and enforcer.enabled"}[strings.HasSuffix(path, EnforcerSocket)])
 	case errors.Is(err, fs.ErrPermission):
 		return "", fmt.Errorf("only root and the agent's own user may %s: no permission on %s", action, path)
 	case err != nil:

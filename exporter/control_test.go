@@ -42,7 +42,7 @@ var nothing = Action{Do: func(context.Context, url.Values) (string, error) { ret
 func control(t *testing.T, dir string, actions map[string]Action) (log *notebook, stop func()) {
 	t.Helper()
 	log = new(notebook)
-	c := &Control{Dir: dir, Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
+	c := &Control{Path: filepath.Join(dir, ControlSocket), Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "read "+r.URL.Path) })}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -81,13 +81,13 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 			return v.Get("check") + " of " + v.Get("entity") + " cleared by " + OrderedBy(ctx), nil
 		}},
 	})
-	if said, err := Order(t.Context(), dir, "drain", nil); err != nil || said != "" || done != 1 {
+	if said, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil || said != "" || done != 1 {
 		t.Errorf("drain: %q, %v, done %d times", said, err, done)
 	}
-	if _, err := Order(t.Context(), dir, "resume", nil); err == nil || err.Error() != "gpu 2 hangs in a call" {
+	if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "resume", nil); err == nil || err.Error() != "gpu 2 hangs in a call" {
 		t.Errorf("resume: %v, want the action's own error", err)
 	}
-	said, err := Order(t.Context(), dir, "ack", url.Values{"check": {"gpu_lost"}, "entity": {"gpu=3,workload=a & b"}})
+	said, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "ack", url.Values{"check": {"gpu_lost"}, "entity": {"gpu=3,workload=a & b"}})
 	if want := fmt.Sprintf("gpu_lost of gpu=3,workload=a & b cleared by uid %d, pid %d", os.Geteuid(),
 		os.Getpid()); err != nil || said != want {
 		t.Errorf("ack: %q, %v; want %q", said, err, want)
@@ -109,7 +109,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, ControlSocket)); !os.IsNotExist(err) {
 		t.Errorf("the socket of an agent that ended: %v", err)
 	}
-	if _, err := Order(t.Context(), dir, "drain", nil); err == nil ||
+	if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err == nil ||
 		!strings.Contains(err.Error(), "is it running, with this --runtime.dir?") {
 		t.Errorf("without an agent: %v", err)
 	}
@@ -221,18 +221,18 @@ func TestExistingSockets(t *testing.T) {
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		control(t, dir, drain)
-		if _, err := Order(t.Context(), dir, "drain", nil); err != nil {
+		if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("a live agent's", func(t *testing.T) {
 		dir := t.TempDir()
 		control(t, dir, drain)
-		c := &Control{Dir: dir}
+		c := &Control{Path: filepath.Join(dir, ControlSocket)}
 		if _, err := c.listen(); err == nil || !strings.Contains(err.Error(), "another agent listens") {
 			t.Errorf("beside a live agent: %v", err)
 		}
-		if _, err := Order(t.Context(), dir, "drain", nil); err != nil {
+		if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil {
 			t.Errorf("the live agent lost its socket: %v", err)
 		}
 	})

@@ -146,6 +146,7 @@ func (st style) workloads(b *strings.Builder, s State) {
 		}
 		row("", w.who(), ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm),
 			show("%.0f", processes), since)
+		st.suspended(b, w)
 		st.job(b, w)
 	}
 }

@@ -68,6 +68,8 @@ var states = map[string]func() State{
 		s.put(workloads.JobSlowdown, 0.2, "0", "GPU-0", "default", "unit:train.service", "cpu",
 			"+0.025 s a step; host +0.021 s; CPU pressure 43 %, usually 3 %")
 		s.put(workloads.JobStraggler, 0.14, "1", "GPU-1", "default", "unit:train.service", "1", "host")
+		s.put(workloads.SuspendedSeconds, 754, "0", "GPU-0", "default", "unit:notebook.service", "suspended")
+		s.put(workloads.SuspendedBytes, 21.3*(1<<30), "0", "GPU-0", "default", "unit:notebook.service")
 		s.put(workloads.JobHang, 75, "1", "GPU-1", "default", "unit:stuck.service", "3", "absent",
 			"/home/ann/train.py:42 in load")
 		return s.state(nil)

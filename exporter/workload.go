@@ -31,6 +31,8 @@ type WorkloadGPU struct {
 	Energy      *float64 `json:"energy_joules,omitempty"`
 	Processes   byLabel  `json:"processes,omitempty"` // by type: compute, graphics, mps
 	Job         *Job     `json:"job,omitempty"`       // of its programs under the hook
+	// its memory is in host memory; nil: it is not suspended
+	Suspended *Suspended `json:"suspended,omitempty"`
 }
 
 // workloadFacts read the samples with the label workload.

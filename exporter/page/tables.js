@@ -67,6 +67,13 @@ function owner(info = {}) {
   return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
 }
 
+// memory writes a workload's memory on GPUs, and what is in host memory while it is suspended.
+const memory = (gpus) => {
+  const away = gpus.filter((g) => g.suspended);
+  if (away.length === 0) return `${gibibytes(sum(gpus.map((g) => g.memory_bytes)))} GiB`;
+  return `${away[0].suspended.phase}, ${gibibytes(sum(away.map((g) => g.suspended.memory_bytes)))} GiB`;
+};
+
 export function workloads() {
   const now = { at: 0 };
   const table = new Table("workloads", {
@@ -78,7 +85,7 @@ export function workloads() {
       cells(node, [
         w.workload, owner(w.info), ranges(gpus.map((g) => g.index)),
         percent(sum(gpus.map((g) => g.utilization_ratio?.sm))),
-        `${gibibytes(sum(gpus.map((g) => g.memory_bytes)))} GiB`,
+        memory(gpus),
         scaled(sum(gpus.map((g) => g.energy_joules)), "J"),
         number(sum(gpus.flatMap((g) => Object.values(g.processes ?? {})))),
         w.since ? age(now.at - Date.parse(w.since)) : unknown,

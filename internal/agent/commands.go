@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/exporter"
 	"gpusteward/internal/config"
 )
@@ -139,10 +140,13 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		"workload=NAME, tenant=NAME or device=NAME.").
 		Required().StringVar(&acked["entity"][0])
 
+	suspension, resumption, suspended := suspendCommands(app)
+
 	execution, program := execCommand(app)
 	installation, installed := installCommand(app)
 
 	probe := app.Command(probeCommand, "Open and close the driver.").Hidden()
+	checkpoint, call := checkpointCommand(app)
 
 	// --demo has an optional value, which kingpin does not support.
 	args = slices.Clone(args)
@@ -184,14 +188,23 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		err = exporter.Status(ctx, o, stdout)
 	case drain.FullCommand(), resume.FullCommand():
-		if _, err = exporter.Order(ctx, f.runtimeDir, command, nil); err == nil {
+		if _, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, nil); err == nil {
 			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])
 		}
 	case ack.FullCommand():
 		var said string
-		if said, err = exporter.Order(ctx, f.runtimeDir, command, acked); err == nil {
+		if said, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, acked); err == nil {
 			fmt.Fprintln(stdout, said)
 		}
+	case suspension.FullCommand(), resumption.FullCommand():
+		var said string
+		said, err = exporter.Order(ctx, f.socket(exporter.EnforcerSocket), command,
+			url.Values{"workload": {suspended.workload}})
+		if err == nil {
+			fmt.Fprintln(stdout, said)
+		}
+	case checkpoint.FullCommand():
+		err = suspend.Serve(suspend.Op(call.op), call.pid, stdout)
 	case probe.FullCommand():
 		err = probeDriver()
 	default:

@@ -28,6 +28,7 @@ import (
 	"gpusteward/enforcer/gemini"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/exporter"
 	"gpusteward/health/incident"
 	"gpusteward/internal/config"
@@ -38,6 +39,7 @@ import (
 type enforcement struct {
 	enforcer *enforcer.Enforcer
 	gemini   gemini.Servers
+	control  *exporter.Control
 	listed   []config.Gemini // the entries that the servers were made from
 	mps      bool            // as it was at the start
 	files    *config.TenantFiles
@@ -81,7 +83,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books,
 		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
-		Record:   func(s escalation.Step) { record(enforced(s)) }, NCCL: c.NCCL, Simulated: !m.real,
+		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) }, NCCL: c.NCCL, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed",
@@ -99,8 +101,12 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 			Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
 		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
 	}
-	e.enforcer, err = enforcer.New(o)
-	return e, host.Explain(err, host.Reads|host.Writes)
+	if e.enforcer, err = enforcer.New(o); err != nil {
+		return e, host.Explain(err, host.Reads|host.Writes)
+	}
+	e.control = &exporter.Control{Path: f.socket(exporter.EnforcerSocket), Actions: suspendActions(e.enforcer),
+		Done: func() {}, Log: log}
+	return e, nil
 }
 
 // newGemini returns a server for each entry. The servers already listen.
@@ -203,6 +209,7 @@ func (e enforcement) run(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.enforcer.Run(ctx) })
+	group.Go(func() error { return e.control.Run(ctx) })
 	group.Go(func() error {
 		for tick := time.Tick(lookEach); ; {
 			select {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"time"
 
 	"gpusteward/collectors"
@@ -30,7 +31,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 		return a, fmt.Errorf("enforcer: %w", err)
 	}
 	control := &exporter.Control{
-		Dir: f.runtimeDir,
+		Path: filepath.Join(f.runtimeDir, exporter.ControlSocket),
 		Actions: map[string]exporter.Action{
 			"drain":  {Do: silent(host.Drain)},
 			"resume": {Do: silent(host.Resume)},

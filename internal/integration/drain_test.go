@@ -257,7 +257,7 @@ func TestConcurrentOrders(t *testing.T) {
 		running.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // an overtaken one waits
 			defer cancel()
-			_, err := exporter.Order(ctx, f.path("run"), []string{"drain", "resume"}[i%2], nil)
+			_, err := exporter.Order(ctx, filepath.Join(f.path("run"), exporter.ControlSocket), []string{"drain", "resume"}[i%2], nil)
 			if err != nil && strings.Contains(err.Error(), "%!") {
 				t.Error(err)
 			}
