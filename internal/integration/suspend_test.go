@@ -1,0 +1,39 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"gpusteward/internal/fixture"
+)
+
+// TestSuspendCommands have orders of the command line reach the enforcer.
+func TestSuspendCommands(t *testing.T) {
+	t.Parallel()
+	root, err := os.MkdirTemp("", "suspend") // the names of t.TempDir are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	dir := "--runtime.dir=" + root
+	a := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"), dir).ready()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{dir, "suspend", "unit:x.service"}, "the GPUs are simulated"},
+		{[]string{dir, "resume-process", "unit:x.service"}, `no workload "unit:x.service" is suspended`},
+		{[]string{"--runtime.dir=" + t.TempDir(), "suspend", "7"}, "and enforcer.enabled?"},
+		{[]string{dir, "suspend"}, "required argument 'WORKLOAD'"},
+	} {
+		var out, said bytes.Buffer
+		status := run(context.Background(), c.args, &out, &said)
+		if status == 0 || !strings.Contains(said.String(), c.want) || out.Len() > 0 {
+			t.Errorf("%q: exit status %d, %q, %q; want %q", c.args, status, out.String(), said.String(), c.want)
+		}
+	}
+	eventually(t, "the orders are in the log", func() bool { return a.log.find("control")["workload"] == "unit:x.service" })
+}
