@@ -57,6 +57,8 @@ var added = map[string]string{
 	"job_straggler":      "a rank of a job, and not a GPU among others",
 	"quota_convoy":       "qos of a job on several GPUs: its lost time shows in no GPU's share",
 	"quota_action":       "the second half of quota_violation: the last levels of escalation",
+	"resume_late":        "an order of the enforcer's that it cannot carry out",
+	"suspend_broken":     "driver_error for processes that were suspended, without an XID",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
 	"guarantee_forecast": "qos before it happens",
 	"nvlink_gpu_outlier": "nvlink_outlier for links without series of their own: the sum of a GPU against its peers",

@@ -12,7 +12,7 @@ import (
 // Suspended tells that a workload's GPU memory is in host memory.
 type Suspended struct {
 	Phase   string  `json:"phase"`        // suspending, suspended or resuming
-	Seconds float64 `json:"seconds"`      // since it was suspended, or began to be
+	Seconds float64 `json:"seconds"`      // since the phase began
 	Bytes   float64 `json:"memory_bytes"` // of GPU memory that it had
 }
 

@@ -197,6 +197,29 @@ var workloadChecks = []*Check{
 			"shadow mode there is no alert, because nothing was done.",
 	},
 	{
+		ID: "resume_late", Alert: "ResumeLate",
+		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.SuspendedSeconds, "phase", "resuming",
+			"by", "tenant", "by", "workload").Above(60), For: of(2, 2)}},
+		Summary: "A suspended workload does not get its GPU memory back.",
+		Detail:  "{entity} has been waiting for its GPU memory for {value} s.",
+		Action: "The log of the enforcer has the reason. Make room on the GPU: suspend another workload, or end one that is " +
+			"not needed.",
+		Cause: "Its memory is in host memory, and the GPU has no room for it now, or the driver does not answer. The " +
+			"enforcer tries again every 2 s to a minute. nvgpu_suspend_refusals_total counts the attempts that failed, by " +
+			"reason.",
+	},
+	{
+		ID: "suspend_broken", Alert: "SuspendBroken",
+		Levels: []Level{{Severity: incident.Critical,
+			When: Increase(workloads.SuspendBroken, 10*time.Minute).AtLeast(1)}},
+		Summary: "The driver broke a process that was suspended.",
+		Detail:  "The driver broke {value} processes in the last 10 minutes, while they were suspended or resumed.",
+		Action: "Restart the workload; /api/v1/events?kind=enforcement names it. Suspend no others on this host until the " +
+			"driver is updated.",
+		Cause: "A checkpoint or its restoration failed within the driver, which leaves the process without its GPU. What " +
+			"the workload had not saved is lost.",
+	},
+	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",
 		Levels: []Level{{Severity: incident.Warning, When: soon(Value(derived.QuotaMemoryExhaustion, "by", "tenant")),
 			For: of(6, 6)}},

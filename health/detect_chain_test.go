@@ -179,6 +179,25 @@ var injections = map[string]func(c *chain){
 	"no broker": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.BrokerUp, 1-during(at, 5*time.Minute)) })
 	},
+	// A workload was suspended a minute ago, and is to be resumed for five minutes from then on.
+	"no room to resume": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			switch {
+			case at > time.Minute && at < 6*time.Minute:
+				put(workloads.SuspendedSeconds, (at - time.Minute).Seconds(), "ml", "unit:train.service", "resuming")
+			case at > 0 && at <= time.Minute:
+				put(workloads.SuspendedSeconds, 7200, "ml", "unit:train.service", "suspended")
+			}
+		})
+	},
+	"suspended": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			put(workloads.SuspendedSeconds, 7200+at.Seconds(), "ml", "unit:train.service", "suspended")
+		})
+	},
+	"broken": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(workloads.SuspendBroken, collectors.Bool(at > 0)) })
+	},
 	"paused":          func(c *chain) { c.escalation("pause", 0) },
 	"terminated":      func(c *chain) { c.escalation("terminate", 0) },
 	"would terminate": func(c *chain) { c.escalation("terminate", 1) },

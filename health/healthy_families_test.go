@@ -28,6 +28,9 @@ var notHealthy = map[string]string{
 	"JobSlowdown":    "of jobs that are slow",
 	"JobStraggler":   "of jobs with a straggler",
 	"VGPUMemoryUsed": "of hosts that give out virtual GPUs",
+
+	"SuspendedSeconds": "of suspended workloads",
+	"SuspendBroken":    "as SuspendedSeconds",
 }
 
 var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:collectors\.)?(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)

@@ -11,8 +11,8 @@ var (
 		"GPU memory in bytes that the workload had and that is in host memory while it is suspended: what the driver "+
 			"still lists for it does not count.", "tenant", "workload")
 	SuspendedSeconds = collectors.Gauge("nvgpu_suspended_seconds",
-		"Time in seconds since the workload was suspended, or since its suspension began, by the phase: suspending, "+
-			"suspended or resuming.", "tenant", "workload", "phase")
+		"Time in seconds for which the workload has been suspending, suspended or resuming, by this phase.",
+		"tenant", "workload", "phase")
 	Suspensions = collectors.HostCounter("nvgpu_suspensions_total", "Workloads suspended.")
 	Resumptions = collectors.HostCounter("nvgpu_resumptions_total", "Workloads resumed after a suspension.")
 	SuspendTime = collectors.HostCounter("nvgpu_suspend_seconds_total",

@@ -55,8 +55,8 @@ type Record struct {
 	Tenant    string    `json:"tenant"`
 	Workload  string    `json:"workload"`
 	Phase     Phase     `json:"phase"`
-	Why       string    `json:"why"` // for people
-	Since     time.Time `json:"since"`
+	Why       string    `json:"why"`   // for people
+	Since     time.Time `json:"since"` // when the phase began
 	Processes []Process `json:"processes"`
 }
 
@@ -151,7 +151,7 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 		w := &work{Record: r}
 		s.work[r.Subject()] = w
 		if r.Phase != Suspended {
-			w.Phase, w.again = Resuming, now
+			w.Phase, w.Since, w.again = Resuming, now, now
 		}
 	}
 }
@@ -241,7 +241,7 @@ func (s *Suspender) Resume(now time.Time, of audit.Subject) error {
 
 // resume begins a resumption.
 func (s *Suspender) resume(now time.Time, w *work) {
-	w.Phase, w.again = Resuming, now
+	w.Phase, w.Since, w.again = Resuming, now, now
 	_ = s.keep() // harmless if it fails: the next enforcer finds it half resumed, and resumes the rest
 	s.try(w)
 }
@@ -325,7 +325,7 @@ func (s *Suspender) end(now time.Time, w *work, end End) End {
 		s.totals.SuspendSeconds += end.Took.Seconds()
 		end.Done, end.Record = Suspended, w.Record
 	case end.Done == Suspending: // undo what is done of it
-		w.Phase, w.again = Resuming, now
+		w.Phase, w.Since, w.again = Resuming, now, now
 		end.Done = Suspended
 	case end.Err == nil:
 		delete(s.work, w.Subject())

@@ -277,6 +277,9 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 		if end := b.end(); end.Done != Resuming || ReasonOf(end.Err) != GPUMemory {
 			t.Fatalf("%+v", end)
 		}
+		if r, _ := b.Record(job); r.Since.After(began) {
+			t.Fatalf("it has been resuming since %v, not %v", r.Since, began)
+		}
 		if !b.card.all(Checkpointed, 2, 3) || b.card.free != 11 {
 			t.Fatalf("%v, %d free", b.card.state, b.card.free)
 		}

@@ -43,7 +43,7 @@ type SuspendedStats struct {
 	GPU      string  `json:"gpu"`     // UUID
 	Phase    string  `json:"phase"`   // suspending, suspended or resuming
 	Why      string  `json:"why"`     // for people
-	Seconds  float64 `json:"seconds"` // since it was suspended, or began to be
+	Seconds  float64 `json:"seconds"` // since the phase began
 	Bytes    uint64  `json:"bytes"`   // of GPU memory that it had and that the driver no longer lists
 }
 
