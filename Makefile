@@ -76,7 +76,7 @@ test-shares:
 # Tests on a machine with an NVIDIA GPU.
 test-gpu:
 	@$(MAKE) --no-print-directory hook
-	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer
+	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer ./enforcer/suspend
 
 # Mutation tests. They fail if the tests notice less than 95 % of the mutants, or 90 % in health.
 # In the enforcer's pure packages all mutants are tried (ledger: 80 s; schedule: half an hour). In

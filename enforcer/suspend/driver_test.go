@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,9 @@ func as(child string) Call {
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == Command {
 		switch os.Getenv("GS_CHILD") {
+		case "":
+			pid, _ := strconv.Atoi(os.Args[3])
+			_ = Serve(Op(os.Args[2]), pid, os.Stdout)
 		case "hang":
 			select {}
 		case "crash":
