@@ -16,6 +16,7 @@ func machine(t *testing.T, files map[string]string) Host {
 	all := map[string]string{
 		filepath.Join(h.ProcFS, "meminfo"):  "MemTotal: 102400 kB\nMemFree: 1 kB\nMemAvailable:   51200 kB\n",
 		filepath.Join(h.ProcFS, "2/cgroup"): "0::/a/b\n",
+		filepath.Join(h.ProcFS, "6/cgroup"): "0::/a:b/c\n",
 		filepath.Join(h.ProcFS, "3/cgroup"): "12:cpu,cpuacct:/other\n5:memory:/old\n",
 	}
 	for name, text := range files {
@@ -41,15 +42,19 @@ func TestRoom(t *testing.T) {
 		mib    uint64
 		reason Reason
 	}{
-		"the host has it":           {nil, 2, 40, ""},
-		"the reserve is kept":       {nil, 2, 41, HostMemory},
-		"the cgroup has it":         {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(10)}, 2, 20, ""},
-		"the cgroup has too little": {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)}, 2, 20, CgroupMemory},
-		"no limit":                  {map[string]string{"a/b/memory.max": "max\n", "a/b/memory.current": mib(90)}, 2, 20, ""},
-		"a parent has too little":   {map[string]string{"a/memory.max": mib(30), "a/memory.current": mib(11)}, 2, 20, CgroupMemory},
-		"a limit without a usage":   {map[string]string{"a/b/memory.max": mib(30)}, 2, 1, CgroupMemory},
+		"the host has it":     {nil, 2, 40, ""},
+		"the reserve is kept": {nil, 2, 41, HostMemory},
+		"the cgroup has it":   {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(10)}, 2, 20, ""},
+		"the cgroup has too little": {map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)}, 2, 20,
+			CgroupMemory},
+		"no limit": {map[string]string{"a/b/memory.max": "max\n", "a/b/memory.current": mib(90)}, 2, 20, ""},
+		"a parent has too little": {map[string]string{"a/memory.max": mib(30), "a/memory.current": mib(11)}, 2, 20,
+			CgroupMemory},
+		"a limit without a usage": {map[string]string{"a/b/memory.max": mib(30)}, 2, 1, CgroupMemory},
 		"version 1": {map[string]string{"memory/old/memory.limit_in_bytes": mib(30),
 			"memory/old/memory.usage_in_bytes": mib(11)}, 3, 20, CgroupMemory},
+		"a colon in the name": {map[string]string{"a:b/c/memory.max": mib(30), "a:b/c/memory.current": mib(11)}, 6, 20,
+			CgroupMemory},
 		"no process": {nil, 4, 1, CgroupMemory},
 	} {
 		err := machine(t, c.files).Room(map[int]uint64{c.pid: c.mib << 20})

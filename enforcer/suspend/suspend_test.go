@@ -136,7 +136,8 @@ func newBench(t *testing.T, c *card) *bench {
 
 // begin starts another suspender, with what is in the file.
 func (b *bench) begin() {
-	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive, Room: func(map[int]uint64) error { return nil },
+	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive,
+		Room: func(map[int]uint64) error { return nil },
 		Keep: func(all []Record) error { b.file = slices.Clone(all); return nil }}
 	b.Restore(b.now, b.file)
 }
@@ -295,6 +296,24 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 	}
 }
 
+// TestMemoryThatCannotBeGivenUpIsTold tells of a process that keeps its memory
+// while another one of its workload has none.
+func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.order(2, 3)
+	b.end()
+	b.card.set(func() { b.card.free, b.card.wrong["checkpoint 2"] = 5, refuse(NoAnswer, "the driver is silent") })
+	_ = b.Resume(b.now, job)
+	end := b.end()
+	if end.Err == nil || !strings.Contains(end.Err.Error(), "and 2 keeps its memory: the driver is silent") {
+		t.Errorf("%v", end.Err)
+	}
+	b.card.set(func() { b.card.free = 7 })
+	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
+		t.Errorf("%+v", end)
+	}
+}
+
 // TestNoRestoreIsTriedInVain asks the driver to restore nothing for which there
 // is no room.
 func TestNoRestoreIsTriedInVain(t *testing.T) {
@@ -315,6 +334,123 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 	b.card.set(func() { b.card.said = &enough })
 	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
 		t.Errorf("%+v", end)
+	}
+}
+
+// TestDeadlines gives a call that copies as long as 256 MiB a second take, and
+// 15 s besides.
+func TestDeadlines(t *testing.T) {
+	var mu sync.Mutex
+	left := map[Op]time.Duration{}
+	c := newCard(0, map[int]int{2: 5})
+	b := newBench(t, c)
+	calls := b.Call
+	b.Call = func(ctx context.Context, op Op, pid int) (State, error) {
+		end, _ := ctx.Deadline()
+		mu.Lock()
+		left[op] = time.Until(end)
+		mu.Unlock()
+		return calls(ctx, op, pid)
+	}
+	p := processes(2)
+	p[0].Memory = map[string]uint64{"GPU-0": 3 << 30, "GPU-1": 1 << 30}
+	if err := b.Suspend(b.now, job, p, ""); err != nil {
+		t.Fatal(err)
+	}
+	b.end()
+	_ = b.Resume(b.now, job)
+	b.end()
+	mu.Lock()
+	defer mu.Unlock()
+	for op, want := range map[Op]time.Duration{Ask: 15 * time.Second, Lock: 15 * time.Second, Unlock: 15 * time.Second,
+		Checkpoint: 31 * time.Second, Restore: 31 * time.Second} {
+		if got := left[op]; got > want || got < want-5*time.Second {
+			t.Errorf("%s has %v, want %v", op, got, want)
+		}
+	}
+}
+
+// TestLifeEndsCalls ends calls that are under way, and Close waits for them.
+func TestLifeEndsCalls(t *testing.T) {
+	life, end := context.WithCancel(context.Background())
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	called := make(chan struct{})
+	b.Life, b.Call = life, func(ctx context.Context, _ Op, _ int) (State, error) {
+		close(called)
+		<-ctx.Done()
+		return 0, refuse(NoAnswer, "ended")
+	}
+	b.order(2)
+	<-called
+	end()
+	b.Close()
+	if r, _ := b.Record(job); r.Phase != Suspending || b.file[0].Phase != Suspending {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestTextsHaveNumbers tells how much is needed, and how much there is.
+func TestTextsHaveNumbers(t *testing.T) {
+	s := Suspender{Free: func(string) (uint64, bool) { return 300 << 20, true }}
+	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}})
+	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, of which 256 MiB are kept"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}); err != nil {
+		t.Error(err)
+	}
+	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)})
+	for bytes, want := range map[uint64]string{
+		41 << 20: "41 MiB of GPU memory need as much host memory: 50 MiB are available, of which 10 % of the total are " +
+			"reserved",
+		20 << 20: "20 MiB of GPU memory need as much host memory, and the limit of cgroup /a/b leaves 19 MiB",
+	} {
+		if err := h.Room(map[int]uint64{2: bytes}); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestTotalsAreACopy returns counters that later refusals do not change.
+func TestTotalsAreACopy(t *testing.T) {
+	var s Suspender
+	_ = s.Refuse(MPS, "")
+	was := s.Totals()
+	_ = s.Refuse(MPS, "")
+	if was.Refused[MPS] != 1 || s.Totals().Refused[MPS] != 2 {
+		t.Errorf("%v, then %v", was.Refused, s.Totals().Refused)
+	}
+}
+
+// TestAnOrderBeginsAtOnce does not wait for the next look.
+func TestAnOrderBeginsAtOnce(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.order(2)
+	b.end()
+	_ = b.Resume(b.now, job)
+	for deadline := time.Now().Add(20 * time.Second); !b.card.all(Running, 2); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing happens without a look")
+		}
+	}
+}
+
+// TestTheEldestComesFirst looks at workloads in the order in which they were
+// suspended, and lists them by name.
+func TestTheEldestComesFirst(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 5}))
+	var all []Record
+	for i, name := range []string{"b", "a"} {
+		all = append(all, Record{Tenant: "t", Workload: name, Phase: Suspended, Since: b.now.Add(time.Duration(i)),
+			Processes: processes(2 + i)})
+	}
+	b.Restore(b.now, all)
+	if r := b.Records(); r[0].Workload != "a" || r[1].Workload != "b" {
+		t.Errorf("%+v", r)
+	}
+	if w := b.Suspender.order(); w[0].Workload != "b" || w[1].Workload != "a" {
+		t.Errorf("first %s, then %s", w[0].Workload, w[1].Workload)
 	}
 }
 
@@ -350,7 +486,8 @@ func TestABrokenProcessIsTold(t *testing.T) {
 	b.card.wrong["checkpoint 2"] = refuse(Other, "broken")
 	b.card.breaks = true
 	b.order(2)
-	if end := b.end(); end.Done != Suspended || end.Err == nil || !slices.Equal(end.Lost, []int{2}) || b.Totals().Broken != 1 {
+	if end := b.end(); end.Done != Suspended || end.Err == nil || !slices.Equal(end.Lost, []int{2}) ||
+		b.Totals().Broken != 1 {
 		t.Errorf("%+v", end)
 	}
 }
