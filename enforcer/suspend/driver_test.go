@@ -88,6 +88,19 @@ func TestADriverThatHangsIsLeft(t *testing.T) {
 	}
 }
 
+func TestNames(t *testing.T) {
+	if got := fmt.Sprint(Running, Locked, Checkpointed, Broken, State(-1), State(4)); got !=
+		"running locked checkpointed failed state -1 state 4" {
+		t.Error(got)
+	}
+	if r := ReasonOf(errors.New("anything")); r != Other {
+		t.Error(r)
+	}
+	if r := ReasonOf(fmt.Errorf("more: %w", refuse(MPS, "less"))); r != MPS {
+		t.Error(r)
+	}
+}
+
 // TestServeWithoutADriver answers, whatever this machine has.
 func TestServeWithoutADriver(t *testing.T) {
 	var out strings.Builder
