@@ -16,7 +16,13 @@ func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 		e.jobs.See(gpuProcesses(b))
 	}
 	all, hangs := e.jobs.Look(e.workload)
-	return all, slices.DeleteFunc(hangs, func(h wire.HangStats) bool { // nobody waits for it in vain
+	return all, e.unsuspended(hangs)
+}
+
+// unsuspended returns the hangs of workloads that run: one that is suspended
+// stands still because somebody wanted it.
+func (e *Enforcer) unsuspended(hangs []wire.HangStats) []wire.HangStats {
+	return slices.DeleteFunc(hangs, func(h wire.HangStats) bool {
 		_, suspended := e.suspender.Record(audit.Subject{Tenant: h.Tenant, Workload: h.Workload})
 		return suspended
 	})

@@ -16,6 +16,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/wire"
 )
 
@@ -87,6 +88,18 @@ func TestRanksHaveWorkloads(t *testing.T) {
 	ranks, _ := e.observed(audit.Books{})
 	if len(ranks) != 2 || ranks[0].Workload != "user:1001" || ranks[1].Workload != "" {
 		t.Errorf("%+v, want user:1001 as the first one's workload, and none of the second", ranks)
+	}
+}
+
+// TestSuspendedWorkloadsDoNotHang tells of no hang of a workload that is
+// suspended.
+func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
+	e := watching(t, "", false)
+	defer e.Close()
+	e.suspender.Restore(time.Now(), []suspend.Record{{Tenant: "a", Workload: "w", Phase: suspend.Suspended}})
+	left := e.unsuspended([]wire.HangStats{{Tenant: "a", Workload: "w"}, {Tenant: "b", Workload: "w"}})
+	if len(left) != 1 || left[0].Tenant != "b" {
+		t.Errorf("%+v", left)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	e, log := stateful(filepath.Join(dir, "enforcer.json"))
 	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
 	for range 2 {
-		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "save the record of paused workloads") {
+		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "save the record of paused and suspended") {
 			t.Fatalf("kept: %v", err)
 		}
 		e.save()

@@ -94,9 +94,12 @@ func call(op Op, pid int) (a answer) {
 		code = C.unlock(id)
 	}
 	var state C.int
-	if asked := C.state(id, &state); asked != 0 && code == 0 {
+	asked := C.state(id, &state)
+	if a.State = State(state); asked != 0 {
+		a.State = Unknown // such as that of a process that has ended
+	}
+	if code == 0 {
 		code = asked
 	}
-	a.State = State(state)
 	return told(code)
 }

@@ -32,7 +32,8 @@ type State int
 
 // The states.
 const (
-	Running State = iota
+	Unknown State = iota - 1
+	Running
 	Locked
 	Checkpointed
 	Broken // the driver could not restore or checkpoint it, and it cannot use its GPU any more
@@ -40,10 +41,10 @@ const (
 
 // String returns the driver's word for the state.
 func (s State) String() string {
-	if s < Running || s > Broken {
+	if s < Unknown || s > Broken {
 		return fmt.Sprintf("state %d", int(s))
 	}
-	return [...]string{"running", "locked", "checkpointed", "failed"}[s]
+	return [...]string{"unknown", "running", "locked", "checkpointed", "failed"}[s-Unknown]
 }
 
 // A Reason is why a workload is not suspended, or not resumed: a label of
@@ -115,13 +116,13 @@ func Helper(env ...string) Call {
 		var a answer
 		switch {
 		case ctx.Err() != nil:
-			return 0, refuse(NoAnswer, "%s of %d: the driver did not answer in time", op, pid)
+			return Unknown, refuse(NoAnswer, "%s of %d: the driver did not answer in time", op, pid)
 		case err != nil:
 			text := strings.TrimSpace(complaint.String())
-			return 0, refuse(NoAnswer, "%s of %d: its child process failed: %v %.200s", op, pid, err, text)
+			return Unknown, refuse(NoAnswer, "%s of %d: its child process failed: %v %.200s", op, pid, err, text)
 		}
 		if err := json.Unmarshal(out.Bytes(), &a); err != nil {
-			return 0, refuse(NoAnswer, "%s of %d: its child process wrote no answer: %v", op, pid, err)
+			return Unknown, refuse(NoAnswer, "%s of %d: its child process wrote no answer: %v", op, pid, err)
 		}
 		return a.State, a.err(op, pid)
 	}
@@ -150,7 +151,8 @@ func (a answer) err(op Op, pid int) error {
 	if !known {
 		reason = Other
 	}
-	return refuse(reason, "%s of %d: %s (%d), and the process is %s", op, pid, a.Name, a.Code, a.State)
+	return refuse(reason, "%s of %d: %s (%d), and the state of the process is %s", op, pid, a.Name, a.Code,
+		a.State)
 }
 
 // ReasonOf returns the reason of an error.

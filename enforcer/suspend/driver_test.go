@@ -89,8 +89,8 @@ func TestADriverThatHangsIsLeft(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	if got := fmt.Sprint(Running, Locked, Checkpointed, Broken, State(-1), State(4)); got !=
-		"running locked checkpointed failed state -1 state 4" {
+	if got := fmt.Sprint(Unknown, Running, Locked, Checkpointed, Broken, State(-2), State(4)); got !=
+		"unknown running locked checkpointed failed state -2 state 4" {
 		t.Error(got)
 	}
 	if r := ReasonOf(errors.New("anything")); r != Other {

@@ -215,7 +215,8 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 	if _, is := b.Record(job); is || len(b.file) > 0 || !b.card.all(Running, 2, 3) {
 		t.Errorf("it is not forgotten: %+v", b.file)
 	}
-	if n := b.Totals(); n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 {
+	if n := b.Totals(); n.Suspended != 1 || n.Resumed != 1 || len(n.Refused) != 0 || n.SuspendSeconds <= 0 ||
+		n.ResumeSeconds <= 0 {
 		t.Errorf("%+v", n)
 	}
 	if err := b.Resume(b.now, job); err == nil {
@@ -262,6 +263,13 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 	other := audit.Subject{Tenant: "b", Workload: "x"}
+	for i := range maxSuspended - 1 {
+		b.work[audit.Subject{Workload: fmt.Sprint(i)}] = &work{Record: Record{Workload: fmt.Sprint(i), Phase: Suspended}}
+	}
+	if err := b.Suspend(b.now, other, processes(3), ""); ReasonOf(err) != Other {
+		t.Errorf("one too many: %v", err)
+	}
+	maps.DeleteFunc(b.work, func(s audit.Subject, _ *work) bool { return s != job })
 	if err := b.Suspend(b.now, other, nil, ""); ReasonOf(err) != NotCUDA {
 		t.Errorf("without processes: %v", err)
 	}
