@@ -2,6 +2,7 @@ package enforcer_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
+
+var kills = flag.Int("suspension.kills", 6, "`number` of cycles in which the enforcer ends twice")
 
 // TestMain is also the child process that makes a call of the driver.
 func TestMain(m *testing.M) {
@@ -211,7 +214,7 @@ func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 	a := g.works("a", true, "1024")
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.used() == 1024 })
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 6 {
+	for range *kills {
 		g.audited()
 		for _, do := range []func(context.Context, string) (string, error){g.suspend, g.giveBack} {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(600))*time.Millisecond)
