@@ -1,21 +1,20 @@
 package notifier
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	openapi "github.com/go-openapi/runtime/client"
 	"github.com/go-openapi/strfmt"
-	"github.com/prometheus/alertmanager/api/v2/client/alert"
 	"github.com/prometheus/alertmanager/api/v2/models"
 	"github.com/prometheus/common/config"
 
@@ -24,9 +23,10 @@ import (
 
 // A poster posts alerts to one Alertmanager. Safe for concurrent use.
 type poster struct {
-	url    string // without credentials, for display
-	alerts alert.ClientService
-	ahead  atomic.Int64 // nanoseconds by which its clock is ahead of this host's, to within clocksDiffer
+	url      string // without credentials, for display
+	endpoint string
+	client   *http.Client
+	ahead    atomic.Int64 // nanoseconds by which its clock is ahead of this host's, to within clocksDiffer
 }
 
 // clocksDiffer is the smallest difference between two clocks that counts.
@@ -56,11 +56,11 @@ func newPoster(address string, o Options) (*poster, error) {
 			return nil, err
 		}
 	}
-	p := &poster{url: strings.TrimSuffix(u.String(), "/")}
-	t := openapi.NewWithClient(u.Host, path.Join("/", u.Path, "api/v2"), []string{u.Scheme},
-		&http.Client{Transport: only200{transport, &p.ahead}})
-	p.alerts = alert.New(t, strfmt.Default)
-	return p, nil
+	// To follow a redirect would ask for the alerts instead of posting them.
+	client := &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &poster{url: strings.TrimSuffix(u.String(), "/"), endpoint: u.JoinPath("api/v2/alerts").String(),
+		client: client}, nil
 }
 
 // post posts the alerts as of now. Firing alerts end at lapse unless they are
@@ -68,19 +68,21 @@ func newPoster(address string, o Options) (*poster, error) {
 // Alertmanager's clock, which its answers show: if it is years ahead, as after
 // this host's own clock began again, the Alertmanager would take firing alerts
 // for long over.
-func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) (err error) {
-	for range 2 {
+func (p *poster) post(ctx context.Context, batch []entry, now, lapse time.Time) error {
+	for first := true; ; first = false {
 		ahead := p.ahead.Load()
 		all := make(models.PostableAlerts, len(batch))
 		for i, e := range batch {
 			all[i] = postable(e.Alert, now, lapse, time.Duration(ahead))
 		}
-		_, err = p.alerts.PostAlerts(alert.NewPostAlertsParamsWithContext(ctx).WithAlerts(all))
-		if p.ahead.Load() == ahead {
-			break
+		body, err := json.Marshal(all)
+		if err == nil {
+			err = p.send(ctx, body)
+		}
+		if !first || p.ahead.Load() == ahead {
+			return err
 		}
 	}
-	return err
 }
 
 // postable returns a in a form that Alertmanager accepts: it refuses an alert
@@ -121,28 +123,26 @@ func (e *statusError) final() bool {
 		e.code != http.StatusTooManyRequests
 }
 
-// only200 turns every other answer into an error before the generated client
-// sees it. That client panics at an unknown success, loses the code of an error
-// with an unexpected body, and follows a redirect by asking for the alerts
-// instead of posting them. only200 also records the clock of an answer.
-type only200 struct {
-	http.RoundTripper
-	ahead *atomic.Int64
-}
-
-func (t only200) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := t.RoundTripper.RoundTrip(r)
-	if err == nil {
-		if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-			if ahead := time.Until(date); (ahead - time.Duration(t.ahead.Load())).Abs() > clocksDiffer {
-				t.ahead.Store(int64(ahead))
-			}
-		}
+// send posts the body of a request. It notes the Alertmanager's clock.
+func (p *poster) send(ctx context.Context, body []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
-	if err != nil || answer.StatusCode == http.StatusOK {
-		return answer, err
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := p.client.Do(r)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 256))
-	return nil, &statusError{answer.StatusCode, strings.ToValidUTF8(strings.TrimSpace(string(text)), "")}
+	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		if ahead := time.Until(date); (ahead - time.Duration(p.ahead.Load())).Abs() > clocksDiffer {
+			p.ahead.Store(int64(ahead))
+		}
+	}
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 256)) // of an answer cut short, the status counts
+	if answer.StatusCode != http.StatusOK {
+		return &statusError{answer.StatusCode, strings.ToValidUTF8(strings.TrimSpace(string(text)), "")}
+	}
+	return nil
 }
