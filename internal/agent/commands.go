@@ -155,6 +155,13 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			args[i] = "--demo=demo"
 		}
 	}
+	// The help of a command is its own; that of the program has all commands with
+	// their flags.
+	if c, _ := app.ParseContext(args); c != nil && c.SelectedCommand != nil {
+		if name, _, _ := strings.Cut(c.SelectedCommand.FullCommand(), " "); slices.Contains(args, name) {
+			app.UsageTemplate(kingpin.DefaultUsageTemplate)
+		}
+	}
 	command, err := app.Parse(args)
 	switch {
 	case ended: // --help, --version

@@ -85,6 +85,29 @@ func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 	}
 }
 
+// TestHelpOfACommandIsItsOwn: a command's help begins with its own usage, and
+// has no other command's flags. That of the program has all of them.
+func TestHelpOfACommandIsItsOwn(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"status --help":       "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+		"help status":         "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+		"config check --help": "usage: gpusteward config check [<flags>] <FILE>",
+		"--help":              "usage: gpusteward [<flags>] <command>",
+		"--demo --help":       "usage: gpusteward [<flags>] <command>",
+	} {
+		var out bytes.Buffer
+		status := run(context.Background(), strings.Fields(args), &out, &out)
+		if status != 0 || !strings.HasPrefix(out.String(), want) {
+			t.Errorf("%s: exit status %d, %.200s; want %q", args, status, out.String(), want)
+		}
+		program := strings.HasPrefix(want, "usage: gpusteward [")
+		if has := strings.Contains(out.String(), "require-driver"); has != program {
+			t.Errorf("%s: it has the agent's flags: %v", args, has)
+		}
+	}
+}
+
 func TestHelpAndVersionGoToStandardOutput(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{"--help": "--demo", "-h": "--config.file",
