@@ -128,6 +128,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	address := status.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent "+
 		"at the control socket or, if there is none in the default directory, at "+exporter.DefaultURL+".").String()
 
+	dump, dumped := dumpCommand(app)
+
 	drain := app.Command("drain", "Release the driver and every GPU, for a GPU reset, a MIG change or a "+
 		"driver upgrade. Requires root.")
 	resume := app.Command("resume", "Let a drained agent use the driver again. Requires root.")
@@ -194,6 +196,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			o.Else = exporter.DefaultURL
 		}
 		err = exporter.Status(ctx, o, stdout)
+	case dump.FullCommand():
+		err = dumped.run(ctx, f.runtimeDir, stdout)
 	case drain.FullCommand(), resume.FullCommand():
 		if _, err = exporter.Order(ctx, f.socket(exporter.ControlSocket), command, nil); err == nil {
 			fmt.Fprintln(stdout, map[string]string{"drain": "drained.", "resume": "resumed."}[command])
