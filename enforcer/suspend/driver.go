@@ -96,8 +96,8 @@ var reasons = map[int]Reason{
 type Call func(ctx context.Context, op Op, pid int) (State, error)
 
 // Command is the hidden command of this program that makes one call:
-// gpusteward driver-checkpoint OP PID.
-const Command = "driver-checkpoint"
+// gpusteward call-driver OP PID.
+const Command = "call-driver"
 
 // Helper makes each call in a child process, which is this program again, and
 // kills it when ctx ends. env is added to the child's environment.
