@@ -26,12 +26,18 @@ func (c *processGroup) members() string {
 	return fmt.Sprint(all)
 }
 
+// tenantsOf returns the tenants of processes with a session, by PID.
+func tenantsOf(sessions []audit.Session) map[int]string {
+	tenants := map[int]string{}
+	for _, s := range sessions {
+		tenants[s.PID] = s.Tenant
+	}
+	return tenants
+}
+
 // groupProcesses finds the process groups of governed tenants.
 func (e *Enforcer) groupProcesses(b audit.Books) {
-	sessions := map[int]string{} // tenants by PID
-	for _, s := range b.Sessions {
-		sessions[s.PID] = s.Tenant
-	}
+	sessions := tenantsOf(b.Sessions)
 	e.groups = map[audit.Subject]*processGroup{}
 	workloads := map[string]map[string]bool{} // with a session, by tenant
 	for _, h := range b.DeviceProcesses {
@@ -108,10 +114,7 @@ func (e *Enforcer) hold(s audit.Subject, on bool) error {
 // the tenant's processes there.
 func (e *Enforcer) demands(b audit.Books) []backend.Demand {
 	type spot struct{ tenant, gpu string }
-	hooked := map[int]string{}
-	for _, s := range b.Sessions {
-		hooked[s.PID] = s.Tenant
-	}
+	hooked := tenantsOf(b.Sessions)
 	there := map[spot]*backend.Demand{}
 	at := func(tenant, gpu string) *backend.Demand {
 		d := there[spot{tenant, gpu}]

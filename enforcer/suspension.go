@@ -106,10 +106,7 @@ type candidate struct {
 
 // candidates returns the workloads on GPUs, by the last look.
 func (e *Enforcer) candidates() []*candidate {
-	hooked := map[int]string{}
-	for _, s := range e.seen.Sessions {
-		hooked[s.PID] = s.Tenant
-	}
+	hooked := tenantsOf(e.seen.Sessions)
 	all := map[audit.Subject]*candidate{}
 	for _, h := range e.seen.DeviceProcesses {
 		if h.Unknown || h.Kind == collectors.KindServer || h.Process.Workload == nil {

@@ -264,24 +264,21 @@ func (w *work) start(do func() (lost []int, err error)) {
 // Look returns what has ended since the last call, forgets processes that ended,
 // and tries again to resume. Call it each second.
 func (s *Suspender) Look(now time.Time) (ends []End) {
-	changed := false
-	for _, w := range s.order() {
+	all := s.order()
+	for _, w := range all {
 		select {
 		case end := <-w.ends: // nil: never
-			w.ends, changed = nil, true
+			w.ends = nil
 			ends = append(ends, s.end(now, w, end))
 		default:
 		}
 		if w.ends != nil {
 			continue
 		}
-		before := len(w.Processes)
 		w.Processes = slices.DeleteFunc(slices.Clone(w.Processes), func(p Process) bool { return !s.Alive(p.Target) })
-		changed = changed || len(w.Processes) != before
 		switch {
 		case len(w.Processes) == 0:
 			delete(s.work, w.Subject())
-			changed = true
 		case s.work[w.Subject()] != w: // it has just ended
 		case w.Phase == Suspended && w.wake:
 			s.resume(now, w)
@@ -289,8 +286,8 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 			s.try(w)
 		}
 	}
-	if changed {
-		_ = s.keep() // Look tries again at the next change; what is in the file is resumed after a restart
+	if len(all) > 0 {
+		_ = s.keep() // the enforcer saves its whole state each second, and logs a failure
 	}
 	return ends
 }

@@ -160,37 +160,43 @@ func (b *bench) order(pids ...int) {
 	}
 }
 
+// eventually waits for what another goroutine brings about.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in 20 s: %s", what)
+		}
+	}
+}
+
 // end returns the next end, in so many seconds of the clock.
 func (b *bench) end() End {
 	b.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
+	var ends []End
+	eventually(b.t, "something ends", func() bool {
 		b.now = b.now.Add(time.Second)
-		if ends := b.Look(b.now); len(ends) > 0 {
-			return ends[0]
-		}
-	}
-	b.t.Fatal("nothing ended in 20 s")
-	return End{}
+		ends = b.Look(b.now)
+		return len(ends) > 0
+	})
+	return ends[0]
 }
 
 // lives reports whether something ended before the enforcer was killed. There is
 // nothing to wait for if all that is recorded is suspended.
 func (b *bench) lives() bool {
 	b.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Microsecond) {
-		killed := false
+	killed := false
+	eventually(b.t, "something ends, or it is killed", func() bool {
 		b.card.set(func() { killed = b.card.killed })
-		if killed {
-			return false
-		}
-		if r, is := b.Record(job); !is || r.Phase == Suspended {
+		if r, is := b.Record(job); killed || !is || r.Phase == Suspended {
 			return true
 		}
 		b.now = b.now.Add(time.Second)
 		b.Look(b.now)
-	}
-	b.t.Fatal("nothing ended in 20 s")
-	return false
+		return false
+	})
+	return !killed
 }
 
 func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
@@ -466,11 +472,7 @@ func TestAnOrderBeginsAtOnce(t *testing.T) {
 	b.order(2)
 	b.end()
 	_ = b.Resume(b.now, job)
-	for deadline := time.Now().Add(20 * time.Second); !b.card.all(Running, 2); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing happens without a look")
-		}
-	}
+	eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
 
 // TestNobodyIsInit forgets a record of processes that cannot have been
@@ -589,13 +591,11 @@ func TestAKilledEnforcerLosesNobody(t *testing.T) {
 				}
 				_ = b.Resume(b.now, job)
 			}
-			for deadline := time.Now().Add(20 * time.Second); len(b.Records()) > 0; time.Sleep(50 * time.Microsecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("killed at call %d and %d: never resumed, %v", kill, again, b.card.state)
-				}
+			eventually(t, fmt.Sprintf("killed at call %d and %d, it is resumed", kill, again), func() bool {
 				b.now = b.now.Add(time.Minute)
 				b.Look(b.now)
-			}
+				return len(b.Records()) == 0
+			})
 			if !b.card.all(Running, 2, 3) {
 				t.Fatalf("killed at call %d and %d: %v", kill, again, b.card.state)
 			}
@@ -643,16 +643,14 @@ func TestRandomTrouble(t *testing.T) {
 		})
 	}
 	c.set(func() { clear(c.wrong); c.free += 5 })
-	for deadline := time.Now().Add(20 * time.Second); len(b.Records()) > 0; time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%+v", b.Records())
-		}
+	eventually(t, "both run", func() bool {
 		b.now = b.now.Add(time.Minute)
 		for _, r := range b.Records() {
 			_ = b.Resume(b.now, r.Subject())
 		}
 		b.Look(b.now)
-	}
+		return len(b.Records()) == 0
+	})
 	if !c.all(Running, 2, 3) {
 		t.Errorf("%v", c.state)
 	}
