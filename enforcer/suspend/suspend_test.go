@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpusteward/enforcer/action"
@@ -409,14 +410,16 @@ func TestDeadlines(t *testing.T) {
 }
 
 // TestLifeEndsCalls ends calls that are under way, and Close waits for them.
-func TestLifeEndsCalls(t *testing.T) {
+func TestLifeEndsCalls(t *testing.T) { synctest.Test(t, lifeEndsCalls) }
+
+func lifeEndsCalls(t *testing.T) {
 	life, end := context.WithCancel(context.Background())
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	called, over := make(chan struct{}), atomic.Bool{}
 	b.Life, b.Call = life, func(ctx context.Context, _ Op, _ int) (State, error) {
 		close(called)
 		<-ctx.Done()
-		time.Sleep(10 * time.Millisecond) // a Close that does not wait is over by then
+		time.Sleep(time.Second) // of virtual time: a Close that does not wait is over before
 		over.Store(true)
 		return 0, refuse(NoAnswer, "ended")
 	}

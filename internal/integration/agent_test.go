@@ -126,6 +126,18 @@ func ownDirectories(t *testing.T, args []string) []string {
 	return own
 }
 
+// shortDirectory returns a directory for sockets, for which the names of
+// t.TempDir are too long.
+func shortDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // start runs the program in this process.
 func start(t *testing.T, args ...string) *agent {
 	t.Helper()

@@ -12,11 +12,7 @@ import (
 // leaves no old ones.
 func TestDump(t *testing.T) {
 	t.Parallel()
-	root, err := os.MkdirTemp("", "dump") // the names of t.TempDir are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	root := shortDirectory(t)
 	dir, file := "--runtime.dir="+root, filepath.Join(root, "textfile", "gpusteward.prom")
 	dump := func(args ...string) (int, string, string) {
 		var out, said bytes.Buffer

@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"os"
 	"strings"
 	"testing"
 
@@ -13,12 +12,7 @@ import (
 // TestSuspendCommands have orders of the command line reach the enforcer.
 func TestSuspendCommands(t *testing.T) {
 	t.Parallel()
-	root, err := os.MkdirTemp("", "suspend") // the names of t.TempDir are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	dir := "--runtime.dir=" + root
+	dir := "--runtime.dir=" + shortDirectory(t)
 	a := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"), dir).ready()
 	for _, c := range []struct {
 		args []string
