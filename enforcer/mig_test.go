@@ -193,11 +193,12 @@ func onMIG(t *testing.T, name string, roles []string) {
 	a.metric(book("compute_guarantee_ratio", 0), .3)
 	a.metric(book("compute_guarantee_ratio", 1), 0)
 	a.metric(`nvgpu_broker_faults_total{kind="ungoverned"}`, 0)
-	if out, err := exec.Command(a.path, "status", "--runtime.dir="+filepath.Join(a.dir, "run")).Output(); err != nil ||
-		!regexp.MustCompile(`(?m)^a +0:1 +2 .*30-100% +0\.1/0\.1 `).Match(out) ||
-		!regexp.MustCompile(`(?m)^c +0:2 +1 `).Match(out) {
-		t.Errorf("the status does not name the devices: %v\n%s", err, out)
-	}
+	rows := []*regexp.Regexp{regexp.MustCompile(`(?m)^a +0:1 +2 .*30-100% +0\.1/0\.1 +hook`),
+		regexp.MustCompile(`(?m)^c +0:2 +1 .* hook`)}
+	poll(t, 20*time.Second, "the status does not name the devices", func() bool {
+		out, err := exec.Command(a.path, "status", "--runtime.dir="+filepath.Join(a.dir, "run")).Output()
+		return err == nil && rows[0].Match(out) && rows[1].Match(out)
+	})
 	want := fmt.Sprint("0 ", limit, 0, limit, " -")
 	if got := a.run("a", "smi", "dlsym", "v1", "mig").hear(t, time.Minute, "0 "); got != want {
 		t.Errorf("NVML tells the tenant %q of the device, want %q", got, want)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,7 +36,8 @@ type exact struct {
 	out *bufio.Scanner
 }
 
-func train(t *testing.T) *exact {
+// train starts the program as a user.
+func train(t *testing.T, uid uint32) *exact {
 	t.Helper()
 	bench := os.Getenv("GS_BENCH")
 	if bench == "" {
@@ -43,6 +45,10 @@ func train(t *testing.T) *exact {
 	}
 	e := &exact{t: t, cmd: exec.Command("python3", filepath.Join(bench, "exact.py"), fmt.Sprint(*gib))}
 	e.cmd.Stderr = os.Stderr
+	if uid != 0 {
+		e.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		e.cmd.Env = append(os.Environ(), "HOME=/tmp")
+	}
 	in, err := e.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +102,7 @@ const stepsOfCycle = 50
 // it. Its parameters are bit for bit those of a twin that nobody disturbed, and
 // it loses no step.
 func TestGPUSuspendCycles(t *testing.T) {
-	twin := train(t)
+	twin := train(t, 0)
 	for range *cycles {
 		twin.tell(fmt.Sprint("go ", stepsOfCycle))
 		twin.hear("did")
@@ -107,30 +113,20 @@ func TestGPUSuspendCycles(t *testing.T) {
 	t.Logf("copies to and from pinned memory, GiB/s: %s", twin.hear("copy"))
 	_ = twin.cmd.Process.Kill()
 
-	e := train(t)
+	e := train(t, 0)
 	e.tell("go 0") // its context and its memory are there
 	e.hear("did")
 	pid := e.cmd.Process.Pid
-	s := &Suspender{Call: Helper(), Alive: func(action.Target) bool { return true },
-		Free: func(string) (uint64, bool) { return 1 << 50, true }, // the test has the GPU for itself
-		Room: Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}
-	of := audit.Subject{Tenant: "t", Workload: "w"}
+	s := suspender()
 	var down, up []float64
 	worst := 1.
 	for i := range *cycles {
 		before := listed(t, pid)
 		e.tell(fmt.Sprint("go ", stepsOfCycle))
 		time.Sleep(time.Duration(rand.Float64() * float64(200*time.Millisecond))) // a moment of its work
-		p := Process{action.Target{PID: pid, Start: 1}, map[string]uint64{"GPU": uint64(before) << 20}}
-		if err := s.Suspend(time.Now(), of, []Process{p}, "test"); err != nil {
-			t.Fatal(err)
-		}
-		down = append(down, s.wait(t, Suspended))
-		worst = min(worst, 1-float64(listed(t, pid))/float64(before))
-		if err := s.Resume(time.Now(), of); err != nil {
-			t.Fatal(err)
-		}
-		up = append(up, s.wait(t, Resuming))
+		took, back := s.cycle(t, e, before)
+		down, up = append(down, took), append(up, back)
+		worst = min(worst, s.freed)
 		if did := e.hear("did"); did != strconv.Itoa((i+1)*stepsOfCycle) {
 			t.Fatalf("cycle %d: it did %s steps", i, did)
 		}
@@ -149,8 +145,39 @@ func TestGPUSuspendCycles(t *testing.T) {
 	}
 }
 
+// An asker suspends and resumes, and measures.
+type asker struct {
+	*Suspender
+	freed float64 // the part of a program's memory that the last suspension freed
+}
+
+// suspender has the GPU for itself. env is added to the environment of its child
+// processes.
+func suspender(env ...string) *asker {
+	return &asker{Suspender: &Suspender{Call: Helper(env...), Alive: func(action.Target) bool { return true },
+		Free: func(string) (uint64, bool) { return 1 << 50, true },
+		Room: Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}}
+}
+
+// cycle suspends a program of so many MiB and resumes it, and returns the
+// seconds that both took.
+func (s *asker) cycle(t *testing.T, e *exact, mib int) (down, up float64) {
+	t.Helper()
+	of, pid := audit.Subject{Tenant: "t", Workload: "w"}, e.cmd.Process.Pid
+	p := Process{action.Target{PID: pid, Start: 1}, map[string]uint64{"GPU": uint64(mib) << 20}}
+	if err := s.Suspend(time.Now(), of, []Process{p}, "test"); err != nil {
+		t.Fatal(err)
+	}
+	down = s.wait(t, Suspended)
+	s.freed = 1 - float64(listed(t, pid))/float64(mib)
+	if err := s.Resume(time.Now(), of); err != nil {
+		t.Fatal(err)
+	}
+	return down, s.wait(t, Resuming)
+}
+
 // wait returns how long something took that is under way.
-func (s *Suspender) wait(t *testing.T, done Phase) float64 {
+func (s *asker) wait(t *testing.T, done Phase) float64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
