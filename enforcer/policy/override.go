@@ -48,7 +48,7 @@ func (r *Rule) checkGPUs() error {
 			}
 			seen[name] = i
 		}
-		there := Terms{r.Priority, o.Over(r.Quota).Fit(o.Written)}
+		there := Terms{r.Priority, o.Over(r.Quota).Fit(o.Written), Reclaim{}}
 		if err := there.check(); err != nil {
 			return fmt.Errorf("%s.%w", key, err)
 		}

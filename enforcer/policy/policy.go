@@ -162,7 +162,7 @@ func (p *Policy) unbound(own int) (string, error) {
 	if own >= 0 {
 		r = &p.table.Rules[own]
 	}
-	if free := (Terms{PriorityNormal, quota.Free()}); r.Terms != free || len(r.GPUs) > 0 {
+	if free := (Terms{Priority: PriorityNormal, Quota: quota.Free()}); r.Terms != free || len(r.GPUs) > 0 {
 		return "", fmt.Errorf("%w, those of tenant %q", errBound, r.Name)
 	}
 	return r.Name, nil

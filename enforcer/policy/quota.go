@@ -103,6 +103,9 @@ func (t Terms) check() error {
 	if err := q.Check(); err != nil {
 		return err
 	}
+	if err := t.Reclaim.check(); err != nil {
+		return err
+	}
 	switch {
 	case t.Priority == PriorityRealtime && t.Limit == 1:
 		return errors.New("limit: a realtime tenant goes before all others, so it needs a limit below 100 %, which " +

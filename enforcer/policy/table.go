@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // whole is a GPU's time, with room for rounding errors of sums.
@@ -15,6 +16,7 @@ const whole = 1 + 1e-9
 type Terms struct {
 	Priority Priority
 	Quota
+	Reclaim Reclaim
 }
 
 // A Rule defines a tenant and its terms. A process belongs to it if one of its
@@ -35,7 +37,11 @@ type Table struct {
 	Default Terms // of processes without a tenant; Priority, Limit and Memory count
 	Steps   Steps // of the default tenant, and the defaults of the others in the configuration
 	Actions int   // most steps of the escalation above Warn in 10 minutes on the host
-	Rules   []Rule
+	// GPUs whose memory is given to more workloads than fit; a workload stays
+	// there for a Turn at least
+	Overcommit []string // indices, UUIDs, or MIG devices by either; All: all
+	Turn       time.Duration
+	Rules      []Rule
 }
 
 // Check reports the first key that cannot work, such as tenants[2].limit. It
@@ -53,6 +59,9 @@ func (t Table) Check() error {
 	}
 	if t.Actions < 0 || t.Actions > 1000 {
 		return fmt.Errorf("ladder.actions: %d is not a number of steps from 0 to 1000", t.Actions)
+	}
+	if err := t.checkOvercommit(); err != nil {
+		return fmt.Errorf("overcommit.%w", err)
 	}
 	if len(t.Rules) > mostTenants {
 		return fmt.Errorf("tenants: there are %d; at most %d are allowed", len(t.Rules), mostTenants)

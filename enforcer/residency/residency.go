@@ -1,0 +1,319 @@
+// Package residency decides which workloads have their memory on a GPU, and
+// which wait on the host: those that do not use the GPU give way, and where GPUs
+// are overcommitted, so do those that have had their turn. It is pure: no clock,
+// no input or output.
+package residency
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
+)
+
+// Spare are the bytes that stay free on a GPU when a workload is brought back.
+const Spare = 256 << 20
+
+// efficiency is the part of a GPU's time that turns leave at least: a turn is
+// longer than asked if moving workloads takes long.
+const efficiency = .8
+
+// A Phase is where the memory of a workload is.
+type Phase int
+
+// The phases.
+const (
+	Resident  Phase = iota // on its GPUs
+	Moving                 // being suspended or resumed
+	Suspended              // on the host
+)
+
+// A Workload is a workload with memory on GPUs, or suspended.
+type Workload struct {
+	audit.Subject
+	Phase    Phase
+	Since    time.Time         // when the phase began; a resident's: when it was first seen or brought back
+	Bytes    map[string]uint64 // of GPU memory by UUID: what it has, or had
+	Priority policy.Priority
+	Idle     time.Duration // since it last used a GPU
+	Known    bool          // whether Idle is known
+	Wants    bool          // a suspended one: it tried to use a GPU, or an operator asked
+	Kept     bool          // an operator or the escalation suspended it: it comes back by order only
+	Fixed    bool          // it cannot be suspended: it was refused, or is a client of MPS
+	Reclaim  policy.Reclaim
+	// bytes by UUID that are guaranteed to its tenant: while its tenant has no
+	// more there, it yields only if it is idle
+	Guaranteed map[string]uint64
+}
+
+// A Request is an allocation that waits for room on an overcommitted GPU.
+type Request struct {
+	audit.Subject
+	GPU      string // UUID
+	Bytes    uint64
+	Since    time.Time
+	Priority policy.Priority
+}
+
+// A GPU is a GPU with workloads.
+type GPU struct {
+	Free       uint64 // bytes
+	Overcommit bool
+	Turn       time.Duration // for which a workload stays at least, once it is there
+	Move       time.Duration // that the last change of workloads took; 0: unknown
+}
+
+// Stay returns how long a workload stays on a GPU before another may take its
+// place: longer than Turn, if the moves take so long that the GPU would be idle
+// for more than a fifth of the time.
+func (g GPU) Stay() time.Duration {
+	return max(g.Turn, time.Duration(float64(g.Move)*efficiency/(1-efficiency)))
+}
+
+// A State is the input of a decision.
+type State struct {
+	Now       time.Time
+	Workloads []Workload
+	Requests  []Request
+	GPUs      map[string]GPU // by UUID
+}
+
+// An Order is a workload to suspend or to bring back.
+type Order struct {
+	audit.Subject
+	Suspend bool // otherwise: bring it back
+	Why     string
+}
+
+// A claim is a workload that waits: for its memory to come back, or for more.
+type claim struct {
+	audit.Subject
+	bytes    map[string]uint64
+	since    time.Time
+	priority policy.Priority
+	back     bool // a suspended workload
+}
+
+// Decide returns what to do now. A workload is in one order at most.
+//
+// An idle workload gives way when its terms say so. One that wants to come back
+// does so when there is room. On an overcommitted GPU without room, the claims
+// are served one after the other, the highest priority first and then the one
+// that waits longest: idle workloads give way first, and then those that had
+// their turn and whose priority is not higher. Nobody gives way in vain.
+func Decide(s State) (orders []Order) {
+	gone := map[audit.Subject]bool{}
+	for _, w := range s.Workloads {
+		if w.reclaimable() {
+			gone[w.Subject] = true
+			orders = append(orders, Order{w.Subject, true,
+				fmt.Sprintf("it held %s and did not use the GPU for %s", quota.Size(w.sum()), w.Idle.Round(time.Second))})
+		}
+	}
+	free := map[string]uint64{}
+	for uuid, g := range s.GPUs {
+		free[uuid] = g.Free
+	}
+	blocked := map[string]bool{} // GPUs for which an earlier claim waits
+	for _, c := range s.claims() {
+		if c.waits(blocked) {
+			continue
+		}
+		if c.fits(free) {
+			c.take(free)
+			if c.back {
+				orders = append(orders, Order{c.Subject, false, "it uses the GPU again"})
+			}
+			continue
+		}
+		for uuid := range c.bytes {
+			blocked[uuid] = true
+		}
+		if s.moving(c, gone) {
+			continue // room may come
+		}
+		for _, w := range s.victims(c, free, gone) {
+			gone[w.Subject] = true
+			orders = append(orders, Order{w.Subject, true, c.why(w)})
+		}
+	}
+	return orders
+}
+
+func (w Workload) sum() (all uint64) {
+	for _, n := range w.Bytes {
+		all += n
+	}
+	return all
+}
+
+// reclaimable reports whether a workload gives way by its own terms.
+func (w Workload) reclaimable() bool {
+	return w.Phase == Resident && !w.Fixed && w.Known && w.Reclaim.Idle > 0 && w.Idle >= w.Reclaim.Idle &&
+		w.sum() > w.Reclaim.Keep
+}
+
+// claims returns the claims in the order in which they are served.
+func (s State) claims() (all []claim) {
+	for _, w := range s.Workloads {
+		if w.Phase == Suspended && w.Wants {
+			all = append(all, claim{w.Subject, w.Bytes, w.Since, w.Priority, true})
+		}
+	}
+	for _, r := range s.Requests {
+		all = append(all, claim{r.Subject, map[string]uint64{r.GPU: r.Bytes}, r.Since, r.Priority, false})
+	}
+	slices.SortFunc(all, func(x, y claim) int {
+		return cmp.Or(-cmp.Compare(x.priority, y.priority), x.since.Compare(y.since), audit.Compare(x.Subject, y.Subject))
+	})
+	return all
+}
+
+// waits reports whether an earlier claim waits for one of the claim's GPUs.
+func (c claim) waits(blocked map[string]bool) bool {
+	for uuid := range c.bytes {
+		if blocked[uuid] {
+			return true
+		}
+	}
+	return false
+}
+
+func (c claim) fits(free map[string]uint64) bool {
+	for uuid, n := range c.bytes {
+		if c.short(uuid, n, free) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// short returns the bytes that a GPU has too few of.
+func (c claim) short(uuid string, bytes uint64, free map[string]uint64) uint64 {
+	if c.back {
+		bytes += Spare
+	}
+	return bytes - min(bytes, free[uuid])
+}
+
+func (c claim) take(free map[string]uint64) {
+	for uuid, n := range c.bytes {
+		free[uuid] -= min(n, free[uuid])
+	}
+}
+
+func (c claim) why(w Workload) string {
+	var needs uint64
+	for _, n := range c.bytes {
+		needs += n
+	}
+	what := "needs %s of an overcommitted GPU, "
+	if c.back {
+		what = "needs its %s back on an overcommitted GPU, "
+	}
+	text := fmt.Sprintf("%s of tenant %s "+what, c.Workload, c.Tenant, quota.Size(needs))
+	if w.Known && w.Idle >= time.Second {
+		return text + fmt.Sprintf("which this workload did not use for %s", w.Idle.Round(time.Second))
+	}
+	return text + "and this workload has had its turn"
+}
+
+// moving reports whether a workload is on its way from or to a GPU for which a
+// claim waits.
+func (s State) moving(c claim, gone map[audit.Subject]bool) bool {
+	for _, w := range s.Workloads {
+		if w.Phase != Moving && !gone[w.Subject] {
+			continue
+		}
+		for uuid := range c.bytes {
+			if w.Bytes[uuid] > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// victims returns the workloads that give way for a claim; none if that would
+// not make enough room.
+func (s State) victims(c claim, free map[string]uint64, gone map[audit.Subject]bool) (all []Workload) {
+	missing := map[string]uint64{}
+	for uuid, n := range c.bytes {
+		if short := c.short(uuid, n, free); short > 0 {
+			missing[uuid] = short
+		}
+	}
+	for _, w := range s.order() {
+		helps := false
+		for uuid := range missing {
+			helps = helps || w.Bytes[uuid] > 0
+		}
+		if !helps || gone[w.Subject] || w.Subject == c.Subject || !s.yields(w, c, missing) {
+			continue
+		}
+		all = append(all, w)
+		for uuid, short := range missing {
+			if missing[uuid] = short - min(short, w.Bytes[uuid]); missing[uuid] == 0 {
+				delete(missing, uuid)
+			}
+		}
+		if len(missing) == 0 {
+			return all
+		}
+	}
+	return nil
+}
+
+// yields reports whether a workload gives way for a claim.
+func (s State) yields(w Workload, c claim, missing map[string]uint64) bool {
+	if w.Phase != Resident || w.Fixed {
+		return false
+	}
+	for uuid := range missing {
+		g := s.GPUs[uuid]
+		if w.Bytes[uuid] == 0 {
+			continue
+		}
+		stayed := s.Now.Sub(w.Since)
+		switch {
+		case !g.Overcommit, stayed < g.Stay():
+			return false
+		case w.Known && w.Idle >= g.Stay(): // it does not miss the GPU
+		case w.Priority > c.priority, s.has(w.Tenant, uuid) <= w.Guaranteed[uuid]:
+			return false
+		}
+	}
+	return true
+}
+
+// has returns the bytes that a tenant has on a GPU.
+func (s State) has(tenant, uuid string) (sum uint64) {
+	for _, w := range s.Workloads {
+		if w.Tenant == tenant && w.Phase == Resident {
+			sum += w.Bytes[uuid]
+		}
+	}
+	return sum
+}
+
+// order returns the workloads in the order in which they give way: those that
+// are idle for longest, then the lowest priority, then those that stayed
+// longest.
+func (s State) order() []Workload {
+	all := slices.Clone(s.Workloads)
+	idle := func(w Workload) time.Duration {
+		if !w.Known || w.Idle < time.Second {
+			return 0
+		}
+		return w.Idle
+	}
+	slices.SortFunc(all, func(x, y Workload) int {
+		return cmp.Or(-cmp.Compare(idle(x), idle(y)), cmp.Compare(x.Priority, y.Priority), x.Since.Compare(y.Since),
+			audit.Compare(x.Subject, y.Subject))
+	})
+	return all
+}
