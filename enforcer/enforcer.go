@@ -94,6 +94,7 @@ type Enforcer struct {
 	escalation    escalation.Escalation
 	actor         action.Actor
 	suspender     suspend.Suspender
+	residence     residence
 	waiting       map[audit.Subject][]chan suspend.End // for the end of an order
 	seen          audit.Books                          // the last ones
 	pacer         pacer
@@ -130,6 +131,8 @@ func New(o Options) (*Enforcer, error) {
 		e.suspender.Call = suspend.Helper()
 	}
 	e.away.Store(&awayMemory{})
+	e.residence = newResidence()
+	o.Broker.Later = e.later
 	o.Broker.Holds = e.holds(o.Broker.Holds)
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})
@@ -207,6 +210,7 @@ func (e *Enforcer) look(now time.Time) {
 	e.groupProcesses(b)
 	e.seen = b
 	e.lookAtSuspended(now)
+	e.reside(now, b)
 	e.pace(b, found)
 	e.judge(now, b, found)
 	e.demand(b)
@@ -238,15 +242,16 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 }
 
 // measureCapacity finds how much of each GPU's memory tenants can have: what
-// they have plus what is free, at most all of it.
+// they have plus what is free, at most all of it; of an overcommitted GPU, also
+// what is on the host.
 func (e *Enforcer) measureCapacity(b audit.Books) {
-	capacity := map[string]uint64{}
+	capacity, away := map[string]uint64{}, e.absentBytes()
 	for _, t := range b.Tenants {
 		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved
 	}
 	for uuid, used := range capacity {
 		if total, free, kept, ok := e.Host.Memory(uuid); ok {
-			capacity[uuid] = min(used+free, total-min(kept, total))
+			capacity[uuid] = min(used+free, total-min(kept, total)+away[uuid])
 		} else {
 			delete(capacity, uuid)
 		}

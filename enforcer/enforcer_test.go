@@ -39,6 +39,7 @@ type governed struct {
 	broker broker.Options    // changes to the usual options
 	table  policy.Table      // of a test that starts successors
 	call   suspend.Call      // of the driver; nil: none
+	size   uint64            // bytes of the GPU's memory; 0: there is always room
 
 	mu        sync.Mutex
 	steps     []escalation.Step
@@ -125,7 +126,12 @@ func (g *governed) Process(pid int) (kernel.Process, error) {
 
 func (g *governed) Silent() map[string]bool { return nil }
 func (g *governed) Memory(string) (total, free, kept uint64, ok bool) {
-	return 80 << 30, 60 << 30, 0, true
+	if g.size == 0 {
+		return 80 << 30, 60 << 30, 0, true
+	}
+	g.truth.mu.Lock()
+	defer g.truth.mu.Unlock()
+	return g.size, g.size - min(g.truth.used, g.size), 0, true
 }
 func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, false }
 

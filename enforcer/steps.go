@@ -173,6 +173,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s.Jobs, s.Hangs = e.observed(b)
 	s.Stragglers = e.jobs.Stragglers()
 	s.Suspended, s.Suspensions = e.suspended(b)
+	s.Overcommit = e.residence.stats
 	hooked := map[place]bool{}
 	for _, row := range b.Tenants {
 		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0

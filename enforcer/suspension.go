@@ -82,6 +82,8 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		if e.Tell != nil {
 			e.Tell(end)
 		}
+		e.residence.moved(now, end)
+		e.explain(end)
 		for _, waits := range e.waiting[end.Subject()] {
 			waits <- end // it has room
 		}
@@ -102,6 +104,7 @@ type candidate struct {
 	audit.Subject
 	processes []suspend.Process
 	mps       bool
+	sampled   bool // the driver tells how much of the GPUs' time each process has
 }
 
 // candidates returns the workloads on GPUs, by the last look.
@@ -119,10 +122,11 @@ func (e *Enforcer) candidates() []*candidate {
 		s := audit.Subject{Tenant: tenant, Workload: h.Process.Workload.Key}
 		c := all[s]
 		if c == nil {
-			c = &candidate{Subject: s}
+			c = &candidate{Subject: s, sampled: true}
 			all[s] = c
 		}
 		c.mps = c.mps || h.Kind == "mps"
+		c.sampled = c.sampled && !h.Sampled.IsZero()
 		c.add(h)
 	}
 	return slices.SortedFunc(maps.Values(all), func(x, y *candidate) int { return audit.Compare(x.Subject, y.Subject) })

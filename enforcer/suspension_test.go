@@ -34,12 +34,15 @@ func TestMain(m *testing.M) {
 
 // suspending starts an enforcer on a simulated GPU whose checkpoints cost time
 // at these rates in bytes per second.
-func suspending(t *testing.T, checkpoint, restore int, tenants ...string) *governed {
+func suspending(t *testing.T, checkpoint, restore int, tenants []string, edit ...func(*policy.Table)) *governed {
 	t.Helper()
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()},
 		Steps: quick(policy.Observe), Actions: 10}
 	for _, name := range tenants {
 		table.Rules = append(table.Rules, byPath(name, quota.Free(), quick(policy.Observe)))
+	}
+	for _, change := range edit {
+		change(&table)
 	}
 	g := prepared(t, table)
 	g.table = table
@@ -86,7 +89,7 @@ func (g *governed) giveBack(ctx context.Context, workload string) (string, error
 func TestAWorkloadIsSuspended(t *testing.T) {
 	t.Parallel()
 	for _, hooked := range []bool{true, false} {
-		g := suspending(t, 0, 0, "a", "b")
+		g := suspending(t, 0, 0, []string{"a", "b"})
 		a, b := g.works("a", hooked, "2048"), g.works("b", true, "1024")
 		poll(t, 20*time.Second, "both work, and are listed", func() bool {
 			return g.moves(a) && g.moves(b) && g.used() == 3072 && g.listed(2)
@@ -129,7 +132,7 @@ func (g *governed) listed(n int) bool { return len(g.DeviceProcesses()) == n }
 // back.
 func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, "a")
+	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "2048")
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.used() == 2048 })
 	g.audited()
@@ -156,7 +159,7 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 func TestADriversTroubleIsUndone(t *testing.T) {
 	t.Parallel()
 	for trouble, want := range map[string]string{"refuse": "CUDA_ERROR_NOT_SUPPORTED", "fail": "CUDA_ERROR_UNKNOWN"} {
-		g := suspending(t, 0, 0, "a")
+		g := suspending(t, 0, 0, []string{"a"})
 		g.driver = append(g.driver, "GS_STUB_CHECKPOINT="+trouble)
 		a := g.works("a", false, "1024")
 		poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) })
@@ -186,7 +189,7 @@ func TestADriversTroubleIsUndone(t *testing.T) {
 // TestOrdersNameWhoIsThere answers orders that fit nobody.
 func TestOrdersNameWhoIsThere(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, "a")
+	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "64")
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) })
 	g.audited()
@@ -210,7 +213,7 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 // resumption. In the end the program works.
 func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 4<<30, 4<<30, "a")
+	g := suspending(t, 4<<30, 4<<30, []string{"a"})
 	a := g.works("a", true, "1024")
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.used() == 1024 })
 	random := rand.New(rand.NewPCG(1, 2))

@@ -57,6 +57,10 @@ type Options struct {
 	// anybody. Refresh asks it, and so does the first session on a GPU. It must
 	// not block, and may be nil.
 	Capacity func(uuid string) uint64
+	// Later returns when an allocation within its tenant's cap, for which the
+	// GPU has no room, should be asked for again, because room is being made; 0:
+	// it fails. It must not block, and may be nil: all fail.
+	Later func(Request) time.Duration
 	// Observer reports whether a user may ask for the statistics; root and the
 	// broker's own user always may. It must not block, and may be nil: nobody
 	// else may.
@@ -89,6 +93,14 @@ type Options struct {
 	MaxPerPID   int    // 0 is 16
 	ProcFS      string // empty is /proc
 	Logger      *slog.Logger
+}
+
+// A Request is an allocation for which a GPU has no room now.
+type Request struct {
+	PID    int
+	Tenant string
+	GPU    string // UUID
+	Bytes  uint64
 }
 
 // timing are the protocol's time limits and rates.

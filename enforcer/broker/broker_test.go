@@ -41,7 +41,7 @@ func TestSession(t *testing.T) {
 	if n := b.Stats().Sessions["active"]; n != 1 {
 		t.Errorf("%d active sessions", n)
 	}
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.3", Sessions: 1,
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.4", Sessions: 1,
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}
@@ -483,4 +483,41 @@ func TestStatsMessage(t *testing.T) {
 	if _, _, err := c.next(1200 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the connection ends: %v", err)
 	}
+}
+
+// TestAnAllocationIsPutOff asks again for an allocation without room: the
+// refusals in between count as none. One beyond the tenant's own cap fails at
+// once.
+func TestAnAllocationIsPutOff(t *testing.T) {
+	var room atomic.Uint64
+	room.Store(100)
+	asked := make(chan Request, 8)
+	var again atomic.Int64
+	again.Store(int64(70 * time.Millisecond))
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 150}}),
+		Capacity: func(string) uint64 { return room.Load() },
+		Later:    func(r Request) time.Duration { asked <- r; return time.Duration(again.Load()) }}, nil)
+	c := dial(t, b, "a", 1)
+	c.take(60)
+	for range 2 {
+		if typ, m := c.reserve(80); typ != wire.TypeDeny || m.Wait != 70 {
+			t.Errorf("%s %+v", typ, m)
+		}
+		if r := <-asked; r.PID != os.Getpid() || r.Tenant != "a" || r.Bytes != 80 || r.GPU == "" {
+			t.Errorf("%+v", r)
+		}
+	}
+	if typ, m := c.reserve(100); typ != wire.TypeDeny || m.Wait != 0 || len(asked) > 0 {
+		t.Errorf("beyond its cap: %s %+v", typ, m)
+	}
+	if s := b.tenant("a"); s.MemoryDenied != 1 {
+		t.Errorf("%d refusals", s.MemoryDenied)
+	}
+	again.Store(0)
+	if typ, m := c.reserve(80); typ != wire.TypeDeny || m.Wait != 0 || b.tenant("a").MemoryDenied != 2 {
+		t.Errorf("at last: %s %+v", typ, m)
+	}
+	room.Store(200)
+	b.Refresh()
+	c.take(80)
 }

@@ -16,6 +16,7 @@ const mostBytes = 1 << 44
 func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refusal {
 	var ask wire.Memory
 	ask.Decode(payload)
+	ask.Wait = 0
 	t, r := s.seat(ask.GPU)
 	if r != nil {
 		return r
@@ -27,7 +28,10 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 		answer, result, ask.Bytes = wire.TypeDeny, denied, 0
 	case t != nil:
 		s.mu.Lock()
-		reservation, granted, free := t.gpu.memory.Reserve(s.tenant, s.id, ask.Bytes)
+		reservation, granted, free := t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, func() bool {
+			ask.Wait = s.later(t, ask.Bytes)
+			return ask.Wait > 0
+		})
 		s.memory = true
 		s.mu.Unlock()
 		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax {
@@ -44,6 +48,16 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	s.b.counters.count(h.Type, result)
 	s.b.counters.admission.observe(s.b.clock.now() - began)
 	return nil
+}
+
+// later returns the milliseconds after which an allocation for which there is no
+// room should be asked for again; 0: it fails. s.mu is locked.
+func (s *session) later(t *seat, bytes uint64) uint32 {
+	if s.b.options.Later == nil {
+		return 0
+	}
+	return uint32(s.b.options.Later(Request{PID: s.facts.PID, Tenant: s.tenant, GPU: t.gpu.uuid, Bytes: bytes}).
+		Milliseconds())
 }
 
 // book records what a process did with memory: COMMIT, ABORT and FREE. Only

@@ -144,6 +144,20 @@ func (o *Observer) Observe(t broker.Traced) {
 	}
 }
 
+// Idle returns how long ago a process last called the driver or had work on a
+// GPU, as its trace tells it; false if it has none.
+func (o *Observer) Idle(pid int) (time.Duration, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last, known := int64(0), false
+	for _, p := range o.processes {
+		if p.pid == pid && p.ended == 0 {
+			last, known = max(last, p.last, p.busy), true
+		}
+	}
+	return time.Duration(max(o.now()-last, 0)), known
+}
+
 // take takes new events.
 func (p *process) take(events []wire.Event, lost uint64) {
 	if lost > 0 {

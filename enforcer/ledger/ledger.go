@@ -168,6 +168,14 @@ func (l *Ledger) forget(name string) {
 // never 0, and what is left; or false, and what could be had. A session belongs
 // to the tenant of its first call.
 func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok bool, free uint64) {
+	return l.ReserveUnless(name, id, bytes, nil)
+}
+
+// ReserveUnless is Reserve, and does not count a refusal that is put off: later
+// is asked when there is too little for a request within the tenant's cap. It
+// must not call the ledger; nil puts nothing off.
+func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func() bool) (reservation uint64, ok bool,
+	free uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.open(name, id)
@@ -182,6 +190,9 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 	}
 	if s.taken == math.MaxUint64 {
 		t.Denied++
+		return 0, false, free
+	}
+	if bytes > free && later != nil && (t.Cap == 0 || bytes <= t.Cap-min(t.used(), t.Cap)) && later() {
 		return 0, false, free
 	}
 	covered := bytes > 0 && bytes <= t.Guaranteed-min(t.used(), t.Guaranteed)

@@ -19,8 +19,8 @@ const All = "all"
 
 func (r Reclaim) check() error {
 	switch {
-	case r.Idle != 0 && (r.Idle < 10*time.Second || r.Idle > 30*24*time.Hour):
-		return fmt.Errorf("reclaim.idle: %v is not between 10s and 720h; 0s turns it off", r.Idle)
+	case r.Idle != 0 && (r.Idle < time.Second || r.Idle > 30*24*time.Hour):
+		return fmt.Errorf("reclaim.idle: %v is not between 1s and 720h; 0s turns it off", r.Idle)
 	case r.Idle == 0 && r.Keep > 0:
 		return errors.New("reclaim.keep: it has no effect without idle: add idle, such as 30m")
 	}

@@ -3,18 +3,24 @@
 package suspend
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// init confines a child process as the unit of the broker does: it keeps three
-// capabilities, gains no privileges, and maps no writable memory as executable.
+// init confines a child process as the unit of the broker does: it keeps the
+// capabilities whose bits are in GS_CONFINED, gains no privileges, and maps no
+// writable memory as executable.
 // Where root may, as not in most containers, it has no network either.
 func init() {
-	if os.Getenv("GS_CONFINED") == "" || len(os.Args) != 4 || os.Args[1] != Command {
+	wanted, err := strconv.ParseUint(os.Getenv("GS_CONFINED"), 0, 64)
+	if err != nil || len(os.Args) != 4 || os.Args[1] != Command {
 		return
 	}
 	runtime.LockOSThread()
@@ -26,23 +32,47 @@ func init() {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != unix.EPERM {
 		must(err)
 	}
-	var kept uint32
+	header, data := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	must(unix.Capget(header, &data[0]))
 	for c := range uintptr(unix.CAP_LAST_CAP + 1) {
-		switch c {
-		case unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE:
-			kept |= 1 << c
-		default:
+		if wanted>>c&1 == 0 {
 			must(unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0))
 		}
 	}
-	header, data := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
-	must(unix.Capget(header, &data[0]))
-	kept &= data[0].Permitted // a container may have fewer
-	data = [2]unix.CapUserData{{Effective: kept, Permitted: kept}}
+	for i := range data { // a container may have fewer
+		kept := data[i].Permitted & uint32(wanted>>(32*i))
+		data[i] = unix.CapUserData{Effective: kept, Permitted: kept}
+	}
 	must(unix.Capset(header, &data[0]))
 	must(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 	const setMDWE, refuseExecGain = 65, 1
 	must(unix.Prctl(setMDWE, refuseExecGain, 0, 0, 0))
+}
+
+// brokers are the capabilities of the broker's unit.
+const brokers = 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+
+// TestGPUSuspendNeeds tells which capability, beside those of the broker's unit,
+// the driver needs to reach the process of another user.
+func TestGPUSuspendNeeds(t *testing.T) {
+	e := train(t, 65534)
+	e.tell("go 1")
+	e.hear("did")
+	ask := func(caps uint64) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := Helper(fmt.Sprint("GS_CONFINED=", caps))(ctx, Ask, e.cmd.Process.Pid)
+		return err
+	}
+	t.Logf("with all of them: %v; with the broker's: %v", ask(1<<63-1), ask(brokers))
+	for c := range unix.CAP_LAST_CAP + 1 {
+		if err := ask(brokers | 1<<c); err == nil {
+			t.Logf("capability %d suffices", c)
+		}
+		if err := ask(1<<63 - 1&^(1<<c)); err != nil {
+			t.Logf("capability %d is necessary: %v", c, err)
+		}
+	}
 }
 
 // TestGPUSuspendConfined suspends and resumes programs of root and of another
@@ -53,7 +83,7 @@ func TestGPUSuspendConfined(t *testing.T) {
 			e := train(t, uid)
 			e.tell("go 1")
 			e.hear("did")
-			down, up := suspender("GS_CONFINED=1").cycle(t, e, listed(t, e.cmd.Process.Pid))
+			down, up := suspender(fmt.Sprint("GS_CONFINED=", brokers)).cycle(t, e, listed(t, e.cmd.Process.Pid))
 			t.Logf("suspended in %.2f s, resumed in %.2f s", down, up)
 			e.tell("go 1")
 			if did := e.hear("did"); did != "2" {

@@ -57,7 +57,11 @@ type Record struct {
 	Phase     Phase     `json:"phase"`
 	Why       string    `json:"why"`   // for people
 	Since     time.Time `json:"since"` // when the phase began
+	Began     time.Time `json:"began"` // when its suspension did
 	Processes []Process `json:"processes"`
+	// It gave way, and comes back when it uses the GPU again; others come back by
+	// order.
+	Yields bool `json:"yields,omitempty"`
 }
 
 // Subject returns whose record it is.
@@ -165,14 +169,23 @@ func (s *Suspender) keep() error {
 
 // Suspend begins to suspend all processes of a subject, or returns a Refusal.
 func (s *Suspender) Suspend(now time.Time, of audit.Subject, processes []Process, why string) error {
-	err := s.begin(now, of, processes, why)
+	err := s.begin(now, of, processes, why, false)
 	if err != nil {
 		s.refused(err)
 	}
 	return err
 }
 
-func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, why string) error {
+// GiveWay is Suspend for a workload that comes back when it uses the GPU again.
+func (s *Suspender) GiveWay(now time.Time, of audit.Subject, processes []Process, why string) error {
+	err := s.begin(now, of, processes, why, true)
+	if err != nil {
+		s.refused(err)
+	}
+	return err
+}
+
+func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, why string, yields bool) error {
 	if w := s.work[of]; w != nil {
 		return refuse(WrongState, "it is %s already", w.Phase)
 	}
@@ -186,7 +199,7 @@ func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, 
 		return err
 	}
 	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Phase: Suspending, Why: why, Since: now,
-		Processes: processes}}
+		Began: now, Processes: processes, Yields: yields}}
 	if s.work == nil {
 		s.work = map[audit.Subject]*work{}
 	}
@@ -237,6 +250,12 @@ func (s *Suspender) Resume(now time.Time, of audit.Subject) error {
 		w.again = now
 	}
 	return nil
+}
+
+// Waits reports whether a resumption waits to be tried again.
+func (s *Suspender) Waits(of audit.Subject) bool {
+	w := s.work[of]
+	return w != nil && w.Phase == Resuming && w.ends == nil
 }
 
 // resume begins a resumption.

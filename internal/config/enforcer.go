@@ -22,6 +22,7 @@ type Enforcer struct {
 	MPS         bool          `yaml:"mps"`
 	NCCL        string        `yaml:"nccl_ras"`
 	Default     Default       `yaml:"default"`
+	Overcommit  Overcommit    `yaml:"overcommit"`
 	Escalation  Escalation    `yaml:"ladder"`
 	Tenants     []Tenant      `yaml:"tenants"`
 	TenantsDirs []string      `yaml:"tenants_dirs"` // directories with more tenants: see TenantFiles
@@ -30,7 +31,7 @@ type Enforcer struct {
 
 func defaultEnforcer() Enforcer {
 	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", NCCL: "localhost:28028",
-		Default: Default{Priority: policy.PriorityNormal, Limit: 1},
+		Default: Default{Priority: policy.PriorityNormal, Limit: 1, Reclaim: Reclaim{Do: "suspend"}}, Overcommit: Overcommit{Turn: 30 * time.Second},
 		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
 		TenantsDirs: []string{"/etc/gpusteward/tenants.d", "/run/gpusteward/tenants.d"},

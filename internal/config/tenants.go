@@ -13,6 +13,33 @@ type Default struct {
 	Priority policy.Priority `yaml:"priority"`
 	Limit    quota.Part      `yaml:"limit"`
 	Memory   quota.Size      `yaml:"memory"`
+	Reclaim  Reclaim         `yaml:"reclaim"`
+}
+
+// Reclaim says when a workload gives its GPU memory back by itself.
+type Reclaim struct {
+	Idle time.Duration `yaml:"idle"`
+	Do   reclaimBy     `yaml:"do"`
+	Keep quota.Size    `yaml:"keep"`
+}
+
+// A reclaimBy is what happens to a workload that is idle. There is one way.
+type reclaimBy string
+
+// UnmarshalText reads suspend.
+func (r *reclaimBy) UnmarshalText(text []byte) error {
+	if *r = reclaimBy(text); *r != "suspend" {
+		return fmt.Errorf("reclaim.do: %q is not what can happen to an idle workload: write suspend", text)
+	}
+	return nil
+}
+
+func (r Reclaim) terms() policy.Reclaim { return policy.Reclaim{Idle: r.Idle, Keep: uint64(r.Keep)} }
+
+// Overcommit says on which GPUs more workloads may have memory than fit.
+type Overcommit struct {
+	GPUs []string      `yaml:"gpus"` // indices, GPU instances of MIG, UUIDs, or all
+	Turn time.Duration `yaml:"turn"`
 }
 
 // Escalation says how to react to workloads that violate their quota.
@@ -36,6 +63,7 @@ type Tenant struct {
 	Binding    bool             `yaml:"binding"`
 	Priority   *policy.Priority `yaml:"priority"` // nil is normal
 	Terms      terms            `yaml:",inline"`
+	Reclaim    Reclaim          `yaml:"reclaim"`
 	Escalation TenantEscalation `yaml:"ladder"`
 	GPUs       []GPU            `yaml:"gpus"`
 
@@ -80,9 +108,9 @@ type GPU struct {
 // Table returns the enforcer's table of c and of the files.
 func (c Enforcer) Table(files []*TenantFile) policy.Table {
 	t := policy.Table{
-		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free()},
+		Default: policy.Terms{Priority: c.Default.Priority, Quota: quota.Free(), Reclaim: c.Default.Reclaim.terms()},
 		Steps:   TenantEscalation{}.steps(c.Escalation),
-		Actions: int(c.Escalation.Actions),
+		Actions: int(c.Escalation.Actions), Overcommit: c.Overcommit.GPUs, Turn: c.Overcommit.Turn,
 	}
 	t.Default.Limit, t.Default.Memory = float64(c.Default.Limit), uint64(c.Default.Memory)
 	for _, tenant := range c.Tenants {
@@ -100,7 +128,7 @@ func (c Enforcer) Table(files []*TenantFile) policy.Table {
 
 // rule returns the enforcer's rule for a tenant, given the common escalation.
 func (t Tenant) rule(all Escalation) policy.Rule {
-	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal},
+	r := policy.Rule{Name: t.Name, Binding: t.Binding, Terms: policy.Terms{Priority: policy.PriorityNormal, Reclaim: t.Reclaim.terms()},
 		Steps: t.Escalation.steps(all)}
 	set(&r.Priority, t.Priority)
 	r.Quota = t.written.Over(quota.Free())

@@ -53,14 +53,14 @@ func (m *Welcome) Decode(p []byte) {
 // Append appends m.
 func (m *Memory) Append(b []byte) []byte {
 	b = append32(b, m.GPU, uint32(m.Kind))
-	return append64(b, m.Reservation, m.Bytes, 0)
+	return append32(append64(b, m.Reservation, m.Bytes), m.Wait, 0)
 }
 
 // Decode reads m from p.
 func (m *Memory) Decode(p []byte) {
 	_ = p[MemorySize-1]
 	m.GPU, m.Kind = le.Uint32(p), Kind(le.Uint32(p[4:]))
-	m.Reservation, m.Bytes = le.Uint64(p[8:]), le.Uint64(p[16:])
+	m.Reservation, m.Bytes, m.Wait = le.Uint64(p[8:]), le.Uint64(p[16:]), le.Uint32(p[24:])
 }
 
 // Append appends m.

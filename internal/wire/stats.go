@@ -32,8 +32,17 @@ type EnforcerStats struct {
 	Hangs      []HangStats       `json:"hangs"`   // present ones
 	Stragglers []StragglerStats  `json:"stragglers,omitempty"`
 
-	Suspended   []SuspendedStats `json:"suspended,omitempty"` // one for each workload and GPU
-	Suspensions SuspensionStats  `json:"suspensions"`
+	Suspended   []SuspendedStats  `json:"suspended,omitempty"` // one for each workload and GPU
+	Suspensions SuspensionStats   `json:"suspensions"`
+	Overcommit  []OvercommitStats `json:"overcommit,omitempty"` // one for each overcommitted GPU in use
+}
+
+// OvercommitStats describe a GPU whose memory is given to more workloads than
+// fit.
+type OvercommitStats struct {
+	GPU     string  `json:"gpu"`     // UUID
+	Turn    float64 `json:"turn"`    // seconds for which a workload stays there at least
+	Waiting int     `json:"waiting"` // workloads that want to come back, and allocations
 }
 
 // SuspendedStats describe a workload whose GPU memory is in host memory.

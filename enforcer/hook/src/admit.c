@@ -21,6 +21,8 @@
 #define GS_RESERVATIONS 64
 
 #define GS_PATIENCE (5 * GS_MS)
+/* The broker says for how long an allocation waits for room. This bounds what it says. */
+#define GS_ROOM (20 * 60 * GS_SECOND)
 
 static struct reservation {
 	bool taken;
@@ -152,17 +154,23 @@ static void give_back(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 
 /* Returns the broker's answer, GS_GRANT or GS_DENY, or 0 if there is none. If a
  * session sends too much, the broker says so, and the thread waits: the program did
- * nothing wrong. */
+ * nothing wrong. It also waits while the broker makes room for it. */
 static int ask(struct reservation *r, enum gs_kind kind)
 {
 	struct gs_memory m = {.gpu = r->gpu, .kind = kind, .bytes = r->bytes};
-	uint64_t deadline = gs_now() + GS_ANSWER;
+	uint64_t deadline = gs_now() + GS_ANSWER, room = gs_now() + GS_ROOM;
 	_Atomic uint32_t nobody = 0;
 	struct gs_frame answer;
 
 	for (;;) {
 		if (!gs_client_governs(r->gpu) || !gs_client_ask(GS_RESERVE, &m, sizeof(m), &answer))
 			return 0;
+		if (answer.header.type == GS_DENY && answer.memory.wait && gs_now() < room) {
+			uint64_t wait = answer.memory.wait * GS_MS;
+			gs_client_park(&nobody, 0, wait < GS_SECOND ? wait : GS_SECOND);
+			deadline = gs_now() + GS_ANSWER;
+			continue;
+		}
 		if (answer.header.type != GS_ERR || answer.err.code != GS_E_LIMIT || gs_now() >= deadline)
 			break;
 		gs_client_park(&nobody, 0, GS_PATIENCE);

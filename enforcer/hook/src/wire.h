@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 3
+#define GS_MINOR 4
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -78,7 +78,8 @@ struct gs_memory {
 	uint32_t kind; /* enum gs_kind */
 	uint64_t reservation; /* GRANT, COMMIT, ABORT */
 	uint64_t bytes; /* RESERVE: wanted; GRANT: reserved; COMMIT: really taken, at most what was reserved; FREE */
-	uint8_t reserved[8];
+	uint32_t wait; /* since 3.4, DENY: ms until it should be asked for again; 0: it is final */
+	uint8_t reserved[4];
 };
 
 struct gs_acquire {

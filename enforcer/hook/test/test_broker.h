@@ -210,6 +210,14 @@ static inline void peer_answer(const struct peer *p, enum gs_type type, const st
 	peer_send(p, type, r->header.seq, &m, sizeof(m), -1);
 }
 
+/* Room is being made: the request is to be made again. */
+static inline void peer_puts_off(const struct peer *p, const struct request *r, uint32_t ms)
+{
+	struct gs_memory m = {.gpu = r->memory.gpu, .wait = ms};
+
+	peer_send(p, GS_DENY, r->header.seq, &m, sizeof(m), -1);
+}
+
 /* ---- the process under test ---- */
 
 static void *run_start(void *unused)

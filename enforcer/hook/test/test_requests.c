@@ -31,6 +31,33 @@ static void memory(void)
 	peer_expect(&p, GS_ACQUIRE);
 }
 
+/* An allocation that the broker puts off is asked for again, for longer than an answer
+ * may take, until the broker gives it or refuses it. Other requests pass meanwhile. */
+static void put_off(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	for (int refused = 0; refused < 2; refused++) {
+		pthread_t t = reserve_aside(5000);
+		for (int i = 0; i < 8; i++) {
+			r = peer_expect(&p, GS_RESERVE);
+			CHECK(r.memory.bytes == 5000);
+			gs_client_free(0, GS_DEVICE, 0);
+			peer_puts_off(&p, &r, i ? 20 : 300);
+		}
+		r = peer_expect(&p, GS_RESERVE);
+		peer_answer(&p, refused ? GS_DENY : GS_GRANT, &r, 7);
+		uint64_t reservation = reserved(t);
+		CHECK((reservation == 0) == (refused == 1));
+		gs_client_abort(0, reservation);
+		if (!refused)
+			CHECK(peer_expect(&p, GS_ABORT).memory.reservation == 7);
+	}
+	CHECK(gs_client_connected());
+}
+
 /* A thread that is cancelled while it waits gets its answer all the same. So does
  * another one, for which it may be reading. */
 static void cancelled(void)
@@ -328,6 +355,7 @@ int main(void)
 
 	begin_tests();
 	RUN(memory);
+	RUN(put_off);
 	RUN(cancelled);
 	RUN(flood);
 	RUN(lent);

@@ -1,0 +1,460 @@
+package enforcer
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"gpusteward/collectors"
+	"gpusteward/enforcer/action"
+	"gpusteward/enforcer/audit"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/residency"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
+)
+
+// Bounds of waits and moves.
+const (
+	askAgain    = 200 * time.Millisecond // after which an allocation that waits is asked for again
+	longestWait = 15 * time.Minute       // of an allocation; then it fails
+	maxWaiting  = 4096                   // allocations
+	restAfter   = 10 * time.Minute       // after a suspension that failed, until the next one of the workload
+	maxThreads  = 1024                   // of a suspended process that are looked at
+)
+
+// futex is the number of the system call, as /proc/PID/task/TID/syscall has it.
+var futex = map[string]string{"amd64": "202", "arm64": "98"}[runtime.GOARCH]
+
+// residence is what the enforcer remembers of who is on the GPUs.
+type residence struct {
+	since  map[audit.Subject]time.Time // when a workload was first seen on its GPUs, or came back
+	wanted map[audit.Subject]time.Time // when a suspended workload was first seen to use the GPU
+	failed map[audit.Subject]time.Time // when a suspension failed
+	use    map[action.Target]*use
+	moves  map[string]*move // by UUID
+	stats  []wire.OvercommitStats
+	queue  queue
+
+	returning map[audit.Subject]bool // workloads whose memory is about to come back
+}
+
+func newResidence() residence {
+	return residence{since: map[audit.Subject]time.Time{}, wanted: map[audit.Subject]time.Time{},
+		failed: map[audit.Subject]time.Time{}, use: map[action.Target]*use{}, moves: map[string]*move{},
+		queue: queue{all: map[waiter]*waiting{}}, returning: map[audit.Subject]bool{}}
+}
+
+// A use is what is known of a process's use of its GPUs.
+type use struct {
+	sm   float64 // seconds of the GPU's time
+	last time.Time
+
+	// Of a suspended process: what its threads waited for, by TID, first and at
+	// the last look.
+	first, before map[int]string
+	stuck         bool // a thread waits that did not: for the driver
+}
+
+// A move is how long the last suspension and the last resumption on a GPU took.
+type move struct{ suspend, resume time.Duration }
+
+// A queue is the allocations that wait for room. Sessions of the broker fill it
+// concurrently.
+type queue struct {
+	mu  sync.Mutex
+	all map[waiter]*waiting
+}
+
+type waiter struct {
+	pid int
+	gpu string
+}
+
+type waiting struct {
+	broker.Request
+	since, asked time.Time
+}
+
+// later is broker.Options.Later.
+func (e *Enforcer) later(r broker.Request) time.Duration {
+	if _, is := e.terms.Load().Overcommitted(r.GPU); !is || e.Simulated {
+		return 0
+	}
+	total, _, kept, known := e.Host.Memory(r.GPU)
+	if !known || r.Bytes > total-min(kept, total) {
+		return 0
+	}
+	now, q := time.Now(), &e.residence.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.all[waiter{r.PID, r.GPU}]
+	switch {
+	case w == nil && len(q.all) >= maxWaiting:
+		return 0
+	case w == nil:
+		w = &waiting{Request: r, since: now}
+		q.all[waiter{r.PID, r.GPU}] = w
+	case now.Sub(w.since) > longestWait:
+		delete(q.all, waiter{r.PID, r.GPU})
+		return 0
+	}
+	w.asked, w.Tenant, w.Bytes = now, r.Tenant, max(w.Bytes, r.Bytes)
+	return askAgain
+}
+
+// requests returns the allocations that wait, and forgets those that no longer
+// ask.
+func (q *queue) requests(now time.Time) (all []waiting) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, w := range q.all {
+		if now.Sub(w.asked) > 10*askAgain {
+			delete(q.all, key)
+			continue
+		}
+		all = append(all, *w)
+	}
+	return all
+}
+
+// waits returns on which futex each thread of a process waits, or for which other
+// system call.
+func waits(procfs string, pid int) map[int]string {
+	dir := filepath.Join(procfs, strconv.Itoa(pid), "task")
+	tasks, _ := os.ReadDir(dir)
+	all := map[int]string{}
+	for _, task := range tasks[:min(len(tasks), maxThreads)] {
+		tid, _ := strconv.Atoi(task.Name())
+		text, _ := os.ReadFile(filepath.Join(dir, task.Name(), "syscall"))
+		if f := strings.Fields(string(text)); len(f) > 1 && f[0] == futex {
+			all[tid] = "futex " + f[1]
+		} else if len(f) > 0 {
+			all[tid] = f[0]
+		}
+	}
+	return all
+}
+
+// look notes whether a thread of a suspended process waits for the driver: it
+// waits on a futex on which it did not wait before, and still does at the next
+// look. Measured on driver 580: so does each call of a process that is locked,
+// and it takes no processor time.
+func (u *use) look(procfs string, pid int) {
+	now := waits(procfs, pid)
+	if u.first == nil {
+		u.first = now
+	}
+	for tid, what := range now {
+		if strings.HasPrefix(what, "futex ") && u.before[tid] == what && u.first[tid] != what {
+			u.stuck = true
+		}
+	}
+	u.before = now
+}
+
+// observeUse notes which processes used their GPUs since the last look.
+func (e *Enforcer) observeUse(now time.Time, all []collectors.DeviceProcess) {
+	seen := map[action.Target]bool{}
+	of := func(t action.Target) *use {
+		u := e.residence.use[t]
+		if u == nil {
+			u = &use{last: now}
+			e.residence.use[t] = u
+		}
+		return u
+	}
+	for _, r := range e.suspender.Records() {
+		for _, p := range r.Processes {
+			seen[p.Target] = true
+			u := of(p.Target)
+			u.last = now
+			if r.Phase == suspend.Suspended && r.Yields {
+				u.look(e.identities.procfs, p.PID)
+			} else {
+				u.first, u.before, u.stuck = nil, nil, false
+			}
+		}
+	}
+	for _, h := range all {
+		t := action.Target{PID: h.Process.PID, Start: h.Process.Start}
+		u := of(t)
+		if h.SM != u.sm { // on one of its GPUs, or the driver was reopened
+			u.sm, u.last = h.SM, now
+		}
+		seen[t] = true
+	}
+	maps.DeleteFunc(e.residence.use, func(t action.Target, _ *use) bool { return !seen[t] })
+}
+
+// idle returns how long a workload has not used its GPUs; false if that is
+// unknown of one of its processes.
+func (e *Enforcer) idle(now time.Time, c *candidate) (least time.Duration, known bool) {
+	least = time.Duration(1<<63 - 1)
+	for _, p := range c.processes {
+		traced, hooked := e.jobs.Idle(p.PID)
+		if hooked {
+			least = min(least, traced)
+		}
+		if u := e.residence.use[p.Target]; u != nil && (c.sampled || !hooked) {
+			least = min(least, now.Sub(u.last))
+		}
+		if !hooked && !c.sampled {
+			return 0, false
+		}
+	}
+	return least, true
+}
+
+// reside decides who is on the GPUs, and orders that.
+func (e *Enforcer) reside(now time.Time, b audit.Books) {
+	if e.Simulated {
+		return
+	}
+	e.observeUse(now, b.DeviceProcesses)
+	all := map[audit.Subject]*candidate{}
+	for _, c := range e.candidates() {
+		all[c.Subject] = c
+	}
+	s := residency.State{Now: now, GPUs: map[string]residency.GPU{}}
+	s.Requests = e.waitingFor(now, all)
+	for _, c := range all {
+		if _, away := e.suspender.Record(c.Subject); !away {
+			s.Workloads = append(s.Workloads, e.resident(now, c, s.Requests))
+		}
+	}
+	for _, r := range e.suspender.Records() {
+		s.Workloads = append(s.Workloads, e.absent(now, r))
+	}
+	for _, w := range s.Workloads {
+		for uuid := range w.Bytes {
+			s.GPUs[uuid] = e.overcommitted(uuid, b)
+		}
+	}
+	for _, r := range s.Requests {
+		s.GPUs[r.GPU] = e.overcommitted(r.GPU, b)
+	}
+	e.residence.overcommit(s)
+	e.forgetResidents(s.Workloads)
+	orders := residency.Decide(s)
+	// Before memory comes back, the books must keep it: no allocation may take it.
+	for _, o := range orders {
+		if !o.Suspend {
+			e.residence.returning[o.Subject] = true
+		}
+	}
+	if len(e.residence.returning) > 0 {
+		e.measureCapacity(b)
+		e.broker.Refresh()
+	}
+	for _, o := range orders {
+		if o.Suspend {
+			e.giveWay(now, all[o.Subject], o.Why)
+		} else {
+			_ = e.suspender.Resume(now, o.Subject) // its record is there
+		}
+	}
+	clear(e.residence.returning)
+	e.remember()
+}
+
+// giveWay begins to suspend a workload that comes back when it uses the GPU.
+func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
+	log := e.log.With("tenant", c.Tenant, "workload", c.Workload, "why", why)
+	if err := e.suspender.GiveWay(now, c.Subject, c.processes, why); err != nil {
+		e.residence.failed[c.Subject] = now
+		log.Warn("a workload cannot give way; this is tried again in 10 minutes", "reason", suspend.ReasonOf(err), "err", err)
+		return
+	}
+	log.Info("a workload gives way: its GPU memory moves to the host until it uses the GPU again")
+}
+
+// waitingFor returns the allocations that wait, by workload.
+func (e *Enforcer) waitingFor(now time.Time, all map[audit.Subject]*candidate) (requests []residency.Request) {
+	for _, w := range e.residence.queue.requests(now) {
+		of := audit.Subject{Tenant: w.Tenant, Workload: fmt.Sprint("pid:", w.PID)}
+		if p, err := e.Host.Process(w.PID); err == nil && p.Workload != nil {
+			of.Workload = p.Workload.Key
+		}
+		if r, away := e.suspender.Record(of); away && r.Yields {
+			e.residence.want(of, w.since)
+			continue // first it comes back
+		}
+		requests = append(requests, residency.Request{Subject: of, GPU: w.GPU, Bytes: w.Bytes, Since: w.since,
+			Priority: e.terms.Load().Priority(w.Tenant)})
+	}
+	return requests
+}
+
+func (r *residence) want(of audit.Subject, since time.Time) {
+	if r.wanted[of].IsZero() {
+		r.wanted[of] = since
+	}
+}
+
+// resident returns a workload on its GPUs.
+func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Request) residency.Workload {
+	r, t := &e.residence, e.terms.Load()
+	if r.since[c.Subject].IsZero() {
+		r.since[c.Subject] = now
+	}
+	failed, is := r.failed[c.Subject]
+	w := residency.Workload{Subject: c.Subject, Since: r.since[c.Subject], Priority: t.Priority(c.Tenant),
+		Bytes: suspend.Record{Processes: c.processes}.Bytes(), Reclaim: t.Reclaim(c.Tenant),
+		Fixed: c.mps || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
+	w.Idle, w.Known = e.idle(now, c)
+	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
+		w.Idle, w.Known = 0, true // it waits for memory
+	}
+	for uuid := range w.Bytes {
+		w.Guaranteed[uuid] = t.Quota(c.Tenant, uuid).Reserved
+	}
+	return w
+}
+
+// absent returns a workload that is suspended, or on its way.
+func (e *Enforcer) absent(now time.Time, s suspend.Record) residency.Workload {
+	r := &e.residence
+	w := residency.Workload{Subject: s.Subject(), Phase: residency.Moving, Since: s.Since, Bytes: s.Bytes(),
+		Priority: e.terms.Load().Priority(s.Tenant)}
+	switch {
+	case s.Phase == suspend.Suspended:
+		w.Phase = residency.Suspended
+		if s.Yields && e.woke(now, s) {
+			r.want(s.Subject(), now)
+		}
+		w.Since, w.Wants = r.wanted[s.Subject()], !r.wanted[s.Subject()].IsZero()
+	case s.Phase == suspend.Resuming && e.suspender.Waits(s.Subject()): // for room
+		w.Phase, w.Wants = residency.Suspended, true
+	}
+	return w
+}
+
+// woke reports whether a suspended workload tried to use a GPU.
+func (e *Enforcer) woke(now time.Time, s suspend.Record) bool {
+	for _, p := range s.Processes {
+		if idle, known := e.jobs.Idle(p.PID); known && now.Add(-idle).After(s.Began) {
+			return true
+		}
+		if u := e.residence.use[p.Target]; u != nil && u.stuck {
+			return true
+		}
+	}
+	return false
+}
+
+// overcommitted returns a GPU for a decision.
+func (e *Enforcer) overcommitted(uuid string, b audit.Books) (g residency.GPU) {
+	g.Turn, g.Overcommit = e.terms.Load().Overcommitted(uuid)
+	g.Free, _ = e.free(uuid)
+	for _, t := range b.Tenants {
+		if t.GPU == uuid {
+			g.Free -= min(t.MemoryReserved, g.Free) // allocations that are about to be made
+		}
+	}
+	if m := e.residence.moves[uuid]; m != nil {
+		g.Move = m.suspend + m.resume
+	}
+	return g
+}
+
+// moved notes how long a suspension or a resumption took.
+func (r *residence) moved(now time.Time, end suspend.End) {
+	of := end.Subject()
+	if end.Err != nil {
+		if end.Done == suspend.Suspended {
+			r.failed[of] = now
+		}
+		return
+	}
+	for uuid := range end.Bytes() {
+		m := r.moves[uuid]
+		if m == nil {
+			m = &move{}
+			r.moves[uuid] = m
+		}
+		if end.Done == suspend.Suspended {
+			m.suspend = end.Took
+		} else {
+			m.resume = end.Took
+		}
+	}
+	delete(r.wanted, of)
+	if end.Done == suspend.Resuming {
+		r.since[of] = now
+	} else {
+		delete(r.since, of)
+	}
+}
+
+// forgetResidents forgets workloads that are no longer there.
+func (e *Enforcer) forgetResidents(all []residency.Workload) {
+	there := map[audit.Subject]bool{}
+	for _, w := range all {
+		there[w.Subject] = true
+	}
+	for _, m := range []map[audit.Subject]time.Time{e.residence.since, e.residence.wanted, e.residence.failed} {
+		maps.DeleteFunc(m, func(s audit.Subject, _ time.Time) bool { return !there[s] })
+	}
+}
+
+// overcommit keeps the statistics of overcommitted GPUs.
+func (r *residence) overcommit(s residency.State) {
+	r.stats = nil
+	for uuid, g := range s.GPUs {
+		if !g.Overcommit {
+			continue
+		}
+		one := wire.OvercommitStats{GPU: uuid, Turn: g.Stay().Seconds()}
+		for _, w := range s.Workloads {
+			if w.Wants && w.Bytes[uuid] > 0 {
+				one.Waiting++
+			}
+		}
+		for _, q := range s.Requests {
+			if q.GPU == uuid {
+				one.Waiting++
+			}
+		}
+		r.stats = append(r.stats, one)
+	}
+	slices.SortFunc(r.stats, func(x, y wire.OvercommitStats) int { return strings.Compare(x.GPU, y.GPU) })
+}
+
+// explain tells a program that came back why it stood still.
+func (e *Enforcer) explain(end suspend.End) {
+	if !end.Yields || end.Done != suspend.Resuming || end.Err != nil {
+		return
+	}
+	var pids []int
+	for _, p := range end.Processes {
+		pids = append(pids, p.PID)
+	}
+	e.broker.Notice(fmt.Sprintf("the GPU memory of this program, %s, was on the host because others needed the GPU or this "+
+		"program did not use it; to bring it back took %.1f s", quota.Size(sum(end.Bytes())), end.Took.Seconds()), pids...)
+}
+
+// absentBytes returns the memory of each overcommitted GPU that belongs to
+// suspended workloads: others may have it.
+func (e *Enforcer) absentBytes() map[string]uint64 {
+	away, t := map[string]uint64{}, e.terms.Load()
+	for _, r := range e.suspender.Records() {
+		if r.Phase != suspend.Suspended && !e.suspender.Waits(r.Subject()) || e.residence.returning[r.Subject()] {
+			continue
+		}
+		for uuid, n := range r.Bytes() {
+			if _, is := t.Overcommitted(uuid); is {
+				away[uuid] += n
+			}
+		}
+	}
+	return away
+}

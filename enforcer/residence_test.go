@@ -1,0 +1,109 @@
+package enforcer_test
+
+import (
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
+)
+
+// gives has a tenant's workloads give way after a time without use of the GPU.
+func gives(after time.Duration, keep uint64) func(*policy.Table) {
+	return func(t *policy.Table) {
+		for i := range t.Rules {
+			t.Rules[i].Reclaim = policy.Reclaim{Idle: after, Keep: keep}
+		}
+	}
+}
+
+// overcommitted has all GPUs given to more workloads than fit.
+func overcommitted(turn time.Duration) func(*policy.Table) {
+	return func(t *policy.Table) { t.Overcommit, t.Turn = []string{policy.All}, turn }
+}
+
+// phase returns the phase of the one suspended workload; empty: there is none,
+// or several.
+func (g *governed) phase() string {
+	if s := g.stats().Suspended; len(s) == 1 {
+		return s[0].Phase
+	}
+	return ""
+}
+
+// TestAnIdleWorkloadGivesWay suspends a program that does not use the GPU, and
+// brings it back when it launches, with the hook and without. One with little
+// memory stays.
+func TestAnIdleWorkloadGivesWay(t *testing.T) {
+	t.Parallel()
+	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := suspending(t, 0, 0, []string{"a", "b", "c"}, gives(3*time.Second, 1<<30))
+			rests := func(tenant, mib string) *worker {
+				return g.job(tenant, hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=10000", "--seconds=300",
+					"--alloc-mib="+mib, "--alloc-step-mib="+mib)
+			}
+			a, c := rests("a", "2048"), g.works("c", hooked, "1536")
+			rests("b", "256")
+			poll(t, 30*time.Second, "the idle one is not suspended", func() bool { return g.phase() == "suspended" })
+			if s := g.stats().Suspended[0]; s.Tenant != "a" || g.used() != 1792 {
+				t.Errorf("%+v, and %d MiB are in use", s, g.used())
+			}
+			since := fixture.Monotonic()
+			poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.used() == 3840 })
+			if !g.moved(c, since) {
+				t.Error("the busy one did not work meanwhile")
+			}
+			if s := g.audited().Suspensions; s.Suspended != 1 || s.Resumed != 1 || len(s.Refused) != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// TestWorkloadsTakeTurns has two programs on an overcommitted GPU that has room
+// for one. The second one's allocation waits instead of failing, and both work in
+// turns.
+func TestWorkloadsTakeTurns(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(2*time.Second))
+	g.size = 4 << 30
+	a := g.works("a", true, "2560")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
+	b := g.works("b", true, "2560")
+	for range 2 {
+		for _, w := range []*worker{b, a} {
+			since := fixture.Monotonic()
+			poll(t, 60*time.Second, "it has no turn", func() bool { return g.moved(w, since) })
+			if used := g.used(); used > 4096 {
+				t.Errorf("%d MiB are in use of 4096", used)
+			}
+		}
+	}
+	if s := g.stats(); len(s.Overcommit) != 1 || s.Overcommit[0].Turn < 2 || s.Overcommit[0].Waiting < 1 ||
+		s.Suspensions.Suspended < 3 || len(s.Suspensions.Refused) != 0 || s.Suspensions.Broken != 0 {
+		t.Errorf("%+v %+v", s.Overcommit, s.Suspensions)
+	}
+	for _, row := range g.it.Stats().Tenants {
+		if row.MemoryDenied > 0 {
+			t.Errorf("%s was denied memory", row.Tenant)
+		}
+	}
+}
+
+// TestAnImpossibleAllocationFails refuses at once what no overcommitted GPU has.
+func TestAnImpossibleAllocationFails(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, overcommitted(2*time.Second))
+	g.size = 4 << 30
+	a := g.job("a", true, "--wait-start", "--seconds=300", "--alloc-mib=5000", "--alloc-step-mib=5000")
+	ready(t, a)
+	a.tell("go")
+	if got := taken(t, a); got != 0 {
+		t.Errorf("it takes %d bytes", got)
+	}
+	if n := g.audited().Overcommit; len(n) > 0 && n[0].Waiting > 0 {
+		t.Errorf("something waits: %+v", n)
+	}
+}
