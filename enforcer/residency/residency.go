@@ -19,8 +19,9 @@ import (
 const Spare = 256 << 20
 
 // efficiency is the part of a GPU's time that turns leave at least: a turn is
-// longer than asked if moving workloads takes long.
-const efficiency = .8
+// longer than asked if moving workloads takes long. Decisions take some seconds
+// too, so that four fifths are left in the end.
+const efficiency = .85
 
 // A Phase is where the memory of a workload is.
 type Phase int

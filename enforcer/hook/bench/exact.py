@@ -2,6 +2,8 @@
 
 Usage: exact.py GIB. It holds so many GiB of GPU memory, and obeys lines on stdin:
   go N    trains for N steps, each of which changes all of the memory, and prints "did TOTAL"
+  loop S  trains for ever, resting S seconds after each step, and prints "step NS TOTAL", the
+          time on CLOCK_MONOTONIC
   hash    prints "hash SHA256" of the parameters and the optimizer's state
   copy    prints "copy DOWN UP": the rates of copies between the GPU and pinned host memory, GiB/s
 """
@@ -65,6 +67,11 @@ for line in sys.stdin:
     if order == "go":
         train(int(rest[0]))
         print("did", total, flush=True)
+    elif order == "loop":
+        while True:
+            train(1)
+            print("step", time.clock_gettime_ns(time.CLOCK_MONOTONIC), total, flush=True)
+            time.sleep(float(rest[0]))
     elif order == "hash":
         print("hash", digest(), flush=True)
     elif order == "copy":
