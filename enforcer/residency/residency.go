@@ -7,6 +7,8 @@ package residency
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -62,7 +64,7 @@ type Request struct {
 
 // A GPU is a GPU with workloads.
 type GPU struct {
-	Free       uint64 // bytes
+	Free       uint64 // bytes that nobody has, nor anybody who is on the way there
 	Overcommit bool
 	Turn       time.Duration // for which a workload stays at least, once it is there
 	Move       time.Duration // that the last change of workloads took; 0: unknown
@@ -94,6 +96,7 @@ type Order struct {
 type claim struct {
 	audit.Subject
 	bytes    map[string]uint64
+	room     map[string]uint64 // that it needs
 	since    time.Time
 	priority policy.Priority
 	back     bool // a suspended workload
@@ -104,12 +107,15 @@ type claim struct {
 // An idle workload gives way when its terms say so. One that wants to come back
 // does so when there is room. On an overcommitted GPU without room, the claims
 // are served one after the other, the highest priority first and then the one
-// that waits longest: idle workloads give way first, and then those that had
-// their turn and whose priority is not higher. Nobody gives way in vain.
+// that was sent away, or asked for more, first: idle workloads give way first,
+// and then those that had their turn and whose priority is not higher. Nobody
+// gives way in vain. Room on a claim's GPUs is kept for it, unless those who need
+// not yield leave too little.
 func Decide(s State) (orders []Order) {
+	s.Workloads = s.order()
 	gone := map[audit.Subject]bool{}
 	for _, w := range s.Workloads {
-		if w.reclaimable() {
+		if s.reclaimable(w) {
 			gone[w.Subject] = true
 			orders = append(orders, Order{w.Subject, true,
 				fmt.Sprintf("it held %s and did not use the GPU for %s", quota.Size(w.sum()), w.Idle.Round(time.Second))})
@@ -121,7 +127,7 @@ func Decide(s State) (orders []Order) {
 	}
 	blocked := map[string]bool{} // GPUs for which an earlier claim waits
 	for _, c := range s.claims() {
-		if c.waits(blocked) {
+		if gone[c.Subject] || c.waits(blocked) {
 			continue
 		}
 		if c.fits(free) {
@@ -131,15 +137,19 @@ func Decide(s State) (orders []Order) {
 			}
 			continue
 		}
+		hopeless := false
+		if !s.moving(c, gone) { // otherwise room may come
+			victims := s.victims(c, free, gone)
+			for _, w := range victims {
+				gone[w.Subject] = true
+				orders = append(orders, Order{w.Subject, true, c.why(w)})
+			}
+			hopeless = len(victims) == 0 && len(s.later().victims(c, free, gone)) == 0
+		}
 		for uuid := range c.bytes {
-			blocked[uuid] = true
-		}
-		if s.moving(c, gone) {
-			continue // room may come
-		}
-		for _, w := range s.victims(c, free, gone) {
-			gone[w.Subject] = true
-			orders = append(orders, Order{w.Subject, true, c.why(w)})
+			if !hopeless || !s.GPUs[uuid].Overcommit { // who comes to an overcommitted GPU can be sent away again
+				blocked[uuid] = true
+			}
 		}
 	}
 	return orders
@@ -152,23 +162,39 @@ func (w Workload) sum() (all uint64) {
 	return all
 }
 
-// reclaimable reports whether a workload gives way by its own terms.
-func (w Workload) reclaimable() bool {
-	return w.Phase == Resident && !w.Fixed && w.Known && w.Reclaim.Idle > 0 && w.Idle >= w.Reclaim.Idle &&
-		w.sum() > w.Reclaim.Keep
+// reclaimable reports whether a workload gives way by its own terms. One that
+// waits for memory cannot use the GPU, and one that an operator brought back
+// has as much time to do so as any other.
+func (s State) reclaimable(w Workload) bool {
+	idle := min(w.Idle, s.Now.Sub(w.Since))
+	asks := slices.ContainsFunc(s.Requests, func(r Request) bool { return r.Subject == w.Subject })
+	return w.Phase == Resident && !w.Fixed && w.Known && w.Reclaim.Idle > 0 && idle >= w.Reclaim.Idle &&
+		w.sum() > w.Reclaim.Keep && !asks
 }
 
 // claims returns the claims in the order in which they are served.
 func (s State) claims() (all []claim) {
+	away := map[audit.Subject]bool{}
 	for _, w := range s.Workloads {
+		away[w.Subject] = w.Phase != Resident
 		if w.Phase == Suspended && w.Wants {
-			all = append(all, claim{w.Subject, w.Bytes, w.Since, w.Priority, true})
+			room := map[string]uint64{}
+			for uuid, n := range w.Bytes {
+				room[uuid] = max(n, min(n+Spare, s.size(uuid)))
+			}
+			all = append(all, claim{w.Subject, w.Bytes, room, w.Since, w.Priority, true})
 		}
 	}
-	for _, r := range s.Requests {
-		all = append(all, claim{r.Subject, map[string]uint64{r.GPU: r.Bytes}, r.Since, r.Priority, false})
+	requests := slices.SortedFunc(slices.Values(s.Requests), func(x, y Request) int {
+		return cmp.Or(cmp.Compare(x.GPU, y.GPU), cmp.Compare(x.Bytes, y.Bytes)) // those of the ranks of a workload
+	})
+	for _, r := range requests {
+		if !away[r.Subject] { // otherwise its processes are stopped
+			bytes := map[string]uint64{r.GPU: r.Bytes}
+			all = append(all, claim{r.Subject, bytes, bytes, r.Since, r.Priority, false})
+		}
 	}
-	slices.SortFunc(all, func(x, y claim) int {
+	slices.SortStableFunc(all, func(x, y claim) int {
 		return cmp.Or(-cmp.Compare(x.priority, y.priority), x.since.Compare(y.since), audit.Compare(x.Subject, y.Subject))
 	})
 	return all
@@ -185,20 +211,12 @@ func (c claim) waits(blocked map[string]bool) bool {
 }
 
 func (c claim) fits(free map[string]uint64) bool {
-	for uuid, n := range c.bytes {
-		if c.short(uuid, n, free) > 0 {
+	for uuid, n := range c.room {
+		if n > free[uuid] {
 			return false
 		}
 	}
 	return true
-}
-
-// short returns the bytes that a GPU has too few of.
-func (c claim) short(uuid string, bytes uint64, free map[string]uint64) uint64 {
-	if c.back {
-		bytes += Spare
-	}
-	return bytes - min(bytes, free[uuid])
 }
 
 func (c claim) take(free map[string]uint64) {
@@ -223,6 +241,17 @@ func (c claim) why(w Workload) string {
 	return text + "and this workload has had its turn"
 }
 
+// size returns the bytes of a GPU that workloads can have.
+func (s State) size(uuid string) uint64 {
+	sum := s.GPUs[uuid].Free
+	for _, w := range s.Workloads {
+		if w.Phase != Suspended {
+			sum += w.Bytes[uuid]
+		}
+	}
+	return sum
+}
+
 // moving reports whether a workload is on its way from or to a GPU for which a
 // claim waits.
 func (s State) moving(c claim, gone map[audit.Subject]bool) bool {
@@ -243,62 +272,88 @@ func (s State) moving(c claim, gone map[audit.Subject]bool) bool {
 // not make enough room.
 func (s State) victims(c claim, free map[string]uint64, gone map[audit.Subject]bool) (all []Workload) {
 	missing := map[string]uint64{}
-	for uuid, n := range c.bytes {
-		if short := c.short(uuid, n, free); short > 0 {
-			missing[uuid] = short
+	for uuid, n := range c.room {
+		if n > free[uuid] {
+			missing[uuid] = n - free[uuid]
 		}
 	}
-	for _, w := range s.order() {
-		helps := false
-		for uuid := range missing {
-			helps = helps || w.Bytes[uuid] > 0
-		}
-		if !helps || gone[w.Subject] || w.Subject == c.Subject || !s.yields(w, c, missing) {
+	gone = maps.Clone(gone)
+	for _, w := range s.Workloads {
+		if w.Phase != Resident || w.Fixed || gone[w.Subject] || w.Subject == c.Subject ||
+			!w.helps(missing, all) || !s.yields(w, c, gone) {
 			continue
 		}
+		gone[w.Subject] = true
 		all = append(all, w)
-		for uuid, short := range missing {
-			if missing[uuid] = short - min(short, w.Bytes[uuid]); missing[uuid] == 0 {
-				delete(missing, uuid)
-			}
-		}
-		if len(missing) == 0 {
-			return all
-		}
-	}
-	return nil
-}
-
-// yields reports whether a workload gives way for a claim.
-func (s State) yields(w Workload, c claim, missing map[string]uint64) bool {
-	if w.Phase != Resident || w.Fixed {
-		return false
 	}
 	for uuid := range missing {
-		g := s.GPUs[uuid]
-		if w.Bytes[uuid] == 0 {
+		if lacks(missing, all, uuid) {
+			return nil
+		}
+	}
+	for i := len(all) - 1; i >= 0; i-- { // a later one may have made an earlier one needless
+		if rest := slices.Delete(slices.Clone(all), i, i+1); !all[i].helps(missing, rest) {
+			all = rest
+		}
+	}
+	return all
+}
+
+// lacks reports whether a GPU has too few of the missing bytes without the
+// victims.
+func lacks(missing map[string]uint64, victims []Workload, uuid string) bool {
+	var sum uint64
+	for _, w := range victims {
+		sum += w.Bytes[uuid]
+	}
+	return sum < missing[uuid]
+}
+
+// helps reports whether a workload has some of the bytes that are missing
+// without other victims.
+func (w Workload) helps(missing map[string]uint64, others []Workload) bool {
+	for uuid, n := range w.Bytes {
+		if n > 0 && lacks(missing, others, uuid) {
+			return true
+		}
+	}
+	return false
+}
+
+// yields reports whether a resident gives way for a claim, once others are
+// gone. It does on each of its GPUs, since it leaves all of them.
+func (s State) yields(w Workload, c claim, gone map[audit.Subject]bool) bool {
+	for uuid, n := range w.Bytes {
+		if n == 0 {
 			continue
 		}
+		g := s.GPUs[uuid]
 		stayed := s.Now.Sub(w.Since)
 		switch {
 		case !g.Overcommit, stayed < g.Stay():
 			return false
 		case w.Known && w.Idle >= g.Stay(): // it does not miss the GPU
-		case w.Priority > c.priority, s.has(w.Tenant, uuid) <= w.Guaranteed[uuid]:
+		case w.Priority > c.priority, s.has(w.Tenant, uuid, gone) <= w.Guaranteed[uuid]:
 			return false
 		}
 	}
 	return true
 }
 
-// has returns the bytes that a tenant has on a GPU.
-func (s State) has(tenant, uuid string) (sum uint64) {
+// has returns the bytes that a tenant has on a GPU once others are gone.
+func (s State) has(tenant, uuid string, gone map[audit.Subject]bool) (sum uint64) {
 	for _, w := range s.Workloads {
-		if w.Tenant == tenant && w.Phase == Resident {
+		if w.Tenant == tenant && w.Phase == Resident && !gone[w.Subject] {
 			sum += w.Bytes[uuid]
 		}
 	}
 	return sum
+}
+
+// later returns the state when everybody has had its turn.
+func (s State) later() State {
+	s.Now = s.Now.Add(math.MaxInt64)
+	return s
 }
 
 // order returns the workloads in the order in which they give way: those that
