@@ -33,7 +33,7 @@ import (
 )
 
 var (
-	dayHours = flag.Int("day.hours", 24, "simulated `hours`, from midnight")
+	dayHours = flag.Int("day.hours", 24, "simulated `hours`, from midnight; notebooks are there on the first day")
 	daySeed  = flag.Uint64("day.seed", 0, "of the only simulated day; 0: three days")
 )
 

@@ -312,8 +312,8 @@ func lacks(missing map[string]uint64, victims []Workload, uuid string) bool {
 // helps reports whether a workload has some of the bytes that are missing
 // without other victims.
 func (w Workload) helps(missing map[string]uint64, others []Workload) bool {
-	for uuid, n := range w.Bytes {
-		if n > 0 && lacks(missing, others, uuid) {
+	for uuid := range w.Bytes {
+		if lacks(missing, others, uuid) {
 			return true
 		}
 	}
@@ -324,12 +324,10 @@ func (w Workload) helps(missing map[string]uint64, others []Workload) bool {
 // gone. It does on each of its GPUs, since it leaves all of them.
 func (s State) yields(w Workload, c claim, gone map[audit.Subject]bool) bool {
 	for uuid, n := range w.Bytes {
-		if n == 0 {
-			continue
-		}
 		g := s.GPUs[uuid]
 		stayed := s.Now.Sub(w.Since)
 		switch {
+		case n == 0:
 		case !g.Overcommit, stayed < g.Stay():
 			return false
 		case w.Known && w.Idle >= g.Stay(): // it does not miss the GPU

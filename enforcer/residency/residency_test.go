@@ -2,6 +2,7 @@ package residency
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -167,6 +168,10 @@ func TestDecide(t *testing.T) {
 		{"a request, with another of its own", works{at("x", 40), at("y", 40)}, wants{asks("x", 41)}, nil, "-y"},
 		{"not overcommitted without room", works{at("x", 0, also("plain", 60)), away("y", 0, also("plain", 60))}, nil,
 			nil, none},
+		{"nothing on a GPU that is not overcommitted", works{at("x", 60, also("plain", 0)), away("y", 60)}, nil, nil,
+			"-x"},
+		{"a turn is not over, and nothing on other GPUs", works{at("x", 60, since(0), also("b", 0), also("plain", 0)),
+			away("y", 60)}, nil, nil, none},
 		{"also on a GPU that is not overcommitted", works{at("x", 60, also("plain", 60)), away("y", 60)}, nil, nil, none},
 		{"nobody goes in vain", works{at("x", 40), at("y", 40, fixed), away("z", 70)}, nil, nil, none},
 		{"nobody goes for another GPU", works{at("x", 0, also("b", 60)), at("y", 60), away("z", 60)}, nil, nil, "-y"},
@@ -233,10 +238,14 @@ func TestDecide(t *testing.T) {
 			nil, "+z"},
 		{"a smaller claim on another GPU", works{at("x", 60, since(0)), away("y", 60),
 			away("z", 0, also("b", 9), since(0))}, nil, nil, "+z"},
+		{"a smaller claim on another GPU, after one that waits", works{at("x", 60, since(0)), away("y", 60),
+			away("u", 9, since(time.Second)), away("z", 0, also("b", 9), since(0))}, nil, nil, "+z"},
 		{"a smaller claim on one of several GPUs", works{at("x", 60, since(0)), away("y", 60, also("b", 1)),
 			away("z", 0, also("b", 9), since(0))}, nil, nil, none},
 		{"a larger one waits for those that never yield", works{at("x", 60, high), away("y", 60), away("z", 9, since(0))},
 			nil, nil, "+z"},
+		{"a smaller one makes another go where too few yield for a larger one", works{at("x", 40), at("u", 40, fixed),
+			away("y", 70), away("z", 30, since(0))}, nil, nil, "-x"},
 		{"a larger one waits where nobody yields", works{at("x", 0, also("plain", 60)), away("y", 0, also("plain", 60)),
 			away("z", 0, also("plain", 9), since(0))}, nil, nil, none},
 		{"its room is on its way", works{at("x", 30, moving), at("u", 60), away("y", 60), away("z", 1, since(0))}, nil,
@@ -323,6 +332,52 @@ func randomState(r *rand.Rand) State {
 	return stateOf(works, wants)
 }
 
+// obey returns the state when orders were carried out.
+func (s State) obey(orders []Order) State {
+	s.Workloads, s.GPUs = slices.Clone(s.Workloads), maps.Clone(s.GPUs)
+	for _, o := range orders {
+		i := slices.IndexFunc(s.Workloads, func(w Workload) bool { return w.Subject == o.Subject })
+		w := &s.Workloads[i]
+		w.Phase, w.Since, w.Wants = Resident, s.Now, false
+		if o.Suspend {
+			w.Phase = Suspended
+		}
+		for uuid, n := range w.Bytes {
+			g := s.GPUs[uuid]
+			if g.Free -= n; o.Suspend {
+				g.Free += 2 * n
+			}
+			s.GPUs[uuid] = g
+		}
+	}
+	return s
+}
+
+// checkVictims checks that those who give way for others have had their turn on
+// overcommitted GPUs, and that the others have the room then.
+func checkVictims(t *testing.T, s State, orders []Order) {
+	after := s.obey(orders)
+	for _, o := range orders {
+		name, _, is := strings.Cut(o.Why, " of tenant ")
+		if !is {
+			continue
+		}
+		w := s.Workloads[slices.IndexFunc(s.Workloads, func(w Workload) bool { return w.Subject == o.Subject })]
+		if w.Bytes["plain"] > 0 || s.Now.Sub(w.Since) < time.Minute {
+			t.Fatalf("%+v: %+v", s, o)
+		}
+		served := slices.ContainsFunc(s.Requests, func(r Request) bool {
+			return r.Workload == name && r.Bytes <= after.GPUs[r.GPU].Free
+		})
+		for _, next := range Decide(after) {
+			served = served || next.Workload == name && !next.Suspend
+		}
+		if !served {
+			t.Fatalf("%+v: %v in vain", s, orders)
+		}
+	}
+}
+
 // Whatever the state, orders are possible, agree with each other, and do not
 // depend on the order of what they are made from.
 func TestOrdersArePossible(t *testing.T) {
@@ -367,6 +422,7 @@ func TestOrdersArePossible(t *testing.T) {
 			}
 			seen[o.Subject] = true
 		}
+		checkVictims(t, s, orders)
 	}
 	if suspended < 1000 || back < 1000 {
 		t.Errorf("only %d orders to suspend, and %d to come back", suspended, back)
