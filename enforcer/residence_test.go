@@ -69,9 +69,13 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(2*time.Second))
 	g.size = 4 << 30
-	a := g.works("a", true, "2560")
+	works := func(tenant string) *worker {
+		return g.job(tenant, true, "--kernel-us=2000", "--sync-every=1", "--seconds=300", "--alloc-mib=2560",
+			"--alloc-step-mib=2560")
+	}
+	a := works("a")
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
-	b := g.works("b", true, "2560")
+	b := works("b")
 	for range 2 {
 		for _, w := range []*worker{b, a} {
 			since := fixture.Monotonic()
@@ -88,6 +92,9 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	for _, row := range g.it.Stats().Tenants {
 		if row.MemoryDenied > 0 {
 			t.Errorf("%s was denied memory", row.Tenant)
+		}
+		if row.Overruns > 0 {
+			t.Errorf("%s was waited for %d times while it was suspended", row.Tenant, row.Overruns)
 		}
 	}
 }

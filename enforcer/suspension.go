@@ -48,17 +48,19 @@ func (e *Enforcer) free(uuid string) (bytes uint64, known bool) {
 	return bytes, known
 }
 
-// remember notes the memory of the processes that are suspended now.
+// remember notes which processes are suspended now, and their memory.
 func (e *Enforcer) remember() {
-	away := awayMemory{}
+	away, absent := awayMemory{}, map[int]bool{}
 	for _, r := range e.suspender.Records() {
 		for _, p := range r.Processes {
+			absent[p.PID] = true
 			for uuid, bytes := range p.Memory {
 				away[awayPlace{uuid, p.PID}] = bytes
 			}
 		}
 	}
 	e.away.Store(&away)
+	e.broker.Absent(absent)
 }
 
 // lookAtSuspended tells what has ended of suspensions and resumptions.

@@ -43,6 +43,26 @@ func (b *Broker) Sessions() []Session {
 	return all
 }
 
+// Absent tells the broker which processes are suspended, by PID. Their sessions
+// get no turns and delay nobody, and all other sessions share the GPUs. Call it
+// whenever that changes, and each second for sessions that began since.
+func (b *Broker) Absent(pids map[int]bool) {
+	for _, s := range b.begun() {
+		s.setAbsent(pids[s.facts.PID])
+	}
+}
+
+func (s *session) setAbsent(absent bool) {
+	if s.absent.Swap(absent) == absent {
+		return
+	}
+	for _, t := range s.seats {
+		if t != nil {
+			t.gpu.do(func() { t.gpu.quiet(t, state(s.state.Load()) == stale) })
+		}
+	}
+}
+
 // Notice sends a line to the logs of the given processes that have a session; a
 // long line is cut.
 func (b *Broker) Notice(text string, pids ...int) {

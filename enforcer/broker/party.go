@@ -38,7 +38,7 @@ type seat struct {
 	party *party // nil until the process has a context, and once the session left
 	left  bool
 	wants bool // reported work, and not its end
-	quiet bool // is stale, or was stopped while others waited for it: it gets nothing
+	quiet bool // is stale or suspended, or was stopped while others waited for it: it gets nothing
 	owes  bool // was paused, and did not drain yet
 	shown wire.Turn
 	rates [2]uint64   // that the page says: over the link, within the GPU
@@ -109,6 +109,7 @@ func (g *gpu) join(t *seat, tenant string, q Quota) {
 	if t.wants {
 		g.acquire(t)
 	}
+	g.quiet(t, t.quiet)
 }
 
 // leave gives up the seat and its part of the turn.
@@ -190,8 +191,10 @@ func (p *party) pace() {
 	}
 }
 
-// quiet records that a session fell silent, or speaks again.
+// quiet records that a session fell silent, or speaks again. A suspended process
+// may speak, and gets nothing all the same.
 func (g *gpu) quiet(t *seat, quiet bool) {
+	quiet = quiet || t.s.absent.Load()
 	if t.party == nil || t.quiet == quiet {
 		return
 	}

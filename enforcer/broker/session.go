@@ -62,6 +62,7 @@ type session struct {
 	denied  bool // the policy refuses its wish; guarded by the broker's reloads
 	cuda    uint32
 	unknown atomic.Uint32 // entries of the driver, to its hook
+	absent  atomic.Bool   // its process is suspended
 	exited  bool          // guarded by the broker's mutex
 	gone    bool          // guarded by the broker's mutex
 	resumed bool          // with memory that it says it had; guarded by the broker's mutex

@@ -344,6 +344,34 @@ func TestStale(t *testing.T) {
 	c.mode(0, wire.ModeOpen)
 }
 
+// TestAbsent has a session whose process is suspended. It gets no turn although
+// it has work and speaks, and the other one has the GPU to itself until the
+// process is back. So it is with a session that takes its seat only then.
+func TestAbsent(t *testing.T) {
+	b := start(t, Options{}, endless)
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	d.queue(0)
+	c.mode(0, wire.ModePause)
+	for _, s := range b.begun() {
+		if s.tenant == "a" {
+			s.setAbsent(true)
+		}
+	}
+	d.mode(0, wire.ModeOpen)
+	c.sync()
+	c.acquire(0)
+	if turn := d.page.Turn(0); turn.Mode != wire.ModeOpen || c.page.Turn(0).Mode != wire.ModePause {
+		t.Errorf("while the other is suspended: %+v, and its own %+v", turn, c.page.Turn(0))
+	}
+	b.Reload(book{who: func(_ Facts, wished string) (string, error) { return wished + "2", nil }})
+	d.sync()
+	if turn := d.page.Turn(0); turn.Mode != wire.ModeOpen {
+		t.Errorf("after a change of its tenant: %+v", turn)
+	}
+	b.Absent(nil)
+	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
+}
+
 // speak sends PING until stop is called.
 func speak(c *client) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
