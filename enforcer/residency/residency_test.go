@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 	const none = ""
 	type works = []Workload
 	type wants = []Request
-	slow := func(s *State) { // a stay is two minutes
+	slow := func(s *State) { // a stay is 170 seconds
 		s.GPUs["a"] = GPU{Free: s.GPUs["a"].Free, Overcommit: true, Turn: time.Minute, Move: 30 * time.Second}
 	}
 	high, low := is(policy.PriorityHigh), is(policy.PriorityLow)
@@ -160,8 +160,8 @@ func TestDecide(t *testing.T) {
 		{"a turn is not over", works{at("x", 60, since(time.Minute-1)), away("y", 60)}, nil, nil, none},
 		{"a turn is not over, though it is idle", works{at("x", 60, since(time.Minute-1), idle(time.Hour)),
 			away("y", 60)}, nil, nil, none},
-		{"a turn is longer than slow moves", works{at("x", 60, since(119*time.Second)), away("y", 60)}, nil, slow, none},
-		{"a turn is over after slow moves", works{at("x", 60, since(121*time.Second)), away("y", 60)}, nil, slow, "-x"},
+		{"a turn is longer than slow moves", works{at("x", 60, since(169*time.Second)), away("y", 60)}, nil, slow, none},
+		{"a turn is over after slow moves", works{at("x", 60, since(171*time.Second)), away("y", 60)}, nil, slow, "-x"},
 		{"a request", works{at("x", 60)}, wants{asks("y", 41)}, nil, "-x"},
 		{"a request with nothing to spare", works{at("x", 60)}, wants{asks("y", 40)}, nil, none},
 		{"a request of its own", works{at("x", 60)}, wants{asks("x", 41)}, nil, none},

@@ -46,7 +46,8 @@ var layers = map[string][]string{
 	"health/notifier": {"collectors", "health", "health/incident"},
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
-		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/suspend", "internal/wire"},
+		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/residency",
+		"enforcer/suspend", "internal/quota", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
@@ -58,6 +59,8 @@ var layers = map[string][]string{
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation"},
 	// the driver's checkpoints of processes, each call in a child process
 	"enforcer/suspend": {"enforcer/action", "enforcer/audit"},
+	// pure: which workloads have their memory on a GPU
+	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
 	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},
 	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
