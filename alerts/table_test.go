@@ -58,6 +58,7 @@ var added = map[string]string{
 	"quota_convoy":       "qos of a job on several GPUs: its lost time shows in no GPU's share",
 	"quota_action":       "the second half of quota_violation: the last levels of escalation",
 	"resume_late":        "an order of the enforcer's that it cannot carry out",
+	"overcommit_wait":    "a promise of more memory than there is, which nobody can have in turn",
 	"suspend_broken":     "driver_error for processes that were suspended, without an XID",
 	"quota_forecast":     "mem_leak against the tenant's cap instead of the GPU's memory",
 	"guarantee_forecast": "qos before it happens",

@@ -39,7 +39,7 @@ var unitless = []string{
 	"nvgpu_driver_blocked_tasks", "nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries",
 	"nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved", "gpusteward_driver_mismatch",
 	"nvgpu_unhooked_processes", "nvgpu_underreporting_processes", "nvgpu_quota_rung", "nvgpu_quota_shadow",
-	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
+	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_overcommit_waiting", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
 	"gpusteward_tenant_files_refused", "nvgpu_job_stepping", "nvgpu_job_hang",
 	"nvgpu_gpm_flops", "nvgpu_job_flops",

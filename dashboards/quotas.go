@@ -163,7 +163,7 @@ var quotas = dashboard{
 		{title: "Audit and escalation", panels: []panel{
 			{kind: states, width: 12, title: "Levels of escalation", unit: "none", none: "no workload is escalated",
 				values: map[string]value{"0": {"observe", green}, "1": {"warn", yellow}, "2": {"throttle", orange},
-					"3": {"pause", red}, "4": {"terminate", purple}},
+					"3": {"pause", red}, "4": {"suspend", red}, "5": {"terminate", purple}},
 				description: "Level of escalation of each workload.",
 				queries:     one(levelNumbers(), "{{tenant}} {{workload}}")},
 			{kind: lines, title: "Violations by workload", unit: "short", least: at(0), none: "no violation",
@@ -243,6 +243,16 @@ var quotas = dashboard{
 						ofHost + " failed: {{reason}}"},
 					{by("sum", perHost, "increase("+hosts.of(workloads.SuspendBroken)+"[$__rate_interval])"),
 						ofHost + " broken processes"}}},
+			{kind: lines, title: "Waits for overcommitted GPUs", unit: "s", least: at(0), link: toGPU,
+				none: "no GPU in use is overcommitted",
+				description: "Longest wait of a workload for memory of each overcommitted GPU, and how long a workload stays " +
+					"there at least.",
+				queries: []query{{by("max", perGPU, gpus.of(workloads.OvercommitWait)), ofGPU + " longest wait"},
+					{by("max", perGPU, gpus.of(workloads.OvercommitTurn)), ofGPU + " turn"}}},
+			{kind: lines, title: "Queue for overcommitted GPUs", unit: "short", least: at(0), link: toGPU,
+				none:        "no GPU in use is overcommitted",
+				description: "Workloads and allocations that wait for memory of each overcommitted GPU.",
+				queries:     one(by("sum", perGPU, gpus.of(workloads.OvercommitWaiting)), ofGPU)},
 			{kind: lines, title: "Suspension time", unit: "s", least: at(0), none: "none was suspended",
 				description: "Mean time in which a workload was suspended, and in which it was resumed.",
 				queries: []query{{by("sum", perHost, hosts.rate(workloads.SuspendTime)) + " / (" +

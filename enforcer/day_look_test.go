@@ -292,6 +292,8 @@ func (d *day) take(s *escalation.Step) bool {
 	case s.To == policy.Pause:
 		w.still = true
 		hold(c != nil && c.Hold != nil && len(c.Unhooked) == 0)
+	case s.To == policy.Suspend:
+		s.Result = escalation.Refused // the simulated day has no driver that suspends
 	case s.To == policy.Terminate:
 		w.still = false
 		hold(false)

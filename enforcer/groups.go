@@ -50,12 +50,7 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 			continue
 		}
 		s := audit.Subject{Tenant: tenant, Workload: h.Process.Workload.Key}
-		c := e.groups[s]
-		if c == nil {
-			c = &processGroup{ProcessGroup: action.ProcessGroup{Subject: s}}
-			c.Check = func(pid int) bool { return e.isOf(pid, s, sessions[pid] == s.Tenant) }
-			e.groups[s] = c
-		}
+		c := e.group(s, sessions)
 		if !slices.Contains(c.gpus, h.UUID) {
 			c.gpus = append(c.gpus, h.UUID)
 		}
@@ -72,9 +67,41 @@ func (e *Enforcer) groupProcesses(b audit.Books) {
 			c.Unhooked = append(c.Unhooked, t)
 		}
 	}
+	e.groupSuspended(sessions)
 	for s, c := range e.groups {
 		if len(workloads[s.Tenant]) <= 1 { // turns belong to the tenant: a hold would stop its other workloads too
 			c.Hold = func(on bool) error { return e.hold(s, on) }
+		}
+	}
+}
+
+// group returns the group of a subject, which it adds if there is none.
+func (e *Enforcer) group(s audit.Subject, sessions map[int]string) *processGroup {
+	c := e.groups[s]
+	if c == nil {
+		c = &processGroup{ProcessGroup: action.ProcessGroup{Subject: s}}
+		c.Check = func(pid int) bool { return e.isOf(pid, s, sessions[pid] == s.Tenant) }
+		e.groups[s] = c
+	}
+	return c
+}
+
+// groupSuspended adds the suspended processes, which the driver does not list.
+func (e *Enforcer) groupSuspended(sessions map[int]string) {
+	for _, r := range e.suspender.Records() {
+		s := r.Subject()
+		if !e.terms.Load().Governed(s.Tenant) {
+			continue
+		}
+		c := e.group(s, sessions)
+		for _, p := range r.Processes {
+			switch {
+			case slices.Contains(c.Hooked, p.Target) || slices.Contains(c.Unhooked, p.Target):
+			case sessions[p.PID] == s.Tenant:
+				c.Hooked = append(c.Hooked, p.Target)
+			default:
+				c.Unhooked = append(c.Unhooked, p.Target)
+			}
 		}
 	}
 }

@@ -225,7 +225,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		all[c.Subject] = c
 	}
 	s := residency.State{Now: now, GPUs: map[string]residency.GPU{}}
-	s.Requests = e.waitingFor(now, all)
+	s.Requests = e.waitingFor(now)
 	for _, c := range all {
 		if _, away := e.suspender.Record(c.Subject); !away {
 			s.Workloads = append(s.Workloads, e.resident(now, c, s.Requests))
@@ -278,7 +278,7 @@ func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
 }
 
 // waitingFor returns the allocations that wait, by workload.
-func (e *Enforcer) waitingFor(now time.Time, all map[audit.Subject]*candidate) (requests []residency.Request) {
+func (e *Enforcer) waitingFor(now time.Time) (requests []residency.Request) {
 	for _, w := range e.residence.queue.requests(now) {
 		of := audit.Subject{Tenant: w.Tenant, Workload: fmt.Sprint("pid:", w.PID)}
 		if p, err := e.Host.Process(w.PID); err == nil && p.Workload != nil {
@@ -309,7 +309,7 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 	failed, is := r.failed[c.Subject]
 	w := residency.Workload{Subject: c.Subject, Since: r.since[c.Subject], Priority: t.Priority(c.Tenant),
 		Bytes: suspend.Record{Processes: c.processes}.Bytes(), Reclaim: t.Reclaim(c.Tenant),
-		Fixed: c.mps || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
+		Fixed: c.mps || e.stopped(c.Subject) || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
 	w.Idle, w.Known = e.idle(now, c)
 	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
 		w.Idle, w.Known = 0, true // it waits for memory
@@ -414,14 +414,18 @@ func (r *residence) overcommit(s residency.State) {
 			continue
 		}
 		one := wire.OvercommitStats{GPU: uuid, Turn: g.Stay().Seconds()}
+		waits := func(since time.Time) {
+			one.Waiting++
+			one.Longest = max(one.Longest, s.Now.Sub(since).Seconds())
+		}
 		for _, w := range s.Workloads {
 			if w.Wants && w.Bytes[uuid] > 0 {
-				one.Waiting++
+				waits(w.Since)
 			}
 		}
 		for _, q := range s.Requests {
 			if q.GPU == uuid {
-				one.Waiting++
+				waits(q.Since)
 			}
 		}
 		r.stats = append(r.stats, one)

@@ -60,7 +60,7 @@ func (a *agent) trainer(tenant string, gib float64) *worker {
 	a.t.Helper()
 	var env []string
 	if tenant != "" {
-		env = append(a.hook, "GPUSTEWARD_TENANT="+tenant)
+		env = slices.Concat(a.hook, []string{"GPUSTEWARD_TENANT=" + tenant})
 	}
 	bench := os.Getenv("GS_BENCH")
 	if bench == "" {

@@ -78,11 +78,10 @@ func (e *Enforcer) restore() {
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
 	e.suspender.Restore(time.Now(), s.Suspended)
-	e.remember()
+	e.charge() // the broker has no sessions yet
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
-		if level, shadow := e.escalation.Level(subject); level != policy.Pause || shadow ||
-			e.steps(p.Tenant).Mode < policy.Pause {
+		if !e.stopped(subject) || e.steps(p.Tenant).Mode < policy.Pause {
 			_, detail := e.actor.Resume(action.ProcessGroup{Subject: subject})
 			e.log.Info("a paused workload was resumed", "tenant", p.Tenant, "workload", p.Workload, "detail", detail)
 		}

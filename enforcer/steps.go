@@ -3,12 +3,15 @@ package enforcer
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -17,7 +20,10 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
 	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
-		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps}
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps, Suspended: map[audit.Subject]bool{}}
+	for _, r := range e.suspender.Records() {
+		findings.Suspended[r.Subject()] = r.Phase != suspend.Resuming
+	}
 	doubtful := e.broker.Doubtful()
 	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
 	for s, known := range found.Known {
@@ -67,10 +73,8 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 	steps := e.steps(s.Tenant)
 	s.Result = escalation.Done
 	switch {
-	case s.To < s.From && s.From >= policy.Pause && s.To < policy.Pause:
-		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // even if other workloads came meanwhile
-		s.Result, s.Detail = e.actor.Resume(c)
 	case s.To < s.From:
+		e.undo(now, s, c)
 	case s.To == policy.Throttle:
 		s.Detail = fmt.Sprintf("the tenant has %.0f %% of its weight and limit", 100*steps.Throttle)
 		if len(c.Hooked) == 0 {
@@ -78,10 +82,58 @@ func (e *Enforcer) take(now time.Time, s *escalation.Step) {
 		}
 	case s.To == policy.Pause:
 		s.Result, s.Detail = e.actor.Pause(c, steps.Pause)
+	case s.To == policy.Suspend:
+		s.Result, s.Detail = e.suspendGroup(now, c, s.Why)
 	case s.To == policy.Terminate:
 		s.Result, s.Detail = e.actor.Terminate(now, c, steps.Grace)
 	}
 	e.notify(*s, c)
+}
+
+// undo takes back what the levels above s.To did.
+func (e *Enforcer) undo(now time.Time, s *escalation.Step, c action.ProcessGroup) {
+	if s.To < policy.Pause && s.From >= policy.Pause {
+		c.Hold = func(on bool) error { return e.hold(s.Subject, on) } // even if other workloads came meanwhile
+		s.Result, s.Detail = e.actor.Resume(c)
+	}
+	if r, away := e.suspender.Record(s.Subject); away && !r.Yields && s.To < policy.Suspend && s.From >= policy.Suspend {
+		_ = e.suspender.Resume(now, s.Subject) // its record is there
+		s.Detail = strings.TrimPrefix(s.Detail+"; its GPU memory comes back", "; ")
+	}
+}
+
+// suspendGroup begins to suspend a paused workload. Its processes go on until
+// the driver stops them, since the driver needs their help. If it cannot be
+// suspended, it stays paused.
+func (e *Enforcer) suspendGroup(now time.Time, c action.ProcessGroup, why string) (result, detail string) {
+	of := e.candidate(c.Subject)
+	if r, away := e.suspender.Record(c.Subject); away {
+		of = &candidate{Subject: c.Subject, processes: r.Processes}
+	}
+	if of == nil {
+		return escalation.Missed, "it has no processes"
+	}
+	err := e.suspendable(of)
+	if err == nil {
+		c.Hold = func(on bool) error { return e.hold(c.Subject, on) } // as in undo
+		if result, detail = e.actor.Resume(c); result != escalation.Done {
+			return result, detail
+		}
+		err = e.suspender.Suspend(now, c.Subject, of.processes, why)
+	}
+	if err != nil {
+		return escalation.Refused, fmt.Sprintf("it stays paused, because it cannot be suspended: %v", err)
+	}
+	bytes := sum(suspend.Record{Processes: of.processes}.Bytes())
+	return escalation.Done, fmt.Sprintf("%s of GPU memory move to the host", quota.Size(bytes))
+}
+
+// stopped reports whether a workload must stand still by the pause: one that is
+// suspended does so anyway.
+func (e *Enforcer) stopped(s audit.Subject) bool {
+	level, shadow := e.escalation.Level(s)
+	_, away := e.suspender.Record(s)
+	return !shadow && !away && (level == policy.Pause || level == policy.Suspend)
 }
 
 // notify writes a line to the logs of the processes concerned.
@@ -110,7 +162,7 @@ func (e *Enforcer) settle() {
 		}
 		throttled[s.Tenant] = e.steps(s.Tenant).Throttle
 		c := e.groups[s]
-		if level != policy.Pause || c == nil {
+		if c == nil || !e.stopped(s) {
 			continue
 		}
 		if members := c.members(); e.pausedMembers[s] != members {
@@ -121,10 +173,7 @@ func (e *Enforcer) settle() {
 			}
 		}
 	}
-	maps.DeleteFunc(e.pausedMembers, func(s audit.Subject, _ string) bool {
-		level, _ := e.escalation.Level(s)
-		return level != policy.Pause
-	})
+	maps.DeleteFunc(e.pausedMembers, func(s audit.Subject, _ string) bool { return !e.stopped(s) })
 	e.change(func(t *terms) { t.throttled = throttled })
 }
 

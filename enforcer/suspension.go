@@ -48,8 +48,13 @@ func (e *Enforcer) free(uuid string) (bytes uint64, known bool) {
 	return bytes, known
 }
 
-// remember notes which processes are suspended now, and their memory.
-func (e *Enforcer) remember() {
+// remember notes the memory of the processes that are suspended now, and tells
+// the broker which those are.
+func (e *Enforcer) remember() { e.broker.Absent(e.charge()) }
+
+// charge notes the memory of the processes that are suspended now, and returns
+// their PIDs.
+func (e *Enforcer) charge() map[int]bool {
 	away, absent := awayMemory{}, map[int]bool{}
 	for _, r := range e.suspender.Records() {
 		for _, p := range r.Processes {
@@ -60,7 +65,7 @@ func (e *Enforcer) remember() {
 		}
 	}
 	e.away.Store(&away)
-	e.broker.Absent(absent)
+	return absent
 }
 
 // lookAtSuspended tells what has ended of suspensions and resumptions.
@@ -176,12 +181,29 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 				workload, found[0].Tenant, found[1].Tenant)
 		}
 		c := found[0]
-		if c.mps {
-			return c.Subject, e.suspender.Refuse(suspend.MPS, "clients of CUDA MPS share a context with others, which the "+
-				"driver cannot suspend")
+		if err := e.suspendable(c); err != nil {
+			return c.Subject, err
 		}
 		return c.Subject, e.suspender.Suspend(time.Now(), c.Subject, c.processes, why)
 	})
+}
+
+// suspendable returns a Refusal of a workload that the driver cannot suspend.
+func (e *Enforcer) suspendable(c *candidate) error {
+	if c.mps {
+		return e.suspender.Refuse(suspend.MPS, "clients of CUDA MPS share a context with others, which the driver cannot "+
+			"suspend")
+	}
+	return nil
+}
+
+// candidate returns a workload on GPUs; nil: it has no processes there.
+func (e *Enforcer) candidate(s audit.Subject) *candidate {
+	all := e.candidates()
+	if i := slices.IndexFunc(all, func(c *candidate) bool { return c.Subject == s }); i >= 0 {
+		return all[i]
+	}
+	return nil
 }
 
 // ResumeProcess gives a suspended workload its GPU memory back, as Suspend takes
@@ -191,13 +213,28 @@ func (e *Enforcer) ResumeProcess(ctx context.Context, workload string) (string, 
 		var known []string
 		for _, r := range e.suspender.Records() {
 			if names(workload, r.Subject(), r.Processes) {
-				return r.Subject(), e.suspender.Resume(time.Now(), r.Subject())
+				return r.Subject(), e.release(time.Now(), r.Subject())
 			}
 			known = append(known, r.Workload)
 		}
 		return audit.Subject{}, fmt.Errorf("no workload %q is suspended; those that are: %s", workload,
 			cmp.Or(strings.Join(known, ", "), "none"))
 	})
+}
+
+// release begins to resume a suspended workload. One that the escalation
+// suspended is throttled from now on.
+func (e *Enforcer) release(now time.Time, of audit.Subject) error {
+	step, escalated := e.escalation.Release(now, of)
+	if !escalated {
+		return e.suspender.Resume(now, of)
+	}
+	e.take(now, &step)
+	e.escalation.Settle(step)
+	e.tell(step)
+	e.settle()
+	e.save()
+	return nil
 }
 
 // order has Run begin something, and waits for its end.

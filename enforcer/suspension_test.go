@@ -118,6 +118,40 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 	}
 }
 
+// TestTheEscalationSuspends has two programs that go around the hook. Both are
+// suspended after they were paused. The owner of one asks for it, and it runs
+// again; nobody asks for the other one, and it is terminated.
+func TestTheEscalationSuspends(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b", "c"}, func(table *policy.Table) {
+		for i, grace := range []time.Duration{time.Hour, time.Second} {
+			table.Rules[i].Steps = quick(policy.Terminate)
+			table.Rules[i].Steps.Grace = grace
+		}
+	})
+	a, b, c := g.works("a", false, "2048"), g.works("b", false, "1024"), g.works("c", true, "512")
+	poll(t, 20*time.Second, "all work", func() bool { return g.moves(a) && g.moves(b) && g.moves(c) })
+	poll(t, 60*time.Second, "it is not terminated", func() bool { return over(b) })
+	up := []string{"warn done", "throttle done", "pause done", "suspend done"}
+	if told := g.told("b"); !slices.Equal(told, append(slices.Clone(up), "terminate done")) {
+		t.Errorf("b: %q", told)
+	}
+	suspended := func() bool { s := g.stats().Suspended; return len(s) == 1 && s[0].Phase == "suspended" }
+	poll(t, 60*time.Second, "it is not suspended", suspended)
+	if told := g.told("a"); !slices.Equal(told, up) || g.used() != 512 || g.moves(a) || !g.moves(c) {
+		t.Errorf("a: %q, %d MiB in use; it works: %v, the innocent one does: %v", told, g.used(), g.moves(a), g.moves(c))
+	}
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moves(a) })
+	if told := g.told("a"); len(told) < 5 || told[4] != "throttle done" {
+		t.Errorf("a: %q", told)
+	}
+	poll(t, 60*time.Second, "it is not suspended again", suspended)
+	if s := g.stats().Suspensions; len(s.Refused) != 0 || s.Broken != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // works starts a program that holds so many MiB, and launches kernels.
 func (g *governed) works(tenant string, hooked bool, mib string) *worker {
 	g.t.Helper()

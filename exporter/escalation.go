@@ -16,7 +16,7 @@ import (
 type Escalated struct {
 	Workload string `json:"workload"`
 	Tenant   string `json:"tenant"`
-	Level    string `json:"rung"` // observe, warn, throttle, pause, terminate
+	Level    string `json:"rung"` // observe, warn, throttle, pause, suspend, terminate
 	Shadow   bool   `json:"shadow"`
 	// audits with a violation since the enforcer began, by objective, over all
 	// GPUs

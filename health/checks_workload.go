@@ -188,12 +188,13 @@ var workloadChecks = []*Check{
 		ID: "quota_action", Alert: "QuotaEnforced", Class: incident.ApplicationFault,
 		Levels: []Level{
 			{Severity: incident.Info, When: atLevel("pause")},
+			{Severity: incident.Info, When: atLevel("suspend")},
 			{Severity: incident.Warning, When: atLevel("terminate")},
 		},
-		Summary: "The enforcer paused or ended a workload that takes more than its quota.",
-		Detail:  "{entity} was paused or ended by the enforcer.",
+		Summary: "The enforcer paused, suspended or ended a workload that takes more than its quota.",
+		Detail:  "{entity} was paused, suspended or ended by the enforcer.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
-		Cause: "The workload reached the last levels of escalation: info is pause, warning is terminate. In " +
+		Cause: "The workload reached the last levels of escalation: info is pause or suspend, warning is terminate. In " +
 			"shadow mode there is no alert, because nothing was done.",
 	},
 	{
@@ -207,6 +208,16 @@ var workloadChecks = []*Check{
 		Cause: "Its memory is in host memory, and the GPU has no room for it now, or the driver does not answer. The " +
 			"enforcer tries again every 2 s to a minute. nvgpu_suspend_refusals_total counts the attempts that failed, by " +
 			"reason.",
+	},
+	{
+		ID: "overcommit_wait", Alert: "OvercommitWait",
+		Levels:  []Level{{Severity: incident.Warning, When: Value(workloads.OvercommitWait).AtLeast(3600, 1800), For: of(2, 2)}},
+		Summary: "A workload has been waiting for an overcommitted GPU for more than an hour.",
+		Detail:  "A workload has been waiting for memory of {entity} for {value} s.",
+		Action: "Move a workload to another GPU, or raise the priority of the one that waits; gpusteward status names those " +
+			"that are suspended.",
+		Cause: "The workloads on the GPU have a higher priority or a guarantee of memory, or more of them take turns than " +
+			"the turn leaves time for.",
 	},
 	{
 		ID: "suspend_broken", Alert: "SuspendBroken",

@@ -190,6 +190,14 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
+	// A workload waits for its turn on an overcommitted GPU, for two hours.
+	"no turn": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			if at > 0 && at < 2*time.Hour {
+				put(workloads.OvercommitWait, at.Seconds())
+			}
+		})
+	},
 	"suspended": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			put(workloads.SuspendedSeconds, 7200+at.Seconds(), "ml", "unit:train.service", "suspended")
@@ -198,9 +206,10 @@ var injections = map[string]func(c *chain){
 	"broken": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.SuspendBroken, collectors.Bool(at > 0)) })
 	},
-	"paused":          func(c *chain) { c.escalation("pause", 0) },
-	"terminated":      func(c *chain) { c.escalation("terminate", 0) },
-	"would terminate": func(c *chain) { c.escalation("terminate", 1) },
+	"paused":                  func(c *chain) { c.escalation("pause", 0) },
+	"suspended by escalation": func(c *chain) { c.escalation("suspend", 0) },
+	"terminated":              func(c *chain) { c.escalation("terminate", 0) },
+	"would terminate":         func(c *chain) { c.escalation("terminate", 1) },
 	// A tenant's memory grows by 200 MiB per minute, with a cap of 10 GiB, for
 	// half an hour.
 	"growing": func(c *chain) {

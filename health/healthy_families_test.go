@@ -31,6 +31,7 @@ var notHealthy = map[string]string{
 
 	"SuspendedSeconds": "of suspended workloads",
 	"SuspendBroken":    "as SuspendedSeconds",
+	"OvercommitWait":   "of overcommitted GPUs",
 }
 
 var declaration = regexp.MustCompile(`(\w+)\s*=\s*(?:collectors\.)?(?:Host)?(?:Gauge|Counter)\(\s*"(\w+)"`)

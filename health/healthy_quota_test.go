@@ -28,7 +28,7 @@ type healthyTenant struct {
 
 var (
 	qosObjectives = [...]string{"compute", "launch_wait", "memory"}
-	levels        = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
+	levels        = [...]string{"observe", "warn", "throttle", "pause", "suspend", "terminate"}
 )
 
 // tenant returns the tenant of a job, with a quota that leaves room for all on

@@ -54,7 +54,7 @@ var notInSites = map[string]string{
 
 // ofEnforcer are the prefixes of the enforcer's families. The other healthy
 // hosts have tenants.
-var ofEnforcer = []string{"Quota", "QoS", "Broker", "Unhooked", "Underreporting", "Suspend"}
+var ofEnforcer = []string{"Quota", "QoS", "Broker", "Unhooked", "Underreporting", "Suspend", "Overcommit"}
 
 // TestSitesCoverEveryCheck holds that no check is quiet because no site
 // shows its input.

@@ -85,6 +85,7 @@ var books = wire.Stats{
 			Bytes: 70}},
 		Suspensions: wire.SuspensionStats{Suspended: 71, Resumed: 72, SuspendSeconds: 73, ResumeSeconds: 74,
 			Refused: map[string]uint64{"mps": 75}, Broken: 76},
+		Overcommit: []wire.OvercommitStats{{GPU: "GPU-a", Turn: 77, Waiting: 78, Longest: 79}},
 	},
 }
 
@@ -277,6 +278,10 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_resume_seconds_total{}`:               74,
 		`nvgpu_suspend_refusals_total{reason="mps"}`: 75,
 		`nvgpu_suspend_broken_processes_total{}`:     76,
+
+		`nvgpu_overcommit_turn_seconds{gpu="4",uuid="GPU-a"}`:         77,
+		`nvgpu_overcommit_waiting{gpu="4",uuid="GPU-a"}`:              78,
+		`nvgpu_overcommit_longest_wait_seconds{gpu="4",uuid="GPU-a"}`: 79,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)

@@ -110,7 +110,7 @@ var quotaMetrics = func() (all []*collectors.Metric) {
 }()
 
 // Levels are the names of escalation's levels, lowest first.
-var Levels = []string{"observe", "warn", "throttle", "pause", "terminate"}
+var Levels = []string{"observe", "warn", "throttle", "pause", "suspend", "terminate"}
 
 // Limits on the series of workloads, which can be numerous, so that there is
 // room for the tenants, which an operator has named.

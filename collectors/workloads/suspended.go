@@ -24,15 +24,23 @@ var (
 			"host_memory, cgroup_memory, gpu_memory, mps, no_answer, not_cuda or other.", "reason")
 	SuspendBroken = collectors.HostCounter("nvgpu_suspend_broken_processes_total",
 		"Processes that the driver broke while they were suspended. They cannot use their GPU any more.")
+	OvercommitTurn = collectors.Gauge("nvgpu_overcommit_turn_seconds",
+		"Time in seconds for which a workload stays on the overcommitted GPU at least, once it is there: the configured "+
+			"turn, or longer if moving workloads takes long.")
+	OvercommitWaiting = collectors.Gauge("nvgpu_overcommit_waiting",
+		"Workloads and allocations that wait for memory of the overcommitted GPU.")
+	OvercommitWait = collectors.Gauge("nvgpu_overcommit_longest_wait_seconds",
+		"Time in seconds for which the first of them has been waiting; 0 if none is.")
 )
 
 // suspendedMetrics holds all of them.
 var suspendedMetrics = []*collectors.Metric{SuspendedBytes, SuspendedSeconds, Suspensions, Resumptions,
-	SuspendTime, ResumeTime, SuspendRefusals, SuspendBroken}
+	SuspendTime, ResumeTime, SuspendRefusals, SuspendBroken,
+	OvercommitTurn, OvercommitWaiting, OvercommitWait}
 
 const maxSuspended = 128 // pairs of workload and GPU
 
-// putSuspended puts the suspended workloads and the counters.
+// putSuspended puts the suspended workloads, the overcommitted GPUs and the counters.
 func putSuspended(out *collectors.Readings, s *wire.EnforcerStats, index map[string]string) {
 	for i, w := range s.Suspended {
 		if i >= maxSuspended {
@@ -44,6 +52,11 @@ func putSuspended(out *collectors.Readings, s *wire.EnforcerStats, index map[str
 		}
 		put(SuspendedBytes, float64(w.Bytes))
 		put(SuspendedSeconds, w.Seconds, w.Phase)
+	}
+	for _, g := range s.Overcommit {
+		out.Set(OvercommitTurn, g.Turn, index[g.GPU], g.GPU)
+		out.Set(OvercommitWaiting, float64(g.Waiting), index[g.GPU], g.GPU)
+		out.Set(OvercommitWait, g.Longest, index[g.GPU], g.GPU)
 	}
 	t := s.Suspensions
 	out.Set(Suspensions, float64(t.Suspended))

@@ -22,6 +22,8 @@ const (
 	Braked   = "braked" // too many actions on this host
 	Missed   = "missed" // its target no longer existed
 	Failed   = "failed" // no way worked
+	// it cannot be suspended, and stays paused at this level
+	Refused = "refused"
 )
 
 // Bounds of the escalation.
@@ -54,13 +56,17 @@ type Findings struct {
 	Doubted func(tenant string) bool
 	Steps   func(tenant string) policy.Steps // zero if the policy does not have the tenant
 	Actions int                              // most actions on this host in ten minutes
+	// the subjects whose GPU memory is on the host or on its way there: an audit
+	// cannot see whether they would keep to their quota
+	Suspended map[audit.Subject]bool
 }
 
 // An Escalation decides what to do about subjects. Violations in Confirm of the
 // last Of audits bring a subject one level up, and the count restarts. Hold
 // without a violation brings it one level down, from Terminate to Observe. An
-// audit that does not know a subject changes neither. The zero value follows
-// nobody; it is safe for concurrent use.
+// audit that does not know a subject changes neither. A suspended subject does no
+// harm, and is terminated all the same after Grace, unless its owner asked for it
+// (Release). The zero value follows nobody; it is safe for concurrent use.
 //
 // It takes no action itself. If Judge leaves a step's Result empty, the caller
 // carries out the step and hands it to Settle.
@@ -101,7 +107,7 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	for _, s := range l.order() {
 		st := l.on[s]
 		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: audit.Steps(s.Tenant), found: found[s],
-			actions: audit.Actions}
+			actions: audit.Actions, suspended: audit.Suspended[s]}
 		m.doubted = audit.Doubted != nil && audit.Doubted(s.Tenant)
 		if l.judge(st, &m, audit.verdict(s, found), passed) {
 			moves = append(moves, m.Step)
@@ -156,6 +162,8 @@ type move struct {
 	found   []audit.Violation
 	actions int
 	doubted bool
+	// its GPU memory is on the host
+	suspended bool
 }
 
 // judge moves a subject, and reports whether it did, or would have.
@@ -164,12 +172,18 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 		st.shadow = m.steps.Shadow
 	}
 	of, confirm := min(max(m.steps.Of, 1), 64), max(m.steps.Confirm, 1)
-	if v == bad && st.level == policy.Pause && m.steps.Mode == policy.Pause && !st.shadow {
-		// a paused subject can neither improve nor do worse: it goes on after
-		// Hold, and is paused again if necessary
+	if v == bad && m.steps.Mode == st.level && (st.level == policy.Pause || st.level == policy.Suspend) && !st.shadow {
+		// a subject that stands still can neither improve nor do worse: it goes on
+		// after Hold, and is stopped again if necessary
 		v = clean
 	}
 	if v == bad && m.doubted && st.level >= policy.Warn {
+		v = unknown
+	}
+	lasts := l.clock - st.entered
+	ask := m.suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
+	over := ask && v != unknown && !m.doubted && lasts >= m.steps.Grace
+	if ask {
 		v = unknown
 	}
 	switch v {
@@ -179,7 +193,7 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 		st.window, st.clean = st.window<<1, st.clean+passed
 	}
 	count := bits.OnesCount64(st.window << (64 - of))
-	if count < confirm {
+	if count < confirm && !over {
 		st.held = false
 	}
 	switch lost := st.level > policy.Warn && st.shadow != m.steps.Shadow; {
@@ -189,6 +203,12 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 	case lost: // nobody ordered an action yet, or no further one
 		m.Why = "shadow mode was turned on or off: the workload starts again at this level"
 		return l.fall(st, m, policy.Warn)
+	case over && l.clock >= st.retry:
+		m.Why = fmt.Sprintf("nobody asked for it within %v of its suspension", m.steps.Grace)
+		if len(m.found) == 0 {
+			m.found = st.evidence
+		}
+		return l.climb(st, m)
 	case v == bad && count >= confirm && l.clock >= st.retry:
 		m.Why = fmt.Sprintf("%d of %d audits found a violation: %s", count, of, m.found[0].Text)
 		return l.climb(st, m)
@@ -249,9 +269,28 @@ func (l *Escalation) fall(st *standing, m *move, to policy.Level) bool {
 func (l *Escalation) enter(st *standing, m *move) {
 	st.level, st.since, st.entered, st.shadow = m.To, m.Time, l.clock, m.steps.Shadow
 	st.window, st.held, st.clean = 0, false, 0
+	st.evidence = nil
+	if m.To == policy.Suspend {
+		st.evidence = m.Evidence
+	}
 	if m.Result != "" {
 		st.count(m.Step)
 	}
+}
+
+// Release brings a suspended subject down to Throttle, because its owner asked for
+// it; false: it is not suspended by the escalation. The caller carries out the
+// step and hands it to Settle.
+func (l *Escalation) Release(now time.Time, s audit.Subject) (Step, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := l.on[s]
+	if st == nil || st.level != policy.Suspend || st.shadow {
+		return Step{}, false
+	}
+	m := move{Step: Step{Subject: s, Time: now, From: st.level, To: policy.Throttle, Why: "its owner asked for it"}}
+	l.enter(st, &m)
+	return m.Step, true
 }
 
 // Settle takes a step of Judge's that had no Result, with its outcome. A level
@@ -265,7 +304,11 @@ func (l *Escalation) Settle(s Step) {
 		return // gone meanwhile, or counted by Judge
 	}
 	st.count(s)
-	if s.To < s.From || s.Result == Done {
+	switch {
+	case s.To < s.From, s.Result == Done:
+		return
+	case s.Result == Refused:
+		l.brake.refund()
 		return
 	}
 	st.level, st.window, st.retry = s.From, 0, l.clock+retryAfter

@@ -37,13 +37,19 @@ func newClimber() *climber {
 // audit returns the findings of one letter for all subjects: x a violation, .
 // none, ? unknown, h a violation on a GPU with a fault, q none on it, g gone, p
 // not seen in an incomplete audit, d a violation that may be the broker's
-// fault.
+// fault; of a suspended subject: s not seen, P not seen in an incomplete audit, D
+// in doubt.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
-		Partial: letter == 'p',
-		Doubted: func(string) bool { return letter == 'd' },
-		Steps:   func(string) policy.Steps { return c.steps }}
+		Partial:   letter == 'p' || letter == 'P',
+		Doubted:   func(string) bool { return letter == 'd' || letter == 'D' },
+		Steps:     func(string) policy.Steps { return c.steps },
+		Suspended: map[audit.Subject]bool{}}
 	for _, s := range all {
+		if strings.ContainsRune("sPD", letter) {
+			f.Suspended[s] = true
+			continue
+		}
 		gpu := "GPU-good"
 		if letter == 'h' || letter == 'q' {
 			gpu = faulty
@@ -119,7 +125,7 @@ func TestEscalation(t *testing.T) {
 		{"a doubt that ends", "xxxdddddxxx", "3 warn done, 11 throttle done", nil},
 		{"flapping at the edge", strings.Repeat("xx...", 20), "", nil},
 		{"each level takes a confirmation of its own", "xxxxxxxxxxxx",
-			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done", nil},
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done", nil},
 		{"no further than its mode", strings.Repeat("x", 30), "3 warn done, 6 throttle done",
 			func(s *policy.Steps) { s.Mode = policy.Throttle }},
 		{"observe only counts", strings.Repeat("x", 30), "", func(s *policy.Steps) { s.Mode = policy.Observe }},
@@ -138,15 +144,28 @@ func TestEscalation(t *testing.T) {
 		{"who is gone comes down", "xxxxxx" + strings.Repeat("g", 20),
 			"3 warn done, 6 throttle done, 16 warn done, 26 observe done", nil},
 		{"not seen is not gone", "xxx" + strings.Repeat("p", 100), "3 warn done", nil},
-		{"terminated and gone", "xxxxxxxxxxxx" + strings.Repeat("g", 10),
-			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 22 observe done", nil},
-		{"terminated and there again", strings.Repeat("x", 53),
-			"3 warn done, 6 throttle done, 9 pause done, 12 terminate done, 52 terminate done", nil},
+		{"terminated and gone", strings.Repeat("x", 15) + strings.Repeat("g", 10),
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 15 terminate done, 25 observe done", nil},
+		{"terminated and there again", strings.Repeat("x", 56),
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 15 terminate done, 55 terminate done", nil},
+		{"nobody asks for it", strings.Repeat("x", 12) + strings.Repeat("s", 50),
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 42 terminate done, 52 observe done", nil},
+		{"it comes back in time", strings.Repeat("x", 12) + strings.Repeat("s", 29) + clean,
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 51 pause done", nil},
+		{"nobody asks, in doubt", strings.Repeat("x", 12) + strings.Repeat("D", 100) + "s",
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
+		{"nobody asks, and a GPU is silent", strings.Repeat("x", 12) + strings.Repeat("P", 100) + "s",
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
+		{"suspended, and no further", strings.Repeat("x", 12) + strings.Repeat("s", 10) + "xxx" + strings.Repeat("x", 10),
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 22 pause done, 25 suspend done, 35 pause done",
+			func(s *policy.Steps) { s.Mode = policy.Suspend }},
+		{"at a lower level it counts as any other", "xxxxxx" + strings.Repeat("s", 10),
+			"3 warn done, 6 throttle done, 16 warn done", nil},
 		{"who stands still cannot mend it: it goes on, and is paused again", strings.Repeat("x", 32),
 			"3 warn done, 6 throttle done, 9 pause done, 19 throttle done, 22 pause done, 32 throttle done",
 			func(s *policy.Steps) { s.Mode = policy.Pause }},
 		{"shadow", strings.Repeat("x", 70) + clean,
-			"3 warn done, 6 throttle shadow, 9 pause shadow, 12 terminate shadow, 80 observe shadow",
+			"3 warn done, 6 throttle shadow, 9 pause shadow, 12 suspend shadow, 15 terminate shadow, 80 observe shadow",
 			func(s *policy.Steps) { s.Shadow = true }},
 		{"shadow down", "xxxxxxxxx" + clean + clean + clean,
 			"3 warn done, 6 throttle shadow, 9 pause shadow, 19 throttle shadow, 29 warn shadow, 39 observe done",
@@ -161,6 +180,85 @@ func TestEscalation(t *testing.T) {
 				t.Errorf("%s\ngot  %s\nwant %s", test.letters, got, test.want)
 			}
 		})
+	}
+}
+
+// A brake that holds back the end of a suspended subject is told of once.
+func TestBrakeOfSuspended(t *testing.T) {
+	t.Parallel()
+	c := newClimber()
+	c.actions = 3
+	if got := c.climb(strings.Repeat("x", 12) + strings.Repeat("s", 600)); got != "3 warn done, 6 throttle done, "+
+		"9 pause done, 12 suspend done, 42 terminate braked, 606 terminate done" {
+		t.Error(got)
+	}
+}
+
+// The step to Terminate after a suspension has the evidence that led there.
+func TestEvidenceOfSuspended(t *testing.T) {
+	t.Parallel()
+	c := newClimber()
+	c.climb(strings.Repeat("x", 12) + strings.Repeat("s", 29))
+	last := c.judge(c.audit('s', someone))
+	if len(last) != 1 || last[0].To != policy.Terminate || len(last[0].Evidence) != 1 ||
+		last[0].Why != "nobody asked for it within 30s of its suspension" {
+		t.Errorf("%+v", last)
+	}
+}
+
+// A subject that cannot be suspended stays paused at the level, uses up no
+// action, and is terminated if it goes on.
+func TestRefusedSuspension(t *testing.T) {
+	t.Parallel()
+	c := newClimber()
+	c.actions = 3
+	c.climb("xxxxxxxxx")
+	c.result = Refused
+	if got := c.climb("xxx"); got != "3 suspend refused" {
+		t.Error(got)
+	}
+	c.result = Done
+	if got := c.climb("xxx"); got != "3 terminate done" {
+		t.Error(got)
+	}
+	c = newClimber()
+	c.climb("xxxxxxxxx")
+	c.result = Refused
+	c.climb("xxx")
+	if got := c.climb(strings.Repeat(".", 10)); got != "10 pause refused" {
+		t.Errorf("clean: %s", got)
+	}
+}
+
+// A suspended subject whose owner asks for it is throttled, and climbs again if
+// it violates its quota.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	c := newClimber()
+	for _, letters := range []string{"xxxxxxxxx", "xxxssss"} {
+		if _, is := c.Release(c.now, someone); is {
+			t.Error("who is not suspended is released")
+		}
+		c.climb(letters)
+	}
+	step, is := c.Release(c.now, someone)
+	if !is || step.Subject != someone || step.From != policy.Suspend || step.To != policy.Throttle || step.Why == "" ||
+		step.Result != "" || !step.Time.Equal(c.now) {
+		t.Errorf("%+v", step)
+	}
+	step.Result = Done
+	c.Settle(step)
+	if _, actions := c.Stats(); !slices.ContainsFunc(actions,
+		func(a wire.ActionStats) bool { return a.Action == "resume" && a.Result == Done }) {
+		t.Errorf("%+v", actions)
+	}
+	if got := c.climb("xxxxxx"); got != "3 pause done, 6 suspend done" {
+		t.Error(got)
+	}
+	c.steps.Shadow = true
+	c.climb("s")
+	if _, is := c.Release(c.now, someone); is {
+		t.Error("in shadow mode nobody is suspended")
 	}
 }
 
@@ -317,7 +415,7 @@ func TestBrakeDoesNotHoldDown(t *testing.T) {
 	c := newClimber()
 	c.actions = 2
 	if got, want := c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)),
-		"3 warn done, 6 throttle done, 9 pause done, 12 terminate braked, 22 throttle done, 32 warn done, 42 observe "+
+		"3 warn done, 6 throttle done, 9 pause done, 12 suspend braked, 22 throttle done, 32 warn done, 42 observe "+
 			"done"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -369,7 +467,7 @@ func TestStats(t *testing.T) {
 	for _, a := range actions {
 		got = append(got, fmt.Sprint(a.Action, " ", a.Result, " ", a.Count))
 	}
-	if want := []string{"pause done 1", "resume done 2", "terminate braked 1", "throttle done 1",
+	if want := []string{"pause done 1", "resume done 2", "suspend braked 1", "throttle done 1",
 		"warn done 1"}; !slices.Equal(got, want) {
 		t.Errorf("actions %q, want %q", got, want)
 	}

@@ -21,6 +21,8 @@ type standing struct {
 	held    bool          // the brake holds it back
 	retry   time.Duration // on the escalation's clock: it does not climb before
 	counts  map[[2]string]uint64
+	// at Suspend: of the violations that led there
+	evidence []audit.Violation
 }
 
 // count counts a step with a result.

@@ -57,11 +57,12 @@ const (
 	Warn                   // an alert, and a line in the program's own log
 	Throttle               // a smaller part of the GPU
 	Pause                  // nothing runs
+	Suspend                // its GPU memory is on the host
 	Terminate              // SIGTERM, and SIGKILL after a grace
 )
 
 // Levels are the names of the levels in configuration, metrics and journal.
-var Levels = [...]string{"observe", "warn", "throttle", "pause", "terminate"}
+var Levels = [...]string{"observe", "warn", "throttle", "pause", "suspend", "terminate"}
 
 // String returns the name of the level.
 func (r Level) String() string { return Levels[r] }
@@ -88,7 +89,7 @@ type Steps struct {
 	Hold     time.Duration // time without a violation for one level down
 	Throttle float64       // part of its limit and weight that Throttle leaves, 0 to 1
 	Pause    []string      // ways to pause, in order of preference: broker, freezer, signal
-	Grace    time.Duration // from SIGTERM to SIGKILL
+	Grace    time.Duration // from Suspend to Terminate, and from SIGTERM to SIGKILL
 }
 
 // pauseWays are the ways to pause in Steps and configuration.

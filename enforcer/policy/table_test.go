@@ -64,7 +64,7 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants[1].ladder.confirm: 6 is not between 1 and": climbs(func(s *Steps) { s.Confirm = 6 }),
 		"tenants[1].ladder.confirm: 0 is not between 1 and": climbs(func(s *Steps) { s.Confirm = 0 }),
 		"tenants[1].ladder.of: 65 is not":                   climbs(func(s *Steps) { s.Of = 65 }),
-		"tenants[1].ladder.mode: 5 is not":                  climbs(func(s *Steps) { s.Mode = 5 }),
+		"tenants[1].ladder.mode: 6 is not":                  climbs(func(s *Steps) { s.Mode = 6 }),
 		"tenants[1].ladder.hold: 0s is not":                 climbs(func(s *Steps) { s.Hold = 0 }),
 		"tenants[1].ladder.throttle: 1 is not":              climbs(func(s *Steps) { s.Throttle = 1 }),
 		`tenants[1].ladder.pause: "sleep" is not a way`: climbs(func(s *Steps) {

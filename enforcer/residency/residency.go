@@ -44,8 +44,7 @@ type Workload struct {
 	Priority policy.Priority
 	Idle     time.Duration // since it last used a GPU
 	Known    bool          // whether Idle is known
-	Wants    bool          // a suspended one: it tried to use a GPU, or an operator asked
-	Kept     bool          // an operator or the escalation suspended it: it comes back by order only
+	Wants    bool          // a suspended one: it tried to use a GPU, or was ordered back
 	Fixed    bool          // it cannot be suspended: it was refused, or is a client of MPS
 	Reclaim  policy.Reclaim
 	// bytes by UUID that are guaranteed to its tenant: while its tenant has no

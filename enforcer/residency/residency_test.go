@@ -134,9 +134,6 @@ func TestDecide(t *testing.T) {
 		// Who wants to comes back when there is room.
 		{"room", works{away("x", 9)}, nil, nil, "+x"},
 		{"no wish", works{away("x", 9, func(w *Workload) { w.Wants = false })}, nil, nil, none},
-		{"suspended by an operator", works{away("x", 9, func(w *Workload) { w.Kept, w.Wants = true, false })}, nil, nil,
-			none},
-		{"called by an operator", works{away("x", 9, func(w *Workload) { w.Kept = true })}, nil, nil, "+x"},
 		{"a wish of one that is there", works{at("x", 9, func(w *Workload) { w.Wants = true })}, nil, nil, none},
 		{"no room on one of its GPUs", works{away("x", 9, also("plain", 9)), at("y", 0, also("plain", 92))}, nil, nil,
 			none},

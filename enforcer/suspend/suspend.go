@@ -186,7 +186,11 @@ func (s *Suspender) GiveWay(now time.Time, of audit.Subject, processes []Process
 }
 
 func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, why string, yields bool) error {
-	if w := s.work[of]; w != nil {
+	if w := s.work[of]; w != nil && w.Yields && !yields && w.Phase != Resuming {
+		w.Yields, w.Why = false, why // it gave way, and now it is to stay away
+		_ = s.keep()                 // harmless if it fails: it would come back after a restart
+		return nil
+	} else if w != nil {
 		return refuse(WrongState, "it is %s already", w.Phase)
 	}
 	if len(processes) == 0 {

@@ -167,7 +167,7 @@ export function tenants() {
   return { show: (state) => table.show(state.tenants ?? []), filter: (words) => table.filter(words) };
 }
 
-const levels = ["observe", "warn", "throttle", "pause", "terminate"];
+const levels = ["observe", "warn", "throttle", "pause", "suspend", "terminate"];
 
 export function escalation() {
   const table = new Table("escalation", {

@@ -43,6 +43,7 @@ type OvercommitStats struct {
 	GPU     string  `json:"gpu"`     // UUID
 	Turn    float64 `json:"turn"`    // seconds for which a workload stays there at least
 	Waiting int     `json:"waiting"` // workloads that want to come back, and allocations
+	Longest float64 `json:"longest"` // seconds for which the first of them has been waiting
 }
 
 // SuspendedStats describe a workload whose GPU memory is in host memory.
