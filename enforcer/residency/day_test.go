@@ -56,7 +56,8 @@ const (
 // twice, so there are two turns, with a move of a minute and a half each; four,
 // since sizes leave gaps; and twice as many for workloads on several GPUs, all of
 // whose GPUs must have room at once. This is an hour at most. Those of low
-// priority have no bound: they wait as long as others work.
+// priority count only after an hour (see patience), and then wait behind those
+// that came before them: three hours at most.
 const (
 	dayWait = time.Hour
 	dayBack = 6 * time.Minute // the median for notebooks: a turn and a move
@@ -657,20 +658,22 @@ func (d *day) check(alone *day) {
 	for _, n := range d.lost {
 		lost = max(lost, float64(n)/float64(d.end))
 	}
-	median, longest := d.quantile(.5, back), d.quantile(1, normal)
+	median, longest, longestLow := d.quantile(.5, back), d.quantile(1, normal), d.quantile(1, low)
 	d.t.Logf("%.0f GPU-hours in use of %d, %.0f without overcommit; work of %.0f and %.0f GPU-hours; "+
 		"%d and %d waited for a place for more than 15m; %.1f times the memory promised; "+
 		"notebooks come back in %v (p50), %v (p99); longest wait %v, %v at low priority; "+
 		"%.1f moves a GPU-hour; %.1f %% of a GPU's time lost at most; %d suspensions failed; "+
 		"%d guarantees broken; %d turns cut short",
 		d.hours(), dayGPUs*d.end/hour, alone.hours(), d.done/hour, alone.done/hour, d.lates, alone.lates, d.most,
-		median, d.quantile(.99, back), longest, d.quantile(1, low),
+		median, d.quantile(.99, back), longest, longestLow,
 		float64(d.moves)/float64(dayGPUs*d.end)*hour, 100*lost, d.failures, d.violations, d.thrashed)
 	switch {
 	case d.violations > 0 || d.thrashed > 0:
 		d.t.Error("a guarantee was broken, or a turn cut short")
 	case longest > dayWait:
 		d.t.Errorf("somebody waits for %v", longest)
+	case longestLow > patience+2*dayWait:
+		d.t.Errorf("somebody of low priority waits for %v", longestLow)
 	case median > dayBack:
 		d.t.Errorf("notebooks wait for %v", median)
 	case lost > dayLost:

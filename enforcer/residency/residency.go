@@ -25,6 +25,10 @@ const Spare = 256 << 20
 // too, so that four fifths are left in the end.
 const efficiency = .85
 
+// patience is the wait after which a claim of priority low counts as one of
+// priority normal, so that it does not wait for as long as others work.
+const patience = time.Hour
+
 // A Phase is where the memory of a workload is.
 type Phase int
 
@@ -106,7 +110,7 @@ type claim struct {
 // An idle workload gives way when its terms say so. One that wants to come back
 // does so when there is room. On an overcommitted GPU without room, the claims
 // are served one after the other, the highest priority first and then the one
-// that was sent away, or asked for more, first: idle workloads give way first,
+// that was sent away, or asked for more, first (see patience): idle workloads give way first,
 // and then those that had their turn and whose priority is not higher. Nobody
 // gives way in vain. Room on a claim's GPUs is kept for it, unless those who need
 // not yield leave too little.
@@ -191,6 +195,11 @@ func (s State) claims() (all []claim) {
 		if !away[r.Subject] { // otherwise its processes are stopped
 			bytes := map[string]uint64{r.GPU: r.Bytes}
 			all = append(all, claim{r.Subject, bytes, bytes, r.Since, r.Priority, false})
+		}
+	}
+	for i := range all {
+		if c := &all[i]; c.priority == policy.PriorityLow && s.Now.Sub(c.since) >= patience {
+			c.priority = policy.PriorityNormal
 		}
 	}
 	slices.SortStableFunc(all, func(x, y claim) int {
