@@ -307,9 +307,10 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 		r.since[c.Subject] = now
 	}
 	failed, is := r.failed[c.Subject]
+	_, obstacle := e.obstacle(c)
 	w := residency.Workload{Subject: c.Subject, Since: r.since[c.Subject], Priority: t.Priority(c.Tenant),
 		Bytes: suspend.Record{Processes: c.processes}.Bytes(), Reclaim: t.Reclaim(c.Tenant),
-		Fixed: c.mps || e.stopped(c.Subject) || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
+		Fixed: obstacle != "" || e.stopped(c.Subject) || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
 	w.Idle, w.Known = e.idle(now, c)
 	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
 		w.Idle, w.Known = 0, true // it waits for memory

@@ -188,11 +188,24 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 	})
 }
 
+// obstacle returns why the driver cannot suspend a workload, as far as that is
+// known beforehand; an empty text: nothing stands against it.
+func (e *Enforcer) obstacle(c *candidate) (reason suspend.Reason, text string) {
+	if c.mps {
+		return suspend.MPS, "clients of CUDA MPS share a context with others, which the driver cannot suspend"
+	}
+	for _, p := range c.processes {
+		if kinds := e.jobs.Shared(p.PID); kinds != 0 {
+			return suspend.Unsupported, fmt.Sprintf("process %d has had %v, which the driver cannot suspend", p.PID, kinds)
+		}
+	}
+	return "", ""
+}
+
 // suspendable returns a Refusal of a workload that the driver cannot suspend.
 func (e *Enforcer) suspendable(c *candidate) error {
-	if c.mps {
-		return e.suspender.Refuse(suspend.MPS, "clients of CUDA MPS share a context with others, which the driver cannot "+
-			"suspend")
+	if reason, text := e.obstacle(c); text != "" {
+		return e.suspender.Refuse(reason, text)
 	}
 	return nil
 }

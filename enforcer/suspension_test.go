@@ -152,6 +152,29 @@ func TestTheEscalationSuspends(t *testing.T) {
 	}
 }
 
+// TestUnifiedMemoryIsNotSuspended leaves a program with unified memory alone,
+// which the driver would break. It neither obeys an order nor gives way.
+func TestUnifiedMemoryIsNotSuspended(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+	rests := func(tenant, kind string) *worker {
+		return g.job(tenant, true, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=60000", "--seconds=300",
+			"--alloc-kind="+kind, "--alloc-mib=512", "--alloc-step-mib=512")
+	}
+	a := rests("a", "managed")
+	poll(t, 20*time.Second, "it works, and is listed", func() bool { return g.moves(a) && g.listed(1) })
+	b := rests("b", "native")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(b) })
+	poll(t, 30*time.Second, "the other one is not suspended", func() bool { return g.phase() == "suspended" })
+	if s := g.stats(); s.Suspended[0].Tenant != "b" || len(s.Suspensions.Refused) != 0 {
+		t.Errorf("%+v %+v", s.Suspended, s.Suspensions)
+	}
+	_, err := g.it.Suspend(context.Background(), "unit:a.service", "tested")
+	if suspend.ReasonOf(err) != suspend.Unsupported || !strings.Contains(err.Error(), "has had unified memory") {
+		t.Errorf("the order: %v", err)
+	}
+}
+
 // works starts a program that holds so many MiB, and launches kernels.
 func (g *governed) works(tenant string, hooked bool, mib string) *worker {
 	g.t.Helper()

@@ -57,6 +57,7 @@ type Observer struct {
 type process struct {
 	pid    int
 	tenant string
+	shared wire.Shared
 	gpus   []string // UUIDs by the session's number
 
 	reader   wire.TraceReader
@@ -128,7 +129,7 @@ func (o *Observer) Observe(t broker.Traced) {
 		}
 		o.processes[t.Session] = p
 	}
-	p.tenant = t.Tenant
+	p.tenant, p.shared = t.Tenant, t.Trace.Shared()
 	if c, ok := t.Trace.Clock(); ok {
 		events, lost := p.reader.Read(t.Trace, c, o.events[:0])
 		p.take(events, lost)
@@ -156,6 +157,19 @@ func (o *Observer) Idle(pid int) (time.Duration, bool) {
 		}
 	}
 	return time.Duration(max(o.now()-last, 0)), known
+}
+
+// Shared returns the kinds of memory for which the driver cannot suspend a
+// process, as its trace tells them.
+func (o *Observer) Shared(pid int) (kinds wire.Shared) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, p := range o.processes {
+		if p.pid == pid && p.ended == 0 {
+			kinds |= p.shared
+		}
+	}
+	return kinds
 }
 
 // take takes new events.

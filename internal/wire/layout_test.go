@@ -66,7 +66,8 @@ type traceC struct {
 	Version, Writing                   uint32
 	FirstTicks, First, LastTicks, Last uint64
 	Lost                               uint64
-	_                                  [16]byte
+	Shared                             uint32
+	_                                  [12]byte
 	Communicator                       [Communicators]communicatorC
 	Event                              [EventsKept]eventC
 }
@@ -97,7 +98,9 @@ var constants = map[string]int{
 	"GS_STATS": int(TypeStats), "GS_STATS_REPLY": int(TypeStatsReply),
 	"GS_DEVICE": int(KindDevice), "GS_MANAGED": int(KindManaged), "GS_ARRAY": int(KindArray), "GS_VMM": int(KindVMM),
 	"GS_POOL": int(KindPool), "GS_GRAPH": int(KindGraph),
-	"GS_IDLE": int(WhyIdle), "GS_DRAINED": int(WhyDrained), "GS_UNDRAINED": int(WhyUndrained),
+	"GS_SHARED_MANAGED": int(SharedManaged), "GS_SHARED_PROCESSES": int(SharedProcesses),
+	"GS_SHARED_MULTICAST": int(SharedMulticast),
+	"GS_IDLE":             int(WhyIdle), "GS_DRAINED": int(WhyDrained), "GS_UNDRAINED": int(WhyUndrained),
 	"GS_E_VERSION": int(CodeVersion), "GS_E_FRAME": int(CodeFrame), "GS_E_STATE": int(CodeState),
 	"GS_E_TENANT": int(CodeTenant), "GS_E_LIMIT": int(CodeLimit), "GS_E_GPU": int(CodeGPU),
 	"GS_E_DENIED": int(CodeDenied),
@@ -292,6 +295,7 @@ func TestTraceLayout(t *testing.T) {
 		"the communicators": {traceCommunicator, unsafe.Offsetof(m.Communicator)},
 		"the events":        {traceEvents, unsafe.Offsetof(m.Event)},
 		"lost collectives":  {traceClock + 40, unsafe.Offsetof(m.Lost)},
+		"shared memory":     {traceClock + 48, unsafe.Offsetof(m.Shared)},
 		"a communicator":    {communicatorSize, unsafe.Sizeof(m.Communicator[0])},
 		"an event":          {eventSize, unsafe.Sizeof(m.Event[0])},
 	} {

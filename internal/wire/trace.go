@@ -2,6 +2,7 @@ package wire
 
 import (
 	"math"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 )
@@ -136,6 +137,31 @@ func (t Trace) Head() uint64 { return t.load64(0) }
 
 // Lost returns the number of collectives of communicators that found no room.
 func (t Trace) Lost() uint64 { return t.load64(traceClock + 40) }
+
+// Shared are the kinds of memory for which the driver cannot checkpoint a
+// process.
+type Shared uint32
+
+// The kinds.
+const (
+	SharedManaged   Shared = 1 << iota // unified memory (UVM)
+	SharedProcesses                    // with other processes (IPC)
+	SharedMulticast                    // of several GPUs, for NVLink SHARP (NVLS)
+)
+
+// String returns the kinds for people; empty: none.
+func (s Shared) String() string {
+	var all []string
+	for i, name := range []string{"unified memory", "memory that it shares with other processes", "multicast memory"} {
+		if s>>i&1 != 0 {
+			all = append(all, name)
+		}
+	}
+	return strings.Join(all, " and ")
+}
+
+// Shared returns all kinds of such memory that the process ever had, as it says.
+func (t Trace) Shared() Shared { return Shared(t.load32(traceClock + 48)) }
 
 // A Clock converts a trace's ticks to CLOCK_MONOTONIC.
 type Clock struct {

@@ -274,5 +274,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_st {
 
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
+typedef struct CUipcMemHandle_st CUipcMemHandle;
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
 
 #endif

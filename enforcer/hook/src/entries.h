@@ -5,7 +5,7 @@
  *   gated     waits for the tenant's turn
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
- *   followed  it tells the hook of contexts, captures or graphs
+ *   followed  it tells the hook of contexts, captures, graphs or shared memory
  *   noted     the trace has when it began and ended, or how far its stream has come
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
  *             another entry, or the next launch, accounts for (discarding pages
@@ -271,7 +271,7 @@ GS_ENTRY(cuImportExternalSemaphore, harmless)
 GS_ENTRY(cuInit, followed)
 GS_ENTRY(cuIpcCloseMemHandle, harmless)
 GS_ENTRY(cuIpcGetEventHandle, harmless)
-GS_ENTRY(cuIpcGetMemHandle, harmless)
+GS_ENTRY(cuIpcGetMemHandle, followed)
 GS_ENTRY(cuIpcOpenEventHandle, harmless)
 GS_ENTRY(cuIpcOpenMemHandle, audit, "memory of a process that ended is in nobody's books while another has it open")
 GS_ENTRY(cuKernelGetAttribute, harmless)
@@ -335,7 +335,7 @@ GS_ENTRY(cuMemBatchDecompressAsync, copied)
 GS_ENTRY(cuMemCreate, admitted)
 GS_ENTRY(cuMemDiscardAndPrefetchBatchAsync, harmless)
 GS_ENTRY(cuMemDiscardBatchAsync, harmless)
-GS_ENTRY(cuMemExportToShareableHandle, harmless)
+GS_ENTRY(cuMemExportToShareableHandle, followed)
 GS_ENTRY(cuMemFree, admitted)
 GS_ENTRY(cuMemFreeAsync, admitted)
 GS_ENTRY(cuMemFreeHost, harmless)
@@ -359,7 +359,7 @@ GS_ENTRY(cuMemMapArrayAsync, audit, "a sparse array keeps the memory of a handle
 GS_ENTRY(cuMemPoolCreate, admitted)
 GS_ENTRY(cuMemPoolDestroy, admitted)
 GS_ENTRY(cuMemPoolExportPointer, harmless)
-GS_ENTRY(cuMemPoolExportToShareableHandle, harmless)
+GS_ENTRY(cuMemPoolExportToShareableHandle, followed)
 GS_ENTRY(cuMemPoolGetAccess, harmless)
 GS_ENTRY(cuMemPoolGetAttribute, harmless)
 GS_ENTRY(cuMemPoolImportFromShareableHandle, audit, "memory of a process that ended is in nobody's books while another has it open")
@@ -436,7 +436,7 @@ GS_ENTRY(cuModuleUnload, harmless)
 GS_ENTRY(cuMulticastAddDevice, harmless)
 GS_ENTRY(cuMulticastBindAddr, audit, "a multicast object keeps the memory of a handle that was released")
 GS_ENTRY(cuMulticastBindMem, audit, "a multicast object keeps the memory of a handle that was released")
-GS_ENTRY(cuMulticastCreate, harmless)
+GS_ENTRY(cuMulticastCreate, followed)
 GS_ENTRY(cuMulticastGetGranularity, harmless)
 GS_ENTRY(cuMulticastUnbind, harmless)
 GS_ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, harmless)

@@ -7,6 +7,7 @@
 #include "client.h"
 #include "forks.h"
 #include "intercept.h"
+#include "trace.h"
 
 struct block {
 	struct gs_claim claim;
@@ -175,5 +176,18 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (r == CUDA_SUCCESS)
 		add_handle(*handle, NULL);
 	pthread_mutex_unlock(&lock);
-	return r;
+	return gs_shares(r, GS_SHARED_PROCESSES);
+}
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type,
+				      unsigned long long flags)
+{
+	GS_WHOLE(cuMemExportToShareableHandle);
+	return gs_shares(gs_real.cuMemExportToShareableHandle(out, handle, type, flags), GS_SHARED_PROCESSES);
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *props)
+{
+	GS_WHOLE(cuMulticastCreate);
+	return gs_shares(gs_real.cuMulticastCreate(handle, props), GS_SHARED_MULTICAST);
 }

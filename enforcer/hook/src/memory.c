@@ -58,7 +58,13 @@ CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = gs_real.cuMemAllocManaged(p, bytes, flags);
 	booked(&c, r, r == CUDA_SUCCESS ? key_of(*p) : 0, bytes);
-	return r;
+	return gs_shares(r, GS_SHARED_MANAGED);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p)
+{
+	GS_WHOLE(cuIpcGetMemHandle);
+	return gs_shares(gs_real.cuIpcGetMemHandle(handle, p), GS_SHARED_PROCESSES);
 }
 
 /* The driver chooses the pitch. It is the width rounded up to 512 bytes on all GPUs

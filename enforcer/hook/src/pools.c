@@ -7,6 +7,7 @@
 #include "forks.h"
 #include "growers.h"
 #include "intercept.h"
+#include "trace.h"
 
 static struct gs_table pools = GS_TABLE_INIT; /* to their struct gs_grower */
 
@@ -210,6 +211,12 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream)
 	return free_async(gs_real.cuMemFreeAsync_ptsz, p, stream);
 }
 
+CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
+{
+	GS_WHOLE(cuMemPoolExportToShareableHandle);
+	return gs_shares(gs_real.cuMemPoolExportToShareableHandle(out, pool, type, flags), GS_SHARED_PROCESSES);
+}
+
 /* The program got a pool. Managed memory is charged where it is taken, as
  * cuMemAllocManaged's is, wherever the pool prefers to be. */
 static CUresult given(CUresult r, const CUmemoryPool *pool, const CUmemLocation *at, int type)
@@ -217,6 +224,8 @@ static CUresult given(CUresult r, const CUmemoryPool *pool, const CUmemLocation 
 	CUdevice device = at ? at->id : 0;
 	struct gs_entry e;
 
+	if (type == CU_MEM_ALLOCATION_TYPE_MANAGED)
+		gs_shares(r, GS_SHARED_MANAGED);
 	if (r != CUDA_SUCCESS || !at || !atomic_load(&gs_counting) || gs_table_find(&pools, (uintptr_t)*pool, &e))
 		return r;
 	if (at->type == CU_MEM_LOCATION_TYPE_DEVICE ||

@@ -10,6 +10,7 @@
 _Atomic(struct gs_trace *) gs_trace;
 _Atomic uint64_t gs_waits;
 bool gs_trace_tsc;
+static _Atomic uint32_t shared;
 
 static bool constant(void)
 {
@@ -51,7 +52,19 @@ void gs_trace_begin(struct gs_trace *t)
 		t->last_ns = t->first_ns;
 		__atomic_store_n(&t->version, 1, __ATOMIC_RELEASE);
 	}
-	atomic_store_explicit(&gs_trace, t, memory_order_release);
+	atomic_store(&gs_trace, t);
+	if (t)
+		__atomic_fetch_or(&t->shared, atomic_load(&shared), __ATOMIC_RELAXED);
+}
+
+/* The order matters: gs_trace_begin stores the trace before it loads the kinds. */
+void gs_note_shared(uint32_t kind)
+{
+	atomic_fetch_or(&shared, kind);
+	struct gs_trace *t = atomic_load(&gs_trace);
+
+	if (t)
+		__atomic_fetch_or(&t->shared, kind, __ATOMIC_RELAXED);
 }
 
 void gs_trace_clock(void)
@@ -68,5 +81,9 @@ void gs_trace_clock(void)
 	__atomic_fetch_add(&t->writing, 1, __ATOMIC_RELEASE);
 }
 
-/* The trace is the parent's. */
-void gs_forked_trace(void) { atomic_store(&gs_trace, NULL); }
+/* The trace is the parent's, and so is the memory. */
+void gs_forked_trace(void)
+{
+	atomic_store(&gs_trace, NULL);
+	atomic_store(&shared, 0);
+}

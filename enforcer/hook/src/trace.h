@@ -73,6 +73,17 @@ static inline void gs_note_busy(const struct gs_gpu *g, uint64_t ns)
 		gs_trace_put(t, GS_EVENT_BUSY, gs_gpu_index(g), gs_note_units(ns, 1000));
 }
 
+/* The process has memory of a kind of enum gs_shared from now on. */
+void gs_note_shared(uint32_t kind);
+
+/* So it is if a call succeeded, whose result this returns. */
+static inline CUresult gs_shares(CUresult r, uint32_t kind)
+{
+	if (r == CUDA_SUCCESS)
+		gs_note_shared(kind);
+	return r;
+}
+
 /* Takes the place of the last trace; NULL: nothing is noted from now on. */
 void gs_trace_begin(struct gs_trace *t);
 void gs_trace_clock(void); /* the helper calls it now and then */

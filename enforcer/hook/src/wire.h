@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 4
+#define GS_MINOR 5
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -236,6 +236,9 @@ enum gs_collective {
 	GS_SCATTER, GS_SEND, GS_RECV,
 };
 
+/* Memory for which the driver cannot checkpoint a process. */
+enum gs_shared { GS_SHARED_MANAGED = 1, GS_SHARED_PROCESSES = 2, GS_SHARED_MULTICAST = 4 };
+
 struct gs_trace {
 	uint64_t head; /* events ever noted; an event's index is its number modulo GS_EVENTS_KEPT, its lap the rest */
 	uint8_t reserved0[56];
@@ -244,7 +247,8 @@ struct gs_trace {
 	uint64_t first_ticks, first_ns; /* CLOCK_MONOTONIC at these ticks, when the trace began */
 	uint64_t last_ticks, last_ns;   /* and lately */
 	uint64_t lost;              /* collectives of communicators for which there was no room */
-	uint8_t reserved1[16];
+	uint32_t shared;            /* since 3.5: enum gs_shared, all that the process ever had */
+	uint8_t reserved1[12];
 	struct gs_communicator communicator[GS_COMMUNICATORS];
 	struct gs_event event[GS_EVENTS_KEPT];
 };

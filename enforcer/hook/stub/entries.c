@@ -167,6 +167,9 @@
 	X(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle, cuMemRetainAllocationHandle) \
 	X(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle, cuMemExportToShareableHandle) \
 	X(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle, cuMemImportFromShareableHandle) \
+	X(cuIpcGetMemHandle, 4010, cuIpcGetMemHandle, cuIpcGetMemHandle) \
+	X(cuMemPoolExportToShareableHandle, 11020, cuMemPoolExportToShareableHandle, cuMemPoolExportToShareableHandle) \
+	X(cuMulticastCreate, 12010, cuMulticastCreate, cuMulticastCreate) \
 	X(cuArrayCreate, 3020, cuArrayCreate_v2, cuArrayCreate_v2) \
 	X(cuArray3DCreate, 3020, cuArray3DCreate_v2, cuArray3DCreate_v2) \
 	X(cuArrayDestroy, 2000, cuArrayDestroy, cuArrayDestroy) \

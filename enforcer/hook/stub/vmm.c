@@ -179,6 +179,36 @@ GS_API cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle h, C
 	return CUDA_SUCCESS;
 }
 
+/* Nobody opens these: they only have the checkpoints refused. */
+GS_API cuIpcGetMemHandle(void *handle, CUdeviceptr p)
+{
+	GS_TRY(gs_enter());
+	if (!handle || !p)
+		return CUDA_ERROR_INVALID_VALUE;
+	shares();
+	return CUDA_SUCCESS;
+}
+
+GS_API cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, CUmemAllocationHandleType type,
+	unsigned long long flags)
+{
+	GS_TRY(gs_enter());
+	if (!out || !pool || type != 1 || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	shares();
+	return CUDA_SUCCESS;
+}
+
+GS_API cuMulticastCreate(CUmemGenericAllocationHandle *h, const void *props)
+{
+	GS_TRY(gs_enter());
+	if (!h || !props)
+		return CUDA_ERROR_INVALID_VALUE;
+	shares();
+	*h = (uintptr_t)h;
+	return CUDA_SUCCESS;
+}
+
 GS_API cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *handle, CUmemAllocationHandleType type)
 {
 	struct physical p = {0};

@@ -91,6 +91,48 @@ static void linear(void)
 	AGREE(0);
 }
 
+/* A trace has the kinds of memory for which the driver cannot checkpoint a process,
+ * once a call for them succeeded. */
+static void kinds_are_noted(void)
+{
+	struct gs_trace *trace = calloc(1, sizeof *trace);
+	CUmemAllocationProp p = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle h, m;
+	CUmemoryPool pool;
+	CUdeviceptr a;
+	int fd;
+	char ipc[64];
+
+	begin(64 * MIB);
+	gs_trace_begin(trace);
+	OK(cuMemAlloc_v2(&a, MIB));
+	CHECK(cuMemAllocManaged(&a, 65 * MIB, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(cuIpcGetMemHandle(NULL, a) != CUDA_SUCCESS);
+	CHECK(!trace->shared);
+	OK(cuIpcGetMemHandle((CUipcMemHandle *)ipc, a));
+	CHECK(trace->shared == GS_SHARED_PROCESSES);
+	trace->shared = 0;
+	OK(cuMemCreate(&h, 2 * MIB, &p, 0));
+	CHECK(!trace->shared);
+	OK(cuMemExportToShareableHandle(&fd, h, 1, 0));
+	CHECK(trace->shared == GS_SHARED_PROCESSES);
+	trace->shared = 0;
+	OK(cuMemImportFromShareableHandle(&m, (void *)(intptr_t)fd, 1));
+	CHECK(trace->shared == GS_SHARED_PROCESSES);
+	trace->shared = 0;
+	DRIVER(cuDeviceGetDefaultMemPool, CUmemoryPool *, CUdevice);
+	OK(cuDeviceGetDefaultMemPool(&pool, 0));
+	OK(cuMemPoolExportToShareableHandle(&fd, pool, 1, 0));
+	CHECK(trace->shared == GS_SHARED_PROCESSES);
+	trace->shared = 0;
+	OK(cuMulticastCreate(&m, (const CUmulticastObjectProp *)&p));
+	CHECK(trace->shared == GS_SHARED_MULTICAST);
+	OK(cuMemAllocManaged(&a, MIB, 1));
+	CHECK(trace->shared == (GS_SHARED_MULTICAST | GS_SHARED_MANAGED));
+	gs_trace_begin(NULL);
+	free(trace);
+}
+
 /* A trace has allocations with their size, and frees. */
 static void noted(void)
 {
@@ -571,8 +613,9 @@ static void cost(void)
 int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"noted", noted}, {"the first interface", first_interface}, {"contexts", contexts},
-			{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
+		{"linear", linear}, {"noted", noted}, {"kinds of memory", kinds_are_noted},
+		{"the first interface", first_interface}, {"contexts", contexts},
+		{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};
 	char file[64];

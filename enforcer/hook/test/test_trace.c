@@ -117,6 +117,29 @@ static void a_session_follows_another(void)
 	CHECK(trace->head == 1 && trace->event[0].id == 3 && trace->version == 1 && trace->first_ns > first);
 }
 
+/* A trace has the kinds of memory that came before it and after it, and a child
+ * process has none of its parent's. */
+static void shared_memory_is_told(void)
+{
+	int status;
+	pid_t child;
+
+	gs_note_shared(GS_SHARED_MANAGED);
+	CHECK(trace->shared == GS_SHARED_MANAGED);
+	gs_trace_begin(NULL);
+	CHECK(gs_shares(0, GS_SHARED_MULTICAST) == 0 && gs_shares(2, GS_SHARED_PROCESSES) == 2);
+	CHECK(trace->shared == GS_SHARED_MANAGED);
+	gs_trace_begin(trace);
+	CHECK(trace->shared == (GS_SHARED_MANAGED | GS_SHARED_MULTICAST));
+	child = fork();
+	if (!child) {
+		trace->shared = 0;
+		gs_trace_begin(trace);
+		_exit((int)trace->shared);
+	}
+	CHECK(waitpid(child, &status, 0) == child && !status);
+}
+
 /* Two readings of the clock tell the time of an event between them. */
 static void the_clock_converts(void)
 {
@@ -140,7 +163,7 @@ static void the_clock_converts(void)
 #define T(name) {#name, name}
 static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(an_event_has_all), T(laps_tell_numbers), T(threads_share_it), T(a_child_writes_nothing),
-	T(a_session_follows_another), T(the_clock_converts),
+	T(a_session_follows_another), T(shared_memory_is_told), T(the_clock_converts),
 };
 
 int main(void)
