@@ -77,21 +77,16 @@ func (seen seenEscalated) above(tenants []Tenant) (all []Escalated) {
 // shownEscalated bounds the lines of escalated workloads in a status.
 const shownEscalated = 10
 
-// escalation writes a line for each workload in s.Escalation.
-func (st style) escalation(b *strings.Builder, all []Escalated) {
+// escalation returns a row for each workload in all.
+func (st style) escalation(all []Escalated) grid {
 	wide := (st.width - 31) / 2 // width of the last column
-	row := func(name, tenant, violations, paint string, level cell) {
-		b.WriteString(st.line(cell{name, st.width - 35 - wide, paint}, cell{tenant, 14, paint}, level,
-			cell{violations, wide, paint}))
+	g := grid{columns: []column{{"ESCALATED", st.width - 35 - wide}, {"TENANT", 14}, {"LEVEL", 18},
+		{"VIOLATIONS", wide}}}
+	for _, l := range all {
+		g.rows = append(g.rows, row{fields: []field{words(l.Workload), words(l.Tenant), standing(l.Level, l.Shadow),
+			words(l.found())}})
 	}
-	row("ESCALATED", "TENANT", "VIOLATIONS", dim, cell{"LEVEL", 18, dim})
-	for i, l := range all {
-		if i == shownEscalated {
-			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
-			break
-		}
-		row(l.Workload, l.Tenant, l.found(), "", standing(l.Level, l.Shadow, 18))
-	}
+	return g
 }
 
 // found writes the violations, the most frequent first.
@@ -105,17 +100,17 @@ func (l Escalated) found() string {
 	return strings.Join(objectives, ", ")
 }
 
-// standing returns a level as a cell, in the colour of the action.
-func standing(level string, shadow bool, width int) cell {
-	paint := ""
-	switch h := height(level); {
-	case h > height("throttle") && !shadow:
-		paint = red
-	case h > 0:
-		paint = yellow
+// standing returns a level as a field, in the colour of the action.
+func standing(level string, shadow bool) field {
+	f := field{text: level, by: float64(height(level))}
+	switch {
+	case f.by > float64(height("throttle")) && !shadow:
+		f.paint = red
+	case f.by > 0:
+		f.paint = yellow
 	}
-	if shadow && height(level) > height("warn") {
-		level += " (shadow)"
+	if shadow && f.by > float64(height("warn")) {
+		f.text += " (shadow)"
 	}
-	return cell{level, width, paint}
+	return f
 }

@@ -83,11 +83,7 @@ func (st style) job(b *strings.Builder, w Workload) {
 	}
 	hangs := slices.ContainsFunc(w.GPUs, func(g WorkloadGPU) bool { return g.Job != nil && g.Job.Hang != nil })
 	if step > 0 && !hangs {
-		value, unit := step, "s"
-		if step < 1 {
-			value, unit = 1000*step, "ms"
-		}
-		b.WriteString(st.line(cell{text: fmt.Sprintf("  a step takes %.3g %s", value, unit), paint: dim}))
+		b.WriteString(st.line(cell{text: "  a step takes " + stepTime(step), paint: dim}))
 	}
 	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Slow != nil && !hangs {
@@ -104,9 +100,20 @@ func (st style) job(b *strings.Builder, w Workload) {
 	}
 }
 
+// stepTime writes the seconds that a step takes.
+func stepTime(step float64) string {
+	if step < 1 {
+		return fmt.Sprintf("%.3g ms", 1000*step)
+	}
+	return fmt.Sprintf("%.3g s", step)
+}
+
+// times returns how many times its usual time a step takes.
+func (s Slow) times() float64 { return 1 / max(1-s.Ratio, 1e-3) }
+
 func (s Slow) text(gpu int) string {
-	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, 1/max(1-s.Ratio, 1e-3),
-		s.What, s.Evidence)
+	return fmt.Sprintf("slow on GPU %d, a step takes %.3g times its usual time: %s (%s)", gpu, s.times(), s.What,
+		s.Evidence)
 }
 
 func (s Straggler) text(gpu int) string {

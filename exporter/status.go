@@ -32,54 +32,47 @@ type StatusOptions struct {
 // Status writes the state that a running agent reports. Its errors say what an
 // operator can do.
 func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
+	st, terminal := styleOf(stdout)
+	state, answer, err := o.ask(ctx)
+	switch {
+	case err != nil && o.Watch && ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case o.Watch && !o.JSON && terminal != nil:
+		return o.watch(ctx, terminal, state, st.colour)
+	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	frames := 0
 	for {
-		s := screenOf(stdout)
-		text, err := o.text(ctx, s.style)
-		switch {
-		case o.Watch && ctx.Err() != nil:
-			return nil
-		case err != nil && frames == 0:
-			return err
-		case err != nil:
-			text = s.wrapped(red, "", err.Error()) // the agent may be back soon
+		text := ""
+		if err == nil {
+			text, err = o.text(state, answer, st)
 		}
-		if o.Watch && s.terminal {
-			text = s.frame(text)
-			if frames == 0 {
-				text = hideCursor + clearScreen + text
-				defer func() { _, _ = io.WriteString(stdout, showCursor) }()
-			}
+		if err != nil {
+			text = st.wrapped(red, "", err.Error()) // the agent may be back soon
 		}
 		if _, err := io.WriteString(stdout, text); err != nil || !o.Watch {
 			return err
 		}
-		frames++
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
+		if state, answer, err = o.ask(ctx); ctx.Err() != nil {
+			return nil
+		}
 	}
 }
 
-// text asks the agent, and returns the answer as it is shown.
-func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
-	answer, err := o.ask(ctx)
-	if err != nil {
-		return "", err
-	}
-	var state State
-	if err := json.Unmarshal(answer, &state); err != nil || state.Time.IsZero() {
-		return "", fmt.Errorf("the answer is not the state of a host (%w): is that gpusteward?",
-			cmp.Or(err, errors.New("it has no timestamp")))
-	}
+// text returns an answer as it is shown.
+func (o StatusOptions) text(state State, answer []byte, st style) (string, error) {
 	if !o.JSON {
 		return st.table(state), nil
 	}
 	var text bytes.Buffer
+	var err error
 	if o.Watch { // a line a second
 		err = json.Compact(&text, answer)
 	} else {
@@ -88,8 +81,20 @@ func (o StatusOptions) text(ctx context.Context, st style) (string, error) {
 	return escaped(text.String()) + "\n", err
 }
 
-// ask returns /api/v1/state of the agent.
-func (o StatusOptions) ask(ctx context.Context) ([]byte, error) {
+// ask returns the state that the agent reports, and its answer.
+func (o StatusOptions) ask(ctx context.Context) (state State, answer []byte, err error) {
+	if answer, err = o.get(ctx); err != nil {
+		return state, nil, err
+	}
+	if err := json.Unmarshal(answer, &state); err != nil || state.Time.IsZero() {
+		return state, nil, fmt.Errorf("the answer is not the state of a host (%w): is that gpusteward?",
+			cmp.Or(err, errors.New("it has no timestamp")))
+	}
+	return state, answer, nil
+}
+
+// get returns /api/v1/state of the agent.
+func (o StatusOptions) get(ctx context.Context) ([]byte, error) {
 	url, where := o.URL, o.URL
 	if url == "" {
 		socket := filepath.Join(o.RuntimeDir, ControlSocket)
@@ -161,42 +166,21 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 		printable(string(bytes.TrimSpace(text))))
 }
 
-// Control sequences of terminals (ECMA-48).
-const (
-	hideCursor  = "\x1b[?25l"
-	showCursor  = "\x1b[?25h"
-	clearScreen = "\x1b[2J"
-	home        = "\x1b[H"
-	clearLine   = "\x1b[K" // from the cursor on
-	clearBelow  = "\x1b[J"
-)
-
-// A screen is the output that shows the status.
-type screen struct {
-	style
-	terminal bool
-	rows     int
-}
-
-// screenOf returns the screen of w; a terminal has a size.
-func screenOf(w io.Writer) screen {
-	s := screen{style: style{width: minWidth}}
-	if f, ok := w.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-			s.terminal, s.rows, s.width = true, int(size.Row), max(minWidth, int(size.Col))
-			s.colour = os.Getenv("NO_COLOR") == ""
-		}
+// styleOf returns the style of w and, if w is a terminal that can move its
+// cursor, w as that terminal.
+func styleOf(w io.Writer) (style, *os.File) {
+	st := style{width: minWidth}
+	f, ok := w.(*os.File)
+	if !ok {
+		return st, nil
 	}
-	return s
-}
-
-// frame returns text in the form that replaces the previous frame without
-// flicker, with at most as many lines as there are rows.
-func (s screen) frame(text string) string {
-	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	if shown := s.rows - 2; shown > 0 && len(lines) > shown+1 {
-		lines = append(lines[:shown], strings.TrimSuffix(s.line(cell{text: fmt.Sprintf("and %d lines more",
-			len(lines)-shown), paint: dim}), "\n"))
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return st, nil
 	}
-	return home + strings.Join(lines, clearLine+"\n") + clearLine + "\n" + clearBelow
+	st.width, st.colour = max(minWidth, int(size.Col)), os.Getenv("NO_COLOR") == ""
+	if kind := os.Getenv("TERM"); kind == "" || kind == "dumb" {
+		return st, nil
+	}
+	return st, f
 }

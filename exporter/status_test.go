@@ -9,14 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // nowhere is an address where nobody answers.
@@ -138,8 +135,26 @@ func FuzzAnswers(f *testing.F) {
 		var s State
 		if json.Unmarshal([]byte(answer), &s) == nil {
 			fits(t, minWidth, style{width: minWidth}.table(s))
+			fitsWatched(t, s)
 		}
 	})
+}
+
+// fitsWatched fails if a section of the watched status is too wide, or moves the
+// cursor, whatever is unfolded and in whatever order.
+func fitsWatched(t *testing.T, s State) {
+	t.Helper()
+	v := newView(s, style{width: minWidth})
+	v.resize(minWidth, 24)
+	for range v.grids {
+		for range v.grids[v.section].columns {
+			v.press("s")
+			v.press("Enter")
+			lines, _ := v.screen()
+			fits(t, minWidth, strings.Join(lines, "\n"))
+		}
+		v.press("Tab")
+	}
 }
 
 // A pipeline is the output of a watched status that is not a terminal.
@@ -183,92 +198,5 @@ func TestWatchGoesOn(t *testing.T) {
 	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true},
 		&pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
 		t.Errorf("without a reader, status returned %v", err)
-	}
-}
-
-// openTerminal returns the two ends of a terminal of 100 columns and 6 rows.
-func openTerminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip("no pseudo terminals here:", err)
-	}
-	t.Cleanup(func() { master.Close() })
-	fd := int(master.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { slave.Close() })
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 6, Col: 100}); err != nil {
-		t.Fatal(err)
-	}
-	return master, slave
-}
-
-func TestWatchOnATerminal(t *testing.T) {
-	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("NO_COLOR %v", plain), func(t *testing.T) {
-			t.Setenv("NO_COLOR", map[bool]string{true: "1"}[plain])
-			master, slave := openTerminal(t)
-			agent := httptest.NewServer(server(t, func(o *Options) {
-				o.Hostname, o.Note = "node17", strings.Repeat("wide", 50)
-			}))
-			defer agent.Close()
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			ended := make(chan error, 1)
-			go func() { ended <- Status(ctx, StatusOptions{URL: agent.URL, Watch: true}, slave) }()
-			var seen bytes.Buffer
-			buffer := make([]byte, 4096)
-			if err := master.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-				t.Log("no deadline:", err)
-			}
-			for !strings.HasSuffix(seen.String(), showCursor) {
-				n, err := master.Read(buffer)
-				if err != nil {
-					t.Fatalf("%v after %q", err, seen.String())
-				}
-				seen.Write(buffer[:n])
-				if strings.Count(seen.String(), clearBelow) == 2 {
-					cancel()
-				}
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-			checkFrames(t, seen.String(), plain)
-		})
-	}
-}
-
-// checkFrames checks two frames on a terminal of 100 columns and 6 rows.
-func checkFrames(t *testing.T, text string, plain bool) {
-	t.Helper()
-	if !strings.HasPrefix(text, hideCursor+clearScreen+home) || strings.Count(text, clearScreen) != 1 {
-		t.Errorf("it does not begin with a clear screen, or clears it again: %q", text)
-	}
-	if coloured := paints.MatchString(text); coloured == plain {
-		t.Errorf("coloured: %v", coloured)
-	}
-	frames := strings.Split(strings.TrimSuffix(text, showCursor), home)
-	if len(frames) != 3 {
-		t.Fatalf("%d frames in %q", len(frames)-1, text)
-	}
-	for _, frame := range frames[1:] {
-		frame = paints.ReplaceAllString(strings.TrimSuffix(frame, clearBelow), "")
-		if n := strings.Count(frame, "\n"); n != 5 || strings.Count(frame, clearLine+"\r\n") != n {
-			t.Errorf("%d lines on six rows, or one is not cleared: %q", n, frame)
-		}
-		fits(t, 100, strings.ReplaceAll(frame, clearLine+"\r\n", "\n"))
-		if !strings.Contains(frame, strings.Repeat("wide", 24)) {
-			t.Errorf("the width is not used: %q", frame)
-		}
 	}
 }

@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -20,6 +21,8 @@ const (
 	dim    = "2"
 	red    = "31"
 	yellow = "33"
+
+	escape = "\x1b[" // precedes them; m follows
 )
 
 // A cell is a piece of a line.
@@ -53,11 +56,37 @@ func (st style) line(cells ...cell) string {
 			text = strings.TrimRight(text, " ")
 		}
 		if st.colour && c.paint != "" {
-			text = "\x1b[" + c.paint + "m" + text + "\x1b[0m"
+			text = escape + c.paint + "m" + text + escape + "0m"
 		}
 		b.WriteString(text)
 	}
 	return strings.TrimRight(b.String(), " ") + "\n"
+}
+
+// pieces returns the parts of a line with their paints.
+func pieces(line string) iter.Seq2[string, string] {
+	return func(yield func(paint, text string) bool) {
+		paint := ""
+		for line != "" {
+			text, rest, _ := strings.Cut(line, escape)
+			if text != "" && !yield(paint, text) {
+				return
+			}
+			paint, line, _ = strings.Cut(rest, "m")
+			if paint == "0" {
+				paint = ""
+			}
+		}
+	}
+}
+
+// plain returns text without its paints.
+func plain(text string) string {
+	var b strings.Builder
+	for _, piece := range pieces(text) {
+		b.WriteString(piece)
+	}
+	return b.String()
 }
 
 // wrapped returns text in as many lines as needed, each after indent.

@@ -21,21 +21,26 @@ const shownWorkloads = 20
 func (st style) table(s State) string {
 	var b strings.Builder
 	st.host(&b, s)
+	st.faults(&b, "", s.Faults, s.Time)
 	if len(s.GPUs) > 0 {
 		b.WriteByte('\n')
 		st.gpus(&b, s)
 	}
 	if len(s.GPUs)+len(s.Workloads) > 0 {
 		b.WriteByte('\n')
-		st.workloads(&b, s)
+		if g := st.workloads(s); len(g.rows) > 0 {
+			st.grid(&b, g, shownWorkloads)
+		} else if slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Up }) { // otherwise unknown
+			b.WriteString(st.line(cell{text: g.empty, paint: dim}))
+		}
 	}
 	if len(s.Tenants) > 0 {
 		b.WriteByte('\n')
-		st.tenants(&b, s.Tenants)
+		st.grid(&b, st.tenants(s.Tenants, nil), shownTenants)
 	}
 	if len(s.Escalation) > 0 {
 		b.WriteByte('\n')
-		st.escalation(&b, s.Escalation)
+		st.grid(&b, st.escalation(s.Escalation), shownEscalated)
 	}
 	return b.String()
 }
@@ -68,70 +73,86 @@ func (st style) host(b *strings.Builder, s State) {
 	if h.BrokerUp != nil && !*h.BrokerUp {
 		b.WriteString(st.line(cell{text: "The broker does not answer.", paint: red}))
 	}
-	st.faults(b, "", s.Faults, s.Time)
 }
 
 // gpus writes a line or two for each GPU, and one for each of its MIG devices.
 func (st style) gpus(b *strings.Builder, s State) {
-	wide := 6 + min((st.width-minWidth)/2, 14) // width of a bar
-	hot := ""                                  // colour of a temperature near the limit
-	row := func(paint, index, name, load, memory, temperature, power, clock string) {
-		b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, wide + 5, paint},
-			cell{memory, wide + 12, paint},
-			cell{temperature, 7, cmp.Or(hot, paint)}, cell{power, -9, paint}, cell{clock, -6, paint}))
-		hot = ""
-	}
-	row(dim, "", "GPU", "LOAD", "MEMORY GiB", "TEMP °C", "POWER W", "SM GHz")
+	st.gpuLine(b, dim, "", "", "GPU", "LOAD", "MEMORY GiB", "TEMP °C", "POWER W", "SM GHz")
 	for _, g := range s.GPUs {
-		index, name := strconv.Itoa(g.Index), strings.TrimPrefix(cmp.Or(g.Name, g.UUID), "NVIDIA ")
+		index := strconv.Itoa(g.Index)
 		if !g.Up {
-			b.WriteString(st.line(cell{index, -2, red}, cell{name, 21, red}, cell{text: down(g.Reason), paint: red}))
+			b.WriteString(st.line(cell{index, -2, red}, cell{g.model(), 21, red}, cell{text: down(g.Reason), paint: red}))
 			st.faults(b, "   ", g.Faults, s.Time)
 			continue
 		}
-		paint := ""
-		if g.Utilization.of("gpu") == 0 {
-			paint = dim
-		}
-		if known(g.Margin) < nearLimit {
-			hot = yellow
-		}
-		row(paint, index, name, load(g.Utilization.of("gpu"), wide),
-			memory(g.Memory.of("used"), known(g.MemoryTotal), wide),
-			show("%.0f", g.Temperature.of("gpu"))+show(" %+.0f", known(g.Margin)),
-			show("%.0f", known(g.Power))+show("/%.0f", known(g.PowerLimit)),
+		st.gpuLine(b, g.paint(), g.heat(), index, g.model(), load(g.Utilization.of("gpu"), st.bar()),
+			memory(g.Memory.of("used"), known(g.MemoryTotal), st.bar()), g.celsius(), g.watts(),
 			show("%.2f", g.Clocks.of("sm")/1e9))
-		st.faults(b, "   ", g.Faults, s.Time)
-		if len(g.Throttled) > 0 {
-			b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
-		}
-		for _, m := range g.MIG {
-			row("", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), wide),
-				memory(known(m.MemoryUsed), known(m.MemoryTotal), wide), "", "", "")
-		}
+		st.details(b, g, s.Time)
 	}
 }
 
-// workloads writes a line for each workload, the largest memory first.
-func (st style) workloads(b *strings.Builder, s State) {
-	row := func(paint, name, gpus, memory, sm, processes, since string) {
-		b.WriteString(st.line(cell{name, st.width - 34, paint}, cell{gpus, 7, paint}, cell{memory, -6, paint},
-			cell{sm, -5, paint}, cell{processes, -5, paint}, cell{since, -6, paint}))
+// bar returns the width of a bar.
+func (st style) bar() int { return 6 + min((st.width-minWidth)/2, 14) }
+
+// gpuLine writes the line of a GPU or of a MIG device. A temperature near its
+// limit has a colour of its own.
+func (st style) gpuLine(b *strings.Builder, paint, hot, index, name, load, memory, temperature, power, clock string) {
+	b.WriteString(st.line(cell{index, -2, paint}, cell{name, 21, paint}, cell{load, st.bar() + 5, paint},
+		cell{memory, st.bar() + 12, paint}, cell{temperature, 7, cmp.Or(hot, paint)}, cell{power, -9, paint},
+		cell{clock, -6, paint}))
+}
+
+// details writes the faults of a GPU, why its clocks are held, and its MIG
+// devices.
+func (st style) details(b *strings.Builder, g GPU, now time.Time) {
+	st.faults(b, "   ", g.Faults, now)
+	if len(g.Throttled) > 0 {
+		b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
 	}
-	if len(s.Workloads) == 0 {
-		if !slices.ContainsFunc(s.GPUs, func(g GPU) bool { return g.Up }) {
-			return // unknown
-		}
-		b.WriteString(st.line(cell{text: "No process uses a GPU.", paint: dim}))
-		return
+	for _, m := range g.MIG {
+		st.gpuLine(b, "", "", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), st.bar()),
+			memory(known(m.MemoryUsed), known(m.MemoryTotal), st.bar()), "", "", "")
 	}
-	row(dim, "WORKLOAD", "GPUS", "GiB", "SM", "PROCS", "SINCE")
-	for i, w := range s.Workloads {
-		if i == shownWorkloads {
-			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(s.Workloads)-i), paint: dim}))
-			break
-		}
+}
+
+// model returns the name of the GPU's product; its UUID if that is unknown.
+func (g GPU) model() string { return strings.TrimPrefix(cmp.Or(g.Name, g.UUID), "NVIDIA ") }
+
+// paint is the colour of the GPU's line.
+func (g GPU) paint() string {
+	switch {
+	case !g.Up:
+		return red
+	case g.Utilization.of("gpu") == 0:
+		return dim
+	}
+	return ""
+}
+
+// heat is the colour of a temperature near its limit.
+func (g GPU) heat() string {
+	if known(g.Margin) < nearLimit {
+		return yellow
+	}
+	return ""
+}
+
+// celsius writes the temperature and the margin to its limit.
+func (g GPU) celsius() string {
+	return show("%.0f", g.Temperature.of("gpu")) + show(" %+.0f", known(g.Margin))
+}
+
+// watts writes the power and its limit.
+func (g GPU) watts() string { return show("%.0f", known(g.Power)) + show("/%.0f", known(g.PowerLimit)) }
+
+// workloads returns a row for each workload.
+func (st style) workloads(s State) grid {
+	g := grid{title: "Workloads", empty: "No process uses a GPU.", columns: []column{{"WORKLOAD", st.width - 34},
+		{"GPUS", 7}, {"GiB", -6}, {"SM", -5}, {"PROCS", -5}, {"SINCE", -6}}}
+	for _, w := range s.Workloads {
 		var gpus []int
+		first := math.NaN()
 		sm, processes := math.NaN(), math.NaN()
 		for _, g := range w.GPUs {
 			gpus = append(gpus, g.Index)
@@ -140,15 +161,21 @@ func (st style) workloads(b *strings.Builder, s State) {
 			}
 			sm = plus(sm, g.Utilization.of("sm"))
 		}
-		since := ""
-		if w.Since != nil {
-			since = age(s.Time.Sub(*w.Since))
+		if len(gpus) > 0 {
+			first = float64(slices.Min(gpus))
 		}
-		row("", w.who(), ranges(gpus), show("%.1f", w.memory()/(1<<30)), show("%.0f%%", 100*sm),
-			show("%.0f", processes), since)
-		st.suspended(b, w)
-		st.job(b, w)
+		since := words("")
+		if w.Since != nil {
+			since = field{text: age(s.Time.Sub(*w.Since)), by: s.Time.Sub(*w.Since).Seconds()}
+		}
+		var more strings.Builder
+		st.suspended(&more, w)
+		st.job(&more, w)
+		g.rows = append(g.rows, row{w.Name, []field{words(w.who()), {ranges(gpus), -first, ""},
+			figure("%.1f", w.memory()/(1<<30)), figure("%.0f%%", 100*sm), figure("%.0f", processes), since},
+			more.String()})
 	}
+	return g
 }
 
 // plus adds the known values.

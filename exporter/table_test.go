@@ -195,6 +195,7 @@ func TestTableGolden(t *testing.T) {
 		for _, width := range []int{minWidth, minWidth + 1, 99, 200} {
 			fits(t, width, style{width: width}.table(state()))
 		}
+		fitsWatched(t, state())
 	}
 }
 
@@ -245,6 +246,7 @@ func FuzzNames(f *testing.F) {
 		s.stands(name, name, "pause", true, map[string]float64{name: 2})
 		state := s.state(func(s *State) { s.Host.Name, s.Host.Note = name, name })
 		fits(t, minWidth, style{width: minWidth}.table(state))
+		fitsWatched(t, state)
 		text, err := json.Marshal(state)
 		if err != nil {
 			t.Fatal(err)

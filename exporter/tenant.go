@@ -3,6 +3,7 @@ package exporter
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,42 +118,55 @@ func (t *Tenant) place() string {
 	return strconv.Itoa(*t.GPU)
 }
 
+// order returns a number that grows with the GPU and its GPU instance.
+func (t *Tenant) order() float64 {
+	if t.GPU == nil {
+		return math.Inf(1)
+	}
+	return float64(*t.GPU)*1000 + float64(number(t.GI))
+}
+
 // shownTenants is the most lines of tenants in a status.
 const shownTenants = 20
 
 // targetWidth is the minimum width with a column for the target.
 const targetWidth = 100
 
-// tenants writes a line for each tenant and GPU.
-func (st style) tenants(b *strings.Builder, all []Tenant) {
+// tenants returns a row for each tenant and GPU. It is explained by those of the
+// tenant's workloads that are escalated.
+func (st style) tenants(all []Tenant, escalated []Escalated) grid {
 	wide := len("GPU")
 	for _, t := range all {
 		wide = max(wide, len(t.place()))
 	}
-	row := func(paint, name, gpu, sessions, share, target, quota, memory, backends string, level cell) {
-		cells := []cell{{name, st.width - 63 - wide, paint}, {gpu, -wide, paint}, {sessions, -4, paint},
-			{share, -5, paint},
-			{quota, -7, paint}, {memory, -11, paint}, {backends, 11, paint}, level}
-		if st.width >= targetWidth {
-			cells[0].width -= 7
-			cells = slices.Insert(cells, 4, cell{target, -6, paint})
+	g := grid{title: "Tenants", empty: "There are no tenants: the enforcer is not enabled.", columns: []column{
+		{"TENANT", st.width - 63 - wide}, {"GPU", -wide}, {"SESS", -4}, {"SHARE", -5}, {"QUOTA", -7}, {"GiB", -11},
+		{"BACKEND", 11}, {"LEVEL", 18}}}
+	for _, t := range all {
+		memory := figure("%.1f", known(t.MemoryUsed)/(1<<30))
+		if memory.text != "" && t.MemoryLimit != nil {
+			memory.text += show("/%.1f", *t.MemoryLimit/(1<<30))
 		}
-		b.WriteString(st.line(cells...))
+		var more strings.Builder
+		for _, l := range escalated {
+			if l.Tenant == t.Name {
+				level := standing(l.Level, l.Shadow)
+				more.WriteString(st.wrapped(level.paint, "  ", level.text+": "+l.Workload+": "+l.found()))
+			}
+		}
+		g.rows = append(g.rows, row{t.UUID + " " + t.Name, []field{words(t.Name),
+			{t.place(), -t.order(), ""}, {strconv.Itoa(t.Sessions), float64(t.Sessions), ""}, figure("%.0f%%", 100*known(t.Share)), words(t.quota()),
+			memory, words(strings.Join(t.Backends, "+")), standing(t.Level, t.Shadow)},
+			more.String()})
 	}
-	row(dim, "TENANT", "GPU", "SESS", "SHARE", "TARGET", "QUOTA", "GiB", "BACKEND", cell{"LEVEL", 18, dim})
-	for i, t := range all {
-		if i == shownTenants {
-			b.WriteString(st.line(cell{text: fmt.Sprintf("and %d more", len(all)-i), paint: dim}))
-			break
+	if st.width >= targetWidth {
+		g.columns[0].width -= 7
+		g.columns = slices.Insert(g.columns, 4, column{"TARGET", -6})
+		for i, t := range all {
+			g.rows[i].fields = slices.Insert(g.rows[i].fields, 4, figure("%.0f%%", 100*known(t.Target)))
 		}
-		memory := show("%.1f", known(t.MemoryUsed)/(1<<30))
-		if memory != "" && t.MemoryLimit != nil {
-			memory += show("/%.1f", *t.MemoryLimit/(1<<30))
-		}
-		row("", t.Name, t.place(), strconv.Itoa(t.Sessions), show("%.0f%%", 100*known(t.Share)),
-			show("%.0f%%", 100*known(t.Target)),
-			t.quota(), memory, strings.Join(t.Backends, "+"), standing(t.Level, t.Shadow, 18))
 	}
+	return g
 }
 
 // quota writes the guarantee and the limit, such as 30-50%.

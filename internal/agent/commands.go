@@ -123,7 +123,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		PlaceHolder("PID").String()
 
 	status := app.Command("status", "Show the GPUs and workloads of a running agent.")
-	watch := status.Flag("watch", "Refresh every second.").Bool()
+	watch := status.Flag("watch", "Refresh every second. On a terminal, keys scroll, sort and filter; ? lists them.").Bool()
 	format := status.Flag("format", "Format: text or json.").Default("text").Enum("text", "json")
 	address := status.Flag("url", "Address of an agent, such as http://node7:9836. The default is the agent "+
 		"at the control socket or, if there is none in the default directory, at "+exporter.DefaultURL+".").String()

@@ -113,6 +113,7 @@ var owners = map[string][]string{
 	"github.com/prometheus/exporter-toolkit/web/kingpinflag": {"internal/agent"},
 	"go.yaml.in/yaml":                                        {"internal/config", "collectors/hosttest"},
 	"github.com/rs/zerolog":                                  {"internal/agent"},
+	"github.com/gdamore/tcell":                               {"exporter"},
 	"github.com/coreos/go-systemd":                           {"internal/agent"},
 	"github.com/prometheus/alertmanager":                     {"health/notifier"},
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},

@@ -1,0 +1,369 @@
+package exporter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gdamore/tcell/v3"
+	"github.com/gdamore/tcell/v3/color"
+	"github.com/gdamore/tcell/v3/vt"
+
+	"gpusteward/internal/fixture"
+)
+
+// faulty is a host with 16 GPUs, each with faults, and with some of everything
+// else.
+func faulty() State {
+	var s samples
+	s.host(16, 16)
+	for i := range 16 {
+		gpu := fmt.Sprint(i)
+		switch i {
+		case 6:
+			s.down(gpu, "nvmlDeviceGetTemperature")
+		case 12:
+			s.down(gpu, "gpu_is_lost")
+		default:
+			s.h100(gpu)
+		}
+	}
+	s.workload("slurm:4711.0", "0", 60, .25)
+	s.workload("slurm:4711.0", "1", 60, .25)
+	s.workload("unit:train.service", "2", 8, .9)
+	s.job("unit:train.service", "2", 1, 0.0482)
+	s.job("slurm:4711.0", "0", 1, 1.5)
+	s.began("slurm:4711.0", "slurm", 51*time.Hour)
+	s.tenant("0", "serving", 0.7, 0.699, 40, 38.5)
+	s.tenant("2", "students", 0.3, 0.301, 0, 12)
+	s.quota("0", "serving", .3, "hook", "hook", "kernel")
+	s.stands("students", "unit:jupyter-bob.service", "throttle", false, map[string]float64{"compute": 12})
+	return s.state(func(s *State) {
+		s.Host.Note = "This host is simulated (--demo=faults)."
+		var all []Fault
+		add := func(gpu int, severity, check, what string, ago time.Duration) {
+			f := Fault{Severity: severity, Check: check, What: what, Last: unixTime(before(ago))}
+			if gpu >= 0 {
+				f.UUID = fmt.Sprint("GPU-", gpu)
+			}
+			all = append(all, f)
+		}
+		add(12, "emergency", "gpu_lost", "The GPU has fallen off the bus. XID 79.", time.Minute)
+		add(6, "critical", "gpu_unresponsive", "GPU 6 hangs in the driver: every call waits.", 90*time.Second)
+		for gpu, f := range [][3]string{
+			{"warning", "pcie_replays", "The PCIe link of the GPU repeats packets."},
+			{"warning", "corrected_ecc", "The GPU corrects many memory errors."},
+			{"warning", "remap_pending", "Rows of GPU memory wait for a reset to be replaced."},
+			{"warning", "thermal_slowdown", "Heat holds the GPU's clocks down."},
+			{"warning", "power_brake", "The server's power supply holds the GPU's clocks down."},
+			{"critical", "nvlink_down", "NVLink 7 of the GPU is down."},
+			{"critical", "gpu_stuck", "A call of the driver does not return."},
+			{"critical", "recovery_action", "The driver asks for a drain and a reset."},
+			{"critical", "nvlink_errors", "NVLink 2 of the GPU has errors."},
+		} {
+			add(gpu, f[0], f[1], f[2], time.Hour)
+		}
+		for _, gpu := range []int{0, 3, 5, 6, 9, 10, 11, 12, 13, 14, 15} {
+			add(gpu, "critical", "uncorrected_ecc", fmt.Sprintf("GPU %d had %d uncorrectable ECC errors in the last "+
+				"5 minutes, and the rows wait for a reset to be replaced.", gpu, 1+gpu%3), time.Duration(gpu)*time.Minute)
+		}
+		add(-1, "warning", "kernel_mce", "The kernel logged a machine check.", time.Hour)
+		slices.SortStableFunc(all, func(a, b Fault) int {
+			return slices.Index(severities, b.Severity) - slices.Index(severities, a.Severity)
+		})
+		s.find(all)
+	})
+}
+
+func TestScreenGolden(t *testing.T) {
+	v := newView(faulty(), style{width: minWidth})
+	v.resize(80, 24)
+	show := func(name string) {
+		t.Helper()
+		lines, _ := v.screen()
+		text := strings.Join(lines, "\n") + "\n"
+		fits(t, 80, text)
+		if len(lines) != 24 {
+			t.Errorf("%s: %d lines on 24", name, len(lines))
+		}
+		fixture.Golden(t, "testdata/watch_"+name+".txt", text)
+	}
+	show("gpus")
+	for gpu := range 16 {
+		if text, _ := v.screen(); !strings.Contains(strings.Join(text, "\n"), fmt.Sprintf("\n%2d ", gpu)) {
+			t.Errorf("GPU %d is not on the first screen", gpu)
+		}
+	}
+	v.press("End")
+	v.press("Enter")
+	v.press("Down")
+	show("unfolded")
+	for _, name := range []string{"workloads", "tenants", "faults", "jobs"} {
+		v.press("Tab")
+		v.press("Enter")
+		show(name)
+	}
+	v.press("?")
+	show("keys")
+}
+
+// A terminal runs a watched status on an emulated terminal.
+type terminal struct {
+	t      *testing.T
+	mock   vt.MockTerm
+	answer atomic.Pointer[func() (State, error)] // of the agent from now on
+	ended  chan error
+	end    context.CancelFunc
+}
+
+// says has the agent answer so.
+func (w *terminal) says(answer func() (State, error)) { w.answer.Store(&answer) }
+
+// watched begins a watched status of faulty on a terminal of 80 columns and 24
+// rows.
+func watched(t *testing.T, colour bool) *terminal {
+	t.Helper()
+	w := &terminal{t: t, mock: vt.NewMockTerm(vt.MockOptSize{X: 80, Y: 24}), ended: make(chan error, 1)}
+	w.says(func() (State, error) { return faulty(), nil })
+	screen, err := tcell.NewTerminfoScreenFromTty(w.mock, tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, w.end = context.WithCancel(t.Context())
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				w.ended <- fmt.Errorf("panic: %v", p)
+			}
+		}()
+		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen,
+			func(context.Context) (State, error) { return (*w.answer.Load())() })
+	}()
+	t.Cleanup(w.end)
+	return w
+}
+
+// text returns what the terminal shows.
+func (w *terminal) text() string {
+	size, err := w.mock.WindowSize()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var b strings.Builder
+	for y := range size.Height {
+		line := ""
+		for x := range size.Width {
+			line += w.mock.GetCell(vt.Coord{X: vt.Col(x), Y: vt.Row(y)}).C
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// shows waits until the terminal shows all of want, and none of those that begin
+// with an exclamation mark.
+func (w *terminal) shows(want ...string) string {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; {
+		text := w.text()
+		missing := slices.IndexFunc(want, func(one string) bool {
+			unwanted, not := strings.CutPrefix(one, "!")
+			return strings.Contains(text, unwanted) == not
+		})
+		if missing < 0 {
+			return text
+		}
+		select {
+		case err := <-w.ended:
+			w.t.Fatalf("it ended, with %v, before it showed %q:\n%s", err, want[missing], text)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("%q: the terminal shows\n%s", want[missing], text)
+		}
+	}
+}
+
+// reversed returns the line under the cursor.
+func (w *terminal) reversed() string {
+	for y, line := range strings.Split(strings.TrimSpace(w.text()), "\n") {
+		if w.mock.GetCell(vt.Coord{Y: vt.Row(y)}).S.Attr()&vt.Reverse != 0 {
+			return line
+		}
+	}
+	return ""
+}
+
+// at waits until the cursor is on a line that begins with want.
+func (w *terminal) at(want string) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !strings.HasPrefix(w.reversed(), want); {
+		select {
+		case err := <-w.ended:
+			w.t.Fatalf("it ended, with %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("the cursor is on %q, want %q:\n%s", w.reversed(), want, w.text())
+		}
+	}
+}
+
+// TestWatchKeys types every key as a terminal sends it.
+func TestWatchKeys(t *testing.T) {
+	w := watched(t, true)
+	at, shows := w.at, func(want ...string) { t.Helper(); w.shows(want...) }
+	pressed := map[string]bool{}
+	for _, step := range []struct {
+		key, sent string
+		then      func()
+	}{
+		{"", "", func() { at(" 0 H100"); shows("[GPUs 16]", "1/16", "15 H100") }},
+		{"Down", "\x1b[B", func() { at(" 1 H100") }},
+		{"j", "j", func() { at(" 2 H100") }},
+		{"k", "k", func() { at(" 1 H100") }},
+		{"Up", "\x1bOA", func() { at(" 0 H100") }},
+		{"Up", "\x1b[A", func() { at(" 0 H100") }},
+		{"End", "\x1b[F", func() { at("15 H100"); shows("16/16") }},
+		{"Home", "\x1b[H", func() { at(" 0 H100") }},
+		{"G", "G", func() { at("15 H100") }},
+		{"g", "g", func() { at(" 0 H100") }},
+		{"Enter", "\r", func() { shows("critical, for 0s: GPU 0 had 1 uncorrectable", "clocks held by power limit") }},
+		{"Down", "\x1b[B", func() { at("   critical, for 0s: GPU 0 had") }},
+		{" ", " ", func() { shows("!clocks held by"); at(" 0 H100") }},
+		{"PgDn", "\x1b[6~", func() { at("15 H100") }},
+		{"PgUp", "\x1b[5~", func() { at(" 0 H100") }},
+		{"Tab", "\t", func() { shows("[Workloads 2]", "slurm:4711.0 (carol)") }},
+		{"Tab", "\t", func() { shows("[Tenants 2]", "students", "throttle") }},
+		{"Tab", "\t", func() { shows("[Faults 23]", "emergency GPU 12"); at("emergency") }},
+		{"PgDn", "\x1b[6~", func() { shows("20/23", "!emergency GPU 12") }},
+		{"Backtab", "\x1b[Z", func() { shows("[Tenants 2]") }},
+		{"Backtab", "\x1b[Z", func() { shows("[Workloads 2]") }},
+		{"Backtab", "\x1b[Z", func() { shows("[GPUs 16]") }},
+		{"s", "s", func() { shows("by index") }},
+		{"S", "S", func() { shows("reversed"); at(" 0 H100"); shows("16/16") }},
+		{"s", "ssssss", func() { shows("by FAULTS", "!reversed") }},
+		{"Home", "\x1b[1~", func() { at(" 6 GPU-6") }},
+		{"s", "s", func() { shows("!by FAULTS"); at(" 6 GPU-6") }},
+		{"/", "/", func() { shows("Filter: _") }},
+		{"", "loSSt\x7f\x7ft", func() { shows("Filter: loSt_", "!H100") }},
+		{"", "\x7f", func() { shows("Filter: loS_"); at("12 GPU-12") }},
+		{"Enter", "\r", func() { shows("/loS", "1/1 of 16", "!Filter") }},
+		{"Esc", "\x1b", func() { shows("7/16", "!/loS", " 0 H100") }},
+		{"/", "/zzz", func() { shows("No line has this text.", "Filter: zzz_") }},
+		{"Esc", "\x1b", func() { shows(" 0 H100", "!Filter") }},
+		{"?", "?", func() { shows("Shift-Tab", "reverse the order", "Enter Space", "q Ctrl-C", "any key hides this") }},
+		{"?", "?", func() { shows("[GPUs 16]") }},
+		{"", "x\x1b[1;5A\x1b[200~", func() { shows("[GPUs 16]") }}, // keys without a meaning
+	} {
+		w.mock.SendRaw([]byte(step.sent))
+		pressed[step.key] = true
+		step.then()
+	}
+	for _, b := range bindings {
+		for _, key := range b.keys {
+			if !pressed[key] {
+				t.Errorf("the key %q is not tested", key)
+			}
+		}
+	}
+}
+
+// TestWatchWhileTheAgentIsAway: the screen says so and shows nothing old, and
+// goes on where the reader was.
+func TestWatchWhileTheAgentIsAway(t *testing.T) {
+	t.Parallel()
+	w := watched(t, true)
+	w.shows("[GPUs 16]")
+	w.mock.SendRaw([]byte("\tj"))
+	w.at("unit:train.service")
+	w.says(func() (State, error) { return State{}, errors.New("no agent answers: \x1b[2Jrefused") })
+	w.shows("no agent answers: \ufffd[2Jrefused", "Last answer: 12:00:00 UTC. Still asking.", "!unit:train.service",
+		"!driver 580")
+	w.mock.SendRaw([]byte("?"))
+	w.shows("any key hides this")
+	w.mock.SendRaw([]byte("?"))
+	w.says(func() (State, error) { return faulty(), nil })
+	w.shows("unit:train.service", "driver 580", "!refused")
+	w.at("unit:train.service")
+	w.says(func() (State, error) { return samples{}.state(nil), nil })
+	w.shows("[Workloads 0]", "No process uses a GPU.", "0/0")
+	w.mock.SendRaw([]byte("jG\r\x1b[5~"))
+	w.says(func() (State, error) { return faulty(), nil })
+	w.shows("slurm:4711.0")
+}
+
+func TestWatchFollowsTheSize(t *testing.T) {
+	w := watched(t, true)
+	w.shows("critical ×2 uncorrected_ecc\n")
+	w.mock.SetSize(vt.Coord{X: 140, Y: 11})
+	w.shows("critical ×2 nvlink_down: NVLink 7 of the GPU is down.\n", "! 6 GPU-6")
+	w.mock.SendRaw([]byte("G"))
+	w.at("15 H100")
+	for _, size := range []vt.Coord{{X: 20, Y: 3}, {X: 1, Y: 1}, {X: 80, Y: 2}} {
+		w.mock.SetSize(size)
+		w.mock.SendRaw([]byte("\x1b[5~\x1b[6~\r"))
+	}
+	w.mock.SetSize(vt.Coord{X: 80, Y: 24})
+	w.shows("[GPUs 16]", "15 H100")
+}
+
+// TestWatchRestoresTheTerminal, whatever ends it.
+func TestWatchRestoresTheTerminal(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends func(w *terminal)
+		want string
+	}{
+		"q":                      {func(w *terminal) { w.mock.SendRaw([]byte("q")) }, ""},
+		"Ctrl-C":                 {func(w *terminal) { w.mock.SendRaw([]byte("\x03")) }, ""},
+		"Ctrl-C in a filter":     {func(w *terminal) { w.mock.SendRaw([]byte("/\x03")) }, ""},
+		"the end of the context": {func(w *terminal) { w.end() }, ""},
+		"a panic":                {func(w *terminal) { w.says(func() (State, error) { panic("a bug") }) }, "panic: a bug"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := watched(t, true)
+			w.shows("[GPUs 16]")
+			c.ends(w)
+			err := <-w.ended
+			if got := fmt.Sprint(err); err != nil && got != c.want || err == nil && c.want != "" {
+				t.Errorf("it ended with %v, want %q", err, c.want)
+			}
+			if text := w.text(); strings.TrimSpace(text) != "" {
+				t.Errorf("it leaves\n%s", text)
+			}
+		})
+	}
+}
+
+// TestWatchColours: with NO_COLOR there are none, and the cursor is visible all
+// the same.
+func TestWatchColours(t *testing.T) {
+	for _, colour := range []bool{true, false} {
+		w := watched(t, colour)
+		w.at(" 0 H100")
+		coloured := 0
+		for y := range 24 {
+			for x := range 80 {
+				if w.mock.GetCell(vt.Coord{X: vt.Col(x), Y: vt.Row(y)}).S.Fg() == color.PaletteColor(1) {
+					coloured++
+				}
+			}
+		}
+		if coloured > 0 != colour {
+			t.Errorf("colours %v: %d red characters", colour, coloured)
+		}
+	}
+}
+
+// TestWatchWithoutUTF8 draws what it can with ASCII.
+func TestWatchWithoutUTF8(t *testing.T) {
+	t.Setenv("LC_ALL", "C")
+	watched(t, true).shows("critical x2 uncorrected_ecc")
+}

@@ -1,0 +1,228 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A pty is a terminal, and the program that runs on it.
+type pty struct {
+	t             *testing.T
+	master, slave *os.File
+	cmd           *exec.Cmd
+	before        unix.Termios // the terminal's settings before the program began
+	mu            sync.Mutex
+	seen          bytes.Buffer
+	gone          chan struct{} // closed when all has been read
+}
+
+// onTerminal runs gpusteward with args on a terminal of 80 columns and 24 rows.
+func onTerminal(t *testing.T, environment []string, args ...string) *pty {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Skip("no pseudo terminals here:", err)
+	}
+	p := &pty{t: t, master: master, gone: make(chan struct{})}
+	t.Cleanup(func() { master.Close() })
+	p.control(func(fd int) error {
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+			return err
+		}
+		if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+			return err
+		}
+		n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+		if err == nil {
+			p.slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+		}
+		return err
+	})
+	t.Cleanup(func() { p.slave.Close() })
+	p.before = p.settings()
+	p.cmd = exec.Command(os.Args[0], args...)
+	p.cmd.Env = append(append(os.Environ(), asAgent+"=1", "TERM=xterm", "NO_COLOR=", "LC_ALL="), environment...)
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.slave, p.slave, p.slave
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		p.cmd.Wait()
+	})
+	go p.read()
+	return p
+}
+
+// control calls do with the terminal's descriptor.
+func (p *pty) control(do func(fd int) error) {
+	p.t.Helper()
+	raw, err := p.master.SyscallConn()
+	if err == nil {
+		err = errors.Join(raw.Control(func(fd uintptr) { err = do(int(fd)) }), err)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pty) settings() (s unix.Termios) {
+	p.t.Helper()
+	p.control(func(fd int) error {
+		now, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err == nil {
+			s = *now
+		}
+		return err
+	})
+	return s
+}
+
+func (p *pty) read() {
+	defer close(p.gone)
+	buffer := make([]byte, 4096)
+	for {
+		n, err := p.master.Read(buffer)
+		p.mu.Lock()
+		p.seen.Write(buffer[:n])
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *pty) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen.String()
+}
+
+// shows waits until the program has written want since from.
+func (p *pty) shows(from int, want string) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("the terminal shows %q", want), func() bool {
+		return strings.Contains(p.text()[from:], want)
+	})
+}
+
+// ends waits for the program, and checks that the terminal is as before it.
+func (p *pty) ends() {
+	p.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			p.t.Errorf("it ended with %v:\n%s", err, p.text())
+		}
+	case <-time.After(ending):
+		p.t.Fatalf("it did not end:\n%q", p.text())
+	}
+	if now := p.settings(); now != p.before {
+		p.t.Errorf("the terminal's settings are %+v, and were %+v", now, p.before)
+	}
+	const mainScreen, cursorShown = "\x1b[?1049l", "\x1b[?25h"
+	eventually(p.t, "the terminal is on its main screen, with its cursor", func() bool {
+		text := p.text()
+		return strings.LastIndex(text, mainScreen) > strings.LastIndex(text, "\x1b[?1049h") &&
+			strings.LastIndex(text, cursorShown) > strings.LastIndex(text, "\x1b[?25l")
+	})
+}
+
+func TestWatchOnATerminal(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo").ready()
+	for name, end := range map[string]func(p *pty){
+		"q":       func(p *pty) { p.master.WriteString("q") },
+		"Ctrl-C":  func(p *pty) { p.master.WriteString("\x03") },
+		"SIGINT":  func(p *pty) { p.cmd.Process.Signal(syscall.SIGINT) },
+		"SIGTERM": func(p *pty) { p.cmd.Process.Signal(syscall.SIGTERM) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := onTerminal(t, nil, "status", "--watch", "--url="+a.url)
+			p.shows(0, "[GPUs 8]")
+			if now := p.settings(); now == p.before {
+				t.Error("the terminal is not in raw mode")
+			}
+			p.master.WriteString("\t")
+			p.shows(0, "[Workloads")
+			at := len(p.text())
+			p.control(func(fd int) error {
+				return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 5, Col: 120})
+			})
+			p.shows(at, "all keys")
+			end(p)
+			p.ends()
+		})
+	}
+}
+
+// colours are the sequences that choose one.
+var colours = regexp.MustCompile("\x1b\\[[0-9;]*3[0-9;]*m")
+
+// TestWatchSurvivesItsAgent: the screen says that the agent is away, in red
+// unless NO_COLOR is set, and goes on with the next one.
+func TestWatchSurvivesItsAgent(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []string{"", "1"} {
+		t.Run("NO_COLOR="+plain, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, "--demo=h100").ready()
+			to, err := url.Parse(a.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var away atomic.Bool
+			between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if away.Load() {
+					panic(http.ErrAbortHandler)
+				}
+				httputil.NewSingleHostReverseProxy(to).ServeHTTP(w, r)
+			}))
+			t.Cleanup(between.Close)
+			p := onTerminal(t, []string{"NO_COLOR=" + plain}, "status", "--watch", "--url="+between.URL)
+			p.shows(0, "[GPUs 1]")
+			away.Store(true)
+			p.shows(0, "Last")
+			at := len(p.text())
+			away.Store(false)
+			p.shows(at, "H100")
+			p.master.WriteString("q")
+			p.ends()
+			if text := p.text(); colours.MatchString(text) != (plain == "") {
+				t.Errorf("colours: %q", text)
+			}
+		})
+	}
+}
+
+// TestWatchOfAPlainTerminal: a terminal that cannot move its cursor gets the
+// text of gpusteward status, again and again.
+func TestWatchOfAPlainTerminal(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo=h100").ready()
+	p := onTerminal(t, []string{"TERM=dumb", "NO_COLOR=1"}, "status", "--watch", "--url="+a.url)
+	eventually(t, "there are two statuses", func() bool { return strings.Count(p.text(), "SM GHz") == 2 })
+	if text := p.text(); strings.Contains(text, "\x1b") || p.settings() != p.before {
+		t.Errorf("it moves the cursor: %q", text)
+	}
+}
