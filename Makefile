@@ -17,8 +17,9 @@ WHOLE       := ./internal/integration
 	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules package image \
 	generate page check clean prometheus3
 
+GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 build:
-	@go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o gpusteward .
+	@$(GOBUILD) -o gpusteward .
 
 # The library that governs programs: see `gpusteward exec`.
 hook:
@@ -175,13 +176,16 @@ test-servers: prometheus3
 	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers \
 		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
-# Builds the Debian and RPM packages in dist/, reproducibly.
-package: build hook
-	@deploy/package/build.sh
+# Packages and images are built for amd64 and arm64, or for the architectures in ARCH.
+package image: export GOBUILD := $(GOBUILD)
 
-# Builds the container image in dist/, as an OCI archive.
-image: build hook
-	@deploy/container/build.sh
+# Builds the Debian and RPM packages in dist/, reproducibly.
+package: build
+	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; deploy/package/build.sh
+
+# Builds the container image in dist/, as an OCI archive with an image for each architecture.
+image: build
+	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; deploy/container/build.sh
 
 # Tests of everything that is shipped: units, packages, image, manifests, scripts for Slurm. Needs
 # root and the programs of make tools. The packages run one after the other.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -185,11 +186,16 @@ func environment(env []string, library, tenant, socket string) []string {
 	return env
 }
 
+// machine is the kernel's name of this machine's architecture, as uname -m prints
+// it.
+var machine = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+
 // findLibrary returns the absolute path of the hook.
 func findLibrary(given string) (string, error) {
 	places := []string{cmp.Or(given, os.Getenv(envLibrary))}
 	if places[0] == "" {
-		places = []string{"/usr/lib/x86_64-linux-gnu/gpusteward/" + Library, "/usr/local/lib/gpusteward/" + Library}
+		places = []string{"/usr/lib/" + machine + "-linux-gnu/gpusteward/" + Library,
+			"/usr/local/lib/gpusteward/" + Library}
 		if exe, err := os.Executable(); err == nil {
 			dir := filepath.Dir(exe) // an installation in one directory, and the source tree
 			places = append([]string{filepath.Join(dir, Library), filepath.Join(dir, "enforcer/hook/build", Library)},

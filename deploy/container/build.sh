@@ -1,10 +1,11 @@
 #!/bin/bash
-# Builds the image from the results of `make build hook`, with docker, podman or
-# buildah: $BUILDER or the first that is installed. It writes dist/*.oci.tar,
-# which all three can load. Arguments are passed to the build, such as
-# --build-arg=BASE=IMAGE.
+# Builds the image from the results of `make build` and binaries.sh, for the
+# architectures in $ARCH, with docker, podman or buildah: $BUILDER or the first that
+# is installed. It writes dist/*.oci.tar, which all three can load. Arguments are
+# passed to the build, such as --build-arg=BASE=IMAGE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+: "${ARCH:=$(cd dist && ls -d amd64 arm64 2>/dev/null)}" # those that binaries.sh has built
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y go.mod)}"
 export SOURCE_DATE_EPOCH
 version=$(./gpusteward --version | sed -n '1s/^gpusteward, version \([^ ]*\).*/\1/p')
@@ -29,29 +30,36 @@ fi
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-usr=$context/files/usr
-library=$usr/lib/x86_64-linux-gnu/gpusteward
-mkdir -p dist "$context/empty" "$usr/bin" "$library" "$usr/share/doc/gpusteward"
-install -m 755 gpusteward "$usr/bin/"
-strip --strip-unneeded -o "$library/libgpusteward.so" enforcer/hook/build/libgpusteward.so
-install -m 644 LICENSE "$usr/share/doc/gpusteward/copyright"
+mkdir -p dist "$context/empty"
+declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
+platforms=
+for arch in $ARCH; do
+	platforms+=${platforms:+,}linux/$arch
+	usr=$context/files/$arch/usr
+	library=$usr/lib/${machines[$arch]}-linux-gnu/gpusteward
+	mkdir -p "$usr/bin" "$library" "$usr/share/doc/gpusteward"
+	install -m 755 "dist/$arch/gpusteward" "$usr/bin/"
+	install -m 755 "dist/$arch/libgpusteward.so" "$library/"
+	install -m 644 LICENSE "$usr/share/doc/gpusteward/copyright"
+done
 chmod -R go=u-w "$context"
 cp deploy/container/Dockerfile "$context"
 
-build=("$@" --build-arg="VERSION=$version" --build-arg="REVISION=$revision" -t "$name" "$context")
+build=("$@" --build-arg="VERSION=$version" --build-arg="REVISION=$revision" --platform="$platforms" "$context")
 rm -f "$archive"
 case $BUILDER in
-docker)
-	docker build -q "${build[@]}" >/dev/null
-	docker save -o "$archive" "$name"
+docker) # more than one architecture needs its containerd image store, or a builder with its own driver
+	docker buildx build -q --provenance=false --output="type=oci,dest=$archive,name=$name" "${build[@]}" >/dev/null
 	;;
 podman)
-	podman build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null
-	podman save -q --format=oci-archive -o "$archive" "$name"
+	podman manifest rm "$name" >/dev/null 2>&1 || podman rmi "$name" >/dev/null 2>&1 || :
+	podman build -q --timestamp="$SOURCE_DATE_EPOCH" --manifest="$name" "${build[@]}" >/dev/null
+	podman manifest push -q --all "$name" "oci-archive:$archive:$name"
 	;;
 buildah)
-	buildah build -q --timestamp="$SOURCE_DATE_EPOCH" "${build[@]}" >/dev/null
-	buildah push -q "$name" "oci-archive:$archive:$name"
+	buildah manifest rm "$name" >/dev/null 2>&1 || buildah rmi "$name" >/dev/null 2>&1 || :
+	buildah build -q --timestamp="$SOURCE_DATE_EPOCH" --manifest="$name" "${build[@]}" >/dev/null
+	buildah manifest push -q --all "$name" "oci-archive:$archive:$name"
 	;;
 *)
 	echo "BUILDER=$BUILDER is not docker, podman or buildah" >&2

@@ -9,6 +9,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot.
+// standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot: for amd64 from the same
+// packages; for arm64 only its configuration, because no container is run there.
 func standIn(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +67,7 @@ func standIn(t *testing.T) string {
 		run(t, dir, "apt-get", "update", "-q")
 		run(t, dir, download...)
 	}
-	root := filepath.Join(dir, "root")
+	root := filepath.Join(dir, "root-amd64")
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil || len(debs) != 6 {
 		t.Fatalf("%q, %v", debs, err)
@@ -80,15 +82,16 @@ func standIn(t *testing.T) string {
 	run(t, root, "sh", "-c", "mkdir -p etc/ssl/certs home/nonroot && "+
 		"cat usr/share/ca-certificates/mozilla/*.crt >etc/ssl/certs/ca-certificates.crt && "+
 		"chown 65532:65532 home/nonroot")
-	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nCOPY root/ /\n"+
+	write(t, filepath.Join(dir, "root-arm64/etc/passwd"), "nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")
+	write(t, filepath.Join(dir, "Dockerfile"), "FROM scratch\nARG TARGETARCH\nCOPY root-${TARGETARCH}/ /\n"+
 		"ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "+
 		"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt\nUSER 65532\nWORKDIR /home/nonroot\n")
 	const name = "localhost/base-debian12:nonroot"
-	run(t, dir, "buildah", "build", "-q", "-t", name, dir)
+	run(t, dir, "buildah", "build", "-q", "--platform=linux/amd64,linux/arm64", "--manifest="+name, dir)
 	return name
 }
 
-// An image is the metadata of an OCI archive.
+// An image is the metadata of an image in an OCI archive.
 type image struct {
 	manifest struct {
 		Config blob   `json:"config"`
@@ -107,12 +110,16 @@ type image struct {
 }
 
 type blob struct {
-	Digest string `json:"digest"`
-	Size   int64  `json:"size"`
+	Digest   string `json:"digest"`
+	Size     int64  `json:"size"`
+	Platform struct {
+		Architecture, OS string
+	} `json:"platform"`
 }
 
-// unpack reads an archive and unpacks its layers into root.
-func unpack(t *testing.T, archive, root string) (i image) {
+// unpack reads the image for an architecture from an archive, and unpacks its layers into root.
+// The archive has the images for amd64 and arm64.
+func unpack(t *testing.T, archive, arch, root string) (i image) {
 	t.Helper()
 	dir := t.TempDir()
 	run(t, dir, "tar", "-xf", archive)
@@ -126,9 +133,24 @@ func unpack(t *testing.T, archive, root string) (i image) {
 		}
 	}
 	file := func(b blob) string { return "blobs/" + strings.Replace(b.Digest, ":", "/", 1) }
-	var index struct{ Manifests []blob }
-	read("index.json", &index)
-	read(file(index.Manifests[0]), &i.manifest)
+	var named, index struct{ Manifests []blob }
+	read("index.json", &named)
+	if len(named.Manifests) != 1 {
+		t.Fatalf("the archive has %d images under names", len(named.Manifests))
+	}
+	read(file(named.Manifests[0]), &index)
+	platforms := map[string]blob{}
+	for _, m := range index.Manifests {
+		platforms[m.Platform.OS+"/"+m.Platform.Architecture] = m
+	}
+	if len(index.Manifests) != 2 || len(platforms) != 2 {
+		t.Fatalf("the archive has images for %v", platforms)
+	}
+	manifest, ok := platforms["linux/"+arch]
+	if !ok {
+		t.Fatalf("the archive has images for %v", platforms)
+	}
+	read(file(manifest), &i.manifest)
 	read(file(i.manifest.Config), &i.config)
 	for _, l := range i.manifest.Layers {
 		i.compressed += l.Size
@@ -311,6 +333,43 @@ func (c container) serves(t *testing.T, look func(url, name string), args ...str
 	end()
 }
 
+// sum returns what identifies the image for an architecture.
+func sum(t *testing.T, archive, arch string) string {
+	return unpack(t, archive, arch, t.TempDir()).manifest.Config.Digest
+}
+
+// onArm64 checks the image for arm64: its program runs under qemu, and the hook is in the place for it.
+func onArm64(t *testing.T, archive string) {
+	t.Helper()
+	root := t.TempDir()
+	i := unpack(t, archive, "arm64", root)
+	if i.config.Architecture != "arm64" || i.config.Config.User != "65532:65532" ||
+		!slices.Equal(i.config.Config.Entrypoint, []string{"/usr/bin/gpusteward"}) {
+		t.Errorf("the image for arm64 is %+v", i.config)
+	}
+	for name, kind := range map[string]elf.Type{
+		"usr/bin/gpusteward": elf.ET_EXEC,
+		"usr/lib/aarch64-linux-gnu/gpusteward/libgpusteward.so": elf.ET_DYN,
+	} {
+		file, err := elf.Open(filepath.Join(root, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if file.Machine != elf.EM_AARCH64 || file.Type != kind {
+			t.Errorf("%s is %v for %v", name, file.Type, file.Machine)
+		}
+		file.Close()
+	}
+	if _, err := os.Stat(filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward")); err == nil {
+		t.Error("the image for arm64 has the hook for amd64")
+	}
+	out := run(t, root, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "usr/bin/gpusteward", "--version")
+	if !strings.Contains(out, "linux/arm64") {
+		t.Errorf("the program for arm64 says %s", out)
+	}
+}
+
 func TestImage(t *testing.T) {
 	store := t.TempDir()
 	write(t, filepath.Join(store, "storage.conf"),
@@ -333,15 +392,17 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	i := unpack(t, archive, root)
+	i := unpack(t, archive, "amd64", root)
 	t.Logf("%s: %.1f MB compressed (in a registry), %.1f MB unpacked, %d layers", filepath.Base(archive),
 		float64(i.compressed)/1e6, float64(i.unpacked)/1e6, len(i.manifest.Layers))
 	if i.compressed > mostCompressed {
 		t.Errorf("the image has %d bytes, more than %d", i.compressed, mostCompressed)
 	}
+	onArm64(t, archive)
+	before := sum(t, archive, "amd64") + sum(t, archive, "arm64")
 	built()
-	if again := unpack(t, archive, t.TempDir()); again.manifest.Config != i.manifest.Config {
-		t.Errorf("two builds of one tree differ: %s and %s", i.manifest.Config.Digest, again.manifest.Config.Digest)
+	if again := sum(t, archive, "amd64") + sum(t, archive, "arm64"); again != before {
+		t.Errorf("two builds of one tree differ: %s and %s", before, again)
 	}
 
 	c := i.config.Config

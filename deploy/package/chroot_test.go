@@ -230,7 +230,11 @@ func (c *chroot) left(before []string) string {
 }
 
 // old builds packages of a version that is older than any other.
-var old = sync.OnceValues(func() (built, error) { return build("0.0.0~git1") })
+var old = sync.OnceValues(func() (built, error) {
+	const version, arch = "0.0.0~git1", "amd64"
+	dir, err := build(version, arch)
+	return in(dir, version, arch), err
+})
 
 const (
 	edited = "web: {max_scrapes: 9}\n"

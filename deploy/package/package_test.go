@@ -6,6 +6,7 @@ package packages
 import (
 	"bytes"
 	"crypto/sha256"
+	"debug/elf"
 	"fmt"
 	"io/fs"
 	"os"
@@ -22,23 +23,36 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// built names the packages of one version.
+// machines are the names of the architectures in the paths of libraries and in rpm, by their
+// names in Debian and Go.
+var machines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
+
+// built names the packages of one version and architecture.
 type built struct{ version, deb, rpm string }
 
-// shipped returns the packages in dist/: one of each format.
-func shipped(t *testing.T) built {
+// in returns the packages that make package writes for an architecture into dir.
+func in(dir, version, arch string) built {
+	return built{version, filepath.Join(dir, "gpusteward_"+version+"_"+arch+".deb"),
+		filepath.Join(dir, "gpusteward-"+version+"."+machines[arch]+".rpm")}
+}
+
+// shipped returns the packages in dist/: one of each format for amd64.
+func shipped(t *testing.T) built { return shippedFor(t, "amd64") }
+
+// shippedFor is shipped for any architecture.
+func shippedFor(t *testing.T, arch string) built {
 	t.Helper()
 	dist, err := filepath.Abs("../../dist")
 	if err != nil {
 		t.Fatal(err)
 	}
-	debs, _ := filepath.Glob(filepath.Join(dist, "gpusteward_*_amd64.deb"))
-	rpms, _ := filepath.Glob(filepath.Join(dist, "gpusteward-*.x86_64.rpm"))
+	debs, _ := filepath.Glob(in(dist, "*", arch).deb)
+	rpms, _ := filepath.Glob(in(dist, "*", arch).rpm)
 	if len(debs) != 1 || len(rpms) != 1 {
 		t.Fatalf("%s has %q and %q; run make package", dist, debs, rpms)
 	}
-	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(debs[0]), "gpusteward_"), "_amd64.deb")
-	return built{version, debs[0], rpms[0]}
+	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(debs[0]), "gpusteward_"), "_"+arch+".deb")
+	return in(dist, version, arch)
 }
 
 // scratch is a directory that all tests share.
@@ -103,21 +117,27 @@ var copied = sync.OnceValues(func() (string, error) {
 	return tree, nil
 })
 
-// build builds the packages of a version in the copy of the tree.
-func build(version string) (built, error) {
+// build builds the packages of a version for some architectures in the copy of the tree, and
+// returns the directory with them.
+func build(version string, arches ...string) (dir string, err error) {
 	tree, err := copied()
 	if err != nil {
-		return built{}, err
+		return "", err
 	}
 	cmd := exec.Command("make", "-C", tree, "--no-print-directory", "package",
 		"VERSION="+version, "REVISION="+commit("%h"))
-	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+commit("%ct"), "TZ=Asia/Kathmandu", "LC_ALL=C")
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+commit("%ct"), "TZ=Asia/Kathmandu", "LC_ALL=C",
+		"ARCH="+strings.Join(arches, " "))
 	out, err := cmd.CombinedOutput()
-	deb, rpm := "dist/gpusteward_"+version+"_amd64.deb", "dist/gpusteward-"+version+".x86_64.rpm"
-	if err != nil || string(out) != deb+"\n"+rpm+"\n" {
-		return built{}, fmt.Errorf("make package: %w\n%s", err, out)
+	want := ""
+	for _, arch := range arches {
+		b := in("dist", version, arch)
+		want += b.deb + "\n" + b.rpm + "\n"
 	}
-	return built{version, filepath.Join(tree, deb), filepath.Join(tree, rpm)}, nil
+	if err != nil || string(out) != want {
+		return "", fmt.Errorf("make package: %w\n%s", err, out)
+	}
+	return filepath.Join(tree, "dist"), nil
 }
 
 // commit returns a field of the current commit. Without git it is empty, and the builds differ.
@@ -127,15 +147,19 @@ func commit(format string) string {
 }
 
 func TestTwoBuildsAreTheSame(t *testing.T) {
-	one := shipped(t)
-	other, err := build(one.version)
+	dir, err := build(shipped(t).version, "amd64", "arm64")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pair := range [][2]string{{one.deb, other.deb}, {one.rpm, other.rpm}} {
-		a, b := read(t, pair[0]), read(t, pair[1])
-		if sha256.Sum256([]byte(a)) != sha256.Sum256([]byte(b)) {
-			t.Errorf("%s differs in a copy of the tree; if the tree changed, run make package", filepath.Base(pair[0]))
+	for arch := range machines {
+		one := shippedFor(t, arch)
+		other := in(dir, one.version, arch)
+		for _, pair := range [][2]string{{one.deb, other.deb}, {one.rpm, other.rpm}} {
+			a, b := read(t, pair[0]), read(t, pair[1])
+			if sha256.Sum256([]byte(a)) != sha256.Sum256([]byte(b)) {
+				t.Errorf("%s differs in a copy of the tree; if the tree changed, run make package",
+					filepath.Base(pair[0]))
+			}
 		}
 	}
 }
@@ -222,16 +246,20 @@ func TestBadVersionIsRefused(t *testing.T) {
 }
 
 // unpacked unpacks the deb into a directory.
-func unpacked(t *testing.T) string {
+func unpacked(t *testing.T) string { return unpackedFor(t, "amd64") }
+
+// unpackedFor is unpacked for any architecture.
+func unpackedFor(t *testing.T, arch string) string {
 	t.Helper()
 	dir := t.TempDir()
-	run(t, "dpkg-deb", "-x", shipped(t).deb, dir)
+	run(t, "dpkg-deb", "-x", shippedFor(t, arch).deb, dir)
 	return dir
 }
 
 func TestLintianFindsNothing(t *testing.T) {
 	t.Parallel()
-	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t).deb); out != "" {
+	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t).deb,
+		shippedFor(t, "arm64").deb); out != "" {
 		t.Errorf("lintian says\n%s", out)
 	}
 }
@@ -240,7 +268,13 @@ func TestLintianFindsNothing(t *testing.T) {
 // except for directories that the formats prescribe.
 func TestBothPackagesHaveTheSame(t *testing.T) {
 	t.Parallel()
-	b := shipped(t)
+	for arch := range machines {
+		t.Run(arch, func(t *testing.T) { haveTheSame(t, arch) })
+	}
+}
+
+func haveTheSame(t *testing.T, arch string) {
+	b := shippedFor(t, arch)
 	places := strings.NewReplacer(
 		"/lib/systemd/system/", "/usr/lib/systemd/system/",
 		"/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
@@ -279,7 +313,7 @@ func TestBothPackagesHaveTheSame(t *testing.T) {
 	}
 	for _, want := range []string{
 		"/usr/bin/gpusteward",
-		"/usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so",
+		"/usr/lib/" + machines[arch] + "-linux-gnu/gpusteward/libgpusteward.so",
 		"/usr/libexec/gpusteward/healthcheck.sh",
 		"/usr/lib/systemd/system/gpusteward.service",
 		"/usr/lib/systemd/system/gpusteward-broker.socket",
@@ -314,10 +348,20 @@ func TestBothPackagesHaveTheSame(t *testing.T) {
 // needs returns the newest glibc version in the symbols that a file requires.
 func needs(t *testing.T, file string) string {
 	t.Helper()
+	program, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	symbols, err := program.ImportedSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
 	newest := "0"
-	for _, m := range regexp.MustCompile(`GLIBC_([0-9.]+)`).FindAllStringSubmatch(run(t, "objdump", "-T", file), -1) {
-		if run(t, "rpm", "--eval", fmt.Sprintf(`%%{lua: print(rpm.vercmp("%s", "%s"))}`, m[1], newest)) == "1\n" {
-			newest = m[1]
+	for _, s := range symbols {
+		version, ok := strings.CutPrefix(s.Version, "GLIBC_")
+		if ok && run(t, "rpm", "--eval", fmt.Sprintf(`%%{lua: print(rpm.vercmp("%s", "%s"))}`, version, newest)) == "1\n" {
+			newest = version
 		}
 	}
 	return newest
@@ -325,23 +369,25 @@ func needs(t *testing.T, file string) string {
 
 func TestGlibcDependency(t *testing.T) {
 	t.Parallel()
-	b, root := shipped(t), unpacked(t)
-	program := needs(t, filepath.Join(root, "usr/bin/gpusteward"))
-	hook := needs(t, filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
-	if depends := run(t, "dpkg-deb", "-f", b.deb, "Depends"); !strings.Contains(depends, "libc6 (>= "+program+"),") {
-		t.Errorf("the program needs glibc %s; the deb depends on %s", program, depends)
-	}
-	requires := run(t, "rpm", "-qp", "--requires", b.rpm)
-	if !strings.Contains(requires, "libc.so.6(GLIBC_"+program+")(64bit)\n") {
-		t.Errorf("the program needs glibc %s; the rpm requires\n%s", program, requires)
-	}
 	guide := strings.Join(strings.Fields(read(t, "../../docs/install.md")), " ")
-	if !strings.Contains(guide, "and glibc "+program+" or newer") ||
-		!strings.Contains(guide, "The hook needs glibc "+hook+",") {
-		t.Errorf("the program needs glibc %s, the hook %s; docs/install.md differs", program, hook)
-	}
-	if hook != "2.17" { // an image with an older glibc could start no program under the hook
-		t.Errorf("the hook needs glibc %s: enforcer/hook/src/glibc.h lacks a symbol", hook)
+	for arch, machine := range machines {
+		b, root := shippedFor(t, arch), unpackedFor(t, arch)
+		program := needs(t, filepath.Join(root, "usr/bin/gpusteward"))
+		hook := needs(t, filepath.Join(root, "usr/lib/"+machine+"-linux-gnu/gpusteward/libgpusteward.so"))
+		if depends := run(t, "dpkg-deb", "-f", b.deb, "Depends"); !strings.Contains(depends, "libc6 (>= "+program+"),") {
+			t.Errorf("%s: the program needs glibc %s; the deb depends on %s", arch, program, depends)
+		}
+		requires := run(t, "rpm", "-qp", "--requires", b.rpm)
+		if !strings.Contains(requires, "libc.so.6(GLIBC_"+program+")(64bit)\n") {
+			t.Errorf("%s: the program needs glibc %s; the rpm requires\n%s", arch, program, requires)
+		}
+		if !strings.Contains(guide, "and glibc "+program+" or newer") ||
+			!strings.Contains(guide, "The hook needs glibc "+hook+",") {
+			t.Errorf("%s: the program needs glibc %s, the hook %s; docs/install.md differs", arch, program, hook)
+		}
+		if hook != "2.17" { // an image with an older glibc could start no program under the hook
+			t.Errorf("%s: the hook needs glibc %s: enforcer/hook/src/glibc.h lacks a symbol", arch, hook)
+		}
 	}
 }
 

@@ -4,7 +4,7 @@
 # programs without the hook. In slurm.conf:
 #
 #   TaskProlog=/usr/libexec/gpusteward/taskprolog.sh
-library=${GPUSTEWARD_LIBRARY:-/usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so}
+library=${GPUSTEWARD_LIBRARY:-/usr/lib/$(uname -m)-linux-gnu/gpusteward/libgpusteward.so}
 socket=${GPUSTEWARD_SOCKET:-/run/gpusteward/broker/broker.sock}
 
 [ -n "${SLURM_JOB_GPUS-}${CUDA_VISIBLE_DEVICES-}" ] && [ -r "$library" ] && [ -S "$socket" ] || exit 0
