@@ -4,6 +4,7 @@ package dashboards
 var unshown = map[string]string{
 	"nvgpu_rank_paused_seconds_total": "the rules about stragglers read it",
 	"gpusteward_starved":              "the check agent_self reports it",
+	"nvgpu_holder_info":               "for joins; nvgpu_workload_info is shown",
 	"nvgpu_gpm_flops":                 "nvgpu_job_flops is shown",
 	"nvgpu_away": "the GPU's verdict says that a virtual machine has " +
 		"the GPU",

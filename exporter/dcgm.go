@@ -13,6 +13,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 )
 
 // A dcgmRow maps one series of dcgm-exporter to ours. A later row with the same
@@ -22,7 +23,7 @@ type dcgmRow struct {
 	kind   collectors.Type
 	help   string
 	metric *collectors.Metric
-	match  []string           // labels after gpu and uuid; "" sums over the label
+	match  []string           // labels after gpu and uuid; "" sums over the label, a|b over two of its values
 	scale  float64            // to dcgm-exporter's unit, in whole numbers
 	mig    *collectors.Metric // the same for a GPU instance: its labels are gi, then match
 }
@@ -33,9 +34,9 @@ const (
 	perMiB  = 1. / (1 << 20)
 )
 
-// dcgmRows are dcgm-exporter's default metrics, with its types and help texts
+// dcgmDefault are dcgm-exporter's default metrics, with its types and help texts
 // (its etc/default-counters.csv). collectors/testdata/dcgm.tsv has the same.
-var dcgmRows = []dcgmRow{
+var dcgmDefault = []dcgmRow{
 	{"DCGM_FI_DEV_SM_CLOCK", gauge, "SM clock frequency (in MHz).", device.Clock, []string{"sm"}, 1e-6, nil},
 	{"DCGM_FI_DEV_MEM_CLOCK", gauge, "Memory clock frequency (in MHz).",
 		device.Clock, []string{"memory"}, 1e-6, nil},
@@ -96,10 +97,82 @@ var dcgmRows = []dcgmRow{
 		links.GPMNVLink, []string{"rx", ""}, 1, nil},
 }
 
+// dcgmAdded are fields that sites add to dcgm-exporter's and dashboards show.
+// The help texts are those of its csv files where they have the field.
+var dcgmAdded = []dcgmRow{
+	{"DCGM_FI_DEV_POWER_VIOLATION", counter, "Throttling duration due to power constraints (in ns).",
+		device.ClockEventSeconds, []string{"sw_power_cap"}, 1e9, nil},
+	{"DCGM_FI_DEV_THERMAL_VIOLATION", counter, "Throttling duration due to thermal constraints (in ns).",
+		device.ClockEventSeconds, []string{"sw_thermal|hw_thermal"}, 1e9, nil},
+	{"DCGM_FI_DEV_SYNC_BOOST_VIOLATION", counter, "Throttling duration due to sync-boost constraints (in ns).",
+		device.ClockEventSeconds, []string{"sync_boost"}, 1e9, nil},
+	{"DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", counter, "Throttling duration due to board limit constraints (in ns).",
+		device.ClockEventSeconds, []string{"board_limit"}, 1e9, nil},
+	{"DCGM_FI_DEV_LOW_UTIL_VIOLATION", counter, "Throttling duration due to low utilization (in ns).",
+		device.ClockEventSeconds, []string{"low_utilization"}, 1e9, nil},
+	{"DCGM_FI_DEV_RELIABILITY_VIOLATION", counter, "Throttling duration due to reliability constraints (in ns).",
+		device.ClockEventSeconds, []string{"reliability"}, 1e9, nil},
+	{"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", counter, "Total number of single-bit volatile ECC errors.",
+		faults.ECCErrors, []string{"corrected", "volatile"}, 1, nil},
+	{"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", counter, "Total number of double-bit volatile ECC errors.",
+		faults.ECCErrors, []string{"uncorrected", "volatile"}, 1, nil},
+	{"DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", counter, "Total number of single-bit persistent ECC errors.",
+		faults.ECCErrors, []string{"corrected", "aggregate"}, 1, nil},
+	{"DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", counter, "Total number of double-bit persistent ECC errors.",
+		faults.ECCErrors, []string{"uncorrected", "aggregate"}, 1, nil},
+	{"DCGM_FI_DEV_RETIRED_SBE", counter, "Total number of retired pages due to single-bit errors.",
+		faults.RetiredPages, []string{"single_bit"}, 1, nil},
+	{"DCGM_FI_DEV_RETIRED_DBE", counter, "Total number of retired pages due to double-bit errors.",
+		faults.RetiredPages, []string{"double_bit"}, 1, nil},
+	{"DCGM_FI_DEV_ROW_REMAP_PENDING", gauge, "Whether remapping of rows is pending.",
+		faults.RowRemapPending, nil, 1, nil},
+	{"DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", counter, "Total number of NVLink flow-control CRC errors.",
+		links.NVLinkErrors, []string{"crc_flit", ""}, 1, nil},
+	{"DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", counter, "Total number of NVLink data CRC errors.",
+		links.NVLinkErrors, []string{"crc_data", ""}, 1, nil},
+	{"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", counter, "Total number of NVLink retries.",
+		links.NVLinkErrors, []string{"replay", ""}, 1, nil},
+	{"DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", counter, "Total number of NVLink recovery errors.",
+		links.NVLinkErrors, []string{"recovery", ""}, 1, nil},
+	{"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", gauge, "PCIe traffic sent (in KB/s).",
+		activity.GPMPCIe, []string{"tx"}, 1e-3, activity.MIGPCIe},
+	{"DCGM_FI_DEV_PCIE_RX_THROUGHPUT", gauge, "PCIe traffic received (in KB/s).",
+		activity.GPMPCIe, []string{"rx"}, 1e-3, activity.MIGPCIe},
+	{"DCGM_FI_DEV_FB_TOTAL", gauge, "Framebuffer memory (in MiB).",
+		device.MemoryTotal, nil, perMiB, device.MIGMemoryAll},
+	{"DCGM_FI_DEV_POWER_MGMT_LIMIT", gauge, "Power limit (in W).",
+		device.PowerLimit, []string{"requested"}, 1, nil},
+	{"DCGM_FI_DEV_ENFORCED_POWER_LIMIT", gauge, "Power limit that the driver enforces (in W).",
+		device.PowerLimit, []string{"enforced"}, 1, nil},
+	{"DCGM_FI_DEV_FAN_SPEED", gauge, "Speed of the first fan (in %).",
+		device.FanSpeed, []string{"0"}, 100, nil},
+	{"DCGM_FI_DEV_MAX_SM_CLOCK", gauge, "Maximum SM clock (in MHz).", device.ClockMax, []string{"sm"}, 1e-6, nil},
+	{"DCGM_FI_DEV_MAX_MEM_CLOCK", gauge, "Maximum memory clock (in MHz).",
+		device.ClockMax, []string{"memory"}, 1e-6, nil},
+	{"DCGM_FI_DEV_PSTATE", gauge, "Performance state.", device.PerformanceState, nil, 1, nil},
+	{"DCGM_FI_DEV_PCIE_LINK_GEN", gauge, "PCIe generation of the link.",
+		links.PCIeGeneration, []string{"current"}, 1, nil},
+	{"DCGM_FI_DEV_PCIE_LINK_WIDTH", gauge, "Lanes of the PCIe link.", links.PCIeWidth, []string{"current"}, 1, nil},
+	{"DCGM_FI_DEV_SLOWDOWN_TEMP", gauge, "Temperature at which the clocks slow down (in C).",
+		device.TemperatureThreshold, []string{"slowdown"}, 1, nil},
+	{"DCGM_FI_PROF_PIPE_FP64_ACTIVE", gauge, "Ratio of cycles the fp64 pipes are active.",
+		activity.GPMActivity, []string{"fp64"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_FP32_ACTIVE", gauge, "Ratio of cycles the fp32 pipes are active.",
+		activity.GPMActivity, []string{"fp32"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_FP16_ACTIVE", gauge, "Ratio of cycles the fp16 pipes are active.",
+		activity.GPMActivity, []string{"fp16"}, 1, activity.MIGActivity},
+}
+
+// dcgmRows are all rows of /metrics/dcgm.
+var dcgmRows = append(slices.Clip(dcgmDefault), dcgmAdded...)
+
 // dcgmLabels are the labels of dcgm-exporter; only GPU instances have
-// GPU_I_PROFILE and GPU_I_ID.
+// GPU_I_PROFILE and GPU_I_ID. The holder's labels follow. Prometheus calls pod
+// exported_pod if the target has a pod of its own, and dashboards rely on that,
+// so both names are there on any target.
 var dcgmLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname",
-	"DCGM_FI_DRIVER_VERSION"}
+	"DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container", "exported_namespace", "exported_pod",
+	"exported_container", "hpc_job"}
 
 // dcgmMetrics are the families of the rows, by the row's place.
 var dcgmMetrics = func() []*collectors.Metric {
@@ -129,12 +202,16 @@ var dcgmRowsOf = func() map[*collectors.Metric][]int {
 // A dcgmEntity is a GPU, or an instance of one.
 type dcgmEntity struct {
 	gpu, uuid, gi      string
-	pci, device, model string    // of GPUs; "" if unknown
-	profile            string    // of instances
+	pci, device, model string // of GPUs; "" if unknown
+	profile            string // of instances
+	held               holder
 	values             []float64 // by row; NaN if there is none
 	split              []bool    // by row: whether the GPU's instances have values
 	xid                float64   // time of the last one
 }
+
+// A holder is the pod or the job that has an entity.
+type holder struct{ namespace, pod, container, job string }
 
 // dcgmEntities are the GPUs and instances, by uuid and gi.
 type dcgmEntities map[[2]string]*dcgmEntity
@@ -172,6 +249,9 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 				profile = of
 			}
 			all.of(s.Labels[0], s.Labels[1], label(s, "gi")).profile = profile
+		case workloads.HolderInfo:
+			all.of(s.Labels[0], s.Labels[1], label(s, "gi")).held = holder{label(s, "namespace"), label(s, "pod"),
+				label(s, "container"), label(s, "slurm_job")}
 		}
 		for _, row := range dcgmRowsOf[s.Metric] {
 			all.add(row, s)
@@ -182,8 +262,9 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 			cmp.Compare(len(a.gi), len(b.gi)), cmp.Compare(a.gi, b.gi))
 	}
 	for _, e := range slices.SortedFunc(maps.Values(all), place) {
-		g := all.of(e.gpu, e.uuid, "")
-		out = e.put(out, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver})
+		g, h := all.of(e.gpu, e.uuid, ""), e.held
+		out = e.put(out, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver,
+			h.namespace, h.pod, h.container, h.namespace, h.pod, h.container, h.job})
 	}
 	return out
 }
@@ -197,7 +278,8 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 		e, labels = all.of(g.gpu, g.uuid, labels[0]), labels[1:]
 	}
 	for i, want := range r.match {
-		if want != "" && want != labels[i] {
+		if want != "" && want != labels[i] &&
+			!(strings.Contains(want, "|") && slices.Contains(strings.Split(want, "|"), labels[i])) {
 			return
 		}
 	}

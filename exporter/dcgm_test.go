@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -54,6 +55,7 @@ func TestDCGMGolden(t *testing.T) {
 	var s samples
 	s.host(1, 1)
 	s.h100("0")
+	s.added("0")
 	body := dcgmBody(t, s)
 	fixture.Golden(t, "testdata/"+"dcgm.prom", body)
 	families := parse(t, strings.NewReader(body))
@@ -88,7 +90,7 @@ func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
 		}
 		wants[columns[0]] = want{columns[1], scale}
 	}
-	for i, r := range dcgmRows {
+	for i, r := range dcgmDefault {
 		if i > 0 && dcgmRows[i-1].name == r.name {
 			if first := dcgmRows[i-1]; first.kind != r.kind || first.help != r.help {
 				t.Errorf("%s: the row that stands in is of another family", r.name)
@@ -157,6 +159,52 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 	}
 	if strings.Contains(body, `GPU_I_ID=""`) {
 		t.Error("a GPU that is not split has an empty instance")
+	}
+}
+
+// TestDCGMNamesTheHolder compares the labels of a GPU with a pod, one with a
+// job, one that pods of a namespace share, one without a holder, and one with
+// instances.
+func TestDCGMNamesTheHolder(t *testing.T) {
+	var s samples
+	for gpu := range 5 {
+		s.h100(strconv.Itoa(gpu))
+	}
+	s.mig("4")
+	s.held("0", "", "chat", "llama-0", "vllm", "")
+	s.held("1", "", "", "", "", "4711")
+	s.held("2", "", "chat", "", "", "")
+	s.held("4", "9", "chat", "llama-1", "vllm", "")
+	s.held("4", "10", "search", "embed-0", "server", "")
+	pod := func(namespace, pod, container string) string {
+		return fmt.Sprintf("container=%s exported_container=%[1]s exported_namespace=%s exported_pod=%s "+
+			"namespace=%[2]s pod=%[3]s", container, namespace, pod)
+	}
+	want := map[string]string{"0": pod("chat", "llama-0", "vllm"), "1": "hpc_job=4711",
+		"2": "exported_namespace=chat namespace=chat", "3": "", "4": "",
+		"4/9": pod("chat", "llama-1", "vllm"), "4/10": pod("search", "embed-0", "server")}
+	seen := map[string]bool{}
+	for name, f := range parse(t, strings.NewReader(dcgmBody(t, s))) {
+		for _, m := range f.GetMetric() {
+			place, holder := map[string]string{}, []string{}
+			for _, l := range m.Label {
+				switch n := l.GetName(); n {
+				case "gpu", "GPU_I_ID":
+					place[n] = l.GetValue()
+				case "namespace", "pod", "container", "exported_namespace", "exported_pod", "exported_container",
+					"hpc_job":
+					holder = append(holder, n+"="+l.GetValue())
+				}
+			}
+			slices.Sort(holder)
+			of := strings.TrimSuffix(place["gpu"]+"/"+place["GPU_I_ID"], "/")
+			if seen[of] = true; strings.Join(holder, " ") != want[of] {
+				t.Errorf("%s of %s has the holder %q, want %q", name, of, holder, want[of])
+			}
+		}
+	}
+	if len(seen) != len(want) {
+		t.Errorf("there are series of %v", seen)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 type migration struct{ of, names, ours, differs string }
 
 // migrations returns the rows of docs/migration.tsv after those of
-// /metrics/dcgm, which come from dcgmRows unless the file has them.
+// /metrics/dcgm (dcgm-default and dcgm-added), which come from dcgmRows unless
+// the file has them.
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/migration.tsv")
@@ -30,7 +31,7 @@ func migrations(t *testing.T) (all []migration) {
 		}
 		switch m := (migration{c[0], c[1], c[2], c[3]}); m.of {
 		case "of":
-		case "dcgm-default":
+		case "dcgm-default", "dcgm-added":
 			said[m.names] = m
 		default:
 			all = append(all, m)
@@ -41,9 +42,15 @@ func migrations(t *testing.T) (all []migration) {
 		if i > 0 && dcgmRows[i-1].name == r.name {
 			continue
 		}
-		m := said[r.name]
+		m, of := said[r.name], "dcgm-default"
 		delete(said, r.name)
-		served = append(served, migration{"dcgm-default", r.name, cmp.Or(m.ours, r.expr()),
+		if i >= len(dcgmDefault) {
+			of = "dcgm-added"
+		}
+		if m.of != "" && m.of != of {
+			t.Errorf("docs/migration.tsv: %s is %s, not %s", r.name, of, m.of)
+		}
+		served = append(served, migration{of, r.name, cmp.Or(m.ours, r.expr()),
 			cmp.Or(m.differs, r.unit())})
 	}
 	for name := range said {
@@ -56,9 +63,13 @@ func migrations(t *testing.T) (all []migration) {
 func (r dcgmRow) expr() string {
 	var match, sum []string
 	for i, v := range r.match {
-		if label := r.metric.Labels[2+i]; v == "" {
+		switch label := r.metric.Labels[2+i]; {
+		case v == "":
 			sum = append(sum, label)
-		} else {
+		case strings.Contains(v, "|"):
+			sum = append(sum, label)
+			match = append(match, fmt.Sprintf("%s=~%q", label, v))
+		default:
 			match = append(match, fmt.Sprintf("%s=%q", label, v))
 		}
 	}
@@ -73,7 +84,7 @@ func (r dcgmRow) expr() string {
 }
 
 var scales = map[float64]string{1: "", 1e-6: " / 1e6", 100: " * 100", 1000: " * 1000", perMiB: " / 2^20",
-	1. / 1024: " / 1024"}
+	1. / 1024: " / 1024", 1e-3: " / 1000", 1e9: " * 1e9"}
 
 // unit returns the unit of our series if it is different.
 func (r dcgmRow) unit() string {

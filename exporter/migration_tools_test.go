@@ -24,6 +24,8 @@ func TestMigrationOfDCGM(t *testing.T) {
 	s.host(2, 2)
 	s.h100("0")
 	s.h100("1")
+	s.added("0")
+	s.added("1")
 	var b strings.Builder
 	b.WriteString("evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
 	input := func(name string, labels []*dto.LabelPair, v float64) {
@@ -46,7 +48,7 @@ func TestMigrationOfDCGM(t *testing.T) {
 	b.WriteString("    promql_expr_test:\n")
 	n := 0
 	for _, m := range migrations(t) {
-		if m.of != "dcgm-default" || m.names == "DCGM_FI_DEV_XID_ERRORS" { // no expression turns a label into a value
+		if m.of != "dcgm-default" && m.of != "dcgm-added" || m.names == "DCGM_FI_DEV_XID_ERRORS" { // no expression turns a label into a value
 			continue
 		}
 		n++
@@ -57,8 +59,8 @@ func TestMigrationOfDCGM(t *testing.T) {
 			fmt.Fprintf(&b, "          - {labels: '{gpu=%q}', value: 1}\n", gpu)
 		}
 	}
-	if n != 27 {
-		t.Errorf("%d of dcgm-exporter's 28 names compared, want all but one", n)
+	if want := 28 + len(dcgmAdded) - 1; n != want {
+		t.Errorf("%d names of /metrics/dcgm compared, want %d: all but one", n, want)
 	}
 	file := filepath.Join(t.TempDir(), "migration.test.yml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {

@@ -101,6 +101,41 @@ func (s *samples) h100(gpu string) {
 	put(activity.Utilization, .07, "decoder")
 }
 
+// added adds readings of a GPU that only some sites collect from DCGM.
+func (s *samples) added(gpu string) {
+	put := func(m *collectors.Metric, v float64, labels ...string) {
+		s.put(m, v, append([]string{gpu, "GPU-" + gpu}, labels...)...)
+	}
+	for i, reason := range []string{"sw_power_cap", "sw_thermal", "hw_thermal", "sync_boost", "board_limit",
+		"low_utilization", "reliability", "base_clocks"} {
+		put(device.ClockEventSeconds, 1.5+float64(i), reason)
+	}
+	put(faults.ECCErrors, 4, "corrected", "volatile")
+	put(faults.ECCErrors, 9, "corrected", "aggregate")
+	put(faults.RetiredPages, 1, "single_bit")
+	put(faults.RetiredPages, 2, "double_bit")
+	for i, kind := range []string{"crc_flit", "crc_data", "replay", "recovery"} {
+		put(links.NVLinkErrors, float64(i), kind, "0")
+		put(links.NVLinkErrors, 5, kind, "1")
+	}
+	put(device.FanSpeed, .45, "0")
+	put(device.FanSpeed, .5, "1")
+	put(device.ClockMax, 1.98e9, "sm")
+	put(device.ClockMax, 2.619e9, "memory")
+	put(device.PerformanceState, 0)
+	put(links.PCIeGeneration, 5, "current")
+	put(links.PCIeWidth, 16, "current")
+	put(device.TemperatureThreshold, 87, "slowdown")
+	put(activity.GPMActivity, .01, "fp64")
+	put(activity.GPMActivity, .02, "fp32")
+	put(activity.GPMActivity, .03, "fp16")
+}
+
+// held adds the holder of a GPU or of its instance.
+func (s *samples) held(gpu, gi, namespace, pod, container, job string) {
+	s.put(workloads.HolderInfo, 1, gpu, "GPU-"+gpu, gi, namespace, pod, container, job)
+}
+
 // mig adds two instances of a GPU, one of them of two compute instances.
 func (s *samples) mig(gpu string) {
 	put := func(m *collectors.Metric, v float64, labels ...string) {

@@ -1,13 +1,10 @@
 package workloads
 
 import (
-	"slices"
-	"strconv"
 	"time"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
-	"gpusteward/collectors/host"
 )
 
 // GPUs allocated to workloads, used or not.
@@ -17,14 +14,6 @@ var (
 	AllocatedIdle = collectors.Counter("nvgpu_allocated_idle_seconds_total",
 		"Seconds the GPU was allocated to the workload and did no work for it.", "workload")
 )
-
-// given reports whether a covers the GPU or part of it.
-func given(a host.Allocation, g *gpu.Device) bool {
-	return slices.ContainsFunc(a.Devices, func(d string) bool {
-		return d == g.UUID || d == strconv.Itoa(g.Index) ||
-			slices.ContainsFunc(g.Instances(), func(m *gpu.MIG) bool { return m.UUID == d })
-	})
-}
 
 // allocations shows the allocations and counts idle time: the window of the
 // driver's samples if it saw no work in it, or the whole time if there was no
@@ -36,7 +25,7 @@ func (u *users) allocations(g *gpu.Device, out *collectors.Readings, workloads [
 	}
 	u.allocated = out.Now
 	for _, a := range out.Allocations() {
-		if !given(a, g) {
+		if len(places(a, g)) == 0 {
 			continue
 		}
 		key := a.Key()

@@ -63,8 +63,8 @@ var _ = collectors.Register(collectors.Collector{
 	Tier:  collectors.Fast,
 	Metrics: []*collectors.Metric{
 		Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder,
-		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, ProcessInfo,
-		ProcessMemory, ProcessUse,
+		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, HolderInfo,
+		ProcessInfo, ProcessMemory, ProcessUse,
 	},
 	Open: openUsers,
 })
@@ -144,6 +144,7 @@ func (u *users) read(g *gpu.Device, out *collectors.Readings) {
 	u.put(out, workloads, ret != nvml.SUCCESS)
 	putUnknown(out, holders)
 	u.allocations(g, out, workloads, window)
+	putHolders(g, out, holders)
 	if out.Config.PerProcess {
 		putProcesses(out, holders, ret != nvml.SUCCESS)
 	}

@@ -1,0 +1,208 @@
+//go:build tools
+
+package exporter
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"gpusteward/collectors"
+	"gpusteward/collectors/hosttest"
+)
+
+// A target has the labels that a scrape configuration gives to its series.
+type target map[string]string
+
+var (
+	// static is a target of static_configs, or any target with honor_labels.
+	static = target{"job": "gpusteward-dcgm", "instance": "node17:9836"}
+	// pod is a target of a PodMonitor.
+	pod = target{"job": "gpusteward-dcgm", "instance": "node17", "namespace": "gpusteward", "pod": "gpusteward-x7k2p",
+		"container": "agent"}
+)
+
+// scraped returns a series as Prometheus stores it: labels of the target win,
+// and those of the sample get another name.
+func (to target) scraped(labels map[string]string) map[string]string {
+	all := maps.Clone(map[string]string(to))
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		as := name
+		for _, taken := to[as]; taken || as != name && labels[as] != ""; _, taken = to[as] {
+			as = "exported_" + as
+		}
+		all[as] = labels[name]
+	}
+	return all
+}
+
+// A query is an expression, and whether Prometheus finds series for it.
+type query struct {
+	expr     string
+	answered bool
+}
+
+// evaluate has promtool run queries on what a simulated host serves at path, as
+// Prometheus stores it for a target. The values stand still for ten minutes.
+func evaluate(t *testing.T, to target, samples []collectors.Sample, path string, queries []query) {
+	t.Helper()
+	type series struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	}
+	var input []series
+	s := server(t, func(o *Options) {
+		o.Samples, o.Hostname = func() []collectors.Sample { return samples }, "node17"
+	})
+	for name, f := range parse(t, request(s, "GET", path).Body) {
+		if !strings.HasPrefix(name, "nvgpu_") && !strings.HasPrefix(name, "DCGM_") {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
+			for _, l := range m.Label {
+				labels[l.GetName()] = l.GetValue()
+			}
+			var pairs []string
+			for k, v := range to.scraped(labels) {
+				pairs = append(pairs, fmt.Sprintf("%s=%q", k, v))
+			}
+			input = append(input, series{name + "{" + strings.Join(pairs, ",") + "}",
+				fmt.Sprintf("%vx10", m.GetGauge().GetValue()+m.GetCounter().GetValue())})
+		}
+	}
+	type result struct {
+		Labels string  `yaml:"labels"`
+		Value  float64 `yaml:"value"`
+	}
+	type test struct {
+		Expr string   `yaml:"expr"`
+		Eval string   `yaml:"eval_time"`
+		Want []result `yaml:"exp_samples"`
+	}
+	var tests []test
+	for _, q := range queries {
+		one := test{Expr: "count(" + q.expr + ") > bool 0", Eval: "10m"}
+		if q.answered {
+			one.Want = []result{{"{}", 1}}
+		}
+		tests = append(tests, one)
+	}
+	text, err := yaml.Marshal(map[string]any{"evaluation_interval": "1m", "tests": []any{map[string]any{
+		"interval": "1m", "input_series": input, "promql_expr_test": tests}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "queries.test.yml")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
+		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+	}
+}
+
+// mixedHost returns the samples of a simulated host with a job, pods and MIG.
+func mixedHost(t *testing.T) (samples []collectors.Sample) {
+	t.Helper()
+	hosttest.In(t, "mixed", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(90 * time.Second)
+		samples = h.Samples()
+	})
+	return samples
+}
+
+// TestDashboards runs queries in the manner of public dashboards on
+// /metrics/dcgm, for each kind of target. At least nine of ten that need no
+// other exporter are answered.
+func TestDashboards(t *testing.T) {
+	text, err := os.ReadFile("testdata/dashboards.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var anywhere, honored []query
+	own, answered := 0, 0
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		c := strings.Split(line, "\t")
+		if len(c) != 4 {
+			t.Fatalf("dashboards.tsv:%d: %d columns, want 4", i+1, len(c))
+		}
+		if i == 0 || c[1] != "" {
+			continue
+		}
+		q := query{c[3], c[2] == "yes"}
+		if own++; q.answered {
+			answered++
+		}
+		if c[0] == "pods-honored" {
+			honored = append(honored, q)
+		} else {
+			anywhere = append(anywhere, q)
+		}
+	}
+	if t.Logf("%d of %d queries are answered", answered, own); own < 100 || answered*10 < own*9 {
+		t.Errorf("%d of %d queries are answered", answered, own)
+	}
+	samples := mixedHost(t)
+	evaluate(t, static, samples, "/metrics/dcgm", append(honored, anywhere...))
+	evaluate(t, pod, samples, "/metrics/dcgm", anywhere)
+}
+
+// block finds the blocks of code in a page.
+var block = regexp.MustCompile("(?ms)^ *```([a-z]+)\n(.*?)^ *```")
+
+// TestMigrationExamples runs the page's expressions about holders, and the
+// queries of its rules for prometheus-adapter.
+func TestMigrationExamples(t *testing.T) {
+	text, err := os.ReadFile("../docs/migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Rules []struct {
+			SeriesQuery  string `yaml:"seriesQuery"`
+			MetricsQuery string `yaml:"metricsQuery"`
+			Resources    struct {
+				Overrides map[string]struct{ Resource string }
+			}
+		}
+	}
+	var own, adapter []query
+	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
+		switch {
+		case b[1] == "promql" && strings.Contains(b[2], "nvgpu_holder_info"):
+			own = append(own, query{b[2], true})
+		case b[1] == "yaml" && strings.Contains(b[2], "seriesQuery"):
+			if err := yaml.Unmarshal([]byte(b[2]), &rules); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, r := range rules.Rules {
+		names := map[string]string{}
+		for label, o := range r.Resources.Overrides {
+			names[o.Resource] = label
+		}
+		series, _, _ := strings.Cut(r.SeriesQuery, "{")
+		adapter = append(adapter, query{r.SeriesQuery, true}, query{strings.NewReplacer("<<.Series>>", series,
+			"<<.LabelMatchers>>", fmt.Sprintf(`%s="serving",%s=~"llama-3|llama-4"`, names["namespace"], names["pod"]),
+			"<<.GroupBy>>", names["pod"]).Replace(r.MetricsQuery), true})
+	}
+	if len(own) < 2 || len(adapter) < 2 {
+		t.Fatalf("the page has %d expressions about holders and %d queries of rules", len(own), len(adapter))
+	}
+	samples := mixedHost(t)
+	for _, to := range []target{static, pod} {
+		evaluate(t, to, samples, "/metrics", own)
+		evaluate(t, to, samples, "/metrics/dcgm", adapter)
+	}
+}
