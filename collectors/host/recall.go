@@ -24,7 +24,7 @@ func (t *Table) Recall(pid int, at time.Time) (Process, bool) {
 	for _, e := range slices.Backward(t.past) {
 		if e.PID == pid && !e.Began.After(at.Add(exact)) && !at.After(e.forgotten.Add(exact)) &&
 			now.Sub(e.forgotten) <= recalled {
-			return e.process(now), true
+			return t.process(e, now), true
 		}
 	}
 	return Process{}, false

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +23,10 @@ const (
 
 // Options configure a Table.
 type Options struct {
-	Proc   Proc
-	Root   string        // root of the host's file system, for /etc/passwd; "/" if empty
+	Proc Proc
+	Root string // root of the host's file system, for /etc/passwd; "/" if empty
+	// Users names the users that /etc/passwd does not have, "" for none. It may block; nil: they have no names.
+	Users  func(uid int) (string, error)
 	Names  []Names       // sources of container names
 	Jobs   string        // directory of the records of Slurm's jobs; empty: there are none
 	Recent time.Duration // time for which a process that was looked up is in use; 3 s if 0
@@ -38,10 +39,11 @@ type Options struct {
 // It is safe for concurrent use.
 type Table struct {
 	Options
-	users    atomic.Pointer[map[int]string]
-	failures failures
-	environ  chan struct{}   // wakes the reader of environments
-	wake     []chan struct{} // by source of names
+	users     atomic.Pointer[map[int]string] // of /etc/passwd
+	directory directory
+	failures  failures
+	environ   chan struct{}   // wakes the reader of environments
+	wake      []chan struct{} // by source of names
 
 	mu      sync.Mutex // guards the fields below
 	entries map[int]*entry
@@ -64,14 +66,15 @@ type entry struct {
 
 func (e *entry) last() time.Time { return e.used }
 
-// NewTable returns an empty table. Run fetches the names, except those of
-// users.
+// NewTable returns an empty table. Run fetches the names, except those in
+// /etc/passwd.
 func NewTable(o Options) *Table {
 	o.Root, o.Recent = cmp.Or(o.Root, "/"), cmp.Or(o.Recent, recent)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	t := &Table{Options: o, environ: make(chan struct{}, 1), entries: map[int]*entry{}, records: map[string]*record{},
 		heard: make([]answer, len(o.Names)), swept: time.Now()}
 	t.failures.log = o.Log
+	t.directory = directory{lookup: o.Users, wake: make(chan struct{}, 1), users: map[int]named{}}
 	for range o.Names {
 		t.wake = append(t.wake, make(chan struct{}, 1))
 	}
@@ -101,7 +104,7 @@ func (t *Table) Lookup(pid int) (Process, error) {
 		return Process{}, err
 	}
 	e.used, e.record.used = now, now
-	return e.process(now), nil
+	return t.process(e, now), nil
 }
 
 // Whole reports whether PIDs are those of the whole host: in a PID namespace of
@@ -161,16 +164,13 @@ func (t *Table) take(e *entry, f Facts, now time.Time) {
 	if e.record.Kind == KindSlurm && !e.record.described && !e.environ {
 		signal(t.environ)
 	}
-	user, ok := (*t.users.Load())[f.UID]
-	if !ok {
-		user = strconv.Itoa(f.UID)
-	}
-	e.Start, e.Began, e.UID, e.User, e.Comm, e.read = f.Start, f.Began, f.UID, user, field(f.Comm), now
+	e.Start, e.Began, e.UID, e.Comm, e.read = f.Start, f.Began, f.UID, field(f.Comm), now
 }
 
 // process returns the entry as a Process.
-func (e *entry) process(now time.Time) Process {
+func (t *Table) process(e *entry, now time.Time) Process {
 	p := e.Process
+	p.User = t.userName(p.UID, now)
 	p.Workload = e.record.known(now)
 	return p
 }
@@ -183,7 +183,7 @@ func (t *Table) InUse() []Process {
 	var all []Process
 	for _, e := range t.entries {
 		if now.Sub(e.used) <= t.Recent && e.handle.Alive() {
-			all = append(all, e.process(now))
+			all = append(all, t.process(e, now))
 		}
 	}
 	return all
@@ -230,6 +230,7 @@ func (t *Table) Run(ctx context.Context) error {
 	for i, names := range t.Names {
 		go t.serve(ctx, names.Source(), t.wake[i], func() error { return t.ask(ctx, i) })
 	}
+	go t.serve(ctx, "users", t.directory.wake, func() error { return t.directory.learn(ctx) })
 	go t.serve(ctx, "environ", t.environ, func() error { return t.describe(ctx) })
 	go func() {
 		for tick := time.Tick(sweepEach); ; {
@@ -257,5 +258,6 @@ func (t *Table) failed(err error) error {
 }
 
 // Errors calls f with the number of failures of each source that had any: proc,
-// environ, passwd, slurm (records), and the sources of names.
+// environ, passwd, users (other directories of users), slurm (records), and the
+// sources of names.
 func (t *Table) Errors(f func(source string, n uint64)) { t.failures.each(f) }

@@ -52,7 +52,7 @@ type Process struct {
 	Start    uint64    // clock ticks from boot to its start; with PID, its identity
 	Began    time.Time // the same as a time
 	UID      int
-	User     string // UID's name in /etc/passwd, or its number
+	User     string // UID's name, or its number
 	Comm     string
 	Workload *Workload // nil while its name is being looked up, at most 2 s
 }

@@ -104,7 +104,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 			names = append(names, s.of(s.path))
 		}
 	}
-	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names,
+	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Users: host.SystemUser,
 		Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
 	kernel := host.NewKernelLog("/dev/kmsg")
 	m.kernelLog, m.missed, m.options.KernelLog = kernel.Follow, kernel.Lost, kernel.Follow
