@@ -29,16 +29,20 @@ import (
 
 // Options are what a Server needs of the rest of the agent.
 type Options struct {
-	Samples  func() []collectors.Sample // the current samples; must not block
-	Events   http.Handler               // serves /api/v1/events; nil: there is no such endpoint
-	Health   http.Handler               // serves /api/v1/health; nil: there is no such endpoint
-	Faults   func() []Fault             // the findings of health, the worst first; nil: there is no health
-	Ready    func() error               // nil, or why the agent is not ready
-	Note     string                     // shown on the page and in the state
-	Hostname string                     // empty: the kernel's host name
-	Interval func() time.Duration       // how often the samples change; 0: every scrape reads them
-	PProf    bool                       // serve /debug/pprof
-	Log      *slog.Logger
+	Samples func() []collectors.Sample // the current samples; must not block
+	Events  http.Handler               // serves /api/v1/events; nil: there is no such endpoint
+	Health  http.Handler               // serves /api/v1/health; nil: there is no such endpoint
+	Faults  func() []Fault             // the findings of health, the worst first; nil: there is no health
+	Ready   func() error               // nil, or why the agent is not ready
+	// the processes on the GPUs, and whether they may be listed; nil: they may not
+	Processes func() (all []collectors.DeviceProcess, may bool)
+	Parent    func(uuid string) string // of a MIG device: its GPU; nil: there are none
+	Grafana   func() string            // URL of a Grafana with the dashboards; nil or empty: there is none
+	Note      string                   // shown on the page and in the state
+	Hostname  string                   // empty: the kernel's host name
+	Interval  func() time.Duration     // how often the samples change; 0: every scrape reads them
+	PProf     bool                     // serve /debug/pprof
+	Log       *slog.Logger
 }
 
 // A Server answers HTTP.
@@ -49,6 +53,7 @@ type Server struct {
 	scrapes *scrapes
 	live    *live
 	pace    pace
+	boards  boards
 }
 
 // New returns a server. An error comes from the page's template.
@@ -65,6 +70,13 @@ func New(o Options) (*Server, error) {
 	if o.Interval == nil {
 		o.Interval = func() time.Duration { return 0 }
 	}
+	if o.Parent == nil {
+		o.Parent = func(uuid string) string { return uuid }
+	}
+	if o.Grafana == nil {
+		o.Grafana = func() string { return "" }
+	}
+	s.options = o
 	s.scrapes = &scrapes{render: compressed(s.cacheable()), interval: o.Interval, cache: map[string]*cachedResponse{}}
 	page, err := newLivePage(o)
 	if err != nil {
@@ -77,6 +89,8 @@ func New(o Options) (*Server, error) {
 	if o.Health != nil {
 		mux.Handle("GET /api/v1/health", o.Health)
 	}
+	mux.Handle("GET /api/v1/processes", compressed(http.HandlerFunc(s.processes)))
+	mux.Handle("GET /api/v1/history/day", compressed(http.HandlerFunc(s.live.history.day)))
 	mux.Handle("GET /{$}", page)
 	mux.Handle("GET /page/", page)
 	mux.Handle("GET /api/v1/live", s.live)

@@ -10,13 +10,29 @@ import (
 
 // A Fault is a present or past fault of a GPU or of the node.
 type Fault struct {
-	UUID string `json:"-"` // of the GPU; empty for a fault of the node
+	UUID string `json:"uuid,omitempty"` // of the GPU; empty for a fault of the node
 	// in words: "XID 79", "Rows of GPU memory wait for a reset to be replaced."
 	What     string     `json:"what"`
 	Check    string     `json:"check,omitempty"`    // the failing check; empty for a counted XID
 	Severity string     `json:"severity,omitempty"` // of the check: info, warning, critical or emergency
 	Count    float64    `json:"count,omitempty"`    // XIDs since the agent opened the GPU
 	Last     *time.Time `json:"last,omitempty"`     // time of the last XID, or since when the check fails
+
+	Finding
+}
+
+// A Finding is what is known of a failing check beside its sentence.
+type Finding struct {
+	Workload string     `json:"workload,omitempty"` // whose fault it is, and not the GPU's
+	Tenant   string     `json:"tenant,omitempty"`   // the same
+	Shadow   bool       `json:"shadow,omitempty"`   // the check is in shadow mode: it sends no alert
+	Latched  bool       `json:"latched,omitempty"`  // it stays until a reset, a reboot or gpusteward ack
+	Value    *float64   `json:"value,omitempty"`    // the last reading
+	Limit    string     `json:"limit,omitempty"`    // from which on the check fails: "> 0.05, 6 of 6 in 1m"
+	Worst    *float64   `json:"worst,omitempty"`    // reading of this fault
+	WorstAt  *time.Time `json:"worst_at,omitempty"`
+	Action   string     `json:"action,omitempty"`  // what to do
+	Runbook  string     `json:"runbook,omitempty"` // URL of the entry in the runbook
 }
 
 // seenXIDs are the XIDs of a GPU seen so far, by code.

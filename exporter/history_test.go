@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,10 +85,6 @@ func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 
 // The memory of the history is bounded, even if GPUs come and go.
 func TestHistoryIsBounded(t *testing.T) {
-	points := len(historySeries)*historyGPUs + len(jobSeries)*historyJobs
-	if size := points * historyPoints * int(unsafe.Sizeof(float32(0))); size > 900<<10 {
-		t.Errorf("the rings of all GPUs and jobs are %d bytes", size)
-	}
 	var h history
 	for i := range 100 {
 		var gpus []GPU
@@ -100,8 +97,121 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Errorf("%d GPUs are kept, want %d", n, historyGPUs)
 	}
 	h.add(noon.Add(time.Hour), []GPU{using(900, 1)}, nil)
-	if all := h.all().GPUs; len(all) != 1 || all[0].Index != 900 {
-		t.Errorf("GPUs that are gone leave no room: %d are kept", len(all))
+	if all := h.all().GPUs; len(all) != 1 || all[0].Index != 900 || len(h.gpus) != historyGPUs {
+		t.Errorf("GPUs that are gone leave no room: %d are shown, %d are kept", len(all), len(h.gpus))
+	}
+	h.add(noon.Add(26*time.Hour), []GPU{using(900, 1)}, nil)
+	if len(h.gpus) != 1 {
+		t.Errorf("GPUs that are gone for a day are kept: %d are", len(h.gpus))
+	}
+}
+
+// The bytes of a GPU and of a job with a whole day are those that the
+// documentation has.
+func TestHistoryTakesItsBytes(t *testing.T) {
+	ring := int(unsafe.Sizeof([historyPoints]float32{}) + unsafe.Sizeof([dayHours]*[60]float32{}) +
+		dayHours*unsafe.Sizeof([60]float32{}))
+	size := func(series int) int { return series*ring + int(unsafe.Sizeof([dayHours]int64{})) }
+	gpu, job := size(len(historySeries)), size(len(jobSeries))
+	t.Logf("a GPU takes %d bytes, a job %d, and the most of both %d", gpu, job, historyGPUs*gpu+historyJobs*job)
+	if gpu > 82<<10 || job > 48<<10 || historyGPUs*gpu+historyJobs*job > 81<<20/10 {
+		t.Errorf("a GPU takes %d bytes and a job %d", gpu, job)
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const gpus = 16
+	var all []GPU
+	one := byLabel{"gpu": 1, "sm": 1, "tensor": 1, "dram": 1, "used": 1, "rx": 1, "tx": 1}
+	for i := range gpus {
+		g := using(i, 1)
+		g.Utilization, g.Activity, g.Memory, g.Temperature, g.Clocks, g.NVLink, g.PCIe = one, one, one, one, one, one, one
+		all = append(all, g)
+	}
+	before := heap()
+	h := new(history)
+	for i := range 30 * int(time.Hour/historyStep) / 6 { // every sixth step will do
+		h.add(noon.Add(time.Duration(6*i)*historyStep), all, nil)
+	}
+	each := (heap() - before) / gpus
+	if runtime.KeepAlive(h); each < 75<<10 || each > 90<<10 {
+		t.Errorf("a GPU takes %d bytes of the heap after 30 hours, want about %d", each, gpu)
+	}
+}
+
+// wantDay fails unless these are the last minutes.
+func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
+	t.Helper()
+	p := d.Series["power_watts"]
+	if len(p) != dayMinutes || !d.End.Equal(end) || d.Step != 60 {
+		t.Fatalf("the day has %d points until %v", len(p), d.End)
+	}
+	for i, v := range want {
+		if got := float64(p[len(p)-len(want)+i]); got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
+			t.Fatalf("the last minutes are %v, want %v", p[len(p)-len(want):], want)
+		}
+	}
+}
+
+// A minute is the mean of its known steps. A gap stays one, also if the host
+// slept, and the day turns around.
+func TestHistoryKeepsADay(t *testing.T) {
+	h, nan := new(history), math.NaN()
+	at := func(d time.Duration, watts float64) { h.add(noon.Add(d), []GPU{using(0, watts)}, nil) }
+	at(0, 100)
+	at(30*time.Second, 200)
+	at(time.Minute, 40)
+	wantDay(t, h.ofDay("GPU-0", ""), noon, nan, 150)
+	at(40*time.Minute, 7) // it slept
+	at(41*time.Minute, 8)
+	d := h.ofDay("GPU-0", "")
+	wantDay(t, d, noon.Add(40*time.Minute), nan, nan, 7)
+	if p := d.Series["power_watts"]; p[dayMinutes-1-40] != 150 || p[dayMinutes-1-39] != 40 || p[dayMinutes-1-38] == p[dayMinutes-1-38] {
+		t.Errorf("before it slept: %v", p[dayMinutes-1-41:])
+	}
+	for m := range 2 * dayMinutes {
+		at(42*time.Minute+time.Duration(m)*time.Minute, float64(m))
+	}
+	last := 42*time.Minute + time.Duration(2*dayMinutes-1)*time.Minute
+	d = h.ofDay("GPU-0", "")
+	for i, v := range d.Series["power_watts"] {
+		if want := float32(dayMinutes - 1 + i); v != want {
+			t.Fatalf("minute %d is %v, want %v", i, v, want)
+		}
+	}
+	at(last-2*time.Hour, 5) // the clock was set back: earlier hours stay
+	d = h.ofDay("GPU-0", "")
+	wantDay(t, d, noon.Add(last-2*time.Hour-time.Minute), nan)
+	if p := d.Series["power_watts"]; p[dayMinutes-120] != p[dayMinutes-120] {
+		t.Error("the hours before a clock was set back are forgotten")
+	}
+	if d := h.ofDay("GPU-1", ""); len(d.Series) != 0 {
+		t.Errorf("an unknown GPU has %v", d.Series)
+	}
+}
+
+// TestDayIsServed answers for a GPU or a workload, and for nothing else.
+func TestDayIsServed(t *testing.T) {
+	s := server(t, nil)
+	half := .5
+	job := Workload{Name: "a b", Steps: &Steps{Seconds: 2, Goodput: &half}}
+	for m := range 3 {
+		s.live.history.add(noon.Add(time.Duration(m)*time.Minute), []GPU{using(0, float64(m))}, []Workload{job})
+	}
+	for query, want := range map[string]string{
+		"?gpu=GPU-0":      `"power_watts":[null,`,
+		"?workload=a%20b": `,2,2]`,
+		"?gpu=GPU-9":      `"series":{}`,
+	} {
+		wantAnswer(t, request(s, http.MethodGet, "/api/v1/history/day"+query), http.StatusOK, want)
+	}
+	for _, query := range []string{"", "?gpu=", "?gpu=a&gpu=b", "?gpu=a&workload=b", "?node=a"} {
+		if w := request(s, http.MethodGet, "/api/v1/history/day"+query); w.Code != http.StatusBadRequest {
+			t.Errorf("%q is answered with %d", query, w.Code)
+		}
 	}
 }
 

@@ -24,6 +24,7 @@ type State struct {
 	Version    string      `json:"version"`
 	Host       HostState   `json:"host"`
 	Faults     []Fault     `json:"faults,omitempty"`  // of the node; the worst first
+	Shadow     []Fault     `json:"shadow,omitempty"`  // findings in shadow mode, of the node and its GPUs
 	GPUs       []GPU       `json:"gpus"`              // by index
 	Workloads  []Workload  `json:"workloads"`         // those with the most memory first
 	Tenants    []Tenant    `json:"tenants,omitempty"` // by GPU, those with the largest share first
@@ -33,8 +34,9 @@ type State struct {
 // HostState is the state of the host without its GPUs.
 type HostState struct {
 	Name          string `json:"name"`
-	Note          string `json:"note,omitempty"`      // for example, that the host is simulated
-	NotReady      string `json:"not_ready,omitempty"` // the reason
+	Grafana       string `json:"grafana_url,omitempty"` // with the dashboards of this host
+	Note          string `json:"note,omitempty"`        // for example, that the host is simulated
+	NotReady      string `json:"not_ready,omitempty"`   // the reason
 	DriverUp      bool   `json:"driver_up"`
 	DriverVersion string `json:"driver_version,omitempty"`
 	CUDAVersion   string `json:"cuda_version,omitempty"`
@@ -102,6 +104,10 @@ func (s *State) fill(samples []collectors.Sample) {
 // find adds the findings of health to s, the worst first.
 func (s *State) find(faults []Fault) {
 	for _, f := range slices.Backward(faults) {
+		if f.Shadow {
+			s.Shadow = slices.Insert(s.Shadow, 0, f)
+			continue
+		}
 		at := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == f.UUID })
 		if at < 0 || f.UUID == "" {
 			s.Faults = slices.Insert(s.Faults, 0, f)
@@ -114,11 +120,12 @@ func (s *State) find(faults []Fault) {
 // now returns the current state.
 func (s *Server) now() State {
 	state := State{Time: time.Now().UTC(), Version: version.Version,
-		Host: HostState{Name: s.options.Hostname, Note: s.options.Note}}
+		Host: HostState{Name: s.options.Hostname, Grafana: s.options.Grafana(), Note: s.options.Note}}
 	if err := s.options.Ready(); err != nil {
 		state.Host.NotReady = err.Error()
 	}
 	state.fill(s.options.Samples())
+	s.boards.remind(state.GPUs)
 	s.pace.tell(&state)
 	if s.options.Faults != nil {
 		state.find(s.options.Faults())

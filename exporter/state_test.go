@@ -71,6 +71,7 @@ func TestStateFaults(t *testing.T) {
 		{UUID: "GPU-0", What: "It is lost.", Check: "gpu_lost", Severity: "emergency", Last: &since},
 		{What: "A port is down.", Check: "ib_port", Severity: "critical", Last: &since},
 		{UUID: "GPU-0", What: "It is hot.", Check: "thermal_margin", Severity: "warning", Last: &since},
+		{UUID: "GPU-0", What: "It is odd.", Check: "drift", Severity: "warning", Finding: Finding{Shadow: true}},
 		{UUID: "GPU-gone", What: "It is missing.", Check: "gpu_missing", Severity: "emergency", Last: &since},
 	})
 	words := func(all []Fault) (texts []string) {
@@ -87,6 +88,9 @@ func TestStateFaults(t *testing.T) {
 	if got, want := words(state.Faults), []string{"critical, for 2m: A port is down.",
 		"emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
 		t.Errorf("the node's faults are\n%q, want\n%q: also those of a GPU that is not shown", got, want)
+	}
+	if len(state.Shadow) != 1 || state.Shadow[0].UUID != "GPU-0" || state.Shadow[0].What != "It is odd." {
+		t.Errorf("the findings in shadow mode are %+v", state.Shadow)
 	}
 }
 

@@ -141,6 +141,7 @@ type Finding struct {
 	Latched  bool              `json:"latched,omitempty"`
 	Shadow   bool              `json:"shadow,omitempty"`  // it does not alert
 	Value    float64           `json:"value"`             // the last reading
+	Limit    string            `json:"limit"`             // from which on it fails: "> 0.05, 6 of 6 in 1m"
 	Worst    float64           `json:"worst"`             // of this fault
 	WorstAt  time.Time         `json:"worst_at,omitzero"` // the time of Worst
 	Message  string            `json:"message"`
@@ -154,10 +155,12 @@ func (e *Engine) Findings() (all []Finding) {
 			if st.state == incident.OK {
 				continue
 			}
-			l := &st.levels[st.told(j.Check)]
+			at := st.told(j.Check)
+			l, level := &st.levels[at], j.Levels[at]
 			f := Finding{Check: j.ID, Alert: j.Alert, Entity: st.Entity, Severity: st.severity(j.Check),
 				State: st.state, Since: e.dated(st.since), Latched: st.latched,
 				Shadow: e.shadows(j), Value: l.value, Worst: l.worst, WorstAt: e.dated(l.when),
+				Limit:   fmt.Sprintf("%s %s, %s", level.When.Op, number(level.When.Threshold), level.For),
 				Message: e.message(j, st), Action: e.action(j, st)}
 			if l.active {
 				f.Since = e.dated(l.since)

@@ -101,7 +101,7 @@ func newFleet(f flags, conf *config.File, c config.Config) (fleet, error) {
 		if err := m.simulated(f, s, f.demoSeed+uint64(i)); err != nil {
 			return nil, err
 		}
-		n, err := newObservedHost(f, c.Health, m, conf.Samples)
+		n, err := newObservedHost(f, c, m, conf.Samples)
 		if err != nil {
 			return nil, err
 		}

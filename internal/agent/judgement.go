@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -94,13 +95,22 @@ func (j *judgement) samples() []collectors.Sample {
 	return slices.Concat(j.monitor.Samples(), j.journal.Samples(), j.notifier.Samples())
 }
 
-// faults returns the failing checks, as gpusteward status shows them.
+// faults returns the failing checks, those in shadow mode included.
 func (j *judgement) faults() (all []exporter.Fault) {
 	for _, f := range j.monitor.Verdict().Findings {
-		if f.Severity > incident.None && !f.Shadow {
-			all = append(all, exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check,
-				Severity: f.Severity.String(), Last: &f.Since})
+		if f.Severity == incident.None {
+			continue
 		}
+		one := exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(),
+			Last: &f.Since, Finding: exporter.Finding{Workload: f.Entity.Workload, Tenant: f.Entity.Tenant,
+				Shadow: f.Shadow, Latched: f.Latched, Value: &f.Value, Limit: f.Limit, Worst: &f.Worst, Action: f.Action}}
+		if !f.WorstAt.IsZero() {
+			one.WorstAt = &f.WorstAt
+		}
+		if f.Alert != "" {
+			one.Runbook = health.Runbook + "#" + strings.ToLower(f.Alert)
+		}
+		all = append(all, one)
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -19,16 +20,29 @@ type observedHost struct {
 	host      *collectors.Host
 	judgement *judgement
 	server    *exporter.Server
+	web       atomic.Pointer[webConfig]
+}
+
+// A webConfig is the part of the configuration that the page depends on.
+type webConfig struct {
+	grafana   string
+	processes bool // they may be listed
+}
+
+// configure applies another configuration to the page.
+func (n *observedHost) configure(c config.Config) {
+	n.web.Store(&webConfig{grafana: c.Web.GrafanaURL, processes: c.Collectors.PerProcess})
 }
 
 // newObservedHost returns the observed host of m. It serves the samples of more
 // as well.
-func newObservedHost(f flags, c config.Health, m *hostConfig, more func() []collectors.Sample) (*observedHost, error) {
+func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []collectors.Sample) (*observedHost, error) {
 	n := &observedHost{hostConfig: m}
+	n.configure(c)
 	m.options.Events = func(e collectors.Event) { n.judgement.monitor.Event(e) }
 	n.host = collectors.NewHost(m.options)
 	var err error
-	if n.judgement, err = newJudgement(f, c, m, n.host); err != nil {
+	if n.judgement, err = newJudgement(f, c.Health, m, n.host); err != nil {
 		return nil, err
 	}
 	n.server, err = exporter.New(exporter.Options{
@@ -39,9 +53,14 @@ func newObservedHost(f flags, c config.Health, m *hostConfig, more func() []coll
 		Ready:    n.host.Ready,
 		Hostname: m.name,
 		Interval: n.host.Interval,
-		Note:     m.note,
-		PProf:    f.pprof,
-		Log:      m.options.Log,
+		Processes: func() ([]collectors.DeviceProcess, bool) {
+			return n.host.DeviceProcesses(), !m.real || n.web.Load().processes
+		},
+		Parent:  n.host.Parent,
+		Grafana: func() string { return n.web.Load().grafana },
+		Note:    m.note,
+		PProf:   f.pprof,
+		Log:     m.options.Log,
 	})
 	return n, err
 }

@@ -20,7 +20,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	if err != nil {
 		return a, err
 	}
-	n, err := newObservedHost(f, c.Health, m, conf.Samples)
+	n, err := newObservedHost(f, c, m, conf.Samples)
 	if err != nil {
 		return a, err
 	}
@@ -47,6 +47,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 		tasks:  []task{n.run, enforcement.run, listen, control.Run},
 		host:   host,
 		configure: func(c config.Config) {
+			n.configure(c)
 			host.Configure(m.config(c))
 			judgement.configure(c.Health)
 			enforcement.configure(c.Enforcer)

@@ -6,6 +6,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -77,10 +78,7 @@ func (c Config) validate() (all []error) {
 			all = append(all, fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" disables it", of.key, of.path))
 		}
 	}
-	all = append(all, c.Health.validate(), c.Enforcer.validate())
-	if c.Web.MaxScrapes < 1 || c.Web.MaxScrapes > 1000 {
-		all = append(all, fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", c.Web.MaxScrapes))
-	}
+	all = append(all, c.Health.validate(), c.Enforcer.validate(), c.Web.validate())
 	return slices.DeleteFunc(all, func(err error) bool { return err == nil })
 }
 
@@ -112,9 +110,27 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// Web has a key of older files for the HTTP server; it has no effect.
+// Web is about the HTTP server. MaxScrapes is a key of older files, and has no
+// effect.
 type Web struct {
-	MaxScrapes count `yaml:"max_scrapes"`
+	GrafanaURL string `yaml:"grafana_url"`
+	MaxScrapes count  `yaml:"max_scrapes"`
+}
+
+// validate returns the first error.
+func (w Web) validate() error {
+	if w.MaxScrapes < 1 || w.MaxScrapes > 1000 {
+		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", w.MaxScrapes)
+	}
+	if w.GrafanaURL == "" {
+		return nil
+	}
+	u, err := url.Parse(w.GrafanaURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
+		return fmt.Errorf("web.grafana_url: %q is not the http or https URL of a Grafana, without a password and a "+
+			"fragment, such as https://grafana.example.com; \"\" means none", w.GrafanaURL)
+	}
+	return nil
 }
 
 // A count is a whole number. The YAML decoder would truncate 1.5 to 1.

@@ -31,7 +31,7 @@ func (f *File) Load() (Config, error) {
 	if f.Optional && errors.Is(err, fs.ErrNotExist) {
 		c, err = Defaults(), nil
 	}
-	if err == nil && c.Web != Defaults().Web {
+	if err == nil && c.Web.MaxScrapes != Defaults().Web.MaxScrapes {
 		f.Log.Warn("web.max_scrapes no longer has an effect: remove it from the configuration", "config", f.Path)
 	}
 	if err == nil && c.Health.Page != nil {
