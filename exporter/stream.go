@@ -202,7 +202,7 @@ func newFrame(s State) *frame {
 
 // packers are idle compressors.
 var packers = sync.Pool{New: func() any {
-	w, _ := flate.NewWriter(nil, gzipLevel) // the level is one
+	w, _ := flate.NewWriter(nil, flate.BestSpeed) // the level exists
 	return w
 }}
 
