@@ -14,7 +14,7 @@ HOURS       ?= 24
 WHOLE       := ./internal/integration
 
 .PHONY: build hook run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
-	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules package image \
+	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules binaries package image \
 	generate page check clean prometheus3
 
 GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
@@ -53,9 +53,10 @@ test:
 	@go test -race -timeout 20m -shuffle=on ./...
 
 # All tests that need no GPU. Tests that need one are only compiled. Installs the required programs.
-# The linter and Prometheus 3 are built beside the first tests, which leave a part of the processors idle.
+# The linter, Prometheus 3 and the program for arm64 are built beside the first tests, which leave a part of the
+# processors idle.
 test-all: tools
-	@nice $(MAKE) --no-print-directory linter prometheus3 >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
+	@nice $(MAKE) --no-print-directory linter prometheus3 binaries >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
 	@$(MAKE) --no-print-directory lint
 	@GOGC=400 $(call lane,long)
 	@$(call lane,tools) -race
@@ -177,7 +178,11 @@ test-servers: prometheus3
 		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Packages and images are built for amd64 and arm64, or for the architectures in ARCH.
-package image: export GOBUILD := $(GOBUILD)
+binaries package image: export GOBUILD := $(GOBUILD)
+
+# Builds the program and the hook for each, in dist/.
+binaries: build
+	@deploy/binaries.sh
 
 # Builds the Debian and RPM packages in dist/, reproducibly.
 package: build
