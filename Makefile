@@ -13,7 +13,7 @@ HOURS       ?= 24
 # The tests of the whole program.
 WHOLE       := ./internal/integration
 
-.PHONY: build hook run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
+.PHONY: build hook ready run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
 	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules binaries package image \
 	generate page check clean prometheus3
 
@@ -25,7 +25,14 @@ build:
 hook:
 	@$(MAKE) --no-print-directory -s -C enforcer/hook
 
-run: build hook
+# build and hook, for somebody who waits for them: after PATIENCE seconds it says why.
+PATIENCE    ?= 3
+ready:
+	@$(MAKE) --no-print-directory build hook & timeout $(PATIENCE) tail --pid=$$! -s 0.1 -f /dev/null \
+		|| echo "Building gpusteward. The first build takes one to two minutes on two processors, later ones seconds."; \
+		wait $$!
+
+run: ready
 	@if [ -e /dev/nvidiactl ]; then \
 		echo "Found an NVIDIA driver: reading this host's GPUs"; \
 		exec ./gpusteward $(ARGS); \
@@ -35,7 +42,7 @@ run: build hook
 	fi
 
 # The agent on simulated GPUs, with Prometheus and Alertmanager, until Ctrl-C.
-demo: build
+demo: ready
 	@exec deploy/demo/demo.sh
 
 # A lane is the set of tests in the files with its build tag, *_LANE_test.go:
