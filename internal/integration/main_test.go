@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +106,58 @@ func TestHelpOfACommandIsItsOwn(t *testing.T) {
 		program := strings.HasPrefix(want, "usage: gpusteward [")
 		if has := strings.Contains(out.String(), "require-driver"); has != program {
 			t.Errorf("%s: it has the agent's flags: %v", args, has)
+		}
+	}
+}
+
+// TestEveryCommandHasItsHelp: each command's help begins with its own usage and
+// with what it does, before any flag.
+func TestEveryCommandHasItsHelp(t *testing.T) {
+	t.Parallel()
+	says := func(args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if status := run(t.Context(), args, &out, &out); status != 0 {
+			t.Errorf("%q: exit status %d, %s", args, status, &out)
+		}
+		return out.String()
+	}
+	complete := func(words ...string) (commands []string) { // kingpin writes these to standard output itself
+		t.Helper()
+		cmd := exec.Command(os.Args[0], append([]string{"--completion-bash"}, words...)...)
+		cmd.Env = append(os.Environ(), asAgent+"=1")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
+	}
+	var commands []string
+	for _, command := range complete() {
+		if command == "help" {
+			continue
+		}
+		commands = append(commands, command)
+		if usage, _, _ := strings.Cut(says(command, "--help"), "\n"); strings.Contains(usage, " <command> ") {
+			for _, child := range complete(command) {
+				commands = append(commands, command+" "+child)
+			}
+		}
+	}
+	if len(commands) < 15 {
+		t.Fatalf("the commands are %q", commands)
+	}
+	if !slices.Contains(commands, "config check") {
+		t.Errorf("config has no command check in %q", commands)
+	}
+	for _, command := range commands {
+		help := says(append(strings.Fields(command), "--help")...)
+		usage, rest, _ := strings.Cut(help, "\n\n")
+		does, _, _ := strings.Cut(rest, "\n\n")
+		if !strings.HasPrefix(usage+" ", "usage: gpusteward "+command+" ") ||
+			!strings.Contains(does, " ") || !strings.HasSuffix(strings.TrimSpace(does), ".") ||
+			strings.Contains(does, "--help") {
+			t.Errorf("%s --help begins with\n%s", command, help)
 		}
 	}
 }
