@@ -37,15 +37,15 @@ var fleet = []fleetRule{
 			alert: "GPUStewardDown", severity: incident.Critical, wait: 15 * time.Minute, // a boot takes minutes
 			expr:        fmt.Sprintf("up{job=%q} == 0", job),
 			summary:     "{{ $labels.instance }}: Prometheus cannot scrape the agent of a GPU host.",
-			description: "{{ $labels.instance }} cannot be scraped: its GPUs are not monitored.",
+			description: "Its GPUs are not monitored.",
 			action:      "Check that the host is up. Then run systemctl status gpusteward, and read its log.",
 		},
-		cause: "The host, its network or the agent is down. Until the agent answers, other alerts of the host " +
-			"are out of date, and are silenced. A reboot takes less than 15 minutes.",
+		cause: "The host, its network or the agent has been down for longer than a reboot takes. Until it answers, its " +
+			"other alerts are out of date, and are silenced.",
 		scenes: []scene{{
 			shows: []shown{up(0, 1, 0), up(1, 1, 1)},
 			want:  [][2]string{{"instance", "host-0:9836"}, {"job", job}},
-			says:  "host-0:9836 cannot be scraped: its GPUs are not monitored.",
+			says:  "Its GPUs are not monitored.",
 		}},
 	},
 	{
@@ -53,14 +53,14 @@ var fleet = []fleetRule{
 			alert: "GPUStewardAbsent", severity: incident.Critical, wait: 10 * time.Minute,
 			expr:        fmt.Sprintf("absent(up{job=%q})", job),
 			summary:     "Prometheus has no agent as a target.",
-			description: "Prometheus has no target of the job {{ $labels.job }}: no GPU is monitored.",
+			description: "The job {{ $labels.job }} is empty: no GPU is monitored.",
 			action:      "Check Prometheus's scrape configuration and service discovery.",
 		},
-		cause: "The job was removed from the configuration or renamed, or its service discovery finds no target.",
+		cause: "Somebody removed or renamed the job, or nothing is discovered for it.",
 		scenes: []scene{{
 			shows: []shown{up(0, 1, none)},
 			want:  [][2]string{{"job", job}},
-			says:  "Prometheus has no target of the job gpusteward: no GPU is monitored.",
+			says:  "The job gpusteward is empty: no GPU is monitored.",
 		}},
 	},
 	{

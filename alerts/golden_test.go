@@ -1,28 +1,20 @@
 package alerts
 
 import (
-	"flag"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
-
-// update rewrites the generated files: go test ./alerts -update.
-var update bool
-
-func TestMain(m *testing.M) {
-	flag.BoolVar(&update, "update", false, "write the rules, their tests and the runbook instead of comparing them")
-	flag.Parse()
-	os.Exit(m.Run())
-}
 
 // TestGolden compares the generated files with the checks, or writes them with -update.
 func TestGolden(t *testing.T) {
 	files := Files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if update {
+		if *fixture.Update {
 			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
 				t.Fatal(err)
 			}

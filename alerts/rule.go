@@ -120,12 +120,12 @@ func place(levels []health.Level) string {
 }
 
 // description returns the detail of a check's levels with its placeholders filled in. If the
-// levels differ in their detail, it returns the summary of the check.
+// levels differ in their detail, it returns the cause.
 func description(c *health.Check, levels []health.Level,
 	value, percent, xids, rest string, label func(name string) string) string {
-	detail := c.Detailed(levels[0])
-	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
-		return c.Summary
+	detail := c.Described(levels[0])
+	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Described(l) != detail }) {
+		return c.Cause
 	}
 	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids,
 		"{entity}", entityBy(levels[0], label).Name(), "{labels}", rest).Replace(detail)

@@ -27,9 +27,11 @@ and the workload.
 
 The agent ends an alert after as many clear samples as it needs to begin one, and after at least 5 minutes. That time
 doubles, up to an hour, if the condition comes back within an hour. Prometheus holds each alert for 5 minutes. A
-**latched** alert of the agent stays until the GPU is reset, the host is rebooted, or an operator
-*runs
+**latched** alert of the agent stays until the GPU is reset, the host is rebooted, or an operator runs
 ` + "`gpusteward ack`" + `. Prometheus has no latch.
+
+On the host, ` + "`gpusteward status`" + ` shows what fails. ` + "`nvgpu_health_check_failing`" + ` has the name of each
+failing **check** as a label, and ` + "`/api/v1/events?check=NAME`" + ` has its history.
 
 `
 
@@ -66,20 +68,18 @@ func contents() string {
 }
 
 func checkSection(b *strings.Builder, c *health.Check) {
-	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | condition | samples | clears |\n|---|---|---|---|\n",
-		c.Alert, c.Summary)
+	var conditions strings.Builder
+	conditions.WriteString("| severity | condition | samples | clears |\n|---|---|---|---|\n")
 	for _, l := range c.Levels {
 		over := "when the condition ends"
 		if w := l.When; w.Clear != w.Threshold {
 			over = fmt.Sprintf("at %g", w.Clear)
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", l.Severity, cell(l.When.Words()), l.For, over)
+		fmt.Fprintf(&conditions, "| %s | %s | %s | %s |\n", l.Severity, cell(l.When.Words()), l.For, over)
 	}
-	look := fmt.Sprintf("`gpusteward status` on the host; the check is `%s` in `%s` and in `/api/v1/events?check=%s`.",
-		c.ID, health.CheckFailing, c.ID)
-	clears := "By itself."
+	look := fmt.Sprintf("Check `%s`.", c.ID)
 	if c.Latched {
-		clears = fmt.Sprintf("Latched: by a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID)
+		look += fmt.Sprintf(" **Latched** until a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID)
 	}
 	if c.Shadow {
 		look += " **Off by default**, because its threshold is a matter of judgement. " +
@@ -94,7 +94,7 @@ func checkSection(b *strings.Builder, c *health.Check) {
 	for _, r := range checkRules(c) {
 		exprs = append(exprs, r.expr)
 	}
-	section(b, c.Cause, c.Action, look, clears, metrics, exprs)
+	section{c.Alert, c.Summary, c.Action, c.Cause, conditions.String(), look, metrics, exprs}.write(b)
 }
 
 // unplaced matches the place at the beginning of a summary.
@@ -105,19 +105,24 @@ func fleetSection(b *strings.Builder, f fleetRule, file string) {
 	if f.wait > 0 {
 		often = "for " + promDuration(f.wait)
 	}
-	fmt.Fprintf(b, "## %s\n\n%s\n\n| severity | duration |\n|---|---|\n| %s | %s |\n",
-		f.alert, unplaced.ReplaceAllString(f.summary, ""), f.severity, often)
-	section(b, f.cause, f.action, "Only Prometheus sees this: the rule is in "+file+".", "By itself.",
-		f.metrics(), []string{f.expr})
+	section{f.alert, unplaced.ReplaceAllString(f.summary, ""), f.action, f.cause,
+		fmt.Sprintf("| severity | duration |\n|---|---|\n| %s | %s |\n", f.severity, often),
+		"Only Prometheus sees this: the rule is in " + file + ".", f.metrics(), []string{f.expr}}.write(b)
 }
 
-// section writes the part that all sections have in common.
-func section(b *strings.Builder, cause, action, look, clears string, metrics, exprs []string) {
-	fmt.Fprintf(b, "\n**What it means.** %s\n\n**What to do.** %s\n\n**How to look.** %s", cause, action, look)
-	if metrics = slices.Compact(slices.Sorted(slices.Values(metrics))); metrics != nil {
+// A section is about one alert. What to do comes first.
+type section struct {
+	alert, summary, action, cause, conditions, look string
+	metrics, exprs                                  []string
+}
+
+func (s section) write(b *strings.Builder) {
+	fmt.Fprintf(b, "## %s\n\n%s\n\n**What to do.** %s\n\n**What it means.** %s\n\n%s\n**How to look.** %s",
+		s.alert, s.summary, s.action, s.cause, s.conditions, s.look)
+	if metrics := slices.Compact(slices.Sorted(slices.Values(s.metrics))); metrics != nil {
 		fmt.Fprintf(b, " Metrics: `%s`.", strings.Join(metrics, "`, `"))
 	}
-	fmt.Fprintf(b, "\n\n```promql\n%s\n```\n\n**How it clears.** %s\n\n", strings.Join(exprs, "\n\n"), clears)
+	fmt.Fprintf(b, "\n\n```promql\n%s\n```\n\n", strings.Join(s.exprs, "\n\n"))
 }
 
 // cell escapes text for a table.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // TestRunbookAnchors compares the URLs in alerts with the runbook's headings, in both
@@ -41,14 +42,36 @@ func TestRunbookAnchors(t *testing.T) {
 	}
 }
 
+// TestTextsDoNotRepeat holds that an alert does not say the same thing twice: its annotations,
+// and the cause in the runbook. A description may say the summary again with a value in it.
+func TestTextsDoNotRepeat(t *testing.T) {
+	t.Parallel()
+	causes := map[string]string{straggler.alert: straggler.cause}
+	for _, f := range fleet {
+		causes[f.alert] = f.cause
+	}
+	for _, r := range allRules() {
+		summary := unplaced.ReplaceAllString(r.summary, "")
+		texts := [][]string{{summary, r.action, causes[r.alert]}, {r.description, r.action, causes[r.alert]}}
+		if !strings.Contains(r.description, "{{ ") {
+			texts = append(texts, []string{summary, r.description})
+		}
+		for _, together := range texts {
+			for _, pair := range fixture.Repeats(together...) {
+				t.Errorf("%s says twice: %q", r.alert, pair)
+			}
+		}
+	}
+}
+
 // TestRunbookSections looks into a section of each kind.
 func TestRunbookSections(t *testing.T) {
 	t.Parallel()
 	text := runbook()
 	for alert, want := range map[string][]string{
-		"GPULost": {"**What it means.**", "**What to do.**", "**How to look.**", "gpusteward status",
+		"GPULost": {"**What it means.**", "**What to do.**", "**How to look.** Check `gpu_lost`.",
 			"gpusteward ack gpu_lost", "| emergency |", "nvgpu_pci_device_present"},
-		"GPUMemoryLeak": {"By itself.", "nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m",
+		"GPUMemoryLeak": {"nvgpu_workload_memory_exhaustion_seconds` below 3600 | 6 of 6 in 1m",
 			"at 7200"},
 		"GPUSlowOutlier":   {"judgement", "20 of 24 in 4m"},
 		"GPUStewardDown":   {"up{job=\"gpusteward\"} == 0", "| critical | for 15m |"},

@@ -28,9 +28,11 @@ type Check struct {
 	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
 	Summary string // one sentence, the same for every entity
-	Detail  string // a sentence with {value} or {percent}, {entity}, {xids} and {labels} in it
-	Action  string // what to do
-	Cause   string // for the runbook: what it means and how to find out more
+	// Detail is a sentence with a {value}, {percent}, {xids} or {labels}, and perhaps
+	// the {entity}, that can stand alone. A check that has none to tell has no detail.
+	Detail string
+	Action string // what to do
+	Cause  string // what it means and how to find out more; it does not repeat the others
 }
 
 // A Level is when a check fails, and how badly.
@@ -197,6 +199,10 @@ func number(v float64) string {
 
 // Detailed returns the sentence for a level, with its placeholders.
 func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Summary) }
+
+// Described returns the sentence for the description of an alert, whose summary
+// is known: with placeholders, or the cause if the check has no detail.
+func (c *Check) Described(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Cause) }
 
 // Metrics returns the metrics that the check uses, some of them perhaps twice.
 func (c *Check) Metrics() (all []*collectors.Metric) {

@@ -11,17 +11,18 @@ var agentChecks = []*Check{
 	{
 		ID: "agent_self", Alert: "AgentDegraded",
 		Levels: []Level{
-			{Severity: incident.Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3)},
+			{Severity: incident.Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3),
+				Detail: "The agent uses {value} times what it may use of a resource."},
 			{Severity: incident.Info, When: Value(Starved).Is(1), For: of(3, 3)},
 			{Severity: incident.Warning, When: Value(Starved).Is(1), For: of(13, 13)},
 		},
 		Summary: "The agent itself is unhealthy.",
-		Detail:  "The agent uses too much of a resource, or gets no processor time: {value} of what is allowed.",
+		Detail:  "The host gives the agent no processor time.",
 		Action: "gpusteward_pressure_ratio names the resource; look at the agent's log, restart it. With " +
 			"gpusteward_starved at 1 the host is overloaded: give the agent CPUWeight, or a processor.",
-		Cause: "The agent uses more memory, processor time, goroutines or event queue than it should ever need, or " +
-			"cannot write its --state.dir (state). Or the data of all GPUs are old at once, because the agent gets " +
-			"no processor time: this is info after half a minute, and a warning after two.",
+		Cause: "It uses more memory, processor time, goroutines or event queue than it should ever need, or cannot " +
+			"write its --state.dir (state). Or the data of all GPUs are old at once, which is info after half a " +
+			"minute, and a warning after two.",
 	},
 	{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",
@@ -42,9 +43,9 @@ var agentChecks = []*Check{
 		Detail:  "Programs that start now may run without a quota.",
 		Action: "The log of the broker (gpusteward-broker.service) names the missing resource. nvgpu_broker_sessions " +
 			"by state names the holders: unread sessions belong to programs that do not read their answers.",
-		Cause: "Without a session a program runs as if there were no quotas. The broker lacks descriptors (its " +
-			"own, or those in flight on its user's account), memory or sessions, or connections arrive faster than " +
-			"it can accept them. Meanwhile no process counts as bypassing the hook, and the escalation only warns.",
+		Cause: "It lacks descriptors (its own, or those in flight on its user's account), memory or sessions, or " +
+			"connections arrive faster than it can accept them. Meanwhile no process counts as bypassing the hook, " +
+			"and the escalation only warns.",
 	},
 }
 

@@ -34,7 +34,7 @@ var driverChecks = []*Check{
 		Summary: "The driver asks for a recovery of the GPU.",
 		Action: "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 " +
 			"recover the IMEX domain.",
-		Cause: "The driver's own verdict (field 230, event 0x8000, XID 154).",
+		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154).",
 	},
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: incident.HardwareFault, Latched: true,
@@ -49,8 +49,7 @@ var driverChecks = []*Check{
 		},
 		Summary: "The GPU has fallen off the bus.",
 		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
-		Cause: "The GPU no longer answers on PCIe (XID 79, its config space reads all ones). Latched: a reset, a " +
-			"reboot or gpusteward ack gpu_lost clears it.",
+		Cause:   "It no longer answers on PCIe (XID 79), and its config space reads all ones.",
 	},
 	{
 		ID: missingCheck, Alert: "GPUMissing", Class: incident.HardwareFault, Accepts: true,
@@ -76,18 +75,18 @@ var driverChecks = []*Check{
 		},
 		Summary: "A driver call on the GPU does not return.",
 		Action:  "End the processes that use the GPU, and reset it; if they do not end, reboot.",
-		Cause: "The label reason of gpusteward_worker_stuck names the call. Other GPUs are still read. A call " +
-			"also waits while another tool holds the driver's lock, but for less than a minute. It counts as a hang " +
-			"after that, or at once if the driver reported a fault of its own or of the GPU meanwhile.",
+		Cause: "The label reason of gpusteward_worker_stuck has its name. Other GPUs are still read. The alert is " +
+			"critical after a minute, because another tool holds the driver's lock for less. It is critical at once " +
+			"if the driver reported a fault of its own or of the GPU meanwhile.",
 	},
 	{
 		ID: "driver_blocked", Alert: "GPUDriverTasksBlocked", Class: incident.DriverCrash,
 		Levels: []Level{{Severity: incident.Critical, When: Value(faults.DriverBlockedTasks).Above(0),
 			For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
-		Detail:  "{value} tasks of the driver are in uninterruptible sleep.",
-		Action:  "Drain the host, and reboot it: nothing else ends them.",
-		Cause:   "The driver's kernel threads, or tools such as nvidia-smi, were in state D for two minutes.",
+		Detail:  "{value} tasks of the driver have been in state D for two minutes.",
+		Action:  "Drain the host, and reboot it.",
+		Cause:   "These are kernel threads of the driver, or tools such as nvidia-smi that called it.",
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: incident.DriverCrash,
@@ -96,7 +95,7 @@ var driverChecks = []*Check{
 				And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0),
 					Value(Reloading).Is(0))}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
-		Detail:  "The PCI bus has {value} GPUs, and no driver answers for them.",
+		Detail:  "{value} GPUs on the PCI bus have no driver.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent describes the failure.",
 		Cause: "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the " +
 			"driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 " +
@@ -109,31 +108,27 @@ var driverChecks = []*Check{
 		// An upgrade causes one for a moment.
 		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}},
 		Summary: "The driver's library and its kernel module are of different versions.",
-		Detail:  "The driver's library does not fit its kernel module{labels}.",
+		Detail:  "No CUDA program can start{labels}.",
 		Action: "Load the module of the installed driver: end the processes that use the GPUs, gpusteward drain, " +
 			"rmmod nvidia and modprobe nvidia; or reboot.",
-		Cause: "The driver was upgraded and the old module is still loaded, or the other way round. No CUDA program " +
-			"can start until both have the same version.",
+		Cause: "An upgrade replaced one of them only.",
 	},
 	{
 		ID: driftCheck, Alert: "GPUConfigDrift", Accepts: true,
 		// Settings are read each minute, one GPU after the other.
 		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}},
 		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
-		Detail:  "The settings of {entity} differ from its earlier ones, or from its peers'{labels}.",
+		Detail:  "{entity} has an unexpected setting{labels}.",
 		Action:  "Correct the setting; if the present one is right: gpusteward ack config_drift and the GPU.",
-		Cause: "nvgpu_config_drift names the setting (ECC, persistence, MIG, accounting, compute mode, power limit, " +
-			"VBIOS), its value and the expected one. A change counts as deliberate if it affects all GPUs of a " +
-			"model, comes with a reset, comes while no workload runs on the GPU, or restores the value from before " +
-			"or that of most peers. Persistence mode is an exception: if it was on and is off on all GPUs, its " +
-			"daemon (nvidia-persistenced) is down, or did not come back within five minutes after the driver was " +
-			"reloaded, and the alert is for the node. A change under a workload is not deliberate. It alerts within " +
-			"minutes if no job came or went on the host for an hour. Otherwise it alerts after four hours, because a " +
-			"prolog may have made the change for a job beside that workload, and its epilog restores the setting. A " +
-			"power limit that somebody requested from the driver is deliberate if no job came or went, or if it is " +
-			"older than the agent; a limit below the requested one is not, because the board or the chassis lowered " +
-			"it. A GPU should have the settings of most of its peers, except for the compute mode, MIG and a " +
-			"deliberate power limit.",
+		Cause: "Compared are ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
+			"the settings of most of its peers, except for the compute mode, MIG and a deliberate power limit. A " +
+			"change is deliberate if it affects all GPUs of a model, comes with a reset, comes while no workload runs " +
+			"on the GPU, or restores the value from before. Under a workload, a change alerts within minutes if no job " +
+			"came or went on the host for an hour. Otherwise it alerts after four hours, because a prolog may have " +
+			"made it for a job beside that workload, and the epilog undoes it. A requested power limit is deliberate " +
+			"if no job came or went, or if it is older than the agent; the board or the chassis lowers a limit below " +
+			"the requested one. If persistence mode was on and is off on all GPUs, nvidia-persistenced is down, or " +
+			"did not come back within five minutes after the driver was reloaded, and the alert is for the node.",
 	},
 	{
 		ID: "stale", Alert: "MetricsStale",

@@ -37,6 +37,9 @@ func fatal(least incident.Severity) func(*incident.Event) bool {
 	return func(e *incident.Event) bool { return severe(least)(e) && incident.OwnChecks[e.Code] == "" }
 }
 
+// ofOwners is the sentence for byOwners.
+const ofOwners = "Programs of {value} owners had the same XID on {entity} in 24 hours, beyond those on other GPUs."
+
 // byOwners holds if many owners had an XID on a GPU that programs can cause.
 var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications,
 	Count: owners}.Signal().AtLeast(5)
@@ -112,8 +115,7 @@ var eventChecks = []*Check{
 		Summary: "The GPU had a critical XID error.",
 		Detail:  "{entity} had {xids} within 5 minutes.",
 		Action:  "Follow NVIDIA's catalogue for the code.",
-		Cause: "An XID is the driver's report of a fault. health/incident/data/xid.tsv, from NVIDIA's catalogue, has " +
-			"the meaning of each code and the action to take.",
+		Cause:   "health/incident/data/xid.tsv has the meaning of each code.",
 	},
 	{
 		ID: "xid_tenant", Alert: "GPUXIDTenantFault", Class: incident.ApplicationFault,
@@ -128,31 +130,28 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: byOwners},
+			{Severity: incident.Info, When: byOwners, Detail: ofOwners},
 			{Severity: incident.Warning, When: byOwners.And(Incidents{Name: "xid_repeat_hardware", Window: day,
-				Match: ofHardware}.Signal().Above(0))},
+				Match: ofHardware}.Signal().Above(0)), Detail: ofOwners},
 			{Severity: incident.Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares,
 				Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
-		Detail: "{entity} had the same XID {value} times in 24 hours. An XID that applications cause counts once for " +
-			"each owner of workloads, beyond the other GPUs' owners.",
-		Action: "Run the field diagnostic; if an application causes the XID, see whether it follows the application.",
+		Detail:  "{entity} had the same XID {value} times in 24 hours.",
+		Action:  "Run the field diagnostic; if an application causes the XID, see whether it follows the application.",
 		Cause: "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some " +
-			"XIDs at will. Such an XID counts by its owners (users, or namespaces of pods) on this GPU, less twice " +
-			"as many as the host's other GPUs have: five raise the alert, and the frequency for each owner is " +
-			"ignored. A queue of crashing or killed jobs looks the same if other GPUs have other work or none. The " +
-			"severity is therefore info, and a warning only if the hardware had a fault of its own on the same GPU " +
-			"within the day. It is never critical for the GPU.",
+			"XIDs at will. They count by owner (a user, or a namespace of pods), less twice as many as the host's " +
+			"other GPUs have: five are info, and a warning if the hardware had a fault of its own on the same GPU. " +
+			"A queue of crashing or killed jobs looks the same if other GPUs have other work or none.",
 	},
 	{
 		ID: "xid_spread", Alert: "GPUXIDSoftwarePattern", Class: incident.ApplicationFault,
 		Levels: []Level{{Severity: incident.Info, When: Incidents{Name: "xid_spread", Window: day, Node: true,
 			Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
-		Summary: "XIDs 13 or 31 came on several GPUs within a day: software, not a GPU.",
+		Summary: "XIDs 13 or 31 came on several GPUs within a day.",
 		Detail:  "{value} GPUs had XID 13 or 31 in 24 hours.",
-		Action:  "Check the application that ran on them.",
-		Cause:   "A fault that moves from GPU to GPU belongs to the software on them.",
+		Action:  "Check the application that ran there.",
+		Cause:   "A fault that moves from GPU to GPU belongs to software, and not to a GPU.",
 	},
 	{
 		ID: "xid_unknown", Alert: "GPUXIDUnknown", Class: incident.DriverCrash,
@@ -160,8 +159,7 @@ var eventChecks = []*Check{
 			Match: unknownXID}.Signal().Above(0)}},
 		Summary: "The GPU had an XID that is not in the table.",
 		Action:  "Look the code up in NVIDIA's XID catalogue, and report it so that the table gets it.",
-		Cause: "A newer driver may have codes that this version does not know. The GPU is then known neither to " +
-			"be healthy nor to be faulty.",
+		Cause:   "A newer driver may have codes that this version lacks. Whether the GPU is faulty is unknown.",
 	},
 	{
 		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: incident.InterconnectFault,
@@ -192,8 +190,8 @@ var eventChecks = []*Check{
 		Action: "The message names the fault. If a GPU could not be initialised, reset it, and check its power and " +
 			"its seat. After a fault of unified memory, reboot: no CUDA program can start until then.",
 		Cause: "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If " +
-			"the message follows an XID, a GPU off the bus or a GSP fault, only that cause is reported. A kernel " +
-			"message that names no GPU is reported for the node.",
+			"the line follows a GPU off the bus or a GSP fault, only that one is reported. One that names no GPU is " +
+			"reported for the node.",
 	},
 	{
 		ID: hostCheck, Alert: "HostKernelFault",
@@ -211,8 +209,7 @@ var eventChecks = []*Check{
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
 		Detail:  "{entity} has a score of {value}.",
 		Action:  "Drain it, and run the field diagnostic.",
-		Cause: "Each fault of the hardware counts by its severity and fades over 30 days. Applications' faults do " +
-			"not count.",
+		Cause:   "Each hardware fault adds to the score by its severity, and fades. Those of applications add nothing.",
 	},
 }
 

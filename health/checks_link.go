@@ -83,8 +83,8 @@ var linkChecks = []*Check{
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
 			"bridge, are no fault. Neither are links that train in the first five minutes after the host was booted, " +
-			"the driver was reloaded or the GPU was reset. A link that comes back each time within half a minute is " +
-			"a warning: the job on it waits each time, or fails.",
+			"the driver was reloaded or the GPU was reset. A link that comes back within half a minute each time is " +
+			"a warning.",
 	},
 	{
 		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: incident.InterconnectFault,
@@ -94,9 +94,8 @@ var linkChecks = []*Check{
 		Summary: "An NVLink of the GPU was down from the start, but its peers' is up.",
 		Detail:  "{entity} has {value} NVLinks fewer up than most GPUs of its model on this host.",
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
-		Cause: "A link that did not train when the host was booted was never up, so no value falls: only a " +
-			"comparison with its peers shows it. This needs four GPUs of the model, and more than two thirds of them " +
-			"must agree. A GPU with no link up has no bridge.",
+		Cause: "It did not train when the host was booted. Only a comparison shows that, which needs four GPUs of the " +
+			"model, of which more than two thirds agree. A GPU that has none up has no bridge.",
 	},
 	{
 		ID: "nvlink_slow", Alert: "NVLinkSlow", Class: incident.InterconnectFault,
@@ -121,13 +120,12 @@ var linkChecks = []*Check{
 			// Healthy links have a few a day.
 			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute, "type", "crc",
 				"by", "link").Above(20, 10), For: of(16, 30).every(time.Minute),
-				Detail: "{entity} has more than ten packets a minute that are corrupted and sent again."},
+				Detail: "{entity} had {value} corrupted packets in 2 minutes."},
 		},
 		Summary: "An NVLink has errors in most minutes.",
 		Detail:  "{entity} had {value} replays and recoveries in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
-		Cause: "A few errors over a link's life are normal. Errors in more than half of the minutes are not; " +
-			"corrupted packets (CRC) count from ten a minute.",
+		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -176,9 +174,8 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Fell(links.IBPortUp, "by", "device").
 			Above(0), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
-		Detail:  "Port {entity} is down.",
 		Action:  "Check the cable and the switch's port.",
-		Cause:   "Jobs over several nodes fail or slow down. Ports that were never up are no fault.",
+		Cause:   "Jobs over several nodes fail or slow down. One that never was up raises no alert.",
 	},
 	{
 		ID: "ib_port_flap", Alert: "IBPortFlap", Class: incident.InterconnectFault,
@@ -187,6 +184,6 @@ var linkChecks = []*Check{
 		Summary: "An InfiniBand port goes down again and again.",
 		Detail:  "Port {entity} went down {value} times in 12 hours.",
 		Action:  "Change the cable.",
-		Cause:   "Counted by the port itself (link_downed).",
+		Cause:   "The port itself counts (link_downed).",
 	},
 }

@@ -35,7 +35,7 @@ var memoryChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).
 			And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}},
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
-		Detail:  "{entity} has {value} corrected ECC errors an hour, more than its own past explains.",
+		Detail:  "{entity} has {value} corrected ECC errors an hour.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",
 		Cause: "Corrected errors lose no data. A lasting rise announces rows that will fail; a burst within an hour " +
 			"means nothing.",
@@ -46,8 +46,7 @@ var memoryChecks = []*Check{
 			Match: saying("ecc_storm")}.Signal().Above(0)}},
 		Summary: "The driver reports a storm of corrected ECC errors.",
 		Action:  "Reset the GPU in the next maintenance window.",
-		Cause: "The driver raises this if corrected errors come so fast that it no longer reports each one (NVML " +
-			"event 0x200).",
+		Cause:   "They come so fast that it no longer counts each one (NVML event 0x200).",
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
@@ -62,7 +61,7 @@ var memoryChecks = []*Check{
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
 		Detail:  "{entity} had uncorrectable SRAM errors at {value} addresses.",
 		Action:  "Have the board reviewed for replacement.",
-		Cause:   "Errors at four or more addresses are not one weak cell. Needs the collector sram_addresses.",
+		Cause:   "Four or more are not one weak cell. Needs the collector sram_addresses.",
 	},
 	{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
@@ -110,7 +109,7 @@ var memoryChecks = []*Check{
 		Summary: "Banks of GPU memory run out of spare rows.",
 		Detail:  "{entity} has {value} banks with few spare rows or none.",
 		Action:  "Plan the replacement of the board.",
-		Cause:   "A bank has eight spare rows at most. With none left, the next failure is GPURowRemapFailed.",
+		Cause:   "Each has eight at most. With none left, the next failure is GPURowRemapFailed.",
 	},
 	{
 		ID: "remap_count", Alert: "GPURowRemapCount", Class: incident.MemoryFault,
@@ -149,9 +148,8 @@ var memoryChecks = []*Check{
 		Summary: "GPU memory is in use, but no process uses it.",
 		Detail:  "{entity} has {value} bytes in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
-		Cause: "A process that was killed in the kernel may leave its memory behind until the GPU is reset. GPUs " +
-			"with memory that is a NUMA node of the host (such as GH200) are not judged, because the kernel uses it " +
-			"too.",
+		Cause: "A program that was killed within a driver call may leave it behind. GPUs whose memory is a NUMA " +
+			"node of the host (such as GH200) are not judged, because the kernel stores its own data there.",
 	},
 	{
 		ID: "ghost_process", Alert: "GPUGhostProcess", Class: incident.DriverCrash,

@@ -132,12 +132,11 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5),
 			For: of(30, 30)}},
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
-		Detail: "{entity} is {value} degrees Celsius hotter than it used to be at its power, beyond the rise of the " +
-			"other GPUs.",
-		Action: "Look at its airflow, its heat sink, the thermal paste and its fans.",
+		Detail:  "{entity} is {value} degrees Celsius hotter than its past and the other GPUs explain.",
+		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
 		Cause: "The agent learns the temperature of a GPU at each power: ten minutes make a mean, which then follows " +
-			"ever more slowly, by two degrees a day once it is a day old. The GPU must be hotter than at any power " +
-			"before. The host's other GPUs show the effect of the air, so a host's only GPU is not judged. A GPU " +
+			"ever more slowly, by two degrees a day once it is a day old. The present temperature must exceed those " +
+			"of all powers. The host's other GPUs show the effect of the air, so a host's only GPU is not judged. A GPU " +
 			"that sits in warm air has always done so: GPUTemperatureOutlier is about those.",
 	},
 	{
@@ -175,8 +174,7 @@ var thermalChecks = []*Check{
 			"diagnostic under load.",
 		Cause: "One slow GPU holds up a whole job that waits for all of them. The GPU is compared with GPUs of the " +
 			"same model and power limit on this host that are as busy with the same workloads and hold as much " +
-			"memory; this needs four GPUs. A GPU at its power limit is compared with GPUs at their limit with the " +
-			"same activity.",
+			"memory; this needs four GPUs. At the limit, only those count that have the same activity and are there, too.",
 	},
 	{
 		ID: "memory_clock", Alert: "GPUMemoryClockLow", Class: incident.HardwareFault,
@@ -186,10 +184,9 @@ var thermalChecks = []*Check{
 			For:  of(6, 6)},
 			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)),
 				For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
-		Summary: "The GPU's memory clock is lower than that of the GPUs with the same job, or lower than it should " +
-			"be under load.",
-		Detail: "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
-		Action: "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
+		Summary: "The GPU's memory clock is too low.",
+		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
+		Action:  "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
 		Cause: "A working GPU runs its memory at one clock, which its whole model shares; the comparison is that of " +
 			"GPUClockOutlier. Without peers, the alert looks for the clock of an idle GPU: less than a third of the " +
 			"highest.",
@@ -244,7 +241,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
 			For: of(60, 60)}}, // work that has just ended is over by then
 		Summary: "The GPU is busy for minutes, and no process is on it.",
-		Detail:  "{entity} is {percent} busy without a process, and draws little.",
+		Detail:  "{entity} is {percent} busy without a process, and draws little power.",
 		Action: "Look for a process in a container or a virtual machine that the driver does not list; if there is " +
 			"none, reset the GPU.",
 		Cause: "Work of a process that was killed still runs, or the driver's own count is stuck. No job gets its " +
@@ -272,7 +269,6 @@ var thermalChecks = []*Check{
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",
-		Cause: "The GPU answers, but has failed for two minutes to read a sensor that it had before. One failed " +
-			"reading is no lost sensor.",
+		Cause:   "It answers, but has failed for two minutes to read a sensor that it had before.",
 	},
 }

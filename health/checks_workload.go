@@ -39,18 +39,16 @@ var workloadChecks = []*Check{
 			{Severity: incident.Warning, When: Value(derived.MemoryExhaustion, "by", "workload").Optional().
 				Below(6*3600, 8*3600).And(Value(derived.MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
-		Summary: "A workload's GPU memory grows and will fill the GPU: within an hour; within two if it grows evenly " +
-			"after a rest; or within six if the GPU is nearly full.",
-		Detail: "{entity} will have filled the GPU's memory in {value} seconds.",
-		Action: "Tell the owner; limit the workload.",
+		Summary: "A workload's memory grows and will fill the GPU.",
+		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
+		Action:  "Tell the owner; limit the workload.",
 		Cause: "The trend of an hour (Theil-Sen) has a confidence interval that excludes zero. The memory rose in " +
-			"each third of the hour, does not level off, and the workload gave back less than a tenth of it within " +
-			"three hours. Caches, KV caches and data sets fill a GPU as fast, but are full within the hour or follow " +
-			"their requests. Slower ones grow just as a leak does until they are full, but they leave some of the " +
-			"GPU free. Such growth is therefore info until 97.5 % of the memory is in use, and a warning from then " +
-			"on, which may be minutes before the end. A workload that had the same memory for half an hour, and then " +
-			"grew evenly beyond its peak for another hour, is a warning at once. A leak that fills the GPU in less " +
-			"than that hour is not foreseen.",
+			"each third of the hour, does not level off, and less than a tenth of it was given back within three " +
+			"hours. Caches, KV caches and data sets are full within the hour, follow their requests, or leave some of " +
+			"the GPU free. Growth is therefore info if the end is less than an hour away. It is a warning if the end " +
+			"is two hours away, and it went evenly beyond the peak of a half-hour rest for an hour. It is also a " +
+			"warning if the end is six hours away, and 97.5 % of the memory is in use. A leak that needs less than " +
+			"an hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: incident.ApplicationFault,
@@ -67,10 +65,9 @@ var workloadChecks = []*Check{
 			Optional().AtLeast(1)}},
 		Summary: "A workload seems to hang: most of its GPUs are busy for minutes and get nothing done.",
 		Detail:  "{entity} has got nothing done for {percent} of its longest allowed wait.",
-		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where its ranks wait.",
-		Cause: "Most GPUs of a workload that has several spin, as GPUKernelHangSuspected describes: its ranks wait " +
-			"for each other, or for one that is gone. It is one alert for all of these GPUs. Ranks also spin " +
-			"while a checkpoint is written. The alert therefore waits 10 minutes while another GPU of the " +
+		Action:  "Ask the owner; py-spy or cuda-gdb show what its ranks wait for.",
+		Cause: "They spin, as GPUKernelHangSuspected describes. Ranks also do so while a checkpoint is written. The " +
+			"alert therefore waits 10 minutes while another GPU of the " +
 			"workload is idle, because that rank may be gone; 15 minutes while all spin, because libraries end " +
 			"a collective that hangs after 10; and an hour while another GPU works or moves data, because the " +
 			"others may wait for it. A workload that waited longer on these GPUs, and then went on with the " +
@@ -166,8 +163,7 @@ var workloadChecks = []*Check{
 		Detail:  "{entity} has {value} processes without a session with the broker.",
 		Action: "Make sure that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD. Until then " +
 			"only the kernel or MPS can hold it.",
-		Cause: "The driver lists these processes on the GPU, and the broker does not know them. They are " +
-			"statically linked, their environment was cleared, or they bypass the hook on purpose.",
+		Cause: "They are statically linked, their environment was cleared, or somebody evades the quota on purpose.",
 	},
 	{
 		ID: "quota_drift", Alert: "QuotaDrift",
@@ -178,11 +174,10 @@ var workloadChecks = []*Check{
 				Above(0), For: of(6, 6)},
 		},
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
-		Detail:  "The driver says that {entity} uses more than it is charged for.",
 		Action: "See nvgpu_quota_charge_drift_ratio and nvgpu_quota_ledger_drift_bytes; " +
 			"nvgpu_underreporting_processes names the workload. Restart it under this version's hook.",
-		Cause: "The difference is more than 5 points of the GPU's time for a minute, or the hook of a process " +
-			"reports less than the driver. The hook does not see some of the work, or was tampered with.",
+		Cause: "It is charged for less than the driver counts: by more than 5 points of the GPU's time for a minute, " +
+			"or by a process whose hook reports less. The hook does not see some of the work, or was tampered with.",
 	},
 	{
 		ID: "quota_action", Alert: "QuotaEnforced", Class: incident.ApplicationFault,
@@ -192,10 +187,9 @@ var workloadChecks = []*Check{
 			{Severity: incident.Warning, When: atLevel("terminate")},
 		},
 		Summary: "The enforcer paused, suspended or ended a workload that takes more than its quota.",
-		Detail:  "{entity} was paused, suspended or ended by the enforcer.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
-		Cause: "The workload reached the last levels of escalation: info is pause or suspend, warning is terminate. In " +
-			"shadow mode there is no alert, because nothing was done.",
+		Cause: "The escalation reached its last levels: info is pause or suspend, warning is terminate. In shadow mode " +
+			"there is no alert, because nothing was done.",
 	},
 	{
 		ID: "resume_late", Alert: "ResumeLate",
@@ -224,11 +218,10 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical,
 			When: Increase(workloads.SuspendBroken, 10*time.Minute).AtLeast(1)}},
 		Summary: "The driver broke a process that was suspended.",
-		Detail:  "The driver broke {value} processes in the last 10 minutes, while they were suspended or resumed.",
+		Detail:  "{value} processes lost their GPU in 10 minutes, while they were suspended or resumed.",
 		Action: "Restart the workload; /api/v1/events?kind=enforcement names it. Suspend no others on this host until the " +
 			"driver is updated.",
-		Cause: "A checkpoint or its restoration failed within the driver, which leaves the process without its GPU. What " +
-			"the workload had not saved is lost.",
+		Cause: "A checkpoint or its restoration failed. What the workload had not saved is lost.",
 	},
 	{
 		ID: "quota_forecast", Alert: "QuotaMemoryForecast",

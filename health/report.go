@@ -232,8 +232,12 @@ const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBO
 func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string) Alert {
 	value, _ := st.says(level)
 	where := locate(labels["node"], st.Entity)
+	description := e.sentences(j, st, level)
+	if more, ok := strings.CutPrefix(description, j.Summary); ok {
+		description = j.Cause + more
+	}
 	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
-		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st),
+		"summary": where + j.Summary, "description": description, "action": e.action(j, st),
 		"runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
 		"value":       fmt.Sprintf("%.4g", value),
 	}}

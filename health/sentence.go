@@ -172,7 +172,7 @@ func locate(node string, e incident.Entity) string {
 // word.
 func (e *Engine) action(j *judge, st *status) string {
 	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
-		return strings.TrimSuffix(j.Action, ".") + ": " + ev.Action + "."
+		return j.Action + " For this fault: " + ev.Action + "."
 	}
 	return j.Action
 }

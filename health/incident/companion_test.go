@@ -128,3 +128,18 @@ func TestDriverVerdict(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// TestMessageSaysAFaultOnce holds that an incident's message leaves out the kernel's words if
+// the table has the same.
+func TestMessageSaysAFaultOnce(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{"GPU has fallen off the bus.": 0, "something else": 1} {
+		d := newDesk(t)
+		d.kernel(1, "NVRM: Xid (PCI:0000:06:00): 79, "+text)
+		d.to(10 * second)
+		m := d.incidents()[0].Message
+		if strings.Count(m, "fallen off the bus") != 1 || strings.Count(m, ": something else") != want {
+			t.Errorf("%q", m)
+		}
+	}
+}

@@ -183,7 +183,7 @@ func (i *openIncident) message() string {
 		}
 	}
 	text := i.title
-	if i.text != "" {
+	if i.text != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(strings.TrimSuffix(i.text, "."))) {
 		text += ": " + strings.TrimSuffix(i.text, ".")
 	}
 	return Clean(text, LongestMessage-len(end)) + end
