@@ -155,9 +155,12 @@ var fleet = []fleetRule{
 	},
 }
 
+// fleetRules returns the rules over several hosts: of the fleet, and of racks.
+func fleetRules() []fleetRule { return slices.Concat(fleet, ofRacks()) }
+
 // ofFleet returns the fleet's rules and their tests.
 func ofFleet() (rules []rule, tests []ruleTest) {
-	for _, f := range fleet {
+	for _, f := range fleetRules() {
 		rules = append(rules, f.rule)
 		for _, s := range f.scenes {
 			tests = append(tests, s.test(f.rule))
@@ -169,7 +172,9 @@ func ofFleet() (rules []rule, tests []ruleTest) {
 // metrics returns the metrics in the rule's expression.
 func (f fleetRule) metrics() (all []string) {
 	for _, m := range collectors.Metrics() {
-		if strings.Contains(f.expr, m.Name+" ") || strings.Contains(f.expr, m.Name+")") {
+		if slices.ContainsFunc([]string{" ", ")", "{"}, func(after string) bool {
+			return strings.Contains(f.expr, m.Name+after)
+		}) {
 			all = append(all, m.Name)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 const runbookHead = `# Runbook
 
 This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks
-(health/checks_*.go) and the fleet rules (alerts/fleet.go, alerts/straggler.go); do not edit it.
+(health/checks_*.go) and the fleet rules (alerts/fleet.go, alerts/rack.go, alerts/straggler.go); do not edit it.
 
 | severity | meaning |
 |---|---|
@@ -43,7 +43,7 @@ func runbook() string {
 	for _, c := range alerting() {
 		checkSection(&b, c)
 	}
-	for _, f := range fleet {
+	for _, f := range fleetRules() {
 		fleetSection(&b, f, "fleet.rules.yml")
 	}
 	fleetSection(&b, straggler, "stragglers.rules.yml")
@@ -56,7 +56,7 @@ func contents() string {
 	for _, c := range alerting() {
 		names = append(names, c.Alert)
 	}
-	for _, f := range fleet {
+	for _, f := range fleetRules() {
 		names = append(names, f.alert)
 	}
 	names = append(names, straggler.alert)

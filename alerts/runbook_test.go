@@ -47,7 +47,7 @@ func TestRunbookAnchors(t *testing.T) {
 func TestTextsDoNotRepeat(t *testing.T) {
 	t.Parallel()
 	causes := map[string]string{straggler.alert: straggler.cause}
-	for _, f := range fleet {
+	for _, f := range fleetRules() {
 		causes[f.alert] = f.cause
 	}
 	for _, r := range allRules() {

@@ -24,10 +24,18 @@ func TestShippedAlertmanagerConfig(t *testing.T) {
 	}
 	for severity, want := range map[string]string{"emergency": "page", "critical": "page", "warning": "team",
 		"info": "nobody"} {
-		out, err := exec.Command(amtool, "config", "routes", "test", "--config.file="+shippedConfig,
-			"--verify.receivers="+want, "alertname=A", "severity="+severity).CombinedOutput()
-		if err != nil {
-			t.Errorf("%s goes to %s, want %s", severity, out, want)
+		for cluster, of := range map[string]string{"": "", "other": "", "example": "example-"} {
+			for _, alert := range []string{"A", "IBPortDown"} {
+				if want == "nobody" {
+					of = ""
+				}
+				out, err := exec.Command(amtool, "config", "routes", "test", "--config.file="+shippedConfig,
+					"--verify.receivers="+of+want, "alertname="+alert, "cluster="+cluster,
+					"severity="+severity).CombinedOutput()
+				if err != nil {
+					t.Errorf("%s, %s of %q goes to %s, want %s", alert, severity, cluster, out, of+want)
+				}
+			}
 		}
 	}
 }
@@ -74,6 +82,49 @@ func TestAlertArrives(t *testing.T) {
 	}
 }
 
+// A switch breaks a link of each host of a rack: through the shipped
+// configuration, with shorter waits, that is one page. Another rack's host, whose
+// page waits as long, shows when those of the rack would have come.
+func TestARackPagesOnce(t *testing.T) {
+	t.Parallel()
+	pages := make(chan string, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var m struct{ GroupLabels map[string]string }
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			t.Error(err)
+		}
+		pages <- m.GroupLabels["alertname"] + " of " + m.GroupLabels["rack"] + m.GroupLabels["node"] + " to " + r.URL.Path
+	}))
+	defer receiver.Close()
+	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", receiver.URL, "group_wait: 90s", "group_wait: 3s",
+		"group_wait: 5s", "group_wait: 100ms"))
+	n := runNotifier(t, defaultTimings, am.url.String())
+	var all []health.Alert
+	port := func(node, rack string) health.Alert {
+		a := pushed("IBPortDown", "critical", "ib_port", "")
+		maps.Copy(a.Labels, map[string]string{"node": node, "gpu": "", "device": "mlx5_0", "rack": rack, "cluster": "c"})
+		return a
+	}
+	for _, node := range []string{"n1", "n2", "n3"} {
+		all = append(all, port(node, "r1"))
+	}
+	n.Tell(all)
+	eventually(t, "Alertmanager has the hosts' alerts", 10*time.Second, func() bool { return len(am.alerts("")) == 3 })
+	rack := pushed("RackInterconnectDown", "critical", "", "")
+	maps.Copy(rack.Labels, map[string]string{"node": "", "gpu": "", "rack": "r1", "cluster": "c"})
+	n.Tell(append(all, rack, port("n9", "r2")))
+	for _, want := range []string{"RackInterconnectDown of r1 to /page", "IBPortDown of r2n9 to /page"} {
+		select {
+		case got := <-pages:
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no page: %s", want)
+		}
+	}
+}
+
 // The shipped inhibition rules apply to pushed alerts, which have the label
 // node, and to those of Prometheus, which have the label instance.
 func TestShippedInhibition(t *testing.T) {
@@ -88,6 +139,9 @@ func TestShippedInhibition(t *testing.T) {
 	}
 	prometheus := func(a health.Alert, instance string) health.Alert {
 		return with(a, "source", "", "node", "", "instance", instance)
+	}
+	rack := func(a health.Alert, cluster, rack string) health.Alert {
+		return with(a, "source", "", "node", "", "cluster", cluster, "rack", rack)
 	}
 	cases := []struct {
 		a    health.Alert
@@ -122,6 +176,17 @@ func TestShippedInhibition(t *testing.T) {
 		{with(pushed("Tenant", "warning", "t", "GPU-11"), "tenant", "a"), false},
 		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "a"), true},
 		{with(prometheus(pushed("Tenant", "warning", "t", "GPU-11"), "n1:9836"), "tenant", "b"), false},
+		{rack(pushed("RackInterconnectDown", "critical", "", ""), "c1", "r1"), false},
+		{with(pushed("IBPortDown", "critical", "ib_port", ""), "cluster", "c1", "rack", "r1", "node", "n7"), true},
+		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c1", "r1"), true},
+		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c1", "r2"), false},
+		{rack(pushed("IBPortDown", "critical", "ib_port", ""), "c2", "r1"), false},
+		{rack(pushed("GPUPowerBrake", "critical", "power_brake", ""), "c1", "r1"), false},
+		{rack(pushed("RackDown", "critical", "", ""), "c1", "r3"), false},
+		{with(rack(pushed("GPUStewardDown", "critical", "", ""), "c1", "r3"), "instance", "n8:9836"), true},
+		{rack(with(prometheus(pushed("OfADeadRack", "critical", "z", "GPU-12"), "n8:9836"), "instance", "n8:9836"),
+			"c1", "r3"), true},
+
 		{with(pushed("BothNode", "critical", "b", ""), "gpu", ""), false},
 		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n1:9836"), "gpu", "", "node", "n1"), true},
 		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n6:9836"), "gpu", "", "node", "n6"), false},

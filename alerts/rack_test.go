@@ -1,0 +1,67 @@
+package alerts
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// TestAlertmanagerKnowsRacks compares the shipped configuration of Alertmanager with the rules
+// about racks: each alert about a rack silences those of its hosts, whose pages wait for it.
+func TestAlertmanagerKnowsRacks(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../deploy/alertmanager.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type route struct {
+		Matchers []string `yaml:"matchers"`
+		Wait     string   `yaml:"group_wait"`
+		Routes   []route  `yaml:"routes"`
+	}
+	var shipped struct {
+		Route route `yaml:"route"`
+		Rules []struct {
+			Source []string `yaml:"source_matchers"`
+			Target []string `yaml:"target_matchers"`
+			Equal  []string `yaml:"equal"`
+		} `yaml:"inhibit_rules"`
+	}
+	if err := yaml.Unmarshal(text, &shipped); err != nil {
+		t.Fatal(err)
+	}
+	silenced := map[string]string{}
+	for _, r := range shipped.Rules {
+		if slices.Equal(r.Equal, []string{"cluster", "rack"}) {
+			silenced[strings.Join(r.Source, ",")] += strings.Join(r.Target, ",")
+		}
+	}
+	var hosts []string
+	for _, f := range rackFaults {
+		hosts = append(hosts, f.hosts...)
+		want := fmt.Sprintf(`alertname =~ "%s"`, strings.Join(f.hosts, "|"))
+		if got := silenced[fmt.Sprintf("alertname = %q", f.alert)]; !strings.Contains(got, want) {
+			t.Errorf("%s silences %s, want %s", f.alert, got, want)
+		}
+	}
+	if got := silenced[`alertname = "RackDown"`]; got != `alertname = "GPUStewardDown"` {
+		t.Errorf("RackDown silences %s", got)
+	}
+	waits := 0
+	all := slices.Clone(shipped.Route.Routes)
+	for _, r := range shipped.Route.Routes {
+		all = append(all, r.Routes...)
+	}
+	for _, r := range all {
+		if slices.Contains(r.Matchers, fmt.Sprintf(`alertname =~ "%s"`, strings.Join(hosts, "|"))) && r.Wait == "90s" {
+			waits++
+		}
+	}
+	if waits != 2 {
+		t.Errorf("%d routes wait for the alert about a rack, want that of the example and that of all others", waits)
+	}
+}
