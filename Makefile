@@ -175,14 +175,14 @@ prometheus3:
 # promtool, Debian's 2.42, which is built without Kubernetes.
 rules: prometheus3
 	@p=$(PROMETHEUS3)/promtool; out=$$($$p check rules alerts/*.rules.yml 2>&1 && $$p test rules alerts/*.rules.test.yml 2>&1 \
-		&& $$p check config --syntax-only deploy/prometheus/{file_sd,http_sd,kubernetes}.yml 2>&1) \
+		&& $$p check config --syntax-only deploy/prometheus/{file_sd,http_sd,kubernetes,dcgm_exporter}.yml 2>&1) \
 		|| { echo "$$out"; exit 1; }
 
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
 # to a receiver, make demo, the page in a browser.
 test-servers: prometheus3
 	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers \
-		-run '^(TestQueries|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
+		-run '^(TestQueries.*|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Packages and images are built for amd64 and arm64, or for the architectures in ARCH.
 binaries package image: export GOBUILD := $(GOBUILD)

@@ -104,9 +104,9 @@ var fleet = dashboard{
 				queries:     one(by("avg", perHost, hosts.of(activity.Utilization, `engine="gpu"`)), ofHost)},
 			{kind: lines, title: "Tensor activity by host", unit: "percentunit", least: at(0), most: at(1),
 				link: toHost,
-				description: "Fraction of time in which the tensor cores were active, mean over the host's GPUs " +
-					"(since Hopper).",
-				queries: one(by("avg", perHost, hosts.of(activity.GPMActivity, `pipe="tensor"`)), ofHost)},
+				description: "Fraction of time in which the tensor cores were active, mean over the host's GPUs: since " +
+					"Hopper, or from dcgm-exporter.",
+				queries: one(hosts.orDCGM(activity.GPMActivity, "tensor", per("avg", perHost)), ofHost)},
 			{kind: lines, title: "Memory in use by host", unit: "percentunit", least: at(0), most: at(1), link: toHost,
 				description: "GPU memory in use, as a fraction of the total of the host's GPUs.",
 				queries: one(by("sum", perHost, hosts.of(device.MemoryBytes, `state="used"`))+" / "+

@@ -14,9 +14,10 @@ import (
 // gpu shows everything about one GPU.
 var gpu = dashboard{
 	name: "gpu", title: "GPU Steward / GPU",
-	description: "One GPU: its health, load, power, temperature, memory, links and errors, its MIG devices and vGPUs.",
-	variables:   []variable{oneHost, oneGPU},
-	xids:        true,
+	description: "One GPU, or the maxima of several: health, load, power, temperature, memory, links and errors, MIG " +
+		"devices and vGPUs.",
+	variables: []variable{oneHost, oneGPU},
+	xids:      true,
 	rows: []row{
 		{title: "Now", panels: []panel{
 			{kind: stat, width: 3, title: "Health", unit: "none", values: healths, link: toHealth,
@@ -60,12 +61,13 @@ var gpu = dashboard{
 				description: "Fraction of time in which each engine was busy, as nvidia-smi shows it.",
 				queries:     one(by("max", "engine", gpus.of(activity.Utilization)), "{{engine}}")},
 			{kind: lines, title: "Pipes", unit: "percentunit", least: at(0), most: at(1),
-				description: "Fraction of time in which each pipe was active, mean over its units (since Hopper).",
-				queries:     one(by("max", "pipe", gpus.of(activity.GPMActivity)), "{{pipe}}")},
+				description: "Fraction of time in which each pipe was active, mean over its units: since Hopper, or from " +
+					"dcgm-exporter.",
+				queries: one(gpus.orDCGM(activity.GPMActivity, "", per("max", "pipe")), "{{pipe}}")},
 			{kind: lines, title: "Occupancy", unit: "percentunit", least: at(0), most: at(1),
-				description: "Resident warps, as a fraction of the maximum (since Hopper). Low occupancy under high " +
-					"load means small kernels.",
-				queries: one("max("+gpus.of(activity.GPMOccupancy)+")", "occupancy")},
+				description: "Resident warps, as a fraction of the maximum: since Hopper, or from dcgm-exporter. Low " +
+					"occupancy under high load means small kernels.",
+				queries: one(gpus.orDCGM(activity.GPMOccupancy, "", per("max", "")), "occupancy")},
 			{kind: lines, title: "Busy time", unit: "percentunit", least: at(0), most: at(1),
 				description: "Fraction of time in which each engine was busy, from all of the driver's samples, " +
 					"including those between scrapes.",
@@ -120,9 +122,9 @@ var gpu = dashboard{
 				description: "Memory in use that belongs to no visible process or vGPU.",
 				queries:     one("max("+gpus.of(health.OrphanMemory)+")", "orphaned")},
 			{kind: lines, title: "Memory bandwidth used", unit: "binBps", least: at(0),
-				description: "The memory's activity (since Hopper) times the highest bandwidth that its clock and " +
-					"bus allow.",
-				queries: []query{{"max(" + gpus.of(activity.GPMActivity, `pipe="dram"`) + ") * max(" +
+				description: "The memory's activity (since Hopper, or from dcgm-exporter) times the highest bandwidth " +
+					"that its clock and bus allow.",
+				queries: []query{{"(" + gpus.orDCGM(activity.GPMActivity, "dram", per("max", "")) + ") * max(" +
 					gpus.of(device.MemoryBandwidth) + ")", "used"},
 					{"max(" + gpus.of(device.MemoryBandwidth) + ")", "highest"}}},
 			{kind: lines, title: "ECC errors", unit: "short", least: at(0),
@@ -159,8 +161,8 @@ var gpu = dashboard{
 		}},
 		{title: "Links", panels: []panel{
 			{kind: lines, title: "PCIe traffic", unit: "binBps", least: at(0),
-				description: "Traffic as the GPU sees it: rx is received (since Hopper).",
-				queries:     one(by("sum", "direction", gpus.of(activity.GPMPCIe)), "{{direction}}")},
+				description: "Traffic as the GPU sees it: rx is received. Since Hopper, or from dcgm-exporter.",
+				queries:     one(gpus.orDCGM(activity.GPMPCIe, "", per("sum", "direction")), "{{direction}}")},
 			{kind: lines, title: "NVLink traffic", unit: "binBps", least: at(0),
 				description: "Traffic of all NVLinks: data, and raw with the protocol's overhead.",
 				queries: one(by("sum", "direction, kind", gpus.rate(links.NVLinkBytes)),

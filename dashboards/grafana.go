@@ -91,21 +91,29 @@ func (d dashboard) templating() []sdk.VariableModel {
 				"qryType": 1, "query": text, "refId": "PrometheusVariableQueryEditor-VariableQuery",
 			}},
 			Refresh: new(sdk.VariableRefreshOnTimeRangeChanged), Sort: new(sdk.VariableSortNumericalAsc),
-			Multi: new(v.many), IncludeAll: new(v.many),
+			Multi: new(true), IncludeAll: new(v.all), AllValue: allOf(v.name),
 		}
-		if v.many {
+		if v.all {
 			m.Current = &sdk.VariableOption{
 				Selected: new(true),
 				Text:     sdk.StringOrArrayOfString{ArrayOfString: []string{"All"}},
 				Value:    sdk.StringOrArrayOfString{ArrayOfString: []string{"$__all"}},
 			}
 		}
-		if v.many && v.name != "job" { // .* would include the jobs of other programs
-			m.AllValue = new(".*")
-		}
 		list = append(list, m)
 	}
 	return list
+}
+
+// allOf returns the regular expression of All. Grafana lists the values if there is none.
+func allOf(variable string) *string {
+	switch variable {
+	case "job": // an expression would include the jobs of other programs
+		return nil
+	case "instance": // each target has one
+		return new(".+")
+	}
+	return new(".*")
 }
 
 // annotations returns the annotations: alerts and, if the dashboard has them, XIDs.

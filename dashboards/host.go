@@ -12,7 +12,7 @@ import (
 )
 
 // gpuOfHost lists the keys of a table of GPUs.
-var gpuOfHost = []key{gpuKey, {label: "name", title: "Model"}}
+var gpuOfHost = []key{{label: "instance", title: "Host"}, gpuKey, {label: "name", title: "Model"}}
 
 // withName adds the model's name to an expression with one series per GPU.
 func withName(expr string) string {
@@ -23,7 +23,7 @@ func withName(expr string) string {
 // host shows one host: its GPUs side by side, and what they share.
 var host = dashboard{
 	name: "host", title: "GPU Steward / Host",
-	description: "One host: its GPUs side by side, their links, the host's own devices and its faults.",
+	description: "One host, or several: the GPUs side by side, their links, the hosts' own devices and faults.",
 	variables:   []variable{oneHost, anyGPUs},
 	xids:        true,
 	rows: []row{
@@ -78,53 +78,53 @@ var host = dashboard{
 				}},
 			{kind: states, title: "Health of GPUs", unit: "none", values: healths, link: toGPU,
 				description: "Health over time. In a gap it is unknown.",
-				queries:     one(by("max", perGPU, gpus.of(health.Status, `gpu!=""`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(health.Status, `gpu!=""`)), ofGPU)},
 		}},
 		{title: "Load", panels: []panel{
 			{kind: lines, title: "GPU load", unit: "percentunit", least: at(0), most: at(1), link: toGPU,
 				description: "Fraction of time in which a kernel ran.",
-				queries:     one(by("max", perGPU, gpus.of(activity.Utilization, `engine="gpu"`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(activity.Utilization, `engine="gpu"`)), ofGPU)},
 			{kind: lines, title: "SM activity", unit: "percentunit", least: at(0), most: at(1), link: toGPU,
 				description: "Fraction of time in which the SMs had work, mean over the SMs (since Hopper).",
-				queries:     one(by("max", perGPU, gpus.of(activity.GPMActivity, `pipe="sm"`)), theGPU)},
+				queries:     one(gpus.orDCGM(activity.GPMActivity, "sm", per("max", perGPU)), ofGPU)},
 			{kind: lines, title: "Memory in use", unit: "bytes", least: at(0), link: toGPU,
 				description: "Device memory that processes hold.",
-				queries:     one(by("max", perGPU, gpus.of(device.MemoryBytes, `state="used"`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(device.MemoryBytes, `state="used"`)), ofGPU)},
 			{kind: lines, title: "SM clock", unit: "hertz", least: at(0), link: toGPU,
 				description: "SM clock. GPUs of one model at the same work should agree.",
-				queries:     one(by("max", perGPU, gpus.of(device.Clock, `clock="sm"`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(device.Clock, `clock="sm"`)), ofGPU)},
 		}},
 		{title: "Power and heat", panels: []panel{
 			{kind: areas, title: "Power by GPU", unit: "watt", least: at(0), link: toGPU,
 				description: "Power draw of each GPU, stacked.",
 				queries: one(by("max", perGPU, gpus.of(device.Power, `kind="average"`, `scope="gpu"`)),
-					theGPU)},
+					ofGPU)},
 			{kind: lines, title: "Temperature", unit: "celsius", link: toGPU,
 				description: "Temperature of the GPUs' own sensors.",
-				queries:     one(by("max", perGPU, gpus.of(device.Temperature, `sensor="gpu"`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(device.Temperature, `sensor="gpu"`)), ofGPU)},
 			{kind: lines, title: "Temperature margin", unit: "celsius", steps: falling("thermal_margin"), link: toGPU,
 				description: "Degrees left before the GPU slows itself down.",
-				queries:     one(by("min", perGPU, gpus.of(device.TemperatureMargin)), theGPU)},
+				queries:     one(by("min", perGPU, gpus.of(device.TemperatureMargin)), ofGPU)},
 			{kind: lines, title: "Clocks held down", unit: "percentunit", least: at(0), link: toGPU,
 				description: "Fraction of time in which a reason that costs speed held the clocks down: heat, the " +
 					"power cap, the power brake, reliability.",
 				queries: one(by("max", perGPU+", reason",
 					gpus.rate(device.ClockEventSeconds,
 						`reason=~"hw_thermal|sw_thermal|sw_power_cap|hw_power_brake|reliability|board_limit"`))+" > 0",
-					theGPU+" {{reason}}")},
+					ofGPU+" {{reason}}")},
 		}},
 		{title: "Links", panels: []panel{
 			{kind: lines, title: "NVLink traffic", unit: "binBps", link: toGPU,
-				description: "Traffic over all of a GPU's NVLinks (since Hopper).",
-				queries: one(by("sum", perGPU+", direction", gpus.of(links.GPMNVLink, `link="all"`)),
-					theGPU+" {{direction}}")},
+				description: "Traffic over all of a GPU's NVLinks: since Hopper, or from dcgm-exporter.",
+				queries: one(gpus.orDCGM(links.GPMNVLink, "", per("sum", perGPU+", direction"), `link="all"`),
+					ofGPU+" {{direction}}")},
 			{kind: lines, title: "PCIe traffic", unit: "binBps", link: toGPU,
 				description: "Traffic as the GPU sees it: rx is received.",
 				queries: one(by("sum", perGPU+", direction", gpus.rate(activity.PCIeBytes)),
-					theGPU+" {{direction}}")},
+					ofGPU+" {{direction}}")},
 			{kind: lines, title: "NVLinks up", unit: "short", least: at(0), link: toGPU,
 				description: "Number of a GPU's NVLinks that are up. It should not fall.",
-				queries:     one(by("max", perGPU, gpus.of(links.NVLinkUp, `link="all"`)), theGPU)},
+				queries:     one(by("max", perGPU, gpus.of(links.NVLinkUp, `link="all"`)), ofGPU)},
 			{kind: states, width: 12, title: "RDMA ports", unit: "none", values: upDown,
 				description: "State of the ports of InfiniBand and RoCE adapters that have carried traffic.",
 				queries:     one(by("max", perHost+", device", hosts.of(links.IBPortUp)), "{{device}}")},

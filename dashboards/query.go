@@ -10,12 +10,12 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A variable is a dashboard variable, which the reader sets.
+// A variable is a dashboard variable, of which the reader chooses one value or several.
 type variable struct {
 	name, label string
 	of          *collectors.Metric // the metric with the label name, which has the values
 	where       scope
-	many        bool // whether several values, or All, can be selected
+	all         bool // whether All can be selected, and is at first
 }
 
 // A scope is the label matchers of a set of variables.
@@ -35,8 +35,8 @@ const (
 
 // Variables of several dashboards.
 var (
-	anyHosts     = variable{"instance", "Host", collectors.DriverUp, jobs, true}
-	oneHost      = variable{"instance", "Host", collectors.DriverUp, jobs, false}
+	anyHosts     = variable{"instance", "Instance", collectors.DriverUp, jobs, true}
+	oneHost      = variable{"instance", "Instance", collectors.DriverUp, jobs, false}
 	anyGPUs      = variable{"gpu", "GPU", collectors.Up, hosts, true}
 	oneGPU       = variable{"gpu", "GPU", collectors.Up, hosts, false}
 	anyWorkloads = variable{"workload", "Workload", workloads.WorkloadInfo, hosts, true}
@@ -75,7 +75,6 @@ const (
 const (
 	ofHost = "{{instance}}"
 	ofGPU  = "{{instance}} GPU {{gpu}}"
-	theGPU = "GPU {{gpu}}"
 )
 
 // one is a panel's only query.
@@ -135,7 +134,6 @@ var (
 	stepBuckets = &collectors.Metric{Name: workloads.JobStep.Name + "_bucket", Type: collectors.CounterType,
 		Labels: append(workloads.JobStep.Labels[:4:4], "le")}
 
-	foreign = []*collectors.Metric{stepBuckets, targetUp, buildInfo, processCPU, processMemory, processFiles, processStart,
-		goroutines, threads,
-		scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts}
+	foreign = append(dcgmMetrics(), stepBuckets, targetUp, buildInfo, processCPU, processMemory, processFiles,
+		processStart, goroutines, threads, scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts)
 )

@@ -153,9 +153,15 @@ scrape_configs:
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--config.file="+config,
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
+	launchPrometheus(t, program, config, address)
 	return server{"http://" + address, target}
+}
+
+// launchPrometheus starts a Prometheus with a configuration.
+func launchPrometheus(t *testing.T, program, config, address string) {
+	t.Helper()
+	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(filepath.Dir(config), "data"), "--web.listen-address="+address))
 }
 
 // where returns the key of the query in rightlyEmpty and late.
@@ -207,7 +213,7 @@ func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []c
 	all := []choice{{"job": "gpusteward", "instance": regexp.QuoteMeta(s.instance)}}
 	for _, v := range d.Templating.List {
 		switch {
-		case v.AllValue != nil:
+		case v.AllValue != nil && *v.IncludeAll:
 			all[0][v.Name] = *v.AllValue
 		case v.Name == "gpu":
 			first := all[0]
