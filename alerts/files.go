@@ -57,6 +57,7 @@ func Files() map[string]string {
 	rules, tests = ofFleet()
 	add("fleet", fleetHead, rules, tests)
 	files["recording.rules.yml"], files["recording.rules.test.yml"] = recordingFiles()
+	files["slo.rules.yml"], files["objectives.rules.yml"], files["slo.rules.test.yml"] = sloFiles()
 	files["stragglers.rules.yml"], files["stragglers.rules.test.yml"] = stragglerFiles()
 	return files
 }

@@ -69,7 +69,7 @@ func allRules() (all []rule) {
 		all = append(all, checkRules(c)...)
 	}
 	fleet, _ := ofFleet()
-	return append(append(all, fleet...), straggler.rule)
+	return slices.Concat(all, fleet, sloRules(), []rule{straggler.rule})
 }
 
 func TestMetricsExist(t *testing.T) {
@@ -82,7 +82,11 @@ func TestMetricsExist(t *testing.T) {
 	for _, r := range recordings {
 		all = append(all, rule{alert: r.name(), expr: r.query()})
 	}
-	for _, d := range derivations {
+	known = append(known, sloGood, sloTotal, sloObjective)
+	for _, s := range serviceLevels {
+		all = append(all, rule{alert: s.slo, expr: s.good}, rule{alert: s.slo, expr: s.total})
+	}
+	for _, d := range slices.Concat(derivations, sloDerivations()) {
 		known = append(known, d.name)
 		all = append(all, rule{alert: d.name, expr: d.expr})
 	}

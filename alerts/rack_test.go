@@ -8,7 +8,20 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/health/incident"
 )
+
+// TestServiceLevelsPageNobody holds that alerts about service levels stay below the severities
+// that page, because checks page for the faults behind them.
+func TestServiceLevelsPageNobody(t *testing.T) {
+	t.Parallel()
+	for _, r := range sloRules() {
+		if r.severity != incident.Warning || r.window == "" || r.check != "" {
+			t.Errorf("%s of %s is %v", r.alert, r.window, r.severity)
+		}
+	}
+}
 
 // TestAlertmanagerKnowsRacks compares the shipped configuration of Alertmanager with the rules
 // about racks: each alert about a rack silences those of its hosts, whose pages wait for it.

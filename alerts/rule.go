@@ -21,13 +21,15 @@ type rule struct {
 	wait                         time.Duration // its "for"
 	severity                     incident.Severity
 	check                        string // empty for a fleet rule
+	window                       string // of a service level
 	class                        incident.Class
 	summary, description, action string
 }
 
 // labels returns the labels that the rule adds to those of its series, in order.
 func (r rule) labels() [][2]string {
-	all := [][2]string{{"severity", r.severity.String()}, {"check", r.check}, {"class", string(r.class)}}
+	all := [][2]string{{"severity", r.severity.String()}, {"check", r.check}, {"class", string(r.class)},
+		{"window", r.window}}
 	return slices.DeleteFunc(all, func(l [2]string) bool { return l[1] == "" })
 }
 

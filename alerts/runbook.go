@@ -12,7 +12,8 @@ import (
 const runbookHead = `# Runbook
 
 This page explains each alert and what to do about it. ` + "`make generate`" + ` writes it from the checks
-(health/checks_*.go) and the fleet rules (alerts/fleet.go, alerts/rack.go, alerts/straggler.go); do not edit it.
+(health/checks_*.go) and the fleet rules (alerts/fleet.go, alerts/rack.go, alerts/straggler.go,
+alerts/slo.go); do not edit it.
 
 | severity | meaning |
 |---|---|
@@ -47,6 +48,9 @@ func runbook() string {
 		fleetSection(&b, f, "fleet.rules.yml")
 	}
 	fleetSection(&b, straggler, "stragglers.rules.yml")
+	for _, s := range serviceLevels {
+		sloSection(&b, s)
+	}
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
@@ -60,6 +64,9 @@ func contents() string {
 		names = append(names, f.alert)
 	}
 	names = append(names, straggler.alert)
+	for _, s := range serviceLevels {
+		names = append(names, s.alert)
+	}
 	var b strings.Builder
 	for _, name := range names {
 		fmt.Fprintf(&b, "- [%s](#%s)\n", name, strings.ToLower(name))
@@ -108,6 +115,19 @@ func fleetSection(b *strings.Builder, f fleetRule, file string) {
 	section{f.alert, unplaced.ReplaceAllString(f.summary, ""), f.action, f.cause,
 		fmt.Sprintf("| severity | duration |\n|---|---|\n| %s | %s |\n", f.severity, often),
 		"Only Prometheus sees this: the rule is in " + file + ".", f.metrics(), []string{f.expr}}.write(b)
+}
+
+func sloSection(b *strings.Builder, s serviceLevel) {
+	var conditions strings.Builder
+	conditions.WriteString("| severity | window | and | times the budget |\n|---|---|---|---|\n")
+	var exprs []string
+	for i, r := range s.rules() {
+		fmt.Fprintf(&conditions, "| %s | %s | %s | %g |\n", r.severity, burns[i].long, burns[i].short, burns[i].factor)
+		exprs = append(exprs, r.expr)
+	}
+	look := fmt.Sprintf("Only Prometheus sees this: the rule is in slo.rules.yml, and the objective, %g, in "+
+		"objectives.rules.yml. %s", s.objective, s.doc)
+	section{s.alert, s.bad + ".", s.action, s.cause, conditions.String(), look, nil, exprs}.write(b)
 }
 
 // A section is about one alert. What to do comes first.

@@ -50,6 +50,9 @@ func TestTextsDoNotRepeat(t *testing.T) {
 	for _, f := range fleetRules() {
 		causes[f.alert] = f.cause
 	}
+	for _, s := range serviceLevels {
+		causes[s.alert] = s.cause
+	}
 	for _, r := range allRules() {
 		summary := unplaced.ReplaceAllString(r.summary, "")
 		texts := [][]string{{summary, r.action, causes[r.alert]}, {r.description, r.action, causes[r.alert]}}

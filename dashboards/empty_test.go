@@ -12,6 +12,9 @@ var late = map[string]string{
 	"gpusteward-health, Time until thermal slowdown":   "a trend over a quarter of an hour",
 	"gpusteward-health, Time until spare rows run out": "a trend over two weeks",
 	"gpusteward-quotas, Time until the memory cap":     "a trend over a quarter of an hour",
+
+	"gpusteward-fleet, Error budget burn": "recorded every four minutes",
+	"gpusteward-fleet, Error budget left": "recorded every four minutes",
 }
 
 // rightlyEmpty lists panels with a query that has no data on the simulated host, with reasons.

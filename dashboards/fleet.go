@@ -98,6 +98,27 @@ var fleet = dashboard{
 						")", unit: "short", steps: rising("gpu_lemon")},
 				}},
 		}},
+		{title: "Service levels", panels: []panel{
+			{kind: lines, width: 8, title: "Service levels", unit: "percentunit", most: at(1),
+				description: "Parts of the GPUs that are well, of the guarantees that are kept, and of the agents that " +
+					"answer.",
+				queries: []query{
+					{"sum(" + hosts.of(health.Status, `gpu!=""`) + " == bool 0) / sum(" + hosts.of(collectors.DevicesExpected) +
+						")", "GPUs well"},
+					{"1 - sum(" + hosts.rate(workloads.QoSViolations) + ") / sum(" + hosts.rate(workloads.QoSWindows) + ")",
+						"guarantees kept"},
+					{"avg(" + hosts.of(targetUp) + ")", "scrapes"}}},
+			{kind: lines, width: 8, title: "Error budget burn", unit: "short", least: at(0),
+				steps: []step{{0, green}, {1, yellow}, {6, orange}, {14.4, red}},
+				description: "How many times as fast as the objective allows the error budget went in the last hour. Needs " +
+					"slo.rules.yml.",
+				queries: one(by("max", "cluster, slo", jobs.of(burnRate)), "{{cluster}} {{slo}}")},
+			{kind: stat, width: 8, height: 8, title: "Error budget left", unit: "percentunit",
+				steps: []step{{0, red}, {0, orange}, {.25, green}},
+				description: "What is left of the error budget of 30 days, or of the time for which Prometheus has data. " +
+					"Below 0 the objective is missed. Needs slo.rules.yml.",
+				queries: one(by("min", "cluster, slo", jobs.of(budgetLeft)), "{{cluster}} {{slo}}")},
+		}},
 		{title: "Use", panels: []panel{
 			{kind: lines, title: "GPU load by host", unit: "percentunit", least: at(0), most: at(1), link: toHost,
 				description: "Fraction of time in which a kernel ran, mean over the host's GPUs.",

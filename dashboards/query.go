@@ -127,6 +127,8 @@ var (
 	journalEvents  = &collectors.Metric{Name: "gpusteward_journal_events_total"}
 	journalLost    = &collectors.Metric{Name: "gpusteward_journal_lost_total", Labels: []string{"reason"}}
 	journalQueue   = &collectors.Metric{Name: "gpusteward_journal_queue_length"}
+	burnRate       = &collectors.Metric{Name: "cluster_slo:service_level_burn:rate1h", Labels: []string{"slo"}}
+	budgetLeft     = &collectors.Metric{Name: "cluster_slo:service_level_budget:ratio30d", Labels: []string{"slo"}}
 	ruleAlerts     = &collectors.Metric{Name: "ALERTS",
 		Labels: []string{"alertname", "alertstate", "severity", "check", "gpu"}}
 
@@ -135,5 +137,5 @@ var (
 		Labels: append(workloads.JobStep.Labels[:4:4], "le")}
 
 	foreign = append(dcgmMetrics(), stepBuckets, targetUp, buildInfo, processCPU, processMemory, processFiles,
-		processStart, goroutines, threads, scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts)
+		processStart, goroutines, threads, scrapeDuration, scrapeSamples, journalEvents, journalLost, journalQueue, ruleAlerts, burnRate, budgetLeft)
 )

@@ -214,6 +214,7 @@ func TestBadValuesAreNamed(t *testing.T) {
 		"nodeProblemDetector: {enable: true}":   "enable",
 		"podLabels: {a: 1}":                     "podLabels",
 		"prometheusRule: {judgement: shadow}":   "judgement",
+		"prometheusRule: {objectives: .99}":     "objectives",
 		"networkPolicy: {from: {a: b}}":         "from",
 		"serviceAccount: {create: false}":       "create",
 		"config: {enforcer: [a]}":               "enforcer",
@@ -259,6 +260,15 @@ func TestPackage(t *testing.T) {
 	packed := map[string]string{}
 	for _, f := range c.Files {
 		packed[f.Name] = string(f.Data)
+	}
+	text, err := chartutil.ReadValues([]byte("prometheusRule: {enabled: true, objectives: false}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	less, err := rendered(c, text)
+	if all := strings.Join(less, ""); err != nil || strings.Contains(all, "-objectives\n") ||
+		strings.Contains(all, "-judgement\n") || !strings.Contains(all, "-slo\n") {
+		t.Errorf("%v: rules without objectives:\n%s", err, all)
 	}
 	manifests, err := rendered(c, values(t, "testdata/everything.yaml"))
 	if err != nil {

@@ -187,6 +187,12 @@ func TestShippedInhibition(t *testing.T) {
 		{rack(with(prometheus(pushed("OfADeadRack", "critical", "z", "GPU-12"), "n8:9836"), "instance", "n8:9836"),
 			"c1", "r3"), true},
 
+		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "gpus", "window", "1h"), false},
+		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "gpus", "window", "6h"), true},
+		{with(pushed("Budget", "warning", "", ""), "cluster", "c2", "slo", "gpus", "window", "6h"), false},
+		{with(pushed("Budget", "warning", "", ""), "cluster", "c2", "slo", "gpus", "window", "3d"), true},
+		{with(pushed("Budget", "warning", "", ""), "cluster", "c1", "slo", "scrapes", "window", "3d"), false},
+
 		{with(pushed("BothNode", "critical", "b", ""), "gpu", ""), false},
 		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n1:9836"), "gpu", "", "node", "n1"), true},
 		{with(prometheus(pushed("BothNode", "critical", "b", ""), "n6:9836"), "gpu", "", "node", "n6"), false},

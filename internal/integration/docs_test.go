@@ -173,7 +173,8 @@ func TestDocumentsMetrics(t *testing.T) {
 		return false
 	}
 	var recorded []string // names of recording rules, which contain names of metrics
-	for _, file := range []string{"alerts/recording.rules.yml", "alerts/stragglers.rules.yml"} {
+	for _, file := range []string{"alerts/recording.rules.yml", "alerts/stragglers.rules.yml",
+		"alerts/slo.rules.yml", "alerts/objectives.rules.yml"} {
 		rules, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
