@@ -119,10 +119,10 @@ func fleetSection(b *strings.Builder, f fleetRule, file string) {
 
 func sloSection(b *strings.Builder, s serviceLevel) {
 	var conditions strings.Builder
-	conditions.WriteString("| severity | window | and | times the budget |\n|---|---|---|---|\n")
+	conditions.WriteString("| severity | in both | budget goes faster than |\n|---|---|---|\n")
 	var exprs []string
 	for i, r := range s.rules() {
-		fmt.Fprintf(&conditions, "| %s | %s | %s | %g |\n", r.severity, burns[i].long, burns[i].short, burns[i].factor)
+		fmt.Fprintf(&conditions, "| %s | %s, %s | %g times |\n", r.severity, burns[i].long, burns[i].short, burns[i].factor)
 		exprs = append(exprs, r.expr)
 	}
 	look := fmt.Sprintf("Only Prometheus sees this: the rule is in slo.rules.yml, and the objective, %g, in "+

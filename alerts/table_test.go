@@ -40,6 +40,7 @@ var added = map[string]string{
 	"temp_rise":          "temp_outlier against the GPU's own past: its place in the chassis is not a fault",
 	"hw_slowdown":        "power_brake and thermal_throttle_ratio if the driver names neither",
 	"fan_stopped":        "thermal_margin before it is too late",
+	"c2c_link":           "nvlink_down of a superchip's links to its CPU",
 	"nvlink_missing":     "nvlink_down for a link that was never up",
 	"nvlink_slow":        "nvlink_down in part",
 	"driver_mismatch":    "driver_unbound with its cause",

@@ -13,7 +13,6 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/hosttest"
-	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 )
 
@@ -42,7 +41,7 @@ var unitless = []string{
 	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_overcommit_waiting", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
 	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
 	"gpusteward_tenant_files_refused", "nvgpu_job_stepping", "nvgpu_job_hang",
-	"nvgpu_gpm_flops", "nvgpu_job_flops",
+	"nvgpu_gpm_flops", "nvgpu_job_flops", "nvgpu_c2c_enabled",
 }
 
 func TestCatalogue(t *testing.T) {
@@ -115,7 +114,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*collectors.Metric{
-	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, links.C2CUp, links.C2CBandwidth, links.C2CErrors, links.C2CPowerState, links.GPMC2C, device.CCReady,
+	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, device.CCReady,
 	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, workloads.AllocationInfo, workloads.AllocatedIdle,
 	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
 }

@@ -5,6 +5,7 @@ import (
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health"
 	"gpusteward/health/derived"
@@ -150,6 +151,14 @@ var fleet = dashboard{
 				keys:        []key{{label: "name", title: "Model"}, {label: "vbios", title: "VBIOS"}},
 				columns: []column{{title: "GPUs", expr: by("count", "name, vbios", hosts.of(device.Info)),
 					unit: "short"}}},
+			{kind: table, height: 7, title: "NVLink domains", unit: "short", sort: "GPUs",
+				description: "GPUs that reach each other over NVLink: a rack (MNNVL) has its cluster and clique on several " +
+					"hosts. A GPU in a clique of its own has left the domain. The cluster of a single host is 0.",
+				keys: []key{{label: "cluster_uuid", title: "NVLink cluster"}, {label: "clique_id", title: "Clique"}},
+				columns: []column{
+					{title: "GPUs", expr: by("count", "cluster_uuid, clique_id", hosts.of(links.FabricInfo)), unit: "short"},
+					{title: "Hosts", expr: by("count", "cluster_uuid, clique_id", by("count", perHost+", cluster_uuid, clique_id",
+						hosts.of(links.FabricInfo))), unit: "short"}}},
 		}},
 	},
 }

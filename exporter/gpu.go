@@ -23,6 +23,7 @@ type GPU struct {
 
 	Utilization byLabel  `json:"utilization_ratio,omitempty"` // by engine: gpu, memory, encoder, decoder, jpeg, ofa
 	Activity    byLabel  `json:"activity_ratio,omitempty"`    // by pipe: sm, tensor, dram, ...
+	NoGPM       bool     `json:"no_gpm,omitempty"`            // the GPU does not measure its pipes and links
 	Memory      byLabel  `json:"memory_bytes,omitempty"`      // by state: used, free, reserved
 	MemoryTotal *float64 `json:"memory_total_bytes,omitempty"`
 	Temperature byLabel  `json:"temperature_celsius,omitempty"` // by sensor: gpu, memory
@@ -64,6 +65,9 @@ var gpuFacts = func() map[*collectors.Metric]func(g *seenGPU, s collectors.Sampl
 	m := map[*collectors.Metric]func(g *seenGPU, s collectors.Sample){
 		collectors.Up:          func(g *seenGPU, s collectors.Sample) { g.Up = s.Value == 1 },
 		collectors.WorkerStuck: func(g *seenGPU, s collectors.Sample) { g.Reason = label(s, "reason") },
+		collectors.Unsupported: func(g *seenGPU, s collectors.Sample) {
+			g.NoGPM = g.NoGPM || label(s, "feature") == activity.GPMActivity.Name
+		},
 		device.Info: func(g *seenGPU, s collectors.Sample) {
 			g.Name, g.PCI = label(s, "name"), label(s, "pci_bus_id")
 		},

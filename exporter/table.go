@@ -25,6 +25,7 @@ func (st style) table(s State) string {
 	if len(s.GPUs) > 0 {
 		b.WriteByte('\n')
 		st.gpus(&b, s)
+		st.blind(&b, s.GPUs)
 	}
 	if len(s.GPUs)+len(s.Workloads) > 0 {
 		b.WriteByte('\n')
@@ -72,6 +73,20 @@ func (st style) host(b *strings.Builder, s State) {
 	}
 	if h.BrokerUp != nil && !*h.BrokerUp {
 		b.WriteString(st.line(cell{text: "The broker does not answer.", paint: red}))
+	}
+}
+
+// blind writes which GPUs have no GPM, and what is unknown of them.
+func (st style) blind(b *strings.Builder, gpus []GPU) {
+	var without []string
+	for _, g := range gpus {
+		if g.NoGPM {
+			without = append(without, strconv.Itoa(g.Index))
+		}
+	}
+	if without != nil {
+		b.WriteString(st.wrapped(dim, "", "GPUs without GPM: "+strings.Join(without, ", ")+". What their pipes and links do "+
+			"is unknown to the driver (docs/migration.md)."))
 	}
 }
 

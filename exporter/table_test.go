@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/workloads"
@@ -329,6 +330,22 @@ func TestTableInColourMarksWhatMatters(t *testing.T) {
 	} {
 		if strings.Contains(c.text, c.want) != c.marked {
 			t.Errorf("%q in %v: want %v", c.want, strings.Split(c.text, "\n"), c.marked)
+		}
+	}
+}
+
+// TestTableNamesGPUsWithoutGPM checks the line about GPUs that do not measure their pipes.
+func TestTableNamesGPUsWithoutGPM(t *testing.T) {
+	t.Parallel()
+	blind := seenGPU{GPU: GPU{Index: 3, Up: true}}
+	for _, feature := range []string{activity.GPMActivity.Name, device.FanSpeed.Name} {
+		gpuFacts[collectors.Unsupported](&blind, collectors.Sample{Metric: collectors.Unsupported,
+			Labels: []string{"3", "GPU-3", feature}, Value: 1})
+	}
+	for want, gpus := range map[bool][]GPU{false: {{Up: true}}, true: {{Up: true}, blind.GPU}} {
+		text := style{width: 80}.table(State{GPUs: gpus})
+		if strings.Contains(text, "GPUs without GPM: 3.") != want {
+			t.Errorf("%s", text)
 		}
 	}
 }

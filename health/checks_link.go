@@ -161,13 +161,23 @@ var linkChecks = []*Check{
 		ID: "fabric_state", Alert: "GPUFabricUnhealthy", Class: incident.InterconnectFault,
 		Levels: []Level{
 			{Severity: incident.Critical, When: Value(links.FabricHealth, "check", "registration|degraded_bw|"+
-				"route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration").Is(1), For: of(3, 3)},
+				"route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration|unhealthy|limited_capacity").
+				Is(1), For: of(3, 3)},
 			{Severity: incident.Critical, When: Value(links.FabricState, "state", "not_started|in_progress").
 				Is(1), For: of(30, 30)},
 		},
 		Summary: "The GPU is unhealthy in its NVLink fabric.",
 		Action:  "Look at the fabric manager: systemctl status nvidia-fabricmanager.",
 		Cause:   "Without the fabric, CUDA does not start on GPUs behind NVSwitches.",
+	},
+	{
+		ID: "c2c_link", Alert: "GPUC2CLinkDown", Class: incident.InterconnectFault,
+		Levels:  []Level{{Severity: incident.Critical, When: Fell(links.C2CUp, "by", "link").Above(0), For: of(3, 3)}},
+		Summary: "A link between the GPU and its Grace CPU is down.",
+		Detail:  "{entity} has {value} C2C links fewer than it had in this boot.",
+		Action:  "Drain the host, and power-cycle it; if the fault returns, have the superchip replaced.",
+		Cause: "Copies to and from the host's memory slow down, or fail. The links are soldered: neither a cable nor a " +
+			"reset of the GPU is the remedy.",
 	},
 	{
 		ID: "ib_port", Alert: "IBPortDown", Class: incident.InterconnectFault,

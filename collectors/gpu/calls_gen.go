@@ -134,15 +134,17 @@ var calls = [...]struct{ name, symbols string }{
 	{"nvmlSystemGetDriverBranch", "nvmlSystemGetDriverBranch"},
 	{"nvmlSystemGetDriverVersion", "nvmlSystemGetDriverVersion"},
 	{"nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion"},
+	{"nvmlDeviceGetC2cModeInfoV", "nvmlDeviceGetC2cModeInfoV"},
 	{"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfoV"},
 	{"nvmlGpmSampleFree", "nvmlGpmSampleFree"},
 	{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperatureV"},
 }
 
 const (
-	callFabricInfo  = 127
-	callSampleFree  = 128
-	callTemperature = 129
+	callC2CMode     = 127
+	callFabricInfo  = 128
+	callSampleFree  = 129
+	callTemperature = 130
 )
 
 // GetAccountingMode calls nvmlDeviceGetAccountingMode.

@@ -54,21 +54,44 @@ func (d *Device) Close() {
 
 func (d *Device) String() string { return fmt.Sprintf("gpu %d (%s)", d.Index, d.UUID) }
 
-// FabricInfo returns the NVLink fabric's state and health mask. go-nvml's own
-// call answers through a handler that only go-nvml can implement; a simulated
-// device has the method directly.
-func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v2, ret nvml.Return) {
+// FabricInfo returns the NVLink fabric's state and health; older drivers have no
+// summary of it. go-nvml's own call answers through a handler that only go-nvml can
+// implement; a simulated device has the method directly.
+func (d *Device) FabricInfo() (info nvml.GpuFabricInfo_v3, ret nvml.Return) {
 	if ret = d.enter(callFabricInfo); ret != nvml.SUCCESS {
 		return info, ret
 	}
 	if s, ok := d.nv.(interface {
-		FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return)
+		FabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return)
 	}); ok {
 		info, ret = s.FabricInfo()
 	} else {
-		info, ret = d.nv.GetGpuFabricInfoV().V2()
+		all := d.nv.GetGpuFabricInfoV()
+		if info, ret = all.V3(); ret == nvml.ERROR_ARGUMENT_VERSION_MISMATCH || ret == nvml.ERROR_INVALID_ARGUMENT {
+			var old nvml.GpuFabricInfo_v2
+			old, ret = all.V2()
+			info = nvml.GpuFabricInfo_v3{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId,
+				State: old.State, HealthMask: old.HealthMask}
+		}
 	}
 	d.leave(callFabricInfo, ret)
+	return info, ret
+}
+
+// C2CMode reports whether the GPU uses its C2C links to a Grace CPU. See
+// FabricInfo.
+func (d *Device) C2CMode() (info nvml.C2cModeInfo_v1, ret nvml.Return) {
+	if ret = d.enter(callC2CMode); ret != nvml.SUCCESS {
+		return info, ret
+	}
+	if s, ok := d.nv.(interface {
+		C2CMode() (nvml.C2cModeInfo_v1, nvml.Return)
+	}); ok {
+		info, ret = s.C2CMode()
+	} else {
+		info, ret = d.nv.GetC2cModeInfoV().V1()
+	}
+	d.leave(callC2CMode, ret)
 	return info, ret
 }
 

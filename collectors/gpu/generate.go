@@ -34,6 +34,7 @@ var reads = []string{"Get", "GpmMigSample", "GpmQuery", "GpmSample", "IsMig", "R
 // extra are calls guarded by a hand-written method, by the name of the constant
 // that it uses: go-nvml hides them behind handlers.
 var extra = []struct{ name, symbol string }{
+	{"callC2CMode", "nvmlDeviceGetC2cModeInfoV"},
 	{"callFabricInfo", "nvmlDeviceGetGpuFabricInfoV"},
 	{"callSampleFree", "nvmlGpmSampleFree"},
 	{"callTemperature", "nvmlDeviceGetTemperatureV"},

@@ -16,7 +16,9 @@ var (
 		"Registration state of the GPU with the fabric: 1 for the current state, 0 for the others.", "state")
 	FabricHealth = collectors.Gauge("nvgpu_fabric_health",
 		"Whether the check found a fault (for partition_assigned: whether a partition is assigned).", "check")
-	FabricInfo = collectors.Gauge("nvgpu_fabric_info", "Fabric of the GPU, always 1.", "cluster_uuid", "clique_id")
+	FabricInfo = collectors.Gauge("nvgpu_fabric_info", "Fabric of the GPU, always 1. GPUs with the same cluster "+
+		"and clique reach each other over NVLink: in a rack (MNNVL) those of several hosts. The cluster is 0 on a "+
+		"host with a fabric of its own.", "cluster_uuid", "clique_id")
 )
 
 // fabricChecks are the fields of the health mask: 0 means that the platform
@@ -65,6 +67,10 @@ var _ = collectors.Register(collectors.Collector{
 			if v := info.HealthMask >> c.shift & c.mask; v != 0 {
 				out.Set(FabricHealth, collectors.Bool(v != c.good), c.name)
 			}
+		}
+		if s := info.HealthSummary; s != nvml.GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED {
+			out.Set(FabricHealth, collectors.Bool(s == nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY), "unhealthy")
+			out.Set(FabricHealth, collectors.Bool(s == nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY), "limited_capacity")
 		}
 		out.Set(FabricInfo, 1, dashed(info.ClusterUuid), strconv.Itoa(int(info.CliqueId)))
 	},

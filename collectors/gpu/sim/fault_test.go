@@ -81,12 +81,12 @@ var faultTests = []struct {
 			s.expect("recoveries are counted",
 				must[uint64](s)(s.device.GetNvLinkErrorCounter(3, nvml.NVLINK_ERROR_DL_RECOVERY)) == 1)
 			s.expect("17 links reach the switch", s.field(147) == 17)
-			info := must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
+			info := must[nvml.GpuFabricInfo_v3](s)(s.device.FabricInfo())
 			s.expect("bandwidth is degraded", info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE)
 		},
 		func(s struck) {
 			s.expect("the link is up", must[nvml.EnableState](s)(s.device.GetNvLinkState(3)) == nvml.FEATURE_ENABLED)
-			info := must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
+			info := must[nvml.GpuFabricInfo_v3](s)(s.device.FabricInfo())
 			s.expect("the fabric is well",
 				info.State == nvml.GPU_FABRIC_STATE_COMPLETED &&
 					info.HealthMask&3 == nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)

@@ -111,8 +111,17 @@ func modeFields(all *[nvml.FI_MAX]field) {
 		return uint64(flag(g.action == uint32(nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET)))
 	})
 	all[nvml.FI_DEV_GET_GPU_RECOVERY_ACTION] = plain(asUint, func(g *gpu) uint64 { return uint64(g.action) })
-	all[nvml.FI_DEV_C2C_LINK_COUNT] = needs("nvlink5", asUint, func(*gpu) uint64 { return 0 })
+	all[nvml.FI_DEV_C2C_LINK_COUNT] = needs("nvlink5", asUint,
+		func(g *gpu) uint64 { return c2cLinks * uint64(flag(g.model.Has("c2c"))) })
+	for id, v := range map[int]uint64{nvml.FI_DEV_C2C_LINK_GET_STATUS: 1, nvml.FI_DEV_C2C_LINK_GET_MAX_BW: 44_712,
+		nvml.FI_DEV_C2C_LINK_ERROR_INTR: 0, nvml.FI_DEV_C2C_LINK_ERROR_REPLAY: 0,
+		nvml.FI_DEV_C2C_LINK_ERROR_REPLAY_B2B: 0, nvml.FI_DEV_C2C_LINK_POWER_STATE: 0} {
+		all[id] = needs("c2c", asUint, func(*gpu) uint64 { return v })
+	}
 }
+
+// c2cLinks is the number of links between a GPU and its half of a Grace CPU.
+const c2cLinks = 5
 
 // pcieFields are the fields of the PCIe link.
 func pcieFields(all *[nvml.FI_MAX]field) {

@@ -68,6 +68,7 @@ var modelTests = map[string]struct {
 	"h200":    {links: 18, gpm: true, margin: true, threshold: true, memoryTemp: true, average: true, mig: true},
 	"a100":    {links: 12, threshold: true, memoryTemp: true, mig: true},
 	"b200":    {links: 18, gpm: true, margin: true, memoryTemp: true, average: true, mig: true, link5: true},
+	"gb200":   {links: 18, gpm: true, margin: true, memoryTemp: true, average: true, mig: true, link5: true},
 	"l4":      {margin: true, average: true},
 	"rtx6000": {margin: true, average: true, fan: true},
 }
@@ -177,7 +178,7 @@ func TestTopology(t *testing.T) {
 	}
 	_, ret := a.GetP2PStatus(stub.Device{}, nvml.P2P_CAPS_INDEX_READ)
 	want(t, "a foreign device", ret, nvml.ERROR_INVALID_ARGUMENT)
-	info, state := must[nvml.GpuFabricInfo_v2](t)(a.FabricInfo()), must[nvml.GpuFabricInfo](t)(a.GetGpuFabricInfo())
+	info, state := must[nvml.GpuFabricInfo_v3](t)(a.FabricInfo()), must[nvml.GpuFabricInfo](t)(a.GetGpuFabricInfo())
 	if info.State != nvml.GPU_FABRIC_STATE_COMPLETED || state.State != info.State || info.HealthMask == 0 {
 		t.Errorf("fabric is %+v", info)
 	}

@@ -84,7 +84,7 @@ var recordedCalls = map[string]struct {
 	"ComputeMode":         {0, 0, func(d *device) (any, nvml.Return) { return one(d.GetComputeMode()) }},
 	"PersistenceMode":     {0, 0, func(d *device) (any, nvml.Return) { return one(d.GetPersistenceMode()) }},
 	"MigMode":             {0, 0, func(d *device) (any, nvml.Return) { return pair(d.GetMigMode()) }},
-	"GpuFabricInfoV":      {0, 0, func(d *device) (any, nvml.Return) { return one(d.FabricInfo()) }},
+	"GpuFabricInfoV":      {0, 0, func(d *device) (any, nvml.Return) { return one(fabricV2(d.FabricInfo())) }},
 	"VirtMode":            {0, 0, func(d *device) (any, nvml.Return) { return one(d.GetVirtualizationMode()) }},
 	"BoardId":             {0, 0, func(d *device) (any, nvml.Return) { return one(d.GetBoardId()) }},
 	"BoardPartNumber":     {0, 0, func(d *device) (any, nvml.Return) { return one(d.GetBoardPartNumber()) }},

@@ -46,6 +46,14 @@ func pair[A, B any](a A, b B, ret nvml.Return) (any, nvml.Return) { return []any
 // one hides the type of a return value.
 func one[A any](a A, ret nvml.Return) (any, nvml.Return) { return a, ret }
 
+// fabricV2 is the version of the structure that the recording has.
+func fabricV2(i nvml.GpuFabricInfo_v3, ret nvml.Return) (v2 nvml.GpuFabricInfo_v2, _ nvml.Return) {
+	v2 = nvml.GpuFabricInfo_v2{ClusterUuid: i.ClusterUuid, Status: i.Status, CliqueId: i.CliqueId, State: i.State,
+		HealthMask: i.HealthMask}
+	v2.Version = nvml.STRUCT_VERSION(v2, 2)
+	return v2, ret
+}
+
 func counted(kind nvml.ValueType, all []nvml.Sample, ret nvml.Return) (any, nvml.Return) {
 	return []int{int(kind), len(all)}, ret
 }

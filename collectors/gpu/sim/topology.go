@@ -55,23 +55,38 @@ func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
 }
 
 // FabricInfo returns the result of nvmlDeviceGetGpuFabricInfoV. It replaces
-// GetGpuFabricInfoV().V2(), which cannot be simulated.
-func (d *device) FabricInfo() (nvml.GpuFabricInfo_v2, nvml.Return) {
-	return read(d, "nvmlDeviceGetGpuFabricInfoV", func(g *gpu) (nvml.GpuFabricInfo_v2, nvml.Return) {
+// GetGpuFabricInfoV().V3(), which cannot be simulated.
+func (d *device) FabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return) {
+	return read(d, "nvmlDeviceGetGpuFabricInfoV", func(g *gpu) (nvml.GpuFabricInfo_v3, nvml.Return) {
 		return g.fabric(), nvml.SUCCESS
 	})
 }
 
-func (g *gpu) fabric() nvml.GpuFabricInfo_v2 {
-	info := nvml.GpuFabricInfo_v2{}
-	info.Version = nvml.STRUCT_VERSION(info, 2)
+// C2CMode returns the result of nvmlDeviceGetC2cModeInfoV. It replaces
+// GetC2cModeInfoV().V1(), which cannot be simulated.
+func (d *device) C2CMode() (nvml.C2cModeInfo_v1, nvml.Return) {
+	return read(d, "nvmlDeviceGetC2cModeInfoV", func(g *gpu) (nvml.C2cModeInfo_v1, nvml.Return) {
+		if !g.model.Has("c2c") {
+			return nvml.C2cModeInfo_v1{}, nvml.ERROR_NOT_SUPPORTED
+		}
+		return nvml.C2cModeInfo_v1{IsC2cEnabled: 1}, nvml.SUCCESS
+	})
+}
+
+func (g *gpu) fabric() nvml.GpuFabricInfo_v3 {
+	info := nvml.GpuFabricInfo_v3{}
+	info.Version = nvml.STRUCT_VERSION(info, 3)
 	if !g.model.Has("nvswitch") {
 		return info
 	}
-	info.State = nvml.GPU_FABRIC_STATE_COMPLETED
+	info.State, info.HealthSummary = nvml.GPU_FABRIC_STATE_COMPLETED, nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
+	if g.model.Has("mnnvl") { // one domain of the rack, which is one partition
+		info.ClusterUuid, info.CliqueId = [16]uint8{0: 0x4e, 6: 0x40, 8: 0x80, 15: 72}, 1
+	}
 	bandwidth := uint32(nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE)
 	if g.nvlink.up < len(g.nvlink.links) {
-		bandwidth = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE
+		bandwidth, info.HealthSummary = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE,
+			nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY
 	}
 	info.HealthMask = bandwidth<<nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW |
 		nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_RECOVERY_FALSE<<

@@ -20,7 +20,7 @@ type trouble struct {
 	leaked  uint64  // bytes leaked so far
 	orphan  uint64  // bytes in use without a process
 	unkept  bool    // persistence mode is off
-	fabric  func(*nvml.GpuFabricInfo_v2)
+	fabric  func(*nvml.GpuFabricInfo_v3)
 }
 
 func (g *gpu) clockHeld(f *scenarios.Fault)  { g.trouble.clock = f.Megahertz }
@@ -99,10 +99,10 @@ func (g *gpu) switchMode(f *scenarios.Fault, off bool) {
 }
 
 // fabricFaults are the possible faults in the fabric of GPUs behind switches.
-var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v2){
-	"registration": func(i *nvml.GpuFabricInfo_v2) { i.Status = uint32(nvml.ERROR_UNKNOWN) },
-	"in_progress":  func(i *nvml.GpuFabricInfo_v2) { i.State = nvml.GPU_FABRIC_STATE_IN_PROGRESS },
-	"route_unhealthy": func(i *nvml.GpuFabricInfo_v2) {
+var fabricFaults = map[string]func(*nvml.GpuFabricInfo_v3){
+	"registration": func(i *nvml.GpuFabricInfo_v3) { i.Status = uint32(nvml.ERROR_UNKNOWN) },
+	"in_progress":  func(i *nvml.GpuFabricInfo_v3) { i.State = nvml.GPU_FABRIC_STATE_IN_PROGRESS },
+	"route_unhealthy": func(i *nvml.GpuFabricInfo_v3) {
 		const shift = nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY
 		i.HealthMask &^= nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY << shift
 		i.HealthMask |= nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE << shift

@@ -10,9 +10,9 @@ import (
 )
 
 // fabricOf returns the state of the fabric, and whether a route is unhealthy.
-func (s struck) fabricOf() (info nvml.GpuFabricInfo_v2, unhealthy bool) {
+func (s struck) fabricOf() (info nvml.GpuFabricInfo_v3, unhealthy bool) {
 	s.Helper()
-	info = must[nvml.GpuFabricInfo_v2](s)(s.device.FabricInfo())
+	info = must[nvml.GpuFabricInfo_v3](s)(s.device.FabricInfo())
 	route := info.HealthMask >> nvml.GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY &
 		nvml.GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY
 	return info, route == nvml.GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
