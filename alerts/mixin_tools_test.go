@@ -1,0 +1,127 @@
+//go:build tools
+
+package alerts
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A vendored mixin is what mixin.libsonnet exposes.
+type vendored struct {
+	Alerts, Rules struct{ Groups []map[string]any }
+	Dashboards    map[string]any
+}
+
+// mixin evaluates mixin.libsonnet with a configuration.
+func mixin(t *testing.T, config string) (m vendored) {
+	t.Helper()
+	cmd := exec.Command("go", "tool", "-modfile=../deploy/tools/go.mod", "jsonnet", "-e", fmt.Sprintf(
+		`local m = (import 'mixin.libsonnet') + { _config+:: %s };
+		{ Alerts: m.prometheusAlerts, Rules: m.prometheusRules, Dashboards: m.grafanaDashboards }`, config))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
+	}
+	if err := json.Unmarshal(out, &m); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestMixin compares the mixin with the files that it imports: all rules, each once, and all
+// dashboards. promtool accepts the rules as mixtool would write them.
+func TestMixin(t *testing.T) {
+	t.Parallel()
+	m := mixin(t, "{ judgement: true, stragglers: true }")
+	files, err := filepath.Glob("*.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct{ Groups []map[string]any }
+		if err := yaml.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range file.Groups {
+			want[g["name"].(string)] = g
+		}
+	}
+	for _, g := range slices.Concat(m.Alerts.Groups, m.Rules.Groups) {
+		name := g["name"].(string)
+		if !reflect.DeepEqual(g, want[name]) {
+			t.Errorf("the group %s differs from the file's, or is there twice", name)
+		}
+		delete(want, name)
+	}
+	for name := range want {
+		t.Errorf("the mixin lacks the group %s", name)
+	}
+	for _, part := range []struct{ Groups []map[string]any }{m.Alerts, m.Rules} {
+		path := filepath.Join(t.TempDir(), "rules.yml")
+		text, err := yaml.Marshal(map[string]any{"groups": part.Groups})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("promtool", "check", "rules", path).CombinedOutput(); err != nil {
+			t.Errorf("promtool: %v\n%s", err, out)
+		}
+	}
+	boards, err := filepath.Glob("../dashboards/gpusteward-*.json")
+	if err != nil || len(boards) != len(m.Dashboards) {
+		t.Errorf("%d dashboards of %d, %v", len(m.Dashboards), len(boards), err)
+	}
+	for _, path := range boards {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board any
+		if err := json.Unmarshal(text, &board); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(board, m.Dashboards[filepath.Base(path)]) {
+			t.Errorf("%s differs in the mixin", path)
+		}
+	}
+}
+
+// TestMixinIsConfigured checks the configuration of the mixin.
+func TestMixinIsConfigured(t *testing.T) {
+	t.Parallel()
+	m := mixin(t, "{ checks: false, objectives: { scrapes: 0.9 } }")
+	var names, objectives []string
+	for _, g := range m.Alerts.Groups {
+		names = append(names, g["name"].(string))
+	}
+	for _, g := range m.Rules.Groups {
+		if g["name"] == "gpusteward-objectives" {
+			for _, r := range g["rules"].([]any) {
+				objectives = append(objectives, r.(map[string]any)["expr"].(string))
+			}
+		}
+	}
+	if got := strings.Join(names, " "); got != "fleet gpusteward-slo" {
+		t.Errorf("groups %s", got)
+	}
+	if got := strings.Join(objectives, " "); got != "vector(0.99) vector(0.99) vector(0.9)" {
+		t.Errorf("objectives %s", got)
+	}
+}
