@@ -6,6 +6,8 @@
 package collectors
 
 import (
+	"time"
+
 	"gpusteward/collectors/catalogue"
 	"gpusteward/internal/wire"
 )
@@ -45,4 +47,12 @@ type Sample struct {
 	Labels    []string // one for each of Metric.Labels, in that order
 	Value     float64  // of a histogram: its count
 	Histogram *Histogram
+	Origin    *Origin // of a counter; nil: unknown. It is immutable
+}
+
+// An Origin is the past of a counter.
+type Origin struct {
+	Since time.Time // when it was 0
+	Event string    // ID of the journal's event that raised it last; "" if none did
+	At    time.Time // of that event
 }

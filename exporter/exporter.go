@@ -126,11 +126,12 @@ func (s *Server) cacheable() http.Handler {
 // families renders the families of v, in one of the formats.
 func (s *Server) families(v *gatherer, formats []expfmt.Format) http.Handler {
 	return promhttp.HandlerForTransactional(v, promhttp.HandlerOpts{
-		ErrorLog:           slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
-		ErrorHandling:      promhttp.ContinueOnError,
-		Registry:           s.self.registry,
-		AcceptedFormats:    formats,
-		DisableCompression: true, // scrapes compresses at a third of promhttp's cost
+		ErrorLog:                            slog.NewLogLogger(s.options.Log.Handler(), slog.LevelError),
+		ErrorHandling:                       promhttp.ContinueOnError,
+		Registry:                            s.self.registry,
+		AcceptedFormats:                     formats,
+		EnableOpenMetricsTextCreatedSamples: true,
+		DisableCompression:                  true, // scrapes compresses at a third of promhttp's cost
 	})
 }
 

@@ -171,8 +171,12 @@ func TestOpenMetrics(t *testing.T) {
 	s, _ := fixed(t, "mixed")
 	lines := func(text string) (series, names []string) {
 		for line := range strings.Lines(text) {
-			if !strings.HasPrefix(line, "#") {
-				series, names = append(series, line), append(names, line[:strings.IndexAny(line, "{ ")])
+			if strings.HasPrefix(line, "#") {
+				continue
+			}
+			// only OpenMetrics says when a counter began
+			if name := line[:strings.IndexAny(line, "{ ")]; !strings.HasSuffix(name, "_created") {
+				series, names = append(series, line), append(names, name)
 			}
 		}
 		return series, names

@@ -12,6 +12,7 @@ import (
 	promcollectors "github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/collectors/version"
 	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"gpusteward/collectors"
 )
@@ -73,6 +74,9 @@ func familyOf(m *collectors.Metric) *family {
 	f := &family{order: make([]int, len(m.Labels))}
 	f.proto.Name, f.proto.Help = &m.Name, &m.Help
 	f.proto.Type = types[m.Type].Enum()
+	if unit := m.Unit(); unit != "" {
+		f.proto.Unit = &unit
+	}
 	for i := range f.order {
 		f.order[i] = i
 	}
@@ -110,7 +114,11 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 		pairs, pointers = pairs[n:], pointers[n:]
 		switch s.Metric.Type {
 		case collectors.CounterType:
-			g.counters[i].Value, m.Counter = &s.Value, &g.counters[i]
+			c := &g.counters[i]
+			c.Value, c.Exemplar, c.CreatedTimestamp, m.Counter = &s.Value, nil, nil, c
+			if s.Origin != nil {
+				trace(c, s.Origin)
+			}
 		case collectors.HistogramType:
 			m.Histogram = histogram(s.Histogram)
 		default:
@@ -118,7 +126,8 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 		}
 		f := g.families[s.Metric]
 		if f == nil {
-			f = &dto.MetricFamily{Name: shared.proto.Name, Help: shared.proto.Help, Type: shared.proto.Type}
+			f = &dto.MetricFamily{Name: shared.proto.Name, Help: shared.proto.Help, Type: shared.proto.Type,
+				Unit: shared.proto.Unit}
 			g.families[s.Metric] = f
 		}
 		f.Metric = append(f.Metric, m)
@@ -135,6 +144,15 @@ func (v *gatherer) Gather() (out []*dto.MetricFamily, done func(), err error) {
 	}
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out, func() { v.spare.Put(g) }, nil
+}
+
+// trace adds to a counter when it began, and the event that raised it last.
+func trace(c *dto.Counter, o *collectors.Origin) {
+	c.CreatedTimestamp = timestamppb.New(o.Since)
+	if o.Event != "" {
+		c.Exemplar = &dto.Exemplar{Label: []*dto.LabelPair{{Name: new("event_id"), Value: &o.Event}},
+			Value: new(1.), Timestamp: timestamppb.New(o.At)}
+	}
 }
 
 // timed gathers on a timer the metrics that are no samples: those of the build,

@@ -27,8 +27,15 @@ type Engine struct {
 	normal   baselines
 	settings observed // of the GPUs at the last step
 	latest   *derived.Snapshot
-	enabled  []string                                       // checks in shadow mode that alert
-	totals   map[incident.Entity]map[incident.Class]float64 // incidents
+	enabled  []string                                     // checks in shadow mode that alert
+	totals   map[incident.Entity]map[incident.Class]total // of incidents
+	began    *collectors.Origin                           // of the totals
+}
+
+// A total counts the incidents of a class on a GPU.
+type total struct {
+	incidents float64
+	origin    *collectors.Origin
 }
 
 // A judge has the states of one check.
@@ -48,7 +55,7 @@ func NewEngine(checks []*Check, now time.Time) *Engine {
 	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step,
 		stepped: -1, resets: resets{}, normal: baselines{},
 		settings: observed{settings: map[string]map[string]observation{}},
-		totals:   map[incident.Entity]map[incident.Class]float64{}}
+		totals:   map[incident.Entity]map[incident.Class]total{}, began: &collectors.Origin{Since: now}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required,
@@ -122,9 +129,10 @@ func (e *Engine) account(ev incident.Event) {
 	e.metrics.Fault(ev, e.memory.now)
 	gpu := ev.Entity.Parent()
 	if e.totals[gpu] == nil {
-		e.totals[gpu] = map[incident.Class]float64{}
+		e.totals[gpu] = map[incident.Class]total{}
 	}
-	e.totals[gpu][ev.Class]++
+	e.totals[gpu][ev.Class] = total{e.totals[gpu][ev.Class].incidents + 1,
+		&collectors.Origin{Since: e.began.Since, Event: ev.ID, At: ev.First}}
 }
 
 // judge takes the samples of a check that are due.

@@ -247,19 +247,34 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	}
 }
 
+// sorted returns the bytes of s in order.
+func sorted(s string) string {
+	b := []byte(s)
+	slices.Sort(b)
+	return string(b)
+}
+
 // TestIncidentCountsOnce repeats an incident, before and after a restart, and
 // beside another one.
 func TestIncidentCountsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	up := on("0", collectors.Up, 1)
+	began, last := w.now, "" // last has the IDs of the events that raised a total
 	total := func(events ...incident.Event) (n float64) {
+		last = ""
 		w.now = w.now.Add(time.Second)
 		s := derived.NewSnapshot([]collectors.Sample{up})
 		w.engine.Eval(s, events, w.now)
 		for _, x := range s.Of(IncidentsTotal) {
-			if x.Labels[0] == "0" {
-				n += x.Value
+			if x.Labels[0] != "0" {
+				continue
+			}
+			n += x.Value
+			if o := x.Origin; o == nil || !o.Since.Equal(began) || (o.Event == "") != (x.Value == 0) {
+				t.Errorf("%v began with %+v", x, o)
+			} else if o.Event != "" {
+				last += o.Event
 			}
 		}
 		return n
@@ -272,13 +287,15 @@ func TestIncidentCountsOnce(t *testing.T) {
 	for i, c := range []struct {
 		events []incident.Event
 		want   float64
-	}{{nil, 0}, {[]incident.Event{first}, 1}, {[]incident.Event{first}, 1}, {[]incident.Event{second, first, second},
-		2}, {[]incident.Event{along, transition}, 2}} {
-		if got := total(c.events...); got != c.want {
-			t.Errorf("pass %d: %v incidents, want %v", i, got, c.want)
+		raised string
+	}{{nil, 0, ""}, {[]incident.Event{first}, 1, "a"}, {[]incident.Event{first}, 1, "a"},
+		{[]incident.Event{second, first, second}, 2, "ab"}, {[]incident.Event{along, transition}, 2, "ab"}} {
+		if got := total(c.events...); got != c.want || sorted(last) != c.raised {
+			t.Errorf("pass %d: %v incidents, raised by %q, want %v, by %q", i, got, last, c.want, c.raised)
 		}
 	}
 	w.restart("same")
+	began = w.now
 	if got := total(first, second); got != 0 {
 		t.Errorf("told again after a restart: %v", got)
 	}

@@ -112,8 +112,9 @@ func (e *Engine) incidents(s *derived.Snapshot) (all []collectors.Sample) {
 	for _, up := range s.Of(collectors.Up) {
 		gpu := incident.EntityOf(up, nil)
 		for _, class := range incident.Classes {
+			t := e.totals[gpu][class]
 			all = append(all, collectors.Sample{Metric: IncidentsTotal, Labels: []string{gpu.GPU, gpu.UUID,
-				string(class)}, Value: e.totals[gpu][class]})
+				string(class)}, Value: t.incidents, Origin: cmp.Or(t.origin, e.began)})
 		}
 	}
 	return all

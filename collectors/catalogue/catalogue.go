@@ -78,6 +78,20 @@ func HostCounter(name, help string, labels ...string) *Metric {
 	return declare(&Metric{Name: name, Help: help, Type: CounterType, Labels: labels})
 }
 
+// units are the last words of names that are OpenMetrics units; rates come
+// first.
+var units = []string{"bytes_per_second", "seconds", "bytes", "ratio", "hertz", "celsius", "watts", "joules"}
+
+// Unit returns the unit in the name; "" if there is none.
+func (m *Metric) Unit() string {
+	for _, u := range units {
+		if strings.HasSuffix(strings.TrimSuffix(m.Name, "_total"), "_"+u) {
+			return u
+		}
+	}
+	return ""
+}
+
 // Signed allows negative values.
 func (m *Metric) Signed() *Metric {
 	m.least = -m.most
