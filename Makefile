@@ -13,13 +13,21 @@ HOURS       ?= 24
 # The tests of the whole program.
 WHOLE       := ./internal/integration
 
-.PHONY: build hook ready run demo test test-all test-timed test-shares test-gpu test-servers test-deploy mutants \
-	mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules binaries package image \
+.PHONY: build otlp package-otlp hook ready run demo test test-all test-timed test-shares test-gpu test-servers \
+	test-deploy mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
+	binaries package image \
 	generate page check clean prometheus3
 
 GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 build:
 	@$(GOBUILD) -o gpusteward .
+
+# The program that pushes the metrics to OpenTelemetry, and its packages in dist/otlp. It is static.
+otlp:
+	@CGO_ENABLED=0 go -C deploy/otlp build -trimpath -buildvcs=false -ldflags '-s -w' -o $(CURDIR)/dist/otlp/ .
+
+package-otlp: build otlp
+	@deploy/otlp/build.sh
 
 # The library that governs programs: see `gpusteward exec`.
 hook:
@@ -204,6 +212,7 @@ image: build
 test-deploy: package
 	@go test -count=1 -tags deploy -p 1 ./deploy/...
 	@go -C deploy/kubernetes test -count=1 ./...
+	@go -C deploy/otlp test -count=1 ./...
 
 # Writes all generated files: the guarded NVML calls, the names of system calls, the reference, the
 # alerting rules with their tests and the runbook, the dashboards, the links to both in the chart,
