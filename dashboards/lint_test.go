@@ -167,6 +167,10 @@ func lintPanels(t *testing.T, d *sdk.Dashboard) {
 				}
 			}
 		}
+		const column = 1200 / columnsWide // pixels of a small screen
+		if n := shownColumns(p); p.Type == "table" && n*narrowest > int(p.GridPos.W)*column {
+			t.Errorf("%s, %s: %d columns are cut off on a screen of 1200 pixels", *d.Uid, *p.Title, n)
+		}
 		text, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)
@@ -196,6 +200,21 @@ func lintPanels(t *testing.T, d *sdk.Dashboard) {
 			t.Errorf("%s: the link to %s loses the time range or the variables", *d.Uid, l.Title)
 		}
 	}
+}
+
+// shownColumns returns the number of columns of a table.
+func shownColumns(p *sdk.Panel) (n int) {
+	for _, tr := range p.Transformations {
+		if o, ok := tr.Options.(map[string]any); ok && tr.Id == "organize" {
+			hidden, _ := o["excludeByName"].(map[string]any)
+			for name := range o["indexByName"].(map[string]any) {
+				if hidden[name] != true {
+					n++
+				}
+			}
+		}
+	}
+	return n
 }
 
 // lintExpr checks that metrics and labels exist, that each selector has the variables, and that

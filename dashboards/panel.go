@@ -153,6 +153,10 @@ func (p panel) asStates(m *sdk.Panel) {
 }
 
 // asTable builds a table with one query per column, joined by their labels.
+// narrowest is the least width of a table's column, in pixels. Grafana's own, 150, cuts the last
+// columns off.
+const narrowest = 70
+
 func (p panel) asTable(m *sdk.Panel) {
 	o := tablepanel.NewOptions()
 	o.Footer = nil // the SDK writes it without the reducer that Grafana's schema requires
@@ -161,7 +165,7 @@ func (p panel) asTable(m *sdk.Panel) {
 	}
 	m.Options = o
 	custom := tablepanel.NewFieldConfig()
-	custom.Filterable = new(true)
+	custom.Filterable, custom.MinWidth = new(true), at(narrowest)
 	m.FieldConfig.Defaults.Custom = custom
 	m.FieldConfig.Defaults.Color = &sdk.FieldColor{Mode: sdk.FieldColorModeIdThresholds}
 	hidden := map[string]any{"Time": true, "cluster": true, "job": true}
