@@ -16,7 +16,7 @@ import (
 // Metrics of the engine's judgement.
 var (
 	Status = collectors.Gauge("nvgpu_health_status", "Health of the GPU: 0 is well, 1 degraded (a warning), 2 "+
-		"failed (critical or worse). Absent while it is not known.")
+		"failed (critical or worse). Faults of workloads and tenants do not count. Absent while it is not known.")
 	NodeStatus = collectors.HostGauge("nvgpu_node_health_status", "Health of the node, the worst of its GPUs and "+
 		"of the checks on the node itself: 0 is well, 1 degraded, 2 failed. Absent while it is not known.")
 	CheckFailing = collectors.Gauge("nvgpu_health_check_failing",
@@ -50,7 +50,8 @@ func (e *Engine) report(s *derived.Snapshot) {
 			}
 		}
 		for _, st := range j.order {
-			all[st.Parent()] = all[st.Parent()].with(j, st, !e.shadows(j))
+			counts := !e.shadows(j) && st.Workload == "" && st.Tenant == "" // as in a verdict
+			all[st.Parent()] = all[st.Parent()].with(j, st, counts)
 			for i := range st.levels {
 				for n := range firing[first:] {
 					if f := &firing[first+n]; st.levels[i].active && f.Labels[1] == j.Levels[i].Severity.String() {

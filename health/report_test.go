@@ -104,3 +104,19 @@ func TestMetricsOfHealth(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkloadsFaultLeavesItsGPUWell holds that a fault of a workload fails its check and alerts,
+// while the GPU and the node stay well, as in a verdict.
+func TestWorkloadsFaultLeavesItsGPUWell(t *testing.T) {
+	t.Parallel()
+	lags := &Check{ID: "lags", Alert: "Lags", Summary: "It lags.", Levels: []Level{{Severity: incident.Warning,
+		When: Value(derived.WorkloadLag, "by", "workload").Above(.5)}}}
+	w := newWorld(t, lags)
+	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", derived.WorkloadLag, .9, "job")})
+	w.now = w.now.Add(step)
+	w.engine.Eval(s, nil, w.now)
+	got := [...]float64{valueOf(s, Status, "0"), valueOf(s, NodeStatus, ""), valueOf(s, CheckFailing, "0", "lags")}
+	if got != [...]float64{0, 0, 1} {
+		t.Errorf("the GPU has status %g, the node %g, and the check fails: %g", got[0], got[1], got[2])
+	}
+}
