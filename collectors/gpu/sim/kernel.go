@@ -53,9 +53,13 @@ func (h *Host) procfs(t time.Duration) fstest.MapFS {
 	if slices.ContainsFunc(h.gpus, func(g *gpu) bool { return g.strikes("wedge", t) }) {
 		state = 'D'
 	}
+	of := &gpu{seed: h.seed} // a host without GPUs has booted, too
+	if len(h.gpus) > 0 {
+		of = h.gpus[0]
+	}
 	return fstest.MapFS{
 		"stat":                      file("cpu  0 0 0 0\nbtime %d\n", h.start.Add(-uptime).Unix()),
-		"sys/kernel/random/boot_id": file("%s\n", h.gpus[0].uuid("", 900)[1:]),
+		"sys/kernel/random/boot_id": file("%s\n", of.uuid("", 900)[1:]),
 		"731/stat":                  file("731 (nv_queue) %c 2 0 0\n", state),
 	}
 }

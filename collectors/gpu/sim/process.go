@@ -43,8 +43,9 @@ type slot struct {
 const (
 	churnSlots = 5      // maximum number of short processes at once
 	churnPID   = 20_000 // of the first short process
-	crowdPods  = 64     // pods of a crowd
+	crowdPods  = 64     // pods of a crowd on a GPU
 	crowdPID   = 200_000
+	crowdPIDs  = 10_000 // from GPU to GPU; no GPU has the memory for so many
 )
 
 // settle creates the permanent processes.
@@ -60,8 +61,9 @@ func (g *gpu) settle() {
 	case g.spec.Crowd > 0:
 		for i := range g.spec.Crowd {
 			g.stay(process{
-				Process: broker.Process{PID: crowdPID + i, Name: "python3", Memory: scenarios.CrowdMemory << 20, Own: 1},
-				gi:      noInstance, ci: noInstance, owner: g.fill(worker, i%crowdPods),
+				Process: broker.Process{PID: crowdPID + g.index*crowdPIDs + i, Name: "python3",
+					Memory: scenarios.CrowdMemory << 20, Own: 1},
+				gi: noInstance, ci: noInstance, owner: g.fill(worker, g.index*crowdPods+i%crowdPods),
 			})
 		}
 	case g.spec.Load == "churn":

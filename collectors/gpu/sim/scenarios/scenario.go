@@ -22,7 +22,7 @@ type Scenario struct {
 	Doc    string  `yaml:"doc"`    // one line on its purpose
 	Driver string  `yaml:"driver"` // driver version, 580.159.04 by default
 	CUDA   string  `yaml:"cuda"`   // CUDA version as NVML gives it, 13000 by default
-	GPUs   []GPU   `yaml:"gpus"`   // 1 to 16, in the order of their indices
+	GPUs   []GPU   `yaml:"gpus"`   // up to 16, in the order of their indices
 	Faults []Fault `yaml:"faults"` // in any order
 	// Tenants share the GPUs by quotas; a process belongs to the first tenant
 	// that has its workload.

@@ -42,7 +42,7 @@ func (s *Scenario) expand() error {
 				symbol)
 		}
 	}
-	var all []GPU
+	all := []GPU{}
 	for i, g := range s.GPUs {
 		if err := g.check(); err != nil {
 			return fmt.Errorf("gpus[%d].%w", i, err)
@@ -52,8 +52,8 @@ func (s *Scenario) expand() error {
 			break
 		}
 	}
-	if len(all) < 1 || len(all) > MaxGPUs {
-		return fmt.Errorf("gpus: %d GPUs: want 1 to %d", len(all), MaxGPUs)
+	if s.GPUs == nil || len(all) > MaxGPUs {
+		return fmt.Errorf("gpus: %d GPUs: want 1 to %d, or [] for a host without", len(all), MaxGPUs)
 	}
 	s.GPUs, s.Faults = all, slices.Clone(s.Faults)
 	for i := range s.Faults {
