@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,6 +24,21 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`
 	if string(text) != want {
 		t.Errorf("%s\nwant\n%s", text, want)
+	}
+}
+
+// A workload has the tenants of its processes, with or without violations.
+func TestWorkloadsHaveTenants(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.workload("unit:both", "0", 1, .1)
+	s.workload("unit:none", "0", 1, .1)
+	s.stands("b", "unit:both", "observe", false, nil)
+	s.stands("a", "unit:both", "warn", false, nil)
+	s.stands("a", "unit:gone", "warn", false, nil)
+	all := s.state(nil).Workloads
+	if len(all) != 2 || !slices.Equal(all[0].Tenants, []string{"a", "b"}) || all[1].Tenants != nil {
+		t.Errorf("the workloads are %+v", all)
 	}
 }
 

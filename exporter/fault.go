@@ -23,6 +23,7 @@ type Fault struct {
 
 // A Finding is what is known of a failing check beside its sentence.
 type Finding struct {
+	Entity   string     `json:"entity,omitempty"`   // what is at fault, as gpusteward ack takes it
 	Workload string     `json:"workload,omitempty"` // whose fault it is, and not the GPU's
 	Tenant   string     `json:"tenant,omitempty"`   // the same
 	Shadow   bool       `json:"shadow,omitempty"`   // the check is in shadow mode: it sends no alert

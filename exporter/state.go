@@ -89,7 +89,13 @@ func (s *State) fill(samples []collectors.Sample) {
 	}
 	s.Tenants = tenants.all(s.GPUs)
 	s.Escalation = escalation.above(s.Tenants)
+	for id := range escalation {
+		if w := workloads[id[1]]; w != nil {
+			w.Tenants = append(w.Tenants, id[0])
+		}
+	}
 	for _, w := range workloads {
+		slices.Sort(w.Tenants)
 		slices.SortFunc(w.GPUs, func(a, b WorkloadGPU) int { return cmp.Compare(a.Index, b.Index) })
 		s.Workloads = append(s.Workloads, *w)
 	}

@@ -11,11 +11,13 @@ import (
 
 // A Workload is the owner of processes on GPUs, or of allocated GPUs.
 type Workload struct {
-	Name  string            `json:"workload"`
-	Info  map[string]string `json:"info,omitempty"`  // the labels of nvgpu_workload_info that are not empty
-	Since *time.Time        `json:"since,omitempty"` // start of its oldest process on a GPU
-	Steps *Steps            `json:"steps,omitempty"` // of its programs under the hook
-	GPUs  []WorkloadGPU     `json:"gpus,omitempty"`  // by index
+	Name string            `json:"workload"`
+	Info map[string]string `json:"info,omitempty"` // the labels of nvgpu_workload_info that are not empty
+	// of the tenants to which its processes belong, those with quotas
+	Tenants []string      `json:"tenants,omitempty"`
+	Since   *time.Time    `json:"since,omitempty"` // start of its oldest process on a GPU
+	Steps   *Steps        `json:"steps,omitempty"` // of its programs under the hook
+	GPUs    []WorkloadGPU `json:"gpus,omitempty"`  // by index
 
 	totals *totals // nil: it has no program under the hook
 }

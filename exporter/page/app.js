@@ -21,21 +21,32 @@
 //   [data-event="ID"]         an event (data-kind, data-severity)
 //   #stale                    shown while the stream is cut; also body[data-stale]
 //   #pulse[data-state]        wait, live or stale
-//   #filter, #theme           the filter, the button of the theme (html[data-theme])
+//   #filter, #theme, #zone    the filter, the buttons of the theme (html[data-theme])
+//                             and of the time zone
+//   #scope                    shown if the URL names a GPU, a workload or a tenant
+//   #guide[data-case]         what to do without a driver or without gpus
+//   #shadow                   findings in shadow mode
+//   [data-pid="1"]            a row of a process
+//   [data-failure="history"]  what cannot be read; empty once it can
 //   #say                      what a screen reader is told
 //
-// performance.getEntriesByName("update") holds what the last updates cost.
+// performance.getEntriesByName("update") holds what the last update cost, and
+// "shown" when the first readings were shown.
 
 import { Cards } from "./cards.js";
 import { attribute, shown, text } from "./dom.js";
 import { Events } from "./events.js";
 import { clock } from "./format.js";
+import { Guide } from "./guide.js";
 import { History } from "./history.js";
 import { Jobs, hanging } from "./jobs.js";
-import { failing, ofGPU, rank } from "./severity.js";
+import { Processes } from "./processes.js";
+import { Heading, grafana, parse, resolve } from "./scope.js";
+import { ofGPU, own, rank } from "./severity.js";
 import { follow } from "./stream.js";
-import { Strip } from "./strip.js";
+import { Shadow, Strip } from "./strip.js";
 import { escalation, tenants, workloads } from "./tables.js";
+import { label } from "./zone.js";
 
 const staleAfter = 3000; // milliseconds without a message
 const longGap = 10_000; // milliseconds after which the history is fetched again
@@ -43,7 +54,10 @@ const longGap = 10_000; // milliseconds after which the history is fetched again
 const history = new History();
 const cards = new Cards(history);
 const jobs = new Jobs(history);
-const views = [new Strip(), cards, jobs, tenants(), escalation(), workloads()];
+const url = document.body.dataset.events;
+const heading = new Heading();
+const views = [new Strip(), heading, new Guide(), cards, jobs, tenants(), escalation(), workloads(), new Shadow()];
+if (url) views.push(new Events(url));
 let heard = Date.now(); // time of the last message
 let latest = null; // state
 let shownTime = null;
@@ -62,7 +76,7 @@ function aboutGPUs(state) {
   for (const [uuid, { gpu, health }] of now) {
     const old = before.get(uuid)?.health;
     if (!old || old === health) continue;
-    const why = rank(health) > rank(old) ? failing(gpu.faults)[0]?.what : "";
+    const why = rank(health) > rank(old) ? own(gpu.faults)[0]?.what : "";
     words.push(`GPU ${gpu.index} is ${health}${why ? `: ${why}` : ""}`);
   }
   for (const [uuid, { gpu }] of before) if (!now.has(uuid)) words.push(`GPU ${gpu.index} is gone`);
@@ -84,11 +98,59 @@ function render() {
   const start = performance.now();
   shownTime = latest.time;
   announce(latest);
-  for (const view of views) view.show(latest);
+  show();
   if (drawn !== history.times().at(-1)) redraw();
+  if (!performance.getEntriesByName("shown").length) performance.mark("shown");
   performance.clearMeasures("update");
   performance.measure("update", { start });
 }
+
+// show updates the views to the state and to what the URL names.
+function show() {
+  const scope = resolve(named, latest);
+  for (const view of views) view.show(latest, scope);
+  if (arrived) arrive();
+  processes?.show(Date.parse(latest.time));
+  const to = document.getElementById("grafana");
+  const href = grafana(latest.host.grafana_url, "host");
+  attribute(to, "href", href);
+  shown(to, Boolean(href));
+}
+
+let named = parse(location.hash);
+let arrived = true; // at this URL, and nothing was done about it yet
+let opened = null; // UUID of the GPU whose card this opened
+let processes = null; // of a workload
+
+// arrive opens what a URL is about, and closes what the one before opened.
+function arrive() {
+  arrived = false;
+  const gpu = named?.kind === "gpu" ? named.id : null;
+  if (opened && opened !== gpu) cards.open(opened, false);
+  if (gpu) cards.open(gpu, true);
+  opened = gpu;
+  processes?.close();
+  const section = document.getElementById("processes");
+  const workload = named?.kind === "workload" ? named.id : null;
+  processes = workload && new Processes(section, `workload=${encodeURIComponent(workload)}`, workload);
+  shown(section, Boolean(workload));
+  cards.draw(); // some were hidden
+  jobs.draw();
+}
+
+window.addEventListener("hashchange", () => {
+  named = parse(location.hash);
+  arrived = true;
+  scrollTo(0, 0);
+  if (!latest) return;
+  show();
+  if (named) heading.focus();
+});
+
+document.querySelector(".skip").addEventListener("click", (e) => {
+  e.preventDefault(); // the fragment names what the page is about
+  document.getElementById("gpus").focus();
+});
 
 let drawn = null; // the step of the charts
 
@@ -107,7 +169,7 @@ function pulse() {
   if (stale) text(note, `Stale since ${clock(new Date(heard))}: the agent does not answer. Trying again.`);
   text(
     document.querySelector('[data-field="pulse"]'),
-    stale ? "stale" : latest ? clock(new Date(latest.time)) : "connecting",
+    stale ? "stale" : latest ? `${clock(new Date(latest.time))} ${label()}` : "connecting",
   );
 }
 
@@ -126,16 +188,17 @@ const stream = follow("api/v1/live", {
   },
 });
 
+document.addEventListener("zone", () => {
+  pulse();
+  if (latest) show();
+});
 history.load().then(redraw);
 setInterval(pulse, 500);
 document.addEventListener("visibilitychange", render);
 window.addEventListener("online", stream.retry);
 
-const url = document.body.dataset.events;
-const filtered = url ? [...views, new Events(url)] : views;
-
 const box = document.getElementById("filter");
-box.addEventListener("input", () => filtered.forEach((view) => view.filter?.(box.value.trim())));
+box.addEventListener("input", () => views.forEach((view) => view.filter?.(box.value.trim())));
 document.addEventListener("keydown", (e) => {
   if (e.key === "/" && !e.ctrlKey && !e.metaKey && !e.altKey && !(e.target instanceof HTMLInputElement)) {
     e.preventDefault();

@@ -5,6 +5,7 @@ import { Detail } from "./detail.js";
 import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
 import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic, unknown } from "./format.js";
+import { link } from "./scope.js";
 import { down, failing, ofGPU, sign } from "./severity.js";
 import { draw, say } from "./spark.js";
 
@@ -102,13 +103,14 @@ class Card {
     this.state = el("p", { class: "reason", "data-field": "reason" });
     this.more = el("div", { class: "detail", id: `${id}-more`, hidden: "" });
     this.node = el("article", { class: "card", "aria-label": `GPU ${gpu.index}` },
-      el("h3", {}, this.button),
+      el("h3", {}, this.button, el("a", { class: "alone", href: link("gpu", gpu.uuid), "aria-label": `GPU ${gpu.index} alone`,
+        title: "This GPU alone, with a URL of its own" }, "↗")),
       el("dl", { class: "rows" }, ...this.rows.map((r) => r.node)),
       el("dl", { class: "facts" }, ...this.facts.map((f) => f.node)),
       this.state, this.more);
     this.node.card = this;
     this.fold = new Fold(this.node, this.button, this.more, (more) => {
-      const detail = new Detail(more, cards.history, this.gpu);
+      const detail = new Detail(more, cards.history, this.gpu, cards);
       detail.show(this.gpu, cards.now);
       return detail;
     });
@@ -167,6 +169,7 @@ export class Cards {
   #known = new Map(); // UUID to the last reading and, for a missing GPU, since when
   #users = new Map(); // UUID to the names of its workloads
   #filter = "";
+  #scope = null;
   #parent = document.getElementById("gpus");
   #shown = document.querySelector('[data-field="gpus-shown"]');
   #list = new List(this.#parent, {
@@ -192,8 +195,10 @@ export class Cards {
     document.addEventListener("theme", () => this.draw());
   }
 
-  show(state) {
+  show(state, scope = null) {
     this.now = Date.parse(state.time);
+    this.#scope = scope;
+    this.grafana = state.host.grafana_url;
     this.#users = new Map();
     for (const { workload, gpus } of state.workloads) {
       for (const { uuid } of gpus ?? []) {
@@ -222,7 +227,13 @@ export class Cards {
     return Boolean(node && (node.card.fold.contents || node.contains(document.activeElement)));
   }
 
-  // users returns the names of a GPU's workloads, the largest memory first.
+  // workloads returns the names of a GPU's first workloads, the largest memory
+  // first.
+  workloads(gpu) {
+    return (this.#users.get(gpu.uuid) ?? []).slice(0, 12);
+  }
+
+  // users writes them for people.
   users(gpu) {
     const names = this.#users.get(gpu.uuid) ?? [];
     return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
@@ -230,6 +241,12 @@ export class Cards {
 
   draw() {
     for (const node of this.#parent.children) node.card.draw();
+  }
+
+  // open opens or closes the card of a GPU, if there is one.
+  open(uuid, is) {
+    const node = [...this.#parent.children].find((n) => n.dataset.uuid === uuid);
+    if (node && Boolean(node.card.fold.contents) !== is) node.card.fold.toggle();
   }
 
   // filter shows only cards that contain these words.
@@ -242,13 +259,14 @@ export class Cards {
     let count = 0;
     for (const node of this.#parent.children) {
       const { gpu, state } = node.card;
-      const is =
+      const is = (!this.#scope || this.#scope.gpus.has(gpu.uuid)) && (
         node.card.fold.contents ||
-        matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said);
+        matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said));
       shown(node, Boolean(is));
       if (is) count++;
     }
     const all = this.#parent.children.length;
+    attribute(this.#parent, "data-alone", this.#scope?.kind === "gpu" ? "" : null);
     text(this.#shown, count === all ? "" : `${count} of ${all}`);
   }
 }

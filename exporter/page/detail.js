@@ -4,6 +4,8 @@
 import { List, el, shown, text } from "./dom.js";
 import { gibibytes, number, ofMemory, percent, unknown } from "./format.js";
 import { Plots } from "./plots.js";
+import { Processes } from "./processes.js";
+import { grafana, link } from "./scope.js";
 import { faultLines } from "./strip.js";
 
 // chartsOf returns the charts of a GPU.
@@ -41,7 +43,8 @@ const chartsOf = (gpu) => [
 export class Detail {
   #now = 0;
 
-  constructor(parent, history, gpu) {
+  constructor(parent, history, gpu, cards) {
+    this.cards = cards;
     const faults = el("ul", { class: "faults", "aria-label": "Faults" });
     this.faults = faultLines(faults, () => this.#now);
     this.mig = el(
@@ -69,21 +72,37 @@ export class Detail {
       },
     });
     this.identity = el("p", { class: "dim identity" });
-    parent.append(faults);
+    const links = el("p", { class: "links" });
+    this.links = new List(links, {
+      key: (l) => l.href,
+      make: (l) => el("a", { href: l.href, rel: l.out && "noreferrer", target: l.out && "_blank" }),
+      update: (node, l) => text(node, l.words),
+    });
+    parent.append(faults, links);
     this.plots = new Plots(parent, chartsOf(gpu), {
       key: gpu.uuid,
       times: () => history.times(),
       of: (name) => history.gpus.of(gpu.uuid, name),
+      day: `gpu=${encodeURIComponent(gpu.uuid)}`,
     });
-    parent.append(this.mig, this.identity);
+    parent.append(this.mig);
+    this.processes = new Processes(parent, `gpu=${encodeURIComponent(gpu.uuid)}`, `GPU ${gpu.index}`);
+    parent.append(this.identity);
   }
 
   close() {
     this.plots.close();
+    this.processes.close();
   }
 
   show(gpu, now) {
     this.#now = now;
+    this.processes.show(now);
+    const board = grafana(this.cards.grafana, "gpu", { gpu: gpu.index });
+    this.links.show([
+      ...this.cards.workloads(gpu).map((name) => ({ href: link("workload", name), words: name })),
+      ...(board ? [{ href: board, words: "Grafana", out: true }] : []),
+    ]);
     this.faults.show(gpu.faults ?? []);
     shown(this.faults.parent, Boolean(gpu.faults?.length));
     this.devices.show(gpu.mig_devices ?? []);

@@ -1,8 +1,16 @@
 // Numbers and times for people. An unknown value is a dash.
 
+import { inUTC, zone } from "./zone.js";
+
 export const unknown = "–";
 
 const known = (v) => typeof v === "number" && Number.isFinite(v);
+
+// sum adds the known ones of some values; undefined if none is.
+export function sum(all) {
+  const some = all.filter(known);
+  return some.length ? some.reduce((a, b) => a + b, 0) : undefined;
+}
 
 // number writes v with so many digits after the decimal point.
 export function number(v, digits = 0) {
@@ -63,18 +71,16 @@ export function seconds(v) {
 
 const pad = (n) => String(n).padStart(2, "0");
 
-// clock writes a time of day.
+// clock writes a time of day in the chosen zone.
 export function clock(date) {
-  return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+  const of = (unit) => pad(inUTC() ? date[`getUTC${unit}`]() : date[`get${unit}`]());
+  return `${of("Hours")}:${of("Minutes")}:${of("Seconds")}`;
 }
 
 // when writes a time of day, and the day if it is not today.
 export function when(date, now) {
-  const day =
-    date.toDateString() === now.toDateString()
-      ? ""
-      : `${date.toLocaleDateString(undefined, { month: "short", day: "numeric" })} `;
-  return day + clock(date);
+  const day = (d) => d.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone() });
+  return (day(date) === day(now) ? "" : `${day(date)} `) + clock(date);
 }
 
 // ranges writes indexes as 0-3,7.

@@ -1,6 +1,8 @@
 // The last 15 minutes of each GPU and of each job: fetched once, then continued
 // from the states that the stream brings.
 
+import { get } from "./fetch.js";
+
 const points = 180;
 
 // The series of a GPU are those of historySeries in the agent.
@@ -87,12 +89,18 @@ export class History {
 
   // load fetches the agent's history, which replaces the one here.
   load() {
-    this.#fetching ??= fetch("api/v1/history")
-      .then((answer) => (answer.ok ? answer.json() : Promise.reject(new Error(answer.statusText))))
-      .then((all) => this.#take(all))
-      .catch(() => {}) // the next gap asks again; the charts grow from here
+    this.#fetching ??= get("api/v1/history", "history")
+      .then((all) => (all ? this.#take(all) : this.#later()))
       .finally(() => (this.#fetching = null));
     return this.#fetching;
+  }
+
+  // later asks again; meanwhile the charts grow from here.
+  #later() {
+    this.again ??= setTimeout(() => {
+      this.again = null;
+      this.load();
+    }, 10_000);
   }
 
   #take(all) {

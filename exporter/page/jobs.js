@@ -6,6 +6,7 @@ import { List, attribute, el, shown, style, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
 import { age, number, percent, ranges, seconds, unknown } from "./format.js";
 import { Plots } from "./plots.js";
+import { link } from "./scope.js";
 import { draw, say } from "./spark.js";
 import { Table } from "./tables.js";
 
@@ -72,6 +73,17 @@ const stragglers = (w) =>
 
 // troubles returns the lines below a job, the worst first.
 const troubles = (w) => [...hangs(w), ...slower(w), ...stragglers(w)];
+
+// judged returns a job's lines; those whose checks are in shadow mode are no
+// warnings.
+function judged(w, shadow) {
+  const checks = shadow.filter((f) => f.workload === w.workload).map((f) => f.check);
+  return troubles(w).map((t) => {
+    const [kind] = t.key.split(" ");
+    if (!checks.includes(`job_${kind}`)) return t;
+    return { ...t, severity: "shadow", mark: `◌ ${t.mark.slice(2)}` };
+  });
+}
 
 // hanging returns why jobs hang, by name.
 export const hanging = (state) =>
@@ -163,7 +175,7 @@ class Job {
 
   show(w) {
     this.workload = w;
-    const lines = troubles(w);
+    const lines = judged(w, this.jobs.shadow);
     attribute(this.node, "data-job", w.workload);
     attribute(this.node, "aria-label", w.workload);
     attribute(this.node, "data-severity", lines[0]?.severity ?? "ok");
@@ -223,10 +235,12 @@ function ranksOf(w) {
 // JobDetail is what an open job has.
 class JobDetail {
   constructor(parent, history, w) {
+    parent.append(el("p", { class: "links" }, el("a", { href: link("workload", w.workload) }, "Its GPUs and processes")));
     this.plots = new Plots(parent, chartsOf(w), {
       key: w.workload,
       times: () => history.times(),
       of: (name) => history.jobs.of(w.workload, name),
+      day: `workload=${encodeURIComponent(w.workload)}`,
     });
     const columns = [
       ["Rank", "n"], ["GPU", "n"], ["Communicator"], ["Collectives", "n"], ["Time of a collective on the GPU", "wide"],
@@ -277,6 +291,7 @@ class JobDetail {
 // Jobs are those of the host, the hanging ones first.
 export class Jobs {
   all = [];
+  shadow = []; // findings in shadow mode
   others = 0; // workloads under the hook without steps
   #nodes = new Map(); // by name
   #table = new Table("jobs", {
@@ -293,6 +308,7 @@ export class Jobs {
       this.#nodes.delete(node.job.workload.workload);
     },
     words: (w) => [w.workload, ...jobsOf(w).map((g) => `gpu ${g.index}`), ...troubles(w).flatMap((t) => [t.mark, t.words, t.where])],
+    within: (w, scope) => scope.workloads.has(w.workload),
     stays: (w) => Boolean(this.#nodes.get(w.workload)?.fold.contents),
   });
 
@@ -305,22 +321,25 @@ export class Jobs {
     document.addEventListener("theme", () => this.draw());
   }
 
-  show(state) {
+  show(state, scope = null) {
+    this.scope = scope;
+    this.shadow = state.shadow ?? [];
     const first = (w) => (hangs(w).length ? 0 : 1);
     const hooked = state.workloads.filter((w) => jobsOf(w).length);
     this.all = hooked.filter(isJob).sort((a, b) => first(a) - first(b) || (a.workload < b.workload ? -1 : 1));
     this.others = hooked.length - this.all.length;
-    this.#table.show(this.all);
+    this.#table.show(this.all, scope);
     this.#frame();
   }
 
   // frame shows the section if anything is under the hook.
   #frame() {
-    shown(this.section, this.all.length + this.others > 0);
+    const some = this.all.some((w) => !this.scope || this.scope.workloads.has(w.workload));
+    shown(this.section, some || (!this.scope && this.others > 0));
     shown(this.head, this.all.length > 0);
     const more = this.all.length ? " more" : "";
     const what = this.others === 1 ? "workload runs" : "workloads run";
-    text(this.rest, this.others ? `${this.others}${more} ${what} under the hook without steps, as servers do.` : "");
+    text(this.rest, this.others && !this.scope ? `${this.others}${more} ${what} under the hook without steps, as servers do.` : "");
   }
 
   draw() {

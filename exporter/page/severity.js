@@ -2,7 +2,7 @@
 // information.
 
 const levels = ["ok", "info", "warning", "critical", "emergency"];
-const signs = { ok: "✓", info: "i", warning: "▲", critical: "◆", emergency: "✖", down: "✖", gone: "–", unknown: "?" };
+const signs = { ok: "✓", info: "i", warning: "▲", critical: "◆", emergency: "✖", down: "✖", gone: "–", unknown: "?", shadow: "◌" };
 
 // rank orders severities from ok on; a GPU that cannot be read is in between.
 export function rank(severity) {
@@ -24,9 +24,13 @@ export function worst(faults) {
   return failing(faults).reduce((w, f) => (rank(f.severity) > rank(w) ? f.severity : w), "ok");
 }
 
+// own returns the checks that fail for the hardware itself: a fault of a
+// workload or a tenant is no fault of its GPU.
+export const own = (faults) => failing(faults).filter((f) => !f.workload && !f.tenant);
+
 // ofGPU returns the severity of a GPU.
 export function ofGPU(gpu) {
-  const found = worst(gpu.faults);
+  const found = worst(own(gpu.faults));
   return gpu.up || rank(found) >= rank("critical") ? found : "down";
 }
 

@@ -63,9 +63,9 @@ function line(c, points, top, width, height, ratio, colour, fill) {
 }
 
 // say describes a chart for screen readers.
-export function say(name, points, write) {
+export function say(name, points, write, span = "15 minutes") {
   const known = points.filter((v) => v !== null);
-  if (!known.length) return `${name}: nothing is known of the last 15 minutes`;
+  if (!known.length) return `${name}: nothing is known of the last ${span}`;
   const range = `${write(Math.min(...known))} to ${write(Math.max(...known))}`;
-  return `${name} of the last 15 minutes: ${range}, now ${write(points.at(-1))}`;
+  return `${name} of the last ${span}: ${range}, now ${write(points.at(-1))}`;
 }

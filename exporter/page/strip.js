@@ -1,15 +1,13 @@
 // The host strip: the state of the whole host, and the notes above it.
 
 import { List, attribute, el, shown, text, titled } from "./dom.js";
-import { age, gibibytes, number, percent, scaled, unknown } from "./format.js";
-import { failing, ofGPU, rank, sign } from "./severity.js";
+import { age, gibibytes, number, percent, scaled, sum as total, unknown, when } from "./format.js";
+import { link } from "./scope.js";
+import { failing, ofGPU, own, rank, sign } from "./severity.js";
 
 const field = (name) => document.querySelector(`[data-field="${name}"]`);
 
-const sum = (all, of) => {
-  const known = all.map(of).filter((v) => typeof v === "number");
-  return known.length ? known.reduce((a, b) => a + b, 0) : undefined;
-};
+const sum = (all, of) => total(all.map(of));
 
 // notes are what an operator must know before trusting any number.
 function* notes(state) {
@@ -21,40 +19,89 @@ function* notes(state) {
       severity: "warning",
       words: "Drained: the agent has released the driver until gpusteward resume.",
     };
-  else if (!host.driver_up)
+  else if (!host.driver_up && state.gpus.length)
     yield {
       id: "driver",
       severity: "critical",
       words: "The driver is gone or does not answer; what is shown of the GPUs may be missing.",
     };
-  if (!host.drained && host.not_ready)
+  if (!host.drained && host.not_ready && state.gpus.length)
     yield { id: "not-ready", severity: "warning", words: `Not ready: ${host.not_ready}` };
   if (host.broker_up === false)
     yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
 }
 
-// fault creates and updates a line of a list of faults.
-export const faultLines = (parent, now) =>
+// evidence is how a check came to its judgement.
+function evidence(f) {
+  const value = (v) => number(v, Math.abs(v) >= 100 || Number.isInteger(v) ? 0 : 3);
+  const all = [];
+  if (f.limit) all.push(`reads ${value(f.value)}, fails at ${f.limit}`);
+  if (f.worst_at && f.worst !== f.value) all.push(`at worst ${value(f.worst)}, at ${when(new Date(f.worst_at), new Date())}`);
+  if (f.latched) all.push("latched: it stays until a reset, a reboot or gpusteward ack");
+  return all.length ? `Evidence: ${f.check} ${all.join("; ")}.` : "";
+}
+
+// since is the begin of a fault, or the last time of an XID.
+function since(f, now) {
+  if (!f.last) return "";
+  const ago = age(now - Date.parse(f.last));
+  return f.check ? `since ${when(new Date(f.last), new Date(now))}, for ${ago}` : `last ${ago} ago`;
+}
+
+// faultLines creates and updates the lines of a list of faults: what is wrong
+// and since when, the evidence, what to do, and the entry in the runbook.
+export const faultLines = (parent, now, name = () => null) =>
   new List(parent, {
-    key: (f) => f.check ?? f.what,
+    key: (f) => `${f.check ?? f.what}\n${f.entity ?? ""}`,
     make: () => {
       const mark = el("span", { class: "mark" });
-      const what = el("span", { class: "what" });
-      const since = el("span", { class: "dim" });
-      return Object.assign(el("li", {}, mark, what, since), { mark, what, since });
+      const [what, since] = [el("span", { class: "what" }), el("span", { class: "dim" })];
+      const [gpu, evidence, action, runbook] = [el("a"), el("p", { class: "dim" }), el("p", {}), el("a", { rel: "noreferrer" })];
+      text(runbook, "Runbook");
+      const more = el("div", { class: "more-of-it" }, evidence, action, el("p", { class: "links" }, gpu, runbook));
+      return Object.assign(el("li", {}, mark, what, since, more), { mark, what, since, more, gpu, evidence, action, runbook });
     },
     update: (node, f) => {
-      const severity = f.check ? f.severity : "info";
+      const severity = f.shadow ? "shadow" : f.check ? f.severity : "info";
       attribute(node, "data-severity", severity);
       attribute(node, "data-check", f.check ?? null);
       text(node.mark, `${sign(severity)} ${f.check ? severity : "counted"}`);
       text(node.what, f.count > 1 ? `${f.what} ×${f.count}` : f.what);
-      text(
-        node.since,
-        f.last ? `${f.check ? "for" : "last"} ${age(now() - Date.parse(f.last))}${f.check ? "" : " ago"}` : "",
-      );
+      text(node.since, since(f, now()));
+      shown(node.more, Boolean(f.check));
+      text(node.evidence, evidence(f));
+      text(node.action, f.action ? `To do: ${f.action}` : "");
+      attribute(node.runbook, "href", f.runbook ?? null);
+      shown(node.runbook, Boolean(f.runbook));
+      const of = name(f.uuid);
+      attribute(node.gpu, "href", of ? link("gpu", f.uuid) : null);
+      text(node.gpu, of ?? "");
+      shown(node.gpu, Boolean(of));
     },
   });
+
+// Shadow is the list of findings that send no alert.
+export class Shadow {
+  #now = 0;
+  #gpus = [];
+  #section = document.getElementById("shadow");
+  #count = document.querySelector('[data-field="shadow-shown"]');
+  #lines = faultLines(this.#section.querySelector("ul"), () => this.#now, (uuid) => {
+    const gpu = this.#gpus.find((g) => g.uuid === uuid);
+    return gpu ? `GPU ${gpu.index}` : null;
+  });
+
+  show(state, scope) {
+    this.#now = Date.parse(state.time);
+    this.#gpus = state.gpus;
+    const within = (f) =>
+      !scope || [f.uuid, f.workload, f.tenant].includes(scope.id) || scope.workloads.has(f.workload);
+    const all = (state.shadow ?? []).filter(within);
+    shown(this.#section, all.length > 0);
+    text(this.#count, `${all.length}`);
+    this.#lines.show(all);
+  }
+}
 
 export class Strip {
   #now = 0;
@@ -72,13 +119,13 @@ export class Strip {
     document.getElementById("notes").replaceChildren(); // the stream repeats the server's notes
   }
 
-  show(state) {
+  show(state, scope) {
     const { host, gpus } = state;
     const put = (name, value) => titled(field(name), value);
     this.#now = Date.parse(state.time);
     this.#notes.show(notes(state));
     this.#faults.show(state.faults ?? []);
-    shown(document.getElementById("node-faults"), Boolean(state.faults?.length));
+    shown(document.getElementById("node-faults"), Boolean(state.faults?.length) && !scope);
 
     put("host", host.name || "this host");
     put(
@@ -87,27 +134,29 @@ export class Strip {
     );
     put("version", `gpusteward ${state.version}`);
 
-    const all = [...(state.faults ?? []), ...gpus.flatMap((g) => failing(g.faults))];
+    const all = [...own(state.faults), ...gpus.flatMap((g) => own(g.faults))];
+    const others = [state, ...gpus].flatMap((part) => failing(part.faults)).length - all.length; // of workloads, tenants
     const verdicts = [...gpus.map(ofGPU), ...all.map((f) => f.severity)];
-    const unseen = !host.driver_up || Boolean(host.not_ready);
+    const unseen = !host.driver_up || Boolean(host.not_ready) || gpus.length === 0;
     let worst = verdicts.reduce((w, v) => (rank(v) > rank(w) ? v : w), "ok");
     if (worst === "ok" && unseen) worst = "unknown"; // unknown is not healthy
     put("health", `${sign(worst)} ${worst}`);
     attribute(field("health").parentNode, "data-severity", worst);
     const ill = gpus.filter((g) => ofGPU(g) !== "ok").length;
-    put(
-      "health-note",
-      all.length ? `${all.length} fault${all.length > 1 ? "s" : ""}, ${ill} of ${gpus.length} GPUs` : "no fault",
-    );
+    const plural = (n, what) => `${n} ${what}${n > 1 ? "s" : ""}`;
+    const found = all.length ? `${plural(all.length, "fault")}, ${ill} of ${gpus.length} GPUs` : "";
+    const theirs = others ? (found ? `; ${others} of workloads` : `${plural(others, "fault")} of workloads`) : "";
+    put("health-note", found + theirs || "no fault");
 
-    put("gpus", host.gpus === undefined ? `${gpus.length}` : `${host.gpus} of ${host.gpus_expected}`);
+    put("gpus", host.gpus_expected ? `${host.gpus ?? gpus.length} of ${host.gpus_expected}` : gpus.length ? `${gpus.length}` : "none");
     const down = gpus.filter((g) => !g.up).length;
-    put("gpus-note", down ? `✖ ${down} cannot be read` : "all are read");
+    const none = host.driver_up ? "the driver lists none" : "there is no driver";
+    put("gpus-note", down ? `✖ ${down} cannot be read` : gpus.length ? "all are read" : none);
     attribute(field("gpus").parentNode, "data-severity", down || host.gpus < host.gpus_expected ? "critical" : "ok");
 
     const loads = gpus.map((g) => g.utilization_ratio?.gpu ?? g.activity_ratio?.sm).filter((v) => v !== undefined);
     put("load", loads.length ? percent(loads.reduce((a, b) => a + b, 0) / loads.length) : unknown);
-    put("load-note", `${loads.filter((v) => v < 0.01).length} idle`);
+    put("load-note", loads.length ? `${loads.filter((v) => v < 0.01).length} idle` : "\u00a0");
     const used = sum(gpus, (g) => g.memory_bytes?.used);
     const total = sum(gpus, (g) => g.memory_total_bytes);
     put("memory", total ? percent((used ?? 0) / total) : unknown);

@@ -102,7 +102,7 @@ func (j *judgement) faults() (all []exporter.Fault) {
 			continue
 		}
 		one := exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(),
-			Last: &f.Since, Finding: exporter.Finding{Workload: f.Entity.Workload, Tenant: f.Entity.Tenant,
+			Last: &f.Since, Finding: exporter.Finding{Entity: f.Entity.String(), Workload: f.Entity.Workload, Tenant: f.Entity.Tenant,
 				Shadow: f.Shadow, Latched: f.Latched, Value: &f.Value, Limit: f.Limit, Worst: &f.Worst, Action: f.Action}}
 		if !f.WorstAt.IsZero() {
 			one.WorstAt = &f.WorstAt

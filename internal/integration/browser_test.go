@@ -58,9 +58,9 @@ func TestPage(t *testing.T) {
 	const four = "gpus: [{model: h100, load: training, count: 4}]\n"
 	for _, c := range []struct {
 		script string
-		hosts  []string // scenarios, one agent each
+		hosts  []string // scenarios or their names, one agent each
 	}{
-		{"figures", []string{"gpus: [{model: h100, load: training, count: 8}]\n"}}, // first, alone
+		{"figures", []string{"gpus: [{model: h100, load: training, count: 8}]\n", "shared"}}, // first, alone
 		{"fault", []string{four + "faults: [{at: 45s, kind: lost, gpu: 2}]\n"}},
 		{"look", []string{four}},
 		{"jobs", []string{four + "tenants: [{name: research, workloads: [\"slurm:*\"]}]\n" +
@@ -69,6 +69,11 @@ func TestPage(t *testing.T) {
 		{"cut", []string{four, "gpus: [{model: h100, load: training, count: 3}]\n"}},
 		{"vanish", []string{four + "faults: [{at: 45s, kind: hot_remove, gpu: 1}]\n"}},
 		{"crowd", []string{crowded()}},
+		{"links", []string{"shared"}},
+		{"faults", []string{four}},
+		{"away", []string{"gpus: [{model: h100, count: 2}]\nfaults: [{at: 30s, for: 40s, kind: driver_gone}]\n",
+			"no_driver", "no_gpus"}},
+		{"past", []string{four}},
 	} {
 		t.Run(c.script, func(t *testing.T) {
 			if c.script != "figures" {
@@ -76,8 +81,11 @@ func TestPage(t *testing.T) {
 			}
 			var urls []string
 			for _, host := range c.hosts {
-				scenario := filepath.Join(t.TempDir(), "scenario.yml")
-				fixture.Rewrite(t, scenario, host)
+				scenario := host
+				if strings.Contains(host, ":") {
+					scenario = filepath.Join(t.TempDir(), "scenario.yml")
+					fixture.Rewrite(t, scenario, host)
+				}
 				urls = append(urls, spawn(t, nil, "--demo="+scenario).ready().url)
 			}
 			drive(t, browser, c.script, urls...)

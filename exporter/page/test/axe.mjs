@@ -21,3 +21,22 @@ export async function accessible(page, as) {
   );
   console.log(`axe, ${as}: ${found.passes.length} rules pass`);
 }
+
+// everywhere checks the page in both themes and on a phone, on which nothing
+// is wider than the screen.
+export async function everywhere(page, as) {
+  const theme = async (colorScheme) => {
+    await page.emulateMedia({ colorScheme });
+    await page.waitForFunction((is) => document.documentElement.dataset.theme === is, colorScheme);
+  };
+  const before = page.viewportSize();
+  for (const colorScheme of ["light", "dark"]) {
+    await theme(colorScheme);
+    await accessible(page, `${as}, ${colorScheme}`);
+  }
+  await page.setViewportSize({ width: 390, height: 844 });
+  await accessible(page, `${as}, on a phone`);
+  await page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth);
+  await page.setViewportSize(before);
+  await theme("light");
+}

@@ -6,12 +6,17 @@ import http from "node:http";
 // feed returns one before the agent at url. change is given each state.
 export async function feed(url, change) {
   const streams = new Set();
+  const agent = { refuse: null }; // what matches this is answered with 503
   const state = async () => {
     const is = await (await fetch(`${url}/api/v1/state`)).json();
     change(is);
     return is;
   };
   const server = http.createServer(async (request, answer) => {
+    if (agent.refuse?.test(request.url)) {
+      answer.writeHead(503);
+      return answer.end("out of order\n");
+    }
     if (request.url === "/api/v1/live") {
       answer.writeHead(200, { "content-type": "text/event-stream" });
       streams.add(answer);
@@ -33,12 +38,12 @@ export async function feed(url, change) {
     for (const stream of streams) stream.write(text);
   }, 250);
   await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
-  return {
+  return Object.assign(agent, {
     url: `http://127.0.0.1:${server.address().port}`,
     close() {
       clearInterval(timer);
       for (const stream of streams) stream.destroy();
       server.close();
     },
-  };
+  });
 }
