@@ -71,7 +71,7 @@ func TestPage(t *testing.T) {
 		{"crowd", []string{crowded()}},
 		{"links", []string{"shared"}},
 		{"faults", []string{four}},
-		{"away", []string{"gpus: [{model: h100, count: 2}]\nfaults: [{at: 30s, for: 40s, kind: driver_gone}]\n",
+		{"away", []string{"gpus: [{model: h100, count: 2}]\nfaults: [{at: 20s, for: 80s, kind: driver_gone}]\n",
 			"no_driver", "no_gpus"}},
 		{"past", []string{four}},
 	} {

@@ -84,3 +84,26 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 		t.Errorf("exit status %d, want 0", status)
 	}
 }
+
+// A host lists its processes for the page only if the configuration says so, and
+// the page links to the Grafana of the configuration; both from a reload on.
+func TestReloadOfThePage(t *testing.T) {
+	t.Parallel()
+	f := newDriver(t)
+	a := f.spawn().ready()
+	has := func(path, text string) bool {
+		status, body := a.get(path)
+		return status == http.StatusOK && strings.Contains(body, text)
+	}
+	const processes = "/api/v1/processes?gpu=GPU-0"
+	if !has(processes, `"listed":false,"all":0,"processes":[]`) || has("/api/v1/state", "grafana_url") {
+		t.Error("processes are listed, or there is a Grafana, without a word in the configuration")
+	}
+	f.set("config.yml", "collectors: {fast: 500ms, medium: 500ms, per_process: true}\n"+
+		"web: {grafana_url: \"https://grafana.example.com/g\"}\n")
+	syscall.Kill(a.pid, syscall.SIGHUP)
+	eventually(t, "the processes are listed", func() bool { return has(processes, `"listed":true`) })
+	eventually(t, "the Grafana is in the state", func() bool {
+		return has("/api/v1/state", `"grafana_url":"https://grafana.example.com/g"`)
+	})
+}
