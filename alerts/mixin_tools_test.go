@@ -28,9 +28,11 @@ func mixin(t *testing.T, config string) (m vendored) {
 	cmd := exec.Command("go", "tool", "-modfile=../deploy/tools/go.mod", "jsonnet", "-e", fmt.Sprintf(
 		`local m = (import 'mixin.libsonnet') + { _config+:: %s };
 		{ Alerts: m.prometheusAlerts, Rules: m.prometheusRules, Dashboards: m.grafanaDashboards }`, config))
+	var said strings.Builder
+	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v: %s", err, err.(*exec.ExitError).Stderr)
+		t.Fatalf("%v: %s", err, &said)
 	}
 	if err := json.Unmarshal(out, &m); err != nil {
 		t.Fatal(err)

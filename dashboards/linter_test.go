@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
-
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"go.yaml.in/yaml/v3"
 )
 
 // A finding is a breach of a rule of Grafana's dashboard-linter.

@@ -100,8 +100,7 @@ func TestAlertIsValidAfterClockJumps(t *testing.T) {
 			{now.Add(time.Hour), now, now, now},
 		} {
 			p := postable(health.Alert{Starts: c.starts, Ends: c.ends}, now, lapse, ahead)
-			if !time.Time(p.StartsAt).Equal(c.wantStarts.Add(ahead)) ||
-				!time.Time(p.EndsAt).Equal(c.wantEnds.Add(ahead)) {
+			if !p.StartsAt.Equal(c.wantStarts.Add(ahead)) || !p.EndsAt.Equal(c.wantEnds.Add(ahead)) {
 				t.Errorf("%v to %v: %v to %v", c.starts, c.ends, p.StartsAt, p.EndsAt)
 			}
 		}
