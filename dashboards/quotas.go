@@ -1,6 +1,8 @@
 package dashboards
 
 import (
+	"gpusteward/collectors/activity"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 )
@@ -243,6 +245,12 @@ var quotas = dashboard{
 						ofHost + " failed: {{reason}}"},
 					{by("sum", perHost, "increase("+hosts.of(workloads.SuspendBroken)+"[$__rate_interval])"),
 						ofHost + " broken processes"}}},
+			{kind: lines, title: "Power saved by suspension", unit: "watt", least: at(0), none: "no GPU is idle or empty",
+				description: "Mean power of the GPUs without a process, as after the suspension of the last one, and of " +
+					"those whose processes are idle: the difference is what the end of the last context saves.",
+				queries: []query{{averagePower("== 0"), "no process"},
+					{averagePower("> 0 and " + by("max", perGPU, gpus.of(activity.Utilization, `engine="gpu"`)) + " == 0"),
+						"idle processes"}}},
 			{kind: lines, title: "Waits for overcommitted GPUs", unit: "s", least: at(0), link: toGPU,
 				none: "no GPU in use is overcommitted",
 				description: "Longest wait of a workload for memory of each overcommitted GPU, and how long a workload stays " +
@@ -273,6 +281,13 @@ var quotas = dashboard{
 					{by("sum", perHost+", tenant", hosts.of(workloads.MPSClients)), ofHost + " clients {{tenant}}"}}},
 		}},
 	},
+}
+
+// averagePower returns the mean power of the GPUs whose number of processes
+// fulfils a condition.
+func averagePower(processes string) string {
+	return "avg(" + by("max", perGPU, gpus.of(device.Power, `kind="average"`, `scope="gpu"`)) + " and (" +
+		by("sum", perGPU, gpus.of(workloads.Processes)) + " " + processes + "))"
 }
 
 // levelNumbers is the number of the level of each workload.
