@@ -242,7 +242,7 @@ func (v *view) screen() (lines []string, cursor int) {
 		for _, b := range append(slices.Clone(bindings), binding{keys: quits, help: "end"}) {
 			lines = append(lines, strings.TrimSuffix(v.line(cell{names(b.keys), 12, bold}, cell{text: b.help}), "\n"))
 		}
-		return v.footed(lines, "any key hides this", "")
+		return v.footed(lines, "any key hides this", ""), -1
 	}
 	g, p := v.grids[v.section], &v.places[v.section]
 	lines = append(lines, v.tabs(), strings.TrimSuffix(v.header(g, p.sort), "\n"))
@@ -270,18 +270,17 @@ func (v *view) screen() (lines []string, cursor int) {
 	case rows == 0:
 		lines = append(lines, strings.TrimSuffix(v.line(cell{text: "No line has this text.", paint: dim}), "\n"))
 	}
-	lines, _ = v.footed(lines, v.hint(), v.position(len(g.rows), rows, at, body))
-	return lines, cursor
+	return v.footed(lines, v.hint(), v.position(len(g.rows), rows, at, body)), cursor
 }
 
 // footed returns the lines with the last one at the bottom of the screen.
-func (v *view) footed(lines []string, left, right string) ([]string, int) {
+func (v *view) footed(lines []string, left, right string) []string {
 	for len(lines) < v.height-1 {
 		lines = append(lines, "")
 	}
 	lines = lines[:max(0, min(len(lines), v.height-1))]
 	wide := v.width - utf8.RuneCountInString(right) - 1
-	return append(lines, strings.TrimSuffix(v.line(cell{left, wide, dim}, cell{text: right, paint: dim}), "\n")), -1
+	return append(lines, strings.TrimSuffix(v.line(cell{left, wide, dim}, cell{text: right, paint: dim}), "\n"))
 }
 
 // tabs returns the line with the titles of the sections.

@@ -53,8 +53,8 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, ask func(context.Co
 	defer cancel()
 	answers := make(chan answer)
 	go follow(ctx, ask, answers)
-	v.resize(screen.Size())
 	for {
+		v.resize(screen.Size()) // an event of a new size may come late, or after others
 		draw(screen, v)
 		select {
 		case <-ctx.Done():
@@ -67,7 +67,6 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, ask func(context.Co
 		case event := <-screen.EventQ():
 			switch e := event.(type) {
 			case *tcell.EventResize:
-				v.resize(e.Size())
 				screen.Sync()
 			case *tcell.EventKey:
 				if v.press(keyName(e)) {

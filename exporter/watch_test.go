@@ -116,6 +116,7 @@ func TestScreenGolden(t *testing.T) {
 type terminal struct {
 	t      *testing.T
 	mock   vt.MockTerm
+	screen tcell.Screen
 	answer atomic.Pointer[func() (State, error)] // of the agent from now on
 	ended  chan error
 	end    context.CancelFunc
@@ -134,6 +135,7 @@ func watched(t *testing.T, colour bool) *terminal {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.screen = screen
 	var ctx context.Context
 	ctx, w.end = context.WithCancel(t.Context())
 	go func() {
@@ -186,6 +188,21 @@ func (w *terminal) shows(want ...string) string {
 		}
 		if time.Now().After(end) {
 			w.t.Fatalf("%q: the terminal shows\n%s", want[missing], text)
+		}
+	}
+}
+
+// resize gives the terminal another size, until the screen knows it: the emulator
+// may tell of a size before it has it.
+func (w *terminal) resize(size vt.Coord) {
+	w.t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		w.mock.SetSize(size)
+		if wide, high := w.screen.Size(); wide == int(size.X) && high == int(size.Y) {
+			return
+		}
+		if time.Now().After(end) {
+			w.t.Fatalf("the screen does not learn of the size %v", size)
 		}
 	}
 }
@@ -302,15 +319,15 @@ func TestWatchWhileTheAgentIsAway(t *testing.T) {
 func TestWatchFollowsTheSize(t *testing.T) {
 	w := watched(t, true)
 	w.shows("critical ×2 uncorrected_ecc\n")
-	w.mock.SetSize(vt.Coord{X: 140, Y: 11})
+	w.resize(vt.Coord{X: 140, Y: 11})
 	w.shows("critical ×2 nvlink_down: NVLink 7 of the GPU is down.\n", "! 6 GPU-6")
 	w.mock.SendRaw([]byte("G"))
 	w.at("15 H100")
 	for _, size := range []vt.Coord{{X: 20, Y: 3}, {X: 1, Y: 1}, {X: 80, Y: 2}} {
-		w.mock.SetSize(size)
+		w.resize(size)
 		w.mock.SendRaw([]byte("\x1b[5~\x1b[6~\r"))
 	}
-	w.mock.SetSize(vt.Coord{X: 80, Y: 24})
+	w.resize(vt.Coord{X: 80, Y: 24})
 	w.shows("[GPUs 16]", "15 H100")
 }
 
@@ -348,6 +365,7 @@ func TestWatchColours(t *testing.T) {
 	for _, colour := range []bool{true, false} {
 		w := watched(t, colour)
 		w.at(" 0 H100")
+		w.shows("1/16") // the last that is drawn
 		coloured := 0
 		for y := range 24 {
 			for x := range 80 {
