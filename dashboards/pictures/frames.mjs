@@ -11,7 +11,7 @@ import { lastValueFrom } from 'rxjs';
 const options = [
   'unit', 'min', 'max', 'decimals', 'thresholds', 'mappings', 'noValue', 'color', 'links', 'custom.drawStyle',
   'custom.lineWidth', 'custom.fillOpacity', 'custom.showPoints', 'custom.stacking', 'custom.thresholdsStyle',
-  'custom.align', 'custom.cellOptions', 'custom.wrapText', 'custom.width',
+  'custom.align', 'custom.cellOptions', 'custom.wrapText', 'custom.width', 'custom.minWidth',
 ].map((id) => ({
   id, name: id, path: id.replace('custom.', ''), isCustom: id.startsWith('custom.'),
   process: (value) => value, shouldApply: () => true,
