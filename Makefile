@@ -203,7 +203,8 @@ binaries: build
 package: build
 	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; deploy/package/build.sh
 
-# Builds the container image in dist/, as an OCI archive with an image for each architecture.
+# Builds the container image in dist/, as an OCI archive with an image for each architecture, and
+# dist/image.yaml, which names it to the chart. IMAGE is its repository, such as registry.example/gpusteward.
 image: build
 	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; deploy/container/build.sh
 

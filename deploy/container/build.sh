@@ -1,8 +1,9 @@
 #!/bin/bash
 # Builds the image from the results of `make build` and binaries.sh, for the
 # architectures in $ARCH, with docker, podman or buildah: $BUILDER or the first that
-# is installed. It writes dist/*.oci.tar, which all three can load. Arguments are
-# passed to the build, such as --build-arg=BASE=IMAGE.
+# is installed. It writes to dist/, or $DIST: gpusteward-TAG.oci.tar, which all three
+# can load, and image.yaml, values for the chart that name the image. $IMAGE is its
+# repository. Arguments are passed to the build, such as --build-arg=BASE=IMAGE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 : "${ARCH:=$(cd dist && ls -d amd64 arm64 2>/dev/null)}" # those that binaries.sh has built
@@ -11,8 +12,10 @@ export SOURCE_DATE_EPOCH
 version=$(./gpusteward --version | sed -n '1s/^gpusteward, version \([^ ]*\).*/\1/p')
 revision=$(./gpusteward --version | sed -n '1s/.*revision: \([^)]*\).*/\1/p')
 tag=${version//[^A-Za-z0-9_.-]/-}
-name=ghcr.io/gpusteward/gpusteward:$tag
-archive=dist/gpusteward-$tag.oci.tar
+repository=${IMAGE:-ghcr.io/gpusteward/gpusteward}
+name=$repository:$tag
+dist=${DIST:-dist}
+archive=$dist/gpusteward-$tag.oci.tar
 
 if [ -z "${BUILDER:-}" ]; then
 	for BUILDER in docker podman buildah none; do
@@ -30,7 +33,7 @@ fi
 
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-mkdir -p dist "$context/empty"
+mkdir -p "$dist" "$context/empty"
 declare -A machines=([amd64]=x86_64 [arm64]=aarch64)
 platforms=
 for arch in $ARCH; do
@@ -66,4 +69,5 @@ buildah)
 	exit 1
 	;;
 esac
+printf 'image: {repository: "%s", tag: "%s"}\n' "$repository" "$tag" >"$dist/image.yaml"
 echo "$archive"

@@ -18,8 +18,6 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
-	"helm.sh/helm/v3/pkg/lint"
-	"helm.sh/helm/v3/pkg/lint/support"
 	"helm.sh/helm/v3/pkg/releaseutil"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -156,7 +154,7 @@ func TestManifests(t *testing.T) {
 func TestRights(t *testing.T) {
 	t.Parallel()
 	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"}}
-	for _, file := range []string{"", "testdata/broker.yaml", "testdata/npd.yaml", "testdata/everything.yaml"} {
+	for _, file := range matrix(t) {
 		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {
 			pod := d.Spec.Template.Spec
 			if pod.HostNetwork || pod.HostIPC || !pod.HostPID ||
@@ -200,27 +198,50 @@ func TestBadValuesAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"tolleration: []":                       "tolleration",
-		"image: {tags: a}":                      "tags",
-		"image: {pullPolicy: Sometimes}":        "pullPolicy",
-		"kernelLog: yes please":                 "kernelLog",
-		"stateDir: var/lib":                     "stateDir",
-		"broker: {cdiDir: cdi}":                 "cdiDir",
-		"config: {enforcer: {enabled: maybe}}":  "enabled",
-		"podMonitor: {interval: 15s}":           "interval",
-		"webConfigSecret: {name: a}":            "webConfigSecret",
-		"resources: {request: {cpu: 1}}":        "request",
-		"extraVolumeMounts: [{name: a}]":        "mountPath",
-		"nodeProblemDetector: {enable: true}":   "enable",
-		"podLabels: {a: 1}":                     "podLabels",
-		"prometheusRule: {judgement: shadow}":   "judgement",
-		"prometheusRule: {objectives: .99}":     "objectives",
-		"networkPolicy: {from: {a: b}}":         "from",
-		"serviceAccount: {create: false}":       "create",
-		"config: {enforcer: [a]}":               "enforcer",
-		"dashboards: {labels: {a: {b: c}}}":     "labels",
-		"updateStrategy: RollingUpdate":         "updateStrategy",
-		"nodeSelector: {kubernetes.io/os: [a]}": "nodeSelector",
+		"prometheusRule: {objectives: .99}":                        "objectives",
+		"tolleration: []":                                          "tolleration",
+		"image: {tags: a}":                                         "tags",
+		"image: {pullPolicy: Sometimes}":                           "pullPolicy",
+		"kernelLog: yes please":                                    "kernelLog",
+		"stateDir: var/lib":                                        "stateDir",
+		"broker: {cdiDir: cdi}":                                    "cdiDir",
+		"config: {enforcer: {enabled: maybe}}":                     "enabled",
+		"podMonitor: {interval: 15s}":                              "interval",
+		"webConfigSecret: {name: a}":                               "webConfigSecret",
+		"resources: {request: {cpu: 1}}":                           "request",
+		"extraVolumeMounts: [{name: a}]":                           "mountPath",
+		"nodeProblemDetector: {enable: true}":                      "enable",
+		"podLabels: {a: 1}":                                        "podLabels",
+		"prometheusRule: {judgement: shadow}":                      "judgement",
+		"networkPolicy: {from: {a: b}}":                            "from",
+		"serviceAccount: {create: false}":                          "create",
+		"config: {enforcer: [a]}":                                  "enforcer",
+		"dashboards: {labels: {a: {b: c}}}":                        "labels",
+		"updateStrategy: RollingUpdate":                            "updateStrategy",
+		"nodeSelector: {kubernetes.io/os: [a]}":                    "nodeSelector",
+		"nameOveride: a":                                           "nameOveride",
+		"nameOverride: GPU_Monitoring":                             "nameOverride",
+		"fullnameOverride: -a":                                     "fullnameOverride",
+		"extraEnv: {A: b}":                                         "extraEnv",
+		"extraEnv: [{name: A, val: b}]":                            "val",
+		"extraEnv: [{value: b}]":                                   "name",
+		"extraVolumes: [{hostPath: {path: /}}]":                    "name",
+		"securityContext: {runAsUser: 0}":                          "runAsUser",
+		"securityContext: {privileged: true}":                      "privileged",
+		"existingConfigMap: {name: a}":                             "existingConfigMap",
+		"config: {colectors: {}}":                                  "colectors",
+		"config: [a]":                                              "config",
+		"service: {enable: true}":                                  "enable",
+		"service: {type: ClusterIP}":                               "type",
+		"serviceMonitor: {interval: 15s}":                          "interval",
+		"serviceMonitor: {labels: [a]}":                            "labels",
+		"tolerations: [{keys: a}]":                                 "keys",
+		"tolerations: [{effect: Never}]":                           "effect",
+		"updateStrategy: {maxUnavailable: 1}":                      "maxUnavailable",
+		"affinity: {nodeAfinity: {}}":                              "nodeAfinity",
+		"existingConfigMap: a\nconfig: {health: {labels: {a: b}}}": "health",
+		"existingConfigMap: a\nconfig: {enforcer: {enabled: true, tenants: []}}": "tenants",
+		"podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}":           "serviceMonitor.enabled",
 	} {
 		v, err := chartutil.ReadValues([]byte(text))
 		if err != nil {
@@ -228,17 +249,6 @@ func TestBadValuesAreNamed(t *testing.T) {
 		}
 		if _, err := rendered(c, v); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error that names %s", text, err, want)
-		}
-	}
-}
-
-func TestLint(t *testing.T) {
-	t.Parallel()
-	for _, file := range []string{"", "testdata/everything.yaml"} {
-		for _, m := range lint.All("chart", values(t, file), "gpusteward", true).Messages {
-			if m.Severity > support.InfoSev {
-				t.Errorf("%s: %v", file, m)
-			}
 		}
 	}
 }

@@ -76,14 +76,19 @@ var parsed = sync.OnceValues(func() (*crd.Parser, error) {
 
 // constants returns the values of the constants of a string type.
 func constants(of crd.TypeIdent) (all []apiext.JSON) {
-	scope := of.Package.Types.Scope()
+	scope, known := of.Package.Types.Scope(), map[string]bool{}
 	for _, name := range scope.Names() {
 		c, ok := scope.Lookup(name).(*types.Const)
 		if !ok {
 			continue
 		}
 		if named, ok := c.Type().(*types.Named); ok && named.Obj().Name() == of.Name {
-			text, _ := json.Marshal(constant.StringVal(c.Val()))
+			value := constant.StringVal(c.Val())
+			if known[value] { // a constant kept under its former name
+				continue
+			}
+			known[value] = true
+			text, _ := json.Marshal(value)
 			all = append(all, apiext.JSON{Raw: text})
 		}
 	}
@@ -200,7 +205,7 @@ func validate(manifest string) error {
 // TestBrokenManifestsAreRefused shows that validate finds errors.
 func TestBrokenManifestsAreRefused(t *testing.T) {
 	t.Parallel()
-	manifests := render(t, "testdata/everything.yaml")
+	manifests := append(render(t, "testdata/everything.yaml"), render(t, "testdata/servicemonitor.yaml")...)
 	for _, c := range []struct{ kind, old, new, want string }{
 		{"DaemonSet", "kind: DaemonSet", "kind: DemonSet", "there is no kind apps/v1 DemonSet"},
 		{"DaemonSet", "apiVersion: apps/v1", "apiVersion: apps/v2", "there is no kind apps/v2"},
@@ -218,6 +223,8 @@ func TestBrokenManifestsAreRefused(t *testing.T) {
 			"/automountServiceAccountToken"},
 		{"ClusterRoleBinding", "roleRef:", "role:", "roleRef"},
 		{"NetworkPolicy", "protocol: TCP", "protocol: HTTP", "/protocol"},
+		{"Service", "publishNotReadyAddresses: true", "publishNotReady: true", "publishNotReady"},
+		{"ServiceMonitor", "endpoints:", "podMetricsEndpoints:", "podMetricsEndpoints"},
 		{"PodMonitor", "podMetricsEndpoints:", "endpoints:", "'endpoints'"},
 		{"PodMonitor", "action: labeldrop", "action: drop_labels", "/action"},
 		{"PrometheusRule", "keep_firing_for: 5m", "keep_firing: 5m", "keep_firing"},

@@ -1,5 +1,21 @@
+{{- define "gpusteward.name" -}}
+{{ .Values.nameOverride | default .Chart.Name }}
+{{- end }}
+
+{{/* The name of every object, or the beginning of it. */}}
+{{- define "gpusteward.fullname" -}}
+{{- $name := include "gpusteward.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
 {{- define "gpusteward.selector" -}}
-app.kubernetes.io/name: gpusteward
+app.kubernetes.io/name: {{ include "gpusteward.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -24,4 +40,14 @@ capabilities:
 
 {{- define "gpusteward.enforces" -}}
 {{- if dig "enforcer" "enabled" false .Values.config }}true{{ end }}
+{{- end }}
+
+{{/* What the operator's monitors change in the labels of a target. */}}
+{{- define "gpusteward.relabelings" -}}
+# Rules and dashboards select this job. The node replaces the pod's
+# address, which changes with each pod.
+- {targetLabel: job, replacement: gpusteward}
+- {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: instance}
+# The agent's own pod must not hide the pods that use the GPUs.
+- {action: labeldrop, regex: namespace|pod|container|endpoint|service}
 {{- end }}
