@@ -15,7 +15,7 @@ WHOLE       := ./internal/integration
 
 .PHONY: build otlp package-otlp hook ready run demo test test-all test-timed test-shares test-gpu test-servers \
 	test-deploy mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
-	binaries package image \
+	binaries kube package image \
 	generate page check clean prometheus3
 
 GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
@@ -75,7 +75,6 @@ test-all: tools
 	@$(MAKE) --no-print-directory lint
 	@GOGC=400 $(call lane,long)
 	@$(call lane,tools) -race
-	@go test -race -tags kubelet -run Kubelet ./collectors/host
 	@$(MAKE) --no-print-directory rules
 	@$(MAKE) --no-print-directory test-deploy & $(MAKE) --no-print-directory test-servers; status=$$?; wait $$! && exit $$status
 	@$(MAKE) --no-print-directory test-timed
@@ -206,11 +205,17 @@ package: build
 # Builds the container image in dist/, as an OCI archive with an image for each architecture, and
 # dist/image.yaml, which names it to the chart. IMAGE is its repository, such as registry.example/gpusteward.
 image: build
-	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; deploy/container/build.sh
+	@set -e; ARCH=$$(deploy/binaries.sh); export ARCH; $(MAKE) --no-print-directory kube; deploy/container/build.sh
+
+# The agent's contact with Kubernetes, for the architectures in ARCH or those of the packages.
+kube:
+	@set -e; for arch in $${ARCH:-$$(cd dist && ls -d amd64 arm64 2>/dev/null)}; do \
+		CGO_ENABLED=0 GOARCH=$$arch go -C deploy/kubernetes build -trimpath -buildvcs=false -ldflags '-s -w' \
+			-o $(CURDIR)/dist/$$arch/gpusteward-kube ./kube; done
 
 # Tests of everything that is shipped: units, packages, image, manifests, scripts for Slurm. Needs
 # root and the programs of make tools. The packages run one after the other.
-test-deploy: package
+test-deploy: package kube
 	@go test -count=1 -tags deploy -p 1 ./deploy/...
 	@go -C deploy/kubernetes test -count=1 ./...
 	@go -C deploy/otlp test -count=1 ./...

@@ -32,7 +32,7 @@ var unitless = []string{
 	"nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
 	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max",
 	"nvgpu_vgpu_license_state", "nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes",
-	"nvgpu_workload_processes", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
+	"nvgpu_workload_processes", "gpusteward_allocations_known", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
 	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
 	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up",
 	"nvgpu_driver_blocked_tasks", "nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries",
@@ -115,7 +115,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*collectors.Metric{
 	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, device.CCReady,
-	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, workloads.AllocationInfo, workloads.AllocatedIdle,
+	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
 	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
 }
 

@@ -30,7 +30,7 @@ type Options struct {
 	Config    Config // must be valid
 	Processes *host.Table
 	// Allocations returns the allocations known now; nil: there are none.
-	Allocations func() []host.Allocation
+	Allocations func() host.Allocated
 	// Books returns the broker's books without its socket; nil: ask at the
 	// socket.
 	Books  func() (wire.Stats, error)
@@ -101,7 +101,7 @@ func NewHost(o Options) *Host {
 	h := &Host{Options: o, reopen: make(chan string, 1), wake: make(chan struct{}, 1), changed: make(chan struct{}),
 		errors: map[collectError]uint64{}, dropped: map[string]uint64{}, progress: time.Now()}
 	if h.Allocations == nil {
-		h.Allocations = func() []host.Allocation { return nil }
+		h.Allocations = func() host.Allocated { return host.Allocated{} }
 	}
 	if h.Events == nil {
 		h.Events = func(Event) {}

@@ -25,7 +25,7 @@ type Readings struct {
 	Processes   *host.Table
 	Peers       func() []*gpu.Peer // the GPUs that are read
 	Known       func() []gpu.ID    // all GPUs that the host has had
-	Allocations func() []host.Allocation
+	Allocations func() host.Allocated
 	Books       func() (wire.Stats, error) // the broker's books; nil: ask at its socket
 	Faults      *KernelFaults
 	Events      func(Event) // takes the driver's events

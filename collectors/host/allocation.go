@@ -13,11 +13,14 @@ import (
 // An Allocation is the GPUs that a scheduler gave to a container or a job, used
 // or not.
 type Allocation struct {
-	Namespace, Pod, Container string // for Kubernetes
-	Job                       string // for Slurm
+	Namespace string `json:"namespace"` // this and the next two for Kubernetes
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	Job       string `json:"-"` // for Slurm
 	// Devices are names from the device plugin in Kubernetes, mostly UUIDs, and
 	// indices in Slurm.
-	Devices []string
+	Devices []string `json:"devices"`
+	Claims  []Claim  `json:"claims"`
 }
 
 // Limits on the search for jobs.

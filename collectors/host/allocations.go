@@ -2,6 +2,11 @@ package host
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -9,26 +14,51 @@ import (
 // allocationsEach is the interval between requests to schedulers.
 const allocationsEach = 30 * time.Second
 
+// kubeletSource names the kubelet as a source of allocations and of failures.
+const kubeletSource = "kubelet"
+
 // Allocations holds the allocations of a host's schedulers, as last reported.
 type Allocations struct {
 	table           *Table
 	kubelet, cgroup string
-	now             atomic.Pointer[[]Allocation]
+	now             atomic.Pointer[answers]
 }
 
-// NewAllocations returns the allocations that the kubelet reports at a Unix
-// socket, and those of Slurm, from t's records and the cgroups below cgroup.
-// Either path may be empty. Failures are counted in t.
+// Allocated are the allocations known at one time.
+type Allocated struct {
+	All []Allocation
+	// Known has the schedulers that report completely or not at all. If a
+	// scheduler is unknown, GPUs without an allocation may be allocated.
+	Known map[string]bool
+}
+
+// answers are the schedulers' last answers.
+type answers struct {
+	slurm, pods []Allocation
+	kubelet     bool      // there is one on this host
+	until       time.Time // pods is complete until then
+}
+
+// NewAllocations returns the allocations of pods, from a file of
+// gpusteward-kube, and those of Slurm, from t's records and the cgroups below
+// cgroup. Either path may be empty. Failures are counted in t.
 func NewAllocations(t *Table, kubelet, cgroup string) *Allocations {
 	return &Allocations{table: t, kubelet: kubelet, cgroup: cgroup}
 }
 
-// Now returns the allocations as last reported. Safe for concurrent use.
-func (a *Allocations) Now() []Allocation {
-	if all := a.now.Load(); all != nil {
-		return *all
+// Now returns the allocations as last reported, without stale ones. Safe for
+// concurrent use.
+func (a *Allocations) Now() Allocated {
+	last := a.now.Load()
+	switch {
+	case last == nil:
+		return Allocated{}
+	case !last.kubelet:
+		return Allocated{All: last.slurm}
+	case time.Now().Before(last.until):
+		return Allocated{All: slices.Concat(last.pods, last.slurm), Known: map[string]bool{kubeletSource: true}}
 	}
-	return nil
+	return Allocated{All: last.slurm, Known: map[string]bool{kubeletSource: false}}
 }
 
 // Run asks the schedulers at intervals, until ctx ends. It then returns without
@@ -36,7 +66,7 @@ func (a *Allocations) Now() []Allocation {
 func (a *Allocations) Run(ctx context.Context) error {
 	for {
 		asked := make(chan struct{})
-		go func() { defer close(asked); a.ask(ctx) }()
+		go func() { defer close(asked); a.ask() }()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -50,21 +80,23 @@ func (a *Allocations) Run(ctx context.Context) error {
 	}
 }
 
-func (a *Allocations) ask(ctx context.Context) {
-	var all []Allocation
+func (a *Allocations) ask() {
+	var all answers
 	if a.kubelet != "" {
-		given, err := KubeletAllocations(ctx, a.kubelet)
-		if err != nil {
-			a.table.failures.add("kubelet", err)
+		var err error
+		all.pods, all.until, err = podAllocations(a.kubelet, time.Now())
+		_, none := os.Stat(filepath.Dir(a.kubelet)) // the directory shows that a file should be there
+		all.kubelet = none == nil || !errors.Is(err, fs.ErrNotExist)
+		if all.kubelet && err != nil {
+			a.table.failures.add(kubeletSource, err)
 		}
-		all = append(all, given...)
 	}
 	if a.cgroup != "" {
-		given, err := SlurmAllocations(a.table.Jobs, a.cgroup, a.table.Proc)
+		var err error
+		all.slurm, err = SlurmAllocations(a.table.Jobs, a.cgroup, a.table.Proc)
 		if err != nil {
 			a.table.failures.add("slurm", err)
 		}
-		all = append(all, given...)
 	}
 	a.now.Store(&all)
 }
@@ -74,7 +106,7 @@ func (a Allocation) Source() string {
 	if a.Job != "" {
 		return "slurm"
 	}
-	return "kubelet"
+	return kubeletSource
 }
 
 // Key returns the key of the workload that received the GPUs; for a Slurm job

@@ -11,6 +11,12 @@ import (
 var (
 	AllocationInfo = collectors.Gauge("nvgpu_allocation_info",
 		"Allocation of the GPU to the workload, always 1.", "workload", "source")
+	AllocationClaimInfo = collectors.Gauge("nvgpu_allocation_claim_info",
+		"Claim for dynamic resource allocation that gave the GPU, or a part of it, to the workload, always 1.",
+		"workload", "namespace", "claim", "driver", "pool", "device")
+	AllocationsKnown = collectors.HostGauge("gpusteward_allocations_known",
+		"1 if the source reports all allocations now; 0 if GPUs without an allocation may be allocated. Absent if the "+
+			"source is not on this host.", "source")
 	AllocatedIdle = collectors.Counter("nvgpu_allocated_idle_seconds_total",
 		"Seconds the GPU was allocated to the workload and did no work for it.", "workload")
 )
@@ -24,7 +30,7 @@ func (u *users) allocations(g *gpu.Device, out *collectors.Readings, workloads [
 		since = out.Now.Sub(u.allocated)
 	}
 	u.allocated = out.Now
-	for _, a := range out.Allocations() {
+	for _, a := range out.Allocations().All {
 		if len(places(a, g)) == 0 {
 			continue
 		}
@@ -44,6 +50,11 @@ func (u *users) allocations(g *gpu.Device, out *collectors.Readings, workloads [
 		}
 		u.present[key] = out.Now
 		out.Set(AllocationInfo, 1, key, a.Source())
+		for _, c := range a.Claims {
+			if _, ok := named(c, g); ok {
+				out.Set(AllocationClaimInfo, 1, key, c.Namespace, c.Name, c.Driver, c.Pool, c.Device)
+			}
+		}
 		out.Add(AllocatedIdle, idle.Seconds(), key)
 	}
 }

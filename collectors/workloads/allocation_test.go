@@ -36,7 +36,7 @@ func TestAllocatedGPUs(t *testing.T) {
 	var given atomic.Pointer[[]host.Allocation]
 	given.Store(&[]host.Allocation{})
 	hosttest.With(t, source, func(o *collectors.Options) {
-		o.Allocations = func() []host.Allocation { return *given.Load() }
+		o.Allocations = func() host.Allocated { return host.Allocated{All: *given.Load()} }
 	}, func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(15 * time.Second)
 		if n := len(hosttest.Of(h, AllocationInfo, "0", "workload")); n != 0 {
@@ -47,6 +47,8 @@ func TestAllocatedGPUs(t *testing.T) {
 			{Namespace: "n", Pod: "p", Container: "c", Devices: []string{hosttest.Told(h, collectors.Up, "gpu", "2")["uuid"]}},
 			{Namespace: "n", Pod: "sliced", Container: "c",
 				Devices: []string{hosttest.Told(h, device.MIGInfo, "gpu", "3")["mig_uuid"]}},
+			{Namespace: "n", Pod: "gke", Container: "c",
+				Devices: []string{"nvidia3/gi" + hosttest.Told(h, device.MIGInfo, "gpu", "3")["gi"], "nvidia3/gi99"}},
 			{Namespace: "n", Pod: "moved", Container: "c", Devices: []string{"GPU-none", "7"}},
 		})
 		hosttest.Want(t, h, 1, WorkloadProcesses, "0", "slurm:4711.0", "compute")
@@ -55,7 +57,8 @@ func TestAllocatedGPUs(t *testing.T) {
 		hosttest.Want(t, h, 1, AllocationInfo, "1", "slurm:4711", "slurm")
 		hosttest.Want(t, h, 1, AllocationInfo, "2", "pod:n/p/c", "kubelet")
 		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/sliced/c", "kubelet")
-		for i, n := range []int{1, 1, 1, 1, 0} {
+		hosttest.Want(t, h, 1, AllocationInfo, "3", "pod:n/gke/c", "kubelet")
+		for i, n := range []int{1, 1, 1, 2, 0} {
 			if got := hosttest.Of(h, AllocationInfo, strconv.Itoa(i), "workload"); len(got) != n {
 				t.Errorf("gpu %d is allocated to %v", i, got)
 			}
@@ -116,5 +119,61 @@ func TestAllocatedIdleTime(t *testing.T) {
 		step("while the worker is unknown", 60, 0, 1e-9)
 		b.compute, b.use = nil, nil
 		step("when all have gone", 30, 30, 1e-9)
+	})
+}
+
+// TestAllocatedByName has allocations that name GPUs by minor number: claims of
+// NVIDIA's DRA driver, and GKE's device plugin.
+func TestAllocatedByName(t *testing.T) {
+	claim := func(driver, device string) host.Allocation {
+		return host.Allocation{Namespace: "n", Pod: "p", Container: "c", Claims: []host.Claim{
+			{Namespace: "n", Name: "want", Driver: driver, Pool: "node-1", Device: device}}}
+	}
+	plugin := func(device string) host.Allocation {
+		return host.Allocation{Namespace: "n", Pod: "p", Container: "c", Devices: []string{device}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := perform(t, &board{}) // its minor number is 0
+		for _, c := range []struct {
+			allocation     host.Allocation
+			given, claimed bool
+		}{
+			{claim("gpu.nvidia.com", "gpu-0"), true, true},
+			{claim("gpu.nvidia.com", "gpu-0-mig-19-0-1"), true, true},
+			{claim("gpu.nvidia.com", "gpu-01"), false, false},
+			{claim("gpu.nvidia.com", "gpu-1"), false, false},
+			{claim("gpu.nvidia.com", "gpu-vfio-0"), false, false},
+			{claim("compute-domain.nvidia.com", "gpu-0"), false, false},
+			{plugin("nvidia0"), true, false},
+			{plugin("nvidia0/vgpu1"), true, false}, // a share of its time
+			{plugin("nvidia0/gi1"), false, false},  // it has no instance
+			{plugin("nvidia01"), false, false},
+			{plugin("0"), false, false}, // an index is Slurm's
+		} {
+			s.allocated = []host.Allocation{c.allocation}
+			s.pass()
+			given := !math.IsNaN(s.value(AllocationInfo, "pod:n/p/c", "kubelet"))
+			claimed := len(c.allocation.Claims) > 0 && !math.IsNaN(s.value(AllocationClaimInfo, "pod:n/p/c", "n", "want",
+				"gpu.nvidia.com", "node-1", c.allocation.Claims[0].Device))
+			if given != c.given || claimed != c.claimed {
+				t.Errorf("%+v: given %v, claimed %v", c.allocation, given, claimed)
+			}
+		}
+	})
+}
+
+func TestAllocationsKnown(t *testing.T) {
+	var now atomic.Pointer[host.Allocated]
+	now.Store(&host.Allocated{})
+	hosttest.With(t, "gpus: [{load: idle}]\n", func(o *collectors.Options) {
+		o.Allocations = func() host.Allocated { return *now.Load() }
+	}, func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(2 * time.Second)
+		hosttest.WantNone(t, h, AllocationsKnown, "", "kubelet")
+		for known, want := range map[bool]float64{true: 1, false: 0} {
+			now.Store(&host.Allocated{Known: map[string]bool{"kubelet": known}})
+			hosttest.Advance(2 * time.Second)
+			hosttest.Want(t, h, want, AllocationsKnown, "", "kubelet")
+		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
@@ -56,7 +57,7 @@ func (all tenures) add(at string, t tenure) {
 // count: no scheduler gave them the GPU.
 func putHolders(g *gpu.Device, out *collectors.Readings, holders []*holder) {
 	given, running := tenures{}, tenures{}
-	for _, a := range out.Allocations() {
+	for _, a := range out.Allocations().All {
 		for _, at := range places(a, g) {
 			given.add(at, tenure{a.Namespace, a.Pod, a.Container, a.Job})
 		}
@@ -90,16 +91,48 @@ func (t tenure) put(out *collectors.Readings, at string) {
 // places returns the places on the GPU that a covers. A whole GPU covers its
 // instances.
 func places(a host.Allocation, g *gpu.Device) (all []string) {
-	for _, d := range a.Devices {
-		whole := d == g.UUID || d == strconv.Itoa(g.Index)
+	cover := func(whole bool, d, gi string) {
 		if whole && len(g.Instances()) == 0 {
 			all = append(all, "")
 		}
 		for _, m := range g.Instances() {
-			if whole || m.UUID == d {
-				all = append(all, strconv.Itoa(m.GI))
+			if at := strconv.Itoa(m.GI); whole || m.UUID == d || at == gi {
+				all = append(all, at)
 			}
 		}
 	}
+	for _, d := range a.Devices {
+		part, gke := after(d, "nvidia", g, "/") // GKE's device plugin has nvidia0 and nvidia0/gi1 in place of UUIDs
+		gi, isPart := strings.CutPrefix(part, "/gi")
+		if !isPart {
+			gi = ""
+		}
+		cover(d == g.UUID || a.Job != "" && d == strconv.Itoa(g.Index) || gke && !isPart, d, gi)
+	}
+	for _, c := range a.Claims {
+		switch part, ok := named(c, g); {
+		case !ok:
+		case part == "":
+			cover(true, "", "")
+		default:
+			all = append(all, "") // a part of which the name does not tell the instance
+		}
+	}
 	return all
+}
+
+// named reports whether c gave the GPU, or a part of it. NVIDIA's DRA driver
+// calls them gpu-0 and gpu-0-mig-19-0-1.
+func named(c host.Claim, g *gpu.Device) (part string, ok bool) {
+	if c.Driver != "gpu.nvidia.com" {
+		return "", false
+	}
+	return after(c.Device, "gpu-", g, "-mig-")
+}
+
+// after returns what follows prefix and the GPU's minor number in name: nothing,
+// or separator and more.
+func after(name, prefix string, g *gpu.Device, separator string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(name, prefix+strconv.Itoa(g.Minor))
+	return rest, ok && g.Minor >= 0 && (rest == "" || strings.HasPrefix(rest, separator))
 }

@@ -38,7 +38,7 @@ func TestHolders(t *testing.T) {
 	var given atomic.Pointer[[]host.Allocation]
 	given.Store(&[]host.Allocation{})
 	hosttest.With(t, source, func(o *collectors.Options) {
-		o.Allocations = func() []host.Allocation { return *given.Load() }
+		o.Allocations = func() host.Allocated { return host.Allocated{All: *given.Load()} }
 	}, func(t *testing.T, h *collectors.Host) {
 		// want has the labels after gi of each place with a holder: gpu, or gpu/gi.
 		want := func(when string, want map[string]string) {

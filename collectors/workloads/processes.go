@@ -63,8 +63,8 @@ var _ = collectors.Register(collectors.Collector{
 	Tier:  collectors.Fast,
 	Metrics: []*collectors.Metric{
 		Processes, WorkloadMemory, WorkloadProcesses, WorkloadSM, WorkloadMemoryBusy, WorkloadEncoder,
-		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocatedIdle, HolderInfo,
-		ProcessInfo, ProcessMemory, ProcessUse,
+		WorkloadDecoder, WorkloadUse, WorkloadEnergy, UnknownMemory, AllocationInfo, AllocationClaimInfo,
+		AllocatedIdle, HolderInfo, ProcessInfo, ProcessMemory, ProcessUse,
 	},
 	Open: openUsers,
 })

@@ -99,7 +99,7 @@ func (s *stage) is(pid int, unit string) {
 func (s *stage) pass() *collectors.Readings {
 	s.last = &collectors.Readings{Now: time.Now(), Config: &s.config, Processes: s.table, Prefix: []string{"0", "GPU-a"},
 		Totals:      s.totals,
-		Allocations: func() []host.Allocation { return s.allocated }}
+		Allocations: func() host.Allocated { return host.Allocated{All: s.allocated} }}
 	s.read(s.gpu, s.last)
 	return s.last
 }

@@ -28,7 +28,7 @@ var _ = collectors.Register(collectors.Collector{
 	Doc: "Identities of the workloads on the GPUs, from their cgroups, and names from Docker, Podman, the " +
 		"kubelet or Slurm.",
 	Tier:    collectors.Fast,
-	Metrics: []*collectors.Metric{WorkloadInfo, WorkloadStart, AttributionErrors},
+	Metrics: []*collectors.Metric{WorkloadInfo, WorkloadStart, AttributionErrors, AllocationsKnown},
 	Host: func(*gpu.Library) func(out *collectors.Readings) {
 		return func(out *collectors.Readings) {
 			began := map[string]time.Time{}
@@ -48,6 +48,9 @@ var _ = collectors.Register(collectors.Collector{
 				out.Set(WorkloadStart, float64(host.Rebased(began[key], out.Now).UnixMilli())/1e3, key)
 			}
 			out.Processes.Errors(func(source string, n uint64) { out.Set(AttributionErrors, float64(n), source) })
+			for source, known := range out.Allocations().Known {
+				out.Set(AllocationsKnown, collectors.Bool(known), source)
+			}
 		}
 	},
 })

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the image from the results of `make build` and binaries.sh, for the
-# architectures in $ARCH, with docker, podman or buildah: $BUILDER or the first that
+# Builds the image from the results of `make build`, binaries.sh and `make kube`, for
+# the architectures in $ARCH, with docker, podman or buildah: $BUILDER or the first that
 # is installed. It writes to dist/, or $DIST: gpusteward-TAG.oci.tar, which all three
 # can load, and image.yaml, values for the chart that name the image. $IMAGE is its
 # repository. Arguments are passed to the build, such as --build-arg=BASE=IMAGE.
@@ -41,7 +41,7 @@ for arch in $ARCH; do
 	usr=$context/files/$arch/usr
 	library=$usr/lib/${machines[$arch]}-linux-gnu/gpusteward
 	mkdir -p "$usr/bin" "$library" "$usr/share/doc/gpusteward"
-	install -m 755 "dist/$arch/gpusteward" "$usr/bin/"
+	install -m 755 "dist/$arch/gpusteward" "dist/$arch/gpusteward-kube" "$usr/bin/"
 	install -m 755 "dist/$arch/libgpusteward.so" "$library/"
 	install -m 644 LICENSE "$usr/share/doc/gpusteward/copyright"
 done

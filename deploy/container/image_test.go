@@ -8,6 +8,7 @@ package container
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"debug/elf"
 	"encoding/json"
@@ -190,6 +191,7 @@ func sizes(t *testing.T, layer string) (total int64) {
 // network and PID namespace, which a broker needs to identify its clients.
 type container struct {
 	root         string
+	program      string // default: the image's entry point
 	env          []string
 	uid          int
 	capabilities []string
@@ -224,7 +226,7 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 		"root":       object{"path": c.root, "readonly": true},
 		"mounts":     mounts,
 		"process": object{
-			"args": append([]string{"/usr/bin/gpusteward"}, args...), "env": c.env, "cwd": "/",
+			"args": append([]string{cmp.Or(c.program, "/usr/bin/gpusteward")}, args...), "env": c.env, "cwd": "/",
 			"user": object{"uid": c.uid, "gid": c.uid}, "noNewPrivileges": true,
 			"capabilities": object{
 				"bounding": c.capabilities, "effective": c.capabilities, "permitted": c.capabilities,
@@ -433,6 +435,32 @@ func TestImage(t *testing.T) {
 				t.Errorf("status in the container: %s", out)
 			}
 		}, "--role=observe", "--demo")
+	})
+	// As in the chart, root without capabilities. There is no kubelet, and so no file.
+	t.Run("asks the kubelet", func(t *testing.T) {
+		host := t.TempDir()
+		kube := container{root: root, program: "/usr/bin/gpusteward-kube",
+			mounts: map[string]string{"/run/gpusteward/kubelet": host}}
+		var log bytes.Buffer
+		cmd := kube.command(t, "gpusteward-test-kube", "allocations", "--socket=/run/gpusteward/kubelet/kubelet.sock")
+		lines, err := cmd.StderrPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.CopyN(&log, lines, 10); err != nil {
+			t.Error(err)
+		}
+		run(t, ".", "runc", "--root", runcRoot, "kill", "gpusteward-test-kube", "TERM")
+		_, _ = io.Copy(&log, lines)
+		if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "cannot keep the allocations") {
+			t.Errorf("%v: %s", err, log.String())
+		}
+		if left, err := os.ReadDir(host); err != nil || len(left) > 0 {
+			t.Errorf("%v, %v", left, err)
+		}
 	})
 	t.Run("runs programs under the hook", func(t *testing.T) {
 		hooked := container{root: root, env: append(slices.Clone(c.Env), "LD_DEBUG=files"), uid: nonroot}

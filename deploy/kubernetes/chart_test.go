@@ -153,7 +153,8 @@ func TestManifests(t *testing.T) {
 // TestRights checks that each container has exactly the permissions that docs/kubernetes.md lists.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"}}
+	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"},
+		"allocations": {}}
 	for _, file := range matrix(t) {
 		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {
 			pod := d.Spec.Template.Spec
@@ -222,6 +223,9 @@ func TestBadValuesAreNamed(t *testing.T) {
 		"nameOveride: a":                                           "nameOveride",
 		"nameOverride: GPU_Monitoring":                             "nameOverride",
 		"fullnameOverride: -a":                                     "fullnameOverride",
+		"podResources: {enabled: 1}":                               "enabled",
+		"podResources: {dir: pod-resources}":                       "dir",
+		"podResources: {socket: /a}":                               "socket",
 		"extraEnv: {A: b}":                                         "extraEnv",
 		"extraEnv: [{name: A, val: b}]":                            "val",
 		"extraEnv: [{value: b}]":                                   "name",

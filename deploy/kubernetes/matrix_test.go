@@ -214,14 +214,56 @@ func TestExtras(t *testing.T) {
 	}
 }
 
+// TestPodResources checks that the container that asks the kubelet has the socket's directory and one
+// file's, and the observer the latter, at the paths of both programs' defaults.
+func TestPodResources(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"", "testdata/podresources.yaml", "testdata/unprivileged.yaml"} {
+		pod := one[appsv1.DaemonSet](t, render(t, file), "DaemonSet").Spec.Template.Spec
+		mounts, dirs := map[string][]corev1.VolumeMount{}, map[string]corev1.Volume{}
+		for _, c := range pod.Containers {
+			mounts[c.Name] = c.VolumeMounts
+		}
+		for _, v := range pod.Volumes {
+			dirs[v.Name] = v
+		}
+		reads := slices.ContainsFunc(mounts["observer"], func(m corev1.VolumeMount) bool {
+			return m.MountPath == "/run/gpusteward/kubelet" && m.Name == "allocations" && m.ReadOnly
+		})
+		if file == "testdata/unprivileged.yaml" {
+			if _, ok := mounts["allocations"]; ok || reads {
+				t.Errorf("%s: the container is there", file)
+			}
+			continue
+		}
+		want := []corev1.VolumeMount{
+			{Name: "pod-resources", MountPath: "/var/lib/kubelet/pod-resources", ReadOnly: true},
+			{Name: "allocations", MountPath: "/run/gpusteward/kubelet"},
+		}
+		if !slices.EqualFunc(mounts["allocations"], want, func(a, b corev1.VolumeMount) bool {
+			return a.Name == b.Name && a.MountPath == b.MountPath && a.ReadOnly == b.ReadOnly
+		}) || !reads {
+			t.Errorf("%s: mounted are %+v; the observer reads: %v", file, mounts["allocations"], reads)
+		}
+		dir := map[string]string{"": "/var/lib/kubelet/pod-resources",
+			"testdata/podresources.yaml": "/var/lib/k0s/kubelet/pod-resources"}[file]
+		if got := dirs["pod-resources"].HostPath; got == nil || got.Path != dir {
+			t.Errorf("%s: %+v", file, got)
+		}
+		if e := dirs["allocations"].EmptyDir; e == nil || e.Medium != corev1.StorageMediumMemory || e.SizeLimit == nil {
+			t.Errorf("%s: %+v", file, e)
+		}
+	}
+}
+
 func TestExistingConfigMap(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]struct {
 		name       string
 		containers int
 	}{
-		"testdata/configmap.yaml":        {"team.gpusteward", 1},
-		"testdata/configmap-broker.yaml": {"gpusteward-tenants", 3},
+		"testdata/configmap.yaml":        {"team.gpusteward", 2},
+		"testdata/configmap-broker.yaml": {"gpusteward-tenants", 4},
 	} {
 		manifests := render(t, file)
 		pod := one[appsv1.DaemonSet](t, manifests, "DaemonSet").Spec.Template.Spec

@@ -66,7 +66,7 @@ func bareHostConfig(f flags, c config.Config, name string, log *slog.Logger) *ho
 	}
 	m.options.Log = log
 	m.options.Config = m.config(c)
-	m.options.Allocations = func() []host.Allocation { return m.allocations.Now() }
+	m.options.Allocations = func() host.Allocated { return m.allocations.Now() }
 	return m
 }
 

@@ -47,6 +47,9 @@ func Load(path string) (Config, error) {
 	if err := decodeStrict(path, text, &c, &root); err != nil {
 		return c, err
 	}
+	if c.Workloads.Kubelet == kubeletSocket {
+		c.Workloads.Kubelet = podAllocations
+	}
 	all := c.validate()
 	for i, err := range all {
 		key, _, _ := strings.Cut(err.Error(), ":")
@@ -62,11 +65,18 @@ func Defaults() Config {
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
 		Workloads: Workloads{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock",
 			PodLogs: "/var/log/containers",
-			Kubelet: "/var/lib/kubelet/pod-resources/kubelet.sock", HAMi: "/usr/local/vgpu"},
+			Kubelet: podAllocations, HAMi: "/usr/local/vgpu"},
 		Enforcer: defaultEnforcer(),
 		Web:      Web{MaxScrapes: 1},
 	}
 }
+
+// Files of allocations, of this version and of older files, which name the
+// kubelet's socket.
+const (
+	podAllocations = "/run/gpusteward/kubelet/allocations.json"
+	kubeletSocket  = "/var/lib/kubelet/pod-resources/kubelet.sock"
+)
 
 // validate returns the errors, the first of each part.
 func (c Config) validate() (all []error) {

@@ -186,12 +186,16 @@ func TestOlderFilesAreTaken(t *testing.T) {
 	const without, renamed = "web.max_scrapes no longer has an effect: remove it",
 		"health.page is the older name of health.enable_alerts: rename it"
 	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "", "web: {max_scrapes: 8}\n": without,
-		"health: {enable_alerts: [slow_gpu]}\n": "", "health: {page: [slow_gpu]}\n": renamed} {
+		"workloads: {kubelet: /var/lib/kubelet/pod-resources/kubelet.sock}\n": "",
+		"health: {enable_alerts: [slow_gpu]}\n":                               "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
 		conf := &File{Path: fixture.Config(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
 		c, err := conf.Load()
 		if err != nil || !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
+		}
+		if c.Workloads != Defaults().Workloads {
+			t.Errorf("%q: %+v", text, c.Workloads)
 		}
 		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text,
 			"slow_gpu") {

@@ -101,6 +101,9 @@ var layers = map[string][]string{
 	"collectors/gpu/sim/noise":     {}, // pure
 	"collectors/gpu/sim/stub":      {}, // a device without functions, generated
 
+	// the agent's contact with Kubernetes, in a module of its own; it shares no code with the agent
+	"deploy/kubernetes/kube": {},
+
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
 	"dashboards": append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
@@ -119,6 +122,8 @@ var owners = map[string][]string{
 	"github.com/go-openapi":                                  {},
 	"github.com/klauspost/compress/gzhttp":                   {}, // brings zstd, 0.5 MB
 	"github.com/grafana/grafana-foundation-sdk":              {"dashboards"},
+	"google.golang.org/grpc":                                 {"deploy/kubernetes/kube"},
+	"k8s.io":                                                 {"deploy/kubernetes/kube"},
 	"github.com/NVIDIA/go-nvml": append([]string{"internal/agent", "collectors", "collectors/gpu",
 		"collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/gpu/sim/stub", "collectors/hosttest", "health/diag"}, themes...),
 }
