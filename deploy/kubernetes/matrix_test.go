@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -252,6 +253,28 @@ func TestPodResources(t *testing.T) {
 		}
 		if e := dirs["allocations"].EmptyDir; e == nil || e.Medium != corev1.StorageMediumMemory || e.SizeLimit == nil {
 			t.Errorf("%s: %+v", file, e)
+		}
+	}
+}
+
+// TestLeastRole checks that the role has what its container needs, and nothing without it.
+func TestLeastRole(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{
+		"":                        "",
+		"testdata/npd.yaml":       "",
+		"testdata/condition.yaml": "[nodes] [get]; [nodes/status] [patch]; ",
+		"testdata/health.yaml": "[nodes] [get]; [nodes/status] [patch]; [resourceslices] [list]; " +
+			"[devicetaintrules] [list create delete]; ",
+	} {
+		got := ""
+		for _, r := range decode[rbacv1.ClusterRole](t, render(t, file), "ClusterRole") {
+			for _, rule := range r.Rules {
+				got += fmt.Sprintf("%v %v; ", rule.Resources, rule.Verbs)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: the role is %q, want %q", file, got, want)
 		}
 	}
 }

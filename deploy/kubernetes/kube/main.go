@@ -19,6 +19,7 @@ const usage = `usage: gpusteward-kube COMMAND [FLAGS]
 
 Commands:
   allocations  Keep a file of the GPUs that the kubelet has given to pods.
+  health       Report the agent's verdict as a node condition, and as taints of devices.
 
 gpusteward-kube COMMAND --help prints the flags of a command.
 `
@@ -33,6 +34,7 @@ func main() {
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	commands := map[string]func(context.Context, *flag.FlagSet, []string, *slog.Logger) error{
 		"allocations": allocations,
+		"health":      health,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		fmt.Fprint(stderr, usage)
