@@ -49,7 +49,9 @@ func values(t *testing.T, file string) map[string]any {
 
 // rendered renders a chart and returns its manifests in the order of installation.
 func rendered(c *chart.Chart, v map[string]any) (all []string, err error) {
-	capabilities := chartutil.DefaultCapabilities
+	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.APIVersions = append(slices.Clone(capabilities.APIVersions), // Helm knows groups only
+		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy")
 	release := chartutil.ReleaseOptions{Name: "gpusteward", Namespace: "gpusteward", Revision: 1, IsInstall: true}
 	top, err := chartutil.ToRenderValues(c, v, release, capabilities)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 
 	// Keep the packages in apis in go.mod.
 	_ "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	_ "k8s.io/api/admissionregistration/v1"
 	_ "k8s.io/api/apps/v1"
 	_ "k8s.io/api/batch/v1"
 	_ "k8s.io/api/networking/v1"
@@ -32,12 +33,13 @@ import (
 // apis maps each apiVersion to the Go package of its kinds. The schemas are generated from these
 // types, as the operator generates its CRDs.
 var apis = map[string]string{
-	"v1":                           "k8s.io/api/core/v1",
-	"apps/v1":                      "k8s.io/api/apps/v1",
-	"batch/v1":                     "k8s.io/api/batch/v1",
-	"networking.k8s.io/v1":         "k8s.io/api/networking/v1",
-	"rbac.authorization.k8s.io/v1": "k8s.io/api/rbac/v1",
-	"monitoring.coreos.com/v1":     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1",
+	"v1":                              "k8s.io/api/core/v1",
+	"apps/v1":                         "k8s.io/api/apps/v1",
+	"batch/v1":                        "k8s.io/api/batch/v1",
+	"networking.k8s.io/v1":            "k8s.io/api/networking/v1",
+	"rbac.authorization.k8s.io/v1":    "k8s.io/api/rbac/v1",
+	"admissionregistration.k8s.io/v1": "k8s.io/api/admissionregistration/v1",
+	"monitoring.coreos.com/v1":        "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1",
 }
 
 // parsed parses the packages once for all tests.
