@@ -3,8 +3,8 @@ package dashboards
 // unshown lists families that no dashboard shows, with reasons.
 var unshown = map[string]string{
 	"nvgpu_rank_paused_seconds_total": "the rules about stragglers read it",
-	"nvgpu_allocation_claim_info":  "joined to allocations by workload",
-	"gpusteward_allocations_known": "the panel of allocated and idle GPUs is empty while it is 0",
+	"nvgpu_allocation_claim_info":     "joined to allocations by workload",
+	"gpusteward_allocations_known":    "the panel of allocated and idle GPUs is empty while it is 0",
 	"gpusteward_starved":              "the check agent_self reports it",
 	"nvgpu_holder_info":               "for joins; nvgpu_workload_info is shown",
 	"nvgpu_gpm_flops":                 "nvgpu_job_flops is shown",
