@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,13 +132,18 @@ func TestHistoryTakesItsBytes(t *testing.T) {
 		g.Utilization, g.Activity, g.Memory, g.Temperature, g.Clocks, g.NVLink, g.PCIe = one, one, one, one, one, one, one
 		all = append(all, g)
 	}
-	before := heap()
-	h := new(history)
-	for i := range 30 * int(time.Hour/historyStep) / 6 { // every sixth step will do
-		h.add(noon.Add(time.Duration(6*i)*historyStep), all, nil)
+	var took []int // in several tries: other tests may leave garbage
+	for range 5 {
+		before := heap()
+		h := new(history)
+		for i := range 30 * int(time.Hour/historyStep) / 6 { // every sixth step will do
+			h.add(noon.Add(time.Duration(6*i)*historyStep), all, nil)
+		}
+		took = append(took, int(heap()-before)/gpus)
+		runtime.KeepAlive(h)
 	}
-	each := (heap() - before) / gpus
-	if runtime.KeepAlive(h); each < 75<<10 || each > 90<<10 {
+	slices.Sort(took)
+	if each := took[len(took)/2]; each < 75<<10 || each > 90<<10 {
 		t.Errorf("a GPU takes %d bytes of the heap after 30 hours, want about %d", each, gpu)
 	}
 }
