@@ -61,6 +61,7 @@ func New(o Options) (*Server, error) {
 		o.Hostname, _ = os.Hostname() // unknown is empty
 	}
 	s := &Server{options: o, self: newTimed()}
+	s.self.gather() // before the first scrape
 	s.live = &live{state: s.now}
 	if o.Interval == nil {
 		o.Interval = func() time.Duration { return 0 }
@@ -152,7 +153,6 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 
 // Run keeps the responses up to date until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	s.self.gather() // before the first scrape
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.self.run(ctx) })
 	group.Go(func() error { return s.scrapes.run(ctx) })

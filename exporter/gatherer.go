@@ -173,9 +173,8 @@ func newTimed() *timed {
 }
 
 func (t *timed) gather() {
-	if families, err := t.registry.Gather(); err == nil {
-		t.latest.Store(&families)
-	}
+	families, _ := t.registry.Gather() // what could not be gathered is absent
+	t.latest.Store(&families)
 }
 
 func (t *timed) run(ctx context.Context) error {

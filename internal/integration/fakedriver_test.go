@@ -228,7 +228,8 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 			s := a.scrape()
 			if up, known := s["gpusteward_driver_up"]; up != 0 || !known ||
 				len(s.family("gpusteward_build_info")) != 1 || len(s.family("nvgpu_up")) != 0 {
-				t.Errorf("gpusteward_driver_up %v (%v); want 0, the agent's own metrics and no GPU", up, known)
+				t.Errorf("gpusteward_driver_up %v (%v), build %v, nvgpu_up %v; want 0, the agent's own metrics and no GPU", up,
+					known, s.family("gpusteward_build_info"), s.family("nvgpu_up"))
 			}
 			missing := name == "no library" || name == "not loaded"
 			if said := strings.Contains(a.log.String(), "--demo serves a simulated host"); said != missing {
