@@ -61,7 +61,6 @@ func New(o Options) (*Server, error) {
 		o.Hostname, _ = os.Hostname() // unknown is empty
 	}
 	s := &Server{options: o, self: newTimed()}
-	s.self.gather() // before the first scrape
 	s.live = &live{state: s.now}
 	if o.Interval == nil {
 		o.Interval = func() time.Duration { return 0 }
@@ -150,6 +149,10 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 	fmt.Fprintln(w, "gpusteward is ready.")
 }
+
+// Prepare gathers the agent's own metrics for the first scrape. Call it before
+// Listen.
+func (s *Server) Prepare() { s.self.gather() }
 
 // Run keeps the responses up to date until ctx ends.
 func (s *Server) Run(ctx context.Context) error {

@@ -168,16 +168,22 @@ func (w *terminal) text() string {
 	return b.String()
 }
 
+// absent returns the index of the first wanted text that is not in text, or of the
+// first one with an exclamation mark that is; -1: there is none.
+func absent(text string, want []string) int {
+	return slices.IndexFunc(want, func(one string) bool {
+		unwanted, not := strings.CutPrefix(one, "!")
+		return strings.Contains(text, unwanted) == not
+	})
+}
+
 // shows waits until the terminal shows all of want, and none of those that begin
 // with an exclamation mark.
 func (w *terminal) shows(want ...string) string {
 	w.t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {
 		text := w.text()
-		missing := slices.IndexFunc(want, func(one string) bool {
-			unwanted, not := strings.CutPrefix(one, "!")
-			return strings.Contains(text, unwanted) == not
-		})
+		missing := absent(text, want)
 		if missing < 0 {
 			return text
 		}
@@ -192,17 +198,18 @@ func (w *terminal) shows(want ...string) string {
 	}
 }
 
-// resize gives the terminal another size, until the screen knows it: the emulator
-// may tell of a size before it has it.
-func (w *terminal) resize(size vt.Coord) {
+// resize gives the terminal another size until it shows what is wanted, as shows
+// does: the emulator may tell of a size before it has it, and not again.
+func (w *terminal) resize(size vt.Coord, want ...string) {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		w.mock.SetSize(size)
-		if wide, high := w.screen.Size(); wide == int(size.X) && high == int(size.Y) {
+		wide, high := w.screen.Size()
+		if wide == int(size.X) && high == int(size.Y) && absent(w.text(), want) < 0 {
 			return
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("the screen does not learn of the size %v", size)
+			w.t.Fatalf("the screen has %d columns of %d, %d lines of %d, and shows\n%s", wide, size.X, high, size.Y, w.text())
 		}
 	}
 }
@@ -319,16 +326,14 @@ func TestWatchWhileTheAgentIsAway(t *testing.T) {
 func TestWatchFollowsTheSize(t *testing.T) {
 	w := watched(t, true)
 	w.shows("critical ×2 uncorrected_ecc\n")
-	w.resize(vt.Coord{X: 140, Y: 11})
-	w.shows("critical ×2 nvlink_down: NVLink 7 of the GPU is down.\n", "! 6 GPU-6")
+	w.resize(vt.Coord{X: 140, Y: 11}, "critical ×2 nvlink_down: NVLink 7 of the GPU is down.\n", "! 6 GPU-6")
 	w.mock.SendRaw([]byte("G"))
 	w.at("15 H100")
 	for _, size := range []vt.Coord{{X: 20, Y: 3}, {X: 1, Y: 1}, {X: 80, Y: 2}} {
 		w.resize(size)
 		w.mock.SendRaw([]byte("\x1b[5~\x1b[6~\r"))
 	}
-	w.resize(vt.Coord{X: 80, Y: 24})
-	w.shows("[GPUs 16]", "15 H100")
+	w.resize(vt.Coord{X: 80, Y: 24}, "[GPUs 16]", "15 H100")
 }
 
 // TestWatchRestoresTheTerminal, whatever ends it.

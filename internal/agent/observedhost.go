@@ -62,7 +62,11 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 		PProf:   f.pprof,
 		Log:     m.options.Log,
 	})
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	n.server.Prepare()
+	return n, nil
 }
 
 // run reads, judges and keeps the responses up to date until ctx ends.
