@@ -119,6 +119,9 @@ static void kinds_are_noted(void)
 	trace->shared = 0;
 	OK(cuMemImportFromShareableHandle(&m, (void *)(intptr_t)fd, 1));
 	CHECK(trace->shared == GS_SHARED_PROCESSES);
+	OK(cuMemRelease(m));
+	OK(cuMemRelease(h));
+	close(fd);
 	trace->shared = 0;
 	DRIVER(cuDeviceGetDefaultMemPool, CUmemoryPool *, CUdevice);
 	OK(cuDeviceGetDefaultMemPool(&pool, 0));
