@@ -193,9 +193,7 @@ var injections = map[string]func(c *chain){
 	// A workload waits for its turn on an overcommitted GPU, for two hours.
 	"no turn": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			if at > 0 && at < 2*time.Hour {
-				put(workloads.OvercommitWait, at.Seconds())
-			}
+			put(workloads.OvercommitWait, max(at.Seconds(), 0)*during(at, 2*time.Hour))
 		})
 	},
 	"suspended": func(c *chain) {
