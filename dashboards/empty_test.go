@@ -29,10 +29,12 @@ var rightlyEmpty = map[string]string{
 	"gpusteward-jobs, Slow jobs":  "no job of the simulated host is slow",
 	"gpusteward-jobs, Stragglers": "no rank of the simulated host is late",
 
-	"gpusteward-quotas, Suspended workloads": "no workload of the simulated host is suspended",
-	"gpusteward-quotas, Time suspended":      "no workload of the simulated host is suspended",
-	"gpusteward-quotas, Suspension time":     "no workload of the simulated host is suspended",
-	"gpusteward-quotas, Suspensions":         "no workload of the simulated host is suspended, hence none has failed",
+	"gpusteward-quotas, Suspended workloads":          "no workload of the simulated host is suspended",
+	"gpusteward-quotas, Time suspended":               "no workload of the simulated host is suspended",
+	"gpusteward-quotas, Suspension time":              "no workload of the simulated host is suspended",
+	"gpusteward-quotas, Waits for overcommitted GPUs": "no GPU of the simulated host is overcommitted",
+	"gpusteward-quotas, Queue for overcommitted GPUs": "no GPU of the simulated host is overcommitted",
+	"gpusteward-quotas, Suspensions":                  "no workload of the simulated host is suspended, hence none has failed",
 
 	"gpusteward-quotas, Gemini": "the simulated host serves no programs under Gemini's hook",
 	"gpusteward-quotas, MPS":    "the simulated host has no MPS daemon with clients",

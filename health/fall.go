@@ -14,11 +14,12 @@ var BelowPeak = collectors.Gauge("nvgpu_below_peak",
 
 // A fall is a signal with a remembered peak.
 type fall struct {
-	name string // of its metric
-	of   *Signal
+	name  string   // of its metric
+	where []string // as for Fell
+	of    *Signal
 }
 
-// falls are the falls that the checks use.
+// falls are the falls that the checks use, each once.
 var falls []*fall
 
 // fell adds to s the distance of each gauge from its peak.

@@ -347,7 +347,9 @@ func Fell(m *collectors.Metric, where ...string) *Signal {
 	src.by = own.by
 	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
 	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot, which no short look covers
-	falls = append(falls, &fall{m.Name, own})
+	if !slices.ContainsFunc(falls, func(f *fall) bool { return f.name == m.Name && slices.Equal(f.where, where) }) {
+		falls = append(falls, &fall{m.Name, where, own})
+	}
 	g.read = func(_ *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		gather(src, s, func(a, b float64) float64 { return max(a, b) }, put)
 	}

@@ -38,6 +38,30 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	}
 }
 
+// No response has a series twice: Prometheus drops the second one, and warns.
+func TestNoSeriesComesTwice(t *testing.T) {
+	t.Parallel()
+	a := start(t, "--demo").ready()
+	eventually(t, "the agent has judged", func() bool { return a.scrape().family("nvgpu_below_peak") != nil })
+	for _, path := range []string{"/metrics", "/metrics/dcgm"} {
+		_, page := a.get(path)
+		seen := map[string]bool{}
+		for line := range strings.Lines(page) {
+			if strings.HasPrefix(line, "#") {
+				continue
+			}
+			series := line[:strings.LastIndexByte(line, ' ')]
+			if seen[series] {
+				t.Errorf("%s has %s twice", path, series)
+			}
+			seen[series] = true
+		}
+		if len(seen) < 300 {
+			t.Errorf("%s has %d series", path, len(seen))
+		}
+	}
+}
+
 // The tenants of a simulated host have books, unless a broker with its own
 // books runs.
 func TestDemoHasTenants(t *testing.T) {
