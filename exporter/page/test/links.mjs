@@ -102,8 +102,9 @@ await test(async (browser, url) => {
   const agent = await feed(url, (state) => {
     state.host.grafana_url = "https://grafana.example/g/?orgId=2";
     state.tenants = [{ tenant: "<research>", uuid, gpu: 3, sessions: 1, share_ratio: 0.1 }];
-    state.workloads.forEach((w) => (w.tenants = w.gpus[0].uuid === uuid ? ["<research>"] : []));
-    const [one, two] = state.workloads.filter((w) => w.workload.endsWith("2/worker"));
+    state.workloads.forEach((w) => (w.tenants = w.gpus?.[0].uuid === uuid ? ["<research>"] : []));
+    const [one, two] = state.workloads.filter((w) => w.gpus && w.workload.endsWith("2/worker"));
+    if (!two) return; // an ended workload has counters and no GPU
     one.gpus[0].suspended = { phase: "suspended", seconds: 90, memory_bytes: 3.5 * 2 ** 30 };
     two.gpus[0].suspended = { phase: "resuming", seconds: 1, memory_bytes: 2 ** 30 };
   });
