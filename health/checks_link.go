@@ -174,7 +174,7 @@ var linkChecks = []*Check{
 		ID: "c2c_link", Alert: "GPUC2CLinkDown", Class: incident.InterconnectFault,
 		Levels:  []Level{{Severity: incident.Critical, When: Fell(links.C2CUp, "by", "link").Above(0), For: of(3, 3)}},
 		Summary: "A link between the GPU and its Grace CPU is down.",
-		Detail:  "{entity} has {value} C2C links fewer than it had in this boot.",
+		Detail:  "{entity} was up in this boot.",
 		Action:  "Drain the host, and power-cycle it; if the fault returns, have the superchip replaced.",
 		Cause: "Copies to and from the host's memory slow down, or fail. The links are soldered: neither a cable nor a " +
 			"reset of the GPU is the remedy.",

@@ -190,6 +190,10 @@ var injections = map[string]func(c *chain){
 			}
 		})
 	},
+	// A link to the processor is down for five minutes.
+	"c2c link down": func(c *chain) {
+		c.add(func(at time.Duration, put put) { put(links.C2CUp, 1-during(at, 5*time.Minute), "3") })
+	},
 	// A workload waits for its turn on an overcommitted GPU, for two hours.
 	"no turn": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
