@@ -115,17 +115,18 @@ func (e *Enforcer) suspendGroup(now time.Time, c action.ProcessGroup, why string
 	}
 	err := e.suspendable(of)
 	if err == nil {
-		c.Hold = func(on bool) error { return e.hold(c.Subject, on) } // as in undo
-		if result, detail = e.actor.Resume(c); result != escalation.Done {
-			return result, detail
-		}
 		err = e.suspender.Suspend(now, c.Subject, of.processes, why)
 	}
 	if err != nil {
 		return escalation.Refused, fmt.Sprintf("it stays paused, because it cannot be suspended: %v", err)
 	}
 	bytes := sum(suspend.Record{Processes: of.processes}.Bytes())
-	return escalation.Done, fmt.Sprintf("%s of GPU memory move to the host", quota.Size(bytes))
+	detail = fmt.Sprintf("%s of GPU memory move to the host", quota.Size(bytes))
+	c.Hold = func(on bool) error { return e.hold(c.Subject, on) }     // as in undo
+	if result, text := e.actor.Resume(c); result != escalation.Done { // this is tried again
+		detail += "; " + text
+	}
+	return escalation.Done, detail
 }
 
 // stopped reports whether a workload must stand still by the pause: one that is
