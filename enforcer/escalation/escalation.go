@@ -180,10 +180,10 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 	if v == bad && m.doubted && st.level >= policy.Warn {
 		v = unknown
 	}
-	lasts := l.clock - st.entered
-	ask := m.suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
-	over := ask && v != unknown && !m.doubted && lasts >= m.steps.Grace
-	if ask {
+	// a suspended subject does no harm, so that only its time decides
+	waits := m.suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
+	over := waits && v != unknown && !m.doubted && l.clock-st.entered >= m.steps.Grace
+	if waits {
 		v = unknown
 	}
 	switch v {
