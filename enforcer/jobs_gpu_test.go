@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/steps"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -49,7 +51,7 @@ func TestGPUTraces(t *testing.T) {
 	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
 	kinds := jobKinds
 	if len(products()) > 1 {
-		kinds = []string{"ddp", "fsdp", "straggler"}
+		kinds = append(gangKinds, "straggler")
 		*jobsBeside = 1
 	}
 	var group sync.WaitGroup
@@ -69,6 +71,9 @@ func TestGPUTraces(t *testing.T) {
 	group.Wait()
 	r.write(t, out)
 }
+
+// gangKinds are the kinds of programs with a rank on each GPU.
+var gangKinds = []string{"ddp", "fsdp"}
 
 func (r *recorder) run(t *testing.T, kind, file string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -109,7 +114,11 @@ func TestGPUSteps(t *testing.T) {
 	good, all := 0, 0
 	fmt.Println("kind        steps  found  counted  median ms  median err %  p99 err %")
 	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
-	for _, kind := range jobKinds {
+	kinds := jobKinds
+	if len(products()) > 1 {
+		kinds = append(gangKinds, kinds...)
+	}
+	for _, kind := range kinds {
 		if *jobsOnly != "" && !only.MatchString(kind) {
 			continue
 		}
@@ -119,29 +128,35 @@ func TestGPUSteps(t *testing.T) {
 			if err := r.run(t, kind, file); err != nil {
 				t.Fatal(err)
 			}
-			var times struct {
-				PID   int
-				Began int64
-				Ends  []int64
+			files, _ := filepath.Glob(file + "*") // of each rank
+			if len(files) == 0 {
+				t.Fatal("it wrote no times")
 			}
-			text, err := os.ReadFile(file)
-			if err == nil {
-				err = json.Unmarshal(text, &times)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			found := stepsOf(r.of(t, times.PID))
-			if len(times.Ends) == 0 {
-				fmt.Printf("%-10s  %5d\n", kind, len(found))
-				if len(found) >= 40 {
-					t.Errorf("%d steps of a program that has none", len(found))
+			for _, file := range files {
+				var times struct {
+					PID   int
+					Began int64
+					Ends  []int64
 				}
-				return
-			}
-			all++
-			if c := compareSteps(times.Began, times.Ends, found); c.print(kind) {
-				good++
+				text, err := os.ReadFile(file)
+				if err == nil {
+					err = json.Unmarshal(text, &times)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				found := stepsOf(r.of(t, times.PID))
+				if len(times.Ends) == 0 {
+					fmt.Printf("%-10s  %5d\n", kind, len(found))
+					if len(found) >= 40 {
+						t.Errorf("%d steps of a program that has none", len(found))
+					}
+					return
+				}
+				all++
+				if c := compareSteps(times.Began, times.Ends, found); c.print(kind) {
+					good++
+				}
 			}
 		})
 	}
@@ -274,5 +289,142 @@ func hangs(t *testing.T, fault, reason, where string) {
 		stats, _ := o.Look(func(int) string { return "job" })
 		text, _ := json.Marshal(stats)
 		t.Errorf("after %v: %+v, want rank 1 %s %s\n%s", took, found, reason, where, text)
+	}
+}
+
+var (
+	lateRounds = flag.Int("late.rounds", 5, "stragglers in each of four `jobs`")
+	lateWithin = flag.Duration("late.within", time.Minute, "`time` in which a straggler is to be named")
+)
+
+// TestGPUStragglers lets one rank of each of four jobs do more work on the host, by
+// a tenth to three tenths of a step, and wants it named. In between, nobody is.
+func TestGPUStragglers(t *testing.T) {
+	if len(products()) < 2 {
+		t.Skip("needs two GPUs")
+	}
+	var o jobs.Observer
+	socket := observeWith(t, o.Observe)
+	t.Cleanup(func() { _ = exec.Command("pkill", "-KILL", "-f", "jobs.py late_").Run() })
+	faults := map[string]string{}
+	for i, kind := range []string{"late_ddp", "late_small", "late_fsdp", "late_small"} {
+		dir := t.TempDir()
+		job := fmt.Sprint(kind, i)
+		faults[job] = filepath.Join(dir, "fault")
+		fixture.Rewrite(t, faults[job], "")
+		startWorker(t, kind, []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+			"GPUSTEWARD_SOCKET=" + socket, "GS_FAULT=" + faults[job]}, "python3",
+			filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind, "3000", filepath.Join(dir, "times"))
+	}
+	jobOf := func(pid int) string { // the ranks of a job have the path of its file
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		for job, fault := range faults {
+			if strings.Contains(string(env), fault) {
+				return job
+			}
+		}
+		return ""
+	}
+	type told struct {
+		rank  int
+		cause string
+	}
+	look := func() (steps map[string]uint64, named map[string][]told) {
+		steps, named = map[string]uint64{}, map[string][]told{}
+		all, _ := o.Look(jobOf)
+		for _, s := range all {
+			steps[s.Workload] += s.Steps
+		}
+		for _, s := range o.Stragglers() {
+			named[s.Workload] = append(named[s.Workload], told{s.Rank, s.Cause})
+		}
+		return steps, named
+	}
+	type injection struct {
+		rank, left int
+		share      float64
+		since      time.Time // of the injection, or of the rest before it
+		on         bool
+	}
+	now := map[string]*injection{}
+	for job := range faults {
+		now[job] = &injection{left: *lateRounds}
+	}
+	right, wrong, falsely, causes, all := 0, 0, 0, 0, 0
+	var took []float64
+	const rest = 20 * time.Second // after the last one is no longer named
+	for end := time.Now().Add(20 * time.Minute); len(now) > 0 && time.Now().Before(end); time.Sleep(time.Second) {
+		steps, named := look()
+		for job, it := range now {
+			names := named[job]
+			switch {
+			case steps[job] < 200: // it begins
+			case it.since.IsZero():
+				it.since = time.Now()
+			case !it.on && len(names) > 0:
+				if it.left == *lateRounds || time.Since(it.since) > 40*time.Second {
+					falsely++
+					fmt.Printf("%s: %+v is named, and none is late\n", job, names)
+				}
+			case !it.on && time.Since(it.since) > rest:
+				if it.left == 0 {
+					delete(now, job)
+					continue
+				}
+				it.on, it.since, it.rank, it.share = true, time.Now(), rand.IntN(2), .1+.2*rand.Float64()
+				it.left--
+				all++
+				fixture.Rewrite(t, faults[job], fmt.Sprintf("%d %.3f", it.rank, it.share))
+			case it.on && (len(names) > 0 || time.Since(it.since) > *lateWithin):
+				switch {
+				case len(names) == 1 && names[0].rank == it.rank:
+					right++
+					took = append(took, time.Since(it.since).Seconds())
+					if names[0].cause == "host" {
+						causes++
+					}
+				case len(names) > 0:
+					wrong++
+				}
+				fmt.Printf("%s: rank %d late by %.0f %% of a step: %+v after %.0f s\n", job, it.rank, 100*it.share, names,
+					time.Since(it.since).Seconds())
+				it.on, it.since = false, time.Now()
+				fixture.Rewrite(t, faults[job], "")
+			}
+		}
+	}
+	fmt.Printf("stragglers: %d of %d named, %d wrong, %d causes right, %d times named in vain; median %.0f s, last %.0f s\n",
+		right, all, wrong, causes, falsely, percentile(took, 0.5), percentile(took, 1))
+	if right < all || all < 4**lateRounds || falsely > 0 {
+		t.Errorf("%d of %d stragglers are named, %d wrong, %d in vain", right, all, wrong, falsely)
+	}
+}
+
+// TestGPUHangsWithoutHook lets data-parallel jobs without the hook hang, and wants
+// the culprit named, which NCCL's RAS service knows.
+func TestGPUHangsWithoutHook(t *testing.T) {
+	if len(products()) < 2 {
+		t.Skip("needs two GPUs")
+	}
+	a := startRealAgent(t, "")
+	hang := regexp.MustCompile(`(?m)^nvgpu_job_hang\{.*`)
+	for _, fault := range []string{"loader", "stop", "skip", "die"} {
+		t.Run(fault, func(t *testing.T) {
+			w := startWorker(t, fault, []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}, "setsid", "-w", "python3",
+				filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), "hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
+			defer func() { _ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run() }()
+			w.hear(t, time.Minute, "hangs")
+			began, said := time.Now(), ""
+			for said == "" && time.Since(began) < time.Minute {
+				time.Sleep(time.Second)
+				said = hang.FindString(a.ask("/metrics"))
+			}
+			fmt.Printf("%s: after %.0f s %s\n", fault, time.Since(began).Seconds(), said)
+			if !strings.Contains(said, `rank="1"`) {
+				t.Errorf("rank 1 hangs, and it says %q", said)
+			}
+			_ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run()
+			poll(t, time.Minute, "the hang is still told", func() bool { return !hang.MatchString(a.ask("/metrics")) })
+		})
 	}
 }

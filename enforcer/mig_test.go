@@ -37,6 +37,8 @@ type agent struct {
 	t    *testing.T
 	path string // path of the program
 	dir  string
+
+	running *worker // the program, if it runs on the machine's GPUs
 }
 
 // startAgent runs the agent on simulated GPUs. Each two of them are the MIG

@@ -130,11 +130,15 @@ func TestGPUSuspendCycles(t *testing.T) {
 		if did := e.hear("did"); did != strconv.Itoa((i+1)*stepsOfCycle) {
 			t.Fatalf("cycle %d: it did %s steps", i, did)
 		}
+		if i%10 == 9 {
+			fmt.Printf("cycle %d: suspended in %.2f s, resumed in %.2f s\n", i+1, down[i], up[i])
+		}
 	}
 	e.tell("hash")
 	if got := e.hear("hash"); got != want {
 		t.Errorf("after %d cycles its state is %s, and that of its twin %s", *cycles, got, want)
 	}
+	t.Logf("the first took %.2f and %.2f s", down[0], up[0])
 	slices.Sort(down)
 	slices.Sort(up)
 	t.Logf("%d cycles of %.0f GiB: suspended in %.2f s (median; %.2f to %.2f), resumed in %.2f s (%.2f to %.2f); at least "+

@@ -434,7 +434,7 @@ def together(torch, loop, train):
 def ddp(loop, rank=0, ranks=1, slow=None, hang=None):
     """Data-parallel training. slow: this rank works 20 % longer from the middle on."""
     torch = join(rank, ranks)
-    model = torch.nn.parallel.DistributedDataParallel(network(torch, 4096), device_ids=[rank])
+    model = replicated(torch, network(torch, 4096), rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     x = torch.randn(8192, 4096, device="cuda")
     began = time.monotonic()
@@ -450,13 +450,7 @@ def ddp(loop, rank=0, ranks=1, slow=None, hang=None):
 
 def fsdp(loop, rank=0, ranks=1):
     torch = join(rank, ranks)
-    from torch.distributed.fsdp import fully_shard
-
-    model = network(torch, 4096)
-    for layer in model:
-        if any(True for _ in layer.parameters()):
-            fully_shard(layer)
-    fully_shard(model)
+    model = sharded(torch, network(torch, 4096), rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     x = torch.randn(4096, 4096, device="cuda")
     together(torch, loop, lambda: trained(torch, model, optimizer, x).item())
@@ -464,6 +458,48 @@ def fsdp(loop, rank=0, ranks=1):
 
 def straggler(loop, rank=0, ranks=1):
     ddp(loop, rank, ranks, slow=1)
+
+
+def late(wrap, width):
+    """Ranks of which one comes late: the file GS_FAULT names it and how much longer its steps get, such as 1 0.15."""
+
+    def run(loop, rank=0, ranks=1):
+        torch = join(rank, ranks)
+        model = wrap(torch, network(torch, width), rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+        x = torch.randn(1024, width, device="cuda")
+        usual = 0.02
+
+        def train():
+            nonlocal usual
+            began = time.monotonic()
+            with open(os.environ["GS_FAULT"]) as told:
+                fault = told.read().split()
+            if len(fault) == 2 and int(fault[0]) == rank:
+                end = began + float(fault[1]) * usual
+                while time.monotonic() < end:  # what a loader, a log or a transformation of data costs
+                    pass
+            trained(torch, model, optimizer, x).item()
+            if not fault:
+                usual += 0.05 * (time.monotonic() - began - usual)
+
+        together(torch, loop, train)
+
+    return run
+
+
+def replicated(torch, model, rank):
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+
+
+def sharded(torch, model, rank):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer)
+    fully_shard(model)
+    return model
 
 
 def load_forever():
@@ -514,7 +550,8 @@ def hanging(fault):
 
 
 FAULTS = ("loader", "skip", "unlike", "stop", "die", "kernel")
-GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler, **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
+GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler, "late_ddp": late(replicated, 2048),
+         "late_small": late(replicated, 1024), "late_fsdp": late(sharded, 2048), **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
 
 
 def main():
