@@ -67,6 +67,15 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now)
 	gs_marker_add(e, e->context, NULL, (uint32_t)n, n * (e->cost ? e->cost : 1), now);
 }
 
+void gs_streams_opened(struct gs_gpu *g)
+{
+	for (unsigned i = 0; i < atomic_load(&gs_threads_used); i++) {
+		struct gs_stream *e = atomic_load(&gs_threads[i].entry);
+		if (e && e->gpu == g)
+			atomic_store(&e->opened, true);
+	}
+}
+
 uint64_t gs_launches(struct gs_gpu *g)
 {
 	int self = (int)gs_gpu_index(g);

@@ -170,6 +170,9 @@ struct gs_thread *gs_thread_of_self(void); /* NULL: no place is left */
 struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s);
 /* Books what the thread launched without a look. Its GPU is locked. */
 void gs_stream_settle(struct gs_thread *t, uint64_t now);
+/* Streams that a thread launches on without a look, which it does in OPEN, may hold
+ * launches that are not counted. */
+void gs_streams_opened(struct gs_gpu *g);
 uint64_t gs_launches(struct gs_gpu *g); /* that the process ever made on this GPU */
 bool gs_quiet(struct gs_gpu *g);        /* no launch is under way */
 /* Nothing may be recorded on the stream: it captures, or cannot be asked. */

@@ -191,8 +191,12 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 
 	if (free || phase == GS_DRAINING)
 		barrier();
-	if (free || (g->phase == GS_GIVEN && gs_launches(g) != g->given))
+	bool missed = g->phase == GS_GIVEN && gs_launches(g) != g->given;
+
+	if (free || missed)
 		g->uncounted = true;
+	if (phase == GS_UNGATED || missed)
+		gs_streams_opened(g);
 	if (free) {
 		set_deep(g, false);
 		if (g->usage.busy_ns)

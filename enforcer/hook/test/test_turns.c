@@ -358,6 +358,19 @@ static void an_open_gate_tells_how_busy_the_gpu_was(void)
 	CHECK(busy_told() == busy);
 }
 
+static void a_stream_of_earlier_turns_is_seen_at_an_open_gate(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	EVENTUALLY(fake_yields);
+	fake_mode(0, GS_OPEN, 2, 0);
+	EVENTUALLY(phase() == GS_UNGATED);
+	fake_launch(10, false, NULL);
+	EVENTUALLY(busy_told() >= 500000000);
+	fake_finish(10);
+}
+
 static void who_has_no_context_tells_nothing(void)
 {
 	fake_mode(0, GS_PAUSE, 1, 0);
@@ -506,6 +519,7 @@ int main(int argc, char **argv)
 		CASE(what_was_launched_before_tells_no_pace),
 		CASE(what_is_under_way_is_not_told_of),
 		CASE(an_open_gate_tells_how_busy_the_gpu_was),
+		CASE(a_stream_of_earlier_turns_is_seen_at_an_open_gate),
 		BARE(who_has_no_context_tells_nothing),
 		CASE(a_seat_is_taken_once_in_each_session),
 		BARE(communicators_are_told_of_in_each_session),
