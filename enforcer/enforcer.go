@@ -236,7 +236,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
-	b.Refused = e.broker.Refused
+	b.Refused, b.Suspended = e.broker.Refused, e.charge()
 	b.Punished = func(tenant string) bool { return t.punished(tenant) }
 	return b
 }

@@ -172,18 +172,19 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	p, young := g.process(h)
 	s, hooked := session(a.sessions, h)
 	refused := b.refused(h.Process.PID)
+	excused := refused || b.Suspended[h.Process.PID] && p.status != isUnhooked
 	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
 	if !hooked {
 		tenant, governed = b.Tenant(*h)
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.gone = a.first(h, hooked, had || refused), b.Now, b.Now
+		p.status, p.followed, p.gone = a.first(h, hooked, had || excused), b.Now, b.Now
 		if p.status == isLapsed {
 			p.lapsed = b.Now
 		}
 	} else {
-		p.follow(b.Now, hooked, refused)
+		p.follow(b.Now, hooked, excused)
 	}
 	if g.fresh {
 		p.seen++

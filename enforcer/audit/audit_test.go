@@ -35,6 +35,7 @@ type world struct {
 	sampled   time.Time
 	lag       time.Duration // from the driver's newest sample to the books
 	refused   map[int]bool  // PIDs to which the broker refuses a session
+	suspended map[int]bool  // PIDs
 	blind     bool          // the driver samples nothing
 	young     bool          // the driver is asked for samples each second
 	deaf      bool          // the driver was not asked this second
@@ -122,7 +123,7 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
 		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
-		Refused: func(pid int) bool { return w.refused[pid] },
+		Refused: func(pid int) bool { return w.refused[pid] }, Suspended: w.suspended,
 		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
@@ -333,6 +334,34 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	}
 	if got := w.step(); len(got.Refused) != 0 {
 		t.Errorf("%v are excused for ever", got.Refused)
+	}
+}
+
+// TestWhoIsSuspendedGoesNotAroundTheHook restarts the broker while processes are
+// suspended. One that had a session is not found to lack one, until 10 s after it runs
+// again; one that never had one is found.
+func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
+	w := newWorld()
+	hooked, evader := w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
+	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
+	evader.session = false
+	if got := w.run(30); got != "b/pod:y/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q", got)
+	}
+	hooked.session = false
+	w.suspended = map[int]bool{hooked.Process.PID: true, evader.Process.PID: true}
+	if got := w.run(100); got != "b/pod:y/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q of suspended ones", got)
+	}
+	if got := w.step(); len(got.Refused) != 0 {
+		t.Errorf("%v are excused for what they use", got.Refused)
+	}
+	w.suspended = nil
+	if got := w.run(8); got != "b/pod:y/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q before it can have connected", got)
+	}
+	if got := w.run(30); got != "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q", got)
 	}
 }
 

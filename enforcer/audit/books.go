@@ -35,6 +35,10 @@ type Books struct {
 	// as unhooked. Nil: there is none.
 	Refused func(pid int) bool
 
+	// Suspended are the PIDs of processes that are suspended, or about to be or to run
+	// again: the hook of one cannot reconnect, so it does not count as unhooked.
+	Suspended map[int]bool
+
 	// Punished reports whether the escalation holds a tenant or a part of it; a
 	// shortfall then is not the fault of others. Nil: nobody is punished.
 	Punished func(tenant string) bool

@@ -46,8 +46,9 @@ type auditedProcess struct {
 // follow updates the hook status of a process. A process that loses its session
 // may be about to end or to reconnect, because the broker ended or a socket
 // broke. It is excused for 10 s of a minute only, or it could evade the hook
-// that way; the time in which the broker refuses it a session does not count.
-func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
+// that way; the time in which the broker refuses it a session, or it is suspended,
+// does not count.
+func (p *auditedProcess) follow(now time.Time, hooked, excused bool) {
 	passed := min(max(now.Sub(p.followed), 0), lapse/2)
 	p.followed = now
 	switch {
@@ -56,7 +57,7 @@ func (p *auditedProcess) follow(now time.Time, hooked, refused bool) {
 			p.status, p.since = isHooked, now
 		}
 		return
-	case refused:
+	case excused:
 		p.status, p.gone, p.lapsed, p.spent = isLapsed, now, now, 0
 		return
 	case p.status == isUnhooked:
