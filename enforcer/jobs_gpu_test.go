@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,7 +52,7 @@ func TestGPUTraces(t *testing.T) {
 	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
 	kinds := jobKinds
 	if len(products()) > 1 {
-		kinds = append(gangKinds, "straggler")
+		kinds = slices.Concat(gangKinds, []string{"straggler"})
 		*jobsBeside = 1
 	}
 	var group sync.WaitGroup
@@ -116,7 +117,7 @@ func TestGPUSteps(t *testing.T) {
 	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
 	kinds := jobKinds
 	if len(products()) > 1 {
-		kinds = append(gangKinds, kinds...)
+		kinds = slices.Concat(gangKinds, kinds)
 	}
 	for _, kind := range kinds {
 		if *jobsOnly != "" && !only.MatchString(kind) {
@@ -297,106 +298,80 @@ var (
 	lateWithin = flag.Duration("late.within", time.Minute, "`time` in which a straggler is to be named")
 )
 
-// TestGPUStragglers lets one rank of each of four jobs do more work on the host, by
-// a tenth to three tenths of a step, and wants it named. In between, nobody is.
+// TestGPUStragglers lets one rank of a job do more work on its host, by a tenth to
+// three tenths of a step, then the other one, and so on. It wants each named alone,
+// and nobody before.
 func TestGPUStragglers(t *testing.T) {
 	if len(products()) < 2 {
 		t.Skip("needs two GPUs")
 	}
+	var all late
+	for _, kind := range []string{"late_ddp", "late_fsdp", "late_small", "late_ddp"} {
+		all.job(t, kind)
+	}
+	fmt.Printf("stragglers: %d of %d named, %d times another rank, %d causes right; median %.0f s, last %.0f s\n",
+		len(all.took), all.injected, all.wrong, all.causes, percentile(all.took, 0.5), percentile(all.took, 1))
+	if len(all.took) < all.injected || all.wrong > 0 {
+		t.Errorf("%d of %d stragglers are named, %d times another rank", len(all.took), all.injected, all.wrong)
+	}
+}
+
+// late is what became of the stragglers.
+type late struct {
+	injected, causes, wrong int
+	took                    []float64 // s, of those that were named
+}
+
+func (l *late) job(t *testing.T, kind string) {
 	var o jobs.Observer
 	socket := observeWith(t, o.Observe)
-	t.Cleanup(func() { _ = exec.Command("pkill", "-KILL", "-f", "jobs.py late_").Run() })
-	faults := map[string]string{}
-	for i, kind := range []string{"late_ddp", "late_small", "late_fsdp", "late_small"} {
-		dir := t.TempDir()
-		job := fmt.Sprint(kind, i)
-		faults[job] = filepath.Join(dir, "fault")
-		fixture.Rewrite(t, faults[job], "")
-		startWorker(t, kind, []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
-			"GPUSTEWARD_SOCKET=" + socket, "GS_FAULT=" + faults[job]}, "python3",
-			filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind, "3000", filepath.Join(dir, "times"))
-	}
-	jobOf := func(pid int) string { // the ranks of a job have the path of its file
-		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		for job, fault := range faults {
-			if strings.Contains(string(env), fault) {
-				return job
-			}
+	defer func() { _ = exec.Command("pkill", "-KILL", "-f", "jobs.py "+kind).Run() }()
+	fault := filepath.Join(t.TempDir(), "fault")
+	fixture.Rewrite(t, fault, "")
+	startWorker(t, kind, []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+		"GPUSTEWARD_SOCKET=" + socket, "GS_FAULT=" + fault}, "python3",
+		filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind, "3000", filepath.Join(t.TempDir(), "times"))
+	look := func() (steps uint64, named []wire.StragglerStats) {
+		time.Sleep(time.Second)
+		stats, _ := o.Look(func(int) string { return "job" })
+		for _, s := range stats {
+			steps += s.Steps
 		}
-		return ""
+		return steps, o.Stragglers()
 	}
-	type told struct {
-		rank  int
-		cause string
-	}
-	look := func() (steps map[string]uint64, named map[string][]told) {
-		steps, named = map[string]uint64{}, map[string][]told{}
-		all, _ := o.Look(jobOf)
-		for _, s := range all {
-			steps[s.Workload] += s.Steps
-		}
-		for _, s := range o.Stragglers() {
-			named[s.Workload] = append(named[s.Workload], told{s.Rank, s.Cause})
-		}
-		return steps, named
-	}
-	type injection struct {
-		rank, left int
-		share      float64
-		since      time.Time // of the injection, or of the rest before it
-		on         bool
-	}
-	now := map[string]*injection{}
-	for job := range faults {
-		now[job] = &injection{left: *lateRounds}
-	}
-	right, wrong, falsely, causes, all := 0, 0, 0, 0, 0
-	var took []float64
-	const rest = 20 * time.Second // after the last one is no longer named
-	for end := time.Now().Add(20 * time.Minute); len(now) > 0 && time.Now().Before(end); time.Sleep(time.Second) {
+	for began := time.Now(); ; {
 		steps, named := look()
-		for job, it := range now {
-			names := named[job]
-			switch {
-			case steps[job] < 200: // it begins
-			case it.since.IsZero():
-				it.since = time.Now()
-			case !it.on && len(names) > 0:
-				if it.left == *lateRounds || time.Since(it.since) > 40*time.Second {
-					falsely++
-					fmt.Printf("%s: %+v is named, and none is late\n", job, names)
-				}
-			case !it.on && time.Since(it.since) > rest:
-				if it.left == 0 {
-					delete(now, job)
-					continue
-				}
-				it.on, it.since, it.rank, it.share = true, time.Now(), rand.IntN(2), .1+.2*rand.Float64()
-				it.left--
-				all++
-				fixture.Rewrite(t, faults[job], fmt.Sprintf("%d %.3f", it.rank, it.share))
-			case it.on && (len(names) > 0 || time.Since(it.since) > *lateWithin):
-				switch {
-				case len(names) == 1 && names[0].rank == it.rank:
-					right++
-					took = append(took, time.Since(it.since).Seconds())
-					if names[0].cause == "host" {
-						causes++
-					}
-				case len(names) > 0:
-					wrong++
-				}
-				fmt.Printf("%s: rank %d late by %.0f %% of a step: %+v after %.0f s\n", job, it.rank, 100*it.share, names,
-					time.Since(it.since).Seconds())
-				it.on, it.since = false, time.Now()
-				fixture.Rewrite(t, faults[job], "")
-			}
+		if l.wrong += len(named); len(named) > 0 {
+			fmt.Printf("%s: %+v before the first one is late\n", kind, named)
+		}
+		if steps > 200 {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			t.Fatalf("%s: %d steps after a minute", kind, steps)
 		}
 	}
-	fmt.Printf("stragglers: %d of %d named, %d wrong, %d causes right, %d times named in vain; median %.0f s, last %.0f s\n",
-		right, all, wrong, causes, falsely, percentile(took, 0.5), percentile(took, 1))
-	if right < all || all < 4**lateRounds || falsely > 0 {
-		t.Errorf("%d of %d stragglers are named, %d wrong, %d in vain", right, all, wrong, falsely)
+	before := -1 // the rank that was late before, which stays named for some time
+	for i := range *lateRounds {
+		rank, share, began := i%2, .1+.2*rand.Float64(), time.Now()
+		fixture.Rewrite(t, fault, fmt.Sprintf("%d %.3f", rank, share))
+		l.injected++
+		var named []wire.StragglerStats
+		for time.Since(began) < *lateWithin && (len(named) == 0 || named[0].Rank == before) {
+			_, named = look()
+		}
+		switch {
+		case len(named) == 1 && named[0].Rank == rank:
+			l.took = append(l.took, time.Since(began).Seconds())
+			if named[0].Cause == "host" {
+				l.causes++
+			}
+		case len(named) > 0 && named[0].Rank != before:
+			l.wrong++
+		}
+		fmt.Printf("%s: rank %d late by %.0f %% of a step: %+v after %.0f s\n", kind, rank, 100*share, named,
+			time.Since(began).Seconds())
+		before = rank
 	}
 }
 

@@ -6,8 +6,8 @@
  *                       second, by default 2 GiB and 6 GiB; 0: they take no time
  *   GS_STUB_CHECKPOINT  of the process to be checkpointed, when it calls cuInit. refuse:
  *                       CUDA_ERROR_NOT_SUPPORTED, and it stays locked; fail:
- *                       CUDA_ERROR_UNKNOWN, and it has failed; hang: the call never
- *                       returns, and it stays locked
+ *                       CUDA_ERROR_UNKNOWN, and it has failed; hang: the call does not
+ *                       return before that process ends, and it stays locked
  * A process that has failed gets CUDA_ERROR_UNKNOWN from all calls. Unlike with the real
  * driver, the process need not run for this: it may be stopped. And a restore that found
  * no room can be tried again; some drivers (580.95) fail for good then. */
@@ -178,8 +178,11 @@ static CUresult checkpoint(struct gs_client *c)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (c->shares || c->checkpoint == GS_REFUSES)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	while (c->checkpoint == GS_HANGS)
-		pause();
+	while (c->checkpoint == GS_HANGS) {
+		nanosleep(&(struct timespec){.tv_nsec = LATE}, NULL);
+		if (!gs_client_alive(c))
+			return CUDA_ERROR_INVALID_VALUE;
+	}
 	if (c->checkpoint == GS_FAILS) {
 		GS_TRY(change(c, GS_LOCKED, GS_FAILED));
 		return CUDA_ERROR_UNKNOWN;
