@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -128,7 +129,7 @@ func New(o Options) (*Enforcer, error) {
 	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Alive: e.actor.Alive, Keep: e.keepSuspended,
 		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS}.Room}
 	if o.Driver == nil {
-		e.suspender.Call = suspend.Helper()
+		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}
 	e.away.Store(&awayMemory{})
 	e.residence = newResidence()

@@ -38,15 +38,16 @@ type agent struct {
 	path string // path of the program
 	dir  string
 
-	running *worker // the program, if it runs on the machine's GPUs
+	running *worker // the program that was begun last
+	opened  int     // how often its role had opened the driver before
 }
 
-// startAgent runs the agent on simulated GPUs. Each two of them are the MIG
-// devices of one GPU. The tenants' section is the end of its configuration.
-func startAgent(t *testing.T, gpus int, fail, tenants string, roles ...string) *agent {
+// startAgent runs the agent on simulated GPUs. Each mig of them are the MIG
+// devices of one GPU; 0: they are GPUs. The tenants' section is the end of its configuration.
+func startAgent(t *testing.T, gpus, mig int, fail, tenants string, roles ...string) *agent {
 	t.Helper()
 	t.Setenv("GS_STUB_GPUS", strconv.Itoa(gpus))
-	t.Setenv("GS_STUB_MIG", "2")
+	t.Setenv("GS_STUB_MIG", strconv.Itoa(mig))
 	a := &agent{host: stub(t), t: t}
 	var err error
 	if a.path, err = program(); err != nil {
@@ -61,20 +62,42 @@ func startAgent(t *testing.T, gpus int, fail, tenants string, roles ...string) *
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, role := range roles {
-		startWorker(t, role, a.driver, "sh", "-c", `exec "$0" "$@" >`+filepath.Join(a.dir, role+".log")+" 2>&1", a.path,
-			"--role="+role, "--config.file="+file,
-			"--runtime.dir="+filepath.Join(a.dir, "run"), "--state.dir="+filepath.Join(a.dir, role),
-			"--web.listen-address=127.0.0.1:0", "--log.format=json")
-	}
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
 	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + a.socket}
 	for _, role := range roles {
-		poll(t, 20*time.Second, role+" has no driver",
-			func() bool { return strings.Contains(a.log(role), "driver open") })
+		a.begin(role)
+	}
+	for _, role := range roles {
+		a.awaitDriver(role)
 	}
 	return a
+}
+
+// begin starts the program in a role, again if it has ended.
+func (a *agent) begin(role string) {
+	a.t.Helper()
+	a.opened = strings.Count(a.log(role), driverOpen)
+	a.running = startWorker(a.t, role, a.driver, "sh", "-c", `exec "$0" "$@" >>`+filepath.Join(a.dir, role+".log")+" 2>&1",
+		a.path, "--role="+role, "--config.file="+filepath.Join(a.dir, "gpusteward.yml"),
+		"--runtime.dir="+filepath.Join(a.dir, "run"), "--state.dir="+filepath.Join(a.dir, role),
+		"--web.listen-address=127.0.0.1:0", "--log.format=json")
+}
+
+const driverOpen = `"driver open"`
+
+func (a *agent) awaitDriver(role string) {
+	a.t.Helper()
+	poll(a.t, 30*time.Second, role+" has no driver",
+		func() bool { return strings.Count(a.log(role), driverOpen) > a.opened })
+}
+
+// again kills the program, which has all roles, and starts it again.
+func (a *agent) again() {
+	a.t.Helper()
+	a.running.kill()
+	a.begin("all")
+	a.awaitDriver("all")
 }
 
 func (a *agent) log(role string) string {
@@ -166,7 +189,7 @@ func (a *agent) anchor(tenant string, gpu int) *worker {
 
 func onMIG(t *testing.T, name string, roles []string) {
 	const limit = 64*mib + 1
-	a := startAgent(t, 2, "open", `
+	a := startAgent(t, 2, 2, "open", `
     - {name: a, select: [{executables: ["*/a"]}], gpus: [{gpu: ["`+name+
 		`"], guarantee: 30 %, memory: `+strconv.Itoa(limit)+`}]}
     - {name: b, select: [{executables: ["*/b"]}], gpus: [{gpu: ["`+name+`"], guarantee: 70 %}]}

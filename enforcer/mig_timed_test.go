@@ -33,7 +33,7 @@ func TestUnknownMIG(t *testing.T) {
 		"closed": {"launches wait there, and no memory is given", "are closed", 0, false},
 	} {
 		t.Run(fail, func(t *testing.T) {
-			a := startAgent(t, 3, fail, `
+			a := startAgent(t, 3, 2, fail, `
     - {name: a, select: [{executables: ["*/a"]}], memory: 64 MiB}
     - {name: c, select: [{executables: ["*/c"]}]}
 `, "all")

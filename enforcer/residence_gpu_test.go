@@ -3,14 +3,10 @@
 package enforcer_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -24,8 +20,6 @@ var (
 	turnsFixed   = flag.Float64("turns.fixed", 100, "memory of a third one, which stays, in `GiB`: it makes the GPU small")
 	turnsTurn    = flag.Duration("turns.turn", time.Minute, "turn")
 	turnsSeconds = flag.Int("turns.seconds", 425, "`seconds` that are measured")
-	killWithin   = flag.Duration("killings.within", 8*time.Second, "latest moment, from the order")
-	killings     = flag.Int("killings", 25, "`number` of cycles in which the enforcer is killed twice")
 	wakings      = flag.Int("wakings", 6, "`number` of times that each notebook is idle")
 )
 
@@ -54,19 +48,9 @@ func startRealAgent(t *testing.T, enforcer string) *agent {
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
 	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + a.socket}
-	a.begin()
+	a.begin("all")
+	a.awaitDriver("all")
 	return a
-}
-
-// begin starts the agent's program, again if it has ended.
-func (a *agent) begin() {
-	a.t.Helper()
-	opened := strings.Count(a.log("all"), "driver open")
-	a.running = startWorker(a.t, "agent", nil, "sh", "-c", `exec "$0" "$@" >>`+filepath.Join(a.dir, "all.log")+" 2>&1", a.path,
-		"--config.file="+filepath.Join(a.dir, "gpusteward.yml"), "--runtime.dir="+filepath.Join(a.dir, "run"),
-		"--state.dir="+filepath.Join(a.dir, "state"), "--web.listen-address=127.0.0.1:0", "--log.format=json")
-	poll(a.t, 30*time.Second, "the agent has no driver",
-		func() bool { return strings.Count(a.log("all"), "driver open") > opened })
 }
 
 // trainer starts exact.py as a tenant's program; empty: without the hook.
@@ -194,74 +178,35 @@ func TestGPUNotebooks(t *testing.T) {
 	}
 }
 
-// TestGPUKilledEnforcer kills the agent, and with it its child process that calls
-// the driver, at moments of a suspension and of a resumption. In the end the
-// program works, and its state is that of a twin that nobody disturbed.
+// TestGPUKilledEnforcer kills the agent at moments of a suspension and of a
+// resumption. In the end the program works, and its state is that of a twin that
+// nobody disturbed.
 func TestGPUKilledEnforcer(t *testing.T) {
 	a := startRealAgent(t, "  tenants: [{name: n}]\n")
 	const steps = 20
-	hash := func(w *worker) string {
-		w.tell("hash")
-		return w.hear(t, 2*time.Minute, "hash")
+	ask := func(w *worker, order, answer string) string {
+		w.tell(order)
+		return w.hear(t, 2*time.Minute, answer)
 	}
-	twin := a.trainer("", 2)
-	twin.hear(t, 2*time.Minute, "ready")
-	twin.tell(fmt.Sprint("go ", *killings*steps))
-	twin.hear(t, 2*time.Minute, "did")
-	want := hash(twin)
+	begin := func(tenant string) *worker {
+		w := a.trainer(tenant, 2)
+		w.hear(t, 2*time.Minute, "ready")
+		return w
+	}
+	twin := begin("")
+	ask(twin, fmt.Sprint("go ", *killings*steps), "did")
+	want := ask(twin, "hash", "hash")
 	twin.kill()
-	w := a.trainer("n", 2)
-	w.hear(t, 2*time.Minute, "ready")
-	pid := fmt.Sprint(w.cmd.Process.Pid)
-	order := func(ctx context.Context, what string) (string, error) {
-		said, err := exec.CommandContext(ctx, a.path, what, "--runtime.dir="+filepath.Join(a.dir, "run"), pid).CombinedOutput()
-		return string(said), err
-	}
-	suspended := regexp.MustCompile(`(?m)^nvgpu_suspended_bytes\{.* [1-9]`)
-	moments := map[string]int{}
-	for i := range *killings {
-		w.tell(fmt.Sprint("go ", steps))
-		for _, what := range []string{"suspend", "resume-process"} {
-			moment := time.Duration(rand.Float64() * float64(*killWithin))
-			ctx, cancel := context.WithTimeout(t.Context(), moment)
-			said, err := order(ctx, what)
-			for err != nil && ctx.Err() == nil && strings.Contains(said, "no workload") { // it does not know the process yet
-				time.Sleep(50 * time.Millisecond)
-				said, err = order(ctx, what)
+	for name, tenant := range map[string]string{"without the hook": "", "with the hook": "n"} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(tenant)
+			a.killedInCycles(w, *killings, *killWithin, func(i int) {
+				ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps))
+			})
+			if got := ask(w, "hash", "hash"); got != want {
+				t.Errorf("its state is %s, and that of its twin %s", got, want)
 			}
-			switch {
-			case err == nil:
-				moments[what+": done"]++
-			case ctx.Err() != nil:
-				moments[what+": under way"]++
-			default:
-				moments[what+": "+strings.TrimSpace(said)]++
-			}
-			cancel()
-			a.running.kill()
-			a.begin()
-		}
-		poll(t, time.Minute, "it is neither suspended nor at work", func() bool {
-			select {
-			case line := <-w.said:
-				w.said <- line
-				return true
-			default:
-				return suspended.MatchString(a.ask("/metrics"))
-			}
+			w.kill()
 		})
-		if suspended.MatchString(a.ask("/metrics")) {
-			moments["found suspended"]++
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if said, err := order(ctx, "resume-process"); err != nil {
-				t.Logf("cycle %d: %s %v", i, said, err)
-			}
-			cancel()
-		}
-		w.hear(t, time.Minute, fmt.Sprint("did ", (i+1)*steps))
 	}
-	if got := hash(w); got != want {
-		t.Errorf("its state is %s, and that of its twin %s", got, want)
-	}
-	t.Logf("%d cycles, %v", *killings, moments)
 }

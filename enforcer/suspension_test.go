@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +47,7 @@ func suspending(t *testing.T, checkpoint, restore int, tenants []string, edit ..
 	}
 	g := prepared(t, table)
 	g.table = table
-	g.call = suspend.Helper(append(g.driver, fmt.Sprintf("GS_STUB_CHECKPOINT_RATE=%d", checkpoint),
+	g.call = suspend.Helper(filepath.Join(t.TempDir(), "lock"), append(g.driver, fmt.Sprintf("GS_STUB_CHECKPOINT_RATE=%d", checkpoint),
 		fmt.Sprintf("GS_STUB_RESTORE_RATE=%d", restore), "GORACE=atexit_sleep_ms=0")...)
 	g.run(table)
 	return g

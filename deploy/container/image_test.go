@@ -503,7 +503,7 @@ func TestImage(t *testing.T) {
 		run(t, host, "cmp", "library/libgpusteward.so",
 			filepath.Join(root, "usr/lib/x86_64-linux-gnu/gpusteward/libgpusteward.so"))
 	})
-	// The broker is root with three capabilities. Like pods, the observer has the broker's
+	// The broker is root with four capabilities. Like pods, the observer has the broker's
 	// directory mounted read-only. The broker identifies it by the owner of its own directory.
 	t.Run("brokers", func(t *testing.T) {
 		host := t.TempDir()
@@ -518,7 +518,7 @@ func TestImage(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		capabilities := []string{"CAP_KILL", "CAP_SYS_PTRACE"}
+		capabilities := []string{"CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SYS_PTRACE"}
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0); err != nil || has == 0 {
 			t.Log("NOT TESTED: the broker with CAP_SYS_RESOURCE, which root lacks here")
 		} else {

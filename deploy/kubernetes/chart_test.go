@@ -156,7 +156,7 @@ func TestManifests(t *testing.T) {
 // TestRights checks that each container has exactly the permissions that docs/kubernetes.md lists.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"KILL", "SYS_PTRACE", "SYS_RESOURCE"},
+	added := map[string][]corev1.Capability{"install": {"CHOWN"}, "broker": {"DAC_OVERRIDE", "KILL", "SYS_PTRACE", "SYS_RESOURCE"},
 		"allocations": {}}
 	for _, file := range matrix(t) {
 		for _, d := range decode[appsv1.DaemonSet](t, render(t, file), "DaemonSet") {

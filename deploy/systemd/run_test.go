@@ -220,8 +220,8 @@ func status(pid int, key string) string {
 }
 
 // capabilities are the numbers of those that a unit of ours may name.
-var capabilities = map[string]int{"CAP_KILL": unix.CAP_KILL, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE,
-	"CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CAP_SYSLOG": unix.CAP_SYSLOG}
+var capabilities = map[string]int{"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_KILL": unix.CAP_KILL,
+	"CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE, "CAP_SYSLOG": unix.CAP_SYSLOG}
 
 // granted returns a set of capabilities of the unit as /proc/PID/status prints it. Root in a
 // container may lack some of them.

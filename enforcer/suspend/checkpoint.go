@@ -52,6 +52,8 @@ import "C"
 import (
 	"encoding/json"
 	"io"
+	"os/signal"
+	"syscall"
 )
 
 // An answer is what a child process writes.
@@ -64,8 +66,9 @@ type answer struct {
 
 // Serve makes one call of the driver in this process, and writes its answer. It
 // is the child process that a Helper starts: a driver that hangs or crashes
-// takes nothing else with it.
+// takes nothing else with it. The signals that stop a service do not end it.
 func Serve(op Op, pid int, out io.Writer) error {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	return json.NewEncoder(out).Encode(call(op, pid))
 }
 

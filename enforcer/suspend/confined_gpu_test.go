@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,8 +51,26 @@ func init() {
 	must(unix.Prctl(setMDWE, refuseExecGain, 0, 0, 0))
 }
 
-// brokers are the capabilities of the broker's unit.
-const brokers = 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE | 1<<unix.CAP_DAC_OVERRIDE
+// brokers returns the capabilities of the broker's unit.
+func brokers(t *testing.T) (set uint64) {
+	t.Helper()
+	unit, err := os.ReadFile("../../deploy/systemd/gpusteward-broker.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
+	line, _, _ := strings.Cut(rest, "\n")
+	numbers := map[string]int{"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_KILL": unix.CAP_KILL,
+		"CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE}
+	for _, name := range strings.Fields(line) {
+		number, known := numbers[name]
+		if !known {
+			t.Fatalf("give %s its number in this test", name)
+		}
+		set |= 1 << number
+	}
+	return set
+}
 
 // TestGPUSuspendNeeds tells which capabilities the driver needs to reach the
 // process of another user.
@@ -58,14 +78,15 @@ func TestGPUSuspendNeeds(t *testing.T) {
 	e := train(t, 65534)
 	e.tell("go 1")
 	e.hear("did")
+	lock := filepath.Join(t.TempDir(), "lock")
 	ask := func(caps uint64) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := Helper(fmt.Sprint("GS_CONFINED=", caps))(ctx, Ask, e.cmd.Process.Pid)
+		_, err := Helper(lock, fmt.Sprint("GS_CONFINED=", caps))(ctx, Ask, e.cmd.Process.Pid)
 		return err
 	}
 	const all = 1<<63 - 1
-	t.Logf("with all of them: %v; with the broker's: %v", ask(all), ask(brokers))
+	t.Logf("with all of them: %v; with the broker's: %v", ask(all), ask(brokers(t)))
 	for c := range unix.CAP_LAST_CAP + 1 {
 		if err := ask(all &^ (1 << c)); err != nil {
 			t.Logf("capability %d is necessary: %v", c, err)
@@ -81,7 +102,7 @@ func TestGPUSuspendConfined(t *testing.T) {
 			e := train(t, uid)
 			e.tell("go 1")
 			e.hear("did")
-			down, up := suspender(fmt.Sprint("GS_CONFINED=", brokers)).cycle(t, e, listed(t, e.cmd.Process.Pid))
+			down, up := suspender(t, fmt.Sprint("GS_CONFINED=", brokers(t))).cycle(t, e, listed(t, e.cmd.Process.Pid))
 			t.Logf("suspended in %.2f s, resumed in %.2f s", down, up)
 			e.tell("go 1")
 			if did := e.hear("did"); did != "2" {

@@ -117,7 +117,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 	e.tell("go 0") // its context and its memory are there
 	e.hear("did")
 	pid := e.cmd.Process.Pid
-	s := suspender()
+	s := suspender(t)
 	var down, up []float64
 	worst := 1.
 	for i := range *cycles {
@@ -157,8 +157,8 @@ type asker struct {
 
 // suspender has the GPU for itself. env is added to the environment of its child
 // processes.
-func suspender(env ...string) *asker {
-	return &asker{Suspender: &Suspender{Call: Helper(env...), Alive: func(action.Target) bool { return true },
+func suspender(t *testing.T, env ...string) *asker {
+	return &asker{Suspender: &Suspender{Call: Helper(filepath.Join(t.TempDir(), "lock"), env...), Alive: func(action.Target) bool { return true },
 		Free: func(string) (uint64, bool) { return 1 << 50, true },
 		Room: Host{ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup"}.Room}}
 }

@@ -6,13 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An Op is a call of the driver on one process.
@@ -92,32 +94,44 @@ var reasons = map[int]Reason{
 }
 
 // A Call makes one call of the driver on a process, and returns the state of the
-// process after it. It ends when ctx does, and its errors are Refusals.
+// process after it. It is given up when ctx ends, and its errors are Refusals.
 type Call func(ctx context.Context, op Op, pid int) (State, error)
 
 // Command is the hidden command of this program that makes one call:
 // gpusteward call-driver OP PID.
 const Command = "call-driver"
 
-// Helper makes each call in a child process, which is this program again, and
-// kills it when ctx ends. env is added to the child's environment.
-func Helper(env ...string) Call {
+// Helper makes each call in a child process, which is this program again. The driver
+// goes on with a call whose caller has died, and tells nobody when it is over. So
+// nothing ends a child: when ctx ends, the call is given up, and the child goes on,
+// even after this process. While it does, no other call is made on that process: a
+// child locks the byte of that PID in the file at path. env is added to the child's
+// environment.
+func Helper(path string, env ...string) Call {
 	return func(ctx context.Context, op Op, pid int) (State, error) {
-		// The child must not outlive this process: the kernel kills it when the
-		// thread that started it ends.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		turn, err := turnOn(ctx, path, pid)
+		if err != nil {
+			return Unknown, err
+		}
+		defer func() { _ = turn.Close() }() // the child has it, too
 		var out, complaint bytes.Buffer
-		cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, string(op), strconv.Itoa(pid))
+		cmd := exec.Command("/proc/self/exe", Command, string(op), strconv.Itoa(pid))
 		cmd.Env = append(unhooked(os.Environ()), env...)
-		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &complaint, time.Second
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		err := cmd.Run()
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &out, &complaint, []*os.File{turn}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal interrupts it
+		ended := make(chan error, 1)
+		if err := cmd.Start(); err != nil {
+			ended <- err
+		} else {
+			go func() { ended <- cmd.Wait() }()
+		}
+		select {
+		case <-ctx.Done():
+			return Unknown, refuse(NoAnswer, "%s of %d: the driver has not answered in time", op, pid)
+		case err = <-ended:
+		}
 		var a answer
-		switch {
-		case ctx.Err() != nil:
-			return Unknown, refuse(NoAnswer, "%s of %d: the driver did not answer in time", op, pid)
-		case err != nil:
+		if err != nil {
 			text := strings.TrimSpace(complaint.String())
 			return Unknown, refuse(NoAnswer, "%s of %d: its child process failed: %v %.200s", op, pid, err, text)
 		}
@@ -125,6 +139,34 @@ func Helper(env ...string) Call {
 			return Unknown, refuse(NoAnswer, "%s of %d: its child process wrote no answer: %v", op, pid, err)
 		}
 		return a.State, a.err(op, pid)
+	}
+}
+
+// lookAgain is how often a call looks whether the one before it has ended.
+const lookAgain = 50 * time.Millisecond
+
+// turnOn waits until no call on a process is under way, and returns the file that
+// holds the lock.
+func turnOn(ctx context.Context, path string, pid int) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, refuse(Other, "the lock for calls of the driver: %v", err)
+	}
+	its := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(pid), Len: 1}
+	for {
+		switch err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &its); {
+		case err == nil:
+			return file, nil
+		case !errors.Is(err, unix.EAGAIN):
+			_ = file.Close()
+			return nil, refuse(Other, "lock %s: %v", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, refuse(NoAnswer, "an earlier call of the driver on %d has not returned", pid)
+		case <-time.After(lookAgain):
+		}
 	}
 }
 

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // as returns the calls of a child process that does so.
-func as(child string) Call {
-	return Helper("GS_CHILD="+child, "GORACE=atexit_sleep_ms=0") // the race detector lets each child sleep for 1 s
+func as(t *testing.T, child string) Call {
+	return Helper(filepath.Join(t.TempDir(), "lock"), "GS_CHILD="+child,
+		"GORACE=atexit_sleep_ms=0") // the race detector lets each child sleep for 1 s
 }
 
 // TestMain is also the child process of a Helper, as GS_CHILD tells it.
@@ -24,8 +27,11 @@ func TestMain(m *testing.M) {
 		case "":
 			pid, _ := strconv.Atoi(os.Args[3])
 			_ = Serve(Op(os.Args[2]), pid, os.Stdout)
-		case "hang":
-			select {}
+		case "hang": // in a call, until the test opens the pipe
+			_ = Serve("", 0, io.Discard) // it ignores signals from then on
+			fmt.Fprintln(os.Stderr, "hangs")
+			_, _ = os.ReadFile(os.Getenv("GS_PIPE"))
+			fmt.Print(`{"state": 1}`)
 		case "crash":
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
 			select {}
@@ -56,7 +62,7 @@ func TestAnswersOfTheDriver(t *testing.T) {
 		"babble":                                                        NoAnswer,
 		"hooked":                                                        Other,
 	} {
-		state, err := as(child)(context.Background(), Checkpoint, 4711)
+		state, err := as(t, child)(context.Background(), Checkpoint, 4711)
 		if (err == nil) != (want == "") || err != nil && ReasonOf(err) != want {
 			t.Errorf("%s: %v, want %q", child, err, want)
 		}
@@ -72,18 +78,93 @@ func TestAnswersOfTheDriver(t *testing.T) {
 // TestAHookIsNotForTheChild does not have the enforcer's own hook hold it back.
 func TestAHookIsNotForTheChild(t *testing.T) {
 	t.Setenv("LD_PRELOAD", "libnothing.so")
-	if _, err := as("hooked")(context.Background(), Ask, 1); !strings.Contains(err.Error(), "preloads <>") {
+	if _, err := as(t, "hooked")(context.Background(), Ask, 1); !strings.Contains(err.Error(), "preloads <>") {
 		t.Errorf("the child has LD_PRELOAD: %v", err)
 	}
 }
 
-// TestADriverThatHangsIsLeft kills the child at the deadline.
+// hanging returns calls that hang until they are let go, which the end of the test
+// does, too, and the path of their locks.
+func hanging(t *testing.T) (call Call, path string, letGo func()) {
+	path, pipe := filepath.Join(t.TempDir(), "lock"), filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	letGo = sync.OnceFunc(func() {
+		if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil { // once the child has opened it
+			_ = f.Close()
+		}
+	})
+	t.Cleanup(letGo)
+	return Helper(path, "GS_CHILD=hang", "GS_PIPE="+pipe, "GORACE=atexit_sleep_ms=0"), path, letGo
+}
+
+// childOf returns the PID of the child process that makes a call on a process.
+func childOf(t *testing.T, of string) (pid int) {
+	t.Helper()
+	eventually(t, "a child process makes the call", func() bool {
+		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range all {
+			text, _ := os.ReadFile(file)
+			if arguments := strings.Split(string(text), "\x00"); len(arguments) > 3 && arguments[1] == Command &&
+				arguments[3] == of {
+				pid, _ = strconv.Atoi(strings.Split(file, "/")[2])
+				status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+				return strings.Contains(string(status), "SigIgn:") && ignores(string(status), syscall.SIGTERM)
+			}
+		}
+		return false
+	})
+	return pid
+}
+
+// ignores says whether a process ignores a signal.
+func ignores(status string, signal syscall.Signal) bool {
+	_, rest, _ := strings.Cut(status, "SigIgn:")
+	text, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
+	set, _ := strconv.ParseUint(text, 16, 64)
+	return set>>(signal-1)&1 == 1
+}
+
+// TestADriverThatHangsIsLeft gives a call up at its deadline. Its child process
+// goes on, whatever asks it to end.
+// Until it has returned, no other call is made on that process, even by another
+// enforcer, and calls on others are.
 func TestADriverThatHangsIsLeft(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := as("hang")(ctx, Restore, 7)
+	call, path, letGo := hanging(t)
+	const of = 999_991
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() {
+		_, err := call(ctx, Restore, of)
+		result <- err
+	}()
+	child := childOf(t, strconv.Itoa(of))
+	cancel()
 	var r *Refusal
-	if !errors.As(err, &r) || r.Reason != NoAnswer || !strings.Contains(r.Text, "in time") {
+	if err := <-result; !errors.As(err, &r) || r.Reason != NoAnswer || !strings.Contains(r.Text, "in time") {
+		t.Errorf("%v", err)
+	}
+	_ = syscall.Kill(child, syscall.SIGTERM)
+	next := Helper(path, `GS_CHILD={"state": 1}`, "GORACE=atexit_sleep_ms=0")
+	short, cancel := context.WithTimeout(context.Background(), 2*lookAgain)
+	defer cancel()
+	if _, err := next(short, Ask, of); ReasonOf(err) != NoAnswer || !strings.Contains(err.Error(), "earlier call") {
+		t.Errorf("a second call on the process: %v", err)
+	}
+	if _, err := next(context.Background(), Ask, of+1); err != nil {
+		t.Errorf("a call on another process: %v", err)
+	}
+	go letGo()
+	if state, err := next(context.Background(), Ask, of); err != nil || state != Locked {
+		t.Errorf("after it has returned: %s, %v", state, err)
+	}
+}
+
+// TestCallsNeedTheirLock makes no call that another enforcer would not notice.
+func TestCallsNeedTheirLock(t *testing.T) {
+	_, err := Helper(filepath.Join(t.TempDir(), "none", "lock"))(context.Background(), Ask, 1)
+	if err == nil || !strings.Contains(err.Error(), "lock") {
 		t.Errorf("%v", err)
 	}
 }

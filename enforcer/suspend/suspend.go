@@ -3,9 +3,9 @@
 // process at its next call of the driver until the state is back on the GPU. The
 // process notices nothing but the time.
 //
-// Every call of the driver is made in a child process with a deadline. What is
-// about to be done is recorded before it is done, so that the next enforcer
-// finds every process that this one suspended.
+// Every call of the driver is made in a child process, and is given up at a
+// deadline. What is about to be done is recorded before it is done, so that the next
+// enforcer finds every process that this one suspended.
 package suspend
 
 import (
@@ -29,7 +29,8 @@ const (
 	slowestCopy  = 256 << 20        // bytes a second that a copy is granted at least
 	retryFirst   = 2 * time.Second  // after a resume that failed; doubles
 	retryLast    = time.Minute
-	spare        = 256 << 20 // bytes that are free on a GPU beyond what is restored there
+	spare        = 256 << 20   // bytes that are free on a GPU beyond what is restored there
+	lastCall     = time.Minute // for a call that is under way when Life ends
 )
 
 // A Phase is what is happening to a workload.
@@ -105,7 +106,7 @@ type Suspender struct {
 	Room  func(bytes map[int]uint64) error             // by PID; see Host
 	Alive func(action.Target) bool                     // whether that process still exists
 	Keep  func([]Record) error                         // saves the records; nil: they are not saved
-	Life  context.Context                              // ends calls that are under way; nil: never
+	Life  context.Context                              // when it ends, no more calls are made; nil: never
 
 	work   map[audit.Subject]*work
 	totals Totals
@@ -315,8 +316,8 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 	return ends
 }
 
-// Close waits for calls that were under way when Life ended. What they did not
-// finish is left to the next enforcer.
+// Close waits for calls that were under way when Life ended, for a minute. What
+// they did not finish is left to the next enforcer.
 func (s *Suspender) Close() {
 	for _, w := range s.work {
 		if w.ends != nil {
@@ -371,12 +372,20 @@ func (s *Suspender) call(op Op, p Process) (State, error) {
 	if op == Checkpoint || op == Restore {
 		within += time.Duration(float64(p.bytes()) / slowestCopy * float64(time.Second))
 	}
-	life := s.Life
-	if life == nil {
-		life = context.Background()
-	}
-	ctx, cancel := context.WithTimeout(life, within)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
+	if s.Life != nil {
+		if s.Life.Err() != nil {
+			return Unknown, refuse(NoAnswer, "%s of %d: the enforcer ends", op, p.PID)
+		}
+		defer context.AfterFunc(s.Life, func() {
+			select {
+			case <-time.After(lastCall):
+				cancel()
+			case <-ctx.Done():
+			}
+		})()
+	}
 	return s.Call(ctx, op, p.PID)
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -409,26 +408,42 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestLifeEndsCalls ends calls that are under way, and Close waits for them.
-func TestLifeEndsCalls(t *testing.T) { synctest.Test(t, lifeEndsCalls) }
+// TestLifeEndsCalls makes no more calls after the end. Close waits for one that is
+// under way, but not for ever.
+func TestLifeEndsCalls(t *testing.T) {
+	for name, returns := range map[string]time.Duration{"a call that returns": 20 * time.Second,
+		"a call that does not": time.Hour} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { lifeEndsCalls(t, returns) }) })
+	}
+}
 
-func lifeEndsCalls(t *testing.T) {
+func lifeEndsCalls(t *testing.T, returns time.Duration) {
 	life, end := context.WithCancel(context.Background())
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
-	called, over := make(chan struct{}), atomic.Bool{}
-	b.Life, b.Call = life, func(ctx context.Context, _ Op, _ int) (State, error) {
-		close(called)
-		<-ctx.Done()
-		time.Sleep(time.Second) // of virtual time: a Close that does not wait is over before
-		over.Store(true)
-		return 0, refuse(NoAnswer, "ended")
+	asked, calls := make(chan struct{}), 0
+	b.Life, b.Call = life, func(ctx context.Context, op Op, _ int) (State, error) {
+		if calls++; op != Checkpoint {
+			return Running, nil
+		}
+		close(asked)
+		select {
+		case <-time.After(returns):
+			return Running, nil
+		case <-ctx.Done():
+			return Unknown, refuse(NoAnswer, "given up")
+		}
 	}
-	b.order(2)
-	<-called
+	p := processes(2)
+	p[0].Memory = map[string]uint64{"GPU-0": 80 << 30}
+	if err := b.Suspend(b.now, job, p, ""); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	began := time.Now()
 	end()
 	b.Close()
-	if !over.Load() {
-		t.Error("Close did not wait for the call")
+	if took := time.Since(began); took != min(returns, lastCall) || calls != 3 {
+		t.Errorf("Close took %v, after %d calls", took, calls)
 	}
 	if r, _ := b.Record(job); r.Phase != Suspending || b.file[0].Phase != Suspending {
 		t.Errorf("%+v", r)

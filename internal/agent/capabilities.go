@@ -12,8 +12,9 @@ import (
 
 // enforcing are the capabilities that --role=enforce keeps. They let it stop
 // and end processes of others, read their owners and programs, and pass
-// descriptors however many other processes of root have in flight.
-var enforcing = []int{unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
+// descriptors however many other processes of root have in flight. The driver needs
+// CAP_DAC_OVERRIDE and CAP_SYS_PTRACE to suspend a process of another user.
+var enforcing = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
 
 // confine gives up all other capabilities for good. The process re-executes
 // itself, because capabilities belong to threads, and a program with C in it

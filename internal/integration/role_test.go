@@ -46,9 +46,9 @@ func TestRoles(t *testing.T) {
 		return s[fmt.Sprintf(`nvgpu_quota_compute_guarantee_ratio{gpu="1",tenant="tests",uuid="%s"}`, uuid)] == .4
 	})
 	if os.Getuid() == 0 {
-		const enforcing = 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+		const enforcing = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
 		if has := permitted(t, enforcer.pid); has != permitted(t, 0)&enforcing {
-			t.Errorf("the enforcer has other than CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE: %x", has)
+			t.Errorf("the enforcer has other than CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE: %x", has)
 		}
 	}
 	if status := enforcer.stop(); status != 0 {
