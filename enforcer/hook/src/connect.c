@@ -94,12 +94,11 @@ static void welcomed(const struct gs_frame *f, const int fds[GS_FDS])
 	const char *why;
 	struct gs_page *page = gs_link_map(fds[0], w, gs_client.page, &why);
 
-	gs_link_unmap_leases(gs_client.leases);
 	struct gs_trace *trace = gs_link_map_trace(fds[1], gs_client.trace);
 	if (trace)
 		gs_client.trace = trace;
 	gs_trace_begin(trace);
-	gs_client.leases = gs_link_map_leases(fds[1]);
+	gs_client.leases = gs_link_map_leases(fds[1], gs_client.leases);
 	if (!page) {
 		gs_client_fail(why);
 		return;

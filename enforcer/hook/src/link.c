@@ -218,13 +218,23 @@ void gs_link_unmap(struct gs_page *p)
 		munmap(p, sizeof(*p));
 }
 
-struct gs_leases *gs_link_map_leases(int fd)
+void gs_link_unmap_leases(struct gs_leases *l)
+{
+	if (l)
+		munmap(l, sizeof(*l));
+}
+
+struct gs_leases *gs_link_map_leases(int fd, struct gs_leases *at)
 {
 	size_t size = sizeof(struct gs_leases);
-	void *l = fd < 0 || unfit(fd, size) ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *l = MAP_FAILED;
 
+	if (fd >= 0 && !unfit(fd, size))
+		l = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
 	if (fd >= 0)
 		close(fd);
+	if (l == MAP_FAILED)
+		gs_link_unmap_leases(at);
 	return l == MAP_FAILED ? NULL : l;
 }
 
@@ -236,10 +246,4 @@ struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at)
 		return NULL;
 	void *t = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, GS_TRACE_AT);
 	return t == MAP_FAILED ? NULL : t;
-}
-
-void gs_link_unmap_leases(struct gs_leases *l)
-{
-	if (l)
-		munmap(l, sizeof(*l));
 }

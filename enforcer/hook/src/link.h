@@ -42,8 +42,9 @@ void gs_link_close(struct gs_link *l);
  * Returns NULL, and why, if fd is not a page. */
 struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *at, const char **why);
 void gs_link_unmap(struct gs_page *p);
-/* The same for the leases. Returns NULL if they are of another kind. */
-struct gs_leases *gs_link_map_leases(int fd);
+/* The same for the leases. Returns NULL, and ends the mapping at, if they are of another
+ * kind. */
+struct gs_leases *gs_link_map_leases(int fd, struct gs_leases *at);
 void gs_link_unmap_leases(struct gs_leases *l);
 /* The trace of the same descriptor, which stays open. Its mapping is never ended,
  * because a thread may be about to write: at is the one that it replaces. NULL: there is none. */

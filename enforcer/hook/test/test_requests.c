@@ -130,6 +130,27 @@ static struct peer start_lent(uint64_t bytes)
 
 static uint64_t idle(void) { return __atomic_load_n(&leases->idle[0], __ATOMIC_RELAXED) ^ GS_LEASE_OPEN; }
 
+static int leases_of(uint64_t bytes)
+{
+	struct gs_leases l = {.idle = {bytes}};
+	int fd = memfd_create("leases", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	CHECK(fd >= 0 && write(fd, &l, sizeof(l)) == sizeof(l) && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+	return fd;
+}
+
+/* A process that is suspended has addresses that its driver wants back: new leases take
+ * none but that of the old ones. */
+static void leases_keep_their_place(void)
+{
+	struct gs_leases *l = gs_link_map_leases(leases_of(1), NULL), *again;
+
+	CHECK(l && l->idle[0] == 1);
+	again = gs_link_map_leases(leases_of(2), l);
+	CHECK(again == l && l->idle[0] == 2);
+	CHECK(!gs_link_map_leases(-1, l) && msync(l, sizeof(*l), MS_ASYNC) && errno == ENOMEM);
+}
+
 /* Lent bytes are taken and put back without a message. */
 static void lent(void)
 {
@@ -358,6 +379,7 @@ int main(void)
 	RUN(put_off);
 	RUN(cancelled);
 	RUN(flood);
+	RUN(leases_keep_their_place);
 	RUN(lent);
 	RUN(lent_and_lost);
 	RUN(lent_and_forked);
