@@ -20,9 +20,14 @@ import (
 
 // Use of NCCL's RAS service.
 const (
-	askEvery   = 5 * time.Second
+	askEvery = 5 * time.Second
+	// Every host asks all ranks of a job, and an answer has 700 bytes for each: NCCL
+	// is asked again so soon only if it told of few ranks, on all communicators.
+	askSoon    = 2 * time.Second
+	fewRanks   = 512
+	twice      = time.Nanosecond // or longer without a change: two answers agree, and suspicion begins
 	sampledFor = 8 * time.Second // of GPU time tell whether a process uses its GPU
-	idleShare  = 0.5             // of a GPU; a culprit uses less
+	idleShare  = 0.5             // of a GPU; a culprit uses less, and has so in each of the last samples
 	waitShare  = 0.9             // of a GPU; NCCL's kernel spins while it waits for other ranks
 )
 
@@ -62,9 +67,20 @@ type member struct {
 // A suspicion is what has been seen of a process since its communicator stands
 // still.
 type suspicion struct {
-	watch   watch
-	used    float64
-	sampled time.Time
+	watch       watch
+	first, last sample
+	busy        time.Time // end of the last sample in which it used its GPU, or of the first
+}
+
+// A sample is how much of its GPU a process had used by then.
+type sample struct {
+	used float64 // s
+	at   time.Time
+}
+
+// share returns the part of a GPU that was used since an earlier sample.
+func (s sample) share(since sample) float64 {
+	return (s.used - since.used) / s.at.Sub(since.at).Seconds()
 }
 
 // See takes the processes on the host's GPUs. One that is on several is listed
@@ -120,9 +136,8 @@ func identity(procfs string, pid int) (inner, user int) {
 func (o *Observer) unhooked(at int64) (all []verdict) {
 	j := &o.nccl
 	o.hear(at)
-	hangs := j.watch.Hangs(time.Duration(at))
 	suspects := map[*member]bool{}
-	for _, h := range hangs {
+	for _, h := range j.watch.Hangs(time.Duration(at), twice) {
 		for _, r := range slices.Concat(h.Culprits, h.Waiting) {
 			if m := j.member(r); m != nil && !suspects[m] {
 				suspects[m] = true
@@ -135,7 +150,10 @@ func (o *Observer) unhooked(at int64) (all []verdict) {
 			m.suspicion = nil
 		}
 	}
-	for _, h := range hangs {
+	if len(suspects) == 0 {
+		return nil
+	}
+	for _, h := range j.watch.Hangs(time.Duration(at), ras.Patience) {
 		if v, found := j.convict(h, at); found {
 			all = append(all, v)
 		}
@@ -159,7 +177,11 @@ func (o *Observer) hear(at int64) {
 	for _, m := range j.members {
 		needed = needed || !m.Hooked && m.gone == 0
 	}
-	if o.RAS != "" && needed && j.answers == nil && at-j.asked >= int64(askEvery) {
+	every := askEvery
+	if n := j.last.Size(); n > 0 && n <= fewRanks { // text tells of no ranks while all is well, however many there are
+		every = askSoon
+	}
+	if o.RAS != "" && needed && j.answers == nil && at-j.asked >= int64(every) {
 		j.asked, j.answers = at, make(chan *told, 1)
 		go o.inquire(j.answers)
 	}
@@ -240,10 +262,18 @@ func (j *jobsOfNCCL) member(r ras.Rank) (found *member) {
 
 // look is made once a second.
 func (m *member) look(procfs string) {
-	if s := m.suspicion; s == nil || s.sampled.IsZero() || m.Used < s.used { // it falls when the driver is opened again
-		m.suspicion = &suspicion{used: m.Used, sampled: m.Sampled}
+	s, now := m.suspicion, sample{m.Used, m.Sampled}
+	if s == nil || s.first.at.IsZero() || now.used < s.last.used { // it falls when the driver is opened again
+		s = &suspicion{first: now, last: now, busy: now.at}
+		m.suspicion = s
 	}
-	m.suspicion.watch.look(procfs, m.PID)
+	if now.at.After(s.last.at) {
+		if now.share(s.last) >= idleShare {
+			s.busy = now.at
+		}
+		s.last = now
+	}
+	s.watch.look(procfs, m.PID)
 }
 
 // share returns the part of a GPU that the process has used since it is a
@@ -252,8 +282,8 @@ func (m *member) share() (float64, bool) {
 	if m.suspicion == nil {
 		return 0, false
 	}
-	d := m.Sampled.Sub(m.suspicion.sampled)
-	return (m.Used - m.suspicion.used) / d.Seconds(), d >= sampledFor
+	first, last := m.suspicion.first, m.suspicion.last
+	return last.share(first), last.at.Sub(first.at) >= sampledFor
 }
 
 // convict finds the culprit of a hang, and the reason. It must be on this host:
@@ -293,7 +323,9 @@ func (m *member) reason(r ras.Rank, still time.Duration) string {
 		return "stopped"
 	}
 	share, known := m.share()
-	if r.Missing || !known || share >= idleShare || m.suspicion.watch.computes() && still < computesFor {
+	// A long step may wait for data and then use the GPU, or the other way round.
+	rests := m.suspicion.last.at.Sub(m.suspicion.busy) >= sampledFor
+	if r.Missing || !known || share >= idleShare || !rests || m.suspicion.watch.computes() && still < computesFor {
 		return ""
 	}
 	return "absent"

@@ -22,12 +22,15 @@ type unhookedJob struct {
 	used    [2]float64
 	status  ras.Status
 	asked   int
+	count   int   // collectives that rank 1 has launched
 	listed  []int // ranks that the driver lists
 	hooked  bool
+	large   bool // many other ranks belong to the job
 	sampled bool
 	state   byte // of rank 1
 	ticks   [2]int
-	works   int // ticks of rank 1 for each second
+	works   int                  // ticks of rank 1 for each second
+	takes   func() time.Duration // until NCCL answers; nil: at once
 }
 
 func newUnhookedJob(t *testing.T) *unhookedJob {
@@ -35,11 +38,16 @@ func newUnhookedJob(t *testing.T) *unhookedJob {
 	j.Observer.RAS = "localhost:28028"
 	j.Observer.ask = func(context.Context, string) (ras.Status, error) {
 		j.asked++
-		if len(j.status.Communicators) == 0 {
+		s := j.status
+		if j.takes != nil {
+			time.Sleep(j.takes())
+		}
+		if len(s.Communicators) == 0 {
 			return ras.Status{}, errors.New("connection refused")
 		}
-		return j.status, nil
+		return s, nil
 	}
+	j.count = 8
 	j.tell(9, 8)
 	j.listen(1000)
 	return j
@@ -56,6 +64,10 @@ func (j *unhookedJob) tell(counts ...int) {
 		c.Ranks = append(c.Ranks, r)
 	}
 	j.status.Communicators = []ras.Communicator{c}
+	if j.large {
+		others := make([]ras.Rank, fewRanks)
+		j.status.Communicators = append(j.status.Communicators, ras.Communicator{ID: "others", Ranks: others})
+	}
 }
 
 // listen lets these users listen at NCCL's port.
@@ -99,6 +111,7 @@ func (j *unhookedJob) run(seconds int) (hangs []wire.HangStats) {
 		}
 		j.Observer.See(all)
 		_, hangs = j.look()
+		time.Sleep(time.Second) // of the test's own clock
 		synctest.Wait()
 	}
 	return hangs
@@ -109,6 +122,112 @@ func (j *unhookedJob) kill() {
 	j.listed = []int{0}
 	if err := os.RemoveAll(filepath.Join(j.Observer.Procfs, "2001")); err != nil {
 		j.t.Fatal(err)
+	}
+}
+
+// steps lets rank 0 wait for rank 1 in each step, of so many seconds, and
+// returns the hangs that were ever told.
+func (j *unhookedJob) steps(steps, seconds int, does func(second int)) (hangs []wire.HangStats) {
+	for range steps {
+		j.count++
+		j.tell(j.count+1, j.count)
+		for s := range seconds {
+			does(s)
+			hangs = append(hangs, j.run(1)...)
+		}
+	}
+	return hangs
+}
+
+// TestUnhookedWithin: the culprit is named within so many seconds, at whatever
+// moment between two questions the job hangs.
+func TestUnhookedWithin(t *testing.T) {
+	stuck := func(j *unhookedJob) { j.shares[1] = 0 }
+	for _, c := range []struct {
+		fault  string
+		large  bool
+		hang   func(*unhookedJob)
+		within int // s
+	}{
+		{"its loader is stuck", false, stuck, 14},
+		{"its loader is stuck in a large job", true, stuck, 20},
+		{"it skips a collective, and its GPU works on", false, func(j *unhookedJob) {
+			j.works = 50
+			j.run(2)
+			j.works, j.shares[1] = 0, 0
+		}, 14},
+		{"it is stopped", false, func(j *unhookedJob) {
+			j.state, j.shares[1] = 'T', 0
+			j.tell(j.count+1, -1)
+			began := j.at
+			j.takes = func() (d time.Duration) {
+				if j.at-began < 5e9 { // from then on NCCL does not wait for a rank that is silent
+					d = 3 * time.Second
+				}
+				return d + time.Duration(j.asked%2)*time.Second // the kernel chooses the stopped process first
+			}
+		}, 18},
+		{"it is killed", false, func(j *unhookedJob) { j.kill(); j.tell(j.count+1, -1) }, 13},
+	} {
+		worst := 0
+		for phase := range 20 {
+			synctest.Test(t, func(t *testing.T) {
+				j := newUnhookedJob(t)
+				j.shares[1], j.large = 1, c.large
+				if early := j.steps(20+phase, 1, func(int) {}); len(early) != 0 {
+					t.Fatalf("%s: before it, %+v", c.fault, early)
+				}
+				j.count++
+				j.tell(j.count+1, j.count)
+				began := j.at
+				c.hang(j)
+				for j.at-began < 60e9 {
+					if hangs := j.run(1); len(hangs) == 1 && hangs[0].Rank == 1 {
+						break
+					}
+				}
+				worst = max(worst, int((j.at-began)/1e9))
+			})
+		}
+		if worst > c.within {
+			t.Errorf("%s: it is named within %d s, want %d", c.fault, worst, c.within)
+		}
+	}
+}
+
+// TestUnhookedLongSteps: other ranks wait for rank 1 in each step, which gets on.
+func TestUnhookedLongSteps(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		min, max int // s of a step
+		does     func(j *unhookedJob, second, seconds int)
+	}{
+		{"its GPU computes", 1, 31, func(j *unhookedJob, _, _ int) { j.shares[1] = 1 }},
+		{"its processor computes", 1, 31, func(j *unhookedJob, _, _ int) { j.works = 50 }},
+		{"it computes, at times on its GPU, and evaluates", 200, 200, func(j *unhookedJob, second, _ int) {
+			j.shares[1], j.works = float64(second/7%2), 10
+		}},
+		{"it pauses", 1, 9, func(*unhookedJob, int, int) {}},
+		{"it pauses, and then its GPU computes", 10, 31, func(j *unhookedJob, second, _ int) {
+			j.shares[1] = float64(min(second/9, 1))
+		}},
+		{"its GPU computes, and then it pauses", 10, 31, func(j *unhookedJob, second, seconds int) {
+			j.shares[1] = float64(truth(second < seconds-max(7, seconds/3)))
+		}},
+		{"its GPU computes now and then", 8, 31, func(j *unhookedJob, second, _ int) {
+			j.shares[1] = float64(truth(second%5 == 4))
+		}},
+		{"all pause", 1, 31, func(j *unhookedJob, _, _ int) { j.tell(j.count, j.count) }},
+	} {
+		for seconds := c.min; seconds <= c.max; seconds++ {
+			synctest.Test(t, func(t *testing.T) {
+				j := newUnhookedJob(t)
+				hangs := j.steps(1+60/seconds, seconds, func(second int) { c.does(j, second, seconds) })
+				if len(hangs) != 0 {
+					t.Errorf("%s, steps of %d s: %+v", c.name, seconds, hangs[0])
+				}
+			})
+		}
 	}
 }
 
@@ -152,10 +271,10 @@ func TestUnhooked(t *testing.T) {
 				if c.then != nil {
 					c.then(j)
 				}
-				if early = append(early, j.run(9)...); len(early) != 0 {
-					t.Errorf("after 15 s: %+v", early)
+				if early = append(early, j.run(5)...); len(early) != 0 {
+					t.Errorf("after 11 s: %+v", early)
 				}
-				hangs := j.run(20)
+				hangs := j.run(24)
 				switch {
 				case c.want == "" && len(hangs) == 0:
 				case len(hangs) != 1 || hangs[0].Reason != c.want:
@@ -188,22 +307,28 @@ func TestUnhookedComputes(t *testing.T) {
 	})
 }
 
-// TestUnhookedAsks: NCCL is asked every 5 s while a process without a session is
-// there, and an unanswered question does not change what is known.
+// TestUnhookedAsks: NCCL is asked while a process without a session is there, more
+// often if its answers are small, and an unanswered question does not change what
+// is known.
 func TestUnhookedAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
+		few := j.status
 		for _, c := range []struct {
 			change func()
 			want   int
 		}{
-			{func() {}, 6},
-			{func() { j.hooked = true }, 0},
+			{func() {}, 15},
+			{func() { j.tell(make([]int, fewRanks)...) }, 15},
+			{func() { j.tell(make([]int, fewRanks+1)...) }, 6},
+			{func() { j.status.Communicators = []ras.Communicator{{ID: "w"}} }, 6}, // text: all is well
+			{func() { j.status, j.hooked = few, true }, 0},
 			{func() { j.hooked, j.listed = false, nil }, 0},
-			{func() { j.listed = []int{0, 1} }, 6},
+			{func() { j.listed = []int{0, 1} }, 15},
 			{func() { j.Observer.RAS = "" }, 0},
 		} {
 			c.change()
+			j.run(6) // until an answer tells of it
 			before := j.asked
 			if j.run(30); j.asked-before != c.want {
 				t.Errorf("asked %d times in 30 s, want %d", j.asked-before, c.want)

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 )
@@ -21,8 +22,9 @@ import (
 // Bounds of a question.
 const (
 	limit   = 5 * time.Second
-	gather  = 3       // s that the server waits for the other processes of its job
-	maxSize = 8 << 20 // bytes of an answer
+	hello   = time.Second // until a server greets; one that is stopped never does
+	gather  = 3           // s that the server waits for the other processes of its job
+	maxSize = 8 << 20     // bytes of an answer
 	// Ranks of all communicators. A server may be any program of any user.
 	maxRanks = 1 << 16
 	maxNames = 64 // of collectives
@@ -51,25 +53,50 @@ type Rank struct {
 	Counts  map[string]uint64 // collectives that it has launched, by name; nil: not told
 }
 
-// Ask asks the process that listens at the address. It takes at most 5 s.
+// Size returns how many ranks the answer tells of, in all communicators.
+func (s Status) Size() (ranks int) {
+	for _, c := range s.Communicators {
+		ranks += len(c.Ranks)
+	}
+	return ranks
+}
+
+// Ask asks a process that listens at the address. It takes at most 5 s. If one
+// does not greet, the kernel may choose another one the next time.
 func Ask(ctx context.Context, address string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	for {
+		text, err := ask(ctx, address)
+		switch {
+		case err == nil:
+			return parse(text)
+		case !errors.Is(err, os.ErrDeadlineExceeded) || ctx.Err() != nil:
+			return Status{}, err
+		}
+	}
+}
+
+// ask asks the process that the kernel chooses.
+func ask(ctx context.Context, address string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return Status{}, fmt.Errorf("connect to NCCL's RAS: %w", err)
+		return "", fmt.Errorf("connect to NCCL's RAS: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	text, err := talk(conn)
 	if err != nil {
-		return Status{}, fmt.Errorf("ask NCCL's RAS: %w", err)
+		return "", fmt.Errorf("ask NCCL's RAS: %w", err)
 	}
-	return parse(text)
+	return text, nil
 }
 
 // talk returns what a server answers.
-func talk(conn io.ReadWriter) (string, error) {
+func talk(conn net.Conn) (string, error) {
+	if err := conn.SetReadDeadline(time.Now().Add(hello)); err != nil {
+		return "", err
+	}
 	bounded := &io.LimitedReader{R: conn, N: maxSize}
 	in := bufio.NewReader(bounded)
 	say := func(line string) (string, error) {
@@ -78,11 +105,14 @@ func talk(conn io.ReadWriter) (string, error) {
 		}
 		return in.ReadString('\n')
 	}
-	hello, err := say("client protocol 2")
-	if err == nil && !strings.HasPrefix(hello, "SERVER PROTOCOL ") {
-		err = fmt.Errorf("it answers %.40q", hello)
+	greeting, err := say("client protocol 2")
+	if err == nil && !strings.HasPrefix(greeting, "SERVER PROTOCOL ") {
+		err = fmt.Errorf("it answers %.40q", greeting)
 	}
 	if err != nil {
+		return "", err
+	}
+	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return "", err
 	}
 	// A server before 2.28 knows no formats: it reports an error and tells text.

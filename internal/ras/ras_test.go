@@ -143,6 +143,31 @@ func TestAskBadServers(t *testing.T) {
 	}
 }
 
+// TestAskStopped: the kernel chooses a process that a signal stopped, and then
+// another one.
+func TestAskStopped(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	stopped := func(conn net.Conn) { io.Copy(io.Discard, conn) }
+	runs := nccl(true, recorded(t, "even.json"))
+	go func() {
+		for _, answer := range []func(net.Conn){stopped, runs} {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			answer(conn)
+			conn.Close()
+		}
+	}()
+	if s, err := Ask(t.Context(), l.Addr().String()); err != nil || s.Size() != 2 {
+		t.Errorf("%+v: %v", s, err)
+	}
+}
+
 func TestMissing(t *testing.T) {
 	for _, file := range []string{"missing.json", "missing.txt"} {
 		s := mustParse(t, recorded(t, file))
@@ -252,7 +277,7 @@ func FuzzParse(f *testing.F) {
 		var w Watch
 		w.See(0, s)
 		w.See(Patience, s)
-		for _, h := range w.Hangs(Patience) {
+		for _, h := range w.Hangs(Patience, Patience) {
 			if len(h.Culprits) == 0 || len(h.Waiting) == 0 && !h.Culprits[0].Missing {
 				t.Errorf("%+v", h)
 			}

@@ -9,7 +9,7 @@ import (
 
 // When a communicator is taken to stand still.
 const (
-	Patience = 10 * time.Second // without a change
+	Patience = 10 * time.Second // from the first to the last of the answers without a change
 	forget   = time.Minute      // without an answer that tells of it
 )
 
@@ -27,7 +27,7 @@ type Watch struct {
 // A history is what is known of a communicator.
 type history struct {
 	last  Communicator  // a missing rank has its last counts
-	since time.Duration // since then nothing has changed
+	since time.Duration // first answer since which nothing has changed
 	seen  time.Duration // last answer that told of it
 }
 
@@ -88,15 +88,15 @@ type process struct {
 	pid  int
 }
 
-// Hangs returns the communicators that stand still while some ranks are ahead of
-// others. A process that waits in one communicator is the culprit of none, nor
-// is one that gets on in another.
-func (w *Watch) Hangs(at time.Duration) (all []Hang) {
+// Hangs returns the communicators that stand still, as answers over so long a time
+// tell, while some ranks are ahead of others. A process that waits in one
+// communicator is the culprit of none, nor is one that gets on in another.
+func (w *Watch) Hangs(at, still time.Duration) (all []Hang) {
 	maps.DeleteFunc(w.known, func(_ string, h *history) bool { return at-h.seen > forget })
 	excused := map[process]bool{}
 	for _, h := range w.known {
 		_, ahead := h.sides()
-		if at-h.since < Patience {
+		if h.seen-h.since < still {
 			ahead = h.last.Ranks
 		}
 		for _, r := range ahead {

@@ -21,7 +21,7 @@ func (j *job) answer(c ...Communicator) {
 // hangs returns the present hangs as text: culprits and how many wait.
 func (j *job) hangs() string {
 	var all []string
-	for _, h := range j.watch.Hangs(j.at) {
+	for _, h := range j.watch.Hangs(j.at, Patience) {
 		var culprits []string
 		for _, r := range h.Culprits {
 			culprits = append(culprits, fmt.Sprint(r.PID))
@@ -114,6 +114,23 @@ func TestProgressIsNotAHang(t *testing.T) {
 		if got := j.hangs(); got != "" {
 			t.Fatalf("after %v: %s", j.at, got)
 		}
+	}
+}
+
+// TestStill: answers tell for how long nothing has changed; the time since the last
+// of them tells nothing.
+func TestStill(t *testing.T) {
+	j := &job{}
+	for i, want := range []string{"0 0", "1 0", "1 1"} {
+		j.answer(comm("w", map[int]int{1: 2, 2: 1}))
+		later := j.at + forget
+		if got := fmt.Sprint(len(j.watch.Hangs(later, 1)), len(j.watch.Hangs(later, Patience))); got != want {
+			t.Errorf("after %d answers: %s, want %s", i+1, got, want)
+		}
+	}
+	j.answer(comm("w", map[int]int{1: 3, 2: 2}))
+	if got := j.watch.Hangs(j.at, 1); len(got) != 0 {
+		t.Errorf("it goes on: %+v", got)
 	}
 }
 
