@@ -234,6 +234,9 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	for _, r := range e.suspender.Records() {
 		s.Workloads = append(s.Workloads, e.absent(now, r))
 	}
+	for _, g := range b.GPUs { // even while nobody is there: what is told of them does not end
+		s.GPUs[g.GPU] = e.overcommitted(g.GPU, b)
+	}
 	for _, w := range s.Workloads {
 		for uuid := range w.Bytes {
 			s.GPUs[uuid] = e.overcommitted(uuid, b)

@@ -97,6 +97,17 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 			t.Errorf("%s was waited for %d times while it was suspended", row.Tenant, row.Overruns)
 		}
 	}
+	a.kill()
+	b.kill()
+	poll(t, 20*time.Second, "nobody waits any more, and the GPU is still told of", func() bool {
+		s := g.stats()
+		return len(s.Suspended) == 0 && len(s.Overcommit) == 1 && s.Overcommit[0].Waiting == 0 &&
+			len(g.it.Stats().Tenants) > 0 && g.used() == 0
+	})
+	g.audited()
+	if s := g.audited(); len(s.Overcommit) != 1 {
+		t.Errorf("%+v without a workload", s.Overcommit)
+	}
 }
 
 // TestAnImpossibleAllocationFails refuses at once what no overcommitted GPU has.

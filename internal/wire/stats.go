@@ -34,7 +34,7 @@ type EnforcerStats struct {
 
 	Suspended   []SuspendedStats  `json:"suspended,omitempty"` // one for each workload and GPU
 	Suspensions SuspensionStats   `json:"suspensions"`
-	Overcommit  []OvercommitStats `json:"overcommit,omitempty"` // one for each overcommitted GPU in use
+	Overcommit  []OvercommitStats `json:"overcommit,omitempty"` // one for each overcommitted GPU that has been in use
 }
 
 // OvercommitStats describe a GPU whose memory is given to more workloads than
