@@ -20,8 +20,8 @@ import (
 )
 
 var (
-	killWithin = flag.Duration("killings.within", 4*time.Second, "latest `moment`, after it has begun")
-	killings   = flag.Int("killings", 3, "`number` of cycles in which the enforcer is killed twice")
+	killWithin = flag.Duration("killings.within", 4*time.Second, "latest moment, `after` the suspension or resumption has begun")
+	killings   = flag.Int("killings", 4, "`number` of cycles in which the agent is killed")
 )
 
 // recorded returns the phase of the one record of a suspension in the agent's state;
@@ -45,77 +45,83 @@ func (a *agent) recorded() string {
 	return string(file.State.Suspended[0].Phase)
 }
 
-// killedInCycles suspends a program and resumes it again and again, and kills the
-// agent at a random moment of each. After each cycle works is called when the program
-// is to work again.
-func (a *agent) killedInCycles(w *worker, cycles int, within time.Duration, works func(cycle int)) {
-	t := a.t
-	t.Helper()
-	pid := strconv.Itoa(w.cmd.Process.Pid)
-	order := func(ctx context.Context, what string) error {
-		said, err := exec.CommandContext(ctx, a.path, what, "--runtime.dir="+filepath.Join(a.dir, "run"), pid).CombinedOutput()
-		for strings.Contains(string(said), "no workload") && ctx.Err() == nil { // it does not know the process yet
-			time.Sleep(50 * time.Millisecond)
-			said, err = exec.CommandContext(ctx, a.path, what, "--runtime.dir="+filepath.Join(a.dir, "run"), pid).CombinedOutput()
-		}
-		if err != nil {
+// order gives the agent an order about a process, once the agent knows it.
+func (a *agent) order(what string, pid int) error {
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		said, err := exec.CommandContext(ctx, a.path, what, "--runtime.dir="+filepath.Join(a.dir, "run"),
+			strconv.Itoa(pid)).CombinedOutput()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil || !strings.Contains(string(said), "no workload"):
 			return fmt.Errorf("%s: %w: %s", what, err, said)
 		}
-		return nil
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
+}
+
+// killedInCycles suspends a program and resumes it again and again. It kills the
+// agent in turn at a random moment of the suspension and of the resumption. After
+// each cycle the program is to work again, and works is called.
+func (a *agent) killedInCycles(w *worker, cycles int, within time.Duration, works func(cycle int)) {
+	t, pid := a.t, w.cmd.Process.Pid
+	t.Helper()
 	moments := map[string]int{}
 	for i := range cycles {
-		for _, o := range []struct{ order, phase string }{{"suspend", "suspending"}, {"resume-process", "resuming"}} {
-			if o.order == "resume-process" && a.recorded() != "suspended" {
-				continue // the first kill came before it was suspended, and it was resumed
+		order, phase := "suspend", "suspending"
+		if i%2 == 1 {
+			if err := a.order(order, pid); err != nil {
+				t.Fatalf("cycle %d: %v", i, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			ended := make(chan error, 1)
-			go func() { ended <- order(ctx, o.order) }()
-			var err error
-			over := false
-			poll(t, time.Minute, "the order has no effect", func() bool {
-				select {
-				case err = <-ended:
-					over = true
-				default:
-				}
-				return over || a.recorded() == o.phase
-			})
-			if !over {
-				select {
-				case err = <-ended:
-					over = true
-				case <-time.After(time.Duration(rand.Float64() * float64(within))):
-				}
-			}
-			switch {
-			case !over:
-				moments[o.phase]++
-			case err == nil:
-				moments["after "+o.phase]++
-			default:
-				t.Errorf("cycle %d: %v", i, err)
-			}
-			a.again()
-			cancel()
+			order, phase = "resume-process", "resuming"
 		}
-		phase := ""
-		poll(t, time.Minute, "it is half suspended", func() bool {
-			phase = a.recorded()
-			return phase == "" || phase == "suspended"
+		ended := make(chan error, 1)
+		go func() { ended <- a.order(order, pid) }()
+		var err error
+		over := func(wait <-chan time.Time) bool {
+			select {
+			case err = <-ended:
+				return true
+			case <-wait:
+				return false
+			}
+		}
+		now := make(chan time.Time)
+		close(now)
+		done := false
+		poll(t, time.Minute, "the order has no effect", func() bool {
+			done = done || over(now)
+			return done || a.recorded() == phase
 		})
-		if phase == "suspended" {
-			moments["suspended after it"]++
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if err := order(ctx, "resume-process"); err != nil {
+		done = done || over(time.After(time.Duration(rand.Float64()*float64(within))))
+		a.again()
+		switch {
+		case !done:
+			moments[phase]++
+			<-ended
+		case err == nil:
+			moments["after it was "+phase]++
+		default:
+			t.Errorf("cycle %d: %v", i, err)
+		}
+		settled := ""
+		poll(t, time.Minute, "it is half suspended", func() bool {
+			settled = a.recorded()
+			return settled == "" || settled == string(suspend.Suspended)
+		})
+		if settled != "" {
+			if err := a.order("resume-process", pid); err != nil {
 				t.Errorf("cycle %d: %v", i, err)
 			}
-			cancel()
 		}
 		works(i)
 	}
-	t.Logf("%d cycles: %v", cycles, moments)
+	t.Logf("the agent was killed while the program was: %v", moments)
 }
 
 // TestKilledAgentLosesNobody kills the agent at moments of cycles on a simulated
