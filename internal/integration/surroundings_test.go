@@ -98,8 +98,8 @@ func TestMissingDeviceNodeOfOneGPU(t *testing.T) {
 		strings.Count(a.log.String(), told) != 1 {
 		t.Errorf("%q, told %d times", why, strings.Count(a.log.String(), told))
 	}
+	f.set("gpus", "2") // first: the agent may look again between the removals
 	f.clear(filepath.Dir(slot(0)), filepath.Dir(slot(1)), module)
-	f.set("gpus", "2")
 	a.well(0, 1)
 }
 
