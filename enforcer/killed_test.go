@@ -20,8 +20,9 @@ import (
 )
 
 var (
-	killWithin = flag.Duration("killings.within", 4*time.Second, "latest moment, `after` the suspension or resumption has begun")
-	killings   = flag.Int("killings", 4, "`number` of cycles in which the agent is killed")
+	killWithin = flag.Duration("killings.within", 2500*time.Millisecond,
+		"latest moment, `after` the suspension or resumption has begun")
+	killings = flag.Int("killings", 4, "`number` of cycles in which the agent is killed")
 )
 
 // recorded returns the phase of the one record of a suspension in the agent's state;
@@ -68,11 +69,11 @@ func (a *agent) order(what string, pid int) error {
 // killedInCycles suspends a program and resumes it again and again. It kills the
 // agent in turn at a random moment of the suspension and of the resumption. After
 // each cycle the program is to work again, and works is called.
-func (a *agent) killedInCycles(w *worker, cycles int, within time.Duration, works func(cycle int)) {
+func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
 	t, pid := a.t, w.cmd.Process.Pid
 	t.Helper()
 	moments := map[string]int{}
-	for i := range cycles {
+	for i := range *killings {
 		order, phase := "suspend", "suspending"
 		if i%2 == 1 {
 			if err := a.order(order, pid); err != nil {
@@ -98,7 +99,7 @@ func (a *agent) killedInCycles(w *worker, cycles int, within time.Duration, work
 			done = done || over(now)
 			return done || a.recorded() == phase
 		})
-		done = done || over(time.After(time.Duration(rand.Float64()*float64(within))))
+		done = done || over(time.After(time.Duration(rand.Float64()*float64(*killWithin))))
 		a.again()
 		switch {
 		case !done:
@@ -133,7 +134,7 @@ func TestKilledAgentLosesNobody(t *testing.T) {
 	w := a.job("a", 0, "--kernel-us=2000", "--alloc-mib=1024", "--seconds=600")
 	ready(t, w)
 	w.tell("go")
-	a.killedInCycles(w, *killings, 2500*time.Millisecond, func(i int) {
+	a.killedInCycles(w, func(i int) {
 		at := fixture.Monotonic()
 		if !w.until(20*time.Second, func(s *series) bool { return s.by(fixture.Monotonic()) > s.by(at) }) {
 			t.Fatalf("cycle %d: the program does not work\n%s", i, a.log("all"))

@@ -234,16 +234,21 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	for _, r := range e.suspender.Records() {
 		s.Workloads = append(s.Workloads, e.absent(now, r))
 	}
-	for _, g := range b.GPUs { // even while nobody is there: what is told of them does not end
-		s.GPUs[g.GPU] = e.overcommitted(g.GPU, b)
-	}
-	for _, w := range s.Workloads {
-		for uuid := range w.Bytes {
+	know := func(uuid string) {
+		if _, known := s.GPUs[uuid]; !known {
 			s.GPUs[uuid] = e.overcommitted(uuid, b)
 		}
 	}
+	for _, g := range b.GPUs { // even while nobody is there: what is told of them does not end
+		know(g.GPU)
+	}
+	for _, w := range s.Workloads {
+		for uuid := range w.Bytes {
+			know(uuid)
+		}
+	}
 	for _, r := range s.Requests {
-		s.GPUs[r.GPU] = e.overcommitted(r.GPU, b)
+		know(r.GPU)
 	}
 	e.residence.overcommit(s)
 	e.forgetResidents(s.Workloads)

@@ -24,33 +24,10 @@ var (
 )
 
 // startRealAgent runs the agent with this section of its configuration on the
-// machine's GPU.
+// machine's GPUs.
 func startRealAgent(t *testing.T, enforcer string) *agent {
 	t.Helper()
-	a := &agent{host: &host{}, t: t}
-	var err error
-	if a.path, err = program(); err != nil {
-		t.Fatal(err)
-	}
-	if a.dir, err = os.MkdirTemp("", "agent"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(a.log("all"))
-		}
-		_ = os.RemoveAll(a.dir)
-	})
-	file := filepath.Join(a.dir, "gpusteward.yml")
-	if err := os.WriteFile(file, []byte("enforcer:\n  enabled: true\n"+enforcer), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
-	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
-		"GPUSTEWARD_SOCKET=" + a.socket}
-	a.begin("all")
-	a.awaitDriver("all")
-	return a
+	return startAgentOn(t, &host{}, enforcer, "all")
 }
 
 // trainer starts exact.py as a tenant's program; empty: without the hook.
@@ -207,7 +184,7 @@ func killedEnforcer(t *testing.T, tenant string) {
 		w.kill()
 		t.Logf("the program's end: %v", w.cmd.ProcessState) // other than "signal: killed" it ended by itself
 	})
-	a.killedInCycles(w, *killings, *killWithin, func(i int) {
+	a.killedInCycles(w, func(i int) {
 		ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps))
 	})
 	if got := ask(w, "hash", "hash"); got != want {

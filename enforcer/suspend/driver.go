@@ -153,21 +153,22 @@ func turnOn(ctx context.Context, path string, pid int) (*os.File, error) {
 		return nil, refuse(Other, "the lock for calls of the driver: %v", err)
 	}
 	its := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: int64(pid), Len: 1}
-	for {
-		switch err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &its); {
-		case err == nil:
-			return file, nil
-		case !errors.Is(err, unix.EAGAIN):
-			_ = file.Close()
-			return nil, refuse(Other, "lock %s: %v", path, err)
-		}
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &its)
+	for errors.Is(err, unix.EAGAIN) && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			_ = file.Close()
-			return nil, refuse(NoAnswer, "an earlier call of the driver on %d has not returned", pid)
 		case <-time.After(lookAgain):
+			err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &its)
 		}
 	}
+	if err == nil {
+		return file, nil
+	}
+	_ = file.Close()
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, refuse(NoAnswer, "an earlier call of the driver on %d has not returned", pid)
+	}
+	return nil, refuse(Other, "lock %s: %v", path, err)
 }
 
 // unhooked returns an environment without the hook, which must not hold back

@@ -378,13 +378,7 @@ func (s *Suspender) call(op Op, p Process) (State, error) {
 		if s.Life.Err() != nil {
 			return Unknown, refuse(NoAnswer, "%s of %d: the enforcer ends", op, p.PID)
 		}
-		defer context.AfterFunc(s.Life, func() {
-			select {
-			case <-time.After(lastCall):
-				cancel()
-			case <-ctx.Done():
-			}
-		})()
+		defer context.AfterFunc(s.Life, func() { time.AfterFunc(lastCall, cancel) })()
 	}
 	return s.Call(ctx, op, p.PID)
 }

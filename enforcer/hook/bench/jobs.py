@@ -551,7 +551,8 @@ def hanging(fault):
 
 FAULTS = ("loader", "skip", "unlike", "stop", "die", "kernel")
 GANGS = {"ddp": ddp, "fsdp": fsdp, "straggler": straggler, "late_ddp": late(replicated, 2048),
-         "late_small": late(replicated, 1024), "late_fsdp": late(sharded, 2048), **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
+         "late_small": late(replicated, 1024), "late_fsdp": late(sharded, 2048),
+         **{f"hang_{fault}": hanging(fault) for fault in FAULTS}}
 
 
 def main():
