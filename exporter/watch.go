@@ -21,16 +21,33 @@ func (o StatusOptions) watch(ctx context.Context, terminal *os.File, first State
 	if err != nil {
 		return fmt.Errorf("no keys can be read from this terminal: %w; gpusteward status --watch | cat needs none", err)
 	}
+	sized := make(chan bool, 1)
 	// Serial consoles do not answer questions about themselves.
-	screen, err := tcell.NewTerminfoScreenFromTty(device, tcell.OptNegotiation(false))
+	screen, err := tcell.NewTerminfoScreenFromTty(sizedTTY{device, sized}, tcell.OptNegotiation(false))
 	if err != nil {
 		return fmt.Errorf("use the terminal: %w", err)
 	}
-	return newView(first, style{width: minWidth, colour: colour}).run(ctx, screen,
+	return newView(first, style{width: minWidth, colour: colour}).run(ctx, screen, sized,
 		func(ctx context.Context) (State, error) {
 			state, _, err := o.ask(ctx)
 			return state, err
 		})
+}
+
+// A sizedTTY tells of its new sizes on sized, which has room for one. The screen
+// itself would follow them at any moment: in the midst of a drawing, and after its
+// end, where it panics.
+type sizedTTY struct {
+	tty.Tty
+	sized chan bool
+}
+
+// NotifyResize begins to tell of new sizes; nil: it ends.
+func (t sizedTTY) NotifyResize(screen chan<- bool) {
+	if screen != nil {
+		screen = t.sized
+	}
+	t.Tty.NotifyResize(screen)
 }
 
 // An answer is what the agent answered.
@@ -40,8 +57,9 @@ type answer struct {
 	panicked any // what asking panicked with
 }
 
-// run shows v on a screen, and asks for the next state each second.
-func (v *view) run(ctx context.Context, screen tcell.Screen, ask func(context.Context) (State, error)) error {
+// run shows v on the screen of a sizedTTY, and asks for the next state each second.
+func (v *view) run(ctx context.Context, screen tcell.Screen, sized <-chan bool,
+	ask func(context.Context) (State, error)) error {
 	if err := screen.Init(); err != nil {
 		return fmt.Errorf("use the terminal: %w", err)
 	}
@@ -54,11 +72,13 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, ask func(context.Co
 	answers := make(chan answer)
 	go follow(ctx, ask, answers)
 	for {
-		v.resize(screen.Size()) // an event of a new size may come late, or after others
+		v.resize(screen.Size())
 		draw(screen, v)
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-sized:
+			screen.Sync()
 		case a := <-answers:
 			if a.panicked != nil {
 				panic(a.panicked) // here, where the terminal is restored
@@ -66,8 +86,6 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, ask func(context.Co
 			v.tell(a.state, a.err)
 		case event := <-screen.EventQ():
 			switch e := event.(type) {
-			case *tcell.EventResize:
-				screen.Sync()
 			case *tcell.EventKey:
 				if v.press(keyName(e)) {
 					return nil
@@ -146,7 +164,7 @@ func draw(screen tcell.Screen, v *view) {
 			if pen := pens[paint]; pen != nil {
 				look = pen(base)
 			}
-			for width := 0; text != "" && x < wide; x += width {
+			for width := 1; text != "" && width > 0; x += width { // it is 0 outside the screen
 				text, width = screen.Put(x, y, text, look)
 			}
 		}

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,6 @@ func TestScreenGolden(t *testing.T) {
 type terminal struct {
 	t      *testing.T
 	mock   vt.MockTerm
-	screen tcell.Screen
 	answer atomic.Pointer[func() (State, error)] // of the agent from now on
 	ended  chan error
 	end    context.CancelFunc
@@ -131,11 +131,12 @@ func watched(t *testing.T, colour bool) *terminal {
 	t.Helper()
 	w := &terminal{t: t, mock: vt.NewMockTerm(vt.MockOptSize{X: 80, Y: 24}), ended: make(chan error, 1)}
 	w.says(func() (State, error) { return faulty(), nil })
-	screen, err := tcell.NewTerminfoScreenFromTty(w.mock, tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
+	sized := make(chan bool, 1)
+	screen, err := tcell.NewTerminfoScreenFromTty(sizedTTY{w.mock, sized}, tcell.OptNegotiation(false),
+		tcell.OptTerm("xterm-256color"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.screen = screen
 	var ctx context.Context
 	ctx, w.end = context.WithCancel(t.Context())
 	go func() {
@@ -144,7 +145,7 @@ func watched(t *testing.T, colour bool) *terminal {
 				w.ended <- fmt.Errorf("panic: %v", p)
 			}
 		}()
-		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen,
+		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen, sized,
 			func(context.Context) (State, error) { return (*w.answer.Load())() })
 	}()
 	t.Cleanup(w.end)
@@ -161,7 +162,7 @@ func (w *terminal) text() string {
 	for y := range size.Height {
 		line := ""
 		for x := range size.Width {
-			line += w.mock.GetCell(vt.Coord{X: vt.Col(x), Y: vt.Row(y)}).C
+			line += cmp.Or(w.mock.GetCell(vt.Coord{X: vt.Col(x), Y: vt.Row(y)}).C, " ") // "" after a clear
 		}
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
@@ -198,20 +199,12 @@ func (w *terminal) shows(want ...string) string {
 	}
 }
 
-// resize gives the terminal another size until it shows what is wanted, as shows
-// does: the emulator may tell of a size before it has it, and not again.
+// resize gives the terminal another size, and waits until it shows what is wanted,
+// as shows does.
 func (w *terminal) resize(size vt.Coord, want ...string) {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		w.mock.SetSize(size)
-		wide, high := w.screen.Size()
-		if wide == int(size.X) && high == int(size.Y) && absent(w.text(), want) < 0 {
-			return
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("the screen has %d columns of %d, %d lines of %d, and shows\n%s", wide, size.X, high, size.Y, w.text())
-		}
-	}
+	w.mock.SetSize(size)
+	w.shows(want...)
 }
 
 // reversed returns the line under the cursor.
@@ -334,6 +327,28 @@ func TestWatchFollowsTheSize(t *testing.T) {
 		w.mock.SendRaw([]byte("\x1b[5~\x1b[6~\r"))
 	}
 	w.resize(vt.Coord{X: 80, Y: 24}, "[GPUs 16]", "15 H100")
+}
+
+// TestDrawBeyondTheScreen: a terminal may shrink after a drawing began.
+func TestDrawBeyondTheScreen(t *testing.T) {
+	screen, err := tcell.NewTerminfoScreenFromTty(vt.NewMockTerm(vt.MockOptSize{X: 40, Y: 2}),
+		tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := screen.Init(); err != nil {
+		t.Fatal(err)
+	}
+	v := newView(faulty(), style{width: minWidth})
+	v.resize(80, 24)
+	drawn := make(chan bool)
+	go func() { draw(screen, v); close(drawn) }()
+	select {
+	case <-drawn:
+		screen.Fini()
+	case <-time.After(time.Minute):
+		t.Fatal("the drawing never ends")
+	}
 }
 
 // TestWatchRestoresTheTerminal, whatever ends it.
