@@ -123,6 +123,7 @@ func TestChainByRules(t *testing.T) {
 	within(t, "nothing fires", func() bool { return len(alertsAt(t, c.alertmanager)) == 0 })
 
 	team, page := []string{"GPUPowerBrake", "UnhookedProcess", "GPUECCUncorrectable"}, []string{"GPULost", "GPUMissing"}
+	together := false
 	for _, m := range c.told.all() {
 		name := m.GroupLabels["alertname"]
 		if name == "AgentDegraded" {
@@ -133,9 +134,7 @@ func TestChainByRules(t *testing.T) {
 			m.GroupLabels["node"] != hostName() {
 			t.Errorf("%s of %v is told to %s", name, m.GroupLabels, m.Receiver)
 		}
-		if name == "GPUPowerBrake" && len(m.Alerts) != 2 {
-			t.Errorf("the GPUs that are slowed down come in a message of %d alerts, want both in one", len(m.Alerts))
-		}
+		together = together || name == "GPUPowerBrake" && len(m.Alerts) == 2
 		for _, a := range m.Alerts {
 			for _, what := range []string{"summary", "description", "action", "runbook_url"} {
 				if a.Annotations[what] == "" || strings.Contains(a.Annotations[what], "{{") {
@@ -146,6 +145,10 @@ func TestChainByRules(t *testing.T) {
 				t.Errorf("%s has the labels %v", name, a.Labels)
 			}
 		}
+	}
+	// One may be told before or after the other: a busy agent reads one GPU later.
+	if !together {
+		t.Error("no message tells of both GPUs that are slowed down")
 	}
 	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable "+
 		"ECC errors in the last 5 minutes." {
