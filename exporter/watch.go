@@ -21,31 +21,37 @@ func (o StatusOptions) watch(ctx context.Context, terminal *os.File, first State
 	if err != nil {
 		return fmt.Errorf("no keys can be read from this terminal: %w; gpusteward status --watch | cat needs none", err)
 	}
-	sized := make(chan bool, 1)
+	sized := newSizedTTY(device)
 	// Serial consoles do not answer questions about themselves.
-	screen, err := tcell.NewTerminfoScreenFromTty(sizedTTY{device, sized}, tcell.OptNegotiation(false))
+	screen, err := tcell.NewTerminfoScreenFromTty(sized, tcell.OptNegotiation(false))
 	if err != nil {
 		return fmt.Errorf("use the terminal: %w", err)
 	}
-	return newView(first, style{width: minWidth, colour: colour}).run(ctx, screen, sized,
+	return newView(first, style{width: minWidth, colour: colour}).run(ctx, screen, sized.told,
 		func(ctx context.Context) (State, error) {
 			state, _, err := o.ask(ctx)
 			return state, err
 		})
 }
 
-// A sizedTTY tells of its new sizes on sized, which has room for one. The screen
-// itself would follow them at any moment: in the midst of a drawing, and after its
-// end, where it panics.
+// A sizedTTY tells of its size, at first and when it changes. The screen itself
+// would follow it at any moment: in the midst of a drawing, and after its end, where
+// it panics.
 type sizedTTY struct {
 	tty.Tty
-	sized chan bool
+	told chan bool // has room for one
+}
+
+func newSizedTTY(t tty.Tty) sizedTTY {
+	told := make(chan bool, 1)
+	told <- true
+	return sizedTTY{t, told}
 }
 
 // NotifyResize begins to tell of new sizes; nil: it ends.
 func (t sizedTTY) NotifyResize(screen chan<- bool) {
 	if screen != nil {
-		screen = t.sized
+		screen = t.told
 	}
 	t.Tty.NotifyResize(screen)
 }

@@ -131,9 +131,8 @@ func watched(t *testing.T, colour bool) *terminal {
 	t.Helper()
 	w := &terminal{t: t, mock: vt.NewMockTerm(vt.MockOptSize{X: 80, Y: 24}), ended: make(chan error, 1)}
 	w.says(func() (State, error) { return faulty(), nil })
-	sized := make(chan bool, 1)
-	screen, err := tcell.NewTerminfoScreenFromTty(sizedTTY{w.mock, sized}, tcell.OptNegotiation(false),
-		tcell.OptTerm("xterm-256color"))
+	sized := newSizedTTY(w.mock)
+	screen, err := tcell.NewTerminfoScreenFromTty(sized, tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +144,7 @@ func watched(t *testing.T, colour bool) *terminal {
 				w.ended <- fmt.Errorf("panic: %v", p)
 			}
 		}()
-		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen, sized,
+		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen, sized.told,
 			func(context.Context) (State, error) { return (*w.answer.Load())() })
 	}()
 	t.Cleanup(w.end)
