@@ -162,7 +162,7 @@ func newCluster(t *testing.T) *cluster {
 	// this cluster's variables.
 	for script, before := range map[string]string{
 		"prolog": "", "epilog": "", "taskprolog": "",
-		"healthcheck": fmt.Sprintf("[ -e %s/sick ] || exit 0\nset -- --demo=%s/lost.yml\n", dir, dir),
+		"healthcheck": fmt.Sprintf("[ -e %s/sick ] || exit 0\nset -- --standalone --demo=%s/lost.yml\n", dir, dir),
 	} {
 		c.write(script, fmt.Sprintf("#!/bin/sh\n"+
 			"export PATH=%[1]s/bin:/usr/bin:/bin:/usr/sbin SLURM_CONF=%[1]s/slurm.conf"+
