@@ -140,6 +140,9 @@ func TestRunningThreads(t *testing.T) {
 			"the memory is used otherwise": {inner, func(n uint64, m image) {
 				m.write(inner.at+w.code, u64(n*0x1000)...)
 			}, nil, "inconsistent, tried 3 times"},
+			"its frames are a circle": {inner, func(_ uint64, m image) {
+				m.write(inner.at+w.previous, u64(inner.at)...)
+			}, nil, "inconsistent, tried 3 times"},
 		} {
 			m := changing{r.image(t), c.of.at, new(uint64), c.change}
 			w, err := newInterpreter(m, r.Symbols)
@@ -148,8 +151,8 @@ func TestRunningThreads(t *testing.T) {
 			}
 			c.change(0, m.image)
 			s, err := w.stack(at, r.known())
-			if err != nil || s.Problem != c.want || !slices.Equal(s.Frames, c.frames) {
-				t.Errorf("Python %s, %s: %v, %q\n got %v\nwant %v", v, name, err, s.Problem, s.Frames, c.frames)
+			if err != nil || s.TID != quiet[i].TID || s.Problem != c.want || !slices.Equal(s.Frames, c.frames) {
+				t.Errorf("Python %s, %s: TID %d, %v, %q\n got %v\nwant %v", v, name, s.TID, err, s.Problem, s.Frames, c.frames)
 			}
 		}
 	}

@@ -94,8 +94,7 @@ func (w *interpreter) stack(at uint64, known map[int]bool) (s pythonStack, err e
 		var before, after []link
 		var tid int
 		var frames []Frame
-		if tid, before, err = w.links(at, known); err == nil {
-			s.TID = tid
+		if s.TID, before, err = w.links(at, known); err == nil {
 			if frames, err = w.frames(before); err == nil {
 				if tid, after, err = w.links(at, known); err == nil && tid != s.TID {
 					err = errInconsistent
@@ -139,6 +138,7 @@ func stood(before, after []link) (n int) {
 }
 
 // links reads the frames of a thread without what they mean, the innermost first.
+// The TID is right even if the frames are inconsistent.
 func (w *interpreter) links(state uint64, known map[int]bool) (tid int, all []link, err error) {
 	t, err := structure(w.mem, state, max(w.interpreter, w.native, w.pthread, w.cframe, w.frame)+8)
 	if err != nil {
@@ -157,19 +157,19 @@ func (w *interpreter) links(state uint64, known map[int]bool) (tid int, all []li
 	at := t.u64(w.frame)
 	if w.cframe != 0 {
 		if at, err = pointer(w.mem, t.u64(w.cframe)+w.frame); err != nil {
-			return 0, nil, err
+			return tid, nil, err
 		}
 	}
 	size := max(w.previous+8, w.code+8, w.instr+8, w.owner+1)
 	for at != 0 && len(all) < maxFrames {
 		f, err := structure(w.mem, at, size)
 		if err != nil {
-			return 0, nil, err
+			return tid, nil, err
 		}
 		l := link{at: at, previous: f.u64(w.previous), code: f.u64(w.code) &^ stackRefBits, instr: f.u64(w.instr),
 			shim: w.owner != 0 && f[w.owner] >= shimOwner}
 		if slices.ContainsFunc(all, func(o link) bool { return o.at == at }) {
-			return 0, nil, errInconsistent
+			return tid, nil, errInconsistent
 		}
 		all = append(all, l)
 		at = l.previous
