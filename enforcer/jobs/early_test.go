@@ -109,6 +109,31 @@ func TestAloneAKernelMayTakeLong(t *testing.T) {
 	}
 }
 
+// TestOneThatEndedWaitsForNoKernel lets a process that steps wait for an endless
+// kernel, and be killed. Nobody else waits for it.
+func TestOneThatEndedWaitsForNoKernel(t *testing.T) {
+	h := newHost(t, 1)
+	r := h.ranks[0]
+	for range 100 {
+		h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) {
+			for i := range 40 {
+				r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i))
+			}
+			r.note(at+25e6, wire.EventWait, 0)
+			r.note(at+95e6, wire.EventWaited, 0)
+		}})
+	}
+	r.note(h.at, wire.EventWait, 0)
+	if hangs := h.wait(40); len(hangs) != 1 || hangs[0].Reason != "kernel" {
+		t.Errorf("while it waits: %+v", hangs)
+	}
+	h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
+		Trace: r.trace, Ends: true})
+	if _, hangs := h.Observer.Look(func(int) string { return "" }); len(hangs) != 0 {
+		t.Errorf("once it has ended: %+v", hangs)
+	}
+}
+
 // TestOneThatOnlyJoinedIsNoRank lets a stage of a pipeline be absent, in a
 // communicator that a third process uses for nothing and leaves.
 func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {

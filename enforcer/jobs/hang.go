@@ -135,7 +135,8 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		return known
 	})
 	for _, p := range o.processes {
-		if !explained[p] && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) && p.quiet(at) >= kernelFor {
+		if p.ended == 0 && !explained[p] && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) &&
+			p.quiet(at) >= kernelFor {
 			all = append(all, verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1})
 		}
 	}
