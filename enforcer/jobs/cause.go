@@ -213,18 +213,21 @@ var (
 		collecting: "collectives", launches: "launches", copied: "bytes copied", allocs: "allocations",
 		allocating: "allocating"}
 	names = [circumstances]string{power: "at the power limit", thermal: "held down by temperature",
-		neighbours: "used by others", computing: "main thread computes", delayed: "main thread waits for a processor",
+		neighbours: "used by others", computing: "main thread computes", delayed: "main thread waits",
 		cpu: "CPU pressure", io: "I/O pressure", ram: "memory pressure", clock: "SM clock", pcie: "PCIe", nvlink: "NVLink"}
 )
 
-// evidenceOf returns the evidence of a cause in words and numbers.
+// evidenceOf returns the evidence of a cause in words and numbers, without parts that
+// take less than a hundredth of the additional time. It must fit into a label, which
+// has 128 bytes at most.
 func evidenceOf(cause string, usual, now *mean) string {
-	all := []string{fmt.Sprintf("%+.3g s a step", now.shape[wall]-usual.shape[wall])}
+	more := now.shape[wall] - usual.shape[wall]
+	all := []string{fmt.Sprintf("%+.3g s a step", more)}
 	for _, i := range proofs[cause].shows {
 		switch v, u := now.shape[i], usual.shape[i]; {
 		case i >= launches:
 			all = append(all, fmt.Sprintf("%s %.3g, usually %.3g", numbers[i], v, u))
-		case v > u:
+		case v > u && v-u >= more/100:
 			all = append(all, fmt.Sprintf("%s %+.3g s", numbers[i], v-u))
 		}
 	}

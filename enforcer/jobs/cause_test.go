@@ -9,6 +9,11 @@ func TestEvidenceIsTold(t *testing.T) {
 	slow := usual
 	slow.shape[wall], slow.shape[away] = 0.75, 0.31
 	slow.around[cpu] = 0.43
+	late := slow
+	late.shape[launching], late.around[delayed] = 0.001, 0.27
+	crowded := usual
+	crowded.shape[wall], crowded.shape[away], crowded.shape[launching] = 0.50556, 0.10333, 0.00222
+	crowded.around[cpu], crowded.around[delayed] = 1, 1
 	hot := usual
 	hot.shape[wall], hot.shape[waiting], hot.shape[busy] = 0.75, 0.55, 0.55
 	hot.around[clock], hot.around[thermal] = 0.61, 1
@@ -17,11 +22,14 @@ func TestEvidenceIsTold(t *testing.T) {
 		cause, text string
 	}{
 		{slow, "cpu", "+0.25 s a step; host +0.21 s; CPU pressure 43 %, usually 3 %"},
+		{late, "cpu", "+0.25 s a step; host +0.21 s; CPU pressure 43 %, usually 3 %; main thread waits 27 %, usually 0 %"},
+		{crowded, "cpu", "+0.00556 s a step; host +0.00333 s; launching +0.00222 s; CPU pressure 100 %, usually 3 %; " +
+			"main thread waits 100 %, usually 0 %"},
 		{hot, "thermal", "+0.25 s a step; waiting +0.25 s; SM clock 61 %, usually 95 %; held down by temperature 100 %, " +
 			"usually 0 %"},
 	} {
 		cause := causeOf(&usual, &c.now)
-		if text := evidenceOf(cause, &usual, &c.now); cause != c.cause || text != c.text {
+		if text := evidenceOf(cause, &usual, &c.now); cause != c.cause || text != c.text || len(text) > 128 {
 			t.Errorf("%s: %s; want %s: %s", cause, text, c.cause, c.text)
 		}
 	}
