@@ -89,6 +89,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 func (o *Observer) verdicts(at int64) (all []verdict) {
 	groups := map[communicatorOf][]*process{}
 	for _, p := range o.processes {
+		p.hangs = false
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
 			p.watch.look(o.procfs(), p.pid)
 		} else {
@@ -101,7 +102,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 			}
 		}
 	}
-	explained, excused, helped := map[*process]bool{}, map[*process]bool{}, map[*process]bool{}
+	excused, helped := map[*process]bool{}, map[*process]bool{}
 	for of, group := range groups {
 		group = users(of.id, group)
 		if slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) >= patience && p.works(at) }) {
@@ -128,15 +129,16 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	})
 	// One culprit explains all who wait with it, in any of its communicators.
 	all = slices.DeleteFunc(all, func(v verdict) bool {
-		known := slices.ContainsFunc(v.group, func(p *process) bool { return explained[p] })
+		known := slices.ContainsFunc(v.group, func(p *process) bool { return p.hangs })
 		for _, p := range v.group {
-			explained[p] = true
+			p.hangs = true
 		}
 		return known
 	})
 	for _, p := range o.processes {
-		if p.ended == 0 && !explained[p] && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) &&
+		if p.ended == 0 && !p.hangs && p.alone() && p.taken > 0 && p.stuck(at) && p.waits(at) &&
 			p.quiet(at) >= kernelFor {
+			p.hangs = true
 			all = append(all, verdict{culprit: p, reason: "kernel", rank: -1, group: []*process{p}, waiting: 1})
 		}
 	}

@@ -78,6 +78,7 @@ type process struct {
 	communicators [wire.Communicators]communicator
 	record        record // by the end of its last step
 	watch         watch
+	hangs         bool  // or it waits for one that hangs
 	ended         int64 // when its session ended; 0: it has not
 }
 
@@ -376,10 +377,15 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 		if p.trusted {
 			o.sees(p)
 		}
-		all = append(all, p.stats(at))
+	}
+	hangs = o.judge(at)
+	for _, p := range o.processes {
+		if p.ended == 0 {
+			all = append(all, p.stats(at))
+		}
 	}
 	slices.SortFunc(all, func(a, b wire.JobStats) int { return cmp.Compare(a.PID, b.PID) })
-	return all, o.judge(at)
+	return all, hangs
 }
 
 // stats returns a copy of the process's sums.
@@ -389,7 +395,7 @@ func (p *process) stats(at int64) wire.JobStats {
 	s.Parts, s.Slow, s.Seconds.Buckets = maps.Clone(s.Parts), maps.Clone(s.Slow), maps.Clone(s.Seconds.Buckets)
 	status := p.finder.Status(at)
 	p.sums.Outside = max(p.sums.Outside, (status.Outside + p.stands(at)).Seconds())
-	s.Stepping, s.Median, s.Outside = status.Stepping, status.Median.Seconds(), p.sums.Outside
+	s.Stepping, s.Median, s.Outside = status.Stepping && !p.hangs, status.Median.Seconds(), p.sums.Outside
 	s.Slowdown = p.pace.slowdown(at)
 	for _, c := range p.largest() {
 		s.Communicators = append(s.Communicators, wire.CommunicatorStats{ID: fmt.Sprintf("%016x", c.ID),

@@ -292,6 +292,35 @@ func TestCulprits(t *testing.T) {
 	}
 }
 
+// TestAJobThatHangsDoesNotStep lets all ranks wait for one, and go on.
+func TestAJobThatHangsDoesNotStep(t *testing.T) {
+	h := newHost(t, 3)
+	stepping := func() (n int) {
+		all, _ := h.look()
+		for _, s := range all {
+			n += truth(s.Stepping)
+		}
+		return n
+	}
+	for range 100 {
+		h.step(nil)
+	}
+	hangs := func(r *rank, at int64) { r.hangs(at) }
+	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
+	if n := stepping(); n != 3 {
+		t.Errorf("%d of 3 ranks step at first", n)
+	}
+	if told := h.wait(15); len(told) != 1 || stepping() != 0 {
+		t.Errorf("%d ranks step while the job hangs: %+v", stepping(), told)
+	}
+	for range 20 {
+		h.step(nil)
+	}
+	if n := stepping(); n != 3 {
+		t.Errorf("%d of 3 ranks step after the hang", n)
+	}
+}
+
 // TestOtherTenantsBlameNobody lets a process of another tenant name the
 // communicator of a job, and be the last in it.
 func TestOtherTenantsBlameNobody(t *testing.T) {
