@@ -414,11 +414,12 @@ const (
 )
 
 // stands returns for how long the process has stood still. The step may end yet:
-// until as much time is in no step, the sum of that time then stays as it is.
+// until as much time is in no step, the sum of that time then stays as it is. The
+// requests of a server may look like steps at first: nothing is outside of them.
 func (p *process) stands(at int64) time.Duration {
 	idle := time.Duration(at - p.stepped)
 	step := p.sums.Seconds.Sum / max(1, float64(p.sums.Seconds.Count))
-	if p.stepped == 0 || idle < standsAfter || idle.Seconds() < standsSteps*step {
+	if p.stepped == 0 || !p.finder.Status(at).Known || idle < standsAfter || idle.Seconds() < standsSteps*step {
 		return 0
 	}
 	return idle

@@ -167,6 +167,35 @@ func TestAProcessThatStandsIsOutside(t *testing.T) {
 	}
 }
 
+// TestAServerIsNotOutside of the tokens that were taken for steps at first.
+func TestAServerIsNotOutside(t *testing.T) {
+	h := newHost(t, 1)
+	answer := func(launches int) func(r *rank, at int64) {
+		return func(r *rank, at int64) {
+			for i := range launches {
+				r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i))
+			}
+			r.note(at+25e6, wire.EventWait, 0)
+			r.note(at+95e6, wire.EventWaited, 0)
+		}
+	}
+	for _, tokens := range []int{70, 30, 55} {
+		h.step(map[int]func(*rank, int64){0: answer(100)}) // the prompt
+		for range tokens {
+			h.step(map[int]func(*rank, int64){0: answer(20)})
+		}
+		h.wait(3)
+	}
+	before, _ := h.look()
+	if s := before[0]; s.Steps == 0 || s.Stepping {
+		t.Fatalf("%d tokens were taken for steps, stepping %v: want some, and that it does not step", s.Steps, s.Stepping)
+	}
+	h.wait(600)
+	if after, _ := h.look(); after[0].Outside != before[0].Outside {
+		t.Errorf("%g s were outside, and %g after ten minutes", before[0].Outside, after[0].Outside)
+	}
+}
+
 // hangs is the step in which the rank waits in vain for the others.
 func (r *rank) hangs(at int64) {
 	r.train(at)

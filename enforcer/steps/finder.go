@@ -234,6 +234,7 @@ type Wait struct {
 
 // A Status says what a program does now.
 type Status struct {
+	Known    bool // it has steps, though it may do something else
 	Stepping bool // or only briefly interrupted
 	Within   bool // not interrupted: its calls since the last step are at most two steps
 	Pattern  uint8
@@ -247,7 +248,7 @@ type Status struct {
 
 // Status returns the status at a time of CLOCK_MONOTONIC in ns.
 func (f *Finder) Status(now int64) Status {
-	s := Status{Outside: time.Duration(f.outside)}
+	s := Status{Known: f.followed != nil, Outside: time.Duration(f.outside)}
 	for i := range f.threads {
 		if t := &f.threads[i]; t.kind < kinds && traits[t.kind].after != launching {
 			s.Waits = append(s.Waits, Wait{Thread: t.place, For: t.kind, ID: t.id, Since: t.at})
