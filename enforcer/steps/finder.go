@@ -103,9 +103,13 @@ func (f *Finder) feed(e *wire.Event) {
 		f.Lost()
 	}
 	f.call = e.Kind
+	queued := e.Kind == wire.EventWaited && e.ID == uint32(wire.WaitQueue)
+	if queued { // this may be anywhere in a step, as where a launch is held back
+		f.call = wire.EventReleased
+	}
 	t := &f.threads[e.Thread%threads]
 	t.kind, t.place, t.id, t.at = e.Kind, e.Thread, e.ID, f.all.at
-	if trait.symbol == 0 {
+	if trait.symbol == 0 || queued {
 		return
 	}
 	symbol := mix(trait.symbol ^ e.ID&trait.name ^ uint32(e.GPU)<<24)

@@ -115,6 +115,7 @@ var constants = map[string]int{
 	"GS_EVENT_RELEASED": int(EventReleased), "GS_EVENT_BUSY": int(EventBusy),
 	"GS_EVENT_COLLECTED": int(EventCollected),
 	"GS_WAIT_STREAM":     int(WaitStream), "GS_WAIT_EVENT": int(WaitEvent), "GS_WAIT_CONTEXT": int(WaitContext),
+	"GS_WAIT_QUEUE": int(WaitQueue),
 	"GS_ALL_REDUCE": int(AllReduce), "GS_BROADCAST": int(Broadcast), "GS_REDUCE": int(Reduce),
 	"GS_ALL_GATHER": int(AllGather), "GS_REDUCE_SCATTER": int(ReduceScatter), "GS_ALL_TO_ALL": int(AllToAll),
 	"GS_GATHER": int(Gather), "GS_SCATTER": int(Scatter), "GS_SEND": int(Send), "GS_RECV": int(Recv),

@@ -52,6 +52,7 @@ const (
 	WaitStream Waited = iota
 	WaitEvent
 	WaitContext
+	WaitQueue // a launch waits for room
 )
 
 // A Collective is an operation of NCCL.

@@ -317,7 +317,7 @@ void gs_gate_slow(struct gs_launch *l)
 		if (!began) {
 			began = gs_now();
 			noted = v == HELD ? GS_EVENT_RELEASED : GS_EVENT_WAITED;
-			gs_note(v == HELD ? GS_EVENT_HELD : GS_EVENT_WAIT, GS_WAIT_STREAM);
+			gs_note(v == HELD ? GS_EVENT_HELD : GS_EVENT_WAIT, GS_WAIT_QUEUE);
 		}
 		if (v == HELD && !waited) {
 			waited = true;
@@ -330,7 +330,7 @@ void gs_gate_slow(struct gs_launch *l)
 	if (waited)
 		suspect();
 	if (began) {
-		gs_note(noted, GS_WAIT_STREAM);
+		gs_note(noted, GS_WAIT_QUEUE);
 		waits(e->gpu, -waited, gs_now() - began);
 	}
 }

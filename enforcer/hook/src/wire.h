@@ -195,7 +195,7 @@ enum gs_event_kind {
 	GS_EVENT_COLLECTED,  /* the GPU is done with a collective; us that it took there; gpu as above */
 };
 
-enum gs_waited_for { GS_WAIT_STREAM, GS_WAIT_EVENT, GS_WAIT_CONTEXT };
+enum gs_waited_for { GS_WAIT_STREAM, GS_WAIT_EVENT, GS_WAIT_CONTEXT, GS_WAIT_QUEUE /* a launch, for room */ };
 
 struct gs_event {
 	uint64_t ticks; /* of the processor's clock, see gs_trace */

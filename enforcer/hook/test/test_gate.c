@@ -3,6 +3,7 @@
 #include <setjmp.h>
 
 #include "fake.h"
+#include "trace.h"
 
 static void an_open_gate_records_nothing(void)
 {
@@ -70,6 +71,25 @@ static void a_full_queue_without_progress_lets_pass(void)
 	const struct fake_word *w;
 	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
 	CHECK(w->usage.passed == gs_passed && w->usage.overhead_ns >= 20000000 && !w->usage.errors);
+}
+
+/* Who reads the trace must not take it for the program's own wait. */
+static void a_wait_for_room_is_noted_as_such(void)
+{
+	static struct gs_trace trace;
+	unsigned waits = 0;
+
+	atomic_store(&gs_trace, &trace);
+	fake_mode(0, GS_RUN, 1, 0);
+	launch_many(10, 40, NULL);
+	atomic_store(&gs_trace, NULL);
+	for (const struct gs_event *e = trace.event; e < trace.event + trace.head; e++) {
+		uint32_t kind = e->what & 0xff;
+
+		CHECK((kind != GS_EVENT_WAIT && kind != GS_EVENT_WAITED) || e->id == GS_WAIT_QUEUE);
+		waits += kind == GS_EVENT_WAIT;
+	}
+	CHECK(waits >= gs_passed && gs_passed);
 }
 
 static void a_stream_does_not_wait_for_another(void)
@@ -855,6 +875,7 @@ int main(int argc, char **argv)
 		CASE(a_pause_holds_all_and_asks_once),
 		CASE(work_in_flight_is_bounded),
 		CASE(a_full_queue_without_progress_lets_pass),
+		CASE(a_wait_for_room_is_noted_as_such),
 		CASE(a_stream_does_not_wait_for_another),
 		CASE(who_runs_dry_may_queue_more),
 		CASE(a_turn_that_ends_is_no_reason_to_queue_more),
