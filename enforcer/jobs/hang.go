@@ -104,7 +104,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 	}
 	excused, helped := map[*process]bool{}, map[*process]bool{}
 	for of, group := range groups {
-		group = users(of.id, group)
+		group = users(of.id, present(group))
 		if slices.ContainsFunc(group, func(p *process) bool { return p.quiet(at) >= patience && p.works(at) }) {
 			for _, p := range group {
 				helped[p] = true
@@ -238,6 +238,16 @@ func (p *process) in(id uint64) *communicator {
 		}
 	}
 	return nil
+}
+
+// present returns the group without sessions that ended while their processes have
+// others: a process may lose its broker and find it again.
+func present(group []*process) []*process {
+	lives := map[int]bool{}
+	for _, p := range group {
+		lives[p.pid] = lives[p.pid] || p.ended == 0
+	}
+	return slices.DeleteFunc(group, func(p *process) bool { return p.ended > 0 && lives[p.pid] })
 }
 
 // users returns the ranks of a communicator that use it: all, once one has called

@@ -350,6 +350,23 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 	}
 }
 
+// TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and
+// another one be absent.
+func TestARankThatReconnectsHasNotEnded(t *testing.T) {
+	h := newHost(t, 3)
+	for range 100 {
+		h.step(nil)
+	}
+	r := h.ranks[0]
+	h.Observer.Observe(broker.Traced{Session: 99, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
+		Trace: slices.Clone(r.trace), Ends: true})
+	hangs := func(r *rank, at int64) { r.hangs(at) }
+	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
+	if told := h.wait(15); len(told) != 1 || told[0].Reason != "absent" || told[0].Rank != 2 {
+		t.Errorf("%+v, want rank 2 absent", told)
+	}
+}
+
 // TestOtherTenantsBlameNobody lets a process of another tenant name the
 // communicator of a job, and be the last in it.
 func TestOtherTenantsBlameNobody(t *testing.T) {
