@@ -130,6 +130,9 @@ func Ask(ctx context.Context, dir, url, path string) ([]byte, error) {
 	if url == "" {
 		return get(ctx, overSocket(filepath.Join(dir, ControlSocket)), "http://agent"+path)
 	}
+	if !strings.Contains(url, "://") {
+		return nil, fmt.Errorf("it is not like http://%s", url)
+	}
 	return get(ctx, http.DefaultClient, strings.TrimSuffix(url, "/")+path)
 }
 
