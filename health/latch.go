@@ -117,7 +117,7 @@ func (e *Engine) latched() string {
 		}
 	}
 	if all == nil {
-		return "no check can be acknowledged"
+		return "this host has no fault to acknowledge"
 	}
 	return "acknowledge one of " + strings.Join(all, ", ")
 }

@@ -114,7 +114,7 @@ func TestAckOfAnAbsentEntityNamesThePresent(t *testing.T) {
 		w           *world
 		check, want string
 	}{
-		{none, "lost", "; no check can be acknowledged"}, {none, "found", "; no check can be acknowledged"},
+		{none, "lost", "; this host has no fault to acknowledge"}, {none, "found", "; this host has no fault to acknowledge"},
 		{both, "lost", "; acknowledge one of lost gpu=0, lost gpu=1"},
 		{both, "found", "; acknowledge one of lost gpu=0, lost gpu=1"},
 	} {
