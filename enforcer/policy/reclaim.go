@@ -37,7 +37,7 @@ func (t Table) checkOvercommit() error {
 			return fmt.Errorf("gpus: %q is listed twice: remove one", name)
 		}
 	}
-	if len(t.Overcommit) > 0 && (t.Turn < time.Second || t.Turn > 24*time.Hour) {
+	if (len(t.Overcommit) > 0 || t.Turn != 0) && (t.Turn < time.Second || t.Turn > 24*time.Hour) {
 		return fmt.Errorf("turn: %v is not between 1s and 24h", t.Turn)
 	}
 	return nil

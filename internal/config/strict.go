@@ -37,6 +37,16 @@ var retired = map[string]string{
 	"Tenant.executables": underSelect,
 }
 
+// remedies are what to do about errors of YAML itself.
+var remedies = map[string]string{
+	"found character that cannot start any token":    "indent with spaces, not with tabs, and quote a value that begins with % @ or `",
+	"mapping values are not allowed in this context": "indent the keys of a section alike, and quote a value that contains \": \"",
+	"did not find expected key":                      "indent the keys of a section alike",
+	"found unexpected end of stream":                 "a quote or a bracket is not closed",
+	"did not find expected ',' or ']'":               "a bracket is not closed, or a comma is missing",
+	"did not find expected ',' or '}'":               "a brace is not closed, or a comma is missing",
+}
+
 const (
 	weightless = "write guarantee, the part of the GPU's time that it gets whenever it wants it (30 %), " +
 		"or priority, for more or less of what is left (idle, low, normal, high, realtime)"
@@ -93,6 +103,8 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		}
 	} else if m := twice.FindStringSubmatch(what); m != nil {
 		match = func(key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
+	} else if remedy := remedies[what]; remedy != "" {
+		what += ": " + remedy
 	} else if m := wrongType.FindStringSubmatch(what); m != nil {
 		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
 		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))

@@ -29,7 +29,7 @@ type reclaimBy string
 // UnmarshalText reads suspend.
 func (r *reclaimBy) UnmarshalText(text []byte) error {
 	if *r = reclaimBy(text); *r != "suspend" {
-		return fmt.Errorf("reclaim.do: %q is not what can happen to an idle workload: write suspend", text)
+		return fmt.Errorf("%q is not what can happen to an idle workload: write suspend", text)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ var Terms = []*Term{
 		Check: func(q Quota) string {
 			switch {
 			case !(q.Guarantee >= 0 && q.Guarantee <= 1):
-				return fmt.Sprintf("%v is not a part of the GPU's time, from 0 to 1", q.Guarantee)
+				return fmt.Sprintf("%v is not a part of the GPU's time: write 0 to 1, or 0 %% to 100 %%", q.Guarantee)
 			case q.Limit > 0 && q.Guarantee > q.Limit:
 				return fmt.Sprintf("%v is more than the limit, %v: lower it, or raise the limit",
 					Part(q.Guarantee), Part(q.Limit))
@@ -46,7 +46,8 @@ var Terms = []*Term{
 			if q.Limit > 0 && q.Limit <= 1 {
 				return ""
 			}
-			return fmt.Sprintf("%v is not a part of the GPU's time, above 0 and at most 1; 1 is no limit", q.Limit)
+			return fmt.Sprintf("%v is not a part of the GPU's time: write up to 1, or up to 100 %%, which is no limit",
+				q.Limit)
 		},
 	},
 	{
@@ -106,7 +107,8 @@ var Terms = []*Term{
 			if q.Bandwidth > 0 && q.Bandwidth <= 1 {
 				return ""
 			}
-			return fmt.Sprintf("%v is not a part of the bandwidth, above 0 and at most 1; 1 is no limit", q.Bandwidth)
+			return fmt.Sprintf("%v is not a part of the bandwidth: write up to 1, or up to 100 %%, which is no limit",
+				q.Bandwidth)
 		},
 		Says: "bandwidth",
 		Metric: Metric{"nvgpu_quota_bandwidth_limit_ratio",
