@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestUsageErrorsNameTheFlag: an error about a value names its flag or argument.
@@ -26,6 +28,22 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		}
 		if !strings.Contains(said.String(), want) || !strings.HasSuffix(said.String(), "; see gpusteward --help\n") {
 			t.Errorf("%s: %q, want %q", line, said.String(), want)
+		}
+	}
+}
+
+// TestConfigCheckWarnsOfOlderKeys: config check says what the agent would log.
+func TestConfigCheckWarnsOfOlderKeys(t *testing.T) {
+	t.Parallel()
+	file := fixture.Config(t, "web: {max_scrapes: 5}\nhealth: {page: [slow_gpu]}\n")
+	var out, said bytes.Buffer
+	if status := Run(t.Context(), []string{"config", "check", file}, &out, &said); status != 0 || said.Len() > 0 {
+		t.Fatalf("exit status %d, %s", status, &said)
+	}
+	for _, want := range []string{"is good.\n", "warning: web.max_scrapes no longer has an effect",
+		"warning: health.page is the older name of health.enable_alerts"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q lacks %q", &out, want)
 		}
 	}
 }

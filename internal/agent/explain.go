@@ -36,6 +36,9 @@ func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Write
 	for _, f := range more {
 		fmt.Fprintf(stdout, "%s is good.\n", f.Path)
 	}
+	for _, w := range c.Warnings() {
+		fmt.Fprintf(stdout, "warning: %s\n", w)
+	}
 	table := c.Enforcer.Table(more)
 	for _, stranger := range table.Unknown() {
 		if strings.HasPrefix(stranger, "tenants[") {

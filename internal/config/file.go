@@ -31,12 +31,10 @@ func (f *File) Load() (Config, error) {
 	if f.Optional && errors.Is(err, fs.ErrNotExist) {
 		c, err = Defaults(), nil
 	}
-	if err == nil && c.Web.MaxScrapes != Defaults().Web.MaxScrapes {
-		f.Log.Warn("web.max_scrapes no longer has an effect: remove it from the configuration", "config", f.Path)
-	}
-	if err == nil && c.Health.Page != nil {
-		f.Log.Warn("health.page is the older name of health.enable_alerts: rename it in the configuration",
-			"config", f.Path)
+	if err == nil {
+		for _, w := range c.Warnings() {
+			f.Log.Warn(w, "config", f.Path)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,6 +42,17 @@ func (f *File) Load() (Config, error) {
 		f.when, f.now = time.Now(), c
 	}
 	return c, err
+}
+
+// Warnings returns what a valid file should no longer say.
+func (c Config) Warnings() (all []string) {
+	if c.Web.MaxScrapes != Defaults().Web.MaxScrapes {
+		all = append(all, "web.max_scrapes no longer has an effect: remove it from the configuration")
+	}
+	if c.Health.Page != nil {
+		all = append(all, "health.page is the older name of health.enable_alerts: rename it in the configuration")
+	}
+	return all
 }
 
 // Fast returns the interval of the fast tier in force.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,14 +38,16 @@ var retired = map[string]string{
 	"Tenant.executables": underSelect,
 }
 
-// remedies are what to do about errors of YAML itself.
-var remedies = map[string]string{
-	"found character that cannot start any token":    "indent with spaces, not with tabs, and quote a value that begins with % @ or `",
-	"mapping values are not allowed in this context": "indent the keys of a section alike, and quote a value that contains \": \"",
-	"did not find expected key":                      "indent the keys of a section alike",
-	"found unexpected end of stream":                 "a quote or a bracket is not closed",
-	"did not find expected ',' or ']'":               "a bracket is not closed, or a comma is missing",
-	"did not find expected ',' or '}'":               "a brace is not closed, or a comma is missing",
+// remedies are what to do about errors of YAML itself, by a part of their text.
+var remedies = [][2]string{
+	{"cannot start any token", "indent with spaces, not with tabs, and quote a value that begins with % @ or `"},
+	{"mapping values are not allowed", `indent the keys of a section alike, and quote a value that contains ": "`},
+	{"did not find expected key", "indent the keys of a section alike"},
+	{"unexpected end of stream", "a quote is not closed"},
+	{"expected ',' or ']'", "a bracket is not closed, or a comma is missing"},
+	{"expected ',' or '}'", "a brace is not closed, or a comma is missing"},
+	{"expected alphabetic or numeric character", "quote a value that begins with * or &"},
+	{"unknown anchor", "quote a value that begins with *"},
 }
 
 const (
@@ -103,8 +106,8 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		}
 	} else if m := twice.FindStringSubmatch(what); m != nil {
 		match = func(key, _ *yaml.Node) bool { return key != nil && key.Line == line && key.Value == m[1] }
-	} else if remedy := remedies[what]; remedy != "" {
-		what += ": " + remedy
+	} else if i := slices.IndexFunc(remedies, func(r [2]string) bool { return strings.Contains(what, r[0]) }); i >= 0 {
+		what += ": " + remedies[i][1]
 	} else if m := wrongType.FindStringSubmatch(what); m != nil {
 		tag, start := "!!"+m[1], strings.TrimSuffix(m[2], "...")
 		what = fmt.Sprintf("%q is not %s", m[2], wanted(m[3]))
