@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
 
@@ -175,6 +176,19 @@ func TestReferenceConfigNamesEveryDisabledCollector(t *testing.T) {
 	for _, c := range collectors.All() {
 		if c.OptIn && !bytes.Contains(source, []byte(c.Name)) {
 			t.Errorf("%s does not name %s where it explains enable", reference, c.Name)
+		}
+	}
+}
+
+func TestReferenceConfigNamesEveryCheckInShadowMode(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range health.Checks() {
+		if c.Shadow && !bytes.Contains(source, []byte(c.ID)) {
+			t.Errorf("%s does not name %s where it explains enable_alerts", reference, c.ID)
 		}
 	}
 }

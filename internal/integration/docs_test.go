@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/health"
 	"gpusteward/internal/config"
 	"gpusteward/internal/fixture"
 )
@@ -201,6 +203,27 @@ func TestDocumentsMetrics(t *testing.T) {
 	}
 	if n < 500 {
 		t.Errorf("%d names, want more: are they found?", n)
+	}
+}
+
+// TestDocumentsCount: README.md counts metrics and checks as the program does.
+func TestDocumentsCount(t *testing.T) {
+	t.Parallel()
+	ofGPUs := 0
+	for _, m := range collectors.Metrics() {
+		if strings.HasPrefix(m.Name, "nvgpu_") {
+			ofGPUs++
+		}
+	}
+	text := strings.Join(strings.Fields(documents(t)["README.md"]), " ")
+	for _, want := range []string{
+		fmt.Sprintf("%d metric families about GPUs,", ofGPUs),
+		fmt.Sprintf("and %d about itself.", len(collectors.Metrics())-ofGPUs),
+		fmt.Sprintf("%d checks judge each host", len(health.Checks())),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("README.md does not say %q", want)
+		}
 	}
 }
 
