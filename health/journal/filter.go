@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gpusteward/health/incident"
@@ -75,7 +76,9 @@ func ParseFilter(query url.Values) (f Filter, err error) {
 	for _, name := range sortedKeys(query) {
 		set, ok := parameters[name]
 		if !ok {
-			return Filter{}, fmt.Errorf("there is no parameter %q; there are %v", name, sortedKeys(parameters))
+			all := append(sortedKeys(parameters), "follow") // parseRequest reads that one
+			slices.Sort(all)
+			return Filter{}, fmt.Errorf("there is no parameter %q; the parameters are %s", name, strings.Join(all, ", "))
 		}
 		if len(query[name]) > 1 {
 			return Filter{}, fmt.Errorf("%s is given %d times", name, len(query[name]))

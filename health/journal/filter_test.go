@@ -110,8 +110,8 @@ func TestFiltersAreRead(t *testing.T) {
 		"limit=4097":      "a number from 1 to 4096",
 		"limit=ten":       "a number from 1 to 4096",
 		"gpu=1&gpu=2":     "gpu is given 2 times",
-		"sevrity=warning": `there is no parameter "sevrity"; there are ` +
-			"[check class gpu kind limit severity since tenant until workload]",
+		"sevrity=warning": `there is no parameter "sevrity"; the parameters are ` +
+			"check, class, follow, gpu, kind, limit, severity, since, tenant, until, workload",
 	} {
 		values, err := url.ParseQuery(query)
 		if err != nil {
