@@ -61,14 +61,14 @@ var thermalChecks = []*Check{
 			// Boards run their memory up to the limit, and none above it for
 			// minutes.
 			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
-				Detail: "The memory of {entity} is {value} degrees Celsius from its limit."},
+				Detail: "The memory of {entity} is {value} degrees Celsius below its limit (negative: above it)."},
 			{Severity: incident.Critical,
 				When: Sub(thermalMargin, Value(device.TemperatureTLimit, "threshold", "slowdown")).
 					AtMost(0, 2), For: of(3, 3)},
 			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
-		Detail:  "{entity} is {value} degrees Celsius from its limit.",
+		Detail:  "{entity} is {value} degrees Celsius below its limit (negative: above it).",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
 			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
