@@ -49,6 +49,10 @@ begin() {
 died() {
 	echo "${named[$1]} ended by itself, with status $2. The end of its log:" >&2
 	tail -n 15 "$dir/${named[$1]}.log" >&2
+	if grep -q 'address already in use' "$dir/${named[$1]}.log"; then
+		local variable=DEMO_${named[$1]^^}
+		echo "Its address is taken. This sets another one: $variable=127.0.0.1:PORT make demo" >&2
+	fi
 	unset "named[$1]"
 	exit 1
 }

@@ -129,7 +129,7 @@ func TestDemoReportsTheServerThatDied(t *testing.T) {
 	defer taken.Close()
 	d := demonstrate(t, fmt.Sprint("DEMO_ALERTMANAGER=", taken.Addr()))
 	d.end(1)
-	d.says("alertmanager ended by itself", "address already in use")
+	d.says("alertmanager ended by itself", "address already in use", "DEMO_ALERTMANAGER=127.0.0.1:PORT make demo")
 }
 
 func TestDemoNamesMissingPrograms(t *testing.T) {
