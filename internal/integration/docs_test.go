@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/health"
 	"gpusteward/internal/config"
 	"gpusteward/internal/fixture"
@@ -223,6 +224,25 @@ func TestDocumentsCount(t *testing.T) {
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("README.md does not say %q", want)
+		}
+	}
+}
+
+// TestDocumentsScenarios: README.md lists each simulated host with its
+// description.
+func TestDocumentsScenarios(t *testing.T) {
+	t.Parallel()
+	page := documents(t)["README.md"]
+	for _, name := range scenarios.Names() {
+		source, err := scenarios.Source(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc := regexp.MustCompile(`(?m)^doc: (.+)$`).FindSubmatch(source)
+		if doc == nil {
+			t.Errorf("the scenario %s has no doc", name)
+		} else if row := fmt.Sprintf("| `%s` | %s |\n", name, doc[1]); !strings.Contains(page, row) {
+			t.Errorf("README.md lacks the row %s", row)
 		}
 	}
 }
