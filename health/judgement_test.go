@@ -59,6 +59,22 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
+// TestHeadlineIsTheReasonOfTheVerdict: a fault of a tenant does not count, so it
+// is not what the first line names beside one that does.
+func TestHeadlineIsTheReasonOfTheVerdict(t *testing.T) {
+	t.Parallel()
+	job := Finding{Check: "job_hang", Severity: incident.Critical, State: incident.Failed, Message: "A job hangs.",
+		Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "a", Workload: "slurm:1"}}
+	node := Finding{Check: "host_kernel", Severity: incident.Warning, State: incident.Degraded, Message: "The kernel."}
+	text, status := judged(job, node).Report("text", incident.Warning)
+	if want := "WARNING - node7: node host_kernel: The kernel. (and 1 more)\n"; status != 1 || !strings.HasPrefix(text, want) {
+		t.Errorf("exit status %d, want 1 with %q:\n%s", status, want, text)
+	}
+	if text, status := judged(job).Report("text", incident.Warning); status != 0 || !strings.HasPrefix(text, "OK - ") {
+		t.Errorf("exit status %d, want 0:\n%s", status, text)
+	}
+}
+
 func TestReportsListFindings(t *testing.T) {
 	t.Parallel()
 	j := judged(Finding{Check: "host_kernel", Severity: incident.Emergency, State: incident.Failed,

@@ -78,12 +78,15 @@ func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
 	return v
 }
 
+// ofTenant reports whether f is a fault of a workload or a tenant.
+func (f Finding) ofTenant() bool { return f.Entity.Workload != "" || f.Entity.Tenant != "" }
+
 // worst is the severity of the worst of some findings. Checks in shadow mode do
 // not count. Neither do faults of a workload or a tenant: they do not affect
 // the GPU, and taking the node out of service for them would punish the others.
 func worst(findings []Finding, some func(Finding) bool) (s incident.Severity) {
 	for _, f := range findings {
-		if !f.Shadow && f.Entity.Workload == "" && f.Entity.Tenant == "" && some(f) {
+		if !f.Shadow && !f.ofTenant() && some(f) {
 			s = max(s, f.Severity)
 		}
 	}

@@ -43,7 +43,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	cmd := app.Command("check", "Check the health of the host once. The command prints the agent's verdict. If "+
 		"no agent answers, it opens the driver and observes the GPUs for some seconds. The exit status is 0 for "+
 		"healthy, 1 for a warning, 2 for critical or worse, and 3 for unknown or a usage error. Informational "+
-		"findings and checks in shadow mode are shown, but do not affect it. For Slurm, "+
+		"findings, checks in shadow mode and faults of workloads and tenants are shown, but do not affect it. For Slurm, "+
 		"/usr/libexec/gpusteward/healthcheck.sh as HealthCheckProgram drains a critical node. For "+
 		"node-problem-detector, --format=npd prints one line of at most 80 characters, and exits "+
 		"with 0, with 1 for a problem or with 2 for unknown; "+
