@@ -12,7 +12,7 @@ import (
 
 // stackFlags are the flags of gpusteward stack.
 type stackFlags struct {
-	pid  int
+	pid  int32
 	json bool
 }
 
@@ -22,13 +22,13 @@ func stackCommand(app *kingpin.Application) (*kingpin.CmdClause, *stackFlags) {
 		"and the place in its native code. The process continues meanwhile, and no argument or variable is read. "+
 		"Requires root for another user's process. The exit status is 1 if something could not be read.")
 	cmd.Flag("json", "Write JSON.").BoolVar(&s.json)
-	cmd.Arg("PID", "Process, such as a rank that hangs.").Required().IntVar(&s.pid)
+	cmd.Arg("PID", "Process, such as a rank that hangs.").Required().Int32Var(&s.pid)
 	return cmd, s
 }
 
 // run shows everything that can be read, and why the rest cannot.
 func (s *stackFlags) run(ctx context.Context, procfs string, stdout io.Writer) error {
-	p, err := stack.Of(ctx, s.pid, stack.Options{Procfs: procfs})
+	p, err := stack.Of(ctx, int(s.pid), stack.Options{Procfs: procfs})
 	if err != nil {
 		return err
 	}
