@@ -1,5 +1,8 @@
 /* The helper: what it tells the broker, and when. */
 #define _GNU_SOURCE
+#include <signal.h>
+#include <sys/prctl.h>
+
 #include "fake.h"
 
 static void a_pause_drains_and_tells(void)
@@ -500,6 +503,25 @@ __attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+/* The helper does not keep a process whose other threads have ended. */
+__attribute__((unused)) static void who_leaves_its_main_thread_ends_with_the_others(void)
+{
+	int status;
+	pid_t pid = fork(), ended = 0;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		fake_begin();
+		fake_seat();
+		gs_turns_start();
+		launching(10);
+		pthread_exit(NULL);
+	}
+	EVENTUALLY(ended || (ended = waitpid(pid, &status, WNOHANG)));
+	CHECK(ended == pid && status == 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct fake_case cases[] = {
@@ -528,6 +550,7 @@ int main(int argc, char **argv)
 		CASE(no_launch_passes_a_pause_with_fences),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
 		CASE(a_thread_to_be_cancelled_can_exit),
+		CASE(who_leaves_its_main_thread_ends_with_the_others), /* the sanitizers have threads of their own */
 #endif
 	};
 
