@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A machine is an architecture for which the hook is built.
@@ -320,6 +322,43 @@ func TestQuiet(t *testing.T) {
 			_, stderr := here.run(t, test.env, test.argv...)
 			if got := strings.Count(stderr, "\n"); got != test.lines {
 				t.Errorf("%d lines on standard error, want %d:\n%s", got, test.lines, stderr)
+			}
+		})
+	}
+}
+
+// TestNobodyReads runs programs without a broker whose standard error is a full pipe, or a
+// pipe without a reader. The line about the broker neither stops nor ends them.
+func TestNobodyReads(t *testing.T) {
+	so, stub := machines[0].library(t)
+	for name, leave := range map[string]func(reader, writer *os.File) error{
+		"full": func(_, writer *os.File) error {
+			size, err := unix.FcntlInt(writer.Fd(), unix.F_GETPIPE_SZ, 0)
+			if err == nil {
+				_, err = writer.Write(make([]byte, size))
+			}
+			return err
+		},
+		"no reader": func(reader, _ *os.File) error { return reader.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			defer writer.Close()
+			if err := leave(reader, writer); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, filepath.Join(stub, "load"), "--kernel-us", "10", "--steps", "10")
+			cmd.Env = []string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub,
+				"GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu"), "GPUSTEWARD_SOCKET=/none"}
+			cmd.Stderr = writer
+			if err := cmd.Run(); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -2,6 +2,7 @@
 #include "settings.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,11 @@
 
 struct gs_settings gs_settings;
 
+/* Nobody may read the line: it is left out if it would wait for a reader, or SIGPIPE would
+ * end the program. */
 void gs_log(const char *format, ...)
 {
+	struct pollfd to = {.fd = STDERR_FILENO, .events = POLLOUT};
 	char line[320];
 	va_list args;
 	int n = snprintf(line, sizeof(line), "gpusteward: ");
@@ -26,7 +30,7 @@ void gs_log(const char *format, ...)
 		return;
 	n += m < (int)sizeof(line) - n - 1 ? m : (int)sizeof(line) - n - 2;
 	line[n++] = '\n';
-	if (write(STDERR_FILENO, line, (size_t)n) < 0) {
+	if (poll(&to, 1, 0) == 1 && to.revents == POLLOUT && write(to.fd, line, (size_t)n) < 0) {
 		/* Nothing is left to do. */
 	}
 	errno = saved;
