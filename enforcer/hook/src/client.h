@@ -68,9 +68,11 @@ extern struct gs_client {
 	struct gs_trace *trace;   /* the last one; it stays mapped */
 } gs_client;
 
-/* The devices that the process sees, in the order of CUDA_VISIBLE_DEVICES. */
+/* The devices that the process sees, in the order of CUDA_VISIBLE_DEVICES, and the
+ * driver's version, as they were at the start. */
 extern struct gs_gpus {
 	unsigned count;
+	uint32_t cuda;
 	CUdevice device[GS_GPUS];
 	CUuuid uuid[GS_GPUS];
 } gs_gpus;

@@ -23,13 +23,10 @@ static int send_hello(void)
 	uint32_t unknown = gs_entries_unknown();
 	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .trace = 1, .hook = GS_VERSION,
 				 .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX,
-				 .old_session = gs_client.session, .token = gs_client.token};
+				 .cuda = gs_gpus.cuda, .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
 			      .length = sizeof(hello), .seq = ++gs_client.seq};
-	int version = 0;
 
-	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS)
-		hello.cuda = (uint32_t)version;
 	memcpy(hello.tenant, gs_settings.tenant, sizeof(hello.tenant));
 	memcpy(hello.uuid, gs_gpus.uuid, sizeof(hello.uuid));
 	gs_admit_declare(gs_client.declared);
@@ -42,7 +39,8 @@ static int send_hello(void)
 	return gs_link_send(&gs_client.link, &h, &hello);
 }
 
-/* The link is closed when this is called: a reader may still hold the last one. */
+/* The link is closed when this is called: a reader may still hold the last one. The driver
+ * is not called: the process may be suspended. */
 void gs_connect_begin(void)
 {
 	int err = gs_link_open(&gs_client.link, gs_settings.socket);
@@ -173,8 +171,10 @@ void gs_find_gpus(void)
 {
 	CUresult (*uuid)(CUuuid *, CUdevice) =
 		gs_real.cuDeviceGetUuid_v2 ? gs_real.cuDeviceGetUuid_v2 : gs_real.cuDeviceGetUuid;
-	int n = 0;
+	int n = 0, version = 0;
 
+	if (gs_real.cuDriverGetVersion && gs_real.cuDriverGetVersion(&version) == CUDA_SUCCESS)
+		gs_gpus.cuda = (uint32_t)version;
 	if (!uuid || !gs_real.cuDeviceGetCount || !gs_real.cuDeviceGet || gs_real.cuDeviceGetCount(&n) != CUDA_SUCCESS)
 		return;
 	for (int i = 0; i < n && i < GS_GPUS; i++)

@@ -33,6 +33,27 @@ static void lost_in_reserve(void)
 	CHECK(gs_client_epoch() != epoch && gs_page != &gs_own);
 }
 
+static void called(void) { CHECK(!"no call of the driver"); }
+
+/* A suspended process connects again without its driver. */
+static void again_without_the_driver(void)
+{
+	struct request r;
+
+	broker_listen();
+	struct peer p = start();
+	void *call = (void *)called;
+	memcpy(&gs_real.cuDeviceGetCount, &call, sizeof(call));
+	memcpy(&gs_real.cuDeviceGet, &call, sizeof(call));
+	memcpy(&gs_real.cuDeviceGetUuid_v2, &call, sizeof(call));
+	memcpy(&gs_real.cuDriverGetVersion, &call, sizeof(call));
+	close(p.fd);
+	start_helper();
+	peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.cuda == 13000 && r.hello.gpus == 2);
+	AWAIT(gs_client_connected());
+}
+
 /* Taken before there was any broker. */
 static void declared_late(void)
 {
@@ -318,6 +339,7 @@ int main(void)
 
 	begin_tests();
 	RUN(lost_in_reserve);
+	RUN(again_without_the_driver);
 	RUN(declared_late);
 	RUN(changed_meanwhile);
 	RUN(commit_after_resume);
