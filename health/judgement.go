@@ -128,11 +128,25 @@ func shorten(text string, most int) string {
 var words = map[incident.State]string{incident.OK: "OK", incident.Suspect: "OK", incident.Degraded: "WARNING",
 	incident.Unhealthy: "CRITICAL", incident.Failed: "CRITICAL", incident.Unknown: "UNKNOWN"}
 
-// text returns a line with the verdict, and a line for each finding.
+// text returns a line with the verdict, and a line for each finding. The checks of an
+// entity that have no more data share a line: a GPU that is lost has many.
 func (j Judgement) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s - %s: %s\n", words[j.Status], cmp.Or(j.Node, "this host"), j.headline())
+	dark := map[incident.Entity][]string{}
 	for _, f := range j.Findings {
+		if f.dark() {
+			dark[f.Entity] = append(dark[f.Entity], f.Check)
+		}
+	}
+	for _, f := range j.Findings {
+		if all := dark[f.Entity]; f.dark() && len(all) > 1 {
+			if f.Check == all[0] {
+				fmt.Fprintf(&b, "%-9s %s %d checks have no more data: %s\n", f.label(), f.Entity, len(all),
+					strings.Join(all, ", "))
+			}
+			continue
+		}
 		fmt.Fprintf(&b, "%-9s %s %s: %s", f.label(), f.Entity, cmp.Or(f.Alert, f.Check), f.Message)
 		if !f.Since.IsZero() {
 			fmt.Fprintf(&b, " [since %s]", f.Since.UTC().Format(time.RFC3339))
@@ -158,6 +172,9 @@ func (j Judgement) text() string {
 	}
 	return b.String()
 }
+
+// dark reports whether the finding says only that its check has no more data.
+func (f Finding) dark() bool { return f.Severity == incident.None && f.State == incident.Unknown }
 
 // label returns the finding's severity, or its other state.
 func (f Finding) label() string {

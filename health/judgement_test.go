@@ -109,6 +109,22 @@ func TestReportsListFindings(t *testing.T) {
 	}
 }
 
+// TestReportsFoldMissingData: what is lost has no data for many checks.
+func TestReportsFoldMissingData(t *testing.T) {
+	t.Parallel()
+	dark := func(check, gpu string) Finding {
+		return Finding{Check: check, Entity: gpuEntity(gpu), State: incident.Unknown, Message: "No data for " + check + "."}
+	}
+	over := Finding{Check: "hot", Entity: gpuEntity("1"), Severity: incident.Warning, State: incident.Unknown,
+		Message: "There is no more data. It was hot."}
+	text, _ := judged(dark("a", "1"), dark("b", "0"), over, dark("c", "1")).Report("text", incident.Warning)
+	_, lines, _ := strings.Cut(text, "\n")
+	if want := "unknown   gpu=1 2 checks have no more data: a, c\nunknown   gpu=0 b: No data for b.\n" +
+		"warning   gpu=1 hot: There is no more data. It was hot.\n"; lines != want {
+		t.Errorf("got\n%swant\n%s", lines, want)
+	}
+}
+
 // hostileName is a possible name of a workload.
 const hostileName = "job\x1b[2J\n\r\u202e\u0085\x00\xff$(reboot)\"'"
 
