@@ -267,7 +267,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		if o.Suspend {
 			e.giveWay(now, all[o.Subject], o.Why)
 		} else {
-			_ = e.suspender.Resume(now, o.Subject) // its record is there
+			_ = e.suspender.Resume(now, o.Subject, o.Why) // its record is there
 		}
 	}
 	clear(e.residence.returning)
@@ -340,7 +340,8 @@ func (e *Enforcer) absent(now time.Time, s suspend.Record) residency.Workload {
 		if s.Yields && e.woke(now, s) {
 			r.want(s.Subject(), now)
 		}
-		w.Since, w.Wants = r.wanted[s.Subject()], !r.wanted[s.Subject()].IsZero()
+		w.Since = r.wanted[s.Subject()]
+		w.Wants = s.Yields && !w.Since.IsZero() // it may have been ordered to stay away since it wanted
 	case s.Phase == suspend.Resuming && e.suspender.Waits(s.Subject()): // for room
 		w.Phase, w.Wants = residency.Suspended, true
 	}

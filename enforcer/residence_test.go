@@ -110,6 +110,27 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	}
 }
 
+// TestAnOrderKeepsAwayWhoGaveWay orders a workload to stay away that gave way and
+// wants to come back. The answer comes at once.
+func TestAnOrderKeepsAwayWhoGaveWay(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second),
+		func(t *policy.Table) { t.Rules[1].Priority = policy.PriorityHigh })
+	g.size = 4 << 30
+	a := g.works("a", true, "2560")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
+	b := g.works("b", true, "2560")
+	claims := func(n int) func() bool {
+		return func() bool {
+			o := g.stats().Overcommit
+			return g.phase() == "suspended" && len(o) == 1 && o[0].Waiting == n
+		}
+	}
+	poll(t, 60*time.Second, "it does not want to come back", func() bool { return g.moves(b) && claims(1)() })
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	poll(t, 20*time.Second, "it still wants to come back", claims(0))
+}
+
 // TestAnImpossibleAllocationFails refuses at once what no overcommitted GPU has.
 func TestAnImpossibleAllocationFails(t *testing.T) {
 	t.Parallel()

@@ -97,7 +97,7 @@ func (e *Enforcer) undo(now time.Time, s *escalation.Step, c action.ProcessGroup
 		s.Result, s.Detail = e.actor.Resume(c)
 	}
 	if r, away := e.suspender.Record(s.Subject); away && !r.Yields && s.To < policy.Suspend && s.From >= policy.Suspend {
-		_ = e.suspender.Resume(now, s.Subject) // its record is there
+		_ = e.suspender.Resume(now, s.Subject, s.Why) // its record is there
 		s.Detail = strings.TrimPrefix(s.Detail+"; its GPU memory comes back", "; ")
 	}
 }

@@ -91,10 +91,10 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		}
 		e.residence.moved(now, end)
 		e.explain(end)
-		for _, waits := range e.waiting[end.Subject()] {
+		for _, waits := range e.waiting[awaited{end.Subject(), end.Done}] {
 			waits <- end // it has room
 		}
-		delete(e.waiting, end.Subject())
+		delete(e.waiting, awaited{end.Subject(), end.Done})
 	}
 	e.remember()
 }
@@ -161,7 +161,7 @@ func names(name string, s audit.Subject, processes []suspend.Process) bool {
 // the PID of one of its processes. It returns a message for the operator, once
 // the workload is suspended or when ctx ends, whichever is first.
 func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, error) {
-	return e.order(ctx, func() (audit.Subject, error) {
+	return e.order(ctx, suspend.Suspended, func() (audit.Subject, error) {
 		var found []*candidate
 		var known []string
 		for _, c := range e.candidates() {
@@ -221,12 +221,12 @@ func (e *Enforcer) candidate(s audit.Subject) *candidate {
 
 // ResumeProcess gives a suspended workload its GPU memory back, as Suspend takes
 // it.
-func (e *Enforcer) ResumeProcess(ctx context.Context, workload string) (string, error) {
-	return e.order(ctx, func() (audit.Subject, error) {
+func (e *Enforcer) ResumeProcess(ctx context.Context, workload, why string) (string, error) {
+	return e.order(ctx, suspend.Resuming, func() (audit.Subject, error) {
 		var known []string
 		for _, r := range e.suspender.Records() {
 			if names(workload, r.Subject(), r.Processes) {
-				return r.Subject(), e.release(time.Now(), r.Subject())
+				return r.Subject(), e.release(time.Now(), r.Subject(), why)
 			}
 			known = append(known, r.Workload)
 		}
@@ -237,10 +237,10 @@ func (e *Enforcer) ResumeProcess(ctx context.Context, workload string) (string, 
 
 // release begins to resume a suspended workload. One that the escalation
 // suspended is throttled from now on.
-func (e *Enforcer) release(now time.Time, of audit.Subject) error {
+func (e *Enforcer) release(now time.Time, of audit.Subject, why string) error {
 	step, escalated := e.escalation.Release(now, of)
 	if !escalated {
-		return e.suspender.Resume(now, of)
+		return e.suspender.Resume(now, of, why)
 	}
 	e.take(now, &step)
 	e.escalation.Settle(step)
@@ -250,15 +250,25 @@ func (e *Enforcer) release(now time.Time, of audit.Subject) error {
 	return nil
 }
 
-// order has Run begin something, and waits for its end.
-func (e *Enforcer) order(ctx context.Context, do func() (audit.Subject, error)) (string, error) {
+// An awaited is the end of a subject's suspension or resumption.
+type awaited struct {
+	audit.Subject
+	done suspend.Phase
+}
+
+// order has Run begin something, and waits until that is done.
+func (e *Enforcer) order(ctx context.Context, done suspend.Phase, do func() (audit.Subject, error)) (string, error) {
 	began, ended := make(chan error, 1), make(chan suspend.End, 1)
 	select {
 	case e.orders <- func() {
 		s, err := do()
 		if err == nil {
-			e.waiting[s] = append(e.waiting[s], ended)
 			e.remember()
+			if r, _ := e.suspender.Record(s); r.Phase == suspend.Suspended { // it gave way before
+				ended <- suspend.End{Record: r, Done: r.Phase}
+			} else {
+				e.waiting[awaited{s, done}] = append(e.waiting[awaited{s, done}], ended)
+			}
 		}
 		began <- err
 	}:

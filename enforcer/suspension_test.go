@@ -82,7 +82,7 @@ func (g *governed) suspend(ctx context.Context, workload string) (string, error)
 }
 
 func (g *governed) giveBack(ctx context.Context, workload string) (string, error) {
-	return g.it.ResumeProcess(ctx, workload)
+	return g.it.ResumeProcess(ctx, workload, "tested")
 }
 
 // TestAWorkloadIsSuspended takes the memory of a program with the hook and of one
@@ -210,6 +210,19 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// TestAnOrderToResumeAwaitsTheResumption answers an order that comes during the
+// suspension when the workload runs again.
+func TestAnOrderToResumeAwaitsTheResumption(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 1<<30, 0, []string{"a"})
+	a := g.works("a", true, "1024")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) })
+	g.audited()
+	go func() { _, _ = g.suspend(t.Context(), "unit:a.service") }()
+	poll(t, 20*time.Second, "its suspension does not begin", func() bool { return g.phase() == "suspending" })
+	g.order(g.giveBack, "unit:a.service", "runs again")
 }
 
 // TestADriversTroubleIsUndone lets a program go on that the driver does not

@@ -175,7 +175,7 @@ func (s *asker) cycle(t *testing.T, e *exact, mib int) (down, up float64) {
 	}
 	down = s.wait(t, Suspended)
 	s.freed = 1 - float64(listed(t, pid))/float64(mib)
-	if err := s.Resume(time.Now(), of); err != nil {
+	if err := s.Resume(time.Now(), of, "tested"); err != nil {
 		t.Fatal(err)
 	}
 	return down, s.wait(t, Resuming)

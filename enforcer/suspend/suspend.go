@@ -56,7 +56,7 @@ type Record struct {
 	Tenant    string    `json:"tenant"`
 	Workload  string    `json:"workload"`
 	Phase     Phase     `json:"phase"`
-	Why       string    `json:"why"`   // for people
+	Why       string    `json:"why"`   // of what was done last, for people
 	Since     time.Time `json:"since"` // when the phase began
 	Began     time.Time `json:"began"` // when its suspension did
 	Processes []Process `json:"processes"`
@@ -118,7 +118,7 @@ type work struct {
 	ends  chan End // nil: nothing
 	wait  time.Duration
 	again time.Time // when a resumption is tried again
-	wake  bool      // it is to be resumed as soon as it is suspended
+	wake  string    // why it is to be resumed as soon as it is suspended; empty: it is not
 }
 
 // Records returns all records in order.
@@ -157,6 +157,7 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 		s.work[r.Subject()] = w
 		if r.Phase != Suspended {
 			w.Phase, w.Since, w.again = Resuming, now, now
+			w.Why = "the last enforcer ended while the workload was " + string(r.Phase)
 		}
 	}
 }
@@ -240,17 +241,17 @@ func (p Process) bytes() (sum uint64) {
 	return sum
 }
 
-// Resume begins to resume a subject, or has it resumed once it is suspended. It
-// returns an error if the subject is not suspended.
-func (s *Suspender) Resume(now time.Time, of audit.Subject) error {
+// Resume begins to resume a subject, or has it resumed once it is suspended, for a reason
+// that is not empty. It returns an error if the subject is not suspended.
+func (s *Suspender) Resume(now time.Time, of audit.Subject, why string) error {
 	w := s.work[of]
 	switch {
 	case w == nil:
 		return errors.New("it is not suspended")
 	case w.Phase == Suspending:
-		w.wake = true
+		w.wake = why
 	case w.Phase == Suspended:
-		s.resume(now, w)
+		s.resume(now, w, why)
 	case w.ends == nil:
 		w.again = now
 	}
@@ -264,8 +265,8 @@ func (s *Suspender) Waits(of audit.Subject) bool {
 }
 
 // resume begins a resumption.
-func (s *Suspender) resume(now time.Time, w *work) {
-	w.Phase, w.Since, w.again = Resuming, now, now
+func (s *Suspender) resume(now time.Time, w *work, why string) {
+	w.Phase, w.Since, w.again, w.Why = Resuming, now, now, why
 	_ = s.keep() // harmless if it fails: the next enforcer finds it half resumed, and resumes the rest
 	s.try(w)
 }
@@ -304,8 +305,8 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 		case len(w.Processes) == 0:
 			delete(s.work, w.Subject())
 		case s.work[w.Subject()] != w: // it has just ended
-		case w.Phase == Suspended && w.wake:
-			s.resume(now, w)
+		case w.Phase == Suspended && w.wake != "":
+			s.resume(now, w, w.wake)
 		case w.Phase == Resuming && !now.Before(w.again):
 			s.try(w)
 		}
@@ -346,7 +347,7 @@ func (s *Suspender) end(now time.Time, w *work, end End) End {
 		s.totals.SuspendSeconds += end.Took.Seconds()
 		end.Done, end.Record = Suspended, w.Record
 	case end.Done == Suspending: // undo what is done of it
-		w.Phase, w.Since, w.again = Resuming, now, now
+		w.Phase, w.Since, w.again, w.Why = Resuming, now, now, "its suspension failed"
 		end.Done = Suspended
 	case end.Err == nil:
 		delete(s.work, w.Subject())

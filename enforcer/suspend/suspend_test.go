@@ -208,10 +208,10 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 	if r, _ := b.Record(job); r.Phase != Suspended || b.file[0].Phase != Suspended || b.card.free != 12 {
 		t.Errorf("%+v, in the file %+v, %d free", r, b.file, b.card.free)
 	}
-	if err := b.Resume(b.now, job); err != nil || b.file[0].Phase != Resuming {
+	if err := b.Resume(b.now, job, "wanted"); err != nil || b.file[0].Phase != Resuming {
 		t.Fatalf("%v, in the file %+v", err, b.file)
 	}
-	if end := b.end(); end.Done != Resuming || end.Err != nil {
+	if end := b.end(); end.Done != Resuming || end.Err != nil || end.Why != "wanted" {
 		t.Fatalf("%+v", end)
 	}
 	want := "lock 2, lock 3, checkpoint 2, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3"
@@ -225,7 +225,7 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 		n.ResumeSeconds <= 0 {
 		t.Errorf("%+v", n)
 	}
-	if err := b.Resume(b.now, job); err == nil {
+	if err := b.Resume(b.now, job, "wanted"); err == nil {
 		t.Error("what is not suspended is resumed")
 	}
 }
@@ -309,7 +309,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 	b.order(2, 3)
 	b.end()
 	b.card.set(func() { b.card.free = 11 })
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	var at []time.Duration
 	began := b.now
 	for range 4 {
@@ -341,7 +341,7 @@ func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
 	b.order(2, 3)
 	b.end()
 	b.card.set(func() { b.card.free, b.card.wrong["checkpoint 2"] = 5, refuse(NoAnswer, "the driver is silent") })
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	end := b.end()
 	if end.Err == nil || !strings.Contains(end.Err.Error(), "and 2 keeps its memory: the driver is silent") {
 		t.Errorf("%v", end.Err)
@@ -358,7 +358,7 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.order(2, 3)
 	b.end()
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	for _, free := range []uint64{200 + spare - 1, 0} {
 		b.card.set(func() { b.card.said = &free })
 		if end := b.end(); ReasonOf(end.Err) != GPUMemory {
@@ -396,7 +396,7 @@ func TestDeadlines(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.end()
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	b.end()
 	mu.Lock()
 	defer mu.Unlock()
@@ -489,7 +489,7 @@ func TestAnOrderBeginsAtOnce(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.order(2)
 	b.end()
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
 
@@ -525,13 +525,13 @@ func TestTheEldestComesFirst(t *testing.T) {
 func TestAnOrderToResumeComesTooSoon(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.order(2)
-	if err := b.Resume(b.now, job); err != nil {
+	if err := b.Resume(b.now, job, "wanted"); err != nil {
 		t.Fatal(err)
 	}
 	if end := b.end(); end.Done != Suspended || end.Err != nil {
 		t.Fatalf("%+v", end)
 	}
-	if end := b.end(); end.Done != Resuming || end.Err != nil || !b.card.all(Running, 2) {
+	if end := b.end(); end.Done != Resuming || end.Err != nil || end.Why != "wanted" || !b.card.all(Running, 2) {
 		t.Errorf("%+v", end)
 	}
 }
@@ -542,7 +542,7 @@ func TestABrokenProcessIsTold(t *testing.T) {
 	b.order(2, 3)
 	b.end()
 	b.card.set(func() { b.card.state[2] = Broken })
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	if end := b.end(); end.Err != nil || !slices.Equal(end.Lost, []int{2}) || !b.card.all(Running, 3) {
 		t.Errorf("%+v, %v", end, b.card.state)
 	}
@@ -552,7 +552,7 @@ func TestABrokenProcessIsTold(t *testing.T) {
 	b.order(3)
 	b.end()
 	b.card.wrong["restore 3"], b.card.breaks = refuse(Other, "broken"), true
-	_ = b.Resume(b.now, job)
+	_ = b.Resume(b.now, job, "wanted")
 	if end := b.end(); end.Err != nil || !slices.Equal(end.Lost, []int{3}) {
 		t.Errorf("%+v", end)
 	}
@@ -594,7 +594,7 @@ func TestAKilledEnforcerLosesNobody(t *testing.T) {
 			b.card.left = kill
 			b.order(2, 3)
 			if b.lives() && again%2 == 0 {
-				_ = b.Resume(b.now, job)
+				_ = b.Resume(b.now, job, "wanted")
 				b.lives()
 			}
 			b.card.set(func() { b.card.left = again })
@@ -607,7 +607,7 @@ func TestAKilledEnforcerLosesNobody(t *testing.T) {
 				if !b.card.all(Checkpointed, 2, 3) {
 					t.Fatalf("killed at call %d and %d: suspended are %v", kill, again, b.card.state)
 				}
-				_ = b.Resume(b.now, job)
+				_ = b.Resume(b.now, job, "wanted")
 			}
 			eventually(t, fmt.Sprintf("killed at call %d and %d, it is resumed", kill, again), func() bool {
 				b.now = b.now.Add(time.Minute)
@@ -648,9 +648,9 @@ func TestRandomTrouble(t *testing.T) {
 		case 1:
 			_ = b.Suspend(b.now, other, processes(3), "")
 		case 2:
-			_ = b.Resume(b.now, job)
+			_ = b.Resume(b.now, job, "wanted")
 		case 3:
-			_ = b.Resume(b.now, other)
+			_ = b.Resume(b.now, other, "wanted")
 		}
 		b.now = b.now.Add(time.Minute)
 		b.Look(b.now)
@@ -664,7 +664,7 @@ func TestRandomTrouble(t *testing.T) {
 	eventually(t, "both run", func() bool {
 		b.now = b.now.Add(time.Minute)
 		for _, r := range b.Records() {
-			_ = b.Resume(b.now, r.Subject())
+			_ = b.Resume(b.now, r.Subject(), "wanted")
 		}
 		b.Look(b.now)
 		return len(b.Records()) == 0

@@ -66,7 +66,7 @@ func suspendActions(e *enforcer.Enforcer) map[string]exporter.Action {
 			return e.Suspend(ctx, v.Get("workload"), "ordered by "+exporter.OrderedBy(ctx))
 		}),
 		"resume-process": act(func(ctx context.Context, v url.Values) (string, error) {
-			return e.ResumeProcess(ctx, v.Get("workload"))
+			return e.ResumeProcess(ctx, v.Get("workload"), "ordered by "+exporter.OrderedBy(ctx))
 		}),
 	}
 }
