@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
 )
 
@@ -58,6 +59,24 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 			if s := g.audited().Suspensions; s.Suspended != 1 || s.Resumed != 1 || len(s.Refused) != 0 {
 				t.Errorf("%+v", s)
 			}
+		})
+	}
+}
+
+// TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
+// looked whether it used the GPU while there was no enforcer.
+func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
+	t.Parallel()
+	for _, hooked := range []bool{true, false} {
+		g := suspending(t, 0, 0, []string{"a"}, gives(3*time.Second, 0))
+		g.job("a", hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=600000", "--alloc-mib=512", "--alloc-step-mib=512")
+		poll(t, 30*time.Second, "it is not suspended", func() bool { return g.phase() == "suspended" })
+		g.stop()
+		told := len(g.ends())
+		g.run(g.table)
+		poll(t, 30*time.Second, "it does not come back", func() bool {
+			ends := g.ends()
+			return len(ends) > told && ends[told].Done == suspend.Resuming && ends[told].Err == nil
 		})
 	}
 }

@@ -79,6 +79,11 @@ func (e *Enforcer) restore() {
 	e.actor.Restore(s.Paused)
 	e.suspender.Restore(time.Now(), s.Suspended)
 	e.charge() // the broker has no sessions yet
+	for _, r := range s.Suspended {
+		if r.Yields { // it may have used the GPU, which nobody saw
+			e.residence.want(r.Subject(), time.Now())
+		}
+	}
 	for _, p := range s.Paused {
 		subject := audit.Subject{Tenant: p.Tenant, Workload: p.Workload}
 		if !e.stopped(subject) || e.steps(p.Tenant).Mode < policy.Pause {
