@@ -386,24 +386,31 @@ func (s *Suspender) call(op Op, p Process) (State, error) {
 
 // suspend suspends all processes: no process is checkpointed before all are
 // locked, since those that are not yet may wait for the others. It undoes
-// nothing. A process that the driver broke is lost.
+// nothing. A process that the driver broke is lost. Of several, some may end
+// meanwhile.
 func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 	for _, p := range all {
-		if state, err := s.call(Ask, p); err != nil {
+		switch state, err := s.call(Ask, p); {
+		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
+		case err != nil:
 			return nil, err
-		} else if state != Running {
+		case state != Running:
 			return nil, refuse(WrongState, "the driver says that %d is %s", p.PID, state)
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
 		for _, p := range all {
 			switch state, err := s.call(op, p); {
+			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:
 				return []int{p.PID}, err
 			case err != nil:
 				return nil, err
 			}
 		}
+	}
+	if !slices.ContainsFunc(all, func(p Process) bool { return s.Alive(p.Target) }) {
+		return nil, refuse(NotCUDA, "its processes ended")
 	}
 	return nil, nil
 }

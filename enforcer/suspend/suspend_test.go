@@ -262,6 +262,36 @@ func TestAFailureUndoesEverything(t *testing.T) {
 	}
 }
 
+// TestAProcessEndsDuringTheSuspension suspends the others.
+func TestAProcessEndsDuringTheSuspension(t *testing.T) {
+	for _, at := range []Op{Ask, Lock, Checkpoint} {
+		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+		call := b.Call
+		b.Call = func(ctx context.Context, op Op, pid int) (State, error) {
+			if op == at && pid == 2 {
+				b.card.set(func() { b.card.gone[pid] = true })
+			}
+			return call(ctx, op, pid)
+		}
+		b.order(2, 3)
+		if end := b.end(); end.Done != Suspended || end.Err != nil || !b.card.all(Checkpointed, 3) {
+			t.Errorf("%s: %+v, %v", at, end, b.card.state)
+		}
+		if r, _ := b.Record(job); r.Phase != Suspended || len(r.Processes) != 1 || r.Processes[0].PID != 3 {
+			t.Errorf("%s: %+v", at, r)
+		}
+	}
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.Call = func(_ context.Context, _ Op, pid int) (State, error) {
+		b.card.set(func() { b.card.gone[pid] = true })
+		return Unknown, refuse(NotCUDA, "gone")
+	}
+	b.order(2)
+	if end := b.end(); ReasonOf(end.Err) != NotCUDA || len(b.Records()) > 0 {
+		t.Errorf("alone: %+v, %+v", end, b.Records())
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.order(2)
