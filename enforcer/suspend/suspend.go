@@ -272,8 +272,22 @@ func (s *Suspender) resume(now time.Time, w *work, why string) {
 }
 
 func (s *Suspender) try(w *work) {
-	processes := w.Processes
-	w.start(func() ([]int, error) { return s.giveBack(processes) })
+	processes, others := w.Processes, s.returning()
+	w.start(func() ([]int, error) { return s.giveBack(processes, others) })
+}
+
+// returning returns the GPU memory that others are being given back now, by UUID. The
+// driver may still list it as free.
+func (s *Suspender) returning() map[string]uint64 {
+	all := map[string]uint64{}
+	for _, w := range s.work {
+		if w.Phase == Resuming && w.ends != nil {
+			for uuid, n := range w.Bytes() {
+				all[uuid] += n
+			}
+		}
+	}
+	return all
 }
 
 // start does something about a workload. The result comes by w.ends.
@@ -418,8 +432,8 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 // giveBack lets all processes run again, whatever was done of their suspension
 // or resumption: no process goes on before all have their memory. If one of them
 // cannot have it, none keeps it. A process that the driver broke is lost, and
-// so is one that ended.
-func (s *Suspender) giveBack(all []Process) (lost []int, err error) {
+// so is one that ended. Others take memory at the same time, in bytes by UUID.
+func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []int, err error) {
 	var locked, away []Process
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
@@ -434,7 +448,7 @@ func (s *Suspender) giveBack(all []Process) (lost []int, err error) {
 			away = append(away, p)
 		}
 	}
-	if err := s.fits(away); err != nil {
+	if err := s.fits(away, others); err != nil {
 		return lost, err
 	}
 	for _, p := range away {
@@ -456,17 +470,17 @@ func (s *Suspender) giveBack(all []Process) (lost []int, err error) {
 	return lost, err
 }
 
-// fits returns a Refusal unless the GPUs have room for processes. The driver is
-// not asked to try: drivers of the 580 series break a process for whose memory
-// there is no room.
-func (s *Suspender) fits(all []Process) error {
+// fits returns a Refusal unless the GPUs have room for processes, beside others in bytes
+// by UUID. The driver is not asked to try: drivers of the 580 series break a process for
+// whose memory there is no room.
+func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 	for uuid, bytes := range (Record{Processes: all}).Bytes() {
 		switch free, known := s.Free(uuid); {
 		case !known:
 			return refuse(GPUMemory, "it is unknown whether %s has room: the driver does not tell its free memory", uuid)
-		case free < bytes+spare:
+		case free < bytes+others[uuid]+spare:
 			return refuse(GPUMemory, "%s has no room for %d MiB: %d MiB are free, of which %d MiB are kept", uuid, bytes>>20,
-				free>>20, spare>>20)
+				free>>20, (others[uuid]+spare)>>20)
 		}
 	}
 	return nil

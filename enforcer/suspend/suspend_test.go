@@ -483,12 +483,12 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 // TestTextsHaveNumbers tells how much is needed, and how much there is.
 func TestTextsHaveNumbers(t *testing.T) {
 	s := Suspender{Free: func(string) (uint64, bool) { return 300 << 20, true }}
-	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}})
+	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}}, nil)
 	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, of which 256 MiB are kept"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}); err != nil {
+	if err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}, nil); err != nil {
 		t.Error(err)
 	}
 	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)})
@@ -548,6 +548,35 @@ func TestTheEldestComesFirst(t *testing.T) {
 	}
 	if w := b.Suspender.order(); w[0].Workload != "b" || w[1].Workload != "a" {
 		t.Errorf("first %s, then %s", w[0].Workload, w[1].Workload)
+	}
+}
+
+// TestTwoComeBackAtOnce resumes two workloads at once where one has room. The driver is
+// not asked to restore the other one.
+func TestTwoComeBackAtOnce(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	other := audit.Subject{Tenant: "b", Workload: "x"}
+	for pid, of := range map[int]audit.Subject{2: job, 3: other} {
+		p := processes(pid)
+		p[0].Memory = map[string]uint64{"GPU-0": 100 << 20}
+		if err := b.Suspend(b.now, of, p, "ordered"); err != nil {
+			t.Fatal(err)
+		}
+		b.end()
+	}
+	free := uint64(400 << 20)
+	b.card.set(func() { b.card.said = &free })
+	_ = b.Resume(b.now, job, "wanted")
+	_ = b.Resume(b.now, other, "wanted")
+	ends := map[string]error{}
+	eventually(t, "both end", func() bool {
+		for _, end := range b.Look(b.now) {
+			ends[end.Workload] = end.Err
+		}
+		return len(ends) == 2
+	})
+	if ends[job.Workload] != nil || ReasonOf(ends["x"]) != GPUMemory || !b.card.all(Checkpointed, 3) {
+		t.Errorf("%v, %v", ends, b.card.calls)
 	}
 }
 
