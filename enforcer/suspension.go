@@ -85,6 +85,7 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 			log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
 		default:
 			log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
+			e.seeReturned(end)
 		}
 		if e.Tell != nil {
 			e.Tell(end)
@@ -97,6 +98,19 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		delete(e.waiting, awaited{end.Subject(), end.Done})
 	}
 	e.remember()
+}
+
+// seeReturned corrects the last look by the memory that has come back since: the driver
+// may have been asked before.
+func (e *Enforcer) seeReturned(end suspend.End) {
+	for i := range e.seen.DeviceProcesses {
+		h := &e.seen.DeviceProcesses[i]
+		for _, p := range end.Processes {
+			if p.Target == (action.Target{PID: h.Process.PID, Start: h.Process.Start}) {
+				h.Memory = max(h.Memory, p.Memory[h.UUID])
+			}
+		}
+	}
 }
 
 func sum(bytes map[string]uint64) (all uint64) {

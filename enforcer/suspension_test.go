@@ -212,6 +212,24 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 	})
 }
 
+// TestWhoJustCameBackHasItsMemory suspends a program again before the driver was asked
+// what it has.
+func TestWhoJustCameBackHasItsMemory(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"})
+	a := g.works("a", true, "1024")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) && g.used() == 1024 })
+	g.audited()
+	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
+	poll(t, 20*time.Second, "the monitor does not see it", func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })
+	old := g.DeviceProcesses()
+	g.mu.Lock()
+	g.listing = old
+	g.mu.Unlock()
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
+}
+
 // TestAnOrderToResumeAwaitsTheResumption answers an order that comes during the
 // suspension when the workload runs again.
 func TestAnOrderToResumeAwaitsTheResumption(t *testing.T) {
