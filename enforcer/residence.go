@@ -190,6 +190,9 @@ func (e *Enforcer) observeUse(now time.Time, all []collectors.DeviceProcess) {
 		if h.SM != u.sm { // on one of its GPUs, or the driver was reopened
 			u.sm, u.last = h.SM, now
 		}
+		if !seen[t] { // a suspension may begin and end between two looks
+			u.first, u.before, u.stuck = nil, nil, false
+		}
 		seen[t] = true
 	}
 	maps.DeleteFunc(e.residence.use, func(t action.Target, _ *use) bool { return !seen[t] })

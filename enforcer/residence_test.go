@@ -63,6 +63,20 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 	}
 }
 
+// TestEachSuspensionLastsUntilTheNextUse has a program give way twice. What was seen of it
+// in the first suspension does not end the second one.
+func TestEachSuspensionLastsUntilTheNextUse(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
+	a := g.job("a", false, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=10000", "--seconds=300", "--alloc-mib=512",
+		"--alloc-step-mib=512")
+	told := func(n int) func() bool { return func() bool { return len(g.ends()) >= n } }
+	poll(t, 60*time.Second, "it does not give way again", told(3))
+	since := fixture.Monotonic()
+	poll(t, 60*time.Second, "it does not come back again", told(4))
+	poll(t, 3*time.Second, "it came back without use of the GPU", func() bool { return g.moved(a, since) })
+}
+
 // TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
 // looked whether it used the GPU while there was no enforcer.
 func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
