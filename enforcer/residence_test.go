@@ -83,7 +83,8 @@ func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, hooked := range []bool{true, false} {
 		g := suspending(t, 0, 0, []string{"a"}, gives(3*time.Second, 0))
-		g.job("a", hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=600000", "--alloc-mib=512", "--alloc-step-mib=512")
+		g.job("a", hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=600000", "--alloc-mib=512",
+			"--alloc-step-mib=512")
 		poll(t, 30*time.Second, "it is not suspended", func() bool { return g.phase() == "suspended" })
 		g.stop()
 		told := len(g.ends())

@@ -221,7 +221,8 @@ func TestWhoJustCameBackHasItsMemory(t *testing.T) {
 	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) && g.listed(1) && g.used() == 1024 })
 	g.audited()
 	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
-	poll(t, 20*time.Second, "the monitor does not see it", func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })
+	poll(t, 20*time.Second, "the monitor does not see it",
+		func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })
 	old := g.DeviceProcesses()
 	g.mu.Lock()
 	g.listing = old
