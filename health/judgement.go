@@ -201,9 +201,8 @@ func (j Judgement) headline() string {
 		}
 		return fmt.Sprintf("%d GPUs, no fault", len(j.GPUs))
 	}
-	if counts := slices.DeleteFunc(slices.Clone(bad), Finding.ofTenant); len(counts) > 0 { // they make the verdict
-		bad = append(counts, slices.DeleteFunc(bad, func(f Finding) bool { return !f.ofTenant() })...)
-	}
+	ofHost := slices.DeleteFunc(slices.Clone(bad), Finding.ofTenant) // they make the verdict
+	bad = slices.Concat(ofHost, slices.DeleteFunc(bad, func(f Finding) bool { return !f.ofTenant() }))
 	first := bad[0]
 	for _, f := range bad { // prefer an equally bad finding of a GPU, which says more
 		if f.Severity == bad[0].Severity && f.ofTenant() == bad[0].ofTenant() && f.Entity.Parent() != (incident.Entity{}) {
