@@ -27,7 +27,8 @@ func TestStack(t *testing.T) {
 	}{
 		"itself":         {[]string{self}, 0, "process " + self + " (", ""},
 		"no process":     {[]string{"2147483646"}, 1, "", "there is no process 2147483646"},
-		"no number":      {[]string{"python3"}, 64, "", "strconv"},
+		"no number":      {[]string{"python3"}, 64, "", `PID: "python3" is not a number`},
+		"no PID":         {[]string{"1.9"}, 64, "", `PID: "1.9" is not a number`},
 		"nothing":        {nil, 64, "", "required argument 'PID'"},
 		"another procfs": {[]string{"--path.procfs=" + kernel, self}, 1, "", "another PID namespace"},
 	} {
