@@ -61,6 +61,9 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if o.Observe && o.Tenant != "" {
 		return exitOurs, errors.New("exec: --observe is for programs without terms: leave out --tenant")
 	}
+	if o.Observe {
+		o.Tenant = policy.Unbound
+	}
 	library, err := findLibrary(o.Library)
 	if err != nil {
 		return exitOurs, err
@@ -73,10 +76,6 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
 	}
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
-	if o.Observe {
-		asks = policy.Unbound
-		_ = os.Unsetenv(envTenant) // the program asks for no tenant: terms that it gets later apply
-	}
 	switch err := taken(o.Socket, asks, o.Require || o.Observe); {
 	case err != nil && o.Observe:
 		return exitOurs, fmt.Errorf("%w; --observe needs a broker that holds the program to no terms: leave it out to "+
@@ -181,7 +180,7 @@ func environment(env []string, library, tenant, socket string) []string {
 		}
 	}
 	env = append(env, envPreload+"="+strings.Join(preload, ":"), envSocket+"="+socket)
-	if tenant != "" {
+	if tenant != "" && tenant != policy.Unbound { // or terms that the program gets later would not apply
 		env = append(env, envTenant+"="+tenant)
 	}
 	return env

@@ -92,10 +92,11 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		}
 		e.residence.moved(now, end)
 		e.explain(end)
-		for _, waits := range e.waiting[awaited{end.Subject(), end.Done}] {
+		it := awaited{end.Subject(), end.Done}
+		for _, waits := range e.waiting[it] {
 			waits <- end // it has room
 		}
-		delete(e.waiting, awaited{end.Subject(), end.Done})
+		delete(e.waiting, it)
 	}
 	e.remember()
 }
@@ -281,7 +282,8 @@ func (e *Enforcer) order(ctx context.Context, done suspend.Phase, do func() (aud
 			if r, _ := e.suspender.Record(s); r.Phase == suspend.Suspended { // it gave way before
 				ended <- suspend.End{Record: r, Done: r.Phase}
 			} else {
-				e.waiting[awaited{s, done}] = append(e.waiting[awaited{s, done}], ended)
+				it := awaited{s, done}
+				e.waiting[it] = append(e.waiting[it], ended)
 			}
 		}
 		began <- err

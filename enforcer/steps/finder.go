@@ -93,7 +93,11 @@ func (f *Finder) feed(e *wire.Event) {
 	if e.Kind >= kinds {
 		return
 	}
-	trait := &traits[e.Kind]
+	kind := e.Kind
+	if kind == wire.EventWaited && e.ID == uint32(wire.WaitQueue) {
+		kind = admitted
+	}
+	trait := &traits[kind]
 	f.all.count[e.Kind]++
 	f.all.sum[e.Kind] += uint64(e.ID)
 	if !trait.call {
@@ -102,14 +106,10 @@ func (f *Finder) feed(e *wire.Event) {
 	if !f.all.pass(e.At, &traits[f.call], trait) {
 		f.Lost()
 	}
-	f.call = e.Kind
-	queued := e.Kind == wire.EventWaited && e.ID == uint32(wire.WaitQueue)
-	if queued { // this may be anywhere in a step, as where a launch is held back
-		f.call = wire.EventReleased
-	}
+	f.call = kind
 	t := &f.threads[e.Thread%threads]
 	t.kind, t.place, t.id, t.at = e.Kind, e.Thread, e.ID, f.all.at
-	if trait.symbol == 0 || queued {
+	if trait.symbol == 0 {
 		return
 	}
 	symbol := mix(trait.symbol ^ e.ID&trait.name ^ uint32(e.GPU)<<24)

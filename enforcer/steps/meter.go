@@ -22,6 +22,10 @@ const (
 
 const kinds = wire.EventCollected + 1
 
+// admitted is the kind of an EventWaited for WaitQueue. A launch may wait for room
+// anywhere in a step, so this marks no place in it.
+const admitted = kinds
+
 // A trait says what the events of a kind mean.
 type trait struct {
 	call    bool   // a thread called, at this time; a sample is none
@@ -34,7 +38,7 @@ type trait struct {
 	after   part   // the time after it, unless the next event says more
 }
 
-var traits = [kinds]trait{
+var traits = [kinds + 1]trait{
 	wire.EventLaunch:     {call: true, symbol: 0x9e3779b1, name: ^uint32(0), weight: 1},
 	wire.EventGraph:      {call: true, symbol: 0x85ebca77, name: ^uint32(0), weight: 4, repeats: true},
 	wire.EventCollective: {call: true, symbol: 0xc2b2ae3d, name: ^uint32(0), weight: 1},
@@ -49,6 +53,7 @@ var traits = [kinds]trait{
 	wire.EventFree:       {call: true, allocs: true},
 	wire.EventBusy:       {},
 	wire.EventCollected:  {},
+	admitted:             {call: true, before: waiting},
 }
 
 const bins = 32

@@ -167,7 +167,9 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 	}
 }
 
-func TestReferenceConfigNamesEveryDisabledCollector(t *testing.T) {
+// TestReferenceConfigNamesWhatIsOff names each collector and each check that is off
+// by default.
+func TestReferenceConfigNamesWhatIsOff(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(reference)
 	if err != nil {
@@ -177,14 +179,6 @@ func TestReferenceConfigNamesEveryDisabledCollector(t *testing.T) {
 		if c.OptIn && !bytes.Contains(source, []byte(c.Name)) {
 			t.Errorf("%s does not name %s where it explains enable", reference, c.Name)
 		}
-	}
-}
-
-func TestReferenceConfigNamesEveryCheckInShadowMode(t *testing.T) {
-	t.Parallel()
-	source, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
 	}
 	for _, c := range health.Checks() {
 		if c.Shadow && !bytes.Contains(source, []byte(c.ID)) {

@@ -457,10 +457,11 @@ static void *run(void *unused)
 		struct gs_page *page = atomic_load(&gs_page);
 		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
 		uint64_t poll = gs_client_poll(), now = gs_now();
-		if (now >= look && alone())
-			break;
-		if (now >= look)
+		if (now >= look) {
+			if (alone())
+				break;
 			look = now + LAZY_NS;
+		}
 		gs_trace_clock();
 		gs_nccl_look();
 		uint64_t wait = poll > now ? poll - now : 0;
