@@ -52,7 +52,7 @@ func TestGPUTraces(t *testing.T) {
 	only := regexp.MustCompile("^(" + *jobsOnly + ")$")
 	kinds := jobKinds
 	if len(products()) > 1 {
-		kinds = slices.Concat(gangKinds, []string{"straggler"})
+		kinds = slices.Concat(gangKinds, []string{"straggler"}, jobKinds)
 		*jobsBeside = 1
 	}
 	var group sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -183,6 +184,10 @@ func killedEnforcer(t *testing.T, tenant string) {
 	t.Cleanup(func() {
 		w.kill()
 		t.Logf("the program's end: %v", w.cmd.ProcessState) // other than "signal: killed" it ended by itself
+		if t.Failed() {
+			kernel, _ := exec.Command("dmesg").Output()
+			t.Logf("the agent: %s\nthe kernel: %s", a.log("all"), kernel[max(0, len(kernel)-2000):])
+		}
 	})
 	a.killedInCycles(w, func(i int) {
 		ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps))

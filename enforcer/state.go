@@ -78,7 +78,7 @@ func (e *Enforcer) restore() {
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
 	e.suspender.Restore(time.Now(), s.Suspended)
-	e.charge() // the broker has no sessions yet
+	e.remember()
 	for _, r := range s.Suspended {
 		if r.Yields { // it may have used the GPU, which nobody saw
 			e.residence.want(r.Subject(), time.Now())
@@ -101,6 +101,7 @@ func (e *Enforcer) keep(paused []action.Paused) error {
 
 // keepSuspended does so before the suspender suspends or resumes a workload.
 func (e *Enforcer) keepSuspended(all []suspend.Record) error {
+	e.remember() // before the driver is asked to suspend the last one
 	return e.write(saved{e.escalation.Save(), e.actor.Paused(), all})
 }
 

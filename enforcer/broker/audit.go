@@ -43,19 +43,31 @@ func (b *Broker) Sessions() []Session {
 	return all
 }
 
-// Absent tells the broker which processes are suspended, by PID. Their sessions
-// get no turns and delay nobody, and all other sessions share the GPUs. Call it
-// whenever that changes, and each second for sessions that began since.
+// Absent tells the broker which processes are suspended, by PID: before the driver is
+// asked to suspend them, and once they run again. Their sessions get no turns and delay
+// nobody, and all other sessions share the GPUs. Their hooks leave the driver alone. The
+// broker keeps the map.
 func (b *Broker) Absent(pids map[int]bool) {
+	b.absent.Lock()
+	defer b.absent.Unlock()
+	b.absent.pids = pids
 	for _, s := range b.begun() {
 		s.setAbsent(pids[s.facts.PID])
 	}
+}
+
+// greet tells a session that has begun whether its process is suspended.
+func (b *Broker) greet(s *session) {
+	b.absent.Lock()
+	defer b.absent.Unlock()
+	s.setAbsent(b.absent.pids[s.facts.PID])
 }
 
 func (s *session) setAbsent(absent bool) {
 	if s.absent.Swap(absent) == absent {
 		return
 	}
+	s.page.setSuspended(absent)
 	for _, t := range s.seats {
 		if t != nil {
 			t.gpu.do(func() { t.gpu.quiet(t, state(s.state.Load()) == stale) })

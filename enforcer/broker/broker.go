@@ -142,6 +142,10 @@ type Broker struct {
 	met      atomic.Int64 // clock: when an ungoverned GPU was last logged
 	back     atomic.Int64 // clock: when it last started, or resumed after standing still
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
+	absent   struct {
+		sync.Mutex
+		pids map[int]bool // suspended processes
+	}
 
 	mu       sync.Mutex
 	sessions map[uint64]*session   // connected, or gone with memory that is still charged, or with something unread

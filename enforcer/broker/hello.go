@@ -55,6 +55,7 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session
 	}
+	s.b.greet(s)
 	descriptors := []int{descriptor}
 	if hello.Leases == 1 && s.unread() == 0 { // no more than two are in flight
 		leases, mapped, err := makeLeases(hello.Trace == 1 && s.b.options.Observe != nil)

@@ -145,6 +145,16 @@ func (p *page) setRates(slot int, link, copies uint64) {
 	}
 }
 
+// setSuspended says whether the process is suspended, and wakes it.
+func (p *page) setSuspended(suspended bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m != nil {
+		p.m.SetSuspended(suspended)
+		p.m.Ring()
+	}
+}
+
 // heartbeat shows that the broker lives.
 func (p *page) pinged(now time.Duration) {
 	p.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -357,6 +358,9 @@ func TestAbsent(t *testing.T) {
 			s.setAbsent(true)
 		}
 	}
+	if !c.page.Suspended() || d.page.Suspended() {
+		t.Error("the page of the suspended process does not say so, or that of the other one does")
+	}
 	d.mode(0, wire.ModeOpen)
 	c.sync()
 	c.acquire(0)
@@ -370,6 +374,22 @@ func TestAbsent(t *testing.T) {
 	}
 	b.Absent(nil)
 	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
+}
+
+// TestAbsentFromTheStart has a process open a session that is suspended: its first look
+// at the page says so.
+func TestAbsentFromTheStart(t *testing.T) {
+	b := start(t, Options{}, endless)
+	b.Absent(map[int]bool{os.Getpid(): true})
+	c := dial(t, b, "a", 1)
+	if !c.page.Suspended() || c.page.Turn(0).Mode != wire.ModePause {
+		t.Errorf("suspended %v, %+v", c.page.Suspended(), c.page.Turn(0))
+	}
+	b.Absent(nil)
+	c.mode(0, wire.ModeOpen)
+	if c.page.Suspended() {
+		t.Error("it is still suspended")
+	}
 }
 
 // speak sends PING until stop is called.

@@ -4,6 +4,7 @@ package suspend
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -28,7 +29,8 @@ var (
 	gib    = flag.Float64("suspend.gib", 4, "GPU memory of the program in `GiB`")
 )
 
-// An exact is a program that trains, and whose result is the same in each run.
+// An exact is a program that does what it is told: exact.py trains, and its result is
+// the same in each run.
 type exact struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -37,13 +39,12 @@ type exact struct {
 }
 
 // train starts the program as a user.
-func train(t *testing.T, uid uint32) *exact {
+func train(t *testing.T, uid uint32) *exact { return begin(t, uid, "exact.py", fmt.Sprint(*gib)) }
+
+// begin starts a program of hook/bench that obeys.
+func begin(t *testing.T, uid uint32, script, argument string) *exact {
 	t.Helper()
-	bench := os.Getenv("GS_BENCH")
-	if bench == "" {
-		bench = "../hook/bench"
-	}
-	e := &exact{t: t, cmd: exec.Command("python3", filepath.Join(bench, "exact.py"), fmt.Sprint(*gib))}
+	e := &exact{t: t, cmd: exec.Command("python3", program(script), argument)}
 	e.cmd.Stderr = os.Stderr
 	if uid != 0 {
 		e.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -64,6 +65,11 @@ func train(t *testing.T, uid uint32) *exact {
 	t.Cleanup(func() { _ = e.cmd.Process.Kill(); _ = e.cmd.Wait() })
 	e.hear("ready")
 	return e
+}
+
+// program returns the path of a program of hook/bench.
+func program(name string) string {
+	return filepath.Join(cmp.Or(os.Getenv("GS_BENCH"), "../hook/bench"), name)
 }
 
 func (e *exact) tell(order string) { fmt.Fprintln(e.in, order) }
@@ -149,6 +155,46 @@ func TestGPUSuspendCycles(t *testing.T) {
 	}
 }
 
+// TestGPUSuspendRates compares the rates of the driver with copies to and from pinned
+// memory: with small pages of host memory, with huge ones, and with pages that the
+// kernel gives before their first use. The host's setting of huge pages is put back.
+func TestGPUSuspendRates(t *testing.T) {
+	const setting = "/sys/kernel/mm/transparent_hugepage/enabled"
+	was, err := os.ReadFile(setting)
+	if err != nil {
+		t.Skip(err)
+	}
+	_, chosen, _ := strings.Cut(string(was), "[")
+	chosen, _, _ = strings.Cut(chosen, "]")
+	t.Cleanup(func() { _ = os.WriteFile(setting, []byte(chosen), 0o644) })
+	for _, c := range []struct {
+		pages string
+		ahead bool
+	}{{"never", false}, {"always", false}, {"never", true}, {"always", true}} {
+		if err := os.WriteFile(setting, []byte(c.pages), 0o644); err != nil {
+			t.Skip(err)
+		}
+		e := train(t, 0)
+		e.tell("go 1")
+		e.hear("did")
+		if c.ahead {
+			e.tell("ahead")
+			e.hear("ahead")
+		}
+		mib := listed(t, e.cmd.Process.Pid)
+		s := suspender(t)
+		for i := range 2 {
+			down, up := s.cycle(t, e, mib)
+			t.Logf("huge pages %s, given ahead %v, cycle %d: %.2f and %.2f GiB/s", c.pages, c.ahead, i,
+				float64(mib)/1024/down, float64(mib)/1024/up)
+		}
+		e.tell("copy")
+		t.Logf("copies to and from pinned memory: %s GiB/s", e.hear("copy"))
+		_ = e.cmd.Process.Kill()
+		_ = e.cmd.Wait()
+	}
+}
+
 // An asker suspends and resumes, and measures.
 type asker struct {
 	*Suspender
@@ -168,17 +214,28 @@ func suspender(t *testing.T, env ...string) *asker {
 // seconds that both took.
 func (s *asker) cycle(t *testing.T, e *exact, mib int) (down, up float64) {
 	t.Helper()
-	of, pid := audit.Subject{Tenant: "t", Workload: "w"}, e.cmd.Process.Pid
-	p := Process{action.Target{PID: pid, Start: 1}, map[string]uint64{"GPU": uint64(mib) << 20}}
-	if err := s.Suspend(time.Now(), of, []Process{p}, "test"); err != nil {
+	down = s.suspend(t, e, mib)
+	s.freed = 1 - float64(listed(t, e.cmd.Process.Pid))/float64(mib)
+	return down, s.resume(t, e)
+}
+
+var anybody = audit.Subject{Tenant: "t", Workload: "w"}
+
+func (s *asker) suspend(t *testing.T, e *exact, mib int) (took float64) {
+	t.Helper()
+	p := Process{action.Target{PID: e.cmd.Process.Pid, Start: 1}, map[string]uint64{"GPU": uint64(mib) << 20}}
+	if err := s.Suspend(time.Now(), anybody, []Process{p}, "test"); err != nil {
 		t.Fatal(err)
 	}
-	down = s.wait(t, Suspended)
-	s.freed = 1 - float64(listed(t, pid))/float64(mib)
-	if err := s.Resume(time.Now(), of, "tested"); err != nil {
+	return s.wait(t, Suspended)
+}
+
+func (s *asker) resume(t *testing.T, e *exact) (took float64) {
+	t.Helper()
+	if err := s.Resume(time.Now(), anybody, "tested"); err != nil {
 		t.Fatal(err)
 	}
-	return down, s.wait(t, Resuming)
+	return s.wait(t, Resuming)
 }
 
 // wait returns how long something took that is under way.

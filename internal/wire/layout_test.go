@@ -34,7 +34,8 @@ type pageC struct {
 	Magic, Version     uint32
 	Session, Heartbeat uint64
 	Bell, Gated        uint32
-	_                  [96]byte
+	Suspended          uint32
+	_                  [92]byte
 	Slot               [GPUs]slotC
 }
 

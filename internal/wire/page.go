@@ -49,6 +49,7 @@ const (
 	pageHeartbeat = 16
 	pageBell      = 24
 	pageGated     = 28
+	pageSuspended = 32
 	pageSlots     = 128
 	slotSize      = 128
 	slotFlags     = 4
@@ -88,6 +89,15 @@ func (p Page) SetHeartbeat(ns uint64) { atomic.StoreUint64(p.double(pageHeartbea
 
 // Heartbeat returns when the broker was last alive, CLOCK_MONOTONIC, ns.
 func (p Page) Heartbeat() uint64 { return atomic.LoadUint64(p.double(pageHeartbeat)) }
+
+// SetSuspended says whether the driver has the process's GPU state, or is about to take
+// it. The process reads it after the next Ring at the latest.
+func (p Page) SetSuspended(suspended bool) {
+	atomic.StoreUint32(p.word(pageSuspended), map[bool]uint32{true: 1}[suspended])
+}
+
+// Suspended returns what SetSuspended wrote.
+func (p Page) Suspended() bool { return atomic.LoadUint32(p.word(pageSuspended)) != 0 }
 
 // SetTurn writes the scheduler's part of a slot, and whether the page is gated.
 // The process reads it after the next Ring at the latest.

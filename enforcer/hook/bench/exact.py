@@ -6,7 +6,10 @@ Usage: exact.py GIB. It holds so many GiB of GPU memory, and obeys lines on stdi
           time on CLOCK_MONOTONIC
   hash    prints "hash SHA256" of the parameters and the optimizer's state
   copy    prints "copy DOWN UP": the rates of copies between the GPU and pinned host memory, GiB/s
+  ahead   has the kernel give all memory that the process maps from now on before its first use, and
+          prints "ahead"
 """
+import ctypes
 import hashlib
 import os
 import sys
@@ -76,3 +79,7 @@ for line in sys.stdin:
         print("hash", digest(), flush=True)
     elif order == "copy":
         print("copy %.2f %.2f" % tuple(copies()), flush=True)
+    elif order == "ahead":
+        if ctypes.CDLL(None, use_errno=True).mlockall(2) != 0:  # MCL_FUTURE
+            raise OSError(ctypes.get_errno(), "mlockall")
+        print("ahead", flush=True)

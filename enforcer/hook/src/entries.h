@@ -6,7 +6,8 @@
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
  *   followed  it tells the hook of contexts, captures, graphs or shared memory
- *   noted     the trace has when it began and ended, or how far its stream has come
+ *   noted     the trace has when it began and ended, or how far its stream has come, or
+ *             that it waited while the process was suspended
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
  *             another entry, or the next launch, accounts for (discarding pages
  *             moves none of their bytes)
@@ -129,8 +130,8 @@ GS_ENTRY(cuEGLStreamProducerReturnFrame, harmless)
 GS_ENTRY(cuEventCreate, harmless)
 GS_ENTRY(cuEventCreateFromEGLSync, harmless)
 GS_ENTRY(cuEventDestroy, harmless)
-GS_ENTRY(cuEventElapsedTime, harmless)
-GS_ENTRY(cuEventQuery, harmless)
+GS_ENTRY(cuEventElapsedTime, noted)
+GS_ENTRY(cuEventQuery, noted)
 GS_ENTRY(cuEventRecord, harmless)
 GS_ENTRY(cuEventRecordWithFlags, harmless)
 GS_ENTRY(cuEventSynchronize, noted)
@@ -481,7 +482,7 @@ GS_ENTRY(cuStreamGetGreenCtx, harmless)
 GS_ENTRY(cuStreamGetId, harmless)
 GS_ENTRY(cuStreamGetPriority, harmless)
 GS_ENTRY(cuStreamIsCapturing, harmless)
-GS_ENTRY(cuStreamQuery, harmless)
+GS_ENTRY(cuStreamQuery, noted)
 GS_ENTRY(cuStreamSetAttribute, harmless)
 GS_ENTRY(cuStreamSynchronize, noted)
 GS_ENTRY(cuStreamUpdateCaptureDependencies, harmless)

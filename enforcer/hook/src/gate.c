@@ -14,6 +14,7 @@
 #include "forks.h"
 #include "futex.h"
 #include "intercept.h"
+#include "local.h"
 #include "trace.h"
 
 #define LOOK_NS 1000000000  /* a waiting launch looks around at this interval */
@@ -211,9 +212,12 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 	return stalled;
 }
 
-/* Returns whether work of this process has made no progress since then, on any GPU. */
+/* Returns whether work of this process has made no progress since then, on any GPU. What
+ * is suspended makes none. */
 static bool stalled(uint64_t since, uint64_t now)
 {
+	if (gs_suspended())
+		return false;
 	for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
 		struct gs_gpu *g = &gs_gates[i];
 		if (!g->seated)

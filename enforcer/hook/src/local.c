@@ -66,6 +66,7 @@ void gs_local_begin(bool closed)
 		set_rates(&gs_own.slot[i], 0, 0);
 		set_mode(&gs_own.slot[i], closed ? GS_PAUSE : GS_OPEN, 0);
 	}
+	__atomic_store_n(&gs_own.suspended, 0, __ATOMIC_RELEASE);
 	store64(&gs_own.heartbeat_ns, gs_now());
 	publish();
 }
@@ -90,7 +91,8 @@ static void divide(unsigned gpu, const struct gs_slot *last, bool closed)
 }
 
 /* Goes on from the broker's last page. The caps stay. A process that had to share
- * keeps its share, and the rates of its copies, for a while. */
+ * keeps its share, and the rates of its copies, for a while. A suspended one stays so
+ * until the next broker resumes it. */
 void gs_local_take_over(const struct gs_page *last, bool closed)
 {
 	uint64_t now = gs_now();
@@ -98,6 +100,7 @@ void gs_local_take_over(const struct gs_page *last, bool closed)
 	cycle.since = now;
 	cycle.until = now + GS_GRACE;
 	cycle.rates = false;
+	__atomic_store_n(&gs_own.suspended, __atomic_load_n(&last->suspended, __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
 	for (int i = 0; i < GS_GPUS; i++) {
 		const struct gs_slot *l = &last->slot[i];
 		struct gs_slot *s = &gs_own.slot[i];

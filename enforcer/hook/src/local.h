@@ -11,6 +11,15 @@
 extern _Atomic(struct gs_page *) gs_page;
 
 extern struct gs_page gs_own;
+
+/* The driver has this process's GPU state, or is about to take it. Most calls of the driver
+ * wait then. But the driver ends a process that asks whether its work is done, or waits
+ * for that: see waits.h. */
+static inline bool gs_suspended(void)
+{
+	return __atomic_load_n(&atomic_load_explicit(&gs_page, memory_order_acquire)->suspended, __ATOMIC_ACQUIRE);
+}
+
 #define GS_NEVER UINT64_MAX
 void gs_local_begin(bool closed); /* as it is before there was any broker */
 /* Goes on from the broker's last page. The caps stay. A process that had to share

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "gate.h"
 #include "intercept.h"
+#include "local.h"
 #include "streams.h"
 
 #define MARKER_NS 400000     /* of work that a marker covers, about, */
@@ -327,7 +328,7 @@ void gs_marker_look(struct gs_stream *e)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-	if (!e->pending || gs_real.cuThreadExchangeStreamCaptureMode(&mode))
+	if (!e->pending || gs_suspended() || gs_real.cuThreadExchangeStreamCaptureMode(&mode))
 		return;
 	reap(e);
 	gs_real.cuThreadExchangeStreamCaptureMode(&mode);

@@ -5,8 +5,8 @@
 #include "claims.h"
 #include "client.h"
 #include "intercept.h"
-#include "local.h"
 #include "trace.h"
+#include "waits.h"
 
 /* Ends an allocation. key is ignored after a failure. False: the driver took more
  * than could be had. */
@@ -134,6 +134,7 @@ uint64_t gs_cap_of(int gpu, uint64_t *used)
 		uint64_t used = 0, cap;                                            \
                                                                                    \
 		GS_NEED(name);                                                     \
+		gs_wait_suspended(); /* or the driver would say that it failed */  \
 		CUresult r = gs_real.name(left, total);                            \
 		if (r != CUDA_SUCCESS || !(cap = gs_cap_of(gs_claim_gpu(), &used)))\
 			return r;                                                  \

@@ -24,6 +24,7 @@
 #include "gate.h"
 #include "growers.h"
 #include "intercept.h"
+#include "local.h"
 #include "request.h"
 #include "nccl.h"
 #include "streams.h"
@@ -463,11 +464,13 @@ static void *run(void *unused)
 			look = now + LAZY_NS;
 		}
 		gs_trace_clock();
-		gs_nccl_look();
+		bool suspended = gs_suspended(); /* the driver is not called then */
+		if (!suspended)
+			gs_nccl_look();
 		uint64_t wait = poll > now ? poll - now : 0;
 		if (page != atomic_load(&gs_page))
 			continue;
-		for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count(); i++) {
+		for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count() && !suspended; i++) {
 			uint64_t next = step(&gs_gates[i], &page->slot[i], page != seen || bell != seen_bell);
 			if (next < wait)
 				wait = next;

@@ -1,14 +1,48 @@
-/* Calls that wait for the GPU. The trace has when they began and ended, and how far
- * streams have come that wait for a collective. */
+/* Calls that wait for the GPU, or ask what it has done. The trace has when they began and
+ * ended, and how far streams have come that wait for a collective. */
+#include "waits.h"
+
+#include "clock.h"
+#include "futex.h"
 #include "intercept.h"
 #include "nccl.h"
 #include "trace.h"
+
+/* The broker sees by this that the process wants its GPU back. */
+void gs_wait_until_resumed(void)
+{
+	gs_note(GS_EVENT_HELD, 0);
+	for (;;) {
+		struct gs_page *page = atomic_load(&gs_page);
+		uint32_t bell = __atomic_load_n(&page->bell, __ATOMIC_ACQUIRE);
+		if (!gs_suspended())
+			break;
+		gs_bell_wait(page, bell, GS_SECOND);
+	}
+	gs_note(GS_EVENT_RELEASED, 0);
+}
+
+/* Defines the wrapper of a call that asks what the GPU has done. */
+#define ASK(name, parameters, arguments)         \
+	CUresult name parameters                 \
+	{                                        \
+		GS_NEED(name);                   \
+		gs_wait_suspended();             \
+		return gs_real.name arguments;   \
+	}
+
+ASK(cuStreamQuery, (CUstream s), (s))
+ASK(cuStreamQuery_ptsz, (CUstream s), (s))
+ASK(cuEventQuery, (CUevent e), (e))
+ASK(cuEventElapsedTime, (float *ms, CUevent from, CUevent to), (ms, from, to))
+ASK(cuEventElapsedTime_v2, (float *ms, CUevent from, CUevent to), (ms, from, to))
 
 /* Defines the wrapper of a call that waits for the GPU. */
 #define WAIT(name, parameters, arguments, what)    \
 	CUresult name parameters                   \
 	{                                          \
 		GS_NEED(name);                     \
+		gs_wait_suspended();               \
 		gs_note_wait(GS_EVENT_WAIT, what); \
 		CUresult r = gs_real.name arguments; \
 		gs_note(GS_EVENT_WAITED, what);    \

@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 5
+#define GS_MINOR 6
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -263,7 +263,8 @@ struct gs_page {
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC, every 250 ms */
 	uint32_t bell;
 	uint32_t gated; /* 0: every slot is OPEN */
-	uint8_t reserved[96];
+	uint32_t suspended; /* since 3.6; not 0: the driver takes the process's GPU state, or has it */
+	uint8_t reserved[92];
 	struct gs_slot slot[GS_GPUS];
 };
 

@@ -8,6 +8,9 @@
  *                       CUDA_ERROR_NOT_SUPPORTED, and it stays locked; fail:
  *                       CUDA_ERROR_UNKNOWN, and it has failed; hang: the call does not
  *                       return before that process ends, and it stays locked
+ * A process that asks what its GPU has done, or waits for that, while its memory is away
+ * ends by SIGSEGV: cuStreamQuery, cuEventQuery, cuEventElapsedTime, cuStreamSynchronize,
+ * cuEventSynchronize and cuCtxSynchronize. Other calls wait.
  * A process that has failed gets CUDA_ERROR_UNKNOWN from all calls. Unlike with the real
  * driver, the process need not run for this: it may be stopped. And a restore that found
  * no room can be tried again; some drivers (580.95) fail for good then. */

@@ -374,6 +374,7 @@ GS_API cuCtxSynchronize(void)
 {
 	CUcontext c;
 
+	gs_client_ask();
 	GS_TRY(gs_current(&c));
 	GS_TRY(gs_unsafe());
 	return gs_finish(c);

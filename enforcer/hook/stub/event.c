@@ -83,6 +83,7 @@ GS_API cuEventQuery(CUevent e)
 	struct gs_slot_event v;
 	bool passed;
 
+	gs_client_ask();
 	GS_TRY(look(e, &v, &passed));
 	GS_TRY(gs_unsafe());
 	GS_TRY(gs_capture_event(e));
@@ -94,6 +95,7 @@ GS_API cuEventSynchronize(CUevent e)
 	struct gs_slot_event v;
 	bool passed;
 
+	gs_client_ask();
 	GS_TRY(look(e, &v, &passed));
 	GS_TRY(gs_unsafe());
 	GS_TRY(gs_capture_event(e));
@@ -107,6 +109,7 @@ GS_API cuEventElapsedTime(float *ms, CUevent a, CUevent b)
 	struct gs_slot_event from, to;
 	bool from_passed, to_passed;
 
+	gs_client_ask();
 	GS_TRY(look(a, &from, &from_passed));
 	GS_TRY(look(b, &to, &to_passed));
 	GS_TRY(gs_capture_event(a));

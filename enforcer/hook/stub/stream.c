@@ -266,6 +266,7 @@ GS_API cuStreamGetDevice(CUstream s, CUdevice *d)
 
 GS_API cuStreamQuery(CUstream s)
 {
+	gs_client_ask();
 	GS_TRY(gs_stream_of(s, &s));
 	GS_TRY(gs_unsafe());
 	return passed(s->ctx, tail_of(s)) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -273,6 +274,7 @@ GS_API cuStreamQuery(CUstream s)
 
 GS_API cuStreamSynchronize(CUstream s)
 {
+	gs_client_ask();
 	GS_TRY(gs_stream_of(s, &s));
 	GS_TRY(gs_unsafe());
 	gs_wait(s->ctx->g, tail_of(s));

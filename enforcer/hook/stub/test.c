@@ -1130,6 +1130,22 @@ static void a_lock_waits_for_work(void)
 	IS(lock(t, 1), CUDA_ERROR_NOT_READY);
 }
 
+/* Other calls wait. */
+static void who_asks_while_away_ends(void)
+{
+	alarm(BOUND);
+	IS(cuInit(0), 0);
+	for (const char *what = "qs"; *what; what++) {
+		struct target t = target(1, 0, NULL);
+		int status;
+
+		IS(lock_and_checkpoint(t), 0);
+		ask(t, *what);
+		IS(waitpid(t.pid, &status, 0), t.pid);
+		IS(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, 1);
+	}
+}
+
 /* A call may have begun before. This one waits for work, and gives memory back then. */
 static void a_call_under_way_waits_too(void)
 {
@@ -1353,7 +1369,7 @@ static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(a_dead_partner_is_waited_for), T(meetings_are_bounded), T(partners_go_on_together),
 	T(who_comes_for_something_else_meets_nobody), T(some_gpus_are_visible), T(kernels_wait_for_words), T(streams_wait_for_words),
 	T(functions_have_their_place), T(a_checkpoint_has_its_order), T(only_a_gpus_process_is_checkpointed),
-	T(who_is_locked_waits), T(a_lock_waits_for_work), T(a_call_under_way_waits_too),
+	T(who_is_locked_waits), T(who_asks_while_away_ends), T(a_lock_waits_for_work), T(a_call_under_way_waits_too),
 	T(memory_leaves_and_returns), T(a_restore_needs_room),
 	T(a_checkpoint_may_be_refused), T(a_checkpoint_may_fail), T(a_checkpoint_may_hang),
 	T(who_makes_a_checkpoint_may_die), T(a_dead_process_has_no_checkpoint),

@@ -297,6 +297,17 @@ static void duty_cycle(void)
 	CHECK(gs_own.gated && gs_own.slot[0].mode == GS_PAUSE && gs_own.slot[1].mode == GS_PAUSE);
 }
 
+/* The next broker resumes it. */
+static void who_is_suspended_stays_so(void)
+{
+	struct gs_page last = {.suspended = 1};
+
+	gs_local_take_over(&last, false);
+	CHECK(gs_own.suspended && gs_suspended());
+	gs_local_begin(false); /* in the child of a fork */
+	CHECK(!gs_suspended());
+}
+
 /* A process that had a rate for copies keeps it as long as the duty cycle would last. */
 static void rates_of_copies(void)
 {
@@ -354,6 +365,7 @@ int main(void)
 	RUN(rest_is_divided);
 	RUN(growth_is_frozen);
 	RUN(duty_cycle);
+	RUN(who_is_suspended_stays_so);
 	RUN(rates_of_copies);
 	RUN(rates_outlive_the_broker);
 	return end_tests(ok);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "forks.h"
+#include "futex.h"
 #include "growers.h"
 #include "test_books.h"
 #include "trace.h"
@@ -149,6 +150,65 @@ static void noted(void)
 	OK(cuMemFree_v2(a));
 	CHECK(trace->head == 2 && (e[0].what & 0xff) == GS_EVENT_ALLOC && e[0].id == 257);
 	CHECK((e[1].what & 0xff) == GS_EVENT_FREE && !e[1].id);
+}
+
+/* A suspended process may not ask or wait for its GPU: the driver would end it. So the call
+ * waits here. */
+static CUevent event;
+static CUcontext own;
+static size_t left_over, all_of_it;
+static float took;
+static CUresult stream_query(void) { return cuStreamQuery(NULL); }
+static CUresult event_query(void) { return cuEventQuery(event); }
+static CUresult elapsed(void) { return cuEventElapsedTime(&took, event, event); }
+static CUresult elapsed_v2(void) { return cuEventElapsedTime_v2(&took, event, event); }
+static CUresult stream_wait(void) { return cuStreamSynchronize(NULL); }
+static CUresult event_wait(void) { return cuEventSynchronize(event); }
+static CUresult context_wait(void) { return cuCtxSynchronize(); }
+static CUresult memory_left(void) { return cuMemGetInfo_v2(&left_over, &all_of_it); }
+
+static void *makes(void *call)
+{
+	CUresult (*own_call)(void);
+	DRIVER(cuCtxSetCurrent, CUcontext);
+
+	OK(cuCtxSetCurrent(own));
+	memcpy(&own_call, &call, sizeof call);
+	OK(own_call());
+	return NULL;
+}
+
+static void who_is_suspended_waits(void)
+{
+	CUresult (*const calls[])(void) = {stream_query, event_query, elapsed, elapsed_v2, stream_wait, event_wait,
+					   context_wait, memory_left};
+	struct gs_trace *trace = calloc(1, sizeof *trace);
+
+	own = begin(64 * MIB);
+	DRIVER(cuEventCreate, CUevent *, unsigned);
+	DRIVER(cuEventRecord, CUevent, CUstream);
+	OK(cuEventCreate(&event, 0));
+	OK(cuEventRecord(event, NULL));
+	OK(cuCtxSynchronize());
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		pthread_t t;
+		void *call;
+
+		gs_trace_begin(NULL);
+		memset(trace, 0, sizeof *trace);
+		gs_trace_begin(trace);
+		__atomic_store_n(&page.suspended, 1, __ATOMIC_RELEASE);
+		memcpy(&call, &calls[i], sizeof call);
+		CHECK(!pthread_create(&t, NULL, makes, call));
+		while (__atomic_load_n(&trace->head, __ATOMIC_ACQUIRE) < 1) /* or the alarm ends it */
+			sched_yield();
+		CHECK((trace->event[0].what & 0xff) == GS_EVENT_HELD && __atomic_load_n(&trace->head, __ATOMIC_ACQUIRE) == 1);
+		__atomic_store_n(&page.suspended, 0, __ATOMIC_RELEASE);
+		__atomic_fetch_add(&page.bell, 1, __ATOMIC_RELEASE);
+		gs_bell_ring(&page);
+		CHECK(!pthread_join(t, NULL));
+		CHECK((trace->event[1].what & 0xff) == GS_EVENT_RELEASED);
+	}
 }
 
 /* The interface before CUDA 3.2, which drivers still have. Two allocations in two
@@ -617,7 +677,7 @@ int main(void)
 {
 	static const struct { const char *name; void (*run)(void); } tests[] = {
 		{"linear", linear}, {"noted", noted}, {"kinds of memory", kinds_are_noted},
-		{"the first interface", first_interface}, {"contexts", contexts},
+		{"suspended", who_is_suspended_waits}, {"the first interface", first_interface}, {"contexts", contexts},
 		{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
 		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
 	};

@@ -27,6 +27,21 @@ static void a_pause_drains_and_tells(void)
 	CHECK(fake_acquires >= 1 && !gs_passed);
 }
 
+/* Most calls would wait there, with the GPU's lock held, and others would end the process. */
+static void the_driver_of_a_suspended_process_is_left_alone(void)
+{
+	for (int i = 0; i < 100; i++)
+		fake_launch(10, false, NULL);
+	fake_finish(10);
+	__atomic_store_n(&fake_page->suspended, 1, __ATOMIC_RELEASE);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	spin(20000000);
+	CHECK(!fake[10].records && !told(GS_YIELD, GS_DRAINED, 0));
+	__atomic_store_n(&fake_page->suspended, 0, __ATOMIC_RELEASE);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(fake[10].records && told(GS_YIELD, GS_DRAINED, 0));
+}
+
 static void what_was_launched_in_open_is_drained(void)
 {
 	for (int i = 0; i < 100; i++) {
@@ -526,6 +541,7 @@ int main(int argc, char **argv)
 {
 	static const struct fake_case cases[] = {
 		CASE(a_pause_drains_and_tells),
+		CASE(the_driver_of_a_suspended_process_is_left_alone),
 		CASE(what_was_launched_in_open_is_drained),
 		CASE(a_pause_that_does_not_drain_has_a_deadline),
 		CASE(a_launch_under_way_is_waited_for),
