@@ -106,23 +106,45 @@ func (h Host) cgroup(pid int) (string, error) {
 	return found, nil
 }
 
-// left returns how much a cgroup may still take, in bytes: of version 2, or of
-// version 1. A cgroup without a limit has no end, and neither has one that is not
-// in this namespace.
+// versions are the files of a cgroup's memory, by the version of cgroups.
+var versions = []struct{ dir, limit, throttled, used, cache string }{
+	{"", "memory.max", "memory.high", "memory.current", "inactive_file"},
+	{"memory", "memory.limit_in_bytes", "", "memory.usage_in_bytes", "total_inactive_file"},
+}
+
+// left returns how much a cgroup may still take, in bytes. The kernel takes back the
+// cache of files that nobody reads. A cgroup without a limit has no end, and neither
+// has one that is not in this namespace.
 func (h Host) left(group string) uint64 {
-	for _, files := range [][3]string{{"", "memory.max", "memory.current"},
-		{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes"}} {
-		most, err := number(filepath.Join(h.CgroupFS, files[0], group, files[1]))
+	for _, v := range versions {
+		dir := filepath.Join(h.CgroupFS, v.dir, group)
+		most, err := number(filepath.Join(dir, v.limit))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		used, err2 := number(filepath.Join(h.CgroupFS, files[0], group, files[2]))
+		used, err2 := number(filepath.Join(dir, v.used))
 		if err != nil || err2 != nil {
 			return 0
 		}
+		if high, err := number(filepath.Join(dir, v.throttled)); err == nil {
+			most = min(most, high)
+		}
+		used -= min(used, stat(filepath.Join(dir, "memory.stat"), v.cache))
 		return most - min(most, used)
 	}
 	return math.MaxUint64
+}
+
+// stat returns a row of a cgroup's statistics; 0: it has none.
+func stat(path, key string) uint64 {
+	text, _ := os.ReadFile(path)
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if name, value, _ := strings.Cut(lines.Text(), " "); name == key {
+			n, _ := strconv.ParseUint(value, 10, 64)
+			return n
+		}
+	}
+	return 0
 }
 
 func number(path string) (uint64, error) {

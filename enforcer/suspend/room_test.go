@@ -87,3 +87,23 @@ func TestRoomOfAll(t *testing.T) {
 		t.Errorf("without meminfo: %v", err)
 	}
 }
+
+// TestRoomOfACgroup counts the cache of files as free, and heeds the limit from which on the
+// kernel slows processes down.
+func TestRoomOfACgroup(t *testing.T) {
+	h := machine(t, map[string]string{"a/b/memory.max": mib(40), "a/b/memory.current": mib(30),
+		"a/b/memory.stat":  "anon 1\ninactive_file " + mib(10) + "\nactive_file " + mib(9) + "\n",
+		"a/b/memory.high":  mib(30),
+		"a:b/memory.high":  mib(30),
+		"a:b/c/memory.max": "max", "a:b/c/memory.current": mib(1), "a:b/memory.max": "max", "a:b/memory.current": mib(1),
+		"memory/old/memory.limit_in_bytes": mib(30), "memory/old/memory.usage_in_bytes": mib(25),
+		"memory/old/memory.stat": "inactive_file 1\ntotal_inactive_file " + mib(15) + "\n"})
+	for pid, left := range map[int]uint64{2: 10, 6: 29, 3: 20} {
+		if err := h.Room(map[int]uint64{pid: left << 20}); err != nil {
+			t.Errorf("%d: %v", pid, err)
+		}
+		if err := h.Room(map[int]uint64{pid: left<<20 + 1}); ReasonOf(err) != CgroupMemory {
+			t.Errorf("%d: %v", pid, err)
+		}
+	}
+}
