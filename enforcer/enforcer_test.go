@@ -28,18 +28,19 @@ import (
 // decides its tenant.
 type governed struct {
 	*host
-	t      *testing.T
-	uuid   string
-	proc   kernel.Proc
-	cancel context.CancelFunc
-	ended  chan error
-	it     *enforcer.Enforcer
-	dir    string
-	copies map[string]string // paths of the load generator by tenant
-	broker broker.Options    // changes to the usual options
-	table  policy.Table      // of a test that starts successors
-	call   suspend.Call      // of the driver; nil: none
-	size   uint64            // bytes of the GPU's memory; 0: there is always room
+	t       *testing.T
+	uuid    string
+	proc    kernel.Proc
+	cancel  context.CancelFunc
+	ended   chan error
+	it      *enforcer.Enforcer
+	dir     string
+	copies  map[string]string // paths of the load generator by tenant
+	broker  broker.Options    // changes to the usual options
+	table   policy.Table      // of a test that starts successors
+	call    suspend.Call      // of the driver; nil: none
+	cgroups string            // directory of the cgroups; empty: the host's
+	size    uint64            // bytes of the GPU's memory; 0: there is always room
 
 	mu        sync.Mutex
 	steps     []escalation.Step
@@ -188,7 +189,7 @@ func (g *governed) run(table policy.Table) {
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
-		Broker:   g.broker, Driver: g.call,
+		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups,
 		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
 	})
 	if err != nil {

@@ -1,6 +1,9 @@
 package enforcer_test
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -179,4 +182,37 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	if n := g.audited().Overcommit; len(n) > 0 && n[0].Waiting > 0 {
 		t.Errorf("something waits: %+v", n)
 	}
+}
+
+// rests starts a program that holds so many MiB, works for a moment, and then again after so
+// many ms.
+func (g *governed) rests(tenant string, hooked bool, mib, ms string) *worker {
+	g.t.Helper()
+	return g.job(tenant, hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms="+ms, "--seconds=300",
+		"--alloc-mib="+mib, "--alloc-step-mib="+mib)
+}
+
+// TestWantOfMemoryIsNotTriedAgainAtOnce has an idle workload not give way for which its
+// cgroup has no room.
+func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
+	g.stop()
+	g.cgroups = t.TempDir()
+	for name, bytes := range map[string]int{"memory.max": 1 << 30, "memory.current": 1 << 20} {
+		if err := os.WriteFile(filepath.Join(g.cgroups, name), []byte(strconv.Itoa(bytes)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.run(g.table)
+	a := g.rests("a", true, "1024", "600000")
+	refusals := func() uint64 { return g.stats().Suspensions.Refused["cgroup_memory"] }
+	poll(t, 30*time.Second, "it is not refused", func() bool { return refusals() > 0 })
+	for range 3 {
+		g.audited()
+	}
+	if n := refusals(); n != 1 {
+		t.Errorf("it was refused %d times", n)
+	}
+	g.refused(g.suspend, a.pid(), "need as much host memory, and the limit of cgroup / leaves 1023 MiB")
 }

@@ -326,3 +326,30 @@ func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 		poll(t, 30*time.Second, "it works with its memory", func() bool { return g.moves(a) && g.used() == 1024 })
 	}
 }
+
+// pid returns the PID of a program as an order names it.
+func (w *worker) pid() string { return strconv.Itoa(w.cmd.Process.Pid) }
+
+// refused gives an order that must fail with this text.
+func (g *governed) refused(do func(context.Context, string) (string, error), workload, want string) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if said, err := do(ctx, workload); err == nil || !strings.Contains(err.Error(), want) {
+		g.t.Fatalf("%q, %v; want %q", said, err, want)
+	}
+}
+
+// sees waits until these work, and the enforcer has seen so many processes on the GPU.
+func (g *governed) sees(n int, all ...*worker) {
+	g.t.Helper()
+	poll(g.t, 30*time.Second, fmt.Sprintf("%d processes work and are listed", n), func() bool {
+		for _, w := range all {
+			if !g.moves(w) {
+				return false
+			}
+		}
+		return g.listed(n)
+	})
+	g.audited()
+}

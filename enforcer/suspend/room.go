@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -25,38 +26,58 @@ type Host struct {
 
 // Room returns a Refusal if the host, or the cgroup of one of the processes, has
 // no room for their GPU memory in bytes by PID: the driver copies it into memory
-// of the process itself. What cannot be read is no room.
-func (h Host) Room(bytes map[int]uint64) error {
+// of the process itself. What cannot be read is no room. The memory of others is on
+// its way to the host.
+func (h Host) Room(bytes, others map[int]uint64) error {
 	total, available, err := h.memory()
 	if err != nil {
 		return refuse(HostMemory, "the host's memory is unknown: %v", err)
 	}
-	sum := uint64(0)
-	groups := map[string]uint64{} // bytes for each cgroup and its parents
+	sum, more := uint64(0), uint64(0)
+	groups, beside := map[string]uint64{}, map[string]uint64{} // bytes for each cgroup and its parents
 	for pid, n := range bytes {
 		sum += n
 		group, err := h.cgroup(pid)
 		if err != nil {
 			return refuse(CgroupMemory, "the cgroup of %d is unknown: %v", pid, err)
 		}
-		for dir := group; ; dir = filepath.Dir(dir) {
-			groups[dir] += n
-			if dir == "/" || dir == "." {
-				break
-			}
+		charge(groups, group, n)
+	}
+	for pid, n := range others {
+		more += n
+		if group, err := h.cgroup(pid); err == nil { // otherwise it has ended
+			charge(beside, group, n)
 		}
 	}
-	if left := available - min(available, uint64(reserve*float64(total))); sum > left {
+	if left := available - min(available, uint64(reserve*float64(total))); sum+more > left {
 		return refuse(HostMemory, "%d MiB of GPU memory need as much host memory: %d MiB are available, of which "+
-			"%.0f %% of the total are reserved", sum>>20, available>>20, 100*reserve)
+			"%.0f %% of the total are reserved%s", sum>>20, available>>20, 100*reserve, taken(more))
 	}
 	for dir, n := range groups {
-		if left := h.left(dir); n > left {
+		if left := h.left(dir); n+beside[dir] > left {
 			return refuse(CgroupMemory, "%d MiB of GPU memory need as much host memory, and the limit of cgroup %s leaves "+
-				"%d MiB", n>>20, dir, left>>20)
+				"%d MiB%s", n>>20, dir, left>>20, taken(beside[dir]))
 		}
 	}
 	return nil
+}
+
+// taken tells how much others take.
+func taken(bytes uint64) string {
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", and other workloads are about to take %d MiB", bytes>>20)
+}
+
+// charge adds bytes to a cgroup and its parents.
+func charge(all map[string]uint64, group string, n uint64) {
+	for dir := group; ; dir = filepath.Dir(dir) {
+		all[dir] += n
+		if dir == "/" || dir == "." {
+			return
+		}
+	}
 }
 
 // memory returns the host's memory in bytes.

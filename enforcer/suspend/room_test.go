@@ -57,7 +57,7 @@ func TestRoom(t *testing.T) {
 			CgroupMemory},
 		"no process": {nil, 4, 1, CgroupMemory},
 	} {
-		err := machine(t, c.files).Room(map[int]uint64{c.pid: c.mib << 20})
+		err := machine(t, c.files).Room(map[int]uint64{c.pid: c.mib << 20}, nil)
 		if (err == nil) != (c.reason == "") || err != nil && ReasonOf(err) != c.reason {
 			t.Errorf("%s: %v, want %q", name, err, c.reason)
 		}
@@ -74,16 +74,16 @@ func TestRoomOfAll(t *testing.T) {
 	if err := os.WriteFile(path, []byte("0::/a\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}); err != nil {
+	if err := h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}, nil); err != nil {
 		t.Errorf("the other one is in the parent: %v", err)
 	}
-	if err := h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}); ReasonOf(err) != HostMemory {
+	if err := h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}, nil); ReasonOf(err) != HostMemory {
 		t.Errorf("together they need too much: %v", err)
 	}
 	if err := os.Remove(filepath.Join(h.ProcFS, "meminfo")); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Room(map[int]uint64{2: 1}); ReasonOf(err) != HostMemory || !strings.Contains(err.Error(), "unknown") {
+	if err := h.Room(map[int]uint64{2: 1}, nil); ReasonOf(err) != HostMemory || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("without meminfo: %v", err)
 	}
 }
@@ -99,11 +99,34 @@ func TestRoomOfACgroup(t *testing.T) {
 		"memory/old/memory.limit_in_bytes": mib(30), "memory/old/memory.usage_in_bytes": mib(25),
 		"memory/old/memory.stat": "inactive_file 1\ntotal_inactive_file " + mib(15) + "\n"})
 	for pid, left := range map[int]uint64{2: 10, 6: 29, 3: 20} {
-		if err := h.Room(map[int]uint64{pid: left << 20}); err != nil {
+		if err := h.Room(map[int]uint64{pid: left << 20}, nil); err != nil {
 			t.Errorf("%d: %v", pid, err)
 		}
-		if err := h.Room(map[int]uint64{pid: left<<20 + 1}); ReasonOf(err) != CgroupMemory {
+		if err := h.Room(map[int]uint64{pid: left<<20 + 1}, nil); ReasonOf(err) != CgroupMemory {
 			t.Errorf("%d: %v", pid, err)
+		}
+	}
+}
+
+// TestRoomBesideOthers adds what is on its way to the host, in the cgroups that it shares
+// with the workload.
+func TestRoomBesideOthers(t *testing.T) {
+	h := machine(t, map[string]string{"a/memory.max": mib(30), "a/memory.current": mib(10),
+		"memory/old/memory.limit_in_bytes": mib(1), "memory/old/memory.usage_in_bytes": mib(1)})
+	all := map[int]uint64{2: 15 << 20}
+	for name, c := range map[string]struct {
+		others map[int]uint64
+		want   string
+	}{
+		"there is room for both":  {map[int]uint64{3: 25 << 20}, ""},
+		"the host has too little": {map[int]uint64{3: 26 << 20}, "reserved, and other workloads are about to take 26 MiB"},
+		"who has ended counts":    {map[int]uint64{99: 26 << 20}, "about to take 26 MiB"},
+		"it shares the cgroup": {map[int]uint64{2: 6 << 20},
+			"the limit of cgroup /a leaves 20 MiB, and other workloads are about to take 6 MiB"},
+	} {
+		err := h.Room(all, c.others)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -103,7 +103,7 @@ type Totals struct {
 type Suspender struct {
 	Call  Call
 	Free  func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
-	Room  func(bytes map[int]uint64) error             // by PID; see Host
+	Room  func(bytes, others map[int]uint64) error     // by PID; see Host
 	Alive func(action.Target) bool                     // whether that process still exists
 	Keep  func([]Record) error                         // saves the records; nil: they are not saved
 	Life  context.Context                              // when it ends, no more calls are made; nil: never
@@ -201,7 +201,13 @@ func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, 
 	if len(s.work) >= maxSuspended {
 		return refuse(Other, "%d workloads are suspended, which is the most", maxSuspended)
 	}
-	if err := s.Room(byPID(processes)); err != nil {
+	others := map[int]uint64{}
+	for _, o := range s.work {
+		if o.Phase == Suspending {
+			maps.Copy(others, byPID(o.Processes))
+		}
+	}
+	if err := s.Room(byPID(processes), others); err != nil {
 		return err
 	}
 	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Phase: Suspending, Why: why, Since: now,

@@ -130,7 +130,10 @@ type bench struct {
 	now  time.Time
 }
 
-var job = audit.Subject{Tenant: "a", Workload: "slurm:1"}
+var (
+	job     = audit.Subject{Tenant: "a", Workload: "slurm:1"}
+	another = audit.Subject{Tenant: "b", Workload: "x"}
+)
 
 func newBench(t *testing.T, c *card) *bench {
 	b := &bench{t: t, card: c, now: time.Unix(1e9, 0)}
@@ -141,7 +144,7 @@ func newBench(t *testing.T, c *card) *bench {
 // begin starts another suspender, with what is in the file.
 func (b *bench) begin() {
 	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive,
-		Room: func(map[int]uint64) error { return nil },
+		Room: func(_, _ map[int]uint64) error { return nil },
 		Keep: func(all []Record) error { b.file = slices.Clone(all); return nil }}
 	b.Restore(b.now, b.file)
 }
@@ -309,7 +312,7 @@ func TestRefusals(t *testing.T) {
 	if err := b.Suspend(b.now, other, nil, ""); ReasonOf(err) != NotCUDA {
 		t.Errorf("without processes: %v", err)
 	}
-	b.Room = func(bytes map[int]uint64) error {
+	b.Room = func(bytes, _ map[int]uint64) error {
 		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
 			t.Errorf("room is asked for %v", bytes)
 		}
@@ -323,7 +326,7 @@ func TestRefusals(t *testing.T) {
 	}
 	b.end()
 	b.card.set(func() { b.card.state[3] = Locked })
-	b.Room = func(map[int]uint64) error { return nil }
+	b.Room = func(_, _ map[int]uint64) error { return nil }
 	if err := b.Suspend(b.now, other, processes(3), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +500,7 @@ func TestTextsHaveNumbers(t *testing.T) {
 			"reserved",
 		20 << 20: "20 MiB of GPU memory need as much host memory, and the limit of cgroup /a/b leaves 19 MiB",
 	} {
-		if err := h.Room(map[int]uint64{2: bytes}); err == nil || err.Error() != want {
+		if err := h.Room(map[int]uint64{2: bytes}, nil); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
@@ -730,5 +733,19 @@ func TestRandomTrouble(t *testing.T) {
 	})
 	if !c.all(Running, 2, 3) {
 		t.Errorf("%v", c.state)
+	}
+}
+
+// TestRoomCountsWhatIsOnTheWay asks for room beside workloads that are being suspended.
+func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	var others map[int]uint64
+	b.Room = func(_, beside map[int]uint64) error { others = beside; return nil }
+	b.order(2)
+	if len(others) > 0 {
+		t.Errorf("%v", others)
+	}
+	if err := b.Suspend(b.now, another, processes(3), ""); err != nil || !maps.Equal(others, map[int]uint64{2: 100}) {
+		t.Errorf("%v, %v", err, others)
 	}
 }
