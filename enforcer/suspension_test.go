@@ -353,3 +353,29 @@ func (g *governed) sees(n int, all ...*worker) {
 	})
 	g.audited()
 }
+
+// TestAProcessThatSomebodyElseLockedStaysLocked refuses an order, and touches nothing.
+func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"})
+	a := g.works("a", true, "1024")
+	g.sees(1, a)
+	call := func(op suspend.Op) suspend.State {
+		state, err := g.call(t.Context(), op, a.cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {
+		state := call(op)
+		g.refused(g.suspend, a.pid(), "the driver says that "+a.pid()+" is "+state.String())
+		g.audited()
+		if s := g.audited(); call(suspend.Ask) != state || len(s.Suspended) > 0 {
+			t.Errorf("%s: it is %s, %+v", op, call(suspend.Ask), s.Suspended)
+		}
+	}
+	call(suspend.Restore)
+	call(suspend.Unlock)
+	g.order(g.suspend, a.pid(), "is suspended")
+}

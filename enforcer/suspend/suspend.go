@@ -360,12 +360,16 @@ func (s *Suspender) end(now time.Time, w *work, end End) End {
 	if end.Err != nil {
 		s.refused(end.Err)
 	}
+	var before *untouched
 	switch {
 	case end.Done == Suspending && end.Err == nil:
 		w.Phase, w.Since = Suspended, now
 		s.totals.Suspended++
 		s.totals.SuspendSeconds += end.Took.Seconds()
 		end.Done, end.Record = Suspended, w.Record
+	case end.Done == Suspending && errors.As(end.Err, &before):
+		delete(s.work, w.Subject())
+		end.Done = Suspended
 	case end.Done == Suspending: // undo what is done of it
 		w.Phase, w.Since, w.again, w.Why = Resuming, now, now, "its suspension failed"
 		end.Done = Suspended
@@ -389,6 +393,9 @@ func (s *Suspender) refused(err error) {
 
 // call makes one call with its deadline.
 func (s *Suspender) call(op Op, p Process) (State, error) {
+	if !s.Alive(p.Target) {
+		return Unknown, refuse(NotCUDA, "%s of %d: the process has ended", op, p.PID)
+	}
 	within := callWithin
 	if op == Checkpoint || op == Restore {
 		within += time.Duration(float64(p.bytes()) / slowestCopy * float64(time.Second))
@@ -404,6 +411,11 @@ func (s *Suspender) call(op Op, p Process) (State, error) {
 	return s.Call(ctx, op, p.PID)
 }
 
+// An untouched is an error before anything was done.
+type untouched struct{ error }
+
+func (u *untouched) Unwrap() error { return u.error }
+
 // suspend suspends all processes: no process is checkpointed before all are
 // locked, since those that are not yet may wait for the others. It undoes
 // nothing. A process that the driver broke is lost. Of several, some may end
@@ -413,9 +425,9 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 		switch state, err := s.call(Ask, p); {
 		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 		case err != nil:
-			return nil, err
+			return nil, &untouched{err}
 		case state != Running:
-			return nil, refuse(WrongState, "the driver says that %d is %s", p.PID, state)
+			return nil, &untouched{refuse(WrongState, "the driver says that %d is %s", p.PID, state)}
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {

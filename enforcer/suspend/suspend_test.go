@@ -391,9 +391,9 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.order(2, 3)
 	b.end()
-	_ = b.Resume(b.now, job, "wanted")
 	for _, free := range []uint64{200 + spare - 1, 0} {
 		b.card.set(func() { b.card.said = &free })
+		_ = b.Resume(b.now, job, "wanted")
 		if end := b.end(); ReasonOf(end.Err) != GPUMemory {
 			t.Fatalf("%+v", end)
 		}
@@ -747,5 +747,43 @@ func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
 	}
 	if err := b.Suspend(b.now, another, processes(3), ""); err != nil || !maps.Equal(others, map[int]uint64{2: 100}) {
 		t.Errorf("%v, %v", err, others)
+	}
+}
+
+// TestTheLockOfSomebodyElseStays leaves a workload alone of which a process is locked or
+// suspended already, or broken.
+func TestTheLockOfSomebodyElseStays(t *testing.T) {
+	for _, state := range []State{Locked, Checkpointed, Broken} {
+		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+		b.card.set(func() { b.card.state[3] = state })
+		b.order(2, 3)
+		if end := b.end(); end.Done != Suspended || ReasonOf(end.Err) != WrongState || len(end.Lost) > 0 {
+			t.Errorf("%v: %+v", state, end)
+		}
+		if len(b.Records()) > 0 || len(b.file) > 0 || len(b.card.calls) > 0 {
+			t.Errorf("%v: %+v, %v", state, b.file, b.card.calls)
+		}
+	}
+}
+
+// TestAnotherProcessWithThePIDIsLeftAlone makes no call on the process that has the PID of
+// one that was suspended.
+func TestAnotherProcessWithThePIDIsLeftAlone(t *testing.T) {
+	for _, phase := range []Phase{Suspending, Suspended, Resuming} {
+		b := newBench(t, newCard(0, map[int]int{2: 5}))
+		b.Call = func(_ context.Context, op Op, pid int) (State, error) {
+			t.Errorf("%s: %s of %d", phase, op, pid)
+			return Unknown, refuse(Other, "x")
+		}
+		b.card.gone[2] = true
+		b.Restore(b.now, []Record{{Tenant: "a", Workload: "slurm:1", Phase: phase, Processes: processes(2)}})
+		b.Look(b.now)
+		if len(b.Records()) > 0 || len(b.file) > 0 {
+			t.Errorf("%s: %+v", phase, b.file)
+		}
+		b.order(2)
+		if end := b.end(); ReasonOf(end.Err) != NotCUDA {
+			t.Errorf("%+v", end)
+		}
 	}
 }
