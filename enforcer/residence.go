@@ -235,7 +235,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		}
 	}
 	for _, r := range e.suspender.Records() {
-		s.Workloads = append(s.Workloads, e.absent(now, r))
+		s.Workloads = append(s.Workloads, e.absent(now, r, all[r.Subject()].joining(r)))
 	}
 	know := func(uuid string) {
 		if _, known := s.GPUs[uuid]; !known {
@@ -274,7 +274,39 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		}
 	}
 	clear(e.residence.returning)
+	for _, r := range e.suspender.Records() {
+		e.joinSuspended(now, r, all[r.Subject()].joining(r))
+	}
 	e.remember()
+}
+
+// joinSuspended begins to suspend processes that started in a suspended workload. Where no
+// GPU is overcommitted and the workload gave way, nobody needs their memory, and they go on.
+func (e *Enforcer) joinSuspended(now time.Time, r suspend.Record, c *candidate) {
+	needed := !r.Yields || e.shared(suspend.Record{Processes: c.processes}.Bytes())
+	failed, is := e.residence.failed[r.Subject()]
+	if r.Phase != suspend.Suspended || len(c.processes) == 0 || !needed || is && now.Sub(failed) < restAfter {
+		return
+	}
+	err := e.suspendable(c)
+	if err == nil {
+		err = e.suspender.Join(now, r.Subject(), c.processes)
+	}
+	if err != nil {
+		e.residence.failed[r.Subject()] = now
+		e.log.Warn("new processes of a suspended workload cannot be suspended, and go on; this is tried again in 10 minutes",
+			"tenant", r.Tenant, "workload", r.Workload, "reason", suspend.ReasonOf(err), "err", err)
+	}
+}
+
+// shared reports whether one of the GPUs, by UUID, is overcommitted.
+func (e *Enforcer) shared(gpus map[string]uint64) bool {
+	for uuid := range gpus {
+		if _, is := e.terms.Load().Overcommitted(uuid); is {
+			return true
+		}
+	}
+	return false
 }
 
 // giveWay begins to suspend a workload that comes back when it uses the GPU.
@@ -332,21 +364,22 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 	return w
 }
 
-// absent returns a workload that is suspended, or on its way.
-func (e *Enforcer) absent(now time.Time, s suspend.Record) residency.Workload {
+// absent returns a workload that is suspended, or on its way. Some of its processes may
+// have started since.
+func (e *Enforcer) absent(now time.Time, s suspend.Record, fresh *candidate) residency.Workload {
 	r := &e.residence
 	w := residency.Workload{Subject: s.Subject(), Phase: residency.Moving, Since: s.Since, Bytes: s.Bytes(),
 		Priority: e.terms.Load().Priority(s.Tenant)}
 	switch {
 	case s.Phase == suspend.Suspended:
 		w.Phase = residency.Suspended
-		if s.Yields && e.woke(now, s) {
+		if s.Yields && (len(fresh.processes) > 0 || e.woke(now, s)) {
 			r.want(s.Subject(), now)
 		}
 		w.Since = r.wanted[s.Subject()]
 		w.Wants = s.Yields && !w.Since.IsZero() // it may have been ordered to stay away since it wanted
-	case s.Phase == suspend.Resuming && e.suspender.Waits(s.Subject()): // for room
-		w.Phase, w.Wants = residency.Suspended, true
+	case e.suspender.Waits(s.Subject()): // for room
+		w.Phase, w.Wants = residency.Suspended, s.Phase == suspend.Resuming
 	}
 	return w
 }
@@ -389,6 +422,9 @@ func (r *residence) moved(now time.Time, end suspend.End) {
 		return
 	}
 	for uuid := range end.Bytes() {
+		if end.Joined {
+			break
+		}
 		m := r.moves[uuid]
 		if m == nil {
 			m = &move{}
@@ -400,9 +436,9 @@ func (r *residence) moved(now time.Time, end suspend.End) {
 			m.resume = end.Took
 		}
 	}
-	delete(r.wanted, of)
 	if end.Done == suspend.Resuming {
 		r.since[of] = now
+		delete(r.wanted, of)
 	} else {
 		delete(r.since, of)
 	}

@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -31,5 +32,37 @@ func TestARefusedSuspensionLeavesThePause(t *testing.T) {
 	}
 	if !e.held[s] {
 		t.Error("it runs again")
+	}
+}
+
+// TestAClientOfMPSDoesNotJoin refuses a client of MPS in a suspended workload once, and not
+// each second.
+func TestAClientOfMPSDoesNotJoin(t *testing.T) {
+	t.Parallel()
+	s := audit.Subject{Tenant: "a", Workload: "unit:a.service"}
+	old := suspend.Process{Target: action.Target{PID: 7000, Start: 8}}
+	p := collectors.DeviceProcess{UUID: "GPU-a", Memory: 1, Kind: "mps",
+		Process: host.Process{PID: 7001, Start: 8, Workload: &host.Workload{Key: s.Workload}}}
+	e := &Enforcer{residence: newResidence(), log: slog.New(slog.DiscardHandler),
+		seen: audit.Books{DeviceProcesses: []collectors.DeviceProcess{p},
+			Tenant: func(collectors.DeviceProcess) (string, bool) { return s.Tenant, true }}}
+	now := time.Now()
+	e.suspender.Restore(now, []suspend.Record{{Tenant: s.Tenant, Workload: s.Workload, Phase: suspend.Suspended,
+		Processes: []suspend.Process{old}}})
+	r, _ := e.suspender.Record(s)
+	look := func() uint64 {
+		e.joinSuspended(now, r, e.candidate(s).joining(r))
+		return e.suspender.Totals().Refused[suspend.MPS]
+	}
+	if n := look(); n != 1 {
+		t.Errorf("%d refusals", n)
+	}
+	now = now.Add(restAfter - 1)
+	if n := look(); n != 1 {
+		t.Errorf("%d refusals in 10 minutes", n)
+	}
+	now = now.Add(1)
+	if n := look(); n != 2 {
+		t.Errorf("%d refusals after 10 minutes", n)
 	}
 }

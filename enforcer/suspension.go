@@ -48,6 +48,12 @@ func (e *Enforcer) free(uuid string) (bytes uint64, known bool) {
 	return bytes, known
 }
 
+// size returns the memory of a GPU that programs can have.
+func (e *Enforcer) size(uuid string) (bytes uint64, known bool) {
+	total, _, kept, known := e.Host.Memory(uuid)
+	return total - min(kept, total), known
+}
+
 // remember notes the memory of the processes that are suspended now, and tells
 // the broker which those are.
 func (e *Enforcer) remember() { e.broker.Absent(e.charge()) }
@@ -76,6 +82,9 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		case len(end.Lost) > 0:
 			log.Error("the driver broke processes while they were suspended: they cannot use their GPU any more, and must "+
 				"be started again", "pids", end.Lost, "err", end.Err)
+		case end.Err != nil && end.Joined:
+			log.Warn("new processes of a suspended workload could not be suspended, and go on", "reason",
+				suspend.ReasonOf(end.Err), "err", end.Err)
 		case end.Err != nil && end.Done == suspend.Suspended:
 			log.Warn("a workload could not be suspended, and goes on", "reason", suspend.ReasonOf(end.Err), "err", end.Err)
 		case end.Err != nil:
@@ -129,10 +138,18 @@ type candidate struct {
 	sampled   bool // the driver tells how much of the GPUs' time each process has
 }
 
-// candidates returns the workloads on GPUs, by the last look.
+// candidates returns the workloads on GPUs, by the last look, and those that are
+// suspended: a process that is keeps its tenant.
 func (e *Enforcer) candidates() []*candidate {
 	hooked := tenantsOf(e.seen.Sessions)
 	all := map[audit.Subject]*candidate{}
+	away := map[action.Target]string{} // tenants
+	for _, r := range e.suspender.Records() {
+		all[r.Subject()] = &candidate{Subject: r.Subject(), processes: slices.Clone(r.Processes), sampled: true}
+		for _, p := range r.Processes {
+			away[p.Target] = r.Tenant
+		}
+	}
 	for _, h := range e.seen.DeviceProcesses {
 		if h.Unknown || h.Kind == collectors.KindServer || h.Process.Workload == nil {
 			continue
@@ -140,6 +157,10 @@ func (e *Enforcer) candidates() []*candidate {
 		tenant, session := hooked[h.Process.PID]
 		if !session {
 			tenant, _ = e.seen.Tenant(h)
+		}
+		of, suspended := away[action.Target{PID: h.Process.PID, Start: h.Process.Start}]
+		if suspended {
+			tenant = of
 		}
 		s := audit.Subject{Tenant: tenant, Workload: h.Process.Workload.Key}
 		c := all[s]
@@ -149,7 +170,9 @@ func (e *Enforcer) candidates() []*candidate {
 		}
 		c.mps = c.mps || h.Kind == "mps"
 		c.sampled = c.sampled && !h.Sampled.IsZero()
-		c.add(h)
+		if !suspended {
+			c.add(h)
+		}
 	}
 	return slices.SortedFunc(maps.Values(all), func(x, y *candidate) int { return audit.Compare(x.Subject, y.Subject) })
 }
@@ -196,11 +219,19 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 				workload, found[0].Tenant, found[1].Tenant)
 		}
 		c := found[0]
-		if err := e.suspendable(c); err != nil {
+		r, _ := e.suspender.Record(c.Subject)
+		if err := e.suspendable(c.joining(r)); err != nil {
 			return c.Subject, err
 		}
 		return c.Subject, e.suspender.Suspend(time.Now(), c.Subject, c.processes, why)
 	})
+}
+
+// joining returns a workload with those of its processes alone that a record does not have.
+func (c *candidate) joining(r suspend.Record) *candidate {
+	fresh := *c
+	fresh.processes = r.Joining(c.processes)
+	return &fresh
 }
 
 // obstacle returns why the driver cannot suspend a workload, as far as that is
@@ -239,11 +270,14 @@ func (e *Enforcer) candidate(s audit.Subject) *candidate {
 func (e *Enforcer) ResumeProcess(ctx context.Context, workload, why string) (string, error) {
 	return e.order(ctx, suspend.Resuming, func() (audit.Subject, error) {
 		var known []string
-		for _, r := range e.suspender.Records() {
-			if names(workload, r.Subject(), r.Processes) {
-				return r.Subject(), e.release(time.Now(), r.Subject(), why)
+		for _, c := range e.candidates() {
+			if _, away := e.suspender.Record(c.Subject); !away {
+				continue
 			}
-			known = append(known, r.Workload)
+			if names(workload, c.Subject, c.processes) {
+				return c.Subject, e.release(time.Now(), c.Subject, why)
+			}
+			known = append(known, c.Workload)
 		}
 		return audit.Subject{}, fmt.Errorf("no workload %q is suspended; those that are: %s", workload,
 			cmp.Or(strings.Join(known, ", "), "none"))
@@ -308,6 +342,8 @@ func told(end suspend.End) (string, error) {
 	case len(end.Lost) > 0:
 		return "", errors.Join(fmt.Errorf("the driver broke processes %v: they cannot use their GPU any more", end.Lost),
 			end.Err)
+	case end.Err != nil && end.Joined:
+		return "", fmt.Errorf("its new processes are not suspended, and go on; the others stay suspended: %w", end.Err)
 	case end.Err != nil && end.Done == suspend.Suspended:
 		return "", fmt.Errorf("not suspended, and it goes on: %w", end.Err)
 	case end.Err != nil:

@@ -223,7 +223,7 @@ var anybody = audit.Subject{Tenant: "t", Workload: "w"}
 
 func (s *asker) suspend(t *testing.T, e *exact, mib int) (took float64) {
 	t.Helper()
-	p := Process{action.Target{PID: e.cmd.Process.Pid, Start: 1}, map[string]uint64{"GPU": uint64(mib) << 20}}
+	p := Process{Target: action.Target{PID: e.cmd.Process.Pid, Start: 1}, Memory: map[string]uint64{"GPU": uint64(mib) << 20}}
 	if err := s.Suspend(time.Now(), anybody, []Process{p}, "test"); err != nil {
 		t.Fatal(err)
 	}

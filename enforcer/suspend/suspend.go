@@ -49,6 +49,9 @@ const (
 type Process struct {
 	action.Target
 	Memory map[string]uint64 `json:"memory,omitempty"`
+	// Of a workload that is being suspended: nothing was done to the process before.
+	// Others may be suspended already.
+	New bool `json:"new,omitempty"`
 }
 
 // A Record is a workload that is suspended, or about to be, or to be resumed.
@@ -86,6 +89,9 @@ type End struct {
 	Err  error // why it failed, with a Reason: a suspension was undone, a resumption is tried again
 	Took time.Duration
 	Lost []int // PIDs of processes that the driver broke
+	// Processes are only those that started in a suspended workload; the others are
+	// suspended in any case.
+	Joined bool
 }
 
 // Totals are counters since the start of the process.
@@ -103,6 +109,7 @@ type Totals struct {
 type Suspender struct {
 	Call  Call
 	Free  func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
+	Size  func(uuid string) (bytes uint64, known bool) // memory of a GPU that programs can have; nil: unknown
 	Room  func(bytes, others map[int]uint64) error     // by PID; see Host
 	Alive func(action.Target) bool                     // whether that process still exists
 	Keep  func([]Record) error                         // saves the records; nil: they are not saved
@@ -119,6 +126,36 @@ type work struct {
 	wait  time.Duration
 	again time.Time // when a resumption is tried again
 	wake  string    // why it is to be resumed as soon as it is suspended; empty: it is not
+	undo  bool      // its new processes go on, because they could not be suspended
+}
+
+// fresh returns the processes to which nothing was done before.
+func (r Record) fresh() (all []Process) {
+	for _, p := range r.Processes {
+		if p.New {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// settled returns the processes without the mark that they are new.
+func (r Record) settled() []Process {
+	all := slices.Clone(r.Processes)
+	for i := range all {
+		all[i].New = false
+	}
+	return all
+}
+
+// Joining returns those of a workload's processes that the record does not have.
+func (r Record) Joining(processes []Process) (all []Process) {
+	for _, p := range processes {
+		if !slices.ContainsFunc(r.Processes, func(q Process) bool { return q.Target == p.Target }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // Records returns all records in order.
@@ -153,10 +190,14 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	s.work = map[audit.Subject]*work{}
 	for _, r := range all[:min(len(all), maxSuspended)] {
 		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
-		w := &work{Record: r}
+		w := &work{Record: r, again: now}
 		s.work[r.Subject()] = w
-		if r.Phase != Suspended {
-			w.Phase, w.Since, w.again = Resuming, now, now
+		switch fresh := len(r.fresh()); {
+		case r.Phase == Suspended:
+		case r.Phase == Suspending && fresh > 0 && fresh < len(r.Processes):
+			w.undo = true
+		default:
+			w.Phase, w.Since, w.Processes = Resuming, now, r.settled()
 			w.Why = "the last enforcer ended while the workload was " + string(r.Phase)
 		}
 	}
@@ -188,12 +229,8 @@ func (s *Suspender) GiveWay(now time.Time, of audit.Subject, processes []Process
 }
 
 func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, why string, yields bool) error {
-	if w := s.work[of]; w != nil && w.Yields && !yields && w.Phase != Resuming {
-		w.Yields, w.Why = false, why // it gave way, and now it is to stay away
-		_ = s.keep()                 // harmless if it fails: it would come back after a restart
-		return nil
-	} else if w != nil {
-		return refuse(WrongState, "it is %s already", w.Phase)
+	if w := s.work[of]; w != nil {
+		return s.stay(now, w, processes, why, yields)
 	}
 	if len(processes) == 0 {
 		return refuse(NotCUDA, "it has no processes on a GPU")
@@ -201,27 +238,95 @@ func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, 
 	if len(s.work) >= maxSuspended {
 		return refuse(Other, "%d workloads are suspended, which is the most", maxSuspended)
 	}
-	others := map[int]uint64{}
-	for _, o := range s.work {
-		if o.Phase == Suspending {
-			maps.Copy(others, byPID(o.Processes))
-		}
-	}
-	if err := s.Room(byPID(processes), others); err != nil {
-		return err
-	}
-	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Phase: Suspending, Why: why, Since: now,
-		Began: now, Processes: processes, Yields: yields}}
+	w := &work{Record: Record{Tenant: of.Tenant, Workload: of.Workload, Why: why, Began: now, Yields: yields}}
 	if s.work == nil {
 		s.work = map[audit.Subject]*work{}
 	}
 	s.work[of] = w
-	if err := s.keep(); err != nil {
+	if err := s.join(now, w, processes); err != nil {
 		delete(s.work, of)
-		return refuse(Other, "it would be forgotten after a restart: %v", err)
+		return err
 	}
-	w.start(func() ([]int, error) { return s.suspend(processes) })
 	return nil
+}
+
+// stay has a subject stay away that is suspended or on its way, and suspends those of
+// its processes that are new.
+func (s *Suspender) stay(now time.Time, w *work, processes []Process, why string, yields bool) error {
+	fresh := w.Joining(processes)
+	joins := w.Phase == Suspended && len(fresh) > 0
+	if !joins && (yields || !w.Yields || w.Phase == Resuming) {
+		return refuse(WrongState, "it is %s already", w.Phase)
+	}
+	if joins {
+		if err := s.join(now, w, fresh); err != nil {
+			return err
+		}
+	}
+	if !yields {
+		w.Yields, w.Why = false, why // it gave way, and now it is to stay away
+	}
+	_ = s.keep() // harmless if it fails: it would come back after a restart
+	return nil
+}
+
+// Join begins to suspend processes that started in a suspended workload.
+func (s *Suspender) Join(now time.Time, of audit.Subject, processes []Process) error {
+	w := s.work[of]
+	var err error = refuse(WrongState, "it is not suspended, or has no other processes")
+	if w != nil && w.Phase == Suspended && len(w.Joining(processes)) > 0 {
+		err = s.join(now, w, w.Joining(processes))
+	}
+	if err != nil {
+		s.refused(err)
+	}
+	return err
+}
+
+// join begins to suspend further processes of a record.
+func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
+	was := w.Record
+	w.Processes = slices.Clone(was.Processes)
+	for _, p := range fresh {
+		p.New = true
+		w.Processes = append(w.Processes, p)
+	}
+	w.Phase, w.Since = Suspending, now
+	err := s.room(w, fresh)
+	if err == nil {
+		if failed := s.keep(); failed != nil {
+			err = refuse(Other, "it would be forgotten after a restart: %v", failed)
+		}
+	}
+	if err != nil {
+		w.Record = was
+		return err
+	}
+	moves := w.Record
+	moves.Processes = w.fresh()
+	w.start(moves, func() ([]int, error) { return s.suspend(moves.Processes) })
+	return nil
+}
+
+// room returns a Refusal unless the host has room for new processes of a record, beside
+// those that are on the way there, and its GPUs could have them all back.
+func (s *Suspender) room(w *work, fresh []Process) error {
+	for uuid, bytes := range w.Bytes() {
+		if s.Size == nil {
+			break
+		}
+		if size, known := s.Size(uuid); known && bytes+spare > size {
+			return refuse(GPUMemory, "%s could not give %d MiB back: it has %d MiB, of which %d MiB are kept", uuid, bytes>>20,
+				size>>20, spare>>20)
+		}
+	}
+	others := map[int]uint64{}
+	for _, o := range s.work {
+		if o != w && o.Phase == Suspending {
+			maps.Copy(others, byPID(o.fresh()))
+		}
+	}
+	return s.Room(byPID(fresh), others)
 }
 
 // Refuse counts and returns a Refusal of the caller's.
@@ -264,22 +369,32 @@ func (s *Suspender) Resume(now time.Time, of audit.Subject, why string) error {
 	return nil
 }
 
-// Waits reports whether a resumption waits to be tried again.
+// Waits reports whether a resumption waits to be tried again, be it of new processes that
+// could not be suspended.
 func (s *Suspender) Waits(of audit.Subject) bool {
 	w := s.work[of]
-	return w != nil && w.Phase == Resuming && w.ends == nil
+	return w != nil && w.ends == nil && (w.Phase == Resuming || w.undo)
 }
 
 // resume begins a resumption.
 func (s *Suspender) resume(now time.Time, w *work, why string) {
-	w.Phase, w.Since, w.again, w.Why = Resuming, now, now, why
+	w.Phase, w.Since, w.again, w.wait, w.Why = Resuming, now, now, 0, why
 	_ = s.keep() // harmless if it fails: the next enforcer finds it half resumed, and resumes the rest
 	s.try(w)
 }
 
 func (s *Suspender) try(w *work) {
-	processes, others := w.Processes, s.returning()
-	w.start(func() ([]int, error) { return s.giveBack(processes, others) })
+	back, others := w.back(), s.returning()
+	w.start(back, func() ([]int, error) { return s.giveBack(back.Processes, others) })
+}
+
+// back returns the record with the processes that are to go on.
+func (w *work) back() Record {
+	r := w.Record
+	if w.undo {
+		r.Processes = w.fresh()
+	}
+	return r
 }
 
 // returning returns the GPU memory that others are being given back now, by UUID. The
@@ -287,18 +402,19 @@ func (s *Suspender) try(w *work) {
 func (s *Suspender) returning() map[string]uint64 {
 	all := map[string]uint64{}
 	for _, w := range s.work {
-		if w.Phase == Resuming && w.ends != nil {
-			for uuid, n := range w.Bytes() {
-				all[uuid] += n
-			}
+		if w.Phase != Resuming && !w.undo || w.ends == nil {
+			continue
+		}
+		for uuid, n := range w.back().Bytes() {
+			all[uuid] += n
 		}
 	}
 	return all
 }
 
-// start does something about a workload. The result comes by w.ends.
-func (w *work) start(do func() (lost []int, err error)) {
-	ends, r, began := make(chan End, 1), w.Record, time.Now()
+// start does something about the processes of r. The result comes by w.ends.
+func (w *work) start(r Record, do func() (lost []int, err error)) {
+	ends, began := make(chan End, 1), time.Now()
 	w.ends = ends
 	go func() {
 		lost, err := do()
@@ -314,7 +430,7 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 		select {
 		case end := <-w.ends: // nil: never
 			w.ends = nil
-			ends = append(ends, s.end(now, w, end))
+			ends = append(ends, s.end(now, w, end)...)
 		default:
 		}
 		if w.ends != nil {
@@ -322,12 +438,12 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 		}
 		w.Processes = slices.DeleteFunc(slices.Clone(w.Processes), func(p Process) bool { return !s.Alive(p.Target) })
 		switch {
+		case s.work[w.Subject()] != w: // it has just ended
 		case len(w.Processes) == 0:
 			delete(s.work, w.Subject())
-		case s.work[w.Subject()] != w: // it has just ended
 		case w.Phase == Suspended && w.wake != "":
 			s.resume(now, w, w.wake)
-		case w.Phase == Resuming && !now.Before(w.again):
+		case (w.Phase == Resuming || w.undo) && !now.Before(w.again):
 			s.try(w)
 		}
 	}
@@ -354,34 +470,89 @@ func (s *Suspender) order() []*work {
 	})
 }
 
-// end applies a result.
-func (s *Suspender) end(now time.Time, w *work, end End) End {
+// end applies a result, and returns what is to be told of it.
+func (s *Suspender) end(now time.Time, w *work, end End) []End {
 	s.totals.Broken += uint64(len(end.Lost))
 	if end.Err != nil {
 		s.refused(end.Err)
 	}
-	var before *untouched
 	switch {
-	case end.Done == Suspending && end.Err == nil:
-		w.Phase, w.Since = Suspended, now
-		s.totals.Suspended++
-		s.totals.SuspendSeconds += end.Took.Seconds()
-		end.Done, end.Record = Suspended, w.Record
-	case end.Done == Suspending && errors.As(end.Err, &before):
+	case w.undo:
+		return s.undone(now, w, end)
+	case end.Done == Suspending:
+		return []End{s.suspended(now, w, end)}
+	case end.Err == nil && len(end.Lost) == 0 && !s.lives(w):
 		delete(s.work, w.Subject())
-		end.Done = Suspended
-	case end.Done == Suspending: // undo what is done of it
-		w.Phase, w.Since, w.again, w.Why = Resuming, now, now, "its suspension failed"
-		end.Done = Suspended
+		return nil
 	case end.Err == nil:
 		delete(s.work, w.Subject())
 		s.totals.Resumed++
 		s.totals.ResumeSeconds += end.Took.Seconds()
 	default:
-		w.wait = min(max(2*w.wait, retryFirst), retryLast)
-		w.again = now.Add(w.wait)
+		s.later(now, w)
+	}
+	return []End{end}
+}
+
+// lives reports whether a process of a workload has not ended.
+func (s *Suspender) lives(w *work) bool {
+	return slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Alive(p.Target) })
+}
+
+// suspended applies the result of a suspension.
+func (s *Suspender) suspended(now time.Time, w *work, end End) End {
+	fresh := len(w.fresh())
+	end.Done, end.Joined = Suspended, fresh > 0 && fresh < len(w.Processes)
+	var before *untouched
+	switch {
+	case end.Err == nil:
+		if fresh == len(w.Processes) {
+			s.totals.Suspended++
+			s.totals.SuspendSeconds += end.Took.Seconds()
+		}
+		w.Phase, w.Since, w.Processes = Suspended, now, w.settled()
+		moved := end.Processes
+		end.Record = w.Record
+		end.Processes = moved
+	case errors.As(end.Err, &before):
+		s.leave(now, w)
+	case end.Joined: // undo what is done of it
+		w.undo, w.again = true, now
+	default:
+		w.Phase, w.Since, w.again, w.Processes = Resuming, now, now, w.settled()
+		w.Why = "its suspension failed"
 	}
 	return end
+}
+
+// undone applies the result when new processes of a suspended workload were to go on.
+func (s *Suspender) undone(now time.Time, w *work, end End) []End {
+	if end.Err == nil {
+		w.undo = false
+		s.leave(now, w)
+	} else {
+		s.later(now, w)
+	}
+	if len(end.Lost) == 0 {
+		return nil
+	}
+	end.Done, end.Joined = Suspended, true
+	return []End{end}
+}
+
+// leave forgets the new processes of a workload, and the workload if it has no others.
+func (s *Suspender) leave(now time.Time, w *work) {
+	w.Phase, w.Since = Suspended, now
+	w.Processes = slices.DeleteFunc(slices.Clone(w.Processes), func(p Process) bool { return p.New })
+	if len(w.Processes) == 0 {
+		delete(s.work, w.Subject())
+	}
+}
+
+// later has a resumption tried again.
+func (s *Suspender) later(now time.Time, w *work) {
+	w.wait = min(max(2*w.wait, retryFirst), retryLast)
+	w.again = now.Add(w.wait)
 }
 
 func (s *Suspender) refused(err error) {
@@ -421,17 +592,20 @@ func (u *untouched) Unwrap() error { return u.error }
 // nothing. A process that the driver broke is lost. Of several, some may end
 // meanwhile.
 func (s *Suspender) suspend(all []Process) (lost []int, err error) {
+	var todo []Process
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
 		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 		case err != nil:
 			return nil, &untouched{err}
-		case state != Running:
+		case state == Running:
+			todo = append(todo, p)
+		default:
 			return nil, &untouched{refuse(WrongState, "the driver says that %d is %s", p.PID, state)}
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
-		for _, p := range all {
+		for _, p := range todo {
 			switch state, err := s.call(op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:

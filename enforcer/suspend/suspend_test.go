@@ -151,7 +151,7 @@ func (b *bench) begin() {
 
 func processes(pids ...int) (all []Process) {
 	for _, pid := range pids {
-		all = append(all, Process{action.Target{PID: pid, Start: 1}, map[string]uint64{"GPU-0": 100}})
+		all = append(all, Process{Target: action.Target{PID: pid, Start: 1}, Memory: map[string]uint64{"GPU-0": 100}})
 	}
 	return all
 }
@@ -738,14 +738,15 @@ func TestRandomTrouble(t *testing.T) {
 
 // TestRoomCountsWhatIsOnTheWay asks for room beside workloads that are being suspended.
 func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
-	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
+	b.away(2)
 	var others map[int]uint64
 	b.Room = func(_, beside map[int]uint64) error { others = beside; return nil }
-	b.order(2)
+	_ = b.Join(b.now, job, processes(3))
 	if len(others) > 0 {
 		t.Errorf("%v", others)
 	}
-	if err := b.Suspend(b.now, another, processes(3), ""); err != nil || !maps.Equal(others, map[int]uint64{2: 100}) {
+	if err := b.Suspend(b.now, another, processes(4), ""); err != nil || !maps.Equal(others, map[int]uint64{3: 100}) {
 		t.Errorf("%v, %v", err, others)
 	}
 }

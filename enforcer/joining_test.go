@@ -1,0 +1,185 @@
+package enforcer_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/fixture"
+)
+
+// TestANewProcessJoinsASuspendedWorkload suspends a process that starts in a workload
+// which was ordered to stay away. Orders may name it.
+func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
+	t.Parallel()
+	for _, hooked := range []bool{true, false} {
+		g := suspending(t, 0, 0, []string{"a"})
+		a := g.works("a", hooked, "1024")
+		g.sees(1, a)
+		g.order(g.suspend, a.pid(), "suspended: 1424 MiB")
+		b := g.works("a", hooked, "512")
+		poll(t, 30*time.Second, "the new process is not suspended", func() bool {
+			ends := g.ends()
+			return len(ends) == 2 && ends[1].Done == suspend.Suspended && ends[1].Err == nil && g.used() == 0 && !g.moves(b)
+		})
+		if s := g.audited(); s.Suspensions.Suspended != 1 || len(s.Suspended) != 1 || s.Suspended[0].Phase != "suspended" {
+			t.Errorf("hooked %v: %+v %+v", hooked, s.Suspended, s.Suspensions)
+		}
+		g.order(g.giveBack, b.pid(), "runs again")
+		poll(t, 20*time.Second, "both work again", func() bool { return g.moves(a) && g.moves(b) && g.used() == 1536 })
+		g.order(g.suspend, b.pid(), "is suspended")
+		if g.used() != 0 {
+			t.Errorf("hooked %v: %d MiB are in use", hooked, g.used())
+		}
+	}
+}
+
+// TestAnOrderNamesANewProcess answers an order that names a process of which the suspended
+// workload has just begun to consist.
+func TestAnOrderNamesANewProcess(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
+	a := g.rests("a", true, "1024", "600000")
+	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+	g.order(g.suspend, a.pid(), "is suspended")
+	b := g.works("a", true, "512")
+	poll(t, 20*time.Second, "it starts", func() bool { return g.listed(2) })
+	poll(t, 20*time.Second, "it is unknown", func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		said, err := g.suspend(ctx, b.pid())
+		return err == nil && strings.Contains(said, "suspended") || err != nil && strings.Contains(err.Error(), "already")
+	})
+	poll(t, 20*time.Second, "it is not suspended", func() bool { return g.used() == 0 && g.phase() == "suspended" })
+}
+
+// TestANewProcessBringsBackWhoGaveWay takes the work of a new process for the use of the
+// GPU by its workload.
+func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
+	t.Parallel()
+	for _, hooked := range []bool{true, false} {
+		g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
+		g.rests("a", hooked, "1024", "600000")
+		poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+		b := g.works("a", hooked, "512")
+		poll(t, 30*time.Second, "it does not come back", func() bool { return g.used() == 1536 && g.phase() == "" })
+		if !g.moves(b) {
+			t.Error("the new one does not work")
+		}
+	}
+}
+
+// TestANewProcessWaitsForTheTurn suspends a process that starts in a workload which waits
+// for its turn. Both come back with the turn.
+func TestANewProcessWaitsForTheTurn(t *testing.T) {
+	t.Parallel()
+	for _, hooked := range []bool{true, false} {
+		g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
+			t.Rules[1].Priority = policy.PriorityHigh
+		})
+		g.size = 4 << 30
+		a := g.works("a", true, "2560")
+		g.sees(1, a)
+		b := g.works("b", true, "2560")
+		poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+		c := g.works("a", hooked, "256")
+		poll(t, 30*time.Second, "the new process is not suspended", func() bool {
+			ends := g.ends()
+			return len(ends) == 2 && ends[1].Joined && ends[1].Err == nil && g.used() == 2560
+		})
+		poll(t, 30*time.Second, "nobody waits", func() bool {
+			o := g.stats().Overcommit
+			return len(o) == 1 && o[0].Waiting == 1 && g.phase() == "suspended"
+		})
+		b.kill()
+		poll(t, 60*time.Second, "they do not come back", func() bool { return g.moves(a) && g.moves(c) && g.used() == 2816 })
+	}
+}
+
+// TestANewProcessThatCannotBeSuspendedGoesOn leaves the others suspended.
+func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"managed", "refuse"} {
+		g := suspending(t, 0, 0, []string{"a"})
+		a := g.works("a", true, "1024")
+		g.sees(1, a)
+		g.order(g.suspend, a.pid(), "is suspended")
+		var b *worker
+		if kind == "managed" {
+			b = g.job("a", true, "--kernel-us=200", "--seconds=300", "--alloc-kind=managed", "--alloc-mib=512",
+				"--alloc-step-mib=512")
+		} else {
+			g.driver = append(g.driver, "GS_STUB_CHECKPOINT=refuse")
+			b = g.works("a", true, "512")
+		}
+		poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["unsupported"] == 1 })
+		since := fixture.Monotonic()
+		poll(t, 30*time.Second, "it does not go on", func() bool { return g.moved(b, since) && g.phase() == "suspended" })
+		g.audited()
+		g.audited()
+		if s := g.stats(); s.Suspensions.Refused["unsupported"] != 1 || len(s.Suspended) != 1 || g.moves(a) {
+			t.Errorf("%s: %+v %+v", kind, s.Suspended, s.Suspensions)
+		}
+		g.order(g.giveBack, b.pid(), "runs again")
+		poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+	}
+}
+
+// TestANewProcessOfAnEscalatedWorkloadJoins suspends a process that starts in a workload which
+// the escalation suspended.
+func TestANewProcessOfAnEscalatedWorkloadJoins(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, func(table *policy.Table) {
+		table.Rules[0].Steps = quick(policy.Terminate)
+		table.Rules[0].Steps.Grace = time.Hour
+	})
+	a := g.works("a", false, "1024")
+	poll(t, 60*time.Second, "it is not suspended", func() bool { return g.phase() == "suspended" })
+	b := g.works("a", false, "512")
+	poll(t, 60*time.Second, "the new process is not suspended", func() bool {
+		ends := g.ends()
+		return len(ends) == 2 && ends[1].Joined && ends[1].Err == nil && g.used() == 0
+	})
+	g.order(g.giveBack, b.pid(), "runs again")
+	poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+}
+
+// TestAJoinOutlivesTheEnforcer restarts the enforcer while a process joins a suspended
+// workload. The order stays in force.
+func TestAJoinOutlivesTheEnforcer(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 512<<20, 0, []string{"a"})
+	a := g.works("a", true, "256")
+	g.sees(1, a)
+	g.order(g.suspend, a.pid(), "is suspended")
+	b := g.works("a", true, "512")
+	poll(t, 20*time.Second, "it does not join", func() bool { return g.phase() == "suspending" })
+	g.stop()
+	g.run(g.table)
+	poll(t, 60*time.Second, "it does not join", func() bool { return g.phase() == "suspended" && g.used() == 0 })
+	if g.moves(a) {
+		t.Error("the old one works")
+	}
+	g.order(g.giveBack, b.pid(), "runs again")
+	poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+}
+
+// TestWhatWouldNotFitAgainGoesOn leaves a new process alone that would have its workload
+// outgrow the GPU, so that nothing of it could come back.
+func TestWhatWouldNotFitAgainGoesOn(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"})
+	g.size = 4 << 30
+	a := g.works("a", true, "2560")
+	g.sees(1, a)
+	g.order(g.suspend, a.pid(), "is suspended")
+	b := g.works("a", false, "1024")
+	poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["gpu_memory"] == 1 })
+	g.refused(g.suspend, b.pid(), "could not give 4384 MiB back: it has 4096 MiB")
+	g.refused(g.giveBack, b.pid(), "has no room")
+	b.kill()
+	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moves(a) })
+}

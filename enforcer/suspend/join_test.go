@@ -1,0 +1,205 @@
+package suspend
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pids returns the processes of the job's record.
+func (b *bench) pids() (all []int) {
+	r, _ := b.Record(job)
+	for _, p := range r.Processes {
+		all = append(all, p.PID)
+	}
+	return all
+}
+
+// away suspends processes of the job.
+func (b *bench) away(pids ...int) {
+	b.t.Helper()
+	b.order(pids...)
+	if end := b.end(); end.Done != Suspended || end.Err != nil {
+		b.t.Fatalf("%+v", end)
+	}
+}
+
+// back resumes the job, and expects that these processes run.
+func (b *bench) back(pids ...int) {
+	b.t.Helper()
+	_ = b.Resume(b.now, job, "wanted")
+	eventually(b.t, "it is resumed", func() bool {
+		b.now = b.now.Add(time.Second)
+		b.Look(b.now)
+		return len(b.Records()) == 0
+	})
+	if !b.card.all(Running, pids...) {
+		b.t.Errorf("%v", b.card.state)
+	}
+}
+
+func TestAProcessJoins(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.away(2)
+	for _, way := range []func() error{
+		func() error { return b.Join(b.now, job, processes(2, 3)) },
+		func() error { return b.Suspend(b.now, job, processes(2, 3), "again") },
+	} {
+		if err := way(); err != nil || !b.file[0].Processes[1].New || b.file[0].Phase != Suspending {
+			t.Fatalf("%v, in the file %+v", err, b.file)
+		}
+		if end := b.end(); end.Done != Suspended || end.Err != nil || !end.Joined || end.Bytes()["GPU-0"] != 100 {
+			t.Fatalf("%+v", end)
+		}
+		if n := b.Totals(); b.file[0].Phase != Suspended || b.file[0].Processes[1].New || n.Suspended != 1 {
+			t.Errorf("in the file %+v, %+v", b.file, n)
+		}
+		b.back(2, 3)
+		b.away(2)
+		b.totals.Suspended = 1
+	}
+	want := "lock 2, checkpoint 2, lock 3, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3, lock 2, "
+	if got := strings.Join(b.card.calls, ", "); !strings.HasPrefix(got, want) {
+		t.Errorf("the calls are %s", got)
+	}
+	if err := b.Join(b.now, job, processes(2)); err == nil {
+		t.Error("nobody joins")
+	}
+	if r, _ := b.Record(job); r.Phase != Suspended {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestWhoCannotJoinGoesOn leaves the others suspended, and lets go on what was done of the
+// new ones. The lock of somebody else stays.
+func TestWhoCannotJoinGoesOn(t *testing.T) {
+	for call, left := range map[string]State{"lock 4": Running, "checkpoint 3": Running, "checkpoint 4": Running,
+		"state 4": Running, "": Locked} {
+		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
+		b.away(2)
+		b.card.set(func() {
+			b.card.wrong[call] = refuse(Busy, "%s", call)
+			b.card.state[4] = left
+		})
+		if err := b.Join(b.now, job, processes(3, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if end := b.end(); end.Done != Suspended || end.Err == nil || !end.Joined {
+			t.Errorf("%q: %+v", call, end)
+		}
+		b.card.set(func() { clear(b.card.wrong) })
+		eventually(t, "the new ones are forgotten", func() bool {
+			b.now = b.now.Add(time.Second)
+			if ends := b.Look(b.now); len(ends) > 0 {
+				t.Errorf("%q: %+v", call, ends)
+			}
+			return slices.Equal(b.pids(), []int{2})
+		})
+		if r := b.file[0]; r.Phase != Suspended || !b.card.all(Checkpointed, 2) || !b.card.all(Running, 3) ||
+			!b.card.all(left, 4) {
+			t.Errorf("%q: %+v, %v", call, r, b.card.state)
+		}
+		b.back(2, 3)
+	}
+}
+
+// TestWhatCannotBeRecordedDoesNotJoin leaves a record as it was.
+func TestWhatCannotBeRecordedDoesNotJoin(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.away(2)
+	keep := b.Keep
+	b.Keep = func([]Record) error { return errors.New("disk full") }
+	if err := b.Join(b.now, job, processes(3)); err == nil || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("%v", err)
+	}
+	b.Keep, b.Room = keep, func(bytes, _ map[int]uint64) error {
+		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
+			t.Errorf("room is asked for %v", bytes)
+		}
+		return refuse(HostMemory, "full")
+	}
+	if err := b.Join(b.now, job, processes(3)); ReasonOf(err) != HostMemory {
+		t.Errorf("%v", err)
+	}
+	if err := b.Suspend(b.now, job, processes(2, 3), "x"); ReasonOf(err) != HostMemory {
+		t.Errorf("%v", err)
+	}
+	r, _ := b.Record(job)
+	if r.Phase != Suspended || r.Why != "ordered" || len(r.Processes) != 1 || !b.card.all(Running, 3) {
+		t.Errorf("%+v, %v", r, b.card.state)
+	}
+	if n := b.Totals().Refused; n[Other] != 1 || n[HostMemory] != 2 {
+		t.Errorf("%v", n)
+	}
+}
+
+// TestAResumptionWhileOthersJoin resumes all as soon as the new ones are suspended, or
+// cannot be.
+func TestAResumptionWhileOthersJoin(t *testing.T) {
+	for _, wrong := range []string{"", "checkpoint 3"} {
+		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+		b.away(2)
+		b.card.set(func() { b.card.wrong[wrong] = refuse(Unsupported, "x") })
+		if err := b.Join(b.now, job, processes(3)); err != nil {
+			t.Fatal(err)
+		}
+		b.back(2, 3)
+	}
+}
+
+// TestAKilledEnforcerKeepsTheOrder kills the enforcer before each call of a join. The next
+// one leaves the old processes suspended, and the new ones run.
+func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
+	for kill := range 10 {
+		for again := range 8 {
+			b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
+			b.away(2)
+			b.card.set(func() { b.card.left = kill })
+			if err := b.Join(b.now, job, processes(3, 4)); err != nil {
+				t.Fatal(err)
+			}
+			joined := b.lives()
+			b.card.set(func() { b.card.left = again })
+			b.begin()
+			b.lives()
+			b.card.set(func() { b.card.left = -1 })
+			b.begin()
+			eventually(t, "it is suspended", func() bool {
+				b.now = b.now.Add(time.Minute)
+				b.Look(b.now)
+				r, _ := b.Record(job)
+				return r.Phase == Suspended
+			})
+			if want := map[bool]State{true: Checkpointed, false: Running}[joined]; !b.card.all(Checkpointed, 2) ||
+				!b.card.all(want, 3, 4) {
+				t.Fatalf("killed at call %d and %d, joined %v: %v", kill, again, joined, b.card.state)
+			}
+			b.back(2, 3, 4)
+		}
+	}
+}
+
+// TestWhatAGPUCouldNotGiveBackStays suspends nothing that would never find room again.
+func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	size, known := uint64(200+spare), true
+	b.Size = func(string) (uint64, bool) { return size - 1, known }
+	if err := b.Suspend(b.now, job, processes(2, 3), ""); ReasonOf(err) != GPUMemory || len(b.Records()) > 0 {
+		t.Errorf("%v", err)
+	}
+	b.away(2)
+	if err := b.Join(b.now, job, processes(3)); ReasonOf(err) != GPUMemory {
+		t.Errorf("%v", err)
+	}
+	size++
+	if err := b.Join(b.now, job, processes(3)); err != nil {
+		t.Error(err)
+	}
+	b.end()
+	b.back(2, 3)
+	known, size = false, 1
+	b.away(2, 3)
+}
