@@ -96,8 +96,8 @@ type Enforcer struct {
 	actor         action.Actor
 	suspender     suspend.Suspender
 	residence     residence
-	waiting       map[awaited][]chan suspend.End // for the end of an order
-	seen          audit.Books                    // the last ones
+	waiting       map[awaited][]chan answer // for the end of an order
+	seen          audit.Books               // the last ones
 	pacer         pacer
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
@@ -121,7 +121,7 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{},
-		orders: make(chan func()), waiting: map[awaited][]chan suspend.End{},
+		orders: make(chan func()), waiting: map[awaited][]chan answer{},
 		sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}

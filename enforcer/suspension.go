@@ -101,13 +101,27 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		}
 		e.residence.moved(now, end)
 		e.explain(end)
-		it := awaited{end.Subject(), end.Done}
-		for _, waits := range e.waiting[it] {
-			waits <- end // it has room
+		text, err := told(end)
+		e.answer(awaited{end.Subject(), end.Done}, text, err)
+	}
+	for it := range e.waiting {
+		switch _, is := e.suspender.Record(it.Subject); {
+		case is:
+		case it.done == suspend.Suspended:
+			e.answer(it, "", errors.New("its processes have ended"))
+		default:
+			e.answer(it, it.Workload+" is not suspended any more: it goes on, or has ended.", nil)
 		}
-		delete(e.waiting, it)
 	}
 	e.remember()
+}
+
+// answer answers those who wait for something.
+func (e *Enforcer) answer(it awaited, text string, err error) {
+	for _, waits := range e.waiting[it] {
+		waits <- answer{text, err} // it has room
+	}
+	delete(e.waiting, it)
 }
 
 // seeReturned corrects the last look by the memory that has come back since: the driver
@@ -223,7 +237,12 @@ func (e *Enforcer) Suspend(ctx context.Context, workload, why string) (string, e
 		if err := e.suspendable(c.joining(r)); err != nil {
 			return c.Subject, err
 		}
-		return c.Subject, e.suspender.Suspend(time.Now(), c.Subject, c.processes, why)
+		err := e.suspender.Suspend(time.Now(), c.Subject, c.processes, why)
+		if err == nil {
+			e.answer(awaited{c.Subject, suspend.Resuming}, "",
+				errors.New("not resumed: meanwhile it was ordered to stay suspended"))
+		}
+		return c.Subject, err
 	})
 }
 
@@ -271,11 +290,17 @@ func (e *Enforcer) ResumeProcess(ctx context.Context, workload, why string) (str
 	return e.order(ctx, suspend.Resuming, func() (audit.Subject, error) {
 		var known []string
 		for _, c := range e.candidates() {
-			if _, away := e.suspender.Record(c.Subject); !away {
+			r, away := e.suspender.Record(c.Subject)
+			if !away {
 				continue
 			}
 			if names(workload, c.Subject, c.processes) {
-				return c.Subject, e.release(time.Now(), c.Subject, why)
+				err := e.release(time.Now(), c.Subject, why)
+				if r.Phase == suspend.Resuming {
+					e.answer(awaited{c.Subject, suspend.Suspended}, "",
+						errors.New("not suspended: meanwhile it was ordered to be resumed"))
+				}
+				return c.Subject, err
 			}
 			known = append(known, c.Workload)
 		}
@@ -305,16 +330,22 @@ type awaited struct {
 	done suspend.Phase
 }
 
+// An answer is for who gave an order.
+type answer struct {
+	text string
+	err  error
+}
+
 // order has Run begin something, and waits until that is done.
 func (e *Enforcer) order(ctx context.Context, done suspend.Phase, do func() (audit.Subject, error)) (string, error) {
-	began, ended := make(chan error, 1), make(chan suspend.End, 1)
+	began, ended := make(chan error, 1), make(chan answer, 1)
 	select {
 	case e.orders <- func() {
 		s, err := do()
 		if err == nil {
 			e.remember()
 			if r, _ := e.suspender.Record(s); r.Phase == suspend.Suspended { // it gave way before
-				ended <- suspend.End{Record: r, Done: r.Phase}
+				ended <- answer{text: staysSuspended(r.Workload)}
 			} else {
 				it := awaited{s, done}
 				e.waiting[it] = append(e.waiting[it], ended)
@@ -329,11 +360,15 @@ func (e *Enforcer) order(ctx context.Context, done suspend.Phase, do func() (aud
 		return "", err
 	}
 	select {
-	case end := <-ended:
-		return told(end)
+	case a := <-ended:
+		return a.text, a.err
 	case <-ctx.Done():
 		return "this takes longer; gpusteward status shows when it is done", nil
 	}
+}
+
+func staysSuspended(workload string) string {
+	return workload + " is suspended, and stays so. gpusteward resume-process gives its GPU memory back."
 }
 
 // told returns the end of an order for the operator.
@@ -348,6 +383,8 @@ func told(end suspend.End) (string, error) {
 		return "", fmt.Errorf("not suspended, and it goes on: %w", end.Err)
 	case end.Err != nil:
 		return "", fmt.Errorf("not resumed yet, this is tried again: %w", end.Err)
+	case end.Done == suspend.Suspended && len(end.Processes) == 0:
+		return staysSuspended(end.Workload), nil
 	case end.Done == suspend.Suspended:
 		return fmt.Sprintf("%s is suspended: %d MiB of GPU memory freed in %.1f s. gpusteward resume-process gives it back.",
 			end.Workload, mib, end.Took.Seconds()), nil

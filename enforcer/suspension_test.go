@@ -379,3 +379,77 @@ func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
 	call(suspend.Unlock)
 	g.order(g.suspend, a.pid(), "is suspended")
 }
+
+// TestAnOrderCancelsAResumption has a workload wait for room, and then stay away.
+func TestAnOrderCancelsAResumption(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"})
+	g.size = 4 << 30
+	a := g.works("a", true, "2560")
+	g.sees(1, a)
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	b := g.works("b", false, "2560")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(b) && g.used() == 2560 })
+	g.refused(g.giveBack, "unit:a.service", "has no room")
+	g.order(g.suspend, "unit:a.service", "is suspended, and stays so")
+	b.kill()
+	poll(t, 20*time.Second, "there is room", func() bool { return g.used() == 0 })
+	for range 5 {
+		g.audited()
+	}
+	if s := g.stats(); len(s.Suspended) != 1 || s.Suspended[0].Phase != "suspended" || s.Suspensions.Suspended != 1 {
+		t.Errorf("%+v %+v", s.Suspended, s.Suspensions)
+	}
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
+}
+
+// TestAnOrderCancelsAResumptionUnderWay suspends a workload again whose memory is just
+// coming back, and answers both orders.
+func TestAnOrderCancelsAResumptionUnderWay(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 1<<30, []string{"a"})
+	a := g.works("a", true, "1024")
+	g.sees(1, a)
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	resumed := make(chan error, 1)
+	go func() {
+		said, err := g.giveBack(t.Context(), "unit:a.service")
+		if err == nil {
+			err = fmt.Errorf("it says %q", said)
+		}
+		resumed <- err
+	}()
+	poll(t, 20*time.Second, "its resumption does not begin", func() bool { return g.phase() == "resuming" })
+	g.order(g.suspend, "unit:a.service", "is suspended")
+	if err := <-resumed; !strings.Contains(err.Error(), "not resumed: meanwhile it was ordered to stay suspended") {
+		t.Error(err)
+	}
+	if g.audited(); g.phase() != "suspended" || g.used() != 0 {
+		t.Errorf("%+v, %d MiB in use", g.stats().Suspended, g.used())
+	}
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
+}
+
+// TestWhoEndsIsAnsweredFor answers an order about a workload that ends meanwhile.
+func TestWhoEndsIsAnsweredFor(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 256<<20, []string{"a"})
+	a := g.works("a", true, "1024")
+	g.sees(1, a)
+	g.order(g.suspend, a.pid(), "is suspended")
+	said := make(chan string, 1)
+	go func() {
+		text, err := g.giveBack(t.Context(), a.pid())
+		said <- fmt.Sprint(text, err)
+	}()
+	poll(t, 20*time.Second, "it is not being resumed", func() bool { return g.phase() == "resuming" })
+	a.kill()
+	if text := <-said; !strings.Contains(text, "is not suspended any more") {
+		t.Error(text)
+	}
+	if ends := g.ends(); len(ends) != 1 {
+		t.Errorf("the journal is told of %+v", ends)
+	}
+}

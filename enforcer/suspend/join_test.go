@@ -1,8 +1,11 @@
 package suspend
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -182,6 +185,107 @@ func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
 	}
 }
 
+// TestAnOrderCancelsAResumption keeps away a workload that waits for room.
+func TestAnOrderCancelsAResumption(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	if err := b.GiveWay(b.now, job, processes(2, 3), "idle"); err != nil {
+		t.Fatal(err)
+	}
+	b.end()
+	b.card.set(func() { b.card.free = 11 })
+	_ = b.Resume(b.now, job, "wanted")
+	if end := b.end(); ReasonOf(end.Err) != GPUMemory {
+		t.Fatalf("%+v", end)
+	}
+	if err := b.GiveWay(b.now, job, processes(2, 3), "idle"); ReasonOf(err) != WrongState {
+		t.Errorf("%v", err)
+	}
+	b.order()
+	if end := b.end(); end.Done != Suspended || end.Err != nil || len(end.Processes) != 0 || end.Why != "ordered" {
+		t.Errorf("%+v", end)
+	}
+	b.card.set(func() { b.card.free = 12 })
+	for range 100 {
+		b.now = b.now.Add(time.Minute)
+		if ends := b.Look(b.now); len(ends) > 0 {
+			t.Fatalf("%+v", ends)
+		}
+	}
+	if r := b.file[0]; r.Phase != Suspended || r.Yields || !b.card.all(Checkpointed, 2, 3) || b.Totals().Suspended != 1 {
+		t.Errorf("%+v, %v, %+v", r, b.card.state, b.Totals())
+	}
+	b.back(2, 3)
+}
+
+// TestAnOrderCancelsWhatIsUnderWay has orders follow one another before what the last one
+// began has ended. The last order holds.
+func TestAnOrderCancelsWhatIsUnderWay(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	settles := func(want Phase) {
+		t.Helper()
+		eventually(t, "nothing is under way", func() bool {
+			b.now = b.now.Add(time.Minute)
+			b.Look(b.now)
+			r, _ := b.Record(job)
+			return r.Phase == want && (want == "" || b.work[job].ends == nil)
+		})
+		if state := map[Phase]State{"": Running, Suspended: Checkpointed}[want]; !b.card.all(state, 2, 3) {
+			t.Fatalf("%v", b.card.state)
+		}
+	}
+	resume := func() { _ = b.Resume(b.now, job, "wanted") }
+	b.order(2, 3)
+	resume()
+	b.order(2, 3)
+	settles(Suspended)
+	resume()
+	b.order(2, 3)
+	settles(Suspended)
+	resume()
+	b.order(2, 3)
+	resume()
+	settles("")
+	b.away(2, 3)
+	b.card.set(func() { b.card.wrong["restore 3"] = refuse(GPUMemory, "full") })
+	resume()
+	b.order(2, 3)
+	settles(Suspended)
+	b.card.set(func() { b.card.wrong["checkpoint 2"] = refuse(NoAnswer, "silent") })
+	resume()
+	if end := b.end(); end.Err == nil || !b.card.all(Locked, 2) {
+		t.Fatalf("%+v, %v", end, b.card.state)
+	}
+	b.card.set(func() { clear(b.card.wrong) })
+	b.order()
+	settles(Suspended)
+	resume()
+	b.Room = func(_, _ map[int]uint64) error { return refuse(HostMemory, "full") }
+	b.order(2, 3)
+	settles("")
+}
+
+// TestAWorkloadThatEndsIsNotResumed tells nobody that a workload runs again whose processes
+// ended meanwhile.
+func TestAWorkloadThatEndsIsNotResumed(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.away(2)
+	calls := b.Call
+	b.Call = func(ctx context.Context, op Op, pid int) (State, error) {
+		b.card.set(func() { b.card.gone[2] = true })
+		return calls(ctx, op, pid)
+	}
+	_ = b.Resume(b.now, job, "wanted")
+	eventually(t, "it is forgotten", func() bool {
+		if ends := b.Look(b.now); len(ends) > 0 {
+			t.Fatalf("%+v", ends)
+		}
+		return len(b.Records()) == 0
+	})
+	if b.Totals().Resumed != 0 {
+		t.Errorf("%+v", b.Totals())
+	}
+}
+
 // TestWhatAGPUCouldNotGiveBackStays suspends nothing that would never find room again.
 func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
@@ -202,4 +306,44 @@ func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
 	b.back(2, 3)
 	known, size = false, 1
 	b.away(2, 3)
+}
+
+// TestRandomOrders has a workload grow and shrink while orders follow one another and calls
+// fail now and then. In the end all its processes run.
+func TestRandomOrders(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	c := newCard(0, map[int]int{2: 5, 3: 5, 4: 5})
+	b := newBench(t, c)
+	all := []int{2, 3, 4}
+	for range 3000 {
+		c.set(func() {
+			clear(c.wrong)
+			if random.IntN(4) == 0 {
+				op := []Op{Ask, Lock, Checkpoint, Restore, Unlock}[random.IntN(5)]
+				c.wrong[fmt.Sprintf("%s %d", op, all[random.IntN(3)])] = refuse(NoAnswer, "trouble")
+			}
+		})
+		some := all[:1+random.IntN(3)]
+		switch random.IntN(6) {
+		case 0:
+			_ = b.Suspend(b.now, job, processes(some...), "ordered")
+		case 1:
+			_ = b.Join(b.now, job, processes(some...))
+		case 2:
+			_ = b.Resume(b.now, job, "wanted")
+		case 3:
+			_ = b.GiveWay(b.now, job, processes(some...), "idle")
+		}
+		b.now = b.now.Add(time.Minute)
+		for _, end := range b.Look(b.now) {
+			if end.Done != Suspended || end.Err != nil {
+				continue
+			}
+			if r, _ := b.Record(job); r.Phase == Suspended && !c.all(Checkpointed, b.pids()...) {
+				t.Fatalf("suspended are %v of %v", c.state, b.pids())
+			}
+		}
+	}
+	c.set(func() { clear(c.wrong) })
+	b.back(all...)
 }

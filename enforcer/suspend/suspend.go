@@ -126,6 +126,7 @@ type work struct {
 	wait  time.Duration
 	again time.Time // when a resumption is tried again
 	wake  string    // why it is to be resumed as soon as it is suspended; empty: it is not
+	stays bool      // it is to be suspended again as soon as the resumption has ended
 	undo  bool      // its new processes go on, because they could not be suspended
 }
 
@@ -251,11 +252,11 @@ func (s *Suspender) begin(now time.Time, of audit.Subject, processes []Process, 
 }
 
 // stay has a subject stay away that is suspended or on its way, and suspends those of
-// its processes that are new.
+// its processes that are new. An order cancels a resumption.
 func (s *Suspender) stay(now time.Time, w *work, processes []Process, why string, yields bool) error {
 	fresh := w.Joining(processes)
 	joins := w.Phase == Suspended && len(fresh) > 0
-	if !joins && (yields || !w.Yields || w.Phase == Resuming) {
+	if !joins && (yields || !w.Yields && w.Phase != Resuming && w.wake == "") {
 		return refuse(WrongState, "it is %s already", w.Phase)
 	}
 	if joins {
@@ -264,10 +265,24 @@ func (s *Suspender) stay(now time.Time, w *work, processes []Process, why string
 		}
 	}
 	if !yields {
-		w.Yields, w.Why = false, why // it gave way, and now it is to stay away
+		w.Yields, w.Why, w.wake = false, why, "" // it gave way or came back, and now it is to stay away
+	}
+	switch {
+	case w.Phase == Resuming && w.ends == nil:
+		s.keepAway(now, w)
+	case w.Phase == Resuming:
+		w.stays = true
 	}
 	_ = s.keep() // harmless if it fails: it would come back after a restart
 	return nil
+}
+
+// keepAway suspends a workload whose resumption was not completed.
+func (s *Suspender) keepAway(now time.Time, w *work) {
+	w.Phase, w.Since, w.stays = Suspending, now, false
+	processes, none := w.Processes, w.Record
+	none.Processes = nil
+	w.start(none, func() ([]int, error) { return s.suspend(processes) })
 }
 
 // Join begins to suspend processes that started in a suspended workload.
@@ -365,6 +380,8 @@ func (s *Suspender) Resume(now time.Time, of audit.Subject, why string) error {
 		s.resume(now, w, why)
 	case w.ends == nil:
 		w.again = now
+	default:
+		w.stays = false
 	}
 	return nil
 }
@@ -488,6 +505,17 @@ func (s *Suspender) end(now time.Time, w *work, end End) []End {
 		delete(s.work, w.Subject())
 		s.totals.Resumed++
 		s.totals.ResumeSeconds += end.Took.Seconds()
+		if !w.stays {
+			break
+		}
+		if err := s.Suspend(now, w.Subject(), w.Processes, w.Why); err != nil {
+			return []End{end, {Record: w.Record, Done: Suspended, Err: err}}
+		}
+	case w.stays:
+		s.keepAway(now, w)
+		if len(end.Lost) == 0 {
+			return nil
+		}
 	default:
 		s.later(now, w)
 	}
@@ -514,7 +542,7 @@ func (s *Suspender) suspended(now time.Time, w *work, end End) End {
 		moved := end.Processes
 		end.Record = w.Record
 		end.Processes = moved
-	case errors.As(end.Err, &before):
+	case fresh > 0 && errors.As(end.Err, &before):
 		s.leave(now, w)
 	case end.Joined: // undo what is done of it
 		w.undo, w.again = true, now
@@ -590,22 +618,25 @@ func (u *untouched) Unwrap() error { return u.error }
 // suspend suspends all processes: no process is checkpointed before all are
 // locked, since those that are not yet may wait for the others. It undoes
 // nothing. A process that the driver broke is lost. Of several, some may end
-// meanwhile.
+// meanwhile. What is locked or checkpointed already is this suspender's, unless it
+// is new.
 func (s *Suspender) suspend(all []Process) (lost []int, err error) {
-	var todo []Process
+	todo := map[Op][]Process{}
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
 		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 		case err != nil:
 			return nil, &untouched{err}
 		case state == Running:
-			todo = append(todo, p)
-		default:
+			todo[Lock], todo[Checkpoint] = append(todo[Lock], p), append(todo[Checkpoint], p)
+		case !p.New && state == Locked:
+			todo[Checkpoint] = append(todo[Checkpoint], p)
+		case p.New || state != Checkpointed:
 			return nil, &untouched{refuse(WrongState, "the driver says that %d is %s", p.PID, state)}
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
-		for _, p := range todo {
+		for _, p := range todo[op] {
 			switch state, err := s.call(op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:
