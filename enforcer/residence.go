@@ -267,9 +267,12 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		e.broker.Refresh()
 	}
 	for _, o := range orders {
-		if o.Suspend {
+		switch {
+		case o.Suspend:
 			e.giveWay(now, all[o.Subject], o.Why)
-		} else {
+		case e.suspender.Waits(o.Subject):
+			e.suspender.Retry(now, o.Subject)
+		default:
 			_ = e.suspender.Resume(now, o.Subject, o.Why) // its record is there
 		}
 	}

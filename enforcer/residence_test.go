@@ -216,3 +216,22 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	}
 	g.refused(g.suspend, a.pid(), "need as much host memory, and the limit of cgroup / leaves 1023 MiB")
 }
+
+// TestATrialInVainIsNotRepeatedAtOnce has the driver refuse to restore what the GPU seems to
+// have room for.
+func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+	a := g.rests("a", true, "2560", "8000")
+	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+	b := g.works("b", false, "80000") // of 81920 that the GPU has
+	poll(t, 30*time.Second, "it is not being resumed", func() bool { return g.moves(b) && g.phase() == "resuming" })
+	for range 20 {
+		g.audited()
+	}
+	if n := g.stats().Suspensions.Refused["gpu_memory"]; n < 1 || n > 6 { // the seventh is 2 minutes after the first
+		t.Errorf("it was tried %d times", n)
+	}
+	b.kill()
+	poll(t, 60*time.Second, "it does not come back", func() bool { return g.moves(a) })
+}

@@ -347,3 +347,25 @@ func TestRandomOrders(t *testing.T) {
 	c.set(func() { clear(c.wrong) })
 	b.back(all...)
 }
+
+// TestRetry tries again at once what found no room, but not what failed in the driver.
+func TestRetry(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.away(2)
+	b.card.set(func() { b.card.wrong["restore 2"] = refuse(GPUMemory, "full") })
+	_ = b.Resume(b.now, job, "wanted")
+	b.end()
+	b.Retry(b.now, job)
+	if b.Look(b.now); b.work[job].ends != nil {
+		t.Error("it is tried again at once")
+	}
+	none := uint64(1)
+	b.card.set(func() { clear(b.card.wrong); b.card.said = &none })
+	b.end()
+	b.card.set(func() { b.card.said = nil })
+	b.Retry(b.now, job)
+	if b.Look(b.now); b.work[job].ends == nil {
+		t.Error("it is not tried again")
+	}
+	b.Retry(b.now, another)
+}

@@ -128,6 +128,7 @@ type work struct {
 	wake  string    // why it is to be resumed as soon as it is suspended; empty: it is not
 	stays bool      // it is to be suspended again as soon as the resumption has ended
 	undo  bool      // its new processes go on, because they could not be suspended
+	full  bool      // its last resumption found no room, and asked the driver for nothing
 }
 
 // fresh returns the processes to which nothing was done before.
@@ -393,6 +394,14 @@ func (s *Suspender) Waits(of audit.Subject) bool {
 	return w != nil && w.ends == nil && (w.Phase == Resuming || w.undo)
 }
 
+// Retry tries a resumption again that found no room: there is room now. One that failed in
+// the driver keeps its time.
+func (s *Suspender) Retry(now time.Time, of audit.Subject) {
+	if s.Waits(of) && s.work[of].full {
+		s.work[of].again = now
+	}
+}
+
 // resume begins a resumption.
 func (s *Suspender) resume(now time.Time, w *work, why string) {
 	w.Phase, w.Since, w.again, w.wait, w.Why = Resuming, now, now, 0, why
@@ -517,7 +526,7 @@ func (s *Suspender) end(now time.Time, w *work, end End) []End {
 			return nil
 		}
 	default:
-		s.later(now, w)
+		s.later(now, w, end.Err)
 	}
 	return []End{end}
 }
@@ -559,7 +568,7 @@ func (s *Suspender) undone(now time.Time, w *work, end End) []End {
 		w.undo = false
 		s.leave(now, w)
 	} else {
-		s.later(now, w)
+		s.later(now, w, end.Err)
 	}
 	if len(end.Lost) == 0 {
 		return nil
@@ -578,7 +587,9 @@ func (s *Suspender) leave(now time.Time, w *work) {
 }
 
 // later has a resumption tried again.
-func (s *Suspender) later(now time.Time, w *work) {
+func (s *Suspender) later(now time.Time, w *work, err error) {
+	var before *untouched
+	w.full = errors.As(err, &before)
 	w.wait = min(max(2*w.wait, retryFirst), retryLast)
 	w.again = now.Add(w.wait)
 }
@@ -672,7 +683,7 @@ func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []in
 		}
 	}
 	if err := s.fits(away, others); err != nil {
-		return lost, err
+		return lost, &untouched{err}
 	}
 	for _, p := range away {
 		switch state, err := s.call(Restore, p); {
