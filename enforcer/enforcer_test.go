@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ type governed struct {
 	table   policy.Table      // of a test that starts successors
 	call    suspend.Call      // of the driver; nil: none
 	cgroups string            // directory of the cgroups; empty: the host's
+	lost    atomic.Bool       // the driver no longer tells of the GPU's memory
 	size    uint64            // bytes of the GPU's memory; 0: there is always room
 
 	mu        sync.Mutex
@@ -134,6 +136,9 @@ func (g *governed) Process(pid int) (kernel.Process, error) {
 
 func (g *governed) Silent() map[string]bool { return nil }
 func (g *governed) Memory(string) (total, free, kept uint64, ok bool) {
+	if g.lost.Load() {
+		return 0, 0, 0, false
+	}
 	if g.size == 0 {
 		return 80 << 30, 60 << 30, 0, true
 	}

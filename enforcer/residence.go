@@ -277,6 +277,12 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 		}
 	}
 	clear(e.residence.returning)
+	// Where nobody gives way for it, it waits for room on its own, and is seen to wait.
+	for _, w := range s.Workloads {
+		if w.Phase == residency.Suspended && w.Wants && !e.shared(w.Bytes) && !e.suspender.Waits(w.Subject) {
+			_ = e.suspender.Resume(now, w.Subject, "it uses the GPU again")
+		}
+	}
 	for _, r := range e.suspender.Records() {
 		e.joinSuspended(now, r, all[r.Subject()].joining(r))
 	}

@@ -235,3 +235,70 @@ func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	b.kill()
 	poll(t, 60*time.Second, "it does not come back", func() bool { return g.moves(a) })
 }
+
+// TestWhoFindsNoRoomIsSeenToWait has a program come back that gave way, and finds its memory
+// taken by one without the hook.
+func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+	g.size = 4 << 30
+	a := g.rests("a", true, "2560", "8000")
+	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+	b := g.works("b", false, "2560")
+	poll(t, 30*time.Second, "it does not wait", func() bool { return g.moves(b) && g.phase() == "resuming" })
+	b.kill()
+	since := fixture.Monotonic()
+	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.phase() == "" })
+}
+
+// configure has the enforcer load a changed table.
+func (g *governed) configure(edit func(*policy.Table)) {
+	edit(&g.table)
+	g.it.Configure(policy.New(g.table, policy.HostView{Process: g.Process}, nil))
+}
+
+// TestAReloadForgetsNobody changes the table under suspended workloads: their tenant is
+// removed, or what they gave way for.
+func TestAReloadForgetsNobody(t *testing.T) {
+	t.Parallel()
+	removed := func(table *policy.Table) { table.Rules = table.Rules[1:] }
+	for name, reload := range map[string]func(*policy.Table){"the tenant": removed,
+		"its terms": func(table *policy.Table) { table.Rules[0].Reclaim = policy.Reclaim{} }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+			a := g.rests("a", true, "1024", "10000")
+			poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+			g.configure(reload)
+			since := fixture.Monotonic()
+			poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.phase() == "" })
+		})
+	}
+	t.Run("the tenant of an order", func(t *testing.T) {
+		t.Parallel()
+		g := suspending(t, 0, 0, []string{"a", "b"})
+		a := g.works("a", true, "1024")
+		g.sees(1, a)
+		g.order(g.suspend, a.pid(), "is suspended")
+		g.configure(removed)
+		g.audited()
+		g.refused(g.suspend, a.pid(), "it is suspended already")
+		g.order(g.giveBack, a.pid(), "runs again")
+		poll(t, 20*time.Second, "it does not work", func() bool { return g.moves(a) })
+	})
+	t.Run("overcommit", func(t *testing.T) {
+		t.Parallel()
+		g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
+			t.Rules[1].Priority = policy.PriorityHigh
+		})
+		g.size = 4 << 30
+		a := g.works("a", true, "2560")
+		g.sees(1, a)
+		b := g.works("b", true, "2560")
+		poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+		g.configure(func(table *policy.Table) { table.Overcommit = nil })
+		poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
+		b.kill()
+		poll(t, 60*time.Second, "it does not come back", func() bool { return g.moves(a) })
+	})
+}

@@ -453,3 +453,20 @@ func TestWhoEndsIsAnsweredFor(t *testing.T) {
 		t.Errorf("the journal is told of %+v", ends)
 	}
 }
+
+// TestAResumptionWaitsForALostGPU keeps a workload whose GPU does not answer.
+func TestAResumptionWaitsForALostGPU(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"})
+	a := g.works("a", true, "1024")
+	g.sees(1, a)
+	g.order(g.suspend, a.pid(), "is suspended")
+	g.lost.Store(true)
+	g.refused(g.giveBack, a.pid(), "it is unknown whether")
+	g.audited()
+	if g.phase() != "resuming" {
+		t.Errorf("%+v", g.stats().Suspended)
+	}
+	g.lost.Store(false)
+	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moves(a) })
+}
