@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/jobs"
@@ -133,5 +135,21 @@ func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
 	defer e.Close()
 	if e.jobs.RAS != "" {
 		t.Errorf("NCCL is asked at %s", e.jobs.RAS)
+	}
+}
+
+// TestAnOrderNamesWhoRunsWithoutTheHook warns of processes that may not survive their
+// suspension.
+func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
+	e := &Enforcer{}
+	e.seen.Sessions = []audit.Session{{PID: 7}}
+	of := func(pid int) suspend.Process { return suspend.Process{Target: action.Target{PID: pid}} }
+	for want, all := range map[string][]suspend.Process{
+		"Processes [8] run without the hook": {of(7), of(8)}, "gives it back.": {of(7)},
+	} {
+		said, err := e.told(suspend.End{Record: suspend.Record{Workload: "w", Processes: all}, Done: suspend.Suspended})
+		if err != nil || !strings.Contains(said, want) || strings.Contains(said, "without") != (len(all) > 1) {
+			t.Errorf("%q, %v, want %q", said, err, want)
+		}
 	}
 }

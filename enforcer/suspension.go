@@ -92,6 +92,10 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 				"err", end.Err)
 		case end.Done == suspend.Suspended:
 			log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
+			if pids := e.unhooked(end.Processes); len(pids) > 0 {
+				log.Warn("processes without the hook are suspended: the driver may end one that waits for its GPU meanwhile",
+					"pids", pids)
+			}
 		default:
 			log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
 			e.seeReturned(end)
@@ -101,7 +105,7 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		}
 		e.residence.moved(now, end)
 		e.explain(end)
-		text, err := told(end)
+		text, err := e.told(end)
 		e.answer(awaited{end.Subject(), end.Done}, text, err)
 	}
 	for it := range e.waiting {
@@ -371,8 +375,19 @@ func staysSuspended(workload string) string {
 	return workload + " is suspended, and stays so. gpusteward resume-process gives its GPU memory back."
 }
 
+// unhooked returns the PIDs of processes that run without the hook.
+func (e *Enforcer) unhooked(all []suspend.Process) (pids []int) {
+	hooked := tenantsOf(e.seen.Sessions)
+	for _, p := range all {
+		if _, is := hooked[p.PID]; !is {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids
+}
+
 // told returns the end of an order for the operator.
-func told(end suspend.End) (string, error) {
+func (e *Enforcer) told(end suspend.End) (string, error) {
 	switch mib := sum(end.Bytes()) >> 20; {
 	case len(end.Lost) > 0:
 		return "", errors.Join(fmt.Errorf("the driver broke processes %v: they cannot use their GPU any more", end.Lost),
@@ -386,8 +401,13 @@ func told(end suspend.End) (string, error) {
 	case end.Done == suspend.Suspended && len(end.Processes) == 0:
 		return staysSuspended(end.Workload), nil
 	case end.Done == suspend.Suspended:
-		return fmt.Sprintf("%s is suspended: %d MiB of GPU memory freed in %.1f s. gpusteward resume-process gives it back.",
-			end.Workload, mib, end.Took.Seconds()), nil
+		text := fmt.Sprintf("%s is suspended: %d MiB of GPU memory freed in %.1f s. gpusteward resume-process gives it back.",
+			end.Workload, mib, end.Took.Seconds())
+		if pids := e.unhooked(end.Processes); len(pids) > 0 {
+			text += fmt.Sprintf(" Processes %v run without the hook: the driver may end one that waits for its GPU meanwhile.",
+				pids)
+		}
+		return text, nil
 	default:
 		return fmt.Sprintf("%s runs again: %d MiB of GPU memory restored in %.1f s.", end.Workload, mib,
 			end.Took.Seconds()), nil
