@@ -35,6 +35,7 @@ static void note(const struct gs_copy *c, bool waits)
 		struct gs_launch l;                             \
                                                                 \
 		GS_NEED(name);                                  \
+		GS_ERRNO;                                       \
 		if (unlikely(gs_copy_enter(&c, stream, bytes))) \
 			gs_copy_wait(&c, way);                  \
 		bool within = FILL(way) || (gated() && (way) == GS_WITHIN); \

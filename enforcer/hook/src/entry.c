@@ -11,6 +11,7 @@
 CUresult cuInit(unsigned flags)
 {
 	GS_NEED(cuInit);
+	GS_ERRNO;
 	CUresult r = gs_real.cuInit(flags);
 	if (r == CUDA_SUCCESS && !gs_intercept_off() && !atomic_load_explicit(&gs_counting, memory_order_acquire)) {
 		gs_client_start();
@@ -22,6 +23,8 @@ CUresult cuInit(unsigned flags)
 
 static void give(const char *name, void **address)
 {
+	GS_ERRNO;
+
 	if (*address && !gs_intercept_off())
 		gs_entry_given(name);
 	*address = gs_substitute(*address);

@@ -46,6 +46,7 @@
 #define GPUSTEWARD_HOOK_H
 
 #include <pthread.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,7 +59,12 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* This thread is not cancelled until the end of the block. It is for code that
+/* At the end of the block errno is as it was: a program may look at it. */
+#define GS_ERRNO int gs_errno __attribute__((cleanup(gs_errno_back), unused)) = errno
+
+static inline void gs_errno_back(const int *was) { errno = *was; }
+
+/* The same, and this thread is not cancelled until then. It is for code that
  * calls the driver with a lock held, or before it changes the books. */
 #define GS_UNCANCELLED int gs_was __attribute__((cleanup(gs_cancel_back), unused)) = gs_cancel_off()
 

@@ -4,8 +4,7 @@
  * The driver is asked first, so that its own rules of versions and variants hold.
  * If its answer is the driver's entry of a call in calls.h, our wrapper takes its
  * place. Every other address and name stays as it is; names that entries.h does not
- * have are counted. There is no constructor: in a program that never uses CUDA only
- * a comparison of names runs. */
+ * have are counted. In a program that never uses CUDA only a comparison of names runs. */
 #define _GNU_SOURCE
 #include "intercept.h"
 
@@ -194,6 +193,7 @@ static bool load(bool open)
 
 	if (atomic_load_explicit(&ready, memory_order_acquire))
 		return true;
+	GS_ERRNO;
 	void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!handle && open)
 		handle = dlopen("libcuda.so.1", RTLD_NOW);

@@ -136,6 +136,7 @@ uint64_t gs_cap_of(int gpu, uint64_t *used)
 		GS_NEED(name);                                                     \
 		gs_wait_suspended(); /* or the driver would say that it failed */  \
 		CUresult r = gs_real.name(left, total);                            \
+		GS_ERRNO;                                                          \
 		if (r != CUDA_SUCCESS || !(cap = gs_cap_of(gs_claim_gpu(), &used)))\
 			return r;                                                  \
 		uint64_t rest = cap > used ? cap - used : 0;                       \

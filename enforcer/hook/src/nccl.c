@@ -79,6 +79,7 @@ static struct {
 
 static void *find(const char *name)
 {
+	GS_ERRNO;
 	void *f = gs_dlsym(RTLD_NEXT, name), *nccl;
 
 	if (!f && ((nccl = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD)) ||

@@ -37,6 +37,7 @@ static void *real(enum call c, bool open)
 
 	if (found)
 		return found;
+	GS_ERRNO;
 	nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD);
 	if (!nvml && open)
 		nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
