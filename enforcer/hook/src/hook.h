@@ -37,6 +37,7 @@
  * Common
  *   settings    the environment, and the log
  *   clock, futex, forks
+ *   sys.h       system calls without the C library
  *   cuda.h      the few types of the driver's interface (no CUDA headers)
  *   wire.h      the protocol; calls.h: the driver's calls by name; glibc.h
  *
@@ -45,8 +46,8 @@
 #ifndef GPUSTEWARD_HOOK_H
 #define GPUSTEWARD_HOOK_H
 
-#include <pthread.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,7 +67,9 @@ static inline void gs_errno_back(const int *was) { errno = *was; }
 
 /* The same, and this thread is not cancelled until then. It is for code that
  * calls the driver with a lock held, or before it changes the books. */
-#define GS_UNCANCELLED int gs_was __attribute__((cleanup(gs_cancel_back), unused)) = gs_cancel_off()
+#define GS_UNCANCELLED \
+	GS_ERRNO;      \
+	int gs_was __attribute__((cleanup(gs_cancel_back), unused)) = gs_cancel_off()
 
 static inline int gs_cancel_off(void)
 {

@@ -17,7 +17,9 @@ struct gs_settings {
 extern struct gs_settings gs_settings;
 void gs_settings_read(void);
 
-/* Writes one line to standard error. */
+/* Writes one line to standard error, if that is what it was when the program started. */
 void gs_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+void gs_log_begin(void); /* it is what it is now */
 
 #endif

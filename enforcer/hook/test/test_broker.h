@@ -329,6 +329,7 @@ static inline bool run(const char *name, void (*test)(void))
 
 	if (child == 0) {
 		CHECK(dup2(said, 1) == 1 && dup2(said, 2) == 2);
+		gs_log_begin();
 		alarm(100);
 		test();
 		_exit(0);

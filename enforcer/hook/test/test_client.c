@@ -10,6 +10,7 @@ static void capture_log(void)
 {
 	log_file = memfd_create("log", MFD_CLOEXEC);
 	CHECK(log_file >= 0 && dup2(log_file, 2) == 2);
+	gs_log_begin();
 }
 
 static const char *captured(void)
@@ -290,6 +291,29 @@ static void refused_short_page(void) { refuse(answer_short_page, "too short"); }
 static void refused_other_page(void) { refuse(answer_other_page, "another kind"); }
 static void refused_end(void) { refuse(answer_end, "reset"); }
 
+/* ---- standard error ---- */
+
+/* The program has closed it, and opened a file of its own under its number. */
+static void other_file_at_2(void)
+{
+	struct stat st;
+
+	capture_log();
+	int own = memfd_create("own", MFD_CLOEXEC);
+	CHECK_LOG(own >= 0 && close(2) == 0 && dup2(own, 2) == 2);
+	gs_client_start();
+	CHECK_LOG(fstat(own, &st) == 0 && st.st_size == 0 && lines(captured()) == 0);
+}
+
+/* A write would end the program by SIGXFSZ. */
+static void no_room_for_a_line(void)
+{
+	capture_log();
+	CHECK_LOG(setrlimit(RLIMIT_FSIZE, &(struct rlimit){10, 10}) == 0);
+	gs_client_start();
+	CHECK_LOG(lines(captured()) == 0);
+}
+
 /* ---- no descriptors ---- */
 
 static void limit_descriptors(int free)
@@ -424,6 +448,8 @@ int main(void)
 	RUN(refused_short_page);
 	RUN(refused_other_page);
 	RUN(refused_end);
+	RUN(other_file_at_2);
+	RUN(no_room_for_a_line);
 	RUN(exhausted);
 	RUN(exhausted_by_one);
 	RUN(fail_closed);
