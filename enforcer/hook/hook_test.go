@@ -209,16 +209,35 @@ func exports(t *testing.T, m *machine) {
 			t.Errorf("needs %s", name)
 		}
 	}
+	calls, err := systemCalls()
+	if err != nil {
+		t.Fatal(err)
+	}
 	imports, err := file.ImportedSymbols()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range imports {
+		if calls[s.Name] {
+			t.Errorf("calls %s, which a program may export itself: see src/sys.h", s.Name)
+		}
 		var minor int
 		if fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); minor > 17 {
 			t.Errorf("needs %s of %s: glibc.h lacks it", s.Name, s.Version)
 		}
 	}
+}
+
+// systemCalls returns the names of the system calls, with those of functions that only
+// make such calls.
+func systemCalls() (map[string]bool, error) {
+	table, err := os.ReadFile("../../internal/stack/syscalls.tsv")
+	names := map[string]bool{"syscall": true, "usleep": true, "sleep": true}
+	for line := range strings.Lines(string(table)) {
+		name, _, _ := strings.Cut(line, "\t")
+		names[name] = true
+	}
+	return names, err
 }
 
 // TestParts checks that each function of a header is defined in the source of

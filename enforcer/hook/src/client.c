@@ -9,7 +9,6 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "connect.h"
@@ -17,6 +16,7 @@
 #include "futex.h"
 #include "local.h"
 #include "request.h"
+#include "sys.h"
 
 #define GS_FRAMES 64          /* that the helper reads at a time */
 #define GS_READ (10 * GS_MS) /* between its reads: while it drains, it comes by every 50 us */
@@ -77,7 +77,7 @@ static uint64_t retry_delay(void)
 
 	if (delay < GS_RETRY_MOST)
 		gs_client.retry_after = delay * 2 < GS_RETRY_MOST ? delay * 2 : GS_RETRY_MOST;
-	return delay + (gs_now() ^ (uint64_t)getpid() * 2654435761u) % (delay / 4 + 1);
+	return delay + (gs_now() ^ (uint64_t)GS_SYS(SYS_getpid) * 2654435761u) % (delay / 4 + 1);
 }
 
 void gs_client_drop(void)

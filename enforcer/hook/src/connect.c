@@ -3,9 +3,7 @@
 #include "connect.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "admit.h"
 #include "client.h"
@@ -14,6 +12,7 @@
 #include "intercept.h"
 #include "local.h"
 #include "request.h"
+#include "sys.h"
 #include "trace.h"
 
 #define GS_BUSY (10 * GS_MS) /* the broker's queue of connections is full */
@@ -21,7 +20,7 @@
 static int send_hello(void)
 {
 	uint32_t unknown = gs_entries_unknown();
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = gs_gpus.count, .leases = 1, .trace = 1, .hook = GS_VERSION,
+	struct gs_hello hello = {.pid = (uint32_t)GS_SYS(SYS_getpid), .gpus = gs_gpus.count, .leases = 1, .trace = 1, .hook = GS_VERSION,
 				 .unknown = unknown < UINT16_MAX ? (uint16_t)unknown : UINT16_MAX,
 				 .cuda = gs_gpus.cuda, .old_session = gs_client.session, .token = gs_client.token};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
@@ -154,7 +153,7 @@ void gs_connect_await(void)
 	}
 	for (int i = 0; i < GS_FDS; i++)
 		if (fds[i] >= 0)
-			close(fds[i]);
+			GS_SYS(SYS_close, fds[i]);
 	if (err == EAGAIN && gs_now() < gs_client.deadline)
 		return;
 	if (err == EAGAIN)
@@ -194,10 +193,10 @@ void gs_connect_now(void)
 	while (gs_client.state != GS_ACTIVE && (now = gs_now()) < until) {
 		struct pollfd p = {.fd = gs_client.link.fd, .events = POLLIN};
 		if (gs_client.state == GS_CONNECTING) {
-			poll(&p, 1, (int)((until - now) / GS_MS) + 1);
+			gs_sys_poll(&p, until - now);
 			gs_connect_await();
 		} else if (gs_client.retry_at < now + GS_RETRY_FIRST) {
-			poll(NULL, 0, GS_BUSY / GS_MS); /* There is a broker, with much to do. */
+			gs_sys_poll(NULL, GS_BUSY); /* There is a broker, with much to do. */
 			gs_connect_begin();
 		} else {
 			return;

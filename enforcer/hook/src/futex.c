@@ -2,24 +2,23 @@
 #include "futex.h"
 
 #include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "clock.h"
+#include "sys.h"
 
 static void wait_for(const void *word, int operation, uint32_t seen, uint64_t ns)
 {
 	struct timespec t = {.tv_sec = (time_t)(ns / GS_SECOND), .tv_nsec = (long)(ns % GS_SECOND)};
 
-	syscall(SYS_futex, word, operation, seen, &t, NULL, 0);
+	GS_SYS(SYS_futex, word, operation, seen, &t, NULL, 0);
 }
 
 void gs_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns) { wait_for(word, FUTEX_WAIT_PRIVATE, seen, ns); }
 
 void gs_futex_wake(_Atomic uint32_t *word, int most)
 {
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
+	GS_SYS(SYS_futex, word, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
 }
 
 /* The bell is a shared futex: the broker rings it from another process. */
@@ -27,5 +26,5 @@ void gs_bell_wait(struct gs_page *page, uint32_t seen, uint64_t ns) { wait_for(&
 
 void gs_bell_ring(struct gs_page *page)
 {
-	syscall(SYS_futex, &page->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	GS_SYS(SYS_futex, &page->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }

@@ -4,18 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "clock.h"
+#include "sys.h"
 
 /* Programs close the low descriptors when they start others, and call select() on
  * them. Ours is above. */
@@ -28,19 +25,13 @@
  * costs more than that. */
 #define GS_SPIN 20000 /* ns */
 
-/* fstat() is a function only since glibc 2.33 (glibc.h). */
-static int look(int fd, struct stat *st)
-{
-	return (int)syscall(SYS_fstat, fd, st);
-}
-
 static void move_up(int *fd)
 {
-	int high = fcntl(*fd, F_DUPFD_CLOEXEC, GS_FIRST_FD);
+	int high = (int)GS_SYS(SYS_fcntl, *fd, F_DUPFD_CLOEXEC, GS_FIRST_FD);
 
 	if (high < 0)
 		return; /* The limit is lower: it stays where it is. */
-	close(*fd);
+	GS_SYS(SYS_close, *fd);
 	*fd = high;
 }
 
@@ -53,15 +44,20 @@ int gs_link_open(struct gs_link *l, const char *path)
 	if (strlen(path) >= sizeof(to.sun_path))
 		return ENAMETOOLONG;
 	memcpy(to.sun_path, path, strlen(path));
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = (int)GS_SYS(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return errno;
+		return -fd;
 	move_up(&fd);
-	if (connect(fd, (struct sockaddr *)&to, sizeof(to)) || fcntl(fd, F_SETFL, 0) ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &read, sizeof(read)) || look(fd, &st)) {
-		int saved = errno;
-		close(fd);
-		return saved;
+	long r = GS_SYS(SYS_connect, fd, &to, sizeof(to));
+	if (!r)
+		r = GS_SYS(SYS_fcntl, fd, F_SETFL, 0);
+	if (!r)
+		r = GS_SYS(SYS_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &read, sizeof(read));
+	if (!r)
+		r = GS_SYS(SYS_fstat, fd, &st);
+	if (r) {
+		GS_SYS(SYS_close, fd);
+		return (int)-r;
 	}
 	*l = (struct gs_link){.fd = fd, .dev = st.st_dev, .ino = st.st_ino};
 	return 0;
@@ -73,19 +69,19 @@ static bool ours(const struct gs_link *l)
 {
 	struct stat st;
 
-	return l->fd >= 0 && look(l->fd, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
+	return l->fd >= 0 && GS_SYS(SYS_fstat, l->fd, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
 }
 
 void gs_link_shut(const struct gs_link *l)
 {
 	if (ours(l))
-		shutdown(l->fd, SHUT_RDWR);
+		GS_SYS(SYS_shutdown, l->fd, SHUT_RDWR);
 }
 
 void gs_link_close(struct gs_link *l)
 {
 	if (ours(l))
-		close(l->fd);
+		GS_SYS(SYS_close, l->fd);
 	l->fd = -1;
 }
 
@@ -98,17 +94,18 @@ int gs_link_send(const struct gs_link *l, const struct gs_header *h, const void 
 	for (;;) {
 		if (!ours(l))
 			return EBADF;
-		if (sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+		long r = GS_SYS(SYS_sendmsg, l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (r >= 0)
 			return 0;
-		if (errno == EINTR)
+		if (r == -EINTR)
 			continue;
 		uint64_t now = gs_now();
-		if (errno != EAGAIN || (until && now >= until))
-			return errno;
+		if (r != -EAGAIN || (until && now >= until))
+			return (int)-r;
 		if (!until)
 			until = now + GS_ANSWER;
 		struct pollfd p = {.fd = l->fd, .events = POLLOUT};
-		poll(&p, 1, (int)((until - now) / GS_MS) + 1);
+		gs_sys_poll(&p, until - now);
 	}
 }
 
@@ -148,15 +145,15 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 
 	if (!ours(l))
 		return EBADF;
-	ssize_t n;
+	long n;
 	uint64_t until = wait ? gs_now() + GS_SPIN : 0;
 	do
-		n = recvmsg(l->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (wait && n < 0 && errno == EAGAIN && gs_now() < until);
-	if (wait && n < 0 && errno == EAGAIN)
-		n = recvmsg(l->fd, &m, MSG_CMSG_CLOEXEC);
+		n = GS_SYS(SYS_recvmsg, l->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (wait && n == -EAGAIN && gs_now() < until);
+	if (wait && n == -EAGAIN)
+		n = GS_SYS(SYS_recvmsg, l->fd, &m, MSG_CMSG_CLOEXEC);
 	if (n < 0)
-		return errno == EINTR ? EAGAIN : errno;
+		return n == -EINTR ? EAGAIN : (int)-n;
 	struct cmsghdr *c = fds ? CMSG_FIRSTHDR(&m) : NULL;
 	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
 	    c->cmsg_len <= CMSG_LEN(GS_FDS * sizeof(int)))
@@ -171,11 +168,11 @@ int gs_link_receive(const struct gs_link *l, struct gs_frame *f, bool wait, int 
 static const char *unfit(int fd, uint64_t size)
 {
 	struct stat st;
-	int seals = fcntl(fd, F_GET_SEALS);
+	int seals = (int)GS_SYS(SYS_fcntl, fd, F_GET_SEALS);
 
 	if (seals < 0 || !(seals & F_SEAL_SHRINK))
 		return "its page could shrink under the reader";
-	if (look(fd, &st) || (uint64_t)st.st_size < size)
+	if (GS_SYS(SYS_fstat, fd, &st) || (uint64_t)st.st_size < size)
 		return "its page is too short";
 	return NULL;
 }
@@ -183,7 +180,7 @@ static const char *unfit(int fd, uint64_t size)
 struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *at, const char **why)
 {
 	size_t size = sizeof(struct gs_page);
-	void *p = MAP_FAILED;
+	void *p = NULL;
 
 	if (fd < 0) {
 		*why = "no descriptor for its page came: are there any left?";
@@ -191,11 +188,11 @@ struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *
 	}
 	*why = w->page_bytes < size ? "its page is too short" : unfit(fd, w->page_bytes);
 	if (!*why)
-		p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
+		p = gs_sys_address(GS_SYS(SYS_mmap, NULL, size, PROT_READ, MAP_SHARED, fd, 0));
+	GS_SYS(SYS_close, fd);
 	if (*why)
 		return NULL;
-	if (p == MAP_FAILED) {
+	if (!p) {
 		*why = "its page cannot be mapped";
 		return NULL;
 	}
@@ -204,38 +201,39 @@ struct gs_page *gs_link_map(int fd, const struct gs_welcome *w, struct gs_page *
 		*why = "its page is of another kind";
 	else if (!at)
 		return p;
-	else if (mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED)
+	else if (gs_sys_address(GS_SYS(SYS_mremap, p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at)))
 		return at;
 	else
 		*why = "its page cannot be mapped";
-	munmap(p, size);
+	GS_SYS(SYS_munmap, p, size);
 	return NULL;
 }
 
 void gs_link_unmap(struct gs_page *p)
 {
 	if (p)
-		munmap(p, sizeof(*p));
+		GS_SYS(SYS_munmap, p, sizeof(*p));
 }
 
 void gs_link_unmap_leases(struct gs_leases *l)
 {
 	if (l)
-		munmap(l, sizeof(*l));
+		GS_SYS(SYS_munmap, l, sizeof(*l));
 }
 
 struct gs_leases *gs_link_map_leases(int fd, struct gs_leases *at)
 {
 	size_t size = sizeof(struct gs_leases);
-	void *l = MAP_FAILED;
+	void *l = NULL;
 
 	if (fd >= 0 && !unfit(fd, size))
-		l = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0);
+		l = gs_sys_address(GS_SYS(SYS_mmap, at, size, PROT_READ | PROT_WRITE,
+					  MAP_SHARED | (at ? MAP_FIXED : 0), fd, 0));
 	if (fd >= 0)
-		close(fd);
-	if (l == MAP_FAILED)
+		GS_SYS(SYS_close, fd);
+	if (!l)
 		gs_link_unmap_leases(at);
-	return l == MAP_FAILED ? NULL : l;
+	return l;
 }
 
 struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at)
@@ -244,6 +242,6 @@ struct gs_trace *gs_link_map_trace(int fd, struct gs_trace *at)
 
 	if (fd < 0 || unfit(fd, GS_TRACE_AT + size))
 		return NULL;
-	void *t = mmap(at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, GS_TRACE_AT);
-	return t == MAP_FAILED ? NULL : t;
+	return gs_sys_address(GS_SYS(SYS_mmap, at, size, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0),
+				     fd, GS_TRACE_AT));
 }

@@ -4,14 +4,13 @@
 #include "look.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client.h"
 #include "clock.h"
 #include "forks.h"
 #include "link.h"
+#include "sys.h"
 
 #define GS_KEPT GS_SECOND /* the last answer holds for so long, */
 #define GS_MUTE (5 * GS_SECOND) /* and the lack of an answer for so long */
@@ -29,7 +28,7 @@ void gs_forked_look(void) { lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; }
 
 static int hello(const struct gs_link *l, const struct gs_settings *set, const CUuuid *uuid)
 {
-	struct gs_hello hello = {.pid = (uint32_t)getpid(), .gpus = 1, .hook = GS_VERSION};
+	struct gs_hello hello = {.pid = (uint32_t)GS_SYS(SYS_getpid), .gpus = 1, .hook = GS_VERSION};
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = GS_HELLO,
 			      .length = sizeof(hello), .seq = 1};
 
@@ -51,7 +50,7 @@ static int take(const struct gs_link *l, uint64_t until, struct seen *s)
 		uint64_t now = gs_now();
 		if (now >= until)
 			return ETIMEDOUT;
-		poll(&p, 1, (int)((until - now) / GS_MS) + 1);
+		gs_sys_poll(&p, until - now);
 	}
 	if (!err && f.header.type == GS_WELCOME) {
 		page = gs_link_map(fds[0], &f.welcome, NULL, &why);
@@ -59,7 +58,7 @@ static int take(const struct gs_link *l, uint64_t until, struct seen *s)
 	}
 	for (int i = 0; i < GS_FDS; i++)
 		if (fds[i] >= 0)
-			close(fds[i]);
+			GS_SYS(SYS_close, fds[i]);
 	if (!page)
 		return err ? err : EPROTO;
 	s->there = true;
@@ -77,7 +76,7 @@ static void ask(const struct gs_settings *set, struct seen *s)
 	int err;
 
 	while ((err = gs_link_open(&l, set->socket)) == EAGAIN && gs_now() < until)
-		poll(NULL, 0, GS_QUEUE / GS_MS);
+		gs_sys_poll(NULL, GS_QUEUE);
 	if (!err && !(err = hello(&l, set, &s->uuid)))
 		err = take(&l, until, s);
 	gs_link_close(&l);

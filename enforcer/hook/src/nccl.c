@@ -14,13 +14,13 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "client.h"
 #include "contexts.h"
 #include "forks.h"
 #include "intercept.h"
 #include "streams.h"
+#include "sys.h"
 #include "trace.h"
 #include "turns.h"
 
@@ -300,7 +300,7 @@ int ncclCommInitAll(void **comms, int count, const int *devices)
 {
 	int r = REAL(ncclCommInitAll, (void **, int, const int *), comms, count, devices);
 	for (int i = 0; !r && i < count; i++)
-		joined(comms[i], (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)getpid() << 40, i, count,
+		joined(comms[i], (uint64_t)(uintptr_t)comms[0] ^ (uint64_t)GS_SYS(SYS_getpid) << 40, i, count,
 		       gs_gpu_of_device(devices ? devices[i] : i));
 	return r;
 }

@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "bandwidth.h"
 #include "claims.h"
@@ -28,6 +26,7 @@
 #include "request.h"
 #include "nccl.h"
 #include "streams.h"
+#include "sys.h"
 #include "trace.h"
 
 #define LAZY_NS 250000000  /* between looks: at rest, */
@@ -172,7 +171,7 @@ static void barrier(void)
 	static _Atomic unsigned fence;
 
 	if (!gs_fences)
-		syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+		GS_SYS(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 	atomic_fetch_add(&fence, 1);
 }
 
@@ -439,8 +438,8 @@ static bool alone(void)
 	struct stat threads;
 	char c;
 
-	return readlink("/proc/self/exe", &c, 1) < 0 && errno == ENOENT &&
-	       !syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) && threads.st_nlink == 2 + 2;
+	return GS_SYS(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", &c, 1) == -ENOENT &&
+	       !GS_SYS(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) && threads.st_nlink == 2 + 2;
 }
 
 static void *run(void *unused)
@@ -451,7 +450,7 @@ static void *run(void *unused)
 	uint64_t look = 0;
 
 	(void)unused;
-	prctl(PR_SET_NAME, "gpusteward");
+	GS_SYS(SYS_prctl, PR_SET_NAME, "gpusteward");
 	if (gs_real.cuThreadExchangeStreamCaptureMode)
 		gs_real.cuThreadExchangeStreamCaptureMode(&mode);
 	while (!atomic_load(&stopping)) {
@@ -498,13 +497,13 @@ static void stop(void)
 	atomic_store(&stopping, true);
 	while (atomic_load(&running) && gs_now() < until) {
 		gs_bell_ring(page);
-		usleep(50);
+		gs_sys_poll(NULL, 50000);
 	}
 }
 
 static void prepare(void)
 {
-	gs_fences = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
+	gs_fences = GS_SYS(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
 	atexit(stop);
 }
 
