@@ -46,6 +46,7 @@
 #define STACK (256 << 10)
 
 static _Atomic bool running, stopping;
+static _Atomic long process; /* the helper's */
 _Atomic uint64_t gs_turns_wake;
 
 /* ---- what the broker hears; the GPU is locked, so that it hears it in order ---- */
@@ -487,9 +488,12 @@ static void *run(void *unused)
 }
 
 /* At exit the driver goes away under the helper, so it is stopped first. It may sit
- * in the driver, so the wait has a bound. */
+ * in the driver, so the wait has a bound. A child of a bare system call or of _Fork, in
+ * which no handler of forks ran, has no helper. */
 static void stop(void)
 {
+	if (atomic_load(&process) != GS_SYS(SYS_getpid))
+		return;
 	GS_UNCANCELLED;
 	uint64_t until = gs_now() + EXIT_NS;
 	struct gs_page *page = atomic_load(&gs_page);
@@ -517,6 +521,7 @@ void gs_turns_start(void)
 	pthread_once(&once, prepare);
 	if (atomic_load(&stopping) || atomic_exchange(&running, true))
 		return;
+	atomic_store(&process, GS_SYS(SYS_getpid));
 	pthread_attr_init(&attributes);
 	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attributes, STACK);

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include "fake.h"
 
@@ -518,6 +520,21 @@ __attribute__((unused)) static void a_thread_to_be_cancelled_can_exit(void)
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+/* No handler of forks ran in the child, which ends without a wait for the parent's helper:
+ * that would go to sleep more than a thousand times. */
+__attribute__((unused)) static void a_bare_child_waits_for_no_helper(void)
+{
+	struct rusage usage;
+	int status;
+
+	pid_t pid = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+	CHECK(pid >= 0);
+	if (!pid)
+		exit(7);
+	CHECK(wait4(pid, &status, 0, &usage) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	CHECK(usage.ru_nvcsw < 20);
+}
+
 /* The helper does not keep a process whose other threads have ended. */
 __attribute__((unused)) static void who_leaves_its_main_thread_ends_with_the_others(void)
 {
@@ -566,6 +583,7 @@ int main(int argc, char **argv)
 		CASE(no_launch_passes_a_pause_with_fences),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
 		CASE(a_thread_to_be_cancelled_can_exit),
+		CASE(a_bare_child_waits_for_no_helper),
 		CASE(who_leaves_its_main_thread_ends_with_the_others), /* the sanitizers have threads of their own */
 #endif
 	};
