@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -27,10 +28,15 @@
 
 static void move_up(int *fd)
 {
+	struct rlimit most = {.rlim_cur = 0};
 	int high = (int)GS_SYS(SYS_fcntl, *fd, F_DUPFD_CLOEXEC, GS_FIRST_FD);
 
+	if (high < 0) /* Under a lower limit it is the highest free one. */
+		GS_SYS(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &most);
+	for (int from = most.rlim_cur < GS_FIRST_FD ? (int)most.rlim_cur : GS_FIRST_FD; high < 0 && --from > *fd;)
+		high = (int)GS_SYS(SYS_fcntl, *fd, F_DUPFD_CLOEXEC, from);
 	if (high < 0)
-		return; /* The limit is lower: it stays where it is. */
+		return;
 	GS_SYS(SYS_close, *fd);
 	*fd = high;
 }

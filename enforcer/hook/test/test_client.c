@@ -333,6 +333,19 @@ static void exhausted(void)
 	CHECK_LOG(!gs_client_connected() && strstr(captured(), "Too many open files"));
 }
 
+/* The program's next descriptor has the number that it had without us. */
+static void few_descriptors(void)
+{
+	capture_log();
+	broker_listen();
+	CHECK_LOG(setrlimit(RLIMIT_NOFILE, &(struct rlimit){100, 100}) == 0);
+	int before = dup(0);
+	CHECK_LOG(close(before) == 0);
+	struct peer p = start();
+	CHECK_LOG(gs_client.link.fd == 99);
+	CHECK_LOG(close(p.fd) == 0 && close(p.memfd) == 0 && dup(0) == before);
+}
+
 /* One descriptor is left for the socket, and none for the page. */
 static void exhausted_by_one(void)
 {
@@ -451,6 +464,7 @@ int main(void)
 	RUN(other_file_at_2);
 	RUN(no_room_for_a_line);
 	RUN(exhausted);
+	RUN(few_descriptors);
 	RUN(exhausted_by_one);
 	RUN(fail_closed);
 	RUN(ungoverned);
