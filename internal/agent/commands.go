@@ -111,7 +111,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		PlaceHolder("N").IsSetByUser(&f.demoHostsGiven).IntVar(&f.demoHosts)
 	agent.Flag("require-driver", "Exit with status 1 if there is no NVIDIA driver.").BoolVar(&f.requireDriver)
 	agent.Flag("web.pprof", "Serve profiles of the agent at /debug/pprof.").BoolVar(&f.pprof)
-	f.web = kingpinflag.AddFlags(app, ":9836")
+	f.web = kingpinflag.AddFlags(agent, ":9836")
 
 	judge, judging := checkCommand(app, &f)
 	diagnosis, diagnosing := diagCommand(app)
@@ -157,6 +157,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if a == "--demo" {
 			args[i] = "--demo=demo"
 		}
+	}
+	// kingpin's own command would show the program's help for a command that does not exist.
+	if len(args) > 1 && args[0] == "help" {
+		args = append(args[1:], "--help")
 	}
 	// The help of a command is its own; that of the program has all commands with
 	// their flags.

@@ -19,6 +19,8 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"check --timeout=1s":        "gpusteward: --timeout=1s is too short",
 		"stack python3":             `PID: "python3" is not a number that fits`,
 		"stack":                     "required argument 'PID' not provided",
+		"help statu":                "unexpected statu",
+		"status --web.config.file=": "unknown long flag '--web.config.file'",
 		"--demos":                   "unknown long flag '--demos'",
 		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
 	} {

@@ -118,6 +118,7 @@ func TestHelpOfACommandIsItsOwn(t *testing.T) {
 	for args, want := range map[string]string{
 		"status --help":       "usage: gpusteward status [<flags>]\n\nShow the GPUs",
 		"help status":         "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+		"help config check":   "usage: gpusteward config check [<flags>] <FILE>",
 		"config check --help": "usage: gpusteward config check [<flags>] <FILE>",
 		"--help":              "usage: gpusteward [<flags>] <command>",
 		"--demo --help":       "usage: gpusteward [<flags>] <command>",
@@ -252,7 +253,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			if !strings.Contains(fmt.Sprint(c.args), "listen-address") {
+			if c.args[0] != "config" && !strings.Contains(fmt.Sprint(c.args), "listen-address") {
 				c.args = append(c.args, loopback)
 			}
 			var out bytes.Buffer
