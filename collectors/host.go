@@ -297,6 +297,10 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 	}
 	h.become(&state{generation: n, readers: readers, before: h.state.Load().shown(), quiet: time.Now().Add(settle)})
 	h.Log.Info("driver open", "gpus", count, "generation", n)
+	if count == 0 {
+		h.Log.Warn("the driver has no GPUs: nvidia-smi -L shows none either. See lspci -d 10de: for those of the " +
+			"host, and NVRM in the kernel log for the reason")
+	}
 
 	select {
 	case <-h.reopen: // meant for the previous generation

@@ -1,6 +1,7 @@
 package collectors_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -428,4 +429,14 @@ func TestExpensivePassesOfGPUsDoNotOverlap(t *testing.T) {
 			t.Errorf("the energy of two GPUs was read at %v, want 5 s apart", began)
 		}
 	})
+}
+
+// TestNoGPUs: a driver without GPUs is a warning that says where to look.
+func TestNoGPUs(t *testing.T) {
+	var said bytes.Buffer
+	options := func(o *collectors.Options) { o.Log = slog.New(slog.NewTextHandler(&said, nil)) }
+	hosttest.With(t, "gpus: []\n", options, func(t *testing.T, _ *collectors.Host) { hosttest.Advance(time.Second) })
+	if n := strings.Count(said.String(), "level=WARN"); n != 1 || !strings.Contains(said.String(), "lspci") {
+		t.Errorf("%d warnings in\n%s", n, &said)
+	}
 }
