@@ -8,6 +8,7 @@
 #include "forks.h"
 #include "intercept.h"
 #include "trace.h"
+#include "turns.h"
 
 struct block {
 	struct gs_claim claim;
@@ -59,8 +60,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 	int gpu = -1;
 
 	GS_WHOLE(cuMemCreate);
-	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting))
+	if (prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE && atomic_load(&gs_counting)) {
 		gpu = gs_gpu_of_device(prop->location.id);
+		gs_turns_start(); /* it needs no context */
+	}
 	if (!gs_claim(&c, gpu, GS_VMM, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult r = gs_real.cuMemCreate(handle, bytes, prop, flags);

@@ -227,6 +227,7 @@ void gs_gate_context_created(CUcontext c, int gpu)
 	g->seated = true;
 	gs_turns_seat(g);
 	pthread_mutex_unlock(&g->lock);
+	gs_turns_start();
 }
 
 void gs_gate_context_destroyed(CUcontext c)
@@ -314,8 +315,10 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 	int gpu = c ? (int)gs_gpu_index(atomic_load(&c->gpu)) : gs_gpu_current();
 	if (gpu < 0 || gpu >= GS_GPUS)
 		return NULL;
-	if (!atomic_load(&gs_gates[gpu].seated))
-		atomic_store(&gs_gates[gpu].seated, true); /* no call told of the context */
+	if (!atomic_load(&gs_gates[gpu].seated)) { /* no call told of the context */
+		atomic_store(&gs_gates[gpu].seated, true);
+		gs_turns_start();
+	}
 	if (!t || !c) { /* there are too many threads or contexts */
 		if (t)
 			moves(t, gpu);

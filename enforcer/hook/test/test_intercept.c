@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -256,6 +257,42 @@ static void linked(void)
 #endif
 }
 
+/* A program that only asks for the GPUs keeps its one thread, as without the hook: it may fork
+ * or enter a namespace. The helper begins with a context, or with memory that needs none. */
+#ifndef PRELOADED
+static unsigned threads(void)
+{
+	struct stat st;
+
+	CHECK(!stat("/proc/self/task", &st));
+	return (unsigned)st.st_nlink - 2;
+}
+#endif
+
+static void helped_by_a_context(void)
+{
+#ifndef PRELOADED
+	unsigned before = threads();
+	CUcontext c;
+
+	CHECK(!cuInit(0) && threads() == before);
+	CHECK(!cuDevicePrimaryCtxRetain(&c, 0) && threads() == before + 1);
+#endif
+}
+
+static void helped_by_memory(void)
+{
+#ifndef PRELOADED
+	CUmemAllocationProp prop = {.type = 1, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUmemGenericAllocationHandle handle;
+	unsigned before = threads();
+
+	CHECK(!cuInit(0));
+	cuMemCreate(&handle, 2 << 20, &prop, 0); /* the simulated driver wants a context */
+	CHECK(threads() == before + 1);
+#endif
+}
+
 /* NVML tells a program that uses CUDA the same as CUDA does. */
 static void same_card(void)
 {
@@ -306,7 +343,8 @@ static void all(void)
 
 int main(void)
 {
-	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of, same_card};
+	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of, same_card,
+		helped_by_a_context, helped_by_memory};
 	char file[64];
 
 	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());
