@@ -19,8 +19,8 @@
 #define ANY 0x20000L
 #define ROOM (512 * ANY)
 
-static const char *called = "";
-static CUresult result;
+static const char *_Atomic called = "";
+static _Atomic CUresult result;
 
 static CUresult answer(const char *name)
 {

@@ -276,7 +276,7 @@ static void helped_by_a_context(void)
 	CUcontext c;
 
 	CHECK(!cuInit(0) && threads() == before);
-	CHECK(!cuDevicePrimaryCtxRetain(&c, 0) && threads() == before + 1);
+	CHECK(!cuDevicePrimaryCtxRetain(&c, 0) && threads() > before);
 #endif
 }
 
@@ -289,7 +289,7 @@ static void helped_by_memory(void)
 
 	CHECK(!cuInit(0));
 	cuMemCreate(&handle, 2 << 20, &prop, 0); /* the simulated driver wants a context */
-	CHECK(threads() == before + 1);
+	CHECK(threads() > before);
 #endif
 }
 
