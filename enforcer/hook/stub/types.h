@@ -66,6 +66,7 @@ typedef struct { char bytes[16]; } CUuuid;
 #define CU_MEMHOSTREGISTER_DEVICEMAP 2
 
 typedef void (*CUhostFn)(void *);
+typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
 
 typedef int CUdevice_attribute;
 typedef int CUjit_option;

@@ -54,7 +54,9 @@ struct call {
 	struct call *next;
 	struct gs_gpu *g;
 	struct gs_point point;
-	CUhostFn function;
+	CUhostFn function; /* NULL: it is not made */
+	CUstreamCallback callback; /* made in its place, for this stream */
+	CUstream stream;
 	void *of;
 };
 
@@ -118,7 +120,7 @@ static void *serve(void *unused)
 		if (c) {
 			pthread_mutex_unlock(&lock);
 			if (c->function) {
-				c->function(c->of);
+				c->function(c->callback ? (void *)c : c->of);
 				made(c);
 			}
 			free(c);
@@ -151,20 +153,23 @@ static void begin(void)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-GS_API cuLaunchHostFunc(CUstream s, CUhostFn function, void *of)
+static CUresult queue(CUstream s, struct call what)
 {
+	CUstream named = s;
 	struct call *c;
 	CUresult r;
 
 	GS_TRY(gs_stream_of(s, &s));
-	if (!function)
+	if (!what.function)
 		return CUDA_ERROR_INVALID_VALUE;
 	GS_TRY(gs_capture_none(s));
 	c = calloc(1, sizeof *c);
 	if (!c)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_once(&once, begin);
-	*c = (struct call){.g = s->ctx->g, .function = function, .of = of};
+	*c = what;
+	c->g = s->ctx->g;
+	c->stream = named;
 	r = gs_put_wait(s, GS_WORK_HOST, 0, (struct gs_wait){0}, &c->point);
 	if (r) {
 		free(c);
@@ -178,7 +183,41 @@ GS_API cuLaunchHostFunc(CUstream s, CUhostFn function, void *of)
 	return CUDA_SUCCESS;
 }
 
+static void call_back(void *of)
+{
+	const struct call *c = of;
+
+	c->callback(c->stream, CUDA_SUCCESS, c->of);
+}
+
+GS_API cuLaunchHostFunc(CUstream s, CUhostFn function, void *of)
+{
+	return queue(s, (struct call){.function = function, .of = of});
+}
+
 GS_API cuLaunchHostFunc_ptsz(CUstream s, CUhostFn function, void *of)
 {
 	return cuLaunchHostFunc(GS_PTSZ(s), function, of);
+}
+
+GS_API cuLaunchHostFunc_v2(CUstream s, CUhostFn function, void *of, unsigned mode)
+{
+	return mode > 1 ? CUDA_ERROR_INVALID_VALUE : cuLaunchHostFunc(s, function, of);
+}
+
+GS_API cuLaunchHostFunc_v2_ptsz(CUstream s, CUhostFn function, void *of, unsigned mode)
+{
+	return cuLaunchHostFunc_v2(GS_PTSZ(s), function, of, mode);
+}
+
+GS_API cuStreamAddCallback(CUstream s, CUstreamCallback callback, void *of, unsigned flags)
+{
+	if (flags || !callback)
+		return CUDA_ERROR_INVALID_VALUE;
+	return queue(s, (struct call){.function = call_back, .callback = callback, .of = of});
+}
+
+GS_API cuStreamAddCallback_ptsz(CUstream s, CUstreamCallback callback, void *of, unsigned flags)
+{
+	return cuStreamAddCallback(GS_PTSZ(s), callback, of, flags);
 }
