@@ -20,6 +20,7 @@
  * the next begins. With --then-wait=1 it waits for a line before. With --then=exec that is the same process. With fork, vfork or
  * spawn it is a child, and the parent goes on holding what it has. With left it is the
  * same process, of which a child stays that has all its descriptors.
+ * With --host-us, a host function that sleeps for so long is queued before each launch.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
  * one takes its place; not with --burst-ms or --ahead.
  * With --resolve=dlvsym it finds the driver's functions by the C library's own dlsym.
@@ -50,7 +51,7 @@
 
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate,
-		copy_kib, cancel_ms, shed, trickle_ms;
+		copy_kib, cancel_ms, shed, trickle_ms, host_us;
 	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
 	long then_times, then_wait;
@@ -189,6 +190,12 @@ static CUresult take_and_free(CUstream s)
 	return r ? r : cu.cuMemFree_v2(at);
 }
 
+static void sleep_on_host(void *unused)
+{
+	(void)unused;
+	rest(option.host_us / 1000);
+}
+
 static CUresult launch_on(const struct worker *w, CUstream s)
 {
 	if (option.meet)
@@ -207,6 +214,8 @@ static void launch(struct worker *w)
 
 	if (option.ahead && w->launched >= (uint64_t)option.ahead)
 		check(cu.cuEventSynchronize(w->out[w->launched % (uint64_t)option.ahead]), "cuEventSynchronize");
+	if (option.host_us > 0)
+		check(cu.cuLaunchHostFunc(s, sleep_on_host, NULL), "cuLaunchHostFunc");
 	check(launch_on(w, s), "launch");
 	if (option.ahead)
 		check(cu.cuEventRecord(w->out[w->launched % (uint64_t)option.ahead], s), "cuEventRecord");
@@ -422,7 +431,7 @@ static bool parse(int argc, char **argv)
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0},
 		{"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
-		{"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
+		{"host-us", &option.host_us, 0, 0}, {"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"then-times", 0, &option.then_times, 0}, {"then-wait", 0, &option.then_wait, 0}, {"then", 0, 0, &option.then},
 		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},

@@ -12,6 +12,8 @@
  *   cross      two threads, on two GPUs if there are two, launch two
  *              collectives in opposite order, each on a stream of its own
  *   two        stream 1 has a kernel of --long-us, stream 2 gets --kernels short ones
+ *   locks      four threads queue a host function and kernels 25 times ahead, each on
+ *              a stream of its own, while they hold a lock that the function takes
  * with --kernels kernels of --kernel-us behind what waits and before what it waits
  * for. It prints, with CLOCK_MONOTONIC ns:
  *   ready RATE                       set-up is done; RATE is iterations per ns
@@ -140,6 +142,48 @@ static void two_streams(uint32_t round)
 	both();
 }
 
+#define LOCKERS 4
+#define AHEAD 25 /* times in a round */
+static struct locker {
+	pthread_t thread;
+	CUstream stream;
+} locker[LOCKERS];
+static pthread_mutex_t contended = PTHREAD_MUTEX_INITIALIZER;
+
+static void take_lock(void *unused)
+{
+	(void)unused;
+	pthread_mutex_lock(&contended);
+	pthread_mutex_unlock(&contended);
+}
+
+static void *queue_locked(void *of)
+{
+	struct locker *l = of;
+
+	check(cu.cuCtxSetCurrent(context), "cuCtxSetCurrent");
+	for (int i = 0; i < AHEAD; i++) {
+		pthread_mutex_lock(&contended);
+		TIMED(cu.cuLaunchHostFunc(l->stream, take_lock, NULL));
+		launches(l->stream);
+		pthread_mutex_unlock(&contended);
+	}
+	check(cu.cuStreamSynchronize(l->stream), "cuStreamSynchronize");
+	return NULL;
+}
+
+static void locks(uint32_t round)
+{
+	(void)round;
+	for (struct locker *l = locker; l < locker + LOCKERS; l++) {
+		if (!l->stream)
+			check(cu.cuStreamCreate(&l->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+		pthread_create(&l->thread, NULL, queue_locked, l);
+	}
+	for (struct locker *l = locker; l < locker + LOCKERS; l++)
+		pthread_join(l->thread, NULL);
+}
+
 /* One of the two threads of cross: its GPU, and a stream for each collective. */
 static struct side {
 	pthread_t thread;
@@ -251,6 +295,7 @@ static void cross_open(void)
 
 static const struct { const char *name; void (*round)(uint32_t round); } recipes[] = {
 	{"peer", peer}, {"waitvalue", waitvalue}, {"hostfunc", hostfunc}, {"cross", cross}, {"two", two_streams},
+	{"locks", locks},
 };
 
 static bool parse(int argc, char **argv)
