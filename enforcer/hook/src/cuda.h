@@ -40,6 +40,9 @@ enum {
 	CUDA_ERROR_NOT_READY = 600,
 };
 
+typedef void (*CUhostFn)(void *data);
+typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
+
 /* The two streams that have no object of their own. */
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)

@@ -5,7 +5,7 @@
  *   gated     waits for the tenant's turn
  *   copied    its bytes are counted, and wait for their rate
  *   admitted  what it takes or gives back of the GPU's memory is booked
- *   followed  it tells the hook of contexts, captures, graphs or shared memory
+ *   followed  it tells the hook of contexts, captures, graphs, host functions or shared memory
  *   noted     the trace has when it began and ended, or how far its stream has come, or
  *             that it waited while the process was suspended
  *   harmless  is not wrapped: it takes none of the GPU's time or memory but what
@@ -288,7 +288,7 @@ GS_ENTRY(cuLaunchCooperativeKernel, gated)
 GS_ENTRY(cuLaunchCooperativeKernelMultiDevice, gated)
 GS_ENTRY(cuLaunchGrid, gated)
 GS_ENTRY(cuLaunchGridAsync, gated)
-GS_ENTRY(cuLaunchHostFunc, harmless)
+GS_ENTRY(cuLaunchHostFunc, followed)
 GS_ENTRY(cuLaunchKernel, gated)
 GS_ENTRY(cuLaunchKernelEx, gated)
 GS_ENTRY(cuLibraryEnumerateKernels, harmless)
@@ -459,7 +459,7 @@ GS_ENTRY(cuProfilerInitialize, harmless)
 GS_ENTRY(cuProfilerStart, harmless)
 GS_ENTRY(cuProfilerStop, harmless)
 GS_ENTRY(cuSignalExternalSemaphoresAsync, harmless)
-GS_ENTRY(cuStreamAddCallback, harmless)
+GS_ENTRY(cuStreamAddCallback, followed)
 GS_ENTRY(cuStreamAttachMemAsync, harmless)
 GS_ENTRY(cuStreamBatchMemOp, harmless)
 GS_ENTRY(cuStreamBeginCapture, followed)

@@ -23,6 +23,7 @@
 #define DOZE_NS 500000      /* and the longest without a look */
 #define STALL_NS 5000000    /* if work in flight makes no progress for so long, it may wait for what is held back */
 #define STALLED_NS 100000   /* the same for each launch after that, while so much is queued */
+#define HOSTED_NS 1000000   /* the same while the GPU waits for a host function, which may wait for the launch */
 #define PASSING_NS 2000000  /* then no launch waits for a turn for so long: the work may wait for several */
 #define STALL_MOST_NS 40000000 /* that doubles with each launch that passes in vain, up to this */
 #define SLOW 4              /* work beside others may be so many times slower than alone, and still makes progress */
@@ -106,6 +107,7 @@ static void bounded(struct gs_stream *e, uint64_t now)
  * share its marker with earlier launches. */
 static void count(struct gs_stream *e, struct gs_launch *l, uint64_t now)
 {
+	gs_marker_hosted(e, l->stream, now);
 	if (l->graph && e->now.launches && gs_marker_alone(e->gpu, l->graph))
 		gs_marker_record(e, l->stream, now);
 	l->cost = gs_marker_cost(e, l->graph, GRAPH_NS);
@@ -183,7 +185,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell, uint64_t began)
 {
 	struct gs_gpu *g = e->gpu;
-	uint64_t now = gs_now(), cap = cap_ns(e, &page->slot[gs_gpu_index(g)]), nap = 0;
+	uint64_t now = gs_now(), cap = cap_ns(e, &page->slot[gs_gpu_index(g)]), nap = 0, most = DOZE_NS;
 	bool stalled = false;
 
 	gs_gpu_lock(g);
@@ -197,10 +199,14 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 		if (!m) {
 			e->queued = 0; /* no event supports the estimate */
 		} else {
-			uint64_t since = e->passed_ns > began ? e->passed_ns : began, slow = SLOW * m->cost;
-			uint64_t least = e->stalled ? STALLED_NS : STALL_NS;
+			uint64_t since = e->passed_ns > began ? e->passed_ns : began;
+			uint64_t slow = m->hosts ? 0 : SLOW * m->cost;
+			uint64_t least = e->stalled ? STALLED_NS : m->hosts ? HOSTED_NS : STALL_NS;
+			if (m->hosts && left > SLOW * GS_AHEAD + m->cost) /* all of it comes at once when the function ends */
+				least = STALL_NS;
 			if (slow > SLOW * STALL_MOST_NS)
 				slow = SLOW * STALL_MOST_NS;
+			most = m->hosts ? STALLED_NS : DOZE_NS;
 			stalled = now > since && now - since > (slow > least ? slow : least);
 			if (stalled)
 				m->awaited_ns = now;
@@ -208,7 +214,7 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (nap && !stalled)
-		gs_bell_wait(page, bell, nap < NAP_NS ? NAP_NS : nap > DOZE_NS ? DOZE_NS : nap);
+		gs_bell_wait(page, bell, nap < NAP_NS ? NAP_NS : nap > most ? most : nap);
 	return stalled;
 }
 
@@ -229,6 +235,8 @@ static bool stalled(uint64_t since, uint64_t now)
 			least = SLOW * STALL_MOST_NS;
 		if (least < atomic_load(&patience))
 			least = atomic_load(&patience);
+		if (g->phase == GS_DRAINING && gs_marker_at_hosts(g)) /* others wait for that, at the tenant's cost */
+			least = HOSTED_NS;
 		bool is = gs_marker_any(g) && now > from && now - from >= least;
 		if (is)
 			gs_marker_await(g, now);
@@ -258,20 +266,22 @@ static void suspect(void)
  * no progress: that may wait for what this thread is about to launch. */
 static bool wait_turn(struct gs_gpu *g, struct gs_page *page, uint32_t bell, uint64_t began)
 {
-	uint64_t now = gs_now();
+	uint64_t now = gs_now(), most = atomic_load(&patience);
 
-	if (now - began >= atomic_load(&patience) && stalled(began, now)) {
+	if (now - began >= HOSTED_NS && stalled(began, now)) {
 		atomic_store(&passing, now + PASSING_NS);
-		uint64_t longer = 2 * atomic_load(&patience);
-		atomic_store(&patience, longer < STALL_MOST_NS ? longer : STALL_MOST_NS);
+		if (now - began >= most)
+			atomic_store(&patience, 2 * most < STALL_MOST_NS ? 2 * most : STALL_MOST_NS);
 		return true;
 	}
 	gs_gpu_lock(g);
+	if (g->phase != GS_GIVEN)
+		most = HOSTED_NS;
 	gs_turns_ask(g, now - began >= LOOK_NS);
 	pthread_mutex_unlock(&g->lock);
 	if (now - began >= LOOK_NS && now > __atomic_load_n(&page->heartbeat_ns, __ATOMIC_RELAXED) + STALE_NS)
 		gs_client_poll(); /* the helper sits in the driver, or there is none */
-	gs_bell_wait(page, bell, atomic_load(&patience));
+	gs_bell_wait(page, bell, most);
 	return false;
 }
 
@@ -393,6 +403,33 @@ void gs_launch_over(struct gs_thread *t)
 		crowd_left(l.crowd);
 	if (seq & 1)
 		atomic_store_explicit(&t->seq, seq + 1, memory_order_release);
+}
+
+/* A host function may wait for what this thread does after further launches. At an
+ * open gate no launch looks, so the function is only remembered. */
+void gs_gate_host(CUstream s, bool per_thread)
+{
+	GS_UNCANCELLED;
+	struct gs_thread *t = gs_thread_of_self();
+
+	if (s == NULL && per_thread)
+		s = CU_STREAM_PER_THREAD;
+	else if (s == CU_STREAM_LEGACY)
+		s = NULL;
+	struct gs_stream *e = gs_stream_of(t, s);
+	if (!e || e->broken || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
+		return;
+	struct gs_slot *slot = &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)];
+	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_OPEN && !atomic_load(&gs_deep)) {
+		atomic_store(&e->hosted, true);
+		return;
+	}
+	uint64_t now = gs_now();
+	gs_gpu_lock(e->gpu);
+	gs_stream_settle(t, now);
+	gs_marker_host(e, s, now);
+	t->spare = 0; /* the next launch looks */
+	pthread_mutex_unlock(&e->gpu->lock);
 }
 
 /* All work of a GPU has ended, so no work stalls any more. */

@@ -90,6 +90,10 @@ extern _Thread_local struct gs_launch gs_present;
  * made. The thread calls it when it ends or launches again. NULL: it has no place. */
 void gs_launch_over(struct gs_thread *t);
 void gs_gate_drained(void); /* no work of this process is under way on some GPU */
+/* Before the driver's call: a host function is queued. What waits behind it may wait
+ * for launches, and its time is not the GPU's. The functions in a graph stay unknown:
+ * no event tells their time from that of the graph's other nodes. */
+void gs_gate_host(CUstream s, bool per_thread);
 /* The stream's work had made no progress, and went on soon after a launch passed. */
 void gs_gate_helped(struct gs_stream *e, uint64_t now);
 

@@ -42,6 +42,22 @@ LAUNCH(cuLaunch, (CUfunction f), (f), NULL, false)
 LAUNCH(cuLaunchGrid, (CUfunction f, int w, int h), (f, w, h), NULL, false)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int w, int h, CUstream s), (f, w, h, s), s, false)
 
+/* Defines the wrapper of a call that queues a host function. */
+#define HOST(name, parameters, arguments, per_thread) \
+	CUresult name parameters                      \
+	{                                             \
+		GS_NEED(name);                        \
+		gs_gate_host(s, per_thread);          \
+		return gs_real.name arguments;        \
+	}
+
+HOST(cuLaunchHostFunc, (CUstream s, CUhostFn f, void *of), (s, f, of), false)
+HOST(cuLaunchHostFunc_ptsz, (CUstream s, CUhostFn f, void *of), (s, f, of), true)
+HOST(cuLaunchHostFunc_v2, (CUstream s, CUhostFn f, void *of, unsigned mode), (s, f, of, mode), false)
+HOST(cuLaunchHostFunc_v2_ptsz, (CUstream s, CUhostFn f, void *of, unsigned mode), (s, f, of, mode), true)
+HOST(cuStreamAddCallback, (CUstream s, CUstreamCallback f, void *of, unsigned flags), (s, f, of, flags), false)
+HOST(cuStreamAddCallback_ptsz, (CUstream s, CUstreamCallback f, void *of, unsigned flags), (s, f, of, flags), true)
+
 /* The stream's context becomes the current one, which tells the GPU. */
 static bool go_to(CUstream s)
 {

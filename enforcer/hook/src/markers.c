@@ -152,7 +152,24 @@ void gs_marker_opened(struct gs_gpu *g, uint64_t now)
 		if (atomic_load(&e->opened)) {
 			gs_marker_add(e, e->context, NULL, 0, UNCOUNTED_NS, now);
 			e->now.uneven = true;
+			e->now.hosts = atomic_exchange(&e->hosted, false) || e->now.hosts;
 		}
+}
+
+void gs_marker_host(struct gs_stream *e, CUstream stream, uint64_t now)
+{
+	if (e->now.launches)
+		gs_marker_record(e, stream, now);
+	atomic_store(&e->hosted, true);
+}
+
+void gs_marker_hosted(struct gs_stream *e, CUstream stream, uint64_t now)
+{
+	if (!atomic_exchange(&e->hosted, false))
+		return;
+	gs_marker_add(e, e->context, NULL, 0, 0, now);
+	e->now.uneven = e->now.hosts = true;
+	gs_marker_record(e, stream, now);
 }
 
 bool gs_marker_due(const struct gs_stream *e)
@@ -349,6 +366,18 @@ bool gs_marker_any(const struct gs_gpu *g)
 	return g->strays.pending;
 }
 
+bool gs_marker_at_hosts(const struct gs_gpu *g)
+{
+	bool any = false;
+
+	for (const struct gs_stream *e = g->streams; e; e = e->next) {
+		if (e->pending && !e->ring[e->head].hosts)
+			return false;
+		any = any || e->pending;
+	}
+	return any && !g->strays.pending;
+}
+
 struct gs_marker *gs_marker_oldest(struct gs_stream *e) { return e->pending ? ring_at(e, 0) : NULL; }
 
 void gs_marker_suspect(struct gs_gpu *g)
@@ -381,7 +410,7 @@ uint64_t gs_marker_dearest(struct gs_gpu *g)
 	uint64_t most = 0;
 
 	for (struct gs_stream *e = g->streams; e; e = e->next)
-		if (e->pending && ring_at(e, 0)->cost > most)
+		if (e->pending && !ring_at(e, 0)->hosts && ring_at(e, 0)->cost > most)
 			most = ring_at(e, 0)->cost;
 	return most < g->longest_ns ? g->longest_ns : most;
 }

@@ -19,6 +19,7 @@ struct gs_marker {
 	uint32_t launches;   /* 0: there is nothing to mark */
 	uint32_t real;       /* launches that were made and are in the books: the rest stands for what is in none */
 	bool uneven;         /* it does not tell the cost of one launch: several kinds, or a gap between */
+	bool hosts;          /* a host function comes before it: the GPU may have nothing to do until that ends */
 	uint64_t awaited_ns; /* when a launch passed last because this had made no progress; 0: none did */
 	void *graph;         /* all launches are of this one; NULL: kernels */
 };
@@ -28,6 +29,11 @@ void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint3
 		   uint64_t now);
 uint64_t gs_marker_outstanding(const struct gs_gpu *g); /* launches in the books that are not known to be done */
 void gs_marker_opened(struct gs_gpu *g, uint64_t now);  /* notes what may have been launched in OPEN */
+/* Before a host function is queued: what was launched gets its marker, so that the
+ * function's time does not count as the time of that work. */
+void gs_marker_host(struct gs_stream *e, CUstream stream, uint64_t now);
+/* Before a launch: marks where the host functions before it end. */
+void gs_marker_hosted(struct gs_stream *e, CUstream stream, uint64_t now);
 bool gs_marker_due(const struct gs_stream *e);
 /* Records a marker behind what was launched. False: that cannot be done now. The
  * thread that launched calls it: the stream's context is current. */
@@ -38,6 +44,7 @@ bool gs_marker_tails(struct gs_gpu *g, uint64_t now);
 void gs_marker_look(struct gs_stream *e);   /* notes what the GPU has passed */
 void gs_marker_reap(struct gs_gpu *g);      /* the same for all streams of the GPU */
 bool gs_marker_any(const struct gs_gpu *g); /* one is not passed yet */
+bool gs_marker_at_hosts(const struct gs_gpu *g); /* there is work, and all of it waits for host functions */
 struct gs_marker *gs_marker_oldest(struct gs_stream *e);    /* NULL: there is none */
 void gs_marker_suspect(struct gs_gpu *g);                   /* the oldest of each stream does not tell costs */
 void gs_marker_await(struct gs_gpu *g, uint64_t now);       /* a launch passes for the oldest of each stream */

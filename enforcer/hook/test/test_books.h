@@ -89,6 +89,7 @@ void gs_copy_wait(struct gs_copy *c, enum gs_way way) { (void)c, (void)way; }
 void gs_copy_refused(struct gs_copy *c) { (void)c; }
 void gs_gate_stream_destroyed(CUstream s) { (void)s; }
 static _Atomic int captures;
+void gs_gate_host(CUstream s, bool per_thread) { (void)s, (void)per_thread; }
 void gs_gate_capture(CUstream s, bool begins) { (void)s; captures += begins ? 1 : -1; }
 void gs_gate_graph_forget(void *exec) { (void)exec; }
 void gs_gate_context_created(CUcontext c, int gpu) { (void)c, (void)gpu; }

@@ -155,6 +155,51 @@ static void captures(void)
 	CHECK(gs_captures == 0);
 }
 
+static _Atomic int calls;
+
+static void call(void *by)
+{
+	CHECK(by == &calls);
+	calls++;
+}
+
+static void call_back(CUstream s, CUresult r, void *by)
+{
+	CHECK(!r && (s == stream[0] || s == CU_STREAM_PER_THREAD));
+	call(by);
+}
+
+/* The stream of the last launch has a host function since. */
+static bool hosted(void)
+{
+	OK(cuStreamSynchronize(stream[0]));
+	OK(cuStreamSynchronize_ptsz(NULL));
+	struct gs_stream *e = gs_self->entry;
+	return e && atomic_exchange(&e->hosted, false);
+}
+
+/* The hook hears of each function that is queued, by any of its calls. */
+static void host_functions(void)
+{
+	begin(1);
+	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream[0], params, NULL));
+	CHECK(!hosted());
+	OK(cuLaunchHostFunc(stream[0], call, &calls));
+	CHECK(hosted() && calls == 1);
+	OK(cuLaunchHostFunc_v2(stream[0], call, &calls, 1));
+	CHECK(hosted() && calls == 2);
+	OK(cuStreamAddCallback(stream[0], call_back, &calls, 0));
+	CHECK(hosted() && calls == 3);
+	OK(cuLaunchKernel_ptsz(spin, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+	CHECK(!hosted());
+	OK(cuLaunchHostFunc_ptsz(NULL, call, &calls));
+	CHECK(hosted() && calls == 4);
+	OK(cuLaunchHostFunc_v2_ptsz(NULL, call, &calls, 0));
+	CHECK(hosted() && calls == 5);
+	OK(cuStreamAddCallback_ptsz(NULL, call_back, &calls, 0));
+	CHECK(hosted() && calls == 6);
+}
+
 /* A destroyed green context is not touched, and frees its place. The launches from
  * it were counted on its own GPU. */
 static void green(void)
@@ -201,7 +246,7 @@ static void green_first(void)
 
 int main(void)
 {
-	static void (*const tests[])(void) = {several_gpus, captures, green, green_first};
+	static void (*const tests[])(void) = {several_gpus, captures, host_functions, green, green_first};
 	char file[64];
 
 	snprintf(file, sizeof file, "/dev/shm/gpusteward-launches-%d", (int)getpid());
