@@ -202,7 +202,7 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 			uint64_t since = e->passed_ns > began ? e->passed_ns : began;
 			uint64_t slow = m->hosts ? 0 : SLOW * m->cost;
 			uint64_t least = e->stalled ? STALLED_NS : m->hosts ? HOSTED_NS : STALL_NS;
-			if (m->hosts && left > SLOW * GS_AHEAD + m->cost) /* all of it comes at once when the function ends */
+			if (m->hosts && gs_marker_known(e) > SLOW * GS_AHEAD) /* all of it comes at once when the function ends */
 				least = STALL_NS;
 			if (slow > SLOW * STALL_MOST_NS)
 				slow = SLOW * STALL_MOST_NS;

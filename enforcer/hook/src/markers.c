@@ -152,6 +152,7 @@ void gs_marker_opened(struct gs_gpu *g, uint64_t now)
 		if (atomic_load(&e->opened)) {
 			gs_marker_add(e, e->context, NULL, 0, UNCOUNTED_NS, now);
 			e->now.uneven = true;
+			e->now.guessed += UNCOUNTED_NS;
 			e->now.hosts = atomic_exchange(&e->hosted, false) || e->now.hosts;
 		}
 }
@@ -403,6 +404,15 @@ uint64_t gs_marker_left(struct gs_stream *e, uint64_t now)
 	if (done > m->cost)
 		done = m->cost;
 	return e->queued > done ? e->queued - done : 0;
+}
+
+uint64_t gs_marker_known(const struct gs_stream *e)
+{
+	uint64_t guessed = e->now.guessed;
+
+	for (unsigned i = 0; i < e->pending; i++)
+		guessed += e->ring[(e->head + i) % GS_MARKERS].guessed;
+	return e->queued > guessed ? e->queued - guessed : 0;
 }
 
 uint64_t gs_marker_dearest(struct gs_gpu *g)

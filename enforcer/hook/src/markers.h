@@ -16,6 +16,7 @@ struct gs_marker {
 	uint64_t first_ns, last_ns; /* launches that it covers */
 	uint64_t recorded_ns;
 	uint64_t cost;       /* estimated, ns of the GPU */
+	uint64_t guessed;    /* the part of it that stands for what may have been launched in OPEN */
 	uint32_t launches;   /* 0: there is nothing to mark */
 	uint32_t real;       /* launches that were made and are in the books: the rest stands for what is in none */
 	bool uneven;         /* it does not tell the cost of one launch: several kinds, or a gap between */
@@ -49,6 +50,7 @@ struct gs_marker *gs_marker_oldest(struct gs_stream *e);    /* NULL: there is no
 void gs_marker_suspect(struct gs_gpu *g);                   /* the oldest of each stream does not tell costs */
 void gs_marker_await(struct gs_gpu *g, uint64_t now);       /* a launch passes for the oldest of each stream */
 uint64_t gs_marker_left(struct gs_stream *e, uint64_t now); /* estimated work that the stream has to do, ns */
+uint64_t gs_marker_known(const struct gs_stream *e); /* the same without guesses, and as if none of it was done */
 /* The highest cost of what the GPU may be at now, or has been at lately, ns. */
 uint64_t gs_marker_dearest(struct gs_gpu *g);
 void gs_marker_sound(struct gs_gpu *g, uint64_t now);        /* in OPEN: marks where the streams are now */

@@ -591,6 +591,9 @@ static void a_host_function_in_open_is_remembered(void)
 	uint64_t from = gs_now();
 	fake_launch(10, false, NULL);
 	CHECK(gs_now() - from < 160000000); /* four times the longest that counts */
+	pthread_mutex_lock(&gs_gates[0].lock);
+	CHECK(e->queued >= 1000000000 && gs_marker_known(e) < 10000000); /* so launches pass soon */
+	pthread_mutex_unlock(&gs_gates[0].lock);
 }
 
 static void a_captured_host_function_passes(void)
