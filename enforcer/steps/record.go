@@ -6,8 +6,9 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// end ends a step, now or soon: if its end is not at a pause, a long one that
-// follows closely is the better end, such as the wait for what a script logs.
+// end ends a step, now or soon: if its end is not at a pause, a long wait that
+// follows closely is the better end, such as that for what a script logs. A launch
+// that waits for room is none.
 func (f *Finder) end(what flags) {
 	f.close()
 	r := f.followed
@@ -22,7 +23,7 @@ func (f *Finder) end(what flags) {
 func (f *Finder) linger() {
 	if f.all.size >= f.until {
 		f.close()
-	} else if pause := f.all.at - f.worked; pause > quiet && pause > f.longest {
+	} else if pause := f.all.at - f.worked; traits[f.call].before != launching && pause > quiet && pause > f.longest {
 		f.ends, f.longest = f.all, pause
 	}
 }
