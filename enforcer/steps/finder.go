@@ -1,11 +1,13 @@
 // Package steps finds the steps of a program in the events that the hook notes
 // of it: the repetitions of its main loop, such as those of a training.
 //
-// A step is the longest stretch of calls that recurs with the same contents. It
-// may have pieces that recur, too: the layers of a network, the batches whose
-// gradients are accumulated. A log, an evaluation or a checkpoint every N steps
-// makes no longer step: a short one belongs to the step in which it is, and a long
-// one lies between steps.
+// A step is the longest stretch of calls that recurs with the same contents, or with
+// the same turns of threads: if another thread computes the gradients, as PyTorch's
+// does, the work goes to that thread and back as often in each step, however long
+// the sequences are. It may have pieces that recur, too: the layers of a network, the
+// batches whose gradients are accumulated. It has more than its pieces then, such as
+// an update. A log, an evaluation or a checkpoint every N steps makes no longer step:
+// a short one belongs to the step in which it is, and a long one lies between steps.
 //
 // These are no steps: one kernel that is launched again and again, waited for
 // or not (one graph is); two or three kernels in a tight loop; requests at random
@@ -15,8 +17,8 @@
 // way, and requests of one length without a pause, cannot be told from a
 // training.
 //
-// A training in which another thread computes the gradients, as PyTorch's does,
-// is known after eight like steps and others after twelve. The marks of steps
+// A training in which another thread computes the gradients is known after eight like
+// steps and others after twelve. The marks of steps
 // must recur three times before that.
 //
 //	events -> symbols -> signs that recur -> rhythms, whose segments are alike -> the one that is followed -> steps
@@ -154,7 +156,7 @@ func (f *Finder) mark(t *thread, symbol uint32, work bool) {
 // search looks at signs that may recur.
 func (f *Finder) search(signs *[orders]uint32, pause float32) {
 	for order, hash := range signs {
-		s := f.signs[order].see(hash, f.all.size, pause)
+		s := f.signs[order].see(hash, f.all.size, f.all.switches, pause)
 		if s != nil && s.streak%16 == enough && s.span >= 2 {
 			f.propose(s, uint8(order))
 		}

@@ -7,9 +7,10 @@ type ban struct {
 }
 
 const (
-	settled   = 256  // steps after which nothing longer is looked for
-	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
+	settled   = 512  // steps after which nothing longer is looked for; tokens of a request
+	timely    = 256  // steps after which their times may be any
 	request   = 100  // tokens of a short request: two other numbers show that it is one
+	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
 	trusted   = 16   // steps after which a rhythm may return from an interruption
 	interim   = 512  // batches that an evaluation may have
 	forgotten = 1024 // steps for which a trusted rhythm is silent until its place may be taken
@@ -19,7 +20,8 @@ const (
 
 // propose tries a sign as the mark of a step.
 func (f *Finder) propose(s *sign, order uint8) {
-	alone := rhythm{hash: s.hash, order: order, size: s.span, pause: s.pause, strikes: 1, open: true, begin: f.all}
+	alone := rhythm{hash: s.hash, order: order, size: s.span, turns: uint32(s.turns), pause: s.pause, strikes: 1,
+		open: true, begin: f.all}
 	var place, weakest *rhythm
 	akin := 0
 	for i := range f.rhythms {
@@ -30,7 +32,7 @@ func (f *Finder) propose(s *sign, order uint8) {
 		case r == f.followed || r.proven && silent < forgotten*r.size:
 		case r.strikes == 0, silent > 4*r.size, r.good == 0 && r.strikes > 2*certain:
 			place = r
-		case alike(r.size, s.span):
+		case r.akin(&alone):
 			if akin++; weakest == nil || r.score() < weakest.score() {
 				weakest = r
 			}
@@ -144,7 +146,7 @@ func (f *Finder) settle() {
 	var twin *rhythm
 	for i := range f.rhythms {
 		r := &f.rhythms[i]
-		if alike(r.size, e.size) && r.begin.at != e.begin.at && (twin == nil || r.order < twin.order) {
+		if r.akin(e) && r.begin.at != e.begin.at && (twin == nil || r.order < twin.order) {
 			twin = r
 		}
 	}
@@ -176,7 +178,7 @@ func (f *Finder) mend(twin *rhythm) {
 // steps.
 func (f *Finder) needs(r *rhythm) uint32 {
 	n := uint32(doubtful)
-	if r.switched {
+	if r.switched() {
 		n = certain
 	}
 	switch e := f.followed; {
@@ -221,7 +223,7 @@ func (f *Finder) consider(r *rhythm) {
 func (f *Finder) best(r *rhythm) *rhythm {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
-		if alike(o.size, r.size) && o.open && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
+		if o.akin(r) && o.open && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
 			r = o
 		}
 	}
@@ -246,7 +248,7 @@ func (f *Finder) turn() {
 func (f *Finder) several(r *rhythm) bool {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
-		if o.alive(f.all.size) && 2*o.size <= r.size+r.size/8 && o.good*o.size > 2*r.size && !r.holds(o) {
+		if o.alive(f.all.size) && !r.akin(o) && 2*o.size <= r.size+r.size/8 && o.good*o.size > 2*r.size && !r.holds(o) {
 			return true
 		}
 	}

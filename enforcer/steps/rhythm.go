@@ -18,12 +18,12 @@ type rhythm struct {
 	pause   float32 // mean pause before the strike, as a logarithm
 	begin   meter   // at the last strike
 
-	typical  content // of the last good segment
-	size     uint32
-	switched bool               // more than one thread launches
+	typical  content            // of the last good segment
+	size     uint32             // a mean if it varies
+	turns    uint32             // changes of the thread that launches
 	graphs   bool               // are launched
-	changed  float32            // mean weight of what differs from one segment to the next
-	compared uint32             // of that mean: segments, 16 at most
+	differed [recent]uint32     // weights of what differs from one segment to the next, a ring
+	compared uint32             // segments
 	good     uint32             // segments in a row that are like the one before
 	at       uint32             // size of all content at the last good one
 	length   uint32             // good segments since the last interruption
@@ -57,16 +57,11 @@ func (r *rhythm) strike(now *meter, pause float32) verdict {
 		return other
 	}
 	differs, common := now.changed(&r.begin, &r.typical)
-	if r.compared < 16 {
-		r.compared++
-	}
-	r.changed += (float32(differs) - r.changed) / float32(r.compared)
-	limit := (size + r.size) / 2
-	if size < 32 || !r.switched { // only a training on data of varying sizes changes much
-		limit /= 4
-	}
+	again := r.again(size, now.switches-r.begin.switches, differs, common)
+	r.differed[r.compared%recent] = differs
+	r.compared++
 	switch {
-	case alike(size, r.size) && differs <= limit:
+	case again:
 		r.take(now, size)
 		return same
 	case r.proven || r.steps > 0:
@@ -81,6 +76,22 @@ func (r *rhythm) strike(now *meter, pause float32) verdict {
 	return other
 }
 
+// again says whether a segment is like the last good one. If the threads take as
+// many turns, a training calls other kernels now, or has data of another size.
+func (r *rhythm) again(size, turns, differs, common uint32) bool {
+	limit := (size + r.size) / 2
+	if size < 32 || !r.switched() { // only a training on data of varying sizes changes much
+		limit /= 4
+	}
+	takesTurns := r.switched() && turns == r.turns
+	if alike(size, r.size) {
+		return takesTurns || differs <= limit
+	}
+	// The same work, more or less often, and no more so than usual.
+	last := 2*common + differs - size
+	return takesTurns && common >= min(size, last)/4*3 && differs <= 8*r.usually()
+}
+
 // take makes the segment the typical one.
 func (r *rhythm) take(now *meter, size uint32) {
 	r.good++
@@ -88,17 +99,29 @@ func (r *rhythm) take(now *meter, size uint32) {
 	r.times[0][r.timed%recent] = float32(now.at - r.begin.at)
 	r.times[1][r.timed%recent] = now.working(&r.begin)
 	r.timed++
+	if !alike(size, r.size) {
+		size = r.size + uint32(int32(size-r.size)/8) // a mean
+	}
 	r.learn(now, size)
 	r.at = now.size
 }
 
 func (r *rhythm) learn(now *meter, size uint32) {
 	r.size = size
-	r.switched = now.switches-r.begin.switches >= 2
+	r.turns = now.switches - r.begin.switches
 	r.graphs = now.count[wire.EventGraph] > r.begin.count[wire.EventGraph]
 	for i := range r.typical {
 		r.typical[i] = now.content[i] - r.begin.content[i]
 	}
+}
+
+// switched says whether more than one thread launches.
+func (r *rhythm) switched() bool { return r.turns >= 2 }
+
+// akin says whether both may be of the same steps: these have as much content, or
+// the work goes as often from one thread to another, however much it is.
+func (r *rhythm) akin(o *rhythm) bool {
+	return alike(r.size, o.size) || r.switched() && r.turns == o.turns
 }
 
 // steady says whether the segments may be steps by their times, or by those of
@@ -112,7 +135,7 @@ func (r *rhythm) steady() bool {
 		slices.Sort(times)
 		half := len(times) / 2
 		for i := range times[half:] {
-			if r.switched || times[i+half] <= spread*times[i] {
+			if r.switched() || times[i+half] <= spread*times[i] {
 				return true
 			}
 		}
@@ -128,10 +151,18 @@ func (r *rhythm) typically() float32 {
 	return times[n/2]
 }
 
+// usually returns the median of what differs from one segment to the next.
+func (r *rhythm) usually() uint32 {
+	differed := r.differed
+	n := min(r.compared, recent)
+	slices.Sort(differed[:n])
+	return differed[n/2]
+}
+
 // tight says whether a few kernels follow each other without a pause.
 func (r *rhythm) tight() bool {
 	const short = 100e3 // ns
-	return r.pause < quietly && !r.switched && !r.graphs && (r.size < 4 || r.typically() < short)
+	return r.pause < quietly && !r.switched() && !r.graphs && (r.size < 4 || r.typically() < short)
 }
 
 // score says how good the strike is as the end of a step: the script's own
@@ -150,16 +181,53 @@ func (r *rhythm) within(o *rhythm) bool {
 	return r.size < o.size && common >= r.size-r.size/5
 }
 
-// holds says whether o is only a piece of a true step r: the pieces in it
-// differ from each other by more than what a script logs now and then.
+// holds says whether o is only a piece of a true step r: it has more than its
+// pieces, such as an update, which is more than what a script logs now and then, less
+// than an evaluation, and always there. If the pieces of a training vary, it is what
+// they have nothing of.
 func (r *rhythm) holds(o *rhythm) bool {
 	most := float32(64)
 	if o.tight() {
 		most = 4096
 	}
 	pieces := float32(r.size) / float32(o.size)
-	extra := o.changed * pieces / 2
-	return pieces >= 1.5 && pieces <= most && extra >= max(4, float32(o.size)/16) && extra >= 2*r.changed
+	if r.akin(o) || pieces < 1.5 || pieces > most {
+		return false
+	}
+	extra, strange := r.beyond(o, uint32(pieces+0.5))
+	if extra < 2*r.changed() {
+		extra = 0
+	}
+	if o.switched() {
+		extra = max(extra, strange)
+	}
+	return extra >= max(4, o.size/16) && extra <= 3*o.size
+}
+
+// changed returns how much differs from one segment to the next: at the last
+// time, or on average if that is more.
+func (r *rhythm) changed() uint32 {
+	n, sum := min(r.compared, recent), uint32(0)
+	if n == 0 {
+		return 0
+	}
+	for _, differs := range r.differed[:n] {
+		sum += differs
+	}
+	return max(r.differed[(r.compared-1)%recent], sum/n)
+}
+
+// beyond returns the weight of its content that n pieces do not explain, and of that
+// which is strange to them.
+func (r *rhythm) beyond(piece *rhythm, n uint32) (extra, strange uint32) {
+	for i, weight := range r.typical {
+		pieces := n * piece.typical[i]
+		extra += max(weight, pieces) - min(weight, pieces)
+		if pieces == 0 {
+			strange += weight
+		}
+	}
+	return extra, strange
 }
 
 // refuted says whether the segment that ended shows that those before it were no
@@ -167,8 +235,8 @@ func (r *rhythm) holds(o *rhythm) bool {
 func (r *rhythm) refuted(v verdict, size uint32) bool {
 	switch {
 	case v == same:
-		return r.steps < settled && r.steps%16 == 15 && !r.steady()
-	case r.switched: // it trains, and was interrupted
+		return r.steps < timely && r.steps%16 == 15 && !r.steady()
+	case r.switched(): // it trains, and was interrupted
 		return false
 	case r.steps < young && size-r.at > (r.steps+certain)*r.size: // a loop in something longer
 		return true

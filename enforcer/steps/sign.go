@@ -7,7 +7,9 @@ type sign struct {
 	at     uint32  // size of all content when it was seen last
 	span   uint32  // content between the last two times
 	pause  float32 // mean pause before it, as a logarithm
-	streak uint8   // times in a row after a like span
+	turn   uint16  // changes of the launching thread when it was seen last
+	turns  uint8   // between the last two times
+	streak uint8   // times in a row after a like span, or as many turns
 }
 
 // enough is the streak with which a sign is tried as the mark of a step.
@@ -18,29 +20,30 @@ const enough = 3
 type table [512]sign
 
 // see returns the sign with its new streak; nil if there is no room for it.
-func (t *table) see(hash, at uint32, pause float32) *sign {
+func (t *table) see(hash, at, turn uint32, pause float32) *sign {
 	s := &t[hash%uint32(len(t))]
 	if s.hash != hash {
 		other := &t[(hash^1)%uint32(len(t))]
 		if other.hash != hash {
-			return t.replace(s, other, hash, at, pause)
+			return t.replace(s, other, hash, at, turn, pause)
 		}
 		s = other
 	}
-	span := at - s.at
-	if alike(span, s.span) {
+	const many = 255
+	span, turns := at-s.at, uint8(min(uint16(turn)-s.turn, many))
+	if alike(span, s.span) || turns == s.turns && turns >= 2 && turns < many {
 		s.streak = min(s.streak+1, 250)
 	} else {
 		s.streak = 0
 	}
-	s.at, s.span = at, span
+	s.at, s.span, s.turn, s.turns = at, span, uint16(turn), turns
 	s.pause = lower(s.pause, pause)
 	return s
 }
 
 // replace takes a chance: a sign must stay for a while to be seen again, even
 // if there are many more signs than room.
-func (t *table) replace(s, other *sign, hash, at uint32, pause float32) *sign {
+func (t *table) replace(s, other *sign, hash, at, turn uint32, pause float32) *sign {
 	if at-other.at > at-s.at {
 		s = other
 	}
@@ -48,7 +51,7 @@ func (t *table) replace(s, other *sign, hash, at uint32, pause float32) *sign {
 	if s.hash != 0 && (recurs || (hash>>16+at)%8 != 0) {
 		return nil
 	}
-	*s = sign{hash: hash, at: at, pause: pause}
+	*s = sign{hash: hash, at: at, turn: uint16(turn), pause: pause}
 	return s
 }
 

@@ -319,7 +319,7 @@ func TestMedian(t *testing.T) {
 // A long interruption becomes a pattern of its own, and is withdrawn or left when
 // the first one returns.
 func TestResume(t *testing.T) {
-	for batches, withdrawn := range map[int]bool{600: true, 1000: false} {
+	for batches, withdrawn := range map[int]bool{600: true, 1100: false} {
 		var f Finder
 		w := newWorld(1)
 		train := func(n int) (began int64) {
