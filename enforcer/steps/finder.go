@@ -8,6 +8,8 @@
 // batches whose gradients are accumulated. It has more than its pieces then, such as
 // an update. A log, an evaluation or a checkpoint every N steps makes no longer step:
 // a short one belongs to the step in which it is, and a long one lies between steps.
+// An evaluation is a part of a training's content, or computes no gradients beside a
+// training that does. It does not replace the training, even if it is longer.
 //
 // These are no steps: one kernel that is launched again and again, waited for
 // or not (one graph is); two or three kernels in a tight loop; requests at random

@@ -130,6 +130,36 @@ func TestLaterPrograms(t *testing.T) {
 	})
 }
 
+// TestFreshPrograms: as TestLaterPrograms. The first of very long evaluations is taken
+// for steps. The GPU's own time is that of steps that begin elsewhere, unless the
+// program is held up. Steps of random lengths that begin elsewhere have other medians.
+// The first pieces may remain. Tokens look like steps while nothing shows that requests
+// differ.
+func TestFreshPrograms(t *testing.T) {
+	checkAll(t, fresh, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.01}, map[string]result{
+		"evaluation of 1500 batches after each 120 steps":       {found: 20, median: 0.4, p99: 0.1, counted: 2},
+		"evaluation of 20 batches after each 40 steps":          {found: 20, median: 0.02, p99: 0.02, counted: 0.01},
+		"accumulation of 32, four kernels update, never waits":  {found: 20, median: 0.003, p99: 0.07, counted: 0.04},
+		"a recurrent network, 20 to 70 steps of time":           {found: 20, median: 0.005, p99: 0.02, counted: 0.01},
+		"trees of any size, loader":                             {found: 20, median: 0.04, p99: 0.03, counted: 0.01},
+		"accumulation of 16, sequences of any length":           {found: 20, median: 0.02, p99: 0.07, counted: 0.06},
+		"64 moves of an agent, then 16 updates":                 {found: 20, median: 0.003, p99: 0.02, counted: 0.06},
+		"two networks in turn, never waits, GPU-bound":          {found: 20, median: 0.003, p99: 0.08, counted: 0.01},
+		"a chat server whose first answers have 64 tokens each": {stepping: 0.1},
+		"answers of 40 to 2000 tokens, kernels by hand":         {stepping: 0.35},
+	})
+}
+
+// TestAsidePrograms: as TestFreshPrograms. Steps of one thread that launches more or
+// less are none.
+func TestAsidePrograms(t *testing.T) {
+	checkAll(t, aside, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.05}, map[string]result{
+		"speech of 1 to 4 s": {found: 20, median: 0.015, p99: 0.04, counted: 0.01},
+		"molecules, kernels by number of atoms, one thread": {found: 400, counted: 1},
+		"translations whose first 20 sentences are alike":   {stepping: 0.2},
+	})
+}
+
 // checkAll compares with the worst that may be, or with that of programs that are
 // known to be worse.
 func checkAll(t *testing.T, programs []program, worst result, known map[string]result) {

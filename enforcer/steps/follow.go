@@ -87,14 +87,12 @@ func (f *Finder) judge(r *rhythm, v verdict) {
 	case r == e:
 		f.follow(v)
 	case v != same:
-		if v == other {
-			r.length = 0
-		}
+		r.interrupt()
 	case e != nil && e.open && alike(r.size, e.size) && e.alive(f.all.size) && e.begin.before(&r.begin):
 		f.mend(r)
-	case e != nil && r.proven && r.good >= 2 && !e.alive(f.all.size):
+	case e != nil && r.proven && r.good >= 2 && !e.alive(f.all.size) && !r.evaluates(e):
 		f.resume(r)
-	case e == nil || !e.alive(f.all.size) || r.holds(e):
+	case e == nil || !e.alive(f.all.size) && !e.in(r) || r.holds(e):
 		f.consider(r)
 	}
 }
@@ -106,8 +104,8 @@ func (f *Finder) follow(v verdict) {
 		f.drop()
 		return
 	}
-	if v != same && r.length > 0 {
-		r.lengths[1], r.lengths[0], r.length = r.lengths[0], r.length, 0
+	if v != same {
+		r.interrupt()
 	}
 	if v == other {
 		f.skip()
@@ -122,7 +120,14 @@ func (f *Finder) follow(v verdict) {
 
 // drop ends what was taken for steps, and was none.
 func (f *Finder) drop() {
-	r := f.followed
+	f.withdraw()
+	f.ban(f.followed)
+	f.followed, f.searching, f.ending = nil, true, false
+	f.watch()
+}
+
+// ban forgets a rhythm: one of its size is followed only if it lasts far longer.
+func (f *Finder) ban(r *rhythm) {
 	b := &f.bans[f.banned%uint8(len(f.bans))]
 	for i := range f.bans {
 		if alike(f.bans[i].size, r.size) {
@@ -134,10 +139,7 @@ func (f *Finder) drop() {
 		f.banned++
 	}
 	b.least = max(b.least, 4*max(r.length, r.lengths[0], r.lengths[1]))
-	f.withdraw()
 	*r = rhythm{}
-	f.followed, f.searching, f.ending = nil, true, false
-	f.watch()
 }
 
 // settle forgets the rhythms that are pieces of the steps, and all twins but one.
@@ -185,7 +187,7 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	case e == nil:
 	case r.holds(e): // its pieces are good
 		n /= 2
-	case e.proven && r.within(e): // an evaluation, presumably
+	case r.evaluates(e):
 		n = interim
 	}
 	if r.tight() { // something is tuned, or filled
@@ -200,17 +202,17 @@ func (f *Finder) needs(r *rhythm) uint32 {
 }
 
 // consider follows a rhythm, in place of one that has ended or is only a piece of
-// it, if it is certain enough.
+// it, if it is certain enough. One that was trusted may return.
 func (f *Finder) consider(r *rhythm) {
 	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
 		return
 	}
 	switch e := f.followed; {
 	case e == nil:
-	case e.alive(f.all.size) || e.steps < young:
+	case e.alive(f.all.size) || !e.proven:
 		f.drop()
 	default:
-		e.steps, e.good = 0, 0
+		e.good = 0
 	}
 	best, open := f.best(r), f.all
 	if best != r {
@@ -260,14 +262,18 @@ func (f *Finder) begin(r *rhythm, open meter) {
 	f.followed = r
 	f.pattern++
 	f.since, f.open = open.at, open
-	r.steps = 0
 }
 
-// resume returns to a rhythm after an interruption that was taken for another.
+// resume returns to a rhythm after an interruption that was taken for another: an
+// evaluation, presumably.
 func (f *Finder) resume(r *rhythm) {
-	if f.followed.steps < settled {
+	e := f.followed
+	brief := e.steps < settled
+	if brief {
 		f.withdraw()
 	}
-	f.followed.steps = 0
+	if brief || e.evaluates(r) {
+		f.ban(e)
+	}
 	f.begin(r, f.all)
 }

@@ -106,6 +106,14 @@ func (r *rhythm) take(now *meter, size uint32) {
 	r.at = now.size
 }
 
+// interrupt ends a run of good segments.
+func (r *rhythm) interrupt() {
+	if r.steps > 0 && r.length > 0 {
+		r.lengths = [...]uint32{r.length, r.lengths[0]}
+	}
+	r.length = 0
+}
+
 func (r *rhythm) learn(now *meter, size uint32) {
 	r.size = size
 	r.turns = now.switches - r.begin.switches
@@ -181,6 +189,13 @@ func (r *rhythm) within(o *rhythm) bool {
 	return r.size < o.size && common >= r.size-r.size/5
 }
 
+// in says whether it had a good segment in the last one of o.
+func (r *rhythm) in(o *rhythm) bool { return r.at-o.begin.size <= o.size }
+
+// evaluates says whether it is presumably an evaluation in training o: a part of
+// its content, or without gradients.
+func (r *rhythm) evaluates(o *rhythm) bool { return r.within(o) || o.switched() && !r.switched() }
+
 // holds says whether o is only a piece of a true step r: it has more than its
 // pieces, such as an update, which is more than what a script logs now and then, less
 // than an evaluation, and always there. If the pieces of a training vary, it is what
@@ -238,11 +253,15 @@ func (r *rhythm) refuted(v verdict, size uint32) bool {
 		return r.steps < timely && r.steps%16 == 15 && !r.steady()
 	case r.switched(): // it trains, and was interrupted
 		return false
+	case v == longer && r.usually() > r.size/4: // requests that were alike
+		return true
 	case r.steps < young && size-r.at > (r.steps+certain)*r.size: // a loop in something longer
 		return true
 	case r.length < certain || r.lengths[0] == 0 || !unlike(r.length, r.lengths[0]):
 		return false
 	case max(r.length, r.lengths[0]) < request: // one thread launches, in runs of other lengths: tokens
+		return true
+	case max(r.length, r.lengths[0]) < settled && (r.lengths[1] == 0 || unlike(r.lengths[0], r.lengths[1])):
 		return true
 	}
 	return r.lengths[1] > 0 && unlike(r.lengths[0], r.lengths[1]) && unlike(r.length, r.lengths[1])
