@@ -146,6 +146,7 @@ func TestFreshPrograms(t *testing.T) {
 		"64 moves of an agent, then 16 updates":                 {found: 20, median: 0.003, p99: 0.02, counted: 0.06},
 		"two networks in turn, never waits, GPU-bound":          {found: 20, median: 0.003, p99: 0.08, counted: 0.01},
 		"a chat server whose first answers have 64 tokens each": {stepping: 0.1},
+		"answers by an engine whose threads take turns":         {stepping: 0.1},
 		"answers of 40 to 2000 tokens, kernels by hand":         {stepping: 0.35},
 	})
 }

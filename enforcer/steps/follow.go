@@ -202,17 +202,17 @@ func (f *Finder) needs(r *rhythm) uint32 {
 }
 
 // consider follows a rhythm, in place of one that has ended or is only a piece of
-// it, if it is certain enough. One that was trusted may return.
+// it, if it is certain enough.
 func (f *Finder) consider(r *rhythm) {
 	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
 		return
 	}
 	switch e := f.followed; {
 	case e == nil:
-	case e.alive(f.all.size) || !e.proven:
+	case e.alive(f.all.size) || e.steps < young:
 		f.drop()
 	default:
-		e.good = 0
+		e.steps, e.good = 0, 0
 	}
 	best, open := f.best(r), f.all
 	if best != r {
@@ -262,6 +262,7 @@ func (f *Finder) begin(r *rhythm, open meter) {
 	f.followed = r
 	f.pattern++
 	f.since, f.open = open.at, open
+	r.steps = 0
 }
 
 // resume returns to a rhythm after an interruption that was taken for another: an
@@ -272,6 +273,7 @@ func (f *Finder) resume(r *rhythm) {
 	if brief {
 		f.withdraw()
 	}
+	e.steps = 0
 	if brief || e.evaluates(r) {
 		f.ban(e)
 	}

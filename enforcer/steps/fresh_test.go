@@ -47,7 +47,7 @@ var fresh = []program{
 			}
 		}
 	}},
-	{"JAX, evaluation of 200 batches after each 40 steps", 400, func(w *world, n int) {
+	{"JAX, evaluation of 200 batches after each 60 steps", 400, func(w *world, n int) {
 		for i := range n {
 			w.step(func() {
 				w.spend(300 * us)
@@ -55,7 +55,7 @@ var fresh = []program{
 				w.ops("fusion", 16, 16, 200*us)
 				w.copying(64)
 			})
-			if i%40 == 39 {
+			if i%60 == 59 {
 				for range 200 {
 					w.copy(1 << 18)
 					w.ops("eval fusion", 6, 6, 200*us)
@@ -228,6 +228,23 @@ var fresh = []program{
 				w.graph("decode", 9*ms)
 				w.launch("sample", 20*us)
 				w.item()
+			}
+		}
+	}},
+	{"answers by an engine whose threads take turns", 0, func(w *world, n int) {
+		for range 60 {
+			w.now += int64(w.ExpFloat64() * 200e6)
+			large.forward(w)
+			for range 5 + w.IntN(200) {
+				w.on(3, func() {
+					w.copy(256)
+					w.launch("embed", 9*us)
+				})
+				w.graph("decode", 7*ms)
+				w.on(4, func() {
+					w.launch("sample", 9*us)
+					w.copying(8)
+				})
 			}
 		}
 	}},

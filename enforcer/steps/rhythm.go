@@ -123,8 +123,9 @@ func (r *rhythm) learn(now *meter, size uint32) {
 	}
 }
 
-// switched says whether more than one thread launches.
-func (r *rhythm) switched() bool { return r.turns >= 2 }
+// switched says whether the work goes to another thread and back, as for gradients. A
+// thread that launches little in a turn only helps.
+func (r *rhythm) switched() bool { return r.turns >= 2 && r.size >= 4*r.turns }
 
 // akin says whether both may be of the same steps: these have as much content, or
 // the work goes as often from one thread to another, however much it is.
