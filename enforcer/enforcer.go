@@ -150,6 +150,7 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e.restore()
+	e.remember() // before the first session
 	return e, nil
 }
 

@@ -78,7 +78,7 @@ func (e *Enforcer) restore() {
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
 	e.suspender.Restore(time.Now(), s.Suspended)
-	e.remember()
+	e.charge() // New tells the broker
 	for _, r := range s.Suspended {
 		if r.Yields { // it may have used the GPU, which nobody saw
 			e.residence.want(r.Subject(), time.Now())
