@@ -200,9 +200,9 @@ static void who_is_suspended_waits(void)
 		__atomic_store_n(&page.suspended, 1, __ATOMIC_RELEASE);
 		memcpy(&call, &calls[i], sizeof call);
 		CHECK(!pthread_create(&t, NULL, makes, call));
-		while (__atomic_load_n(&trace->head, __ATOMIC_ACQUIRE) < 1) /* or the alarm ends it */
-			sched_yield();
-		CHECK((trace->event[0].what & 0xff) == GS_EVENT_HELD && __atomic_load_n(&trace->head, __ATOMIC_ACQUIRE) == 1);
+		while ((__atomic_load_n(&trace->event[0].what, __ATOMIC_ACQUIRE) & 0xff) != GS_EVENT_HELD)
+			sched_yield(); /* or the alarm ends it */
+		CHECK(__atomic_load_n(&trace->head, __ATOMIC_ACQUIRE) == 1);
 		__atomic_store_n(&page.suspended, 0, __ATOMIC_RELEASE);
 		__atomic_fetch_add(&page.bell, 1, __ATOMIC_RELEASE);
 		gs_bell_ring(&page);
