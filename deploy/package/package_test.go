@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -381,12 +382,14 @@ func TestGlibcDependency(t *testing.T) {
 		if !strings.Contains(requires, "libc.so.6(GLIBC_"+program+")(64bit)\n") {
 			t.Errorf("%s: the program needs glibc %s; the rpm requires\n%s", arch, program, requires)
 		}
-		if !strings.Contains(guide, "and glibc "+program+" or newer") ||
-			!strings.Contains(guide, "The hook needs glibc "+hook+",") {
-			t.Errorf("%s: the program needs glibc %s, the hook %s; docs/install.md differs", arch, program, hook)
+		if !strings.Contains(guide, "and glibc "+program+" or newer") {
+			t.Errorf("%s: the program needs glibc %s; docs/install.md differs", arch, program)
 		}
-		if hook != "2.17" { // an image with an older glibc could start no program under the hook
-			t.Errorf("%s: the hook needs glibc %s: enforcer/hook/src/glibc.h lacks a symbol", arch, hook)
+		const most = 17 // an image with that glibc could otherwise start no program under the hook
+		if minor, err := strconv.Atoi(strings.TrimPrefix(hook, "2.")); err != nil || minor > most ||
+			!strings.Contains(guide, fmt.Sprintf("The hook needs glibc 2.%d,", most)) {
+			t.Errorf("%s: the hook needs glibc %s, not 2.%d: enforcer/hook/src/glibc.h lacks a symbol, or docs/install.md "+
+				"differs", arch, hook, most)
 		}
 	}
 }
