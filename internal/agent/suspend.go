@@ -22,7 +22,8 @@ type suspendFlags struct{ workload string }
 func suspendCommands(app *kingpin.Application) (suspension, resumption *kingpin.CmdClause, s *suspendFlags) {
 	s = new(suspendFlags)
 	suspension = app.Command("suspend", "Take the GPU memory of a workload and keep it in host memory, until "+
-		"resume-process. Its processes stop at their next call of the driver, and lose nothing. Requires root, the "+
+		"resume-process. Its processes stop at their next call of the driver, and lose nothing under the hook. Without it, "+
+		"the driver may end one that waits for its GPU meanwhile. Requires root, the "+
 		"enforcer, and driver 570 or later.")
 	resumption = app.Command("resume-process", "Give a suspended workload its GPU memory back. Requires root.")
 	for _, c := range []*kingpin.CmdClause{suspension, resumption} {
