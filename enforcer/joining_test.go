@@ -77,14 +77,7 @@ func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
 func TestANewProcessWaitsForTheTurn(t *testing.T) {
 	t.Parallel()
 	for _, hooked := range []bool{true, false} {
-		g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
-			t.Rules[1].Priority = policy.PriorityHigh
-		})
-		g.size = 4 << 30
-		a := g.works("a", true, "2560")
-		g.sees(1, a)
-		b := g.works("b", true, "2560")
-		poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+		g, a, b := givenWay(t)
 		c := g.works("a", hooked, "256")
 		poll(t, 30*time.Second, "the new process is not suspended", func() bool {
 			ends := g.ends()

@@ -280,7 +280,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	// Where nobody gives way for it, it waits for room on its own, and is seen to wait.
 	for _, w := range s.Workloads {
 		if w.Phase == residency.Suspended && w.Wants && !e.shared(w.Bytes) && !e.suspender.Waits(w.Subject) {
-			_ = e.suspender.Resume(now, w.Subject, "it uses the GPU again")
+			_ = e.suspender.Resume(now, w.Subject, "it uses the GPU again") // its record is there
 		}
 	}
 	for _, r := range e.suspender.Records() {

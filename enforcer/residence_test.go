@@ -26,6 +26,20 @@ func overcommitted(turn time.Duration) func(*policy.Table) {
 	return func(t *policy.Table) { t.Overcommit, t.Turn = []string{policy.All}, turn }
 }
 
+// givenWay starts a workload of 2,560 MiB, which gives way to another one on the same GPU.
+func givenWay(t *testing.T) (g *governed, a, b *worker) {
+	t.Helper()
+	g = suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
+		t.Rules[1].Priority = policy.PriorityHigh
+	})
+	g.size = 4 << 30
+	a = g.works("a", true, "2560")
+	g.sees(1, a)
+	b = g.works("b", true, "2560")
+	poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+	return g, a, b
+}
+
 // phase returns the phase of the one suspended workload; empty: there is none,
 // or several.
 func (g *governed) phase() string {
@@ -288,14 +302,7 @@ func TestAReloadForgetsNobody(t *testing.T) {
 	})
 	t.Run("overcommit", func(t *testing.T) {
 		t.Parallel()
-		g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
-			t.Rules[1].Priority = policy.PriorityHigh
-		})
-		g.size = 4 << 30
-		a := g.works("a", true, "2560")
-		g.sees(1, a)
-		b := g.works("b", true, "2560")
-		poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+		g, a, b := givenWay(t)
 		g.configure(func(table *policy.Table) { table.Overcommit = nil })
 		poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
 		b.kill()

@@ -347,7 +347,6 @@ func (e *Enforcer) order(ctx context.Context, done suspend.Phase, do func() (aud
 	case e.orders <- func() {
 		s, err := do()
 		if err == nil {
-			e.remember()
 			if r, _ := e.suspender.Record(s); r.Phase == suspend.Suspended { // it gave way before
 				ended <- answer{text: staysSuspended(r.Workload)}
 			} else {

@@ -19,6 +19,13 @@ func (w *world) bounded(f func()) {
 	w.step(func() { w.room(); f() })
 }
 
+// piece is one of several batches of a step, whose gradients are added up.
+func (m model) piece(w *world, bytes int64, adds bool) {
+	w.copy(bytes)
+	m.forward(w)
+	m.backward(w, adds)
+}
+
 // fresh are programs of the kinds at which the finder was known to fail, written
 // before it was changed, and looked at while it was.
 var fresh = []program{
@@ -80,9 +87,7 @@ var fresh = []program{
 			w.step(func() {
 				for b := range 16 {
 					w.spend(400 * us)
-					w.copy(1 << 15)
-					quick.forward(w)
-					quick.backward(w, b > 0)
+					quick.piece(w, 1<<15, b > 0)
 				}
 				w.launch("norm", 5*us)
 				w.launch("fused sgd", 20*us)
@@ -94,9 +99,7 @@ var fresh = []program{
 		for range n {
 			w.step(func() {
 				for b := range 32 {
-					w.copy(1 << 15)
-					quick.forward(w)
-					quick.backward(w, b > 0)
+					quick.piece(w, 1<<15, b > 0)
 				}
 				w.ops("fused adam", 4, 1, 20*us)
 			})
@@ -287,9 +290,7 @@ var aside = []program{
 		for range n {
 			w.step(func() {
 				for b := range 24 {
-					w.copy(1 << 14)
-					m.forward(w)
-					m.backward(w, b > 0)
+					m.piece(w, 1<<14, b > 0)
 				}
 				w.ops("update", 4, 2, 30*us)
 			})

@@ -38,7 +38,7 @@ func suspendedCalls(t *testing.T, call string, late bool) {
 		}
 		return strings.TrimPrefix(e.out.Text(), "count ")
 	}
-	settled := func() string {
+	settled := func() string { // a thread that does not wait makes many calls meanwhile
 		time.Sleep(100 * time.Millisecond)
 		return count("count")
 	}
@@ -51,7 +51,14 @@ func suspendedCalls(t *testing.T, call string, late bool) {
 		count("begin")
 		settled()
 	}
-	s.suspend(t, e, listed(t, e.cmd.Process.Pid))
+	s.send(t, e, listed(t, e.cmd.Process.Pid))
+	if end := s.result(t); end.Err != nil { // of the process, too
+		t.Logf("%s, late %v: %v", call, late, end.Err)
+		if call == "none" {
+			t.Error("a process that calls nothing is not suspended")
+		}
+		return
+	}
 	if late {
 		count("begin")
 	}

@@ -632,22 +632,22 @@ func (u *untouched) Unwrap() error { return u.error }
 // meanwhile. What is locked or checkpointed already is this suspender's, unless it
 // is new.
 func (s *Suspender) suspend(all []Process) (lost []int, err error) {
-	todo := map[Op][]Process{}
+	needs := map[Op][]Process{}
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
 		case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 		case err != nil:
 			return nil, &untouched{err}
 		case state == Running:
-			todo[Lock], todo[Checkpoint] = append(todo[Lock], p), append(todo[Checkpoint], p)
+			needs[Lock], needs[Checkpoint] = append(needs[Lock], p), append(needs[Checkpoint], p)
 		case !p.New && state == Locked:
-			todo[Checkpoint] = append(todo[Checkpoint], p)
+			needs[Checkpoint] = append(needs[Checkpoint], p)
 		case p.New || state != Checkpointed:
 			return nil, &untouched{refuse(WrongState, "the driver says that %d is %s", p.PID, state)}
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
-		for _, p := range todo[op] {
+		for _, p := range needs[op] {
 			switch state, err := s.call(op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:

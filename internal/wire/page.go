@@ -93,7 +93,11 @@ func (p Page) Heartbeat() uint64 { return atomic.LoadUint64(p.double(pageHeartbe
 // SetSuspended says whether the driver has the process's GPU state, or is about to take
 // it. The process reads it after the next Ring at the latest.
 func (p Page) SetSuspended(suspended bool) {
-	atomic.StoreUint32(p.word(pageSuspended), map[bool]uint32{true: 1}[suspended])
+	value := uint32(0)
+	if suspended {
+		value = 1
+	}
+	atomic.StoreUint32(p.word(pageSuspended), value)
 }
 
 // Suspended returns what SetSuspended wrote.
