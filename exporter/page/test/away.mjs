@@ -4,14 +4,14 @@
 
 import assert from "node:assert/strict";
 import { everywhere } from "./axe.mjs";
-import { clean, live, open, test } from "./browser.mjs";
+import { clean, live, open, seen, test } from "./browser.mjs";
 import { feed } from "./feed.mjs";
 
 await test(async (browser, url, without, none) => {
   const page = await open(browser, url, { colorScheme: "light" });
   await page.waitForSelector('[data-note="driver"]');
   const late = await open(browser, url); // while the driver is away
-  assert.deepEqual(await late.$$eval("[data-gpu] .name", (all) => all.map((n) => n.textContent)), ["H100 80GB HBM3", "H100 80GB HBM3"]);
+  assert.deepEqual(await seen(late, "[data-gpu] .name", (n) => n.textContent), ["H100 80GB HBM3", "H100 80GB HBM3"]);
   clean(late);
   await late.context().close();
 

@@ -57,6 +57,12 @@ export const live = (page) => page.waitForSelector('#pulse[data-state="live"]');
 // field is the selector of a value on the card of a GPU.
 export const field = (gpu, name) => `[data-gpu="${gpu}"] [data-field="${name}"]`;
 
+// seen maps all nodes of a selector by read, at one moment. Playwright's $$eval
+// finds them in one call and reads them in the next: the page may have moved
+// them in between.
+export const seen = (page, selector, read) =>
+  page.evaluate(`[...document.querySelectorAll(${JSON.stringify(selector)})].map(${read})`);
+
 // changes waits until a text differs from what it was, and returns it.
 export async function changes(page, selector) {
   const was = await page.textContent(selector);

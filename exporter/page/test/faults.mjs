@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { everywhere } from "./axe.mjs";
-import { clean, field, open, test } from "./browser.mjs";
+import { clean, field, open, seen, test } from "./browser.mjs";
 import { feed } from "./feed.mjs";
 
 await test(async (browser, url) => {
@@ -45,7 +45,7 @@ await test(async (browser, url) => {
     const warning = await colour('[data-gpu="0"] [data-check="hot"] .mark');
     for (const at of ["#shadow .mark", "#tenants tr[data-shadow] td:last-child"])
       assert.notEqual(await colour(at), warning, `${at} looks like a warning`);
-    const lines = await page.$$eval("[data-job]", (all) => all.map((n) => [n.dataset.severity, n.querySelector(".troubles .mark").textContent]));
+    const lines = await seen(page, "[data-job]", (n) => [n.dataset.severity, n.querySelector(".troubles .mark").textContent]);
     assert.deepEqual(lines, [["warning", "▲ straggler"], ["shadow", "◌ straggler"]]);
     assert.match(await page.textContent("#escalation tr[data-shadow]"), /pause \(shadow\)/);
     assert.equal(await shadow.locator("a").first().textContent(), "GPU 2");

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { accessible } from "./axe.mjs";
-import { changes, clean, open, test, whole } from "./browser.mjs";
+import { changes, clean, open, seen, test, whole } from "./browser.mjs";
 import { feed } from "./feed.mjs";
 
 const real = '[data-job="slurm:4711.0"]';
@@ -30,7 +30,7 @@ async function simulated(browser, url) {
   await page.waitForFunction((at) => /^\d+ %$/.test(document.querySelector(at).textContent), // after a step
     `${real} [data-field="goodput"]`);
   assert.match(await page.getAttribute(`${real} .stack`, "aria-label"), /launching 8 %, waiting (80|7\d) %, copying 2 %/);
-  const widths = await page.$$eval(`${real} .stack span`, (all) => all.map((s) => s.clientWidth));
+  const widths = await seen(page, `${real} .stack span`, (s) => s.clientWidth);
   assert.ok(widths[1] > 5 * widths[0] && widths[3] === 0, `the parts are ${widths} pixels wide`);
   await page.waitForFunction((at) => /now 1\.[12]\d s/.test(document.querySelector(at).ariaLabel), `${real} canvas`);
 
@@ -42,7 +42,7 @@ async function simulated(browser, url) {
   assert.equal(await page.locator(`${real} .uplot`).count(), 3, "charts of an open job");
   await page.waitForFunction((at) => /straggler.*the other ranks wait 12 % of a step for rank 3 on GPU 3: its own code/
     .test(document.querySelector(at).textContent), `${real} .troubles`);
-  const ranks = await page.$$eval(`${real} [data-rank]`, (all) => all.map((r) => r.lastChild.textContent));
+  const ranks = await seen(page, `${real} [data-rank]`, (r) => r.lastChild.textContent);
   assert.deepEqual(ranks, ["–", "–", "–", "▲ comes last"]);
 
   const moved = await page.evaluate(() => {
@@ -116,7 +116,7 @@ async function madeUp(browser, url) {
     }, { workload: long, gpus: [job(0)] }];
     await page.waitForSelector('[data-job="slow"][data-severity="warning"]');
     await said(page, "job-63 no longer hangs");
-    const lines = await page.$$eval(".troubles li", (all) => all.map((li) => li.textContent));
+    const lines = await seen(page, ".troubles li", (li) => li.textContent);
     assert.deepEqual(lines, [
       "▲ slowon GPU 0–1, a step takes 2.00 times its usual time: cpu. Evidence: b; c.",
       "▲ slowon GPU 3, a step takes 1.11 times its usual time: the power limit reduces its clocks. ",

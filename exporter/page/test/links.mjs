@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { accessible, everywhere } from "./axe.mjs";
-import { clean, live, open, test } from "./browser.mjs";
+import { clean, live, open, seen, test } from "./browser.mjs";
 import { feed } from "./feed.mjs";
 
 const cards = (page) => page.locator("[data-gpu]:visible").count();
@@ -30,7 +30,7 @@ async function sorting(page) {
   assert.equal(await head(3).getAttribute("aria-sort"), "descending");
   await page.click("#workloads .more button");
   await page.waitForFunction(() => document.querySelectorAll("#workloads tbody tr").length === 208);
-  const used = await page.$$eval("#workloads tbody tr", (rows) => rows.map((r) => Number.parseInt(r.cells[3].textContent)));
+  const used = await seen(page, "#workloads tbody tr", (r) => Number.parseInt(r.cells[3].textContent));
   assert.deepEqual(used, [...used].sort((a, b) => b - a), "the largest number comes first");
   await page.click("#workloads .more button");
   await head(3).locator("button").click();
@@ -54,7 +54,7 @@ await test(async (browser, url) => {
   assert.match(await page.title(), /^pod:crowd\/worker-192\/worker/);
   assert.equal(await cards(page), 1);
   await page.waitForSelector("#processes [data-pid]");
-  assert.deepEqual(await page.$$eval("#processes [data-pid]", (all) => all.map((r) => r.cells[3].textContent)), [workload]);
+  assert.deepEqual(await seen(page, "#processes [data-pid]", (r) => r.cells[3].textContent), [workload]);
   assert.equal(await page.locator("#workloads tbody tr").count(), 1);
   await accessible(page, "a workload");
 
