@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -142,10 +143,20 @@ func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
 // suspension.
 func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
 	e := &Enforcer{}
+	e.suspender.Guard = &suspend.Guards{}
+	defer e.suspender.Close()
+	guarded := exec.Command("sleep", "600")
+	if err := guarded.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = guarded.Process.Kill(); _ = guarded.Wait() }()
+	if err := e.suspender.Guard.Take(guarded.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 	e.seen.Sessions = []audit.Session{{PID: 7}}
 	of := func(pid int) suspend.Process { return suspend.Process{Target: action.Target{PID: pid}} }
 	for want, all := range map[string][]suspend.Process{
-		"Processes [8] run without the hook": {of(7), of(8)}, "gives it back.": {of(7)},
+		"Processes [8] run without the hook": {of(7), of(8)}, "gives it back.": {of(7)}, "freed": {of(guarded.Process.Pid)},
 	} {
 		said, err := e.told(suspend.End{Record: suspend.Record{Workload: "w", Processes: all}, Done: suspend.Suspended})
 		if err != nil || !strings.Contains(said, want) || strings.Contains(said, "without") != (len(all) > 1) {

@@ -1,9 +1,12 @@
 package enforcer_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,6 +81,43 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhoWaitsForItsGPUComesBack suspends a program without the hook that waits for its GPU
+// before it launches: the driver's library faults in it. It lives, and comes back by that.
+// One that was suspended by order waits for the order.
+func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+	waits := func(tenant string) *worker {
+		return g.job(tenant, false, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=8000", "--sync-first=1", "--seconds=300",
+			"--alloc-mib=512", "--alloc-step-mib=512")
+	}
+	a := waits("a")
+	told := func(n int) func() bool { return func() bool { return len(g.ends()) >= n } }
+	for i := range 2 {
+		poll(t, 60*time.Second, "it does not give way", told(2*i+1))
+		since := fixture.Monotonic()
+		poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) })
+	}
+	a.kill()
+	b := waits("b")
+	poll(t, 20*time.Second, "it works, and is listed", func() bool { return g.moves(b) && g.listed(1) })
+	g.audited()
+	g.order(g.suspend, "unit:b.service", "is suspended")
+	poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
+	since := fixture.Monotonic()
+	g.order(g.giveBack, "unit:b.service", "runs again")
+	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moved(b, since) })
+}
+
+// traced reports whether a thread of a process is held by the one that traces it.
+func traced(pid int) bool {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return slices.ContainsFunc(all, func(path string) bool {
+		stat, _ := os.ReadFile(path)
+		return strings.Contains(string(stat), ") t ")
+	})
 }
 
 // TestEachSuspensionLastsUntilTheNextUse has a program give way twice. What was seen of it

@@ -92,9 +92,9 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 				"err", end.Err)
 		case end.Done == suspend.Suspended:
 			log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
-			if pids := e.unhooked(end.Processes); len(pids) > 0 {
-				log.Warn("processes without the hook are suspended: the driver may end one that waits for its GPU meanwhile",
-					"pids", pids)
+			if pids := e.unprotected(end.Processes); len(pids) > 0 {
+				log.Warn("processes without the hook are suspended, and could not be guarded: the driver may end one that waits "+
+					"for its GPU meanwhile", "pids", pids)
 			}
 		default:
 			log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
@@ -374,11 +374,12 @@ func staysSuspended(workload string) string {
 	return workload + " is suspended, and stays so. gpusteward resume-process gives its GPU memory back."
 }
 
-// unhooked returns the PIDs of processes that run without the hook.
-func (e *Enforcer) unhooked(all []suspend.Process) (pids []int) {
+// unprotected returns the PIDs of suspended processes that neither run under the hook nor
+// are guarded.
+func (e *Enforcer) unprotected(all []suspend.Process) (pids []int) {
 	hooked := tenantsOf(e.seen.Sessions)
 	for _, p := range all {
-		if _, is := hooked[p.PID]; !is {
+		if _, is := hooked[p.PID]; !is && !e.suspender.Guards(p.PID) {
 			pids = append(pids, p.PID)
 		}
 	}
@@ -402,9 +403,9 @@ func (e *Enforcer) told(end suspend.End) (string, error) {
 	case end.Done == suspend.Suspended:
 		text := fmt.Sprintf("%s is suspended: %d MiB of GPU memory freed in %.1f s. gpusteward resume-process gives it back.",
 			end.Workload, mib, end.Took.Seconds())
-		if pids := e.unhooked(end.Processes); len(pids) > 0 {
-			text += fmt.Sprintf(" Processes %v run without the hook: the driver may end one that waits for its GPU meanwhile.",
-				pids)
+		if pids := e.unprotected(end.Processes); len(pids) > 0 {
+			text += fmt.Sprintf(" Processes %v run without the hook, and something else traces them: the driver may end one that "+
+				"waits for its GPU meanwhile.", pids)
 		}
 		return text, nil
 	default:

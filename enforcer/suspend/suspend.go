@@ -114,6 +114,7 @@ type Suspender struct {
 	Alive func(action.Target) bool                     // whether that process still exists
 	Keep  func([]Record) error                         // saves the records; nil: they are not saved
 	Life  context.Context                              // when it ends, no more calls are made; nil: never
+	Guard *Guards                                      // of the suspended processes; nil: they are not guarded
 
 	work   map[audit.Subject]*work
 	totals Totals
@@ -192,6 +193,9 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	s.work = map[audit.Subject]*work{}
 	for _, r := range all[:min(len(all), maxSuspended)] {
 		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
+		for _, p := range r.Processes {
+			s.guard(p)
+		}
 		w := &work{Record: r, again: now}
 		s.work[r.Subject()] = w
 		switch fresh := len(r.fresh()); {
@@ -204,6 +208,20 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 		}
 	}
 }
+
+// guard guards a process from before its state is taken until it has that back. Where this
+// cannot be, it is not guarded.
+func (s *Suspender) guard(p Process) {
+	if s.Guard != nil && s.Alive(p.Target) {
+		_ = s.Guard.Take(p.PID)
+	}
+}
+
+// Holds reports whether a thread of a suspended process waits for its GPU.
+func (s *Suspender) Holds(pid int) bool { return s.Guard != nil && s.Guard.Holds(pid) }
+
+// Guards reports whether a process is guarded.
+func (s *Suspender) Guards(pid int) bool { return s.Guard != nil && s.Guard.Has(pid) }
 
 func (s *Suspender) keep() error {
 	if s.Keep == nil {
@@ -473,6 +491,9 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 			s.try(w)
 		}
 	}
+	if s.Guard != nil {
+		s.Guard.Keep(s.pids())
+	}
 	if len(all) > 0 {
 		_ = s.keep() // the enforcer saves its whole state each second, and logs a failure
 	}
@@ -488,6 +509,20 @@ func (s *Suspender) Close() {
 			w.ends = nil
 		}
 	}
+	if s.Guard != nil {
+		s.Guard.Keep(nil)
+	}
+}
+
+// pids returns the processes of all records.
+func (s *Suspender) pids() map[int]bool {
+	all := map[int]bool{}
+	for _, w := range s.work {
+		for _, p := range w.Processes {
+			all[p.PID] = true
+		}
+	}
+	return all
 }
 
 func (s *Suspender) order() []*work {
@@ -648,6 +683,9 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
 		for _, p := range needs[op] {
+			if op == Checkpoint {
+				s.guard(p)
+			}
 			switch state, err := s.call(op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:
@@ -699,6 +737,8 @@ func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []in
 	for _, p := range locked {
 		if _, e := s.call(Unlock, p); e != nil && s.Alive(p.Target) {
 			err = errors.Join(err, e)
+		} else if s.Guard != nil {
+			s.Guard.Give(p.PID)
 		}
 	}
 	return lost, err

@@ -23,8 +23,8 @@ func suspendCommands(app *kingpin.Application) (suspension, resumption *kingpin.
 	s = new(suspendFlags)
 	suspension = app.Command("suspend", "Take the GPU memory of a workload and keep it in host memory, until "+
 		"resume-process. Its processes stop at their next call of the driver, and lose nothing under the hook. Without it, "+
-		"the driver may end one that waits for its GPU meanwhile. Requires root, the "+
-		"enforcer, and driver 570 or later.")
+		"the driver may end one that waits for its GPU while something else, such as a debugger, traces it. Requires root, "+
+		"the enforcer, and driver 570 or later.")
 	resumption = app.Command("resume-process", "Give a suspended workload its GPU memory back. Requires root.")
 	for _, c := range []*kingpin.CmdClause{suspension, resumption} {
 		c.Arg("WORKLOAD", "Workload as status shows it, such as slurm:4711, or the PID of one of its processes.").

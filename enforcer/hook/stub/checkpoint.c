@@ -9,8 +9,9 @@
  *                       CUDA_ERROR_UNKNOWN, and it has failed; hang: the call does not
  *                       return before that process ends, and it stays locked
  * A process that asks what its GPU has done, or waits for that, while its memory is away
- * ends by SIGSEGV: cuStreamQuery, cuEventQuery, cuEventElapsedTime, cuStreamSynchronize,
- * cuEventSynchronize and cuCtxSynchronize. Other calls wait.
+ * faults: cuStreamQuery, cuEventQuery, cuEventElapsedTime, cuStreamSynchronize,
+ * cuEventSynchronize and cuCtxSynchronize. The real driver (580.159) then ends it by SIGSEGV, and
+ * this one by SIGBUS. Other calls wait.
  * A process that has failed gets CUDA_ERROR_UNKNOWN from all calls. Unlike with the real
  * driver, the process need not run for this: it may be stopped. And a restore that found
  * no room can be tried again; some drivers (580.95) fail for good then. */
@@ -191,6 +192,7 @@ static CUresult checkpoint(struct gs_client *c)
 		return CUDA_ERROR_UNKNOWN;
 	}
 	GS_TRY(pass(c, held_on_all(c->pid, &uses), gs_setting("GS_STUB_CHECKPOINT_RATE", CHECKPOINT_RATE)));
+	gs_client_put(c, false);
 	return change(c, GS_LOCKED, GS_CHECKPOINTED);
 }
 
@@ -228,6 +230,7 @@ static CUresult restore(struct gs_client *c)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	GS_TRY(take(c));
 	GS_TRY(pass(c, held_on_all(c->pid, &uses), gs_setting("GS_STUB_RESTORE_RATE", RESTORE_RATE)));
+	gs_client_put(c, true);
 	return change(c, GS_RESTORING, GS_LOCKED);
 }
 

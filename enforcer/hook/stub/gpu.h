@@ -157,6 +157,7 @@ struct gs_client {
 	_Atomic int32_t worker;  /* who is at a checkpoint of it */
 	_Atomic uint32_t shares; /* it has exported or imported memory */
 	uint32_t checkpoint;     /* enum gs_checkpoint */
+	int32_t state_fd;        /* of its own */
 };
 
 struct gs_host {
@@ -206,6 +207,7 @@ void gs_client_end(struct gs_client *c);
 bool gs_client_change(struct gs_client *c, enum gs_state from, enum gs_state to); /* false: it was not in from */
 void gs_client_recover(struct gs_client *c); /* undoes what a dead process left half done */
 bool gs_client_locked(const struct gs_client *c); /* its calls wait */
+void gs_client_put(const struct gs_client *c, bool there); /* its state, of which who asks reads a byte */
 void gs_client_ask(void); /* this process asks what a GPU has done, or waits for that */
 void gs_client_await(struct gs_client *c, bool cancel); /* a call of this process: until it may go on */
 uint64_t gs_proc_used(const struct gs_slot_proc *p); /* bytes that it holds on the GPU */

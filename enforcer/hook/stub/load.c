@@ -20,6 +20,7 @@
  * the next begins. With --then-wait=1 it waits for a line before. With --then=exec that is the same process. With fork, vfork or
  * spawn it is a child, and the parent goes on holding what it has. With left it is the
  * same process, of which a child stays that has all its descriptors.
+ * With --sync-first=1, a burst begins with a wait for the work of the one before, which has ended.
  * With --host-us, a host function that sleeps for so long is queued before each launch.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
  * one takes its place; not with --burst-ms or --ahead.
@@ -52,7 +53,7 @@
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate,
 		copy_kib, cancel_ms, shed, trickle_ms, host_us;
-	long sync_every, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
+	long sync_every, sync_first, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
 	long then_times, then_wait;
 	bool graph, copy, meet, memory, wait;
@@ -275,6 +276,8 @@ static void bursts(struct worker *w)
 	while (!finished(w)) {
 		uint64_t start = now();
 
+		if (option.sync_first)
+			synchronise(w);
 		for (long i = 0; i < (n ? n : 1); i++)
 			launch(w);
 		synchronise(w);
@@ -433,7 +436,7 @@ static bool parse(int argc, char **argv)
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
 		{"host-us", &option.host_us, 0, 0}, {"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"then-times", 0, &option.then_times, 0}, {"then-wait", 0, &option.then_wait, 0}, {"then", 0, 0, &option.then},
-		{"sync-every", 0, &option.sync_every, 0}, {"steps", 0, &option.steps, 0},
+		{"sync-every", 0, &option.sync_every, 0}, {"sync-first", 0, &option.sync_first, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
 		{"gang", 0, &option.gang, 0}, {"ranks", 0, &option.ranks, 0}, {"rank", 0, &option.rank, 0},
 		{"kernels", 0, &option.kernels, 0}, {"ahead", 0, &option.ahead, 0},

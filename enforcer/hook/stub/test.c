@@ -1142,7 +1142,7 @@ static void who_asks_while_away_ends(void)
 		IS(lock_and_checkpoint(t), 0);
 		ask(t, *what);
 		IS(waitpid(t.pid, &status, 0), t.pid);
-		IS(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, 1);
+		IS(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS, 1);
 	}
 }
 

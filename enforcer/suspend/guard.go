@@ -1,0 +1,262 @@
+package suspend
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guards protect processes while the driver has their GPU state. Its library then faults
+// in a thread that asks what its GPU has done, or waits for that: cuStreamSynchronize, for
+// instance. A guard holds such a thread at the faulting instruction. Once the state is back,
+// the thread executes that instruction again.
+//
+// A guard traces the threads (ptrace), and stops none of them. A process that is traced by
+// somebody else, such as a debugger, cannot be guarded. The zero value guards nothing yet.
+// Methods may be called concurrently.
+type Guards struct {
+	mu  sync.Mutex
+	all map[int]*guard
+}
+
+// Take guards a process from now on, if it is not guarded yet.
+func (g *Guards) Take(pid int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if one := g.all[pid]; one != nil && !one.over() {
+		return nil
+	}
+	one := &guard{pid: pid, threads: map[int]bool{}, release: make(chan struct{}), ended: make(chan struct{})}
+	begun := make(chan error, 1)
+	go one.run(begun)
+	if err := <-begun; err != nil {
+		return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
+	}
+	if g.all == nil {
+		g.all = map[int]*guard{}
+	}
+	g.all[pid] = one
+	return nil
+}
+
+// Holds reports whether a guarded process has a thread that waits for the GPU.
+func (g *Guards) Holds(pid int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.all[pid]
+	return one != nil && one.holds.Load()
+}
+
+// Has reports whether a process is guarded.
+func (g *Guards) Has(pid int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.all[pid]
+	return one != nil && !one.over()
+}
+
+// Give lets the threads of a process go on that are held, and guards it no longer.
+func (g *Guards) Give(pid int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if one := g.all[pid]; one != nil {
+		delete(g.all, pid)
+		close(one.release)
+		<-one.ended
+	}
+}
+
+// Keep gives all processes but some.
+func (g *Guards) Keep(some map[int]bool) {
+	g.mu.Lock()
+	var gone []int
+	for pid := range g.all {
+		if !some[pid] {
+			gone = append(gone, pid)
+		}
+	}
+	g.mu.Unlock()
+	for _, pid := range gone {
+		g.Give(pid)
+	}
+}
+
+// A guard is that of one process. Its fields without a lock belong to its thread.
+type guard struct {
+	pid     int
+	threads map[int]bool // that are traced; true: it is held
+	holds   atomic.Bool
+	release chan struct{} // closed to end it
+	ended   chan struct{} // closed when it has
+}
+
+func (g *guard) over() bool {
+	select {
+	case <-g.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// run traces the process from a thread of its own. That thread ends with it, and the kernel
+// then lets go of the process without stopping it.
+func (g *guard) run(begun chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() { // the first thread would not end
+		go g.run(begun) // on another one
+		<-g.ended
+		runtime.UnlockOSThread()
+		return
+	}
+	defer close(g.ended)
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, unix.SIGCHLD)
+	defer signal.Stop(changed)
+	err := g.seize()
+	begun <- err
+	if err != nil {
+		return
+	}
+	for g.look() {
+		select {
+		case <-changed:
+		case <-g.release:
+			g.holds.Store(false)
+			for tid, held := range g.threads {
+				if held {
+					_ = unix.PtraceCont(tid, 0)
+				}
+			}
+			return
+		}
+	}
+}
+
+// seize traces all threads. Those that they start later are traced, too.
+func (g *guard) seize() error {
+	for more := true; more; {
+		more = false
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", g.pid))
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			tid, _ := strconv.Atoi(task.Name())
+			if _, known := g.threads[tid]; known {
+				continue
+			}
+			switch err := trace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE); {
+			case errors.Is(err, unix.ESRCH): // it has ended
+			case errors.Is(err, unix.EPERM) && tracer(g.pid, tid) == unix.Gettid():
+				g.threads[tid] = false // started by one that is traced
+			case err != nil:
+				return err
+			default:
+				g.threads[tid], more = false, true
+			}
+		}
+	}
+	return nil
+}
+
+// tracer returns the thread that traces another.
+func tracer(pid, tid int) (by int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
+	_, rest, _ := bytes.Cut(status, []byte("\nTracerPid:"))
+	_, _ = fmt.Sscan(string(rest), &by)
+	return by
+}
+
+// look deals with all threads that have stopped. It returns false once the process has
+// ended.
+func (g *guard) look() bool {
+	for again := true; again; {
+		again = false
+		for tid := range g.threads {
+			var status unix.WaitStatus
+			// One by one: this thread may be the parent of other processes.
+			switch got, err := unix.Wait4(tid, &status, unix.WNOHANG|unix.WALL, nil); {
+			case errors.Is(err, unix.EINTR):
+				again = true
+			case err != nil:
+				delete(g.threads, tid)
+			case got == tid:
+				again = true
+				g.stopped(tid, status)
+			}
+		}
+	}
+	return len(g.threads) > 0
+}
+
+// stopped deals with a thread that has stopped or ended.
+func (g *guard) stopped(tid int, status unix.WaitStatus) {
+	sig, event := status.StopSignal(), int(status)>>16
+	switch {
+	case !status.Stopped():
+		delete(g.threads, tid)
+	case event == unix.PTRACE_EVENT_CLONE:
+		if started, err := unix.PtraceGetEventMsg(tid); err == nil {
+			g.threads[int(started)] = false
+		}
+		_ = unix.PtraceCont(tid, 0)
+	case event == unix.PTRACE_EVENT_STOP && sig != unix.SIGTRAP: // a signal stops the process
+		_ = trace(unix.PTRACE_LISTEN, tid, 0, 0)
+	case event != 0:
+		_ = unix.PtraceCont(tid, 0)
+	case (sig == unix.SIGSEGV || sig == unix.SIGBUS) && g.inDriver(tid):
+		g.threads[tid] = true
+		g.holds.Store(true)
+	default:
+		_ = unix.PtraceCont(tid, int(sig))
+	}
+}
+
+// inDriver reports whether a thread that gets a signal faulted in the driver's library.
+func (g *guard) inDriver(tid int) bool {
+	var info [128]byte
+	var regs unix.PtraceRegs
+	const codeAt, prstatus = 8, 1
+	if trace(unix.PTRACE_GETSIGINFO, tid, 0, uintptr(unsafe.Pointer(&info))) != nil {
+		return false
+	}
+	if code := *(*int32)(unsafe.Pointer(&info[codeAt])); code <= 0 {
+		return false // somebody sent it
+	}
+	vector := unix.Iovec{Base: (*byte)(unsafe.Pointer(&regs)), Len: uint64(unsafe.Sizeof(regs))}
+	if trace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
+		return false
+	}
+	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", g.pid))
+	for line := range bytes.Lines(maps) {
+		var from, to uint64
+		if n, _ := fmt.Sscanf(string(line), "%x-%x", &from, &to); n == 2 && from <= regs.PC() && regs.PC() < to {
+			fields := bytes.Fields(line)
+			driver, _ := path.Match("libcuda.so*", filepath.Base(string(fields[len(fields)-1])))
+			return driver
+		}
+	}
+	return false
+}
+
+// trace makes a call of ptrace.
+//
+//go:uintptrescapes
+func trace(request, tid int, address, data uintptr) error {
+	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), address, data, 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
