@@ -663,7 +663,11 @@ func (s *service) allowed() map[string]bool {
 	for _, filter := range s.unit["Service.SystemCallFilter"] {
 		sets, denied := strings.CutPrefix(filter, "~")
 		for _, set := range strings.Fields(sets) {
-			add(set, !denied)
+			if strings.HasPrefix(set, "@") {
+				add(set, !denied)
+			} else {
+				all[set] = !denied
+			}
 		}
 	}
 	if len(all) < 100 || all["reboot"] || all["mount"] {
