@@ -20,12 +20,7 @@ var made = sync.OnceValue(func() error {
 	if os.Getenv("GS_HOOK") != "" {
 		return nil
 	}
-	for _, dir := range []string{"hook", "hook/stub"} {
-		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("make -C %s: %w\n%s", dir, err, out)
-		}
-	}
-	return nil
+	return fixture.MakeHook("hook", "all", "stub")
 })
 
 // stub returns a simulated GPU of its own, watched by a monitor.

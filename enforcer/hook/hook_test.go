@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // A machine is an architecture for which the hook is built.
@@ -28,7 +30,7 @@ type machine struct {
 	build  string   // the directory of its build
 	tools  []string // the tools that build it
 	runner []string // the program that runs its programs here; empty: they run directly
-	make   func() (string, error)
+	make   func() error
 }
 
 // machines are this machine and aarch64.
@@ -41,10 +43,7 @@ var machines = []*machine{
 
 func init() {
 	for _, m := range machines {
-		m.make = sync.OnceValues(func() (string, error) {
-			out, err := exec.Command("make", "-s", "--no-print-directory", m.prefix+"preloaded").CombinedOutput()
-			return string(out), err
-		})
+		m.make = sync.OnceValue(func() error { return fixture.MakeHook(".", m.prefix+"preloaded") })
 	}
 }
 
@@ -64,8 +63,8 @@ func (m *machine) library(t *testing.T) (so, stub string) {
 			t.Skip(err)
 		}
 	}
-	if out, err := m.make(); err != nil || out != "" {
-		t.Fatalf("make: %v\n%s", err, out)
+	if err := m.make(); err != nil {
+		t.Fatal(err)
 	}
 	dir, err := filepath.Abs(m.build)
 	if err != nil {

@@ -48,10 +48,8 @@ type jobHost struct {
 func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
 	t.Helper()
 	installed(t, append(needs, "prometheus-alertmanager")...)
-	for _, dir := range []string{"enforcer/hook", "enforcer/hook/stub"} {
-		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
-			t.Fatalf("make -C %s: %v\n%s", dir, err, out)
-		}
+	if err := fixture.MakeHook("enforcer/hook", "all", "stub"); err != nil {
+		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "job") // t.TempDir's names are too long for a socket
 	if err != nil {

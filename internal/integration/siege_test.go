@@ -69,10 +69,8 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	if os.Getuid() != 0 {
 		t.Skip("NOT TESTED: only root can be others")
 	}
-	for _, dir := range []string{"enforcer/hook", "enforcer/hook/stub"} {
-		if out, err := exec.Command("make", "-s", "-C", dir).CombinedOutput(); err != nil {
-			t.Fatalf("make -C %s: %v\n%s", dir, err, out)
-		}
+	if err := fixture.MakeHook("enforcer/hook", "all", "stub"); err != nil {
+		t.Fatal(err)
 	}
 	s := &siege{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), f: newDriver(t), groups: map[string]string{},
 		count: map[string]float64{}}
