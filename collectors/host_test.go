@@ -154,6 +154,30 @@ func TestPassesShareTheEndOfTheirTurn(t *testing.T) {
 	})
 }
 
+// TestADelayInATurnLeavesNobodyOut delays a turn by less than an interval: the next one reads
+// all again.
+func TestADelayInATurnLeavesNobodyOut(t *testing.T) {
+	hosttest.In(t, "gpus: [{}]\nfaults: [{kind: wedge, call: nvmlDeviceGetPerformanceState, at: 19500ms, for: 800ms}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		fast := func(since func(p collectors.Pass) time.Duration) (longest time.Duration) {
+			for _, p := range h.Passes() {
+				if p.GPU == 0 && p.Collector.Tier == collectors.Fast {
+					longest = max(longest, since(p))
+				}
+			}
+			return longest
+		}
+		hosttest.Advance(20500 * time.Millisecond)
+		if delay := fast(func(p collectors.Pass) time.Duration { return p.Ended.Sub(p.Began) }); delay < 100*time.Millisecond {
+			t.Errorf("a turn took %v, so the test proves nothing", delay)
+		}
+		hosttest.Advance(time.Second)
+		now := time.Now()
+		if age := fast(func(p collectors.Pass) time.Duration { return now.Sub(p.Began) }); age > time.Second {
+			t.Errorf("a collector was left out: it read %v ago", age)
+		}
+	})
+}
+
 func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	hosttest.In(t, "wedged", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(19 * time.Second)

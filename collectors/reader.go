@@ -172,7 +172,7 @@ func (s *openGPU) tick(now time.Time) error {
 			s.states[c] = t
 		}
 		if t.last == nil || (c.Tier != Static && !now.Before(t.next)) {
-			if err := s.pass(c, t); err != nil {
+			if err := s.pass(c, t, now); err != nil {
 				return err
 			}
 			if gpu.Barred(t.last.failure) {
@@ -217,8 +217,8 @@ func (s *openGPU) count() {
 	}
 }
 
-// pass runs one collector. An error ends the session.
-func (s *openGPU) pass(c *Collector, t *collectorState) error {
+// pass runs one collector in the turn that began at turn. An error ends the session.
+func (s *openGPU) pass(c *Collector, t *collectorState, turn time.Time) error {
 	out := &Readings{Now: time.Now(), Config: s.config, Processes: s.host.Processes, Peers: s.host.peers,
 		Known: s.host.inventory.all, Allocations: s.host.Allocations, Books: s.host.Books, Events: s.host.Events,
 		Faults: &s.host.faults, Prefix: s.prefix, Totals: t.totals}
@@ -231,14 +231,15 @@ func (s *openGPU) pass(c *Collector, t *collectorState) error {
 	if len(p.samples) == 0 && len(p.unsupported) > 0 && p.failure == nvml.SUCCESS && c.Tier != Static {
 		p.due = s.config.Slow // this GPU has none of it: retry occasionally
 	}
-	// A pass is due slightly early rather than a whole tick late. GPUs take
+	// A pass is due slightly early rather than a whole tick late, however late it was in
+	// this turn: else a slow call would leave out those behind it in the next one. GPUs take
 	// their expensive turns one after the other, because concurrent calls slow
 	// each other down in the driver.
 	wait := p.due
 	if gpus := len(s.host.state.Load().readers) - 1; t.last == nil && s.device != nil && gpus > 0 {
 		wait = p.due * time.Duration(s.index+1) / time.Duration(gpus)
 	}
-	t.next = out.Now.Add(wait - s.config.Fast/10)
+	t.next = turn.Add(wait - s.config.Fast/10)
 	if t.last != nil && t.last.failure == nvml.SUCCESS && p.failure != nvml.SUCCESS {
 		s.host.Log.Warn("collector failed", "collector", c.Name, "gpu", s.index, "return", gpu.ReturnName(p.failure))
 	}
