@@ -32,7 +32,8 @@ const costNanoseconds = 18.6
 // differ by more than that: on a virtual machine two runs of GPT-2 by up to a
 // tenth. So the trace of one running process is taken away and given back, each
 // time for a block, in a random order within a pair of blocks. The figure is the
-// mean over pairs of the difference of both median steps. What the events of a
+// median over pairs of the difference of both median steps: some pairs differ by far more,
+// through other work of the host. What the events of a
 // step cost is printed beside it: that is the most by which they can lengthen it.
 func TestGPUTraceCost(t *testing.T) {
 	for kind, beat := range map[string]time.Duration{"gpt2": 400 * time.Millisecond,
@@ -81,7 +82,7 @@ func traceCost(t *testing.T, kind string, beat time.Duration) {
 	if len(slower) < 10 {
 		t.Fatalf("%d pairs of blocks", len(slower))
 	}
-	middle, half := confidence(slower)
+	low, middle, high := medianWithin(slower)
 	traced := 0.0
 	for _, b := range blocks {
 		if b.traced {
@@ -89,10 +90,10 @@ func traceCost(t *testing.T, kind string, beat time.Duration) {
 		}
 	}
 	events := float64(len(r.of(t, cmd.Process.Pid))) / traced
-	fmt.Printf("the trace of %s, %.2f ms a step: %.3f +- %.3f %% longer (95 %%, %d pairs of blocks of %v); at most %.3f %% "+
-		"by %.0f events a step\n", kind, ms, middle, half, len(slower), beat, 100*events*costNanoseconds/1e6/ms, events)
-	if middle-half > 0.1 {
-		t.Errorf("%s: a step is %.3f +- %.3f %% longer, goal 0.1 %%", kind, middle, half)
+	fmt.Printf("the trace of %s, %.2f ms a step: %.3f %% longer (%.3f to %.3f %%, 95 %%, %d pairs of blocks of %v); at most "+
+		"%.3f %% by %.0f events a step\n", kind, ms, middle, low, high, len(slower), beat, 100*events*costNanoseconds/1e6/ms, events)
+	if low > 0.1 {
+		t.Errorf("%s: a step is %.3f %% longer (%.3f to %.3f %%), goal 0.1 %%", kind, middle, low, high)
 	}
 }
 

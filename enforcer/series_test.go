@@ -137,6 +137,35 @@ func confidence(x []float64) (middle, half float64) {
 	return middle, t * math.Sqrt(squares/float64(n-1)/float64(n))
 }
 
+// medianWithin returns the median of x between the ends of its 95 % confidence interval. It
+// is by ranks, so that a few values far away do not matter.
+func medianWithin(x []float64) (low, middle, high float64) {
+	if len(x) == 0 {
+		return math.NaN(), math.NaN(), math.NaN()
+	}
+	x = slices.Clone(x)
+	slices.Sort(x)
+	n := float64(len(x))
+	first := max(0, int((n-1.96*math.Sqrt(n))/2))
+	return x[first], percentile(x, 0.5), x[len(x)-1-first]
+}
+
+func TestMedianWithin(t *testing.T) {
+	x := []float64{1e9}
+	for i := range 99 {
+		x = append(x, float64(i+1))
+	}
+	if low, middle, high := medianWithin(x); low != 41 || middle != 50 || high != 60 {
+		t.Errorf("%v to %v, %v", low, high, middle)
+	}
+	if low, middle, high := medianWithin([]float64{3, 1}); low != 1 || middle != 1 || high != 3 {
+		t.Errorf("%v to %v, %v", low, high, middle)
+	}
+	if _, middle, _ := medianWithin(nil); !math.IsNaN(middle) {
+		t.Errorf("%v", middle)
+	}
+}
+
 func TestSeries(t *testing.T) {
 	second := int64(time.Second)
 	steady := func(rate, cost float64) *series {
