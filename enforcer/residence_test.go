@@ -85,7 +85,8 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 
 // TestWhoWaitsForItsGPUComesBack suspends a program without the hook that waits for its GPU
 // before it launches: the driver's library faults in it. It lives, and comes back by that.
-// One that was suspended by order waits for the order.
+// One that was suspended by order waits for the order, or until the enforcer ends: nothing
+// would hold its thread then.
 func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
@@ -109,6 +110,18 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	since := fixture.Monotonic()
 	g.order(g.giveBack, "unit:b.service", "runs again")
 	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moved(b, since) })
+	g.order(g.suspend, "unit:b.service", "is suspended")
+	poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
+	since = fixture.Monotonic()
+	g.stop()
+	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moved(b, since) })
+	if ends := g.ends(); ends[len(ends)-1].Done != suspend.Resuming {
+		t.Errorf("the journal is told of %+v at last", ends[len(ends)-1])
+	}
+	g.run(g.table)
+	if s := g.audited().Suspended; len(s) > 0 {
+		t.Errorf("still suspended: %+v", s)
+	}
 }
 
 // traced reports whether a thread of a process is held by the one that traces it.

@@ -203,7 +203,9 @@ func (e *Enforcer) rest() {
 		e.actor.Resume(action.ProcessGroup{Subject: audit.Subject{Tenant: p.Tenant, Workload: p.Workload}})
 	}
 	e.actor.Close()
-	e.suspender.Close()
+	for _, end := range e.suspender.Close() {
+		e.ended(end)
+	}
 }
 
 // publish puts the findings into the statistics.

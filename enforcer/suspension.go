@@ -77,32 +77,7 @@ func (e *Enforcer) charge() map[int]bool {
 // lookAtSuspended tells what has ended of suspensions and resumptions.
 func (e *Enforcer) lookAtSuspended(now time.Time) {
 	for _, end := range e.suspender.Look(now) {
-		log := e.log.With("tenant", end.Tenant, "workload", end.Workload, "why", end.Why, "took", end.Took.String())
-		switch {
-		case len(end.Lost) > 0:
-			log.Error("the driver broke processes while they were suspended: they cannot use their GPU any more, and must "+
-				"be started again", "pids", end.Lost, "err", end.Err)
-		case end.Err != nil && end.Joined:
-			log.Warn("new processes of a suspended workload could not be suspended, and go on", "reason",
-				suspend.ReasonOf(end.Err), "err", end.Err)
-		case end.Err != nil && end.Done == suspend.Suspended:
-			log.Warn("a workload could not be suspended, and goes on", "reason", suspend.ReasonOf(end.Err), "err", end.Err)
-		case end.Err != nil:
-			log.Warn("a suspended workload could not be resumed; this is tried again", "reason", suspend.ReasonOf(end.Err),
-				"err", end.Err)
-		case end.Done == suspend.Suspended:
-			log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
-			if pids := e.unprotected(end.Processes); len(pids) > 0 {
-				log.Warn("processes without the hook are suspended, and could not be guarded: the driver may end one that waits "+
-					"for its GPU meanwhile", "pids", pids)
-			}
-		default:
-			log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
-			e.seeReturned(end)
-		}
-		if e.Tell != nil {
-			e.Tell(end)
-		}
+		e.ended(end)
 		e.residence.moved(now, end)
 		e.explain(end)
 		text, err := e.told(end)
@@ -118,6 +93,36 @@ func (e *Enforcer) lookAtSuspended(now time.Time) {
 		}
 	}
 	e.remember()
+}
+
+// ended tells the log and the journal what has ended.
+func (e *Enforcer) ended(end suspend.End) {
+	log := e.log.With("tenant", end.Tenant, "workload", end.Workload, "why", end.Why, "took", end.Took.String())
+	switch {
+	case len(end.Lost) > 0:
+		log.Error("the driver broke processes while they were suspended: they cannot use their GPU any more, and must "+
+			"be started again", "pids", end.Lost, "err", end.Err)
+	case end.Err != nil && end.Joined:
+		log.Warn("new processes of a suspended workload could not be suspended, and go on", "reason",
+			suspend.ReasonOf(end.Err), "err", end.Err)
+	case end.Err != nil && end.Done == suspend.Suspended:
+		log.Warn("a workload could not be suspended, and goes on", "reason", suspend.ReasonOf(end.Err), "err", end.Err)
+	case end.Err != nil:
+		log.Warn("a suspended workload could not be resumed; this is tried again", "reason", suspend.ReasonOf(end.Err),
+			"err", end.Err)
+	case end.Done == suspend.Suspended:
+		log.Info("a workload was suspended", "bytes", sum(end.Bytes()))
+		if pids := e.unprotected(end.Processes); len(pids) > 0 {
+			log.Warn("processes without the hook are suspended, and could not be guarded: the driver may end one that waits "+
+				"for its GPU meanwhile", "pids", pids)
+		}
+	default:
+		log.Info("a suspended workload was resumed", "bytes", sum(end.Bytes()))
+		e.seeReturned(end)
+	}
+	if e.Tell != nil {
+		e.Tell(end)
+	}
 }
 
 // answer answers those who wait for something.

@@ -501,17 +501,35 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 }
 
 // Close waits for calls that were under way when Life ended, for a minute. What
-// they did not finish is left to the next enforcer.
-func (s *Suspender) Close() {
+// they did not finish is left to the next enforcer. A workload with a thread that a guard
+// holds would not survive the end of the guard: it is resumed, and returned.
+func (s *Suspender) Close() (ends []End) {
 	for _, w := range s.work {
 		if w.ends != nil {
 			<-w.ends
 			w.ends = nil
 		}
 	}
-	if s.Guard != nil {
-		s.Guard.Keep(nil)
+	if s.Guard == nil {
+		return nil
 	}
+	s.Life = nil
+	for _, w := range s.order() {
+		if !slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Guard.Holds(p.PID) }) {
+			continue
+		}
+		began := time.Now()
+		w.Phase, w.Since, w.Why = Resuming, began, "the enforcer ends, and the workload waits for its GPU"
+		_ = s.keep() // harmless if it fails, as in resume
+		lost, err := s.giveBack(w.Processes, nil)
+		if err == nil {
+			delete(s.work, w.Subject())
+			_ = s.keep()
+		}
+		ends = append(ends, End{Record: w.Record, Done: Resuming, Err: err, Lost: lost, Took: time.Since(began)})
+	}
+	s.Guard.Keep(nil)
+	return ends
 }
 
 // pids returns the processes of all records.
