@@ -13,11 +13,16 @@
 //
 // These are no steps: one kernel that is launched again and again, waited for
 // or not (one graph is); two or three kernels in a tight loop; requests at random
-// times or of varying lengths, and the tokens that are decoded in them. The first
-// tokens may be taken for steps; they are withdrawn when a second request has
-// another number of them. A loop over data that is prepared in always the same
-// way, and requests of one length without a pause, cannot be told from a
-// training.
+// times or of varying lengths, and the tokens that are decoded in them. A token is read
+// by the host, which gives the GPU little more than the token again, while a training
+// gets a batch. A loop of one thread that does so is one of steps only if it is longer
+// than any answer. Pieces of which the host reads nothing, such as those of a picture,
+// may be taken for steps first; they are withdrawn when a second request has another
+// number of them. A loop over data that is prepared in always the same way, and requests
+// of one length without a pause, cannot be told from a training.
+//
+// A step ends where the script's own timer likely stands: after a wait, or else in the
+// longest pause between two calls.
 //
 // A training in which another thread computes the gradients is known after eight like
 // steps and others after twelve. The marks of steps
@@ -48,6 +53,9 @@ type thread struct {
 	place  uint16
 	id     uint32
 	at     int64 // time of its last call
+
+	launched bool // since it last waited for the GPU
+	gave     bool // a little data before that
 }
 
 // A Finder finds the steps of one process. It belongs to one goroutine.
@@ -56,6 +64,10 @@ type Finder struct {
 	call     wire.EventKind // the last call
 	worked   int64          // time of the last call that gave the GPU work
 	launcher uint16         // its thread
+	rested   wire.EventKind // the last call that gave the GPU work or data, or waited for it
+	rest     clock          // then
+	repeats  bool           // the last graph is that before it
+	here     meter          // at the place that is struck
 	threads  [threads]thread
 
 	signs     [orders]table
@@ -110,14 +122,21 @@ func (f *Finder) feed(e *wire.Event) {
 	if !f.all.pass(e.At, &traits[f.call], trait) {
 		f.Lost()
 	}
+	if f.call == 0 { // nothing is known of what was before
+		f.rest = f.all.clock
+	}
 	f.call = kind
 	t := &f.threads[e.Thread%threads]
+	if trait.data {
+		f.feedback(t, e)
+	}
 	t.kind, t.place, t.id, t.at = e.Kind, e.Thread, e.ID, f.all.at
 	if trait.symbol == 0 {
 		return
 	}
 	symbol := mix(trait.symbol ^ e.ID&trait.name ^ uint32(e.GPU)<<24)
 	if symbol != t.last || trait.repeats {
+		f.repeats = symbol == t.last
 		t.last = symbol
 		if f.ending {
 			f.linger()
@@ -126,11 +145,34 @@ func (f *Finder) feed(e *wire.Event) {
 		f.all.size += trait.weight
 		f.all.content[symbol%bins] += trait.weight
 	}
+	f.rest, f.rested = f.all.clock, kind
 	if trait.weight > 0 {
+		t.launched = e.Kind != wire.EventCopied
 		f.worked = f.all.at
 		if e.Thread != f.launcher {
 			f.all.switches++
 			f.launcher = e.Thread
+		}
+	}
+}
+
+// feedback counts how often a thread reads a little, or waits after it gave a little, and
+// how much it gives the GPU before it launches.
+func (f *Finder) feedback(t *thread, e *wire.Event) {
+	switch e.Kind {
+	case wire.EventWait:
+		if (t.kind == wire.EventCopy || t.gave) && e.ID != uint32(wire.WaitQueue) {
+			f.all.reads++
+		}
+	case wire.EventWaited:
+		t.launched, t.gave = false, false
+	case wire.EventCopy, wire.EventCopying:
+		if e.Kind == wire.EventCopying && e.ID <= little {
+			f.all.reads++
+		}
+		if !t.launched {
+			f.all.given += uint64(e.ID)
+			t.gave = t.gave || e.ID <= little
 		}
 	}
 }

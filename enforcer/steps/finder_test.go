@@ -13,6 +13,7 @@ type result struct {
 	found     int     // steps of the script until the finder knew that there are steps
 	median    float64 // error of the median step, relative
 	p99       float64
+	single    float64 // median of the errors of single steps without their signs, relative
 	counted   float64 // found steps by those of the script, from then on
 	stepping  float64 // share of the time in which the finder said that there are steps
 	remaining int     // steps that were not withdrawn
@@ -78,6 +79,7 @@ func judge(w *world) (r result) {
 	if len(truth) == 0 {
 		return r
 	}
+	r.single = single(w.truth, all)
 	r.counted = float64(len(all)) / float64(len(truth))
 	r.median = percentile(found, .5)/percentile(truth, .5) - 1
 	// The steps at both ends may be on one side only: allow half of a percentile.
@@ -86,23 +88,32 @@ func judge(w *world) (r result) {
 	return r
 }
 
-// TestPrograms: steps are found in all programs that have them, with the times
-// that the script's own timer shows, and in no other.
-func TestPrograms(t *testing.T) {
-	for _, p := range programs {
-		for seed := range uint64(3) {
-			check(t, p, seed, result{found: 20, median: 0.003, p99: 0.02, counted: 0.03, stepping: 0.15})
+// single returns the median error of single steps.
+func single(truth []span, found []Step) float64 {
+	var errors []float64
+	for _, s := range found {
+		for len(truth) > 1 && truth[1].end-s.End < s.End-truth[0].end { // the next one is nearer
+			truth = truth[1:]
 		}
+		wall := float64(truth[0].end - truth[0].begin)
+		errors = append(errors, math.Abs(float64(s.Wall())-wall)/wall)
 	}
+	slices.Sort(errors)
+	return errors[len(errors)/2]
+}
+
+// TestPrograms: steps are found in all programs that have them, with the times
+// that the script's own timer shows, and in no other. A step of four calls has its noise
+// in the pauses between them, of which the timer stands in one.
+func TestPrograms(t *testing.T) {
+	checkAll(t, programs, result{found: 20, median: 0.003, p99: 0.02, counted: 0.03, stepping: 0.15}, map[string]result{
+		"Triton loop": {found: 20, median: 0.004, p99: 0.05, counted: 0.01},
+	})
 }
 
 // TestKeptPrograms: in some of these no place in the step is that of the timer.
 func TestKeptPrograms(t *testing.T) {
-	for _, p := range kept {
-		for seed := range uint64(3) {
-			check(t, p, seed, result{found: 20, median: 0.01, p99: 0.15, counted: 0.04, stepping: 0.35})
-		}
-	}
+	checkAll(t, kept, result{found: 20, median: 0.01, p99: 0.15, counted: 0.04, stepping: 0.35}, nil)
 }
 
 // check runs a program, and compares the result with the worst that may be.
@@ -113,7 +124,7 @@ func check(t *testing.T, p program, seed uint64, worst result) {
 	r := judge(w)
 	t.Logf("%-48s found after %2d  median %+6.3f %%  p99 %+6.2f %%  counted %.3f  stepping %.2f  remaining %d", p.name,
 		r.found, 100*r.median, 100*r.p99, r.counted, r.stepping, r.remaining)
-	if p.steps == 0 && r.stepping > worst.stepping {
+	if p.steps == 0 && (r.stepping > worst.stepping || r.remaining > 0) {
 		t.Errorf("%s, seed %d: %d steps", p.name, seed, r.remaining)
 	}
 	if p.steps > 0 && (r.found > worst.found || math.Abs(r.median) > worst.median || math.Abs(r.p99) > worst.p99 ||
@@ -123,31 +134,22 @@ func check(t *testing.T, p program, seed uint64, worst result) {
 }
 
 // TestLaterPrograms: as TestKeptPrograms, with what is known to fall short. Two kinds
-// of steps in turn are taken for one.
+// of steps in turn are taken for one. No step ends while something is compiled.
 func TestLaterPrograms(t *testing.T) {
 	checkAll(t, later, result{found: 20, median: 0.007, p99: 0.07, counted: 0.04, stepping: 0.07}, map[string]result{
-		"actor each second step": {found: 30, median: 0.8, p99: 0.5, counted: 0.51},
+		"actor each second step":                 {found: 30, median: 0.8, p99: 0.5, counted: 0.51},
+		"compiled, graphs, compiled again twice": {found: 20, median: 0.007, p99: 0.02, counted: 0.05},
 	})
 }
 
 // TestFreshPrograms: as TestLaterPrograms. The first of very long evaluations is taken
-// for steps. The GPU's own time is that of steps that begin elsewhere, unless the
-// program is held up. Steps of random lengths that begin elsewhere have other medians.
-// The first pieces may remain. Tokens look like steps while nothing shows that requests
-// differ.
+// for steps. Steps of random lengths that begin elsewhere have other medians. What ranks
+// do between steps belongs to the next one.
 func TestFreshPrograms(t *testing.T) {
-	checkAll(t, fresh, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.01}, map[string]result{
-		"evaluation of 1500 batches after each 120 steps":       {found: 20, median: 0.4, p99: 0.1, counted: 2},
-		"evaluation of 20 batches after each 40 steps":          {found: 20, median: 0.02, p99: 0.02, counted: 0.01},
-		"accumulation of 32, four kernels update, never waits":  {found: 20, median: 0.003, p99: 0.07, counted: 0.04},
-		"a recurrent network, 20 to 70 steps of time":           {found: 20, median: 0.005, p99: 0.02, counted: 0.01},
-		"trees of any size, loader":                             {found: 20, median: 0.04, p99: 0.03, counted: 0.01},
-		"accumulation of 16, sequences of any length":           {found: 20, median: 0.02, p99: 0.07, counted: 0.06},
-		"64 moves of an agent, then 16 updates":                 {found: 20, median: 0.003, p99: 0.02, counted: 0.06},
-		"two networks in turn, never waits, GPU-bound":          {found: 20, median: 0.003, p99: 0.08, counted: 0.01},
-		"a chat server whose first answers have 64 tokens each": {stepping: 0.1},
-		"answers by an engine whose threads take turns":         {stepping: 0.1},
-		"answers of 40 to 2000 tokens, kernels by hand":         {stepping: 0.35},
+	checkAll(t, fresh, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.03}, map[string]result{
+		"evaluation of 1500 batches after each 120 steps":       {found: 20, median: 0.4, p99: 0.11, counted: 2},
+		"trees of any size, loader":                             {found: 20, median: 0.02, p99: 0.05, counted: 0.01},
+		"ranks that agree each 20th step, buckets in any order": {found: 20, median: 0.003, p99: 0.1, counted: 0.01},
 	})
 }
 
@@ -155,9 +157,25 @@ func TestFreshPrograms(t *testing.T) {
 // less are none.
 func TestAsidePrograms(t *testing.T) {
 	checkAll(t, aside, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.05}, map[string]result{
-		"speech of 1 to 4 s": {found: 20, median: 0.015, p99: 0.04, counted: 0.01},
+		"speech of 1 to 4 s": {found: 20, median: 0.006, p99: 0.02, counted: 0.01},
 		"molecules, kernels by number of atoms, one thread": {found: 400, counted: 1},
-		"translations whose first 20 sentences are alike":   {stepping: 0.2},
+	})
+}
+
+// TestNovelPrograms: as TestAsidePrograms. A loop of which nothing is read looks like
+// steps until it runs again, for longer or shorter.
+func TestNovelPrograms(t *testing.T) {
+	checkAll(t, novel, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.02}, map[string]result{
+		"pictures in 18 to 60 steps, guidance":       {stepping: 0.12},
+		"a notebook whose cells run again and again": {stepping: 0.25},
+	})
+}
+
+// TestWithheldPrograms: as TestNovelPrograms. What is done each 16th step looks like the
+// update of 16 batches.
+func TestWithheldPrograms(t *testing.T) {
+	checkAll(t, withheld, result{found: 20, median: 0.003, p99: 0.02, counted: 0.04, stepping: 0.04}, map[string]result{
+		"radiance field, grid each 16th step": {found: 1000, median: 110, p99: 2, counted: 1},
 	})
 }
 

@@ -14,6 +14,7 @@ const (
 	trusted   = 16   // steps after which a rhythm may return from an interruption
 	interim   = 512  // batches that an evaluation may have
 	forgotten = 1024 // steps for which a trusted rhythm is silent until its place may be taken
+	answer    = 4096 // tokens of the longest answer
 	certain   = 8    // good segments of a step
 	doubtful  = 12   // good segments if only one thread launches
 )
@@ -72,8 +73,9 @@ func (f *Finder) strike(hash uint32, order uint8, thread uint16) {
 		if f.marks[i] != hash || r.order != order || r.proven && f.all.size-r.begin.size < r.size/8 {
 			continue // what is logged looks like another beginning at once
 		}
-		f.judge(r, r.strike(&f.all, f.pause(thread)))
-		r.begin = f.all
+		f.stop()
+		f.judge(r, r.strike(&f.here, f.pause(thread)))
+		r.begin = f.here
 	}
 }
 
@@ -193,6 +195,9 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	if r.tight() { // something is tuned, or filled
 		n = settled
 	}
+	if r.decodes() {
+		n = max(n, answer)
+	}
 	for _, b := range f.bans {
 		if alike(r.size, b.size) {
 			n = max(n, b.least)
@@ -214,7 +219,7 @@ func (f *Finder) consider(r *rhythm) {
 	default:
 		e.steps, e.good = 0, 0
 	}
-	best, open := f.best(r), f.all
+	best, open := f.best(r), f.here
 	if best != r {
 		open = best.begin
 	}
@@ -277,5 +282,5 @@ func (f *Finder) resume(r *rhythm) {
 	if brief || e.evaluates(r) {
 		f.ban(e)
 	}
-	f.begin(r, f.all)
+	f.begin(r, f.here)
 }

@@ -33,6 +33,7 @@ type trait struct {
 	name    uint32 // the bits of the ID that belong to the symbol
 	weight  uint32 // as content of the step
 	repeats bool   // the same symbol again is another place
+	data    bool   // it may read data, give data or wait for them
 	allocs  bool   // it allocates or frees until the next event
 	before  part   // what the time until the event was spent on, and
 	after   part   // the time after it, unless the next event says more
@@ -42,11 +43,11 @@ var traits = [kinds + 1]trait{
 	wire.EventLaunch:     {call: true, symbol: 0x9e3779b1, name: ^uint32(0), weight: 1},
 	wire.EventGraph:      {call: true, symbol: 0x85ebca77, name: ^uint32(0), weight: 4, repeats: true},
 	wire.EventCollective: {call: true, symbol: 0xc2b2ae3d, name: ^uint32(0), weight: 1},
-	wire.EventCopy:       {call: true, symbol: 0x27d4eb2f},
-	wire.EventCopying:    {call: true, after: copying},
+	wire.EventCopy:       {call: true, symbol: 0x27d4eb2f, data: true},
+	wire.EventCopying:    {call: true, data: true, after: copying},
 	wire.EventCopied:     {call: true, symbol: 0x165667b1, weight: 1, before: copying},
-	wire.EventWait:       {call: true, after: waiting},
-	wire.EventWaited:     {call: true, symbol: 0xd3a2646d, before: waiting},
+	wire.EventWait:       {call: true, data: true, after: waiting},
+	wire.EventWaited:     {call: true, symbol: 0xd3a2646d, data: true, before: waiting},
 	wire.EventHeld:       {call: true, after: held},
 	wire.EventReleased:   {call: true, before: held},
 	wire.EventAlloc:      {call: true, allocs: true},
@@ -62,17 +63,36 @@ const bins = 32
 // array of counters instead of a table of symbols.
 type content [bins]uint32
 
+// A clock is a time, and what the time until then was spent on.
+type clock struct {
+	at     int64
+	parts  [parts]int64 // ns
+	allocs int64        // ns of launching and host, in allocations and frees
+}
+
+// toward goes a part of the way to a later clock.
+func (c *clock) toward(later *clock, share float64) {
+	c.at += int64(share * float64(later.at-c.at))
+	c.allocs += int64(share * float64(later.allocs-c.allocs))
+	for i := range c.parts {
+		c.parts[i] += int64(share * float64(later.parts[i]-c.parts[i]))
+	}
+}
+
 // A meter is what happened until a time. The difference of two is a step.
 type meter struct {
-	at       int64
-	parts    [parts]int64  // ns
-	allocs   int64         // ns of launching and host, in allocations and frees
+	clock
 	count    [kinds]uint64 // events
 	sum      [kinds]uint64 // of their IDs
+	reads    uint32        // of a little by the host
+	given    uint64        // data that the host gives before other work, in units of 64 bytes
 	size     uint32        // weight of the content
 	switches uint32        // changes of the thread that launches
 	content  content
 }
+
+// little is a token, or a loss, but no batch for a training: in units of 64 bytes.
+const little = 64
 
 // less returns m - other.
 func (m *meter) less(other *meter) meter {
@@ -86,6 +106,8 @@ func (m *meter) less(other *meter) meter {
 		d.count[i] -= other.count[i]
 		d.sum[i] -= other.sum[i]
 	}
+	d.reads -= other.reads
+	d.given -= other.given
 	d.size -= other.size
 	d.switches -= other.switches
 	for i := range d.content {

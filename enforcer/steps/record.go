@@ -6,13 +6,29 @@ import (
 	"gpusteward/internal/wire"
 )
 
+// stop says where a step ends that is struck now. The script's timer stands after its
+// last wait, or else somewhere in the pause between two calls: its middle is never far
+// off. Of a long pause only the beginning is the step's: the next one waits for its data.
+// A graph that follows itself is a step of one call, and the pause is the step.
+func (f *Finder) stop() {
+	f.here = f.all
+	pause := f.all.at - f.rest.at
+	if traits[f.call].before != launching || f.repeats || pause <= 0 {
+		return
+	}
+	f.here.clock = f.rest
+	if traits[f.rested].before == launching {
+		f.here.toward(&f.all.clock, float64(min(pause/2, quiet))/float64(pause))
+	}
+}
+
 // end ends a step, now or soon: if its end is not at a pause, a long wait that
 // follows closely is the better end, such as that for what a script logs. A launch
 // that waits for room is none.
 func (f *Finder) end(what flags) {
 	f.close()
 	r := f.followed
-	f.ending, f.ends, f.what, f.longest = true, f.all, what, f.all.at-f.worked
+	f.ending, f.ends, f.what, f.longest = true, f.here, what, f.all.at-f.worked
 	f.until = f.all.size + r.size/8
 	if f.call == wire.EventWaited || f.longest > quiet {
 		f.close()
@@ -51,8 +67,8 @@ func (f *Finder) close() {
 // skip begins a step after what was none.
 func (f *Finder) skip() {
 	f.close()
-	f.outside += max(0, f.all.at-f.open.at)
-	f.open = f.all
+	f.outside += max(0, f.here.at-f.open.at)
+	f.open = f.here
 }
 
 // withdraw takes back the steps of the current pattern.

@@ -22,6 +22,7 @@ type rhythm struct {
 	size     uint32             // a mean if it varies
 	turns    uint32             // changes of the thread that launches
 	graphs   bool               // are launched
+	answers  float32            // share of segments that answer the host
 	differed [recent]uint32     // weights of what differs from one segment to the next, a ring
 	compared uint32             // segments
 	good     uint32             // segments in a row that are like the one before
@@ -30,6 +31,7 @@ type rhythm struct {
 	lengths  [2]uint32          // before the last interruptions
 	times    [2][recent]float32 // of good segments, and of the work of the process in them, rings, ns
 	timed    uint32
+	unsteady bool   // at the last check
 	steps    uint32 // while it is followed
 }
 
@@ -118,6 +120,11 @@ func (r *rhythm) learn(now *meter, size uint32) {
 	r.size = size
 	r.turns = now.switches - r.begin.switches
 	r.graphs = now.count[wire.EventGraph] > r.begin.count[wire.EventGraph]
+	answers := float32(0)
+	if reads := now.reads - r.begin.reads; reads > 2 || reads > 0 && now.given-r.begin.given <= little {
+		answers = 1
+	}
+	r.answers += (answers - r.answers) / float32(min(r.strikes, 2*recent))
 	for i := range r.typical {
 		r.typical[i] = now.content[i] - r.begin.content[i]
 	}
@@ -126,6 +133,11 @@ func (r *rhythm) learn(now *meter, size uint32) {
 // switched says whether the work goes to another thread and back, as for gradients. A
 // thread that launches little in a turn only helps.
 func (r *rhythm) switched() bool { return r.turns >= 2 && r.size >= 4*r.turns }
+
+// decodes says whether the segments may be tokens, or other parts of answers: the host
+// often reads a little of them and gives the GPU no more than that, or it reads again and
+// again, as when kernels are tuned. A training gets a batch.
+func (r *rhythm) decodes() bool { return r.answers > 0.2 && !r.switched() }
 
 // akin says whether both may be of the same steps: these have as much content, or
 // the work goes as often from one thread to another, however much it is.
@@ -150,6 +162,17 @@ func (r *rhythm) steady() bool {
 		}
 	}
 	return false
+}
+
+// random says whether the times of two lots of segments in a row are those of requests:
+// those of one lot may be of two kinds, as while a queue fills.
+func (r *rhythm) random() bool {
+	if r.timed%recent != 0 {
+		return false
+	}
+	before := r.unsteady
+	r.unsteady = !r.steady()
+	return before && r.unsteady
 }
 
 // typically returns the median of the times of the last segments, ns.
@@ -251,7 +274,7 @@ func (r *rhythm) beyond(piece *rhythm, n uint32) (extra, strange uint32) {
 func (r *rhythm) refuted(v verdict, size uint32) bool {
 	switch {
 	case v == same:
-		return r.steps < timely && r.steps%16 == 15 && !r.steady()
+		return r.steps < timely && (r.random() || r.decodes() && r.length < answer)
 	case r.switched(): // it trains, and was interrupted
 		return false
 	case v == longer && r.usually() > r.size/4: // requests that were alike
@@ -271,5 +294,5 @@ func (r *rhythm) refuted(v verdict, size uint32) bool {
 // unlike says whether the numbers of steps before two interruptions differ. The
 // first few steps are not noticed.
 func unlike(a, b uint32) bool {
-	return max(a, b)-min(a, b) > max(2*enough, max(a, b)/50)
+	return max(a, b)-min(a, b) > max(certain, max(a, b)/50)
 }

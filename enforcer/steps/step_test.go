@@ -71,7 +71,8 @@ func TestParts(t *testing.T) {
 
 // Numbers that do not fit are cut, not wrapped.
 func TestPartsAreCapped(t *testing.T) {
-	m := meter{at: 1 << 50}
+	var m meter
+	m.at = 1 << 50
 	m.parts[waiting] = 1 << 50
 	m.count[wire.EventAlloc] = 1 << 20
 	m.sum[wire.EventCopy] = 1 << 40
@@ -367,10 +368,94 @@ func TestTurn(t *testing.T) {
 		if i == 30 || i == 119 {
 			f.Feed(s.events)
 			s.events = nil
-			left := s.now - f.Status(s.now).Last // from the place to the last call of a step
-			if want := map[int]int64{30: 900e3, 119: 2200e3}[i]; left != want {
+			left := s.now - f.Status(s.now).Last // from the middle of the pause to the last call of a step
+			if want := map[int]int64{30: 950e3, 119: 2450e3}[i]; left != want {
 				t.Errorf("step %d: %d ns, not %d", i, left, want)
 			}
+		}
+	}
+}
+
+// A step ends after the wait in it, in the middle of a short pause between two calls, and
+// at the beginning of a long one. After lost events one begins with the first call.
+func TestEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		pause time.Duration
+		wait  bool
+		after time.Duration // the last call of the step
+	}{
+		"short pause":          {pause: 600 * time.Microsecond, after: 300 * time.Microsecond},
+		"long pause":           {pause: 9 * time.Millisecond, after: time.Millisecond},
+		"pause after a wait":   {pause: 600 * time.Microsecond, wait: true},
+		"no pause after waits": {wait: true},
+	} {
+		var f Finder
+		s := script{now: 1e9}
+		for range 60 {
+			s.now += int64(c.pause)
+			for k := range uint32(20) {
+				s.call(20*time.Microsecond, wire.EventLaunch, 7*k)
+			}
+			if c.wait {
+				s.call(0, wire.EventWait, 0)
+				s.call(time.Millisecond, wire.EventWaited, 0)
+			}
+		}
+		last := s.now
+		s.now += int64(c.pause)
+		for k := range uint32(5) { // a step is known to have ended a little later
+			s.call(20*time.Microsecond, wire.EventLaunch, 7*k)
+		}
+		f.Feed(s.events)
+		if got := time.Duration(f.Status(s.now).Last - last); f.Finished() == 0 || got.Truncate(50*time.Microsecond) != c.after {
+			t.Errorf("%s: the last of %d steps ends %v after its last call", name, f.Finished(), got)
+		}
+		f.Lost()
+		s.events = nil
+		s.now += 1e9
+		resumed := s.now
+		for range 2 {
+			for k := range uint32(20) {
+				s.call(20*time.Microsecond, wire.EventLaunch, 7*k)
+			}
+		}
+		before := f.Finished()
+		f.Feed(s.events)
+		for _, step := range f.Steps(before, nil) {
+			if step.Begin < resumed {
+				t.Errorf("%s: a step begins %v before the loss ended", name, time.Duration(resumed-step.Begin))
+			}
+		}
+	}
+}
+
+// A loop of one thread of which the host reads a little, and which gets no data, may be a
+// long answer of a language model. It is a training if it is longer than any.
+func TestAnswers(t *testing.T) {
+	for _, given := range []uint32{0, little, little + 1} {
+		var f Finder
+		s := script{now: 1e9}
+		step := func() {
+			s.call(50*time.Microsecond, wire.EventCopy, given)
+			for k := range uint32(20) {
+				s.call(20*time.Microsecond, wire.EventLaunch, 7*k)
+			}
+			s.call(10*time.Microsecond, wire.EventCopy, 1)
+			s.call(10*time.Microsecond, wire.EventWait, 0)
+			s.call(time.Millisecond, wire.EventWaited, 0)
+		}
+		steps := 0
+		for ; f.Finished() == 0 && steps < 2*answer; steps++ {
+			step()
+			f.Feed(s.events)
+			s.events = nil
+		}
+		for range 100 {
+			step()
+		}
+		f.Feed(s.events)
+		if late := steps > 20; late != (given <= little) || steps > answer+20 || !f.Status(s.now).Stepping {
+			t.Errorf("with %d bytes of data: found after %d steps", 64*given, steps)
 		}
 	}
 }

@@ -77,8 +77,8 @@ func TestTraces(t *testing.T) {
 		"gan": 0.01, "padding": 0.003, "amp": 0.003, "endless": 0, "notebook": 0, "requests": 0, "decode": 0} {
 		w := real(t, name)
 		r := judge(w)
-		t.Logf("%-12s found after %2d of %4d  median %+6.3f %%  p99 %+6.2f %%  counted %.3f  stepping %.2f", name, r.found,
-			len(w.truth), 100*r.median, 100*r.p99, r.counted, r.stepping)
+		t.Logf("%-12s found after %2d of %4d  median %+6.3f %%  p99 %+6.2f %%  single %.2f %%  counted %.3f  stepping %.2f", name, r.found,
+			len(w.truth), 100*r.median, 100*r.p99, 100*r.single, r.counted, r.stepping)
 		if len(w.truth) == 0 && r.remaining > 0 {
 			t.Errorf("%s: %d steps", name, r.remaining)
 		}

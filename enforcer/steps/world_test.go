@@ -26,6 +26,8 @@ type world struct {
 	ends   [queueDepth]int64
 	queued int
 	thread uint16
+	until  int     // costs of the host until the next noise
+	spent  int     // costs of the host in this step
 	slow   float64 // factor of the host's costs
 	events []wire.Event
 	truth  []span
@@ -60,6 +62,10 @@ func (w *world) spend(ns int64) {
 		cost += float64(20*us) * w.ExpFloat64()
 	}
 	w.now += int64(cost)
+	w.spent++
+	if w.until--; w.until == 0 {
+		w.noise()
+	}
 }
 
 // queue gives the GPU work, and blocks while the queue is full.
@@ -131,7 +137,7 @@ func (w *world) on(thread uint16, f func()) {
 	w.thread = before
 }
 
-// noise is what happens now and then in any Python program.
+// noise is what happens now and then in any Python program, anywhere in it.
 func (w *world) noise() {
 	if w.IntN(40) == 0 {
 		w.spend(30 * us)
@@ -149,9 +155,14 @@ func (w *world) noise() {
 
 // step is one step by the script's own timer.
 func (w *world) step(f func()) {
+	w.until = 1 + w.IntN(max(1, w.spent))
+	w.spent = 0
 	began := w.now
 	f()
-	w.noise()
+	if w.until > 0 {
+		w.until = 0
+		w.noise()
+	}
 	w.truth = append(w.truth, span{began, w.now})
 }
 
