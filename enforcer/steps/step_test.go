@@ -407,7 +407,8 @@ func TestEnd(t *testing.T) {
 			s.call(20*time.Microsecond, wire.EventLaunch, 7*k)
 		}
 		f.Feed(s.events)
-		if got := time.Duration(f.Status(s.now).Last - last); f.Finished() == 0 || got.Truncate(50*time.Microsecond) != c.after {
+		got := time.Duration(f.Status(s.now).Last - last)
+		if f.Finished() == 0 || got.Truncate(50*time.Microsecond) != c.after {
 			t.Errorf("%s: the last of %d steps ends %v after its last call", name, f.Finished(), got)
 		}
 		f.Lost()

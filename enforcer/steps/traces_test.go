@@ -68,21 +68,29 @@ func real(t *testing.T, name string) *world {
 	return w
 }
 
-// TestTraces: the steps of real programs are found, and no others. The traces
-// were recorded on an H100 that five programs shared at a time. Steps differ much
-// from each other there, and so do medians of a few that begin elsewhere.
+// TestTraces: the steps of real programs are found, and no others. The traces were
+// recorded on an H100 that five programs shared at a time, or, if they are named so, that
+// each had alone. Steps differ much from each other there, and so do medians of a few
+// that begin elsewhere: the error of a single step says more.
 func TestTraces(t *testing.T) {
-	for name, tolerance := range map[string]float64{"accumulate": 0.003, "compiled": 0.003, "eager": 0.003, "gpt2": 0.003,
-		"graph": 0.003, "jax": 0.01, "loader": 0.1, "queue": 0.003, "tenth": 0.003, "trainer": 0.02, "triton": 0.003,
-		"gan": 0.01, "padding": 0.003, "amp": 0.003, "endless": 0, "notebook": 0, "requests": 0, "decode": 0} {
+	for name, tolerance := range map[string]struct{ median, single float64 }{
+		"accumulate": {0.003, 0.001}, "compiled": {0.003, 0.001}, "eager": {0.003, 0.001}, "gpt2": {0.003, 0.001},
+		"graph": {0.003, 0.001}, "jax": {0.01, 0.01}, "loader": {0.1, 0.001}, "queue": {0.003, 0.002},
+		"tenth": {0.003, 0.0025}, "trainer": {0.02, 0.02}, "triton": {0.003, 0.001}, "gan": {0.01, 0.05},
+		"padding": {0.003, 0.001}, "amp": {0.003, 0.01},
+		"alone-accumulate": {0.003, 0.001}, "alone-gan": {0.03, 0.2}, "alone-jax": {0.003, 0.01},
+		"alone-loader": {0.03, 0.001}, "alone-queue": {0.02, 0.002}, "alone-tenth": {0.003, 0.003},
+		"endless": {}, "notebook": {}, "requests": {}, "decode": {},
+	} {
 		w := real(t, name)
 		r := judge(w)
-		t.Logf("%-12s found after %2d of %4d  median %+6.3f %%  p99 %+6.2f %%  single %.2f %%  counted %.3f  stepping %.2f", name, r.found,
-			len(w.truth), 100*r.median, 100*r.p99, 100*r.single, r.counted, r.stepping)
-		if len(w.truth) == 0 && r.remaining > 0 {
+		t.Logf("%-16s found after %2d of %4d  median %+6.3f %%  p99 %+6.2f %%  single %.2f %%  counted %.3f  stepping %.2f",
+			name, r.found, len(w.truth), 100*r.median, 100*r.p99, 100*r.single, r.counted, r.stepping)
+		if len(w.truth) == 0 && (r.remaining > 0 || r.stepping > 0) {
 			t.Errorf("%s: %d steps", name, r.remaining)
 		}
-		if len(w.truth) > 0 && (r.found > 20 || math.Abs(r.median) > tolerance || math.Abs(r.counted-1) > 0.03) {
+		if len(w.truth) > 0 && (r.found > 20 || math.Abs(r.median) > tolerance.median || r.single > tolerance.single ||
+			math.Abs(r.counted-1) > 0.03) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
