@@ -68,6 +68,7 @@ type Finder struct {
 	rest     clock          // then
 	repeats  bool           // the last graph is that before it
 	here     meter          // at the place that is struck
+	results  uint64         // launches of which the host has read something
 	threads  [threads]thread
 
 	signs     [orders]table
@@ -156,24 +157,25 @@ func (f *Finder) feed(e *wire.Event) {
 	}
 }
 
-// feedback counts how often a thread reads a little, or waits after it gave a little, and
-// how much it gives the GPU before it launches.
+// feedback counts how often a thread reads a result, or waits after it gave a little, and
+// how much it gives the GPU before it launches. Several reads of one result are one.
 func (f *Finder) feedback(t *thread, e *wire.Event) {
+	reads := false
 	switch e.Kind {
 	case wire.EventWait:
-		if (t.kind == wire.EventCopy || t.gave) && e.ID != uint32(wire.WaitQueue) {
-			f.all.reads++
-		}
+		reads = (t.kind == wire.EventCopy || t.gave) && e.ID != uint32(wire.WaitQueue)
 	case wire.EventWaited:
 		t.launched, t.gave = false, false
 	case wire.EventCopy, wire.EventCopying:
-		if e.Kind == wire.EventCopying && e.ID <= little {
-			f.all.reads++
-		}
+		reads = e.Kind == wire.EventCopying && e.ID <= little
 		if !t.launched {
 			f.all.given += uint64(e.ID)
 			t.gave = t.gave || e.ID <= little
 		}
+	}
+	if results := f.all.count[wire.EventLaunch] + f.all.count[wire.EventGraph]; reads && results != f.results {
+		f.results = results
+		f.all.reads++
 	}
 }
 
