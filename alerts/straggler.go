@@ -25,14 +25,16 @@ const (
 	stragglerWindow = 3 * stragglerStep
 )
 
-// An alert takes so many findings, an evaluation each, and four of five of those
-// in which the ranks finished collectives at all. While the program pauses, as
-// for a checkpoint, there is no evidence for or against, and none is forgotten
-// within the minute. What happens once leaves the window before.
+// An alert takes so many findings, an evaluation each, within a minute, and
+// most of those in which any rank was found. While the program pauses, as for a
+// checkpoint, there is no evidence for or against, and none is forgotten within the
+// minute. What happens once leaves the window before, and what takes 20 s does too.
 const (
-	stragglerFindings = 5
-	stragglerOf       = 6  // of the last evaluations, four of five with collectives
+	stragglerFindings = 6
+	stragglerOf       = 6  // evaluations, in which so much was lost on average as in a finding at least
 	stragglerWithin   = 12 // evaluations
+	stragglerOwn      = 24 // evaluations; of those with any rank found, two of three are its findings
+	stragglerUsual    = 60 // evaluations, by which it is known how much healthy ranks differ
 )
 
 // evaluations is a range that has the results of the last n evaluations, and not
@@ -50,7 +52,10 @@ const (
 	callsRate   = "communicator:nvgpu_rank_collectives:rate"
 	inRatio     = "gpu:nvgpu_rank_collective_seconds:rate"
 	rankRatio   = "rank:nvgpu_rank_collective_seconds:rate"
+	ranksDiffer = "communicator:nvgpu_rank_collective_seconds:spread"
 	lostRatio   = "rank:nvgpu_rank_lost_seconds:rate"
+	found       = "rank:nvgpu_rank_lost_seconds:found"
+	mostFound   = "communicator:nvgpu_rank_lost_seconds:found"
 )
 
 // Labels of a communicator, and of a process in its communicators.
@@ -63,9 +68,10 @@ var derivations = []derivation{
 	{"Collectives a second of the communicator's ranks.", callsRate,
 		fmt.Sprintf("quantile by %s (0.5, rate(%s[%s]))", ofAll, workloads.RankCollectives,
 			promDuration(stragglerWindow))},
-	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks and without pauses,\n      # if the ranks get on.", meanSeconds,
-		fmt.Sprintf("(rate(%s[%s]) - rate(%s[%[2]s])) / (rate(%[4]s[%[2]s]) > 0)\n          "+
-			"and on %[5]s (%[6]s > 0.5 * max_over_time(%[6]s[%[7]s]))", workloads.RankSeconds, promDuration(stragglerWindow),
+	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks and without pauses,\n      # " +
+		"if the ranks get on. No rates: each would take its own guess how long before a counter was zero.", meanSeconds,
+		fmt.Sprintf("(delta(%s[%s]) - delta(%s[%[2]s])) / (delta(%[4]s[%[2]s]) > 0)\n          "+
+			"and on %[5]s (%[6]s > 0.2 * max_over_time(%[6]s[%[7]s]))", workloads.RankSeconds, promDuration(stragglerWindow),
 			workloads.RankPaused, workloads.RankMeasured, ofAll, callsRate, evaluations(stragglerWithin))},
 	{"Seconds per second that the GPU spends in collectives, while the ranks get on as they lately did. All of its\n" +
 		"      # communicators count: who waits for a straggler in one of them comes late to the next.", inRatio,
@@ -73,26 +79,30 @@ var derivations = []derivation{
 			evaluations(stragglerWithin))},
 	{"The same for each communicator of the GPU.", rankRatio,
 		fmt.Sprintf("0 * %s + on %s group_left () %s", meanSeconds, ofOne, inRatio)},
-	{"Findings: seconds per second that the typical rank waits longer than this one, if that is 5 % and six times\n" +
-		"      # as much as healthy ranks differ, which is what lies between the median and the upper quartile. None in a\n" +
-		"      # communicator's first minute: files are not in memory yet.", lostRatio,
-		fmt.Sprintf("(quantile by %[1]s (0.5, %[2]s) - on %[1]s group_right () %[2]s) > 0.05\n          "+
-			"> on %[1]s group_left () (6 * (quantile by %[1]s (0.75, %[2]s) - quantile by %[1]s (0.5, %[2]s)))\n          "+
-			"and on %[1]s (%[3]s offset 1m)", ofAll, rankRatio, callsRate)},
+	{"How much healthy ranks differ, by those that wait longest: a straggler is not among them.", ranksDiffer,
+		fmt.Sprintf("quantile by %[1]s (0.9, %[2]s) - quantile by %[1]s (0.5, %[2]s)", ofAll, rankRatio)},
+	{"Seconds per second that the typical rank waits longer than this one.", lostRatio,
+		fmt.Sprintf("quantile by %[1]s (0.5, %[2]s) - on %[1]s group_right () %[2]s", ofAll, rankRatio)},
+	{"Findings: ranks for which 5 % is lost, and four times as much as healthy ranks usually differ. At a single time\n" +
+		"      # they seem alike by chance, or unlike because their hosts are scraped one after the other. None in a\n" +
+		"      # communicator's first minute: files are not in memory yet.", found,
+		fmt.Sprintf("%[2]s > 0.05 > on %[1]s group_left () (4 * quantile_over_time(0.5, %[4]s[%[5]s]))\n          "+
+			"and on %[1]s (%[3]s offset 1m)", ofAll, lostRatio, callsRate, ranksDiffer, evaluations(stragglerUsual))},
+	{"The most of the findings in the communicator.", mostFound, fmt.Sprintf("max by %s (%s)", ofAll, found)},
 }
 
 // straggler is the alert. A rank is named if the others wait for it for 5 % of
-// the time, and much longer than they wait for each other: ranks that take
-// turns, two ranks, and stages of a pipeline differ among themselves. Stages of
-// a pipeline also call different numbers of collectives.
+// the time, and much longer than they wait for each other: two ranks, and stages
+// of a pipeline differ among themselves. Ranks that take turns at being slow are
+// found in turn. Stages of a pipeline also call different numbers of collectives.
 var straggler = fleetRule{
 	rule: rule{
 		alert: "JobStraggler", severity: incident.Warning,
-		expr: fmt.Sprintf("avg_over_time(%s[%s])\nand count_over_time(%[1]s[%[3]s]) >= %[4]d\n"+
-			"and count_over_time(%[1]s[%[2]s]) >= 0.8 * count_over_time(%[5]s[%[2]s])\n"+
-			"and on %[6]s (min by %[6]s (rate(%[7]s[1m])) > 0.7 * max by %[6]s (rate(%[7]s[1m])))",
-			lostRatio, evaluations(stragglerOf), evaluations(stragglerWithin), stragglerFindings, meanSeconds, ofAll,
-			workloads.RankCollectives),
+		expr: fmt.Sprintf("avg_over_time(%s[%s]) > 0.05\nand count_over_time(%s[%s]) >= %d\n"+
+			"and count_over_time(%[3]s[%[6]s]) >= on %[7]s group_left () (0.67 * count_over_time(%[8]s[%[6]s]))\n"+
+			"and on %[7]s (min by %[7]s (rate(%[9]s[1m])) > 0.7 * max by %[7]s (rate(%[9]s[1m])))",
+			lostRatio, evaluations(stragglerOf), found, evaluations(stragglerWithin), stragglerFindings,
+			evaluations(stragglerOwn), ofAll, mostFound, workloads.RankCollectives),
 		summary: "{{ $labels.instance }}, GPU {{ $labels.gpu }}: The ranks of a job wait for rank {{ $labels.rank }}.",
 		description: "The ranks of communicator {{ $labels.communicator }} lose {{ $value | humanizePercentage }} of " +
 			"their time waiting for rank {{ $labels.rank }}: {{ $labels.workload }} of {{ $labels.tenant }} on GPU " +
@@ -103,41 +113,63 @@ var straggler = fleetRule{
 		"it, and its GPU or its host is slow. If several ranks of one host are named, look at the host.",
 }
 
-// stragglerScene is the ranks of four communicators. After a minute the others
-// wait for rank 2. Of c1 the other ranks are equally fast; p2's ranks are the
-// stages of a pipeline, and e3's differ. In n4 rank 2 is slow in the first minute.
+// stragglerScene is the ranks of six communicators. After a minute the others
+// wait for rank 2. Of c1 the other ranks are equally fast, but after 90 s they
+// pause, and rank 1 waits for longer; p2's ranks are the stages of a pipeline, and
+// e3's differ. In n4 rank 2 is slow in the first minute. Three of t5 take turns.
+// In w6 rank 2 is slow half of the time.
 var stragglerScene = []struct {
 	communicator, host    string
 	rank                  int
-	calls, seconds, after float64 // in the interval of a scrape
+	calls, seconds, after float64                     // in the interval of a scrape
+	once, paused          float64                     // after 90 s, in addition
+	when                  func(at time.Duration) bool // the rank has after; nil: after a minute
 }{
-	{"c1", "host-0", 0, 50, 1, 1}, {"c1", "host-0", 1, 50, 1.02, 1.02}, {"c1", "host-0", 2, 50, 1, .5}, {"c1", "host-0", 3, 50, 1.01, 1.01},
-	{"p2", "host-1", 0, 25, 1, 1}, {"p2", "host-1", 1, 50, 1.02, 1.02}, {"p2", "host-1", 2, 50, 1, .5}, {"p2", "host-1", 3, 25, 1.01, 1.01},
-	{"e3", "host-2", 0, 50, .95, .95}, {"e3", "host-2", 1, 50, 1.3, 1.3}, {"e3", "host-2", 2, 50, 1, .5}, {"e3", "host-2", 3, 50, 1, 1},
-	{"n4", "host-3", 0, 50, 1, 1}, {"n4", "host-3", 1, 50, 1.02, 1.02}, {"n4", "host-3", 2, 50, .5, 1}, {"n4", "host-3", 3, 50, 1.01, 1.01},
+	{"c1", "host-0", 0, 50, 1, 1, 0, 2, nil}, {"c1", "host-0", 1, 50, 1.02, 1.02, 1, 2, nil},
+	{"c1", "host-0", 2, 50, 1, .5, 0, 0, nil}, {"c1", "host-0", 3, 50, 1.01, 1.01, 0, 2, nil},
+	{"p2", "host-1", 0, 25, 1, 1, 0, 0, nil}, {"p2", "host-1", 1, 50, 1.02, 1.02, 0, 0, nil},
+	{"p2", "host-1", 2, 50, 1, .5, 0, 0, nil}, {"p2", "host-1", 3, 25, 1.01, 1.01, 0, 0, nil},
+	{"e3", "host-2", 0, 50, .95, .95, 0, 0, nil}, {"e3", "host-2", 1, 50, 1.3, 1.3, 0, 0, nil},
+	{"e3", "host-2", 2, 50, 1, .5, 0, 0, nil}, {"e3", "host-2", 3, 50, 1, 1, 0, 0, nil},
+	{"n4", "host-3", 0, 50, 1, 1, 0, 0, nil}, {"n4", "host-3", 1, 50, 1.02, 1.02, 0, 0, nil},
+	{"n4", "host-3", 2, 50, .5, 1, 0, 0, nil}, {"n4", "host-3", 3, 50, 1.01, 1.01, 0, 0, nil},
+	{"t5", "host-4", 0, 50, 1.5, .75, 0, 0, takesTurn(30, 0, 3)}, {"t5", "host-4", 1, 50, 1.5, .75, 0, 0, takesTurn(30, 1, 3)},
+	{"t5", "host-4", 2, 50, 1.5, .75, 0, 0, takesTurn(30, 2, 3)}, {"t5", "host-4", 3, 50, 1.51, 1.51, 0, 0, nil},
+	{"t5", "host-4", 4, 50, 1.51, 1.51, 0, 0, nil},
+	{"w6", "host-5", 0, 50, 1, 1, 0, 0, nil}, {"w6", "host-5", 1, 50, 1.02, 1.02, 0, 0, nil},
+	{"w6", "host-5", 2, 50, 1, .55, 0, 0, takesTurn(15, 0, 2)}, {"w6", "host-5", 3, 50, 1, 1, 0, 0, nil},
+}
+
+// takesTurn is one of several turns of so many seconds, the first of which is counted as 0.
+func takesTurn(seconds, n, of time.Duration) func(at time.Duration) bool {
+	return func(at time.Duration) bool { return (at/time.Second+10)/seconds%of == n }
 }
 
 // stragglerTest is the test of the rule: it is silent before it has findings enough.
 func stragglerTest() ruleTest {
 	t := ruleTest{name: straggler.alert, pace: pace(stragglerStep)}
-	begins, fires := time.Minute, 2*time.Minute
+	const begins, surprises, fires, ends = time.Minute, 90 * time.Second, 105 * time.Second, 3 * time.Minute
 	for _, s := range stragglerScene {
 		labels := fmt.Sprintf(`communicator=%q,gpu="%d",instance="%s:9836",job=%q,rank="%[2]d",tenant="t",`+
 			`uuid="GPU-%[2]d",workload="w"`, s.communicator, s.rank, s.host, job)
-		calls, took := series{name: labels}, series{name: labels}
-		n, seconds := 0.0, 0.0
-		t.pace.steps(fires, func(at time.Duration) {
-			calls.values, took.values = append(calls.values, n), append(took.values, math.Round(100*seconds)/100)
+		var calls, took, pauses []float64
+		n, seconds, paused := 0.0, 0.0, 0.0
+		t.pace.steps(ends, func(at time.Duration) {
+			calls, took, pauses = append(calls, n), append(took, math.Round(100*seconds)/100), append(pauses, paused)
 			n += s.calls
-			if seconds += s.seconds; at >= begins {
+			seconds += s.seconds
+			if s.when == nil && at >= begins || s.when != nil && s.when(at) {
 				seconds += s.after - s.seconds
+			}
+			if at == surprises {
+				seconds, paused = seconds+s.once+s.paused, paused+s.paused
 			}
 		})
 		for _, m := range []*collectors.Metric{workloads.RankCollectives, workloads.RankMeasured} {
-			t.series = append(t.series, series{fmt.Sprintf("%s{%s}", m, labels), calls.values})
+			t.series = append(t.series, series{fmt.Sprintf("%s{%s}", m, labels), calls})
 		}
-		t.series = append(t.series, series{fmt.Sprintf("%s{%s}", workloads.RankSeconds, labels), took.values},
-			series{fmt.Sprintf("%s{%s}", workloads.RankPaused, labels), make([]float64, len(took.values))})
+		t.series = append(t.series, series{fmt.Sprintf("%s{%s}", workloads.RankSeconds, labels), took},
+			series{fmt.Sprintf("%s{%s}", workloads.RankPaused, labels), pauses})
 	}
 	r := straggler.rule
 	r.summary = "host-0:9836, GPU 2: The ranks of a job wait for rank 2."
@@ -145,9 +177,10 @@ func stragglerTest() ruleTest {
 		"host-0:9836."
 	labels := slices.Concat([][2]string{{"communicator", "c1"}, {"gpu", "2"}, {"instance", "host-0:9836"}, {"job", job},
 		{"rank", "2"}, {"tenant", "t"}, {"uuid", "GPU-2"}, {"workload", "w"}}, r.labels())
+	named := []firing{{labels, r.annotations()}}
 	// Ranges of Prometheus 3 leave their left end out, so it is one evaluation earlier.
 	t.alerts = []expectation{{at: begins + (stragglerFindings-1)*stragglerStep, alert: r.alert},
-		{at: fires, alert: r.alert, firing: []firing{{labels, r.annotations()}}}}
+		{at: fires, alert: r.alert, firing: named}, {at: ends, alert: r.alert, firing: named}}
 	return t
 }
 

@@ -26,39 +26,48 @@ var (
 	style      = flag.String("straggler.style", "usual", "of the jobs with injections: "+
 		strings.Join(slices.Sorted(maps.Keys(styles)), ", "))
 	row    = flag.String("straggler.row", "", "of the jobs without a straggler: this kind alone")
+	quick  = flag.Bool("straggler.native", false, "do not use promtool, but an evaluation of the same rules that is faster")
 	slower = flag.Int("straggler.slower", 1, "factor of all durations of the rules")
 )
 
 // styles of jobs are harder than the usual one.
 var styles = map[string]func(j *clusterJob){
-	"usual":     func(*clusterJob) {},
-	"skewed":    func(j *clusterJob) { j.skew = 0.012 },  // up to 3 % for good
-	"drifts":    func(j *clusterJob) { j.drift = 0.012 }, // up to 3 % in an hour
-	"tensor":    func(j *clusterJob) { j.tensor = 2 },
-	"tensor4":   func(j *clusterJob) { j.tensor = 4 },
-	"trios":     func(j *clusterJob) { j.ranks = 3 },
-	"few":       func(j *clusterJob) { j.ranks = 8 },
-	"gradual":   func(j *clusterJob) { j.gradual = 60 },
-	"imbalance": func(j *clusterJob) { j.imbalance = 0.05 },
-	"missed":    func(j *clusterJob) { j.missed = 0.05 },
-	"restless":  func(j *clusterJob) { j.save = 90 },
-	"long":      func(j *clusterJob) { j.step = 4 + 4*j.random.Float64() },
-	"throttles": func(j *clusterJob) { j.throttles = 4 },
-	"experts":   func(j *clusterJob) { j.habits.experts = 0.01 },
-	"pipelines": func(j *clusterJob) { j.tensor, j.habits.last = 4, 0.15 },
-	"vast":      func(j *clusterJob) { j.ranks = 512 },
+	"usual":         func(*clusterJob) {},
+	"skewed":        func(j *clusterJob) { j.skew = 0.012 },  // up to 3 % for good
+	"drifts":        func(j *clusterJob) { j.drift = 0.012 }, // up to 3 % in an hour
+	"tensor":        func(j *clusterJob) { j.tensor = 2 },
+	"tensor4":       func(j *clusterJob) { j.tensor = 4 },
+	"trios":         func(j *clusterJob) { j.ranks = 3 },
+	"few":           func(j *clusterJob) { j.ranks = 8 },
+	"gradual":       func(j *clusterJob) { j.gradual = 60 },
+	"imbalance":     func(j *clusterJob) { j.imbalance = 0.05 },
+	"missed":        func(j *clusterJob) { j.missed = 0.05 },
+	"restless":      func(j *clusterJob) { j.save = 90 },
+	"long":          func(j *clusterJob) { j.step = 4 + 4*j.random.Float64() },
+	"throttles":     func(j *clusterJob) { j.throttles = 4 },
+	"experts":       func(j *clusterJob) { j.habits.experts = 0.01 },
+	"pipelines":     func(j *clusterJob) { j.tensor, j.habits.last = 4, 0.15 },
+	"vast":          func(j *clusterJob) { j.ranks = 512 },
+	"slight":        func(j *clusterJob) { j.most = 0.12 },
+	"slightExperts": func(j *clusterJob) { j.most, j.habits.experts = 0.12, 0.01 },
+	"slightSaves":   func(j *clusterJob) { j.most, j.save = 0.12, 240 },
+	"partly":        func(j *clusterJob) { j.throttles = 20 },
 }
 
-// A look asks for an expression at a time.
+// A look asks which alerts fire at a time, or fired in some time before.
 type look struct {
-	at   float64
-	expr string
+	at     float64
+	lately time.Duration
 }
 
-const (
-	firingNow    = `ALERTS{alertname="JobStraggler",alertstate="firing"}`
-	firingLately = `max_over_time(ALERTS{alertname="JobStraggler",alertstate="firing"}[%s])`
-)
+// expr is what Prometheus is asked.
+func (l look) expr() string {
+	firing := `ALERTS{alertname="JobStraggler",alertstate="firing"}`
+	if l.lately > 0 {
+		return fmt.Sprintf("max_over_time(%s[%s])", firing, promDuration(l.lately))
+	}
+	return firing
+}
 
 // everyRange matches the ranges of a rule.
 var everyRange = regexp.MustCompile(`\[\w+\]`)
@@ -88,7 +97,7 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 		"    promql_expr_test:\n", promDuration(time.Duration(*slower)*stragglerStep), promDuration(*scrape), series)
 	for _, l := range looks {
 		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %s\n        exp_samples: [{labels: 'none', value: 0}]\n",
-			l.expr, promTime(l.at))
+			l.expr(), promTime(l.at))
 	}
 	for name, text := range map[string]string{"rules.yml": rules, "test.yml": b.String()} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -106,6 +115,18 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 		all[i] = namings(f[1])
 	}
 	return all
+}
+
+// byRules returns what each look finds, by either evaluation.
+func byRules(t *testing.T, series string, looks []look) [][]naming {
+	t.Helper()
+	if !*quick {
+		return evaluate(t, series, looks)
+	}
+	if *slower != 1 || *scrape != stragglerStep {
+		t.Fatal("-straggler.native has the intervals of the rules alone")
+	}
+	return native(series, looks)
 }
 
 // TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and
@@ -130,14 +151,14 @@ func TestStragglersAreNamed(t *testing.T) {
 		j, at := n%len(jobs), 120+cycle*float64(n/len(jobs))+60*r.Float64()
 		at = math.Round(at)
 		f := slowness{from: at, until: at + lasting, first: r.IntN(512) % jobs[j].ranks, n: 1,
-			by: 0.1 * math.Pow(5, r.Float64()), grows: jobs[j].gradual, turns: jobs[j].throttles}
+			by: 0.1 * math.Pow(jobs[j].slowest()/0.1, r.Float64()), grows: jobs[j].gradual, turns: jobs[j].throttles}
 		if n%4 == 3 && jobs[j].ranks > 2*ranksOfHost {
 			f.first, f.n = f.first/ranksOfHost*ranksOfHost, ranksOfHost
 		}
 		jobs[j].faults = append(jobs[j].faults, f)
 		which, of[n] = append(which, f), j
-		lately := fmt.Sprintf(firingLately, promDuration(time.Duration(*slower)*4*time.Minute))
-		looks = append(looks, look{at + within, firingNow}, look{at + cycle - 70 - jobs[j].gradual, lately})
+		lately := time.Duration(*slower) * 4 * time.Minute
+		looks = append(looks, look{at + within, 0}, look{at + cycle - 70 - jobs[j].gradual, lately})
 		end = max(end, at+cycle)
 	}
 	var b strings.Builder
@@ -154,7 +175,7 @@ func TestStragglersAreNamed(t *testing.T) {
 	for k, i := range order {
 		sorted[k] = looks[i]
 	}
-	answers := evaluate(t, b.String(), sorted)
+	answers := byRules(t, b.String(), sorted)
 	found := make([][]naming, len(looks))
 	for k, i := range order {
 		found[i] = answers[k]
@@ -196,15 +217,15 @@ func TestStragglersAreNamed(t *testing.T) {
 	}
 }
 
-// TestNoStragglersNoAlerts simulates what is no straggler.
-func TestNoStragglersNoAlerts(t *testing.T) {
-	t.Parallel()
-	r := rand.New(rand.NewPCG(*seed, 2))
-	type kind struct {
-		name   string
-		change func(j *clusterJob)
-	}
-	kinds := []kind{
+// A kind of jobs is a change of the usual one.
+type kind struct {
+	name   string
+	change func(j *clusterJob)
+}
+
+// wellJobs are the kinds of jobs without a straggler.
+func wellJobs(r *rand.Rand) []kind {
+	return []kind{
 		{"usual", func(*clusterJob) {}},
 		{"logs", func(j *clusterJob) { j.habits.logs = 0.3 * r.Float64() }},
 		{"uploads", func(j *clusterJob) { j.habits.uploads = 5 + 15*r.Float64() }},
@@ -229,12 +250,33 @@ func TestNoStragglersNoAlerts(t *testing.T) {
 		{"tensor", styles["tensor"]},
 		{"trios", styles["trios"]},
 		{"small", func(j *clusterJob) { j.ranks = 3 + r.IntN(6) }},
+		{"hot", func(j *clusterJob) {
+			j.habits.turns = turns{lasting: [2]float64{5, 30}, by: [2]float64{0.05, 0.25}, ranks: 1}
+		}},
+		{"writers", func(j *clusterJob) {
+			j.habits.turns = turns{gap: [2]float64{60, 180}, lasting: [2]float64{5, 20}, by: [2]float64{0.1, 0.25}, ranks: ranksOfHost}
+		}},
+		{"accumulates", func(j *clusterJob) {
+			j.habits.experts, j.habits.keep = 0.02+0.04*r.Float64(), 5+10*r.Float64()
+		}},
+		{"loader", func(j *clusterJob) { j.habits.loader = 0.06 }},
+		{"loggers", func(j *clusterJob) { j.habits.loggers = 0.3 + 0.7*r.Float64() }},
+		{"bubbles", func(j *clusterJob) {
+			j.tensor, j.habits.last, j.habits.experts, j.habits.keep = 4, 0.05+0.2*r.Float64(), 0.01+0.01*r.Float64(), 30
+		}},
 	}
+}
+
+// TestNoStragglersNoAlerts simulates what is no straggler.
+func TestNoStragglersNoAlerts(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(*seed, 2))
+	kinds := wellJobs(r)
 	const length, batch = 3600.0, 50 // hours; promtool takes no more at a time
 	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return *row != "" && k.name != *row })
 	var looks []look
 	for at := 300.0; at < length; at += 300 {
-		looks = append(looks, look{at, fmt.Sprintf(firingLately, "5m")})
+		looks = append(looks, look{at, 5 * time.Minute})
 	}
 	alarms := map[string]bool{}
 	for from := 0; from < *hoursQuiet; from += batch {
@@ -245,7 +287,7 @@ func TestNoStragglersNoAlerts(t *testing.T) {
 			k.change(j)
 			j.write(&b, length)
 		}
-		for _, found := range evaluate(t, b.String(), looks) {
+		for _, found := range byRules(t, b.String(), looks) {
 			for _, a := range found {
 				alarms[fmt.Sprintf("rank %d of %s", a.rank, a.job)] = true
 			}

@@ -39,11 +39,13 @@ type clusterJob struct {
 	gradual   float64 // how long an injection grows
 	throttles float64 // an injection comes and goes, in turns of this length, twice as strong; 0: it is steady
 	blind     float64 // between two restarts of Prometheus, of 30 to 90 s
+	most      float64 // part by which an injection is slow, at most; 0: 0.5
 	habits    habits
 	faults    []slowness
 	random    *rand.Rand
 
 	saved [][2]float64 // begin and end of the checkpoints so far
+	turn  turn
 }
 
 // stood returns how long the job wrote checkpoints in a period.
@@ -69,7 +71,8 @@ const ranksOfHost = 8
 // A rankState is a rank of a start of a job, with its counters after each step.
 type rankState struct {
 	skew, drift float64
-	load        float64     // of its experts, as a part
+	load        float64     // of its experts, or of its file, as a part
+	file        float64     // when it opens the next one
 	in          [2]counters // the communicator of its group, and that of all
 	at          []rankReading
 }
@@ -110,6 +113,14 @@ func (f slowness) part(at float64) float64 {
 		return 0
 	}
 	return 1 - (f.from-at)/f.grows
+}
+
+// slowest returns the part by which an injection is slow, at most.
+func (j *clusterJob) slowest() float64 {
+	if j.most > 0 {
+		return j.most
+	}
+	return 0.5
 }
 
 // slow returns the factor of a rank's computation at a time.
