@@ -148,8 +148,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 	if (mode == GS_PAUSE && !passes && now >= atomic_load(&passing))
 		return HELD;
 	enum verdict v = PASS;
-	uint64_t turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
 	gs_gpu_lock(g);
+	uint64_t turn = __atomic_load_n(&slot->turn, __ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) != mode) {
 		v = CHANGED;
 	} else {
@@ -200,6 +200,8 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 			e->queued = 0; /* no event supports the estimate */
 		} else {
 			uint64_t since = e->passed_ns > began ? e->passed_ns : began;
+			if (m->recorded_ns > since) /* before that nobody could see it pass */
+				since = m->recorded_ns;
 			uint64_t slow = m->hosts ? 0 : SLOW * m->cost;
 			uint64_t least = e->stalled ? STALLED_NS : m->hosts ? HOSTED_NS : STALL_NS;
 			if (m->hosts && gs_marker_known(e) > SLOW * GS_AHEAD) /* all of it comes at once when the function ends */

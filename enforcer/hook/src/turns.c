@@ -395,9 +395,13 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 		return __atomic_load_n(&slot->flags, __ATOMIC_RELAXED) & GS_HASTE ? HASTE_NS : RUN_NS;
 	pthread_mutex_lock(&g->lock);
 	g->next_ns = 0;
-	uint32_t mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);
-	uint64_t turn = __atomic_load_n(&slot->turn, __ATOMIC_RELAXED);
-	uint32_t flags = __atomic_load_n(&slot->flags, __ATOMIC_RELAXED);
+	uint32_t mode, flags;
+	uint64_t turn;
+	do { /* or a pause after the last turn would count as one after this turn */
+		turn = __atomic_load_n(&slot->turn, __ATOMIC_ACQUIRE);
+		mode = __atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE);
+		flags = __atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE);
+	} while (__atomic_load_n(&slot->turn, __ATOMIC_RELAXED) != turn);
 	uint64_t now = gs_now();
 	if (!g->seated) {
 		pthread_mutex_unlock(&g->lock);
