@@ -136,7 +136,7 @@ struct gs_gpu {
 	uint64_t told_ns;     /* the last USAGE */
 	uint64_t asked_ns;    /* the last ACQUIRE */
 	uint64_t grace_ns;    /* if others wait, the broker is told after so long without work */
-	uint64_t rested_ns;   /* when it was told so */
+	uint64_t rested_ns;   /* since when */
 	uint64_t sampled_ns;  /* in OPEN: the last look */
 	uint64_t copies_told; /* bytes ever copied when the broker was last told of them */
 };

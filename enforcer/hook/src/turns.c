@@ -38,7 +38,7 @@
 #define OPEN_NS 1000000000 /* or in OPEN, or of copies if there is nothing else to tell; between ACQUIREs */
 #define HASTY_NS 300000    /* nothing to do for so long while others wait: idle, */
 #define HASTY_MOST_NS 2000000 /* or for up to a little longer than this if that was too soon, */
-#define GAP_NS 2000000     /* because work came again within so long after */
+#define GAP_NS 2000000     /* because work came again within so long */
 #define IDLE_NS 2000000    /* the same while no other waits */
 #define STILL_NS 50000     /* if nothing was launched for so long, look whether that was all */
 #define DEADLINE_NS 50000000
@@ -80,12 +80,12 @@ void gs_turns_group(struct gs_gpu *g, uint64_t group)
 }
 
 /* A tenant that had no work for so short a time was between two steps: next time
- * the helper waits longer. */
+ * the helper waits longer. A wait for one that rests for longer is in vain. */
 static void patient(struct gs_gpu *g, uint64_t rested)
 {
 	if (rested < GAP_NS && g->grace_ns < HASTY_MOST_NS)
 		g->grace_ns *= 2;
-	else if (rested > 5 * GAP_NS && g->grace_ns > HASTY_NS)
+	else if (rested > GAP_NS + GAP_NS / 2 && g->grace_ns > HASTY_NS)
 		g->grace_ns /= 2;
 }
 
@@ -221,13 +221,14 @@ void gs_turns_begin(struct gs_gpu *g, enum gs_phase phase, uint64_t turn, uint32
 		e->bounded = false; /* it is no wonder that it runs empty now */
 }
 
-static void give(struct gs_gpu *g, enum gs_why why, uint64_t now)
+/* last is when the last work ended, of IDLE. */
+static void give(struct gs_gpu *g, enum gs_why why, uint64_t last, uint64_t now)
 {
 	g->phase = GS_GIVEN;
 	g->given = gs_launches(g);
 	if (why == GS_IDLE) {
 		g->told = GS_NO_WORK;
-		g->rested_ns = now;
+		g->rested_ns = last;
 		g->epoch = gs_client_epoch();
 		atomic_fetch_add(&gs_credits, 1);
 	}
@@ -289,7 +290,7 @@ static uint64_t step_turn(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	last = later(last, later(g->usage.last_ns, g->progress_ns));
 	if (now < last + grace) /* the last marker may have passed since we looked at the clock */
 		return later(last + grace - now, DRAIN_NS) < next ? later(last + grace - now, DRAIN_NS) : next;
-	give(g, GS_IDLE, now);
+	give(g, GS_IDLE, last, now);
 	return LAZY_NS;
 }
 
@@ -300,20 +301,20 @@ static uint64_t step_given(struct gs_gpu *g, uint64_t now)
 	if (g->undrained) {
 		if (!drained(g, now))
 			return RUN_NS;
-		give(g, GS_DRAINED, now);
+		give(g, GS_DRAINED, 0, now);
 	}
 	uint64_t last = later(later(g->progress_ns, g->seen_ns), g->began_ns);
 	if (g->told == GS_NO_WORK || g->waiting)
 		return LAZY_NS;
 	if (now < last + HASTY_NS)
 		return later(last + HASTY_NS - now, DRAIN_NS);
-	give(g, GS_IDLE, now);
+	give(g, GS_IDLE, last, now);
 	return LAZY_NS;
 }
 
 static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t now)
 {
-	if (g->phase == GS_GIVEN) {
+	if (g->phase == GS_GIVEN && g->turn == turn) { /* else a turn was missed, and its end is waited for */
 		if (rung)
 			barrier();
 		g->look = g->look || rung;
@@ -327,9 +328,9 @@ static uint64_t step_pause(struct gs_gpu *g, uint64_t turn, bool rung, uint64_t 
 		gs_turns_begin(g, GS_DRAINING, g->phase == GS_TURN ? g->turn : turn, 0, now);
 	launched(g, now);
 	if (drained(g, now))
-		give(g, GS_DRAINED, now);
+		give(g, GS_DRAINED, 0, now);
 	else if (now - g->began_ns >= DEADLINE_NS)
-		give(g, GS_UNDRAINED, now);
+		give(g, GS_UNDRAINED, 0, now);
 	else
 		return DRAIN_NS;
 	return HASTY_NS;

@@ -535,13 +535,13 @@ static void a_host_function_lets_pass_while_it_drains(void)
 	around_a_function();
 	done(10, 2);
 	unsigned since = fake_says;
-	fake_mode(0, GS_PAUSE, 2, 0);
+	fake_mode(0, GS_PAUSE, 1, 0);
 	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, since));
 	spin(2000000);
 	uint64_t from = gs_now(), put = fake[11].put;
 	pthread_t t = launching(11);
 	while (gs_now() - from < 4000000)
-		fake_mode(0, GS_PAUSE, 2, 0); /* it looks each time */
+		fake_mode(0, GS_PAUSE, 1, 0); /* it looks each time */
 	uint64_t still = fake[11].put;
 	CHECK(still == put || gs_now() - from >= 5000000);
 	pthread_join(t, NULL);

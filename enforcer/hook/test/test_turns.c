@@ -76,6 +76,23 @@ static void a_pause_that_does_not_drain_has_a_deadline(void)
 	CHECK(w->usage.launched == 1 && w->usage.turn == 1 && fake_launched == 1);
 }
 
+/* The broker waits for the end of every turn, also of one that began and ended while the helper slept. */
+static void the_end_of_a_missed_turn_is_told(void)
+{
+	const struct fake_word *w;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0) && phase() == GS_GIVEN);
+	pthread_mutex_lock(&gs_gates[0].lock);
+	unsigned since = fake_says;
+	fake_mode(0, GS_RUN, 2, 0);
+	fake_mode(0, GS_PAUSE, 2, 0);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, since)));
+	CHECK(w->usage.turn == 2);
+}
+
 /* Launches n times, each done after 2 ms. Returns what the broker was told of these
  * and the launches before. */
 static struct gs_usage paces(unsigned n, unsigned before)
@@ -233,7 +250,8 @@ static void step_after(uint64_t ns)
 	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
 }
 
-/* Work that comes again at once was taken for done too soon. */
+/* Work that comes again at once was taken for done too soon. The rest that counts begins
+ * with the end of the work: a program that rests for longer is not waited for. */
 static void haste_learns_patience(void)
 {
 	fake_instant = true;
@@ -241,8 +259,12 @@ static void haste_learns_patience(void)
 	for (int i = 0; i < 500 && grace() < 2000000; i++)
 		step_after(0);
 	CHECK(grace() >= 2000000 && grace() < 5000000);
+	step_after(2500000); /* so it stays */
+	pthread_mutex_lock(&gs_gates[0].lock);
+	CHECK(gs_now() - gs_gates[0].rested_ns >= gs_gates[0].grace_ns);
+	pthread_mutex_unlock(&gs_gates[0].lock);
 	for (int i = 0; i < 500 && grace() > 600000; i++)
-		step_after(12000000);
+		step_after(3500000);
 	CHECK(grace() <= 600000 && grace() >= 300000);
 }
 
@@ -561,6 +583,7 @@ int main(int argc, char **argv)
 		CASE(the_driver_of_a_suspended_process_is_left_alone),
 		CASE(what_was_launched_in_open_is_drained),
 		CASE(a_pause_that_does_not_drain_has_a_deadline),
+		CASE(the_end_of_a_missed_turn_is_told),
 		CASE(a_launch_under_way_is_waited_for),
 		CASE(an_idle_turn_is_given_back),
 		CASE(an_idle_turn_is_given_back_in_haste),
