@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +36,8 @@ func (g *Guards) Take(pid int) error {
 	if one := g.all[pid]; one != nil && !one.over() {
 		return nil
 	}
-	one := &guard{pid: pid, threads: map[int]bool{}, release: make(chan struct{}), ended: make(chan struct{})}
+	one := &guard{pid: pid, threads: map[int]bool{}, asks: make(chan chan bool), release: make(chan struct{}),
+		ended: make(chan struct{})}
 	begun := make(chan error, 1)
 	go one.run(begun)
 	if err := <-begun; err != nil {
@@ -55,7 +55,16 @@ func (g *Guards) Holds(pid int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
-	return one != nil && one.holds.Load()
+	if one == nil {
+		return false
+	}
+	answer := make(chan bool)
+	select {
+	case one.asks <- answer:
+		return <-answer
+	case <-one.ended:
+		return false
+	}
 }
 
 // Has reports whether a process is guarded.
@@ -95,10 +104,10 @@ func (g *Guards) Keep(some map[int]bool) {
 // A guard is that of one process. Its fields without a lock belong to its thread.
 type guard struct {
 	pid     int
-	threads map[int]bool // that are traced; true: it is held
-	holds   atomic.Bool
-	release chan struct{} // closed to end it
-	ended   chan struct{} // closed when it has
+	threads map[int]bool   // that are traced; true: it is held
+	asks    chan chan bool // whether a thread is held
+	release chan struct{}  // closed to end it
+	ended   chan struct{}  // closed when it has
 }
 
 func (g *guard) over() bool {
@@ -132,16 +141,26 @@ func (g *guard) run(begun chan<- error) {
 	for g.look() {
 		select {
 		case <-changed:
+		case answer := <-g.asks:
+			g.look() // a thread may just have faulted
+			answer <- len(g.held()) > 0
 		case <-g.release:
-			g.holds.Store(false)
-			for tid, held := range g.threads {
-				if held {
-					_ = unix.PtraceCont(tid, 0)
-				}
+			g.look()
+			for _, tid := range g.held() {
+				_ = unix.PtraceCont(tid, 0)
 			}
 			return
 		}
 	}
+}
+
+func (g *guard) held() (tids []int) {
+	for tid, held := range g.threads {
+		if held {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
 }
 
 // seize traces all threads. Those that they start later are traced, too.
@@ -218,7 +237,6 @@ func (g *guard) stopped(tid int, status unix.WaitStatus) {
 		_ = unix.PtraceCont(tid, 0)
 	case (sig == unix.SIGSEGV || sig == unix.SIGBUS) && g.inDriver(tid):
 		g.threads[tid] = true
-		g.holds.Store(true)
 	default:
 		_ = unix.PtraceCont(tid, int(sig))
 	}
