@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // TestGPUFaultsOfSuspended has a thread of a suspended process call what makes the driver's
@@ -47,7 +49,10 @@ func TestGPUFaultsOfSuspended(t *testing.T) {
 // heldAt returns the program counters of the threads of a process that are held, and their
 // mappings.
 func heldAt(pid int) (all []string) {
-	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	var maps []*procfs.ProcMap
+	if process, err := procfs.NewProc(pid); err == nil {
+		maps, _ = process.ProcMaps()
+	}
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 	for _, task := range tasks {
 		stat, _ := os.ReadFile(filepath.Join(task, "stat"))
@@ -57,10 +62,9 @@ func heldAt(pid int) (all []string) {
 			continue
 		}
 		all = append(all, fmt.Sprintf("%#x", counter))
-		for line := range strings.Lines(string(maps)) {
-			var from, to uint64
-			if n, _ := fmt.Sscanf(line, "%x-%x", &from, &to); n == 2 && from <= counter && counter < to {
-				all = append(all, strings.Join(strings.Fields(line), " "))
+		for _, m := range maps {
+			if uint64(m.StartAddr) <= counter && counter < uint64(m.EndAddr) {
+				all = append(all, m.Pathname)
 			}
 		}
 	}

@@ -7,12 +7,13 @@ import (
 	"os"
 	"os/signal"
 	"path"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"unsafe"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -101,7 +102,7 @@ func (g *Guards) Keep(some map[int]bool) {
 	}
 }
 
-// A guard is that of one process. Its fields without a lock belong to its thread.
+// A guard is that of one process. Its threads belong to its run.
 type guard struct {
 	pid     int
 	threads map[int]bool   // that are traced; true: it is held
@@ -147,7 +148,7 @@ func (g *guard) run(begun chan<- error) {
 		case <-g.release:
 			g.look()
 			for _, tid := range g.held() {
-				_ = unix.PtraceCont(tid, 0)
+				goOn(tid, 0)
 			}
 			return
 		}
@@ -230,15 +231,15 @@ func (g *guard) stopped(tid int, status unix.WaitStatus) {
 		if started, err := unix.PtraceGetEventMsg(tid); err == nil {
 			g.threads[int(started)] = false
 		}
-		_ = unix.PtraceCont(tid, 0)
+		goOn(tid, 0)
 	case event == unix.PTRACE_EVENT_STOP && sig != unix.SIGTRAP: // a signal stops the process
-		_ = trace(unix.PTRACE_LISTEN, tid, 0, 0)
+		_ = trace(unix.PTRACE_LISTEN, tid, 0, 0) // as in goOn
 	case event != 0:
-		_ = unix.PtraceCont(tid, 0)
+		goOn(tid, 0)
 	case (sig == unix.SIGSEGV || sig == unix.SIGBUS) && g.inDriver(tid):
 		g.threads[tid] = true
 	default:
-		_ = unix.PtraceCont(tid, int(sig))
+		goOn(tid, sig)
 	}
 }
 
@@ -257,16 +258,20 @@ func (g *guard) inDriver(tid int) bool {
 	if trace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
 		return false
 	}
-	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", g.pid))
-	for line := range bytes.Lines(maps) {
-		var from, to uint64
-		if n, _ := fmt.Sscanf(string(line), "%x-%x", &from, &to); n == 2 && from <= regs.PC() && regs.PC() < to {
-			fields := bytes.Fields(line)
-			driver, _ := path.Match("libcuda.so*", filepath.Base(string(fields[len(fields)-1])))
-			return driver
-		}
+	process, err := procfs.NewProc(g.pid)
+	if err != nil {
+		return false
 	}
-	return false
+	maps, _ := process.ProcMaps() // none: it is ending
+	return slices.ContainsFunc(maps, func(m *procfs.ProcMap) bool {
+		driver, _ := path.Match("libcuda.so*", path.Base(m.Pathname))
+		return driver && uint64(m.StartAddr) <= regs.PC() && regs.PC() < uint64(m.EndAddr)
+	})
+}
+
+// goOn lets a thread go on that has stopped, with a signal or with 0.
+func goOn(tid int, sig unix.Signal) {
+	_ = unix.PtraceCont(tid, int(sig)) // it fails if the thread was killed meanwhile
 }
 
 // trace makes a call of ptrace.

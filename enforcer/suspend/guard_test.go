@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
@@ -98,15 +97,6 @@ func (c *child) state() string {
 	return rest[:min(1, len(rest))]
 }
 
-func awaits(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after a minute still: %s", what)
-		}
-	}
-}
-
 // TestAGuardedProcessNoticesNothing sends signals to a process, and has it start threads,
 // while it is guarded and afterwards.
 func TestAGuardedProcessNoticesNothing(t *testing.T) {
@@ -123,15 +113,15 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 			c.send(syscall.SIGUSR2)
 			c.says("user defined signal 2")
 		}
-		awaits(t, "a new thread is not traced", func() bool { return c.tracers() == 1 })
+		eventually(t, "a new thread is traced", func() bool { return c.tracers() == 1 })
 		c.send(syscall.SIGSTOP)
-		awaits(t, "it is not stopped", func() bool { s := c.state(); return s == "t" || s == "T" })
+		eventually(t, "it is stopped", func() bool { s := c.state(); return s == "t" || s == "T" })
 		c.send(syscall.SIGUSR1)
 		c.send(syscall.SIGCONT)
 		c.says("user defined signal 1")
 	}
 	g.Give(pid)
-	awaits(t, "it is traced", func() bool { return c.tracers() == 0 })
+	eventually(t, "nothing traces it", func() bool { return c.tracers() == 0 })
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
 	if g.Has(pid) || g.Holds(pid) {
@@ -152,7 +142,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.send(c.sends)
-		awaits(t, "it goes on", func() bool { return !g.Has(pid) })
+		eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		if e.out.Scan() {
 			t.Errorf("it says %q", e.out.Text())
 		}
@@ -183,7 +173,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 		t.Errorf("it is not guarded: %v", err)
 	}
 	_ = c.Process.Kill()
-	awaits(t, "it has ended", func() bool { return !second.Has(pid) })
+	eventually(t, "it has ended", func() bool { return !second.Has(pid) })
 	if err := first.Take(1 << 30); err == nil {
 		t.Error("nobody is guarded")
 	}

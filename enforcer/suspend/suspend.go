@@ -213,7 +213,7 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 // cannot be, it is not guarded.
 func (s *Suspender) guard(p Process) {
 	if s.Guard != nil && s.Alive(p.Target) {
-		_ = s.Guard.Take(p.PID)
+		_ = s.Guard.Take(p.PID) // Guards says whether it succeeded
 	}
 }
 
@@ -524,7 +524,7 @@ func (s *Suspender) Close() (ends []End) {
 		lost, err := s.giveBack(w.Processes, nil)
 		if err == nil {
 			delete(s.work, w.Subject())
-			_ = s.keep()
+			_ = s.keep() // as above
 		}
 		ends = append(ends, End{Record: w.Record, Done: Resuming, Err: err, Lost: lost, Took: time.Since(began)})
 	}
