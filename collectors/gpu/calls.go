@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,18 +60,68 @@ func (c *Calls) miss(symbol string) {
 }
 
 // A guard precedes every NVML call of one owner. It refuses calls without a
-// symbol, counts return codes, and records the call in progress, so that a call
-// that never returns can be named.
+// symbol, has calls wait that may not overlap, counts return codes, and records
+// the call in progress, so that a call that never returns can be named.
 type guard struct {
 	calls   *Calls
 	missing []bool // by index into calls; shared and constant
+	turns   []turn // the same; nil: the call needs no turn
 	caller  *Caller
+}
+
+// alone lists families of calls, by the beginning of their names. NVML promises
+// that any two calls may overlap. But this agent crashed on hosts with two H100s:
+// once in nvmlGpmMetricsGet, and once while another thread was in
+// nvmlGpmSampleGet (driver 580). Authors of other agents saw wrong answers where
+// nvmlDeviceGetFieldValues overlapped. So one call of a family is made after the
+// other.
+var alone = []string{"nvmlGpm", "nvmlDeviceGetFieldValues"}
+
+// newTurns returns the turns of one library, by index into calls.
+func newTurns() []turn {
+	turns := make([]turn, len(calls))
+	for _, family := range alone {
+		t, none := make(turn, 1), make(chan struct{})
+		close(none)
+		t <- none
+		for i, call := range calls {
+			if strings.HasPrefix(call.name, family) {
+				turns[i] = t
+			}
+		}
+	}
+	return turns
+}
+
+// A turn lets one call of a family follow the other. It holds what the latest
+// call closes when it returns.
+type turn chan chan struct{}
+
+// patience is how long a call waits for one that does not return. That one is in
+// the kernel, and may stay there: a wedged GPU must not silence the others.
+const patience = 250 * time.Millisecond
+
+// take waits for the turn, and returns what ends it.
+func (t turn) take() (done chan struct{}) {
+	latest := <-t
+	select {
+	case <-latest:
+	default:
+		select {
+		case <-latest:
+		case <-time.After(patience):
+		}
+	}
+	done = make(chan struct{})
+	t <- done
+	return done
 }
 
 // A Caller is the record of one goroutine's calls to the driver. The zero value
 // is ready.
 type Caller struct {
 	busy atomic.Pointer[Busy]
+	done chan struct{} // ends the turn of the call in progress; nil: it has none
 
 	Good   int // calls that succeeded; belongs to the goroutine
 	Barred int // calls that failed as they do without device nodes; belongs to the goroutine
@@ -81,7 +132,15 @@ func (c *Caller) Busy() *Busy { return c.busy.Load() }
 
 // Recover records that the call in progress ended in a panic: go-nvml trusts
 // every count that the library returns.
-func (c *Caller) Recover() { c.busy.Store(nil) }
+func (c *Caller) Recover() { c.returned() }
+
+func (c *Caller) returned() {
+	c.busy.Store(nil)
+	if c.done != nil {
+		close(c.done)
+		c.done = nil
+	}
+}
 
 // Busy is an NVML call that has not returned yet.
 type Busy struct {
@@ -94,6 +153,9 @@ func (g guard) enter(i int) nvml.Return {
 		g.calls.miss(calls[i].name)
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+	if t := g.turns[i]; t != nil {
+		g.caller.done = t.take()
+	}
 	g.begin(calls[i].name)
 	return nvml.SUCCESS
 }
@@ -103,7 +165,7 @@ func (g guard) leave(i int, ret nvml.Return) { g.end(calls[i].name, ret) }
 func (g guard) begin(call string) { g.caller.busy.Store(&Busy{call, time.Now()}) }
 
 func (g guard) end(call string, ret nvml.Return) {
-	g.caller.busy.Store(nil)
+	g.caller.returned()
 	if ret == nvml.SUCCESS {
 		g.caller.Good++
 	} else if Barred(ret) {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
@@ -123,6 +125,55 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 		counted["nvmlDeviceGetUUID success"] != 1 {
 		t.Errorf("counted %v", counted)
 	}
+}
+
+// TestCallsThatMayNotOverlap has two GPUs' goroutines make calls of one family: the
+// second one waits until the first returns, but not for long if it never does.
+func TestCallsThatMayNotOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := device()
+		waits, hangs := make(chan struct{}), make(chan struct{})
+		var lasts chan struct{}
+		d.GpmSampleGetFunc = func(nvml.GpmSample) nvml.Return { <-lasts; return nvml.SUCCESS }
+		d.GetFieldValuesFunc = func([]nvml.FieldValue) nvml.Return { return nvml.SUCCESS }
+		one, _ := open(t, d)
+		lib := one.lib.As(new(Caller))
+		two, err := lib.Device(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lib.nv.(*mock.Interface).GpmMetricsGetFunc = func(*nvml.GpmMetricsGetType) nvml.Return { return nvml.SUCCESS }
+		overlap := func() (took time.Duration) {
+			done := make(chan struct{})
+			go func() { one.GpmSampleGet(nil); close(done) }()
+			synctest.Wait()
+			began := time.Now()
+			two.Fields(nil) // of another family
+			if time.Since(began) != 0 {
+				t.Error("a call waits for one of another family")
+			}
+			lib.GpmMetricsGet(nil)
+			took = time.Since(began)
+			<-done
+			return took
+		}
+		lasts = waits
+		time.AfterFunc(patience/2, func() { close(waits) })
+		if took := overlap(); took != patience/2 {
+			t.Errorf("the second call begins after %v, and the first returns after %v", took, patience/2)
+		}
+		lasts = hangs
+		time.AfterFunc(time.Minute, func() { close(hangs) })
+		if took := overlap(); took != patience {
+			t.Errorf("the second call waits for %v for one that hangs, want %v", took, patience)
+		}
+		lasts = waits // returns at once
+		one.GpmSampleGet(nil)
+		began := time.Now()
+		if lib.GpmMetricsGet(nil); time.Since(began) != 0 {
+			t.Error("a call waits for one that has returned")
+		}
+	})
 }
 
 // TestNothingIsSet checks that the agent cannot change a GPU's settings. The

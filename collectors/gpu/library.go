@@ -23,7 +23,7 @@ type Library struct {
 // an error there is nothing to close: Shutdown after a failed Init would end
 // the process.
 func Open(nv nvml.Interface, c *Calls, caller *Caller) (*Library, error) {
-	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls)), caller: caller}}
+	l := &Library{nv: nv, guard: guard{calls: c, missing: make([]bool, len(calls)), turns: newTurns(), caller: caller}}
 	l.begin("nvmlInit")
 	ret := nv.Init()
 	l.end("nvmlInit", ret)
