@@ -66,6 +66,7 @@ type Host struct {
 	kernel    []*reader   // readers that need no driver, one for each collector
 	reopen    chan string // reasons to reopen the driver
 	wake      chan struct{}
+	asked     string // the kernel's GPUs for which the driver was opened once more; belongs to Run
 
 	mu       sync.Mutex // guards the fields below
 	drain    bool       // the driver should be released
@@ -143,11 +144,12 @@ func (h *Host) Run(ctx context.Context) error {
 			wait, told = openFirst, ""
 			continue
 		}
+		kernel := h.Kernel.Driver()
 		lib, err := h.open(ctx)
 		if err == nil {
 			generation++
 			began := time.Now()
-			err = h.generation(ctx, lib, generation)
+			err = h.generation(ctx, lib, generation, kernel)
 			if errors.Is(err, errStuck) || !h.close(ctx, lib) {
 				return nil
 			}
@@ -275,14 +277,13 @@ func (h *Host) pause(ctx context.Context, d time.Duration) {
 
 // generation reads through one opened driver. It ends with ctx, a lost driver,
 // a drain, or a change that requires reopening, and returns once every reader
-// has.
-func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
+// has. kernel was read before the driver was opened.
+func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int, kernel host.Driver) error {
 	var count int
 	var err, barred error
 	if !h.await(ctx, goes(func() { count, err = lib.Count(); barred = h.Kernel.Nodes() })) {
 		return errStuck
 	}
-	kernel := h.Kernel.Driver()
 	switch {
 	case err != nil:
 		return err
@@ -317,8 +318,17 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int) error {
 		})
 	}
 	h.watch(inner, cancel, readers, func() string {
-		if why := h.Kernel.Driver().Differs(kernel); why != "" || barred == nil {
+		if why := h.Kernel.Driver().Differs(kernel); why != "" {
 			return why
+		}
+		// A GPU that comes or goes while the driver is opened may be on one list only. A
+		// difference that stays is a GPU that the driver cannot use.
+		if n := kernel.Count(); n != 0 && n != count && kernel.GPUs != h.asked {
+			h.asked = kernel.GPUs
+			return fmt.Sprintf("it lists %d GPUs, and the kernel drives %d", count, n)
+		}
+		if barred == nil {
+			return ""
 		}
 		if now := h.Kernel.Nodes(); now == nil || now.Error() != barred.Error() {
 			return "device nodes appeared or disappeared"

@@ -3,8 +3,12 @@ package collectors_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -58,6 +62,27 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 				if kind == "hot_remove" {
 					hosttest.Want(t, h, 1, collectors.WorkerStuck, "2", "not_listed")
 				}
+			})
+		})
+	}
+}
+
+// TestListsThatDiffer has the kernel drive more or fewer GPUs than the driver lists,
+// because one came or went while the driver was opened. The driver is opened once
+// more, and not again and again if the difference stays.
+func TestListsThatDiffer(t *testing.T) {
+	for _, driven := range []int{1, 2, 3} {
+		t.Run(fmt.Sprint(driven), func(t *testing.T) {
+			bound := fstest.MapFS{}
+			for i := range driven {
+				bound[fmt.Sprintf("driver/nvidia/gpus/0000:0%d:00.0", i)] = &fstest.MapFile{Mode: fs.ModeDir, Sys: &syscall.Stat_t{}}
+			}
+			hosttest.With(t, "gpus: [{model: h100, count: 2}]\n", func(o *collectors.Options) {
+				o.Kernel.Proc = bound
+			}, func(t *testing.T, h *collectors.Host) {
+				hosttest.Advance(time.Minute)
+				hosttest.Want(t, h, map[bool]float64{true: 1, false: 2}[driven == 2], collectors.NVMLGeneration, "")
+				hosttest.Want(t, h, 1, collectors.Up, "1")
 			})
 		})
 	}

@@ -44,10 +44,13 @@ func (d Driver) Differs(before Driver) string {
 		return fmt.Sprintf("the kernel module's version is %q instead of %q", d.Version, before.Version)
 	case d.GPUs != before.GPUs:
 		return fmt.Sprintf("the kernel drives %d GPUs, some of them rebound, instead of %d",
-			len(strings.Fields(d.GPUs)), len(strings.Fields(before.GPUs)))
+			d.Count(), before.Count())
 	}
 	return ""
 }
+
+// Count returns the number of GPUs that are bound to the driver; 0 if it is unknown.
+func (d Driver) Count() int { return len(strings.Fields(d.GPUs)) }
 
 // library matches the driver's library among the files mapped by a process.
 var library = regexp.MustCompile(`/libnvidia-ml\.so\.(\d+(?:\.\d+)+)\b`)
