@@ -119,6 +119,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 	t.Logf("copies to and from pinned memory, GiB/s: %s", twin.hear("copy"))
 	_ = twin.cmd.Process.Kill()
 
+	beside := begin(t, 0, "gaps.py", "")
 	e := train(t, 0)
 	e.tell("go 0") // its context and its memory are there
 	e.hear("did")
@@ -140,6 +141,8 @@ func TestGPUSuspendCycles(t *testing.T) {
 			fmt.Printf("cycle %d: suspended in %.2f s, resumed in %.2f s\n", i+1, down[i], up[i])
 		}
 	}
+	_ = beside.in.(io.Closer).Close()
+	t.Logf("pauses of a program on the same GPU, their number and ms: %s", beside.hear("gaps"))
 	e.tell("hash")
 	if got := e.hear("hash"); got != want {
 		t.Errorf("after %d cycles its state is %s, and that of its twin %s", *cycles, got, want)
