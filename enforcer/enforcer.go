@@ -126,7 +126,7 @@ func New(o Options) (*Enforcer, error) {
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
+	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive, Settle: 5 * time.Second,
 		Keep: e.keepSuspended, Guard: &suspend.Guards{},
 		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS}.Room}
 	if o.Driver == nil {

@@ -107,14 +107,17 @@ type Totals struct {
 // the driver: Look returns what has ended. One goroutine may use it, and it calls
 // Call, Alive and Free from others. Set these and Room; the rest may be zero.
 type Suspender struct {
-	Call  Call
-	Free  func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
-	Size  func(uuid string) (bytes uint64, known bool) // memory of a GPU that programs can have; nil: unknown
-	Room  func(bytes, others map[int]uint64) error     // by PID; see Host
-	Alive func(action.Target) bool                     // whether that process still exists
-	Keep  func([]Record) error                         // saves the records; nil: they are not saved
-	Life  context.Context                              // when it ends, no more calls are made; nil: never
-	Guard *Guards                                      // of the suspended processes; nil: they are not guarded
+	Call Call
+	Free func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
+	// Settle is how long a resumption waits for a driver that does not tell its free memory,
+	// as when the agent has just started.
+	Settle time.Duration
+	Size   func(uuid string) (bytes uint64, known bool) // memory of a GPU that programs can have; nil: unknown
+	Room   func(bytes, others map[int]uint64) error     // by PID; see Host
+	Alive  func(action.Target) bool                     // whether that process still exists
+	Keep   func([]Record) error                         // saves the records; nil: they are not saved
+	Life   context.Context                              // when it ends, no more calls are made; nil: never
+	Guard  *Guards                                      // of the suspended processes; nil: they are not guarded
 
 	work   map[audit.Subject]*work
 	totals Totals
@@ -360,6 +363,7 @@ func (s *Suspender) room(w *work, fresh []Process) error {
 			maps.Copy(others, byPID(o.fresh()))
 		}
 	}
+	fresh = slices.DeleteFunc(slices.Clone(fresh), func(p Process) bool { return !s.Alive(p.Target) })
 	return s.Room(byPID(fresh), others)
 }
 
@@ -767,7 +771,11 @@ func (s *Suspender) giveBack(all []Process, others map[string]uint64) (lost []in
 // whose memory there is no room.
 func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 	for uuid, bytes := range (Record{Processes: all}).Bytes() {
-		switch free, known := s.Free(uuid); {
+		free, known := s.Free(uuid)
+		for began := time.Now(); !known && time.Since(began) < s.Settle; free, known = s.Free(uuid) {
+			time.Sleep(s.Settle / 50)
+		}
+		switch {
 		case !known:
 			return refuse(GPUMemory, "it is unknown whether %s has room: the driver does not tell its free memory", uuid)
 		case free < bytes+others[uuid]+spare:

@@ -408,6 +408,37 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 	}
 }
 
+// TestAResumptionWaitsForTheFirstReading resumes a workload just after the start of the
+// agent, when nobody knows the free memory yet.
+func TestAResumptionWaitsForTheFirstReading(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5}))
+	b.order(2)
+	b.end()
+	asked := 0
+	b.Settle = 5 * time.Second
+	b.Free = func(string) (uint64, bool) { asked++; return 1 << 40, asked > 3 }
+	_ = b.Resume(b.now, job, "wanted")
+	if end := b.end(); end.Err != nil || !b.card.all(Running, 2) || asked != 4 {
+		t.Errorf("asked %d times: %+v", asked, end)
+	}
+}
+
+// TestWhoHasEndedNeedsNoRoom suspends a workload of which a process has just ended.
+func TestWhoHasEndedNeedsNoRoom(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.card.set(func() { b.card.gone[3] = true })
+	b.Room = func(bytes, _ map[int]uint64) error {
+		if _, is := bytes[3]; is {
+			return refuse(CgroupMemory, "its cgroup is unknown")
+		}
+		return nil
+	}
+	b.order(2, 3)
+	if end := b.end(); end.Err != nil || !b.card.all(Checkpointed, 2) {
+		t.Errorf("%+v", end)
+	}
+}
+
 // TestDeadlines gives a call that copies as long as 256 MiB a second take, and
 // 15 s besides.
 func TestDeadlines(t *testing.T) {
