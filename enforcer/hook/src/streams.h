@@ -69,7 +69,7 @@ struct gs_stream {
 	bool bounded;             /* a launch waited for the bound, and the stream has had work since */
 	uint64_t bound_ns;        /* of work that may be queued: as little as costs the program nothing; 0: the least */
 	uint64_t bound_set;       /* when that changed */
-	bool broken;              /* the driver refused something: launches pass for good */
+	_Atomic bool broken;      /* the driver refused something: launches pass for good */
 	bool stray;               /* not one stream, but the rest of those that are gone or had no room */
 	struct gs_marker now;     /* what was launched since the last marker */
 	uint64_t cost;            /* of a kernel, running average, ns; 0: unknown */
