@@ -10,7 +10,8 @@ import (
 )
 
 // TestPrograms runs every test/test_*.c: plain, for aarch64, under AddressSanitizer
-// and UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+// and UndefinedBehaviorSanitizer, and under ThreadSanitizer, side by side: most of the time
+// they wait.
 func TestPrograms(t *testing.T) {
 	programs := func(t *testing.T, target string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -22,11 +23,13 @@ func TestPrograms(t *testing.T) {
 		t.Logf("%s", out)
 	}
 	onEach(t, func(t *testing.T, m *machine) {
+		t.Parallel()
 		m.library(t)
 		programs(t, m.prefix+"test")
 	})
 	for _, target := range []string{"asan", "tsan"} {
 		t.Run(target, func(t *testing.T) {
+			t.Parallel()
 			machines[0].library(t)
 			programs(t, target)
 		})
