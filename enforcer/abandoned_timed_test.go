@@ -123,6 +123,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 		"posix_spawn at the cap": {"spawn", 1, limit, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
 				Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
 				Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},

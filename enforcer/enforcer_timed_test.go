@@ -90,6 +90,7 @@ func TestEnforcer(t *testing.T) {
 // says so, and no other program. It does not do so while the GPU itself is at
 // fault.
 func TestEnforcerTerminates(t *testing.T) {
+	t.Parallel()
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
 		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
@@ -131,6 +132,7 @@ func TestEnforcerTerminates(t *testing.T) {
 // workload runs until the next enforcer pauses it again. A second enforcer
 // beside the first is refused.
 func TestPausedOverRestart(t *testing.T) {
+	t.Parallel()
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	slow := quick(policy.Pause)
 	slow.Hold = time.Minute

@@ -19,6 +19,7 @@ import (
 // starts them. Beside them others do the same under the hook, and nothing
 // happens.
 func TestShortLivesAreFrozen(t *testing.T) {
+	t.Parallel()
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	steps := quick(policy.Pause)
 	steps.Hold = time.Minute
@@ -50,6 +51,7 @@ func TestShortLivesAreFrozen(t *testing.T) {
 // TestShortLapsesAreFrozen has successive programs that begin under the hook
 // and then continue without it, each for less than the grace period.
 func TestShortLapsesAreFrozen(t *testing.T) {
+	t.Parallel()
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	steps := quick(policy.Pause)
 	steps.Hold = time.Minute
