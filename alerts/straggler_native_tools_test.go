@@ -35,6 +35,14 @@ func (v track) last(k, n int) (all []float64) {
 	return all
 }
 
+// sum adds up the values of the last n times up to k.
+func (v track) sum(k, n int) (sum float64) {
+	for _, x := range v.last(k, n) {
+		sum += x
+	}
+	return sum
+}
+
 // increase is the increase of a counter over n scrapes, as Prometheus estimates it in a range that
 // is a second shorter: that of rate, or of delta.
 func (v track) increase(k, n int, rate bool) float64 {
@@ -141,20 +149,21 @@ func judge(members []*member, spent map[string]track, calls track) {
 		typical := quantile(0.5, ratios)
 		spread[k] = quantile(0.9, ratios) - typical
 		usual := quantile(0.5, spread.last(k, stragglerUsual))
-		young := k < stragglerWithin || len(calls.last(k-stragglerWithin, 1)) == 0
+		young := k < stragglerOwn || len(calls.last(k-stragglerOwn, 1)) == 0
 		for _, m := range members {
 			m.lost[k] = typical - m.ratio[k]
-			if !young && m.lost[k] > 0.05 && m.lost[k] > 4*usual {
-				m.found[k], found[k] = 1, 1
+			if m.lost[k] > 0.05 && m.lost[k] > 4*usual {
+				m.found[k] = m.lost[k]
+				if !(found[k] > m.lost[k]) {
+					found[k] = m.lost[k]
+				}
 			}
 		}
 		for _, m := range members {
-			lost, count := 0.0, func(v track, n int) float64 { return float64(len(v.last(k, n))) }
-			for _, x := range m.lost.last(k, stragglerOf) {
-				lost += x
-			}
-			if !(lost/count(m.lost, stragglerOf) > 0.05) || count(m.found, stragglerWithin) < stragglerFindings ||
-				count(m.found, stragglerOwn) < 0.67*count(found, stragglerOwn) {
+			count := func(v track, n int) float64 { return float64(len(v.last(k, n))) }
+			if young || !(m.lost.sum(k, stragglerOf)/count(m.lost, stragglerOf) > 0.05) ||
+				count(m.found, stragglerWithin) < stragglerFindings ||
+				m.found.sum(k, stragglerOwn) < 0.8*found.sum(k, stragglerOwn) {
 				continue
 			}
 			if all := rates(members, k, stragglerWithin); quantile(0, all) > 0.7*quantile(1, all) {

@@ -346,7 +346,7 @@ scrape_configs: [{job_name: gpusteward, static_configs: [{targets: [%q]}]}]
 	startServer(t, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"))
 	var alerts map[string]known
-	until(t, 2*farther, "a straggler is named", func() bool {
+	until(t, 3*farther, "a straggler is named", func() bool {
 		alerts = h.alerts("JobStraggler")
 		return len(alerts) > 0
 	})
