@@ -258,6 +258,9 @@ func (o *Observer) sees(p *process) {
 		now.around[power], now.around[thermal] = float64(truth(e.Power)), float64(truth(e.Thermal))
 		now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
 		now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink
+		if e.Power || e.Thermal || e.Neighbours >= moreUsed {
+			p.slowed = o.now()
+		}
 	}
 	if !p.pace.pauses(o.now()) {
 		p.pace.span.all.add(&now)

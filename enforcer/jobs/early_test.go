@@ -207,3 +207,39 @@ func TestOtherWorkThanStepsHasTime(t *testing.T) {
 		t.Errorf("after 70 s: %+v, want the kernel of rank 1", hangs)
 	}
 }
+
+// TestNobodyWaitsLongForOneThatCannotCall stops or ends a rank of a job that has
+// just started. The others wait in a graph of which nothing is known.
+func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		called bool // what the others have called
+		gone   func(h *host, r *rank)
+		want   string
+	}{
+		{"stopped", false, func(_ *host, r *rank) { r.proc('T', 0) }, "stopped"},
+		{"ended", false, func(h *host, r *rank) {
+			h.Observer.Observe(broker.Traced{Session: 4, PID: r.pid, Tenant: "default", Trace: r.trace, Ends: true})
+		}, "ended"},
+		{"stopped, and the others are in a long step", true, func(_ *host, r *rank) { r.proc('T', 0) }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 4)
+			last := func(*rank, int64) {}
+			if c.called {
+				last = (*rank).graph
+				h.long(nil)
+			} else {
+				h.step(nil)
+			}
+			h.step(map[int]func(*rank, int64){0: (*rank).graph, 1: (*rank).graph, 2: (*rank).graph, 3: last})
+			c.gone(h, h.ranks[3])
+			h.ranks = h.ranks[:3]
+			hangs := h.wait(15)
+			if c.want == "" && len(hangs) != 0 || c.want != "" &&
+				(len(hangs) != 1 || hangs[0].Reason != c.want || hangs[0].Rank != 3) {
+				t.Errorf("%+v, want rank 3 %q", hangs, c.want)
+			}
+		})
+	}
+}

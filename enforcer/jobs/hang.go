@@ -89,7 +89,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 func (o *Observer) verdicts(at int64) (all []verdict) {
 	groups := map[communicatorOf][]*process{}
 	for _, p := range o.processes {
-		p.hangs = false
+		p.hangs, p.usual = false, p.waiting.usual
 		if p.ended == 0 && p.quiet(at) >= lookFrom {
 			p.watch.look(o.procfs(), p.pid)
 		} else {
@@ -100,6 +100,15 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 				of := communicatorOf{p.tenant, c.ID}
 				groups[of] = append(groups[of], p)
 			}
+		}
+	}
+	for _, group := range groups { // ranks run the same program, but some may know only other steps of it
+		longest := time.Duration(0)
+		for _, p := range group {
+			longest = max(longest, p.waiting.usual)
+		}
+		for _, p := range group {
+			p.usual = max(p.usual, longest)
 		}
 	}
 	excused, helped := map[*process]bool{}, map[*process]bool{}
@@ -180,11 +189,11 @@ func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.la
 // still reports whether the process has called nothing for too long, compared
 // with its usual pauses of that kind.
 func (p *process) still(at int64) bool {
-	m := &p.standing
+	usual := p.standing.usual
 	if p.waits(at) {
-		m = &p.waiting
+		usual = p.usual
 	}
-	return p.quiet(at) > max(patience, pauses*m.usual)
+	return p.quiet(at) > max(patience, pauses*usual)
 }
 
 // stuck reports whether a process has called nothing for too long.
@@ -200,6 +209,15 @@ func (p *process) stuck(at int64) bool {
 		return s.Stepping && p.quiet(at) > settleFor
 	}
 	return s.Stepping && (p.standing.known() || p.quiet(at) > pauses*s.Median)
+}
+
+// overdue reports whether a process waits for its GPU for clearly longer than
+// usual, although nothing is known to slow that GPU down. That is not enough unless
+// the GPUs of others already wait for it.
+func (p *process) overdue(at int64) bool {
+	s := p.finder.Status(at)
+	return s.Stepping && s.Within && p.waiting.known() && p.waits(at) && at-p.slowed > int64(patience) &&
+		p.quiet(at) > max(p.usual+patience, p.usual*3/2)
 }
 
 // stands reports whether the GPU has been in one collective or exchange for too
@@ -272,12 +290,17 @@ func mostOf(id uint64, group []*process) (most uint64) {
 func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 	slices.SortFunc(group, func(a, b *process) int { return cmp.Compare(a.in(id).Rank, b.in(id).Rank) })
 	v.group = group
-	uneven := uneven(id, group, at)
+	uneven, most := uneven(id, group, at), mostOf(id, group)
+	// Who waits for a rank that cannot call is in no long step.
+	cannot := slices.ContainsFunc(group, func(p *process) bool {
+		return (p.ended > 0 || p.watch.state == 'T') && p.in(id).Entered < most
+	})
 	for _, p := range group {
 		c := p.in(id)
+		stuck := p.stuck(at) || cannot && p.quiet(at) > patience
 		// Before steps are known, all may wait for a long one: only counts tell.
 		called := (c.Entered > c.Ended || c.exchanges()) && (p.taken > 0 || uneven)
-		if p.ended == 0 && (c.stands(at) || called && p.stuck(at) && (p.blocked(at) || c.inside())) {
+		if p.ended == 0 && (c.stands(at) || called && stuck && (p.blocked(at) || c.inside())) {
 			v.waiting++
 		}
 	}
@@ -313,20 +336,21 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 			return p, "stopped"
 		}
 	}
+	late := behind(id, group)
 	for _, p := range group {
 		c := p.in(id)
 		starts := c.Entered == 0 && !c.exchanges()
-		usual := !p.still(at) || (p.blocked(at) || starts) && !p.stuck(at)
+		usual := (!p.still(at) || (p.blocked(at) || starts) && !p.stuck(at)) && !(p == late && p.overdue(at))
 		if min(p.quiet(at), time.Duration(at-c.since)) < patience || usual && !c.stands(at) {
 			return nil, "" // it gets on: an evaluation, or data, or its usual work for the GPU
 		}
 	}
 	places := placesOf(id, group)
-	switch owing, late := debtor(places, at), before(places); {
+	switch owing, first := debtor(places, at), before(places); {
 	case owing != nil && owing.works(at):
 		return nil, ""
-	case late != nil && (owing == nil || owing.awaits()):
-		return late, "kernel"
+	case first != nil && (owing == nil || owing.awaits()):
+		return first, "kernel"
 	case owing != nil:
 		return owing, "absent"
 	}
@@ -341,8 +365,8 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 	case c.Entered < most && !last.blocked(at):
 		return last, "absent"
 	}
-	if p := behind(id, group); p != nil {
-		return p, "kernel"
+	if late != nil {
+		return late, "kernel"
 	}
 	if p := odd(id, group); p != nil {
 		return p, "unlike"

@@ -3,6 +3,8 @@ package jobs
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/wire"
 )
 
 // TestMarks lets two ranks stand in collectives of which few are measured. The
@@ -87,5 +89,74 @@ func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
 	}
 	if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "unknown" {
 		t.Errorf("15 s after they last got on: %+v, want an unknown culprit", hangs)
+	}
+}
+
+// long is a step of 15 s, most of which the rank waits for its GPU, or calls it
+// each second.
+func (r *rank) long(at int64, waits bool) {
+	for i := range 40 {
+		r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
+	}
+	r.enter(at+20e6, 1<<20)
+	wait := at + 25e6
+	for i := range 14 {
+		if !waits {
+			wait = at + int64(i+1)*1e9
+			r.note(wait, wire.EventLaunch, uint32(300+i))
+		}
+	}
+	r.note(wait, wire.EventWait, 0)
+	r.note(at+14.9e9, wire.EventWaited, 0)
+}
+
+// long lets the job make 60 such steps, in which some wait only at the end.
+func (h *host) long(short map[int]bool) {
+	for range 60 {
+		for i, r := range h.ranks {
+			r.long(h.at, !short[i])
+		}
+		h.at += 15e9
+		h.look()
+	}
+}
+
+// TestAKernelIsJudgedByTheStep lets the GPU of the second rank not come to a
+// collective of a job with steps of 15 s.
+func TestAKernelIsJudgedByTheStep(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		short  bool // the second rank's own waits
+		power  bool // reduces the clocks
+		stands bool // the first rank's GPU is in the collective
+		after  int  // s, from which on the kernel is named
+	}{
+		{"the other one's GPU waits for it", false, false, true, 25},
+		{"it shares the other one's steps", true, false, true, 25},
+		{"its GPU is slowed", false, true, true, 45},
+		{"nothing waits for it", false, false, false, 45},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 2)
+			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Power: c.power} }
+			h.long(map[int]bool{1: c.short})
+			for i, r := range h.ranks {
+				r.long(h.at, true)
+				r.head-- // it still waits
+				r.put64(0, r.head)
+				if i == 1 {
+					r.put64(208, r.entered)
+				} else if c.stands {
+					r.put64(200, r.entered)
+				}
+			}
+			if early := h.wait(c.after - 2); len(early) != 0 {
+				t.Errorf("after %d s: %+v", c.after-2, early)
+			}
+			hangs := h.wait(6)
+			if c.stands && (len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 1) {
+				t.Errorf("after %d s: %+v, want the kernel of rank 1", c.after+4, hangs)
+			}
+		})
 	}
 }

@@ -69,11 +69,13 @@ type process struct {
 	sums     wire.JobStats
 	pace     pace
 	thread   threadMeter
-	launches [16]uint64 // by GPU
-	last     int64      // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
-	busy     int64      // time at which its GPU was last seen with work; 0: never
-	waiting  pauseMeter // of pauses in which it waits for the GPU,
-	standing pauseMeter // and of others
+	launches [16]uint64    // by GPU
+	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
+	busy     int64         // time at which its GPU was last seen with work; 0: never
+	slowed   int64         // when something was last known to slow its GPU down, CLOCK_MONOTONIC, ns; 0: never
+	waiting  pauseMeter    // of pauses in which it waits for the GPU,
+	standing pauseMeter    // and of others
+	usual    time.Duration // usual longest pause of the former, in this rank or any other of its communicators
 
 	communicators [wire.Communicators]communicator
 	record        record // by the end of its last step
