@@ -24,6 +24,8 @@ var (
 	worldSeed  = flag.Uint64("world.seed", 0, "first `seed` of the jobs, in 2^32: another number gives other jobs")
 )
 
+const soon = 21 * time.Second // 20 s: looks are a second apart
+
 // A tally counts how hangs were judged, by name of the fault and of the program.
 type tally map[string]*struct{ right, soon, wrong, all int }
 
@@ -35,7 +37,7 @@ func (of tally) add(o outcome, names ...string) {
 		c := of[name]
 		c.all++
 		c.right += truth(o.right)
-		c.soon += truth(o.right && o.after <= 21*time.Second) // looks are a second apart
+		c.soon += truth(o.right && o.after <= soon)
 		c.wrong += truth(o.wrong)
 	}
 }
@@ -69,12 +71,17 @@ func letHang(t *testing.T, tells func(p program, f fault) bool, prepare func(w *
 		prepare(w)
 		o := w.judged(f)
 		of.add(o, f.name, p.name, "all")
-		if !o.right || o.wrong {
-			t.Logf("%-14s %-22s seed %d: right %v, wrong %v: %s", p.name, f.name, seed, o.right, o.wrong, o.told)
+		if !o.right || o.wrong || o.after > soon {
+			t.Logf("%-14s %-22s seed %d: right %v, wrong %v, after %v: %s", p.name, f.name, seed, o.right, o.wrong, o.after,
+				o.told)
 		}
 	}
 	of.check(t)
 }
+
+// shifts reports whether nothing hangs, because the next call takes the place of
+// the one that is left out.
+func shifts(p program, f fault) bool { return p.buckets == 1 && f.name == "skipped collective" }
 
 // TestWorldHangs lets jobs hang; the culprit is on this host. The goals: it is
 // named in 95 %, and a wrong rank in 1 %. The time is 20 s or three steps, 35 s
@@ -82,6 +89,7 @@ func letHang(t *testing.T, tells func(p program, f fault) bool, prepare func(w *
 func TestWorldHangs(t *testing.T) {
 	letHang(t, func(p program, f fault) bool {
 		return (p.buckets > 0 || f.reason == "kernel") && // or no process waits for another
+			!shifts(p, f) &&
 			!(p.graph && f.reason == "kernel") // nothing tells
 	}, func(*world) {})
 }
@@ -90,7 +98,8 @@ func TestWorldHangs(t *testing.T) {
 // or three steps.
 func TestWorldEarlyHangs(t *testing.T) {
 	letHang(t, func(p program, f fault) bool {
-		return p.buckets > 0 && f.name != "NCCL" && !(p.graph && slices.Contains([]string{"kernel", "unlike"}, f.reason))
+		return p.buckets > 0 && !shifts(p, f) && f.name != "NCCL" &&
+			!(p.graph && slices.Contains([]string{"kernel", "unlike"}, f.reason))
 	}, func(w *world) { w.early = 1 + w.IntN(trustedSteps-2) })
 }
 
@@ -121,6 +130,27 @@ func each(kind byte, least, most time.Duration) func(w *world) {
 			m.does(kind, least+time.Duration(w.Float64()*float64(most-least)))
 		}
 	}
+}
+
+// trains are so many steps of all.
+func (w *world) trains(steps int) {
+	for range steps {
+		w.train()
+	}
+}
+
+// lag lets GPUs be slower by up to so much, each by a part of its own, for so many
+// steps.
+func (w *world) lag(all []*actor, most float64, steps int) {
+	for _, m := range all {
+		m.slow = w.Float64() * most
+	}
+	w.lags = forever
+	w.trains(steps)
+	for _, m := range all {
+		m.slow = 0
+	}
+	w.lags = w.h.at + max(2*int64(time.Minute), 10*int64(w.step))
 }
 
 var interruptions = []interruption{
@@ -178,6 +208,25 @@ var interruptions = []interruption{
 			m.waits()
 		}
 	}},
+	{"the first rank validates, and runs ahead", func(w *world) {
+		m := w.members[0]
+		for range 800 {
+			m.launch(600, 0, 10*time.Millisecond)
+		}
+		m.waits()
+	}},
+	{"a GPU slows down for a known reason", func(w *world) {
+		i := w.IntN(w.here) // another host's is not seen
+		w.h.Observer.Evidence = func(uuid string, _ int) Evidence {
+			return Evidence{Power: w.members[i].slow > 0 && uuid == fmt.Sprint("GPU-", i)}
+		}
+		w.lag(w.members[i:i+1], 1.5, 4)
+	}},
+	{"a GPU slows down", func(w *world) {
+		i := w.IntN(len(w.members))
+		w.lag(w.members[i:i+1], 0.4, 4)
+	}},
+	{"ranks have different loads", func(w *world) { w.lag(w.members, 0.4, 10) }},
 	{"new communicators", func(w *world) {
 		for _, m := range w.members {
 			m.host = max(m.host, m.gpu, m.stream)
@@ -231,6 +280,9 @@ func TestWorldIsHealthy(t *testing.T) {
 			}
 		}
 		w.told = func(s wire.StragglerStats) {
+			if w.h.at < w.lags {
+				return
+			}
 			what := fmt.Sprintf("%s, %s: a straggler, %s", p.name, last, s.Cause)
 			if told[what]++; told[what] == 1 {
 				t.Errorf("false, in world %d: %s, rank %d, %.3f", i, what, s.Rank, s.Lost)
@@ -242,9 +294,7 @@ func TestWorldIsHealthy(t *testing.T) {
 			if i%2 > 0 {
 				steps = w.IntN(20)
 			}
-			for range steps {
-				w.train()
-			}
+			w.trains(steps)
 			what := interruptions[w.IntN(len(interruptions))]
 			if p.ranks == 1 && w.IntN(3) == 0 {
 				what = interruptions[4]

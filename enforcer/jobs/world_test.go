@@ -96,6 +96,7 @@ type world struct {
 	epoch   uint64            // of the communicators
 	early   int               // steps before the fault; 0: so many that they are known
 	slow    slowness
+	lags    int64 // until then a rank may be told to be a straggler
 	alarm   func(wire.HangStats)
 	looked  int64
 	hangs   []wire.HangStats
@@ -121,6 +122,7 @@ type actor struct {
 	every             uint64
 	acts              []act
 	ended             bool
+	slow              float64 // how much longer its kernels take than the others'
 	moved             uint64
 	called            int64 // its last event
 	rests             []rest
@@ -250,7 +252,7 @@ func (m *actor) launch(name int, thread uint16, d time.Duration) {
 	if done := max(m.gpu, m.stream); m.host > done+50e6 {
 		m.rests = append(m.rests, rest{done, m.host})
 	}
-	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu)*math.Exp(0.03*m.w.NormFloat64())))
+	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu+m.slow)*math.Exp(0.03*m.w.NormFloat64())))
 	if d >= forever {
 		m.gpu = forever
 	}
@@ -295,10 +297,11 @@ func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collect
 	end := int64(0)
 	starts, called := make([]int64, len(group)), make([]int64, len(group))
 	with, measured := make([]int, len(group)), make([]bool, len(group))
+	var skips *actor // its GPU does not wait there
 	for i, m := range group {
 		w.act(m)
 		if w.skips != nil && w.skips(w.ops, m) {
-			end, starts[i] = forever, forever
+			end, starts[i], skips = forever, forever, m
 			continue
 		}
 		n := bytes
@@ -331,6 +334,9 @@ func (w *world) collect(group []*actor, place int, bytes uint64, op wire.Collect
 	}
 	end = min(forever, end+int64(w.step)/int64(40*max(1, w.buckets+w.layers)))
 	for i, m := range group {
+		if m == skips {
+			continue
+		}
 		if m.host < forever || starts[i] < forever {
 			m.stream = end
 			if m.r != nil && measured[i] {
