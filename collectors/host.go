@@ -322,8 +322,9 @@ func (h *Host) generation(ctx context.Context, lib *gpu.Library, n int, kernel h
 			return why
 		}
 		// A GPU that comes or goes while the driver is opened may be on one list only. A
-		// difference that stays is a GPU that the driver cannot use.
-		if n := kernel.Count(); n != 0 && n != count && kernel.GPUs != h.asked {
+		// difference that stays is a GPU that the driver cannot use; without its device node
+		// it cannot use any.
+		if n := kernel.Count(); n != 0 && n != count && (barred == nil || n < count) && kernel.GPUs != h.asked {
 			h.asked = kernel.GPUs
 			return fmt.Sprintf("it lists %d GPUs, and the kernel drives %d", count, n)
 		}

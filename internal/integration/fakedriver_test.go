@@ -97,9 +97,10 @@ const module, slots = "sys/module/nvidia/version", "proc/driver/nvidia/gpus/"
 // slot returns the kernel's file about a GPU that is bound to the driver.
 func slot(gpu int) string { return fmt.Sprintf("%s0000:%02x:00.0/information", slots, 0x9b+gpu) }
 
-// has sets the number of GPUs, for the kernel and the library.
+// has sets the number of GPUs, for the library and then the kernel.
 func (f fakeDriver) has(gpus int) {
 	f.t.Helper()
+	f.set("gpus", strconv.Itoa(gpus))
 	f.set(module, "999.1\n")
 	for i := range 16 {
 		if i < gpus {
@@ -108,7 +109,6 @@ func (f fakeDriver) has(gpus int) {
 			f.clear(filepath.Dir(slot(i)))
 		}
 	}
-	f.set("gpus", strconv.Itoa(gpus))
 }
 
 // environment makes an agent load this driver, and skip the second that the
