@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestQueriesFromDCGM scrapes a dcgm-exporter as deploy/prometheus/dcgm_exporter.yml says, and no
@@ -32,7 +34,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	targets, config := filepath.Join(dir, "targets.yml"), filepath.Join(dir, "prometheus.yml")
 	for name, text := range map[string]string{
 		targets: fmt.Sprintf("- targets: [%q]\n", strings.TrimPrefix(exporter.URL, "http://")),

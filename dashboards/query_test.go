@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -22,6 +21,8 @@ import (
 	"time"
 
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
+
+	"gpusteward/internal/fixture"
 )
 
 // patience bounds each wait. The simulated host has shown all of its series within half a minute.
@@ -53,17 +54,6 @@ func TestQueries(t *testing.T) {
 			}
 		})
 	}
-}
-
-// freeAddress returns an unused loopback address.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // launch starts a program, which ends with the test, and waits until url answers.
@@ -121,7 +111,7 @@ func startAgent(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), freeAddress(t)
+	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), fixture.FreeAddress(t)
 	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)
 	}
@@ -143,7 +133,7 @@ func startPrometheus(t *testing.T, program, target string) server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	config := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%q]

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A demonstration is the running script of make demo.
@@ -35,7 +37,7 @@ func demonstrate(t *testing.T, environment ...string) *demonstration {
 	d.cmd.Env = append(os.Environ(), asAgent+"=1", "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0],
 		"TMPDIR="+d.tmp)
 	for _, name := range []string{"DEMO_AGENT", "DEMO_PROMETHEUS", "DEMO_ALERTMANAGER"} {
-		d.addresses[name] = freeAddress(t)
+		d.addresses[name] = fixture.FreeAddress(t)
 		d.cmd.Env = append(d.cmd.Env, name+"="+d.addresses[name])
 	}
 	d.cmd.Env = append(d.cmd.Env, environment...)

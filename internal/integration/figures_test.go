@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A figure is the cost of one agent that is scraped at one rate.
@@ -63,12 +64,7 @@ type measured struct {
 
 func startMeasured(t *testing.T, path string, args ...string) *measured {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := fixture.FreeAddress(t)
 	m := &measured{t: t, url: "http://" + address}
 	for _, a := range args {
 		if dir, given := strings.CutPrefix(a, "--runtime.dir="); given {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -25,17 +24,6 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// freeAddress returns a loopback address that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // installed skips a test, and says so, if a server that it needs is not
 // installed.
 func installed(t *testing.T, programs ...string) {
@@ -51,7 +39,7 @@ func installed(t *testing.T, programs ...string) {
 // and returns its URL.
 func startServer(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	address, log := freeAddress(t), new(transcript)
+	address, log := fixture.FreeAddress(t), new(transcript)
 	cmd := exec.Command(program, append(args, "--web.listen-address="+address, "--log.level=warn")...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
