@@ -106,11 +106,7 @@ func (t turn) take() (done chan struct{}) {
 	latest := <-t
 	select {
 	case <-latest:
-	default:
-		select {
-		case <-latest:
-		case <-time.After(patience):
-		}
+	case <-time.After(patience):
 	}
 	done = make(chan struct{})
 	t <- done
