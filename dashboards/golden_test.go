@@ -3,7 +3,6 @@ package dashboards
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,14 +10,11 @@ import (
 	"testing"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
+
+	"gpusteward/internal/fixture"
 )
 
-// update rewrites the generated files: go test ./dashboards -update.
-var update bool
-
 func TestMain(m *testing.M) {
-	flag.BoolVar(&update, "update", false, "write the dashboards instead of comparing them")
-	flag.Parse()
 	plugins.RegisterDefaultPlugins()
 	os.Exit(m.Run())
 }
@@ -40,7 +36,7 @@ func generated(t *testing.T) map[string]string {
 func TestGolden(t *testing.T) {
 	files := generated(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if update {
+		if *fixture.Update {
 			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
 				t.Fatal(err)
 			}
