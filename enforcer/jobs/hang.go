@@ -9,7 +9,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// When a process that stepped is taken to hang.
+// When a process that stepped, or decoded tokens, is taken to hang.
 const (
 	patience  = 10 * time.Second // without a call, and
 	pauses    = 3                // times its usual longest pause in a step
@@ -198,13 +198,13 @@ func (p *process) still(at int64) bool {
 
 // stuck reports whether a process has called nothing for too long.
 func (p *process) stuck(at int64) bool {
-	switch {
-	case !p.still(at):
+	if !p.still(at) {
 		return false
-	case p.taken == 0:
-		return p.quiet(at) > settleFor
 	}
 	s := p.finder.Status(at)
+	if p.taken == 0 {
+		return p.quiet(at) > settleFor || s.Decodes && p.standing.known()
+	}
 	if !s.Within { // its usual pauses are those of other steps
 		return s.Stepping && p.quiet(at) > settleFor
 	}
@@ -299,7 +299,7 @@ func judgeGroup(id uint64, group []*process, at int64) (v verdict) {
 		c := p.in(id)
 		stuck := p.stuck(at) || cannot && p.quiet(at) > patience
 		// Before steps are known, all may wait for a long one: only counts tell.
-		called := (c.Entered > c.Ended || c.exchanges()) && (p.taken > 0 || uneven)
+		called := (c.Entered > c.Ended || c.exchanges()) && (p.recurred() || uneven)
 		if p.ended == 0 && (c.stands(at) || called && stuck && (p.blocked(at) || c.inside())) {
 			v.waiting++
 		}

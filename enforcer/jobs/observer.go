@@ -64,6 +64,7 @@ type process struct {
 	finder   steps.Finder
 	taken    uint64 // steps
 	stepped  int64  // end of the last of them, CLOCK_MONOTONIC, ns
+	tokens   uint64 // that may be some, as long as no steps are known
 	trusted  bool   // those of this pattern:
 	pattern  uint8
 	sums     wire.JobStats
@@ -214,7 +215,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			continue
 		}
 		if e.At > p.last {
-			if p.last > 0 && p.taken > 0 {
+			if p.last > 0 && p.recurred() {
 				p.paused(e.Kind).note(time.Duration(e.At - p.last))
 			}
 			p.last = e.At
@@ -285,10 +286,19 @@ func (p *process) trusts(all []steps.Step) bool {
 	return p.trusted && p.pattern == pattern
 }
 
+// recurred reports whether the process has had steps, or what may be tokens: its
+// pauses are those of one of them.
+func (p *process) recurred() bool { return p.taken+p.tokens > 0 }
+
 // count adds the steps that have ended.
 func (o *Observer) count(p *process) {
 	o.kept = p.finder.Steps(p.taken, o.kept[:0])
 	if !p.trusts(o.kept) {
+		if n := p.finder.Tokens(); p.taken == 0 {
+			p.waiting.ended(int(n - p.tokens))
+			p.standing.ended(int(n - p.tokens))
+			p.tokens = n
+		}
 		return
 	}
 	p.taken, p.stepped = p.finder.Finished(), o.kept[len(o.kept)-1].End

@@ -78,6 +78,8 @@ type Finder struct {
 	depth     int            // number of orders that are looked at: all, or as many as there are marks of
 	searching bool           // signs are looked for
 	followed  *rhythm        // nil: there are no steps
+	decoded   *rhythm        // what may be tokens; nil: nothing is
+	tokens    uint64         // of those, ever
 
 	bans    [4]ban
 	banned  uint8 // number of bans ever
@@ -264,6 +266,10 @@ func (f *Finder) Steps(from uint64, all []Step) []Step {
 	return all
 }
 
+// Tokens returns how often what may be a token has recurred: it is a step after all
+// if it recurs more often than the tokens of any answer.
+func (f *Finder) Tokens() uint64 { return f.tokens }
+
 // last yields up to n steps of the pattern, the last first.
 func (f *Finder) last(n int) iter.Seq[*Step] {
 	return func(yield func(*Step) bool) {
@@ -289,6 +295,7 @@ type Status struct {
 	Known    bool // it has steps, though it may do something else
 	Stepping bool // or only briefly interrupted
 	Within   bool // not interrupted: its calls since the last step are at most two steps
+	Decodes  bool // what may be tokens: its calls since the last one are at most two of them
 	Pattern  uint8
 	Since    int64         // CLOCK_MONOTONIC, ns: from then on its steps are known
 	Median   time.Duration // of its last 32 steps
@@ -306,10 +313,11 @@ func (f *Finder) Status(now int64) Status {
 			s.Waits = append(s.Waits, Wait{Thread: t.place, For: t.kind, ID: t.id, Since: t.at})
 		}
 	}
+	s.Decodes = f.decoding() && f.decoded.recurs(f.all.size)
 	if r := f.followed; r == nil || f.all.size-r.at > interim*r.size {
 		return s
 	}
-	s.Within = f.all.size-f.followed.at <= 2*f.followed.size
+	s.Within = f.followed.recurs(f.all.size)
 	s.Stepping, s.Pattern, s.Since, s.Median = true, f.pattern, f.since, time.Duration(f.median(32))
 	s.Last = f.since
 	for step := range f.last(1) {

@@ -209,7 +209,10 @@ func (f *Finder) needs(r *rhythm) uint32 {
 // consider follows a rhythm, in place of one that has ended or is only a piece of
 // it, if it is certain enough.
 func (f *Finder) consider(r *rhythm) {
-	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
+	if needs := f.needs(r); r.good < needs || r.size < 2 || !r.steady() || f.several(r) {
+		if needs == answer && r.good >= doubtful {
+			f.decode(r)
+		}
 		return
 	}
 	switch e := f.followed; {
@@ -224,6 +227,21 @@ func (f *Finder) consider(r *rhythm) {
 		open = best.begin
 	}
 	f.begin(best, open)
+}
+
+// decoding says whether what was seen of tokens goes on.
+func (f *Finder) decoding() bool {
+	return f.decoded != nil && f.decoded.good >= doubtful && f.decoded.alive(f.all.size)
+}
+
+// decode counts what may be tokens, of one rhythm at a time.
+func (f *Finder) decode(r *rhythm) {
+	if !f.decoding() {
+		f.decoded = r
+	}
+	if f.decoded == r {
+		f.tokens++
+	}
 }
 
 // best returns the rhythm of the same steps that has the best mark.

@@ -204,6 +204,9 @@ func (r *rhythm) score() float32 { return r.pause - 0.5*float32(r.order) }
 // alive says whether the rhythm goes on.
 func (r *rhythm) alive(size uint32) bool { return size-r.at <= 3*r.size }
 
+// recurs says whether it goes on without an interruption.
+func (r *rhythm) recurs(size uint32) bool { return size-r.at <= 2*r.size }
+
 // within says whether its content is a part of the other's.
 func (r *rhythm) within(o *rhythm) bool {
 	common := uint32(0)
