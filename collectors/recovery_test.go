@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
@@ -27,14 +29,24 @@ func steady(h *collectors.Host, d time.Duration, each func(s map[string]float64)
 	}
 }
 
-// TestAddedOrRemovedGPUCausesNoGap checks that the driver is
-// reopened, that no GPU counts as down meanwhile, and that none of the agent's
-// own counters restarts.
+// slowHandles is a driver that takes long to find a GPU.
+type slowHandles struct{ nvml.Interface }
+
+func (d slowHandles) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {
+	time.Sleep(500 * time.Millisecond)
+	return d.Interface.DeviceGetHandleByIndex(index)
+}
+
+// TestAddedOrRemovedGPUCausesNoGap checks that the driver is reopened, that no
+// GPU counts as down meanwhile, even though finding one takes long, and that none
+// of the agent's own counters restarts.
 func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
 		t.Run(kind, func(t *testing.T) {
 			source := "gpus: [{model: h100, load: full, count: 3}]\nfaults: [{at: 30s, gpu: 2, kind: " + kind + "}]\n"
-			hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+			hosttest.With(t, source, func(o *collectors.Options) {
+				o.NVML = slowHandles{o.NVML}
+			}, func(t *testing.T, h *collectors.Host) {
 				hosttest.Advance(25 * time.Second)
 				hosttest.Want(t, h, counts[0], collectors.Devices, "")
 				busy, _ := hosttest.Get(t, h, activity.BusySeconds, "0", "gpu")

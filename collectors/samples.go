@@ -41,7 +41,7 @@ func (h *Host) gpuStatuses(s *state) []gpuStatus {
 			id = missing[i]
 			missing = slices.Delete(missing, i, i+1)
 		}
-		all = append(all, gpuStatus{id, r, r.snap.Load()})
+		all = append(all, gpuStatus{id, r, cmp.Or(r.snap.Load(), s.earlier(id.UUID))})
 	}
 	for _, id := range missing {
 		all = append(all, gpuStatus{ID: id, snap: s.earlier(id.UUID)})

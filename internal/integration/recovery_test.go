@@ -220,6 +220,7 @@ func TestAddedAndRemovedGPUsAreSeen(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)
+	f.set("config.yml", "collectors: {fast: 1s, medium: 1s}\n") // time to open the driver again on a busy machine
 	a := f.spawn().ready()
 	a.well(0, 1)
 	w := observe(a, 1, func(s series) string { return s.ill(0, 1) })
