@@ -265,12 +265,13 @@ func (b *Broker) Run(ctx context.Context) error {
 	close(b.ended)
 	b.mu.Lock()
 	for _, s := range b.sessions {
-		_ = s.conn.Close()
+		s.hangUp() // Close would wait for a message that is being handled, which may need the mutex
 	}
 	b.mu.Unlock()
 	b.tasks.Wait()
 	b.mu.Lock()
 	for _, s := range b.sessions {
+		_ = s.conn.Close()
 		b.exits.drop(s)
 	}
 	b.mu.Unlock()

@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -520,4 +522,38 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	room.Store(200)
 	b.Refresh()
 	c.take(80)
+}
+
+// TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at
+// once, and the rest of that message, which needs the broker's mutex, keeps nothing from
+// its end.
+func TestRunEndsDuringAMessage(t *testing.T) {
+	handled, goOn := make(chan struct{}), make(chan struct{})
+	b, err := New(Options{Socket: socket(t), Policy: book{who: func(Facts, string) (string, error) {
+		close(handled)
+		<-goOn
+		return "a", nil
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	c := connect(t, b.options.Socket)
+	c.send(wire.TypeHello, hello("a", 1))
+	<-handled
+	cancel()
+	if h, _, err := c.next(patience); !errors.Is(err, io.EOF) {
+		t.Errorf("%v, %v instead of the end of the connection", h.Type, err)
+	}
+	close(goOn)
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the broker does not end")
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -238,6 +239,11 @@ func (a *agent) wait() int {
 		return a.status
 	case <-time.After(ending):
 		a.t.Errorf("the agent did not end within %v", ending)
+		if a.pid == 0 { // it is in this process
+			stacks := new(strings.Builder)
+			_ = pprof.Lookup("goroutine").WriteTo(stacks, 1)
+			a.t.Logf("goroutines:\n%s", stacks)
+		}
 		return -1
 	}
 }
