@@ -28,7 +28,7 @@ const (
 	maxFiles    = 64 << 20 // bytes of the files that it has mapped
 	maxMaps     = 16 << 20 // bytes of its list of mappings
 	tries       = 3
-	timeAllowed = time.Second
+	timeAllowed = 3 * time.Second // far more than it takes, as ranks that wait spin on all processors
 )
 
 // Options say where to look.
@@ -84,7 +84,7 @@ type Frame struct {
 	Line     int    `json:"line,omitempty"`
 }
 
-// Of reads the stacks of a process, in a second at most: a file or a list of
+// Of reads the stacks of a process, in 3 s at most: a file or a list of
 // mappings can hang as the process does, and then the rest is returned.
 func Of(ctx context.Context, pid int, o Options) (*Process, error) {
 	if o.Procfs == "" {
