@@ -215,12 +215,12 @@ var quotas = dashboard{
 				queries: one(by("sum", perGPU, "increase("+gpus.of(workloads.BrokerGangs)+"[$__rate_interval])"),
 					ofGPU)},
 			{kind: lines, title: "Ungoverned work", unit: "short", least: at(0), link: toTenant,
-				description: "Launches in the last interval that passed because their wait timed out, launches that " +
-					"could not be governed, and allocations that could not be booked.",
+				description: "Launches in the last interval that passed because their wait timed out, failures to " +
+					"measure launches, and allocations that could not be booked.",
 				queries: []query{{by("sum", "tenant",
 					"increase("+ofTenants.of(workloads.QuotaGatePassed)+"[$__rate_interval])"), "{{tenant}} passed"},
 					{by("sum", "tenant", "increase("+ofTenants.of(workloads.QuotaGateErrors)+"[$__rate_interval])"),
-						"{{tenant}} not governed"},
+						"{{tenant}} not measured"},
 					{by("sum", "tenant", "increase("+ofTenants.of(workloads.QuotaUncounted)+"[$__rate_interval])"),
 						"{{tenant}} not booked"}}},
 			{kind: lines, title: "Faults", unit: "short", least: at(0),

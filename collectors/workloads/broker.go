@@ -76,7 +76,7 @@ var (
 	QuotaGatePassed = collectors.Counter("nvgpu_quota_gate_passed_total",
 		"Launches of the tenant let through because the event they waited for did not come in time.", "tenant")
 	QuotaGateErrors = collectors.Counter("nvgpu_quota_gate_errors_total",
-		"Launches of the tenant that the hook could not govern.", "tenant")
+		"Failures in the tenant's hook, mostly events that the driver refused: it could not measure launches then.", "tenant")
 	QuotaTurns = collectors.Counter("nvgpu_quota_turns_total",
 		"Times the tenant was released to run on the GPU after a hold.", "tenant")
 	QuotaOverrun = collectors.Counter("nvgpu_quota_overrun_seconds_total",

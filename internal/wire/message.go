@@ -99,7 +99,7 @@ type Usage struct {
 
 	// Totals of the process.
 	Passed    uint64 // launches that the gate let pass because what they waited for did not come
-	Errors    uint64 // launches that the gate let pass because it could not govern them
+	Errors    uint64 // what the driver refused the gate, mostly events: it could not measure launches then
 	Uncounted uint64 // allocations that could not be booked
 }
 

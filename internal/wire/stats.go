@@ -344,7 +344,7 @@ type TenantStats struct {
 	LongestSeconds float64 `json:"longest_seconds"` // longest launch of the last minutes
 	// launches let pass because what they waited for did not come
 	GatePassed       uint64  `json:"gate_passed"`
-	GateErrors       uint64  `json:"gate_errors"`       // launches that could not be governed
+	GateErrors       uint64  `json:"gate_errors"`       // failures in the hook, mostly events that the driver refused
 	Uncounted        uint64  `json:"uncounted"`         // allocations that could not be booked
 	Turns            uint64  `json:"turns"`             // times that it was let run
 	OverrunSeconds   float64 `json:"overrun_seconds"`   // with work still running long after a pause

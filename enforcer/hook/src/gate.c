@@ -47,6 +47,8 @@ enum verdict { PASS, QUEUED, HELD, CHANGED };
 static _Atomic uint64_t patience = STALL_NS;
 static _Atomic uint64_t passing; /* until then launches go by at a pause */
 
+static struct gs_context *context(const struct gs_stream *e) { return e->stray ? gs_context_current() : e->context; }
+
 /* The helper sees that the thread is inside, or the thread sees what the page says. */
 static void inside(struct gs_thread *t, struct gs_launch *l, struct gs_gpu *g)
 {
@@ -133,6 +135,14 @@ static void rouse(uint64_t now)
 		gs_bell_ring(atomic_load(&gs_page));
 }
 
+/* The launch fails, which the program is to see at once. */
+static bool lost(const struct gs_stream *e)
+{
+	const struct gs_context *c = context(e);
+
+	return c && atomic_load(&c->lost);
+}
+
 /* Decides by the page whether the launch may be made now. passes: it has waited long enough. */
 static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_launch *l, const struct gs_slot *slot,
 			  bool passes)
@@ -142,7 +152,8 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 
 	if (mode == GS_OPEN && !atomic_load_explicit(&e->opened, memory_order_relaxed))
 		atomic_store(&e->opened, true);
-	if (mode == GS_KILL || (mode == GS_OPEN && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)))
+	if (mode == GS_KILL || (mode == GS_OPEN && !l->graph && !atomic_load_explicit(&gs_deep, memory_order_relaxed)) ||
+	    lost(e))
 		return PASS;
 	uint64_t now = gs_now();
 	if (mode == GS_PAUSE && !passes && now >= atomic_load(&passing))
@@ -309,7 +320,7 @@ void gs_gate_slow(struct gs_launch *l)
 	l->seq = 0;
 	gs_launch_over(t);
 	struct gs_stream *e = gs_stream_of(t, l->stream);
-	if (!e || e->broken || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
+	if (!e || (atomic_load(&gs_captures) && gs_stream_captures(l->stream)))
 		return;
 	for (;;) {
 		struct gs_page *page = atomic_load(&gs_page);
@@ -357,7 +368,7 @@ static void mark(const struct gs_launch *l, CUresult r, bool can)
 {
 	struct gs_stream *e = l->entry;
 	struct gs_gpu *g = e->gpu;
-	struct gs_context *c = e->stray ? gs_context_current() : e->context;
+	struct gs_context *c = context(e);
 
 	gs_gpu_lock(g);
 	if (l->seq)
@@ -419,7 +430,7 @@ void gs_gate_host(CUstream s, bool per_thread)
 	else if (s == CU_STREAM_LEGACY)
 		s = NULL;
 	struct gs_stream *e = gs_stream_of(t, s);
-	if (!e || e->broken || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
+	if (!e || e->stray || (atomic_load(&gs_captures) && gs_stream_captures(s)))
 		return;
 	struct gs_slot *slot = &atomic_load(&gs_page)->slot[gs_gpu_index(e->gpu)];
 	if (__atomic_load_n(&slot->mode, __ATOMIC_ACQUIRE) == GS_OPEN && !atomic_load(&gs_deep)) {

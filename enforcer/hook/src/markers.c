@@ -17,6 +17,8 @@
 #define KERNEL_NS 100000     /* a kernel's cost while it is not known */
 #define UNCOUNTED_NS 1000000000
 #define CHAIN_NS 10000000000 /* beyond this the driver's float of milliseconds is too coarse */
+#define RETRY_NS 1000000000  /* after a refusal the driver is asked again, and each time after twice as long, */
+#define RETRY_DOUBLES 8      /* up to so many times */
 #define HELPED_NS 4000000    /* work that was passed so soon after a launch passed for it had waited for that */
 #define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
 #define GRAPH_AGAIN 64       /* and again after so many */
@@ -26,24 +28,24 @@ static struct gs_marker *ring_at(struct gs_stream *e, unsigned i)
 	return &e->ring[(e->head + i) % GS_MARKERS];
 }
 
-/* Gives the stream up: its launches pass from now on. */
-static void give_up(struct gs_stream *e)
+/* Of the errors from 700 to 799, a call that asks about earlier work returns only those
+ * of kernels that ended by a fault. */
+bool gs_marker_lost(CUresult r)
 {
-	atomic_fetch_add(&gs_errors, 1);
-	gs_marker_forget(e);
-	e->broken = true;
+	return r == CUDA_ERROR_ECC_UNCORRECTABLE || r == CUDA_ERROR_NVLINK_UNCORRECTABLE || r == CUDA_ERROR_CONTAINED ||
+	       (r >= CUDA_ERROR_ILLEGAL_ADDRESS && r < CUDA_ERROR_NOT_PERMITTED);
 }
 
-static bool event_take(struct gs_context *c, CUevent *event)
+static CUresult event_take(struct gs_context *c, CUevent *event)
 {
 	if (c->spares) {
 		*event = c->spare[--c->spares];
-		return true;
+		return CUDA_SUCCESS;
 	}
-	if (gs_real.cuEventCreate(event, CU_EVENT_BLOCKING_SYNC) == CUDA_SUCCESS)
-		return true;
-	*event = NULL;
-	return false;
+	CUresult r = gs_real.cuEventCreate(event, CU_EVENT_BLOCKING_SYNC);
+	if (r)
+		*event = NULL;
+	return r;
 }
 
 static void event_give(struct gs_marker *m)
@@ -57,27 +59,59 @@ static void event_give(struct gs_marker *m)
 	m->event = NULL;
 }
 
+/* The driver refused what the stream's markers need. What is under way there is not
+ * known until an event succeeds. */
+static void refused(struct gs_stream *e, struct gs_context *c, CUresult r, uint64_t now)
+{
+	if (gs_marker_lost(r))
+		atomic_store(&c->lost, true);
+	if (now < e->retry_ns)
+		return;
+	atomic_fetch_add(&gs_errors, 1);
+	while (e->pending)
+		event_give(ring_at(e, --e->pending));
+	event_give(&e->passed);
+	event_give(&e->now);
+	gs_marker_forget(e);
+	e->retry_ns = now + ((uint64_t)RETRY_NS << e->refusals);
+	if (e->refusals < RETRY_DOUBLES)
+		e->refusals++;
+	gs_marker_add(e, c, NULL, 0, 0, now); /* there may be work */
+}
+
 bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now)
 {
 	struct gs_marker *m = &e->now;
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 
-	if (e->broken || e->pending == GS_MARKERS)
-		return e->broken;
-	if (gs_real.cuThreadExchangeStreamCaptureMode(&mode))
+	if (now < e->retry_ns || e->pending == GS_MARKERS || gs_real.cuThreadExchangeStreamCaptureMode(&mode))
 		return false;
 	bool free = !gs_stream_captures(stream);
-	bool ok = free && event_take(m->context, &m->event) && !gs_real.cuEventRecord(m->event, stream);
+	CUresult r = free ? event_take(m->context, &m->event) : CUDA_SUCCESS;
+	if (free && !r)
+		r = gs_real.cuEventRecord(m->event, stream);
 	gs_real.cuThreadExchangeStreamCaptureMode(&mode);
-	if (!ok) {
-		event_give(m);
-		if (free)
-			give_up(e);
-		return e->broken;
-	}
+	if (r)
+		refused(e, m->context, r, now);
+	if (!free || r)
+		return false;
+	e->refusals = 0;
 	m->recorded_ns = now;
 	*ring_at(e, e->pending++) = *m;
 	memset(m, 0, sizeof *m);
+	return true;
+}
+
+/* What the driver says of a stream without events. If it says nothing, the stream's work
+ * counts as done. */
+static bool done(struct gs_stream *e, CUresult r, uint64_t now)
+{
+	if (r == CUDA_ERROR_NOT_READY)
+		return false;
+	if (r)
+		refused(e, e->now.context, r, now);
+	memset(&e->now, 0, sizeof e->now);
+	e->gpu->progress_ns = e->gpu->usage.last_ns = now;
 	return true;
 }
 
@@ -86,14 +120,16 @@ bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now)
 static bool tail(struct gs_stream *e, uint64_t now)
 {
 	CUcontext popped, c = atomic_load(&e->now.context->handle);
+	CUstream stream = e->thread || e->stray ? NULL : e->stream;
 
 	if (e->thread && atomic_load(&gs_captures))
 		return false;
-	if (gs_real.cuCtxPushCurrent_v2(c)) {
-		give_up(e);
-		return true;
-	}
-	bool ok = gs_marker_record(e, e->thread || e->stray ? NULL : e->stream, now);
+	CUresult r = gs_real.cuCtxPushCurrent_v2(c);
+	if (r)
+		return done(e, r, now);
+	bool ok = gs_marker_record(e, stream, now);
+	if (!ok && e->refusals && !gs_stream_captures(stream))
+		ok = done(e, gs_real.cuStreamQuery ? gs_real.cuStreamQuery(stream) : CUDA_SUCCESS, now);
 	gs_real.cuCtxPopCurrent_v2(&popped);
 	return ok;
 }
@@ -115,8 +151,6 @@ void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint3
 {
 	struct gs_marker *m = &e->now;
 
-	if (e->broken)
-		return;
 	if (!m->launches) {
 		m->context = c;
 		m->first_ns = now;
@@ -126,6 +160,10 @@ void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint3
 	}
 	m->last_ns = now;
 	m->launches += launches ? launches : 1;
+	if (e->refusals) { /* nothing tells when they are done, so they count as done */
+		m->uneven = e->gpu->unpaced = true;
+		return;
+	}
 	m->real += launches;
 	m->cost += cost;
 	e->queued += cost;
@@ -325,7 +363,7 @@ static void reap(struct gs_stream *e)
 			return;
 		}
 		if (r) {
-			give_up(e);
+			refused(e, m->context, r, gs_now());
 			return;
 		}
 		uint64_t now = gs_now(), at = passed_at(e, m, now);
@@ -453,7 +491,7 @@ bool gs_marker_idle(struct gs_gpu *g)
 
 	for (struct gs_stream *e = g->streams; e; e = e->next) {
 		CUcontext c = e->context ? atomic_load(&e->context->handle) : NULL;
-		if (!atomic_load(&e->opened) || e->broken || !c)
+		if (!atomic_load(&e->opened) || !c)
 			continue;
 		if (e->thread || atomic_load(&gs_captures) || !gs_real.cuStreamQuery || gs_real.cuCtxPushCurrent_v2(c))
 			return false;
@@ -462,7 +500,7 @@ bool gs_marker_idle(struct gs_gpu *g)
 		if (r == CUDA_ERROR_NOT_READY)
 			return false;
 		if (r)
-			e->broken = true;
+			refused(e, e->context, r, gs_now());
 	}
 	return true;
 }

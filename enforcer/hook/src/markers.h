@@ -25,6 +25,7 @@ struct gs_marker {
 	void *graph;         /* all launches are of this one; NULL: kernels */
 };
 
+bool gs_marker_lost(CUresult r); /* the error is of a fault that ends the context: each later call returns it */
 /* Notes a launch that was made, and its estimated cost, ns. */
 void gs_marker_add(struct gs_stream *e, struct gs_context *c, void *graph, uint32_t launches, uint64_t cost,
 		   uint64_t now);
@@ -40,7 +41,8 @@ bool gs_marker_due(const struct gs_stream *e);
  * thread that launched calls it: the stream's context is current. */
 bool gs_marker_record(struct gs_stream *e, CUstream stream, uint64_t now);
 /* The same, from any thread, for all streams of the GPU that have launches without
- * a marker. False: one of them cannot be marked now. */
+ * a marker. One that is refused events is asked whether these are done. False: one of
+ * them cannot be marked now, or they are not done. */
 bool gs_marker_tails(struct gs_gpu *g, uint64_t now);
 void gs_marker_look(struct gs_stream *e);   /* notes what the GPU has passed */
 void gs_marker_reap(struct gs_gpu *g);      /* the same for all streams of the GPU */

@@ -187,6 +187,7 @@ static struct gs_context *context_of(CUcontext c)
 	}
 	if (free) {
 		free->spares = 0;
+		atomic_store(&free->lost, false);
 		atomic_store(&free->gpu, NULL);
 		atomic_store(&free->handle, c);
 		if (atomic_load(&contexts_used) <= (unsigned)(free - contexts))
@@ -350,8 +351,9 @@ struct gs_stream *gs_stream_of(struct gs_thread *t, CUstream s)
 bool gs_stream_captures(CUstream s)
 {
 	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult r = gs_real.cuStreamIsCapturing(s, &status);
 
-	return gs_real.cuStreamIsCapturing(s, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE;
+	return r ? !gs_marker_lost(r) : status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void gs_gate_stream_destroyed(CUstream s)

@@ -53,6 +53,7 @@ extern bool gs_fences; /* no membarrier: every launch takes the slow path, which
 struct gs_context {
 	_Atomic(CUcontext) handle;    /* NULL: free */
 	_Atomic(struct gs_gpu *) gpu; /* NULL until the first launch */
+	_Atomic bool lost;            /* by a fault: every call in it returns that error, and launches pass */
 	CUevent spare[GS_EVENTS];     /* guarded by the GPU's lock, as the count is */
 	unsigned spares;
 };
@@ -69,7 +70,8 @@ struct gs_stream {
 	bool bounded;             /* a launch waited for the bound, and the stream has had work since */
 	uint64_t bound_ns;        /* of work that may be queued: as little as costs the program nothing; 0: the least */
 	uint64_t bound_set;       /* when that changed */
-	_Atomic bool broken;      /* the driver refused something: launches pass for good */
+	unsigned refusals;        /* in a row, of events: launches wait for turns, but are not measured; 0: none */
+	uint64_t retry_ns;        /* the driver is not asked for an event before */
 	bool stray;               /* not one stream, but the rest of those that are gone or had no room */
 	struct gs_marker now;     /* what was launched since the last marker */
 	uint64_t cost;            /* of a kernel, running average, ns; 0: unknown */
@@ -176,7 +178,8 @@ void gs_stream_settle(struct gs_thread *t, uint64_t now);
 void gs_streams_opened(struct gs_gpu *g);
 uint64_t gs_launches(struct gs_gpu *g); /* that the process ever made on this GPU */
 bool gs_quiet(struct gs_gpu *g);        /* no launch is under way */
-/* Nothing may be recorded on the stream: it captures, or cannot be asked. */
+/* Nothing may be recorded on the stream: it captures, or cannot be asked. In a context
+ * that is lost nothing is captured. */
 bool gs_stream_captures(CUstream s);
 
 /* The current context, with its GPU; NULL if that is not known. */
@@ -194,6 +197,6 @@ void gs_gate_capture(CUstream s, bool begins);
  * context. gpu is the session's; -1: none. */
 void gs_gate_context_created(CUcontext c, int gpu);
 void gs_gate_context_destroyed(CUcontext c); /* before the driver's call: no marker of it is touched again */
-uint64_t gs_gate_errors(void); /* launches that the gate could not govern and let pass, since the start */
+uint64_t gs_gate_errors(void); /* what the gate was refused since the start, mostly events */
 
 #endif

@@ -109,7 +109,7 @@ struct gs_usage {
 	uint64_t group;       /* a communicator in which the process is a rank with this GPU; 0: none to tell */
 	/* Of the process, since its start: */
 	uint64_t passed;      /* launches that the gate let pass because what they waited for did not come */
-	uint64_t errors;      /* launches that it let pass because it could not govern them */
+	uint64_t errors;      /* what the driver refused it, mostly events: it could not measure launches then */
 	uint64_t uncounted;   /* allocations that could not be booked */
 };
 

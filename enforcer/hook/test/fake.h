@@ -45,6 +45,8 @@ struct fake_stream {
 };
 static struct fake_stream fake[FAKE_STREAMS]; /* 0 is the legacy one, 2 the per-thread ones together */
 static _Atomic int fake_error;     /* what cuEventRecord answers */
+static _Atomic int fake_fault;     /* what every call answers in a context that is lost */
+static _Atomic unsigned fake_events; /* made so far */
 static _Atomic bool fake_instant;  /* the GPU does everything at once */
 static _Atomic uint64_t fake_bad;  /* calls that a driver would punish */
 static _Atomic bool fake_hold;     /* a launch does not come back from the driver */
@@ -84,10 +86,9 @@ static struct fake_stream *of(CUstream s)
 static inline CUresult event_create(CUevent *e, unsigned flags)
 {
 	static struct CUevent_st events[1 << 16];
-	static _Atomic unsigned used;
 
-	*e = &events[atomic_fetch_add(&used, 1) % (1 << 16)];
-	return flags & CU_EVENT_DISABLE_TIMING ? 1 : 0;
+	*e = &events[atomic_fetch_add(&fake_events, 1) % (1 << 16)];
+	return flags & CU_EVENT_DISABLE_TIMING ? 1 : atomic_load(&fake_fault);
 }
 
 static inline CUresult event_record(CUevent e, CUstream s)
@@ -96,8 +97,8 @@ static inline CUresult event_record(CUevent e, CUstream s)
 
 	if (atomic_load(&f->captures) || !fake_context)
 		atomic_fetch_add(&fake_bad, 1);
-	if (atomic_load(&fake_error))
-		return atomic_load(&fake_error);
+	if (atomic_load(&fake_fault) || atomic_load(&fake_error))
+		return atomic_load(&fake_fault) ? atomic_load(&fake_fault) : atomic_load(&fake_error);
 	atomic_fetch_add(&f->records, 1);
 	atomic_store(&e->stream, (uintptr_t)s);
 	atomic_store(&e->at, atomic_load(&f->put));
@@ -108,6 +109,8 @@ static inline CUresult event_query(CUevent e)
 {
 	struct fake_stream *f = &fake[atomic_load(&e->stream)];
 
+	if (atomic_load(&fake_fault))
+		return atomic_load(&fake_fault);
 	return atomic_load(&fake_instant) || atomic_load(&f->done) >= atomic_load(&e->at) ? 0 : CUDA_ERROR_NOT_READY;
 }
 
@@ -134,7 +137,7 @@ static inline CUresult event_destroy(CUevent e)
 static inline CUresult is_capturing(CUstream s, int *status)
 {
 	*status = atomic_load(&of(s)->captures);
-	return 0;
+	return atomic_load(&fake_fault);
 }
 
 static inline CUresult stream_query(CUstream s)
@@ -143,6 +146,8 @@ static inline CUresult stream_query(CUstream s)
 
 	if (atomic_load(&f->captures) || !fake_context)
 		atomic_fetch_add(&fake_bad, 1);
+	if (atomic_load(&fake_fault))
+		return atomic_load(&fake_fault);
 	return atomic_load(&fake_instant) || atomic_load(&f->done) >= atomic_load(&f->put) ? 0 : CUDA_ERROR_NOT_READY;
 }
 

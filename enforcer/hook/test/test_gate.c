@@ -481,7 +481,7 @@ static void a_launch_passes_soon_behind_a_host_function(void)
 	uint64_t least = UINT64_MAX;
 
 	for (int i = 0; i < 20 && least >= 5000000; i++) {
-		struct gs_stream *e = around_a_function();
+		around_a_function();
 		done(10, 2);
 		set_cost(10, 10000000);
 		uint64_t passed = gs_passed, from = gs_now();
@@ -490,7 +490,7 @@ static void a_launch_passes_soon_behind_a_host_function(void)
 			fake_launch(10, false, NULL);
 		}
 		LEAST(least, from);
-		CHECK(gs_now() - from >= 1000000 && !e->broken);
+		CHECK(gs_now() - from >= 1000000 && !gs_gate_errors());
 		fake_finish(10);
 		fake_reap();
 	}
@@ -655,17 +655,141 @@ static void a_destroyed_context_is_left_alone(void)
 	CHECK(!told(GS_YIELD, GS_UNDRAINED, 0) && !gs_gates[0].streams);
 }
 
-static void what_the_driver_refuses_is_let_pass(void)
+/* The driver is asked for an event of the stream from then on. Returns how often it has refused one. */
+static unsigned retry_at(struct gs_stream *e, uint64_t ns)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	unsigned refusals = e->refusals;
+	e->retry_ns = ns;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return refusals;
+}
+
+/* Launches on a stream for which the driver refuses events wait for their turns, but
+ * not for a bound. Others wait for its work as for that of any stream. */
+static void a_refused_stream_is_governed(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
-	fake_error = 700;
 	fake_launch(10, false, NULL);
-	CHECK(gs_gate_errors() == 1);
+	fake_finish(10);
+	set_cost(10, 0);
+	launch_many(10, 4, NULL); /* each with a marker: their cost is not known */
+	struct gs_stream *e = gs_self->entry;
+	fake_error = CUDA_ERROR_OUT_OF_MEMORY;
+	fake_launch(10, false, NULL);
+	retry_at(e, UINT64_MAX);
+	uint64_t errors = gs_gate_errors();
+	launch_many(10, 94, NULL);
+	CHECK(errors && fake[10].put == 100 && !gs_passed && !waited());
+	pthread_mutex_lock(&gs_gates[0].lock);
+	CHECK(e->now.uneven && gs_gates[0].unpaced && e->context->spares == 6 && fake_events == 6);
+	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	for (int i = 0; i < 100; i++)
+	EVENTUALLY(drains());
+	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
+	pthread_t t = launching(10);
+	EVENTUALLY(held() == 1);
+	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0)); /* they do not wait for ever */
+	CHECK(fake[10].put == 100 && fake_launched == 100);
+	uint64_t ended = gs_now();
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	CHECK(told(GS_YIELD, GS_DRAINED, 0)->usage.last_ns >= ended); /* it is charged until then */
+	unsigned since = fake_says;
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(!told(GS_YIELD, GS_IDLE, since));
+	fake_finish(10);
+	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+	CHECK(!gs_passed && gs_gate_errors() == errors);
+}
+
+static void a_refused_stream_is_tried_again(void)
+{
+	uint64_t ns = 1000000000, from = gs_now();
+
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_instant = true;
+	fake_launch(10, false, NULL);
+	struct gs_stream *e = gs_self->entry;
+	fake_error = CUDA_ERROR_OUT_OF_MEMORY;
+	for (unsigned tries = 1; tries <= 11; tries++) {
+		while (gs_gate_errors() < tries) /* not each launch is to have a marker */
+			fake_launch(10, false, NULL);
+		pthread_mutex_lock(&gs_gates[0].lock);
+		CHECK(e->retry_ns >= from + ns && e->retry_ns <= gs_now() + ns);
+		e->retry_ns = from = gs_now();
+		pthread_mutex_unlock(&gs_gates[0].lock);
+		if (tries < 9)
+			ns *= 2;
+	}
+	CHECK(ns == 256000000000 && fake_events <= 2);
+	fake_error = 0;
+	while (retry_at(e, 0))
 		fake_launch(10, false, NULL);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
-	CHECK(fake[10].put == 101 && gs_gate_errors() == 1);
+	fake_finish(10);
+	fake_instant = false;
+	set_cost(10, 400000);
+	gs_self->spare = 0;
+	uint64_t passed = gs_passed;
+	launch_many(10, 10, NULL);
+	CHECK(gs_passed > passed); /* it has a bound again */
+}
+
+static uint64_t busy(void)
+{
+	pthread_mutex_lock(&gs_gates[0].lock);
+	uint64_t ns = gs_gates[0].usage.busy_ns;
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	return ns;
+}
+
+static void a_refused_stream_has_work_in_open(void)
+{
+	fake_error = CUDA_ERROR_OUT_OF_MEMORY;
+	fake_launch(10, false, NULL);
+	EVENTUALLY(gs_gate_errors());
+	EVENTUALLY(busy() >= 200000000);
+}
+
+/* The program must see the error as it would without the hook. */
+static void a_lost_context_lets_pass(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0));
+	fake_progress();
+	pthread_t t = launching(11);
+	EVENTUALLY(held() == 1);
+	CHECK(!fake[11].put);
+	fake_fault = CUDA_ERROR_ILLEGAL_ADDRESS;
+	pthread_join(t, NULL);
+	launch_many(10, 100, NULL);
+	launch_many(12, 100, NULL);
+	CHECK(put_all() == 202 && gs_gate_errors() && !gs_passed);
+	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	gs_gate_context_destroyed((CUcontext)0x100);
+	fake_fault = 0;
+	t = launching(10); /* in a new one of the same name */
+	EVENTUALLY(held() == 1);
+	fake_mode(0, GS_OPEN, 2, 0);
+	pthread_join(t, NULL);
+}
+
+/* It was lost by work that has no marker yet. */
+static void a_context_lost_without_a_marker_lets_pass(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	set_cost(10, 1000);
+	fake_fault = CUDA_ERROR_ECC_UNCORRECTABLE;
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	EVENTUALLY(phase() == GS_GIVEN);
+	launch_many(10, 100, NULL);
+	CHECK(fake[10].put == 102 && gs_gate_errors());
 }
 
 static void gpus_are_paused_one_by_one(void)
@@ -1090,7 +1214,11 @@ int main(int argc, char **argv)
 		CASE(a_capture_passes_a_pause),
 		CASE(a_destroyed_stream_is_left_alone_and_drained),
 		CASE(a_destroyed_context_is_left_alone),
-		CASE(what_the_driver_refuses_is_let_pass),
+		CASE(a_refused_stream_is_governed),
+		CASE(a_refused_stream_is_tried_again),
+		CASE(a_refused_stream_has_work_in_open),
+		CASE(a_lost_context_lets_pass),
+		CASE(a_context_lost_without_a_marker_lets_pass),
 		CASE(gpus_are_paused_one_by_one),
 		CASE(streams_without_room_are_marked_each_time),
 		CASE(threads_that_end_leave_nothing),
