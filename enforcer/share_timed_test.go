@@ -4,6 +4,8 @@ package enforcer_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -80,6 +82,30 @@ func TestHostFunctions(t *testing.T) {
 				t.Errorf("host functions of %s us, beside another %t: %.3f of the GPU, limited to 0.5", us, beside, part)
 			}
 		}
+	}
+}
+
+// TestRefusedEvents holds that a tenant gets its share, and no more, while the
+// driver refuses events to its hook. It queues more than a turn's work.
+func TestRefusedEvents(t *testing.T) {
+	const seconds, goal = 5, 0.2 + 0.03
+	h := stub(t)
+	h.govern(t, tenant("a", 20), tenant("b", 80))
+	full, refused := filepath.Join(t.TempDir(), "full"), *h
+	refused.driver = append(slices.Clone(h.driver), "GS_STUB_FULL="+full)
+	options := []string{"--kernel-us=200", "--ahead=64", fmt.Sprint("--seconds=", seconds)}
+	a, b := refused.load(t, "a", options...), h.load(t, "b", options...)
+	ready(t, a, b)
+	if err := os.WriteFile(full, nil, 0o600); err != nil { // the programs have made their own events
+		t.Fatal(err)
+	}
+	f := h.measure(t, "events are refused", seconds, part{a, "go", 0.2, 200e-6}, part{b, "go", 0.8, 200e-6})
+	f.show()
+	if books(stats(t, h.broker), "a").GateErrors == 0 {
+		t.Error("no event was refused")
+	}
+	if f.share[0] > goal {
+		t.Errorf("a tenant without events has %.3f of the GPU, and a weight of 0.2", f.share[0])
 	}
 }
 

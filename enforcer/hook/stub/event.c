@@ -1,7 +1,16 @@
-/* Events: when the GPU reached them. */
+/* Events: when the GPU reached them. While the file that GS_STUB_FULL names exists, a GPU
+ * has no memory for new ones of this process. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "stub.h"
+
+static bool full(void)
+{
+	const char *file = getenv("GS_STUB_FULL");
+
+	return file && !access(file, F_OK);
+}
 
 GS_API cuEventCreate(CUevent *e, unsigned flags)
 {
@@ -10,6 +19,8 @@ GS_API cuEventCreate(CUevent *e, unsigned flags)
 	uint32_t i = 0;
 
 	GS_TRY(gs_current(&c));
+	if (full())
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*e = calloc(1, sizeof **e);
 	g = gs_gpu_lock((unsigned)c->device);
 	while (i < GS_STUB_EVENTS && g->event[i].owner)
