@@ -499,8 +499,10 @@ bool gs_marker_idle(struct gs_gpu *g)
 		gs_real.cuCtxPopCurrent_v2(&popped);
 		if (r == CUDA_ERROR_NOT_READY)
 			return false;
-		if (r)
+		if (r) { /* not asked again before the next launch: the stream may be gone */
+			atomic_store(&e->opened, false);
 			refused(e, e->context, r, gs_now());
+		}
 	}
 	return true;
 }
