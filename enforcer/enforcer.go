@@ -164,13 +164,19 @@ func (e *Enforcer) Close() {
 func (e *Enforcer) Stats() wire.Stats { return e.broker.Stats() }
 
 // Configure judges all sessions by another policy, and the escalated workloads
-// too. It drops none.
+// too. It drops none, and waits for nobody: Run may have ended.
 func (e *Enforcer) Configure(p *policy.Policy) {
-	select {
-	case <-e.policy:
-	default:
+	for {
+		select {
+		case e.policy <- p:
+			return
+		default:
+		}
+		select {
+		case <-e.policy: // an older one
+		default:
+		}
 	}
-	e.policy <- p
 }
 
 // Run enforces until ctx ends. Paused workloads then go on, and the next
