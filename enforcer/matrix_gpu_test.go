@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -219,9 +220,17 @@ func (m *matrix) prepare(posts ...post) {
 func (m *matrix) employ(p post) *worker {
 	m.t.Helper()
 	a := m.members[p.tenant]
-	visible := strings.ReplaceAll(strings.Trim(fmt.Sprint(a.GPUs), "[]"), " ", ",")
+	given := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ",") // those of this test
+	var visible []string
+	for _, gpu := range a.GPUs {
+		name := strconv.Itoa(gpu)
+		if gpu < len(given) && given[gpu] != "" {
+			name = given[gpu]
+		}
+		visible = append(visible, name)
+	}
 	h := m.host
-	h.driver = append(slices.Clone(h.driver), "CUDA_VISIBLE_DEVICES="+visible)
+	h.driver = append(slices.Clone(h.driver), "CUDA_VISIBLE_DEVICES="+strings.Join(visible, ","))
 	name := p.tenant
 	if p.plain {
 		name = ""
