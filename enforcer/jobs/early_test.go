@@ -243,3 +243,28 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 		})
 	}
 }
+
+// TestAKernelOfAnEarlyStep lets the GPU of one rank not come to a collective of a job that
+// has made a few steps, with nothing known to slow that GPU, and with less power.
+func TestAKernelOfAnEarlyStep(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		h := newHost(t, 4)
+		h.Observer.Evidence = func(string, int) Evidence { return Evidence{Power: power} }
+		for range 25 {
+			h.step(nil)
+		}
+		if all, _ := h.look(); all[0].Steps != 0 {
+			t.Fatalf("%d steps are counted", all[0].Steps)
+		}
+		waits := (*rank).hangs
+		h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: waits, 3: func(r *rank, at int64) {
+			r.hangs(at)
+			r.put64(200, r.entered-1)
+			r.put64(208, r.entered)
+		}})
+		hangs := h.wait(15)
+		if named := len(hangs) == 1 && hangs[0].Reason == "kernel" && hangs[0].Rank == 3; named == power {
+			t.Errorf("less power %v: after 15 s %+v", power, hangs)
+		}
+	}
+}

@@ -215,9 +215,12 @@ func (p *process) stuck(at int64) bool {
 // usual, although nothing is known to slow that GPU down. That is not enough unless
 // the GPUs of others already wait for it.
 func (p *process) overdue(at int64) bool {
-	s := p.finder.Status(at)
-	return s.Stepping && s.Within && p.waiting.known() && p.waits(at) && at-p.slowed > int64(patience) &&
-		p.quiet(at) > max(p.usual+patience, p.usual*3/2)
+	s, usual := p.finder.Status(at), p.usual
+	if !p.waiting.known() { // these may be pieces of steps
+		usual = pauses * s.Median
+	}
+	return s.Stepping && s.Within && p.waits(at) && at-p.slowed > int64(patience) &&
+		p.quiet(at) > max(usual+patience, usual*3/2)
 }
 
 // stands reports whether the GPU has been in one collective or exchange for too

@@ -386,7 +386,7 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 		if name := workload(p.pid); name != "" {
 			p.sums.Workload = name
 		}
-		if p.trusted {
+		if p.trusted || p.finder.Status(at).Stepping {
 			o.sees(p)
 		}
 	}
