@@ -29,7 +29,7 @@ func steady(h *collectors.Host, d time.Duration, each func(s map[string]float64)
 	}
 }
 
-// slowHandles is a driver that takes long to find a GPU.
+// slowHandles is a driver that takes half a second of the simulated clock to find a GPU.
 type slowHandles struct{ nvml.Interface }
 
 func (d slowHandles) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return) {

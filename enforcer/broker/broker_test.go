@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -537,9 +536,7 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
+	cancel, ended := run(t, b)
 	c := connect(t, b.options.Socket)
 	c.send(wire.TypeHello, hello("a", 1))
 	<-handled
@@ -548,12 +545,5 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 		t.Errorf("%v, %v instead of the end of the connection", h.Type, err)
 	}
 	close(goOn)
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the broker does not end")
-	}
+	ended()
 }

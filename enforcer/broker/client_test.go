@@ -89,21 +89,27 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	if change != nil {
 		change(b)
 	}
+	cancel, ended := run(tb, b)
+	tb.Cleanup(func() { cancel(); ended() })
+	return b
+}
+
+// run runs a broker until it is cancelled; ended waits for its end.
+func run(tb testing.TB, b *Broker) (cancel context.CancelFunc, ended func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
-	tb.Cleanup(func() {
-		cancel()
+	end := make(chan error, 1)
+	go func() { end <- b.Run(ctx) }()
+	return cancel, func() {
+		tb.Helper()
 		select {
-		case err := <-ended:
+		case err := <-end:
 			if err != nil {
 				tb.Error(err)
 			}
 		case <-time.After(patience):
 			tb.Error("the broker does not end")
 		}
-	})
-	return b
+	}
 }
 
 // stopClock stops the broker's clock, so that a test sees a rate within one moment.

@@ -209,8 +209,8 @@ func (f *Finder) needs(r *rhythm) uint32 {
 // consider follows a rhythm, in place of one that has ended or is only a piece of
 // it, if it is certain enough.
 func (f *Finder) consider(r *rhythm) {
-	if needs := f.needs(r); r.good < needs || r.size < 2 || !r.steady() || f.several(r) {
-		if needs == answer && r.good >= doubtful {
+	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
+		if r.decodes() && r.good >= doubtful {
 			f.decode(r)
 		}
 		return
