@@ -536,7 +536,7 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cancel, ended := run(t, b)
+	cancel, ended := serve(t, b)
 	c := connect(t, b.options.Socket)
 	c.send(wire.TypeHello, hello("a", 1))
 	<-handled

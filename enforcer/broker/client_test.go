@@ -89,13 +89,13 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	if change != nil {
 		change(b)
 	}
-	cancel, ended := run(tb, b)
+	cancel, ended := serve(tb, b)
 	tb.Cleanup(func() { cancel(); ended() })
 	return b
 }
 
-// run runs a broker until it is cancelled; ended waits for its end.
-func run(tb testing.TB, b *Broker) (cancel context.CancelFunc, ended func()) {
+// serve runs a broker until it is cancelled; ended waits for its end.
+func serve(tb testing.TB, b *Broker) (cancel context.CancelFunc, ended func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	end := make(chan error, 1)
 	go func() { end <- b.Run(ctx) }()
