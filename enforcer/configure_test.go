@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"gpusteward/enforcer/policy"
 )
@@ -13,10 +13,8 @@ import (
 // TestConfigureWaitsForNobody gives two policies at the same moment to an enforcer whose
 // Run has ended. The last one is kept.
 func TestConfigureWaitsForNobody(t *testing.T) {
-	ended := make(chan *Enforcer)
-	go func() {
-		defer close(ended)
-		for range 50_000 {
+	synctest.Test(t, func(t *testing.T) { // it fails when all wait
+		for range 10_000 {
 			e := &Enforcer{policy: make(chan *policy.Policy, 1)}
 			var both sync.WaitGroup
 			var there atomic.Int32
@@ -29,22 +27,10 @@ func TestConfigureWaitsForNobody(t *testing.T) {
 				})
 			}
 			both.Wait()
-			ended <- e
-		}
-	}()
-	late := time.After(20 * time.Second)
-	for {
-		select {
-		case e := <-ended:
-			if e == nil {
-				return
-			}
 			last := new(policy.Policy)
 			if e.Configure(last); <-e.policy != last {
 				t.Fatal("the last policy is not the one that is kept")
 			}
-		case <-late:
-			t.Fatal("it waits")
 		}
-	}
+	})
 }

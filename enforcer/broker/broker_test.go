@@ -537,6 +537,7 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel, ended := serve(t, b)
+	defer cancel()
 	c := connect(t, b.options.Socket)
 	c.send(wire.TypeHello, hello("a", 1))
 	<-handled
