@@ -136,7 +136,7 @@ const cells = [
 // A Job is the part of the page about one workload.
 class Job {
   constructor(jobs, w) {
-    this.jobs = jobs;
+    Object.assign(this, { jobs, workload: w });
     const id = `job-${encodeURIComponent(w.workload)}`;
     this.name = el("span", { class: "name" });
     this.place = el("span", { class: "dim", "data-field": "place" });
@@ -294,18 +294,21 @@ export class Jobs {
   shadow = []; // findings in shadow mode
   others = 0; // workloads under the hook without steps
   #nodes = new Map(); // by name
+  #open = new Set(); // names of jobs that were open when they went: one whose readings were stale comes back
   #table = new Table("jobs", {
     key: (w) => w.workload,
     make: (w) => {
       const job = new Job(this, w);
       this.#nodes.set(w.workload, job);
+      if (this.#open.delete(w.workload)) job.fold.toggle();
       requestAnimationFrame(() => job.node.isConnected && job.draw());
       return job.node;
     },
     update: (node, w) => node.job.show(w),
-    drop: (node) => {
-      node.job.fold.close();
-      this.#nodes.delete(node.job.workload.workload);
+    drop: ({ job: { fold, workload: w } }) => {
+      if (fold.contents) this.#open.add(w.workload);
+      fold.close();
+      this.#nodes.delete(w.workload);
     },
     words: (w) => [w.workload, ...jobsOf(w).map((g) => `gpu ${g.index}`), ...troubles(w).flatMap((t) => [t.mark, t.words, t.where])],
     within: (w, scope) => scope.workloads.has(w.workload),

@@ -27,12 +27,12 @@ async function simulated(browser, url) {
   await page.waitForSelector(`${real} [data-part="waiting"]:not(:empty)`);
   assert.match(await field("place"), /^GPU 0–3 · 4 ranks$/);
   assert.match(await field("step"), /^1\.[12]\d s$/);
-  await page.waitForFunction((at) => /^\d+ %$/.test(document.querySelector(at).textContent), // after a step
+  await page.waitForFunction((at) => /^\d+ %$/.test(document.querySelector(at)?.textContent), // after a step
     `${real} [data-field="goodput"]`);
   assert.match(await page.getAttribute(`${real} .stack`, "aria-label"), /launching 8 %, waiting (80|7\d) %, copying 2 %/);
   const widths = await seen(page, `${real} .stack span`, (s) => s.clientWidth);
   assert.ok(widths[1] > 5 * widths[0] && widths[3] === 0, `the parts are ${widths} pixels wide`);
-  await page.waitForFunction((at) => /now 1\.[12]\d s/.test(document.querySelector(at).ariaLabel), `${real} canvas`);
+  await page.waitForFunction((at) => /now 1\.[12]\d s/.test(document.querySelector(at)?.ariaLabel), `${real} canvas`);
 
   const head = page.locator(`${real} button.head`);
   await head.focus();
@@ -41,7 +41,7 @@ async function simulated(browser, url) {
   await page.waitForSelector(`${real} .uplot canvas`);
   assert.equal(await page.locator(`${real} .uplot`).count(), 3, "charts of an open job");
   await page.waitForFunction((at) => /straggler.*the other ranks wait 12 % of a step for rank 3 on GPU 3: its own code/
-    .test(document.querySelector(at).textContent), `${real} .troubles`);
+    .test(document.querySelector(at)?.textContent), `${real}.open .troubles`);
   const ranks = await seen(page, `${real} [data-rank]`, (r) => r.lastChild.textContent);
   assert.deepEqual(ranks, ["–", "–", "–", "▲ comes last"]);
 
@@ -100,6 +100,12 @@ async function madeUp(browser, url) {
     assert.equal(await page.locator("#jobs b").count(), 0, "a place became markup");
     await said(page, "job-63 hangs: because of rank 3 on GPU 5");
     assert.equal(await page.getAttribute('[data-job="job-05"] button.head', "aria-expanded"), "true", "it stays open");
+    const present = workloads;
+    workloads = present.filter((w) => w.workload !== "job-05");
+    await page.waitForSelector('[data-job="job-05"]', { state: "detached" });
+    workloads = present;
+    await page.waitForSelector('[data-job="job-05"].open .uplot'); // it comes back as it was
+    assert.equal(await page.getAttribute('[data-job="job-05"] button.head', "aria-expanded"), "true");
     await accessible(page, "a job that hangs");
     await page.fill("#filter", "hangs");
     await page.waitForFunction(() => document.querySelectorAll("[data-job]").length === 2); // with the open one
