@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/prometheus/procfs"
@@ -42,6 +43,8 @@ func (g *Guards) Take(pid int) error {
 	begun := make(chan error, 1)
 	go one.run(begun)
 	if err := <-begun; err != nil {
+		<-one.ended
+		one.forgets() // it may have traced some of the threads
 		return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
 	}
 	if g.all == nil {
@@ -84,6 +87,7 @@ func (g *Guards) Give(pid int) {
 		delete(g.all, pid)
 		close(one.release)
 		<-one.ended
+		one.forgets()
 	}
 }
 
@@ -105,6 +109,7 @@ func (g *Guards) Keep(some map[int]bool) {
 // A guard is that of one process. Its threads belong to its run.
 type guard struct {
 	pid     int
+	tid     int            // of the thread that traces it
 	threads map[int]bool   // that are traced; true: it is held
 	asks    chan chan bool // whether a thread is held
 	release chan struct{}  // closed to end it
@@ -120,6 +125,14 @@ func (g *guard) over() bool {
 	}
 }
 
+// forgets waits until the tracing thread has ended, and the process may be traced again. The
+// kernel does not tell when that is.
+func (g *guard) forgets() {
+	for late := time.Now().Add(time.Second); unix.Tgkill(unix.Getpid(), g.tid, 0) == nil && time.Now().Before(late); {
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
 // run traces the process from a thread of its own. That thread ends with it, and the kernel
 // then lets go of the process without stopping it.
 func (g *guard) run(begun chan<- error) {
@@ -131,6 +144,7 @@ func (g *guard) run(begun chan<- error) {
 		return
 	}
 	defer close(g.ended)
+	g.tid = unix.Gettid()
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGCHLD)
 	defer signal.Stop(changed)
@@ -142,6 +156,7 @@ func (g *guard) run(begun chan<- error) {
 	for g.look() {
 		select {
 		case <-changed:
+			_ = g.seize() // a thread that ended before it told which one it started
 		case answer := <-g.asks:
 			g.look() // a thread may just have faulted
 			answer <- len(g.held()) > 0
@@ -164,7 +179,7 @@ func (g *guard) held() (tids []int) {
 	return tids
 }
 
-// seize traces all threads. Those that they start later are traced, too.
+// seize traces all threads that are not known. Those that they start later are traced, too.
 func (g *guard) seize() error {
 	for more := true; more; {
 		more = false
@@ -179,8 +194,13 @@ func (g *guard) seize() error {
 			}
 			switch err := trace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE); {
 			case errors.Is(err, unix.ESRCH): // it has ended
-			case errors.Is(err, unix.EPERM) && tracer(g.pid, tid) == unix.Gettid():
-				g.threads[tid] = false // started by one that is traced
+			case errors.Is(err, unix.EPERM):
+				switch by, ending := tracer(g.pid, tid); {
+				case by == g.tid:
+					g.threads[tid] = false // started by one that is traced
+				case !ending:
+					return err
+				}
 			case err != nil:
 				return err
 			default:
@@ -188,15 +208,20 @@ func (g *guard) seize() error {
 			}
 		}
 	}
+	if len(g.threads) == 0 {
+		return unix.ESRCH
+	}
 	return nil
 }
 
-// tracer returns the thread that traces another.
-func tracer(pid, tid int) (by int) {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid))
+// tracer returns the thread that traces another, and whether that other one has ended or is
+// about to.
+func tracer(pid, tid int) (by int, ending bool) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)) // none: it has ended
+	_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
 	_, rest, _ := bytes.Cut(status, []byte("\nTracerPid:"))
 	_, _ = fmt.Sscan(string(rest), &by)
-	return by
+	return by, len(state) == 0 || state[0] == 'Z' || state[0] == 'X'
 }
 
 // look deals with all threads that have stopped. It returns false once the process has

@@ -14,14 +14,25 @@ import (
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
-// starts a thread, and SIGTERM makes it fault.
+// starts a thread, SIGTERM makes it fault, SIGHUP ends its first thread, and
+// SIGALRM has it start threads until it ends.
 func init() {
 	if os.Getenv("GS_GUARDED") == "" {
 		return
 	}
 	got := make(chan os.Signal, 16)
-	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM)
+	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGALRM)
 	fmt.Println("ready")
+	obey(got)
+}
+
+// thread is one that ends with its function, after it has started another.
+func thread() {
+	runtime.LockOSThread()
+	go thread()
+}
+
+func obey(got chan os.Signal) {
 	for s := range got {
 		switch s {
 		case syscall.SIGUSR2:
@@ -31,6 +42,13 @@ func init() {
 		case syscall.SIGTERM:
 			var nothing *int
 			*nothing = 1
+		case syscall.SIGALRM:
+			for range 4 {
+				go thread()
+			}
+		case syscall.SIGHUP:
+			go obey(got)
+			_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // init runs in the first thread
 		}
 		fmt.Println(s)
 	}
@@ -83,7 +101,9 @@ func (c *child) tracers() int {
 	for _, task := range all {
 		var tid int
 		_, _ = fmt.Sscan(filepath.Base(task), &tid)
-		by[tracer(c.Process.Pid, tid)] = true
+		if tracer, ending := tracer(c.Process.Pid, tid); !ending {
+			by[tracer] = true
+		}
 	}
 	if by[0] {
 		return 0
@@ -121,7 +141,9 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 		c.says("user defined signal 1")
 	}
 	g.Give(pid)
-	eventually(t, "nothing traces it", func() bool { return c.tracers() == 0 })
+	if c.tracers() != 0 {
+		t.Error("it is still traced")
+	}
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
 	if g.Has(pid) || g.Holds(pid) {
@@ -153,10 +175,44 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 	}
 }
 
-// TestOneGuardIsEnough refuses a process that is traced, and one that has ended.
+// TestAProcessEndsWhileItStartsThreads kills processes that are guarded. Some have
+// then started a thread of which the guard was not told.
+func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		c, g := guarded(t), Guards{}
+		t.Cleanup(func() { g.Keep(nil) }) // before its end is awaited
+		pid := c.Process.Pid
+		if err := g.Take(pid); err != nil {
+			t.Fatal(err)
+		}
+		c.send(syscall.SIGALRM)
+		c.says("alarm clock")
+		_ = c.Process.Kill()
+		eventually(t, "it ends", func() bool { return !g.Has(pid) })
+		_ = c.Wait()
+	}
+}
+
+// TestAnEndedThreadNeedsNoGuard guards a process whose first thread has ended.
+func TestAnEndedThreadNeedsNoGuard(t *testing.T) {
+	t.Parallel()
+	c, g := guarded(t), Guards{}
+	c.send(syscall.SIGHUP)
+	eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
+	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || c.tracers() != 1 {
+		t.Errorf("%v, by %d threads", err, c.tracers())
+	}
+	c.send(syscall.SIGUSR1)
+	c.says("user defined signal 1")
+	g.Keep(nil)
+}
+
+// TestOneGuardIsEnough refuses a process that is traced, and one that has ended. The process
+// can be guarded again once it was given up.
 func TestOneGuardIsEnough(t *testing.T) {
 	t.Parallel()
-	c, first, second := guarded(t), Guards{}, Guards{}
+	c, first, second := guarded(t), new(Guards), new(Guards)
 	pid := c.Process.Pid
 	if err := first.Take(pid); err != nil {
 		t.Fatal(err)
@@ -168,13 +224,19 @@ func TestOneGuardIsEnough(t *testing.T) {
 	if !first.Has(pid) {
 		t.Error("it is given up")
 	}
-	first.Keep(nil)
-	if err := second.Take(pid); err != nil {
-		t.Errorf("it is not guarded: %v", err)
+	for range 20 {
+		first.Keep(nil)
+		if err := second.Take(pid); err != nil {
+			t.Fatalf("it is not guarded: %v", err)
+		}
+		first, second = second, first
 	}
+	first, second = second, first
 	_ = c.Process.Kill()
 	eventually(t, "it has ended", func() bool { return !second.Has(pid) })
-	if err := first.Take(1 << 30); err == nil {
-		t.Error("nobody is guarded")
+	for _, pid := range []int{pid, 1 << 30} { // nobody has waited for the first
+		if err := first.Take(pid); err == nil || first.Has(pid) {
+			t.Errorf("%d, which is nobody, is guarded", pid)
+		}
 	}
 }
