@@ -556,7 +556,7 @@ func (s *Suspender) order() []*work {
 // end applies a result, and returns what is to be told of it.
 func (s *Suspender) end(now time.Time, w *work, end End) []End {
 	s.totals.Broken += uint64(len(end.Lost))
-	if end.Err != nil {
+	if end.Err != nil && s.lives(w) { // nothing was refused to a workload that has ended
 		s.refused(end.Err)
 	}
 	switch {

@@ -439,6 +439,16 @@ func TestWhoHasEndedNeedsNoRoom(t *testing.T) {
 	}
 }
 
+// TestWhoEndsIsNotRefused suspends a workload whose processes have just ended.
+func TestWhoEndsIsNotRefused(t *testing.T) {
+	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
+	b.card.set(func() { b.card.gone[2], b.card.gone[3] = true, true })
+	b.order(2, 3)
+	if end := b.end(); end.Err == nil || len(b.Totals().Refused) != 0 {
+		t.Errorf("%+v, refused %v", end, b.Totals().Refused)
+	}
+}
+
 // TestDeadlines gives a call that copies as long as 256 MiB a second take, and
 // 15 s besides.
 func TestDeadlines(t *testing.T) {
