@@ -27,9 +27,9 @@
 #define NCCL_SYSTEM_ERROR 2
 #define NCCL_IN_PROGRESS 7
 
-#define MEASURES 32         /* under way at a time */
 #define PERIOD_NS 1000000000 /* in each of which */
 #define MEASURED 200        /* calls are measured, about, for each reason: each costs the program two events */
+#define MEASURES 256        /* under way at a time: so many for four reasons between two looks of the helper at rest */
 #define PAUSE_NS 1000000    /* without a collective: what comes next is the first of others */
 
 struct id { char bytes[128]; }; /* ncclUniqueId, passed by value */
@@ -421,10 +421,13 @@ static bool chosen(struct communicator *c, bool *counts)
 	return *counts || first || (!c->numbered && c->with && due(&exchanges, ++c->exchanges));
 }
 
-/* A free measure, open; NULL: there is none. With the lock held. */
+/* A free measure, open; NULL: there is none. The one taken longest ago is most likely free. With the lock held. */
 static struct measure *take(struct communicator *c, uint64_t number)
 {
-	for (struct measure *m = measures; m < measures + MEASURES; m++)
+	static unsigned next;
+
+	for (unsigned tries = 0; tries < MEASURES; tries++) {
+		struct measure *m = &measures[next++ % MEASURES];
 		if (!m->of && !m->open) {
 			m->of = c;
 			m->open = true;
@@ -433,6 +436,7 @@ static struct measure *take(struct communicator *c, uint64_t number)
 			m->with = 0;
 			return m;
 		}
+	}
 	return NULL;
 }
 

@@ -384,6 +384,33 @@ static void the_first_after_a_wait_is_seen(void)
 	CHECK(!c->unbegun && c->ended > entered && c->measured <= measured + 1);
 }
 
+/* The helper looks four times a second at rest: in between, a program with short steps has many measured. */
+static void many_are_measured_between_two_looks(void)
+{
+	void *comm = join();
+	const struct gs_communicator *c = &own->communicator[0];
+
+	call_many(comm, 1000, 1000);
+	gs_nccl_look();
+	for (int i = 0; i < 150; i++) {
+		OK(reduce(comm, 4));
+		OK(cuStreamSynchronize(stream));
+	}
+	meet(1);
+	if (rank)
+		hold();
+	OK(reduce(comm, 4));
+	meet(2);
+	while (!rank && c->begun < c->entered)
+		gs_nccl_look();
+	gs_nccl_look();
+	CHECK(rank ? c->unbegun == c->entered : c->ended == c->entered - 1);
+	meet(3);
+	if (rank)
+		release();
+	finish();
+}
+
 /* A GPU that does not come to where another stream waits for the last collective is seen. The stream is marked once
  * for it, and for no exchange; neither is the collective's own stream, nor one that waits before the first one. */
 static void streams_that_wait_are_marked(void)
@@ -635,7 +662,8 @@ static void dlsym_finds_the_wrappers(void)
 static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(collectives_are_noted), T(waiting_is_measured), T(who_is_missing_is_seen), T(splits_have_one_identity),
 	T(nothing_is_measured_in_a_capture), T(groups_are_measured_once), T(exchanges_are_not_numbered),
-	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen), T(waits_cost_a_bounded_number_of_events),
+	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen),
+	T(many_are_measured_between_two_looks), T(waits_cost_a_bounded_number_of_events),
 	T(streams_that_wait_are_marked), T(nothing_is_marked_in_a_capture),
 	T(streams_of_nccl_are_not_marked),
 	T(exchanges_are_counted_by_peer), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
