@@ -43,6 +43,7 @@ type governed struct {
 	cgroups string            // directory of the cgroups; empty: the host's
 	lost    atomic.Bool       // the driver no longer tells of the GPU's memory
 	size    uint64            // bytes of the GPU's memory; 0: there is always room
+	age     time.Duration     // that a reading of its use may have
 
 	mu        sync.Mutex
 	steps     []escalation.Step
@@ -51,6 +52,8 @@ type governed struct {
 	pids      map[int]string             // workloads of processes that the test started
 	groups    map[string]string          // workloads of cgroups, by path
 	listing   []collectors.DeviceProcess // what the driver goes on telling; nil: what is true
+	read      time.Time                  // when the GPU's use was read
+	usage     uint64                     // and what it was, in bytes
 }
 
 func (g *governed) record(s escalation.Step) {
@@ -142,9 +145,14 @@ func (g *governed) Memory(string) (total, free, kept uint64, ok bool) {
 	if g.size == 0 {
 		return 80 << 30, 60 << 30, 0, true
 	}
-	g.truth.mu.Lock()
-	defer g.truth.mu.Unlock()
-	return g.size, g.size - min(g.truth.used, g.size), 0, true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := time.Now(); now.Sub(g.read) >= g.age {
+		g.truth.mu.Lock()
+		g.read, g.usage = now, g.truth.used
+		g.truth.mu.Unlock()
+	}
+	return g.size, g.size - min(g.usage, g.size), 0, true
 }
 func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, false }
 

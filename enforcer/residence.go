@@ -36,7 +36,7 @@ var futex = map[string]string{"amd64": "202", "arm64": "98"}[runtime.GOARCH]
 
 // residence is what the enforcer remembers of who is on the GPUs.
 type residence struct {
-	since  map[audit.Subject]time.Time // when a workload was first seen on its GPUs, or came back
+	stays  map[audit.Subject]stay      // of those on their GPUs
 	wanted map[audit.Subject]time.Time // when a suspended workload was first seen to use the GPU
 	failed map[audit.Subject]time.Time // when a suspension failed
 	use    map[action.Target]*use
@@ -48,10 +48,21 @@ type residence struct {
 }
 
 func newResidence() residence {
-	return residence{since: map[audit.Subject]time.Time{}, wanted: map[audit.Subject]time.Time{},
+	return residence{stays: map[audit.Subject]stay{}, wanted: map[audit.Subject]time.Time{},
 		failed: map[audit.Subject]time.Time{}, use: map[action.Target]*use{}, moves: map[string]*move{},
 		queue: queue{all: map[waiter]*waiting{}}, returning: map[audit.Subject]bool{}}
 }
+
+// A stay is a workload's time on its GPUs.
+type stay struct {
+	since time.Time // when it was first seen there, came back, or last grew
+	bytes uint64    // of its memory then
+}
+
+// growth is by how much a workload's memory grows until its stay begins anew: who waited
+// for most of its memory has its turn from then on. A stay begins anew for a bounded number
+// of times only.
+const growth = 1.25
 
 // A use is what is known of a process's use of its GPUs.
 type use struct {
@@ -356,13 +367,14 @@ func (r *residence) want(of audit.Subject, since time.Time) {
 // resident returns a workload on its GPUs.
 func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Request) residency.Workload {
 	r, t := &e.residence, e.terms.Load()
-	if r.since[c.Subject].IsZero() {
-		r.since[c.Subject] = now
+	bytes := suspend.Record{Processes: c.processes}.Bytes()
+	if s, known := r.stays[c.Subject]; !known || float64(sum(bytes)) > growth*float64(s.bytes) {
+		r.stays[c.Subject] = stay{now, sum(bytes)}
 	}
 	failed, is := r.failed[c.Subject]
 	_, obstacle := e.obstacle(c)
-	w := residency.Workload{Subject: c.Subject, Since: r.since[c.Subject], Priority: t.Priority(c.Tenant),
-		Bytes: suspend.Record{Processes: c.processes}.Bytes(), Reclaim: t.Reclaim(c.Tenant),
+	w := residency.Workload{Subject: c.Subject, Since: r.stays[c.Subject].since, Priority: t.Priority(c.Tenant),
+		Bytes: bytes, Reclaim: t.Reclaim(c.Tenant),
 		Fixed: obstacle != "" || e.stopped(c.Subject) || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
 	w.Idle, w.Known = e.idle(now, c)
 	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
@@ -411,6 +423,7 @@ func (e *Enforcer) woke(now time.Time, s suspend.Record) bool {
 func (e *Enforcer) overcommitted(uuid string, b audit.Books) (g residency.GPU) {
 	g.Turn, g.Overcommit = e.terms.Load().Overcommitted(uuid)
 	g.Free, _ = e.free(uuid)
+	g.Size, _ = e.size(uuid)
 	for _, t := range b.Tenants {
 		if t.GPU == uuid {
 			g.Free -= min(t.MemoryReserved, g.Free) // allocations that are about to be made
@@ -447,10 +460,10 @@ func (r *residence) moved(now time.Time, end suspend.End) {
 		}
 	}
 	if end.Done == suspend.Resuming {
-		r.since[of] = now
+		r.stays[of] = stay{now, sum(end.Bytes())}
 		delete(r.wanted, of)
 	} else {
-		delete(r.since, of)
+		delete(r.stays, of)
 	}
 }
 
@@ -460,7 +473,8 @@ func (e *Enforcer) forgetResidents(all []residency.Workload) {
 	for _, w := range all {
 		there[w.Subject] = true
 	}
-	for _, m := range []map[audit.Subject]time.Time{e.residence.since, e.residence.wanted, e.residence.failed} {
+	maps.DeleteFunc(e.residence.stays, func(s audit.Subject, _ stay) bool { return !there[s] })
+	for _, m := range []map[audit.Subject]time.Time{e.residence.wanted, e.residence.failed} {
 		maps.DeleteFunc(m, func(s audit.Subject, _ time.Time) bool { return !there[s] })
 	}
 }

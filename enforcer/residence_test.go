@@ -168,11 +168,12 @@ func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
 
 // TestWorkloadsTakeTurns has two programs on an overcommitted GPU that has room
 // for one. The second one's allocation waits instead of failing, and both work in
-// turns.
+// turns. The GPU's free memory is known from before memory came back to it, and nobody
+// tries to have that, too.
 func TestWorkloadsTakeTurns(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(2*time.Second))
-	g.size = 4 << 30
+	g := suspending(t, 0, 4<<30, []string{"a", "b"}, overcommitted(2*time.Second))
+	g.size, g.age = 4<<30, 1500*time.Millisecond
 	works := func(tenant string) *worker {
 		return g.job(tenant, true, "--kernel-us=2000", "--sync-every=1", "--seconds=300", "--alloc-mib=2560",
 			"--alloc-step-mib=2560")
@@ -218,6 +219,28 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	if s := g.audited(); len(s.Overcommit) != 1 {
 		t.Errorf("%+v without a workload", s.Overcommit)
 	}
+}
+
+// TestWhoWaitedForMemoryHasAWholeTurn has a program wait for most of its memory on an
+// overcommitted GPU. Its turn begins when it has that.
+func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
+	t.Parallel()
+	const turn = 5 * time.Second
+	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(turn))
+	g.size = 4 << 30
+	a := g.works("a", true, "2560")
+	g.sees(1, a)
+	b := g.job("b", true, "--kernel-us=200", "--seconds=300", "--alloc-mib=2560", "--alloc-step-mib=512")
+	poll(t, 30*time.Second, "it has a part of its memory", func() bool { return g.listed(2) && g.used() > 2560+512 })
+	poll(t, 60*time.Second, "they take no turns", func() bool { return len(g.ends()) >= 3 })
+	ends := g.ends()
+	if ends[0].Tenant != "a" || ends[1].Tenant != "b" {
+		t.Fatalf("%+v gave way first, then %+v", ends[0], ends[1])
+	}
+	if stayed := ends[1].Began.Sub(ends[0].Since); stayed < turn {
+		t.Errorf("it had its memory for %v, and a turn is %v", stayed, turn)
+	}
+	b.kill()
 }
 
 // TestAnOrderKeepsAwayWhoGaveWay orders a workload to stay away that gave way and

@@ -43,7 +43,7 @@ const (
 type Workload struct {
 	audit.Subject
 	Phase    Phase
-	Since    time.Time         // when the phase began; a resident's: when it was first seen or brought back
+	Since    time.Time         // when the phase began; a resident's: its turn
 	Bytes    map[string]uint64 // of GPU memory by UUID: what it has, or had
 	Priority policy.Priority
 	Idle     time.Duration // since it last used a GPU
@@ -67,7 +67,8 @@ type Request struct {
 
 // A GPU is a GPU with workloads.
 type GPU struct {
-	Free       uint64 // bytes that nobody has, nor anybody who is on the way there
+	Free       uint64 // bytes that nobody has, by the driver's last reading
+	Size       uint64 // bytes that workloads can have; 0: unknown
 	Overcommit bool
 	Turn       time.Duration // for which a workload stays at least, once it is there
 	Move       time.Duration // that the last change of workloads took; 0: unknown
@@ -125,8 +126,8 @@ func Decide(s State) (orders []Order) {
 		}
 	}
 	free := map[string]uint64{}
-	for uuid, g := range s.GPUs {
-		free[uuid] = g.Free
+	for uuid := range s.GPUs {
+		free[uuid] = s.free(uuid)
 	}
 	blocked := map[string]bool{} // GPUs for which an earlier claim waits
 	for _, c := range s.claims() {
@@ -138,6 +139,7 @@ func Decide(s State) (orders []Order) {
 			if c.back {
 				orders = append(orders, Order{c.Subject, false, "it uses the GPU again"})
 			}
+			s.begin(c.Subject)
 			continue
 		}
 		hopeless := false
@@ -156,6 +158,15 @@ func Decide(s State) (orders []Order) {
 		}
 	}
 	return orders
+}
+
+// begin begins a workload's stay: it has its memory from now on.
+func (s State) begin(of audit.Subject) {
+	for i := range s.Workloads {
+		if w := &s.Workloads[i]; w.Subject == of {
+			w.Since = s.Now
+		}
+	}
 }
 
 func (w Workload) sum() (all uint64) {
@@ -249,9 +260,8 @@ func (c claim) why(w Workload) string {
 	return text + "and this workload has had its turn"
 }
 
-// size returns the bytes of a GPU that workloads can have.
-func (s State) size(uuid string) uint64 {
-	sum := s.GPUs[uuid].Free
+// held returns the bytes of a GPU that workloads have, or will have when they are there.
+func (s State) held(uuid string) (sum uint64) {
 	for _, w := range s.Workloads {
 		if w.Phase != Suspended {
 			sum += w.Bytes[uuid]
@@ -259,6 +269,19 @@ func (s State) size(uuid string) uint64 {
 	}
 	return sum
 }
+
+// free returns the bytes of a GPU that nobody has, nor anybody who is on the way
+// there or came a moment ago: the driver's reading is older than that.
+func (s State) free(uuid string) uint64 {
+	g := s.GPUs[uuid]
+	if g.Size == 0 {
+		return g.Free
+	}
+	return min(g.Free, g.Size-min(g.Size, s.held(uuid)))
+}
+
+// size returns the bytes of a GPU that workloads can have.
+func (s State) size(uuid string) uint64 { return s.free(uuid) + s.held(uuid) }
 
 // moving reports whether a workload is on its way from or to a GPU for which a
 // claim waits.

@@ -104,6 +104,9 @@ func TestDecide(t *testing.T) {
 	slow := func(s *State) { // a stay is 170 seconds
 		s.GPUs["a"] = GPU{Free: s.GPUs["a"].Free, Overcommit: true, Turn: time.Minute, Move: 30 * time.Second}
 	}
+	before := func(s *State) { // the driver's reading is from before anybody came
+		s.GPUs["a"] = GPU{Free: 100 * gib, Size: 100 * gib, Overcommit: true, Turn: time.Minute}
+	}
 	high, low := is(policy.PriorityHigh), is(policy.PriorityLow)
 	for _, c := range []struct {
 		what  string
@@ -143,6 +146,12 @@ func TestDecide(t *testing.T) {
 		})}, nil, nil, "+x"},
 		{"nobody else to spare for", works{away("x", 100)}, nil, nil, "+x"},
 		{"another in the place of all", works{away("x", 100), at("y", 1)}, nil, nil, "-y"},
+		{"one that just got what it waited for", works{at("x", 50), away("y", 40, since(0))}, wants{asks("x", 20)}, nil,
+			none},
+		{"one that waits for what it does not get", works{at("x", 50), away("y", 60)}, wants{asks("x", 80)}, nil, "-x"},
+		{"the room of one on its way there", works{away("x", 60), at("y", 60, moving)}, nil, before, none},
+		{"the room of one that just came", works{away("x", 60), at("y", 60, since(time.Second))}, nil, before, none},
+		{"room beside one that just came", works{away("x", 39), at("y", 60, since(time.Second))}, nil, before, "+x"},
 		{"room for one of two", works{away("x", 60), away("y", 60, since(time.Hour))}, nil, nil, "+y"},
 		{"room for both", works{away("x", 40), away("y", 40, since(time.Hour))}, nil, nil, "+y +x"},
 		{"room by the name", works{away("y", 60), away("x", 60)}, nil, nil, "+x"},
