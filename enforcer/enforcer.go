@@ -245,7 +245,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
-	b.Refused, b.Suspended = e.broker.Refused, e.charge()
+	b.Refused, b.Suspended, b.Moving = e.broker.Refused, e.charge(), e.moving()
 	b.Punished = func(tenant string) bool { return t.punished(tenant) }
 	return b
 }

@@ -74,6 +74,20 @@ func (e *Enforcer) charge() map[int]bool {
 	return absent
 }
 
+// moving returns the GPUs from or to which memory is on its way.
+func (e *Enforcer) moving() map[string]bool {
+	all := map[string]bool{}
+	for _, r := range e.suspender.Records() {
+		if r.Phase == suspend.Suspended || e.suspender.Waits(r.Subject()) {
+			continue
+		}
+		for uuid := range r.Bytes() {
+			all[uuid] = true
+		}
+	}
+	return all
+}
+
 // lookAtSuspended tells what has ended of suspensions and resumptions.
 func (e *Enforcer) lookAtSuspended(now time.Time) {
 	for _, end := range e.suspender.Look(now) {

@@ -17,6 +17,7 @@ import (
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 var kills = flag.Int("suspension.kills", 6, "`number` of cycles in which the enforcer ends twice")
@@ -117,6 +118,32 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 			t.Errorf("hooked %v: %+v %+v", hooked, s.Suspended, s.Suspensions)
 		}
 	}
+}
+
+// TestNobodysTimeIsAuditedDuringAMove suspends a workload beside another one. Meanwhile the
+// driver's count of the other one's time is not compared with its charges.
+func TestNobodysTimeIsAuditedDuringAMove(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 512<<20, 0, []string{"a", "b"})
+	a, b := g.works("a", true, "2048"), g.works("b", true, "1024")
+	g.sees(2, a, b)
+	compared := func(s wire.EnforcerStats) bool {
+		return slices.ContainsFunc(s.Quotas, func(q wire.QuotaStats) bool { return q.Tenant == "b" && q.Charge != nil })
+	}
+	poll(t, 60*time.Second, "it is never compared", func() bool { return compared(g.stats()) })
+	ordered := make(chan error, 1)
+	go func() {
+		_, err := g.suspend(t.Context(), strconv.Itoa(a.cmd.Process.Pid))
+		ordered <- err
+	}()
+	poll(t, 60*time.Second, "it is not being suspended", func() bool { return g.phase() == "suspending" })
+	if s := g.stats(); len(s.Suspended) == 1 && s.Suspended[0].Phase == "suspending" && compared(s) {
+		t.Errorf("it is compared: %+v", s.Quotas)
+	}
+	if err := <-ordered; err != nil {
+		t.Error(err)
+	}
+	poll(t, 60*time.Second, "it is not compared again", func() bool { return compared(g.stats()) })
 }
 
 // TestTheEscalationSuspends has two programs that go around the hook. Both are

@@ -110,6 +110,9 @@ func (a *Audit) Look(b Books) Audited {
 		found.Partial = found.Partial || g.dark
 		g.sample()
 		for _, t := range g.tenants {
+			if b.Moving[uuid] {
+				t.restart()
+			}
 			t.judge(&b, g, &found)
 			if !t.refused.IsZero() && b.Now.Sub(t.refused) < refusal {
 				found.Refused[t.name] = true

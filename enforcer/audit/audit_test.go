@@ -33,12 +33,13 @@ type world struct {
 	quotas    map[string]policy.Quota
 	silent    map[string]bool
 	sampled   time.Time
-	lag       time.Duration // from the driver's newest sample to the books
-	refused   map[int]bool  // PIDs to which the broker refuses a session
-	suspended map[int]bool  // PIDs
-	blind     bool          // the driver samples nothing
-	young     bool          // the driver is asked for samples each second
-	deaf      bool          // the driver was not asked this second
+	lag       time.Duration   // from the driver's newest sample to the books
+	refused   map[int]bool    // PIDs to which the broker refuses a session
+	suspended map[int]bool    // PIDs
+	moving    map[string]bool // GPUs
+	blind     bool            // the driver samples nothing
+	young     bool            // the driver is asked for samples each second
+	deaf      bool            // the driver was not asked this second
 	audit     Audit
 }
 
@@ -123,7 +124,7 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
 		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
-		Refused: func(pid int) bool { return w.refused[pid] }, Suspended: w.suspended,
+		Refused: func(pid int) bool { return w.refused[pid] }, Suspended: w.suspended, Moving: w.moving,
 		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
@@ -361,6 +362,35 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 		t.Errorf("found %q before it can have connected", got)
 	}
 	if got := w.run(30); got != "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]" {
+		t.Errorf("found %q", got)
+	}
+}
+
+// TestNoWindowSpansAMove has the driver count too much for a process while the memory of
+// another workload is on its way, and wants nobody accused; and whoever goes on is, after
+// that.
+func TestNoWindowSpansAMove(t *testing.T) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: 1}
+	p := w.process("a", "pod:x", gpuA)
+	p.rate, p.charged = .03, .03
+	w.tenant("a", gpuA)
+	if got := w.run(30); got != "" {
+		t.Fatalf("found %q", got)
+	}
+	w.moving, p.rate = map[string]bool{gpuA: true}, .17
+	if got := w.run(15); got != "" {
+		t.Errorf("found %q while memory is on its way", got)
+	}
+	if got := w.step(); got.Known[Subject{"a", "pod:x"}] {
+		t.Error("it is taken to be honest, and nothing is known")
+	}
+	w.moving, p.rate = nil, .03
+	if got := w.run(60); got != "" {
+		t.Errorf("found %q after that", got)
+	}
+	p.rate = .17
+	if got := w.run(30); got != "a/pod:x/GPU-a/reports[1000]" {
 		t.Errorf("found %q", got)
 	}
 }

@@ -353,7 +353,7 @@ func (s *Suspender) room(w *work, fresh []Process) error {
 			break
 		}
 		if size, known := s.Size(uuid); known && bytes+spare > size {
-			return refuse(GPUMemory, "%s could not give %d MiB back: it has %d MiB, of which %d MiB are kept", uuid, bytes>>20,
+			return refuse(GPUMemory, "%s could not give %d MiB back: it has %d MiB, and %d MiB stay free", uuid, bytes>>20,
 				size>>20, spare>>20)
 		}
 	}
@@ -779,7 +779,7 @@ func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 		case !known:
 			return refuse(GPUMemory, "it is unknown whether %s has room: the driver does not tell its free memory", uuid)
 		case free < bytes+others[uuid]+spare:
-			return refuse(GPUMemory, "%s has no room for %d MiB: %d MiB are free, of which %d MiB are kept", uuid, bytes>>20,
+			return refuse(GPUMemory, "%s has no room for %d MiB: %d MiB are free, and %d MiB are kept for others", uuid, bytes>>20,
 				free>>20, (others[uuid]+spare)>>20)
 		}
 	}

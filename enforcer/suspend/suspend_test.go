@@ -528,7 +528,7 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 func TestTextsHaveNumbers(t *testing.T) {
 	s := Suspender{Free: func(string) (uint64, bool) { return 300 << 20, true }}
 	err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 45 << 20}}}, nil)
-	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, of which 256 MiB are kept"
+	want := "GPU-0 has no room for 45 MiB: 300 MiB are free, and 256 MiB are kept for others"
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
