@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,5 +196,45 @@ func killedEnforcer(t *testing.T, tenant string) {
 	})
 	if got := ask(w, "hash", "hash"); got != want {
 		t.Errorf("its state is %s, and that of its twin %s", got, want)
+	}
+}
+
+// TestGPURests has a program let the GPU rest for two seconds after each step: alone,
+// beside one that works, and while that one is suspended and resumed. It prints how far the
+// driver's count of its time is from its charges, and wants it accused of nothing.
+func TestGPURests(t *testing.T) {
+	a := startRealAgent(t, "  tenants: [{name: rests}, {name: works}]\n")
+	rests := a.trainer("rests", 8)
+	rests.hear(t, 2*time.Minute, "ready")
+	rests.tell("loop 2")
+	drift := regexp.MustCompile(`(?m)^nvgpu_quota_charge_drift_ratio\{.*tenant="rests".* (\S+)$`)
+	look := func(phase string, seconds int) {
+		var all []float64
+		for began := fixture.Monotonic(); fixture.Monotonic() < began+int64(seconds)*1e9; {
+			time.Sleep(time.Second)
+			if m := drift.FindStringSubmatch(a.ask("/metrics")); m != nil {
+				v, _ := strconv.ParseFloat(m[1], 64)
+				all = append(all, v)
+			}
+		}
+		slices.Sort(all)
+		t.Logf("%s: the driver's count less the charges, parts of the GPU's time in %d of %d s: %v", phase, len(all), seconds, all)
+	}
+	look("alone", 45)
+	works := a.trainer("works", 16)
+	works.hear(t, 2*time.Minute, "ready")
+	works.tell("loop 0")
+	look("beside one that works", 30)
+	for range 3 {
+		for _, order := range []string{"suspend", "resume-process"} {
+			if err := a.order(order, works.cmd.Process.Pid); err != nil {
+				t.Fatal(err)
+			}
+			look("after "+order, 15)
+		}
+	}
+	accused := regexp.MustCompile(`(?m)^nvgpu_quota_violations_total\{.*tenant="rests".* [1-9]\S*$`)
+	if all := accused.FindAllString(a.ask("/metrics"), -1); all != nil {
+		t.Errorf("it is accused: %s", all)
 	}
 }
