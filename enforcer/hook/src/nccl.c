@@ -142,7 +142,7 @@ static struct communicator {
 	enum gs_collective op;
 	struct gs_peer peer[GS_PEERS];
 	uint32_t inside, before;
-	uint64_t exchanges, firsts;    /* calls of these kinds */
+	uint64_t exchanges;
 	uint64_t marks, marked;        /* collectives for which another stream waited, and the last one */
 	uint64_t waits, called_ns;     /* gs_waits and the time at the last collective */
 	bool numbered, first;          /* what was called since the last chance to measure it: a collective, the first one */
@@ -412,10 +412,14 @@ static bool events(struct measure *m)
 	return m->begin;
 }
 
+/* Ranks agree on a collective's number alone: one may wait or pause where another does not. Steps repeat a count of
+ * collectives, so that the first ones of steps may all have odd numbers. */
+static uint64_t mixed(uint64_t number) { return number * 0x9e3779b97f4a7c15u >> 32; }
+
 /* Whether the communicator's last call is measured, and *counts for all to see. With the lock held. */
 static bool chosen(struct communicator *c, bool *counts)
 {
-	bool first = c->first && due(&firsts, ++c->firsts);
+	bool first = c->first && due(&firsts, mixed(c->entered));
 
 	*counts = c->numbered && due(&numbered, c->entered);
 	return *counts || first || (!c->numbered && c->with && due(&exchanges, ++c->exchanges));

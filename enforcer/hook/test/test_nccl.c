@@ -67,6 +67,7 @@ static struct shared {
 	_Atomic uint64_t id[2][2];
 	_Atomic uint64_t collected[2]; /* us */
 	_Atomic uint64_t arrived;
+	_Atomic uint64_t seen[2]; /* a bit for each collective that was measured */
 } *shared;
 
 /* ---- a rank ---- */
@@ -384,6 +385,31 @@ static void the_first_after_a_wait_is_seen(void)
 	CHECK(!c->unbegun && c->ended > entered && c->measured <= measured + 1);
 }
 
+/* Of many first ones, all ranks measure the same, although one has paused where the other one has not. */
+static void of_many_first_ones_the_same_are_measured(void)
+{
+	void *comm = join();
+	const struct gs_communicator *c = &own->communicator[0];
+	uint64_t seen = 0, counted = 0;
+
+	call_many(comm, 1000, 1);
+	if (rank)
+		clock_pass(2 * MS);
+	OK(reduce(comm, 4));
+	for (int i = 0; i < 64; i++) {
+		for (int j = 0; j < 2; j++) /* the first one has an odd number */
+			OK(reduce(comm, 4));
+		uint64_t first = c->entered - 1, before = c->ended;
+		finish();
+		seen |= (uint64_t)(c->ended >= first && before < first) << i;
+		counted |= (uint64_t)(c->entered % 8 == 0) << i;
+	}
+	atomic_store(&shared->seen[rank], seen);
+	meet(1);
+	CHECK(atomic_load(&shared->seen[0]) == atomic_load(&shared->seen[1]));
+	CHECK(seen & ~counted);
+}
+
 /* The helper looks four times a second at rest: in between, a program with short steps has many measured. */
 static void many_are_measured_between_two_looks(void)
 {
@@ -663,7 +689,7 @@ static const struct { const char *name; void (*test)(void); } tests[] = {
 	T(collectives_are_noted), T(waiting_is_measured), T(who_is_missing_is_seen), T(splits_have_one_identity),
 	T(nothing_is_measured_in_a_capture), T(groups_are_measured_once), T(exchanges_are_not_numbered),
 	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen),
-	T(many_are_measured_between_two_looks), T(waits_cost_a_bounded_number_of_events),
+	T(of_many_first_ones_the_same_are_measured), T(many_are_measured_between_two_looks), T(waits_cost_a_bounded_number_of_events),
 	T(streams_that_wait_are_marked), T(nothing_is_marked_in_a_capture),
 	T(streams_of_nccl_are_not_marked),
 	T(exchanges_are_counted_by_peer), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
