@@ -393,6 +393,7 @@ static void of_many_first_ones_the_same_are_measured(void)
 	uint64_t seen = 0, counted = 0;
 
 	call_many(comm, 1000, 1);
+	OK(reduce(comm, 4));
 	if (rank)
 		clock_pass(2 * MS);
 	OK(reduce(comm, 4));
