@@ -159,13 +159,17 @@ func (f *Finder) feed(e *wire.Event) {
 	}
 }
 
-// feedback counts how often a thread reads a result, or waits after it gave a little, and
+// feedback counts how often a thread waits, reads a result, or waits after it gave a little, and
 // how much it gives the GPU before it launches. Several reads of one result are one.
 func (f *Finder) feedback(t *thread, e *wire.Event) {
+	waits := e.Kind == wire.EventCopying || e.Kind == wire.EventWait && e.ID != uint32(wire.WaitQueue)
+	if waits {
+		f.all.waits++
+	}
 	reads := false
 	switch e.Kind {
 	case wire.EventWait:
-		reads = (t.kind == wire.EventCopy || t.gave) && e.ID != uint32(wire.WaitQueue)
+		reads = waits && (t.kind == wire.EventCopy || t.gave)
 	case wire.EventWaited:
 		t.launched, t.gave = false, false
 	case wire.EventCopy, wire.EventCopying:

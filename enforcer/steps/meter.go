@@ -63,6 +63,14 @@ const bins = 32
 // array of counters instead of a table of symbols.
 type content [bins]uint32
 
+// weight returns that of all symbols.
+func (c *content) weight() (sum uint32) {
+	for _, weight := range c {
+		sum += weight
+	}
+	return sum
+}
+
 // A clock is a time, and what the time until then was spent on.
 type clock struct {
 	at     int64
@@ -84,6 +92,7 @@ type meter struct {
 	clock
 	count    [kinds]uint64 // events
 	sum      [kinds]uint64 // of their IDs
+	waits    uint32        // of the host for the GPU, but not for room in its queue
 	reads    uint32        // of a little by the host
 	given    uint64        // data that the host gives before other work, in units of 64 bytes
 	size     uint32        // weight of the content
@@ -106,6 +115,7 @@ func (m *meter) less(other *meter) meter {
 		d.count[i] -= other.count[i]
 		d.sum[i] -= other.sum[i]
 	}
+	d.waits -= other.waits
 	d.reads -= other.reads
 	d.given -= other.given
 	d.size -= other.size

@@ -46,3 +46,32 @@ func TestLaunchesThatWaitMarkNoStep(t *testing.T) {
 		}
 	}
 }
+
+// TestLaunchesThatWaitEvaluateNothing has a step of 16 pieces, of which the launches of
+// the first wait for room. Its update is known nevertheless.
+func TestLaunchesThatWaitEvaluateNothing(t *testing.T) {
+	w := newWorld(1)
+	waits := false
+	op := func(kind string, n, kernels int) {
+		for k := range n {
+			w.spend(2 * us)
+			if waits {
+				w.room()
+			}
+			w.launch(fmt.Sprint(kind, k%kernels), ms)
+		}
+	}
+	for range 60 {
+		w.step(func() {
+			for piece := range 16 {
+				waits = piece == 0
+				op("forward", 12, 10)
+				w.on(7, func() { op("backward", 12, 8) })
+			}
+			op("adam", 4, 4)
+		})
+	}
+	if r := judge(w); r.found > 20 || r.counted < 0.97 || r.counted > 1.03 {
+		t.Errorf("%+v", r)
+	}
+}

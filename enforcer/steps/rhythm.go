@@ -21,6 +21,7 @@ type rhythm struct {
 	typical  content            // of the last good segment
 	size     uint32             // a mean if it varies
 	turns    uint32             // changes of the thread that launches
+	waits    [2]uint32          // in the last two good segments
 	graphs   bool               // are launched
 	answers  float32            // share of segments that answer the host
 	differed [recent]uint32     // weights of what differs from one segment to the next, a ring
@@ -119,6 +120,7 @@ func (r *rhythm) interrupt() {
 func (r *rhythm) learn(now *meter, size uint32) {
 	r.size = size
 	r.turns = now.switches - r.begin.switches
+	r.waits = [...]uint32{now.waits - r.begin.waits, r.waits[0]}
 	r.graphs = now.count[wire.EventGraph] > r.begin.count[wire.EventGraph]
 	answers := float32(0)
 	if reads := now.reads - r.begin.reads; reads > 2 || reads > 0 && now.given-r.begin.given <= little {
@@ -226,17 +228,20 @@ func (r *rhythm) evaluates(o *rhythm) bool { return r.within(o) || o.switched() 
 // holds says whether o is only a piece of a true step r: it has more than its
 // pieces, such as an update, which is more than what a script logs now and then, less
 // than an evaluation, and always there. If the pieces of a training vary, it is what
-// they have nothing of.
+// they have nothing of. The host waits for data or results of each batch of an
+// evaluation, but only a few times in an update, such as for a norm.
 func (r *rhythm) holds(o *rhythm) bool {
+	const few = 4 // waits
 	most := float32(64)
 	if o.tight() {
 		most = 4096
 	}
-	pieces := float32(r.size) / float32(o.size)
-	if r.akin(o) || pieces < 1.5 || pieces > most {
+	pieces := float32(r.typical.weight()) / float32(o.typical.weight()) // the sizes may be means
+	n := uint32(pieces + 0.5)
+	if r.akin(o) || pieces < 1.5 || pieces > most || r.waits[0] > n*min(o.waits[0], o.waits[1])+few {
 		return false
 	}
-	extra, strange := r.beyond(o, uint32(pieces+0.5))
+	extra, strange := r.beyond(o, n)
 	if extra < 2*r.changed() {
 		extra = 0
 	}

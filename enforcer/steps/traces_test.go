@@ -69,9 +69,9 @@ func real(t *testing.T, name string) *world {
 }
 
 // TestTraces: the steps of real programs are found, and no others. The traces were
-// recorded on an H100 that five programs shared at a time, or, if they are named so, that
-// each had alone. Steps differ much from each other there, and so do medians of a few
-// that begin elsewhere: the error of a single step says more.
+// recorded on an H100 that five programs shared at a time, or, if they are named so, on an
+// H100 or H200 that each had alone. Steps differ much from each other there, and so do
+// medians of a few that begin elsewhere: the error of a single step says more.
 func TestTraces(t *testing.T) {
 	for name, tolerance := range map[string]struct{ median, single float64 }{
 		"accumulate": {0.003, 0.001}, "compiled": {0.003, 0.001}, "eager": {0.003, 0.001}, "gpt2": {0.003, 0.001},
@@ -80,6 +80,8 @@ func TestTraces(t *testing.T) {
 		"padding": {0.003, 0.001}, "amp": {0.003, 0.01},
 		"alone-accumulate": {0.003, 0.001}, "alone-gan": {0.03, 0.2}, "alone-jax": {0.003, 0.01},
 		"alone-loader": {0.03, 0.001}, "alone-queue": {0.02, 0.002}, "alone-tenth": {0.003, 0.003},
+		"alone-trainer": {0.006, 0.005},
+
 		"endless": {}, "notebook": {}, "requests": {}, "decode": {},
 	} {
 		w := real(t, name)
@@ -92,6 +94,36 @@ func TestTraces(t *testing.T) {
 		if len(w.truth) > 0 && (r.found > 20 || math.Abs(r.median) > tolerance.median || r.single > tolerance.single ||
 			math.Abs(r.counted-1) > 0.03) {
 			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// TestTrainerStepsOn: a log each ten steps and a short evaluation each fifty make no longer
+// step, however long it goes on, and whatever its kernels are called.
+func TestTrainerStepsOn(t *testing.T) {
+	const period, periods = 50, 10
+	recorded := real(t, "alone-trainer")
+	steps := recorded.truth[:period]
+	from, length := steps[0].begin, steps[period-1].end-steps[0].begin
+	for seed := range uint32(4) {
+		var w world
+		for k := range int64(periods) {
+			for _, s := range steps {
+				w.truth = append(w.truth, span{s.begin + k*length, s.end + k*length})
+			}
+			for _, e := range recorded.events {
+				if e.At < from || e.At >= from+length {
+					continue
+				}
+				e.At += k * length
+				if e.Kind == wire.EventLaunch {
+					e.ID = mix(e.ID ^ seed)
+				}
+				w.events = append(w.events, e)
+			}
+		}
+		if r := judge(&w); r.found > 20 || math.Abs(r.median) > 0.005 || math.Abs(r.counted-1) > 0.01 {
+			t.Errorf("names %d: %+v", seed, r)
 		}
 	}
 }
