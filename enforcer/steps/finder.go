@@ -22,7 +22,8 @@
 // of one length without a pause, cannot be told from a training.
 //
 // A step ends where the script's own timer likely stands: after a wait, or else in the
-// longest pause between two calls.
+// longest pause between two calls. If the same calls follow several pauses, as after the
+// updates of two networks, it is where the loop begins.
 //
 // A training in which another thread computes the gradients is known after eight like
 // steps and others after twelve. The marks of steps
@@ -42,7 +43,7 @@ import (
 
 const (
 	threads = 32
-	orders  = 3 // of signs: of one symbol, of two and of four
+	orders  = 3 // of signs: of one symbol, of two and of more
 )
 
 // A thread is what is known of a thread of the program.
@@ -64,6 +65,7 @@ type Finder struct {
 	call     wire.EventKind // the last call
 	worked   int64          // time of the last call that gave the GPU work
 	launcher uint16         // its thread
+	handed   uint32         // the last symbol of work of the thread that launched before
 	rested   wire.EventKind // the last call that gave the GPU work or data, or waited for it
 	rest     clock          // then
 	repeats  bool           // the last graph is that before it
@@ -154,6 +156,7 @@ func (f *Finder) feed(e *wire.Event) {
 		f.worked = f.all.at
 		if e.Thread != f.launcher {
 			f.all.switches++
+			f.handed = f.threads[f.launcher%threads].recent[0]
 			f.launcher = e.Thread
 		}
 	}
@@ -190,7 +193,7 @@ func (f *Finder) mark(t *thread, symbol uint32, work bool) {
 	signs := [orders]uint32{symbol}
 	if f.depth > 1 {
 		signs[1] = mix(symbol + bits.RotateLeft32(t.recent[0], 7))
-		signs[2] = mix(signs[1] + bits.RotateLeft32(t.recent[1], 13) + bits.RotateLeft32(t.recent[2], 19))
+		signs[2] = mix(signs[1]+bits.RotateLeft32(t.recent[1], 13)+bits.RotateLeft32(t.recent[2], 19)) + f.handed
 	}
 	if work {
 		t.recent = [...]uint32{symbol, t.recent[0], t.recent[1]}

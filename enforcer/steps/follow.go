@@ -21,8 +21,12 @@ const (
 
 // propose tries a sign as the mark of a step.
 func (f *Finder) propose(s *sign, order uint8) {
-	alone := rhythm{hash: s.hash, order: order, size: s.span, turns: uint32(s.turns), pause: s.pause, strikes: 1,
-		open: true, begin: f.all}
+	calls := s.hash
+	if order == orders-1 {
+		calls -= f.handed
+	}
+	alone := rhythm{hash: s.hash, calls: calls, order: order, size: s.span, turns: uint32(s.turns), pause: s.pause,
+		strikes: 1, open: true, begin: f.all, since: f.all.size}
 	var place, weakest *rhythm
 	akin := 0
 	for i := range f.rhythms {
@@ -244,11 +248,16 @@ func (f *Finder) decode(r *rhythm) {
 	}
 }
 
-// best returns the rhythm of the same steps that has the best mark.
+// best returns the rhythm of the same steps that has the best mark. If the same calls
+// mark several places, it is the place that recurred last: before the first step were
+// other calls than before the next ones, so the loop begins there.
 func (f *Finder) best(r *rhythm) *rhythm {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
-		if o.akin(r) && o.open && o.good+2 >= min(r.good, young) && o.alive(f.all.size) && o.score() > r.score() {
+		if !o.akin(r) || !o.open || o.good+2 < min(r.good, young) || !o.alive(f.all.size) {
+			continue
+		}
+		if o.calls == r.calls && int32(o.since-r.since) > 0 || o.calls != r.calls && o.score() > r.score() {
 			r = o
 		}
 	}

@@ -11,10 +11,12 @@ const recent = 16 // segments of which the times are kept
 // A rhythm is a sign that recurs, with what it has between two strikes.
 type rhythm struct {
 	hash    uint32
-	order   uint8 // of the sign: index in orders
-	open    bool  // there was a strike since the last loss of events
-	proven  bool  // it was followed for long
+	calls   uint32 // the part of it that is of its own thread
+	order   uint8  // of the sign: index in orders
+	open    bool   // there was a strike since the last loss of events
+	proven  bool   // it was followed for long
 	strikes uint32
+	since   uint32  // size of all content when it was known to recur
 	pause   float32 // mean pause before the strike, as a logarithm
 	begin   meter   // at the last strike
 

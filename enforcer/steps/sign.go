@@ -1,7 +1,8 @@
 package steps
 
-// A sign is a symbol, or two or four symbols in a row of one thread: it can
-// mark a place in the step. The finder looks for signs that recur regularly.
+// A sign is a symbol, or two symbols in a row of one thread, or four and the last one of
+// the thread that launched before: it can mark a place in the step. The finder looks for
+// signs that recur regularly.
 type sign struct {
 	hash   uint32
 	at     uint32  // size of all content when it was seen last
