@@ -73,7 +73,8 @@ type stride struct {
 }
 
 // since returns the mean step after another record. Not all collectives are
-// measured.
+// measured: each of those stands for as many as the GPU is known to be done with.
+// How many are called says nothing about that, because the program calls ahead.
 func (r *record) since(b *record) (s stride) {
 	steps := float64(r.steps - b.steps)
 	for i := range r.in {
@@ -82,7 +83,7 @@ func (r *record) since(b *record) (s stride) {
 			continue
 		}
 		seconds := float64(now.MeasuredNS-then.MeasuredNS)/1e9 - (r.pause[i] - b.pause[i])
-		s.collecting += max(0, seconds) * float64(now.Entered-then.Entered) / float64(now.Measured-then.Measured) / steps
+		s.collecting += max(0, seconds) * float64(now.Ended-then.Ended) / float64(now.Measured-then.Measured) / steps
 	}
 	for i := range r.parts {
 		s.parts[i] = (r.parts[i] - b.parts[i]) / steps

@@ -25,7 +25,7 @@ func TestWorldStragglers(t *testing.T) {
 			continue // it has no peers, or is not measured, or nobody waits
 		}
 		n++
-		w := newWorld(t, p, 9000+seed)
+		w := newWorld(t, p, *worldSeed<<32+9000+seed)
 		w.settle()
 		by := 0.1 + 0.4*w.Float64()
 		told, after := w.straggles(l, by, max(time.Minute, 15*w.step))

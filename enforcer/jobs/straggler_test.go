@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -99,6 +100,26 @@ func TestStragglers(t *testing.T) {
 		}
 		if len(w.late) > 0 {
 			t.Errorf("%s, %s: %+v after it got on", w.name, c.cause, w.late)
+		}
+	}
+}
+
+// TestStrideOfCallsAhead: what a rank waits in the collectives of a step does not
+// depend on how many it calls before the GPU comes to them.
+func TestStrideOfCallsAhead(t *testing.T) {
+	at := func(steps, called, done, measured uint64) (r record) {
+		r.steps = steps
+		r.in[0] = wire.Communicator{ID: 1, Entered: called, Ended: done, Measured: measured, MeasuredNS: measured * 1e7}
+		return r
+	}
+	for _, c := range []struct{ begin, end record }{
+		{at(1, 20, 20, 20), at(2, 60, 40, 40)},   // one step ahead at the end,
+		{at(1, 40, 20, 20), at(2, 40, 40, 40)},   // or at the beginning
+		{at(1, 20, 20, 5), at(11, 220, 220, 55)}, // each fourth is measured
+	} {
+		if s := c.end.since(&c.begin); math.Abs(s.collecting-0.2) > 1e-9 {
+			t.Errorf("%d to %d calls, %d to %d done: %.3f s in a step, want 0.2", c.begin.in[0].Entered, c.end.in[0].Entered,
+				c.begin.in[0].Ended, c.end.in[0].Ended, s.collecting)
 		}
 	}
 }
