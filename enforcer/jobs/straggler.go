@@ -102,7 +102,6 @@ type race struct {
 type runner struct {
 	p        *process
 	race     *race
-	rank     int
 	ranks    int // of the communicator
 	begin    record
 	stride   stride
@@ -142,7 +141,7 @@ func (o *Observer) Stragglers() (all []wire.StragglerStats) {
 	for p, x := range most {
 		if !victims[p] {
 			all = append(all, wire.StragglerStats{Tenant: p.tenant, Workload: p.sums.Workload, GPU: p.gpu(), PID: p.pid,
-				Rank: x.rank, Cause: o.causeOf(x), Lost: x.lost})
+				Rank: int(p.largest()[0].Rank), Cause: o.causeOf(x), Lost: x.lost})
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.StragglerStats) int { return cmp.Compare(a.PID, b.PID) })
@@ -179,7 +178,7 @@ func newRace(of communicatorOf, ranks []*process, at int64) *race {
 	r := &race{since: at}
 	for _, p := range ranks {
 		c := p.in(of.id)
-		r.runners = append(r.runners, &runner{p: p, race: r, rank: int(c.Rank), ranks: int(c.Ranks), begin: p.record})
+		r.runners = append(r.runners, &runner{p: p, race: r, ranks: int(c.Ranks), begin: p.record})
 	}
 	return r
 }

@@ -104,6 +104,22 @@ func TestStragglers(t *testing.T) {
 	}
 }
 
+// TestRankOfStraggler: a rank that was found in a small communicator only has the
+// number that it has in the largest one.
+func TestRankOfStraggler(t *testing.T) {
+	w := newWorld(t, programs[4], 3)
+	w.settle()
+	told, _ := w.straggles(latenesses[0], 0.3, time.Minute)
+	for _, r := range w.h.Observer.races {
+		for _, x := range r.runners {
+			x.named = x.named && x.ranks == 2
+		}
+	}
+	if got := w.h.Observer.Stragglers(); len(told) != 1 || len(got) != 1 || got[0].Rank != told[0].Rank || told[0].Rank < 2 {
+		t.Errorf("%+v in all communicators, %+v in the smallest", told, got)
+	}
+}
+
 // TestStrideOfCallsAhead: what a rank waits in the collectives of a step does not
 // depend on how many it calls before the GPU comes to them.
 func TestStrideOfCallsAhead(t *testing.T) {
