@@ -39,8 +39,9 @@ func (j *clusterJob) within(r [2]float64) float64 { return r[0] + (r[1]-r[0])*j.
 // turn returns how much longer a rank computes at a time.
 func (h *habits) turn(j *clusterJob, rank int, now float64) float64 {
 	if now >= j.turn.until {
-		from := now + j.within(h.turns.gap)
-		j.turn = turn{from, from + j.within(h.turns.lasting), j.within(h.turns.by), j.random.IntN(j.ranks/h.turns.ranks) * h.turns.ranks}
+		from, groups := now+j.within(h.turns.gap), j.ranks/h.turns.ranks
+		next := (j.turn.first/h.turns.ranks + 1 + j.random.IntN(max(1, groups-1))) % groups // another one's: two of one are one
+		j.turn = turn{from, from + j.within(h.turns.lasting), j.within(h.turns.by), next * h.turns.ranks}
 	}
 	if now >= j.turn.from && rank >= j.turn.first && rank < j.turn.first+h.turns.ranks {
 		return j.turn.by
