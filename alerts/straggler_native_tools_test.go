@@ -152,7 +152,7 @@ func judge(members []*member, spent map[string]track, calls track) {
 		young := k < stragglerOwn || len(calls.last(k-stragglerOwn, 1)) == 0
 		for _, m := range members {
 			m.lost[k] = typical - m.ratio[k]
-			if m.lost[k] > 0.05 && m.lost[k] > 4*usual {
+			if m.lost[k] > 0.05 && m.lost[k] > 4*usual && m.lost[k] > 0.5*quantile(1, m.lost.last(k, stragglerFalls)) {
 				m.found[k] = m.lost[k]
 				if !(found[k] > m.lost[k]) {
 					found[k] = m.lost[k]
