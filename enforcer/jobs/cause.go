@@ -243,8 +243,23 @@ func evidenceOf(cause string, usual, now *mean) string {
 	return strings.Join(all, "; ")
 }
 
+// brakes notes whether something slows a process's GPU down now, and returns what is
+// known of it.
+func (o *Observer) brakes(p *process) (e Evidence) {
+	if o.Evidence == nil {
+		return Evidence{}
+	}
+	at := o.now()
+	if e = o.Evidence(p.gpu(), p.pid); e.Power || e.Thermal || e.Neighbours >= moreUsed {
+		p.slowed = at
+		p.braked += time.Duration(max(0, at-max(p.looked, p.last)))
+	}
+	p.looked = at
+	return e
+}
+
 // sees notes what is known now of a process's surroundings.
-func (o *Observer) sees(p *process) {
+func (o *Observer) sees(p *process, e Evidence) {
 	o.host.look(o.procfs(), o.now())
 	now := mean{looks: 1}
 	now.around[cpu], now.around[io], now.around[ram] = o.host.cpu, o.host.io, o.host.ram
@@ -253,15 +268,9 @@ func (o *Observer) sees(p *process) {
 	if first && p.thread.at > 0 {
 		return // what the thread did is known from the second look on
 	}
-	if o.Evidence != nil {
-		e := o.Evidence(p.gpu(), p.pid)
-		now.around[power], now.around[thermal] = float64(truth(e.Power)), float64(truth(e.Thermal))
-		now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
-		now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink
-		if e.Power || e.Thermal || e.Neighbours >= moreUsed {
-			p.slowed = o.now()
-		}
-	}
+	now.around[power], now.around[thermal] = float64(truth(e.Power)), float64(truth(e.Thermal))
+	now.around[neighbours], now.around[clock] = e.Neighbours, e.Clock
+	now.around[pcie], now.around[nvlink] = e.PCIe, e.NVLink
 	if !p.pace.pauses(o.now()) {
 		p.pace.span.all.add(&now)
 	}

@@ -245,7 +245,8 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 }
 
 // TestAKernelOfAnEarlyStep lets the GPU of one rank not come to a collective of a job that
-// has made a few steps, with nothing known to slow that GPU, and with less power.
+// has made a few steps, with nothing known to slow that GPU, and with less power: then it
+// has three times as long as any.
 func TestAKernelOfAnEarlyStep(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		h := newHost(t, 4)
@@ -265,6 +266,15 @@ func TestAKernelOfAnEarlyStep(t *testing.T) {
 		hangs := h.wait(15)
 		if named := len(hangs) == 1 && hangs[0].Reason == "kernel" && hangs[0].Rank == 3; named == power {
 			t.Errorf("less power %v: after 15 s %+v", power, hangs)
+		}
+		if !power {
+			continue
+		}
+		if hangs := h.wait(160); len(hangs) != 0 {
+			t.Errorf("with less power after 175 s: %+v", hangs)
+		}
+		if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 3 {
+			t.Errorf("with less power after 190 s: %+v", hangs)
 		}
 	}
 }

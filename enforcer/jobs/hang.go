@@ -203,7 +203,7 @@ func (p *process) stuck(at int64) bool {
 	}
 	s := p.finder.Status(at)
 	if p.taken == 0 {
-		return p.quiet(at) > settleFor || s.Decodes && p.standing.known()
+		return p.quiet(at)-min(p.braked, 2*settleFor) > settleFor || s.Decodes && p.standing.known()
 	}
 	if !s.Within { // its usual pauses are those of other steps
 		return s.Stepping && p.quiet(at) > settleFor
@@ -212,15 +212,15 @@ func (p *process) stuck(at int64) bool {
 }
 
 // overdue reports whether a process waits for its GPU for clearly longer than
-// usual, although nothing is known to slow that GPU down. That is not enough unless
-// the GPUs of others already wait for it.
+// usual, although nothing is known to slow that GPU down; the time for which something did
+// does not count. That is not enough unless the GPUs of others already wait for it.
 func (p *process) overdue(at int64) bool {
 	s, usual := p.finder.Status(at), p.usual
 	if !p.waiting.known() { // these may be pieces of steps
 		usual = pauses * s.Median
 	}
 	return s.Stepping && s.Within && p.waits(at) && at-p.slowed > int64(patience) &&
-		p.quiet(at) > max(usual+patience, usual*3/2)
+		p.quiet(at)-p.braked > max(usual+patience, usual*3/2)
 }
 
 // stands reports whether the GPU has been in one collective or exchange for too

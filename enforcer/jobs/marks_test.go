@@ -127,19 +127,24 @@ func TestAKernelIsJudgedByTheStep(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		short  bool // the second rank's own waits
-		power  bool // reduces the clocks
+		power  int  // s, for which it reduces the clocks
 		stands bool // the first rank's GPU is in the collective
 		after  int  // s, from which on the kernel is named
 	}{
-		{"the other one's GPU waits for it", false, false, true, 25},
-		{"it shares the other one's steps", true, false, true, 25},
-		{"its GPU is slowed", false, true, true, 45},
-		{"nothing waits for it", false, false, false, 45},
+		{"the other one's GPU waits for it", false, 0, true, 25},
+		{"it shares the other one's steps", true, 0, true, 25},
+		{"its GPU is slowed", false, 60, true, 45},
+		{"its GPU was slowed for a time", false, 10, true, 35},
+		{"nothing waits for it", false, 0, false, 45},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHost(t, 2)
-			h.Observer.Evidence = func(string, int) Evidence { return Evidence{Power: c.power} }
+			began := int64(0)
+			h.Observer.Evidence = func(string, int) Evidence {
+				return Evidence{Power: c.power > 0 && (began == 0 || h.at < began+int64(c.power)*1e9)}
+			}
 			h.long(map[int]bool{1: c.short})
+			began = h.at
 			for i, r := range h.ranks {
 				r.long(h.at, true)
 				r.head-- // it still waits

@@ -73,7 +73,9 @@ type process struct {
 	launches [16]uint64    // by GPU
 	last     int64         // time of its last call, or at which it was first seen, CLOCK_MONOTONIC, ns
 	busy     int64         // time at which its GPU was last seen with work; 0: never
-	slowed   int64         // when something was last known to slow its GPU down, CLOCK_MONOTONIC, ns; 0: never
+	looked   int64         // when its GPU was last asked about, CLOCK_MONOTONIC, ns; 0: never
+	slowed   int64         // when something was last known to slow its GPU down, likewise
+	braked   time.Duration // how long something did so since its last call
 	waiting  pauseMeter    // of pauses in which it waits for the GPU,
 	standing pauseMeter    // and of others
 	usual    time.Duration // usual longest pause of the former, in this rank or any other of its communicators
@@ -218,7 +220,7 @@ func (p *process) take(events []wire.Event, lost uint64) {
 			if p.last > 0 && p.recurred() {
 				p.paused(e.Kind).note(time.Duration(e.At - p.last))
 			}
-			p.last = e.At
+			p.last, p.braked = e.At, 0
 		}
 	}
 }
@@ -386,8 +388,9 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 		if name := workload(p.pid); name != "" {
 			p.sums.Workload = name
 		}
+		e := o.brakes(p)
 		if p.trusted || p.finder.Status(at).Stepping {
-			o.sees(p)
+			o.sees(p, e)
 		}
 	}
 	hangs = o.judge(at)

@@ -217,10 +217,12 @@ var interruptions = []interruption{
 	}},
 	{"a GPU slows down for a known reason", func(w *world) {
 		i := w.IntN(w.here) // another host's is not seen
+		until := int64(forever)
 		w.h.Observer.Evidence = func(uuid string, _ int) Evidence {
-			return Evidence{Power: w.members[i].slow > 0 && uuid == fmt.Sprint("GPU-", i)}
+			return Evidence{Power: w.h.at < until && uuid == fmt.Sprint("GPU-", i)}
 		}
 		w.lag(w.members[i:i+1], 1.5, 4)
+		until = w.members[i].gpu // the last of its slow work
 	}},
 	{"a GPU slows down", func(w *world) {
 		i := w.IntN(len(w.members))
