@@ -100,8 +100,7 @@ func (e *Enforcer) later(r broker.Request) time.Duration {
 	if _, is := e.terms.Load().Overcommitted(r.GPU); !is || e.Simulated {
 		return 0
 	}
-	total, _, kept, known := e.Host.Memory(r.GPU)
-	if !known || r.Bytes > total-min(kept, total) {
+	if size, known := e.size(r.GPU); !known || r.Bytes > size {
 		return 0
 	}
 	now, q := time.Now(), &e.residence.queue
@@ -423,7 +422,7 @@ func (e *Enforcer) woke(now time.Time, s suspend.Record) bool {
 func (e *Enforcer) overcommitted(uuid string, b audit.Books) (g residency.GPU) {
 	g.Turn, g.Overcommit = e.terms.Load().Overcommitted(uuid)
 	g.Free, _ = e.free(uuid)
-	g.Size, _ = e.size(uuid)
+	g.Size, _ = e.size(uuid) // 0: unknown
 	for _, t := range b.Tenants {
 		if t.GPU == uuid {
 			g.Free -= min(t.MemoryReserved, g.Free) // allocations that are about to be made

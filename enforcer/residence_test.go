@@ -230,7 +230,7 @@ func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 	g.size = 4 << 30
 	a := g.works("a", true, "2560")
 	g.sees(1, a)
-	b := g.job("b", true, "--kernel-us=200", "--seconds=300", "--alloc-mib=2560", "--alloc-step-mib=512")
+	g.job("b", true, "--kernel-us=200", "--seconds=300", "--alloc-mib=2560", "--alloc-step-mib=512")
 	poll(t, 30*time.Second, "it has a part of its memory", func() bool { return g.listed(2) && g.used() > 2560+512 })
 	poll(t, 60*time.Second, "they take no turns", func() bool { return len(g.ends()) >= 3 })
 	ends := g.ends()
@@ -240,7 +240,6 @@ func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 	if stayed := ends[1].Began.Sub(ends[0].Since); stayed < turn {
 		t.Errorf("it had its memory for %v, and a turn is %v", stayed, turn)
 	}
-	b.kill()
 }
 
 // TestAnOrderKeepsAwayWhoGaveWay orders a workload to stay away that gave way and
