@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unsafe"
@@ -16,6 +18,7 @@ const (
 	Peers         = 3       // maximum of one communicator
 
 	eventSize         = 16
+	eventsOfBlock     = 16 // numbers that a thread takes at a time
 	communicatorSize  = 128
 	traceClock        = 64
 	traceCommunicator = 128
@@ -133,7 +136,7 @@ type Trace []byte
 func (t Trace) load64(at int) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&t[at]))) }
 func (t Trace) load32(at int) uint32 { return atomic.LoadUint32((*uint32)(unsafe.Pointer(&t[at]))) }
 
-// Head returns the number of events that were ever noted.
+// Head returns how many numbers of events were ever taken.
 func (t Trace) Head() uint64 { return t.load64(0) }
 
 // Lost returns the number of collectives of communicators that found no room.
@@ -186,7 +189,8 @@ func (t Trace) Clock() (c Clock, ok bool) {
 			continue
 		}
 		ticks, ns := last-first, lastNS-firstNS
-		if t.load32(traceClock) != 1 || ns < minClock || ns > 1<<62 || lastNS > 1<<62 || ticks == 0 || ticks > 1<<62 {
+		version := t.load32(traceClock)
+		if version < 1 || version > 2 || ns < minClock || ns > 1<<62 || lastNS > 1<<62 || ticks == 0 || ticks > 1<<62 {
 			return c, false
 		}
 		c = Clock{ticks: last, ns: int64(lastNS), rate: float64(ns) / float64(ticks)}
@@ -205,56 +209,66 @@ func (c Clock) At(ticks uint64) int64 {
 }
 
 // A TraceReader reads the events of one trace, each once. It belongs to one
-// goroutine.
+// goroutine. Its memory is bounded by the ring's blocks.
 type TraceReader struct {
-	next  uint64
-	stuck bool // at an event that was begun and not ended, at the last reading
+	next uint64  // first number of the first block that no thread had taken
+	open []block // taken, and not known to be full, in order
 }
 
-// Read appends the events since the last reading, and returns how many were
-// lost because the process overwrote them.
+// A block is a part of the ring. A thread fills it in its own time, or never: it may have
+// ended. Threads that took single numbers, before version 2, share one.
+type block struct {
+	first uint64
+	read  uint16 // events, by bits
+}
+
+// Read appends the events since the last reading in the order of their times. It
+// returns how many were lost because the process overwrote them, at most: a number may
+// never have had an event.
 func (r *TraceReader) Read(t Trace, c Clock, events []Event) (_ []Event, lost uint64) {
-	head := t.Head()
-	if head < r.next { // the process meddled
-		r.next = head
+	taken := t.Head()
+	head := (taken + eventsOfBlock - 1) / eventsOfBlock * eventsOfBlock
+	if head < r.next || head < taken { // the process meddled
+		r.next, r.open = head, nil
 		return events, 0
 	}
-	from := r.next
-	if head-from > EventsKept {
-		lost = head - from - EventsKept
-		from = head - EventsKept
+	if head-r.next > EventsKept {
+		lost = head - r.next - EventsKept
+		r.next = head - EventsKept
+	}
+	for ; r.next < head; r.next += eventsOfBlock {
+		r.open = append(r.open, block{first: r.next})
 	}
 	began := len(events)
-	for r.next = from; r.next < head; r.next++ {
-		e, written := t.event(c, r.next)
-		if !written && r.next == from && r.stuck { // its thread has died
-			lost++
-			continue
+	open := r.open[:0]
+	for _, b := range r.open {
+		known := len(events)
+		events = t.fill(&b, taken, c, events)
+		if over := t.Head(); over > b.first && over-b.first > EventsKept { // what was read may be of two events
+			lost += uint64(len(events) - known)
+			events = events[:known]
+		} else if b.read != 1<<eventsOfBlock-1 {
+			open = append(open, b)
 		}
-		if !written {
-			break
-		}
-		events = append(events, e)
 	}
-	r.stuck = r.next == from && r.next < head
-	// Events that were overwritten meanwhile may be of two.
-	if over := t.Head(); over > from && over-from > EventsKept {
-		torn := min(over-from-EventsKept, uint64(len(events)-began))
-		events = append(events[:began], events[began+int(torn):]...)
-		lost += torn
-	}
+	r.open = open
+	slices.SortStableFunc(events[began:], func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	return events, lost
 }
 
-// event returns the event with this number; false if it is not written yet.
-func (t Trace) event(c Clock, number uint64) (Event, bool) {
-	at := traceEvents + int(number%EventsKept)*eventSize
-	what := t.load32(at + 12)
-	if uint8(what>>8) != uint8(number/EventsKept) || EventKind(what) == 0 {
-		return Event{}, false
+// fill appends the events of a block that were not read yet, of the numbers that were taken.
+func (t Trace) fill(b *block, taken uint64, c Clock, events []Event) []Event {
+	for i := range min(eventsOfBlock, taken-b.first) {
+		at := traceEvents + int((b.first+i)%EventsKept)*eventSize
+		what := t.load32(at + 12)
+		if b.read>>i&1 != 0 || uint8(what>>8) != uint8(b.first/EventsKept) || EventKind(what) == 0 {
+			continue
+		}
+		b.read |= 1 << i
+		events = append(events, Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what),
+			GPU: uint8(what >> 16 & 15), Thread: uint16(what >> 20)})
 	}
-	return Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what),
-		GPU: uint8(what >> 16 & 15), Thread: uint16(what >> 20)}, true
+	return events
 }
 
 // whole returns the number up to last with these low bits; 0: there is none.

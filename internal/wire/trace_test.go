@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 )
 
@@ -22,4 +23,122 @@ func TestReached(t *testing.T) {
 			t.Errorf("%d with the low bits %d: %d and %d, want %d", c.entered, c.low, g.Reached, g.Unreached, c.want)
 		}
 	}
+}
+
+// A written is a trace with a clock whose ticks are ns.
+type written struct {
+	Trace
+	*testing.T
+	reader TraceReader
+}
+
+func newWritten(t *testing.T) *written {
+	w := &written{Trace: make(Trace, TraceSize), T: t}
+	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 2)
+	for i, v := range []uint64{1e9, 1e9, 2e9, 2e9} {
+		binary.NativeEndian.PutUint64(w.Trace[traceClock+8+8*i:], v)
+	}
+	return w
+}
+
+// take takes numbers up to this one.
+func (w *written) take(head uint64) { binary.NativeEndian.PutUint64(w.Trace, head) }
+
+// note writes the event of a number: the launch of a kernel of the same number.
+func (w *written) note(number uint64, at int64) {
+	e := w.Trace[traceEvents+int(number%EventsKept)*eventSize:]
+	binary.NativeEndian.PutUint64(e, uint64(at))
+	binary.NativeEndian.PutUint32(e[8:], uint32(number))
+	binary.NativeEndian.PutUint32(e[12:], uint32(EventLaunch)|uint32(number/EventsKept&0xff)<<8)
+}
+
+// want reads, and wants these events.
+func (w *written) want(lost uint64, ids ...uint32) {
+	w.Helper()
+	c, ok := w.Clock()
+	if !ok {
+		w.Fatal("no clock")
+	}
+	events, gone := w.reader.Read(w.Trace, c, nil)
+	var got []uint32
+	for _, e := range events {
+		got = append(got, e.ID)
+	}
+	if !slices.Equal(got, ids) || gone != lost {
+		w.Errorf("read %v and lost %d, want %v and %d", got, gone, ids, lost)
+	}
+}
+
+// TestBlocksAreReadInTheOrderOfTime: a thread takes numbers before others take later ones,
+// and writes some of their events after theirs. Each event is read once.
+func TestBlocksAreReadInTheOrderOfTime(t *testing.T) {
+	w := newWritten(t)
+	w.want(0)
+	w.take(32)
+	w.note(0, 100)
+	w.note(16, 200)
+	w.note(1, 300)
+	w.note(17, 400)
+	w.want(0, 0, 16, 1, 17)
+	w.want(0)
+	w.take(48)
+	w.note(32, 500)
+	w.note(2, 600)
+	w.note(18, 550)
+	w.want(0, 32, 18, 2)
+	for n := range uint64(16) {
+		if n > 2 {
+			w.note(n, 700)
+		}
+	}
+	w.want(0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+	if len(w.reader.open) != 2 {
+		t.Errorf("%d blocks are open, two are not full", len(w.reader.open))
+	}
+}
+
+// TestSingleNumbersAreRead: a hook of before version 2 takes a number for each event, and
+// the event of a thread that died there never comes.
+func TestSingleNumbersAreRead(t *testing.T) {
+	w := newWritten(t)
+	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 1)
+	w.take(3)
+	w.note(0, 100)
+	w.note(2, 300)
+	w.want(0, 0, 2)
+	w.take(20)
+	for n := uint64(3); n < 20; n++ {
+		w.note(n, 400+int64(n))
+	}
+	w.want(0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19)
+	w.note(1, 500)
+	w.want(0, 1)
+}
+
+// TestLapsAreLost: what was overwritten between two readings is lost, and what a thread
+// left open long ago is not.
+func TestLapsAreLost(t *testing.T) {
+	w := newWritten(t)
+	w.take(16)
+	w.note(0, 100)
+	w.want(0, 0)
+	for n := uint64(16); n < EventsKept; n += EventsKept / 4 { // nobody writes
+		w.take(n)
+		w.want(0)
+	}
+	w.take(EventsKept + 32)
+	w.note(EventsKept+16, 200)
+	w.want(0, EventsKept+16)
+	w.take(3 * EventsKept)
+	w.note(3*EventsKept-1, 300)
+	w.note(2*EventsKept, 250)
+	w.want(EventsKept-32, 2*EventsKept, 3*EventsKept-1)
+	if n := len(w.reader.open); n > EventsKept/eventsOfBlock {
+		t.Errorf("%d blocks are open", n)
+	}
+	w.take(5) // it meddles
+	w.want(0)
+	w.take(32)
+	w.note(16, 400)
+	w.want(0, 16)
 }

@@ -10,6 +10,8 @@
 _Atomic(struct gs_trace *) gs_trace;
 _Atomic uint64_t gs_waits;
 bool gs_trace_tsc;
+_Thread_local struct gs_block gs_block;
+_Atomic uint32_t gs_traces;
 static _Atomic uint32_t shared;
 
 static bool constant(void)
@@ -50,7 +52,8 @@ void gs_trace_begin(struct gs_trace *t)
 		look(&t->first_ticks, &t->first_ns);
 		t->last_ticks = t->first_ticks;
 		t->last_ns = t->first_ns;
-		__atomic_store_n(&t->version, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&t->version, 2, __ATOMIC_RELEASE);
+		atomic_fetch_add(&gs_traces, 1);
 	}
 	atomic_store(&gs_trace, t);
 	if (t)

@@ -1,6 +1,8 @@
 /* The trace: what the program does, for its steps, stragglers and hangs. To note an
- * event costs one addition that threads share and two stores. Without a trace it
- * costs a load. */
+ * event costs a reading of the processor's counter and a few stores. Threads share an
+ * addition for each GS_BLOCK events of one: an atomic one takes half as long as the
+ * counter, and many times as long if others use it, too. Without a trace an event costs
+ * a load. */
 #ifndef GPUSTEWARD_TRACE_H
 #define GPUSTEWARD_TRACE_H
 
@@ -24,9 +26,27 @@ static inline uint64_t gs_trace_ticks(void)
 #endif
 }
 
+/* Of a trace, the numbers that are the thread's. */
+struct gs_block {
+	uint64_t next;  /* number of its next event; a multiple of GS_BLOCK: it has none left */
+	uint32_t trace; /* gs_traces at that time */
+};
+
+extern _Thread_local struct gs_block gs_block __attribute__((tls_model("initial-exec")));
+extern _Atomic uint32_t gs_traces; /* that were begun */
+
 static inline void gs_trace_put(struct gs_trace *t, enum gs_event_kind kind, unsigned gpu, uint32_t id)
 {
-	uint64_t n = __atomic_fetch_add(&t->head, 1, __ATOMIC_RELAXED);
+	struct gs_block *b = &gs_block;
+	uint64_t n = b->next, head = __atomic_load_n(&t->head, __ATOMIC_RELAXED);
+	uint32_t trace = atomic_load_explicit(&gs_traces, memory_order_relaxed);
+
+	/* Half a ring later, others will soon want its place. */
+	if (unlikely(!(n % GS_BLOCK) || head - n > GS_EVENTS_KEPT / 2 || b->trace != trace)) {
+		n = __atomic_fetch_add(&t->head, GS_BLOCK, __ATOMIC_RELAXED);
+		b->trace = trace;
+	}
+	b->next = n + 1;
 	struct gs_event *e = &t->event[n % GS_EVENTS_KEPT];
 	uint32_t thread = gs_self ? (uint32_t)(gs_self - gs_threads) : GS_THREADS - 1;
 	uint32_t what = (uint32_t)kind | (uint32_t)(n / GS_EVENTS_KEPT & 0xff) << 8 | (gpu & 15) << 16 | thread << 20;

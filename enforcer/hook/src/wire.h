@@ -174,6 +174,7 @@ struct gs_leases {
  * the process. */
 #define GS_TRACE_AT 4096
 #define GS_EVENTS_KEPT 65536
+#define GS_BLOCK 16 /* numbers of events that a thread takes at a time */
 #define GS_COMMUNICATORS 16
 #define GS_PEERS 3
 
@@ -240,9 +241,9 @@ enum gs_collective {
 enum gs_shared { GS_SHARED_MANAGED = 1, GS_SHARED_PROCESSES = 2, GS_SHARED_MULTICAST = 4 };
 
 struct gs_trace {
-	uint64_t head; /* events ever noted; an event's index is its number modulo GS_EVENTS_KEPT, its lap the rest */
+	uint64_t head; /* numbers ever taken; an event's index is its number modulo GS_EVENTS_KEPT, its lap the rest */
 	uint8_t reserved0[56];
-	uint32_t version;           /* 1, once the clock is written */
+	uint32_t version;           /* 2, once the clock is written; 1: each event takes a number of its own */
 	uint32_t writing;           /* odd while the clock is written */
 	uint64_t first_ticks, first_ns; /* CLOCK_MONOTONIC at these ticks, when the trace began */
 	uint64_t last_ticks, last_ns;   /* and lately */

@@ -13,7 +13,7 @@
 
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 #define THREADS 4
-#define EACH (GS_EVENTS_KEPT / THREADS)
+#define EACH (GS_EVENTS_KEPT / 2 / THREADS) /* nobody leaves a block, however long it does not run */
 
 _Thread_local struct gs_thread *gs_self;
 struct gs_thread gs_threads[GS_THREADS];
@@ -41,7 +41,7 @@ static void an_event_has_all(void)
 	gs_note(GS_EVENT_LAUNCH, 8);
 	e++;
 	CHECK(kind_of(e) == GS_EVENT_LAUNCH && e->id == 8 && e->what >> 20 == 5 && (e->what >> 16 & 15) == 3);
-	CHECK(trace->head == 2 && e->ticks >= e[-1].ticks && e[-1].ticks >= trace->first_ticks);
+	CHECK(trace->head == GS_BLOCK && e->ticks >= e[-1].ticks && e[-1].ticks >= trace->first_ticks);
 	CHECK(gs_note_units(0, 64) == 0 && gs_note_units(1, 64) == 1 && gs_note_units(65, 64) == 2 &&
 	      gs_note_units(UINT64_MAX, 64) == UINT32_MAX);
 }
@@ -49,14 +49,14 @@ static void an_event_has_all(void)
 /* A reader knows by the lap whether an event is of its number. */
 static void laps_tell_numbers(void)
 {
-	uint64_t n = 300 * (uint64_t)GS_EVENTS_KEPT + 5;
+	uint64_t n = 300 * (uint64_t)GS_EVENTS_KEPT;
 
-	trace->head = n - 10; /* as if they had been noted */
-	for (int i = 0; i < 10; i++)
-		gs_note(GS_EVENT_LAUNCH, (uint32_t)i);
-	CHECK(trace->head == n && trace->event[4].id == 9 && lap_of(&trace->event[4]) == 300 % 256);
-	CHECK(trace->event[GS_EVENTS_KEPT - 1].id == 4 && lap_of(&trace->event[GS_EVENTS_KEPT - 1]) == 299 % 256);
-	CHECK(!trace->event[5].what);
+	trace->head = n - GS_BLOCK; /* as if they had been noted */
+	for (uint32_t i = 0; i < GS_BLOCK + 3; i++)
+		gs_note(GS_EVENT_LAUNCH, i);
+	CHECK(trace->head == n + GS_BLOCK && trace->event[2].id == GS_BLOCK + 2 && lap_of(&trace->event[2]) == 300 % 256);
+	CHECK(trace->event[GS_EVENTS_KEPT - 1].id == GS_BLOCK - 1 && lap_of(&trace->event[GS_EVENTS_KEPT - 1]) == 299 % 256);
+	CHECK(!trace->event[3].what);
 }
 
 static void *note_many(void *place)
@@ -85,6 +85,28 @@ static void threads_share_it(void)
 	}
 }
 
+static void *note_half(void *unused)
+{
+	(void)unused;
+	for (uint32_t i = 0; i < GS_EVENTS_KEPT / 2; i++)
+		gs_note(GS_EVENT_COPY, i);
+	return NULL;
+}
+
+/* A thread that comes back late writes where it is its turn, and over nothing. */
+static void an_old_block_is_left(void)
+{
+	pthread_t t;
+
+	gs_note(GS_EVENT_LAUNCH, 1);
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_create(&t, NULL, note_half, NULL) && !pthread_join(t, NULL));
+	CHECK(trace->head == GS_EVENTS_KEPT + GS_BLOCK && kind_of(trace->event) == GS_EVENT_COPY);
+	gs_note(GS_EVENT_LAUNCH, 2);
+	CHECK(trace->head == GS_EVENTS_KEPT + 2 * GS_BLOCK && kind_of(&trace->event[1]) == GS_EVENT_COPY);
+	CHECK(kind_of(&trace->event[GS_BLOCK]) == GS_EVENT_LAUNCH && trace->event[GS_BLOCK].id == 2);
+}
+
 static void a_child_writes_nothing(void)
 {
 	int status;
@@ -98,23 +120,33 @@ static void a_child_writes_nothing(void)
 	CHECK(waitpid(child, &status, 0) == child && !status);
 	CHECK(!trace->head && !trace->writing);
 	gs_note(GS_EVENT_LAUNCH, 1);
-	CHECK(trace->head == 1);
+	CHECK(trace->head == GS_BLOCK);
 }
 
-/* A new session's file is mapped where the last one was. */
+static void *note_one(void *unused)
+{
+	(void)unused;
+	gs_note(GS_EVENT_COPY, 4);
+	return NULL;
+}
+
+/* A new session's file is mapped where the last one was. Its numbers are other ones. */
 static void a_session_follows_another(void)
 {
 	uint64_t first;
+	pthread_t t;
 
 	gs_note(GS_EVENT_LAUNCH, 1);
 	first = trace->first_ns;
 	gs_trace_begin(NULL);
 	gs_note(GS_EVENT_LAUNCH, 2);
-	CHECK(trace->head == 1 && trace->version == 1);
+	CHECK(trace->head == GS_BLOCK && trace->version == 2 && !trace->event[1].what);
 	CHECK(mmap(trace, sizeof *trace, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == trace);
 	gs_trace_begin(trace);
+	CHECK(!pthread_create(&t, NULL, note_one, NULL) && !pthread_join(t, NULL));
 	gs_note(GS_EVENT_LAUNCH, 3);
-	CHECK(trace->head == 1 && trace->event[0].id == 3 && trace->version == 1 && trace->first_ns > first);
+	CHECK(trace->event[0].id == 4 && !trace->event[1].what && trace->event[GS_BLOCK].id == 3);
+	CHECK(trace->head == 2 * GS_BLOCK && trace->version == 2 && trace->first_ns > first);
 }
 
 /* A trace has the kinds of memory that came before it and after it, and a child
@@ -162,8 +194,8 @@ static void the_clock_converts(void)
 
 #define T(name) {#name, name}
 static const struct { const char *name; void (*test)(void); } tests[] = {
-	T(an_event_has_all), T(laps_tell_numbers), T(threads_share_it), T(a_child_writes_nothing),
-	T(a_session_follows_another), T(shared_memory_is_told), T(the_clock_converts),
+	T(an_event_has_all), T(laps_tell_numbers), T(threads_share_it), T(an_old_block_is_left),
+	T(a_child_writes_nothing), T(a_session_follows_another), T(shared_memory_is_told), T(the_clock_converts),
 };
 
 int main(void)
