@@ -24,8 +24,8 @@ import (
 
 var costSeconds = flag.Float64("cost.seconds", 60, "`seconds` for which each program is measured")
 
-// costNanoseconds is what an event costs: see docs/benchmarks.md.
-const costNanoseconds = 18.6
+// costNanoseconds is the most that an event cost on the hosts of H100s: see docs/benchmarks.md.
+const costNanoseconds = 27
 
 // TestGPUTraceCost measures what its trace costs a program that trains. Processes
 // differ by more than that: on a virtual machine two runs of GPT-2 by up to a
@@ -78,7 +78,7 @@ func traceCost(t *testing.T, kind string, beat time.Duration) {
 	low, middle, high := medianWithin(slower)
 	events := float64(len(r.of(t, cmd.Process.Pid))) / traced
 	fmt.Printf("the trace of %s, %.2f ms a step: %.3f %% longer (%.3f to %.3f %%, 95 %%, %d spans of %d steps, blocks of %v); "+
-		"at most %.3f %% by %.0f events a step\n", kind, ms, middle, low, high, len(slower), costSpan, beat,
+		"about %.3f %% by %.0f events a step\n", kind, ms, middle, low, high, len(slower), costSpan, beat,
 		100*events*costNanoseconds/1e6/ms, events)
 	if low > 0.1 {
 		t.Errorf("%s: a step is %.3f %% longer (%.3f to %.3f %%), goal 0.1 %%", kind, middle, low, high)

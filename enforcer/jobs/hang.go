@@ -361,9 +361,9 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		return cmp.Or(cmp.Compare(truth(a.blocked(at)), truth(b.blocked(at))),
 			cmp.Compare(a.in(id).Entered, b.in(id).Entered), cmp.Compare(a.last, b.last))
 	})
-	c, most := last.in(id), mostOf(id, group)
+	c, most, serves := last.in(id), mostOf(id, group), serves(id, group)
 	switch {
-	case c.Entered < most && last.works(at):
+	case c.Entered < most && (last.works(at) || serves && !last.waits(at)):
 		return nil, ""
 	case c.Entered < most && !last.blocked(at):
 		return last, "absent"
@@ -387,10 +387,20 @@ func blame(id uint64, group []*process, at int64) (*process, string) {
 		return last, "absent"
 	case int(c.Ranks) == len(group):
 		return last, "unknown"
-	case last.quiet(at) >= computesFor:
+	case last.quiet(at) >= computesFor && !serves:
 		return last, "elsewhere"
 	}
 	return nil, ""
+}
+
+// serves reports whether the ranks of a server wait for the next request, in a broadcast
+// by the rank that listens for it. They have made what may be tokens, and no steps.
+func serves(id uint64, group []*process) bool {
+	most := mostOf(id, group)
+	return !slices.ContainsFunc(group, func(p *process) bool {
+		c := p.in(id)
+		return p.taken > 0 || p.tokens == 0 || c.Entered == most && c.Op != wire.Broadcast
+	})
 }
 
 // behind returns the only rank whose GPU has not come to a collective that

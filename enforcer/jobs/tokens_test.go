@@ -73,3 +73,65 @@ func TestTokensThatStop(t *testing.T) {
 		})
 	}
 }
+
+// listens waits in a collective for the next request, which another rank is to send.
+func listens(op wire.Collective) func(*rank, int64) {
+	return func(r *rank, at int64) {
+		r.enter(at, 1<<3)
+		r.put32(128+64, uint32(op))
+		r.put64(128+72, r.entered)
+		r.note(at+1e6, wire.EventWait, 0)
+	}
+}
+
+// fifth waits, as listens does, for a rank that is not on the host.
+func fifth(op wire.Collective) func(*rank, int64) {
+	return func(r *rank, at int64) {
+		listens(op)(r, at)
+		for _, r := range r.h.ranks {
+			r.put32(140, 5)
+		}
+	}
+}
+
+// TestServersWaitForRequests: the ranks of a server wait in a broadcast, for hours, until one
+// of them sends a request. In another collective, or if they step, they wait for a culprit.
+func TestServersWaitForRequests(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		does func(*rank, int64) // again and again
+		op   wire.Collective
+		last func(*rank, int64)
+		want string
+	}{
+		{"a server", (*rank).answers, wire.Broadcast, nil, ""},
+		{"the rank that listens is stopped", (*rank).answers, wire.Broadcast,
+			func(r *rank, _ int64) { r.proc('T', 0) }, "stopped"},
+		{"it waits for its GPU", (*rank).answers, wire.Broadcast,
+			func(r *rank, at int64) { r.note(at, wire.EventWait, 0) }, "absent"},
+		{"another collective", (*rank).answers, wire.AllReduce, nil, "absent"},
+		{"a training", (*rank).train, wire.Broadcast, nil, "absent"},
+		{"a server whose listener is on another host", (*rank).answers, wire.Broadcast, fifth(wire.Broadcast), ""},
+		{"another collective with a rank there", (*rank).answers, wire.AllReduce, fifth(wire.AllReduce), "elsewhere"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newHost(t, 4)
+			for range 100 {
+				h.step(map[int]func(*rank, int64){0: c.does, 1: c.does, 2: c.does, 3: c.does})
+			}
+			last := func(*rank, int64) {}
+			if c.last != nil {
+				last = c.last
+			}
+			waits := listens(c.op)
+			h.step(map[int]func(*rank, int64){0: last, 1: waits, 2: waits, 3: waits})
+			hangs := h.wait(1000)
+			if c.want == "" && len(hangs) > 0 {
+				t.Errorf("%+v", hangs)
+			}
+			if c.want != "" && (len(hangs) != 1 || hangs[0].Reason != c.want || c.want != "elsewhere" && hangs[0].Rank != 0) {
+				t.Errorf("%+v, want rank 0 %s", hangs, c.want)
+			}
+		})
+	}
+}
