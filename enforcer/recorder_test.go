@@ -2,6 +2,7 @@ package enforcer_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -72,7 +74,7 @@ func (r *recorder) look(one broker.Traced) {
 		r.events[one.PID] = to
 	}
 	var lost uint64
-	to.events, lost = to.reader.Read(one.Trace, c, to.events)
+	to.events, lost = to.reader.Read(one.Trace, c, fixture.Monotonic(), to.events)
 	to.lost += lost
 	to.ended = one.Ends
 	to.head = one.Trace.Head()
@@ -86,10 +88,17 @@ func (r *recorder) look(one broker.Traced) {
 // TestTrace runs a program on the simulated GPU. Its trace has each launch and
 // each wait, once and in order, and outlives the process.
 func TestTrace(t *testing.T) {
+	for _, threads := range []int{1, 4} {
+		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) { traceOf(t, threads) })
+	}
+}
+
+func traceOf(t *testing.T, threads int) {
 	h := stub(t)
 	r := record(t)
 	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
-	w := h.load(t, "observed", "--kernel-us=100", "--steps=10000", "--sync-every=10", "--seconds=60")
+	w := h.load(t, "observed", "--kernel-us=100", fmt.Sprint("--steps=", 10000/threads), "--sync-every=10",
+		"--seconds=60", fmt.Sprint("--threads=", threads))
 	w.hear(t, time.Minute, "ready")
 	before := time.Now()
 	w.tell("go")

@@ -137,7 +137,7 @@ func (o *Observer) Observe(t broker.Traced) {
 	}
 	p.tenant, p.shared = t.Tenant, t.Trace.Shared()
 	if c, ok := t.Trace.Clock(); ok {
-		events, lost := p.reader.Read(t.Trace, c, o.events[:0])
+		events, lost := p.reader.Read(t.Trace, c, o.now(), o.events[:0])
 		p.take(events, lost)
 		o.events = events[:0]
 		for i := range p.communicators {

@@ -222,10 +222,11 @@ type block struct {
 	read  uint16 // events, by bits
 }
 
-// Read appends the events since the last reading in the order of their times. It
-// returns how many were lost because the process overwrote them, at most: a number may
-// never have had an event.
-func (r *TraceReader) Read(t Trace, c Clock, events []Event) (_ []Event, lost uint64) {
+// Read appends the events up to now (CLOCK_MONOTONIC, ns) since the last reading, in the
+// order of their times. Threads note later ones while it reads, of which it would see some
+// and not others. It returns how many were lost because the process overwrote them, at
+// most: a number may never have had an event.
+func (r *TraceReader) Read(t Trace, c Clock, now int64, events []Event) (_ []Event, lost uint64) {
 	taken := t.Head()
 	head := (taken + eventsOfBlock - 1) / eventsOfBlock * eventsOfBlock
 	if head < r.next || head < taken { // the process meddled
@@ -243,7 +244,7 @@ func (r *TraceReader) Read(t Trace, c Clock, events []Event) (_ []Event, lost ui
 	open := r.open[:0]
 	for _, b := range r.open {
 		known := len(events)
-		events = t.fill(&b, taken, c, events)
+		events = t.fill(&b, taken, c, now, events)
 		if over := t.Head(); over > b.first && over-b.first > EventsKept { // what was read may be of two events
 			lost += uint64(len(events) - known)
 			events = events[:known]
@@ -256,17 +257,22 @@ func (r *TraceReader) Read(t Trace, c Clock, events []Event) (_ []Event, lost ui
 	return events, lost
 }
 
-// fill appends the events of a block that were not read yet, of the numbers that were taken.
-func (t Trace) fill(b *block, taken uint64, c Clock, events []Event) []Event {
+// fill appends the events of a block up to now that were not read yet, of the numbers that
+// were taken.
+func (t Trace) fill(b *block, taken uint64, c Clock, now int64, events []Event) []Event {
 	for i := range min(eventsOfBlock, taken-b.first) {
 		at := traceEvents + int((b.first+i)%EventsKept)*eventSize
 		what := t.load32(at + 12)
 		if b.read>>i&1 != 0 || uint8(what>>8) != uint8(b.first/EventsKept) || EventKind(what) == 0 {
 			continue
 		}
+		e := Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what), GPU: uint8(what >> 16 & 15),
+			Thread: uint16(what >> 20)}
+		if e.At > now {
+			continue
+		}
 		b.read |= 1 << i
-		events = append(events, Event{At: c.At(t.load64(at)), ID: t.load32(at + 8), Kind: EventKind(what),
-			GPU: uint8(what >> 16 & 15), Thread: uint16(what >> 20)})
+		events = append(events, e)
 	}
 	return events
 }

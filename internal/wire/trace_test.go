@@ -30,10 +30,11 @@ type written struct {
 	Trace
 	*testing.T
 	reader TraceReader
+	now    int64
 }
 
 func newWritten(t *testing.T) *written {
-	w := &written{Trace: make(Trace, TraceSize), T: t}
+	w := &written{Trace: make(Trace, TraceSize), T: t, now: 1e9}
 	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 2)
 	for i, v := range []uint64{1e9, 1e9, 2e9, 2e9} {
 		binary.NativeEndian.PutUint64(w.Trace[traceClock+8+8*i:], v)
@@ -59,7 +60,7 @@ func (w *written) want(lost uint64, ids ...uint32) {
 	if !ok {
 		w.Fatal("no clock")
 	}
-	events, gone := w.reader.Read(w.Trace, c, nil)
+	events, gone := w.reader.Read(w.Trace, c, w.now, nil)
 	var got []uint32
 	for _, e := range events {
 		got = append(got, e.ID)
@@ -95,6 +96,19 @@ func TestBlocksAreReadInTheOrderOfTime(t *testing.T) {
 	if len(w.reader.open) != 2 {
 		t.Errorf("%d blocks are open, two are not full", len(w.reader.open))
 	}
+}
+
+// TestLaterEventsAreLeft: what threads note while it is read comes with the next reading.
+func TestLaterEventsAreLeft(t *testing.T) {
+	w := newWritten(t)
+	w.take(32)
+	w.note(0, 100)
+	w.note(1, 1e9+10)
+	w.note(16, 1e9)
+	w.note(17, 1e9+5)
+	w.want(0, 0, 16)
+	w.now += 1e8
+	w.want(0, 17, 1)
 }
 
 // TestSingleNumbersAreRead: a hook of before version 2 takes a number for each event, and
