@@ -35,7 +35,7 @@ import (
 // events as little-endian int64 ns, uint32 id, uint8 kind, uint8 gpu, uint16
 // thread.
 var (
-	jobsSeconds = flag.Float64("jobs.seconds", 10, "`seconds` of each program")
+	jobsSeconds = flag.Float64("jobs.seconds", 10, "`seconds` of each program; padding takes twice as many for its steps")
 	jobsOnly    = flag.String("jobs.only", "", "`regexp` of the kinds of programs; empty is all")
 	jobsBeside  = flag.Int("jobs.beside", 4, "`programs` at a time")
 )
@@ -79,8 +79,12 @@ var gangKinds = []string{"ddp", "fsdp"}
 func (r *recorder) run(t *testing.T, kind, file string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
+	seconds := *jobsSeconds
+	if kind == "padding" {
+		seconds *= 2
+	}
 	cmd := exec.CommandContext(ctx, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
-		fmt.Sprint(*jobsSeconds), file)
+		fmt.Sprint(seconds), file)
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket)
 	text, err := cmd.CombinedOutput()
 	if err != nil {
