@@ -119,6 +119,7 @@ func TestSingleNumbersAreRead(t *testing.T) {
 	w.take(3)
 	w.note(0, 100)
 	w.note(2, 300)
+	w.note(3, 350) // nobody has taken it yet
 	w.want(0, 0, 2)
 	w.take(20)
 	for n := uint64(3); n < 20; n++ {
@@ -155,4 +156,15 @@ func TestLapsAreLost(t *testing.T) {
 	w.take(32)
 	w.note(16, 400)
 	w.want(0, 16)
+	w.take(3)
+	w.want(0)
+	w.note(17, 500) // a number that nobody has
+	w.want(0)
+
+	w = newWritten(t)
+	w.take(16)
+	w.want(0)
+	w.note(1, 100) // others take its place before it is read
+	w.take(EventsKept + 32)
+	w.want(16 + 1)
 }
