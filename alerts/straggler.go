@@ -34,7 +34,7 @@ const (
 	stragglerFalls    = 4  // evaluations: the windows of the first and of the last one have no scrape in common
 	stragglerOf       = 6  // evaluations, in which so much was lost on average as in a finding at least
 	stragglerWithin   = 12 // evaluations
-	stragglerOwn      = 28 // evaluations, in which four fifths of what is lost is lost for it; no alert before
+	stragglerOthers   = 28 // evaluations, in which what is lost for others counts against a rank; no alert before
 	stragglerUsual    = 60 // evaluations, by which it is known how much healthy ranks differ
 )
 
@@ -96,21 +96,26 @@ var derivations = []derivation{
 // straggler is the alert. A rank is named if the others wait for it for 5 % of
 // the time, and much longer than they wait for each other: two ranks, and stages
 // of a pipeline differ among themselves. Ranks that take turns at being slow are
-// found in turn, so most of the recent loss must be the rank's: what is lost weighs
-// more than how often, which chance decides for those near 5 %. A communicator must
-// be as old as that period, or the turns of others are not known yet; files of a
-// restarted host are not in memory at first, either. Stages of a pipeline also call
-// different numbers of collectives.
+// found in turn, and three conditions tell them from a straggler. A turn is short: its
+// findings have one or two high values among low ones. So the findings of the minute
+// must add up to 35 % of what they would if each evaluation had the highest.
+// Evaluations in a pause are not counted. The same rank may have two turns in a minute.
+// So they must add up to more, by 1.5 times what was lost for others in the time before:
+// what is lost weighs more than how often, which chance decides for those near 5 %. A
+// communicator must be as old as that time, or the turns of others are not known yet;
+// files of a restarted host are not in memory at first, either. Stages of a pipeline
+// also call different numbers of collectives.
 var straggler = fleetRule{
 	rule: rule{
 		alert: "JobStraggler", severity: incident.Warning,
 		expr: fmt.Sprintf("avg_over_time(%s[%s]) > 0.05\nand count_over_time(%s[%s]) >= %d\n"+
-			"and sum_over_time(%[3]s[%[6]s]) >= on %[7]s group_left () (0.8 * sum_over_time(%[8]s[%[6]s]))\n"+
+			"and sum_over_time(%[3]s[%[4]s]) >= 0.35 * max_over_time(%[3]s[%[4]s]) * count_over_time(%[1]s[%[4]s])\n"+
+			"    + 1.5 * (sum_over_time(%[8]s[%[6]s]) - on %[7]s group_right () sum_over_time(%[3]s[%[6]s]))\n"+
 			"and on %[7]s (%[10]s offset %[11]s)\n"+
 			"and on %[7]s (min by %[7]s (rate(%[9]s[1m])) > 0.7 * max by %[7]s (rate(%[9]s[1m])))",
 			lostRatio, evaluations(stragglerOf), found, evaluations(stragglerWithin), stragglerFindings,
-			evaluations(stragglerOwn), ofAll, mostFound, workloads.RankCollectives, callsRate,
-			promDuration(stragglerOwn*stragglerStep)),
+			evaluations(stragglerOthers), ofAll, mostFound, workloads.RankCollectives, callsRate,
+			promDuration(stragglerOthers*stragglerStep)),
 		summary: "{{ $labels.instance }}, GPU {{ $labels.gpu }}: The ranks of a job wait for rank {{ $labels.rank }}.",
 		description: "The ranks of communicator {{ $labels.communicator }} lose {{ $value | humanizePercentage }} of " +
 			"their time waiting for rank {{ $labels.rank }}: {{ $labels.workload }} of {{ $labels.tenant }} on GPU " +
@@ -121,11 +126,13 @@ var straggler = fleetRule{
 		"it, and its GPU or its host is slow. If several ranks of one host are named, look at the host.",
 }
 
-// stragglerScene is the ranks of six communicators. After two minutes the others
+// stragglerScene is the ranks of nine communicators. After two minutes the others
 // wait for rank 2. Of c1 the other ranks are equally fast, but 30 s later they
 // pause, and rank 1 waits for longer; p2's ranks are the stages of a pipeline, and
 // e3's differ. In n4 rank 2 is slow in the first minute. Three of t5 take turns.
-// In w6 rank 2 is slow half of the time, and in s7 for 20 s.
+// In w6 rank 2 is slow half of the time, and in s7 for 20 s. In b8 it is slow by
+// little, and then by much for 15 s. In a9 it has two turns, and rank 1 a weaker one
+// between.
 var stragglerScene = []struct {
 	communicator, host    string
 	rank                  int
@@ -148,6 +155,11 @@ var stragglerScene = []struct {
 	{"w6", "host-5", 2, 50, 1, .55, 0, 0, takesTurn(15, 0, 2)}, {"w6", "host-5", 3, 50, 1, 1, 0, 0, nil},
 	{"s7", "host-6", 0, 50, 2, 2, 0, 0, nil}, {"s7", "host-6", 1, 50, 2.01, 2.01, 0, 0, nil},
 	{"s7", "host-6", 2, 50, 2, .5, 0, 0, shortly}, {"s7", "host-6", 3, 50, 2.02, 2.02, 0, 0, nil},
+	{"b8", "host-7", 0, 50, 3, 3.3, 0, 0, slightly}, {"b8", "host-7", 1, 50, 3.01, 3.31, 0, 0, slightly},
+	{"b8", "host-7", 2, 50, 3, .5, 0, 0, burst}, {"b8", "host-7", 3, 50, 3.02, 3.32, 0, 0, slightly},
+	{"a9", "host-8", 0, 50, 1, 1, 0, 0, nil}, {"a9", "host-8", 1, 50, 1, .67, 0, 0, between},
+	{"a9", "host-8", 2, 50, 1, .45, 0, 0, twice}, {"a9", "host-8", 3, 50, 1.01, 1.01, 0, 0, nil},
+	{"a9", "host-8", 4, 50, 1.01, 1.01, 0, 0, nil},
 }
 
 // firstMinute is the first minute.
@@ -155,6 +167,16 @@ func firstMinute(at time.Duration) bool { return at < time.Minute }
 
 // shortly is a slowness of 20 s that has just ended when the test expects an alert.
 func shortly(at time.Duration) bool { return at >= 125*time.Second && at < 145*time.Second }
+
+// slightly is a slowness of 20 s, and burst one of 15 s soon after it.
+func slightly(at time.Duration) bool { return at >= 100*time.Second && at < 120*time.Second }
+func burst(at time.Duration) bool    { return at >= 125*time.Second && at < 140*time.Second }
+
+// twice is a slowness of 25 s that comes again 30 s later, and between one of 20 s before it comes again.
+func twice(at time.Duration) bool {
+	return at >= 70*time.Second && at < 95*time.Second || at >= 125*time.Second && at < 150*time.Second
+}
+func between(at time.Duration) bool { return at >= 105*time.Second && at < 125*time.Second }
 
 // takesTurn is one of several turns of so many seconds, the first of which is counted as 0.
 func takesTurn(seconds, n, of time.Duration) func(at time.Duration) bool {

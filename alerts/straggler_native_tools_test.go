@@ -149,7 +149,7 @@ func judge(members []*member, spent map[string]track, calls track) {
 		typical := quantile(0.5, ratios)
 		spread[k] = quantile(0.9, ratios) - typical
 		usual := quantile(0.5, spread.last(k, stragglerUsual))
-		young := k < stragglerOwn || len(calls.last(k-stragglerOwn, 1)) == 0
+		young := k < stragglerOthers || len(calls.last(k-stragglerOthers, 1)) == 0
 		for _, m := range members {
 			m.lost[k] = typical - m.ratio[k]
 			if m.lost[k] > 0.05 && m.lost[k] > 4*usual && m.lost[k] > 0.5*quantile(1, m.lost.last(k, stragglerFalls)) {
@@ -163,7 +163,8 @@ func judge(members []*member, spent map[string]track, calls track) {
 			count := func(v track, n int) float64 { return float64(len(v.last(k, n))) }
 			if young || !(m.lost.sum(k, stragglerOf)/count(m.lost, stragglerOf) > 0.05) ||
 				count(m.found, stragglerWithin) < stragglerFindings ||
-				m.found.sum(k, stragglerOwn) < 0.8*found.sum(k, stragglerOwn) {
+				m.found.sum(k, stragglerWithin) < 0.35*quantile(1, m.found.last(k, stragglerWithin))*count(m.lost, stragglerWithin)+
+					1.5*(found.sum(k, stragglerOthers)-m.found.sum(k, stragglerOthers)) {
 				continue
 			}
 			if all := rates(members, k, stragglerWithin); quantile(0, all) > 0.7*quantile(1, all) {
