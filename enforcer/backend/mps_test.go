@@ -314,9 +314,9 @@ func TestMPSAnswersThatCannotBeBelieved(t *testing.T) {
 func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
-	d.control.wait = 200 * time.Millisecond
 	d.server(500, 1000, "")
 	d.sees(demand("a", "GPU-a", .3, 0))
+	d.control.wait = 200 * time.Millisecond
 	d.report.Store(&report{at: time.Now(), holds: []Hold{{"a", "GPU-a", Compute}}})
 	d.set("hang", "")
 	ctx, cancel := context.WithCancel(t.Context())
