@@ -422,7 +422,9 @@ func (e *Enforcer) woke(now time.Time, s suspend.Record) bool {
 func (e *Enforcer) overcommitted(uuid string, b audit.Books) (g residency.GPU) {
 	g.Turn, g.Overcommit = e.terms.Load().Overcommitted(uuid)
 	g.Free, _ = e.free(uuid)
-	g.Size, _ = e.size(uuid) // 0: unknown
+	if size, known := e.size(uuid); known {
+		g.Size = size
+	}
 	for _, t := range b.Tenants {
 		if t.GPU == uuid {
 			g.Free -= min(t.MemoryReserved, g.Free) // allocations that are about to be made
