@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestLock(t *testing.T) {
@@ -44,6 +45,24 @@ func TestLockWithoutAName(t *testing.T) {
 	if _, err = lock(dir); err == nil || !strings.Contains(err.Error(), "another enforcer is running: it holds "+dir) {
 		t.Error(err)
 	}
+}
+
+// TestLockOfAnEndedEnforcer has a lock that outlives its enforcer for a moment.
+func TestLockOfAnEndedEnforcer(t *testing.T) {
+	dir := t.TempDir()
+	before, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, before)
+	release, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
 }
 
 func TestLockThatCannotBe(t *testing.T) {

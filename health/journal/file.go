@@ -9,13 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"gpusteward/collectors/host"
 )
-
-// errLocked is the failure of a second agent on one directory.
-var errLocked = errors.New("another agent writes it; --state.dir takes another directory")
 
 // A journalFile is events.jsonl and its predecessors events.1.jsonl,
 // events.2.jsonl and so on. Only bytes is safe for concurrent use.
@@ -51,16 +46,8 @@ func (f *journalFile) take() error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return fmt.Errorf("make the journal's directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(f.dir, "events.lock"), os.O_RDWR|os.O_CREATE, 0o640)
+	lock, err := lockFile(filepath.Join(f.dir, "events.lock"))
 	if err != nil {
-		return fmt.Errorf("lock the journal: %w", err)
-	}
-	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errLocked
-	}
-	if err != nil {
-		_ = lock.Close() // it holds nothing
 		return fmt.Errorf("lock the journal in %s: %w", f.dir, err)
 	}
 	f.lock = lock
@@ -89,10 +76,11 @@ func (f *journalFile) begin() (err error) {
 
 // close releases the file and the directory.
 func (f *journalFile) close() {
-	for _, file := range []*os.File{f.file, f.lock} {
-		if file != nil {
-			_ = file.Close() // every line that must be on the disk was synced
-		}
+	if f.file != nil {
+		_ = f.file.Close() // every line that must be on the disk was synced
+	}
+	if f.lock != nil {
+		unlock(f.lock)
 	}
 	f.file, f.lock = nil, nil
 }

@@ -1,0 +1,95 @@
+package journal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLockOfKilledAgent has a lock that outlives the process that took it, as it does while
+// one of its threads hangs in the driver, or a child of it has not begun yet.
+func TestLockOfKilledAgent(t *testing.T) {
+	t.Parallel()
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lives, ended := exec.Command("sleep", "600"), exec.Command("true")
+	for _, cmd := range []*exec.Cmd{lives, ended} {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	}
+	zombie := ended.Process.Pid
+	if err := unix.Waitid(unix.P_PID, zombie, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		owner string
+		taken bool
+	}{
+		"it lives":                {fmt.Sprintf("%d %s\n", lives.Process.Pid, space), false},
+		"it was killed":           {fmt.Sprintf("%d %s\n", zombie, space), true},
+		"it has ended":            {fmt.Sprintf("%d %s\n", gone.Process.Pid, space), true},
+		"it is in a container":    {fmt.Sprintf("%d pid:[1]\n", zombie), false},
+		"it is of a version ago":  {"", false},
+		"somebody wrote the file": {"everybody " + space, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "events.lock")
+			held, err := lockNow(path, os.O_RDWR|os.O_CREATE)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unlock(held)
+			if _, err := held.WriteString(c.owner); err != nil {
+				t.Fatal(err)
+			}
+			file, err := lockFile(path)
+			if err == nil != c.taken || !c.taken && !errors.Is(err, errLocked) {
+				t.Fatalf("%v, want it taken: %v", err, c.taken)
+			}
+			if !c.taken {
+				return
+			}
+			if _, err := lockFile(path); !errors.Is(err, errLocked) {
+				t.Errorf("another one: %v", err)
+			}
+			unlock(file)
+			if file, err = lockFile(path); err != nil {
+				t.Fatalf("the next one: %v", err)
+			}
+			unlock(file)
+		})
+	}
+}
+
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]bool{
+		"Name:\tgpusteward\nState:\tS (sleeping)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n":      false,
+		"Name:\tgpusteward\nState:\tD (disk sleep)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n":    false,
+		"Name:\tgpusteward\nState:\tD (disk sleep)\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n":    true,
+		"Name:\tgpusteward\nState:\tD (disk sleep)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000004100\n":    true,
+		"Name:\tgpusteward\nState:\tS (sleeping)\nSigPnd:\t0000000000004000\nShdPnd:\t0000000000000000\n":      false,
+		"Name:\tgpusteward\nState:\tZ (zombie)\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n":        true,
+		"Name:\tZ\nState:\tR (running)\nSigPnd:\t0000000000000000\nShdPnd:\tffff\nSigBlk:\tffffffffffffffff\n": true,
+		"Name:\tgpusteward\nState:\tS (sleeping)\nSigBlk:\t0000000000000100\nSigCgt:\tfffffffffffffeff\n":      false,
+		"": false,
+	} {
+		if got := killed([]byte(status)); got != want {
+			t.Errorf("%q: %v", status, got)
+		}
+	}
+}
