@@ -126,13 +126,14 @@ var straggler = fleetRule{
 		"it, and its GPU or its host is slow. If several ranks of one host are named, look at the host.",
 }
 
-// stragglerScene is the ranks of nine communicators. After two minutes the others
+// stragglerScene is the ranks of ten communicators. After two minutes the others
 // wait for rank 2. Of c1 the other ranks are equally fast, but 30 s later they
 // pause, and rank 1 waits for longer; p2's ranks are the stages of a pipeline, and
 // e3's differ. In n4 rank 2 is slow in the first minute. Three of t5 take turns.
 // In w6 rank 2 is slow half of the time, and in s7 for 20 s. In b8 it is slow by
 // little, and then by much for 15 s. In a9 it has two turns, and rank 1 a weaker one
-// between.
+// between. In d0 rank 2 is a stage that calls half as many collectives as the other stages, and
+// then less work comes to it.
 var stragglerScene = []struct {
 	communicator, host    string
 	rank                  int
@@ -160,6 +161,8 @@ var stragglerScene = []struct {
 	{"a9", "host-8", 0, 50, 1, 1, 0, 0, nil}, {"a9", "host-8", 1, 50, 1, .67, 0, 0, between},
 	{"a9", "host-8", 2, 50, 1, .45, 0, 0, twice}, {"a9", "host-8", 3, 50, 1.01, 1.01, 0, 0, nil},
 	{"a9", "host-8", 4, 50, 1.01, 1.01, 0, 0, nil},
+	{"d0", "host-9", 0, 50, 1, 1, 0, 0, nil}, {"d0", "host-9", 1, 50, 1.02, 1.02, 0, 0, nil},
+	{"d0", "host-9", 2, 25, .5, .25, 0, 0, nil}, {"d0", "host-9", 3, 50, 1, 1, 0, 0, nil},
 }
 
 // firstMinute is the first minute.

@@ -20,7 +20,7 @@ import (
 
 var (
 	injections = flag.Int("straggler.injections", 40, "injections of a slow rank or host")
-	hoursQuiet = flag.Int("straggler.hours", 20, "hours of communicators without a straggler")
+	hoursQuiet = flag.Int("straggler.hours", 10, "hours of communicators without a straggler")
 	seed       = flag.Uint64("straggler.seed", 1, "seed of the simulated cluster")
 	scrape     = flag.Duration("straggler.scrape", stragglerStep, "interval of scrapes")
 	style      = flag.String("straggler.style", "usual", "of the jobs with injections: "+
