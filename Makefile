@@ -61,11 +61,12 @@ in    = find . -name '*_$(1)_test.go'
 names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
 lane  = go test -tags $(1) -timeout 30m -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
 
-# The default tests. They need no GPU, no root and no other programs.
+# The default tests. They need no GPU, no root and no other programs. Some packages mostly wait, so
+# there is one more at a time than processors.
 test:
 	@test -z "$$(gofmt -l .)" || { echo "Not formatted by gofmt:"; gofmt -l .; exit 1; }
 	@go vet ./...
-	@go test -race -timeout 20m -shuffle=on ./...
+	@go test -race -timeout 20m -shuffle=on -p $$(($$(nproc) + 1)) ./...
 
 # All tests that need no GPU. Tests that need one are only compiled. Installs the required programs.
 # The linter, Prometheus 3 and the program for arm64 are built beside the first tests, which leave a part of the
@@ -74,7 +75,7 @@ test-all: tools
 	@nice $(MAKE) --no-print-directory linter prometheus3 binaries >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
 	@$(MAKE) --no-print-directory lint
 	@GOGC=400 $(call lane,long)
-	@$(call lane,tools) -race
+	@$(call lane,tools)
 	@$(MAKE) --no-print-directory rules
 	@$(MAKE) --no-print-directory test-deploy & $(MAKE) --no-print-directory test-servers; status=$$?; wait $$! && exit $$status
 	@$(MAKE) --no-print-directory test-timed
