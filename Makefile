@@ -61,12 +61,11 @@ in    = find . -name '*_$(1)_test.go'
 names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
 lane  = go test -tags $(1) -timeout 30m -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
 
-# The default tests. They need no GPU, no root and no other programs. Some packages mostly wait, so
-# there is one more at a time than processors.
+# The default tests. They need no GPU, no root and no other programs.
 test:
 	@test -z "$$(gofmt -l .)" || { echo "Not formatted by gofmt:"; gofmt -l .; exit 1; }
 	@go vet ./...
-	@go test -race -timeout 20m -shuffle=on -p $$(($$(nproc) + 1)) ./...
+	@go test -race -timeout 20m -shuffle=on ./...
 
 # All tests that need no GPU. Tests that need one are only compiled. Installs the required programs.
 # The linter, Prometheus 3 and the program for arm64 are built beside the first tests, which leave a part of the

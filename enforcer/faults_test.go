@@ -18,8 +18,8 @@ func poll(t *testing.T, limit time.Duration, what string, done func() bool) time
 	began, tick := time.Now(), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for !done() {
-		if <-tick.C; time.Since(began) > limit {
-			t.Fatalf("after %v still: %s", limit, what)
+		if <-tick.C; time.Since(began) > patience*limit {
+			t.Fatalf("after %v still: %s", patience*limit, what)
 		}
 	}
 	return time.Since(began)
