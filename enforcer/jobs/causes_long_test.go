@@ -12,6 +12,7 @@ import (
 
 var (
 	worldCauses  = flag.Int("world.causes", 120, "`number` of jobs that become slow for a reason")
+	worldUneven  = flag.Float64("world.uneven", 0, "`part` of its time by which a processor becomes slower, for half of the time")
 	worldHealthy = flag.Int("world.healthy", 10, "`number` of healthy jobs that step for ten minutes")
 )
 
@@ -34,6 +35,7 @@ func TestWorldOfCauses(t *testing.T) {
 		for c.fits != nil && !c.fits(&s) {
 			s = styles[r.IntN(len(styles))]
 		}
+		s.uneven = *worldUneven
 		all := burdens(r, s, c, part)
 		if all[0].strong == 0 {
 			continue
@@ -69,9 +71,11 @@ func TestWorldOfCauses(t *testing.T) {
 
 // TestWorldIsAsUsual lets healthy jobs step; nothing may be told.
 func TestWorldIsAsUsual(t *testing.T) {
+	told := 0
 	for i := range *worldHealthy {
 		r := rand.New(rand.NewPCG(uint64(i), 9))
 		s := styles[i%len(styles)]
+		s.uneven = *worldUneven
 		o := newOffice(t, s, uint64(i), 0.01+0.04*r.Float64())
 		o.knows = allDay(r)
 		o.advance(10*time.Minute, func() {
@@ -79,9 +83,11 @@ func TestWorldIsAsUsual(t *testing.T) {
 				o.knows = allDay(r)
 			}
 			if o.told != "" {
+				told++
 				t.Errorf("%s, world %d, %d s: told %q", s.name, i, (o.h.at-1e12)/1e9, o.told)
 				o.told = ""
 			}
 		})
 	}
+	t.Logf("told in %d of %d s", told, 600**worldHealthy)
 }

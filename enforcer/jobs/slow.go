@@ -25,6 +25,8 @@ const (
 	usualSteps = 16
 	unusual    = 1.25 // times the median of the first spans
 	usualMost  = 2880 // spans, which is four hours, of which the usual step is the mean
+	spreadMost = 64   // spans, of which the spread is the mean
+	passes     = 12   // spans of a slowness without a cause that count as usual once it has passed
 	forgetSlow = 6 * time.Hour
 )
 
@@ -113,11 +115,14 @@ func (u *usual) alike(m *mean) bool {
 		math.Abs(mine[copied]-m.shape[copied]) <= 0.1*mine[copied]+4096
 }
 
+// differ lets a span count that differed so much.
+func (u *usual) differ(off float64) { u.spread += (off*off - u.spread) / min(u.spans, spreadMost) }
+
 // learn lets a span count as usual.
 func (u *usual) learn(m *mean) {
 	if u.known() {
 		off := m.shape[wall]/u.shape[wall] - 1
-		u.spread += (off*off - u.spread) / min(u.spans, 64)
+		u.differ(off)
 	}
 	u.spans = min(u.spans+1, usualMost)
 	for i := range m.shape {
@@ -268,9 +273,22 @@ func (p *pace) judge(at int64) {
 		}
 		p.tell(&slow, at)
 	default:
+		p.passed(at)
 		if p.now = nil; faster { // it was slow before, all the time
 			p.relearn(all)
 		}
+	}
+}
+
+// passed ends what was told. A slowness without a cause that passes by itself is how the
+// program steps on this host: others may use the other half of a core.
+func (p *pace) passed(at int64) {
+	if p.now == nil || p.now.Cause != "unknown" {
+		return
+	}
+	off := p.now.Seconds/p.now.Usual - 1
+	for range min(passes, spansKept+(at-p.began)/int64(spanLength)) {
+		p.usual.differ(off)
 	}
 }
 

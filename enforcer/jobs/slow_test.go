@@ -85,6 +85,34 @@ func TestCheckpointsAreNotUsual(t *testing.T) {
 	}
 }
 
+// TestPassingSlowness has a host that makes a program slow now and then. Nothing tells
+// why. What is like it is told no more, and what is more is.
+func TestPassingSlowness(t *testing.T) {
+	var p pace
+	at := int64(1e12)
+	do := func(lasts, wall, held time.Duration) (told string) {
+		for end := at + int64(lasts); at < end; at += int64(wall) {
+			p.step(&steps.Step{Begin: at, End: at + int64(wall), Pattern: 1, Launches: 40,
+				Held: steps.Micros(held.Microseconds())}, 1)
+			if p.now != nil {
+				told = p.now.Cause
+			}
+		}
+		return told
+	}
+	const ms = time.Millisecond
+	var told []string
+	do(10*time.Minute, 100*ms, 0)
+	for range 3 {
+		told = append(told, do(25*time.Second, 140*ms, 0))
+		do(time.Minute, 100*ms, 0)
+	}
+	told = append(told, do(30*time.Second, 300*ms, 200*ms))
+	if want := []string{"unknown", "", "", "quota"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+}
+
 // TestTwoJudgementsAgree on a cause, and each knows what was around the steps.
 func TestTwoJudgementsAgree(t *testing.T) {
 	p := pace{usual: usual{mean: mean{shape: shape{wall: 1}}, seen: 1}}
