@@ -62,17 +62,15 @@ func unlock(file *os.File) {
 	_ = file.Close()                             // nothing is written that matters any more
 }
 
-// own writes into the file that it is ours: the PID, and the namespace in which it is one.
+// own writes into the file that it is ours: the PID, and the namespace in which it is one. A
+// file that does not say so, as on a full disk, is a lock all the same.
 func own(file *os.File) error {
-	space, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
+	if err := file.Truncate(0); err != nil { // it may name an agent that has ended
 		return err
 	}
-	text := fmt.Appendf(nil, "%d %s\n", os.Getpid(), space)
-	if _, err := file.WriteAt(text, 0); err != nil {
-		return err
-	}
-	return file.Truncate(int64(len(text)))
+	space, _ := os.Readlink("/proc/self/ns/pid") // empty: nobody takes the file for abandoned
+	_, _ = file.WriteAt(fmt.Appendf(nil, "%d %s\n", os.Getpid(), space), 0)
+	return nil
 }
 
 // abandoned reports whether the process that locked the file has ended or was killed. It

@@ -75,6 +75,30 @@ func TestLockOfKilledAgent(t *testing.T) {
 	}
 }
 
+// TestLockOnAFullDisk has no room for the name of the owner.
+func TestLockOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k"); err != nil {
+		t.Skip("only root can mount a small file system:", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "events.lock")
+	file, err := lockFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock(file)
+	if _, err := lockFile(path); !errors.Is(err, errLocked) {
+		t.Errorf("another one: %v", err)
+	}
+	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
+		t.Errorf("the disk is not full: %q, %v", text, err)
+	}
+}
+
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]bool{
