@@ -272,35 +272,3 @@ func TestUnterminatedLineIsDropped(t *testing.T) {
 		t.Errorf("%.40q, %v, %v", r.Text, ok, err)
 	}
 }
-
-func TestKernelLogOfThisHost(t *testing.T) {
-	l, err := openRecords("/dev/kmsg")
-	if os.IsPermission(err) || os.IsNotExist(err) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, ok, err := next(l)
-	if !ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	for {
-		r, ok, err := next(l)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			break
-		}
-		if r.Sequence <= first.Sequence || r.Text == "" || time.Until(r.Time) > time.Minute {
-			t.Errorf("%+v after %+v", r, first)
-		}
-		first = r
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := l.follow(ctx, func(Record) {}); err != nil {
-		t.Error(err)
-	}
-}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -90,31 +91,32 @@ func TestDockerBadAnswers(t *testing.T) {
 	}
 }
 
-// TestDockerTimeout takes the 2 s allowed for a name.
+// TestDockerTimeout has an engine that accepts a request and never answers: the
+// process has a name once its patience is over, and the failure is counted.
 func TestDockerTimeout(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket) // accepts no connection
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	proc := &fakeProc{}
-	proc.set(1, in("/docker/"+id1))
-	table := running(t, proc, Docker(socket))
-	began := time.Now()
-	if k := keyOf(t, table, 1); k != "" || time.Since(began) > patience/2 {
-		t.Errorf("%q after %v", k, time.Since(began))
-	}
-	for keyOf(t, table, 1) == "" {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if took := time.Since(began); took < patience || took > patience+time.Second ||
-		keyOf(t, table, 1) != "container:"+id1 {
-		t.Errorf("%q after %v", keyOf(t, table, 1), took)
-	}
-	for count(table)["docker"] == 0 { // once its time is up
-		time.Sleep(10 * time.Millisecond)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		engine := newDocker("docker", "")
+		engine.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go io.Copy(io.Discard, server)
+			return client, nil
+		}
+		proc := &fakeProc{}
+		proc.set(1, in("/docker/"+id1))
+		table := running(t, proc, engine)
+		if k := keyOf(t, table, 1); k != "" {
+			t.Errorf("%q at once", k)
+		}
+		time.Sleep(patience - 1)
+		if k := keyOf(t, table, 1); k != "" {
+			t.Errorf("%q before its time", k)
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		if k := keyOf(t, table, 1); k != "container:"+id1 || count(table)["docker"] != 1 {
+			t.Errorf("%q, failures %v", k, count(table))
+		}
+	})
 }
 
 func TestKubeletLogs(t *testing.T) {

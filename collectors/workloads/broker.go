@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,31 +128,33 @@ var _ = collectors.Register(collectors.Collector{
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
 		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
 	}, quotaMetrics, jobMetrics, suspendedMetrics),
-	Kernel: func(host.Kernel) func(out *collectors.Readings) {
-		var c brokerClient
-		jobs := newJobs()
-		return func(out *collectors.Readings) {
-			ask := out.Books
-			if ask == nil {
-				ask = func() (wire.Stats, error) { return c.ask(out.Config.Broker) }
-			}
-			stats, err := ask()
-			if out.Books == nil && out.Config.Broker == "" {
-				return
-			}
-			starved := stats.Starved || errors.Is(err, errStarved)
-			out.Set(BrokerUp, collectors.Bool(err == nil && !starved))
-			if err == nil || starved {
-				out.Set(BrokerStarved, collectors.Bool(starved))
-			}
-			if err == nil {
-				putBroker(out, stats, jobs)
-			} else if !errors.Is(err, errNoBroker) {
-				out.Fail(nvml.ERROR_OPERATING_SYSTEM)
-			}
-		}
-	},
+	Kernel: func(host.Kernel) func(out *collectors.Readings) { return readBooks(new(brokerClient)) },
 })
+
+// readBooks returns a read of the books that c fetches.
+func readBooks(c *brokerClient) func(out *collectors.Readings) {
+	jobs := newJobs()
+	return func(out *collectors.Readings) {
+		ask := out.Books
+		if ask == nil {
+			ask = func() (wire.Stats, error) { return c.ask(out.Config.Broker) }
+		}
+		stats, err := ask()
+		if out.Books == nil && out.Config.Broker == "" {
+			return
+		}
+		starved := stats.Starved || errors.Is(err, errStarved)
+		out.Set(BrokerUp, collectors.Bool(err == nil && !starved))
+		if err == nil || starved {
+			out.Set(BrokerStarved, collectors.Bool(starved))
+		}
+		if err == nil {
+			putBroker(out, stats, jobs)
+		} else if !errors.Is(err, errNoBroker) {
+			out.Fail(nvml.ERROR_OPERATING_SYSTEM)
+		}
+	}
+}
 
 // putBroker puts the broker's statistics.
 func putBroker(out *collectors.Readings, s wire.Stats, jobs *jobs) {
@@ -245,15 +248,16 @@ var errStarved = errors.New("the broker is short of resources")
 // A brokerClient fetches the broker's books over one connection, and reconnects
 // if the broker closed it. It belongs to one goroutine.
 type brokerClient struct {
-	socket string // that conn is connected to
-	conn   *net.UnixConn
-	seq    uint64
+	patience time.Duration // with an answer; 0 means brokerPatience
+	socket   string        // that conn is connected to
+	conn     *net.UnixConn
+	seq      uint64
 }
 
-// ask returns the books of the broker at socket, within a second. With an empty
-// socket it only closes the connection.
+// ask returns the books of the broker at socket, within its patience. With an
+// empty socket it only closes the connection.
 func (c *brokerClient) ask(socket string) (s wire.Stats, err error) {
-	end := time.Now().Add(brokerPatience)
+	end := time.Now().Add(cmp.Or(c.patience, brokerPatience))
 	if socket != c.socket {
 		c.close()
 	}

@@ -17,7 +17,6 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
-	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
@@ -163,10 +162,9 @@ func readBroker(read func(*collectors.Readings), socket string) *collectors.Read
 	return out
 }
 
-func brokerCollector(t *testing.T) func(*collectors.Readings) {
-	t.Helper()
-	i := slices.IndexFunc(collectors.All(), func(c *collectors.Collector) bool { return c.Name == "broker" })
-	return collectors.All()[i].Kernel(host.Kernel{})
+// brokerCollector returns the read of the broker's collector, with patience for a busy machine.
+func brokerCollector() func(*collectors.Readings) {
+	return readBooks(&brokerClient{patience: time.Minute})
 }
 
 func TestBrokersBooksBecomeSeries(t *testing.T) {
@@ -175,7 +173,7 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
-	read := brokerCollector(t)
+	read := brokerCollector()
 	readBroker(read, b.socket)
 	out := readBroker(read, b.socket)
 	got := hosttest.Series(out.Samples)
@@ -313,7 +311,7 @@ func metricsOf(name string) []*collectors.Metric {
 }
 
 func TestMissingBrokerIsReported(t *testing.T) {
-	read := brokerCollector(t)
+	read := brokerCollector()
 	if out := readBroker(read, ""); len(out.Samples) != 0 || out.Failure != nvml.SUCCESS {
 		t.Errorf("with the enforcer disabled: %v, %v", out.Samples, out.Failure)
 	}
@@ -341,7 +339,7 @@ func TestStarvedBrokerIsDown(t *testing.T) {
 		return err
 	}
 	for name, answer := range map[string]func(*net.UnixConn, wire.Header) error{"says so": says, "refuses": refuses} {
-		got := hosttest.Series(readBroker(brokerCollector(t), brokerThat(t, answer).socket).Samples)
+		got := hosttest.Series(readBroker(brokerCollector(), brokerThat(t, answer).socket).Samples)
 		if up, there := got["gpusteward_broker_up{}"]; !there || up != 0 || got["gpusteward_broker_starved{}"] != 1 {
 			t.Errorf("a broker that %s: %v", name, got)
 		}
@@ -352,7 +350,7 @@ func TestReturningBrokerIsFound(t *testing.T) {
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error {
 		return errors.Join(reply(c, answers(h), []byte("{}")), errors.New("closes after each answer"))
 	})
-	read := brokerCollector(t)
+	read := brokerCollector()
 	for i := range 3 {
 		if out := readBroker(read, b.socket); hosttest.Series(out.Samples)["gpusteward_broker_up{}"] != 1 {
 			t.Errorf("pass %d: %v", i, hosttest.Series(out.Samples))
@@ -391,7 +389,7 @@ func TestInvalidAnswersOfTheBroker(t *testing.T) {
 			return err
 		},
 	} {
-		out := readBroker(brokerCollector(t), brokerThat(t, answer).socket)
+		out := readBroker(brokerCollector(), brokerThat(t, answer).socket)
 		if got := hosttest.Series(out.Samples); len(got) != 1 || got["gpusteward_broker_up{}"] != 0 ||
 			out.Failure == nvml.SUCCESS {
 			t.Errorf("%s: %v, failure %v; want gpusteward_broker_up 0 alone, and a failure", name, got, out.Failure)
@@ -399,13 +397,11 @@ func TestInvalidAnswersOfTheBroker(t *testing.T) {
 	}
 }
 
-func TestSilentBrokerTimesOutAfterASecond(t *testing.T) {
+func TestASilentBrokerIsNotAwaited(t *testing.T) {
 	b := brokerThat(t, func(*net.UnixConn, wire.Header) error { return nil })
-	var c brokerClient
-	began := time.Now()
-	_, err := c.ask(b.socket)
-	if took := time.Since(began); !os.IsTimeout(errors.Unwrap(err)) || took > 2*brokerPatience {
-		t.Errorf("asked for %v: %v", took, err)
+	c := brokerClient{patience: 20 * time.Millisecond}
+	if _, err := c.ask(b.socket); !os.IsTimeout(errors.Unwrap(err)) {
+		t.Errorf("the answer is %v", err)
 	}
 	if c.conn != nil {
 		t.Error("the connection was kept: the next request would get the late answer")
@@ -424,7 +420,7 @@ func TestManyTenantsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
-	if out := readBroker(brokerCollector(t), b.socket); len(out.Samples) != collectors.MaxSeries || len(out.Dropped) == 0 {
+	if out := readBroker(brokerCollector(), b.socket); len(out.Samples) != collectors.MaxSeries || len(out.Dropped) == 0 {
 		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)
 	}
 }
