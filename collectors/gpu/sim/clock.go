@@ -83,18 +83,6 @@ func (d *device) GetMaxCustomerBoostClock(kind nvml.ClockType) (uint32, nvml.Ret
 		func(g *gpu) (uint32, nvml.Return) { return boost(g.model, kind) })
 }
 
-// GetApplicationsClock returns MHz.
-func (d *device) GetApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetApplicationsClock",
-		func(g *gpu) (uint32, nvml.Return) { return application(g.model, kind) })
-}
-
-// GetDefaultApplicationsClock returns MHz.
-func (d *device) GetDefaultApplicationsClock(kind nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetDefaultApplicationsClock",
-		func(g *gpu) (uint32, nvml.Return) { return application(g.model, kind) })
-}
-
 // GetCurrentClocksEventReasons returns a mask of nvml.ClocksEventReason*.
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	return read(d, "nvmlDeviceGetCurrentClocksEventReasons",

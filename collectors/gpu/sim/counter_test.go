@@ -10,71 +10,6 @@ import (
 	"gpusteward/collectors/gpu/sim/scenarios"
 )
 
-// counters are the fields that only rise, for some links and their sum.
-var counters = func() []nvml.FieldValue {
-	ids := []uint32{3, 4, 5, 6, 74, 75, 76, 77, 78, 79, 80, 81, 83, 94, 95, 142, 143, 169, 191, 269, 270, 271}
-	for id := uint32(173); id <= 183; id++ {
-		ids = append(ids, id)
-	}
-	links := []uint32{138, 139, 140, 141, 161, 162, 163, 294, 295}
-	for id := uint32(201); id <= 215; id++ {
-		links = append(links, id)
-	}
-	links = append(links, 219, 221)
-	for id := uint32(235); id <= 250; id++ {
-		links = append(links, id)
-	}
-	var all []nvml.FieldValue
-	for _, id := range ids {
-		all = append(all, nvml.FieldValue{FieldId: id})
-	}
-	for _, id := range links {
-		for _, link := range []uint32{0, 2, 4, 7, allLinks} {
-			all = append(all, nvml.FieldValue{FieldId: id, ScopeId: link})
-		}
-	}
-	return all
-}()
-
-// TestCountersRise replays an hour with faults.
-func TestCountersRise(t *testing.T) {
-	for _, name := range []string{"mixed", "models", "faults"} {
-		bubble(t, func(t *testing.T) {
-			s := embedded(t, name)
-			kept := s.Faults[:0:0]
-			for _, f := range s.Faults {
-				switch f.Kind {
-				case "driver_gone", "driver_unbound", "lost", "reset_required", "wedge", "hot_add", "hot_remove",
-					"node_gone", "nodes_gone", "library_mismatch":
-					// these faults reset counters or refuse calls
-				default:
-					kept = append(kept, f)
-				}
-			}
-			s.Faults = kept
-			h := begin(t, s, Options{Seed: 11})
-			n := must[int](t)(h.DeviceGetCount())
-			last := make([][]nvml.FieldValue, n)
-			for range 120 {
-				time.Sleep(30 * time.Second)
-				for i := range n {
-					now := append([]nvml.FieldValue(nil), counters...)
-					check(t, gpuOf(t, h, i).GetFieldValues(now))
-					for j, v := range now {
-						if last[i] != nil && value(v) < value(last[i][j]) {
-							t.Fatalf("%s GPU %d field %d scope %d fell from %d to %d", name, i, v.FieldId, v.ScopeId,
-								value(last[i][j]), value(v))
-						}
-					}
-					last[i] = now
-				}
-			}
-		})
-	}
-}
-
-func value(v nvml.FieldValue) uint64 { return binary.LittleEndian.Uint64(v.Value[:]) }
-
 // TestEnergyIsPowerOverTime compares the energy with the sum of the power
 // samples.
 func TestEnergyIsPowerOverTime(t *testing.T) {
@@ -203,30 +138,4 @@ func checkUsage(t *testing.T, d *device) {
 	if total > 100 || float64(total) > long+2 {
 		t.Errorf("processes use %d %% of %v %%", total, long)
 	}
-}
-
-// TestMetricsAreRatios bounds GPM, and compares its traffic with the links'.
-func TestMetricsAreRatios(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := begin(t, embedded(t, "sixteen"), Options{Seed: 8})
-		for _, i := range []int{0, 9, 14} {
-			d := gpuOf(t, h, i)
-			for range 20 {
-				before := fieldOf(t, d, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks)
-				all := measure(t, h, d, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21, 30, 40, 50, 60, 61, 62, 63)
-				for id, v := range all {
-					if v < 0 || id < 20 && v > 100 {
-						t.Errorf("metric %d is %v", id, v)
-					}
-				}
-				kib := float64(fieldOf(t, d, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks) - before)
-				if mib := all[61]; !near(kib/1024, mib, 0.001*mib+1) {
-					t.Errorf("links carried %v MiB in a second, the metric says %v", kib/1024, mib)
-				}
-				if !near(all[61]/18, all[63], 0.01*all[63]+0.1) {
-					t.Errorf("a link sends %v MiB/s of %v", all[63], all[61])
-				}
-			}
-		}
-	})
 }

@@ -1,11 +1,17 @@
 package sim
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/collectors/host"
 )
 
 // snapshot returns everything that a GPU reports, as text.
@@ -16,19 +22,63 @@ func snapshot(t *testing.T, d *device) string {
 		v, ret := c.call(d)
 		all[name] = []any{v, ret}
 	}
-	values := make([]nvml.FieldValue, nvml.FI_MAX-1)
-	for i := range values {
-		values[i].FieldId = uint32(i + 1)
+	var values []nvml.FieldValue
+	for id := range uint32(nvml.FI_MAX) {
+		values = append(values, nvml.FieldValue{FieldId: id}, nvml.FieldValue{FieldId: id, ScopeId: allLinks})
 	}
-	check(t, d.GetFieldValues(values))
-	all["fields"] = values
+	all["fields"] = []any{d.GetFieldValues(values), values}
 	_, power, _ := d.GetSamples(nvml.TOTAL_POWER_SAMPLES, 0)
 	_, usage, _ := d.GetSamples(nvml.GPU_UTILIZATION_SAMPLES, 0)
 	procs, _ := d.GetComputeRunningProcesses()
 	use, _ := d.GetProcessUtilization(0)
-	uuid, _ := d.GetUUID()
-	all["samples"], all["processes"], all["uuid"] = []any{power, usage}, []any{procs, use}, uuid
-	text, err := json.Marshal(all)
+	memory, _ := d.GetMemoryInfo_v2()
+	fabric, _ := d.FabricInfo()
+	all["samples"], all["processes"], all["uuid"] = []any{power, usage}, []any{procs, use}, d.gpu.uuid("GPU", 0)
+	all["memory"], all["fabric"] = memory, fabric
+	return marshal(t, all)
+}
+
+// observe returns what the driver, the kernel and the broker tell of a GPU and
+// of its host, and how long that took.
+func observe(t *testing.T, h *Host, index int) string {
+	t.Helper()
+	began := time.Now()
+	n, ret := h.DeviceGetCount()
+	text := fmt.Sprintln(n, ret)
+	if d, ret := h.DeviceGetHandleByIndex(index); ret != nvml.SUCCESS {
+		text += fmt.Sprintln("no handle:", ret)
+	} else {
+		text += snapshot(t, d.(*device))
+	}
+	k := h.Kernel()
+	devices, _ := k.PCIDevices()
+	ports, _ := k.IBPorts()
+	blocked, _ := k.BlockedTasks()
+	boot, _ := k.BootID()
+	text += fmt.Sprintln(devices, ports, blocked, boot)
+	for _, d := range devices {
+		answers, _ := k.Answers(d.Address)
+		errs, _ := k.AERErrors(d.Address, "nonfatal")
+		text += fmt.Sprintln(answers, errs)
+	}
+	books, err := h.Books()
+	text += fmt.Sprintln(marshal(t, books), err, h.ContainerNames())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- h.Follow(ctx, func(r host.Record) { text += fmt.Sprintln(r.Time.Sub(h.start), r.Text) })
+	}()
+	synctest.Wait() // until it waits for more
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return text + time.Since(began).String()
+}
+
+func marshal(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,28 +88,82 @@ func snapshot(t *testing.T, d *device) string {
 // TestSeedDecides checks that equal seeds give equal hosts, whatever the order
 // of the reads, and that different seeds do not.
 func TestSeedDecides(t *testing.T) {
-	for _, name := range []string{"mixed", "models", "faults"} {
+	t.Parallel()
+	for _, name := range []string{"mixed", "models", "workloads"} {
 		bubble(t, func(t *testing.T) {
 			s := embedded(t, name)
 			read, unread, other := begin(t, s, Options{Seed: 3}), begin(t, s, Options{Seed: 3}),
 				begin(t, s, Options{Seed: 4})
 			n := must[int](t)(read.DeviceGetCount())
-			for range 27 {
-				time.Sleep(333 * time.Millisecond)
-				for i := range n {
-					snapshot(t, gpuOf(t, read, i))
-				}
+			for i := range 20 {
+				time.Sleep(3333 * time.Millisecond)
+				observe(t, read, i%n)
 			}
 			for i := range n {
-				a := snapshot(t, gpuOf(t, read, i))
-				if b := snapshot(t, gpuOf(t, unread, i)); a != b {
+				a := observe(t, read, i)
+				if b := observe(t, unread, i); a != b {
 					t.Errorf("%s GPU %d: equal seeds differ:\n%s\n%s", name, i, a, b)
 				}
-				if b := snapshot(t, gpuOf(t, other, i)); a == b {
+				if b := observe(t, other, i); a == b {
 					t.Errorf("%s GPU %d: different seeds agree", name, i)
 				}
 			}
 		})
+	}
+}
+
+// TestEveryKind strikes one of two equal hosts with each fault of the scenario
+// faults, which has every kind: it tells something else than the other. After
+// the end of the fault it differs from a host on which the fault lasts.
+func TestEveryKind(t *testing.T) {
+	t.Parallel()
+	all, seen := embedded(t, "faults"), map[string]bool{}
+	for _, f := range all.Faults {
+		if seen[f.Kind] {
+			continue
+		}
+		seen[f.Kind] = true
+		t.Run(f.Kind, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T) {
+				hostWith := func(faults ...scenarios.Fault) (*Host, nvml.EventSet) {
+					s := all
+					s.Faults = faults
+					h := begin(t, s, Options{Seed: 3})
+					return h, subscribe(t, h)
+				}
+				long := f
+				long.At, long.Every = scenarios.Duration(15*time.Second), 0
+				if f.For > 0 {
+					long.For = scenarios.Duration(2 * time.Minute)
+				}
+				short := long
+				short.For = min(long.For, scenarios.Duration(20*time.Second))
+				struck, told := hostWith(short)
+				lasting, _ := hostWith(long)
+				well, untold := hostWith()
+				differs := false
+				for range 3 {
+					time.Sleep(10 * time.Second)
+					a, ret := told.Wait(0)
+					b, wells := untold.Wait(0)
+					differs = differs || a.EventType != b.EventType || ret != wells ||
+						observe(t, struck, f.GPU) != observe(t, well, f.GPU)
+				}
+				if !differs {
+					t.Errorf("%+v changes nothing", f)
+				}
+				time.Sleep(20 * time.Second)
+				if f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU) {
+					t.Errorf("%+v does not end", f)
+				}
+			})
+		})
+	}
+	for _, kind := range scenarios.Kinds() {
+		if !seen[kind] {
+			t.Errorf("the scenario faults has no %s", kind)
+		}
 	}
 }
 

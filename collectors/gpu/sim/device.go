@@ -67,7 +67,7 @@ const handle = "nvmlDeviceGetHandleByIndex"
 // nvmlDeviceGetFieldValues answers for the recovery action only.
 var identity = []string{
 	"nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetIndex", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetSerial",
-	"nvmlDeviceGetPciInfo", "nvmlDeviceGetPciInfoExt", "nvmlDeviceGetFieldValues", handle,
+	"nvmlDeviceGetPciInfo", "nvmlDeviceGetFieldValues", handle,
 }
 
 // admit returns the time of the answer to a call on the GPU, or the reason that

@@ -197,22 +197,6 @@ func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, fai
 	return correctable, uncorrectable, pending, failure, ret
 }
 
-// GetRemappedRows_v2 also returns inactive remaps; it is not supported under
-// MIG.
-func (d *device) GetRemappedRows_v2() (nvml.RemappedRowsInfo_v2, nvml.Return) {
-	return read(d, "nvmlDeviceGetRemappedRows_v2", func(g *gpu) (nvml.RemappedRowsInfo_v2, nvml.Return) {
-		if len(g.spec.MIG) > 0 {
-			return nvml.RemappedRowsInfo_v2{}, nvml.ERROR_NOT_SUPPORTED
-		}
-		r := &g.rows
-		return nvml.RemappedRowsInfo_v2{
-			CorrActiveRemaps: r.remapped[corrected], CorrInactiveRemaps: r.inactive[corrected],
-			UncActiveRemaps: r.remapped[uncorrected], UncInactiveRemaps: r.inactive[uncorrected],
-			BPending: flag(r.pending), BFailureOccurred: flag(r.failure),
-		}, nvml.SUCCESS
-	})
-}
-
 // GetRowRemapperHistogram returns the banks by spare rows.
 func (d *device) GetRowRemapperHistogram() (nvml.RowRemapperHistogramValues, nvml.Return) {
 	return featured(d, "nvmlDeviceGetRowRemapperHistogram", "histogram", func(g *gpu) nvml.RowRemapperHistogramValues {

@@ -78,20 +78,6 @@ func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	})
 }
 
-// GetPciInfoExt returns the address, the PCI identifiers and the class.
-func (d *device) GetPciInfoExt() (nvml.PciInfoExt, nvml.Return) {
-	return read(d, "nvmlDeviceGetPciInfoExt", func(g *gpu) (nvml.PciInfoExt, nvml.Return) {
-		bus, slot := g.address()
-		info := nvml.PciInfoExt{
-			Bus: bus, Device: slot, PciDeviceId: g.model.PCIDevice, PciSubSystemId: g.model.PCISubsystem,
-			BaseClass: 3, SubClass: 2,
-		}
-		info.Version = nvml.STRUCT_VERSION(info, 1)
-		text(info.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", 0, bus, slot))
-		return info, nvml.SUCCESS
-	})
-}
-
 // GetBrand returns an nvml.BRAND_*.
 func (d *device) GetBrand() (nvml.BrandType, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetBrand", func(m *models.Model) nvml.BrandType { return nvml.BrandType(m.Brand) })

@@ -4,7 +4,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/models"
-	"gpusteward/collectors/gpu/sim/noise"
 )
 
 // GetInforomImageVersion returns the version of the whole InfoROM.
@@ -24,14 +23,6 @@ func (d *device) GetInforomVersion(object nvml.InforomObject) (string, nvml.Retu
 			return "", nvml.ERROR_NOT_SUPPORTED
 		}
 		return "", nvml.ERROR_INVALID_ARGUMENT
-	})
-}
-
-// GetInforomConfigurationChecksum returns a number that depends on the seed and
-// the index.
-func (d *device) GetInforomConfigurationChecksum() (uint32, nvml.Return) {
-	return read(d, "nvmlDeviceGetInforomConfigurationChecksum", func(g *gpu) (uint32, nvml.Return) {
-		return uint32(noise.Hash(g.seed, 4)), nvml.SUCCESS
 	})
 }
 

@@ -1,60 +1,11 @@
 package sim
 
 import (
-	"math"
 	"testing"
 	"time"
 
 	"gpusteward/internal/wire"
 )
-
-// TestJobsStep compares the programs of a quiet host with each other: training
-// has steps and checkpoints, and servers have neither.
-func TestJobsStep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := begin(t, embedded(t, "mixed"), Options{Seed: 1})
-		before, _ := h.Books()
-		time.Sleep(10 * time.Minute)
-		after, _ := h.Books()
-		ranks, servers := map[int]wire.JobStats{}, 0
-		for i, j := range after.Enforcer.Jobs {
-			if j.Steps == 0 {
-				servers++
-				if j.Stepping || j.Launches == 0 || j.Busy == 0 || len(j.Communicators) > 0 {
-					t.Errorf("a server: %+v", j)
-				}
-				continue
-			}
-			ranks[j.Communicators[0].Rank] = j
-			parts := 0.0
-			for _, seconds := range j.Parts {
-				parts += seconds
-			}
-			if math.Abs(parts-j.Seconds.Sum) > 1e-6 || j.Seconds.Count != j.Steps || j.Slow["storage"] == 0 {
-				t.Errorf("its parts are %v s: %+v", parts, j)
-			}
-			was := before.Enforcer.Jobs[i]
-			wall := j.Seconds.Sum + j.Outside - was.Seconds.Sum - was.Outside
-			if wall < 597 || wall > 603 || j.Outside == was.Outside {
-				t.Errorf("%v s of 600 are accounted for, %v s outside", wall, j.Outside-was.Outside)
-			}
-		}
-		if len(ranks) != 3 || servers < 3 {
-			t.Fatalf("%d ranks and %d servers", len(ranks), servers)
-		}
-		of := func(rank int) wire.CommunicatorStats { return ranks[rank].Communicators[0] }
-		for rank := range 3 {
-			if of(rank).ID != of(0).ID || of(rank).Ranks != 3 || of(rank).Entered != of(0).Entered ||
-				math.Abs(of(rank).Seconds/of(0).Seconds-1) > 0.03 || ranks[rank].Seconds.Sum != ranks[0].Seconds.Sum {
-				t.Errorf("rank %d is unlike rank 0: %+v, %+v", rank, ranks[rank], ranks[0])
-			}
-		}
-		before.Enforcer.Jobs[0].Parts["host"] = -1
-		if again, _ := h.Books(); again.Enforcer.Jobs[0].Parts["host"] < 0 {
-			t.Error("books share their maps with the simulation")
-		}
-	})
-}
 
 // jobsOf returns the enforcer's books, and the jobs of a workload by GPU.
 func jobsOf(h *Host, workload string) (e *wire.EnforcerStats, jobs []wire.JobStats) {
@@ -65,26 +16,6 @@ func jobsOf(h *Host, workload string) (e *wire.EnforcerStats, jobs []wire.JobSta
 		}
 	}
 	return s.Enforcer, jobs
-}
-
-// TestStepsVary checks that the median step of the demo's healthy job moves by
-// some percent, and stays at the step of the scenario.
-func TestStepsVary(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h := begin(t, embedded(t, "demo"), Options{Seed: 1})
-		least, most := math.Inf(1), 0.0
-		for range 20 {
-			time.Sleep(30 * time.Second)
-			_, jobs := jobsOf(h, "slurm:4711.0")
-			least, most = min(least, jobs[0].Median), max(most, jobs[0].Median)
-			if jobs[1].Median != jobs[0].Median {
-				t.Errorf("ranks step in %v and %v s", jobs[0].Median, jobs[1].Median)
-			}
-		}
-		if most < 1.03*least || least < 1.1 || most > 1.3 {
-			t.Errorf("the median of steps of 1.2 s goes from %v to %v", least, most)
-		}
-	})
 }
 
 // TestDemoShowsTrouble follows the jobs of the demo for as long as a newcomer

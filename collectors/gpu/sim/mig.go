@@ -102,17 +102,6 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvml.Device, nvml.Return)
 	})
 }
 
-// IsMigDeviceHandle returns false.
-func (d *device) IsMigDeviceHandle() (bool, nvml.Return) { return false, nvml.SUCCESS }
-
-// IsMigDeviceHandle returns true.
-func (d *migDevice) IsMigDeviceHandle() (bool, nvml.Return) { return true, nvml.SUCCESS }
-
-// GetDeviceHandleFromMigDeviceHandle returns the GPU's handle.
-func (d *migDevice) GetDeviceHandleFromMigDeviceHandle() (nvml.Device, nvml.Return) {
-	return d.parent, nvml.SUCCESS
-}
-
 // GetGpuInstanceId returns the GPU instance.
 func (d *migDevice) GetGpuInstanceId() (int, nvml.Return) {
 	return fixed(d.parent, "nvmlDeviceGetGpuInstanceId", func(*models.Model) int { return int(d.id) })
@@ -133,11 +122,6 @@ func (d *migDevice) GetUUID() (string, nvml.Return) {
 	return read(d.parent, "nvmlDeviceGetUUID", func(g *gpu) (string, nvml.Return) {
 		return g.uuid("MIG", uint64(d.index)+1), nvml.SUCCESS
 	})
-}
-
-// GetIndex returns the index among the MIG devices of the GPU.
-func (d *migDevice) GetIndex() (int, nvml.Return) {
-	return fixed(d.parent, "nvmlDeviceGetIndex", func(*models.Model) int { return d.index })
 }
 
 // GetAttributes returns the instance's part of the GPU.

@@ -94,10 +94,3 @@ func (d *migDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Re
 	return fixed(d.parent, "nvmlDeviceGetMPSComputeRunningProcesses",
 		func(*models.Model) []nvml.ProcessInfo { return []nvml.ProcessInfo{} })
 }
-
-// GetRunningProcessDetailList lists the processes of the instance.
-func (d *migDevice) GetRunningProcessDetailList() (nvml.ProcessDetailList, nvml.Return) {
-	return read(d.parent, "nvmlDeviceGetRunningProcessDetailList", func(g *gpu) (nvml.ProcessDetailList, nvml.Return) {
-		return details(g.running(nvml.PROCESS_MODE_COMPUTE, d.id)), nvml.SUCCESS
-	})
-}

@@ -13,11 +13,6 @@ func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 	})
 }
 
-// GetDisplayMode is deprecated by the driver.
-func (d *device) GetDisplayMode() (nvml.EnableState, nvml.Return) {
-	return 0, d.ask("nvmlDeviceGetDisplayMode", func(*gpu) nvml.Return { return nvml.ERROR_DEPRECATED })
-}
-
 // GetDisplayActive returns off.
 func (d *device) GetDisplayActive() (nvml.EnableState, nvml.Return) {
 	return fixed(d, "nvmlDeviceGetDisplayActive", func(*models.Model) nvml.EnableState { return nvml.FEATURE_DISABLED })

@@ -160,19 +160,6 @@ func (d *device) GetNvLinkErrorCounter(index int, counter nvml.NvLinkErrorCounte
 	})
 }
 
-// GetNvLinkCapability returns true for every capability except SLI.
-func (d *device) GetNvLinkCapability(index int, capability nvml.NvLinkCapability) (uint32, nvml.Return) {
-	return onLink(d, "nvmlDeviceGetNvLinkCapability", index, func(*gpu, *link) (uint32, nvml.Return) {
-		switch {
-		case capability < 0 || capability >= nvml.NVLINK_CAP_COUNT:
-			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case capability == nvml.NVLINK_CAP_SLI_BRIDGE:
-			return 0, nvml.SUCCESS
-		}
-		return 1, nvml.SUCCESS
-	})
-}
-
 // enabled converts a flag.
 func enabled(on bool) nvml.EnableState {
 	if on {

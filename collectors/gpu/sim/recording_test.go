@@ -247,13 +247,10 @@ func metrics(t testing.TB, h *Host, from, to nvml.GpmSample, ids ...uint32) map[
 // TestProcessesAsRecorded compares the process of the matmul.
 func TestProcessesAsRecorded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		h, d := recorded(t, "full")
+		_, d := recorded(t, "full")
 		procs := must[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
 		if len(procs) != 1 || procs[0].UsedGpuMemory != 1184890880 || procs[0].GpuInstanceId != noInstance {
 			t.Errorf("processes are %+v", procs)
-		}
-		if name := must[string](t)(h.SystemGetProcessName(int(procs[0].Pid))); name != "python3" {
-			t.Errorf("name is %q", name)
 		}
 		use := must[[]nvml.ProcessUtilizationSample](t)(d.GetProcessUtilization(0))
 		if len(use) != 1 || !near(float64(use[0].SmUtil), 93, 3) || !near(float64(use[0].MemUtil), 31, 2) {

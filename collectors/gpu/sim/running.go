@@ -44,26 +44,3 @@ func (d *device) running(call string, mode nvml.ProcessMode) ([]nvml.ProcessInfo
 		return g.running(mode, noInstance), nvml.SUCCESS
 	})
 }
-
-// GetRunningProcessDetailList lists compute processes with their instances.
-func (d *device) GetRunningProcessDetailList() (nvml.ProcessDetailList, nvml.Return) {
-	return read(d, "nvmlDeviceGetRunningProcessDetailList", func(g *gpu) (nvml.ProcessDetailList, nvml.Return) {
-		return details(g.running(nvml.PROCESS_MODE_COMPUTE, noInstance)), nvml.SUCCESS
-	})
-}
-
-func details(all []nvml.ProcessInfo) nvml.ProcessDetailList {
-	list := nvml.ProcessDetailList{Mode: uint32(nvml.PROCESS_MODE_COMPUTE), NumProcArrayEntries: uint32(len(all))}
-	list.Version = nvml.STRUCT_VERSION(list, 1)
-	array := make([]nvml.ProcessDetail_v1, len(all))
-	for i, p := range all {
-		array[i] = nvml.ProcessDetail_v1{
-			Pid: p.Pid, UsedGpuMemory: p.UsedGpuMemory, GpuInstanceId: p.GpuInstanceId,
-			ComputeInstanceId: p.ComputeInstanceId,
-		}
-	}
-	if len(array) > 0 {
-		list.ProcArray = &array[0]
-	}
-	return list
-}

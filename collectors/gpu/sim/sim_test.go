@@ -2,8 +2,12 @@ package sim
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -144,4 +148,49 @@ func TestNewKeepsTheScenario(t *testing.T) {
 	if s.Driver != "" || s.Faults[0].Count != 0 {
 		t.Error("New changed the scenario")
 	}
+}
+
+// TestNamedValues compares the values that a scenario can name with those that
+// the simulation knows.
+func TestNamedValues(t *testing.T) {
+	severities := []string{}
+	for _, s := range aerSeverities {
+		severities = append(severities, s.name)
+	}
+	for name, c := range map[string]struct {
+		gpu   scenarios.GPU
+		fault scenarios.Fault
+		want  []string
+	}{
+		"load":     {scenarios.GPU{Load: "?"}, scenarios.Fault{Kind: "hang"}, slices.Sorted(maps.Keys(loads))},
+		"fabric":   {scenarios.GPU{}, scenarios.Fault{Kind: "fabric", Value: "?"}, slices.Sorted(maps.Keys(fabricFaults))},
+		"severity": {scenarios.GPU{}, scenarios.Fault{Kind: "pcie_aer", Severity: "?"}, severities},
+	} {
+		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{c.gpu}, Faults: []scenarios.Fault{c.fault}}, Options{})
+		_, list, _ := strings.Cut(fmt.Sprint(err), "want one of ")
+		if list, _, _ = strings.Cut(list, ", on a model"); list != strings.Join(c.want, ", ") {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	for name, l := range loads {
+		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: name}}, Faults: []scenarios.Fault{{Kind: "leak"}}},
+			Options{})
+		if (err == nil) != (len(l.procs) > 0) {
+			t.Errorf("a leak under the load %s, which has %d processes: %v", name, len(l.procs), err)
+		}
+	}
+}
+
+// TestKernelIsAFileSystem runs fstest.TestFS on the trees.
+func TestKernelIsAFileSystem(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		k := begin(t, embedded(t, "mixed"), Options{}).Kernel()
+		if err := fstest.TestFS(k.Sys, "bus/pci/devices/0000:1b:00.0/config",
+			"class/infiniband/mlx5_7/ports/1/state"); err != nil {
+			t.Error(err)
+		}
+		if err := fstest.TestFS(k.Proc, "stat"); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -30,9 +30,6 @@ func (s symbols) LookupSymbol(name string) error {
 	return nil
 }
 
-// ErrorString returns the name of r.
-func (h *Host) ErrorString(r nvml.Return) string { return r.Error() }
-
 // SystemGetDriverVersion returns the scenario's driver version.
 func (h *Host) SystemGetDriverVersion() (string, nvml.Return) {
 	return h.scenario.Driver, h.open("nvmlSystemGetDriverVersion")
@@ -55,27 +52,10 @@ func (h *Host) SystemGetCudaDriverVersion() (int, nvml.Return) {
 	return version, h.open("nvmlSystemGetCudaDriverVersion")
 }
 
-// SystemGetCudaDriverVersion_v2 returns the CUDA version times 1000.
-func (h *Host) SystemGetCudaDriverVersion_v2() (int, nvml.Return) {
-	return h.SystemGetCudaDriverVersion()
-}
-
 // SystemGetNVMLVersion returns the CUDA major version and the driver version.
 func (h *Host) SystemGetNVMLVersion() (string, nvml.Return) {
 	version, ret := h.SystemGetCudaDriverVersion()
 	return fmt.Sprintf("%d.%s", version/1000, h.scenario.Driver), ret
-}
-
-// SystemGetProcessName returns the name of a process on any GPU.
-func (h *Host) SystemGetProcessName(pid int) (string, nvml.Return) {
-	if ret := h.open("nvmlSystemGetProcessName"); ret != nvml.SUCCESS {
-		return "", ret
-	}
-	p, ok := h.find(pid)
-	if !ok {
-		return "", nvml.ERROR_NOT_FOUND
-	}
-	return p.Name, nvml.SUCCESS
 }
 
 // SystemGetConfComputeState returns that confidential computing is off.

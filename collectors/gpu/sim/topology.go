@@ -45,15 +45,6 @@ func (d *device) GetP2PStatus(other nvml.Device, index nvml.GpuP2PCapsIndex) (nv
 	})
 }
 
-// GetGpuFabricInfo returns the state of the NVLink fabric.
-func (d *device) GetGpuFabricInfo() (nvml.GpuFabricInfo, nvml.Return) {
-	return read(d, "nvmlDeviceGetGpuFabricInfo", func(g *gpu) (nvml.GpuFabricInfo, nvml.Return) {
-		v := g.fabric()
-		return nvml.GpuFabricInfo{ClusterUuid: v.ClusterUuid, Status: v.Status, CliqueId: v.CliqueId, State: v.State},
-			nvml.SUCCESS
-	})
-}
-
 // FabricInfo returns the result of nvmlDeviceGetGpuFabricInfoV. It replaces
 // GetGpuFabricInfoV().V3(), which cannot be simulated.
 func (d *device) FabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return) {

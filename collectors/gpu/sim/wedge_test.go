@@ -41,56 +41,6 @@ func TestWedge(t *testing.T) {
 	})
 }
 
-// TestWedgeOfOneCall checks that a wedge can be limited to a call.
-func TestWedgeOfOneCall(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		f := scenarios.Fault{Kind: "wedge", Call: "nvmlDeviceGetFieldValues", For: scenarios.Duration(time.Minute)}
-		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{}}, Faults: []scenarios.Fault{f}}, Options{Speed: 2})
-		d := gpuOf(t, h, 0)
-		must[uint32](t)(d.GetPowerUsage())
-		start := time.Now()
-		check(t, d.GetFieldValues(make([]nvml.FieldValue, 1)))
-		if d := time.Since(start); d != 30*time.Second {
-			t.Errorf("fields took %v, want 30s at speed 2", d)
-		}
-	})
-}
-
-// TestWedgeOfTheHost checks that a call on the host can hang, including the one
-// that finds a GPU.
-func TestWedgeOfTheHost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		h, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Count: 2}}, Faults: []scenarios.Fault{
-			{Kind: "wedge", Call: "nvmlInit", For: scenarios.Duration(10 * time.Second)},
-			{Kind: "wedge", Call: "nvmlDeviceGetCount", For: scenarios.Duration(20 * time.Second)},
-			{Kind: "wedge", Call: "nvmlDeviceGetHandleByIndex", GPU: 1, For: scenarios.Duration(30 * time.Second)},
-			{Kind: "error", Call: "nvmlSystemGetDriverVersion", Return: "ERROR_NO_PERMISSION",
-				For: scenarios.Duration(30 * time.Second)},
-		}}, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		took := func(what string, wanted time.Duration) {
-			t.Helper()
-			if d := time.Since(h.start); d != wanted {
-				t.Errorf("%s is done after %v, want %v", what, d, wanted)
-			}
-		}
-		check(t, h.Init())
-		took("nvmlInit", 10*time.Second)
-		_, ret := h.SystemGetDriverVersion()
-		want(t, "an error of the host", ret, nvml.ERROR_NO_PERMISSION)
-		d := gpuOf(t, h, 0)
-		must[string](t)(d.GetName())
-		took("another GPU", 10*time.Second)
-		must[int](t)(h.DeviceGetCount())
-		took("nvmlDeviceGetCount", 20*time.Second)
-		gpuOf(t, h, 1)
-		took("nvmlDeviceGetHandleByIndex", 30*time.Second)
-		must[string](t)(h.SystemGetDriverVersion())
-	})
-}
-
 // TestCloseReleases checks that Close ends a wedge without end.
 func TestCloseReleases(t *testing.T) {
 	bubble(t, func(t *testing.T) {

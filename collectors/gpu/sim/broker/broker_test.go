@@ -66,29 +66,6 @@ func (t *table) stats() wire.Stats {
 	return r.Stats(0)
 }
 
-// TestBooks charges two windows: each tenant has its third of the time, and the
-// memory of its process without the context.
-func TestBooks(t *testing.T) {
-	t.Parallel()
-	g := newTable(nil)
-	g.windows(2, Work{PCIe: 3e6})
-	s := g.stats()
-	if len(s.Tenants) != 2 || s.Sessions["active"] != 2 || len(s.Enforcer.Escalation) != 0 {
-		t.Fatalf("%+v", s)
-	}
-	for i, tenant := range s.Tenants {
-		memory := g.processes[i].Memory
-		if math.Abs(tenant.ChargedSeconds-20.0/3) > 1e-6 || math.Abs(tenant.Share10s.Actual-1.0/3) > 1e-6 ||
-			tenant.CopiedBytes < 19_999_999 || tenant.CopiedBytes > 20_000_000 ||
-			tenant.MemoryUsed != memory-min(memory/16, ofContext) {
-			t.Errorf("%+v", tenant)
-		}
-	}
-	if q := s.Enforcer.Quotas[0].QoS; len(q) != 1 || q[0].Windows != 2 || q[0].Violations != 0 {
-		t.Errorf("windows of the guarantee: %+v", q)
-	}
-}
-
 // TestStrike checks the parts of the work during each fault, and what the audit
 // makes of it.
 func TestStrike(t *testing.T) {
