@@ -38,6 +38,17 @@ func snapshot(t *testing.T, d *device) string {
 	return marshal(t, all)
 }
 
+// subscribe registers for all event types of every GPU.
+func subscribe(t *testing.T, h *Host) nvml.EventSet {
+	t.Helper()
+	set := must[nvml.EventSet](t)(h.EventSetCreate())
+	for i := range must[int](t)(h.DeviceGetCount()) {
+		d := gpuOf(t, h, i)
+		check(t, d.RegisterEvents(must[uint64](t)(d.GetSupportedEventTypes()), set))
+	}
+	return set
+}
+
 // observe returns what the driver, the kernel and the broker tell of a GPU and
 // of its host, and how long that took.
 func observe(t *testing.T, h *Host, index int) string {
@@ -165,28 +176,4 @@ func TestEveryKind(t *testing.T) {
 			t.Errorf("the scenario faults has no %s", kind)
 		}
 	}
-}
-
-// TestSpeed checks that a fast host reaches a state earlier than a slow one.
-func TestSpeed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := embedded(t, "mixed")
-		fast, slow := begin(t, s, Options{Speed: 60}), begin(t, s, Options{})
-		time.Sleep(10 * time.Second)
-		a := gpuOf(t, fast, 0)
-		energy := must[uint64](t)(a.GetTotalEnergyConsumption())
-		_, samples, ret := a.GetSamples(nvml.TOTAL_POWER_SAMPLES, 0)
-		check(t, ret)
-		stamp := samples[len(samples)-1].TimeStamp
-		time.Sleep(590 * time.Second)
-		b := gpuOf(t, slow, 0)
-		if later := must[uint64](t)(b.GetTotalEnergyConsumption()); later != energy {
-			t.Errorf("energy is %d mJ after 10 s at speed 60, %d after 600 s at speed 1", energy, later)
-		}
-		_, samples, ret = b.GetSamples(nvml.TOTAL_POWER_SAMPLES, 0)
-		check(t, ret)
-		if later := samples[len(samples)-1].TimeStamp; later != stamp {
-			t.Errorf("last sample is at %d and %d", stamp, later)
-		}
-	})
 }

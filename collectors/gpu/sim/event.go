@@ -105,8 +105,8 @@ func (s *eventSet) poke() {
 	}
 }
 
-// Wait returns the next event. It blocks for up to timeout milliseconds of
-// real time, then returns ERROR_TIMEOUT.
+// Wait returns the next event. It blocks for up to timeout milliseconds, then
+// returns ERROR_TIMEOUT.
 func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 	deadline := time.Now().Add(time.Duration(timeout) * time.Millisecond)
 	for {
@@ -116,7 +116,7 @@ func (s *eventSet) Wait(timeout uint32) (nvml.EventData, nvml.Return) {
 		if ret != nvml.ERROR_TIMEOUT || left <= 0 {
 			return e, ret
 		}
-		timer := time.NewTimer(min(left, s.host.real(s.following(now)-now)))
+		timer := time.NewTimer(min(left, s.following(now)-now))
 		select {
 		case <-timer.C:
 		case <-s.wake:

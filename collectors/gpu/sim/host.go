@@ -2,16 +2,14 @@
 // GPUs with loads, processes, consistent physics and counters, and faults on a
 // timeline.
 //
-// Simulated time is the real time since New, multiplied by Options.Speed. Each
-// GPU advances in steps of 100 ms of simulated time when it is read, so an
-// unread host costs nothing. Events depend only on the seed, the scenario, the
-// GPU's index and the number of the step, never on the order of the reads. With
-// Speed 1 and testing/synctest a test controls the clock.
+// Simulated time is the time since New. Each GPU advances in steps of 100 ms when
+// it is read, so an unread host costs nothing. Events depend only on the seed,
+// the scenario, the GPU's index and the number of the step, never on the order of
+// the reads. With testing/synctest a test controls the clock.
 package sim
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -27,8 +25,7 @@ const step = scenarios.Step
 
 // Options configure a simulated host.
 type Options struct {
-	Seed  uint64  // equal seeds give equal hosts
-	Speed float64 // simulated seconds per real second, 0 means 1
+	Seed uint64 // equal seeds give equal hosts
 }
 
 // Host is a simulated host; it implements nvml.Interface. It is safe for
@@ -38,7 +35,6 @@ type Host struct {
 
 	scenario scenarios.Scenario
 	seed     uint64
-	speed    float64
 	start    time.Time
 	gpus     []*gpu
 	hostwide []scenarios.Fault // faults of the whole host
@@ -61,16 +57,10 @@ func New(s scenarios.Scenario, o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Speed == 0 {
-		o.Speed = 1
-	}
-	if !(o.Speed > 0 && o.Speed <= 100_000) {
-		return nil, fmt.Errorf("speed: %v: want more than 0 and at most 100000", o.Speed)
-	}
 	if s, err = s.Expand(); err != nil {
 		return nil, fmt.Errorf("scenario %q: %w", s.Name, err)
 	}
-	h := &Host{scenario: s, seed: o.Seed, speed: o.Speed, start: time.Now(), closed: make(chan struct{})}
+	h := &Host{scenario: s, seed: o.Seed, start: time.Now(), closed: make(chan struct{})}
 	for _, f := range s.Faults {
 		if f.HostWide() {
 			h.hostwide = append(h.hostwide, f)
@@ -89,20 +79,10 @@ func New(s scenarios.Scenario, o Options) (*Host, error) {
 func (h *Host) Close() { h.close.Do(func() { close(h.closed) }) }
 
 // now returns the simulated time since the start of the scenario.
-func (h *Host) now() time.Duration {
-	return time.Duration(float64(time.Since(h.start)) * h.speed)
-}
+func (h *Host) now() time.Duration { return time.Since(h.start) }
 
 // stamp returns a simulated time as microseconds since the epoch.
 func (h *Host) stamp(t time.Duration) uint64 { return uint64(h.start.UnixMicro() + t.Microseconds()) }
-
-// real returns the real duration of a simulated one.
-func (h *Host) real(t time.Duration) time.Duration {
-	if d := math.Ceil(float64(t) / h.speed); d < math.MaxInt64 {
-		return time.Duration(d)
-	}
-	return scenarios.Forever
-}
 
 // present returns the GPUs that the driver lists at t.
 func (h *Host) present(t time.Duration) []*gpu {

@@ -120,11 +120,11 @@ func (h *Host) Follow(ctx context.Context, each func(host.Record)) error {
 		}
 		slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
 		for _, l := range lines {
-			each(host.Record{Priority: kernelWarning, Sequence: sequence, Time: h.start.Add(h.real(l.at)),
+			each(host.Record{Priority: kernelWarning, Sequence: sequence, Time: h.start.Add(l.at),
 				Text: l.text})
 			sequence++
 		}
-		timer := time.NewTimer(h.real(h.following(now) - now))
+		timer := time.NewTimer(h.following(now) - now)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:

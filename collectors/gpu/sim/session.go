@@ -46,7 +46,7 @@ func (h *Host) admit(verdict func(t time.Duration) (time.Duration, nvml.Return))
 func (h *Host) wait(t time.Duration) bool {
 	var over <-chan time.Time // never, for a window without end
 	if t < scenarios.Forever/2 {
-		timer := time.NewTimer(h.real(t))
+		timer := time.NewTimer(t)
 		defer timer.Stop()
 		over = timer.C
 	}
