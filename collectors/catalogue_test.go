@@ -123,6 +123,7 @@ var notSimulated = []*collectors.Metric{
 // model: each metric that is put is declared, and each declared metric is put
 // somewhere.
 func TestCollectorsPutWhatTheyDeclare(t *testing.T) {
+	t.Parallel()
 	put := map[*collectors.Metric]bool{}
 	for _, perLink := range []bool{false, true} {
 		for _, name := range []string{"models", "mig", "vgpu", "faults", "workloads"} {

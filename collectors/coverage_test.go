@@ -163,20 +163,3 @@ func TestDCGMIsCovered(t *testing.T) {
 		t.Errorf("dcgm.tsv has\n%v\nand dcgm-exporter\n%v", fields, dcgmDefaults)
 	}
 }
-
-func TestParseRefRefuses(t *testing.T) {
-	for text, want := range map[string]string{
-		`nvgpu_memory_byte{state="used"}`:    "no metric is called",
-		`nvgpu_memory_bytes{kind="used"}`:    `no label "kind"`,
-		`nvgpu_info:colour`:                  `no label "colour"`,
-		`nvgpu_memory_bytes`:                 "leaves labels",
-		`nvgpu_driver_info`:                  "leaves labels",
-		`nvgpu_memory_bytes{state=used}`:     "is not label=",
-		`sum(nvgpu_memory_bytes`:             "is not metric",
-		`nvgpu_memory_bytes{state="used"} 3`: "is not metric",
-	} {
-		if _, err := parseRef(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want an error with %q", text, err, want)
-		}
-	}
-}

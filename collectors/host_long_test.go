@@ -12,27 +12,30 @@ import (
 	"gpusteward/collectors/hosttest"
 )
 
+// seriesOf identifies the series of a sample.
+func seriesOf(s collectors.Sample) string {
+	return s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
+}
+
 func TestNumbersBehave(t *testing.T) {
-	counters := map[string]bool{}
-	for _, m := range collectors.Metrics() {
-		counters[m.Name] = m.Type == collectors.CounterType
-	}
 	for _, name := range []string{"mixed", "faults", "models", "mig"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := collectors.DefaultConfig()
 			c.Enable = []string{"gpm_media", "nvlink_quality"}
 			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
 				before := map[string]float64{}
 				for range 240 {
 					hosttest.Advance(time.Second)
-					now := hosttest.Series(h.Samples())
-					for k, v := range now {
-						family, _, _ := strings.Cut(k, "{")
-						if was, ok := before[k]; ok && v < was && counters[family] {
-							t.Fatalf("%s fell from %v to %v", k, was, v)
+					now := map[string]float64{}
+					for _, s := range h.Samples() {
+						key := seriesOf(s)
+						now[key] = s.Value
+						if was, ok := before[key]; ok && s.Value < was && s.Metric.Type == collectors.CounterType {
+							t.Fatalf("%v%v fell from %v to %v", s.Metric, s.Labels, was, s.Value)
 						}
-						if strings.HasSuffix(family, "_ratio") && (v < 0 || v > 1) {
-							t.Fatalf("%s = %v, want 0 to 1", k, v)
+						if strings.HasSuffix(s.Metric.Name, "_ratio") && (s.Value < 0 || s.Value > 1) {
+							t.Fatalf("%v%v = %v, want 0 to 1", s.Metric, s.Labels, s.Value)
 						}
 					}
 					before = now
@@ -53,12 +56,13 @@ func TestNoDuplicateSeries(t *testing.T) {
 	}
 	for _, name := range scenarios.Names() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			hosttest.In(t, name, c, func(t *testing.T, h *collectors.Host) {
-				for range 70 { // the slowest collectors read once a minute
-					hosttest.Advance(time.Second)
+				for range 14 { // the slowest collectors read once a minute
+					hosttest.Advance(5 * time.Second)
 					seen := map[string]bool{}
 					for _, s := range h.Samples() {
-						key := s.Metric.Name + "\x00" + strings.Join(s.Labels, "\x00")
+						key := seriesOf(s)
 						if seen[key] {
 							t.Fatalf("duplicate series: %v %q", s.Metric, s.Labels)
 						}

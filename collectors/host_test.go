@@ -55,6 +55,7 @@ func golden(t *testing.T, name, got string) {
 }
 
 func TestGolden(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"models", "mig", "vgpu"} {
 		t.Run(name, func(t *testing.T) {
 			hosttest.In(t, name, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
@@ -148,6 +149,7 @@ func TestADelayInATurnLeavesNobodyOut(t *testing.T) {
 }
 
 func TestHungGPUDoesNotAffectOthers(t *testing.T) {
+	t.Parallel()
 	hosttest.In(t, "wedged", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(19 * time.Second)
 		hosttest.Want(t, h, 1, collectors.Up, "3")
@@ -182,6 +184,7 @@ func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 }
 
 func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
+	t.Parallel()
 	hosttest.In(t, "gpus: [{model: h100}, {model: h100}]\n"+
 		"faults: [{at: 10s, for: 30s, gpu: 1, kind: lost}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
@@ -274,6 +277,7 @@ func TestUnsupportedIsAnAnswer(t *testing.T) {
 
 // TestHungPeerDoesNotDelayOthers has every GPU ask for the paths to the others.
 func TestHungPeerDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
 	c := collectors.DefaultConfig()
 	c.Enable = []string{"topology"}
 	hosttest.In(t, "wedged", c, func(t *testing.T, h *collectors.Host) {
@@ -315,6 +319,7 @@ func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 // else goes wrong meanwhile. It identifies GPUs by UUID, because the removal of
 // one changes the indices of the next.
 func TestRecovery(t *testing.T) {
+	t.Parallel()
 	const lasts, notice, comeBack = 20 * time.Second, 5 * time.Second, 10 * time.Second
 	outages := []struct {
 		at   time.Duration

@@ -22,10 +22,12 @@ import (
 )
 
 // steady samples every 50 ms for d, like a scraper with unlucky timing.
-func steady(h *collectors.Host, d time.Duration, each func(s map[string]float64)) {
+func steady(h *collectors.Host, d time.Duration, each func(s collectors.Sample)) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		hosttest.Advance(50 * time.Millisecond)
-		each(hosttest.Series(h.Samples()))
+		for _, s := range h.Samples() {
+			each(s)
+		}
 	}
 }
 
@@ -41,6 +43,7 @@ func (d slowHandles) DeviceGetHandleByIndex(index int) (nvml.Device, nvml.Return
 // GPU counts as down meanwhile, even though finding one takes long, and that none
 // of the agent's own counters restarts.
 func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
+	t.Parallel()
 	for kind, counts := range map[string][2]float64{"hot_add": {2, 3}, "hot_remove": {3, 2}} {
 		t.Run(kind, func(t *testing.T) {
 			source := "gpus: [{model: h100, load: full, count: 3}]\nfaults: [{at: 30s, gpu: 2, kind: " + kind + "}]\n"
@@ -53,18 +56,17 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 				if busy == 0 {
 					t.Fatal("a GPU under load was never busy")
 				}
-				steady(h, 15*time.Second, func(s map[string]float64) {
-					for k, v := range s {
-						if v == 0 && (strings.HasPrefix(k, collectors.Up.Name) && !strings.Contains(k, `gpu="2"`) ||
-							strings.HasPrefix(k, collectors.DriverUp.Name)) {
-							t.Fatalf("%s = 0 while the driver was reopened", k)
+				steady(h, 15*time.Second, func(s collectors.Sample) {
+					switch {
+					case s.Metric == collectors.Up && s.Labels[0] != "2" || s.Metric == collectors.DriverUp:
+						if s.Value == 0 {
+							t.Fatalf("%v%v = 0 while the driver was reopened", s.Metric, s.Labels)
 						}
-						if strings.HasPrefix(k, activity.BusySeconds.Name+`{engine="gpu",gpu="0"`) {
-							if v < busy {
-								t.Fatalf("%s fell from %v to %v", k, busy, v)
-							}
-							busy = v
+					case s.Metric == activity.BusySeconds && s.Labels[0] == "0" && s.Labels[2] == "gpu":
+						if s.Value < busy {
+							t.Fatalf("%v%v fell from %v to %v", s.Metric, s.Labels, busy, s.Value)
 						}
+						busy = s.Value
 					}
 				})
 				hosttest.Want(t, h, counts[1], collectors.Devices, "")

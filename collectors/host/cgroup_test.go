@@ -197,6 +197,7 @@ var cgroups = flag.Int("cgroups", 30_000, "random cgroups to parse")
 // TestRandomCgroups parses paths from a grammar of cgroup names: the parser
 // finds every container, and nothing less specific.
 func TestRandomCgroups(t *testing.T) {
+	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	hex := func() string { return fmt.Sprintf("%064x", random.Uint64()) }
 	piece := []func() string{

@@ -276,29 +276,3 @@ func TestDriver(t *testing.T) {
 		t.Errorf("rebound: %q", why)
 	}
 }
-
-// BenchmarkBlockedTasks reads this machine's processes; start some thousands to
-// measure their cost.
-func BenchmarkBlockedTasks(b *testing.B) {
-	k := Kernel{Proc: os.DirFS("/proc")}
-	entries, err := fs.ReadDir(k.Proc, ".")
-	if err != nil {
-		b.Skip(err)
-	}
-	for b.Loop() {
-		if _, err := k.BlockedTasks(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportMetric(float64(len(byPID(entries))), "processes")
-}
-
-// BenchmarkPCIDevices reads this machine's bus.
-func BenchmarkPCIDevices(b *testing.B) {
-	k := Kernel{Sys: os.DirFS("/sys")}
-	for b.Loop() {
-		if _, err := k.PCIDevices(); err != nil {
-			b.Skip(err)
-		}
-	}
-}

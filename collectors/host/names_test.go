@@ -57,6 +57,7 @@ func TestWithoutDocker(t *testing.T) {
 }
 
 func TestDockerBadAnswers(t *testing.T) {
+	t.Parallel()
 	sent := 0
 	for name, handler := range map[string]http.HandlerFunc{
 		"garbage": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },

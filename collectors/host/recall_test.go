@@ -55,6 +55,7 @@ func TestRecall(t *testing.T) {
 }
 
 func TestRecallOfAForgottenProcess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		for pid := range mostKnown + 10 {

@@ -152,6 +152,7 @@ func TestInUse(t *testing.T) {
 }
 
 func TestTableIsBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		proc := &fakeProc{}
 		for pid := range mostKnown + 10 {

@@ -23,6 +23,7 @@ import (
 // TestCountersOfAReturningWorkloadContinue has five containers that run a
 // process occasionally.
 func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
+	t.Parallel()
 	hosttest.In(t, "gpus: [{load: churn}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second) // until their names are known
 		d, returned := hosttest.Simulated(t, h, 0), 0
@@ -104,6 +105,7 @@ func TestCountersExpireTenMinutesAfterTheWorkload(t *testing.T) {
 // TestKeptWorkloadsAreBounded has new workloads for an hour: a few at a time,
 // and then a great many at once.
 func TestKeptWorkloadsAreBounded(t *testing.T) {
+	t.Parallel()
 	kept := func(s *stage) (n int) {
 		for key := range s.totals {
 			if strings.HasPrefix(key, WorkloadSM.Name) {
@@ -157,6 +159,7 @@ func TestKeptWorkloadsAreBounded(t *testing.T) {
 
 // TestCrowdIsBounded has 512 processes of 64 pods.
 func TestCrowdIsBounded(t *testing.T) {
+	t.Parallel()
 	hosttest.In(t, "crowd", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
 		if n := len(hosttest.Of(h, ProcessInfo, "0", "pid")); n != 0 {
@@ -201,6 +204,7 @@ func TestCrowdIsBounded(t *testing.T) {
 }
 
 func TestLargestWorkloadsAreShown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &board{}
 		var pids []int

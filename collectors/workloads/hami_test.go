@@ -53,6 +53,7 @@ const (
 )
 
 func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
+	t.Parallel()
 	const gib = 1 << 30
 	var uuids [2]string
 	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(_ *testing.T, h *collectors.Host) {

@@ -165,6 +165,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 // TestTimeOnTheGPUBelongsToTheWorkload compares the series with the same samples read
 // each second, which need no windows because averages are over a second.
 func TestTimeOnTheGPUBelongsToTheWorkload(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		model, load string
 		engines     []int // indices of the engines in use
@@ -352,6 +353,7 @@ func (l late) Containers(ctx context.Context) (map[string]host.ContainerName, er
 // TestWorkloadIsShownOnceNamed waits for a name that takes some time:
 // until then nothing is shown, and nothing is lost.
 func TestWorkloadIsShownOnceNamed(t *testing.T) {
+	t.Parallel()
 	const slow = 1500 * time.Millisecond
 	used := map[time.Duration]map[string]float64{}
 	for _, after := range []time.Duration{0, slow} {
