@@ -256,7 +256,7 @@ func (c container) does(t *testing.T, args ...string) (string, error) {
 func eventually(t *testing.T, done func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = done(); err == nil {
 			return
 		}

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestEachArchitecture: the metadata, the program and the hook are of the architecture that the
@@ -106,7 +108,7 @@ func TestArm64AgentServes(t *testing.T) {
 func TestCompilersAreNamed(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
-	for _, tool := range []string{"bash", "cp", "dirname", "gcc", "go", "make", "mkdir", "strip"} {
+	for _, tool := range []string{"as", "bash", "cp", "dirname", "gcc", "go", "ld", "make", "mkdir", "strip"} {
 		path, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatal(err)
@@ -114,6 +116,18 @@ func TestCompilersAreNamed(t *testing.T) {
 		if err := os.Symlink(path, filepath.Join(tools, tool)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	tree := t.TempDir() // other tests use dist/ meanwhile
+	for name, text := range map[string]string{
+		"deploy/binaries.sh": read(t, "../binaries.sh"),
+		"gpusteward":         "",
+		"enforcer/hook/Makefile": "all:\n\t@mkdir -p $(BUILD) && $(CC) -x c -shared -o $(BUILD)/libgpusteward.so " +
+			"/dev/null\n",
+	} {
+		if err := os.MkdirAll(filepath.Join(tree, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		fixture.Program(t, filepath.Join(tree, name), text)
 	}
 	const missing = "arm64 needs the compiler aarch64-linux-gnu-gcc: " +
 		"apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross\n"
@@ -123,7 +137,7 @@ func TestCompilersAreNamed(t *testing.T) {
 		"arm64":   missing,
 		"riscv64": "ARCH=riscv64: the architectures are amd64 and arm64\n",
 	} {
-		cmd := exec.Command("../binaries.sh")
+		cmd := exec.Command(filepath.Join(tree, "deploy/binaries.sh"))
 		cmd.Env = append(os.Environ(), "PATH="+tools, "ARCH="+arch)
 		out, err := cmd.CombinedOutput()
 		if string(out) != want || (err == nil) != strings.HasPrefix(want, "amd64") {

@@ -26,7 +26,10 @@ import (
 	"gpusteward/internal/wire"
 )
 
-const patience = 20 * time.Second
+const (
+	patience = time.Minute // bounds a hang
+	watchdog = 2 * time.Second
+)
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
@@ -100,9 +103,12 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	}); err != nil {
 		t.Fatal(err)
 	}
+	if sec := seconds(t, s.unit, "WatchdogSec"); sec <= watchdog {
+		t.Errorf("%s: WatchdogSec=%v", name, sec)
+	}
 	environment := []string{
 		"NOTIFY_SOCKET=" + socket,
-		fmt.Sprintf("WATCHDOG_USEC=%d", seconds(t, s.unit, "WatchdogSec").Microseconds()),
+		fmt.Sprintf("WATCHDOG_USEC=%d", watchdog.Microseconds()), // the unit's is longer
 	}
 	if file != nil {
 		before = append(before, "sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@"`)
@@ -287,6 +293,7 @@ func (r root) config(text string) { put(r.t, r.path("etc/gpusteward/gpusteward.y
 // TestObserverUnit starts the observer as its unit does, on this host. It becomes ready, has one
 // capability, writes its state, serves, and takes commands.
 func TestObserverUnit(t *testing.T) {
+	t.Parallel()
 	r := newRoot(t)
 	r.config("")
 	began := time.Now()
@@ -359,10 +366,12 @@ func (r root) listens() (socket string, file *os.File) {
 // asks sends a request to the broker. The returned function waits for an answer of a type.
 func asks(t *testing.T, socket string, request []byte) (answered func(want wire.Type)) {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var conn *net.UnixConn
+	eventually(t, "the socket listens", func() bool { // it exists a moment earlier
+		var err error
+		conn, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+		return err == nil
+	})
 	t.Cleanup(func() { conn.Close() })
 	if _, err := conn.Write(request); err != nil {
 		t.Fatal(err)
@@ -401,6 +410,7 @@ func session(t *testing.T, uuid string) []byte {
 // TestBrokerIsStartedByItsSocket starts the broker's unit with systemd-socket-activate when a
 // client connects.
 func TestBrokerIsStartedByItsSocket(t *testing.T) {
+	t.Parallel()
 	needs(t, "systemd-socket-activate")
 	r := newRoot(t)
 	r.config(quotas)
@@ -432,6 +442,7 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 // TestObserverAndBroker connects an observer to a broker through systemd's socket. The observer
 // serves the quotas, also after a restart of the broker.
 func TestObserverAndBroker(t *testing.T) {
+	t.Parallel()
 	r := newRoot(t)
 	r.config(quotas)
 	socket, file := r.listens()
@@ -470,6 +481,7 @@ func TestObserverAndBroker(t *testing.T) {
 
 // TestHTTPBySocketActivation checks that scrapes wait at systemd's socket until the observer runs.
 func TestHTTPBySocketActivation(t *testing.T) {
+	t.Parallel()
 	needs(t, "systemd-socket-activate")
 	r := newRoot(t)
 	r.config("")
@@ -506,44 +518,49 @@ func TestHTTPBySocketActivation(t *testing.T) {
 // TestReload checks that systemctl reload fails with the reason if the file is invalid, and that
 // the agent then keeps its configuration. It reloads a valid file.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"gpusteward.service", "gpusteward-broker.service"} {
-		r := newRoot(t)
-		r.config(quotas)
-		s := r.start(name, r.options(loopback, "--demo=h100"), nil).ready()
-		variables := map[string]string{"MAINPID": fmt.Sprint(s.cmd.Process.Pid)}
-		reload := func() (out string, status int) {
-			for i := range s.unit["Service.ExecReload"] {
-				out, status = run(t, append(r.confined(s.unit), r.command(s.unit, "ExecReload", i, variables)...)...)
-				if status != 0 {
-					break
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRoot(t)
+			r.config(quotas)
+			s := r.start(name, r.options(loopback, "--demo=h100"), nil).ready()
+			variables := map[string]string{"MAINPID": fmt.Sprint(s.cmd.Process.Pid)}
+			reload := func() (out string, status int) {
+				for i := range s.unit["Service.ExecReload"] {
+					out, status = run(t, append(r.confined(s.unit), r.command(s.unit, "ExecReload", i, variables)...)...)
+					if status != 0 {
+						break
+					}
 				}
+				return out, status
 			}
-			return out, status
-		}
-		r.config("collectors: {fats: 1s}\n")
-		if out, status := reload(); status == 0 ||
-			!strings.Contains(out, "gpusteward.yml:1") || !strings.Contains(out, `"fats"`) {
-			t.Errorf("%s: an invalid file: exit status %d: %s", name, status, out)
-		}
-		r.config(quotas + "  turn: 20ms\n")
-		if out, status := reload(); status != 0 {
-			t.Errorf("%s: a valid file: exit status %d: %s", name, status, out)
-		}
-		eventually(t, "the file is read again", func() bool {
-			return strings.Contains(s.log.String(), "configuration reloaded")
+			r.config("collectors: {fats: 1s}\n")
+			if out, status := reload(); status == 0 ||
+				!strings.Contains(out, "gpusteward.yml:1") || !strings.Contains(out, `"fats"`) {
+				t.Errorf("%s: an invalid file: exit status %d: %s", name, status, out)
+			}
+			r.config(quotas + "  turn: 20ms\n")
+			if out, status := reload(); status != 0 {
+				t.Errorf("%s: a valid file: exit status %d: %s", name, status, out)
+			}
+			eventually(t, "the file is read again", func() bool {
+				return strings.Contains(s.log.String(), "configuration reloaded")
+			})
+			if strings.Contains(s.log.String(), "not reloaded") {
+				t.Errorf("%s: the invalid file reached the agent", name)
+			}
+			if status := s.stop(); status != 0 {
+				t.Errorf("%s: exit status %d", name, status)
+			}
 		})
-		if strings.Contains(s.log.String(), "not reloaded") {
-			t.Errorf("%s: the invalid file reached the agent", name)
-		}
-		if status := s.stop(); status != 0 {
-			t.Errorf("%s: exit status %d", name, status)
-		}
 	}
 }
 
 // TestRestarts checks that invalid flags and files end with a message and a status after which
 // systemd does not restart the unit, and that other restarts are limited.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, config, option, says string }{
 		{"gpusteward-broker.service", "", "", "enforcer.enabled is false in"},
 		{"gpusteward-broker.service", "enforcer: {enabled: yes, turn: 1s}\n", "", "enforcer.turn"},
@@ -603,6 +620,7 @@ func TestDeviceNodes(t *testing.T) {
 // and that none requests memory that is writable and executable. The calls of NVIDIA's library
 // need a GPU.
 func TestSystemCalls(t *testing.T) {
+	t.Parallel()
 	needs(t, "strace", "systemd-analyze")
 	r := newRoot(t)
 	r.config(quotas)
