@@ -8,6 +8,7 @@ import (
 // TestAlarm holds that an alarm rings at its time, does not ring after it was
 // reset, and ends with Close.
 func TestAlarm(t *testing.T) {
+	t.Parallel()
 	a, err := newAlarm()
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -227,4 +228,76 @@ func BenchmarkSiege(b *testing.B) {
 	b.ReportMetric(took[len(took)*99/100].Seconds()*1e3, "ms/p99")
 	b.ReportMetric(100*(now.user+now.system-before.user-before.system).Seconds()/time.Since(began).Seconds(), "%core")
 	b.ReportMetric(float64(br.requests("unknown", "limit")), "refused")
+}
+
+// A device is a GPU that is divided equally among all that run at once.
+type device struct{ running atomic.Int32 }
+
+// saturate behaves as the hook does in a program that always has work for the
+// first GPU, in launches of a millisecond, until the session ends. It returns
+// the number of launches.
+func (c *client) saturate(d *device) (launches int) {
+	const launch, report = time.Millisecond, 10 * time.Millisecond
+	var yielded uint64
+	var done, solo time.Duration // since the last report, in total and alone
+	running, alone := false, false
+	seen := time.Now()
+	told, pinged := seen, seen
+	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
+		n := done / launch
+		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n),
+			Longest: uint64(launch),
+			Solo:    uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
+		launches += int(n)
+		done, solo, told = done-n*launch, solo%launch, seen
+		return c.frame(t, &u)
+	}
+	frame := c.frame(wire.TypeAcquire, &wire.Acquire{})
+	for {
+		if frame != nil {
+			if _, err := c.conn.Write(frame); err != nil {
+				return launches
+			}
+		}
+		frame = nil
+		bell := c.page.Bell()
+		turn := c.page.Turn(0)
+		now := time.Now()
+		if running {
+			done += now.Sub(seen) / time.Duration(d.running.Load())
+		}
+		if running && alone {
+			solo += now.Sub(seen)
+		}
+		alone = turn.Flags&wire.Beside == 0
+		seen = now
+		runs := turn.Mode == wire.ModeOpen || turn.Mode == wire.ModeRun
+		if runs && !running {
+			d.running.Add(1)
+		} else if running && !runs {
+			d.running.Add(-1)
+		}
+		running = runs
+		rest := time.Second
+		switch {
+		case turn.Mode == wire.ModeKill:
+			return launches
+		case turn.Mode == wire.ModePause && turn.Turn != yielded:
+			yielded = turn.Turn
+			frame = tell(wire.TypeYield, wire.WhyDrained, turn.Turn)
+			continue
+		case turn.Flags&wire.Beside != 0:
+			if rest = report - now.Sub(told); rest <= 0 {
+				frame = tell(wire.TypeUsage, 0, turn.Turn)
+				continue
+			}
+		case now.Sub(pinged) > time.Second:
+			pinged = now
+			if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
+				return launches
+			}
+			_, _ = c.conn.Read(c.in[:])
+		}
+		c.page.Wait(bell, int64(rest))
+	}
 }

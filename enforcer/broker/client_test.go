@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a test waits for an event that must come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // A book is a policy with quotas by tenant; that of "" is for all others. A
 // process is the tenant that it asks for, except for nobody, unless the book
@@ -116,6 +116,14 @@ func serve(tb testing.TB, b *Broker) (cancel context.CancelFunc, ended func()) {
 func (b *Broker) stopClock() {
 	now := b.clock.now()
 	b.clock = func() time.Duration { return now }
+}
+
+// clockThatJumps gives the broker a clock that a test can put forward.
+func (b *Broker) clockThatJumps() (jump func(by time.Duration)) {
+	var ahead atomic.Int64
+	clock := b.clock
+	b.clock = func() time.Duration { return clock() + time.Duration(ahead.Load()) }
+	return func(by time.Duration) { ahead.Add(int64(by)) }
 }
 
 // socket returns a path that is short enough for a socket.
@@ -367,9 +375,24 @@ func (c *client) acquire(slot int) {
 // queue reports work, and drains whenever another session goes first.
 func (c *client) queue(slot int) {
 	c.tb.Helper()
+	before := c.page.Turn(slot).Turn
 	c.acquire(slot)
-	c.mode(slot, wire.ModePause)
-	c.yield(slot, wire.WhyDrained)
+	turn := c.until(slot, "paused", func(t wire.Turn) bool { return t.Mode == wire.ModePause || t.Turn != before })
+	if turn.Mode == wire.ModePause { // else its next turn has begun
+		c.yield(slot, wire.WhyDrained)
+	}
+}
+
+// later waits for a turn after the one of this number, which may be over by now.
+func (c *client) later(slot int, turn uint64) wire.Turn {
+	c.tb.Helper()
+	return c.until(slot, "another turn", func(t wire.Turn) bool { return t.Turn > turn })
+}
+
+// bounded waits until the session does not have the GPU to itself.
+func (c *client) bounded(slot int) {
+	c.tb.Helper()
+	c.until(slot, "bounded", func(t wire.Turn) bool { return t.Mode != wire.ModeOpen })
 }
 
 // yield reports that there is no more work, or that the work has drained, in
@@ -440,76 +463,4 @@ func (b *Broker) requests(op, result string) uint64 {
 		}
 	}
 	return 0
-}
-
-// A device is a GPU that is divided equally among all that run at once.
-type device struct{ running atomic.Int32 }
-
-// saturate behaves as the hook does in a program that always has work for the
-// first GPU, in launches of a millisecond, until the session ends. It returns
-// the number of launches.
-func (c *client) saturate(d *device) (launches int) {
-	const launch, report = time.Millisecond, 10 * time.Millisecond
-	var yielded uint64
-	var done, solo time.Duration // since the last report, in total and alone
-	running, alone := false, false
-	seen := time.Now()
-	told, pinged := seen, seen
-	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
-		n := done / launch
-		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n),
-			Longest: uint64(launch),
-			Solo:    uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
-		launches += int(n)
-		done, solo, told = done-n*launch, solo%launch, seen
-		return c.frame(t, &u)
-	}
-	frame := c.frame(wire.TypeAcquire, &wire.Acquire{})
-	for {
-		if frame != nil {
-			if _, err := c.conn.Write(frame); err != nil {
-				return launches
-			}
-		}
-		frame = nil
-		bell := c.page.Bell()
-		turn := c.page.Turn(0)
-		now := time.Now()
-		if running {
-			done += now.Sub(seen) / time.Duration(d.running.Load())
-		}
-		if running && alone {
-			solo += now.Sub(seen)
-		}
-		alone = turn.Flags&wire.Beside == 0
-		seen = now
-		runs := turn.Mode == wire.ModeOpen || turn.Mode == wire.ModeRun
-		if runs && !running {
-			d.running.Add(1)
-		} else if running && !runs {
-			d.running.Add(-1)
-		}
-		running = runs
-		rest := time.Second
-		switch {
-		case turn.Mode == wire.ModeKill:
-			return launches
-		case turn.Mode == wire.ModePause && turn.Turn != yielded:
-			yielded = turn.Turn
-			frame = tell(wire.TypeYield, wire.WhyDrained, turn.Turn)
-			continue
-		case turn.Flags&wire.Beside != 0:
-			if rest = report - now.Sub(told); rest <= 0 {
-				frame = tell(wire.TypeUsage, 0, turn.Turn)
-				continue
-			}
-		case now.Sub(pinged) > time.Second:
-			pinged = now
-			if _, err := c.conn.Write(c.frame(wire.TypePing, nil)); err != nil {
-				return launches
-			}
-			_, _ = c.conn.Read(c.in[:])
-		}
-		c.page.Wait(bell, int64(rest))
-	}
 }

@@ -8,6 +8,7 @@ import (
 )
 
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "status")
 	for text, want := range map[string][]uint32{
 		"Name:\tGroups: 7\nUid:\t0\t0\t0\t0\nGroups:\t4 27 1000 \nNStgid:\t1\n": {4, 27, 1000},

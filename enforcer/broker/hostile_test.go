@@ -47,23 +47,28 @@ func TestStranger(t *testing.T) {
 }
 
 // serveAlone is a broker that may have n descriptors, and for which the kernel
-// makes no exception. It answers each line of stdin with whether it starved and
-// is to be doubted.
+// makes no exception. Each line of stdin is a time, by which its clock jumps. It
+// answers with whether it starved and is to be doubted.
 func serveAlone(t *testing.T, path string, n int) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true },
-		Doubt: 2 * time.Second})
+	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.timing.stale = time.Second
+	jump := b.clockThatJumps()
+	b.timing.stale = time.Hour // a minute is no absence
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
 	fmt.Println("listens")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		by, err := time.ParseDuration(lines.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		jump(by)
 		fmt.Println(b.Stats().Starved, b.Doubtful())
 	}
 	cancel()
@@ -291,6 +296,7 @@ func group(t *testing.T, name string) string {
 // flight and charged to the broker, which the kernel limits. All others are
 // served.
 func TestUnread(t *testing.T) {
+	t.Parallel()
 	for _, what := range []string{"unread", "statistics"} {
 		t.Run(what, func(t *testing.T) {
 			path := open(t)
@@ -315,7 +321,7 @@ func TestUnread(t *testing.T) {
 				}
 				c.close()
 			}
-			fmt.Fprintln(b.in)
+			fmt.Fprintln(b.in, "0s")
 			if said := b.says(t); served < 10 || strings.HasPrefix(said, "true") {
 				t.Errorf("%d were left unread, %d of 10 others were served; starved, doubtful: %s", took, served, said)
 			}
@@ -327,6 +333,7 @@ func TestUnread(t *testing.T) {
 // descriptors in flight. A client that cannot be served is told so, and the
 // broker logs it.
 func TestHoard(t *testing.T) {
+	t.Parallel()
 	path := open(t)
 	b := strange(t, "broker", path, 300, 4711, "")
 	b.says(t)
@@ -338,33 +345,42 @@ func TestHoard(t *testing.T) {
 	c.send(wire.TypeHello, hello("honest", 1))
 	c.refused(wire.CodeLimit)
 	c.gone()
-	fmt.Fprintln(b.in)
+	fmt.Fprintln(b.in, "0s")
 	if said := b.says(t); said != "true true" {
 		t.Errorf("starved, doubtful: %s", said)
 	}
 	_ = h.Process.Kill()
 	_ = h.Wait()
 	connect(t, path).hello(wire.TypeHello, hello("honest", 1))
-	eventually(t, "it is well", func() bool { fmt.Fprintln(b.in); return b.says(t) == "false false" })
+	fmt.Fprintln(b.in, "1m")
+	if said := b.says(t); said != "false false" {
+		t.Errorf("a minute later: starved, doubtful: %s", said)
+	}
 }
 
-// TestAway stops a broker for longer than processes wait for its heartbeat. Its
+// TestAway lets a broker stand still for longer than processes wait for its heartbeat. Its
 // answers are then doubted for a while, as after its start.
 func TestAway(t *testing.T) {
-	b := strange(t, "broker", open(t), 300, 4711, "")
-	b.says(t)
-	doubtful := func() bool { fmt.Fprintln(b.in); return b.says(t) == "false true" }
-	eventually(t, "it is doubted", doubtful)
-	eventually(t, "it is not", func() bool { return !doubtful() })
-	_ = b.Process.Signal(unix.SIGSTOP)
-	time.Sleep(1200 * time.Millisecond) // longer than the heartbeat's limit
-	_ = b.Process.Signal(unix.SIGCONT)
-	eventually(t, "it is doubted again", doubtful)
+	t.Parallel()
+	var jump func(time.Duration)
+	b := start(t, Options{}, func(b *Broker) {
+		b.timing.heartbeat, b.timing.stale = time.Millisecond, 10*time.Minute
+		jump = b.clockThatJumps()
+		jump(b.timing.stale) // since the machine's start
+	})
+	for _, when := range []string{"after its start", "after it was away"} {
+		eventually(t, "it is doubted "+when, b.Doubtful)
+		if jump(time.Minute); b.Doubtful() || b.Stats().Starved {
+			t.Errorf("it is doubted a minute %s", when)
+		}
+		jump(b.timing.stale + 1)
+	}
 }
 
 // TestSharesOfSessions lets users take all the sessions that they can get. Each
 // gets its part, and root in one cgroup counts apart from root in another.
 func TestSharesOfSessions(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{Socket: open(t), MaxSessions: 120}, nil)
 	for _, hostile := range []struct {
 		uid    int
@@ -393,6 +409,7 @@ func TestSharesOfSessions(t *testing.T) {
 
 // TestFull fills a broker to its last session.
 func TestFull(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{MaxSessions: 1}, nil)
 	c := dial(t, b, "a", 1)
 	d := connect(t, b.options.Socket)
@@ -406,6 +423,7 @@ func TestFull(t *testing.T) {
 // TestFewSessionsOfAProcess refuses more than a few sessions to one process,
 // and reports that as the process's own fault.
 func TestFewSessionsOfAProcess(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
 	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
 	if n := h.number(t); n != 16 {
@@ -424,6 +442,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 // workload share its number, and a process of it that is refused for that reason
 // is not at fault.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) {
 		b.timing.callsOfProcess, b.timing.callsOfOwner = 5, 8
 		b.stopClock()
@@ -448,6 +467,7 @@ func TestCalls(t *testing.T) {
 // TestSilentSessionsGoFirst fills the broker: silent sessions are dropped
 // first, except those with memory.
 func TestSilentSessionsGoFirst(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{Socket: open(t), MaxSessions: 68},
 		func(b *Broker) { b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond })
 	rich := dial(t, b, "a", 1)
@@ -475,6 +495,7 @@ func TestSilentSessionsGoFirst(t *testing.T) {
 // TestUnreadCounts counts an ended session until its last message is read, or
 // its process hangs up.
 func TestUnreadCounts(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{MaxPerPID: 2}, func(b *Broker) { b.timing.heartbeat = 5 * time.Millisecond })
 	leave := func() *client {
 		c := connect(t, b.options.Socket)
@@ -501,6 +522,7 @@ func TestUnreadCounts(t *testing.T) {
 
 // TestUnreadStatistics asks again before it has read the answer, and too often.
 func TestUnreadStatistics(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.asks = 1
 		b.stopClock()
@@ -522,6 +544,7 @@ func TestUnreadStatistics(t *testing.T) {
 
 // TestTwice names a GPU twice in one HELLO.
 func TestTwice(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := connect(t, b.options.Socket)
 	c.send(wire.TypeHello, hello("a", 1, 2, 1))

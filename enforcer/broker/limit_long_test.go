@@ -14,6 +14,7 @@ import (
 // TestReserveAllocatesNothing holds that a flood makes no work for the garbage
 // collector.
 func TestReserveAllocatesNothing(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) {
 		b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour
 	})

@@ -13,6 +13,7 @@ import (
 )
 
 func TestRate(t *testing.T) {
+	t.Parallel()
 	var r rate
 	at := time.Hour
 	taken := func(limit int) (n int) {
@@ -39,10 +40,11 @@ func TestRate(t *testing.T) {
 // TestRateOfOwner lets one session of an owner use up the rate of both. The
 // other one is late, and is neither refused nor dropped.
 func TestRateOfOwner(t *testing.T) {
-	b := start(t, Options{}, func(b *Broker) { b.timing.perOwner, b.timing.flood = 200, 100*time.Millisecond })
+	t.Parallel()
+	b := start(t, Options{}, func(b *Broker) { b.timing.perOwner, b.timing.flood = 100, 100*time.Millisecond })
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
 	began := time.Now()
-	for range 400 {
+	for range 130 {
 		c.send(wire.TypeUsage, &wire.Usage{})
 	}
 	for range 10 {
@@ -51,9 +53,9 @@ func TestRateOfOwner(t *testing.T) {
 		}
 	}
 	c.sync()
-	if took := time.Since(began); took < 500*time.Millisecond || b.counters.slowed.Load() == 0 ||
+	if took := time.Since(began); took < 250*time.Millisecond || b.counters.slowed.Load() == 0 ||
 		b.counters.floods.Load() != 0 {
-		t.Errorf("410 messages at 200 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(),
+		t.Errorf("140 messages at 100 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(),
 			b.counters.floods.Load())
 	}
 }
@@ -61,6 +63,7 @@ func TestRateOfOwner(t *testing.T) {
 // TestOrder holds that answers come in the order of the requests, refusals
 // included.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	c.send(wire.TypeReserve, &wire.Memory{Bytes: 1})

@@ -23,6 +23,7 @@ var (
 // damaged or random, inside and outside of sessions, as fast as they are taken.
 // Another user's session is served meanwhile, and keeps what it has.
 func TestNoise(t *testing.T) {
+	t.Parallel()
 	seed := *noiseSeed
 	if seed == 0 {
 		seed = rand.Uint64()
