@@ -7,6 +7,7 @@ import (
 
 // The tenants of a class divide the time by weight.
 func TestParts(t *testing.T) {
+	t.Parallel()
 	type shares = map[string]Share
 	for what, c := range map[string]struct {
 		shares shares
@@ -39,6 +40,7 @@ func TestParts(t *testing.T) {
 
 // A tenant still counts for a moment after its last wish for the GPU.
 func TestLingers(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.rest("b")
 	for ago, want := range map[time.Duration]float64{0: 0.5, 100*ms - 1: 0.5, 100 * ms: 0, time.Second: 0} {
@@ -67,6 +69,7 @@ func TestLingers(t *testing.T) {
 
 // Time that passes is booked as due and as served.
 func TestBooks(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 3}, "a")
 	d.join(Share{}, "b")
@@ -88,6 +91,7 @@ func TestBooks(t *testing.T) {
 
 // A tenant's debt and credit are bounded.
 func TestLagIsBounded(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b", "c")
 	d.want("a", "b")
@@ -124,6 +128,7 @@ func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 // forget subtracts the smallest lag among the tenants that want the GPU and
 // share it: that is time which nobody had.
 func TestWhatNobodyHad(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		change  func(a, b, c *tenant)
 		a, b, c time.Duration
@@ -149,6 +154,7 @@ func TestWhatNobodyHad(t *testing.T) {
 
 // A sleeping tenant earns nothing, and keeps its debt.
 func TestSleepEarnsNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ sleep, lag, want time.Duration }{
 		{100 * ms, 5 * ms, 5 * ms}, {100*ms + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
 	} {
@@ -168,6 +174,7 @@ func TestSleepEarnsNothing(t *testing.T) {
 
 // Time that was booked while the tenant did nothing is taken back.
 func TestAgo(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0},
 		{-ms, 8 * ms}} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -193,6 +200,7 @@ func TestAgo(t *testing.T) {
 
 // Beside others the correction follows the booked amounts.
 func TestAgoBeside(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.shows("rr")
 	d.at = 8 * ms
@@ -213,6 +221,7 @@ func TestAgoBeside(t *testing.T) {
 // A limit's bucket has a size, a moment at which it is empty, and a moment at
 // which it is full enough again.
 func TestBucket(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	for _, c := range []struct {
 		limit        float64
@@ -255,6 +264,7 @@ func TestBucket(t *testing.T) {
 // A change of the limit starts with enough in the bucket, and ends the old
 // limit's throttling.
 func TestChangeLimit(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.want("a")
@@ -280,12 +290,10 @@ func TestChangeLimit(t *testing.T) {
 
 // Limits hold, alone and beside others, and no other GPU time is lost.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	const long = 4 * time.Second
 	for _, limit := range []float64{0.05, 0.3, 0.8} {
 		for _, name := range []string{"queue", "steps"} {
-			if race && name == "steps" {
-				continue
-			}
 			all := alone(t, name).lone
 			a := kind(name, 1)
 			a.Limit = limit
@@ -314,6 +322,7 @@ func TestLimits(t *testing.T) {
 
 // The limit bounds a realtime tenant, and the others share the rest.
 func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
 	const long = 4 * time.Second
 	r, a, b := kind("queue", 1), kind("queue", 30), kind("queue", 70)
 	r.name, a.name, b.name = "r", "a", "b"
@@ -330,6 +339,7 @@ func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
 
 // A tenant is light while it wants the GPU briefly and seldom.
 func TestLight(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		turns      bool
 		burst      time.Duration
@@ -359,6 +369,7 @@ func TestLight(t *testing.T) {
 // The duty is the part of the time in which a tenant wants the GPU, over about
 // a second.
 func TestDuty(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	for range 200 {
@@ -380,6 +391,7 @@ func TestDuty(t *testing.T) {
 // A light tenant gets its time at once. It is no contender, costs the other its
 // part of the time, and nobody is paused for it.
 func TestLightRunsBeside(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	b := d.find("b")
 	d.rest("b")
@@ -403,6 +415,7 @@ func TestLightRunsBeside(t *testing.T) {
 
 // The time in which a tenant waits for others to drain is counted separately.
 func TestHandover(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -420,6 +433,7 @@ func TestHandover(t *testing.T) {
 
 // A tenant that wants the GPU briefly and seldom is bound by its limit too.
 func TestLimitHoldsForTheLight(t *testing.T) {
+	t.Parallel()
 	const long = 4 * time.Second
 	for _, limit := range []float64{0.05, 0.1} {
 		a := &program{name: "a", kernel: ms, count: 1, cpu: 5 * us, gap: 4 * ms}
@@ -438,6 +452,7 @@ func TestLimitHoldsForTheLight(t *testing.T) {
 // Tenants that run together share the GPU's time in proportion to their known
 // pace, but never more than there was. A light tenant has an equal part.
 func TestCharge(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		rates            []float64 // 0: unknown
 		light            int
@@ -490,6 +505,7 @@ func TestCharge(t *testing.T) {
 
 // A tenant is owed no part of the time in which it rests, is open, or is held.
 func TestAge(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(*tenant)
 		want   time.Duration
@@ -514,6 +530,7 @@ func TestAge(t *testing.T) {
 // Time makes up for a resting tenant's debt, and takes nothing from a tenant
 // that is owed.
 func TestRestMakesUp(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		lag    time.Duration
 		change func(*tenant)
@@ -540,6 +557,7 @@ func TestRestMakesUp(t *testing.T) {
 // A light tenant has its part of the time however much it gets, and the others
 // have no less for it.
 func TestLightHasItsPart(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	a, b := d.find("a"), d.find("b")
@@ -569,6 +587,7 @@ func TestLightHasItsPart(t *testing.T) {
 // If one tenant did nothing in the latest time after all, the other was alone
 // in that time and is charged for all of it.
 func TestOtherDidNothing(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ ago, solo, served time.Duration }{
 		{0, 0, 7200 * us}, {4 * ms, 4 * ms, 7600 * us}, {8 * ms, 8 * ms, 8 * ms}, {time.Hour, 8 * ms, 8 * ms},
 	} {
@@ -594,6 +613,7 @@ func TestOtherDidNothing(t *testing.T) {
 
 // only returns the single running tenant, light ones not counted.
 func TestOnly(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b, c := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
 	for what, x := range map[string]struct {
@@ -620,6 +640,7 @@ func TestOnly(t *testing.T) {
 // Everything on a bill is counted in the end, to the last nanosecond. Anything
 // else is not taken back.
 func TestSettle(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	a := d.find("a")
 	a.bill = bill{1, 1, 1}
@@ -644,6 +665,7 @@ func TestSettle(t *testing.T) {
 
 // A limit is charged for service or for the GPU's time, whichever is more.
 func TestLimitPaysForMore(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		limit, rate, charge float64
 		want                time.Duration
@@ -660,6 +682,7 @@ func TestLimitPaysForMore(t *testing.T) {
 
 // Throttled time counts while a tenant wants more than its limit.
 func TestThrottled(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		dry, wants, held bool
 		limit            float64

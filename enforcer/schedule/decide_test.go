@@ -17,6 +17,7 @@ func two(t testing.TB, a, b Share) *desk {
 }
 
 func TestLoneTenantIsOpen(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	if d.decide().shows("O"); d.wake != 0 || d.State("a") != (State{Mode: Open, Turn: 1}) {
@@ -37,6 +38,7 @@ func TestLoneTenantIsOpen(t *testing.T) {
 
 // A tenant is alone again only after the others wanted nothing for a second.
 func TestOpenAfterSilence(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.pass(time.Second)
 	d.rest("b")
@@ -66,6 +68,7 @@ func TestOpenAfterSilence(t *testing.T) {
 
 // A tenant counts only after its first wish for the GPU.
 func TestWhoCountsAsAlone(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	d.decide().shows("RR") // neither ever wanted anything, so both may begin
@@ -86,6 +89,7 @@ func TestWhoCountsAsAlone(t *testing.T) {
 }
 
 func TestRealtimeGoesFirst(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{Class: Realtime, Limit: 0.5})
 	d.shows("pr")
 	if d.wake > d.find("b").bucket*2+ms || d.System().Preempted != 1 && d.State("a").Turn != 0 {
@@ -111,6 +115,7 @@ func TestRealtimeGoesFirst(t *testing.T) {
 
 // A realtime tenant does not wait for others to drain.
 func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		share Share
 		want  string
@@ -131,6 +136,7 @@ func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 // An idle tenant runs only while no other tenant wants the GPU, and not beside
 // them.
 func TestIdleRunsAlone(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{Class: Idle}, Share{})
 	d.pass(20 * ms)
 	if d.drain("a"); true {
@@ -152,6 +158,7 @@ func TestIdleRunsAlone(t *testing.T) {
 
 // Idle tenants share by weight among themselves.
 func TestIdleAmongThemselves(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{Class: Idle, Weight: 3}, Share{Class: Idle})
 	if d.pass(ms); d.find("a").part != 0.75 || d.find("b").part != 0.25 {
 		t.Errorf("parts %v and %v", d.find("a").part, d.find("b").part)
@@ -161,6 +168,7 @@ func TestIdleAmongThemselves(t *testing.T) {
 // A tenant whose launches must not wait goes first, until it is ahead by a
 // turn.
 func TestWaitGoesFirst(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{Wait: 5 * ms})
 	from := d.at
 	for d.State("b").Mode != Pause && d.at < time.Second {
@@ -181,6 +189,7 @@ func TestWaitGoesFirst(t *testing.T) {
 }
 
 func TestHeldGetsNothing(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.Change(d.at, "a", Share{Held: true})
 	if d.decide(); d.State("a").Mode != Pause {
@@ -211,6 +220,7 @@ func TestHeldGetsNothing(t *testing.T) {
 // A running tenant is not interrupted before its minimum, however much others
 // are owed.
 func TestMinimum(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -231,6 +241,7 @@ func TestMinimum(t *testing.T) {
 // In turns mode one tenant runs at a time, between half a turn ahead and half a
 // turn behind.
 func TestTurns(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.decide().shows("PP")
@@ -260,6 +271,7 @@ func TestTurns(t *testing.T) {
 // A tenant that has turns may be a little late for the next one. Its part is
 // owed to it meanwhile, and the running tenant is expected to make room.
 func TestLateForATurn(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 4}, "a")
 	d.join(Share{}, "b")
@@ -286,6 +298,7 @@ func TestLateForATurn(t *testing.T) {
 
 // The wait for a drain has a deadline. Undrained work is charged after that.
 func TestDrainDeadline(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -312,6 +325,7 @@ func TestDrainDeadline(t *testing.T) {
 // A tenant that is stopped in its turn costs the others one drain, and has its
 // part again when it continues.
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
 	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second,
 		goes: 3 * time.Second}
@@ -339,6 +353,7 @@ func TestStopped(t *testing.T) {
 // A tenant that speaks while others wait for it, as during a long kernel, may
 // run again. A silent one may run again after it was heard.
 func TestMute(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -387,10 +402,8 @@ func TestMute(t *testing.T) {
 
 // No tenant that wants the GPU waits for ever.
 func TestNobodyStarves(t *testing.T) {
+	t.Parallel()
 	for n := 2; n <= 8; n++ {
-		if race && n > 4 {
-			break
-		}
 		var programs []*program
 		for i := range n {
 			p := kind([]string{"queue", "steps", "burst"}[i%3], float64(1+i*i))
@@ -413,6 +426,7 @@ func TestNobodyStarves(t *testing.T) {
 
 // A decode beside saturated programs waits little if it must not wait.
 func TestWaitKeepsStepsShort(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		neighbour string
 		share     Share
@@ -446,6 +460,7 @@ func TestWaitKeepsStepsShort(t *testing.T) {
 // Held tenants, limits and classes beside one another are decided without a
 // call of the scheduler for each microsecond.
 func TestDecidesSeldom(t *testing.T) {
+	t.Parallel()
 	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"},
 		{"queue", "loader", "tick"}} {
 		var programs []*program
@@ -464,6 +479,7 @@ func TestDecidesSeldom(t *testing.T) {
 // A scheduler's next call is the earliest that any of its GPUs asks for. A GPU
 // may ask for none.
 func TestFirstWakeCounts(t *testing.T) {
+	t.Parallel()
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1},
 		{0.5, 0.05, 1}, {0.05, 0.5, 1}} {
 		h, now := hosts(Config{}, len(limits))
@@ -489,6 +505,7 @@ func TestFirstWakeCounts(t *testing.T) {
 
 // Nothing is decided without an input or a due event.
 func TestNothingToDecide(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	if d.decide(); d.wake != 0 || d.Decide(time.Second) != 0 || d.GPU.now != 0 {
@@ -507,6 +524,7 @@ func TestNothingToDecide(t *testing.T) {
 
 // A limit is used up when less than a tenth of a millisecond remains.
 func TestDregs(t *testing.T) {
+	t.Parallel()
 	for left, dry := range map[time.Duration]bool{100 * us: false, 100*us - 1: true, 0: true} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{Limit: 0.5}, "a")
@@ -521,6 +539,7 @@ func TestDregs(t *testing.T) {
 // Tenants that lose by running together run one at a time. The one that is owed
 // most runs first, however little that is.
 func TestTurnsWhereTogetherLoses(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		together bool
 		a, b     time.Duration
@@ -537,6 +556,7 @@ func TestTurnsWhereTogetherLoses(t *testing.T) {
 // A gang that may not run on another GPU does not hold back the next tenant,
 // however much the gang is owed.
 func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
+	t.Parallel()
 	for _, owed := range []bool{false, true} {
 		d := newDesk(t, Config{}, 2)
 		other := d.Scheduler.gpus[1]
@@ -556,6 +576,7 @@ func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 
 // News of others does not shorten the wait for a tenant that does not drain.
 func TestDrainHasItsTime(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -573,6 +594,7 @@ func TestDrainHasItsTime(t *testing.T) {
 // A gang is not suspected, and its GPUs are not decided together, before its
 // wait is long enough.
 func TestGangIsNotFoundTooEarly(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 2)
 	other := d.Scheduler.gpus[1]
 	for _, name := range []string{"a", "b"} {
@@ -601,6 +623,7 @@ func TestGangIsNotFoundTooEarly(t *testing.T) {
 // A gang counts once among the tenants that want the GPU, on any number of
 // GPUs. The next tenant with the same debt does not rank before it.
 func TestGangIsRankedOnce(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	d.want("a", "b")
 	other.Want(0, "a")

@@ -129,20 +129,27 @@ func hold(t testing.TB, h *Scheduler, wake time.Duration) {
 
 func holdTenant(t testing.TB, o *tenant) {
 	t.Helper()
-	for what, wrong := range map[string]bool{
-		"is held and runs":      o.share.Held && o.state.Mode != Pause && o.nudge == 0,
-		"runs beyond its limit": o.dry && o.state.Mode != Pause && o.nudge == 0,
-		"is gone and is there": o.sessions == 0 &&
-			(o.state.Mode != Pause || o.wants || o.drains || len(o.unit.members) != 1),
-		"drains what it does not have":      o.drains && (o.state.Mode != Pause && o.nudge == 0 || !o.wants),
-		"is nudged where it may not launch": o.nudge != 0 && o.state.Mode != Run,
-		"has a bucket that overflows":       o.bucket > o.gpu.brim(o),
-		"has a part that is no number":      math.IsNaN(o.part) || math.IsNaN(o.duty),
-		"is open beside others":             o.state.Mode == Open && !o.unit.alone(),
-	} {
-		if wrong {
-			t.Fatalf("at %v: %s %s: %+v", o.gpu.now, o.name, what, *o)
-		}
+	wrong := ""
+	switch paused := o.state.Mode == Pause; {
+	case o.share.Held && !paused && o.nudge == 0:
+		wrong = "is held and runs"
+	case o.dry && !paused && o.nudge == 0:
+		wrong = "runs beyond its limit"
+	case o.sessions == 0 && (!paused || o.wants || o.drains || len(o.unit.members) != 1):
+		wrong = "is gone and is there"
+	case o.drains && (!paused && o.nudge == 0 || !o.wants):
+		wrong = "drains what it does not have"
+	case o.nudge != 0 && o.state.Mode != Run:
+		wrong = "is nudged where it may not launch"
+	case o.bucket > o.gpu.brim(o):
+		wrong = "has a bucket that overflows"
+	case math.IsNaN(o.part) || math.IsNaN(o.duty):
+		wrong = "has a part that is no number"
+	case o.state.Mode == Open && !o.unit.alone():
+		wrong = "is open beside others"
+	}
+	if wrong != "" {
+		t.Fatalf("at %v: %s %s: %+v", o.gpu.now, o.name, wrong, *o)
 	}
 }
 

@@ -10,11 +10,9 @@ import (
 // by drains that take too long. Together they reach the throughput of plain
 // slicing, in equal parts.
 func TestGangsShareGPUs(t *testing.T) {
+	t.Parallel()
 	const long = 5 * time.Second
 	for _, gpus := range [][]int{{0, 1}, {0, 1, 2, 3}} {
-		if race && len(gpus) > 2 {
-			continue
-		}
 		for _, linked := range []bool{false, true} {
 			var sums, a, b [2]float64
 			for i, plain := range []bool{true, false} {
@@ -42,6 +40,7 @@ func TestGangsShareGPUs(t *testing.T) {
 
 // A gang runs beside tenants of single GPUs, on one of its GPUs and on both.
 func TestGangBesideSingles(t *testing.T) {
+	t.Parallel()
 	const long = 6 * time.Second
 	lone := kind("ddp", 1)
 	newWorld(t, true, [][]int{{0, 1}}, lone).run(3 * time.Second)
@@ -92,6 +91,7 @@ func gang(t *testing.T) (d *desk, other *GPU) {
 }
 
 func TestGangIsOne(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	if d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1 {
 		t.Fatalf("%+v", d.System())
@@ -127,6 +127,7 @@ func TestGangIsOne(t *testing.T) {
 
 // The gang ends with its last session.
 func TestLeaveTakesTheGangApart(t *testing.T) {
+	t.Parallel()
 	for _, first := range []bool{true, false} {
 		d, other := gang(t)
 		third := d.Scheduler.Add()
@@ -159,6 +160,7 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 // A tenant that does not drain on one GPU while it is held back on another
 // counts as a gang. The order of the two GPUs makes no difference.
 func TestGangIsFound(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		drains, held int
 		waits        bool
@@ -198,6 +200,7 @@ func TestGangIsFound(t *testing.T) {
 // A paused gang with a rank that waits for a launch may launch until it has
 // drained everywhere. Then the others run.
 func TestNudges(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	d.want("a")
 	other.Want(0, "a")
@@ -230,6 +233,7 @@ func TestNudges(t *testing.T) {
 
 // If all ranks wait, each may launch for a moment, again and again.
 func TestNudgesAll(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	d.want("a")
 	other.Want(0, "a")
@@ -259,6 +263,7 @@ func TestNudgesAll(t *testing.T) {
 
 // One of two processes of a tenant on one GPU may wait for the other's launch.
 func TestNudgesSessions(t *testing.T) {
+	t.Parallel()
 	for _, sessions := range []int{1, 2} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		for range sessions {
@@ -283,6 +288,7 @@ func TestNudgesSessions(t *testing.T) {
 // A drain may take as long as the tenant's longest kernel before it counts as a
 // wait for another rank.
 func TestPatience(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	a := d.find("a")
@@ -302,6 +308,7 @@ func TestPatience(t *testing.T) {
 
 // The time that a tenant waited for itself is counted.
 func TestConvoy(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 2)
 	other := d.Scheduler.gpus[1]
 	for _, g := range d.Scheduler.gpus {
@@ -332,6 +339,7 @@ func TestConvoy(t *testing.T) {
 // Ranks become suspects of one gang only if they are present, held back, and
 // not in it yet.
 func TestSuspect(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	d.Scheduler.Add() // a is unknown there
 	gone, found := d.Scheduler.Add(), d.Scheduler.Add()
@@ -350,6 +358,7 @@ func TestSuspect(t *testing.T) {
 // A change of the group of GPUs that are decided together causes a new decision
 // for all of them.
 func TestDomainsAreDecidedOnAnew(t *testing.T) {
+	t.Parallel()
 	d, other := gang(t)
 	third := d.Scheduler.Add()
 	third.Join(0, "a", Share{})
@@ -370,6 +379,7 @@ func TestDomainsAreDecidedOnAnew(t *testing.T) {
 
 // The cases say when a paused tenant may launch so that it can drain.
 func TestStuck(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.GPU.now = time.Second
@@ -398,6 +408,7 @@ func TestStuck(t *testing.T) {
 // A tenant that may launch to drain is paused again after its time, and runs
 // when its turn comes.
 func TestNudgeEnds(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.GPU.now = time.Second

@@ -7,6 +7,7 @@ import (
 
 // Shares cover whole tenths of a second, at most ten seconds of them.
 func TestShares(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 3}, "a")
 	d.join(Share{}, "b")
@@ -47,6 +48,7 @@ func TestShares(t *testing.T) {
 
 // The slots of a ring are cleared as they begin, however much time passes.
 func TestSharesForget(t *testing.T) {
+	t.Parallel()
 	for _, pause := range []time.Duration{9 * time.Second, 11 * time.Second, time.Hour} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{Limit: 0.999}, "a")
@@ -72,6 +74,7 @@ func TestSharesForget(t *testing.T) {
 
 // A slot has the time that was served in it, neither more nor less.
 func TestSlots(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Limit: 0.9}, "a")
 	d.want("a")
@@ -104,6 +107,7 @@ func TestSlots(t *testing.T) {
 
 // Shares cover at most ten seconds, and all of them if they are there.
 func TestSharesOfTenSeconds(t *testing.T) {
+	t.Parallel()
 	for at, want := range map[time.Duration]float64{
 		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01,
 		20 * time.Second: 0,
@@ -126,6 +130,7 @@ func TestSharesOfTenSeconds(t *testing.T) {
 // A long time without a look is booked in its own slots, and as fast as a short
 // one.
 func TestSlotsOfLongTimes(t *testing.T) {
+	t.Parallel()
 	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second,
 		100 * 365 * 24 * time.Hour} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -147,6 +152,7 @@ func TestSlotsOfLongTimes(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
 		t.Error("an unknown tenant has a state")
@@ -169,6 +175,7 @@ func TestUnknown(t *testing.T) {
 
 // Statistics include the current wait.
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -192,6 +199,7 @@ func TestWaiting(t *testing.T) {
 
 // A wait is late beyond the objective, not counting time at its own limit.
 func TestLate(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		most time.Duration
 		late uint64
@@ -228,6 +236,7 @@ func TestLate(t *testing.T) {
 // Throttling before a wait's begin does not count for the wait, and no wait
 // counts twice.
 func TestLateBesideLimit(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		most, wait, before, during time.Duration
 		late                       uint64

@@ -11,6 +11,7 @@ import (
 // Tenants that take every turn and lie about it get together no more than their
 // weights. A tenant that shares the GPU with them gets its part.
 func TestLiars(t *testing.T) {
+	t.Parallel()
 	const long = 11 * time.Second
 	for what, lie := range lies {
 		for _, kernel := range []time.Duration{0, 50 * ms} {

@@ -15,6 +15,7 @@ func ready(d *desk, name string, s Share) *tenant {
 
 // A ready tenant has a session, wants to run, and may.
 func TestReady(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(*tenant)
 		want   bool
@@ -36,6 +37,7 @@ func TestReady(t *testing.T) {
 // Half a turn is longer if more than two tenants take turns, and twice as long
 // beside a gang.
 func TestHalf(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 2)
 	for i, want := range []time.Duration{5 * ms, 5 * ms, 6250 * us, 7500 * us, 8750 * us} {
 		if ready(d, string(rune('a'+i)), Share{}); d.half() != want {
@@ -56,6 +58,7 @@ func TestHalf(t *testing.T) {
 // The order is by class, then by running measurement, by recent begin, and by
 // debt. A running tenant has a bonus of half a turn.
 func TestRank(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	x, y := ready(d, "x", Share{}), ready(d, "y", Share{})
 	x.lag, y.lag = 3*ms, 0
@@ -90,6 +93,7 @@ func TestRank(t *testing.T) {
 // A gang is as urgent as its most urgent rank, and its debt is the smallest of
 // its ranks.
 func TestRankOfGang(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 3)
 	x := ready(d, "x", Share{})
 	for i, g := range d.Scheduler.gpus[1:] {
@@ -110,6 +114,7 @@ func TestRankOfGang(t *testing.T) {
 // Tenants conflict if their classes differ, or if one of them is owed time and
 // neither is light.
 func TestConflict(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -137,6 +142,7 @@ func TestConflict(t *testing.T) {
 // A unit runs unless it may not run on one of its GPUs, or conflicts with a
 // unit that goes first there.
 func TestFits(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	a.owed = true
@@ -162,6 +168,7 @@ func TestFits(t *testing.T) {
 
 // A tenant without a wish may begin at once, unless another is to run alone.
 func TestMayBegin(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	a.unit.granted, b.wants = true, false
@@ -193,6 +200,7 @@ func TestMayBegin(t *testing.T) {
 
 // Tenants wait for the drain of a tenant with which they conflict.
 func TestClear(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -219,6 +227,7 @@ func TestClear(t *testing.T) {
 
 // A gang waits for drains on each of its GPUs.
 func TestClearOfGang(t *testing.T) {
+	t.Parallel()
 	for _, hurried := range []bool{true, false} {
 		d, other := gang(t)
 		d.Scheduler.config.Turns = false
@@ -239,6 +248,7 @@ func TestClearOfGang(t *testing.T) {
 
 // A paused tenant is told only that, and that is news.
 func TestPausedIsToldNothingElse(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.join(Share{Class: Realtime, Limit: 0.5}, "c")
 	d.pass(10 * ms)
@@ -268,6 +278,7 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 // An absent tenant that is still remembered blocks nobody, and needs no
 // decision.
 func TestGoneAsksForNothing(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.join(Share{Limit: 0.5}, "b")
@@ -281,6 +292,7 @@ func TestGoneAsksForNothing(t *testing.T) {
 
 // Running tenants are told whether others run, and whether others wait.
 func TestFlags(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	d.know()
@@ -316,6 +328,7 @@ func TestFlags(t *testing.T) {
 // A turn ends when others will be owed half a turn more, and not before the
 // minimum.
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	d.know()
@@ -353,6 +366,7 @@ func TestEnd(t *testing.T) {
 // The lone tenant is the one that wanted the GPU recently, or that has the only
 // sessions.
 func TestAlone(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	b.wants, b.ever = false, false
@@ -391,6 +405,7 @@ func TestAlone(t *testing.T) {
 
 // The cases say when the next decision is due.
 func TestWake(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.know()
@@ -461,6 +476,7 @@ func TestWake(t *testing.T) {
 // A tenant that is owed too much counts as owed until that is made up. During a
 // trial of running together no tenant does.
 func TestLatch(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -493,6 +509,7 @@ func TestLatch(t *testing.T) {
 // Tenants that do not gain clearly by running together take turns from the end
 // of that trial until the next one.
 func TestJudge(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		a, b   float64
 		change func(d *desk, b *tenant)
@@ -540,6 +557,7 @@ func TestJudge(t *testing.T) {
 // Tenants that once gained by running together need a smaller gain from then
 // on.
 func TestJudgedAgain(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.GPU.now = time.Minute
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -559,6 +577,7 @@ func TestJudgedAgain(t *testing.T) {
 // Running together is tried when a new tenant contends, and again after a while
 // of turns.
 func TestTry(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		ago    time.Duration // since the last trial
 		change func(d *desk, b *tenant)
@@ -598,6 +617,7 @@ func TestTry(t *testing.T) {
 }
 
 func TestTries(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	if d.tries() {
 		t.Error("before it was tried")
@@ -626,6 +646,7 @@ func TestTries(t *testing.T) {
 
 // The first tenant tolerates others beside it if its pace is nearly the same.
 func TestEase(t *testing.T) {
+	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(d *desk, a *tenant)
 		want   bool
@@ -662,6 +683,7 @@ func TestEase(t *testing.T) {
 
 // The last result does not decide the next.
 func TestEasedAnew(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
 	d.GPU.now = time.Hour
@@ -676,6 +698,7 @@ func TestEasedAnew(t *testing.T) {
 
 // A decoding program goes first; a training one has the rest.
 func TestDecodingGoesFirst(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		other string
 		least float64 // part of the other's lone throughput
@@ -700,6 +723,7 @@ func TestDecodingGoesFirst(t *testing.T) {
 // A tenant that is owed time, and that conflicts with the first one, is not
 // delayed further by later ones.
 func TestBlocked(t *testing.T) {
+	t.Parallel()
 	for owed, want := range map[time.Duration]string{3 * ms: "rpp", ms: "rrr"} {
 		d := newDesk(t, Config{}, 1)
 		a := ready(d, "a", Share{})

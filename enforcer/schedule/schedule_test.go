@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 )
 
 func TestClean(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ in, want Share }{
 		{Share{}, Share{Weight: 1, Limit: 1}},
 		{Share{Weight: -1, Limit: -1}, Share{Weight: 1, Limit: 1}},
@@ -29,6 +31,7 @@ func TestClean(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
 		t.Errorf("%+v", c)
 	}
@@ -43,6 +46,7 @@ func TestDefaults(t *testing.T) {
 
 // A tenant whose last session has left has no state any more.
 func TestLeave(t *testing.T) {
+	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.join(Share{}, "a")
 	d.pass(20*ms).Leave(d.at, "a")
@@ -69,6 +73,7 @@ func TestLeave(t *testing.T) {
 
 // Nobody waits for a tenant that left during its measurement or its run.
 func TestLeaveFreesTheGPU(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -96,6 +101,7 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 // Debt outlives the session, and time makes up for it. A newcomer starts
 // without debt.
 func TestDebtOutlivesTheSession(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -121,6 +127,7 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 // nothing. Time makes up for the debt, and the tenant is forgotten when another
 // comes.
 func TestGoneIsRemembered(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.find("a").lag = -5 * ms
@@ -143,6 +150,7 @@ func TestGoneIsRemembered(t *testing.T) {
 // A report of rest holds at any later time: the length of the wish, the work,
 // and the end of the tenant's claims.
 func TestRestLater(t *testing.T) {
+	t.Parallel()
 	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.at = time.Second
@@ -172,6 +180,7 @@ func TestRestLater(t *testing.T) {
 // A tenant that reports an earlier drain gets back the time booked since then,
 // up to its pause.
 func TestDrainedAgo(t *testing.T) {
+	t.Parallel()
 	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms,
 		time.Hour: 5 * ms} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -193,6 +202,7 @@ func TestDrainedAgo(t *testing.T) {
 
 // A tenant that left does not drain, and has no deadline.
 func TestGoneDrainsNothing(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -209,6 +219,7 @@ func TestGoneDrainsNothing(t *testing.T) {
 // A wait ends when its tenant is held, and begins when the tenant is released.
 // Any other change leaves it as it is.
 func TestChangeAndWaits(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -231,6 +242,7 @@ func TestChangeAndWaits(t *testing.T) {
 // A tenant without debt is forgotten. Of those with debt at most 256 are
 // remembered.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "there")
 	for i := range 300 {
@@ -257,6 +269,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestChanged(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	for i, c := range []struct {
@@ -282,6 +295,7 @@ func TestChanged(t *testing.T) {
 // A time before the last one counts as the last one. A look updates the books
 // without a decision.
 func TestLook(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 2)
 	d.join(Share{}, "a")
 	d.want("a")
@@ -308,6 +322,7 @@ func TestLook(t *testing.T) {
 // A tenant whose hook is silent, or never reports a drain, costs no other
 // tenant its guarantee.
 func TestBadHooks(t *testing.T) {
+	t.Parallel()
 	const long = 6 * time.Second
 	for what, bad := range map[string]func(*program){
 		"mute":  func(p *program) { p.mute = true },
@@ -315,9 +330,6 @@ func TestBadHooks(t *testing.T) {
 		"both":  func(p *program) { p.mute, p.stuck = true, true },
 	} {
 		for _, name := range []string{"queue", "jax"} {
-			if race && name == "jax" {
-				continue
-			}
 			a, b := kind("queue", 50), kind(name, 50)
 			a.name, b.name = "a", "b"
 			bad(a)
@@ -334,6 +346,7 @@ func TestBadHooks(t *testing.T) {
 
 // A tenant with kernels so long that others wait for them owes that time.
 func TestLongKernels(t *testing.T) {
+	t.Parallel()
 	const long = 10 * time.Second
 	for weight, least := range map[float64]float64{30: 0.68, 10: 0.87} {
 		for _, kernel := range []time.Duration{40 * ms, 100 * ms} {
@@ -350,6 +363,7 @@ func TestLongKernels(t *testing.T) {
 // A newcomer gets its part at once, and a tenant that was alone owes nothing
 // for that time.
 func TestNewcomerStartsFair(t *testing.T) {
+	t.Parallel()
 	a, b := kind("queue", 1), kind("queue", 1)
 	a.name, b.name, b.from = "a", "b", 3*time.Second
 	newWorld(t, false, nil, a, b).run(5 * time.Second)
@@ -431,11 +445,8 @@ func hosts(c Config, gpus int) (*Scheduler, *time.Duration) {
 }
 
 func TestRandomOperations(t *testing.T) {
-	seeds := uint64(60)
-	if race {
-		seeds = 12
-	}
-	for seed := range seeds {
+	t.Parallel()
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		h, now := hosts(Config{Turns: seed%3 == 0}, 1+int(seed%4))
 		for range 1000 {
@@ -460,18 +471,19 @@ func FuzzOperations(f *testing.F) {
 
 // The same inputs give the same states.
 func TestDeterministic(t *testing.T) {
+	t.Parallel()
 	play := func() string {
 		r := rand.New(rand.NewPCG(9, 9))
 		h, now := hosts(Config{}, 3)
-		log := ""
+		var log strings.Builder
 		for range 700 {
 			x := r.Uint32()
 			operate(t, h, now, byte(x), byte(x>>8), byte(x>>16))
 			for _, g := range h.gpus {
-				log += fmt.Sprint(g.State("a"), g.State("b"), g.Lag("c"), ";")
+				fmt.Fprint(&log, g.State("a"), g.State("b"), g.Lag("c"), ";")
 			}
 		}
-		return log
+		return log.String()
 	}
 	if first, second := play(), play(); first != second {
 		t.Error("two runs differ")
@@ -537,6 +549,7 @@ func BenchmarkStep16(b *testing.B) {
 // A tenant that leaves and returns again and again has no more than its part.
 // Missing knowledge about it does not let it go first for ever.
 func TestChurn(t *testing.T) {
+	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Weight: 9}, "a")
 	d.want("a")

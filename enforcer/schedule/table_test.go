@@ -4,49 +4,48 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// The matrix runs kinds of programs beside one another, with weights. The race
-// detector skips the heavy ones.
+// The matrix runs kinds of programs beside one another, with weights.
 var matrix = []struct {
-	heavy bool
 	kinds []string
 	parts []float64
 }{
 	// Cells with earlier measurements.
-	{false, []string{"steps", "steps"}, []float64{70, 30}},
-	{false, []string{"steps", "jax"}, []float64{70, 30}},
-	{false, []string{"steps", "jax"}, []float64{30, 70}},
-	{false, []string{"jax", "cupy"}, []float64{30, 70}},
-	{true, []string{"queue", "loader"}, []float64{70, 30}},
-	{true, []string{"gpt2", "decode"}, []float64{70, 30}},
-	{false, []string{"queue", "tick"}, []float64{70, 30}},
-	{false, []string{"steps", "tick"}, []float64{70, 30}},
+	{[]string{"steps", "steps"}, []float64{70, 30}},
+	{[]string{"steps", "jax"}, []float64{70, 30}},
+	{[]string{"steps", "jax"}, []float64{30, 70}},
+	{[]string{"jax", "cupy"}, []float64{30, 70}},
+	{[]string{"queue", "loader"}, []float64{70, 30}},
+	{[]string{"gpt2", "decode"}, []float64{70, 30}},
+	{[]string{"queue", "tick"}, []float64{70, 30}},
+	{[]string{"steps", "tick"}, []float64{70, 30}},
 	// Others.
-	{false, []string{"queue", "queue"}, []float64{70, 30}},
-	{true, []string{"queue", "queue"}, []float64{90, 10}},
-	{true, []string{"queue", "queue"}, []float64{50, 50}},
-	{true, []string{"jax", "steps"}, []float64{70, 30}},
-	{true, []string{"cupy", "jax"}, []float64{70, 30}},
-	{true, []string{"cupy", "queue"}, []float64{50, 50}},
-	{true, []string{"queue", "jax"}, []float64{70, 30}},
-	{true, []string{"steps", "jax"}, []float64{90, 10}},
-	{true, []string{"jax", "queue"}, []float64{90, 10}},
-	{true, []string{"steps", "steps"}, []float64{50, 50}},
-	{true, []string{"steps", "decode"}, []float64{70, 30}},
-	{true, []string{"queue", "gpt2"}, []float64{70, 30}},
-	{true, []string{"gpt2", "queue"}, []float64{70, 30}},
-	{true, []string{"loader", "steps"}, []float64{70, 30}},
-	{true, []string{"queue", "burst"}, []float64{70, 30}},
-	{true, []string{"gpt2", "gpt2"}, []float64{50, 50}},
-	{true, []string{"queue", "steps", "jax"}, []float64{50, 30, 20}},
-	{true, []string{"queue", "steps", "jax"}, []float64{20, 30, 50}},
-	{true, []string{"cupy", "jax", "steps"}, []float64{50, 30, 20}},
-	{true, []string{"gpt2", "steps", "decode"}, []float64{50, 30, 20}},
-	{true, []string{"queue", "queue", "tick"}, []float64{50, 30, 20}},
-	{true, []string{"queue", "loader", "tick"}, []float64{50, 30, 20}},
+	{[]string{"queue", "queue"}, []float64{70, 30}},
+	{[]string{"queue", "queue"}, []float64{90, 10}},
+	{[]string{"queue", "queue"}, []float64{50, 50}},
+	{[]string{"jax", "steps"}, []float64{70, 30}},
+	{[]string{"cupy", "jax"}, []float64{70, 30}},
+	{[]string{"cupy", "queue"}, []float64{50, 50}},
+	{[]string{"queue", "jax"}, []float64{70, 30}},
+	{[]string{"steps", "jax"}, []float64{90, 10}},
+	{[]string{"jax", "queue"}, []float64{90, 10}},
+	{[]string{"steps", "steps"}, []float64{50, 50}},
+	{[]string{"steps", "decode"}, []float64{70, 30}},
+	{[]string{"queue", "gpt2"}, []float64{70, 30}},
+	{[]string{"gpt2", "queue"}, []float64{70, 30}},
+	{[]string{"loader", "steps"}, []float64{70, 30}},
+	{[]string{"queue", "burst"}, []float64{70, 30}},
+	{[]string{"gpt2", "gpt2"}, []float64{50, 50}},
+	{[]string{"queue", "steps", "jax"}, []float64{50, 30, 20}},
+	{[]string{"queue", "steps", "jax"}, []float64{20, 30, 50}},
+	{[]string{"cupy", "jax", "steps"}, []float64{50, 30, 20}},
+	{[]string{"gpt2", "steps", "decode"}, []float64{50, 30, 20}},
+	{[]string{"queue", "queue", "tick"}, []float64{50, 30, 20}},
+	{[]string{"queue", "loader", "tick"}, []float64{50, 30, 20}},
 }
 
 // onCard are the results of an H100 from docs/matrix.md, for programs that the
@@ -97,9 +96,14 @@ func percentile(d []time.Duration, part float64) time.Duration {
 }
 
 // lones are the lone results, by kind.
-var lones = map[string]subject{}
+var (
+	lones    = map[string]subject{}
+	measures sync.Mutex
+)
 
 func alone(t testing.TB, name string) subject {
+	measures.Lock()
+	defer measures.Unlock()
 	if s, ok := lones[name]; ok {
 		return s
 	}
@@ -200,11 +204,9 @@ func judge(all []*subject) (missed []string) {
 // TestMatrix compares the schedule with the guarantees, and with plain slicing.
 // With -v it prints the table.
 func TestMatrix(t *testing.T) {
-	const long = 8 * time.Second
+	t.Parallel()
+	const long = 3 * time.Second
 	for _, c := range matrix {
-		if c.heavy && race {
-			continue
-		}
 		all, w := course(t, long, c.kinds, c.parts)
 		var row strings.Builder
 		for _, a := range all {

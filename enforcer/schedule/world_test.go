@@ -52,9 +52,10 @@ type rank1 struct {
 
 	here, told bool // told: the broker knows that it is idle
 	queue      []time.Duration
-	met        int // collectives that it has begun, and
-	passed     int // collectives that ended
-	left       int // launches left in this step
+	queued     time.Duration // sum of queue
+	met        int           // collectives that it has begun, and
+	passed     int           // collectives that ended
+	left       int           // launches left in this step
 	begun      time.Duration
 	ready      time.Duration // when its processor is free
 	waits      bool          // for the step's last kernel
@@ -298,14 +299,18 @@ func (r *rank1) paces(now time.Duration) {
 	r.soloAt = now
 }
 
-func (r *rank1) queued() (d time.Duration) {
-	for _, k := range r.queue {
-		if k == meet {
-			k = 50 * us
-		}
-		d += k
+// push queues a kernel.
+func (r *rank1) push(kernel time.Duration) {
+	r.queue = append(r.queue, kernel)
+	r.queued += timeOf(kernel)
+}
+
+// timeOf returns about how long a kernel takes.
+func timeOf(kernel time.Duration) time.Duration {
+	if kernel == meet {
+		return 50 * us
 	}
-	return d
+	return kernel
 }
 
 // launch queues as many launches as the processor manages and the gate permits.
@@ -347,16 +352,16 @@ func (w *world) launch(r *rank1) {
 			return
 		}
 		r.holds = false
-		if r.queued() > most {
+		if r.queued > most {
 			if r.bounded = true; w.now-r.boundSet >= time.Second {
 				r.bound, r.boundSet = r.bound/2, w.now
 			}
 			return
 		}
 		if p.meets && r.left == 1 {
-			r.queue = append(r.queue, meet)
+			r.push(meet)
 		} else {
-			r.queue = append(r.queue, p.kernel)
+			r.push(p.kernel)
 		}
 		r.launched++
 		r.left--
@@ -416,9 +421,11 @@ func (w *world) execute(m *simGPU) {
 			}
 			c.passed++
 			c.queue = c.queue[1:]
+			c.queued -= timeOf(meet)
 		} else {
 			d := min(left, c.queue[0])
 			left -= d
+			c.queued -= d
 			if c.queue[0] -= d; c.queue[0] == 0 {
 				c.queue = c.queue[1:]
 				c.paces(w.now)
