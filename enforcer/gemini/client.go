@@ -246,7 +246,7 @@ func (s *Server) end(k *client) {
 // sweep ends clients whose process ended while they had no connection, and
 // reminds silent ones, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepTime)
+	tick := time.NewTicker(s.options.tick)
 	defer tick.Stop()
 	for {
 		select {

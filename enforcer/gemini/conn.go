@@ -246,12 +246,12 @@ func (c *conn) give(id int32, quota time.Duration) {
 	}
 }
 
-// remind repeats, once, the answer to a pod manager that had its turn long ago
+// remind repeats, once, the answer to a pod manager that had its turn a tick ago
 // and does not ask for another: it may have nothing to do, or it lost the
 // answer. The quota is less than a turn, so that it asks for one. The server's
 // mutex is held.
 func (c *conn) remind(now time.Duration) {
-	if c.s.options.Role == Scheduler && c.over != 0 && now > c.over+remindTime {
+	if c.s.options.Role == Scheduler && c.over != 0 && now > c.over+c.s.options.tick {
 		c.over = 0
 		c.s.counts.reminded.Add(1)
 		c.give(c.answered, crumb)

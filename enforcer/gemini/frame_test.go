@@ -22,6 +22,7 @@ func frame(t testing.TB, text string, size int) []byte {
 }
 
 func TestGoldenRequests(t *testing.T) {
+	t.Parallel()
 	name := []byte("client1")
 	for text, want := range map[string]Request{
 		"0700000000000000 636c69656e743100 0000000000000000 000000000000f83f 0000000000000440": {Name: name,
@@ -43,6 +44,7 @@ func TestGoldenRequests(t *testing.T) {
 }
 
 func TestGoldenResponses(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]Response{
 		"07000000 0000000000e05e40":                  {ID: 7, Kind: Quota, Quota: 123.5},
 		"08000000 01000000":                          {ID: 8, Kind: MemoryUpdate, Granted: true},
@@ -68,6 +70,7 @@ func equal(a, b Request) bool {
 }
 
 func TestLongestNames(t *testing.T) {
+	t.Parallel()
 	for kind, length := range longest {
 		r := Request{Name: bytes.Repeat([]byte("n"), length), ID: -1, Kind: Kind(kind), Overuse: 1, Burst: 2,
 			Bytes: math.MaxUint64, Allocate: true}
@@ -87,6 +90,7 @@ func TestLongestNames(t *testing.T) {
 }
 
 func TestHostileFramesAreRefused(t *testing.T) {
+	t.Parallel()
 	good, _ := Request{Name: []byte("client1"), Kind: MemoryUpdate}.Append(nil)
 	put := func(change func(b []byte)) []byte {
 		b := bytes.Clone(good)
@@ -139,6 +143,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
+	t.Parallel()
 	for ms, want := range map[float64]time.Duration{
 		1.5: 1500 * time.Microsecond, 0: 0, -1: 0, math.Inf(-1): 0, math.Inf(1): time.Hour, 1e300: time.Hour,
 		5e-324: 0, 3.6e6: time.Hour, math.MaxFloat64: time.Hour, -math.MaxFloat64: 0,
@@ -192,13 +197,11 @@ func check(t *testing.T, in *[RequestSize]byte) bool {
 	return true
 }
 
-// TestDecodeOfDamagedFrames runs the fuzz test without a search: 10^7 valid
+// TestDecodeOfDamagedFrames runs the fuzz test without a search: 10^6 valid
 // frames with some bytes changed.
 func TestDecodeOfDamagedFrames(t *testing.T) {
-	frames := 10_000_000
-	if testing.Short() || race {
-		frames /= 10
-	}
+	t.Parallel()
+	const frames = 1_000_000
 	var seeds [][RequestSize]byte
 	for kind, length := range longest {
 		for _, l := range []int{1, 7, length} {

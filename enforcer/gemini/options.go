@@ -67,6 +67,11 @@ type Options struct {
 	ProcFS      string        // /proc
 	CgroupFS    string        // /sys/fs/cgroup
 	Logger      *slog.Logger
+
+	// from one look for ended processes, for silent clients and for a missing directory
+	// to the next: 1 s
+	tick        time.Duration
+	descriptors int // that are examined to find a process: mostDescriptors
 }
 
 // Bounds of a turn.
@@ -109,6 +114,12 @@ func (o *Options) Check() error {
 	}
 	if o.Deadline == 0 {
 		o.Deadline = 10 * time.Second
+	}
+	if o.tick == 0 {
+		o.tick = time.Second
+	}
+	if o.descriptors == 0 {
+		o.descriptors = mostDescriptors
 	}
 	if o.ProcFS == "" {
 		o.ProcFS = "/proc"

@@ -9,6 +9,7 @@ import (
 )
 
 func TestBadOptions(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
 	_ = os.WriteFile(good, []byte(two), 0o644)
@@ -40,6 +41,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestOtherAddressIsToldOf(t *testing.T) {
+	t.Parallel()
 	var log strings.Builder
 	s := start(t, two, Options{Listen: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if !strings.Contains(log.String(), "no authentication") {

@@ -42,6 +42,7 @@ func (p peer) beside(o peer) bool {
 type finder struct {
 	procFS   string
 	cgroupFS string
+	most     int // descriptors that are examined
 	mu       sync.Mutex
 	searches map[uint64]*search // by cgroup
 }
@@ -82,7 +83,7 @@ func (f *finder) begin(cgroup uint64) (end func()) {
 // returns a peer without a process.
 func (f *finder) find(s socket, first []int) (peer, error) {
 	link := fmt.Sprintf("socket:[%d]", s.inode)
-	budget := mostDescriptors
+	budget := f.most
 	for _, pid := range first {
 		if fd, ok := f.has(pid, link, &budget); ok {
 			return f.open(s, pid, fd, link)
@@ -104,7 +105,7 @@ func (f *finder) find(s socket, first []int) (peer, error) {
 				return f.open(s, pid, fd, link)
 			}
 			if budget <= 0 {
-				return peer{socket: s}, fmt.Errorf("%w within %d descriptors", errNobody, mostDescriptors)
+				return peer{socket: s}, fmt.Errorf("%w within %d descriptors", errNobody, f.most)
 			}
 		}
 		if err != nil {

@@ -29,11 +29,9 @@ import (
 
 // Fixed bounds.
 const (
-	perClient  = 64                   // connections
-	sweepTime  = time.Second          // from one look for ended processes to the next
-	lookTime   = 5 * time.Millisecond // the same, for clients that hold up others
-	tellTime   = 10 * time.Second     // between two lines on unknown names
-	remindTime = time.Second          // after its turn, a silent client is answered again
+	perClient = 64                   // connections
+	lookTime  = 5 * time.Millisecond // from one look for ended processes to the next, for clients that hold up others
+	tellTime  = 10 * time.Second     // between two lines on unknown names
 )
 
 // delays are the minimal times from a request for time to its answer. A pod
@@ -77,8 +75,8 @@ func New(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS, cgroupFS: o.CgroupFS},
-		clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{},
+	s := &Server{options: o, log: o.Logger, start: time.Now(), finder: finder{procFS: o.ProcFS, cgroupFS: o.CgroupFS,
+		most: o.descriptors}, clients: map[key]*client{}, conns: map[*conn]struct{}{}, origins: map[origin]int{},
 		left: map[*client]struct{}{}}
 	s.tokens = newTokens(o.Turn, s.grant)
 	s.tokens.delay = delays[o.Role]
@@ -120,7 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	group.Go(func() error { return s.accept(ctx, group) })
 	group.Go(func() error {
-		if err := watch(ctx, s.options.File, s.refresh); err != nil {
+		if err := watch(ctx, s.options.File, s.options.tick, s.refresh); err != nil {
 			s.log.Error("the table of clients is not read again when it changes", "err", err)
 		}
 		return nil

@@ -10,13 +10,16 @@ import (
 // The statistics name the tenants on the GPU of the table, and their processes
 // on this host.
 func TestBooks(t *testing.T) {
+	t.Parallel()
 	s := start(t, "2\na 0.3 0.9 1000\nb 0.7 1 2000\n", Options{File: filepath.Join(t.TempDir(), "GPU-7")})
 	h := dial(t, s, "a")
 	h.call(take(600))
 	h.call(take(600))
 	h.call(Request{Kind: Quota})
-	<-time.After(300 * time.Millisecond)
 	b := s.Books()
+	for ; b.Tenants[0].Share10s.Actual == 0; b = s.Books() { // of whole tenths of a second
+		time.Sleep(time.Millisecond)
+	}
 	if b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 ||
 		b.Requests["memory_update"] != 2 {
 		t.Errorf("%+v", b)

@@ -8,6 +8,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
+	t.Parallel()
 	text := "3\nclient1 0.3 1.0 1073741824\n\n  ns/pod-2\t0.5 0.5 2\r\nlast 0 1e-1 0"
 	got, err := Parse([]byte(text))
 	want := []Entry{{"client1", 0.3, 1, 1 << 30}, {"ns/pod-2", 0.5, 0.5, 2}, {"last", 0, 0.1, 0}}
@@ -20,6 +21,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseMends(t *testing.T) {
+	t.Parallel()
 	table, err := Parse([]byte("2\nns/pod 1.0 0.3 100\n" + strings.Repeat("n", 48) + " 0.1 0.2 3\n"))
 	if err != nil || table.Entries[0] != (Entry{"ns/pod", 0.3, 1, 100}) {
 		t.Errorf("KubeShare's order: %+v, %v", table, err)
@@ -34,6 +36,7 @@ func TestParseMends(t *testing.T) {
 // Gemini's own parser stops after the number of clients on the first line, and
 // its example has more lines.
 func TestParseStopsAtTheNumber(t *testing.T) {
+	t.Parallel()
 	got, err := Parse([]byte("1\nclient1 0.5 0.5 327374182400\nclient2 0.5 0.5 327374182400\nnonsense\n\n"))
 	if err != nil || !reflect.DeepEqual(got.Entries, []Entry{{"client1", 0.5, 0.5, 327374182400}}) ||
 		len(got.Bad) != 0 {
@@ -47,6 +50,7 @@ func TestParseStopsAtTheNumber(t *testing.T) {
 
 // If a name has two lines, the last one holds, as in Gemini's own parser.
 func TestParseOfANameTwice(t *testing.T) {
+	t.Parallel()
 	got, err := Parse([]byte("4\na 0.1 0.2 3\nb 0.3 0.4 5\na 0.5 0.6 7\na 0.8 0.9 10\nc 0.1 0.2 3\n"))
 	want := []Entry{{"a", 0.8, 0.9, 10}, {"b", 0.3, 0.4, 5}}
 	if err != nil || !reflect.DeepEqual(got.Entries, want) || len(got.Bad) != 0 {
@@ -60,6 +64,7 @@ func TestParseOfANameTwice(t *testing.T) {
 }
 
 func TestParseNamesTheLine(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"":                   "line 1: ",
 		"two\n":              "line 1: ",
@@ -78,6 +83,7 @@ func TestParseNamesTheLine(t *testing.T) {
 
 // A bad line is reported, and the others hold.
 func TestBadLine(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"bad 0.1 0.2":                     "line 3: it has 3 fields",
 		"bad 0.1 0.2 3 4":                 "line 3: it has 5 fields",

@@ -102,6 +102,7 @@ func (w *world) run(d time.Duration) {
 }
 
 func TestSharesOfSaturatedClients(t *testing.T) {
+	t.Parallel()
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
 		t.Run(fmt.Sprint(shares), func(t *testing.T) {
 			var entries []Entry
@@ -130,6 +131,7 @@ func TestSharesOfSaturatedClients(t *testing.T) {
 // counts as wanting the GPU. Its share follows its weight, and so does the
 // share of a client that is always there.
 func TestSharesOfLateClients(t *testing.T) {
+	t.Parallel()
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
 		for name, late := range map[string]func(i int) time.Duration{
 			"by up to 5 ms":     func(int) time.Duration { return rand.N(5 * ms) },
@@ -169,6 +171,7 @@ func TestSharesOfLateClients(t *testing.T) {
 // A scheduler's answers must not come too soon. The delay costs no share and
 // little time.
 func TestAnswersComeNotTooSoon(t *testing.T) {
+	t.Parallel()
 	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {
 		var entries []Entry
 		for i, s := range shares {
@@ -196,6 +199,7 @@ func TestAnswersComeNotTooSoon(t *testing.T) {
 }
 
 func TestLimitHoldsAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.3, Limit: 0.3})
 	p := w.add("a", program{})
 	w.run(10 * time.Second)
@@ -205,6 +209,7 @@ func TestLimitHoldsAlone(t *testing.T) {
 }
 
 func TestAloneQuotasAreLong(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Limit: 1}, Entry{Name: "b", Limit: 1})
 	p := w.add("a", program{})
 	w.run(time.Second)
@@ -220,6 +225,7 @@ func TestAloneQuotasAreLong(t *testing.T) {
 
 // Overuse is charged: kernels that run beyond a quota do not increase a share.
 func TestOveruseIsCharged(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{over: 15 * ms}), w.add("b", program{})
 	w.run(10 * time.Second)
@@ -232,6 +238,7 @@ func TestOveruseIsCharged(t *testing.T) {
 }
 
 func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	w.add("a", program{never: true})
 	w.run(10 * ms)
@@ -250,6 +257,7 @@ func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
 }
 
 func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.9, Limit: 1}, Entry{Name: "b", Request: 0.1, Limit: 1})
 	w.add("a", program{idle: 500 * ms})
 	b := w.add("b", program{})
@@ -260,6 +268,7 @@ func TestSleeperLeavesTheGPUToOthers(t *testing.T) {
 }
 
 func TestProcessesOfANameShareItsTurns(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	for range 3 {
 		w.add("a", program{})
@@ -277,6 +286,7 @@ func TestProcessesOfANameShareItsTurns(t *testing.T) {
 }
 
 func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 20*ms, Entry{Name: "a", Request: 0.5, Limit: 1}, Entry{Name: "b", Request: 0.5, Limit: 1})
 	a, b := w.add("a", program{}), w.add("b", program{})
 	w.run(time.Second)
@@ -296,7 +306,8 @@ func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
 // TestAnyOrder runs random operations at random times. It holds that answers
 // are given, and that every waiting client is answered in the end.
 func TestAnyOrder(t *testing.T) {
-	for seed := range uint64(200) {
+	t.Parallel()
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var entries []Entry
 		for i := range 1 + r.IntN(5) {

@@ -12,13 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// again is the pause between attempts to find a missing directory.
-const again = time.Second
-
 // watch calls changed at the start and whenever the file at path may have
 // another text, until ctx ends. It watches the directory, because a file
-// renamed into place is a new one.
-func watch(ctx context.Context, path string, changed func()) error {
+// renamed into place is a new one, and looks for a missing one again and again.
+func watch(ctx context.Context, path string, again time.Duration, changed func()) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", path, err)

@@ -9,6 +9,7 @@ import (
 )
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "table")
 	s := start(t, two, Options{File: file, Turn: time.Second})
@@ -54,6 +55,7 @@ func TestReload(t *testing.T) {
 
 // A bad line changes nothing for its client, and the other lines hold.
 func TestReloadWithABadLine(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "table")
 	s := start(t, "3\na 0.5 1 1000\nb 0.5 1 2000\nc 0.5 1 1G\n", Options{File: file})
 	if st := s.Stats(); st.BadLines != 1 || len(st.Tenants) != 2 {
@@ -81,6 +83,7 @@ func TestReloadWithABadLine(t *testing.T) {
 }
 
 func TestReloadThroughALink(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	link := func(to, name string) {
 		t.Helper()
@@ -104,10 +107,11 @@ func TestReloadThroughALink(t *testing.T) {
 }
 
 func TestReloadAfterTheDirectoryWasGone(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "config")
 	_ = os.Mkdir(dir, 0o755)
 	file := filepath.Join(dir, "table")
-	s := start(t, two, Options{File: file})
+	s := start(t, two, Options{File: file, tick: 20 * time.Millisecond})
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,0 @@
-//go:build race
-
-package gemini
-
-const race = true
