@@ -13,7 +13,8 @@ var small = model{name: "small ", layers: 4, cost: 40 * us, eager: 12 * us}
 var large = model{name: "large ", layers: 24, cost: 60 * us, eager: 12 * us}
 var quick = model{name: "quick ", layers: 2, cost: 5 * us, eager: 10 * us}
 
-// programs are those on which the finder was made.
+// programs are those on which the finder was made, and some that were kept back while it was
+// made.
 var programs = []program{
 	{"eager, item each step", 300, func(w *world, n int) {
 		for range n {
@@ -37,11 +38,6 @@ var programs = []program{
 			})
 		}
 	}},
-	{"eager, never waits, host-bound", 400, func(w *world, n int) {
-		for range n {
-			w.step(func() { quick.train(w) })
-		}
-	}},
 	{"torch.compile", 300, func(w *world, n int) {
 		for range n {
 			w.step(func() {
@@ -62,15 +58,6 @@ var programs = []program{
 	{"one graph a step, nothing else", 500, func(w *world, n int) {
 		for range n {
 			w.step(func() { w.graph("step", 3*ms) })
-		}
-	}},
-	{"graph, copy in, item", 500, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 16)
-				w.graph("step", 3*ms)
-				w.item()
-			})
 		}
 	}},
 	{"DDP", 300, func(w *world, n int) {
@@ -111,20 +98,6 @@ var programs = []program{
 					}
 				})
 				small.adam(w)
-			})
-		}
-	}},
-	{"accumulation of 4", 200, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for i := range 4 {
-					w.spend(ms)
-					w.copy(1 << 16)
-					small.forward(w)
-					small.backward(w, i > 0)
-				}
-				small.adam(w)
-				w.item()
 			})
 		}
 	}},
@@ -276,15 +249,6 @@ var programs = []program{
 		}
 	}},
 
-	{"requests of varying lengths", 0, func(w *world, n int) {
-		for range 60 {
-			w.now += int64(w.ExpFloat64() * 300e6)
-			small.forward(w) // prefill
-			for range 5 + w.IntN(60) {
-				decode(w)
-			}
-		}
-	}},
 	{"long requests of varying lengths", 0, func(w *world, n int) {
 		for range 30 {
 			w.now += int64(w.ExpFloat64() * 300e6)
@@ -336,17 +300,156 @@ var programs = []program{
 			w.wait(wire.WaitContext)
 		}
 	}},
-	{"random work", 0, func(w *world, n int) {
-		for range 40000 {
-			switch w.IntN(8) {
-			case 0:
-				w.copy(int64(w.IntN(1 << 20)))
-			case 1:
-				w.wait(wire.WaitStream)
-			default:
-				w.launch("random "+string(rune('a'+w.IntN(20))), 20*us)
+	{"CNN with an optimizer of single tensors", 250, func(w *world, n int) {
+		for i := range n {
+			w.step(func() {
+				w.spend(int64(3+2*w.Float64()) * ms)
+				w.copy(3 << 20)
+				for b := range 16 {
+					for _, k := range []string{"conv", "bn", "relu", "conv", "bn", "add", "relu"} {
+						w.spend(8 * us)
+						w.launch("cnn "+k+string(rune('a'+b/4)), 70*us)
+					}
+				}
+				w.launch("pool", 5*us)
+				w.on(3, func() {
+					for b := range 16 {
+						for _, k := range []string{"relu b", "bn b", "conv dx", "conv dw", "relu b", "bn b", "conv dx", "conv dw"} {
+							w.spend(8 * us)
+							w.launch("cnn "+k+string(rune('a'+3-b/4)), 70*us)
+						}
+					}
+				})
+				for range 48 {
+					for _, k := range []string{"mul", "add", "axpy"} {
+						w.spend(4 * us)
+						w.launch("single "+k, 4*us)
+					}
+				}
+				if i%20 == 0 {
+					w.item()
+				}
+			})
+		}
+	}},
+	{"accumulation of 4 as graphs", 700, func(w *world, n int) {
+		for range n {
+			w.step(func() {
+				for range 4 {
+					w.copy(1 << 16)
+					w.graph("micro", 3*ms)
+				}
+				w.graph("optimizer", ms)
+			})
+		}
+	}},
+	{"DDP, accumulation of 8 without synchronization", 120, func(w *world, n int) {
+		for range n {
+			w.step(func() {
+				for i := range 8 {
+					w.copy(1 << 16)
+					quick.forward(w)
+					quick.backward(w, i > 0)
+				}
+				for range 3 {
+					w.collective("all_reduce", 500*us)
+				}
+				quick.adam(w)
+			})
+		}
+	}},
+	{"copies by another thread", 300, func(w *world, n int) {
+		for range n {
+			w.step(func() {
+				small.forward(w)
+				w.on(2, func() { w.copy(1 << 20); w.note(wire.EventWait, 1); w.spend(50 * us); w.note(wire.EventWaited, 1) })
+				small.backward(w, false)
+				if w.IntN(2) == 0 {
+					w.on(3, func() { w.copy(1 << 10) })
+				}
+				small.adam(w)
+			})
+		}
+	}},
+	{"three losses, three networks", 150, func(w *world, n int) {
+		a, b := model{"A ", 3, 30 * us, 10 * us}, model{"B ", 3, 30 * us, 10 * us}
+		for i := range n {
+			w.step(func() {
+				for _, m := range []model{a, b, a} {
+					w.copy(1 << 14)
+					m.train(w)
+					w.item()
+				}
+				if i%7 == 0 {
+					for range 6 {
+						w.launch("moving average", 3*us)
+					}
+				}
+			})
+		}
+	}},
+	{"compilation first, then compiled steps", 1500, func(w *world, n int) {
+		for k := range 20 {
+			w.spend(int64(50+w.IntN(900)) * ms)
+			for range 30 {
+				w.copy(1 << 24)
+				w.launch("tuned "+string(rune('a'+k)), 90*us)
 			}
-			w.spend(int64(w.ExpFloat64() * 30e3))
+			w.wait(wire.WaitContext)
+		}
+		for range n {
+			w.step(func() {
+				w.copy(1 << 16)
+				w.graph("forward", 3*ms)
+				w.on(7, func() { w.graph("backward", 6*ms) })
+				for range 4 {
+					w.launch("foreach", 40*us)
+				}
+			})
+		}
+	}},
+	{"a recurrent network over sequences of one length", 150, func(w *world, n int) {
+		for range n {
+			w.step(func() {
+				w.copy(1 << 16)
+				for range 64 {
+					for _, k := range []string{"gemm", "sigmoid", "tanh", "mul"} {
+						w.spend(7 * us)
+						w.launch("cell "+k, 6*us)
+					}
+				}
+				w.on(7, func() {
+					for range 64 {
+						for _, k := range []string{"mul", "tanh b", "sigmoid b", "gemm", "gemm t"} {
+							w.spend(7 * us)
+							w.launch("cell "+k, 6*us)
+						}
+					}
+				})
+				quick.adam(w)
+				w.item()
+			})
+		}
+	}},
+
+	{"decoding by graphs", 0, func(w *world, n int) {
+		for range 40 {
+			w.now += int64(w.ExpFloat64() * 400e6)
+			large.forward(w)
+			for range 10 + w.IntN(300) {
+				w.copy(256)
+				w.graph("decode", 8*ms)
+				w.launch("sample", 20*us)
+				w.item()
+			}
+		}
+	}},
+	{"random matrices", 0, func(w *world, n int) {
+		for range 20000 {
+			w.launch("gemm "+string(rune('a'+w.IntN(3))), int64(100+w.IntN(900))*us)
+			if w.IntN(30) == 0 {
+				w.wait(wire.WaitStream)
+			}
 		}
 	}},
 }

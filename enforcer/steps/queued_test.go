@@ -20,6 +20,7 @@ func (w *world) room() {
 // the loss in each tenth step, so that other launches of each step wait for room. The
 // finder begins anywhere in it, as after a new broker.
 func TestLaunchesThatWaitMarkNoStep(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(20) {
 		w := newWorld(seed)
 		op := func(kind string, n, kernels int) {
@@ -50,6 +51,7 @@ func TestLaunchesThatWaitMarkNoStep(t *testing.T) {
 // TestLaunchesThatWaitEvaluateNothing has a step of 16 pieces, of which the launches of
 // the first wait for room. Its update is known nevertheless.
 func TestLaunchesThatWaitEvaluateNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(1)
 	waits := false
 	op := func(kind string, n, kernels int) {

@@ -43,6 +43,7 @@ func (s *script) training() {
 }
 
 func TestParts(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 40 {
@@ -71,6 +72,7 @@ func TestParts(t *testing.T) {
 
 // Numbers that do not fit are cut, not wrapped.
 func TestPartsAreCapped(t *testing.T) {
+	t.Parallel()
 	var m meter
 	m.at = 1 << 50
 	m.parts[waiting] = 1 << 50
@@ -83,6 +85,7 @@ func TestPartsAreCapped(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -124,6 +127,7 @@ func TestStatus(t *testing.T) {
 // Evaluations lie between steps. The steps are in phase again three later at most.
 // There are none any more if something else goes on for long.
 func TestInterruption(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	w := newWorld(1)
 	train := func(n int) {
@@ -173,6 +177,7 @@ func TestInterruption(t *testing.T) {
 
 // A step in which events were lost is none; those after it are as before.
 func TestLost(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -200,6 +205,7 @@ func TestLost(t *testing.T) {
 
 // Steps that nobody asked for in time are forgotten.
 func TestRing(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 600 {
@@ -276,6 +282,7 @@ func sound(t *testing.T, f *Finder) {
 
 // TestGarbage: random events and times, and floods of events.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var f Finder
@@ -301,6 +308,7 @@ func TestGarbage(t *testing.T) {
 
 // The median is that of the last 32 steps.
 func TestMedian(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -320,6 +328,7 @@ func TestMedian(t *testing.T) {
 // A long interruption becomes a pattern of its own, and is withdrawn or left when
 // the first one returns.
 func TestResume(t *testing.T) {
+	t.Parallel()
 	for batches, withdrawn := range map[int]bool{600: true, 1100: false} {
 		var f Finder
 		w := newWorld(1)
@@ -352,6 +361,7 @@ func TestResume(t *testing.T) {
 
 // If the pause that made a mark the best is gone, another place is better.
 func TestTurn(t *testing.T) {
+	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for i := range 120 {
@@ -379,6 +389,7 @@ func TestTurn(t *testing.T) {
 // A step ends after the wait in it, in the middle of a short pause between two calls, and
 // at the beginning of a long one. After lost events one begins with the first call.
 func TestEnd(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		pause time.Duration
 		wait  bool
@@ -434,6 +445,7 @@ func TestEnd(t *testing.T) {
 // long answer of a language model. It is a training if it is longer than any. So may one be
 // of which the host reads again and again, but not one of which it reads several numbers.
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		given uint32
 		reads int // after each piece of the work

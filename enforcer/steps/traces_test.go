@@ -73,6 +73,7 @@ func real(t *testing.T, name string) *world {
 // H100 or H200 that each had alone. Steps differ much from each other there, and so do
 // medians of a few that begin elsewhere: the error of a single step says more.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	for name, tolerance := range map[string]struct{ median, single float64 }{
 		"accumulate": {0.003, 0.001}, "compiled": {0.003, 0.001}, "eager": {0.003, 0.001}, "gpt2": {0.003, 0.001},
 		"graph": {0.003, 0.001}, "jax": {0.01, 0.01}, "loader": {0.1, 0.001}, "queue": {0.003, 0.002},
@@ -101,6 +102,7 @@ func TestTraces(t *testing.T) {
 // TestTrainerStepsOn: a log each ten steps and a short evaluation each fifty make no longer
 // step, however long it goes on, and whatever its kernels are called.
 func TestTrainerStepsOn(t *testing.T) {
+	t.Parallel()
 	const period, periods = 50, 10
 	recorded := real(t, "alone-trainer")
 	steps := recorded.truth[:period]
