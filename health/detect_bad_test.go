@@ -32,25 +32,22 @@ func TestSettingTheClockIsNotAFault(t *testing.T) {
 	for _, by := range []time.Duration{time.Minute, time.Hour, 30 * day, -time.Minute, -time.Hour, -30 * day} {
 		t.Run(by.String(), func(t *testing.T) {
 			t.Parallel()
-			h := newHealthyHost(3)
-			e := NewEngine(Checks(), h.now())
-			steps := func(n int, events ...incident.Event) {
-				for range n {
-					samples, own := h.step()
-					e.Eval(derived.NewSnapshot(samples), append(own, events...), h.now())
-					events = nil
+			w := guard(newSite(worldRow{"style": "clock", "boards": "h100", "work": "8xqueue:1"}, 3))
+			passes := func(when string) {
+				for range 60 {
+					w.pass()
 				}
+				quiet(t, w.monitor.engine, when)
 			}
-			steps(60)
-			quiet(t, e, "before")
-			for range 3 {
-				h.shift += by
-				steps(60)
-				quiet(t, e, fmt.Sprint("by now ", h.shift))
+			passes("before")
+			for range 2 {
+				w.site.shift += by
+				passes(fmt.Sprint("by now ", w.site.shift))
 			}
-			steps(1, happened("a", incident.WhatXID, 119, h.gpus[2].gpu, h.now()))
+			w.site.xid(119, w.site.boards[2], 4000, "python3")
+			w.pass()
 			found := false
-			for _, f := range e.Findings() {
+			for _, f := range w.monitor.engine.Findings() {
 				found = found || f.Check == "xid_fatal" && f.Severity == incident.Critical
 			}
 			if !found {

@@ -303,7 +303,7 @@ var injections = map[string]func(c *chain){
 	"hot spells": func(c *chain) {
 		c.alter("2", time.Hour, func(at time.Duration, s *collectors.Sample) {
 			if s.Metric == device.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
-				s.Value += heldFor(at, 2*time.Second, time.Minute)
+				s.Value += (at/time.Minute*2*time.Second + min(at%time.Minute, 2*time.Second)).Seconds()
 			}
 		})
 	},

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -19,7 +20,7 @@ import (
 // A detection is a fault of a simulated host and the expected finding: an
 // element of testdata/detect.
 type detection struct {
-	Row                string `yaml:"row"` // of testdata/health-checks.tsv
+	Row                string `yaml:"row"` // the check, or none
 	scenarios.Scenario `yaml:",inline"`
 	Enable             []string `yaml:"enable"`   // collectors that are off by default
 	PerLink            bool     `yaml:"per_link"` // series of each NVLink
@@ -137,4 +138,32 @@ func (d *detection) follow(t *testing.T, tr *trace, e incident.Event, at time.Du
 		t.Errorf("found as well: %s", text)
 	}
 	tr.warned[e.Check] = tr.warned[e.Check] || !own && e.Severity >= incident.Warning
+}
+
+// eachDetection tests one of n detections.
+func eachDetection(t *testing.T, n int) {
+	t.Parallel()
+	for i, d := range detections(t) {
+		if i%n != 0 {
+			continue
+		}
+		t.Run(strings.ReplaceAll(d.Row, " / ", "+")+"/"+d.Name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, d.test)
+		})
+	}
+}
+
+// TestEveryCheckIsDetected holds that a scenario is found by each check.
+func TestEveryCheckIsDetected(t *testing.T) {
+	t.Parallel()
+	finds := map[string]bool{"retired_pages": true} // TestLongWindows: no simulated GPU retires pages
+	for _, d := range detections(t) {
+		finds[d.Find.Check] = true
+	}
+	for _, c := range Checks() {
+		if !finds[c.ID] {
+			t.Errorf("no scenario is found by %s", c.ID)
+		}
+	}
 }

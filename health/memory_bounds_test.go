@@ -1,9 +1,13 @@
 package health
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
+	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -31,5 +35,22 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	}
 	if m.tidy(); len(m.incidents) != mostIncidents || !m.knows("month") || !m.knows("new") {
 		t.Errorf("%d incidents", len(m.incidents))
+	}
+}
+
+// TestAbsentCountersAreForgotten simulates a host whose workloads come and
+// go for months, each with its counters.
+func TestAbsentCountersAreForgotten(t *testing.T) {
+	t.Parallel()
+	g := Increase(workloads.QoSViolations, 5*time.Minute, "by", "tenant")
+	now := time.Unix(1, 0)
+	e := NewEngine([]*Check{{ID: "missed", Levels: []Level{{Severity: incident.Warning, When: g.Above(0)}}}}, now)
+	for i := range 600 {
+		now = now.Add(time.Minute)
+		e.Eval(derived.NewSnapshot([]collectors.Sample{{Metric: workloads.QoSViolations, Labels: []string{"0", "GPU-0",
+			strconv.Itoa(i), "compute"}, Value: 7}}), nil, now)
+	}
+	if n := len(e.memory.counted[g].last); n > 130 {
+		t.Errorf("%d counters are remembered of 600 that were there for a minute each, in ten hours", n)
 	}
 }

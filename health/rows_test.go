@@ -5,7 +5,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,105 +12,28 @@ import (
 	"gpusteward/health/incident"
 )
 
-// A promise is a row of the runbook: the conditions for entering and leaving a
-// level of a check.
-type promise struct {
-	severity incident.Severity
-	words    []string // of its signal, and of its additional signals
-	often    string
-	Condition
-	Persistence
-}
-
-var (
-	inWords    = regexp.MustCompile(`^(.+) (above|at least|below|at most|is not|is) (\S+)$`)
-	frequency  = regexp.MustCompile(`^(\d+) of (\d+) in (\d+)([dhms])$`)
-	comparison = map[string]string{"above": ">", "at least": ">=", "below": "<", "at most": "<=",
-		"is": "==", "is not": "!="}
-	units = map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
-)
-
-// promises returns the runbook's statements about each alert, and its section.
-// The signals are not in there: words stand for them.
-func promises(t *testing.T) (all map[string][]promise, sections map[string]string) {
+// runbook returns the runbook's section of each alert.
+func runbook(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../alerts/RUNBOOK.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, sections = map[string][]promise{}, map[string]string{}
-	alert := ""
+	sections, alert := map[string]string{}, ""
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(line, "## "); ok {
 			alert = strings.TrimSpace(heading)
 		}
 		sections[alert] += line
-		cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "| \n"), `\|`, "\x00"), " | ")
-		if len(cells) == 4 && new(incident.Severity).UnmarshalText([]byte(cells[0])) == nil {
-			p, err := readPromise(cells)
-			if err != nil {
-				t.Fatalf("%s: %q: %v", alert, line, err)
-			}
-			all[alert] = append(all[alert], p)
-		}
 	}
-	return all, sections
+	return sections
 }
 
-// readPromise parses the cells of a row: severity, when, how often, over.
-func readPromise(cells []string) (p promise, err error) {
-	if err := p.severity.UnmarshalText([]byte(cells[0])); err != nil {
-		return p, err
-	}
-	for i, part := range strings.Split(strings.ReplaceAll(cells[1], "\x00", "|"), ", while ") {
-		f := inWords.FindStringSubmatch(part)
-		if f == nil {
-			return p, fmt.Errorf("%q is no condition", part)
-		}
-		v, err := strconv.ParseFloat(f[3], 64)
-		if err != nil {
-			return p, err
-		}
-		c := Condition{Op: comparison[f[2]], Threshold: v, Clear: v}
-		p.words = append(p.words, f[1])
-		if i == 0 {
-			p.Condition = c
-		} else {
-			p.While = append(p.While, c)
-		}
-	}
-	if text, ok := strings.CutPrefix(cells[3], "at "); ok {
-		if p.Clear, err = strconv.ParseFloat(text, 64); err != nil {
-			return p, err
-		}
-	}
-	p.often = cells[2]
-	if p.K, p.N = 1, 1; p.often != "at once" {
-		f := frequency.FindStringSubmatch(p.often)
-		if f == nil {
-			return p, fmt.Errorf("%q is not how often", p.often)
-		}
-		p.K, _ = strconv.Atoi(f[1])
-		p.N, _ = strconv.Atoi(f[2])
-		long, _ := strconv.Atoi(f[3])
-		p.Every = time.Duration(long) * units[f[4]] / time.Duration(p.N)
-	}
-	return p, nil
-}
-
-// meant replaces a promise's words by their signals; false if these are not the
-// condition's.
-func (p *promise) meant(c Condition) bool {
-	signals := []*Signal{c.Signal}
-	for _, w := range c.While {
-		signals = append(signals, w.Signal)
-	}
-	same := slices.EqualFunc(p.words, signals, func(words string, g *Signal) bool { return words == g.Words() })
-	for i := range min(len(signals)-1, len(p.While)) {
-		p.While[i].Signal = signals[i+1]
-	}
-	p.Signal = c.Signal
-	return same
+// A promise is a level of a check, with how often its condition must hold.
+type promise struct {
+	severity incident.Severity
+	Condition
+	Persistence
 }
 
 // A row is a level of a check, alone on a test's host.
@@ -199,30 +121,35 @@ func (r *row) enter(e incident.Entity) (after time.Duration) {
 	return after
 }
 
+// leveled matches the beginning of the runbook's row about a level.
+var leveled = regexp.MustCompile(`(?m)^\| (info|warning|critical|emergency) \|`)
+
 // TestRowsAreAsTheRunbookSays compares each level of each check with its
-// documentation: on either side of each threshold, with the required number of
+// documentation, and tries it: on either side of each threshold, with the required number of
 // samples and one fewer, and without its additional conditions.
 func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	t.Parallel()
-	said, sections := promises(t)
+	sections := runbook(t)
 	for _, c := range Checks() {
-		if len(said[c.Alert]) != len(c.Levels) {
-			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels),
-				len(said[c.Alert]))
-			continue
+		section := sections[c.Alert]
+		if n := len(leveled.FindAllString(section, -1)); n != len(c.Levels) {
+			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels), n)
 		}
 		for i, l := range c.Levels {
 			t.Run(fmt.Sprintf("%s/%d", c.ID, i+1), func(t *testing.T) {
 				t.Parallel()
-				p := said[c.Alert][i]
-				if !p.meant(l.When) || p.often != l.For.String() {
-					t.Fatalf("it is %q, %s, and the runbook has %q, %s: make generate writes it", l.When.Words(),
-						l.For, p.words, p.often)
+				over := "when the condition ends"
+				if l.When.Clear != l.When.Threshold {
+					over = fmt.Sprintf("at %g", l.When.Clear)
 				}
-				if expr := l.Expr(); !strings.Contains(sections[c.Alert], expr) {
-					t.Errorf("for Prometheus it is %s, which the runbook does not have: make generate writes it", expr)
+				said := fmt.Sprintf("| %s | %s | %s | %s |\n", l.Severity, strings.ReplaceAll(l.When.Words(), "|", `\|`),
+					l.For, over)
+				for _, want := range []string{said, l.Expr()} {
+					if !strings.Contains(section, want) {
+						t.Errorf("the runbook does not have %q: make generate writes it", want)
+					}
 				}
-				p.test(t, c, l)
+				promise{l.Severity, l.When, l.For.spelled()}.test(t, c, l)
 			})
 		}
 	}

@@ -76,7 +76,7 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 				}
 				h := fnv.New64a()
 				fmt.Fprint(h, c.ID, i, gpu)
-				u.levels = append(u.levels, rough{l.When.Example(e), rand.New(rand.NewPCG(seed, h.Sum64())), -30})
+				u.levels = append(u.levels, rough{l.When.Example(e), rand.New(rand.NewPCG(seed, h.Sum64())), -3})
 			}
 		}
 	}
@@ -115,8 +115,8 @@ func (u *turbulence) show(look int) {
 	}
 	for i := range u.levels {
 		l, passed := &u.levels[i], -step
-		if l.left--; l.left < -30 && l.rnd.IntN(30) == 0 {
-			l.left = 1 + l.rnd.IntN(20)
+		if l.left--; l.left < -3 && l.rnd.IntN(8) == 0 {
+			l.left = 1 + l.rnd.IntN(12)
 		}
 		if l.left >= 0 {
 			passed = time.Duration(look) * step
@@ -215,14 +215,14 @@ func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
 		u := newTurbulence(t, 3)
 		settings := Settings{EnableAlerts: []string{"temp_outlier"}, Labels: map[string]string{"cluster": "a"}}
 		u.monitored = monitor(t, dir, settings)
-		for look := range 100 {
+		for look := range 40 {
 			u.show(look)
 			u.happen()
 			u.pass(step)
-			if look%5 == 0 {
+			if look%4 == 0 {
 				u.take()
 			}
-			if look%40 == 39 {
+			if look == 25 {
 				u.stop()
 				u.take()
 				u.monitored = monitor(t, dir, settings)

@@ -68,7 +68,7 @@ type shows struct {
 	corrected, aggregate                                      float64
 	replays, recoveries, correctable, aer, generation         float64
 	processes                                                 float64
-	links, speed, linkRX, linkTX, crc, linkRecoveries         float64
+	links, speed, linkRX, linkTX, crc, linkRecoveries         [18]float64 // the sum first, or each
 	fabricDone, fabricTrains                                  float64
 	persistence, compute, mig, noMIG, lockedNow, one, nothing float64
 }
@@ -83,7 +83,7 @@ func newBoard(r *rand.Rand, row worldRow, index int, seed uint64) *board {
 	b.persistence, b.limit, b.v.one = 1, row.number("w_limit"), 1
 	v := &b.v
 	// healthy H200s have 1 to 28 on a link
-	v.aggregate, v.crc, v.recoveries = float64(r.IntN(60)), float64(r.IntN(29)), float64(5+r.IntN(200))
+	v.aggregate, v.crc[0], v.recoveries = float64(r.IntN(60)), float64(r.IntN(29)), float64(5+r.IntN(200))
 	v.core = row.number("c_idle")
 	v.energy = 3e6 * r.Float64()
 	return b
@@ -226,8 +226,8 @@ func (b *board) counts(s *site, dt float64) {
 		daily float64
 		of    []*float64
 	}{{b.trickle.ecc, []*float64{&v.corrected, &v.aggregate}}, {b.trickle.replays,
-		[]*float64{&v.replays}}, {b.trickle.crc, []*float64{&v.crc}},
-		{b.trickle.crc / 40, []*float64{&v.linkRecoveries}}, {b.trickle.aer, []*float64{&v.aer, &v.correctable}}} {
+		[]*float64{&v.replays}}, {b.trickle.crc, []*float64{&v.crc[b.line()]}},
+		{b.trickle.crc / 40, []*float64{&v.linkRecoveries[b.line()]}}, {b.trickle.aer, []*float64{&v.aer, &v.correctable}}} {
 		if n := times(b.r, c.daily*days); n > 0 {
 			for _, p := range c.of {
 				*p += n
@@ -241,22 +241,49 @@ func (b *board) counts(s *site, dt float64) {
 		v.generation = b.number("pcie_idle")
 	}
 	n := b.number("links")
-	v.fabricTrains, v.fabricDone, v.links = 0, 1, n
+	v.fabricTrains, v.fabricDone = 0, 1
 	if left := b.trained - s.clock; left > 0 { // they come up one after the other
 		v.fabricTrains, v.fabricDone = 1, 0
-		v.links = math.Floor(n * (1 - min(1, left.Seconds()/20)))
+		n = math.Floor(n * (1 - min(1, left.Seconds()/20)))
 	}
-	v.speed = v.links * b.number("link_mbps") * 1e6
-	v.linkRX += dt * b.want.nvlink
-	v.linkTX += dt * b.want.nvlink
+	v.links[0] = n
+	for i := range b.lines() {
+		part := 1.0
+		if b.has("each") {
+			v.links[i] = collectors.Bool(float64(i) < n)
+			part = (1 + 0.002*b.r.NormFloat64()) / b.number("links")
+		}
+		v.speed[i] = v.links[i] * b.number("link_mbps") * 1e6
+		v.linkRX[i] += dt * b.want.nvlink * part
+		v.linkTX[i] += dt * b.want.nvlink * part
+	}
+}
+
+// lines returns the number of a board's NVLinks with series of their own, or 1 for their sum.
+func (b *board) lines() int {
+	if b.has("each") {
+		return int(b.number("links"))
+	}
+	return 1
+}
+
+// line returns one of these.
+func (b *board) line() int {
+	if b.has("each") {
+		return b.r.IntN(b.lines())
+	}
+	return 0
 }
 
 // reset clears the state that a reloaded driver forgets.
 func (b *board) reset(s *site) {
 	v := &b.v
 	for _, p := range []*float64{&v.energy, &v.capFor, &v.swThermalFor, &v.brakeFor, &v.lowFor, &v.baseFor,
-		&v.corrected, &v.replays, &v.recoveries, &v.correctable, &v.linkRX, &v.linkTX, &v.crc, &v.linkRecoveries} {
+		&v.corrected, &v.replays, &v.recoveries, &v.correctable} {
 		*p = 0
+	}
+	for _, p := range []*[18]float64{&v.linkRX, &v.linkTX, &v.crc, &v.linkRecoveries} {
+		*p = [18]float64{}
 	}
 	b.limit, b.locked, b.compute = b.number("w_limit"), 0, 0
 	b.trained = s.clock + time.Duration(10+b.r.IntN(50))*time.Second
@@ -275,3 +302,5 @@ func times(r *rand.Rand, mean float64) (n float64) {
 	}
 	return n
 }
+
+func clamp(v float64) float64 { return min(max(v, 0), 1) }

@@ -1,16 +1,20 @@
 package health
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
@@ -249,4 +253,33 @@ func (f *worldFault) find(t *testing.T) *found {
 
 // foundToday is the minimum number of found faults. The goal is 95 of a
 // hundred.
-const foundToday = 68
+const foundToday = 70
+
+// findAll tests one of n faults, and returns the results, nil for the others.
+func findAll(t *testing.T, n int) []*found {
+	text, err := os.ReadFile("testdata/world/faults.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var faults []*worldFault
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&faults); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*found, len(faults))
+	t.Run("each", func(t *testing.T) {
+		for i, f := range faults {
+			if i%n != 0 {
+				continue
+			}
+			t.Run(f.Fault, func(t *testing.T) {
+				t.Parallel()
+				r := f.find(t)
+				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
+				all[i] = r
+			})
+		}
+	})
+	return all
+}

@@ -17,7 +17,10 @@ var habitsOf map[string]func(*site)
 func init() { // they name each other
 	habitsOf = map[string]func(*site){
 		// Events of the agent.
-		"upgrade": func(s *site) { s.starts = append(s.starts, "upgrade") },
+		"upgrade": func(s *site) { // the broker's counters restart with the agent's
+			s.starts, s.tenancies = append(s.starts, "upgrade"), nil
+		},
+		"tenants": func(s *site) { s.enforces, s.shadow = true, float64(s.r.IntN(2)) },
 		"starve":  starve,
 		"freeze": func(s *site) { // the host does not run the agent at all
 			s.clock += s.some(10*time.Second, 50*time.Second)
@@ -75,7 +78,10 @@ func init() { // they name each other
 			b.v.corrected += math.Floor(n)
 			b.v.aggregate += math.Floor(n)
 		},
-		"crc":     func(s *site) { s.any().v.crc += math.Floor(1 + 6*s.r.ExpFloat64()) },
+		"crc": func(s *site) {
+			b := s.any()
+			b.v.crc[b.line()] += math.Floor(1 + 6*s.r.ExpFloat64())
+		},
 		"replays": func(s *site) { s.any().v.replays += math.Floor(1 + 4*s.r.ExpFloat64()) },
 		"aer": func(s *site) {
 			b := s.any()
@@ -220,7 +226,7 @@ func reboot(s *site) {
 	}
 	s.clock += s.some(2*time.Minute, 6*time.Minute)
 	s.boot, s.sequence, s.generation = s.boot+1, 0, 1
-	s.starts = append(s.starts, "reboot")
+	s.starts, s.tenancies = append(s.starts, "reboot"), nil
 	s.driver, s.drained = true, false
 	s.attend(2 * time.Minute)
 	s.each(func(b *board) {

@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,6 +113,7 @@ func (s *site) showsBoard(b *board) {
 	mode := "none"
 	if b.has("coherent") {
 		mode = "ats"
+		s.fixes(b, links.C2CUp, 1, "0")
 	}
 	s.fixes(b, device.AddressingMode, 1, mode)
 	for reason, value := range map[string]*float64{"gpu_idle": &v.idle, "app_clocks": &v.app, "sw_power_cap": &v.cap,
@@ -151,6 +153,9 @@ func (s *site) showsMemory(b *board) {
 		s.fixes(b, faults.RowRemapBanks, 0, state)
 	}
 	s.fixes(b, faults.SRAMThreshold, 0)
+	if b.has("each") {
+		s.fixes(b, faults.SRAMAddresses, float64(s.r.IntN(2)))
+	}
 }
 
 func (s *site) showsHeat(b *board) {
@@ -208,20 +213,30 @@ func (s *site) showsLinks(b *board) {
 		"access_timeout_recovery", "incorrect_configuration"} {
 		s.fixes(b, links.FabricHealth, 0, check)
 	}
-	s.adds(b, links.NVLinkUp, &v.links, "all")
-	s.adds(b, links.NVLinkSpeed, &v.speed, "all")
-	s.adds(b, links.NVLinkBytes, &v.linkRX, "rx", "data", "all")
-	s.adds(b, links.NVLinkBytes, &v.linkTX, "tx", "data", "all")
-	if b.has("nvlink5") {
-		s.adds(b, links.NVLinkErrors, &v.crc, "symbol", "all")
-		s.adds(b, links.NVLinkErrors, &v.nothing, "rcv", "all")
-		s.adds(b, links.NVLinkRecoveries, &v.linkRecoveries, "success", "all")
-		s.adds(b, links.NVLinkRecoveries, &v.nothing, "failed", "all")
-		return
+	for i := range b.lines() {
+		name := "all"
+		if b.has("each") {
+			name = strconv.Itoa(i)
+			s.fixes(b, links.NVLinkInfo, 1, name, "4", "switch", "")
+		}
+		s.adds(b, links.NVLinkUp, &v.links[i], name)
+		s.adds(b, links.NVLinkSpeed, &v.speed[i], name)
+		s.adds(b, links.NVLinkBytes, &v.linkRX[i], "rx", "data", name)
+		s.adds(b, links.NVLinkBytes, &v.linkTX[i], "tx", "data", name)
+		if b.has("nvlink5") {
+			s.adds(b, links.NVLinkErrors, &v.crc[i], "symbol", name)
+			s.adds(b, links.NVLinkErrors, &v.nothing, "rcv", name)
+			s.adds(b, links.NVLinkRecoveries, &v.linkRecoveries[i], "success", name)
+			s.adds(b, links.NVLinkRecoveries, &v.nothing, "failed", name)
+			if b.has("each") {
+				s.fixes(b, links.NVLinkBER, math.Pow(10, -15-s.r.Float64()), "effective", name)
+			}
+			continue
+		}
+		s.adds(b, links.NVLinkErrors, &v.crc[i], "crc", name)
+		s.adds(b, links.NVLinkErrors, &v.linkRecoveries[i], "recovery", name)
+		s.adds(b, links.NVLinkErrors, &v.nothing, "replay", name)
 	}
-	s.adds(b, links.NVLinkErrors, &v.crc, "crc", "all")
-	s.adds(b, links.NVLinkErrors, &v.linkRecoveries, "recovery", "all")
-	s.adds(b, links.NVLinkErrors, &v.nothing, "replay", "all")
 }
 
 // show returns the agent's current samples.
@@ -253,7 +268,10 @@ func (s *site) show() []collectors.Sample {
 			out = append(out, collectors.Sample{Metric: g.metric, Labels: g.labels, Value: *g.value})
 		}
 	}
-	s.out = s.breaks(s.users(out))
+	if out = s.users(out); s.enforces && s.driver {
+		out = s.enforced(out)
+	}
+	s.out = s.breaks(out)
 	return s.out
 }
 
@@ -422,4 +440,14 @@ func (x *breakage) fits(o collectors.Sample) bool {
 		labels = labels[2:]
 	}
 	return labelsFit(labels, x.where[:min(len(x.where), len(labels))])
+}
+
+// labelsFit reports whether labels match the wanted ones, if any are wanted.
+func labelsFit(have, want []string) bool {
+	for i, w := range want {
+		if w != "" && have[i] != w {
+			return false
+		}
+	}
+	return true
 }

@@ -44,6 +44,10 @@ type site struct {
 	people   map[int]*person // by PID
 	profiled bool            // another tool has the counters of the pipes
 
+	enforces  bool // an enforcer gives tenants their quotas
+	shadow    float64
+	tenancies []*tenancy
+
 	ports  []port
 	broken []*breakage
 	blocks float64
@@ -199,6 +203,9 @@ func (s *site) goOn(at time.Duration) {
 	}
 	for _, b := range s.boards {
 		b.advance(s, dt)
+	}
+	if s.enforces && s.driver {
+		s.enforce(dt)
 	}
 }
 

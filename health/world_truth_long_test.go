@@ -14,10 +14,10 @@ import (
 )
 
 // TestWorldIsQuiet measures false alarms by style, on hosts whose author did
-// not write the checks. make truth DAYS=2000 asks for more days.
+// not write the checks. make truth asks for a thousand days.
 func TestWorldIsQuiet(t *testing.T) {
 	began := time.Now()
-	all := judgeWorld(*worldDays, *truthSeed)
+	all := judgeWorld(*truthDays, *truthSeed)
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nstyle\thost-days\twarnings a host-week\tcriticals a host-week\thosts without any\tby check, "+

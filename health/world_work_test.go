@@ -19,6 +19,7 @@ type slot struct {
 	task   *task
 	next   time.Duration // when the next task begins
 	spree  int           // remaining tasks that fail as the last one did
+	team   string        // its tenant
 }
 
 // A task is a user's job, container or session.
@@ -30,6 +31,7 @@ type task struct {
 	program        program
 	bias           []float64 // by board
 	held, use      []float64
+	conduct
 }
 
 // A program returns its need of each board at an age, and the part of the
@@ -56,7 +58,7 @@ func (s *site) employ(work string) {
 			if boards < 1 {
 				first = int(at) % len(s.boards)
 			}
-			l := &slot{kind: worldRowOf("kinds", "kind", kind), part: min(1, boards), next: s.clock +
+			l := &slot{kind: worldRowOf("kinds", "kind", kind), team: fmt.Sprint("team-", len(s.slots)%5), part: min(1, boards), next: s.clock +
 				s.some(0, 20*time.Minute)}
 			l.boards = s.boards[first:min(first+int(max(1, boards)), len(s.boards))]
 			if boards < 1 {

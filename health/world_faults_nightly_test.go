@@ -1,18 +1,14 @@
-//go:build long
+//go:build nightly
 
 package health
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors"
 	"gpusteward/health/incident"
@@ -21,27 +17,7 @@ import (
 // TestWorldFaultsAreFound holds that faults from an independent author are
 // found in time, each under its common name.
 func TestWorldFaultsAreFound(t *testing.T) {
-	text, err := os.ReadFile("testdata/world/faults.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var faults []*worldFault
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(&faults); err != nil {
-		t.Fatal(err)
-	}
-	all := make([]*found, len(faults))
-	t.Run("each", func(t *testing.T) {
-		for i, f := range faults {
-			t.Run(f.Fault, func(t *testing.T) {
-				t.Parallel()
-				r := f.find(t)
-				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
-				all[i] = r
-			})
-		}
-	})
+	all := findAll(t, 1)
 	if slices.Contains(all, nil) {
 		return // the command line selected some of them
 	}

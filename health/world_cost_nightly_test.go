@@ -1,4 +1,4 @@
-//go:build long
+//go:build nightly
 
 package health
 
@@ -6,19 +6,18 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"gpusteward/health/derived"
 )
 
-// TestMemoryOfWindows limits an engine's memory after a day to 8 MiB: eight
-// GPUs with 64 workloads and 18 links each.
+// TestMemoryOfWindows limits an engine's memory after a day on a crowded host to 8 MiB.
 func TestMemoryOfWindows(t *testing.T) {
-	h := crowdedHost()
+	s := newSite(crowded, 1)
 	before := heap()
-	e := NewEngine(Checks(), h.now())
-	for range stepsDay {
-		samples, events := h.step()
-		e.Eval(derived.NewSnapshot(slices.Clone(samples)), events, h.now())
+	e := NewEngine(Checks(), s.now())
+	for end := s.clock + 24*time.Hour; s.clock < end; {
+		e.Eval(derived.NewSnapshot(slices.Clone(s.pass())), nil, s.now())
 	}
 	grown := heap() - before
 	const most = 8 << 20
@@ -27,5 +26,14 @@ func TestMemoryOfWindows(t *testing.T) {
 		t.Errorf("the engine holds %d bytes, its windows say %d: more than %d", grown, e.metrics.Size(), most)
 	}
 	runtime.KeepAlive(e)
-	runtime.KeepAlive(h)
+	runtime.KeepAlive(s)
+}
+
+// heap returns the bytes in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
