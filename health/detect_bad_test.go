@@ -34,7 +34,7 @@ func TestSettingTheClockIsNotAFault(t *testing.T) {
 			t.Parallel()
 			w := guard(newSite(worldRow{"style": "clock", "boards": "h100", "work": "8xqueue:1"}, 3))
 			passes := func(when string) {
-				for range 60 {
+				for range 40 {
 					w.pass()
 				}
 				quiet(t, w.monitor.engine, when)

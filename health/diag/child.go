@@ -22,6 +22,7 @@ type child struct {
 	answers *json.Decoder
 	said    tail // on standard error
 	gone    error
+	after   after
 }
 
 // A tail keeps the end of what is written to it.
@@ -50,7 +51,7 @@ func (t *tail) line() string {
 
 // begin starts a child.
 func begin(command *exec.Cmd) (*child, error) {
-	c := &child{command: command}
+	c := &child{command: command, after: really}
 	command.Stderr = &c.said
 	// A terminal's Ctrl-C only reaches the parent. A child without a parent is killed.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -90,8 +91,6 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 		}
 		answered <- r
 	}()
-	late := time.NewTimer(most)
-	defer late.Stop()
 	select {
 	case r := <-answered:
 		switch {
@@ -101,7 +100,7 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 			c.gone = fmt.Errorf("its process ended in %s: %w", o.Step, c.ended(r.err))
 			return Reading{}, c.gone
 		}
-	case <-late.C:
+	case <-c.after(o, most):
 		return Reading{}, c.kill(fmt.Errorf("the GPU %w %s in %v", errHangs, o.Step, most.Round(time.Second/10)))
 	case <-ctx.Done():
 	}

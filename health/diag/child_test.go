@@ -33,6 +33,22 @@ func (h host) tethered(t *testing.T) (command func() *exec.Cmd, said *os.File) {
 	}, said
 }
 
+// whenItHangs returns an after that is over once a GPU begins to hang, as said delivers, for the orders that concern
+// that GPU and step. Other orders have all the time that they need.
+func whenItHangs(said *os.File, gpu string, step Step) after {
+	hangs := make(chan time.Time)
+	go func() {
+		_, _ = io.ReadFull(said, make([]byte, 1))
+		close(hangs)
+	}()
+	return func(o Order, _ time.Duration) <-chan time.Time {
+		if o.GPU == gpu && o.Step == step {
+			return hangs
+		}
+		return nil
+	}
+}
+
 // allEnded fails if a child still holds the other end of said, which the test
 // closes.
 func allEnded(t *testing.T, said *os.File) {
@@ -55,7 +71,8 @@ func TestHangs(t *testing.T) {
 			h := h200s(2)
 			h.Hangs = map[int]Step{1: s}
 			command, said := h.tethered(t)
-			r := Run(t.Context(), Options{Node: "node7", Command: command, Patience: 6 * time.Second})
+			r := Run(t.Context(), Options{Node: "node7", Command: command, Patience: 6 * time.Second,
+				after: whenItHangs(said, "GPU-1", s)})
 			text, status := r.Report("text", incident.Warning)
 			if want := "the GPU did not finish " + string(s) + " in 6"; status != 2 || !strings.Contains(text, want) {
 				t.Errorf("exit status %d and no %q in\n%s", status, want, text)
@@ -81,7 +98,8 @@ func TestHangs(t *testing.T) {
 // TestFaultHang expects the injected fault to be an endless kernel.
 func TestFaultHang(t *testing.T) {
 	t.Parallel()
-	r := tested(t, h200s(2), Options{Fault: Hang, Patience: 6 * time.Second})
+	command, said := h200s(2).tethered(t)
+	r := Run(t.Context(), Options{Command: command, Fault: Hang, after: whenItHangs(said, "GPU-0", Compute)})
 	if got := r.failures(); len(got) != 1 || got[0] != "compute:0" {
 		t.Errorf("failures %q", got)
 	}
@@ -155,7 +173,7 @@ func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answe
 	in, theirs := io.Pipe()
 	out, answers := io.Pipe()
 	t.Cleanup(func() { _, _, _ = in.Close(), answers.Close(), command.Process.Kill() })
-	return &child{command: command, orders: theirs, answers: json.NewDecoder(out)}, json.NewDecoder(in), answers
+	return &child{command: command, orders: theirs, answers: json.NewDecoder(out), after: really}, json.NewDecoder(in), answers
 }
 
 // TestChildIsLate expects a child to have exactly its time. A child that does

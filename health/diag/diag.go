@@ -30,7 +30,14 @@ type Options struct {
 	Command  func() *exec.Cmd // a child, which calls Work
 	Patience time.Duration    // time that a step may take beyond its plan; 0 is enough for a slow host
 	Fault    Fault            // to inject into the first GPU
+
+	after after // nil is time.After
 }
+
+// An after ends the waiting for an order after a time, like time.After.
+type after func(Order, time.Duration) <-chan time.Time
+
+func really(_ Order, d time.Duration) <-chan time.Time { return time.After(d) }
 
 // A test is a run of diag.
 type test struct {
@@ -63,6 +70,9 @@ func Run(ctx context.Context, o Options) *Report {
 	t := &test{Options: o, Plan: Levels[o.Level], begun: time.Now()}
 	if t.Patience == 0 {
 		t.Patience = patience
+	}
+	if t.after == nil {
+		t.after = really
 	}
 	defer t.close()
 	if err := t.survey(ctx); err != nil {
@@ -112,6 +122,7 @@ func (t *test) spawn() (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a child: %w", err)
 	}
+	c.after = t.after
 	return c, nil
 }
 
@@ -158,7 +169,7 @@ func (t *test) look(ctx context.Context) ([]GPU, error) {
 		return nil, err
 	}
 	defer c.close()
-	for end := time.Now().Add(settle); ; {
+	for again := 10; ; again-- {
 		r, err := c.do(ctx, Order{Step: Survey}, t.Patience)
 		if err = cmp.Or(err, r.failure()); err != nil {
 			return nil, err
@@ -166,12 +177,12 @@ func (t *test) look(ctx context.Context) ([]GPU, error) {
 		gpus := slices.DeleteFunc(r.GPUs, func(g GPU) bool {
 			return len(t.Options.GPUs) > 0 && !slices.ContainsFunc(t.Options.GPUs, g.named)
 		})
-		if t.Busy || time.Now().After(end) || !slices.ContainsFunc(gpus, func(g GPU) bool { return g.use() != "" }) {
+		if t.Busy || again == 0 || !slices.ContainsFunc(gpus, func(g GPU) bool { return g.use() != "" }) {
 			return gpus, nil
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(settle / 10):
+		case <-t.after(Order{}, settle/10):
 		}
 	}
 }

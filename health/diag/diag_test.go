@@ -26,6 +26,12 @@ func init() {
 func tested(t *testing.T, h host, o Options) *Report {
 	t.Helper()
 	o.Command, o.Node = h.command(t), "node7"
+	o.after = func(which Order, d time.Duration) <-chan time.Time {
+		if which.Step == "" { // the host settles at once
+			d = 0
+		}
+		return time.After(d)
+	}
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
@@ -152,8 +158,7 @@ func TestDiagTestsNamedGPUs(t *testing.T) {
 	} {
 		t.Run(c.want, func(t *testing.T) {
 			t.Parallel()
-			c.o.Command = c.host.command(t)
-			r := Run(t.Context(), c.o)
+			r := tested(t, c.host, c.o)
 			var got []string
 			for _, g := range r.GPUs {
 				got = append(got, strings.TrimSpace(g.GPU+" "+g.Status.String()+" "+g.Reason))

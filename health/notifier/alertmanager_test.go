@@ -71,7 +71,7 @@ func (s *server) start() {
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	eventually(s.t, "alertmanager is ready", 20*time.Second, func() bool {
+	eventually(s.t, "alertmanager is ready", time.Minute, func() bool {
 		r, err := http.Get(s.url.String() + "/-/ready")
 		if err == nil {
 			r.Body.Close()

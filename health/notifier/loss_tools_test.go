@@ -16,15 +16,15 @@ import (
 )
 
 // There are two real Alertmanagers and a dead one, on an unreliable network.
-// During 10,000 transitions one is killed, and restarts without memory ten
+// During 4,000 transitions one is killed, and restarts without memory five
 // minutes later. All times are a sixtieth of the real ones, because
-// Alertmanager's clock cannot be set: ten minutes are 10 s.
+// Alertmanager's clock cannot be set: five minutes are 5 s.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	scaled := timings{gather: time.Millisecond, resend: time.Second, lapse: 4 * time.Second, keep: 15 * time.Second,
 		first: 2 * time.Millisecond, most: 83 * time.Millisecond, timeout: 250 * time.Millisecond,
 		flush: 33 * time.Millisecond}
-	const transitions, outage, pace = 10_000, 10 * time.Second, 1800 * time.Microsecond
+	const transitions, outage, pace = 4_000, 5 * time.Second, 1800 * time.Microsecond
 	config := configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1")
 	ams := []*server{startAlertmanager(t, config), startAlertmanager(t, config)}
 	proxies := []*proxy{{to: ams[0].url.String()}, {to: ams[1].url.String()}, {}}
@@ -76,7 +76,7 @@ func TestNothingIsLost(t *testing.T) {
 		return slices.Equal(ams[0].firing(), want) && slices.Equal(ams[1].firing(), want)
 	}
 	ended := time.Now()
-	eventually(t, "what fires here fires there, and nothing else", 15*time.Second, equal)
+	eventually(t, "what fires here fires there, and nothing else", time.Minute, equal)
 	t.Logf("%d transitions in %v; %d alerts fire on both %v after the last", transitions, ended.Sub(began), len(want),
 		time.Since(ended))
 	for time.Since(ended) < scaled.lapse+2*scaled.resend {
@@ -99,7 +99,7 @@ func TestNothingIsLost(t *testing.T) {
 // TestDelay measures the time from Tell until a real Alertmanager's API shows
 // the alert.
 func TestDelay(t *testing.T) {
-	const transitions, limit = 1000, time.Second
+	const transitions, limit = 200, time.Second
 	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
 	n := runNotifier(t, defaultTimings, am.url.String())
 	fires := map[string]health.Alert{}
@@ -116,7 +116,7 @@ func TestDelay(t *testing.T) {
 		query := "?filter=" + url.QueryEscape(`alertname="`+name+`"`)
 		told := time.Now()
 		n.Tell([]health.Alert{a})
-		eventually(t, "the API shows it", 10*time.Second, func() bool { return len(am.alerts(query)) > 0 != on })
+		eventually(t, "the API shows it", time.Minute, func() bool { return len(am.alerts(query)) > 0 != on })
 		delays = append(delays, time.Since(told))
 	}
 	slices.Sort(delays)
