@@ -19,14 +19,13 @@ import (
 )
 
 var (
-	injections = flag.Int("straggler.injections", 40, "injections of a slow rank or host")
-	hoursQuiet = flag.Int("straggler.hours", 10, "hours of communicators without a straggler")
+	injections = flag.Int("straggler.injections", 16, "injections of a slow rank or host")
+	hoursQuiet = flag.Int("straggler.hours", 4, "hours of communicators without a straggler")
 	seed       = flag.Uint64("straggler.seed", 1, "seed of the simulated cluster")
 	scrape     = flag.Duration("straggler.scrape", stragglerStep, "interval of scrapes")
 	style      = flag.String("straggler.style", "usual", "of the jobs with injections: "+
 		strings.Join(slices.Sorted(maps.Keys(styles)), ", "))
 	row    = flag.String("straggler.row", "", "of the jobs without a straggler: this kind alone")
-	quick  = flag.Bool("straggler.native", false, "do not use promtool, but an evaluation of the same rules that is faster")
 	slower = flag.Int("straggler.slower", 1, "factor of all durations of the rules")
 )
 
@@ -117,18 +116,6 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	return all
 }
 
-// byRules returns what each look finds, by either evaluation.
-func byRules(t *testing.T, series string, looks []look) [][]naming {
-	t.Helper()
-	if !*quick {
-		return evaluate(t, series, looks)
-	}
-	if *slower != 1 || *scrape != stragglerStep {
-		t.Fatal("-straggler.native has the intervals of the rules alone")
-	}
-	return native(series, looks)
-}
-
 // TestStragglersAreNamed injects slow ranks and slow hosts into 512 ranks, and
 // counts those that are named within a minute,
 // or within as many as -straggler.slower says.
@@ -175,7 +162,7 @@ func TestStragglersAreNamed(t *testing.T) {
 	for k, i := range order {
 		sorted[k] = looks[i]
 	}
-	answers := byRules(t, b.String(), sorted)
+	answers := evaluate(t, b.String(), sorted)
 	found := make([][]naming, len(looks))
 	for k, i := range order {
 		found[i] = answers[k]
@@ -287,7 +274,7 @@ func TestNoStragglersNoAlerts(t *testing.T) {
 			k.change(j)
 			j.write(&b, length)
 		}
-		for _, found := range byRules(t, b.String(), looks) {
+		for _, found := range evaluate(t, b.String(), looks) {
 			for _, a := range found {
 				alarms[fmt.Sprintf("rank %d of %s", a.rank, a.job)] = true
 			}

@@ -132,67 +132,30 @@ var injections = map[string]func(c *chain){
 	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(workloads.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml",
-				"unit:train.service", "memory")
+			put(workloads.QuotaViolations, math.Ceil(min(at, 10*time.Minute).Seconds()), "ml", unit, "memory")
 		})
 	},
-	"unhooked": func(c *chain) {
-		c.add(func(at time.Duration, put put) {
-			put(workloads.UnhookedProcesses, 2*during(at, 5*time.Minute), "ml", "unit:train.service")
-		})
-	},
-	// The ranks of a job wait for one.
-	"hang": func(c *chain) {
-		c.add(func(at time.Duration, put put) {
-			if during(at, 5*time.Minute) == 1 {
-				put(workloads.JobHang, at.Seconds()+10, "ml", "unit:train.service", "3", "absent", "train.py:42 in step")
-			}
-		})
-	},
-	// A neighbour makes the steps of a job longer.
-	"slow": func(c *chain) {
-		c.add(func(at time.Duration, put put) {
-			if during(at, 5*time.Minute) == 1 {
-				put(workloads.JobSlowdown, .2, "ml", "unit:train.service", "neighbour", "+0.1 s a step; waiting +0.1 s")
-			}
-		})
-	},
-	"straggler": func(c *chain) {
-		c.add(func(at time.Duration, put put) {
-			if during(at, 5*time.Minute) == 1 {
-				put(workloads.JobStraggler, 0.1, "ml", "unit:train.service", "3", "thermal")
-			}
-		})
-	},
-	"drift": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(workloads.QuotaChargeDrift, .2*during(at, 5*time.Minute), "ml") })
-	},
-	"underreporting": func(c *chain) {
-		c.add(func(at time.Duration, put put) {
-			put(workloads.UnderreportingProcesses, during(at, 5*time.Minute), "ml", "unit:train.service")
-		})
-	},
-	// The broker starves, or has ended.
-	"starved broker": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(workloads.BrokerStarved, during(at, 5*time.Minute)) })
-	},
-	"no broker": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(workloads.BrokerUp, 1-during(at, 5*time.Minute)) })
-	},
+	"unhooked":       shows(workloads.UnhookedProcesses, 0, 2, "ml", unit),
+	"drift":          shows(workloads.QuotaChargeDrift, 0, .2, "ml"),
+	"underreporting": shows(workloads.UnderreportingProcesses, 0, 1, "ml", unit),
+	// The broker starves, or has ended. A link to the processor is down.
+	"starved broker": shows(workloads.BrokerStarved, 0, 1),
+	"no broker":      shows(workloads.BrokerUp, 1, 0),
+	"c2c link down":  shows(links.C2CUp, 1, 0, "3"),
+	// The ranks of a job wait for one. A neighbour makes its steps longer. It has a straggler.
+	"hang":      shows(workloads.JobHang, math.NaN(), 40, "ml", unit, "3", "absent", "train.py:42 in step"),
+	"slow":      shows(workloads.JobSlowdown, math.NaN(), .2, "ml", unit, "neighbour", "+0.1 s a step; waiting +0.1 s"),
+	"straggler": shows(workloads.JobStraggler, math.NaN(), 0.1, "ml", unit, "3", "thermal"),
 	// A workload was suspended a minute ago, and is to be resumed for five minutes from then on.
 	"no room to resume": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
 			switch {
 			case at > time.Minute && at < 6*time.Minute:
-				put(workloads.SuspendedSeconds, (at - time.Minute).Seconds(), "ml", "unit:train.service", "resuming")
+				put(workloads.SuspendedSeconds, (at - time.Minute).Seconds(), "ml", unit, "resuming")
 			case at > 0 && at <= time.Minute:
-				put(workloads.SuspendedSeconds, 7200, "ml", "unit:train.service", "suspended")
+				put(workloads.SuspendedSeconds, 7200, "ml", unit, "suspended")
 			}
 		})
-	},
-	// A link to the processor is down for five minutes.
-	"c2c link down": func(c *chain) {
-		c.add(func(at time.Duration, put put) { put(links.C2CUp, 1-during(at, 5*time.Minute), "3") })
 	},
 	// A workload waits for its turn on an overcommitted GPU, for two hours.
 	"no turn": func(c *chain) {
@@ -202,7 +165,7 @@ var injections = map[string]func(c *chain){
 	},
 	"suspended": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			put(workloads.SuspendedSeconds, 7200+at.Seconds(), "ml", "unit:train.service", "suspended")
+			put(workloads.SuspendedSeconds, 7200+at.Seconds(), "ml", unit, "suspended")
 		})
 	},
 	"broken": func(c *chain) {
@@ -241,30 +204,12 @@ var injections = map[string]func(c *chain){
 		})
 	},
 	// One of 18 links of GPU 2 runs at half its speed.
-	"slow link": func(c *chain) {
-		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == links.NVLinkSpeed {
-				s.Value *= 17.5 / 18
-			}
-		})
-	},
+	"slow link": scales(10*time.Minute, 17.5/18, links.NVLinkSpeed),
 	// GPU 2 does half of the others' work at the same clock.
-	"half the work": func(c *chain) {
-		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == activity.GPMActivity || s.Metric == device.Power {
-				s.Value /= 2
-			}
-		})
-	},
-	// GPU 2 waits for its data for half of the time.
-	"half as busy": func(c *chain) {
-		c.alter("2", 40*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == activity.GPMActivity || s.Metric == device.Power ||
-				s.Metric == activity.Utilization {
-				s.Value /= 2
-			}
-		})
-	},
+	"half the work": scales(20*time.Minute, .5, activity.GPMActivity, device.Power),
+	// It waits for its data for half of the time.
+	"half as busy": scales(40*time.Minute, .5, activity.GPMActivity, device.Power, activity.Utilization),
+	"stopped fan":  scales(10*time.Minute, 0, device.FanSpeed, device.FanRPM),
 	"hot memory": func(c *chain) {
 		c.alter("2", 20*time.Minute, func(_ time.Duration, s *collectors.Sample) {
 			if s.Metric == device.Temperature && s.Labels[2] == "memory" {
@@ -304,13 +249,6 @@ var injections = map[string]func(c *chain){
 		c.alter("2", time.Hour, func(at time.Duration, s *collectors.Sample) {
 			if s.Metric == device.ClockEventSeconds && s.Labels[2] == "hw_thermal" {
 				s.Value += (at/time.Minute*2*time.Second + min(at%time.Minute, 2*time.Second)).Seconds()
-			}
-		})
-	},
-	"stopped fan": func(c *chain) {
-		c.alter("2", 10*time.Minute, func(_ time.Duration, s *collectors.Sample) {
-			if s.Metric == device.FanSpeed || s.Metric == device.FanRPM {
-				s.Value = 0
 			}
 		})
 	},
@@ -379,12 +317,42 @@ func (c *chain) alter(gpu string, length time.Duration, change func(at time.Dura
 	}
 }
 
+// unit is the workload of injections.
+const unit = "unit:train.service"
+
+// shows adds a series to each GPU. Its value is another one for five minutes since the injection. Without a value it is
+// absent.
+func shows(m *collectors.Metric, usual, then float64, labels ...string) func(*chain) {
+	return func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			v := usual
+			if during(at, 5*time.Minute) == 1 {
+				v = then
+			}
+			if !math.IsNaN(v) {
+				put(m, v, labels...)
+			}
+		})
+	}
+}
+
+// scales multiplies GPU 2's values of families for a length of time since the injection.
+func scales(length time.Duration, by float64, families ...*collectors.Metric) func(*chain) {
+	return func(c *chain) {
+		c.alter("2", length, func(_ time.Duration, s *collectors.Sample) {
+			if slices.Contains(families, s.Metric) {
+				s.Value *= by
+			}
+		})
+	}
+}
+
 // escalation puts a workload at a level for five minutes.
 func (c *chain) escalation(level string, shadow float64) {
 	c.add(func(at time.Duration, put put) {
 		up := during(at, 5*time.Minute)
-		put(workloads.QuotaLevel, 1-up, "ml", "unit:train.service", "observe")
-		put(workloads.QuotaLevel, up, "ml", "unit:train.service", level)
-		put(workloads.QuotaShadow, shadow, "ml", "unit:train.service")
+		put(workloads.QuotaLevel, 1-up, "ml", unit, "observe")
+		put(workloads.QuotaLevel, up, "ml", unit, level)
+		put(workloads.QuotaShadow, shadow, "ml", unit)
 	})
 }

@@ -51,11 +51,11 @@ type board struct {
 	trained time.Duration               // when its links are up
 	noise   [4]float64
 
-	v shows
+	v readouts
 }
 
-// shows are the values that a board shows.
-type shows struct {
+// readouts are the values that a board shows.
+type readouts struct {
 	utilization, memoryUtilization                            float64
 	clock, memoryClock, pstate                                float64
 	average, instant, energy, enforced, requested             float64
