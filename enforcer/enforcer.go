@@ -1,6 +1,6 @@
 // Package enforcer keeps tenants to their quotas, and promises to tenants. The
 // broker (enforcer/broker) gives out GPU time and memory by the policy
-// (enforcer/policy). Once a second the audit (enforcer/audit) compares its
+// (enforcer/policy). At each tick, once a second, the audit (enforcer/audit) compares its
 // books with the driver's, the escalation (enforcer/escalation) decides about
 // tenants that violate a quota, and the actor (enforcer/action) carries that
 // out. This package combines them, and starts programs under the hook.
@@ -32,15 +32,16 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// How often, and for how long.
+// Periods at a tick of a second.
 const (
-	interval = time.Second
-	excuse   = time.Minute // after a hardware fault, workloads on the GPU are not judged
+	excuse = time.Minute     // after a hardware fault, workloads on the GPU are not judged
+	settle = 5 * time.Second // see suspend.Suspender.Settle
 )
 
 // Options configure an Enforcer. The functions must not wait, and may be called
 // concurrently.
 type Options struct {
+	Tick      audit.Tick // from one look to the next
 	Policy    *policy.Policy
 	Broker    broker.Options // without what the enforcer itself sets: Policy, Owner, Capacity, Enforcer
 	Dir       string         // of one enforcer only, created if necessary
@@ -126,12 +127,14 @@ func New(o Options) (*Enforcer, error) {
 		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
-	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive, Settle: 5 * time.Second,
+	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
+		Tick: o.Tick, Settle: o.Tick.Of(settle),
 		Keep: e.keepSuspended, Guard: &suspend.Guards{},
 		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS}.Room}
 	if o.Driver == nil {
 		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}
+	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick, e.escalation.Tick = o.Tick, o.Tick, o.Tick, o.Tick
 	e.away.Store(&awayMemory{})
 	e.residence = newResidence()
 	o.Broker.Later = e.later
@@ -190,7 +193,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 	}
 	e.suspender.Life = ctx
 	group.Go(func() error {
-		tick := time.NewTicker(interval)
+		tick := time.NewTicker(e.Tick.Of(time.Second))
 		defer tick.Stop()
 		for {
 			select {

@@ -22,7 +22,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Bounds of waits and moves.
+// Bounds of waits and moves. restAfter is at a tick of a second.
 const (
 	askAgain    = 200 * time.Millisecond // after which an allocation that waits is asked for again
 	longestWait = 15 * time.Minute       // of an allocation; then it fails
@@ -238,7 +238,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	for _, c := range e.candidates() {
 		all[c.Subject] = c
 	}
-	s := residency.State{Now: now, GPUs: map[string]residency.GPU{}}
+	s := residency.State{Now: now, Tick: e.Tick, GPUs: map[string]residency.GPU{}}
 	s.Requests = e.waitingFor(now)
 	for _, c := range all {
 		if _, away := e.suspender.Record(c.Subject); !away {
@@ -305,7 +305,7 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 func (e *Enforcer) joinSuspended(now time.Time, r suspend.Record, c *candidate) {
 	needed := !r.Yields || e.shared(suspend.Record{Processes: c.processes}.Bytes())
 	failed, is := e.residence.failed[r.Subject()]
-	if r.Phase != suspend.Suspended || len(c.processes) == 0 || !needed || is && now.Sub(failed) < restAfter {
+	if r.Phase != suspend.Suspended || len(c.processes) == 0 || !needed || is && now.Sub(failed) < e.Tick.Of(restAfter) {
 		return
 	}
 	err := e.suspendable(c)
@@ -374,7 +374,7 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 	_, obstacle := e.obstacle(c)
 	w := residency.Workload{Subject: c.Subject, Since: r.stays[c.Subject].since, Priority: t.Priority(c.Tenant),
 		Bytes: bytes, Reclaim: t.Reclaim(c.Tenant),
-		Fixed: obstacle != "" || e.stopped(c.Subject) || is && now.Sub(failed) < restAfter, Guaranteed: map[string]uint64{}}
+		Fixed: obstacle != "" || e.stopped(c.Subject) || is && now.Sub(failed) < e.Tick.Of(restAfter), Guaranteed: map[string]uint64{}}
 	w.Idle, w.Known = e.idle(now, c)
 	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
 		w.Idle, w.Known = 0, true // it waits for memory

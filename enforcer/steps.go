@@ -35,7 +35,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	}
 	for _, h := range b.DeviceProcesses {
 		if _, asked := findings.Excused[h.UUID]; !asked {
-			findings.Excused[h.UUID] = e.Hardware != nil && e.Hardware(h.UUID, excuse)
+			findings.Excused[h.UUID] = e.Hardware != nil && e.Hardware(h.UUID, e.Tick.Of(excuse))
 		}
 	}
 	for _, s := range e.escalation.Judge(now, findings) {

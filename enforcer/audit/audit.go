@@ -12,7 +12,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Tolerances of an audit.
+// Tolerances of an audit. Times are at a tick of a second.
 const (
 	// ContextBytes is the GPU memory that a process may have beyond what its
 	// hook reports: contexts, kernels' code and stacks are not charged. A
@@ -46,6 +46,8 @@ const (
 // the broker's books and the quotas. It is pure; its zero value is ready. One
 // goroutine may use it.
 type Audit struct {
+	Tick Tick // from one look to the next
+
 	began    time.Time     // of the first audit
 	age      time.Duration // since then
 	gpus     map[string]*auditedGPU
@@ -89,6 +91,7 @@ func (a *Audit) Look(b Books) Audited {
 	clear(a.sessions)
 	a.age = max(b.Now.Sub(a.began), 0) // by the monotonic clock
 	b.Now = b.Now.Round(0)             // the driver's times are the wall clock's
+	b.tick = a.Tick
 	b.sessions(a.sessions)
 	found := Audited{Known: make(map[Subject]bool, len(a.last.Known)), Refused: map[string]bool{}}
 
@@ -108,19 +111,19 @@ func (a *Audit) Look(b Books) Audited {
 	}
 	for uuid, g := range a.gpus {
 		found.Partial = found.Partial || g.dark
-		g.sample()
+		g.sample(&b)
 		for _, t := range g.tenants {
 			if b.Moving[uuid] {
 				t.restart()
 			}
 			t.judge(&b, g, &found)
-			if !t.refused.IsZero() && b.Now.Sub(t.refused) < refusal {
+			if !t.refused.IsZero() && b.Now.Sub(t.refused) < b.tick.Of(refusal) {
 				found.Refused[t.name] = true
 			}
-			t.forget(b.Now, crowded)
+			t.forget(&b, crowded)
 		}
 		g.forget(&b)
-		if len(g.tenants) == 0 && b.Now.Sub(g.at) > auditForget {
+		if len(g.tenants) == 0 && b.Now.Sub(g.at) > b.tick.Of(auditForget) {
 			delete(a.gpus, uuid)
 		}
 	}
@@ -132,7 +135,7 @@ func (a *Audit) Look(b Books) Audited {
 // open begins an audit of each GPU.
 func (a *Audit) open(b *Books) {
 	for _, g := range a.gpus {
-		g.begin(b.Now)
+		g.begin(b)
 	}
 	for i := range b.DeviceProcesses {
 		h := &b.DeviceProcesses[i]
@@ -151,10 +154,10 @@ func (a *Audit) open(b *Books) {
 		}
 	}
 	for _, g := range a.gpus {
-		if g.at.Sub(b.Now) > oldDeviceProcess || g.sampled.Sub(b.Now) > oldDeviceProcess { // the clock was set back
+		if b.ahead(g.at) || b.ahead(g.sampled) { // the clock was set back
 			g.restart(b)
 		}
-		g.dark = b.Silent[g.uuid] || g.listed && b.Now.Sub(g.at) > oldDeviceProcess
+		g.dark = b.Silent[g.uuid] || g.listed && b.Now.Sub(g.at) > b.tick.Of(oldDeviceProcess)
 	}
 	for i := range b.Sessions {
 		for _, s := range b.Sessions[i].GPUs {
@@ -187,7 +190,7 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 			p.lapsed = b.Now
 		}
 	} else {
-		p.follow(b.Now, hooked, excused)
+		p.follow(b, hooked, excused)
 	}
 	if g.fresh {
 		p.seen++
@@ -214,7 +217,7 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	w.add(sum)
 	w.now.lapsed += after
-	if p.status == isLapsed && h.At.After(p.gone) && w.spent >= lapse.Seconds() {
+	if p.status == isLapsed && h.At.After(p.gone) && w.spent >= b.tick.Of(lapse).Seconds() {
 		p.status = isUnhooked
 	}
 	if p.status == isHooked {
@@ -231,7 +234,7 @@ func (a *Audit) first(h *collectors.DeviceProcess, hooked, had bool) hookStatus 
 	switch {
 	case hooked:
 		return isHooked
-	case had || a.age < lapse && !h.Process.Began.After(a.began):
+	case had || a.age < a.Tick.Of(lapse) && !h.Process.Began.After(a.began):
 		return isLapsed
 	}
 	return isUnhooked

@@ -9,7 +9,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// Books are the input of an audit, once a second: the driver's and the kernel's
+// Books are the input of an audit, once a tick: the driver's and the kernel's
 // view, and the broker's. Fetch the driver's first: a process that ends in
 // between then counts as gone, not as unhooked.
 type Books struct {
@@ -47,7 +47,12 @@ type Books struct {
 	// Punished reports whether the escalation holds a tenant or a part of it; a
 	// shortfall then is not the fault of others. Nil: nobody is punished.
 	Punished func(tenant string) bool
+
+	tick Tick // of the audit
 }
+
+// ahead reports whether a time is later than the clock allows.
+func (b *Books) ahead(at time.Time) bool { return at.Sub(b.Now) > b.tick.Of(oldDeviceProcess) }
 
 // A Session is a process that the broker knows, even if it fell silent.
 type Session struct {

@@ -30,7 +30,7 @@ type auditedGPU struct {
 
 // begin begins an audit. Processes on a GPU that does not answer are kept: they
 // are not new when it answers again.
-func (g *auditedGPU) begin(now time.Time) {
+func (g *auditedGPU) begin(b *Books) {
 	for key, p := range g.processes {
 		if !p.here && !g.dark {
 			delete(g.processes, key)
@@ -38,7 +38,7 @@ func (g *auditedGPU) begin(now time.Time) {
 		p.here = false
 	}
 	for _, t := range g.tenants {
-		t.begin(now, g.sampled.Sub(g.before))
+		t.begin(b, g.sampled.Sub(g.before))
 	}
 	g.fresh, g.listed, g.governed, g.ran, g.before = false, false, false, 0, g.sampled
 }
@@ -51,9 +51,9 @@ func (g *auditedGPU) restart(b *Books) {
 	}
 	g.sampled, g.before, g.read = time.Time{}, time.Time{}, time.Time{}
 	for i := range b.DeviceProcesses {
-		if h := &b.DeviceProcesses[i]; h.UUID == g.uuid && h.At.Sub(b.Now) <= oldDeviceProcess {
+		if h := &b.DeviceProcesses[i]; h.UUID == g.uuid && !b.ahead(h.At) {
 			g.at = h.At
-			if h.Sampled.Sub(b.Now) <= oldDeviceProcess {
+			if !b.ahead(h.Sampled) {
 				g.sampled = h.Sampled
 			}
 		}
@@ -94,7 +94,7 @@ func (g *auditedGPU) tenant(name string) *auditedTenant {
 // forget forgets tenants that left, and those that are no longer in the policy.
 func (g *auditedGPU) forget(b *Books) {
 	g.tenants = slices.DeleteFunc(g.tenants, func(t *auditedTenant) bool {
-		gone := len(t.works) == 0 && b.Now.Sub(t.seen) > auditForget ||
+		gone := len(t.works) == 0 && b.Now.Sub(t.seen) > b.tick.Of(auditForget) ||
 			t.seen.Before(b.Now) && !slices.Contains(b.Names, t.name)
 		if gone {
 			delete(g.names, t.name)
@@ -104,21 +104,21 @@ func (g *auditedGPU) forget(b *Books) {
 }
 
 // sample takes a reading of all tenants if the driver has new samples.
-func (g *auditedGPU) sample() {
-	if g.dark || g.sampled.Sub(g.read) < readingEvery { // in the dark nothing was added up
+func (g *auditedGPU) sample(b *Books) {
+	if g.dark || g.sampled.Sub(g.read) < b.tick.Of(readingEvery) { // in the dark nothing was added up
 		return
 	}
 	g.read = g.sampled
 	for _, t := range g.tenants {
-		t.sample(g.sampled)
+		t.sample(b, g.sampled)
 	}
 }
 
 // measured reports whether the GPU time of the processes is known, and whether
 // it ever will be: some drivers do not sample at all.
-func (g *auditedGPU) measured(now time.Time) (known, ever bool) {
+func (g *auditedGPU) measured(b *Books) (known, ever bool) {
 	if g.sampled.IsZero() {
-		return false, now.Sub(g.first) < noSample
+		return false, b.Now.Sub(g.first) < b.tick.Of(noSample)
 	}
-	return now.Sub(g.sampled) <= oldSample, true
+	return b.Now.Sub(g.sampled) <= b.tick.Of(oldSample), true
 }

@@ -48,8 +48,9 @@ type auditedProcess struct {
 // broke. It is excused for 10 s of a minute only, or it could evade the hook
 // that way; the time in which the broker refuses it a session, or it is suspended,
 // does not count.
-func (p *auditedProcess) follow(now time.Time, hooked, excused bool) {
-	passed := min(max(now.Sub(p.followed), 0), lapse/2)
+func (p *auditedProcess) follow(b *Books, hooked, excused bool) {
+	now, most := b.Now, b.tick.Of(lapse)
+	passed := min(max(now.Sub(p.followed), 0), most/2)
 	p.followed = now
 	switch {
 	case hooked:
@@ -66,14 +67,14 @@ func (p *auditedProcess) follow(now time.Time, hooked, excused bool) {
 		p.spent += passed
 	default:
 		p.gone = now
-		if now.Sub(p.lapsed) >= lapseEvery {
+		if now.Sub(p.lapsed) >= b.tick.Of(lapseEvery) {
 			p.lapsed, p.spent = now, 0
 		} else { // one that is over before the next audit counts too
 			p.spent += passed
 		}
 	}
 	p.status = isLapsed
-	if p.spent >= lapse {
+	if p.spent >= most {
 		p.status = isUnhooked
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
+// Times are at a tick of a second.
 const (
 	qosWindow = 10 * time.Second
 	qosHole   = 2 * qosWindow // a longer window has a hole: the host slept, or the clock was set
@@ -35,6 +36,8 @@ const (
 // A window does not count if the tenant came or its quota changed in it, the
 // broker's counters restarted, or the escalation held the tenant.
 type QoS struct {
+	Tick Tick // from one look to the next
+
 	tenants map[qosKey]*qosTenant
 }
 
@@ -77,7 +80,7 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 			continue
 		}
 		t := q.tenant(qosKey{row.Tenant, row.GPU})
-		t.look(b.Now, row, b.Quota(row.Tenant, row.GPU), b.Punished != nil && b.Punished(row.Tenant))
+		t.look(b.Now, q.Tick, row, b.Quota(row.Tenant, row.GPU), b.Punished != nil && b.Punished(row.Tenant))
 		t.seen = b.Now
 	}
 	all := make([]wire.QoSStats, 0, len(rows)*int(quota.Objectives))
@@ -99,7 +102,7 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 		r.QoS = slices.Clip(all[from:])
 	}
 	for key, t := range q.tenants {
-		if gone := b.Now.Sub(t.seen); gone > auditForget || gone > 0 && !slices.Contains(b.Names, key.tenant) {
+		if gone := b.Now.Sub(t.seen); gone > q.Tick.Of(auditForget) || gone > 0 && !slices.Contains(b.Names, key.tenant) {
 			delete(q.tenants, key)
 		} else if gone > 0 {
 			t.open = false
@@ -117,15 +120,15 @@ func (q *QoS) tenant(key qosKey) *qosTenant {
 }
 
 // look ends the window if it is due.
-func (t *qosTenant) look(now time.Time, row *wire.TenantStats, promise quota.Quota, punished bool) {
+func (t *qosTenant) look(now time.Time, tick Tick, row *wire.TenantStats, promise quota.Quota, punished bool) {
 	books := qosBooks{row.ServedSeconds, row.WantedSeconds, row.Waits, row.LateWaits, row.MemoryAsked, row.MemoryMissed}
 	long := now.Sub(t.began)
 	switch {
 	case row.Sessions == 0 || punished:
 		t.open = false
 		return
-	case !t.open || promise != t.quota || books.back(t.last) || long < 0 || long > qosHole:
-	case long < qosWindow:
+	case !t.open || promise != t.quota || books.back(t.last) || long < 0 || long > tick.Of(qosHole):
+	case long < tick.Of(qosWindow):
 		t.last = books
 		return
 	default:

@@ -30,11 +30,11 @@ type auditedTenant struct {
 	drift, bus *float64 // of the last window
 }
 
-func (t *auditedTenant) begin(now time.Time, sampled time.Duration) {
+func (t *auditedTenant) begin(b *Books, sampled time.Duration) {
 	t.row, t.due, t.ran = false, false, 0
-	t.nobody.begin(now, sampled)
+	t.nobody.begin(b, sampled)
 	for _, w := range t.works {
-		w.begin(now, sampled)
+		w.begin(b, sampled)
 	}
 }
 
@@ -81,14 +81,14 @@ func (t *auditedTenant) look(now time.Time, together float64) {
 }
 
 // sample takes a reading.
-func (t *auditedTenant) sample(at time.Time) {
+func (t *auditedTenant) sample(b *Books, at time.Time) {
 	charged, together, ok := t.looks.at(at)
 	if !ok {
 		return
 	}
-	t.readings, t.due, t.others = t.readings.add(reading{at, t.used, charged, together, t.others}), true, 0
+	t.readings, t.due, t.others = t.readings.add(b.tick, reading{at, t.used, charged, together, t.others}), true, 0
 	for _, w := range t.works {
-		w.readings = w.readings.add(reading{at: at, used: w.used})
+		w.readings = w.readings.add(b.tick, reading{at: at, used: w.used})
 	}
 }
 
@@ -113,10 +113,10 @@ func (t *auditedTenant) judge(b *Books, g *auditedGPU, found *Audited) {
 }
 
 // forget forgets the workloads that left.
-func (t *auditedTenant) forget(now time.Time, crowded bool) {
+func (t *auditedTenant) forget(b *Books, crowded bool) {
 	t.works = slices.DeleteFunc(t.works, func(w *auditedWorkload) bool {
-		gone := now.Sub(w.seen)
-		return gone > auditForget || crowded && gone > 0
+		gone := b.Now.Sub(w.seen)
+		return gone > b.tick.Of(auditForget) || crowded && gone > 0
 	})
 }
 

@@ -16,29 +16,29 @@ func (t *auditedTenant) judgeTime(b *Books, g *auditedGPU, q policy.Quota, found
 		t.rules = rules // use under the old rules is not judged by the new ones
 		t.restart()
 	}
-	measured, ever := g.measured(b.Now)
-	from, to, enough := t.readings.window()
+	measured, ever := g.measured(b)
+	from, to, enough := t.readings.window(b.tick)
 	switch {
 	case !measured || !enough:
 		t.drift, t.bus = nil, nil
 	case t.due:
-		t.judgeWindow(g, from, to, found)
+		t.judgeWindow(b, g, from, to, found)
 	}
-	if !ever && b.Now.Sub(t.judged) >= chargedEvery {
+	if !ever && b.Now.Sub(t.judged) >= b.tick.Of(chargedEvery) {
 		t.judged = b.Now
 		t.acquit()
-		if ratio, ok := t.looks.ratio(); ok && ratio > t.rules[0]+chargedTolerance {
+		if ratio, ok := t.looks.ratio(b.tick); ok && ratio > t.rules[0]+chargedTolerance {
 			t.accuseLargest(found, used.sm, time.Time{}, t.over(g, ratio))
 		}
 	}
-	if !ever || !g.governed && b.Now.Sub(g.first) >= noSample { // that nobody counts it is an answer
+	if !ever || !g.governed && b.Now.Sub(g.first) >= b.tick.Of(noSample) { // that nobody counts it is an answer
 		return true
 	}
 	return measured && enough
 }
 
 // judgeWindow judges the use between two readings.
-func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audited) {
+func (t *auditedTenant) judgeWindow(b *Books, g *auditedGPU, from, to reading, found *Audited) {
 	t.acquit()
 	long := to.at.Sub(from.at).Seconds()
 	for _, w := range t.works {
@@ -70,7 +70,7 @@ func (t *auditedTenant) judgeWindow(g *auditedGPU, from, to reading, found *Audi
 	}
 	if limit, bandwidth := t.rules[0], t.rules[1]; limit < 1 || bandwidth < 1 {
 		sm := (max(u.hooked-together, min(u.hooked, least)) + u.lapsed + u.unhooked) / long
-		if charged, ok := t.looks.ratio(); sm > limit+tolerance {
+		if charged, ok := t.looks.ratio(b.tick); sm > limit+tolerance {
 			t.accuseUnhooked(found, from.at, long, t.over(g, sm))
 		} else if ok && charged > limit+chargedTolerance {
 			t.accuseLargest(found, used.sm, from.at, t.over(g, charged))

@@ -2,8 +2,8 @@ package audit
 
 import "time"
 
-// The rhythm of the driver's samples. The driver is asked every 5 s, and each
-// second while a process is young.
+// The rhythm of the driver's samples at a tick of a second. The driver is asked every 5 s, and
+// each second while a process is young.
 const (
 	readingEvery = 4 * time.Second  // least from one reading to the next
 	windowLeast  = 10 * time.Second // the shortest window
@@ -47,9 +47,9 @@ type reading struct {
 type readings []reading
 
 // add appends a reading, and drops those that no window reaches.
-func (r readings) add(next reading) readings {
+func (r readings) add(tick Tick, next reading) readings {
 	old := 0
-	for old < len(r) && next.at.Sub(r[old].at) > windowMost {
+	for old < len(r) && next.at.Sub(r[old].at) > tick.Of(windowMost) {
 		old++
 	}
 	if old > 0 {
@@ -60,9 +60,9 @@ func (r readings) add(next reading) readings {
 
 // window returns the ends of the shortest sufficient window that ends at the
 // last reading.
-func (r readings) window() (from, to reading, ok bool) {
+func (r readings) window(tick Tick) (from, to reading, ok bool) {
 	for i := len(r) - 2; i >= 0; i-- {
-		if r[len(r)-1].at.Sub(r[i].at) >= windowLeast {
+		if r[len(r)-1].at.Sub(r[i].at) >= tick.Of(windowLeast) {
 			return r[i], r[len(r)-1], true
 		}
 	}
@@ -104,7 +104,7 @@ type look struct {
 // looks are the latest looks of a tenant on a GPU, oldest first.
 type looks []look
 
-// mostLooks at one a second reach further than a window and the driver's delay.
+// mostLooks at one a tick reach further than a window and the driver's delay.
 const mostLooks = 16
 
 // add appends a look. Counters that went back have restarted.
@@ -147,9 +147,9 @@ func (b bound) before(then, left float64) bound {
 }
 
 // ratio returns the charged part of the time over the last window of looks.
-func (l looks) ratio() (ratio float64, ok bool) {
+func (l looks) ratio(tick Tick) (ratio float64, ok bool) {
 	for i := len(l) - 2; i >= 0; i-- {
-		if long := l[len(l)-1].at.Sub(l[i].at); long >= windowLeast {
+		if long := l[len(l)-1].at.Sub(l[i].at); long >= tick.Of(windowLeast) {
 			return (l[len(l)-1].charged - l[i].charged) / long.Seconds(), true
 		}
 	}

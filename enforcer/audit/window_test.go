@@ -37,8 +37,8 @@ func TestWindowsHaveNoHoles(t *testing.T) {
 		at   int // seconds
 		from int // begin of the window; -1: none
 	}{{0, -1}, {5, -1}, {9, -1}, {10, 0}, {15, 5}, {20, 10}, {50, 20}, {81, -1}, {92, 81}} {
-		r = r.add(reading{at: start.Add(time.Duration(c.at) * time.Second)})
-		from, to, ok := r.window()
+		r = r.add(0, reading{at: start.Add(time.Duration(c.at) * time.Second)})
+		from, to, ok := r.window(0)
 		if ok != (c.from >= 0) || ok && (from.at.Sub(start) != time.Duration(c.from)*time.Second ||
 			to.at.Sub(start) != time.Duration(c.at)*time.Second) {
 			t.Errorf("at %d s: a window from %v, %v; want %d s", c.at, from.at, ok, c.from)

@@ -49,10 +49,10 @@ func (n *auditedProcesses) has() uint64 { return n.committed + n.unhooked + n.ex
 
 // begin begins an audit; sampled is the time that the last audit's samples
 // covered.
-func (w *auditedWorkload) begin(now time.Time, sampled time.Duration) {
+func (w *auditedWorkload) begin(b *Books, sampled time.Duration) {
 	n := &w.now
-	if past := now.Sub(w.minute); past < 0 || past >= lapseEvery {
-		w.minute, w.spent = now, 0
+	if past := b.Now.Sub(w.minute); past < 0 || past >= b.tick.Of(lapseEvery) {
+		w.minute, w.spent = b.Now, 0
 	}
 	w.spent += min(n.lapsed, max(sampled.Seconds(), 0)) // the GPU's time passes for all of them at once
 	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0],

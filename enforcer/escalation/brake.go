@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// brakeWindow is the time over which actions are counted.
+// brakeWindow is the time over which actions are counted, at a tick of a second.
 const brakeWindow = 10 * time.Minute
 
 // A brake bounds the escalation's actions on a host: if the policy or an audit
@@ -23,9 +23,12 @@ type action struct {
 	when time.Time     // for a restored brake
 }
 
-// free reports whether another action stays within most in ten minutes.
-func (b *brake) free(at time.Duration, most int) bool {
-	b.actions = slices.DeleteFunc(b.actions, func(a action) bool { return at-a.at >= brakeWindow })
+// window returns the time over which actions are counted.
+func (l *Escalation) window() time.Duration { return l.Tick.Of(brakeWindow) }
+
+// free reports whether there were fewer than most actions after a moment.
+func (b *brake) free(after time.Duration, most int) bool {
+	b.actions = slices.DeleteFunc(b.actions, func(a action) bool { return a.at <= after })
 	return len(b.actions) < most
 }
 

@@ -26,7 +26,7 @@ const (
 	Refused = "refused"
 )
 
-// Bounds of the escalation.
+// Bounds of the escalation, at a tick of a second.
 const (
 	maxStanding  = 1024
 	maxEvidence  = 16               // violations in a step
@@ -71,6 +71,8 @@ type Findings struct {
 // It takes no action itself. If Judge leaves a step's Result empty, the caller
 // carries out the step and hands it to Settle.
 type Escalation struct {
+	Tick audit.Tick // from one audit to the next
+
 	mu    sync.Mutex
 	last  time.Time     // of Judge
 	clock time.Duration // covered by audits: never goes back or leaps
@@ -87,7 +89,7 @@ const (
 	bad
 )
 
-// Judge takes the findings of an audit, once a second, and returns the steps. A
+// Judge takes the findings of an audit, once a tick, and returns the steps. A
 // step beyond Warn in shadow has its Result already, and so has one that the
 // brake holds back. now may go back: no time has passed then.
 func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
@@ -95,7 +97,7 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	defer l.mu.Unlock()
 	passed := time.Duration(0)
 	if !l.last.IsZero() {
-		passed = min(max(now.Sub(l.last), 0), longestAudit)
+		passed = min(max(now.Sub(l.last), 0), l.Tick.Of(longestAudit))
 	}
 	l.last = now
 	l.clock += passed
@@ -116,7 +118,7 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 			held++
 		}
 		// or its tenant is no longer in the policy
-		if st.level == policy.Observe && (st.clean >= forgetAfter || m.steps.Of == 0) {
+		if st.level == policy.Observe && (st.clean >= l.Tick.Of(forgetAfter) || m.steps.Of == 0) {
 			delete(l.on, s)
 		}
 	}
@@ -228,7 +230,7 @@ func (l *Escalation) climb(st *standing, m *move) bool {
 	if st.level == policy.Terminate {
 		// Processes of it are there, or there again, and run: the subject is
 		// left alone for as long as they take to end.
-		if m.steps.Shadow || l.clock-st.entered < m.steps.Grace+slack {
+		if m.steps.Shadow || l.clock-st.entered < m.steps.Grace+l.Tick.Of(slack) {
 			return false
 		}
 	} else if m.To > m.steps.Mode {
@@ -239,12 +241,12 @@ func (l *Escalation) climb(st *standing, m *move) bool {
 		switch {
 		case m.steps.Shadow:
 			m.Result = Shadowed
-		case !l.brake.free(l.clock, m.actions):
+		case !l.brake.free(l.clock-l.window(), m.actions):
 			if st.held { // already announced
 				return false
 			}
 			st.held, m.Result = true, Braked
-			m.Detail = fmt.Sprintf("there were %d actions on this host in %v", m.actions, brakeWindow)
+			m.Detail = fmt.Sprintf("there were %d actions on this host in %v", m.actions, l.window())
 			st.count(m.Step)
 			return true
 		default:
@@ -311,7 +313,7 @@ func (l *Escalation) Settle(s Step) {
 		l.brake.refund()
 		return
 	}
-	st.level, st.window, st.retry = s.From, 0, l.clock+retryAfter
+	st.level, st.window, st.retry = s.From, 0, l.clock+l.Tick.Of(retryAfter)
 	if s.To > policy.Warn {
 		l.brake.refund()
 	}

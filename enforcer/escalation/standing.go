@@ -165,7 +165,7 @@ func (l *Escalation) Restore(now time.Time, state State) {
 	}
 	l.brake = brake{}
 	for _, when := range state.Actions[:min(len(state.Actions), maxStanding)] {
-		if ago := max(now.Sub(when), 0); ago < brakeWindow {
+		if ago := max(now.Sub(when), 0); ago < l.window() {
 			l.brake.use(l.clock-ago, when)
 		}
 	}

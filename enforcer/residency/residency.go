@@ -25,7 +25,7 @@ const Spare = 256 << 20
 // too, so that four fifths are left in the end.
 const efficiency = .85
 
-// patience is the wait after which a claim of priority low counts as one of
+// patience is the wait, at a tick of a second, after which a claim of priority low counts as one of
 // priority normal, so that it does not wait for as long as others work.
 const patience = time.Hour
 
@@ -84,6 +84,7 @@ func (g GPU) Stay() time.Duration {
 // A State is the input of a decision.
 type State struct {
 	Now       time.Time
+	Tick      audit.Tick // from one decision to the next
 	Workloads []Workload
 	Requests  []Request
 	GPUs      map[string]GPU // by UUID
@@ -147,7 +148,7 @@ func Decide(s State) (orders []Order) {
 			victims := s.victims(c, free, gone)
 			for _, w := range victims {
 				gone[w.Subject] = true
-				orders = append(orders, Order{w.Subject, true, c.why(w)})
+				orders = append(orders, Order{w.Subject, true, c.why(w, s.Tick)})
 			}
 			hopeless = len(victims) == 0 && len(s.later().victims(c, free, gone)) == 0
 		}
@@ -209,7 +210,7 @@ func (s State) claims() (all []claim) {
 		}
 	}
 	for i := range all {
-		if c := &all[i]; c.priority == policy.PriorityLow && s.Now.Sub(c.since) >= patience {
+		if c := &all[i]; c.priority == policy.PriorityLow && s.Now.Sub(c.since) >= s.Tick.Of(patience) {
 			c.priority = policy.PriorityNormal
 		}
 	}
@@ -244,7 +245,7 @@ func (c claim) take(free map[string]uint64) {
 	}
 }
 
-func (c claim) why(w Workload) string {
+func (c claim) why(w Workload, tick audit.Tick) string {
 	var needs uint64
 	for _, n := range c.bytes {
 		needs += n
@@ -254,7 +255,7 @@ func (c claim) why(w Workload) string {
 		what = "needs its %s back on an overcommitted GPU, "
 	}
 	text := fmt.Sprintf("%s of tenant %s "+what, c.Workload, c.Tenant, quota.Size(needs))
-	if w.Known && w.Idle >= time.Second {
+	if w.Known && w.Idle >= tick.Of(time.Second) {
 		return text + fmt.Sprintf("which this workload did not use for %s", w.Idle.Round(time.Second))
 	}
 	return text + "and this workload has had its turn"
@@ -391,7 +392,7 @@ func (s State) later() State {
 func (s State) order() []Workload {
 	all := slices.Clone(s.Workloads)
 	idle := func(w Workload) time.Duration {
-		if !w.Known || w.Idle < time.Second {
+		if !w.Known || w.Idle < s.Tick.Of(time.Second) {
 			return 0
 		}
 		return w.Idle

@@ -27,10 +27,10 @@ const (
 	lockWithin   = 5 * time.Second  // until the work that a process has submitted must have ended
 	callWithin   = 15 * time.Second // for a call that copies nothing
 	slowestCopy  = 256 << 20        // bytes a second that a copy is granted at least
-	retryFirst   = 2 * time.Second  // after a resume that failed; doubles
-	retryLast    = time.Minute
-	spare        = 256 << 20   // bytes that are free on a GPU beyond what is restored there
-	lastCall     = time.Minute // for a call that is under way when Life ends
+	retryFirst   = 2 * time.Second  // after a resume that failed; doubles; at a tick of a second
+	retryLast    = time.Minute      // the same
+	spare        = 256 << 20        // bytes that are free on a GPU beyond what is restored there
+	lastCall     = time.Minute      // for a call that is under way when Life ends
 )
 
 // A Phase is what is happening to a workload.
@@ -107,6 +107,7 @@ type Totals struct {
 // the driver: Look returns what has ended. One goroutine may use it, and it calls
 // Call, Alive and Free from others. Set these and Room; the rest may be zero.
 type Suspender struct {
+	Tick audit.Tick // from one call of Look to the next
 	Call Call
 	Free func(uuid string) (bytes uint64, known bool) // memory that is free on a GPU
 	// Settle is how long a resumption waits for a driver that does not tell its free memory,
@@ -471,7 +472,7 @@ func (w *work) start(r Record, do func() (lost []int, err error)) {
 }
 
 // Look returns what has ended since the last call, forgets processes that ended,
-// and tries again to resume. Call it each second.
+// and tries again to resume. Call it each tick.
 func (s *Suspender) Look(now time.Time) (ends []End) {
 	all := s.order()
 	for _, w := range all {
@@ -647,7 +648,7 @@ func (s *Suspender) leave(now time.Time, w *work) {
 func (s *Suspender) later(now time.Time, w *work, err error) {
 	var before *untouched
 	w.full = errors.As(err, &before)
-	w.wait = min(max(2*w.wait, retryFirst), retryLast)
+	w.wait = min(max(2*w.wait, s.Tick.Of(retryFirst)), s.Tick.Of(retryLast))
 	w.again = now.Add(w.wait)
 }
 
