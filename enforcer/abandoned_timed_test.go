@@ -19,7 +19,7 @@ func TestExecGivesMemoryBack(t *testing.T) {
 		Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
 		Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
 			quick(policy.Warn))}}
-	g := prepared(t, table)
+	g := prepared(t)
 	g.broker.Holds = g.truth.holds
 	g.run(table)
 	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
@@ -128,7 +128,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 				Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
 				Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
 					quick(policy.Warn))}}
-			g := prepared(t, table)
+			g := prepared(t)
 			var compared atomic.Int64 // how often the broker asked for the driver's listing
 			g.broker.Holds = func(uuid string, pid int) (uint64, time.Time, bool) {
 				compared.Add(1)

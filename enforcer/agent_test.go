@@ -46,9 +46,8 @@ type agent struct {
 // devices of one GPU; 0: they are GPUs. The tenants' section is the end of its configuration.
 func startAgent(t *testing.T, gpus, mig int, fail, tenants string, roles ...string) *agent {
 	t.Helper()
-	t.Setenv("GS_STUB_GPUS", strconv.Itoa(gpus))
-	t.Setenv("GS_STUB_MIG", strconv.Itoa(mig))
-	return startAgentOn(t, stub(t), "  fail: "+fail+"\n  tenants:\n"+tenants, roles...)
+	return startAgentOn(t, stub(t, fmt.Sprint("GS_STUB_GPUS=", gpus), fmt.Sprint("GS_STUB_MIG=", mig)),
+		"  fail: "+fail+"\n  tenants:\n"+tenants, roles...)
 }
 
 // startAgentOn runs the agent on a host. The section of the enforcer is the end of its

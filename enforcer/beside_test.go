@@ -15,6 +15,7 @@ import (
 // given (22 s of the GPU's time, of which 1.3 s are charged). A third process
 // has no tenant.
 func TestClaimsUnderGeminisHookAreCompared(t *testing.T) {
+	t.Parallel()
 	for name, gpu := range map[string]string{"a table that is named after the GPU": "GPU-a", "another": ""} {
 		t.Run(name, func(t *testing.T) {
 			var a besideAudit

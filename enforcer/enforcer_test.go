@@ -17,6 +17,7 @@ import (
 	"gpusteward/collectors"
 	kernel "gpusteward/collectors/host"
 	"gpusteward/enforcer"
+	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
@@ -24,6 +25,12 @@ import (
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
+
+// tick is that of the enforcers under test, unless a test sets another.
+const tick = audit.Tick(100 * time.Millisecond)
+
+// ticks returns the time of some ticks.
+func ticks(n int) time.Duration { return time.Duration(n) * time.Duration(tick) }
 
 // A governed is a simulated GPU under an enforcer. The name of a program
 // decides its tenant.
@@ -36,6 +43,7 @@ type governed struct {
 	ended   chan error
 	it      *enforcer.Enforcer
 	dir     string
+	tick    audit.Tick
 	copies  map[string]string // paths of the load generator by tenant
 	broker  broker.Options    // changes to the usual options
 	table   policy.Table      // of a test that starts successors
@@ -115,6 +123,18 @@ func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	return all
 }
 
+// sleeps has the driver tell what is true now, until the end is called.
+func (g *governed) sleeps() (end func()) {
+	now := g.DeviceProcesses()
+	set := func(to []collectors.DeviceProcess) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.listing = to
+	}
+	set(now)
+	return func() { set(nil) }
+}
+
 func (g *governed) Process(pid int) (kernel.Process, error) {
 	h, err := g.proc.Open(pid)
 	if err != nil {
@@ -159,15 +179,16 @@ func (g *governed) Rates(string) (link, memory float64, ok bool) { return 0, 0, 
 // underEnforcer starts an enforcer with the policy on a simulated GPU.
 func underEnforcer(t *testing.T, table policy.Table) *governed {
 	t.Helper()
-	g := prepared(t, table)
+	g := prepared(t)
 	g.run(table)
 	return g
 }
 
-// prepared returns a simulated GPU on which an enforcer can run.
-func prepared(t *testing.T, table policy.Table) *governed {
+// prepared returns a simulated GPU on which an enforcer can run. Its terms may be shorter
+// than a configuration can have them.
+func prepared(t *testing.T) *governed {
 	t.Helper()
-	g := &governed{host: stub(t), t: t, pids: map[int]string{}, groups: map[string]string{},
+	g := &governed{host: stub(t), t: t, tick: tick, pids: map[int]string{}, groups: map[string]string{},
 		copies: map[string]string{}}
 	var err error
 	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
@@ -180,10 +201,7 @@ func prepared(t *testing.T, table policy.Table) *governed {
 	g.socket = filepath.Join(g.dir, "broker.sock")
 	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + g.socket}
-	if err := table.Check(); err != nil {
-		t.Fatal(err)
-	}
-	g.broker = broker.Options{Socket: g.socket, Doubt: time.Second,
+	g.broker = broker.Options{Socket: g.socket, Doubt: ticks(5),
 		Known: g.known, Logger: slog.New(slog.DiscardHandler)}
 	t.Cleanup(func() {
 		if g.cancel != nil {
@@ -197,7 +215,7 @@ func prepared(t *testing.T, table policy.Table) *governed {
 func (g *governed) run(table policy.Table) {
 	g.t.Helper()
 	var err error
-	g.it, err = enforcer.New(enforcer.Options{
+	g.it, err = enforcer.New(enforcer.Options{Tick: g.tick,
 		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir,
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
@@ -251,7 +269,7 @@ func (g *governed) stats() wire.EnforcerStats { return *g.it.Stats().Enforcer }
 func (g *governed) audited() wire.EnforcerStats {
 	g.t.Helper()
 	was := g.it.Stats().Enforcer
-	poll(g.t, 10*time.Second, "no audit ended", func() bool { return g.it.Stats().Enforcer != was })
+	poll(g.t, time.Minute, "no audit ended", func() bool { return g.it.Stats().Enforcer != was })
 	return g.stats()
 }
 
@@ -269,8 +287,8 @@ func byPath(name string, q policy.Quota, s policy.Steps) policy.Rule {
 
 // quick returns steps that are short enough for a test.
 func quick(mode policy.Level) policy.Steps {
-	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: 4 * time.Second, Throttle: .5,
-		Pause: []string{"broker", "freezer", "signal"}, Grace: 2 * time.Second}
+	return policy.Steps{Mode: mode, Confirm: 2, Of: 3, Hold: ticks(4), Throttle: .5,
+		Pause: []string{"broker", "freezer", "signal"}, Grace: ticks(2)}
 }
 
 // moved reports whether a process has had the GPU since a moment.

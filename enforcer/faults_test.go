@@ -15,11 +15,11 @@ import (
 // to become true.
 func poll(t *testing.T, limit time.Duration, what string, done func() bool) time.Duration {
 	t.Helper()
-	began, tick := time.Now(), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
+	began, look := time.Now(), time.NewTicker(5*time.Millisecond)
+	defer look.Stop()
 	for !done() {
-		if <-tick.C; time.Since(began) > patience*limit {
-			t.Fatalf("after %v still: %s", patience*limit, what)
+		if <-look.C; time.Since(began) > within(limit) {
+			t.Fatalf("after %v still: %s", within(limit), what)
 		}
 	}
 	return time.Since(began)

@@ -11,8 +11,7 @@ import (
 // wait for one another. A gang must not wait for itself: this costs three in
 // four steps if each GPU is shared separately.
 func TestGangs(t *testing.T) {
-	t.Setenv("GS_STUB_GPUS", "2")
-	h := stub(t)
+	h := stub(t, "GS_STUB_GPUS=2")
 	h.govern(t, tenant("a", 50), tenant("b", 50))
 	var parts []float64
 	for range 3 {
@@ -35,8 +34,7 @@ func TestGangs(t *testing.T) {
 func TestNothingHangs(t *testing.T) {
 	for recipe := range rounds {
 		t.Run(recipe, func(t *testing.T) {
-			t.Setenv("GS_STUB_GPUS", "2")
-			nothingHangs(t, stub(t), recipe)
+			nothingHangs(t, stub(t, "GS_STUB_GPUS=2"), recipe)
 		})
 	}
 }

@@ -41,8 +41,8 @@ func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
 // workload has just begun to consist.
 func TestAnOrderNamesANewProcess(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
-	a := g.rests("a", true, "1024", "600000")
+	g := suspending(t, 0, 0, []string{"a"}, gives(0))
+	a := g.rests("a", true, "1024")
 	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
 	g.order(g.suspend, a.pid(), "is suspended")
 	b := g.works("a", true, "512")
@@ -61,8 +61,8 @@ func TestAnOrderNamesANewProcess(t *testing.T) {
 func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
 	t.Parallel()
 	for _, hooked := range []bool{true, false} {
-		g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
-		g.rests("a", hooked, "1024", "600000")
+		g := suspending(t, 0, 0, []string{"a"}, gives(0))
+		g.rests("a", hooked, "1024")
 		poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
 		b := g.works("a", hooked, "512")
 		poll(t, 30*time.Second, "it does not come back", func() bool { return g.used() == 1536 && g.phase() == "" })
@@ -102,7 +102,7 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 		g.order(g.suspend, a.pid(), "is suspended")
 		var b *worker
 		if kind == "managed" {
-			b = g.job("a", true, "--kernel-us=200", "--seconds=300", "--alloc-kind=managed", "--alloc-mib=512",
+			b = g.job("a", true, "--kernel-us=200", "--seconds=600", "--alloc-kind=managed", "--alloc-mib=512",
 				"--alloc-step-mib=512")
 		} else {
 			g.driver = append(g.driver, "GS_STUB_CHECKPOINT=refuse")
@@ -113,7 +113,7 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 		poll(t, 30*time.Second, "it does not go on", func() bool { return g.moved(b, since) && g.phase() == "suspended" })
 		g.audited()
 		g.audited()
-		if s := g.stats(); s.Suspensions.Refused["unsupported"] != 1 || len(s.Suspended) != 1 || g.moves(a) {
+		if s := g.stats(); s.Suspensions.Refused["unsupported"] != 1 || len(s.Suspended) != 1 || g.moved(a, since) {
 			t.Errorf("%s: %+v %+v", kind, s.Suspended, s.Suspensions)
 		}
 		g.order(g.giveBack, b.pid(), "runs again")
@@ -169,7 +169,10 @@ func TestWhatWouldNotFitAgainGoesOn(t *testing.T) {
 	a := g.works("a", true, "2560")
 	g.sees(1, a)
 	g.order(g.suspend, a.pid(), "is suspended")
+	sees := g.sleeps() // until the new one has its memory
 	b := g.works("a", false, "1024")
+	poll(t, 30*time.Second, "it has no memory", func() bool { return g.used() == 1024 })
+	sees()
 	poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["gpu_memory"] == 1 })
 	g.refused(g.suspend, b.pid(), "could not give 4384 MiB back: it has 4096 MiB")
 	g.refused(g.giveBack, b.pid(), "has no room")

@@ -12,11 +12,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"gpusteward/enforcer/suspend"
-	"gpusteward/internal/fixture"
 )
 
 var (
@@ -124,58 +122,4 @@ func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
 		t.Logf("cycle %d: it lives", i)
 	}
 	t.Logf("the agent was killed while the program was: %v", moments)
-}
-
-// TestKilledAgentLosesNobody kills the agent at moments of cycles on a simulated
-// GPU. Unlike an enforcer that ends, it cannot wait for its calls of the driver.
-func TestKilledAgentLosesNobody(t *testing.T) {
-	t.Setenv("GS_STUB_CHECKPOINT_RATE", strconv.Itoa(1<<30))
-	t.Setenv("GS_STUB_RESTORE_RATE", strconv.Itoa(1<<30))
-	a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
-	w := a.job("a", 0, "--kernel-us=2000", "--alloc-mib=1024", "--seconds=600")
-	ready(t, w)
-	w.tell("go")
-	a.killedInCycles(w, func(i int) {
-		at := fixture.Monotonic()
-		if !w.until(20*time.Second, func(s *series) bool { return s.by(fixture.Monotonic()) > s.by(at) }) {
-			t.Fatalf("cycle %d: the program does not work\n%s", i, a.log("all"))
-		}
-	})
-	if strings.Contains(a.log("all"), "the escalation changed a level") {
-		t.Errorf("the program is accused\n%s", a.log("all"))
-	}
-}
-
-// TestSuspendedProcessOutlivesTheAgent kills the agent while a process is suspended whose
-// work is done. Until the next agent resumes it, nothing asks the driver about its work:
-// that would end it. So it is with a process that asks all the time.
-func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
-	for name, options := range map[string][]string{
-		"at rest": {"--burst-ms=2", "--sleep-ms=1000"}, "asking": {"--kernel-us=2000", "--report-ms=10"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
-			w := a.job("a", 0, append(options, "--alloc-mib=64", "--seconds=600")...)
-			ready(t, w)
-			w.tell("go")
-			works := func() bool {
-				at := fixture.Monotonic()
-				return w.until(20*time.Second, func(s *series) bool { return s.by(fixture.Monotonic()) > s.by(at) })
-			}
-			if !works() {
-				t.Fatal("it never works")
-			}
-			if err := a.order("suspend", w.cmd.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
-			a.again()
-			a.metric(`nvgpu_broker_sessions{state="active"}`, 1)
-			if err := a.order("resume-process", w.cmd.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
-			if !works() {
-				t.Errorf("it does not work any more: %v", w.cmd.ProcessState)
-			}
-		})
-	}
 }

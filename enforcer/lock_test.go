@@ -10,6 +10,7 @@ import (
 )
 
 func TestLock(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "enforcer.lock")
 	if err := os.WriteFile(path, []byte("4194303999\n"), 0o600); err != nil { // the PID of an ended process
@@ -32,6 +33,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestLockWithoutAName(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	release, err := lock(dir)
 	if err != nil {
@@ -49,6 +51,7 @@ func TestLockWithoutAName(t *testing.T) {
 
 // TestLockOfAnEndedEnforcer has a lock that outlives its enforcer for a moment.
 func TestLockOfAnEndedEnforcer(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	before, err := lock(dir)
 	if err != nil {
@@ -66,6 +69,7 @@ func TestLockOfAnEndedEnforcer(t *testing.T) {
 }
 
 func TestLockThatCannotBe(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if _, err := lock(filepath.Join(dir, "none")); err == nil ||
 		!strings.Contains(err.Error(), "open the enforcer's lock") {

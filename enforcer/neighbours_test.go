@@ -14,6 +14,7 @@ import (
 // process use, by the driver's samples. Two of the three are of one workload, and
 // one of no known workload.
 func TestOthersUseTheGPU(t *testing.T) {
+	t.Parallel()
 	const minePID, idlePID, busyPID = 1, 2, 3
 	var g neighbours
 	at := time.Unix(1e9, 0)

@@ -24,6 +24,7 @@ import (
 )
 
 func TestGPUProcesses(t *testing.T) {
+	t.Parallel()
 	at := time.Unix(7, 0)
 	process := func(pid int, kind string) collectors.DeviceProcess {
 		return collectors.DeviceProcess{UUID: "GPU-1", Kind: kind, SM: 3, Sampled: at,
@@ -82,6 +83,7 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 // TestRanksHaveWorkloads shows processes with a session that the driver does not
 // list. One of them has ended, and nobody knows its workload.
 func TestRanksHaveWorkloads(t *testing.T) {
+	t.Parallel()
 	e := watching(t, "", false)
 	defer e.Close()
 	ended := os.Getpid() + 1
@@ -97,6 +99,7 @@ func TestRanksHaveWorkloads(t *testing.T) {
 // TestSuspendedWorkloadsDoNotHang tells of no hang of a workload that is
 // suspended.
 func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
+	t.Parallel()
 	e := watching(t, "", false)
 	defer e.Close()
 	e.suspender.Restore(time.Now(), []suspend.Record{{Tenant: "a", Workload: "w", Phase: suspend.Suspended}})
@@ -107,6 +110,7 @@ func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
 }
 
 func TestNCCLIsAsked(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
 		t.Fatal(err)
@@ -132,6 +136,7 @@ func TestNCCLIsAsked(t *testing.T) {
 
 // TestSimulatedProcessesHaveNoNCCL: real processes have the same PIDs.
 func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
+	t.Parallel()
 	e := watching(t, "localhost:28028", true)
 	defer e.Close()
 	if e.jobs.RAS != "" {
@@ -142,6 +147,7 @@ func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
 // TestAnOrderNamesWhoRunsWithoutTheHook warns of processes that may not survive their
 // suspension.
 func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
+	t.Parallel()
 	e := &Enforcer{}
 	e.suspender.Guard = &suspend.Guards{}
 	defer e.suspender.Close()

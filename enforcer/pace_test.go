@@ -10,6 +10,7 @@ import (
 // GPU. The pacer brings the tenant within its part of the bandwidth. The tenant
 // gets its limit back when it needs less.
 func TestPacer(t *testing.T) {
+	t.Parallel()
 	at, q := place{"a", "GPU-0"}, policy.Quota{Limit: .9, Bandwidth: .3}
 	p := pacer{}
 	share := .9

@@ -35,10 +35,10 @@ func faulty(option string) [2][]string { return [2][]string{nil, {option}} }
 // TestRanks runs jobs that hang, side by side. The traces of each one's ranks have
 // the same communicator, and how far each rank has come.
 func TestRanks(t *testing.T) {
-	t.Setenv("GS_STUB_GPUS", strconv.Itoa(2*len(jams)))
-	h := stub(t)
+	t.Parallel()
+	h := stub(t, fmt.Sprint("GS_STUB_GPUS=", 2*len(jams)))
 	r := record(t)
-	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	h.hook = r.env()
 	var ranks [][2]*worker
 	for gang, j := range jams {
 		var pair [2]*worker
@@ -50,8 +50,14 @@ func TestRanks(t *testing.T) {
 		ranks = append(ranks, pair)
 	}
 	for i, j := range jams {
-		of := [2]recording{}
-		poll(t, time.Minute, j.name+": its ranks have not come to where they hang", func() bool {
+		var why error
+		t.Cleanup(func() {
+			if why != nil {
+				t.Log(j.name, why)
+			}
+		})
+		poll(t, time.Minute, j.name+": its ranks have not come to where they hang, or do not tell", func() bool {
+			of := [2]recording{}
 			for rank, w := range ranks[i] {
 				of[rank] = r.now(w.cmd.Process.Pid)
 				c := of[rank].communicators[0]
@@ -59,18 +65,17 @@ func TestRanks(t *testing.T) {
 					return false
 				}
 			}
-			return true
+			why = agree(of, j)
+			return why == nil
 		})
-		if err := agree(of, j); err != nil {
-			t.Errorf("%s: %v", j.name, err)
-		}
 	}
 }
 
-// TestEndlessAmongMany runs jobs of 1,600 collectives a second, of which few are
+// TestEndlessAmongMany runs jobs of 3,200 collectives a second, of which few are
 // measured. The one before which a GPU stands is seen: it is measured if it is the
 // first one after the program waited for its GPU, and a mark follows the others.
 func TestEndlessAmongMany(t *testing.T) {
+	t.Parallel()
 	const buckets, step = 64, 75
 	const first, last = (step-1)*buckets + 1, step * buckets
 	for name, c := range map[string]struct {
@@ -85,6 +90,7 @@ func TestEndlessAmongMany(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a, b := endlessAmong(t, buckets, step, c.option, c.seen)
 			if a.Measured > first/2 || b.Measured > first/2 {
 				t.Errorf("%d and %d of %d collectives were measured: all are seen anyway", a.Measured, b.Measured, first)
@@ -97,13 +103,12 @@ func TestEndlessAmongMany(t *testing.T) {
 // is seen.
 func endlessAmong(t *testing.T, buckets, step int, option string, seen func(a, b wire.Communicator) bool,
 ) (a, b wire.Communicator) {
-	t.Setenv("GS_STUB_GPUS", "2")
-	h, r := stub(t), record(t)
-	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	h, r := stub(t, "GS_STUB_GPUS=2"), record(t)
+	h.hook = r.env()
 	var pair [2]*worker
 	for i := range pair {
 		pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1",
-			"--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(i), "--step-ms=40", "--mib=0.01",
+			"--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(i), "--step-ms=20", "--mib=0.01",
 			"--buckets=" + strconv.Itoa(buckets), "--kernels=1", "--at=" + strconv.Itoa(step)},
 			faulty(option)[i]...)...)
 	}

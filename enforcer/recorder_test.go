@@ -40,6 +40,11 @@ func record(t *testing.T) *recorder {
 	return r
 }
 
+// env is that of a program whose launches wait for the broker, so that all of them are recorded.
+func (r *recorder) env() []string {
+	return []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket, "GPUSTEWARD_FAIL=closed"}
+}
+
 // observeWith runs a broker of two tenants without limits, "" and "observed",
 // whose traces look gets, and returns its socket.
 func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
@@ -88,15 +93,16 @@ func (r *recorder) look(one broker.Traced) {
 // TestTrace runs a program on the simulated GPU. Its trace has each launch and
 // each wait, once and in order, and outlives the process.
 func TestTrace(t *testing.T) {
+	t.Parallel()
 	for _, threads := range []int{1, 4} {
-		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) { traceOf(t, threads) })
+		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) { t.Parallel(); traceOf(t, threads) })
 	}
 }
 
 func traceOf(t *testing.T, threads int) {
 	h := stub(t)
 	r := record(t)
-	h.hook = []string{"LD_PRELOAD=" + r.hook, "GPUSTEWARD_SOCKET=" + r.socket}
+	h.hook = r.env()
 	w := h.load(t, "observed", "--kernel-us=100", fmt.Sprint("--steps=", 10000/threads), "--sync-every=10",
 		"--seconds=60", fmt.Sprint("--threads=", threads))
 	w.hear(t, time.Minute, "ready")

@@ -14,7 +14,7 @@ import (
 // TestWhoIsRefusedIsLeftAlone starts a program under the hook for which the
 // broker has no session left. It runs, and the enforcer does not act on it.
 func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
-	g := prepared(t, severe())
+	g := prepared(t)
 	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second // refused programs return after 5 to 6 s
 	g.run(severe())
 	started := time.Now()

@@ -13,26 +13,28 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
 )
 
-// gives has a tenant's workloads give way after a time without use of the GPU.
-func gives(after time.Duration, keep uint64) func(*policy.Table) {
+// gives has tenants' workloads with more than some bytes give way after some ticks without
+// use of the GPU.
+func gives(keep uint64) func(*policy.Table) {
 	return func(t *policy.Table) {
 		for i := range t.Rules {
-			t.Rules[i].Reclaim = policy.Reclaim{Idle: after, Keep: keep}
+			t.Rules[i].Reclaim = policy.Reclaim{Idle: ticks(4), Keep: keep}
 		}
 	}
 }
 
-// overcommitted has all GPUs given to more workloads than fit.
-func overcommitted(turn time.Duration) func(*policy.Table) {
-	return func(t *policy.Table) { t.Overcommit, t.Turn = []string{policy.All}, turn }
+// overcommitted has all GPUs given to more workloads than fit, in turns of some ticks.
+func overcommitted(turn int) func(*policy.Table) {
+	return func(t *policy.Table) { t.Overcommit, t.Turn = []string{policy.All}, ticks(turn) }
 }
 
 // givenWay starts a workload of 2,560 MiB, which gives way to another one on the same GPU.
 func givenWay(t *testing.T) (g *governed, a, b *worker) {
 	t.Helper()
-	g = suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second), func(t *policy.Table) {
+	g = suspending(t, 0, 0, []string{"a", "b"}, overcommitted(1), func(t *policy.Table) {
 		t.Rules[1].Priority = policy.PriorityHigh
 	})
 	g.size = 4 << 30
@@ -60,27 +62,41 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := suspending(t, 0, 0, []string{"a", "b", "c"}, gives(3*time.Second, 1<<30))
-			rests := func(tenant, mib string) *worker {
-				return g.job(tenant, hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=10000", "--seconds=300",
-					"--alloc-mib="+mib, "--alloc-step-mib="+mib)
-			}
-			a, c := rests("a", "2048"), g.works("c", hooked, "1536")
-			rests("b", "256")
-			poll(t, 30*time.Second, "the idle one is not suspended", func() bool { return g.phase() == "suspended" })
-			if s := g.stats().Suspended[0]; s.Tenant != "a" || g.used() != 1792 {
-				t.Errorf("%+v, and %d MiB are in use", s, g.used())
+			g := suspending(t, 0, 0, []string{"a", "b"}, gives(1<<30), func(table *policy.Table) {
+				table.Rules = append(table.Rules, byPath("c", quota.Free(), quick(policy.Observe)))
+			})
+			a, c := g.rests("a", hooked, "2048"), g.works("c", hooked, "1536")
+			g.rests("b", hooked, "256")
+			poll(t, 30*time.Second, "the idle one is not suspended, or another one is",
+				func() bool { return g.phase() == "suspended" && g.used() == 1792 })
+			if s := g.stats().Suspended[0]; s.Tenant != "a" {
+				t.Errorf("%+v", s)
 			}
 			since := fixture.Monotonic()
-			poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.used() == 3840 })
-			if !g.moved(c, since) {
-				t.Error("the busy one did not work meanwhile")
-			}
-			if s := g.audited().Suspensions; s.Suspended != 1 || s.Resumed != 1 || len(s.Refused) != 0 {
+			poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
+			a.tell("work")
+			poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
+			if s := g.audited().Suspensions; s.Resumed == 0 || len(s.Refused) != 0 {
 				t.Errorf("%+v", s)
 			}
 		})
 	}
+}
+
+// gaveWay waits until the only workload has given way for the n-th time, and has come back as
+// often as before.
+func (g *governed) gaveWay(n int) {
+	g.t.Helper()
+	poll(g.t, time.Minute, fmt.Sprintf("it does not give way for the %d. time", n),
+		func() bool { return g.phase() == "suspended" && len(g.ends()) == 2*n-1 })
+}
+
+// cameBack waits until a workload has worked since a moment, and has come back for the n-th
+// time.
+func (g *governed) cameBack(w *worker, since int64, n int) {
+	g.t.Helper()
+	poll(g.t, time.Minute, fmt.Sprintf("it does not come back for the %d. time", n),
+		func() bool { return len(g.ends()) >= 2*n && g.moved(w, since) })
 }
 
 // TestWhoWaitsForItsGPUComesBack suspends a program without the hook that waits for its GPU
@@ -89,32 +105,38 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 // would hold its thread then.
 func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
-	waits := func(tenant string) *worker {
-		return g.job(tenant, false, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=8000", "--sync-first=1", "--seconds=300",
-			"--alloc-mib=512", "--alloc-step-mib=512")
-	}
-	a := waits("a")
-	told := func(n int) func() bool { return func() bool { return len(g.ends()) >= n } }
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
+	a := g.rests("a", false, "512", "--sync-first=1")
 	for i := range 2 {
-		poll(t, 60*time.Second, "it does not give way", told(2*i+1))
+		g.gaveWay(i + 1)
 		since := fixture.Monotonic()
-		poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) })
+		a.tell("work")
+		g.cameBack(a, since, i+1)
 	}
 	a.kill()
-	b := waits("b")
-	poll(t, 20*time.Second, "it works, and is listed", func() bool { return g.moves(b) && g.listed(1) })
+	g.configure(func(table *policy.Table) { gives(0)(table); table.Rules[1].Reclaim = policy.Reclaim{} })
+	start := fixture.Monotonic()
+	b := g.rests("b", false, "512", "--sync-first=1")
+	works := func(since int64) {
+		t.Helper()
+		poll(t, 20*time.Second, "it does not work", func() bool { return g.moved(b, since) && g.listed(1) })
+	}
+	waits := func() (since int64) {
+		t.Helper()
+		g.order(g.suspend, "unit:b.service", "is suspended")
+		since = fixture.Monotonic()
+		b.tell("work")
+		poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
+		return since
+	}
+	works(start)
 	g.audited()
-	g.order(g.suspend, "unit:b.service", "is suspended")
-	poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
-	since := fixture.Monotonic()
+	since := waits()
 	g.order(g.giveBack, "unit:b.service", "runs again")
-	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moved(b, since) })
-	g.order(g.suspend, "unit:b.service", "is suspended")
-	poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
-	since = fixture.Monotonic()
+	works(since)
+	since = waits()
 	g.stop()
-	poll(t, 20*time.Second, "it does not work again", func() bool { return g.moved(b, since) })
+	works(since)
 	if ends := g.ends(); ends[len(ends)-1].Done != suspend.Resuming {
 		t.Errorf("the journal is told of %+v at last", ends[len(ends)-1])
 	}
@@ -137,31 +159,38 @@ func traced(pid int) bool {
 // in the first suspension does not end the second one.
 func TestEachSuspensionLastsUntilTheNextUse(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
-	a := g.job("a", false, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=10000", "--seconds=300", "--alloc-mib=512",
-		"--alloc-step-mib=512")
-	told := func(n int) func() bool { return func() bool { return len(g.ends()) >= n } }
-	poll(t, 60*time.Second, "it does not give way again", told(3))
-	since := fixture.Monotonic()
-	poll(t, 60*time.Second, "it does not come back again", told(4))
-	poll(t, 3*time.Second, "it came back without use of the GPU", func() bool { return g.moved(a, since) })
+	g := suspending(t, 0, 0, []string{"a"}, gives(0))
+	a := g.rests("a", false, "512")
+	for i := range 2 {
+		g.gaveWay(i + 1)
+		for range 5 {
+			g.audited()
+		}
+		if told := g.ends(); g.phase() != "suspended" || len(told) != 2*i+1 {
+			t.Fatalf("it came back without use of the GPU: %+v", told)
+		}
+		since := fixture.Monotonic()
+		a.tell("work")
+		g.cameBack(a, since, i+1)
+	}
 }
 
 // TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
 // looked whether it used the GPU while there was no enforcer.
 func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
 	t.Parallel()
-	for _, hooked := range []bool{true, false} {
-		g := suspending(t, 0, 0, []string{"a"}, gives(3*time.Second, 0))
-		g.job("a", hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms=600000", "--alloc-mib=512",
-			"--alloc-step-mib=512")
-		poll(t, 30*time.Second, "it is not suspended", func() bool { return g.phase() == "suspended" })
-		g.stop()
-		told := len(g.ends())
-		g.run(g.table)
-		poll(t, 30*time.Second, "it does not come back", func() bool {
-			ends := g.ends()
-			return len(ends) > told && ends[told].Done == suspend.Resuming && ends[told].Err == nil
+	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := suspending(t, 0, 0, []string{"a"}, gives(0))
+			g.rests("a", hooked, "512")
+			g.gaveWay(1)
+			g.stop()
+			g.run(g.table)
+			poll(t, 30*time.Second, "it does not come back", func() bool {
+				ends := g.ends()
+				return len(ends) > 1 && ends[1].Done == suspend.Resuming && ends[1].Err == nil
+			})
 		})
 	}
 }
@@ -172,10 +201,10 @@ func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
 // tries to have that, too.
 func TestWorkloadsTakeTurns(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 4<<30, []string{"a", "b"}, overcommitted(2*time.Second))
-	g.size, g.age = 4<<30, 1500*time.Millisecond
+	g := suspending(t, 0, 32<<30, []string{"a", "b"}, overcommitted(2))
+	g.size, g.age = 4<<30, ticks(3)/2
 	works := func(tenant string) *worker {
-		return g.job(tenant, true, "--kernel-us=2000", "--sync-every=1", "--seconds=300", "--alloc-mib=2560",
+		return g.job(tenant, true, "--kernel-us=2000", "--sync-every=1", "--seconds=600", "--alloc-mib=2560",
 			"--alloc-step-mib=2560")
 	}
 	a := works("a")
@@ -184,7 +213,7 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	for range 2 {
 		for _, w := range []*worker{b, a} {
 			since := fixture.Monotonic()
-			poll(t, 60*time.Second, "it has no turn", func() bool { return g.moved(w, since) })
+			poll(t, 10*time.Minute, "it has no turn", func() bool { return g.moved(w, since) })
 			if used := g.used(); used > 4096 {
 				t.Errorf("%d MiB are in use of 4096", used)
 			}
@@ -192,21 +221,15 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	}
 	poll(t, 60*time.Second, "nobody is seen to wait", func() bool { // a turn may end at any time
 		s := g.stats().Overcommit
-		return len(s) == 1 && s[0].Turn >= 2 && s[0].Waiting >= 1
+		return len(s) == 1 && s[0].Turn >= ticks(2).Seconds() && s[0].Waiting >= 1
 	})
 	if s := g.stats(); s.Suspensions.Suspended < 3 || len(s.Suspensions.Refused) != 0 || s.Suspensions.Broken != 0 {
 		t.Errorf("%+v %+v", s.Overcommit, s.Suspensions)
 	}
-	overruns := uint64(0)
 	for _, row := range g.it.Stats().Tenants {
 		if row.MemoryDenied > 0 {
 			t.Errorf("%s was denied memory", row.Tenant)
 		}
-		overruns += row.Overruns
-	}
-	// Without a processor, a program may be late by itself, now and then.
-	if s := g.stats().Suspensions.Suspended; 2*overruns > s {
-		t.Errorf("programs were waited for %d times in %d suspensions", overruns, s)
 	}
 	a.kill()
 	b.kill()
@@ -225,20 +248,20 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 // overcommitted GPU. Its turn begins when it has that.
 func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 	t.Parallel()
-	const turn = 5 * time.Second
+	const turn = 8
 	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(turn))
 	g.size = 4 << 30
 	a := g.works("a", true, "2560")
 	g.sees(1, a)
-	g.job("b", true, "--kernel-us=200", "--seconds=300", "--alloc-mib=2560", "--alloc-step-mib=512")
+	g.job("b", true, "--kernel-us=200", "--seconds=600", "--alloc-mib=2560", "--alloc-step-mib=512")
 	poll(t, 30*time.Second, "it has a part of its memory", func() bool { return g.listed(2) && g.used() > 2560+512 })
 	poll(t, 60*time.Second, "they take no turns", func() bool { return len(g.ends()) >= 3 })
 	ends := g.ends()
 	if ends[0].Tenant != "a" || ends[1].Tenant != "b" {
 		t.Fatalf("%+v gave way first, then %+v", ends[0], ends[1])
 	}
-	if stayed := ends[1].Began.Sub(ends[0].Since); stayed < turn {
-		t.Errorf("it had its memory for %v, and a turn is %v", stayed, turn)
+	if stayed := ends[1].Began.Sub(ends[0].Since); stayed < ticks(turn) {
+		t.Errorf("it had its memory for %v, and a turn is %v", stayed, ticks(turn))
 	}
 }
 
@@ -246,19 +269,14 @@ func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 // wants to come back. The answer comes at once.
 func TestAnOrderKeepsAwayWhoGaveWay(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, overcommitted(time.Second),
-		func(t *policy.Table) { t.Rules[1].Priority = policy.PriorityHigh })
-	g.size = 4 << 30
-	a := g.works("a", true, "2560")
-	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
-	b := g.works("b", true, "2560")
+	g, _, _ := givenWay(t)
 	claims := func(n int) func() bool {
 		return func() bool {
 			o := g.stats().Overcommit
 			return g.phase() == "suspended" && len(o) == 1 && o[0].Waiting == n
 		}
 	}
-	poll(t, 60*time.Second, "it does not want to come back", func() bool { return g.moves(b) && claims(1)() })
+	poll(t, 60*time.Second, "it does not want to come back", claims(1))
 	g.order(g.suspend, "unit:a.service", "is suspended")
 	poll(t, 20*time.Second, "it still wants to come back", claims(0))
 }
@@ -266,9 +284,9 @@ func TestAnOrderKeepsAwayWhoGaveWay(t *testing.T) {
 // TestAnImpossibleAllocationFails refuses at once what no overcommitted GPU has.
 func TestAnImpossibleAllocationFails(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"}, overcommitted(2*time.Second))
+	g := suspending(t, 0, 0, []string{"a"}, overcommitted(2))
 	g.size = 4 << 30
-	a := g.job("a", true, "--wait-start", "--seconds=300", "--alloc-mib=5000", "--alloc-step-mib=5000")
+	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
 	ready(t, a)
 	a.tell("go")
 	if got := taken(t, a); got != 0 {
@@ -279,19 +297,19 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	}
 }
 
-// rests starts a program that holds so many MiB, works for a moment, and then again after so
-// many ms.
-func (g *governed) rests(tenant string, hooked bool, mib, ms string) *worker {
+// rests starts a program that holds so many MiB, works for a moment, and again whenever it is
+// told to.
+func (g *governed) rests(tenant string, hooked bool, mib string, options ...string) *worker {
 	g.t.Helper()
-	return g.job(tenant, hooked, "--kernel-us=200", "--burst-ms=50", "--sleep-ms="+ms, "--seconds=300",
-		"--alloc-mib="+mib, "--alloc-step-mib="+mib)
+	return g.job(tenant, hooked, append([]string{"--kernel-us=200", "--burst-ms=50", "--sleep-ms=-1", "--seconds=600",
+		"--alloc-mib=" + mib, "--alloc-step-mib=" + mib}, options...)...)
 }
 
 // TestWantOfMemoryIsNotTriedAgainAtOnce has an idle workload not give way for which its
 // cgroup has no room.
 func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"}, gives(2*time.Second, 0))
+	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	g.stop()
 	g.cgroups = t.TempDir()
 	for name, bytes := range map[string]int{"memory.max": 1 << 30, "memory.current": 1 << 20} {
@@ -300,7 +318,7 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 		}
 	}
 	g.run(g.table)
-	a := g.rests("a", true, "1024", "600000")
+	a := g.rests("a", true, "1024")
 	refusals := func() uint64 { return g.stats().Suspensions.Refused["cgroup_memory"] }
 	poll(t, 30*time.Second, "it is not refused", func() bool { return refusals() > 0 })
 	for range 3 {
@@ -316,34 +334,41 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 // have room for.
 func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
-	a := g.rests("a", true, "2560", "8000")
-	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
+	a := g.rests("a", true, "2560")
+	g.gaveWay(1)
 	b := g.works("b", false, "80000") // of 81920 that the GPU has
-	poll(t, 30*time.Second, "it is not being resumed", func() bool { return g.moves(b) && g.phase() == "resuming" })
-	for range 20 {
-		g.audited()
+	poll(t, 30*time.Second, "it does not work", func() bool { return g.moves(b) })
+	began := time.Now()
+	a.tell("work")
+	tried := uint64(0)
+	poll(t, time.Minute, "it is not tried four times", func() bool {
+		tried = g.stats().Suspensions.Refused["gpu_memory"]
+		return tried >= 4
+	})
+	if took := time.Since(began); took < ticks(1<<tried-2) { // 2 ticks, 4, 8
+		t.Errorf("it was tried %d times in %v", tried, took)
 	}
-	if n := g.stats().Suspensions.Refused["gpu_memory"]; n < 1 || n > 6 { // the seventh is 2 minutes after the first
-		t.Errorf("it was tried %d times", n)
-	}
+	since := fixture.Monotonic()
 	b.kill()
-	poll(t, 60*time.Second, "it does not come back", func() bool { return g.moves(a) })
+	poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) })
 }
 
 // TestWhoFindsNoRoomIsSeenToWait has a program come back that gave way, and finds its memory
 // taken by one without the hook.
 func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
+	g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
 	g.size = 4 << 30
-	a := g.rests("a", true, "2560", "8000")
-	poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+	a := g.rests("a", true, "2560")
+	g.gaveWay(1)
 	b := g.works("b", false, "2560")
-	poll(t, 30*time.Second, "it does not wait", func() bool { return g.moves(b) && g.phase() == "resuming" })
-	b.kill()
+	poll(t, 30*time.Second, "it does not work", func() bool { return g.moves(b) })
+	a.tell("work")
+	poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
 	since := fixture.Monotonic()
-	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.phase() == "" })
+	b.kill()
+	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 2 })
 }
 
 // configure has the enforcer load a changed table.
@@ -361,12 +386,13 @@ func TestAReloadForgetsNobody(t *testing.T) {
 		"its terms": func(table *policy.Table) { table.Rules[0].Reclaim = policy.Reclaim{} }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := suspending(t, 0, 0, []string{"a", "b"}, gives(2*time.Second, 0))
-			a := g.rests("a", true, "1024", "10000")
-			poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
+			g := suspending(t, 0, 0, []string{"a", "b"}, gives(0))
+			a := g.rests("a", true, "1024")
+			g.gaveWay(1)
 			g.configure(reload)
 			since := fixture.Monotonic()
-			poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) && g.phase() == "" })
+			a.tell("work")
+			poll(t, 60*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
 		})
 	}
 	t.Run("the tenant of an order", func(t *testing.T) {

@@ -23,14 +23,16 @@ var made = sync.OnceValue(func() error {
 	return fixture.MakeHook("hook", "all", "stub")
 })
 
-// stub returns a simulated GPU of its own, watched by a monitor.
-func stub(t *testing.T) *host {
+// stub returns a simulated GPU of its own, watched by a monitor. Variables of the environment
+// change it.
+func stub(t *testing.T, change ...string) *host {
 	t.Helper()
 	if err := made(); err != nil {
 		t.Fatal(err)
 	}
 	dir := path(t, "GS_STUB", "hook/build/stub")
-	h := &host{driver: []string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}}
+	h := &host{driver: append([]string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")},
+		change...)}
 	h.truth = watch(t, filepath.Join(dir, "stat"), h.driver)
 	return h
 }

@@ -20,6 +20,7 @@
  * the next begins. With --then-wait=1 it waits for a line before. With --then=exec that is the same process. With fork, vfork or
  * spawn it is a child, and the parent goes on holding what it has. With left it is the
  * same process, of which a child stays that has all its descriptors.
+ * With --sleep-ms=-1, it waits for a line between two bursts.
  * With --sync-first=1, a burst begins with a wait for the work of the one before, which has ended.
  * With --host-us, a host function that sleeps for so long is queued before each launch.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
@@ -272,6 +273,7 @@ static void steady(struct worker *w)
 static void bursts(struct worker *w)
 {
 	long n = (long)(option.burst_ms * 1000 / launch_us() + 0.5);
+	char line[16];
 
 	while (!finished(w)) {
 		uint64_t start = now();
@@ -282,7 +284,10 @@ static void bursts(struct worker *w)
 			launch(w);
 		synchronise(w);
 		print("burst", (now() - start) / 1000);
-		rest(option.sleep_ms);
+		if (option.sleep_ms >= 0)
+			rest(option.sleep_ms);
+		else if (!fgets(line, sizeof line, stdin))
+			stop = 1;
 	}
 }
 
