@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -69,8 +70,8 @@ type use struct {
 	sm   float64 // seconds of the GPU's time
 	last time.Time
 
-	// Of a suspended process: what its threads waited for, by TID, first and at
-	// the last look.
+	// Of a process that gives way: what its threads waited for, by TID, before it was
+	// suspended and at the last look.
 	first, before map[int]string
 	stuck         bool // a thread waits that did not: for the driver
 }
@@ -136,14 +137,20 @@ func (q *queue) requests(now time.Time) (all []waiting) {
 	return all
 }
 
+// driverThread matches the names of the threads that the driver itself starts in a process.
+var driverThread = regexp.MustCompile(`^cuda(-EvtHandlr|[0-9]{11})\n$`)
+
 // waits returns on which futex each thread of a process waits, or for which other
-// system call.
+// system call. It leaves out the driver's own threads.
 func waits(procfs string, pid int) map[int]string {
 	dir := filepath.Join(procfs, strconv.Itoa(pid), "task")
 	tasks, _ := os.ReadDir(dir)
 	all := map[int]string{}
 	for _, task := range tasks[:min(len(tasks), maxThreads)] {
 		tid, _ := strconv.Atoi(task.Name())
+		if name, _ := os.ReadFile(filepath.Join(dir, task.Name(), "comm")); driverThread.Match(name) {
+			continue
+		}
 		text, _ := os.ReadFile(filepath.Join(dir, task.Name(), "syscall"))
 		if f := strings.Fields(string(text)); len(f) > 1 && f[0] == futex {
 			all[tid] = "futex " + f[1]
@@ -154,10 +161,11 @@ func waits(procfs string, pid int) map[int]string {
 	return all
 }
 
-// look notes whether a thread of a suspended process waits for the driver: it
-// waits on a futex on which it did not wait before, and still does at the next
-// look. Measured on driver 580: so does each call of a process that is locked,
-// and it takes no processor time.
+// look notes whether a thread of a process that gave way, or is about to, waits for the
+// driver: it waits on a futex on which it did not wait before, and still does at the next
+// look. Measured on driver 580: so does each call of a process that is locked, and it takes
+// no processor time. The driver's thread cuda-EvtHandlr does so as long as the process is
+// locked.
 func (u *use) look(procfs string, pid int) {
 	now := waits(procfs, pid)
 	if u.first == nil {
@@ -187,7 +195,7 @@ func (e *Enforcer) observeUse(now time.Time, all []collectors.DeviceProcess) {
 			seen[p.Target] = true
 			u := of(p.Target)
 			u.last = now
-			if r.Phase == suspend.Suspended && r.Yields {
+			if r.Phase != suspend.Resuming && r.Yields {
 				u.look(e.identities.procfs, p.PID)
 				u.stuck = u.stuck || e.suspender.Holds(p.PID)
 			} else {
@@ -332,6 +340,11 @@ func (e *Enforcer) shared(gpus map[string]uint64) bool {
 // giveWay begins to suspend a workload that comes back when it uses the GPU.
 func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
 	log := e.log.With("tenant", c.Tenant, "workload", c.Workload, "why", why)
+	for _, p := range c.processes { // from now on, a call of the driver may wait
+		if u := e.residence.use[p.Target]; u != nil {
+			u.first = waits(e.identities.procfs, p.PID)
+		}
+	}
 	if err := e.suspender.GiveWay(now, c.Subject, c.processes, why); err != nil {
 		e.residence.failed[c.Subject] = now
 		log.Warn("a workload cannot give way; this is tried again in 10 minutes", "reason", suspend.ReasonOf(err), "err", err)

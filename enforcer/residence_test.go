@@ -175,6 +175,22 @@ func TestEachSuspensionLastsUntilTheNextUse(t *testing.T) {
 	}
 }
 
+// TestUseDuringTheSuspensionBringsBack has a program call the driver between its lock and the
+// end of its checkpoint. It waits from then on, and comes back.
+func TestUseDuringTheSuspensionBringsBack(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 512<<20, 0, []string{"a"}, gives(0))
+	ask := suspend.Helper(filepath.Join(t.TempDir(), "lock"), g.driver...) // which the enforcer does not wait for
+	a := g.rests("a", false, "512")
+	poll(t, time.Minute, "it is not locked", func() bool {
+		state, err := ask(t.Context(), suspend.Ask, a.cmd.Process.Pid)
+		return err == nil && state != suspend.Running
+	})
+	since := fixture.Monotonic()
+	a.tell("work")
+	g.cameBack(a, since, 1)
+}
+
 // TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
 // looked whether it used the GPU while there was no enforcer.
 func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {

@@ -1,0 +1,53 @@
+package enforcer
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// TestWhoWaitsForTheDriver looks at the threads of a process that gives way. Those of the
+// driver wait on a futex as long as it is locked, and some of the program's do so anyway. One
+// that does so since the lock has called the driver.
+func TestWhoWaitsForTheDriver(t *testing.T) {
+	t.Parallel()
+	const poll, read = "7 0x7ffe", "0 0x0"
+	lock := func(address string) string { return futex + " " + address }
+	for name, c := range map[string]struct {
+		comm              string
+		before, then, now string
+		stuck             bool
+	}{
+		"the driver's events":        {"cuda-EvtHandlr", poll, lock("0x10"), lock("0x10"), false},
+		"another one of the driver":  {"cuda00001400006", poll, lock("0x10"), lock("0x10"), false},
+		"a program named after CUDA": {"cuda_train", read, lock("0x10"), lock("0x10"), true},
+		"at rest":                    {"python3", read, read, read, false},
+		"in a pool":                  {"python3", lock("0x20"), lock("0x20"), lock("0x20"), false},
+		"since the lock":             {"python3", read, lock("0x10"), lock("0x10"), true},
+		"from the pool to a call":    {"python3", lock("0x20"), lock("0x10"), lock("0x10"), true},
+		"for a moment":               {"python3", read, lock("0x10"), lock("0x30"), false},
+	} {
+		procfs, pid := t.TempDir(), 7
+		is := func(call string) {
+			dir := filepath.Join(procfs, strconv.Itoa(pid), "task", "8")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range map[string]string{"comm": c.comm + "\n", "syscall": call + " 0x0\n"} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		is(c.before)
+		u := use{first: waits(procfs, pid)}
+		for _, call := range []string{c.then, c.now} {
+			is(call)
+			u.look(procfs, pid)
+		}
+		if u.stuck != c.stuck {
+			t.Errorf("%s: it waits for the driver: %t, want %t", name, u.stuck, c.stuck)
+		}
+	}
+}
