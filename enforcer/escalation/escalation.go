@@ -56,8 +56,9 @@ type Findings struct {
 	Doubted func(tenant string) bool
 	Steps   func(tenant string) policy.Steps // zero if the policy does not have the tenant
 	Actions int                              // most actions on this host in ten minutes
-	// the subjects whose GPU memory is on the host or on its way there: an audit
-	// cannot see whether they would keep to their quota
+	// the subjects whose GPU memory is away. True: it is on the host or on its way there, and
+	// an audit cannot see whether they would keep to their quota. False: it is on its way back,
+	// and they can do nothing about what an audit sees of them
 	Suspended map[audit.Subject]bool
 }
 
@@ -146,7 +147,10 @@ func (f Findings) found() map[audit.Subject][]audit.Violation {
 func (f Findings) verdict(s audit.Subject, found map[audit.Subject][]audit.Violation) verdict {
 	status, seen := f.Seen[s]
 	list, accused := found[s]
+	suspended, away := f.Suspended[s]
 	switch {
+	case away && !suspended:
+		return unknown
 	case len(list) > 0:
 		return bad // even if other things are unknown
 	case seen && !status.Known:

@@ -38,7 +38,7 @@ func newClimber() *climber {
 // none, ? unknown, h a violation on a GPU with a fault, q none on it, g gone, p
 // not seen in an incomplete audit, d a violation that may be the broker's
 // fault; of a suspended subject: s not seen, P not seen in an incomplete audit, D
-// in doubt.
+// in doubt; r a violation of one whose memory is on its way back.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
 		Partial:   letter == 'p' || letter == 'P',
@@ -57,7 +57,10 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 		if letter != 'g' && letter != 'p' {
 			f.Seen[s] = Status{Known: letter != '?', GPUs: []string{gpu}}
 		}
-		if letter == 'x' || letter == 'h' || letter == 'd' {
+		if letter == 'r' {
+			f.Suspended[s] = false
+		}
+		if strings.ContainsRune("xhdr", letter) {
 			f.Violations = append(f.Violations,
 				audit.Violation{Subject: s, GPU: gpu, Objective: audit.Unhooked, PIDs: []int{7},
 					Text: "a process goes around the hook"})
@@ -156,6 +159,9 @@ func TestEscalation(t *testing.T) {
 			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
 		{"nobody asks, and a GPU is silent", strings.Repeat("x", 12) + strings.Repeat("P", 100) + "s",
 			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 113 terminate done", nil},
+		{"on its way back it can mend nothing", "xxx" + strings.Repeat("r", 10) + "xxx", "3 warn done, 16 throttle done", nil},
+		{"nor is it terminated then", strings.Repeat("x", 12) + strings.Repeat("r", 40) + "xxx",
+			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 55 terminate done", nil},
 		{"suspended, and no further", strings.Repeat("x", 12) + strings.Repeat("s", 10) + "xxx" + strings.Repeat("x", 10),
 			"3 warn done, 6 throttle done, 9 pause done, 12 suspend done, 22 pause done, 25 suspend done, 35 pause done",
 			func(s *policy.Steps) { s.Mode = policy.Suspend }},
