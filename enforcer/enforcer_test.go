@@ -296,5 +296,25 @@ func (g *governed) moved(w *worker, since int64) bool {
 	return g.truth.of(w.cmd.Process.Pid).work(since, fixture.Monotonic()) > 0
 }
 
+// bothWays runs a test of programs with the hook, and of programs without it.
+func bothWays(t *testing.T, test func(t *testing.T, hooked bool)) {
+	t.Parallel()
+	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, hooked)
+		})
+	}
+}
+
+// work waits until each of these has had the GPU from now on.
+func (g *governed) work(all ...*worker) {
+	g.t.Helper()
+	since := fixture.Monotonic()
+	for _, w := range all {
+		poll(g.t, time.Minute, w.name+" does not work", func() bool { return g.moved(w, since) })
+	}
+}
+
 // moves reports whether a process has had the GPU within the last half second.
 func (g *governed) moves(w *worker) bool { return g.moved(w, fixture.Monotonic()-5e8) }

@@ -14,8 +14,7 @@ import (
 // TestANewProcessJoinsASuspendedWorkload suspends a process that starts in a workload
 // which was ordered to stay away. Orders may name it.
 func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
-	t.Parallel()
-	for _, hooked := range []bool{true, false} {
+	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"})
 		a := g.works("a", hooked, "1024")
 		g.sees(1, a)
@@ -29,12 +28,12 @@ func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
 			t.Errorf("hooked %v: %+v %+v", hooked, s.Suspended, s.Suspensions)
 		}
 		g.order(g.giveBack, b.pid(), "runs again")
-		poll(t, 20*time.Second, "both work again", func() bool { return g.moves(a) && g.moves(b) && g.used() == 1536 })
+		g.work(a, b)
 		g.order(g.suspend, b.pid(), "is suspended")
 		if g.used() != 0 {
 			t.Errorf("hooked %v: %d MiB are in use", hooked, g.used())
 		}
-	}
+	})
 }
 
 // TestAnOrderNamesANewProcess answers an order that names a process of which the suspended
@@ -59,24 +58,20 @@ func TestAnOrderNamesANewProcess(t *testing.T) {
 // TestANewProcessBringsBackWhoGaveWay takes the work of a new process for the use of the
 // GPU by its workload.
 func TestANewProcessBringsBackWhoGaveWay(t *testing.T) {
-	t.Parallel()
-	for _, hooked := range []bool{true, false} {
+	bothWays(t, func(t *testing.T, hooked bool) {
 		g := suspending(t, 0, 0, []string{"a"}, gives(0))
 		g.rests("a", hooked, "1024")
 		poll(t, 30*time.Second, "it does not give way", func() bool { return g.phase() == "suspended" })
 		b := g.works("a", hooked, "512")
 		poll(t, 30*time.Second, "it does not come back", func() bool { return g.used() == 1536 && g.phase() == "" })
-		if !g.moves(b) {
-			t.Error("the new one does not work")
-		}
-	}
+		g.work(b)
+	})
 }
 
 // TestANewProcessWaitsForTheTurn suspends a process that starts in a workload which waits
 // for its turn. Both come back with the turn.
 func TestANewProcessWaitsForTheTurn(t *testing.T) {
-	t.Parallel()
-	for _, hooked := range []bool{true, false} {
+	bothWays(t, func(t *testing.T, hooked bool) {
 		g, a, b := givenWay(t)
 		c := g.works("a", hooked, "256")
 		poll(t, 30*time.Second, "the new process is not suspended", func() bool {
@@ -88,8 +83,8 @@ func TestANewProcessWaitsForTheTurn(t *testing.T) {
 			return len(o) == 1 && o[0].Waiting == 1 && g.phase() == "suspended"
 		})
 		b.kill()
-		poll(t, 60*time.Second, "they do not come back", func() bool { return g.moves(a) && g.moves(c) && g.used() == 2816 })
-	}
+		g.work(a, c)
+	})
 }
 
 // TestANewProcessThatCannotBeSuspendedGoesOn leaves the others suspended.
@@ -100,6 +95,7 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 		a := g.works("a", true, "1024")
 		g.sees(1, a)
 		g.order(g.suspend, a.pid(), "is suspended")
+		sees := g.sleeps() // until the new one has its memory
 		var b *worker
 		if kind == "managed" {
 			b = g.job("a", true, "--kernel-us=200", "--seconds=600", "--alloc-kind=managed", "--alloc-mib=512",
@@ -108,6 +104,8 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 			g.driver = append(g.driver, "GS_STUB_CHECKPOINT=refuse")
 			b = g.works("a", true, "512")
 		}
+		g.work(b)
+		sees()
 		poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["unsupported"] == 1 })
 		since := fixture.Monotonic()
 		poll(t, 30*time.Second, "it does not go on", func() bool { return g.moved(b, since) && g.phase() == "suspended" })
@@ -117,7 +115,7 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 			t.Errorf("%s: %+v %+v", kind, s.Suspended, s.Suspensions)
 		}
 		g.order(g.giveBack, b.pid(), "runs again")
-		poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+		g.work(a, b)
 	}
 }
 
@@ -137,7 +135,7 @@ func TestANewProcessOfAnEscalatedWorkloadJoins(t *testing.T) {
 		return len(ends) == 2 && ends[1].Joined && ends[1].Err == nil && g.used() == 0
 	})
 	g.order(g.giveBack, b.pid(), "runs again")
-	poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+	g.work(a, b)
 }
 
 // TestAJoinOutlivesTheEnforcer restarts the enforcer while a process joins a suspended
@@ -148,16 +146,17 @@ func TestAJoinOutlivesTheEnforcer(t *testing.T) {
 	a := g.works("a", true, "256")
 	g.sees(1, a)
 	g.order(g.suspend, a.pid(), "is suspended")
+	since := fixture.Monotonic()
 	b := g.works("a", true, "512")
 	poll(t, 20*time.Second, "it does not join", func() bool { return g.phase() == "suspending" })
 	g.stop()
 	g.run(g.table)
 	poll(t, 60*time.Second, "it does not join", func() bool { return g.phase() == "suspended" && g.used() == 0 })
-	if g.moves(a) {
+	if g.moved(a, since) {
 		t.Error("the old one works")
 	}
 	g.order(g.giveBack, b.pid(), "runs again")
-	poll(t, 20*time.Second, "both work", func() bool { return g.moves(a) && g.moves(b) })
+	g.work(a, b)
 }
 
 // TestWhatWouldNotFitAgainGoesOn leaves a new process alone that would have its workload
@@ -177,5 +176,5 @@ func TestWhatWouldNotFitAgainGoesOn(t *testing.T) {
 	g.refused(g.suspend, b.pid(), "could not give 4384 MiB back: it has 4096 MiB")
 	g.refused(g.giveBack, b.pid(), "has no room")
 	b.kill()
-	poll(t, 30*time.Second, "it does not come back", func() bool { return g.moves(a) })
+	g.work(a)
 }

@@ -41,7 +41,8 @@ func givenWay(t *testing.T) (g *governed, a, b *worker) {
 	a = g.works("a", true, "2560")
 	g.sees(1, a)
 	b = g.works("b", true, "2560")
-	poll(t, 60*time.Second, "it does not give way", func() bool { return g.moves(b) && g.phase() == "suspended" })
+	g.work(b)
+	poll(t, time.Minute, "it does not give way", func() bool { return g.phase() == "suspended" })
 	return g, a, b
 }
 
@@ -58,29 +59,25 @@ func (g *governed) phase() string {
 // brings it back when it launches, with the hook and without. One with little
 // memory stays.
 func TestAnIdleWorkloadGivesWay(t *testing.T) {
-	t.Parallel()
-	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := suspending(t, 0, 0, []string{"a", "b"}, gives(1<<30), func(table *policy.Table) {
-				table.Rules = append(table.Rules, byPath("c", quota.Free(), quick(policy.Observe)))
-			})
-			a, c := g.rests("a", hooked, "2048"), g.works("c", hooked, "1536")
-			g.rests("b", hooked, "256")
-			poll(t, 30*time.Second, "the idle one is not suspended, or another one is",
-				func() bool { return g.phase() == "suspended" && g.used() == 1792 })
-			if s := g.stats().Suspended[0]; s.Tenant != "a" {
-				t.Errorf("%+v", s)
-			}
-			since := fixture.Monotonic()
-			poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
-			a.tell("work")
-			poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
-			if s := g.audited().Suspensions; s.Resumed == 0 || len(s.Refused) != 0 {
-				t.Errorf("%+v", s)
-			}
+	bothWays(t, func(t *testing.T, hooked bool) {
+		g := suspending(t, 0, 0, []string{"a", "b"}, gives(1<<30), func(table *policy.Table) {
+			table.Rules = append(table.Rules, byPath("c", quota.Free(), quick(policy.Observe)))
 		})
-	}
+		a, c := g.rests("a", hooked, "2048"), g.works("c", hooked, "1536")
+		g.rests("b", hooked, "256")
+		poll(t, 30*time.Second, "the idle one is not suspended, or another one is",
+			func() bool { return g.phase() == "suspended" && g.used() == 1792 })
+		if s := g.stats().Suspended[0]; s.Tenant != "a" {
+			t.Errorf("%+v", s)
+		}
+		since := fixture.Monotonic()
+		poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
+		a.tell("work")
+		poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
+		if s := g.audited().Suspensions; s.Resumed == 0 || len(s.Refused) != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
 }
 
 // gaveWay waits until the only workload has given way for the n-th time, and has come back as
@@ -194,21 +191,17 @@ func TestUseDuringTheSuspensionBringsBack(t *testing.T) {
 // TestWhoGaveWayComesBackAfterARestart brings back a program that gave way: nobody
 // looked whether it used the GPU while there was no enforcer.
 func TestWhoGaveWayComesBackAfterARestart(t *testing.T) {
-	t.Parallel()
-	for name, hooked := range map[string]bool{"hooked": true, "unhooked": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := suspending(t, 0, 0, []string{"a"}, gives(0))
-			g.rests("a", hooked, "512")
-			g.gaveWay(1)
-			g.stop()
-			g.run(g.table)
-			poll(t, 30*time.Second, "it does not come back", func() bool {
-				ends := g.ends()
-				return len(ends) > 1 && ends[1].Done == suspend.Resuming && ends[1].Err == nil
-			})
+	bothWays(t, func(t *testing.T, hooked bool) {
+		g := suspending(t, 0, 0, []string{"a"}, gives(0))
+		g.rests("a", hooked, "512")
+		g.gaveWay(1)
+		g.stop()
+		g.run(g.table)
+		poll(t, 30*time.Second, "it does not come back", func() bool {
+			ends := g.ends()
+			return len(ends) > 1 && ends[1].Done == suspend.Resuming && ends[1].Err == nil
 		})
-	}
+	})
 }
 
 // TestWorkloadsTakeTurns has two programs on an overcommitted GPU that has room
@@ -224,7 +217,7 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 			"--alloc-step-mib=2560")
 	}
 	a := works("a")
-	poll(t, 20*time.Second, "it works", func() bool { return g.moves(a) })
+	g.work(a)
 	b := works("b")
 	for range 2 {
 		for _, w := range []*worker{b, a} {
@@ -354,7 +347,7 @@ func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	a := g.rests("a", true, "2560")
 	g.gaveWay(1)
 	b := g.works("b", false, "80000") // of 81920 that the GPU has
-	poll(t, 30*time.Second, "it does not work", func() bool { return g.moves(b) })
+	g.work(b)
 	began := time.Now()
 	a.tell("work")
 	tried := uint64(0)
@@ -379,7 +372,7 @@ func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
 	a := g.rests("a", true, "2560")
 	g.gaveWay(1)
 	b := g.works("b", false, "2560")
-	poll(t, 30*time.Second, "it does not work", func() bool { return g.moves(b) })
+	g.work(b)
 	a.tell("work")
 	poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
 	since := fixture.Monotonic()
@@ -421,7 +414,7 @@ func TestAReloadForgetsNobody(t *testing.T) {
 		g.audited()
 		g.refused(g.suspend, a.pid(), "it is suspended already")
 		g.order(g.giveBack, a.pid(), "runs again")
-		poll(t, 20*time.Second, "it does not work", func() bool { return g.moves(a) })
+		g.work(a)
 	})
 	t.Run("overcommit", func(t *testing.T) {
 		t.Parallel()
@@ -429,6 +422,6 @@ func TestAReloadForgetsNobody(t *testing.T) {
 		g.configure(func(table *policy.Table) { table.Overcommit = nil })
 		poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
 		b.kill()
-		poll(t, 60*time.Second, "it does not come back", func() bool { return g.moves(a) })
+		g.work(a)
 	})
 }
