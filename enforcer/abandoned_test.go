@@ -5,9 +5,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
+	"gpusteward/enforcer/policy"
 	"gpusteward/internal/wire"
 )
 
@@ -46,5 +49,166 @@ func killChildren(t *testing.T, w *worker) {
 		if n, err := strconv.Atoi(child); err == nil {
 			_ = syscall.Kill(n, syscall.SIGKILL)
 		}
+	}
+}
+
+// TestExecGivesMemoryBack lets a process that holds memory start another
+// program. The memory of the first program is not charged to the second.
+func TestExecGivesMemoryBack(t *testing.T) {
+	t.Parallel()
+	const limit = 4096 * mib
+	table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
+		Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
+		Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
+			quick(policy.Warn))}}
+	g := prepared(t)
+	g.broker.Holds = g.truth.holds
+	g.run(table)
+	g.hook = append(g.hook, "GPUSTEWARD_FAIL=closed") // a busy broker may be late
+	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
+	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
+		"--sync-every=1", "--seconds=0.5", "--then-mib=4096")
+	ready(t, w)
+	w.tell("go")
+	if got := taken(t, w); got != limit/2 {
+		t.Fatalf("it takes %d MiB of 2048", got/mib)
+	}
+	poll(t, 10*time.Second, "what it takes is not booked", func() bool { return used() == limit/2 })
+	ready(t, w) // the other program
+	poll(t, 20*time.Second, "what the program before had is charged", func() bool { return used() == 0 })
+	w.tell("go")
+	if got := taken(t, w); got != limit {
+		t.Errorf("it takes %d MiB of 4096 after it began another program", got/mib)
+	}
+	poll(t, 10*time.Second, "the books differ",
+		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
+}
+
+// TestMemoryOverABrokersDeath kills the broker of a tenant with three
+// processes. Two of them want all the memory that they can get while there is
+// no broker. Then another broker starts. The tenant never exceeds its cap, and
+// no process that fails closed has more than before.
+func TestMemoryOverABrokersDeath(t *testing.T) {
+	t.Parallel()
+	const limit = 1024 * mib
+	for name, c := range map[string]struct {
+		fail      string
+		had, more uint64 // bytes of the first process before the broker's death, and of each of the others after it
+	}{
+		"open, at the cap":    {"open", limit, 0},
+		"open, with room":     {"open", limit / 4, limit / 4},
+		"closed, at the cap":  {"closed", limit, 0},
+		"closed, with room":   {"closed", limit / 4, 0},
+		"closed, all is left": {"closed", 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := stub(t, "GS_TEST_FAIL="+c.fail)
+			h.govern(t, capped("tenant", limit))
+			want := hoard(2048, 16, "native")
+			all := []*worker{h.load(t, "tenant", hoard(int(c.had/mib), 16, "native")...), h.load(t, "tenant", want...),
+				h.load(t, "tenant", want...)}
+			ready(t, all...)
+			if c.had > 0 {
+				all[0].tell("go")
+				taken(t, all[0])
+			}
+			for _, w := range all {
+				poll(t, 10*time.Second, "its page does not say what the tenant has", func() bool {
+					p := pageOf(t, w.cmd.Process.Pid)
+					used, _ := p.Memory(0)
+					return used == c.had && p.Processes(0) == 3
+				})
+			}
+			h.broker.kill()
+			for _, w := range all[1:] {
+				w.tell("go")
+			}
+			for _, w := range all[1:] {
+				if got := taken(t, w); got != c.more {
+					t.Errorf("without a broker it takes %d MiB, want %d", got/mib, c.more/mib)
+				}
+			}
+			h.broker = startBrokerIn(t, h.driver, h.socket, capped("tenant", limit))
+			poll(t, 10*time.Second, "the books of the next broker differ", func() bool {
+				s := stats(t, h.broker)
+				return s.Sessions["active"] == 3 && books(s, "tenant").MemoryUsed == c.had+2*c.more
+			})
+			last := h.load(t, "tenant", want...)
+			ready(t, last)
+			last.tell("go")
+			if got := taken(t, last); got != limit-c.had-2*c.more {
+				t.Errorf("with the next broker there are %d MiB left, want %d", got/mib, (limit-c.had-2*c.more)/mib)
+			}
+			if _, peak := h.truth.memory(t); peak != limit {
+				t.Errorf("the tenant had %d bytes of %d", peak, limit)
+			}
+		})
+	}
+}
+
+// TestBeginningAnewGivesNobodyMore lets a tenant's process at its cap start
+// other programs in every possible way. Each of them wants all the memory at
+// once. The tenant never exceeds its cap, and nothing stays charged after they
+// ended.
+func TestBeginningAnewGivesNobodyMore(t *testing.T) {
+	t.Parallel()
+	const limit = 1024 * mib
+	for name, c := range map[string]struct {
+		then       string
+		times      int    // number of programs that follow the first
+		had, after uint64 // bytes of the first program, and of the last
+	}{
+		"exec after exec":        {"exec", 3, limit, limit},
+		"exec beside a child":    {"left", 1, limit, limit},
+		"fork":                   {"fork", 1, limit / 4, limit * 3 / 4},
+		"fork at the cap":        {"fork", 1, limit, 0},
+		"vfork at the cap":       {"vfork", 1, limit, 0},
+		"posix_spawn":            {"spawn", 1, limit / 2, limit / 2},
+		"posix_spawn at the cap": {"spawn", 1, limit, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
+				Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
+				Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
+					quick(policy.Warn))}}
+			g := prepared(t)
+			var compared atomic.Int64 // how often the broker asked for the driver's listing
+			g.broker.Holds = func(uuid string, pid int) (uint64, time.Time, bool) {
+				compared.Add(1)
+				return g.truth.holds(uuid, pid)
+			}
+			g.run(table)
+			g.hook = append(g.hook, "GPUSTEWARD_FAIL=closed") // a busy broker may be late
+			used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
+			w := g.job("tenant", true, fmt.Sprintf("--alloc-mib=%d", c.had/mib), "--alloc-step-mib=32",
+				"--kernel-us=100", "--steps=1", "--then-wait=1",
+				"--then-mib=1024", "--then="+c.then, fmt.Sprintf("--then-times=%d", c.times))
+			t.Cleanup(func() { killChildren(t, w) }) // which have its output open
+			for i := range c.times {
+				if got := taken(t, w); i == 0 && got != c.had {
+					t.Fatalf("it takes %d MiB of %d", got/mib, c.had/mib)
+				}
+				before := compared.Load()
+				poll(t, 20*time.Second, "the broker has not seen what the driver needs for it",
+					func() bool { return compared.Load() >= before+3 })
+				w.tell("anew")
+			}
+			ready(t, w) // the last program, which takes memory when told
+			poll(t, 20*time.Second, "the books have not settled", func() bool { return used() == limit-c.after })
+			w.tell("go")
+			if got := taken(t, w); got != c.after {
+				t.Errorf("the last program takes %d MiB, want %d", got/mib, c.after/mib)
+			}
+			poll(t, 10*time.Second, "the books differ", func() bool { return used() == limit })
+			if _, peak := g.truth.memory(t); peak != limit {
+				t.Errorf("the tenant had %d bytes of %d", peak, limit)
+			}
+			killChildren(t, w)
+			w.kill()
+			poll(t, 10*time.Second, "something is charged to nobody",
+				func() bool { return used() == 0 && g.it.Stats().Sessions["active"] == 0 })
+		})
 	}
 }

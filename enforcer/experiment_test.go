@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,12 @@ type host struct {
 // tenants is.
 func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 	t.Helper()
+	return startBrokerIn(t, nil, socket, tenants...)
+}
+
+// startBrokerIn is startBroker with an environment, whose GS_TEST_FAIL=closed has it fail closed.
+func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) *worker {
+	t.Helper()
 	table, err := json.Marshal(tenants)
 	if err != nil {
 		t.Fatal(err)
@@ -44,9 +51,9 @@ func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"GS_TEST_SOCKET=" + socket, "GS_TEST_TENANTS=" + string(table)}
+	env = append(slices.Clone(env), "GS_TEST_SOCKET="+socket, "GS_TEST_TENANTS="+string(table))
 	w := startWorker(t, "broker", env, exe, "-test.run=^TestBrokerProcess$", "-test.v=false")
-	w.hear(t, 10*time.Second, "listening")
+	w.hear(t, time.Minute, "listening")
 	return w
 }
 
@@ -59,7 +66,7 @@ func (h *host) govern(t *testing.T, tenants ...terms) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h.socket = filepath.Join(dir, "broker.sock")
-	h.broker = startBroker(t, h.socket, tenants...)
+	h.broker = startBrokerIn(t, h.driver, h.socket, tenants...)
 	h.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + h.socket}
 }
@@ -69,7 +76,7 @@ func stats(t *testing.T, b *worker) wire.Stats {
 	t.Helper()
 	b.tell("stats")
 	var s wire.Stats
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(b.hear(t, 5*time.Second, "stats "), "stats ")), &s); err != nil {
+	if err := json.Unmarshal([]byte(strings.TrimPrefix(b.hear(t, time.Minute, "stats "), "stats ")), &s); err != nil {
 		t.Fatalf("read the broker's statistics: %v", err)
 	}
 	return s

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/broker"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -112,4 +114,52 @@ func books(s wire.Stats, name string) wire.TenantStats {
 		}
 	}
 	return wire.TenantStats{}
+}
+
+// TestMemoryRace lets 64 processes of one tenant take memory in four ways.
+// Together they want four times its cap at once.
+func TestMemoryRace(t *testing.T) {
+	t.Parallel()
+	const limit = 1024 * mib
+	h := stub(t)
+	h.govern(t, terms{"race", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
+	var all []*worker
+	for i := range 64 {
+		kind := []string{"native", "async", "vmm", "managed"}[i%4]
+		all = append(all, h.load(t, "race", hoard(64, 2, kind)...))
+	}
+	ready(t, all...)
+	for _, w := range all {
+		w.tell("go")
+	}
+	sum := uint64(0)
+	for _, w := range all {
+		sum += taken(t, w)
+	}
+	used, peak := h.truth.memory(t)
+	ledger := books(stats(t, h.broker), "race").MemoryPeak
+	over := max(0, int64(sum)-limit, int64(peak)-limit, int64(ledger)-limit)
+	fmt.Printf("memory race of 64: %d MiB taken of %d, in use on the GPU %d, peak %d, in the ledger %d, %d bytes "+
+		"over\n",
+		sum/mib, limit/mib, used/mib, peak/mib, ledger/mib, over)
+	if over != 0 {
+		t.Errorf("%d bytes over the cap", over)
+	}
+	if sum < limit*95/100 {
+		t.Errorf("64 processes could take %d MiB of %d", sum/mib, limit/mib)
+	}
+}
+
+// TestCancelledAllocations cancels threads in allocations. The other threads
+// want all of the tenant's cap, and get the bytes that were granted to the
+// cancelled ones.
+func TestCancelledAllocations(t *testing.T) {
+	t.Parallel()
+	h := stub(t)
+	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 4 * 8 * mib}, Weight: 1}})
+	w := h.load(t, "tenant", "--launch=alloc", "--alloc-step-mib=8", "--kernel-us=200", "--sync-every=1", "--threads=4",
+		"--cancel-ms=2", "--seconds=1")
+	ready(t, w)
+	w.tell("go")
+	w.hear(t, time.Minute, "total")
 }

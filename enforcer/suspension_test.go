@@ -20,7 +20,7 @@ import (
 	"gpusteward/internal/wire"
 )
 
-var kills = flag.Int("suspension.kills", 6, "`number` of cycles in which the enforcer ends twice")
+var kills = flag.Int("suspension.kills", 4, "`number` of cycles in which the enforcer ends twice")
 
 // TestMain is also the child process that makes a call of the driver.
 func TestMain(m *testing.M) {
@@ -329,7 +329,7 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 // resumption. In the end the program works.
 func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 	t.Parallel()
-	g := suspending(t, 4<<30, 4<<30, []string{"a"})
+	g := suspending(t, 8<<30, 8<<30, []string{"a"})
 	a := g.works("a", true, "1024")
 	g.work(a)
 	poll(t, time.Minute, "it works", func() bool { return g.used() == 1024 })
@@ -337,7 +337,7 @@ func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 	for range *kills {
 		g.audited()
 		for _, do := range []func(context.Context, string) (string, error){g.suspend, g.giveBack} {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(600))*time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(400))*time.Millisecond)
 			_, _ = do(ctx, "unit:a.service") // or there is nothing to do
 			cancel()
 			g.stop()
@@ -373,7 +373,9 @@ func (g *governed) refused(do func(context.Context, string) (string, error), wor
 func (g *governed) sees(n int, all ...*worker) {
 	g.t.Helper()
 	g.work(all...) // so they have their memory
+	g.truth.memory(g.t)
 	poll(g.t, time.Minute, fmt.Sprintf("%d processes are not listed", n), func() bool { return g.listed(n) })
+	g.audited() // it may have begun before
 	g.audited()
 }
 

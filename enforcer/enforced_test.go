@@ -1,0 +1,77 @@
+package enforcer_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"gpusteward/enforcer"
+	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/policy"
+)
+
+// TestEnforcerTerminates ends a program that goes around the hook if the policy
+// says so, and no other program. It does not do so while the GPU itself is at
+// fault.
+func TestEnforcerTerminates(t *testing.T) {
+	t.Parallel()
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
+			byPath("doomed", none, quick(policy.Terminate)),
+			byPath("shadowed", none, func() policy.Steps { s := quick(policy.Terminate); s.Shadow = true; return s }()),
+		}}
+	g := underEnforcer(t, table)
+	g.hardware = true
+	// It makes the GPU known to the broker.
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=600")
+	doomed := g.job("doomed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=600")
+	shadowed := g.job("shadowed", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=600")
+	g.work(doomed, shadowed, anchor)
+	poll(t, 20*time.Second, "they are not reported", func() bool {
+		n := uint64(0)
+		for _, w := range g.stats().Workloads {
+			n += w.Violations["unhooked"]
+		}
+		return n >= 8
+	})
+	if told := g.told("doomed"); told != nil {
+		t.Errorf("while the GPU was at fault: %q", told)
+	}
+	g.mu.Lock()
+	g.hardware = false
+	g.mu.Unlock()
+	poll(t, 60*time.Second, "it is not terminated",
+		func() bool { return slices.Contains(g.told("doomed"), "terminate done") })
+	poll(t, 10*time.Second, "it runs on", func() bool { return over(doomed) })
+	poll(t, 60*time.Second, "the other is not at the top in shadow",
+		func() bool { return slices.Contains(g.told("shadowed"), "terminate shadow") })
+	g.work(shadowed, anchor) // which were not touched
+}
+
+// TestPausedOverRestart ends an enforcer while a workload is paused. The
+// workload runs until the next enforcer pauses it again. A second enforcer
+// beside the first is refused.
+func TestPausedOverRestart(t *testing.T) {
+	t.Parallel()
+	none := policy.Quota{Limit: 1, Bandwidth: 1}
+	slow := quick(policy.Pause)
+	slow.Hold = time.Minute
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("paused", none, slow)}}
+	g := underEnforcer(t, table)
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=600")
+	w := g.job("paused", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=600")
+	g.work(w, anchor)
+	poll(t, 60*time.Second, "it is not paused",
+		func() bool { return slices.Contains(g.told("paused"), "pause done") && !g.moves(w) })
+	_, err := enforcer.New(enforcer.Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: g.dir, Host: g,
+		Broker: broker.Options{Socket: g.socket + "2"}})
+	if err == nil {
+		t.Fatal("a second enforcer begins beside the first")
+	}
+	g.stop()
+	g.work(w) // nothing holds it without an enforcer
+	g.run(table)
+	poll(t, 20*time.Second, "it is not paused again", func() bool { return !g.moves(w) })
+}
