@@ -76,7 +76,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 			}
 		}
 	}
-	goesOn(2 * time.Second)
+	goesOn(time.Second)
 	killed := fixture.Monotonic()
 	h.broker.kill()
 	goesOn(down)
@@ -89,19 +89,19 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	}
 	goesOn(max(0, 3*time.Second-back))
 	from := fixture.Monotonic()
-	goesOn(3 * time.Second)
+	goesOn(2 * time.Second)
 	var all []*series
 	for _, p := range parts {
 		s, _ := p.measured()
 		all = append(all, s)
-		was, is := s.work(killed-int64(time.Second), killed), typical([]*series{s}, from, from+int64(3*time.Second))[0]
+		was, is := s.work(killed-int64(time.Second), killed), typical([]*series{s}, from, from+int64(2*time.Second))[0]
 		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.name,
 			was, is)
 		if is < 0.9*was {
 			t.Errorf("%s has %.3f of the GPU, %.3f before", p.name, is, was)
 		}
 	}
-	if e := deviation(all, []float64{0.3, 0.7}, from, from+int64(3*time.Second), time.Second); e.median > 2 {
+	if e := deviation(all, []float64{0.3, 0.7}, from, from+int64(2*time.Second), time.Second); e.median > 2 {
 		t.Errorf("after a restart of the broker shares err by %.2f points in a typical second", e.median)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -14,7 +15,7 @@ func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker
 	for i := range gpus {
 		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
 			"--ranks="+strconv.Itoa(gpus), "--rank="+strconv.Itoa(i),
-			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=2"))
+			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=1"))
 	}
 	return all
 }
@@ -51,6 +52,27 @@ var rounds = map[string]int{"peer": 200, "waitvalue": 200, "hostfunc": 200, "cro
 // them. They need 0.08 s a round alone, 0.2 to 0.4 s beside the other, and 0.53 s
 // at this bound, which leaves room for a busy machine.
 var tolerances = map[string]float64{"locks": 0.55}
+
+// TestNothingHangs runs programs whose work waits for a later launch of theirs, beside another
+// tenant.
+func TestNothingHangs(t *testing.T) {
+	t.Parallel()
+	for recipe := range rounds {
+		t.Run(recipe, func(t *testing.T) {
+			t.Parallel()
+			h := stub(t, "GS_STUB_GPUS=2")
+			h.govern(t, tenant("a", 50), tenant("b", 50))
+			other := h.load(t, "b", "--kernel-us=200", "--sync-every=4", "--seconds=600")
+			ready(t, other)
+			other.tell("go")
+			w := h.start(t, "a", path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
+				strconv.Itoa(max(rounds[recipe]/10, 2)), "--deadline=60")
+			if said := w.hear(t, 2*time.Minute, "done", "hung"); !strings.HasPrefix(said, "done") {
+				t.Error(said)
+			}
+		})
+	}
+}
 
 // nothingHangs runs a recipe alone and beside another program, and then both
 // under the hook, three times. The guarantee is close to the recipe's pace

@@ -2,66 +2,9 @@
 
 package enforcer_test
 
-import (
-	"regexp"
-	"strings"
-	"testing"
-	"time"
-
-	"gpusteward/internal/fixture"
-)
+import "testing"
 
 // TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has
 // quotas for one of the two MIG devices. Tenants there have their memory to the
 // byte and their parts of the time, and no other tenant is touched.
-func TestMIG(t *testing.T) {
-	for name, roles := range map[string][]string{"0:1": {"all"}, slice(0): {"enforce", "observe"}} {
-		t.Run(name, func(t *testing.T) { onMIG(t, name, roles) })
-	}
-}
-
-// TestUnknownMIG has a program on a MIG device that NVML does not report, as
-// with a driver newer than the agent. Its quota cannot hold there. All
-// interfaces report that, and a broker that fails closed lets nothing pass.
-func TestUnknownMIG(t *testing.T) {
-	for fail, c := range map[string]struct {
-		told, logged string
-		bytes        uint64
-		runs         bool
-	}{
-		"open":   {"no quota holds there", "no quota applies on GPUs", 128 * mib, true},
-		"closed": {"launches wait there, and no memory is given", "are closed", 0, false},
-	} {
-		t.Run(fail, func(t *testing.T) {
-			a := startAgent(t, 3, 2, fail, `
-    - {name: a, select: [{executables: ["*/a"]}], memory: 64 MiB}
-    - {name: c, select: [{executables: ["*/c"]}]}
-`, "all")
-			anchor := a.anchor("c", 1)
-			w := a.job("a", 2, "--alloc-mib=128", "--alloc-step-mib=1", "--kernel-us=200", "--seconds=600")
-			if told := w.hear(t, time.Minute, "gpusteward: "); !strings.Contains(told,
-				"does not know 1 of 3 GPUs: "+c.told) {
-				t.Errorf("the program is told %q", told)
-			}
-			ready(t, w)
-			w.tell("go")
-			if got := taken(t, w); got != c.bytes {
-				t.Errorf("it takes %d bytes, want %d", got, c.bytes)
-			}
-			from := fixture.Monotonic()
-			poll(t, 20*time.Second, "nobody has the GPU for a second",
-				func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
-			if runs := a.truth.of(w.cmd.Process.Pid).work(from, fixture.Monotonic()) > 0; runs != c.runs {
-				t.Errorf("it works: %t", runs)
-			}
-			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)
-			if !m.MatchString(a.ask("/metrics")) {
-				t.Error("no metric counts it")
-			}
-			if log := a.log("all"); !strings.Contains(log, c.logged) ||
-				!strings.Contains(log, strings.TrimPrefix(slice(2), "MIG")) {
-				t.Errorf("the log does not name it:\n%s", log)
-			}
-		})
-	}
-}
+func TestMIG(t *testing.T) { onMIG(t, "0:1", "all") }

@@ -2,7 +2,6 @@ package enforcer_test
 
 import (
 	"fmt"
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -70,7 +69,3 @@ func saturate(t *testing.T, name string, governed bool, seconds float64, demands
 	f.show()
 	return f
 }
-
-// slots bounds the experiments that run side by side by the number of
-// processors.
-var slots = make(chan struct{}, max(1, runtime.NumCPU()/2))

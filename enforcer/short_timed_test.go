@@ -5,14 +5,73 @@ package enforcer_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
 )
+
+// ownGroup makes a cgroup of version 2 that the enforcer takes for a workload,
+// and returns its directory. Its processes are killed when the test ends.
+func (g *governed) ownGroup(key string) string {
+	g.t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		root = filepath.Join(root, "unified")
+	}
+	dir := filepath.Join(root, fmt.Sprintf("gs-enforcer-%d-%d", os.Getpid(), len(g.groups)))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		g.t.Skip("NOT TESTED: cgroups cannot be made here:", err)
+	}
+	g.t.Cleanup(func() {
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		for end := time.Now().Add(20 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				g.t.Errorf("%s is not empty", dir)
+				return
+			}
+		}
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.groups["/"+filepath.Base(dir)] = key
+	return dir
+}
+
+// seconds returns a number of ticks in seconds.
+func (g *governed) seconds(ticks float64) string {
+	return fmt.Sprintf("%.3f", ticks*time.Duration(g.tick).Seconds())
+}
+
+// short starts successive programs in a cgroup of their own. Each lives for some ticks.
+func (g *governed) short(key string, env []string, ticks float64, options ...string) (dir string) {
+	g.t.Helper()
+	dir = g.ownGroup(key)
+	group, err := os.Open(dir)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = group.Close() }()
+	spawner := exec.Command("/bin/sh", append([]string{"-c",
+		`while "$0" --kernel-us=200 --seconds="$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"), g.seconds(ticks)},
+		options...)...)
+	spawner.Env = append(append(os.Environ(), g.driver...), env...)
+	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
+	if err := spawner.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = spawner.Process.Kill(); _ = spawner.Wait() })
+	return dir
+}
+
+// shortTick is long beside the start of a program.
+const shortTick = audit.Tick(300 * time.Millisecond)
 
 // TestShortLivesAreFrozen has successive programs that go around the hook.
 // Their workload is escalated, and is frozen together with the process that
@@ -27,12 +86,14 @@ func TestShortLivesAreFrozen(t *testing.T) {
 		return policy.Rule{Name: name, Select: []policy.Selector{{Workloads: []string{"unit:" + name + ".service"}}},
 			Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
 	}
-	g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+	g := prepared(t)
+	g.tick = shortTick
+	g.run(policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
 		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{of("around"), of("honest")}})
-	g.short("unit:honest.service", g.hook)
+	g.short("unit:honest.service", g.hook, .8)
 	poll(t, 20*time.Second, "nobody has a session", func() bool { return g.it.Stats().Sessions["active"] > 0 })
-	dir := g.short("unit:around.service", nil)
+	dir := g.short("unit:around.service", nil, .8)
 	took := poll(t, 2*time.Minute, "it is not paused",
 		func() bool { return slices.Contains(g.told("around"), "pause done") })
 	fmt.Printf("short lives paused after %v\n", took)
@@ -52,14 +113,17 @@ func TestShortLivesAreFrozen(t *testing.T) {
 // and then continue without it, each for less than the grace period.
 func TestShortLapsesAreFrozen(t *testing.T) {
 	t.Parallel()
+	t.Parallel()
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	steps := quick(policy.Pause)
 	steps.Hold = time.Minute
 	of := policy.Rule{Name: "shed", Select: []policy.Selector{{Workloads: []string{"unit:shed.service"}}},
 		Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
-	g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+	g := prepared(t)
+	g.tick = shortTick
+	g.run(policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
 		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{of}})
-	dir := g.short("unit:shed.service", g.hook, "--seconds=1.5", "--shed=7")
+	dir := g.short("unit:shed.service", g.hook, 1.5, "--shed="+g.seconds(7))
 	took := poll(t, 2*time.Minute, "it is not paused",
 		func() bool { return slices.Contains(g.told("shed"), "pause done") })
 	fmt.Printf("short lapses paused after %v\n", took)
