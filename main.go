@@ -8,4 +8,4 @@ import (
 	"gpusteward/internal/agent"
 )
 
-func main() { os.Exit(agent.Main()) }
+func main() { os.Exit(agent.Main("/")) }

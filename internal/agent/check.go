@@ -177,7 +177,7 @@ func (c *checkFlags) away(ctx context.Context, args []string) health.Judgement {
 func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
 	log := slog.New(slog.DiscardHandler) // the verdict says everything
 	node := hostName()
-	conf := &config.File{Path: f.config, Optional: !f.configGiven, Log: log}
+	conf := &config.File{Root: f.root, Path: f.config, Optional: !f.configGiven, Log: log}
 	settings, err := conf.Load()
 	if err != nil {
 		return health.NoVerdict(health.Standalone, node, fmt.Errorf("--config.file: %w", err))

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,11 +28,12 @@ import (
 )
 
 // Main runs the command line until it is done or a signal ends it. It returns
-// the exit status.
-func Main() int {
+// the exit status. root is the directory that the default paths of the host
+// begin at: /, or that of a host that a test made up.
+func Main(root string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	return Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	return Run(ctx, root, os.Args[1:], os.Stdout, os.Stderr)
 }
 
 // Exit statuses after which a restart is useless until somebody changes
@@ -47,8 +49,9 @@ type misconfigured struct{ error }
 
 func (m misconfigured) Unwrap() error { return m.error }
 
-// flags are the flags of the command line.
+// flags are the flags of the command line, and the host's root directory.
 type flags struct {
+	root           string
 	config         string
 	configGiven    bool
 	demo           string
@@ -71,7 +74,7 @@ type flags struct {
 // ofMachine adds the flags that select the host of c and its scenario.
 func (f *flags) ofMachine(c *kingpin.CmdClause) {
 	c.Flag("config.file", "Configuration file.").
-		Default(config.DefaultFile).IsSetByUser(&f.configGiven).StringVar(&f.config)
+		Default(f.onHost(config.DefaultFile)).IsSetByUser(&f.configGiven).StringVar(&f.config)
 	c.Flag("demo", "Simulate a host: --demo[=SCENARIO], with the name of a scenario or a YAML file. The scenarios "+
 		"are "+strings.Join(scenarios.Names(), ", ")+".").
 		PlaceHolder("SCENARIO").IsSetByUser(&f.demoGiven).StringVar(&f.demo)
@@ -79,9 +82,12 @@ func (f *flags) ofMachine(c *kingpin.CmdClause) {
 		Default("1").Uint64Var(&f.demoSeed)
 }
 
+// onHost returns where the host has a path.
+func (f *flags) onHost(path string) string { return filepath.Join(f.root, path) }
+
 // Run is the program. It returns the exit status, at the latest when ctx ends.
-func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var f flags
+func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writer) int {
+	f := flags{root: root}
 	app := kingpin.New("gpusteward", "Monitors the NVIDIA GPUs of a host, checks their health and enforces quotas of "+
 		"tenants.")
 	app.UsageTemplate(kingpin.LongHelpTemplate).UsageWriter(stdout).ErrorWriter(stderr).HelpFlag.Short('h')
@@ -94,11 +100,11 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Default("auto").EnumVar(&f.logFormat, "auto", "console", "json")
 
 	app.Flag("state.dir", "Directory for the agent's state: known GPUs, latched faults and the journal.").
-		Default("/var/lib/gpusteward").StringVar(&f.stateDir)
+		Default(f.onHost("/var/lib/gpusteward")).StringVar(&f.stateDir)
 	app.Flag("runtime.dir", "Directory for the sockets agent/control.sock and broker/broker.sock.").
-		Default("/run/gpusteward").IsSetByUser(&f.runtimeGiven).StringVar(&f.runtimeDir)
-	app.Flag("path.procfs", "Mount point of procfs.").Default("/proc").StringVar(&f.procfs)
-	app.Flag("path.sysfs", "Mount point of sysfs.").Default("/sys").StringVar(&f.sysfs)
+		Default(f.onHost("/run/gpusteward")).IsSetByUser(&f.runtimeGiven).StringVar(&f.runtimeDir)
+	app.Flag("path.procfs", "Mount point of procfs.").Default(f.onHost("/proc")).StringVar(&f.procfs)
+	app.Flag("path.sysfs", "Mount point of sysfs.").Default(f.onHost("/sys")).StringVar(&f.sysfs)
 
 	agent := app.Command("agent", "Run the agent (the default).").Default()
 	f.ofMachine(agent)

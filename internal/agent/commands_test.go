@@ -25,7 +25,7 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
 	} {
 		var out, said bytes.Buffer
-		if status := Run(t.Context(), strings.Fields(line), &out, &said); status != exitUsage && status != checkMistaken {
+		if status := Run(t.Context(), t.TempDir(), strings.Fields(line), &out, &said); status != exitUsage && status != checkMistaken {
 			t.Errorf("%s: exit status %d", line, status)
 		}
 		if !strings.Contains(said.String(), want) || !strings.HasSuffix(said.String(), "; see gpusteward --help\n") {
@@ -39,7 +39,7 @@ func TestConfigCheckWarnsOfOlderKeys(t *testing.T) {
 	t.Parallel()
 	file := fixture.Config(t, "web: {max_scrapes: 5}\nhealth: {page: [slow_gpu]}\n")
 	var out, said bytes.Buffer
-	if status := Run(t.Context(), []string{"config", "check", file}, &out, &said); status != 0 || said.Len() > 0 {
+	if status := Run(t.Context(), t.TempDir(), []string{"config", "check", file}, &out, &said); status != 0 || said.Len() > 0 {
 		t.Fatalf("exit status %d, %s", status, &said)
 	}
 	for _, want := range []string{"is good.\n", "warning: web.max_scrapes no longer has an effect",

@@ -23,11 +23,12 @@ const named = 2 * time.Second
 // checkConfig checks a file. Unless pid is empty, it also explains what the
 // file means for that process.
 func checkConfig(ctx context.Context, f flags, path, pid string, stdout io.Writer) error {
-	c, err := config.Load(path)
+	silent := slog.New(slog.DiscardHandler)
+	c, err := (&config.File{Root: f.root, Path: path, Log: silent}).Load()
 	if err != nil {
 		return err
 	}
-	files := config.TenantFiles{Log: slog.New(slog.DiscardHandler)}
+	files := config.TenantFiles{Log: silent}
 	more, _ := files.Look(c.Enforcer, true)
 	if err := files.Problems(); err != nil {
 		return err

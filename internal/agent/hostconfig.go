@@ -92,7 +92,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 		log.Warn("workloads of other users cannot be identified", "err", err)
 	}
 	m.options.NVML = nvml.New()
-	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs), Dev: "/dev"}
+	m.options.Kernel = host.Kernel{Proc: os.DirFS(f.procfs), Sys: os.DirFS(f.sysfs), Dev: f.onHost("/dev")}
 	m.options.StateDir = f.stateDir
 	m.options.Renew = newRenewal(log).renew
 	var names []host.Names
@@ -106,7 +106,7 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 	}
 	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Users: host.SystemUser,
 		Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
-	kernel := host.NewKernelLog("/dev/kmsg")
+	kernel := host.NewKernelLog(f.onHost("/dev/kmsg"))
 	m.kernelLog, m.missed, m.options.KernelLog = kernel.Follow, kernel.Lost, kernel.Follow
 	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
 	return nil

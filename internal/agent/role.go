@@ -37,7 +37,7 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	if err := r.prepare(f); err != nil {
 		return err
 	}
-	conf := &config.File{Path: f.config, Optional: !f.configGiven, Log: log}
+	conf := &config.File{Root: f.root, Path: f.config, Optional: !f.configGiven, Log: log}
 	c, err := conf.Load()
 	if err != nil {
 		return misconfigured{fmt.Errorf("--config.file: %w", err)}

@@ -37,46 +37,49 @@ type Config struct {
 }
 
 // Load reads and checks a file. Errors name the file, the line and the key.
-func Load(path string) (Config, error) {
-	c := Defaults()
+func Load(path string) (Config, error) { return load("", path) }
+
+// load is Load on a host with that root directory.
+func load(root, path string) (Config, error) {
+	c := defaults(root)
 	text, err := host.ReadFile(path, Longest)
 	if err != nil {
 		return c, fmt.Errorf("read configuration: %w", host.Explain(err, host.Reads))
 	}
-	var root yaml.Node
-	if err := decodeStrict(path, text, &c, &root); err != nil {
+	var tree yaml.Node
+	if err := decodeStrict(path, text, &c, &tree); err != nil {
 		return c, err
 	}
 	if c.Workloads.Kubelet == kubeletSocket {
-		c.Workloads.Kubelet = podAllocations
+		c.Workloads.Kubelet = defaults(root).Workloads.Kubelet
 	}
 	all := c.validate()
 	for i, err := range all {
 		key, _, _ := strings.Cut(err.Error(), ":")
-		all[i] = fmt.Errorf("%s:%d: %w", path, lineOf(&root, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
+		all[i] = fmt.Errorf("%s:%d: %w", path, lineOf(&tree, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
 	}
 	return c, errors.Join(all...)
 }
 
 // Defaults returns the configuration of an empty file.
-func Defaults() Config {
+func Defaults() Config { return defaults("") }
+
+// defaults are the Defaults on a host with that root directory.
+func defaults(root string) Config {
+	on := func(path string) string { return filepath.Join(root, path) }
 	d := collectors.DefaultConfig()
 	return Config{
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
-		Workloads: Workloads{Docker: "/run/docker.sock", Podman: "/run/podman/podman.sock",
-			PodLogs: "/var/log/containers",
-			Kubelet: podAllocations, HAMi: "/usr/local/vgpu"},
-		Enforcer: defaultEnforcer(),
+		Workloads: Workloads{Docker: on("/run/docker.sock"), Podman: on("/run/podman/podman.sock"),
+			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
+			HAMi: on("/usr/local/vgpu")},
+		Enforcer: defaultEnforcer(on),
 		Web:      Web{MaxScrapes: 1},
 	}
 }
 
-// Files of allocations, of this version and of older files, which name the
-// kubelet's socket.
-const (
-	podAllocations = "/run/gpusteward/kubelet/allocations.json"
-	kubeletSocket  = "/var/lib/kubelet/pod-resources/kubelet.sock"
-)
+// kubeletSocket is what older files name instead of the file of allocations.
+const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 // validate returns the errors, the first of each part.
 func (c Config) validate() (all []error) {

@@ -15,6 +15,7 @@ import (
 // A File is the configuration file in force. A bad file never replaces a good
 // one.
 type File struct {
+	Root     string // directory that the default paths of the configuration begin at; empty: /
 	Path     string
 	Optional bool // a missing file means defaults
 	Log      *slog.Logger
@@ -27,9 +28,9 @@ type File struct {
 
 // Load reads the file. A good one is in force from then on.
 func (f *File) Load() (Config, error) {
-	c, err := Load(f.Path)
+	c, err := load(f.Root, f.Path)
 	if f.Optional && errors.Is(err, fs.ErrNotExist) {
-		c, err = Defaults(), nil
+		c, err = defaults(f.Root), nil
 	}
 	if err == nil {
 		for _, w := range c.Warnings() {

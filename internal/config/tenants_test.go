@@ -35,7 +35,7 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	if err := errors.Join(there.Set("guarantee", "0 %"), there.Set("memory", "10 GiB")); err != nil {
 		t.Fatal(err)
 	}
-	steps := TenantEscalation{}.steps(defaultEnforcer().Escalation)
+	steps := TenantEscalation{}.steps(Defaults().Enforcer.Escalation)
 	steps.Mode, steps.Shadow = policy.Throttle, false
 	want := policy.Rule{
 		Name: "serving", Select: []policy.Selector{{Units: []string{"triton*.service"}},

@@ -23,16 +23,20 @@ import (
 )
 
 // asAgent is the environment variable that makes the test binary the agent, for
-// tests that need a process of their own.
+// tests that need a process of their own. It has the root directory of the
+// agent's host.
 const asAgent = "GPUSTEWARD_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asAgent) != "" {
-		os.Exit(entry.Main())
+	if root := os.Getenv(asAgent); root != "" {
+		os.Exit(entry.Main(root))
 	}
 	if addresses := os.Getenv(asPeer); addresses != "" {
 		besiege(addresses)
 		os.Exit(0)
+	}
+	if os.Getenv(onFaulty) != "" {
+		panic(beFaulty())
 	}
 	if _, err := os.Stat("go.mod"); err != nil { // paths begin at the root; a built test may also start there
 		if err := os.Chdir("../.."); err != nil {
@@ -43,12 +47,28 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil { // most tests only wait for an agent
 		panic(err)
 	}
-	os.Exit(m.Run())
+	if machine == "" {
+		var err error
+		if machine, err = os.MkdirTemp("", "gs"); err == nil {
+			err = bare(machine)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	for _, name := range []string{"NODE_NAME", "NOTIFY_SOCKET", "GPUSTEWARD_SOCKET", "GPUSTEWARD_TENANT"} {
+		os.Unsetenv(name)
+	}
+	status := m.Run()
+	if machine != "/" {
+		os.RemoveAll(machine)
+	}
+	os.Exit(status)
 }
 
 // run runs the program and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return entry.Run(ctx, args, stdout, stderr)
+	return entry.Run(ctx, machine, args, stdout, stderr)
 }
 
 const loopback = "--web.listen-address=127.0.0.1:0"
@@ -165,7 +185,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	t.Helper()
 	a := &agent{t: t, log: new(transcript), ended: make(chan struct{})}
 	cmd.Args = append(cmd.Args, ownDirectories(t, cmd.Args)...)
-	cmd.Env = append(cmd.Env, asAgent+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append([]string{asAgent + "=" + machine}, append(cmd.Env, "GORACE=atexit_sleep_ms=0")...)
 	cmd.Stderr = a.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -206,7 +206,7 @@ func TestCheckUsageErrorsHaveTheirOwnStatus(t *testing.T) {
 func (f fakeDriver) checks(args ...string) (status int, out string) {
 	f.t.Helper()
 	cmd := exec.Command(os.Args[0], append(append([]string{"check"}, f.flags()...), args...)...)
-	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
+	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"="+machine)
 	text, err := cmd.Output()
 	if cmd.ProcessState == nil {
 		f.t.Fatal(err)

@@ -34,7 +34,7 @@ func demonstrate(t *testing.T, environment ...string) *demonstration {
 	d := &demonstration{T: t, said: new(transcript), tmp: t.TempDir(), ended: make(chan error, 1),
 		addresses: map[string]string{}}
 	d.cmd = exec.Command("/bin/bash", "deploy/demo/demo.sh")
-	d.cmd.Env = append(os.Environ(), asAgent+"=1", "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0],
+	d.cmd.Env = append(os.Environ(), asAgent+"="+machine, "GORACE=atexit_sleep_ms=0", "GPUSTEWARD="+os.Args[0],
 		"TMPDIR="+d.tmp)
 	for _, name := range []string{"DEMO_AGENT", "DEMO_PROMETHEUS", "DEMO_ALERTMANAGER"} {
 		d.addresses[name] = fixture.FreeAddress(t)

@@ -18,7 +18,7 @@ func (f fakeDriver) diags(env []string, args ...string) (status int, out string)
 	f.t.Helper()
 	f.set("libcuda.so.1", "")
 	cmd := exec.Command(os.Args[0], append([]string{"diag"}, args...)...)
-	cmd.Env = append(append(append(os.Environ(), f.environment()...), asAgent+"=1"), env...)
+	cmd.Env = append(append(append(os.Environ(), f.environment()...), asAgent+"="+machine), env...)
 	text, err := cmd.Output()
 	if cmd.ProcessState == nil {
 		f.t.Fatal(err)

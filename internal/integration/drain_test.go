@@ -24,7 +24,7 @@ func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	f.t.Helper()
 	said = new(bytes.Buffer)
 	cmd = exec.Command(os.Args[0], name, "--runtime.dir="+f.path("run"))
-	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"=1")
+	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"="+machine)
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)

@@ -271,7 +271,7 @@ func TestExecCommand(t *testing.T) {
 		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
 	} {
 		cmd := exec.Command(os.Args[0], c.args...)
-		cmd.Env = append(os.Environ(), asAgent+"=1", "GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET=")
+		cmd.Env = append(os.Environ(), asAgent+"="+machine, "GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET=")
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)

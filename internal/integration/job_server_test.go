@@ -82,7 +82,7 @@ func (h *jobHost) rank(gpu int, command ...string) rank {
 	h.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{"exec", "--require-broker", "--runtime.dir=" + h.runtime,
 		"--library=enforcer/hook/build/libgpusteward.so", "--"}, command...)...)
-	cmd.Env = append(os.Environ(), asAgent+"=1", "LD_LIBRARY_PATH="+stubs, "GS_STUB_FILE="+h.gpu,
+	cmd.Env = append(os.Environ(), asAgent+"="+machine, "LD_LIBRARY_PATH="+stubs, "GS_STUB_FILE="+h.gpu,
 		"GS_STUB_GPUS="+strconv.Itoa(h.gpus))
 	r := rank{out: new(transcript)}
 	cmd.Stdout, cmd.Stderr = r.out, r.out

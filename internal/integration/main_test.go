@@ -150,7 +150,7 @@ func TestEveryCommandHasItsHelp(t *testing.T) {
 	complete := func(words ...string) (commands []string) { // kingpin writes these to standard output itself
 		t.Helper()
 		cmd := exec.Command(os.Args[0], append([]string{"--completion-bash"}, words...)...)
-		cmd.Env = append(os.Environ(), asAgent+"=1")
+		cmd.Env = append(os.Environ(), asAgent+"="+machine)
 		out, err := cmd.Output()
 		if err != nil {
 			t.Fatal(err)

@@ -85,7 +85,7 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	go s.feed()
 
 	s.config = fixture.Config(t, s.table())
-	flags := []string{"--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"),
+	flags := []string{"--path.sysfs=/sys", "--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"),
 		"--state.dir=" + filepath.Join(s.dir, "state")}
 	s.enforced = time.Now()
 	s.at(first, func() { s.enforcer = spawn(t, s.f.environment(), append(flags, "--role=enforce")...) })

@@ -57,7 +57,7 @@ func onTerminal(t *testing.T, environment []string, args ...string) *pty {
 	t.Cleanup(func() { p.slave.Close() })
 	p.before = p.settings()
 	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Env = append(append(os.Environ(), asAgent+"=1", "TERM=xterm", "NO_COLOR=", "LC_ALL="), environment...)
+	p.cmd.Env = append(append(os.Environ(), asAgent+"="+machine, "TERM=xterm", "NO_COLOR=", "LC_ALL="), environment...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.slave, p.slave, p.slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
