@@ -37,7 +37,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 	}
 	fixture.Rewrite(t, filepath.Join(dir, "verdict"), verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
-	cmd.Env = []string{"PATH=" + dir + ":/usr/bin:/bin", "DIR=" + dir, "STATUS=" + status, "STATE=" + state,
+	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "DIR=" + dir, "STATUS=" + status, "STATE=" + state,
 		"SLURMD_NODENAME=node7", "SLURM_JOB_GPUS=" + gpus}
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -268,39 +267,6 @@ func TestDocumentsConfigurations(t *testing.T) {
 		t.Errorf("%d configurations, want more: are they found?", n)
 	}
 }
-
-// promql returns the expressions of a page's blocks of PromQL, which empty
-// lines separate.
-func promql(page string) (all []string) {
-	for _, b := range fence.FindAllStringSubmatch(page, -1) {
-		if b[1] == "promql" {
-			for _, expr := range strings.Split(strings.TrimSpace(b[2]), "\n\n") {
-				lines := slices.DeleteFunc(strings.Split(expr, "\n"),
-					func(l string) bool { return strings.HasPrefix(l, "#") })
-				all = append(all, strings.Join(strings.Fields(strings.Join(lines, " ")), " "))
-			}
-		}
-	}
-	return all
-}
-
-// promtool runs Prometheus's tool on a file with that text.
-func promtool(t *testing.T, text string, args ...string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "docs.yml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("promtool", append(args, file)...).CombinedOutput(); err != nil {
-		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
-	}
-}
-
-// notAnswered are metrics without series on these hosts: those that are not
-// simulated, and those of faults.
-var notAnswered = []string{"nvgpu_hami_", "nvgpu_retired_pages", "nvgpu_c2c_", "nvgpu_gpm_c2c_",
-	"nvgpu_edpp_multiplier_ratio",
-	"nvgpu_xid_last_timestamp_seconds", "gpusteward_collect_errors_total"}
 
 var (
 	command = regexp.MustCompile("(?m)(?:^ *(?:\\$ )?|`)(?:sudo |systemd-run .*-- )?(?:\\./)?gpusteward((?: " +

@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
-
-	"gpusteward/internal/fixture"
 )
 
 // A targetGroup is a group of Prometheus's HTTP service discovery.
@@ -91,31 +88,6 @@ func TestFleetHostsDiffer(t *testing.T) {
 	}
 	if one := info(start(t, "--demo=h100", "--demo.seed=8").ready(), "/metrics"); !seen[one] {
 		t.Errorf("the agent of the second host has %s, which no host of the fleet has: %v", one, seen)
-	}
-}
-
-// TestFilesOfTargets has Prometheus's own tool check the shipped list of hosts.
-func TestFilesOfTargets(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile("deploy/prometheus/file_sd.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	here, err := filepath.Abs("deploy/prometheus/targets.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := fixture.Config(t, strings.ReplaceAll(string(text), "/etc/prometheus/gpusteward/*.yml", here))
-	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
-	var found []struct{ Labels map[string]string }
-	if err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4 {
-		t.Fatalf("promtool (make tools installs it): %v\n%s", err, out)
-	}
-	for _, f := range found {
-		if l := f.Labels; l["instance"]+":9836" != l["__address__"] || l["job"] != "gpusteward" || l["cluster"] == "" ||
-			l["rack"] == "" {
-			t.Errorf("a host has the labels %v", l)
-		}
 	}
 }
 
