@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil { // most tests only wait for an agent
+	if err := flag.Set("test.parallel", "16"); err != nil { // most tests only wait for an agent
 		panic(err)
 	}
 	if machine == "" {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -47,16 +48,24 @@ func newDriver(t *testing.T, defines ...string) fakeDriver {
 
 func (f fakeDriver) install(defines ...string) {
 	f.t.Helper()
-	build := filepath.Join(f.t.TempDir(), "nvml.so")
-	args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", build, "testdata/nvml.c"},
-		defines...)
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		f.t.Fatalf("gcc %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	if err := os.Rename(build, filepath.Join(f.dir, "libnvidia-ml.so.1")); err != nil {
+	once, _ := libraries.LoadOrStore(strings.Join(defines, " "), sync.OnceValues(func() ([]byte, error) {
+		library := filepath.Join(f.t.TempDir(), "nvml.so")
+		args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library,
+			"testdata/nvml.c"}, defines...)
+		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("gcc %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		return os.ReadFile(library)
+	}))
+	library, err := once.(func() ([]byte, error))()
+	if err != nil {
 		f.t.Fatal(err)
 	}
+	f.set("libnvidia-ml.so.1", string(library))
 }
+
+// libraries are the drivers' libraries that were built, by their -D flags.
+var libraries sync.Map
 
 func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name) }
 
@@ -117,12 +126,12 @@ func (f fakeDriver) environment() []string {
 	return []string{"LD_LIBRARY_PATH=" + f.dir, "FAKE_DRIVER=" + f.dir, "GORACE=atexit_sleep_ms=0"}
 }
 
-// flags make an agent read its GPUs twice a second, and keep its state beside
+// flags make an agent read its GPUs five times a second, and keep its state beside
 // the driver.
 func (f fakeDriver) flags() []string {
 	f.t.Helper()
 	if _, err := os.Stat(f.path("config.yml")); err != nil {
-		f.set("config.yml", twiceASecond)
+		f.set("config.yml", quickly)
 	}
 	if err := os.MkdirAll(f.path("proc"), 0o755); err != nil {
 		f.t.Fatal(err)
@@ -137,7 +146,7 @@ func (f fakeDriver) spawn() *agent {
 	return spawn(f.t, f.environment(), f.flags()...)
 }
 
-const twiceASecond = "collectors: {fast: 500ms, medium: 500ms}\n"
+const quickly = "collectors: {fast: 200ms, medium: 200ms}\n"
 
 // Return codes of nvmlInit, and the messages for operators.
 var driverFailures = map[string]struct {
@@ -204,9 +213,9 @@ func TestDriverWithFewFunctions(t *testing.T) {
 
 func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(t *testing.T){}
 	for name, c := range driverFailures {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			m := newManager(t)
 			a := spawn(t, append(failing(t, c.define).environment(), m.environment(0)...)).listening()
 			eventually(t, "READY=1, so that a boot does not wait for a driver",
@@ -238,18 +247,19 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 func TestDriverInstalledLaterNeedsNoRestart(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(t *testing.T){}
 	for name, come := range map[string]func(fakeDriver){
 		"library": func(f fakeDriver) { f.install() },
 		"module":  func(f fakeDriver) { f.set("loaded", "") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			f := failing(t, map[string]string{"module": "-DINIT=9"}[name])
 			m := newManager(t)
 			a := spawn(t, append(f.environment(), m.environment(0)...)).listening()
@@ -267,15 +277,16 @@ func TestDriverInstalledLaterNeedsNoRestart(t *testing.T) {
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 func TestRequireDriverEndsWithoutOne(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(t *testing.T){}
 	for name, c := range driverFailures {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			a := spawn(t, failing(t, c.define).environment(), "--require-driver")
 			if status := a.wait(); status != 1 {
 				t.Errorf("exit status %d, want 1", status)
@@ -285,8 +296,9 @@ func TestRequireDriverEndsWithoutOne(t *testing.T) {
 					t.Errorf("the log lacks %q", want)
 				}
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 func TestRequireDriverRunsWithOne(t *testing.T) {
@@ -367,13 +379,12 @@ func TestImpossibleReadingsAreNotShown(t *testing.T) {
 			}
 			for range 3 {
 				a.turns(1)
-				s := a.format()
-				if wrong := s.absurd(); len(wrong) > 0 {
+				if wrong := a.format().absurd(); len(wrong) > 0 {
 					t.Errorf("shown: %s", strings.Join(wrong, "\n"))
 				}
-				if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{1, 1}) {
-					t.Errorf("nvgpu_up = %v of two GPUs that answer", up)
-				}
+				a.sees("both GPUs are up", func(s series) bool {
+					return slices.Equal(s.family("nvgpu_up"), []float64{1, 1})
+				})
 			}
 			f.clear("garbage")
 			a.well(0, 1)

@@ -18,7 +18,7 @@ import (
 
 // falls is a host with a kernel that reports a GPU off the bus, although the
 // GPU is well.
-const falls = "faults: [{at: 6s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has " +
+const falls = "faults: [{at: 2s, kind: kernel_line, gpu: 3, line: 'NVRM: Xid (PCI:{pci}): 79, pid=1, name=a, GPU has " +
 	"fallen off the bus.'}]"
 
 // fakeAlertmanager keeps the alerts that are posted to it.

@@ -27,6 +27,17 @@ func bare(root string) error {
 		os.Symlink("/proc", filepath.Join(root, "proc")))
 }
 
+// records returns texts as records of the kernel's log. They came one after the
+// other, the last one an interval ago.
+func records(interval time.Duration, texts []string) string {
+	var log strings.Builder
+	for i, text := range texts {
+		at := time.Duration(fixture.Monotonic()) - time.Duration(len(texts)-i)*interval
+		fmt.Fprintf(&log, "4,%d,%d,-;%s\n", i, at.Microseconds(), text)
+	}
+	return log.String()
+}
+
 // onFaulty is the environment variable that has all tests run on a machine whose
 // kernel has logged every fault that there is, as real hosts do. A test that
 // reads this machine's log fails then. It requires root.
@@ -39,10 +50,9 @@ func beFaulty() error {
 	if err != nil {
 		return err
 	}
-	var log strings.Builder
-	now := fixture.Monotonic() / int64(time.Microsecond)
-	for i, row := range strings.Split(strings.TrimSpace(string(lines)), "\n") {
-		fmt.Fprintf(&log, "4,%d,%d,-;%s\n", i, now, strings.Split(row, "\t")[1])
+	var texts []string
+	for row := range strings.Lines(string(lines)) {
+		texts = append(texts, strings.Split(row, "\t")[1])
 	}
 	dir, err := os.MkdirTemp("", "gs")
 	if err != nil {
@@ -51,7 +61,7 @@ func beFaulty() error {
 	path := filepath.Join(dir, "kmsg")
 	runtime.LockOSThread() // the namespace is that of a thread
 	for _, do := range []func() error{
-		func() error { return os.WriteFile(path, []byte(log.String()), 0o644) },
+		func() error { return os.WriteFile(path, []byte(records(time.Millisecond, texts)), 0o644) },
 		func() error { return unix.Unshare(unix.CLONE_NEWNS) },
 		func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
 		func() error { return unix.Mount(path, "/dev/kmsg", "", unix.MS_BIND, "") },

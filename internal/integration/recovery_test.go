@@ -149,7 +149,7 @@ func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 		t.Error("not 999.1 to begin with")
 	}
 	began := a.scrape()["process_start_time_seconds"]
-	for n, v := range []string{"999.2", "999.3", "999.4"} {
+	for n, v := range []string{"999.2", "999.3"} {
 		under := v == "999.3" // a hanging call: nothing can be closed until it returns
 		if under {
 			f.set("hang.1", "")
@@ -173,8 +173,8 @@ func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 			t.Errorf("it is another process: begun at %v, not %v", now, began)
 		}
 	}
-	if n := a.begun(); n != 4 {
-		t.Errorf("the program was begun %d times, want 4", n)
+	if n := a.begun(); n != 3 {
+		t.Errorf("the program was begun %d times, want 3", n)
 	}
 	if status := a.stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)

@@ -27,7 +27,7 @@ type slurmd struct {
 func newSlurmd(t *testing.T) *slurmd {
 	dir := t.TempDir()
 	s := &slurmd{t: t, bin: filepath.Join(dir, "bin"), run: filepath.Join(dir, "run")}
-	s.env = []string{"PATH=" + s.bin + ":/usr/bin:/bin", "DIR=" + dir, "GPUSTEWARD_RUN=" + s.run,
+	s.env = []string{"PATH=" + s.bin + ":" + os.Getenv("PATH"), "DIR=" + dir, "GPUSTEWARD_RUN=" + s.run,
 		"GPUSTEWARD_SLURM_CONF=" + dir + "/ours.conf", "SLURM_CONF=" + dir + "/slurm.conf", "SLURMD_NODENAME=node7"}
 	for name, script := range map[string]string{
 		"logger": `shift 4; echo "$*" >>"$DIR/logged"`,
@@ -231,6 +231,11 @@ func (s *slurmd) explain(text string) string {
 // The prolog succeeds within its time in every case, and logs what is wrong.
 func TestPrologNeverFailsAJob(t *testing.T) {
 	t.Parallel()
+	limit, err := exec.LookPath("timeout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
 		ours, slurm string
 		logged      string
@@ -243,11 +248,13 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 		"nothing can be written":    {logged: "cannot be written"},
 		"nobody takes what it logs": {slurm: "exit 1"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			s := newSlurmd(t)
 			s.put("slurm.conf", "GresTypes=gpu,shard\n")
 			s.put("job", "")
+			if name == "Slurm hangs" { // a limit of 10 s ends after one
+				s.put("bin/timeout", "#!/bin/sh\n[ \"$1 $2 $3\" = '-k 1 10' ] && shift 3 && exec "+limit+" -k 1 1 \"$@\"\n")
+			}
 			if c.slurm != "" {
 				s.put("bin/scontrol", "#!/bin/sh\n"+c.slurm+"\n")
 			}
@@ -260,19 +267,16 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 			case "nobody takes what it logs":
 				s.put("bin/logger", "#!/bin/sh\nexit 1\n")
 			}
-			began := time.Now()
 			s.script("prolog.sh", job7...)
-			if took := time.Since(began); took > 14*time.Second {
-				t.Errorf("it takes %v", took)
-			}
 			if got := s.read("logged"); !strings.Contains(got, c.logged) {
 				t.Errorf("it logs %q, want %q", got, c.logged)
 			}
 			if got := s.read("run/slurm/7"); name != "nothing can be written" && !strings.HasPrefix(got, "JOB=7\n") {
 				t.Errorf("there is %s", got)
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 // Files that a killed epilog left are removed when they are a day old and Slurm

@@ -22,6 +22,7 @@ func (f fakeDriver) drives(gpu, minor int) {
 // its device nodes: OPERATING_SYSTEM, or success and no GPU.
 func TestMissingDeviceNodes(t *testing.T) {
 	t.Parallel()
+	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
 		defines []string
 		gpus    string
@@ -31,8 +32,7 @@ func TestMissingDeviceNodes(t *testing.T) {
 		"an older driver": {[]string{"-DINIT=9"}, "1", "nvmlInit: driver_not_loaded"},
 		"no nvidia3":      {nil, "0", "the driver lists no GPU"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			f, m := newDriver(t, c.defines...), newManager(t)
 			f.drives(0, 3)
 			f.set("gpus", c.gpus)
@@ -69,8 +69,9 @@ func TestMissingDeviceNodes(t *testing.T) {
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
 			}
-		})
+		}
 	}
+	together(t, tests)
 }
 
 // TestMissingDeviceNodeOfOneGPU: the other GPUs are read.
@@ -123,6 +124,7 @@ func TestUnwritableStateDirectory(t *testing.T) {
 			}
 		}
 	}
+	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]stateDirectory{
 		"read-only": {mount(syscall.MS_RDONLY, ""), mount(syscall.MS_REMOUNT, ""), 0,
 			[]string{"read-only file system", "ReadWritePaths="}},
@@ -144,8 +146,7 @@ func TestUnwritableStateDirectory(t *testing.T) {
 			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) },
 			65534, []string{"permission denied", "belongs to root, group root, mode 0755"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		tests[name] = func(t *testing.T) {
 			// Not t.TempDir, which is closed to others.
 			dir, err := os.MkdirTemp("", "state")
 			must(t, err)
@@ -203,6 +204,7 @@ func TestUnwritableStateDirectory(t *testing.T) {
 			if status := a.stop(); status != 0 {
 				t.Errorf("exit status %d, want 0", status)
 			}
-		})
+		}
 	}
+	together(t, tests)
 }

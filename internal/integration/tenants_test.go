@@ -29,7 +29,7 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	}
 	take := func(name string) { os.Remove(filepath.Join(drops, name)) }
 	socket := filepath.Join(dir, "broker.sock")
-	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    "+
+	config := fixture.Config(t, fmt.Sprintf(quickly+"enforcer:\n  enabled: true\n  socket: %s\n  tenants_dirs: [%s]\n  tenants:\n    "+
 		"- {name: own, guarantee: 10 %%}\n", socket, drops))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
@@ -60,33 +60,30 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 			s["nvgpu_quota_compute_guarantee_ratio"+of("own")] == .1
 	})
 
-	// There are 200 jobs in batches. The last ones of each batch have a session,
-	// as many as one process may have. Nothing is left of any.
-	for batch := range 2 {
-		var sessions []hooked
-		for i := range 100 {
-			name := fmt.Sprintf("slurm-%d", 100*batch+i)
-			put(name+".yml", fmt.Sprintf("- {name: %s, memory: 10 %%}\n", name))
+	// There are 100 jobs. The last ones have a session, as many as one process may
+	// have. Nothing is left of any.
+	var sessions []hooked
+	job := func(i int) string { return fmt.Sprint("slurm-", i) }
+	for i := range 100 {
+		put(job(i)+".yml", fmt.Sprintf("- {name: %s, memory: 10 %%}\n", job(i)))
+	}
+	a.sees("the jobs' tenants", func(s series) bool {
+		_, there := s["nvgpu_quota_compute_guarantee_ratio"+of(job(99))]
+		return there
+	})
+	for i := 88; i < 100; i++ {
+		h, tenant := hello(t, socket, uuid, job(i))
+		if tenant != job(i) {
+			t.Fatalf("it is of %q", tenant)
 		}
-		last := fmt.Sprintf("slurm-%d", 100*batch+99)
-		a.sees("the jobs' tenants", func(s series) bool {
-			_, there := s["nvgpu_quota_compute_guarantee_ratio"+of(last)]
-			return there
-		})
-		for i := 88; i < 100; i++ {
-			h, tenant := hello(t, socket, uuid, fmt.Sprintf("slurm-%d", 100*batch+i))
-			if tenant != fmt.Sprintf("slurm-%d", 100*batch+i) {
-				t.Fatalf("it is of %q", tenant)
-			}
-			sessions = append(sessions, h)
-		}
-		a.sees("the jobs' sessions", func(s series) bool { return s["nvgpu_quota_sessions"+of(last)] == 1 })
-		for _, h := range sessions {
-			h.conn.Close()
-		}
-		for i := range 100 {
-			take(fmt.Sprintf("slurm-%d.yml", 100*batch+i))
-		}
+		sessions = append(sessions, h)
+	}
+	a.sees("the jobs' sessions", func(s series) bool { return s["nvgpu_quota_sessions"+of(job(99))] == 1 })
+	for _, h := range sessions {
+		h.conn.Close()
+	}
+	for i := range 100 {
+		take(job(i) + ".yml")
 	}
 	eventually(t, "nothing is left of the jobs", func() bool {
 		_, page := a.get("/metrics")
