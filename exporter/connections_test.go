@@ -81,6 +81,7 @@ func cutOff(c net.Conn) bool {
 }
 
 func TestNonReadingClientIsDisconnected(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/metrics", "/metrics?name[]=nvgpu_up", "/api/v1/state", "/", "/none"} {
 		synctest.Test(t, func(t *testing.T) {
 			s := server(t, nil)
@@ -106,6 +107,7 @@ func TestNonReadingClientIsDisconnected(t *testing.T) {
 
 // A scrape that had to wait still has the full time to be sent.
 func TestSendingHasItsOwnTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		p := overPipes(t, server(t, func(o *Options) { o.Samples = g.samples }))
@@ -129,6 +131,7 @@ func TestSendingHasItsOwnTimeout(t *testing.T) {
 }
 
 func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := overPipes(t, server(t, nil))
 		var others, many []net.Conn
@@ -169,6 +172,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 }
 
 func TestClientsAreIdentifiedByAddress(t *testing.T) {
+	t.Parallel()
 	for address, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32", "127.0.0.1": "::1/128", "127.9.9.9": "::1/128",
 		"::1":                  "::1/128",
@@ -185,6 +189,7 @@ func TestClientsAreIdentifiedByAddress(t *testing.T) {
 }
 
 func TestStreamsOfAConnectionAreBounded(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	streams, most := map[string]int{}, 0
 	s := httptest.NewUnstartedServer(nil)
@@ -224,6 +229,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 }
 
 func TestKernelBuffersLittleForANonReadingClient(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

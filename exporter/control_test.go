@@ -70,6 +70,7 @@ func control(t *testing.T, dir string, actions map[string]Action) (log *notebook
 }
 
 func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "made")
 	done := 0
 	log, stop := control(t, dir, map[string]Action{
@@ -116,6 +117,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 }
 
 func TestControlSocketAnswers(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	control(t, dir, map[string]Action{"drain": nothing, "ack": {Takes: []string{"check", "entity"}, Do: nothing.Do}})
 	for _, c := range []struct {
@@ -157,6 +159,7 @@ func TestControlSocketAnswers(t *testing.T) {
 }
 
 func TestOrderPermissions(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		who  peer
 		own  int
@@ -211,6 +214,7 @@ func withSocketDir(t *testing.T) string {
 }
 
 func TestExistingSockets(t *testing.T) {
+	t.Parallel()
 	drain := map[string]Action{"drain": nothing}
 	t.Run("an ended agent's", func(t *testing.T) {
 		dir := withSocketDir(t)

@@ -125,6 +125,7 @@ func mixedHost(t *testing.T) (samples []collectors.Sample) {
 // /metrics/dcgm, for each kind of target. At least nine of ten that need no
 // other exporter are answered.
 func TestDashboards(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("testdata/dashboards.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -163,6 +164,7 @@ var block = regexp.MustCompile("(?ms)^ *```([a-z]+)\n(.*?)^ *```")
 // TestMigrationExamples runs the page's expressions about holders, and the
 // queries of its rules for prometheus-adapter.
 func TestMigrationExamples(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/migration.md")
 	if err != nil {
 		t.Fatal(err)

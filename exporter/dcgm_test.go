@@ -52,6 +52,7 @@ func wantSeries(t *testing.T, body, name string, want map[string]float64) {
 }
 
 func TestDCGMGolden(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.host(1, 1)
 	s.h100("0")
@@ -73,6 +74,7 @@ func TestDCGMGolden(t *testing.T) {
 // The table agrees with collectors/testdata/dcgm.tsv, which is compared with
 // the catalogue and dcgm-exporter's defaults.
 func TestDCGMRowsAreThoseOfTheCatalogue(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../collectors/testdata/dcgm.tsv")
 	if err != nil {
 		t.Fatal(err)
@@ -135,6 +137,7 @@ func (r dcgmRow) series() string {
 }
 
 func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.host(2, 2)
 	s.h100("0")
@@ -166,6 +169,7 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 // job, one that pods of a namespace share, one without a holder, and one with
 // instances.
 func TestDCGMNamesTheHolder(t *testing.T) {
+	t.Parallel()
 	var s samples
 	for gpu := range 5 {
 		s.h100(strconv.Itoa(gpu))
@@ -209,6 +213,7 @@ func TestDCGMNamesTheHolder(t *testing.T) {
 }
 
 func TestDCGMLastXID(t *testing.T) {
+	t.Parallel()
 	const name = "DCGM_FI_DEV_XID_ERRORS"
 	var s samples
 	for _, gpu := range []string{"0", "1"} {
@@ -225,6 +230,7 @@ func TestDCGMLastXID(t *testing.T) {
 
 // A missing reading is absent, but its substitute is served.
 func TestDCGMLeavesOutUnknownValues(t *testing.T) {
+	t.Parallel()
 	if body := dcgmBody(t, nil); body != "" {
 		t.Errorf("nothing is known, the body is %q", body)
 	}
@@ -250,6 +256,7 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 
 // A client that prefers OpenMetrics gets dcgm-exporter's names too.
 func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.h100("0")
 	if body := dcgmBody(t, s, "Accept",
@@ -267,6 +274,7 @@ func TestDCGMNamesAreThoseOfDCGM(t *testing.T) {
 
 // The responses of two paths are cached separately.
 func TestResponsesAreCachedByPath(t *testing.T) {
+	t.Parallel()
 	s := server(t, func(o *Options) { o.Interval = func() time.Duration { return time.Minute } })
 	for range 2 {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_memory_bytes")

@@ -69,6 +69,7 @@ func wantAnswer(t *testing.T, w *httptest.ResponseRecorder, status int, text str
 }
 
 func TestEventsAreServedAsTheyCome(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	wantAnswer(t, request(s, http.MethodGet, "/api/v1/events"), http.StatusNotFound, "not found")
 	if w := request(s, http.MethodGet, "/"); strings.Contains(w.Body.String(), "api/v1/events") {
@@ -113,6 +114,7 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 }
 
 func TestOnlyReads(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	for _, path := range []string{"/", "/metrics", "/metrics/dcgm", "/api/v1/state", "/api/v1/history", "/api/v1/live",
 		"/-/healthy", "/-/ready"} {
@@ -124,6 +126,7 @@ func TestOnlyReads(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
+	t.Parallel()
 	why := errors.New("gpu 3 has not been read yet")
 	s := server(t, func(o *Options) { o.Ready = func() error { return why } })
 	wantAnswer(t, request(s, http.MethodGet, "/-/healthy"), http.StatusOK, "healthy")
@@ -133,6 +136,7 @@ func TestProbes(t *testing.T) {
 }
 
 func TestProfilesAreOptional(t *testing.T) {
+	t.Parallel()
 	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap",
 		"/debug/pprof/goroutine"}
 	for _, path := range paths {
@@ -144,6 +148,7 @@ func TestProfilesAreOptional(t *testing.T) {
 // Values from /proc change with the timer: a scrape shows the last gathering,
 // and the next tick brings a new one.
 func TestProcessMetricsComeFromTheTimer(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Fatal(err) // the process collector would have no values
 	}
@@ -182,6 +187,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 // TestChosenNames chooses each family of each format by itself: together they
 // are the whole response.
 func TestChosenNames(t *testing.T) {
+	t.Parallel()
 	samples := newHost(t, "mixed").Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	for path, offered := range formats {
@@ -220,6 +226,7 @@ func TestChosenNames(t *testing.T) {
 }
 
 func TestNameFilter(t *testing.T) {
+	t.Parallel()
 	body := request(server(t, nil), http.MethodGet,
 		"/metrics?name[]=nvgpu_up&name[]=nvgpu_energy_joules_total&name[]=nonexistent").Body
 	names := slices.Sorted(maps.Keys(parse(t, body)))
@@ -230,6 +237,7 @@ func TestNameFilter(t *testing.T) {
 
 // TestPageURL checks that the URL can be opened on the host.
 func TestPageURL(t *testing.T) {
+	t.Parallel()
 	for address, host := range map[string]string{":0": "localhost", "0.0.0.0:0": "localhost", "127.0.0.1:0": "127.0.0.1"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {

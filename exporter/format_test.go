@@ -62,6 +62,7 @@ func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 var demos = []string{"h100", "mixed", "sixteen"}
 
 func TestTextHoldsEverySampleOnce(t *testing.T) {
+	t.Parallel()
 	for _, scenario := range demos {
 		s, samples := fixed(t, scenario)
 		w := request(s, http.MethodGet, "/metrics")
@@ -143,6 +144,7 @@ func has(m *dto.Metric, s collectors.Sample) bool {
 }
 
 func TestProtobufEqualsText(t *testing.T) {
+	t.Parallel()
 	s, _ := fixed(t, "mixed")
 	text := values(parse(t, request(s, http.MethodGet, "/metrics").Body))
 	w := request(s, http.MethodGet, "/metrics", "Accept",
@@ -168,6 +170,7 @@ func TestProtobufEqualsText(t *testing.T) {
 }
 
 func TestOpenMetrics(t *testing.T) {
+	t.Parallel()
 	s, _ := fixed(t, "mixed")
 	lines := func(text string) (series, names []string) {
 		for line := range strings.Lines(text) {
@@ -202,6 +205,7 @@ func TestOpenMetrics(t *testing.T) {
 }
 
 func TestCompressedAnswer(t *testing.T) {
+	t.Parallel()
 	s, _ := fixed(t, "sixteen")
 	for _, accept := range []string{"", "text/plain", "application/openmetrics-text;version=1.0.0"} {
 		plain := request(s, http.MethodGet, "/metrics", "Accept", accept)
@@ -232,6 +236,7 @@ func TestCompressedAnswer(t *testing.T) {
 // TestMetricDeclaredLaterIsGathered: packages that declare metrics may
 // be initialized after this one.
 func TestMetricDeclaredLaterIsGathered(t *testing.T) {
+	t.Parallel()
 	late := &collectors.Metric{Name: "nvgpu_late_total", Type: collectors.CounterType, Labels: []string{"b", "a"}}
 	v := &gatherer{samples: func() []collectors.Sample {
 		return []collectors.Sample{{Metric: late, Labels: []string{"2", "1"}, Value: 3}}

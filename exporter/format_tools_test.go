@@ -12,6 +12,7 @@ import (
 )
 
 func TestLint(t *testing.T) {
+	t.Parallel()
 	for _, scenario := range demos {
 		s, _ := fixed(t, scenario)
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()

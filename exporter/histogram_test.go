@@ -32,6 +32,7 @@ func serveDurations(t *testing.T) *Server {
 
 // TestProtobufHasNativeBuckets decodes the spans again.
 func TestProtobufHasNativeBuckets(t *testing.T) {
+	t.Parallel()
 	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept",
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
 	var h *dto.Histogram
@@ -74,6 +75,7 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 // TestTextHasClassicBuckets checks cumulative counts, which are exact at powers
 // of two.
 func TestTextHasClassicBuckets(t *testing.T) {
+	t.Parallel()
 	s := serveDurations(t)
 	for _, accept := range []string{"text/plain", "application/openmetrics-text;version=1.0.0"} {
 		text := request(s, http.MethodGet, "/metrics", "Accept", accept).Body.String()
@@ -102,6 +104,7 @@ func TestTextHasClassicBuckets(t *testing.T) {
 }
 
 func TestEmptyHistogram(t *testing.T) {
+	t.Parallel()
 	h := histogram(&collectors.Histogram{})
 	if h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0 {
 		t.Errorf("%v", h)

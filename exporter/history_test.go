@@ -38,6 +38,7 @@ func wantPoints(t *testing.T, p Points, want ...float64) {
 }
 
 func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
+	t.Parallel()
 	var h history
 	nan := math.NaN()
 	h.add(noon, []GPU{using(0, 100)}, nil)
@@ -75,6 +76,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 
 // If the clock is set back, times come twice: the earlier points are dropped.
 func TestHistoryAfterAClockWasSetBack(t *testing.T) {
+	t.Parallel()
 	var h history
 	h.add(noon, []GPU{using(0, 1)}, nil)
 	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)}, nil)
@@ -86,6 +88,7 @@ func TestHistoryAfterAClockWasSetBack(t *testing.T) {
 
 // The memory of the history is bounded, even if GPUs come and go.
 func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
 	var h history
 	for i := range 100 {
 		var gpus []GPU
@@ -165,6 +168,7 @@ func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
 // A minute is the mean of its known steps. A gap stays one, also if the host
 // slept, and the day turns around.
 func TestHistoryKeepsADay(t *testing.T) {
+	t.Parallel()
 	h, nan := new(history), math.NaN()
 	at := func(d time.Duration, watts float64) { h.add(noon.Add(d), []GPU{using(0, watts)}, nil) }
 	at(0, 100)
@@ -201,6 +205,7 @@ func TestHistoryKeepsADay(t *testing.T) {
 
 // TestDayIsServed answers for a GPU or a workload, and for nothing else.
 func TestDayIsServed(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	half := .5
 	job := Workload{Name: "a b", Steps: &Steps{Seconds: 2, Goodput: &half}}
@@ -224,6 +229,7 @@ func TestDayIsServed(t *testing.T) {
 // TestHistoryOfJobs keeps the steps of workloads that have some, and of no more
 // than fit.
 func TestHistoryOfJobs(t *testing.T) {
+	t.Parallel()
 	var h history
 	half, nan := .5, math.NaN()
 	one := func(name string, seconds float64) Workload {
@@ -251,6 +257,7 @@ func TestHistoryOfJobs(t *testing.T) {
 }
 
 func TestPointsAreJSON(t *testing.T) {
+	t.Parallel()
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	text, err := json.Marshal(Points{nan, 0, .87596, 658.856, 70135906304, inf, -3})
 	if want := `[null,0,0.876,658.9,7.014e+10,null,-3]`; err != nil || string(text) != want {
@@ -261,6 +268,7 @@ func TestPointsAreJSON(t *testing.T) {
 // The server keeps the history with or without viewers, and takes samples no
 // more often than needed.
 func TestHistoryIsKeptByTheServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		s := server(t, func(o *Options) {

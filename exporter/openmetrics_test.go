@@ -33,6 +33,7 @@ func traced(event string) []collectors.Sample {
 }
 
 func TestIncidentsHaveExemplars(t *testing.T) {
+	t.Parallel()
 	samples := traced("k3x-1")
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	read := func(format string) string {
@@ -84,6 +85,7 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 // TestOpenMetricsHasUnits reads OpenMetrics by its rules: the unit of a family
 // follows its type, ends its name, and is there if the name has one.
 func TestOpenMetricsHasUnits(t *testing.T) {
+	t.Parallel()
 	s, _ := fixed(t, "h100")
 	text := request(s, http.MethodGet, "/metrics", "Accept", openMetrics).Body.String()
 	comment := regexp.MustCompile(`^# (HELP|TYPE|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*) (.*)$`)

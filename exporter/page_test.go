@@ -17,6 +17,7 @@ import (
 )
 
 func TestPage(t *testing.T) {
+	t.Parallel()
 	s := server(t, func(o *Options) { o.Note, o.Hostname = "These GPUs are <b>SIMULATED</b>.", "node17" })
 	w := request(s, http.MethodGet, "/")
 	for _, text := range []string{`href="metrics"`, `href="metrics/dcgm"`, `href="api/v1/state"`,
@@ -41,6 +42,7 @@ func TestPage(t *testing.T) {
 // Every link and every file of the page exists, and so does every file that a
 // module imports.
 func TestPageLinks(t *testing.T) {
+	t.Parallel()
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	s := server(t, func(o *Options) { o.PProf, o.Events, o.Health = true, served, served })
 	document := request(s, http.MethodGet, "/").Body.String()
@@ -73,6 +75,7 @@ func TestPageLinks(t *testing.T) {
 }
 
 func TestPageHeaders(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	app := "/page/" + pageHash() + "/app.js"
 	for path, want := range map[string][2]string{
@@ -99,6 +102,7 @@ func TestPageHeaders(t *testing.T) {
 
 // A browser that has a file is told so, with or without compression.
 func TestPageFilesAreKept(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	tags := map[string]bool{}
 	for _, path := range []string{"/", "/page/" + pageHash() + "/app.js"} {
@@ -137,6 +141,7 @@ func TestPageFilesAreKept(t *testing.T) {
 const maxTransfer = 60 << 10
 
 func TestPageIsSmallAndItsOwn(t *testing.T) {
+	t.Parallel()
 	document := request(server(t, nil), http.MethodGet, "/", "Accept-Encoding", "gzip").Body.Len()
 	first, later := document, 0
 	for name, file := range tree().files {
@@ -164,6 +169,7 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 
 // The vendored files are those that were fetched: `make page` writes the sums.
 func TestVendoredFiles(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("page/vendor/SHA256SUMS")
 	if err != nil {
 		t.Fatal(err)
@@ -198,6 +204,7 @@ func TestVendoredFiles(t *testing.T) {
 
 // The history has the same series here and in the browser.
 func TestPageKnowsTheSeries(t *testing.T) {
+	t.Parallel()
 	text := string(tree().files["history.js"].text)
 	if !strings.Contains(text, "const points = 180;") || historyPoints != 180 {
 		t.Errorf("the page keeps another number of points than %d", historyPoints)

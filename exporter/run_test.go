@@ -37,6 +37,7 @@ func listenOn(address string) *web.FlagConfig {
 }
 
 func TestRunServesUntilStopped(t *testing.T) {
+	t.Parallel()
 	log := announced{slog.DiscardHandler, make(chan string, 1)}
 	s := server(t, func(o *Options) { o.Log = slog.New(log) })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -76,6 +77,7 @@ func TestRunServesUntilStopped(t *testing.T) {
 }
 
 func TestAddressInUse(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

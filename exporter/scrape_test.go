@@ -46,6 +46,7 @@ func (g *gate) samples() []collectors.Sample {
 }
 
 func TestScrapeTimeoutHeader(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	for _, bad := range []string{"soon", "0", "-1", "NaN", "Inf", "-Inf", "1e9", "3600", "10s", " "} {
 		w := request(s, http.MethodGet, "/metrics", scrapeTimeout, bad)
@@ -59,6 +60,7 @@ func TestScrapeTimeoutHeader(t *testing.T) {
 }
 
 func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
+	t.Parallel()
 	for header, within := range map[string]time.Duration{"2": 2 * time.Second, "0.1": 100 * time.Millisecond,
 		"": defaultPatience + 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -86,6 +88,7 @@ func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
 }
 
 func TestScrapesShareOneGather(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const scrapers = 300
 		g := newGate()
@@ -113,6 +116,7 @@ func TestScrapesShareOneGather(t *testing.T) {
 // TestScrapesOfChosenNamesShareAResponse has many clients choose different
 // names: the answers are cut out of one rendered response.
 func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, _, gathered := newKept(t)
 		for i := range 1000 {
@@ -129,6 +133,7 @@ func TestScrapesOfChosenNamesShareAResponse(t *testing.T) {
 // A scrape after a change gets the new value, even if many others arrive at the
 // same time.
 func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	value := 0.0
 	s := server(t, func(o *Options) {
@@ -188,6 +193,7 @@ func (l *logged) Handle(_ context.Context, r slog.Record) error {
 }
 
 func TestDisconnectIsNotLogged(t *testing.T) {
+	t.Parallel()
 	for name, leave := range map[string]func(cancel func()){
 		"disconnects":    func(cancel func()) { cancel() },
 		"loses patience": func(func()) { time.Sleep(defaultPatience) },
@@ -251,6 +257,7 @@ func runRenewal(t *testing.T, s *Server) (stop func()) {
 }
 
 func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		defer runRenewal(t, s)()
@@ -276,6 +283,7 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 }
 
 func TestUnreadResponsesAreForgotten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
 		defer runRenewal(t, s)()
@@ -291,6 +299,7 @@ func TestUnreadResponsesAreForgotten(t *testing.T) {
 }
 
 func TestResponsesAreDistinctAndBounded(t *testing.T) {
+	t.Parallel()
 	s, _, gathered := newKept(t)
 	if text, om := request(s, http.MethodGet, "/metrics"),
 		request(s, http.MethodGet, "/metrics", "Accept",

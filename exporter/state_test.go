@@ -16,6 +16,7 @@ import (
 )
 
 func TestStateGolden(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.host(2, 2)
 	s.h100("0")
@@ -37,6 +38,7 @@ func TestStateGolden(t *testing.T) {
 // Unknown values are left out: only names and values that are always known
 // remain.
 func TestStateLeavesOutUnknownValues(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
 	s.put(workloads.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
@@ -54,6 +56,7 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 }
 
 func TestStateFaults(t *testing.T) {
+	t.Parallel()
 	var s samples
 	put := func(m *collectors.Metric, v float64, labels ...string) {
 		s.put(m, v, append([]string{"0", "GPU-0"}, labels...)...)
@@ -97,6 +100,7 @@ func TestStateFaults(t *testing.T) {
 // GPUs are sorted by index and workloads by memory, independent of the order of
 // samples.
 func TestStateIsSorted(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.workload("unit:small", "2", 1, .1)
 	s.workload("unit:none", "10", 0, .1)
@@ -126,6 +130,7 @@ func TestStateIsSorted(t *testing.T) {
 }
 
 func TestStateIsServed(t *testing.T) {
+	t.Parallel()
 	ready := errors.New("gpu 0 has not been read yet")
 	s := server(t, func(o *Options) {
 		o.Ready, o.Note, o.Hostname = func() error { return ready }, "This host is simulated.", "node17"

@@ -22,11 +22,12 @@ const DefaultURL = "http://localhost:9836"
 
 // StatusOptions select the agent and what Status shows.
 type StatusOptions struct {
-	RuntimeDir string // has the control socket, which is tried first
-	URL        string // of the agent to ask instead
-	Else       string // URL of the agent to ask if the socket does not answer; empty: none
-	Watch      bool   // refresh every second until the context ends
-	JSON       bool   // the JSON of /api/v1/state instead of a table
+	RuntimeDir string        // has the control socket, which is tried first
+	URL        string        // of the agent to ask instead
+	Else       string        // URL of the agent to ask if the socket does not answer; empty: none
+	Watch      bool          // refresh every second until the context ends
+	JSON       bool          // the JSON of /api/v1/state instead of a table
+	every      time.Duration // between refreshes; 0 is a second
 }
 
 // Status writes the state that a running agent reports. Its errors say what an
@@ -42,7 +43,7 @@ func Status(ctx context.Context, o StatusOptions, stdout io.Writer) error {
 	case o.Watch && !o.JSON && terminal != nil:
 		return o.watch(ctx, terminal, state, st.colour)
 	}
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(cmp.Or(o.every, time.Second))
 	defer tick.Stop()
 	for {
 		text := ""

@@ -24,6 +24,7 @@ func nowhere(t *testing.T) string {
 }
 
 func TestStatusAsksTheSocketFirst(t *testing.T) {
+	t.Parallel()
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
 	if err != nil {
@@ -48,6 +49,7 @@ func TestStatusAsksTheSocketFirst(t *testing.T) {
 }
 
 func TestStatusAsJSON(t *testing.T) {
+	t.Parallel()
 	agent := httptest.NewServer(server(t, func(o *Options) { o.Hostname, o.Note = "node17", hostile }))
 	defer agent.Close()
 	var out bytes.Buffer
@@ -63,6 +65,7 @@ func TestStatusAsJSON(t *testing.T) {
 }
 
 func TestStatusErrorsNameTheRemedy(t *testing.T) {
+	t.Parallel()
 	answers := func(status int, body string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -112,6 +115,7 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 
 // A socket that hangs is not passed over: the user wants that agent.
 func TestStatusOfAHungAgent(t *testing.T) {
+	t.Parallel()
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
 	if err != nil {
@@ -175,6 +179,7 @@ func (p *pipeline) Write(b []byte) (int, error) {
 }
 
 func TestWatchGoesOn(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var asked atomic.Int32
@@ -188,7 +193,7 @@ func TestWatchGoesOn(t *testing.T) {
 	}))
 	defer agent.Close()
 	out := &pipeline{last: func() error { cancel(); return nil }}
-	if err := Status(ctx, StatusOptions{URL: agent.URL, Watch: true}, out); err != nil {
+	if err := Status(ctx, StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond}, out); err != nil {
 		t.Errorf("told to end: %v", err)
 	}
 	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 ||
@@ -196,7 +201,7 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Errorf("two frames and an error are\n%q", text)
 	}
 	broken := errors.New("broken pipe")
-	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true},
+	if err := Status(t.Context(), StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond},
 		&pipeline{last: func() error { return broken }}); !errors.Is(err, broken) {
 		t.Errorf("without a reader, status returned %v", err)
 	}

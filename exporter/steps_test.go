@@ -56,6 +56,7 @@ func wantSteps(t *testing.T, when string, w Workload, host, goodput, slow float6
 // TestStepsAreRecent: at first the steps are those since the workload began,
 // later those of the last minutes.
 func TestStepsAreRecent(t *testing.T) {
+	t.Parallel()
 	var p pace
 	at := func(after time.Duration, n, outside, slow float64, hostly float64) Workload {
 		var s samples
@@ -78,6 +79,7 @@ func TestStepsAreRecent(t *testing.T) {
 // TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its
 // time is outside.
 func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
+	t.Parallel()
 	var p pace
 	want := map[int]float64{10: 1, 15: 2. / 3, 20: 1. / 3, 25: 0, 30: 0}
 	for minute := range 31 {
@@ -93,6 +95,7 @@ func TestGoodputFallsWhileAWorkloadStands(t *testing.T) {
 // TestStepsBelongToTheCurrentWorkload: a workload that is new, has come again
 // or has left a GPU has the steps since it began.
 func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
+	t.Parallel()
 	var p pace
 	var both, one, none samples
 	both.steps("w", "0", 100, 0, 0)
@@ -108,6 +111,7 @@ func TestStepsBelongToTheCurrentWorkload(t *testing.T) {
 
 // TestStepIsThatOfTheSlowestGPU that steps; a server has none.
 func TestStepIsThatOfTheSlowestGPU(t *testing.T) {
+	t.Parallel()
 	var server samples
 	server.job("w", "0", 0, 0)
 	server.put(workloads.JobSteps, 0, "0", "GPU-0", "default", "w")
@@ -127,6 +131,7 @@ func TestStepIsThatOfTheSlowestGPU(t *testing.T) {
 
 // TestRanksHaveTheirRecentTime checks order, place and recent mean of ranks.
 func TestRanksHaveTheirRecentTime(t *testing.T) {
+	t.Parallel()
 	var p pace
 	at := func(after time.Duration, n float64) Workload {
 		var s samples
@@ -149,6 +154,7 @@ func TestRanksHaveTheirRecentTime(t *testing.T) {
 
 // TestHangHasAnExplanation: programs need no table of reasons.
 func TestHangHasAnExplanation(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "w", "3", "stopped", "a.py:1 in f")
 	text, err := json.Marshal(told(new(pace), 0, s).GPUs[0].Job)

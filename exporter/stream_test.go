@@ -98,6 +98,7 @@ func watch(t *testing.T, s *Server, stuck chan struct{}) *watcher {
 func (w *watcher) leave() { close(w.left); <-w.ended }
 
 func TestStreamSendsAStateEachSecond(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var rendered atomic.Int32
 		s := server(t, func(o *Options) {
@@ -141,6 +142,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 }
 
 func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
 		defer runLive(t, s)()
@@ -171,6 +173,7 @@ func TestStreamsAreBounded(t *testing.T) {
 
 // A viewer that does not read costs a few frames, then its place.
 func TestSlowViewerIsDropped(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
 		defer runLive(t, s)()
@@ -194,6 +197,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 }
 
 func TestStreamsEndWithTheServer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine stays
 		s := server(t, nil)
 		stop := runLive(t, s)
@@ -208,6 +212,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 // A compressed stream is one gzip file, whenever the viewer joins, and can be
 // read as it arrives.
 func TestStreamIsCompressedOnce(t *testing.T) {
+	t.Parallel()
 	s := server(t, nil)
 	stop := runLive(t, s)
 	live := httptest.NewServer(s)

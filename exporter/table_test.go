@@ -187,6 +187,7 @@ func fits(t *testing.T, width int, text string) {
 }
 
 func TestTableGolden(t *testing.T) {
+	t.Parallel()
 	for name, state := range states {
 		text := style{width: minWidth}.table(state())
 		fixture.Golden(t, "testdata/"+"status_"+name+".txt", text)
@@ -201,6 +202,7 @@ func TestTableGolden(t *testing.T) {
 }
 
 func TestTableUsesTheWidth(t *testing.T) {
+	t.Parallel()
 	var s samples
 	s.workload("pod:"+strings.Repeat("long", 15), "0", 1, .5)
 	s.put(collectors.Up, 1, "0", "GPU-0")
@@ -214,6 +216,7 @@ var paints = regexp.MustCompile("\x1b\\[(0|1|2|31|33)m")
 
 // The text is the same in colour, and names choose no colour.
 func TestTableInColour(t *testing.T) {
+	t.Parallel()
 	for name, state := range states {
 		plain, coloured := style{width: minWidth}.table(state()), style{width: minWidth, colour: true}.table(state())
 		if got := paints.ReplaceAllString(coloured, ""); got != plain {
@@ -265,6 +268,7 @@ func FuzzNames(f *testing.F) {
 }
 
 func TestAge(t *testing.T) {
+	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		-time.Hour: "0s", 59*time.Second + 999*time.Millisecond: "59s", time.Minute: "1m", time.Hour - 1: "59m",
 		time.Hour:        "1h00m",
@@ -277,6 +281,7 @@ func TestAge(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
+	t.Parallel()
 	for want, n := range map[string][]int{"": nil, "3": {3}, "0-3,5,7-8": {5, 0, 1, 2, 3, 7, 8}, "1-2": {1, 1, 2, 2}} {
 		if got := ranges(n); got != want {
 			t.Errorf("%v is written %q, want %q", n, got, want)
@@ -285,6 +290,7 @@ func TestRanges(t *testing.T) {
 }
 
 func TestBar(t *testing.T) {
+	t.Parallel()
 	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████",
 		-1: "░░░░"} {
 		if got := bar(ratio, 4); got != want {
@@ -294,6 +300,7 @@ func TestBar(t *testing.T) {
 }
 
 func TestTableOfUnknownValues(t *testing.T) {
+	t.Parallel()
 	st := style{width: minWidth}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
 		t.Errorf("the row of a GPU that does not answer is %s", text)
@@ -312,6 +319,7 @@ func TestTableOfUnknownValues(t *testing.T) {
 }
 
 func TestTableInColourMarksWhatMatters(t *testing.T) {
+	t.Parallel()
 	near, far := 4., 20.
 	gpu := func(margin *float64, util float64, held ...string) string {
 		return style{width: minWidth, colour: true}.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true, Margin: margin,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -13,7 +14,8 @@ import (
 // no input and no output.
 type view struct {
 	style
-	height int // lines of the screen
+	height int           // lines of the screen
+	every  time.Duration // between questions to the agent; 0 is a second
 
 	state State
 	lost  error // why the agent does not answer now

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -63,7 +64,8 @@ type answer struct {
 	panicked any // what asking panicked with
 }
 
-// run shows v on the screen of a sizedTTY, and asks for the next state each second.
+// run shows v on the screen of a sizedTTY, and asks for the next state
+// each second.
 func (v *view) run(ctx context.Context, screen tcell.Screen, sized <-chan bool,
 	ask func(context.Context) (State, error)) error {
 	if err := screen.Init(); err != nil {
@@ -76,7 +78,7 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, sized <-chan bool,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answers := make(chan answer)
-	go follow(ctx, ask, answers)
+	go follow(ctx, cmp.Or(v.every, time.Second), ask, answers)
 	for {
 		v.resize(screen.Size())
 		draw(screen, v)
@@ -103,9 +105,9 @@ func (v *view) run(ctx context.Context, screen tcell.Screen, sized <-chan bool,
 	}
 }
 
-// follow asks each second and hands the answers over, until ctx ends.
-func follow(ctx context.Context, ask func(context.Context) (State, error), answers chan<- answer) {
-	tick := time.NewTicker(time.Second)
+// follow asks at an interval and hands the answers over, until ctx ends.
+func follow(ctx context.Context, every time.Duration, ask func(context.Context) (State, error), answers chan<- answer) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	hand := func(a answer) {
 		select {

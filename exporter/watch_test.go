@@ -82,6 +82,7 @@ func faulty() State {
 }
 
 func TestScreenGolden(t *testing.T) {
+	t.Parallel()
 	v := newView(faulty(), style{width: minWidth})
 	v.resize(80, 24)
 	show := func(name string) {
@@ -144,8 +145,9 @@ func watched(t *testing.T, colour bool) *terminal {
 				w.ended <- fmt.Errorf("panic: %v", p)
 			}
 		}()
-		w.ended <- newView(faulty(), style{width: minWidth, colour: colour}).run(ctx, screen, sized.told,
-			func(context.Context) (State, error) { return (*w.answer.Load())() })
+		v := newView(faulty(), style{width: minWidth, colour: colour})
+		v.every = 20 * time.Millisecond
+		w.ended <- v.run(ctx, screen, sized.told, func(context.Context) (State, error) { return (*w.answer.Load())() })
 	}()
 	t.Cleanup(w.end)
 	return w
@@ -181,7 +183,7 @@ func absent(text string, want []string) int {
 // with an exclamation mark.
 func (w *terminal) shows(want ...string) string {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(time.Minute); ; {
 		text := w.text()
 		missing := absent(text, want)
 		if missing < 0 {
@@ -219,7 +221,7 @@ func (w *terminal) reversed() string {
 // at waits until the cursor is on a line that begins with want.
 func (w *terminal) at(want string) {
 	w.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !strings.HasPrefix(w.reversed(), want); {
+	for end := time.Now().Add(time.Minute); !strings.HasPrefix(w.reversed(), want); {
 		select {
 		case err := <-w.ended:
 			w.t.Fatalf("it ended, with %v", err)
@@ -233,6 +235,7 @@ func (w *terminal) at(want string) {
 
 // TestWatchKeys types every key as a terminal sends it.
 func TestWatchKeys(t *testing.T) {
+	t.Parallel()
 	w := watched(t, true)
 	at, shows := w.at, func(want ...string) { t.Helper(); w.shows(want...) }
 	pressed := map[string]bool{}
@@ -316,6 +319,7 @@ func TestWatchWhileTheAgentIsAway(t *testing.T) {
 }
 
 func TestWatchFollowsTheSize(t *testing.T) {
+	t.Parallel()
 	w := watched(t, true)
 	w.shows("critical ×2 uncorrected_ecc\n")
 	w.resize(vt.Coord{X: 140, Y: 11}, "critical ×2 nvlink_down: NVLink 7 of the GPU is down.\n", "! 6 GPU-6")
@@ -330,6 +334,7 @@ func TestWatchFollowsTheSize(t *testing.T) {
 
 // TestDrawBeyondTheScreen: a terminal may shrink after a drawing began.
 func TestDrawBeyondTheScreen(t *testing.T) {
+	t.Parallel()
 	screen, err := tcell.NewTerminfoScreenFromTty(vt.NewMockTerm(vt.MockOptSize{X: 40, Y: 2}),
 		tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
 	if err != nil {
@@ -352,6 +357,7 @@ func TestDrawBeyondTheScreen(t *testing.T) {
 
 // TestWatchRestoresTheTerminal, whatever ends it.
 func TestWatchRestoresTheTerminal(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		ends func(w *terminal)
 		want string
@@ -381,6 +387,7 @@ func TestWatchRestoresTheTerminal(t *testing.T) {
 // TestWatchColours: with NO_COLOR there are none, and the cursor is visible all
 // the same.
 func TestWatchColours(t *testing.T) {
+	t.Parallel()
 	for _, colour := range []bool{true, false} {
 		w := watched(t, colour)
 		w.at(" 0 H100")
