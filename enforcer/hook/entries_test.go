@@ -3,7 +3,6 @@ package hook
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,6 +70,7 @@ func wrappers(t *testing.T) map[string]bool {
 
 // TestEntries compares the table of the driver's entries with the wrapped calls.
 func TestEntries(t *testing.T) {
+	t.Parallel()
 	classes := entries(t)
 	if len(classes) < 444 { // of CUDA 13.0
 		t.Errorf("the table has %d entries", len(classes))
@@ -128,36 +128,10 @@ func gaps(header string, classes map[string]string, wrapped map[string]bool) []s
 	return slices.Sorted(maps.Keys(missing))
 }
 
-// TestHeader reads the header of a CUDA toolkit if there is one.
-func TestHeader(t *testing.T) {
-	var headers []string
-	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda",
-		"/usr"} {
-		found, _ := filepath.Glob(filepath.Join(dir, "include", "cuda.h"))
-		headers = append(headers, found...)
-	}
-	if len(headers) == 0 {
-		t.Skip("no cuda.h in CUDA_HOME, CUDA_PATH or /usr/local/cuda: nothing holds entries.h against a toolkit's " +
-			"header")
-	}
-	classes, wrapped := entries(t), wrappers(t)
-	for _, path := range headers {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := len(declared.FindAllString(string(text), -1)); n < 200 {
-			t.Errorf("%s: %d functions are found in it: is it the driver's?", path, n)
-		}
-		if found := gaps(string(text), classes, wrapped); len(found) > 0 {
-			t.Errorf("%s: give these a line in entries.h, or a wrapper in calls.h: %v", path, found)
-		}
-	}
-}
-
 // TestNamesOfADriver compares both tables with the names that a driver exports.
 // If only one version of a call were governed, a program could use another.
 func TestNamesOfADriver(t *testing.T) {
+	t.Parallel()
 	classes, wrapped := entries(t), wrappers(t)
 	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that
 	// begin with cu[A-Z].
@@ -184,6 +158,7 @@ func TestNamesOfADriver(t *testing.T) {
 
 // TestGaps reads a header with more entries than the tables.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	const header = `
 #define cuMemFree                       cuMemFree_v2
 #define cuCtxCreate                     cuCtxCreate_v99

@@ -2,36 +2,19 @@
 
 package hook
 
-import (
-	"context"
-	"os/exec"
-	"testing"
-	"time"
-)
+import "testing"
 
-// TestPrograms runs every test/test_*.c: plain, for aarch64, under AddressSanitizer
-// and UndefinedBehaviorSanitizer, and under ThreadSanitizer, side by side: most of the time
-// they wait.
-func TestPrograms(t *testing.T) {
-	programs := func(t *testing.T, target string) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		out, err := exec.CommandContext(ctx, "make", "-ks", target).CombinedOutput()
-		if err != nil {
-			t.Errorf("make %s: %v\n%s", target, err, out)
-		}
-		t.Logf("%s", out)
-	}
-	onEach(t, func(t *testing.T, m *machine) {
-		t.Parallel()
-		m.library(t)
-		programs(t, m.prefix+"test")
-	})
-	for _, target := range []string{"asan", "tsan"} {
-		t.Run(target, func(t *testing.T) {
+// TestSanitized runs every test/test_*.c under AddressSanitizer with UndefinedBehaviorSanitizer, and
+// under ThreadSanitizer.
+func TestSanitized(t *testing.T) {
+	t.Parallel()
+	for name, sanitized := range map[string]*build{
+		"address": newBuild("asan-", "build/asan", "programs"),
+		"threads": newBuild("tsan-", "build/tsan", "programs"),
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			machines[0].library(t)
-			programs(t, target)
+			programs(t, sanitized)
 		})
 	}
 }

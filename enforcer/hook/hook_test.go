@@ -23,50 +23,36 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A machine is an architecture for which the hook is built.
-type machine struct {
-	name   string
-	prefix string   // prefix of make's targets for it
-	build  string   // the directory of its build
-	tools  []string // the tools that build it
+// A build of the hook: for this machine, for another one, or with sanitizers.
+type build struct {
+	dir    string   // where they are built
 	runner []string // the program that runs its programs here; empty: they run directly
 	make   func() error
 }
 
-// machines are this machine and aarch64.
-var machines = []*machine{
-	{name: "here", build: "build", tools: []string{"make", "gcc"}},
-	{name: "aarch64", prefix: "arm-", build: "build/arm",
-		tools:  []string{"make", "aarch64-linux-gnu-gcc", "qemu-aarch64"},
-		runner: []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}},
-}
-
-func init() {
-	for _, m := range machines {
-		m.make = sync.OnceValue(func() error { return fixture.MakeHook(".", m.prefix+"preloaded") })
+func newBuild(prefix, dir string, targets ...string) *build {
+	for i := range targets {
+		targets[i] = prefix + targets[i]
 	}
+	return &build{dir: dir, make: sync.OnceValue(func() error {
+		return fixture.MakeHook(".", targets...)
+	})}
 }
 
-// onEach runs a test for each machine with installed tools.
-func onEach(t *testing.T, test func(*testing.T, *machine)) {
-	for _, m := range machines {
-		t.Run(m.name, func(t *testing.T) { test(t, m) })
-	}
-}
+var here = newBuild("", "build", "preloaded", "programs")
 
-// library builds the library, the simulated driver, and the program that
-// expects the library preloaded. It does so once, and returns the paths.
-func (m *machine) library(t *testing.T) (so, stub string) {
+// made makes the build once, and returns the paths of the library and of the simulated driver.
+func (m *build) made(t *testing.T) (so, stub string) {
 	t.Helper()
-	for _, tool := range m.tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
+	for _, of := range []string{"src", "stub", "test"} { // go test caches a result until one of these changes
+		if _, err := os.ReadDir(of); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := m.make(); err != nil {
 		t.Fatal(err)
 	}
-	dir, err := filepath.Abs(m.build)
+	dir, err := filepath.Abs(m.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,9 +60,9 @@ func (m *machine) library(t *testing.T) (so, stub string) {
 }
 
 // run runs a program under the hook, on a simulated GPU of its own.
-func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stderr string) {
+func (m *build) run(t *testing.T, env []string, argv ...string) (stdout, stderr string) {
 	t.Helper()
-	so, stub := m.library(t)
+	so, stub := m.made(t)
 	env = append([]string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub,
 		"GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")}, env...)
 	own := append([]string{"PATH=" + os.Getenv("PATH")}, env...)
@@ -84,7 +70,7 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 		own = own[:1]
 		argv = slices.Concat(m.runner, []string{"-E", strings.Join(env, ",")}, argv)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	var out, errs bytes.Buffer
@@ -95,72 +81,119 @@ func (m *machine) run(t *testing.T, env []string, argv ...string) (stdout, stder
 	return out.String(), errs.String()
 }
 
-// TestPreloaded runs the test of the interception under the preloaded library.
+// without names the tests that are left out under qemu. It aborts when children of threads start a
+// thread, and has threads of its own when a process's last thread ends.
+const without = "GS_WITHOUT=a_child_begins_afresh a_thread_to_be_cancelled_can_exit " +
+	"who_leaves_its_main_thread_ends_with_the_others"
+
+// hang ends a program that never ends; the slowest take some seconds.
+const hang = 5 * time.Minute
+
+// ofEachBuild are the tests that are also run for aarch64: see hook_tools_test.go.
+var ofEachBuild = map[string]func(*testing.T, *build){
+	"programs": programs, "preloaded": preloaded, "limit": limit, "NVML": nvml, "exports": exports,
+}
+
+func TestHook(t *testing.T) {
+	t.Parallel()
+	for name, test := range ofEachBuild {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, here)
+		})
+	}
+}
+
+// programs runs every test/test_*.c but for the tests that GS_WITHOUT names.
+func programs(t *testing.T, m *build) {
+	_, stub := m.made(t)
+	sources, err := filepath.Glob("test/test_*.c")
+	if err != nil || len(sources) < 10 {
+		t.Fatalf("%v, %v", sources, err)
+	}
+	for _, source := range sources {
+		name := strings.TrimSuffix(filepath.Base(source), ".c")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m.runs(t, stub, name)
+		})
+	}
+}
+
+// runs runs a program of tests, which prints what failed.
+func (m *build) runs(t *testing.T, stub, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	defer cancel()
+	argv := append(slices.Clone(m.runner), filepath.Join(filepath.Dir(stub), name))
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+stub)
+	if m.runner != nil {
+		cmd.Env = append(cmd.Env, without)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// preloaded runs the test of the interception under the preloaded library.
 // If dlsym passes a call on, libc must take it for the program's own.
-func TestPreloaded(t *testing.T) {
-	onEach(t, func(t *testing.T, m *machine) {
-		so, _ := m.library(t)
-		m.run(t, nil, filepath.Join(filepath.Dir(so), "preloaded"))
-	})
+func preloaded(t *testing.T, m *build) {
+	so, _ := m.made(t)
+	m.run(t, nil, filepath.Join(filepath.Dir(so), "preloaded"))
 }
 
-// TestLimit lets a program launch kernels and allocate by each way to the
+// limit lets a program launch kernels and allocate by each way to the
 // driver's calls. Under the hook it gets as much as its limit allows.
-func TestLimit(t *testing.T) {
-	onEach(t, func(t *testing.T, m *machine) {
-		_, stub := m.library(t)
-		for _, way := range []string{"dlsym", "link", "procaddress"} {
-			out, _ := m.run(t, []string{"GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_MEMORY_LIMIT=64m"},
-				filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10",
-				"--alloc-mib", "100")
-			// Each piece has 20 MiB; the error is CUDA_ERROR_OUT_OF_MEMORY.
-			if !strings.Contains(out, "\nalloc 62914560 2\n") ||
-				!regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
-				t.Errorf("%s: under 64 MiB, in steps of 20, a program said\n%s", way, out)
-			}
+func limit(t *testing.T, m *build) {
+	_, stub := m.made(t)
+	for _, way := range []string{"dlsym", "link", "procaddress"} {
+		out, _ := m.run(t, []string{"GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_MEMORY_LIMIT=64m"},
+			filepath.Join(stub, "load"), "--resolve", way, "--kernel-us", "10", "--steps", "10",
+			"--alloc-mib", "100")
+		// Each piece has 20 MiB; the error is CUDA_ERROR_OUT_OF_MEMORY.
+		if !strings.Contains(out, "\nalloc 62914560 2\n") ||
+			!regexp.MustCompile(`\ntotal \d+ 10 `).MatchString(out) {
+			t.Errorf("%s: under 64 MiB, in steps of 20, a program said\n%s", way, out)
 		}
-	})
+	}
 }
 
-// TestNVML lets a program without CUDA and without a broker ask NVML for the
+// nvml lets a program without CUDA and without a broker ask NVML for the
 // GPU's memory. Under a limit the card appears to have the limit's size.
-func TestNVML(t *testing.T) {
-	onEach(t, func(t *testing.T, m *machine) {
-		_, stub := m.library(t)
-		const cardV1, cardV2 = "0 85899345920 85899345920 0 -\n", "0 85899345920 85630910464 0 268435456\n"
-		const limit, none, off = "GPUSTEWARD_MEMORY_LIMIT=8g", "GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_OFF=1"
-		for _, c := range []struct {
-			env  []string
-			args string
-			want string
-		}{
-			{[]string{none}, "link v1 gpu", cardV1},
-			{[]string{none}, "dlsym v1 gpu", cardV1},
-			{[]string{none}, "link v2 gpu", cardV2},
-			{[]string{none}, "dlsym v2 gpu", cardV2},
-			{[]string{none, limit}, "link v1 gpu", "0 8589934592 8589934592 0 -\n"},
-			{[]string{none, limit}, "dlsym v1 gpu", "0 8589934592 8589934592 0 -\n"},
-			{[]string{none, limit}, "link v2 gpu", "0 8589934592 8589934592 0 0\n"},
-			{[]string{none, limit}, "dlsym v2 gpu", "0 8589934592 8589934592 0 0\n"},
-			{[]string{none, limit, "GS_STUB_MIG=1"}, "dlsym v1 mig", "0 8589934592 8589934592 0 -\n"},
-			{[]string{none, limit, off}, "link v1 gpu", cardV1},
-			{[]string{none, limit, off}, "dlsym v2 gpu", cardV2},
-			{[]string{none, "GPUSTEWARD_MEMORY_LIMIT=90g"}, "dlsym v2 gpu", cardV2},
-		} {
-			argv := append([]string{filepath.Join(stub, "smi")}, strings.Fields(c.args)...)
-			if out, errs := m.run(t, c.env, argv...); out != c.want || errs != "" {
-				t.Errorf("%v %s: %q %q, want %q", c.env, c.args, out, errs, c.want)
-			}
+func nvml(t *testing.T, m *build) {
+	_, stub := m.made(t)
+	const cardV1, cardV2 = "0 85899345920 85899345920 0 -\n", "0 85899345920 85630910464 0 268435456\n"
+	const limit, none, off = "GPUSTEWARD_MEMORY_LIMIT=8g", "GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_OFF=1"
+	for _, c := range []struct {
+		env  []string
+		args string
+		want string
+	}{
+		{[]string{none}, "link v1 gpu", cardV1},
+		{[]string{none}, "dlsym v1 gpu", cardV1},
+		{[]string{none}, "link v2 gpu", cardV2},
+		{[]string{none}, "dlsym v2 gpu", cardV2},
+		{[]string{none, limit}, "link v1 gpu", "0 8589934592 8589934592 0 -\n"},
+		{[]string{none, limit}, "dlsym v1 gpu", "0 8589934592 8589934592 0 -\n"},
+		{[]string{none, limit}, "link v2 gpu", "0 8589934592 8589934592 0 0\n"},
+		{[]string{none, limit}, "dlsym v2 gpu", "0 8589934592 8589934592 0 0\n"},
+		{[]string{none, limit, "GS_STUB_MIG=1"}, "dlsym v1 mig", "0 8589934592 8589934592 0 -\n"},
+		{[]string{none, limit, off}, "link v1 gpu", cardV1},
+		{[]string{none, limit, off}, "dlsym v2 gpu", cardV2},
+		{[]string{none, "GPUSTEWARD_MEMORY_LIMIT=90g"}, "dlsym v2 gpu", cardV2},
+	} {
+		argv := append([]string{filepath.Join(stub, "smi")}, strings.Fields(c.args)...)
+		if out, errs := m.run(t, c.env, argv...); out != c.want || errs != "" {
+			t.Errorf("%v %s: %q %q, want %q", c.env, c.args, out, errs, c.want)
 		}
-	})
+	}
 }
 
-// TestExports compares the library's exported names with its lists of wrappers.
+// exports compares the library's exported names with its lists of wrappers.
 // Any other name could replace a function of a program.
-func TestExports(t *testing.T) { onEach(t, exports) }
-
-func exports(t *testing.T, m *machine) {
-	so, _ := m.library(t)
+func exports(t *testing.T, m *build) {
+	so, _ := m.made(t)
 	list, err := os.ReadFile("src/calls.h")
 	if err != nil {
 		t.Fatal(err)
@@ -169,13 +202,13 @@ func exports(t *testing.T, m *machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nvml, err := os.ReadFile("src/nvml.h")
+	nvmlCalls, err := os.ReadFile("src/nvml.h")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"dlsym"}
 	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
-	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvml), -1) {
+	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvmlCalls), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)
@@ -242,6 +275,7 @@ func systemCalls() (map[string]bool, error) {
 // TestParts checks that each function of a header is defined in the source of
 // the same name, and that no source declares a function.
 func TestParts(t *testing.T) {
+	t.Parallel()
 	read := func(pattern string) map[string]string {
 		files := map[string]string{}
 		paths, err := filepath.Glob(pattern)
@@ -282,6 +316,7 @@ func TestParts(t *testing.T) {
 // lock or a table needs a handler: another thread may hold the lock during the
 // fork.
 func TestForks(t *testing.T) {
+	t.Parallel()
 	table, err := os.ReadFile("src/forks.h")
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +351,8 @@ func TestForks(t *testing.T) {
 // TestQuiet runs programs under the hook without a broker. A program has an
 // additional line on its standard error only if its user asked for a broker.
 func TestQuiet(t *testing.T) {
-	here := machines[0]
-	_, stub := here.library(t)
+	t.Parallel()
+	_, stub := here.made(t)
 	load := filepath.Join(stub, "load")
 	absent := filepath.Join(t.TempDir(), "broker.sock")
 	for _, test := range []struct {
@@ -337,6 +372,7 @@ func TestQuiet(t *testing.T) {
 			env: []string{"GPUSTEWARD_SOCKET=" + absent, "GPUSTEWARD_OFF=1"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			_, stderr := here.run(t, test.env, test.argv...)
 			if got := strings.Count(stderr, "\n"); got != test.lines {
 				t.Errorf("%d lines on standard error, want %d:\n%s", got, test.lines, stderr)
@@ -348,7 +384,8 @@ func TestQuiet(t *testing.T) {
 // TestNobodyReads runs programs without a broker whose standard error is a full pipe, or a
 // pipe without a reader. The line about the broker neither stops nor ends them.
 func TestNobodyReads(t *testing.T) {
-	so, stub := machines[0].library(t)
+	t.Parallel()
+	so, stub := here.made(t)
 	for name, leave := range map[string]func(reader, writer *os.File) error{
 		"full": func(_, writer *os.File) error {
 			size, err := unix.FcntlInt(writer.Fd(), unix.F_GETPIPE_SZ, 0)
@@ -360,6 +397,7 @@ func TestNobodyReads(t *testing.T) {
 		"no reader": func(reader, _ *os.File) error { return reader.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			reader, writer, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
@@ -369,7 +407,7 @@ func TestNobodyReads(t *testing.T) {
 			if err := leave(reader, writer); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, filepath.Join(stub, "load"), "--kernel-us", "10", "--steps", "10")
 			cmd.Env = []string{"LD_PRELOAD=" + so, "LD_LIBRARY_PATH=" + stub,

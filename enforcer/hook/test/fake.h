@@ -5,13 +5,8 @@
 #define GPUSTEWARD_FAKE_H
 
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "run.h"
 
 #include "nccl.h"
 #include "admit.h"
@@ -25,15 +20,6 @@
 #include "gate.h"
 #include "intercept.h"
 #include "request.h"
-
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
-/* Waits until x holds, a minute at most. The helper decides when. */
-#define EVENTUALLY(x) do { \
-	uint64_t gs_until = gs_now() + 60000000000; \
-	while (!(x) && gs_now() < gs_until) \
-		sched_yield(); \
-	CHECK(x); \
-} while (0)
 
 #define FAKE_STREAMS 2048
 
@@ -116,8 +102,7 @@ static inline CUresult event_query(CUevent e)
 
 static inline CUresult event_synchronize(CUevent e)
 {
-	while (event_query(e))
-		sched_yield();
+	AWAIT(!event_query(e));
 	return 0;
 }
 
@@ -278,8 +263,7 @@ static inline void fake_launch(uintptr_t stream, bool per_thread, void *graph)
 	struct gs_launch l;
 
 	gs_gate_enter(&l, (CUstream)stream, per_thread, graph);
-	while (atomic_load(&fake_hold))
-		sched_yield();
+	AWAIT(!atomic_load(&fake_hold));
 	atomic_fetch_add(&of((CUstream)(stream || !per_thread ? stream : 2))->put, 1);
 	gs_gate_leave(&l, 0);
 }
@@ -386,8 +370,9 @@ static inline void fake_progress(void)
 /* Time goes by. */
 static inline void spin(uint64_t ns)
 {
-	for (uint64_t until = gs_now() + ns; gs_now() < until;)
-		sched_yield();
+	uint64_t until = gs_now() + ns;
+
+	AWAIT(gs_now() >= until);
 }
 
 static inline void *launch_one(void *stream)
@@ -404,38 +389,27 @@ static inline pthread_t launching(uintptr_t stream)
 	return t;
 }
 
-/* Runs the cases, or the one that is named, each in a process of its own, but for
- * those that GS_WITHOUT names. */
-struct fake_case { const char *name; void (*run)(void); bool bare; };
-#define CASE(name) { #name, name, false }
-#define BARE(name) { #name, name, true } /* the program has no context yet */
-
-static inline int fake_run(const struct fake_case *cases, size_t n, const char *only)
+/* A driver punished nothing that this process did. */
+static inline void fake_end(void)
 {
-	const char *without = getenv("GS_WITHOUT");
-	int failed = 0, status;
+	if (fake_bad)
+		_exit(2);
+}
 
-	for (size_t i = 0; i < n; i++) {
-		if (only ? strcmp(only, cases[i].name) : without && strstr(without, cases[i].name))
-			continue;
-		pid_t pid = fork();
-		CHECK(pid >= 0);
-		if (!pid) {
-			fake_begin();
-			if (!cases[i].bare)
-				fake_seat();
-			gs_turns_start();
-			cases[i].run();
-			CHECK(!fake_bad);
-			exit(0); /* and the helper with it */
-		}
-		CHECK(waitpid(pid, &status, 0) == pid);
-		if (status) {
-			fprintf(stderr, "failed: %s (%x)\n", cases[i].name, (unsigned)status);
-			failed = 1;
-		}
-	}
-	return failed;
+static inline void fake_begin_bare(void)
+{
+	atexit(fake_end);
+	fake_begin();
+	gs_turns_start();
+}
+
+/* The program has a context. */
+static inline void fake_begin_seated(void)
+{
+	atexit(fake_end);
+	fake_begin();
+	fake_seat();
+	gs_turns_start();
 }
 
 #endif

@@ -1,10 +1,67 @@
 /* Copies and their rates, against a driver and a broker that do what the test says. */
 #define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sys/syscall.h>
+
 #include "fake.h"
 
 #define KIB 1024ull
 #define MIB (1ull << 20)
-#define MS 1000000ull
+
+/* ---- time ---- */
+
+/* The clock stands, if it is not 0. A copy that waits then moves it on to where its wait would
+ * end. While the clock goes, only the bell ends a long wait. */
+static _Atomic uint64_t stopped_at;
+static _Thread_local bool copies;
+static _Atomic uint64_t long_wait; /* the last long wait of a copy, ns */
+
+uint64_t gs_now(void)
+{
+	uint64_t at = atomic_load(&stopped_at);
+	struct timespec t;
+
+	if (at)
+		return at;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * GS_SECOND + (uint64_t)t.tv_nsec;
+}
+
+static void wait_for(void *word, int operation, uint32_t seen, const struct timespec *t)
+{
+	syscall(SYS_futex, word, operation, seen, t, NULL, 0);
+}
+
+static struct timespec after(uint64_t ns)
+{
+	return (struct timespec){(time_t)(ns / GS_SECOND), (long)(ns % GS_SECOND)};
+}
+
+void gs_bell_wait(struct gs_page *page, uint32_t seen, uint64_t ns)
+{
+	struct timespec t = after(ns);
+
+	if (!copies) {
+		wait_for(&page->bell, FUTEX_WAIT, seen, &t);
+	} else if (atomic_load(&stopped_at)) {
+		atomic_fetch_add(&stopped_at, ns);
+	} else {
+		if (ns >= GS_SECOND / 10)
+			atomic_store(&long_wait, ns);
+		wait_for(&page->bell, FUTEX_WAIT, seen, ns < GS_SECOND / 10 ? &t : NULL);
+	}
+}
+
+void gs_bell_ring(struct gs_page *page) { wait_for(&page->bell, FUTEX_WAKE, INT32_MAX, NULL); }
+void gs_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+	struct timespec t = after(ns);
+
+	wait_for(word, FUTEX_WAIT_PRIVATE, seen, &t);
+}
+void gs_futex_wake(_Atomic uint32_t *word, int most) { wait_for(word, FUTEX_WAKE_PRIVATE, (uint32_t)most, NULL); }
+
+/* ---- copies ---- */
 
 /* As the wrapper does it. */
 static void copy(uintptr_t stream, uint64_t bytes, enum gs_way way, CUresult r)
@@ -45,57 +102,40 @@ static uint64_t asked(enum gs_way way)
 	return n;
 }
 
-/* Keeps copies going for as long as the test says. */
-static _Atomic bool over;
-static _Atomic uint64_t moved;
-static void *copies(void *of)
+static _Atomic uint64_t moved, over_at;
+
+static void *copy_many(void *of)
 {
 	const uint64_t *sizes = of;
 
-	for (unsigned i = 0; !atomic_load(&over); i++) {
+	copies = true;
+	for (unsigned i = 0; gs_now() < over_at; i++) {
 		copy(10, sizes[i % 3], GS_LINK, 0);
 		atomic_fetch_add(&moved, sizes[i % 3]);
 	}
 	return NULL;
 }
 
-/* Threads copy for 2 s together. Then the test waits for what they took, so that a
- * large copy counts with the time that it stands for. Returns the part of the rate
- * that they got. */
-static double copied_of(unsigned threads, const uint64_t *sizes, uint64_t rate)
-{
-	pthread_t t[4];
-	uint64_t from = gs_now();
-
-	atomic_store(&over, false);
-	atomic_store(&moved, 0);
-	for (unsigned i = 0; i < threads; i++)
-		CHECK(!pthread_create(&t[i], NULL, copies, (void *)sizes));
-	while (gs_now() < from + 2000 * MS)
-		gs_bell_wait(fake_page, fake_page->bell, from + 2000 * MS - gs_now());
-	atomic_store(&over, true);
-	for (unsigned i = 0; i < threads; i++)
-		pthread_join(t[i], NULL);
-	copy(10, 1, GS_LINK, 0);
-	return (double)moved / ((double)(gs_now() - from) / 1e9) / (double)rate;
-}
-
-/* Never more than the rate. It may be less a few times, if other work took the CPU
- * for longer than the bucket keeps bytes. */
+/* Threads copy for 2 s together. Then the test waits for what they took, so that a large copy
+ * counts with the time that it stands for. */
 static void hold(unsigned threads, const uint64_t *sizes, uint64_t rate)
 {
-	double part = 0;
+	uint64_t from = gs_now();
+	pthread_t t[4];
 
 	rates(0, rate, 0);
-	for (int i = 0; i < 8 && part < 0.97; i++) {
-		uint64_t before = sum(0);
-		part = copied_of(threads, sizes, rate);
-		if (part < 0.97)
-			fprintf(stderr, "%.4f of the rate\n", part);
-		CHECK(part <= 1.03);
-		CHECK(sum(0) - before == moved + 1);
-	}
-	CHECK(part >= 0.97);
+	stopped_at = from;
+	over_at = from + 2 * GS_SECOND;
+	for (unsigned i = 0; i < threads; i++)
+		CHECK(!pthread_create(&t[i], NULL, copy_many, (void *)sizes));
+	for (unsigned i = 0; i < threads; i++)
+		pthread_join(t[i], NULL);
+	copies = true;
+	copy(10, 1, GS_LINK, 0);
+	double part = (double)moved / ((double)(gs_now() - from) / 1e9) / (double)rate;
+	if (part < 0.97 || part > 1.03)
+		dprintf(2, "%.4f of the rate\n", part);
+	CHECK(part >= 0.97 && part <= 1.03 && sum(0) == moved + 1);
 }
 
 static void a_rate_holds_for_all_sizes(void) { hold(1, (const uint64_t[]){4 * KIB, MIB, 64 * MIB}, 500 * MIB); }
@@ -104,12 +144,10 @@ static void threads_share_one_bucket(void) { hold(2, (const uint64_t[]){4 * KIB,
 
 static void without_a_rate_nothing_is_shared(void)
 {
-	uint64_t from = gs_now();
-
 	for (int i = 0; i < 1000; i++)
 		copy(10, MIB, GS_LINK, 0);
 	CHECK(gs_self->copied == 1000 * MIB && sum(0) == 1000 * MIB);
-	CHECK(!asked(GS_LINK) && !asked(GS_WITHIN) && !gs_gates[0].usage.overhead_ns && gs_now() - from < 1000 * MS);
+	CHECK(!asked(GS_LINK) && !asked(GS_WITHIN) && !gs_gates[0].usage.overhead_ns);
 }
 
 static void the_ways_have_a_rate_each(void)
@@ -124,6 +162,7 @@ static void the_ways_have_a_rate_each(void)
 
 static void *copy_one(void *bytes)
 {
+	copies = true;
 	copy(10, (uint64_t)(uintptr_t)bytes, GS_LINK, 0);
 	atomic_fetch_add(&moved, 1);
 	return NULL;
@@ -152,18 +191,15 @@ static pthread_t stuck(void)
 	rates(0, 1000, 0);
 	copy(10, 64 * MIB, GS_LINK, 0);
 	pthread_t t = copying(1);
-	EVENTUALLY(asked(GS_LINK) == 64 * MIB + 1);
+	AWAIT(asked(GS_LINK) == 64 * MIB + 1);
 	CHECK(!moved);
 	return t;
 }
 
-/* Waits for the thread, which must end within the time. */
-static void freed(pthread_t t, uint64_t within)
+static void freed(pthread_t t)
 {
-	uint64_t from = gs_now();
-
 	pthread_join(t, NULL);
-	CHECK(gs_now() - from < within && moved == 1);
+	CHECK(moved == 1);
 }
 
 static void a_rate_of_none_frees_whoever_waits(void)
@@ -172,7 +208,7 @@ static void a_rate_of_none_frees_whoever_waits(void)
 
 	rates(0, 0, 0);
 	ring();
-	freed(t, 500 * MS);
+	freed(t);
 	pthread_mutex_lock(&gs_gates[0].lock);
 	struct gs_bucket *b = &gs_gates[0].bucket[GS_LINK];
 	CHECK(b->asked - b->given >= 63 * MIB && b->asked - b->given <= 64 * MIB); /* what was not taken is put back */
@@ -180,29 +216,31 @@ static void a_rate_of_none_frees_whoever_waits(void)
 	pthread_mutex_unlock(&gs_gates[0].lock);
 }
 
-static void a_new_rate_is_seen_without_the_bell(void)
+static void who_waits_looks_for_a_new_rate(void)
 {
 	pthread_t t = stuck();
 
+	AWAIT(long_wait);
+	CHECK(long_wait <= GS_SECOND); /* then it would look */
 	rates(0, 1000000 * MIB, 0);
-	freed(t, 1500 * MS);
+	ring();
+	freed(t);
 }
 
 static void a_lowered_rate_holds_for_whoever_waits(void)
 {
-	rates(0, 640 * MIB, 0);
+	rates(0, 128 * MIB, 0);
 	copy(10, 64 * MIB, GS_LINK, 0);
 	pthread_t t = copying(1);
-	EVENTUALLY(asked(GS_LINK) == 64 * MIB + 1);
+	AWAIT(long_wait);
+	CHECK(long_wait <= GS_SECOND / 2);
 	rates(0, 1000, 0);
 	ring();
-	uint64_t from = gs_now();
-	while (gs_now() < from + 300 * MS)
-		gs_bell_wait(fake_page, fake_page->bell, 300 * MS);
-	CHECK(!moved); /* at the old rate it would have passed by now */
+	AWAIT(long_wait == GS_SECOND); /* at the old rate it would have passed by now */
+	CHECK(!moved);
 	rates(0, 0, 0);
 	ring();
-	freed(t, 500 * MS);
+	freed(t);
 }
 
 static void a_revoked_page_holds_nobody(void)
@@ -210,7 +248,7 @@ static void a_revoked_page_holds_nobody(void)
 	pthread_t t = stuck();
 
 	fake_mode(0, GS_KILL, 0, 0);
-	freed(t, 500 * MS);
+	freed(t);
 	copy(10, 64 * MIB, GS_LINK, 0);
 }
 
@@ -222,7 +260,7 @@ static void another_page_frees_whoever_waits(void)
 
 	atomic_store(&gs_page, &own);
 	ring();
-	freed(t, 500 * MS);
+	freed(t);
 }
 
 static void a_pause_does_not_hold_copies(void)
@@ -291,7 +329,7 @@ static void a_yield_tells_of_copies(void)
 	const struct fake_word *w;
 	copy(10, 4096, GS_LINK, 0);
 	fake_finish(10);
-	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	AWAIT((w = told(GS_YIELD, GS_IDLE, since)));
 	CHECK(fake_copied == 4096 && w->usage.copied == 4096 && !fake_usages);
 }
 
@@ -300,35 +338,35 @@ static void copies_are_told_of_by_themselves(void)
 {
 	copy(10, 4096, GS_LINK, 0);
 	const struct fake_word *w;
-	EVENTUALLY((w = told(GS_USAGE, 0, 0)));
+	AWAIT((w = told(GS_USAGE, 0, 0)));
 	const struct gs_usage *u = &w->usage;
 	CHECK(fake_copied == 4096 && fake_usages == 1);
 	CHECK(!u->turn && !u->launched && !u->busy_ns && u->gpu == 0 && u->copied == 4096);
 	copy(10, 100, GS_LINK, 0);
-	EVENTUALLY(fake_copied == 4196 && fake_usages == 2);
+	AWAIT(fake_copied == 4196 && fake_usages == 2);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct fake_case cases[] = {
-		CASE(a_rate_holds_for_all_sizes),
-		CASE(a_rate_holds_for_small_copies),
-		CASE(threads_share_one_bucket),
-		CASE(without_a_rate_nothing_is_shared),
-		CASE(the_ways_have_a_rate_each),
-		CASE(a_rate_of_none_frees_whoever_waits),
-		CASE(a_new_rate_is_seen_without_the_bell),
-		CASE(a_lowered_rate_holds_for_whoever_waits),
-		CASE(a_revoked_page_holds_nobody),
-		CASE(another_page_frees_whoever_waits),
-		CASE(a_pause_does_not_hold_copies),
-		CASE(a_captured_copy_is_not_made),
-		CASE(what_is_refused_is_not_taken),
-		CASE(bytes_are_of_the_gpu_of_the_context),
-		CASE(a_thread_that_ends_leaves_its_bytes),
-		CASE(a_yield_tells_of_copies),
-		CASE(copies_are_told_of_by_themselves),
+	static const struct test tests[] = {
+		TEST(a_rate_holds_for_all_sizes),
+		TEST(a_rate_holds_for_small_copies),
+		TEST(threads_share_one_bucket),
+		TEST(without_a_rate_nothing_is_shared),
+		TEST(the_ways_have_a_rate_each),
+		TEST(a_rate_of_none_frees_whoever_waits),
+		TEST(who_waits_looks_for_a_new_rate),
+		TEST(a_lowered_rate_holds_for_whoever_waits),
+		TEST(a_revoked_page_holds_nobody),
+		TEST(another_page_frees_whoever_waits),
+		TEST(a_pause_does_not_hold_copies),
+		TEST(a_captured_copy_is_not_made),
+		TEST(what_is_refused_is_not_taken),
+		TEST(bytes_are_of_the_gpu_of_the_context),
+		TEST(a_thread_that_ends_leaves_its_bytes),
+		TEST(a_yield_tells_of_copies),
+		TEST(copies_are_told_of_by_themselves),
 	};
 
-	return fake_run(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL);
+	return RUN_TESTS(tests, argc, argv, fake_begin_seated);
 }

@@ -3,8 +3,7 @@
 #ifndef GPUSTEWARD_TEST_BOOKS_H
 #define GPUSTEWARD_TEST_BOOKS_H
 
-#include <stdio.h>
-#include <stdlib.h>
+#include "run.h"
 
 #include "admit.h"
 #include "bandwidth.h"
@@ -15,8 +14,6 @@
 #include "intercept.h"
 #include "look.h"
 #include "nccl.h"
-
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
 static struct shared {
 	_Atomic uint64_t cap, used, most; /* used is committed and reserved */

@@ -12,17 +12,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "run.h"
 
 #include "admit.h"
 #include "client.h"
@@ -31,21 +26,6 @@
 #include "local.h"
 #include "look.h"
 #include "request.h"
-
-#define CHECK(x)                                                                        \
-	do {                                                                            \
-		if (!(x)) {                                                             \
-			dprintf(2, "%s:%d: not so: %s\n", __FILE__, __LINE__, #x);      \
-			_exit(1);                                                       \
-		}                                                                       \
-	} while (0)
-
-/* Waits until x holds, or for the test's own alarm. */
-#define AWAIT(x)               \
-	do {                   \
-		while (!(x))   \
-			sched_yield(); \
-	} while (0)
 
 /* ---- the clock ---- */
 
@@ -320,41 +300,26 @@ static inline int open_descriptors(void)
 	return n;
 }
 
-/* The output of a test is shown if it fails. A test that waits for ever fails. */
-static inline bool run(const char *name, void (*test)(void))
+static inline void begin_test(void)
 {
-	int status, said = memfd_create("said", MFD_CLOEXEC);
-	char text[8192];
-	pid_t child = fork();
-
-	if (child == 0) {
-		CHECK(dup2(said, 1) == 1 && dup2(said, 2) == 2);
-		gs_log_begin();
-		alarm(100);
-		test();
-		_exit(0);
-	}
-	CHECK(child > 0 && waitpid(child, &status, 0) == child);
-	ssize_t n = pread(said, text, sizeof(text), 0);
-	if (status)
-		dprintf(2, "%s: status %#x\n%.*s", name, status, n > 0 ? (int)n : 0, text);
-	close(said);
-	return status == 0;
+	run_keeps();
+	snprintf(path, sizeof(path), "%s/%d", directory, (int)getpid());
+	setenv("GPUSTEWARD_SOCKET", path, 1);
+	gs_log_begin();
 }
-#define RUN(test) ok &= run(#test, test)
 
-static inline void begin_tests(void)
+/* The sockets are in a directory that no other run has. */
+static inline int run_all(const struct test *tests, size_t n, const char *only)
 {
 	CHECK(mkdtemp(directory));
-	snprintf(path, sizeof(path), "%s/broker.sock", directory);
-	setenv("GPUSTEWARD_SOCKET", path, 1);
-}
-
-static inline int end_tests(bool ok)
-{
-	unlink(path);
+	int status = run_tests(tests, n, only, begin_test);
+	DIR *d = opendir(directory);
+	for (struct dirent *e; d && (e = readdir(d));)
+		unlinkat(dirfd(d), e->d_name, 0);
+	closedir(d);
 	rmdir(directory);
-	return ok ? 0 : 1;
+	return status;
 }
+#define RUN_ALL(tests, argc, argv) run_all(tests, sizeof(tests) / sizeof *(tests), (argc) > 1 ? (argv)[1] : NULL)
 
 #endif

@@ -1,10 +1,8 @@
 /* The bucket, by its own clock. */
-#include <stdio.h>
-#include <stdlib.h>
-
+#define _GNU_SOURCE
 #include "bucket.h"
+#include "run.h"
 
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 #define SECOND 1000000000ull
 #define MIB (1ull << 20)
 
@@ -50,7 +48,7 @@ static void a_rate_holds(void)
 	for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
 		double part = rate_of(rows[i].sizes, rows[i].n, rows[i].rate, rows[i].step) / (double)rows[i].rate;
 		if (part < 0.99 || part > 1.011) /* 20 ms are kept */
-			fprintf(stderr, "row %u: %f of the rate\n", i, part);
+			dprintf(2, "row %u: %f of the rate\n", i, part);
 		CHECK(part >= 0.99 && part <= 1.011);
 	}
 }

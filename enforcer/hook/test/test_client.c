@@ -96,11 +96,10 @@ static void absent(void)
 	clock_stop(); /* nothing is waited for */
 	gs_client_start();
 	gs_client_start();
-	clock_go();
 	CHECK_LOG(!gs_client_connected() && gs_page == &gs_own && gs_own.slot[0].mode == GS_OPEN && !gs_own.gated);
 	CHECK_LOG(gs_own.slot[0].cap == 4096);
 	for (int i = 0; i < 3; i++) {
-		AWAIT(gs_now() >= gs_client.retry_at);
+		stopped_at = gs_client.retry_at;
 		gs_client_poll();
 	}
 	CHECK_LOG(lines(captured()) == 1 && strstr(captured(), path));
@@ -437,37 +436,37 @@ static void ungoverned_closed(void)
 	CHECK_LOG(reserved(asks) == 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	bool ok = true;
+	static const struct test tests[] = {
+		TEST(hello),
+		TEST(absent),
+		TEST(not_asked),
+		TEST(off),
+		TEST(no_size),
+		TEST(silent),
+		TEST(busy),
+		TEST(refused_short),
+		TEST(refused_zeros),
+		TEST(refused_version),
+		TEST(refused_length),
+		TEST(refused_type),
+		TEST(refused_tenant),
+		TEST(refused_no_page),
+		TEST(refused_unsealed),
+		TEST(refused_pipe),
+		TEST(refused_short_page),
+		TEST(refused_other_page),
+		TEST(refused_end),
+		TEST(other_file_at_2),
+		TEST(no_room_for_a_line),
+		TEST(exhausted),
+		TEST(few_descriptors),
+		TEST(exhausted_by_one),
+		TEST(fail_closed),
+		TEST(ungoverned),
+		TEST(ungoverned_closed),
+	};
 
-	begin_tests();
-	RUN(hello);
-	RUN(absent);
-	RUN(not_asked);
-	RUN(off);
-	RUN(no_size);
-	RUN(silent);
-	RUN(busy);
-	RUN(refused_short);
-	RUN(refused_zeros);
-	RUN(refused_version);
-	RUN(refused_length);
-	RUN(refused_type);
-	RUN(refused_tenant);
-	RUN(refused_no_page);
-	RUN(refused_unsealed);
-	RUN(refused_pipe);
-	RUN(refused_short_page);
-	RUN(refused_other_page);
-	RUN(refused_end);
-	RUN(other_file_at_2);
-	RUN(no_room_for_a_line);
-	RUN(exhausted);
-	RUN(few_descriptors);
-	RUN(exhausted_by_one);
-	RUN(fail_closed);
-	RUN(ungoverned);
-	RUN(ungoverned_closed);
-	return end_tests(ok);
+	return RUN_ALL(tests, argc, argv);
 }

@@ -1,15 +1,9 @@
 /* The handlers of forks: each runs once in each child and none runs in the parent.
  * Their order lets each find what it builds on. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#define _GNU_SOURCE
 #include "forks.h"
+#include "run.h"
 
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 
 static const char *const parts[] = {
 #define NAME(part) #part,

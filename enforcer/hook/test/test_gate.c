@@ -20,10 +20,10 @@ static void a_pause_holds_all_and_asks_once(void)
 	pthread_t t[4];
 
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN); /* nothing was in flight */
+	AWAIT(fake_yields && phase() == GS_GIVEN); /* nothing was in flight */
 	for (uintptr_t i = 0; i < 4; i++)
 		t[i] = launching(10 + i);
-	EVENTUALLY(held() == 4 && fake_acquires == 1);
+	AWAIT(held() == 4 && fake_acquires == 1);
 	spin(30000000); /* no work in flight could wait for them */
 	CHECK(put_all() == 0 && fake_acquires == 1);
 	fake_mode(0, GS_RUN, 2, 0);
@@ -49,7 +49,7 @@ static void work_in_flight_is_bounded(void)
 	pthread_t t;
 	fake_mode(0, GS_RUN, 1, 0);
 	CHECK(!pthread_create(&t, NULL, launch_hundred, NULL));
-	EVENTUALLY(fake[10].put >= 8); /* 0.75 ms, and 0.1 ms each while their cost is not known */
+	AWAIT(fake[10].put >= 8); /* 0.75 ms, and 0.1 ms each while their cost is not known */
 	uint64_t put = fake[10].put;
 	CHECK(put <= 10 + gs_passed); /* the first may be taken for done, and one has passed and is not counted yet */
 	fake_instant = true;
@@ -69,7 +69,7 @@ static void a_full_queue_without_progress_lets_pass(void)
 	CHECK(gs_now() - from >= 5000000 + 29 * 100000);
 	fake_mode(0, GS_PAUSE, 1, 0);
 	const struct fake_word *w;
-	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
+	AWAIT((w = told(GS_YIELD, GS_UNDRAINED, 0)));
 	CHECK(w->usage.passed == gs_passed && w->usage.overhead_ns >= 20000000 && !w->usage.errors);
 }
 
@@ -147,10 +147,10 @@ static void a_turn_that_ends_is_no_reason_to_queue_more(void)
 	CHECK(e && e->bounded);
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	spin(5000000);
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	fake_mode(0, GS_RUN, 2, 0);
 	fake_launch(10, false, NULL);
 	CHECK(!e->bounded && !e->bound_ns);
@@ -206,16 +206,16 @@ static void a_stalled_launch_passes_a_pause(void)
 		passed += 2;
 	}
 	CHECK(took <= 5000000 && gs_passed == passed);
-	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_UNDRAINED, 0));
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && !told(GS_YIELD, GS_IDLE, fake_says - 1));
 	for (uintptr_t i = 10; i < 14; i++)
 		fake_finish(i);
 	const struct fake_word *w;
-	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	AWAIT((w = told(GS_YIELD, GS_DRAINED, 0)));
 	CHECK(w->usage.passed == passed);
-	EVENTUALLY(fake_launched == 1 + passed);
+	AWAIT(fake_launched == 1 + passed);
 	pthread_t t = launching(14); /* nothing is in flight any more */
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	spin(50000000);
 	CHECK(!fake[14].put && gs_passed == passed);
 	fake_mode(0, GS_RUN, 2, 0);
@@ -235,7 +235,7 @@ static struct gs_stream *behind(pthread_t *t)
 	fake_mode(0, GS_PAUSE, 1, 0);
 	fake_progress();
 	*t = launching(10);
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	fake_age();
 	spin(20000000);
 	return e;
@@ -269,7 +269,7 @@ static void who_ends_beforehand_tells_its_cost(void)
 	struct gs_stream *e = behind(&t);
 
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	CHECK(cost_of(e) > 10000000);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -293,11 +293,11 @@ static void who_waits_long_asks_each_second(void)
 
 	gs_gate_context_created((CUcontext)0x200, 1); /* only this work could wait for them */
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, 0));
+	AWAIT(told(GS_YIELD, GS_IDLE, 0));
 	uint64_t from = gs_now();
 	for (uintptr_t i = 0; i < 2; i++)
 		t[i] = launching(10 + i);
-	EVENTUALLY(fake_acquires == 2);
+	AWAIT(fake_acquires == 2);
 	CHECK(gs_now() - from >= 1000000000);
 	spin(200000000);
 	CHECK(fake_acquires == 2 || gs_now() - from >= 2000000000);
@@ -316,11 +316,11 @@ static void cheap_launches_go_by_on_credit(void)
 	launch_many(10, 11, NULL);
 	CHECK(gs_self->spare == 54); /* of 64 */
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && fake_launched <= 1);
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
-	EVENTUALLY(fake_launched == 12);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(fake_launched == 12);
 	pthread_mutex_lock(&gs_gates[0].lock);
 	CHECK(gs_self->counted == 12 && !gs_marker_outstanding(&gs_gates[0]));
 	pthread_mutex_unlock(&gs_gates[0].lock);
@@ -369,21 +369,21 @@ static void graphs_in_open_are_bounded(void)
 static void kernels_in_open_are_bounded_after_a_deep_queue(void)
 {
 	launch_many(10, 1000, NULL);
-	EVENTUALLY(gs_deep == 1);
+	AWAIT(gs_deep == 1);
 	launch_many(10, 490, NULL); /* 50 ms, and 0.1 ms each */
 	CHECK(!gs_passed);
 	launch_many(10, 20, NULL);
 	CHECK(fake[10].put == 1510 && gs_passed >= 7 && gs_passed <= 10);
 	fake_finish(10);
-	EVENTUALLY(!gs_deep);
+	AWAIT(!gs_deep);
 	fake_instant = true;
 	launch_many(10, 1000, NULL);
 	CHECK(gs_passed <= 10);
 	fake_instant = false;
 	launch_many(10, 1, NULL);
-	EVENTUALLY(gs_deep == 1);
+	AWAIT(gs_deep == 1);
 	fake_mode(0, GS_RUN, 1, 0);
-	EVENTUALLY(!gs_deep); /* it is OPEN's affair */
+	AWAIT(!gs_deep); /* it is OPEN's affair */
 }
 
 static void a_graph_is_measured_alone(void)
@@ -401,7 +401,7 @@ static void a_graph_is_measured_alone(void)
 	spin(20000000);
 	fake_finish(10);
 	const struct fake_word *w;
-	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	AWAIT((w = told(GS_YIELD, GS_IDLE, since)));
 	CHECK(w->usage.longest_ns >= 20000000 && w->usage.launched <= 2);
 	for (int i = 0; i < GS_GRAPHS; i++)
 		if (gs_gates[0].graphs[i].exec)
@@ -522,21 +522,21 @@ static void a_host_function_lets_pass_while_it_drains(void)
 		around_a_function();
 		done(10, 2);
 		fake_mode(0, GS_PAUSE, 1, 0);
-		EVENTUALLY(drains());
+		AWAIT(drains());
 		spin(2000000); /* what passed before does not help it */
 		uint64_t from = gs_now();
 		fake_launch(11, false, NULL);
 		LEAST(least, from);
 		fake_finish(10);
 		fake_finish(11);
-		EVENTUALLY(phase() == GS_GIVEN);
+		AWAIT(phase() == GS_GIVEN);
 	}
 	CHECK(least < 5000000);
 	around_a_function();
 	done(10, 2);
 	unsigned since = fake_says;
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, since));
+	AWAIT(told(GS_YIELD, GS_UNDRAINED, since));
 	spin(2000000);
 	uint64_t from = gs_now(), put = fake[11].put;
 	pthread_t t = launching(11);
@@ -578,7 +578,7 @@ static void a_host_function_in_open_is_remembered(void)
 	CHECK(!fake[10].records && gs_self->entry);
 	struct gs_stream *e = gs_self->entry;
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	while (!m) {
 		pthread_mutex_lock(&gs_gates[0].lock);
 		m = gs_marker_oldest(e);
@@ -620,12 +620,12 @@ static void a_capture_passes_a_pause(void)
 		fake_launch(10, false, NULL);
 		fake_launch(11, false, NULL);
 	}
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN);
+	AWAIT(fake_yields && phase() == GS_GIVEN);
 	CHECK(fake[10].put == 10 && !fake[10].records && fake_acquires == asked);
 	fake[10].captures = fake[11].captures = false;
 	gs_gate_capture((CUstream)10, false);
 	pthread_t t = launching(10);
-	EVENTUALLY(held());
+	AWAIT(held());
 	CHECK(fake[10].put == 10);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -638,10 +638,10 @@ static void a_destroyed_stream_is_left_alone_and_drained(void)
 	gs_gate_stream_destroyed((CUstream)10);
 	fake[10].destroyed = true;
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	CHECK(fake_launched == 1);
 }
 
@@ -651,7 +651,7 @@ static void a_destroyed_context_is_left_alone(void)
 	fake_launch(10, false, NULL);
 	gs_gate_context_destroyed((CUcontext)0x100);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN); /* although its work is never seen to end */
+	AWAIT(fake_yields && phase() == GS_GIVEN); /* although its work is never seen to end */
 	CHECK(!told(GS_YIELD, GS_UNDRAINED, 0) && !gs_gates[0].streams);
 }
 
@@ -685,22 +685,22 @@ static void a_refused_stream_is_governed(void)
 	CHECK(e->now.uneven && gs_gates[0].unpaced && e->context->spares == 6 && fake_events == 6);
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	pthread_t t = launching(10);
-	EVENTUALLY(held() == 1);
-	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0)); /* they do not wait for ever */
+	AWAIT(held() == 1);
+	AWAIT(told(GS_YIELD, GS_UNDRAINED, 0)); /* they do not wait for ever */
 	CHECK(fake[10].put == 100 && fake_launched == 100);
 	uint64_t ended = gs_now();
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	CHECK(told(GS_YIELD, GS_DRAINED, 0)->usage.last_ns >= ended); /* it is charged until then */
 	unsigned since = fake_says;
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
 	CHECK(!told(GS_YIELD, GS_IDLE, since));
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+	AWAIT(told(GS_YIELD, GS_IDLE, since));
 	CHECK(!gs_passed && gs_gate_errors() == errors);
 }
 
@@ -748,8 +748,8 @@ static void a_refused_stream_has_work_in_open(void)
 {
 	fake_error = CUDA_ERROR_OUT_OF_MEMORY;
 	fake_launch(10, false, NULL);
-	EVENTUALLY(gs_gate_errors());
-	EVENTUALLY(busy() >= 200000000);
+	AWAIT(gs_gate_errors());
+	AWAIT(busy() >= 200000000);
 }
 
 /* The program must see the error as it would without the hook. */
@@ -758,21 +758,21 @@ static void a_lost_context_lets_pass(void)
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(told(GS_YIELD, GS_UNDRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_UNDRAINED, 0));
 	fake_progress();
 	pthread_t t = launching(11);
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	CHECK(!fake[11].put);
 	fake_fault = CUDA_ERROR_ILLEGAL_ADDRESS;
 	pthread_join(t, NULL);
 	launch_many(10, 100, NULL);
 	launch_many(12, 100, NULL);
 	CHECK(put_all() == 202 && gs_gate_errors() && !gs_passed);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	gs_gate_context_destroyed((CUcontext)0x100);
 	fake_fault = 0;
 	t = launching(10); /* in a new one of the same name */
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	fake_mode(0, GS_OPEN, 2, 0);
 	pthread_join(t, NULL);
 }
@@ -787,7 +787,7 @@ static void a_context_lost_without_a_marker_lets_pass(void)
 	fake_fault = CUDA_ERROR_ECC_UNCORRECTABLE;
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(phase() == GS_GIVEN);
+	AWAIT(phase() == GS_GIVEN);
 	launch_many(10, 100, NULL);
 	CHECK(fake[10].put == 102 && gs_gate_errors());
 }
@@ -802,7 +802,7 @@ static void gpus_are_paused_one_by_one(void)
 	fake_launch(0, false, NULL);
 	CHECK(gs_launches(&gs_gates[1]) == 1 && told(GS_ACQUIRE, 0, 0)->usage.gpu == 1);
 	pthread_t t = launching(0); /* a new thread is in GPU 0's context */
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	CHECK(gs_launches(&gs_gates[0]) == 0);
 	fake_mode(0, GS_OPEN, 1, 0);
 	pthread_join(t, NULL);
@@ -822,7 +822,7 @@ static void streams_without_room_are_marked_each_time(void)
 	CHECK(put_all() == FAKE_STREAMS - 3);
 	CHECK(fake[FAKE_STREAMS - 1].records == 1);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake_yields && phase() == GS_GIVEN && fake_launched == FAKE_STREAMS - 3);
+	AWAIT(fake_yields && phase() == GS_GIVEN && fake_launched == FAKE_STREAMS - 3);
 	CHECK(!gs_gate_errors());
 }
 
@@ -849,7 +849,7 @@ static void threads_that_end_leave_nothing(void)
 /* They wait, launch when they may, and others wait for them. */
 static void governed_like_others(pthread_t t)
 {
-	EVENTUALLY(held() == 1 && fake_acquires == 1);
+	AWAIT(held() == 1 && fake_acquires == 1);
 	CHECK(!fake[10].put);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -864,10 +864,10 @@ static void threads_without_room_are_governed_together(void)
 	fake_mode(0, GS_PAUSE, 1, 0);
 	governed_like_others(launching(10));
 	CHECK(gs_gates[0].crowd == 1 && !gs_gates[0].crowded);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!fake_launched);
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 1) && fake_launched == 1);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 1) && fake_launched == 1);
 }
 
 static void a_launch_of_a_crowd_is_waited_for(void)
@@ -877,12 +877,12 @@ static void a_launch_of_a_crowd_is_waited_for(void)
 	fake_instant = true;
 	fake_hold = true;
 	pthread_t t = launching(10);
-	EVENTUALLY(gs_gates[0].crowded == 1);
+	AWAIT(gs_gates[0].crowded == 1);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_hold = false;
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	pthread_join(t, NULL);
 	CHECK(put_all() == 1);
 }
@@ -918,7 +918,7 @@ static void cancel_in_a_launch(uintptr_t stream)
 	void *r;
 
 	CHECK(!pthread_create(&t, NULL, enter_until_cancelled, (void *)stream));
-	EVENTUALLY(inside == before + 1);
+	AWAIT(inside == before + 1);
 	CHECK(!gs_quiet(&gs_gates[0]));
 	pthread_cancel(t);
 	pthread_join(t, &r);
@@ -930,13 +930,13 @@ static void governed_after(unsigned launches, uintptr_t stream)
 {
 	CHECK(gs_launches(&gs_gates[0]) == launches);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && fake_launched < launches);
 	fake_finish(stream);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
-	EVENTUALLY(fake_launched == launches);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(fake_launched == launches);
 	pthread_t t = launching(11);
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	CHECK(!fake[11].put);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -994,10 +994,10 @@ static void a_launch_that_was_jumped_out_of_counts_as_made(void)
 
 	fake_mode(0, GS_RUN, 1, 0);
 	CHECK(!pthread_create(&t, NULL, jump_and_launch, NULL));
-	EVENTUALLY(inside == 1);
+	AWAIT(inside == 1);
 	fake_finish(10);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0) && held() == 1);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0) && held() == 1);
 	CHECK(!fake[11].put && fake_launched == 1 && gs_launches(&gs_gates[0]) == 1 && gs_quiet(&gs_gates[0]));
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -1061,9 +1061,9 @@ static void a_thread_is_not_cancelled_in_the_hook(void)
 	CHECK(fake[10].records == 2);
 	fake_finish(10); /* no work in flight could wait for the next */
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(phase() == GS_GIVEN);
+	AWAIT(phase() == GS_GIVEN);
 	CHECK(!pthread_create(&t, NULL, launch_cancelled, (void *)11));
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
 	CHECK(!held() && fake[11].put == 1 && fake[11].records == 1);
@@ -1118,7 +1118,7 @@ __attribute__((unused)) static void a_child_begins_afresh(void)
 		gs_turns_start();
 		fake_mode(0, GS_PAUSE, 1, 0);
 		fake_finish(10);
-		EVENTUALLY(fake_yields && phase() == GS_GIVEN);
+		AWAIT(fake_yields && phase() == GS_GIVEN);
 		exit(0);
 	}
 	pthread_mutex_unlock(&gs_gates[0].lock);
@@ -1180,63 +1180,63 @@ static void a_new_graph_shares_no_marker(void)
 
 int main(int argc, char **argv)
 {
-	static const struct fake_case cases[] = {
-		CASE(an_open_gate_records_nothing),
-		CASE(a_pause_holds_all_and_asks_once),
-		CASE(work_in_flight_is_bounded),
-		CASE(a_full_queue_without_progress_lets_pass),
-		CASE(a_wait_for_room_is_noted_as_such),
-		CASE(a_stream_does_not_wait_for_another),
-		CASE(who_runs_dry_may_queue_more),
-		CASE(a_turn_that_ends_is_no_reason_to_queue_more),
-		CASE(who_was_helped_may_queue_more),
-		CASE(who_is_waited_for_tells_no_cost),
-		CASE(who_ends_beforehand_tells_its_cost),
-		CASE(a_stalled_launch_passes_a_pause),
-		CASE(a_host_function_tells_no_cost),
-		CASE(a_launch_passes_soon_behind_a_host_function),
-		CASE(few_launches_pass_soon_behind_a_host_function),
-		CASE(a_host_function_lets_pass_while_it_drains),
-		CASE(a_host_function_ends_credit),
-		CASE(a_host_function_in_open_is_remembered),
-		CASE(a_captured_host_function_passes),
-		CASE(gpus_may_wait_for_one_another),
-		CASE(who_waits_long_asks_each_second),
-		CASE(cheap_launches_go_by_on_credit),
-		CASE(who_passes_a_pause_has_no_credit),
-		CASE(dear_launches_and_graphs_have_no_credit),
-		CASE(graphs_in_open_are_bounded),
-		CASE(kernels_in_open_are_bounded_after_a_deep_queue),
-		CASE(a_graph_is_measured_alone),
-		CASE(a_new_graph_shares_no_marker),
-		CASE(no_marker_is_recorded_into_a_capture),
-		CASE(a_long_graph_is_followed_in_time),
-		CASE(a_capture_passes_a_pause),
-		CASE(a_destroyed_stream_is_left_alone_and_drained),
-		CASE(a_destroyed_context_is_left_alone),
-		CASE(a_refused_stream_is_governed),
-		CASE(a_refused_stream_is_tried_again),
-		CASE(a_refused_stream_has_work_in_open),
-		CASE(a_lost_context_lets_pass),
-		CASE(a_context_lost_without_a_marker_lets_pass),
-		CASE(gpus_are_paused_one_by_one),
-		CASE(streams_without_room_are_marked_each_time),
-		CASE(threads_that_end_leave_nothing),
-		CASE(threads_without_room_are_governed_together),
-		CASE(a_launch_of_a_crowd_is_waited_for),
-		CASE(a_cancelled_launch_counts_as_made),
-		CASE(a_launch_cancelled_on_credit_counts_as_made),
-		CASE(a_cancelled_launch_of_a_crowd_counts_as_made),
-		CASE(a_launch_that_was_jumped_out_of_counts_as_made),
-		CASE(a_launch_within_a_launch_is_one_more),
-		CASE(a_thread_is_not_cancelled_in_the_hook),
-		CASE(what_is_about_to_be_left_is_booked_once),
-		CASE(contexts_without_room_are_governed_together),
+	static const struct test tests[] = {
+		TEST(an_open_gate_records_nothing),
+		TEST(a_pause_holds_all_and_asks_once),
+		TEST(work_in_flight_is_bounded),
+		TEST(a_full_queue_without_progress_lets_pass),
+		TEST(a_wait_for_room_is_noted_as_such),
+		TEST(a_stream_does_not_wait_for_another),
+		TEST(who_runs_dry_may_queue_more),
+		TEST(a_turn_that_ends_is_no_reason_to_queue_more),
+		TEST(who_was_helped_may_queue_more),
+		TEST(who_is_waited_for_tells_no_cost),
+		TEST(who_ends_beforehand_tells_its_cost),
+		TEST(a_stalled_launch_passes_a_pause),
+		TEST(a_host_function_tells_no_cost),
+		TEST(a_launch_passes_soon_behind_a_host_function),
+		TEST(few_launches_pass_soon_behind_a_host_function),
+		TEST(a_host_function_lets_pass_while_it_drains),
+		TEST(a_host_function_ends_credit),
+		TEST(a_host_function_in_open_is_remembered),
+		TEST(a_captured_host_function_passes),
+		TEST(gpus_may_wait_for_one_another),
+		TEST(who_waits_long_asks_each_second),
+		TEST(cheap_launches_go_by_on_credit),
+		TEST(who_passes_a_pause_has_no_credit),
+		TEST(dear_launches_and_graphs_have_no_credit),
+		TEST(graphs_in_open_are_bounded),
+		TEST(kernels_in_open_are_bounded_after_a_deep_queue),
+		TEST(a_graph_is_measured_alone),
+		TEST(a_new_graph_shares_no_marker),
+		TEST(no_marker_is_recorded_into_a_capture),
+		TEST(a_long_graph_is_followed_in_time),
+		TEST(a_capture_passes_a_pause),
+		TEST(a_destroyed_stream_is_left_alone_and_drained),
+		TEST(a_destroyed_context_is_left_alone),
+		TEST(a_refused_stream_is_governed),
+		TEST(a_refused_stream_is_tried_again),
+		TEST(a_refused_stream_has_work_in_open),
+		TEST(a_lost_context_lets_pass),
+		TEST(a_context_lost_without_a_marker_lets_pass),
+		TEST(gpus_are_paused_one_by_one),
+		TEST(streams_without_room_are_marked_each_time),
+		TEST(threads_that_end_leave_nothing),
+		TEST(threads_without_room_are_governed_together),
+		TEST(a_launch_of_a_crowd_is_waited_for),
+		TEST(a_cancelled_launch_counts_as_made),
+		TEST(a_launch_cancelled_on_credit_counts_as_made),
+		TEST(a_cancelled_launch_of_a_crowd_counts_as_made),
+		TEST(a_launch_that_was_jumped_out_of_counts_as_made),
+		TEST(a_launch_within_a_launch_is_one_more),
+		TEST(a_thread_is_not_cancelled_in_the_hook),
+		TEST(what_is_about_to_be_left_is_booked_once),
+		TEST(contexts_without_room_are_governed_together),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
-		CASE(a_child_begins_afresh),
-		CASE(a_child_leaves_no_launch_of_its_parent),
+		TEST(a_child_begins_afresh),
+		TEST(a_child_leaves_no_launch_of_its_parent),
 #endif
 	};
 
-	return fake_run(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL);
+	return RUN_TESTS(tests, argc, argv, fake_begin_seated);
 }

@@ -4,18 +4,11 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cuda.h"
-
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
+#include "run.h"
 
 #ifndef PRELOADED
 #include "client.h"
@@ -341,28 +334,12 @@ static void all(void)
 	true_caller();
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	static void (*const tests[])(void) = {all, at_once, turned_off, linked, altered_graphs, unheard_of, same_card,
-		helped_by_a_context, helped_by_memory};
-	char file[64];
+	static const struct test tests[] = {
+		TEST(all), TEST(at_once), TEST(turned_off), TEST(linked), TEST(altered_graphs), TEST(unheard_of),
+		TEST(same_card), TEST(helped_by_a_context), TEST(helped_by_memory),
+	};
 
-	snprintf(file, sizeof file, "/dev/shm/gpusteward-intercept-%d", (int)getpid());
-	setenv("GS_STUB_FILE", file, 1);
-	for (size_t i = 0; i < COUNT(tests); i++) {
-		int status;
-		pid_t child = fork();
-		if (!child) {
-			alarm(60);
-			tests[i]();
-			exit(0);
-		}
-		CHECK(waitpid(child, &status, 0) == child);
-		unlink(file);
-		if (status) {
-			fprintf(stderr, "test_intercept: %zu failed (%x)\n", i, status);
-			return 1;
-		}
-	}
-	return 0;
+	return RUN_TESTS(tests, argc, argv, run_gpus);
 }

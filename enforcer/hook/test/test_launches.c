@@ -1,12 +1,8 @@
 /* Launches other than one kernel on one stream, and changes of where they may be
  * marked: on the simulated driver, with the process's own page. */
 #define _GNU_SOURCE
-#include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "run.h"
 
 #include "client.h"
 #include "contexts.h"
@@ -14,14 +10,6 @@
 #include "intercept.h"
 #include "local.h"
 #include "streams.h"
-
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
-#define OK(x) do { \
-	CUresult ok = (x); \
-	if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } \
-} while (0)
-/* Or the test's own alarm. */
-#define EVENTUALLY(x) do { while (!(x)) sched_yield(); } while (0)
 
 static void *address(const char *name)
 {
@@ -97,7 +85,7 @@ static void *on_both(void *none)
 	OK(cuCtxSetCurrent(context[0]));
 	OK(cuLaunchCooperativeKernelMultiDevice(list, kernels, 0));
 	made = true;
-	EVENTUALLY(!made); /* its launches are this thread's for so long */
+	AWAIT(!made); /* its launches are this thread's for so long */
 	return none;
 }
 
@@ -111,10 +99,10 @@ static void several_gpus(void)
 			uint64_t before[2] = {launches(0), launches(1)};
 			mode(held, GS_PAUSE);
 			CHECK(!pthread_create(&t, NULL, on_both, NULL));
-			EVENTUALLY(waiting(held));
+			AWAIT(waiting(held));
 			CHECK(!made && launches(held) == before[held]);
 			mode(held, GS_OPEN);
-			EVENTUALLY(made);
+			AWAIT(made);
 			CHECK(launches(0) == before[0] + 1 && launches(1) == before[1] + (kernels == 2));
 			made = false;
 			CHECK(!pthread_join(t, NULL));
@@ -244,27 +232,17 @@ static void green_first(void)
 	CHECK(gs_gpu_current() == 0);
 }
 
-int main(void)
+static void begin_test(void)
 {
-	static void (*const tests[])(void) = {several_gpus, captures, host_functions, green, green_first};
-	char file[64];
+	run_gpus();
+	run_keeps(); /* the driver keeps what it made */
+}
 
-	snprintf(file, sizeof file, "/dev/shm/gpusteward-launches-%d", (int)getpid());
-	setenv("GS_STUB_FILE", file, 1);
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		int status;
-		pid_t child = fork();
-		if (!child) {
-			alarm(60);
-			tests[i]();
-			_exit(0); /* the driver keeps what it made */
-		}
-		CHECK(waitpid(child, &status, 0) == child);
-		unlink(file);
-		if (status) {
-			fprintf(stderr, "test_launches: %zu failed (%x)\n", i, status);
-			return 1;
-		}
-	}
-	return 0;
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(several_gpus), TEST(captures), TEST(host_functions), TEST(green), TEST(green_first),
+	};
+
+	return RUN_TESTS(tests, argc, argv, begin_test);
 }

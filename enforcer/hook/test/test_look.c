@@ -191,17 +191,17 @@ static void then_cuda(void)
 	close(p.fd);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	bool ok = true;
+	static const struct test tests[] = {
+		TEST(seen),
+		TEST(many),
+		TEST(silent),
+		TEST(absent),
+		TEST(forked),
+		TEST(then_cuda),
+	};
 
-	begin_tests();
 	clock_stop();
-	RUN(seen);
-	RUN(many);
-	RUN(silent);
-	RUN(absent);
-	RUN(forked);
-	RUN(then_cuda);
-	return end_tests(ok);
+	return RUN_ALL(tests, argc, argv);
 }

@@ -144,7 +144,7 @@ static void unanswered(void)
 	pthread_t t = reserve_aside(1000);
 	peer_expect(&p, GS_RESERVE);
 	CHECK(reserved(t)); /* by the page's cap, which is none */
-	CHECK(gs_now() - began >= GS_ANSWER && gs_now() - began < GS_ANSWER + GS_SECOND / 2 && !gs_client_connected());
+	CHECK(gs_now() - began >= GS_ANSWER && !gs_client_connected());
 }
 
 static void garbage_in_session(void)
@@ -199,8 +199,10 @@ static void pinged(void)
 	broker_listen();
 	struct peer p = start();
 	gs_entry_given("cuUnheardOf"); /* after HELLO */
-	AWAIT(gs_now() >= gs_client.ping_at);
+	clock_stop();
+	stopped_at = gs_client.ping_at;
 	CHECK(gs_client_poll() > gs_now());
+	clock_go();
 	r = peer_expect(&p, GS_PING);
 	CHECK(r.header.flags == 1);
 	peer_send(&p, GS_PONG, r.header.seq, NULL, 0, -1);
@@ -344,29 +346,29 @@ static void rates_outlive_the_broker(void)
 	CHECK(gs_local_tick(gs_now() + 31 * GS_SECOND) == GS_NEVER && !gs_own.slot[0].link);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	bool ok = true;
+	static const struct test tests[] = {
+		TEST(lost_in_reserve),
+		TEST(again_without_the_driver),
+		TEST(declared_late),
+		TEST(changed_meanwhile),
+		TEST(commit_after_resume),
+		TEST(books_differ),
+		TEST(unanswered),
+		TEST(garbage_in_session),
+		TEST(granted_less),
+		TEST(revoked),
+		TEST(heart_stopped),
+		TEST(pinged),
+		TEST(closed_under),
+		TEST(rest_is_divided),
+		TEST(growth_is_frozen),
+		TEST(duty_cycle),
+		TEST(who_is_suspended_stays_so),
+		TEST(rates_of_copies),
+		TEST(rates_outlive_the_broker),
+	};
 
-	begin_tests();
-	RUN(lost_in_reserve);
-	RUN(again_without_the_driver);
-	RUN(declared_late);
-	RUN(changed_meanwhile);
-	RUN(commit_after_resume);
-	RUN(books_differ);
-	RUN(unanswered);
-	RUN(garbage_in_session);
-	RUN(granted_less);
-	RUN(revoked);
-	RUN(heart_stopped);
-	RUN(pinged);
-	RUN(closed_under);
-	RUN(rest_is_divided);
-	RUN(growth_is_frozen);
-	RUN(duty_cycle);
-	RUN(who_is_suspended_stays_so);
-	RUN(rates_of_copies);
-	RUN(rates_outlive_the_broker);
-	return end_tests(ok);
+	return RUN_ALL(tests, argc, argv);
 }

@@ -2,13 +2,6 @@
  * here: one cap that all processes share. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "forks.h"
 #include "futex.h"
@@ -16,10 +9,6 @@
 #include "test_books.h"
 #include "trace.h"
 
-#define OK(x) do { \
-	CUresult ok = (x); \
-	if (ok) { fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #x, ok); exit(1); } \
-} while (0)
 #define MIB (1ull << 20)
 
 /* ---- what the test calls and the hook does not ---- */
@@ -200,8 +189,7 @@ static void who_is_suspended_waits(void)
 		__atomic_store_n(&page.suspended, 1, __ATOMIC_RELEASE);
 		memcpy(&call, &calls[i], sizeof call);
 		CHECK(!pthread_create(&t, NULL, makes, call));
-		while ((__atomic_load_n(&trace->event[0].what, __ATOMIC_ACQUIRE) & 0xff) != GS_EVENT_HELD)
-			sched_yield(); /* or the alarm ends it */
+		AWAIT((__atomic_load_n(&trace->event[0].what, __ATOMIC_ACQUIRE) & 0xff) == GS_EVENT_HELD);
 		CHECK(!__atomic_load_n(&trace->event[1].what, __ATOMIC_ACQUIRE));
 		__atomic_store_n(&page.suspended, 0, __ATOMIC_RELEASE);
 		__atomic_fetch_add(&page.bell, 1, __ATOMIC_RELEASE);
@@ -650,59 +638,21 @@ static void forked(void)
 	AGREE(0);
 }
 
-/* The duration of one admission here, with a broker that answers at once. */
-static void cost(void)
+/* Each test has a broker and GPUs of its own. */
+static void begin_test(void)
 {
-	struct timespec a, b;
-	CUdeviceptr p;
-
-	begin(64 * MIB);
-	clock_gettime(CLOCK_MONOTONIC, &a);
-	for (int i = 0; i < 100000; i++) {
-		OK(cuMemAlloc_v2(&p, 512));
-		OK(cuMemFree_v2(p));
-	}
-	clock_gettime(CLOCK_MONOTONIC, &b);
-	double with = (double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec);
-	for (int i = 0; i < 100000; i++) {
-		OK(gs_real.cuMemAlloc_v2(&p, 512));
-		OK(gs_real.cuMemFree_v2(p));
-	}
-	clock_gettime(CLOCK_MONOTONIC, &a);
-	double without = (double)(a.tv_sec - b.tv_sec) * 1e9 + (double)(a.tv_nsec - b.tv_nsec);
-	printf("books: %.0f ns an allocation and its free\n", (with - without) / 100000);
-}
-
-int main(void)
-{
-	static const struct { const char *name; void (*run)(void); } tests[] = {
-		{"linear", linear}, {"noted", noted}, {"kinds of memory", kinds_are_noted},
-		{"suspended", who_is_suspended_waits}, {"the first interface", first_interface}, {"contexts", contexts},
-		{"handles", handles}, {"arrays", arrays}, {"pools", pools}, {"managed pools", managed_pools},
-		{"graphs", graphs}, {"cancelled", cancelled}, {"forked", forked}, {"race", race}, {"cost", cost},
-	};
-	char file[64];
-
-	snprintf(file, sizeof file, "/dev/shm/gpusteward-memory-%d", (int)getpid());
-	setenv("GS_STUB_FILE", file, 1);
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		int status;
-		memset(shared, 0, sizeof *shared);
-		fflush(stdout);
-		pid_t child = fork();
-		if (!child) {
-			alarm(60);
-			tests[i].run();
-			exit(0);
-		}
-		CHECK(waitpid(child, &status, 0) == child);
-		unlink(file);
-		if (status) {
-			fprintf(stderr, "test_memory: %s failed (%x)\n", tests[i].name, status);
-			return 1;
-		}
-	}
-	return 0;
+	run_gpus();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(linear), TEST(noted), TEST(kinds_are_noted), TEST(who_is_suspended_waits), TEST(first_interface),
+		TEST(contexts), TEST(handles), TEST(arrays), TEST(pools), TEST(managed_pools), TEST(graphs),
+		TEST(cancelled), TEST(forked), TEST(race),
+	};
+
+	return RUN_TESTS(tests, argc, argv, begin_test);
 }

@@ -3,10 +3,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "intercept.h"
@@ -14,11 +10,9 @@
 #include "trace.h"
 #include "turns.h"
 
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: rank %d: %s\n", __FILE__, __LINE__, rank, #x); exit(1); } } while (0)
-#define OK(x) do { \
-	int ok = (x); \
-	if (ok) { fprintf(stderr, "%s:%d: rank %d: %s: %d\n", __FILE__, __LINE__, rank, #x, ok); exit(1); } \
-} while (0)
+static int rank;
+#define CHECK(x) do { if (!(x)) { dprintf(2, "%s:%d: rank %d: not so: %s\n", __FILE__, __LINE__, rank, #x); _exit(1); } } while (0)
+#include "run.h"
 #define MS 1000000ull
 #define FLOAT 7
 #define IN_PROGRESS 7
@@ -37,7 +31,6 @@ int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CU
 int ncclSend(const void *from, size_t n, int type, int peer, void *comm, CUstream s);
 int ncclRecv(void *to, size_t n, int type, int peer, void *comm, CUstream s);
 
-static int rank;
 static void *nccl;
 static CUstream stream;
 static CUfunction await;
@@ -151,8 +144,7 @@ static void finish(void)
 static void meet(uint64_t times)
 {
 	atomic_fetch_add(&shared->arrived, 1);
-	while (atomic_load(&shared->arrived) < 2 * times)
-		usleep(100);
+	AWAIT(atomic_load(&shared->arrived) >= 2 * times);
 }
 
 static unsigned count(enum gs_event_kind kind, uint32_t *last)
@@ -685,63 +677,61 @@ static void dlsym_finds_the_wrappers(void)
 	CHECK(!dlsym(nccl, "ncclNeverHeardOf"));
 }
 
-#define T(name) {#name, name}
-static const struct { const char *name; void (*test)(void); } tests[] = {
-	T(collectives_are_noted), T(waiting_is_measured), T(who_is_missing_is_seen), T(splits_have_one_identity),
-	T(nothing_is_measured_in_a_capture), T(groups_are_measured_once), T(exchanges_are_not_numbered),
-	T(of_many_the_same_are_measured), T(the_first_after_a_wait_is_seen),
-	T(of_many_first_ones_the_same_are_measured), T(many_are_measured_between_two_looks),
-	T(waits_cost_a_bounded_number_of_events),
-	T(streams_that_wait_are_marked), T(nothing_is_marked_in_a_capture),
-	T(streams_of_nccl_are_not_marked),
-	T(exchanges_are_counted_by_peer), T(a_trace_that_begins_later_has_all), T(a_child_has_none),
-	T(events_end_with_their_context), T(one_process_can_be_all_ranks), T(there_is_room_for_so_many),
-	T(dlsym_finds_the_wrappers),
-};
-
-/* The two ranks of a test. */
-static int run(void (*test)(void))
+/* Each of the two ranks, a child of this process, runs the test, and this process waits for them. */
+static void begin_ranks(void)
 {
-	char path[] = "/dev/shm/gpus-XXXXXX";
 	int failed = 0, status;
 	pid_t child[2];
 
-	close(mkstemp(path));
-	setenv("GS_STUB_FILE", path, 1);
-	memset(shared, 0, sizeof *shared);
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(shared != MAP_FAILED);
+	run_gpus();
 	for (rank = 0; rank < 2; rank++) {
 		child[rank] = fork();
 		if (!child[rank]) {
-			alarm(100);
-			test();
-			_exit(0);
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			run_keeps();
+			return;
 		}
 	}
 	for (int i = 0; i < 2; i++) {
-		waitpid(-1, &status, 0);
+		wait(&status);
 		if (status && !failed) /* the other one may wait for it */
 			kill(child[0], SIGKILL), kill(child[1], SIGKILL);
 		failed |= status;
 	}
-	unlink(path);
-	return failed;
+	_exit(failed != 0);
 }
 
 int main(int argc, char **argv)
 {
-	int failed = 0;
+	static const struct test tests[] = {
+		TEST(collectives_are_noted),
+		TEST(waiting_is_measured),
+		TEST(who_is_missing_is_seen),
+		TEST(splits_have_one_identity),
+		TEST(nothing_is_measured_in_a_capture),
+		TEST(groups_are_measured_once),
+		TEST(exchanges_are_not_numbered),
+		TEST(of_many_the_same_are_measured),
+		TEST(the_first_after_a_wait_is_seen),
+		TEST(of_many_first_ones_the_same_are_measured),
+		TEST(many_are_measured_between_two_looks),
+		TEST(waits_cost_a_bounded_number_of_events),
+		TEST(streams_that_wait_are_marked),
+		TEST(nothing_is_marked_in_a_capture),
+		TEST(streams_of_nccl_are_not_marked),
+		TEST(exchanges_are_counted_by_peer),
+		TEST(a_trace_that_begins_later_has_all),
+		TEST(a_child_has_none),
+		TEST(events_end_with_their_context),
+		TEST(one_process_can_be_all_ranks),
+		TEST(there_is_room_for_so_many),
+		TEST(dlsym_finds_the_wrappers),
+	};
 
 	setenv("GS_STUB_GPUS", "2", 1);
 	nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL); /* as Python's modules load it */
 	CHECK(nccl);
-	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		if (argc > 1 && strcmp(argv[1], tests[i].name))
-			continue;
-		if (run(tests[i].test)) {
-			fprintf(stderr, "failed: %s\n", tests[i].name);
-			failed = 1;
-		}
-	}
-	return failed;
+	return RUN_TESTS(tests, argc, argv, begin_ranks);
 }

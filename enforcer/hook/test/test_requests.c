@@ -370,22 +370,22 @@ static void many_reservations(void)
 	CHECK(reserved(t) == held[17]);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	bool ok = true;
+	static const struct test tests[] = {
+		TEST(memory),
+		TEST(put_off),
+		TEST(cancelled),
+		TEST(flood),
+		TEST(leases_keep_their_place),
+		TEST(lent),
+		TEST(lent_and_lost),
+		TEST(lent_and_forked),
+		TEST(forked),
+		TEST(own_answers),
+		TEST(local_race),
+		TEST(many_reservations),
+	};
 
-	begin_tests();
-	RUN(memory);
-	RUN(put_off);
-	RUN(cancelled);
-	RUN(flood);
-	RUN(leases_keep_their_place);
-	RUN(lent);
-	RUN(lent_and_lost);
-	RUN(lent_and_forked);
-	RUN(forked);
-	RUN(own_answers);
-	RUN(local_race);
-	RUN(many_reservations);
-	return end_tests(ok);
+	return RUN_ALL(tests, argc, argv);
 }

@@ -1,17 +1,12 @@
 /* The ring of events: what it keeps, in which order, and whose it is. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "run.h"
 
 #include "forks.h"
 #include "trace.h"
 
-#define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #x); exit(1); } } while (0)
 #define THREADS 4
 #define EACH (GS_EVENTS_KEPT / 2 / THREADS) /* nobody leaves a block, however long it does not run */
 
@@ -192,28 +187,18 @@ static void the_clock_converts(void)
 	CHECK(at > (double)before - 1e5 && at < (double)after + 1e5);
 }
 
-#define T(name) {#name, name}
-static const struct { const char *name; void (*test)(void); } tests[] = {
-	T(an_event_has_all), T(laps_tell_numbers), T(threads_share_it), T(an_old_block_is_left),
-	T(a_child_writes_nothing), T(a_session_follows_another), T(shared_memory_is_told), T(the_clock_converts),
-};
-
-int main(void)
+int main(int argc, char **argv)
 {
-	int failed = 0, status;
+	static const struct test tests[] = {
+		TEST(an_event_has_all),
+		TEST(laps_tell_numbers),
+		TEST(threads_share_it),
+		TEST(an_old_block_is_left),
+		TEST(a_child_writes_nothing),
+		TEST(a_session_follows_another),
+		TEST(shared_memory_is_told),
+		TEST(the_clock_converts),
+	};
 
-	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-		pid_t child = fork();
-
-		if (!child) {
-			begin();
-			tests[i].test();
-			exit(0);
-		}
-		if (waitpid(child, &status, 0) != child || status) {
-			fprintf(stderr, "failed: %s\n", tests[i].name);
-			failed = 1;
-		}
-	}
-	return failed;
+	return RUN_TESTS(tests, argc, argv, begin);
 }

@@ -17,15 +17,15 @@ static void a_pause_drains_and_tells(void)
 		fake_launch(10, false, NULL);
 	fake_launch(0, false, NULL);
 	fake_mode(0, GS_PAUSE, 7, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	fake_finish(10);
-	EVENTUALLY(fake[0].records == 1);
+	AWAIT(fake[0].records == 1);
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0)); /* the legacy stream is still at it */
 	fake_finish(0);
-	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	AWAIT((w = told(GS_YIELD, GS_DRAINED, 0)));
 	CHECK(w->usage.turn == 7 && w->usage.gpu == 0 && fake_launched == 6);
 	CHECK(w->usage.last_ns >= before && w->usage.last_ns <= w->at);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, (unsigned)(w - fake_said))); /* and nothing is left to launch */
+	AWAIT(told(GS_YIELD, GS_IDLE, (unsigned)(w - fake_said))); /* and nothing is left to launch */
 	CHECK(fake_acquires >= 1 && !gs_passed);
 }
 
@@ -41,7 +41,7 @@ static void the_driver_of_a_suspended_process_is_left_alone(void)
 	CHECK(!fake[10].records && !told(GS_YIELD, GS_DRAINED, 0));
 	__atomic_store_n(&fake_page->suspended, 0, __ATOMIC_RELEASE);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake[10].records && told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(fake[10].records && told(GS_YIELD, GS_DRAINED, 0));
 }
 
 static void what_was_launched_in_open_is_drained(void)
@@ -51,10 +51,10 @@ static void what_was_launched_in_open_is_drained(void)
 		fake_launch(0, true, NULL);
 	}
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(fake[10].records && fake[0].records); /* the legacy one stands for the thread's own */
+	AWAIT(fake[10].records && fake[0].records); /* the legacy one stands for the thread's own */
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 }
 
 /* A tenant that does not drain says so, and says so again when it has drained after
@@ -67,12 +67,12 @@ static void a_pause_that_does_not_drain_has_a_deadline(void)
 	fake_launch(10, false, NULL);
 	uint64_t from = gs_now();
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY((w = told(GS_YIELD, GS_UNDRAINED, 0)));
+	AWAIT((w = told(GS_YIELD, GS_UNDRAINED, 0)));
 	CHECK(w->at - from >= 45000000 && !fake_launched);
 	spin(20000000);
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0) && !fake_launched);
 	fake_finish(10);
-	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, 0)));
+	AWAIT((w = told(GS_YIELD, GS_DRAINED, 0)));
 	CHECK(w->usage.launched == 1 && w->usage.turn == 1 && fake_launched == 1);
 }
 
@@ -83,13 +83,13 @@ static void the_end_of_a_missed_turn_is_told(void)
 
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0) && phase() == GS_GIVEN);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0) && phase() == GS_GIVEN);
 	pthread_mutex_lock(&gs_gates[0].lock);
 	unsigned since = fake_says;
 	fake_mode(0, GS_RUN, 2, 0);
 	fake_mode(0, GS_PAUSE, 2, 0);
 	pthread_mutex_unlock(&gs_gates[0].lock);
-	EVENTUALLY((w = told(GS_YIELD, GS_DRAINED, since)));
+	AWAIT((w = told(GS_YIELD, GS_DRAINED, since)));
 	CHECK(w->usage.turn == 2);
 }
 
@@ -151,16 +151,16 @@ static void what_was_launched_before_tells_no_pace(void)
 	fake_mode(0, GS_RUN, 1, GS_BESIDE);
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 1, 0);
-	EVENTUALLY(unpaced());
+	AWAIT(unpaced());
 	spin(100000000);
 	fake_finish(10);
 	struct gs_usage u = paces(3, 1);
 	CHECK(u.solo <= 3);
 	fake_mode(0, GS_OPEN, 2, 0);
-	EVENTUALLY(phase() == GS_UNGATED);
+	AWAIT(phase() == GS_UNGATED);
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_RUN, 3, 0);
-	EVENTUALLY(unpaced());
+	AWAIT(unpaced());
 	spin(100000000);
 	fake_finish(10);
 	u = paces(3, 0);
@@ -182,12 +182,12 @@ static void a_launch_under_way_is_waited_for(void)
 
 	fake_instant = true;
 	CHECK(!pthread_create(&t, NULL, launch_slowly, NULL));
-	EVENTUALLY(atomic_load(&gs_threads[0].seq) == 3);
+	AWAIT(atomic_load(&gs_threads[0].seq) == 3);
 	fake_mode(0, GS_PAUSE, 1, 0);
-	EVENTUALLY(drains());
+	AWAIT(drains());
 	CHECK(!told(GS_YIELD, GS_DRAINED, 0));
 	fake_hold = false;
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, 0));
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
 	CHECK(put_all() == 2);
 	pthread_join(t, NULL);
 }
@@ -201,10 +201,10 @@ static uint64_t idle_after(uint32_t flags)
 	fake_mode(0, GS_RUN, ++turn, flags);
 	fake_launch(10, false, NULL);
 	unsigned since = fake_says;
-	EVENTUALLY(fake[10].records == fake[10].put);
+	AWAIT(fake[10].records == fake[10].put);
 	CHECK(!told(GS_YIELD, GS_IDLE, since));
 	fake_finish(10);
-	EVENTUALLY((w = told(GS_YIELD, GS_IDLE, since)));
+	AWAIT((w = told(GS_YIELD, GS_IDLE, since)));
 	CHECK(w->usage.turn == turn && w->usage.last_ns);
 	return w->at - w->usage.last_ns;
 }
@@ -247,7 +247,7 @@ static void step_after(uint64_t ns)
 	gs_gates[0].rested_ns = gs_now() - ns;
 	pthread_mutex_unlock(&gs_gates[0].lock);
 	fake_launch(10, false, NULL);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+	AWAIT(told(GS_YIELD, GS_IDLE, since));
 }
 
 /* Work that comes again at once was taken for done too soon. The rest that counts begins
@@ -279,7 +279,7 @@ static void who_is_idle_goes_on_at_once(void)
 	fake_launch(10, false, NULL);
 	unsigned since = fake_says;
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_IDLE, since));
+	AWAIT(told(GS_YIELD, GS_IDLE, since));
 	uint64_t acquires = fake_acquires;
 	set_cost(10, 1000); /* whatever the helper saw of it */
 	CHECK(gs_self->spare);
@@ -301,11 +301,11 @@ static void who_drained_does_not_ask_again(void)
 	unsigned since = fake_says;
 	fake_mode(0, GS_PAUSE, 1, 0);
 	pthread_t t = launching(11);
-	EVENTUALLY(held() == 1);
+	AWAIT(held() == 1);
 	fake_finish(10);
-	EVENTUALLY(told(GS_YIELD, GS_DRAINED, since));
+	AWAIT(told(GS_YIELD, GS_DRAINED, since));
 	CHECK(fake_acquires == acquires);
-	EVENTUALLY(fake_acquires > acquires);
+	AWAIT(fake_acquires > acquires);
 	CHECK(fake[11].put == 0 && !told(GS_YIELD, GS_IDLE, since));
 	fake_mode(0, GS_RUN, 2, 0);
 	pthread_join(t, NULL);
@@ -316,7 +316,7 @@ static void who_runs_beside_others_tells_every_10_ms(void)
 {
 	fake_instant = true;
 	fake_mode(0, GS_RUN, 1, GS_BESIDE);
-	EVENTUALLY(fake_usages); /* the flags are new */
+	AWAIT(fake_usages); /* the flags are new */
 	uint64_t from = gs_now(), usages = fake_usages;
 	while (fake_usages < usages + 10)
 		fake_launch(10, false, NULL);
@@ -340,13 +340,13 @@ static void what_is_under_way_is_not_told_of(void)
 	for (int i = 0; i < 3; i++)
 		fake_launch(10, false, NULL);
 	uint64_t usages = fake_usages;
-	EVENTUALLY(fake_usages > usages + 2);
+	AWAIT(fake_usages > usages + 2);
 	CHECK(!fake_launched);
 	fake_launch(11, false, NULL);
 	fake_finish(11);
-	EVENTUALLY(fake_launched == 1);
+	AWAIT(fake_launched == 1);
 	fake_finish(10);
-	EVENTUALLY(fake_launched == 4);
+	AWAIT(fake_launched == 4);
 }
 
 /* ---- open, and seats ---- */
@@ -379,24 +379,24 @@ static uint64_t sampled(void)
 
 static void an_open_gate_tells_how_busy_the_gpu_was(void)
 {
-	EVENTUALLY(sampled());
+	AWAIT(sampled());
 	uint64_t from = sampled();
 
 	fake_launch(10, false, NULL);
-	EVENTUALLY(busy_told() >= 500000000);
+	AWAIT(busy_told() >= 500000000);
 	uint64_t told = busy_told();
 	CHECK(told <= gs_now() - from);
 	CHECK(fake_launched == 1 && !fake_yields && !fake_acquires);
 	fake_finish(10);
-	EVENTUALLY(!is_busy());
+	AWAIT(!is_busy());
 	fake_mode(0, GS_RUN, 1, 0); /* the rest is told then */
-	EVENTUALLY(phase() == GS_TURN || fake_yields);
+	AWAIT(phase() == GS_TURN || fake_yields);
 	uint64_t busy = busy_told();
 	fake_mode(0, GS_OPEN, 2, 0);
 	uint64_t usages = fake_usages;
 	fake_instant = true;
 	fake_launch(10, false, NULL);
-	EVENTUALLY(fake_usages > usages && fake_launched == 2);
+	AWAIT(fake_usages > usages && fake_launched == 2);
 	CHECK(busy_told() == busy);
 }
 
@@ -405,11 +405,11 @@ static void a_stream_of_earlier_turns_is_seen_at_an_open_gate(void)
 	fake_mode(0, GS_RUN, 1, 0);
 	fake_launch(10, false, NULL);
 	fake_finish(10);
-	EVENTUALLY(fake_yields);
+	AWAIT(fake_yields);
 	fake_mode(0, GS_OPEN, 2, 0);
-	EVENTUALLY(phase() == GS_UNGATED);
+	AWAIT(phase() == GS_UNGATED);
 	fake_launch(10, false, NULL);
-	EVENTUALLY(busy_told() >= 500000000);
+	AWAIT(busy_told() >= 500000000);
 	fake_finish(10);
 }
 
@@ -436,7 +436,7 @@ static void a_seat_is_taken_once_in_each_session(void)
 	CHECK(fake_usages == 1);
 	atomic_store(&fake_epoch, 2);
 	fake_mode(0, GS_OPEN, 1, 0);
-	EVENTUALLY(fake_usages == 3);
+	AWAIT(fake_usages == 3);
 }
 
 /* The session that began at this message heard of a group this often. */
@@ -467,14 +467,14 @@ static void communicators_are_told_of_in_each_session(void)
 	unsigned since = fake_says;
 	atomic_store(&fake_epoch, 2);
 	fake_mode(0, GS_OPEN, 1, 0);
-	EVENTUALLY(told_of(7, since) == 1 && told_of(8, since) == 1);
+	AWAIT(told_of(7, since) == 1 && told_of(8, since) == 1);
 }
 
 static void a_context_that_was_not_seen_takes_a_seat_by_a_launch(void)
 {
 	fake_launch(10, false, NULL);
 	fake_mode(0, GS_OPEN, 1, 0);
-	EVENTUALLY(fake_usages >= 1);
+	AWAIT(fake_usages >= 1);
 	CHECK(fake_said[0].type == GS_USAGE && !fake_said[0].usage.launched);
 }
 
@@ -501,12 +501,12 @@ static void no_launch_passes_a_pause(void)
 	for (unsigned turn = 1; turn <= 300; turn++) {
 		uint64_t put = put_all();
 		fake_mode(0, turns[turn % 3].mode, turn, turns[turn % 3].flags);
-		EVENTUALLY(put_all() >= put + 50);
+		AWAIT(put_all() >= put + 50);
 		unsigned since = fake_says;
 		fake_mode(0, GS_PAUSE, turn, 0);
-		EVENTUALLY(told(GS_YIELD, GS_DRAINED, since) && phase() == GS_GIVEN);
+		AWAIT(told(GS_YIELD, GS_DRAINED, since) && phase() == GS_GIVEN);
 		put = put_all();
-		EVENTUALLY(held() == 4);
+		AWAIT(held() == 4);
 		CHECK(put_all() == put);
 	}
 	atomic_store(&over, true);
@@ -572,44 +572,47 @@ __attribute__((unused)) static void who_leaves_its_main_thread_ends_with_the_oth
 		launching(10);
 		pthread_exit(NULL);
 	}
-	EVENTUALLY(ended || (ended = waitpid(pid, &status, WNOHANG)));
+	AWAIT(ended || (ended = waitpid(pid, &status, WNOHANG)));
 	CHECK(ended == pid && status == 0);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct fake_case cases[] = {
-		CASE(a_pause_drains_and_tells),
-		CASE(the_driver_of_a_suspended_process_is_left_alone),
-		CASE(what_was_launched_in_open_is_drained),
-		CASE(a_pause_that_does_not_drain_has_a_deadline),
-		CASE(the_end_of_a_missed_turn_is_told),
-		CASE(a_launch_under_way_is_waited_for),
-		CASE(an_idle_turn_is_given_back),
-		CASE(an_idle_turn_is_given_back_in_haste),
-		CASE(haste_learns_patience),
-		CASE(who_is_idle_goes_on_at_once),
-		CASE(who_drained_does_not_ask_again),
-		CASE(who_runs_beside_others_tells_every_10_ms),
-		CASE(who_runs_alone_tells_nothing),
-		CASE(who_runs_alone_tells_his_pace),
-		CASE(who_runs_beside_others_tells_no_pace),
-		CASE(what_was_launched_before_tells_no_pace),
-		CASE(what_is_under_way_is_not_told_of),
-		CASE(an_open_gate_tells_how_busy_the_gpu_was),
-		CASE(a_stream_of_earlier_turns_is_seen_at_an_open_gate),
-		BARE(who_has_no_context_tells_nothing),
-		CASE(a_seat_is_taken_once_in_each_session),
-		BARE(communicators_are_told_of_in_each_session),
-		BARE(a_context_that_was_not_seen_takes_a_seat_by_a_launch),
-		CASE(no_launch_passes_a_pause),
-		CASE(no_launch_passes_a_pause_with_fences),
+	static const struct test tests[] = {
+		TEST(a_pause_drains_and_tells),
+		TEST(the_driver_of_a_suspended_process_is_left_alone),
+		TEST(what_was_launched_in_open_is_drained),
+		TEST(a_pause_that_does_not_drain_has_a_deadline),
+		TEST(the_end_of_a_missed_turn_is_told),
+		TEST(a_launch_under_way_is_waited_for),
+		TEST(an_idle_turn_is_given_back),
+		TEST(an_idle_turn_is_given_back_in_haste),
+		TEST(haste_learns_patience),
+		TEST(who_is_idle_goes_on_at_once),
+		TEST(who_drained_does_not_ask_again),
+		TEST(who_runs_beside_others_tells_every_10_ms),
+		TEST(who_runs_alone_tells_nothing),
+		TEST(who_runs_alone_tells_his_pace),
+		TEST(who_runs_beside_others_tells_no_pace),
+		TEST(what_was_launched_before_tells_no_pace),
+		TEST(what_is_under_way_is_not_told_of),
+		TEST(an_open_gate_tells_how_busy_the_gpu_was),
+		TEST(a_stream_of_earlier_turns_is_seen_at_an_open_gate),
+		TEST(a_seat_is_taken_once_in_each_session),
+		TEST(no_launch_passes_a_pause),
+		TEST(no_launch_passes_a_pause_with_fences),
 #if !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__ /* a child may inherit their locks taken */
-		CASE(a_thread_to_be_cancelled_can_exit),
-		CASE(a_bare_child_waits_for_no_helper),
-		CASE(who_leaves_its_main_thread_ends_with_the_others), /* the sanitizers have threads of their own */
+		TEST(a_thread_to_be_cancelled_can_exit),
+		TEST(a_bare_child_waits_for_no_helper),
+		TEST(who_leaves_its_main_thread_ends_with_the_others), /* the sanitizers have threads of their own */
 #endif
 	};
 
-	return fake_run(cases, sizeof cases / sizeof *cases, argc > 1 ? argv[1] : NULL);
+	static const struct test bare[] = { /* the program has no context yet */
+		TEST(who_has_no_context_tells_nothing),
+		TEST(communicators_are_told_of_in_each_session),
+		TEST(a_context_that_was_not_seen_takes_a_seat_by_a_launch),
+	};
+
+	return RUN_TESTS(tests, argc, argv, fake_begin_seated) | RUN_TESTS(bare, argc, argv, fake_begin_bare);
 }

@@ -1,0 +1,49 @@
+//go:build tools
+
+package hook
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestAArch64 runs the tests for aarch64, under qemu.
+func TestAArch64(t *testing.T) {
+	t.Parallel()
+	arm := newBuild("arm-", "build/arm", "preloaded", "programs")
+	arm.runner = []string{"qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"}
+	for name, test := range ofEachBuild {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, arm)
+		})
+	}
+}
+
+// TestHeader reads the header of a CUDA toolkit if there is one.
+func TestHeader(t *testing.T) {
+	var headers []string
+	for _, dir := range []string{os.Getenv("CUDA_HOME"), os.Getenv("CUDA_PATH"), "/usr/local/cuda*", "/usr/lib/cuda",
+		"/usr"} {
+		found, _ := filepath.Glob(filepath.Join(dir, "include", "cuda.h"))
+		headers = append(headers, found...)
+	}
+	if len(headers) == 0 {
+		t.Skip("no cuda.h in CUDA_HOME, CUDA_PATH or /usr/local/cuda: nothing holds entries.h against a toolkit's " +
+			"header")
+	}
+	classes, wrapped := entries(t), wrappers(t)
+	for _, path := range headers {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(declared.FindAllString(string(text), -1)); n < 200 {
+			t.Errorf("%s: %d functions are found in it: is it the driver's?", path, n)
+		}
+		if found := gaps(string(text), classes, wrapped); len(found) > 0 {
+			t.Errorf("%s: give these a line in entries.h, or a wrapper in calls.h: %v", path, found)
+		}
+	}
+}
