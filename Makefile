@@ -13,8 +13,8 @@ HOURS       ?= 24
 # The tests of the whole program.
 WHOLE       := ./internal/integration
 
-.PHONY: build otlp package-otlp hook ready run demo test test-all test-timed test-shares test-gpu test-servers \
-	test-deploy mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
+.PHONY: build otlp package-otlp hook ready run demo test test-race test-all test-long test-tools test-nightly \
+	test-timed test-shares test-gpu test-servers test-deploy mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
 	binaries kube package image \
 	generate page check clean prometheus3
 
@@ -54,35 +54,47 @@ demo: ready
 	@exec deploy/demo/demo.sh
 
 # A lane is the set of tests in the files with its build tag, *_LANE_test.go:
-#   long    hours and days of simulated time, hundreds of hosts, sanitizers
-#   timed   guaranteed latencies and shares of real time; these run alone, without the race detector
-#   tools   tests that need the programs of Prometheus and Alertmanager, or a Python
+#   long      simulated hours, hundreds of hosts, sanitizers
+#   nightly   simulated days and worlds, sanitizers over every program: too long for each change
+#   timed     guaranteed latencies and shares of real time; these run alone
+#   tools     tests that need the programs of Prometheus and Alertmanager, Python or root
+# Most tests wait for a part of their time, so more of them run at once than there are processors.
+GOTEST ?= go test
+flags = -timeout $(1)m -parallel=8
 in    = find . -name '*_$(1)_test.go'
 names = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]*).*/\1/p' `$(in)` | sort -u | paste -sd'|'))$$
-lane  = go test -tags $(1) -timeout 30m -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
+lane  = $(GOTEST) -vet=off -tags $(1) $(call flags,30) -run '$(names)' $$($(in) -printf '%h\n' | sort -u)
 
-# The default tests. They need no GPU, no root and no other programs.
+# The default tests. They need Go, gcc and make, and no GPU, no root and no other program.
 test:
 	@test -z "$$(gofmt -l .)" || { echo "Not formatted by gofmt:"; gofmt -l .; exit 1; }
 	@go vet ./...
-	@go test -race -timeout 20m -shuffle=on ./...
+	@$(GOTEST) -vet=off $(call flags,20) -shuffle=on ./...
 
-# All tests that need no GPU. Tests that need one are only compiled. Installs the required programs.
-# The linter, Prometheus 3 and the program for arm64 are built beside the first tests, which leave a part of the
-# processors idle.
-test-all: tools
-	@nice $(MAKE) --no-print-directory linter prometheus3 binaries >/dev/null 2>&1 & $(MAKE) --no-print-directory test; status=$$?; wait; exit $$status
-	@$(MAKE) --no-print-directory lint
+# The same tests under the race detector, of the packages that start goroutines.
+test-race:
+	@$(GOTEST) -vet=off -race $(call flags,30) -shuffle=on $$(grep -rlE --include='*.go' --exclude-dir=deploy \
+		'^[[:space:]]+go (func|[A-Za-z.]+\()|\.Go\(' . | xargs dirname | sort -u)
+
+# All tests that need no GPU, with a table of their seconds. Tests that need one are only compiled. Installs the
+# required programs, as root.
+test-all:
+	@.ci/lanes
+
+test-long:
 	@GOGC=400 $(call lane,long)
+
+test-tools:
 	@$(call lane,tools)
-	@$(MAKE) --no-print-directory rules
-	@$(MAKE) --no-print-directory test-deploy & $(MAKE) --no-print-directory test-servers; status=$$?; wait $$! && exit $$status
-	@$(MAKE) --no-print-directory test-timed
+
+# Hours of tests. Run it before an issue that concerns them is called resolved.
+test-nightly:
+	@GOGC=400 $(call lane,nightly) -timeout 12h -count=1 -v | grep -v '^=== '; exit $${PIPESTATUS[0]}
 
 # Guaranteed latencies, and shares of time and memory on a simulated GPU that real processes
 # share. Run it alone, because other work distorts the results.
 test-timed:
-	@$(call lane,timed) -count=1 -p 1 -v | grep -v -e '^=== ' -e '^ *--- PASS'; exit $${PIPESTATUS[0]}
+	@$(call lane,timed) -count=1 -p 1
 
 # The tests of test-timed in the enforcer: shares, deaths, gangs.
 test-shares:
@@ -188,7 +200,7 @@ rules: prometheus3
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
 # to a receiver, make demo, the page in a browser.
 test-servers: prometheus3
-	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus go test -count=1 -tags servers \
+	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus $(GOTEST) -vet=off -count=1 -tags servers \
 		-run '^(TestQueries.*|TestChain.*|TestHurried.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Packages and images are built for amd64 and arm64, or for the architectures in ARCH.
@@ -216,9 +228,9 @@ kube:
 # Tests of everything that is shipped: units, packages, image, manifests, scripts for Slurm. Needs
 # root and the programs of make tools. The packages run one after the other.
 test-deploy: package kube
-	@go test -count=1 -tags deploy -p 1 ./deploy/...
-	@go -C deploy/kubernetes test -count=1 ./...
-	@go -C deploy/otlp test -count=1 ./...
+	@$(GOTEST) -vet=off -count=1 -tags deploy -p 1 ./deploy/...
+	@cd deploy/kubernetes && $(GOTEST) -count=1 ./...
+	@cd deploy/otlp && $(GOTEST) -count=1 ./...
 
 # Writes all generated files: the guarded NVML calls, the names of system calls, the reference, the
 # alerting rules with their tests and the runbook, the dashboards, the links to both in the chart,

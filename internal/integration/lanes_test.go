@@ -12,8 +12,8 @@ import (
 // by the name, and Go builds them by the tag.
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	name, tag := regexp.MustCompile(`_(long|timed|tools)_test\.go$`),
-		regexp.MustCompile(`(?m)^//go:build (long|timed|tools)$`)
+	name, tag := regexp.MustCompile(`_(long|nightly|timed|tools)_test\.go$`),
+		regexp.MustCompile(`(?m)^//go:build (long|nightly|timed|tools)$`)
 	lanes := map[string]int{}
 	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
@@ -39,7 +39,7 @@ func TestLanes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, lane := range []string{"long", "timed", "tools"} {
+	for _, lane := range []string{"long", "nightly", "timed", "tools"} {
 		if lanes[lane] == 0 {
 			t.Errorf("lane %s has no file", lane)
 		}
