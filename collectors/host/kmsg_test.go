@@ -93,12 +93,6 @@ func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	}
 }
 
-func TestMissingKernelLog(t *testing.T) {
-	if _, err := openRecords(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
-		t.Errorf("error %v", err)
-	}
-}
-
 func TestPCIAddressesCompare(t *testing.T) {
 	kernel, ok1 := ParsePCI("0000:9b:00")
 	nvml, ok2 := ParsePCI("00000000:9B:00.0")

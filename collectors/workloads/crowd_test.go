@@ -333,17 +333,3 @@ func spentCPU(t testing.TB) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
-
-// BenchmarkAttribution measures a turn of the processes collector with 512
-// processes.
-func BenchmarkAttribution(b *testing.B) {
-	pass := aCrowd(b)
-	pass()
-	before := spentCPU(b)
-	n := 0
-	for b.Loop() {
-		pass()
-		n++
-	}
-	b.ReportMetric(float64(spentCPU(b)-before)/float64(n)/1e6, "cpu-ms/op")
-}
