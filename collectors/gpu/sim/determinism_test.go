@@ -1,17 +1,14 @@
 package sim
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
-	"gpusteward/collectors/host"
 )
 
 // snapshot returns everything that a GPU reports, as text.
@@ -74,16 +71,8 @@ func observe(t *testing.T, h *Host, index int) string {
 	}
 	books, err := h.Books()
 	text += fmt.Sprintln(marshal(t, books), err, h.ContainerNames())
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		ended <- h.Follow(ctx, func(r host.Record) { text += fmt.Sprintln(r.Time.Sub(h.start), r.Text) })
-	}()
-	synctest.Wait() // until it waits for more
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	lines, _ := h.gpus[index].logged(0, h.now())
+	text += fmt.Sprintln(lines)
 	return text + time.Since(began).String()
 }
 
