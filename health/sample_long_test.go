@@ -8,7 +8,7 @@ import (
 )
 
 // TestDetectionSample is a small part of TestDetection.
-func TestDetectionSample(t *testing.T) { eachDetection(t, 30) }
+func TestDetectionSample(t *testing.T) { eachDetection(t, 40) }
 
 // TestCausesSample is a small part of TestCauses.
 func TestCausesSample(t *testing.T) { eachScene(t, 12) }

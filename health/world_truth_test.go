@@ -38,7 +38,7 @@ type cry struct {
 }
 
 var (
-	truthDays  = flag.Int("truth.days", 4, "healthy host-days that TestWorldIsQuiet simulates")
+	truthDays  = flag.Int("truth.days", 1, "healthy host-days that TestWorldIsQuiet simulates")
 	truthSeed  = flag.Uint64("truth.seed", 1, "seed of the first host")
 	truthShow  = flag.Int("truth.show", 20, "false alarms that TestWorldIsQuiet describes")
 	truthStyle = flag.String("truth.style", "", "the one style of hosts that TestWorldIsQuiet simulates; empty: all")

@@ -311,21 +311,3 @@ func FuzzTheilSen(f *testing.F) {
 		}
 	})
 }
-
-func FuzzWindow(f *testing.F) {
-	f.Add([]byte{1, 2, 3, 4, 200, 6, 6, 6})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var w window
-		values := numbers(data)
-		for i, v := range values {
-			w.push(v)
-			last := values[max(0, i+1-windowSize) : i+1]
-			if w.n != len(last) || !slices.IsSorted(w.sorted[:w.n]) || w.median() != reference(last) {
-				t.Fatalf("after %v the window holds %v", last, w.sorted[:w.n])
-			}
-			if got := mad(slices.Clone(last), w.median()); got != w.mad(w.median()) {
-				t.Fatalf("after %v the deviation is %g, want %g", last, w.mad(w.median()), got)
-			}
-		}
-	})
-}
