@@ -57,16 +57,16 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	first := inUse(10)
-	last := inUse(40)
-	t.Logf("%d processes: %d KiB each, and %d KiB each 40 looks later", len(o.processes),
+	first := inUse(6)
+	last := inUse(10)
+	t.Logf("%d processes: %d KiB each, and %d KiB each 10 looks later", len(o.processes),
 		first/maxProcesses>>10, last/maxProcesses>>10)
 	if len(o.processes) != maxProcesses || launches < 50 {
 		t.Errorf("%d processes are observed, want %d; the first one has %d launches", len(o.processes), maxProcesses,
 			launches)
 	}
 	if last > first+first/10 {
-		t.Errorf("%d bytes after 10 looks, %d after 50", first, last)
+		t.Errorf("%d bytes after 6 looks, %d after 16", first, last)
 	}
 	if each := last / maxProcesses; each > 128<<10 {
 		t.Errorf("%d bytes for each process, want at most 128 KiB", each)

@@ -4,6 +4,7 @@ import "testing"
 
 // TestEvidenceIsTold compares the text of the evidence.
 func TestEvidenceIsTold(t *testing.T) {
+	t.Parallel()
 	usual := mean{shape: shape{wall: 0.5, waiting: 0.3, away: 0.1, busy: 0.3}}
 	usual.around[cpu], usual.around[clock] = 0.03, 0.95
 	slow := usual
@@ -37,6 +38,7 @@ func TestEvidenceIsTold(t *testing.T) {
 
 // TestCausesAreToldApart has steps that take longer for two reasons at a time.
 func TestCausesAreToldApart(t *testing.T) {
+	t.Parallel()
 	usual := mean{shape: shape{wall: 0.1, waiting: 0.09, away: 0.005, launching: 0.005, busy: 0.095}}
 	usual.around[clock] = 0.9
 	late := surroundings{cpu: 0.4, delayed: 0.6, clock: 0.9}
@@ -69,6 +71,7 @@ func TestCausesAreToldApart(t *testing.T) {
 // TestSlowProcessorIsNotCode has the calls of a program that computes half of its
 // time take a third longer.
 func TestSlowProcessorIsNotCode(t *testing.T) {
+	t.Parallel()
 	usual := mean{shape: shape{wall: 0.03, away: 0.002, launching: 0.024, waiting: 0.004}}
 	usual.around[computing] = 0.55
 	now := mean{shape: shape{wall: 0.04, away: 0.003, launching: 0.033, waiting: 0.004}}
@@ -80,6 +83,7 @@ func TestSlowProcessorIsNotCode(t *testing.T) {
 
 // TestThreadMeter reads how long the main thread ran and waited for a processor.
 func TestThreadMeter(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 1)
 	var m threadMeter
 	if ran, waited := m.look(h.Observer.Procfs, 1000, 1e9); ran != 0 || waited != 0 || m.at != 0 {

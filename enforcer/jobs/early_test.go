@@ -19,6 +19,7 @@ func (r *rank) graph(at int64) {
 // TestHangsBeforeStepsAreKnown lets jobs hang that have just started. The last of
 // four ranks does otherwise than the others, which wait in their last collective.
 func TestHangsBeforeStepsAreKnown(t *testing.T) {
+	t.Parallel()
 	starts := func(r *rank, _ int64) {
 		r.put64(128, 77)
 		r.put32(136, 3)
@@ -60,6 +61,7 @@ func TestHangsBeforeStepsAreKnown(t *testing.T) {
 // TestAProcessThatStartsHasTime lets a rank compute for minutes before its first
 // call, and then sleep.
 func TestAProcessThatStartsHasTime(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 2)
 	h.step(map[int]func(*rank, int64){0: (*rank).graph, 1: func(r *rank, _ int64) {
 		r.put64(128, 77)
@@ -80,6 +82,7 @@ func TestAProcessThatStartsHasTime(t *testing.T) {
 // TestALockIsNoHang lets a rank compile, and another one sleep until it has done
 // so, while the others wait in a collective.
 func TestALockIsNoHang(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	for range 100 {
 		h.step(nil)
@@ -101,6 +104,7 @@ func TestALockIsNoHang(t *testing.T) {
 // TestAloneAKernelMayTakeLong lets a process without steps and without others
 // wait for its GPU.
 func TestAloneAKernelMayTakeLong(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 1)
 	h.ranks[0].note(h.at, wire.EventLaunch, 100)
 	h.ranks[0].note(h.at, wire.EventWait, 0)
@@ -112,6 +116,7 @@ func TestAloneAKernelMayTakeLong(t *testing.T) {
 // TestOneThatEndedWaitsForNoKernel lets a process that steps wait for an endless
 // kernel, and be killed. Nobody else waits for it.
 func TestOneThatEndedWaitsForNoKernel(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 1)
 	r := h.ranks[0]
 	for range 100 {
@@ -137,6 +142,7 @@ func TestOneThatEndedWaitsForNoKernel(t *testing.T) {
 // TestOneThatOnlyJoinedIsNoRank lets a stage of a pipeline be absent, in a
 // communicator that a third process uses for nothing and leaves.
 func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
+	t.Parallel()
 	h := pipe(t, map[int]func(*rank, int64){3: func(*rank, int64) {}})
 	h.ranks[0].exchanges(1, wire.Peer{Rank: 1, Sent: 7, Inside: true})
 	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
@@ -157,6 +163,7 @@ func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
 // TestOneThatGetsOnExcusesNobody lets a rank be absent in a communicator of two,
 // while another rank of the job gets on, and a third one has ended.
 func TestOneThatGetsOnExcusesNobody(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	for range 100 {
 		h.step(nil)
@@ -185,6 +192,7 @@ func TestOneThatGetsOnExcusesNobody(t *testing.T) {
 // TestOtherWorkThanStepsHasTime lets ranks do what takes more calls than their
 // steps. A kernel in it that takes half a minute is not unusual.
 func TestOtherWorkThanStepsHasTime(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 2)
 	for range 100 {
 		h.step(nil)
@@ -211,6 +219,7 @@ func TestOtherWorkThanStepsHasTime(t *testing.T) {
 // TestNobodyWaitsLongForOneThatCannotCall stops or ends a rank of a job that has
 // just started. The others wait in a graph of which nothing is known.
 func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		called bool // what the others have called
@@ -248,6 +257,7 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 // has made a few steps, with nothing known to slow that GPU, and with less power: then it
 // has three times as long as any.
 func TestAKernelOfAnEarlyStep(t *testing.T) {
+	t.Parallel()
 	for _, power := range []bool{false, true} {
 		h := newHost(t, 4)
 		h.Observer.Evidence = func(string, int) Evidence { return Evidence{Power: power} }

@@ -61,6 +61,7 @@ func pipe(t *testing.T, last map[int]func(r *rank, at int64)) *host {
 // TestPipelines names the stage for which the others wait, by the exchanges that
 // it has not called, or to which its GPU has not come.
 func TestPipelines(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, reason string
 		rank         int
@@ -113,6 +114,7 @@ func TestPipelines(t *testing.T) {
 
 // TestStageOnAnotherHost does not blame a stage that may wait for one there.
 func TestStageOnAnotherHost(t *testing.T) {
+	t.Parallel()
 	h := pipe(t, nil)
 	for _, r := range h.ranks {
 		r.put32(140, 5) // a fifth stage
@@ -127,6 +129,7 @@ func TestStageOnAnotherHost(t *testing.T) {
 // TestUnmeasuredProvesNothing lets the GPU of one rank be measured alone: the
 // other one may have come as far.
 func TestUnmeasuredProvesNothing(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 2)
 	for range 100 {
 		h.step(nil)
@@ -145,6 +148,7 @@ func TestUnmeasuredProvesNothing(t *testing.T) {
 // TestLongStepsAreJudgedSoon lets a job hang whose steps are 14 s of waiting for
 // the GPU. Three of them need not pass if the culprit does nothing.
 func TestLongStepsAreJudgedSoon(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	step := func(r *rank, at int64) {
 		for i := range 40 {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +40,7 @@ func scribble(r *rand.Rand, b []byte) {
 
 // TestLies lets one process lie beside honest ones that train, and then hang.
 func TestLies(t *testing.T) {
+	t.Parallel()
 	honest := func(lie func(*rand.Rand, wire.Trace)) (all []wire.JobStats, hangs []wire.HangStats) {
 		h, r := newHost(t, 4), rand.New(rand.NewPCG(1, 2))
 		liar := make(wire.Trace, wire.TraceSize)
@@ -86,6 +85,7 @@ func TestLies(t *testing.T) {
 
 // TestSecondRankOfOne lets a process claim a rank that another one has.
 func TestSecondRankOfOne(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	for range 60 {
 		h.step(nil)
@@ -121,39 +121,6 @@ func FuzzObserve(f *testing.F) {
 			head *= 3
 		}
 	})
-}
-
-// TestWhere asks where a real process stands.
-func TestWhere(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("there is no python3")
-	}
-	child := exec.CommandContext(t.Context(), python, "-c", `
-import time
-def waits_for_data():
-    print("ready", flush=True)
-    time.sleep(600)
-waits_for_data()
-`)
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = child.Process.Kill()
-		_ = child.Wait()
-	}()
-	if _, err := out.Read(make([]byte, 5)); err != nil {
-		t.Fatal(err)
-	}
-	var o Observer
-	if where := o.where(child.Process.Pid); !strings.Contains(where, "waits_for_data") {
-		t.Errorf("it stands at %q, want waits_for_data", where)
-	}
 }
 
 // BenchmarkObserver is a second of 64 processes with 50,000 events each: 10

@@ -10,6 +10,7 @@ import (
 // TestMarks lets two ranks stand in collectives of which few are measured. The
 // other streams of the first rank wait for the last one.
 func TestMarks(t *testing.T) {
+	t.Parallel()
 	const reached, unreached, other = 248, 252, 256
 	for _, c := range []struct {
 		name string
@@ -69,6 +70,7 @@ func TestMarks(t *testing.T) {
 // TestAGPUThatGetsOnDoesNotHang lets the threads of a job stand, as in a step that
 // is longer than usual, while its GPUs get on in their collectives.
 func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 2)
 	for range 100 {
 		h.step(nil)
@@ -124,6 +126,7 @@ func (h *host) long(short map[int]bool) {
 // TestAKernelIsJudgedByTheStep lets the GPU of the second rank not come to a
 // collective of a job with steps of 15 s.
 func TestAKernelIsJudgedByTheStep(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		short  bool // the second rank's own waits

@@ -139,6 +139,7 @@ func (r *rank) train(at int64) {
 
 // TestAProcessThatStandsIsOutside of steps while it stands, and counted once.
 func TestAProcessThatStandsIsOutside(t *testing.T) {
+	t.Parallel()
 	h, began := newHost(t, 1), int64(0)
 	counted := func() (in, outside float64) {
 		all, _ := h.look()
@@ -169,6 +170,7 @@ func TestAProcessThatStandsIsOutside(t *testing.T) {
 
 // TestAServerIsNotOutside of the tokens that were taken for steps at first.
 func TestAServerIsNotOutside(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 1)
 	answer := func(launches int) func(r *rank, at int64) {
 		return func(r *rank, at int64) {
@@ -223,6 +225,7 @@ func (h *host) wait(seconds int) (hangs []wire.HangStats) {
 }
 
 func TestStepsAreSummed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 2)
 	for range 200 {
 		h.step(nil)
@@ -256,6 +259,7 @@ func TestStepsAreSummed(t *testing.T) {
 
 // TestCulprits lets a job of four ranks hang for each reason.
 func TestCulprits(t *testing.T) {
+	t.Parallel()
 	waits := func(r *rank, at int64) { r.hangs(at) }
 	all := func(last int, does func(r *rank, at int64)) map[int]func(*rank, int64) {
 		m := map[int]func(*rank, int64){0: waits, 1: waits, 2: waits, 3: waits}
@@ -323,6 +327,7 @@ func TestCulprits(t *testing.T) {
 
 // TestAJobThatHangsDoesNotStep lets all ranks wait for one, and go on.
 func TestAJobThatHangsDoesNotStep(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 3)
 	stepping := func() (n int) {
 		all, _ := h.look()
@@ -353,6 +358,7 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 // TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and
 // another one be absent.
 func TestARankThatReconnectsHasNotEnded(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 3)
 	for range 100 {
 		h.step(nil)
@@ -370,6 +376,7 @@ func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 // TestOtherTenantsBlameNobody lets a process of another tenant name the
 // communicator of a job, and be the last in it.
 func TestOtherTenantsBlameNobody(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	h.ranks[3].tenant = "liar"
 	for range 100 {
@@ -386,6 +393,7 @@ func TestOtherTenantsBlameNobody(t *testing.T) {
 
 // TestWorkIsNoHang lets one rank save for minutes while the others wait.
 func TestWorkIsNoHang(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, 4)
 	for range 100 {
 		h.step(nil)
@@ -406,6 +414,7 @@ func TestWorkIsNoHang(t *testing.T) {
 // TestAHangIsToldWithItsPlace: a hang is kept back until it is known where its
 // culprit stands, but not for long. The procfs of the culprit does not answer.
 func TestAHangIsToldWithItsPlace(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		place string
 		kept  int // looks

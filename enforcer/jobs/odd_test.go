@@ -9,6 +9,7 @@ import (
 // TestOddCalls lets one of two ranks call a collective of another size, and the
 // usual one after it.
 func TestOddCalls(t *testing.T) {
+	t.Parallel()
 	calls := func(sizes ...uint64) func(r *rank, at int64) {
 		return func(r *rank, at int64) {
 			for _, size := range sizes {

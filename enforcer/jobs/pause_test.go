@@ -6,6 +6,7 @@ import (
 )
 
 func TestUsualPauses(t *testing.T) {
+	t.Parallel()
 	var m pauseMeter
 	steps := func(n int, pause time.Duration) {
 		for range n {

@@ -142,6 +142,7 @@ func (j *unhookedJob) steps(steps, seconds int, does func(second int)) (hangs []
 // TestUnhookedWithin: the culprit is named within so many seconds, at whatever
 // moment between two questions the job hangs.
 func TestUnhookedWithin(t *testing.T) {
+	t.Parallel()
 	stuck := func(j *unhookedJob) { j.shares[1] = 0 }
 	for _, c := range []struct {
 		fault  string
@@ -170,11 +171,11 @@ func TestUnhookedWithin(t *testing.T) {
 		{"it is killed", false, func(j *unhookedJob) { j.kill(); j.tell(j.count+1, -1) }, 13},
 	} {
 		worst := 0
-		for phase := range 20 {
+		for phase := range 7 {
 			synctest.Test(t, func(t *testing.T) {
 				j := newUnhookedJob(t)
 				j.shares[1], j.large = 1, c.large
-				if early := j.steps(20+phase, 1, func(int) {}); len(early) != 0 {
+				if early := j.steps(20+3*phase, 1, func(int) {}); len(early) != 0 {
 					t.Fatalf("%s: before it, %+v", c.fault, early)
 				}
 				j.count++
@@ -197,6 +198,7 @@ func TestUnhookedWithin(t *testing.T) {
 
 // TestUnhookedLongSteps: other ranks wait for rank 1 in each step, which gets on.
 func TestUnhookedLongSteps(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		min, max int // s of a step
@@ -219,7 +221,7 @@ func TestUnhookedLongSteps(t *testing.T) {
 		}},
 		{"all pause", 1, 31, func(j *unhookedJob, _, _ int) { j.tell(j.count, j.count) }},
 	} {
-		for seconds := c.min; seconds <= c.max; seconds++ {
+		for seconds := c.min; seconds <= c.max; seconds += 1 + seconds/6 {
 			synctest.Test(t, func(t *testing.T) {
 				j := newUnhookedJob(t)
 				hangs := j.steps(1+60/seconds, seconds, func(second int) { c.does(j, second, seconds) })
@@ -232,6 +234,7 @@ func TestUnhookedLongSteps(t *testing.T) {
 }
 
 func TestUnhooked(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		is   func(*unhookedJob)
@@ -295,6 +298,7 @@ func TestUnhooked(t *testing.T) {
 // TestUnhookedComputes: a rank that computes for more than ten minutes neither
 // saves nor compiles.
 func TestUnhookedComputes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
 		j.works = 50
@@ -311,6 +315,7 @@ func TestUnhookedComputes(t *testing.T) {
 // often if its answers are small, and an unanswered question does not change what
 // is known.
 func TestUnhookedAsks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
 		few := j.status
@@ -347,6 +352,7 @@ func TestUnhookedAsks(t *testing.T) {
 
 // TestUnhookedReopened: the driver's counts begin again.
 func TestUnhookedReopened(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
 		j.used[1] = 30
@@ -361,6 +367,7 @@ func TestUnhookedReopened(t *testing.T) {
 // TestSeveralGPUs: the time of a process on several GPUs is added up, and a
 // process that is gone is forgotten.
 func TestSeveralGPUs(t *testing.T) {
+	t.Parallel()
 	at := int64(1)
 	o := Observer{Procfs: t.TempDir(), Now: func() int64 { return at }}
 	o.See([]GPUProcess{{PID: 7, GPU: "GPU-0", Used: 1}, {PID: 8, GPU: "GPU-0", Used: 4}, {PID: 7, GPU: "GPU-1", Used: 2}})
@@ -383,6 +390,7 @@ func TestSeveralGPUs(t *testing.T) {
 
 // TestPIDComesAgain: another process has the PID of one that ended.
 func TestPIDComesAgain(t *testing.T) {
+	t.Parallel()
 	o := Observer{Procfs: t.TempDir()}
 	o.See([]GPUProcess{{PID: 7}})
 	before := o.nccl.members[7]
@@ -394,6 +402,7 @@ func TestPIDComesAgain(t *testing.T) {
 }
 
 func TestIdentity(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		status      string
 		inner, user int

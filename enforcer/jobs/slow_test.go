@@ -32,6 +32,7 @@ func walk(p *pace, at int64, all ...stretch) int64 {
 
 // TestPace lets steps take longer, and less long.
 func TestPace(t *testing.T) {
+	t.Parallel()
 	const ms = time.Millisecond
 	usual, slow := stretch{10 * time.Minute, 100 * ms, 1, 40}, stretch{25 * time.Second, 130 * ms, 1, 40}
 	slowFor := func(d time.Duration) stretch { s := slow; s.lasts = d; return s }
@@ -75,6 +76,7 @@ func TestPace(t *testing.T) {
 
 // TestCheckpointsAreNotUsual: a process is judged by its other spans.
 func TestCheckpointsAreNotUsual(t *testing.T) {
+	t.Parallel()
 	var p pace
 	const ms = time.Millisecond
 	for at := int64(1e12); at < 1e12+300e9; {
@@ -88,6 +90,7 @@ func TestCheckpointsAreNotUsual(t *testing.T) {
 // TestPassingSlowness has a host that makes a program slow now and then. Nothing tells
 // why. What is like it is told no more, and what is more is.
 func TestPassingSlowness(t *testing.T) {
+	t.Parallel()
 	var p pace
 	at := int64(1e12)
 	do := func(lasts, wall, held time.Duration) (told string) {
@@ -115,6 +118,7 @@ func TestPassingSlowness(t *testing.T) {
 
 // TestTwoJudgementsAgree on a cause, and each knows what was around the steps.
 func TestTwoJudgementsAgree(t *testing.T) {
+	t.Parallel()
 	p := pace{usual: usual{mean: mean{shape: shape{wall: 1}}, seen: 1}}
 	wait := &mean{shape: shape{wall: 2, waiting: 1}, looks: 5}
 	gate := &mean{shape: shape{wall: 2, held: 1}, looks: 5}
@@ -138,6 +142,7 @@ func TestTwoJudgementsAgree(t *testing.T) {
 
 // TestSlownessEndsWithTheSteps stops a process that is slow.
 func TestSlownessEndsWithTheSteps(t *testing.T) {
+	t.Parallel()
 	var p pace
 	at := walk(&p, 1e12, stretch{time.Minute, 100 * time.Millisecond, 1, 40},
 		stretch{time.Minute, 150 * time.Millisecond, 1, 40})
@@ -151,6 +156,7 @@ func TestSlownessEndsWithTheSteps(t *testing.T) {
 
 // TestPausesExplainNothing lowers the clock while a process does not step.
 func TestPausesExplainNothing(t *testing.T) {
+	t.Parallel()
 	h, now := newHost(t, 1), Evidence{Clock: 1}
 	h.Observer.Evidence = func(string, int) Evidence { return now }
 	for range 100 {
@@ -167,6 +173,7 @@ func TestPausesExplainNothing(t *testing.T) {
 
 // TestEachCauseIsExplained compares the tables of causes.
 func TestEachCauseIsExplained(t *testing.T) {
+	t.Parallel()
 	for cause := range proofs {
 		if wire.SlowCauses[cause] == "" {
 			t.Errorf("%s is not explained", cause)

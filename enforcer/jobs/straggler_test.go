@@ -81,6 +81,7 @@ func (w *world) straggles(l lateness, by float64, limit time.Duration) (told []w
 // TestStragglers is a small part of the world: a straggler is named with its
 // cause, by two ranks too, and no longer once it is as fast as the others.
 func TestStragglers(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		program int
 		lateness
@@ -107,7 +108,8 @@ func TestStragglers(t *testing.T) {
 // TestRankOfStraggler: a rank that was found in a small communicator only has the
 // number that it has in the largest one.
 func TestRankOfStraggler(t *testing.T) {
-	w := newWorld(t, programs[4], 3)
+	t.Parallel()
+	w := newWorld(t, programs[4], 5) // not the first pair
 	w.settle()
 	told, _ := w.straggles(latenesses[0], 0.3, time.Minute)
 	for _, r := range w.h.Observer.races {
@@ -123,6 +125,7 @@ func TestRankOfStraggler(t *testing.T) {
 // TestStrideOfCallsAhead: what a rank waits in the collectives of a step does not
 // depend on how many it calls before the GPU comes to them.
 func TestStrideOfCallsAhead(t *testing.T) {
+	t.Parallel()
 	at := func(steps, called, done, measured uint64) (r record) {
 		r.steps = steps
 		r.in[0] = wire.Communicator{ID: 1, Entered: called, Ended: done, Measured: measured, MeasuredNS: measured * 1e7}
@@ -143,6 +146,7 @@ func TestStrideOfCallsAhead(t *testing.T) {
 // TestTurnsAreNoStraggler lets ranks be slow one after the other, and differ by
 // 3 % for good.
 func TestTurnsAreNoStraggler(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, programs[0], 4)
 	w.told = func(s wire.StragglerStats) { t.Errorf("%+v", s) }
 	w.slows(latenesses[0], func(m *actor) float64 {
@@ -160,6 +164,7 @@ func TestTurnsAreNoStraggler(t *testing.T) {
 // TestThrottledStraggler: what is true of a straggler's GPU and not of its
 // peers' is the cause.
 func TestThrottledStraggler(t *testing.T) {
+	t.Parallel()
 	for want, evidence := range map[string]func(uuid string, pid int) Evidence{
 		"thermal": func(uuid string, _ int) Evidence { return Evidence{Power: true, Thermal: uuid == "GPU-5"} },
 		"gpu":     func(string, int) Evidence { return Evidence{Power: true, Thermal: true} },
@@ -180,6 +185,7 @@ func TestThrottledStraggler(t *testing.T) {
 // TestPausesAreCounted: what a collective takes beyond a step is the pause of
 // another rank.
 func TestPausesAreCounted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, programs[0], 6)
 	w.settle()
 	w.members[0].does('w', 20*time.Second)

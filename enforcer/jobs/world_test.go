@@ -95,8 +95,7 @@ type world struct {
 	vain    int64             // since then a rank waits in vain; 0: none does
 	epoch   uint64            // of the communicators
 	early   int               // steps before the fault; 0: so many that they are known
-	slow    slowness
-	lags    int64 // until then a rank may be told to be a straggler
+	lags    int64             // until then a rank may be told to be a straggler
 	alarm   func(wire.HangStats)
 	looked  int64
 	hangs   []wire.HangStats
@@ -127,37 +126,6 @@ type actor struct {
 	called            int64 // its last event
 	rests             []rest
 	files             map[string]string
-}
-
-// A slowness is what makes steps longer. The zero value is none.
-type slowness struct {
-	gpu, host float64       // how much longer kernels take, and the thread's own code
-	gap       time.Duration // without a call, for data
-	held      time.Duration // by the gate
-	copying   time.Duration
-	late      time.Duration // the last rank comes so late
-	allocs    int           // and their cost
-	more      int           // launches
-}
-
-// begin is what a step begins with.
-func (s *slowness) begin(m *actor) {
-	m.spend(s.gap)
-	if s.held > 0 {
-		m.note(entry{kind: wire.EventHeld})
-		m.spend(s.held)
-		m.note(entry{kind: wire.EventReleased})
-	}
-	m.note(entry{kind: wire.EventCopying, id: 1000})
-	m.spend(time.Millisecond + s.copying)
-	m.note(entry{kind: wire.EventCopied, id: 1000})
-	for range s.allocs {
-		m.note(entry{kind: wire.EventAlloc, id: 100})
-		m.spend(900 * time.Microsecond)
-	}
-	if m.index == len(m.w.members)-1 {
-		m.spend(s.late)
-	}
 }
 
 // An entry is an event, and what a communicator then shows.
@@ -222,7 +190,7 @@ func (m *actor) note(e entry) {
 // spend lets the thread compute for about so long.
 func (m *actor) spend(d time.Duration) {
 	if m.host < forever {
-		m.host += int64(float64(d) * (1 + m.w.slow.host) * math.Exp(0.05*m.w.NormFloat64()))
+		m.host += int64(float64(d) * math.Exp(0.05*m.w.NormFloat64()))
 	}
 }
 
@@ -252,7 +220,7 @@ func (m *actor) launch(name int, thread uint16, d time.Duration) {
 	if done := max(m.gpu, m.stream); m.host > done+50e6 {
 		m.rests = append(m.rests, rest{done, m.host})
 	}
-	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.w.slow.gpu+m.slow)*math.Exp(0.03*m.w.NormFloat64())))
+	m.gpu = min(forever, max(m.gpu, m.host)+int64(float64(d)*(1+m.slow)*math.Exp(0.03*m.w.NormFloat64())))
 	if d >= forever {
 		m.gpu = forever
 	}
@@ -360,14 +328,13 @@ func (w *world) act(m *actor) {
 func (w *world) train() {
 	w.ops = 0
 	part := time.Duration(float64(w.step) * 0.9 / float64(w.launches))
-	for _, m := range w.members {
-		w.slow.begin(m)
+	for _, m := range w.members { // a batch
+		m.note(entry{kind: wire.EventCopying, id: 1000})
+		m.spend(time.Millisecond)
+		m.note(entry{kind: wire.EventCopied, id: 1000})
 	}
 	for i := range w.launches {
 		for _, m := range w.members {
-			for j := range w.slow.more {
-				m.launch(100+i%10+i/10*16+j%2, uint16(i*2/w.launches), part)
-			}
 			w.act(m)
 			d := part
 			if w.endless != nil && w.endless(w.ops, m) {
@@ -809,6 +776,7 @@ func (w *world) judged(f fault) (o outcome) {
 
 // TestWorldSample is a small part of the world.
 func TestWorldSample(t *testing.T) {
+	t.Parallel()
 	for i, f := range faults[:7] {
 		w := newWorld(t, programs[0], uint64(i))
 		if o := w.judged(f); !o.right || o.wrong {

@@ -1,0 +1,38 @@
+//go:build tools
+
+package jobs
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestWhere asks where a real process stands.
+func TestWhere(t *testing.T) {
+	child := exec.CommandContext(t.Context(), "python3", "-c", `
+import time
+def waits_for_data():
+    print("ready", flush=True)
+    time.sleep(600)
+waits_for_data()
+`)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	}()
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	var o Observer
+	if where := o.where(child.Process.Pid); !strings.Contains(where, "waits_for_data") {
+		t.Errorf("it stands at %q, want waits_for_data", where)
+	}
+}
