@@ -66,6 +66,7 @@ func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
 }
 
 func TestLeasesShrinkTowardsTheCap(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -103,6 +104,7 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 // TestNobodyIsRefusedWhatIsIdle has tenants ask for memory that is lent to
 // others and idle.
 func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	var a, b purse
 	l.SetCapacity(1000)
@@ -128,6 +130,7 @@ func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
 }
 
 func TestALeaseEndsWithItsSession(t *testing.T) {
+	t.Parallel()
 	for what, end := range map[string]func(*Ledger){
 		"it ends":                 func(l *Ledger) { l.End(1) },
 		"it is another tenant's":  func(l *Ledger) { _ = l.Move("b", 1); _ = l.Move("a", 1) },
@@ -151,6 +154,7 @@ func TestALeaseEndsWithItsSession(t *testing.T) {
 // TestFreedBeforeItsCommitIsRead closes a lease with bytes that the ledger
 // still counts as reserved.
 func TestFreedBeforeItsCommitIsRead(t *testing.T) {
+	t.Parallel()
 	for commit, left := range map[uint64]uint64{50: 10, 0: 0} { // 0 is a lie
 		var l Ledger
 		var p purse
@@ -178,6 +182,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 
 // TestALieInALeaseIsNoMoreThanAFree puts more bytes into a lease than it lent.
 func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -195,6 +200,7 @@ func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
 }
 
 func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetReserved("a", 500)
@@ -219,6 +225,7 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 // TestAdoptedMemoryIsLent lends to a session that already had memory, after all
 // of it is booked.
 func TestAdoptedMemoryIsLent(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -242,6 +249,7 @@ func TestAdoptedMemoryIsLent(t *testing.T) {
 }
 
 func TestLeasesAreBounded(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	purses := make([]purse, Leases+1)
 	for i := range purses {
@@ -260,6 +268,7 @@ func TestLeasesAreBounded(t *testing.T) {
 // TestRaceWithLeases lets sessions take and free lent and requested memory
 // concurrently.
 func TestRaceWithLeases(t *testing.T) {
+	t.Parallel()
 	const limit, sessions, rounds = 1000, 16, 5000
 	var l Ledger
 	l.SetCap("a", limit)

@@ -11,6 +11,7 @@ import (
 )
 
 func TestReserveWithinTheCap(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, ok, free := l.Reserve("a", 1, 60)
@@ -38,6 +39,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 }
 
 func TestNoCap(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	if r, ok, free := l.Reserve("a", 1, 1<<40); !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil {
 		t.Errorf("%v %d", ok, free)
@@ -48,6 +50,7 @@ func TestNoCap(t *testing.T) {
 }
 
 func TestTenantsAreApart(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 10)
 	l.SetCap("b", 10)
@@ -61,6 +64,7 @@ func TestTenantsAreApart(t *testing.T) {
 }
 
 func TestWhatASessionGetsWrong(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, _, _ := l.Reserve("a", 1, 40)
@@ -100,6 +104,7 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 }
 
 func TestReservationsAreBounded(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	seen := map[uint64]bool{}
 	var last uint64
@@ -124,6 +129,7 @@ func TestReservationsAreBounded(t *testing.T) {
 }
 
 func TestDeadBytesStayUntilReleased(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, _, _ := l.Reserve("a", 1, 40)
@@ -155,6 +161,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 }
 
 func TestAdoptMayExceedTheCap(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	if err := adopt(&l, "a", 1, 150); err != nil {
@@ -177,6 +184,7 @@ func TestAdoptMayExceedTheCap(t *testing.T) {
 }
 
 func TestMove(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCap("b", 10)
 	r, _, _ := l.Reserve("a", 1, 30)
@@ -200,6 +208,7 @@ func TestMove(t *testing.T) {
 // then ends. The first tenant's bytes, and the bytes left for others, stay
 // right.
 func TestMoveOfOneOfTwo(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCapacity(100)
 	adopt(&l, "a", 1, 20)
@@ -232,6 +241,7 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 
 // A tenant may have as many bytes as a counter holds, and not one more.
 func TestCountsDoNotOverflow(t *testing.T) {
+	t.Parallel()
 	const committed, reserved, dead = 1, 2, 4
 	const left = math.MaxUint64 - committed - reserved - dead
 	for _, c := range []struct {
@@ -279,6 +289,7 @@ func ledgerWith(name string, committed, reserved, dead uint64) *Ledger {
 
 // The sum of all tenants' possible claims on a GPU does not overflow.
 func TestClaimsDoNotOverflow(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCapacity(1 << 40)
 	for i := range 1 << 16 {
@@ -290,6 +301,7 @@ func TestClaimsDoNotOverflow(t *testing.T) {
 }
 
 func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	for id := range uint64(1000) {
 		name := string(rune('a' + id%26))
@@ -308,6 +320,7 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 
 // Guaranteed memory is kept for an absent tenant, which gets it when it comes.
 func TestReserved(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetReserved("b", 40)
 	if _, ok, _ := l.Reserve("a", 1, 1000); !ok {
@@ -366,6 +379,7 @@ func TestReserved(t *testing.T) {
 // after an abort. The slot of the session and its earlier bytes make no
 // difference.
 func TestAskedAndMissed(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what          string
 		had           uint64 // in the same slot, and committed
@@ -401,6 +415,7 @@ func TestAskedAndMissed(t *testing.T) {
 // A request that moved with its session does not count for the other tenant's
 // guarantee.
 func TestMovedRequestsAreNotMissed(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetReserved("a", 10)
 	r, _, _ := l.Reserve("a", 1, 10)
@@ -415,6 +430,7 @@ func TestMovedRequestsAreNotMissed(t *testing.T) {
 
 // Many sessions of one tenant race for more than its cap.
 func TestRaceOnOneCap(t *testing.T) {
+	t.Parallel()
 	const most = 1 << 20
 	var l Ledger
 	l.SetCap("a", most)
@@ -600,6 +616,7 @@ func play(t *testing.T, ops []byte) {
 }
 
 func TestRandomOperations(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		ops := make([]byte, 3*1000)
@@ -642,6 +659,7 @@ func BenchmarkReserveCommit(b *testing.B) {
 // The bytes that a session claims count up to the bytes that the driver lists
 // for its process, now and later.
 func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
+	t.Parallel()
 	var l Ledger
 	l.SetCapacity(100)
 	have := func(what string, committed, dead, first, second uint64) {

@@ -75,6 +75,7 @@ func nccl(formats bool, answer string) func(net.Conn) {
 }
 
 func TestAsk(t *testing.T) {
+	t.Parallel()
 	ranks := func(first, second uint64) []Rank {
 		return []Rank{{Rank: 0, Host: "192.0.2.2", PID: 618, Counts: map[string]uint64{"AllReduce": first}},
 			{Rank: 1, Host: "192.0.2.2", PID: 656, Counts: map[string]uint64{"AllReduce": second}}}
@@ -103,6 +104,7 @@ func TestAsk(t *testing.T) {
 
 // TestAskBadServers: a question ends, and its connection with it.
 func TestAskBadServers(t *testing.T) {
+	t.Parallel()
 	silent := func(conn net.Conn) { io.Copy(io.Discard, conn) }
 	endless := func(begin string) func(net.Conn) {
 		return func(conn net.Conn) {
@@ -146,6 +148,7 @@ func TestAskBadServers(t *testing.T) {
 // TestAskStopped: the kernel chooses a process that a signal stopped, and then
 // another one.
 func TestAskStopped(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -169,6 +172,7 @@ func TestAskStopped(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
+	t.Parallel()
 	for _, file := range []string{"missing.json", "missing.txt"} {
 		s := mustParse(t, recorded(t, file))
 		ranks := s.Communicators[0].Ranks
@@ -180,6 +184,7 @@ func TestMissing(t *testing.T) {
 
 // TestOlderText follows NCCL's source; no such answer is recorded.
 func TestOlderText(t *testing.T) {
+	t.Parallel()
 	const text = `NCCL version 2.24.3 compiled with CUDA 12.8
 
 Errors
@@ -220,6 +225,7 @@ Warnings
 
 // TestText has lines in every order in which NCCL's source puts them.
 func TestText(t *testing.T) {
+	t.Parallel()
 	const text = `NCCL version 2.27.5 compiled with CUDA 12.8
 
 #0-0 (aa) ERROR
@@ -248,6 +254,7 @@ func TestText(t *testing.T) {
 }
 
 func TestClosing(t *testing.T) {
+	t.Parallel()
 	text := recorded(t, "mismatch.json")
 	for _, c := range []struct{ from, to string }{
 		{`"finalize_called": false`, `"finalize_called": true`}, {`"abort_flag": false`, `"abort_flag": true`},
@@ -287,6 +294,7 @@ func FuzzParse(f *testing.F) {
 
 // TestTooManyRanks: what a liar tells takes little memory.
 func TestTooManyRanks(t *testing.T) {
+	t.Parallel()
 	entries := strings.Repeat("{},", 5*maxRanks) + "{}"
 	if _, err := parse(`{"communicators": [{"ranks": [` + entries + `]}]}`); err == nil {
 		t.Error("the answer is taken")

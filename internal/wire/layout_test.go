@@ -137,6 +137,7 @@ var (
 // TestHeader compiles wire.h and compares the place and size of every field,
 // and every number, with this package's.
 func TestHeader(t *testing.T) {
+	t.Parallel()
 	header, err := filepath.Abs("../../enforcer/hook/src/wire.h")
 	if err != nil {
 		t.Fatal(err)
@@ -276,6 +277,7 @@ func sameFields(a, b any) bool {
 }
 
 func TestCodecIsTheStructInMemory(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
 		checkCodec[Hello](t, r)
@@ -291,6 +293,7 @@ func TestCodecIsTheStructInMemory(t *testing.T) {
 // TestTraceLayout compares the places of a trace's parts with the struct in C,
 // which TestHeader has compared with its mirror.
 func TestTraceLayout(t *testing.T) {
+	t.Parallel()
 	var m traceC
 	for name, place := range map[string][2]uintptr{
 		"TraceSize":         {TraceSize, unsafe.Sizeof(m)},

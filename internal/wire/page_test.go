@@ -11,6 +11,7 @@ import (
 // TestPageIsTheStruct writes every field with an accessor and reads it at its
 // place in C.
 func TestPageIsTheStruct(t *testing.T) {
+	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	c := (*pageC)(unsafe.Pointer(&p[0]))
 	if unsafe.Sizeof(*c) > PageSize {
@@ -44,6 +45,7 @@ func TestPageIsTheStruct(t *testing.T) {
 }
 
 func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
+	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	for _, c := range []struct {
 		gpu  int
@@ -64,6 +66,7 @@ func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
 
 // TestRingWakes waits for a future ring of the bell, not for a past one.
 func TestRingWakes(t *testing.T) {
+	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	woken := make(chan struct{})
 	go func() {
