@@ -83,10 +83,7 @@ func TestAProcessThatStartsHasTime(t *testing.T) {
 // so, while the others wait in a collective.
 func TestALockIsNoHang(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 4)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 4)
 	hangs := func(r *rank, at int64) { r.hangs(at) }
 	h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.note(at, wire.EventLaunch, 100) },
 		1: func(*rank, int64) {}, 2: hangs, 3: hangs})
@@ -164,10 +161,7 @@ func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
 // while another rank of the job gets on, and a third one has ended.
 func TestOneThatGetsOnExcusesNobody(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 4)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 4)
 	for i, r := range h.ranks {
 		r.put64(160, r.entered) // nobody waits in the communicator of all
 		if i >= 2 {
@@ -193,10 +187,7 @@ func TestOneThatGetsOnExcusesNobody(t *testing.T) {
 // steps. A kernel in it that takes half a minute is not unusual.
 func TestOtherWorkThanStepsHasTime(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 2)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 2)
 	other := func(r *rank, at int64) {
 		for i := range uint32(200) {
 			r.note(at, wire.EventLaunch, 1000+i)

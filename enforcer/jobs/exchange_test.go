@@ -130,10 +130,7 @@ func TestStageOnAnotherHost(t *testing.T) {
 // other one may have come as far.
 func TestUnmeasuredProvesNothing(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 2)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 2)
 	hangs := func(r *rank, at int64) { r.hangs(at) }
 	h.step(map[int]func(*rank, int64){0: hangs, 1: func(r *rank, at int64) {
 		r.hangs(at)

@@ -44,10 +44,7 @@ func TestMarks(t *testing.T) {
 		}, "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHost(t, 2)
-			for range 100 {
-				h.step(nil)
-			}
+			h := stepping(t, 2)
 			unmeasured := func(r *rank, at int64) {
 				r.hangs(at)
 				r.put64(160, r.entered-8)
@@ -71,10 +68,7 @@ func TestMarks(t *testing.T) {
 // is longer than usual, while its GPUs get on in their collectives.
 func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 2)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 2)
 	waits := func(r *rank, at int64) {
 		r.hangs(at)
 		r.put64(144, r.entered+100)

@@ -37,6 +37,15 @@ func newHost(t *testing.T, ranks int) *host {
 	return h
 }
 
+// stepping returns a host whose processes are known to step.
+func stepping(t *testing.T, ranks int) *host {
+	h := newHost(t, ranks)
+	for range 100 {
+		h.step(nil)
+	}
+	return h
+}
+
 // inMemory returns a directory for many small files that are written again and
 // again: in memory if the machine has such a place.
 func inMemory(t *testing.T) string {
@@ -296,10 +305,7 @@ func TestCulprits(t *testing.T) {
 		{"the network", waits, "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHost(t, 4)
-			for range 100 {
-				h.step(nil)
-			}
+			h := stepping(t, 4)
 			h.step(all(2, c.last))
 			if early := h.wait(5); len(early) != 0 {
 				t.Errorf("after 5 s: %+v", early)
@@ -359,10 +365,7 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 // another one be absent.
 func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 3)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 3)
 	r := h.ranks[0]
 	h.Observer.Observe(broker.Traced{Session: 99, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
 		Trace: slices.Clone(r.trace), Ends: true})
@@ -394,10 +397,7 @@ func TestOtherTenantsBlameNobody(t *testing.T) {
 // TestWorkIsNoHang lets one rank save for minutes while the others wait.
 func TestWorkIsNoHang(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 4)
-	for range 100 {
-		h.step(nil)
-	}
+	h := stepping(t, 4)
 	h.step(map[int]func(*rank, int64){0: func(*rank, int64) {}, 1: func(r *rank, at int64) { r.hangs(at) },
 		2: func(r *rank, at int64) { r.hangs(at) }, 3: func(r *rank, at int64) { r.hangs(at) }})
 	for i := range 300 {

@@ -48,10 +48,7 @@ func TestOddCalls(t *testing.T) {
 		}, nil, "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			h := newHost(t, 2)
-			for range 100 {
-				h.step(nil)
-			}
+			h := stepping(t, 2)
 			h.step(map[int]func(*rank, int64){0: c.first, 1: c.second})
 			if c.then != nil {
 				c.then(h.ranks[0], h.ranks[1])
