@@ -66,7 +66,6 @@ func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
 }
 
 func TestLeasesShrinkTowardsTheCap(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -104,7 +103,6 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 // TestNobodyIsRefusedWhatIsIdle has tenants ask for memory that is lent to
 // others and idle.
 func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	var a, b purse
 	l.SetCapacity(1000)
@@ -130,7 +128,6 @@ func TestNobodyIsRefusedWhatIsIdle(t *testing.T) {
 }
 
 func TestALeaseEndsWithItsSession(t *testing.T) {
-	t.Parallel()
 	for what, end := range map[string]func(*Ledger){
 		"it ends":                 func(l *Ledger) { l.End(1) },
 		"it is another tenant's":  func(l *Ledger) { _ = l.Move("b", 1); _ = l.Move("a", 1) },
@@ -154,7 +151,6 @@ func TestALeaseEndsWithItsSession(t *testing.T) {
 // TestFreedBeforeItsCommitIsRead closes a lease with bytes that the ledger
 // still counts as reserved.
 func TestFreedBeforeItsCommitIsRead(t *testing.T) {
-	t.Parallel()
 	for commit, left := range map[uint64]uint64{50: 10, 0: 0} { // 0 is a lie
 		var l Ledger
 		var p purse
@@ -182,7 +178,6 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 
 // TestALieInALeaseIsNoMoreThanAFree puts more bytes into a lease than it lent.
 func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -200,7 +195,6 @@ func TestALieInALeaseIsNoMoreThanAFree(t *testing.T) {
 }
 
 func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetReserved("a", 500)
@@ -225,7 +219,6 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 // TestAdoptedMemoryIsLent lends to a session that already had memory, after all
 // of it is booked.
 func TestAdoptedMemoryIsLent(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
@@ -249,7 +242,6 @@ func TestAdoptedMemoryIsLent(t *testing.T) {
 }
 
 func TestLeasesAreBounded(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	purses := make([]purse, Leases+1)
 	for i := range purses {
@@ -268,7 +260,6 @@ func TestLeasesAreBounded(t *testing.T) {
 // TestRaceWithLeases lets sessions take and free lent and requested memory
 // concurrently.
 func TestRaceWithLeases(t *testing.T) {
-	t.Parallel()
 	const limit, sessions, rounds = 1000, 16, 5000
 	var l Ledger
 	l.SetCap("a", limit)

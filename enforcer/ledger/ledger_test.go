@@ -11,7 +11,6 @@ import (
 )
 
 func TestReserveWithinTheCap(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, ok, free := l.Reserve("a", 1, 60)
@@ -39,7 +38,6 @@ func TestReserveWithinTheCap(t *testing.T) {
 }
 
 func TestNoCap(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	if r, ok, free := l.Reserve("a", 1, 1<<40); !ok || free != math.MaxUint64-1<<40 || l.Commit(1, r, 1<<40) != nil {
 		t.Errorf("%v %d", ok, free)
@@ -50,7 +48,6 @@ func TestNoCap(t *testing.T) {
 }
 
 func TestTenantsAreApart(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 10)
 	l.SetCap("b", 10)
@@ -64,7 +61,6 @@ func TestTenantsAreApart(t *testing.T) {
 }
 
 func TestWhatASessionGetsWrong(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, _, _ := l.Reserve("a", 1, 40)
@@ -104,7 +100,6 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 }
 
 func TestReservationsAreBounded(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	seen := map[uint64]bool{}
 	var last uint64
@@ -129,7 +124,6 @@ func TestReservationsAreBounded(t *testing.T) {
 }
 
 func TestDeadBytesStayUntilReleased(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	r, _, _ := l.Reserve("a", 1, 40)
@@ -161,7 +155,6 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 }
 
 func TestAdoptMayExceedTheCap(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("a", 100)
 	if err := adopt(&l, "a", 1, 150); err != nil {
@@ -184,7 +177,6 @@ func TestAdoptMayExceedTheCap(t *testing.T) {
 }
 
 func TestMove(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCap("b", 10)
 	r, _, _ := l.Reserve("a", 1, 30)
@@ -208,7 +200,6 @@ func TestMove(t *testing.T) {
 // then ends. The first tenant's bytes, and the bytes left for others, stay
 // right.
 func TestMoveOfOneOfTwo(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCapacity(100)
 	adopt(&l, "a", 1, 20)
@@ -241,7 +232,6 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 
 // A tenant may have as many bytes as a counter holds, and not one more.
 func TestCountsDoNotOverflow(t *testing.T) {
-	t.Parallel()
 	const committed, reserved, dead = 1, 2, 4
 	const left = math.MaxUint64 - committed - reserved - dead
 	for _, c := range []struct {
@@ -320,7 +310,6 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 
 // Guaranteed memory is kept for an absent tenant, which gets it when it comes.
 func TestReserved(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetReserved("b", 40)
 	if _, ok, _ := l.Reserve("a", 1, 1000); !ok {
@@ -379,7 +368,6 @@ func TestReserved(t *testing.T) {
 // after an abort. The slot of the session and its earlier bytes make no
 // difference.
 func TestAskedAndMissed(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		what          string
 		had           uint64 // in the same slot, and committed
@@ -415,7 +403,6 @@ func TestAskedAndMissed(t *testing.T) {
 // A request that moved with its session does not count for the other tenant's
 // guarantee.
 func TestMovedRequestsAreNotMissed(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetReserved("a", 10)
 	r, _, _ := l.Reserve("a", 1, 10)
@@ -659,7 +646,6 @@ func BenchmarkReserveCommit(b *testing.B) {
 // The bytes that a session claims count up to the bytes that the driver lists
 // for its process, now and later.
 func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
-	t.Parallel()
 	var l Ledger
 	l.SetCapacity(100)
 	have := func(what string, committed, dead, first, second uint64) {

@@ -7,7 +7,6 @@ import (
 
 // The tenants of a class divide the time by weight.
 func TestParts(t *testing.T) {
-	t.Parallel()
 	type shares = map[string]Share
 	for what, c := range map[string]struct {
 		shares shares
@@ -40,7 +39,6 @@ func TestParts(t *testing.T) {
 
 // A tenant still counts for a moment after its last wish for the GPU.
 func TestLingers(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.rest("b")
 	for ago, want := range map[time.Duration]float64{0: 0.5, 100*ms - 1: 0.5, 100 * ms: 0, time.Second: 0} {
@@ -69,7 +67,6 @@ func TestLingers(t *testing.T) {
 
 // Time that passes is booked as due and as served.
 func TestBooks(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 3}, "a")
 	d.join(Share{}, "b")
@@ -91,7 +88,6 @@ func TestBooks(t *testing.T) {
 
 // A tenant's debt and credit are bounded.
 func TestLagIsBounded(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b", "c")
 	d.want("a", "b")
@@ -128,7 +124,6 @@ func off(got, want time.Duration) bool { return max(got-want, want-got) > 2 }
 // forget subtracts the smallest lag among the tenants that want the GPU and
 // share it: that is time which nobody had.
 func TestWhatNobodyHad(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		change  func(a, b, c *tenant)
 		a, b, c time.Duration
@@ -154,7 +149,6 @@ func TestWhatNobodyHad(t *testing.T) {
 
 // A sleeping tenant earns nothing, and keeps its debt.
 func TestSleepEarnsNothing(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ sleep, lag, want time.Duration }{
 		{100 * ms, 5 * ms, 5 * ms}, {100*ms + 1, 5 * ms, 0}, {time.Hour, -5 * ms, -5 * ms}, {ms, -5 * ms, -5 * ms},
 	} {
@@ -174,7 +168,6 @@ func TestSleepEarnsNothing(t *testing.T) {
 
 // Time that was booked while the tenant did nothing is taken back.
 func TestAgo(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ ago, served time.Duration }{{0, 8 * ms}, {3 * ms, 5 * ms}, {time.Hour, 0},
 		{-ms, 8 * ms}} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -200,7 +193,6 @@ func TestAgo(t *testing.T) {
 
 // Beside others the correction follows the booked amounts.
 func TestAgoBeside(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.shows("rr")
 	d.at = 8 * ms
@@ -221,7 +213,6 @@ func TestAgoBeside(t *testing.T) {
 // A limit's bucket has a size, a moment at which it is empty, and a moment at
 // which it is full enough again.
 func TestBucket(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	for _, c := range []struct {
 		limit        float64
@@ -264,7 +255,6 @@ func TestBucket(t *testing.T) {
 // A change of the limit starts with enough in the bucket, and ends the old
 // limit's throttling.
 func TestChangeLimit(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.want("a")
@@ -339,7 +329,6 @@ func TestRealtimeHasNoMoreThanItsLimit(t *testing.T) {
 
 // A tenant is light while it wants the GPU briefly and seldom.
 func TestLight(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		turns      bool
 		burst      time.Duration
@@ -369,7 +358,6 @@ func TestLight(t *testing.T) {
 // The duty is the part of the time in which a tenant wants the GPU, over about
 // a second.
 func TestDuty(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	for range 200 {
@@ -391,7 +379,6 @@ func TestDuty(t *testing.T) {
 // A light tenant gets its time at once. It is no contender, costs the other its
 // part of the time, and nobody is paused for it.
 func TestLightRunsBeside(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	b := d.find("b")
 	d.rest("b")
@@ -452,7 +439,6 @@ func TestLimitHoldsForTheLight(t *testing.T) {
 // Tenants that run together share the GPU's time in proportion to their known
 // pace, but never more than there was. A light tenant has an equal part.
 func TestCharge(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		rates            []float64 // 0: unknown
 		light            int
@@ -505,7 +491,6 @@ func TestCharge(t *testing.T) {
 
 // A tenant is owed no part of the time in which it rests, is open, or is held.
 func TestAge(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(*tenant)
 		want   time.Duration
@@ -530,7 +515,6 @@ func TestAge(t *testing.T) {
 // Time makes up for a resting tenant's debt, and takes nothing from a tenant
 // that is owed.
 func TestRestMakesUp(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		lag    time.Duration
 		change func(*tenant)
@@ -557,7 +541,6 @@ func TestRestMakesUp(t *testing.T) {
 // A light tenant has its part of the time however much it gets, and the others
 // have no less for it.
 func TestLightHasItsPart(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	a, b := d.find("a"), d.find("b")
@@ -587,7 +570,6 @@ func TestLightHasItsPart(t *testing.T) {
 // If one tenant did nothing in the latest time after all, the other was alone
 // in that time and is charged for all of it.
 func TestOtherDidNothing(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ ago, solo, served time.Duration }{
 		{0, 0, 7200 * us}, {4 * ms, 4 * ms, 7600 * us}, {8 * ms, 8 * ms, 8 * ms}, {time.Hour, 8 * ms, 8 * ms},
 	} {
@@ -613,7 +595,6 @@ func TestOtherDidNothing(t *testing.T) {
 
 // only returns the single running tenant, light ones not counted.
 func TestOnly(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b, c := ready(d, "a", Share{}), ready(d, "b", Share{}), ready(d, "c", Share{})
 	for what, x := range map[string]struct {
@@ -640,7 +621,6 @@ func TestOnly(t *testing.T) {
 // Everything on a bill is counted in the end, to the last nanosecond. Anything
 // else is not taken back.
 func TestSettle(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	a := d.find("a")
 	a.bill = bill{1, 1, 1}
@@ -665,7 +645,6 @@ func TestSettle(t *testing.T) {
 
 // A limit is charged for service or for the GPU's time, whichever is more.
 func TestLimitPaysForMore(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		limit, rate, charge float64
 		want                time.Duration
@@ -682,7 +661,6 @@ func TestLimitPaysForMore(t *testing.T) {
 
 // Throttled time counts while a tenant wants more than its limit.
 func TestThrottled(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		dry, wants, held bool
 		limit            float64

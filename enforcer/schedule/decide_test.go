@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"slices"
 	"testing"
 	"time"
 )
@@ -17,7 +16,6 @@ func two(t testing.TB, a, b Share) *desk {
 }
 
 func TestLoneTenantIsOpen(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	if d.decide().shows("O"); d.wake != 0 || d.State("a") != (State{Mode: Open, Turn: 1}) {
@@ -38,7 +36,6 @@ func TestLoneTenantIsOpen(t *testing.T) {
 
 // A tenant is alone again only after the others wanted nothing for a second.
 func TestOpenAfterSilence(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.pass(time.Second)
 	d.rest("b")
@@ -68,7 +65,6 @@ func TestOpenAfterSilence(t *testing.T) {
 
 // A tenant counts only after its first wish for the GPU.
 func TestWhoCountsAsAlone(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	d.decide().shows("RR") // neither ever wanted anything, so both may begin
@@ -89,7 +85,6 @@ func TestWhoCountsAsAlone(t *testing.T) {
 }
 
 func TestRealtimeGoesFirst(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{Class: Realtime, Limit: 0.5})
 	d.shows("pr")
 	if d.wake > d.find("b").bucket*2+ms || d.System().Preempted != 1 && d.State("a").Turn != 0 {
@@ -115,7 +110,6 @@ func TestRealtimeGoesFirst(t *testing.T) {
 
 // A realtime tenant does not wait for others to drain.
 func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		share Share
 		want  string
@@ -136,7 +130,6 @@ func TestRealtimeDoesNotWaitForDrains(t *testing.T) {
 // An idle tenant runs only while no other tenant wants the GPU, and not beside
 // them.
 func TestIdleRunsAlone(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{Class: Idle}, Share{})
 	d.pass(20 * ms)
 	if d.drain("a"); true {
@@ -156,19 +149,9 @@ func TestIdleRunsAlone(t *testing.T) {
 	}
 }
 
-// Idle tenants share by weight among themselves.
-func TestIdleAmongThemselves(t *testing.T) {
-	t.Parallel()
-	d := two(t, Share{Class: Idle, Weight: 3}, Share{Class: Idle})
-	if d.pass(ms); d.find("a").part != 0.75 || d.find("b").part != 0.25 {
-		t.Errorf("parts %v and %v", d.find("a").part, d.find("b").part)
-	}
-}
-
 // A tenant whose launches must not wait goes first, until it is ahead by a
 // turn.
 func TestWaitGoesFirst(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{Wait: 5 * ms})
 	from := d.at
 	for d.State("b").Mode != Pause && d.at < time.Second {
@@ -189,7 +172,6 @@ func TestWaitGoesFirst(t *testing.T) {
 }
 
 func TestHeldGetsNothing(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.Change(d.at, "a", Share{Held: true})
 	if d.decide(); d.State("a").Mode != Pause {
@@ -220,7 +202,6 @@ func TestHeldGetsNothing(t *testing.T) {
 // A running tenant is not interrupted before its minimum, however much others
 // are owed.
 func TestMinimum(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -241,7 +222,6 @@ func TestMinimum(t *testing.T) {
 // In turns mode one tenant runs at a time, between half a turn ahead and half a
 // turn behind.
 func TestTurns(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.decide().shows("PP")
@@ -271,7 +251,6 @@ func TestTurns(t *testing.T) {
 // A tenant that has turns may be a little late for the next one. Its part is
 // owed to it meanwhile, and the running tenant is expected to make room.
 func TestLateForATurn(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{Weight: 4}, "a")
 	d.join(Share{}, "b")
@@ -298,7 +277,6 @@ func TestLateForATurn(t *testing.T) {
 
 // The wait for a drain has a deadline. Undrained work is charged after that.
 func TestDrainDeadline(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -424,62 +402,9 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// A decode beside saturated programs waits little if it must not wait.
-func TestWaitKeepsStepsShort(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		neighbour string
-		share     Share
-		part      float64       // what remains of the neighbour's lone throughput
-		slower    time.Duration // a step's 99th percentile, relative to alone
-	}{
-		{"queue", Share{Weight: 70, Wait: 5 * ms}, 0.5, 11 * ms}, // its rests earn it nothing, so it is ahead at times
-		{"queue", Share{Weight: 30, Class: Realtime, Limit: 0.9}, 0.5, 2 * ms},
-		{"cupy", Share{Weight: 70, Wait: 5 * ms}, 0.5, 4 * ms},
-	} {
-		lone := kind("decode", 1)
-		newWorld(t, true, nil, lone).run(time.Second)
-		d, n := kind("decode", 30), kind(c.neighbour, 70)
-		other := kind(c.neighbour, 1)
-		newWorld(t, true, nil, other).run(time.Second)
-		d.Share = c.share
-		newWorld(t, false, nil, d, n).run(3 * time.Second)
-		since, _ := slices.BinarySearch(d.steps, begin)
-		p99, alone := percentile(d.took[since:], 0.99), percentile(lone.took, 0.99)
-		t.Logf("%s, %+v: p99 %v, alone %v, %v steps/s", c.neighbour, c.share, p99, alone,
-			n.rate(time.Second, 3*time.Second))
-		if p99 > alone+c.slower {
-			t.Errorf("%s, %+v: p99 %v, alone %v", c.neighbour, c.share, p99, alone)
-		}
-		if part := n.rate(time.Second, 3*time.Second) / other.rate(0, time.Second); part < c.part {
-			t.Errorf("%s, %+v: %.2f of it is left", c.neighbour, c.share, part)
-		}
-	}
-}
-
-// Held tenants, limits and classes beside one another are decided without a
-// call of the scheduler for each microsecond.
-func TestDecidesSeldom(t *testing.T) {
-	t.Parallel()
-	for _, names := range [][]string{{"queue", "queue"}, {"steps", "jax"}, {"gpt2", "decode"},
-		{"queue", "loader", "tick"}} {
-		var programs []*program
-		for i, name := range names {
-			p := kind(name, float64(1+i))
-			p.name = string(rune('a' + i))
-			programs = append(programs, p)
-		}
-		w := newWorld(t, false, nil, programs...)
-		if w.run(2 * time.Second); w.decides > 5000 {
-			t.Errorf("%v: %d decisions in 2 s", names, w.decides)
-		}
-	}
-}
-
 // A scheduler's next call is the earliest that any of its GPUs asks for. A GPU
 // may ask for none.
 func TestFirstWakeCounts(t *testing.T) {
-	t.Parallel()
 	for i, limits := range [][]float64{{0.5, 0.05, 1}, {0.05, 0.5, 1}, {1, 0.05, 0.5}, {1, 1, 0.05}, {1, 1, 1},
 		{0.5, 0.05, 1}, {0.05, 0.5, 1}} {
 		h, now := hosts(Config{}, len(limits))
@@ -505,7 +430,6 @@ func TestFirstWakeCounts(t *testing.T) {
 
 // Nothing is decided without an input or a due event.
 func TestNothingToDecide(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	if d.decide(); d.wake != 0 || d.Decide(time.Second) != 0 || d.GPU.now != 0 {
@@ -524,7 +448,6 @@ func TestNothingToDecide(t *testing.T) {
 
 // A limit is used up when less than a tenth of a millisecond remains.
 func TestDregs(t *testing.T) {
-	t.Parallel()
 	for left, dry := range map[time.Duration]bool{100 * us: false, 100*us - 1: true, 0: true} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{Limit: 0.5}, "a")
@@ -539,7 +462,6 @@ func TestDregs(t *testing.T) {
 // Tenants that lose by running together run one at a time. The one that is owed
 // most runs first, however little that is.
 func TestTurnsWhereTogetherLoses(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		together bool
 		a, b     time.Duration
@@ -556,7 +478,6 @@ func TestTurnsWhereTogetherLoses(t *testing.T) {
 // A gang that may not run on another GPU does not hold back the next tenant,
 // however much the gang is owed.
 func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
-	t.Parallel()
 	for _, owed := range []bool{false, true} {
 		d := newDesk(t, Config{}, 2)
 		other := d.Scheduler.gpus[1]
@@ -576,7 +497,6 @@ func TestGangThatMayNotRunBlocksNobody(t *testing.T) {
 
 // News of others does not shorten the wait for a tenant that does not drain.
 func TestDrainHasItsTime(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -594,7 +514,6 @@ func TestDrainHasItsTime(t *testing.T) {
 // A gang is not suspected, and its GPUs are not decided together, before its
 // wait is long enough.
 func TestGangIsNotFoundTooEarly(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 2)
 	other := d.Scheduler.gpus[1]
 	for _, name := range []string{"a", "b"} {
@@ -623,7 +542,6 @@ func TestGangIsNotFoundTooEarly(t *testing.T) {
 // A gang counts once among the tenants that want the GPU, on any number of
 // GPUs. The next tenant with the same debt does not rank before it.
 func TestGangIsRankedOnce(t *testing.T) {
-	t.Parallel()
 	d, other := gang(t)
 	d.want("a", "b")
 	other.Want(0, "a")

@@ -91,7 +91,6 @@ func gang(t *testing.T) (d *desk, other *GPU) {
 }
 
 func TestGangIsOne(t *testing.T) {
-	t.Parallel()
 	d, other := gang(t)
 	if d.domain != other.domain || d.find("a").unit != other.find("a").unit || d.System().Gangs != 1 {
 		t.Fatalf("%+v", d.System())
@@ -160,7 +159,6 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 // A tenant that does not drain on one GPU while it is held back on another
 // counts as a gang. The order of the two GPUs makes no difference.
 func TestGangIsFound(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		drains, held int
 		waits        bool
@@ -233,7 +231,6 @@ func TestNudges(t *testing.T) {
 
 // If all ranks wait, each may launch for a moment, again and again.
 func TestNudgesAll(t *testing.T) {
-	t.Parallel()
 	d, other := gang(t)
 	d.want("a")
 	other.Want(0, "a")
@@ -263,7 +260,6 @@ func TestNudgesAll(t *testing.T) {
 
 // One of two processes of a tenant on one GPU may wait for the other's launch.
 func TestNudgesSessions(t *testing.T) {
-	t.Parallel()
 	for _, sessions := range []int{1, 2} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		for range sessions {
@@ -288,7 +284,6 @@ func TestNudgesSessions(t *testing.T) {
 // A drain may take as long as the tenant's longest kernel before it counts as a
 // wait for another rank.
 func TestPatience(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	a := d.find("a")
@@ -339,7 +334,6 @@ func TestConvoy(t *testing.T) {
 // Ranks become suspects of one gang only if they are present, held back, and
 // not in it yet.
 func TestSuspect(t *testing.T) {
-	t.Parallel()
 	d, other := gang(t)
 	d.Scheduler.Add() // a is unknown there
 	gone, found := d.Scheduler.Add(), d.Scheduler.Add()
@@ -358,7 +352,6 @@ func TestSuspect(t *testing.T) {
 // A change of the group of GPUs that are decided together causes a new decision
 // for all of them.
 func TestDomainsAreDecidedOnAnew(t *testing.T) {
-	t.Parallel()
 	d, other := gang(t)
 	third := d.Scheduler.Add()
 	third.Join(0, "a", Share{})
@@ -379,7 +372,6 @@ func TestDomainsAreDecidedOnAnew(t *testing.T) {
 
 // The cases say when a paused tenant may launch so that it can drain.
 func TestStuck(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.GPU.now = time.Second
@@ -408,7 +400,6 @@ func TestStuck(t *testing.T) {
 // A tenant that may launch to drain is paused again after its time, and runs
 // when its turn comes.
 func TestNudgeEnds(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.GPU.now = time.Second

@@ -74,7 +74,6 @@ func TestSharesForget(t *testing.T) {
 
 // A slot has the time that was served in it, neither more nor less.
 func TestSlots(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{Limit: 0.9}, "a")
 	d.want("a")
@@ -107,7 +106,6 @@ func TestSlots(t *testing.T) {
 
 // Shares cover at most ten seconds, and all of them if they are there.
 func TestSharesOfTenSeconds(t *testing.T) {
-	t.Parallel()
 	for at, want := range map[time.Duration]float64{
 		300 * ms: 1, 10 * time.Second: 1, 10100 * ms: 0.99, 15 * time.Second: 0.5, 19900 * ms: 0.01, 19999 * ms: 0.01,
 		20 * time.Second: 0,
@@ -130,7 +128,6 @@ func TestSharesOfTenSeconds(t *testing.T) {
 // A long time without a look is booked in its own slots, and as fast as a short
 // one.
 func TestSlotsOfLongTimes(t *testing.T) {
-	t.Parallel()
 	for _, long := range []time.Duration{300 * ms, 2 * time.Second, 10 * time.Second, 10100 * ms, 20 * time.Second,
 		100 * 365 * 24 * time.Hour} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -152,7 +149,6 @@ func TestSlotsOfLongTimes(t *testing.T) {
 }
 
 func TestUnknown(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	if d.Stats("a") != (Stats{}) || d.Lag("a") != 0 || d.State("a") != (State{Mode: Pause}) || d.Wants("a") {
 		t.Error("an unknown tenant has a state")
@@ -175,7 +171,6 @@ func TestUnknown(t *testing.T) {
 
 // Statistics include the current wait.
 func TestWaiting(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -199,7 +194,6 @@ func TestWaiting(t *testing.T) {
 
 // A wait is late beyond the objective, not counting time at its own limit.
 func TestLate(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		most time.Duration
 		late uint64
@@ -236,7 +230,6 @@ func TestLate(t *testing.T) {
 // Throttling before a wait's begin does not count for the wait, and no wait
 // counts twice.
 func TestLateBesideLimit(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		most, wait, before, during time.Duration
 		late                       uint64

@@ -14,7 +14,6 @@ func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, mea
 // The cost of a launch is known after a while, and older measurements count
 // less.
 func TestCost(t *testing.T) {
-	t.Parallel()
 	var p pace
 	p.solo.add(4, 4*ms-1, soloMemory)
 	if p.cost() != 0 {
@@ -37,7 +36,6 @@ func TestCost(t *testing.T) {
 
 // The rate beside others is known after 15 ms, and needs a cost to be of use.
 func TestRate(t *testing.T) {
-	t.Parallel()
 	p := pace{beside: rate{7.5, 0.015}}
 	if _, known := p.rate(); known || p.rateOr(0.7) != 0.7 {
 		t.Error("known without a cost")
@@ -58,7 +56,6 @@ func TestRate(t *testing.T) {
 
 // The time in which a tenant did nothing is taken back, the latest first.
 func TestIdleTime(t *testing.T) {
-	t.Parallel()
 	var p pace
 	p.ran(10*ms, 4*ms, false)
 	p.ran(6*ms, 6*ms, true)
@@ -82,7 +79,6 @@ func TestIdleTime(t *testing.T) {
 // continues, if it ran at all. While it was paused, the books already counted
 // the other as alone.
 func TestRestGivesTheOtherItsTimeAlone(t *testing.T) {
-	t.Parallel()
 	for mode, want := range map[Mode]time.Duration{Run: 6 * ms, Pause: 10 * ms} {
 		d := two(t, Share{}, Share{})
 		d.at = 20 * ms
@@ -109,7 +105,6 @@ func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenan
 
 // The lone pace is learned only from launches between markers.
 func TestLearnAlone(t *testing.T) {
-	t.Parallel()
 	d, a := lessons(t, 40*ms, 5*ms, 2*ms)
 	d.Report(d.at, "a", Usage{Launched: 1000, Solo: 100, SoloTime: 30 * ms})
 	if c := a.pace.cost(); !near(c, 0.03/100) || a.lag != 0 || a.pace.fresh != d.at ||
@@ -140,7 +135,6 @@ func TestLearnAlone(t *testing.T) {
 
 // The service that was booked beside others is corrected by the launches.
 func TestLearnBeside(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		cost                float64
 		solo, beside, given time.Duration
@@ -188,7 +182,6 @@ func TestLearnBeside(t *testing.T) {
 // Launches beside others are charged to a limit if they exceed the booked
 // service, which the bucket has paid already.
 func TestLearnBesideWithLimit(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		limit    float64
 		launched uint64
@@ -212,7 +205,6 @@ func TestLearnBesideWithLimit(t *testing.T) {
 // A report of being busy says nothing about the pace, however short the time
 // was.
 func TestBusyTellsNoPace(t *testing.T) {
-	t.Parallel()
 	for _, busy := range []time.Duration{1, ms} {
 		d, a := lessons(t, 0, 40*ms, 20*ms)
 		a.looked, a.closed = d.at-ms, d.at // it was alone until now
@@ -225,7 +217,6 @@ func TestBusyTellsNoPace(t *testing.T) {
 
 // Older measurements count half.
 func TestBesideIsForgotten(t *testing.T) {
-	t.Parallel()
 	d, a := lessons(t, 0, 200*ms, 0)
 	if d.Report(d.at, "a", Usage{Launched: 100}); a.pace.beside != (rate{100, 0.2}) {
 		t.Errorf("%+v", a.pace.beside)
@@ -258,7 +249,6 @@ func TestBesideIsForgotten(t *testing.T) {
 // An open tenant reports for how long it was busy, and is believed up to the
 // time that passed.
 func TestLearnOpen(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ says, want time.Duration }{{30 * ms, 30 * ms}, {-ms, 0}, {0, 0},
 		{time.Hour, 100 * ms}} {
 		d := newDesk(t, Config{}, 1)
@@ -301,7 +291,6 @@ func TestLearnOpen(t *testing.T) {
 // which measures its lone pace. This happens a few times, and again after a
 // long time.
 func TestMeasured(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.at = ms
 	d.join(Share{}, "a", "b")
@@ -352,7 +341,6 @@ func TestMeasured(t *testing.T) {
 
 // An old pace counts for little once it is measured again.
 func TestMeasuredAnew(t *testing.T) {
-	t.Parallel()
 	for since, want := range map[time.Duration]float64{4 * time.Second: 0.01, 4*time.Second + 1: 0.004} {
 		d := two(t, Share{}, Share{})
 		d.at = time.Minute
@@ -368,7 +356,6 @@ func TestMeasuredAnew(t *testing.T) {
 
 // A lone pace that is confirmed is believed for longer, up to 16 s.
 func TestPaceConfirmed(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		cost      float64       // compared with 1 ms before
 		over      time.Duration // length of the measurement
@@ -400,7 +387,6 @@ func TestPaceConfirmed(t *testing.T) {
 
 // The measurement is just long enough, at a second per launch.
 func TestConfirm(t *testing.T) {
-	t.Parallel()
 	for seconds, want := range map[float64]uint{measured.Seconds(): 1, measured.Seconds() - 1e-6: 0} {
 		p := pace{old: 1, solo: rate{seconds, seconds}}
 		if p.confirm(); p.confirmed != want || (p.old == 0) != (want == 1) {
@@ -411,7 +397,6 @@ func TestConfirm(t *testing.T) {
 
 // A tenant that is ahead is measured too if none was measured recently.
 func TestMeasuredThoughAhead(t *testing.T) {
-	t.Parallel()
 	for ago, want := range map[time.Duration]bool{time.Second: true, time.Second - 1: false} {
 		d := two(t, Share{}, Share{})
 		d.at = time.Minute
@@ -429,7 +414,6 @@ func TestMeasuredThoughAhead(t *testing.T) {
 // Nobody is measured if that gives no information: alone, in turns, in another
 // class, light, held or without work.
 func TestNotMeasured(t *testing.T) {
-	t.Parallel()
 	for what, change := range map[string]func(d *desk){
 		"alone":    func(d *desk) { d.rest("b") },
 		"idle":     func(d *desk) { d.Change(d.at, "b", Share{Class: Idle}) },
@@ -454,7 +438,6 @@ func TestNotMeasured(t *testing.T) {
 
 // Reports about the time before the tenant was open are ignored.
 func TestLearnSinceOpen(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.at = 100 * ms
 	d.join(Share{}, "a")

@@ -15,7 +15,6 @@ func ready(d *desk, name string, s Share) *tenant {
 
 // A ready tenant has a session, wants to run, and may.
 func TestReady(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(*tenant)
 		want   bool
@@ -37,7 +36,6 @@ func TestReady(t *testing.T) {
 // Half a turn is longer if more than two tenants take turns, and twice as long
 // beside a gang.
 func TestHalf(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 2)
 	for i, want := range []time.Duration{5 * ms, 5 * ms, 6250 * us, 7500 * us, 8750 * us} {
 		if ready(d, string(rune('a'+i)), Share{}); d.half() != want {
@@ -58,7 +56,6 @@ func TestHalf(t *testing.T) {
 // The order is by class, then by running measurement, by recent begin, and by
 // debt. A running tenant has a bonus of half a turn.
 func TestRank(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	x, y := ready(d, "x", Share{}), ready(d, "y", Share{})
 	x.lag, y.lag = 3*ms, 0
@@ -93,7 +90,6 @@ func TestRank(t *testing.T) {
 // A gang is as urgent as its most urgent rank, and its debt is the smallest of
 // its ranks.
 func TestRankOfGang(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 3)
 	x := ready(d, "x", Share{})
 	for i, g := range d.Scheduler.gpus[1:] {
@@ -114,7 +110,6 @@ func TestRankOfGang(t *testing.T) {
 // Tenants conflict if their classes differ, or if one of them is owed time and
 // neither is light.
 func TestConflict(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -142,7 +137,6 @@ func TestConflict(t *testing.T) {
 // A unit runs unless it may not run on one of its GPUs, or conflicts with a
 // unit that goes first there.
 func TestFits(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	a.owed = true
@@ -168,7 +162,6 @@ func TestFits(t *testing.T) {
 
 // A tenant without a wish may begin at once, unless another is to run alone.
 func TestMayBegin(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	a.unit.granted, b.wants = true, false
@@ -200,7 +193,6 @@ func TestMayBegin(t *testing.T) {
 
 // Tenants wait for the drain of a tenant with which they conflict.
 func TestClear(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -227,7 +219,6 @@ func TestClear(t *testing.T) {
 
 // A gang waits for drains on each of its GPUs.
 func TestClearOfGang(t *testing.T) {
-	t.Parallel()
 	for _, hurried := range []bool{true, false} {
 		d, other := gang(t)
 		d.Scheduler.config.Turns = false
@@ -248,7 +239,6 @@ func TestClearOfGang(t *testing.T) {
 
 // A paused tenant is told only that, and that is news.
 func TestPausedIsToldNothingElse(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.join(Share{Class: Realtime, Limit: 0.5}, "c")
 	d.pass(10 * ms)
@@ -278,7 +268,6 @@ func TestPausedIsToldNothingElse(t *testing.T) {
 // An absent tenant that is still remembered blocks nobody, and needs no
 // decision.
 func TestGoneAsksForNothing(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.join(Share{Limit: 0.5}, "b")
@@ -292,7 +281,6 @@ func TestGoneAsksForNothing(t *testing.T) {
 
 // Running tenants are told whether others run, and whether others wait.
 func TestFlags(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	d.know()
@@ -366,7 +354,6 @@ func TestEnd(t *testing.T) {
 // The lone tenant is the one that wanted the GPU recently, or that has the only
 // sessions.
 func TestAlone(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	b.wants, b.ever = false, false
@@ -405,7 +392,6 @@ func TestAlone(t *testing.T) {
 
 // The cases say when the next decision is due.
 func TestWake(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{})
 	d.know()
@@ -476,7 +462,6 @@ func TestWake(t *testing.T) {
 // A tenant that is owed too much counts as owed until that is made up. During a
 // trial of running together no tenant does.
 func TestLatch(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
 	for what, c := range map[string]struct {
@@ -509,7 +494,6 @@ func TestLatch(t *testing.T) {
 // Tenants that do not gain clearly by running together take turns from the end
 // of that trial until the next one.
 func TestJudge(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		a, b   float64
 		change func(d *desk, b *tenant)
@@ -557,7 +541,6 @@ func TestJudge(t *testing.T) {
 // Tenants that once gained by running together need a smaller gain from then
 // on.
 func TestJudgedAgain(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.GPU.now = time.Minute
 	a, b := ready(d, "a", Share{}), ready(d, "b", Share{})
@@ -577,7 +560,6 @@ func TestJudgedAgain(t *testing.T) {
 // Running together is tried when a new tenant contends, and again after a while
 // of turns.
 func TestTry(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		ago    time.Duration // since the last trial
 		change func(d *desk, b *tenant)
@@ -617,7 +599,6 @@ func TestTry(t *testing.T) {
 }
 
 func TestTries(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	if d.tries() {
 		t.Error("before it was tried")
@@ -646,7 +627,6 @@ func TestTries(t *testing.T) {
 
 // The first tenant tolerates others beside it if its pace is nearly the same.
 func TestEase(t *testing.T) {
-	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(d *desk, a *tenant)
 		want   bool
@@ -683,7 +663,6 @@ func TestEase(t *testing.T) {
 
 // The last result does not decide the next.
 func TestEasedAnew(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
 	d.GPU.now = time.Hour
@@ -723,7 +702,6 @@ func TestDecodingGoesFirst(t *testing.T) {
 // A tenant that is owed time, and that conflicts with the first one, is not
 // delayed further by later ones.
 func TestBlocked(t *testing.T) {
-	t.Parallel()
 	for owed, want := range map[time.Duration]string{3 * ms: "rpp", ms: "rrr"} {
 		d := newDesk(t, Config{}, 1)
 		a := ready(d, "a", Share{})

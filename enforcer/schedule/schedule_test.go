@@ -10,7 +10,6 @@ import (
 )
 
 func TestClean(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ in, want Share }{
 		{Share{}, Share{Weight: 1, Limit: 1}},
 		{Share{Weight: -1, Limit: -1}, Share{Weight: 1, Limit: 1}},
@@ -31,7 +30,6 @@ func TestClean(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	t.Parallel()
 	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
 		t.Errorf("%+v", c)
 	}
@@ -46,7 +44,6 @@ func TestDefaults(t *testing.T) {
 
 // A tenant whose last session has left has no state any more.
 func TestLeave(t *testing.T) {
-	t.Parallel()
 	d := two(t, Share{}, Share{})
 	d.join(Share{}, "a")
 	d.pass(20*ms).Leave(d.at, "a")
@@ -73,7 +70,6 @@ func TestLeave(t *testing.T) {
 
 // Nobody waits for a tenant that left during its measurement or its run.
 func TestLeaveFreesTheGPU(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -101,7 +97,6 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 // Debt outlives the session, and time makes up for it. A newcomer starts
 // without debt.
 func TestDebtOutlivesTheSession(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -127,7 +122,6 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 // nothing. Time makes up for the debt, and the tenant is forgotten when another
 // comes.
 func TestGoneIsRemembered(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
 	d.find("a").lag = -5 * ms
@@ -150,7 +144,6 @@ func TestGoneIsRemembered(t *testing.T) {
 // A report of rest holds at any later time: the length of the wish, the work,
 // and the end of the tenant's claims.
 func TestRestLater(t *testing.T) {
-	t.Parallel()
 	for ago, burst := range map[time.Duration]time.Duration{0: 8 * ms, 3 * ms: 5 * ms, 8 * ms: 0, time.Hour: 0} {
 		d := newDesk(t, Config{Turns: true}, 1)
 		d.at = time.Second
@@ -180,7 +173,6 @@ func TestRestLater(t *testing.T) {
 // A tenant that reports an earlier drain gets back the time booked since then,
 // up to its pause.
 func TestDrainedAgo(t *testing.T) {
-	t.Parallel()
 	for ago, want := range map[time.Duration]time.Duration{0: 13 * ms, -ms: 13 * ms, 3 * ms: 10 * ms, 8 * ms: 5 * ms,
 		time.Hour: 5 * ms} {
 		d := newDesk(t, Config{Turns: true}, 1)
@@ -202,7 +194,6 @@ func TestDrainedAgo(t *testing.T) {
 
 // A tenant that left does not drain, and has no deadline.
 func TestGoneDrainsNothing(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -219,7 +210,6 @@ func TestGoneDrainsNothing(t *testing.T) {
 // A wait ends when its tenant is held, and begins when the tenant is released.
 // Any other change leaves it as it is.
 func TestChangeAndWaits(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -242,7 +232,6 @@ func TestChangeAndWaits(t *testing.T) {
 // A tenant without debt is forgotten. Of those with debt at most 256 are
 // remembered.
 func TestSweep(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "there")
 	for i := range 300 {
@@ -269,7 +258,6 @@ func TestSweep(t *testing.T) {
 }
 
 func TestChanged(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	for i, c := range []struct {
@@ -295,7 +283,6 @@ func TestChanged(t *testing.T) {
 // A time before the last one counts as the last one. A look updates the books
 // without a decision.
 func TestLook(t *testing.T) {
-	t.Parallel()
 	d := newDesk(t, Config{Turns: true}, 2)
 	d.join(Share{}, "a")
 	d.want("a")

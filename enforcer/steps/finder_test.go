@@ -139,8 +139,11 @@ func checkAll(t *testing.T, programs []program, worst result, known map[string]r
 		if !is {
 			limit = worst
 		}
-		for seed := range uint64(3) {
-			check(t, p, seed, limit)
-		}
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(3) {
+				check(t, p, seed, limit)
+			}
+		})
 	}
 }

@@ -43,7 +43,6 @@ func (s *script) training() {
 }
 
 func TestParts(t *testing.T) {
-	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 40 {
@@ -72,7 +71,6 @@ func TestParts(t *testing.T) {
 
 // Numbers that do not fit are cut, not wrapped.
 func TestPartsAreCapped(t *testing.T) {
-	t.Parallel()
 	var m meter
 	m.at = 1 << 50
 	m.parts[waiting] = 1 << 50
@@ -85,7 +83,6 @@ func TestPartsAreCapped(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -177,7 +174,6 @@ func TestInterruption(t *testing.T) {
 
 // A step in which events were lost is none; those after it are as before.
 func TestLost(t *testing.T) {
-	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -308,7 +304,6 @@ func TestGarbage(t *testing.T) {
 
 // The median is that of the last 32 steps.
 func TestMedian(t *testing.T) {
-	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for range 60 {
@@ -361,7 +356,6 @@ func TestResume(t *testing.T) {
 
 // If the pause that made a mark the best is gone, another place is better.
 func TestTurn(t *testing.T) {
-	t.Parallel()
 	var f Finder
 	s := script{now: 1e9}
 	for i := range 120 {

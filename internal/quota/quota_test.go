@@ -72,7 +72,6 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 
 // Each row writes its own field, and each field of a quota has a row.
 func TestEveryFieldHasARow(t *testing.T) {
-	t.Parallel()
 	texts := map[string]string{"a part such as 0.3 or 30 %": "30 %",
 		"a size such as 4 GiB, 500 MiB or a number of bytes": "4 GiB",
 		"a size such as 4 GiB, or a part such as 30 %":       "30 %", "a duration such as 10s or 1m": "10s"}
@@ -105,7 +104,6 @@ func TestEveryFieldHasARow(t *testing.T) {
 }
 
 func TestWrittenTermsTakePrecedence(t *testing.T) {
-	t.Parallel()
 	base := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: 7, Bandwidth: 1}
 	for name, c := range map[string]struct {
 		written []string
@@ -132,7 +130,6 @@ func TestWrittenTermsTakePrecedence(t *testing.T) {
 
 // The broker may have another version: its JSON is a contract.
 func TestJSON(t *testing.T) {
-	t.Parallel()
 	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50,
 		LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
 	text, err := json.Marshal(q)

@@ -75,7 +75,6 @@ func nccl(formats bool, answer string) func(net.Conn) {
 }
 
 func TestAsk(t *testing.T) {
-	t.Parallel()
 	ranks := func(first, second uint64) []Rank {
 		return []Rank{{Rank: 0, Host: "192.0.2.2", PID: 618, Counts: map[string]uint64{"AllReduce": first}},
 			{Rank: 1, Host: "192.0.2.2", PID: 656, Counts: map[string]uint64{"AllReduce": second}}}
@@ -172,7 +171,6 @@ func TestAskStopped(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	t.Parallel()
 	for _, file := range []string{"missing.json", "missing.txt"} {
 		s := mustParse(t, recorded(t, file))
 		ranks := s.Communicators[0].Ranks
@@ -184,7 +182,6 @@ func TestMissing(t *testing.T) {
 
 // TestOlderText follows NCCL's source; no such answer is recorded.
 func TestOlderText(t *testing.T) {
-	t.Parallel()
 	const text = `NCCL version 2.24.3 compiled with CUDA 12.8
 
 Errors
@@ -225,7 +222,6 @@ Warnings
 
 // TestText has lines in every order in which NCCL's source puts them.
 func TestText(t *testing.T) {
-	t.Parallel()
 	const text = `NCCL version 2.27.5 compiled with CUDA 12.8
 
 #0-0 (aa) ERROR
@@ -254,7 +250,6 @@ func TestText(t *testing.T) {
 }
 
 func TestClosing(t *testing.T) {
-	t.Parallel()
 	text := recorded(t, "mismatch.json")
 	for _, c := range []struct{ from, to string }{
 		{`"finalize_called": false`, `"finalize_called": true`}, {`"abort_flag": false`, `"abort_flag": true`},

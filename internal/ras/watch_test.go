@@ -109,7 +109,6 @@ func TestHangs(t *testing.T) {
 
 // TestProgressIsNotAHang: a rank is always ahead, but all get on.
 func TestProgressIsNotAHang(t *testing.T) {
-	t.Parallel()
 	j := &job{}
 	for i := range 20 {
 		j.answer(comm("w", map[int]int{1: 100*i + 1, 2: 100 * i}))
@@ -122,7 +121,6 @@ func TestProgressIsNotAHang(t *testing.T) {
 // TestStill: answers tell for how long nothing has changed; the time since the last
 // of them tells nothing.
 func TestStill(t *testing.T) {
-	t.Parallel()
 	j := &job{}
 	for i, want := range []string{"0 0", "1 0", "1 1"} {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1}))
@@ -139,7 +137,6 @@ func TestStill(t *testing.T) {
 
 // TestOtherWork: the rank that is behind gets on in another communicator.
 func TestOtherWork(t *testing.T) {
-	t.Parallel()
 	j := &job{}
 	for i := range 20 {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1, 3: 2}), comm("tensor", map[int]int{2: i, 4: i}))
@@ -152,7 +149,6 @@ func TestOtherWork(t *testing.T) {
 // TestUnnamed: text does not name the ranks of a large group. If they are behind,
 // nobody is named in their place.
 func TestUnnamed(t *testing.T) {
-	t.Parallel()
 	unnamed := Rank{Rank: -1, Counts: map[string]uint64{"AllReduce": 2}}
 	for _, c := range []struct {
 		ahead, behind int
@@ -171,7 +167,6 @@ func TestUnnamed(t *testing.T) {
 
 // TestOrder: the hang in which most wait comes first, and then the oldest.
 func TestOrder(t *testing.T) {
-	t.Parallel()
 	j := &job{}
 	old, small := comm("old", map[int]int{21: 2, 22: 1}), comm("small", map[int]int{11: 2, 12: 1})
 	j.answer(old)
@@ -185,7 +180,6 @@ func TestOrder(t *testing.T) {
 
 // TestJobsTakeTurns: answers come from two jobs by turns, one of which then ends.
 func TestJobsTakeTurns(t *testing.T) {
-	t.Parallel()
 	j := &job{}
 	for i := range 6 {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1}))
@@ -207,7 +201,6 @@ func TestJobsTakeTurns(t *testing.T) {
 }
 
 func TestRecordedHangs(t *testing.T) {
-	t.Parallel()
 	for file, want := range map[string]string{"mismatch.json": "656<1", "mismatch.txt": "656<1", "even.json": "",
 		"missing.json": "", "missing.txt": ""} {
 		j := &job{}

@@ -66,7 +66,6 @@ func checkFrame(t *testing.T, frame []byte, m message, scratch []byte) []byte {
 }
 
 func TestGoldenFrames(t *testing.T) {
-	t.Parallel()
 	zeros := func(n int) string { return strings.Repeat("00", n) }
 	var e Err
 	e.Code, e.Type = CodeLimit, uint32(TypeReserve)
@@ -109,7 +108,6 @@ func TestGoldenFrames(t *testing.T) {
 }
 
 func TestEveryTypeHasItsSizeAndName(t *testing.T) {
-	t.Parallel()
 	for typ := Type(1); int(typ) < Types; typ++ {
 		frame := encode(Header{Type: typ, Seq: 3, Session: 4}, of(typ))
 		if h, _, err := Decode(frame); err != nil || h.Type != typ {
@@ -127,7 +125,6 @@ func TestEveryTypeHasItsSizeAndName(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	t.Parallel()
 	good := encode(Header{Type: TypeHello, Seq: 3}, &Hello{GPUs: GPUs})
 	for _, c := range []struct {
 		name   string

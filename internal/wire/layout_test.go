@@ -277,7 +277,6 @@ func sameFields(a, b any) bool {
 }
 
 func TestCodecIsTheStructInMemory(t *testing.T) {
-	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
 		checkCodec[Hello](t, r)
@@ -293,7 +292,6 @@ func TestCodecIsTheStructInMemory(t *testing.T) {
 // TestTraceLayout compares the places of a trace's parts with the struct in C,
 // which TestHeader has compared with its mirror.
 func TestTraceLayout(t *testing.T) {
-	t.Parallel()
 	var m traceC
 	for name, place := range map[string][2]uintptr{
 		"TraceSize":         {TraceSize, unsafe.Sizeof(m)},

@@ -6,7 +6,6 @@ import (
 )
 
 func TestLeaseStartsClosed(t *testing.T) {
-	t.Parallel()
 	leases := make(Leases, LeaseSize)
 	word := (*uint64)(unsafe.Pointer(&leases[8]))
 	l := leases.At(1)

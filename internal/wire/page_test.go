@@ -11,7 +11,6 @@ import (
 // TestPageIsTheStruct writes every field with an accessor and reads it at its
 // place in C.
 func TestPageIsTheStruct(t *testing.T) {
-	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	c := (*pageC)(unsafe.Pointer(&p[0]))
 	if unsafe.Sizeof(*c) > PageSize {
@@ -45,7 +44,6 @@ func TestPageIsTheStruct(t *testing.T) {
 }
 
 func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
-	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	for _, c := range []struct {
 		gpu  int
@@ -66,7 +64,6 @@ func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
 
 // TestRingWakes waits for a future ring of the bell, not for a past one.
 func TestRingWakes(t *testing.T) {
-	t.Parallel()
 	p := Page(make([]byte, PageSize))
 	woken := make(chan struct{})
 	go func() {

@@ -8,7 +8,6 @@ import (
 
 // TestReached reads numbers of which a trace has the low bits.
 func TestReached(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct {
 		entered uint64
 		low     uint32
@@ -74,7 +73,6 @@ func (w *written) want(lost uint64, ids ...uint32) {
 // TestBlocksAreReadInTheOrderOfTime: a thread takes numbers before others take later ones,
 // and writes some of their events after theirs. Each event is read once.
 func TestBlocksAreReadInTheOrderOfTime(t *testing.T) {
-	t.Parallel()
 	w := newWritten(t)
 	w.want(0)
 	w.take(32)
@@ -102,7 +100,6 @@ func TestBlocksAreReadInTheOrderOfTime(t *testing.T) {
 
 // TestLaterEventsAreLeft: what threads note while it is read comes with the next reading.
 func TestLaterEventsAreLeft(t *testing.T) {
-	t.Parallel()
 	w := newWritten(t)
 	w.take(32)
 	w.note(0, 100)
@@ -117,7 +114,6 @@ func TestLaterEventsAreLeft(t *testing.T) {
 // TestSingleNumbersAreRead: a hook of before version 2 takes a number for each event, and
 // the event of a thread that died there never comes.
 func TestSingleNumbersAreRead(t *testing.T) {
-	t.Parallel()
 	w := newWritten(t)
 	binary.NativeEndian.PutUint32(w.Trace[traceClock:], 1)
 	w.take(3)
@@ -137,7 +133,6 @@ func TestSingleNumbersAreRead(t *testing.T) {
 // TestLapsAreLost: what was overwritten between two readings is lost, and what a thread
 // left open long ago is not.
 func TestLapsAreLost(t *testing.T) {
-	t.Parallel()
 	w := newWritten(t)
 	w.take(16)
 	w.note(0, 100)
