@@ -14,6 +14,7 @@ func TestOtherPrograms(t *testing.T) {
 		"actor each second step":                                {found: 30, median: 0.8, p99: 0.5, counted: 0.51},
 		"compiled, graphs, compiled again twice":                {found: 20, median: 0.007, p99: 0.02, counted: 0.05},
 		"ranks that agree each 20th step, buckets in any order": {found: 20, median: 0.003, p99: 0.1, counted: 0.01},
+		"answers by an engine whose threads take turns":         {stepping: 0.1},
 		"pictures in 18 to 60 steps, guidance":                  {stepping: 0.12},
 	})
 }
