@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	dayHours = flag.Float64("day.hours", .15, "simulated `hours` of a host with 100 tenants")
+	dayHours = flag.Float64("day.hours", .05, "simulated `hours` of a host with 100 tenants")
 	daySeed  = flag.Uint64("day.seed", 1, "of the simulated host")
 )
 

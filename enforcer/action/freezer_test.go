@@ -33,7 +33,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 		t.Skip("NOT TESTED: cgroups cannot be made here:", err)
 	}
 	t.Cleanup(func() {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist); err = os.Remove(dir) {
 			if time.Now().After(deadline) {
 				t.Errorf("remove %s: %v", dir, err)

@@ -13,7 +13,7 @@ import (
 // to whole percents, and answers late. The audit never accuses anybody.
 func TestAnObedientWorldIsNotAccused(t *testing.T) {
 	t.Parallel()
-	const worlds, steps = 4, 250_000
+	const worlds, steps = 4, 25_000
 	for seed := range worlds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -316,8 +316,8 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	d := newDaemon(t)
 	d.server(500, 1000, "")
 	d.sees(demand("a", "GPU-a", .3, 0))
-	d.control.wait = 200 * time.Millisecond
-	d.report.Store(&report{at: time.Now(), holds: []Hold{{"a", "GPU-a", Compute}}})
+	d.control.wait = time.Second
+	d.report.Store(&report{at: time.Now().Add(time.Hour), holds: []Hold{{"a", "GPU-a", Compute}}})
 	d.set("hang", "")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -327,11 +327,11 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		d.Want([]Demand{demand("a", "GPU-a", .3, 0)})
 		d.Holds()
 	}
-	if took := time.Since(begin); took > 100*time.Millisecond {
-		t.Errorf("100 demands took %v", took)
+	if took := time.Since(begin); took >= d.control.wait {
+		t.Errorf("100 demands took %v: one waited for the daemon", took)
 	}
 	for d.Holds() != nil { // until the deadline, after which the holds are unknown
-		if time.Since(begin) > reportLasts/2 {
+		if time.Since(begin) > time.Minute {
 			t.Fatalf("still holds %v", d.Holds())
 		}
 		time.Sleep(time.Millisecond)
@@ -340,7 +340,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(d.log.String(), "no answer within 200ms") {
+	if !strings.Contains(d.log.String(), "no answer within 1s") {
 		t.Errorf("says %s", d.log.String())
 	}
 	hung := "/proc/" + d.content("hung") + "/stat"
@@ -348,7 +348,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {
 			break // with all its children
 		}
-		if time.Since(begin) > reportLasts {
+		if time.Since(begin) > 2*time.Minute {
 			t.Fatalf("%s is still there", hung)
 		}
 		time.Sleep(time.Millisecond)

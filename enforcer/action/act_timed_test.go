@@ -1,3 +1,5 @@
+//go:build timed
+
 package action
 
 import (
@@ -12,7 +14,7 @@ import (
 // TestHowSoonActionsAreFelt measures the time from a decision until each of 200
 // processes has stopped or ended.
 func TestHowSoonActionsAreFelt(t *testing.T) {
-	const most = 10 * 100 * time.Millisecond // ten times the goal, because other tests use the machine too
+	const most = 300 * time.Millisecond // the goal is 100 ms on a machine of many processors
 	a := actor(t)
 	cmds := make([]*exec.Cmd, 200)
 	who := make([]Target, len(cmds))
