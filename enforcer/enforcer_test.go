@@ -200,7 +200,7 @@ func prepared(t *testing.T) *governed {
 	t.Cleanup(func() { os.RemoveAll(g.dir) })
 	g.socket = filepath.Join(g.dir, "broker.sock")
 	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
-		"GPUSTEWARD_SOCKET=" + g.socket}
+		"GPUSTEWARD_SOCKET=" + g.socket, "GPUSTEWARD_FAIL=closed"} // a busy broker may be late
 	g.broker = broker.Options{Socket: g.socket, Doubt: ticks(5),
 		Known: g.known, Logger: slog.New(slog.DiscardHandler)}
 	t.Cleanup(func() {

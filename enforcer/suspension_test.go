@@ -159,7 +159,8 @@ func TestTheEscalationSuspends(t *testing.T) {
 	g.work(a, b, c)
 	poll(t, 60*time.Second, "it is not terminated", func() bool { return over(b) })
 	up := []string{"warn done", "throttle done", "pause done", "suspend done"}
-	if told := g.told("b"); !slices.Equal(told, append(slices.Clone(up), "terminate done")) {
+	// One that is slow to end is told so again.
+	if told := g.told("b"); !slices.Equal(slices.Compact(told), append(slices.Clone(up), "terminate done")) {
 		t.Errorf("b: %q", told)
 	}
 	suspended := func() bool { s := g.stats().Suspended; return len(s) == 1 && s[0].Phase == "suspended" }
@@ -188,8 +189,7 @@ func TestUnifiedMemoryIsNotSuspended(t *testing.T) {
 	start := fixture.Monotonic()
 	a := g.rests("a", true, "512", "--alloc-kind=managed")
 	poll(t, 20*time.Second, "it works, and is listed", func() bool { return g.moved(a, start) && g.listed(1) })
-	g.rests("b", true, "512")
-	g.gaveWay(1)
+	g.gaveWay(g.rests("b", true, "512"), 1)
 	if s := g.stats(); s.Suspended[0].Tenant != "b" || len(s.Suspensions.Refused) != 0 {
 		t.Errorf("%+v %+v", s.Suspended, s.Suspensions)
 	}
