@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -222,16 +221,6 @@ func TestChosenNames(t *testing.T) {
 				t.Errorf("a name that is not there chooses %q of %s as %s", none, path, format)
 			}
 		}
-	}
-}
-
-func TestNameFilter(t *testing.T) {
-	t.Parallel()
-	body := request(server(t, nil), http.MethodGet,
-		"/metrics?name[]=nvgpu_up&name[]=nvgpu_energy_joules_total&name[]=nonexistent").Body
-	names := slices.Sorted(maps.Keys(parse(t, body)))
-	if want := []string{"nvgpu_energy_joules_total", "nvgpu_up"}; !slices.Equal(names, want) {
-		t.Errorf("asked for two families, got %q", names)
 	}
 }
 

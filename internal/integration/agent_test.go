@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -157,6 +158,37 @@ func shortDirectory(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
+}
+
+// socketOf returns a copy of a listener's descriptor until the test ends.
+func socketOf(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
+	t.Helper()
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { file.Close() })
+	return file
+}
+
+// onLoopback returns a listener that is closed with the test.
+func onLoopback(t *testing.T) *net.TCPListener {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// uuid returns the UUID of a GPU.
+func (a *agent) uuid(gpu int) string {
+	a.t.Helper()
+	_, page := a.get("/metrics")
+	_, rest, _ := strings.Cut(page, "nvgpu_up{"+label(gpu)+`,uuid="`)
+	id, _, _ := strings.Cut(rest, `"`)
+	return id
 }
 
 // start runs the program in this process.

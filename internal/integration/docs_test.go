@@ -82,41 +82,6 @@ func TestDocumentsLink(t *testing.T) {
 	}
 }
 
-var (
-	relative = regexp.MustCompile(`(?:^|[.:;] |\*\* )(?i:who|whoever|whom|whose)\b[^?]*$`)
-	indented = regexp.MustCompile(`^(?: {4}|\t)`)
-)
-
-// TestDocumentsAreEasyToRead: pages that people write have lines of at most 120
-// characters outside of tables and blocks, a table of contents if they are
-// long, and sentences that begin with their subject.
-func TestDocumentsAreEasyToRead(t *testing.T) {
-	t.Parallel()
-	for path, text := range documents(t) {
-		if path == "alerts/RUNBOOK.md" || path == "collectors/METRICS.md" {
-			continue // written by programs
-		}
-		prose := fence.ReplaceAllString(text, "")
-		for line := range strings.Lines(prose) {
-			line = strings.TrimRight(line, "\n")
-			if indented.MatchString(line) || strings.HasPrefix(line, ">") { // blocks, and output of programs
-				continue
-			}
-			if n := len([]rune(line)); n > 120 && !strings.HasPrefix(line, "|") {
-				t.Errorf("%s: a line of %d characters: %s", path, n, line)
-			}
-			for _, cell := range strings.Split(line, " | ") {
-				if relative.MatchString(strings.Trim(cell, "| ")) {
-					t.Errorf("%s: a sentence begins with a relative clause: %s", path, line)
-				}
-			}
-		}
-		if long := strings.Count(text, "\n") > 100; long && !regexp.MustCompile(`(?m)^- .*\]\(#`).MatchString(prose) {
-			t.Errorf("%s has more than 100 lines, and no table of contents", path)
-		}
-	}
-}
-
 var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|` +
 	`internal|testdata)/[\w./*-]+$`)
 

@@ -90,11 +90,7 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 // applies another table without dropping a session.
 func TestAgentShares(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
 	config := func(memory string) string {
 		return fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: [%d]}], "+
@@ -103,9 +99,7 @@ func TestAgentShares(t *testing.T) {
 	path := fixture.Config(t, config("4 GiB"))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+path, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
-	_, page := a.get("/metrics")
-	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
-	uuid, _, _ := strings.Cut(rest, `"`)
+	uuid := a.uuid(1)
 
 	first, tenant := hello(t, socket, uuid, "")
 	if tenant != "tests" {

@@ -176,7 +176,8 @@ func TestDriverWithFewFunctions(t *testing.T) {
 		}
 	}
 	everything := fixture.Config(t, "collectors:\n  fast: 100ms\n  enable: ["+strings.Join(optIn, ", ")+"]\n")
-	a := spawn(t, newDriver(t).environment(), "--config.file="+everything).ready()
+	a := spawn(t, newDriver(t).environment(), "--config.file="+everything,
+		"--require-driver").ready()
 	s := a.scrape()
 	for series, want := range map[string]float64{
 		`nvgpu_up{gpu="0",uuid="GPU-fake"}`:                                           1,
@@ -299,33 +300,6 @@ func TestRequireDriverEndsWithoutOne(t *testing.T) {
 		}
 	}
 	together(t, tests)
-}
-
-func TestRequireDriverRunsWithOne(t *testing.T) {
-	t.Parallel()
-	a := spawn(t, newDriver(t).environment(), "--require-driver").ready()
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
-}
-
-func TestHungDriverCallDoesNotBlockScrapes(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	a := spawn(t, f.environment(), "--config.file=internal/config/testdata/quick.yml").ready()
-	f.set("hang", "")
-	stuck := func() []float64 {
-		return a.scrape().family("gpusteward_worker_stuck", `reason="nvmlDeviceGetTemperature"`)
-	}
-	eventually(t, "the call that hangs is named", func() bool { return slices.Equal(stuck(), []float64{1}) })
-	s := a.scrape()
-	if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{0}) || len(s.family("nvgpu_temperature_celsius")) != 0 {
-		t.Errorf("nvgpu_up = %v and temperatures %v; want 0 and nothing stale", up,
-			s.family("nvgpu_temperature_celsius"))
-	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
 }
 
 // format checks that /metrics is valid, and returns its series.

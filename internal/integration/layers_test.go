@@ -246,25 +246,6 @@ func TestTopLevelStaysEmpty(t *testing.T) {
 	}
 }
 
-// TestPackagesAreSmall: a package that grows beyond this has more than one
-// subject.
-func TestPackagesAreSmall(t *testing.T) {
-	t.Parallel()
-	const most = 40
-	count := map[string]int{}
-	for path := range sources(t) {
-		count[filepath.ToSlash(filepath.Dir(path))]++
-	}
-	for dir, n := range count {
-		if n > most {
-			t.Errorf("%s has %d files without tests; at most %d should be: part its subjects", dir, n, most)
-		}
-	}
-	if count["collectors/device"] < 20 {
-		t.Errorf("counted were %v", count)
-	}
-}
-
 // TestNoDuplicateData: each data file has one home. Others read it there, or
 // are links to it.
 func TestNoDuplicateData(t *testing.T) {
@@ -346,46 +327,6 @@ func TestFoldersHaveNoCycle(t *testing.T) {
 			for _, all := range below {
 				delete(all, name)
 			}
-		}
-	}
-}
-
-func TestLayersCatchViolations(t *testing.T) {
-	t.Parallel()
-	const nvml = `"github.com/NVIDIA/go-nvml/pkg/nvml"`
-	for _, c := range []struct{ dir, source, want string }{
-		{"health", `import "gpusteward/exporter"`, "health may not import exporter"},
-		{"exporter", `import "gpusteward/collectors/gpu/sim"`, "exporter may not import collectors/gpu/sim"},
-		{"collectors/gpu", `import "gpusteward/collectors"`, "collectors/gpu may not import collectors"},
-		{"collectors", `import "gpusteward/collectors/device"`, "collectors may not import collectors/device"},
-		{"exporter", `import "gpusteward/collectors/hosttest"`, "exporter may not import collectors/hosttest"},
-		{"enforcer/ledger", `import "gpusteward/enforcer/schedule"`, "enforcer/ledger may not import"},
-		{"exporter", `import "gpusteward/dashboards"`, "exporter may not import dashboards"},
-		{"utils", ``, "utils is not in the table of layers"},
-		{"exporter", `import "github.com/alecthomas/kingpin/v2"`,
-			"exporter may not import github.com/alecthomas/kingpin/v2"},
-		{"exporter", `import "github.com/prometheus/exporter-toolkit/web/kingpinflag"`, "kingpinflag"},
-		{"collectors", `import yaml "go.yaml.in/yaml/v3"`, "go.yaml.in/yaml/v3"},
-		{"collectors", `import _ "github.com/rs/zerolog/log"`, "zerolog"},
-		{"enforcer/broker", `import . "github.com/coreos/go-systemd/v22/daemon"`, "go-systemd"},
-		{"alerts", `import "github.com/grafana/grafana-foundation-sdk/go/dashboard"`, "grafana-foundation-sdk"},
-		{"exporter", "import _ " + nvml, "go-nvml"},
-		{"collectors", "import " + nvml + "\nvar _ = nvml.New().Init()", "collectors calls Init"},
-		{"collectors", "import " + nvml + "\nfunc f() { defer nvml.Shutdown() }", "collectors calls Shutdown"},
-		{"internal/agent", "import " + nvml + "\nfunc f(n nvml.Interface) { n.InitWithFlags(0) }",
-			"internal/agent calls InitWithFlags"},
-		{"collectors/gpu", "import " + nvml + "\nvar _ = nvml.New().Init()", ""},
-		{"exporter", `import "net/http"` + "\nfunc f(s *http.Server) { s.Shutdown(nil) }", ""},
-		{"internal/agent", `import "gpusteward/exporter"; import "github.com/rs/zerolog"`, ""},
-		{".", `import "gpusteward/exporter"`, ". may not import exporter"},
-	} {
-		f, err := parser.ParseFile(token.NewFileSet(), "x.go", "package x\n"+c.source, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := violations(c.dir, f)
-		if c.want == "" && len(got) > 0 || c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)) {
-			t.Errorf("%s with %s: %q, want %q", c.dir, c.source, got, c.want)
 		}
 	}
 }

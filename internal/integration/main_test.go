@@ -33,25 +33,14 @@ func TestDemoServesEightGPUs(t *testing.T) {
 	if _, page := a.get("/"); !strings.Contains(page, "simulated") {
 		t.Error("the landing page does not say that the host is simulated")
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
-}
-
-// No response has a series twice: Prometheus drops the second one, and warns.
-func TestNoSeriesComesTwice(t *testing.T) {
-	t.Parallel()
-	a := start(t, "--demo").ready()
+	// No response has a series twice: Prometheus drops the second one, and warns.
 	eventually(t, "the agent has judged", func() bool { return a.scrape().family("nvgpu_below_peak") != nil })
 	for _, path := range []string{"/metrics", "/metrics/dcgm"} {
 		_, page := a.get(path)
 		seen := map[string]bool{}
 		for line := range strings.Lines(page) {
-			if strings.HasPrefix(line, "#") {
-				continue
-			}
-			series := line[:strings.LastIndexByte(line, ' ')]
-			if seen[series] {
+			series := line[:max(0, strings.LastIndexByte(line, ' '))]
+			if !strings.HasPrefix(line, "#") && seen[series] {
 				t.Errorf("%s has %s twice", path, series)
 			}
 			seen[series] = true
@@ -59,6 +48,9 @@ func TestNoSeriesComesTwice(t *testing.T) {
 		if len(seen) < 300 {
 			t.Errorf("%s has %d series", path, len(seen))
 		}
+	}
+	if status := a.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
 	}
 }
 
@@ -91,12 +83,7 @@ func TestDemoTakesAFile(t *testing.T) {
 
 func TestDemoSeedDecidesTheGPUs(t *testing.T) {
 	t.Parallel()
-	uuid := func(seed string) string {
-		_, body := start(t, "--demo=h100", "--demo.seed="+seed).ready().get("/metrics")
-		_, rest, _ := strings.Cut(body, `nvgpu_up{gpu="0",uuid="`)
-		id, _, _ := strings.Cut(rest, `"`)
-		return id
-	}
+	uuid := func(seed string) string { return start(t, "--demo=h100", "--demo.seed="+seed).ready().uuid(0) }
 	if one, again, two := uuid("1"), uuid("1"), uuid("2"); one == "" || one != again || one == two {
 		t.Errorf("seeds 1, 1 and 2 give %q, %q and %q", one, again, two)
 	}
@@ -111,26 +98,20 @@ func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 	}
 }
 
-// TestHelpOfACommandIsItsOwn: a command's help begins with its own usage, and
-// has no other command's flags. That of the program has all of them.
-func TestHelpOfACommandIsItsOwn(t *testing.T) {
+// TestHelpOfTheProgram: it has the flags of the agent, which the help of a
+// command lacks.
+func TestHelpOfTheProgram(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"status --help":       "usage: gpusteward status [<flags>]\n\nShow the GPUs",
-		"help status":         "usage: gpusteward status [<flags>]\n\nShow the GPUs",
-		"help config check":   "usage: gpusteward config check [<flags>] <FILE>",
-		"config check --help": "usage: gpusteward config check [<flags>] <FILE>",
-		"--help":              "usage: gpusteward [<flags>] <command>",
-		"--demo --help":       "usage: gpusteward [<flags>] <command>",
+		"help status":   "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+		"--help":        "usage: gpusteward [<flags>] <command>",
+		"--demo --help": "usage: gpusteward [<flags>] <command>",
 	} {
 		var out bytes.Buffer
-		status := run(context.Background(), strings.Fields(args), &out, &out)
-		if status != 0 || !strings.HasPrefix(out.String(), want) {
+		status := run(t.Context(), strings.Fields(args), &out, &out)
+		if status != 0 || !strings.HasPrefix(out.String(), want) ||
+			strings.Contains(out.String(), "require-driver") != strings.HasPrefix(want, "usage: gpusteward [") {
 			t.Errorf("%s: exit status %d, %.200s; want %q", args, status, out.String(), want)
-		}
-		program := strings.HasPrefix(want, "usage: gpusteward [")
-		if has := strings.Contains(out.String(), "require-driver"); has != program {
-			t.Errorf("%s: it has the agent's flags: %v", args, has)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"encoding/json"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -187,17 +186,8 @@ func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)
 	f.has(2)
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	file, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	cmd := activated([]*os.File{file}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
+	l := onLoopback(t)
+	cmd := activated([]*os.File{socketOf(t, l)}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
 	cmd.Env = append(cmd.Env, f.environment()...)
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()

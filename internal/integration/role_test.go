@@ -22,11 +22,7 @@ import (
 // process that does both.
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "roles") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: "+
 		"[%d]}], guarantee: 40 %%}\n", os.Getuid()))
 	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + config, "--runtime.dir=" + dir}
@@ -36,9 +32,7 @@ func TestRoles(t *testing.T) {
 	})
 	observer := spawn(t, nil, append(flags, "--role=observe")...).ready()
 	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
-	_, page := observer.get("/metrics")
-	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
-	uuid, _, _ := strings.Cut(rest, `"`)
+	uuid := observer.uuid(1)
 	if _, tenant := hello(t, filepath.Join(dir, "broker/broker.sock"), uuid, ""); tenant != "tests" {
 		t.Errorf("this process is of %q, want tests", tenant)
 	}
@@ -64,11 +58,7 @@ func divided(t *testing.T) (enforcer, observer *agent, socket string) {
 	if os.Getuid() != 0 {
 		t.Skip("only root may limit others")
 	}
-	dir, err := os.MkdirTemp("", "roles")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + fixture.Config(t, "enforcer: {enabled: true}\n"),
 		"--runtime.dir=" + dir}
 	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
@@ -147,9 +137,7 @@ func TestRootInAContainerCannotStarveTheBroker(t *testing.T) {
 	}
 	enforcer, observer, socket := divided(t)
 	crowd(t, enforcer)
-	_, page := observer.get("/metrics")
-	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
-	uuid, _, _ := strings.Cut(rest, `"`)
+	uuid := observer.uuid(1)
 	for range 5 {
 		hello(t, socket, uuid, "")
 	}
@@ -200,11 +188,7 @@ func asks(t *testing.T, socket string) (answered func()) {
 // broker runs, or while it restarts, is answered, and the file stays the same.
 func TestBrokerUsesSystemdsSocket(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "activated") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
 	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
 		t.Fatal(err)
@@ -214,11 +198,7 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	file, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	file := socketOf(t, l)
 	before, err := os.Stat(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -253,32 +233,14 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 
 func TestBrokerRefusesOtherSockets(t *testing.T) {
 	t.Parallel()
-	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tcp.Close()
-	var files []*os.File
-	take := func(l interface{ File() (*os.File, error) }) *os.File {
-		file, err := l.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, file)
-		return file
-	}
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	tcp := onLoopback(t)
 	unix := func(network string) *os.File {
 		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel chooses the name
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		return take(l)
+		return socketOf(t, l)
 	}
 	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -287,9 +249,9 @@ func TestBrokerRefusesOtherSockets(t *testing.T) {
 	defer datagrams.Close()
 	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for want, given := range map[string][]*os.File{
-		"received tcp " + tcp.Addr().String(): {take(tcp)},
+		"received tcp " + tcp.Addr().String(): {socketOf(t, tcp)},
 		"received unix @":                     {unix("unix")},
-		"received none that listens":          {take(datagrams)},
+		"received none that listens":          {socketOf(t, datagrams)},
 		"received unixpacket @":               {unix("unixpacket"), unix("unixpacket")},
 	} {
 		a := launch(t, activated(given, "--demo=h100", "--config.file="+config, "--role=enforce"))

@@ -322,11 +322,7 @@ func TestEpilogRemovesStaleRecords(t *testing.T) {
 func TestTaskPrologPreloadsTheHook(t *testing.T) {
 	t.Parallel()
 	s := newSlurmd(t)
-	dir, err := os.MkdirTemp("", "task") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	library, socket := filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "broker.sock")
 	env := func(more ...string) []string {
 		return append([]string{"GPUSTEWARD_LIBRARY=" + library, "GPUSTEWARD_SOCKET=" + socket}, more...)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,9 +14,20 @@ import (
 	"gpusteward/internal/stack"
 )
 
+// sleeper returns the PID of a process that sleeps until the test ends.
+func sleeper(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("sleep", "3600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return strconv.Itoa(cmd.Process.Pid)
+}
+
 func TestStack(t *testing.T) {
 	t.Parallel()
-	self := strconv.Itoa(os.Getpid())
+	pid := sleeper(t)
 	kernel := t.TempDir() // a procfs of another PID namespace
 	if err := os.Symlink("1", filepath.Join(kernel, "self")); err != nil {
 		t.Fatal(err)
@@ -25,12 +37,12 @@ func TestStack(t *testing.T) {
 		status    int
 		out, errs string
 	}{
-		"itself":         {[]string{self}, 0, "process " + self + " (", ""},
+		"a process":      {[]string{pid}, 0, "process " + pid + " (", ""},
 		"no process":     {[]string{"2147483646"}, 1, "", "there is no process 2147483646"},
 		"no number":      {[]string{"python3"}, 64, "", `PID: "python3" is not a number`},
 		"no PID":         {[]string{"1.9"}, 64, "", `PID: "1.9" is not a number`},
 		"nothing":        {nil, 64, "", "required argument 'PID'"},
-		"another procfs": {[]string{"--path.procfs=" + kernel, self}, 1, "", "another PID namespace"},
+		"another procfs": {[]string{"--path.procfs=" + kernel, pid}, 1, "", "another PID namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,10 +58,11 @@ func TestStack(t *testing.T) {
 
 func TestStackAsJSON(t *testing.T) {
 	t.Parallel()
+	pid := sleeper(t)
 	var out bytes.Buffer
-	status := run(t.Context(), []string{"stack", "--json", strconv.Itoa(os.Getpid())}, &out, &out)
+	status := run(t.Context(), []string{"stack", "--json", pid}, &out, &out)
 	var p stack.Process
-	if err := json.Unmarshal(out.Bytes(), &p); err != nil || status != 0 || p.PID != os.Getpid() || len(p.Threads) < 2 {
+	if err := json.Unmarshal(out.Bytes(), &p); err != nil || status != 0 || strconv.Itoa(p.PID) != pid || len(p.Threads) != 1 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, &out)
 	}
 }

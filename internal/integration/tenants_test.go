@@ -14,11 +14,7 @@ import (
 // while it runs, counts bad ones, and keeps nothing of deleted tenants.
 func TestAgentTakesTenantFiles(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "files") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDirectory(t)
 	drops := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
@@ -33,9 +29,7 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 		"- {name: own, guarantee: 10 %%}\n", socket, drops))
 	a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--config.file="+config, "--runtime.dir="+dir).ready()
 	a.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
-	_, page := a.get("/metrics")
-	_, rest, _ := strings.Cut(page, `nvgpu_up{gpu="1",uuid="`)
-	uuid, _, _ := strings.Cut(rest, `"`)
+	uuid := a.uuid(1)
 	if _, tenant := hello(t, socket, uuid, ""); tenant != "default" {
 		t.Errorf("before there is a file it is of %q", tenant)
 	}

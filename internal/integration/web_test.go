@@ -23,19 +23,10 @@ import (
 
 func TestSystemdsSocketIsServed(t *testing.T) {
 	t.Parallel()
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	file, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
+	l := onLoopback(t)
 	// The same with the enforcer: the sockets are then for HTTP, and the broker
 	// creates its own.
-	cmd := activated([]*os.File{file}, "--demo=h100", "--web.systemd-socket",
+	cmd := activated([]*os.File{socketOf(t, l)}, "--demo=h100", "--web.systemd-socket",
 		"--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"))
 	a := launch(t, cmd)
 	a.url = "http://" + l.Addr().String()
