@@ -51,24 +51,24 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
-		files map[string]string
+		files [][2]string // with their contents, in the order in which they come
 		seen  func(s series) bool
 		why   string // of /-/ready
 		well  []int  // throughout
 	}{
-		"lost": {map[string]string{"lost.1": ""}, func(s series) bool { return s.down("gpu_is_lost", 1) },
+		"lost": {[][2]string{{"lost.1", ""}}, func(s series) bool { return s.down("gpu_is_lost", 1) },
 			"", []int{0, 2}},
-		"reset required": {map[string]string{"reset.1": ""}, func(s series) bool { return s.down("reset_required", 1) },
+		"reset required": {[][2]string{{"reset.1", ""}}, func(s series) bool { return s.down("reset_required", 1) },
 			"", []int{0, 2}},
-		"all lost": {map[string]string{"lost.0": "", "lost.1": "", "lost.2": ""},
+		"all lost": {[][2]string{{"lost.0", ""}, {"lost.1", ""}, {"lost.2", ""}},
 			func(s series) bool { return s.down("gpu_is_lost", 0, 1, 2) }, "", nil},
-		"nodes gone": {map[string]string{"nodes": ""}, func(s series) bool { return s.down("unknown", 0, 1, 2) },
+		"nodes gone": {[][2]string{{"nodes", ""}}, func(s series) bool { return s.down("unknown", 0, 1, 2) },
 			"", nil},
-		"nodes gone, and none to open": {map[string]string{"nodes": "", "return.nvmlInit_v2": "999"},
+		"nodes gone, and none to open": {[][2]string{{"return.nvmlInit_v2", "999"}, {"nodes", ""}},
 			noDriverUp, "nvmlInit: unknown", nil},
-		"unloaded": {map[string]string{"unloaded": ""}, noDriverUp, "driver_not_loaded", nil},
-		"version":  {map[string]string{"kernel": "999.2"}, noDriverUp, "lib_rm_version_mismatch", nil},
-		"opens, but no more": {map[string]string{"return.nvmlDeviceGetTemperature": "1"}, // UNINITIALIZED
+		"unloaded": {[][2]string{{"unloaded", ""}}, noDriverUp, "driver_not_loaded", nil},
+		"version":  {[][2]string{{"kernel", "999.2"}}, noDriverUp, "lib_rm_version_mismatch", nil},
+		"opens, but no more": {[][2]string{{"return.nvmlDeviceGetTemperature", "1"}}, // UNINITIALIZED
 			func(s series) bool { return s["gpusteward_nvml_generation"] >= 3 }, "", nil},
 	} {
 		tests[name] = func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 			a.well(0, 1, 2)
 			began := a.scrape()["process_start_time_seconds"]
 			w := observe(a, 1, func(s series) string { return s.ill(c.well...) })
-			for file, contents := range c.files {
-				f.set(file, contents)
+			for _, file := range c.files {
+				f.set(file[0], file[1])
 			}
 			a.sees("the fault", c.seen)
 			if c.why != "" {
@@ -94,8 +94,8 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 				})
 			}
 			mended := time.Now()
-			for file := range c.files {
-				f.clear(file)
+			for _, file := range c.files {
+				f.clear(file[0])
 			}
 			a.back(mended, 0, 1, 2)
 			w.saw(t)
