@@ -2,7 +2,6 @@ package enforcer_test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -15,8 +14,6 @@ import (
 
 	"gpusteward/internal/wire"
 )
-
-var shareSeconds = flag.Float64("share.seconds", 12, "`seconds` that shares are measured for, in each experiment")
 
 // settle is what passes before shares are measured: the first to launch has
 // the GPU alone until the second one launches, and some work is queued then.

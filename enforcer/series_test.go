@@ -100,14 +100,6 @@ func typical(all []*series, from, to int64) []float64 {
 	return each
 }
 
-func mean(x []float64) float64 {
-	sum := 0.0
-	for _, v := range x {
-		sum += v
-	}
-	return sum / float64(len(x))
-}
-
 // percentile returns the value below which a part p of x lies. It is the
 // nearest rank, so it is always a measured value. It is NaN if x is empty.
 func percentile(x []float64, p float64) float64 {
@@ -117,53 +109,6 @@ func percentile(x []float64, p float64) float64 {
 	x = slices.Clone(x)
 	slices.Sort(x)
 	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
-}
-
-// confidence returns the mean of x and the half width of its 95 % confidence
-// interval by Student's t, which matters for a dozen pairs.
-func confidence(x []float64) (middle, half float64) {
-	t95 := []float64{math.NaN(), 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14,
-		2.13, 2.12, 2.11, 2.10, 2.09, 2.09}
-	n := len(x)
-	middle = mean(x)
-	squares := 0.0
-	for _, v := range x {
-		squares += (v - middle) * (v - middle)
-	}
-	t := 2.0
-	if n-1 < len(t95) {
-		t = t95[max(0, n-1)]
-	}
-	return middle, t * math.Sqrt(squares/float64(n-1)/float64(n))
-}
-
-// medianWithin returns the median of x between the ends of its 95 % confidence interval. It
-// is by ranks, so that a few values far away do not matter.
-func medianWithin(x []float64) (low, middle, high float64) {
-	if len(x) == 0 {
-		return math.NaN(), math.NaN(), math.NaN()
-	}
-	x = slices.Clone(x)
-	slices.Sort(x)
-	n := float64(len(x))
-	first := max(0, int((n-1.96*math.Sqrt(n))/2))
-	return x[first], percentile(x, 0.5), x[len(x)-1-first]
-}
-
-func TestMedianWithin(t *testing.T) {
-	x := []float64{1e9}
-	for i := range 99 {
-		x = append(x, float64(i+1))
-	}
-	if low, middle, high := medianWithin(x); low != 41 || middle != 50 || high != 60 {
-		t.Errorf("%v to %v, %v", low, high, middle)
-	}
-	if low, middle, high := medianWithin([]float64{3, 1}); low != 1 || middle != 1 || high != 3 {
-		t.Errorf("%v to %v, %v", low, high, middle)
-	}
-	if _, middle, _ := medianWithin(nil); !math.IsNaN(middle) {
-		t.Errorf("%v", middle)
-	}
 }
 
 func TestSeries(t *testing.T) {
@@ -207,9 +152,6 @@ func TestSeries(t *testing.T) {
 	ten := deviation(burst, []float64{0.3, 0.7}, 0, 12*second, 10*time.Second)
 	if math.Abs(one.max-70) > 1e-6 || math.Abs(ten.max-7) > 1e-6 || one.median > 1e-6 {
 		t.Errorf("one lost second: %v over 1 s, %v over 10 s", one, ten)
-	}
-	if m, half := confidence([]float64{1, 2, 3, 4}); m != 2.5 || math.Abs(half-2.05) > 0.01 {
-		t.Errorf("confidence = %v +- %v, want 2.5 +- 2.05", m, half)
 	}
 	if p := percentile([]float64{4, 1, 3, 2}, 0.5); p != 2 {
 		t.Errorf("median = %v, want 2", p)

@@ -3,7 +3,6 @@
 package enforcer_test
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"os"
@@ -18,175 +17,15 @@ import (
 	"gpusteward/internal/quota"
 )
 
-// These tests measure the hook and the broker under PyTorch on a real GPU. The
-// test binary may be built on another machine: GS_HOOK, GS_LOAD and GS_BENCH
-// name the hook library, the load generator and the directory of worker.py.
-// -test.run picks rows (TestGPUShares/eager), and -share.seconds sets the
-// length of each.
+// These tests run the hook and the broker on a real GPU. What they cost, and how
+// they share it, is measured by bench/matrix. The test binary may be built on
+// another machine: GS_HOOK, GS_LOAD and GS_BENCH name the hook library, the load
+// generator and the directory of the programs.
 
-var sharePairs = flag.Int("share.pairs", 12, "`pairs` of a plain and a hooked run that overhead is measured by")
-var shareOverhead = flag.Float64("share.overhead", 1.5, "`seconds` of each of their runs")
-
-func TestGPUShares(t *testing.T) {
-	p := newPool(t, w10, w20, w30, w50, x50, w70, w90)
-	plain := map[string]float64{} // steps per second of two workers without the hook, by kind
-	for _, c := range []struct {
-		kind  string
-		seats []seat
-		sum   float64 // goal for the sum of throughput against plain time slicing, percent
-	}{
-		{"eager", []seat{w30, w70}, 105},
-		{"eager", []seat{w10, w90}, 105},
-		{"eager", []seat{w50, x50}, 105},
-		{"eager", []seat{w20, w30, w50}, 105},
-		{"graph2", []seat{w30, w70}, 105},
-		{"graph10", []seat{w30, w70}, 105},
-		{"compile", []seat{w30, w70}, 105},
-	} {
-		var roles []role
-		var names []string
-		for _, s := range c.seats {
-			roles, names = append(roles, role{s, c.kind}), append(names, s.name)
-		}
-		t.Run(c.kind+"_"+strings.Join(names, "_"), func(t *testing.T) {
-			if plain[c.kind] == 0 {
-				plain[c.kind] = p.row(t, c.kind+", plain", min(*shareSeconds, 4), role{plain1, c.kind},
-					role{plain2, c.kind}).steps
-			}
-			f := p.row(t, c.kind+" "+strings.Join(names, "/"), *shareSeconds, roles...)
-			part := 100 * f.steps / plain[c.kind]
-			fmt.Printf("%s: the sum is %.1f %% of plain time slicing\n", f.name, part)
-			if part < c.sum {
-				t.Errorf("%s: the sum is %.1f %% of plain time slicing, goal %g %%", f.name, part, c.sum)
-			}
-			if err := f.fair(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	t.Run("small", func(t *testing.T) { smallKernels(t, p) })
-	t.Run("bursty", func(t *testing.T) { bursty(t, p) })
-}
-
-// smallKernels alternates plain and governed runs of work that the processors
-// bound, and compares the sums.
-func smallKernels(t *testing.T, p *pool) {
-	var plain, governed []float64
-	for range 2 {
-		seconds := *shareSeconds / 3
-		plain = append(plain, p.row(t, "small, plain", seconds, role{plain1, "small"}, role{plain2, "small"}).steps)
-		governed = append(governed, p.row(t, "small w50/x50", seconds, role{w50, "small"}, role{x50, "small"}).steps)
-	}
-	part := 100 * mean(governed) / mean(plain)
-	fmt.Printf("small: the sum is %.1f %% of plain time slicing\n", part)
-	if part < 95 {
-		t.Errorf("small kernels reach %.1f %% of what they do ungoverned, goal 95 %%", part)
-	}
-}
-
-// bursty compares the duration of a burst of 5 ms beside a saturated worker.
-func bursty(t *testing.T, p *pool) {
-	seconds := *shareSeconds / 2
-	plain := p.row(t, "bursty, plain", seconds, role{plain1, "eager"}, role{plain2, "bursty"})
-	governed := p.row(t, "bursty w50/x50", seconds, role{w50, "eager"}, role{x50, "bursty"})
-	part := percentile(governed.bursts[1], 0.95) / percentile(plain.bursts[1], 0.95)
-	fmt.Printf("bursty: the 95th percentile is %.2f of plain time slicing's\n", part)
-	if !(part <= 0.6) {
-		t.Errorf("a burst's 95th percentile is %.2f of plain time slicing's, goal 0.6", part)
-	}
-}
-
-// overhead prints and judges the slowdown of hooked runs in percent, from pairs
-// of rates.
-func overhead(t *testing.T, name string, goal float64, pair func(plainFirst bool) (plain, hooked float64)) {
-	t.Helper()
-	var slower []float64
-	for i := range *sharePairs {
-		plain, hooked := pair(i%2 == 0)
-		slower = append(slower, 100*(plain/hooked-1))
-	}
-	middle, half := confidence(slower)
-	fmt.Printf("%s, lone tenant: %.3f %% slower, 95 %% confidence %.3f to %.3f, %d pairs, goal %g %%\n",
-		name, middle, middle-half, middle+half, len(slower), goal)
-	if !(middle <= goal) {
-		t.Errorf("%s: %.3f %% slower under the hook, goal %g %%", name, middle, goal)
-	}
-}
-
-// overheadKinds are the programs with a measured overhead.
-var overheadKinds = []string{"train", "gpt2", "steps", "decode", "loader", "small"}
-
-// TestGPUOverhead measures the hook's cost for a tenant without a limit: alone,
-// and beside a connected and silent tenant whose launches must not wait, so
-// that every launch is counted. The two runs of a pair follow each other in
-// alternating order, pinned to the same processors.
-func TestGPUOverhead(t *testing.T) {
-	alone, guest := seat{"alone", 1, false}, seat{"guest", 1, false}
-	p := newPool(t, alone)
-	for _, who := range []string{"lone", "counted"} {
-		if who == "counted" {
-			p.rule(t, terms{guest.name, broker.Quota{Quota: quota.Quota{Limit: 1,
-				LaunchWait: quota.Wait(time.Millisecond)}, Weight: 1}}, tenant(alone.name, 1))
-			p.prepare(t, role{guest, "silent"})
-			p.workers[guest].tell("run silent 600")
-		}
-		for _, kind := range overheadKinds {
-			t.Run(who+"_"+kind, func(t *testing.T) {
-				plain, hooked := role{plain1, kind}, role{alone, kind}
-				p.prepare(t, plain, hooked)
-				p.workers[plain1].pin(t, 4)
-				p.workers[alone].pin(t, 4)
-				p.rate(t, plain, 1) // warms the processors' caches
-				overhead(t, who+" "+kind, 0.3, p.either(t, plain, hooked, *shareOverhead))
-			})
-		}
-	}
-	t.Run("lone_ddp", func(t *testing.T) {
-		if len(products()) < 2 {
-			t.Skip("needs two GPUs")
-		}
-		p := newPool(t, alone)
-		plain, hooked := role{plain1, "ddp"}, role{alone, "ddp"}
-		p.prepare(t, plain, hooked)
-		overhead(t, "lone ddp", 0.3, p.either(t, plain, hooked, *shareOverhead))
-	})
-	t.Run("launches", func(t *testing.T) {
-		p := newPool(t, alone)
-		overhead(t, "200,000 empty launches", 1, func(plainFirst bool) (float64, float64) {
-			options := []string{"--kernel-us=0", "--steps=200000", "--report-ms=1"}
-			plain, hooked := p.load(t, "", options...), p.load(t, alone.name, options...)
-			plain.pin(t, 2)
-			hooked.pin(t, 2)
-			ready(t, plain, hooked)
-			run := func(w *worker) float64 {
-				w.tell("go")
-				return rate(t, w)
-			}
-			defer plain.kill()
-			defer hooked.kill()
-			if plainFirst {
-				a := run(plain)
-				return a, run(hooked)
-			}
-			b := run(hooked)
-			return run(plain), b
-		})
-	})
-}
-
-// either returns a function that measures the rates of two roles, one after the
-// other in alternating order.
-func (p *pool) either(t *testing.T, plain, hooked role, seconds float64) func(plainFirst bool) (a, b float64) {
-	return func(plainFirst bool) (a, b float64) {
-		if plainFirst {
-			a = p.rate(t, plain, seconds)
-		}
-		b = p.rate(t, hooked, seconds)
-		if !plainFirst {
-			a = p.rate(t, plain, seconds)
-		}
-		return a, b
-	}
+// products returns the names of this machine's GPUs.
+func products() []string {
+	out, _ := exec.Command("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").Output()
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
 }
 
 // TestGPUNothingHangs runs programs whose work waits for a later launch of
@@ -304,39 +143,6 @@ func TestGPUSMI(t *testing.T) {
 	if _, err := fmt.Sscanf(string(out), "%d, %d, %d", &total, &used, &free); err != nil || total != 4096 ||
 		used+free > total || free < 4000 {
 		t.Errorf("nvidia-smi says %q (%v), want a card of 4096 MiB", out, err)
-	}
-}
-
-// TestGPUAllocations measures the cost of an allocation and its release under a
-// cap, against the driver's own, and the training of a program that asks the
-// driver for each tensor. Both workers live throughout and take turns of a
-// quarter of a second, because the driver's own pace changes by a tenth from
-// one second to the next.
-func TestGPUAllocations(t *testing.T) {
-	capped := seat{"capped", 1, false}
-	for _, c := range []struct {
-		kind string
-		env  []string
-		goal float64 // percent
-	}{
-		{"alloc64k", nil, 5},
-		{"alloc1m", nil, 5},
-		{"alloc20m", nil, 5},
-		{"alloc512m", nil, 5},
-		{"train", []string{"PYTORCH_NO_CUDA_MEMORY_CACHING=1"}, 3},
-	} {
-		t.Run(c.kind, func(t *testing.T) {
-			p := newPool(t)
-			p.driver = c.env
-			p.rule(t, terms{capped.name, broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 40 << 30}, Weight: 1}})
-			plain, hooked := role{plain1, c.kind}, role{capped, c.kind}
-			p.prepare(t, plain, hooked)
-			p.workers[plain1].pin(t, 4)
-			p.workers[capped].pin(t, 4)
-			p.rate(t, plain, 1) // warms the processors' caches
-			overhead(t, c.kind, c.goal, p.either(t, plain, hooked, 0.25))
-			fmt.Printf("    %s without the hook: %.0f a second\n", c.kind, p.rate(t, plain, 1))
-		})
 	}
 }
 

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -164,36 +162,4 @@ func (w *worker) cpu() time.Duration {
 	user, _ := strconv.ParseInt(f[11], 10, 64)
 	system, _ := strconv.ParseInt(f[12], 10, 64)
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
-}
-
-// TestMeasure measures two workers that print invented numbers.
-func TestMeasure(t *testing.T) {
-	script := func(rate, burst string) string {
-		return `echo ready; read go; i=0; while [ $i -le 120 ]; do echo step $((i*100000000)) $((i*` + rate +
-			`)); i=$((i+1)); done; ` +
-			burst + ` echo total; read end`
-	}
-	a := startWorker(t, "a", nil, "sh", "-c", script("3", "echo burst 5 2500;"))
-	b := startWorker(t, "b", nil, "sh", "-c", script("14", ""))
-	ready(t, a, b)
-	f := new(host).measure(t, "", 1, part{a, "go", 0.3, 0.02}, part{b, "go", 0.7, 0.01})
-	switch near := func(x, want float64) bool { return math.Abs(x-want) < 1e-9 }; {
-	case !near(f.share[0], 0.3) || !near(f.share[1], 0.7) || !near(f.rate, 2) || !near(f.steps, 170):
-		t.Errorf("shares %v, %v GPU seconds and %v steps a second; want 0.3 and 0.7, 2, 170", f.share, f.rate, f.steps)
-	case !slices.EqualFunc(f.typical, []float64{0.6, 1.4}, near):
-		t.Errorf("typical seconds %v, want 0.6 and 1.4", f.typical)
-	case f.fair() != nil:
-		t.Error(f.fair())
-	case len(f.bursts[0]) != 1 || f.bursts[0][0] != 2.5 || len(f.bursts[1]) != 0:
-		t.Errorf("bursts %v, want one of 2.5 ms", f.bursts)
-	}
-	for i := range a.steps.steps {
-		a.steps.steps[i] *= 1.12
-	}
-	f.evaluate(t, nil, []part{{a, "go", 0.3, 0.02}, {b, "go", 0.7, 0.01}})
-	for _, f.simulated = range []bool{false, true} {
-		if f.fair() == nil {
-			t.Errorf("an error of %v and %v points passes (simulated: %v)", f.one, f.ten, f.simulated)
-		}
-	}
 }

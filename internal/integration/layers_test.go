@@ -104,6 +104,9 @@ var layers = map[string][]string{
 	// the agent's contact with Kubernetes, in a module of its own; it shares no code with the agent
 	"deploy/kubernetes/kube": {},
 
+	// a program that measures the broker and the hook on real GPUs
+	"bench/matrix": {"enforcer/broker", "enforcer/jobs", "enforcer/schedule", "internal/quota"},
+
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
 	"dashboards": append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
@@ -227,7 +230,7 @@ func TestLayersHold(t *testing.T) {
 // program's entry, and builds nothing else.
 func TestTopLevelStaysEmpty(t *testing.T) {
 	t.Parallel()
-	const folders = " alerts collectors dashboards deploy dist docs enforcer exporter health internal testdata "
+	const folders = " alerts bench collectors dashboards deploy dist docs enforcer exporter health internal testdata "
 	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)

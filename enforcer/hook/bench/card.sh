@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Runs a test binary of ./enforcer on a machine with a GPU, which needs no Go:
 #   go test -c -tags gpu -o enforcer/hook/build/enforcer.test ./enforcer     (elsewhere)
-#   enforcer/hook/bench/card.sh enforcer/hook/build/enforcer.test -test.run 'TestGPUMatrix$' -matrix.seconds=5
-# GS_MATRIX_OUT=FILE keeps what the matrix found. The hook is built unless it is
-# there, or GS_HOOK names one.
+#   enforcer/hook/bench/card.sh enforcer/hook/build/enforcer.test -test.run 'TestGPUMemory$'
+# The hook is built unless it is there, or GS_HOOK names one.
 set -u
-[ $# -gt 0 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,5s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 bench=$(cd "$(dirname "$0")" && pwd)
 hook=$(dirname "$bench")
 binary=$1

@@ -30,6 +30,7 @@ KINDS = {
     "alloc512m": "programs.alloc512m",
     "tick": "programs.tick",
     "silent": "programs.silent",
+    "launches": "launches.empty",
     # Programs with a process on each of several GPUs.
     "ddp": "programs.ddp",
     "bcast": "programs.bcast",
