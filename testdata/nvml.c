@@ -22,11 +22,15 @@
  *	memory.<i>         bytes in all and in use: 80000 and 30000 if not given
  *	energy.<i>         millijoules
  *	replays.<i>        PCIe replays
+ *	limits             memory limits of a cgroup: name, soft and hard limit in bytes
+ *	deaf               a memory limit is not set
  *
- * It writes two: sessions, how many are open, and stuck, how many calls hang.
+ * It writes sessions, how many are open, stuck, how many calls hang, limits, and sets, a line
+ * for each memory limit that was set.
  *
  * -DINIT=N has nvmlInit_v2 fail with N; -DVERSION="\"999.2\"" is another build;
- * -DFIELDS adds nvmlDeviceGetFieldValues, -DTOPOLOGY the paths between GPUs.
+ * -DFIELDS adds nvmlDeviceGetFieldValues, -DTOPOLOGY the paths between GPUs, -DLIMITS the
+ * memory limits of cgroups.
  */
 #include <math.h>
 #include <pthread.h>
@@ -127,6 +131,17 @@ static int is(const char *state, int gpu)
 {
 	char some[2];
 	return content(some, sizeof some, "%s.%d", state, gpu);
+}
+
+/* file opens a file to write; a driver without a directory has none. */
+__attribute__((unused))
+static FILE *file(const char *name, const char *mode)
+{
+	char path[4096];
+	const char *dir = getenv("FAKE_DRIVER");
+
+	snprintf(path, sizeof path, "%s/%s", dir ? dir : "/none", name);
+	return fopen(path, mode);
 }
 
 /* note changes a count and writes it to the file of its name. */
@@ -306,13 +321,32 @@ result nvmlDeviceGetHandleByIndex_v2(unsigned i, device *d)
 	return r;
 }
 
+static void uuid_of(int gpu, char id[64])
+{
+	if (!content(id, 64, "uuid.%d", gpu))
+		snprintf(id, 64, gpu ? "GPU-fake-%d" : "GPU-fake", gpu);
+}
+
 result nvmlDeviceGetUUID(device d, char *s, unsigned n)
 {
 	char id[64];
 	GPU(d);
-	if (!content(id, sizeof id, "uuid.%d", gpu))
-		snprintf(id, sizeof id, gpu ? "GPU-fake-%d" : "GPU-fake", gpu);
+	uuid_of(gpu, id);
 	return text(s, n, id);
+}
+
+result nvmlDeviceGetHandleByUUID(const char *uuid, device *d)
+{
+	char id[64];
+	CALL();
+	for (int i = 0; i < gpus; i++) {
+		uuid_of(i, id);
+		if (!strcmp(id, uuid)) {
+			*d = &devices[i];
+			return SUCCESS;
+		}
+	}
+	return NOT_FOUND;
 }
 
 /* fill leaves no room for the end of the string. */
@@ -457,6 +491,42 @@ result nvmlDeviceGetTopologyCommonAncestor(device d, device peer, int *level)
 	if (index_of(peer) < 0)
 		return INVALID_ARGUMENT;
 	*level = 50; /* by way of the host */
+	return SUCCESS;
+}
+#endif
+
+#ifdef LIMITS
+typedef struct { const char *cgroup; unsigned long long soft, hard, used; } limits;
+
+/* One cgroup's, in a file. The structures are those of the public reference of NVML; the one that
+ * is set ends before used. */
+result nvmlDeviceSetMemoryLimits_v1(device d, const limits *l)
+{
+	FILE *f;
+
+	GPU(d);
+	(void)gpu;
+	if ((f = file("sets", "a"))) {
+		fputs("set\n", f);
+		fclose(f);
+	}
+	if (!there("deaf") && (f = file("limits", "w"))) {
+		fprintf(f, "%s %llu %llu", l->cgroup, l->soft, l->hard);
+		fclose(f);
+	}
+	return SUCCESS;
+}
+
+result nvmlDeviceGetMemoryLimits_v1(device d, limits *l)
+{
+	char text[4096 + 64], name[4096];
+
+	GPU(d);
+	(void)gpu;
+	if (!content(text, sizeof text, "limits") || sscanf(text, "%4095s %llu %llu", name, &l->soft, &l->hard) != 3 ||
+	    strcmp(name, l->cgroup))
+		return NOT_FOUND;
+	l->used = 77;
 	return SUCCESS;
 }
 #endif

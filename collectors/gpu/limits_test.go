@@ -18,9 +18,11 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"gpusteward/internal/fixture"
 )
 
-// A limitsDriver is a directory with the driver of testdata/limits.c. A child
+// A limitsDriver is a directory with a fake driver of one GPU, GPU-a. A child
 // process loads it, because go-nvml binds its calls to the first library that a
 // process opens.
 type limitsDriver struct {
@@ -31,11 +33,8 @@ type limitsDriver struct {
 func newLimitsDriver(t *testing.T, defines ...string) limitsDriver {
 	t.Helper()
 	d := limitsDriver{t, t.TempDir()}
-	args := append([]string{"-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-o",
-		d.path("libnvidia-ml.so.1"), "testdata/limits.c"}, defines...)
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
+	fixture.NVML(t, "../..", d.path("libnvidia-ml.so.1"), defines...)
+	d.set("uuid.0", "GPU-a")
 	return d
 }
 
@@ -93,7 +92,7 @@ func TestLimitsOfAChild(t *testing.T) {
 
 func TestLimitIsSetOnce(t *testing.T) {
 	t.Parallel()
-	d := newLimitsDriver(t)
+	d := newLimitsDriver(t, "-DLIMITS")
 	for i, step := range []struct{ ask, limits, sets string }{
 		{"GPU-a /sys/fs/cgroup/a 1073741824 8589934592", "/sys/fs/cgroup/a 1073741824 8589934592", "set\n"},
 		// it is kept
@@ -121,23 +120,24 @@ func TestUnsetLimitIsAnError(t *testing.T) {
 	t.Parallel()
 	const ask = "GPU-a /sys/fs/cgroup/a 1 8589934592"
 	for name, c := range map[string]struct {
-		define, file, contents, ask, want, missing string
+		old                                bool
+		file, contents, ask, want, missing string
 	}{
 		"another GPU": {ask: "GPU-b /sys/fs/cgroup/a 1 2", want: "nvmlDeviceGetHandleByUUID: not_found"},
-		"not root": {file: "return", contents: "4", ask: ask,
+		"not root": {file: "return.nvmlDeviceSetMemoryLimits_v1", contents: "4", ask: ask,
 			want: "nvmlDeviceSetMemoryLimits_v1: no_permission"},
-		"MIG": {file: "return", contents: "3", ask: ask,
+		"MIG": {file: "return.nvmlDeviceSetMemoryLimits_v1", contents: "3", ask: ask,
 			want: "nvmlDeviceSetMemoryLimits_v1: not_supported"},
 		"not kept": {file: "deaf", ask: ask, want: "nvmlDeviceGetMemoryLimits_v1: not_found"},
-		"an older": {define: "-DOLD", ask: ask, want: "this driver has no memory limits",
+		"an older": {old: true, ask: ask, want: "this driver has no memory limits",
 			missing: "nvmlDeviceSetMemoryLimits_v1"},
-		"no such cgroup": {file: "return", contents: "6", ask: ask, want: "nvmlDeviceSetMemoryLimits_v1: not_found"},
+		"no such cgroup": {file: "return.nvmlDeviceSetMemoryLimits_v1", contents: "6", ask: ask, want: "nvmlDeviceSetMemoryLimits_v1: not_found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var defines []string
-			if c.define != "" {
-				defines = append(defines, c.define)
+			defines := []string{"-DLIMITS"}
+			if c.old {
+				defines = nil
 			}
 			d := newLimitsDriver(t, defines...)
 			if c.file != "" {
@@ -153,7 +153,7 @@ func TestUnsetLimitIsAnError(t *testing.T) {
 	}
 	t.Run("kept wrongly", func(t *testing.T) {
 		t.Parallel()
-		d := newLimitsDriver(t)
+		d := newLimitsDriver(t, "-DLIMITS")
 		d.set("deaf", "")
 		d.set("limits", "/sys/fs/cgroup/a 0 5")
 		if got := d.asks(ask); !strings.Contains(got[0], "asked for 1 and 8589934592 bytes, the driver has 0 and 5") {
@@ -164,8 +164,8 @@ func TestUnsetLimitIsAnError(t *testing.T) {
 
 func TestLimitWaitsForTheDriver(t *testing.T) {
 	t.Parallel()
-	d := newLimitsDriver(t)
-	d.set("hang", "")
+	d := newLimitsDriver(t, "-DLIMITS")
+	d.set("hang", "nvmlDeviceSetMemoryLimits_v1")
 	c := d.command("GPU-a /sys/fs/cgroup/a 0 1024")
 	done := make(chan error, 1)
 	go func() { done <- c.Run() }()

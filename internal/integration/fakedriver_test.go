@@ -5,12 +5,10 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -48,24 +46,8 @@ func newDriver(t *testing.T, defines ...string) fakeDriver {
 
 func (f fakeDriver) install(defines ...string) {
 	f.t.Helper()
-	once, _ := libraries.LoadOrStore(strings.Join(defines, " "), sync.OnceValues(func() ([]byte, error) {
-		library := filepath.Join(f.t.TempDir(), "nvml.so")
-		args := append([]string{"-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o", library,
-			"testdata/nvml.c"}, defines...)
-		if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("gcc %s: %w\n%s", strings.Join(args, " "), err, out)
-		}
-		return os.ReadFile(library)
-	}))
-	library, err := once.(func() ([]byte, error))()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.set("libnvidia-ml.so.1", string(library))
+	fixture.NVML(f.t, ".", f.path("libnvidia-ml.so.1"), defines...)
 }
-
-// libraries are the drivers' libraries that were built, by their -D flags.
-var libraries sync.Map
 
 func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name) }
 
