@@ -419,19 +419,21 @@ func TestALostAnswerIsSentAgain(t *testing.T) {
 
 func TestASchedulerAnswersInAnyOrder(t *testing.T) {
 	t.Parallel()
-	s := start(t, two, Options{Role: Scheduler, Turn: 100 * time.Millisecond})
-	dial(t, s, "a").call(Request{Kind: Quota})
+	s := start(t, two, Options{Role: Scheduler, Turn: time.Second})
+	a := dial(t, s, "a")
+	a.call(Request{Kind: Quota})
 	b := dial(t, s, "b")
 	for id := range int32(3) {
 		b.send(Request{ID: id, Kind: Quota})
 	}
 	b.send(Request{ID: 9, Kind: MemoryLimit})
-	if a := b.receive(MemoryLimit); a.ID != 9 {
-		t.Errorf("%+v comes first", a)
+	if first := b.receive(MemoryLimit); first.ID != 9 {
+		t.Errorf("%+v comes first", first)
 	}
+	a.send(Request{ID: 10, Kind: Quota}) // its turn is over
 	for range 3 {
-		if a := b.receive(Quota); a.ID > 2 || a.Quota <= 0 {
-			t.Errorf("%+v", a)
+		if got := b.receive(Quota); got.ID > 2 || got.Quota <= 0 {
+			t.Errorf("%+v", got)
 		}
 	}
 }
