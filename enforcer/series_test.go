@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-	"testing"
 	"time"
 )
 
@@ -109,51 +108,4 @@ func percentile(x []float64, p float64) float64 {
 	x = slices.Clone(x)
 	slices.Sort(x)
 	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
-}
-
-func TestSeries(t *testing.T) {
-	second := int64(time.Second)
-	steady := func(rate, cost float64) *series {
-		s := &series{cost: cost}
-		for i := range int64(121) {
-			s.add(i*second/10, float64(i)*rate/10)
-		}
-		return s
-	}
-	// 300 steps of 1 ms and 350 of 2 ms are 30 to 70.
-	all := []*series{steady(300, 1e-3), steady(350, 2e-3)}
-	if got := shares(all, second/3, 5*second); math.Abs(got[0]-0.3) > 1e-9 || math.Abs(got[1]-0.7) > 1e-9 {
-		t.Errorf("shares = %v, want 0.3 and 0.7", got)
-	}
-	if e := deviation(all, []float64{0.3, 0.7}, 0, 12*second, time.Second); e.max > 1e-9 {
-		t.Errorf("steady shares deviate by %v", e)
-	}
-	if e := deviation(all, []float64{0.25, 0.75}, 0, 12*second, time.Second); math.Abs(e.max-5) > 1e-9 ||
-		math.Abs(e.median-5) > 1e-9 {
-		t.Errorf("shares 5 points off deviate by %v", e)
-	}
-	if e := deviation([]*series{{cost: 1}, {cost: 1}}, []float64{0.5, 0.5}, 0, 2*second, time.Second); e.max != 100 {
-		t.Errorf("nothing done deviates by %v, want 100 points", e)
-	}
-	// A second in which the first worker has the GPU alone appears as 70 points
-	// over 1 s, and as 7 points over 10 s.
-	burst := []*series{{cost: 1}, {cost: 1}}
-	sum := []float64{0, 0}
-	for i := range int64(121) {
-		burst[0].add(i*second/10, sum[0])
-		burst[1].add(i*second/10, sum[1])
-		if i >= 50 && i < 60 {
-			sum[0] += 100
-		} else {
-			sum[0], sum[1] = sum[0]+30, sum[1]+70
-		}
-	}
-	one := deviation(burst, []float64{0.3, 0.7}, 0, 12*second, time.Second)
-	ten := deviation(burst, []float64{0.3, 0.7}, 0, 12*second, 10*time.Second)
-	if math.Abs(one.max-70) > 1e-6 || math.Abs(ten.max-7) > 1e-6 || one.median > 1e-6 {
-		t.Errorf("one lost second: %v over 1 s, %v over 10 s", one, ten)
-	}
-	if p := percentile([]float64{4, 1, 3, 2}, 0.5); p != 2 {
-		t.Errorf("median = %v, want 2", p)
-	}
 }
