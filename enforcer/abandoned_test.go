@@ -64,6 +64,7 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	g := prepared(t)
 	g.broker.Holds = g.truth.holds
 	g.run(table)
+	g.waits()
 	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
 	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
 		"--sync-every=1", "--seconds=0.5", "--then-mib=4096")
@@ -182,6 +183,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 				return bytes, at, listed
 			}
 			g.run(table)
+			g.waits()
 			used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
 			w := g.job("tenant", true, fmt.Sprintf("--alloc-mib=%d", c.had/mib), "--alloc-step-mib=32",
 				"--kernel-us=100", "--steps=1", "--then-wait=1",

@@ -95,6 +95,7 @@ func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 		a := g.works("a", true, "1024")
 		g.sees(1, a)
 		g.order(g.suspend, a.pid(), "is suspended")
+		g.waits()
 		sees := g.sleeps() // until the new one has its memory
 		var b *worker
 		if kind == "managed" {

@@ -33,9 +33,9 @@ var jams = []jam{
 func faulty(option string) [2][]string { return [2][]string{nil, {option}} }
 
 // TestRanks runs jobs that hang, side by side. The traces of each one's ranks have
-// the same communicator, and how far each rank has come.
+// the same communicator, and how far each rank has come. Ranks poll: these tests run before the
+// parallel ones.
 func TestRanks(t *testing.T) {
-	t.Parallel()
 	h := stub(t, fmt.Sprint("GS_STUB_GPUS=", 2*len(jams)))
 	r := record(t)
 	h.hook = r.env()
@@ -75,7 +75,6 @@ func TestRanks(t *testing.T) {
 // measured. The one before which a GPU stands is seen: it is measured if it is the
 // first one after the program waited for its GPU, and a mark follows the others.
 func TestEndlessAmongMany(t *testing.T) {
-	t.Parallel()
 	const buckets, step = 64, 75
 	const first, last = (step-1)*buckets + 1, step * buckets
 	for name, c := range map[string]struct {

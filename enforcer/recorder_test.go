@@ -93,7 +93,6 @@ func (r *recorder) look(one broker.Traced) {
 // TestTrace runs a program on the simulated GPU. Its trace has each launch and
 // each wait, once and in order, and outlives the process.
 func TestTrace(t *testing.T) {
-	t.Parallel()
 	for _, threads := range []int{1, 4} {
 		t.Run(fmt.Sprint(threads, " threads"), func(t *testing.T) { t.Parallel(); traceOf(t, threads) })
 	}
