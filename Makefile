@@ -13,8 +13,8 @@ HOURS       ?= 24
 # The tests of the whole program.
 WHOLE       := ./internal/integration
 
-.PHONY: build otlp package-otlp hook ready run demo test test-race test-all test-long test-tools test-nightly \
-	test-timed test-shares test-gpu test-servers test-deploy mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
+.PHONY: build otlp package-otlp hook ready run demo test test-race test-faulty test-all test-long test-tools test-nightly \
+	test-timed test-shares test-gpu test-servers test-deploy matrix mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
 	binaries kube package image \
 	generate page check clean prometheus3
 
@@ -81,6 +81,10 @@ test-race:
 test-all:
 	@.ci/lanes
 
+# Tests of the whole program in a namespace whose kernel log has every fault. Needs root.
+test-faulty:
+	@GPUSTEWARD_TEST_ON_FAULTY_MACHINE=1 $(GOTEST) -vet=off $(call flags,20) -count=1 $(WHOLE)
+
 test-long:
 	@GOGC=400 $(call lane,long)
 
@@ -90,6 +94,7 @@ test-tools:
 # Hours of tests. Run it before an issue that concerns them is called resolved.
 test-nightly:
 	@GOGC=400 $(call lane,nightly) -timeout 12h -count=1 -v | grep -v '^=== '; exit $${PIPESTATUS[0]}
+	@$(MAKE) --no-print-directory day
 
 # Guaranteed latencies, and shares of time and memory on a simulated GPU that real processes
 # share. Run it alone, because other work distorts the results.
@@ -106,6 +111,12 @@ test-gpu:
 	@$(MAKE) --no-print-directory hook
 	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer ./enforcer/suspend
 
+# The pace of programs that share this machine's GPUs, in each of several ways to share one. ARGS are flags of
+# bench/matrix: ARGS=-h lists them.
+matrix: hook
+	@$(MAKE) --no-print-directory -s -C enforcer/hook stub
+	@go run ./bench/matrix $(ARGS)
+
 # Mutation tests. They fail if the tests notice less than 95 % of the mutants, or 90 % in health.
 # In the enforcer's pure packages all mutants are tried (ledger: 80 s; schedule: half an hour). In
 # health, SEED selects MUTANTS of them, and the quick tests judge them (15 s of a core each).
@@ -119,13 +130,11 @@ mutants-health:
 	@$(MUTATE) -min=90 -n=$(MUTANTS) -seed=$(SEED) ./health ./health/derived ./health/diag ./health/incident \
 		./health/journal ./health/notifier ./alerts
 
-# False alarms of DAYS simulated days of healthy hosts, by check, and of DAYS rough days by
-# another author, by style. STYLE selects one style.
+# False alarms of DAYS simulated days of healthy but rough hosts, by style. STYLE selects one style.
 STYLE ?=
 truth:
-	@GOGC=400 go test -tags long -count=1 -timeout 24h -v \
-		-run '^(TestHealthyHostsAreQuiet|TestWorldIsQuiet)$$' ./health \
-		-args -truth.days=$(DAYS) -world.days=$(DAYS) -truth.style='$(STYLE)'
+	@GOGC=400 go test -tags long -count=1 -timeout 24h -v -run '^TestWorldIsQuiet$$' ./health \
+		-args -truth.days=$(DAYS) -truth.style='$(STYLE)'
 
 # The enforcer with 100 simulated tenants, for HOURS hours.
 day:
