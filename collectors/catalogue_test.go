@@ -16,34 +16,6 @@ import (
 	"gpusteward/collectors/workloads"
 )
 
-// units are the unit suffixes. promlint accepts wrong units, so every name is
-// checked against this list.
-var units = []string{"_bytes", "_bytes_per_second", "_seconds", "_timestamp_seconds", "_joules", "_watts", "_celsius",
-	"_hertz", "_ratio", "_info", "_rpm", "_lanes"}
-
-// unitless are names of counts and states, which end in the thing counted.
-var unitless = []string{
-	"nvgpu_up", "nvgpu_devices", "nvgpu_devices_expected", "nvgpu_mode_enabled", "nvgpu_compute_mode",
-	"nvgpu_performance_state", "nvgpu_power_source", "nvgpu_encoder_sessions", "nvgpu_encoder_average_fps",
-	"nvgpu_fbc_sessions", "nvgpu_clock_event_active", "nvgpu_power_smoothing_enabled", "nvgpu_pcie_link_generation",
-	"nvgpu_nvlink_up", "nvgpu_fabric_state", "nvgpu_fabric_health", "nvgpu_c2c_link_up", "nvgpu_c2c_power_state",
-	"nvgpu_sram_ecc_threshold_exceeded", "nvgpu_sram_ecc_unique_addresses", "nvgpu_remapped_rows",
-	"nvgpu_row_remap_pending", "nvgpu_row_remap_failure", "nvgpu_row_remap_banks", "nvgpu_retired_pages",
-	"nvgpu_retired_pages_pending", "nvgpu_memory_repair_pending", "nvgpu_memory_unrepairable",
-	"nvgpu_recovery_action", "nvgpu_inforom_valid", "nvgpu_mig_devices", "nvgpu_mig_devices_max",
-	"nvgpu_vgpu_license_state", "nvgpu_vgpu_encoder_sessions", "nvgpu_vgpu_host_mode", "nvgpu_processes",
-	"nvgpu_workload_processes", "gpusteward_allocations_known", "gpusteward_drained", "nvgpu_cc_state", "nvgpu_cc_ready",
-	"gpusteward_collect_success", "gpusteward_unsupported", "gpusteward_worker_stuck", "gpusteward_missing_symbol",
-	"nvgpu_pci_devices", "nvgpu_pci_device_present", "nvgpu_pci_device_bound", "nvgpu_ib_port_up",
-	"nvgpu_driver_blocked_tasks", "nvgpu_broker_sessions", "nvgpu_broker_hook_unknown_entries",
-	"nvgpu_quota_sessions", "gpusteward_broker_up", "gpusteward_broker_starved", "gpusteward_driver_mismatch",
-	"nvgpu_unhooked_processes", "nvgpu_underreporting_processes", "nvgpu_quota_rung", "nvgpu_quota_shadow",
-	"nvgpu_mps_servers", "nvgpu_mps_clients", "nvgpu_overcommit_waiting", "nvgpu_gemini_clients", "nvgpu_gemini_bad_lines",
-	"gpusteward_nvml_generation", "gpusteward_driver_up", "gpusteward_config_reload_success",
-	"gpusteward_tenant_files_refused", "nvgpu_job_stepping", "nvgpu_job_hang",
-	"nvgpu_gpm_flops", "nvgpu_job_flops", "nvgpu_c2c_enabled",
-}
-
 func TestCatalogue(t *testing.T) {
 	name := regexp.MustCompile(`^(nvgpu|gpusteward)_[a-z0-9]+(_[a-z0-9]+)*$`)
 	seen := map[string]bool{}
@@ -57,11 +29,6 @@ func TestCatalogue(t *testing.T) {
 		}
 		if (m.Type == collectors.CounterType) != strings.HasSuffix(m.Name, "_total") {
 			t.Errorf("%s is a %v: counters, and only counters, end in _total", m, m.Type)
-		}
-		hasUnit := slices.ContainsFunc(units, func(u string) bool { return strings.HasSuffix(m.Name, u) })
-		if m.Type == collectors.GaugeType && hasUnit == slices.Contains(unitless, m.Name) {
-			t.Errorf("%s: has a unit suffix: %v, is in the list of names without one: %v; want exactly one of them", m,
-				hasUnit, !hasUnit)
 		}
 		if !strings.HasSuffix(m.Help, ".") || len(m.Help) < 5 {
 			t.Errorf("%s: help %q is not a sentence", m, m.Help)

@@ -7,9 +7,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"os/exec"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -198,4 +201,134 @@ func load(t *testing.T) {
 		cancel()
 		c.Wait()
 	})
+}
+
+// A difference compares nvidia-smi and our series for one element.
+type difference struct {
+	uuid, path, series string
+	smi, want, ours    string // nvidia-smi's text, its value in our unit, and our value
+	agrees             bool   // with one of our readings, or with what lies between them
+}
+
+func (d difference) String() string {
+	return fmt.Sprintf("%s: nvidia-smi has %q, so %s should be %s; it is %s", d.path, d.smi, d.series, d.want, d.ours)
+}
+
+// absentSeries is the value of a missing series.
+const absentSeries = "absent"
+
+// evaluateSMI compares every mapped row of every GPU. A value of nvidia-smi must be one of
+// ours, or lie between the lowest and the highest of ours, give or take the tolerance. If
+// nvidia-smi has N/A, our series must be absent, or the label empty, unless the row's words
+// map N/A.
+func evaluateSMI(text []byte, rows []smiRow, readings ...[]collectors.Sample) ([]difference, error) {
+	gpus, err := parseSMI(text)
+	var all []difference
+	for _, g := range gpus {
+		for _, r := range rows {
+			if texts := g.values[r.path]; r.series.metric != nil && len(texts) > 0 {
+				ours := make([]string, len(readings))
+				for i, samples := range readings {
+					ours[i] = r.series.find(samples, g.uuid)
+				}
+				d := difference{uuid: g.uuid, path: r.path, series: r.series.text, smi: texts[0], want: r.want(texts[0])}
+				d.ours, d.agrees = span(ours), r.agrees(d.want, ours)
+				all = append(all, d)
+			}
+		}
+	}
+	return all, err
+}
+
+var leadingNumber = regexp.MustCompile(`^-?[0-9]+(\.[0-9]+)?`)
+
+// want converts nvidia-smi's text to our terms.
+func (r smiRow) want(smi string) string {
+	word, ok := r.words[smi]
+	if !ok && smi != "N/A" {
+		word, ok = r.words["*"]
+	}
+	switch {
+	case ok:
+		return word
+	case smi == "N/A":
+		return absentSeries
+	case r.words != nil:
+		return "a word of the table"
+	case r.series.label != "":
+		return smi
+	}
+	v, err := strconv.ParseFloat(leadingNumber.FindString(smi), 64)
+	if err != nil {
+		return "a number"
+	}
+	return strconv.FormatFloat(v*r.scale, 'g', -1, 64)
+}
+
+// agrees reports whether want is one of ours, or lies between them, within the
+// tolerance.
+func (r smiRow) agrees(want string, ours []string) bool {
+	if slices.Contains(ours, want) {
+		return true
+	}
+	v, err := strconv.ParseFloat(want, 64)
+	low, high := bounds(ours)
+	margin := r.tolerance + 1e-9*math.Abs(v)
+	return err == nil && r.series.label == "" && v >= low-margin && v <= high+margin
+}
+
+// bounds returns the lowest and the highest number among values.
+func bounds(values []string) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, text := range values {
+		if v, err := strconv.ParseFloat(text, 64); err == nil {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	return low, high
+}
+
+// span names values that differ by their bounds, or else one by one.
+func span(values []string) string {
+	distinct := slices.Compact(slices.Sorted(slices.Values(values)))
+	if low, high := bounds(values); low < high {
+		return fmt.Sprintf("%g to %g", low, high)
+	}
+	return strings.Join(distinct, " or ")
+}
+
+// find returns the value of the series or of its label as text.
+func (r seriesRef) find(samples []collectors.Sample, uuid string) string {
+	best, found := collectors.Sample{}, 0
+	for _, s := range samples {
+		if s.Metric != r.metric || r.ofGPU() && s.Labels[1] != uuid || !r.matches(s) {
+			continue
+		}
+		if found++; r.sum && found > 1 {
+			best.Value += s.Value
+		} else if r.label == "" || found == 1 || s.Value > best.Value {
+			best = s
+		}
+	}
+	switch {
+	case found == 0:
+		return absentSeries
+	case r.label == "" && !r.sum && found > 1:
+		return fmt.Sprintf("%d series", found)
+	case r.label == "":
+		return strconv.FormatFloat(best.Value, 'g', -1, 64)
+	}
+	if v := best.Labels[slices.Index(r.metric.Labels, r.label)]; v != "" {
+		return v
+	}
+	return absentSeries
+}
+
+func (r seriesRef) matches(s collectors.Sample) bool {
+	for i, name := range r.metric.Labels {
+		if want, ok := r.match[name]; ok && s.Labels[i] != want {
+			return false
+		}
+	}
+	return true
 }

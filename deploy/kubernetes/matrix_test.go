@@ -215,44 +215,25 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// TestPodResources checks that the container that asks the kubelet has the socket's directory and one
-// file's, and the observer the latter, at the paths of both programs' defaults.
+// TestPodResources checks that the chart mounts the given directory of the kubelet, and that without
+// privileges nobody asks the kubelet and the observer reads no answer. TestManifests has the mounts.
 func TestPodResources(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"", "testdata/podresources.yaml", "testdata/unprivileged.yaml"} {
+	for file, want := range map[string]string{"testdata/podresources.yaml": "/var/lib/k0s/kubelet/pod-resources",
+		"testdata/unprivileged.yaml": ""} {
 		pod := one[appsv1.DaemonSet](t, render(t, file), "DaemonSet").Spec.Template.Spec
-		mounts, dirs := map[string][]corev1.VolumeMount{}, map[string]corev1.Volume{}
-		for _, c := range pod.Containers {
-			mounts[c.Name] = c.VolumeMounts
-		}
+		dir, used := "", false
 		for _, v := range pod.Volumes {
-			dirs[v.Name] = v
-		}
-		reads := slices.ContainsFunc(mounts["observer"], func(m corev1.VolumeMount) bool {
-			return m.MountPath == "/run/gpusteward/kubelet" && m.Name == "allocations" && m.ReadOnly
-		})
-		if file == "testdata/unprivileged.yaml" {
-			if _, ok := mounts["allocations"]; ok || reads {
-				t.Errorf("%s: the container is there", file)
+			if v.Name == "pod-resources" && v.HostPath != nil {
+				dir = v.HostPath.Path
 			}
-			continue
 		}
-		want := []corev1.VolumeMount{
-			{Name: "pod-resources", MountPath: "/var/lib/kubelet/pod-resources", ReadOnly: true},
-			{Name: "allocations", MountPath: "/run/gpusteward/kubelet"},
+		for _, c := range pod.Containers {
+			used = used || c.Name == "allocations" ||
+				slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "allocations" })
 		}
-		if !slices.EqualFunc(mounts["allocations"], want, func(a, b corev1.VolumeMount) bool {
-			return a.Name == b.Name && a.MountPath == b.MountPath && a.ReadOnly == b.ReadOnly
-		}) || !reads {
-			t.Errorf("%s: mounted are %+v; the observer reads: %v", file, mounts["allocations"], reads)
-		}
-		dir := map[string]string{"": "/var/lib/kubelet/pod-resources",
-			"testdata/podresources.yaml": "/var/lib/k0s/kubelet/pod-resources"}[file]
-		if got := dirs["pod-resources"].HostPath; got == nil || got.Path != dir {
-			t.Errorf("%s: %+v", file, got)
-		}
-		if e := dirs["allocations"].EmptyDir; e == nil || e.Medium != corev1.StorageMediumMemory || e.SizeLimit == nil {
-			t.Errorf("%s: %+v", file, e)
+		if dir != want || used != (want != "") {
+			t.Errorf("%s: the directory is %q, want %q; in use: %v", file, dir, want, used)
 		}
 	}
 }

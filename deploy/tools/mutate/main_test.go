@@ -40,31 +40,3 @@ func Example() {
 	// altogether: 50.0 %: 15 of 30 mutants were noticed, 2 of them by the time limit; 5 others do not compile
 	// [{testdata/half/half.go if a > b { a > b is a == b}]
 }
-
-// A row without a line and a change covers a whole file, and is not stale.
-func Example_wholeFile() {
-	here, _ = os.Getwd()
-	const half = "testdata/half/half.go"
-	all, stale := candidates([]string{filepath.Join(here, half)}, map[survivor]string{{path: half}: "no test runs it"})
-	fmt.Println(len(all), len(stale))
-	// Output: 0 0
-}
-
-// A seed always selects the same sample, in the order of the code.
-func Example_sample() {
-	here, _ = os.Getwd()
-	path := filepath.Join(here, "testdata", "half", "half.go")
-	*sample = 5
-	defer func() { *sample = 0 }()
-	first, _ := candidates([]string{path}, nil)
-	again, _ := candidates([]string{path}, nil)
-	for i, m := range first {
-		fmt.Println(m, m.String() == again[i].String())
-	}
-	// Output:
-	// testdata/half/half.go:15:27: 0 is (0 + 1) true
-	// testdata/half/half.go:18:27: without 3 true
-	// testdata/half/half.go:18:13: Above is Below true
-	// testdata/half/half.go:21:25: 6 is 5 true
-	// testdata/half/half.go:25:2: without n = min(n, Most) true
-}
