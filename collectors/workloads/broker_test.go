@@ -181,6 +181,9 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 	w := func(name, more string) string {
 		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
 	}
+	rank := func(name string) string {
+		return name + `{communicator="00000000000000c0",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`
+	}
 	for name, want := range map[string]float64{
 		"gpusteward_broker_up{}":                                                                       1,
 		"gpusteward_broker_starved{}":                                                                  0,
@@ -280,6 +283,30 @@ func TestBrokersBooksBecomeSeries(t *testing.T) {
 		`nvgpu_overcommit_turn_seconds{gpu="4",uuid="GPU-a"}`:         77,
 		`nvgpu_overcommit_waiting{gpu="4",uuid="GPU-a"}`:              78,
 		`nvgpu_overcommit_longest_wait_seconds{gpu="4",uuid="GPU-a"}`: 79,
+
+		w("nvgpu_job_steps_total", ""):         2,
+		w("nvgpu_job_step_seconds", ""):        2,
+		w("nvgpu_job_stepping", ""):            1,
+		w("nvgpu_job_step_median_seconds", ""): 0.75,
+		`nvgpu_job_step_part_seconds_total{gpu="4",part="host",tenant="a",uuid="GPU-a",workload="unit:w"}`:                    51,
+		`nvgpu_job_slowdown_ratio{cause="power",evidence="the clock fell",gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`: 0.25,
+		w("nvgpu_job_outside_seconds_total", ""):                                                      52,
+		`nvgpu_job_slow_steps_total{cause="power",gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`: 53,
+		w("nvgpu_job_launches_total", ""):                                                             54,
+		w("nvgpu_job_graph_launches_total", ""):                                                       55,
+		w("nvgpu_job_waits_total", ""):                                                                56,
+		w("nvgpu_job_copied_bytes_total", ""):                                                         57,
+		w("nvgpu_job_allocations_total", ""):                                                          58,
+		w("nvgpu_job_collectives_total", ""):                                                          59,
+		w("nvgpu_job_collective_bytes_total", ""):                                                     60,
+		w("nvgpu_job_busy_seconds_total", ""):                                                         61,
+		w("nvgpu_job_events_lost_total", ""):                                                          62,
+		rank("nvgpu_rank_collectives_total"):                                                          63,
+		rank("nvgpu_rank_collectives_measured_total"):                                                 64,
+		rank("nvgpu_rank_collective_seconds_total"):                                                   65,
+		rank("nvgpu_rank_paused_seconds_total"):                                                       67,
+		`nvgpu_job_straggler_ratio{cause="power",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`:                    0.68,
+		`nvgpu_job_hang{gpu="4",rank="3",reason="absent",tenant="a",uuid="GPU-a",where="train.py:42 in step",workload="unit:w"}`: 66,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)

@@ -66,52 +66,39 @@ func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
 	if err := os.WriteFile(link, claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const own, other, neighbours = hamiPod + "_vllm/a.cache", hamiPod + "_vllm/b.cache", hamiPod + "_embed/a.cache"
+	type files = map[string][]byte // by directory and name; nil is a link to a valid one
+	type found = map[string]string // memory in use, its limit and the limit of time, by GPU and workload
+	of := func(pid int, all ...claim) []byte { return claims([]int{pid}, all...) }
+	whole, little := claim{first, gib, 50, gib}, claim{first, gib, 50, 1}
+	shown := found{"0 " + vllmName: "1 1073741824 0.5"}
 	for name, c := range map[string]struct {
-		files    map[string][]byte // by directory and name; nil is a link to a valid one
+		files    files
 		dirs     []string
-		expected map[string]string // memory in use, its limit and the limit of time, by GPU and workload
+		expected found
 	}{
-		"truth": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}, claim{second, 0, 0, 0})},
-			expected: map[string]string{"0 " + vllmName: "1073741824 4294967296 0.5", "1 " + vllmName: "0 - -"}},
-		"a process that is gone": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{999999}, claim{first, gib, 50, gib})}},
-		"another's process": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{trainerPID}, claim{first, gib, 50, gib})}},
-		"another pod": {files: map[string][]byte{"00000000-0000-0000-0000-000000000000_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, gib})}},
-		"its neighbour's process": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{embedPID}, claim{first, gib, 50, gib})}},
-		"a GPU that is not here": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{"GPU-none", gib, 50, gib})}},
-		"a GPU twice": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}, claim{first, 1, 1, 1})},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
-		"two regions of one": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}),
-			hamiPod + "_vllm/b.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
-		"one for each container": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}),
-			hamiPod + "_embed/a.cache": claims([]int{embedPID}, claim{first, gib, 20, 2})},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5", "0 " + embedName: "2 1073741824 0.2"}},
-		"four billion percent": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 4_000_000_000, 1})},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
-		"more than all the time": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 101, 1})},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 -"}},
-		"more memory than exists": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, 1 << 63, 50, 1 << 63})},
-			expected: map[string]string{"0 " + vllmName: "- - 0.5"}},
-		"too short": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1})[:100_000]}},
-		"nonsense": {files: map[string][]byte{hamiPod + "_vllm/a.cache": make([]byte, 3<<20),
-			"nonsense": nil}},
-		"a link":      {files: map[string][]byte{hamiPod + "_vllm/a.cache": nil}},
-		"a directory": {dirs: []string{hamiPod + "_vllm/a.cache"}},
-		"beside what is no region": {files: map[string][]byte{hamiPod +
-			"_vllm/a.cache": claims([]int{vllmPID}, claim{first, gib, 50, 1}), hamiPod + "_vllm/b.cache": []byte("x")},
-			expected: map[string]string{"0 " + vllmName: "1 1073741824 0.5"}},
+		"truth": {files: files{own: of(vllmPID, claim{first, 4 * gib, 50, gib}, claim{second, 0, 0, 0})},
+			expected: found{"0 " + vllmName: "1073741824 4294967296 0.5", "1 " + vllmName: "0 - -"}},
+		"a process that is gone":  {files: files{own: of(999999, whole)}},
+		"another's process":       {files: files{own: of(trainerPID, whole)}},
+		"another pod":             {files: files{"00000000-0000-0000-0000-000000000000_vllm/a.cache": of(vllmPID, whole)}},
+		"its neighbour's process": {files: files{own: of(embedPID, whole)}},
+		"a GPU that is not here":  {files: files{own: of(vllmPID, claim{"GPU-none", gib, 50, gib})}},
+		"a GPU twice":             {files: files{own: of(vllmPID, little, claim{first, 1, 1, 1})}, expected: shown},
+		"two regions of one":      {files: files{own: of(vllmPID, little), other: of(vllmPID, little)}, expected: shown},
+		"one for each container": {files: files{own: of(vllmPID, little), neighbours: of(embedPID, claim{first, gib, 20, 2})},
+			expected: found{"0 " + vllmName: "1 1073741824 0.5", "0 " + embedName: "2 1073741824 0.2"}},
+		"four billion percent": {files: files{own: of(vllmPID, claim{first, gib, 4_000_000_000, 1})},
+			expected: found{"0 " + vllmName: "1 1073741824 -"}},
+		"more than all the time": {files: files{own: of(vllmPID, claim{first, gib, 101, 1})},
+			expected: found{"0 " + vllmName: "1 1073741824 -"}},
+		"more memory than exists": {files: files{own: of(vllmPID, claim{first, 1 << 63, 50, 1 << 63})},
+			expected: found{"0 " + vllmName: "- - 0.5"}},
+		"too short":                {files: files{own: of(vllmPID, little)[:100_000]}},
+		"nonsense":                 {files: files{own: make([]byte, 3<<20), "nonsense": nil}},
+		"a link":                   {files: files{own: nil}},
+		"a directory":              {dirs: []string{own}},
+		"beside what is no region": {files: files{own: of(vllmPID, little), other: []byte("x")}, expected: shown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
