@@ -46,14 +46,8 @@ func TestHangsBeforeStepsAreKnown(t *testing.T) {
 				h.step(nil)
 			}
 			h.step(map[int]func(*rank, int64){0: c.others, 1: c.others, 2: c.others, 3: c.last})
-			if early := h.wait(55); len(early) != 0 {
-				t.Errorf("after 55 s: %+v", early)
-			}
-			hangs := h.wait(15)
-			if c.reason == "" && len(hangs) != 0 || c.reason != "" &&
-				(len(hangs) != 1 || hangs[0].Reason != c.reason || hangs[0].Rank != 3) {
-				t.Errorf("after 70 s: %+v, want rank 3 %q", hangs, c.reason)
-			}
+			h.tells(55, "", 0)
+			h.tells(15, c.reason, 3)
 		})
 	}
 }
@@ -74,9 +68,7 @@ func TestAProcessThatStartsHasTime(t *testing.T) {
 			t.Fatalf("%d s after it started: %+v", i, hangs)
 		}
 	}
-	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 1 {
-		t.Errorf("20 s after it last computed: %+v, want it absent", hangs)
-	}
+	h.tells(20, "absent", 1)
 }
 
 // TestALockIsNoHang lets a rank compile, and another one sleep until it has done
@@ -84,7 +76,7 @@ func TestAProcessThatStartsHasTime(t *testing.T) {
 func TestALockIsNoHang(t *testing.T) {
 	t.Parallel()
 	h := stepping(t, 4)
-	hangs := func(r *rank, at int64) { r.hangs(at) }
+	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.note(at, wire.EventLaunch, 100) },
 		1: func(*rank, int64) {}, 2: hangs, 3: hangs})
 	for i := range 200 {
@@ -105,9 +97,7 @@ func TestAloneAKernelMayTakeLong(t *testing.T) {
 	h := newHost(t, 1)
 	h.ranks[0].note(h.at, wire.EventLaunch, 100)
 	h.ranks[0].note(h.at, wire.EventWait, 0)
-	if hangs := h.wait(600); len(hangs) != 0 {
-		t.Errorf("%+v", hangs)
-	}
+	h.tells(600, "", 0)
 }
 
 // TestOneThatEndedWaitsForNoKernel lets a process that steps wait for an endless
@@ -152,9 +142,7 @@ func TestOneThatOnlyJoinedIsNoRank(t *testing.T) {
 	other.put64(128, 77)
 	other.put32(136, 4)
 	other.proc('T', 0)
-	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 3 {
-		t.Errorf("%+v, want rank 3 absent", hangs)
-	}
+	h.tells(20, "absent", 3)
 }
 
 // TestOneThatGetsOnExcusesNobody lets a rank be absent in a communicator of two,
@@ -199,12 +187,8 @@ func TestOtherWorkThanStepsHasTime(t *testing.T) {
 		}
 	}
 	h.step(map[int]func(*rank, int64){0: other, 1: other})
-	if early := h.wait(55); len(early) != 0 {
-		t.Errorf("after 55 s: %+v", early)
-	}
-	if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 1 {
-		t.Errorf("after 70 s: %+v, want the kernel of rank 1", hangs)
-	}
+	h.tells(55, "", 0)
+	h.tells(15, "kernel", 1)
 }
 
 // TestNobodyWaitsLongForOneThatCannotCall stops or ends a rank of a job that has
@@ -235,11 +219,7 @@ func TestNobodyWaitsLongForOneThatCannotCall(t *testing.T) {
 			h.step(map[int]func(*rank, int64){0: (*rank).graph, 1: (*rank).graph, 2: (*rank).graph, 3: last})
 			c.gone(h, h.ranks[3])
 			h.ranks = h.ranks[:3]
-			hangs := h.wait(15)
-			if c.want == "" && len(hangs) != 0 || c.want != "" &&
-				(len(hangs) != 1 || hangs[0].Reason != c.want || hangs[0].Rank != 3) {
-				t.Errorf("%+v, want rank 3 %q", hangs, c.want)
-			}
+			h.tells(15, c.want, 3)
 		})
 	}
 }
@@ -271,11 +251,7 @@ func TestAKernelOfAnEarlyStep(t *testing.T) {
 		if !power {
 			continue
 		}
-		if hangs := h.wait(160); len(hangs) != 0 {
-			t.Errorf("with less power after 175 s: %+v", hangs)
-		}
-		if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 3 {
-			t.Errorf("with less power after 190 s: %+v", hangs)
-		}
+		h.tells(160, "", 0)
+		h.tells(15, "kernel", 3) // after 190 s
 	}
 }

@@ -101,13 +101,8 @@ func TestPipelines(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := pipe(t, c.last)
 			c.then(h)
-			if early := h.wait(5); len(early) != 0 {
-				t.Errorf("after 5 s: %+v", early)
-			}
-			hangs := h.wait(10)
-			if len(hangs) != 1 || hangs[0].Reason != c.reason || hangs[0].Rank != c.rank {
-				t.Errorf("%+v, want rank %d %s", hangs, c.rank, c.reason)
-			}
+			h.tells(5, "", 0)
+			h.tells(10, c.reason, c.rank)
 		})
 	}
 }
@@ -121,9 +116,7 @@ func TestStageOnAnotherHost(t *testing.T) {
 	}
 	h.ranks[3].exchanges(1, wire.Peer{Rank: 4, Sent: 7})
 	h.ranks[2].exchanges(1, wire.Peer{Rank: 3, Sent: 8, Inside: true})
-	if hangs := h.wait(60); len(hangs) != 0 {
-		t.Errorf("%+v; the fifth stage may be the culprit", hangs)
-	}
+	h.tells(60, "", 0)
 }
 
 // TestUnmeasuredProvesNothing lets the GPU of one rank be measured alone: the
@@ -131,15 +124,13 @@ func TestStageOnAnotherHost(t *testing.T) {
 func TestUnmeasuredProvesNothing(t *testing.T) {
 	t.Parallel()
 	h := stepping(t, 2)
-	hangs := func(r *rank, at int64) { r.hangs(at) }
+	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: func(r *rank, at int64) {
 		r.hangs(at)
 		r.put64(200, r.entered-8) // the last one that was measured
 		r.put64(160, r.entered-8)
 	}})
-	if found := h.wait(15); len(found) != 1 || found[0].Reason != "unknown" {
-		t.Errorf("%+v, want an unknown culprit", found)
-	}
+	h.tells(15, "unknown", -1)
 }
 
 // TestLongStepsAreJudgedSoon lets a job hang whose steps are 14 s of waiting for
@@ -168,10 +159,6 @@ func TestLongStepsAreJudgedSoon(t *testing.T) {
 		r.put64(200, r.entered)
 	}
 	h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: func(*rank, int64) {}, 3: waits})
-	if early := h.wait(8); len(early) != 0 {
-		t.Errorf("after 8 s: %+v", early)
-	}
-	if hangs := h.wait(8); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 2 {
-		t.Errorf("after 16 s: %+v, want rank 2 absent", hangs)
-	}
+	h.tells(8, "", 0)
+	h.tells(8, "absent", 2)
 }

@@ -56,7 +56,7 @@ func TestLies(t *testing.T) {
 			h.step(nil)
 			look()
 		}
-		waits := func(r *rank, at int64) { r.hangs(at) }
+		waits := (*rank).hangs
 		h.step(map[int]func(*rank, int64){0: waits, 1: waits, 2: func(*rank, int64) {}, 3: waits})
 		for range 15 {
 			h.at += 1e9

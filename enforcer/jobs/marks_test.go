@@ -56,10 +56,7 @@ func TestMarks(t *testing.T) {
 				}
 			}
 			h.step(map[int]func(*rank, int64){0: unmeasured, 1: unmeasured})
-			hangs := h.wait(15)
-			if len(hangs) != 1 || hangs[0].Reason != c.want || c.want == "kernel" && hangs[0].Rank != 1 {
-				t.Errorf("%+v, want rank 1 %s", hangs, c.want)
-			}
+			h.tells(15, c.want, 1)
 		})
 	}
 }
@@ -83,9 +80,7 @@ func TestAGPUThatGetsOnDoesNotHang(t *testing.T) {
 			t.Fatalf("after %v: %+v", time.Duration(second)*time.Second, hangs)
 		}
 	}
-	if hangs := h.wait(15); len(hangs) != 1 || hangs[0].Reason != "unknown" {
-		t.Errorf("15 s after they last got on: %+v, want an unknown culprit", hangs)
-	}
+	h.tells(15, "unknown", -1)
 }
 
 // long is a step of 15 s, most of which the rank waits for its GPU, or calls it
@@ -152,12 +147,9 @@ func TestAKernelIsJudgedByTheStep(t *testing.T) {
 					r.put64(200, r.entered)
 				}
 			}
-			if early := h.wait(c.after - 2); len(early) != 0 {
-				t.Errorf("after %d s: %+v", c.after-2, early)
-			}
-			hangs := h.wait(6)
-			if c.stands && (len(hangs) != 1 || hangs[0].Reason != "kernel" || hangs[0].Rank != 1) {
-				t.Errorf("after %d s: %+v, want the kernel of rank 1", c.after+4, hangs)
+			h.tells(c.after-2, "", 0)
+			if c.stands {
+				h.tells(6, "kernel", 1)
 			}
 		})
 	}

@@ -233,6 +233,20 @@ func (h *host) wait(seconds int) (hangs []wire.HangStats) {
 	return hangs
 }
 
+// tells waits so many seconds, and wants one hang then, with its culprit; without a reason
+// none. An unknown culprit has no rank.
+func (h *host) tells(seconds int, reason string, rank int) {
+	h.t.Helper()
+	hangs := h.wait(seconds)
+	if reason == "unknown" {
+		rank = -1
+	}
+	if reason == "" && len(hangs) > 0 || reason != "" && (len(hangs) != 1 || hangs[0].Reason != reason ||
+		hangs[0].Rank != rank || rank >= 0 && reason != "ended" && hangs[0].PID != 1000+rank) {
+		h.t.Errorf("after %d s: %+v, want rank %d %q", seconds, hangs, rank, reason)
+	}
+}
+
 func TestStepsAreSummed(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 2)
@@ -269,7 +283,7 @@ func TestStepsAreSummed(t *testing.T) {
 // TestCulprits lets a job of four ranks hang for each reason.
 func TestCulprits(t *testing.T) {
 	t.Parallel()
-	waits := func(r *rank, at int64) { r.hangs(at) }
+	waits := (*rank).hangs
 	all := func(last int, does func(r *rank, at int64)) map[int]func(*rank, int64) {
 		m := map[int]func(*rank, int64){0: waits, 1: waits, 2: waits, 3: waits}
 		m[last] = does
@@ -307,19 +321,8 @@ func TestCulprits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := stepping(t, 4)
 			h.step(all(2, c.last))
-			if early := h.wait(5); len(early) != 0 {
-				t.Errorf("after 5 s: %+v", early)
-			}
-			hangs := h.wait(10)
-			switch {
-			case c.want == "" && len(hangs) != 0:
-				t.Errorf("%+v, want no hang", hangs)
-			case c.want == "":
-			case len(hangs) != 1 || hangs[0].Reason != c.want:
-				t.Errorf("%+v, want one hang: %s", hangs, c.want)
-			case c.want != "unknown" && (hangs[0].PID != 1002 || hangs[0].Rank != 2):
-				t.Errorf("%+v, want rank 2", hangs[0])
-			}
+			h.tells(5, "", 0)
+			h.tells(10, c.want, 2)
 			h.ranks[2].proc('S', 0)
 			for range 20 { // it goes on
 				h.step(nil)
@@ -345,7 +348,7 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 	for range 100 {
 		h.step(nil)
 	}
-	hangs := func(r *rank, at int64) { r.hangs(at) }
+	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
 	if n := stepping(); n != 3 {
 		t.Errorf("%d of 3 ranks step at first", n)
@@ -369,11 +372,9 @@ func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	r := h.ranks[0]
 	h.Observer.Observe(broker.Traced{Session: 99, PID: r.pid, Tenant: r.tenant, GPUs: []string{"GPU-0"},
 		Trace: slices.Clone(r.trace), Ends: true})
-	hangs := func(r *rank, at int64) { r.hangs(at) }
+	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
-	if told := h.wait(15); len(told) != 1 || told[0].Reason != "absent" || told[0].Rank != 2 {
-		t.Errorf("%+v, want rank 2 absent", told)
-	}
+	h.tells(15, "absent", 2)
 }
 
 // TestOtherTenantsBlameNobody lets a process of another tenant name the
@@ -385,7 +386,7 @@ func TestOtherTenantsBlameNobody(t *testing.T) {
 	for range 100 {
 		h.step(nil)
 	}
-	hangs := func(r *rank, at int64) { r.hangs(at) }
+	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: hangs, 3: func(*rank, int64) {}})
 	for _, found := range h.wait(30) {
 		if found.PID == h.ranks[3].pid || found.Tenant == "liar" {
@@ -406,9 +407,7 @@ func TestWorkIsNoHang(t *testing.T) {
 			t.Fatalf("%v after it began to save: %+v", time.Duration(i)*time.Second, hangs)
 		}
 	}
-	if hangs := h.wait(20); len(hangs) != 1 || hangs[0].Reason != "absent" || hangs[0].Rank != 0 {
-		t.Errorf("20 s after it last computed: %+v", hangs)
-	}
+	h.tells(20, "absent", 0)
 }
 
 // TestAHangIsToldWithItsPlace: a hang is kept back until it is known where its

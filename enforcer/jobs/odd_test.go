@@ -53,11 +53,7 @@ func TestOddCalls(t *testing.T) {
 			if c.then != nil {
 				c.then(h.ranks[0], h.ranks[1])
 			}
-			hangs := h.wait(15)
-			rank := map[string]int{"unlike": 1, "absent": 0, "unknown": -1}[c.want]
-			if len(hangs) != 1 || hangs[0].Reason != c.want || hangs[0].Rank != rank {
-				t.Errorf("%+v, want rank %d %s", hangs, rank, c.want)
-			}
+			h.tells(15, c.want, map[string]int{"unlike": 1, "absent": 0}[c.want])
 		})
 	}
 }
