@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 func TestCatalogue(t *testing.T) {
@@ -44,13 +45,13 @@ func TestCatalogue(t *testing.T) {
 }
 
 // TestGoldenNames freezes what is published: a name, type or label that is
-// removed or changed breaks dashboards.
+// removed or changed breaks dashboards. If the change is intended: make generate.
 func TestGoldenNames(t *testing.T) {
 	var b strings.Builder
 	for _, m := range collectors.Metrics() {
 		fmt.Fprintf(&b, "%s %v %s\n", m, m.Type, strings.Join(m.Labels, ","))
 	}
-	golden(t, "names.txt", b.String())
+	fixture.Golden(t, "testdata/names.txt", b.String())
 }
 
 func TestEveryMetricHasOneCollector(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // A seriesRef names a series of ours in a table of testdata:
@@ -81,9 +82,7 @@ func (r seriesRef) ofGPU() bool {
 func readTable(t testing.TB, name string, columns ...string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if lines[0] != strings.Join(columns, "\t") {
 		t.Fatalf("%s: the heading is %q, want %q", name, lines[0], columns)
@@ -112,9 +111,7 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 func TestNvidiaSMIIsCovered(t *testing.T) {
 	rows := smiTable(t) // it checks the series of each row
 	gpus, err := parseSMI(recordedSMI(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	paths := map[string]bool{}
 	for _, g := range gpus {
 		for path := range g.values {

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/links"
+	"gpusteward/internal/fixture"
 )
 
 func TestHoldsReturnsTheDriversList(t *testing.T) {
@@ -31,9 +32,7 @@ func TestHoldsReturnsTheDriversList(t *testing.T) {
 		if !h.Knows(first) || !h.Knows(second) || h.Knows("GPU-none") {
 			t.Error("the host knows a GPU that it does not have, or does not know its own")
 		}
-		if err := h.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, h.Drain(t.Context()))
 		if !h.Knows("GPU-none") {
 			t.Error("without a driver a GPU counts as missing")
 		}
@@ -88,9 +87,7 @@ func TestMIG(t *testing.T) {
 		if held[whole] == 0 || len(held) != 4 {
 			t.Errorf("processes are on %v", held)
 		}
-		if err := h.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, h.Drain(t.Context()))
 		for uuid := range seen {
 			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
 				t.Errorf("without a driver its names are %q", names)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,44 +14,15 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
+	_ "gpusteward/collectors/all"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
-
-// golden compares got with a file, or writes the file under -update.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := "testdata/" + name
-	if update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) == got {
-		return
-	}
-	is, was := strings.Split(got, "\n"), strings.Split(string(want), "\n")
-	for _, l := range was {
-		if !slices.Contains(is, l) {
-			t.Errorf("%s: gone: %s", name, l)
-		}
-	}
-	for _, l := range is {
-		if !slices.Contains(was, l) {
-			t.Errorf("%s: new: %s", name, l)
-		}
-	}
-	t.Errorf("%s differs; published names are frozen. If the change is intended: make generate", name)
-}
 
 func TestGolden(t *testing.T) {
 	t.Parallel()
@@ -68,7 +38,7 @@ func TestGolden(t *testing.T) {
 					}
 					fmt.Fprintf(&b, "%s %v\n", k, m[k])
 				}
-				golden(t, name+".prom", b.String())
+				fixture.Golden(t, "testdata/"+name+".prom", b.String())
 			})
 		})
 	}
@@ -90,9 +60,7 @@ func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
 	nv, err := sim.New(hosttest.Scenario(t, "idle"), sim.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if err := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
 		collectors.ErrOpening) {
 		t.Errorf("Ready() = %v, want %v", err, collectors.ErrOpening)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors/gpu"
+	"gpusteward/internal/fixture"
 )
 
 func TestInventory(t *testing.T) {
@@ -44,9 +45,7 @@ func TestInventory(t *testing.T) {
 		t.Errorf("%d GPUs are remembered, at most %d should be", n, maxKnown)
 	}
 	for name, text := range map[string]string{"corrupt": "{", "other": `{"gpus":[{"uuid":""},{}]}`, "empty": ""} {
-		if err := os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644))
 		var bad inventory
 		bad.load(dir, log)
 		if got := uuids(&bad); got != "" {

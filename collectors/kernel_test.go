@@ -20,6 +20,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/links"
+	"gpusteward/internal/fixture"
 )
 
 // TestKernelIsReadWithoutADriver tests a driver that is gone, one that hangs
@@ -78,9 +79,7 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 func TestHungKernelFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		kernel := nv.Kernel()
 		release := make(chan struct{})
 		kernel.Sys = hangingFS{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
@@ -119,9 +118,7 @@ func TestHungKernelFile(t *testing.T) {
 func TestHungKernelFileDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		release := make(chan struct{})
 		defer close(release)
 		log := slog.New(slog.DiscardHandler)

@@ -23,6 +23,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // TestGPUParity compares our readings of this host's GPUs with nvidia-smi, idle
@@ -47,13 +48,9 @@ func realHost(t *testing.T) *collectors.Host {
 	t.Helper()
 	config := collectors.Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
 		Enable: []string{"clocks_app", "pcie_throughput"}}
-	if err := config.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, config.Validate())
 	proc, err := host.ProcFS("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: log,
 		Processes: host.NewTable(host.Options{Proc: proc, Log: log})})
@@ -129,9 +126,7 @@ func holdAgainstSMI(t *testing.T, h *collectors.Host) {
 	rows := smiTable(t)
 	text, readings := lookAtSMI(t, h)
 	all, err := evaluateSMI(text, rows, readings...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	slices.SortFunc(all, func(a, b difference) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
@@ -160,9 +155,7 @@ func logUnmapped(t *testing.T, text []byte, rows []smiRow) {
 		}
 	}
 	gpus, err := parseSMI(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, g := range gpus {
 		for p := range g.values {
 			if !known[p] {

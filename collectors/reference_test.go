@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // TestReference compares METRICS.md with the catalogue, or writes it under
@@ -54,29 +55,14 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 		row(m)
 	}
 	b.WriteString(notShown(t))
-	text := b.String()
-	if update {
-		if err := os.WriteFile("METRICS.md", []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	stands, err := os.ReadFile("METRICS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(stands) != text {
-		t.Error("METRICS.md differs from the catalogue; run make generate")
-	}
+	fixture.Golden(t, "METRICS.md", b.String())
 }
 
 // notShown lists the values that nvidia-smi shows and no metric has, with the
 // reason.
 func notShown(t *testing.T) string {
 	table, err := os.ReadFile("testdata/nvidia-smi.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var b strings.Builder
 	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n" +
 		"|---|---|\n")

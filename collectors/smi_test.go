@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // An smiRow maps one of nvidia-smi's elements to one of our series.
@@ -103,8 +105,6 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 func recordedSMI(t testing.TB) []byte {
 	t.Helper()
 	text, err := os.ReadFile("testdata/nvidia-smi-h100.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return text
 }

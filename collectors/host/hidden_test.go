@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // asNobody calls f on a thread of an unprivileged user, which ends with f.
@@ -37,13 +39,9 @@ func TestHidden(t *testing.T) {
 	}
 	for options, want := range map[string]string{"": "", "hidepid=1": "hidepid=", "hidepid=2": "hidepid="} {
 		dir, err := os.MkdirTemp("", "proc") // t.TempDir is closed to other users
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		t.Cleanup(func() { os.Remove(dir) })
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Chmod(dir, 0o755))
 		if err := syscall.Mount("proc", dir, "proc", 0, options); err != nil {
 			t.Skip("cannot mount procfs here:", err)
 		}

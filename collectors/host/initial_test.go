@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 const asStranger = "GPUSTEWARD_TEST_IN_A_PID_NAMESPACE"
@@ -33,25 +35,17 @@ func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 	cmd.Env = append(os.Environ(), asStranger+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
 	line := make([]byte, 100)
 	n, _ := stdout.Read(line)
 	if got := string(bytes.TrimSpace(line[:n])); got != "in it false 1" {
 		t.Errorf("the stranger says %q, want process 1 of another namespace", got)
 	}
 	proc, err := ProcFS("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||
 		p.Comm != fmt.Sprintf("%.15s", filepath.Base(os.Args[0])) {
 		t.Errorf("from outside it is %+v, %v", p, err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // grow writes files below a new directory, and returns a file system that reads
@@ -20,14 +22,10 @@ func grow(t testing.TB, files map[string]string) fs.FS {
 	dir := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		target, link := strings.CutPrefix(content, "->")
 		if link {
-			if err := os.Symlink(target, path); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.Symlink(target, path))
 		} else if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -248,15 +246,11 @@ func TestDriver(t *testing.T) {
 	k := Kernel{Proc: os.DirFS(proc), Sys: os.DirFS(sys)}
 	make := func(path string) {
 		t.Helper()
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(path, 0o755))
 	}
 	none := k.Driver()
 	make(filepath.Join(sys, "module/nvidia"))
-	if err := os.WriteFile(filepath.Join(sys, "module/nvidia/version"), []byte("580.159.04\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(sys, "module/nvidia/version"), []byte("580.159.04\n"), 0o644))
 	make(filepath.Join(proc, "driver/nvidia/gpus/0000:1b:00.0"))
 	make(filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0"))
 	one := k.Driver()
@@ -269,9 +263,7 @@ func TestDriver(t *testing.T) {
 	// A rebound GPU is a new directory of the same name.
 	make(filepath.Join(proc, "driver/nvidia/gpus/new"))
 	old := filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0")
-	if err := errors.Join(os.Remove(old), os.Rename(filepath.Join(proc, "driver/nvidia/gpus/new"), old)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, errors.Join(os.Remove(old), os.Rename(filepath.Join(proc, "driver/nvidia/gpus/new"), old)))
 	if why := k.Driver().Differs(one); !strings.Contains(why, "drives 2 GPUs, some of them rebound") {
 		t.Errorf("rebound: %q", why)
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A written is a plain file in place of the kernel's log.
@@ -39,9 +41,7 @@ func (w *written) say(n int) {
 func (w *written) write(text string) {
 	w.t.Helper()
 	f, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	defer f.Close()
 	if _, err := f.WriteString(text); err != nil {
 		w.t.Fatal(err)
@@ -52,22 +52,16 @@ func (w *written) write(text string) {
 func (w *written) keep(n int) {
 	w.t.Helper()
 	text, err := os.ReadFile(w.path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	lines := strings.SplitAfter(string(text), "\n")
-	if err := os.Rename(w.path, w.path+".old"); err != nil { // open descriptors continue to read it
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, os.Rename(w.path, w.path+".old")) // open descriptors continue to read it
 	w.write(strings.Join(lines[len(lines)-1-n:], ""))
 }
 
 // opened returns the number of this process's descriptors for the file.
 func (w *written) opened() (n int) {
 	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	for _, fd := range fds {
 		if at, _ := os.Readlink("/proc/self/fd/" + fd.Name()); at == w.path {
 			n++

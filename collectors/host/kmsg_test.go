@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // next returns the next record; false if there is none yet.
@@ -27,9 +29,7 @@ func next(l *recordReader) (Record, bool, error) {
 
 func TestKernelLogOfARealHost(t *testing.T) {
 	l, err := openRecords("testdata/kmsg.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	type seen struct {
 		address string
 		sxid    bool
@@ -40,9 +40,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 	records := 0
 	for {
 		r, ok, err := next(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if !ok {
 			break
 		}
@@ -73,14 +71,10 @@ func TestKernelLogOfARealHost(t *testing.T) {
 func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer file.Close()
 	l, err := openRecords(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, line := range []string{"", "one", "two"} {
 		if line != "" {
 			if _, err := file.WriteString("4,1,1,-;" + line + "\n"); err != nil {
@@ -109,20 +103,14 @@ func TestPCIAddressesCompare(t *testing.T) {
 func TestRecordsHaveAuthorAndTime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	var up unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &up); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &up))
 	now := time.Now()
 	stamp := time.Duration(up.Nano()) - 40*time.Second
 	lines := fmt.Sprintf("4,7,%d,-,caller=T1;kernel\n12,9,%d,-;user\nx;no\n1;no\n4,a,5,-;no\n"+
 		"4,1,99999999999999999999,-;no\n", stamp.Microseconds(), stamp.Microseconds())
-	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(path, []byte(lines), 0o600))
 	l, err := openRecords(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	first, ok1, _ := next(l)
 	second, ok2, _ := next(l)
 	if third, ok, err := next(l); !ok1 || !ok2 || ok || err != nil {
@@ -140,17 +128,11 @@ func TestRecordsHaveAuthorAndTime(t *testing.T) {
 func pipe(t *testing.T) (*recordReader, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kmsg")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, syscall.Mkfifo(path, 0o600))
 	l, err := openRecords(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	w, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { w.Close() })
 	return l, func(text string) {
 		if _, err := w.WriteString(text); err != nil {
@@ -198,14 +180,10 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 func TestFollowAPlainFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := os.Create(filepath.Join(t.TempDir(), "kmsg"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer w.Close()
 		l, err := openRecords(w.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		records, ended := make(chan Record), make(chan error, 1)
 		go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()

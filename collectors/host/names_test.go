@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // serve answers on a Unix socket with handler, and returns the socket.
@@ -19,9 +21,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	server := &http.Server{Handler: handler}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
@@ -124,9 +124,7 @@ func TestKubeletLogs(t *testing.T) {
 	dir := t.TempDir()
 	for _, link := range []string{"train-0_ml_main-" + id1 + ".log", "a_b-" + id2 + ".log", "a_b_c-" + id2[1:] + ".log",
 		"a_b_c_d-" + id2 + ".log", "-.log", ".log", "_", id2 + ".log"} {
-		if err := os.Symlink("/nowhere", filepath.Join(dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Symlink("/nowhere", filepath.Join(dir, link)))
 	}
 	names, err := KubeletLogs(dir).Containers(context.Background())
 	if err != nil || len(names) != 1 ||

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestNodes(t *testing.T) {
@@ -19,10 +21,8 @@ func TestNodes(t *testing.T) {
 		"0000:9d:00.0": "",
 	} {
 		dir := filepath.Join(proc, "driver/nvidia/gpus", address)
-		if err := errors.Join(os.MkdirAll(dir, 0o755),
-			os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, errors.Join(os.MkdirAll(dir, 0o755),
+			os.WriteFile(filepath.Join(dir, "information"), []byte(information), 0o644)))
 	}
 	sys := fstest.MapFS{"module/nvidia/version": {Data: []byte("580.159.04\n")}}
 	for name, c := range map[string]struct {
@@ -38,9 +38,7 @@ func TestNodes(t *testing.T) {
 	} {
 		dev := t.TempDir()
 		for _, node := range c.nodes {
-			if err := os.WriteFile(filepath.Join(dev, node), nil, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.WriteFile(filepath.Join(dev, node), nil, 0o666))
 		}
 		err := Kernel{Proc: os.DirFS(proc), Sys: sys, Dev: dev}.Nodes()
 		if (err == nil) != (c.want == nil) {

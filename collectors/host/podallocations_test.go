@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // kubeFile is the file that the test of gpusteward-kube compares its output with.
@@ -19,16 +21,12 @@ const kubeFile = "../../deploy/kubernetes/kube/testdata/allocations.json"
 // put writes text to path as of a time.
 func put(t *testing.T, path, text string, at time.Time) {
 	t.Helper()
-	if err := errors.Join(os.WriteFile(path, []byte(text), 0o644), os.Chtimes(path, at, at)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, errors.Join(os.WriteFile(path, []byte(text), 0o644), os.Chtimes(path, at, at)))
 }
 
 func TestPodAllocations(t *testing.T) {
 	text, err := os.ReadFile(kubeFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	path, now := filepath.Join(t.TempDir(), "allocations.json"), time.Now()
 	put(t, path, string(text), now.Add(-10*time.Second))
 	got, until, err := podAllocations(path, now)
@@ -72,9 +70,7 @@ func TestUnknownIsNotFree(t *testing.T) {
 		}
 	}
 	put(t, path, good, now)
-	if err := os.Chmod(path, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(path, 0o666))
 	if _, _, err := podAllocations(path, now); err == nil || !strings.Contains(err.Error(), "not trusted") {
 		t.Errorf("a file that everybody writes: %v", err)
 	}
@@ -84,9 +80,7 @@ func TestUnknownIsNotFree(t *testing.T) {
 func TestAllocationsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "kubelet")
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Mkdir(dir, 0o755))
 		path := filepath.Join(dir, "allocations.json")
 		a := NewAllocations(NewTable(Options{}), path, "")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -109,14 +103,10 @@ func TestAllocationsExpire(t *testing.T) {
 		put(t, path, `{"containers": []}`, time.Now().Add(20*time.Second))
 		time.Sleep(allocationsEach)
 		state("rewritten, with nothing allocated", 0, true)
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Remove(path))
 		time.Sleep(allocationsEach)
 		state("before the first file", 0, false)
-		if err := os.Remove(dir); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Remove(dir))
 		time.Sleep(allocationsEach)
 		synctest.Wait()
 		if now := a.Now(); len(now.Known) != 0 || len(now.All) != 0 {

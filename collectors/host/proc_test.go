@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // writeProcess writes a process into a tree that looks like /proc.
@@ -22,30 +24,20 @@ func writeProcess(t testing.TB, root string, pid int, start uint64, cgroup strin
 		"cgroup":  cgroup,
 		"environ": "A=1\x00B=x=y\x00A=2\x00C",
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.MkdirAll(dir, 0o755))
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
-	if err := os.WriteFile(filepath.Join(root, "stat"), []byte("cpu 1 2 3 4\nbtime 1700000000\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(root, "stat"), []byte("cpu 1 2 3 4\nbtime 1700000000\n"), 0o644))
 }
 
 func TestProcFS(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 250, "0::/a.slice/a.service\n")
 	proc, err := ProcFS(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	h, err := proc.Open(7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer h.Close()
 	want := Facts{Start: 250, Began: time.Unix(1700000002, 5e8), UID: 1000, Comm: "a) b",
 		Cgroup: "0::/a.slice/a.service\n"}
@@ -76,13 +68,9 @@ func TestHandleStaysWithItsProcess(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 1, "0::/\n")
 	proc, err := ProcFS(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	h, err := proc.Open(7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer h.Close()
 	os.RemoveAll(filepath.Join(root, "7"))
 	writeProcess(t, root, 7, 2, "0::/\n")
@@ -99,9 +87,7 @@ func TestProcessVanishesDuringRead(t *testing.T) {
 		root := t.TempDir()
 		writeProcess(t, root, 7, 1, "0::/\n")
 		proc, err := ProcFS(root)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		os.Remove(filepath.Join(root, "7", missing))
 		_, err = NewTable(Options{Proc: proc}).Lookup(7)
 		if err == nil || missing == "stat" && !errors.Is(err, ErrGone) {

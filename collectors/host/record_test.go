@@ -10,14 +10,14 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+
+	"gpusteward/internal/fixture"
 )
 
 // writeRecord writes the record of a job as the prolog does.
 func writeRecord(t *testing.T, dir, job, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, job), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, job), []byte(text), 0o644))
 }
 
 func TestJobRecord(t *testing.T) {
@@ -35,12 +35,8 @@ func TestJobRecord(t *testing.T) {
 	writeRecord(t, dir, "11", "JOB=11\nUSER="+strings.Repeat("x", longestRecord))
 	writeRecord(t, dir, "12", "JOB=12\nUSER=e\x1bve\n")
 	writeRecord(t, dir, "13", "JOB=13\n")
-	if err := os.Chmod(filepath.Join(dir, "13"), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "14"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(filepath.Join(dir, "13"), 0o666))
+	fixture.Must(t, syscall.Mkfifo(filepath.Join(dir, "14"), 0o644))
 	writeRecord(t, dir, ".15.new", "JOB=15\n")
 	for job, want := range map[string]string{"9": `the record is of job "7"`, "10": "is not a line KEY=VALUE",
 		"11": "more than 4096 bytes", "13": "users other than its owner can write it", "14": "not a regular file"} {
@@ -54,9 +50,7 @@ func TestJobRecord(t *testing.T) {
 	}
 	if os.Getuid() == 0 {
 		writeRecord(t, dir, "16", "JOB=16\n")
-		if err := os.Chown(filepath.Join(dir, "16"), 1000, 1000); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Chown(filepath.Join(dir, "16"), 1000, 1000))
 		if _, err := readRecord(dir, "16"); err == nil || !strings.Contains(err.Error(), "belongs to user 1000") {
 			t.Errorf("a user's own record: %v", err)
 		}
@@ -122,12 +116,8 @@ func TestRecordedAllocations(t *testing.T) {
 	proc := &fakeProc{}
 	for pid, job := range map[int]string{1: "1", 2: "2", 3: "3"} {
 		group := "/system.slice/slurmstepd.scope/job_" + job + "/step_0"
-		if err := os.MkdirAll(root+group, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(root+group, 0o755))
+		fixture.Must(t, os.WriteFile(root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600))
 		p := in(group)
 		p.environ = map[string]string{"SLURM_JOB_GPUS": "5"}
 		proc.set(pid, p)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // count returns a table's failures by source.
@@ -29,9 +31,7 @@ func in(cgroup string) *fakeProcess {
 func keyOf(t *testing.T, table *Table, pid int) string {
 	t.Helper()
 	p, err := table.Lookup(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if p.Workload == nil {
 		return ""
 	}
@@ -40,12 +40,10 @@ func keyOf(t *testing.T, table *Table, pid int) string {
 
 func TestLookup(t *testing.T) {
 	root := t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755),
+	fixture.Must(t, errors.Join(os.Mkdir(filepath.Join(root, "etc"), 0o755),
 		os.WriteFile(filepath.Join(root, "etc/passwd"),
 			[]byte("root:x:0:0::/:/bin/sh\n+::::::\nada:x:1000:1::/:/bin/sh\neve:x:1000:1::/:/bin/sh\nx:y\n"),
-			0o644)); err != nil {
-		t.Fatal(err)
-	}
+			0o644)))
 	proc := &fakeProc{}
 	proc.set(1, in("/system.slice/a.service"))
 	other := in("/system.slice/a.service")

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // userOf returns the user's name of the process that has the PID.
 func userOf(t *testing.T, table *Table, pid int) string {
 	t.Helper()
 	p, err := table.Lookup(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return p.User
 }
 

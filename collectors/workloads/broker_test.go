@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -99,15 +100,11 @@ type fakeBroker struct {
 func brokerThat(t *testing.T, answer func(c *net.UnixConn, h wire.Header) error) *fakeBroker {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "broker") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &fakeBroker{socket: filepath.Join(dir, "s"), accepted: make(chan struct{}, 16)}
 	l, err := net.Listen("unixpacket", b.socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -169,9 +166,7 @@ func brokerCollector() func(*collectors.Readings) {
 
 func TestBrokersBooksBecomeSeries(t *testing.T) {
 	text, err := json.Marshal(books)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
 	read := brokerCollector()
 	readBroker(read, b.socket)
@@ -443,9 +438,7 @@ func TestManyTenantsAreBounded(t *testing.T) {
 		s.Tenants = append(s.Tenants, wire.TenantStats{Tenant: fmt.Sprint(i), GPU: "GPU-a", Limit: 1})
 	}
 	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
 	if out := readBroker(brokerCollector(), b.socket); len(out.Samples) != collectors.MaxSeries || len(out.Dropped) == 0 {
 		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)

@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // TestCountersOfAReturningWorkloadContinue has five containers that run a
@@ -293,18 +294,12 @@ func TestInstancesOfMIG(t *testing.T) {
 func aCrowd(t testing.TB) func() *collectors.Readings {
 	t.Helper()
 	nv, err := sim.New(hosttest.Scenario(t, "crowd"), sim.Options{Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(nv.Close)
 	lib, err := gpu.Open(nv, new(gpu.Calls), new(gpu.Caller))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g, err := lib.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	infos, _ := g.GetComputeRunningProcesses()
 	facts := map[int]host.Facts{}
 	for _, p := range infos {
@@ -328,8 +323,6 @@ func aCrowd(t testing.TB) func() *collectors.Readings {
 func spentCPU(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // held returns the only device process of a PID, if there is one.
@@ -75,9 +76,7 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 			t.Errorf("the trainer had the GPU for %v s, and its workload, which has no other process, for %v s", x.SM,
 				v)
 		}
-		if err := h.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, h.Drain(t.Context()))
 		if all := h.DeviceProcesses(); len(all) != 0 {
 			t.Errorf("without a driver there are %d processes", len(all))
 		}

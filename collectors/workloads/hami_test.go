@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // A claim is a region's entry for a GPU.
@@ -63,9 +64,7 @@ func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
 	})
 	first, second := uuids[0], uuids[1]
 	link := filepath.Join(t.TempDir(), "elsewhere")
-	if err := os.WriteFile(link, claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(link, claims([]int{vllmPID}, claim{first, 4 * gib, 50, gib}), 0o600))
 	const own, other, neighbours = hamiPod + "_vllm/a.cache", hamiPod + "_vllm/b.cache", hamiPod + "_embed/a.cache"
 	type files = map[string][]byte // by directory and name; nil is a link to a valid one
 	type found = map[string]string // memory in use, its limit and the limit of time, by GPU and workload
@@ -103,9 +102,7 @@ func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			for _, dir := range c.dirs {
-				if err := os.MkdirAll(filepath.Join(root, "containers", dir), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, os.MkdirAll(filepath.Join(root, "containers", dir), 0o755))
 			}
 			for file, text := range c.files {
 				path := filepath.Join(root, "containers", file)
@@ -115,9 +112,7 @@ func TestHAMiRegionMustAgreeWithTheKernel(t *testing.T) {
 				} else if err == nil {
 					err = os.WriteFile(path, text, 0o600)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 			}
 			config := collectors.DefaultConfig()
 			config.HAMi = root

@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // A board is a GPU with the processes and the samples that a test sets. It
@@ -54,13 +55,9 @@ func (b *board) open(t testing.TB) *gpu.Device {
 		},
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 	}, new(gpu.Calls), new(gpu.Caller))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g, err := lib.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return g
 }
 

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 const (
@@ -48,9 +50,7 @@ func run(t *testing.T, dir string, command ...string) string {
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 }
 
 // standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot: for amd64 from the same
@@ -127,9 +127,7 @@ func unpack(t *testing.T, archive, arch, root string) (i image) {
 		if err == nil {
 			err = json.Unmarshal(text, into)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 	}
 	file := func(b blob) string { return "blobs/" + strings.Replace(b.Digest, ":", "/", 1) }
 	var named, index struct{ Manifests []blob }
@@ -207,9 +205,7 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 		"linux": object{"namespaces": []object{{"type": "mount"}, {"type": "ipc"}}},
 	}
 	text, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	bundle := t.TempDir()
 	write(t, filepath.Join(bundle, "config.json"), string(text))
 	return exec.Command("runc", "--root", runcRoot, "run", "--bundle", bundle, name)
@@ -254,9 +250,7 @@ func answers(url, want string) error {
 func address(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -269,9 +263,7 @@ func (c container) begins(t *testing.T, args ...string) (name string, end func()
 	var log bytes.Buffer
 	cmd := c.command(t, name, args...)
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
@@ -362,9 +354,7 @@ func TestImage(t *testing.T) {
 		return filepath.Join(repository, out[strings.LastIndex(out, "\n")+1:])
 	}
 	archive, err := filepath.Abs(built())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	root := t.TempDir()
 	i := unpack(t, archive, "amd64", root)
 	t.Logf("%s: %.1f MB compressed, %d layers", filepath.Base(archive), float64(i.compressed)/1e6, len(i.manifest.Layers))
@@ -418,9 +408,7 @@ func TestImage(t *testing.T) {
 		if err == nil {
 			err = cmd.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if _, err := io.CopyN(&log, lines, 10); err != nil {
 			t.Error(err)
 		}
@@ -445,15 +433,11 @@ func TestImage(t *testing.T) {
 	// the host for the observer, which has none.
 	t.Run("prepares a host and runs without a driver", func(t *testing.T) {
 		host := t.TempDir()
-		if err := os.Chmod(host, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Chmod(host, 0o755))
 		mounts := map[string]string{}
 		for _, name := range []string{"state", "library", "cdi", "run/gpusteward/agent"} {
 			mounts["/"+name] = filepath.Join(host, name)
-			if err := os.MkdirAll(mounts["/"+name], 0o755); err != nil { // like the kubelet
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.MkdirAll(mounts["/"+name], 0o755)) // like the kubelet
 		}
 		prepare := container{root: root, env: c.Env, capabilities: []string{"CAP_CHOWN"}, mounts: mounts}
 		for range 2 {
@@ -480,15 +464,13 @@ func TestImage(t *testing.T) {
 		host := t.TempDir()
 		in := func(path string) string { return filepath.Join(host, path) }
 		write(t, in("etc/gpusteward.yml"), "enforcer: {enabled: true}\n")
-		if err := errors.Join(
+		fixture.Must(t, errors.Join(
 			os.Chmod(host, 0o755),
 			os.MkdirAll(in("run/broker"), 0o755),
 			os.Mkdir(in("run/agent"), 0o755),
 			os.Chown(in("run/agent"), nonroot, nonroot),
 			os.Mkdir(in("state"), 0o755),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 		capabilities := []string{"CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SYS_PTRACE"}
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0); err != nil || has == 0 {
 			t.Log("NOT TESTED: the broker with CAP_SYS_RESOURCE, which root lacks here")

@@ -57,9 +57,7 @@ func TestEachArchitecture(t *testing.T) {
 func TestArm64AgentServes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	at := l.Addr().String()
 	l.Close()
 	dir := t.TempDir()
@@ -68,9 +66,7 @@ func TestArm64AgentServes(t *testing.T) {
 		"--state.dir="+dir, "--runtime.dir="+dir)
 	var log bytes.Buffer
 	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { cmd.Process.Kill() })
@@ -110,12 +106,8 @@ func TestCompilersAreNamed(t *testing.T) {
 	tools := t.TempDir()
 	for _, tool := range []string{"as", "bash", "cp", "dirname", "gcc", "go", "ld", "make", "mkdir", "strip"} {
 		path, err := exec.LookPath(tool)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(tools, tool)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
+		fixture.Must(t, os.Symlink(path, filepath.Join(tools, tool)))
 	}
 	tree := t.TempDir() // other tests use dist/ meanwhile
 	for name, text := range map[string]string{
@@ -124,9 +116,7 @@ func TestCompilersAreNamed(t *testing.T) {
 		"enforcer/hook/Makefile": "all:\n\t@mkdir -p $(BUILD) && $(CC) -x c -shared -o $(BUILD)/libgpusteward.so " +
 			"/dev/null\n",
 	} {
-		if err := os.MkdirAll(filepath.Join(tree, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(filepath.Join(tree, filepath.Dir(name)), 0o755))
 		fixture.Program(t, filepath.Join(tree, name), text)
 	}
 	const missing = "arm64 needs the compiler aarch64-linux-gnu-gcc: " +

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // included lists packages of the chroot beyond a minimal Debian: replacements for systemd, and
@@ -68,9 +70,7 @@ type chroot struct {
 func newChroot(t *testing.T) *chroot {
 	t.Helper()
 	tarball, err := debian()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	c := &chroot{t: t, root: t.TempDir()}
 	run(t, "tar", "-C", c.root, "-xf", tarball, "--exclude=./dev/*")
 	run(t, "install", "testdata/systemctl", filepath.Join(c.root, "usr/bin/systemctl"))
@@ -80,12 +80,8 @@ func newChroot(t *testing.T) *chroot {
 		exec chroot "$0" sleep infinity`, c.root)
 	unshare.Stderr = os.Stderr
 	out, err := unshare.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unshare.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, unshare.Start())
 	t.Cleanup(func() {
 		unshare.Process.Kill()
 		unshare.Wait()
@@ -144,9 +140,7 @@ func (c *chroot) put(path string) string {
 
 func (c *chroot) write(path, text string) {
 	c.t.Helper()
-	if err := os.WriteFile(filepath.Join(c.root, path), []byte(text), 0o644); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, os.WriteFile(filepath.Join(c.root, path), []byte(text), 0o644))
 }
 
 // asked returns the changes that systemctl was asked to make since the last call.
@@ -205,9 +199,7 @@ func (c *chroot) files() []string {
 		}
 		return nil
 	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, err)
 	return all
 }
 
@@ -248,9 +240,7 @@ func TestDeb(t *testing.T) {
 	c := newChroot(t)
 	now := shipped(t)
 	before, err := old()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	deb, oldDeb := c.put(now.deb), c.put(before.deb)
 	files := c.files()
 
@@ -374,9 +364,7 @@ func TestRPM(t *testing.T) {
 	c := newChroot(t)
 	now := shipped(t)
 	before, err := old()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	files := c.files()
 
 	c.rpm("--install " + before.rpm)

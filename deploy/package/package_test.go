@@ -44,9 +44,7 @@ func shipped(t *testing.T) built { return shippedFor(t, "amd64") }
 func shippedFor(t *testing.T, arch string) built {
 	t.Helper()
 	dist, err := filepath.Abs("../../dist")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	debs, _ := filepath.Glob(in(dist, "*", arch).deb)
 	rpms, _ := filepath.Glob(in(dist, "*", arch).rpm)
 	if len(debs) != 1 || len(rpms) != 1 {
@@ -84,9 +82,7 @@ func run(t *testing.T, name string, args ...string) string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 
@@ -149,9 +145,7 @@ func commit(format string) string {
 
 func TestTwoBuildsAreTheSame(t *testing.T) {
 	dir, err := build(shipped(t).version, "amd64", "arm64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for arch := range machines {
 		one := shippedFor(t, arch)
 		other := in(dir, one.version, arch)
@@ -168,9 +162,7 @@ func TestTwoBuildsAreTheSame(t *testing.T) {
 func TestVersionOrder(t *testing.T) {
 	t.Parallel()
 	script, err := filepath.Abs("version.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dir := t.TempDir()
 	git := func(args ...string) {
 		t.Helper()
@@ -205,9 +197,7 @@ func TestVersionOrder(t *testing.T) {
 	version(`1\.2\.0`)
 	git("commit", "-q", "--allow-empty", "-m", "c")
 	version(`1\.2\.0\+1\.g[0-9a-f]{7,}`)
-	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
 	git("add", "file")
 	version(`1\.2\.0\+1\.g[0-9a-f]{7,}\+dirty`)
 	git("commit", "-q", "-m", "d")
@@ -232,9 +222,7 @@ func TestBadVersionIsRefused(t *testing.T) {
 			"gpusteward": "#!/bin/sh\necho 'gpusteward, version " + version +
 				" (branch: , revision: a)'\n",
 		} {
-			if err := os.MkdirAll(filepath.Join(dir, "deploy/package"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.MkdirAll(filepath.Join(dir, "deploy/package"), 0o755))
 			fixture.Program(t, filepath.Join(dir, name), text)
 		}
 		cmd := exec.Command(filepath.Join(dir, "deploy/package/build.sh"))
@@ -350,14 +338,10 @@ func haveTheSame(t *testing.T, arch string) {
 func needs(t *testing.T, file string) string {
 	t.Helper()
 	program, err := elf.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer program.Close()
 	symbols, err := program.ImportedSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	newest := "0"
 	for _, s := range symbols {
 		version, ok := strings.CutPrefix(s.Version, "GLIBC_")
@@ -461,9 +445,7 @@ func TestManPageHasEveryKey(t *testing.T) {
 	t.Parallel()
 	page := run(t, "zcat", filepath.Join(unpacked(t), "usr/share/man/man5/gpusteward.yml.5.gz"))
 	var root map[string]map[string]any
-	if err := yaml.Unmarshal([]byte(read(t, "../gpusteward.yml")), &root); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, yaml.Unmarshal([]byte(read(t, "../gpusteward.yml")), &root))
 	n := 0
 	var walk func(path string, keys map[string]any)
 	walk = func(path string, keys map[string]any) {
@@ -502,9 +484,7 @@ func TestManPagesRender(t *testing.T) {
 			}
 			return err
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 }
 
 func TestCompletion(t *testing.T) {

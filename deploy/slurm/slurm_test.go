@@ -85,16 +85,12 @@ func (c *cluster) command(name string, args ...string) string {
 func (c *cluster) daemon(log string, name string, args ...string) *exec.Cmd {
 	c.t.Helper()
 	file, err := os.Create(c.path(log))
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, err)
 	defer file.Close()
 	cmd := exec.Command(name, args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.env, c.dir, file, file
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, cmd.Start())
 	c.t.Cleanup(func() { c.end(cmd) })
 	return cmd
 }
@@ -114,9 +110,7 @@ func (c *cluster) end(cmd *exec.Cmd) {
 func port(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -128,9 +122,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Skip("slurmd runs as root")
 	}
 	dir, err := os.MkdirTemp("/tmp", "slurm") // other users cannot read t.TempDir, and it is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { // jobs end without the directory, and then their cgroups can be removed
 		os.RemoveAll(dir)
 		groups, end := "/sys/fs/cgroup/freezer/slurm_"+filepath.Base(dir), time.Now().Add(patience)
@@ -143,20 +135,14 @@ func newCluster(t *testing.T) *cluster {
 	for name, mode := range map[string]os.FileMode{
 		"": 0o755, "bin": 0o755, "state": 0o755, "spool": 0o755, "out": 0o777, "lib": 0o755,
 	} {
-		if err := os.MkdirAll(c.path(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(c.path(name), mode); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(c.path(name), 0o755))
+		fixture.Must(t, os.Chmod(c.path(name), mode))
 	}
 	if out, err := exec.Command("cp", "../../gpusteward", c.path("bin/")).CombinedOutput(); err != nil {
 		t.Fatalf("%s: run make build", out)
 	}
 	scripts, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	// Slurm runs its scripts in an environment of its own, so a wrapper around each script sets
 	// this cluster's variables.
 	for script, before := range map[string]string{
@@ -179,9 +165,7 @@ func newCluster(t *testing.T) *cluster {
 // configure writes Slurm's configuration and starts its daemons.
 func (c *cluster) configure() {
 	host, err := os.Hostname()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, err)
 	host, _, _ = strings.Cut(host, ".")
 	track := "linuxproc"
 	if probe := "/sys/fs/cgroup/freezer/" + filepath.Base(c.dir); os.Mkdir(probe, 0o755) == nil {
@@ -223,13 +207,9 @@ PartitionName=gpu Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP
 `, c.dir, host, filepath.Base(c.dir), port(c.t), port(c.t), track))
 	c.write("gres.conf", "Name=gpu Type=h100 File="+c.path("gpu[0-1]")+"\nName=shard Count=8\n")
 	for _, gpu := range []string{"gpu0", "gpu1"} {
-		if err := syscall.Mknod(c.path(gpu), syscall.S_IFCHR|0o666, 1<<8|3); err != nil {
-			c.t.Fatal(err)
-		}
+		fixture.Must(c.t, syscall.Mknod(c.path(gpu), syscall.S_IFCHR|0o666, 1<<8|3))
 	}
-	if err := os.WriteFile(c.path("munge.key"), bytes.Repeat([]byte("gpusteward"), 100), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, os.WriteFile(c.path("munge.key"), bytes.Repeat([]byte("gpusteward"), 100), 0o600))
 	c.daemon("munged.log", "munged", "--foreground", "--force", "--socket="+c.path("munge.sock"),
 		"--key-file="+c.path("munge.key"), "--pid-file="+c.path("munged.pid"), "--seed-file="+c.path("munge.seed"))
 	c.eventually("munged listens", func() bool { return c.there("munge.sock") })
@@ -300,18 +280,14 @@ func (c *cluster) finish(ids ...string) {
 	c.eventually("the epilogs have ended", func() bool {
 		return c.command("sinfo", "--noheader", "--format=%T") == "idle"
 	})
-	if err := os.Remove(c.path("go")); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, os.Remove(c.path("go")))
 }
 
 // TestSlurm runs jobs with the scripts and an agent that enforces quotas.
 func TestSlurm(t *testing.T) {
 	c := newCluster(t)
 	library, err := os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6") // instead of the hook
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	c.write("lib/libgpusteward.so", string(library))
 	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n"+
 		"  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))
@@ -392,9 +368,7 @@ func TestSlurm(t *testing.T) {
 
 	// Without the agent, jobs run without the hook.
 	c.end(agent)
-	if err := os.RemoveAll(c.path("run")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.RemoveAll(c.path("run")))
 	job = c.job("--gres=shard:3")
 	if env := c.runs(job); env["LD_PRELOAD"] != "" {
 		t.Errorf("without a broker LD_PRELOAD is %q", env["LD_PRELOAD"])

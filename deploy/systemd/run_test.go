@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -85,24 +86,16 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	}
 	socket := r.path(name + ".notify")
 	err := os.RemoveAll(socket) // left by an earlier run
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if s.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(socket, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(socket, 0o777))
 	raw, err := s.notify.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) {
+	fixture.Must(t, err)
+	fixture.Must(t, raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if sec := seconds(t, s.unit, "WatchdogSec"); sec <= watchdog {
 		t.Errorf("%s: WatchdogSec=%v", name, sec)
 	}
@@ -126,9 +119,7 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 		s.cmd.ExtraFiles = []*os.File{file}
 	}
 	s.cmd.Dir = "/"
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, s.cmd.Start())
 	var listening sync.WaitGroup
 	listening.Go(s.listen)
 	go func() {
@@ -268,18 +259,12 @@ func get(t *testing.T, url string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 
@@ -345,21 +330,15 @@ func (r root) listens() (socket string, file *os.File) {
 		r.t.Errorf("%v", u)
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	fixture.Must(r.t, err)
 	if file, err = l.File(); err != nil {
 		r.t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	r.t.Cleanup(func() { file.Close() })
-	if err := unix.SetsockoptInt(int(file.Fd()), unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.Chmod(socket, 0o666); err != nil {
-		r.t.Fatal(err)
-	}
+	fixture.Must(r.t, unix.SetsockoptInt(int(file.Fd()), unix.SOL_SOCKET, unix.SO_PASSCRED, 1))
+	fixture.Must(r.t, os.Chmod(socket, 0o666))
 	return socket, file
 }
 
@@ -378,14 +357,10 @@ func asks(t *testing.T, socket string, request []byte) (answered func(want wire.
 	}
 	return func(want wire.Type) {
 		t.Helper()
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, conn.SetReadDeadline(time.Now().Add(patience)))
 		frame := make([]byte, wire.FrameMax)
 		n, _, _, _, err := conn.ReadMsgUnix(frame, make([]byte, 64))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if h, _, err := wire.Decode(frame[:n]); err != nil || h.Type != want {
 			t.Errorf("the answer is %v, %v", h.Type, err)
 		}
@@ -418,9 +393,7 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	s := r.start("gpusteward-broker.service", r.options("--demo=h100"), nil,
 		"systemd-socket-activate", "--seqpacket", "--listen="+socket)
 	eventually(t, "the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
-	if err := os.Chmod(socket, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(socket, 0o666))
 	answered := asks(t, socket, statistics())
 	s.ready()
 	answered(wire.TypeStatsReply)
@@ -447,9 +420,7 @@ func TestObserverAndBroker(t *testing.T) {
 	r.config(quotas)
 	socket, file := r.listens()
 	before, err := os.Stat(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	observer := r.start("gpusteward.service", r.options(loopback, "--demo=h100"), nil).ready()
 	url := observer.url()
 	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(get(t, url+"/metrics"))
@@ -486,9 +457,7 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	r := newRoot(t)
 	r.config("")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	if port := readUnit(t, "gpusteward.socket").last("Socket.ListenStream"); port != "9836" {
@@ -504,9 +473,7 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET /-/healthy HTTP/1.0\r\n\r\n")
 	s.ready()
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, conn.SetReadDeadline(time.Now().Add(patience)))
 	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), " 200 OK\r\n") {
 		t.Errorf("a client that connected before it ran got %q, %v", answer, err)
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // agent is a copy of the program that make build built.
@@ -58,9 +60,7 @@ type unit map[string][]string
 func readUnit(t *testing.T, name string) unit {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	u, section := unit{}, ""
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
@@ -127,12 +127,8 @@ func do(t *testing.T, argv ...string) string {
 
 func put(t *testing.T, path, text string, mode os.FileMode) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	fixture.Must(t, os.WriteFile(path, []byte(text), mode))
 }
 
 var units = []string{"gpusteward.service", "gpusteward.socket", "gpusteward-broker.service", "gpusteward-broker.socket"}
@@ -145,13 +141,9 @@ func TestUnitsVerify(t *testing.T) {
 	root := t.TempDir()
 	do(t, "cp", "-r", "/lib/systemd/system", root)
 	for _, dir := range []string{"usr/bin", "usr/lib/systemd", "etc/systemd/system", "bin"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
-	if err := os.Rename(filepath.Join(root, "system"), filepath.Join(root, "usr/lib/systemd/system")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Rename(filepath.Join(root, "system"), filepath.Join(root, "usr/lib/systemd/system")))
 	for _, program := range []string{"usr/bin/gpusteward", "bin/sh", "bin/kill"} {
 		put(t, filepath.Join(root, program), "#!/bin/sh\n", 0o755)
 	}
@@ -226,13 +218,9 @@ func newRoot(t *testing.T) root {
 	t.Helper()
 	needs(t, "systemd-sysusers", "systemd-tmpfiles", "setpriv")
 	dir, err := os.MkdirTemp("", "gs") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(dir, 0o755))
 	r := root{t: t, dir: dir}
 	for from, to := range map[string]string{
 		"gpusteward.sysusers": "usr/lib/sysusers.d/gpusteward.conf",
@@ -240,9 +228,7 @@ func newRoot(t *testing.T) root {
 		"gpusteward.default":  "etc/default/gpusteward",
 	} {
 		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		put(t, r.path(to), string(text), 0o644)
 	}
 	if out := do(t, "systemd-sysusers", "--root="+dir, "--dry-run"); !strings.Contains(out, "gpusteward") {
@@ -321,20 +307,14 @@ func (r root) makeDirectories(u unit) {
 	} {
 		for _, name := range strings.Fields(u.last("Service." + key)) {
 			dir := r.path(filepath.Join(parent, name))
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				r.t.Fatal(err)
-			}
+			fixture.Must(r.t, os.MkdirAll(dir, 0o755))
 			mode := uint64(0o755)
 			if text := u.last("Service." + key + "Mode"); text != "" {
 				mode, _ = strconv.ParseUint(text, 8, 32)
 			}
-			if err := os.Chmod(dir, os.FileMode(mode)); err != nil {
-				r.t.Fatal(err)
-			}
+			fixture.Must(r.t, os.Chmod(dir, os.FileMode(mode)))
 			if key != "ConfigurationDirectory" {
-				if err := os.Chown(dir, uid, gid); err != nil {
-					r.t.Fatal(err)
-				}
+				fixture.Must(r.t, os.Chown(dir, uid, gid))
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/fixture"
 )
 
 // actor returns an Actor on this machine's processes.
@@ -33,9 +34,7 @@ func actor(t *testing.T) *Actor {
 func child(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { kill(cmd) })
 	return cmd
 }
@@ -49,9 +48,7 @@ func kill(cmd *exec.Cmd) {
 func target(t testing.TB, a *Actor, pid int) Target {
 	t.Helper()
 	s, err := a.status(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return Target{PID: pid, Start: s.start}
 }
 
@@ -117,9 +114,7 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed,
 		"no longer belongs to the workload")
 	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Process.Kill())
 	eventually(t, "it is a zombie", func() bool { return state(a, who.PID) == 'Z' })
 	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
 	_ = cmd.Wait()
@@ -135,9 +130,7 @@ func reuse(t *testing.T, pid int) *exec.Cmd {
 			t.Skip("only root chooses PIDs:", err)
 		}
 		cmd := exec.Command("sleep", "1000")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, cmd.Start())
 		if cmd.Process.Pid == pid {
 			t.Cleanup(func() { kill(cmd) })
 			return cmd
@@ -204,9 +197,7 @@ func TestSparedAreRefused(t *testing.T) {
 		})
 	}
 	grandparent, err := a.status(os.Getppid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if why := a.spared()[grandparent.parent]; grandparent.parent > 0 && why == "" {
 		t.Errorf("the parent of our parent, %d, is not spared", grandparent.parent)
 	}
@@ -217,12 +208,8 @@ func fakeProc(t *testing.T, pid int, stat string) *Actor {
 	t.Helper()
 	root := t.TempDir()
 	dir := filepath.Join(root, strconv.Itoa(pid))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(dir, 0o700))
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
 	return &Actor{ProcFS: root}
 }
 
@@ -416,12 +403,8 @@ func ready(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { kill(cmd) })
 	if _, err := bufio.NewReader(out).ReadByte(); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/fixture"
 )
 
 // realGroup makes a cgroup with a freezer of the given version, and returns its
@@ -44,9 +45,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 	})
 	g := &cgroup{Frozen: Frozen{V1: v1}}
 	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g.root = root
 	defer g.close()
 	if _, err := g.frozen(); err != nil {
@@ -67,9 +66,7 @@ func join(t *testing.T, dir string, pid int) {
 			}
 		}
 	})
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
 }
 
 // versions runs a test with the freezers of both versions.
@@ -145,9 +142,7 @@ func TestGivenUp(t *testing.T) {
 	join(t, dir, cmd.Process.Pid)
 	c := processGroup(target(t, a, cmd.Process.Pid))
 	state := func(text string) {
-		if err := os.WriteFile(filepath.Join(dir, "freezer.state"), []byte(text), 0); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(dir, "freezer.state"), []byte(text), 0))
 	}
 	state("FROZEN")
 	defer state("THAWED")
@@ -180,9 +175,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 	versions(t, func(t *testing.T, a *Actor, v1 bool) {
 		dir, path := realGroup(t, a, v1)
 		sub := filepath.Join(dir, "sub")
-		if err := os.Mkdir(sub, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Mkdir(sub, 0o755))
 		t.Cleanup(func() { eventually(t, "it is empty", func() bool { return os.Remove(sub) == nil }) })
 		who := sleepers(t, a, 2)
 		c := processGroup(who[0])
@@ -205,18 +198,12 @@ func TestFreezerNotAvailable(t *testing.T) {
 		self := strconv.Itoa(os.Getpid()) // this process is in it, according to a fake procfs
 		a.ProcFS = t.TempDir()
 		for pid, where := range map[string]string{self: path + "/sub", strconv.Itoa(who[0].PID): path} {
-			if err := os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700))
 			stat, err := os.ReadFile("/proc/" + pid + "/stat")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			text := "0::" + where + "\n4:cpu,freezer:" + where + "\n"
-			if err := errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600),
-				os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600),
+				os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)))
 		}
 		refused("the enforcer is in it")
 		a.ProcFS = "/proc"
@@ -245,9 +232,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 			return nil
 		}
 		g, err := a.openGroup(path, v1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer g.close()
 		stopped := func() {
 			t.Helper()
@@ -291,17 +276,11 @@ func TestVanishedGroup(t *testing.T) {
 			t.Errorf("%s, %s, %+v", result, detail, a.Paused())
 		}
 		// Another cgroup has the path now, and somebody else froze it.
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Mkdir(dir, 0o755))
 		g, err := a.openGroup(path, v1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer g.close()
-		if err := g.set(true); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, g.set(true))
 		a.Keep = nil
 		a.Restore([]Paused{{Tenant: someone.Tenant, Workload: someone.Workload,
 			Frozen: []Frozen{{Path: path, V1: v1, ID: 1}, {Path: path + "/gone", V1: v1}}}})
@@ -346,19 +325,15 @@ func TestFakeGroups(t *testing.T) {
 			a := fakeProc(t, who, stat)
 			a.CgroupFS = t.TempDir()
 			self := filepath.Join(a.ProcFS, strconv.Itoa(os.Getpid()))
-			if err := errors.Join(os.Mkdir(self, 0o700),
+			fixture.Must(t, errors.Join(os.Mkdir(self, 0o700),
 				os.WriteFile(filepath.Join(self, "cgroup"), []byte("0::/agent\n7:freezer:/agent\n"), 0o600),
 				os.WriteFile(filepath.Join(a.ProcFS, strconv.Itoa(who), "cgroup"), []byte(test.cgroups),
-					0o600)); err != nil {
-				t.Fatal(err)
-			}
+					0o600)))
 			for name, text := range test.files {
 				path := filepath.Join(a.CgroupFS, name)
 				text = strings.ReplaceAll(text, "%d", strconv.Itoa(who))
-				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
-					os.WriteFile(path, []byte(text), 0o600)); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+					os.WriteFile(path, []byte(text), 0o600)))
 			}
 			result, detail := a.Pause(processGroup(Target{PID: who, Start: 42}), []string{byFreezer})
 			if result != test.result || !strings.Contains(detail, test.detail) {

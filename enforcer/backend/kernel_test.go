@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // A limiter is a running KernelMemory on a fake driver and fake cgroups.
@@ -41,9 +42,7 @@ func newLimiter(t *testing.T, groups ...string) *limiter {
 	l := &limiter{t: t, cgroups: t.TempDir(), ps: newCensus(), hang: map[string]chan struct{}{},
 		fails: map[string]error{}}
 	for _, g := range groups {
-		if err := os.MkdirAll(filepath.Join(l.cgroups, g), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(filepath.Join(l.cgroups, g), 0o755))
 	}
 	l.KernelMemory = NewKernelMemory(KernelMemoryOptions{Limit: l.limit, Proc: l.ps, Cgroups: l.cgroups,
 		Log: slog.New(slog.NewTextHandler(&l.log, nil))})
@@ -195,9 +194,7 @@ func TestALimitGoesWithItsCgroup(t *testing.T) {
 		defer l.stop()
 		l.seconds(2, owns("a", "GPU-a", l.in(10, "/jobs/a")))
 		l.ps.has(10, host.Facts{Start: 11, Cgroup: "0::/jobs/b\n"}) // another process with the same PID
-		if err := os.RemoveAll(filepath.Join(l.cgroups, "/jobs/a")); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.RemoveAll(filepath.Join(l.cgroups, "/jobs/a")))
 		if calls, holds := l.seconds(2, owns("a", "GPU-a", host.Process{PID: 10, Start: 10})); len(calls) != 0 ||
 			len(holds) != 0 || len(l.limits)+len(l.homes) != 0 {
 			t.Errorf("asked for %q, holds %v, knows %v and %v", calls, holds, l.limits, l.homes)

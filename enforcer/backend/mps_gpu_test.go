@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // TestGPUMPS holds that the real control daemon behaves like
@@ -26,14 +27,10 @@ func TestGPUMPS(t *testing.T) {
 		t.Skip(err)
 	}
 	uuids, err := exec.Command("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	uuid := strings.Fields(string(uuids))[0]
 	dir, err := os.MkdirTemp("", "mps") // short, because a socket's path is limited
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer os.RemoveAll(dir)
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
 	t.Setenv("CUDA_MPS_LOG_DIRECTORY", dir)
@@ -41,16 +38,12 @@ func TestGPUMPS(t *testing.T) {
 		t.Fatalf("start the control daemon: %v: %s", err, out)
 	}
 	ps, err := host.ProcFS("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var log bytes.Buffer
 	m := NewMPS(MPSOptions{Proc: ps, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Tenant: func(uid int) (string, bool) { return "a", uid == os.Getuid() }})
 	defer func() { _ = m.control.silent(t.Context(), "quit") }()
-	if err := m.control.silent(t.Context(), "start_server -uid %d", os.Getuid()); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, m.control.silent(t.Context(), "start_server -uid %d", os.Getuid()))
 	var pids []int
 	for begin := time.Now(); len(pids) == 0 && time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		if pids, err = m.control.pids(t.Context(), "get_server_list"); err != nil {
@@ -78,9 +71,7 @@ func TestGPUMPS(t *testing.T) {
 		{1, 0, nil, 1},
 	} {
 		saw, err := m.look(t.Context(), mpsWants([]Demand{demand("a", uuid, c.limit, c.memory)}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if len(saw.servers) != 1 || math.Abs(saw.servers[0].Threads-c.threads) > 1e-9 ||
 			!slices.Equal(sorted(saw.holds), c.holds) {
 			t.Errorf("limit %g, cap %d: holds %v, servers %v; says %s", c.limit, c.memory, saw.holds, saw.servers,

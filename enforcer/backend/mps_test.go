@@ -15,6 +15,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -32,9 +33,7 @@ type daemon struct {
 func newDaemon(t *testing.T) *daemon {
 	t.Helper()
 	command, err := filepath.Abs("testdata/mps-control.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	d := &daemon{t: t, dir: t.TempDir(), ps: newCensus()}
 	d.MPS = NewMPS(MPSOptions{Command: command, Pipes: d.dir, Proc: d.ps,
 		Log: slog.New(slog.NewTextHandler(&d.log, nil)),
@@ -49,12 +48,8 @@ func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *daemon) set(name, contents string) {
 	d.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(d.path(name)), 0o755); err != nil {
-		d.t.Fatal(err)
-	}
-	if err := os.WriteFile(d.path(name), []byte(contents), 0o644); err != nil {
-		d.t.Fatal(err)
-	}
+	fixture.Must(d.t, os.MkdirAll(filepath.Dir(d.path(name)), 0o755))
+	fixture.Must(d.t, os.WriteFile(d.path(name), []byte(contents), 0o644))
 }
 
 func (d *daemon) content(name string) string {
@@ -73,9 +68,7 @@ func (d *daemon) server(pid, uid int, clients string) {
 func (d *daemon) sees(demands ...Demand) []Hold {
 	d.t.Helper()
 	saw, err := d.look(d.t.Context(), mpsWants(demands))
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	fixture.Must(d.t, err)
 	return sorted(saw.holds)
 }
 
@@ -259,9 +252,7 @@ func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {
 	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 0 {
 		t.Errorf("holds %v", got)
 	}
-	if err := os.Remove(d.path("dies")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(d.path("dies")))
 	d.server(510, 1000, "")
 	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 2 || len(d.servers) != 1 {
 		t.Errorf("the next server holds %v; %d are known", got, len(d.servers))
@@ -271,9 +262,7 @@ func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {
 func TestWithoutAnMPSDaemonNoProgramIsStarted(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
-	if err := os.Remove(d.path("control")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(d.path("control")))
 	d.control.command = "/nonexistent"
 	if got := d.sees(demand("a", "GPU-a", .3, 0)); len(got) != 0 || d.log.Len() > 0 {
 		t.Errorf("holds %v, and says %s", got, d.log.String())

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -507,9 +508,7 @@ func (o *office) tick() {
 // scheduled writes how long the main thread ran, and waited for a processor, ns.
 func (r *rank) scheduled(ran, waited int64) {
 	file := filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid), "schedstat")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "%d %d 1\n", ran, waited), 0o600); err != nil {
-		r.h.t.Fatal(err)
-	}
+	fixture.Must(r.h.t, os.WriteFile(file, fmt.Appendf(nil, "%d %d 1\n", ran, waited), 0o600))
 }
 
 // pressures writes the host's pressure, in percent.
@@ -518,9 +517,7 @@ func (h *host) pressures(cpu, io, memory float64) {
 	_ = os.MkdirAll(dir, 0o755)
 	for name, v := range map[string]float64{"cpu": cpu, "io": io, "memory": memory} {
 		text := fmt.Appendf(nil, "some avg10=%.2f avg60=0.00 avg300=0.00 total=0\n", v)
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			h.t.Fatal(err)
-		}
+		fixture.Must(h.t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 }
 

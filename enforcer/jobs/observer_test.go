@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -74,14 +75,10 @@ type rank struct {
 // it has used.
 func (r *rank) proc(state byte, ticks int) {
 	dir := filepath.Join(r.h.Observer.Procfs, fmt.Sprint(r.pid))
-	if err := os.MkdirAll(filepath.Join(dir, "task"), 0o755); err != nil {
-		r.h.t.Fatal(err)
-	}
+	fixture.Must(r.h.t, os.MkdirAll(filepath.Join(dir, "task"), 0o755))
 	r.ticks += ticks
 	stat := fmt.Sprintf("%d (python) %c 1 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 100\n", r.pid, state, r.ticks)
-	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600); err != nil {
-		r.h.t.Fatal(err)
-	}
+	fixture.Must(r.h.t, os.WriteFile(filepath.Join(dir, "stat"), []byte(stat), 0o600))
 }
 
 func (r *rank) put64(at int, v uint64) { binary.NativeEndian.PutUint64(r.trace[at:], v) }
@@ -421,14 +418,10 @@ func TestAHangIsToldWithItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, 2)
 			fifo := filepath.Join(h.Observer.Procfs, "1001/task/1001/stat")
-			if err := errors.Join(os.Mkdir(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
-				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, errors.Join(os.Mkdir(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
+				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))))
 			held, err := os.OpenFile(fifo, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			defer held.Close() // who reads it ends then
 			for range 100 {
 				h.step(nil)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/ras"
 	"gpusteward/internal/wire"
 )
@@ -83,12 +84,8 @@ func (j *unhookedJob) listen(users ...int) {
 
 func (j *unhookedJob) file(name, text string) {
 	name = filepath.Join(j.Observer.Procfs, name)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		j.t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		j.t.Fatal(err)
-	}
+	fixture.Must(j.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	fixture.Must(j.t, os.WriteFile(name, []byte(text), 0o600))
 }
 
 // run lets some seconds pass, and returns the hangs at their end.
@@ -120,9 +117,7 @@ func (j *unhookedJob) run(seconds int) (hangs []wire.HangStats) {
 // kill ends rank 1.
 func (j *unhookedJob) kill() {
 	j.listed = []int{0}
-	if err := os.RemoveAll(filepath.Join(j.Observer.Procfs, "2001")); err != nil {
-		j.t.Fatal(err)
-	}
+	fixture.Must(j.t, os.RemoveAll(filepath.Join(j.Observer.Procfs, "2001")))
 }
 
 // steps lets rank 0 wait for rank 1 in each step, of so many seconds, and
@@ -413,12 +408,8 @@ func TestIdentity(t *testing.T) {
 		{"", 7, -1},
 	} {
 		procfs := t.TempDir()
-		if err := os.Mkdir(filepath.Join(procfs, "7"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(procfs, "7/status"), []byte(c.status), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Mkdir(filepath.Join(procfs, "7"), 0o755))
+		fixture.Must(t, os.WriteFile(filepath.Join(procfs, "7/status"), []byte(c.status), 0o600))
 		if inner, user := identity(procfs, 7); inner != c.inner || user != c.user {
 			t.Errorf("%q: %d of user %d, want %d of %d", c.status, inner, user, c.inner, c.user)
 		}

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestWhere asks where a real process stands.
@@ -18,12 +20,8 @@ def waits_for_data():
 waits_for_data()
 `)
 	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, child.Start())
 	defer func() {
 		_ = child.Process.Kill()
 		_ = child.Wait()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -618,9 +619,7 @@ func (m *actor) proc() {
 		}
 		m.files[file] = text
 		_ = os.MkdirAll(filepath.Dir(file), 0o755)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			m.w.h.t.Fatal(err)
-		}
+		fixture.Must(m.w.h.t, os.WriteFile(file, []byte(text), 0o600))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	hosts "gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // A crowd is 1,000 processes of as many workloads, and a table of 200 tenants.
@@ -48,9 +49,7 @@ func newCrowd(t testing.TB) *crowd {
 		table.Rules = append(table.Rules, policy.Rule{Name: fmt.Sprint("t", i), Select: []policy.Selector{s},
 			Terms: terms, Steps: steps})
 	}
-	if err := table.Check(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, table.Check())
 	c := &crowd{processes: map[int]hosts.Process{}}
 	for pid := 1; pid <= 1000; pid++ {
 		i := pid % 200
@@ -108,9 +107,7 @@ func newCrowd(t testing.TB) *crowd {
 func (c *crowd) judge(t testing.TB) (governed int) {
 	for i := range c.facts {
 		name, err := c.policy.Tenant(c.facts[i], "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if c.policy.Governed(name) {
 			governed++
 		}

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -55,9 +56,7 @@ func table(rules ...Rule) Table {
 // policy returns the policy of rules, which must be valid.
 func policy(t *testing.T, h HostView, rules ...Rule) *Policy {
 	t.Helper()
-	if err := table(rules...).Check(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, table(rules...).Check())
 	return New(table(rules...), h, nil)
 }
 
@@ -252,21 +251,15 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 
 func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	group, err := user.LookupGroupId(me.Gid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var log bytes.Buffer
 	rules := table(
 		row("ghost", Selector{Users: []string{"no-such-user"}, Executables: []string{"/*"}}),
 		row("mine", Selector{Users: []string{"no-such-user", me.Username}, Groups: []string{group.Name}}),
 	)
-	if err := rules.Check(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, rules.Check())
 	p := New(rules, HostView{}, slog.New(slog.NewTextHandler(&log, nil)))
 	uid, _ := strconv.ParseUint(me.Uid, 10, 32)
 	gid, _ := strconv.ParseUint(me.Gid, 10, 32)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/action"
+	"gpusteward/internal/fixture"
 )
 
 // TestGPUSuspendedCalls has a thread call the driver while its process is being
@@ -18,9 +19,7 @@ import (
 // process. A process that calls nothing lives.
 func TestGPUSuspendedCalls(t *testing.T) {
 	out, err := exec.Command("python3", program("calls.py")).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for call := range strings.Lines(string(out)) {
 		call = strings.TrimSpace(call)
 		for _, late := range []bool{false, true} {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // init confines a child process as the unit of the broker does: it keeps the
@@ -55,9 +57,7 @@ func init() {
 func brokers(t *testing.T) (set uint64) {
 	t.Helper()
 	unit, err := os.ReadFile("../../deploy/systemd/gpusteward-broker.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, rest, _ := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
 	line, _, _ := strings.Cut(rest, "\n")
 	numbers := map[string]int{"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_KILL": unix.CAP_KILL,

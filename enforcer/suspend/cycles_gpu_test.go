@@ -22,6 +22,7 @@ import (
 
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -51,17 +52,11 @@ func begin(t *testing.T, uid uint32, script, argument string) *exact {
 		e.cmd.Env = append(os.Environ(), "HOME=/tmp")
 	}
 	in, err := e.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	out, err := e.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	e.in, e.out = in, bufio.NewScanner(out)
-	if err := e.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, e.cmd.Start())
 	t.Cleanup(func() { _ = e.cmd.Process.Kill(); _ = e.cmd.Wait() })
 	e.hear("ready")
 	return e
@@ -91,9 +86,7 @@ func (e *exact) hear(word string) string {
 func listed(t *testing.T, pid int) (mib int) {
 	t.Helper()
 	out, err := exec.Command("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, line := range strings.Split(string(out), "\n") {
 		if who, n, is := strings.Cut(line, ", "); is && who == strconv.Itoa(pid) {
 			mib, _ = strconv.Atoi(strings.TrimSpace(n))
@@ -164,9 +157,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 func TestGPUSuspendRates(t *testing.T) {
 	const setting = "/sys/kernel/mm/transparent_hugepage/enabled"
 	was, err := os.ReadFile(setting)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, chosen, _ := strings.Cut(string(was), "[")
 	chosen, _, _ = strings.Cut(chosen, "]")
 	t.Cleanup(func() { _ = os.WriteFile(setting, []byte(chosen), 0o644) })
@@ -174,9 +165,7 @@ func TestGPUSuspendRates(t *testing.T) {
 		pages string
 		ahead bool
 	}{{"never", false}, {"always", false}, {"never", true}, {"always", true}} {
-		if err := os.WriteFile(setting, []byte(c.pages), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(setting, []byte(c.pages), 0o644))
 		e := train(t, 0)
 		e.tell("go 1")
 		e.hear("did")
@@ -234,16 +223,12 @@ func (s *asker) suspend(t *testing.T, e *exact, mib int) (took float64) {
 func (s *asker) send(t *testing.T, e *exact, mib int) {
 	t.Helper()
 	p := Process{Target: action.Target{PID: e.cmd.Process.Pid, Start: 1}, Memory: map[string]uint64{"GPU": uint64(mib) << 20}}
-	if err := s.Suspend(time.Now(), anybody, []Process{p}, "test"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, s.Suspend(time.Now(), anybody, []Process{p}, "test"))
 }
 
 func (s *asker) resume(t *testing.T, e *exact) (took float64) {
 	t.Helper()
-	if err := s.Resume(time.Now(), anybody, "tested"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, s.Resume(time.Now(), anybody, "tested"))
 	return s.wait(t, Resuming)
 }
 

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // as returns the calls of a child process that does so.
@@ -86,9 +88,7 @@ func TestAHookIsNotForTheChild(t *testing.T) {
 // does, too, and the path of their locks.
 func hanging(t *testing.T) (call Call, path string, letGo func()) {
 	path, pipe := filepath.Join(t.TempDir(), "lock"), filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, syscall.Mkfifo(pipe, 0o600))
 	letGo = sync.OnceFunc(func() {
 		if f, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil { // once the child has opened it
 			_ = f.Close()

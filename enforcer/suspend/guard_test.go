@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
@@ -68,12 +70,8 @@ func guarded(t *testing.T) *child {
 	c.Env = append(os.Environ(), "GS_GUARDED=1")
 	c.Stderr = &c.err
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	c.out = bufio.NewScanner(out)
 	c.says("ready")
@@ -89,9 +87,7 @@ func (c *child) says(want string) {
 
 func (c *child) send(s syscall.Signal) {
 	c.t.Helper()
-	if err := c.Process.Signal(s); err != nil {
-		c.t.Fatal(err)
-	}
+	fixture.Must(c.t, c.Process.Signal(s))
 }
 
 // tracers returns by how many threads those of the process are traced; 0: some are not.
@@ -160,9 +156,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 	}{{syscall.SIGTERM, "nil pointer dereference"}, {syscall.SIGSEGV, "SIGSEGV"}} {
 		e, g := guarded(t), Guards{}
 		pid := e.Process.Pid
-		if err := g.Take(pid); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, g.Take(pid))
 		e.send(c.sends)
 		eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		if e.out.Scan() {
@@ -183,9 +177,7 @@ func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
 		c, g := guarded(t), Guards{}
 		t.Cleanup(func() { g.Keep(nil) }) // before its end is awaited
 		pid := c.Process.Pid
-		if err := g.Take(pid); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, g.Take(pid))
 		c.send(syscall.SIGALRM)
 		c.says("alarm clock")
 		_ = c.Process.Kill()
@@ -214,9 +206,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	t.Parallel()
 	c, first, second := guarded(t), new(Guards), new(Guards)
 	pid := c.Process.Pid
-	if err := first.Take(pid); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, first.Take(pid))
 	if err := second.Take(pid); err == nil || second.Has(pid) || c.tracers() != 1 {
 		t.Errorf("it is guarded twice: %v", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // pids returns the processes of the job's record.
@@ -87,9 +89,7 @@ func TestWhoCannotJoinGoesOn(t *testing.T) {
 			b.card.wrong[call] = refuse(Busy, "%s", call)
 			b.card.state[4] = left
 		})
-		if err := b.Join(b.now, job, processes(3, 4)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, b.Join(b.now, job, processes(3, 4)))
 		if end := b.end(); end.Done != Suspended || end.Err == nil || !end.Joined {
 			t.Errorf("%q: %+v", call, end)
 		}
@@ -146,9 +146,7 @@ func TestAResumptionWhileOthersJoin(t *testing.T) {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 		b.away(2)
 		b.card.set(func() { b.card.wrong[wrong] = refuse(Unsupported, "x") })
-		if err := b.Join(b.now, job, processes(3)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, b.Join(b.now, job, processes(3)))
 		b.back(2, 3)
 	}
 }
@@ -161,9 +159,7 @@ func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
 			b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7, 4: 9}))
 			b.away(2)
 			b.card.set(func() { b.card.left = kill })
-			if err := b.Join(b.now, job, processes(3, 4)); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, b.Join(b.now, job, processes(3, 4)))
 			joined := b.lives()
 			b.card.set(func() { b.card.left = again })
 			b.begin()
@@ -188,9 +184,7 @@ func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
 // TestAnOrderCancelsAResumption keeps away a workload that waits for room.
 func TestAnOrderCancelsAResumption(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	if err := b.GiveWay(b.now, job, processes(2, 3), "idle"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, b.GiveWay(b.now, job, processes(2, 3), "idle"))
 	b.end()
 	b.card.set(func() { b.card.free = 11 })
 	_ = b.Resume(b.now, job, "wanted")

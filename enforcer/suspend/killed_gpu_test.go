@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestGPUKilledCall kills the process that makes a call. The driver ends the call
@@ -36,9 +38,7 @@ func TestGPUKilledCall(t *testing.T) {
 				}
 			}
 			child := exec.Command(os.Args[0], Command, string(c.op), strconv.Itoa(pid))
-			if err := child.Start(); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, child.Start())
 			time.Sleep(after)
 			_ = child.Process.Kill()
 			err := child.Wait()

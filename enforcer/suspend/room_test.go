@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // machine returns a host of 100 MiB of which 50 are available, with the given
@@ -23,12 +25,8 @@ func machine(t *testing.T, files map[string]string) Host {
 		all[filepath.Join(h.CgroupFS, name)] = text
 	}
 	for name, text := range all {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		fixture.Must(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	return h
 }
@@ -68,21 +66,15 @@ func TestRoom(t *testing.T) {
 func TestRoomOfAll(t *testing.T) {
 	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(10)})
 	path := filepath.Join(h.ProcFS, "5/cgroup")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("0::/a\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	fixture.Must(t, os.WriteFile(path, []byte("0::/a\n"), 0o644))
 	if err := h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}, nil); err != nil {
 		t.Errorf("the other one is in the parent: %v", err)
 	}
 	if err := h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}, nil); ReasonOf(err) != HostMemory {
 		t.Errorf("together they need too much: %v", err)
 	}
-	if err := os.Remove(filepath.Join(h.ProcFS, "meminfo")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(filepath.Join(h.ProcFS, "meminfo")))
 	if err := h.Room(map[int]uint64{2: 1}, nil); ReasonOf(err) != HostMemory || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("without meminfo: %v", err)
 	}

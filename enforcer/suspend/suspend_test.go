@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
+	"gpusteward/internal/fixture"
 )
 
 // A card is a GPU with a driver, whose calls end at once.
@@ -157,9 +158,7 @@ func processes(pids ...int) (all []Process) {
 
 func (b *bench) order(pids ...int) {
 	b.t.Helper()
-	if err := b.Suspend(b.now, job, processes(pids...), "ordered"); err != nil {
-		b.t.Fatal(err)
-	}
+	fixture.Must(b.t, b.Suspend(b.now, job, processes(pids...), "ordered"))
 }
 
 // eventually waits for what another goroutine brings about.
@@ -326,9 +325,7 @@ func TestRefusals(t *testing.T) {
 	b.end()
 	b.card.set(func() { b.card.state[3] = Locked })
 	b.Room = func(_, _ map[int]uint64) error { return nil }
-	if err := b.Suspend(b.now, other, processes(3), ""); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, b.Suspend(b.now, other, processes(3), ""))
 	if end := b.end(); ReasonOf(end.Err) != WrongState {
 		t.Errorf("somebody else's lock: %+v", end)
 	}
@@ -465,9 +462,7 @@ func TestDeadlines(t *testing.T) {
 	}
 	p := processes(2)
 	p[0].Memory = map[string]uint64{"GPU-0": 3 << 30, "GPU-1": 1 << 30}
-	if err := b.Suspend(b.now, job, p, ""); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, b.Suspend(b.now, job, p, ""))
 	b.end()
 	_ = b.Resume(b.now, job, "wanted")
 	b.end()
@@ -508,9 +503,7 @@ func lifeEndsCalls(t *testing.T, returns time.Duration) {
 	}
 	p := processes(2)
 	p[0].Memory = map[string]uint64{"GPU-0": 80 << 30}
-	if err := b.Suspend(b.now, job, p, ""); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, b.Suspend(b.now, job, p, ""))
 	<-asked
 	began := time.Now()
 	end()
@@ -602,9 +595,7 @@ func TestTwoComeBackAtOnce(t *testing.T) {
 	for pid, of := range map[int]audit.Subject{2: job, 3: other} {
 		p := processes(pid)
 		p[0].Memory = map[string]uint64{"GPU-0": 100 << 20}
-		if err := b.Suspend(b.now, of, p, "ordered"); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, b.Suspend(b.now, of, p, "ordered"))
 		b.end()
 	}
 	free := uint64(400 << 20)
@@ -627,9 +618,7 @@ func TestTwoComeBackAtOnce(t *testing.T) {
 func TestAnOrderToResumeComesTooSoon(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.order(2)
-	if err := b.Resume(b.now, job, "wanted"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, b.Resume(b.now, job, "wanted"))
 	if end := b.end(); end.Done != Suspended || end.Err != nil {
 		t.Fatalf("%+v", end)
 	}

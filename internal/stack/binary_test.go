@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // library is a small ELF file: two functions, one of assembly without a size, a
@@ -59,9 +61,7 @@ func loaded(file, memory []byte, left int) (*object, error) {
 func TestSymbols(t *testing.T) {
 	t.Parallel()
 	o, err := loaded(library(), library(), maxFiles)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	found, err := o.find(symbols...)
 	if err != nil || len(found) != 1 || found["_PyRuntime"] != 0x703000 {
 		t.Errorf("%v, %#x", err, found)
@@ -119,17 +119,13 @@ func FuzzLibrary(f *testing.F) {
 func TestOnlyRegularFiles(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "libpython3.11.so")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Mkfifo(fifo, 0o600))
 	for _, path := range []string{fifo, "/dev/null", t.TempDir()} {
 		if f, err := regular(path); err == nil || f != nil {
 			t.Errorf("%s was opened", path)
 		}
 	}
 	f, err := regular(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	f.Close()
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // read returns the stacks of r's interpreter in m, and how many bytes it took.
@@ -70,9 +72,7 @@ func FuzzHostile(f *testing.F) {
 func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []uint64, links map[uint64][]link) {
 	t.Helper()
 	w, err := newInterpreter(m, r.Symbols)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if threads, err = w.states(); err != nil {
 		t.Fatal(err)
 	}
@@ -185,9 +185,7 @@ func TestHostileMemory(t *testing.T) {
 			}, inconsistent},
 			"a name of the type of tables": {func(m image) {
 				typ, err := pointer(m, text(m, w.table)+objectType)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				m.write(text(m, w.function)+objectType, u64(typ)...)
 			}, inconsistent},
 			"a name of another type": {func(m image) { m.write(code+w.function, u64(code)...) }, inconsistent},
@@ -224,9 +222,7 @@ func (r recording) deep(t *testing.T, m image, n int) {
 	first := links[threads[0]][0]
 	size := max(w.previous+8, w.code+8, w.instr+8, w.owner+1)
 	frame, err := structure(m, first.at, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	at, outer := first.at, first.previous
 	for i := range uint64(n) {
 		next := 1<<40 + i*0x100 // where no program has anything
@@ -242,14 +238,10 @@ func (r recording) crowd(t *testing.T, m image, n uint64) {
 	t.Helper()
 	w, threads, _ := r.layoutOf(t, m)
 	state, err := structure(m, threads[0], max(w.nextThread, w.interpreter, w.native, w.pthread, w.cframe, w.frame)+8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	head := state.u64(w.interpreter) + w.threads
 	next, err := pointer(m, head)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for i := range n {
 		at := 1<<40 + i*0x1000 // where no program has anything
 		m.write(at, state...)

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -29,25 +31,17 @@ func ranks(t testing.TB, python string, args ...string) (pid int, r recording) {
 	begin := "exec(compile(open('testdata/ranks.py').read(), 'ranks.py', 'exec'))" // without this machine's path
 	cmd := exec.Command(python, append([]string{"-c", begin}, args...)...)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v (make tools installs Python)", err)
 	}
 	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(line), &r); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, json.Unmarshal([]byte(line), &r))
 	return cmd.Process.Pid, r
 }
 
@@ -97,14 +91,10 @@ func BenchmarkOf(b *testing.B) {
 func ran(b *testing.B, pattern string) (sum time.Duration) {
 	b.Helper()
 	files, err := filepath.Glob(pattern + "/schedstat")
-	if err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, err)
 	for _, f := range files {
 		n, err := strconv.ParseInt(strings.Fields(small(f) + " 0")[0], 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
+		fixture.Must(b, err)
 		sum += time.Duration(n)
 	}
 	return sum
@@ -113,9 +103,7 @@ func ran(b *testing.B, pattern string) (sum time.Duration) {
 func counter(b *testing.B) string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "count")
-	if err := os.WriteFile(path, make([]byte, 8), 0o644); err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, os.WriteFile(path, make([]byte, 8), 0o644))
 	return path
 }
 
@@ -128,9 +116,7 @@ func BenchmarkTarget(b *testing.B) {
 	counted := func(meanwhile func()) float64 {
 		text := func() uint64 {
 			n, err := os.ReadFile(path)
-			if err != nil {
-				b.Fatal(err)
-			}
+			fixture.Must(b, err)
 			return binary.LittleEndian.Uint64(n)
 		}
 		threads := fmt.Sprintf("/proc/%d/task/*", pid) // the others stand still
@@ -166,13 +152,9 @@ func (r recording) record(t *testing.T, pid int) {
 	t.Helper()
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	all, err := mappings(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	program, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	files := newBinaries(t.Context(), dir, all, process(pid))
 	defer files.close()
 	w, err := findPython(process(pid), files, program)
@@ -180,9 +162,7 @@ func (r recording) record(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	o, err := files.object(w.file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if r.Symbols, err = o.find(symbols...); err != nil {
 		t.Fatal(err)
 	}
@@ -191,16 +171,10 @@ func (r recording) record(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	stacks, err := w.stacks(r.known())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	agrees(t, stacks, r.Stacks)
 	r.Memory = memory.segments()
 	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("testdata/"+r.Version+".json", append(text, '\n'), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, os.WriteFile("testdata/"+r.Version+".json", append(text, '\n'), 0o644))
 }

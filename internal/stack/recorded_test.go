@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // recording is what was read of a real interpreter that ran testdata/ranks.py,
@@ -93,9 +95,7 @@ func (r recording) image(t testing.TB) image {
 	m := image{}
 	for _, s := range r.Memory {
 		data, err := hex.DecodeString(s.Data)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		m.write(s.At, data...)
 	}
 	return m
@@ -120,13 +120,9 @@ func recordings(t testing.TB) map[string]recording {
 	all := map[string]recording{}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		var r recording
-		if err := json.Unmarshal(text, &r); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.Unmarshal(text, &r))
 		all[r.Version] = r
 	}
 	return all
@@ -156,16 +152,12 @@ func TestRecordings(t *testing.T) {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
 			w, err := newInterpreter(r.image(t), r.Symbols)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			if !strings.HasPrefix(v, w.version) || !w.verified {
 				t.Errorf("taken for version %s, verified %v", w.version, w.verified)
 			}
 			got, err := w.stacks(r.known())
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			agrees(t, got, r.Stacks)
 			// A thread that the kernel does not list keeps its frames.
 			if got, err = w.stacks(nil); err != nil || len(got) != len(r.Stacks) || got[0].TID != 0 {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestSyscalls(t *testing.T) {
@@ -95,9 +97,7 @@ func TestStackOfThisProcess(t *testing.T) {
 func TestStackOfNoProcess(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()
-	if err := os.Symlink("1", filepath.Join(elsewhere, "self")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink("1", filepath.Join(elsewhere, "self")))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, c := range map[string]struct {
@@ -125,13 +125,11 @@ func held(t *testing.T, meanwhile func(dir string)) (procfs string) {
 	procfs = t.TempDir()
 	dir := filepath.Join(procfs, "7")
 	maps := filepath.Join(dir, "maps")
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "task/7"), 0o755),
+	fixture.Must(t, errors.Join(os.MkdirAll(filepath.Join(dir, "task/7"), 0o755),
 		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
 		os.WriteFile(filepath.Join(dir, "stat"), []byte(rank), 0o644),
 		os.WriteFile(filepath.Join(dir, "task/7/stat"), []byte(rank), 0o644),
-		unix.Mkfifo(maps, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+		unix.Mkfifo(maps, 0o600)))
 	go func() {
 		f, err := os.OpenFile(maps, os.O_WRONLY, 0) // waits for the reader
 		meanwhile(dir)
@@ -193,12 +191,8 @@ func TestManyThreads(t *testing.T) {
 	dir := t.TempDir()
 	write := func(tid, file, text string) {
 		at := filepath.Join(dir, "task", tid)
-		if err := os.MkdirAll(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(at, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.MkdirAll(at, 0o755))
+		fixture.Must(t, os.WriteFile(filepath.Join(at, file), []byte(text), 0o644))
 	}
 	line := "(rank) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
 	for i := range maxThreads + 9 {
@@ -208,9 +202,7 @@ func TestManyThreads(t *testing.T) {
 	write("3", "wchan", "futex_wait_queue")
 	write("4", "wchan", "0")
 	write("5", "stat", "")
-	if err := os.WriteFile(filepath.Join(dir, "stat"), []byte("1 "+line), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte("1 "+line), 0o644))
 	name, start, all, omitted, err := tasks(dir)
 	if err != nil || name != "rank" || start != "4711" || omitted != 9 || len(all) != maxThreads-1 {
 		t.Fatalf("%v %s %s %d %d", err, name, start, omitted, len(all))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // told is memory with an interpreter of the form of Python 3.14, from the public
@@ -93,9 +95,7 @@ func TestReportedOffsets(t *testing.T) {
 	t.Parallel()
 	m, known := told()
 	w, err := newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if w.version != "3.14.2" || w.verified {
 		t.Errorf("version %s, verified %v: no 3.14 has been read", w.version, w.verified)
 	}
