@@ -20,9 +20,7 @@ func TestOwnNodeOnly(t *testing.T) {
 	}
 	env, err := cel.NewEnv(cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType),
 		cel.Variable("oldObject", cel.DynType), cel.Variable("variables", cel.DynType))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	evaluate := func(expression string, in map[string]any) any {
 		t.Helper()
 		ast, issues := env.Compile(expression)
@@ -30,9 +28,7 @@ func TestOwnNodeOnly(t *testing.T) {
 			t.Fatal(issues.Err())
 		}
 		program, err := env.Program(ast)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out, _, err := program.Eval(in)
 		if err != nil {
 			return err

@@ -21,9 +21,7 @@ func TestCDI(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	cache, err := cdi.NewCache(cdi.WithSpecDirs(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	container := &specs.Spec{Process: &specs.Process{Env: []string{"LD_PRELOAD=/its/own.so", "PATH=/bin"}}}
 	if unknown, err := cache.InjectDevices(container, "gpusteward.dev/hook=hook"); err != nil || len(unknown) > 0 {
 		t.Fatalf("%v, unknown: %v, %v", err, unknown, cache.GetErrors())

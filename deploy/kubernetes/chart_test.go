@@ -34,6 +34,13 @@ func TestMain(m *testing.M) {
 // agent is the program, built by make build.
 const agent = "../../gpusteward"
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // values reads a file of values; "" stands for the chart's defaults.
 func values(t *testing.T, file string) map[string]any {
 	t.Helper()
@@ -41,9 +48,7 @@ func values(t *testing.T, file string) map[string]any {
 		return nil
 	}
 	v, err := chartutil.ReadValuesFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return v
 }
 
@@ -76,9 +81,7 @@ func rendered(c *chart.Chart, v map[string]any) (all []string, err error) {
 func render(t *testing.T, file string) []string {
 	t.Helper()
 	c, err := loader.Load("chart")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := rendered(c, values(t, file))
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -123,9 +126,7 @@ func TestManifests(t *testing.T) {
 			}
 		}
 		if *update {
-			if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(golden, []byte(text), 0o644))
 		}
 		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
 			t.Errorf("%s differs from the chart (%v); run make generate, then git diff", golden, err)
@@ -133,9 +134,7 @@ func TestManifests(t *testing.T) {
 		for _, m := range decode[corev1.ConfigMap](t, render(t, values), "ConfigMap") {
 			if config, ok := m.Data["gpusteward.yml"]; ok {
 				file := filepath.Join(t.TempDir(), "gpusteward.yml")
-				if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, []byte(config), 0o644))
 				if out, err := exec.Command(agent, "config", "check", file).CombinedOutput(); err != nil {
 					t.Errorf("%s: the agent refuses its configuration (%v): %s", values, err, out)
 				}
@@ -198,9 +197,7 @@ func TestRights(t *testing.T) {
 func TestBadValuesAreNamed(t *testing.T) {
 	t.Parallel()
 	c, err := loader.Load("chart")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for text, want := range map[string]string{
 		"prometheusRule: {objectives: .99}":                                      "objectives",
 		"tolleration: []":                                                        "tolleration",
@@ -255,9 +252,7 @@ func TestBadValuesAreNamed(t *testing.T) {
 		"podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}":           "serviceMonitor.enabled",
 	} {
 		v, err := chartutil.ReadValues([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := rendered(c, v); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error that names %s", text, err, want)
 		}
@@ -268,13 +263,9 @@ func TestBadValuesAreNamed(t *testing.T) {
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	c, err := loader.Load("chart")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	archive, err := chartutil.Save(c, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c, err = loader.Load(archive); err != nil {
 		t.Fatal(err)
 	}
@@ -283,18 +274,14 @@ func TestPackage(t *testing.T) {
 		packed[f.Name] = string(f.Data)
 	}
 	text, err := chartutil.ReadValues([]byte("prometheusRule: {enabled: true, objectives: false}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	less, err := rendered(c, text)
 	if all := strings.Join(less, ""); err != nil || strings.Contains(all, "-objectives\n") ||
 		strings.Contains(all, "-judgement\n") || !strings.Contains(all, "-slo\n") {
 		t.Errorf("%v: rules without objectives:\n%s", err, all)
 	}
 	manifests, err := rendered(c, values(t, "testdata/everything.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shown := strings.Join(manifests, "")
 	sources := []string{"npd-gpusteward.json"}
 	for _, pattern := range []string{"../../alerts/*.rules.yml", "../../dashboards/gpusteward-*.json"} {
@@ -306,9 +293,7 @@ func TestPackage(t *testing.T) {
 	}
 	for _, source := range sources {
 		text, err := os.ReadFile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		name := "files/" + filepath.Base(source)
 		if packed[name] != string(text) {
 			t.Errorf("the chart lacks %s; add a link to %s in deploy/kubernetes/chart/files", name, source)

@@ -27,9 +27,7 @@ import (
 func matrix(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".golden.yaml") })
 	if len(files) < 12 {
 		t.Fatalf("%d files of values: %q", len(files), files)
@@ -139,9 +137,7 @@ func TestNames(t *testing.T) {
 				Kind     string
 				Metadata struct{ Name string }
 			}
-			if err := yaml.Unmarshal([]byte(m), &o); err != nil {
-				t.Fatal(err)
-			}
+			must(t, yaml.Unmarshal([]byte(m), &o))
 			if got := strings.TrimPrefix(o.Metadata.Name, "gpusteward-"); o.Kind == "ClusterRoleBinding" &&
 				strings.HasPrefix(got, name) { // it has the namespace before its name
 				continue
@@ -296,9 +292,7 @@ func TestConfigKeys(t *testing.T) {
 		if err == nil {
 			err = yaml.Unmarshal(text, into)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for key := range config {
 		if schema.Properties.Config.Properties[key] == nil {
@@ -315,9 +309,7 @@ func TestConfigKeys(t *testing.T) {
 func TestInstallAsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text = regexp.MustCompile(`\\\n\s*`).ReplaceAll(text, nil)
 	made := regexp.MustCompile(`(?m)^make image IMAGE=(\S+)`).FindSubmatch(text)
 	install := regexp.MustCompile(`(?m)^helm install gpusteward (\S+) -n gpusteward (.*)$`).FindSubmatch(text)
@@ -328,9 +320,7 @@ func TestInstallAsDocumented(t *testing.T) {
 	// podman manifest push ... NAME oci-archive:ARCHIVE:NAME
 	podman := "#!/bin/sh\nfor last; do :; done\n" +
 		`case $last in oci-archive:*) last=${last#*:}; echo "${last#*:}" >"${last%%:*}" ;; esac` + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "podman"), []byte(podman), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "podman"), []byte(podman), 0o755))
 	build := exec.Command("../container/build.sh")
 	build.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "BUILDER=podman", "DIST="+dir, "ARCH=amd64",
 		"IMAGE="+string(made[1]))
@@ -339,9 +329,7 @@ func TestInstallAsDocumented(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	built, err := os.ReadFile(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v := map[string]any{}
 	arguments := strings.Fields(string(install[2]))
 	for i := 0; i < len(arguments); i += 2 {
@@ -349,21 +337,15 @@ func TestInstallAsDocumented(t *testing.T) {
 		case "-f":
 			v = chartutil.MergeTables(values(t, filepath.Join(dir, strings.TrimPrefix(value, "dist/"))), v)
 		case "--set":
-			if err := strvals.ParseInto(value, v); err != nil {
-				t.Fatal(err)
-			}
+			must(t, strvals.ParseInto(value, v))
 		default:
 			t.Fatalf("an unknown flag: %s", arguments[i])
 		}
 	}
 	c, err := loader.Load(filepath.Join("../..", string(install[1])))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	manifests, err := rendered(c, v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pod := one[appsv1.DaemonSet](t, manifests, "DaemonSet").Spec.Template.Spec
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if want := strings.TrimSpace(string(built)); c.Image != want || !strings.HasPrefix(want, string(made[1])+":") {
