@@ -73,6 +73,16 @@ func (w *world) process(tenant, workload, gpu string) *guest {
 	return a
 }
 
+// limited returns a world with a process of a tenant that has a limit. The process is
+// charged for what it uses.
+func limited(limit, rate float64) (*world, *guest) {
+	w := newWorld()
+	w.quotas["a"] = policy.Quota{Limit: limit}
+	a := w.process("a", "pod:x", gpuA)
+	a.rate, a.charged = rate, rate
+	return w, a
+}
+
 func (w *world) end(a *guest) {
 	w.processes = slices.DeleteFunc(w.processes, func(o *guest) bool { return o == a })
 }
@@ -164,6 +174,18 @@ func (f Audited) found() string {
 		all = append(all, fmt.Sprintf("%s/%s/%s/%s%v", v.Tenant, v.Workload, v.GPU, v.Objective, v.PIDs))
 	}
 	return strings.Join(all, " ")
+}
+
+// accuses returns the number of findings, which are all to be what is wanted, about a process.
+func (f Audited) accuses(t *testing.T, name, want string, a *guest) int {
+	t.Helper()
+	for _, v := range f.Violations {
+		if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != want ||
+			!slices.Contains(v.PIDs, a.Process.PID) {
+			t.Errorf("%s: found %+v", name, v)
+		}
+	}
+	return len(f.Violations)
 }
 
 // run audits for some seconds and returns all findings, each once, in order.
@@ -370,10 +392,7 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 // another workload is on its way, and wants nobody accused; and whoever goes on is, after
 // that.
 func TestNoWindowSpansAMove(t *testing.T) {
-	w := newWorld()
-	w.quotas["a"] = policy.Quota{Limit: 1}
-	p := w.process("a", "pod:x", gpuA)
-	p.rate, p.charged = .03, .03
+	w, p := limited(1, .03)
 	w.tenant("a", gpuA)
 	if got := w.run(30); got != "" {
 		t.Fatalf("found %q", got)
@@ -416,10 +435,7 @@ func TestManySessionsOfAProcess(t *testing.T) {
 }
 
 func TestALapseIsNoWayAroundTheLimit(t *testing.T) {
-	w := newWorld()
-	w.quotas["a"] = policy.Quota{Limit: .3}
-	a := w.process("a", "pod:x", gpuA)
-	a.rate, a.charged = .25, .25
+	w, a := limited(.3, .25)
 	w.run(30)
 	a.session, a.rate = false, 1
 	w.run(8)
@@ -463,7 +479,7 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 		w.young = true
 		w.quotas["a"] = policy.Quota{Limit: 1}
 		w.step()
-		found, wrong := 0, 0
+		found := 0
 		for i := range 60 {
 			var a *guest
 			if i%c.every == 0 {
@@ -472,14 +488,7 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 				c.change(a)
 			}
 			got := w.step()
-			for _, v := range got.Violations {
-				if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want ||
-					!slices.Contains(v.PIDs, a.Process.PID) {
-					wrong++
-					t.Errorf("%s: found %+v", c.name, v)
-				}
-				found++
-			}
+			found += got.accuses(t, c.name, c.want, a)
 			if c.want != "" && i >= 30 && got.Known[Subject{"a", "pod:x"}] {
 				t.Errorf("%s: after %d s it is clean", c.name, i)
 			}
@@ -521,13 +530,7 @@ func TestLapsesAreTheWorkloads(t *testing.T) {
 				if !a.session {
 					a.rate = c.rate
 				}
-				for _, v := range w.step().Violations {
-					if what := fmt.Sprintf("%s/%s/%s/%s", v.Tenant, v.Workload, v.GPU, v.Objective); what != c.want ||
-						!slices.Contains(v.PIDs, a.Process.PID) {
-						t.Errorf("%s: found %+v", c.name, v)
-					}
-					found++
-				}
+				found += w.step().accuses(t, c.name, c.want, a)
 			}
 			w.end(a)
 		}
@@ -717,10 +720,7 @@ func TestAuditComparesTime(t *testing.T) {
 }
 
 func TestAWindowAccusesOnce(t *testing.T) {
-	w := newWorld()
-	w.quotas["a"] = policy.Quota{Limit: .5}
-	a := w.process("a", "pod:x", gpuA)
-	a.rate, a.charged = .8, .8
+	w, a := limited(.5, .8)
 	me, accused, clean := Subject{"a", "pod:x"}, 0, 0
 	for i := range 60 {
 		got := w.step()
@@ -812,10 +812,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 }
 
 func TestBooksThatBeginAnew(t *testing.T) {
-	w := newWorld()
-	w.quotas["a"] = policy.Quota{Limit: .5}
-	a := w.process("a", "pod:x", gpuA)
-	a.rate, a.charged = .45, .45
+	w, _ := limited(.5, .45)
 	for i := range 297 {
 		if i%23 == 22 {
 			w.tenants["a"+gpuA].ChargedSeconds = 0 // the broker was restarted
@@ -858,10 +855,7 @@ func TestASessionThatSaysNothingOfTheGPU(t *testing.T) {
 }
 
 func TestANewLimitIsNotForWhatWas(t *testing.T) {
-	w := newWorld()
-	w.quotas["a"] = policy.Quota{Limit: .8}
-	a := w.process("a", "pod:x", gpuA)
-	a.rate, a.charged = .75, .75
+	w, a := limited(.8, .75)
 	w.run(30)
 	w.quotas["a"] = policy.Quota{Limit: .2}
 	a.rate, a.charged = .2, .2
@@ -872,10 +866,7 @@ func TestANewLimitIsNotForWhatWas(t *testing.T) {
 
 func TestAuditSurvivesClocks(t *testing.T) {
 	for _, jump := range []time.Duration{-time.Hour, -10 * time.Second, 10 * time.Second, time.Hour} {
-		w := newWorld()
-		w.quotas["a"] = policy.Quota{Limit: .5}
-		a := w.process("a", "pod:x", gpuA)
-		a.rate, a.charged = .5, .5
+		w, a := limited(.5, .5)
 		w.run(33)
 		w.now, w.sampled = w.now.Add(jump), w.sampled.Add(jump)
 		if got := w.run(40); got != "" {
