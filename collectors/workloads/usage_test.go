@@ -273,10 +273,7 @@ func TestUsageOfAYoungProcessIsReadEachTurn(t *testing.T) {
 		s := perform(t, b)
 		asks := func(turns int) int {
 			before := len(b.asked)
-			for range turns {
-				time.Sleep(time.Second)
-				s.pass()
-			}
+			s.passes(turns)
 			return len(b.asked) - before
 		}
 		if n := asks(30); n != 0 {
@@ -314,10 +311,7 @@ func TestUnreadableUsageIsAbsent(t *testing.T) {
 		b := &board{compute: []nvml.ProcessInfo{runs(1, 1)}, use: works(50, 1)}
 		s := perform(t, b)
 		s.is(1, "a.service")
-		for range 20 {
-			time.Sleep(time.Second)
-			s.pass()
-		}
+		s.passes(20)
 		before := s.value(WorkloadSM, "unit:a.service")
 		for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NOT_SUPPORTED} {
 			b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, ret }
@@ -339,10 +333,7 @@ func TestUnreadableUsageIsAbsent(t *testing.T) {
 				t.Fatalf("%v was not noticed in 8 s", gpu.ReturnName(ret))
 			}
 			b.use = works(50, 1)
-			for range 12 {
-				time.Sleep(time.Second)
-				s.pass()
-			}
+			s.passes(12)
 		}
 		if rose := s.value(WorkloadSM, "unit:a.service") - before; math.Abs(rose-20) > 3 {
 			t.Errorf("%v s of 40 s at half, want about 20", rose)

@@ -24,7 +24,7 @@ import (
 func TestEachArchitecture(t *testing.T) {
 	t.Parallel()
 	for arch, machine := range machines {
-		b, root := shippedFor(t, arch), unpackedFor(t, arch)
+		b, root := shipped(t, arch), unpacked(t, arch)
 		if got := strings.TrimSpace(run(t, "dpkg-deb", "-f", b.deb, "Architecture")); got != arch {
 			t.Errorf("%s is for %s", filepath.Base(b.deb), got)
 		}
@@ -62,7 +62,7 @@ func TestArm64AgentServes(t *testing.T) {
 	l.Close()
 	dir := t.TempDir()
 	cmd := exec.Command("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu",
-		filepath.Join(unpackedFor(t, "arm64"), "usr/bin/gpusteward"), "--demo=h100", "--web.listen-address="+at,
+		filepath.Join(unpacked(t, "arm64"), "usr/bin/gpusteward"), "--demo=h100", "--web.listen-address="+at,
 		"--state.dir="+dir, "--runtime.dir="+dir)
 	var log bytes.Buffer
 	cmd.Stderr = &log
@@ -139,7 +139,7 @@ func TestCompilersAreNamed(t *testing.T) {
 // TestArm64LooksForItsHook where the package puts it. Here it is not installed.
 func TestArm64LooksForItsHook(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(unpackedFor(t, "arm64"), "usr/bin/gpusteward")
+	program := filepath.Join(unpacked(t, "arm64"), "usr/bin/gpusteward")
 	out, err := exec.Command("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", program, "exec", "--", "true").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), ", /usr/lib/aarch64-linux-gnu/gpusteward/libgpusteward.so, ") {
 		t.Errorf("%v: %s", err, out)

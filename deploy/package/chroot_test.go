@@ -238,7 +238,7 @@ const (
 func TestDeb(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
-	now := shipped(t)
+	now := shipped(t, "amd64")
 	before, err := old()
 	fixture.Must(t, err)
 	deb, oldDeb := c.put(now.deb), c.put(before.deb)
@@ -362,7 +362,7 @@ func (c *chroot) refused(said, version, process string) {
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
-	now := shipped(t)
+	now := shipped(t, "amd64")
 	before, err := old()
 	fixture.Must(t, err)
 	files := c.files()
@@ -418,7 +418,7 @@ func TestRPM(t *testing.T) {
 func TestInstallPage(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
-	c.put(shipped(t).deb)
+	c.put(shipped(t, "amd64").deb)
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(read(t, "../../docs/install.md"), -1)
 	if len(blocks) < 5 {
 		t.Fatalf("docs/install.md has %d blocks of commands", len(blocks))

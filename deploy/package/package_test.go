@@ -37,11 +37,8 @@ func in(dir, version, arch string) built {
 		filepath.Join(dir, "gpusteward-"+version+"."+machines[arch]+".rpm")}
 }
 
-// shipped returns the packages in dist/: one of each format for amd64.
-func shipped(t *testing.T) built { return shippedFor(t, "amd64") }
-
-// shippedFor is shipped for any architecture.
-func shippedFor(t *testing.T, arch string) built {
+// shipped returns the packages in dist/: one of each format for an architecture.
+func shipped(t *testing.T, arch string) built {
 	t.Helper()
 	dist, err := filepath.Abs("../../dist")
 	fixture.Must(t, err)
@@ -144,10 +141,10 @@ func commit(format string) string {
 }
 
 func TestTwoBuildsAreTheSame(t *testing.T) {
-	dir, err := build(shipped(t).version, "amd64", "arm64")
+	dir, err := build(shipped(t, "amd64").version, "amd64", "arm64")
 	fixture.Must(t, err)
 	for arch := range machines {
-		one := shippedFor(t, arch)
+		one := shipped(t, arch)
 		other := in(dir, one.version, arch)
 		for _, pair := range [][2]string{{one.deb, other.deb}, {one.rpm, other.rpm}} {
 			a, b := read(t, pair[0]), read(t, pair[1])
@@ -234,21 +231,18 @@ func TestBadVersionIsRefused(t *testing.T) {
 	}
 }
 
-// unpacked unpacks the deb into a directory.
-func unpacked(t *testing.T) string { return unpackedFor(t, "amd64") }
-
-// unpackedFor is unpacked for any architecture.
-func unpackedFor(t *testing.T, arch string) string {
+// unpacked unpacks the deb for an architecture into a directory.
+func unpacked(t *testing.T, arch string) string {
 	t.Helper()
 	dir := t.TempDir()
-	run(t, "dpkg-deb", "-x", shippedFor(t, arch).deb, dir)
+	run(t, "dpkg-deb", "-x", shipped(t, arch).deb, dir)
 	return dir
 }
 
 func TestLintianFindsNothing(t *testing.T) {
 	t.Parallel()
-	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t).deb,
-		shippedFor(t, "arm64").deb); out != "" {
+	if out := run(t, "lintian", "--allow-root", "--fail-on", "error,warning", shipped(t, "amd64").deb,
+		shipped(t, "arm64").deb); out != "" {
 		t.Errorf("lintian says\n%s", out)
 	}
 }
@@ -263,7 +257,7 @@ func TestBothPackagesHaveTheSame(t *testing.T) {
 }
 
 func haveTheSame(t *testing.T, arch string) {
-	b := shippedFor(t, arch)
+	b := shipped(t, arch)
 	places := strings.NewReplacer(
 		"/lib/systemd/system/", "/usr/lib/systemd/system/",
 		"/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
@@ -356,7 +350,7 @@ func TestGlibcDependency(t *testing.T) {
 	t.Parallel()
 	guide := strings.Join(strings.Fields(read(t, "../../docs/install.md")), " ")
 	for arch, machine := range machines {
-		b, root := shippedFor(t, arch), unpackedFor(t, arch)
+		b, root := shipped(t, arch), unpacked(t, arch)
 		program := needs(t, filepath.Join(root, "usr/bin/gpusteward"))
 		hook := needs(t, filepath.Join(root, "usr/lib/"+machine+"-linux-gnu/gpusteward/libgpusteward.so"))
 		if depends := run(t, "dpkg-deb", "-f", b.deb, "Depends"); !strings.Contains(depends, "libc6 (>= "+program+"),") {
@@ -380,7 +374,7 @@ func TestGlibcDependency(t *testing.T) {
 
 func TestCopyrightHasEveryModule(t *testing.T) {
 	t.Parallel()
-	root := unpacked(t)
+	root := unpacked(t, "amd64")
 	text := read(t, filepath.Join(root, "usr/share/doc/gpusteward/copyright"))
 	modules := 0
 	for line := range strings.Lines(run(t, "go", "version", "-m", filepath.Join(root, "usr/bin/gpusteward"))) {
@@ -410,7 +404,7 @@ func completed(t *testing.T, root string, words ...string) []string {
 
 func TestManPageHasEveryCommandAndFlag(t *testing.T) {
 	t.Parallel()
-	root := unpacked(t)
+	root := unpacked(t, "amd64")
 	page := run(t, "zcat", filepath.Join(root, "usr/share/man/man1/gpusteward.1.gz"))
 	commands, flags := 0, 0
 	var walk func(words []string)
@@ -443,7 +437,7 @@ func TestManPageHasEveryCommandAndFlag(t *testing.T) {
 
 func TestManPageHasEveryKey(t *testing.T) {
 	t.Parallel()
-	page := run(t, "zcat", filepath.Join(unpacked(t), "usr/share/man/man5/gpusteward.yml.5.gz"))
+	page := run(t, "zcat", filepath.Join(unpacked(t, "amd64"), "usr/share/man/man5/gpusteward.yml.5.gz"))
 	var root map[string]map[string]any
 	fixture.Must(t, yaml.Unmarshal([]byte(read(t, "../gpusteward.yml")), &root))
 	n := 0
@@ -475,7 +469,7 @@ func TestManPageHasEveryKey(t *testing.T) {
 
 func TestManPagesRender(t *testing.T) {
 	t.Parallel()
-	err := filepath.WalkDir(filepath.Join(unpacked(t), "usr/share/man"),
+	err := filepath.WalkDir(filepath.Join(unpacked(t, "amd64"), "usr/share/man"),
 		func(path string, e fs.DirEntry, err error) error {
 			if err == nil && !e.IsDir() {
 				if out := run(t, "mandoc", "-T", "lint", "-W", "warning", path); out != "" {
@@ -489,7 +483,7 @@ func TestManPagesRender(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	t.Parallel()
-	root := unpacked(t)
+	root := unpacked(t, "amd64")
 	shells := map[string][]string{
 		"bash": {"bash", "--norc", "-c", `. "$0"/usr/share/bash-completion/completions/gpusteward
 			COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))

@@ -335,8 +335,7 @@ func TestRefusals(t *testing.T) {
 // while another has none, and that the next try comes later each time.
 func TestAResumptionWaitsForRoom(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	b.order(2, 3)
-	b.end()
+	b.away(2, 3)
 	b.card.set(func() { b.card.free = 11 })
 	_ = b.Resume(b.now, job, "wanted")
 	var at []time.Duration
@@ -367,8 +366,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 // while another one of its workload has none.
 func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	b.order(2, 3)
-	b.end()
+	b.away(2, 3)
 	b.card.set(func() { b.card.free, b.card.wrong["checkpoint 2"] = 5, refuse(NoAnswer, "the driver is silent") })
 	_ = b.Resume(b.now, job, "wanted")
 	end := b.end()
@@ -385,8 +383,7 @@ func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
 // is no room.
 func TestNoRestoreIsTriedInVain(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	b.order(2, 3)
-	b.end()
+	b.away(2, 3)
 	for _, free := range []uint64{200 + spare - 1, 0} {
 		b.card.set(func() { b.card.said = &free })
 		_ = b.Resume(b.now, job, "wanted")
@@ -408,8 +405,7 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 // agent, when nobody knows the free memory yet.
 func TestAResumptionWaitsForTheFirstReading(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
-	b.order(2)
-	b.end()
+	b.away(2)
 	asked := 0
 	b.Settle = 5 * time.Second
 	b.Free = func(string) (uint64, bool) { asked++; return 1 << 40, asked > 3 }
@@ -553,8 +549,7 @@ func TestTotalsAreACopy(t *testing.T) {
 // TestAnOrderBeginsAtOnce does not wait for the next look.
 func TestAnOrderBeginsAtOnce(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
-	b.order(2)
-	b.end()
+	b.away(2)
 	_ = b.Resume(b.now, job, "wanted")
 	eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
@@ -630,8 +625,7 @@ func TestAnOrderToResumeComesTooSoon(t *testing.T) {
 // TestABrokenProcessIsTold loses the process that the driver broke, and no other.
 func TestABrokenProcessIsTold(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	b.order(2, 3)
-	b.end()
+	b.away(2, 3)
 	b.card.set(func() { b.card.state[2] = Broken })
 	_ = b.Resume(b.now, job, "wanted")
 	if end := b.end(); end.Err != nil || !slices.Equal(end.Lost, []int{2}) || !b.card.all(Running, 3) {
@@ -640,8 +634,7 @@ func TestABrokenProcessIsTold(t *testing.T) {
 	if n := b.Totals(); n.Broken != 1 {
 		t.Errorf("%+v", n)
 	}
-	b.order(3)
-	b.end()
+	b.away(3)
 	b.card.wrong["restore 3"], b.card.breaks = refuse(Other, "broken"), true
 	_ = b.Resume(b.now, job, "wanted")
 	if end := b.end(); end.Err != nil || !slices.Equal(end.Lost, []int{3}) {
@@ -660,8 +653,7 @@ func TestABrokenProcessIsTold(t *testing.T) {
 // TestAProcessThatEndsIsForgotten forgets a workload with its last process.
 func TestAProcessThatEndsIsForgotten(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
-	b.order(2, 3)
-	b.end()
+	b.away(2, 3)
 	b.card.set(func() { b.card.gone[2] = true })
 	b.Look(b.now)
 	if r, _ := b.Record(job); len(r.Processes) != 1 || len(b.file[0].Processes) != 1 {
