@@ -170,17 +170,23 @@ func call(t *testing.T, f func(context.Context) error) (ended func() (error, boo
 	}
 }
 
+// ends runs f, which must have ended well after so long.
+func ends(t *testing.T, f func(context.Context) error, after time.Duration) {
+	t.Helper()
+	ended := call(t, f)
+	hosttest.Advance(after)
+	if err, done := ended(); err != nil || !done {
+		t.Fatalf("after %v it has ended: %v, with %v", after, done, err)
+	}
+}
+
 func TestDrainReleasesAndResumeReopens(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100, load: full, count: 2}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		for round := range 2 {
 			hosttest.Advance(12 * time.Second)
 			hosttest.Want(t, h, 1, collectors.Up, "0")
 			hosttest.Want(t, h, 0, collectors.Drained, "")
-			ended := call(t, h.Drain)
-			hosttest.Advance(2 * time.Second)
-			if err, done := ended(); err != nil || !done {
-				t.Fatalf("after 2 s Drain has ended: %v, with %v", done, err)
-			}
+			ends(t, h.Drain, 2*time.Second)
 			if h.NVML.Shutdown() == 0 { // SUCCESS means that NVML was open
 				t.Error("NVML is still open")
 			}
@@ -203,11 +209,7 @@ func TestDrainReleasesAndResumeReopens(t *testing.T) {
 					t.Errorf("a second drain: %v, %v", err, done)
 				}
 			}
-			ended = call(t, h.Resume)
-			hosttest.Advance(2 * time.Second)
-			if err, done := ended(); err != nil || !done {
-				t.Fatalf("after 2 s Resume has ended: %v, with %v", done, err)
-			}
+			ends(t, h.Resume, 2*time.Second)
 			hosttest.Want(t, h, float64(round+2), collectors.NVMLGeneration, "")
 		}
 		hosttest.Advance(2 * time.Second)
@@ -230,11 +232,7 @@ func TestDrainReportsTheBlockingCall(t *testing.T) {
 		if h.NVML.Shutdown() == 0 {
 			t.Error("NVML is still open")
 		}
-		ended = call(t, h.Resume)
-		hosttest.Advance(4 * time.Second)
-		if err, done := ended(); err != nil || !done {
-			t.Fatalf("Resume has ended: %v, with %v", done, err)
-		}
+		ends(t, h.Resume, 4*time.Second)
 		hosttest.Want(t, h, 1, collectors.Up, "1")
 	})
 }
@@ -243,11 +241,7 @@ func TestResumeWithoutADriver(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 10s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
-		drained := call(t, h.Drain)
-		hosttest.Advance(10 * time.Second)
-		if err, done := drained(); err != nil || !done {
-			t.Fatalf("Drain has ended: %v, with %v", done, err)
-		}
+		ends(t, h.Drain, 10*time.Second)
 		resumed := call(t, h.Resume)
 		hosttest.Advance(10 * time.Second)
 		if err, done := resumed(); !done || err == nil || !strings.Contains(err.Error(), "driver_not_loaded") {
