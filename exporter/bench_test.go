@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -47,39 +46,12 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 	return h
 }
 
-func BenchmarkScrape(b *testing.B) {
-	for _, name := range []string{"h100", "mixed", "sixteen"} {
-		h := newHost(b, name)
-		s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, encoding := range []string{"identity", "gzip"} {
-			b.Run(name+"/"+encoding, func(b *testing.B) {
-				r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
-				r.Header.Set("Accept-Encoding", encoding)
-				b.ReportAllocs()
-				for b.Loop() {
-					w := httptest.NewRecorder()
-					s.ServeHTTP(w, r)
-					if w.Code != 200 {
-						b.Fatal(w.Code, w.Body)
-					}
-					b.ReportMetric(float64(w.Body.Len()), "bytes")
-				}
-			})
-		}
-	}
-}
-
 // BenchmarkChosen measures a scrape of chosen names beside others.
 func BenchmarkChosen(b *testing.B) {
 	h := newHost(b, "mixed")
-	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Interval: func() time.Duration { return time.Second },
-		Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := server(b, func(o *Options) {
+		o.Samples, o.Ready, o.Interval = h.Samples, h.Ready, func() time.Duration { return time.Second }
+	})
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
 		if w := request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=nvgpu_up&name[]=n", n)); w.Code != 200 {
@@ -88,24 +60,22 @@ func BenchmarkChosen(b *testing.B) {
 	}
 }
 
-// BenchmarkResponses measures an interval in which clients read the other
-// responses of eight GPUs.
+// BenchmarkResponses measures the responses of eight GPUs, plain and compressed.
 func BenchmarkResponses(b *testing.B) {
 	h := newHost(b, "mixed")
-	s, err := New(Options{Samples: h.Samples, Ready: h.Ready, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		b.Fatal(err)
-	}
+	s := server(b, func(o *Options) { o.Samples, o.Ready = h.Samples, h.Ready })
 	for _, path := range []string{"/metrics", "/metrics/dcgm", "/api/v1/state"} {
-		b.Run(path[1:], func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				w := request(s, http.MethodGet, path)
-				if w.Code != 200 {
-					b.Fatal(w.Code, w.Body)
+		for _, encoding := range []string{"identity", "gzip"} {
+			b.Run(path[1:]+"/"+encoding, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					w := request(s, http.MethodGet, path, "Accept-Encoding", encoding)
+					if w.Code != 200 {
+						b.Fatal(w.Code, w.Body)
+					}
+					b.ReportMetric(float64(w.Body.Len()), "bytes")
 				}
-				b.ReportMetric(float64(w.Body.Len()), "bytes")
-			}
-		})
+			})
+		}
 	}
 }

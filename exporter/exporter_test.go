@@ -13,7 +13,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,16 +133,6 @@ func TestProbes(t *testing.T) {
 	wantAnswer(t, request(s, http.MethodGet, "/-/ready"), http.StatusOK, "is ready")
 }
 
-func TestProfilesAreOptional(t *testing.T) {
-	t.Parallel()
-	paths := []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/symbol", "/debug/pprof/heap",
-		"/debug/pprof/goroutine"}
-	for _, path := range paths {
-		wantAnswer(t, request(server(t, nil), http.MethodGet, path), http.StatusNotFound, "")
-		wantAnswer(t, request(server(t, func(o *Options) { o.PProf = true }), http.MethodGet, path), http.StatusOK, "")
-	}
-}
-
 // Values from /proc change with the timer: a scrape shows the last gathering,
 // and the next tick brings a new one.
 func TestProcessMetricsComeFromTheTimer(t *testing.T) {
@@ -161,9 +150,8 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 			strings.Contains(body, "go_goroutines") {
 			t.Error("a scrape gathered what only the timer may")
 		}
-		var ran sync.WaitGroup
-		stop := runTimer(t, s, &ran)
-		defer func() { stop(); ran.Wait() }()
+		s.self.gather()
+		defer runs(t, s.self.run)()
 		synctest.Wait()
 		first := s.self.latest.Load()
 		one, two := request(s, http.MethodGet, "/metrics"), request(s, http.MethodGet, "/metrics")

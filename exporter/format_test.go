@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -29,6 +30,21 @@ func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
 		t.Fatal(err)
 	}
 	return families
+}
+
+// decoded reads protobuf from an answer.
+func decoded(t *testing.T, w *httptest.ResponseRecorder) map[string]*dto.MetricFamily {
+	t.Helper()
+	families := map[string]*dto.MetricFamily{}
+	for d := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header())); ; {
+		f := new(dto.MetricFamily)
+		if err := d.Decode(f); errors.Is(err, io.EOF) {
+			return families
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		families[f.GetName()] = f
+	}
 }
 
 // values flattens families to one value per series.
@@ -150,21 +166,10 @@ func TestProtobufEqualsText(t *testing.T) {
 	w := request(s, http.MethodGet, "/metrics", "Accept",
 		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7,"+
 			"text/plain;q=0.3")
-	format := expfmt.ResponseFormat(w.Header())
-	if format.FormatType() != expfmt.TypeProtoDelim {
+	if format := expfmt.ResponseFormat(w.Header()); format.FormatType() != expfmt.TypeProtoDelim {
 		t.Fatalf("asked for protobuf, got %q", w.Header().Get("Content-Type"))
 	}
-	decoded := map[string]*dto.MetricFamily{}
-	for d := expfmt.NewDecoder(w.Body, format); ; {
-		f := new(dto.MetricFamily)
-		if err := d.Decode(f); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		decoded[f.GetName()] = f
-	}
-	if proto := values(decoded); len(text) == 0 || !maps.Equal(proto, text) {
+	if proto := values(decoded(t, w)); len(text) == 0 || !maps.Equal(proto, text) {
 		t.Errorf("protobuf has %d series, text %d, or they differ", len(proto), len(text))
 	}
 }

@@ -1,8 +1,6 @@
 package exporter
 
 import (
-	"errors"
-	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -10,7 +8,6 @@ import (
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
 
 	"gpusteward/collectors"
 )
@@ -33,20 +30,12 @@ func serveDurations(t *testing.T) *Server {
 // TestProtobufHasNativeBuckets decodes the spans again.
 func TestProtobufHasNativeBuckets(t *testing.T) {
 	t.Parallel()
-	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept",
-		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
-	var h *dto.Histogram
-	for d := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header())); h == nil; {
-		f := new(dto.MetricFamily)
-		if err := d.Decode(f); errors.Is(err, io.EOF) {
-			t.Fatal("the histogram is missing")
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if f.GetName() == "nvgpu_durations_seconds" && f.GetType() == dto.MetricType_HISTOGRAM {
-			h = f.Metric[0].Histogram
-		}
+	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept", protobuf)
+	family := decoded(t, w)["nvgpu_durations_seconds"]
+	if family.GetType() != dto.MetricType_HISTOGRAM {
+		t.Fatal("the histogram is missing")
 	}
+	h := family.Metric[0].Histogram
 	got, i, n, deltas := map[int]uint64{}, 0, int64(0), h.PositiveDelta
 	for _, span := range h.PositiveSpan {
 		i += int(span.GetOffset())
@@ -77,7 +66,7 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 func TestTextHasClassicBuckets(t *testing.T) {
 	t.Parallel()
 	s := serveDurations(t)
-	for _, accept := range []string{"text/plain", "application/openmetrics-text;version=1.0.0"} {
+	for _, accept := range []string{"text/plain", openMetrics} {
 		text := request(s, http.MethodGet, "/metrics", "Accept", accept).Body.String()
 		for _, line := range []string{
 			`nvgpu_durations_seconds_bucket{gpu="0",le="0.0009765625"} 1`,

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -120,34 +118,6 @@ func TestHistoryTakesItsBytes(t *testing.T) {
 	t.Logf("a GPU takes %d bytes, a job %d, and the most of both %d", gpu, job, historyGPUs*gpu+historyJobs*job)
 	if gpu > 82<<10 || job > 48<<10 || historyGPUs*gpu+historyJobs*job > 81<<20/10 {
 		t.Errorf("a GPU takes %d bytes and a job %d", gpu, job)
-	}
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	const gpus = 16
-	var all []GPU
-	one := byLabel{"gpu": 1, "sm": 1, "tensor": 1, "dram": 1, "used": 1, "rx": 1, "tx": 1}
-	for i := range gpus {
-		g := using(i, 1)
-		g.Utilization, g.Activity, g.Memory, g.Temperature, g.Clocks, g.NVLink, g.PCIe = one, one, one, one, one, one, one
-		all = append(all, g)
-	}
-	var took []int // in several tries: other tests may leave garbage
-	for range 5 {
-		before := heap()
-		h := new(history)
-		for i := range 30 * int(time.Hour/historyStep) / 6 { // every sixth step will do
-			h.add(noon.Add(time.Duration(6*i)*historyStep), all, nil)
-		}
-		took = append(took, int(heap()-before)/gpus)
-		runtime.KeepAlive(h)
-	}
-	slices.Sort(took)
-	if each := took[len(took)/2]; each < 75<<10 || each > 90<<10 {
-		t.Errorf("a GPU takes %d bytes of the heap after 30 hours, want about %d", each, gpu)
 	}
 }
 
@@ -278,7 +248,7 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 					Value: float64(n)}}
 			}
 		})
-		defer runLive(t, s)()
+		defer runs(t, s.live.run)()
 		time.Sleep(20*historyStep + historyStep/2)
 		synctest.Wait()
 		n := asked.Load()
@@ -296,17 +266,4 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 			t.Errorf("an unknown value is not null: %s", w.Body)
 		}
 	})
-}
-
-func BenchmarkHistory(b *testing.B) {
-	var h history
-	var gpus []GPU
-	for i := range 16 {
-		gpus = append(gpus, using(i, 500))
-	}
-	at := noon
-	for b.Loop() {
-		at = at.Add(historyStep)
-		h.add(at, gpus, nil)
-	}
 }

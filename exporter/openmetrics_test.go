@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-
 	"gpusteward/collectors"
 	"gpusteward/health"
 )
@@ -63,22 +60,16 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 		samples = traced("k3x-1")
 		slices.Reverse(samples)
 	}
-	for d := expfmt.NewDecoder(strings.NewReader(read(protobuf)), expfmt.FmtProtoDelim); ; {
-		f := new(dto.MetricFamily)
-		if err := d.Decode(f); err != nil {
-			t.Fatalf("protobuf has no incidents: %v", err)
+	incidents := decoded(t, request(s, http.MethodGet, "/metrics", "Accept", protobuf))["nvgpu_incidents_total"]
+	if len(incidents.GetMetric()) == 0 {
+		t.Error("protobuf has no incidents")
+	}
+	for _, m := range incidents.GetMetric() {
+		e, raised := m.GetCounter().GetExemplar(), m.GetCounter().GetValue() == 2
+		if raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
+			!e.GetTimestamp().AsTime().Equal(noon)) {
+			t.Errorf("%v has the exemplar %v", m.Label, e)
 		}
-		if f.GetName() != "nvgpu_incidents_total" {
-			continue
-		}
-		for _, m := range f.Metric {
-			e, raised := m.GetCounter().GetExemplar(), m.GetCounter().GetValue() == 2
-			if raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
-				!e.GetTimestamp().AsTime().Equal(noon)) {
-				t.Errorf("%v has the exemplar %v", m.Label, e)
-			}
-		}
-		return
 	}
 }
 

@@ -15,17 +15,17 @@ import (
 	"gpusteward/collectors"
 )
 
-// runTimer starts the timer of the agent's own metrics as Run does; ran ends
-// after stop.
-func runTimer(t *testing.T, s *Server, ran *sync.WaitGroup) (stop func()) {
-	s.self.gather()
-	ctx, stop := context.WithCancel(t.Context())
-	ran.Go(func() {
-		if err := s.self.run(ctx); err != nil {
+// runs starts a part of the server as Run does, until stop.
+func runs(t *testing.T, part func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := part(ctx); err != nil {
 			t.Error(err)
 		}
-	})
-	return stop
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // A gate is a Samples that waits until it is opened, and counts its calls.
@@ -67,12 +67,11 @@ func TestSlowScrapeIsAnsweredBeforeItsTimeout(t *testing.T) {
 			g := newGate()
 			s := server(t, func(o *Options) { o.Samples = g.samples })
 			began := time.Now()
-			var w *httptest.ResponseRecorder
-			if header == "" {
-				w = request(s, http.MethodGet, "/metrics")
-			} else {
-				w = request(s, http.MethodGet, "/metrics", scrapeTimeout, header)
+			var headers []string
+			if header != "" {
+				headers = []string{scrapeTimeout, header}
 			}
+			w := request(s, http.MethodGet, "/metrics", headers...)
 			if took := time.Since(began); took >= within || took < within*9/10 {
 				t.Errorf("timeout %q: answered after %v", header, took)
 			}
@@ -223,24 +222,11 @@ func newKept(t *testing.T) (s *Server, set func(v float64), gathered *int) {
 	return s, func(v float64) { mu.Lock(); value = v; mu.Unlock() }, &count
 }
 
-// runRenewal starts the renewal of responses; ran ends after stop.
-func runRenewal(t *testing.T, s *Server) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := s.scrapes.run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	return func() { cancel(); <-ended }
-}
-
 func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runRenewal(t, s)()
+		defer runs(t, s.scrapes.run)()
 		for range 100 {
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
 		}
@@ -266,7 +252,7 @@ func TestUnreadResponsesAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, set, gathered := newKept(t)
-		defer runRenewal(t, s)()
+		defer runs(t, s.scrapes.run)()
 		request(s, http.MethodGet, "/metrics")
 		time.Sleep(30 * time.Second)
 		synctest.Wait()

@@ -18,19 +18,6 @@ import (
 	"gpusteward/collectors"
 )
 
-// runLive starts the ticks of the stream and of the history as Run does.
-func runLive(t *testing.T, s *Server) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := s.live.run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	return func() { cancel(); <-ended }
-}
-
 // A watcher is a client of the stream within the process, with everything that
 // it was sent.
 type watcher struct {
@@ -104,7 +91,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 		s := server(t, func(o *Options) {
 			o.Samples = func() []collectors.Sample { rendered.Add(1); return twoGPUs }
 		})
-		defer runLive(t, s)()
+		defer runs(t, s.live.run)()
 		synctest.Wait()
 		all := []*watcher{watch(t, s, nil), watch(t, s, nil), watch(t, s, nil)}
 		synctest.Wait()
@@ -145,7 +132,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
-		defer runLive(t, s)()
+		defer runs(t, s.live.run)()
 		var all []*watcher
 		for range maxViewers {
 			all = append(all, watch(t, s, nil))
@@ -176,7 +163,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := server(t, nil)
-		defer runLive(t, s)()
+		defer runs(t, s.live.run)()
 		stuck := make(chan struct{})
 		slow, quick := watch(t, s, stuck), watch(t, s, nil)
 		time.Sleep((viewerBehind + 3) * liveInterval)
@@ -200,7 +187,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // fails if a goroutine stays
 		s := server(t, nil)
-		stop := runLive(t, s)
+		stop := runs(t, s.live.run)
 		w := watch(t, s, nil)
 		synctest.Wait()
 		stop()
@@ -214,7 +201,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 func TestStreamIsCompressedOnce(t *testing.T) {
 	t.Parallel()
 	s := server(t, nil)
-	stop := runLive(t, s)
+	stop := runs(t, s.live.run)
 	live := httptest.NewServer(s)
 	defer live.Close()
 	for _, encoding := range []string{"gzip, deflate, br, zstd", "identity", "gzip;q=0"} {
@@ -255,21 +242,5 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 				}
 			}()
 		}
-	}
-}
-
-func BenchmarkLive(b *testing.B) {
-	for _, name := range []string{"mixed", "sixteen"} {
-		h := newHost(b, name)
-		s := server(b, func(o *Options) { o.Samples, o.Ready = h.Samples, h.Ready })
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			var f *frame
-			for b.Loop() {
-				f = newFrame(s.now())
-			}
-			b.ReportMetric(float64(len(f.plain)), "plain-bytes")
-			b.ReportMetric(float64(len(f.packed)), "packed-bytes")
-		})
 	}
 }
