@@ -23,10 +23,23 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"status --web.config.file=": "unknown long flag '--web.config.file'",
 		"--demos":                   "unknown long flag '--demos'",
 		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
+		"diag --busy=perhaps":       "perhaps",
+		"diag --fail-on=info":       "info",
+		"diag extra":                "extra",
+		"check --bogus":             "--bogus",
+		"check --format=xml":        "xml",
+		"check --only=gpu_lots":     "gpu_lost",
+		"check --fail-on=info":      "info",
+		"stack 1.9":                 `PID: "1.9" is not a number`,
 	} {
+		mistaken := exitUsage
+		if strings.HasPrefix(line, "check ") || strings.HasPrefix(line, "diag ") {
+			mistaken = checkMistaken
+		}
+
 		var out, said bytes.Buffer
-		if status := Run(t.Context(), t.TempDir(), strings.Fields(line), &out, &said); status != exitUsage && status != checkMistaken {
-			t.Errorf("%s: exit status %d", line, status)
+		if status := Run(t.Context(), t.TempDir(), strings.Fields(line), &out, &said); status != mistaken || out.Len() > 0 {
+			t.Errorf("%s: exit status %d, want %d; %s", line, status, mistaken, &out)
 		}
 		if !strings.Contains(said.String(), want) || !strings.HasSuffix(said.String(), "; see gpusteward --help\n") {
 			t.Errorf("%s: %q, want %q", line, said.String(), want)

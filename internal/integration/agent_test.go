@@ -72,6 +72,41 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return entry.Run(ctx, machine, args, stdout, stderr)
 }
 
+// gpusteward runs a command of the program in this process.
+func gpusteward(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = run(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// process returns a command of the program as a process of its own.
+func process(environment []string, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(append(os.Environ(), asAgent+"="+machine), environment...)
+	return cmd
+}
+
+// exited runs a command to its end.
+func exited(t *testing.T, cmd *exec.Cmd) (status int, stdout string) {
+	t.Helper()
+	out, err := cmd.Output()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// content returns the text of a file.
+func content(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 const loopback = "--web.listen-address=127.0.0.1:0"
 
 // patience is the time after which a test gives up, also on a machine with ten
@@ -281,6 +316,14 @@ func (a *agent) stop() int {
 	a.t.Helper()
 	a.end()
 	return a.wait()
+}
+
+// endsWell stops the agent, which must end with status 0.
+func (a *agent) endsWell() {
+	a.t.Helper()
+	if status := a.stop(); status != 0 {
+		a.t.Errorf("exit status %d, want 0", status)
+	}
 }
 
 // wait returns the agent's exit status; it must end soon.

@@ -225,19 +225,3 @@ func (r *receiver) state(name string) string {
 	}
 	return strings.Join(all, ", ")
 }
-
-// Hurried rules have the same expressions, in a fraction of the time.
-func TestHurriedRulesAreTheShippedOnes(t *testing.T) {
-	t.Parallel()
-	for from, to := range map[string]string{
-		"    interval: 10s\n":                          "    interval: 500ms\n",
-		"        keep_firing_for: 5m\n":                "        keep_firing_for: 15000ms\n",
-		"        for: 9m50s\n":                         "        for: 29500ms\n",
-		"rate(x[10m]) > 10 and y[1d:10m]":              "rate(x[30000ms]) > 10 and y[4320000ms:30000ms]",
-		"        summary: \"For: 5m of [a range].\"\n": "        summary: \"For: 5m of [a range].\"\n",
-	} {
-		if got := hurried(t, from); got != to {
-			t.Errorf("%q becomes %q, want %q", from, got, to)
-		}
-	}
-}

@@ -1,14 +1,12 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,10 +26,8 @@ const healthy = "name: test\ndoc: A host.\ngpus: [{model: h100, load: training, 
 // agent: otherwise it would start this program, which is a test, to look.
 func checks(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
 	args = append([]string{"check"}, args...)
-	status = run(t.Context(), append(args, ownDirectories(t, args)...), &out, &errs)
-	return status, out.String(), errs.String()
+	return gpusteward(t, append(args, ownDirectories(t, args)...)...)
 }
 
 // checkLimit is more than a check may take, whatever the driver does.
@@ -113,9 +109,7 @@ func TestCheckAsksTheAgent(t *testing.T) {
 			t.Errorf("%s: source %q, %+v", from, j.Source, j.Findings)
 		}
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 // answers serves h at the control socket of the returned directory.
@@ -158,16 +152,19 @@ func TestCheckValidatesAnswers(t *testing.T) {
 		"hostile": {verdict(0), 1, "WARNING - node7: gpu=0,device=job [2J"},
 		"stale":   {verdict(time.Minute), 3, "UNKNOWN - node7: the agent's last verdict is 1m"},
 		"another": {"<html>", 0, "OK - "}, // it looks for itself
+		"hangs":   {"", 0, "OK - "},
 	} {
 		dir := answers(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/api/v1/health" {
 				t.Errorf("%s is asked for", r.URL.Path)
 			}
-			fmt.Fprint(w, c.answer)
+			if fmt.Fprint(w, c.answer); c.answer == "" {
+				<-r.Context().Done()
+			}
 		})
 		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
 		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") ||
-			strings.Contains(out, "\nOK") {
+			strings.Contains(out, "\nOK") || name == "hangs" && !strings.Contains(out, "no agent answers") {
 			t.Errorf("%s: exit status %d, want %d and %q: %q", name, status, c.status, c.want, out)
 		}
 	}
@@ -177,36 +174,10 @@ func TestCheckValidatesAnswers(t *testing.T) {
 	}
 }
 
-func TestCheckLooksWhereTheAgentHangs(t *testing.T) {
-	t.Parallel()
-	dir := answers(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
-	if status != 0 || !strings.Contains(out, "no agent answers") || !strings.Contains(out, "4 GPUs, no fault") {
-		t.Errorf("exit status %d: %s", status, out)
-	}
-}
-
-func TestCheckUsageErrorsHaveTheirOwnStatus(t *testing.T) {
-	t.Parallel()
-	for arg, want := range map[string]string{"--bogus": "--bogus", "--format=xml": "xml", "--only=gpu_lots": "gpu_lost",
-		"--timeout=1s": "at least 5s", "--fail-on=info": "info", "extra": "extra"} {
-		status, out, errs := checks(t, arg)
-		if status != 3 || out != "" || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, out, errs)
-		}
-	}
-}
-
 // checks runs gpusteward check as a process of its own, with this driver.
 func (f fakeDriver) checks(args ...string) (status int, out string) {
 	f.t.Helper()
-	cmd := exec.Command(os.Args[0], append(append([]string{"check"}, f.flags()...), args...)...)
-	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"="+machine)
-	text, err := cmd.Output()
-	if cmd.ProcessState == nil {
-		f.t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), string(text)
+	return exited(f.t, process(f.environment(), append(append([]string{"check"}, f.flags()...), args...)...))
 }
 
 func TestCheckWithADriver(t *testing.T) {
@@ -254,10 +225,8 @@ func TestNodeName(t *testing.T) {
 	t.Parallel()
 	named := []string{"NODE_NAME=node7"}
 	demo := "--demo=" + fixture.Config(t, healthy)
-	cmd := exec.Command(os.Args[0], "check", "--standalone", demo)
-	cmd.Env = append(os.Environ(), asAgent+"="+machine, named[0])
-	out, _ := cmd.CombinedOutput() // its verdict does not matter
-	if !strings.Contains(string(out), "node7") {
+	// its verdict does not matter
+	if _, out := exited(t, process(named, "check", "--standalone", demo)); !strings.Contains(out, "node7") {
 		t.Errorf("gpusteward check: %s", out)
 	}
 	a := spawn(t, named, demo).listening()
@@ -296,9 +265,8 @@ func TestOrdersValidateAnswers(t *testing.T) {
 			fmt.Fprint(w, "gone\x1b[2J\x1b]0;owned\a\u202e\u009b31m\r\nby now")
 		})
 		for _, order := range [][]string{{"drain"}, {"resume"}, {"ack", "gpu_lost", "3"}} {
-			var out, errs bytes.Buffer
-			run(t.Context(), append(order, "--runtime.dir="+dir), &out, &errs)
-			said := out.String() + errs.String()
+			_, out, errs := gpusteward(t, append(order, "--runtime.dir="+dir)...)
+			said := out + errs
 			if strings.ContainsAny(said, "\x1b\a\u202e\u009b\r") {
 				t.Errorf("%v, answered %d, says %q", order, status, said)
 			}
@@ -314,12 +282,11 @@ func TestOrdersValidateAnswers(t *testing.T) {
 func TestStatusAsksOnlyTheNamedAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	var out, errs bytes.Buffer
-	status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &out, &errs)
+	status, out, said := gpusteward(t, "status", "--runtime.dir="+dir)
 	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) +
 		": is gpusteward running, with this --runtime.dir?"
-	if said := errs.String(); status != 1 || out.Len() > 0 || !strings.HasPrefix(said, want) ||
+	if status != 1 || out != "" || !strings.HasPrefix(said, want) ||
 		strings.Contains(said, exporter.DefaultURL) {
-		t.Errorf("exit status %d: %s%swant %s", status, &out, said, want)
+		t.Errorf("exit status %d: %s%swant %s", status, out, said, want)
 	}
 }

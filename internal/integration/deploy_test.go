@@ -113,10 +113,7 @@ func TestSlurmHealthCheckDrainsACriticalNode(t *testing.T) {
 // what the condition says.
 func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("deploy/kubernetes/npd-gpusteward.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, "deploy/kubernetes/npd-gpusteward.json")
 	var config struct {
 		Plugin       string `json:"plugin"`
 		PluginConfig struct {
@@ -128,7 +125,7 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 			Args                  []string
 		}
 	}
-	if err := json.Unmarshal(text, &config); err != nil {
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
 		t.Fatal(err)
 	}
 	if config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 ||

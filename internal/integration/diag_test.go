@@ -1,10 +1,7 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -17,13 +14,7 @@ import (
 func (f fakeDriver) diags(env []string, args ...string) (status int, out string) {
 	f.t.Helper()
 	f.set("libcuda.so.1", "")
-	cmd := exec.Command(os.Args[0], append([]string{"diag"}, args...)...)
-	cmd.Env = append(append(append(os.Environ(), f.environment()...), asAgent+"="+machine), env...)
-	text, err := cmd.Output()
-	if cmd.ProcessState == nil {
-		f.t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), string(text)
+	return exited(f.t, process(append(f.environment(), env...), append([]string{"diag"}, args...)...))
 }
 
 func TestDiagWithADriver(t *testing.T) {
@@ -59,17 +50,5 @@ func TestDiagAsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || status != 3 || r.Source != diag.Source ||
 		r.Status != incident.Unknown || r.Level != 3 || len(r.GPUs) != 2 || len(r.Results) != 2 {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
-	}
-}
-
-func TestDiagUsageErrorsHaveTheirOwnStatus(t *testing.T) {
-	t.Parallel()
-	for arg, want := range map[string]string{"--bogus": "--bogus", "--level=4": "'4'", "--busy=perhaps": "perhaps",
-		"--fail-on=info": "info", "extra": "extra"} {
-		var out, errs bytes.Buffer
-		if status := run(t.Context(), []string{"diag", arg}, &out, &errs); status != 3 || out.Len() > 0 ||
-			!strings.Contains(errs.String(), want) {
-			t.Errorf("%s: exit status %d, want 3, stdout %q: %s", arg, status, &out, &errs)
-		}
 	}
 }

@@ -69,10 +69,7 @@ func TestDocumentsPromQL(t *testing.T) {
 // pages of simulated hosts: each must find series.
 func TestMigrationAnswers(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("docs/migration.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, "docs/migration.tsv")
 	a := start(t, "--demo=workloads", "--config.file="+fixture.Config(t,
 		"collectors: {per_process: true, per_link: true, enable: [clocks_app, gpm_media]}")).ready()
 	eventually(t, "the agent has judged, and has differences of GPM's samples", func() bool {
@@ -83,11 +80,8 @@ func TestMigrationAnswers(t *testing.T) {
 	_, page := a.get("/metrics")
 	pages := []string{page}
 	for _, golden := range []string{"models", "mig", "vgpu"} {
-		page, err := os.ReadFile("collectors/testdata/" + golden + ".prom")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pages = append(pages, string(page))
+		page := content(t, "collectors/testdata/" + golden + ".prom")
+		pages = append(pages, page)
 	}
 	var b strings.Builder
 	b.WriteString("evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n")
@@ -107,7 +101,7 @@ func TestMigrationAnswers(t *testing.T) {
 	}
 	b.WriteString("    promql_expr_test:\n")
 	n := 0
-	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
 		expr := strings.Split(line, "\t")[2]
 		if expr == "" || slices.ContainsFunc(notAnswered, func(name string) bool {
 			return strings.Contains(expr, name)

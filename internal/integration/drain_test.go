@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -23,8 +22,7 @@ import (
 func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	f.t.Helper()
 	said = new(bytes.Buffer)
-	cmd = exec.Command(os.Args[0], name, "--runtime.dir="+f.path("run"))
-	cmd.Env = append(append(os.Environ(), f.environment()...), asAgent+"="+machine)
+	cmd = process(f.environment(), name, "--runtime.dir="+f.path("run"))
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		f.t.Fatal(err)
@@ -126,9 +124,7 @@ func TestDrainAndResume(t *testing.T) {
 		t.Errorf("%d threads grew to %d", before, now)
 	}
 	f.does(a, "drain", 2*time.Second)
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d while drained, want 0", status)
-	}
+	a.endsWell()
 	if status, said := f.command("drain"); status != 1 || !strings.Contains(said, f.path("run")) {
 		t.Errorf("drain without an agent: exit status %d: %s", status, said)
 	}
@@ -168,9 +164,7 @@ func TestBlockedDrain(t *testing.T) {
 			f.drained(a)
 			f.does(a, "resume", 5*time.Second)
 			a.back(time.Now(), 0, 1)
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	tests["resumed before it was done"] = func(t *testing.T) {
@@ -271,7 +265,5 @@ func TestConcurrentOrders(t *testing.T) {
 	if n, now := f.number("sessions"), a.threads(); n != 1 || now > before+slack {
 		t.Errorf("%d sessions, want 1; %d threads, %d before", n, now, before)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }

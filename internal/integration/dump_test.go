@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,9 +14,7 @@ func TestDump(t *testing.T) {
 	root := shortDirectory(t)
 	dir, file := "--runtime.dir="+root, filepath.Join(root, "textfile", "gpusteward.prom")
 	dump := func(args ...string) (int, string, string) {
-		var out, said bytes.Buffer
-		status := run(t.Context(), append([]string{dir, "dump"}, args...), &out, &said)
-		return status, out.String(), said.String()
+		return gpusteward(t, append([]string{dir, "dump"}, args...)...)
 	}
 	a := start(t, "--demo=h100", dir).ready()
 	_, whole := a.get("/metrics")

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -114,10 +113,9 @@ func TestAgentShares(t *testing.T) {
 			s["nvgpu_quota_compute_limit_ratio"+tests] == .5 &&
 			s[`nvgpu_broker_sessions{state="active"}`]+s[`nvgpu_broker_sessions{state="authenticated"}`] == 2
 	})
-	var table bytes.Buffer
-	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &table, &table); status != 0 ||
-		!strings.Contains(table.String(), "\ntests  ") {
-		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, &table)
+	if status, table, _ := gpusteward(t, "status", "--runtime.dir="+dir); status != 0 ||
+		!strings.Contains(table, "\ntests  ") {
+		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, table)
 	}
 	fixture.Rewrite(t, path, config("2 GiB"))
 	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
@@ -130,9 +128,7 @@ func TestAgentShares(t *testing.T) {
 	a.sees("the new cap", func(s series) bool {
 		return s["nvgpu_quota_memory_limit_bytes"+tests] == 2<<30 && s["nvgpu_quota_sessions"+tests] == 1
 	})
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 // The agent answers programs under Gemini's hook, reports an address that it
@@ -177,10 +173,9 @@ func TestAgentServesGemini(t *testing.T) {
 		return s[`nvgpu_gemini_requests_total{listen="`+address+`",op="quota"}`] == 1 &&
 			s[`nvgpu_quota_turns_total{gpu="",tenant="gemini:pod/a",uuid="GPU-0"}`] == 1
 	})
-	var shown bytes.Buffer
-	if status := run(t.Context(), []string{"status", "--runtime.dir=" + dir}, &shown, &shown); status != 0 ||
-		!strings.Contains(shown.String(), "\ngemini:pod/a  ") {
-		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, &shown)
+	if status, shown, _ := gpusteward(t, "status", "--runtime.dir="+dir); status != 0 ||
+		!strings.Contains(shown, "\ngemini:pod/a  ") {
+		t.Errorf("gpusteward status: exit status %d, no line of the client:\n%s", status, shown)
 	}
 
 	other := fixture.Config(t, config(true, address))
@@ -202,9 +197,7 @@ func TestAgentServesGemini(t *testing.T) {
 	eventually(t, "a restart is asked for", func() bool {
 		return strings.Contains(a.log.String(), "enforcer.gemini has changed, which requires a restart")
 	})
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 func TestNoBrokerWithoutTheEnforcer(t *testing.T) {
@@ -264,8 +257,7 @@ func TestExecCommand(t *testing.T) {
 			"gpusteward: no broker at /r/broker/broker.sock: no such file or directory; --require-broker"},
 		{[]string{"exec", "--library=" + library}, exitUsage, "COMMAND"},
 	} {
-		cmd := exec.Command(os.Args[0], c.args...)
-		cmd.Env = append(os.Environ(), asAgent+"="+machine, "GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET=")
+		cmd := process([]string{"GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET="}, c.args...)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
 			t.Fatal(err)

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,19 +14,9 @@ import (
 const reference = "deploy/gpusteward.yml"
 
 // check runs "gpusteward config check FILE".
-func check(t *testing.T, path string) (status int, out, errors string) {
+func check(t *testing.T, path string, more ...string) (status int, out, errors string) {
 	t.Helper()
-	var o, e bytes.Buffer
-	status = run(context.Background(), []string{"config", "check", path}, &o, &e)
-	return status, o.String(), e.String()
-}
-
-// explainPID runs "gpusteward config check FILE --explain=PID".
-func explainPID(t *testing.T, path, pid string) (status int, out, errors string) {
-	t.Helper()
-	var o, e bytes.Buffer
-	status = run(t.Context(), []string{"config", "check", path, "--explain=" + pid}, &o, &e)
-	return status, o.String(), e.String()
+	return gpusteward(t, append([]string{"config", "check", path}, more...)...)
 }
 
 // TestConfigCheck: the command says whether a file is valid.
@@ -55,7 +43,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
     - {name: everybody, select: [{executables: ["*"]}]}
     - {name: batch}
 `, os.Getuid()))
-	status, out, errors := explainPID(t, path, fmt.Sprint(os.Getpid()))
+	status, out, errors := check(t, path, "--explain="+fmt.Sprint(os.Getpid()))
 	if status != 0 || errors != "" {
 		t.Fatalf("status %d, %q", status, errors)
 	}
@@ -83,12 +71,12 @@ func TestConfigCheckRefusesBadPIDs(t *testing.T) {
 		"99999999999999999999":       "above 0",
 		fmt.Sprint(gone.Process.Pid): ": there is no such process\n",
 	} {
-		if status, out, errors := explainPID(t, good, pid); status != 1 || out != good+" is good.\n" ||
+		if status, out, errors := check(t, good, "--explain="+pid); status != 1 || out != good+" is good.\n" ||
 			!strings.Contains(errors, want) {
 			t.Errorf("%s: status %d, %q, %q; want 1 and %q", pid, status, out, errors, want)
 		}
 	}
-	if status, out, errors := explainPID(t, "internal/config/testdata/invalid/enforcer_tie.yml", "1"); status != 1 ||
+	if status, out, errors := check(t, "internal/config/testdata/invalid/enforcer_tie.yml", "--explain="+"1"); status != 1 ||
 		out != "" || !strings.Contains(errors, "neither is more specific") {
 		t.Errorf("a bad file: status %d, %q, %q", status, out, errors)
 	}
@@ -111,7 +99,7 @@ func TestConfigCheckReadsTenantFiles(t *testing.T) {
 	more := filepath.Join(dir, "more.yml")
 	fixture.Rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, "+
 		"select: [{users: [no-such-user]}]}\n", os.Getuid()))
-	status, out, errors := explainPID(t, config, fmt.Sprint(os.Getpid()))
+	status, out, errors := check(t, config, "--explain="+fmt.Sprint(os.Getpid()))
 	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
 		"warning: " + more + "[1].select[0].users: \"no-such-user\" selects nothing: ", "so it belongs to mine",
 		"cannot ask for another: mine is binding", "memory 30 % of the GPU's"} {
@@ -130,10 +118,9 @@ func TestConfigurationSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	long := fixture.Config(t, strings.Repeat("# a comment\n", 1<<20))
 	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {
-		var out, errs bytes.Buffer
-		if status := run(t.Context(), append(args, ownDirectories(t, nil)...), &out, &errs); status == 0 ||
-			!strings.Contains(errs.String(), "it has more than 1048576 bytes") {
-			t.Errorf("%s: exit status %d: %s", args[0], status, &errs)
+		if status, _, errs := gpusteward(t, append(args, ownDirectories(t, nil)...)...); status == 0 ||
+			!strings.Contains(errs, "it has more than 1048576 bytes") {
+			t.Errorf("%s: exit status %d: %s", args[0], status, errs)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
@@ -32,11 +31,8 @@ func load(t *testing.T, m *measured) {
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
-		for line := range strings.Lines(m.scrape()) {
-			if strings.HasPrefix(line, `nvgpu_utilization_ratio{engine="gpu",gpu="0"`) &&
-				strings.HasSuffix(strings.TrimSpace(line), " 1") {
-				return
-			}
+		if v, _ := m.value("nvgpu_utilization_ratio", `engine="gpu",gpu="0"`); v == 1 {
+			return
 		}
 	}
 	t.Fatal("the GPU is not busy after a minute of load")
@@ -53,11 +49,8 @@ func TestGPUFigures(t *testing.T) {
 	fmt.Println("loaded:           ", loaded)
 	fmt.Println("loaded, no scrape:", m.run(0, 15*time.Second))
 	var lines []string
-	for line := range strings.Lines(m.scrape()) {
-		if strings.HasPrefix(line, "gpusteward_collect_duration_seconds{") {
-			var seconds float64
-			name := strings.Split(line, `"`)[1]
-			fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:], &seconds)
+	for key, seconds := range parse(m.scrape()) {
+		if name, ok := strings.CutPrefix(key, "gpusteward_collect_duration_seconds{"); ok {
 			lines = append(lines, fmt.Sprintf("%8.0f us %s", seconds*1e6, name))
 		}
 	}
@@ -76,64 +69,6 @@ func TestGPUFigures(t *testing.T) {
 	}
 }
 
-const faulty = `
-__global__ void misaligned(char *p) { *(int *)(p + 1) = 1; }
-__global__ void illegal(int *p) { *p = 1; }
-int main(int argc, char **argv) {
-	char *d;
-	cudaMalloc(&d, 64);
-	if (argc > 1) illegal<<<1, 1>>>((int *)0x7000000000); else misaligned<<<1, 1>>>(d);
-	return cudaDeviceSynchronize() == cudaSuccess;
-}
-`
-
-// TestGPUXID has a program fault on the GPU twice, and waits for the XIDs.
-func TestGPUXID(t *testing.T) {
-	dir := t.TempDir()
-	source, program := filepath.Join(dir, "faulty.cu"), filepath.Join(dir, "faulty")
-	if err := os.WriteFile(source, []byte(faulty), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("nvcc", "-o", program, source).CombinedOutput(); err != nil {
-		t.Fatalf("nvcc: %v\n%s", err, out)
-	}
-	m := startMeasured(t, binary(t))
-	for xid, args := range map[string][]string{"13": nil, "31": {"illegal"}} {
-		if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
-			t.Fatalf("the faulty program: %v\n%s", err, out)
-		}
-		// The driver's event arrives within seconds, the kernel's lines at the next
-		// pass over its log.
-		for family, within := range map[string]time.Duration{"nvgpu_xid_errors_total{": 5 * time.Second,
-			"nvgpu_kernel_xid_messages_total{": 12 * time.Second} {
-			seen := false
-			for began := time.Now(); !seen && time.Since(began) < within; time.Sleep(100 * time.Millisecond) {
-				for line := range strings.Lines(m.scrape()) {
-					seen = seen || strings.HasPrefix(line, family) && strings.Contains(line, `xid="`+xid+`"`) &&
-						!strings.HasSuffix(line, " 0\n")
-				}
-			}
-			if !seen {
-				t.Errorf("XID %s was not in %s...} within %v", xid, family, within)
-			}
-		}
-	}
-}
-
-// TestGPUFloor prints the memory of the driver's library in a program that only
-// opens it: no agent in this process can be smaller.
-func TestGPUFloor(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "floor")
-	if out, err := exec.Command("cc", "-O1", "-o", program, "testdata/floor.c", "-ldl").CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v\n%s", err, out)
-	}
-	out, err := exec.Command(program).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	fmt.Printf("nvmlInit alone, in C:\n%s", out)
-}
-
 // peer copies 64 GiB from the first GPU to the second and says so.
 const peer = `
 import torch
@@ -149,12 +84,8 @@ print(64 << 30)
 // counters of both. It passes if there is one GPU or no link.
 func TestGPUNVLink(t *testing.T) {
 	m := startMeasured(t, binary(t))
-	sent := func(gpu, direction string) (v float64) {
-		for line := range strings.Lines(m.scrape()) {
-			if strings.HasPrefix(line, `nvgpu_nvlink_bytes_total{direction="`+direction+`",gpu="`+gpu+`",kind="data"`) {
-				fmt.Sscan(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:], &v)
-			}
-		}
+	sent := func(gpu, direction string) float64 {
+		v, _ := m.value("nvgpu_nvlink_bytes_total", `direction="`+direction+`",gpu="`+gpu+`",kind="data"`)
 		return v
 	}
 	if !strings.Contains(m.scrape(), `nvgpu_nvlink_up{gpu="1"`) {

@@ -155,7 +155,12 @@ func (m *measured) run(every, length time.Duration) figure {
 
 func (m *measured) scrape() string {
 	m.t.Helper()
-	r, err := http.Get(m.url + "/metrics")
+	return m.fetch("/metrics")
+}
+
+func (m *measured) fetch(path string) string {
+	m.t.Helper()
+	r, err := http.Get(m.url + path)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -169,11 +174,8 @@ func (m *measured) scrape() string {
 
 // cpu returns the agent's processor time so far, in seconds.
 func (m *measured) cpu() float64 {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	stat := content(m.t, fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
+	f := strings.Fields(string(stat[strings.LastIndexByte(stat, ')')+1:]))
 	user, _ := strconv.ParseFloat(f[11], 64)
 	system, _ := strconv.ParseFloat(f[12], 64)
 	return (user + system) / 100 // USER_HZ

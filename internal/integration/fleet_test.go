@@ -60,9 +60,7 @@ func TestFleetListsItsHosts(t *testing.T) {
 	if status, _ := a.get("/hosts/node-102/metrics"); status != http.StatusNotFound {
 		t.Errorf("a host that is not there answers with %d", status)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d", status)
-	}
+	a.endsWell()
 }
 
 // TestFleetHostsDiffer: no two hosts have the same GPU, and a host of a fleet
@@ -101,12 +99,9 @@ func TestScrapeConfigsAgree(t *testing.T) {
 	}
 	var first string
 	for _, name := range append(files, "deploy/prometheus/kubernetes.yml") {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := content(t, name)
 		var config map[string]any
-		if err := yaml.Unmarshal(text, &config); err != nil {
+		if err := yaml.Unmarshal([]byte(text), &config); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		jobs := config["scrape_configs"].([]any)

@@ -4,7 +4,6 @@ package integration
 
 import (
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,15 +15,12 @@ import (
 // TestFilesOfTargets has Prometheus's own tool check the shipped list of hosts.
 func TestFilesOfTargets(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("deploy/prometheus/file_sd.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, "deploy/prometheus/file_sd.yml")
 	here, err := filepath.Abs("deploy/prometheus/targets.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := fixture.Config(t, strings.ReplaceAll(string(text), "/etc/prometheus/gpusteward/*.yml", here))
+	config := fixture.Config(t, strings.ReplaceAll(text, "/etc/prometheus/gpusteward/*.yml", here))
 	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
 	var found []struct{ Labels map[string]string }
 	if err != nil || json.Unmarshal(out, &found) != nil || len(found) != 4 {

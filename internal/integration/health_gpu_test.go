@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,15 +57,8 @@ func compiled(t *testing.T) string {
 // incidents returns the incidents in the agent's journal.
 func (m *measured) incidents() (all []incident.Event) {
 	m.t.Helper()
-	r, err := http.Get(m.url + "/api/v1/events?kind=incident&limit=1000")
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer r.Body.Close()
 	var answer struct{ Events []incident.Event }
-	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		m.t.Fatal(err)
-	}
+	m.answers("/api/v1/events?kind=incident&limit=1000", &answer)
 	return answer.Events
 }
 
@@ -111,6 +103,13 @@ func TestGPUIncidents(t *testing.T) {
 			e.Comm != "wrong" || e.Workload != "unit:"+unit {
 			t.Errorf("XID %d: %+v; want it from both sources, with pid %d, comm wrong and workload unit:%s", code, e,
 				cmd.Process.Pid, unit)
+		}
+	}
+	for _, family := range []string{"nvgpu_xid_errors_total", "nvgpu_kernel_xid_messages_total"} {
+		for _, code := range []int{31, 13} {
+			if n, _ := m.value(family, fmt.Sprintf("xid=%q", fmt.Sprint(code))); n < 1 {
+				t.Errorf("%s has %v of XID %d", family, n, code)
+			}
 		}
 	}
 	for _, f := range m.verdict().Findings { // three in ten minutes are a finding about the tenant
@@ -184,15 +183,16 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 
 func (m *measured) verdict() (v health.Verdict) {
 	m.t.Helper()
-	r, err := http.Get(m.url + "/api/v1/health")
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer r.Body.Close()
-	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {
-		m.t.Fatal(err)
-	}
+	m.answers("/api/v1/health", &v)
 	return v
+}
+
+// answers decodes the answer to a request for a path.
+func (m *measured) answers(path string, to any) {
+	m.t.Helper()
+	if err := json.Unmarshal([]byte(m.fetch(path)), to); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // TestGPUIsHealthy has the agent judge a GPU that is idle and then works hard: it

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -68,9 +67,8 @@ func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 	runtime := "--runtime.dir=" + t.TempDir()
 	a := start(t, "--demo="+fixture.Config(t, healthy+falls), "--config.file="+config, runtime).ready()
 	order := func(args ...string) (int, string) {
-		var out bytes.Buffer
-		status := run(t.Context(), append(args, runtime), &out, &out)
-		return status, out.String()
+		status, out, errs := gpusteward(t, append(args, runtime)...)
+		return status, out + errs
 	}
 	eventually(t, "the alert is there", func() bool { return am.fires("GPULost") != nil })
 	if l := am.fires("GPULost"); l["gpu"] != "3" || l["cluster"] != "a" || l["severity"] != "emergency" ||

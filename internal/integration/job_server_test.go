@@ -172,10 +172,7 @@ func TestChainOfHangs(t *testing.T) {
 // hangs injects each fault once, and returns how long its alert took.
 func hangs(t *testing.T) map[string]time.Duration {
 	h := newJobHost(t, 16, python)
-	text, err := os.ReadFile("testdata/train.py")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, "testdata/train.py")
 	start := func(gang, ranks, rank, gpu int, fault string) rank {
 		return h.rank(gpu, python, "testdata/train.py", fmt.Sprint(gang), fmt.Sprint(ranks), fmt.Sprint(rank),
 			fmt.Sprint(gpu), fault)
@@ -209,7 +206,7 @@ func hangs(t *testing.T) map[string]time.Duration {
 				began[i] = said[0]
 			}
 			gpu := fmt.Sprint(2*i + 1)
-			if wrong := f.missing(alerts[gpu], lineOf(string(text), f.name)); wrong != "" {
+			if wrong := f.missing(alerts[gpu], lineOf(text, f.name)); wrong != "" {
 				missing[f.name] = wrong
 			} else if took[f.name] == 0 {
 				took[f.name] = time.Duration(fixture.Monotonic() - began[i])

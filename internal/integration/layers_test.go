@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -223,61 +222,6 @@ func TestLayersHold(t *testing.T) {
 		if files[path] == nil {
 			t.Errorf("%s was not looked at", path)
 		}
-	}
-}
-
-// TestTopLevelStaysEmpty: the root has a folder for each subject and the
-// program's entry, and builds nothing else.
-func TestTopLevelStaysEmpty(t *testing.T) {
-	t.Parallel()
-	const folders = " alerts bench collectors dashboards deploy dist docs enforcer exporter health internal testdata "
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		name := e.Name()
-		if e.IsDir() && !strings.HasPrefix(name, ".") && !strings.Contains(folders, " "+name+" ") {
-			t.Errorf("the folder %s is new at the top: put it below internal", name)
-		}
-		if strings.HasSuffix(name, ".go") && name != "main.go" {
-			t.Errorf("%s lies at the top: put it below internal", name)
-		}
-	}
-	if entry, err := os.ReadFile("main.go"); err != nil || strings.Count(string(entry), "\n") > 30 {
-		t.Errorf("main.go has more than 30 lines, or cannot be read: %v", err)
-	}
-}
-
-// TestNoDuplicateData: each data file has one home. Others read it there, or
-// are links to it.
-func TestNoDuplicateData(t *testing.T) {
-	t.Parallel()
-	const data = " .csv .json .prom .svg .tmpl .toml .tsv .txt .yaml .yml "
-	homes, files := map[string]string{}, 0
-	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case e.IsDir() && path != "." && (strings.HasPrefix(e.Name(), ".") ||
-			slices.Contains([]string{"build", "dist", "node_modules"}, e.Name())):
-			return fs.SkipDir
-		case !e.Type().IsRegular() || !strings.Contains(data, " "+filepath.Ext(path)+" "):
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		files++
-		if home := homes[string(text)]; home != "" && len(text) > 100 {
-			t.Errorf("%s is %s again: read it there", path, home)
-		}
-		homes[string(text)] = path
-		return nil
-	})
-	if err != nil || files < 100 {
-		t.Errorf("%d files of data: %v", files, err)
 	}
 }
 

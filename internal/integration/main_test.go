@@ -3,16 +3,12 @@ package integration
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/fixture"
@@ -49,9 +45,7 @@ func TestDemoServesEightGPUs(t *testing.T) {
 			t.Errorf("%s has %d series", path, len(seen))
 		}
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 // The tenants of a simulated host have books, unless a broker with its own
@@ -73,14 +67,6 @@ func TestDemoHasTenants(t *testing.T) {
 	}
 }
 
-func TestDemoTakesAFile(t *testing.T) {
-	t.Parallel()
-	a := start(t, "--demo=testdata/scenario/two.yml").ready()
-	if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1, 1}) {
-		t.Errorf("nvgpu_up = %v, want 1 of two GPUs", up)
-	}
-}
-
 func TestDemoSeedDecidesTheGPUs(t *testing.T) {
 	t.Parallel()
 	uuid := func(seed string) string { return start(t, "--demo=h100", "--demo.seed="+seed).ready().uuid(0) }
@@ -98,20 +84,17 @@ func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 	}
 }
 
-// TestHelpOfTheProgram: it has the flags of the agent, which the help of a
-// command lacks.
-func TestHelpOfTheProgram(t *testing.T) {
+// TestHelpAndVersion go to standard output. The help of the program has the
+// flags of the agent, which the help of a command lacks.
+func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]string{
-		"help status":   "usage: gpusteward status [<flags>]\n\nShow the GPUs",
-		"--help":        "usage: gpusteward [<flags>] <command>",
-		"--demo --help": "usage: gpusteward [<flags>] <command>",
-	} {
-		var out bytes.Buffer
-		status := run(t.Context(), strings.Fields(args), &out, &out)
-		if status != 0 || !strings.HasPrefix(out.String(), want) ||
-			strings.Contains(out.String(), "require-driver") != strings.HasPrefix(want, "usage: gpusteward [") {
-			t.Errorf("%s: exit status %d, %.200s; want %q", args, status, out.String(), want)
+	const usage = "usage: gpusteward [<flags>] <command>"
+	for args, want := range map[string]string{"help status": "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+		"--help": usage, "-h": usage, "--demo --help": usage, "--version": "gpusteward, version", "-V": "gpusteward, version"} {
+		status, out, errs := gpusteward(t, strings.Fields(args)...)
+		if status != 0 || !strings.HasPrefix(out, want) || errs != "" ||
+			strings.Contains(out, "require-driver") != (want == usage) {
+			t.Errorf("%s: exit status %d, %.200s, %s; want %q", args, status, out, errs, want)
 		}
 	}
 }
@@ -122,21 +105,16 @@ func TestEveryCommandHasItsHelp(t *testing.T) {
 	t.Parallel()
 	says := func(args ...string) string {
 		t.Helper()
-		var out bytes.Buffer
-		if status := run(t.Context(), args, &out, &out); status != 0 {
-			t.Errorf("%q: exit status %d, %s", args, status, &out)
+		status, out, errs := gpusteward(t, args...)
+		if status != 0 {
+			t.Errorf("%q: exit status %d, %s", args, status, errs)
 		}
-		return out.String()
+		return out
 	}
 	complete := func(words ...string) (commands []string) { // kingpin writes these to standard output itself
 		t.Helper()
-		cmd := exec.Command(os.Args[0], append([]string{"--completion-bash"}, words...)...)
-		cmd.Env = append(os.Environ(), asAgent+"="+machine)
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Fields(string(out))
+		_, out := exited(t, process(nil, append([]string{"--completion-bash"}, words...)...))
+		return strings.Fields(out)
 	}
 	var commands []string
 	for _, command := range complete() {
@@ -164,18 +142,6 @@ func TestEveryCommandHasItsHelp(t *testing.T) {
 			!strings.Contains(does, " ") || !strings.HasSuffix(strings.TrimSpace(does), ".") ||
 			strings.Contains(does, "--help") {
 			t.Errorf("%s --help begins with\n%s", command, help)
-		}
-	}
-}
-
-func TestHelpAndVersionGoToStandardOutput(t *testing.T) {
-	t.Parallel()
-	for flag, want := range map[string]string{"--help": "--demo", "-h": "--config.file",
-		"--version": "gpusteward, version", "-V": "go version"} {
-		var out, errors bytes.Buffer
-		if status := run(t.Context(), []string{flag}, &out, &errors); status != 0 ||
-			!strings.Contains(out.String(), want) || errors.Len() > 0 {
-			t.Errorf("%s: status %d, stdout %q, stderr %q; want 0 and %q", flag, status, &out, &errors, want)
 		}
 	}
 }
@@ -252,30 +218,5 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 				t.Errorf("a trace, or something on standard output:\n%s%s", text, &out)
 			}
 		})
-	}
-}
-
-func TestLogOfARunIsJSON(t *testing.T) {
-	t.Parallel()
-	a := start(t, "--demo=h100", "--log.format=json", "--log.level=debug").ready()
-	a.stop()
-	lines := 0
-	for line := range strings.Lines(a.log.String()) {
-		var entry struct {
-			Level, Message string
-			Time           time.Time
-		}
-		decoder := json.NewDecoder(strings.NewReader(line))
-		if err := decoder.Decode(&entry); err != nil || decoder.More() {
-			t.Errorf("not a line of JSON: %v: %s", err, line)
-		}
-		if entry.Message == "" || !slices.Contains([]string{"debug", "info", "warn", "error"}, entry.Level) ||
-			time.Since(entry.Time).Abs() > time.Minute {
-			t.Errorf("a line without message, level or time: %s", line)
-		}
-		lines++
-	}
-	if lines < 4 {
-		t.Errorf("%d lines, want at least those of start, driver, listening and end:\n%s", lines, a.log)
 	}
 }

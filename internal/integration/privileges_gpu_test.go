@@ -33,10 +33,7 @@ func TestGPUUnprivileged(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be somebody else")
 	}
-	text, err := os.ReadFile(binary(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, binary(t))
 	dir, err := os.MkdirTemp("", "unprivileged")
 	if err != nil {
 		t.Fatal(err)

@@ -105,9 +105,7 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 			if n := f.number("sessions"); n != 1 {
 				t.Errorf("%d sessions of NVML, want 1", n)
 			}
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	together(t, tests)
@@ -135,11 +133,36 @@ func (a *agent) address(n int) {
 	}
 }
 
+// TestReplacedLibraryIsLoadedInTheSameProcess has an agent with an address of its
+// own, and one with systemd's socket: a client that connects while the process
+// restarts itself waits there, and is not refused.
 func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 	t.Parallel()
-	f := newDriver(t)
-	f.has(2)
-	a := f.spawn().ready()
+	together(t, map[string]func(t *testing.T){
+		"own address": func(t *testing.T) {
+			f := newDriver(t)
+			f.has(2)
+			a := f.spawn().ready()
+			f.replaced(a, func(n int) { a.address(n) })
+		},
+		"systemd's socket": func(t *testing.T) {
+			f := newDriver(t)
+			f.has(2)
+			l := onLoopback(t)
+			cmd := activated([]*os.File{socketOf(t, l)}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
+			cmd.Env = append(cmd.Env, f.environment()...)
+			a := launch(t, cmd)
+			a.url = "http://" + l.Addr().String()
+			f.replaced(a, func(n int) { eventually(t, "it began anew", func() bool { return a.begun() == n }) })
+		},
+	})
+}
+
+// replaced replaces the library of an agent twice, and waits for the agent's new
+// starts.
+func (f fakeDriver) replaced(a *agent, started func(n int)) {
+	t := f.t
+	t.Helper()
 	a.well(0, 1)
 	version := func(v string) bool {
 		return len(a.scrape().family("nvgpu_driver_info", `driver_version="`+v+`"`)) == 1
@@ -163,7 +186,7 @@ func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 		}
 		replaced := time.Now()
 		f.clear("hang.1")
-		a.address(n + 2)
+		started(n + 2)
 		a.back(replaced, 0, 1)
 		if !version(v) {
 			t.Errorf("%s is not served", v)
@@ -175,35 +198,7 @@ func TestReplacedLibraryIsLoadedInTheSameProcess(t *testing.T) {
 	if n := a.begun(); n != 3 {
 		t.Errorf("the program was begun %d times, want 3", n)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
-}
-
-// TestSystemdsSocketOutlivesTheOldLibrary: a client that connects while the
-// process restarts itself waits, and is not refused.
-func TestSystemdsSocketOutlivesTheOldLibrary(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.has(2)
-	l := onLoopback(t)
-	cmd := activated([]*os.File{socketOf(t, l)}, append([]string{"--web.systemd-socket"}, f.flags()...)...)
-	cmd.Env = append(cmd.Env, f.environment()...)
-	a := launch(t, cmd)
-	a.url = "http://" + l.Addr().String()
-	a.well(0, 1)
-	for n, v := range []string{"999.2", "999.3"} {
-		f.install(`-DVERSION="` + v + `"`)
-		f.set("kernel", v)
-		eventually(t, "it began anew", func() bool { return a.begun() == n+2 })
-		a.back(time.Now(), 0, 1)
-		if len(a.scrape().family("nvgpu_driver_info", `driver_version="`+v+`"`)) != 1 {
-			t.Errorf("%s is not served", v)
-		}
-	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 func TestAddedAndRemovedGPUsAreSeen(t *testing.T) {
@@ -241,9 +236,7 @@ func TestInventorySurvivesARestart(t *testing.T) {
 		f.has(gpus)
 		a := f.spawn().ready()
 		check(a)
-		if status := a.stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
+		a.endsWell()
 	}
 	with(4, func(a *agent) { a.well(0, 1, 2, 3) })
 	if _, err := os.Stat(f.path("state/inventory.json")); err != nil {
@@ -302,9 +295,7 @@ func TestBadInventoryIsReportedAndReplaced(t *testing.T) {
 					t.Errorf("the bad one is not kept aside: %v", err)
 				}
 			}
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	together(t, tests)

@@ -15,10 +15,7 @@ import (
 // adds to those of the collectors, or writes it under -update.
 func TestReferenceOfHealth(t *testing.T) {
 	t.Parallel()
-	read, err := os.ReadFile("collectors/METRICS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := content(t, "collectors/METRICS.md")
 	var b strings.Builder
 	b.WriteString("# Metrics of health\n\n`make generate` writes this page from the catalogue; do not edit it. These " +
 		"metrics are derived from the readings in\n" +
@@ -28,7 +25,7 @@ func TestReferenceOfHealth(t *testing.T) {
 		"| metric | type | labels | description |\n|---|---|---|---|\n")
 	n := 0
 	for _, m := range collectors.Metrics() {
-		if !strings.Contains(string(read), "`"+m.Name+"`") {
+		if !strings.Contains(read, "`"+m.Name+"`") {
 			fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(m.Labels, ", "),
 				strings.ReplaceAll(m.Help, "|", "\\|"))
 			n++

@@ -1,42 +1,15 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"gpusteward/internal/fixture"
 )
-
-// A prober scrapes without a pause and remembers failures.
-type prober struct {
-	stop    func()
-	scrapes int
-	wrong   []string
-}
-
-// probe scrapes until stop; every scrape must be answered and have every GPU
-// up.
-func probe(a *agent, gpus int) *prober {
-	p := new(prober)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	p.stop = func() { cancel(); running.Wait() }
-	running.Go(func() {
-		for ; ctx.Err() == nil; p.scrapes++ {
-			status, body, err := a.fetch("/metrics")
-			up := parse(body).family("nvgpu_up")
-			if err != nil || status != http.StatusOK || len(up) != gpus || strings.Contains(fmt.Sprint(up), "0") {
-				p.wrong = append(p.wrong, fmt.Sprintf("status %d, %v, nvgpu_up %v", status, err, up))
-			}
-		}
-	})
-	return p
-}
 
 func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	t.Parallel()
@@ -51,8 +24,13 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	}
 	eventually(t, "the fabric is read", fabric)
 	at := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
-	p := probe(a, 2)
-	defer p.stop()
+	w := observe(a, 1, func(s series) string {
+		if up := s.family("nvgpu_up"); !slices.Equal(up, []float64{1, 1}) {
+			return fmt.Sprintf("nvgpu_up %v", up)
+		}
+		return ""
+	})
+	defer w.stop()
 
 	reload(tiers + "  disable: [fabric]\n")
 	eventually(t, "the fabric is no longer read", func() bool { return !fabric() })
@@ -76,13 +54,8 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 
 	reload(tiers)
 	eventually(t, "the repaired file is in force", func() bool { return success() == 1 && fabric() })
-	p.stop()
-	if p.scrapes < 3 || len(p.wrong) > 0 { // one for each reload on a slow machine
-		t.Errorf("during the reloads, of %d scrapes %d failed: %v", p.scrapes, len(p.wrong), p.wrong)
-	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	w.saw(t)
+	a.endsWell()
 }
 
 // A host lists its processes for the page only if the configuration says so, and

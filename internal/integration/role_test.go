@@ -22,18 +22,10 @@ import (
 // process that does both.
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	dir := shortDirectory(t)
-	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, select: [{users: "+
-		"[%d]}], guarantee: 40 %%}\n", os.Getuid()))
-	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + config, "--runtime.dir=" + dir}
-	enforcer := spawn(t, nil, append(flags, "--role=enforce")...)
-	eventually(t, "it enforces", func() bool {
-		return enforcer.log.find("gpusteward enforces") != nil || enforcer.hasEnded()
-	})
-	observer := spawn(t, nil, append(flags, "--role=observe")...).ready()
-	observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
+	enforcer, observer, socket := divided(t, fmt.Sprintf("enforcer:\n  enabled: true\n  tenants:\n    - {name: tests, "+
+		"select: [{users: [%d]}], guarantee: 40 %%}\n", os.Getuid()))
 	uuid := observer.uuid(1)
-	if _, tenant := hello(t, filepath.Join(dir, "broker/broker.sock"), uuid, ""); tenant != "tests" {
+	if _, tenant := hello(t, socket, uuid, ""); tenant != "tests" {
 		t.Errorf("this process is of %q, want tests", tenant)
 	}
 	observer.sees("what the enforcer says", func(s series) bool {
@@ -45,21 +37,16 @@ func TestRoles(t *testing.T) {
 			t.Errorf("the enforcer has other than CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE: %x", has)
 		}
 	}
-	if status := enforcer.stop(); status != 0 {
-		t.Errorf("exit status %d of the enforcer, want 0", status)
-	}
+	enforcer.endsWell()
 	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })
 }
 
 // divided starts an enforcer and an observer that sees it, and returns the
 // broker's socket.
-func divided(t *testing.T) (enforcer, observer *agent, socket string) {
+func divided(t *testing.T, config string) (enforcer, observer *agent, socket string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("only root may limit others")
-	}
 	dir := shortDirectory(t)
-	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + fixture.Config(t, "enforcer: {enabled: true}\n"),
+	flags := []string{"--demo=testdata/scenario/two.yml", "--config.file=" + fixture.Config(t, config),
 		"--runtime.dir=" + dir}
 	enforcer = spawn(t, nil, append(flags, "--role=enforce")...)
 	eventually(t, "it enforces", func() bool {
@@ -74,6 +61,9 @@ func divided(t *testing.T) (enforcer, observer *agent, socket string) {
 // process of the enforcer's user.
 func crowd(t *testing.T, enforcer *agent) {
 	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root may limit others")
+	}
 	const most = 400
 	if err := unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
 		t.Fatal(err)
@@ -115,7 +105,7 @@ func TestStarvedBrokerIsReported(t *testing.T) {
 		t.Skip("root has CAP_SYS_RESOURCE here, so that the broker does not starve: " +
 			"TestRootInAContainerCannotStarveTheBroker")
 	}
-	enforcer, observer, _ := divided(t)
+	enforcer, observer, _ := divided(t, "enforcer: {enabled: true}\n")
 	crowd(t, enforcer)
 	began := time.Now()
 	observer.sees("that it starves", func(s series) bool {
@@ -135,7 +125,7 @@ func TestRootInAContainerCannotStarveTheBroker(t *testing.T) {
 	if !mayExceed(t) {
 		t.Skip("NOT TESTED: root lacks CAP_SYS_RESOURCE here")
 	}
-	enforcer, observer, socket := divided(t)
+	enforcer, observer, socket := divided(t, "enforcer: {enabled: true}\n")
 	crowd(t, enforcer)
 	uuid := observer.uuid(1)
 	for range 5 {
@@ -211,9 +201,7 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 		answered()
 		answered = asks(t, socket)
 		answered()
-		if status := a.stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
+		a.endsWell()
 		if strings.Contains(a.log.String(), "is not where") {
 			t.Errorf("it says that the socket is elsewhere: %s", a.log)
 		}

@@ -118,15 +118,12 @@ func body(t *testing.T, url string) string {
 // discovery, which finds the hosts of a fleet.
 func startOverFleet(t *testing.T, fleet string, args ...string) string {
 	t.Helper()
-	text, err := os.ReadFile("deploy/prometheus/http_sd.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := content(t, "deploy/prometheus/http_sd.yml")
 	rules, err := filepath.Abs("alerts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := string(text)
+	config := text
 	for from, to := range map[string]string{"http://localhost:9836": fleet, "/usr/share/gpusteward/alerts": rules} {
 		if !strings.Contains(config, from) {
 			t.Fatalf("deploy/prometheus/http_sd.yml has no %q", from)
@@ -194,11 +191,8 @@ func startPrometheus(t *testing.T, alertmanager, agent string, rules bool, scrap
 	if rules {
 		b.WriteString("rule_files: [gpusteward.rules.yml, fleet.rules.yml]\n")
 		for _, name := range []string{"gpusteward.rules.yml", "fleet.rules.yml"} {
-			text, err := os.ReadFile(filepath.Join("alerts", name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			fixture.Rewrite(t, filepath.Join(dir, name), hurried(t, string(text)))
+			text := content(t, filepath.Join("alerts", name))
+			fixture.Rewrite(t, filepath.Join(dir, name), hurried(t, text))
 		}
 	}
 	fmt.Fprintf(&b, "scrape_configs:\n- job_name: gpusteward\n  static_configs: [{targets: [%q], "+
@@ -245,11 +239,8 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 		r.messages = append(r.messages, m)
 	}))
 	t.Cleanup(hook.Close)
-	text, err := os.ReadFile("deploy/alertmanager.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := string(text)
+	text := content(t, "deploy/alertmanager.yml")
+	config := text
 	for from, to := range map[string]string{"http://127.0.0.1:5001": hook.URL, "group_wait: 30s": "group_wait: 1s",
 		"group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"} {
 		if !strings.Contains(config, from) {

@@ -159,10 +159,7 @@ func (s *siege) place() {
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s.dir = dir
 	for _, name := range []string{"libgpusteward.so", "stub/libcuda.so.1", "stub/load", "stub/stat"} {
-		program, err := os.ReadFile(filepath.Join("enforcer/hook/build", name))
-		if err != nil {
-			s.Fatal(err)
-		}
+		program := content(s.T, filepath.Join("enforcer/hook/build", name))
 		fixture.Program(s, filepath.Join(dir, filepath.Base(name)), program)
 	}
 	if err := os.Symlink("libcuda.so.1", filepath.Join(dir, "libcuda.so")); err != nil {

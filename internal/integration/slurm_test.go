@@ -200,11 +200,8 @@ func TestPrologGivesShards(t *testing.T) {
 // example returns the /etc/gpusteward/slurm.conf of docs/slurm.md.
 func example(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("docs/slurm.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, found := strings.Cut(string(page), "```sh\n")
+	page := content(t, "docs/slurm.md")
+	_, text, found := strings.Cut(page, "```sh\n")
 	if text, _, _ = strings.Cut(text, "```"); !found {
 		t.Fatal("there is none")
 	}
@@ -221,7 +218,7 @@ func (s *slurmd) explain(text string) string {
 		s.t.Errorf("it is not for the job: %s", text)
 	}
 	s.put("gpusteward.yml", fmt.Sprintf("enforcer: {tenants_dirs: [%s/tenants.d]}\n", s.run))
-	status, out, errors := explainPID(s.t, s.path("gpusteward.yml"), fmt.Sprint(os.Getpid()))
+	status, out, errors := check(s.t, s.path("gpusteward.yml"), fmt.Sprint("--explain=", os.Getpid()))
 	if status != 0 {
 		s.t.Errorf("status %d, %s\n%s", status, errors, text)
 	}
@@ -331,11 +328,8 @@ func TestTaskPrologPreloadsTheHook(t *testing.T) {
 		t.Errorf("without a hook: %q", said)
 	}
 	const other = "/lib/x86_64-linux-gnu/libm.so.6" // a file that the loader can load
-	text, err := os.ReadFile(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fixture.Rewrite(t, library, string(text))
+	text := content(t, other)
+	fixture.Rewrite(t, library, text)
 	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
 		t.Errorf("without a broker: %q", said)
 	}

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -28,6 +27,12 @@ func sleeper(t *testing.T) string {
 func TestStack(t *testing.T) {
 	t.Parallel()
 	pid := sleeper(t)
+	status, out, _ := gpusteward(t, "stack", "--json", pid)
+	var p stack.Process
+	if err := json.Unmarshal([]byte(out), &p); err != nil || status != 0 || strconv.Itoa(p.PID) != pid ||
+		len(p.Threads) != 1 {
+		t.Errorf("exit status %d, %v:\n%s", status, err, out)
+	}
 	kernel := t.TempDir() // a procfs of another PID namespace
 	if err := os.Symlink("1", filepath.Join(kernel, "self")); err != nil {
 		t.Fatal(err)
@@ -39,31 +44,15 @@ func TestStack(t *testing.T) {
 	}{
 		"a process":      {[]string{pid}, 0, "process " + pid + " (", ""},
 		"no process":     {[]string{"2147483646"}, 1, "", "there is no process 2147483646"},
-		"no number":      {[]string{"python3"}, 64, "", `PID: "python3" is not a number`},
-		"no PID":         {[]string{"1.9"}, 64, "", `PID: "1.9" is not a number`},
-		"nothing":        {nil, 64, "", "required argument 'PID'"},
 		"another procfs": {[]string{"--path.procfs=" + kernel, pid}, 1, "", "another PID namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out, errs bytes.Buffer
-			status := run(t.Context(), append([]string{"stack"}, c.args...), &out, &errs)
-			if status != c.status || !strings.HasPrefix(out.String(), c.out) ||
-				!strings.Contains(errs.String(), c.errs) {
-				t.Errorf("exit status %d, want %d:\n%s%s", status, c.status, &out, &errs)
+			status, out, errs := gpusteward(t, append([]string{"stack"}, c.args...)...)
+			if status != c.status || !strings.HasPrefix(out, c.out) || !strings.Contains(errs, c.errs) {
+				t.Errorf("exit status %d, want %d:\n%s%s", status, c.status, out, errs)
 			}
 		})
-	}
-}
-
-func TestStackAsJSON(t *testing.T) {
-	t.Parallel()
-	pid := sleeper(t)
-	var out bytes.Buffer
-	status := run(t.Context(), []string{"stack", "--json", pid}, &out, &out)
-	var p stack.Process
-	if err := json.Unmarshal(out.Bytes(), &p); err != nil || status != 0 || strconv.Itoa(p.PID) != pid || len(p.Threads) != 1 {
-		t.Errorf("exit status %d, %v:\n%s", status, err, &out)
 	}
 }
 
@@ -81,10 +70,9 @@ func TestStackOfUnreadableProcess(t *testing.T) {
 		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	var out, errs bytes.Buffer
-	status := run(t.Context(), []string{"stack", "--path.procfs=" + procfs, "7"}, &out, &errs)
-	if status != 1 || errs.String() != "not all of it was read\n" ||
-		!strings.HasPrefix(out.String(), "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {
-		t.Errorf("exit status %d:\n%s%s", status, &out, &errs)
+	status, out, errs := gpusteward(t, "stack", "--path.procfs="+procfs, "7")
+	if status != 1 || errs != "not all of it was read\n" ||
+		!strings.HasPrefix(out, "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {
+		t.Errorf("exit status %d:\n%s%s", status, out, errs)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -102,9 +101,7 @@ func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 	if m.count("STOPPING=1") != 0 || m.count("WATCHDOG=1") != 0 {
 		t.Errorf("told to stop or to feed a watchdog that nobody asked for: %q", m.got)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
 	if n := m.count("READY=1"); n != 1 {
 		t.Errorf("READY=1 came %d times", n)
@@ -125,6 +122,9 @@ func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {
 		{"wedged_one", "100ms", 1, 2 * time.Second, 4},
 		{"lost_all", "100ms", 1, 7 * time.Second, 8}, // the agent looks for it every 5 s
 		{"empty", "100ms", 0, 2 * time.Second, 3},
+		// A restart would not bring the GPU back, and a process with a thread in the
+		// driver cannot even end.
+		{"wedged_all", "100ms", 1, 2 * time.Second, 5},
 	} {
 		tests[c.scenario+" "+c.fast] = func(t *testing.T) {
 			m := newManager(t)
@@ -140,33 +140,12 @@ func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {
 				}
 				return m.count("WATCHDOG=1") >= before+c.feeds
 			})
+			if status, _ := a.get("/-/healthy"); status != http.StatusOK {
+				t.Errorf("/-/healthy is %d; HTTP has nothing to do with GPUs", status)
+			}
+			a.endsWell()
+			eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
 		}
 	}
 	together(t, tests)
-}
-
-// A restart would not bring the GPU back, and a process with a thread in the
-// driver cannot even end.
-func TestWatchdogIsFedWhenEveryGPUHangs(t *testing.T) {
-	t.Parallel()
-	m := newManager(t)
-	const watchdog = 2 * time.Second
-	a := spawn(t, m.environment(watchdog), "--demo=testdata/scenario/wedged_all.yml",
-		"--config.file="+fixture.Config(t, "collectors: {fast: 100ms, medium: 100ms, slow: 500ms}")).ready()
-	eventually(t, "WATCHDOG=1", func() bool { return m.count("WATCHDOG=1") > 0 })
-	eventually(t, "the GPU hangs", func() bool { return slices.Equal(a.scrape().family("nvgpu_up"), []float64{0}) })
-	before := m.count("WATCHDOG=1")
-	eventually(t, "five more WATCHDOG=1", func() bool {
-		if quiet := m.quiet(); quiet > watchdog {
-			t.Fatalf("no WATCHDOG=1 for %v: systemd would have killed the agent", quiet)
-		}
-		return m.count("WATCHDOG=1") >= before+5
-	})
-	if status, _ := a.get("/-/healthy"); status != http.StatusOK {
-		t.Errorf("/-/healthy is %d while a GPU hangs; HTTP has nothing to do with it", status)
-	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
-	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
 }

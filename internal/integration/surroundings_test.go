@@ -51,10 +51,8 @@ func TestMissingDeviceNodes(t *testing.T) {
 				t.Errorf("/-/ready: %d %s", status, why)
 			}
 			eventually(t, "systemd is told", func() bool { return m.count("STATUS="+said) == 1 })
-			check := exec.Command(os.Args[0], append([]string{"check", "--standalone"}, f.flags()...)...)
-			check.Env = append(append(os.Environ(), f.environment()...), asAgent+"="+machine)
-			if out, err := check.Output(); check.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), said) {
-				t.Errorf("gpusteward check: %v, %s", err, out)
+			if status, out := f.checks("--standalone"); status != 3 || !strings.Contains(out, said) {
+				t.Errorf("gpusteward check: exit status %d, %s", status, out)
 			}
 			a.sees("the driver was tried again",
 				func(s series) bool { return sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3 })
@@ -66,9 +64,7 @@ func TestMissingDeviceNodes(t *testing.T) {
 			f.set("gpus", "1")
 			a.ready()
 			a.well(0)
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	together(t, tests)
@@ -201,9 +197,7 @@ func TestUnwritableStateDirectory(t *testing.T) {
 					t.Errorf("%q is told %d times", message, n)
 				}
 			}
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	together(t, tests)

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"bytes"
-	"context"
 	"strings"
 	"testing"
 
@@ -23,10 +21,8 @@ func TestSuspendCommands(t *testing.T) {
 		{[]string{"--runtime.dir=" + t.TempDir(), "suspend", "7"}, "and enforcer.enabled?"},
 		{[]string{dir, "suspend"}, "required argument 'WORKLOAD'"},
 	} {
-		var out, said bytes.Buffer
-		status := run(context.Background(), c.args, &out, &said)
-		if status == 0 || !strings.Contains(said.String(), c.want) || out.Len() > 0 {
-			t.Errorf("%q: exit status %d, %q, %q; want %q", c.args, status, out.String(), said.String(), c.want)
+		if status, out, said := gpusteward(t, c.args...); status == 0 || !strings.Contains(said, c.want) || out != "" {
+			t.Errorf("%q: exit status %d, %q, %q; want %q", c.args, status, out, said, c.want)
 		}
 	}
 	eventually(t, "the orders are in the log", func() bool { return a.log.find("control")["workload"] == "unit:x.service" })

@@ -83,7 +83,5 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 		_, page := a.get("/metrics")
 		return !strings.Contains(page, `"slurm-`)
 	})
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }

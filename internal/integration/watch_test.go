@@ -4,21 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // A pty is a terminal, and the program that runs on it.
@@ -56,8 +53,7 @@ func onTerminal(t *testing.T, environment []string, args ...string) *pty {
 	})
 	t.Cleanup(func() { p.slave.Close() })
 	p.before = p.settings()
-	p.cmd = exec.Command(os.Args[0], args...)
-	p.cmd.Env = append(append(os.Environ(), asAgent+"="+machine, "TERM=xterm", "NO_COLOR=", "LC_ALL="), environment...)
+	p.cmd = process(append([]string{"TERM=xterm", "NO_COLOR=", "LC_ALL="}, environment...), args...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.slave, p.slave, p.slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {
@@ -179,39 +175,19 @@ func TestWatchOnATerminal(t *testing.T) {
 // colours are the sequences that choose one.
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*3[0-9;]*m")
 
-// TestWatchSurvivesItsAgent: the screen says that the agent is away, in red
-// unless NO_COLOR is set, and goes on with the next one.
-func TestWatchSurvivesItsAgent(t *testing.T) {
+// TestWatchInColour: a GPU that is lost is red, unless NO_COLOR is set.
+func TestWatchInColour(t *testing.T) {
 	t.Parallel()
+	a := start(t, "--demo="+fixture.Config(t, healthy+"faults: [{at: 0s, kind: lost, gpu: 3}]")).ready()
+	a.sees("the GPU is lost", func(s series) bool { return s.down("gpu_is_lost", 3) })
 	for _, plain := range []string{"", "1"} {
-		t.Run("NO_COLOR="+plain, func(t *testing.T) {
-			t.Parallel()
-			a := start(t, "--demo=h100").ready()
-			to, err := url.Parse(a.url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var away atomic.Bool
-			between := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if away.Load() {
-					panic(http.ErrAbortHandler)
-				}
-				httputil.NewSingleHostReverseProxy(to).ServeHTTP(w, r)
-			}))
-			t.Cleanup(between.Close)
-			p := onTerminal(t, []string{"NO_COLOR=" + plain}, "status", "--watch", "--url="+between.URL)
-			p.shows(0, "[GPUs 1]")
-			away.Store(true)
-			p.shows(0, "Last")
-			at := len(p.text())
-			away.Store(false)
-			p.shows(at, "H100")
-			p.master.WriteString("q")
-			p.ends()
-			if text := p.text(); colours.MatchString(text) != (plain == "") {
-				t.Errorf("colours: %q", text)
-			}
-		})
+		p := onTerminal(t, []string{"NO_COLOR=" + plain}, "status", "--watch", "--url="+a.url)
+		p.shows(0, "all keys")
+		p.master.WriteString("q")
+		p.ends()
+		if text := p.text(); colours.MatchString(text) != (plain == "") {
+			t.Errorf("NO_COLOR=%s: colours: %q", plain, text)
+		}
 	}
 }
 

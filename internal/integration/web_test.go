@@ -35,9 +35,7 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 		return err == nil && status == http.StatusOK
 	})
 	eventually(t, "the log says so", func() bool { return a.log.find("Listening on")["address"] == l.Addr().String() })
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 func TestSocketFlagWithoutASocketIsAnError(t *testing.T) {
@@ -104,9 +102,7 @@ func TestWebConfigGivesTLSAndPasswords(t *testing.T) {
 	if status, body := a.get("/metrics"); status == http.StatusOK {
 		t.Errorf("served without TLS: %s", body)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 func TestBadWebConfigIsRefusedAtStart(t *testing.T) {

@@ -213,9 +213,7 @@ func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	if now := a.threads(); now > before+slack {
 		t.Errorf("%d threads after the call returned, %d before it hung", now, before)
 	}
-	if status := a.stop(); status != 0 {
-		t.Errorf("exit status %d, want 0", status)
-	}
+	a.endsWell()
 }
 
 func TestHungCalls(t *testing.T) {
@@ -278,9 +276,7 @@ func TestHungCalls(t *testing.T) {
 				}
 			}
 			w.saw(t)
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	together(t, tests)
@@ -313,9 +309,7 @@ func TestHungHostCalls(t *testing.T) {
 		}
 		tests[name+", to the end"] = func(t *testing.T) {
 			_, a := opening(t)
-			if status := a.stop(); status != 0 {
-				t.Errorf("exit status %d, want 0", status)
-			}
+			a.endsWell()
 		}
 	}
 	for _, call := range []string{"nvmlInit_v2", "nvmlShutdown"} {
@@ -344,17 +338,13 @@ func TestHungHostCalls(t *testing.T) {
 		eventually(t, "it hangs", func() bool { return f.number("stuck") == 1 })
 		a.turns(4)
 		w.saw(t)
-		if status := a.stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
+		a.endsWell()
 	}
 	tests["nvmlShutdown, to the end"] = func(t *testing.T) {
 		f := newDriver(t)
 		a := f.spawn().ready()
 		f.set("hang", "nvmlShutdown")
-		if status := a.stop(); status != 0 {
-			t.Errorf("exit status %d, want 0", status)
-		}
+		a.endsWell()
 	}
 	together(t, tests)
 }

@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"bufio"
 	"fmt"
 	"math"
 	"os"
@@ -34,36 +33,13 @@ while True:
     time.sleep(max(0, 0.1 * (1 - duty)))
 `
 
-// run starts a tenant in a cgroup such as systemd makes for a service. It
+// tenant starts a tenant in a cgroup such as systemd makes for a service. It
 // returns the PID once the tenant holds its memory.
 func (m *measured) tenant(unit, duty, gib string) int {
-	t := m.t
-	t.Helper()
-	group := "/sys/fs/cgroup/system.slice/" + unit
-	if err := os.MkdirAll(group, 0o755); err != nil {
-		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
-	}
-	cmd := exec.Command("sh", "-c", `echo $$ > "$0/cgroup.procs"; exec python3 -c "$1" "$2" "$3"`, group, tenant,
-		duty, gib)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		for began := time.Now(); os.Remove(group) != nil && time.Since(began) < 5*time.Second; {
-			time.Sleep(50 * time.Millisecond)
-		}
-	})
-	if !bufio.NewScanner(out).Scan() {
-		t.Fatal("the tenant did not start (it needs PyTorch)")
-	}
-	return cmd.Process.Pid
+	m.t.Helper()
+	j := m.job(unit, "python3", "-c", tenant, duty, gib)
+	j.hear("started", time.Minute)
+	return j.cmd.Process.Pid
 }
 
 // value returns the one series that begins with family and contains all pieces.
