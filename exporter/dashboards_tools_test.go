@@ -45,15 +45,21 @@ func (to target) scraped(labels map[string]string) map[string]string {
 	return all
 }
 
-// A query is an expression, and whether Prometheus finds series for it.
-type query struct {
-	expr     string
-	answered bool
+// A promtest is a test that promtool runs on rules.
+type promtest struct {
+	Expr string       `yaml:"expr"`
+	Eval string       `yaml:"eval_time"`
+	Want []promresult `yaml:"exp_samples"`
 }
 
-// evaluate has promtool run queries on what a simulated host serves at path, as
-// Prometheus stores it for a target. The values stand still for ten minutes.
-func evaluate(t *testing.T, to target, samples []collectors.Sample, path string, queries []query) {
+type promresult struct {
+	Labels string  `yaml:"labels"`
+	Value  float64 `yaml:"value"`
+}
+
+// evaluate has promtool run tests on what a simulated host serves at the paths,
+// as Prometheus stores it for a target. The values stand still for ten minutes.
+func evaluate(t *testing.T, to target, samples []collectors.Sample, tests []promtest, paths ...string) {
 	t.Helper()
 	type series struct {
 		Series string `yaml:"series"`
@@ -63,39 +69,24 @@ func evaluate(t *testing.T, to target, samples []collectors.Sample, path string,
 	s := server(t, func(o *Options) {
 		o.Samples, o.Hostname = func() []collectors.Sample { return samples }, "node17"
 	})
-	for name, f := range parse(t, request(s, "GET", path).Body) {
-		if !strings.HasPrefix(name, "nvgpu_") && !strings.HasPrefix(name, "DCGM_") {
-			continue
-		}
-		for _, m := range f.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.Label {
-				labels[l.GetName()] = l.GetValue()
+	for _, path := range paths {
+		for name, f := range parse(t, request(s, "GET", path).Body) {
+			if !strings.HasPrefix(name, "nvgpu_") && !strings.HasPrefix(name, "DCGM_") {
+				continue
 			}
-			var pairs []string
-			for k, v := range to.scraped(labels) {
-				pairs = append(pairs, fmt.Sprintf("%s=%q", k, v))
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.Label {
+					labels[l.GetName()] = l.GetValue()
+				}
+				var pairs []string
+				for k, v := range to.scraped(labels) {
+					pairs = append(pairs, fmt.Sprintf("%s=%q", k, v))
+				}
+				input = append(input, series{name + "{" + strings.Join(pairs, ",") + "}",
+					fmt.Sprintf("%vx10", m.GetGauge().GetValue()+m.GetCounter().GetValue())})
 			}
-			input = append(input, series{name + "{" + strings.Join(pairs, ",") + "}",
-				fmt.Sprintf("%vx10", m.GetGauge().GetValue()+m.GetCounter().GetValue())})
 		}
-	}
-	type result struct {
-		Labels string  `yaml:"labels"`
-		Value  float64 `yaml:"value"`
-	}
-	type test struct {
-		Expr string   `yaml:"expr"`
-		Eval string   `yaml:"eval_time"`
-		Want []result `yaml:"exp_samples"`
-	}
-	var tests []test
-	for _, q := range queries {
-		one := test{Expr: "count(" + q.expr + ") > bool 0", Eval: "10m"}
-		if q.answered {
-			one.Want = []result{{"{}", 1}}
-		}
-		tests = append(tests, one)
 	}
 	text, err := yaml.Marshal(map[string]any{"evaluation_interval": "1m", "tests": []any{map[string]any{
 		"interval": "1m", "input_series": input, "promql_expr_test": tests}}})
@@ -109,6 +100,15 @@ func evaluate(t *testing.T, to target, samples []collectors.Sample, path string,
 	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
 		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
 	}
+}
+
+// query tests whether Prometheus finds series for an expression.
+func query(expr string, answered bool) promtest {
+	one := promtest{Expr: "count(" + expr + ") > bool 0", Eval: "10m"}
+	if answered {
+		one.Want = []promresult{{"{}", 1}}
+	}
+	return one
 }
 
 // mixedHost returns the samples of a simulated host with a job, pods and MIG.
@@ -130,7 +130,7 @@ func TestDashboards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var anywhere, honored []query
+	var anywhere, honored []promtest
 	own, answered := 0, 0
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		c := strings.Split(line, "\t")
@@ -140,8 +140,8 @@ func TestDashboards(t *testing.T) {
 		if i == 0 || c[1] != "" {
 			continue
 		}
-		q := query{c[3], c[2] == "yes"}
-		if own++; q.answered {
+		q := query(c[3], c[2] == "yes")
+		if own++; q.Want != nil {
 			answered++
 		}
 		if c[0] == "pods-honored" {
@@ -154,8 +154,8 @@ func TestDashboards(t *testing.T) {
 		t.Errorf("%d of %d queries are answered", answered, own)
 	}
 	samples := mixedHost(t)
-	evaluate(t, static, samples, "/metrics/dcgm", append(honored, anywhere...))
-	evaluate(t, pod, samples, "/metrics/dcgm", anywhere)
+	evaluate(t, static, samples, append(honored, anywhere...), "/metrics/dcgm")
+	evaluate(t, pod, samples, anywhere, "/metrics/dcgm")
 }
 
 // block finds the blocks of code in a page.
@@ -178,11 +178,11 @@ func TestMigrationExamples(t *testing.T) {
 			}
 		}
 	}
-	var own, adapter []query
+	var own, adapter []promtest
 	for _, b := range block.FindAllStringSubmatch(string(text), -1) {
 		switch {
 		case b[1] == "promql" && strings.Contains(b[2], "nvgpu_holder_info"):
-			own = append(own, query{b[2], true})
+			own = append(own, query(b[2], true))
 		case b[1] == "yaml" && strings.Contains(b[2], "seriesQuery"):
 			if err := yaml.Unmarshal([]byte(b[2]), &rules); err != nil {
 				t.Fatal(err)
@@ -195,16 +195,16 @@ func TestMigrationExamples(t *testing.T) {
 			names[o.Resource] = label
 		}
 		series, _, _ := strings.Cut(r.SeriesQuery, "{")
-		adapter = append(adapter, query{r.SeriesQuery, true}, query{strings.NewReplacer("<<.Series>>", series,
+		adapter = append(adapter, query(r.SeriesQuery, true), query(strings.NewReplacer("<<.Series>>", series,
 			"<<.LabelMatchers>>", fmt.Sprintf(`%s="serving",%s=~"llama-3|llama-4"`, names["namespace"], names["pod"]),
-			"<<.GroupBy>>", names["pod"]).Replace(r.MetricsQuery), true})
+			"<<.GroupBy>>", names["pod"]).Replace(r.MetricsQuery), true))
 	}
 	if len(own) < 2 || len(adapter) < 2 {
 		t.Fatalf("the page has %d expressions about holders and %d queries of rules", len(own), len(adapter))
 	}
 	samples := mixedHost(t)
 	for _, to := range []target{static, pod} {
-		evaluate(t, to, samples, "/metrics", own)
-		evaluate(t, to, samples, "/metrics/dcgm", adapter)
+		evaluate(t, to, samples, own, "/metrics")
+		evaluate(t, to, samples, adapter, "/metrics/dcgm")
 	}
 }

@@ -2,9 +2,6 @@ package integration
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -15,7 +12,8 @@ import (
 	"gpusteward/health/incident"
 )
 
-// routers are the functions that register endpoints.
+// routers are the functions that register endpoints. TestAPIReference finds a
+// router elsewhere.
 var routers = map[string][]string{
 	"exporter/exporter.go":    {"New"},
 	"internal/agent/fleet.go": {"handler"},
@@ -36,12 +34,8 @@ func startOf(e ast.Expr) (text string, whole bool) {
 
 // routes returns the patterns that a file registers in one of the functions. A
 // pattern that ends in a variable counts with the part before it, a path.
-func routes(t *testing.T, file string, functions []string) (all []string) {
+func routes(t *testing.T, file string, f *ast.File, functions []string) (all []string) {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, d := range f.Decls {
 		if fn, ok := d.(*ast.FuncDecl); !ok || !slices.Contains(functions, fn.Name.Name) {
 			continue
@@ -67,12 +61,7 @@ func routes(t *testing.T, file string, functions []string) (all []string) {
 }
 
 // orders returns the orders of the control socket: the keys of maps to actions.
-func orders(t *testing.T, file string) (all []string) {
-	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+func orders(f *ast.File) (all []string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		literal, ok := n.(*ast.CompositeLit)
 		if !ok {
@@ -100,15 +89,21 @@ var endpoint = regexp.MustCompile("(?m)^\\| `((?:GET |POST )?/[^`]*)` \\|")
 func TestAPIReference(t *testing.T) {
 	t.Parallel()
 	var registered []string
-	for file, functions := range routers {
-		registered = append(registered, routes(t, file, functions)...)
-	}
-	own, err := filepath.Glob("internal/agent/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range own {
-		registered = append(registered, orders(t, file)...)
+	for path, f := range sources(t) {
+		functions, known := routers[path]
+		makes := false
+		ast.Inspect(f, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			makes = makes || ok && s.Sel.Name == "NewServeMux"
+			return true
+		})
+		if makes != known && !strings.HasPrefix(path, "deploy/") {
+			t.Errorf("%s makes a router: %v, and routers has it: %v", path, makes, known)
+		}
+		registered = append(registered, routes(t, path, f, functions)...)
+		if filepath.Dir(path) == "internal/agent" {
+			registered = append(registered, orders(f)...)
+		}
 	}
 	if len(registered) < 20 {
 		t.Fatalf("%d endpoints, want more: are they found? %q", len(registered), registered)
@@ -133,12 +128,7 @@ func TestAPIReference(t *testing.T) {
 }
 
 // keysOf returns the keys of the map in a variable of a file.
-func keysOf(t *testing.T, file, variable string) (all []string) {
-	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+func keysOf(f *ast.File, variable string) (all []string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || spec.Names[0].Name != variable {
@@ -166,7 +156,7 @@ func TestAPIParameters(t *testing.T) {
 			told = append(told, strings.Trim(name, "`"))
 		}
 	}
-	takes := append(keysOf(t, "health/journal/filter.go", "parameters"), "follow")
+	takes := append(keysOf(sources(t)["health/journal/filter.go"], "parameters"), "follow")
 	if slices.Sort(told); !slices.Equal(told, slices.Sorted(slices.Values(takes))) || len(takes) < 8 {
 		t.Errorf("docs/api.md has the parameters %q, want %q", told, takes)
 	}
@@ -179,35 +169,5 @@ func TestAPIParameters(t *testing.T) {
 		if !strings.Contains(table, "`"+v+"`") {
 			t.Errorf("docs/api.md does not have %s among the values of parameters", v)
 		}
-	}
-}
-
-// TestRoutersAreKnown: endpoints are registered only where TestAPIReference
-// looks for them.
-func TestRoutersAreKnown(t *testing.T) {
-	t.Parallel()
-	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules") {
-			return filepath.SkipDir
-		}
-		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
-			strings.HasPrefix(path, "deploy/") {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		makes := strings.Contains(string(text), "http.NewServeMux()")
-		if _, known := routers[path]; makes != known {
-			t.Errorf("%s makes a router: %v, and TestAPIReference looks there: %v", path, makes, known)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }

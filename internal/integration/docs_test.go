@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
-	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/config"
 	"gpusteward/internal/fixture"
 )
@@ -161,25 +159,6 @@ func TestDocumentsMetrics(t *testing.T) {
 	}
 	if n < 500 {
 		t.Errorf("%d names, want more: are they found?", n)
-	}
-}
-
-// TestDocumentsScenarios: README.md lists each simulated host with its
-// description.
-func TestDocumentsScenarios(t *testing.T) {
-	t.Parallel()
-	page := documents(t)["README.md"]
-	for _, name := range scenarios.Names() {
-		source, err := scenarios.Source(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		doc := regexp.MustCompile(`(?m)^doc: (.+)$`).FindSubmatch(source)
-		if doc == nil {
-			t.Errorf("the scenario %s has no doc", name)
-		} else if row := fmt.Sprintf("| `%s` | %s |\n", name, doc[1]); !strings.Contains(page, row) {
-			t.Errorf("README.md lacks the row %s", row)
-		}
 	}
 }
 

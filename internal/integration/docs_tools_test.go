@@ -80,7 +80,7 @@ func TestMigrationAnswers(t *testing.T) {
 	_, page := a.get("/metrics")
 	pages := []string{page}
 	for _, golden := range []string{"models", "mig", "vgpu"} {
-		page := content(t, "collectors/testdata/" + golden + ".prom")
+		page := content(t, "collectors/testdata/"+golden+".prom")
 		pages = append(pages, page)
 	}
 	var b strings.Builder

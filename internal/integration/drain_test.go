@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,11 +98,7 @@ func TestDrainAndResume(t *testing.T) {
 			f.does(a, "drain", 2*time.Second)
 			f.drained(a)
 		}
-		reloaded := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
-		syscall.Kill(a.pid, syscall.SIGHUP)
-		a.sees("the configuration is read again", func(s series) bool {
-			return s["gpusteward_config_last_reload_success_timestamp_seconds"] > reloaded
-		})
+		a.reloads()
 		f.drained(a)
 		f.clear(filepath.Dir(slot(1)), module) // as a reset or a driver upgrade does
 		f.has(2)
@@ -181,19 +176,6 @@ func TestBlockedDrain(t *testing.T) {
 		}
 		f.clear("hang.1")
 		a.back(time.Now(), 0, 1)
-	}
-	tests["without a driver"] = func(t *testing.T) {
-		f := newDriver(t)
-		f.set("unloaded", "")
-		a := f.spawn().listening()
-		a.unready("driver_not_loaded")
-		f.does(a, "drain", 2*time.Second)
-		f.drained(a)
-		if status, said := f.command("resume"); status != 1 || !strings.Contains(said, "driver_not_loaded") {
-			t.Errorf("resume: exit status %d: %s", status, said)
-		}
-		f.clear("unloaded")
-		a.back(time.Now(), 0)
 	}
 	tests["while it opens"] = func(t *testing.T) {
 		f := newDriver(t)

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -118,9 +117,7 @@ func TestAgentShares(t *testing.T) {
 		t.Errorf("gpusteward status: exit status %d, no line of the tenant tests:\n%s", status, table)
 	}
 	fixture.Rewrite(t, path, config("2 GiB"))
-	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	a.hup()
 	var m wire.Memory
 	if m.Decode(first.hears(wire.TypeLimitsChanged)); m.Bytes != 2<<30 {
 		t.Errorf("the cap is now %d bytes, want 2 GiB", m.Bytes)
@@ -191,9 +188,7 @@ func TestAgentServesGemini(t *testing.T) {
 	}
 
 	fixture.Rewrite(t, path, config(true, address))
-	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	a.hup()
 	eventually(t, "a restart is asked for", func() bool {
 		return strings.Contains(a.log.String(), "enforcer.gemini has changed, which requires a restart")
 	})

@@ -192,13 +192,16 @@ func TestDriverWithFewFunctions(t *testing.T) {
 	a.endsWell()
 }
 
+// TestAgentWaitsForADriverAndSaysWhy: a driver that is installed or loaded later
+// needs no restart.
 func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T){}
 	for name, c := range driverFailures {
 		tests[name] = func(t *testing.T) {
 			m := newManager(t)
-			a := spawn(t, append(failing(t, c.define).environment(), m.environment(0)...)).listening()
+			f := failing(t, c.define)
+			a := spawn(t, append(f.environment(), m.environment(0)...)).listening()
 			eventually(t, "READY=1, so that a boot does not wait for a driver",
 				func() bool { return m.count("READY=1") == 1 })
 			status, why := a.get("/-/ready")
@@ -225,34 +228,17 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 			if said := strings.Contains(a.log.String(), "--demo serves a simulated host"); said != missing {
 				t.Errorf("the log proposes --demo: %v, want %v", said, missing)
 			}
-			a.endsWell()
-		}
-	}
-	together(t, tests)
-}
-
-func TestDriverInstalledLaterNeedsNoRestart(t *testing.T) {
-	t.Parallel()
-	tests := map[string]func(t *testing.T){}
-	for name, come := range map[string]func(fakeDriver){
-		"library": func(f fakeDriver) { f.install() },
-		"module":  func(f fakeDriver) { f.set("loaded", "") },
-	} {
-		tests[name] = func(t *testing.T) {
-			f := failing(t, map[string]string{"module": "-DINIT=9"}[name])
-			m := newManager(t)
-			a := spawn(t, append(f.environment(), m.environment(0)...)).listening()
-			eventually(t, "the agent has looked for a driver", func() bool { return m.count("STATUS=nvmlInit: ") == 1 })
-			if status, why := a.get("/-/ready"); status == http.StatusOK {
-				t.Errorf("ready without a driver: %s", why)
+			if missing {
+				if name == "no library" {
+					f.install()
+				} else {
+					f.set("loaded", "")
+				}
+				a.ready()
+				a.sees("the GPU is up", func(s series) bool { return slices.Equal(s.family("nvgpu_up"), []float64{1}) })
+				eventually(t, "systemd is told that all is well now",
+					func() bool { return m.count("STATUS=reading GPUs") == 1 })
 			}
-			come(f)
-			a.ready()
-			if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1}) {
-				t.Errorf("nvgpu_up = %v, want 1 of one GPU", up)
-			}
-			eventually(t, "systemd is told that all is well now",
-				func() bool { return m.count("STATUS=reading GPUs") == 1 })
 			a.endsWell()
 		}
 	}
@@ -344,19 +330,6 @@ func TestImpossibleReadingsAreNotShown(t *testing.T) {
 	together(t, tests)
 }
 
-func TestSlowDriver(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.set("gpus", "4")
-	f.set("slow", "3000")
-	a := f.spawn().ready()
-	a.well(0, 1, 2, 3)
-	w := observe(a, 1, func(s series) string { return s.ill(0, 1, 2, 3) })
-	a.turns(4)
-	w.saw(t)
-	a.endsWell()
-}
-
 // TestCountersEqualTheDrivers: counters of the driver are shown as they
 // are, even if they fall, which Prometheus takes for a reset.
 func TestCountersEqualTheDrivers(t *testing.T) {
@@ -412,23 +385,4 @@ func TestProcessWithoutSamplesIsIdle(t *testing.T) {
 	if s := a.format(); sum(s.family("nvgpu_workload_sm_seconds_total")) <= 0 || len(s.absurd()) > 0 {
 		t.Errorf("its time is %v; absurd: %v", s.family("nvgpu_workload_sm_seconds_total"), s.absurd())
 	}
-}
-
-func TestFailedCallDoesNotAffectOthers(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	a := f.spawn().ready()
-	a.well(0)
-	f.set("return.nvmlDeviceGetTemperature", "12345")
-	a.sees("the failure is counted", func(s series) bool {
-		return s[`gpusteward_collect_errors_total{collector="temperature",return="code_12345"}`] > 1
-	})
-	s := a.format()
-	if len(s.family("nvgpu_temperature_celsius")) != 0 || len(s.family("nvgpu_power_watts")) == 0 ||
-		!slices.Equal(s.family("nvgpu_up"), []float64{1}) {
-		t.Errorf("nvgpu_up %v, temperature %v, power %v", s.family("nvgpu_up"), s.family("nvgpu_temperature_celsius"),
-			s.family("nvgpu_power_watts"))
-	}
-	f.clear("return.nvmlDeviceGetTemperature")
-	a.well(0)
 }

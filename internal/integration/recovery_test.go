@@ -201,33 +201,6 @@ func (f fakeDriver) replaced(a *agent, started func(n int)) {
 	a.endsWell()
 }
 
-func TestAddedAndRemovedGPUsAreSeen(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.has(2)
-	f.set("config.yml", "collectors: {fast: 1s, medium: 1s}\n") // time to open the driver again on a busy machine
-	a := f.spawn().ready()
-	a.well(0, 1)
-	w := observe(a, 1, func(s series) string { return s.ill(0, 1) })
-	devices := func(listed, expected float64) func(s series) bool {
-		return func(s series) bool { return s["nvgpu_devices"] == listed && s["nvgpu_devices_expected"] == expected }
-	}
-	f.has(4)
-	a.back(time.Now(), 0, 1, 2, 3)
-	a.sees("four GPUs", devices(4, 4))
-	f.has(3)
-	a.sees("one is missed", devices(3, 4))
-	a.sees("it is named", func(s series) bool { return s.down("not_listed", 3) })
-	a.well(2)
-	f.has(4)
-	a.back(time.Now(), 0, 1, 2, 3)
-	a.sees("four GPUs", devices(4, 4))
-	w.saw(t)
-	if n := a.begun(); n != 1 {
-		t.Errorf("the program was begun %d times", n)
-	}
-}
-
 func TestInventorySurvivesARestart(t *testing.T) {
 	t.Parallel()
 	f := newDriver(t)

@@ -20,7 +20,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	success := func() float64 { return a.scrape()["gpusteward_config_reload_success"] }
 	reload := func(text string) {
 		fixture.Rewrite(t, path, text)
-		syscall.Kill(a.pid, syscall.SIGHUP)
+		a.hup()
 	}
 	eventually(t, "the fabric is read", fabric)
 	at := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
@@ -58,6 +58,23 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 	a.endsWell()
 }
 
+// hup has the agent read its configuration again.
+func (a *agent) hup() {
+	a.t.Helper()
+	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// reloads waits until it has.
+func (a *agent) reloads() {
+	a.t.Helper()
+	const last = "gpusteward_config_last_reload_success_timestamp_seconds"
+	before := a.scrape()[last]
+	a.hup()
+	a.sees("the configuration is read again", func(s series) bool { return s[last] > before })
+}
+
 // A host lists its processes for the page only if the configuration says so, and
 // the page links to the Grafana of the configuration; both from a reload on.
 func TestReloadOfThePage(t *testing.T) {
@@ -74,7 +91,7 @@ func TestReloadOfThePage(t *testing.T) {
 	}
 	f.set("config.yml", "collectors: {fast: 500ms, medium: 500ms, per_process: true}\n"+
 		"web: {grafana_url: \"https://grafana.example.com/g\"}\n")
-	syscall.Kill(a.pid, syscall.SIGHUP)
+	a.hup()
 	eventually(t, "the processes are listed", func() bool { return has(processes, `"listed":true`) })
 	eventually(t, "the Grafana is in the state", func() bool {
 		return has("/api/v1/state", `"grafana_url":"https://grafana.example.com/g"`)

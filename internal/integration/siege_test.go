@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -592,28 +591,6 @@ func (s *siege) pace(from span) (all map[string]float64, judged bool) {
 		judged = judged && waited < due/2
 	}
 	return all, judged
-}
-
-// where returns what the GPU's time went to since then.
-func (s *siege) where(from span) string {
-	to := s.truth.now()
-	var b strings.Builder
-	rest := to.at - from.at
-	tell := func(what, whose string, d time.Duration) {
-		if d > 0 {
-			fmt.Fprintf(&b, "%s %s %.2f s, ", whose, what, d.Seconds())
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(to.busy)) {
-		rest -= to.busy[name] - from.busy[name]
-		tell("had", name, to.busy[name]-from.busy[name])
-	}
-	for _, name := range slices.Sorted(maps.Keys(to.waited)) {
-		tell("waited for a processor", name, to.waited[name]-from.waited[name])
-	}
-	tell("", "switching", to.switching-from.switching)
-	fmt.Fprintf(&b, "idle %.2f s", (rest - to.switching + from.switching).Seconds())
-	return b.String()
 }
 
 // taken returns the use of a process: memory in bytes, and descriptors.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -196,11 +195,7 @@ func TestHungGPUDoesNotAffectOthers(t *testing.T) {
 	})
 
 	at := a.threads()
-	reloaded := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]
-	syscall.Kill(a.pid, syscall.SIGHUP)
-	a.sees("the configuration is read again", func(s series) bool {
-		return s["gpusteward_config_last_reload_success_timestamp_seconds"] > reloaded
-	})
+	a.reloads()
 	a.turns(8)
 	t.Logf("threads: %d before, %d while a call hangs, %d after a while", before, at, a.threads())
 	if now, stuck := a.threads(), f.number("stuck"); now > at+slack || stuck != 1 {
