@@ -156,24 +156,6 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	others.Wait()
 }
 
-// A logged is a slog handler that keeps messages above debug.
-type logged struct {
-	slog.Handler
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *logged) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l *logged) Handle(_ context.Context, r slog.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r.Level > slog.LevelDebug {
-		l.lines = append(l.lines, r.Level.String()+" "+r.Message)
-	}
-	return nil
-}
-
 func TestDisconnectIsNotLogged(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(cancel func()){
@@ -182,8 +164,8 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g, log := newGate(), &logged{Handler: slog.DiscardHandler}
-				s := server(t, func(o *Options) { o.Samples, o.Log = g.samples, slog.New(log) })
+				g, log := newGate(), new(notebook)
+				s := server(t, func(o *Options) { o.Samples, o.Log = g.samples, slog.New(slog.NewTextHandler(log, nil)) })
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil)
@@ -194,8 +176,8 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 				<-ended
 				close(g.opened) // only now the server writes
 				synctest.Wait()
-				if len(log.lines) > 0 {
-					t.Errorf("logged %q", log.lines)
+				if log.String() != "" {
+					t.Errorf("logged %s", log)
 				}
 				if g.calls != 1 {
 					t.Errorf("gathered %d times: the client left before it was served", g.calls)

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,8 +22,7 @@ import (
 type watcher struct {
 	http.ResponseWriter // nil; header and body are below
 	header              http.Header
-	mu                  sync.Mutex
-	body                strings.Builder
+	body                notebook
 	status              int
 	stuck               chan struct{} // if not nil, writes wait until it is closed
 	left, ended         chan struct{}
@@ -37,21 +35,13 @@ func (w *watcher) Write(b []byte) (int, error) {
 	if w.stuck != nil {
 		<-w.stuck
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	return w.body.Write(b)
-}
-
-func (w *watcher) text() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.body.String()
 }
 
 // states returns the states that the watcher got.
 func (w *watcher) states(t *testing.T) (all []State) {
 	t.Helper()
-	for _, message := range strings.SplitAfter(w.text(), "\n\n") {
+	for _, message := range strings.SplitAfter(w.body.String(), "\n\n") {
 		if message == "" {
 			continue
 		}

@@ -120,14 +120,16 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	until(t, patience, what, cond)
 }
 
-// until waits until cond holds, for so long.
-func until(t *testing.T, limit time.Duration, what string, cond func() bool) {
+// until waits until cond holds, for so long, and returns how long it took.
+func until(t *testing.T, limit time.Duration, what string, cond func() bool) time.Duration {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	began := time.Now()
+	for ; !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > limit {
 			t.Fatalf("after %v still not: %s", limit, what)
 		}
 	}
+	return time.Since(began)
 }
 
 // A transcript is the output of a program. It is safe for concurrent use.

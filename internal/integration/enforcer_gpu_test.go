@@ -294,27 +294,17 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 		fmt.Fprintln(j.in, "run eager 100")
 	}
 	guaranteed, greedy := both[0], both[1]
-	until := func(what string, within time.Duration, is func() bool) time.Duration {
-		t.Helper()
-		began := time.Now()
-		for !is() {
-			if time.Sleep(20 * time.Millisecond); time.Since(began) > within {
-				t.Fatalf("after %v still not: %s", within, what)
-			}
-		}
-		return time.Since(began)
-	}
 	goesOn := func(j *job) bool { return time.Since(j.last()) < 500*time.Millisecond }
-	until("both work", 20*time.Second, func() bool { return goesOn(guaranteed) && goesOn(greedy) })
+	until(t, 20*time.Second, "both work", func() bool { return goesOn(guaranteed) && goesOn(greedy) })
 	began := time.Now()
 	evader := m.job("gpst-greedy.service", "python3", "-c", light)
 	on := func() bool { // the driver lists it once it has a context
 		out, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").Output()
 		return slices.Contains(strings.Fields(string(out)), fmt.Sprint(evader.cmd.Process.Pid))
 	}
-	until("the evader is on the GPU", time.Minute, on)
+	until(t, time.Minute, "the evader is on the GPU", on)
 	listed := time.Now()
-	until("it is reported", 10*time.Second, func() bool {
+	until(t, 10*time.Second, "it is reported", func() bool {
 		n, _ := m.value("nvgpu_unhooked_processes", `tenant="greedy"`, `gpst-greedy.service`)
 		return n >= 1
 	})
@@ -330,17 +320,17 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 			return v == 1
 		}
 	}
-	fmt.Printf("paused %v after it was reported\n", until("the workload is paused", 2*time.Minute, level("pause")).
+	fmt.Printf("paused %v after it was reported\n", until(t, 2*time.Minute, "the workload is paused", level("pause")).
 		Truncate(time.Millisecond))
-	until("both of its processes stand still", 5*time.Second,
+	until(t, 5*time.Second, "both of its processes stand still",
 		func() bool { return time.Since(greedy.last()) > time.Second && time.Since(evader.last()) > time.Second })
 	if !goesOn(guaranteed) || !goesOn(third) {
 		t.Error("the guaranteed tenant or the ungoverned process does not go on")
 	}
-	fmt.Printf("it went on %v later\n", until("the workload goes on", 30*time.Second,
+	fmt.Printf("it went on %v later\n", until(t, 30*time.Second, "the workload goes on",
 		func() bool { return goesOn(greedy) && goesOn(evader) }).Truncate(time.Millisecond))
 	evader.end()
-	until("it is at observe again", time.Minute, func() bool {
+	until(t, time.Minute, "it is at observe again", func() bool {
 		v, known := m.value("nvgpu_quota_rung", `tenant="greedy"`, `rung="observe"`)
 		return v == 1 || !known
 	})

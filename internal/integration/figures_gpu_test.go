@@ -30,12 +30,10 @@ func load(t *testing.T, m *measured) {
 		t.Fatalf("start the load (it needs PyTorch): %v", err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
-		if v, _ := m.value("nvgpu_utilization_ratio", `engine="gpu",gpu="0"`); v == 1 {
-			return
-		}
-	}
-	t.Fatal("the GPU is not busy after a minute of load")
+	until(t, time.Minute, "the GPU is busy", func() bool {
+		v, _ := m.value("nvgpu_utilization_ratio", `engine="gpu",gpu="0"`)
+		return v == 1
+	})
 }
 
 // TestGPUFigures measures the cost of the agent beside a real GPU, idle and

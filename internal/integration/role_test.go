@@ -33,8 +33,15 @@ func TestRoles(t *testing.T) {
 	})
 	if os.Getuid() == 0 {
 		const enforcing = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
-		if has := permitted(t, enforcer.pid); has != permitted(t, 0)&enforcing {
-			t.Errorf("the enforcer has other than CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE: %x", has)
+		status := content(t, fmt.Sprintf("/proc/%d/status", enforcer.pid))
+		for _, set := range []string{"CapPrm", "CapEff", "CapBnd"} {
+			if want := fmt.Sprintf("%s:\t%016x\n", set, permitted(t)&enforcing); !strings.Contains(status, want) {
+				t.Errorf("the enforcer has not %s of CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE:\n%s",
+					want, status)
+			}
+		}
+		if !strings.Contains(status, "NoNewPrivs:\t1\n") {
+			t.Errorf("the enforcer could get others again:\n%s", status)
 		}
 	}
 	enforcer.endsWell()
@@ -81,12 +88,12 @@ func crowd(t *testing.T, enforcer *agent) {
 	}
 }
 
-// permitted returns the capabilities that a process may have; PID 0 is this
-// process. Root in a container lacks some.
-func permitted(t *testing.T, pid int) uint64 {
+// permitted returns the capabilities that this process may have. Root in a
+// container lacks some.
+func permitted(t *testing.T) uint64 {
 	t.Helper()
 	var sets [2]unix.CapUserData // the lower and the upper 32
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3, Pid: int32(pid)},
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
 		&sets[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +102,7 @@ func permitted(t *testing.T, pid int) uint64 {
 
 // mayExceed reports whether the enforcer is exempt from the limit of
 // descriptors in flight.
-func mayExceed(t *testing.T) bool { return permitted(t, 0)&(1<<unix.CAP_SYS_RESOURCE) != 0 }
+func mayExceed(t *testing.T) bool { return permitted(t)&(1<<unix.CAP_SYS_RESOURCE) != 0 }
 
 // A broker that may have no more descriptors in flight cannot serve clients,
 // and reports that.

@@ -87,20 +87,11 @@ func TestGPUWorkloads(t *testing.T) {
 	m := startMeasured(t, binary(t))
 	pids := map[string]int{"unit:gpst-a.service": m.tenant("gpst-a.service", "1", "1"),
 		"unit:gpst-b.service": m.tenant("gpst-b.service", "0.3", "3")}
-	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
-		seen := 0
-		for name := range pids {
-			if v, _ := m.value("nvgpu_workload_sm_seconds_total", name); v > 0 {
-				seen++
-			}
-		}
-		if seen == len(pids) {
-			break
-		}
-		if time.Since(began) > 30*time.Second {
-			t.Fatalf("%d of %d tenants are seen using the GPU", seen, len(pids))
-		}
-	}
+	until(t, 30*time.Second, "both tenants are seen using the GPU", func() bool {
+		a, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
+		b, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-b")
+		return a > 0 && b > 0
+	})
 	count := func() map[string]float64 {
 		// The driver is read every few seconds: count from one reading to another.
 		first, _ := m.value("nvgpu_workload_sm_seconds_total", "gpst-a")
@@ -185,20 +176,11 @@ func (m *measured) drains(pids map[string]int) {
 		}
 		return n
 	}
-	until := func(what string, is func() bool) time.Duration {
-		began := time.Now()
-		for !is() {
-			if time.Sleep(50 * time.Millisecond); time.Since(began) > 10*time.Second {
-				m.t.Fatalf("after 10 s still not: %s", what)
-			}
-		}
-		return time.Since(began)
-	}
 	with, drained := held(), control("drain")
 	without := held()
-	until("nothing is said of GPUs", func() bool { _, shown := m.value("nvgpu_up", `gpu="0"`); return !shown })
+	until(m.t, 10*time.Second, "nothing is said of GPUs", func() bool { _, shown := m.value("nvgpu_up", `gpu="0"`); return !shown })
 	resumed := control("resume")
-	back := until("the GPU is back", func() bool { up, _ := m.value("nvgpu_up", `gpu="0"`); return up == 1 })
+	back := until(m.t, 10*time.Second, "the GPU is back", func() bool { up, _ := m.value("nvgpu_up", `gpu="0"`); return up == 1 })
 	fmt.Printf("drain took %v, of %d open device files %d were left; "+
 		"resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
 	if with == 0 || without != 0 || drained > 2*time.Second {
@@ -209,7 +191,7 @@ func (m *measured) drains(pids map[string]int) {
 		if err != nil || p.Kill() != nil {
 			m.t.Fatalf("%s cannot be killed", name)
 		}
-		gone := until(name+" has left", func() bool {
+		gone := until(m.t, 10*time.Second, name+" has left", func() bool {
 			_, there := m.value("nvgpu_workload_memory_used_bytes", name)
 			return !there
 		})
