@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -186,20 +187,15 @@ func TestOrderPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() != 65534 {
-		w := newRecorder()
-		if nobody.ServeHTTP(w, r); w.status != http.StatusForbidden {
-			t.Errorf("nobody's order: %d, want 403", w.status)
+		w := httptest.NewRecorder()
+		if nobody.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+			t.Errorf("nobody's order: %d, want 403", w.Code)
 		}
 	}
 	_, stranger := net.Pipe()
 	if p := peerOf(stranger); p.may(0) {
 		t.Error("somebody whom the kernel does not know may give orders")
 	}
-}
-
-// newRecorder returns a ResponseWriter that remembers the status.
-func newRecorder() *cachedResponse {
-	return &cachedResponse{header: http.Header{}, status: http.StatusOK}
 }
 
 // withSocketDir returns a runtime directory that contains the control socket's

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"slices"
 	"time"
 
 	"gpusteward/collectors"
@@ -27,6 +28,13 @@ func (s *samples) put(m *collectors.Metric, v float64, labels ...string) {
 	*s = append(*s, collectors.Sample{Metric: m, Labels: labels, Value: v})
 }
 
+// of returns a function that adds samples of a GPU, or of something on it.
+func (s *samples) of(gpu string, name ...string) func(m *collectors.Metric, v float64, labels ...string) {
+	return func(m *collectors.Metric, v float64, labels ...string) {
+		s.put(m, v, slices.Concat([]string{gpu, "GPU-" + gpu}, name, labels)...)
+	}
+}
+
 // host adds the samples of a host with so many GPUs.
 func (s *samples) host(have, expected float64) {
 	s.put(device.DriverInfo, 1, "580.95.05", "r580_93", "13.0", "13.580.95.05")
@@ -45,10 +53,7 @@ func (s *samples) identity(gpu, name string) {
 
 // h100 adds an H100 under full load.
 func (s *samples) h100(gpu string) {
-	uuid := "GPU-" + gpu
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{gpu, uuid}, labels...)...)
-	}
+	put := s.of(gpu)
 	put(activity.GPMActivity, .9846, "graphics")
 	put(activity.GPMActivity, .9489, "sm")
 	put(activity.GPMActivity, .9216, "tensor")
@@ -103,9 +108,7 @@ func (s *samples) h100(gpu string) {
 
 // added adds readings of a GPU that only some sites collect from DCGM.
 func (s *samples) added(gpu string) {
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{gpu, "GPU-" + gpu}, labels...)...)
-	}
+	put := s.of(gpu)
 	for i, reason := range []string{"sw_power_cap", "sw_thermal", "hw_thermal", "sync_boost", "board_limit",
 		"low_utilization", "reliability", "base_clocks"} {
 		put(device.ClockEventSeconds, 1.5+float64(i), reason)
@@ -138,9 +141,7 @@ func (s *samples) held(gpu, gi, namespace, pod, container, job string) {
 
 // mig adds two instances of a GPU, one of them of two compute instances.
 func (s *samples) mig(gpu string) {
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{gpu, "GPU-" + gpu}, labels...)...)
-	}
+	put := s.of(gpu)
 	put(device.MIGInfo, 1, "MIG-c", "9", "0", "1g.10gb", "16", "1", "0")
 	for gi, gib := range map[string]float64{"9": 9, "10": 39} {
 		put(device.MIGMemory, gib/2*(1<<30), gi, "used")
@@ -164,9 +165,7 @@ func (s *samples) down(gpu, why string) {
 
 // workload adds a workload on a GPU.
 func (s *samples) workload(name, gpu string, gib, share float64) {
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
-	}
+	put := s.of(gpu, name)
 	put(workloads.WorkloadMemory, gib*(1<<30), "")
 	put(workloads.WorkloadProcesses, 2, "compute")
 	put(workloads.WorkloadUse, share, "sm")
@@ -183,9 +182,7 @@ func (s *samples) job(workload, gpu string, stepping, seconds float64) {
 
 // tenant adds a tenant's terms and use on a GPU; a limit of 0 is none.
 func (s *samples) tenant(gpu, name string, target, share, limit, gib float64) {
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{gpu, "GPU-" + gpu, name}, labels...)...)
-	}
+	put := s.of(gpu, name)
 	put(workloads.QuotaSessions, 2)
 	for window, wide := range map[string]float64{"1s": .1, "10s": 0} {
 		put(workloads.QuotaTarget, target+wide, window)

@@ -58,9 +58,7 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 func TestStateFaults(t *testing.T) {
 	t.Parallel()
 	var s samples
-	put := func(m *collectors.Metric, v float64, labels ...string) {
-		s.put(m, v, append([]string{"0", "GPU-0"}, labels...)...)
-	}
+	put := s.of("0")
 	put(faults.XIDErrors, 0, "48", "")
 	put(faults.XIDErrors, 2, "31", "")
 	put(faults.XIDErrors, 1, "31", "9")

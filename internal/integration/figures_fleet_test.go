@@ -92,7 +92,8 @@ func sizing(t *testing.T, path, scenario string) {
 		ms(answered(`sum(cluster_rack_name_engine:nvgpu_utilization_ratio:sum{engine="gpu"}) / `+
 			`sum(cluster_rack_name:nvgpu_info:count)`)))
 	onDisk(t, say, prometheus)
-	say("the simulation of all hosts: %.2f cores, %.0f MiB resident", (fleet.cpu()-cpu)/took, fleet.status("VmRSS"))
+	rss, _ := fleet.memory()
+	say("the simulation of all hosts: %.2f cores, %.0f MiB resident", (fleet.cpu()-cpu)/took, rss)
 }
 
 // onDisk prints the size of the scraped samples on disk, in a block of their

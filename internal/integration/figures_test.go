@@ -3,8 +3,6 @@
 package integration
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,12 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"gpusteward/internal/fixture"
+	"github.com/prometheus/procfs"
 )
 
 // A figure is the cost of one agent that is scraped at one rate.
@@ -54,18 +51,15 @@ func binary(t *testing.T) string {
 
 // A measured agent runs as a child process.
 type measured struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	url   string
-	ready time.Duration
-
-	runtime string // directory of its control socket
+	*agent
+	path    string        // of its program
+	runtime string        // directory of its control socket
+	took    time.Duration // from its start until /-/ready answers 200
 }
 
 func startMeasured(t *testing.T, path string, args ...string) *measured {
 	t.Helper()
-	address := fixture.FreeAddress(t)
-	m := &measured{t: t, url: "http://" + address}
+	m := &measured{path: path}
 	for _, a := range args {
 		if dir, given := strings.CutPrefix(a, "--runtime.dir="); given {
 			m.runtime = dir
@@ -75,43 +69,20 @@ func startMeasured(t *testing.T, path string, args ...string) *measured {
 		m.runtime = t.TempDir()
 		args = append(args, "--runtime.dir="+m.runtime)
 	}
-	m.cmd = exec.Command(path, append(args, "--web.listen-address="+address, "--state.dir="+t.TempDir())...)
-	var log bytes.Buffer
-	m.cmd.Stderr = &log
+	cmd := exec.Command(path, append(args, loopback)...)
+	cmd.Env = os.Environ()
 	began := time.Now()
-	if err := m.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		m.cmd.Process.Signal(os.Interrupt)
-		if err := m.cmd.Wait(); err != nil {
-			t.Errorf("the agent did not live to be stopped: %v", err)
-		}
-		if t.Failed() {
-			t.Log(log.String())
-		}
-	})
-	for {
-		r, err := http.Get(m.url + "/-/ready")
-		if err == nil {
-			r.Body.Close()
-			if r.StatusCode == http.StatusOK {
-				m.ready = time.Since(began)
-				return m
-			}
-		}
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("not ready after 20 s: %v\n%s", err, log.String())
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
+	m.agent = launch(t, cmd).ready()
+	m.took = time.Since(began)
+	t.Cleanup(m.endsWell)
+	return m
 }
 
 // run scrapes at an interval for a while (never if every is 0), and returns the
 // cost.
 func (m *measured) run(every, length time.Duration) figure {
 	m.t.Helper()
-	f := figure{ready: m.ready}
+	f := figure{ready: m.took}
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	cpu, began := m.cpu(), time.Now()
 	var took []time.Duration
@@ -143,7 +114,7 @@ func (m *measured) run(every, length time.Duration) figure {
 		slices.Sort(took)
 		f.p50, f.p99, f.max = took[len(took)/2], took[(len(took)-1)*99/100], took[len(took)-1]
 	}
-	f.rss, f.peak = m.status("VmRSS"), m.status("VmHWM")
+	f.rss, f.peak = m.memory()
 	text := m.scrape()
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
@@ -153,47 +124,39 @@ func (m *measured) run(every, length time.Duration) figure {
 	return f
 }
 
+// scrape returns the text of /metrics.
 func (m *measured) scrape() string {
 	m.t.Helper()
-	return m.fetch("/metrics")
+	_, text := m.get("/metrics")
+	return text
 }
 
-func (m *measured) fetch(path string) string {
+// process returns what the kernel says of the agent.
+func (m *measured) process() procfs.Proc {
 	m.t.Helper()
-	r, err := http.Get(m.url + path)
+	p, err := procfs.NewProc(m.pid)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	defer r.Body.Close()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return string(body)
+	return p
 }
 
 // cpu returns the agent's processor time so far, in seconds.
 func (m *measured) cpu() float64 {
-	stat := content(m.t, fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
-	f := strings.Fields(string(stat[strings.LastIndexByte(stat, ')')+1:]))
-	user, _ := strconv.ParseFloat(f[11], 64)
-	system, _ := strconv.ParseFloat(f[12], 64)
-	return (user + system) / 100 // USER_HZ
-}
-
-// status returns a line of /proc/PID/status, in MiB.
-func (m *measured) status(key string) float64 {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+	m.t.Helper()
+	stat, err := m.process().Stat()
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	defer file.Close()
-	for s := bufio.NewScanner(file); s.Scan(); {
-		if rest, ok := strings.CutPrefix(s.Text(), key+":"); ok {
-			kib, _ := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-			return kib / 1024
-		}
+	return stat.CPUTime()
+}
+
+// memory returns the agent's memory now and at its peak, in MiB.
+func (m *measured) memory() (rss, peak float64) {
+	m.t.Helper()
+	status, err := m.process().NewStatus()
+	if err != nil {
+		m.t.Fatal(err)
 	}
-	m.t.Fatalf("no %s in /proc/PID/status", key)
-	return 0
+	return float64(status.VmRSS) / (1 << 20), float64(status.VmHWM) / (1 << 20)
 }

@@ -190,8 +190,8 @@ func (m *measured) verdict() (v health.Verdict) {
 // answers decodes the answer to a request for a path.
 func (m *measured) answers(path string, to any) {
 	m.t.Helper()
-	if err := json.Unmarshal([]byte(m.fetch(path)), to); err != nil {
-		m.t.Fatal(err)
+	if status, text := m.get(path); json.Unmarshal([]byte(text), to) != nil {
+		m.t.Fatalf("%s: %d %s", path, status, text)
 	}
 }
 

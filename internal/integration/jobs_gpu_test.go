@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -89,7 +88,7 @@ func (tr training) told(want bool, within time.Duration) (cause, evidence string
 // reload puts further terms of the tenant in force.
 func (tr training) reload(terms string) {
 	fixture.Rewrite(tr.t, tr.config, fmt.Sprintf(observed, terms))
-	_ = tr.cmd.Process.Signal(syscall.SIGHUP)
+	tr.hup()
 }
 
 // TestGPUCauses slows down a program that trains GPT-2 for one reason after the

@@ -193,6 +193,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 			[]string{"unknown_key.yml:3", `"fats"`}},
 		"web config not there": {exitConfig, []string{"--web.config.file=testdata/none.yml", "--demo"},
 			[]string{"--web.config.file", "testdata/none.yml"}},
+		"no socket": {1, []string{"--demo", "--web.systemd-socket"}, []string{"socket"}},
 		"port taken": {1, []string{"--demo", "--web.listen-address=" + taken.Addr().String()},
 			[]string{"--web.listen-address", taken.Addr().String(), "another gpusteward"}},
 	} {

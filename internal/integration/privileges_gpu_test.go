@@ -53,7 +53,7 @@ func TestGPUUnprivileged(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	(&measured{t: t}).tenant("gpst-a.service", "0.5", "2")
+	(&measured{agent: &agent{t: t}}).tenant("gpst-a.service", "0.5", "2")
 	root := launch(t, exec.Command(program, loopback)).ready()
 	other := launch(t, exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",
 		"--inh-caps=-all,+syslog", "--ambient-caps=-all,+syslog", "--bounding-set=-all,+syslog",

@@ -114,22 +114,29 @@ func body(t *testing.T, url string) string {
 	return string(text)
 }
 
+// shipped returns a configuration with some of its texts replaced.
+func shipped(t *testing.T, path string, texts map[string]string) string {
+	t.Helper()
+	config := content(t, path)
+	for from, to := range texts {
+		if !strings.Contains(config, from) {
+			t.Fatalf("%s has no %q", path, from)
+		}
+		config = strings.ReplaceAll(config, from, to)
+	}
+	return config
+}
+
 // startOverFleet starts a Prometheus with the shipped configuration for HTTP
 // discovery, which finds the hosts of a fleet.
 func startOverFleet(t *testing.T, fleet string, args ...string) string {
 	t.Helper()
-	text := content(t, "deploy/prometheus/http_sd.yml")
 	rules, err := filepath.Abs("alerts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := text
-	for from, to := range map[string]string{"http://localhost:9836": fleet, "/usr/share/gpusteward/alerts": rules} {
-		if !strings.Contains(config, from) {
-			t.Fatalf("deploy/prometheus/http_sd.yml has no %q", from)
-		}
-		config = strings.ReplaceAll(config, from, to)
-	}
+	config := shipped(t, "deploy/prometheus/http_sd.yml", map[string]string{"http://localhost:9836": fleet,
+		"/usr/share/gpusteward/alerts": rules})
 	dir := t.TempDir()
 	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), config)
 	return startServer(t, "prometheus", append(args, "--config.file="+filepath.Join(dir, "prometheus.yml"),
@@ -239,15 +246,8 @@ func startReceiver(t *testing.T) (r *receiver, alertmanager string) {
 		r.messages = append(r.messages, m)
 	}))
 	t.Cleanup(hook.Close)
-	text := content(t, "deploy/alertmanager.yml")
-	config := text
-	for from, to := range map[string]string{"http://127.0.0.1:5001": hook.URL, "group_wait: 30s": "group_wait: 1s",
-		"group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"} {
-		if !strings.Contains(config, from) {
-			t.Fatalf("deploy/alertmanager.yml has no %q", from)
-		}
-		config = strings.ReplaceAll(config, from, to)
-	}
+	config := shipped(t, "deploy/alertmanager.yml", map[string]string{"http://127.0.0.1:5001": hook.URL,
+		"group_wait: 30s": "group_wait: 1s", "group_wait: 5s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"})
 	dir := t.TempDir()
 	fixture.Rewrite(t, filepath.Join(dir, "alertmanager.yml"), config)
 	alertmanager = startServer(t, "prometheus-alertmanager", "--config.file="+filepath.Join(dir, "alertmanager.yml"),

@@ -38,14 +38,6 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 	a.endsWell()
 }
 
-func TestSocketFlagWithoutASocketIsAnError(t *testing.T) {
-	t.Parallel()
-	a := spawn(t, nil, "--demo=h100", "--web.systemd-socket")
-	if status := a.wait(); status != 1 || !strings.Contains(a.log.String(), "socket") {
-		t.Errorf("exit status %d, want 1 and a message about the socket", status)
-	}
-}
-
 // tlsFiles writes a self-signed certificate for 127.0.0.1 and its key, and
 // returns a pool with the certificate.
 func tlsFiles(t *testing.T, dir string) *x509.CertPool {

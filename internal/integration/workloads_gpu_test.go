@@ -159,13 +159,13 @@ func (m *measured) holdsMemory(pids map[string]int) {
 func (m *measured) drains(pids map[string]int) {
 	control := func(command string) time.Duration {
 		began := time.Now()
-		if out, err := exec.Command(m.cmd.Path, command, "--runtime.dir="+m.runtime).CombinedOutput(); err != nil {
+		if out, err := exec.Command(m.path, command, "--runtime.dir="+m.runtime).CombinedOutput(); err != nil {
 			m.t.Fatalf("%s: %v: %s", command, err, out)
 		}
 		return time.Since(began)
 	}
 	held := func() (n int) {
-		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", m.cmd.Process.Pid))
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", m.pid))
 		if err != nil || len(fds) == 0 {
 			m.t.Fatal("no descriptors to be seen", err)
 		}
@@ -178,9 +178,15 @@ func (m *measured) drains(pids map[string]int) {
 	}
 	with, drained := held(), control("drain")
 	without := held()
-	until(m.t, 10*time.Second, "nothing is said of GPUs", func() bool { _, shown := m.value("nvgpu_up", `gpu="0"`); return !shown })
+	until(m.t, 10*time.Second, "nothing is said of GPUs", func() bool {
+		_, shown := m.value("nvgpu_up", `gpu="0"`)
+		return !shown
+	})
 	resumed := control("resume")
-	back := until(m.t, 10*time.Second, "the GPU is back", func() bool { up, _ := m.value("nvgpu_up", `gpu="0"`); return up == 1 })
+	back := until(m.t, 10*time.Second, "the GPU is back", func() bool {
+		up, _ := m.value("nvgpu_up", `gpu="0"`)
+		return up == 1
+	})
 	fmt.Printf("drain took %v, of %d open device files %d were left; "+
 		"resume took %v, a scrape showed the GPU %v later\n", drained, with, without, resumed, back)
 	if with == 0 || without != 0 || drained > 2*time.Second {
