@@ -2,7 +2,6 @@ package exporter
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"testing"
@@ -44,20 +43,6 @@ func newHost(tb testing.TB, name string) *collectors.Host {
 		}
 	}
 	return h
-}
-
-// BenchmarkChosen measures a scrape of chosen names beside others.
-func BenchmarkChosen(b *testing.B) {
-	h := newHost(b, "mixed")
-	s := server(b, func(o *Options) {
-		o.Samples, o.Ready, o.Interval = h.Samples, h.Ready, func() time.Duration { return time.Second }
-	})
-	b.ReportAllocs()
-	for n := 0; b.Loop(); n++ {
-		if w := request(s, http.MethodGet, fmt.Sprint("/metrics?name[]=nvgpu_up&name[]=n", n)); w.Code != 200 {
-			b.Fatal(w.Code, w.Body)
-		}
-	}
 }
 
 // BenchmarkResponses measures the responses of eight GPUs, plain and compressed.

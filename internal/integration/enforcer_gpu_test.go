@@ -230,9 +230,8 @@ func (m *measured) capped(hooked []string, bench string) {
 	greedy.end()
 }
 
-// guarantees has both tenants do all they can, and compares their parts.
-func (m *measured) guarantees(hooked []string, bench, kind string) {
-	var both []*job
+// workers starts a worker of each tenant, which all work for so many seconds.
+func (m *measured) workers(hooked []string, bench, kind string, seconds int) (both []*job) {
 	for _, unit := range []string{"gpst-guaranteed.service", "gpst-greedy.service"} {
 		j := m.job(unit, append(hooked, filepath.Join(bench, "worker.py"))...)
 		fmt.Fprintln(j.in, "prepare", kind)
@@ -240,8 +239,14 @@ func (m *measured) guarantees(hooked []string, bench, kind string) {
 	}
 	for _, j := range both {
 		j.hear("ready", 2*time.Minute)
-		fmt.Fprintln(j.in, "run", kind, 25)
+		fmt.Fprintln(j.in, "run", kind, seconds)
 	}
+	return both
+}
+
+// guarantees has both tenants do all they can, and compares their parts.
+func (m *measured) guarantees(hooked []string, bench, kind string) {
+	both := m.workers(hooked, bench, kind, 25)
 	for _, j := range both {
 		j.hear("total", time.Minute)
 	}
@@ -283,16 +288,7 @@ func given(t *testing.T, variable, tree string) string {
 // evades has a process of the greedy workload evade the hook.
 func (m *measured) evades(hooked []string, bench string, third *job) {
 	t := m.t
-	var both []*job
-	for _, unit := range []string{"gpst-guaranteed.service", "gpst-greedy.service"} {
-		j := m.job(unit, append(hooked, filepath.Join(bench, "worker.py"))...)
-		fmt.Fprintln(j.in, "prepare eager")
-		both = append(both, j)
-	}
-	for _, j := range both {
-		j.hear("ready", 2*time.Minute)
-		fmt.Fprintln(j.in, "run eager 100")
-	}
+	both := m.workers(hooked, bench, "eager", 100)
 	guaranteed, greedy := both[0], both[1]
 	goesOn := func(j *job) bool { return time.Since(j.last()) < 500*time.Millisecond }
 	until(t, 20*time.Second, "both work", func() bool { return goesOn(guaranteed) && goesOn(greedy) })

@@ -3,7 +3,6 @@
 package integration
 
 import (
-	"bufio"
 	"fmt"
 	"math"
 	"os"
@@ -190,18 +189,8 @@ func TestGPUFlops(t *testing.T) {
 	}{{"bfloat16", "randn", 8192}, {"bfloat16", "zeros", 8192}, {"float16", "randn", 2048}, {"float32", "randn", 8192},
 		{"float64", "randn", 4096}} { // zeros need less power, so that the clock stays at its maximum
 		t.Run(fmt.Sprint(c.kind, "_", c.values, "_", c.n), func(t *testing.T) {
-			cmd := exec.Command("python3", "-c", products, fmt.Sprint(c.n), c.kind, c.values)
-			cmd.Stderr = os.Stderr
-			out, err := cmd.StdoutPipe()
-			if err == nil {
-				err = cmd.Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-			j := &job{t: t}
-			go j.read(bufio.NewReader(out))
+			j := m.job("gpst-flops.service", "python3", "-c", products, fmt.Sprint(c.n), c.kind, c.values)
+			defer func() { j.end(); _ = j.cmd.Wait() }()
 			eventually(t, "a product", func() bool { return !j.last().IsZero() })
 			time.Sleep(5 * time.Second) // a window of the counters, and the clocks
 			j.mu.Lock()
