@@ -115,13 +115,63 @@ func TestDrainAndResume(t *testing.T) {
 			t.Errorf("the log does not tell of %s", want)
 		}
 	}
+	f.manyOrders(a)
 	if now := a.threads(); now > before+slack {
 		t.Errorf("%d threads grew to %d", before, now)
 	}
+	f.replacedWhileDrained(a)
 	f.does(a, "drain", 2*time.Second)
+	f.drained(a)
 	a.endsWell()
 	if status, said := f.command("drain"); status != 1 || !strings.Contains(said, f.path("run")) {
 		t.Errorf("drain without an agent: exit status %d: %s", status, said)
+	}
+}
+
+// manyOrders gives an agent orders all at once.
+func (f fakeDriver) manyOrders(a *agent) {
+	f.t.Helper()
+	var running sync.WaitGroup
+	for i := range 32 {
+		running.Go(func() {
+			ctx, cancel := context.WithTimeout(f.t.Context(), time.Second) // an overtaken one waits
+			defer cancel()
+			_, err := exporter.Order(ctx, filepath.Join(f.path("run"), exporter.ControlSocket),
+				[]string{"drain", "resume"}[i%2], nil)
+			if err != nil && strings.Contains(err.Error(), "%!") {
+				f.t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	f.does(a, "drain", 2*time.Second)
+	f.drained(a)
+	f.does(a, "resume", 5*time.Second)
+	a.back(time.Now(), 0, 1)
+	if n := f.number("sessions"); n != 1 {
+		f.t.Errorf("after many orders there are %d sessions, want 1", n)
+	}
+}
+
+// replacedWhileDrained replaces the driver of a drained agent.
+func (f fakeDriver) replacedWhileDrained(a *agent) {
+	f.t.Helper()
+	f.does(a, "drain", 2*time.Second)
+	f.clear(filepath.Dir(module), slots)
+	f.set("unloaded", "")
+	f.install(`-DVERSION="999.2"`)
+	f.set("kernel", "999.2")
+	f.has(2)
+	f.set(module, "999.2\n")
+	f.clear("unloaded")
+	f.drained(a)
+	replaced := time.Now()
+	f.does(a, "resume", recovery)
+	a.address(2)
+	a.back(replaced, 0, 1)
+	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
+		s["gpusteward_drained"] != 0 {
+		f.t.Error("999.2 is not served")
 	}
 }
 
@@ -193,59 +243,4 @@ func TestBlockedDrain(t *testing.T) {
 		}
 	}
 	together(t, tests)
-}
-
-func TestDriverIsReplacedWhileDrained(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.has(2)
-	a := f.spawn().ready()
-	a.well(0, 1)
-	f.does(a, "drain", 2*time.Second)
-	f.clear(filepath.Dir(module), slots)
-	f.set("unloaded", "")
-	f.install(`-DVERSION="999.2"`)
-	f.set("kernel", "999.2")
-	f.has(2)
-	f.set(module, "999.2\n")
-	f.clear("unloaded")
-	f.drained(a)
-	replaced := time.Now()
-	f.does(a, "resume", recovery)
-	a.address(2)
-	a.back(replaced, 0, 1)
-	if s := a.scrape(); len(s.family("nvgpu_driver_info", `driver_version="999.2"`)) != 1 ||
-		s["gpusteward_drained"] != 0 {
-		t.Error("999.2 is not served")
-	}
-	f.does(a, "drain", 2*time.Second)
-	f.drained(a)
-}
-
-func TestConcurrentOrders(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.has(2)
-	a := f.spawn().ready()
-	before := a.threads()
-	var running sync.WaitGroup
-	for i := range 32 {
-		running.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // an overtaken one waits
-			defer cancel()
-			_, err := exporter.Order(ctx, filepath.Join(f.path("run"), exporter.ControlSocket), []string{"drain", "resume"}[i%2], nil)
-			if err != nil && strings.Contains(err.Error(), "%!") {
-				t.Error(err)
-			}
-		})
-	}
-	running.Wait()
-	f.does(a, "drain", 2*time.Second)
-	f.drained(a)
-	f.does(a, "resume", 5*time.Second)
-	a.back(time.Now(), 0, 1)
-	if n, now := f.number("sessions"), a.threads(); n != 1 || now > before+slack {
-		t.Errorf("%d sessions, want 1; %d threads, %d before", n, now, before)
-	}
-	a.endsWell()
 }

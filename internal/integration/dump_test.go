@@ -21,6 +21,9 @@ func TestDump(t *testing.T) {
 	if !strings.Contains(whole, "\ngo_goroutines ") {
 		t.Fatal("the agent does not tell its goroutines: nothing would be left out")
 	}
+	if _, err := os.Stat(filepath.Join(root, "broker")); err == nil || strings.Contains(whole, "_broker_") {
+		t.Error("something is said of a broker, without the enforcer")
+	}
 	status, text, said := dump()
 	if status != 0 || said != "" || !strings.Contains(text, `nvgpu_up{gpu="0",`) {
 		t.Fatalf("exit status %d, %s, %.300s", status, said, text)

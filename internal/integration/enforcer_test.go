@@ -195,18 +195,6 @@ func TestAgentServesGemini(t *testing.T) {
 	a.endsWell()
 }
 
-func TestNoBrokerWithoutTheEnforcer(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	a := start(t, "--demo=h100", "--runtime.dir="+dir).ready()
-	if s := a.scrape(); len(s.family("gpusteward_broker_up"))+len(s.family("nvgpu_broker_sessions")) > 0 {
-		t.Error("something is said of a broker")
-	}
-	if _, err := os.Stat(filepath.Join(dir, "broker")); err == nil {
-		t.Error("there is a broker's socket")
-	}
-}
-
 // Hook, unit and agent have the same default socket.
 func TestOneSocketByDefault(t *testing.T) {
 	t.Parallel()

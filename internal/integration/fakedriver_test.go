@@ -358,31 +358,3 @@ func TestCountersEqualTheDrivers(t *testing.T) {
 		a.format()
 	}
 }
-
-func TestProcessWithoutSamplesIsIdle(t *testing.T) {
-	t.Parallel()
-	f := newDriver(t)
-	f.has(1)
-	for _, name := range []string{strconv.Itoa(os.Getpid()), "stat", "self", "uptime"} {
-		if err := os.Symlink("/proc/"+name, f.path("proc/"+name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.set("processes.0", fmt.Sprintf("%d 1000\n", os.Getpid()))
-	a := f.spawn().ready()
-	use := func(want float64) func(s series) bool {
-		return func(s series) bool {
-			return slices.Equal(s.family("nvgpu_workload_utilization_ratio", `engine="sm"`), []float64{want}) &&
-				len(s.family("nvgpu_workload_sm_seconds_total")) == 1 &&
-				s[`gpusteward_collect_success{collector="processes"}`] == 1
-		}
-	}
-	a.sees("it is idle", use(0))
-	f.set("utilization.0", fmt.Sprintf("%d 60 30 0 0\n", os.Getpid()))
-	a.sees("it is busy", use(.6))
-	f.clear("utilization.0")
-	a.sees("it is idle again", use(0))
-	if s := a.format(); sum(s.family("nvgpu_workload_sm_seconds_total")) <= 0 || len(s.absurd()) > 0 {
-		t.Errorf("its time is %v; absurd: %v", s.family("nvgpu_workload_sm_seconds_total"), s.absurd())
-	}
-}

@@ -67,14 +67,6 @@ func TestDemoHasTenants(t *testing.T) {
 	}
 }
 
-func TestDemoSeedDecidesTheGPUs(t *testing.T) {
-	t.Parallel()
-	uuid := func(seed string) string { return start(t, "--demo=h100", "--demo.seed="+seed).ready().uuid(0) }
-	if one, again, two := uuid("1"), uuid("1"), uuid("2"); one == "" || one != again || one == two {
-		t.Errorf("seeds 1, 1 and 2 give %q, %q and %q", one, again, two)
-	}
-}
-
 func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]int{"--web.pprof": http.StatusOK, "--no-web.pprof": http.StatusNotFound} {

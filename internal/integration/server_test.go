@@ -288,12 +288,7 @@ type known struct {
 // alertsAt returns the firing alerts of an Alertmanager.
 func alertsAt(t *testing.T, alertmanager string) (all []known) {
 	t.Helper()
-	r, err := http.Get(alertmanager + "/api/v2/alerts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+	if err := json.Unmarshal([]byte(body(t, alertmanager+"/api/v2/alerts")), &all); err != nil {
 		t.Fatal(err)
 	}
 	return all
