@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,34 +117,24 @@ func TestScrapesShareOneGather(t *testing.T) {
 // same time.
 func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex
-	value := 0.0
+	var value atomic.Int64
 	s := server(t, func(o *Options) {
 		o.Samples = func() []collectors.Sample {
-			mu.Lock()
-			defer mu.Unlock()
-			return []collectors.Sample{{Metric: collectors.Devices, Value: value}}
+			return []collectors.Sample{{Metric: collectors.Devices, Value: float64(value.Load())}}
 		}
 	})
 	deadline := time.Now().Add(30 * time.Second)
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var others sync.WaitGroup
 	for range 4 {
 		others.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					request(s, http.MethodGet, "/metrics")
-				}
+			for ctx.Err() == nil {
+				request(s, http.MethodGet, "/metrics")
 			}
 		})
 	}
 	for n := 1; n <= 50; n++ {
-		mu.Lock()
-		value = float64(n)
-		mu.Unlock()
+		value.Store(int64(n))
 		request(s, http.MethodGet, "/metrics") // may join a gather that began before
 		got := parse(t, request(s, http.MethodGet,
 			"/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
@@ -152,7 +143,7 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 			break
 		}
 	}
-	close(stop)
+	stop()
 	others.Wait()
 }
 

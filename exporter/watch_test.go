@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v3"
-	"github.com/gdamore/tcell/v3/color"
 	"github.com/gdamore/tcell/v3/vt"
 
 	"gpusteward/internal/fixture"
@@ -295,10 +294,10 @@ func TestWatchKeys(t *testing.T) {
 }
 
 // TestWatchWhileTheAgentIsAway: the screen says so and shows nothing old, and
-// goes on where the reader was.
+// goes on where the reader was. The cursor is visible without colours.
 func TestWatchWhileTheAgentIsAway(t *testing.T) {
 	t.Parallel()
-	w := watched(t, true)
+	w := watched(t, false)
 	w.shows("[GPUs 16]")
 	w.mock.SendRaw([]byte("\tj"))
 	w.at("unit:train.service")
@@ -381,28 +380,6 @@ func TestWatchRestoresTheTerminal(t *testing.T) {
 				t.Errorf("it leaves\n%s", text)
 			}
 		})
-	}
-}
-
-// TestWatchColours: with NO_COLOR there are none, and the cursor is visible all
-// the same.
-func TestWatchColours(t *testing.T) {
-	t.Parallel()
-	for _, colour := range []bool{true, false} {
-		w := watched(t, colour)
-		w.at(" 0 H100")
-		w.shows("1/16") // the last that is drawn
-		coloured := 0
-		for y := range 24 {
-			for x := range 80 {
-				if w.mock.GetCell(vt.Coord{X: vt.Col(x), Y: vt.Row(y)}).S.Fg() == color.PaletteColor(1) {
-					coloured++
-				}
-			}
-		}
-		if coloured > 0 != colour {
-			t.Errorf("colours %v: %d red characters", colour, coloured)
-		}
 	}
 }
 

@@ -80,21 +80,17 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 	together(t, tests)
 }
 
-func TestCheckAsJSON(t *testing.T) {
-	t.Parallel()
-	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+fixture.Config(t, healthy))
-	var j health.Judgement
-	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone ||
-		j.Status != incident.OK || len(j.GPUs) != 4 || len(j.Unjudged) == 0 {
-		t.Errorf("exit status %d, %v:\n%s", status, err, out)
-	}
-}
-
 func TestCheckAsksTheAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a := start(t, "--demo="+fixture.Config(t, healthy+"faults: [{at: 1s, kind: lost, gpu: 3}]"),
 		"--config.file="+fixture.Config(t, quickly), "--runtime.dir="+dir).ready()
+	var j health.Judgement
+	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+fixture.Config(t, healthy))
+	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone ||
+		j.Status != incident.OK || len(j.GPUs) != 4 || len(j.Unjudged) == 0 {
+		t.Errorf("without the agent: exit status %d, %v:\n%s", status, err, out)
+	}
 	for _, from := range []string{"--runtime.dir=" + dir, "--url=" + a.url} {
 		var j health.Judgement
 		eventually(t, "the agent has judged", func() bool {

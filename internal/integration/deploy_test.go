@@ -28,17 +28,14 @@ func healthcheck(t *testing.T, status, verdict, state string, args ...string) (i
 func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args ...string) (exit int, asked,
 	called string) {
 	t.Helper()
-	dir := t.TempDir()
-	for name, script := range map[string]string{
-		"gpusteward": `printf '%s\n' "$@" >"$DIR/asked"; cat "$DIR/verdict"; exit "$STATUS"`,
-		"scontrol":   `[ -n "$STATE" ] || exit 1; if [ "$2" = show ]; then echo "NodeName=$4 Arch=x86_64 State=$STATE ThreadsPerCore=1 Comment=DRAIN"; else printf '%s\n' "$@" >"$DIR/called"; fi`,
-	} {
-		fixture.Program(t, filepath.Join(dir, name), "#!/bin/sh\n"+script+"\n")
-	}
-	fixture.Rewrite(t, filepath.Join(dir, "verdict"), verdict)
+	s := newSlurmd(t)
+	s.put("bin/gpusteward", "#!/bin/sh\n"+`printf '%s\n' "$@" >"$DIR/asked"; cat "$DIR/verdict"; exit "$STATUS"`)
+	s.put("bin/scontrol", "#!/bin/sh\n"+`[ -n "$STATE" ] || exit 1
+if [ "$2" = show ]; then echo "NodeName=$4 Arch=x86_64 State=$STATE ThreadsPerCore=1 Comment=DRAIN"
+else printf '%s\n' "$@" >"$DIR/called"; fi`)
+	s.put("verdict", verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
-	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "DIR=" + dir, "STATUS=" + status, "STATE=" + state,
-		"SLURMD_NODENAME=node7", "SLURM_JOB_GPUS=" + gpus}
+	cmd.Env = append(s.env, "STATUS="+status, "STATE="+state, "SLURM_JOB_GPUS="+gpus)
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
@@ -47,7 +44,7 @@ func slurmScript(t *testing.T, script, gpus, status, verdict, state string, args
 		t.Errorf("it says %q", out)
 	}
 	read := func(name string) string {
-		text, _ := os.ReadFile(filepath.Join(dir, name)) // missing: it was not called
+		text, _ := os.ReadFile(s.path(name)) // missing: it was not called
 		return string(text)
 	}
 	return cmd.ProcessState.ExitCode(), read("asked"), read("called")
