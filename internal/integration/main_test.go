@@ -81,10 +81,13 @@ func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	const usage = "usage: gpusteward [<flags>] <command>"
-	for args, want := range map[string]string{"help status": "usage: gpusteward status [<flags>]\n\nShow the GPUs",
+	for args, want := range map[string]string{
+		"help status":         "usage: gpusteward status [<flags>]\n\nShow the GPUs",
 		"status --help":       "usage: gpusteward status [<flags>]\n\nShow the GPUs",
 		"config check --help": "usage: gpusteward config check [<flags>] <FILE>\n\n",
-		"--help":              usage, "-h": usage, "--demo --help": usage, "--version": "gpusteward, version", "-V": "gpusteward, version"} {
+		"--help":              usage, "-h": usage, "--demo --help": usage,
+		"--version": "gpusteward, version", "-V": "gpusteward, version",
+	} {
 		status, out, errs := gpusteward(t, strings.Fields(args)...)
 		if status != 0 || !strings.HasPrefix(out, want) || errs != "" ||
 			strings.Contains(out, "require-driver") != (want == usage) {
