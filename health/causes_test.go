@@ -204,9 +204,6 @@ func scenes() []scene {
 	return slices.Concat(kernelScenes, agentScenes, driverScenes, linkScenes, xidScenes, memoryScenes, heatScenes)
 }
 
-// jitter is a stateless noise from -1 to 1.
-func jitter(at time.Duration, phase float64) float64 { return math.Sin(at.Seconds()*0.73 + phase*1.9) }
-
 var kernelScenes = []scene{
 	{check: "hung_job", name: "a collective that waits for a rank that is gone",
 		length: 40 * time.Minute, want: incident.Warning, within: 34 * time.Minute, once: "workload=slurm:1",

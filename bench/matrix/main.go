@@ -220,7 +220,7 @@ func (x *matrix) begin() (end func(), err error) {
 	serving, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- x.broker.Run(serving) }()
-	undo = append(undo, func() { cancel(); _ = <-ended })
+	undo = append(undo, func() { cancel(); <-ended })
 	if slices.ContainsFunc(x.modes, mode.mps) {
 		if err := x.startMPS(); err != nil {
 			return end, err

@@ -112,7 +112,7 @@ func TestDockerTimeout(t *testing.T) {
 		if k := keyOf(t, table, 1); k != "" {
 			t.Errorf("%q before its time", k)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if k := keyOf(t, table, 1); k != "container:"+id1 || count(table)["docker"] != 1 {
 			t.Errorf("%q, failures %v", k, count(table))

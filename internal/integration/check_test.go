@@ -61,7 +61,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 			[]string{"UNKNOWN - ", "unknown_key.yml:3"}},
 	} {
 		tests[name] = func(t *testing.T) {
-			args := append(c.args, "--demo="+fixture.Config(t, healthy+c.faults))
+			args := slices.Concat(c.args, []string{"--demo=" + fixture.Config(t, healthy+c.faults)})
 			eventually(t, fmt.Sprintf("exit status %d and %q", c.status, c.want), func() bool {
 				status, out, errs := checks(t, args...)
 				if errs != "" {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ if [ "$2" = show ]; then echo "NodeName=$4 Arch=x86_64 State=$STATE ThreadsPerCo
 else printf '%s\n' "$@" >"$DIR/called"; fi`)
 	s.put("verdict", verdict)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
-	cmd.Env = append(s.env, "STATUS="+status, "STATE="+state, "SLURM_JOB_GPUS="+gpus)
+	cmd.Env = slices.Concat(s.env, []string{"STATUS=" + status, "STATE=" + state, "SLURM_JOB_GPUS=" + gpus})
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
