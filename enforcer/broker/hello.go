@@ -182,8 +182,9 @@ func (b *Broker) strangers(s *session) {
 
 // resume books the memory that the process held in its earlier session. That
 // session ends, if this broker knows it; its memory is charged twice for a
-// moment rather than not at all. Without the token nothing of another session
-// is touched.
+// moment rather than not at all. So does a session that the process resumed before, and
+// whose WELCOME came too late for it: it does not know of that one, and declares all
+// again. Without the token nothing of another session is touched.
 func (s *session) resume(hello *wire.Hello) {
 	s.mu.Lock()
 	for i, t := range s.seats {
@@ -198,20 +199,33 @@ func (s *session) resume(hello *wire.Hello) {
 		t.gpu.memory.Listed(bytes, s.id)
 	}
 	s.mu.Unlock()
+	var gone, here []*session // whose memory is this session's now
 	s.b.mu.Lock()
-	old := s.b.sessions[hello.Old]
 	s.resumed = true
-	mine := old != nil && old != s && old.token != 0 && old.token == hello.Token && old.facts.PID == s.facts.PID
-	gone := mine && old.gone
-	if mine {
-		old.moved = true
+	supersede := func(o *session) {
+		if o.moved = true; o.gone {
+			gone = append(gone, o)
+		} else {
+			here = append(here, o)
+		}
+	}
+	old := s.b.sessions[hello.Old]
+	if old != nil && old != s && old.token != 0 && old.token == hello.Token && old.facts.PID == s.facts.PID {
+		supersede(old)
+	}
+	if s.caller.sessions > 1 {
+		for _, o := range s.b.sessions {
+			if o != s && o.caller == s.caller && o.resumed && !o.moved && !o.exited && !o.welcomed.Load() {
+				supersede(o)
+			}
+		}
 	}
 	s.b.mu.Unlock()
-	switch {
-	case gone:
-		s.b.release(old, 0)
-	case mine:
-		old.hangUp()
+	for _, o := range gone {
+		s.b.release(o, 0)
+	}
+	for _, o := range here {
+		o.hangUp()
 	}
 }
 

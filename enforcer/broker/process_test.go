@@ -190,6 +190,7 @@ func TestConnectionLost(t *testing.T) {
 	h := hello("a", 1)
 	h.Old, h.Token, h.Committed[0] = c.session, c.token+1, 7
 	wrong.hello(wire.TypeResume, h)
+	wrong.sync()
 	if used := b.tenant("a").MemoryUsed; used != 77 {
 		t.Errorf("with a wrong token: %d bytes", used)
 	}
@@ -208,6 +209,35 @@ func TestConnectionLost(t *testing.T) {
 	e.hello(wire.TypeResume, h)
 	d.gone()
 	eventually(t, "it is charged once", func() bool { return b.tenant("a").MemoryUsed == 72 })
+}
+
+// TestALateWelcomeIsChargedOnce has a process give up two RESUMEs before it has their WELCOMEs, as
+// on a busy host: it cannot name those sessions. What it declares at last is charged once, and
+// until then.
+func TestALateWelcomeIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
+	dial(t, b, "a", 1) // another one of its tenant
+	h := hello("a", 1)
+	h.Old, h.Token, h.Committed[0] = 7, 7, 70 // of the last broker
+	for range 2 {
+		c := connect(t, b.options.Socket)
+		c.hello(wire.TypeResume, h)
+		c.close()
+		eventually(t, "only that session is closing", func() bool {
+			s := b.Stats().Sessions
+			return s["closing"] == 1 && s["authenticated"] == 0
+		})
+		if used := b.tenant("a").MemoryUsed; used != 70 {
+			t.Errorf("%d bytes after a RESUME in vain", used)
+		}
+	}
+	d := connect(t, b.options.Socket)
+	d.hello(wire.TypeResume, h)
+	d.sync()
+	if s, used := b.Stats().Sessions, b.tenant("a").MemoryUsed; used != 70 || s["closing"] != 0 || s["active"] != 2 {
+		t.Errorf("%d bytes, sessions %v", used, s)
+	}
 }
 
 // TestRestart resumes sessions at the next broker, even beyond the cap.

@@ -63,11 +63,13 @@ type session struct {
 	cuda    uint32
 	unknown atomic.Uint32 // entries of the driver, to its hook
 	absent  atomic.Bool   // its process is suspended
-	exited  bool          // guarded by the broker's mutex
-	gone    bool          // guarded by the broker's mutex
-	resumed bool          // with memory that it says it had; guarded by the broker's mutex
-	moved   bool          // another session has its memory; guarded by the broker's mutex
-	left    time.Time     // when it went and its process did not; guarded by the broker's mutex
+	// it has spoken since WELCOME: its process got that
+	welcomed atomic.Bool
+	exited   bool      // guarded by the broker's mutex
+	gone     bool      // guarded by the broker's mutex
+	resumed  bool      // with memory that it says it had; guarded by the broker's mutex
+	moved    bool      // another session has its memory; guarded by the broker's mutex
+	left     time.Time // when it went and its process did not; guarded by the broker's mutex
 
 	mu     sync.Mutex // guards the fields below, and their agreement with the ledgers
 	tenant string
@@ -275,6 +277,7 @@ func (s *session) hear(now time.Duration) {
 	s.heard.Store(int64(now))
 	switch was := state(s.state.Load()); was {
 	case authenticated, stale:
+		s.welcomed.Store(true)
 		if s.state.CompareAndSwap(int32(was), int32(active)) && was == stale {
 			s.silence(false)
 		}
