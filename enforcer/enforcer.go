@@ -216,6 +216,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 func (e *Enforcer) look(now time.Time) {
 	e.broker.Refresh()
 	b := e.books(now)
+	e.broker.ShowTraces() // of the listed processes, until they were listed
 	e.measureCapacity(b)
 	found := e.audit.Look(b)
 	e.qos.Look(b, found.Quotas)

@@ -240,6 +240,26 @@ func TestALateWelcomeIsChargedOnce(t *testing.T) {
 	}
 }
 
+// TestTracesAreShownWhenAskedFor does not wait for the next look at them.
+func TestTracesAreShownWhenAskedFor(t *testing.T) {
+	t.Parallel()
+	var shown atomic.Int64
+	b := start(t, Options{Observe: func(one Traced) {
+		if one.PID == os.Getpid() && one.Trace != nil {
+			shown.Add(1)
+		}
+	}}, nil)
+	h := hello("a", 1)
+	h.Leases, h.Trace = 1, 1
+	connect(t, b.options.Socket).hello(wire.TypeHello, h)
+	for range 50 { // within a few microseconds
+		before := shown.Load()
+		if b.ShowTraces(); shown.Load() == before {
+			t.Fatal("its trace was not shown")
+		}
+	}
+}
+
 // TestRestart resumes sessions at the next broker, even beyond the cap.
 func TestRestart(t *testing.T) {
 	t.Parallel()

@@ -59,14 +59,20 @@ func (b *Broker) observe(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			for _, s := range b.begun() {
-				s.trace.mu.Lock()
-				if s.trace.m != nil {
-					b.options.Observe(s.traced(false))
-				}
-				s.trace.mu.Unlock()
-			}
+			b.ShowTraces()
 		}
+	}
+}
+
+// ShowTraces shows all traces as they are now. Otherwise what a process has noted is seen
+// within observeInterval, or later on a busy host.
+func (b *Broker) ShowTraces() {
+	for _, s := range b.begun() {
+		s.trace.mu.Lock()
+		if s.trace.m != nil {
+			b.options.Observe(s.traced(false))
+		}
+		s.trace.mu.Unlock()
 	}
 }
 

@@ -166,12 +166,12 @@ func (o *Observer) Idle(pid int) (time.Duration, bool) {
 }
 
 // Shared returns the kinds of memory for which the driver cannot suspend a
-// process, as its trace tells them.
+// process, as its trace tells them. A process that has just lost its broker still has them.
 func (o *Observer) Shared(pid int) (kinds wire.Shared) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, p := range o.processes {
-		if p.pid == pid && p.ended == 0 {
+		if p.pid == pid {
 			kinds |= p.shared
 		}
 	}

@@ -374,6 +374,24 @@ func TestARankThatReconnectsHasNotEnded(t *testing.T) {
 	h.tells(15, "absent", 2)
 }
 
+// TestSharedMemoryOutlivesTheSession knows of a process that has lost its broker which memory
+// it has.
+func TestSharedMemoryOutlivesTheSession(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, 2)
+	r := h.ranks[0]
+	r.put32(64+48, uint32(wire.SharedManaged))
+	for _, ends := range []bool{false, true} {
+		h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Trace: r.trace, Ends: ends})
+		if kinds := h.Observer.Shared(r.pid); kinds != wire.SharedManaged {
+			t.Errorf("its session has ended: %v, it shares %v", ends, kinds)
+		}
+	}
+	if kinds := h.Observer.Shared(h.ranks[1].pid); kinds != 0 {
+		t.Errorf("another one shares %v", kinds)
+	}
+}
+
 // TestOtherTenantsBlameNobody lets a process of another tenant name the
 // communicator of a job, and be the last in it.
 func TestOtherTenantsBlameNobody(t *testing.T) {
