@@ -15,23 +15,17 @@ func TestGolden(t *testing.T) {
 	files := Files()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if *fixture.Update {
-			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.WriteFile(name, []byte(files[name]), 0o644))
 			continue
 		}
 		stands, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if string(stands) != files[name] {
 			t.Errorf("%s differs from the checks; run make generate", name)
 		}
 	}
 	stands, err := filepath.Glob("*.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, name := range stands {
 		if files[name] == "" {
 			t.Errorf("%s is no longer generated; remove it", name)

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // A vendored mixin is what mixin.libsonnet exposes.
@@ -34,9 +36,7 @@ func mixin(t *testing.T, config string) (m vendored) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, &said)
 	}
-	if err := json.Unmarshal(out, &m); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal(out, &m))
 	return m
 }
 
@@ -46,19 +46,13 @@ func TestMixin(t *testing.T) {
 	t.Parallel()
 	m := mixin(t, "{ judgement: true, stragglers: true }")
 	files, err := filepath.Glob("*.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	want := map[string]any{}
 	for _, name := range files {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		var file struct{ Groups []map[string]any }
-		if err := yaml.Unmarshal(text, &file); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, yaml.Unmarshal(text, &file))
 		for _, g := range file.Groups {
 			want[g["name"].(string)] = g
 		}
@@ -76,12 +70,8 @@ func TestMixin(t *testing.T) {
 	for _, part := range []struct{ Groups []map[string]any }{m.Alerts, m.Rules} {
 		path := filepath.Join(t.TempDir(), "rules.yml")
 		text, err := yaml.Marshal(map[string]any{"groups": part.Groups})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
+		fixture.Must(t, os.WriteFile(path, text, 0o644))
 		if out, err := exec.Command("promtool", "check", "rules", path).CombinedOutput(); err != nil {
 			t.Errorf("promtool: %v\n%s", err, out)
 		}
@@ -92,13 +82,9 @@ func TestMixin(t *testing.T) {
 	}
 	for _, path := range boards {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		var board any
-		if err := json.Unmarshal(text, &board); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.Unmarshal(text, &board))
 		if !reflect.DeepEqual(board, m.Dashboards[filepath.Base(path)]) {
 			t.Errorf("%s differs in the mixin", path)
 		}

@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestServiceLevelsPageNobody holds that alerts about service levels stay below the severities
@@ -28,9 +29,7 @@ func TestServiceLevelsPageNobody(t *testing.T) {
 func TestAlertmanagerKnowsRacks(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../deploy/alertmanager.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	type route struct {
 		Matchers []string `yaml:"matchers"`
 		Wait     string   `yaml:"group_wait"`
@@ -44,9 +43,7 @@ func TestAlertmanagerKnowsRacks(t *testing.T) {
 			Equal  []string `yaml:"equal"`
 		} `yaml:"inhibit_rules"`
 	}
-	if err := yaml.Unmarshal(text, &shipped); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, yaml.Unmarshal(text, &shipped))
 	silenced := map[string]string{}
 	for _, r := range shipped.Rules {
 		if slices.Equal(r.Equal, []string{"cluster", "rack"}) {

@@ -15,9 +15,7 @@ import (
 func TestRunbookAnchors(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("RUNBOOK.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	sections := map[string]int{}
 	for _, heading := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
 		sections[strings.ToLower(heading[1])]++

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -81,9 +83,7 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	rules = strings.ReplaceAll(rules, "        keep_firing_for: 5m\n", "")
 	rules = everyRange.ReplaceAllStringFunc(rules, func(found string) string {
 		d, err := time.ParseDuration(strings.Trim(found, "[]"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		d *= time.Duration(*slower)
 		if d%stragglerStep == 0 {
 			d -= time.Second // promtool has samples at the very times of evaluations: one too many
@@ -99,9 +99,7 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 			l.expr(), promTime(l.at))
 	}
 	for name, text := range map[string]string{"rules.yml": rules, "test.yml": b.String()} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	out, _ := exec.Command("promtool", "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput()
 	found := regexp.MustCompile(`(?s)expr: "(?:[^"\\]|\\.)*", time: [^\n]*\n\s*exp:[^\n]*\n\s*got:\s?([^\n]*)`).

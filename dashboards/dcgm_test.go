@@ -31,9 +31,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 	}))
 	defer exporter.Close()
 	text, err := os.ReadFile("../deploy/prometheus/dcgm_exporter.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	targets, config := filepath.Join(dir, "targets.yml"), filepath.Join(dir, "prometheus.yml")
 	for name, text := range map[string]string{
@@ -41,9 +39,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 		config: strings.NewReplacer("/etc/prometheus/dcgm-exporter/*.yml", targets, "scrape_interval: 15s",
 			"scrape_interval: 1s").Replace(string(text)),
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	launchPrometheus(t, "prometheus", config, address)
 	s := server{"http://" + address, "127.0.0.1"}

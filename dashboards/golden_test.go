@@ -23,9 +23,7 @@ func TestMain(m *testing.M) {
 func generated(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := Files()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if len(files) < 7 {
 		t.Fatalf("%d dashboards", len(files))
 	}
@@ -37,23 +35,17 @@ func TestGolden(t *testing.T) {
 	files := generated(t)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if *fixture.Update {
-			if err := os.WriteFile(name, []byte(files[name]), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.WriteFile(name, []byte(files[name]), 0o644))
 			continue
 		}
 		stands, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if string(stands) != files[name] {
 			t.Errorf("%s differs from the rows; run make generate", name)
 		}
 	}
 	stands, err := filepath.Glob("*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, name := range stands {
 		if files[name] == "" {
 			t.Errorf("%s is no longer generated; remove it", name)
@@ -72,9 +64,7 @@ func TestSchema(t *testing.T) {
 			continue
 		}
 		again, err := json.MarshalIndent(d, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		var want, got any
 		if json.Unmarshal([]byte(text), &want) != nil || json.Unmarshal(again, &got) != nil {
 			t.Fatalf("%s: not JSON", name)

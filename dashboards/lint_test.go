@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/links"
+	"gpusteward/internal/fixture"
 )
 
 // targetLabels lists the labels that every series gets from its target.
@@ -172,14 +173,10 @@ func lintPanels(t *testing.T, d *sdk.Dashboard) {
 			t.Errorf("%s, %s: %d columns are cut off on a screen of 1200 pixels", *d.Uid, *p.Title, n)
 		}
 		text, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for _, quoted := range linkURL.FindAllSubmatch(text, -1) {
 			var url string
-			if err := json.Unmarshal(quoted[1], &url); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, json.Unmarshal(quoted[1], &url))
 			goal, _, _ := strings.Cut(strings.TrimPrefix(url, "/d/"), "?")
 			exists := slices.ContainsFunc(all(), func(o dashboard) bool { return uid(o.name) == goal })
 			if !strings.Contains(url, "datasource:queryparam") || !strings.Contains(url, "__url_time_range") ||

@@ -9,6 +9,8 @@ import (
 
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // A finding is a breach of a rule of Grafana's dashboard-linter.
@@ -31,12 +33,8 @@ func TestPublicRules(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(".lint")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &config); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, yaml.Unmarshal(text, &config))
 	used := map[string]bool{}
 	for _, f := range found {
 		rule, listed := config.Exclusions[f.rule]

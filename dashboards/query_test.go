@@ -60,9 +60,7 @@ func TestQueries(t *testing.T) {
 func launch(t *testing.T, url string, cmd *exec.Cmd) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -107,17 +105,13 @@ func launch(t *testing.T, url string, cmd *exec.Cmd) {
 func startAgent(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dash") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), fixture.FreeAddress(t)
 	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
 		t.Fatalf("build the agent: %v\n%s", err, out)
 	}
-	if err := os.WriteFile(config, []byte(agentConfig), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(config, []byte(agentConfig), 0o644))
 	launch(t, "http://"+address+"/-/ready", exec.Command(program, "--demo=testdata/host.yml", "--config.file="+config,
 		"--state.dir="+filepath.Join(dir, "state"), "--runtime.dir="+dir, "--web.listen-address="+address))
 	return address
@@ -130,9 +124,7 @@ type server struct{ url, instance string }
 func startPrometheus(t *testing.T, program, target string) server {
 	t.Helper()
 	rules, err := filepath.Abs("../alerts/*.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	config := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
@@ -140,9 +132,7 @@ rule_files: [%q]
 scrape_configs:
   - {job_name: gpusteward, static_configs: [{targets: [%q]}]}
 `, rules, target)
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(config, []byte(text), 0o644))
 	launchPrometheus(t, program, config, address)
 	return server{"http://" + address, target}
 }

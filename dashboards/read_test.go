@@ -12,6 +12,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
 	sdk "github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+
+	"gpusteward/internal/fixture"
 )
 
 // strictly reads a dashboard by Grafana's schema. The SDK's strict decoder returns an empty
@@ -38,9 +40,7 @@ func committed(t *testing.T) (list []*sdk.Dashboard) {
 	}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		d, err := strictly(text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

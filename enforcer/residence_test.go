@@ -383,6 +383,7 @@ func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
 
 // configure has the enforcer load a changed table.
 func (g *governed) configure(edit func(*policy.Table)) {
+	g.table.Rules = slices.Clone(g.table.Rules) // the enforcer reads the former ones
 	edit(&g.table)
 	g.it.Configure(policy.New(g.table, policy.HostView{Process: g.Process}, nil))
 }

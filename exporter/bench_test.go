@@ -12,23 +12,18 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 )
 
 // newHost returns a host that reads the scenario and is ready.
 func newHost(tb testing.TB, name string) *collectors.Host {
 	tb.Helper()
 	text, err := scenarios.Source(name)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, err)
 	var s scenarios.Scenario
-	if err := yaml.Unmarshal(text, &s); err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, yaml.Unmarshal(text, &s))
 	nv, err := sim.New(s, sim.Options{Seed: 1})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, err)
 	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(),
 		Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())

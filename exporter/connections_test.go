@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // pipes is a listener within this process, so that tests control the time.
@@ -65,9 +67,7 @@ func asked(t *testing.T, c net.Conn, path string) int {
 		t.Fatal(err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer answer.Body.Close()
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		t.Fatal(err)
@@ -231,27 +231,17 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 func TestKernelBuffersLittleForANonReadingClient(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	deaf, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer deaf.Close()
-	if err := deaf.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, deaf.(*net.TCPConn).SetReadBuffer(4<<10))
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer c.Close()
 	(&connections{open: map[net.Conn]connection{}}).changed(c, http.StateNew)
-	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 	if n, err := c.Write(make([]byte, 32<<20)); err == nil || n > 4*maxUnsent {
 		t.Errorf("the kernel took %d bytes for a client that reads none, %v; want no more than %d", n, err, 4*maxUnsent)
 	}

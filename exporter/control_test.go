@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A notebook is a log that can be read while it is written.
@@ -143,13 +145,9 @@ func TestControlSocketAnswers(t *testing.T) {
 		{"POST", "/ack?check=%zz", 400, "ack: invalid URL escape"},
 	} {
 		r, err := http.NewRequest(c.method, "http://agent"+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		answer, err := overSocket(filepath.Join(dir, ControlSocket)).Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {
@@ -183,9 +181,7 @@ func TestOrderPermissions(t *testing.T) {
 	}}}}
 	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST",
 		"/drain", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if os.Geteuid() != 65534 {
 		w := httptest.NewRecorder()
 		if nobody.ServeHTTP(w, r); w.Code != http.StatusForbidden {
@@ -203,9 +199,7 @@ func TestOrderPermissions(t *testing.T) {
 func withSocketDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(ControlSocket)), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(filepath.Join(dir, filepath.Dir(ControlSocket)), 0o755))
 	return dir
 }
 
@@ -215,9 +209,7 @@ func TestExistingSockets(t *testing.T) {
 	t.Run("an ended agent's", func(t *testing.T) {
 		dir := withSocketDir(t)
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, ControlSocket), Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		control(t, dir, drain)
@@ -239,9 +231,7 @@ func TestExistingSockets(t *testing.T) {
 	t.Run("a file", func(t *testing.T) {
 		dir := withSocketDir(t)
 		file := filepath.Join(dir, ControlSocket)
-		if err := os.WriteFile(file, []byte("kept"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(file, []byte("kept"), 0o600))
 		log, _ := control(t, dir, drain)
 		if text, err := os.ReadFile(file); err != nil || string(text) != "kept" ||
 			!strings.Contains(log.String(), "is not a socket") {

@@ -18,6 +18,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // A target has the labels that a scrape configuration gives to its series.
@@ -90,13 +91,9 @@ func evaluate(t *testing.T, to target, samples []collectors.Sample, tests []prom
 	}
 	text, err := yaml.Marshal(map[string]any{"evaluation_interval": "1m", "tests": []any{map[string]any{
 		"interval": "1m", "input_series": input, "promql_expr_test": tests}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	file := filepath.Join(t.TempDir(), "queries.test.yml")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, text, 0o644))
 	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
 		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
 	}
@@ -127,9 +124,7 @@ func mixedHost(t *testing.T) (samples []collectors.Sample) {
 func TestDashboards(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/dashboards.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var anywhere, honored []promtest
 	own, answered := 0, 0
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
@@ -166,9 +161,7 @@ var block = regexp.MustCompile("(?ms)^ *```([a-z]+)\n(.*?)^ *```")
 func TestMigrationExamples(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/migration.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var rules struct {
 		Rules []struct {
 			SeriesQuery  string `yaml:"seriesQuery"`
@@ -184,9 +177,7 @@ func TestMigrationExamples(t *testing.T) {
 		case b[1] == "promql" && strings.Contains(b[2], "nvgpu_holder_info"):
 			own = append(own, query(b[2], true))
 		case b[1] == "yaml" && strings.Contains(b[2], "seriesQuery"):
-			if err := yaml.Unmarshal([]byte(b[2]), &rules); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, yaml.Unmarshal([]byte(b[2]), &rules))
 		}
 	}
 	for _, r := range rules.Rules {

@@ -69,9 +69,7 @@ func TestDCGMGolden(t *testing.T) {
 		}
 	}
 	defaults, err := os.ReadFile("../collectors/testdata/dcgm.tsv") // dcgm-exporter's
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, line := range strings.Split(strings.TrimSpace(string(defaults)), "\n")[1:] {
 		if name, _, _ := strings.Cut(line, "\t"); families[name] == nil {
 			t.Errorf("%s is not served", name)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestStateHasEscalatedWorkloads(t *testing.T) {
@@ -16,9 +18,7 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 	s.stands("b", "unit:done", "pause", false, nil)
 	s.stands("b", "unit:newer", "quarantine", false, nil) // from a newer enforcer
 	text, err := json.Marshal(s.state(nil).Escalation)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	const want = `[{"workload":"unit:done","tenant":"b","rung":"pause","shadow":false},` +
 		`{"workload":"unit:said","tenant":"a","rung":"pause","shadow":true},` +
 		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`

@@ -19,6 +19,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
+	"gpusteward/internal/fixture"
 )
 
 // server returns a server with two GPUs, unless change says otherwise.
@@ -33,9 +34,7 @@ func server(t testing.TB, change func(o *Options)) *Server {
 		change(&o)
 	}
 	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return s
 }
 
@@ -89,15 +88,11 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 	live := httptest.NewServer(s)
 	defer live.Close()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/events?follow=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	r.Header.Set("Accept-Encoding", "gzip") // a compressed stream would arrive late
 	go func() { more <- "first" }()
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer answer.Body.Close()
 	lines := bufio.NewReader(answer.Body)
 	for _, text := range []string{"first", "second"} { // each is read before the next is written
@@ -217,9 +212,7 @@ func TestPageURL(t *testing.T) {
 	t.Parallel()
 	for address, host := range map[string]string{":0": "localhost", "0.0.0.0:0": "localhost", "127.0.0.1:0": "127.0.0.1"} {
 		l, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
 		if got, want := pageURL(l), fmt.Sprintf("http://%s:%d", host, port); got != want {

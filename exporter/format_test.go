@@ -19,6 +19,7 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/internal/fixture"
 )
 
 // parse reads the text format.
@@ -26,9 +27,7 @@ func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return families
 }
 
@@ -67,9 +66,7 @@ func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	samples := newHost(t, scenario).Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	own, err := s.self.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	s.self.latest.Store(&own)
 	return s, samples
 }
@@ -221,13 +218,9 @@ func TestCompressedAnswer(t *testing.T) {
 		}
 		size := w.Body.Len()
 		z, err := gzip.NewReader(w.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		text, err := io.ReadAll(z)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if !bytes.Equal(text, plain.Body.Bytes()) {
 			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text),
 				plain.Body.Len())

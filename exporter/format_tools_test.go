@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestLint(t *testing.T) {
@@ -17,9 +19,7 @@ func TestLint(t *testing.T) {
 		s, _ := fixed(t, scenario)
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
 		problems, err := promlint.New(bytes.NewReader(text)).Lint()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for _, p := range problems {
 			t.Errorf("%s: promlint: %s: %s", scenario, p.Metric, p.Text)
 		}

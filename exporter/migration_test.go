@@ -20,9 +20,7 @@ type migration struct{ of, names, ours, differs string }
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/migration.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	said := map[string]migration{}
 	for line := range strings.Lines(string(text)) {
 		c := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -105,9 +103,7 @@ func TestReferenceOfMigration(t *testing.T) {
 	t.Parallel()
 	const path = "../docs/migration.md"
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	tables := map[string]string{}
 	for _, m := range migrations(t) {
 		names := "`" + strings.ReplaceAll(m.names, " ", "`<br>`") + "`"
@@ -128,9 +124,7 @@ func TestReferenceOfMigration(t *testing.T) {
 		page = before + begin + "| theirs | ours, in their unit | what differs |\n|---|---|---|\n" + rows + end + after
 	}
 	if *fixture.Update {
-		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(page), 0o644))
 		return
 	}
 	if page != string(text) {

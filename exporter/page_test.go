@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestPage(t *testing.T) {
@@ -111,9 +113,7 @@ func TestPageFilesAreKept(t *testing.T) {
 			body := w.Body.Bytes()
 			if encoding != "identity" {
 				r, err := gzip.NewReader(w.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				if body, err = io.ReadAll(r); err != nil {
 					t.Fatal(err)
 				}
@@ -170,9 +170,7 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 func TestVendoredFiles(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("page/vendor/SHA256SUMS")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	sums := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
@@ -184,9 +182,7 @@ func TestVendoredFiles(t *testing.T) {
 	}
 	for _, f := range files {
 		content, err := os.ReadFile("page/vendor/" + f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if sum := sha256.Sum256(content); f.Name() != "SHA256SUMS" && sums[f.Name()] != hex.EncodeToString(sum[:]) {
 			t.Errorf("%s is not what was fetched", f.Name())
 		}

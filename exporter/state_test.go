@@ -29,9 +29,7 @@ func TestStateGolden(t *testing.T) {
 	s.put(workloads.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
 	s.began("slurm:4711", "slurm", time.Hour)
 	text, err := json.MarshalIndent(s.state(nil), "", "  ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	fixture.Golden(t, "testdata/"+"state.json", string(text)+"\n")
 }
 
@@ -43,9 +41,7 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 	s.put(collectors.Up, 1, "0", "GPU-0")
 	s.put(workloads.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
 	text, err := json.Marshal(s.state(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	const want = `{"time":"2026-03-01T12:00:00Z","version":"1.0",` +
 		`"host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
 		`"gpus":[{"index":0,"uuid":"GPU-0","up":true}],` +
@@ -141,9 +137,7 @@ func TestStateIsServed(t *testing.T) {
 		t.Errorf("the state is %q, kept %q", kind, cache)
 	}
 	var state State
-	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal(w.Body.Bytes(), &state))
 	if h := state.Host; h.Name != "node17" || h.Note != "This host is simulated." || state.Time.Before(began) ||
 		len(state.GPUs) != 2 || state.GPUs[1].Up {
 		t.Errorf("the state is %+v", state)

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // nowhere is an address where nobody answers.
@@ -27,9 +29,7 @@ func TestStatusAsksTheSocketFirst(t *testing.T) {
 	t.Parallel()
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: server(t,
 		func(o *Options) { o.Hostname = "by-socket" })}}
 	agent.Start()
@@ -53,9 +53,7 @@ func TestStatusAsJSON(t *testing.T) {
 	agent := httptest.NewServer(server(t, func(o *Options) { o.Hostname, o.Note = "node17", hostile }))
 	defer agent.Close()
 	var out bytes.Buffer
-	if err := Status(t.Context(), StatusOptions{URL: agent.URL, JSON: true}, &out); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, Status(t.Context(), StatusOptions{URL: agent.URL, JSON: true}, &out))
 	fits(t, 1000, out.String())
 	var s State
 	if err := json.Unmarshal(out.Bytes(), &s); err != nil || s.Host.Name != "node17" ||
@@ -118,9 +116,7 @@ func TestStatusOfAHungAgent(t *testing.T) {
 	t.Parallel()
 	dir := withSocketDir(t)
 	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

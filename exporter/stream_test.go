@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // A watcher is a client of the stream within the process, with everything that
@@ -196,14 +197,10 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 	defer live.Close()
 	for _, encoding := range []string{"gzip, deflate, br, zstd", "identity", "gzip;q=0"} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/live", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		r.Header.Set("Accept-Encoding", encoding)
 		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer answer.Body.Close()
 		var body io.Reader = answer.Body
 		if packed := answer.Header.Get("Content-Encoding") == "gzip"; packed != strings.HasPrefix(encoding, "gzip,") {
@@ -216,9 +213,7 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 		lines := bufio.NewReader(body)
 		for states := 0; states < 2; {
 			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			if strings.HasPrefix(line, "data: ") {
 				states++
 			}

@@ -252,15 +252,11 @@ func FuzzNames(f *testing.F) {
 		fits(t, minWidth, style{width: minWidth}.table(state))
 		fitsWatched(t, state)
 		text, err := json.Marshal(state)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		safe := escaped(string(text))
 		fits(t, len(safe), safe)
 		var one, two any
-		if err := json.Unmarshal(text, &one); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.Unmarshal(text, &one))
 		if err := json.Unmarshal([]byte(safe), &two); err != nil || fmt.Sprint(one) != fmt.Sprint(two) {
 			t.Errorf("%q became %q, error %v", text, safe, err)
 		}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestStateHasTheTenants(t *testing.T) {
@@ -17,9 +19,7 @@ func TestStateHasTheTenants(t *testing.T) {
 	s.stands("a", "unit:y", "pause", true, nil)
 	s.stands("a", "unit:z", "pause", false, nil)
 	text, err := json.Marshal(s.state(nil).Tenants)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,` +
 		`"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
 		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,` +

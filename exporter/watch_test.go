@@ -133,9 +133,7 @@ func watched(t *testing.T, colour bool) *terminal {
 	w.says(func() (State, error) { return faulty(), nil })
 	sized := newSizedTTY(w.mock)
 	screen, err := tcell.NewTerminfoScreenFromTty(sized, tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var ctx context.Context
 	ctx, w.end = context.WithCancel(t.Context())
 	go func() {
@@ -155,9 +153,7 @@ func watched(t *testing.T, colour bool) *terminal {
 // text returns what the terminal shows.
 func (w *terminal) text() string {
 	size, err := w.mock.WindowSize()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	var b strings.Builder
 	for y := range size.Height {
 		line := ""
@@ -336,12 +332,8 @@ func TestDrawBeyondTheScreen(t *testing.T) {
 	t.Parallel()
 	screen, err := tcell.NewTerminfoScreenFromTty(vt.NewMockTerm(vt.MockOptSize{X: 40, Y: 2}),
 		tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := screen.Init(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, screen.Init())
 	v := newView(faulty(), style{width: minWidth})
 	v.resize(80, 24)
 	drawn := make(chan bool)

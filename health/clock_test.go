@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/faults"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // set returns t as if the wall clock had been set to at before t was read; the
@@ -43,9 +44,7 @@ func (w *world) dates() {
 		all["finding "+f.Check] = f.Since
 	}
 	s, err := w.engine.Save("same")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	for _, f := range s.Faults {
 		all["fault "+f.Check] = f.Since
 		for i, l := range f.Levels {

@@ -18,6 +18,7 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A chain is the path from a GPU to an alert: the readers, the kernel's log,
@@ -38,9 +39,7 @@ type chain struct {
 func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	log := slog.New(slog.DiscardHandler)
 	boot, err := nv.Kernel().BootID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	c := &chain{start: time.Now(), table: nv.Table(log)}
 	c.events = func(e collectors.Event) { c.monitor.Event(e) }
 	c.options = Options{
@@ -65,9 +64,7 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 // reports.
 func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
 	nv, err := sim.New(d.Scenario, sim.Options{Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	c := d.chain(t, nv)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

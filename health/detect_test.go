@@ -15,6 +15,7 @@ import (
 
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A detection is a fault of a simulated host and the expected finding: an
@@ -61,9 +62,7 @@ func detections(t *testing.T) (all []*detection) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		var these []*detection
 		d := yaml.NewDecoder(bytes.NewReader(text))
 		d.KnownFields(true)

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 var birth = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -295,26 +296,18 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 func (w *world) restart(boot string) []incident.Event {
 	w.t.Helper()
 	saved, err := w.engine.Save("same")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	text, err := json.Marshal(saved)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	var back Saved
-	if err := json.Unmarshal(text, &back); err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, json.Unmarshal(text, &back))
 	var checks []*Check
 	for _, j := range w.engine.judges {
 		checks = append(checks, j.Check)
 	}
 	w.engine = NewEngine(checks, w.now)
 	changes, err := w.engine.Restore(back, boot, w.now)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, err)
 	return changes
 }
 

@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/faults"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // firingOf returns an alert of a check on a GPU.
@@ -35,12 +36,8 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 		} `yaml:"inhibit_rules"`
 	}
 	text, err := os.ReadFile("../deploy/alertmanager.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &shipped); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, yaml.Unmarshal(text, &shipped))
 	matcher := regexp.MustCompile(`^(\w+) (=|!=|=~|!~) "(.*)"$`)
 	type match struct {
 		label string

@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func gpuEntity(index string) incident.Entity {
@@ -200,9 +201,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is gone."}).Verdict
 	answer, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed,
 		31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
 		j, err := Answered(answer, birth.Add(age))
@@ -214,9 +213,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 		}
 	}
 	starting, err := json.Marshal(NewMonitor(Options{}, Settings{}).Verdict())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown ||
 		j.Reason != "the agent is starting" {
 		t.Errorf("an agent that starts: %v, %+v", err, j)

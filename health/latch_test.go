@@ -13,6 +13,7 @@ import (
 	"gpusteward/collectors/faults"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // lostBoth returns a world in which two GPUs were lost, one after the other,
@@ -336,9 +337,7 @@ func TestUnreadableStatisticsAreReported(t *testing.T) {
 	t.Parallel()
 	w := lostBoth(t)
 	saved, err := w.engine.Save("same")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {
 		saved.Derived = []byte(text)
 		w.engine = NewEngine([]*Check{lostCheck}, w.now)

@@ -23,6 +23,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // newLook returns a Look at a simulated host of two GPUs with these faults.
@@ -30,9 +31,7 @@ func newLook(t *testing.T, faults ...scenarios.Fault) Look {
 	t.Helper()
 	nv, err := sim.New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: "training", Count: 2}}, Faults: faults},
 		sim.Options{Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	return Look{Host: collectors.Options{NVML: nv, Kernel: nv.Kernel(), Config: collectors.DefaultConfig(),
 		Processes: nv.Table(log), Log: log},
@@ -217,13 +216,9 @@ func agentLeft(t *testing.T, boot string) string {
 	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", faults.SRAMThreshold, 1)}),
 		nil, time.Now())
 	saved, err := e.Save(boot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dir := t.TempDir()
-	if err := (Store{Dir: dir}).Save(keptName, kept{Engine: saved}); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, (Store{Dir: dir}).Save(keptName, kept{Engine: saved}))
 	return dir
 }
 
@@ -232,14 +227,10 @@ func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, f := range files {
 		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		all[f.Name()] = string(text)
 	}
 	return all
@@ -270,9 +261,7 @@ func TestLookReportsUnreadableSources(t *testing.T) {
 		l := newLook(t)
 		l.Store.Dir = t.TempDir()
 		path := filepath.Join(l.Store.Dir, "health.json")
-		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte("{"), 0o600))
 		l.Kernel = func(context.Context, func(host.Record)) error { return errors.New("permission denied") }
 		j := l.judge(t, LookLeast)
 		notes := strings.Join(j.Notes, "\n")

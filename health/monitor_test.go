@@ -22,6 +22,7 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // monitored is a monitor over a host that the test controls.
@@ -188,9 +189,7 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) != 0 {
 			t.Errorf("an old line of the ring is an incident again: %+v", e)
 		}
-		if err := m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, m.Ack(t.Context(), "gpu_lost", incident.Entity{GPU: "0"}, "uid 0"))
 		m.pass(time.Second)
 		acks := m.of(func(e incident.Event) bool { return e.Kind == incident.KindAck })
 		if len(acks) != 1 || !strings.Contains(acks[0].Message, "uid 0") || m.alerts() != "" ||
@@ -484,9 +483,7 @@ func TestChangedStateIsSaved(t *testing.T) {
 		defer m.stop()
 		written := func() time.Time {
 			var k kept
-			if err := (Store{Dir: dir, ReadOnly: true}).Load(keptName, &k); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, (Store{Dir: dir, ReadOnly: true}).Load(keptName, &k))
 			return k.Engine.Time
 		}
 		for range 3 {
@@ -522,9 +519,7 @@ func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
 		w := newWorld(t, &latched)
 		w.steps(1, lost()...)
 		m.engine = w.engine
-		if err := m.acknowledge(ack{check: check, entity: incident.Entity{GPU: "0"}}); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, m.acknowledge(ack{check: check, entity: incident.Entity{GPU: "0"}}))
 		if !slices.Equal(forgotten, want) {
 			t.Errorf("%s: %q are forgotten, want %q", check, forgotten, want)
 		}

@@ -10,15 +10,14 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // runbook returns the runbook's section of each alert.
 func runbook(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../alerts/RUNBOOK.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	sections, alert := map[string]string{}, ""
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(line, "## "); ok {

@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A told is a check of one level with a test's signal, and the check's
@@ -257,9 +258,7 @@ func TestWorstValueSurvivesARestart(t *testing.T) {
 	w.steps(1, hotAt(20))
 	before := w.engine.Findings()[0]
 	saved, err := w.engine.Save("boot")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	w.engine = NewEngine([]*Check{hotCheck}, w.now)
 	if _, err := w.engine.Restore(saved, "boot", w.now); err != nil {
 		t.Fatal(err)

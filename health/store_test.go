@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 type remembered struct {
@@ -24,9 +25,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	}
 	want := remembered{[]incident.Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
 	for range 2 {
-		if err := s.Save("health", want); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, s.Save("health", want))
 	}
 	if err := s.Load("health", &got); err != nil || got.Count != 2 || len(got.Latched) != 1 ||
 		got.Latched[0] != want.Latched[0] {
@@ -61,9 +60,7 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := Store{Dir: t.TempDir()}
-			if err := os.WriteFile(s.path("health"), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.WriteFile(s.path("health"), text, 0o600))
 			got := remembered{Count: 7}
 			reader := Store{Dir: s.Dir, ReadOnly: true}
 			if err := reader.Load("health", &got); err == nil || strings.Contains(err.Error(), ".bad") {
@@ -94,9 +91,7 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 func TestUnreadableStateIsAnError(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
-	if err := os.Mkdir(s.path("health"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(s.path("health"), 0o700))
 	got := remembered{Count: 7}
 	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") ||
 		got.Count != 7 {
@@ -112,9 +107,7 @@ func TestUnreadableStateIsAnError(t *testing.T) {
 func TestStateWithoutADirectoryIsAnError(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, nil, 0o600))
 	s, got := Store{Dir: filepath.Join(file, "state")}, remembered{Count: 7}
 	if err := s.Save("health", got); err == nil {
 		t.Error("the state is kept in no directory")

@@ -81,9 +81,7 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 		}
 	}
 	logged, err := os.ReadFile("incident/testdata/kernel-lines.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for l := range strings.Lines(string(logged)) {
 		u.lines = append(u.lines, strings.ReplaceAll(strings.Split(l, "\t")[1], `\x0a`, "\n"))
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestUseOfTheAgent checks the agent's use of its own limits: 256 MiB, a
@@ -37,9 +38,7 @@ func TestUseOfTheAgent(t *testing.T) {
 		t.Errorf("at first: %v", first)
 	}
 	var r syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &r))
 	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour),
 		time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
 	for range cap(m.observations) / 2 {
@@ -56,12 +55,8 @@ func TestBlockedStateIsMovedLater(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
 	path := s.path(keptName)
-	if err := os.WriteFile(path, []byte("spoiled"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(path+".bad/taken", 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(path, []byte("spoiled"), 0o600))
+	fixture.Must(t, os.MkdirAll(path+".bad/taken", 0o700))
 	m := NewMonitor(Options{Store: s, Log: slog.New(slog.DiscardHandler)}, Settings{})
 	m.begin(birth)
 	for _, step := range []struct {
@@ -69,9 +64,7 @@ func TestBlockedStateIsMovedLater(t *testing.T) {
 		want string
 	}{{false, "spoiled"}, {true, "kept"}} {
 		if step.free {
-			if err := os.RemoveAll(path + ".bad"); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.RemoveAll(path+".bad"))
 		}
 		m.save(birth)
 		text, err := os.ReadFile(path)

@@ -21,6 +21,7 @@ import (
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/collectors/links"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A worldFault is an element of testdata/world/faults.yml, which explains its
@@ -258,15 +259,11 @@ const foundToday = 70
 // findAll tests one of n faults, and returns the results, nil for the others.
 func findAll(t *testing.T, n int) []*found {
 	text, err := os.ReadFile("testdata/world/faults.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var faults []*worldFault
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
-	if err := d.Decode(&faults); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, d.Decode(&faults))
 	all := make([]*found, len(faults))
 	t.Run("each", func(t *testing.T) {
 		for i, f := range faults {

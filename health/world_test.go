@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
+	"gpusteward/internal/fixture"
 )
 
 // notInSites are the families that checks read and that no healthy site shows, with reasons. If a check reads another
@@ -42,9 +43,7 @@ func TestSitesCoverEveryCheck(t *testing.T) {
 		read = append(read, c.Metrics()...)
 	}
 	own, err := os.ReadFile("METRICS.md") // of the engine
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, m := range read {
 		if reason := notInSites[m]; !bytes.Contains(own, []byte("`"+m.Name+"`")) && shown[m] == (reason != "") {
 			t.Errorf("%s is shown by sites: %v; reason why not: %q", m.Name, shown[m], reason)

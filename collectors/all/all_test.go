@@ -8,23 +8,21 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // parse returns the files of a package's directory, without tests.
 func parse(t *testing.T, dir string) (files []*ast.File) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		files = append(files, f)
 	}
 	return files
@@ -65,9 +63,7 @@ func TestEveryCollectorIsLinked(t *testing.T) {
 	}
 	all, found := parse(t, "."), 0
 	dirs, err := filepath.Glob("../*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, dir := range dirs {
 		if !registers(parse(t, dir)) {
 			continue

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 func TestKernelLogIsCountedForItsGPU(t *testing.T) {
@@ -22,9 +23,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	sequence := 0
 	say := func(line string) {
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer f.Close()
 		priority := 4 // of the kernel
 		if text, ok := strings.CutPrefix(line, "user: "); ok {
@@ -85,12 +84,8 @@ func TestKernelLogIsCountedOnce(t *testing.T) {
 	hosttest.With(t, "gpus: [{model: h100}]\n", options, func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(11 * time.Second)
 		hosttest.Want(t, h, 2, KernelXIDMessages, "0", "13")
-		if err := h.Drain(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := h.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, h.Drain(t.Context()))
+		fixture.Must(t, h.Resume(t.Context()))
 		hosttest.Advance(11 * time.Second)
 		hosttest.Want(t, h, 2, KernelXIDMessages, "0", "13")
 		ring = append(ring, host.Record{Sequence: 5,

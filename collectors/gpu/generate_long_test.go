@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestEveryWrapperHasACaller generates the wrappers again. A wrapper without a
@@ -15,9 +17,7 @@ import (
 func TestEveryWrapperHasACaller(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "sim", "stub"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.MkdirAll(filepath.Join(dir, "sim", "stub"), 0o700))
 	if out, err := exec.CommandContext(t.Context(), "go", "run", "generate.go", dir).CombinedOutput(); err != nil {
 		t.Fatalf("generate: %v\n%s", err, out)
 	}

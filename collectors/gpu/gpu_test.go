@@ -10,6 +10,8 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"gpusteward/internal/fixture"
 )
 
 // library is a mocked NVML with one device and without the given symbols.
@@ -51,13 +53,9 @@ func open(t *testing.T, d *mock.Device, missing ...string) (*Device, *Calls) {
 	t.Helper()
 	calls := new(Calls)
 	l, err := Open(library(d, missing...), calls, new(Caller))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g, err := l.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return g, calls
 }
 
@@ -139,9 +137,7 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 		one, _ := open(t, d)
 		lib := one.lib.As(new(Caller))
 		two, err := lib.Device(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		lib.nv.(*mock.Interface).GpmMetricsGetFunc = func(*nvml.GpmMetricsGetType) nvml.Return { return nvml.SUCCESS }
 		overlap := func() (took time.Duration) {
 			done := make(chan struct{})
@@ -303,13 +299,9 @@ func TestSamplesAreFreed(t *testing.T) {
 		return &mock.GpmSample{FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS }}, nvml.SUCCESS
 	}
 	lib, err := Open(l, calls, new(Caller))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g, err := lib.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	one, _ := g.Sampler(-1, 1)
 	if _, ret := g.Sampler(-1, 2); ret != nvml.SUCCESS {
 		t.Fatal(ret)

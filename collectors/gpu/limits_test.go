@@ -42,9 +42,7 @@ func (d limitsDriver) path(name string) string { return filepath.Join(d.dir, nam
 
 func (d limitsDriver) set(name, contents string) {
 	d.t.Helper()
-	if err := os.WriteFile(d.path(name), []byte(contents), 0o644); err != nil {
-		d.t.Fatal(err)
-	}
+	fixture.Must(d.t, os.WriteFile(d.path(name), []byte(contents), 0o644))
 }
 
 func (d limitsDriver) content(name string) string {
@@ -179,9 +177,7 @@ func TestLimitWaitsForTheDriver(t *testing.T) {
 	if d.content("limits") != "" {
 		t.Errorf("set: %q", d.content("limits"))
 	}
-	if err := os.Remove(d.path("hang")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(d.path("hang")))
 	if err := <-done; err != nil || d.content("limits") != "/sys/fs/cgroup/a 0 1024" {
 		t.Errorf("%v, the driver has %q", err, d.content("limits"))
 	}
@@ -207,18 +203,14 @@ func TestSimulatedHostHasNoLimits(t *testing.T) {
 func TestOnlyMemoryLimitsAreSet(t *testing.T) {
 	changes := regexp.MustCompile(`^"nvml(Device|System|GpuInstance|ComputeInstance|Vgpu[A-Za-z]*|Gpm|Unit)(Set|Reset|Clear|Destroy|Freeze|Remove|Modify|Activate)[A-Z].*"$`)
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var found []string
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		ast.Inspect(f, func(n ast.Node) bool {
 			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING && changes.MatchString(l.Value) {
 				found = append(found, name+" "+l.Value)

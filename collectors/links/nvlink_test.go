@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // twoLinks returns a GPU with two NVLinks on which only the fields in answers
@@ -48,13 +49,9 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 		},
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 	}, new(gpu.Calls), new(gpu.Caller))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	g, err := lib.Device(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return g, asked
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -529,13 +530,9 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	c.actions = 3
 	c.climb("xxxxxxxxxx") // paused after two actions, and one more audit
 	text, err := json.Marshal(c.Save())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var state State
-	if err := json.Unmarshal(text, &state); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal(text, &state))
 	next := newClimber()
 	next.now, next.actions = c.now, 3
 	next.Restore(next.now, state)

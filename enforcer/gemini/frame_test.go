@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // frame returns the bytes of a golden frame: hexadecimal, then zeros.
 func frame(t testing.TB, text string, size int) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return append(b, make([]byte, size-len(b))...)
 }
 

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestMain runs the tests, or a client's process if GEMINI_TEST_SERVER is set.
@@ -87,9 +89,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 	cmd.Env = append(append(os.Environ(), "GEMINI_TEST_SERVER="+address), env...)
 	if dir != "" {
 		group, err := os.Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer func() { _ = group.Close() }()
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	}
@@ -106,9 +106,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 func (c child) verdict(t *testing.T) string {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return line
 }
 
@@ -237,9 +235,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
 			return n.IP.String()
@@ -262,9 +258,7 @@ func TestPeerByAnyAddress(t *testing.T) {
 			_ = l.Close()
 			s := start(t, two, Options{Listen: c.listen})
 			conn, err := net.Dial("tcp", net.JoinHostPort(c.dial, strconv.Itoa(int(s.address().Port()))))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			defer func() { _ = conn.Close() }()
 			(&hook{t: t, conn: conn, name: "a"}).call(take(1))
 			s.mu.Lock()

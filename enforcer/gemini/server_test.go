@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 const soon = time.Minute // limit for events that must happen
@@ -22,16 +24,12 @@ func start(t testing.TB, table string, o Options) *Server {
 	if o.File == "" {
 		o.File = filepath.Join(t.TempDir(), "table")
 	}
-	if err := os.WriteFile(o.File, []byte(table), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(o.File, []byte(table), 0o644))
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
 	}
 	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -72,9 +70,7 @@ type hook struct {
 func dial(t testing.TB, s *Server, name string) *hook {
 	t.Helper()
 	c, err := net.Dial("tcp", s.address().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return &hook{t: t, conn: c, name: name}
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestReload(t *testing.T) {
@@ -25,16 +27,12 @@ func TestReload(t *testing.T) {
 	}
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	write(file, "2\na 0.5 1 5000\nb 0.5 1 2000\n")
 	limit(5000)
 	write(filepath.Join(dir, "new"), "2\na 0.5 1 6000\nb 0.5 1 2000\n")
-	if err := os.Rename(filepath.Join(dir, "new"), file); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Rename(filepath.Join(dir, "new"), file))
 	limit(6000)
 	bad := s.Stats().BadReloads
 	write(file, "2\na 0.5 1 7000\n")
@@ -63,9 +61,7 @@ func TestReloadWithABadLine(t *testing.T) {
 	}
 	h := dial(t, s, "a")
 	h.call(take(900))
-	if err := os.WriteFile(file, []byte("3\na 0.5 1 5G\nb 0.5 1 6000\nc 0.5\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, []byte("3\na 0.5 1 5G\nb 0.5 1 6000\nc 0.5\n"), 0o644))
 	until(t, s, "the others hold", func(st Stats) bool { return st.BadLines == 2 && st.Reloads == 2 })
 	for _, n := range s.Stats().Tenants {
 		if want := map[string]uint64{"a": 1000, "b": 6000}[n.Name]; n.Memory != want {
@@ -75,9 +71,7 @@ func TestReloadWithABadLine(t *testing.T) {
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 900 || a.Limit != 1000 || s.Stats().BadReloads != 0 {
 		t.Errorf("%+v, %+v", a, s.Stats())
 	}
-	if err := os.WriteFile(file, []byte("2\na 0.5 1 5000\na 0.5 1 1\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, []byte("2\na 0.5 1 5000\na 0.5 1 1\n"), 0o644))
 	until(t, s, "of two lines of one name the last holds",
 		func(st Stats) bool { return len(st.Tenants) == 1 && st.Tenants[0].Memory == 1 })
 }
@@ -88,12 +82,8 @@ func TestReloadThroughALink(t *testing.T) {
 	link := func(to, name string) {
 		t.Helper()
 		next := filepath.Join(dir, "next")
-		if err := os.Symlink(to, next); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(next, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Symlink(to, next))
+		fixture.Must(t, os.Rename(next, filepath.Join(dir, name)))
 	}
 	for of, memory := range map[string]int{"one": 1000, "two": 2000} { // as Kubernetes does
 		_ = os.Mkdir(filepath.Join(dir, of), 0o755)
@@ -112,9 +102,7 @@ func TestReloadAfterTheDirectoryWasGone(t *testing.T) {
 	_ = os.Mkdir(dir, 0o755)
 	file := filepath.Join(dir, "table")
 	s := start(t, two, Options{File: file, tick: 20 * time.Millisecond})
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.RemoveAll(dir))
 	until(t, s, "it is missed", func(st Stats) bool { return st.BadReloads > 0 && len(st.Tenants) == 2 })
 	_ = os.Mkdir(dir, 0o755)
 	_ = os.WriteFile(file, []byte("1\na 0.5 1 5000\n"), 0o644)

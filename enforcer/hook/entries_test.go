@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -28,9 +30,7 @@ func base(name string) string {
 func entries(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("src/entries.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, table, _ := strings.Cut(string(text), "\n#ifdef GS_ENTRY\n")
 	table, _, _ = strings.Cut(table, "\n#undef GS_ENTRY\n")
 	classes, last := map[string]string{}, ""
@@ -58,9 +58,7 @@ func entries(t *testing.T) map[string]string {
 func wrappers(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("src/calls.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^GS_WRAP\((\w+),`).FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true
@@ -136,9 +134,7 @@ func TestNamesOfADriver(t *testing.T) {
 	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that
 	// begin with cu[A-Z].
 	text, err := os.ReadFile("testdata/exports-580.159.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	exports := strings.Fields(string(text))
 	if len(exports) < 600 {
 		t.Fatalf("the driver exports %d names", len(exports))

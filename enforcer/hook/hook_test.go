@@ -49,13 +49,9 @@ func (m *build) made(t *testing.T) (so, stub string) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.make(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, m.make())
 	dir, err := filepath.Abs(m.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "stub")
 }
 
@@ -195,31 +191,21 @@ func nvml(t *testing.T, m *build) {
 func exports(t *testing.T, m *build) {
 	so, _ := m.made(t)
 	list, err := os.ReadFile("src/calls.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	nccl, err := os.ReadFile("src/nccl.c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	nvmlCalls, err := os.ReadFile("src/nvml.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	want := []string{"dlsym"}
 	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
 	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvmlCalls), -1) {
 		want = append(want, string(m[1]))
 	}
 	file, err := elf.Open(so)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer file.Close()
 	symbols, err := file.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var got []string
 	for _, s := range symbols {
 		if s.Section != elf.SHN_UNDEF && elf.ST_BIND(s.Info) != elf.STB_LOCAL {
@@ -232,9 +218,7 @@ func exports(t *testing.T, m *build) {
 		t.Errorf("exports\n%v\nwant\n%v", got, want)
 	}
 	needed, err := file.ImportedLibraries()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, name := range needed {
 		// Before glibc 2.34, libc had three parts.
 		if !regexp.MustCompile(`^(libc|libdl|libpthread|ld-linux-.*)\.so\.\d+$`).MatchString(name) {
@@ -242,13 +226,9 @@ func exports(t *testing.T, m *build) {
 		}
 	}
 	calls, err := systemCalls()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	imports, err := file.ImportedSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, s := range imports {
 		if calls[s.Name] {
 			t.Errorf("calls %s, which a program may export itself: see src/sys.h", s.Name)
@@ -279,14 +259,10 @@ func TestParts(t *testing.T) {
 	read := func(pattern string) map[string]string {
 		files := map[string]string{}
 		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			files[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = string(text)
 		}
 		return files
@@ -318,23 +294,17 @@ func TestParts(t *testing.T) {
 func TestForks(t *testing.T) {
 	t.Parallel()
 	table, err := os.ReadFile("src/forks.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var listed, found []string
 	for _, m := range regexp.MustCompile(`\bPART\((\w+)\)[ \n]`).FindAllSubmatch(table, -1) {
 		listed = append(listed, string(m[1]))
 	}
 	parts, err := filepath.Glob("src/*.c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	guarded := regexp.MustCompile(`(?m)^(static |struct |}).* = .*(PTHREAD_MUTEX|GS_TABLE)_INIT`)
 	for _, path := range parts {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		part := strings.TrimSuffix(filepath.Base(path), ".c")
 		if bytes.Contains(text, []byte("\nvoid gs_forked_"+part+"(void)")) {
 			found = append(found, part)
@@ -399,14 +369,10 @@ func TestNobodyReads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			defer reader.Close()
 			defer writer.Close()
-			if err := leave(reader, writer); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, leave(reader, writer))
 			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, filepath.Join(stub, "load"), "--kernel-us", "10", "--steps", "10")

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestAArch64 runs the tests for aarch64, under qemu.
@@ -36,9 +38,7 @@ func TestHeader(t *testing.T) {
 	classes, wrapped := entries(t), wrappers(t)
 	for _, path := range headers {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if n := len(declared.FindAllString(string(text), -1)); n < 200 {
 			t.Errorf("%s: %d functions are found in it: is it the driver's?", path, n)
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"sync"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // A purse is a lease: bytes that may be taken while it is open.
@@ -60,9 +62,7 @@ func have(t *testing.T, l *Ledger, name string, id, bytes uint64) {
 	if !ok {
 		t.Fatalf("%d bytes are refused to %s, %d are free", bytes, name, free)
 	}
-	if err := l.Commit(id, r, bytes); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, l.Commit(id, r, bytes))
 }
 
 func TestLeasesShrinkTowardsTheCap(t *testing.T) {
@@ -222,9 +222,7 @@ func TestAdoptedMemoryIsLent(t *testing.T) {
 	var l Ledger
 	var p purse
 	l.SetCap("a", 1000)
-	if err := adopt(&l, "a", 1, 400); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, adopt(&l, "a", 1, 400))
 	l.Listed(300, 1)
 	if l.Lend(1, &p); p.open {
 		t.Error("more could be put there than is booked")

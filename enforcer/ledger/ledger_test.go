@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestReserveWithinTheCap(t *testing.T) {
@@ -157,9 +159,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 func TestAdoptMayExceedTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
-	if err := adopt(&l, "a", 1, 150); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, adopt(&l, "a", 1, 150))
 	if _, ok, free := l.Reserve("a", 2, 1); ok || free != 0 {
 		t.Errorf("admitted above the cap: %v %d", ok, free)
 	}
@@ -181,9 +181,7 @@ func TestMove(t *testing.T) {
 	l.SetCap("b", 10)
 	r, _, _ := l.Reserve("a", 1, 30)
 	adopt(&l, "a", 1, 5)
-	if err := l.Move("b", 1); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, l.Move("b", 1))
 	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{}) ||
 		b != (Usage{Committed: 5, Reserved: 30, Cap: 10, Peak: 5}) {
 		t.Errorf("a %+v, b %+v", a, b)
@@ -206,9 +204,7 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 	l.Reserve("a", 1, 5)
 	l.Reserve("a", 2, 3)
 	adopt(&l, "b", 3, 7)
-	if err := l.Move("b", 1); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, l.Move("b", 1))
 	if a, b := l.Usage("a"), l.Usage("b"); a != (Usage{Reserved: 3, Peak: 20}) ||
 		b != (Usage{Committed: 27, Reserved: 5, Peak: 27}) {
 		t.Errorf("a %+v, b %+v", a, b)
@@ -390,9 +386,7 @@ func TestAskedAndMissed(t *testing.T) {
 			r, _, _ := l.Reserve("a", 1, c.had)
 			l.Commit(1, r, c.had)
 			r, _, _ = l.Reserve("a", 1, c.bytes)
-			if err := l.Abort(1, r); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, l.Abort(1, r))
 			if u := l.Usage("a"); u.Asked != c.asked || u.Missed != c.missed {
 				t.Errorf("%s in slot %d: %+v", c.what, before, u)
 			}
@@ -406,9 +400,7 @@ func TestMovedRequestsAreNotMissed(t *testing.T) {
 	var l Ledger
 	l.SetReserved("a", 10)
 	r, _, _ := l.Reserve("a", 1, 10)
-	if err := l.Move("b", 1); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, l.Move("b", 1))
 	l.Abort(1, r)
 	if a, b := l.Usage("a"), l.Usage("b"); a.Asked != 1 || a.Missed+b.Missed != 0 {
 		t.Errorf("a %+v, b %+v", a, b)

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -64,8 +65,6 @@ func BenchmarkFeed(b *testing.B) {
 func cpuTime(b *testing.B) int64 {
 	const thread = 1
 	var u syscall.Rusage
-	if err := syscall.Getrusage(thread, &u); err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, syscall.Getrusage(thread, &u))
 	return u.Utime.Nano() + u.Stime.Nano()
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -23,23 +24,15 @@ var traces embed.FS
 func real(t *testing.T, name string) *world {
 	t.Helper()
 	packed, err := traces.ReadFile("testdata/" + name + ".trace.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	all, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	raw := bytes.NewReader(all)
 	number := func() int64 {
 		n, err := binary.ReadUvarint(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return int64(n)
 	}
 	const began = 1e12

@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // residing returns a sample of a workload's memory on a GPU.
@@ -179,9 +180,7 @@ func TestHeatAndSpareRowsAreForecast(t *testing.T) {
 	text, _ := json.Marshal(r.Save(r.now))
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.Restore(text, asItIs); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, again.Restore(text, asItIs))
 	again.step(step, nil)
 	if got := again.get(SpareRowsExhaustion, 0); far(got, want, want/50) {
 		t.Errorf("after a restart: %g s, want %g", got, want)

@@ -262,13 +262,9 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 			fmt.Fprintf(&out, "%s\t%d\t%d\t%.6g\t%.6g\n", m.Name, 2*part, all[m].n, all[m].sum, all[m].weighted)
 		}
 		text, err := json.Marshal(h.Save(h.now))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		h.Metrics = New()
-		if err := h.Restore(text, asItIs); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, h.Restore(text, asItIs))
 	}
 	fixture.Golden(t, "testdata/derived.tsv", out.String())
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A board's place is known after ten minutes at a power. A fault does not
@@ -64,13 +66,9 @@ func TestRiseIsRelativeToOtherGPUs(t *testing.T) {
 	is("one alone", 10, 0)
 
 	text, err := json.Marshal(r.Save(r.now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	r.Metrics = New()
-	if err := r.Restore(text, func(t time.Time) time.Time { return t }); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, r.Restore(text, func(t time.Time) time.Time { return t }))
 	heat(0)
 	is("after a restart", 10, 0)
 

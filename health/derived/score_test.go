@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // fault reports a fault of a rig's GPU.
@@ -102,14 +103,10 @@ func TestScoresOutliveARestart(t *testing.T) {
 	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
 	r.step(step, nil)
 	text, err := json.Marshal(r.Save(r.now))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
-	if err := again.Restore(text, asItIs); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, again.Restore(text, asItIs))
 	fault(again, 0, "a", incident.MemoryFault, incident.Emergency) // repeated from the journal
 	again.step(step, nil)
 	if got := again.get(FaultScore, 0, string(incident.MemoryFault)); far(got, 2, .02) {
@@ -130,9 +127,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	text = []byte(`{"gpus":{"` + odd.gpus[0].uuid +
 		`":{"ecc":{"next":-5},"pcie":{"next":999},"faults":{"x":{},"memory-fault":null},` +
 		`"rows":{"times":[2,1],"values":[1]}},"y":null}}`)
-	if err := odd.Restore(text, asItIs); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, odd.Restore(text, asItIs))
 	odd.gpus[0].values[remappedRows] = 1
 	odd.step(2*time.Minute, nil)
 	whole(t, odd.last)

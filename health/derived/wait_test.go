@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // A crew is a rig in which each GPU does one of the deeds, for the workloads on
@@ -201,13 +202,9 @@ func TestPatience(t *testing.T) {
 			r.all(12*time.Minute, "spins")
 			r.all(time.Minute, "works")
 			text, err := json.Marshal(r.Save(r.now))
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			r.Metrics = New()
-			if err := r.Restore(text, func(at time.Time) time.Time { return at }); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, r.Restore(text, func(at time.Time) time.Time { return at }))
 		}, 24 * time.Minute},
 		{"a week has passed", func(r *crew) {
 			r.all(24*time.Minute, "spins")

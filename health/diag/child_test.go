@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // tethered returns a function that starts children on the host, and a file. The
@@ -21,9 +22,7 @@ import (
 func (h host) tethered(t *testing.T) (command func() *exec.Cmd, said *os.File) {
 	t.Helper()
 	said, theirs, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = said.Close(); _ = theirs.Close() })
 	start := h.command(t)
 	return func() *exec.Cmd {
@@ -53,9 +52,7 @@ func whenItHangs(said *os.File, gpu string, step Step) after {
 // closes.
 func allEnded(t *testing.T, said *os.File) {
 	t.Helper()
-	if err := said.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, said.SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := io.Copy(io.Discard, said); err != nil {
 		t.Errorf("a child goes on: %v", err)
 	}
@@ -135,16 +132,12 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	command, said := h.tethered(t)
 	parent := command()
 	parent.Env = append(parent.Env, parentVariable+"=1")
-	if err := parent.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, parent.Start())
 	_ = parent.ExtraFiles[0].Close()
 	if _, err := io.ReadFull(said, make([]byte, 1)); err != nil {
 		t.Fatalf("no GPU hangs: %v", err)
 	}
-	if err := parent.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, parent.Process.Kill())
 	_ = parent.Wait()
 	allEnded(t, said)
 }
@@ -167,9 +160,7 @@ func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answe
 	if _, err := command.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, command.Start())
 	in, theirs := io.Pipe()
 	out, answers := io.Pipe()
 	t.Cleanup(func() { _, _, _ = in.Close(), answers.Close(), command.Process.Kill() })
@@ -271,9 +262,7 @@ func TestChildEnds(t *testing.T) {
 		"exit 0": "its process ended in load: EOF",
 	} {
 		c, err := begin(exec.Command("sh", "-c", "read order; "+script))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		_, err = c.do(t.Context(), Order{Step: Load}, time.Hour)
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", script, err, want)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -73,9 +74,7 @@ func TestGPUDiagFaults(t *testing.T) {
 // to be tested as soon as that process is gone.
 func TestGPUDiagRefuses(t *testing.T) {
 	user, err := begin(this.command(t)())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	gpus, err := user.do(t.Context(), Order{Step: Survey}, time.Minute)
 	if err != nil || len(gpus.GPUs) == 0 {
 		t.Fatalf("%+v, %v", gpus, err)
@@ -102,21 +101,13 @@ func TestGPUDiagRefuses(t *testing.T) {
 func TestGPUDiagKernels(t *testing.T) {
 	runtime.LockOSThread()
 	driver, err := OpenDriver()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	gpus, err := driver.GPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	d, err := driver.Open(gpus[0].UUID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	size, err := d.Reserve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	injury := binary.LittleEndian.Uint64([]byte{1, 2, 3, 4, 5, 6, 7, 8})
 	for _, p := range cycle(3) {
 		begin := time.Now()
@@ -129,9 +120,7 @@ func TestGPUDiagKernels(t *testing.T) {
 		}
 		t.Logf("%+v: %.0f GB/s", p, 2*float64(size)/1e9/time.Since(begin).Seconds())
 	}
-	if err := d.Release(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, d.Release())
 	facts := d.Facts()
 	for _, u := range Units {
 		for injured := -1; injured < facts.SMs; injured += 7 {

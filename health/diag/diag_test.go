@@ -2,7 +2,6 @@ package diag
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"os/exec"
 	"regexp"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // The quick level is shortened for simulated GPUs.
@@ -204,9 +204,7 @@ func TestEnvironmentOfAChild(t *testing.T) {
 			return command
 		}}}
 		child, err := o.spawn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		child.close()
 		if got := child.command.Env; !slices.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -241,8 +239,6 @@ func TestTimesOfPlans(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the golden file anew")
-
 // counts matches the numbers that depend on a test's speed.
 var counts = regexp.MustCompile(`\d+( passes over| sums are wrong)`)
 
@@ -262,15 +258,7 @@ func TestJSON(t *testing.T) {
 	}
 	text, _ := r.Report("json", incident.Warning)
 	text = counts.ReplaceAllString(text, "N$1")
-	const golden = "testdata/report.json"
-	if *update {
-		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(golden); err != nil || string(want) != text {
-		t.Errorf("the report differs from %s (%v); go test -update writes it:\n%s", golden, err, text)
-	}
+	fixture.Golden(t, "testdata/report.json", text)
 	var back Report
 	if err := json.Unmarshal([]byte(text), &back); err != nil || !slices.Equal(back.failures(), r.failures()) {
 		t.Errorf("read back: %v, %q, want %q", err, back.failures(), r.failures())

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A host is a simulated host in the form in which a child receives it. Its GPUs
@@ -102,9 +104,7 @@ var tether = os.NewFile(3, "tether")
 func (h host) command(t testing.TB) func() *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return func() *exec.Cmd {
 		c := exec.Command("/proc/self/exe", childArgument)
 		c.Env = append(os.Environ(), hostVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")

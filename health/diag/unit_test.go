@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // exact is the number of bits of a whole number that a sum's type holds,
@@ -229,15 +230,7 @@ func TestUnits(t *testing.T) {
 		fmt.Fprintf(&b, "// %s: %s; %.0f operations in 3 rounds; numbers %x, sums %x\n%s\n", u.Name, u.Words,
 			u.operations(3), sha256.Sum256(input), sha256.Sum256(want), u.PTX())
 	}
-	const golden = "testdata/units.ptx"
-	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want, err := os.ReadFile(golden); err != nil || string(want) != b.String() {
-		t.Errorf("the units differ from %s (%v); go test -update writes it", golden, err)
-	}
+	fixture.Golden(t, "testdata/units.ptx", b.String())
 }
 
 func TestRates(t *testing.T) {

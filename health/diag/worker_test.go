@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A lab is the driver of a simulated host that takes time for its calls, and
@@ -100,13 +102,9 @@ func (l *lab) work(t *testing.T, orders ...Order) (readings []Reading) {
 	t.Helper()
 	var in, out bytes.Buffer
 	for _, o := range orders {
-		if err := json.NewEncoder(&in).Encode(o); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.NewEncoder(&in).Encode(o))
 	}
-	if err := Work(&in, &out, func() (Driver, error) { return l, l.call("driver", "") }); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, Work(&in, &out, func() (Driver, error) { return l, l.call("driver", "") }))
 	for d := json.NewDecoder(&out); ; {
 		var r Reading
 		if err := d.Decode(&r); errors.Is(err, io.EOF) {
@@ -308,9 +306,7 @@ func TestLaunches(t *testing.T) {
 			l := newLab()
 			l.took = c.took
 			d, err := l.Open("GPU-0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			l.calls = nil
 			got, err := sums(d, Units[0], Order{Fault: c.fault})
 			text := strings.ReplaceAll(strings.Join(l.calls, ", "), "products tensor_f16 ", "")

@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // readable fails the test unless e's texts are printable.
@@ -150,9 +151,7 @@ func TestRecordedKernelLog(t *testing.T) {
 			event++
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	d.to(5 * time.Minute)
 	all := d.incidents()
 	if len(all) != 3 {

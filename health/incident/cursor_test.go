@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
@@ -20,13 +21,9 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 	c := Cursor{}
 	read := func(boot string) (ids []string) {
 		text, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		c = Cursor{}
-		if err := json.Unmarshal(text, &c); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.Unmarshal(text, &c))
 		now := at.Add(time.Hour)
 		book := NewCorrelator(CorrelatorOptions{Boot: boot}, now)
 		for _, r := range ring {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // lines returns lines of kernels: what each is a sign of, the text, and its
@@ -15,9 +16,7 @@ import (
 func lines(t testing.TB) (all [][]string) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kernel-lines.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for line := range strings.Lines(string(text)) {
 		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
 	}

@@ -11,14 +11,13 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
-	if err := os.Symlink("/dev/full", path); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink("/dev/full", path))
 	synctest.Test(t, func(t *testing.T) {
 		j, _, log, _ := testJournal(t, Options{Dir: dir})
 		for n := range 3 {
@@ -40,9 +39,7 @@ func TestFullDisk(t *testing.T) {
 			queuedBytes(j) > maxQueue {
 			t.Errorf("lost %d, queue %d bytes", lost, queuedBytes(j))
 		}
-		if err := os.Remove(path); err != nil { // there is room again
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Remove(path)) // there is room again
 		time.Sleep(retryAfter)
 		synctest.Wait()
 		codes := fileCodes(t, dir, 0)
@@ -85,9 +82,7 @@ func TestFillingFileSystem(t *testing.T) {
 		if len(codes) < 5 || len(codes) > 13 || log.count("no space left") != 1 {
 			t.Errorf("%v fitted, log %s", codes, &log.text)
 		}
-		if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"))
 		time.Sleep(retryAfter)
 		synctest.Wait()
 		if codes := fileCodes(t, dir, 0); len(codes) != 20 || codes[19] != 19 || j.Lost() != 0 {
@@ -104,9 +99,7 @@ func TestDisappearingDirectories(t *testing.T) {
 			j, _, _, _ := testJournal(t, Options{Dir: dir})
 			j.Append(happened(1))
 			synctest.Wait()
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.RemoveAll(dir))
 			j.Append(happened(2))
 			synctest.Wait()
 			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[2]" || j.Lost() != 0 {
@@ -116,9 +109,7 @@ func TestDisappearingDirectories(t *testing.T) {
 	})
 	t.Run("not yet", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")
-		if err := os.WriteFile(dir, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(dir, nil, 0o600))
 		synctest.Test(t, func(t *testing.T) {
 			j, _, log, _ := testJournal(t, Options{Dir: dir})
 			j.Append(happened(1))
@@ -126,9 +117,7 @@ func TestDisappearingDirectories(t *testing.T) {
 			if log.count("cannot write the journal") != 1 {
 				t.Errorf("log %s", &log.text)
 			}
-			if err := os.Remove(dir); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.Remove(dir))
 			time.Sleep(retryAfter)
 			synctest.Wait()
 			if codes := fileCodes(t, dir, 0); fmt.Sprint(codes) != "[1]" {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestFilesAreForTheAgentsUserAndGroup checks the modes of a journal's files,
@@ -15,15 +16,11 @@ import (
 func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "deep", "journal")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.MkdirAll(dir, 0o755))
 	f := &journalFile{dir: dir}
 	text := "damage\n" + journalText(t, happened(1))
 	for i := range 5 {
-		if err := os.WriteFile(f.name(i), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(f.name(i), []byte(text), 0o600))
 	}
 	_, repairs, _, end := testJournal(t, Options{Dir: dir, Files: 3})
 	end()
@@ -31,9 +28,7 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 		t.Errorf("%d repairs of three files", len(repairs))
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var names []string
 	for _, entry := range left {
 		info, err := entry.Info()
@@ -86,16 +81,10 @@ func TestFileStaysOpen(t *testing.T) {
 	if again := write(); again != first {
 		t.Error("the file was opened anew")
 	}
-	if err := os.Remove(f.name(0)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(f.name(0)))
 	second := write()
-	if err := os.Rename(f.name(0), f.name(1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(f.name(0), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Rename(f.name(0), f.name(1)))
+	fixture.Must(t, os.WriteFile(f.name(0), nil, 0o600))
 	third := write()
 	if text, err := os.ReadFile(f.name(0)); second == first || third == second || string(text) != "{}\n" {
 		t.Errorf("a file that was taken away is still written to: there is %q, %v", text, err)
@@ -108,9 +97,7 @@ func TestTruncatedLineIsEndedOnce(t *testing.T) {
 	t.Parallel()
 	f := &journalFile{dir: t.TempDir(), most: 1 << 20, keep: 2}
 	defer f.close()
-	if err := os.WriteFile(f.name(0), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(f.name(0), []byte("{"), 0o600))
 	record := line{text: []byte("{}\n")}
 	for range 2 {
 		if n, err := f.append([]line{record, record}); n != 2 || err != nil {

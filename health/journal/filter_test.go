@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	at := func(n int) time.Time { return time.Unix(1e9+int64(n), 0) }
 	for n, e := range []incident.Event{
 		{Kind: incident.KindAgent, Severity: incident.Info},
@@ -80,9 +79,7 @@ func TestFiltersAreRead(t *testing.T) {
 				Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
 		} {
 			values, err := url.ParseQuery(query)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			got, err := ParseFilter(values)
 			if !got.Since.Equal(want.Since) || !got.Until.Equal(want.Until) {
 				t.Errorf("%s: from %v to %v, want %v to %v", query, got.Since, got.Until, want.Since, want.Until)
@@ -114,9 +111,7 @@ func TestFiltersAreRead(t *testing.T) {
 			"check, class, follow, gpu, kind, limit, severity, since, tenant, until, workload",
 	} {
 		values, err := url.ParseQuery(query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		if f, err := ParseFilter(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want an error with %q", query, f, err, want)
 		}

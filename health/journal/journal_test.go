@@ -17,6 +17,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A journalLog is a log that may be read while it is written.
@@ -44,9 +45,7 @@ func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event,
 	log = new(journalLog)
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	j, repairs, err := Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
@@ -101,24 +100,18 @@ func queuedBytes(j *Journal) int {
 func fileCodes(t *testing.T, dir string, i int) (codes []int) {
 	t.Helper()
 	file, err := os.Open((&journalFile{dir: dir}).name(i))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer file.Close()
 	err = readLines(file, func(_ []byte, e incident.Event) error { codes = append(codes, e.Code); return nil },
 		func(piece []byte) error { return fmt.Errorf("no record: %q", piece) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return codes
 }
 
 func TestNewestOfAnIDIsKept(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Node: "n1", Boot: "b1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, n := range []int{1, 2, 3} {
 		j.Append(happened(n))
 	}
@@ -149,9 +142,7 @@ func TestUnencodableRecordsAreCounted(t *testing.T) {
 	t.Parallel()
 	log := new(journalLog)
 	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	j.Append(incident.Event{ID: "long", Kind: incident.KindIncident, Message: strings.Repeat("x", maxLine)})
 	j.Append(incident.Event{ID: "year", Kind: incident.KindIncident, Time: time.Unix(1<<50, 0)})
 	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 ||
@@ -233,9 +224,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 func TestSevereEventsAreSynced(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, c := range []struct {
 		event incident.Event
 		want  bool
@@ -258,9 +247,7 @@ func TestSevereEventsAreSynced(t *testing.T) {
 func TestUnsyncedRecordsAreLate(t *testing.T) {
 	dir := t.TempDir()
 	// it accepts all writes, and cannot be synced
-	if err := os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink("/dev/null", filepath.Join(dir, "events.jsonl")))
 	synctest.Test(t, func(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{Dir: dir})
 		j.Append(happened(1))
@@ -313,9 +300,7 @@ func TestOneAgentOnADirectory(t *testing.T) {
 func TestAppendNeverWaits(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{Dir: t.TempDir()}) // no writer runs, as with a disk that hangs
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for n := range maxQueue / 100 {
 		j.Append(happened(n))
 	}
@@ -327,9 +312,7 @@ func TestAppendNeverWaits(t *testing.T) {
 
 func BenchmarkAppend(b *testing.B) {
 	j, _, err := Open(Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, err)
 	e := happened(1)
 	e.Message = strings.Repeat("x", 300)
 	text, _ := json.Marshal(e)

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // journalText returns events as the journal writes them.
@@ -17,9 +18,7 @@ func journalText(t testing.TB, events ...incident.Event) string {
 	t.Helper()
 	var text strings.Builder
 	for _, e := range events {
-		if err := json.NewEncoder(&text).Encode(e); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.NewEncoder(&text).Encode(e))
 	}
 	return text.String()
 }
@@ -52,9 +51,7 @@ func TestDamageIsRepaired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "events.jsonl")
-			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.WriteFile(path, []byte(c.text), 0o600))
 			synctest.Test(t, func(t *testing.T) {
 				j, repairs, log, end := testJournal(t, Options{Dir: dir})
 				wantCodes(t, j, Filter{Kind: incident.KindIncident}, c.want...)
@@ -88,9 +85,7 @@ func TestBadRecordsAreBounded(t *testing.T) {
 	path := filepath.Join(dir, "events.jsonl")
 	for range 3 {
 		text := strings.Repeat(strings.Repeat("x", 1000)+"\n", 700) + journalText(t, happened(1))
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		events, repaired, err := loadFile(path)
 		if err != nil || repaired == nil || len(events.byID) != 1 ||
 			!strings.Contains(repaired.Message, "700700 bytes") {
@@ -107,13 +102,9 @@ func TestImmovableDamage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "events.jsonl")
-	if err := os.Symlink("/dev/full", filepath.Join(dir, "events.bad")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink("/dev/full", filepath.Join(dir, "events.bad")))
 	text := "junk\n" + journalText(t, happened(1))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	events, repaired, err := loadFile(path)
 	if err != nil || repaired == nil || repaired.What != "journal_damaged" || len(events.byID) != 1 {
 		t.Errorf("%+v, %v", repaired, err)
@@ -129,12 +120,8 @@ func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, file.Close())
 	if err := repair(file, path); err == nil {
 		t.Error("it was repaired")
 	}
@@ -187,9 +174,7 @@ func BenchmarkLoad(b *testing.B) {
 		e.ID = happened(n).ID
 		text.WriteString(journalText(b, e))
 	}
-	if err := os.WriteFile(path, text.Bytes(), 0o600); err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, os.WriteFile(path, text.Bytes(), 0o600))
 	b.SetBytes(int64(text.Len()))
 	for b.Loop() {
 		if _, repaired, err := loadFile(path); err != nil || repaired != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestLockOfKilledAgent has a lock that outlives the process that took it, as it does while
@@ -16,24 +18,16 @@ import (
 func TestLockOfKilledAgent(t *testing.T) {
 	t.Parallel()
 	space, err := os.Readlink("/proc/self/ns/pid")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	lives, ended := exec.Command("sleep", "600"), exec.Command("true")
 	for _, cmd := range []*exec.Cmd{lives, ended} {
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
 	zombie := ended.Process.Pid
-	if err := unix.Waitid(unix.P_PID, zombie, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Waitid(unix.P_PID, zombie, nil, unix.WEXITED|unix.WNOWAIT, nil))
 	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, gone.Run())
 	for name, c := range map[string]struct {
 		owner string
 		taken bool
@@ -49,9 +43,7 @@ func TestLockOfKilledAgent(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "events.lock")
 			held, err := lockNow(path, os.O_RDWR|os.O_CREATE)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			defer unlock(held)
 			if _, err := held.WriteString(c.owner); err != nil {
 				t.Fatal(err)
@@ -82,14 +74,10 @@ func TestLockOnAFullDisk(t *testing.T) {
 		t.Skip("only root can mount a small file system:", err)
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, 4096), 0o600))
 	path := filepath.Join(dir, "events.lock")
 	file, err := lockFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer unlock(file)
 	if _, err := lockFile(path); !errors.Is(err, errLocked) {
 		t.Errorf("another one: %v", err)

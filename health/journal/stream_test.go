@@ -17,14 +17,13 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func TestEventsOverHTTP(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	get := func(query string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		j.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/events"+query, nil))
@@ -255,9 +254,7 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	live.Start()
 	defer live.Close()
 	answer, err := http.Get(live.URL + "?follow=1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer answer.Body.Close()
 	lines := bufio.NewReader(answer.Body)
 	next := func() string {
@@ -318,13 +315,9 @@ func TestQuietStreamsContinue(t *testing.T) {
 			client := &http.Client{Transport: &http.Transport{DialContext: at.dial, Protocols: &protocols}}
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 				"http://agent/api/v1/events?follow=1", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			answer, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			defer answer.Body.Close()
 			if answer.ProtoMajor != version {
 				t.Errorf("answered by %s", answer.Proto)
@@ -363,9 +356,7 @@ func (timeless) SetWriteDeadline(time.Time) error { return errors.New("no deadli
 func TestUnboundedStreamEnds(t *testing.T) {
 	t.Parallel()
 	j, _, err := Open(Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	w := timeless{httptest.NewRecorder()}

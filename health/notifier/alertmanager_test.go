@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/alertmanager/api/v2/models"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 const shippedConfig = "../../deploy/alertmanager.yml"
@@ -47,9 +48,7 @@ type server struct {
 func startAlertmanager(t testing.TB, config string) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	l.Close()
 	s := &server{t: t, url: &url.URL{Scheme: "http", Host: l.Addr().String()}, config: config}
 	t.Cleanup(func() {
@@ -68,9 +67,7 @@ func (s *server) start() {
 	s.cmd = exec.Command(path, "--config.file="+s.config, "--storage.path="+s.t.TempDir(),
 		"--web.listen-address="+s.url.Host, "--cluster.listen-address=", "--log.level=warn")
 	s.cmd.Stderr = &s.log
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, s.cmd.Start())
 	eventually(s.t, "alertmanager is ready", time.Minute, func() bool {
 		r, err := http.Get(s.url.String() + "/-/ready")
 		if err == nil {
@@ -92,14 +89,10 @@ func (s *server) kill() {
 func (s *server) alerts(query string) models.GettableAlerts {
 	s.t.Helper()
 	r, err := http.Get(s.url.String() + "/api/v2/alerts" + query)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, err)
 	defer r.Body.Close()
 	var all models.GettableAlerts
-	if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, json.NewDecoder(r.Body).Decode(&all))
 	return slices.DeleteFunc(all, func(a *models.GettableAlert) bool { return !time.Time(*a.EndsAt).After(time.Now()) })
 }
 
@@ -117,9 +110,7 @@ func eventually(t testing.TB, what string, limit time.Duration, holds func() boo
 func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 	t.Helper()
 	n, err := New(Options{URLs: urls, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	n.timings = times
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -140,17 +131,13 @@ func pushed(name, severity, check, uuid string) health.Alert {
 func configured(t testing.TB, replace ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(shippedConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for i := 0; i < len(replace); i += 2 {
 		if !bytes.Contains(text, []byte(replace[i])) {
 			t.Fatalf("%s has no %s", shippedConfig, replace[i])
 		}
 	}
 	path := filepath.Join(t.TempDir(), "alertmanager.yml")
-	if err := os.WriteFile(path, []byte(strings.NewReplacer(replace...).Replace(string(text))), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(path, []byte(strings.NewReplacer(replace...).Replace(string(text))), 0o600))
 	return path
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
@@ -235,9 +236,7 @@ func TestNotifierIsReconfigured(t *testing.T) {
 		if err := n.Reconfigure(Options{URLs: []string{amURL(2), "ftp://am2"}}); err == nil || len(n.queues) != 2 {
 			t.Errorf("a bad one: %v, %d queues", err, len(n.queues))
 		}
-		if err := n.Reconfigure(n.options(2, 1)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, n.Reconfigure(n.options(2, 1)))
 		after(time.Second)
 		if got := n.ams[2].fires(); len(got) != 1 {
 			t.Errorf("on the new one fire %q", got)

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/config"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 func TestNotifierRefusesBadOptions(t *testing.T) {
@@ -51,9 +52,7 @@ func TestPosterKeepsThePasswordToItself(t *testing.T) {
 	at := strings.Replace(server.URL, "://", "://steward:secret@", 1) + "/"
 	p, err := newPoster(at,
 		Options{HTTP: config.HTTPClientConfig{TLSConfig: config.TLSConfig{InsecureSkipVerify: true}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	err = p.post(t.Context(), nil, time.Now(), time.Now())
 	if user != "steward" || password != "secret" {
 		t.Errorf("it was given %q, %q", user, password)
@@ -81,9 +80,7 @@ func TestPosterIsNotRedirected(t *testing.T) {
 	}))
 	defer server.Close()
 	p, err := newPoster(server.URL, Options{HTTP: config.HTTPClientConfig{FollowRedirects: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if err := p.post(t.Context(), nil, time.Now(), time.Now()); err == nil || gets > 0 {
 		t.Errorf("%v, %d requests for the alerts", err, gets)
 	}
@@ -122,9 +119,7 @@ func TestReloadReplacesThePassword(t *testing.T) {
 	as := func(user string) string { return strings.Replace(server.URL, "://", "://"+user+":secret@", 1) }
 	n := runNotifier(t, defaultTimings, as("one"))
 	for _, user := range []string{"one", "two"} {
-		if err := n.Reconfigure(Options{URLs: []string{as(user)}}); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, n.Reconfigure(Options{URLs: []string{as(user)}}))
 		n.Tell([]health.Alert{firing("Of"+user, "critical")})
 		for got := ""; got != user; {
 			select {

@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/enforcer/jobs"
+	"gpusteward/internal/fixture"
 )
 
 func TestObserverIsOwnerOfDirectory(t *testing.T) {
@@ -20,20 +21,14 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	if f.isObserver(me) {
 		t.Error("there is an observer without a directory")
 	}
-	if err := os.Mkdir(filepath.Join(f.runtimeDir, "agent"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(filepath.Join(f.runtimeDir, "agent"), 0o755))
 	if !f.isObserver(me) || f.isObserver(me+1) {
 		t.Errorf("uid %d is not the observer, or another is", me)
 	}
 	other := flags{runtimeDir: t.TempDir()}
-	if err := os.Symlink(filepath.Join(f.runtimeDir, "agent"), filepath.Join(other.runtimeDir, "agent")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink(filepath.Join(f.runtimeDir, "agent"), filepath.Join(other.runtimeDir, "agent")))
 	if os.Getuid() == 0 {
-		if err := os.Lchown(filepath.Join(other.runtimeDir, "agent"), 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Lchown(filepath.Join(other.runtimeDir, "agent"), 1, 1))
 		if other.isObserver(me) {
 			t.Error("a link is followed")
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gpusteward/internal/config"
+	"gpusteward/internal/fixture"
 )
 
 // TestLargestFleet builds a fleet of the maximum size, with every ailment.
@@ -14,9 +15,7 @@ func TestLargestFleet(t *testing.T) {
 	t.Parallel()
 	all, err := newFleet(flags{demo: "h100", demoGiven: true, demoSeed: 1, demoHosts: maxHosts},
 		&config.File{Log: slog.New(slog.DiscardHandler)}, config.Defaults())
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if len(all) != maxHosts || all[maxHosts-1].name != "node-1000" {
 		t.Errorf("%d hosts, the last is %s", len(all), all[len(all)-1].name)
 	}

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestLogLevelHidesLowerLevels(t *testing.T) {
@@ -38,15 +40,11 @@ func TestConsoleFormatIsForTerminals(t *testing.T) {
 	line := func(w *os.File, r *bufio.Reader, format string) string {
 		newLogger(w, "info", format).Info("here I am")
 		text, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return strings.TrimSpace(text)
 	}
 	reader, pipe, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer reader.Close()
 	defer pipe.Close()
 	screen, terminal := openTerminal(t)
@@ -73,9 +71,7 @@ func TestConsoleFormatIsForTerminals(t *testing.T) {
 func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { screen.Close() })
 	var locked, number int32
 	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
@@ -85,9 +81,7 @@ func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 		}
 	}
 	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { terminal.Close() })
 	return bufio.NewReader(screen), terminal
 }

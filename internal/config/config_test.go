@@ -46,9 +46,7 @@ func TestRefusesWithFileLineAndKey(t *testing.T) {
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yml"), func(t *testing.T) {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			first, _, _ := strings.Cut(string(text), "\n")
 			want, ok := strings.CutPrefix(first, "# want: ")
 			if !ok {
@@ -91,14 +89,10 @@ func TestReportsEachInvalidPart(t *testing.T) {
 func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	t.Parallel()
 	c, err := Load(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	text := func(c Config) string {
 		b, err := yaml.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return string(b)
 	}
 	if got, want := text(c), text(Defaults()); got != want {
@@ -109,13 +103,9 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 func TestReferenceConfigExplainsEveryKey(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var root yaml.Node
-	if err := yaml.Unmarshal(source, &root); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, yaml.Unmarshal(source, &root))
 	explained(t, reflect.TypeFor[Config](), root.Content[0], "")
 }
 
@@ -207,9 +197,7 @@ func FuzzConfig(f *testing.F) {
 	for _, path := range []string{reference, "testdata/invalid/every_problem.yml",
 		"testdata/invalid/two_documents.yml"} {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			f.Fatal(err)
-		}
+		fixture.Must(f, err)
 		f.Add(text)
 	}
 	f.Add([]byte("a: &a [*a]"))

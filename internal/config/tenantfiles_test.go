@@ -39,9 +39,7 @@ func (d *drops) put(name, text string) {
 		return
 	}
 	fixture.Rewrite(d.t, d.path("."+name), text)
-	if err := os.Rename(d.path("."+name), d.path(name)); err != nil {
-		d.t.Fatal(err)
-	}
+	fixture.Must(d.t, os.Rename(d.path("."+name), d.path(name)))
 }
 
 // names returns the tenants in force, and the refused files with the reasons.
@@ -105,22 +103,14 @@ func TestTenantFilesOfOthers(t *testing.T) {
 	d := newDrops(t)
 	d.put("a.yml", "- name: a\n")
 	d.put("b.yml", "- name: b\n")
-	if err := os.Chmod(d.path("b.yml"), 0o620); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(d.path("c.yml"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("a.yml", d.path("d.yml")); err != nil { // the same file again
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(d.path("b.yml"), 0o620))
+	fixture.Must(t, os.Mkdir(d.path("c.yml"), 0o755))
+	fixture.Must(t, os.Symlink("a.yml", d.path("d.yml"))) // the same file again
 	want := []string{"b.yml: users other than its owner can write it", "c.yml: it is not a regular file",
 		`d.yml:1: [0].name: "a" is the name of a.yml[0] too`}
 	if os.Getuid() == 0 {
 		d.put("e.yml", "- name: e\n")
-		if err := os.Chown(d.path("e.yml"), 1000, 0); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Chown(d.path("e.yml"), 1000, 0))
 		want = append(want, "e.yml: it belongs to user 1000, and only root's files are trusted")
 	}
 	names, refused := d.names()
@@ -133,9 +123,7 @@ func TestTenantFilesOfOthers(t *testing.T) {
 			t.Errorf("%q, want %q", lines[i], want[i])
 		}
 	}
-	if err := os.Chmod(d.path("b.yml"), 0o600); err != nil { // which changes no text
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(d.path("b.yml"), 0o600)) // which changes no text
 	if names, _ := d.names(); names != "a b" {
 		t.Errorf("%q after the file is root's alone", names)
 	}
@@ -199,9 +187,7 @@ func TestBindingTenant(t *testing.T) {
 	d.put("job.yml", "- {name: slurm-7, select: [{workloads: [\"slurm:7\", \"slurm:7.*\"]}], binding: true, limit: 1 "+
 		"%, memory: 1 MiB, gpus: [{gpu: [\"2\"], limit: 25 %, memory: 25 %}]}\n")
 	files, _ := d.Look(d.c, false)
-	if err := d.Problems(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, d.Problems())
 	p := policy.New(d.c.Table(files), policy.HostView{
 		Names:  func(uuid string) []string { return []string{strconv.Itoa(len(uuid)), uuid} },
 		Memory: func(string) (uint64, bool) { return 80 << 30, true },

@@ -17,9 +17,7 @@ import (
 func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, example, found := strings.Cut(string(source), "  #   - name: serving\n")
 	example, _, _ = strings.Cut(example, "  # Unit: ")
 	if !found {
@@ -27,14 +25,10 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	}
 	c, err := Load(fixture.Config(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example,
 		"\n  # ", "\n  ")[1:]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	rules := c.Enforcer.Table(nil).Rules
 	var there quota.Written
-	if err := errors.Join(there.Set("guarantee", "0 %"), there.Set("memory", "10 GiB")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, errors.Join(there.Set("guarantee", "0 %"), there.Set("memory", "10 GiB")))
 	steps := TenantEscalation{}.steps(Defaults().Enforcer.Escalation)
 	steps.Mode, steps.Shadow = policy.Throttle, false
 	want := policy.Rule{

@@ -45,9 +45,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil { // most tests only wait for an agent
-		panic(err)
-	}
 	if machine == "" {
 		var err error
 		if machine, err = os.MkdirTemp("", "gs"); err == nil {
@@ -101,9 +98,7 @@ func exited(t *testing.T, cmd *exec.Cmd) (status int, stdout string) {
 func content(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 
@@ -190,9 +185,7 @@ func ownDirectories(t *testing.T, args []string) []string {
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -201,9 +194,7 @@ func shortDirectory(t *testing.T) string {
 func socketOf(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 	t.Helper()
 	file, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { file.Close() })
 	return file
 }
@@ -212,9 +203,7 @@ func socketOf(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 func onLoopback(t *testing.T) *net.TCPListener {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -256,9 +245,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	cmd.Args = append(cmd.Args, ownDirectories(t, cmd.Args)...)
 	cmd.Env = append([]string{asAgent + "=" + machine}, append(cmd.Env, "GORACE=atexit_sleep_ms=0")...)
 	cmd.Stderr = a.log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	a.pid = cmd.Process.Pid
 	a.end = func() { cmd.Process.Signal(syscall.SIGTERM) }
 	go func() {
@@ -359,9 +346,7 @@ func (a *agent) fetch(path string) (int, string, error) {
 func (a *agent) get(path string) (int, string) {
 	a.t.Helper()
 	status, body, err := a.fetch(path)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	fixture.Must(a.t, err)
 	return status, body
 }
 

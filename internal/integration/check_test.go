@@ -113,13 +113,9 @@ func answers(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	dir := t.TempDir()
 	socket := filepath.Join(dir, exporter.ControlSocket)
-	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(filepath.Dir(socket), 0o755))
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 	s.Start()
 	t.Cleanup(s.Close)
@@ -135,9 +131,7 @@ func TestCheckValidatesAnswers(t *testing.T) {
 				{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile},
 					Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return string(text)
 	}
 	for name, c := range map[string]struct {

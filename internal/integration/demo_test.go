@@ -43,9 +43,7 @@ func demonstrate(t *testing.T, environment ...string) *demonstration {
 	d.cmd.Env = append(d.cmd.Env, environment...)
 	d.cmd.Stdout, d.cmd.Stderr = d.said, d.said
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that an interrupt reaches all of it
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, d.cmd.Start())
 	go func() { d.ended <- d.cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL)
@@ -98,9 +96,7 @@ func TestDemo(t *testing.T) {
 	}
 	for _, link := range append(links, "http://"+d.addresses["DEMO_ALERTMANAGER"]+"/api/v2/alerts") {
 		r, err := http.Get(link)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		r.Body.Close()
 		if r.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s", link, r.Status)
@@ -114,9 +110,7 @@ func TestDemo(t *testing.T) {
 		"GPULost") || !strings.Contains(rules, "GPUStewardDown") {
 		t.Error("Prometheus has not the shipped rules")
 	}
-	if err := syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, syscall.Kill(-d.cmd.Process.Pid, syscall.SIGINT))
 	d.end(0)
 }
 
@@ -125,9 +119,7 @@ func TestDemoReportsTheServerThatDied(t *testing.T) {
 	t.Parallel()
 	installed(t, "prometheus", "prometheus-alertmanager")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer taken.Close()
 	d := demonstrate(t, fmt.Sprint("DEMO_ALERTMANAGER=", taken.Addr()))
 	d.end(1)

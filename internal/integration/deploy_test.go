@@ -123,9 +123,7 @@ func TestNodeProblemDetectorRunsTheCheck(t *testing.T) {
 			Args                  []string
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &config); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal([]byte(text), &config))
 	if config.Plugin != "custom" || config.PluginConfig.MaxOutputLength != 80 || len(config.Conditions) != 1 ||
 		len(config.Rules) != 1 {
 		t.Fatalf("%+v", config)

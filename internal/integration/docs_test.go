@@ -231,9 +231,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 	var source strings.Builder
 	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/src/*.c"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for _, name := range files {
 			if text, err := os.ReadFile(name); err == nil && !strings.HasSuffix(name, "_test.go") {
 				source.Write(text)

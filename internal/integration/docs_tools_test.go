@@ -33,9 +33,7 @@ func promql(page string) (all []string) {
 func promtool(t *testing.T, text string, args ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "docs.yml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, []byte(text), 0o644))
 	if out, err := exec.Command("promtool", append(args, file)...).CombinedOutput(); err != nil {
 		t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
 	}

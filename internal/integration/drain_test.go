@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/exporter"
+	"gpusteward/internal/fixture"
 )
 
 // begin starts a command of the program with the directories of the driver's
@@ -23,9 +24,7 @@ func (f fakeDriver) begin(name string) (cmd *exec.Cmd, said *bytes.Buffer) {
 	said = new(bytes.Buffer)
 	cmd = process(f.environment(), name, "--runtime.dir="+f.path("run"))
 	cmd.Stdout, cmd.Stderr = said, said
-	if err := cmd.Start(); err != nil {
-		f.t.Fatal(err)
-	}
+	fixture.Must(f.t, cmd.Start())
 	return cmd, said
 }
 

@@ -58,12 +58,8 @@ func (m *measured) job(unit string, argv ...string) *job {
 		t.Fatal(err)
 	}
 	out, err := j.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := j.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, j.cmd.Start())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -191,9 +187,7 @@ func TestGPUEnforcer(t *testing.T) {
 		enforcer := exec.Command(agent, "--role=enforce", "--config.file="+config, "--runtime.dir="+dir,
 			"--state.dir="+t.TempDir())
 		enforcer.Stderr = os.Stderr
-		if err := enforcer.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, enforcer.Start())
 		t.Cleanup(func() {
 			enforcer.Process.Signal(os.Interrupt)
 			if err := enforcer.Wait(); err != nil {

@@ -29,9 +29,7 @@ type hooked struct {
 func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	h = hooked{t, conn}
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
@@ -65,9 +63,7 @@ func (h hooked) hears(want wire.Type) []byte {
 // answered returns the next frame of a type.
 func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 	h.t.Helper()
-	if err := h.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		h.t.Fatal(err)
-	}
+	fixture.Must(h.t, h.conn.SetReadDeadline(time.Now().Add(patience)))
 	for {
 		frame := make([]byte, wire.FrameMax)
 		// the page's descriptor is left in the control data
@@ -76,9 +72,7 @@ func (h hooked) answered(want wire.Type) (wire.Header, []byte) {
 			h.t.Fatalf("waiting for %v: %v", want, err)
 		}
 		if header, payload, err := wire.Decode(frame[:n]); err != nil || header.Type == want {
-			if err != nil {
-				h.t.Fatal(err)
-			}
+			fixture.Must(h.t, err)
 			return header, payload
 		}
 	}
@@ -143,17 +137,11 @@ func TestAgentServesGemini(t *testing.T) {
 	a := spawn(t, nil, "--demo=h100", "--config.file="+path, "--runtime.dir="+dir).ready()
 	address := a.log.find("programs under Gemini's hook are served")["address"].(string)
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, conn.SetDeadline(time.Now().Add(patience)))
 	question, err := gemini.Request{Name: []byte("pod/a"), ID: 7, Kind: gemini.Quota}.Append(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if _, err := conn.Write(question); err != nil {
 		t.Fatal(err)
 	}

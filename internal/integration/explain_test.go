@@ -34,9 +34,7 @@ func TestConfigCheck(t *testing.T) {
 func TestConfigCheckExplainsAProcess(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	path := fixture.Config(t, fmt.Sprintf(`enforcer:
   tenants:
     - {name: mine, select: [{users: [%d], executables: ["*.test"]}], guarantee: 50 %%, gpus: [{gpu: [1], guarantee: 10 %%}], ladder: {mode: throttle}}
@@ -62,9 +60,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 func TestConfigCheckRefusesBadPIDs(t *testing.T) {
 	t.Parallel()
 	gone := exec.Command("true")
-	if err := gone.Run(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, gone.Run())
 	good := fixture.Config(t, "")
 	for pid, want := range map[string]string{
 		"0": "--explain=0: give a PID above 0", "-1": "above 0", "self": "--explain=self: ",

@@ -55,22 +55,16 @@ func (f fakeDriver) path(name string) string { return filepath.Join(f.dir, name)
 func (f fakeDriver) set(name, contents string) {
 	f.t.Helper()
 	path := f.path(name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		f.t.Fatal(err)
-	}
+	fixture.Must(f.t, os.MkdirAll(filepath.Dir(path), 0o755))
 	fixture.Rewrite(f.t, path+".next", contents)
-	if err := os.Rename(path+".next", path); err != nil {
-		f.t.Fatal(err)
-	}
+	fixture.Must(f.t, os.Rename(path+".next", path))
 }
 
 // clear removes files, and directories with their contents.
 func (f fakeDriver) clear(names ...string) {
 	f.t.Helper()
 	for _, name := range names {
-		if err := os.RemoveAll(f.path(name)); err != nil {
-			f.t.Fatal(err)
-		}
+		fixture.Must(f.t, os.RemoveAll(f.path(name)))
 	}
 }
 
@@ -115,9 +109,7 @@ func (f fakeDriver) flags() []string {
 	if _, err := os.Stat(f.path("config.yml")); err != nil {
 		f.set("config.yml", quickly)
 	}
-	if err := os.MkdirAll(f.path("proc"), 0o755); err != nil {
-		f.t.Fatal(err)
-	}
+	fixture.Must(f.t, os.MkdirAll(f.path("proc"), 0o755))
 	return []string{"--config.file=" + f.path("config.yml"), "--runtime.dir=" + f.path("run"),
 		"--state.dir=" + f.path("state"), "--path.procfs=" + f.path("proc"), "--path.sysfs=" + f.path("sys")}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 var (
@@ -100,18 +102,12 @@ func sizing(t *testing.T, path, scenario string) {
 // own.
 func onDisk(t *testing.T, say func(format string, args ...any), prometheus string) {
 	r, err := http.Post(prometheus+"/api/v1/admin/tsdb/snapshot", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer r.Body.Close()
 	var answer struct{ Data struct{ Name string } }
 	var flags struct{ Data map[string]string }
-	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/status/flags")), &flags); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.NewDecoder(r.Body).Decode(&answer))
+	fixture.Must(t, json.Unmarshal([]byte(body(t, prometheus+"/api/v1/status/flags")), &flags))
 	var chunks, index int64
 	var meta struct {
 		Stats struct{ NumSamples, NumSeries, NumChunks float64 }
@@ -138,9 +134,7 @@ func onDisk(t *testing.T, say func(format string, args ...any), prometheus strin
 			}
 			return nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	s := meta.Stats
 	say("on disk: %.2f bytes a sample with %.0f samples in a chunk, and %.0f bytes a series and block",
 		float64(chunks)/s.NumSamples, s.NumSamples/s.NumChunks, float64(index)/s.NumSeries)

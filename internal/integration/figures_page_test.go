@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestFiguresOfOpenPages prints the cost of ten open pages to the agent, with
@@ -66,15 +68,11 @@ func (m *measured) openPages(pages int) (read func() []int64) {
 func (m *measured) stream(transport *http.Transport, path string) io.ReadCloser {
 	m.t.Helper()
 	r, err := http.NewRequest(http.MethodGet, m.url+path, nil)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	fixture.Must(m.t, err)
 	r.Header.Set("Accept-Encoding", "gzip")
 	r.Header.Set("Accept", "text/event-stream")
 	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	fixture.Must(m.t, err)
 	if answer.StatusCode != http.StatusOK {
 		m.t.Fatal(path, answer.Status)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestFigures prints the cost of the agent on simulated hosts, by the number of
@@ -27,9 +29,7 @@ func TestFigures(t *testing.T) {
 	for _, gpus := range []int{1, 2, 4, 8, 16} {
 		file := filepath.Join(t.TempDir(), "scenario.yml")
 		text := fmt.Sprintf("gpus: [{model: h100, load: training, count: %d}]\n", gpus)
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(file, []byte(text), 0o644))
 		f := startMeasured(t, path, "--demo="+file).run(500*time.Millisecond, 15*time.Second)
 		fmt.Printf("%2d GPUs, 2 scrapes/s: %v\n", gpus, f)
 		if gpus == 8 && (f.p99 > 10*time.Millisecond || f.peak > 40) {
@@ -54,9 +54,7 @@ func (m *measured) calls() int {
 		for line := range strings.Lines(m.scrape()) {
 			if strings.HasPrefix(line, "gpusteward_nvml_calls_total{") {
 				v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
-				if err != nil {
-					m.t.Fatal(err)
-				}
+				fixture.Must(m.t, err)
 				n += int(v)
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"gpusteward/internal/fixture"
 )
 
 // A figure is the cost of one agent that is scraped at one rate.
@@ -96,9 +98,7 @@ func (m *measured) run(every, length time.Duration) figure {
 		r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", "10")
 		start := time.Now()
 		answer, err := client.Do(r)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		fixture.Must(m.t, err)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != http.StatusOK {
@@ -135,9 +135,7 @@ func (m *measured) scrape() string {
 func (m *measured) process() procfs.Proc {
 	m.t.Helper()
 	p, err := procfs.NewProc(m.pid)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	fixture.Must(m.t, err)
 	return p
 }
 
@@ -145,9 +143,7 @@ func (m *measured) process() procfs.Proc {
 func (m *measured) cpu() float64 {
 	m.t.Helper()
 	stat, err := m.process().Stat()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	fixture.Must(m.t, err)
 	return stat.CPUTime()
 }
 
@@ -155,8 +151,6 @@ func (m *measured) cpu() float64 {
 func (m *measured) memory() (rss, peak float64) {
 	m.t.Helper()
 	status, err := m.process().NewStatus()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	fixture.Must(m.t, err)
 	return float64(status.VmRSS) / (1 << 20), float64(status.VmHWM) / (1 << 20)
 }

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // fleetHosts is the number of hosts that one Prometheus has to scrape within 15
@@ -86,9 +88,7 @@ func TestDemoFleet(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/rules")), &answer); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal([]byte(body(t, prometheus+"/api/v1/rules")), &answer))
 	asked := 0
 	for _, g := range answer.Data.Groups {
 		for _, r := range g.Rules {

@@ -17,9 +17,7 @@ func TestFilesOfTargets(t *testing.T) {
 	t.Parallel()
 	text := content(t, "deploy/prometheus/file_sd.yml")
 	here, err := filepath.Abs("deploy/prometheus/targets.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	config := fixture.Config(t, strings.ReplaceAll(text, "/etc/prometheus/gpusteward/*.yml", here))
 	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
 	var found []struct{ Labels map[string]string }

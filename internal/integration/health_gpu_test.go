@@ -45,9 +45,7 @@ func compiled(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	source, program := filepath.Join(dir, "wrong.cu"), filepath.Join(dir, "wrong")
-	if err := os.WriteFile(source, []byte(wrong), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(source, []byte(wrong), 0o644))
 	if out, err := exec.Command("nvcc", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("nvcc: %v\n%s", err, out)
 	}
@@ -132,9 +130,7 @@ func TestGPUFaultsNameTheirProcesses(t *testing.T) {
 	program := compiled(t)
 	for range 3 {
 		steady := exec.Command(program, "steady")
-		if err := steady.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, steady.Start())
 		t.Cleanup(func() { steady.Process.Kill(); steady.Wait() })
 	}
 	m := startMeasured(t, binary(t), "--config.file="+fixture.Config(t, tenth))

@@ -48,13 +48,9 @@ type jobHost struct {
 func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
 	t.Helper()
 	installed(t, append(needs, "prometheus-alertmanager")...)
-	if err := fixture.MakeHook("enforcer/hook", "all", "stub"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.MakeHook("enforcer/hook", "all", "stub"))
 	dir, err := os.MkdirTemp("", "job") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	f := newDriver(t)
 	f.has(gpus)
@@ -86,9 +82,7 @@ func (h *jobHost) rank(gpu int, command ...string) rank {
 		"GS_STUB_GPUS="+strconv.Itoa(h.gpus))
 	r := rank{out: new(transcript)}
 	cmd.Stdout, cmd.Stderr = r.out, r.out
-	if err := cmd.Start(); err != nil {
-		h.Fatal(err)
-	}
+	fixture.Must(h, cmd.Start())
 	r.pid = cmd.Process.Pid
 	h.processes[gpu] += fmt.Sprintln(r.pid, 1<<30)
 	h.driver.set(fmt.Sprint("processes.", gpu), h.processes[gpu])
@@ -199,9 +193,7 @@ func hangs(t *testing.T) map[string]time.Duration {
 			case began[i] != 0:
 			case f.signal != 0 && first[i].says("ready") != nil:
 				began[i] = fixture.Monotonic()
-				if err := syscall.Kill(culprit[i].pid, f.signal); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, syscall.Kill(culprit[i].pid, f.signal))
 			case f.signal == 0 && said != nil:
 				began[i] = said[0]
 			}
@@ -308,13 +300,9 @@ func TestChainOfManyRanks(t *testing.T) {
 func statOf(t *testing.T, pid int) procfs.ProcStat {
 	t.Helper()
 	p, err := procfs.NewProc(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	s, err := p.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return s
 }
 
@@ -335,9 +323,7 @@ func TestChainOfStragglers(t *testing.T) {
 		}
 	}
 	rules, err := filepath.Abs("alerts/stragglers.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dir, began := t.TempDir(), time.Now()
 	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), fmt.Sprintf(`
 global: {scrape_interval: 5s, evaluation_interval: 5s}

@@ -46,9 +46,7 @@ func (tr training) background(argv ...string) (end func()) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "GS_FAULT="+tr.fault)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		tr.t.Fatal(err)
-	}
+	fixture.Must(tr.t, cmd.Start())
 	ended := false
 	end = func() {
 		if !ended {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestLanes: a file is in the lane of its name. make finds the tests of a lane
@@ -36,9 +38,7 @@ func TestLanes(t *testing.T) {
 		lanes[named]++
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, lane := range []string{"long", "nightly", "timed", "tools"} {
 		if lanes[lane] == 0 {
 			t.Errorf("lane %s has no file", lane)

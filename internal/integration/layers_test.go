@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // themes are the packages of collectors, one file for each collector.
@@ -159,9 +161,7 @@ func sources(t *testing.T) map[string]*ast.File {
 		files[filepath.ToSlash(path)] = f
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return files
 }
 

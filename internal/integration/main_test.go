@@ -102,9 +102,7 @@ const exitUsage, exitConfig = 64, 78
 func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { taken.Close() })
 	for name, c := range map[string]struct {
 		status int

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // picturesAfter is the time that the simulated host runs first: its charts show
@@ -19,12 +21,8 @@ var picturesAfter = flag.Duration("pictures.after", 15*time.Minute,
 func TestPictures(t *testing.T) {
 	browser := needBrowser(t)
 	docs, err := filepath.Abs("docs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(docs, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, os.MkdirAll(docs, 0o755))
 	a := spawn(t, nil, "--demo").ready()
 	time.Sleep(*picturesAfter)
 	drive(t, browser, "pictures", a.url, docs)

@@ -35,24 +35,16 @@ func TestGPUUnprivileged(t *testing.T) {
 	}
 	text := content(t, binary(t))
 	dir, err := os.MkdirTemp("", "unprivileged")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program := filepath.Join(dir, "gpusteward")
 	fixture.Program(t, program, text)
 	own := []string{filepath.Join(dir, "state"), filepath.Join(dir, "run")}
 	for _, d := range own {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(d, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Mkdir(d, 0o755))
+		fixture.Must(t, os.Chown(d, 65534, 65534))
 	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(dir, 0o755))
 	(&measured{agent: &agent{t: t}}).tenant("gpst-a.service", "0.5", "2")
 	root := launch(t, exec.Command(program, loopback)).ready()
 	other := launch(t, exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs",

@@ -36,9 +36,7 @@ func TestReferenceOfHealth(t *testing.T) {
 	}
 	const path = "health/METRICS.md"
 	if *fixture.Update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(b.String()), 0o644))
 		return
 	}
 	stands, err := os.ReadFile(path)

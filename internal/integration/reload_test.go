@@ -61,9 +61,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 // hup has the agent read its configuration again.
 func (a *agent) hup() {
 	a.t.Helper()
-	if err := syscall.Kill(a.pid, syscall.SIGHUP); err != nil {
-		a.t.Fatal(err)
-	}
+	fixture.Must(a.t, syscall.Kill(a.pid, syscall.SIGHUP))
 }
 
 // reloads waits until it has.

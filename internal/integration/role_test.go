@@ -72,19 +72,13 @@ func crowd(t *testing.T, enforcer *agent) {
 		t.Skip("only root may limit others")
 	}
 	const most = 400
-	if err := unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil))
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) })
 	for range 3 {
-		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil,
-			unix.MSG_DONTWAIT); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil,
+			unix.MSG_DONTWAIT))
 	}
 }
 
@@ -93,10 +87,8 @@ func crowd(t *testing.T, enforcer *agent) {
 func permitted(t *testing.T) uint64 {
 	t.Helper()
 	var sets [2]unix.CapUserData // the lower and the upper 32
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
-		&sets[0]); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+		&sets[0]))
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted)
 }
 
@@ -171,9 +163,7 @@ func activated(files []*os.File, args ...string) *exec.Cmd {
 func asks(t *testing.T, socket string) (answered func()) {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	if _, err := conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil)); err != nil {
 		t.Fatal(err)
@@ -187,19 +177,13 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 	t.Parallel()
 	dir := shortDirectory(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
-	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Mkdir(filepath.Dir(socket), 0o755))
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	file := socketOf(t, l)
 	before, err := os.Stat(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for _, role := range []string{"enforce", "enforce", "all"} {
 		answered := asks(t, socket)
@@ -231,16 +215,12 @@ func TestBrokerRefusesOtherSockets(t *testing.T) {
 	tcp := onLoopback(t)
 	unix := func(network string) *os.File {
 		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel chooses the name
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer l.Close()
 		return socketOf(t, l)
 	}
 	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer datagrams.Close()
 	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for want, given := range map[string][]*os.File{

@@ -42,9 +42,7 @@ func startServer(t *testing.T, program string, args ...string) string {
 	address, log := fixture.FreeAddress(t), new(transcript)
 	cmd := exec.Command(program, append(args, "--web.listen-address="+address, "--log.level=warn")...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -103,14 +101,10 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 func body(t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 
@@ -132,9 +126,7 @@ func shipped(t *testing.T, path string, texts map[string]string) string {
 func startOverFleet(t *testing.T, fleet string, args ...string) string {
 	t.Helper()
 	rules, err := filepath.Abs("alerts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	config := shipped(t, "deploy/prometheus/http_sd.yml", map[string]string{"http://localhost:9836": fleet,
 		"/usr/share/gpusteward/alerts": rules})
 	dir := t.TempDir()
@@ -288,8 +280,6 @@ type known struct {
 // alertsAt returns the firing alerts of an Alertmanager.
 func alertsAt(t *testing.T, alertmanager string) (all []known) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(body(t, alertmanager+"/api/v2/alerts")), &all); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal([]byte(body(t, alertmanager+"/api/v2/alerts")), &all))
 	return all
 }

@@ -68,9 +68,7 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	if os.Getuid() != 0 {
 		t.Skip("NOT TESTED: only root can be others")
 	}
-	if err := fixture.MakeHook("enforcer/hook", "all", "stub"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.MakeHook("enforcer/hook", "all", "stub"))
 	s := &siege{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), f: newDriver(t), groups: map[string]string{},
 		count: map[string]float64{}}
 	for _, name := range []string{"serving", "batch", "jobs", "hostile", "around"} {
@@ -107,9 +105,7 @@ func newSiege(t *testing.T, seed uint64) *siege {
 // table returns the configuration. A cap of the hostile tenant differs each
 // time.
 func (s *siege) table() string {
-	if err := os.WriteFile(filepath.Join(s.dir, "gemini"), []byte("1\npod/a 0.5 1.0 1000\n"), 0o644); err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, os.WriteFile(filepath.Join(s.dir, "gemini"), []byte("1\npod/a 0.5 1.0 1000\n"), 0o644))
 	unit := func(name string) string { return filepath.Base(s.groups[name]) }
 	return fmt.Sprintf(`
 collectors: {fast: 500ms, medium: 500ms}
@@ -152,18 +148,14 @@ func (s *siege) place() {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	s.dir = dir
 	for _, name := range []string{"libgpusteward.so", "stub/libcuda.so.1", "stub/load", "stub/stat"} {
 		program := content(s.T, filepath.Join("enforcer/hook/build", name))
 		fixture.Program(s, filepath.Join(dir, filepath.Base(name)), program)
 	}
-	if err := os.Symlink("libcuda.so.1", filepath.Join(dir, "libcuda.so")); err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, os.Symlink("libcuda.so.1", filepath.Join(dir, "libcuda.so")))
 	s.env = []string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(dir, "gpu")}
 }
 
@@ -198,9 +190,7 @@ func watch(t *testing.T, stat string, env ...string) *truth {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	tr := &truth{busy: map[string]time.Duration{}, pids: map[int]*onGPU{}, waited: map[string]time.Duration{}}
 	ended := make(chan struct{})
 	go func() {
@@ -211,9 +201,7 @@ func watch(t *testing.T, stat string, env ...string) *truth {
 	}()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended; _ = cmd.Wait() })
 	eventually(t, "there is a GPU", func() bool { return tr.now().at > 0 })
-	if err := os.Chmod(strings.TrimPrefix(env[1], "GS_STUB_FILE="), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(strings.TrimPrefix(env[1], "GS_STUB_FILE="), 0o666))
 	return tr
 }
 
@@ -332,9 +320,7 @@ func (s *siege) at(priority int, start func()) {
 		priority int
 		then     func()
 	}{{priority, start}, {0, func() {}}} {
-		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, p.priority); err != nil {
-			s.Fatal(err)
-		}
+		fixture.Must(s, unix.Setpriority(unix.PRIO_PROCESS, 0, p.priority))
 		p.then()
 	}
 }
@@ -343,15 +329,11 @@ func (s *siege) at(priority int, start func()) {
 func (s *siege) begin(cmd *exec.Cmd, group string, uid int) {
 	s.Helper()
 	dir, err := os.Open(s.groups[group])
-	if err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, err)
 	defer func() { _ = dir.Close() }()
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()),
 		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	if err := cmd.Start(); err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, cmd.Start())
 }
 
 // load starts the load generator in a cgroup, under the hook or not. It ends
@@ -458,9 +440,7 @@ func (s *siege) peer(uid int, group, how string) (cmd *exec.Cmd, in io.WriteClos
 	if err == nil {
 		out, err = cmd.StdoutPipe()
 	}
-	if err != nil {
-		s.Fatal(err)
-	}
+	fixture.Must(s, err)
 	s.at(map[string]int{"honest": first, "hostile": last}[how], func() { s.begin(cmd, group, uid) })
 	return cmd, in, out
 }

@@ -49,9 +49,7 @@ func (s *slurmd) path(name string) string { return filepath.Join(filepath.Dir(s.
 
 func (s *slurmd) put(name, text string) {
 	s.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(s.path(name)), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, os.MkdirAll(filepath.Dir(s.path(name)), 0o755))
 	fixture.Program(s.t, s.path(name), text)
 }
 
@@ -69,9 +67,7 @@ func (s *slurmd) read(name string) string {
 func (s *slurmd) script(name string, env ...string) string {
 	s.t.Helper()
 	path, err := filepath.Abs("deploy/slurm/" + name)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, err)
 	cmd := exec.Command(path)
 	cmd.Env = slices.Concat(s.env, env)
 	out, err := cmd.CombinedOutput()
@@ -229,9 +225,7 @@ func (s *slurmd) explain(text string) string {
 func TestPrologNeverFailsAJob(t *testing.T) {
 	t.Parallel()
 	limit, err := exec.LookPath("timeout")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
 		ours, slurm string
@@ -286,9 +280,7 @@ func TestEpilogRemovesStaleRecords(t *testing.T) {
 	for _, name := range files {
 		s.put(name, "x\n")
 		if name != "run/slurm/3" { // is from today
-			if err := os.Chtimes(s.path(name), time.Now(), time.Now().Add(-25*time.Hour)); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.Chtimes(s.path(name), time.Now(), time.Now().Add(-25*time.Hour)))
 		}
 	}
 	left := func() (all []string) {
@@ -334,9 +326,7 @@ func TestTaskPrologPreloadsTheHook(t *testing.T) {
 		t.Errorf("without a broker: %q", said)
 	}
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer listener.Close()
 	for want, more := range map[string][]string{
 		"":                                    nil,

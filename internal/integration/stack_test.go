@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/stack"
 )
 
@@ -17,9 +18,7 @@ import (
 func sleeper(t *testing.T) string {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return strconv.Itoa(cmd.Process.Pid)
 }
@@ -34,9 +33,7 @@ func TestStack(t *testing.T) {
 		t.Errorf("exit status %d, %v:\n%s", status, err, out)
 	}
 	kernel := t.TempDir() // a procfs of another PID namespace
-	if err := os.Symlink("1", filepath.Join(kernel, "self")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink("1", filepath.Join(kernel, "self")))
 	for name, c := range map[string]struct {
 		args      []string
 		status    int
@@ -63,13 +60,11 @@ func TestStackOfUnreadableProcess(t *testing.T) {
 	procfs := t.TempDir()
 	line := []byte("7 (rank) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20")
 	task := filepath.Join(procfs, "7", "task", "7")
-	if err := errors.Join(os.MkdirAll(task, 0o755),
+	fixture.Must(t, errors.Join(os.MkdirAll(task, 0o755),
 		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
 		os.WriteFile(filepath.Join(procfs, "7", "stat"), line, 0o644),
 		os.WriteFile(filepath.Join(task, "stat"), line, 0o644),
-		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)))
 	status, out, errs := gpusteward(t, "stack", "--path.procfs="+procfs, "7")
 	if status != 1 || errs != "not all of it was read\n" ||
 		!strings.HasPrefix(out, "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {

@@ -26,9 +26,7 @@ func newManager(t *testing.T) *manager {
 	dir := shortDirectory(t)
 	m := &manager{path: filepath.Join(dir, "s")}
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var running sync.WaitGroup
 	t.Cleanup(func() { socket.Close(); running.Wait() })
 	running.Go(func() {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // drives makes the kernel report a GPU with the device node /dev/nvidiaMINOR.
@@ -106,15 +108,11 @@ func TestUnwritableStateDirectory(t *testing.T) {
 	}
 	must := func(t *testing.T, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 	}
 	mount := func(flags uintptr, data string) func(t *testing.T, dir string) {
 		return func(t *testing.T, dir string) {
-			if err := syscall.Mount("tmpfs", dir, "tmpfs", flags, data); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", flags, data))
 			if flags&syscall.MS_REMOUNT == 0 {
 				t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
 			}

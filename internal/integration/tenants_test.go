@@ -19,9 +19,7 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	put := func(name, text string) {
 		t.Helper()
 		fixture.Rewrite(t, filepath.Join(drops, "."+name), text)
-		if err := os.Rename(filepath.Join(drops, "."+name), filepath.Join(drops, name)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.Rename(filepath.Join(drops, "."+name), filepath.Join(drops, name)))
 	}
 	take := func(name string) { os.Remove(filepath.Join(drops, name)) }
 	socket := filepath.Join(dir, "broker.sock")

@@ -56,9 +56,7 @@ func onTerminal(t *testing.T, environment []string, args ...string) *pty {
 	p.cmd = process(append([]string{"TERM=xterm", "NO_COLOR=", "LC_ALL="}, environment...), args...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.slave, p.slave, p.slave
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, p.cmd.Start())
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
 		p.cmd.Wait()
@@ -74,9 +72,7 @@ func (p *pty) control(do func(fd int) error) {
 	if err == nil {
 		err = errors.Join(raw.Control(func(fd uintptr) { err = do(int(fd)) }), err)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	fixture.Must(p.t, err)
 }
 
 func (p *pty) settings() (s unix.Termios) {

@@ -90,9 +90,7 @@ func (a *agent) turns(n float64) {
 func (a *agent) threads() int {
 	a.t.Helper()
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	fixture.Must(a.t, err)
 	return len(tasks)
 }
 

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // write returns the written terms of alternating keys and texts.
 func write(t *testing.T, pairs ...string) (w Written) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
-		if err := w.Set(pairs[i], pairs[i+1]); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, w.Set(pairs[i], pairs[i+1]))
 	}
 	return w
 }
@@ -133,9 +133,7 @@ func TestJSON(t *testing.T) {
 	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50,
 		LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
 	text, err := json.Marshal(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`,
 		`"launch_wait":0.02,`, `"bandwidth":0.6`} {
 		if !strings.Contains(string(text), want) {

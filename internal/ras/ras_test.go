@@ -11,24 +11,22 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // recorded returns an answer of NCCL 2.28.9.
 func recorded(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 
 func mustParse(t testing.TB, text string) Status {
 	t.Helper()
 	s, err := parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return s
 }
 
@@ -37,9 +35,7 @@ func mustParse(t testing.TB, text string) Status {
 func serve(t *testing.T, answer func(net.Conn)) (string, chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	done := make(chan struct{})
 	go func() {
@@ -149,9 +145,7 @@ func TestAskBadServers(t *testing.T) {
 func TestAskStopped(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	stopped := func(conn net.Conn) { io.Copy(io.Discard, conn) }
 	runs := nccl(true, recorded(t, "even.json"))

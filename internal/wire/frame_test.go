@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // of returns an empty message of the type; nil if it has none.
@@ -217,9 +219,7 @@ func TestNothingAllocates(t *testing.T) {
 		b = Header{Type: TypeReserve, Seq: 1}.Append(b[:0])
 		b = m.Append(b)
 		_, payload, err := Decode(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		m.Decode(payload)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

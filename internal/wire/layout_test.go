@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"unsafe"
+
+	"gpusteward/internal/fixture"
 )
 
 // A message has the methods of every message.
@@ -139,13 +141,9 @@ var (
 func TestHeader(t *testing.T) {
 	t.Parallel()
 	header, err := filepath.Abs("../../enforcer/hook/src/wire.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	source, err := os.ReadFile(header)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	plain := remark.ReplaceAllString(string(source), "")
 	var program, want strings.Builder
 	fmt.Fprintf(&program, "#include <stddef.h>\n#include <stdio.h>\n#include %q\nint main(void) {\n", header)
@@ -217,17 +215,13 @@ func runC(t *testing.T, source string) string {
 	t.Helper()
 	dir := t.TempDir()
 	file, binary := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
-	if err := os.WriteFile(file, []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, []byte(source), 0o600))
 	if out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", binary,
 		file).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	out, err := exec.Command(binary).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(out)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -37,9 +38,7 @@ func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.Q
 	l wire.EscalationStats) {
 	t.Helper()
 	s, err := h.Books()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for i := range s.Tenants {
 		if s.Tenants[i].Tenant == tenant {
 			b, q = s.Tenants[i], s.Enforcer.Quotas[i]

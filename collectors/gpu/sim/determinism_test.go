@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 )
 
 // snapshot returns everything that a GPU reports, as text.
@@ -79,9 +80,7 @@ func observe(t *testing.T, h *Host, index int) string {
 func marshal(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return string(text)
 }
 

@@ -12,15 +12,14 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 )
 
 // table reads a recording: its rows by the first column.
 func table(t *testing.T, name string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	rows := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
@@ -108,12 +107,8 @@ func TestCallsAsRecorded(t *testing.T) {
 					continue // the recording cuts long values
 				}
 				text, err := json.Marshal(v)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := json.Unmarshal(text, &got); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
+				fixture.Must(t, json.Unmarshal(text, &got))
 				distance := c.idle
 				if load == "full" {
 					distance = c.loaded
@@ -149,9 +144,7 @@ func TestFieldsAsRecorded(t *testing.T) {
 					t.Errorf("field %d: type %d, recorded %s", id, v[0].ValueType, row[1])
 				}
 				r, err := strconv.ParseFloat(row[column], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				got := float64(fieldOf(t, d, id, 0))
 				if types[row[1]] == asInt {
 					got = float64(int32(fieldOf(t, d, id, 0)))
@@ -167,15 +160,11 @@ func TestFieldsAsRecorded(t *testing.T) {
 // TestLinksAsRecorded compares the fields of an H200 with NVLinks.
 func TestLinksAsRecorded(t *testing.T) {
 	text, err := os.ReadFile("testdata/nvml-h200x2.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	var recording map[string]struct {
 		Fields map[string]float64 `json:"fields"`
 	}
-	if err := json.Unmarshal(text, &recording); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal(text, &recording))
 	bubble(t, func(t *testing.T) {
 		h := begin(t, scenarios.Scenario{GPUs: []scenarios.GPU{{Model: "h200"}}}, Options{})
 		d := gpuOf(t, h, 0)
@@ -205,9 +194,7 @@ func TestMetricsAsRecorded(t *testing.T) {
 			h, d := recorded(t, load)
 			for id, v := range measure(t, h, d, 1, 2, 3, 4, 5, 7, 10, 20, 21) {
 				r, err := strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				if !near(v, r, distance[id]) {
 					t.Errorf("%s metric %d is %v, recorded %v", load, id, v, r)
 				}

@@ -7,14 +7,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 )
 
 // TestSessions checks that calls need a session and that handles end with it.
 func TestSessions(t *testing.T) {
 	h, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, ret := h.DeviceGetCount()
 	want(t, "before Init", ret, nvml.ERROR_UNINITIALIZED)
 	want(t, "Shutdown before Init", h.Shutdown(), nvml.ERROR_UNINITIALIZED)

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/internal/fixture"
 )
 
 // parse decodes a scenario as strictly as the agent does.
@@ -23,9 +24,7 @@ func parse(t testing.TB, text string) scenarios.Scenario {
 	var s scenarios.Scenario
 	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
 	d.KnownFields(true)
-	if err := d.Decode(&s); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, d.Decode(&s))
 	return s
 }
 
@@ -33,9 +32,7 @@ func parse(t testing.TB, text string) scenarios.Scenario {
 func embedded(t testing.TB, name string) scenarios.Scenario {
 	t.Helper()
 	text, err := scenarios.Source(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return parse(t, string(text))
 }
 
@@ -43,9 +40,7 @@ func embedded(t testing.TB, name string) scenarios.Scenario {
 func begin(t testing.TB, s scenarios.Scenario, o Options) *Host {
 	t.Helper()
 	h, err := New(s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(h.Close)
 	check(t, h.Init())
 	return h

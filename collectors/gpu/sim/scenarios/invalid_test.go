@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestInvalid decodes and expands testdata/invalid: the first line of each file
@@ -20,9 +22,7 @@ func TestInvalid(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, err)
 			line, _, _ := strings.Cut(string(text), "\n")
 			wanted := strings.TrimPrefix(line, "# ")
 			var s Scenario
