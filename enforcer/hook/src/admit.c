@@ -192,6 +192,13 @@ static int decide(const struct reservation *r)
 	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
 }
 
+/* With fail closed, memory without a cap is only given once there has been a broker: that
+ * one may just be late. */
+static bool awaits_broker(void)
+{
+	return gs_client.closed && !gs_client.page && gs_client.state != GS_ACTIVE && !gs_settings.memory;
+}
+
 enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)
 {
 	enum gs_type answer = GS_DENY;
@@ -202,6 +209,11 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	if (bytes >> 48)
 		return GS_DENY; /* No GPU has it, and the sums must not overflow. */
 	int was = gs_client_lock();
+	for (_Atomic uint32_t nobody = 0; awaits_broker(); was = gs_client_lock()) {
+		gs_client_unlock(was);
+		gs_client_poll(); /* the helper may not have begun */
+		gs_futex_wait(&nobody, 0, GS_PATIENCE);
+	}
 	struct reservation *r = take(gpu, bytes);
 	if (r) {
 		int said = lease_take(r) ? GS_GRANT : ask(r, kind);

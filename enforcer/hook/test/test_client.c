@@ -386,6 +386,29 @@ static void fail_closed(void)
 	AWAIT(__atomic_load_n(&gs_own.slot[0].mode, __ATOMIC_ACQUIRE) == GS_PAUSE);
 }
 
+/* Nor does it have memory before there is a broker, unless it has a cap of its own. */
+static void fail_closed_memory(void)
+{
+	struct request hello;
+
+	setenv("GPUSTEWARD_FAIL", "closed", 1);
+	gs_client_start();
+	pthread_t asks = reserve_aside(4096);
+	broker_listen();
+	struct peer p = peer_welcomed(&hello, GS_HELLO);
+	struct request r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_DENY, &r, 0);
+	CHECK(reserved(asks) == 0);
+}
+
+static void fail_closed_own_cap(void)
+{
+	setenv("GPUSTEWARD_FAIL", "closed", 1);
+	setenv("GPUSTEWARD_MEMORY_LIMIT", "4096", 1);
+	gs_client_start();
+	CHECK(reserved(reserve_aside(4096)) && !reserved(reserve_aside(4096)));
+}
+
 /* A WELCOME that governs this many of the two GPUs, from a broker that is closed or not. */
 static struct peer governs(uint32_t gpus, uint32_t closed)
 {
@@ -464,6 +487,8 @@ int main(int argc, char **argv)
 		TEST(few_descriptors),
 		TEST(exhausted_by_one),
 		TEST(fail_closed),
+		TEST(fail_closed_memory),
+		TEST(fail_closed_own_cap),
 		TEST(ungoverned),
 		TEST(ungoverned_closed),
 	};
