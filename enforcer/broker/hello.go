@@ -203,6 +203,7 @@ func (s *session) resume(hello *wire.Hello) {
 	s.b.mu.Lock()
 	s.resumed = true
 	supersede := func(o *session) {
+		s.inherit(o)
 		if o.moved = true; o.gone {
 			gone = append(gone, o)
 		} else {

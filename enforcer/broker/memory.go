@@ -153,6 +153,18 @@ func (t *seat) compare(last bool) {
 	}
 }
 
+// inherit takes over what is known of the driver's needs for a process from its session before
+// this one. The broker's mutex is held.
+func (s *session) inherit(before *session) {
+	for _, t := range s.seats {
+		for _, was := range before.seats {
+			if t != nil && was != nil && t.gpu == was.gpu && was.needs.sure {
+				t.needs = was.needs
+			}
+		}
+	}
+}
+
 // abandon records that a session ended and its process did not: the process
 // began another program, or closed the descriptor. From now on the driver's
 // listing decides, less what the driver itself needs for a process.

@@ -381,6 +381,44 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 	}
 }
 
+// TestAProcessThatResumedBeginsAnew has a process lose its session, resume, and begin another
+// program, which the driver lists before the session has ended. The broker remembers what the
+// driver needs for it: nothing stays charged.
+func TestAProcessThatResumedBeginsAnew(t *testing.T) {
+	t.Parallel()
+	const own = 20 // the driver's own need
+	var listed, asked atomic.Int64
+	listed.Store(70 + own)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}}),
+		Holds: func(string, int) (uint64, time.Time, bool) {
+			return uint64(listed.Load()), time.Unix(0, asked.Load()), true
+		}}, nil)
+	looks := func(after time.Duration) {
+		asked.Store(time.Now().Add(after).UnixNano())
+		b.Refresh()
+	}
+	c := dial(t, b, "a", 1)
+	c.take(70)
+	looks(time.Hour)
+	looks(time.Hour)
+	h := hello("a", 1)
+	h.Old, h.Token, h.Committed[0] = c.session, c.token, 70
+	d := connect(t, b.options.Socket)
+	d.hello(wire.TypeResume, h)
+	d.sync()
+	c.gone()
+	listed.Store(own)
+	d.close()
+	eventually(t, "its sessions are closing", func() bool {
+		s := b.Stats().Sessions
+		return s["closing"] == 1 && s["active"] == 0
+	})
+	looks(2 * time.Hour)
+	if n := b.Stats().Sessions["closing"]; n != 0 {
+		t.Errorf("%d sessions still have memory", n)
+	}
+}
+
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
 // the process, which it lists from the first second on.
 func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
