@@ -75,7 +75,6 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	g := prepared(t)
 	g.broker.Holds = g.truth.holds
 	g.run(table)
-	g.waits()
 	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
 	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
 		"--sync-every=1", "--steps=1", "--then-wait=1", "--then-mib=4096")

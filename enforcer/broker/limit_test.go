@@ -53,8 +53,8 @@ func TestRateOfOwner(t *testing.T) {
 		}
 	}
 	c.sync()
-	if took := time.Since(began); took < 250*time.Millisecond || b.counters.slowed.Load() == 0 ||
-		b.counters.floods.Load() != 0 {
+	took, slow := time.Since(began), 400*time.Millisecond // a machine that takes so long for them keeps to the rate
+	if took < 250*time.Millisecond || took < slow && b.counters.slowed.Load() == 0 || b.counters.floods.Load() != 0 {
 		t.Errorf("140 messages at 100 a second took %v; %d were slowed, %d dropped", took, b.counters.slowed.Load(),
 			b.counters.floods.Load())
 	}
