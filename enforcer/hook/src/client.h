@@ -26,7 +26,8 @@ unsigned gs_gpu_count(void);
 
 /* ---- for the client's parts (connect, request, admit): all under the lock ---- */
 
-#define GS_CONNECT (250 * GS_MS) /* from connect to WELCOME */
+#define GS_CONNECT (250 * GS_MS) /* that a program waits for WELCOME, at its start */
+#define GS_WELCOMED (2 * GS_SECOND) /* that the helper does: the broker may be on a busy host */
 #define GS_STALE (3 * GS_SECOND) /* a broker whose heartbeat is older is lost */
 #define GS_RETRY_FIRST (100 * GS_MS)
 #define GS_RETRY_MOST GS_SECOND          /* after a loss: twice as long each time, up to this */

@@ -55,7 +55,7 @@ void gs_connect_begin(void)
 		return;
 	}
 	gs_client.state = GS_CONNECTING;
-	gs_client.deadline = gs_now() + GS_CONNECT;
+	gs_client.deadline = gs_now() + GS_WELCOMED;
 }
 
 /* Frees now what was freed since it was declared. Nothing can be added, so if more

@@ -165,6 +165,21 @@ static void silent(void)
 	CHECK_LOG(lines(captured()) == 1);
 }
 
+/* The broker of a busy host is late with every WELCOME. */
+static void late(void)
+{
+	gs_client_start();
+	broker_listen();
+	start_helper();
+	struct peer p = peer_accept();
+	struct request hello = peer_expect(&p, GS_HELLO);
+	clock_stop();
+	clock_pass(2 * GS_CONNECT);
+	clock_seen();
+	peer_welcome(&p, hello.header.seq);
+	AWAIT(gs_client_connected());
+}
+
 /* The socket's queue is full: the client tries again within the 250 ms. */
 static void busy(void)
 {
@@ -468,6 +483,7 @@ int main(int argc, char **argv)
 		TEST(off),
 		TEST(no_size),
 		TEST(silent),
+		TEST(late),
 		TEST(busy),
 		TEST(refused_short),
 		TEST(refused_zeros),
