@@ -71,10 +71,10 @@ test:
 	@go vet ./...
 	@$(GOTEST) -vet=off $(call flags,20) -shuffle=on ./...
 
-# The same tests under the race detector, of the packages that start goroutines. They take six times as long, so fewer
-# of them run at once.
+# The same tests under the race detector, of the packages that start goroutines; the simulated host does so in a test
+# only. They take six times as long, so fewer of them run at once.
 test-race:
-	@$(GOTEST) -vet=off -race -timeout 30m -parallel=4 -shuffle=on $$(grep -rlE --include='*.go' --exclude-dir=deploy \
+	@$(GOTEST) -vet=off -race -timeout 30m -parallel=4 -shuffle=on $$(grep -rlE --include='*.go' --exclude-dir={deploy,sim} \
 		'^[[:space:]]+go (func|[A-Za-z.]+\()|\.Go\(' . | xargs dirname | sort -u)
 
 # All tests that need no GPU, with a table of their seconds. Tests that need one are only compiled. Installs the
