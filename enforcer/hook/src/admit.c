@@ -192,11 +192,11 @@ static int decide(const struct reservation *r)
 	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
 }
 
-/* With fail closed, memory without a cap is only given once there has been a broker: that
- * one may just be late. */
-static bool awaits_broker(void)
+/* With fail closed, memory that has no cap is only given by a broker. That one may just be
+ * late. */
+static bool awaits_broker(unsigned gpu)
 {
-	return gs_client.closed && !gs_client.page && gs_client.state != GS_ACTIVE && !gs_settings.memory;
+	return gs_client.closed && gs_client.state != GS_ACTIVE && gs_local_most(gpu) == UINT64_MAX;
 }
 
 enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)
@@ -209,14 +209,23 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	if (bytes >> 48)
 		return GS_DENY; /* No GPU has it, and the sums must not overflow. */
 	int was = gs_client_lock();
-	for (_Atomic uint32_t nobody = 0; awaits_broker(); was = gs_client_lock()) {
+	struct reservation *r;
+	int said = 0;
+	for (;;) {
+		_Atomic uint32_t nobody = 0;
+		if (!awaits_broker(gpu)) {
+			r = take(gpu, bytes);
+			said = !r ? 0 : lease_take(r) ? GS_GRANT : ask(r, kind);
+			if (!r || said || !awaits_broker(gpu))
+				break;
+			release(r);
+		}
 		gs_client_unlock(was);
 		gs_client_poll(); /* the helper may not have begun */
 		gs_futex_wait(&nobody, 0, GS_PATIENCE);
+		was = gs_client_lock();
 	}
-	struct reservation *r = take(gpu, bytes);
 	if (r) {
-		int said = lease_take(r) ? GS_GRANT : ask(r, kind);
 		answer = (enum gs_type)(said ? said : decide(r));
 		if (answer == GS_GRANT)
 			*reservation = (uint64_t)(r - reservations) + 1;

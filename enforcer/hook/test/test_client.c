@@ -401,19 +401,30 @@ static void fail_closed(void)
 	AWAIT(__atomic_load_n(&gs_own.slot[0].mode, __ATOMIC_ACQUIRE) == GS_PAUSE);
 }
 
-/* Nor does it have memory before there is a broker, unless it has a cap of its own. */
+/* Nor does it have memory without a broker, unless it has a cap: be that before the first one,
+ * after a loss, or when the broker is lost meanwhile. */
 static void fail_closed_memory(void)
 {
-	struct request hello;
+	struct request hello, r;
 
 	setenv("GPUSTEWARD_FAIL", "closed", 1);
 	gs_client_start();
 	pthread_t asks = reserve_aside(4096);
 	broker_listen();
 	struct peer p = peer_welcomed(&hello, GS_HELLO);
-	struct request r = peer_expect(&p, GS_RESERVE);
+	r = peer_expect(&p, GS_RESERVE);
 	peer_answer(&p, GS_DENY, &r, 0);
 	CHECK(reserved(asks) == 0);
+	asks = reserve_aside(4096);
+	peer_expect(&p, GS_RESERVE);
+	close(p.fd);
+	p = peer_welcomed(&hello, GS_RESUME);
+	r = peer_expect(&p, GS_RESERVE);
+	close(p.fd);
+	p = peer_welcomed(&hello, GS_RESUME);
+	r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_GRANT, &r, 7);
+	CHECK(reserved(asks) != 0);
 }
 
 static void fail_closed_own_cap(void)
