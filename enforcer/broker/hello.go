@@ -216,7 +216,8 @@ func (s *session) resume(hello *wire.Hello) {
 	}
 	if s.caller.sessions > 1 {
 		for _, o := range s.b.sessions {
-			if o != s && o.caller == s.caller && o.resumed && !o.moved && !o.exited && !o.welcomed.Load() {
+			if o != s && o.caller == s.caller && o.wished == s.wished && o.resumed && !o.moved && !o.exited &&
+				!o.welcomed.Load() {
 				supersede(o)
 			}
 		}
