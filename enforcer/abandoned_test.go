@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -17,13 +18,9 @@ import (
 func pageOf(t *testing.T, pid int) wire.Page {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer memory.Close()
 	for line := range strings.Lines(string(maps)) {
 		var from int64

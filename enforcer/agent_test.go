@@ -71,9 +71,7 @@ func startAgentOn(t *testing.T, h *host, enforcer string, roles ...string) *agen
 		_ = os.RemoveAll(a.dir)
 	})
 	file := filepath.Join(a.dir, "gpusteward.yml")
-	if err := os.WriteFile(file, []byte("enforcer:\n  enabled: true\n"+enforcer), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, []byte("enforcer:\n  enabled: true\n"+enforcer), 0o644))
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
 	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + a.socket}
@@ -124,12 +122,8 @@ func (a *agent) run(tenant, of string, argv ...string) *worker {
 	copied := filepath.Join(a.dir, of, tenant)
 	if _, err := os.Stat(copied); err != nil {
 		text, err := os.ReadFile(path(a.t, "GS_"+strings.ToUpper(of), "hook/build/stub/"+of))
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
-			a.t.Fatal(err)
-		}
+		fixture.Must(a.t, err)
+		fixture.Must(a.t, os.MkdirAll(filepath.Dir(copied), 0o755))
 		fixture.Program(a.t, copied, text)
 	}
 	return startWorker(a.t, tenant, append(a.hook, a.driver...),

@@ -15,6 +15,7 @@ import (
 
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/jobs"
+	"gpusteward/internal/fixture"
 )
 
 // A terms is what a tenant may use of each GPU.
@@ -60,9 +61,7 @@ func TestBrokerProcess(t *testing.T) {
 		t.Skip("run by the other tests")
 	}
 	var tenants book
-	if err := json.Unmarshal([]byte(os.Getenv("GS_TEST_TENANTS")), &tenants); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal([]byte(os.Getenv("GS_TEST_TENANTS")), &tenants))
 	inFlight, _ := time.ParseDuration(os.Getenv("GS_IN_FLIGHT"))
 	observe := new(jobs.Observer).Observe
 	if os.Getenv("GS_TEST_TRACE") == "off" { // to measure what a trace costs
@@ -74,9 +73,7 @@ func TestBrokerProcess(t *testing.T) {
 		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
@@ -85,17 +82,13 @@ func TestBrokerProcess(t *testing.T) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if line := lines.Bytes(); bytes.HasPrefix(line, []byte("[")) {
 			var others book
-			if err := json.Unmarshal(line, &others); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, json.Unmarshal(line, &others))
 			b.Reload(others)
 			fmt.Println("reloaded")
 			continue
 		}
 		raw, err := json.Marshal(b.Stats())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		fmt.Printf("stats %s\n", raw)
 	}
 	cancel()

@@ -13,6 +13,7 @@ import (
 	"gpusteward/enforcer"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -43,9 +44,7 @@ type speaker struct {
 func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
 	t.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &speaker{t: t, conn: conn}
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{15: 1}}, Committed: [wire.GPUs]uint64{bytes}}
@@ -71,13 +70,9 @@ func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire
 	_ = s.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	in := make([]byte, wire.FrameMax)
 	n, err := s.conn.Read(in)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, err)
 	h, payload, err := wire.Decode(in[:n])
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, err)
 	return h, payload
 }
 
@@ -101,9 +96,7 @@ func (s *speaker) take(bytes uint64) uint64 {
 func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "capacity") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	kept := none
@@ -118,9 +111,7 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	socket = filepath.Join(dir, "s")
 	e, err = enforcer.New(enforcer.Options{Tick: tick, Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
 		Broker: broker.Options{Socket: socket, Holds: card{}.holds}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()

@@ -50,9 +50,7 @@ func traceCost(t *testing.T, kind string, beat time.Duration) {
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	blocks, err := alternate(cmd.Process.Pid, r.hook, beat, ended)
@@ -69,9 +67,7 @@ func traceCost(t *testing.T, kind string, beat time.Duration) {
 	if err == nil {
 		err = json.Unmarshal(text, &times)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	slower, ms, traced := costsOf(times.Ends, blocks)
 	if len(slower) < 10 {
 		t.Fatalf("%d spans", len(slower))

@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // TestDay lets 100 tenants with random quotas and loads share 8 GPUs for a
@@ -20,9 +21,7 @@ import (
 // again afterwards. Guarantees are kept.
 func TestDay(t *testing.T) {
 	d, err := newDay(rand.New(rand.NewPCG(*daySeed, 6)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	began, seconds := time.Now(), int(*dayHours*3600)
 	early := uint64(0)
 	for i := range seconds {

@@ -223,9 +223,7 @@ func (g *governed) run(table policy.Table) {
 		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups,
 		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
 	})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	fixture.Must(g.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel, g.ended = cancel, make(chan error, 1)
 	go func() { g.ended <- g.it.Run(ctx) }()
@@ -245,9 +243,7 @@ func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	g.t.Helper()
 	if g.copies[tenant] == "" {
 		program, err := os.ReadFile(path(g.t, "GS_LOAD", "hook/build/stub/load"))
-		if err != nil {
-			g.t.Fatal(err)
-		}
+		fixture.Must(g.t, err)
 		g.copies[tenant] = filepath.Join(g.t.TempDir(), tenant)
 		fixture.Program(g.t, g.copies[tenant], program)
 	}

@@ -37,9 +37,7 @@ func TestExecProcess(t *testing.T) {
 	}
 	_ = os.Unsetenv("GS_TEST_EXEC")
 	var o ExecOptions
-	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, json.Unmarshal([]byte(text), &o))
 	status, err := Exec(o, os.Stderr)
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(status)
@@ -62,9 +60,7 @@ func (o onlyTenant) Tenants() []string                 { return []string{string(
 func socketOf(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
@@ -80,9 +76,7 @@ func brokerBy(t *testing.T, p broker.Policy) (b *broker.Broker, socket string) {
 	t.Helper()
 	socket = socketOf(t)
 	b, err := broker.New(broker.Options{Socket: socket, Policy: p, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
@@ -103,13 +97,9 @@ func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 		_, o.Socket = brokerOf(t, cmp.Or(o.Tenant, "a"))
 	}
 	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	cmd := exec.Command(exe, "-test.run=^TestExecProcess$", "-test.v=false")
 	cmd.Env = append([]string{"GS_TEST_EXEC=" + string(text), "PATH=/usr/bin:/bin"}, env...)
 	return cmd
@@ -194,25 +184,17 @@ func TestExecIsTheProgram(t *testing.T) {
 	o.Command = []string{"sh", "-c", `trap 'echo got it; exit 7' TERM; echo $$; while :; do read -r line; done`}
 	cmd := executing(t, o)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer in.Close()
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
 	var pid int
 	var got, it string
 	if _, err := fmt.Fscanln(out, &pid); err != nil || pid != cmd.Process.Pid {
 		t.Errorf("the program is process %d, the caller's is %d (%v)", pid, cmd.Process.Pid, err)
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = in.Write([]byte("\n")) // dash handles signals between commands
 	if _, err := fmt.Fscanln(out, &got, &it); err != nil || got+" "+it != "got it" {
 		t.Errorf("after SIGTERM the program prints %q (%v)", got+" "+it, err)
@@ -240,16 +222,12 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 	library, dir := hook(t), t.TempDir()
 	file := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(text), mode))
 		return path
 	}
 	plain := file("plain", "#!/bin/sh\nexit 3\n", 0o644)
 	foreign, err := os.ReadFile(library)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	foreign = slices.Clone(foreign)
 	foreign[18] = byte(elf.EM_AARCH64) // e_machine
 	foreign[19] = 0
@@ -291,19 +269,13 @@ func TestExecFindsTheHook(t *testing.T) {
 	for _, beside := range []string{Library, "enforcer/hook/build/" + Library} {
 		dir := t.TempDir()
 		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		for to, from := range map[string]string{filepath.Join(dir, "gpusteward"): exe,
 			filepath.Join(dir, beside): library} {
-			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 			if err := os.Link(from, to); err != nil {
 				text, err := os.ReadFile(from)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				fixture.Program(t, to, text)
 			}
 		}
@@ -336,9 +308,7 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 			continue // only root can give a file away
 		}
 		path := build(t, "program", "int main(void) { return 5; }", c.flag)
-		if err := errors.Join(os.Chown(path, c.owner, -1), os.Chmod(path, 0o755|c.mode)); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, errors.Join(os.Chown(path, c.owner, -1), os.Chmod(path, 0o755|c.mode)))
 		o.Command = []string{path}
 		if status, _, errs := executed(t, o); status != 5 || !strings.Contains(errs, c.says) ||
 			(c.says == "") != (errs == "") {
@@ -354,9 +324,7 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	library, none := hook(t), socketOf(t)
 	b, socket := brokerOf(t, "a")
 	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socketOf(t), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer func() { _ = silent.Close() }()
 	for name, c := range map[string]struct {
 		socket, tenant string
@@ -442,9 +410,7 @@ func TestTermsEndUnbound(t *testing.T) {
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()}}
 	b, socket := brokerBy(t, tabled{policy.New(table, policy.HostView{}, nil)})
 	conn, err := net.Dial("unixpacket", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer conn.Close()
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{1}}}
 	copy(hello.Tenant[:], policy.Unbound)
@@ -485,14 +451,10 @@ func TestExecWaitsForABusyBroker(t *testing.T) {
 	if err == nil {
 		err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer func() { _ = unix.Close(fd) }()
 	first, err := net.Dial("unixpacket", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer func() { _ = first.Close() }()
 	if _, err := net.Dial("unixpacket", path); !errors.Is(err, unix.EAGAIN) {
 		t.Fatalf("the queue takes a second one: %v", err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -41,13 +42,9 @@ func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) *worker {
 	t.Helper()
 	table, err := json.Marshal(tenants)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	env = append(slices.Clone(env), "GS_TEST_SOCKET="+socket, "GS_TEST_TENANTS="+string(table))
 	w := startWorker(t, "broker", env, exe, "-test.run=^TestBrokerProcess$", "-test.v=false")
 	w.hear(t, time.Minute, "listening")
@@ -58,9 +55,7 @@ func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) 
 func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h.socket = filepath.Join(dir, "broker.sock")
 	h.broker = startBrokerIn(t, h.driver, h.socket, tenants...)
@@ -97,9 +92,7 @@ func path(t *testing.T, variable, tree string) string {
 	if set := os.Getenv(variable); set != "" {
 		p, err = filepath.Abs(set)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if _, err := os.Stat(p); err != nil {
 		t.Fatalf("%s: %v", variable, err)
 	}

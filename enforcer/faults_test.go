@@ -32,9 +32,7 @@ func taken(t *testing.T, w *worker) uint64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "alloc"))
 	n, err := strconv.ParseUint(f[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return n
 }
 

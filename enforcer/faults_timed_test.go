@@ -95,9 +95,7 @@ func TestStopped(t *testing.T) {
 	}
 	poll(t, 20*time.Second, "they do not take turns", took("stopped"))
 	before := books(stats(t, h.broker), "stopped")
-	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 	poll(t, 20*time.Second, "the broker holds it for alive",
 		func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
 	after := books(stats(t, h.broker), "stopped")
@@ -105,21 +103,15 @@ func TestStopped(t *testing.T) {
 	if n := after.Overruns - before.Overruns; n > 2 {
 		t.Errorf("the other one waited for it %d times", n)
 	}
-	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 
 	// This stop is too short for the session to become stale.
-	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 	was := books(stats(t, h.broker), "stopped").Overruns
 	poll(t, 20*time.Second, "it is not waited for",
 		func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
-	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 }
 
@@ -153,15 +145,11 @@ func TestOneOfTwoStopped(t *testing.T) {
 	var mine, its []float64
 	for range times {
 		from := fixture.Monotonic()
-		if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 		poll(t, 20*time.Second, "no second passes", func() bool { return fixture.Monotonic() > from+span })
 		mine = append(mine, h.truth.of(beside.cmd.Process.Pid).work(from, from+span))
 		its = append(its, h.truth.of(other.cmd.Process.Pid).work(from, from+span))
-		if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
 		works(all...)
 	}
 	fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)

@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // The owner of a process follows from this host's facts. On a simulated host it
@@ -20,18 +21,14 @@ import (
 func TestWhoseADeviceProcessIs(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
 	p := policy.New(policy.Table{Default: policy.Terms{Quota: all}, Rules: []policy.Rule{
 		{Name: "program", Select: []policy.Selector{{Executables: []string{exe}}}, Terms: policy.Terms{Quota: all}},
 		{Name: "unit", Select: []policy.Selector{{Units: []string{"a.service"}}}, Terms: policy.Terms{Quota: all}},
 	}}, policy.HostView{}, nil)
 	zombie := exec.Command("true")
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, zombie.Start())
 	defer func() { _ = zombie.Wait() }()
 	awaitZombie(t, zombie.Process.Pid)
 	headless := startHeadless(t)
@@ -70,17 +67,13 @@ func startHeadless(t *testing.T) (pid int) {
 #include <unistd.h>
 static void *go_on(void *none) { for (;;) pause(); }
 int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_exit(0); }`
-	if err := os.WriteFile(filepath.Join(dir, "headless.c"), []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "headless.c"), []byte(source), 0o600))
 	program := filepath.Join(dir, "headless")
 	if out, err := exec.Command("gcc", "-pthread", "-o", program, program+".c").CombinedOutput(); err != nil {
 		t.Fatalf("build it: %v %s", err, out)
 	}
 	cmd := exec.Command(program)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	awaitZombie(t, cmd.Process.Pid)
 	return cmd.Process.Pid

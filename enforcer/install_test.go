@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 func inode(t *testing.T, path string) *syscall.Stat_t {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return info.Sys().(*syscall.Stat_t)
 }
 
@@ -31,9 +31,7 @@ func TestInstall(t *testing.T) {
 	installed := filepath.Join(dir, Library)
 	is := func(library string) {
 		t.Helper()
-		if err := Install(o); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, Install(o))
 		for path, source := range map[string]string{installed: library,
 			filepath.Join(dir, "gpusteward"): "/proc/self/exe"} {
 			want, err1 := os.ReadFile(source)
@@ -49,19 +47,13 @@ func TestInstall(t *testing.T) {
 	if is(old); inode(t, installed).Ino != before {
 		t.Error("the installer wrote an existing file again")
 	}
-	if err := os.Chmod(installed, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(installed, 0o600))
 	is(old)
 
 	running, err := os.Open(installed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer running.Close()
-	if err := os.WriteFile(installed+".new", []byte("half of it"), 0o400); err != nil { // an interrupted installation
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(installed+".new", []byte("half of it"), 0o400)) // an interrupted installation
 	o.Library = build(t, Library, "int gs_another[9] = {1};", "-shared", "-fPIC")
 	is(o.Library)
 	want, err1 := os.ReadFile(old)
@@ -84,9 +76,7 @@ func TestInstall(t *testing.T) {
 func TestInstallSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	library, file := hook(t), filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, nil, 0o644))
 	for name, c := range map[string]struct {
 		o    InstallOptions
 		want string
@@ -108,9 +98,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 		return // only root can mount a read-only file system
 	}
 	readOnly := t.TempDir()
-	if err := unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""))
 	defer func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) }()
 	for _, dir := range []string{readOnly, readOnly + "/lib"} {
 		if err := Install(InstallOptions{Dir: dir, Library: library}); err == nil ||
@@ -141,18 +129,14 @@ func TestInstallGivesTheState(t *testing.T) {
 	// An agent that ran as root left these files, or the user put them there.
 	err := errors.Join(os.WriteFile(path("state/health.json"), nil, 0o640), os.WriteFile(path("secret"), nil, 0o600),
 		os.Symlink(path("secret"), path("state/link")), os.Link(path("secret"), path("state/second")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if err := Install(o); err != nil || inode(t, path("state/health.json")).Uid != user {
 		t.Errorf("%v, %+v", err, inode(t, path("state/health.json")))
 	}
 	if owner := inode(t, path("secret")).Uid; owner != 0 {
 		t.Errorf("a file elsewhere was given to user %d", owner)
 	}
-	if err := os.Chown(state, another, another); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chown(state, another, another))
 	if err := Install(o); err == nil || !strings.Contains(err.Error(),
 		"user 65533's: does another agent run on this host") {
 		t.Error(err)

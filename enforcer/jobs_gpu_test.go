@@ -105,9 +105,7 @@ func (r *recorder) write(t *testing.T, out string) {
 			counts[e.Kind]++
 			_ = binary.Write(&b, binary.LittleEndian, e)
 		}
-		if err := os.WriteFile(filepath.Join(out, fmt.Sprintf("%d.trace", pid)), b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(out, fmt.Sprintf("%d.trace", pid)), b.Bytes(), 0o644))
 		text, _ := json.Marshal(one.communicators[:3])
 		fmt.Printf("pid %d: %d events, %d lost, head %d: %v %s\n", pid, len(one.events), one.lost, one.head, counts, text)
 	}
@@ -130,9 +128,7 @@ func TestGPUSteps(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			r := record(t)
 			file := filepath.Join(t.TempDir(), "times")
-			if err := r.run(t, kind, file); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, r.run(t, kind, file))
 			files, _ := filepath.Glob(file + "*") // of each rank
 			if len(files) == 0 {
 				t.Fatal("it wrote no times")
@@ -147,9 +143,7 @@ func TestGPUSteps(t *testing.T) {
 				if err == nil {
 					err = json.Unmarshal(text, &times)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, err)
 				found := stepsOf(r.of(t, times.PID))
 				if len(times.Ends) == 0 {
 					fmt.Printf("%-10s  %5d\n", kind, len(found))
@@ -277,17 +271,13 @@ func hangs(t *testing.T, fault, reason, where string) {
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET="+socket, "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		_ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run()
 		return cmd.Process.Kill()
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	defer func() { cancel(); _ = cmd.Wait() }()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && !strings.HasPrefix(lines.Text(), "hangs") {

@@ -52,14 +52,10 @@ func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
 			if !works() {
 				t.Fatal("it never works")
 			}
-			if err := a.order("suspend", w.cmd.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, a.order("suspend", w.cmd.Process.Pid))
 			a.again()
 			a.metric(`nvgpu_broker_sessions{state="active"}`, 1)
-			if err := a.order("resume-process", w.cmd.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, a.order("resume-process", w.cmd.Process.Pid))
 			if !works() {
 				t.Errorf("it does not work any more: %v", w.cmd.ProcessState)
 			}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -29,13 +30,9 @@ func completed(t *testing.T, w *worker) float64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "total"))
 	n, err := strconv.ParseFloat(f[2], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	seconds, err := strconv.ParseFloat(f[3], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return n / seconds
 }
 
@@ -60,9 +57,7 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	taken(t, idle)
 	const lent = (limit-mib)/8 - 15*mib // with the first allocation, of which the others are a part
 	settled("what is lent is not told from what is used", 16*mib, lent)
-	if err := idle.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, idle.cmd.Process.Signal(unix.SIGSTOP))
 	other := h.load(t, "tenant", hoard(2048, 1, "native")...)
 	ready(t, other)
 	other.tell("go")

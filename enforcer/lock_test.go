@@ -7,19 +7,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestLock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "enforcer.lock")
-	if err := os.WriteFile(path, []byte("4194303999\n"), 0o600); err != nil { // the PID of an ended process
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600)) // the PID of an ended process
 	release, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	_, err = lock(dir)
 	if want := fmt.Sprintf("process %d holds %s", os.Getpid(), path); err == nil ||
 		!strings.Contains(err.Error(), want) {
@@ -36,14 +34,10 @@ func TestLockWithoutAName(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	release, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer release()
 	// The holder has not written its PID yet.
-	if err := os.Truncate(filepath.Join(dir, "enforcer.lock"), 0); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Truncate(filepath.Join(dir, "enforcer.lock"), 0))
 	if _, err = lock(dir); err == nil || !strings.Contains(err.Error(), "another enforcer is running: it holds "+dir) {
 		t.Error(err)
 	}
@@ -54,17 +48,11 @@ func TestLockOfAnEndedEnforcer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	before, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600))
 	time.AfterFunc(50*time.Millisecond, before)
 	release, err := lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	release()
 }
 
@@ -75,9 +63,7 @@ func TestLockThatCannotBe(t *testing.T) {
 		!strings.Contains(err.Error(), "open the enforcer's lock") {
 		t.Error(err)
 	}
-	if err := os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")))
 	if _, err := lock(dir); err == nil {
 		t.Error("it follows a link")
 	}

@@ -61,9 +61,7 @@ func TestDriverFoundOtherwise(t *testing.T) {
 		Rules: []policy.Rule{byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))}}
 	g := underEnforcer(t, table)
 	driver, err := os.ReadFile(path(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	file := filepath.Join(g.dir, "copy.so")
 	fixture.Program(t, file, driver)
 	g.job("copied", true, "--resolve="+file, "--burst-ms=1", "--sleep-ms=1", "--seconds=180")

@@ -20,6 +20,7 @@ import (
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -66,17 +67,13 @@ func (busyHost) Rates(string) (link, memory float64, ok bool)      { return 0, 0
 func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nccl") // t.TempDir's names are too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	quota := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota}}
 	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address,
 		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return e
 }
 
@@ -112,18 +109,14 @@ func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
 func TestNCCLIsAsked(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer l.Close()
 	e := watching(t, l.Addr().String(), false)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
 	conn, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer conn.Close()
 	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "client protocol 2\n" {
 		t.Errorf("%q: %v", line, err)
@@ -152,13 +145,9 @@ func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
 	e.suspender.Guard = &suspend.Guards{}
 	defer e.suspender.Close()
 	guarded := exec.Command("sleep", "600")
-	if err := guarded.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, guarded.Start())
 	defer func() { _ = guarded.Process.Kill(); _ = guarded.Wait() }()
-	if err := e.suspender.Guard.Take(guarded.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, e.suspender.Guard.Take(guarded.Process.Pid))
 	e.seen.Sessions = []audit.Session{{PID: 7}}
 	of := func(pid int) suspend.Process { return suspend.Process{Target: action.Target{PID: pid}} }
 	for want, all := range map[string][]suspend.Process{

@@ -50,15 +50,11 @@ func (r *recorder) env() []string {
 func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "jobs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
 	socket = filepath.Join(dir, "s")
 	b, err := broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _ = b.Run(ctx) })

@@ -228,9 +228,7 @@ func TestGPURests(t *testing.T) {
 	look("beside one that works", 30)
 	for range 3 {
 		for _, order := range []string{"suspend", "resume-process"} {
-			if err := a.order(order, works.cmd.Process.Pid); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, a.order(order, works.cmd.Process.Pid))
 			look("after "+order, 15)
 		}
 	}

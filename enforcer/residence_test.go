@@ -328,9 +328,7 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	g.stop()
 	g.cgroups = t.TempDir()
 	for name, bytes := range map[string]int{"memory.max": 1 << 30, "memory.current": 1 << 20} {
-		if err := os.WriteFile(filepath.Join(g.cgroups, name), []byte(strconv.Itoa(bytes)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(g.cgroups, name), []byte(strconv.Itoa(bytes)), 0o600))
 	}
 	g.run(g.table)
 	a := g.rests("a", true, "1024")

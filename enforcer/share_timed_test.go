@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestShares(t *testing.T) {
@@ -87,9 +89,7 @@ func TestRefusedEvents(t *testing.T) {
 	options := []string{"--kernel-us=200", "--ahead=64", fmt.Sprint("--seconds=", seconds)}
 	a, b := refused.load(t, "a", options...), h.load(t, "b", options...)
 	ready(t, a, b)
-	if err := os.WriteFile(full, nil, 0o600); err != nil { // the programs have made their own events
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(full, nil, 0o600)) // the programs have made their own events
 	f := h.measure(t, "events are refused", seconds, part{a, "go", 0.2, 200e-6}, part{b, "go", 0.8, 200e-6})
 	f.show()
 	if books(stats(t, h.broker), "a").GateErrors == 0 {

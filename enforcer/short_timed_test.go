@@ -15,6 +15,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // ownGroup makes a cgroup of version 2 that the enforcer takes for a workload,
@@ -54,18 +55,14 @@ func (g *governed) short(key string, env []string, ticks float64, options ...str
 	g.t.Helper()
 	dir = g.ownGroup(key)
 	group, err := os.Open(dir)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	fixture.Must(g.t, err)
 	defer func() { _ = group.Close() }()
 	spawner := exec.Command("/bin/sh", append([]string{"-c",
 		`while "$0" --kernel-us=200 --seconds="$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"), g.seconds(ticks)},
 		options...)...)
 	spawner.Env = append(append(os.Environ(), g.driver...), env...)
 	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
-	if err := spawner.Start(); err != nil {
-		g.t.Fatal(err)
-	}
+	fixture.Must(g.t, spawner.Start())
 	g.t.Cleanup(func() { _ = spawner.Process.Kill(); _ = spawner.Wait() })
 	return dir
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"gpusteward/enforcer/action"
+	"gpusteward/internal/fixture"
 )
 
 // stateful returns an enforcer that has only a state file, and its log.
@@ -24,9 +25,7 @@ func stateful(file string) (*Enforcer, *bytes.Buffer) {
 func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil { // not a directory
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(dir, nil, 0o600)) // not a directory
 	e, log := stateful(filepath.Join(dir, "enforcer.json"))
 	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
 	for range 2 {
@@ -38,9 +37,7 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	if n := strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"); n != 1 {
 		t.Errorf("told %d times: %s", n, log)
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Remove(dir))
 	e.save()
 	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "saved again") {
 		t.Errorf("%v, %s", err, log)
@@ -55,17 +52,13 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 	for name, text := range map[string]string{"cut": `{"ladder": {"standing": [`, "another": `[3]`, "empty": "",
 		"null": "null", "nothing in it": "{}", "without a checksum": `{"ladder":{}}`} {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
-		if err := os.WriteFile(e.StateFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(e.StateFile, []byte(text), 0o600))
 		e.restore()
 		if !strings.Contains(log.String(), e.StateFile+".bad") {
 			t.Errorf("%s: %s", name, log)
 		}
 		for range 2 {
-			if err := e.keep([]action.Paused{{Tenant: name}}); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, e.keep([]action.Paused{{Tenant: name}}))
 		}
 		if bad, err := os.ReadFile(e.StateFile + ".bad"); err != nil || string(bad) != text {
 			t.Errorf("%s: set aside %q, %v", name, bad, err)
@@ -83,18 +76,12 @@ func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "enforcer.json")
 	e, _ := stateful(file)
-	if err := e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service",
-		Stopped: []action.Target{{PID: 7000, Start: 8}}}}); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service",
+		Stopped: []action.Target{{PID: 7000, Start: 8}}}}))
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	good, err := unsealed(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	for bit := range 8 * len(text) {
 		flipped := bytes.Clone(text)
 		flipped[bit/8] ^= 1 << (bit % 8)

@@ -27,9 +27,7 @@ var made = sync.OnceValue(func() error {
 // change it.
 func stub(t *testing.T, change ...string) *host {
 	t.Helper()
-	if err := made(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, made())
 	dir := path(t, "GS_STUB", "hook/build/stub")
 	h := &host{driver: append([]string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")},
 		change...)}
@@ -88,12 +86,8 @@ func watch(t *testing.T, stat string, env []string) *monitor {
 	cmd := exec.Command(stat, "2")
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
 	m := &monitor{busy: map[int]*series{}, held: map[int]uint64{}}
 	ended := make(chan struct{})
 	go func() {

@@ -390,9 +390,7 @@ func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
 	g.sees(1, a)
 	call := func(op suspend.Op) suspend.State {
 		state, err := g.call(t.Context(), op, a.cmd.Process.Pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return state
 	}
 	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestWhoWaitsForTheDriver looks at the threads of a process that gives way. Those of the
@@ -31,13 +33,9 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 		procfs, pid := t.TempDir(), 7
 		is := func(call string) {
 			dir := filepath.Join(procfs, strconv.Itoa(pid), "task", "8")
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, os.MkdirAll(dir, 0o700))
 			for file, text := range map[string]string{"comm": c.comm + "\n", "syscall": call + " 0x0\n"} {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 		}
 		is(c.before)

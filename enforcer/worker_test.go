@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A worker is a child process that reads orders from stdin and prints results.
@@ -41,9 +43,7 @@ func startWorker(t *testing.T, name string, env []string, argv ...string) *worke
 		t.Fatal(err)
 	}
 	out, err := w.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	if err := w.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
@@ -91,9 +91,7 @@ func (w *worker) tell(line string) { io.WriteString(w.in, line+"\n") }
 func (w *worker) hear(t *testing.T, limit time.Duration, words ...string) string {
 	t.Helper()
 	line, err := w.listen(limit, words...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return line
 }
 

@@ -3,6 +3,8 @@ package broker
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestAlarm holds that an alarm rings at its time, does not ring after it was
@@ -10,9 +12,7 @@ import (
 func TestAlarm(t *testing.T) {
 	t.Parallel()
 	a, err := newAlarm()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	clock, rang, ended := newClock(), make(chan time.Duration, 8), make(chan struct{})
 	go func() {
 		defer close(ended)

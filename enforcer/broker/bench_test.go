@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -53,9 +54,7 @@ func BenchmarkReserve(b *testing.B) {
 	b.Run("blocking", func(b *testing.B) {
 		c := dial(b, br, "b", 1)
 		file, err := c.conn.File()
-		if err != nil {
-			b.Fatal(err)
-		}
+		fixture.Must(b, err)
 		defer file.Close()
 		fd := int(file.Fd()) // Fd makes the socket blocking
 		runtime.LockOSThread()
@@ -99,9 +98,7 @@ func TestLoad(t *testing.T) {
 	}
 	number := func(name string) int {
 		n, err := strconv.Atoi(os.Getenv(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		return n
 	}
 	gpus, tenants := number("GS_GPUS"), number("GS_TENANTS")
@@ -133,12 +130,8 @@ func load(b *testing.B, gpus, tenants int) {
 	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket, fmt.Sprintf("GS_GPUS=%d", gpus),
 		fmt.Sprintf("GS_TENANTS=%d", tenants))
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	fixture.Must(b, err)
+	fixture.Must(b, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		b.Fatal(err)

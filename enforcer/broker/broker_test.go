@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -454,23 +455,17 @@ func TestSocket(t *testing.T) {
 
 	stale := socket(t)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	dial(t, start(t, Options{Socket: stale}, nil), "a", 1).sync()
 
 	handed, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(t), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	dial(t, start(t, Options{Socket: handed.Addr().String(), Listener: handed}, nil), "a", 1).sync()
 
 	file := socket(t)
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.WriteFile(file, nil, 0o600))
 	if _, err := New(Options{Socket: file, Policy: book{}}); err == nil {
 		t.Error("a plain file is taken for a stale socket")
 	}
@@ -491,9 +486,7 @@ func TestStatsMessage(t *testing.T) {
 		file := os.NewFile(uintptr(c.fd), "stats")
 		c.fd = -1
 		var got wire.Stats
-		if err := json.NewDecoder(file).Decode(&got); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, json.NewDecoder(file).Decode(&got))
 		file.Close()
 		if len(got.Tenants) != 1 || got.Tenants[0].MemoryUsed != 5 || got.Sessions["observing"] != 1 ||
 			got.GPUs[0].GPU != "GPU-00000000-0000-0000-0000-000000000001" {
@@ -556,9 +549,7 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 		<-goOn
 		return "a", nil
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	cancel, ended := serve(t, b)
 	defer cancel()
 	c := connect(t, b.options.Socket)

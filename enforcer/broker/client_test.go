@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -82,9 +83,7 @@ func start(tb testing.TB, o Options, change func(*Broker)) *Broker {
 	}
 	o.MaxPerPID = orElse(o.MaxPerPID, 1<<20) // all clients of a test are one process
 	b, err := New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, err)
 	b.timing.callsOfProcess, b.timing.callsOfOwner = 1e6, 1e6
 	if change != nil {
 		change(b)
@@ -130,9 +129,7 @@ func (b *Broker) clockThatJumps() (jump func(by time.Duration)) {
 func socket(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "gs")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, err)
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
@@ -154,9 +151,7 @@ type client struct {
 func connect(tb testing.TB, path string) *client {
 	tb.Helper()
 	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	fixture.Must(tb, err)
 	c := &client{tb: tb, conn: conn, fd: -1}
 	tb.Cleanup(c.close)
 	return c
@@ -214,9 +209,7 @@ func (c *client) hello(t wire.Type, h *wire.Hello) {
 		c.tb.Fatal("no page")
 	}
 	page, err := unix.Mmap(c.fd, 0, int(c.welcome.PageBytes), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		c.tb.Fatal(err)
-	}
+	fixture.Must(c.tb, err)
 	c.page = page
 	c.tb.Cleanup(func() { _ = unix.Munmap(page) })
 	if c.page.Session() != c.session {
@@ -272,9 +265,7 @@ func (c *client) next(limit time.Duration) (wire.Header, []byte, error) {
 func (c *client) receive() (wire.Header, []byte) {
 	c.tb.Helper()
 	h, payload, err := c.next(patience)
-	if err != nil {
-		c.tb.Fatal(err)
-	}
+	fixture.Must(c.tb, err)
 	return h, payload
 }
 

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestGroups(t *testing.T) {
@@ -15,9 +17,7 @@ func TestGroups(t *testing.T) {
 		"Name:\tx\nGroups:\t \n": nil,
 		"":                       nil,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
 		if got := groups(path); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}

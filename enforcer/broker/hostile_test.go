@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -50,13 +51,9 @@ func TestStranger(t *testing.T) {
 // makes no exception. Each line of stdin is a time, by which its clock jumps. It
 // answers with whether it starved and is to be doubted.
 func serveAlone(t *testing.T, path string, n int) {
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}))
 	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	jump := b.clockThatJumps()
 	b.timing.stale = time.Hour  // a minute is no absence
 	b.timing.behind = time.Hour // a busy machine may serve nobody for a while
@@ -66,9 +63,7 @@ func serveAlone(t *testing.T, path string, n int) {
 	fmt.Println("listens")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		by, err := time.ParseDuration(lines.Text())
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		jump(by)
 		fmt.Println(b.Stats().Starved, b.Doubtful())
 	}
@@ -224,24 +219,16 @@ func strange(t testing.TB, what, path string, times, uid int, cgroup string) *st
 		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if cgroup != "" {
 		dir, err := os.Open(cgroup)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		defer dir.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return &stranger{cmd, in, bufio.NewScanner(out)}
 }
@@ -259,9 +246,7 @@ func (s *stranger) says(t testing.TB) string {
 func (s *stranger) number(t testing.TB) int {
 	t.Helper()
 	n, err := strconv.Atoi(s.says(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return n
 }
 
@@ -269,9 +254,7 @@ func (s *stranger) number(t testing.TB) int {
 func open(t testing.TB) string {
 	t.Helper()
 	path := socket(t)
-	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, os.Chmod(filepath.Dir(path), 0o777))
 	return path
 }
 

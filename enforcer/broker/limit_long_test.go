@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -19,9 +20,7 @@ func TestReserveAllocatesNothing(t *testing.T) {
 	})
 	c := dial(t, b, "a", 1)
 	file, err := c.conn.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer file.Close()
 	fd := int(file.Fd())
 	m := &wire.Memory{Bytes: 1}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -87,18 +88,12 @@ func TestOrder(t *testing.T) {
 // waits, and is served when there is room.
 func TestNoDescriptors(t *testing.T) {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	b, err := New(Options{Socket: socket(t), Policy: book{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	b.timing.poll = 5 * time.Millisecond
 	c := connect(t, b.options.Socket)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: limit.Max}))
 	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) }()
 	var filling []int
 	for {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestTenThousand holds idle sessions and logs the memory of each.
@@ -20,9 +22,7 @@ func TestTenThousand(t *testing.T) {
 	const want = 10_000
 	sessions, need := want, uint64(2*want+500)
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	// Root may raise the hard limit. Other users open as many as fit.
 	if unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: need, Max: max(need, limit.Max)}) != nil {
 		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit.Max, Max: limit.Max})
@@ -66,12 +66,8 @@ func resident(t *testing.T) uint64 {
 	runtime.GC()
 	debug.FreeOSMemory()
 	raw, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	pages, err := strconv.ParseUint(strings.Fields(string(raw))[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	return pages * uint64(os.Getpagesize())
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -50,14 +51,10 @@ func TestProcess(t *testing.T) {
 	if inherited := os.Getenv("GS_CHILD"); inherited != "" {
 		// A child inherits the connection, and outlives its parent.
 		file, err := first.conn.File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, err)
 		child := exec.Command("sleep", inherited)
 		child.ExtraFiles = []*os.File{file}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, child.Start())
 	}
 	fmt.Println("ready")
 	ended := make(chan struct{})
@@ -88,17 +85,11 @@ func run(t *testing.T, b *Broker, tenant string, sessions int, bytes uint64, env
 		fmt.Sprintf("GS_SESSIONS=%d", sessions), fmt.Sprintf("GS_BYTES=%d", bytes))
 	cmd.Env = append(cmd.Env, env...)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, cmd.Start())
 	p := &process{cmd, stdin}
 	t.Cleanup(p.kill)
 	line, err := bufio.NewReader(stdout).ReadString('\n')
@@ -127,9 +118,7 @@ func TestKill(t *testing.T) {
 	d.queue(0)
 	drain(t, "the other one runs after the drain's deadline", place{d, 0}.runs, place{d, 0})
 	began := time.Now()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, p.cmd.Process.Kill())
 	d.mode(0, wire.ModeOpen)
 	t.Logf("the GPU passed on %v after the kill", time.Since(began))
 	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
@@ -161,16 +150,12 @@ func TestStop(t *testing.T) {
 		b.timing.heartbeat, b.timing.stale = 5*time.Millisecond, 300*time.Millisecond
 	})
 	p := run(t, b, "a", 1, 70)
-	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, p.cmd.Process.Signal(unix.SIGSTOP))
 	eventually(t, "it is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
 	if b.tenant("a").MemoryUsed != 70 {
 		t.Error("its memory is gone")
 	}
-	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, p.cmd.Process.Signal(unix.SIGCONT))
 	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
 }
 
@@ -463,9 +448,7 @@ func TestChild(t *testing.T) {
 	c := dial(t, b, "a", 1)
 	c.take(70)
 	file, err := c.conn.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, err)
 	defer file.Close()
 	free := c.frame(wire.TypeFree, &wire.Memory{Bytes: 70})
 	child := exec.Command("sh", "-c", "dd bs=4096 count=1 status=none >&3")
