@@ -218,8 +218,13 @@ func (x *matrix) begin() (end func(), err error) {
 		return end, err
 	}
 	serving, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- x.broker.Run(serving) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := x.broker.Run(serving); err != nil {
+			x.progress("the broker ended: %v", err)
+		}
+	}()
 	undo = append(undo, func() { cancel(); <-ended })
 	if slices.ContainsFunc(x.modes, mode.mps) {
 		if err := x.startMPS(); err != nil {
