@@ -210,7 +210,7 @@ rules: prometheus3
 # Tests with real servers: the dashboards' queries on Prometheus 2 and 3, the chain from a fault
 # to a receiver, make demo, the page in a browser.
 test-servers: prometheus3
-	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus $(GOTEST) -vet=off -count=1 -tags servers \
+	@PROMETHEUS_3=$(PROMETHEUS3)/prometheus $(GOTEST) -vet=off $(call flags,30) -count=1 -tags servers \
 		-run '^(TestQueries.*|TestChain.*|TestDemo.*|TestPage)$$' $(WHOLE) ./dashboards
 
 # Packages and images are built for amd64 and arm64, or for the architectures in ARCH.
