@@ -384,6 +384,7 @@ func TestAProcessThatResumedBeginsAnew(t *testing.T) {
 	}
 	c := dial(t, b, "a", 1)
 	c.take(70)
+	c.sync() // the broker has its COMMIT
 	looks(time.Hour)
 	looks(time.Hour)
 	h := hello("a", 1)
