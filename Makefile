@@ -13,10 +13,10 @@ HOURS       ?= 24
 # The tests of the whole program.
 WHOLE       := ./internal/integration
 
-.PHONY: build otlp package-otlp hook ready run demo test test-race test-faulty test-all test-long test-tools test-nightly \
-	test-timed test-shares test-gpu test-servers test-deploy matrix mutants mutants-health truth day bench sizing tools pictures pictures-dashboards lint linter rules \
-	binaries kube package image \
-	generate page check clean prometheus3
+.PHONY: build otlp package-otlp hook ready run demo test test-race test-faulty test-all test-long test-tools \
+	test-nightly test-timed test-shares test-gpu test-servers test-deploy matrix mutants mutants-health truth day \
+	bench sizing tools pictures pictures-dashboards lint rules binaries kube package image generate page check \
+	clean prometheus3
 
 GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 build:
@@ -55,7 +55,7 @@ demo: ready
 
 # A lane is the set of tests in the files with its build tag, *_LANE_test.go:
 #   long      simulated hours, hundreds of hosts, sanitizers
-#   nightly   simulated days and worlds, sanitizers over every program: too long for each change
+#   nightly   simulated days and worlds: too long for each change
 #   timed     guaranteed latencies and shares of real time; these run alone
 #   tools     tests that need the programs of Prometheus and Alertmanager, Python or root
 # Most tests wait for a part of their time, so more of them run at once than there are processors.
@@ -188,10 +188,6 @@ pictures: tools
 LINTER := go tool -modfile=deploy/tools/go.mod golangci-lint
 lint:
 	@out=$$($(LINTER) run ./... 2>&1) || { echo "$$out"; exit 1; }
-
-# Builds the linter, and keeps it in Go's cache.
-linter:
-	@$(LINTER) version >/dev/null
 
 # Builds Prometheus 3 and its promtool, which takes minutes the first time. Of the service
 # discoveries they have file, HTTP and Kubernetes: the others, of clouds, take longer than the rest.
