@@ -488,7 +488,8 @@ static void *launch_on(void *stream)
 }
 
 /* Four threads launch all the time while turns come and go. Not one launch may be
- * made between a YIELD and the next turn. */
+ * made between a YIELD and the next turn. Threads that do not run for a while let a
+ * turn end as idle: such an end is no answer to the pause, and is not judged. */
 static void no_launch_passes_a_pause(void)
 {
 	static const struct { enum gs_mode mode; uint32_t flags; } turns[] = { { GS_OPEN, 0 }, { GS_RUN, GS_HASTE },
@@ -502,12 +503,15 @@ static void no_launch_passes_a_pause(void)
 		uint64_t put = put_all();
 		fake_mode(0, turns[turn % 3].mode, turn, turns[turn % 3].flags);
 		AWAIT(put_all() >= put + 50);
+		pthread_mutex_lock(&gs_gates[0].lock);
+		bool idle = turns[turn % 3].mode == GS_RUN && gs_gates[0].phase == GS_GIVEN;
 		unsigned since = fake_says;
 		fake_mode(0, GS_PAUSE, turn, 0);
-		AWAIT(told(GS_YIELD, GS_DRAINED, since) && phase() == GS_GIVEN);
+		pthread_mutex_unlock(&gs_gates[0].lock);
+		AWAIT(idle || (told(GS_YIELD, GS_DRAINED, since) && phase() == GS_GIVEN));
 		put = put_all();
 		AWAIT(held() == 4);
-		CHECK(put_all() == put);
+		CHECK(idle || put_all() == put);
 	}
 	atomic_store(&over, true);
 	fake_mode(0, GS_OPEN, 1000, 0);
