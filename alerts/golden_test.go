@@ -20,9 +20,7 @@ func TestGolden(t *testing.T) {
 		}
 		stands, err := os.ReadFile(name)
 		fixture.Must(t, err)
-		if string(stands) != files[name] {
-			t.Errorf("%s differs from the checks; run make generate", name)
-		}
+		fixture.Equal(t, string(stands), files[name], "%s differs from the checks; run make generate", name)
 	}
 	stands, err := filepath.Glob("*.yml")
 	fixture.Must(t, err)

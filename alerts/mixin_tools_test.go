@@ -106,10 +106,6 @@ func TestMixinIsConfigured(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.Join(names, " "); got != "fleet gpusteward-slo" {
-		t.Errorf("groups %s", got)
-	}
-	if got := strings.Join(objectives, " "); got != "vector(0.99) vector(0.99) vector(0.9)" {
-		t.Errorf("objectives %s", got)
-	}
+	fixture.Equal(t, strings.Join(names, " "), "fleet gpusteward-slo", "groups")
+	fixture.Equal(t, strings.Join(objectives, " "), "vector(0.99) vector(0.99) vector(0.9)", "objectives")
 }

@@ -11,6 +11,7 @@ import (
 	_ "gpusteward/collectors/all"
 	"gpusteward/collectors/device"
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // TestLevelTests checks the expectations of level tests, which come from the agent's engine: no
@@ -113,9 +114,7 @@ func TestMetricsOf(t *testing.T) {
 		"(x - y) > 0 and ignoring (gpu, uuid) (z{a=\"(up)\"} == 1)\nor\nabsent(typo_of_a{b=~\"c|d\"})": "x y z typo_of_a",
 		`x and on (job) (y offset 1m)`:                                                                 "x y",
 	} {
-		if got := strings.Join(metricsOf(expr), " "); got != want {
-			t.Errorf("%s: %q, want %q", expr, got, want)
-		}
+		fixture.Equal(t, strings.Join(metricsOf(expr), " "), want, "%s", expr)
 	}
 }
 
@@ -186,9 +185,7 @@ func TestHumanize(t *testing.T) {
 		0: "0", 1: "1", 999: "999", 3599: "3.599k", 524288001: "524.3M",
 		.27: "270m", 1.1e-12: "1.1p", -1: "-1", -1500: "-1.5k",
 	} {
-		if got := humanize(v); got != want {
-			t.Errorf("%v: %s, want %s", v, got, want)
-		}
+		fixture.Equal(t, humanize(v), want, "%v", v)
 	}
 }
 
@@ -198,8 +195,6 @@ func TestDurations(t *testing.T) {
 		10 * time.Second: "10s", 80 * time.Second: "1m20s", 2 * time.Minute: "2m",
 		24 * time.Hour: "24h", 25*time.Hour + time.Minute: "25h1m",
 	} {
-		if got := promDuration(d); got != want {
-			t.Errorf("%v: %s, want %s", d, got, want)
-		}
+		fixture.Equal(t, promDuration(d), want, "%v", d)
 	}
 }

@@ -54,13 +54,9 @@ func TestAlertmanagerKnowsRacks(t *testing.T) {
 	for _, f := range rackFaults {
 		hosts = append(hosts, f.hosts...)
 		want := fmt.Sprintf(`alertname =~ "%s"`, strings.Join(f.hosts, "|"))
-		if got := silenced[fmt.Sprintf("alertname = %q", f.alert)]; !strings.Contains(got, want) {
-			t.Errorf("%s silences %s, want %s", f.alert, got, want)
-		}
+		fixture.Contains(t, silenced[fmt.Sprintf("alertname = %q", f.alert)], want, "%s silences", f.alert)
 	}
-	if got := silenced[`alertname = "RackDown"`]; got != `alertname = "GPUStewardDown"` {
-		t.Errorf("RackDown silences %s", got)
-	}
+	fixture.Equal(t, silenced[`alertname = "RackDown"`], `alertname = "GPUStewardDown"`, "RackDown silences")
 	waits := 0
 	all := slices.Clone(shipped.Route.Routes)
 	for _, r := range shipped.Route.Routes {

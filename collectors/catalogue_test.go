@@ -38,9 +38,8 @@ func TestCatalogue(t *testing.T) {
 			t.Errorf("%s has %d labels; only _info, and a hang, which its labels explain, have more than six", m,
 				len(m.Labels))
 		}
-		if strings.Join(m.Labels, "") != strings.ToLower(strings.Join(m.Labels, "")) {
-			t.Errorf("%s: labels %v are not lower case", m, m.Labels)
-		}
+		fixture.Equal(t, strings.Join(m.Labels, ""), strings.ToLower(strings.Join(m.Labels, "")),
+			"%s: labels %v are not lower case", m, m.Labels)
 	}
 }
 

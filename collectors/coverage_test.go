@@ -156,7 +156,6 @@ func TestDCGMIsCovered(t *testing.T) {
 			t.Errorf("dcgm.tsv: %s: the scale to DCGM's unit is %q", field, scale)
 		}
 	}
-	if !slices.Equal(slices.Sorted(slices.Values(fields)), slices.Sorted(slices.Values(dcgmDefaults))) {
-		t.Errorf("dcgm.tsv has\n%v\nand dcgm-exporter\n%v", fields, dcgmDefaults)
-	}
+	fixture.EqualSlices(t, slices.Sorted(slices.Values(fields)), slices.Sorted(slices.Values(dcgmDefaults)),
+		"dcgm.tsv has\n%v\nand dcgm-exporter\n%v", fields, dcgmDefaults)
 }

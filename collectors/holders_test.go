@@ -2,7 +2,6 @@ package collectors_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -53,9 +52,7 @@ func TestMIG(t *testing.T) {
 			}
 			uuid, gi := s.Labels[2], s.Labels[3]
 			seen[uuid] = true
-			if names := h.Names(uuid); !slices.Equal(names, []string{"1", parent, "1:" + gi, uuid}) {
-				t.Errorf("its names are %q", names)
-			}
+			fixture.EqualSlices(t, h.Names(uuid), []string{"1", parent, "1:" + gi, uuid}, "its names are")
 			if !h.Knows(uuid) || h.Knows("GPU"+uuid[len("MIG"):]) || h.Parent(uuid) != parent || h.Silent()[uuid] {
 				t.Errorf("%s is not known for what it is", uuid)
 			}
@@ -101,9 +98,7 @@ func TestNames(t *testing.T) {
 		hosttest.Advance(2 * time.Second)
 		for want := range 2 {
 			uuid := hosttest.Told(h, collectors.Up, "gpu", fmt.Sprint(want))["uuid"]
-			if names := h.Names(uuid); !slices.Equal(names, []string{fmt.Sprint(want), uuid}) {
-				t.Errorf("the names of GPU %d are %q", want, names)
-			}
+			fixture.EqualSlices(t, h.Names(uuid), []string{fmt.Sprint(want), uuid}, "the names of GPU %d are", want)
 		}
 		if names := h.Names("GPU-none"); names != nil {
 			t.Errorf("a missing GPU has the names %q", names)

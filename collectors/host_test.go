@@ -194,9 +194,7 @@ func TestDriverLoadedLater(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100}]\n"+
 		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(30 * time.Second)
-		if err := h.Driver(); err == nil || !strings.Contains(err.Error(), "nvmlInit") {
-			t.Errorf("Driver() = %v, want an error of nvmlInit", err)
-		}
+		fixture.Fails(t, h.Driver(), "nvmlInit", "Driver() =")
 		if idle := time.Since(h.Progress()); idle > collectors.OpenMost {
 			t.Errorf("no progress for %v while the host waits for a driver", idle)
 		}

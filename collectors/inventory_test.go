@@ -48,15 +48,11 @@ func TestInventory(t *testing.T) {
 		fixture.Must(t, os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644))
 		var bad inventory
 		bad.load(dir, log)
-		if got := uuids(&bad); got != "" {
-			t.Errorf("%s inventory: %q", name, got)
-		}
+		fixture.Equal(t, uuids(&bad), "", "%s inventory", name)
 		bad.saw(id(0, "GPU-a", "0:1"))
 		bad.save(log)
 		var again inventory
 		again.load(dir, log)
-		if got := uuids(&again); got != "0:GPU-a" {
-			t.Errorf("after a %s inventory: %q", name, got)
-		}
+		fixture.Equal(t, uuids(&again), "0:GPU-a", "after a %s inventory", name)
 	}
 }

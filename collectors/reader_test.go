@@ -1,9 +1,10 @@
 package collectors
 
 import (
-	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestTicksFollowTheWallClockInMonotonicTime(t *testing.T) {
@@ -11,9 +12,7 @@ func TestTicksFollowTheWallClockInMonotonicTime(t *testing.T) {
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second} {
 		now := time.Now()
 		next := nextRead(now, interval)
-		if !strings.Contains(next.String(), " m=") {
-			t.Error("a clock that is set between two reads delays a reader by as much")
-		}
+		fixture.Contains(t, next.String(), " m=", "a clock that is set between two reads delays a reader by as much")
 		if wait := next.Sub(now); !next.Truncate(interval).Equal(next) || wait < interval/2 || wait > interval*3/2 {
 			t.Errorf("the next read of every %v after %v is %v", interval, now, next)
 		}

@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
+	"gpusteward/internal/fixture"
 )
 
 func TestPut(t *testing.T) {
@@ -65,16 +66,12 @@ func TestAddOnlyRises(t *testing.T) {
 			last = v
 		}
 	}
-	if last != 4.5 {
-		t.Errorf("total %v, want 4.5", last)
-	}
+	fixture.Equal(t, last, 4.5, "total")
 }
 
 func TestScaledKeepsDecimals(t *testing.T) {
 	for _, c := range []struct{ v, scale, want float64 }{{87704, 1e-3, 87.704}, {3, 1024, 3072}, {95, .01, .95},
 		{8540708000, 1e-9, 8.540708}} {
-		if got := collectors.Scaled(c.v, c.scale); got != c.want {
-			t.Errorf("scaled(%v, %v) = %v, want %v", c.v, c.scale, got, c.want)
-		}
+		fixture.Equal(t, collectors.Scaled(c.v, c.scale), c.want, "scaled(%v, %v) =", c.v, c.scale)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestSeriesAreBounded(t *testing.T) {
@@ -16,18 +18,14 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	h := &Host{errors: map[collectError]uint64{}, dropped: map[string]uint64{}}
 	h.account(&pass{collector: &Collector{}}, r.Dropped)
-	if h.dropped[MissingSymbol.Name] != 7 {
-		t.Errorf("accounted %v", h.dropped)
-	}
+	fixture.Equal(t, h.dropped[MissingSymbol.Name], 7, "accounted %v", h.dropped)
 }
 
 func TestPassGoesStale(t *testing.T) {
 	began, ended := time.Unix(1e9, 0), time.Unix(1e9+7, 0)
 	p := &pass{began: began, ended: ended, due: 10 * time.Second}
 	for age, want := range map[time.Duration]bool{0: true, 20 * time.Second: true, 20*time.Second + 1: false} {
-		if got := p.fresh(ended.Add(age)); got != want {
-			t.Errorf("fresh after %v of a 10 s interval: %v, want %v", age, got, want)
-		}
+		fixture.Equal(t, p.fresh(ended.Add(age)), want, "fresh after %v of a 10 s interval", age)
 	}
 	if static := (&pass{began: began}); !static.fresh(began.Add(time.Hour)) {
 		t.Error("a value that is read once is stale after an hour")

@@ -61,9 +61,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 				}
 				if len(list) > 0 {
 					for _, one := range list {
-						if one.Value[1] != "0.5" {
-							t.Errorf("%v: %v", a, one)
-						}
+						fixture.Equal(t, one.Value[1], "0.5", "%v: %v", a, one)
 					}
 					break
 				}

@@ -40,9 +40,7 @@ func TestGolden(t *testing.T) {
 		}
 		stands, err := os.ReadFile(name)
 		fixture.Must(t, err)
-		if string(stands) != files[name] {
-			t.Errorf("%s differs from the rows; run make generate", name)
-		}
+		fixture.Equal(t, string(stands), files[name], "%s differs from the rows; run make generate", name)
 	}
 	stands, err := filepath.Glob("*.json")
 	fixture.Must(t, err)

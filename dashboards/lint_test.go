@@ -59,9 +59,7 @@ func TestLint(t *testing.T) {
 		lintLayout(t, d)
 		lintPanels(t, d)
 		for _, a := range queriesOf(t, d) {
-			if a.datasource != "${datasource}" {
-				t.Errorf("%v: queries %q, not the chosen data source", a, a.datasource)
-			}
+			fixture.Equal(t, a.datasource, "${datasource}", "%v: queries", a)
 			if strings.HasPrefix(a.place, "variable ") && !strings.Contains(a.expr, "{") {
 				a.expr += "{}" // the variable cluster has no selector
 			}
@@ -264,9 +262,8 @@ func lintExpr(t *testing.T, a asked) {
 		}
 	}
 	windows := window.FindAllStringSubmatch(a.expr, -1)
-	if len(windows) != len(anyRange.FindAllString(a.expr, -1)) {
-		t.Errorf("%v: a range outside of rate and increase", a)
-	}
+	fixture.Equal(t, len(windows), len(anyRange.FindAllString(a.expr, -1)),
+		"%v: a range outside of rate and increase", a)
 	for _, w := range windows {
 		m := metrics[selector.FindStringSubmatch(w[0])[1]]
 		if w[2] != "$__rate_interval" && (w[1] != "increase" || w[2] != "$__range") ||

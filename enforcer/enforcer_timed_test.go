@@ -78,9 +78,7 @@ func TestEnforcer(t *testing.T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.steps {
-		if s.Tenant != "greedy" {
-			t.Errorf("the escalation moved for %+v", s)
-		}
+		fixture.Equal(t, s.Tenant, "greedy", "the escalation moved for %+v", s)
 		if s.To > s.From && (len(s.Evidence) == 0 || !slices.Contains(s.Evidence[0].PIDs, evader.cmd.Process.Pid)) {
 			t.Errorf("no evidence, or not of the evader: %+v", s)
 		}

@@ -140,9 +140,7 @@ func TestMemoryRace(t *testing.T) {
 	fmt.Printf("memory race of 64: %d MiB taken of %d, in use on the GPU %d, peak %d, in the ledger %d, %d bytes "+
 		"over\n",
 		sum/mib, limit/mib, used/mib, peak/mib, ledger/mib, over)
-	if over != 0 {
-		t.Errorf("%d bytes over the cap", over)
-	}
+	fixture.Equal(t, over, 0, "bytes over the cap")
 	if sum < limit*95/100 {
 		t.Errorf("64 processes could take %d MiB of %d", sum/mib, limit/mib)
 	}

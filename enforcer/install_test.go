@@ -90,9 +90,7 @@ func TestInstallSaysWhatIsWrong(t *testing.T) {
 		"root's state":  {InstallOptions{Own: []string{file + "-state"}}, "a user's number above 0"},
 		"state, a file": {InstallOptions{Own: []string{file}, Owner: 65532}, "not a directory"},
 	} {
-		if err := Install(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		fixture.Fails(t, Install(c.o), c.want, "%s", name)
 	}
 	if os.Getuid() != 0 {
 		return // only root can mount a read-only file system
@@ -133,9 +131,7 @@ func TestInstallGivesTheState(t *testing.T) {
 	if err := Install(o); err != nil || inode(t, path("state/health.json")).Uid != user {
 		t.Errorf("%v, %+v", err, inode(t, path("state/health.json")))
 	}
-	if owner := inode(t, path("secret")).Uid; owner != 0 {
-		t.Errorf("a file elsewhere was given to user %d", owner)
-	}
+	fixture.Equal(t, inode(t, path("secret")).Uid, 0, "the owner of a file elsewhere is")
 	fixture.Must(t, os.Chown(state, another, another))
 	if err := Install(o); err == nil || !strings.Contains(err.Error(),
 		"user 65533's: does another agent run on this host") {

@@ -404,9 +404,7 @@ func TestGPUHangsWithoutHook(t *testing.T) {
 				said = hang.FindString(a.ask("/metrics"))
 			}
 			fmt.Printf("%s: after %.0f s %s\n", fault, time.Since(began).Seconds(), said)
-			if !strings.Contains(said, `rank="1"`) {
-				t.Errorf("rank 1 hangs, and it says %q", said)
-			}
+			fixture.Contains(t, said, `rank="1"`, "rank 1 hangs, and it says")
 			_ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run()
 			poll(t, time.Minute, "the hang is still told", func() bool { return !hang.MatchString(a.ask("/metrics")) })
 		})

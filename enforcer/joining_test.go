@@ -30,9 +30,7 @@ func TestANewProcessJoinsASuspendedWorkload(t *testing.T) {
 		g.order(g.giveBack, b.pid(), "runs again")
 		g.work(a, b)
 		g.order(g.suspend, b.pid(), "is suspended")
-		if g.used() != 0 {
-			t.Errorf("hooked %v: %d MiB are in use", hooked, g.used())
-		}
+		fixture.Equal(t, g.used(), 0, "hooked %v: MiB in use", hooked)
 	})
 }
 

@@ -19,10 +19,7 @@ func TestLock(t *testing.T) {
 	release, err := lock(dir)
 	fixture.Must(t, err)
 	_, err = lock(dir)
-	if want := fmt.Sprintf("process %d holds %s", os.Getpid(), path); err == nil ||
-		!strings.Contains(err.Error(), want) {
-		t.Errorf("a second one: %v, want %s", err, want)
-	}
+	fixture.Fails(t, err, fmt.Sprintf("process %d holds %s", os.Getpid(), path), "a second one")
 	release()
 	if release, err = lock(dir); err != nil {
 		t.Fatalf("after it was released: %v", err)

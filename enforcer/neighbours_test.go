@@ -8,6 +8,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/audit"
+	"gpusteward/internal/fixture"
 )
 
 // TestOthersUseTheGPU compares the part of a GPU's time that the neighbours of a
@@ -38,9 +39,7 @@ func TestOthersUseTheGPU(t *testing.T) {
 		}
 	}
 	g.look(uses(12, 0, 5, at.Add(5*time.Second))) // no new samples
-	if part := g.others("GPU-0", minePID); part != 0.4 {
-		t.Errorf("between two samples the others use %g, want 0.4", part)
-	}
+	fixture.Equal(t, g.others("GPU-0", minePID), 0.4, "between two samples the others use")
 	if part := g.others("GPU-1", minePID); part != 0 {
 		t.Errorf("others use %g of another GPU", part)
 	}

@@ -132,9 +132,7 @@ func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
 	t.Parallel()
 	e := watching(t, "localhost:28028", true)
 	defer e.Close()
-	if e.jobs.RAS != "" {
-		t.Errorf("NCCL is asked at %s", e.jobs.RAS)
-	}
+	fixture.Equal(t, e.jobs.RAS, "", "NCCL is asked at")
 }
 
 // TestAnOrderNamesWhoRunsWithoutTheHook warns of processes that may not survive their

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // The kernels of a tenant keep the memory busy for 80 % of their time on the
@@ -40,7 +41,5 @@ func TestPacer(t *testing.T) {
 		t.Error("a tenant without a limit of bandwidth is still held")
 	}
 	p.look(place{"idle", "GPU-0"}, policy.Quota{Limit: 1, Bandwidth: .3}, .5, 0)
-	if len(p) != 0 {
-		t.Error("a tenant that used no GPU time is held to none")
-	}
+	fixture.Equal(t, len(p), 0, "a tenant that used no GPU time is held to none")
 }

@@ -98,9 +98,7 @@ func TestShortLivesAreFrozen(t *testing.T) {
 		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 		return strings.Contains(string(events), "frozen 1")
 	})
-	if told := g.told("around"); !slices.Equal(told, []string{"warn done", "throttle done", "pause done"}) {
-		t.Errorf("the escalation did %q", told)
-	}
+	fixture.EqualSlices(t, g.told("around"), []string{"warn done", "throttle done", "pause done"}, "the escalation did")
 	if told := g.told("honest"); told != nil {
 		t.Errorf("to those under the hook the escalation did %q", told)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -45,9 +46,8 @@ func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 		if strings.Contains(c.args, "mig") {
 			argv = append([]string{"env", "GS_STUB_MIG=1"}, argv...)
 		}
-		if got := h.start(t, c.tenant, argv...).hear(t, time.Minute, "0 "); got != c.want {
-			t.Errorf("%s: GPU, total, free, used, reserved: %q, want %q", name, got, c.want)
-		}
+		fixture.Equal(t, h.start(t, c.tenant, argv...).hear(t, time.Minute, "0 "), c.want,
+			"%s: GPU, total, free, used, reserved", name)
 	}
 	// None of them has a session any more.
 	poll(t, 10*time.Second, "one session is left", func() bool { return stats(t, h.broker).Sessions["active"] == 1 })

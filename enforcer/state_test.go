@@ -54,9 +54,7 @@ func TestAStateThatCannotBeUsedIsSetAside(t *testing.T) {
 		e, log := stateful(filepath.Join(t.TempDir(), "enforcer.json"))
 		fixture.Must(t, os.WriteFile(e.StateFile, []byte(text), 0o600))
 		e.restore()
-		if !strings.Contains(log.String(), e.StateFile+".bad") {
-			t.Errorf("%s: %s", name, log)
-		}
+		fixture.Contains(t, log.String(), e.StateFile+".bad", "%s: the log", name)
 		for range 2 {
 			fixture.Must(t, e.keep([]action.Paused{{Tenant: name}}))
 		}

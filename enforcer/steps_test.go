@@ -13,6 +13,7 @@ import (
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/fixture"
 )
 
 // TestARefusedSuspensionLeavesThePause refuses a paused workload for want of host
@@ -55,15 +56,9 @@ func TestAClientOfMPSDoesNotJoin(t *testing.T) {
 		e.joinSuspended(now, r, e.candidate(s).joining(r))
 		return e.suspender.Totals().Refused[suspend.MPS]
 	}
-	if n := look(); n != 1 {
-		t.Errorf("%d refusals", n)
-	}
+	fixture.Equal(t, look(), 1, "refusals")
 	now = now.Add(restAfter - 1)
-	if n := look(); n != 1 {
-		t.Errorf("%d refusals in 10 minutes", n)
-	}
+	fixture.Equal(t, look(), 1, "refusals in 10 minutes")
 	now = now.Add(1)
-	if n := look(); n != 2 {
-		t.Errorf("%d refusals after 10 minutes", n)
-	}
+	fixture.Equal(t, look(), 2, "refusals after 10 minutes")
 }

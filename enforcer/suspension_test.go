@@ -98,9 +98,7 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 		g.sees(2, a, b)
 		pid := strconv.Itoa(a.cmd.Process.Pid)
 		g.order(g.suspend, pid, "suspended: 2448 MiB")
-		if g.used() != 1024 {
-			t.Errorf("hooked %v: %d MiB are in use", hooked, g.used())
-		}
+		fixture.Equal(t, g.used(), 1024, "hooked %v: MiB in use", hooked)
 		since := fixture.Monotonic()
 		poll(t, 20*time.Second, "the other one works on", func() bool { return g.moved(b, since) })
 		if g.moved(a, since) {

@@ -44,8 +44,6 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 			is(call)
 			u.look(procfs, pid)
 		}
-		if u.stuck != c.stuck {
-			t.Errorf("%s: it waits for the driver: %t, want %t", name, u.stuck, c.stuck)
-		}
+		fixture.Equal(t, u.stuck, c.stuck, "%s: it waits for the driver", name)
 	}
 }

@@ -142,9 +142,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			many = append(many, p.dial("198.51.100.7"))
 		}
 		busy := many[0]
-		if status := asked(t, busy, "/metrics"); status != http.StatusOK {
-			t.Errorf("within the bound, a scrape is answered %d", status)
-		}
+		fixture.Equal(t, asked(t, busy, "/metrics"), http.StatusOK, "within the bound, a scrape is answered")
 		for range 100 {
 			many = append(many, p.dial("198.51.100.7"))
 		}
@@ -164,9 +162,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Errorf("%d connections of who has too many were cut off, want 101", cut)
 		}
 		for _, c := range append(others, honest, busy) {
-			if status := asked(t, c, "/metrics"); status != http.StatusOK {
-				t.Errorf("beside who has too many, a scrape is answered %d", status)
-			}
+			fixture.Equal(t, asked(t, c, "/metrics"), http.StatusOK, "beside who has too many, a scrape is answered")
 		}
 	})
 }
@@ -179,9 +175,7 @@ func TestClientsAreIdentifiedByAddress(t *testing.T) {
 		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
 	} {
 		from := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(address), 4711))
-		if got := clientOf(pipe{from: from}).String(); got != want {
-			t.Errorf("%s is of %s, want %s", address, got, want)
-		}
+		fixture.Equal(t, clientOf(pipe{from: from}).String(), want, "%s is of", address)
 	}
 	if got := clientOf(pipe{from: &net.UnixAddr{}}); got.IsValid() {
 		t.Errorf("a Unix socket is of %s", got)
@@ -213,9 +207,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 			return
 		}
 		answer.Body.Close()
-		if answer.ProtoMajor != 2 {
-			t.Errorf("answered by %s", answer.Proto)
-		}
+		fixture.Equal(t, answer.ProtoMajor, 2, "answered by %s", answer.Proto)
 	}
 	ask() // who asks at once before there is a connection makes one for each request, which are too many
 	var asking sync.WaitGroup

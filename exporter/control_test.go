@@ -171,9 +171,7 @@ func TestOrderPermissions(t *testing.T) {
 		{peer{uid: 1000}, 997, false},
 		{peer{uid: 0, err: errors.New("not known")}, 0, false},
 	} {
-		if got := c.who.may(c.own); got != c.want {
-			t.Errorf("%+v of an agent of user %d: %v, want %v", c.who, c.own, got, c.want)
-		}
+		fixture.Equal(t, c.who.may(c.own), c.want, "%+v of an agent of user %d", c.who, c.own)
 	}
 	nobody := &Control{Actions: map[string]Action{"drain": {Do: func(context.Context, url.Values) (string, error) {
 		t.Error("drained by nobody")
@@ -240,8 +238,6 @@ func TestExistingSockets(t *testing.T) {
 	})
 	t.Run("a directory that cannot be made", func(t *testing.T) {
 		log, _ := control(t, "/proc/no/such", drain)
-		if !strings.Contains(log.String(), "no control socket") {
-			t.Errorf("log %s", log)
-		}
+		fixture.Contains(t, log.String(), "no control socket", "the log")
 	})
 }

@@ -148,9 +148,7 @@ func TestDCGMNamesTheHolder(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != len(want) {
-		t.Errorf("there are series of %v", seen)
-	}
+	fixture.Equal(t, len(seen), len(want), "other series: %v", seen)
 }
 
 func TestDCGMLastXID(t *testing.T) {
@@ -172,9 +170,7 @@ func TestDCGMLastXID(t *testing.T) {
 // A missing reading is absent, but its substitute is served.
 func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	t.Parallel()
-	if body := dcgmBody(t, nil); body != "" {
-		t.Errorf("nothing is known, the body is %q", body)
-	}
+	fixture.Equal(t, dcgmBody(t, nil), "", "nothing is known, the body is")
 	var s samples
 	s.down("0", "gpu_is_lost")
 	s.put(device.Power, 200, "1", "GPU-1", "instant", "gpu") // no average, as on an A100; no identity yet
@@ -216,7 +212,5 @@ func TestResponsesAreCachedByPath(t *testing.T) {
 		wantAnswer(t, request(s, http.MethodGet, "/metrics/dcgm"), http.StatusOK, "DCGM_FI_DEV_FB_USED")
 		wantAnswer(t, request(s, http.MethodGet, "/api/v1/state"), http.StatusOK, `"memory_bytes":{"used":1073741824}`)
 	}
-	if n := len(s.scrapes.cache); n != 3 {
-		t.Errorf("%d responses are cached", n)
-	}
+	fixture.Equal(t, len(s.scrapes.cache), 3, "cached responses")
 }

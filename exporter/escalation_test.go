@@ -68,8 +68,6 @@ func TestQuotaInWords(t *testing.T) {
 		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)},
 		"30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
 	} {
-		if got := c.quota(); got != want {
-			t.Errorf("%v to %v is written %q, want %q", c.Guarantee, c.Limit, got, want)
-		}
+		fixture.Equal(t, c.quota(), want, "%v to %v is written", c.Guarantee, c.Limit)
 	}
 }

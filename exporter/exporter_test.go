@@ -215,11 +215,8 @@ func TestPageURL(t *testing.T) {
 		fixture.Must(t, err)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
-		if got, want := pageURL(l), fmt.Sprintf("http://%s:%d", host, port); got != want {
-			t.Errorf("a listener at %s is told as %s, want %s", address, got, want)
-		}
-		if got, want := pageURL(tls.NewListener(l, nil)), fmt.Sprintf("https://%s:%d", host, port); got != want {
-			t.Errorf("a listener of TLS at %s is told as %s, want %s", address, got, want)
-		}
+		fixture.Equal(t, pageURL(l), fmt.Sprintf("http://%s:%d", host, port), "a listener at %s is told as", address)
+		fixture.Equal(t, pageURL(tls.NewListener(l, nil)), fmt.Sprintf("https://%s:%d", host, port),
+			"a listener of TLS at %s is told as", address)
 	}
 }

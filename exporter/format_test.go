@@ -200,9 +200,8 @@ func TestOpenMetrics(t *testing.T) {
 		if _, got := lines(body); !slices.Equal(got, want) {
 			t.Errorf("OpenMetrics %s has %d series, text %d, or their names differ", version, len(got), len(want))
 		}
-		if !strings.Contains(body, "# TYPE nvgpu_energy_joules counter\n") {
-			t.Errorf("OpenMetrics %s does not name a counter's family without _total", version)
-		}
+		fixture.Contains(t, body, "# TYPE nvgpu_energy_joules counter\n",
+			"OpenMetrics %s does not name a counter's family without _total", version)
 	}
 }
 

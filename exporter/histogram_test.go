@@ -4,12 +4,12 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // durations is a histogram with values next to each other and far apart.
@@ -56,9 +56,7 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 			t.Errorf("bucket %d has %d of %d values: %v", i, got[i], n, got)
 		}
 	}
-	if len(h.Bucket) != 18 {
-		t.Errorf("%d classic buckets", len(h.Bucket))
-	}
+	fixture.Equal(t, len(h.Bucket), 18, "classic buckets")
 }
 
 // TestTextHasClassicBuckets checks cumulative counts, which are exact at powers
@@ -77,9 +75,7 @@ func TestTextHasClassicBuckets(t *testing.T) {
 			`nvgpu_durations_seconds_bucket{gpu="0",le="+Inf"} 36`,
 			`nvgpu_durations_seconds_count{gpu="0"} 36`,
 		} {
-			if !strings.Contains(text, "\n"+line) {
-				t.Errorf("%s: %s is missing:\n%s", accept, line, text)
-			}
+			fixture.Contains(t, text, "\n"+line, "%s", accept)
 		}
 	}
 	families := parse(t, request(s, http.MethodGet, "/metrics").Body)

@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
+	"gpusteward/internal/fixture"
 )
 
 // using returns a GPU with a known power and no other value.
@@ -54,9 +55,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 		h.add(noon.Add(20*time.Second+time.Duration(i+1)*historyStep), []GPU{using(0, float64(i))}, nil)
 	}
 	all = h.all()
-	if len(all.GPUs) != 1 {
-		t.Errorf("a GPU that is gone for half an hour is kept: %v", all.GPUs)
-	}
+	fixture.Equal(t, len(all.GPUs), 1, "a GPU that is gone for half an hour is kept: %v", all.GPUs)
 	p := all.GPUs[0].Series["power_watts"]
 	for i, v := range p {
 		if v != float32(historyPoints+i) {
@@ -95,17 +94,13 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 		h.add(noon.Add(time.Duration(i)*historyStep), gpus, nil)
 	}
-	if n := len(h.all().GPUs); n != historyGPUs {
-		t.Errorf("%d GPUs are kept, want %d", n, historyGPUs)
-	}
+	fixture.Equal(t, len(h.all().GPUs), historyGPUs, "GPUs kept")
 	h.add(noon.Add(time.Hour), []GPU{using(900, 1)}, nil)
 	if all := h.all().GPUs; len(all) != 1 || all[0].Index != 900 || len(h.gpus) != historyGPUs {
 		t.Errorf("GPUs that are gone leave no room: %d are shown, %d are kept", len(all), len(h.gpus))
 	}
 	h.add(noon.Add(26*time.Hour), []GPU{using(900, 1)}, nil)
-	if len(h.gpus) != 1 {
-		t.Errorf("GPUs that are gone for a day are kept: %d are", len(h.gpus))
-	}
+	fixture.Equal(t, len(h.gpus), 1, "GPUs kept that are gone for a day")
 }
 
 // The bytes of a GPU and of a job with a whole day are those that the
@@ -221,9 +216,7 @@ func TestHistoryOfJobs(t *testing.T) {
 		many = append(many, one(fmt.Sprint(i), 1))
 	}
 	h.add(noon.Add(time.Hour), nil, many)
-	if n := len(h.all().Jobs); n != historyJobs {
-		t.Errorf("%d jobs are kept, want %d", n, historyJobs)
-	}
+	fixture.Equal(t, len(h.all().Jobs), historyJobs, "jobs kept")
 }
 
 func TestPointsAreJSON(t *testing.T) {
@@ -262,8 +255,6 @@ func TestHistoryIsKeptByTheServer(t *testing.T) {
 		if h := w.Header(); h.Get("Content-Type") != "application/json" || h.Get("Cache-Control") != "no-store" {
 			t.Errorf("the history has the headers %v", h)
 		}
-		if !strings.Contains(w.Body.String(), `"sm_ratio":[null,null,`) {
-			t.Errorf("an unknown value is not null: %s", w.Body)
-		}
+		fixture.Contains(t, w.Body.String(), `"sm_ratio":[null,null,`, "an unknown value is not null: %s", w.Body)
 	})
 }

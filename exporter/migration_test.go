@@ -127,7 +127,5 @@ func TestReferenceOfMigration(t *testing.T) {
 		fixture.Must(t, os.WriteFile(path, []byte(page), 0o644))
 		return
 	}
-	if page != string(text) {
-		t.Errorf("%s is not what docs/migration.tsv and /metrics/dcgm say; make generate", path)
-	}
+	fixture.Equal(t, page, string(text), "%s is not what docs/migration.tsv and /metrics/dcgm say; make generate", path)
 }

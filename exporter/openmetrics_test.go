@@ -10,6 +10,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 const (
@@ -46,9 +47,7 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	if n := strings.Count(read(openMetrics), "nvgpu_incidents_created{"); n != 2 {
-		t.Errorf("%d counters began, want 2", n)
-	}
+	fixture.Equal(t, strings.Count(read(openMetrics), "nvgpu_incidents_created{"), 2, "counters began")
 	if text := read("text/plain"); strings.Contains(text, "event_id") || strings.Contains(text, "_created{class") {
 		t.Errorf("the text format has exemplars:\n%s", text)
 	}

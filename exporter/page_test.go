@@ -89,9 +89,7 @@ func TestPageHeaders(t *testing.T) {
 		w := request(s, http.MethodGet, path)
 		h := w.Header()
 		wantAnswer(t, w, http.StatusOK, "")
-		if got := [2]string{h.Get("Content-Type"), h.Get("Cache-Control")}; got != want {
-			t.Errorf("%s has the headers %q, want %q", path, got, want)
-		}
+		fixture.Equal(t, [2]string{h.Get("Content-Type"), h.Get("Cache-Control")}, want, "%s has the headers", path)
 		const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src " +
 			"'self'; font-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 		if h.Get("Content-Security-Policy") != policy || h.Get("X-Content-Type-Options") != "nosniff" ||
@@ -204,8 +202,6 @@ func TestPageKnowsTheSeries(t *testing.T) {
 		names = append(names, s.name+": (w) => ")
 	}
 	for _, name := range names {
-		if !strings.Contains(text, "\n  "+name) {
-			t.Errorf("the page does not continue %s", name)
-		}
+		fixture.Contains(t, text, "\n  "+name, "the page does not continue %s", name)
 	}
 }

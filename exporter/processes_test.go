@@ -8,6 +8,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // TestProcesses lists those of a GPU with its MIG devices, or of a workload, and
@@ -51,12 +52,10 @@ func TestProcesses(t *testing.T) {
 	for query, want := range map[string][]int{"?gpu=GPU-0": {2, 1, 4}, "?workload=unit:a": {3, 1}, "?gpu=GPU-7": {}} {
 		a := ask(query)
 		if got := pids(a); !a.Listed || a.All != len(want) || len(got) != len(want) {
-			t.Errorf("%s has %v, want %v", query, got, want)
+			t.Errorf("%s has", query)
 		} else {
 			for i := range want {
-				if got[i] != want[i] {
-					t.Errorf("%s has %v, want %v", query, got, want)
-				}
+				fixture.Equal(t, got[i], want[i], "%s has", query)
 			}
 		}
 	}
@@ -102,7 +101,5 @@ func TestBoardsStay(t *testing.T) {
 		g.Name = "H100"
 		b.remind([]GPU{g})
 	}
-	if len(b.known) != historyGPUs {
-		t.Errorf("%d boards are remembered", len(b.known))
-	}
+	fixture.Equal(t, len(b.known), historyGPUs, "boards remembered")
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // runs starts a part of the server as Run does, until stop.
@@ -167,9 +168,7 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 				<-ended
 				close(g.opened) // only now the server writes
 				synctest.Wait()
-				if log.String() != "" {
-					t.Errorf("logged %s", log)
-				}
+				fixture.Equal(t, log.String(), "", "logged")
 				if g.calls != 1 {
 					t.Errorf("gathered %d times: the client left before it was served", g.calls)
 				}
@@ -214,9 +213,7 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 			rendered := *gathered
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK,
 				fmt.Sprintf("nvgpu_devices %v\n", interval))
-			if *gathered != rendered {
-				t.Errorf("a scrape behind read %v rendered its own response", interval)
-			}
+			fixture.Equal(t, *gathered, rendered, "a scrape behind read %v rendered its own response", interval)
 		}
 	})
 }

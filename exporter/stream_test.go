@@ -100,9 +100,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 			if got := w.states(t); len(got) < 11 || len(got) > 12 {
 				t.Errorf("in ten seconds, a viewer was told %d states", len(got))
 			}
-			if kind := w.header.Get("Content-Type"); kind != "text/event-stream" {
-				t.Errorf("the stream is %q", kind)
-			}
+			fixture.Equal(t, w.header.Get("Content-Type"), "text/event-stream", "the stream is")
 		}
 		if n := rendered.Load(); n < 11 || n > 12 {
 			t.Errorf("three viewers made %d renderings in ten seconds", n)

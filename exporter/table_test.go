@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -219,9 +218,7 @@ func TestTableInColour(t *testing.T) {
 	t.Parallel()
 	for name, state := range states {
 		plain, coloured := style{width: minWidth}.table(state()), style{width: minWidth, colour: true}.table(state())
-		if got := paints.ReplaceAllString(coloured, ""); got != plain {
-			t.Errorf("%s: without its colours it is\n%s\nwant\n%s", name, got, plain)
-		}
+		fixture.Equal(t, paints.ReplaceAllString(coloured, ""), plain, "%s: without its colours it is", name)
 		if opened, closed := len(paints.FindAllString(coloured, -1)),
 			strings.Count(coloured, "\x1b[0m"); opened == 0 || opened != 2*closed {
 			t.Errorf("%s: %d paints, %d ends", name, opened, closed)
@@ -270,18 +267,14 @@ func TestAge(t *testing.T) {
 		time.Hour:        "1h00m",
 		24*time.Hour - 1: "23h59m", 24 * time.Hour: "1d00h", 99*24*time.Hour + 5*time.Hour: "99d05h",
 	} {
-		if got := age(d); got != want {
-			t.Errorf("age of %v: %s, want %s", d, got, want)
-		}
+		fixture.Equal(t, age(d), want, "age of %v", d)
 	}
 }
 
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	for want, n := range map[string][]int{"": nil, "3": {3}, "0-3,5,7-8": {5, 0, 1, 2, 3, 7, 8}, "1-2": {1, 1, 2, 2}} {
-		if got := ranges(n); got != want {
-			t.Errorf("%v is written %q, want %q", n, got, want)
-		}
+		fixture.Equal(t, ranges(n), want, "%v is written", n)
 	}
 }
 
@@ -289,9 +282,7 @@ func TestBar(t *testing.T) {
 	t.Parallel()
 	for ratio, want := range map[float64]string{0: "░░░░", 1e-9: "█░░░", .5: "██░░", .99: "████", 1: "████", 7: "████",
 		-1: "░░░░"} {
-		if got := bar(ratio, 4); got != want {
-			t.Errorf("%v is drawn %s, want %s", ratio, got, want)
-		}
+		fixture.Equal(t, bar(ratio, 4), want, "%v is drawn", ratio)
 	}
 }
 
@@ -301,17 +292,14 @@ func TestTableOfUnknownValues(t *testing.T) {
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
 		t.Errorf("the row of a GPU that does not answer is %s", text)
 	}
-	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}); !strings.Contains(text,
-		"No process uses a GPU.") {
-		t.Errorf("the row of a GPU without a process is %s", text)
-	}
+	fixture.Contains(t, st.table(State{GPUs: []GPU{{UUID: "GPU-a", Up: true}}}), "No process uses a GPU.",
+		"the row of a GPU without a process is")
 	busy := map[string]float64{"sm": .93}
 	text := st.table(State{Workloads: []Workload{{Name: "unit:a.service",
 		GPUs: []WorkloadGPU{{Utilization: busy}, {Index: 1, Utilization: busy}, {Index: 2}}}}})
 	_, row, _ := strings.Cut(text, "unit:")
-	if fields := strings.Fields("unit:" + row); !slices.Equal(fields, []string{"unit:a.service", "0-2", "186%"}) {
-		t.Errorf("the sum of what is known, and nothing for processes: %q", fields)
-	}
+	fixture.EqualSlices(t, strings.Fields("unit:"+row), []string{"unit:a.service", "0-2", "186%"},
+		"the sum of what is known, and nothing for processes")
 }
 
 func TestTableInColourMarksWhatMatters(t *testing.T) {
@@ -348,8 +336,6 @@ func TestTableNamesGPUsWithoutGPM(t *testing.T) {
 	}
 	for want, gpus := range map[bool][]GPU{false: {{Up: true}}, true: {{Up: true}, blind.GPU}} {
 		text := style{width: 80}.table(State{GPUs: gpus})
-		if strings.Contains(text, "GPUs without GPM: 3.") != want {
-			t.Errorf("%s", text)
-		}
+		fixture.Equal(t, strings.Contains(text, "GPUs without GPM: 3."), want, "%s", text)
 	}
 }

@@ -89,9 +89,7 @@ func TestScreenGolden(t *testing.T) {
 		lines, _ := v.screen()
 		text := strings.Join(lines, "\n") + "\n"
 		fits(t, 80, text)
-		if len(lines) != 24 {
-			t.Errorf("%s: %d lines on 24", name, len(lines))
-		}
+		fixture.Equal(t, len(lines), 24, "%s: lines on 24", name)
 		fixture.Golden(t, "testdata/watch_"+name+".txt", text)
 	}
 	show("gpus")

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // A GPU drifts if a setting differs from its earlier value or from its
@@ -62,9 +63,7 @@ func TestConfigDrift(t *testing.T) {
 		for _, sample := range s.Of(ConfigDrift) {
 			found = found || sample.Value == 1
 		}
-		if found != c.drifts {
-			t.Errorf("%s of %q, then %q: drift %v, want %v", c.mode, c.was, c.is, found, c.drifts)
-		}
+		fixture.Equal(t, found, c.drifts, "%s of %q, then %q: drift", c.mode, c.was, c.is)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/links"
+	"gpusteward/internal/fixture"
 )
 
 // TestLevelForPrometheus checks the inputs of rules: the expression, the time
@@ -83,9 +84,7 @@ func TestConditions(t *testing.T) {
 	if got := g.Above(1).And(g.Below(.00002)).Words(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := g.Above(123456789).Words(); got != "`nvgpu_temperature_margin_celsius` above 123456789" {
-		t.Errorf("a large number: %q", got)
-	}
+	fixture.Equal(t, g.Above(123456789).Words(), "`nvgpu_temperature_margin_celsius` above 123456789", "a large number")
 }
 
 // TestCheckNamesItsMetrics holds that the metrics of a check include those

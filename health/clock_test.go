@@ -135,9 +135,7 @@ func TestStateOfAnotherClock(t *testing.T) {
 			t.Errorf("%s: %s", name, f)
 		}
 		w.dates()
-		if n := len(w.engine.memory.incidents); n != 1 {
-			t.Errorf("%s: %d incidents are remembered", name, n)
-		}
+		fixture.Equal(t, len(w.engine.memory.incidents), 1, "%s: incidents remembered", name)
 		if w.steps(31, append(up, hotAt(20))...); strings.Contains(w.failing(), "hot") {
 			t.Errorf("%s: five minutes after it was cool: %s", name, w.failing())
 		}

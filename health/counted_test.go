@@ -8,6 +8,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestIncidentsAreCountedBesideOthers puts incidents that a check of workloads
@@ -30,9 +31,7 @@ func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1)})
 	m.count(s)
 	for workload, want := range map[string]float64{"pod:a": 2, "pod:b": 1, "": -1} {
-		if got := valueOf(s, RecentIncidents, "0", "xid_tenant", workload, ""); got != want {
-			t.Errorf("%q had %v, want %v", workload, got, want)
-		}
+		fixture.Equal(t, valueOf(s, RecentIncidents, "0", "xid_tenant", workload, ""), want, "%q had", workload)
 	}
 }
 
@@ -56,8 +55,6 @@ func TestOwnersBeyondTheUsualNumber(t *testing.T) {
 		for _, n := range c.elsewhere {
 			elsewhere = append(elsewhere, append(had(n), &incident.Event{Code: 31, Owner: "other"}))
 		}
-		if got := owners(had(c.here), elsewhere); got != c.want {
-			t.Errorf("%d owners, and elsewhere %v: %g, want %g", c.here, c.elsewhere, got, c.want)
-		}
+		fixture.Equal(t, owners(had(c.here), elsewhere), c.want, "%d owners, and elsewhere %v", c.here, c.elsewhere)
 	}
 }

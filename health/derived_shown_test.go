@@ -8,6 +8,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
+	"gpusteward/internal/fixture"
 )
 
 // TestDerivedMetricsAreShown holds that an evaluation adds the results of each
@@ -29,9 +30,8 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 			want   float64
 		}{{OrphanMemory, nil, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
 			{ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
-			if got := valueOf(s, c.metric, "0", c.labels...); got != c.want {
-				t.Errorf("%v after the last evaluation: %s is %v, want %v", after, c.metric, got, c.want)
-			}
+			fixture.Equal(t, valueOf(s, c.metric, "0", c.labels...), c.want,
+				"%v after the last evaluation: %s is", after, c.metric)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // quiet fails the test if there is a finding of at least a warning.
@@ -141,13 +142,9 @@ func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 			t.Fatalf("before the reset: %v", got)
 		}
 		w.steps(2, board(5, 1)...)
-		if got := w.state("sram_threshold"); got != incident.OK {
-			t.Errorf("after the reset: %v", got)
-		}
+		fixture.Equal(t, w.state("sram_threshold"), incident.OK, "after the reset")
 		w.steps(2, board(6, later)...)
-		if got := w.state("sram_threshold"); got != want {
-			t.Errorf("%g later: %v, want %v", later, got, want)
-		}
+		fixture.Equal(t, w.state("sram_threshold"), want, "%g later", later)
 	}
 }
 

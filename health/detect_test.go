@@ -125,9 +125,7 @@ func (d *detection) follow(t *testing.T, tr *trace, e incident.Event, at time.Du
 	}
 	switch {
 	case own && e.Severity > tr.worst:
-		if !strings.Contains(e.Message, d.Find.Says) {
-			t.Errorf("%q does not say %q", e.Message, d.Find.Says)
-		}
+		fixture.Contains(t, e.Message, d.Find.Says, "does")
 		tr.found, tr.worst, tr.over = at, e.Severity, -1
 	case own && e.To == incident.OK:
 		tr.over = at

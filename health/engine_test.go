@@ -95,9 +95,7 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	if got := w.state("hot"); got != incident.Recovering {
 		t.Fatalf("clear for less than the hold-down: %v, want recovering", got)
 	}
-	if len(w.engine.Alerts(nil)) != 1 {
-		t.Error("the alert ended before the hold-down did")
-	}
+	fixture.Equal(t, len(w.engine.Alerts(nil)), 1, "the alert ended before the hold-down did")
 	changes := w.steps(1, hotAt(20))
 	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering ||
 		len(w.engine.Alerts(nil)) != 0 {
@@ -143,22 +141,14 @@ func TestLevelWithoutSignalEndsOnItsOwn(t *testing.T) {
 	wanting := on("0", device.PerformanceState, 0)
 	w.steps(3, hotAt(-1), wanting)
 	w.steps(2, wanting)
-	if got := w.state("either"); got != incident.Degraded {
-		t.Errorf("two samples after the signal went: %v", got)
-	}
+	fixture.Equal(t, w.state("either"), incident.Degraded, "two samples after the signal went")
 	w.steps(1, wanting)
-	if got := w.state("either"); got != incident.Recovering {
-		t.Errorf("three samples after the signal went: %v", got)
-	}
+	fixture.Equal(t, w.state("either"), incident.Recovering, "three samples after the signal went")
 	w.steps(28, wanting)
-	if got := w.state("either"); got != incident.OK {
-		t.Errorf("the hold-down after the signal went: %v", got)
-	}
+	fixture.Equal(t, w.state("either"), incident.OK, "the hold-down after the signal went")
 	// it is read every ten minutes, and still counts in between
 	w.steps(180, wanting, on("0", device.Power, 950, "average", "gpu"))
-	if got := w.state("either"); got != incident.Unhealthy {
-		t.Errorf("a level that is sampled each ten minutes: %v", got)
-	}
+	fixture.Equal(t, w.state("either"), incident.Unhealthy, "a level that is sampled each ten minutes")
 }
 
 func TestMissingDataIsUnknown(t *testing.T) {
@@ -167,9 +157,7 @@ func TestMissingDataIsUnknown(t *testing.T) {
 	up := on("0", collectors.Up, 1)
 	w.steps(5, up, hotAt(20))
 	w.steps(2, up)
-	if got := w.state("hot"); got != incident.OK {
-		t.Errorf("after two samples without data: %v", got)
-	}
+	fixture.Equal(t, w.state("hot"), incident.OK, "after two samples without data")
 	changes := w.steps(1, up)
 	if len(changes) != 1 || changes[0].To != incident.Unknown {
 		t.Fatalf("after three: %+v", changes)
@@ -199,9 +187,7 @@ func TestEndedWorkloadIsNotUnknown(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	w.steps(10)
-	if got := w.state("busy"); got != incident.Recovering {
-		t.Errorf("a workload that ended while it failed: %v", got)
-	}
+	fixture.Equal(t, w.state("busy"), incident.Recovering, "a workload that ended while it failed")
 	if w.steps(30); len(w.engine.Findings()) != 0 {
 		t.Errorf("after the hold-down: %+v", w.engine.Findings())
 	}
@@ -254,9 +240,7 @@ func TestLatchEndsWithResetRebootOrAck(t *testing.T) {
 		w.steps(1000, energy(150)...)
 		w.restart("same")
 		w.steps(1, energy(151)...)
-		if got := w.state("lost"); got != incident.Failed {
-			t.Errorf("before %s: %v, want failed: latched, also over a restart of the agent", name, got)
-		}
+		fixture.Equal(t, w.state("lost"), incident.Failed, "before %s", name)
 		if end(w); w.state("lost") != incident.OK {
 			t.Errorf("after %s: %v", name, w.state("lost"))
 		}
@@ -425,9 +409,7 @@ func TestIncidentsAreCounted(t *testing.T) {
 		w := newWorld(t, Checks()...)
 		w.steps(2, up...)
 		c.run(w)
-		if got := w.failing(); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		fixture.Equal(t, w.failing(), c.want, "%s", name)
 	}
 }
 
@@ -459,23 +441,17 @@ func TestFaultOfManyOwnersIsAWarningAfterAHardwareFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
 	for n := range 5 {
-		if got := w.state("xid_repeat"); got != incident.OK {
-			t.Errorf("after %d owners: %v", n, got)
-		}
+		fixture.Equal(t, w.state("xid_repeat"), incident.OK, "after %d owners", n)
 		for again := range 5 {
 			e := happened(fmt.Sprint(n, " ", again), incident.WhatXID, 31, "0", w.now)
 			e.PID, e.Workload, e.Owner = 77, fmt.Sprintf("slurm:%d", 10*n+again), fmt.Sprintf("user:%d", 1000+n)
 			w.step(10*time.Second, []incident.Event{e}, on("0", collectors.Up, 1))
 		}
 	}
-	if got := w.state("xid_repeat"); got != incident.Suspect {
-		t.Errorf("after five owners: %v, want suspect", got)
-	}
+	fixture.Equal(t, w.state("xid_repeat"), incident.Suspect, "after five owners")
 	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)},
 		on("0", collectors.Up, 1))
-	if got := w.state("xid_repeat"); got != incident.Degraded {
-		t.Errorf("after a fault of the hardware: %v, want degraded", got)
-	}
+	fixture.Equal(t, w.state("xid_repeat"), incident.Degraded, "after a fault of the hardware")
 }
 
 // TestFaultsDoNotDisplaceThoseOfOtherOwners has a tenant cause an XID each 6 s for a working
@@ -507,13 +483,9 @@ func TestFaultsDoNotDisplaceThoseOfOtherOwners(t *testing.T) {
 		t.Fatalf("%d incidents, the last is %s", len(m), m[len(m)-1].ID)
 	}
 	w.step(10*time.Second, []incident.Event{xid("late", 31, "user:1004")}, up)
-	if got := w.state("xid_repeat"); got != incident.Degraded {
-		t.Errorf("after five owners: %v, want degraded", got)
-	}
+	fixture.Equal(t, w.state("xid_repeat"), incident.Degraded, "after five owners")
 	w.step(10*time.Second, []incident.Event{xid("again", 92, "")}, up)
-	if got := w.state("xid_repeat"); got != incident.Unhealthy {
-		t.Errorf("after the hardware's second fault: %v, want unhealthy", got)
-	}
+	fixture.Equal(t, w.state("xid_repeat"), incident.Unhealthy, "after the hardware's second fault")
 }
 
 func TestAckOfALatchedIncidentHolds(t *testing.T) {

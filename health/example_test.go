@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // someone returns an entity of a signal's kind.
@@ -129,8 +130,6 @@ func TestExampleRisesAgain(t *testing.T) {
 	x := Example{Before: 3, After: 5, Again: time.Minute}
 	for passed, want := range map[time.Duration]float64{-time.Second: 3, 0: 5, 59 * time.Second: 5,
 		time.Minute: 7, 3 * time.Minute: 11} {
-		if v := x.At(passed); v != want {
-			t.Errorf("%v: %g, want %g", passed, v, want)
-		}
+		fixture.Equal(t, x.At(passed), want, "%v", passed)
 	}
 }

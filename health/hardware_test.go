@@ -9,6 +9,7 @@ import (
 	"gpusteward/collectors/gpu"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestFaultsOfTheHardware checks which events excuse the workloads on a GPU.
@@ -51,9 +52,7 @@ func TestFaultsOfTheHardware(t *testing.T) {
 		"an operator's word about a GPU": {incident.Event{Kind: incident.KindAck, Check: "gpu_lost",
 			Severity: incident.Emergency, To: incident.Failed}, false},
 	} {
-		if got := isHardware(&c.event); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		fixture.Equal(t, isHardware(&c.event), c.want, "%s", name)
 	}
 }
 
@@ -101,7 +100,5 @@ func TestFaultsAreBounded(t *testing.T) {
 	// the GPU is unknown
 	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault,
 		Severity: incident.Critical, Time: now})
-	if n := len(*m.faults.Load()); n != derived.MostGPUs {
-		t.Errorf("%d GPUs are remembered, want %d", n, derived.MostGPUs)
-	}
+	fixture.Equal(t, len(*m.faults.Load()), derived.MostGPUs, "GPUs remembered")
 }

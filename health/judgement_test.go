@@ -179,9 +179,7 @@ func TestLongLineIsCutBetweenCharacters(t *testing.T) {
 		strings.Repeat("é", 41):       strings.Repeat("é", 38) + "...",
 		"a" + strings.Repeat("日", 30): "a" + strings.Repeat("日", 25) + "...",
 	} {
-		if got := shorten(text, 80); got != want {
-			t.Errorf("%q is cut to %q, want %q", text, got, want)
-		}
+		fixture.Equal(t, shorten(text, 80), want, "%q is cut to", text)
 	}
 }
 

@@ -67,9 +67,7 @@ func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 		for _, samples := range c.passes {
 			w.steps(1, samples...)
 		}
-		if got := w.failing(); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		fixture.Equal(t, w.failing(), c.want, "%s", name)
 	}
 }
 
@@ -100,9 +98,7 @@ func TestAckConcernsOneEntity(t *testing.T) {
 			ev.Latched || !ev.Time.Equal(w.now)) {
 			t.Errorf("%+v: %+v", c.entity, ev)
 		}
-		if got := w.failing(); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.entity, got, c.want)
-		}
+		fixture.Equal(t, w.failing(), c.want, "%+v", c.entity)
 	}
 }
 
@@ -242,9 +238,7 @@ func TestDerivedMetricsOfADeadGPUAreGone(t *testing.T) {
 	}{{derived.MemoryPressure, []float64{1, 1}, "01"}, {derived.MemoryPressure, []float64{1, 0},
 		"0"}, {derived.MemoryPressure, []float64{0, 1}, "1"}, {derived.MemoryPressure, nil, ""},
 		{derived.FaultScore, []float64{1, 0}, "01"}, {derived.LemonScore, []float64{0, 1}, "01"}} {
-		if got := of(c.metric, read(c.up...)); got != c.want {
-			t.Errorf("%s of GPUs that answer %v: of %q, want %q", c.metric.Name, c.up, got, c.want)
-		}
+		fixture.Equal(t, of(c.metric, read(c.up...)), c.want, "%s of GPUs that answer %v: of", c.metric.Name, c.up)
 	}
 }
 
@@ -297,12 +291,8 @@ func TestIncidentCountsOnce(t *testing.T) {
 	}
 	w.restart("same")
 	began = w.now
-	if got := total(first, second); got != 0 {
-		t.Errorf("told again after a restart: %v", got)
-	}
-	if got := total(happened("e", incident.WhatXID, 79, "0", w.now)); got != 1 {
-		t.Errorf("another after a restart: %v", got)
-	}
+	fixture.Equal(t, total(first, second), 0, "told again after a restart")
+	fixture.Equal(t, total(happened("e", incident.WhatXID, 79, "0", w.now)), 1, "another after a restart")
 }
 
 // TestCompanionsRaiseNothing lets each XID of the table follow another
@@ -321,9 +311,7 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 			}
 			return w.failing()
 		}
-		if got := raised("other", eventChecks); got != "" {
-			t.Errorf("XID %d along with another: %s", code, got)
-		}
+		fixture.Equal(t, raised("other", eventChecks), "", "XID %d along with another", code)
 		if got := raised("", Checks()); x.Severity >= incident.Critical &&
 			!strings.Contains(got, " gpu=0 "+x.Severity.State().String()) {
 			t.Errorf("XID %d, which is %v, by itself: %q", code, x.Severity, got)
@@ -344,8 +332,6 @@ func TestUnreadableStatisticsAreReported(t *testing.T) {
 		if _, err := w.engine.Restore(saved, "same", w.now); (err != nil) != want {
 			t.Errorf("%.20s: %v", text, err)
 		}
-		if got := w.failing(); got != lostFirst+"; "+lostSecond {
-			t.Errorf("%.20s: there is left %q", text, got)
-		}
+		fixture.Equal(t, w.failing(), lostFirst+"; "+lostSecond, "%.20s: there is left", text)
 	}
 }

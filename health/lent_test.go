@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestJobSettingHoldsForATime changes a GPU's setting under a permanent
@@ -56,9 +57,7 @@ func TestJobSettingHoldsForATime(t *testing.T) {
 			look(600, changed.Add(passed), jobs...)
 		}
 		look(600, changed.Add(c.held), jobs...)
-		if drifts != c.drifts {
-			t.Errorf("%s: drift %v, want %v", name, drifts, c.drifts)
-		}
+		fixture.Equal(t, drifts, c.drifts, "%s: drift", name)
 		if look(700, changed.Add(c.held+step), jobs...); drifts {
 			t.Errorf("%s: it drifts where it is set back", name)
 		}

@@ -286,18 +286,14 @@ func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 		w.step(glance, nil, on("0", collectors.Up, 1), hotAt(-1), on("0", faults.RowRemapPending, 1),
 			on("0", workloads.Processes, 0, "compute"), on("0", device.MemoryBytes, used, "used"),
 			collectors.Sample{Metric: Pressure, Labels: []string{"memory"}, Value: 9})
-		if got := w.state("thermal_margin"); got != want {
-			t.Errorf("after %d samples: %v, want %v", n+1, got, want)
-		}
+		fixture.Equal(t, w.state("thermal_margin"), want, "after %d samples", n+1)
 	}
 	for _, id := range []string{"orphan_memory", "agent_self"} {
 		if got := w.state(id); got != incident.OK {
 			t.Errorf("%s is %v: memory was free again after a second, and there is no agent", id, got)
 		}
 	}
-	if got := w.state("remap_pending"); got != incident.Suspect {
-		t.Errorf("rows that wait since 3 s are %v", got)
-	}
+	fixture.Equal(t, w.state("remap_pending"), incident.Suspect, "rows that wait since 3 s are")
 	for _, c := range Checks() {
 		if c.ID == "thermal_margin" && c.Levels[0].For.N != 6 {
 			t.Error("the checks of everybody were changed")

@@ -148,9 +148,7 @@ func TestFaultIsReportedAtOnce(t *testing.T) {
 		m.pass(300 * time.Millisecond) // between two passes
 		m.logs(10, xid79)
 		m.pass(company + time.Millisecond)
-		if got := m.alerts(); got != "GPULost/emergency" {
-			t.Errorf("%v after the kernel's line: %q", company, got)
-		}
+		fixture.Equal(t, m.alerts(), "GPULost/emergency", "%v after the kernel's line", company)
 		m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: 79})
 		m.pass(10 * time.Second)
 		incidents := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident })
@@ -183,9 +181,7 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 		m = monitor(t, dir, Settings{})
 		m.logs(10, xid79) // the ring is read from its start again
 		m.pass(10 * time.Minute)
-		if got := m.alerts(); got != "GPULost/emergency" {
-			t.Errorf("10 minutes after a restart: %q", got)
-		}
+		fixture.Equal(t, m.alerts(), "GPULost/emergency", "10 minutes after a restart")
 		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) != 0 {
 			t.Errorf("an old line of the ring is an incident again: %+v", e)
 		}

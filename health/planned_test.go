@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // valueOf returns the value of a metric's only sample with these labels after
@@ -140,9 +141,7 @@ func TestReloadingDriverHasTime(t *testing.T) {
 		if got := look(c.before, 0); got != 0 {
 			t.Errorf("%+v: reloading %v at the beginning", c, got)
 		}
-		if got := look(0, c.after); got != c.want {
-			t.Errorf("%+v: reloading %v", c, got)
-		}
+		fixture.Equal(t, look(0, c.after), c.want, "%+v: reloading", c)
 	}
 }
 
@@ -176,9 +175,7 @@ func TestWarmAirAffectsMostGPUs(t *testing.T) {
 				func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 			s := derived.NewSnapshot(all)
 			new(plans).explain(s, birth)
-			if got := valueOf(s, HotAisle, ""); got != c.want {
-				t.Errorf("margins %v, by the limit %v: %v, want %v", c.margins, byLimit, got, c.want)
-			}
+			fixture.Equal(t, valueOf(s, HotAisle, ""), c.want, "margins %v, by the limit %v", c.margins, byLimit)
 		}
 	}
 	s := derived.NewSnapshot([]collectors.Sample{on("0", device.Temperature, 90, "gpu"),

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestMetricsOfHealth checks the metrics of the judgement on a host with two
@@ -81,9 +82,7 @@ func TestMetricsOfHealth(t *testing.T) {
 					got[1], got[2], c.status[i], c.failing[i], c.unknown[i])
 			}
 		}
-		if got := valueOf(s, NodeStatus, ""); got != c.node {
-			t.Errorf("%s: the node has status %g, want %g", name, got, c.node)
-		}
+		fixture.Equal(t, valueOf(s, NodeStatus, ""), c.node, "%s: the node has status", name)
 		want := map[string]float64{"Hot warning": 0, "Hot critical": 0, "Early info": 0, "Shadow warning": -1,
 			"Shadow critical": -1}
 		for alert, n := range c.firing {

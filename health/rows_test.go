@@ -210,8 +210,7 @@ func (p promise) gaps(t *testing.T, c *Check, l Level, e incident.Entity) {
 		r.show(bad, false, time.Duration(p.K-1)*p.Every, incident.OK)
 		r.show(bad, true, time.Duration(p.N-p.K+more)*p.Every, incident.OK)
 		got, _ := r.show(bad, false, p.Every, incident.OK)
-		if want := []incident.State{p.severity.State(), incident.OK}[more]; got != want {
-			t.Errorf("bad again after %d samples: %v, want %v", p.N-p.K+more, got, want)
-		}
+		fixture.Equal(t, got, []incident.State{p.severity.State(), incident.OK}[more],
+			"bad again after %d samples", p.N-p.K+more)
 	}
 }

@@ -172,9 +172,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 			if s.engine.EnableAlerts([]string{c.ID}); c.Alert != "" {
 				a := s.engine.Alerts(nil)[0].Annotations
 				s.holds("in its alert", a["description"], from+past, worst, math.NaN(), at)
-				if want := fmt.Sprintf("%.4g", worst); a["value"] != want {
-					t.Errorf("%s: the alert's value is %s, want the worst, %s", c.ID, a["value"], want)
-				}
+				fixture.Equal(t, a["value"], fmt.Sprintf("%.4g", worst), "%s: the alert's value is", c.ID)
 			}
 			end := incident.Event{}
 			if c.Latched {
@@ -224,9 +222,8 @@ func TestOutlierIsForgotten(t *testing.T) {
 		w.steps(1, hotAt(-50))
 		w.steps(clear, hotAt(20))
 		w.steps(3, hotAt(-1))
-		if got := w.engine.judges[0].order[0].levels[0].worst; got != want {
-			t.Errorf("a sample of -50, %d clear ones and three of -1: the worst is %g, want %g", clear, got, want)
-		}
+		fixture.Equal(t, w.engine.judges[0].order[0].levels[0].worst, want,
+			"a sample of -50, %d clear ones and three of -1: the worst is", clear)
 	}
 }
 

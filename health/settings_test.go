@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestSettingsUnlikePeersAreNamed changes one setting of one of eight
@@ -62,9 +63,7 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 					expected, sample.Value)
 			}
 		}
-		if looked != 8*len(want) {
-			t.Errorf("%s differs: %d settings were looked at", odd, looked)
-		}
+		fixture.Equal(t, looked, 8*len(want), "%s differs: settings were looked at", odd)
 	}
 }
 
@@ -122,9 +121,7 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 		} else if ev, err := w.engine.Ack(driftCheck, entity, w.now); err != nil || ev.Kind != incident.KindAck {
 			t.Errorf("%v: %+v, %v", entity, ev, err)
 		}
-		if got := drifting(0, 20); got != want {
-			t.Errorf("%v was acknowledged: of GPUs %q, want %q", entity, got, want)
-		}
+		fixture.Equal(t, drifting(0, 20), want, "%v was acknowledged: of GPUs", entity)
 	}
 }
 
@@ -166,9 +163,7 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 			return valueOf(s, ConfigDrift, "", persistence, "0", "1")
 		}
 		look(c.before)
-		if got := look(c.after); got != c.want {
-			t.Errorf("%q, then %q: %v, want %v", c.before, c.after, got, c.want)
-		}
+		fixture.Equal(t, look(c.after), c.want, "%q, then %q", c.before, c.after)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestSeriesOfASignal checks the conditions on a label.
@@ -58,9 +59,7 @@ func TestSignalsForPrometheus(t *testing.T) {
 	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h",
 		90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d",
 		time.Second: "1s"} {
-		if got := promDuration(d); got != want {
-			t.Errorf("%v is %s, want %s", d, got, want)
-		}
+		fixture.Equal(t, promDuration(d), want, "%v is", d)
 	}
 }
 
@@ -97,9 +96,7 @@ func TestSignalsAreRead(t *testing.T) {
 					got += fmt.Sprint(r.value)
 				}
 			}
-			if got != want {
-				t.Errorf("%s of GPU %d: %q, want %q", name, gpu, got, want)
-			}
+			fixture.Equal(t, got, want, "%s of GPU %d", name, gpu)
 		}
 	}
 }

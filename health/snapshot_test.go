@@ -7,6 +7,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestAnsweringGPUs checks when a GPU answers, and when the node does.
@@ -20,9 +21,7 @@ func TestAnsweringGPUs(t *testing.T) {
 		}
 		s := derived.NewSnapshot(all)
 		for i, e := range []incident.Entity{{}, gpuEntity("0"), gpuEntity("1")} {
-			if got := s.Answers(e); got != want[i] {
-				t.Errorf("%q: %v answers: %v", ups, e, got)
-			}
+			fixture.Equal(t, s.Answers(e), want[i], "%q: %v answers", ups, e)
 		}
 		for m, stays := range map[*collectors.Metric]bool{derived.FaultScore: true, derived.LemonScore: true,
 			Away:            true,

@@ -6,6 +6,7 @@ import (
 
 	"gpusteward/collectors/device"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestHoldDownOfAFault holds that a fault flaps if it returns within an hour of
@@ -47,9 +48,7 @@ func TestEntitiesAreForgotten(t *testing.T) {
 		"a workload that is latched":       {status{passing: true, latched: true}, false, silent * step, false},
 	} {
 		c.st.read, c.st.levels = birth, []level{{active: c.fails}, {}}
-		if got := c.st.over(hotCheck, birth.Add(c.quiet)); got != c.want {
-			t.Errorf("%s: it is over: %v", name, got)
-		}
+		fixture.Equal(t, c.st.over(hotCheck, birth.Add(c.quiet)), c.want, "%s: it is over", name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // The faults of a workload or a tenant affect the verdict of neither its GPU
@@ -29,9 +30,7 @@ func TestTenantFaultsDoNotAffectVerdicts(t *testing.T) {
 	} {
 		v := Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []Finding{c.found}}
 		v.sum()
-		if v.Status != c.want {
-			t.Errorf("%s fault: the node is %v, want %v", name, v.Status, c.want)
-		}
+		fixture.Equal(t, v.Status, c.want, "%s fault: the node is", name)
 	}
 }
 

@@ -3,7 +3,6 @@ package faults
 import (
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 func TestEventsArePassedOn(t *testing.T) {
@@ -43,9 +43,7 @@ faults:
 		}
 		wanted := []string{`2s gpu0 xid 31 gi=""`, `3s gpu1 xid 94 gi="1"`, `3s gpu1 poison_nonfatal 0 gi=""`,
 			`4s gpu0 ecc_sbe_storm 0 gi=""`, `5s gpu0 recovery_action 1 gi=""`, `5s gpu0 xid 154 gi=""`}
-		if !slices.Equal(all, wanted) {
-			t.Errorf("events %q, want %q", all, wanted)
-		}
+		fixture.EqualSlices(t, all, wanted, "events")
 		hosttest.Want(t, h, 1, XIDErrors, "0", "31", "")
 		hosttest.Want(t, h, 1, XIDErrors, "1", "94", "1")
 		hosttest.Want(t, h, 1, Events, "0", "ecc_sbe_storm")

@@ -61,9 +61,7 @@ func open(t *testing.T, d *mock.Device, missing ...string) (*Device, *Calls) {
 
 func TestIdentity(t *testing.T) {
 	g, _ := open(t, device())
-	if want := (ID{Index: 0, UUID: "GPU-a", PCI: "00000000:9B:00.0", Minor: 3}); g.ID != want {
-		t.Errorf("identity %+v, want %+v", g.ID, want)
-	}
+	fixture.Equal(t, g.ID, (ID{Index: 0, UUID: "GPU-a", PCI: "00000000:9B:00.0", Minor: 3}), "identity")
 	none := device()
 	none.GetMinorNumberFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
 	if g, _ := open(t, none); g.Minor != -1 {
@@ -145,9 +143,7 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 			synctest.Wait()
 			began := time.Now()
 			two.Fields(nil) // of another family
-			if time.Since(began) != 0 {
-				t.Error("a call waits for one of another family")
-			}
+			fixture.Equal(t, time.Since(began), 0, "a call waits for one of another family")
 			lib.GpmMetricsGet(nil)
 			took = time.Since(began)
 			<-done
@@ -211,9 +207,7 @@ func TestReturns(t *testing.T) {
 	if Err("x", nvml.SUCCESS) != nil {
 		t.Error("SUCCESS is an error")
 	}
-	if got := ReturnName(nvml.Return(12345)); got != "code_12345" {
-		t.Errorf("an unknown code has the name %q", got)
-	}
+	fixture.Equal(t, ReturnName(nvml.Return(12345)), "code_12345", "an unknown code has the name")
 	if ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS {
 		t.Error("ReturnOf is wrong for other errors")
 	}
@@ -241,9 +235,7 @@ func TestNumber(t *testing.T) {
 			[8]byte{byte(half), byte(half >> 8), byte(half >> 16), byte(half >> 24), byte(half >> 32), byte(half >> 40),
 				byte(half >> 48), byte(half >> 56)}, .5},
 	} {
-		if got := Number(c.kind, c.b); got != c.want {
-			t.Errorf("Number(%v, %v) = %v, want %v", c.kind, c.b, got, c.want)
-		}
+		fixture.Equal(t, Number(c.kind, c.b), c.want, "Number(%v, %v) =", c.kind, c.b)
 	}
 }
 
@@ -329,7 +321,5 @@ func TestTemperatureFromTheNewerFunction(t *testing.T) {
 	}
 	missing := map[string]bool{}
 	calls.Missing(func(s string) { missing[s] = true })
-	if len(missing) != 2 {
-		t.Errorf("missing %v, want both", missing)
-	}
+	fixture.Equal(t, len(missing), 2, "missing %v", missing)
 }

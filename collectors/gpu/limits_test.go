@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,9 +98,7 @@ func TestLimitIsSetOnce(t *testing.T) {
 		{"GPU-a /sys/fs/cgroup/a 0 18446744073709551615", "/sys/fs/cgroup/a 0 18446744073709551615", "set\nset\nset\n"},
 		{"GPU-a /sys/fs/cgroup/a 0 18446744073709551615", "/sys/fs/cgroup/a 0 18446744073709551615", "set\nset\nset\n"},
 	} {
-		if got := d.asks(step.ask); !slices.Equal(got, []string{"<nil>", ""}) {
-			t.Errorf("step %d: %q", i, got)
-		}
+		fixture.EqualSlices(t, d.asks(step.ask), []string{"<nil>", ""}, "step %d", i)
 		if got := d.content("limits"); got != step.limits || d.content("sets") != step.sets {
 			t.Errorf("step %d: the driver has %q after %q, want %q after %q", i, got, d.content("sets"), step.limits,
 				step.sets)
@@ -144,9 +141,7 @@ func TestUnsetLimitIsAnError(t *testing.T) {
 			if got := d.asks(c.ask); !strings.HasPrefix(got[0], c.want) || got[1] != c.missing {
 				t.Errorf("%q, want %q; missing %q, want %q", got[0], c.want, got[1], c.missing)
 			}
-			if d.content("limits") != "" {
-				t.Errorf("set: %q", d.content("limits"))
-			}
+			fixture.Equal(t, d.content("limits"), "", "set")
 		})
 	}
 	t.Run("kept wrongly", func(t *testing.T) {
@@ -174,9 +169,7 @@ func TestLimitWaitsForTheDriver(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	if d.content("limits") != "" {
-		t.Errorf("set: %q", d.content("limits"))
-	}
+	fixture.Equal(t, d.content("limits"), "", "set")
 	fixture.Must(t, os.Remove(d.path("hang")))
 	if err := <-done; err != nil || d.content("limits") != "/sys/fs/cgroup/a 0 1024" {
 		t.Errorf("%v, the driver has %q", err, d.content("limits"))
@@ -218,7 +211,5 @@ func TestOnlyMemoryLimitsAreSet(t *testing.T) {
 			return true
 		})
 	}
-	if want := []string{`limits.go "nvmlDeviceSetMemoryLimits_v1"`}; !slices.Equal(found, want) {
-		t.Errorf("found %q, want %q", found, want)
-	}
+	fixture.EqualSlices(t, found, []string{`limits.go "nvmlDeviceSetMemoryLimits_v1"`}, "found")
 }

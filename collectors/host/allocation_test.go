@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestSlurmAllocations(t *testing.T) {
@@ -41,17 +43,13 @@ func TestSlurmAllocations(t *testing.T) {
 	if !reflect.DeepEqual(got, want) || err == nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if proc.handles() != 0 {
-		t.Errorf("%d handles are open", proc.handles())
-	}
+	fixture.Equal(t, proc.handles(), 0, "open handles")
 }
 
 func TestParseIndices(t *testing.T) {
 	for list, want := range map[string]string{"0": "0", "0,1": "0 1", "0-2,5": "0 1 2 5", "": "", "a": "", "3-1": "",
 		"0,0": "0", "-1": "", "1-": "", "99999999999999999999": ""} {
-		if got := strings.Join(parseIndices(list), " "); got != want {
-			t.Errorf("%q is %q, not %q", list, got, want)
-		}
+		fixture.Equal(t, strings.Join(parseIndices(list), " "), want, "%q is", list)
 	}
 	if n := len(parseIndices("0-65535,0-65535")); n != mostGPUs {
 		t.Error(n)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"gpusteward/internal/fixture"
 )
 
 const (
@@ -118,9 +120,7 @@ func TestParseCgroupFillsIn(t *testing.T) {
 			Slice: "app.slice", own: true},
 	} {
 		want.Key, want.UID = ParseCgroup(content, 7).Key, 7
-		if got := ParseCgroup(content, 7); got != want {
-			t.Errorf("%s\nis  %+v,\nnot %+v", content, got, want)
-		}
+		fixture.Equal(t, ParseCgroup(content, 7), want, "%s\nis", content)
 	}
 }
 
@@ -175,9 +175,7 @@ func FuzzCgroup(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content, a, b string) {
 		w := ParseCgroup(content, 5)
 		check(t, w)
-		if ParseCgroup(content, 5) != w {
-			t.Error("the same input gave two results")
-		}
+		fixture.Equal(t, ParseCgroup(content, 5), w, "the same input gave two results")
 		below := "0::/user.slice/" + strings.ReplaceAll(content, "\n", "/")
 		if w := ParseCgroup(below, 5); w.Kind != KindUser && (w.Kind != KindContainer || !w.own) {
 			t.Errorf("below user.slice there is a %s %q", w.Kind, w.Key)
@@ -236,7 +234,5 @@ func TestRandomCgroups(t *testing.T) {
 			t.Fatalf("%s is %s", path.String(), w.Key)
 		}
 	}
-	if len(kinds) != 5 {
-		t.Errorf("kinds %v", kinds)
-	}
+	fixture.Equal(t, len(kinds), 5, "kinds %v", kinds)
 }

@@ -41,9 +41,7 @@ func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 	fixture.Must(t, cmd.Start())
 	line := make([]byte, 100)
 	n, _ := stdout.Read(line)
-	if got := string(bytes.TrimSpace(line[:n])); got != "in it false 1" {
-		t.Errorf("the stranger says %q, want process 1 of another namespace", got)
-	}
+	fixture.Equal(t, string(bytes.TrimSpace(line[:n])), "in it false 1", "the stranger says")
 	proc, err := ProcFS("/proc")
 	fixture.Must(t, err)
 	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||

@@ -82,9 +82,7 @@ func TestAnswers(t *testing.T) {
 		"0000:52:00.0": "false read the configuration space of 0000:52:00.0: unexpected EOF",
 	} {
 		answers, err := k.Answers(address)
-		if got := fmt.Sprint(answers, " ", err); got != want {
-			t.Errorf("%s: %s, want %s", address, got, want)
-		}
+		fixture.Equal(t, fmt.Sprint(answers, " ", err), want, "%s", address)
 	}
 	if _, err := k.Answers("0000:61:00.0"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a device that has gone: %v", err)
@@ -181,9 +179,7 @@ func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	if n, err := (Kernel{Proc: opened}).BlockedTasks(); err != nil || n != maxTasks || opened.files != maxTasks {
 		t.Errorf("BlockedTasks() = %d, %v, read %d files, want %d", n, err, opened.files, maxTasks)
 	}
-	if opened.last != fmt.Sprintf("%d/stat", maxTasks) {
-		t.Errorf("the last was %s, want the lowest PIDs", opened.last)
-	}
+	fixture.Equal(t, opened.last, fmt.Sprintf("%d/stat", maxTasks), "the last was")
 }
 
 // lookedAt counts the opened files.
@@ -257,14 +253,10 @@ func TestDriver(t *testing.T) {
 	if one.Version != "580.159.04" || len(strings.Fields(one.GPUs)) != 2 || one.Differs(one) != "" {
 		t.Errorf("Driver() = %v", one)
 	}
-	if why := one.Differs(none); !strings.Contains(why, `version is "580.159.04" instead of ""`) {
-		t.Errorf("loaded: %q", why)
-	}
+	fixture.Contains(t, one.Differs(none), `version is "580.159.04" instead of ""`, "loaded")
 	// A rebound GPU is a new directory of the same name.
 	make(filepath.Join(proc, "driver/nvidia/gpus/new"))
 	old := filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0")
 	fixture.Must(t, errors.Join(os.Remove(old), os.Rename(filepath.Join(proc, "driver/nvidia/gpus/new"), old)))
-	if why := k.Driver().Differs(one); !strings.Contains(why, "drives 2 GPUs, some of them rebound") {
-		t.Errorf("rebound: %q", why)
-	}
+	fixture.Contains(t, k.Driver().Differs(one), "drives 2 GPUs, some of them rebound", "rebound")
 }

@@ -134,16 +134,12 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 		w.write("12,99,1,-;a user's\n")
 		look()
 		for i, l := range all {
-			if got := l.end(t); !slices.Equal(got, upTo(11)) {
-				t.Errorf("follower %d saw %v, want each of the 11 once", i, got)
-			}
+			fixture.EqualSlices(t, l.end(t), upTo(11), "follower %d saw", i)
 		}
 		if n := w.opened(); n != 0 || log.Lost() != 0 {
 			t.Errorf("without a follower the log is open %d times; %d lost", n, log.Lost())
 		}
-		if got := listen(t, log, atOnce).end(t); !slices.Equal(got, upTo(11)) {
-			t.Errorf("the first follower after all had left saw %v", got)
-		}
+		fixture.EqualSlices(t, listen(t, log, atOnce).end(t), upTo(11), "the first follower after all had left saw")
 	})
 }
 
@@ -214,9 +210,7 @@ func TestFailedKernelLogIsReopened(t *testing.T) {
 		w.say(2)
 		look()
 		for _, l := range []*listener{one, other} {
-			if err := <-l.ended; err == nil || !strings.Contains(err.Error(), "read kernel log") {
-				t.Errorf("a follower got %v", err)
-			}
+			fixture.Fails(t, <-l.ended, "read kernel log", "a follower")
 		}
 		if err := log.Follow(t.Context(), func(Record) {}); err == nil {
 			t.Error("a follower that returns too early gets no error")
@@ -228,9 +222,7 @@ func TestFailedKernelLogIsReopened(t *testing.T) {
 		again := listen(t, log, atOnce)
 		w.say(1)
 		look()
-		if got := again.end(t); !slices.Equal(got, upTo(5)) {
-			t.Errorf("the follower that returned saw %v, want all 5", got)
-		}
+		fixture.EqualSlices(t, again.end(t), upTo(5), "the follower that returned saw")
 	})
 }
 

@@ -55,16 +55,12 @@ func TestKernelLogOfARealHost(t *testing.T) {
 		{"0000:00:06", false, 13, 787}, {"0000:c1:00.0", true, 28006, 0}, {"0000:9b:00", false, 94, 0},
 		{"0000:9b:00", false, 79, 0},
 	}
-	if records != 10 {
-		t.Errorf("%d records, want 10: a line that begins with a space belongs to the previous record", records)
-	}
+	fixture.Equal(t, records, 10, "records")
 	if len(got) != len(want) {
 		t.Fatalf("%d faults %v, want %d", len(got), got, len(want))
 	}
 	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("fault %d: %v, want %v", i, got[i], want[i])
-		}
+		fixture.Equal(t, got[i], want[i], "fault %d", i)
 	}
 }
 

@@ -105,13 +105,9 @@ func TestDockerTimeout(t *testing.T) {
 		proc := &fakeProc{}
 		proc.set(1, in("/docker/"+id1))
 		table := running(t, proc, engine)
-		if k := keyOf(t, table, 1); k != "" {
-			t.Errorf("%q at once", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "", "at once")
 		time.Sleep(patience - 1)
-		if k := keyOf(t, table, 1); k != "" {
-			t.Errorf("%q before its time", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "", "before its time it is")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if k := keyOf(t, table, 1); k != "container:"+id1 || count(table)["docker"] != 1 {

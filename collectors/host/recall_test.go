@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestRecall(t *testing.T) {
@@ -24,15 +26,11 @@ func TestRecall(t *testing.T) {
 		if k := recall(1, start.Add(-2*time.Second)); k != "" {
 			t.Errorf("%s had the PID before it began", k)
 		}
-		if k := recall(1, start); k != "unit:a.service" {
-			t.Errorf("the living process is of %q", k)
-		}
+		fixture.Equal(t, recall(1, start), "unit:a.service", "the living process is of")
 		time.Sleep(time.Minute)
 		proc.set(1, nil)
 		ended := time.Now()
-		if k := recall(1, ended); k != "unit:a.service" {
-			t.Errorf("the process that just ended is of %q", k)
-		}
+		fixture.Equal(t, recall(1, ended), "unit:a.service", "the process that just ended is of")
 		if k := recall(1, ended.Add(2*time.Second)); k != "" {
 			t.Errorf("%s still has the PID after it ended", k)
 		}
@@ -48,9 +46,7 @@ func TestRecall(t *testing.T) {
 			t.Errorf("%s had the PID while no process had it", k)
 		}
 		time.Sleep(recalled - time.Minute + time.Second)
-		if k := recall(1, ended.Add(-time.Second)); k != "" {
-			t.Errorf("%s is not forgotten", k)
-		}
+		fixture.Equal(t, recall(1, ended.Add(-time.Second)), "", "it is")
 	})
 }
 

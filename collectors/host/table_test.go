@@ -170,9 +170,7 @@ func TestTableIsBounded(t *testing.T) {
 		proc.set(20, nil)
 		time.Sleep(sweepEach)
 		synctest.Wait()
-		if proc.handles() != mostKnown-1 {
-			t.Errorf("%d handles after a process died", proc.handles())
-		}
+		fixture.Equal(t, proc.handles(), mostKnown-1, "handles after a process died")
 		time.Sleep(forget + sweepEach)
 		synctest.Wait()
 		if len(table.entries) != 0 || proc.handles() != 0 || len(table.records) != 0 {
@@ -236,9 +234,7 @@ func TestNameArrives(t *testing.T) {
 		docker := &fakeNames{names: map[string]ContainerName{id1: {Name: "trainer", Image: "torch:2"},
 			id2: {Name: "k8s_x", Namespace: "ml", Pod: "train-0", Container: "main"}}}
 		table := running(t, proc, docker, &fakeNames{hang: true}) // a source that hangs delays no other
-		if k := keyOf(t, table, 1); k != "" {
-			t.Errorf("%q before any source was asked", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "", "before any source was asked")
 		synctest.Wait()
 		if k := keyOf(t, table, 1); k != "container:trainer" {
 			t.Errorf("%q", k)
@@ -248,9 +244,7 @@ func TestNameArrives(t *testing.T) {
 			w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
 			t.Errorf("%+v", w)
 		}
-		if owner := p.Owner(); owner != "namespace:ml" {
-			t.Errorf("the owner of a pod is %s", owner)
-		}
+		fixture.Equal(t, p.Owner(), "namespace:ml", "the owner of a pod is")
 	})
 }
 
@@ -270,9 +264,7 @@ func TestContainersArriveInTurn(t *testing.T) {
 		}
 		time.Sleep(askEach)
 		for i := range 100 {
-			if k := keyOf(t, table, i); k != fmt.Sprint("container:c", i) {
-				t.Errorf("container %d is %q", i, k)
-			}
+			fixture.Equal(t, keyOf(t, table, i), fmt.Sprint("container:c", i), "container %d is", i)
 		}
 	})
 }
@@ -284,9 +276,7 @@ func TestKeyIsFrozen(t *testing.T) {
 		docker := &fakeNames{hang: true}
 		table := running(t, proc, docker)
 		for range 4 {
-			if k := keyOf(t, table, 1); k != "" {
-				t.Errorf("%q before its time", k)
-			}
+			fixture.Equal(t, keyOf(t, table, 1), "", "before its time it is")
 			time.Sleep(patience / 4)
 		}
 		if k := keyOf(t, table, 1); k != "container:"+id1 {
@@ -298,9 +288,7 @@ func TestKeyIsFrozen(t *testing.T) {
 		docker.mu.Unlock()
 		for range 40 {
 			time.Sleep(time.Second)
-			if k := keyOf(t, table, 1); k != "container:"+id1 {
-				t.Errorf("the key became %q", k)
-			}
+			fixture.Equal(t, keyOf(t, table, 1), "container:"+id1, "the key became")
 		}
 		if p, _ := table.Lookup(1); p.Workload.Container != "late" || p.Workload.Image != "torch:2" ||
 			count(table)["fake"] != 1 {
@@ -343,9 +331,7 @@ func TestNameSourcesAreRateLimited(t *testing.T) {
 			t.Errorf("%d calls in 4 s", n)
 		}
 		time.Sleep(20 * time.Second)
-		if n := docker.called(); n != 3 {
-			t.Errorf("%d calls without a question", n)
-		}
+		fixture.Equal(t, docker.called(), 3, "calls without a question")
 		docker.mu.Lock()
 		docker.err = errors.New("no")
 		docker.mu.Unlock()
@@ -378,9 +364,7 @@ func TestSlurmJobIsDescribed(t *testing.T) {
 		proc.set(1, blocked)
 		proc.set(2, in("/system.slice/slurmstepd.scope/job_2/step_batch/user/task_0"))
 		table := running(t, proc)
-		if k := keyOf(t, table, 1); k != "slurm:1.0" {
-			t.Errorf("%q: the look-up must not wait for an environment", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "slurm:1.0", "the look-up must")
 		synctest.Wait()
 		time.Sleep(time.Hour)
 		if k := keyOf(t, table, 1); k != "slurm:1.0" {

@@ -64,9 +64,7 @@ func TestUsersOfDirectories(t *testing.T) {
 		want("when due", "ada@example.org", "1001")
 		synctest.Wait()
 		want("without a server", "ada@example.org", "1001")
-		if n := count(table)["users"]; n != 1 {
-			t.Errorf("%d failures", n)
-		}
+		fixture.Equal(t, count(table)["users"], 1, "failures")
 		mu.Lock()
 		failure = nil
 		mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // TestPCIPresence lets GPUs fall off the bus in every way, and return.
@@ -98,9 +99,7 @@ func TestDevicesWithoutAKnownGPU(t *testing.T) {
 		2)
 	a.HasNo(t,
 		`nvgpu_pcie_aer_errors_total{gpu="3",kind="gpu",pci_bus_id="0000:1b:00.0",severity="correctable",uuid="GPU-a"}`)
-	if a.Out.Failure != nvml.SUCCESS {
-		t.Errorf("an uncounted severity is a failure: %v", a.Out.Failure)
-	}
+	fixture.Equal(t, a.Out.Failure, nvml.SUCCESS, "an uncounted severity is a failure")
 
 	remove(files, "0000:07:00.0")
 	remove(files, "0000:1b:00.0")
@@ -130,9 +129,7 @@ func TestDevicesAreBounded(t *testing.T) {
 			devices++
 		}
 	}
-	if devices != maxDevices {
-		t.Errorf("%d devices are followed, want %d", devices, maxDevices)
-	}
+	fixture.Equal(t, devices, maxDevices, "devices followed")
 }
 
 // TestBusWithoutNVIDIADevices: the GPUs may be on a bus that is not visible, as in
@@ -176,9 +173,7 @@ func TestHungDeviceDoesNotHideOthers(t *testing.T) {
 			p.Has(t, name(well), 1)
 			p.HasNo(t, name(hangs))
 			p.Has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
-			if p.Out.Failure != nvml.ERROR_TIMEOUT {
-				t.Errorf("the failure is %v", p.Out.Failure)
-			}
+			fixture.Equal(t, p.Out.Failure, nvml.ERROR_TIMEOUT, "the failure is")
 		}
 		if n := asked.Load(); n != 2 {
 			t.Errorf("it was asked %d times, want once while it hung", n)

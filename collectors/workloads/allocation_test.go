@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // TestAllocatedGPUs has a Slurm job with two GPUs that uses one of them in a
@@ -39,9 +40,7 @@ func TestAllocatedGPUs(t *testing.T) {
 		o.Allocations = func() host.Allocated { return host.Allocated{All: *given.Load()} }
 	}, func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(15 * time.Second)
-		if n := len(hosttest.Of(h, AllocationInfo, "0", "workload")); n != 0 {
-			t.Errorf("%d allocations before the first one", n)
-		}
+		fixture.Equal(t, len(hosttest.Of(h, AllocationInfo, "0", "workload")), 0, "allocations before the first one")
 		given.Store(&[]host.Allocation{
 			{Job: "4711", Devices: []string{"0", "1"}},
 			{Namespace: "n", Pod: "p", Container: "c", Devices: []string{hosttest.Told(h, collectors.Up, "gpu", "2")["uuid"]}},

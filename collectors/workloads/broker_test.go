@@ -461,9 +461,7 @@ func TestQuotaTermHasASeries(t *testing.T) { // not parallel: the table is share
 	rows := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-a", Quota: patient}, {Tenant: "b", GPU: "GPU-a", Quota: free}}
 	putBroker(out, wire.Stats{Enforcer: &wire.EnforcerStats{Quotas: rows}}, newJobs())
 	got := hosttest.Series(out.Samples)
-	if v := got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`]; v != 7 {
-		t.Errorf("its value is %v", v)
-	}
+	fixture.Equal(t, got[`nvgpu_quota_patience_seconds{gpu="",tenant="a",uuid="GPU-a"}`], 7, "its value is")
 	if v, told := got[`nvgpu_quota_patience_seconds{gpu="",tenant="b",uuid="GPU-a"}`]; told {
 		t.Errorf("its value without a setting is %v", v)
 	}
@@ -514,9 +512,7 @@ func TestBooksFromElsewhere(t *testing.T) {
 			o.Books = func() (wire.Stats, error) { return books, nil }
 		}, func(t *testing.T, h *collectors.Host) {
 			time.Sleep(5 * time.Second)
-			if got := value(h, BrokerUp); got != 1 {
-				t.Errorf("with the socket %q the broker is up: %v", socket, got)
-			}
+			fixture.Equal(t, value(h, BrokerUp), 1, "with the socket %q the broker is up", socket)
 			if got := value(h, QuotaTurns, "", "GPU-a", "a"); got != 11 {
 				t.Errorf("with the socket %q the tenant had %v turns, want 11", socket, got)
 			}

@@ -93,9 +93,7 @@ func TestCountersExpireTenMinutesAfterTheWorkload(t *testing.T) {
 			t.Errorf("%v s after a long idle time, want %v", v, 2*first)
 		}
 		rest(11 * 60)
-		if len(s.totals) != 0 {
-			t.Errorf("kept after eleven minutes: %v", s.totals)
-		}
+		fixture.Equal(t, len(s.totals), 0, "kept after eleven minutes: %v", s.totals)
 		work(10)
 		if v := s.value(WorkloadSM, name); math.Abs(v-first) > 1.5 {
 			t.Errorf("%v s, want a restart: %v", v, first)
@@ -163,9 +161,7 @@ func TestCrowdIsBounded(t *testing.T) {
 	t.Parallel()
 	hosttest.In(t, "crowd", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(5 * time.Second)
-		if n := len(hosttest.Of(h, ProcessInfo, "0", "pid")); n != 0 {
-			t.Errorf("%d processes are shown without per_process", n)
-		}
+		fixture.Equal(t, len(hosttest.Of(h, ProcessInfo, "0", "pid")), 0, "series of processes without per_process")
 		hosttest.Want(t, h, 512, Processes, "0", "compute")
 		if memory := hosttest.Of(h, WorkloadMemory, "0", "workload"); len(memory) != 64 ||
 			memory["pod:crowd/worker-7/worker"] != 8*64*mebibyte {
@@ -282,9 +278,7 @@ func TestInstancesOfMIG(t *testing.T) {
 			hosttest.Want(t, h, float64(p.UsedGpuMemory), WorkloadMemory, "0", process["workload"], process["gi"])
 			hosttest.Want(t, h, float64(p.UsedGpuMemory), ProcessMemory, "0", process["pid"])
 		}
-		if len(seen) != 4 {
-			t.Errorf("instances are %v", seen)
-		}
+		fixture.Equal(t, len(seen), 4, "instances: %v", seen)
 		hosttest.Want(t, h, 4, Processes, "0", "compute")
 	})
 }

@@ -42,9 +42,7 @@ func TestDeviceProcessesAreThoseOfTheGPUs(t *testing.T) {
 	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(12 * time.Second)
 		all := h.DeviceProcesses()
-		if n := len(all); n != 16 {
-			t.Errorf("%d processes, want 16", n)
-		}
+		fixture.Equal(t, len(all), 16, "processes")
 		for pid, c := range map[int]struct {
 			gpu, kind, workload string
 			memory              uint64
@@ -151,9 +149,7 @@ func TestUsageIsCountedWhileTheProcessExists(t *testing.T) {
 		}
 		b.compute = nil
 		s.passes(1)
-		if len(s.last.Holders) != 0 {
-			t.Errorf("without processes there is %+v", s.last.Holders)
-		}
+		fixture.Equal(t, len(s.last.Holders), 0, "holders without processes: %+v", s.last.Holders)
 	})
 }
 

@@ -142,9 +142,7 @@ func claimed(t *testing.T, h *collectors.Host) map[string]string {
 			if all[key] == nil {
 				all[key] = &[3]string{"-", "-", "-"}
 			}
-			if all[key][i] != "-" {
-				t.Errorf("duplicate series: %v of %s", m, key)
-			}
+			fixture.Equal(t, all[key][i], "-", "duplicate series: %v of %s", m, key)
 			all[key][i] = strconv.FormatFloat(s.Value, 'f', -1, 64)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -81,9 +82,8 @@ func TestCorrectedCounterDoesNotFall(t *testing.T) {
 		one.Outside, one.Launches = outside, one.Launches+1
 		got, _ := readJobs(t, j, time.Now(), wire.EnforcerStats{Jobs: []wire.JobStats{one}})
 		want := []float64{7, 7, 8}[i]
-		if v := got[`nvgpu_job_outside_seconds_total{gpu="0",tenant="t",uuid="G",workload="w"}`]; v != want {
-			t.Errorf("%v s are outside of steps, then %v; want %v", outside, v, want)
-		}
+		fixture.Equal(t, got[`nvgpu_job_outside_seconds_total{gpu="0",tenant="t",uuid="G",workload="w"}`], want,
+			"%v s are outside of steps, then", outside)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"gpusteward/collectors/gpu/sim"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 func total(values map[string]float64) (sum float64) {
@@ -138,14 +139,11 @@ func TestEveryKindOfWorkload(t *testing.T) {
 			delete(got, "workload")
 			for field := range strings.FieldsSeq(fields) {
 				k, v, _ := strings.Cut(field, "=")
-				if got[k] != v {
-					t.Errorf("%s has %s %q, want %q", workload, k, got[k], v)
-				}
+				fixture.Equal(t, got[k], v, "%s has %s", workload, k)
 				delete(got, k)
 			}
-			if left := strings.Join(slices.Collect(maps.Values(got)), ""); left != "" {
-				t.Errorf("%s has unexpected labels: %v", workload, got)
-			}
+			fixture.Equal(t, strings.Join(slices.Collect(maps.Values(got)), ""), "",
+				"%s has unexpected labels: %v", workload, got)
 		}
 		for pid, workload := range map[int]string{2101: "container:trainer", 2501: "user:1001"} {
 			p, _ := h.NVML.(*sim.Host).Process(pid)

@@ -331,9 +331,7 @@ func onArm64(t *testing.T, archive string) {
 		t.Error("the image for arm64 has the hook for amd64")
 	}
 	out := run(t, root, "qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "usr/bin/gpusteward", "--version")
-	if !strings.Contains(out, "linux/arm64") {
-		t.Errorf("the program for arm64 says %s", out)
-	}
+	fixture.Contains(t, out, "linux/arm64", "the program for arm64 says")
 }
 
 func TestImage(t *testing.T) {
@@ -382,9 +380,7 @@ func TestImage(t *testing.T) {
 		"title": "gpusteward", "licenses": "Apache-2.0", "version": version,
 		"source": "https://github.com/gpusteward/gpusteward",
 	} {
-		if got := c.Labels["org.opencontainers.image."+label]; got != want {
-			t.Errorf("label %s is %q, want %q", label, got, want)
-		}
+		fixture.Equal(t, c.Labels["org.opencontainers.image."+label], want, "label %s is", label)
 	}
 
 	t.Run("observes a simulated host", func(t *testing.T) {
@@ -392,9 +388,7 @@ func TestImage(t *testing.T) {
 			eventually(t, func() error { return answers(url+"/metrics", "\nnvgpu_power_watts{") })
 			out := run(t, ".", "runc", "--root", runcRoot, "exec", "--user", "65532:65532", name,
 				"/usr/bin/gpusteward", "status")
-			if !strings.Contains(out, "of 8 GPUs") {
-				t.Errorf("status in the container: %s", out)
-			}
+			fixture.Contains(t, out, "of 8 GPUs", "status in the container")
 		}, "--role=observe", "--demo")
 	})
 	// As in the chart, root without capabilities. There is no kubelet, and so no file.

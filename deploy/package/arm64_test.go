@@ -90,9 +90,7 @@ func TestArm64AgentServes(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	if !strings.Contains(text, "\ngpusteward_build_info{") {
-		t.Errorf("a scrape answers %.500s", text)
-	}
+	fixture.Contains(t, text, "\ngpusteward_build_info{", "a scrape answers")
 	cmd.Process.Signal(syscall.SIGTERM)
 	if err := <-ended; err != nil {
 		t.Errorf("after SIGTERM it ended with %v:\n%s", err, &log)

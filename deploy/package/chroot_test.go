@@ -257,9 +257,8 @@ func TestDeb(t *testing.T) {
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
 		t.Errorf("the agent has PID and user %q", user)
 	}
-	if asked := c.asked(); asked != "preset gpusteward.service; daemon-reload; restart gpusteward.service" {
-		t.Errorf("systemctl was asked %q", asked)
-	}
+	fixture.Equal(t, c.asked(), "preset gpusteward.service; daemon-reload; restart gpusteward.service",
+		"systemctl was asked")
 	out := c.run("gpusteward config check /etc/gpusteward/gpusteward.yml; ldconfig -p | grep gpusteward || :")
 	if out != "/etc/gpusteward/gpusteward.yml is good.\n" {
 		t.Error(out)
@@ -268,9 +267,8 @@ func TestDeb(t *testing.T) {
 	// A purge leaves only the user. It removes the state and the operator's files, too.
 	c.run("systemctl enable gpusteward-broker.socket; touch /var/lib/gpusteward/state " +
 		"/etc/gpusteward/web.yml /etc/gpusteward/tenants.d/a.yml; dpkg --purge gpusteward")
-	if asked := c.asked(); asked != "enable gpusteward-broker.socket; stop "+units+"; daemon-reload; daemon-reload" {
-		t.Errorf("systemctl was asked %q", asked)
-	}
+	fixture.Equal(t, c.asked(), "enable gpusteward-broker.socket; stop "+units+"; daemon-reload; daemon-reload",
+		"systemctl was asked")
 	if left := c.left(files); left != "" || c.process() != "" {
 		t.Errorf("the package leaves %s, and the process %q", left, c.process())
 	}
@@ -289,13 +287,10 @@ func TestDeb(t *testing.T) {
 		asked != "daemon-reload; restart gpusteward.service" {
 		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
 	}
-	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
-		t.Errorf("the configuration is now\n%s", kept)
-	}
+	fixture.Equal(t, read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")), edited,
+		"the configuration is now")
 	line := c.run("tr '\\0' ' ' </proc/$(cat /run/gpusteward.service.pid)/cmdline")
-	if line != "/usr/bin/gpusteward --role=observe --log.level=debug --demo " {
-		t.Errorf("the command line is %s", line)
-	}
+	fixture.Equal(t, line, "/usr/bin/gpusteward --role=observe --log.level=debug --demo ", "the command line is")
 
 	// The new version refuses the configuration: the old one continues, dpkg succeeds, and the
 	// message names the error and commands that work.
@@ -314,9 +309,7 @@ func TestDeb(t *testing.T) {
 
 	// An upgrade does not start a disabled unit.
 	c.run("systemctl disable --now gpusteward; dpkg -i " + deb)
-	if c.process() != "" {
-		t.Error("an upgrade starts a disabled unit")
-	}
+	fixture.Equal(t, c.process(), "", "an upgrade starts a disabled unit")
 	c.run("systemctl enable --now gpusteward")
 	c.answers()
 
@@ -327,9 +320,7 @@ func TestDeb(t *testing.T) {
 		t.Errorf("removal leaves %s, and the process %q", left, c.process())
 	}
 	c.run("dpkg --purge gpusteward")
-	if left := c.left(files); left != "" {
-		t.Errorf("the package leaves %s", left)
-	}
+	fixture.Equal(t, c.left(files), "", "the package leaves")
 
 	// Without systemd, the package only creates the link of the enabled unit.
 	c.run("rmdir /run/systemd/system")
@@ -347,9 +338,7 @@ func (c *chroot) refused(said, version, process string) {
 	if got, p := c.answers(), c.process(); got != version || p != process {
 		c.t.Errorf("version %s runs as %s, want %s as %s", got, p, version, process)
 	}
-	if asked := c.asked(); asked != "daemon-reload" {
-		c.t.Errorf("systemctl was asked %q", asked)
-	}
+	fixture.Equal(c.t, c.asked(), "daemon-reload", "systemctl was asked")
 	for _, want := range []string{
 		"/etc/gpusteward/gpusteward.yml:1: ", `"weight"`, "NOT restarted", "systemctl restart gpusteward.service",
 	} {
@@ -371,9 +360,7 @@ func TestRPM(t *testing.T) {
 	if got := c.answers(); got != before.version {
 		t.Errorf("version %s runs, want %s", got, before.version)
 	}
-	if asked := c.asked(); asked != "preset "+units+"; daemon-reload; restart gpusteward.service" {
-		t.Errorf("systemctl was asked %q", asked)
-	}
+	fixture.Equal(t, c.asked(), "preset "+units+"; daemon-reload; restart gpusteward.service", "systemctl was asked")
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
 		t.Errorf("the agent has PID and user %q", user)
 	}
@@ -383,9 +370,8 @@ func TestRPM(t *testing.T) {
 		asked != "daemon-reload; restart gpusteward.service; daemon-reload" {
 		t.Errorf("version %s runs, want %s; systemctl was asked %q", got, now.version, asked)
 	}
-	if kept := read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")); kept != edited {
-		t.Errorf("the configuration is now\n%s", kept)
-	}
+	fixture.Equal(t, read(t, filepath.Join(c.root, "etc/gpusteward/gpusteward.yml")), edited,
+		"the configuration is now")
 
 	c.rpm("--upgrade --oldpackage " + before.rpm)
 	c.answers()
@@ -408,9 +394,7 @@ func TestRPM(t *testing.T) {
 		`/usr/share/(licenses|zsh/site-functions))$`)
 	left := slices.DeleteFunc(strings.Fields(c.left(files)), theirs.MatchString)
 	want := []string{"+/etc/gpusteward", "+/etc/gpusteward/gpusteward.yml.rpmsave", "+/var/lib/gpusteward"}
-	if !slices.Equal(left, want) {
-		t.Errorf("erasing leaves %q, want the edited file and the state: %q", left, want)
-	}
+	fixture.EqualSlices(t, left, want, "erasing leaves")
 }
 
 // TestInstallPage runs the ```sh blocks of docs/install.md on a Debian, in order, in the
@@ -435,7 +419,5 @@ func TestInstallPage(t *testing.T) {
 	if !strings.Contains(log, "gpusteward enforces") || strings.Contains(log, `"level":"error"`) {
 		t.Errorf("the broker's log is\n%s", log)
 	}
-	if c.process() != "" {
-		t.Error("at the end of the page the agent still runs")
-	}
+	fixture.Equal(t, c.process(), "", "at the end of the page the agent still runs")
 }

@@ -204,9 +204,7 @@ func TestVersionOrder(t *testing.T) {
 		a, b := versions[i], versions[i+1]
 		run(t, "dpkg", "--compare-versions", a, "lt", b)
 		got := strings.TrimSpace(run(t, "rpm", "--eval", fmt.Sprintf(`%%{lua: print(rpm.vercmp("%s", "%s"))}`, a, b)))
-		if got != "-1" {
-			t.Errorf("rpm compares %s with %s as %s", a, b, got)
-		}
+		fixture.Equal(t, got, "-1", "rpm compares %s with %s as", a, b)
 	}
 }
 
@@ -317,12 +315,8 @@ func haveTheSame(t *testing.T, arch string) {
 		}
 	}
 	const conffiles = "/etc/default/gpusteward\n/etc/gpusteward/gpusteward.yml\n"
-	if got := run(t, "dpkg-deb", "-I", b.deb, "conffiles"); got != conffiles {
-		t.Errorf("the deb's conffiles are\n%s", got)
-	}
-	if got := run(t, "rpm", "-qpc", b.rpm); got != conffiles {
-		t.Errorf("the rpm's configuration is\n%s", got)
-	}
+	fixture.Equal(t, run(t, "dpkg-deb", "-I", b.deb, "conffiles"), conffiles, "the deb's conffiles are")
+	fixture.Equal(t, run(t, "rpm", "-qpc", b.rpm), conffiles, "the rpm's configuration is")
 	if got := run(t, "rpm", "-K", b.rpm); !strings.HasSuffix(got, ": digests OK\n") {
 		t.Error(got)
 	}
@@ -353,16 +347,13 @@ func TestGlibcDependency(t *testing.T) {
 		b, root := shipped(t, arch), unpacked(t, arch)
 		program := needs(t, filepath.Join(root, "usr/bin/gpusteward"))
 		hook := needs(t, filepath.Join(root, "usr/lib/"+machine+"-linux-gnu/gpusteward/libgpusteward.so"))
-		if depends := run(t, "dpkg-deb", "-f", b.deb, "Depends"); !strings.Contains(depends, "libc6 (>= "+program+"),") {
-			t.Errorf("%s: the program needs glibc %s; the deb depends on %s", arch, program, depends)
-		}
+		fixture.Contains(t, run(t, "dpkg-deb", "-f", b.deb, "Depends"), "libc6 (>= "+program+"),",
+			"%s: the program needs glibc %s; the deb depends on", arch, program)
 		requires := run(t, "rpm", "-qp", "--requires", b.rpm)
-		if !strings.Contains(requires, "libc.so.6(GLIBC_"+program+")(64bit)\n") {
-			t.Errorf("%s: the program needs glibc %s; the rpm requires\n%s", arch, program, requires)
-		}
-		if !strings.Contains(guide, "and glibc "+program+" or newer") {
-			t.Errorf("%s: the program needs glibc %s; docs/install.md differs", arch, program)
-		}
+		fixture.Contains(t, requires, "libc.so.6(GLIBC_"+program+")(64bit)\n",
+			"%s: the program needs glibc %s; the rpm requires", arch, program)
+		fixture.Contains(t, guide, "and glibc "+program+" or newer",
+			"%s: the program needs glibc %s; docs/install.md differs", arch, program)
 		const most = 17 // an image with that glibc could otherwise start no program under the hook
 		if minor, err := strconv.Atoi(strings.TrimPrefix(hook, "2.")); err != nil || minor > most ||
 			!strings.Contains(guide, fmt.Sprintf("The hook needs glibc 2.%d,", most)) {
@@ -457,9 +448,8 @@ func TestManPageHasEveryKey(t *testing.T) {
 		}
 	}
 	for section, keys := range root {
-		if !strings.Contains(page, "\n.SH "+strings.ToUpper(section)+"\n") {
-			t.Errorf("the man page lacks a section for %s", section)
-		}
+		fixture.Contains(t, page, "\n.SH "+strings.ToUpper(section)+"\n",
+			"the man page lacks a section for %s", section)
 		walk(section+".", keys)
 	}
 	if n < 30 {

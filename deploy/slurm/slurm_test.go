@@ -312,12 +312,8 @@ func TestSlurm(t *testing.T) {
 	record := func(job, account, gpus string) string {
 		return fmt.Sprintf("JOB=%s\nUSER=nobody\nUID=65534\nACCOUNT=%s\nPARTITION=gpu\nGPUS=%s\n", job, account, gpus)
 	}
-	if got, want := c.read("run/slurm/"+job), record(job, "lab", gpu); got != want {
-		t.Errorf("the record is\n%s, want\n%s", got, want)
-	}
-	if got, want := env["LD_PRELOAD"], c.path("lib/libgpusteward.so"); got != want {
-		t.Errorf("LD_PRELOAD is %q, want %q", got, want)
-	}
+	fixture.Equal(t, c.read("run/slurm/"+job), record(job, "lab", gpu), "the record is")
+	fixture.Equal(t, env["LD_PRELOAD"], c.path("lib/libgpusteward.so"), "LD_PRELOAD is")
 	tenant := "slurm-" + job
 	c.eventually("its tenant is in force", func() bool {
 		page := metrics()
@@ -347,9 +343,7 @@ func TestSlurm(t *testing.T) {
 	})
 	for _, id := range append(ids, whole) {
 		env := c.runs(id)
-		if got, want := c.read("run/slurm/"+id), record(id, "", env["SLURM_JOB_GPUS"]); got != want {
-			t.Errorf("the record is\n%s, want\n%s", got, want)
-		}
+		fixture.Equal(t, c.read("run/slurm/"+id), record(id, "", env["SLURM_JOB_GPUS"]), "the record is")
 		quota := c.read("run/tenants.d/slurm-" + id + ".yml")
 		if strings.Contains(quota, "limit: 25.00 %") == (id == whole) {
 			t.Errorf("job %s has the quota %q", id, quota)
@@ -374,9 +368,7 @@ func TestSlurm(t *testing.T) {
 		t.Errorf("without a broker LD_PRELOAD is %q", env["LD_PRELOAD"])
 	}
 	c.finish(job)
-	if reasons := c.command("sinfo", "--noheader", "--list-reasons"); reasons != "" {
-		t.Errorf("the node was drained: %s", reasons)
-	}
+	fixture.Equal(t, c.command("sinfo", "--noheader", "--list-reasons"), "", "the node was drained")
 
 	// A GPU is lost.
 	c.write("sick", "")

@@ -284,9 +284,7 @@ func TestObserverUnit(t *testing.T) {
 	began := time.Now()
 	s := r.start("gpusteward.service", r.options(loopback), nil).ready()
 	t.Logf("ready after %v", time.Since(began))
-	if text := get(t, s.url()+"/metrics"); !strings.Contains(text, "\ngpusteward_build_info") {
-		t.Errorf("/metrics:\n%.2000s", text)
-	}
+	fixture.Contains(t, get(t, s.url()+"/metrics"), "\ngpusteward_build_info", "/metrics")
 	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 	if s.tells("STATUS=") == 0 {
 		t.Errorf("no STATUS: %v", s.told)
@@ -295,9 +293,7 @@ func TestObserverUnit(t *testing.T) {
 		"Uid":    fmt.Sprintf("%d\t%[1]d\t%[1]d\t%[1]d", r.uid),
 		"CapEff": s.granted("AmbientCapabilities"), "CapBnd": s.granted("CapabilityBoundingSet"), "NoNewPrivs": "1",
 	} {
-		if got := s.status(key); got != want {
-			t.Errorf("%s: %s, want %s", key, got, want)
-		}
+		fixture.Equal(t, s.status(key), want, "%s", key)
 	}
 	journal, err := os.ReadDir(r.path("var/lib/gpusteward"))
 	if err != nil || len(journal) == 0 {
@@ -402,9 +398,7 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	for key, want := range map[string]string{
 		"Uid": "0\t0\t0\t0", "CapEff": bounding, "CapPrm": bounding, "CapBnd": bounding, "NoNewPrivs": "1",
 	} {
-		if got := s.status(key); got != want {
-			t.Errorf("%s: %s, want %s", key, got, want)
-		}
+		fixture.Equal(t, s.status(key), want, "%s", key)
 	}
 	r.is("run/gpusteward/enforcer.lock", 0o600, 0, 0)
 	if status := s.stop(); status != 0 || s.tells("STOPPING=1") != 1 || s.tells("STATUS=") == 0 {
@@ -460,9 +454,8 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	fixture.Must(t, err)
 	address := l.Addr().String()
 	l.Close()
-	if port := readUnit(t, "gpusteward.socket").last("Socket.ListenStream"); port != "9836" {
-		t.Errorf("gpusteward.socket listens at %s", port)
-	}
+	fixture.Equal(t, readUnit(t, "gpusteward.socket").last("Socket.ListenStream"), "9836",
+		"gpusteward.socket listens at")
 	s := r.start("gpusteward.service", r.options("--demo=h100", "--web.systemd-socket"), nil,
 		"systemd-socket-activate", "--listen="+address)
 	var conn net.Conn
@@ -477,9 +470,7 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), " 200 OK\r\n") {
 		t.Errorf("a client that connected before it ran got %q, %v", answer, err)
 	}
-	if status := s.stop(); status != 0 {
-		t.Errorf("exit status %d", status)
-	}
+	fixture.Equal(t, s.stop(), 0, "exit status")
 }
 
 // TestReload checks that systemctl reload fails with the reason if the file is invalid, and that
@@ -517,9 +508,7 @@ func TestReload(t *testing.T) {
 			if strings.Contains(s.log.String(), "not reloaded") {
 				t.Errorf("%s: the invalid file reached the agent", name)
 			}
-			if status := s.stop(); status != 0 {
-				t.Errorf("%s: exit status %d", name, status)
-			}
+			fixture.Equal(t, s.stop(), 0, "%s: exit status", name)
 		})
 	}
 }
@@ -604,9 +593,7 @@ func TestSystemCalls(t *testing.T) {
 		}
 		eventually(t, "the watchdog is fed", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 		pid := s.cmd.Process.Pid
-		if status := s.stop(); status != 0 {
-			t.Errorf("%s: exit status %d", name, status)
-		}
+		fixture.Equal(t, s.stop(), 0, "%s: exit status", name)
 		var text []byte
 		eventually(t, "the trace is complete", func() bool {
 			text, _ = os.ReadFile(trace)

@@ -231,9 +231,8 @@ func newRoot(t *testing.T) root {
 		fixture.Must(t, err)
 		put(t, r.path(to), string(text), 0o644)
 	}
-	if out := do(t, "systemd-sysusers", "--root="+dir, "--dry-run"); !strings.Contains(out, "gpusteward") {
-		t.Errorf("systemd-sysusers --dry-run: %s", out)
-	}
+	fixture.Contains(t, do(t, "systemd-sysusers", "--root="+dir, "--dry-run"), "gpusteward",
+		"systemd-sysusers --dry-run")
 	do(t, "systemd-sysusers", "--root="+dir)
 	do(t, "systemd-tmpfiles", "--root="+dir, "--create", "gpusteward.conf")
 	passwd, err := os.ReadFile(r.path("etc/passwd"))

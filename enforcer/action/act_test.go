@@ -298,9 +298,7 @@ func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
 		t.Error(result)
 	}
 	a.Resume(ProcessGroup{Subject: someone})
-	if s := state(a, who[0].PID); s != 'T' {
-		t.Errorf("its user had stopped it, and it is in state %c", s)
-	}
+	fixture.Equal(t, state(a, who[0].PID), 'T', "its user had stopped it, and it is in state")
 }
 
 func TestPauseThatCannotBeKept(t *testing.T) {
@@ -427,9 +425,7 @@ func TestTerminate(t *testing.T) {
 		detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
 		t.Fatalf("%s, %s", result, detail)
 	}
-	if got := signalOf(meek); got != unix.SIGTERM {
-		t.Errorf("the first ended by %v", got)
-	}
+	fixture.Equal(t, signalOf(meek), unix.SIGTERM, "the first ended by")
 	if e := a.Continue(now.Add(30*time.Second - 1)); e != nil {
 		t.Errorf("within the grace: %+v", e)
 	}
@@ -440,9 +436,7 @@ func TestTerminate(t *testing.T) {
 	if e := a.Continue(now.Add(30 * time.Second)); e != nil {
 		t.Errorf("just killed: %+v", e)
 	}
-	if got := signalOf(deaf); got != unix.SIGKILL {
-		t.Errorf("the second ended by %v", got)
-	}
+	fixture.Equal(t, signalOf(deaf), unix.SIGKILL, "the second ended by")
 	e := a.Continue(now.Add(31 * time.Second))
 	if len(e) != 1 || e[0].Subject != someone || e[0].Result != escalation.Done || len(e[0].Outcomes) != 2 ||
 		!strings.Contains(e[0].Outcomes[0].Detail, "SIGTERM") || !strings.Contains(e[0].Outcomes[1].Detail, "SIGKILL") {
@@ -462,12 +456,8 @@ func TestTerminateReachesWhoIsPaused(t *testing.T) {
 	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done {
 		t.Fatal(detail)
 	}
-	if got := signalOf(cmd); got != unix.SIGTERM {
-		t.Errorf("it ended by %v", got)
-	}
-	if len(a.Paused()) != 0 {
-		t.Error("it is kept in mind as paused")
-	}
+	fixture.Equal(t, signalOf(cmd), unix.SIGTERM, "it ended by")
+	fixture.Equal(t, len(a.Paused()), 0, "it is kept in mind as paused")
 }
 
 func TestDyingAreBounded(t *testing.T) {
@@ -515,9 +505,7 @@ int main(void) {
 		t.Errorf("the enforcer waited for %v", took)
 	}
 	a.Continue(began.Add(30 * time.Second)) // SIGKILL ends this kind of sleep
-	if got := signalOf(cmd); got != unix.SIGKILL {
-		t.Errorf("it ended by %v", got)
-	}
+	fixture.Equal(t, signalOf(cmd), unix.SIGKILL, "it ended by")
 	if e := a.Continue(began.Add(31 * time.Second)); len(e) != 1 || e[0].Result != escalation.Done {
 		t.Errorf("%+v", e)
 	}

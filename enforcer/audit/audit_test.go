@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -260,9 +261,7 @@ func TestAuditForks(t *testing.T) {
 	w.run(5)
 	child := w.process("a", "pod:x", gpuA)
 	child.session = false
-	if got := w.run(3); got != "a/pod:x/GPU-a/unhooked[1001]" {
-		t.Errorf("found %q, want the child alone", got)
-	}
+	fixture.Equal(t, w.run(3), "a/pod:x/GPU-a/unhooked[1001]", "found")
 }
 
 func TestALostSessionIsLetPassForAWhile(t *testing.T) {
@@ -279,9 +278,7 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 		t.Error("the audit does not find a process that does not reconnect")
 	}
 	a.session = true
-	if got := w.run(5); got != "" {
-		t.Errorf("connected again: %s", got)
-	}
+	fixture.Equal(t, w.run(5), "", "connected again")
 	a.session = false
 	if got := w.step(); got.found() == "" {
 		t.Error("a second lapse within a minute is let pass")
@@ -337,16 +334,12 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
 	lost.session, fresh.session, evader.session = false, false, false
 	w.refused = map[int]bool{lost.Process.PID: true, fresh.Process.PID: true}
-	if got := w.run(100); got != "b/pod:y/GPU-a/unhooked[1002]" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(100), "b/pod:y/GPU-a/unhooked[1002]", "found")
 	if got := w.step(); !got.Refused["a"] || got.Refused["b"] || got.Known[Subject{"a", "pod:x"}] {
 		t.Errorf("refused are %v, known %v", got.Refused, got.Known)
 	}
 	w.refused = nil
-	if got := w.run(8); got != "b/pod:y/GPU-a/unhooked[1002]" {
-		t.Errorf("%q before they can have connected", got)
-	}
+	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1002]", "before they can have connected")
 	if got := w.step(); !got.Refused["a"] {
 		t.Error("the audit does not excuse the tenant of processes without a session")
 	}
@@ -368,24 +361,16 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 	hooked, evader := w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
 	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
 	evader.session = false
-	if got := w.run(30); got != "b/pod:y/GPU-a/unhooked[1001]" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(30), "b/pod:y/GPU-a/unhooked[1001]", "found")
 	hooked.session = false
 	w.suspended = map[int]bool{hooked.Process.PID: true, evader.Process.PID: true}
-	if got := w.run(100); got != "b/pod:y/GPU-a/unhooked[1001]" {
-		t.Errorf("found %q of suspended ones", got)
-	}
+	fixture.Equal(t, w.run(100), "b/pod:y/GPU-a/unhooked[1001]", "found of suspended ones")
 	if got := w.step(); len(got.Refused) != 0 {
 		t.Errorf("%v are excused for what they use", got.Refused)
 	}
 	w.suspended = nil
-	if got := w.run(8); got != "b/pod:y/GPU-a/unhooked[1001]" {
-		t.Errorf("found %q before it can have connected", got)
-	}
-	if got := w.run(30); got != "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1001]", "found before it can have connected")
+	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]", "found")
 }
 
 // TestNoWindowSpansAMove has the driver count too much for a process while the memory of
@@ -405,13 +390,9 @@ func TestNoWindowSpansAMove(t *testing.T) {
 		t.Error("it is taken to be honest, and nothing is known")
 	}
 	w.moving, p.rate = nil, .03
-	if got := w.run(60); got != "" {
-		t.Errorf("found %q after that", got)
-	}
+	fixture.Equal(t, w.run(60), "", "found after that")
 	p.rate = .17
-	if got := w.run(30); got != "a/pod:x/GPU-a/reports[1000]" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/reports[1000]", "found")
 }
 
 // TestManySessionsOfAProcess adds up all sessions of a process in linear time.
@@ -440,9 +421,7 @@ func TestALapseIsNoWayAroundTheLimit(t *testing.T) {
 	a.session, a.rate = false, 1
 	w.run(8)
 	a.session, a.rate = true, .25
-	if got := w.run(15); got != "a/pod:x/GPU-a/compute[1000]" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(15), "a/pod:x/GPU-a/compute[1000]", "found")
 }
 
 func TestWhoConnectsAgainDidNotLie(t *testing.T) {
@@ -454,9 +433,7 @@ func TestWhoConnectsAgainDidNotLie(t *testing.T) {
 		a.session = false // it continues in its last turn, which nobody charges
 		w.run(4)
 		a.session = true
-		if got := w.run(30); got != "" {
-			t.Errorf("lost its session after %d s: found %q", 30+lost, got)
-		}
+		fixture.Equal(t, w.run(30), "", "lost its session after %d s: found", 30+lost)
 	}
 }
 
@@ -547,9 +524,7 @@ func TestAProcessIsNotNewAfterSilence(t *testing.T) {
 	w.process("a", "pod:x", gpuA).session = false
 	w.run(5)
 	w.silent[gpuA] = true
-	if got := w.run(5); got != "" {
-		t.Errorf("found %q on a GPU without answers", got)
-	}
+	fixture.Equal(t, w.run(5), "", "found on a GPU without answers")
 	w.silent[gpuA] = false
 	if got := w.step(); got.found() == "" {
 		t.Error("a process that was known before is new")
@@ -592,9 +567,7 @@ func TestAuditComparesMemory(t *testing.T) {
 		w.pass(time.Second)
 		x, y := w.process("a", "pod:x", gpuA), w.process("a", "pod:y", gpuA)
 		c.change(w, x, y)
-		if got := w.run(excesses + 1); got != c.want {
-			t.Errorf("%s: found %q, want %q", c.name, got, c.want)
-		}
+		fixture.Equal(t, w.run(excesses+1), c.want, "%s: found", c.name)
 	}
 }
 
@@ -713,9 +686,7 @@ func TestAuditComparesTime(t *testing.T) {
 			all = append(all, strings.Fields(w.step().found())...)
 		}
 		slices.Sort(all)
-		if got := strings.Join(slices.Compact(all), " "); got != c.want {
-			t.Errorf("%s: found %q, want %q", c.name, got, c.want)
-		}
+		fixture.Equal(t, strings.Join(slices.Compact(all), " "), c.want, "%s: found", c.name)
 	}
 }
 
@@ -774,9 +745,7 @@ func TestUnknownIsNotClean(t *testing.T) {
 		w.run(20)
 		c.change(w, a)
 		got := w.step()
-		if got.Partial != w.silent[gpuA] {
-			t.Errorf("%s: partial %v", c.name, got.Partial)
-		}
+		fixture.Equal(t, got.Partial, w.silent[gpuA], "%s: partial", c.name)
 		if known, listed := got.Known[me]; known != c.known || listed != c.listed || len(got.Violations) > 0 {
 			t.Errorf("%s: known %v, listed %v, found %q", c.name, known, listed, got.found())
 		}
@@ -796,9 +765,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 		t.Errorf("found %q", got)
 	}
 	a.charged = .6
-	if got := w.run(30); got != "a/pod:x/GPU-a/compute[1000]" {
-		t.Errorf("the audit does not judge what was charged: %q", got)
-	}
+	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/compute[1000]", "the audit does not judge what was charged")
 
 	// A workload is unknown once the driver stops sampling.
 	w = newWorld()
@@ -842,9 +809,7 @@ func TestASessionThatSaysNothingOfTheGPU(t *testing.T) {
 		if governed {
 			want = "a/pod:x/GPU-a/reports[1000]"
 		}
-		if got := w.run(30); got != want {
-			t.Errorf("governed %v: found %q, want %q", governed, got, want)
-		}
+		fixture.Equal(t, w.run(30), want, "governed %v: found", governed)
 		if known := w.step().Known[Subject{"a", "pod:x"}]; known == governed {
 			t.Errorf("governed %v: known %v", governed, known)
 		}
@@ -859,9 +824,7 @@ func TestANewLimitIsNotForWhatWas(t *testing.T) {
 	w.run(30)
 	w.quotas["a"] = policy.Quota{Limit: .2}
 	a.rate, a.charged = .2, .2
-	if got := w.run(40); got != "" {
-		t.Errorf("found %q", got)
-	}
+	fixture.Equal(t, w.run(40), "", "found")
 }
 
 func TestAuditSurvivesClocks(t *testing.T) {
@@ -869,9 +832,7 @@ func TestAuditSurvivesClocks(t *testing.T) {
 		w, a := limited(.5, .5)
 		w.run(33)
 		w.now, w.sampled = w.now.Add(jump), w.sampled.Add(jump)
-		if got := w.run(40); got != "" {
-			t.Errorf("set by %v: found %q", jump, got)
-		}
+		fixture.Equal(t, w.run(40), "", "set by %v: found", jump)
 		if !w.step().Known[Subject{"a", "pod:x"}] {
 			t.Errorf("set by %v: not known 40 s later", jump)
 		}

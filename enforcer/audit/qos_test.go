@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -67,13 +68,9 @@ func TestQoSWindows(t *testing.T) {
 	} {
 		s := newService(c.quota)
 		s.run(10, c.second)
-		if got := s.counts(); got != "0/0 0/0 0/0" {
-			t.Errorf("%s: %s before the window's end", c.name, got)
-		}
+		fixture.Equal(t, s.counts(), "0/0 0/0 0/0", "%s: before the window's end", c.name)
 		s.run(1, c.second)
-		if got := s.counts(); got != c.windows {
-			t.Errorf("%s: %s, want %s", c.name, got, c.windows)
-		}
+		fixture.Equal(t, s.counts(), c.windows, "%s", c.name)
 	}
 }
 
@@ -126,9 +123,7 @@ func starve(r *wire.TenantStats) { r.WantedSeconds++ }
 func TestQoSCountsOneWindowAfterTheOther(t *testing.T) {
 	s := newService(policy.Quota{Guarantee: .3})
 	s.run(61, starve)
-	if got := s.counts(); got != "6/6 0/0 0/0" {
-		t.Errorf("in a minute %s", got)
-	}
+	fixture.Equal(t, s.counts(), "6/6 0/0 0/0", "in a minute")
 }
 
 func TestQoSRowsAreOfWhatIsPromised(t *testing.T) {
@@ -140,9 +135,7 @@ func TestQoSRowsAreOfWhatIsPromised(t *testing.T) {
 	s.run(10, starve)
 	s.quota = policy.Quota{}
 	s.run(1, starve)
-	if got := s.counts(); got != "1/1 0/0 0/0" {
-		t.Errorf("a count is gone with its promise: %s", got)
-	}
+	fixture.Equal(t, s.counts(), "1/1 0/0 0/0", "a count is gone with its promise")
 }
 
 func TestQoSWindowsThatCountForNothing(t *testing.T) {
@@ -167,13 +160,9 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 		s.run(1, starve)
 		c.back(s)
 		s.run(9, starve)
-		if got := s.counts(); got != "0/0 0/0 0/0" {
-			t.Errorf("%s: %s", c.name, got)
-		}
+		fixture.Equal(t, s.counts(), "0/0 0/0 0/0", "%s", c.name)
 		s.run(3, starve)
-		if got := s.counts(); got != "1/1 0/0 0/0" {
-			t.Errorf("%s, and a window later: %s", c.name, got)
-		}
+		fixture.Equal(t, s.counts(), "1/1 0/0 0/0", "%s, and a window later", c.name)
 	}
 }
 

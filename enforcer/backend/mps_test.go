@@ -93,9 +93,7 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 	d.server(500, 1000, "")
 	want := []Hold{{"a", "GPU-a", Compute}, {"a", "GPU-a", Memory}}
 	quota := demand("a", "GPU-a", .3, 1500<<20)
-	if got := d.sees(quota); !slices.Equal(got, want) {
-		t.Errorf("holds %v, want %v", got, want)
-	}
+	fixture.EqualSlices(t, d.sees(quota), want, "holds")
 	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
 		"set_device_pinned_mem_limit 500 GPU-a 1500M"}) {
 		t.Errorf("set %q", got)
@@ -205,9 +203,7 @@ func TestMPSHasOnePercentageForAllGPUs(t *testing.T) {
 		{"b", "GPU-none", Compute}}; !slices.Equal(got, want) {
 		t.Errorf("holds %v, want %v", got, want)
 	}
-	if got, want := d.content("server.500/threads")+" "+d.content("server.501/threads"), "50.0 10.0"; got != want {
-		t.Errorf("percentages %s, want %s", got, want)
-	}
+	fixture.Equal(t, d.content("server.500/threads")+" "+d.content("server.501/threads"), "50.0 10.0", "percentages")
 	if log := d.log.String(); !strings.Contains(log, "one percentage for all GPUs") ||
 		!strings.Contains(log, "does it have that GPU") {
 		t.Errorf("says %s", log)
@@ -225,9 +221,8 @@ func TestMPSServersOfOneTenantKnowNothingOfEachOther(t *testing.T) {
 		!strings.Contains(d.log.String(), "several users") {
 		t.Errorf("holds %v, want %v; says %s", got, want, d.log.String())
 	}
-	if got := d.content("server.500/threads") + " " + d.content("server.501/threads"); got != "30.0 30.0" {
-		t.Errorf("percentages %s, want 30 of both", got)
-	}
+	fixture.Equal(t, d.content("server.500/threads")+" "+d.content("server.501/threads"), "30.0 30.0",
+		"percentages")
 }
 
 func TestMPSServersAreListed(t *testing.T) {
@@ -329,9 +324,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(d.log.String(), "no answer within 1s") {
-		t.Errorf("says %s", d.log.String())
-	}
+	fixture.Contains(t, d.log.String(), "no answer within 1s", "says")
 	hung := "/proc/" + d.content("hung") + "/stat"
 	for {
 		if stat, err := os.ReadFile(hung); err != nil || strings.Contains(string(stat), ") Z ") {

@@ -105,9 +105,7 @@ func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 		t.Fatalf("it is at %s, want pause", level)
 	}
 	c.steps = policy.Steps{}
-	if got := c.climb("gg"); got != "1 observe done" {
-		t.Errorf("without its tenant: %q", got)
-	}
+	fixture.Equal(t, c.climb("gg"), "1 observe done", "without its tenant")
 	if on, actions := c.Stats(); len(on)+len(actions) != 0 || len(c.Save().Standing) != 0 {
 		t.Errorf("it is still there: %v, %v", on, actions)
 	}
@@ -183,9 +181,7 @@ func TestEscalation(t *testing.T) {
 			if test.steps != nil {
 				test.steps(&c.steps)
 			}
-			if got := c.climb(test.letters); got != test.want {
-				t.Errorf("%s\ngot  %s\nwant %s", test.letters, got, test.want)
-			}
+			fixture.Equal(t, c.climb(test.letters), test.want, "%s", test.letters)
 		})
 	}
 }
@@ -232,9 +228,7 @@ func TestRefusedSuspension(t *testing.T) {
 	c.climb("xxxxxxxxx")
 	c.result = Refused
 	c.climb("xxx")
-	if got := c.climb(strings.Repeat(".", 10)); got != "10 pause refused" {
-		t.Errorf("clean: %s", got)
-	}
+	fixture.Equal(t, c.climb(strings.Repeat(".", 10)), "10 pause refused", "clean")
 }
 
 // A suspended subject whose owner asks for it is throttled, and climbs again if
@@ -343,9 +337,7 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 			t.Errorf("the brake counts %d that came to nothing", n)
 		}
 		c.result = Done
-		if got := c.climb(strings.Repeat("x", 10)); !strings.Contains(got, "throttle done") {
-			t.Errorf("when there is a way again: %q", got)
-		}
+		fixture.Contains(t, c.climb(strings.Repeat("x", 10)), "throttle done", "when there is a way again")
 	}
 }
 
@@ -356,16 +348,12 @@ func TestTimeGoesBackwardsAndLeaps(t *testing.T) {
 	if got := c.climb("...."); got != "" {
 		t.Errorf("after it went back: %s, and only 9 seconds were clean", got)
 	}
-	if got := c.climb("."); got != "1 observe done" {
-		t.Errorf("after ten clean seconds: %q", got)
-	}
+	fixture.Equal(t, c.climb("."), "1 observe done", "after ten clean seconds")
 	c = newClimber()
 	c.steps.Hold = time.Minute
 	c.climb("xxx")
 	c.now = c.now.Add(time.Hour) // the host was suspended
-	if got := c.climb("."); got != "" {
-		t.Errorf("one audit is no clean hour: %s", got)
-	}
+	fixture.Equal(t, c.climb("."), "", "one audit is no clean hour")
 }
 
 // crowd returns n subjects, in order.
@@ -410,9 +398,7 @@ func TestBrake(t *testing.T) {
 		t.Errorf("a workload that is held back is at level %v", level)
 	}
 	look(601, 606) // ten minutes after the first
-	if want := []string{"606 3 throttle done", "606 4 throttle done"}; !slices.Equal(got, want) {
-		t.Errorf("when it lets go: %v, want %v", got, want)
-	}
+	fixture.EqualSlices(t, got, []string{"606 3 throttle done", "606 4 throttle done"}, "when it lets go")
 	if since, held := c.Brake(); !since.IsZero() || held != 0 {
 		t.Errorf("the brake is on still: %v, %d", since, held)
 	}
@@ -431,9 +417,7 @@ func TestBrakeDoesNotHoldDown(t *testing.T) {
 	}
 	c = newClimber()
 	c.actions, c.steps.Shadow = 0, true
-	if got := c.climb("xxxxxx"); got != "3 warn done, 6 throttle shadow" {
-		t.Errorf("shadow is not braked: %s", got)
-	}
+	fixture.Equal(t, c.climb("xxxxxx"), "3 warn done, 6 throttle shadow", "shadow is not braked")
 }
 
 func TestBrakeLetsGoWhoWaitsLongest(t *testing.T) {
@@ -556,9 +540,7 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 		t.Error("the brake forgot what was done before")
 	}
 	// eight of its ten clean seconds passed before the restart
-	if got := next.climb("...."); got != "2 throttle done" {
-		t.Errorf("on the way down: %q", got)
-	}
+	fixture.Equal(t, next.climb("...."), "2 throttle done", "on the way down")
 }
 
 func TestRestoreOfNonsense(t *testing.T) {

@@ -54,9 +54,7 @@ func TestGoldenResponses(t *testing.T) {
 		if b := want.Append(nil); !bytes.Equal(b, golden) {
 			t.Errorf("%+v is\n%x; want\n%x", want, b, golden)
 		}
-		if got := DecodeResponse(want.Kind, (*[ResponseSize]byte)(golden)); got != want {
-			t.Errorf("%s is %+v, want %+v", text, got, want)
-		}
+		fixture.Equal(t, DecodeResponse(want.Kind, (*[ResponseSize]byte)(golden)), want, "%s is", text)
 	}
 }
 
@@ -148,13 +146,9 @@ func TestDuration(t *testing.T) {
 		1.5: 1500 * time.Microsecond, 0: 0, -1: 0, math.Inf(-1): 0, math.Inf(1): time.Hour, 1e300: time.Hour,
 		5e-324: 0, 3.6e6: time.Hour, math.MaxFloat64: time.Hour, -math.MaxFloat64: 0,
 	} {
-		if got := duration(ms); got != want {
-			t.Errorf("%v ms are %v, want %v", ms, got, want)
-		}
+		fixture.Equal(t, duration(ms), want, "%v ms are", ms)
 	}
-	if got := duration(math.NaN()); got != 0 {
-		t.Errorf("NaN ms are %v", got)
-	}
+	fixture.Equal(t, duration(math.NaN()), 0, "NaN ms are")
 }
 
 // FuzzDecode holds that a decoded request keeps its meaning when it is encoded

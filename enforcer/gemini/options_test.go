@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestBadOptions(t *testing.T) {
@@ -44,8 +46,6 @@ func TestOtherAddressIsToldOf(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	s := start(t, two, Options{Listen: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if !strings.Contains(log.String(), "no authentication") {
-		t.Errorf("the log says %q", log.String())
-	}
+	fixture.Contains(t, log.String(), "no authentication", "the log says")
 	_ = s
 }

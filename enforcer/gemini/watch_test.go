@@ -64,9 +64,7 @@ func TestReloadWithABadLine(t *testing.T) {
 	fixture.Must(t, os.WriteFile(file, []byte("3\na 0.5 1 5G\nb 0.5 1 6000\nc 0.5\n"), 0o644))
 	until(t, s, "the others hold", func(st Stats) bool { return st.BadLines == 2 && st.Reloads == 2 })
 	for _, n := range s.Stats().Tenants {
-		if want := map[string]uint64{"a": 1000, "b": 6000}[n.Name]; n.Memory != want {
-			t.Errorf("%s may have %d, want %d", n.Name, n.Memory, want)
-		}
+		fixture.Equal(t, n.Memory, map[string]uint64{"a": 1000, "b": 6000}[n.Name], "%s may have", n.Name)
 	}
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 900 || a.Limit != 1000 || s.Stats().BadReloads != 0 {
 		t.Errorf("%+v, %+v", a, s.Stats())

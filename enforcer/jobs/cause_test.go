@@ -1,6 +1,10 @@
 package jobs
 
-import "testing"
+import (
+	"testing"
+
+	"gpusteward/internal/fixture"
+)
 
 // TestEvidenceIsTold compares the text of the evidence.
 func TestEvidenceIsTold(t *testing.T) {
@@ -76,9 +80,7 @@ func TestSlowProcessorIsNotCode(t *testing.T) {
 	usual.around[computing] = 0.55
 	now := mean{shape: shape{wall: 0.04, away: 0.003, launching: 0.033, waiting: 0.004}}
 	now.around[computing] = 0.56
-	if got := causeOf(&usual, &now); got != "unknown" {
-		t.Errorf("told as %s", got)
-	}
+	fixture.Equal(t, causeOf(&usual, &now), "unknown", "told as")
 }
 
 // TestThreadMeter reads how long the main thread ran and waited for a processor.

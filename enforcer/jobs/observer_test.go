@@ -383,13 +383,9 @@ func TestSharedMemoryOutlivesTheSession(t *testing.T) {
 	r.put32(64+48, uint32(wire.SharedManaged))
 	for _, ends := range []bool{false, true} {
 		h.Observer.Observe(broker.Traced{Session: 1, PID: r.pid, Trace: r.trace, Ends: ends})
-		if kinds := h.Observer.Shared(r.pid); kinds != wire.SharedManaged {
-			t.Errorf("its session has ended: %v, it shares %v", ends, kinds)
-		}
+		fixture.Equal(t, h.Observer.Shared(r.pid), wire.SharedManaged, "its session has ended: %v, it shares", ends)
 	}
-	if kinds := h.Observer.Shared(h.ranks[1].pid); kinds != 0 {
-		t.Errorf("another one shares %v", kinds)
-	}
+	fixture.Equal(t, h.Observer.Shared(h.ranks[1].pid), 0, "another one shares")
 }
 
 // TestOtherTenantsBlameNobody lets a process of another tenant name the

@@ -3,6 +3,8 @@ package jobs
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestUsualPauses(t *testing.T) {
@@ -25,11 +27,7 @@ func TestUsualPauses(t *testing.T) {
 		t.Errorf("after two checkpoints: usual %v, known %v; want a second", m.usual, m.known())
 	}
 	steps(1000, 100*time.Millisecond) // a validation
-	if m.usual != time.Second {
-		t.Errorf("after a validation: usual %v, want a second", m.usual)
-	}
+	fixture.Equal(t, m.usual, time.Second, "after a validation: usual")
 	steps(16, 3*time.Second)
-	if m.usual != 3*time.Second {
-		t.Errorf("of longer steps: usual %v, want 3 s", m.usual)
-	}
+	fixture.Equal(t, m.usual, 3*time.Second, "of longer steps: usual")
 }

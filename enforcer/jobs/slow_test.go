@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/steps"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -111,9 +112,7 @@ func TestPassingSlowness(t *testing.T) {
 		do(time.Minute, 100*ms, 0)
 	}
 	told = append(told, do(30*time.Second, 300*ms, 200*ms))
-	if want := []string{"unknown", "", "", "quota"}; !slices.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
-	}
+	fixture.EqualSlices(t, told, []string{"unknown", "", "", "quota"}, "told")
 }
 
 // TestTwoJudgementsAgree on a cause, and each knows what was around the steps.

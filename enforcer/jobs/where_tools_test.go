@@ -4,7 +4,6 @@ package jobs
 
 import (
 	"os/exec"
-	"strings"
 	"testing"
 
 	"gpusteward/internal/fixture"
@@ -30,7 +29,5 @@ waits_for_data()
 		t.Fatal(err)
 	}
 	var o Observer
-	if where := o.where(child.Process.Pid); !strings.Contains(where, "waits_for_data") {
-		t.Errorf("it stands at %q, want waits_for_data", where)
-	}
+	fixture.Contains(t, o.where(child.Process.Pid), "waits_for_data", "it stands at")
 }

@@ -620,9 +620,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 		l.Free(1, 4096)
 	}
 	work()
-	if n := testing.AllocsPerRun(1000, work); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	fixture.Equal(t, testing.AllocsPerRun(1000, work), 0, "allocations")
 }
 
 func BenchmarkReserveCommit(b *testing.B) {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestGlob(t *testing.T) {
@@ -20,9 +22,7 @@ func TestGlob(t *testing.T) {
 		{"?", "é", true}, {"??", "é", false}, {"*??", "€", false}, {"*?b", "€b", true}, {"a?", "a\xff", true},
 		{strings.Repeat("*a", 40) + "b", strings.Repeat("a", 4000), false}, // without backtracking
 	} {
-		if got := glob(c.pattern, c.name); got != c.want {
-			t.Errorf("glob(%.20q, %.20q) = %v", c.pattern, c.name, got)
-		}
+		fixture.Equal(t, glob(c.pattern, c.name), c.want, "glob(%.20q, %.20q) =", c.pattern, c.name)
 		if p := newPattern(c.pattern); p.fits(c.name) != c.want {
 			t.Errorf("the pattern %.20q fits %.20q: %v", c.pattern, c.name, !c.want)
 		}
@@ -31,9 +31,7 @@ func TestGlob(t *testing.T) {
 
 func TestRankIsTheLiteralCharacters(t *testing.T) {
 	for text, want := range map[string]uint16{"*": 1, "?": 1, "a*": 2, "*.service": 9, "é?": 2, "a": exact} {
-		if got := newPattern(text).rank; got != want {
-			t.Errorf("%q has rank %d, want %d", text, got, want)
-		}
+		fixture.Equal(t, newPattern(text).rank, want, "%q has rank", text)
 	}
 }
 

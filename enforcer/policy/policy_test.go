@@ -147,9 +147,7 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 		if c.of == nil {
 			c.of = cgroup("")
 		}
-		if got := p.Whose(c.facts, c.of); got != c.want {
-			t.Errorf("%s: it is of %q, want %q", name, got, c.want)
-		}
+		fixture.Equal(t, p.Whose(c.facts, c.of), c.want, "%s: it is of", name)
 	}
 }
 
@@ -228,9 +226,7 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 		"gone": {err: host.ErrGone, want: "unnamed"},
 	} {
 		view := HostView{Process: func(pid int) (host.Process, error) {
-			if pid != 42 {
-				t.Errorf("%s: it asks for %d", name, pid)
-			}
+			fixture.Equal(t, pid, 42, "%s: it asks for", name)
 			return c.process, c.err
 		}}
 		p := policy(t, view, row("inference", Selector{Pods: []string{"inference/*"}}),
@@ -312,13 +308,9 @@ func TestTermsOfAGPU(t *testing.T) {
 		"whom no tenant is for":             {DefaultTenant, uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
 		"who was in the table before":       {"gone", uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
 	} {
-		if got := p.Quota(c.tenant, c.gpu); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		fixture.Equal(t, p.Quota(c.tenant, c.gpu), c.want, "%s", name)
 	}
-	if got := policy(t, HostView{}, serving).Quota("serving", uuidOf(0)); got != serving.Quota {
-		t.Errorf("without indices: %+v", got)
-	}
+	fixture.Equal(t, policy(t, HostView{}, serving).Quota("serving", uuidOf(0)), serving.Quota, "without indices")
 }
 
 func uuidOf(n int) string { return fmt.Sprintf("GPU-00000000-0000-4000-8000-%012d", n) }
@@ -413,9 +405,7 @@ func TestMIG(t *testing.T) {
 		bad := table(with(row("a"), func(r *Rule) {
 			r.GPUs = []Override{{GPUs: []string{name}, Written: written("limit", ".5")}}
 		}))
-		if err := bad.Check(); err == nil || !strings.Contains(err.Error(), "gpus[0].gpu") {
-			t.Errorf("%q is taken for a GPU: %v", name, err)
-		}
+		fixture.Fails(t, bad.Check(), "gpus[0].gpu", "%q is taken for a GPU", name)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 var testNow = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
@@ -282,13 +283,9 @@ func TestDecide(t *testing.T) {
 			if c.edit != nil {
 				c.edit(&s)
 			}
-			if got := said(Decide(s)); got != c.want {
-				t.Errorf("it orders %q, not %q", got, c.want)
-			}
+			fixture.Equal(t, said(Decide(s)), c.want, "it orders")
 			slices.Reverse(s.Workloads)
-			if got := said(Decide(s)); got != c.want {
-				t.Errorf("backwards, it orders %q, not %q", got, c.want)
-			}
+			fixture.Equal(t, said(Decide(s)), c.want, "backwards, it orders")
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -212,9 +213,7 @@ func TestRing(t *testing.T) {
 	if len(all) != 256 || f.Finished() < 560 || all[255].End != s.now || all[0].End != s.now-255*24e6 {
 		t.Errorf("%d of %d steps", len(all), f.Finished())
 	}
-	if got := f.Steps(f.Finished()-3, nil); !slices.Equal(got, all[253:]) {
-		t.Errorf("the last three: %+v", got)
-	}
+	fixture.EqualSlices(t, f.Steps(f.Finished()-3, nil), all[253:], "the last three")
 	if got := f.Steps(f.Finished()+9, nil); len(got) != 0 {
 		t.Errorf("of the future: %+v", got)
 	}
@@ -373,9 +372,7 @@ func TestTurn(t *testing.T) {
 			f.Feed(s.events)
 			s.events = nil
 			left := s.now - f.Status(s.now).Last // from the middle of the pause to the last call of a step
-			if want := map[int]int64{30: 950e3, 119: 2450e3}[i]; left != want {
-				t.Errorf("step %d: %d ns, not %d", i, left, want)
-			}
+			fixture.Equal(t, left, map[int]int64{30: 950e3, 119: 2450e3}[i], "step %d: ns", i)
 		}
 	}
 }

@@ -137,9 +137,7 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 		c.says("user defined signal 1")
 	}
 	g.Give(pid)
-	if c.tracers() != 0 {
-		t.Error("it is still traced")
-	}
+	fixture.Equal(t, c.tracers(), 0, "it is still traced")
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
 	if g.Has(pid) || g.Holds(pid) {

@@ -52,9 +52,7 @@ func TestGPUKilledCall(t *testing.T) {
 			}
 			state, asked := call(t.Context(), Ask, pid)
 			t.Logf("%s, whose caller was killed after %v (%v): the process is %s (%v)", c.op, after, err, state, asked)
-			if state != c.then {
-				t.Errorf("%s did not end", c.op)
-			}
+			fixture.Equal(t, state, c.then, "%s did not end", c.op)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			<-fate
 		}

@@ -216,9 +216,7 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 		t.Fatalf("%+v", end)
 	}
 	want := "lock 2, lock 3, checkpoint 2, checkpoint 3, restore 2, restore 3, unlock 2, unlock 3"
-	if got := strings.Join(b.card.calls, ", "); got != want {
-		t.Errorf("the calls are %s", got)
-	}
+	fixture.Equal(t, strings.Join(b.card.calls, ", "), want, "the calls are")
 	if _, is := b.Record(job); is || len(b.file) > 0 || !b.card.all(Running, 2, 3) {
 		t.Errorf("it is not forgotten: %+v", b.file)
 	}

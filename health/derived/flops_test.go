@@ -7,6 +7,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // TestFlopsBelongToOneWorkload gives a GPU's operations to the workload that uses
@@ -32,8 +33,6 @@ func TestFlopsBelongToOneWorkload(t *testing.T) {
 				t.Errorf("of %s", sample.Labels[2])
 			}
 		}
-		if sum != c.want {
-			t.Errorf("%v: %g, want %g", c.users, sum, c.want)
-		}
+		fixture.Equal(t, sum, c.want, "%v", c.users)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // trending returns a series with a first value and a rise for each step.
@@ -33,9 +35,7 @@ func TestTrendKeepsItsLastPoints(t *testing.T) {
 	t.Parallel()
 	s := trend{every: time.Minute}
 	add := func(after time.Duration, v float64, want bool) {
-		if got := s.add(birth.Add(after), v); got != want {
-			t.Errorf("%v after the first, %g is taken: %v", after, v, got)
-		}
+		fixture.Equal(t, s.add(birth.Add(after), v), want, "%v after the first, %g is taken", after, v)
 	}
 	add(0, math.NaN(), false)
 	add(0, 1, true)

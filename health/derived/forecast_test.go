@@ -215,9 +215,7 @@ func TestLinkComparedWithSiblings(t *testing.T) {
 		ratio < 1 {
 		t.Errorf("all links of the GPU: score %g at %g times more", z, ratio)
 	}
-	if z := r.get(PeerZScore, 1, "nvlink_errors"); z != 0 {
-		t.Errorf("all links of a sibling: %g", z)
-	}
+	fixture.Equal(t, r.get(PeerZScore, 1, "nvlink_errors"), 0, "all links of a sibling")
 }
 
 func TestBurstOfErrorsIsNotABadLink(t *testing.T) {
@@ -236,9 +234,7 @@ func TestBurstOfErrorsIsNotABadLink(t *testing.T) {
 			worst = max(worst, r.get(PeerLinkZScore, 0, "0", "errors"), r.get(PeerZScore, 0, "nvlink_errors"))
 		}
 	})
-	if worst != 0 {
-		t.Errorf("a minute with a million errors scores %g", worst)
-	}
+	fixture.Equal(t, worst, 0, "a minute with a million errors scores")
 }
 
 func TestLinksToOtherEndsAreNotSiblings(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // far reports whether got is not a number, or differs from want by more than
@@ -140,14 +141,11 @@ func TestOnlyLastingAnomaliesCount(t *testing.T) {
 			simple > -1.5 {
 			t.Errorf("a clock 25 %% lower has robust score %g and score %g", z, simple)
 		}
-		if got, want := r.get(AnomalyActive, 0, "sm_clock"), collectors.Bool(i >= 4); got != want {
-			t.Errorf("after %d of 6 odd samples the flag is %g, want %g", i+1, got, want)
-		}
+		fixture.Equal(t, r.get(AnomalyActive, 0, "sm_clock"), collectors.Bool(i >= 4),
+			"after %d of 6 odd samples the flag is", i+1)
 	}
 	for _, w := range watches {
-		if got := r.get(AnomalyActive, 1, w.name); got != 0 {
-			t.Errorf("%s of the other GPU, where nothing happened: %g, want 0", w.name, got)
-		}
+		fixture.Equal(t, r.get(AnomalyActive, 1, w.name), 0, "%s of the other GPU, where nothing happened", w.name)
 	}
 }
 
@@ -181,9 +179,7 @@ func TestAnomaliesMatter(t *testing.T) {
 			}
 			r.step(10*time.Minute, show(c.usual))
 			r.step(time.Minute, show(c.usual+by*c.odd))
-			if got := r.get(AnomalyActive, 0, name); got != want {
-				t.Errorf("%s, %g after %g: %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
-			}
+			fixture.Equal(t, r.get(AnomalyActive, 0, name), want, "%s, %g after %g", name, c.usual+by*c.odd, c.usual)
 			if got, want := r.get(AnomalyRobustZScore, 0, name), by*c.odd/c.sensor; far(got, want, 1e-3*want) {
 				t.Errorf("%s, %g after %g: a score of %g, want %g", name, c.usual+by*c.odd, c.usual, got, want)
 			}
@@ -261,9 +257,7 @@ func TestCUSUMFindsSlowDrift(t *testing.T) {
 		t.Errorf("while a baseline is learnt there is a sum: %g", got)
 	}
 	r.step(62*time.Minute, idle)
-	if got := r.get(DriftCUSUM, 0, "temperature"); got != 0 {
-		t.Errorf("the sum against the new baseline is %g, want 0", got)
-	}
+	fixture.Equal(t, r.get(DriftCUSUM, 0, "temperature"), 0, "the sum against the new baseline is")
 }
 
 func TestCorrectedErrorsCountAgainstTheGPUsOwnBaseline(t *testing.T) {
@@ -317,9 +311,7 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 		g.values[pcieReplays] = 12345
 	}
 	r.step(2*time.Minute, func() { r.gpus[0].values[pcieReplays] += 10; r.gpus[1].values[pcieReplays]++ })
-	if got := r.get(MemoryPressure, 0); got != 40./85 {
-		t.Errorf("memory pressure %g, want 40 of 85", got)
-	}
+	fixture.Equal(t, r.get(MemoryPressure, 0), 40./85, "memory pressure")
 	// 32 GT/s, 16 lanes, a minute, 1e-12: 30.72 replays.
 	if got := r.get(PCIeReplayExcess, 0); far(got, 60/30.72, 1e-9) {
 		t.Errorf("60 replays a minute are %g times what is allowed, want 1.95", got)
@@ -336,9 +328,7 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 	if got := r.get(PCIeReplayExcess, 0); got > 60/30.72 {
 		t.Errorf("a counter that began again: %g", got)
 	}
-	if len(pcieRates) != 7 {
-		t.Errorf("%d PCIe generations, want 7", len(pcieRates))
-	}
+	fixture.Equal(t, len(pcieRates), 7, "PCIe generations")
 }
 
 // TestNonFiniteValuesAreIgnored passes values that no GPU reports. The output is
@@ -371,9 +361,7 @@ func TestNonFiniteValuesAreIgnored(t *testing.T) {
 	}
 	r.extra = nil
 	r.step(25*time.Minute, nil)
-	if z := r.get(AnomalyRobustZScore, 0, "power"); z != 0 {
-		t.Errorf("ten minutes later the score of power is %g", z)
-	}
+	fixture.Equal(t, r.get(AnomalyRobustZScore, 0, "power"), 0, "ten minutes later the score of power is")
 	if text, err := json.Marshal(r.Save(r.now)); err != nil {
 		t.Errorf("the state cannot be saved: %v %s", err, text)
 	}

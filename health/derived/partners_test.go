@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestComparisonWithPartners has five GPUs in one job, one of which differs by
@@ -54,9 +56,8 @@ func TestComparisonWithPartners(t *testing.T) {
 			if usable(z) {
 				got = append(got, signal)
 			}
-			if usable(z) != usable(ratio) {
-				t.Errorf("%s, %s: a score of %g and a ratio of %g", name, signal, z, ratio)
-			}
+			fixture.Equal(t, usable(z), usable(ratio),
+				"%s, %s: a score of %g and a ratio of %g", name, signal, z, ratio)
 		}
 		if slices.Sort(got); strings.Join(got, " ") != c.want {
 			t.Errorf("%s: compared by %q, want %q", name, got, c.want)

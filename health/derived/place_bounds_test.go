@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // stepsFrom returns the power that is some steps of a place above another.
@@ -92,9 +94,7 @@ func TestPlaceIsBounded(t *testing.T) {
 			t.Errorf("step %d: %+v", step, *w)
 		}
 	}
-	if len(good) != mostPowers {
-		t.Errorf("%d powers are valid", len(good))
-	}
+	fixture.Equal(t, len(good), mostPowers, "valid powers")
 }
 
 // TestPlaceLearnsFromSteadyMinutes checks how steady the power must be, and

@@ -23,9 +23,7 @@ func TestPlaceIsLearnedSlowly(t *testing.T) {
 	for range placeDay {
 		p.learn(600, 60)
 	}
-	if v := p.usual(630); v != 60 {
-		t.Errorf("at about the same power %g, want 60", v)
-	}
+	fixture.Equal(t, p.usual(630), 60, "at about the same power")
 	if v := p.usual(300); usable(v) {
 		t.Errorf("at half the power %g, and nothing is known of that", v)
 	}

@@ -21,9 +21,7 @@ func TestFaultScores(t *testing.T) {
 	r := newRig(2)
 	r.step(step, nil)
 	for _, class := range incident.Classes {
-		if got := r.get(FaultScore, 0, string(class)); got != 0 {
-			t.Errorf("%s before any fault: %g, want 0", class, got)
-		}
+		fixture.Equal(t, r.get(FaultScore, 0, string(class)), 0, "%s before any fault", class)
 	}
 	score := func(class incident.Class) float64 { return r.get(FaultScore, 0, string(class)) }
 	fault(r, 0, "a", incident.MemoryFault, incident.Critical)
@@ -53,9 +51,7 @@ func TestFaultScores(t *testing.T) {
 	if got := score(incident.DriverCrash); far(got, 3.75/2, .01) {
 		t.Errorf("three warnings in a row: %g, want half of that", got)
 	}
-	if got := r.get(FaultScore, 1, string(incident.HardwareFault)); got != 0 {
-		t.Errorf("the other GPU has %g", got)
-	}
+	fixture.Equal(t, r.get(FaultScore, 1, string(incident.HardwareFault)), 0, "the other GPU has")
 	// identified by its index
 	r.Fault(incident.Event{Kind: incident.KindIncident, ID: "i", Class: incident.ComputeTimeout,
 		Severity: incident.Critical, Entity: incident.Entity{GPU: "1"}}, r.now)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // reference returns the median by sorting.
@@ -89,12 +91,8 @@ func TestScoresDoNotDependOnTheUnit(t *testing.T) {
 			t.Fatalf("the score is %g, in another unit %g", a, b)
 		}
 	}
-	if got := robustZ(65, 60, 0, 1); got != 5 {
-		t.Errorf("5 degrees over a sensor that never moves: %g, want what its resolution says, 5", got)
-	}
-	if got := zscore(1, 1, 0, 0); got != 0 {
-		t.Errorf("no deviation at all: %g, want 0", got)
-	}
+	fixture.Equal(t, robustZ(65, 60, 0, 1), 5, "5 degrees over a sensor that never moves")
+	fixture.Equal(t, zscore(1, 1, 0, 0), 0, "no deviation at all")
 }
 
 func TestTheilSenFindsTheTrend(t *testing.T) {
@@ -181,16 +179,12 @@ func TestCUSUMSeesASmallShift(t *testing.T) {
 			after, down.larger())
 	}
 	up.add(math.MaxFloat64)
-	if up.larger() != cusumMost {
-		t.Errorf("the sum is %g, want the bound", up.larger())
-	}
+	fixture.Equal(t, up.larger(), cusumMost, "the sum is")
 }
 
 func TestEWMAForgets(t *testing.T) {
 	t.Parallel()
-	if got := ewma(math.NaN(), 5, time.Second, time.Minute); got != 5 {
-		t.Errorf("the first value gives %g", got)
-	}
+	fixture.Equal(t, ewma(math.NaN(), 5, time.Second, time.Minute), 5, "the first value gives")
 	one, two := ewma(0, 1, time.Minute, time.Minute), ewma(ewma(0, 1, 30*time.Second, time.Minute),
 		1, 30*time.Second, time.Minute)
 	if far(one, 1-1/math.E, 1e-12) || far(one, two, 1e-12) {

@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // A tenantRig is one tenant on a GPU, changed by a test.
@@ -131,9 +132,7 @@ func TestRemovedTenantHasNoTrend(t *testing.T) {
 		}
 	}
 	r.step(goneAfter+step, func(float64) {})
-	if n := len(r.cards[0].tenancies); n != 0 {
-		t.Errorf("%d tenants after it left", n)
-	}
+	fixture.Equal(t, len(r.cards[0].tenancies), 0, "tenants after it left")
 }
 
 // TestTenantsAreBounded has more tenants than the maximum, and one on a GPU

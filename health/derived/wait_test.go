@@ -100,9 +100,7 @@ func TestSpinningGPUs(t *testing.T) {
 	for does := range deeds {
 		r := newCrew(1)
 		r.all(time.Minute, does)
-		if got := r.get(Spinning, 0); got != collectors.Bool(does == "spins") {
-			t.Errorf("one that %s spins: %v", does, got)
-		}
+		fixture.Equal(t, r.get(Spinning, 0), collectors.Bool(does == "spins"), "it spins though it %s", does)
 		if got := r.wait("slurm:1"); !math.IsNaN(got) {
 			t.Errorf("a workload on one GPU waits: %v", got)
 		}

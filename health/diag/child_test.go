@@ -285,7 +285,5 @@ func TestTail(t *testing.T) {
 		t.Errorf("%d bytes are kept: %.3s", len(got), got)
 	}
 	_, _ = said.Write([]byte(strings.Repeat("c", 1600)))
-	if got := said.line(); got != strings.Repeat("b", 399) {
-		t.Errorf("the first line is %q", got)
-	}
+	fixture.Equal(t, said.line(), strings.Repeat("b", 399), "the first line is")
 }

@@ -31,9 +31,7 @@ func TestGPUDiag(t *testing.T) {
 	for run := range *runs {
 		r := tested(t, this, Options{Level: *level})
 		text, status := r.Report("text", incident.Warning)
-		if status != 0 {
-			t.Errorf("run %d: exit status %d", run+1, status)
-		}
+		fixture.Equal(t, status, 0, "run %d: exit status", run+1)
 		if took := time.Duration(r.Seconds * float64(time.Second)); took > longest {
 			t.Errorf("run %d took %v", run+1, took)
 		}

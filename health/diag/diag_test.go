@@ -127,9 +127,7 @@ func TestDiagFindings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := tested(t, c.host, Options{})
-			if got := r.failures(); !slices.Equal(got, c.want) {
-				t.Errorf("failures %q, want %q", got, c.want)
-			}
+			fixture.EqualSlices(t, r.failures(), c.want, "failures")
 			text, status := r.Report("text", incident.Warning)
 			if status != c.status || !strings.Contains(text, c.says) {
 				t.Errorf("exit status %d, want %d, and %q in\n%s", status, c.status, c.says, text)
@@ -180,9 +178,7 @@ func TestUse(t *testing.T) {
 		"it is in use by processes 1, 2, 3, 1 more":                                 {Users: []int{1, 2, 3, 4}},
 		"it is in use: a process that is not visible here has 64 MiB of its memory": {Taken: 64<<20 + 1},
 	} {
-		if got := g.use(); got != want {
-			t.Errorf("%+v: %q, want %q", g, got, want)
-		}
+		fixture.Equal(t, g.use(), want, "%+v", g)
 	}
 }
 
@@ -206,9 +202,7 @@ func TestEnvironmentOfAChild(t *testing.T) {
 		child, err := o.spawn()
 		fixture.Must(t, err)
 		child.close()
-		if got := child.command.Env; !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		fixture.EqualSlices(t, child.command.Env, c.want, "%s", name)
 	}
 }
 
@@ -221,13 +215,9 @@ func TestTimesOfPlans(t *testing.T) {
 		0: 500 * time.Millisecond, 1: 500 * time.Millisecond, 2: 250 * time.Millisecond, 28: time.Second / 56,
 		100: 5 * time.Millisecond, 101: 5 * time.Millisecond,
 	} {
-		if got := p.pair(pairs); got != want {
-			t.Errorf("one of %d pairs takes %v, want %v", pairs, got, want)
-		}
+		fixture.Equal(t, p.pair(pairs), want, "one of %d pairs takes", pairs)
 	}
-	if got := deadline(10*time.Second, time.Minute); got != 75*time.Second {
-		t.Errorf("the deadline is %v", got)
-	}
+	fixture.Equal(t, deadline(10*time.Second, time.Minute), 75*time.Second, "the deadline is")
 	for level, want := range map[int]time.Duration{
 		1: 5880 * time.Millisecond, 2: 48200 * time.Millisecond, 3: 562 * time.Second,
 	} {

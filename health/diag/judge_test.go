@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // well returns a test of n healthy GPUs, with each value at the lowest that
@@ -102,9 +103,7 @@ func TestMemoryIsJudged(t *testing.T) {
 	} {
 		o := well(1).cards[0]
 		o.read(Memory, func(r *Reading) { r.Memory = c.reading })
-		if got := rowsOf(o.memory()); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, rowsOf(o.memory()), c.want, "%s", name)
 	}
 }
 
@@ -157,17 +156,14 @@ func TestArithmeticIsJudged(t *testing.T) {
 		o := well(1).cards[0]
 		c.change(o)
 		all := slices.DeleteFunc(o.arithmetic(), func(r Result) bool { return r.Test != "fma_f64" })
-		if got := rowsOf(all); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, rowsOf(all), c.want, "%s", name)
 	}
 	var order []string
 	for _, r := range well(1).cards[0].arithmetic() {
 		order = append(order, r.Test)
 	}
-	if got := strings.Join(order, " "); got != "tensor_f16 tensor_bf16 tensor_s8 tensor_f64 fma_f64 fma_f32" {
-		t.Errorf("the units are %s", got)
-	}
+	fixture.Equal(t, strings.Join(order, " "), "tensor_f16 tensor_bf16 tensor_s8 tensor_f64 fma_f64 fma_f32",
+		"the units are")
 }
 
 func TestTalliesAdd(t *testing.T) {
@@ -195,9 +191,7 @@ func TestTalliesAdd(t *testing.T) {
 	if len(first.Of) != 3 || first.Of[0].Tiles != 10 {
 		t.Errorf("the sum changed the first tally: %+v", *first)
 	}
-	if (*UnitTally)(nil).and(second) != second {
-		t.Error("nothing and a tally is not that tally")
-	}
+	fixture.Equal(t, (*UnitTally)(nil).and(second), second, "nothing and a tally is not that tally")
 }
 
 func TestLoadIsJudged(t *testing.T) {
@@ -261,9 +255,7 @@ func TestLoadIsJudged(t *testing.T) {
 		o := well(1)
 		o.cards[0].read(Load, func(r *Reading) { r.Load = c.load })
 		all := o.load(o.cards[0])
-		if got := rowsOf(all[:min(1, len(all))]); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, rowsOf(all[:min(1, len(all))]), c.want, "%s", name)
 	}
 	for bit, want := range map[uint64]string{
 		0x8: "fail warning hardware slowdown", 0x40: "fail warning hardware thermal slowdown",
@@ -274,15 +266,11 @@ func TestLoadIsJudged(t *testing.T) {
 		o.cards[0].read(Load, func(r *Reading) { r.Load = at(1700e6, 600, 700, bit) })
 		r := o.load(o.cards[0])[0]
 		_, why, _ := strings.Cut(r.Detail, "1700 of 2000 MHz under load: held by ")
-		if got := fmt.Sprint(r.Verdict, " ", r.Severity, " ", why); got != want {
-			t.Errorf("reason %#x: %s, want %s", bit, got, want)
-		}
+		fixture.Equal(t, fmt.Sprint(r.Verdict, " ", r.Severity, " ", why), want, "reason %#x", bit)
 	}
 	o := well(1)
 	o.cards[0].read(Load, func(r *Reading) { r.Load = rising })
-	if got, want := o.load(o.cards[0])[1].row(), "0 power measured none 600/0 W: limit 800 W"; got != want {
-		t.Errorf("power: got\n%s\nwant\n%s", got, want)
-	}
+	fixture.Equal(t, o.load(o.cards[0])[1].row(), "0 power measured none 600/0 W: limit 800 W", "power")
 }
 
 // TestClocksOfPeers expects a clock to be compared with those of other GPUs of
@@ -318,9 +306,7 @@ func TestClocksOfPeers(t *testing.T) {
 			r.Load = under(8, Vitals{Clock: c.clock, MostClock: 2000e6, Power: 690, Limit: 700, Reasons: c.reason})
 		})
 		c.change(o)
-		if got := o.load(o.cards[0])[0].row(); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, o.load(o.cards[0])[0].row(), c.want, "%s", name)
 	}
 }
 
@@ -345,9 +331,7 @@ func TestMedianAndSteady(t *testing.T) {
 	}
 	o.cards[0].Taken = 0
 	o.cards[1].Taken, o.cards[2].Taken = 1, 1
-	if got := o.median(o.cards[3], taken); got != 1 {
-		t.Errorf("the median is %v", got)
-	}
+	fixture.Equal(t, o.median(o.cards[3], taken), 1, "the median is")
 	c := o.cards[0]
 	for looks, want := range map[int]float64{3: 0, 4: 3, 8: 6} { // 4: 2 3 4; 8: 3 4 5 6 7 8
 		seen := make([]Vitals, looks)
@@ -356,9 +340,7 @@ func TestMedianAndSteady(t *testing.T) {
 		}
 		slices.Reverse(seen[looks/4:])
 		c.read(Load, func(r *Reading) { r.Load = seen })
-		if got := c.steady(); got != want {
-			t.Errorf("the clock of %d looks is %v, want %v", looks, got, want)
-		}
+		fixture.Equal(t, c.steady(), want, "the clock of %d looks is", looks)
 	}
 }
 
@@ -440,9 +422,7 @@ func TestCopiesAreJudged(t *testing.T) {
 	} {
 		o := well(c.gpus)
 		c.change(o)
-		if got := unlike(o.copies(o.cards[0]), usual); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, unlike(o.copies(o.cards[0]), usual), c.want, "%s", name)
 	}
 }
 
@@ -480,9 +460,7 @@ func TestErrorsAreJudged(t *testing.T) {
 	} {
 		o := well(1).cards[0]
 		o.readings[Open], o.readings[Close] = Reading{Record: &c.before}, Reading{Record: &c.after}
-		if got := rowsOf(o.errors()); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, rowsOf(o.errors()), c.want, "%s", name)
 	}
 	for name, c := range map[string]struct {
 		least uint64
@@ -591,9 +569,7 @@ func TestPairsAreJudged(t *testing.T) {
 		if c.change != nil {
 			c.change(o)
 		}
-		if got := rowsOf(o.between()); got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, rowsOf(o.between()), c.want, "%s", name)
 	}
 }
 
@@ -607,9 +583,7 @@ func TestLinksBetween(t *testing.T) {
 		t.Errorf("the links carry %v and %v, want 11", there, back)
 	}
 	b.readings[Open].Record.Links = []Link{{"pci0", 10}}
-	if got := a.linksTo(b); got != 10 {
-		t.Errorf("the links carry %v, want 10", got)
-	}
+	fixture.Equal(t, a.linksTo(b), 10, "the links carry")
 	delete(b.readings, Open)
 	if there, back := a.linksTo(b), b.linksTo(a); there != 0 || back != 0 {
 		t.Errorf("the links to a GPU without a record carry %v and %v", there, back)
@@ -664,9 +638,7 @@ func TestReportOfAHost(t *testing.T) {
 		for _, f := range r.Findings {
 			got += fmt.Sprintf("; %s %s", f.Check, f.Entity.GPU)
 		}
-		if got != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
-		}
+		fixture.Equal(t, got, c.want, "%s", name)
 		if r.Source != "diag" || r.Level != 2 || r.Node != "node7" || r.Time.Before(o.begun) {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -681,9 +653,7 @@ func TestReportOrder(t *testing.T) {
 	o.cards[0].failed, o.cards[0].in = errors.New("gone"), Copies
 	o.cards[2].skipped = "busy"
 	r := o.report()
-	if got := r.Results[len(r.Results)-1].row(); got != "2 all skipped none 0/0 : busy" {
-		t.Errorf("the last result is %s", got)
-	}
+	fixture.Equal(t, r.Results[len(r.Results)-1].row(), "2 all skipped none 0/0 : busy", "the last result is")
 	if r.Seconds < 12.3 || math.Abs(r.Seconds*10-math.Round(r.Seconds*10)) > 1e-6 {
 		t.Errorf("the test took %v s", r.Seconds)
 	}
@@ -713,7 +683,5 @@ func TestFindings(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	r.Test = "memory"
-	if got := r.finding(since).Action; got != replace {
-		t.Errorf("the action is %q", got)
-	}
+	fixture.Equal(t, r.finding(since).Action, replace, "the action is")
 }

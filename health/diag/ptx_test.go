@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // special are the registers that PTX defines itself.
@@ -112,8 +114,6 @@ func TestKernelsAreWhole(t *testing.T) {
 		if want := map[bool]int{true: 6, false: 5}[name == "pattern"]; parameters != want {
 			t.Errorf("%s has %d parameters, its launch gives %d", name, parameters, want)
 		}
-		if !strings.Contains(text, ".visible .entry "+name+"(") {
-			t.Errorf("%s is not the name of its kernel", name)
-		}
+		fixture.Contains(t, text, ".visible .entry "+name+"(", "%s is not the name of its kernel", name)
 	}
 }

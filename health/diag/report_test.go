@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func TestAmounts(t *testing.T) {
@@ -27,9 +28,7 @@ func TestAmounts(t *testing.T) {
 		{0, "W", ""}, {699.6, "W", "700 W"},
 		{0, "", ""}, {1, "%", "1.0 %"},
 	} {
-		if got := amount(c.value, c.unit); got != c.want {
-			t.Errorf("%v %s is %q, want %q", c.value, c.unit, got, c.want)
-		}
+		fixture.Equal(t, amount(c.value, c.unit), c.want, "%v %s is", c.value, c.unit)
 	}
 }
 
@@ -56,9 +55,7 @@ func TestTableOfResults(t *testing.T) {
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if text := (&Report{Level: 2}).table(); text != "" {
-		t.Errorf("a table of nothing: %q", text)
-	}
+	fixture.Equal(t, (&Report{Level: 2}).table(), "", "a table of nothing")
 }
 
 // TestExitStatuses expects the status of every outcome, and the report in each

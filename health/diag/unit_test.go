@@ -200,17 +200,13 @@ func TestPatternsCoverMemory(t *testing.T) {
 	}
 	// SplitMix64's own first numbers from state 0: its step is added first.
 	for i, want := range []uint64{0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f} {
-		if got := (Pattern{Kind: Random}).Word(uint64(i)+1, 0); got != want {
-			t.Errorf("random word %d is %#x, want %#x", i+1, got, want)
-		}
+		fixture.Equal(t, (Pattern{Kind: Random}).Word(uint64(i)+1, 0), want, "random word %d is", i+1)
 	}
 	for p, want := range map[Pattern]uint64{
 		{Walking, 3, false}: 1 << 1, {Walking, 3, true}: ^uint64(1 << 1),
 		{Random, 1<<64 - 61, false}: 0xe220a8397b1dcdaf,
 	} {
-		if got := p.Word(62, 0); got != want {
-			t.Errorf("%+v: word 62 is %#x, want %#x", p, got, want)
-		}
+		fixture.Equal(t, p.Word(62, 0), want, "%+v: word 62 is", p)
 	}
 	if got := cycle(1)[4]; got != (Pattern{Random, 1 << 32, false}) {
 		t.Errorf("the second cycle has %+v", got)

@@ -136,9 +136,7 @@ func TestWorkerOpens(t *testing.T) {
 		r.Link == nil || r.Link.Width != 16 {
 		t.Errorf("copies: %+v", r)
 	}
-	if got := all[4].Error; got != "GPU-1 was not opened" {
-		t.Errorf("a pair with a GPU that is not open: %q", got)
-	}
+	fixture.Equal(t, all[4].Error, "GPU-1 was not opened", "a pair with a GPU that is not open")
 	if r := all[6]; r.Error != "" || *r.Between != (Rate{100, time.Second}) {
 		t.Errorf("pairs: %+v", r)
 	}
@@ -146,9 +144,7 @@ func TestWorkerOpens(t *testing.T) {
 		t.Errorf("close: %+v", r)
 	}
 	want := "driver,open GPU-0,copy memory,copy host to GPU,copy GPU to host,open GPU-1,between 0 1"
-	if got := strings.Join(l.calls, ","); got != want {
-		t.Errorf("calls %s, want %s", got, want)
-	}
+	fixture.Equal(t, strings.Join(l.calls, ","), want, "calls")
 }
 
 // TestWorkerFails expects each failing call to be reported as its kind of
@@ -204,9 +200,7 @@ func TestOldGPUs(t *testing.T) {
 	} {
 		l := newLab()
 		l.facts.Capability = capability
-		if got := l.work(t, Order{Step: Open, GPU: "GPU-0"})[0].Skipped; got != want {
-			t.Errorf("%d: %q, want %q", capability, got, want)
-		}
+		fixture.Equal(t, l.work(t, Order{Step: Open, GPU: "GPU-0"})[0].Skipped, want, "%d", capability)
 	}
 }
 
@@ -234,9 +228,7 @@ func TestMemoryTakesItsTime(t *testing.T) {
 		if w := r.First[0]; w.Address != simulatedAt+8*simulatedWords/2 || w.Got != w.Want^4 {
 			t.Errorf("the wrong word: %+v", w)
 		}
-		if l.calls[len(l.calls)-1] != "release" {
-			t.Errorf("calls %q", l.calls)
-		}
+		fixture.Equal(t, l.calls[len(l.calls)-1], "release", "calls %q", l.calls)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab()
@@ -265,9 +257,7 @@ func TestComputeTakesItsTime(t *testing.T) {
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			if got := strings.Join(names, " "); got != "fma_f32 fma_f64 tensor_f16 tensor_s8" {
-				t.Errorf("units %s", got)
-			}
+			fixture.Equal(t, strings.Join(names, " "), "fma_f32 fma_f64 tensor_f16 tensor_s8", "units")
 			u := Units[0]
 			want := UnitTally{
 				Took:       time.Duration(c.launches) * launch,
@@ -362,15 +352,11 @@ func TestLoadLooks(t *testing.T) {
 				tally.Took != time.Duration(c.launches)*launch {
 				t.Errorf("%v: %d looks, %d units, %d launches", c.most, len(r.Load), len(r.Units), tally.Took/launch)
 			}
-			if r.Load[0].Clock != 1.98e9 {
-				t.Errorf("the clock is %v", r.Load[0].Clock)
-			}
+			fixture.Equal(t, r.Load[0].Clock, 1.98e9, "the clock is")
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := newLab().work(t, Order{Step: Load, GPU: "GPU-0", For: 90 * time.Millisecond, Fault: LowClock})[0]
-		if r.Load[0].Clock != 0.99e9 {
-			t.Errorf("the low clock is %v", r.Load[0].Clock)
-		}
+		fixture.Equal(t, r.Load[0].Clock, 0.99e9, "the low clock is")
 	})
 }

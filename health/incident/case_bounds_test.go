@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // TestSightingsOfOneFaultAreCloseInTime checks how far apart two signs of a
@@ -25,9 +26,7 @@ func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
 			s.Time, s.Source, s.Sequence = d.now, source, 2
 			d.hear(d.Add(s, d.now))
 			d.to(apart + 10*time.Minute)
-			if got := len(d.incidents()); got != want[n] {
-				t.Errorf("%v apart, by %s: %d incidents, want %d", apart, source, got, want[n])
-			}
+			fixture.Equal(t, len(d.incidents()), want[n], "%v apart, by %s: incidents", apart, source)
 		}
 	}
 }
@@ -105,9 +104,7 @@ func TestOnlyAProcessOnTheGPUIsTheCulprit(t *testing.T) {
 			}
 		}
 		d.kernel(uint64(others), line(5, "job"))
-		if got := d.incidents()[0].PID; got != want {
-			t.Errorf("beside %d others: process %d, want %d", others, got, want)
-		}
+		fixture.Equal(t, d.incidents()[0].PID, want, "beside %d others: process", others)
 	}
 }
 

@@ -2,9 +2,10 @@ package incident
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestConflictingSources(t *testing.T) {
@@ -93,9 +94,7 @@ func TestHungTaskConcernsTheDriverByItsStack(t *testing.T) {
 				t.Errorf("%s: %+v", name, e)
 			}
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		fixture.EqualSlices(t, got, c.want, "%s", name)
 	}
 }
 
@@ -143,9 +142,7 @@ func TestCorrelatorIsBounded(t *testing.T) {
 		t.Errorf("%d open, %+v, %d told", len(d.open), d.Losses(), len(d.ids))
 	}
 	for _, e := range d.incidents() {
-		if e.Count != 2 {
-			t.Errorf("%+v was not counted", e)
-		}
+		fixture.Equal(t, e.Count, 2, "%+v was not counted", e)
 	}
 }
 

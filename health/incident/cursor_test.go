@@ -2,7 +2,6 @@ package incident
 
 import (
 	"encoding/json"
-	"slices"
 	"testing"
 	"time"
 
@@ -46,19 +45,13 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 	log(0)
 	log(1)
 	log(20)
-	if ids := read("boot-one"); !slices.Equal(ids, []string{"boot-one-0", "boot-one-2"}) {
-		t.Errorf("at the first start: %q", ids)
-	}
+	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-0", "boot-one-2"}, "at the first start")
 	log(40)
-	if ids := read("boot-one"); !slices.Equal(ids, []string{"boot-one-3"}) {
-		t.Errorf("the lines logged while the agent was down gave %q", ids)
-	}
+	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-3"}, "the lines logged while the agent was down gave")
 	if ids := read("boot-one"); ids != nil {
 		t.Errorf("again: %q", ids)
 	}
 	ring = ring[:0]
 	log(50)
-	if ids := read("boot-two"); !slices.Equal(ids, []string{"boot-two-0"}) {
-		t.Errorf("after a reboot: %q", ids)
-	}
+	fixture.EqualSlices(t, read("boot-two"), []string{"boot-two-0"}, "after a reboot")
 }

@@ -3,6 +3,8 @@ package incident
 import (
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestEntitiesAreParsedInAnyForm(t *testing.T) {
@@ -81,8 +83,6 @@ func TestEntitiesInASentence(t *testing.T) {
 		"pod/a of tenant ml":          {Tenant: "ml", Workload: "pod/a"},
 		"mlx5_0/1":                    {Device: "mlx5_0/1"},
 	} {
-		if got := e.Name(); got != want {
-			t.Errorf("%+v is %q, want %q", e, got, want)
-		}
+		fixture.Equal(t, e.Name(), want, "%+v is", e)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestEventsSurviveJSON(t *testing.T) {
@@ -19,18 +21,13 @@ func TestEventsSurviveJSON(t *testing.T) {
 		back.Entity != e.Entity {
 		t.Errorf("%+v, %v", back, err)
 	}
-	if err := json.Unmarshal([]byte(`{"severity":"bad"}`), &back); err == nil ||
-		!strings.Contains(err.Error(), "emergency") {
-		t.Errorf("a severity that is none: %v, want the names that there are", err)
-	}
+	fixture.Fails(t, json.Unmarshal([]byte(`{"severity":"bad"}`), &back), "emergency", "a severity that is none")
 }
 
 func TestEntitiesArePrintedReadably(t *testing.T) {
 	t.Parallel()
 	for want, e := range map[string]Entity{"node": {}, "gpu=3": {GPU: "3", UUID: "GPU-x"}, "gpu=3,link=7": {GPU: "3",
 		Link: "7"}, "uuid=GPU-x": {UUID: "GPU-x"}, "device=mlx5_0/1": {Device: "mlx5_0/1"}} {
-		if got := e.String(); got != want {
-			t.Errorf("%+v is written %q, want %q", e, got, want)
-		}
+		fixture.Equal(t, e.String(), want, "%+v is written", e)
 	}
 }

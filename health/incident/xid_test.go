@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestXIDs(t *testing.T) {
@@ -119,8 +121,6 @@ func TestFactsAreConsistent(t *testing.T) {
 	}
 	for value, want := range map[int]action{0: {"NONE", Info}, 1: {"RESET_GPU", Critical}, 2: {"RESTART_BM", Emergency},
 		4: {"DRAIN_RESET", Critical}, 5: {"RECOVER_IMEX", Critical}} {
-		if actions()[value] != want {
-			t.Errorf("recovery action %d is %+v, want %+v", value, actions()[value], want)
-		}
+		fixture.Equal(t, actions()[value], want, "recovery action %d is", value)
 	}
 }

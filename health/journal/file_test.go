@@ -24,9 +24,7 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 	}
 	_, repairs, _, end := testJournal(t, Options{Dir: dir, Files: 3})
 	end()
-	if len(repairs) != 3 {
-		t.Errorf("%d repairs of three files", len(repairs))
-	}
+	fixture.Equal(t, len(repairs), 3, "repairs of three files")
 	left, err := os.ReadDir(dir)
 	fixture.Must(t, err)
 	var names []string
@@ -37,9 +35,8 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 		}
 		names = append(names, entry.Name())
 	}
-	if got := strings.Join(names, " "); got != "events.1.jsonl events.2.jsonl events.bad events.jsonl events.lock" {
-		t.Errorf("left are %s", got)
-	}
+	fixture.Equal(t, strings.Join(names, " "), "events.1.jsonl events.2.jsonl events.bad events.jsonl events.lock",
+		"left are")
 }
 
 // TestReadingEndsWithTheFirstFailure has a disk that fails while damage is
@@ -78,9 +75,7 @@ func TestFileStaysOpen(t *testing.T) {
 		return f.file
 	}
 	first := write()
-	if again := write(); again != first {
-		t.Error("the file was opened anew")
-	}
+	fixture.Equal(t, write(), first, "the file was opened anew")
 	fixture.Must(t, os.Remove(f.name(0)))
 	second := write()
 	fixture.Must(t, os.Rename(f.name(0), f.name(1)))

@@ -57,12 +57,8 @@ func TestFilters(t *testing.T) {
 	for range 2 * defaultLimit {
 		j.Append(incident.Event{Kind: incident.KindAgent})
 	}
-	if n := len(j.Events(Filter{})); n != defaultLimit {
-		t.Errorf("%d events unless asked for more, want %d", n, defaultLimit)
-	}
-	if n := len(j.Events(Filter{Limit: 1 << 40})); n != 2*defaultLimit+6 {
-		t.Errorf("%d events of all", n)
-	}
+	fixture.Equal(t, len(j.Events(Filter{})), defaultLimit, "events unless asked for more")
+	fixture.Equal(t, len(j.Events(Filter{Limit: 1 << 40})), 2*defaultLimit+6, "events of all")
 }
 
 func TestFiltersAreRead(t *testing.T) {

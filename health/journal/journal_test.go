@@ -72,9 +72,7 @@ func wantCodes(t *testing.T, j *Journal, f Filter, want ...int) {
 	for _, e := range j.Events(f) {
 		got = append(got, e.Code)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("events %v, want %v", got, want)
-	}
+	fixture.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "events")
 }
 
 // journalSample returns the value of one of the journal's samples.
@@ -238,9 +236,7 @@ func TestSevereEventsAreSynced(t *testing.T) {
 		{incident.Event{Kind: incident.KindEnforcement}, true},
 	} {
 		j.Append(c.event)
-		if got := j.queue[len(j.queue)-1].sync; got != c.want {
-			t.Errorf("%+v is synced: %v, want %v", c.event, got, c.want)
-		}
+		fixture.Equal(t, j.queue[len(j.queue)-1].sync, c.want, "%+v is synced", c.event)
 	}
 }
 

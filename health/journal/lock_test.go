@@ -100,8 +100,6 @@ func TestKilled(t *testing.T) {
 		"Name:\tgpusteward\nState:\tS (sleeping)\nSigBlk:\t0000000000000100\nSigCgt:\tfffffffffffffeff\n":      false,
 		"": false,
 	} {
-		if got := killed([]byte(status)); got != want {
-			t.Errorf("%q: %v", status, got)
-		}
+		fixture.Equal(t, killed([]byte(status)), want, "%q", status)
 	}
 }

@@ -142,22 +142,16 @@ func TestStreams(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		time.Sleep(2*heartbeat + time.Second)
-		if got := c.read(); got != ": nothing new\n\n: nothing new\n\n" {
-			t.Errorf("in 31 s: %q, want two heartbeats", got)
-		}
+		fixture.Equal(t, c.read(), ": nothing new\n\n: nothing new\n\n", "in 31 s")
 		j.Append(incident.Event{ID: "a\nid: b", Kind: "x\ny", Severity: incident.Warning, Message: "two\nlines"})
 		if got := c.read(); !strings.HasPrefix(got, "id: a id: b\nevent: x y\ndata: {") ||
 			strings.Count(got, "\n") != 4 {
 			t.Errorf("an event with line ends is sent as %q", got)
 		}
-		if n := journalSample(t, j, Streams); n != 1 {
-			t.Errorf("%v streams, want 1", n)
-		}
+		fixture.Equal(t, journalSample(t, j, Streams), 1, "streams")
 		leave()
 		<-ended
-		if n := journalSample(t, j, Streams); n != 0 {
-			t.Errorf("%v streams after the client left", n)
-		}
+		fixture.Equal(t, journalSample(t, j, Streams), 0, "streams after the client left")
 	})
 }
 
@@ -178,9 +172,7 @@ func TestStreamsGoOnWhereTheyBroke(t *testing.T) {
 			{"severity=critical", "i0", "[]"},
 		} {
 			client, leave, ended := follow(t, j, c.query, c.last, nil)
-			if got := fmt.Sprint(ids(client.read())); got != c.want {
-				t.Errorf("%q after %q: %s, want %s", c.query, c.last, got, c.want)
-			}
+			fixture.Equal(t, fmt.Sprint(ids(client.read())), c.want, "%q after %q", c.query, c.last)
 			leave()
 			<-ended
 		}
@@ -204,9 +196,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 			j.Append(happened(n))
 			synctest.Wait()
 		}
-		if n := journalSample(t, j, Streams); n != 1 {
-			t.Errorf("%v streams, want the quick one", n)
-		}
+		fixture.Equal(t, journalSample(t, j, Streams), 1, "streams")
 		if got := ids(quick.read()); len(got) != maxBehind+10 {
 			t.Errorf("the quick client got %d", len(got))
 		}
@@ -238,9 +228,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		}
 		late, _, ended := follow(t, j, "", "", nil)
 		<-ended
-		if late.status != http.StatusServiceUnavailable {
-			t.Errorf("after the end: %d, want 503", late.status)
-		}
+		fixture.Equal(t, late.status, http.StatusServiceUnavailable, "after the end")
 	})
 }
 
@@ -275,9 +263,7 @@ func TestStreamsOverARealConnection(t *testing.T) {
 		}
 	}
 	end()
-	if got := next(); got != "EOF" {
-		t.Errorf("at the end of the agent: %q, want the end of the stream", got)
-	}
+	fixture.Equal(t, next(), "EOF", "at the end of the agent")
 }
 
 // pipes is a listener within this process, which lets the test control the
@@ -319,9 +305,7 @@ func TestQuietStreamsContinue(t *testing.T) {
 			answer, err := client.Do(r)
 			fixture.Must(t, err)
 			defer answer.Body.Close()
-			if answer.ProtoMajor != version {
-				t.Errorf("answered by %s", answer.Proto)
-			}
+			fixture.Equal(t, answer.ProtoMajor, version, "answered by %s", answer.Proto)
 			var told []string
 			read := make(chan error)
 			go func(lines *bufio.Scanner) {

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/alertmanager/api/v2/models"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 func TestNotifierRetriesByStatus(t *testing.T) {
@@ -29,9 +30,7 @@ func TestNotifierRetriesByStatus(t *testing.T) {
 			}
 			n.ams[0].answers(nil)
 			after(66 * time.Second)
-			if len(n.ams[0].fires()) != 1 {
-				t.Errorf("%d: it was not sent in the next round", code)
-			}
+			fixture.Equal(t, len(n.ams[0].fires()), 1, "%d: it was not sent in the next round", code)
 		})
 	}
 }
@@ -54,16 +53,12 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 		}
 		n.Tell(all)
 		after(30 * time.Second)
-		if got := len(n.ams[0].fires()); got != 99 {
-			t.Errorf("%d fire, want the 99 that are good", got)
-		}
+		fixture.Equal(t, len(n.ams[0].fires()), 99, "alerts that fire")
 		if n.value(AlertNotifications, amURL(0), "rejected") != 1 ||
 			n.value(AlertNotifications, amURL(0), "sent") != 99 {
 			t.Errorf("%v", n.Samples())
 		}
-		if got := len(n.ams[0].took()); got != 1+64+1 {
-			t.Errorf("%d requests, want one of 64, these one by one, and the rest", got)
-		}
+		fixture.Equal(t, len(n.ams[0].took()), 1+64+1, "requests")
 		after(10 * time.Minute)
 		if got := strings.Count(n.log.String(), "rejects an alert"); got != 1 {
 			t.Errorf("it was logged %d times", got)
@@ -76,9 +71,7 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 		bad.Annotations = map[string]string{"summary": "It is well."}
 		n.Tell([]health.Alert{bad})
 		after(66 * time.Second)
-		if got := len(n.ams[0].fires()); got != 100 {
-			t.Errorf("%d fire, want also the one that is good now", got)
-		}
+		fixture.Equal(t, len(n.ams[0].fires()), 100, "alerts that fire")
 	})
 }
 
@@ -107,9 +100,7 @@ func TestNotifierIsNotBlockedByADeadAlertmanager(t *testing.T) {
 			t.Error("the other waited for the one that hangs")
 		}
 		after(7900 * time.Millisecond)
-		if n.value(AlertNotifications, amURL(0), "failed") != 0 {
-			t.Error("it gave up before 10 s")
-		}
+		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "failed"), 0, "it gave up before 10 s")
 		n.ams[0].answers(nil)
 		after(time.Second)
 		if posts := n.ams[0].took(); len(posts) != 1 || len(posts[0].all) != 1 ||
@@ -164,12 +155,8 @@ func TestNotifierLosesNothing(t *testing.T) {
 		after(16 * time.Second) // a hanging request, and a wait
 		want := slices.Sorted(maps.Keys(fires))
 		for i := range 2 {
-			if got := n.ams[i].fires(); !slices.Equal(got, want) {
-				t.Errorf("on %d fire %q, want %q", i, got, want)
-			}
+			fixture.EqualSlices(t, n.ams[i].fires(), want, "on %d fire", i)
 		}
-		if len(n.ams[2].took()) != 0 {
-			t.Error("the dead one is not dead")
-		}
+		fixture.Equal(t, len(n.ams[2].took()), 0, "the dead one is not dead")
 	})
 }

@@ -53,9 +53,7 @@ func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
 		if p := posts[len(posts)-1]; len(p.all) != 0 || time.Since(p.at) > 66*time.Second {
 			t.Errorf("%v ago: %+v, want an empty list", time.Since(p.at), p.all)
 		}
-		if len(n.held) != 0 {
-			t.Errorf("%d alerts are still held", len(n.held))
-		}
+		fixture.Equal(t, len(n.held), 0, "alerts still held")
 	})
 }
 
@@ -79,9 +77,7 @@ func TestNotifierSendsTransitionsOnly(t *testing.T) {
 			t.Errorf("another annotation was sent at once")
 		}
 		after(time.Minute + 6*time.Second)
-		if got := n.ams[0].alerts["A"].Annotations["summary"]; got != "It is more." {
-			t.Errorf("a round later the summary is %q", got)
-		}
+		fixture.Equal(t, n.ams[0].alerts["A"].Annotations["summary"], "It is more.", "a round later the summary is")
 		n.ams[0].took()
 		a.Starts = time.Now()
 		n.Tell([]health.Alert{a})
@@ -119,9 +115,7 @@ func TestNotifierTriesAgain(t *testing.T) {
 		if up := n.value(AlertmanagerUp, amURL(0)); up != 0 || n.value(AlertQueueLength, amURL(0)) != 2 {
 			t.Errorf("up is %v", up)
 		}
-		if got, want := n.value(AlertNotifications, amURL(0), "failed"), float64(2*len(posts)); got != want {
-			t.Errorf("%v failed, want %v", got, want)
-		}
+		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "failed"), float64(2*len(posts)), "failed")
 		n.Tell([]health.Alert{resolved(n.held[firing("A", "critical").Identity()].Alert), firing("C", "info")})
 		after(time.Second)
 		if got := fmt.Sprint(n.ams[1].fires()); got != "[B C]" {
@@ -129,9 +123,7 @@ func TestNotifierTriesAgain(t *testing.T) {
 		}
 		down.answers(nil)
 		after(5500 * time.Millisecond)
-		if got := fmt.Sprint(down.fires()); got != "[B C]" {
-			t.Errorf("5.5 s after it came back fire %s", got)
-		}
+		fixture.Equal(t, fmt.Sprint(down.fires()), "[B C]", "5.5 s after it came back, alerts that fire")
 		if down.alerts["A"] == nil {
 			t.Error("it was never told that A was resolved")
 		}
@@ -158,9 +150,7 @@ func TestNotifierTellsARestartedOneAll(t *testing.T) {
 		clear(n.ams[0].alerts)
 		n.ams[0].answers(nil)
 		after(5500 * time.Millisecond)
-		if got := fmt.Sprint(n.ams[0].fires()); got != "[A B]" {
-			t.Errorf("%s fire, want both", got)
-		}
+		fixture.Equal(t, fmt.Sprint(n.ams[0].fires()), "[A B]", "alerts that fire")
 	})
 }
 
@@ -213,12 +203,8 @@ func TestNotifierFlushes(t *testing.T) {
 		began := time.Now()
 		n.stop()
 		<-n.done
-		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("the end took %v, want the 2 s that those have that do not answer", took)
-		}
-		if got := len(n.ams[0].fires()); got != 200 {
-			t.Errorf("%d fire, want all: they are not resolved by our end", got)
-		}
+		fixture.Equal(t, time.Since(began), 2*time.Second, "the end took")
+		fixture.Equal(t, len(n.ams[0].fires()), 200, "alerts that fire")
 		after(time.Hour)
 		if posts := n.ams[0].took(); time.Since(posts[len(posts)-1].at) < time.Hour {
 			t.Error("it sent after its end")
@@ -241,17 +227,13 @@ func TestNotifierIsReconfigured(t *testing.T) {
 		if got := n.ams[2].fires(); len(got) != 1 {
 			t.Errorf("on the new one fire %q", got)
 		}
-		if len(n.ams[1].took()) != 0 {
-			t.Error("the one that stayed was told again")
-		}
+		fixture.Equal(t, len(n.ams[1].took()), 0, "the one that stayed was told again")
 		n.Tell([]health.Alert{firing("B", "critical")})
 		after(time.Second)
 		if len(n.ams[0].took()) != 0 || len(n.ams[1].took()) != 1 || len(n.ams[2].took()) != 2 {
 			t.Error("it does not send where it should")
 		}
-		if got := len(n.Samples()); got != 2*7 {
-			t.Errorf("%d samples", got)
-		}
+		fixture.Equal(t, len(n.Samples()), 2*7, "samples")
 	})
 }
 
@@ -269,9 +251,7 @@ func TestNotifierIsSafeForConcurrentUse(t *testing.T) {
 		}
 		all.Wait()
 		after(time.Second)
-		if got := len(n.ams[1].fires()); got != 800 {
-			t.Errorf("%d fire", got)
-		}
+		fixture.Equal(t, len(n.ams[1].fires()), 800, "alerts that fire")
 	})
 }
 

@@ -164,9 +164,7 @@ func TestOlderFilesAreTaken(t *testing.T) {
 		if err != nil || !strings.Contains(log.String(), want) || want == "" && log.Len() > 0 {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
 		}
-		if c.Workloads != Defaults().Workloads {
-			t.Errorf("%q: %+v", text, c.Workloads)
-		}
+		fixture.Equal(t, c.Workloads, Defaults().Workloads, "%q", text)
 		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text,
 			"slow_gpu") {
 			t.Errorf("%q: slow_gpu alerts: %v", text, enabled)

@@ -43,9 +43,7 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 		"gpus: [{gpu: ['0'], impatience: 1s}]": "bandwidth, patience",
 		"limit: 90 %\n      limit: 80 %":       `:6: enforcer.tenants[0].limit: mapping key "limit" already defined`,
 	} {
-		if got := problems(tenant(terms)); !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %s", terms, got, want)
-		}
+		fixture.Contains(t, problems(tenant(terms)), want, "%s", terms)
 	}
 	c, err := Load(tenant("patience: 7s\n      launch_wait:\n      gpus: [{gpu: ['0'], patience: 9s}]"))
 	fixture.Must(t, err)

@@ -310,9 +310,7 @@ func (a *agent) stop() int {
 // endsWell stops the agent, which must end with status 0.
 func (a *agent) endsWell() {
 	a.t.Helper()
-	if status := a.stop(); status != 0 {
-		a.t.Errorf("exit status %d, want 0", status)
-	}
+	fixture.Equal(a.t, a.stop(), 0, "exit status")
 }
 
 // wait returns the agent's exit status; it must end soon.

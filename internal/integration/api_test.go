@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // routers are the functions that register endpoints. TestAPIReference finds a
@@ -166,8 +167,6 @@ func TestAPIParameters(t *testing.T) {
 		values = append(values, string(class))
 	}
 	for _, v := range values {
-		if !strings.Contains(table, "`"+v+"`") {
-			t.Errorf("docs/api.md does not have %s among the values of parameters", v)
-		}
+		fixture.Contains(t, table, "`"+v+"`", "docs/api.md does not have %s among the values of parameters", v)
 	}
 }

@@ -202,9 +202,7 @@ func TestChainByBoth(t *testing.T) {
 	c := newChain(t)
 	startPrometheus(t, c.alertmanager, c.pushing().url, true)
 	by := c.suppressed(func(a known) bool { return a.Labels["alertname"] == "GPULost" && a.Labels["source"] == "" })
-	if slices.Compact(by)[0] != "GPULost" {
-		t.Errorf("Prometheus's alert about the lost GPU is silenced by %q", by)
-	}
+	fixture.Equal(t, slices.Compact(by)[0], "GPULost", "Prometheus's alert about the lost GPU is silenced by %q", by)
 	c.becomes(map[string]string{"GPULost": "1 firing"})
 	for _, m := range c.told.all() {
 		for _, a := range m.Alerts {

@@ -98,9 +98,7 @@ func TestDemo(t *testing.T) {
 		r, err := http.Get(link)
 		fixture.Must(t, err)
 		r.Body.Close()
-		if r.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", link, r.Status)
-		}
+		fixture.Equal(t, r.StatusCode, http.StatusOK, "%s: %s", link, r.Status)
 	}
 	eventually(t, "Prometheus scrapes the agent", func() bool {
 		return strings.Contains(body(t,

@@ -18,9 +18,7 @@ import (
 func healthcheck(t *testing.T, status, verdict, state string, args ...string) (int, string) {
 	t.Helper()
 	exit, asked, called := slurmScript(t, "healthcheck.sh", "", status, verdict, state, args...)
-	if want := strings.Join(append([]string{"check"}, args...), "\n") + "\n"; asked != want {
-		t.Errorf("gpusteward is called with %q, want %q", asked, want)
-	}
+	fixture.Equal(t, asked, strings.Join(append([]string{"check"}, args...), "\n")+"\n", "gpusteward is called with")
 	return exit, called
 }
 

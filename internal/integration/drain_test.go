@@ -71,9 +71,7 @@ func (l *transcript) order(pid int) (took time.Duration, logged bool) {
 // drained checks that NVML is released, and that the agent says so.
 func (f fakeDriver) drained(a *agent) {
 	f.t.Helper()
-	if n := f.number("sessions"); n != 0 {
-		f.t.Errorf("%d sessions of NVML while drained", n)
-	}
+	fixture.Equal(f.t, f.number("sessions"), 0, "sessions of NVML while drained")
 	a.sees("drained", func(s series) bool {
 		// nothing is known of them
 		well := len(s.family("nvgpu_health_status")) + len(s.family("nvgpu_node_health_status"))
@@ -200,9 +198,7 @@ func TestBlockedDrain(t *testing.T) {
 					t.Errorf("exit status %d, without %q: %s", status, want, said)
 				}
 			}
-			if n := f.number("sessions"); n != 1 {
-				t.Errorf("%d sessions while a call hangs", n)
-			}
+			fixture.Equal(t, f.number("sessions"), 1, "sessions while a call hangs")
 			f.clear(c.file)
 			eventually(t, "the drain is done", func() bool { return f.number("sessions") == 0 })
 			f.drained(a)

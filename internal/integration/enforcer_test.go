@@ -94,9 +94,7 @@ func TestAgentShares(t *testing.T) {
 	uuid := a.uuid(1)
 
 	first, tenant := hello(t, socket, uuid, "")
-	if tenant != "tests" {
-		t.Errorf("this process is of %q, want tests", tenant)
-	}
+	fixture.Equal(t, tenant, "tests", "this process is of")
 	if _, tenant := hello(t, socket, uuid, "batch"); tenant != "batch" {
 		t.Errorf("the program that asks for batch belongs to %q", tenant)
 	}

@@ -164,13 +164,10 @@ func TestDriverWithFewFunctions(t *testing.T) {
 		`gpusteward_collect_success{collector="temperature"}`:                         1,
 		`gpusteward_driver_up`: 1,
 	} {
-		if got := s[series]; got != want {
-			t.Errorf("%s = %v, want %v", series, got, want)
-		}
+		fixture.Equal(t, s[series], want, "%s =", series)
 	}
-	if n := len(s.family("nvgpu_info", `name="Fake GPU"`, `pci_bus_id="00000000:9B:00.0"`, `minor="3"`)); n != 1 {
-		t.Errorf("%d nvgpu_info with the GPU's identity, want one", n)
-	}
+	fixture.Equal(t, len(s.family("nvgpu_info", `name="Fake GPU"`, `pci_bus_id="00000000:9B:00.0"`, `minor="3"`)), 1,
+		"nvgpu_info with the GPU's identity")
 	if n := len(s.family("gpusteward_missing_symbol")); n < 30 {
 		t.Errorf("%d missing symbols; every collector should have met one", n)
 	}
@@ -197,9 +194,7 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 			eventually(t, "READY=1, so that a boot does not wait for a driver",
 				func() bool { return m.count("READY=1") == 1 })
 			status, why := a.get("/-/ready")
-			if status != http.StatusServiceUnavailable {
-				t.Errorf("/-/ready: status %d, want 503", status)
-			}
+			fixture.Equal(t, status, http.StatusServiceUnavailable, "/-/ready: status")
 			for _, want := range c.want {
 				if !strings.Contains(why, want) {
 					t.Errorf("%q is not in /-/ready: %s", want, why)
@@ -217,9 +212,8 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 					known, s.family("gpusteward_build_info"), s.family("nvgpu_up"))
 			}
 			missing := name == "no library" || name == "not loaded"
-			if said := strings.Contains(a.log.String(), "--demo serves a simulated host"); said != missing {
-				t.Errorf("the log proposes --demo: %v, want %v", said, missing)
-			}
+			fixture.Equal(t, strings.Contains(a.log.String(), "--demo serves a simulated host"), missing,
+				"the log proposes --demo")
 			if missing {
 				if name == "no library" {
 					f.install()
@@ -243,9 +237,7 @@ func TestRequireDriverEndsWithoutOne(t *testing.T) {
 	for name, c := range driverFailures {
 		tests[name] = func(t *testing.T) {
 			a := spawn(t, failing(t, c.define).environment(), "--require-driver")
-			if status := a.wait(); status != 1 {
-				t.Errorf("exit status %d, want 1", status)
-			}
+			fixture.Equal(t, a.wait(), 1, "exit status")
 			for _, want := range append(c.want, "--require-driver") {
 				if !strings.Contains(a.log.String(), want) {
 					t.Errorf("the log lacks %q", want)

@@ -84,9 +84,7 @@ func sizing(t *testing.T, path, scenario string) {
 		now := time.Now()
 		q := url.Values{"query": {query}, "start": {fmt.Sprint(now.Add(-*fleetTime).Unix())},
 			"end": {fmt.Sprint(now.Unix())}, "step": {"15"}}
-		if text := body(t, prometheus+"/api/v1/query_range?"+q.Encode()); !strings.Contains(text, `"values"`) {
-			t.Errorf("%s: %.200s", query, text)
-		}
+		fixture.Contains(t, body(t, prometheus+"/api/v1/query_range?"+q.Encode()), `"values"`, "%s", query)
 		return time.Since(now)
 	}
 	say("the load of all GPUs in this time, each 15 s: %.0f ms from what was scraped, %.0f ms from what was recorded",

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"gpusteward/internal/fixture"
 )
 
 // A targetGroup is a group of Prometheus's HTTP service discovery.
@@ -41,9 +43,7 @@ func TestFleetListsItsHosts(t *testing.T) {
 	for i, want := range map[int]string{0: "node-001 cluster-1 rack-01", 9: "node-010 cluster-1 rack-01",
 		10: "node-011 cluster-1 rack-02", 99: "node-100 cluster-1 rack-10", 100: "node-101 cluster-2 rack-01"} {
 		l := all[i].Labels
-		if got := fmt.Sprint(l["instance"], " ", l["cluster"], " ", l["rack"]); got != want {
-			t.Errorf("host %d is %s, want %s", i, got, want)
-		}
+		fixture.Equal(t, fmt.Sprint(l["instance"], " ", l["cluster"], " ", l["rack"]), want, "host %d is", i)
 		if "http://"+all[i].Targets[0] != a.url || l["__scheme__"] != "http" {
 			t.Errorf("host %d is at %s://%s, want %s", i, l["__scheme__"], all[i].Targets[0], a.url)
 		}

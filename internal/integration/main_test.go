@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,9 +16,7 @@ import (
 func TestDemoServesEightGPUs(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo").ready()
-	if up := a.scrape().family("nvgpu_up"); !slices.Equal(up, []float64{1, 1, 1, 1, 1, 1, 1, 1}) {
-		t.Errorf("nvgpu_up = %v, want 1 of eight GPUs", up)
-	}
+	fixture.EqualSlices(t, a.scrape().family("nvgpu_up"), []float64{1, 1, 1, 1, 1, 1, 1, 1}, "nvgpu_up is")
 	if entry := a.log.find("these GPUs are simulated"); entry["scenario"] != "demo" || entry["level"] != "warn" {
 		t.Errorf("--demo is not announced as the scenario demo: %v", entry)
 	}

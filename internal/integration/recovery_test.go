@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // recovery is the longest time until everything works again.
@@ -102,9 +104,7 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 			if now := a.scrape()["process_start_time_seconds"]; now != began || a.begun() != 1 {
 				t.Errorf("the program was begun %d times, in a process of %v and one of %v", a.begun(), began, now)
 			}
-			if n := f.number("sessions"); n != 1 {
-				t.Errorf("%d sessions of NVML, want 1", n)
-			}
+			fixture.Equal(t, f.number("sessions"), 1, "sessions of NVML")
 			a.endsWell()
 		}
 	}
@@ -256,9 +256,7 @@ func TestBadInventoryIsReportedAndReplaced(t *testing.T) {
 			a := f.spawn().ready()
 			a.well(0)
 			eventually(t, "a warning", func() bool { return strings.Contains(a.log.String(), "inventory") })
-			if n := a.scrape()["nvgpu_devices_expected"]; n != 1 {
-				t.Errorf("%v GPUs expected, want 1", n)
-			}
+			fixture.Equal(t, a.scrape()["nvgpu_devices_expected"], 1, "GPUs expected")
 			if name != "unwritable" {
 				eventually(t, "a good inventory", func() bool {
 					kept, _ := os.ReadFile(f.path("state/inventory.json"))

@@ -40,9 +40,7 @@ func TestRoles(t *testing.T) {
 					want, status)
 			}
 		}
-		if !strings.Contains(status, "NoNewPrivs:\t1\n") {
-			t.Errorf("the enforcer could get others again:\n%s", status)
-		}
+		fixture.Contains(t, status, "NoNewPrivs:\t1\n", "the enforcer could get others again")
 	}
 	enforcer.endsWell()
 	observer.sees("no broker", func(s series) bool { return s["gpusteward_broker_up"] == 0 })

@@ -87,13 +87,10 @@ func TestPrologWritesARecord(t *testing.T) {
 	if said := s.script("prolog.sh", job7...); said != "" || s.read("logged") != "no logged" {
 		t.Errorf("it says %q and logs %q", said, s.read("logged"))
 	}
-	if got, want := s.read("run/slurm/7"),
-		"JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n"; got != want {
-		t.Errorf("the record is\n%s, want\n%s", got, want)
-	}
-	if got := s.read("run/tenants.d/slurm-7.yml"); got != "no run/tenants.d/slurm-7.yml" {
-		t.Errorf("without shards it has a quota: %s", got)
-	}
+	fixture.Equal(t, s.read("run/slurm/7"), "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab\nPARTITION=gpu\nGPUS=0\n",
+		"the record is")
+	fixture.Equal(t, s.read("run/tenants.d/slurm-7.yml"), "no run/tenants.d/slurm-7.yml",
+		"without shards it has a quota")
 	if info, err := os.Stat(s.path("run/slurm/7")); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
@@ -101,18 +98,12 @@ func TestPrologWritesARecord(t *testing.T) {
 	// Text of the user adds no line.
 	s.script("prolog.sh", "SLURM_JOB_ID=8", "SLURM_JOB_USER=eve", "SLURM_JOB_ACCOUNT=x\nUSER=root\nGPUS=0,1",
 		"SLURM_JOB_PARTITION=$(reboot)`id`")
-	if got, want := s.read("run/slurm/8"),
-		"JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n"; got != want {
-		t.Errorf("the record is\n%s, want\n%s", got, want)
-	}
+	fixture.Equal(t, s.read("run/slurm/8"),
+		"JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n", "the record is")
 	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
-	if got := s.read("logged"); !strings.Contains(got, "Slurm did not start this") {
-		t.Errorf("for an invalid number the program logs %q", got)
-	}
+	fixture.Contains(t, s.read("logged"), "Slurm did not start this", "for an invalid number the program logs")
 	s.script("epilog.sh", job7...)
-	if got := s.read("run/slurm/7"); got != "no run/slurm/7" {
-		t.Errorf("after the job there is %s", got)
-	}
+	fixture.Equal(t, s.read("run/slurm/7"), "no run/slurm/7", "after the job there is")
 }
 
 // Slurm's grant is a quota that the configuration accepts.
@@ -169,9 +160,7 @@ func TestPrologGivesShards(t *testing.T) {
 				s.put("ours.conf", c.ours)
 			}
 			s.script("prolog.sh", append(slices.Clone(job7), "SLURM_JOB_GPUS="+c.gpus)...)
-			if got := s.read("logged"); got != "no logged" {
-				t.Errorf("it logs %q", got)
-			}
+			fixture.Equal(t, s.read("logged"), "no logged", "it logs")
 			text := s.read("run/tenants.d/slurm-7.yml")
 			if c.want == nil {
 				if !strings.HasPrefix(text, "no run/") {
@@ -186,9 +175,8 @@ func TestPrologGivesShards(t *testing.T) {
 				}
 			}
 			s.script("epilog.sh", job7...)
-			if got := s.read("run/tenants.d/slurm-7.yml"); got != "no run/tenants.d/slurm-7.yml" {
-				t.Errorf("after the job it has a quota: %s", got)
-			}
+			fixture.Equal(t, s.read("run/tenants.d/slurm-7.yml"), "no run/tenants.d/slurm-7.yml",
+				"after the job it has a quota")
 		})
 	}
 }
@@ -210,9 +198,7 @@ func (s *slurmd) explain(text string) string {
 	s.t.Helper()
 	s.put("run/tenants.d/slurm-7.yml", regexp.MustCompile(`workloads: \["slurm:7", "slurm:7\.\*"\]`).
 		ReplaceAllString(text, fmt.Sprintf("users: [%d]", os.Getuid())))
-	if !strings.Contains(text, `"slurm:7.*"`) {
-		s.t.Errorf("it is not for the job: %s", text)
-	}
+	fixture.Contains(s.t, text, `"slurm:7.*"`, "it is not for the job")
 	s.put("gpusteward.yml", fmt.Sprintf("enforcer: {tenants_dirs: [%s/tenants.d]}\n", s.run))
 	status, out, errors := check(s.t, s.path("gpusteward.yml"), fmt.Sprint("--explain=", os.Getpid()))
 	if status != 0 {
@@ -259,9 +245,7 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 				s.put("bin/logger", "#!/bin/sh\nexit 1\n")
 			}
 			s.script("prolog.sh", job7...)
-			if got := s.read("logged"); !strings.Contains(got, c.logged) {
-				t.Errorf("it logs %q, want %q", got, c.logged)
-			}
+			fixture.Contains(t, s.read("logged"), c.logged, "it logs")
 			if got := s.read("run/slurm/7"); name != "nothing can be written" && !strings.HasPrefix(got, "JOB=7\n") {
 				t.Errorf("there is %s", got)
 			}
@@ -297,14 +281,10 @@ func TestEpilogRemovesStaleRecords(t *testing.T) {
 	}
 	s.put("bin/squeue", "#!/bin/sh\necho \"$@\" >>\"$DIR/asked\"; printf '2\\n22\\n'\n")
 	s.script("epilog.sh", "SLURM_JOB_ID=9")
-	if got, want := fmt.Sprint(left()),
-		"[run/slurm/2 run/tenants.d/slurm-2.yml run/slurm/3 run/tenants.d/site.yml]"; got != want {
-		t.Errorf("there are %s, want %s", got, want)
-	}
+	fixture.Equal(t, fmt.Sprint(left()), "[run/slurm/2 run/tenants.d/slurm-2.yml run/slurm/3 run/tenants.d/site.yml]",
+		"there are")
 	s.script("epilog.sh", "SLURM_JOB_ID=9")
-	if got := s.read("asked"); got != "--noheader --nodelist=node7 --format=%A\n" {
-		t.Errorf("Slurm is asked %q, want once a day", got)
-	}
+	fixture.Equal(t, s.read("asked"), "--noheader --nodelist=node7 --format=%A\n", "Slurm is asked")
 }
 
 // Only jobs with GPUs get the hook, if there are a hook and a broker.
@@ -316,15 +296,11 @@ func TestTaskPrologPreloadsTheHook(t *testing.T) {
 	env := func(more ...string) []string {
 		return append([]string{"GPUSTEWARD_LIBRARY=" + library, "GPUSTEWARD_SOCKET=" + socket}, more...)
 	}
-	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
-		t.Errorf("without a hook: %q", said)
-	}
+	fixture.Equal(t, s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...), "", "without a hook")
 	const other = "/lib/x86_64-linux-gnu/libm.so.6" // a file that the loader can load
 	text := content(t, other)
 	fixture.Rewrite(t, library, text)
-	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...); said != "" {
-		t.Errorf("without a broker: %q", said)
-	}
+	fixture.Equal(t, s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...), "", "without a broker")
 	listener, err := net.Listen("unix", socket)
 	fixture.Must(t, err)
 	defer listener.Close()
@@ -333,11 +309,8 @@ func TestTaskPrologPreloadsTheHook(t *testing.T) {
 		"export LD_PRELOAD=" + library + "\n": {"SLURM_JOB_GPUS=0"},
 		"export LD_PRELOAD=" + library + ":" + other + "\n": {"CUDA_VISIBLE_DEVICES=0", "LD_PRELOAD=" + other},
 	} {
-		if said := s.script("taskprolog.sh", env(more...)...); said != want {
-			t.Errorf("%q: %q, want %q", more, said, want)
-		}
+		fixture.Equal(t, s.script("taskprolog.sh", env(more...)...), want, "%q", more)
 	}
-	if said := s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0", "LD_PRELOAD="+library)...); said != "" {
-		t.Errorf("a step of a job that has it: %q", said)
-	}
+	fixture.Equal(t, s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0", "LD_PRELOAD="+library)...), "",
+		"a step of a job that has it")
 }

@@ -55,9 +55,7 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 	if q = q.Fit(Written{}); q.LaunchWait != Wait(10*time.Second) {
 		t.Errorf("a term that is not written does not give way: %v", q.LaunchWait)
 	}
-	if said := strings.Join(q.Explain(), ", "); !strings.Contains(said, "patience of 10s") {
-		t.Errorf("it is not explained: %s", said)
-	}
+	fixture.Contains(t, strings.Join(q.Explain(), ", "), "patience of 10s", "it is not explained")
 	if v, ok := Find("patience").Told(&q); v != 10 || !ok {
 		t.Errorf("it is told as %v, %v", v, ok)
 	}
@@ -122,9 +120,7 @@ func TestWrittenTermsTakePrecedence(t *testing.T) {
 	} {
 		w, want := write(t, c.written...), base
 		c.change(&want)
-		if got := w.Over(base).Fit(w); got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
+		fixture.Equal(t, w.Over(base).Fit(w), want, "%s", name)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // A job answers every 5 s.
@@ -95,9 +97,7 @@ func TestHangs(t *testing.T) {
 			j.answer(c.first...)
 			for range 2 {
 				j.answer(c.then...)
-				if early := j.hangs(); early != "" {
-					t.Errorf("after %v: %s", j.at, early)
-				}
+				fixture.Equal(t, j.hangs(), "", "after %v", j.at)
 			}
 			j.answer(c.then...)
 			if got := j.hangs(); got != c.want {
@@ -125,9 +125,8 @@ func TestStill(t *testing.T) {
 	for i, want := range []string{"0 0", "1 0", "1 1"} {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1}))
 		later := j.at + forget
-		if got := fmt.Sprint(len(j.watch.Hangs(later, 1)), len(j.watch.Hangs(later, Patience))); got != want {
-			t.Errorf("after %d answers: %s, want %s", i+1, got, want)
-		}
+		fixture.Equal(t, fmt.Sprint(len(j.watch.Hangs(later, 1)), len(j.watch.Hangs(later, Patience))), want,
+			"after %d answers", i+1)
 	}
 	j.answer(comm("w", map[int]int{1: 3, 2: 2}))
 	if got := j.watch.Hangs(j.at, 1); len(got) != 0 {
@@ -159,9 +158,7 @@ func TestUnnamed(t *testing.T) {
 		for range 3 {
 			j.answer(group)
 		}
-		if got := j.hangs(); got != c.want {
-			t.Errorf("%d ahead of %d: %q, want %q", c.ahead, c.behind, got, c.want)
-		}
+		fixture.Equal(t, j.hangs(), c.want, "%d ahead of %d", c.ahead, c.behind)
 	}
 }
 
@@ -191,13 +188,9 @@ func TestJobsTakeTurns(t *testing.T) {
 	for i := range 11 {
 		j.answer(comm("v", map[int]int{3: i, 4: i}))
 	}
-	if got := j.hangs(); got != "2<1" {
-		t.Errorf("after a minute without it: %q", got)
-	}
+	fixture.Equal(t, j.hangs(), "2<1", "after a minute without it")
 	j.answer()
-	if got := j.hangs(); got != "" {
-		t.Errorf("it is forgotten: %q", got)
-	}
+	fixture.Equal(t, j.hangs(), "", "it is forgotten")
 }
 
 func TestRecordedHangs(t *testing.T) {
@@ -207,9 +200,7 @@ func TestRecordedHangs(t *testing.T) {
 		for range 3 {
 			j.answer(mustParse(t, recorded(t, file)).Communicators...)
 		}
-		if got := j.hangs(); got != want {
-			t.Errorf("%s: %q, want %q", file, got, want)
-		}
+		fixture.Equal(t, j.hangs(), want, "%s", file)
 	}
 	// The rank that is missing was seen before, a step behind.
 	j, missing := &job{}, mustParse(t, recorded(t, "missing.json")).Communicators[0]

@@ -131,9 +131,7 @@ func recordings(t testing.TB) map[string]recording {
 // agrees wants the stacks that were read to be those that Python tells.
 func agrees(t *testing.T, got []pythonStack, want []said) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Errorf("%d stacks, want %d", len(got), len(want))
-	}
+	fixture.Equal(t, len(got), len(want), "stacks")
 	for _, w := range want {
 		i := slices.IndexFunc(got, func(s pythonStack) bool { return s.TID == w.TID })
 		if i < 0 {

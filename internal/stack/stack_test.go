@@ -60,9 +60,7 @@ func TestInnermost(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[string]int{"Name:\tx\nNSpid:\t4711\t23\t1\nNSpgid:\t9\n": 1, "NSpid:\t4711\n": 4711,
 		"Name:\tx\n": 99, "NSpid:\tx": 99} {
-		if got := innermost(status, 99); got != want {
-			t.Errorf("%q: %d, want %d", status, got, want)
-		}
+		fixture.Equal(t, innermost(status, 99), want, "%q", status)
 	}
 }
 

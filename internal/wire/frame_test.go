@@ -99,9 +99,7 @@ func TestGoldenFrames(t *testing.T) {
 				"05000000" + "06000000" + "66756c6c" + zeros(116)},
 	} {
 		frame := encode(c.h, c.m)
-		if got := hex.EncodeToString(frame); got != c.want {
-			t.Errorf("%s: got\n%s, want\n%s", c.name, got, c.want)
-		}
+		fixture.Equal(t, hex.EncodeToString(frame), c.want, "%s", c.name)
 		h, _, err := Decode(frame)
 		if err != nil || h != c.h {
 			t.Errorf("%s: decoded to %+v, %v", c.name, h, err)

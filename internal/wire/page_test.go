@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestPageIsTheStruct writes every field with an accessor and reads it at its
@@ -16,9 +18,7 @@ func TestPageIsTheStruct(t *testing.T) {
 	if unsafe.Sizeof(*c) > PageSize {
 		t.Fatalf("a page has %d bytes", unsafe.Sizeof(*c))
 	}
-	if p.Session() != 0 {
-		t.Error("zeros pass for a page")
-	}
+	fixture.Equal(t, p.Session(), 0, "zeros pass for a page")
 	p.Init(11)
 	p.SetHeartbeat(12)
 	p.SetTurn(15, Turn{Mode: ModeRun, Flags: Haste, Turn: 13, End: 14, InFlight: 15, Share: 16})

@@ -65,9 +65,7 @@ func check(t testing.TB, ret nvml.Return) {
 // want fails the test unless ret is as wanted.
 func want(t testing.TB, what string, ret, wanted nvml.Return) {
 	t.Helper()
-	if ret != wanted {
-		t.Errorf("%s: return is %v, want %v", what, ret, wanted)
-	}
+	fixture.Equal(t, ret, wanted, "%s: return is", what)
 }
 
 // must returns the value of a call that succeeds.

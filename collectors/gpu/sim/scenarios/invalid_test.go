@@ -31,9 +31,7 @@ func TestInvalid(t *testing.T) {
 			if err = d.Decode(&s); err == nil {
 				_, err = s.Expand()
 			}
-			if err == nil || !strings.Contains(err.Error(), wanted) {
-				t.Errorf("error is %v, want %q", err, wanted)
-			}
+			fixture.Fails(t, err, wanted, "error is")
 		})
 	}
 }
@@ -41,7 +39,5 @@ func TestInvalid(t *testing.T) {
 // TestUnknownScenario checks that the error lists the known scenarios.
 func TestUnknownScenario(t *testing.T) {
 	_, err := Source("nope")
-	if err == nil || !strings.Contains(err.Error(), "mixed, models") {
-		t.Errorf("error is %v", err)
-	}
+	fixture.Fails(t, err, "mixed, models", "error is")
 }
