@@ -62,9 +62,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 				reads++
 			}
 		}
-		if reads != 1 {
-			t.Errorf("collector %s has %d of Read, Open, Host and Kernel, want one", c.Name, reads)
-		}
+		fixture.Equal(t, reads, 1, "collector %s has … of Read, Open, Host and Kernel", c.Name)
 		if !strings.HasSuffix(c.Doc, ".") || len(c.Metrics) == 0 {
 			t.Errorf("collector %s: doc %q and %d metrics; want a sentence and some", c.Name, c.Doc, len(c.Metrics))
 		}

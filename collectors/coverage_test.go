@@ -81,8 +81,7 @@ func (r seriesRef) ofGPU() bool {
 // readTable returns the rows of a table in testdata, without its heading.
 func readTable(t testing.TB, name string, columns ...string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + name)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	if lines[0] != strings.Join(columns, "\t") {
 		t.Fatalf("%s: the heading is %q, want %q", name, lines[0], columns)
@@ -110,8 +109,7 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 // neither has nor excludes with a reason.
 func TestNvidiaSMIIsCovered(t *testing.T) {
 	rows := smiTable(t) // it checks the series of each row
-	gpus, err := parseSMI(recordedSMI(t))
-	fixture.Must(t, err)
+	gpus := fixture.Value(parseSMI(recordedSMI(t)))(t)
 	paths := map[string]bool{}
 	for _, g := range gpus {
 		for path := range g.values {

@@ -59,8 +59,7 @@ func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
 }
 
 func TestNotReadyBeforeTheDriverIsOpen(t *testing.T) {
-	nv, err := sim.New(hosttest.Scenario(t, "idle"), sim.Options{})
-	fixture.Must(t, err)
+	nv := fixture.Value(sim.New(hosttest.Scenario(t, "idle"), sim.Options{}))(t)
 	if err := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(), Log: slog.Default()}).Ready(); !errors.Is(err,
 		collectors.ErrOpening) {
 		t.Errorf("Ready() = %v, want %v", err, collectors.ErrOpening)

@@ -78,8 +78,7 @@ func (f hangingFS) Open(name string) (fs.File, error) {
 // collectors, nor the watchdog, nor the end.
 func TestHungKernelFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{})
-		fixture.Must(t, err)
+		nv := fixture.Value(sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\ninfiniband: 2\n"), sim.Options{}))(t)
 		kernel := nv.Kernel()
 		release := make(chan struct{})
 		kernel.Sys = hangingFS{kernel.Sys, "class/infiniband/mlx5_1", time.Now().Add(15 * time.Second), release}
@@ -117,8 +116,7 @@ func TestHungKernelFile(t *testing.T) {
 // Run from ending.
 func TestHungKernelFileDoesNotBlockShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		nv, err := sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{})
-		fixture.Must(t, err)
+		nv := fixture.Value(sim.New(hosttest.Scenario(t, "gpus: [{model: h100}]\n"), sim.Options{}))(t)
 		release := make(chan struct{})
 		defer close(release)
 		log := slog.New(slog.DiscardHandler)

@@ -49,8 +49,7 @@ func realHost(t *testing.T) *collectors.Host {
 	config := collectors.Config{Fast: time.Second, Medium: time.Second, Slow: time.Second,
 		Enable: []string{"clocks_app", "pcie_throughput"}}
 	fixture.Must(t, config.Validate())
-	proc, err := host.ProcFS("/proc")
-	fixture.Must(t, err)
+	proc := fixture.Value(host.ProcFS("/proc"))(t)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: log,
 		Processes: host.NewTable(host.Options{Proc: proc, Log: log})})
@@ -59,9 +58,7 @@ func realHost(t *testing.T) *collectors.Host {
 	go func() { ended <- h.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, <-ended)
 	})
 	until(t, 30*time.Second, "the host is ready", func() bool { return h.Ready() == nil })
 	// GPM needs two samples, and the first window is short.
@@ -125,8 +122,7 @@ func holdAgainstSMI(t *testing.T, h *collectors.Host) {
 	t.Helper()
 	rows := smiTable(t)
 	text, readings := lookAtSMI(t, h)
-	all, err := evaluateSMI(text, rows, readings...)
-	fixture.Must(t, err)
+	all := fixture.Value(evaluateSMI(text, rows, readings...))(t)
 	slices.SortFunc(all, func(a, b difference) int { return strings.Compare(a.uuid+a.path, b.uuid+b.path) })
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
@@ -154,8 +150,7 @@ func logUnmapped(t *testing.T, text []byte, rows []smiRow) {
 			known[p] = true // and its parent, which can be empty
 		}
 	}
-	gpus, err := parseSMI(text)
-	fixture.Must(t, err)
+	gpus := fixture.Value(parseSMI(text))(t)
 	for _, g := range gpus {
 		for p := range g.values {
 			if !known[p] {

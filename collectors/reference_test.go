@@ -61,8 +61,7 @@ configuration; static: once each time the driver is opened). Opt-in collectors r
 // notShown lists the values that nvidia-smi shows and no metric has, with the
 // reason.
 func notShown(t *testing.T) string {
-	table, err := os.ReadFile("testdata/nvidia-smi.tsv")
-	fixture.Must(t, err)
+	table := fixture.Value(os.ReadFile("testdata/nvidia-smi.tsv"))(t)
 	var b strings.Builder
 	b.WriteString("\n## What nvidia-smi shows and this does not\n\n| element of `nvidia-smi -q -x` | why not |\n" +
 		"|---|---|\n")

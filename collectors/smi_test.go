@@ -104,7 +104,6 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 
 func recordedSMI(t testing.TB) []byte {
 	t.Helper()
-	text, err := os.ReadFile("testdata/nvidia-smi-h100.xml")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/nvidia-smi-h100.xml"))(t)
 	return text
 }

@@ -18,12 +18,10 @@ import (
 // newHost returns a host that reads the scenario and is ready.
 func newHost(tb testing.TB, name string) *collectors.Host {
 	tb.Helper()
-	text, err := scenarios.Source(name)
-	fixture.Must(tb, err)
+	text := fixture.Value(scenarios.Source(name))(tb)
 	var s scenarios.Scenario
 	fixture.Must(tb, yaml.Unmarshal(text, &s))
-	nv, err := sim.New(s, sim.Options{Seed: 1})
-	fixture.Must(tb, err)
+	nv := fixture.Value(sim.New(s, sim.Options{Seed: 1}))(tb)
 	h := collectors.NewHost(collectors.Options{NVML: nv, Config: collectors.DefaultConfig(),
 		Processes: nv.Table(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())

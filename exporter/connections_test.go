@@ -66,8 +66,7 @@ func asked(t *testing.T, c net.Conn, path string) int {
 	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-	fixture.Must(t, err)
+	answer := fixture.Value(http.ReadResponse(bufio.NewReader(c), nil))(t)
 	defer answer.Body.Close()
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
 		t.Fatal(err)
@@ -158,9 +157,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 				t.Errorf("connection %d of who has too many was cut off before those that were quiet for longer", i)
 			}
 		}
-		if cut != 101 {
-			t.Errorf("%d connections of who has too many were cut off, want 101", cut)
-		}
+		fixture.Equal(t, cut, 101, "… connections of who has too many were cut off")
 		for _, c := range append(others, honest, busy) {
 			fixture.Equal(t, asked(t, c, "/metrics"), http.StatusOK, "beside who has too many, a scrape is answered")
 		}
@@ -222,15 +219,12 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 
 func TestKernelBuffersLittleForANonReadingClient(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	deaf, err := net.Dial("tcp", l.Addr().String())
-	fixture.Must(t, err)
+	deaf := fixture.Value(net.Dial("tcp", l.Addr().String()))(t)
 	defer deaf.Close()
 	fixture.Must(t, deaf.(*net.TCPConn).SetReadBuffer(4<<10))
-	c, err := l.Accept()
-	fixture.Must(t, err)
+	c := fixture.Value(l.Accept())(t)
 	defer c.Close()
 	(&connections{open: map[net.Conn]connection{}}).changed(c, http.StateNew)
 	fixture.Must(t, c.SetWriteDeadline(time.Now().Add(time.Second)))

@@ -144,10 +144,8 @@ func TestControlSocketAnswers(t *testing.T) {
 		{"POST", "/drain?gpu=1", 400, `it takes no arguments, but was given "gpu"`},
 		{"POST", "/ack?check=%zz", 400, "ack: invalid URL escape"},
 	} {
-		r, err := http.NewRequest(c.method, "http://agent"+c.path, nil)
-		fixture.Must(t, err)
-		answer, err := overSocket(filepath.Join(dir, ControlSocket)).Do(r)
-		fixture.Must(t, err)
+		r := fixture.Value(http.NewRequest(c.method, "http://agent"+c.path, nil))(t)
+		answer := fixture.Value(overSocket(filepath.Join(dir, ControlSocket)).Do(r))(t)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {

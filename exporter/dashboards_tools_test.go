@@ -123,8 +123,7 @@ func mixedHost(t *testing.T) (samples []collectors.Sample) {
 // other exporter are answered.
 func TestDashboards(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/dashboards.tsv")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/dashboards.tsv"))(t)
 	var anywhere, honored []promtest
 	own, answered := 0, 0
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
@@ -160,8 +159,7 @@ var block = regexp.MustCompile("(?ms)^ *```([a-z]+)\n(.*?)^ *```")
 // queries of its rules for prometheus-adapter.
 func TestMigrationExamples(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/migration.md")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../docs/migration.md"))(t)
 	var rules struct {
 		Rules []struct {
 			SeriesQuery  string `yaml:"seriesQuery"`

@@ -17,8 +17,7 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 	s.stands("a", "unit:said", "pause", true, nil)
 	s.stands("b", "unit:done", "pause", false, nil)
 	s.stands("b", "unit:newer", "quarantine", false, nil) // from a newer enforcer
-	text, err := json.Marshal(s.state(nil).Escalation)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(s.state(nil).Escalation))(t)
 	const want = `[{"workload":"unit:done","tenant":"b","rung":"pause","shadow":false},` +
 		`{"workload":"unit:said","tenant":"a","rung":"pause","shadow":true},` +
 		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`

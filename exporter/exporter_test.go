@@ -33,8 +33,7 @@ func server(t testing.TB, change func(o *Options)) *Server {
 	if change != nil {
 		change(&o)
 	}
-	s, err := New(o)
-	fixture.Must(t, err)
+	s := fixture.Value(New(o))(t)
 	return s
 }
 
@@ -91,8 +90,7 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 	fixture.Must(t, err)
 	r.Header.Set("Accept-Encoding", "gzip") // a compressed stream would arrive late
 	go func() { more <- "first" }()
-	answer, err := http.DefaultClient.Do(r)
-	fixture.Must(t, err)
+	answer := fixture.Value(http.DefaultClient.Do(r))(t)
 	defer answer.Body.Close()
 	lines := bufio.NewReader(answer.Body)
 	for _, text := range []string{"first", "second"} { // each is read before the next is written
@@ -155,9 +153,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 		if one.Body.String() != two.Body.String() || s.self.latest.Load() != first {
 			t.Error("a second scrape before the next tick says something else")
 		}
-		if gathered != 3 {
-			t.Errorf("three scrapes asked for samples %d times", gathered)
-		}
+		fixture.Equal(t, gathered, 3, "three scrapes asked for samples … times")
 		time.Sleep(selfInterval + time.Second)
 		synctest.Wait()
 		if s.self.latest.Load() == first {
@@ -211,8 +207,7 @@ func TestChosenNames(t *testing.T) {
 func TestPageURL(t *testing.T) {
 	t.Parallel()
 	for address, host := range map[string]string{":0": "localhost", "0.0.0.0:0": "localhost", "127.0.0.1:0": "127.0.0.1"} {
-		l, err := net.Listen("tcp", address)
-		fixture.Must(t, err)
+		l := fixture.Value(net.Listen("tcp", address))(t)
 		defer l.Close()
 		port := l.Addr().(*net.TCPAddr).Port
 		fixture.Equal(t, pageURL(l), fmt.Sprintf("http://%s:%d", host, port), "a listener at %s is told as", address)

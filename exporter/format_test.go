@@ -26,8 +26,7 @@ import (
 func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := p.TextToMetricFamilies(text)
-	fixture.Must(t, err)
+	families := fixture.Value(p.TextToMetricFamilies(text))(t)
 	return families
 }
 
@@ -65,8 +64,7 @@ func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	t.Helper()
 	samples := newHost(t, scenario).Samples()
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
-	own, err := s.self.registry.Gather()
-	fixture.Must(t, err)
+	own := fixture.Value(s.self.registry.Gather())(t)
 	s.self.latest.Store(&own)
 	return s, samples
 }
@@ -126,9 +124,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 			}
 		}
 		for name, n := range count {
-			if len(families[name].Metric) != n {
-				t.Errorf("%s: %s has %d series, want %d", scenario, name, len(families[name].Metric), n)
-			}
+			fixture.Equal(t, len(families[name].Metric), n, "%s: %s has … series", scenario, name)
 		}
 		for _, name := range []string{"gpusteward_build_info", "go_goroutines", "process_cpu_seconds_total"} {
 			if families[name] == nil {
@@ -216,10 +212,8 @@ func TestCompressedAnswer(t *testing.T) {
 				plain.Header().Get("Content-Encoding"))
 		}
 		size := w.Body.Len()
-		z, err := gzip.NewReader(w.Body)
-		fixture.Must(t, err)
-		text, err := io.ReadAll(z)
-		fixture.Must(t, err)
+		z := fixture.Value(gzip.NewReader(w.Body))(t)
+		text := fixture.Value(io.ReadAll(z))(t)
 		if !bytes.Equal(text, plain.Body.Bytes()) {
 			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text),
 				plain.Body.Len())

@@ -18,8 +18,7 @@ func TestLint(t *testing.T) {
 	for _, scenario := range demos {
 		s, _ := fixed(t, scenario)
 		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
-		problems, err := promlint.New(bytes.NewReader(text)).Lint()
-		fixture.Must(t, err)
+		problems := fixture.Value(promlint.New(bytes.NewReader(text)).Lint())(t)
 		for _, p := range problems {
 			t.Errorf("%s: promlint: %s: %s", scenario, p.Metric, p.Text)
 		}

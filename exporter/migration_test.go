@@ -19,8 +19,7 @@ type migration struct{ of, names, ours, differs string }
 // the file has them.
 func migrations(t *testing.T) (all []migration) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/migration.tsv")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../docs/migration.tsv"))(t)
 	said := map[string]migration{}
 	for line := range strings.Lines(string(text)) {
 		c := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
@@ -102,8 +101,7 @@ func (r dcgmRow) unit() string {
 func TestReferenceOfMigration(t *testing.T) {
 	t.Parallel()
 	const path = "../docs/migration.md"
-	text, err := os.ReadFile(path)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(path))(t)
 	tables := map[string]string{}
 	for _, m := range migrations(t) {
 		names := "`" + strings.ReplaceAll(m.names, " ", "`<br>`") + "`"

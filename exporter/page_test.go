@@ -167,8 +167,7 @@ func TestPageIsSmallAndItsOwn(t *testing.T) {
 // The vendored files are those that were fetched: `make page` writes the sums.
 func TestVendoredFiles(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("page/vendor/SHA256SUMS")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("page/vendor/SHA256SUMS"))(t)
 	sums := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
@@ -179,8 +178,7 @@ func TestVendoredFiles(t *testing.T) {
 		t.Errorf("%d files, %d sums, error %v", len(files), len(sums), err)
 	}
 	for _, f := range files {
-		content, err := os.ReadFile("page/vendor/" + f.Name())
-		fixture.Must(t, err)
+		content := fixture.Value(os.ReadFile("page/vendor/" + f.Name()))(t)
 		if sum := sha256.Sum256(content); f.Name() != "SHA256SUMS" && sums[f.Name()] != hex.EncodeToString(sum[:]) {
 			t.Errorf("%s is not what was fetched", f.Name())
 		}

@@ -104,13 +104,9 @@ func TestScrapesShareOneGather(t *testing.T) {
 		for range scrapers {
 			wantAnswer(t, <-answers, http.StatusOK, `nvgpu_up{gpu="0",uuid="GPU-a"} 1`)
 		}
-		if g.calls != 1 {
-			t.Errorf("%d scrapes at a time gathered %d times", scrapers, g.calls)
-		}
+		fixture.Equal(t, g.calls, 1, "%d scrapes at a time gathered … times", scrapers)
 		wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_up")
-		if g.calls != 2 {
-			t.Errorf("a scrape after them made it %d gathers, want 2", g.calls)
-		}
+		fixture.Equal(t, g.calls, 2, "a scrape after them made it … gathers")
 	})
 }
 
@@ -169,9 +165,7 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 				close(g.opened) // only now the server writes
 				synctest.Wait()
 				fixture.Equal(t, log.String(), "", "logged")
-				if g.calls != 1 {
-					t.Errorf("gathered %d times: the client left before it was served", g.calls)
-				}
+				fixture.Equal(t, g.calls, 1, "gathered … times: the client left before it was served")
 			})
 		})
 	}
@@ -202,9 +196,7 @@ func TestScrapesWithinAnIntervalShareAResponse(t *testing.T) {
 		for range 100 {
 			wantAnswer(t, request(s, http.MethodGet, "/metrics"), http.StatusOK, "nvgpu_devices 0\n")
 		}
-		if *gathered != 1 {
-			t.Errorf("100 scrapes within an interval gathered %d times", *gathered)
-		}
+		fixture.Equal(t, *gathered, 1, "100 scrapes within an interval gathered … times")
 		time.Sleep(200 * time.Millisecond) // to run shortly after each renewal
 		for interval := 1.0; interval < 20; interval++ {
 			set(interval)

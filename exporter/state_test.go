@@ -28,8 +28,7 @@ func TestStateGolden(t *testing.T) {
 	s.workload("slurm:4711", "0", 40, .5)
 	s.put(workloads.WorkloadMemory, 1<<30, "0", "GPU-0", "slurm:4711", "9") // and in an instance
 	s.began("slurm:4711", "slurm", time.Hour)
-	text, err := json.MarshalIndent(s.state(nil), "", "  ")
-	fixture.Must(t, err)
+	text := fixture.Value(json.MarshalIndent(s.state(nil), "", "  "))(t)
 	fixture.Golden(t, "testdata/"+"state.json", string(text)+"\n")
 }
 
@@ -40,8 +39,7 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 	var s samples
 	s.put(collectors.Up, 1, "0", "GPU-0")
 	s.put(workloads.WorkloadProcesses, 1, "0", "GPU-0", "unit:a", "compute")
-	text, err := json.Marshal(s.state(nil))
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(s.state(nil)))(t)
 	const want = `{"time":"2026-03-01T12:00:00Z","version":"1.0",` +
 		`"host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
 		`"gpus":[{"index":0,"uuid":"GPU-0","up":true}],` +

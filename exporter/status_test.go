@@ -28,8 +28,7 @@ func nowhere(t *testing.T) string {
 func TestStatusAsksTheSocketFirst(t *testing.T) {
 	t.Parallel()
 	dir := withSocketDir(t)
-	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("unix", filepath.Join(dir, ControlSocket)))(t)
 	agent := &httptest.Server{Listener: l, Config: &http.Server{Handler: server(t,
 		func(o *Options) { o.Hostname = "by-socket" })}}
 	agent.Start()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // steps adds what a workload's process on a GPU has counted: so many steps of a
@@ -71,9 +72,7 @@ func TestStepsAreRecent(t *testing.T) {
 	wantSteps(t, "after slower steps", at(2*time.Minute, 200, 120, 9, 40), 0.75, 6./7, 2./200)
 	wantSteps(t, "when no step ended for a while", at(10*time.Minute, 200, 120, 9, 40), 0.75, 6./7, 2./200)
 	wantSteps(t, "when the slow ones were long ago", at(18*time.Minute, 300, 120, 9, 40), 0.25, 1, 0)
-	if n := len(p.past); n != 2 {
-		t.Errorf("%d moments are kept of 15 minutes", n)
-	}
+	fixture.Equal(t, len(p.past), 2, "… moments are kept of 15 minutes")
 }
 
 // TestGoodputFallsWhileAWorkloadStands: after ten minutes of steps, all of its

@@ -91,9 +91,7 @@ func TestStreamSendsAStateEachSecond(t *testing.T) {
 				t.Errorf("at once, a viewer is told %d states", len(got))
 			}
 		}
-		if n := rendered.Load(); n != 1 {
-			t.Errorf("three viewers made %d renderings", n)
-		}
+		fixture.Equal(t, rendered.Load(), 1, "three viewers made … renderings")
 		time.Sleep(10*liveInterval + liveInterval/2)
 		synctest.Wait()
 		for _, w := range all {
@@ -141,9 +139,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		for _, w := range append(all[1:], again) {
 			w.leave()
 		}
-		if n := len(s.live.viewers); n != 0 {
-			t.Errorf("all left, and there are %d viewers", n)
-		}
+		fixture.Equal(t, len(s.live.viewers), 0, "all left, and there are … viewers")
 	})
 }
 
@@ -157,9 +153,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 		slow, quick := watch(t, s, stuck), watch(t, s, nil)
 		time.Sleep((viewerBehind + 3) * liveInterval)
 		synctest.Wait()
-		if n := len(s.live.viewers); n != 1 {
-			t.Errorf("there are %d viewers, want the quick one", n)
-		}
+		fixture.Equal(t, len(s.live.viewers), 1, "there are … viewers")
 		close(stuck)
 		<-slow.ended
 		before := len(quick.states(t))
@@ -194,8 +188,7 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 	live := httptest.NewServer(s)
 	defer live.Close()
 	for _, encoding := range []string{"gzip, deflate, br, zstd", "identity", "gzip;q=0"} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/live", nil)
-		fixture.Must(t, err)
+		r := fixture.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, live.URL+"/api/v1/live", nil))(t)
 		r.Header.Set("Accept-Encoding", encoding)
 		answer, err := http.DefaultClient.Do(r)
 		fixture.Must(t, err)
@@ -210,8 +203,7 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 		}
 		lines := bufio.NewReader(body)
 		for states := 0; states < 2; {
-			line, err := lines.ReadString('\n')
-			fixture.Must(t, err)
+			line := fixture.Value(lines.ReadString('\n'))(t)
 			if strings.HasPrefix(line, "data: ") {
 				states++
 			}

@@ -248,8 +248,7 @@ func FuzzNames(f *testing.F) {
 		state := s.state(func(s *State) { s.Host.Name, s.Host.Note = name, name })
 		fits(t, minWidth, style{width: minWidth}.table(state))
 		fitsWatched(t, state)
-		text, err := json.Marshal(state)
-		fixture.Must(t, err)
+		text := fixture.Value(json.Marshal(state))(t)
 		safe := escaped(string(text))
 		fits(t, len(safe), safe)
 		var one, two any

@@ -18,8 +18,7 @@ func TestStateHasTheTenants(t *testing.T) {
 	s.stands("a", "unit:x", "observe", true, nil)
 	s.stands("a", "unit:y", "pause", true, nil)
 	s.stands("a", "unit:z", "pause", false, nil)
-	text, err := json.Marshal(s.state(nil).Tenants)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(s.state(nil).Tenants))(t)
 	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,` +
 		`"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
 		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,` +

@@ -150,8 +150,7 @@ func watched(t *testing.T, colour bool) *terminal {
 
 // text returns what the terminal shows.
 func (w *terminal) text() string {
-	size, err := w.mock.WindowSize()
-	fixture.Must(w.t, err)
+	size := fixture.Value(w.mock.WindowSize())(w.t)
 	var b strings.Builder
 	for y := range size.Height {
 		line := ""

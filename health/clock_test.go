@@ -43,8 +43,7 @@ func (w *world) dates() {
 	for _, f := range w.engine.Findings() {
 		all["finding "+f.Check] = f.Since
 	}
-	s, err := w.engine.Save("same")
-	fixture.Must(w.t, err)
+	s := fixture.Value(w.engine.Save("same"))(w.t)
 	for _, f := range s.Faults {
 		all["fault "+f.Check] = f.Since
 		for i, l := range f.Levels {

@@ -38,8 +38,7 @@ type chain struct {
 // chain returns the chain for d on a simulated host.
 func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 	log := slog.New(slog.DiscardHandler)
-	boot, err := nv.Kernel().BootID()
-	fixture.Must(t, err)
+	boot := fixture.Value(nv.Kernel().BootID())(t)
 	c := &chain{start: time.Now(), table: nv.Table(log)}
 	c.events = func(e collectors.Event) { c.monitor.Event(e) }
 	c.options = Options{
@@ -63,8 +62,7 @@ func (d *detection) chain(t *testing.T, nv *sim.Host) *chain {
 // run runs d's host for a length of the bubble's time, and returns the chain's
 // reports.
 func (d *detection) run(t *testing.T, length time.Duration) []incident.Event {
-	nv, err := sim.New(d.Scenario, sim.Options{Seed: 1})
-	fixture.Must(t, err)
+	nv := fixture.Value(sim.New(d.Scenario, sim.Options{Seed: 1}))(t)
 	c := d.chain(t, nv)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup

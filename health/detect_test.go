@@ -61,8 +61,7 @@ func detections(t *testing.T) (all []*detection) {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(file))(t)
 		var these []*detection
 		d := yaml.NewDecoder(bytes.NewReader(text))
 		d.KnownFields(true)

@@ -124,9 +124,7 @@ func TestFlapsAreHeldLonger(t *testing.T) {
 		t.Errorf("held for %v samples, want %v: doubled for each flap, an hour at most", got, want)
 	}
 	w.steps(361, hotAt(20))
-	if n := w.heldFor(); n != 30 {
-		t.Errorf("after an hour of peace: held for %d samples", n)
-	}
+	fixture.Equal(t, w.heldFor(), 30, "after an hour of peace: held for … samples")
 }
 
 func TestLevelWithoutSignalEndsOnItsOwn(t *testing.T) {
@@ -279,10 +277,8 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 // restart continues with a new engine, by way of JSON.
 func (w *world) restart(boot string) []incident.Event {
 	w.t.Helper()
-	saved, err := w.engine.Save("same")
-	fixture.Must(w.t, err)
-	text, err := json.Marshal(saved)
-	fixture.Must(w.t, err)
+	saved := fixture.Value(w.engine.Save("same"))(w.t)
+	text := fixture.Value(json.Marshal(saved))(w.t)
 	var back Saved
 	fixture.Must(w.t, json.Unmarshal(text, &back))
 	var checks []*Check
@@ -290,8 +286,7 @@ func (w *world) restart(boot string) []incident.Event {
 		checks = append(checks, j.Check)
 	}
 	w.engine = NewEngine(checks, w.now)
-	changes, err := w.engine.Restore(back, boot, w.now)
-	fixture.Must(w.t, err)
+	changes := fixture.Value(w.engine.Restore(back, boot, w.now))(w.t)
 	return changes
 }
 

@@ -35,8 +35,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 			Equal  []string `yaml:"equal"`
 		} `yaml:"inhibit_rules"`
 	}
-	text, err := os.ReadFile("../deploy/alertmanager.yml")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../deploy/alertmanager.yml"))(t)
 	fixture.Must(t, yaml.Unmarshal(text, &shipped))
 	matcher := regexp.MustCompile(`^(\w+) (=|!=|=~|!~) "(.*)"$`)
 	type match struct {

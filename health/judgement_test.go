@@ -210,8 +210,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 			t.Errorf("the judgement shows stale values: %+v", j)
 		}
 	}
-	starting, err := json.Marshal(NewMonitor(Options{}, Settings{}).Verdict())
-	fixture.Must(t, err)
+	starting := fixture.Value(json.Marshal(NewMonitor(Options{}, Settings{}).Verdict()))(t)
 	if j, err := Answered(starting, birth); err != nil || j.Status != incident.Unknown ||
 		j.Reason != "the agent is starting" {
 		t.Errorf("an agent that starts: %v, %+v", err, j)

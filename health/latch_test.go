@@ -324,8 +324,7 @@ func TestCompanionsRaiseNothing(t *testing.T) {
 func TestUnreadableStatisticsAreReported(t *testing.T) {
 	t.Parallel()
 	w := lostBoth(t)
-	saved, err := w.engine.Save("same")
-	fixture.Must(t, err)
+	saved := fixture.Value(w.engine.Save("same"))(t)
 	for text, want := range map[string]bool{string(saved.Derived): false, `{"gpus": 1}`: true, "": false} {
 		saved.Derived = []byte(text)
 		w.engine = NewEngine([]*Check{lostCheck}, w.now)

@@ -215,8 +215,7 @@ func agentLeft(t *testing.T, boot string) string {
 	e := NewEngine(Checks(), time.Now())
 	e.Eval(derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), on("0", faults.SRAMThreshold, 1)}),
 		nil, time.Now())
-	saved, err := e.Save(boot)
-	fixture.Must(t, err)
+	saved := fixture.Value(e.Save(boot))(t)
 	dir := t.TempDir()
 	fixture.Must(t, (Store{Dir: dir}).Save(keptName, kept{Engine: saved}))
 	return dir
@@ -229,8 +228,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	files, err := os.ReadDir(dir)
 	fixture.Must(t, err)
 	for _, f := range files {
-		text, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(filepath.Join(dir, f.Name())))(t)
 		all[f.Name()] = string(text)
 	}
 	return all
@@ -289,9 +287,8 @@ func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 		fixture.Equal(t, w.state("thermal_margin"), want, "after %d samples", n+1)
 	}
 	for _, id := range []string{"orphan_memory", "agent_self"} {
-		if got := w.state(id); got != incident.OK {
-			t.Errorf("%s is %v: memory was free again after a second, and there is no agent", id, got)
-		}
+		fixture.Equal(t, w.state(id), incident.OK,
+			"%s, when memory was free again after a second", id)
 	}
 	fixture.Equal(t, w.state("remap_pending"), incident.Suspect, "rows that wait since 3 s are")
 	for _, c := range Checks() {

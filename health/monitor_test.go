@@ -516,8 +516,6 @@ func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
 		w.steps(1, lost()...)
 		m.engine = w.engine
 		fixture.Must(t, m.acknowledge(ack{check: check, entity: incident.Entity{GPU: "0"}}))
-		if !slices.Equal(forgotten, want) {
-			t.Errorf("%s: %q are forgotten, want %q", check, forgotten, want)
-		}
+		fixture.EqualSlices(t, forgotten, want, "%s: forgotten are", check)
 	}
 }

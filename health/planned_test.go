@@ -138,9 +138,7 @@ func TestReloadingDriverHasTime(t *testing.T) {
 			p.explain(s, birth.Add(at))
 			return valueOf(s, Reloading, "")
 		}
-		if got := look(c.before, 0); got != 0 {
-			t.Errorf("%+v: reloading %v at the beginning", c, got)
-		}
+		fixture.Equal(t, look(c.before, 0), 0, "%+v: reloading … at the beginning", c)
 		fixture.Equal(t, look(0, c.after), c.want, "%+v: reloading", c)
 	}
 }

@@ -16,8 +16,7 @@ import (
 // runbook returns the runbook's section of each alert.
 func runbook(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../alerts/RUNBOOK.md")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../alerts/RUNBOOK.md"))(t)
 	sections, alert := map[string]string{}, ""
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(line, "## "); ok {

@@ -254,8 +254,7 @@ func TestWorstValueSurvivesARestart(t *testing.T) {
 	w.steps(3, hotAt(-5))
 	w.steps(1, hotAt(20))
 	before := w.engine.Findings()[0]
-	saved, err := w.engine.Save("boot")
-	fixture.Must(t, err)
+	saved := fixture.Value(w.engine.Save("boot"))(t)
 	w.engine = NewEngine([]*Check{hotCheck}, w.now)
 	if _, err := w.engine.Restore(saved, "boot", w.now); err != nil {
 		t.Fatal(err)

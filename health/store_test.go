@@ -38,9 +38,7 @@ func TestStateSurvivesARestart(t *testing.T) {
 	if err := s.Load("health", &got); err != nil || got.Count != 2 {
 		t.Errorf("after failures: %+v, %v; want what was kept before", got, err)
 	}
-	if err := (Store{}).Save("health", want); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, (Store{}).Save("health", want))
 }
 
 func TestUnusableStateIsMovedAside(t *testing.T) {
@@ -64,9 +62,7 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 			if err := reader.Load("health", &got); err == nil || strings.Contains(err.Error(), ".bad") {
 				t.Errorf("of one who only reads: %v", err)
 			}
-			if err := reader.Save("other", got); err != nil {
-				t.Error(err)
-			}
+			fixture.Must(t, reader.Save("other", got))
 			if all, err := os.ReadDir(s.Dir); err != nil || len(all) != 1 || all[0].Name() != "health.json" {
 				t.Errorf("one who only reads left %v, %v", all, err)
 			}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // States of a level: its fault is present, is clear, has just been left, or
@@ -54,9 +55,7 @@ func TestLevelOfASentence(t *testing.T) {
 			check.Levels = append(check.Levels, Level{Severity: s})
 			st.levels = append(st.levels, levelThat(c.stand[i]))
 		}
-		if got := st.told(check); got != c.want {
-			t.Errorf("%v that stand as %v: level %d is told of, want %d", c.severities, c.stand, got, c.want)
-		}
+		fixture.Equal(t, st.told(check), c.want, "%v that stand as %v: level … is told of", c.severities, c.stand)
 	}
 }
 

@@ -80,8 +80,7 @@ func newTurbulence(t *testing.T, seed uint64) *turbulence {
 			}
 		}
 	}
-	logged, err := os.ReadFile("incident/testdata/kernel-lines.tsv")
-	fixture.Must(t, err)
+	logged := fixture.Value(os.ReadFile("incident/testdata/kernel-lines.tsv"))(t)
 	for l := range strings.Lines(string(logged)) {
 		u.lines = append(u.lines, strings.ReplaceAll(strings.Split(l, "\t")[1], `\x0a`, "\n"))
 	}

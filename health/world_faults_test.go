@@ -258,8 +258,7 @@ const foundToday = 70
 
 // findAll tests one of n faults, and returns the results, nil for the others.
 func findAll(t *testing.T, n int) []*found {
-	text, err := os.ReadFile("testdata/world/faults.yml")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/world/faults.yml"))(t)
 	var faults []*worldFault
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)

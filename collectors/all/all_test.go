@@ -21,8 +21,7 @@ func parse(t *testing.T, dir string) (files []*ast.File) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		fixture.Must(t, err)
+		f := fixture.Value(parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution))(t)
 		files = append(files, f)
 	}
 	return files
@@ -62,8 +61,7 @@ func TestEveryCollectorIsLinked(t *testing.T) {
 		t.Error("internal/agent does not import collectors/all: its program has no collectors")
 	}
 	all, found := parse(t, "."), 0
-	dirs, err := filepath.Glob("../*")
-	fixture.Must(t, err)
+	dirs := fixture.Value(filepath.Glob("../*"))(t)
 	for _, dir := range dirs {
 		if !registers(parse(t, dir)) {
 			continue

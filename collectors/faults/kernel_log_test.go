@@ -22,8 +22,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
 	sequence := 0
 	say := func(line string) {
-		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		fixture.Must(t, err)
+		f := fixture.Value(os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))(t)
 		defer f.Close()
 		priority := 4 // of the kernel
 		if text, ok := strings.CutPrefix(line, "user: "); ok {

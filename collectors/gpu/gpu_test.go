@@ -52,10 +52,8 @@ func device() *mock.Device {
 func open(t *testing.T, d *mock.Device, missing ...string) (*Device, *Calls) {
 	t.Helper()
 	calls := new(Calls)
-	l, err := Open(library(d, missing...), calls, new(Caller))
-	fixture.Must(t, err)
-	g, err := l.Device(0)
-	fixture.Must(t, err)
+	l := fixture.Value(Open(library(d, missing...), calls, new(Caller)))(t)
+	g := fixture.Value(l.Device(0))(t)
 	return g, calls
 }
 
@@ -134,8 +132,7 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 		d.GetFieldValuesFunc = func([]nvml.FieldValue) nvml.Return { return nvml.SUCCESS }
 		one, _ := open(t, d)
 		lib := one.lib.As(new(Caller))
-		two, err := lib.Device(0)
-		fixture.Must(t, err)
+		two := fixture.Value(lib.Device(0))(t)
 		lib.nv.(*mock.Interface).GpmMetricsGetFunc = func(*nvml.GpmMetricsGetType) nvml.Return { return nvml.SUCCESS }
 		overlap := func() (took time.Duration) {
 			done := make(chan struct{})
@@ -156,9 +153,7 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 		}
 		lasts = hangs
 		time.AfterFunc(time.Minute, func() { close(hangs) })
-		if took := overlap(); took != patience {
-			t.Errorf("the second call waits for %v for one that hangs, want %v", took, patience)
-		}
+		fixture.Equal(t, overlap(), patience, "the second call waits for … for one that hangs")
 		lasts = waits // returns at once
 		one.GpmSampleGet(nil)
 		began := time.Now()
@@ -290,10 +285,8 @@ func TestSamplesAreFreed(t *testing.T) {
 	l.GpmSampleAllocFunc = func() (nvml.GpmSample, nvml.Return) {
 		return &mock.GpmSample{FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS }}, nvml.SUCCESS
 	}
-	lib, err := Open(l, calls, new(Caller))
-	fixture.Must(t, err)
-	g, err := lib.Device(0)
-	fixture.Must(t, err)
+	lib := fixture.Value(Open(l, calls, new(Caller)))(t)
+	g := fixture.Value(lib.Device(0))(t)
 	one, _ := g.Sampler(-1, 1)
 	if _, ret := g.Sampler(-1, 2); ret != nvml.SUCCESS {
 		t.Fatal(ret)

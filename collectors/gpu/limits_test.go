@@ -202,8 +202,7 @@ func TestOnlyMemoryLimitsAreSet(t *testing.T) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		fixture.Must(t, err)
+		f := fixture.Value(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		ast.Inspect(f, func(n ast.Node) bool {
 			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING && changes.MatchString(l.Value) {
 				found = append(found, name+" "+l.Value)

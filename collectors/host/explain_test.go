@@ -12,6 +12,8 @@ import (
 	"testing/fstest"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
 )
 
 // The identity of the process in these tests.
@@ -131,9 +133,7 @@ func TestExplain(t *testing.T) {
 			}
 		})
 	}
-	if err := Explain(nil, both); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, Explain(nil, both))
 	if err := Explain(unix.EACCES, both); err.Error() != unix.EACCES.Error() {
 		t.Errorf("an error without a path became %v", err)
 	}

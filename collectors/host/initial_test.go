@@ -34,22 +34,17 @@ func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), asStranger+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	stdin, err := cmd.StdinPipe()
-	fixture.Must(t, err)
-	stdout, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	stdin := fixture.Value(cmd.StdinPipe())(t)
+	stdout := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	line := make([]byte, 100)
 	n, _ := stdout.Read(line)
 	fixture.Equal(t, string(bytes.TrimSpace(line[:n])), "in it false 1", "the stranger says")
-	proc, err := ProcFS("/proc")
-	fixture.Must(t, err)
+	proc := fixture.Value(ProcFS("/proc"))(t)
 	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||
 		p.Comm != fmt.Sprintf("%.15s", filepath.Base(os.Args[0])) {
 		t.Errorf("from outside it is %+v, %v", p, err)
 	}
 	stdin.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, cmd.Wait())
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestKernelLogOfThisHost reads the log of the running kernel with several
@@ -41,7 +43,5 @@ func TestKernelLogOfThisHost(t *testing.T) {
 			})
 		})
 	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, group.Wait())
 }

@@ -40,8 +40,7 @@ func (w *written) say(n int) {
 
 func (w *written) write(text string) {
 	w.t.Helper()
-	f, err := os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	fixture.Must(w.t, err)
+	f := fixture.Value(os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))(w.t)
 	defer f.Close()
 	if _, err := f.WriteString(text); err != nil {
 		w.t.Fatal(err)
@@ -51,8 +50,7 @@ func (w *written) write(text string) {
 // keep drops all but the last n lines.
 func (w *written) keep(n int) {
 	w.t.Helper()
-	text, err := os.ReadFile(w.path)
-	fixture.Must(w.t, err)
+	text := fixture.Value(os.ReadFile(w.path))(w.t)
 	lines := strings.SplitAfter(string(text), "\n")
 	fixture.Must(w.t, os.Rename(w.path, w.path+".old")) // open descriptors continue to read it
 	w.write(strings.Join(lines[len(lines)-1-n:], ""))
@@ -60,8 +58,7 @@ func (w *written) keep(n int) {
 
 // opened returns the number of this process's descriptors for the file.
 func (w *written) opened() (n int) {
-	fds, err := os.ReadDir("/proc/self/fd")
-	fixture.Must(w.t, err)
+	fds := fixture.Value(os.ReadDir("/proc/self/fd"))(w.t)
 	for _, fd := range fds {
 		if at, _ := os.Readlink("/proc/self/fd/" + fd.Name()); at == w.path {
 			n++
@@ -98,9 +95,7 @@ func atOnce() {}
 func (l *listener) end(t *testing.T) []uint64 {
 	t.Helper()
 	l.leave()
-	if err := <-l.ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-l.ended)
 	return l.seen
 }
 
@@ -163,9 +158,7 @@ func TestSlowFollowerDoesNotDelayOthers(t *testing.T) {
 		}
 		const most, dropped = 2 * mostWaiting, 10
 		flood(most)
-		if n := len(quick.seen); n != most+2 {
-			t.Errorf("the quick one saw %d records, want %d", n, most+2)
-		}
+		fixture.Equal(t, len(quick.seen), most+2, "the quick one saw … records")
 		close(hold)
 		look()
 		if got := slow.seen; !slices.Equal(got, upTo(most+2)) || log.Lost() != 0 {
@@ -215,9 +208,7 @@ func TestFailedKernelLogIsReopened(t *testing.T) {
 		if err := log.Follow(t.Context(), func(Record) {}); err == nil {
 			t.Error("a follower that returns too early gets no error")
 		}
-		if n := w.opened(); n != 0 {
-			t.Errorf("a log that failed is open %d times", n)
-		}
+		fixture.Equal(t, w.opened(), 0, "a log that failed is open … times")
 		fails.Store(false)
 		again := listen(t, log, atOnce)
 		w.say(1)

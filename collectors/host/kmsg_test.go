@@ -66,11 +66,9 @@ func TestKernelLogOfARealHost(t *testing.T) {
 
 func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kmsg")
-	file, err := os.Create(path)
-	fixture.Must(t, err)
+	file := fixture.Value(os.Create(path))(t)
 	defer file.Close()
-	l, err := openRecords(path)
-	fixture.Must(t, err)
+	l := fixture.Value(openRecords(path))(t)
 	for _, line := range []string{"", "one", "two"} {
 		if line != "" {
 			if _, err := file.WriteString("4,1,1,-;" + line + "\n"); err != nil {
@@ -105,8 +103,7 @@ func TestRecordsHaveAuthorAndTime(t *testing.T) {
 	lines := fmt.Sprintf("4,7,%d,-,caller=T1;kernel\n12,9,%d,-;user\nx;no\n1;no\n4,a,5,-;no\n"+
 		"4,1,99999999999999999999,-;no\n", stamp.Microseconds(), stamp.Microseconds())
 	fixture.Must(t, os.WriteFile(path, []byte(lines), 0o600))
-	l, err := openRecords(path)
-	fixture.Must(t, err)
+	l := fixture.Value(openRecords(path))(t)
 	first, ok1, _ := next(l)
 	second, ok2, _ := next(l)
 	if third, ok, err := next(l); !ok1 || !ok2 || ok || err != nil {
@@ -125,10 +122,8 @@ func pipe(t *testing.T) (*recordReader, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kmsg")
 	fixture.Must(t, syscall.Mkfifo(path, 0o600))
-	l, err := openRecords(path)
-	fixture.Must(t, err)
-	w, err := os.OpenFile(path, os.O_WRONLY, 0)
-	fixture.Must(t, err)
+	l := fixture.Value(openRecords(path))(t)
+	w := fixture.Value(os.OpenFile(path, os.O_WRONLY, 0))(t)
 	t.Cleanup(func() { w.Close() })
 	return l, func(text string) {
 		if _, err := w.WriteString(text); err != nil {
@@ -168,18 +163,14 @@ func TestFollowDeliversAtOnce(t *testing.T) {
 		t.Errorf("%+v came %v after", then, d)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 }
 
 func TestFollowAPlainFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, err := os.Create(filepath.Join(t.TempDir(), "kmsg"))
-		fixture.Must(t, err)
+		w := fixture.Value(os.Create(filepath.Join(t.TempDir(), "kmsg")))(t)
 		defer w.Close()
-		l, err := openRecords(w.Name())
-		fixture.Must(t, err)
+		l := fixture.Value(openRecords(w.Name()))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		records, ended := make(chan Record), make(chan error, 1)
 		go func() { ended <- l.follow(ctx, func(r Record) { records <- r }) }()
@@ -191,9 +182,7 @@ func TestFollowAPlainFile(t *testing.T) {
 			}
 		}
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, <-ended)
 	})
 }
 

@@ -20,8 +20,7 @@ import (
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket)
-	fixture.Must(t, err)
+	listener := fixture.Value(net.Listen("unix", socket))(t)
 	server := &http.Server{Handler: handler}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })

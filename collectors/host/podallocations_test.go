@@ -25,8 +25,7 @@ func put(t *testing.T, path, text string, at time.Time) {
 }
 
 func TestPodAllocations(t *testing.T) {
-	text, err := os.ReadFile(kubeFile)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(kubeFile))(t)
 	path, now := filepath.Join(t.TempDir(), "allocations.json"), time.Now()
 	put(t, path, string(text), now.Add(-10*time.Second))
 	got, until, err := podAllocations(path, now)

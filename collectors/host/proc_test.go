@@ -33,10 +33,8 @@ func writeProcess(t testing.TB, root string, pid int, start uint64, cgroup strin
 func TestProcFS(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 250, "0::/a.slice/a.service\n")
-	proc, err := ProcFS(root)
-	fixture.Must(t, err)
-	h, err := proc.Open(7)
-	fixture.Must(t, err)
+	proc := fixture.Value(ProcFS(root))(t)
+	h := fixture.Value(proc.Open(7))(t)
 	defer h.Close()
 	want := Facts{Start: 250, Began: time.Unix(1700000002, 5e8), UID: 1000, Comm: "a) b",
 		Cgroup: "0::/a.slice/a.service\n"}
@@ -65,10 +63,8 @@ func TestProcFS(t *testing.T) {
 func TestHandleStaysWithItsProcess(t *testing.T) {
 	root := t.TempDir()
 	writeProcess(t, root, 7, 1, "0::/\n")
-	proc, err := ProcFS(root)
-	fixture.Must(t, err)
-	h, err := proc.Open(7)
-	fixture.Must(t, err)
+	proc := fixture.Value(ProcFS(root))(t)
+	h := fixture.Value(proc.Open(7))(t)
 	defer h.Close()
 	os.RemoveAll(filepath.Join(root, "7"))
 	writeProcess(t, root, 7, 2, "0::/\n")

@@ -23,17 +23,13 @@ func TestRecall(t *testing.T) {
 			}
 			return p.Workload.Key
 		}
-		if k := recall(1, start.Add(-2*time.Second)); k != "" {
-			t.Errorf("%s had the PID before it began", k)
-		}
+		fixture.Equal(t, recall(1, start.Add(-2*time.Second)), "", "… had the PID before it began")
 		fixture.Equal(t, recall(1, start), "unit:a.service", "the living process is of")
 		time.Sleep(time.Minute)
 		proc.set(1, nil)
 		ended := time.Now()
 		fixture.Equal(t, recall(1, ended), "unit:a.service", "the process that just ended is of")
-		if k := recall(1, ended.Add(2*time.Second)); k != "" {
-			t.Errorf("%s still has the PID after it ended", k)
-		}
+		fixture.Equal(t, recall(1, ended.Add(2*time.Second)), "", "… still has the PID after it ended")
 		time.Sleep(time.Minute)
 		next := in("/a.slice/b.service")
 		next.Start, next.Began = 6, time.Now()
@@ -42,9 +38,7 @@ func TestRecall(t *testing.T) {
 			b != "unit:b.service" {
 			t.Errorf("the PID was of %q and is of %q", a, b)
 		}
-		if k := recall(1, ended.Add(30*time.Second)); k != "" {
-			t.Errorf("%s had the PID while no process had it", k)
-		}
+		fixture.Equal(t, recall(1, ended.Add(30*time.Second)), "", "… had the PID while no process had it")
 		time.Sleep(recalled - time.Minute + time.Second)
 		fixture.Equal(t, recall(1, ended.Add(-time.Second)), "", "it is")
 	})

@@ -30,8 +30,7 @@ func in(cgroup string) *fakeProcess {
 // keyOf returns the key of the process that has the PID, "" for none yet.
 func keyOf(t *testing.T, table *Table, pid int) string {
 	t.Helper()
-	p, err := table.Lookup(pid)
-	fixture.Must(t, err)
+	p := fixture.Value(table.Lookup(pid))(t)
 	if p.Workload == nil {
 		return ""
 	}

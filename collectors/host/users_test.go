@@ -15,8 +15,7 @@ import (
 // userOf returns the user's name of the process that has the PID.
 func userOf(t *testing.T, table *Table, pid int) string {
 	t.Helper()
-	p, err := table.Lookup(pid)
-	fixture.Must(t, err)
+	p := fixture.Value(table.Lookup(pid))(t)
 	return p.User
 }
 
@@ -105,9 +104,7 @@ func TestHangingDirectory(t *testing.T) {
 			began = time.Now()
 			synctest.Wait()
 		}
-		if asked != 1 {
-			t.Errorf("the directory was asked %d times at once", asked)
-		}
+		fixture.Equal(t, asked, 1, "the directory was asked … times at once")
 	})
 }
 

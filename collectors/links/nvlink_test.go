@@ -50,8 +50,7 @@ func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) 
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 	}, new(gpu.Calls), new(gpu.Caller))
 	fixture.Must(t, err)
-	g, err := lib.Device(0)
-	fixture.Must(t, err)
+	g := fixture.Value(lib.Device(0))(t)
 	return g, asked
 }
 
@@ -66,9 +65,7 @@ func TestUnansweredLinkFieldsAreReadOnce(t *testing.T) {
 		*asked = nil
 		out := &collectors.Readings{Config: &collectors.Config{}}
 		read(g, out)
-		if len(*asked) != want {
-			t.Errorf("pass %d asked for %d fields, want %d", pass, len(*asked), want)
-		}
+		fixture.Equal(t, len(*asked), want, "pass %d asked for … fields", pass)
 		if pass > 0 && (len(out.Samples) != 1 || out.Samples[0].Value != 6 || out.Samples[0].Labels[1] != allLinks) {
 			t.Errorf("pass %d: samples %v, want the sum 6", pass, out.Samples)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 func TestPCIeRate(t *testing.T) {
@@ -17,8 +18,6 @@ func TestPCIeRate(t *testing.T) {
 				t.Errorf("the link of GPU %s moves %.4g bytes a second, want about %.4g", index, rate, want)
 			}
 		}
-		if rate := PCIeRate(h, "GPU-none", "max"); rate != 0 {
-			t.Errorf("a missing GPU has a link with %v bytes a second", rate)
-		}
+		fixture.Equal(t, PCIeRate(h, "GPU-none", "max"), 0, "a missing GPU has a link with … bytes a second")
 	})
 }

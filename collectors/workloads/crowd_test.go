@@ -150,9 +150,7 @@ func TestKeptWorkloadsAreBounded(t *testing.T) {
 		for range 70 {
 			turn(0)
 		}
-		if len(s.totals) != 0 {
-			t.Errorf("%d counters are kept after all workloads left", len(s.totals))
-		}
+		fixture.Equal(t, len(s.totals), 0, "… counters are kept after all workloads left")
 	})
 }
 
@@ -177,9 +175,7 @@ func TestCrowdIsBounded(t *testing.T) {
 			t.Errorf("%v processes were left out in 10 s, want 448 each second", after-before)
 		}
 		for _, m := range []*collectors.Metric{ProcessInfo, ProcessMemory, ProcessUse} {
-			if n := len(hosttest.Of(h, m, "0", "pid")); n != maxHolders {
-				t.Errorf("%v of %d processes, want %d", m, n, maxHolders)
-			}
+			fixture.Equal(t, len(hosttest.Of(h, m, "0", "pid")), maxHolders, "%v of … processes", m)
 		}
 		if got := hosttest.Of(h, collectors.SeriesDropped, "", "family"); len(got) != 1 {
 			t.Errorf("left out were %v, want processes only", got)
@@ -287,13 +283,10 @@ func TestInstancesOfMIG(t *testing.T) {
 // kernel's part is a map; the rest runs as on a host.
 func aCrowd(t testing.TB) func() *collectors.Readings {
 	t.Helper()
-	nv, err := sim.New(hosttest.Scenario(t, "crowd"), sim.Options{Seed: 1})
-	fixture.Must(t, err)
+	nv := fixture.Value(sim.New(hosttest.Scenario(t, "crowd"), sim.Options{Seed: 1}))(t)
 	t.Cleanup(nv.Close)
-	lib, err := gpu.Open(nv, new(gpu.Calls), new(gpu.Caller))
-	fixture.Must(t, err)
-	g, err := lib.Device(0)
-	fixture.Must(t, err)
+	lib := fixture.Value(gpu.Open(nv, new(gpu.Calls), new(gpu.Caller)))(t)
+	g := fixture.Value(lib.Device(0))(t)
 	infos, _ := g.GetComputeRunningProcesses()
 	facts := map[int]host.Facts{}
 	for _, p := range infos {

@@ -129,9 +129,7 @@ func TestManyJobsAreBounded(t *testing.T) {
 	got, out := readJobs(t, newJobs(), time.Now(), s)
 	for m, want := range map[*collectors.Metric]int{JobSteps: 400 - maxJobs, RankCollectives: 2 * (400 - maxRanks),
 		JobHang: 400 - maxHangs, JobStraggler: 2 * (400 - maxStragglers)} {
-		if out.Dropped[m] != want {
-			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
-		}
+		fixture.Equal(t, out.Dropped[m], want, "%v: dropped", m)
 	}
 	if v := got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`]; v != 4 {
 		t.Errorf("the longest of two hangs of one culprit is not shown: %v", v)

@@ -74,9 +74,8 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 		}
 		hosttest.Want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
 		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
-		if n := total(hosttest.Of(h, WorkloadProcesses, "0", "workload")); n != 6 {
-			t.Errorf("the workloads have %v processes, want 6", n)
-		}
+		fixture.Equal(t, total(hosttest.Of(h, WorkloadProcesses, "0", "workload")), 6,
+			"the workloads have … processes")
 		if series := hosttest.Of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
 			t.Errorf("an idle GPU has workloads: %v", series)
 		}

@@ -56,8 +56,7 @@ func (b *board) open(t testing.TB) *gpu.Device {
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 	}, new(gpu.Calls), new(gpu.Caller))
 	fixture.Must(t, err)
-	g, err := lib.Device(0)
-	fixture.Must(t, err)
+	g := fixture.Value(lib.Device(0))(t)
 	return g
 }
 
@@ -211,9 +210,7 @@ func TestRequestForUse(t *testing.T) {
 func TestUsageFollowsTheWallClock(t *testing.T) {
 	var u usage
 	u.ask((&board{}).open(t), time.Now())
-	if u.seen != u.seen.Round(0) {
-		t.Errorf("seen up to %v: it would not age when the clock is set", u.seen)
-	}
+	fixture.Equal(t, u.seen, u.seen.Round(0), "the time up to which it was seen, without the clock that only advances")
 }
 
 // TestUsageWindowsAreAdjacent lets the driver sample, and the collector ask, at
@@ -276,31 +273,21 @@ func TestUsageOfAYoungProcessIsReadEachTurn(t *testing.T) {
 			s.passes(turns)
 			return len(b.asked) - before
 		}
-		if n := asks(30); n != 0 {
-			t.Errorf("asked %d times without a process", n)
-		}
+		fixture.Equal(t, asks(30), 0, "asked … times without a process")
 		b.compute = []nvml.ProcessInfo{runs(1, 1)}
-		if n := asks(10); n != 10 {
-			t.Errorf("asked %d times in the first 10 s of a process", n)
-		}
+		fixture.Equal(t, asks(10), 10, "asked … times in the first 10 s of a process")
 		asks(10)
-		if n := asks(60); n != 12 {
-			t.Errorf("asked %d times a minute about an old process, want 12", n)
-		}
+		fixture.Equal(t, asks(60), 12, "asked … times a minute about an old process")
 		b.graphics = []nvml.ProcessInfo{runs(2, 1)}
 		if n := asks(10); n != 10 {
 			t.Errorf("asked %d times in the first 10 s of a process beside an old one", n)
 		}
 		b.graphics = nil
 		asks(10)
-		if n := asks(60); n != 12 {
-			t.Errorf("asked %d times a minute after it ended, want 12", n)
-		}
+		fixture.Equal(t, asks(60), 12, "asked … times a minute after it ended")
 		b.use = func(time.Time) ([]nvml.ProcessUtilizationSample, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
 		asks(10)
-		if n := asks(60); n != 12 {
-			t.Errorf("asked %d times a minute without an answer, want 12", n)
-		}
+		fixture.Equal(t, asks(60), 12, "asked … times a minute without an answer")
 	})
 }
 

@@ -204,8 +204,7 @@ func (c container) command(t *testing.T, name string, args ...string) *exec.Cmd 
 		},
 		"linux": object{"namespaces": []object{{"type": "mount"}, {"type": "ipc"}}},
 	}
-	text, err := json.Marshal(spec)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(spec))(t)
 	bundle := t.TempDir()
 	write(t, filepath.Join(bundle, "config.json"), string(text))
 	return exec.Command("runc", "--root", runcRoot, "run", "--bundle", bundle, name)
@@ -249,8 +248,7 @@ func answers(url, want string) error {
 // address returns an unused loopback address.
 func address(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }

@@ -103,8 +103,7 @@ func TestCompilersAreNamed(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
 	for _, tool := range []string{"as", "bash", "cp", "dirname", "gcc", "go", "ld", "make", "mkdir", "strip"} {
-		path, err := exec.LookPath(tool)
-		fixture.Must(t, err)
+		path := fixture.Value(exec.LookPath(tool))(t)
 		fixture.Must(t, os.Symlink(path, filepath.Join(tools, tool)))
 	}
 	tree := t.TempDir() // other tests use dist/ meanwhile

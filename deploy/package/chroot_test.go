@@ -69,8 +69,7 @@ type chroot struct {
 
 func newChroot(t *testing.T) *chroot {
 	t.Helper()
-	tarball, err := debian()
-	fixture.Must(t, err)
+	tarball := fixture.Value(debian())(t)
 	c := &chroot{t: t, root: t.TempDir()}
 	run(t, "tar", "-C", c.root, "-xf", tarball, "--exclude=./dev/*")
 	run(t, "install", "testdata/systemctl", filepath.Join(c.root, "usr/bin/systemctl"))
@@ -79,8 +78,7 @@ func newChroot(t *testing.T) *chroot {
 		`ip link set lo up && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && echo ready &&
 		exec chroot "$0" sleep infinity`, c.root)
 	unshare.Stderr = os.Stderr
-	out, err := unshare.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(unshare.StdoutPipe())(t)
 	fixture.Must(t, unshare.Start())
 	t.Cleanup(func() {
 		unshare.Process.Kill()
@@ -239,8 +237,7 @@ func TestDeb(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
 	now := shipped(t, "amd64")
-	before, err := old()
-	fixture.Must(t, err)
+	before := fixture.Value(old())(t)
 	deb, oldDeb := c.put(now.deb), c.put(before.deb)
 	files := c.files()
 
@@ -251,9 +248,7 @@ func TestDeb(t *testing.T) {
 	version := c.answers()
 	t.Logf("from dpkg -i to the first scrape: %.1f s, including %.1f s of dpkg", time.Since(start).Seconds(),
 		installed.Seconds())
-	if version != now.version {
-		t.Errorf("version %s runs, want %s", version, now.version)
-	}
+	fixture.Equal(t, version, now.version, "the version that runs is")
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
 		t.Errorf("the agent has PID and user %q", user)
 	}
@@ -276,9 +271,7 @@ func TestDeb(t *testing.T) {
 
 	// An upgrade keeps edited files and starts the new version.
 	c.run("dpkg -i " + oldDeb)
-	if got := c.answers(); got != before.version {
-		t.Errorf("version %s runs, want %s", got, before.version)
-	}
+	fixture.Equal(t, c.answers(), before.version, "the version that runs is")
 	c.write("etc/gpusteward/gpusteward.yml", edited)
 	c.write("etc/default/gpusteward", "GPUSTEWARD_OPTS=--log.level=debug\n")
 	c.asked()
@@ -303,9 +296,7 @@ func TestDeb(t *testing.T) {
 	c.refused(said, before.version, was)
 	c.write("etc/gpusteward/gpusteward.yml", edited)
 	c.run(said[strings.LastIndex(said, "  gpusteward config check"):])
-	if got := c.answers(); got != now.version {
-		t.Errorf("version %s runs, want %s", got, now.version)
-	}
+	fixture.Equal(t, c.answers(), now.version, "the version that runs is")
 
 	// An upgrade does not start a disabled unit.
 	c.run("systemctl disable --now gpusteward; dpkg -i " + deb)
@@ -352,14 +343,11 @@ func TestRPM(t *testing.T) {
 	t.Parallel()
 	c := newChroot(t)
 	now := shipped(t, "amd64")
-	before, err := old()
-	fixture.Must(t, err)
+	before := fixture.Value(old())(t)
 	files := c.files()
 
 	c.rpm("--install " + before.rpm)
-	if got := c.answers(); got != before.version {
-		t.Errorf("version %s runs, want %s", got, before.version)
-	}
+	fixture.Equal(t, c.answers(), before.version, "the version that runs is")
 	fixture.Equal(t, c.asked(), "preset "+units+"; daemon-reload; restart gpusteward.service", "systemctl was asked")
 	if user := c.process(); !strings.HasSuffix(user, " gpusteward") {
 		t.Errorf("the agent has PID and user %q", user)

@@ -40,8 +40,7 @@ func in(dir, version, arch string) built {
 // shipped returns the packages in dist/: one of each format for an architecture.
 func shipped(t *testing.T, arch string) built {
 	t.Helper()
-	dist, err := filepath.Abs("../../dist")
-	fixture.Must(t, err)
+	dist := fixture.Value(filepath.Abs("../../dist"))(t)
 	debs, _ := filepath.Glob(in(dist, "*", arch).deb)
 	rpms, _ := filepath.Glob(in(dist, "*", arch).rpm)
 	if len(debs) != 1 || len(rpms) != 1 {
@@ -78,8 +77,7 @@ func run(t *testing.T, name string, args ...string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -141,8 +139,7 @@ func commit(format string) string {
 }
 
 func TestTwoBuildsAreTheSame(t *testing.T) {
-	dir, err := build(shipped(t, "amd64").version, "amd64", "arm64")
-	fixture.Must(t, err)
+	dir := fixture.Value(build(shipped(t, "amd64").version, "amd64", "arm64"))(t)
 	for arch := range machines {
 		one := shipped(t, arch)
 		other := in(dir, one.version, arch)
@@ -325,11 +322,9 @@ func haveTheSame(t *testing.T, arch string) {
 // needs returns the newest glibc version in the symbols that a file requires.
 func needs(t *testing.T, file string) string {
 	t.Helper()
-	program, err := elf.Open(file)
-	fixture.Must(t, err)
+	program := fixture.Value(elf.Open(file))(t)
 	defer program.Close()
-	symbols, err := program.ImportedSymbols()
-	fixture.Must(t, err)
+	symbols := fixture.Value(program.ImportedSymbols())(t)
 	newest := "0"
 	for _, s := range symbols {
 		version, ok := strings.CutPrefix(s.Version, "GLIBC_")

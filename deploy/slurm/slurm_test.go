@@ -84,8 +84,7 @@ func (c *cluster) command(name string, args ...string) string {
 // daemon starts a program, which ends with the test.
 func (c *cluster) daemon(log string, name string, args ...string) *exec.Cmd {
 	c.t.Helper()
-	file, err := os.Create(c.path(log))
-	fixture.Must(c.t, err)
+	file := fixture.Value(os.Create(c.path(log)))(c.t)
 	defer file.Close()
 	cmd := exec.Command(name, args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = c.env, c.dir, file, file
@@ -109,8 +108,7 @@ func (c *cluster) end(cmd *exec.Cmd) {
 // port returns an unused port.
 func port(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -141,8 +139,7 @@ func newCluster(t *testing.T) *cluster {
 	if out, err := exec.Command("cp", "../../gpusteward", c.path("bin/")).CombinedOutput(); err != nil {
 		t.Fatalf("%s: run make build", out)
 	}
-	scripts, err := filepath.Abs(".")
-	fixture.Must(t, err)
+	scripts := fixture.Value(filepath.Abs("."))(t)
 	// Slurm runs its scripts in an environment of its own, so a wrapper around each script sets
 	// this cluster's variables.
 	for script, before := range map[string]string{

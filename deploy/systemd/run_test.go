@@ -91,8 +91,7 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 		t.Fatal(err)
 	}
 	fixture.Must(t, os.Chmod(socket, 0o777))
-	raw, err := s.notify.SyscallConn()
-	fixture.Must(t, err)
+	raw := fixture.Value(s.notify.SyscallConn())(t)
 	fixture.Must(t, raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
 	}))
@@ -258,13 +257,10 @@ func get(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	fixture.Must(t, err)
-	answer, err := http.DefaultClient.Do(request)
-	fixture.Must(t, err)
+	request := fixture.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	answer := fixture.Value(http.DefaultClient.Do(request))(t)
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	fixture.Must(t, err)
+	text := fixture.Value(io.ReadAll(answer.Body))(t)
 	return string(text)
 }
 
@@ -413,8 +409,7 @@ func TestObserverAndBroker(t *testing.T) {
 	r := newRoot(t)
 	r.config(quotas)
 	socket, file := r.listens()
-	before, err := os.Stat(socket)
-	fixture.Must(t, err)
+	before := fixture.Value(os.Stat(socket))(t)
 	observer := r.start("gpusteward.service", r.options(loopback, "--demo=h100"), nil).ready()
 	url := observer.url()
 	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(get(t, url+"/metrics"))
@@ -431,9 +426,7 @@ func TestObserverAndBroker(t *testing.T) {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 1\n") && strings.Contains(text, guarantee)
 		})
-		if status := broker.stop(); status != 0 {
-			t.Errorf("exit status %d of the broker", status)
-		}
+		fixture.Equal(t, broker.stop(), 0, "exit status … of the broker")
 		eventually(t, "the observer notices that the broker is gone", func() bool {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)

@@ -59,8 +59,7 @@ type unit map[string][]string
 
 func readUnit(t *testing.T, name string) unit {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(name))(t)
 	u, section := unit{}, ""
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
@@ -227,8 +226,7 @@ func newRoot(t *testing.T) root {
 		"gpusteward.tmpfiles": "usr/lib/tmpfiles.d/gpusteward.conf",
 		"gpusteward.default":  "etc/default/gpusteward",
 	} {
-		text, err := os.ReadFile(from)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(from))(t)
 		put(t, r.path(to), string(text), 0o644)
 	}
 	fixture.Contains(t, do(t, "systemd-sysusers", "--root="+dir, "--dry-run"), "gpusteward",

@@ -47,8 +47,7 @@ func kill(cmd *exec.Cmd) {
 
 func target(t testing.TB, a *Actor, pid int) Target {
 	t.Helper()
-	s, err := a.status(pid)
-	fixture.Must(t, err)
+	s := fixture.Value(a.status(pid))(t)
 	return Target{PID: pid, Start: s.start}
 }
 
@@ -196,8 +195,7 @@ func TestSparedAreRefused(t *testing.T) {
 			}
 		})
 	}
-	grandparent, err := a.status(os.Getppid())
-	fixture.Must(t, err)
+	grandparent := fixture.Value(a.status(os.Getppid()))(t)
 	if why := a.spared()[grandparent.parent]; grandparent.parent > 0 && why == "" {
 		t.Errorf("the parent of our parent, %d, is not spared", grandparent.parent)
 	}
@@ -400,8 +398,7 @@ func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
 func ready(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { kill(cmd) })
 	if _, err := bufio.NewReader(out).ReadByte(); err != nil {
@@ -442,9 +439,7 @@ func TestTerminate(t *testing.T) {
 		!strings.Contains(e[0].Outcomes[0].Detail, "SIGTERM") || !strings.Contains(e[0].Outcomes[1].Detail, "SIGKILL") {
 		t.Errorf("%+v", e)
 	}
-	if len(a.dying) != 0 {
-		t.Errorf("%d are dying still", len(a.dying))
-	}
+	fixture.Equal(t, len(a.dying), 0, "… are dying still")
 }
 
 func TestTerminateReachesWhoIsPaused(t *testing.T) {

@@ -44,8 +44,7 @@ func realGroup(t *testing.T, a *Actor, v1 bool) (dir, path string) {
 		}
 	})
 	g := &cgroup{Frozen: Frozen{V1: v1}}
-	root, err := os.OpenRoot(dir)
-	fixture.Must(t, err)
+	root := fixture.Value(os.OpenRoot(dir))(t)
 	g.root = root
 	defer g.close()
 	if _, err := g.frozen(); err != nil {
@@ -199,8 +198,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		a.ProcFS = t.TempDir()
 		for pid, where := range map[string]string{self: path + "/sub", strconv.Itoa(who[0].PID): path} {
 			fixture.Must(t, os.Mkdir(filepath.Join(a.ProcFS, pid), 0o700))
-			stat, err := os.ReadFile("/proc/" + pid + "/stat")
-			fixture.Must(t, err)
+			stat := fixture.Value(os.ReadFile("/proc/" + pid + "/stat"))(t)
 			text := "0::" + where + "\n4:cpu,freezer:" + where + "\n"
 			fixture.Must(t, errors.Join(os.WriteFile(filepath.Join(a.ProcFS, pid, "stat"), stat, 0o600),
 				os.WriteFile(filepath.Join(a.ProcFS, pid, "cgroup"), []byte(text), 0o600)))
@@ -231,8 +229,7 @@ func TestStrangerComesInBetween(t *testing.T) {
 			}
 			return nil
 		}
-		g, err := a.openGroup(path, v1)
-		fixture.Must(t, err)
+		g := fixture.Value(a.openGroup(path, v1))(t)
 		defer g.close()
 		stopped := func() {
 			t.Helper()
@@ -277,8 +274,7 @@ func TestVanishedGroup(t *testing.T) {
 		}
 		// Another cgroup has the path now, and somebody else froze it.
 		fixture.Must(t, os.Mkdir(dir, 0o755))
-		g, err := a.openGroup(path, v1)
-		fixture.Must(t, err)
+		g := fixture.Value(a.openGroup(path, v1))(t)
 		defer g.close()
 		fixture.Must(t, g.set(true))
 		a.Keep = nil

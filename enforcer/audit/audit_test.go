@@ -383,9 +383,7 @@ func TestNoWindowSpansAMove(t *testing.T) {
 		t.Fatalf("found %q", got)
 	}
 	w.moving, p.rate = map[string]bool{gpuA: true}, .17
-	if got := w.run(15); got != "" {
-		t.Errorf("found %q while memory is on its way", got)
-	}
+	fixture.Equal(t, w.run(15), "", "found while memory is on its way")
 	if got := w.step(); got.Known[Subject{"a", "pod:x"}] {
 		t.Error("it is taken to be honest, and nothing is known")
 	}

@@ -51,9 +51,7 @@ func newLimiter(t *testing.T, groups ...string) *limiter {
 	go func() { ended <- l.Run(ctx) }()
 	l.stop = func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, <-ended)
 	}
 	return l
 }

@@ -26,8 +26,7 @@ func TestGPUMPS(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	uuids, err := exec.Command("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").Output()
-	fixture.Must(t, err)
+	uuids := fixture.Value(exec.Command("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").Output())(t)
 	uuid := strings.Fields(string(uuids))[0]
 	dir, err := os.MkdirTemp("", "mps") // short, because a socket's path is limited
 	fixture.Must(t, err)
@@ -70,8 +69,7 @@ func TestGPUMPS(t *testing.T) {
 		{1, 8 << 30, []Hold{{"a", uuid, Memory}}, 1},
 		{1, 0, nil, 1},
 	} {
-		saw, err := m.look(t.Context(), mpsWants([]Demand{demand("a", uuid, c.limit, c.memory)}))
-		fixture.Must(t, err)
+		saw := fixture.Value(m.look(t.Context(), mpsWants([]Demand{demand("a", uuid, c.limit, c.memory)})))(t)
 		if len(saw.servers) != 1 || math.Abs(saw.servers[0].Threads-c.threads) > 1e-9 ||
 			!slices.Equal(sorted(saw.holds), c.holds) {
 			t.Errorf("limit %g, cap %d: holds %v, servers %v; says %s", c.limit, c.memory, saw.holds, saw.servers,

@@ -32,8 +32,7 @@ type daemon struct {
 
 func newDaemon(t *testing.T) *daemon {
 	t.Helper()
-	command, err := filepath.Abs("testdata/mps-control.sh")
-	fixture.Must(t, err)
+	command := fixture.Value(filepath.Abs("testdata/mps-control.sh"))(t)
 	d := &daemon{t: t, dir: t.TempDir(), ps: newCensus()}
 	d.MPS = NewMPS(MPSOptions{Command: command, Pipes: d.dir, Proc: d.ps,
 		Log: slog.New(slog.NewTextHandler(&d.log, nil)),
@@ -67,8 +66,7 @@ func (d *daemon) server(pid, uid int, clients string) {
 // sees runs one pass and returns the holds.
 func (d *daemon) sees(demands ...Demand) []Hold {
 	d.t.Helper()
-	saw, err := d.look(d.t.Context(), mpsWants(demands))
-	fixture.Must(d.t, err)
+	saw := fixture.Value(d.look(d.t.Context(), mpsWants(demands)))(d.t)
 	return sorted(saw.holds)
 }
 
@@ -321,9 +319,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 	fixture.Contains(t, d.log.String(), "no answer within 1s", "says")
 	hung := "/proc/" + d.content("hung") + "/stat"
 	for {
@@ -349,12 +345,8 @@ func TestMPSIsAskedSeldom(t *testing.T) {
 	}
 	d.wants <- []Demand{demand("a", "GPU-a", .4, 0)}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if n := strings.Count(d.content("log"), "get_server_list"); n != 2 {
-		t.Errorf("asked %d times for the servers, want once for each limit", n)
-	}
+	fixture.Must(t, <-ended)
+	fixture.Equal(t, strings.Count(d.content("log"), "get_server_list"), 2, "asked … times for the servers")
 	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
 		"set_active_thread_percentage 500 40"}) {
 		t.Errorf("set %q", got)
@@ -371,7 +363,5 @@ func TestMPSEndsWhileItIsAsked(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	d.Want(nil)
-	if err := d.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, d.Run(ctx))
 }

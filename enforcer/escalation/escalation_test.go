@@ -333,9 +333,7 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		if level, _ := c.Level(someone); level != policy.Warn {
 			t.Errorf("it stands at %v", level)
 		}
-		if n := len(c.brake.actions); n != 0 {
-			t.Errorf("the brake counts %d that came to nothing", n)
-		}
+		fixture.Equal(t, len(c.brake.actions), 0, "the brake counts … that came to nothing")
 		c.result = Done
 		fixture.Contains(t, c.climb(strings.Repeat("x", 10)), "throttle done", "when there is a way again")
 	}
@@ -345,9 +343,7 @@ func TestTimeGoesBackwardsAndLeaps(t *testing.T) {
 	c := newClimber()
 	c.climb("xxx......")
 	c.now = c.now.Add(-24 * time.Hour)
-	if got := c.climb("...."); got != "" {
-		t.Errorf("after it went back: %s, and only 9 seconds were clean", got)
-	}
+	fixture.Equal(t, c.climb("...."), "", "after it went back, and only 9 seconds were clean")
 	fixture.Equal(t, c.climb("."), "1 observe done", "after ten clean seconds")
 	c = newClimber()
 	c.steps.Hold = time.Minute
@@ -486,9 +482,7 @@ func TestEscalationIsBounded(t *testing.T) {
 		c.judge(c.audit('.', all...))
 	}
 	c.judge(c.audit('x', all[maxStanding:]...))
-	if n := len(c.on); n != maxStanding {
-		t.Errorf("%d are on it", n)
-	}
+	fixture.Equal(t, len(c.on), maxStanding, "… are on it")
 	for _, s := range all[maxStanding:] {
 		if c.on[s] == nil {
 			t.Fatalf("there was no room for %v", s)
@@ -500,21 +494,16 @@ func TestEscalationIsBounded(t *testing.T) {
 	}
 	c.now = c.now.Add(longestAudit - 2*time.Second)
 	c.judge(c.audit('.'))
-	if n := len(c.on); n != 100 {
-		t.Errorf("just before an hour %d are on it", n)
-	}
+	fixture.Equal(t, len(c.on), 100, "just before an hour … are on it")
 	c.judge(c.audit('.'))
-	if n := len(c.on); n != 0 {
-		t.Errorf("after an hour %d are on it", n)
-	}
+	fixture.Equal(t, len(c.on), 0, "after an hour … are on it")
 }
 
 func TestEscalationSurvivesRestart(t *testing.T) {
 	c := newClimber()
 	c.actions = 3
 	c.climb("xxxxxxxxxx") // paused after two actions, and one more audit
-	text, err := json.Marshal(c.Save())
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(c.Save()))(t)
 	var state State
 	fixture.Must(t, json.Unmarshal(text, &state))
 	next := newClimber()

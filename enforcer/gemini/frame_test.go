@@ -16,8 +16,7 @@ import (
 // frame returns the bytes of a golden frame: hexadecimal, then zeros.
 func frame(t testing.TB, text string, size int) []byte {
 	t.Helper()
-	b, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
-	fixture.Must(t, err)
+	b := fixture.Value(hex.DecodeString(strings.ReplaceAll(text, " ", "")))(t)
 	return append(b, make([]byte, size-len(b))...)
 }
 

@@ -88,8 +88,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(append(os.Environ(), "GEMINI_TEST_SERVER="+address), env...)
 	if dir != "" {
-		group, err := os.Open(dir)
-		fixture.Must(t, err)
+		group := fixture.Value(os.Open(dir))(t)
 		defer func() { _ = group.Close() }()
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	}
@@ -105,8 +104,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 // verdict returns whether the child received its memory.
 func (c child) verdict(t *testing.T) string {
 	t.Helper()
-	line, err := c.out.ReadString('\n')
-	fixture.Must(t, err)
+	line := fixture.Value(c.out.ReadString('\n'))(t)
 	return line
 }
 
@@ -234,8 +232,7 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 // ownAddress returns an address of this host other than loopback.
 func ownAddress(t *testing.T) string {
 	t.Helper()
-	all, err := net.InterfaceAddrs()
-	fixture.Must(t, err)
+	all := fixture.Value(net.InterfaceAddrs())(t)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
 			return n.IP.String()
@@ -257,8 +254,7 @@ func TestPeerByAnyAddress(t *testing.T) {
 			}
 			_ = l.Close()
 			s := start(t, two, Options{Listen: c.listen})
-			conn, err := net.Dial("tcp", net.JoinHostPort(c.dial, strconv.Itoa(int(s.address().Port()))))
-			fixture.Must(t, err)
+			conn := fixture.Value(net.Dial("tcp", net.JoinHostPort(c.dial, strconv.Itoa(int(s.address().Port())))))(t)
 			defer func() { _ = conn.Close() }()
 			(&hook{t: t, conn: conn, name: "a"}).call(take(1))
 			s.mu.Lock()

@@ -69,8 +69,7 @@ type hook struct {
 
 func dial(t testing.TB, s *Server, name string) *hook {
 	t.Helper()
-	c, err := net.Dial("tcp", s.address().String())
-	fixture.Must(t, err)
+	c := fixture.Value(net.Dial("tcp", s.address().String()))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return &hook{t: t, conn: c, name: name}
 }

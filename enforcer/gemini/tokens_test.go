@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 const ms = time.Millisecond
@@ -120,9 +122,7 @@ func TestSharesOfSaturatedClients(t *testing.T) {
 					t.Errorf("client %d has %.2f %%, not %v", i, got, 100*shares[i])
 				}
 			}
-			if w.tokens.expired != 0 {
-				t.Errorf("%d turns ended before the client came back", w.tokens.expired)
-			}
+			fixture.Equal(t, w.tokens.expired, 0, "… turns ended before the client came back")
 		})
 	}
 }

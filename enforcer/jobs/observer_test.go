@@ -347,18 +347,14 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 	}
 	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
-	if n := stepping(); n != 3 {
-		t.Errorf("%d of 3 ranks step at first", n)
-	}
+	fixture.Equal(t, stepping(), 3, "… of 3 ranks step at first")
 	if told := h.wait(15); len(told) != 1 || stepping() != 0 {
 		t.Errorf("%d ranks step while the job hangs: %+v", stepping(), told)
 	}
 	for range 20 {
 		h.step(nil)
 	}
-	if n := stepping(); n != 3 {
-		t.Errorf("%d of 3 ranks step after the hang", n)
-	}
+	fixture.Equal(t, stepping(), 3, "… of 3 ranks step after the hang")
 }
 
 // TestARankThatReconnectsHasNotEnded lets a rank lose its broker and find it again, and
@@ -434,8 +430,7 @@ func TestAHangIsToldWithItsPlace(t *testing.T) {
 			fifo := filepath.Join(h.Observer.Procfs, "1001/task/1001/stat")
 			fixture.Must(t, errors.Join(os.Mkdir(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o600),
 				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))))
-			held, err := os.OpenFile(fifo, os.O_RDWR, 0)
-			fixture.Must(t, err)
+			held := fixture.Value(os.OpenFile(fifo, os.O_RDWR, 0))(t)
 			defer held.Close() // who reads it ends then
 			for range 100 {
 				h.step(nil)

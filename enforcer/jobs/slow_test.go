@@ -131,9 +131,7 @@ func TestTwoJudgementsAgree(t *testing.T) {
 			t.Errorf("judgement %d: %+v, want %q", i, s, c.told)
 		}
 	}
-	if p.began != 4 {
-		t.Errorf("it was slow from %d on", p.began)
-	}
+	fixture.Equal(t, p.began, 4, "it was slow from … on")
 	if p.relearn(*unseen); p.usual.seen != 0 {
 		t.Errorf("what was around %g spans is known", p.usual.seen)
 	}

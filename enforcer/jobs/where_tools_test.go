@@ -18,8 +18,7 @@ def waits_for_data():
     time.sleep(600)
 waits_for_data()
 `)
-	out, err := child.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(child.StdoutPipe())(t)
 	fixture.Must(t, child.Start())
 	defer func() {
 		_ = child.Process.Kill()

@@ -163,9 +163,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 		if p.open {
 			t.Fatal("the lease is open")
 		}
-		if err := l.Commit(1, r, commit); err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, l.Commit(1, r, commit))
 		if u := l.Usage("a"); u.Committed != left || u.Reserved != 35 {
 			t.Errorf("commit of %d: %+v", commit, u)
 		}
@@ -202,9 +200,7 @@ func TestWhatTheDriverDidNotGiveIsMissed(t *testing.T) {
 	have(t, &l, "a", 1, 200)
 	l.Lend(1, &p)
 	p.take(50)
-	if err := l.Failed(1, 50); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, l.Failed(1, 50))
 	if u := l.Usage("a"); u.Committed != 200 || u.Asked != 2 || u.Missed != 1 {
 		t.Errorf("%+v", u)
 	}

@@ -25,9 +25,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 	if _, ok, free := l.Reserve("a", 2, math.MaxUint64); ok || free != 40 {
 		t.Errorf("all there is: %v %d", ok, free)
 	}
-	if err := l.Commit(1, r, 50); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, l.Commit(1, r, 50))
 	if r, ok, free := l.Reserve("a", 2, 50); !ok || free != 0 || l.Abort(2, r) != nil {
 		t.Errorf("50 of 50: %v %d", ok, free)
 	}
@@ -131,9 +129,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	r, _, _ := l.Reserve("a", 1, 40)
 	l.Commit(1, r, 40)
 	l.Reserve("a", 1, 20) // the driver may have given it when the process died
-	if n := l.Release(1); n != 0 {
-		t.Errorf("%d bytes of a session that lives were released", n)
-	}
+	fixture.Equal(t, l.Release(1), 0, "… bytes of a session that lives were released")
 	l.End(1)
 	l.End(1)
 	if u := l.Usage("a"); u != (Usage{Dead: 60, Cap: 100, Peak: 60}) {
@@ -664,13 +660,9 @@ func TestWhatIsListedBoundsWhatIsAdopted(t *testing.T) {
 	l.Listed(90, 2, 1)
 	have("it has nothing again", 40, 0, 0, 40)
 	l.Listed(25, 2)
-	if err := l.Free(2, 10); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, l.Free(2, 10))
 	have("what it gives back was not booked yet", 25, 0, 0, 25)
-	if err := l.Free(2, 20); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, l.Free(2, 20))
 	have("and some was", 10, 0, 0, 10)
 	if err := l.Free(2, 11); !errors.Is(err, ErrBytes) {
 		t.Error(err)

@@ -246,10 +246,8 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 }
 
 func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
-	me, err := user.Current()
-	fixture.Must(t, err)
-	group, err := user.LookupGroupId(me.Gid)
-	fixture.Must(t, err)
+	me := fixture.Value(user.Current())(t)
+	group := fixture.Value(user.LookupGroupId(me.Gid))(t)
 	var log bytes.Buffer
 	rules := table(
 		row("ghost", Selector{Users: []string{"no-such-user"}, Executables: []string{"/*"}}),
@@ -448,8 +446,6 @@ func TestOwner(t *testing.T) {
 		pod + "cri-containerd-" + id + ".scope":                            "pod:01234567-89ab-cdef-0123-456789abcdef",
 		pod + "cri-containerd-" + strings.Repeat("cd", 32) + ".scope/x":    "pod:01234567-89ab-cdef-0123-456789abcdef",
 	} {
-		if got := Owner(broker.Facts{UID: 7, Cgroup: "0::" + cgroup + "\n"}); got != want {
-			t.Errorf("%s is %s's, want %s", cgroup, got, want)
-		}
+		fixture.Equal(t, Owner(broker.Facts{UID: 7, Cgroup: "0::" + cgroup + "\n"}), want, "the owner of %s is", cgroup)
 	}
 }

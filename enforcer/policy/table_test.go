@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -120,9 +121,7 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 			Users: []string{"1"}, Groups: []string{"1"}, Executables: []string{"*"}},
 			Selector{Pods: []string{"a*"}, Containers: []string{"x"}},
 			Selector{SlurmUsers: []string{"a"}, SlurmAccounts: []string{"b"}}))
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, good.Check())
 }
 
 func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
@@ -157,9 +156,7 @@ func TestMoreThanAGPUIsNotGuaranteed(t *testing.T) {
 		tenths = append(tenths, guaranteed(fmt.Sprint("t", i), .1))
 	}
 	for _, rules := range [][]Rule{tenths, {on("a", .6, none), on("b", none, .7)}, {guaranteed("a", .6), realtime}} {
-		if err := table(rules...).Check(); err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, table(rules...).Check())
 	}
 }
 

@@ -18,8 +18,7 @@ import (
 // suspended, and only once it is. It prints which calls wait, and which end the
 // process. A process that calls nothing lives.
 func TestGPUSuspendedCalls(t *testing.T) {
-	out, err := exec.Command("python3", program("calls.py")).Output()
-	fixture.Must(t, err)
+	out := fixture.Value(exec.Command("python3", program("calls.py")).Output())(t)
 	for call := range strings.Lines(string(out)) {
 		call = strings.TrimSpace(call)
 		for _, late := range []bool{false, true} {

@@ -56,8 +56,7 @@ func init() {
 // brokers returns the capabilities of the broker's unit.
 func brokers(t *testing.T) (set uint64) {
 	t.Helper()
-	unit, err := os.ReadFile("../../deploy/systemd/gpusteward-broker.service")
-	fixture.Must(t, err)
+	unit := fixture.Value(os.ReadFile("../../deploy/systemd/gpusteward-broker.service"))(t)
 	_, rest, _ := strings.Cut(string(unit), "\nCapabilityBoundingSet=")
 	line, _, _ := strings.Cut(rest, "\n")
 	numbers := map[string]int{"CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_KILL": unix.CAP_KILL,
@@ -105,9 +104,7 @@ func TestGPUSuspendConfined(t *testing.T) {
 			down, up := suspender(t, fmt.Sprint("GS_CONFINED=", brokers(t))).cycle(t, e, listed(t, e.cmd.Process.Pid))
 			t.Logf("suspended in %.2f s, resumed in %.2f s", down, up)
 			e.tell("go 1")
-			if did := e.hear("did"); did != "2" {
-				t.Errorf("it did %s steps", did)
-			}
+			fixture.Equal(t, e.hear("did"), "2", "it did … steps")
 		})
 	}
 }

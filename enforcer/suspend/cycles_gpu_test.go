@@ -51,10 +51,8 @@ func begin(t *testing.T, uid uint32, script, argument string) *exact {
 		e.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		e.cmd.Env = append(os.Environ(), "HOME=/tmp")
 	}
-	in, err := e.cmd.StdinPipe()
-	fixture.Must(t, err)
-	out, err := e.cmd.StdoutPipe()
-	fixture.Must(t, err)
+	in := fixture.Value(e.cmd.StdinPipe())(t)
+	out := fixture.Value(e.cmd.StdoutPipe())(t)
 	e.in, e.out = in, bufio.NewScanner(out)
 	fixture.Must(t, e.cmd.Start())
 	t.Cleanup(func() { _ = e.cmd.Process.Kill(); _ = e.cmd.Wait() })
@@ -156,8 +154,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 // kernel gives before their first use. The host's setting of huge pages is put back.
 func TestGPUSuspendRates(t *testing.T) {
 	const setting = "/sys/kernel/mm/transparent_hugepage/enabled"
-	was, err := os.ReadFile(setting)
-	fixture.Must(t, err)
+	was := fixture.Value(os.ReadFile(setting))(t)
 	_, chosen, _ := strings.Cut(string(was), "[")
 	chosen, _, _ = strings.Cut(chosen, "]")
 	t.Cleanup(func() { _ = os.WriteFile(setting, []byte(chosen), 0o644) })

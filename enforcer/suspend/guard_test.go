@@ -69,8 +69,7 @@ func guarded(t *testing.T) *child {
 	c := &child{Cmd: exec.Command(os.Args[0]), t: t}
 	c.Env = append(os.Environ(), "GS_GUARDED=1")
 	c.Stderr = &c.err
-	out, err := c.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(c.StdoutPipe())(t)
 	fixture.Must(t, c.Start())
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	c.out = bufio.NewScanner(out)

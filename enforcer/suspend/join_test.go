@@ -293,9 +293,7 @@ func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	size++
-	if err := b.Join(b.now, job, processes(3)); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, b.Join(b.now, job, processes(3)))
 	b.end()
 	b.back(2, 3)
 	known, size = false, 1

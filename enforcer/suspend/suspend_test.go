@@ -518,9 +518,7 @@ func TestTextsHaveNumbers(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if err := s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}, nil); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, s.fits([]Process{{Memory: map[string]uint64{"GPU-0": 44 << 20}}}, nil))
 	h := machine(t, map[string]string{"a/b/memory.max": mib(30), "a/b/memory.current": mib(11)})
 	for bytes, want := range map[uint64]string{
 		41 << 20: "41 MiB of GPU memory need as much host memory: 50 MiB are available, of which 10 % of the total are " +

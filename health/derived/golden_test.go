@@ -261,8 +261,7 @@ func TestStatisticsOfAnEventfulDay(t *testing.T) {
 		for _, m := range families {
 			fmt.Fprintf(&out, "%s\t%d\t%d\t%.6g\t%.6g\n", m.Name, 2*part, all[m].n, all[m].sum, all[m].weighted)
 		}
-		text, err := json.Marshal(h.Save(h.now))
-		fixture.Must(t, err)
+		text := fixture.Value(json.Marshal(h.Save(h.now)))(t)
 		h.Metrics = New()
 		fixture.Must(t, h.Restore(text, asItIs))
 	}

@@ -11,6 +11,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
+	"gpusteward/internal/fixture"
 )
 
 // TestTrafficOfKnownCounters checks the sum of both directions of both kinds.
@@ -90,9 +91,7 @@ func TestDegradedLinkStaysDegradedWhileIdle(t *testing.T) {
 	if got := look(.5, 8, worksLeast); got != 8 {
 		t.Fatalf("%g lanes fewer while it works, want 8", got)
 	}
-	if got := look(0, 8, 360); got != 8 {
-		t.Errorf("%g lanes fewer after an hour's rest, want 8", got)
-	}
+	fixture.Equal(t, look(0, 8, 360), 8, "… lanes fewer after an hour's rest")
 	if got := look(0, 16, 1); usable(got) {
 		t.Errorf("%g lanes fewer although it has all", got)
 	}

@@ -35,13 +35,9 @@ func TestPlaceIsKnownNearAPower(t *testing.T) {
 	several := place{at - 2: {10, knownAfter}, at - 1: {20, knownAfter}, at + 1: {30, knownAfter},
 		at + 2: {40, knownAfter}, at + 9: {99, knownAfter - 1}}
 	for steps, want := range map[int]float64{-2: 10, -1: 20, 0: 20, 1: 30, 2: 40, 3: 40, 4: 40} {
-		if got := several.usual(stepsFrom(600, steps)); got != want {
-			t.Errorf("%d steps away it was %g degrees hot, want %g", steps, got, want)
-		}
+		fixture.Equal(t, several.usual(stepsFrom(600, steps)), want, "%d steps away it was … degrees hot", steps)
 	}
-	if got := several.hottest(); got != 40 {
-		t.Errorf("at the most it was %g degrees hot, want 40", got)
-	}
+	fixture.Equal(t, several.hottest(), 40, "at the most it was … degrees hot")
 	if got := (place{}).hottest(); !math.IsInf(got, -1) {
 		t.Errorf("where nothing is known it was %g degrees hot", got)
 	}

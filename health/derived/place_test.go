@@ -63,8 +63,7 @@ func TestRiseIsRelativeToOtherGPUs(t *testing.T) {
 	heat(10, 0)
 	is("one alone", 10, 0)
 
-	text, err := json.Marshal(r.Save(r.now))
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(r.Save(r.now)))(t)
 	r.Metrics = New()
 	fixture.Must(t, r.Restore(text, func(t time.Time) time.Time { return t }))
 	heat(0)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 // TestFaultsAddUp checks the scores of a fault class and of the GPU by exact
@@ -189,9 +190,7 @@ func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
 			t.Errorf("after %d minutes: %g bytes a second, %g errors", n, l.bytes.value, l.errors.value)
 		}
 	}
-	if l.errors.value != 1+2+3+4+5+6+7 {
-		t.Errorf("%g errors in ten minutes but for the worst", l.errors.value)
-	}
+	fixture.Equal(t, l.errors.value, 1+2+3+4+5+6+7, "… errors in ten minutes but for the worst")
 	if settle(100); l.errors.value != 2+3+4+5+6+7+8 {
 		t.Errorf("%g errors in the next ten", l.errors.value)
 	}

@@ -98,8 +98,7 @@ func TestScoresOutliveARestart(t *testing.T) {
 	r.step(5*time.Minute, func() { r.gpus[0].values[eccCorrected] += 2 })
 	fault(r, 0, "a", incident.MemoryFault, incident.Emergency)
 	r.step(step, nil)
-	text, err := json.Marshal(r.Save(r.now))
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(r.Save(r.now)))(t)
 	again := newRig(2)
 	again.now, again.gpus = r.now, r.gpus
 	fixture.Must(t, again.Restore(text, asItIs))

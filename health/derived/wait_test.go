@@ -199,8 +199,7 @@ func TestPatience(t *testing.T) {
 		{"the agent was started anew", func(r *crew) {
 			r.all(12*time.Minute, "spins")
 			r.all(time.Minute, "works")
-			text, err := json.Marshal(r.Save(r.now))
-			fixture.Must(t, err)
+			text := fixture.Value(json.Marshal(r.Save(r.now)))(t)
 			r.Metrics = New()
 			fixture.Must(t, r.Restore(text, func(at time.Time) time.Time { return at }))
 		}, 24 * time.Minute},

@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/incident"
+	"gpusteward/internal/fixture"
 )
 
 func TestAbsentGPUsAreForgotten(t *testing.T) {
@@ -54,9 +55,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint(i), Class: incident.HardwareFault,
 			Severity: incident.Info, Entity: incident.Entity{UUID: fmt.Sprint("GPU-", i)}}, r.now)
 	}
-	if told := len(r.told); told != MostGPUs-len(r.cards) {
-		t.Errorf("%d incidents of GPUs that there is room for", told)
-	}
+	fixture.Equal(t, len(r.told), MostGPUs-len(r.cards), "… incidents of GPUs that there is room for")
 	for i := range 2 * mostTold {
 		r.Fault(incident.Event{Kind: incident.KindIncident, ID: fmt.Sprint("own-", i), Class: incident.HardwareFault,
 			Severity: incident.Info, Entity: incident.Entity{UUID: c.uuid}}, r.now)

@@ -71,8 +71,7 @@ func TestGPUDiagFaults(t *testing.T) {
 // TestGPUDiagRefuses expects a GPU with another process to be left alone, and
 // to be tested as soon as that process is gone.
 func TestGPUDiagRefuses(t *testing.T) {
-	user, err := begin(this.command(t)())
-	fixture.Must(t, err)
+	user := fixture.Value(begin(this.command(t)()))(t)
 	gpus, err := user.do(t.Context(), Order{Step: Survey}, time.Minute)
 	if err != nil || len(gpus.GPUs) == 0 {
 		t.Fatalf("%+v, %v", gpus, err)
@@ -98,12 +97,9 @@ func TestGPUDiagRefuses(t *testing.T) {
 // to fail are wrong, and no others.
 func TestGPUDiagKernels(t *testing.T) {
 	runtime.LockOSThread()
-	driver, err := OpenDriver()
-	fixture.Must(t, err)
-	gpus, err := driver.GPUs()
-	fixture.Must(t, err)
-	d, err := driver.Open(gpus[0].UUID)
-	fixture.Must(t, err)
+	driver := fixture.Value(OpenDriver())(t)
+	gpus := fixture.Value(driver.GPUs())(t)
+	d := fixture.Value(driver.Open(gpus[0].UUID))(t)
 	size, err := d.Reserve()
 	fixture.Must(t, err)
 	injury := binary.LittleEndian.Uint64([]byte{1, 2, 3, 4, 5, 6, 7, 8})

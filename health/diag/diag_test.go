@@ -199,8 +199,7 @@ func TestEnvironmentOfAChild(t *testing.T) {
 			command.Env = c.given
 			return command
 		}}}
-		child, err := o.spawn()
-		fixture.Must(t, err)
+		child := fixture.Value(o.spawn())(t)
 		child.close()
 		fixture.EqualSlices(t, child.command.Env, c.want, "%s", name)
 	}
@@ -223,9 +222,7 @@ func TestTimesOfPlans(t *testing.T) {
 	} {
 		p := Levels[level]
 		sum := p.Memory + p.Load + p.Unit*time.Duration(len(Units)) + 8*2*p.Copy + p.Pairs
-		if sum != want {
-			t.Errorf("the steps of level %d take %v on a host of eight GPUs, want %v", level, sum, want)
-		}
+		fixture.Equal(t, sum, want, "the steps of level %d take … on a host of eight GPUs", level)
 	}
 }
 

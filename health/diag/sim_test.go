@@ -103,8 +103,7 @@ var tether = os.NewFile(3, "tether")
 // command returns a function that starts a child on the host.
 func (h host) command(t testing.TB) func() *exec.Cmd {
 	t.Helper()
-	text, err := json.Marshal(h)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(h))(t)
 	return func() *exec.Cmd {
 		c := exec.Command("/proc/self/exe", childArgument)
 		c.Env = append(os.Environ(), hostVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")

@@ -234,8 +234,6 @@ func TestRates(t *testing.T) {
 	for r, want := range map[Rate]float64{
 		{5, 0}: 0, {5, -1}: 0, {5, 1}: 5e9, {5, 2 * time.Second}: 2.5, {5, time.Second / 2}: 10,
 	} {
-		if got := r.PerSecond(); got != want {
-			t.Errorf("%+v is %v a second, want %v", r, got, want)
-		}
+		fixture.Equal(t, r.PerSecond(), want, "%+v is … a second", r)
 	}
 }

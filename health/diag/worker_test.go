@@ -295,8 +295,7 @@ func TestLaunches(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLab()
 			l.took = c.took
-			d, err := l.Open("GPU-0")
-			fixture.Must(t, err)
+			d := fixture.Value(l.Open("GPU-0"))(t)
 			l.calls = nil
 			got, err := sums(d, Units[0], Order{Fault: c.fault})
 			text := strings.ReplaceAll(strings.Join(l.calls, ", "), "products tensor_f16 ", "")

@@ -19,8 +19,7 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 	}
 	c := Cursor{}
 	read := func(boot string) (ids []string) {
-		text, err := json.Marshal(c)
-		fixture.Must(t, err)
+		text := fixture.Value(json.Marshal(c))(t)
 		c = Cursor{}
 		fixture.Must(t, json.Unmarshal(text, &c))
 		now := at.Add(time.Hour)

@@ -15,8 +15,7 @@ import (
 // values.
 func lines(t testing.TB) (all [][]string) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/kernel-lines.tsv")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/kernel-lines.tsv"))(t)
 	for line := range strings.Lines(string(text)) {
 		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
 	}

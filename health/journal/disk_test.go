@@ -55,9 +55,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		j.Append(happened(7))
 		synctest.Wait()
-		if n := len(j.Events(Filter{Kind: incident.KindAgent})); n != 1 {
-			t.Errorf("the gap is told of %d times", n)
-		}
+		fixture.Equal(t, len(j.Events(Filter{Kind: incident.KindAgent})), 1, "the gap is told of … times")
 	})
 }
 

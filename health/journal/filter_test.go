@@ -74,8 +74,7 @@ func TestFiltersAreRead(t *testing.T) {
 				Kind: incident.KindAck, Check: "gpu_lost", Severity: incident.Warning, GPU: "3", Tenant: "batch",
 				Workload: "pod/a", Class: incident.MemoryFault, Limit: 4096},
 		} {
-			values, err := url.ParseQuery(query)
-			fixture.Must(t, err)
+			values := fixture.Value(url.ParseQuery(query))(t)
 			got, err := ParseFilter(values)
 			if !got.Since.Equal(want.Since) || !got.Until.Equal(want.Until) {
 				t.Errorf("%s: from %v to %v, want %v to %v", query, got.Since, got.Until, want.Since, want.Until)
@@ -106,8 +105,7 @@ func TestFiltersAreRead(t *testing.T) {
 		"sevrity=warning": `there is no parameter "sevrity"; the parameters are ` +
 			"check, class, follow, gpu, kind, limit, severity, since, tenant, until, workload",
 	} {
-		values, err := url.ParseQuery(query)
-		fixture.Must(t, err)
+		values := fixture.Value(url.ParseQuery(query))(t)
 		if f, err := ParseFilter(values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v; want an error with %q", query, f, err, want)
 		}

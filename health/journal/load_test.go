@@ -119,8 +119,7 @@ func TestImmovableDamage(t *testing.T) {
 func TestUnreadableFileIsNotRepaired(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
-	file, err := os.Create(path)
-	fixture.Must(t, err)
+	file := fixture.Value(os.Create(path))(t)
 	fixture.Must(t, file.Close())
 	if err := repair(file, path); err == nil {
 		t.Error("it was repaired")

@@ -42,8 +42,7 @@ func TestLockOfKilledAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "events.lock")
-			held, err := lockNow(path, os.O_RDWR|os.O_CREATE)
-			fixture.Must(t, err)
+			held := fixture.Value(lockNow(path, os.O_RDWR|os.O_CREATE))(t)
 			defer unlock(held)
 			if _, err := held.WriteString(c.owner); err != nil {
 				t.Fatal(err)
@@ -76,8 +75,7 @@ func TestLockOnAFullDisk(t *testing.T) {
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	fixture.Must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, 4096), 0o600))
 	path := filepath.Join(dir, "events.lock")
-	file, err := lockFile(path)
-	fixture.Must(t, err)
+	file := fixture.Value(lockFile(path))(t)
 	defer unlock(file)
 	if _, err := lockFile(path); !errors.Is(err, errLocked) {
 		t.Errorf("another one: %v", err)

@@ -302,8 +302,7 @@ func TestQuietStreamsContinue(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 				"http://agent/api/v1/events?follow=1", nil)
 			fixture.Must(t, err)
-			answer, err := client.Do(r)
-			fixture.Must(t, err)
+			answer := fixture.Value(client.Do(r))(t)
 			defer answer.Body.Close()
 			fixture.Equal(t, answer.ProtoMajor, version, "answered by %s", answer.Proto)
 			var told []string

@@ -47,8 +47,7 @@ type server struct {
 // startAlertmanager starts an Alertmanager, which ends with the test.
 func startAlertmanager(t testing.TB, config string) *server {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	l.Close()
 	s := &server{t: t, url: &url.URL{Scheme: "http", Host: l.Addr().String()}, config: config}
 	t.Cleanup(func() {
@@ -88,8 +87,7 @@ func (s *server) kill() {
 // alerts returns the alerts that fire there.
 func (s *server) alerts(query string) models.GettableAlerts {
 	s.t.Helper()
-	r, err := http.Get(s.url.String() + "/api/v2/alerts" + query)
-	fixture.Must(s.t, err)
+	r := fixture.Value(http.Get(s.url.String() + "/api/v2/alerts" + query))(s.t)
 	defer r.Body.Close()
 	var all models.GettableAlerts
 	fixture.Must(s.t, json.NewDecoder(r.Body).Decode(&all))
@@ -109,8 +107,7 @@ func eventually(t testing.TB, what string, limit time.Duration, holds func() boo
 // runNotifier runs a notifier until the test ends.
 func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 	t.Helper()
-	n, err := New(Options{URLs: urls, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	fixture.Must(t, err)
+	n := fixture.Value(New(Options{URLs: urls, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
 	n.timings = times
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -130,8 +127,7 @@ func pushed(name, severity, check, uuid string) health.Alert {
 // given as pairs of old and new texts.
 func configured(t testing.TB, replace ...string) string {
 	t.Helper()
-	text, err := os.ReadFile(shippedConfig)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(shippedConfig))(t)
 	for i := 0; i < len(replace); i += 2 {
 		if !bytes.Contains(text, []byte(replace[i])) {
 			t.Fatalf("%s has no %s", shippedConfig, replace[i])

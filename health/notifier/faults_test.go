@@ -60,9 +60,7 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 		}
 		fixture.Equal(t, len(n.ams[0].took()), 1+64+1, "requests")
 		after(10 * time.Minute)
-		if got := strings.Count(n.log.String(), "rejects an alert"); got != 1 {
-			t.Errorf("it was logged %d times", got)
-		}
+		fixture.Equal(t, strings.Count(n.log.String(), "rejects an alert"), 1, "it was logged … times")
 		for _, p := range n.ams[0].took() {
 			if p.code != 200 && len(p.all) > 1 {
 				t.Errorf("the bad one went with %d others", len(p.all)-1)

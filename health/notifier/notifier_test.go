@@ -118,9 +118,8 @@ func TestNotifierTriesAgain(t *testing.T) {
 		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "failed"), float64(2*len(posts)), "failed")
 		n.Tell([]health.Alert{resolved(n.held[firing("A", "critical").Identity()].Alert), firing("C", "info")})
 		after(time.Second)
-		if got := fmt.Sprint(n.ams[1].fires()); got != "[B C]" {
-			t.Errorf("on the other fire %s: it waits for the one that is down", got)
-		}
+		fixture.Equal(t, fmt.Sprint(n.ams[1].fires()), "[B C]",
+			"on the other, which waits for the one that is down, fire")
 		down.answers(nil)
 		after(5500 * time.Millisecond)
 		fixture.Equal(t, fmt.Sprint(down.fires()), "[B C]", "5.5 s after it came back, alerts that fire")
@@ -267,9 +266,8 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 			n.Tell([]health.Alert{a})
 			after(time.Second)
 			for range 3 { // rounds
-				if f := n.ams[0].fires(); !slices.Equal(f, []string{"A"}) {
-					t.Errorf("an Alertmanager that is %v ahead has %q firing", ahead, f)
-				}
+				fixture.EqualSlices(t, n.ams[0].fires(), []string{"A"},
+					"an Alertmanager that is %v ahead has … firing", ahead)
 				after(time.Minute)
 			}
 			if p := n.ams[0].took(); len(p) < 4 || time.Time(p[len(p)-1].all[0].StartsAt).Sub(a.Starts.Add(ahead)).
@@ -279,14 +277,11 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 			if p := n.ams[1].took(); !time.Time(p[len(p)-1].all[0].StartsAt).Equal(a.Starts) {
 				t.Errorf("the Alertmanager with this host's clock got %v, want %v", p[len(p)-1].all[0].StartsAt, a.Starts)
 			}
-			if logged := strings.Count(n.log.String(), "clock and this host's differ"); logged != 1 {
-				t.Errorf("that the clocks differ is logged %d times", logged)
-			}
+			fixture.Equal(t, strings.Count(n.log.String(), "clock and this host's differ"), 1,
+				"that the clocks differ is logged … times")
 			n.ams[0].runs(0) // this host's clock is set
 			after(2 * time.Minute)
-			if f := n.ams[0].fires(); !slices.Equal(f, []string{"A"}) {
-				t.Errorf("once the clock is set %q fires", f)
-			}
+			fixture.EqualSlices(t, n.ams[0].fires(), []string{"A"}, "once the clock is set … fires")
 			n.Tell([]health.Alert{resolved(a)})
 			after(time.Second)
 			if f := n.ams[0].fires(); len(f) > 0 {

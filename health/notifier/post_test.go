@@ -79,8 +79,7 @@ func TestPosterIsNotRedirected(t *testing.T) {
 		http.Redirect(w, r, r.URL.Path, http.StatusFound)
 	}))
 	defer server.Close()
-	p, err := newPoster(server.URL, Options{HTTP: config.HTTPClientConfig{FollowRedirects: true}})
-	fixture.Must(t, err)
+	p := fixture.Value(newPoster(server.URL, Options{HTTP: config.HTTPClientConfig{FollowRedirects: true}}))(t)
 	if err := p.post(t.Context(), nil, time.Now(), time.Now()); err == nil || gets > 0 {
 		t.Errorf("%v, %d requests for the alerts", err, gets)
 	}

@@ -39,8 +39,7 @@ func TestConsoleFormatIsForTerminals(t *testing.T) {
 	t.Parallel()
 	line := func(w *os.File, r *bufio.Reader, format string) string {
 		newLogger(w, "info", format).Info("here I am")
-		text, err := r.ReadString('\n')
-		fixture.Must(t, err)
+		text := fixture.Value(r.ReadString('\n'))(t)
 		return strings.TrimSpace(text)
 	}
 	reader, pipe, err := os.Pipe()
@@ -70,8 +69,7 @@ func TestConsoleFormatIsForTerminals(t *testing.T) {
 // openTerminal returns the program's end of a new terminal, and its output.
 func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 	t.Helper()
-	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	fixture.Must(t, err)
+	screen := fixture.Value(os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { screen.Close() })
 	var locked, number int32
 	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
@@ -80,8 +78,7 @@ func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
 			t.Fatal(errno)
 		}
 	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	fixture.Must(t, err)
+	terminal := fixture.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { terminal.Close() })
 	return bufio.NewReader(screen), terminal
 }

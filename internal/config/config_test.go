@@ -45,8 +45,7 @@ func TestRefusesWithFileLineAndKey(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yml"), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			fixture.Must(t, err)
+			text := fixture.Value(os.ReadFile(path))(t)
 			first, _, _ := strings.Cut(string(text), "\n")
 			want, ok := strings.CutPrefix(first, "# want: ")
 			if !ok {
@@ -91,8 +90,7 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	c, err := Load(reference)
 	fixture.Must(t, err)
 	text := func(c Config) string {
-		b, err := yaml.Marshal(c)
-		fixture.Must(t, err)
+		b := fixture.Value(yaml.Marshal(c))(t)
 		return string(b)
 	}
 	if got, want := text(c), text(Defaults()); got != want {
@@ -102,8 +100,7 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 
 func TestReferenceConfigExplainsEveryKey(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile(reference)
-	fixture.Must(t, err)
+	source := fixture.Value(os.ReadFile(reference))(t)
 	var root yaml.Node
 	fixture.Must(t, yaml.Unmarshal(source, &root))
 	explained(t, reflect.TypeFor[Config](), root.Content[0], "")
@@ -194,8 +191,7 @@ func TestMissingConfigFileIsAnError(t *testing.T) {
 func FuzzConfig(f *testing.F) {
 	for _, path := range []string{reference, "testdata/invalid/every_problem.yml",
 		"testdata/invalid/two_documents.yml"} {
-		text, err := os.ReadFile(path)
-		fixture.Must(f, err)
+		text := fixture.Value(os.ReadFile(path))(f)
 		f.Add(text)
 	}
 	f.Add([]byte("a: &a [*a]"))

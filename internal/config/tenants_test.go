@@ -16,8 +16,7 @@ import (
 // The example of a tenant in the reference is valid once it is uncommented.
 func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile(reference)
-	fixture.Must(t, err)
+	source := fixture.Value(os.ReadFile(reference))(t)
 	_, example, found := strings.Cut(string(source), "  #   - name: serving\n")
 	example, _, _ = strings.Cut(example, "  # Unit: ")
 	if !found {

@@ -45,8 +45,7 @@ func TestTermIsAKey(t *testing.T) { // not parallel: the table is everybody's
 	} {
 		fixture.Contains(t, problems(tenant(terms)), want, "%s", terms)
 	}
-	c, err := Load(tenant("patience: 7s\n      launch_wait:\n      gpus: [{gpu: ['0'], patience: 9s}]"))
-	fixture.Must(t, err)
+	c := fixture.Value(Load(tenant("patience: 7s\n      launch_wait:\n      gpus: [{gpu: ['0'], patience: 9s}]")))(t)
 	p := policy.New(c.Enforcer.Table(nil), policy.HostView{}, nil)
 	for gpu, want := range map[string]time.Duration{"": 7 * time.Second, "0": 9 * time.Second} {
 		if q := p.Quota("a", gpu); q.LaunchWait != quota.Wait(want) {
@@ -66,8 +65,7 @@ func TestEveryTermIsDocumented(t *testing.T) {
 	t.Parallel()
 	for path, form := range map[string]string{reference: `(?m)^  #   (\w+, )*%s(, \w+)*: `,
 		"../../docs/enforcement.md": "(?m)^\\| `%s` \\| "} {
-		text, err := os.ReadFile(path)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(path))(t)
 		for _, key := range quota.Keys() {
 			if !regexp.MustCompile(strings.Replace(form, "%s", key, 1)).Match(text) {
 				t.Errorf("%s does not explain the term %s", path, key)

@@ -97,8 +97,7 @@ func exited(t *testing.T, cmd *exec.Cmd) (status int, stdout string) {
 // content returns the text of a file.
 func content(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -184,8 +183,7 @@ func ownDirectories(t *testing.T, args []string) []string {
 // t.TempDir are too long.
 func shortDirectory(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gs")
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "gs"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
@@ -193,8 +191,7 @@ func shortDirectory(t *testing.T) string {
 // socketOf returns a copy of a listener's descriptor until the test ends.
 func socketOf(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 	t.Helper()
-	file, err := l.File()
-	fixture.Must(t, err)
+	file := fixture.Value(l.File())(t)
 	t.Cleanup(func() { file.Close() })
 	return file
 }
@@ -202,8 +199,7 @@ func socketOf(t *testing.T, l interface{ File() (*os.File, error) }) *os.File {
 // onLoopback returns a listener that is closed with the test.
 func onLoopback(t *testing.T) *net.TCPListener {
 	t.Helper()
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	fixture.Must(t, err)
+	l := fixture.Value(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }

@@ -182,9 +182,7 @@ func TestChainByPush(t *testing.T) {
 		if m.GroupLabels["alertname"] == "AgentDegraded" {
 			continue // hurried, it fires too easily on a busy machine
 		}
-		if m.GroupLabels["alertname"] != "GPULost" {
-			t.Errorf("a GPU that is lost is told of as %s too", m.GroupLabels["alertname"])
-		}
+		fixture.Equal(t, m.GroupLabels["alertname"], "GPULost", "a GPU that is lost is told of as … too")
 		for _, a := range m.Alerts {
 			if m.Receiver != "page" || m.GroupLabels["node"] != hostName() || m.GroupLabels["instance"] != "" ||
 				a.Labels["source"] != "gpusteward" || a.Annotations["summary"] == "" ||

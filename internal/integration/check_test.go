@@ -114,8 +114,7 @@ func answers(t *testing.T, h http.HandlerFunc) string {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, exporter.ControlSocket)
 	fixture.Must(t, os.Mkdir(filepath.Dir(socket), 0o755))
-	l, err := net.Listen("unix", socket)
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("unix", socket))(t)
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
 	s.Start()
 	t.Cleanup(s.Close)
@@ -130,8 +129,7 @@ func TestCheckValidatesAnswers(t *testing.T) {
 			GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
 				{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile},
 					Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
-		text, err := json.Marshal(v)
-		fixture.Must(t, err)
+		text := fixture.Value(json.Marshal(v))(t)
 		return string(text)
 	}
 	for name, c := range map[string]struct {
@@ -145,9 +143,7 @@ func TestCheckValidatesAnswers(t *testing.T) {
 		"hangs":   {"", 0, "OK - "},
 	} {
 		dir := answers(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/api/v1/health" {
-				t.Errorf("%s is asked for", r.URL.Path)
-			}
+			fixture.Equal(t, r.URL.Path, "/api/v1/health", "the path that is asked for")
 			if fmt.Fprint(w, c.answer); c.answer == "" {
 				<-r.Context().Done()
 			}

@@ -95,8 +95,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("it has the links %q", links)
 	}
 	for _, link := range append(links, "http://"+d.addresses["DEMO_ALERTMANAGER"]+"/api/v2/alerts") {
-		r, err := http.Get(link)
-		fixture.Must(t, err)
+		r := fixture.Value(http.Get(link))(t)
 		r.Body.Close()
 		fixture.Equal(t, r.StatusCode, http.StatusOK, "%s: %s", link, r.Status)
 	}
@@ -116,8 +115,7 @@ func TestDemo(t *testing.T) {
 func TestDemoReportsTheServerThatDied(t *testing.T) {
 	t.Parallel()
 	installed(t, "prometheus", "prometheus-alertmanager")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	taken := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	d := demonstrate(t, fmt.Sprint("DEMO_ALERTMANAGER=", taken.Addr()))
 	d.end(1)

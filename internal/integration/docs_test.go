@@ -230,8 +230,7 @@ func TestTroubleshootingQuotes(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
 	for _, pattern := range []string{"*.go", "*/*.go", "*/*/*.go", "*/*/*/*.go", "enforcer/hook/src/*.c"} {
-		files, err := filepath.Glob(pattern)
-		fixture.Must(t, err)
+		files := fixture.Value(filepath.Glob(pattern))(t)
 		for _, name := range files {
 			if text, err := os.ReadFile(name); err == nil && !strings.HasSuffix(name, "_test.go") {
 				source.Write(text)

@@ -145,9 +145,7 @@ func (f fakeDriver) manyOrders(a *agent) {
 	f.drained(a)
 	f.does(a, "resume", 5*time.Second)
 	a.back(time.Now(), 0, 1)
-	if n := f.number("sessions"); n != 1 {
-		f.t.Errorf("after many orders there are %d sessions, want 1", n)
-	}
+	fixture.Equal(f.t, f.number("sessions"), 1, "after many orders there are … sessions")
 }
 
 // replacedWhileDrained replaces the driver of a drained agent.

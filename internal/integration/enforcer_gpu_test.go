@@ -57,8 +57,7 @@ func (m *measured) job(unit string, argv ...string) *job {
 	if j.in, err = j.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := j.cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(j.cmd.StdoutPipe())(t)
 	fixture.Must(t, j.cmd.Start())
 	ended := make(chan struct{})
 	go func() {

@@ -28,8 +28,7 @@ type hooked struct {
 // hello opens a session on a GPU, and returns its tenant.
 func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(t, err)
+	conn := fixture.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { conn.Close() })
 	h = hooked{t, conn}
 	m := wire.Hello{PID: uint32(os.Getpid()), GPUs: 1, CUDA: 13000}
@@ -134,12 +133,10 @@ func TestAgentServesGemini(t *testing.T) {
 	dir := t.TempDir()
 	a := spawn(t, nil, "--demo=h100", "--config.file="+path, "--runtime.dir="+dir).ready()
 	address := a.log.find("programs under Gemini's hook are served")["address"].(string)
-	conn, err := net.Dial("tcp", address)
-	fixture.Must(t, err)
+	conn := fixture.Value(net.Dial("tcp", address))(t)
 	defer conn.Close()
 	fixture.Must(t, conn.SetDeadline(time.Now().Add(patience)))
-	question, err := gemini.Request{Name: []byte("pod/a"), ID: 7, Kind: gemini.Quota}.Append(nil)
-	fixture.Must(t, err)
+	question := fixture.Value(gemini.Request{Name: []byte("pod/a"), ID: 7, Kind: gemini.Quota}.Append(nil))(t)
 	if _, err := conn.Write(question); err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,7 @@ func TestConfigCheck(t *testing.T) {
 
 func TestConfigCheckExplainsAProcess(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	fixture.Must(t, err)
+	exe := fixture.Value(os.Executable())(t)
 	path := fixture.Config(t, fmt.Sprintf(`enforcer:
   tenants:
     - {name: mine, select: [{users: [%d], executables: ["*.test"]}], guarantee: 50 %%, gpus: [{gpu: [1], guarantee: 10 %%}], ladder: {mode: throttle}}

@@ -171,9 +171,8 @@ func TestDriverWithFewFunctions(t *testing.T) {
 	if n := len(s.family("gpusteward_missing_symbol")); n < 30 {
 		t.Errorf("%d missing symbols; every collector should have met one", n)
 	}
-	if n := len(s.family("gpusteward_collect_errors_total")); n != 0 {
-		t.Errorf("a missing function counts as a failure of %d collectors", n)
-	}
+	fixture.Equal(t, len(s.family("gpusteward_collect_errors_total")), 0,
+		"a missing function counts as a failure of … collectors")
 	turns := func() float64 {
 		return a.scrape()[`gpusteward_nvml_calls_total{call="nvmlDeviceGetTemperature",return="success"}`]
 	}

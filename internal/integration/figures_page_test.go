@@ -67,12 +67,10 @@ func (m *measured) openPages(pages int) (read func() []int64) {
 // stream opens one of the agent's streams, as a browser does.
 func (m *measured) stream(transport *http.Transport, path string) io.ReadCloser {
 	m.t.Helper()
-	r, err := http.NewRequest(http.MethodGet, m.url+path, nil)
-	fixture.Must(m.t, err)
+	r := fixture.Value(http.NewRequest(http.MethodGet, m.url+path, nil))(m.t)
 	r.Header.Set("Accept-Encoding", "gzip")
 	r.Header.Set("Accept", "text/event-stream")
-	answer, err := transport.RoundTrip(r)
-	fixture.Must(m.t, err)
+	answer := fixture.Value(transport.RoundTrip(r))(m.t)
 	if answer.StatusCode != http.StatusOK {
 		m.t.Fatal(path, answer.Status)
 	}

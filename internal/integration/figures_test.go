@@ -97,8 +97,7 @@ func (m *measured) run(every, length time.Duration) figure {
 		r.Header.Set("Accept-Encoding", "gzip")
 		r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", "10")
 		start := time.Now()
-		answer, err := client.Do(r)
-		fixture.Must(m.t, err)
+		answer := fixture.Value(client.Do(r))(m.t)
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != http.StatusOK {
@@ -134,23 +133,20 @@ func (m *measured) scrape() string {
 // process returns what the kernel says of the agent.
 func (m *measured) process() procfs.Proc {
 	m.t.Helper()
-	p, err := procfs.NewProc(m.pid)
-	fixture.Must(m.t, err)
+	p := fixture.Value(procfs.NewProc(m.pid))(m.t)
 	return p
 }
 
 // cpu returns the agent's processor time so far, in seconds.
 func (m *measured) cpu() float64 {
 	m.t.Helper()
-	stat, err := m.process().Stat()
-	fixture.Must(m.t, err)
+	stat := fixture.Value(m.process().Stat())(m.t)
 	return stat.CPUTime()
 }
 
 // memory returns the agent's memory now and at its peak, in MiB.
 func (m *measured) memory() (rss, peak float64) {
 	m.t.Helper()
-	status, err := m.process().NewStatus()
-	fixture.Must(m.t, err)
+	status := fixture.Value(m.process().NewStatus())(m.t)
 	return float64(status.VmRSS) / (1 << 20), float64(status.VmHWM) / (1 << 20)
 }

@@ -81,9 +81,7 @@ func TestFleetHostsDiffer(t *testing.T) {
 	for _, target := range a.targets() {
 		seen[info(a, target.Labels["__metrics_path__"])] = true
 	}
-	if len(seen) != 4 {
-		t.Errorf("four hosts have %d different GPUs", len(seen))
-	}
+	fixture.Equal(t, len(seen), 4, "four hosts have … different GPUs")
 	if one := info(start(t, "--demo=h100", "--demo.seed=8").ready(), "/metrics"); !seen[one] {
 		t.Errorf("the agent of the second host has %s, which no host of the fleet has: %v", one, seen)
 	}

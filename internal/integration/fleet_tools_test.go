@@ -16,8 +16,7 @@ import (
 func TestFilesOfTargets(t *testing.T) {
 	t.Parallel()
 	text := content(t, "deploy/prometheus/file_sd.yml")
-	here, err := filepath.Abs("deploy/prometheus/targets.yml")
-	fixture.Must(t, err)
+	here := fixture.Value(filepath.Abs("deploy/prometheus/targets.yml"))(t)
 	config := fixture.Config(t, strings.ReplaceAll(text, "/etc/prometheus/gpusteward/*.yml", here))
 	out, err := exec.Command("promtool", "check", "service-discovery", "--timeout=2s", config, "gpusteward").Output()
 	var found []struct{ Labels map[string]string }

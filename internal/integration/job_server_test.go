@@ -299,10 +299,8 @@ func TestChainOfManyRanks(t *testing.T) {
 // statOf returns what the kernel counts of a process.
 func statOf(t *testing.T, pid int) procfs.ProcStat {
 	t.Helper()
-	p, err := procfs.NewProc(pid)
-	fixture.Must(t, err)
-	s, err := p.Stat()
-	fixture.Must(t, err)
+	p := fixture.Value(procfs.NewProc(pid))(t)
+	s := fixture.Value(p.Stat())(t)
 	return s
 }
 
@@ -322,8 +320,7 @@ func TestChainOfStragglers(t *testing.T) {
 			h.rank(gang*ranks+i, command...)
 		}
 	}
-	rules, err := filepath.Abs("alerts/stragglers.rules.yml")
-	fixture.Must(t, err)
+	rules := fixture.Value(filepath.Abs("alerts/stragglers.rules.yml"))(t)
 	dir, began := t.TempDir(), time.Now()
 	fixture.Rewrite(t, filepath.Join(dir, "prometheus.yml"), fmt.Sprintf(`
 global: {scrape_interval: 5s, evaluation_interval: 5s}

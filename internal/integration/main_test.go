@@ -98,8 +98,7 @@ const exitUsage, exitConfig = 64, 78
 
 func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	taken := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { taken.Close() })
 	for name, c := range map[string]struct {
 		status int

@@ -20,8 +20,7 @@ var picturesAfter = flag.Duration("pictures.after", 15*time.Minute,
 // TestPictures makes the live page's pictures.
 func TestPictures(t *testing.T) {
 	browser := needBrowser(t)
-	docs, err := filepath.Abs("docs")
-	fixture.Must(t, err)
+	docs := fixture.Value(filepath.Abs("docs"))(t)
 	fixture.Must(t, os.MkdirAll(docs, 0o755))
 	a := spawn(t, nil, "--demo").ready()
 	time.Sleep(*picturesAfter)

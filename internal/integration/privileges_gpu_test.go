@@ -34,8 +34,7 @@ func TestGPUUnprivileged(t *testing.T) {
 		t.Skip("needs root, to be somebody else")
 	}
 	text := content(t, binary(t))
-	dir, err := os.MkdirTemp("", "unprivileged")
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "unprivileged"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program := filepath.Join(dir, "gpusteward")
 	fixture.Program(t, program, text)

@@ -86,9 +86,7 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 			a.sees("the fault", c.seen)
 			if c.why != "" {
 				a.unready(c.why)
-				if n := f.number("sessions"); n != 0 {
-					t.Errorf("%d sessions of NVML without a driver", n)
-				}
+				fixture.Equal(t, f.number("sessions"), 0, "… sessions of NVML without a driver")
 				// It keeps trying, and does not restart for nothing.
 				a.sees("the driver was tried again", func(s series) bool {
 					return s[`gpusteward_nvml_calls_total{call="nvmlInit",return="success"}`] == 1 &&
@@ -195,9 +193,7 @@ func (f fakeDriver) replaced(a *agent, started func(n int)) {
 			t.Errorf("it is another process: begun at %v, not %v", now, began)
 		}
 	}
-	if n := a.begun(); n != 3 {
-		t.Errorf("the program was begun %d times, want 3", n)
-	}
+	fixture.Equal(t, a.begun(), 3, "the program was begun … times")
 	a.endsWell()
 }
 

@@ -71,8 +71,7 @@ func crowd(t *testing.T, enforcer *agent) {
 	}
 	const most = 400
 	fixture.Must(t, unix.Prlimit(enforcer.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil))
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	fixture.Must(t, err)
+	pair := fixture.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { _ = errors.Join(unix.Close(pair[0]), unix.Close(pair[1])) })
 	for range 3 {
 		fixture.Must(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(slices.Repeat([]int{pair[0]}, 200)...), nil,
@@ -160,8 +159,7 @@ func activated(files []*os.File, args ...string) *exec.Cmd {
 // returns a function that waits for the answer.
 func asks(t *testing.T, socket string) (answered func()) {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(t, err)
+	conn := fixture.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { conn.Close() })
 	if _, err := conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil)); err != nil {
 		t.Fatal(err)
@@ -176,12 +174,10 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 	dir := shortDirectory(t)
 	socket := filepath.Join(dir, "broker/broker.sock")
 	fixture.Must(t, os.Mkdir(filepath.Dir(socket), 0o755))
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(t, err)
+	l := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	defer l.Close()
 	file := socketOf(t, l)
-	before, err := os.Stat(socket)
-	fixture.Must(t, err)
+	before := fixture.Value(os.Stat(socket))(t)
 	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for _, role := range []string{"enforce", "enforce", "all"} {
 		answered := asks(t, socket)
@@ -217,8 +213,7 @@ func TestBrokerRefusesOtherSockets(t *testing.T) {
 		defer l.Close()
 		return socketOf(t, l)
 	}
-	datagrams, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	fixture.Must(t, err)
+	datagrams := fixture.Value(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer datagrams.Close()
 	config := fixture.Config(t, "enforcer: {enabled: true}\n")
 	for want, given := range map[string][]*os.File{

@@ -100,11 +100,9 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 // body returns the body at a URL.
 func body(t *testing.T, url string) string {
 	t.Helper()
-	r, err := http.Get(url)
-	fixture.Must(t, err)
+	r := fixture.Value(http.Get(url))(t)
 	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	fixture.Must(t, err)
+	text := fixture.Value(io.ReadAll(r.Body))(t)
 	return string(text)
 }
 
@@ -125,8 +123,7 @@ func shipped(t *testing.T, path string, texts map[string]string) string {
 // discovery, which finds the hosts of a fleet.
 func startOverFleet(t *testing.T, fleet string, args ...string) string {
 	t.Helper()
-	rules, err := filepath.Abs("alerts")
-	fixture.Must(t, err)
+	rules := fixture.Value(filepath.Abs("alerts"))(t)
 	config := shipped(t, "deploy/prometheus/http_sd.yml", map[string]string{"http://localhost:9836": fleet,
 		"/usr/share/gpusteward/alerts": rules})
 	dir := t.TempDir()

@@ -328,8 +328,7 @@ func (s *siege) at(priority int, start func()) {
 // begin starts a command as a user in a cgroup.
 func (s *siege) begin(cmd *exec.Cmd, group string, uid int) {
 	s.Helper()
-	dir, err := os.Open(s.groups[group])
-	fixture.Must(s, err)
+	dir := fixture.Value(os.Open(s.groups[group]))(s)
 	defer func() { _ = dir.Close() }()
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()),
 		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}

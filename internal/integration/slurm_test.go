@@ -66,8 +66,7 @@ func (s *slurmd) read(name string) string {
 // succeed in every case: otherwise Slurm would drain the node.
 func (s *slurmd) script(name string, env ...string) string {
 	s.t.Helper()
-	path, err := filepath.Abs("deploy/slurm/" + name)
-	fixture.Must(s.t, err)
+	path := fixture.Value(filepath.Abs("deploy/slurm/" + name))(s.t)
 	cmd := exec.Command(path)
 	cmd.Env = slices.Concat(s.env, env)
 	out, err := cmd.CombinedOutput()
@@ -210,8 +209,7 @@ func (s *slurmd) explain(text string) string {
 // The prolog succeeds within its time in every case, and logs what is wrong.
 func TestPrologNeverFailsAJob(t *testing.T) {
 	t.Parallel()
-	limit, err := exec.LookPath("timeout")
-	fixture.Must(t, err)
+	limit := fixture.Value(exec.LookPath("timeout"))(t)
 	tests := map[string]func(t *testing.T){}
 	for name, c := range map[string]struct {
 		ours, slurm string
@@ -301,8 +299,7 @@ func TestTaskPrologPreloadsTheHook(t *testing.T) {
 	text := content(t, other)
 	fixture.Rewrite(t, library, text)
 	fixture.Equal(t, s.script("taskprolog.sh", env("SLURM_JOB_GPUS=0")...), "", "without a broker")
-	listener, err := net.Listen("unix", socket)
-	fixture.Must(t, err)
+	listener := fixture.Value(net.Listen("unix", socket))(t)
 	defer listener.Close()
 	for want, more := range map[string][]string{
 		"":                                    nil,

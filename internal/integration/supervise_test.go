@@ -101,9 +101,7 @@ func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 	}
 	a.endsWell()
 	eventually(t, "STOPPING=1", func() bool { return m.count("STOPPING=1") == 1 })
-	if n := m.count("READY=1"); n != 1 {
-		t.Errorf("READY=1 came %d times", n)
-	}
+	fixture.Equal(t, m.count("READY=1"), 1, "READY=1 came … times")
 }
 
 func TestWatchdogIsFedWhileAReaderProgresses(t *testing.T) {

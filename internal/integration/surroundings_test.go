@@ -58,9 +58,7 @@ func TestMissingDeviceNodes(t *testing.T) {
 			}
 			a.sees("the driver was tried again",
 				func(s series) bool { return sum(s.family("gpusteward_nvml_calls_total", `call="nvmlInit"`)) > 3 })
-			if n := strings.Count(a.log.String(), said); n != 1 {
-				t.Errorf("it is logged %d times", n)
-			}
+			fixture.Equal(t, strings.Count(a.log.String(), said), 1, "it is logged … times")
 			f.clear(filepath.Dir(filepath.Dir(slot(0))), module) // nothing is missing any more
 			f.set("loaded", "")
 			f.set("gpus", "1")
@@ -191,9 +189,7 @@ func TestUnwritableStateDirectory(t *testing.T) {
 				t.Errorf("the first event was lost: %v\n%s", err, events)
 			}
 			for _, message := range []string{inventory, health, journal} {
-				if n := strings.Count(a.log.String(), message); n != 1 {
-					t.Errorf("%q is told %d times", message, n)
-				}
+				fixture.Equal(t, strings.Count(a.log.String(), message), 1, "%q is told … times", message)
 			}
 			a.endsWell()
 		}

@@ -42,14 +42,11 @@ func TestSystemdsSocketIsServed(t *testing.T) {
 // returns a pool with the certificate.
 func tlsFiles(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	fixture.Must(t, err)
+	key := fixture.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	certificate, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
-	fixture.Must(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	fixture.Must(t, err)
+	certificate := fixture.Value(x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key))(t)
+	secret := fixture.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
 	fixture.Rewrite(t, filepath.Join(dir, "cert.pem"), string(text))
 	fixture.Rewrite(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",

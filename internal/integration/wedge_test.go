@@ -89,8 +89,7 @@ func (a *agent) turns(n float64) {
 // threads returns the number of threads of a child process.
 func (a *agent) threads() int {
 	a.t.Helper()
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid))
-	fixture.Must(a.t, err)
+	tasks := fixture.Value(os.ReadDir(fmt.Sprintf("/proc/%d/task", a.pid)))(a.t)
 	return len(tasks)
 }
 
@@ -264,9 +263,7 @@ func TestHungCalls(t *testing.T) {
 			if !c.last {
 				f.clear(c.files...)
 				a.well(0, 1, 2, 3)
-				if n := len(a.scrape().family("nvgpu_up")); n != 4 {
-					t.Errorf("nvgpu_up of %d GPUs, want 4", n)
-				}
+				fixture.Equal(t, len(a.scrape().family("nvgpu_up")), 4, "nvgpu_up of … GPUs")
 			}
 			w.saw(t)
 			a.endsWell()

@@ -128,8 +128,7 @@ func TestWrittenTermsTakePrecedence(t *testing.T) {
 func TestJSON(t *testing.T) {
 	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50,
 		LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
-	text, err := json.Marshal(q)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(q))(t)
 	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`,
 		`"launch_wait":0.02,`, `"bandwidth":0.6`} {
 		if !strings.Contains(string(text), want) {

@@ -18,15 +18,13 @@ import (
 // recorded returns an answer of NCCL 2.28.9.
 func recorded(t testing.TB, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + name)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
 	return string(text)
 }
 
 func mustParse(t testing.TB, text string) Status {
 	t.Helper()
-	s, err := parse(text)
-	fixture.Must(t, err)
+	s := fixture.Value(parse(text))(t)
 	return s
 }
 

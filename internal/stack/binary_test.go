@@ -60,8 +60,7 @@ func loaded(file, memory []byte, left int) (*object, error) {
 
 func TestSymbols(t *testing.T) {
 	t.Parallel()
-	o, err := loaded(library(), library(), maxFiles)
-	fixture.Must(t, err)
+	o := fixture.Value(loaded(library(), library(), maxFiles))(t)
 	found, err := o.find(symbols...)
 	if err != nil || len(found) != 1 || found["_PyRuntime"] != 0x703000 {
 		t.Errorf("%v, %#x", err, found)
@@ -125,7 +124,6 @@ func TestOnlyRegularFiles(t *testing.T) {
 			t.Errorf("%s was opened", path)
 		}
 	}
-	f, err := regular(os.Args[0])
-	fixture.Must(t, err)
+	f := fixture.Value(regular(os.Args[0]))(t)
 	f.Close()
 }

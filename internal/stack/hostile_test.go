@@ -184,8 +184,7 @@ func TestHostileMemory(t *testing.T) {
 				m.write(code+objectType, u64(text(m, w.function))...)
 			}, inconsistent},
 			"a name of the type of tables": {func(m image) {
-				typ, err := pointer(m, text(m, w.table)+objectType)
-				fixture.Must(t, err)
+				typ := fixture.Value(pointer(m, text(m, w.table)+objectType))(t)
 				m.write(text(m, w.function)+objectType, u64(typ)...)
 			}, inconsistent},
 			"a name of another type": {func(m image) { m.write(code+w.function, u64(code)...) }, inconsistent},
@@ -221,8 +220,7 @@ func (r recording) deep(t *testing.T, m image, n int) {
 	w, threads, links := r.layoutOf(t, m)
 	first := links[threads[0]][0]
 	size := max(w.previous+8, w.code+8, w.instr+8, w.owner+1)
-	frame, err := structure(m, first.at, size)
-	fixture.Must(t, err)
+	frame := fixture.Value(structure(m, first.at, size))(t)
 	at, outer := first.at, first.previous
 	for i := range uint64(n) {
 		next := 1<<40 + i*0x100 // where no program has anything
@@ -240,8 +238,7 @@ func (r recording) crowd(t *testing.T, m image, n uint64) {
 	state, err := structure(m, threads[0], max(w.nextThread, w.interpreter, w.native, w.pthread, w.cframe, w.frame)+8)
 	fixture.Must(t, err)
 	head := state.u64(w.interpreter) + w.threads
-	next, err := pointer(m, head)
-	fixture.Must(t, err)
+	next := fixture.Value(pointer(m, head))(t)
 	for i := range n {
 		at := 1<<40 + i*0x1000 // where no program has anything
 		m.write(at, state...)

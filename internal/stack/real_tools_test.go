@@ -30,17 +30,14 @@ func ranks(t testing.TB, python string, args ...string) (pid int, r recording) {
 	t.Helper()
 	begin := "exec(compile(open('testdata/ranks.py').read(), 'ranks.py', 'exec'))" // without this machine's path
 	cmd := exec.Command(python, append([]string{"-c", begin}, args...)...)
-	stdin, err := cmd.StdinPipe()
-	fixture.Must(t, err)
-	stdout, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	stdin := fixture.Value(cmd.StdinPipe())(t)
+	stdout := fixture.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v (make tools installs Python)", err)
 	}
 	t.Cleanup(func() { stdin.Close(); cmd.Wait() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	fixture.Must(t, err)
+	line := fixture.Value(bufio.NewReader(stdout).ReadString('\n'))(t)
 	fixture.Must(t, json.Unmarshal([]byte(line), &r))
 	return cmd.Process.Pid, r
 }
@@ -93,8 +90,7 @@ func ran(b *testing.B, pattern string) (sum time.Duration) {
 	files, err := filepath.Glob(pattern + "/schedstat")
 	fixture.Must(b, err)
 	for _, f := range files {
-		n, err := strconv.ParseInt(strings.Fields(small(f) + " 0")[0], 10, 64)
-		fixture.Must(b, err)
+		n := fixture.Value(strconv.ParseInt(strings.Fields(small(f) + " 0")[0], 10, 64))(b)
 		sum += time.Duration(n)
 	}
 	return sum
@@ -115,8 +111,7 @@ func BenchmarkTarget(b *testing.B) {
 	pid, _ := ranks(b, strings.Split(*pythons, ",")[0], "count", path)
 	counted := func(meanwhile func()) float64 {
 		text := func() uint64 {
-			n, err := os.ReadFile(path)
-			fixture.Must(b, err)
+			n := fixture.Value(os.ReadFile(path))(b)
 			return binary.LittleEndian.Uint64(n)
 		}
 		threads := fmt.Sprintf("/proc/%d/task/*", pid) // the others stand still
@@ -151,10 +146,8 @@ func BenchmarkTarget(b *testing.B) {
 func (r recording) record(t *testing.T, pid int) {
 	t.Helper()
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	all, err := mappings(dir)
-	fixture.Must(t, err)
-	program, err := os.Readlink(filepath.Join(dir, "exe"))
-	fixture.Must(t, err)
+	all := fixture.Value(mappings(dir))(t)
+	program := fixture.Value(os.Readlink(filepath.Join(dir, "exe")))(t)
 	files := newBinaries(t.Context(), dir, all, process(pid))
 	defer files.close()
 	w, err := findPython(process(pid), files, program)
@@ -170,11 +163,9 @@ func (r recording) record(t *testing.T, pid int) {
 	if w, err = newInterpreter(memory, r.Symbols); err != nil {
 		t.Fatal(err)
 	}
-	stacks, err := w.stacks(r.known())
-	fixture.Must(t, err)
+	stacks := fixture.Value(w.stacks(r.known()))(t)
 	agrees(t, stacks, r.Stacks)
 	r.Memory = memory.segments()
-	text, err := json.MarshalIndent(r, "", " ")
-	fixture.Must(t, err)
+	text := fixture.Value(json.MarshalIndent(r, "", " "))(t)
 	fixture.Must(t, os.WriteFile("testdata/"+r.Version+".json", append(text, '\n'), 0o644))
 }

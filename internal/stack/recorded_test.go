@@ -94,8 +94,7 @@ func (r recording) image(t testing.TB) image {
 	t.Helper()
 	m := image{}
 	for _, s := range r.Memory {
-		data, err := hex.DecodeString(s.Data)
-		fixture.Must(t, err)
+		data := fixture.Value(hex.DecodeString(s.Data))(t)
 		m.write(s.At, data...)
 	}
 	return m
@@ -119,8 +118,7 @@ func recordings(t testing.TB) map[string]recording {
 	}
 	all := map[string]recording{}
 	for _, name := range names {
-		text, err := os.ReadFile(name)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(name))(t)
 		var r recording
 		fixture.Must(t, json.Unmarshal(text, &r))
 		all[r.Version] = r
@@ -149,8 +147,7 @@ func TestRecordings(t *testing.T) {
 	for v, r := range recordings(t) {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
-			w, err := newInterpreter(r.image(t), r.Symbols)
-			fixture.Must(t, err)
+			w := fixture.Value(newInterpreter(r.image(t), r.Symbols))(t)
 			if !strings.HasPrefix(v, w.version) || !w.verified {
 				t.Errorf("taken for version %s, verified %v", w.version, w.verified)
 			}

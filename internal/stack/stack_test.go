@@ -173,9 +173,7 @@ func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	procfs := held(t, func(dir string) {
 		another := strings.Replace(rank, "4711", "4712", 1)
-		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(another), 0o644); err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte(another), 0o644))
 	})
 	p, err := Of(t.Context(), 7, Options{Procfs: procfs})
 	if err == nil || err.Error() != "process 7 ended meanwhile: nothing of it is left to read" {

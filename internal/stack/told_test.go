@@ -94,8 +94,7 @@ func told() (m image, known map[int]bool) {
 func TestReportedOffsets(t *testing.T) {
 	t.Parallel()
 	m, known := told()
-	w, err := newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000})
-	fixture.Must(t, err)
+	w := fixture.Value(newInterpreter(m, map[string]uint64{"_PyRuntime": 0x1000}))(t)
 	if w.version != "3.14.2" || w.verified {
 		t.Errorf("version %s, verified %v: no 3.14 has been read", w.version, w.verified)
 	}

@@ -140,10 +140,8 @@ var (
 // and every number, with this package's.
 func TestHeader(t *testing.T) {
 	t.Parallel()
-	header, err := filepath.Abs("../../enforcer/hook/src/wire.h")
-	fixture.Must(t, err)
-	source, err := os.ReadFile(header)
-	fixture.Must(t, err)
+	header := fixture.Value(filepath.Abs("../../enforcer/hook/src/wire.h"))(t)
+	source := fixture.Value(os.ReadFile(header))(t)
 	plain := remark.ReplaceAllString(string(source), "")
 	var program, want strings.Builder
 	fmt.Fprintf(&program, "#include <stddef.h>\n#include <stdio.h>\n#include %q\nint main(void) {\n", header)
@@ -220,8 +218,7 @@ func runC(t *testing.T, source string) string {
 		file).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	out, err := exec.Command(binary).Output()
-	fixture.Must(t, err)
+	out := fixture.Value(exec.Command(binary).Output())(t)
 	return string(out)
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestReached reads numbers of which a trace has the low bits.
@@ -93,9 +95,7 @@ func TestBlocksAreReadInTheOrderOfTime(t *testing.T) {
 		}
 	}
 	w.want(0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
-	if len(w.reader.open) != 2 {
-		t.Errorf("%d blocks are open, two are not full", len(w.reader.open))
-	}
+	fixture.Equal(t, len(w.reader.open), 2, "… blocks are open, two are")
 }
 
 // TestLaterEventsAreLeft: what threads note while it is read comes with the next reading.

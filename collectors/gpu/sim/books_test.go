@@ -37,8 +37,7 @@ func shared() scenarios.Scenario {
 func (h *Host) bookOf(t *testing.T, tenant string) (b wire.TenantStats, q wire.QuotaStats, w wire.WorkloadStats,
 	l wire.EscalationStats) {
 	t.Helper()
-	s, err := h.Books()
-	fixture.Must(t, err)
+	s := fixture.Value(h.Books())(t)
 	for i := range s.Tenants {
 		if s.Tenants[i].Tenant == tenant {
 			b, q = s.Tenants[i], s.Enforcer.Quotas[i]

@@ -79,8 +79,7 @@ func observe(t *testing.T, h *Host, index int) string {
 
 func marshal(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(v))(t)
 	return string(text)
 }
 

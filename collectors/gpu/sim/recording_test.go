@@ -18,8 +18,7 @@ import (
 // table reads a recording: its rows by the first column.
 func table(t *testing.T, name string) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + name)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
 	rows := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimRight(line, "\n"), "\t")
@@ -106,8 +105,7 @@ func TestCallsAsRecorded(t *testing.T) {
 				if ret != nvml.SUCCESS || json.Unmarshal([]byte(row[column]), &wanted) != nil {
 					continue // the recording cuts long values
 				}
-				text, err := json.Marshal(v)
-				fixture.Must(t, err)
+				text := fixture.Value(json.Marshal(v))(t)
 				fixture.Must(t, json.Unmarshal(text, &got))
 				distance := c.idle
 				if load == "full" {
@@ -143,8 +141,7 @@ func TestFieldsAsRecorded(t *testing.T) {
 				if nvml.ValueType(v[0].ValueType) != types[row[1]] {
 					t.Errorf("field %d: type %d, recorded %s", id, v[0].ValueType, row[1])
 				}
-				r, err := strconv.ParseFloat(row[column], 64)
-				fixture.Must(t, err)
+				r := fixture.Value(strconv.ParseFloat(row[column], 64))(t)
 				got := float64(fieldOf(t, d, id, 0))
 				if types[row[1]] == asInt {
 					got = float64(int32(fieldOf(t, d, id, 0)))
@@ -159,8 +156,7 @@ func TestFieldsAsRecorded(t *testing.T) {
 
 // TestLinksAsRecorded compares the fields of an H200 with NVLinks.
 func TestLinksAsRecorded(t *testing.T) {
-	text, err := os.ReadFile("testdata/nvml-h200x2.json")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/nvml-h200x2.json"))(t)
 	var recording map[string]struct {
 		Fields map[string]float64 `json:"fields"`
 	}
@@ -193,8 +189,7 @@ func TestMetricsAsRecorded(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			h, d := recorded(t, load)
 			for id, v := range measure(t, h, d, 1, 2, 3, 4, 5, 7, 10, 20, 21) {
-				r, err := strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64)
-				fixture.Must(t, err)
+				r := fixture.Value(strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64))(t)
 				if !near(v, r, distance[id]) {
 					t.Errorf("%s metric %d is %v, recorded %v", load, id, v, r)
 				}

@@ -12,8 +12,7 @@ import (
 
 // TestSessions checks that calls need a session and that handles end with it.
 func TestSessions(t *testing.T) {
-	h, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{})
-	fixture.Must(t, err)
+	h := fixture.Value(New(scenarios.Scenario{GPUs: []scenarios.GPU{{}}}, Options{}))(t)
 	_, ret := h.DeviceGetCount()
 	want(t, "before Init", ret, nvml.ERROR_UNINITIALIZED)
 	want(t, "Shutdown before Init", h.Shutdown(), nvml.ERROR_UNINITIALIZED)

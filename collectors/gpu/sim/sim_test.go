@@ -31,16 +31,14 @@ func parse(t testing.TB, text string) scenarios.Scenario {
 // embedded decodes an embedded scenario.
 func embedded(t testing.TB, name string) scenarios.Scenario {
 	t.Helper()
-	text, err := scenarios.Source(name)
-	fixture.Must(t, err)
+	text := fixture.Value(scenarios.Source(name))(t)
 	return parse(t, string(text))
 }
 
 // begin starts a host in a session. It is closed when the test ends.
 func begin(t testing.TB, s scenarios.Scenario, o Options) *Host {
 	t.Helper()
-	h, err := New(s, o)
-	fixture.Must(t, err)
+	h := fixture.Value(New(s, o))(t)
 	t.Cleanup(h.Close)
 	check(t, h.Init())
 	return h
@@ -172,8 +170,6 @@ func TestKernelIsAFileSystem(t *testing.T) {
 			"class/infiniband/mlx5_7/ports/1/state"); err != nil {
 			t.Error(err)
 		}
-		if err := fstest.TestFS(k.Proc, "stat"); err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, fstest.TestFS(k.Proc, "stat"))
 	})
 }
