@@ -49,8 +49,7 @@ func TestMixin(t *testing.T) {
 	fixture.Must(t, err)
 	want := map[string]any{}
 	for _, name := range files {
-		text, err := os.ReadFile(name)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(name))(t)
 		var file struct{ Groups []map[string]any }
 		fixture.Must(t, yaml.Unmarshal(text, &file))
 		for _, g := range file.Groups {
@@ -69,8 +68,7 @@ func TestMixin(t *testing.T) {
 	}
 	for _, part := range []struct{ Groups []map[string]any }{m.Alerts, m.Rules} {
 		path := filepath.Join(t.TempDir(), "rules.yml")
-		text, err := yaml.Marshal(map[string]any{"groups": part.Groups})
-		fixture.Must(t, err)
+		text := fixture.Value(yaml.Marshal(map[string]any{"groups": part.Groups}))(t)
 		fixture.Must(t, os.WriteFile(path, text, 0o644))
 		if out, err := exec.Command("promtool", "check", "rules", path).CombinedOutput(); err != nil {
 			t.Errorf("promtool: %v\n%s", err, out)
@@ -81,8 +79,7 @@ func TestMixin(t *testing.T) {
 		t.Errorf("%d dashboards of %d, %v", len(m.Dashboards), len(boards), err)
 	}
 	for _, path := range boards {
-		text, err := os.ReadFile(path)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(path))(t)
 		var board any
 		fixture.Must(t, json.Unmarshal(text, &board))
 		if !reflect.DeepEqual(board, m.Dashboards[filepath.Base(path)]) {

@@ -28,8 +28,7 @@ func TestServiceLevelsPageNobody(t *testing.T) {
 // about racks: each alert about a rack silences those of its hosts, whose pages wait for it.
 func TestAlertmanagerKnowsRacks(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../deploy/alertmanager.yml")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../deploy/alertmanager.yml"))(t)
 	type route struct {
 		Matchers []string `yaml:"matchers"`
 		Wait     string   `yaml:"group_wait"`
@@ -67,7 +66,5 @@ func TestAlertmanagerKnowsRacks(t *testing.T) {
 			waits++
 		}
 	}
-	if waits != 2 {
-		t.Errorf("%d routes wait for the alert about a rack, want that of the example and that of all others", waits)
-	}
+	fixture.Equal(t, waits, 2, "… routes wait for the alert about a rack")
 }

@@ -14,8 +14,7 @@ import (
 // directions. GitHub derives an anchor from each heading.
 func TestRunbookAnchors(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("RUNBOOK.md")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("RUNBOOK.md"))(t)
 	sections := map[string]int{}
 	for _, heading := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
 		sections[strings.ToLower(heading[1])]++

@@ -82,8 +82,7 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 	rules, _ := stragglerFiles()
 	rules = strings.ReplaceAll(rules, "        keep_firing_for: 5m\n", "")
 	rules = everyRange.ReplaceAllStringFunc(rules, func(found string) string {
-		d, err := time.ParseDuration(strings.Trim(found, "[]"))
-		fixture.Must(t, err)
+		d := fixture.Value(time.ParseDuration(strings.Trim(found, "[]")))(t)
 		d *= time.Duration(*slower)
 		if d%stragglerStep == 0 {
 			d -= time.Second // promtool has samples at the very times of evaluations: one too many

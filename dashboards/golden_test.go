@@ -3,10 +3,7 @@ package dashboards
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
@@ -22,34 +19,16 @@ func TestMain(m *testing.M) {
 // generated returns the text of the files.
 func generated(t *testing.T) map[string]string {
 	t.Helper()
-	files, err := Files()
-	fixture.Must(t, err)
+	files := fixture.Value(Files())(t)
 	if len(files) < 7 {
 		t.Fatalf("%d dashboards", len(files))
 	}
 	return files
 }
 
-// TestGolden compares the generated files with the rows, or writes them with -update.
-func TestGolden(t *testing.T) {
-	files := generated(t)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if *fixture.Update {
-			fixture.Must(t, os.WriteFile(name, []byte(files[name]), 0o644))
-			continue
-		}
-		stands, err := os.ReadFile(name)
-		fixture.Must(t, err)
-		fixture.Equal(t, string(stands), files[name], "%s differs from the rows; run make generate", name)
-	}
-	stands, err := filepath.Glob("*.json")
-	fixture.Must(t, err)
-	for _, name := range stands {
-		if files[name] == "" {
-			t.Errorf("%s is no longer generated; remove it", name)
-		}
-	}
-}
+// TestGolden compares the generated files with the rows, or writes them with -update. make generate
+// does that.
+func TestGolden(t *testing.T) { fixture.GoldenFiles(t, "*.json", generated(t)) }
 
 // TestSchema reads the files by Grafana's own schema: no field is unknown, missing or of another
 // type, every value is within its bounds, and nothing is lost in a round trip.
@@ -61,8 +40,7 @@ func TestSchema(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		again, err := json.MarshalIndent(d, "", "  ")
-		fixture.Must(t, err)
+		again := fixture.Value(json.MarshalIndent(d, "", "  "))(t)
 		var want, got any
 		if json.Unmarshal([]byte(text), &want) != nil || json.Unmarshal(again, &got) != nil {
 			t.Fatalf("%s: not JSON", name)

@@ -32,8 +32,7 @@ func TestPublicRules(t *testing.T) {
 			Entries []struct{ Dashboard, Panel string }
 		}
 	}
-	text, err := os.ReadFile(".lint")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(".lint"))(t)
 	fixture.Must(t, yaml.Unmarshal(text, &config))
 	used := map[string]bool{}
 	for _, f := range found {

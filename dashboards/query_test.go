@@ -123,8 +123,7 @@ type server struct{ url, instance string }
 // startPrometheus starts a Prometheus with the shipped rules.
 func startPrometheus(t *testing.T, program, target string) server {
 	t.Helper()
-	rules, err := filepath.Abs("../alerts/*.rules.yml")
-	fixture.Must(t, err)
+	rules := fixture.Value(filepath.Abs("../alerts/*.rules.yml"))(t)
 	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	config := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
@@ -199,10 +198,7 @@ func (s server) choices(ctx context.Context, t *testing.T, d *sdk.Dashboard) []c
 			first := all[0]
 			all = nil
 			a := asked{expr: "nvgpu_up", instant: true}
-			series, err := s.ask(ctx, a, first)
-			if err != nil {
-				t.Error(err)
-			}
+			series := fixture.Value(s.ask(ctx, a, first))(t)
 			for _, one := range series {
 				c := choice{"gpu": one.Metric["gpu"]}
 				for name, value := range first {

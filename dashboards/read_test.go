@@ -39,8 +39,7 @@ func committed(t *testing.T) (list []*sdk.Dashboard) {
 		t.Fatalf("%q, %v", names, err)
 	}
 	for _, name := range names {
-		text, err := os.ReadFile(name)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(name))(t)
 		d, err := strictly(text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
