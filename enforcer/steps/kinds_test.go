@@ -9,6 +9,15 @@ type program struct {
 	run   func(w *world, n int)
 }
 
+// each is a program whose every step, by its number, does the same.
+func each(does func(w *world, i int)) func(w *world, n int) {
+	return func(w *world, n int) {
+		for i := range n {
+			w.step(func() { does(w, i) })
+		}
+	}
+}
+
 var small = model{name: "small ", layers: 4, cost: 40 * us, eager: 12 * us}
 var large = model{name: "large ", layers: 24, cost: 60 * us, eager: 12 * us}
 var quick = model{name: "quick ", layers: 2, cost: 5 * us, eager: 10 * us}
@@ -16,129 +25,93 @@ var quick = model{name: "quick ", layers: 2, cost: 5 * us, eager: 10 * us}
 // programs are those on which the finder was made, and some that were kept back while it was
 // made.
 var programs = []program{
-	{"eager, item each step", 300, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.spend(ms)
-				w.copy(65536)
-				small.train(w)
-				w.item()
-			})
+	{"eager, item each step", 300, each(func(w *world, _ int) {
+		w.spend(ms)
+		w.copy(65536)
+		small.train(w)
+		w.item()
+	})},
+	{"eager, item each 10th step, GPU-bound", 400, each(func(w *world, i int) {
+		w.copy(65536)
+		large.train(w)
+		if i%10 == 9 {
+			w.launch("mean", us)
+			w.item()
 		}
-	}},
-	{"eager, item each 10th step, GPU-bound", 400, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.copy(65536)
-				large.train(w)
-				if i%10 == 9 {
-					w.launch("mean", us)
-					w.item()
+	})},
+	{"torch.compile", 300, each(func(w *world, _ int) {
+		w.copy(1 << 20)
+		for i := range 40 {
+			w.launch("triton forward "+string(rune('a'+i%20)), 50*us)
+		}
+		w.on(7, func() {
+			for i := range 70 {
+				w.launch("triton backward "+string(rune('a'+i%33)), 50*us)
+			}
+		})
+		w.launch("fused adam", 200*us)
+		w.launch("fused adam", 200*us)
+	})},
+	{"one graph a step, nothing else", 500, each(func(w *world, _ int) { w.graph("step", 3*ms) })},
+	{"DDP", 300, each(func(w *world, _ int) {
+		w.copy(1 << 18)
+		small.forward(w)
+		w.on(7, func() {
+			for b := range 5 {
+				for k := range 9 {
+					small.op(w, "backward "+string(rune('a'+k)), 40*us)
 				}
-			})
+				w.collective("all_reduce "+string(rune('0'+b/2)), 300*us)
+			}
+		})
+		small.adam(w)
+		w.item()
+	})},
+	{"FSDP", 300, each(func(w *world, _ int) {
+		w.copy(1 << 18)
+		for range 12 {
+			w.collective("all_gather", 200*us)
+			for k := range 10 {
+				small.op(w, "layer "+string(rune('a'+k)), 40*us)
+			}
 		}
-	}},
-	{"torch.compile", 300, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 20)
-				for i := range 40 {
-					w.launch("triton forward "+string(rune('a'+i%20)), 50*us)
+		w.on(7, func() {
+			for range 12 {
+				w.collective("all_gather", 200*us)
+				for k := range 16 {
+					small.op(w, "layer backward "+string(rune('a'+k)), 40*us)
 				}
-				w.on(7, func() {
-					for i := range 70 {
-						w.launch("triton backward "+string(rune('a'+i%33)), 50*us)
-					}
-				})
-				w.launch("fused adam", 200*us)
-				w.launch("fused adam", 200*us)
-			})
+				w.collective("reduce_scatter", 200*us)
+			}
+		})
+		small.adam(w)
+	})},
+	{"accumulation of 16, logs each 5th step", 80, each(func(w *world, s int) {
+		for i := range 16 {
+			w.copy(1 << 16)
+			small.forward(w)
+			small.backward(w, i > 0)
 		}
-	}},
-	{"one graph a step, nothing else", 500, func(w *world, n int) {
-		for range n {
-			w.step(func() { w.graph("step", 3*ms) })
+		small.adam(w)
+		if s%5 == 4 {
+			w.launch("mean", us)
+			w.item()
 		}
-	}},
-	{"DDP", 300, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 18)
-				small.forward(w)
-				w.on(7, func() {
-					for b := range 5 {
-						for k := range 9 {
-							small.op(w, "backward "+string(rune('a'+k)), 40*us)
-						}
-						w.collective("all_reduce "+string(rune('0'+b/2)), 300*us)
-					}
-				})
-				small.adam(w)
-				w.item()
-			})
+	})},
+	{"JAX, few launches", 400, each(func(w *world, _ int) {
+		w.spend(500 * us)
+		w.copy(1 << 18)
+		w.launch("fusion_1", 2*ms)
+		w.launch("gemm_fusion", 3*ms)
+		w.launch("fusion_2", ms)
+		w.wait(wire.WaitEvent)
+	})},
+	{"Triton loop", 400, each(func(w *world, _ int) {
+		for _, k := range []string{"a", "b", "c", "b"} {
+			w.spend(20 * us)
+			w.launch("triton "+k, 400*us)
 		}
-	}},
-	{"FSDP", 300, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 18)
-				for range 12 {
-					w.collective("all_gather", 200*us)
-					for k := range 10 {
-						small.op(w, "layer "+string(rune('a'+k)), 40*us)
-					}
-				}
-				w.on(7, func() {
-					for range 12 {
-						w.collective("all_gather", 200*us)
-						for k := range 16 {
-							small.op(w, "layer backward "+string(rune('a'+k)), 40*us)
-						}
-						w.collective("reduce_scatter", 200*us)
-					}
-				})
-				small.adam(w)
-			})
-		}
-	}},
-	{"accumulation of 16, logs each 5th step", 80, func(w *world, n int) {
-		for s := range n {
-			w.step(func() {
-				for i := range 16 {
-					w.copy(1 << 16)
-					small.forward(w)
-					small.backward(w, i > 0)
-				}
-				small.adam(w)
-				if s%5 == 4 {
-					w.launch("mean", us)
-					w.item()
-				}
-			})
-		}
-	}},
-	{"JAX, few launches", 400, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.spend(500 * us)
-				w.copy(1 << 18)
-				w.launch("fusion_1", 2*ms)
-				w.launch("gemm_fusion", 3*ms)
-				w.launch("fusion_2", ms)
-				w.wait(wire.WaitEvent)
-			})
-		}
-	}},
-	{"Triton loop", 400, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for _, k := range []string{"a", "b", "c", "b"} {
-					w.spend(20 * us)
-					w.launch("triton "+k, 400*us)
-				}
-			})
-		}
-	}},
+	})},
 	{"Trainer with logs, evaluation, checkpoints", 400, func(w *world, n int) {
 		for i := range n {
 			w.step(func() {
@@ -171,35 +144,27 @@ var programs = []program{
 			}
 		}
 	}},
-	{"bound by the DataLoader", 300, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.spend(int64(18+4*w.Float64()) * ms)
-				if i%40 == 39 {
-					w.spend(900 * ms)
-				}
-				w.copy(1 << 20)
-				small.train(w)
-				w.item()
-			})
+	{"bound by the DataLoader", 300, each(func(w *world, i int) {
+		w.spend(int64(18+4*w.Float64()) * ms)
+		if i%40 == 39 {
+			w.spend(900 * ms)
 		}
-	}},
-	{"AMP with a grad scaler", 300, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.copy(1 << 18)
-				small.forward(w)
-				w.launch("scale", us)
-				small.backward(w, false)
-				w.launch("unscale", 10*us)
-				w.item() // found_inf
-				if i%53 != 3 {
-					small.adam(w)
-				}
-				w.launch("update scale", us)
-			})
+		w.copy(1 << 20)
+		small.train(w)
+		w.item()
+	})},
+	{"AMP with a grad scaler", 300, each(func(w *world, i int) {
+		w.copy(1 << 18)
+		small.forward(w)
+		w.launch("scale", us)
+		small.backward(w, false)
+		w.launch("unscale", 10*us)
+		w.item() // found_inf
+		if i%53 != 3 {
+			small.adam(w)
 		}
-	}},
+		w.launch("update scale", us)
+	})},
 	{"dynamic padding", 900, func(w *world, n int) {
 		for range n {
 			length := 4 + w.IntN(9)
@@ -300,77 +265,61 @@ var programs = []program{
 			w.wait(wire.WaitContext)
 		}
 	}},
-	{"CNN with an optimizer of single tensors", 250, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.spend(int64(3+2*w.Float64()) * ms)
-				w.copy(3 << 20)
-				for b := range 16 {
-					for _, k := range []string{"conv", "bn", "relu", "conv", "bn", "add", "relu"} {
-						w.spend(8 * us)
-						w.launch("cnn "+k+string(rune('a'+b/4)), 70*us)
-					}
-				}
-				w.launch("pool", 5*us)
-				w.on(3, func() {
-					for b := range 16 {
-						for _, k := range []string{"relu b", "bn b", "conv dx", "conv dw", "relu b", "bn b", "conv dx", "conv dw"} {
-							w.spend(8 * us)
-							w.launch("cnn "+k+string(rune('a'+3-b/4)), 70*us)
-						}
-					}
-				})
-				for range 48 {
-					for _, k := range []string{"mul", "add", "axpy"} {
-						w.spend(4 * us)
-						w.launch("single "+k, 4*us)
-					}
-				}
-				if i%20 == 0 {
-					w.item()
-				}
-			})
+	{"CNN with an optimizer of single tensors", 250, each(func(w *world, i int) {
+		w.spend(int64(3+2*w.Float64()) * ms)
+		w.copy(3 << 20)
+		for b := range 16 {
+			for _, k := range []string{"conv", "bn", "relu", "conv", "bn", "add", "relu"} {
+				w.spend(8 * us)
+				w.launch("cnn "+k+string(rune('a'+b/4)), 70*us)
+			}
 		}
-	}},
-	{"accumulation of 4 as graphs", 700, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for range 4 {
-					w.copy(1 << 16)
-					w.graph("micro", 3*ms)
+		w.launch("pool", 5*us)
+		w.on(3, func() {
+			for b := range 16 {
+				for _, k := range []string{"relu b", "bn b", "conv dx", "conv dw", "relu b", "bn b", "conv dx", "conv dw"} {
+					w.spend(8 * us)
+					w.launch("cnn "+k+string(rune('a'+3-b/4)), 70*us)
 				}
-				w.graph("optimizer", ms)
-			})
+			}
+		})
+		for range 48 {
+			for _, k := range []string{"mul", "add", "axpy"} {
+				w.spend(4 * us)
+				w.launch("single "+k, 4*us)
+			}
 		}
-	}},
-	{"DDP, accumulation of 8 without synchronization", 120, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for i := range 8 {
-					w.copy(1 << 16)
-					quick.forward(w)
-					quick.backward(w, i > 0)
-				}
-				for range 3 {
-					w.collective("all_reduce", 500*us)
-				}
-				quick.adam(w)
-			})
+		if i%20 == 0 {
+			w.item()
 		}
-	}},
-	{"copies by another thread", 300, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				small.forward(w)
-				w.on(2, func() { w.copy(1 << 20); w.note(wire.EventWait, 1); w.spend(50 * us); w.note(wire.EventWaited, 1) })
-				small.backward(w, false)
-				if w.IntN(2) == 0 {
-					w.on(3, func() { w.copy(1 << 10) })
-				}
-				small.adam(w)
-			})
+	})},
+	{"accumulation of 4 as graphs", 700, each(func(w *world, _ int) {
+		for range 4 {
+			w.copy(1 << 16)
+			w.graph("micro", 3*ms)
 		}
-	}},
+		w.graph("optimizer", ms)
+	})},
+	{"DDP, accumulation of 8 without synchronization", 120, each(func(w *world, _ int) {
+		for i := range 8 {
+			w.copy(1 << 16)
+			quick.forward(w)
+			quick.backward(w, i > 0)
+		}
+		for range 3 {
+			w.collective("all_reduce", 500*us)
+		}
+		quick.adam(w)
+	})},
+	{"copies by another thread", 300, each(func(w *world, _ int) {
+		small.forward(w)
+		w.on(2, func() { w.copy(1 << 20); w.note(wire.EventWait, 1); w.spend(50 * us); w.note(wire.EventWaited, 1) })
+		small.backward(w, false)
+		if w.IntN(2) == 0 {
+			w.on(3, func() { w.copy(1 << 10) })
+		}
+		small.adam(w)
+	})},
 	{"three losses, three networks", 150, func(w *world, n int) {
 		a, b := model{"A ", 3, 30 * us, 10 * us}, model{"B ", 3, 30 * us, 10 * us}
 		for i := range n {
@@ -408,29 +357,25 @@ var programs = []program{
 			})
 		}
 	}},
-	{"a recurrent network over sequences of one length", 150, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 16)
-				for range 64 {
-					for _, k := range []string{"gemm", "sigmoid", "tanh", "mul"} {
-						w.spend(7 * us)
-						w.launch("cell "+k, 6*us)
-					}
-				}
-				w.on(7, func() {
-					for range 64 {
-						for _, k := range []string{"mul", "tanh b", "sigmoid b", "gemm", "gemm t"} {
-							w.spend(7 * us)
-							w.launch("cell "+k, 6*us)
-						}
-					}
-				})
-				quick.adam(w)
-				w.item()
-			})
+	{"a recurrent network over sequences of one length", 150, each(func(w *world, _ int) {
+		w.copy(1 << 16)
+		for range 64 {
+			for _, k := range []string{"gemm", "sigmoid", "tanh", "mul"} {
+				w.spend(7 * us)
+				w.launch("cell "+k, 6*us)
+			}
 		}
-	}},
+		w.on(7, func() {
+			for range 64 {
+				for _, k := range []string{"mul", "tanh b", "sigmoid b", "gemm", "gemm t"} {
+					w.spend(7 * us)
+					w.launch("cell "+k, 6*us)
+				}
+			}
+		})
+		quick.adam(w)
+		w.item()
+	})},
 
 	{"decoding by graphs", 0, func(w *world, n int) {
 		for range 40 {

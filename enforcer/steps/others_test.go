@@ -30,87 +30,71 @@ func (m model) piece(w *world, bytes int64, adds bool) {
 // were or kept back while it was changed. Some showed a fault, which was mended then: a server may
 // wait for a token without a copy, for example.
 var others = []program{
-	{"mixture of experts", 250, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 17)
-				layer := func(way string) {
-					for range 6 {
-						for _, k := range []string{"norm", "gemm", "attention", "route", "scatter"} {
-							small.op(w, way+k, 40*us)
-						}
-						for range 4 + w.IntN(5) { // experts that have tokens
-							small.op(w, way+"expert up", 20*us)
-							small.op(w, way+"expert down", 20*us)
-						}
-					}
+	{"mixture of experts", 250, each(func(w *world, _ int) {
+		w.copy(1 << 17)
+		layer := func(way string) {
+			for range 6 {
+				for _, k := range []string{"norm", "gemm", "attention", "route", "scatter"} {
+					small.op(w, way+k, 40*us)
 				}
-				layer("f ")
-				w.on(7, func() { layer("b ") })
-				small.adam(w)
-				w.item()
+				for range 4 + w.IntN(5) { // experts that have tokens
+					small.op(w, way+"expert up", 20*us)
+					small.op(w, way+"expert down", 20*us)
+				}
+			}
+		}
+		layer("f ")
+		w.on(7, func() { layer("b ") })
+		small.adam(w)
+		w.item()
+	})},
+	{"compiled, graphs, compiled again twice", 500, each(func(w *world, i int) {
+		if i == 40 || i == 90 {
+			w.spend(6000 * ms)
+		}
+		name := fmt.Sprint(truth(i >= 40) + truth(i >= 90))
+		w.copy(1 << 16)
+		w.graph("forward "+name, 4*ms)
+		w.on(7, func() { w.graph("backward "+name, 7*ms) })
+		w.graph("optimizer", ms)
+		if i%10 == 9 {
+			w.item()
+		}
+	})},
+	{"new threads each step, two replicas", 300, each(func(w *world, i int) {
+		w.copy(1 << 18)
+		for r := range 2 {
+			w.on(uint16(10+(2*i+r)%14), func() { small.forward(w) })
+		}
+		w.launch("gather", 50*us)
+		for r := range 2 {
+			w.on(uint16(7+r), func() {
+				small.op(w, "fill", us)
+				for k := range 40 {
+					small.op(w, "replica backward "+string(rune('a'+k%13)), 40*us)
+				}
 			})
 		}
-	}},
-	{"compiled, graphs, compiled again twice", 500, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				if i == 40 || i == 90 {
-					w.spend(6000 * ms)
-				}
-				name := fmt.Sprint(truth(i >= 40) + truth(i >= 90))
-				w.copy(1 << 16)
-				w.graph("forward "+name, 4*ms)
-				w.on(7, func() { w.graph("backward "+name, 7*ms) })
-				w.graph("optimizer", ms)
-				if i%10 == 9 {
-					w.item()
-				}
-			})
-		}
-	}},
-	{"new threads each step, two replicas", 300, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.copy(1 << 18)
-				for r := range 2 {
-					w.on(uint16(10+(2*i+r)%14), func() { small.forward(w) })
-				}
-				w.launch("gather", 50*us)
-				for r := range 2 {
-					w.on(uint16(7+r), func() {
-						small.op(w, "fill", us)
-						for k := range 40 {
-							small.op(w, "replica backward "+string(rune('a'+k%13)), 40*us)
-						}
-					})
-				}
-				small.adam(w)
-				w.item()
-			})
-		}
-	}},
-	{"executor with threads in any order", 400, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				w.copy(1 << 19)
-				order := w.Perm(12) // branches of a network
-				for _, branch := range order {
-					w.on(uint16(20+w.IntN(3)), func() {
-						for k := range 5 {
-							w.spend(6 * us)
-							w.launch(fmt.Sprint("branch ", branch, k), 60*us)
-						}
-					})
-				}
-				for k := range 20 {
+		small.adam(w)
+		w.item()
+	})},
+	{"executor with threads in any order", 400, each(func(w *world, _ int) {
+		w.copy(1 << 19)
+		order := w.Perm(12) // branches of a network
+		for _, branch := range order {
+			w.on(uint16(20+w.IntN(3)), func() {
+				for k := range 5 {
 					w.spend(6 * us)
-					w.launch(fmt.Sprint("apply ", k%4), 10*us)
+					w.launch(fmt.Sprint("branch ", branch, k), 60*us)
 				}
-				w.copying(64)
 			})
 		}
-	}},
+		for k := range 20 {
+			w.spend(6 * us)
+			w.launch(fmt.Sprint("apply ", k%4), 10*us)
+		}
+		w.copying(64)
+	})},
 	{"actor each second step", 500, func(w *world, n int) {
 		critic, actor := model{"critic ", 1, 20 * us, 12 * us}, model{"actor ", 1, 20 * us, 12 * us}
 		for i := range n {
@@ -160,29 +144,25 @@ var others = []program{
 			})
 		}
 	}},
-	{"tables, steps of 300 us", 20000, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				w.spend(60 * us)
-				w.copy(1 << 12)
-				for k := range 6 {
-					w.spend(9 * us)
-					w.launch("mlp "+string(rune('a'+k%3)), 6*us)
-				}
-				w.on(7, func() {
-					for k := range 7 {
-						w.spend(9 * us)
-						w.launch("mlp backward "+string(rune('a'+k%4)), 6*us)
-					}
-				})
-				w.spend(20 * us)
-				w.launch("fused adam", 8*us)
-				if i%100 == 99 {
-					w.item()
-				}
-			})
+	{"tables, steps of 300 us", 20000, each(func(w *world, i int) {
+		w.spend(60 * us)
+		w.copy(1 << 12)
+		for k := range 6 {
+			w.spend(9 * us)
+			w.launch("mlp "+string(rune('a'+k%3)), 6*us)
 		}
-	}},
+		w.on(7, func() {
+			for k := range 7 {
+				w.spend(9 * us)
+				w.launch("mlp backward "+string(rune('a'+k%4)), 6*us)
+			}
+		})
+		w.spend(20 * us)
+		w.launch("fused adam", 8*us)
+		if i%100 == 99 {
+			w.item()
+		}
+	})},
 	{"longer sequences each 60 steps", 480, func(w *world, n int) {
 		for i := range n {
 			m := small
@@ -230,19 +210,15 @@ var others = []program{
 			}
 		}
 	}},
-	{"accumulation of 16, one kernel updates", 80, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for b := range 16 {
-					w.spend(400 * us)
-					quick.piece(w, 1<<15, b > 0)
-				}
-				w.launch("norm", 5*us)
-				w.launch("fused sgd", 20*us)
-				w.item()
-			})
+	{"accumulation of 16, one kernel updates", 80, each(func(w *world, _ int) {
+		for b := range 16 {
+			w.spend(400 * us)
+			quick.piece(w, 1<<15, b > 0)
 		}
-	}},
+		w.launch("norm", 5*us)
+		w.launch("fused sgd", 20*us)
+		w.item()
+	})},
 	{"a recurrent network, 20 to 70 steps of time", 400, func(w *world, n int) {
 		for range n {
 			length := 20 + w.IntN(51)
@@ -260,25 +236,21 @@ var others = []program{
 			})
 		}
 	}},
-	{"accumulation of 16, sequences of any length", 100, func(w *world, n int) {
-		for range n {
-			w.step(func() {
-				for b := range 16 {
-					length := 8 + w.IntN(20)
-					w.copy(int64(length) << 10)
-					w.ops("forward", 3*length, 3, 10*us)
-					w.on(7, func() {
-						w.ops("backward", 5*length, 5, 10*us)
-						if b > 0 {
-							w.ops("accumulate", 6, 1, 3*us)
-						}
-					})
+	{"accumulation of 16, sequences of any length", 100, each(func(w *world, _ int) {
+		for b := range 16 {
+			length := 8 + w.IntN(20)
+			w.copy(int64(length) << 10)
+			w.ops("forward", 3*length, 3, 10*us)
+			w.on(7, func() {
+				w.ops("backward", 5*length, 5, 10*us)
+				if b > 0 {
+					w.ops("accumulate", 6, 1, 3*us)
 				}
-				w.ops("adam", 10, 5, 20*us)
-				w.item()
 			})
 		}
-	}},
+		w.ops("adam", 10, 5, 20*us)
+		w.item()
+	})},
 	{"64 moves of an agent, then 16 updates", 960, func(w *world, n int) {
 		for i := range n {
 			if i%16 == 0 {
@@ -415,31 +387,27 @@ var others = []program{
 			w.copying(4096)
 		}
 	}},
-	{"adapters, recomputation, accumulation of 4, never waits", 150, func(w *world, n int) {
-		for i := range n {
-			w.step(func() {
-				for b := range 4 {
-					w.copy(1 << 14)
-					w.copy(1 << 14)
-					small.forward(w)
-					w.on(7, func() {
-						for range small.layers {
-							w.ops("again", 10, 10, 40*us)
-							w.ops("layer backward", 13, 13, 40*us)
-							if b > 0 {
-								w.ops("accumulate", 2, 1, 2*us)
-							}
-						}
-					})
-				}
-				w.ops("clip", 4, 2, 5*us)
-				quick.adam(w)
-				if i%10 == 9 {
-					w.item()
+	{"adapters, recomputation, accumulation of 4, never waits", 150, each(func(w *world, i int) {
+		for b := range 4 {
+			w.copy(1 << 14)
+			w.copy(1 << 14)
+			small.forward(w)
+			w.on(7, func() {
+				for range small.layers {
+					w.ops("again", 10, 10, 40*us)
+					w.ops("layer backward", 13, 13, 40*us)
+					if b > 0 {
+						w.ops("accumulate", 2, 1, 2*us)
+					}
 				}
 			})
 		}
-	}},
+		w.ops("clip", 4, 2, 5*us)
+		quick.adam(w)
+		if i%10 == 9 {
+			w.item()
+		}
+	})},
 
 	{"an engine with prefills in chunks", 0, func(w *world, n int) {
 		var left []int // tokens of each request

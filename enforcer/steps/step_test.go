@@ -62,9 +62,7 @@ func TestParts(t *testing.T) {
 			t.Errorf("%+v, launching %v, ends %v before a wait", got, got.Launching(), (s.now-got.End)%24e6)
 		}
 	}
-	if size := unsafe.Sizeof(Step{}); size != 64 {
-		t.Errorf("a step has %d bytes", size)
-	}
+	fixture.Equal(t, unsafe.Sizeof(Step{}), 64, "a step has … bytes")
 	if size := unsafe.Sizeof(f); size > 64<<10 {
 		t.Errorf("a finder has %d bytes", size)
 	}
@@ -150,9 +148,7 @@ func TestInterruption(t *testing.T) {
 				ended++
 			}
 		}
-		if ended != 7 {
-			t.Errorf("%d steps of the last 7 ended", ended)
-		}
+		fixture.Equal(t, ended, 7, "… steps of the last 7 ended")
 	}
 	if s := f.Status(w.now); !s.Stepping || s.Pattern != 1 || s.Outside < 4*50*time.Millisecond {
 		t.Errorf("%+v", s)

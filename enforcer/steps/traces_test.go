@@ -23,16 +23,13 @@ var traces embed.FS
 // step began and each ended.
 func real(t *testing.T, name string) *world {
 	t.Helper()
-	packed, err := traces.ReadFile("testdata/" + name + ".trace.gz")
-	fixture.Must(t, err)
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	fixture.Must(t, err)
+	packed := fixture.Value(traces.ReadFile("testdata/" + name + ".trace.gz"))(t)
+	z := fixture.Value(gzip.NewReader(bytes.NewReader(packed)))(t)
 	all, err := io.ReadAll(z)
 	fixture.Must(t, err)
 	raw := bytes.NewReader(all)
 	number := func() int64 {
-		n, err := binary.ReadUvarint(raw)
-		fixture.Must(t, err)
+		n := fixture.Value(binary.ReadUvarint(raw))(t)
 		return int64(n)
 	}
 	const began = 1e12
