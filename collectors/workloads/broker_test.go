@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -164,149 +165,20 @@ func brokerCollector() func(*collectors.Readings) {
 	return readBooks(&brokerClient{patience: time.Minute})
 }
 
-func TestBrokersBooksBecomeSeries(t *testing.T) {
-	text, err := json.Marshal(books)
-	fixture.Must(t, err)
+// TestGoldenBooks expects each number of the books, of which no two are alike, in its
+// series.
+func TestGoldenBooks(t *testing.T) {
+	text := fixture.Value(json.Marshal(books))(t)
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
 	read := brokerCollector()
 	readBroker(read, b.socket)
 	out := readBroker(read, b.socket)
 	got := hosttest.Series(out.Samples)
-	a := func(name, more string) string { return name + `{gpu="4",tenant="a",uuid="GPU-a"` + more + `}` }
-	w := func(name, more string) string {
-		return name + `{gpu="4",` + more + `tenant="a",uuid="GPU-a",workload="unit:w"}`
+	var series strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		fmt.Fprintf(&series, "%s %v\n", name, got[name])
 	}
-	rank := func(name string) string {
-		return name + `{communicator="00000000000000c0",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`
-	}
-	for name, want := range map[string]float64{
-		"gpusteward_broker_up{}":                                                                       1,
-		"gpusteward_broker_starved{}":                                                                  0,
-		`nvgpu_broker_sessions{state="active"}`:                                                        3,
-		`nvgpu_broker_sessions{state="stale"}`:                                                         1,
-		`nvgpu_broker_hook_info{abi="1.0",hook_version="0.1"}`:                                         1,
-		`nvgpu_broker_hook_unknown_entries{hook_version="0.1"}`:                                        2,
-		`nvgpu_broker_requests_total{op="reserve",result="ok"}`:                                        7,
-		`nvgpu_broker_requests_total{op="hello",result="tenant"}`:                                      2,
-		"nvgpu_broker_admissions_total{}":                                                              7,
-		"nvgpu_broker_admission_seconds_total{}":                                                       0.5,
-		`nvgpu_broker_faults_total{kind="flood"}`:                                                      3,
-		`nvgpu_broker_handover_seconds_total{gpu="4",uuid="GPU-a"}`:                                    1.5,
-		a("nvgpu_quota_sessions", ""):                                                                  3,
-		a("nvgpu_quota_compute_limit_ratio", ""):                                                       0.5,
-		a("nvgpu_quota_compute_target_ratio", `,window="1s"`):                                          0.3,
-		a("nvgpu_quota_compute_share_ratio", `,window="1s"`):                                           0.31,
-		a("nvgpu_quota_compute_target_ratio", `,window="10s"`):                                         0.4,
-		a("nvgpu_quota_compute_share_ratio", `,window="10s"`):                                          0.41,
-		a("nvgpu_quota_compute_seconds_total", ""):                                                     10,
-		`nvgpu_broker_together_seconds_total{gpu="4",uuid="GPU-a"}`:                                    2.5,
-		`nvgpu_broker_gangs_total{gpu="4",uuid="GPU-a"}`:                                               2,
-		a("nvgpu_quota_served_seconds_total", ""):                                                      8,
-		a("nvgpu_quota_wanted_seconds_total", ""):                                                      9,
-		a("nvgpu_quota_lag_seconds", ""):                                                               -0.02,
-		a("nvgpu_quota_convoy_seconds_total", ""):                                                      0.7,
-		a("nvgpu_quota_longest_launch_seconds", ""):                                                    0.003,
-		a("nvgpu_quota_gate_passed_total", ""):                                                         18,
-		a("nvgpu_quota_gate_errors_total", ""):                                                         19,
-		a("nvgpu_quota_memory_uncounted_total", ""):                                                    6,
-		a("nvgpu_quota_turns_total", ""):                                                               11,
-		a("nvgpu_quota_overrun_seconds_total", ""):                                                     12,
-		a("nvgpu_quota_wait_seconds_total", ""):                                                        13,
-		a("nvgpu_quota_compute_throttled_seconds_total", ""):                                           14,
-		a("nvgpu_quota_memory_limit_bytes", ""):                                                        100,
-		a("nvgpu_quota_memory_used_bytes", ""):                                                         60,
-		a("nvgpu_quota_memory_reserved_bytes", ""):                                                     20,
-		a("nvgpu_quota_memory_peak_bytes", ""):                                                         70,
-		a("nvgpu_quota_memory_denied_total", ""):                                                       5,
-		a("nvgpu_quota_copied_bytes_total", ""):                                                        15,
-		a("nvgpu_quota_launch_waits_total", ""):                                                        17,
-		a("nvgpu_quota_launch_waits_late_total", ""):                                                   16,
-		a("nvgpu_quota_compute_guarantee_ratio", ""):                                                   0.3,
-		a("nvgpu_quota_memory_guarantee_bytes", ""):                                                    50,
-		a("nvgpu_quota_launch_wait_objective_seconds", ""):                                             0.02,
-		a("nvgpu_quota_bandwidth_limit_ratio", ""):                                                     0.6,
-		a("nvgpu_quota_bandwidth_ratio", ""):                                                           0.2,
-		a("nvgpu_quota_charge_drift_ratio", ""):                                                        -0.04,
-		`nvgpu_qos_windows_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:                 21,
-		`nvgpu_qos_violations_total{gpu="4",objective="compute",tenant="a",uuid="GPU-a"}`:              2,
-		`nvgpu_qos_violations_total{gpu="4",objective="memory",tenant="a",uuid="GPU-a"}`:               0,
-		`nvgpu_quota_backend_info{backend="hook",gpu="4",resource="compute",tenant="a",uuid="GPU-a"}`:  1,
-		`nvgpu_quota_backend_info{backend="kernel",gpu="4",resource="memory",tenant="a",uuid="GPU-a"}`: 1,
-		w("nvgpu_quota_violations_total", `objective="memory",`):                                       31,
-		w("nvgpu_quota_violations_total", `objective="unhooked",`):                                     32,
-		w("nvgpu_unhooked_processes", ""):                                                              2,
-		w("nvgpu_underreporting_processes", ""):                                                        1,
-		w("nvgpu_quota_ledger_drift_bytes", ""):                                                        -4096,
-		`nvgpu_unhooked_processes{gpu="",tenant="b",uuid="GPU-unknown",workload="unit:x"}`:             0,
-		`nvgpu_quota_rung{rung="pause",tenant="a",workload="unit:w"}`:                                  1,
-		`nvgpu_quota_rung{rung="observe",tenant="a",workload="unit:w"}`:                                0,
-		`nvgpu_quota_rung{rung="observe",tenant="b",workload="unit:x"}`:                                1,
-		`nvgpu_quota_rung{rung="terminate",tenant="b",workload="unit:x"}`:                              0,
-		`nvgpu_quota_shadow{tenant="a",workload="unit:w"}`:                                             1,
-		`nvgpu_quota_shadow{tenant="b",workload="unit:x"}`:                                             0,
-		`nvgpu_quota_actions_total{action="pause",result="shadow",tenant="a",workload="unit:w"}`:       3,
-		"nvgpu_mps_servers{}":                                                                          3,
-		`nvgpu_mps_clients{tenant="a",uid="1001"}`:                                                     5,
-		`nvgpu_mps_active_thread_ratio{tenant="a",uid="1001"}`:                                         0.5,
-		`nvgpu_mps_clients{tenant="",uid="0"}`:                                                         0,
-		`nvgpu_quota_charge_drift_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       0.9,
-		`nvgpu_gemini_clients{listen="127.0.0.1:50052"}`:                                               2,
-		`nvgpu_gemini_bad_lines{listen="127.0.0.1:50052"}`:                                             1,
-		`nvgpu_gemini_requests_total{listen="127.0.0.1:50052",op="quota"}`:                             41,
-		`nvgpu_gemini_faults_total{kind="expired",listen="127.0.0.1:50052"}`:                           42,
-		`nvgpu_quota_sessions{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                                 2,
-		`nvgpu_quota_compute_guarantee_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                  0.1,
-		`nvgpu_quota_compute_limit_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                      0.9,
-		`nvgpu_quota_compute_share_ratio{gpu="4",tenant="gemini:a",uuid="GPU-a",window="10s"}`:         0.11,
-		`nvgpu_quota_compute_seconds_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                    43,
-		`nvgpu_quota_wait_seconds_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       44,
-		`nvgpu_quota_turns_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                              45,
-		`nvgpu_quota_memory_limit_bytes{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                       46,
-		`nvgpu_quota_memory_used_bytes{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                        47,
-		`nvgpu_quota_memory_denied_total{gpu="4",tenant="gemini:a",uuid="GPU-a"}`:                      48,
-		`nvgpu_quota_sessions{gpu="",tenant="b",uuid="GPU-unknown"}`:                                   1,
-
-		`nvgpu_suspended_seconds{gpu="4",phase="suspended",tenant="a",uuid="GPU-a",workload="unit:w"}`: 69,
-		`nvgpu_suspended_bytes{gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`:                     70,
-		`nvgpu_suspensions_total{}`:                  71,
-		`nvgpu_resumptions_total{}`:                  72,
-		`nvgpu_suspend_seconds_total{}`:              73,
-		`nvgpu_resume_seconds_total{}`:               74,
-		`nvgpu_suspend_refusals_total{reason="mps"}`: 75,
-		`nvgpu_suspend_broken_processes_total{}`:     76,
-
-		`nvgpu_overcommit_turn_seconds{gpu="4",uuid="GPU-a"}`:         77,
-		`nvgpu_overcommit_waiting{gpu="4",uuid="GPU-a"}`:              78,
-		`nvgpu_overcommit_longest_wait_seconds{gpu="4",uuid="GPU-a"}`: 79,
-
-		w("nvgpu_job_steps_total", ""):         2,
-		w("nvgpu_job_step_seconds", ""):        2,
-		w("nvgpu_job_stepping", ""):            1,
-		w("nvgpu_job_step_median_seconds", ""): 0.75,
-		`nvgpu_job_step_part_seconds_total{gpu="4",part="host",tenant="a",uuid="GPU-a",workload="unit:w"}`:                    51,
-		`nvgpu_job_slowdown_ratio{cause="power",evidence="the clock fell",gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`: 0.25,
-		w("nvgpu_job_outside_seconds_total", ""):                                                      52,
-		`nvgpu_job_slow_steps_total{cause="power",gpu="4",tenant="a",uuid="GPU-a",workload="unit:w"}`: 53,
-		w("nvgpu_job_launches_total", ""):                                                             54,
-		w("nvgpu_job_graph_launches_total", ""):                                                       55,
-		w("nvgpu_job_waits_total", ""):                                                                56,
-		w("nvgpu_job_copied_bytes_total", ""):                                                         57,
-		w("nvgpu_job_allocations_total", ""):                                                          58,
-		w("nvgpu_job_collectives_total", ""):                                                          59,
-		w("nvgpu_job_collective_bytes_total", ""):                                                     60,
-		w("nvgpu_job_busy_seconds_total", ""):                                                         61,
-		w("nvgpu_job_events_lost_total", ""):                                                          62,
-		rank("nvgpu_rank_collectives_total"):                                                          63,
-		rank("nvgpu_rank_collectives_measured_total"):                                                 64,
-		rank("nvgpu_rank_collective_seconds_total"):                                                   65,
-		rank("nvgpu_rank_paused_seconds_total"):                                                       67,
-		`nvgpu_job_straggler_ratio{cause="power",gpu="4",rank="3",tenant="a",uuid="GPU-a",workload="unit:w"}`:                    0.68,
-		`nvgpu_job_hang{gpu="4",rank="3",reason="absent",tenant="a",uuid="GPU-a",where="train.py:42 in step",workload="unit:w"}`: 66,
-	} {
-		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s = %v (present: %v), want %v", name, v, ok, want)
-		}
-	}
+	fixture.Golden(t, "testdata/broker.prom", series.String())
 	for name := range got {
 		if strings.Contains(name, `tenant="b"`) &&
 			(strings.Contains(name, "limit") || strings.Contains(name, "objective") ||
@@ -437,8 +309,7 @@ func TestManyTenantsAreBounded(t *testing.T) {
 	for i := range 1000 {
 		s.Tenants = append(s.Tenants, wire.TenantStats{Tenant: fmt.Sprint(i), GPU: "GPU-a", Limit: 1})
 	}
-	text, err := json.Marshal(s)
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(s))(t)
 	b := brokerThat(t, func(c *net.UnixConn, h wire.Header) error { return reply(c, answers(h), text) })
 	if out := readBroker(brokerCollector(), b.socket); len(out.Samples) != collectors.MaxSeries || len(out.Dropped) == 0 {
 		t.Errorf("%d series, dropped %v", len(out.Samples), out.Dropped)
@@ -493,9 +364,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 	}
 	for m, want := range map[*collectors.Metric]int{QuotaLevel: 5000 - maxEscalated, QuotaActions: 5000 - maxActions,
 		UnhookedProcesses: 5000 - maxAudited} {
-		if out.Dropped[m] != want {
-			t.Errorf("%v: %d are dropped, want %d", m, out.Dropped[m], want)
-		}
+		fixture.Equal(t, out.Dropped[m], want, "%v: dropped", m)
 	}
 	if len(out.Samples) >= collectors.MaxSeries/2 {
 		t.Errorf("%d series", len(out.Samples))
@@ -513,9 +382,8 @@ func TestBooksFromElsewhere(t *testing.T) {
 		}, func(t *testing.T, h *collectors.Host) {
 			time.Sleep(5 * time.Second)
 			fixture.Equal(t, value(h, BrokerUp), 1, "with the socket %q the broker is up", socket)
-			if got := value(h, QuotaTurns, "", "GPU-a", "a"); got != 11 {
-				t.Errorf("with the socket %q the tenant had %v turns, want 11", socket, got)
-			}
+			fixture.Equal(t, value(h, QuotaTurns, "", "GPU-a", "a"), 11,
+				"with the socket %q the tenant had … turns", socket)
 		})
 	}
 }
