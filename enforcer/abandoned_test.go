@@ -17,10 +17,8 @@ import (
 // pageOf returns the page of a process's session, read from its memory.
 func pageOf(t *testing.T, pid int) wire.Page {
 	t.Helper()
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	fixture.Must(t, err)
-	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
-	fixture.Must(t, err)
+	maps := fixture.Value(os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)))(t)
+	memory := fixture.Value(os.Open(fmt.Sprintf("/proc/%d/mem", pid)))(t)
 	defer memory.Close()
 	for line := range strings.Lines(string(maps)) {
 		var from int64
@@ -39,7 +37,7 @@ func pageOf(t *testing.T, pid int) wire.Page {
 // killChildren kills a process's children.
 func killChildren(t *testing.T, w *worker) {
 	t.Helper()
-	pid := w.cmd.Process.Pid
+	pid := w.Cmd.Process.Pid
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid)) // none if the process is gone
 	for _, child := range strings.Fields(string(text)) {
 		if n, err := strconv.Atoi(child); err == nil {
@@ -76,16 +74,16 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
 		"--sync-every=1", "--steps=1", "--then-wait=1", "--then-mib=4096")
 	ready(t, w)
-	w.tell("go")
+	w.Tell("go")
 	if got := taken(t, w); got != limit/2 {
 		t.Fatalf("it takes %d MiB of 2048", got/mib)
 	}
 	poll(t, 10*time.Second, "what it takes is not booked", func() bool { return used() == limit/2 })
 	g.compared()
-	w.tell("anew")
+	w.Tell("anew")
 	ready(t, w) // the other program
 	poll(t, 20*time.Second, "what the program before had is charged", func() bool { return used() == 0 })
-	w.tell("go")
+	w.Tell("go")
 	if got := taken(t, w); got != limit {
 		t.Errorf("it takes %d MiB of 4096 after it began another program", got/mib)
 	}
@@ -119,19 +117,19 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 				h.load(t, "tenant", want...)}
 			ready(t, all...)
 			if c.had > 0 {
-				all[0].tell("go")
+				all[0].Tell("go")
 				taken(t, all[0])
 			}
 			for _, w := range all {
 				poll(t, 10*time.Second, "its page does not say what the tenant has", func() bool {
-					p := pageOf(t, w.cmd.Process.Pid)
+					p := pageOf(t, w.Cmd.Process.Pid)
 					used, _ := p.Memory(0)
 					return used == c.had && p.Processes(0) == 3
 				})
 			}
-			h.broker.kill()
+			h.broker.Kill()
 			for _, w := range all[1:] {
-				w.tell("go")
+				w.Tell("go")
 			}
 			for _, w := range all[1:] {
 				if got := taken(t, w); got != c.more {
@@ -145,7 +143,7 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 			})
 			last := h.load(t, "tenant", want...)
 			ready(t, last)
-			last.tell("go")
+			last.Tell("go")
 			if got := taken(t, last); got != limit-c.had-2*c.more {
 				t.Errorf("with the next broker there are %d MiB left, want %d", got/mib, (limit-c.had-2*c.more)/mib)
 			}
@@ -196,11 +194,11 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 					t.Fatalf("it takes %d MiB of %d", got/mib, c.had/mib)
 				}
 				g.compared()
-				w.tell("anew")
+				w.Tell("anew")
 			}
 			ready(t, w) // the last program, which takes memory when told
 			poll(t, 20*time.Second, "the books have not settled", func() bool { return used() == limit-c.after })
-			w.tell("go")
+			w.Tell("go")
 			if got := taken(t, w); got != c.after {
 				t.Errorf("the last program takes %d MiB, want %d", got/mib, c.after/mib)
 			}
@@ -209,7 +207,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 				t.Errorf("the tenant had %d bytes of %d", peak, limit)
 			}
 			killChildren(t, w)
-			w.kill()
+			w.Kill()
 			poll(t, 10*time.Second, "something is charged to nobody",
 				func() bool { return used() == 0 && g.it.Stats().Sessions["active"] == 0 })
 		})

@@ -105,7 +105,7 @@ func (a *agent) awaitDriver(role string) {
 // again kills the program, which has all roles, and starts it again.
 func (a *agent) again() {
 	a.t.Helper()
-	a.running.kill()
+	a.running.Kill()
 	a.begin("all")
 	a.awaitDriver("all")
 }
@@ -121,8 +121,7 @@ func (a *agent) run(tenant, of string, argv ...string) *worker {
 	a.t.Helper()
 	copied := filepath.Join(a.dir, of, tenant)
 	if _, err := os.Stat(copied); err != nil {
-		text, err := os.ReadFile(path(a.t, "GS_"+strings.ToUpper(of), "hook/build/stub/"+of))
-		fixture.Must(a.t, err)
+		text := fixture.Value(os.ReadFile(path(a.t, "GS_"+strings.ToUpper(of), "hook/build/stub/"+of)))(a.t)
 		fixture.Must(a.t, os.MkdirAll(filepath.Dir(copied), 0o755))
 		fixture.Program(a.t, copied, text)
 	}
@@ -143,7 +142,7 @@ func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64
 	a.t.Helper()
 	w := a.job(tenant, gpu, append(options, "--burst-ms=0.1", "--sleep-ms=600000")...)
 	ready(a.t, w)
-	w.tell("go")
+	w.Tell("go")
 	return w, taken(a.t, w)
 }
 

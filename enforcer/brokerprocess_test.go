@@ -87,12 +87,9 @@ func TestBrokerProcess(t *testing.T) {
 			fmt.Println("reloaded")
 			continue
 		}
-		raw, err := json.Marshal(b.Stats())
-		fixture.Must(t, err)
+		raw := fixture.Value(json.Marshal(b.Stats()))(t)
 		fmt.Printf("stats %s\n", raw)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 }

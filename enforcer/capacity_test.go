@@ -43,8 +43,7 @@ type speaker struct {
 // speak opens a session on the card that claims to hold some bytes.
 func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
 	t.Helper()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(t, err)
+	conn := fixture.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &speaker{t: t, conn: conn}
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{15: 1}}, Committed: [wire.GPUs]uint64{bytes}}
@@ -69,8 +68,7 @@ func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire
 	s.send(typ, m)
 	_ = s.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	in := make([]byte, wire.FrameMax)
-	n, err := s.conn.Read(in)
-	fixture.Must(s.t, err)
+	n := fixture.Value(s.conn.Read(in))(s.t)
 	h, payload, err := wire.Decode(in[:n])
 	fixture.Must(s.t, err)
 	return h, payload
@@ -117,9 +115,7 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	go func() { ended <- e.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, <-ended)
 	})
 	return e, socket
 }

@@ -20,8 +20,7 @@ import (
 // quota is acted upon within the audits that the policy names, and all is well
 // again afterwards. Guarantees are kept.
 func TestDay(t *testing.T) {
-	d, err := newDay(rand.New(rand.NewPCG(*daySeed, 6)))
-	fixture.Must(t, err)
+	d := fixture.Value(newDay(rand.New(rand.NewPCG(*daySeed, 6))))(t)
 	began, seconds := time.Now(), int(*dayHours*3600)
 	early := uint64(0)
 	for i := range seconds {

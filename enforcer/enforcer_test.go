@@ -104,8 +104,8 @@ func (g *governed) DeviceProcesses() (all []collectors.DeviceProcess) {
 	g.truth.mu.Lock()
 	held, busy := maps.Clone(g.truth.held), map[int]float64{}
 	for pid, s := range g.truth.busy {
-		if n := len(s.steps); n > 0 {
-			busy[pid] = s.steps[n-1] / 1e9
+		if n := len(s.Steps); n > 0 {
+			busy[pid] = s.Steps[n-1] / 1e9
 		}
 	}
 	g.truth.mu.Unlock()
@@ -231,9 +231,7 @@ func (g *governed) run(table policy.Table) {
 
 func (g *governed) stop() {
 	g.cancel()
-	if err := <-g.ended; err != nil {
-		g.t.Error(err)
-	}
+	fixture.Must(g.t, <-g.ended)
 	g.ended <- nil
 }
 
@@ -242,8 +240,7 @@ func (g *governed) stop() {
 func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	g.t.Helper()
 	if g.copies[tenant] == "" {
-		program, err := os.ReadFile(path(g.t, "GS_LOAD", "hook/build/stub/load"))
-		fixture.Must(g.t, err)
+		program := fixture.Value(os.ReadFile(path(g.t, "GS_LOAD", "hook/build/stub/load")))(g.t)
 		g.copies[tenant] = filepath.Join(g.t.TempDir(), tenant)
 		fixture.Program(g.t, g.copies[tenant], program)
 	}
@@ -253,7 +250,7 @@ func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	}
 	w := startWorker(g.t, tenant, env, append([]string{g.copies[tenant], "--report-ms=5"}, options...)...)
 	g.mu.Lock()
-	g.pids[w.cmd.Process.Pid] = "unit:" + tenant + ".service"
+	g.pids[w.Cmd.Process.Pid] = "unit:" + tenant + ".service"
 	g.mu.Unlock()
 	return w
 }
@@ -271,7 +268,7 @@ func (g *governed) audited() wire.EnforcerStats {
 
 // over reports whether a worker has ended.
 func over(w *worker) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.cmd.Process.Pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Cmd.Process.Pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
@@ -289,7 +286,7 @@ func quick(mode policy.Level) policy.Steps {
 
 // moved reports whether a process has had the GPU since a moment.
 func (g *governed) moved(w *worker, since int64) bool {
-	return g.truth.of(w.cmd.Process.Pid).work(since, fixture.Monotonic()) > 0
+	return g.truth.of(w.Cmd.Process.Pid).work(since, fixture.Monotonic()) > 0
 }
 
 // bothWays runs a test of programs with the hook, and of programs without it.
@@ -311,7 +308,7 @@ func (g *governed) work(all ...*worker) {
 	g.t.Helper()
 	since := fixture.Monotonic()
 	for _, w := range all {
-		poll(g.t, time.Minute, w.name+" does not work", func() bool { return g.moved(w, since) })
+		poll(g.t, time.Minute, w.Name+" does not work", func() bool { return g.moved(w, since) })
 	}
 }
 

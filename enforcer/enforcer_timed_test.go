@@ -43,7 +43,7 @@ func TestEnforcer(t *testing.T) {
 			func(q wire.QuotaStats) bool { return q.Tenant == "greedy" && q.Charge != nil })
 	})
 	to := fixture.Monotonic()
-	both := []*series{g.truth.of(guaranteed.cmd.Process.Pid), g.truth.of(greedy.cmd.Process.Pid)}
+	both := []*series{g.truth.of(guaranteed.Cmd.Process.Pid), g.truth.of(greedy.Cmd.Process.Pid)}
 	if part := shares(both, to-int64(2*time.Second), to); part[0] < .67 || part[0] > .73 {
 		t.Errorf("they have %.3f of the GPU, want 0.7 and 0.3", part)
 	}
@@ -66,7 +66,7 @@ func TestEnforcer(t *testing.T) {
 		func() bool { return g.moved(greedy, since) && g.moved(evader, since) })
 	fmt.Printf("evader reported after %v, paused %v later, still after %v (half a second of it is the look), went on "+
 		"after %v\n", found, after, still, on)
-	evader.kill()
+	evader.Kill()
 	poll(t, 40*time.Second, "it does not come down", func() bool {
 		told := g.told("greedy")
 		return told[len(told)-1] == "observe done"
@@ -79,7 +79,7 @@ func TestEnforcer(t *testing.T) {
 	defer g.mu.Unlock()
 	for _, s := range g.steps {
 		fixture.Equal(t, s.Tenant, "greedy", "the escalation moved for %+v", s)
-		if s.To > s.From && (len(s.Evidence) == 0 || !slices.Contains(s.Evidence[0].PIDs, evader.cmd.Process.Pid)) {
+		if s.To > s.From && (len(s.Evidence) == 0 || !slices.Contains(s.Evidence[0].PIDs, evader.Cmd.Process.Pid)) {
 			t.Errorf("no evidence, or not of the evader: %+v", s)
 		}
 	}

@@ -59,8 +59,7 @@ func (o onlyTenant) Tenants() []string                 { return []string{string(
 // socketOf returns a path that is short enough for a socket.
 func socketOf(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gs")
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "gs"))(t)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "s")
 }
@@ -75,16 +74,13 @@ func brokerOf(t *testing.T, tenant string) (b *broker.Broker, socket string) {
 func brokerBy(t *testing.T, p broker.Policy) (b *broker.Broker, socket string) {
 	t.Helper()
 	socket = socketOf(t)
-	b, err := broker.New(broker.Options{Socket: socket, Policy: p, Logger: slog.New(slog.DiscardHandler)})
-	fixture.Must(t, err)
+	b = fixture.Value(broker.New(broker.Options{Socket: socket, Policy: p, Logger: slog.New(slog.DiscardHandler)}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, <-ended)
 	})
 	return b, socket
 }
@@ -96,10 +92,8 @@ func executing(t *testing.T, o ExecOptions, env ...string) *exec.Cmd {
 	if o.Socket == "" {
 		_, o.Socket = brokerOf(t, cmp.Or(o.Tenant, "a"))
 	}
-	text, err := json.Marshal(o)
-	fixture.Must(t, err)
-	exe, err := os.Executable()
-	fixture.Must(t, err)
+	text := fixture.Value(json.Marshal(o))(t)
+	exe := fixture.Value(os.Executable())(t)
 	cmd := exec.Command(exe, "-test.run=^TestExecProcess$", "-test.v=false")
 	cmd.Env = append([]string{"GS_TEST_EXEC=" + string(text), "PATH=/usr/bin:/bin"}, env...)
 	return cmd
@@ -183,11 +177,9 @@ func TestExecIsTheProgram(t *testing.T) {
 	}
 	o.Command = []string{"sh", "-c", `trap 'echo got it; exit 7' TERM; echo $$; while :; do read -r line; done`}
 	cmd := executing(t, o)
-	in, err := cmd.StdinPipe()
-	fixture.Must(t, err)
+	in := fixture.Value(cmd.StdinPipe())(t)
 	defer in.Close()
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	var pid int
 	var got, it string
@@ -226,8 +218,7 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 		return path
 	}
 	plain := file("plain", "#!/bin/sh\nexit 3\n", 0o644)
-	foreign, err := os.ReadFile(library)
-	fixture.Must(t, err)
+	foreign := fixture.Value(os.ReadFile(library))(t)
 	foreign = slices.Clone(foreign)
 	foreign[18] = byte(elf.EM_AARCH64) // e_machine
 	foreign[19] = 0
@@ -268,14 +259,12 @@ func TestExecFindsTheHook(t *testing.T) {
 	}
 	for _, beside := range []string{Library, "enforcer/hook/build/" + Library} {
 		dir := t.TempDir()
-		exe, err := os.Executable()
-		fixture.Must(t, err)
+		exe := fixture.Value(os.Executable())(t)
 		for to, from := range map[string]string{filepath.Join(dir, "gpusteward"): exe,
 			filepath.Join(dir, beside): library} {
 			fixture.Must(t, os.MkdirAll(filepath.Dir(to), 0o755))
 			if err := os.Link(from, to); err != nil {
-				text, err := os.ReadFile(from)
-				fixture.Must(t, err)
+				text := fixture.Value(os.ReadFile(from))(t)
 				fixture.Program(t, to, text)
 			}
 		}
@@ -323,8 +312,7 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	t.Parallel()
 	library, none := hook(t), socketOf(t)
 	b, socket := brokerOf(t, "a")
-	silent, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socketOf(t), Net: "unixpacket"})
-	fixture.Must(t, err)
+	silent := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socketOf(t), Net: "unixpacket"}))(t)
 	defer func() { _ = silent.Close() }()
 	for name, c := range map[string]struct {
 		socket, tenant string
@@ -409,8 +397,7 @@ func TestTermsEndUnbound(t *testing.T) {
 	t.Parallel()
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()}}
 	b, socket := brokerBy(t, tabled{policy.New(table, policy.HostView{}, nil)})
-	conn, err := net.Dial("unixpacket", socket)
-	fixture.Must(t, err)
+	conn := fixture.Value(net.Dial("unixpacket", socket))(t)
 	defer conn.Close()
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{1}}}
 	copy(hello.Tenant[:], policy.Unbound)
@@ -453,8 +440,7 @@ func TestExecWaitsForABusyBroker(t *testing.T) {
 	}
 	fixture.Must(t, err)
 	defer func() { _ = unix.Close(fd) }()
-	first, err := net.Dial("unixpacket", path)
-	fixture.Must(t, err)
+	first := fixture.Value(net.Dial("unixpacket", path))(t)
 	defer func() { _ = first.Close() }()
 	if _, err := net.Dial("unixpacket", path); !errors.Is(err, unix.EAGAIN) {
 		t.Fatalf("the queue takes a second one: %v", err)
@@ -466,7 +452,5 @@ func TestExecWaitsForABusyBroker(t *testing.T) {
 			}
 		}
 	}()
-	if err := taken(path, "", true); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, taken(path, "", true))
 }

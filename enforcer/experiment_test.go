@@ -41,10 +41,8 @@ func startBroker(t *testing.T, socket string, tenants ...terms) *worker {
 // startBrokerIn is startBroker with an environment, whose GS_TEST_FAIL=closed has it fail closed.
 func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) *worker {
 	t.Helper()
-	table, err := json.Marshal(tenants)
-	fixture.Must(t, err)
-	exe, err := os.Executable()
-	fixture.Must(t, err)
+	table := fixture.Value(json.Marshal(tenants))(t)
+	exe := fixture.Value(os.Executable())(t)
 	env = append(slices.Clone(env), "GS_TEST_SOCKET="+socket, "GS_TEST_TENANTS="+string(table))
 	w := startWorker(t, "broker", env, exe, "-test.run=^TestBrokerProcess$", "-test.v=false")
 	w.hear(t, time.Minute, "listening")
@@ -66,7 +64,7 @@ func (h *host) govern(t *testing.T, tenants ...terms) {
 // stats asks the broker for its statistics.
 func stats(t *testing.T, b *worker) wire.Stats {
 	t.Helper()
-	b.tell("stats")
+	b.Tell("stats")
 	var s wire.Stats
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(b.hear(t, time.Minute, "stats "), "stats ")), &s); err != nil {
 		t.Fatalf("read the broker's statistics: %v", err)
@@ -137,7 +135,7 @@ func (h *host) measure(t *testing.T, name string, seconds float64, parts ...part
 	}
 	began := time.Now()
 	for _, p := range parts {
-		p.tell(p.command)
+		p.Tell(p.command)
 	}
 	f := figure{name: name, simulated: h.truth != nil}
 	for i, p := range parts {
@@ -160,16 +158,16 @@ func (f *figure) evaluate(t *testing.T, truth *monitor, parts []part) {
 	from, to := int64(0), int64(math.MaxInt64)
 	for _, p := range parts {
 		s, bursts := p.measured()
-		if len(s.at) < 2 {
-			t.Fatalf("%s: %s completed nothing", f.name, p.name)
+		if len(s.At) < 2 {
+			t.Fatalf("%s: %s completed nothing", f.name, p.Name)
 		}
 		steps, target, f.bursts = append(steps, s), append(target, p.target), append(f.bursts, bursts)
 		if truth != nil {
-			all = append(all, truth.of(p.cmd.Process.Pid))
+			all = append(all, truth.of(p.Cmd.Process.Pid))
 		} else {
 			all = append(all, s)
 		}
-		from, to = max(from, s.at[0]+int64(settle)), min(to, s.at[len(s.at)-1])
+		from, to = max(from, s.At[0]+int64(settle)), min(to, s.At[len(s.At)-1])
 	}
 	if from >= to {
 		t.Fatalf("%s: the workers were not at work together for more than %v", f.name, settle)
@@ -180,7 +178,7 @@ func (f *figure) evaluate(t *testing.T, truth *monitor, parts []part) {
 	f.ten = deviation(all, target, from, to, 10*time.Second)
 	for i, s := range steps {
 		f.rate += all[i].work(from, to) / (float64(to-from) / 1e9)
-		f.steps += (s.by(to) - s.by(from)) / (float64(to-from) / 1e9)
+		f.steps += (s.By(to) - s.By(from)) / (float64(to-from) / 1e9)
 	}
 }
 

@@ -31,8 +31,7 @@ func poll(t *testing.T, limit time.Duration, what string, done func() bool) time
 func taken(t *testing.T, w *worker) uint64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "alloc"))
-	n, err := strconv.ParseUint(f[1], 10, 64)
-	fixture.Must(t, err)
+	n := fixture.Value(strconv.ParseUint(f[1], 10, 64))(t)
 	return n
 }
 
@@ -60,7 +59,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 	}
 	ready(t, parts[0].worker, parts[1].worker)
 	for _, p := range parts {
-		p.tell(p.command)
+		p.Tell(p.command)
 	}
 	// goesOn waits for steps of each tenant and for some time.
 	goesOn := func(span time.Duration) {
@@ -68,15 +67,15 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		from := fixture.Monotonic()
 		for _, p := range parts {
 			if !p.until(10*time.Second, func(s *series) bool {
-				return len(s.at) > 0 && s.at[len(s.at)-1] > from+int64(span) && s.work(from, from+int64(span)) > 0
+				return len(s.At) > 0 && s.At[len(s.At)-1] > from+int64(span) && s.work(from, from+int64(span)) > 0
 			}) {
-				t.Fatalf("%s stands still", p.name)
+				t.Fatalf("%s stands still", p.Name)
 			}
 		}
 	}
 	goesOn(time.Second)
 	killed := fixture.Monotonic()
-	h.broker.kill()
+	h.broker.Kill()
 	goesOn(down)
 	h.broker = startBroker(t, h.socket, tenants...)
 	back := poll(t, 10*time.Second, "no session has resumed",
@@ -93,10 +92,10 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		s, _ := p.measured()
 		all = append(all, s)
 		was, is := s.work(killed-int64(time.Second), killed), typical([]*series{s}, from, from+int64(2*time.Second))[0]
-		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.name,
+		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.Name,
 			was, is)
 		if is < 0.9*was {
-			t.Errorf("%s has %.3f of the GPU, %.3f before", p.name, is, was)
+			t.Errorf("%s has %.3f of the GPU, %.3f before", p.Name, is, was)
 		}
 	}
 	if e := deviation(all, []float64{0.3, 0.7}, from, from+int64(2*time.Second), time.Second); e.median > 2 {
@@ -128,7 +127,7 @@ func TestMemoryRace(t *testing.T) {
 	}
 	ready(t, all...)
 	for _, w := range all {
-		w.tell("go")
+		w.Tell("go")
 	}
 	sum := uint64(0)
 	for _, w := range all {
@@ -156,6 +155,6 @@ func TestCancelledAllocations(t *testing.T) {
 	w := h.load(t, "tenant", "--launch=alloc", "--alloc-step-mib=8", "--kernel-us=200", "--sync-every=1", "--threads=4",
 		"--cancel-ms=2", "--seconds=1")
 	ready(t, w)
-	w.tell("go")
+	w.Tell("go")
 	w.hear(t, time.Minute, "total")
 }

@@ -23,23 +23,23 @@ func TestDeathGivesShareBack(t *testing.T) {
 	h.govern(t, tenant("heir", 10), tenant("victim", 90))
 	heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
 	ready(t, heir)
-	heir.tell("go")
+	heir.Tell("go")
 	var lost []float64
 	for range 5 {
 		victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
 		ready(t, victim)
-		victim.tell("go")
+		victim.Tell("go")
 		if !victim.until(10*time.Second, func(s *series) bool {
-			return len(s.steps) > 0 && s.steps[len(s.steps)-1] > 1000
+			return len(s.Steps) > 0 && s.Steps[len(s.Steps)-1] > 1000
 		}) {
 			t.Fatal("the victim got no GPU time")
 		}
 		died := fixture.Monotonic()
-		victim.kill()
-		if !heir.until(10*time.Second, func(s *series) bool { return s.at[len(s.at)-1] > died+int64(span) }) {
+		victim.Kill()
+		if !heir.until(10*time.Second, func(s *series) bool { return s.At[len(s.At)-1] > died+int64(span) }) {
 			t.Fatal("the heir stands still after the victim's death")
 		}
-		got := h.truth.of(heir.cmd.Process.Pid).work(died, died+int64(span))
+		got := h.truth.of(heir.Cmd.Process.Pid).work(died, died+int64(span))
 		lost = append(lost, 1e3*(span.Seconds()-got))
 	}
 	middle := percentile(lost, 0.5)
@@ -58,7 +58,7 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 	take := func() *worker {
 		w := h.load(t, "tenant", hoard(2048, 32, "native")...)
 		ready(t, w)
-		w.tell("go")
+		w.Tell("go")
 		if got := taken(t, w); got != limit {
 			t.Fatalf("took %d MiB of %d", got/mib, limit/mib)
 		}
@@ -66,7 +66,7 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 	}
 	w := take()
 	died := time.Now()
-	w.kill()
+	w.Kill()
 	poll(t, 10*time.Second, "memory is charged to a dead process",
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
 	back := time.Since(died)
@@ -87,7 +87,7 @@ func TestStopped(t *testing.T) {
 	ready(t, stopped, other)
 	for _, w := range []*worker{stopped, other} {
 		w.begin(200e-6)
-		w.tell("go")
+		w.Tell("go")
 	}
 	took := func(name string) func() bool {
 		from := books(stats(t, h.broker), name).Turns
@@ -95,7 +95,7 @@ func TestStopped(t *testing.T) {
 	}
 	poll(t, 20*time.Second, "they do not take turns", took("stopped"))
 	before := books(stats(t, h.broker), "stopped")
-	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
+	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
 	poll(t, 20*time.Second, "the broker holds it for alive",
 		func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
 	after := books(stats(t, h.broker), "stopped")
@@ -103,15 +103,15 @@ func TestStopped(t *testing.T) {
 	if n := after.Overruns - before.Overruns; n > 2 {
 		t.Errorf("the other one waited for it %d times", n)
 	}
-	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 
 	// This stop is too short for the session to become stale.
-	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
+	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
 	was := books(stats(t, h.broker), "stopped").Overruns
 	poll(t, 20*time.Second, "it is not waited for",
 		func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
-	fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 }
 
@@ -131,25 +131,25 @@ func TestOneOfTwoStopped(t *testing.T) {
 	ready(t, all...)
 	for _, w := range all {
 		w.begin(200e-6)
-		w.tell("go")
+		w.Tell("go")
 	}
 	works := func(all ...*worker) {
 		t.Helper()
 		for _, w := range all {
 			from := fixture.Monotonic()
-			poll(t, 20*time.Second, w.name+" stands still",
-				func() bool { return h.truth.of(w.cmd.Process.Pid).work(from, fixture.Monotonic()) > .02 })
+			poll(t, 20*time.Second, w.Name+" stands still",
+				func() bool { return h.truth.of(w.Cmd.Process.Pid).work(from, fixture.Monotonic()) > .02 })
 		}
 	}
 	works(all...)
 	var mine, its []float64
 	for range times {
 		from := fixture.Monotonic()
-		fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
+		fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
 		poll(t, 20*time.Second, "no second passes", func() bool { return fixture.Monotonic() > from+span })
-		mine = append(mine, h.truth.of(beside.cmd.Process.Pid).work(from, from+span))
-		its = append(its, h.truth.of(other.cmd.Process.Pid).work(from, from+span))
-		fixture.Must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+		mine = append(mine, h.truth.of(beside.Cmd.Process.Pid).work(from, from+span))
+		its = append(its, h.truth.of(other.Cmd.Process.Pid).work(from, from+span))
+		fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 		works(all...)
 	}
 	fmt.Printf("one of two processes is stopped: the other one has %.3f of the GPU, the other tenant %.3f\n", mine, its)

@@ -28,7 +28,7 @@ func (h *host) together(t *testing.T, a, b string, gpus int) float64 {
 	ready(t, all...)
 	for _, w := range all {
 		w.begin(1)
-		w.tell("go")
+		w.Tell("go")
 	}
 	sum := 0.0
 	for i, w := range all {
@@ -64,7 +64,7 @@ func TestNothingHangs(t *testing.T) {
 			h.govern(t, tenant("a", 50), tenant("b", 50))
 			other := h.load(t, "b", "--kernel-us=200", "--sync-every=4", "--seconds=600")
 			ready(t, other)
-			other.tell("go")
+			other.Tell("go")
 			w := h.start(t, "a", path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
 				strconv.Itoa(max(rounds[recipe]/10, 2)), "--deadline=60")
 			if said := w.hear(t, 2*time.Minute, "done", "hung"); !strings.HasPrefix(said, "done") {
@@ -95,7 +95,7 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 	beside := func(other string) *worker {
 		w := h.load(t, other, "--kernel-us=200", "--sync-every=4", "--seconds=120")
 		ready(t, w)
-		w.tell("go")
+		w.Tell("go")
 		return w
 	}
 	var without, with []float64
@@ -103,10 +103,10 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 		alone := run("")
 		other := beside("")
 		without = append(without, alone/run(""))
-		other.kill()
+		other.Kill()
 		other = beside("b")
 		with = append(with, alone/run("a"))
-		other.kill()
+		other.Kill()
 	}
 	part, plain := percentile(with, 0.5), percentile(without, 0.5)
 	fmt.Printf("%s, 3 times %d rounds beside another program: %.3f of its pace alone with a guarantee of %g, %.3f without "+

@@ -20,8 +20,7 @@ import (
 // one, has no owner.
 func TestWhoseADeviceProcessIs(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Readlink("/proc/self/exe")
-	fixture.Must(t, err)
+	exe := fixture.Value(os.Readlink("/proc/self/exe"))(t)
 	all := policy.Quota{Limit: 1, Bandwidth: 1}
 	p := policy.New(policy.Table{Default: policy.Terms{Quota: all}, Rules: []policy.Rule{
 		{Name: "program", Select: []policy.Selector{{Executables: []string{exe}}}, Terms: policy.Terms{Quota: all}},

@@ -17,8 +17,7 @@ import (
 
 func inode(t *testing.T, path string) *syscall.Stat_t {
 	t.Helper()
-	info, err := os.Lstat(path)
-	fixture.Must(t, err)
+	info := fixture.Value(os.Lstat(path))(t)
 	return info.Sys().(*syscall.Stat_t)
 }
 
@@ -50,8 +49,7 @@ func TestInstall(t *testing.T) {
 	fixture.Must(t, os.Chmod(installed, 0o600))
 	is(old)
 
-	running, err := os.Open(installed)
-	fixture.Must(t, err)
+	running := fixture.Value(os.Open(installed))(t)
 	defer running.Close()
 	fixture.Must(t, os.WriteFile(installed+".new", []byte("half of it"), 0o400)) // an interrupted installation
 	o.Library = build(t, Library, "int gs_another[9] = {1};", "-shared", "-fPIC")

@@ -270,8 +270,7 @@ func hangs(t *testing.T, fault, reason, where string) {
 		"hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET="+socket, "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		_ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run()

@@ -80,7 +80,7 @@ func TestANewProcessWaitsForTheTurn(t *testing.T) {
 			o := g.stats().Overcommit
 			return len(o) == 1 && o[0].Waiting == 1 && g.phase() == "suspended"
 		})
-		b.kill()
+		b.Kill()
 		g.work(a, c)
 	})
 }
@@ -174,6 +174,6 @@ func TestWhatWouldNotFitAgainGoesOn(t *testing.T) {
 	poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["gpu_memory"] == 1 })
 	g.refused(g.suspend, b.pid(), "could not give 4384 MiB back: it has 4096 MiB")
 	g.refused(g.giveBack, b.pid(), "has no room")
-	b.kill()
+	b.Kill()
 	g.work(a)
 }

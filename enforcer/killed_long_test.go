@@ -19,10 +19,10 @@ func TestKilledAgentLosesNobody(t *testing.T) {
 	a := startAgentOn(t, h, "  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
 	w := a.job("a", 0, "--kernel-us=2000", "--alloc-mib=1024", "--seconds=600")
 	ready(t, w)
-	w.tell("go")
+	w.Tell("go")
 	a.killedInCycles(w, func(i int) {
 		at := fixture.Monotonic()
-		if !w.until(2*time.Minute, func(s *series) bool { return s.by(fixture.Monotonic()) > s.by(at) }) {
+		if !w.until(2*time.Minute, func(s *series) bool { return s.By(fixture.Monotonic()) > s.By(at) }) {
 			t.Fatalf("cycle %d: the program does not work\n%s", i, a.log("all"))
 		}
 	})
@@ -44,20 +44,20 @@ func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
 			a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
 			w := a.job("a", 0, append(options, "--alloc-mib=64", "--seconds=600")...)
 			ready(t, w)
-			w.tell("go")
+			w.Tell("go")
 			works := func() bool {
 				at := fixture.Monotonic()
-				return w.until(2*time.Minute, func(s *series) bool { return s.by(fixture.Monotonic()) > s.by(at) })
+				return w.until(2*time.Minute, func(s *series) bool { return s.By(fixture.Monotonic()) > s.By(at) })
 			}
 			if !works() {
 				t.Fatal("it never works")
 			}
-			fixture.Must(t, a.order("suspend", w.cmd.Process.Pid))
+			fixture.Must(t, a.order("suspend", w.Cmd.Process.Pid))
 			a.again()
 			a.metric(`nvgpu_broker_sessions{state="active"}`, 1)
-			fixture.Must(t, a.order("resume-process", w.cmd.Process.Pid))
+			fixture.Must(t, a.order("resume-process", w.Cmd.Process.Pid))
 			if !works() {
-				t.Errorf("it does not work any more: %v", w.cmd.ProcessState)
+				t.Errorf("it does not work any more: %v", w.Cmd.ProcessState)
 			}
 		})
 	}

@@ -68,7 +68,7 @@ func (a *agent) order(what string, pid int) error {
 // agent in turn at a random moment of the suspension and of the resumption. After
 // each cycle the program is to work again, and works is called.
 func (a *agent) killedInCycles(w *worker, works func(cycle int)) {
-	t, pid := a.t, w.cmd.Process.Pid
+	t, pid := a.t, w.Cmd.Process.Pid
 	t.Helper()
 	moments := map[string]int{}
 	for i := range *killings {

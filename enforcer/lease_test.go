@@ -29,10 +29,8 @@ func pairs(mibs float64, seconds int) []string {
 func completed(t *testing.T, w *worker) float64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "total"))
-	n, err := strconv.ParseFloat(f[2], 64)
-	fixture.Must(t, err)
-	seconds, err := strconv.ParseFloat(f[3], 64)
-	fixture.Must(t, err)
+	n := fixture.Value(strconv.ParseFloat(f[2], 64))(t)
+	seconds := fixture.Value(strconv.ParseFloat(f[3], 64))(t)
 	return n / seconds
 }
 
@@ -53,27 +51,27 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	}
 	idle := h.load(t, "tenant", hoard(16, 1, "native")...)
 	ready(t, idle)
-	idle.tell("go")
+	idle.Tell("go")
 	taken(t, idle)
 	const lent = (limit-mib)/8 - 15*mib // with the first allocation, of which the others are a part
 	settled("what is lent is not told from what is used", 16*mib, lent)
-	fixture.Must(t, idle.cmd.Process.Signal(unix.SIGSTOP))
+	fixture.Must(t, idle.Cmd.Process.Signal(unix.SIGSTOP))
 	other := h.load(t, "tenant", hoard(2048, 1, "native")...)
 	ready(t, other)
-	other.tell("go")
+	other.Tell("go")
 	if got := taken(t, other); got != limit-16*mib {
 		t.Errorf("the other process takes %d MiB of %d that are not used", got/mib, limit/mib-16)
 	}
 	settled("the books do not have all memory", limit, 0)
-	other.kill()
+	other.Kill()
 	poll(t, 10*time.Second, "the dead one's memory is charged",
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 16*mib })
 	third := h.load(t, "tenant", hoard(16, 1, "native")...)
 	ready(t, third)
-	third.tell("go")
+	third.Tell("go")
 	taken(t, third)
 	poll(t, 10*time.Second, "it is not lent any",
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryReserved > 0 })
-	third.kill()
+	third.Kill()
 	settled("a killed process's lease does not come back", 16*mib, 0)
 }

@@ -15,7 +15,7 @@ func TestAllocationsAreNotThrottled(t *testing.T) {
 		h.govern(t, capped("tenant", limit))
 		w := h.load(t, "tenant", pairs(1, 1)...)
 		ready(t, w)
-		w.tell("go")
+		w.Tell("go")
 		rate := completed(t, w)
 		fmt.Printf("allocations %s: %.0f pairs of alloc and free a second\n", name, rate)
 		if rate < 50_000 {

@@ -44,12 +44,10 @@ func TestLockWithoutAName(t *testing.T) {
 func TestLockOfAnEndedEnforcer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	before, err := lock(dir)
-	fixture.Must(t, err)
+	before := fixture.Value(lock(dir))(t)
 	fixture.Must(t, os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600))
 	time.AfterFunc(50*time.Millisecond, before)
-	release, err := lock(dir)
-	fixture.Must(t, err)
+	release := fixture.Value(lock(dir))(t)
 	release()
 }
 

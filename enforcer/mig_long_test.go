@@ -43,14 +43,12 @@ func TestUnknownMIG(t *testing.T) {
 				t.Errorf("the program is told %q", told)
 			}
 			ready(t, w)
-			w.tell("go")
-			if got := taken(t, w); got != c.bytes {
-				t.Errorf("it takes %d bytes, want %d", got, c.bytes)
-			}
+			w.Tell("go")
+			fixture.Equal(t, taken(t, w), c.bytes, "it takes … bytes")
 			from := fixture.Monotonic()
 			poll(t, 20*time.Second, "nobody has the GPU for a second",
-				func() bool { return a.truth.of(anchor.cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
-			if runs := a.truth.of(w.cmd.Process.Pid).work(from, fixture.Monotonic()) > 0; runs != c.runs {
+				func() bool { return a.truth.of(anchor.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
+			if runs := a.truth.of(w.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 0; runs != c.runs {
 				t.Errorf("it works: %t", runs)
 			}
 			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)

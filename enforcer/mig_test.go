@@ -21,7 +21,7 @@ func (a *agent) anchor(tenant string, gpu int) *worker {
 	a.t.Helper()
 	w := a.job(tenant, gpu, "--kernel-us=500", "--seconds=600")
 	ready(a.t, w)
-	w.tell("go")
+	w.Tell("go")
 	a.metric(`nvgpu_quota_sessions{gpu="",tenant="`+tenant+`",uuid="`+slice(gpu)+`"}`, 1)
 	return w
 }
@@ -66,11 +66,10 @@ func onMIG(t *testing.T, name string, roles ...string) {
 		return err == nil && rows[0].Match(out) && rows[1].Match(out)
 	})
 	want := fmt.Sprint("0 ", limit, 0, limit, " -")
-	if got := a.run("a", "smi", "dlsym", "v1", "mig").hear(t, time.Minute, "0 "); got != want {
-		t.Errorf("NVML tells the tenant %q of the device, want %q", got, want)
-	}
+	fixture.Equal(t, a.run("a", "smi", "dlsym", "v1", "mig").hear(t, time.Minute, "0 "), want,
+		"NVML tells the tenant … of the device")
 	for _, w := range []*worker{first, second, other} {
-		w.kill()
+		w.Kill()
 	}
 	a.metric(book("memory_used_bytes", 0), 0)
 
@@ -88,7 +87,7 @@ func onMIG(t *testing.T, name string, roles ...string) {
 	f := a.measure(t, "30-70 on a MIG device", seconds, parts...)
 	to := fixture.Monotonic()
 	f.show()
-	alone := typical([]*series{a.truth.of(c.cmd.Process.Pid)}, from, to)[0]
+	alone := typical([]*series{a.truth.of(c.Cmd.Process.Pid)}, from, to)[0]
 	if f.one.median > 2 || alone < .95 {
 		t.Errorf("they have %.3f of the device, want %.1f of the first; the tenant of the other one has %.3f of a "+
 			"typical second of that", f.share, parts[0].target, alone)

@@ -31,7 +31,7 @@ func TestAnotherDriverIsFound(t *testing.T) {
 	all = append(all, g.job("alone", true, "--resolve=dlmopen", "--burst-ms=1", "--sleep-ms=1", "--seconds=180"),
 		g.job("beside", true, "--resolve=dlmopen", "--trickle-ms=8", "--kernel-us=100", "--seconds=180"))
 	for _, w := range all {
-		poll(t, 20*time.Second, w.name+" does not work", func() bool { return g.moves(w) })
+		poll(t, 20*time.Second, w.Name+" does not work", func() bool { return g.moves(w) })
 	}
 	for name, objective := range map[string]string{"alone": "unhooked", "beside": "reports"} {
 		took := poll(t, time.Minute, name+" is not found", func() bool { return g.found(name)[objective] > 0 })
@@ -60,8 +60,7 @@ func TestDriverFoundOtherwise(t *testing.T) {
 		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))}}
 	g := underEnforcer(t, table)
-	driver, err := os.ReadFile(path(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1")
-	fixture.Must(t, err)
+	driver := fixture.Value(os.ReadFile(path(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1"))(t)
 	file := filepath.Join(g.dir, "copy.so")
 	fixture.Program(t, file, driver)
 	g.job("copied", true, "--resolve="+file, "--burst-ms=1", "--sleep-ms=1", "--seconds=180")

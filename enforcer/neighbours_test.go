@@ -40,9 +40,7 @@ func TestOthersUseTheGPU(t *testing.T) {
 	}
 	g.look(uses(12, 0, 5, at.Add(5*time.Second))) // no new samples
 	fixture.Equal(t, g.others("GPU-0", minePID), 0.4, "between two samples the others use")
-	if part := g.others("GPU-1", minePID); part != 0 {
-		t.Errorf("others use %g of another GPU", part)
-	}
+	fixture.Equal(t, g.others("GPU-1", minePID), 0, "others use … of another GPU")
 	var unknown neighbours
 	if unknown.look(uses(0, 0, 0, time.Time{})); unknown.others("GPU-0", minePID) != 1 {
 		t.Error("without samples the others may use all")

@@ -108,23 +108,19 @@ func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
 
 func TestNCCLIsAsked(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "localhost:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "localhost:0"))(t)
 	defer l.Close()
 	e := watching(t, l.Addr().String(), false)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
-	conn, err := l.Accept()
-	fixture.Must(t, err)
+	conn := fixture.Value(l.Accept())(t)
 	defer conn.Close()
 	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "client protocol 2\n" {
 		t.Errorf("%q: %v", line, err)
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 }
 
 // TestSimulatedProcessesHaveNoNCCL: real processes have the same PIDs.

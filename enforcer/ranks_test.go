@@ -59,7 +59,7 @@ func TestRanks(t *testing.T) {
 		poll(t, time.Minute, j.name+": its ranks have not come to where they hang, or do not tell", func() bool {
 			of := [2]recording{}
 			for rank, w := range ranks[i] {
-				of[rank] = r.now(w.cmd.Process.Pid)
+				of[rank] = r.now(w.Cmd.Process.Pid)
 				c := of[rank].communicators[0]
 				if c.Entered != j.entered[rank] || (j.ended[rank] > 0 && c.Ended != j.ended[rank]) {
 					return false
@@ -112,7 +112,7 @@ func endlessAmong(t *testing.T, buckets, step int, option string, seen func(a, b
 			faulty(option)[i]...)...)
 	}
 	poll(t, time.Minute, "the GPU that does not come to a collective is not seen", func() bool {
-		a, b = r.now(pair[0].cmd.Process.Pid).communicators[0], r.now(pair[1].cmd.Process.Pid).communicators[0]
+		a, b = r.now(pair[0].Cmd.Process.Pid).communicators[0], r.now(pair[1].Cmd.Process.Pid).communicators[0]
 		return seen(a, b)
 	})
 	return a, b

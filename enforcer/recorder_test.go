@@ -49,8 +49,7 @@ func (r *recorder) env() []string {
 // whose traces look gets, and returns its socket.
 func observeWith(t *testing.T, look func(broker.Traced)) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "jobs")
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "jobs"))(t)
 	free := broker.Quota{Quota: quota.Quota{Limit: 1}, Weight: 1}
 	socket = filepath.Join(dir, "s")
 	b, err := broker.New(broker.Options{Socket: socket, Policy: book{{"", free}, {"observed", free}}, Observe: look})
@@ -102,9 +101,9 @@ func traceOf(t *testing.T, threads int) {
 		"--seconds=60", fmt.Sprint("--threads=", threads))
 	w.hear(t, time.Minute, "ready")
 	before := time.Now()
-	w.tell("go")
+	w.Tell("go")
 	w.hear(t, time.Minute, "total")
-	events := r.of(t, w.cmd.Process.Pid)
+	events := r.of(t, w.Cmd.Process.Pid)
 	counts := map[wire.EventKind]int{}
 	launched := map[uint32]int{}
 	var last int64

@@ -44,12 +44,12 @@ func (g *governed) untouched(w *worker) {
 	g.t.Helper()
 	for range 10 {
 		for _, row := range g.audited().Workloads {
-			if row.Tenant == w.name && (row.Unhooked > 0 || len(row.Violations) > 0) {
+			if row.Tenant == w.Name && (row.Unhooked > 0 || len(row.Violations) > 0) {
 				g.t.Fatalf("found %+v", row)
 			}
 		}
 	}
-	if told := g.told(w.name); told != nil || !g.moves(w) {
+	if told := g.told(w.Name); told != nil || !g.moves(w) {
 		g.t.Errorf("the escalation did %q; it works: %v", told, g.moves(w))
 	}
 }

@@ -49,9 +49,8 @@ func (a *agent) trainer(tenant string, gib float64) *worker {
 
 // steps returns how many steps a program had done at a moment.
 func (w *worker) by(at int64) float64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.steps.by(at)
+	s, _ := w.Measured()
+	return s.By(at)
 }
 
 // TestGPUTurns has two programs of 60 % of a GPU's memory take turns. The GPU is
@@ -62,10 +61,10 @@ func TestGPUTurns(t *testing.T) {
 		"    - {name: fixed, priority: high}\n    - {name: a}\n    - {name: b}\n", *turnsTurn))
 	fixed := a.trainer("fixed", *turnsFixed)
 	fixed.hear(t, 2*time.Minute, "ready")
-	fixed.tell("loop 2")
+	fixed.Tell("loop 2")
 	first := a.trainer("a", *turnsGiB)
 	first.hear(t, 2*time.Minute, "ready")
-	first.tell("loop 0")
+	first.Tell("loop 0")
 	wait := func(w *worker, steps float64) {
 		t.Helper()
 		at := w.by(fixture.Monotonic())
@@ -79,7 +78,7 @@ func TestGPUTurns(t *testing.T) {
 	began := time.Now()
 	second.hear(t, 5*time.Minute, "ready")
 	t.Logf("the second program's allocation waited for %.1f s", time.Since(began).Seconds())
-	second.tell("loop 0")
+	second.Tell("loop 0")
 	wait(second, 1)
 	from = fixture.Monotonic()
 	to := from + int64(*turnsSeconds)*1e9
@@ -137,7 +136,7 @@ func TestGPUNotebooks(t *testing.T) {
 	done := map[string]int{}
 	for name, w := range books {
 		w.hear(t, 2*time.Minute, "ready")
-		w.tell("go 10")
+		w.Tell("go 10")
 		w.hear(t, time.Minute, "did")
 		done[name] = 10
 	}
@@ -145,7 +144,7 @@ func TestGPUNotebooks(t *testing.T) {
 		a.metric("nvgpu_suspensions_total", float64(2*(i+1)))
 		for _, name := range []string{"hooked", "unhooked"} {
 			began := time.Now()
-			books[name].tell("go 1")
+			books[name].Tell("go 1")
 			done[name]++
 			books[name].hear(t, 2*time.Minute, fmt.Sprint("did ", done[name]))
 			took[name] = append(took[name], time.Since(began).Seconds())
@@ -170,7 +169,7 @@ func killedEnforcer(t *testing.T, tenant string) {
 	a := startRealAgent(t, "  tenants: [{name: n}]\n")
 	const steps = 20
 	ask := func(w *worker, order, answer string) string {
-		w.tell(order)
+		w.Tell(order)
 		return w.hear(t, 2*time.Minute, answer)
 	}
 	begin := func(tenant string) *worker {
@@ -181,11 +180,11 @@ func killedEnforcer(t *testing.T, tenant string) {
 	twin := begin("")
 	ask(twin, fmt.Sprint("go ", *killings*steps), "did")
 	want := ask(twin, "hash", "hash")
-	twin.kill()
+	twin.Kill()
 	w := begin(tenant)
 	t.Cleanup(func() {
-		w.kill()
-		t.Logf("the program's end: %v", w.cmd.ProcessState) // other than "signal: killed" it ended by itself
+		w.Kill()
+		t.Logf("the program's end: %v", w.Cmd.ProcessState) // other than "signal: killed" it ended by itself
 		if t.Failed() {
 			kernel, _ := exec.Command("dmesg").Output()
 			t.Logf("the agent: %s\nthe kernel: %s", a.log("all"), kernel[max(0, len(kernel)-2000):])
@@ -206,7 +205,7 @@ func TestGPURests(t *testing.T) {
 	a := startRealAgent(t, "  tenants: [{name: rests}, {name: works}]\n")
 	rests := a.trainer("rests", 8)
 	rests.hear(t, 2*time.Minute, "ready")
-	rests.tell("loop 2")
+	rests.Tell("loop 2")
 	drift := regexp.MustCompile(`(?m)^nvgpu_quota_charge_drift_ratio\{.*tenant="rests".* (\S+)$`)
 	look := func(phase string, seconds int) {
 		var all []float64
@@ -224,11 +223,11 @@ func TestGPURests(t *testing.T) {
 	look("alone", 45)
 	works := a.trainer("works", 16)
 	works.hear(t, 2*time.Minute, "ready")
-	works.tell("loop 0")
+	works.Tell("loop 0")
 	look("beside one that works", 30)
 	for range 3 {
 		for _, order := range []string{"suspend", "resume-process"} {
-			fixture.Must(t, a.order(order, works.cmd.Process.Pid))
+			fixture.Must(t, a.order(order, works.Cmd.Process.Pid))
 			look("after "+order, 15)
 		}
 	}

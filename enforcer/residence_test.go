@@ -73,7 +73,7 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 		}
 		since := fixture.Monotonic()
 		poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
-		a.tell("work")
+		a.Tell("work")
 		poll(t, 30*time.Second, "it does not come back", func() bool { return g.moved(a, since) && len(g.ends()) > 1 })
 		if s := g.audited().Suspensions; s.Resumed == 0 || len(s.Refused) != 0 {
 			t.Errorf("%+v", s)
@@ -103,7 +103,7 @@ func (g *governed) gaveWay(w *worker, n int) {
 // cameBack tells a program to work, and waits until it has, for the n-th time.
 func (g *governed) cameBack(w *worker, n int) {
 	g.t.Helper()
-	w.tell("work")
+	w.Tell("work")
 	poll(g.t, time.Minute, fmt.Sprintf("it does not come back for the %d. time", n-1), func() bool { return worked(w) == n })
 }
 
@@ -119,7 +119,7 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 		g.gaveWay(a, i+1)
 		g.cameBack(a, i+2)
 	}
-	a.kill()
+	a.Kill()
 	g.configure(func(table *policy.Table) { gives(0)(table); table.Rules[1].Reclaim = policy.Reclaim{} })
 	start := fixture.Monotonic()
 	b := g.rests("b", false, "512", "--sync-first=1")
@@ -131,8 +131,8 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 		t.Helper()
 		g.order(g.suspend, "unit:b.service", "is suspended")
 		since = fixture.Monotonic()
-		b.tell("work")
-		poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.cmd.Process.Pid) })
+		b.Tell("work")
+		poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.Cmd.Process.Pid) })
 		return since
 	}
 	works(start)
@@ -188,7 +188,7 @@ func TestUseDuringTheSuspensionBringsBack(t *testing.T) {
 	ask := suspend.Helper(filepath.Join(t.TempDir(), "lock"), g.driver...) // which the enforcer does not wait for
 	a := g.rests("a", false, "512")
 	poll(t, time.Minute, "it is not locked", func() bool {
-		state, err := ask(t.Context(), suspend.Ask, a.cmd.Process.Pid)
+		state, err := ask(t.Context(), suspend.Ask, a.Cmd.Process.Pid)
 		return worked(a) == 1 && err == nil && state != suspend.Running
 	})
 	g.cameBack(a, 2)
@@ -245,8 +245,8 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 			t.Errorf("%s was denied memory", row.Tenant)
 		}
 	}
-	a.kill()
-	b.kill()
+	a.Kill()
+	b.Kill()
 	poll(t, 20*time.Second, "nobody waits any more, and the GPU is still told of", func() bool {
 		s := g.stats()
 		return len(s.Suspended) == 0 && len(s.Overcommit) == 1 && s.Overcommit[0].Waiting == 0 &&
@@ -303,10 +303,8 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	g.size = 4 << 30
 	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
 	ready(t, a)
-	a.tell("go")
-	if got := taken(t, a); got != 0 {
-		t.Errorf("it takes %d bytes", got)
-	}
+	a.Tell("go")
+	fixture.Equal(t, taken(t, a), 0, "it takes … bytes")
 	if n := g.audited().Overcommit; len(n) > 0 && n[0].Waiting > 0 {
 		t.Errorf("something waits: %+v", n)
 	}
@@ -337,9 +335,7 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	for range 3 {
 		g.audited()
 	}
-	if n := refusals(); n != 1 {
-		t.Errorf("it was refused %d times", n)
-	}
+	fixture.Equal(t, refusals(), 1, "it was refused … times")
 	g.refused(g.suspend, a.pid(), "need as much host memory, and the limit of cgroup / leaves 1023 MiB")
 }
 
@@ -353,7 +349,7 @@ func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	b := g.works("b", false, "80000") // of 81920 that the GPU has
 	g.work(b)
 	began := time.Now()
-	a.tell("work")
+	a.Tell("work")
 	tried := uint64(0)
 	poll(t, time.Minute, "it is not tried four times", func() bool {
 		tried = g.stats().Suspensions.Refused["gpu_memory"]
@@ -362,7 +358,7 @@ func TestATrialInVainIsNotRepeatedAtOnce(t *testing.T) {
 	if took := time.Since(began); took < ticks(1<<tried-2) { // 2 ticks, 4, 8
 		t.Errorf("it was tried %d times in %v", tried, took)
 	}
-	b.kill()
+	b.Kill()
 	poll(t, 60*time.Second, "it does not come back", func() bool { return worked(a) == 2 })
 }
 
@@ -376,9 +372,9 @@ func TestWhoFindsNoRoomIsSeenToWait(t *testing.T) {
 	g.gaveWay(a, 1)
 	b := g.works("b", false, "2560")
 	g.work(b)
-	a.tell("work")
+	a.Tell("work")
 	poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
-	b.kill()
+	b.Kill()
 	poll(t, 30*time.Second, "it does not come back", func() bool { return worked(a) == 2 })
 }
 
@@ -422,7 +418,7 @@ func TestAReloadForgetsNobody(t *testing.T) {
 		g, a, b := givenWay(t)
 		g.configure(func(table *policy.Table) { table.Overcommit = nil })
 		poll(t, 30*time.Second, "it does not wait", func() bool { return g.phase() == "resuming" })
-		b.kill()
+		b.Kill()
 		g.work(a)
 	})
 }

@@ -3,46 +3,19 @@ package enforcer_test
 import (
 	"math"
 	"slices"
-	"sort"
 	"time"
+
+	bench "gpusteward/bench/worker"
 )
 
-// A series is a worker's progress: points (CLOCK_MONOTONIC ns, completed steps)
-// in the order of time.
+// A series is a worker's progress, and what its steps cost.
 type series struct {
-	at    []int64
-	steps []float64
-	cost  float64 // GPU seconds of a step, or 1 if all workers' steps are the same
-}
-
-// add appends a point. A point that is not later than the last one replaces
-// its count: a worker that prints late does not make time run backwards.
-func (s *series) add(at int64, steps float64) {
-	if n := len(s.at); n > 0 && at <= s.at[n-1] {
-		s.steps[n-1] = max(s.steps[n-1], steps)
-		return
-	}
-	s.at, s.steps = append(s.at, at), append(s.steps, steps)
-}
-
-// by returns the steps completed by a moment, interpolated between the two
-// points around it, so that a window need not begin at a point.
-func (s *series) by(at int64) float64 {
-	i := sort.Search(len(s.at), func(i int) bool { return s.at[i] >= at })
-	switch {
-	case len(s.at) == 0:
-		return 0
-	case i == 0:
-		return s.steps[0]
-	case i == len(s.at):
-		return s.steps[i-1]
-	}
-	part := float64(at-s.at[i-1]) / float64(s.at[i]-s.at[i-1])
-	return s.steps[i-1] + part*(s.steps[i]-s.steps[i-1])
+	bench.Series
+	cost float64 // GPU seconds of a step, or 1 if all workers' steps are the same
 }
 
 // work returns the cost of the steps completed within [from, to).
-func (s *series) work(from, to int64) float64 { return (s.by(to) - s.by(from)) * s.cost }
+func (s *series) work(from, to int64) float64 { return (s.By(to) - s.By(from)) * s.cost }
 
 // shares returns each worker's part of all work completed within [from, to), 0
 // to 1; nil if nothing was completed.

@@ -96,30 +96,30 @@ func TestGPUMemory(t *testing.T) {
 		line := w.hear(t, 2*time.Minute, "ready")
 		fmt.Sscanf(line, "ready %d %d %s", &free, &total, &allocator)
 		if takers[i].sees && (total != limit || free > limit || free < limit*98/100) {
-			t.Errorf("%s sees %d of %d bytes, want the cap of %d", w.name, free, total, uint64(limit))
+			t.Errorf("%s sees %d of %d bytes, want the cap of %d", w.Name, free, total, uint64(limit))
 		}
 		if total > limit {
-			t.Errorf("%s sees %d bytes, more than the cap", w.name, total)
+			t.Errorf("%s sees %d bytes, more than the cap", w.Name, total)
 		}
 		if (takers[i].allocator == "cudaMallocAsync") != (allocator == "cudaMallocAsync") {
-			t.Errorf("%s chose the allocator %s", w.name, allocator)
+			t.Errorf("%s chose the allocator %s", w.Name, allocator)
 		}
 	}
 	for i, w := range all {
 		var held, reserved int64
 		var raised string
 		before := smi(t)
-		w.tell("take")
+		w.Tell("take")
 		fmt.Sscanf(w.hear(t, time.Minute, "memory"), "memory %d %d %s", &held, &reserved, &raised)
 		grown := smi(t) - before
-		ledger := books(stats(t, h.broker), w.name)
+		ledger := books(stats(t, h.broker), w.Name)
 		over := max(0, reserved-limit, int64(ledger.MemoryPeak)-limit)
 		fmt.Printf("cap of 4 GiB, %-21s %s after %d MiB (%.2f %%), books %d MiB at most, %d bytes over, nvidia-smi "+
 			"+%.0f MiB\n",
-			w.name, raised, held/mib, 100*float64(held)/limit, ledger.MemoryPeak/mib, over, grown)
+			w.Name, raised, held/mib, 100*float64(held)/limit, ledger.MemoryPeak/mib, over, grown)
 		if raised != takers[i].raises || over != 0 || float64(held) < takers[i].usable*limit ||
 			grown > limit/mib+512*takers[i].contexts {
-			t.Errorf("%s: want %s, nothing over and %g %% of the cap usable", w.name, takers[i].raises,
+			t.Errorf("%s: want %s, nothing over and %g %% of the cap usable", w.Name, takers[i].raises,
 				100*takers[i].usable)
 		}
 	}

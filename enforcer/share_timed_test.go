@@ -23,9 +23,7 @@ func TestShares(t *testing.T) {
 		{"30-70 graphs of 10 ms", []demand{graphs(30, 10000), graphs(70, 10000)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := saturate(t, c.name, true, 3, c.demands...).fair(); err != nil {
-				t.Error(err)
-			}
+			fixture.Must(t, saturate(t, c.name, true, 3, c.demands...).fair())
 		})
 	}
 }
@@ -63,13 +61,13 @@ func TestHostFunctions(t *testing.T) {
 		ready(t, all...)
 		for _, w := range all {
 			w.begin(1)
-			w.tell("go")
+			w.Tell("go")
 		}
 		for _, w := range all {
 			w.hear(t, time.Minute, "total")
 		}
-		busy := h.truth.of(all[0].cmd.Process.Pid)
-		end := busy.at[len(busy.at)-1]
+		busy := h.truth.of(all[0].Cmd.Process.Pid)
+		end := busy.At[len(busy.At)-1]
 		part := busy.work(end-last*1e9, end) / last
 		fmt.Printf("host functions of %s us, beside another %t: %.3f of the GPU with a limit of 0.5\n", us, beside, part)
 		if part > goal {
@@ -106,9 +104,7 @@ func TestRefusedEvents(t *testing.T) {
 func TestCancelledThreads(t *testing.T) {
 	cancelled := kernels(20, 200)
 	cancelled.options = append(cancelled.options, "--threads=2", "--cancel-ms=20")
-	if err := saturate(t, "threads are cancelled", true, 3, kernels(80, 200), cancelled).fair(); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, saturate(t, "threads are cancelled", true, 3, kernels(80, 200), cancelled).fair())
 }
 
 // TestSmallKernels holds that tenants that are bound by their own processor run

@@ -31,7 +31,7 @@ func (g *governed) ownGroup(key string) string {
 		g.t.Skip("NOT TESTED: cgroups cannot be made here:", err)
 	}
 	g.t.Cleanup(func() {
-		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.Kill"), []byte("1"), 0)
 		for end := time.Now().Add(20 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				g.t.Errorf("%s is not empty", dir)
@@ -54,8 +54,7 @@ func (g *governed) seconds(ticks float64) string {
 func (g *governed) short(key string, env []string, ticks float64, options ...string) (dir string) {
 	g.t.Helper()
 	dir = g.ownGroup(key)
-	group, err := os.Open(dir)
-	fixture.Must(g.t, err)
+	group := fixture.Value(os.Open(dir))(g.t)
 	defer func() { _ = group.Close() }()
 	spawner := exec.Command("/bin/sh", append([]string{"-c",
 		`while "$0" --kernel-us=200 --seconds="$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"), g.seconds(ticks)},

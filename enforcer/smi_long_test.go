@@ -23,7 +23,7 @@ func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 		t.Helper()
 		w := h.load(t, "a", hoard(int(mibs), 256, "native")...)
 		ready(t, w)
-		w.tell("go")
+		w.Tell("go")
 		if got := taken(t, w); got != mibs*mib {
 			t.Fatalf("%d MiB are held, want %d", got/mib, mibs)
 		}

@@ -76,10 +76,8 @@ func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 	e, _ := stateful(file)
 	fixture.Must(t, e.keep([]action.Paused{{Tenant: "a", Workload: "unit:a.service",
 		Stopped: []action.Target{{PID: 7000, Start: 8}}}}))
-	text, err := os.ReadFile(file)
-	fixture.Must(t, err)
-	good, err := unsealed(text)
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile(file))(t)
+	good := fixture.Value(unsealed(text))(t)
 	for bit := range 8 * len(text) {
 		flipped := bytes.Clone(text)
 		flipped[bit/8] ^= 1 << (bit % 8)

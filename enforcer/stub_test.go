@@ -85,8 +85,7 @@ func watch(t *testing.T, stat string, env []string) *monitor {
 	t.Helper()
 	cmd := exec.Command(stat, "2")
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	m := &monitor{busy: map[int]*series{}, held: map[int]uint64{}}
 	ended := make(chan struct{})
@@ -120,7 +119,7 @@ func (m *monitor) read(out io.Reader) {
 			if m.busy[pid] == nil {
 				m.busy[pid] = &series{cost: 1e-9}
 			}
-			m.busy[pid].add(at, float64(busy))
+			m.busy[pid].Add(at, float64(busy))
 			m.held[pid] = used
 		}
 		m.mu.Unlock()

@@ -96,7 +96,7 @@ func TestAWorkloadIsSuspended(t *testing.T) {
 		g := suspending(t, 0, 0, []string{"a", "b"})
 		a, b := g.works("a", hooked, "2048"), g.works("b", true, "1024")
 		g.sees(2, a, b)
-		pid := strconv.Itoa(a.cmd.Process.Pid)
+		pid := strconv.Itoa(a.Cmd.Process.Pid)
 		g.order(g.suspend, pid, "suspended: 2448 MiB")
 		fixture.Equal(t, g.used(), 1024, "hooked %v: MiB in use", hooked)
 		since := fixture.Monotonic()
@@ -131,16 +131,14 @@ func TestNobodysTimeIsAuditedDuringAMove(t *testing.T) {
 	poll(t, 60*time.Second, "it is never compared", func() bool { return compared(g.stats()) })
 	ordered := make(chan error, 1)
 	go func() {
-		_, err := g.suspend(t.Context(), strconv.Itoa(a.cmd.Process.Pid))
+		_, err := g.suspend(t.Context(), strconv.Itoa(a.Cmd.Process.Pid))
 		ordered <- err
 	}()
 	poll(t, 60*time.Second, "it is not being suspended", func() bool { return g.phase() == "suspending" })
 	if s := g.stats(); len(s.Suspended) == 1 && s.Suspended[0].Phase == "suspending" && compared(s) {
 		t.Errorf("it is compared: %+v", s.Quotas)
 	}
-	if err := <-ordered; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ordered)
 	poll(t, 60*time.Second, "it is not compared again", func() bool { return compared(g.stats()) })
 }
 
@@ -321,7 +319,7 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 	if _, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), "suspended already") {
 		t.Errorf("%v", err)
 	}
-	a.kill()
+	a.Kill()
 	poll(t, 20*time.Second, "who ended is forgotten", func() bool { return len(g.stats().Suspended) == 0 })
 }
 
@@ -358,7 +356,7 @@ func TestAnEnforcerThatEndsInACycleLosesNobody(t *testing.T) {
 }
 
 // pid returns the PID of a program as an order names it.
-func (w *worker) pid() string { return strconv.Itoa(w.cmd.Process.Pid) }
+func (w *worker) pid() string { return strconv.Itoa(w.Cmd.Process.Pid) }
 
 // refused gives an order that must fail with this text.
 func (g *governed) refused(do func(context.Context, string) (string, error), workload, want string) {
@@ -387,8 +385,7 @@ func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
 	a := g.works("a", true, "1024")
 	g.sees(1, a)
 	call := func(op suspend.Op) suspend.State {
-		state, err := g.call(t.Context(), op, a.cmd.Process.Pid)
-		fixture.Must(t, err)
+		state := fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t)
 		return state
 	}
 	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {
@@ -417,7 +414,7 @@ func TestAnOrderCancelsAResumption(t *testing.T) {
 	poll(t, time.Minute, "it works", func() bool { return g.used() == 2560 })
 	g.refused(g.giveBack, "unit:a.service", "has no room")
 	g.order(g.suspend, "unit:a.service", "is suspended, and stays so")
-	b.kill()
+	b.Kill()
 	poll(t, 20*time.Second, "there is room", func() bool { return g.used() == 0 })
 	for range 5 {
 		g.audited()
@@ -470,7 +467,7 @@ func TestWhoEndsIsAnsweredFor(t *testing.T) {
 		said <- fmt.Sprint(text, err)
 	}()
 	poll(t, 20*time.Second, "it is not being resumed", func() bool { return g.phase() == "resuming" })
-	a.kill()
+	a.Kill()
 	if text := <-said; !strings.Contains(text, "is not suspended any more") {
 		t.Error(text)
 	}

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"gpusteward/bench/worker"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/jobs"
 )
@@ -102,7 +103,7 @@ func run() error {
 	if specs == "" {
 		return fmt.Errorf("there is no set %q", *setName)
 	}
-	x := &matrix{began: time.Now(), workers: map[post]*worker{}, broken: map[string]string{}, lone: map[string]course{}}
+	x := &matrix{began: time.Now(), workers: map[post]*worker.Worker{}, broken: map[string]string{}, lone: map[string]course{}}
 	if x.modes, err = parseModes(*modeList); err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ type matrix struct {
 	gpu      string
 	modes    []mode
 	tenants  []string // of all cells
-	workers  map[post]*worker
+	workers  map[post]*worker.Worker
 	broken   map[string]string // kinds that cannot run here, and the reasons
 	lone     map[string]course // by program
 	verdicts []*verdict
@@ -190,7 +191,7 @@ func (x *matrix) begin() (end func(), err error) {
 	var undo []func()
 	end = func() {
 		for _, w := range x.workers {
-			w.kill()
+			kill(w)
 		}
 		for _, f := range slices.Backward(undo) {
 			f()
@@ -290,12 +291,12 @@ func (x *matrix) prepare(v *verdict) {
 				continue
 			}
 			x.workers[p], asked[p] = w, a.Kind
-			w.tell("prepare " + a.Kind)
+			w.Tell("prepare " + a.Kind)
 		}
 	}
 	deadline := time.Now().Add(prepareLimit)
 	for p, kind := range asked {
-		line, err := x.workers[p].listen(time.Until(deadline), "ready", "skip")
+		line, err := x.workers[p].Listen(time.Until(deadline), "ready", "skip")
 		if why, skipped := strings.CutPrefix(line, "skip "); err != nil || skipped {
 			if err != nil {
 				why = err.Error()
@@ -307,7 +308,7 @@ func (x *matrix) prepare(v *verdict) {
 }
 
 // employ starts a post's worker.
-func (x *matrix) employ(p post, a member) (*worker, error) {
+func (x *matrix) employ(p post, a member) (*worker.Worker, error) {
 	given := strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ",") // those of this program
 	var visible []string
 	for _, gpu := range a.GPUs {
@@ -326,7 +327,7 @@ func (x *matrix) employ(p post, a member) (*worker, error) {
 // lose ends a worker that failed, hangs or is not needed.
 func (x *matrix) lose(p post) {
 	if w := x.workers[p]; w != nil {
-		w.kill()
+		kill(w)
 		delete(x.workers, p)
 	}
 }
@@ -377,35 +378,35 @@ func (x *matrix) fill(v *verdict) error {
 // at work. A worker that does not finish is lost, and no other.
 func (x *matrix) side(seconds float64, all []*subject, m mode) ([]course, error) {
 	seconds += settle.Seconds()
-	var workers []*worker
+	var workers []*worker.Worker
 	for i, a := range all {
 		w := x.workers[a.post(m)]
 		if w == nil {
 			return nil, fmt.Errorf("the worker of %s is lost", a.Tenant)
 		}
 		if *cores > 0 {
-			if err := w.pin(i**cores, *cores); err != nil {
+			if err := pin(w, i**cores, *cores); err != nil {
 				return nil, err
 			}
 		}
-		w.begin()
+		w.Begin()
 		workers = append(workers, w)
 	}
 	for i, a := range all {
-		workers[i].tell(fmt.Sprintf("run %s %g", a.Kind, seconds))
+		workers[i].Tell(fmt.Sprintf("run %s %g", a.Kind, seconds))
 	}
 	found := make([]course, len(all))
 	deadline := time.Now().Add(time.Duration(seconds*float64(time.Second)) + runLimit)
 	from, to := int64(0), int64(1<<63-1) // in which all that have a throughput were at work
 	var failed error
 	for i, a := range all {
-		if err := workers[i].outcome(deadline, &found[i]); err != nil {
+		if err := outcome(workers[i], deadline, &found[i]); err != nil {
 			failed = cmp.Or(failed, err)
 			x.lose(a.post(m))
 			continue
 		}
-		if s := workers[i].measured(); !a.silent() && len(s.at) > 0 {
-			from, to = max(from, s.at[0]+int64(settle)), min(to, s.at[len(s.at)-1])
+		if s, _ := workers[i].Measured(); !a.silent() && len(s.At) > 0 {
+			from, to = max(from, s.At[0]+int64(settle)), min(to, s.At[len(s.At)-1])
 		}
 	}
 	if failed != nil {
@@ -415,24 +416,25 @@ func (x *matrix) side(seconds float64, all []*subject, m mode) ([]course, error)
 		return nil, fmt.Errorf("the programs were not at work together for more than %v", settle)
 	}
 	for i := range all {
-		found[i].Rate, found[i].Worst = workers[i].measured().rates(from, to)
+		s, _ := workers[i].Measured()
+		found[i].Rate, found[i].Worst = rates(s, from, to)
 	}
 	return found, nil
 }
 
 // outcome waits until a run has ended, and notes the times of its steps.
-func (w *worker) outcome(deadline time.Time, c *course) error {
+func outcome(w *worker.Worker, deadline time.Time, c *course) error {
 	// A worker that has already ended is heard even after the deadline.
 	left := func() time.Duration { return max(time.Second, time.Until(deadline)) }
-	line, err := w.listen(left(), "times")
+	line, err := w.Listen(left(), "times")
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Sscanf(line, "times %g %g", &c.P50, &c.P99); err != nil {
-		return fmt.Errorf("%s said %q: %w", w.name, line, err)
+		return fmt.Errorf("%s said %q: %w", w.Name, line, err)
 	}
 	c.P50, c.P99 = c.P50/1e3, c.P99/1e3
-	_, err = w.listen(left(), "total")
+	_, err = w.Listen(left(), "total")
 	return err
 }
 

@@ -4,13 +4,15 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"gpusteward/bench/worker"
 )
 
 func TestStatistics(t *testing.T) {
 	t.Parallel()
-	var s series
+	var s worker.Series
 	for i := range int64(51) { // ten steps per second, and none in the third
-		s.add(i*int64(time.Second)/10, float64(i)-min(10, max(0, float64(i)-20)))
+		s.Add(i*int64(time.Second)/10, float64(i)-min(10, max(0, float64(i)-20)))
 	}
 	for _, c := range []struct {
 		from, to    time.Duration
@@ -18,7 +20,7 @@ func TestStatistics(t *testing.T) {
 	}{
 		{0, 5 * time.Second, 8, 0}, {0, time.Second / 2, 10, 10}, {time.Second / 3, 4 * time.Second / 3, 10, 10},
 	} {
-		rate, worst := s.rates(int64(c.from), int64(c.to))
+		rate, worst := rates(s, int64(c.from), int64(c.to))
 		if math.Abs(rate-c.rate) > 1e-9 || math.Abs(worst-c.worst) > 1e-9 {
 			t.Errorf("%v to %v: %g steps a second, %g in the worst one; want %g and %g", c.from, c.to, rate, worst, c.rate,
 				c.worst)

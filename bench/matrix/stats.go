@@ -2,50 +2,18 @@ package main
 
 import (
 	"math"
-	"sort"
 	"time"
+
+	"gpusteward/bench/worker"
 )
-
-// A series is a program's progress: points (CLOCK_MONOTONIC ns, completed steps)
-// in the order of time.
-type series struct {
-	at    []int64
-	steps []float64
-}
-
-// add appends a point. A point that is not later than the last one replaces
-// its count: a worker that prints late does not make time run backwards.
-func (s *series) add(at int64, steps float64) {
-	if n := len(s.at); n > 0 && at <= s.at[n-1] {
-		s.steps[n-1] = max(s.steps[n-1], steps)
-		return
-	}
-	s.at, s.steps = append(s.at, at), append(s.steps, steps)
-}
-
-// by returns the steps completed by a moment, interpolated between the two
-// points around it, so that a window need not begin at a point.
-func (s *series) by(at int64) float64 {
-	i := sort.Search(len(s.at), func(i int) bool { return s.at[i] >= at })
-	switch {
-	case len(s.at) == 0:
-		return 0
-	case i == 0:
-		return s.steps[0]
-	case i == len(s.at):
-		return s.steps[i-1]
-	}
-	part := float64(at-s.at[i-1]) / float64(s.at[i]-s.at[i-1])
-	return s.steps[i-1] + part*(s.steps[i]-s.steps[i-1])
-}
 
 // rates returns the steps a second within [from, to), and the lowest rate of any second of it. A
 // shorter run has no worst second.
-func (s *series) rates(from, to int64) (rate, worst float64) {
-	rate = (s.by(to) - s.by(from)) / (float64(to-from) / 1e9)
+func rates(s worker.Series, from, to int64) (rate, worst float64) {
+	rate = (s.By(to) - s.By(from)) / (float64(to-from) / 1e9)
 	worst = rate
 	for at := from; at+int64(time.Second) <= to; at += int64(100 * time.Millisecond) {
-		worst = min(worst, s.by(at+int64(time.Second))-s.by(at))
+		worst = min(worst, s.By(at+int64(time.Second))-s.By(at))
 	}
 	return rate, worst
 }

@@ -105,8 +105,9 @@ var layers = map[string][]string{
 	// the agent's contact with Kubernetes, in a module of its own; it shares no code with the agent
 	"deploy/kubernetes/kube": {},
 
+	"bench/worker": {}, // programs that obey lines and report steps; what measures GPUs uses it
 	// a program that measures the broker and the hook on real GPUs
-	"bench/matrix": {"enforcer/broker", "enforcer/jobs", "enforcer/schedule", "internal/quota"},
+	"bench/matrix": {"bench/worker", "enforcer/broker", "enforcer/jobs", "enforcer/schedule", "internal/quota"},
 
 	// generators; no package imports them
 	"alerts":     append([]string{"health", "health/derived", "health/incident", "collectors"}, themes...),
