@@ -45,8 +45,7 @@ func mixin(t *testing.T, config string) (m vendored) {
 func TestMixin(t *testing.T) {
 	t.Parallel()
 	m := mixin(t, "{ judgement: true, stragglers: true }")
-	files, err := filepath.Glob("*.rules.yml")
-	fixture.Must(t, err)
+	files := fixture.Value(filepath.Glob("*.rules.yml"))(t)
 	want := map[string]any{}
 	for _, name := range files {
 		text := fixture.Value(os.ReadFile(name))(t)

@@ -22,9 +22,7 @@ func TestLevelTests(t *testing.T) {
 	for _, c := range alerting() {
 		for i, l := range c.Levels {
 			test := levelTest(c, i)
-			if n := len(test.series); n < 2 {
-				t.Errorf("%s: %d series", test.name, n)
-			}
+			fixture.AtLeast(t, len(test.series), 2, "%s: series", test.name)
 			for n, e := range test.alerts {
 				var mine []firing
 				for _, f := range e.firing {

@@ -279,7 +279,5 @@ func TestNoStragglersNoAlerts(t *testing.T) {
 		t.Logf("%d hours of communicators: %d false alarms: %v", min(*hoursQuiet, from+batch), len(alarms),
 			slices.Sorted(maps.Keys(alarms)))
 	}
-	if 1000*len(alarms) > *hoursQuiet {
-		t.Error("too many")
-	}
+	fixture.AtMost(t, 1000*len(alarms), *hoursQuiet, "too many")
 }

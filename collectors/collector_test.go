@@ -1,7 +1,6 @@
 package collectors_test
 
 import (
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"gpusteward/collectors/faults"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/links"
+	"gpusteward/internal/fixture"
 )
 
 func TestConfigValidate(t *testing.T) {
@@ -80,9 +80,7 @@ func TestTiersSetTheReadInterval(t *testing.T) {
 		}
 		hosttest.Advance(time.Minute)
 		for name, want := range names {
-			if got := calls(name) - before[name]; math.Abs(got-want) > 1 {
-				t.Errorf("%s: %v calls in a minute, want %v", name, got, want)
-			}
+			fixture.Near(t, calls(name)-before[name], want, 1, "%s: calls in a minute", name)
 		}
 	})
 }

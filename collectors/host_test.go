@@ -109,9 +109,8 @@ func TestADelayInATurnLeavesNobodyOut(t *testing.T) {
 		}
 		hosttest.Advance(time.Second)
 		now := time.Now()
-		if age := fast(func(p collectors.Pass) time.Duration { return now.Sub(p.Began) }); age > time.Second {
-			t.Errorf("a collector was left out: it read %v ago", age)
-		}
+		fixture.AtMost(t, fast(func(p collectors.Pass) time.Duration { return now.Sub(p.Began) }), time.Second,
+			"a collector was left out: it read … ago")
 	})
 }
 
@@ -194,9 +193,8 @@ func TestDriverLoadedLater(t *testing.T) {
 		"faults: [{at: 0s, for: 60s, kind: driver_gone}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(30 * time.Second)
 		fixture.Fails(t, h.Driver(), "nvmlInit", "Driver() =")
-		if idle := time.Since(h.Progress()); idle > collectors.OpenMost {
-			t.Errorf("no progress for %v while the host waits for a driver", idle)
-		}
+		fixture.AtMost(t, time.Since(h.Progress()), collectors.OpenMost,
+			"no progress for … while the host waits for a driver")
 		hosttest.Advance(40 * time.Second)
 		if err := h.Ready(); err != nil {
 			t.Error("not ready 10 s after the driver was loaded:", err)
@@ -343,9 +341,8 @@ func TestRecovery(t *testing.T) {
 		}
 		for _, m := range []*collectors.Metric{workloads.WorkloadSM, workloads.WorkloadEnergy, activity.BusySeconds} {
 			for i, uuid := range uuids {
-				if v := hosttest.Of(h, m, strconv.Itoa(i), "uuid")[uuid]; v < 60 {
-					t.Errorf("%v of gpu %d is %v after five minutes", m, i, v)
-				}
+				fixture.AtLeast(t, hosttest.Of(h, m, strconv.Itoa(i), "uuid")[uuid], 60,
+					"%v of gpu %d is … after five minutes", m, i)
 			}
 		}
 	})

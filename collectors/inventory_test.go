@@ -41,9 +41,7 @@ func TestInventory(t *testing.T) {
 	for i := range 3 * maxKnown {
 		next.saw(id(i, fmt.Sprint("GPU-", i), fmt.Sprint("1:", i)))
 	}
-	if n := len(next.all()); n != maxKnown {
-		t.Errorf("%d GPUs are remembered, at most %d should be", n, maxKnown)
-	}
+	fixture.Equal(t, len(next.all()), maxKnown, "GPUs are remembered")
 	for name, text := range map[string]string{"corrupt": "{", "other": `{"gpus":[{"uuid":""},{}]}`, "empty": ""} {
 		fixture.Must(t, os.WriteFile(filepath.Join(dir, "inventory.json"), []byte(text), 0o644))
 		var bad inventory

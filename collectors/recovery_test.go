@@ -198,9 +198,8 @@ func TestDrainReleasesAndResumeReopens(t *testing.T) {
 				t.Errorf("Ready() = %v while drained", err)
 			}
 			hosttest.Advance(time.Minute)
-			if idle := time.Since(h.Progress()); idle > 2*time.Second {
-				t.Errorf("no progress for %v: systemd's watchdog would end a drained agent", idle)
-			}
+			fixture.AtMost(t, time.Since(h.Progress()), 2*time.Second,
+				"no progress for …: systemd's watchdog would end a drained agent")
 			hosttest.Want(t, h, 1, collectors.Drained, "")
 			if again := call(t, h.Drain); again != nil {
 				synctest.Wait()
@@ -270,13 +269,11 @@ func TestProgressStopsWhenAReaderHangsOutsideTheDriver(t *testing.T) {
 	source := "gpus: [{model: h100, count: 2}]\nfaults: [{at: 0s, gpu: 0, kind: wedge}]\n"
 	hosttest.In(t, source, c, func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(time.Minute)
-		if idle := time.Since(h.Progress()); idle < 30*time.Second {
-			t.Errorf("progress %v ago, with a reader that hangs in the agent itself", idle)
-		}
+		fixture.AtLeast(t, time.Since(h.Progress()), 30*time.Second,
+			"progress … ago, with a reader that hangs in the agent itself")
 		close(release)
 		hosttest.Advance(10 * time.Second)
-		if idle := time.Since(h.Progress()); idle > 2*time.Second {
-			t.Errorf("no progress for %v, with a reader that hangs in the driver and one that moves", idle)
-		}
+		fixture.AtMost(t, time.Since(h.Progress()), 2*time.Second,
+			"no progress for … with a reader that hangs in the driver and one that moves")
 	})
 }

@@ -73,9 +73,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 			}
 		}
 	}
-	if shown < 6 {
-		t.Errorf("%d panels fall back to dcgm-exporter", shown)
-	}
+	fixture.AtLeast(t, shown, 6, "… panels fall back to dcgm-exporter")
 	for _, expr := range []string{"DCGM_FI_DEV_GPU_TEMP", `{job="gpusteward",__name__!~"DCGM_FI_PROF_.*"}`} {
 		if list, err := s.ask(ctx, asked{expr: expr, instant: true}, chosen); err != nil || len(list) > 0 {
 			t.Errorf("%s: %v, %v", expr, list, err)

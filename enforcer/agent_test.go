@@ -55,13 +55,8 @@ func startAgent(t *testing.T, gpus, mig int, fail, tenants string, roles ...stri
 func startAgentOn(t *testing.T, h *host, enforcer string, roles ...string) *agent {
 	t.Helper()
 	a := &agent{host: h, t: t}
-	var err error
-	if a.path, err = program(); err != nil {
-		t.Fatal(err)
-	}
-	if a.dir, err = os.MkdirTemp("", "agent"); err != nil { // the names of t.TempDir are too long for a socket
-		t.Fatal(err)
-	}
+	a.path = fixture.Value(program())(t)
+	a.dir = fixture.Value(os.MkdirTemp("", "agent"))(t)
 	t.Cleanup(func() {
 		for _, role := range roles {
 			if t.Failed() {

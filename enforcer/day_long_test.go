@@ -36,9 +36,7 @@ func TestDay(t *testing.T) {
 	for _, w := range d.wrong {
 		t.Error(w)
 	}
-	if late := heap(); late > early+early/2+8<<20 {
-		t.Errorf("the heap grew from %d to %d bytes", early, late)
-	}
+	fixture.AtMost(t, heap(), early+early/2+8<<20, "the heap grew from %d to … bytes", early)
 	if d.up[policy.Warn][escalation.Done] == 0 || d.promised == 0 {
 		t.Error("nothing happened")
 	}

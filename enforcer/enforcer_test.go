@@ -190,13 +190,8 @@ func prepared(t *testing.T) *governed {
 	t.Helper()
 	g := &governed{host: stub(t), t: t, tick: tick, pids: map[int]string{}, groups: map[string]string{},
 		copies: map[string]string{}}
-	var err error
-	if g.proc, err = kernel.ProcFS("/proc"); err != nil {
-		t.Fatal(err)
-	}
-	if g.dir, err = os.MkdirTemp("", "enforce"); err != nil { // the names of t.TempDir are too long for a socket
-		t.Fatal(err)
-	}
+	g.proc = fixture.Value(kernel.ProcFS("/proc"))(t)
+	g.dir = fixture.Value(os.MkdirTemp("", "enforce"))(t)
 	t.Cleanup(func() { os.RemoveAll(g.dir) })
 	g.socket = filepath.Join(g.dir, "broker.sock")
 	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),

@@ -44,9 +44,7 @@ func TestDeathGivesShareBack(t *testing.T) {
 	}
 	middle := percentile(lost, 0.5)
 	fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", middle, slices.Max(lost))
-	if middle > 10 {
-		t.Errorf("a dead client's share came back after %.1f ms, goal 10 ms", middle)
-	}
+	fixture.AtMost(t, middle, 10, "a dead client's share came back after … ms")
 }
 
 // TestDeathGivesMemoryBack kills a process that holds all of its tenant's
@@ -71,9 +69,7 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
 	back := time.Since(died)
 	fmt.Printf("death of a client: memory back after %v\n", back.Round(time.Millisecond))
-	if back > 2*time.Second {
-		t.Errorf("memory came back after %v, goal 2 s", back)
-	}
+	fixture.AtMost(t, back, 2*time.Second, "memory came back after")
 	take()
 }
 
@@ -100,9 +96,7 @@ func TestStopped(t *testing.T) {
 		func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
 	after := books(stats(t, h.broker), "stopped")
 	fmt.Printf("a stopped tenant: %d overruns until it is stale\n", after.Overruns-before.Overruns)
-	if n := after.Overruns - before.Overruns; n > 2 {
-		t.Errorf("the other one waited for it %d times", n)
-	}
+	fixture.AtMost(t, after.Overruns-before.Overruns, 2, "the other one waited for it … times")
 	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
 	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 

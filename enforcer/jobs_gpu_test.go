@@ -147,9 +147,7 @@ func TestGPUSteps(t *testing.T) {
 				found := stepsOf(r.of(t, times.PID))
 				if len(times.Ends) == 0 {
 					fmt.Printf("%-10s  %5d\n", kind, len(found))
-					if len(found) > 0 {
-						t.Errorf("%d steps of a program that has none", len(found))
-					}
+					fixture.Equal(t, len(found), 0, "… steps of a program that has none")
 					return
 				}
 				all++

@@ -5,6 +5,8 @@ package enforcer_test
 import (
 	"fmt"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestAllocationsAreNotThrottled has a program allocate and free as fast as it
@@ -18,8 +20,6 @@ func TestAllocationsAreNotThrottled(t *testing.T) {
 		w.Tell("go")
 		rate := completed(t, w)
 		fmt.Printf("allocations %s: %.0f pairs of alloc and free a second\n", name, rate)
-		if rate < 50_000 {
-			t.Errorf("%s: %.0f pairs of alloc and free a second, goal 50,000", name, rate)
-		}
+		fixture.AtLeast(t, rate, 50_000, "%s: pairs of alloc and free a second", name)
 	}
 }

@@ -1,7 +1,6 @@
 package enforcer
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -34,9 +33,7 @@ func TestOthersUseTheGPU(t *testing.T) {
 	g.look(uses(10, 0, 3, at))
 	g.look(uses(12, 0, 5, at.Add(5*time.Second)))
 	for pid, want := range map[int]float64{minePID: 0.4, busyPID: 0.4, idlePID: 0.8} {
-		if part := g.others("GPU-0", pid); math.Abs(part-want) > 1e-9 {
-			t.Errorf("beside process %d the others use %g, want %g", pid, part, want)
-		}
+		fixture.Near(t, g.others("GPU-0", pid), want, 1e-9, "beside process %d the others use", pid)
 	}
 	g.look(uses(12, 0, 5, at.Add(5*time.Second))) // no new samples
 	fixture.Equal(t, g.others("GPU-0", minePID), 0.4, "between two samples the others use")

@@ -229,9 +229,7 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 	for _, w := range []*worker{b, a, b} {
 		since := fixture.Monotonic()
 		poll(t, 10*time.Minute, "it has no turn", func() bool { return g.moved(w, since) })
-		if used := g.used(); used > 4096 {
-			t.Errorf("%d MiB are in use of 4096", used)
-		}
+		fixture.AtMost(t, g.used(), 4096, "… MiB are in use of 4096")
 	}
 	poll(t, 60*time.Second, "nobody is seen to wait", func() bool { // a turn may end at any time
 		s := g.stats().Overcommit

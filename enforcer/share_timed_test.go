@@ -70,9 +70,7 @@ func TestHostFunctions(t *testing.T) {
 		end := busy.At[len(busy.At)-1]
 		part := busy.work(end-last*1e9, end) / last
 		fmt.Printf("host functions of %s us, beside another %t: %.3f of the GPU with a limit of 0.5\n", us, beside, part)
-		if part > goal {
-			t.Errorf("host functions of %s us, beside another %t: %.3f of the GPU, limited to 0.5", us, beside, part)
-		}
+		fixture.AtMost(t, part, goal, "host functions of %s us, beside another %t … of the GPU", us, beside)
 	}
 }
 
@@ -93,9 +91,7 @@ func TestRefusedEvents(t *testing.T) {
 	if books(stats(t, h.broker), "a").GateErrors == 0 {
 		t.Error("no event was refused")
 	}
-	if f.share[0] > goal {
-		t.Errorf("a tenant without events has %.3f of the GPU, and a weight of 0.2", f.share[0])
-	}
+	fixture.AtMost(t, f.share[0], goal, "a tenant without events has … of the GPU, and a weight of 0.2")
 }
 
 // TestCancelledThreads holds that cancelled threads inside launches give a
@@ -117,7 +113,5 @@ func TestSmallKernels(t *testing.T) {
 		plain := saturate(t, "small kernels, plain", false, 0.7, small, small).steps
 		parts = append(parts, saturate(t, "small kernels", true, 0.7, small, small).steps/plain)
 	}
-	if slices.Max(parts) < 0.75 {
-		t.Errorf("small kernels reach %.2f of what they do ungoverned, goal 0.75", parts)
-	}
+	fixture.AtLeast(t, slices.Max(parts), 0.75, "small kernels reach %.2f of what they do ungoverned, goal 0.75", parts)
 }

@@ -212,9 +212,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 		asking.Go(ask)
 	}
 	asking.Wait()
-	if most > maxStreams {
-		t.Errorf("%d requests at a time on one connection, want at most %d", most, maxStreams)
-	}
+	fixture.AtMost(t, most, maxStreams, "… requests at a time on one connection")
 }
 
 func TestKernelBuffersLittleForANonReadingClient(t *testing.T) {

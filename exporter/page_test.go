@@ -70,9 +70,7 @@ func TestPageLinks(t *testing.T) {
 			wantAnswer(t, request(s, http.MethodGet, "/page/"+pageHash()+"/"+string(i[1])), http.StatusOK, "")
 		}
 	}
-	if imports < 10 {
-		t.Errorf("found %d imports", imports)
-	}
+	fixture.AtLeast(t, imports, 10, "found imports")
 }
 
 func TestPageHeaders(t *testing.T) {
@@ -112,9 +110,7 @@ func TestPageFilesAreKept(t *testing.T) {
 			if encoding != "identity" {
 				r, err := gzip.NewReader(w.Body)
 				fixture.Must(t, err)
-				if body, err = io.ReadAll(r); err != nil {
-					t.Fatal(err)
-				}
+				body = fixture.Value(io.ReadAll(r))(t)
 			}
 			if !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0 {
 				t.Errorf("%s as %s differs", path, encoding)

@@ -197,9 +197,7 @@ func TestStreamIsCompressedOnce(t *testing.T) {
 		if packed := answer.Header.Get("Content-Encoding") == "gzip"; packed != strings.HasPrefix(encoding, "gzip,") {
 			t.Errorf("for %q the stream is compressed: %v", encoding, packed)
 		} else if packed {
-			if body, err = gzip.NewReader(answer.Body); err != nil {
-				t.Fatal(err)
-			}
+			body = fixture.Value(gzip.NewReader(answer.Body))(t)
 		}
 		lines := bufio.NewReader(body)
 		for states := 0; states < 2; {

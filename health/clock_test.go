@@ -62,9 +62,7 @@ func (w *world) dates() {
 			all["score "+uuid], all["scored "+uuid] = s.Last, s.Score.At
 		}
 	}
-	if len(all) < 12 {
-		w.t.Errorf("only %d times are known", len(all))
-	}
+	fixture.AtLeast(w.t, len(all), 12, "only … times are known")
 	for what, at := range all {
 		if !lately(at, w.now) {
 			w.t.Errorf("at %v: %s is of %v", w.now, what, at)

@@ -113,9 +113,7 @@ func TestExamplesOfConditions(t *testing.T) {
 				t.Errorf("%s: its example holds before, or not after: %v", name, examples)
 			}
 			counter := l.When.Counterexamples(func() incident.Entity { return e })
-			if len(counter) < 1+len(l.When.While) {
-				t.Errorf("%s: %d counterexamples", name, len(counter))
-			}
+			fixture.AtLeast(t, len(counter), 1+len(l.When.While), "%s: counterexamples", name)
 			for n, examples := range counter {
 				if holds(examples, -step) || holds(examples, 0) {
 					t.Errorf("%s: counterexample %d holds: %v", name, n, examples)

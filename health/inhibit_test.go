@@ -110,9 +110,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 			}
 		}
 	}
-	if pairs < 50 {
-		t.Errorf("%d pairs are silenced", pairs)
-	}
+	fixture.AtLeast(t, pairs, 50, "pairs are silenced")
 	for _, i := range Inhibitions {
 		for _, id := range append(slices.Clone(i.Effects), i.Cause) {
 			if !slices.ContainsFunc(Checks(), func(c *Check) bool { return c.ID == id }) {

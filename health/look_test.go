@@ -43,9 +43,7 @@ func (l Look) judge(t *testing.T, most time.Duration) Judgement {
 	t.Helper()
 	begin := time.Now()
 	j := l.Judge(t.Context())
-	if took := time.Since(begin); took > most {
-		t.Errorf("it took %v, want at most %v", took, most)
-	}
+	fixture.AtMost(t, time.Since(begin), most, "it took")
 	if j.Source != Standalone || j.Node != "node7" {
 		t.Errorf("source %q, node %q", j.Source, j.Node)
 	}
@@ -225,8 +223,7 @@ func agentLeft(t *testing.T, boot string) string {
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	files, err := os.ReadDir(dir)
-	fixture.Must(t, err)
+	files := fixture.Value(os.ReadDir(dir))(t)
 	for _, f := range files {
 		text := fixture.Value(os.ReadFile(filepath.Join(dir, f.Name())))(t)
 		all[f.Name()] = string(text)

@@ -195,8 +195,7 @@ func TestSimulatedHostHasNoLimits(t *testing.T) {
 // changes a setting: the memory limit of a cgroup.
 func TestOnlyMemoryLimitsAreSet(t *testing.T) {
 	changes := regexp.MustCompile(`^"nvml(Device|System|GpuInstance|ComputeInstance|Vgpu[A-Za-z]*|Gpm|Unit)(Set|Reset|Clear|Destroy|Freeze|Remove|Modify|Activate)[A-Z].*"$`)
-	files, err := filepath.Glob("*.go")
-	fixture.Must(t, err)
+	files := fixture.Value(filepath.Glob("*.go"))(t)
 	var found []string
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {

@@ -86,9 +86,7 @@ func TestDockerBadAnswers(t *testing.T) {
 			}
 		})
 	}
-	if sent > 64<<20 {
-		t.Errorf("%d bytes were read", sent)
-	}
+	fixture.AtMost(t, sent, 64<<20, "bytes were read")
 }
 
 // TestDockerTimeout has an engine that accepts a request and never answers: the

@@ -141,9 +141,8 @@ func TestNVLinkRate(t *testing.T) {
 		hosttest.In(t, "gpus: [{model: h100}, {model: l4}]\n", c, func(t *testing.T, h *collectors.Host) {
 			hosttest.Advance(12 * time.Second)
 			for index, want := range map[string]float64{"0": 18 * 26.5625e9, "1": 0} {
-				if rate := NVLinkRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"]); math.Abs(rate-want) > want/50 {
-					t.Errorf("each link %v: GPU %s moves %.5g bytes a second, want %.5g", each, index, rate, want)
-				}
+				fixture.Near(t, NVLinkRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"]), want, want/50,
+					"each link %v: GPU %s moves … bytes a second", each, index)
 			}
 		})
 	}

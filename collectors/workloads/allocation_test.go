@@ -76,9 +76,8 @@ func TestAllocatedGPUs(t *testing.T) {
 			idle("0", "slurm:4711") - before[0], idle("1", "slurm:4711") - before[1],
 			idle("2", "pod:n/p/c") - before[2], idle("3", "pod:n/sliced/c") - before[3],
 		} {
-			if want := [4]float64{0, 60, 60, 60}[i]; math.Abs(rose-want) > 1e-6 {
-				t.Errorf("on gpu %d allocated and idle for %v s of a minute, want %v", i, rose, want)
-			}
+			fixture.Near(t, rose, [4]float64{0, 60, 60, 60}[i], 1e-6,
+				"on gpu %d allocated and idle for … s of a minute", i)
 		}
 		given.Store(&[]host.Allocation{})
 		hosttest.Advance(2 * time.Second)

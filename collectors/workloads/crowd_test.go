@@ -56,9 +56,7 @@ func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 				counted[name] = v
 			}
 		}
-		if returned < 10 {
-			t.Errorf("workloads returned only %d times, too few for this test", returned)
-		}
+		fixture.AtLeast(t, returned, 10, "workloads returned only … times, too few for this test")
 	})
 }
 
@@ -84,20 +82,14 @@ func TestCountersExpireTenMinutesAfterTheWorkload(t *testing.T) {
 		s.has(t, WorkloadProcesses, math.NaN(), name, "compute")
 		rest(9 * 60)
 		work(10)
-		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
-			t.Errorf("%v s after its return, want twice the time before: %v", v, 2*first)
-		}
+		fixture.Near(t, s.value(WorkloadSM, name), 2*first, 1.5, "… s after its return")
 		b.use = nil
 		s.passes(15 * 60)
-		if v := s.value(WorkloadSM, name); math.Abs(v-2*first) > 1.5 {
-			t.Errorf("%v s after a long idle time, want %v", v, 2*first)
-		}
+		fixture.Near(t, s.value(WorkloadSM, name), 2*first, 1.5, "… s after a long idle time")
 		rest(11 * 60)
 		fixture.Equal(t, len(s.totals), 0, "kept after eleven minutes: %v", s.totals)
 		work(10)
-		if v := s.value(WorkloadSM, name); math.Abs(v-first) > 1.5 {
-			t.Errorf("%v s, want a restart: %v", v, first)
-		}
+		fixture.Near(t, s.value(WorkloadSM, name), first, 1.5, "… s after a restart")
 	})
 }
 

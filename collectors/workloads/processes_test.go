@@ -384,8 +384,6 @@ func TestWorkloadIsShownOnceNamed(t *testing.T) {
 		})
 	}
 	for name, v := range used[0] {
-		if got := used[slow][name]; math.Abs(got-v) > 1e-6 {
-			t.Errorf("%s has %v s under a name that came late, want %v", name, got, v)
-		}
+		fixture.Near(t, used[slow][name], v, 1e-6, "%s has … s under a name that came late", name)
 	}
 }

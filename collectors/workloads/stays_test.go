@@ -8,6 +8,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/internal/fixture"
 )
 
 // TestStaysRecordWhenAProcessWasOnAGPU derives arrivals and departures from the
@@ -76,8 +77,6 @@ func TestStaysOfAHost(t *testing.T) {
 		if len(pids) > 0 || len(stays) == 0 {
 			t.Errorf("no stay of %v in %+v", pids, stays)
 		}
-		if len(h.Stays("GPU-none")) > 0 {
-			t.Error("a missing GPU has stays")
-		}
+		fixture.Equal(t, len(h.Stays("GPU-none")), 0, "a missing GPU has stays")
 	})
 }

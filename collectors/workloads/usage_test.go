@@ -322,8 +322,6 @@ func TestUnreadableUsageIsAbsent(t *testing.T) {
 			b.use = works(50, 1)
 			s.passes(12)
 		}
-		if rose := s.value(WorkloadSM, "unit:a.service") - before; math.Abs(rose-20) > 3 {
-			t.Errorf("%v s of 40 s at half, want about 20", rose)
-		}
+		fixture.Near(t, s.value(WorkloadSM, "unit:a.service")-before, 20, 3, "… s of 40 s at half")
 	})
 }

@@ -371,9 +371,7 @@ func TestCopyrightHasEveryModule(t *testing.T) {
 			}
 		}
 	}
-	if modules < 30 {
-		t.Errorf("found only %d modules in the program", modules)
-	}
+	fixture.AtLeast(t, modules, 30, "found only … modules in the program")
 	for _, want := range []string{"\nGo 1.", "\nuPlot\n", "NVIDIA Corporation", "NOTICE TO USER"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("copyright lacks %q", want)
@@ -447,9 +445,7 @@ func TestManPageHasEveryKey(t *testing.T) {
 			"the man page lacks a section for %s", section)
 		walk(section+".", keys)
 	}
-	if n < 30 {
-		t.Errorf("checked only %d keys", n)
-	}
+	fixture.AtLeast(t, n, 30, "checked only … keys")
 }
 
 func TestManPagesRender(t *testing.T) {

@@ -323,9 +323,7 @@ func (r root) listens() (socket string, file *os.File) {
 	}
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	fixture.Must(r.t, err)
-	if file, err = l.File(); err != nil {
-		r.t.Fatal(err)
-	}
+	file = fixture.Value(l.File())(r.t)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()
 	r.t.Cleanup(func() { file.Close() })

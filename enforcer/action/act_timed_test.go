@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/fixture"
 )
 
 // TestHowSoonActionsAreFelt measures the time from a decision until each of 200
@@ -26,9 +27,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		slices.Sort(took)
 		t.Logf("decision to %s, %d processes: p50 %v, p99 %v", what, len(took), took[len(took)/2],
 			took[len(took)*99/100])
-		if p99 := took[len(took)*99/100]; p99 > most {
-			t.Errorf("%s: p99 is %v, over %v", what, p99, most)
-		}
+		fixture.AtMost(t, took[len(took)*99/100], most, "%s: p99 is", what)
 	}
 
 	began := time.Now()
@@ -80,8 +79,6 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
 		all := time.Since(began)
 		t.Logf("decision to pause by the freezer, all of %d processes: %v", len(who), all)
-		if all > most {
-			t.Errorf("it took %v, over %v", all, most)
-		}
+		fixture.AtMost(t, all, most, "it took")
 	})
 }

@@ -317,9 +317,7 @@ func TestLapsesAddUp(t *testing.T) {
 				t.Fatalf("found %q", got)
 			}
 		}
-		if found < 10 {
-			t.Errorf("minute %d: 30 lapses are found %d times", minute, found)
-		}
+		fixture.AtLeast(t, found, 10, "minute %d: 30 lapses are found … times", minute)
 	}
 }
 
@@ -917,9 +915,7 @@ func TestAuditForgets(t *testing.T) {
 		w.process("a", fmt.Sprint("unit:", i), gpuA)
 	}
 	w.run(3)
-	if n := len(w.audit.gpus[gpuA].tenant("a").works); n > 2*maxWorkloads {
-		t.Errorf("%d workloads are remembered", n)
-	}
+	fixture.AtMost(t, len(w.audit.gpus[gpuA].tenant("a").works), 2*maxWorkloads, "workloads are remembered")
 	if n := len(w.audit.gpus[gpuA].processes); n > 2*len(w.processes) {
 		t.Errorf("%d processes are remembered, of %d", n, len(w.processes))
 	}

@@ -45,9 +45,7 @@ func TestGPUMPS(t *testing.T) {
 	fixture.Must(t, m.control.silent(t.Context(), "start_server -uid %d", os.Getuid()))
 	var pids []int
 	for begin := time.Now(); len(pids) == 0 && time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
-		if pids, err = m.control.pids(t.Context(), "get_server_list"); err != nil {
-			t.Fatal(err)
-		}
+		pids = fixture.Value(m.control.pids(t.Context(), "get_server_list"))(t)
 	}
 	if len(pids) != 1 {
 		t.Fatalf("servers %v, want one", pids)

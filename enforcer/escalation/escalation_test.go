@@ -588,9 +588,7 @@ func TestEscalationAtRandom(t *testing.T) {
 			t.Fatalf("seed %d: six actions from audit %d to %d", seed, acted[n-6], acted[n-1])
 		}
 	}
-	if len(acted) < 10 {
-		t.Errorf("only %d actions: the test tests little", len(acted))
-	}
+	fixture.AtLeast(t, len(acted), 10, "only … actions: the test tests little")
 }
 
 func BenchmarkEscalation(b *testing.B) {

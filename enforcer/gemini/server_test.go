@@ -77,10 +77,7 @@ func dial(t testing.TB, s *Server, name string) *hook {
 func (h *hook) send(r Request) {
 	h.t.Helper()
 	r.Name = []byte(h.name)
-	var err error
-	if h.out, err = r.Append(h.out[:0]); err != nil {
-		h.t.Fatal(err)
-	}
+	h.out = fixture.Value(r.Append(h.out[:0]))(h.t)
 	if _, err := h.conn.Write(h.out); err != nil {
 		h.t.Fatal(err)
 	}

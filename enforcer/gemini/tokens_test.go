@@ -160,9 +160,7 @@ func TestSharesOfLateClients(t *testing.T) {
 						t.Errorf("client %d has %.1f %%, not %v", i, got, 100*shares[i])
 					}
 				}
-				if sum < 8500*ms {
-					t.Errorf("the GPU was used for %v of 10 s", sum)
-				}
+				fixture.AtLeast(t, sum, 8500*ms, "the GPU was used for … of 10 s")
 			})
 		}
 	}
@@ -248,9 +246,7 @@ func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
 		t.Fatal("b waits for who does not come back")
 	}
 	w.run(time.Second)
-	if got := b.held.Seconds(); got < 0.9 {
-		t.Errorf("b had %.2f of the second after", got)
-	}
+	fixture.AtLeast(t, b.held.Seconds(), 0.9, "b had … of the second after")
 	if s := w.tokens.gpu.Stats("a"); w.tokens.expired != 1 || s.Charged < rounds*20*ms {
 		t.Errorf("%d turns expired; charged %v", w.tokens.expired, s.Charged)
 	}
@@ -275,9 +271,7 @@ func TestProcessesOfANameShareItsTurns(t *testing.T) {
 	}
 	b := w.add("b", program{})
 	w.run(10 * time.Second)
-	if got := b.held.Seconds() / 10; math.Abs(got-0.5) > 0.01 {
-		t.Errorf("beside three processes of one name b has %.3f", got)
-	}
+	fixture.Near(t, b.held.Seconds()/10, 0.5, 0.01, "beside three processes of one name b has")
 	for c, p := range w.clients {
 		if c.name == "a" && p.turns < 100 {
 			t.Errorf("process %d of a had %d turns", c.pid, p.turns)
@@ -298,9 +292,7 @@ func TestReplaceTakesTurnsAndPlaces(t *testing.T) {
 	b.held = 0
 	w.wake = w.tokens.step(w.now)
 	w.run(time.Second)
-	if got := b.held.Seconds(); got < 0.9 {
-		t.Errorf("the remaining client has %.2f of the next second", got)
-	}
+	fixture.AtLeast(t, b.held.Seconds(), 0.9, "the remaining client has … of the next second")
 }
 
 // TestAnyOrder runs random operations at random times. It holds that answers

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -65,10 +66,6 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d processes are observed, want %d; the first one has %d launches", len(o.processes), maxProcesses,
 			launches)
 	}
-	if last > first+first/10 {
-		t.Errorf("%d bytes after 6 looks, %d after 16", first, last)
-	}
-	if each := last / maxProcesses; each > 128<<10 {
-		t.Errorf("%d bytes for each process, want at most 128 KiB", each)
-	}
+	fixture.AtMost(t, last, first+first/10, "%d bytes after 6 looks, and after 16", first)
+	fixture.AtMost(t, last/maxProcesses, 128<<10, "… bytes for each process")
 }

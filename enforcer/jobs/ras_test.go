@@ -185,9 +185,7 @@ func TestUnhookedWithin(t *testing.T) {
 				worst = max(worst, int((j.at-began)/1e9))
 			})
 		}
-		if worst > c.within {
-			t.Errorf("%s: it is named within %d s, want %d", c.fault, worst, c.within)
-		}
+		fixture.AtMost(t, worst, c.within, "%s: it is named within … s", c.fault)
 	}
 }
 

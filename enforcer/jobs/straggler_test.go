@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -88,9 +89,7 @@ func TestStragglers(t *testing.T) {
 	}{{0, latenesses[0]}, {0, latenesses[1]}, {11, latenesses[0]}, {11, latenesses[2]}, {2, latenesses[3]}} {
 		w := newWorld(t, programs[c.program], 3)
 		w.settle()
-		if len(w.late) > 0 {
-			t.Errorf("%s: %+v before", w.name, w.late)
-		}
+		fixture.Equal(t, len(w.late), 0, "%s: %+v before", w.name, w.late)
 		told, after := w.straggles(c.lateness, 0.2, time.Minute)
 		if len(told) != 1 || told[0].Cause != c.cause || told[0].Lost < 0.1 || after < 20*time.Second {
 			t.Errorf("%s, %s: %+v after %v", w.name, c.cause, told, after)
@@ -99,9 +98,7 @@ func TestStragglers(t *testing.T) {
 		for began := w.h.at; w.h.at-began < 40e9; {
 			w.train()
 		}
-		if len(w.late) > 0 {
-			t.Errorf("%s, %s: %+v after it got on", w.name, c.cause, w.late)
-		}
+		fixture.Equal(t, len(w.late), 0, "%s, %s: %+v after it got on", w.name, c.cause, w.late)
 	}
 }
 
@@ -198,7 +195,5 @@ func TestPausesAreCounted(t *testing.T) {
 			t.Errorf("rank %d waited %.1f s for rank 0", i, paused)
 		}
 	}
-	if len(w.late) > 0 {
-		t.Errorf("%+v", w.late)
-	}
+	fixture.Equal(t, len(w.late), 0, "%+v", w.late)
 }

@@ -81,7 +81,5 @@ func TestOverlapIsRight(t *testing.T) {
 			}
 		}
 	}
-	if both < 100 {
-		t.Errorf("only %d pairs fitted the same text", both)
-	}
+	fixture.AtLeast(t, both, 100, "only … pairs fitted the same text")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os/user"
 	"strconv"
 	"strings"
@@ -342,9 +341,7 @@ func TestWeights(t *testing.T) {
 		p := policy(t, HostView{}, c.rules...)
 		for tenant, want := range c.want {
 			got, class := p.Weight(tenant, c.gpu)
-			if math.Abs(got-want) > 1e-12 {
-				t.Errorf("%s: %s weighs %v, want %v", name, tenant, got, want)
-			}
+			fixture.Near(t, got, want, 1e-12, "%s: %s weighs", name, tenant)
 			if want := map[string]schedule.Class{"idle": schedule.Idle,
 				"realtime": schedule.Realtime}[tenant]; class != want {
 				t.Errorf("%s: %s is of class %d, want %d", name, tenant, class, want)

@@ -63,9 +63,7 @@ func TestParts(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, unsafe.Sizeof(Step{}), 64, "a step has … bytes")
-	if size := unsafe.Sizeof(f); size > 64<<10 {
-		t.Errorf("a finder has %d bytes", size)
-	}
+	fixture.AtMost(t, unsafe.Sizeof(f), 64<<10, "a finder has … bytes")
 }
 
 // Numbers that do not fit are cut, not wrapped.

@@ -25,8 +25,7 @@ func real(t *testing.T, name string) *world {
 	t.Helper()
 	packed := fixture.Value(traces.ReadFile("testdata/" + name + ".trace.gz"))(t)
 	z := fixture.Value(gzip.NewReader(bytes.NewReader(packed)))(t)
-	all, err := io.ReadAll(z)
-	fixture.Must(t, err)
+	all := fixture.Value(io.ReadAll(z))(t)
 	raw := bytes.NewReader(all)
 	number := func() int64 {
 		n := fixture.Value(binary.ReadUvarint(raw))(t)

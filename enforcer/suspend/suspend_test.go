@@ -711,9 +711,7 @@ func TestRoomCountsWhatIsOnTheWay(t *testing.T) {
 	var others map[int]uint64
 	b.Room = func(_, beside map[int]uint64) error { others = beside; return nil }
 	_ = b.Join(b.now, job, processes(3))
-	if len(others) > 0 {
-		t.Errorf("%v", others)
-	}
+	fixture.Equal(t, len(others), 0, "%v", others)
 	if err := b.Suspend(b.now, another, processes(4), ""); err != nil || !maps.Equal(others, map[int]uint64{3: 100}) {
 		t.Errorf("%v, %v", err, others)
 	}

@@ -2,9 +2,10 @@ package diag
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestModels(t *testing.T) {
@@ -36,9 +37,7 @@ func TestModels(t *testing.T) {
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	for generation, want := range []float64{0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563, 15.125, 0} { // GB/s
-		if got := lane(generation) / 1e9; math.Abs(got-want) > 0.0005 {
-			t.Errorf("a lane of generation %d carries %v GB/s, want %v", generation, got, want)
-		}
+		fixture.Near(t, lane(generation)/1e9, want, 0.0005, "a lane of generation %d carries … GB/s", generation)
 	}
 }
 

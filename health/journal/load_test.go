@@ -71,9 +71,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				end()
 				j, repairs, _, _ = testJournal(t, Options{Dir: dir})
 				wantCodes(t, j, Filter{Kind: incident.KindIncident}, append([]int{3}, c.want...)...)
-				if len(repairs) > 0 {
-					t.Errorf("repaired again: %+v", repairs)
-				}
+				fixture.Equal(t, len(repairs), 0, "repaired again: %+v", repairs)
 			})
 		})
 	}

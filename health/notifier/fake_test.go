@@ -18,6 +18,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // fakeAlertmanager receives a Notifier's posts in a test on synctest's clock.
@@ -148,10 +149,7 @@ func notify(t *testing.T, count int) *notifierTest {
 	for range 3 {
 		n.ams = append(n.ams, &fakeAlertmanager{alerts: map[string]*models.PostableAlert{}})
 	}
-	var err error
-	if n.Notifier, err = New(n.options([]int{0, 1, 2}[:count]...)); err != nil {
-		t.Fatal(err)
-	}
+	n.Notifier = fixture.Value(New(n.options([]int{0, 1, 2}[:count]...)))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	n.stop = stop
 	go func() {

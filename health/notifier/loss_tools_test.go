@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // Of two real Alertmanagers, one is killed during 4,000 transitions, and restarts without memory
@@ -114,7 +115,5 @@ func TestDelay(t *testing.T) {
 	slices.Sort(delays)
 	p50, p99 := delays[transitions/2], delays[transitions*99/100]
 	t.Logf("%d transitions: p50 %v, p99 %v, most %v", transitions, p50, p99, delays[transitions-1])
-	if p99 > limit {
-		t.Errorf("p99 is %v, more than %v", p99, limit)
-	}
+	fixture.AtMost(t, p99, limit, "p99 is")
 }

@@ -34,9 +34,7 @@ func TestNotifierSendsAtOnceAndAgain(t *testing.T) {
 			}
 			last = p.at
 		}
-		if time.Since(last) > 66*time.Second {
-			t.Errorf("no post for %v", time.Since(last))
-		}
+		fixture.AtMost(t, time.Since(last), 66*time.Second, "no post for")
 
 		a = resolved(a)
 		n.Tell([]health.Alert{a})
@@ -182,9 +180,7 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 			t.Errorf("log:\n%s", n.log.String())
 		}
 		for _, p := range n.ams[0].took() {
-			if len(p.all) > maxBatch {
-				t.Errorf("%d alerts in a request", len(p.all))
-			}
+			fixture.AtMost(t, len(p.all), maxBatch, "… alerts in a request")
 		}
 	})
 }

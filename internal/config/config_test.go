@@ -78,17 +78,14 @@ func TestReportsEachInvalidPart(t *testing.T) {
 	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:",
 		":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
 		i := strings.Index(errors, want)
-		if i < at {
-			t.Errorf("the message lacks %s, or it stands elsewhere\n%s", want, errors)
-		}
+		fixture.AtLeast(t, i, at, "the message lacks %s, or it stands elsewhere\n%s", want, errors)
 		at = i
 	}
 }
 
 func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	t.Parallel()
-	c, err := Load(reference)
-	fixture.Must(t, err)
+	c := fixture.Value(Load(reference))(t)
 	text := func(c Config) string {
 		b := fixture.Value(yaml.Marshal(c))(t)
 		return string(b)

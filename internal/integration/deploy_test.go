@@ -39,9 +39,7 @@ else printf '%s\n' "$@" >"$DIR/called"; fi`)
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
-	if len(out) > 0 {
-		t.Errorf("it says %q", out)
-	}
+	fixture.Equal(t, len(out), 0, "it says %q", out)
 	read := func(name string) string {
 		text, _ := os.ReadFile(s.path(name)) // missing: it was not called
 		return string(text)

@@ -71,9 +71,7 @@ func TestDocumentsLink(t *testing.T) {
 			}
 		}
 	}
-	if n < 40 {
-		t.Errorf("%d links, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 40, "links")
 }
 
 var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|` +
@@ -95,9 +93,7 @@ func TestDocumentsPaths(t *testing.T) {
 			}
 		}
 	}
-	if n < 70 {
-		t.Errorf("%d paths, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 70, "paths")
 }
 
 var (
@@ -157,9 +153,7 @@ func TestDocumentsMetrics(t *testing.T) {
 			}
 		}
 	}
-	if n < 500 {
-		t.Errorf("%d names, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 500, "names")
 }
 
 // TestDocumentsConfigurations: each piece of our configuration in a page is
@@ -179,9 +173,7 @@ func TestDocumentsConfigurations(t *testing.T) {
 			}
 		}
 	}
-	if n < 3 {
-		t.Errorf("%d configurations, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 3, "configurations")
 }
 
 var (
@@ -219,9 +211,7 @@ func TestDocumentsCommands(t *testing.T) {
 			}
 		}
 	}
-	if n < 40 {
-		t.Errorf("%d commands, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 40, "commands")
 }
 
 // TestTroubleshootingQuotes: the messages that docs/troubleshooting.md quotes
@@ -254,7 +244,5 @@ func TestTroubleshootingQuotes(t *testing.T) {
 			}
 		}
 	}
-	if n < 15 {
-		t.Errorf("%d quotes, want more: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 15, "quotes")
 }

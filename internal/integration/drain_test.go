@@ -113,9 +113,7 @@ func TestDrainAndResume(t *testing.T) {
 		}
 	}
 	f.manyOrders(a)
-	if now := a.threads(); now > before+slack {
-		t.Errorf("%d threads grew to %d", before, now)
-	}
+	fixture.AtMost(t, a.threads(), before+slack, "%d threads grew to", before)
 	f.replacedWhileDrained(a)
 	f.does(a, "drain", 2*time.Second)
 	f.drained(a)

@@ -22,9 +22,7 @@ func TestFigures(t *testing.T) {
 		t.Fatal(err)
 	} else {
 		fmt.Printf("binary %.1f MB stripped (goal 24)\n", float64(info.Size())/1e6)
-		if info.Size() > 25e6 {
-			t.Error("the binary is larger than 25 MB")
-		}
+		fixture.AtMost(t, info.Size(), 25e6, "the bytes of the binary")
 	}
 	for _, gpus := range []int{1, 2, 4, 8, 16} {
 		file := filepath.Join(t.TempDir(), "scenario.yml")

@@ -99,7 +99,5 @@ func TestDemoFleet(t *testing.T) {
 			}
 		}
 	}
-	if asked < 60 {
-		t.Errorf("%d rules were evaluated", asked)
-	}
+	fixture.AtLeast(t, asked, 60, "rules were evaluated")
 }

@@ -34,7 +34,5 @@ func TestScrapesAmongHostileConnections(t *testing.T) {
 		clients, asked.Load()-clients, p50, p99, quiet)
 	// The pages for the others take both processors meanwhile: on two the third slowest
 	// of 300 scrapes took 6 to 142 ms.
-	if most := 250*time.Millisecond + 2*quiet; p99 > most {
-		t.Errorf("p99 of a scrape is %v, at most %v", p99, most)
-	}
+	fixture.AtMost(t, p99, 250*time.Millisecond+2*quiet, "p99 of a scrape is")
 }

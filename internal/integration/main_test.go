@@ -38,9 +38,7 @@ func TestDemoServesEightGPUs(t *testing.T) {
 			}
 			seen[series] = true
 		}
-		if len(seen) < 300 {
-			t.Errorf("%s has %d series", path, len(seen))
-		}
+		fixture.AtLeast(t, len(seen), 300, "%s has … series", path)
 	}
 	a.endsWell()
 }

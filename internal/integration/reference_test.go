@@ -31,9 +31,7 @@ func TestReferenceOfHealth(t *testing.T) {
 			n++
 		}
 	}
-	if n < 30 {
-		t.Errorf("%d metrics of health; are they linked in?", n)
-	}
+	fixture.AtLeast(t, n, 30, "… metrics of health; are they linked in?")
 	const path = "health/METRICS.md"
 	if *fixture.Update {
 		fixture.Must(t, os.WriteFile(path, []byte(b.String()), 0o644))

@@ -4,7 +4,6 @@ package integration
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // The host of these tests is this machine.
@@ -115,9 +116,7 @@ func TestGPUWorkloads(t *testing.T) {
 	for name, pid := range pids {
 		ours := (after[name] - before[name]) / took
 		fmt.Printf("%s: SM %.1f %%, nvidia-smi pmon %.1f %%, over %.0f s\n", name, ours*100, smi[pid]*100, took)
-		if math.Abs(ours-smi[pid]) > .05 {
-			t.Errorf("%s: SM time differs from nvidia-smi's by more than 5 points", name)
-		}
+		fixture.Near(t, ours, smi[pid], .05, "%s: SM time differs from nvidia-smi's by more than 5 points", name)
 	}
 	a, b, all := after["unit:gpst-a.service J"]-before["unit:gpst-a.service J"],
 		after["unit:gpst-b.service J"]-before["unit:gpst-b.service J"], after["J"]-before["J"]

@@ -311,7 +311,5 @@ func TestTooManyRanks(t *testing.T) {
 	for i := range 10 {
 		w.See(time.Duration(i), Status{Communicators: []Communicator{{ID: fmt.Sprint(i), Ranks: make([]Rank, maxRanks/2)}}})
 	}
-	if len(w.known) > 3 {
-		t.Errorf("%d communicators are known", len(w.known))
-	}
+	fixture.AtMost(t, len(w.known), 3, "communicators are known")
 }

@@ -47,9 +47,7 @@ func FuzzHostile(f *testing.F) {
 			m.write(i&^7, binary.LittleEndian.AppendUint64(nil, at[random.IntN(len(at))]&^7)...)
 		}
 		stacks, _, err := r.read(t, m)
-		if len(stacks) > maxThreads {
-			t.Errorf("%d threads", len(stacks))
-		}
+		fixture.AtMost(t, len(stacks), maxThreads, "threads")
 		for _, s := range stacks {
 			if len(s.Frames) > maxFrames || len(s.Frames) == 0 && s.Problem == "" {
 				t.Errorf("%d frames, problem %q", len(s.Frames), s.Problem)
@@ -73,9 +71,7 @@ func (r recording) layoutOf(t *testing.T, m memory) (w *interpreter, threads []u
 	t.Helper()
 	w, err := newInterpreter(m, r.Symbols)
 	fixture.Must(t, err)
-	if threads, err = w.states(); err != nil {
-		t.Fatal(err)
-	}
+	threads = fixture.Value(w.states())(t)
 	links = map[uint64][]link{}
 	for _, at := range threads {
 		if _, links[at], err = w.links(at, r.known()); err != nil {

@@ -87,8 +87,7 @@ func BenchmarkOf(b *testing.B) {
 // ran is the processor time of threads, by the directories of procfs that match.
 func ran(b *testing.B, pattern string) (sum time.Duration) {
 	b.Helper()
-	files, err := filepath.Glob(pattern + "/schedstat")
-	fixture.Must(b, err)
+	files := fixture.Value(filepath.Glob(pattern + "/schedstat"))(b)
 	for _, f := range files {
 		n := fixture.Value(strconv.ParseInt(strings.Fields(small(f) + " 0")[0], 10, 64))(b)
 		sum += time.Duration(n)
@@ -156,13 +155,9 @@ func (r recording) record(t *testing.T, pid int) {
 	}
 	o, err := files.object(w.file)
 	fixture.Must(t, err)
-	if r.Symbols, err = o.find(symbols...); err != nil {
-		t.Fatal(err)
-	}
+	r.Symbols = fixture.Value(o.find(symbols...))(t)
 	memory := recorder{process(pid), image{}}
-	if w, err = newInterpreter(memory, r.Symbols); err != nil {
-		t.Fatal(err)
-	}
+	w = fixture.Value(newInterpreter(memory, r.Symbols))(t)
 	stacks := fixture.Value(w.stacks(r.known()))(t)
 	agrees(t, stacks, r.Stacks)
 	r.Memory = memory.segments()

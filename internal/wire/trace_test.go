@@ -148,9 +148,7 @@ func TestLapsAreLost(t *testing.T) {
 	w.note(3*EventsKept-1, 300)
 	w.note(2*EventsKept, 250)
 	w.want(EventsKept-32, 2*EventsKept, 3*EventsKept-1)
-	if n := len(w.reader.open); n > EventsKept/eventsOfBlock {
-		t.Errorf("%d blocks are open", n)
-	}
+	fixture.AtMost(t, len(w.reader.open), EventsKept/eventsOfBlock, "blocks are open")
 	w.take(5) // it meddles
 	w.want(0)
 	w.take(32)
