@@ -80,9 +80,7 @@ func TestRunbookSections(t *testing.T) {
 		_, section, _ := strings.Cut(text, "## "+alert+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, w := range want {
-			if !strings.Contains(section, w) {
-				t.Errorf("the section %s lacks %q:\n%s", alert, w, section)
-			}
+			fixture.Contains(t, section, w, "the section %s", alert)
 		}
 	}
 }

@@ -90,9 +90,7 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 	seen := map[string]bool{}
 	for i, line := range lines[1:] {
 		row := strings.Split(line, "\t")
-		if len(row) != len(columns) {
-			t.Fatalf("%s:%d: %d columns, want %d", name, i+2, len(row), len(columns))
-		}
+		fixture.Need(t, len(row), len(columns), "%s:%d: columns", name, i+2)
 		if row[len(row)-1] == "" {
 			t.Errorf("%s:%d: %s has no note that explains it", name, i+2, row[0])
 		}

@@ -335,9 +335,7 @@ func TestRecovery(t *testing.T) {
 						i, v, known, why[uuid], may, must)
 				}
 			}
-			if len(up) != len(uuids) {
-				t.Fatalf("after %v there are %v", now, up)
-			}
+			fixture.Need(t, len(up), len(uuids), "after %v there are %v", now, up)
 		}
 		for _, m := range []*collectors.Metric{workloads.WorkloadSM, workloads.WorkloadEnergy, activity.BusySeconds} {
 			for i, uuid := range uuids {

@@ -30,9 +30,7 @@ func TestInventory(t *testing.T) {
 	v.save(log)
 	var next inventory
 	next.load(dir, log)
-	if got := uuids(&next); got != "0:GPU-a 1:GPU-b" {
-		t.Fatalf("read back %q", got)
-	}
+	fixture.Need(t, uuids(&next), "0:GPU-a 1:GPU-b", "read back")
 	next.saw(id(1, "GPU-c", "0:2")) // another board in the same slot
 	next.saw(id(0, "GPU-b", "0:1")) // a board that moved into the slot of another
 	if got := uuids(&next); got != "0:GPU-a 0:GPU-b 1:GPU-c" && got != "0:GPU-b 1:GPU-c" {

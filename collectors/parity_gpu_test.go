@@ -53,13 +53,7 @@ func realHost(t *testing.T) *collectors.Host {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: log,
 		Processes: host.NewTable(host.Options{Proc: proc, Log: log})})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- h.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		fixture.Must(t, <-ended)
-	})
+	fixture.Running(t, h.Run)
 	until(t, 30*time.Second, "the host is ready", func() bool { return h.Ready() == nil })
 	// GPM needs two samples, and the first window is short.
 	read := time.Now()

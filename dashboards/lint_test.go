@@ -312,12 +312,8 @@ func TestEveryFamilyIsShown(t *testing.T) {
 // TestThresholds compares the thresholds of colours with those of the checks.
 func TestThresholds(t *testing.T) {
 	t.Parallel()
-	if got, want := rising("orphan_memory"), []step{{0, green}, {500 << 20, yellow}}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	if got, want := falling("thermal_margin"), []step{{0, red}, {0, green}}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	fixture.EqualSlices(t, rising("orphan_memory"), []step{{0, green}, {500 << 20, yellow}}, "rising")
+	fixture.EqualSlices(t, falling("thermal_margin"), []step{{0, red}, {0, green}}, "falling")
 	for _, d := range committed(t) {
 		for _, p := range panelsOf(d) {
 			var last float64

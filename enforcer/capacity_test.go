@@ -1,7 +1,6 @@
 package enforcer_test
 
 import (
-	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -110,13 +109,7 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	e, err = enforcer.New(enforcer.Options{Tick: tick, Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
 		Broker: broker.Options{Socket: socket, Holds: card{}.holds}})
 	fixture.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- e.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		fixture.Must(t, <-ended)
-	})
+	fixture.Running(t, e.Run)
 	return e, socket
 }
 

@@ -3,7 +3,6 @@ package enforcer
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"debug/elf"
 	"encoding/json"
 	"errors"
@@ -75,13 +74,7 @@ func brokerBy(t *testing.T, p broker.Policy) (b *broker.Broker, socket string) {
 	t.Helper()
 	socket = socketOf(t)
 	b = fixture.Value(broker.New(broker.Options{Socket: socket, Policy: p, Logger: slog.New(slog.DiscardHandler)}))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- b.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		fixture.Must(t, <-ended)
-	})
+	fixture.Running(t, b.Run)
 	return b, socket
 }
 

@@ -47,16 +47,7 @@ func control(t *testing.T, dir string, actions map[string]Action) (log *notebook
 	log = new(notebook)
 	c := &Control{Path: filepath.Join(dir, ControlSocket), Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "read "+r.URL.Path) })}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(stop)
+	stop = fixture.Running(t, c.Run)
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		conn, err := net.Dial("unix", filepath.Join(dir, ControlSocket))
 		if err == nil {

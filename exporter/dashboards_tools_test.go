@@ -128,9 +128,7 @@ func TestDashboards(t *testing.T) {
 	own, answered := 0, 0
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		c := strings.Split(line, "\t")
-		if len(c) != 4 {
-			t.Fatalf("dashboards.tsv:%d: %d columns, want 4", i+1, len(c))
-		}
+		fixture.Need(t, len(c), 4, "dashboards.tsv:%d: columns", i+1)
 		if i == 0 || c[1] != "" {
 			continue
 		}

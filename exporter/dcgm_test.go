@@ -181,9 +181,7 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 		"DCGM_FI_DEV_POWER_USAGE{Hostname=\"node17\",UUID=\"GPU-1\",gpu=\"1\"} 200\n",
 		"DCGM_FI_DEV_GPU_TEMP{Hostname=\"node17\",UUID=\"GPU-2\",gpu=\"2\",modelName=\"NVIDIA Thor\"} 50\n",
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q in\n%s", want, body)
-		}
+		fixture.Contains(t, body, want, "the text")
 	}
 	if n := strings.Count(body, "\n"); n != 6 {
 		t.Errorf("the body has %d lines, want two series with their headings:\n%s", n, body)

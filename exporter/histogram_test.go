@@ -32,9 +32,7 @@ func TestProtobufHasNativeBuckets(t *testing.T) {
 	t.Parallel()
 	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept", protobuf)
 	family := decoded(t, w)["nvgpu_durations_seconds"]
-	if family.GetType() != dto.MetricType_HISTOGRAM {
-		t.Fatal("the histogram is missing")
-	}
+	fixture.Need(t, family.GetType(), dto.MetricType_HISTOGRAM, "the histogram is missing")
 	h := family.Metric[0].Histogram
 	got, i, n, deltas := map[int]uint64{}, 0, int64(0), h.PositiveDelta
 	for _, span := range h.PositiveSpan {

@@ -25,9 +25,7 @@ func using(index int, watts float64) GPU {
 // wantPoints fails unless these are the last points of the series.
 func wantPoints(t *testing.T, p Points, want ...float64) {
 	t.Helper()
-	if len(p) != historyPoints {
-		t.Fatalf("%d points, want %d", len(p), historyPoints)
-	}
+	fixture.Need(t, len(p), historyPoints, "points")
 	for i, v := range want {
 		if got := float64(p[len(p)-len(want)+i]); got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
 			t.Errorf("the last points are %v, want %v", p[len(p)-len(want):], want)
@@ -153,9 +151,7 @@ func TestHistoryKeepsADay(t *testing.T) {
 	last := 42*time.Minute + time.Duration(2*dayMinutes-1)*time.Minute
 	d = h.ofDay("GPU-0", "")
 	for i, v := range d.Series["power_watts"] {
-		if want := float32(dayMinutes - 1 + i); v != want {
-			t.Fatalf("minute %d is %v, want %v", i, v, want)
-		}
+		fixture.Need(t, v, float32(dayMinutes-1+i), "minute %d is", i)
 	}
 	at(last-2*time.Hour, 5) // the clock was set back: earlier hours stay
 	d = h.ofDay("GPU-0", "")

@@ -23,9 +23,7 @@ func migrations(t *testing.T) (all []migration) {
 	said := map[string]migration{}
 	for line := range strings.Lines(string(text)) {
 		c := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if len(c) != 4 {
-			t.Fatalf("docs/migration.tsv: %q has %d columns, want 4", line, len(c))
-		}
+		fixture.Need(t, len(c), 4, "docs/migration.tsv: %q has … columns", line)
 		switch m := (migration{c[0], c[1], c[2], c[3]}); m.of {
 		case "of":
 		case "dcgm-default", "dcgm-added":

@@ -43,9 +43,7 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 		`nvgpu_incidents_created` + series + " 1.7723628e+09\n",
 		`nvgpu_incidents_total{class="application-fault",gpu="0",uuid="GPU-0"} 5.0` + "\n",
 	} {
-		if text := read(openMetrics); !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		fixture.Contains(t, read(openMetrics), want, "the text")
 	}
 	fixture.Equal(t, strings.Count(read(openMetrics), "nvgpu_incidents_created{"), 2, "counters began")
 	if text := read("text/plain"); strings.Contains(text, "event_id") || strings.Contains(text, "_created{class") {

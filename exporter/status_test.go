@@ -97,9 +97,7 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 			continue
 		}
 		for _, want := range c.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %q lacks %q", c.url, err, want)
-			}
+			fixture.Contains(t, err.Error(), want, "%s: %q", c.url, err)
 		}
 		if strings.ContainsRune(err.Error(), '\x1b') {
 			t.Errorf("an error that moves the cursor: %q", err)

@@ -2,7 +2,6 @@ package exporter
 
 import (
 	"encoding/json"
-	"slices"
 	"testing"
 
 	"gpusteward/internal/fixture"
@@ -47,7 +46,5 @@ func TestTenantsOnMIG(t *testing.T) {
 	for _, x := range s.state(nil).Tenants {
 		places = append(places, x.UUID+" "+x.place())
 	}
-	if want := []string{"MIG-c 3:9", "MIG-b 3:10", "GPU-4 4", "MIG-gone ?"}; !slices.Equal(places, want) {
-		t.Errorf("%q, want %q", places, want)
-	}
+	fixture.EqualSlices(t, places, []string{"MIG-c 3:9", "MIG-b 3:10", "GPU-4 4", "MIG-gone ?"}, "it is")
 }

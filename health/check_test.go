@@ -60,9 +60,7 @@ func TestConditions(t *testing.T) {
 		{g.Is(5), "is 5", []float64{5}, []float64{4.9, 5.1}, 5, 5, 5},
 		{g.Not(5), "is not 5", []float64{4.9, 5.1}, []float64{5}, 5, 5, 5},
 	} {
-		if want := "`nvgpu_temperature_margin_celsius` " + c.words; c.Words() != want {
-			t.Errorf("%q, want %q", c.Words(), want)
-		}
+		fixture.Equal(t, c.Words(), "`nvgpu_temperature_margin_celsius` "+c.words, "words")
 		for want, values := range map[bool][]float64{true: c.yes, false: c.no} {
 			for _, v := range values {
 				if c.holds(v, c.Threshold) != want {
@@ -81,9 +79,7 @@ func TestConditions(t *testing.T) {
 		}
 	}
 	want := "`nvgpu_temperature_margin_celsius` above 1, while `nvgpu_temperature_margin_celsius` below 2e-05"
-	if got := g.Above(1).And(g.Below(.00002)).Words(); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	fixture.Equal(t, g.Above(1).And(g.Below(.00002)).Words(), want, "above")
 	fixture.Equal(t, g.Above(123456789).Words(), "`nvgpu_temperature_margin_celsius` above 123456789", "a large number")
 }
 
@@ -100,7 +96,6 @@ func TestCheckNamesItsMetrics(t *testing.T) {
 	for _, m := range c.Metrics() {
 		got += m.Name + " "
 	}
-	if want := "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius "; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	fixture.Equal(t, got, "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius ",
+		"it is")
 }

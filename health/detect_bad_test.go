@@ -138,9 +138,7 @@ func TestReadingsMayBeOlderThanAReset(t *testing.T) {
 		w.steps(2, board(100, 0)...)
 		w.steps(1, board(110, 1)...)
 		w.steps(60, board(120, 0)...)
-		if got := w.state("sram_threshold"); got != incident.Unhealthy {
-			t.Fatalf("before the reset: %v", got)
-		}
+		fixture.Need(t, w.state("sram_threshold"), incident.Unhealthy, "before the reset")
 		w.steps(2, board(5, 1)...)
 		fixture.Equal(t, w.state("sram_threshold"), incident.OK, "after the reset")
 		w.steps(2, board(6, later)...)
@@ -160,9 +158,7 @@ func TestPowerCapIsNotAFault(t *testing.T) {
 			on("0", device.ClockEventActive, 1, "sw_power_cap"),
 			on("0", device.ClockEventSeconds, float64(n)*step.Seconds(), "sw_power_cap"))
 		for _, f := range w.engine.Findings() {
-			if f.Severity != incident.None {
-				t.Fatalf("after %d steps: %s, %v", n, f.Check, f.Severity)
-			}
+			fixture.Need(t, f.Severity, incident.None, "after %d steps: %s", n, f.Check)
 		}
 	}
 }

@@ -76,9 +76,7 @@ func TestEnterNeedsKOfN(t *testing.T) {
 	}{{9, incident.OK}, {-1, incident.OK}, {0, incident.OK}, {5, incident.OK}, {-1, incident.Degraded}, {-11,
 		incident.Degraded}, {-12, incident.Unhealthy}} {
 		w.steps(1, hotAt(c.margin))
-		if got := w.state("hot"); got != c.want {
-			t.Fatalf("sample %d, %v: %v, want %v", i, c.margin, got, c.want)
-		}
+		fixture.Need(t, w.state("hot"), c.want, "sample %d, %v", i, c.margin)
 	}
 }
 
@@ -87,14 +85,10 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(-1))
 	w.steps(60, hotAt(2)) // above the threshold that sets it, and below the one that clears it
-	if got := w.state("hot"); got != incident.Degraded {
-		t.Fatalf("between the thresholds for 10 minutes: %v", got)
-	}
+	fixture.Need(t, w.state("hot"), incident.Degraded, "between the thresholds for 10 minutes")
 	w.steps(3, hotAt(-1))
 	w.steps(29, hotAt(20))
-	if got := w.state("hot"); got != incident.Recovering {
-		t.Fatalf("clear for less than the hold-down: %v, want recovering", got)
-	}
+	fixture.Need(t, w.state("hot"), incident.Recovering, "clear for less than the hold-down")
 	fixture.Equal(t, len(w.engine.Alerts(nil)), 1, "the alert ended before the hold-down did")
 	changes := w.steps(1, hotAt(20))
 	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering ||

@@ -95,9 +95,7 @@ func TestReportsListFindings(t *testing.T) {
 		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n",
 		"note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the text lacks %q:\n%s", want, text)
-		}
+		fixture.Contains(t, text, want, "the text")
 	}
 	encoded, _ := j.Report("json", incident.Warning)
 	var back Judgement

@@ -61,9 +61,7 @@ func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 			energies(150, 150), append(energies(160, 160), action("1", 0))}, lostFirst},
 	} {
 		w := lostBoth(t)
-		if got := w.failing(); got != lostFirst+"; "+lostSecond {
-			t.Fatalf("%s, before: %q", name, got)
-		}
+		fixture.Need(t, w.failing(), lostFirst+"; "+lostSecond, "%s, before", name)
 		for _, samples := range c.passes {
 			w.steps(1, samples...)
 		}

@@ -143,9 +143,7 @@ func TestRowsAreAsTheRunbookSays(t *testing.T) {
 				said := fmt.Sprintf("| %s | %s | %s | %s |\n", l.Severity, strings.ReplaceAll(l.When.Words(), "|", `\|`),
 					l.For, over)
 				for _, want := range []string{said, l.Expr()} {
-					if !strings.Contains(section, want) {
-						t.Errorf("the runbook does not have %q: make generate writes it", want)
-					}
+					fixture.Contains(t, section, want, "the runbook")
 				}
 				promise{l.Severity, l.When, l.For.spelled()}.test(t, c, l)
 			})

@@ -52,9 +52,7 @@ func TestSignalsForPrometheus(t *testing.T) {
 		"(nvgpu_up / nvgpu_performance_state)": Div(Value(collectors.Up), Value(device.PerformanceState)),
 		"(nvgpu_up - nvgpu_performance_state)": Sub(Value(collectors.Up), Value(device.PerformanceState)),
 	} {
-		if got := g.String(); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		fixture.Equal(t, g.String(), want, "string")
 	}
 	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h",
 		90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d",

@@ -65,9 +65,7 @@ func TestAllEventsExceptClocksAreWanted(t *testing.T) {
 		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31, GpuInstanceId: 2},
 			collectors.Event{Time: now, GPU: gpu.ID{Index: 3}, Type: "xid", Code: 31, GI: "2"}},
 	} {
-		if e := event(c.raw, gpu.ID{Index: 3}, now); e != c.want {
-			t.Errorf("%+v, want %+v", e, c.want)
-		}
+		fixture.Equal(t, event(c.raw, gpu.ID{Index: 3}, now), c.want, "event")
 	}
 	named := uint64(nvml.EventTypeXidCriticalError | nvml.EventTypeClock)
 	for _, bit := range gpu.EventTypes {

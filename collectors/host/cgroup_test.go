@@ -148,9 +148,7 @@ func TestHostileNames(t *testing.T) {
 			t.Errorf("two names have the key %q", pair[0])
 		}
 	}
-	if got := field("plain name"); got != "plain name" {
-		t.Errorf("%q", got)
-	}
+	fixture.Equal(t, field("plain name"), "plain name", "field")
 }
 
 // check fails if a field of w could not be shown, or breaks a promise.

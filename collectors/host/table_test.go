@@ -235,9 +235,7 @@ func TestNameArrives(t *testing.T) {
 		table := running(t, proc, docker, &fakeNames{hang: true}) // a source that hangs delays no other
 		fixture.Equal(t, keyOf(t, table, 1), "", "before any source was asked")
 		synctest.Wait()
-		if k := keyOf(t, table, 1); k != "container:trainer" {
-			t.Errorf("%q", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "container:trainer", "key of")
 		p, _ := table.Lookup(2) // answered from the last answer
 		if w := p.Workload; docker.called() != 1 || w.Key != "pod:ml/train-0/main" || w.Namespace != "ml" ||
 			w.Pod != "train-0" || w.Container != "main" || w.ContainerID != id2 || w.PodUID != uid {
@@ -278,9 +276,7 @@ func TestKeyIsFrozen(t *testing.T) {
 			fixture.Equal(t, keyOf(t, table, 1), "", "before its time it is")
 			time.Sleep(patience / 4)
 		}
-		if k := keyOf(t, table, 1); k != "container:"+id1 {
-			t.Errorf("%q", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "container:"+id1, "key of")
 		synctest.Wait()
 		docker.mu.Lock()
 		docker.hang, docker.names = false, map[string]ContainerName{id1: {Name: "late", Image: "torch:2"}}
@@ -305,9 +301,7 @@ func TestNoWaitForANameUnknownToAllSources(t *testing.T) {
 		table := running(t, proc, docker)
 		keyOf(t, table, 1)
 		synctest.Wait()
-		if k := keyOf(t, table, 1); k != "container:"+id1 {
-			t.Errorf("%q", k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "container:"+id1, "key of")
 		p, _ := table.Lookup(2)
 		if p.Workload.Key != "container:1000/"+id2 || p.Workload.Container == "admin" {
 			t.Errorf("a user's container is %+v", p.Workload)

@@ -93,13 +93,9 @@ func TestHangingDirectory(t *testing.T) {
 		began := time.Now()
 		for range 10 {
 			for uid := range 100 {
-				if u := userOf(t, table, 1+uid); u != strconv.Itoa(1000+uid) {
-					t.Fatalf("user %d is %s", 1000+uid, u)
-				}
+				fixture.Need(t, userOf(t, table, 1+uid), strconv.Itoa(1000+uid), "user %d is", 1000+uid)
 			}
-			if took := time.Since(began); took != 0 {
-				t.Fatalf("they took %v", took)
-			}
+			fixture.Need(t, time.Since(began), 0, "they took")
 			time.Sleep(freshNames)
 			began = time.Now()
 			synctest.Wait()

@@ -253,9 +253,7 @@ func TestInstancesOfMIG(t *testing.T) {
 			hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "processes")
 		}
 		infos, _ := hosttest.Simulated(t, h, 0).GetComputeRunningProcesses()
-		if len(infos) != 4 {
-			t.Fatalf("processes are %v", infos)
-		}
+		fixture.Need(t, len(infos), 4, "processes are %v", infos)
 		seen := map[string]bool{}
 		for _, p := range infos {
 			process := hosttest.Told(h, ProcessInfo, "pid", strconv.Itoa(int(p.Pid)))
@@ -285,9 +283,7 @@ func aCrowd(t testing.TB) func() *collectors.Readings {
 		f, _ := nv.Process(int(p.Pid))
 		facts[int(p.Pid)] = host.Facts{Start: f.Start, Began: f.Began, UID: f.UID, Comm: f.Comm, Cgroup: f.Cgroup}
 	}
-	if len(facts) != 512 {
-		t.Fatalf("%d processes", len(facts))
-	}
+	fixture.Need(t, len(facts), 512, "processes")
 	s := &stage{gpu: g, config: collectors.DefaultConfig(), totals: map[string]float64{}}
 	s.config.PerProcess = true
 	s.table = host.NewTable(host.Options{Proc: host.ProcFunc(func(pid int) (host.Facts, map[string]string, bool) {

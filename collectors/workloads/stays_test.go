@@ -40,9 +40,7 @@ func TestStaysRecordWhenAProcessWasOnAGPU(t *testing.T) {
 		}
 		got += fmt.Sprintf("%d %s %s..%s; ", s.Process.PID, s.Process.Comm, at(s.After), at(s.Until))
 	}
-	if want := "5 c1 -..2; 6 c2 0..3; 7  0..-; 5 c3 1..-; "; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	fixture.Equal(t, got, "5 c1 -..2; 6 c2 0..3; 7  0..-; 5 c3 1..-; ", "it is")
 	if all = u.stay(start.Add(keepStays+3*time.Second), nil); len(all) != 3 || all[0].Process.PID != 6 {
 		t.Errorf("later: %+v", all)
 	}

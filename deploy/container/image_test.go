@@ -132,9 +132,7 @@ func unpack(t *testing.T, archive, arch, root string) (i image) {
 	file := func(b blob) string { return "blobs/" + strings.Replace(b.Digest, ":", "/", 1) }
 	var named, index struct{ Manifests []blob }
 	read("index.json", &named)
-	if len(named.Manifests) != 1 {
-		t.Fatalf("the archive has %d images under names", len(named.Manifests))
-	}
+	fixture.Need(t, len(named.Manifests), 1, "the archive has … images under names")
 	read(file(named.Manifests[0]), &index)
 	platforms := map[string]blob{}
 	for _, m := range index.Manifests {

@@ -333,9 +333,7 @@ func (c *chroot) refused(said, version, process string) {
 	for _, want := range []string{
 		"/etc/gpusteward/gpusteward.yml:1: ", `"weight"`, "NOT restarted", "systemctl restart gpusteward.service",
 	} {
-		if !strings.Contains(said, want) {
-			c.t.Errorf("the output lacks %q:\n%s", want, said)
-		}
+		fixture.Contains(c.t, said, want, "the output")
 	}
 }
 

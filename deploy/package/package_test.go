@@ -373,9 +373,7 @@ func TestCopyrightHasEveryModule(t *testing.T) {
 	}
 	fixture.AtLeast(t, modules, 30, "found only … modules in the program")
 	for _, want := range []string{"\nGo 1.", "\nuPlot\n", "NVIDIA Corporation", "NOTICE TO USER"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("copyright lacks %q", want)
-		}
+		fixture.Contains(t, text, want, "copyright")
 	}
 }
 

@@ -377,9 +377,7 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 func TestNoWindowSpansAMove(t *testing.T) {
 	w, p := limited(1, .03)
 	w.tenant("a", gpuA)
-	if got := w.run(30); got != "" {
-		t.Fatalf("found %q", got)
-	}
+	fixture.Need(t, w.run(30), "", "found")
 	w.moving, p.rate = map[string]bool{gpuA: true}, .17
 	fixture.Equal(t, w.run(15), "", "found while memory is on its way")
 	if got := w.step(); got.Known[Subject{"a", "pod:x"}] {
@@ -848,9 +846,7 @@ func TestAuditTellsOfQuotas(t *testing.T) {
 	w.together[gpuB] = 0
 	w.run(30)
 	rows := w.step().Quotas
-	if len(rows) != 4 {
-		t.Fatalf("%d rows, want one for each of 2 tenants and GPUs", len(rows))
-	}
+	fixture.Need(t, len(rows), 4, "rows")
 	r := rows[0]
 	if r.Tenant != "a" || r.GPU != gpuA || r.Guarantee != .3 || r.Reserved != gib ||
 		r.LaunchWait != quota.Wait(time.Millisecond) || r.Bandwidth != 1 {

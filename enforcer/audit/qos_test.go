@@ -174,9 +174,7 @@ func TestQoSResetsWithinAWindow(t *testing.T) {
 	s.run(3, starve)
 	s.row.WantedSeconds = 1
 	s.run(4, func(r *wire.TenantStats) { r.WantedSeconds += 5 })
-	if got := s.counts(); got != "0/0 0/0 0/0" {
-		t.Errorf("%s", got)
-	}
+	fixture.Equal(t, s.counts(), "0/0 0/0 0/0", "counts")
 }
 
 func TestQoSForgets(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/internal/fixture"
 )
 
 // TestExcessInEachReading holds that memory exceeds the books only if it did in
@@ -19,9 +20,7 @@ func TestExcessInEachReading(t *testing.T) {
 		for range excesses - 1 {
 			has(gib)
 		}
-		if got := has(gib); got != gib {
-			t.Fatalf("after %d readings it is %d bytes above the books, want %d", excesses, got, gib)
-		}
+		fixture.Need(t, has(gib), gib, "after %d readings it is … bytes above the books", excesses)
 		for i := range excesses {
 			bytes := uint64(gib)
 			if i == low {

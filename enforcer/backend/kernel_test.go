@@ -2,7 +2,6 @@ package backend
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,13 +45,7 @@ func newLimiter(t *testing.T, groups ...string) *limiter {
 	}
 	l.KernelMemory = NewKernelMemory(KernelMemoryOptions{Limit: l.limit, Proc: l.ps, Cgroups: l.cgroups,
 		Log: slog.New(slog.NewTextHandler(&l.log, nil))})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- l.Run(ctx) }()
-	l.stop = func() {
-		cancel()
-		fixture.Must(t, <-ended)
-	}
+	l.stop = fixture.Running(t, l.Run)
 	return l
 }
 

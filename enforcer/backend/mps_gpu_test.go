@@ -47,9 +47,7 @@ func TestGPUMPS(t *testing.T) {
 	for begin := time.Now(); len(pids) == 0 && time.Since(begin) < 30*time.Second; time.Sleep(10 * time.Millisecond) {
 		pids = fixture.Value(m.control.pids(t.Context(), "get_server_list"))(t)
 	}
-	if len(pids) != 1 {
-		t.Fatalf("servers %v, want one", pids)
-	}
+	fixture.Need(t, len(pids), 1, "servers %v, want one", pids)
 	if _, err := m.control.pids(t.Context(), "get_client_list 1"); !errors.Is(err, errServerGone) {
 		t.Errorf("%v for a server that is none", err)
 	}

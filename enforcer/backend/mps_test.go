@@ -301,9 +301,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 	d.control.wait = time.Second
 	d.report.Store(&report{at: time.Now().Add(time.Hour), holds: []Hold{{"a", "GPU-a", Compute}}})
 	d.set("hang", "")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	end := fixture.Running(t, d.Run)
 	begin := time.Now()
 	for range 100 {
 		d.Want([]Demand{demand("a", "GPU-a", .3, 0)})
@@ -318,8 +316,7 @@ func TestAnMPSDaemonThatHangsDelaysNobody(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	cancel()
-	fixture.Must(t, <-ended)
+	end()
 	fixture.Contains(t, d.log.String(), "no answer within 1s", "says")
 	hung := "/proc/" + d.content("hung") + "/stat"
 	for {
@@ -337,15 +334,12 @@ func TestMPSIsAskedSeldom(t *testing.T) {
 	t.Parallel()
 	d := newDaemon(t)
 	d.server(500, 1000, "")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- d.Run(ctx) }()
+	end := fixture.Running(t, d.Run)
 	for _, limit := range []float64{.3, .3, .3, .4, .4, .4} {
 		d.wants <- []Demand{demand("a", "GPU-a", limit, 0)} // blocks until the previous demands are taken
 	}
 	d.wants <- []Demand{demand("a", "GPU-a", .4, 0)}
-	cancel()
-	fixture.Must(t, <-ended)
+	end()
 	fixture.Equal(t, strings.Count(d.content("log"), "get_server_list"), 2, "asked … times for the servers")
 	if got := d.sets(); !slices.Equal(got, []string{"set_active_thread_percentage 500 30",
 		"set_active_thread_percentage 500 40"}) {

@@ -313,9 +313,7 @@ func TestPolicyChanges(t *testing.T) {
 			c.steps.Shadow = shadow
 			c.climb(first)
 			test.change(&c.steps)
-			if got := c.climb(test.then + "x"); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			fixture.Equal(t, c.climb(test.then+"x"), test.want, "climb")
 		})
 	}
 }
@@ -326,10 +324,8 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		c.climb("xxx")
 		c.result = result
 		// The window begins again, and nothing is retried within ten seconds.
-		if got, want := c.climb(strings.Repeat("x", 24)),
-			"3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		fixture.Equal(t, c.climb(strings.Repeat("x", 24)),
+			"3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result, "climb")
 		if level, _ := c.Level(someone); level != policy.Warn {
 			t.Errorf("it stands at %v", level)
 		}
@@ -375,9 +371,7 @@ func TestBrake(t *testing.T) {
 		}
 	}
 	look(1, 3) // all are warned, which is not an action
-	if len(got) != 5 {
-		t.Fatalf("%v", got)
-	}
+	fixture.Need(t, len(got), 5, "%v", got)
 	if since, held := c.Brake(); !since.IsZero() || held != 0 {
 		t.Fatalf("the brake is on: %v, %d", since, held)
 	}
@@ -469,9 +463,7 @@ func TestEscalationIsBounded(t *testing.T) {
 	c := newClimber()
 	all := crowd(maxStanding + 100)
 	c.judge(c.audit('x', all...))
-	if n := len(c.on); n != maxStanding {
-		t.Fatalf("%d are on it", n)
-	}
+	fixture.Need(t, len(c.on), maxStanding, "… are on it")
 	c.judge(c.audit('x', all[maxStanding:]...))
 	for _, s := range all[:maxStanding] {
 		if c.on[s] == nil {

@@ -114,9 +114,7 @@ func TestMemoryOfADeadProcessComesBack(t *testing.T) {
 	h := dial(t, s, "a")
 	h.call(take(100))
 	c := spawn(t, s.address().String())
-	if got := c.verdict(t); got != "true\n" {
-		t.Fatalf("the child was told %q", got)
-	}
+	fixture.Need(t, c.verdict(t), "true\n", "the child was told")
 	if st := s.Stats(); st.Clients != 2 || st.Tenants[0].Used != 700 {
 		t.Errorf("%+v", st)
 	}

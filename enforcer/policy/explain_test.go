@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 )
 
@@ -38,9 +39,7 @@ func TestExplain(t *testing.T) {
 	has := func(text string, wants ...string) {
 		t.Helper()
 		for _, want := range wants {
-			if !strings.Contains(text, want) {
-				t.Errorf("it does not say %q:\n%s", want, text)
-			}
+			fixture.Contains(t, text, want, "it")
 		}
 	}
 	f := broker.Facts{PID: 42, UID: 4000000000, GID: 4000000000, Groups: []uint32{4000000001, 4000000002},

@@ -119,8 +119,6 @@ func (c *crowd) judge(t testing.TB) (governed int) {
 func BenchmarkPolicy(b *testing.B) {
 	c := newCrowd(b)
 	for b.Loop() {
-		if n := c.judge(b); n != 900 {
-			b.Fatalf("%d of 1,000 processes have a tenant, want 900", n)
-		}
+		fixture.Need(b, c.judge(b), 900, "… of 1,000 processes have a tenant")
 	}
 }

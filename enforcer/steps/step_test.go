@@ -3,7 +3,6 @@ package steps
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -100,9 +99,7 @@ func TestStatus(t *testing.T) {
 	f.Feed(s.events)
 	want := []Wait{{Thread: 3, For: wire.EventWait, ID: uint32(wire.WaitEvent), Since: s.now},
 		{Thread: 4, For: wire.EventHeld, Since: s.now}}
-	if got := f.Status(s.now + 1e9).Waits; !slices.Equal(got, want) {
-		t.Errorf("%+v", got)
-	}
+	fixture.EqualSlices(t, f.Status(s.now+1e9).Waits, want, "status")
 	s.events = nil
 	s.call(0, wire.EventReleased, 0)
 	f.Feed(s.events)

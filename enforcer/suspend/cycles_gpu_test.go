@@ -125,9 +125,7 @@ func TestGPUSuspendCycles(t *testing.T) {
 		took, back := s.cycle(t, e, before)
 		down, up = append(down, took), append(up, back)
 		worst = min(worst, s.freed)
-		if did := e.hear("did"); did != strconv.Itoa((i+1)*stepsOfCycle) {
-			t.Fatalf("cycle %d: it did %s steps", i, did)
-		}
+		fixture.Need(t, e.hear("did"), strconv.Itoa((i+1)*stepsOfCycle), "cycle %d: it did … steps", i)
 		if i%10 == 9 {
 			fmt.Printf("cycle %d: suspended in %.2f s, resumed in %.2f s\n", i+1, down[i], up[i])
 		}

@@ -45,9 +45,7 @@ func TestTrendKeepsItsLastPoints(t *testing.T) {
 	add(90*time.Second, 9, false)
 	add(2*time.Minute, math.Inf(1), false)
 	add(2*time.Minute, 3, true)
-	if got := fmt.Sprint(s.Values); got != "[1 2 3]" {
-		t.Errorf("%s", got)
-	}
+	fixture.Equal(t, fmt.Sprint(s.Values), "[1 2 3]", "it is")
 	for i := 3; i <= trendSize; i++ {
 		add(time.Duration(i)*time.Minute, float64(i+1), true)
 	}

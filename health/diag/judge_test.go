@@ -351,9 +351,7 @@ func TestCopiesAreJudged(t *testing.T) {
 		"0 from_host pass none 50000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 		"0 to_host pass none 51000000000/34658461538.5 B/s: 63.0 GB/s are possible\n" +
 		"0 pcie_link pass none 16/16 lanes: generation 5 of 5, 16 of 16 lanes"
-	if got := rowsOf(usual); got != least {
-		t.Errorf("got\n%s\nwant\n%s", got, least)
-	}
+	fixture.Equal(t, rowsOf(usual), least, "rows of")
 	for name, c := range map[string]struct {
 		change func(*test)
 		gpus   int

@@ -44,9 +44,7 @@ func TestLanes(t *testing.T) {
 // TestTables expects a wrong table to be found when the program starts.
 func TestTables(t *testing.T) {
 	t.Parallel()
-	if got := fmt.Sprint(rows("a\tb\n1\t2\n3\t4", 2)); got != "[[1 2] [3 4]]" {
-		t.Errorf("got %v", got)
-	}
+	fixture.Equal(t, fmt.Sprint(rows("a\tb\n1\t2\n3\t4", 2)), "[[1 2] [3 4]]", "it is")
 	for says, wrong := range map[string]func(){
 		`"1\t2\n" has 2 columns instead of 3`: func() { rows("a\tb\tc\n1\t2\n", 3) },
 		`parsing "x": invalid syntax`:         func() { float("x") },

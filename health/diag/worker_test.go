@@ -321,9 +321,7 @@ func TestTallyKeepsTheFirst(t *testing.T) {
 	for _, s := range []Sums{{Tiles: 1}, {Tiles: 2, Wrong: 1, Got: 3, Want: 4}, {Tiles: 4, Wrong: 2, Got: 5, Want: 6}} {
 		all.add(Units[0], Tally{Took: launch, Of: map[int]Sums{7: s}}, 1)
 	}
-	if got, want := all.Of[7], (Sums{Tiles: 7, Wrong: 3, Got: 3, Want: 4}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	fixture.Equal(t, all.Of[7], (Sums{Tiles: 7, Wrong: 3, Got: 3, Want: 4}), "it is")
 	if want := 7 * Units[0].operations(1); all.Operations != want || all.Took != 3*launch {
 		t.Errorf("%v operations in %v, want %v", all.Operations, all.Took, want)
 	}

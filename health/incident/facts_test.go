@@ -3,6 +3,8 @@ package incident
 import (
 	"fmt"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 // TestMalformedTableIsRefused holds that the reader of a table of facts
@@ -10,9 +12,7 @@ import (
 func TestMalformedTableIsRefused(t *testing.T) {
 	t.Parallel()
 	defer func() {
-		if got, want := fmt.Sprint(recover()), "data/actions.tsv:2: no"; got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		fixture.Equal(t, fmt.Sprint(recover()), "data/actions.tsv:2: no", "it is")
 	}()
 	readFacts("actions", func(map[string]string) error { return fmt.Errorf("no") })
 }

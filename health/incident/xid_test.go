@@ -76,9 +76,7 @@ func TestSXids(t *testing.T) {
 		20001: {20001, "TX Replay Error", Warning, false, false},
 		22003: {22003, "Minion Halt", Critical, true, true},
 	} {
-		if x := SXids()[code]; x != want {
-			t.Errorf("%+v, want %+v", x, want)
-		}
+		fixture.Equal(t, SXids()[code], want, "sxids")
 	}
 }
 

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -46,17 +45,7 @@ func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event,
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	j, repairs, err := Open(o)
 	fixture.Must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- j.Run(ctx) }()
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(end)
-	return j, repairs, log, end
+	return j, repairs, log, fixture.Running(t, j.Run)
 }
 
 // happened returns an incident with its number as ID, code and second.
@@ -162,9 +151,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 		middle, oldest := fileCodes(t, dir, 1), fileCodes(t, dir, 2)
 		all := append(append(append([]int{}, oldest...), middle...), newest...)
 		for i, n := range all {
-			if n != 40-len(all)+i {
-				t.Fatalf("files hold %v, %v, %v", oldest, middle, newest)
-			}
+			fixture.Need(t, n, 40-len(all)+i, "files hold %v, %v, %v", oldest, middle, newest)
 		}
 		if len(all) == 40 || len(middle) < 5 {
 			t.Errorf("files hold %v, %v, %v: not rotated as they should", oldest, middle, newest)
@@ -266,9 +253,7 @@ func TestRecordsAreWrittenAtTheEnd(t *testing.T) {
 			j, _, _, end := testJournal(t, Options{Dir: dir})
 			j.Append(happened(n))
 			end()
-			if j.Lost() != 0 {
-				t.Fatal("the last event is lost")
-			}
+			fixture.Need(t, j.Lost(), 0, "the last event is lost")
 		}
 		if codes := fileCodes(t, dir, 0); len(codes) != 50 {
 			t.Errorf("file holds %v", codes)

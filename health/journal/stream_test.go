@@ -138,9 +138,7 @@ func TestStreams(t *testing.T) {
 		j.Append(happened(2))
 		want := "id: i2\nevent: incident\ndata: " + strings.TrimSpace(journalText(t, j.Events(Filter{Limit: 1})...)) +
 			"\n\n"
-		if got := c.read(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		fixture.Equal(t, c.read(), want, "read")
 		time.Sleep(2*heartbeat + time.Second)
 		fixture.Equal(t, c.read(), ": nothing new\n\n: nothing new\n\n", "in 31 s")
 		j.Append(incident.Event{ID: "a\nid: b", Kind: "x\ny", Severity: incident.Warning, Message: "two\nlines"})

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/alertmanager/api/v2/models"
 
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 func TestShippedAlertmanagerConfig(t *testing.T) {
@@ -116,9 +117,7 @@ func TestARackPagesOnce(t *testing.T) {
 	for _, want := range []string{"RackInterconnectDown of r1 to /page", "IBPortDown of r2n9 to /page"} {
 		select {
 		case got := <-pages:
-			if got != want {
-				t.Errorf("%s, want %s", got, want)
-			}
+			fixture.Equal(t, got, want, "it is")
 		case <-time.After(time.Minute):
 			t.Fatalf("no page: %s", want)
 		}

@@ -137,9 +137,8 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 		}
 		value := cmp.Or(strings.Join(values, ", "), "none")
 		want := "Default: " + value + "."
-		if !strings.Contains(strings.ReplaceAll(node[0].HeadComment, "\n# ", " "), want) {
-			t.Errorf("%s: the comment of %s%s does not say %q", reference, path, name, want)
-		}
+		fixture.Contains(t, strings.ReplaceAll(node[0].HeadComment, "\n# ", " "), want,
+			"%s: the comment of %s%s", reference, path, name)
 	}
 }
 

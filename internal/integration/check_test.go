@@ -194,9 +194,7 @@ func TestCheckWithADriver(t *testing.T) {
 				t.Errorf("exit status %d after %v, want %d: %s", status, took, c.status, out)
 			}
 			for _, want := range c.want {
-				if !strings.Contains(out, want) {
-					t.Errorf("the output lacks %q:\n%s", want, out)
-				}
+				fixture.Contains(t, out, want, "the output")
 			}
 			if _, err := os.Stat(f.path("state")); err == nil {
 				t.Error("the state directory was written")

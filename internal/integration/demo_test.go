@@ -78,9 +78,7 @@ func (d *demonstration) end(status int) {
 func (d *demonstration) says(what ...string) {
 	d.Helper()
 	for _, text := range what {
-		if !strings.Contains(d.said.String(), text) {
-			d.Errorf("it does not say %q", text)
-		}
+		fixture.Contains(d, d.said.String(), text, "it")
 	}
 }
 
@@ -91,9 +89,7 @@ func TestDemo(t *testing.T) {
 	d := demonstrate(t)
 	eventually(t, "the demo runs", func() bool { return strings.Contains(d.said.String(), "Ctrl-C") })
 	links := regexp.MustCompile(`http://\S+`).FindAllString(d.said.String(), -1)
-	if len(links) != len(d.addresses) {
-		t.Fatalf("it has the links %q", links)
-	}
+	fixture.Need(t, len(links), len(d.addresses), "it has the links %q", links)
 	for _, link := range append(links, "http://"+d.addresses["DEMO_ALERTMANAGER"]+"/api/v2/alerts") {
 		r := fixture.Value(http.Get(link))(t)
 		r.Body.Close()

@@ -187,9 +187,7 @@ var (
 func TestDocumentsCommands(t *testing.T) {
 	t.Parallel()
 	var help bytes.Buffer
-	if status := run(context.Background(), []string{"--help"}, &help, &help); status != 0 {
-		t.Fatalf("--help ends with %d", status)
-	}
+	fixture.Need(t, run(context.Background(), []string{"--help"}, &help, &help), 0, "--help ends with")
 	flags := map[string]bool{}
 	for _, f := range option.FindAllString(help.String(), -1) {
 		flags[strings.Replace(f, "[no-]", "", 1)] = true

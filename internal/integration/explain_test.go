@@ -50,9 +50,7 @@ func TestConfigCheckExplainsAProcess(t *testing.T) {
 		"so it belongs to mine and not to everybody: executables", "on request (gpusteward exec --tenant): batch\n",
 		"on GPU 1: guarantee 10 %", "on every other GPU: guarantee 50 %", "ladder: up to throttle, shadow",
 	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("it does not say %q:\n%s", want, out)
-		}
+		fixture.Contains(t, out, want, "it")
 	}
 }
 

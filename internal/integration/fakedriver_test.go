@@ -237,9 +237,7 @@ func TestRequireDriverEndsWithoutOne(t *testing.T) {
 			a := spawn(t, failing(t, c.define).environment(), "--require-driver")
 			fixture.Equal(t, a.wait(), 1, "exit status")
 			for _, want := range append(c.want, "--require-driver") {
-				if !strings.Contains(a.log.String(), want) {
-					t.Errorf("the log lacks %q", want)
-				}
+				fixture.Contains(t, a.log.String(), want, "the log")
 			}
 		}
 	}

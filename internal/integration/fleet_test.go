@@ -36,9 +36,7 @@ func TestFleetListsItsHosts(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo=h100", "--demo.hosts=101").ready()
 	all := a.targets()
-	if len(all) != 101 {
-		t.Fatalf("%d hosts are listed", len(all))
-	}
+	fixture.Need(t, len(all), 101, "hosts are listed")
 	_, list := a.get("/")
 	for i, want := range map[int]string{0: "node-001 cluster-1 rack-01", 9: "node-010 cluster-1 rack-01",
 		10: "node-011 cluster-1 rack-02", 99: "node-100 cluster-1 rack-10", 100: "node-101 cluster-2 rack-01"} {

@@ -153,9 +153,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 			}
 			text := strings.ReplaceAll(log.String(), `\"`, `"`)
 			for _, want := range c.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("the message lacks %q:\n%s", want, text)
-				}
+				fixture.Contains(t, text, want, "the message")
 			}
 			if strings.Contains(text, "goroutine ") || out.Len() > 0 {
 				t.Errorf("a trace, or something on standard output:\n%s%s", text, &out)

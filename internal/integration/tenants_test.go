@@ -65,9 +65,7 @@ func TestAgentTakesTenantFiles(t *testing.T) {
 	})
 	for i := 88; i < 100; i++ {
 		h, tenant := hello(t, socket, uuid, job(i))
-		if tenant != job(i) {
-			t.Fatalf("it is of %q", tenant)
-		}
+		fixture.Need(t, tenant, job(i), "it is of")
 		sessions = append(sessions, h)
 	}
 	a.sees("the jobs' sessions", func(s series) bool { return s["nvgpu_quota_sessions"+of(job(99))] == 1 })

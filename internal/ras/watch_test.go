@@ -100,9 +100,7 @@ func TestHangs(t *testing.T) {
 				fixture.Equal(t, j.hangs(), "", "after %v", j.at)
 			}
 			j.answer(c.then...)
-			if got := j.hangs(); got != c.want {
-				t.Errorf("%q, want %q", got, c.want)
-			}
+			fixture.Equal(t, j.hangs(), c.want, "hangs")
 		})
 	}
 }
@@ -112,9 +110,7 @@ func TestProgressIsNotAHang(t *testing.T) {
 	j := &job{}
 	for i := range 20 {
 		j.answer(comm("w", map[int]int{1: 100*i + 1, 2: 100 * i}))
-		if got := j.hangs(); got != "" {
-			t.Fatalf("after %v: %s", j.at, got)
-		}
+		fixture.Need(t, j.hangs(), "", "after %v", j.at)
 	}
 }
 
@@ -139,9 +135,7 @@ func TestOtherWork(t *testing.T) {
 	j := &job{}
 	for i := range 20 {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1, 3: 2}), comm("tensor", map[int]int{2: i, 4: i}))
-		if got := j.hangs(); got != "" {
-			t.Fatalf("after %v: %s", j.at, got)
-		}
+		fixture.Need(t, j.hangs(), "", "after %v", j.at)
 	}
 }
 
@@ -170,9 +164,7 @@ func TestOrder(t *testing.T) {
 	for range 3 {
 		j.answer(old, small, comm("large", map[int]int{31: 2, 32: 1, 33: 2}), comm("twin", map[int]int{7: 2, 8: 1}))
 	}
-	if got := j.hangs(); got != "32<2 22<1 8<1 12<1" {
-		t.Errorf("%q", got)
-	}
+	fixture.Equal(t, j.hangs(), "32<2 22<1 8<1 12<1", "hangs")
 }
 
 // TestJobsTakeTurns: answers come from two jobs by turns, one of which then ends.
@@ -211,7 +203,5 @@ func TestRecordedHangs(t *testing.T) {
 	for range 3 {
 		j.answer(missing)
 	}
-	if got := j.hangs(); got != "885<1" {
-		t.Errorf("%q", got)
-	}
+	fixture.Equal(t, j.hangs(), "885<1", "hangs")
 }

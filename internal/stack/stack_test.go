@@ -233,9 +233,7 @@ thread 4712 (nccl), running
 
 a Python thread whose TID is not known
 ` + strings.Repeat("    x.py:1 f\n", maxFrames) + "    outer frames are left out\n"
-	if got := p.Text(); got != want {
-		t.Errorf("got:\n%s\nwant:\n%s", got, want)
-	}
+	fixture.Equal(t, p.Text(), want, "text")
 	for _, want := range []string{`"wait_channel": "futex_wait_queue"`, `"function": "step"`, `"verified": false`} {
 		if text := p.JSON(); !strings.Contains(text, want) {
 			t.Errorf("%s is not in %s", want, text)

@@ -55,9 +55,7 @@ func gpuOf(t testing.TB, h *Host, index int) *device {
 // check fails the test unless ret is a success.
 func check(t testing.TB, ret nvml.Return) {
 	t.Helper()
-	if ret != nvml.SUCCESS {
-		t.Fatalf("return is %v, want success", ret)
-	}
+	fixture.Need(t, ret, nvml.SUCCESS, "return is")
 }
 
 // want fails the test unless ret is as wanted.
@@ -86,9 +84,7 @@ func fieldOf(t testing.TB, d *device, id, scope uint32) uint64 {
 	t.Helper()
 	v := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
 	check(t, d.GetFieldValues(v))
-	if r := nvml.Return(v[0].NvmlReturn); r != nvml.SUCCESS {
-		t.Fatalf("field %d scope %d: %v", id, scope, r)
-	}
+	fixture.Need(t, nvml.Return(v[0].NvmlReturn), nvml.SUCCESS, "field %d scope %d", id, scope)
 	var n uint64
 	for i := range 8 {
 		n |= uint64(v[0].Value[i]) << (8 * i)
