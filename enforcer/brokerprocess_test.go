@@ -67,13 +67,12 @@ func TestBrokerProcess(t *testing.T) {
 	if os.Getenv("GS_TEST_TRACE") == "off" { // to measure what a trace costs
 		observe = nil
 	}
-	b, err := broker.New(broker.Options{
+	b := fixture.Value(broker.New(broker.Options{
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT overrides it
 		Observe: observe,
 		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	fixture.Must(t, err)
+	}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -209,16 +209,14 @@ func prepared(t *testing.T) *governed {
 // run starts the enforcer, or a successor of the last one.
 func (g *governed) run(table policy.Table) {
 	g.t.Helper()
-	var err error
-	g.it, err = enforcer.New(enforcer.Options{Tick: g.tick,
+	g.it = fixture.Value(enforcer.New(enforcer.Options{Tick: g.tick,
 		Policy: policy.New(table, policy.HostView{Process: g.Process}, nil), Dir: g.dir,
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
 		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups,
 		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
-	})
-	fixture.Must(g.t, err)
+	}))(g.t)
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel, g.ended = cancel, make(chan error, 1)
 	go func() { g.ended <- g.it.Run(ctx) }()

@@ -166,9 +166,8 @@ func TestOrderPermissions(t *testing.T) {
 		t.Error("drained by nobody")
 		return "", nil
 	}}}}
-	r, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST",
-		"/drain", nil)
-	fixture.Must(t, err)
+	r := fixture.Value(http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), "POST",
+		"/drain", nil))(t)
 	if os.Geteuid() != 65534 {
 		w := httptest.NewRecorder()
 		if nobody.ServeHTTP(w, r); w.Code != http.StatusForbidden {

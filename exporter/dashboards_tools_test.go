@@ -89,9 +89,8 @@ func evaluate(t *testing.T, to target, samples []collectors.Sample, tests []prom
 			}
 		}
 	}
-	text, err := yaml.Marshal(map[string]any{"evaluation_interval": "1m", "tests": []any{map[string]any{
-		"interval": "1m", "input_series": input, "promql_expr_test": tests}}})
-	fixture.Must(t, err)
+	text := fixture.Value(yaml.Marshal(map[string]any{"evaluation_interval": "1m", "tests": []any{map[string]any{
+		"interval": "1m", "input_series": input, "promql_expr_test": tests}}}))(t)
 	file := filepath.Join(t.TempDir(), "queries.test.yml")
 	fixture.Must(t, os.WriteFile(file, text, 0o644))
 	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {

@@ -108,8 +108,7 @@ func TestPageFilesAreKept(t *testing.T) {
 			w := request(s, http.MethodGet, path, "Accept-Encoding", encoding)
 			body := w.Body.Bytes()
 			if encoding != "identity" {
-				r, err := gzip.NewReader(w.Body)
-				fixture.Must(t, err)
+				r := fixture.Value(gzip.NewReader(w.Body))(t)
 				body = fixture.Value(io.ReadAll(r))(t)
 			}
 			if !bytes.Equal(body, plain.Body.Bytes()) || len(body) == 0 {

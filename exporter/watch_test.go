@@ -327,9 +327,8 @@ func TestWatchFollowsTheSize(t *testing.T) {
 // TestDrawBeyondTheScreen: a terminal may shrink after a drawing began.
 func TestDrawBeyondTheScreen(t *testing.T) {
 	t.Parallel()
-	screen, err := tcell.NewTerminfoScreenFromTty(vt.NewMockTerm(vt.MockOptSize{X: 40, Y: 2}),
-		tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color"))
-	fixture.Must(t, err)
+	screen := fixture.Value(tcell.NewTerminfoScreenFromTty(vt.NewMockTerm(vt.MockOptSize{X: 40, Y: 2}),
+		tcell.OptNegotiation(false), tcell.OptTerm("xterm-256color")))(t)
 	fixture.Must(t, screen.Init())
 	v := newView(faulty(), style{width: minWidth})
 	v.resize(80, 24)

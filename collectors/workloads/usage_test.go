@@ -48,14 +48,13 @@ func (b *board) open(t testing.TB) *gpu.Device {
 			return b.use(time.UnixMicro(int64(since)))
 		},
 	}
-	lib, err := gpu.Open(&mock.Interface{
+	lib := fixture.Value(gpu.Open(&mock.Interface{
 		InitFunc: func() nvml.Return { return nvml.SUCCESS },
 		ExtensionsFunc: func() nvml.ExtendedInterface {
 			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
 		},
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
-	}, new(gpu.Calls), new(gpu.Caller))
-	fixture.Must(t, err)
+	}, new(gpu.Calls), new(gpu.Caller)))(t)
 	g := fixture.Value(lib.Device(0))(t)
 	return g
 }

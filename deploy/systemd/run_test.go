@@ -321,8 +321,7 @@ func (r root) listens() (socket string, file *os.File) {
 	if u.last("Socket.SocketMode") != "0666" || u.last("Socket.PassCredentials") != "yes" {
 		r.t.Errorf("%v", u)
 	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(r.t, err)
+	l := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(r.t)
 	file = fixture.Value(l.File())(r.t)
 	l.SetUnlinkOnClose(false)
 	_ = l.Close()

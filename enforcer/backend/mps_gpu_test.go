@@ -36,8 +36,7 @@ func TestGPUMPS(t *testing.T) {
 	if out, err := exec.Command(command, "-d").CombinedOutput(); err != nil {
 		t.Fatalf("start the control daemon: %v: %s", err, out)
 	}
-	ps, err := host.ProcFS("/proc")
-	fixture.Must(t, err)
+	ps := fixture.Value(host.ProcFS("/proc"))(t)
 	var log bytes.Buffer
 	m := NewMPS(MPSOptions{Proc: ps, Log: slog.New(slog.NewTextHandler(&log, nil)),
 		Tenant: func(uid int) (string, bool) { return "a", uid == os.Getuid() }})

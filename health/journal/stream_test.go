@@ -297,9 +297,8 @@ func TestQuietStreamsContinue(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- server.Serve(at) }()
 			client := &http.Client{Transport: &http.Transport{DialContext: at.dial, Protocols: &protocols}}
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-				"http://agent/api/v1/events?follow=1", nil)
-			fixture.Must(t, err)
+			r := fixture.Value(http.NewRequestWithContext(t.Context(), http.MethodGet,
+				"http://agent/api/v1/events?follow=1", nil))(t)
 			answer := fixture.Value(client.Do(r))(t)
 			defer answer.Body.Close()
 			fixture.Equal(t, answer.ProtoMajor, version, "answered by %s", answer.Proto)

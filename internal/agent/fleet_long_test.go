@@ -13,9 +13,8 @@ import (
 // TestLargestFleet builds a fleet of the maximum size, with every ailment.
 func TestLargestFleet(t *testing.T) {
 	t.Parallel()
-	all, err := newFleet(flags{demo: "h100", demoGiven: true, demoSeed: 1, demoHosts: maxHosts},
-		&config.File{Log: slog.New(slog.DiscardHandler)}, config.Defaults())
-	fixture.Must(t, err)
+	all := fixture.Value(newFleet(flags{demo: "h100", demoGiven: true, demoSeed: 1, demoHosts: maxHosts},
+		&config.File{Log: slog.New(slog.DiscardHandler)}, config.Defaults()))(t)
 	if len(all) != maxHosts || all[maxHosts-1].name != "node-1000" {
 		t.Errorf("%d hosts, the last is %s", len(all), all[len(all)-1].name)
 	}

@@ -153,8 +153,7 @@ func (r recording) record(t *testing.T, pid int) {
 	if err != nil || w == nil {
 		t.Fatal(err)
 	}
-	o, err := files.object(w.file)
-	fixture.Must(t, err)
+	o := fixture.Value(files.object(w.file))(t)
 	r.Symbols = fixture.Value(o.find(symbols...))(t)
 	memory := recorder{process(pid), image{}}
 	w = fixture.Value(newInterpreter(memory, r.Symbols))(t)
