@@ -33,7 +33,7 @@ func TestGPUParity(t *testing.T) {
 	t.Run("idle", func(t *testing.T) { holdAgainstSMI(t, h) })
 	t.Run("loaded", func(t *testing.T) {
 		load(t)
-		until(t, time.Minute, "a GPU is busy", func() bool {
+		fixture.Until(t, time.Minute, "a GPU is busy", func() bool {
 			return slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
 				return s.Metric == activity.Utilization && s.Labels[2] == "gpu" && s.Value > .9
 			})
@@ -54,29 +54,15 @@ func realHost(t *testing.T) *collectors.Host {
 	h := collectors.NewHost(collectors.Options{NVML: nvml.New(), Config: config, Log: log,
 		Processes: host.NewTable(host.Options{Proc: proc, Log: log})})
 	fixture.Running(t, h.Run)
-	until(t, 30*time.Second, "the host is ready", func() bool { return h.Ready() == nil })
+	fixture.Until(t, 30*time.Second, "the host is ready", func() bool { return h.Ready() == nil })
 	// GPM needs two samples, and the first window is short.
 	read := time.Now()
-	until(t, 30*time.Second, "three seconds of GPM have been read", func() bool {
+	fixture.Until(t, 30*time.Second, "three seconds of GPM have been read", func() bool {
 		return time.Since(read) > 3*time.Second && slices.ContainsFunc(h.Samples(), func(s collectors.Sample) bool {
 			return s.Metric == activity.GPMWindow || s.Metric == collectors.Unsupported && s.Labels[2] == activity.GPMWindow.Name
 		})
 	})
 	return h
-}
-
-// until polls for at most d.
-func until(t *testing.T, d time.Duration, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(d)
-	poll := time.NewTicker(100 * time.Millisecond)
-	defer poll.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v it is not true that %s", d, what)
-		}
-		<-poll.C
-	}
 }
 
 // lookAtSMI returns the output of nvidia-smi, and what we read from before it
@@ -91,7 +77,7 @@ func lookAtSMI(t *testing.T, h *collectors.Host) (text []byte, readings [][]coll
 		ended <- err
 	}()
 	var looked time.Time
-	until(t, time.Minute, "nvidia-smi has looked, and we have read since", func() bool {
+	fixture.Until(t, time.Minute, "nvidia-smi has looked, and we have read since", func() bool {
 		readings = append(readings, h.Samples())
 		if !looked.IsZero() {
 			return !slices.ContainsFunc(h.Passes(), func(p collectors.Pass) bool {

@@ -1,7 +1,6 @@
 package exporter
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,37 +13,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"gpusteward/internal/fixture"
 )
 
-// A notebook is a log that can be read while it is written.
-type notebook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (n *notebook) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.Write(p)
-}
-
-func (n *notebook) String() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.String()
-}
-
 var nothing = Action{Do: func(context.Context, url.Values) (string, error) { return "", nil }}
 
 // control runs a control socket in dir until the test ends, and returns its log.
-func control(t *testing.T, dir string, actions map[string]Action) (log *notebook, stop func()) {
+func control(t *testing.T, dir string, actions map[string]Action) (log *fixture.Transcript, stop func()) {
 	t.Helper()
-	log = new(notebook)
+	log = new(fixture.Transcript)
 	c := &Control{Path: filepath.Join(dir, ControlSocket), Actions: actions, Done: func() {}, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Reads: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "read "+r.URL.Path) })}
 	stop = fixture.Running(t, c.Run)

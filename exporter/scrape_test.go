@@ -152,7 +152,7 @@ func TestDisconnectIsNotLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g, log := newGate(), new(notebook)
+				g, log := newGate(), new(fixture.Transcript)
 				s := server(t, func(o *Options) { o.Samples, o.Log = g.samples, slog.New(slog.NewTextHandler(log, nil)) })
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

@@ -23,7 +23,7 @@ import (
 type watcher struct {
 	http.ResponseWriter // nil; header and body are below
 	header              http.Header
-	body                notebook
+	body                fixture.Transcript
 	status              int
 	stuck               chan struct{} // if not nil, writes wait until it is closed
 	left, ended         chan struct{}

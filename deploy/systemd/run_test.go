@@ -32,38 +32,11 @@ const (
 	watchdog = 2 * time.Second
 )
 
-func eventually(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
-// A transcript collects the output of a program. It is safe for concurrent use.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // A service is a running unit, with this test as its service manager.
 type service struct {
 	root
 	unit
-	log    *transcript
+	log    *fixture.Transcript
 	cmd    *exec.Cmd
 	notify *net.UnixConn
 	ended  chan struct{}
@@ -78,7 +51,7 @@ func (r root) start(name string, variables map[string]string, file *os.File, bef
 	t.Helper()
 	s := &service{
 		root: r, unit: readUnit(t, name),
-		log: new(transcript), ended: make(chan struct{}), told: map[int]string{},
+		log: new(fixture.Transcript), ended: make(chan struct{}), told: map[int]string{},
 	}
 	r.makeDirectories(s.unit)
 	if s.last("Service.StateDirectory") == "gpusteward" { // the default
@@ -178,7 +151,7 @@ func (s *service) over() bool {
 // ready waits until the unit is ready.
 func (s *service) ready() *service {
 	s.t.Helper()
-	eventually(s.t, "READY=1", func() bool { return s.tells("READY=1") == 1 || s.over() })
+	fixture.Eventually(s.t, "READY=1", func() bool { return s.tells("READY=1") == 1 || s.over() })
 	if s.over() {
 		s.t.Fatalf("it ended: %v", s.cmd.ProcessState)
 	}
@@ -243,7 +216,7 @@ func (s *service) granted(key string) string {
 // url returns the URL at which the service listens.
 func (s *service) url() (url string) {
 	s.t.Helper()
-	eventually(s.t, "it listens", func() bool {
+	fixture.Eventually(s.t, "it listens", func() bool {
 		m := regexp.MustCompile(`"address":"([^"]+)".*"message":"Listening on"`).FindStringSubmatch(s.log.String())
 		if m != nil {
 			url = "http://" + m[1]
@@ -281,7 +254,7 @@ func TestObserverUnit(t *testing.T) {
 	s := r.start("gpusteward.service", r.options(loopback), nil).ready()
 	t.Logf("ready after %v", time.Since(began))
 	fixture.Contains(t, get(t, s.url()+"/metrics"), "\ngpusteward_build_info", "/metrics")
-	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+	fixture.Eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 	if s.tells("STATUS=") == 0 {
 		t.Errorf("no STATUS: %v", s.told)
 	}
@@ -335,7 +308,7 @@ func (r root) listens() (socket string, file *os.File) {
 func asks(t *testing.T, socket string, request []byte) (answered func(want wire.Type)) {
 	t.Helper()
 	var conn *net.UnixConn
-	eventually(t, "the socket listens", func() bool { // it exists a moment earlier
+	fixture.Eventually(t, "the socket listens", func() bool { // it exists a moment earlier
 		var err error
 		conn, err = net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 		return err == nil
@@ -381,12 +354,12 @@ func TestBrokerIsStartedByItsSocket(t *testing.T) {
 	socket := r.path(readUnit(t, "gpusteward-broker.socket").last("Socket.ListenSequentialPacket"))
 	s := r.start("gpusteward-broker.service", r.options("--demo=h100"), nil,
 		"systemd-socket-activate", "--seqpacket", "--listen="+socket)
-	eventually(t, "the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
+	fixture.Eventually(t, "the socket exists", func() bool { _, err := os.Stat(socket); return err == nil })
 	fixture.Must(t, os.Chmod(socket, 0o666))
 	answered := asks(t, socket, statistics())
 	s.ready()
 	answered(wire.TypeStatsReply)
-	eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+	fixture.Eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 	bounding := s.granted("CapabilityBoundingSet")
 	for key, want := range map[string]string{
 		"Uid": "0\t0\t0\t0", "CapEff": bounding, "CapPrm": bounding, "CapBnd": bounding, "NoNewPrivs": "1",
@@ -419,12 +392,12 @@ func TestObserverAndBroker(t *testing.T) {
 		broker := r.start("gpusteward-broker.service", r.options("--demo=h100"), file)
 		answered(wire.TypeWelcome)
 		broker.ready()
-		eventually(t, "the observer serves the quotas", func() bool {
+		fixture.Eventually(t, "the observer serves the quotas", func() bool {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 1\n") && strings.Contains(text, guarantee)
 		})
 		fixture.Equal(t, broker.stop(), 0, "exit status … of the broker")
-		eventually(t, "the observer notices that the broker is gone", func() bool {
+		fixture.Eventually(t, "the observer notices that the broker is gone", func() bool {
 			text := get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)
 		})
@@ -449,7 +422,7 @@ func TestHTTPBySocketActivation(t *testing.T) {
 	s := r.start("gpusteward.service", r.options("--demo=h100", "--web.systemd-socket"), nil,
 		"systemd-socket-activate", "--listen="+address)
 	var conn net.Conn
-	eventually(t, "the socket listens", func() bool {
+	fixture.Eventually(t, "the socket listens", func() bool {
 		conn, err = net.Dial("tcp", address)
 		return err == nil
 	})
@@ -492,7 +465,7 @@ func TestReload(t *testing.T) {
 			if out, status := reload(); status != 0 {
 				t.Errorf("%s: a valid file: exit status %d: %s", name, status, out)
 			}
-			eventually(t, "the file is read again", func() bool {
+			fixture.Eventually(t, "the file is read again", func() bool {
 				return strings.Contains(s.log.String(), "configuration reloaded")
 			})
 			if strings.Contains(s.log.String(), "not reloaded") {
@@ -581,11 +554,11 @@ func TestSystemCalls(t *testing.T) {
 		if name == "gpusteward.service" {
 			get(t, s.url()+"/metrics")
 		}
-		eventually(t, "the watchdog is fed", func() bool { return s.tells("WATCHDOG=1") >= 2 })
+		fixture.Eventually(t, "the watchdog is fed", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 		pid := s.cmd.Process.Pid
 		fixture.Equal(t, s.stop(), 0, "%s: exit status", name)
 		var text []byte
-		eventually(t, "the trace is complete", func() bool {
+		fixture.Eventually(t, "the trace is complete", func() bool {
 			text, _ = os.ReadFile(trace)
 			return regexp.MustCompile(fmt.Sprintf(`(?m)^%d +\+\+\+ exited`, pid)).Match(text)
 		})

@@ -63,15 +63,6 @@ func sleepers(t testing.TB, a *Actor, n int) (all []Target) {
 // eventually waits for a condition that the kernel brings about.
 var someone = audit.Subject{Tenant: "team", Workload: "unit:train.service"}
 
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in ten seconds: %s", what)
-		}
-	}
-}
-
 // state returns a process's state, or 0 if there is no process.
 func state(a *Actor, pid int) byte {
 	s, err := a.status(pid)
@@ -98,9 +89,9 @@ func TestSignalReachesWhoItIsFor(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
 	wantOutcome(t, a.Signal(who, anybody, unix.SIGSTOP), escalation.Done, "")
-	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	fixture.Eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	wantOutcome(t, a.Signal(who, anybody, unix.SIGCONT), escalation.Done, "")
-	eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+	fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
 }
 
 func TestSignalMissesWhoIsAnother(t *testing.T) {
@@ -112,9 +103,9 @@ func TestSignalMissesWhoIsAnother(t *testing.T) {
 	wantOutcome(t, a.Signal([]Target{later}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
 	wantOutcome(t, a.Signal([]Target{who}, func(int) bool { return false }, unix.SIGKILL), escalation.Missed,
 		"no longer belongs to the workload")
-	eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
+	fixture.Eventually(t, "it goes on as if nothing were", func() bool { return state(a, who.PID) == 'S' })
 	fixture.Must(t, cmd.Process.Kill())
-	eventually(t, "it is a zombie", func() bool { return state(a, who.PID) == 'Z' })
+	fixture.Eventually(t, "it is a zombie", func() bool { return state(a, who.PID) == 'Z' })
 	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
 	_ = cmd.Wait()
 	wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "has ended")
@@ -147,7 +138,7 @@ func TestReusedPID(t *testing.T) {
 		who := target(t, a, cmd.Process.Pid)
 		kill(cmd)
 		// Starts differ by at least a hundredth of a second.
-		eventually(t, "time passes", func() bool {
+		fixture.Eventually(t, "time passes", func() bool {
 			return target(t, a, child(t, "true").Process.Pid).Start > who.Start
 		})
 		heir := reuse(t, who.PID)
@@ -160,7 +151,7 @@ func TestReusedPID(t *testing.T) {
 				t.Errorf("pause by %s: %s, %s", way, result, detail)
 			}
 		}
-		eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
+		fixture.Eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
 	})
 	t.Run("in the midst of the action", func(t *testing.T) {
 		a := actor(t)
@@ -173,7 +164,7 @@ func TestReusedPID(t *testing.T) {
 			return true
 		}, unix.SIGKILL)
 		wantOutcome(t, out, escalation.Missed, "has ended")
-		eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
+		fixture.Eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
 	})
 }
 
@@ -257,16 +248,16 @@ func TestPauseBySignal(t *testing.T) {
 		t.Fatalf("kept %+v", kept)
 	}
 	still := func() bool { is, err := a.Still(someone); return is && err == nil }
-	eventually(t, "all stand still", still)
+	fixture.Eventually(t, "all stand still", still)
 
 	// Its user continues one of them, and another process arrives.
 	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), escalation.Done, "")
-	eventually(t, "it goes on", func() bool { return !still() })
+	fixture.Eventually(t, "it goes on", func() bool { return !still() })
 	who = append(who, sleepers(t, a, 1)...)
 	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatalf("%s, %s", result, detail)
 	}
-	eventually(t, "all stand still again", still)
+	fixture.Eventually(t, "all stand still again", still)
 	if got := a.Paused(); len(got) != 1 || !slices.Equal(got[0].Stopped, who) {
 		t.Errorf("kept in mind: %+v", got)
 	}
@@ -280,7 +271,7 @@ func TestPauseBySignal(t *testing.T) {
 		t.Errorf("%s, %s", result, detail)
 	}
 	for _, w := range who {
-		eventually(t, "it goes on", func() bool { return state(a, w.PID) == 'S' })
+		fixture.Eventually(t, "it goes on", func() bool { return state(a, w.PID) == 'S' })
 	}
 	if got := next.Paused(); len(got) != 0 {
 		t.Errorf("in mind still: %+v", got)
@@ -291,7 +282,7 @@ func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
 	a.Signal(who, nil, unix.SIGSTOP) // by its user
-	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	fixture.Eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	if result, _ := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Error(result)
 	}
@@ -313,7 +304,7 @@ func TestPauseThatCannotBeKept(t *testing.T) {
 		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
 			t.Errorf("it would be forgotten: %v, %v, %+v", still, err, a.Paused())
 		}
-		eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+		fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
 	}
 }
 
@@ -352,13 +343,13 @@ func TestPauseByBroker(t *testing.T) {
 			if result != test.result || held != test.held {
 				t.Errorf("%s, held %v, want %s, %v: %s", result, held, test.result, test.held, detail)
 			}
-			eventually(t, "they do what they should",
+			fixture.Eventually(t, "they do what they should",
 				func() bool { return state(a, who[0].PID) == test.first && state(a, who[1].PID) == test.another })
 			c.Hold = func(on bool) error { held = on; return nil }
 			if result, detail = a.Resume(c); result != escalation.Done || held {
 				t.Errorf("resume: %s, %s, held %v", result, detail, held)
 			}
-			eventually(t, "both go on", func() bool {
+			fixture.Eventually(t, "both go on", func() bool {
 				return state(a, who[0].PID) == 'S' && state(a, who[1].PID) == 'S'
 			})
 		})
@@ -371,7 +362,7 @@ func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
 		t.Fatal(detail)
 	}
-	eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
+	fixture.Eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
 	if result, detail := a.Resume(ProcessGroup{Subject: someone}); result != escalation.Failed ||
 		!strings.Contains(detail, "continue") {
@@ -379,7 +370,7 @@ func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	}
 	a.ProcFS = "/proc"
 	a.Continue(time.Now())
-	eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
+	fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
 	if got := a.Paused(); len(got) != 0 {
 		t.Errorf("in mind still: %+v", got)
 	}
@@ -426,7 +417,7 @@ func TestTerminate(t *testing.T) {
 	if e := a.Continue(now.Add(30*time.Second - 1)); e != nil {
 		t.Errorf("within the grace: %+v", e)
 	}
-	eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
+	fixture.Eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
 	if result, _ := a.Terminate(now, c, 0); result != escalation.Done || len(a.dying) != 2 {
 		t.Errorf("twice: %s, %d are dying", result, len(a.dying))
 	}
@@ -447,7 +438,7 @@ func TestTerminateReachesWhoIsPaused(t *testing.T) {
 	cmd := child(t, "sleep", "1000")
 	c := processGroup(target(t, a, cmd.Process.Pid))
 	a.Pause(c, []string{bySignal})
-	eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
+	fixture.Eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
 	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done {
 		t.Fatal(detail)
 	}
@@ -481,7 +472,7 @@ int main(void) {
 }
 `, "-w"))
 	pid := cmd.Process.Pid
-	eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
+	fixture.Eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
 	who := target(t, a, pid)
 	began := time.Now()
 	if result, detail := a.Pause(processGroup(who), []string{bySignal}); result != escalation.Done {

@@ -35,7 +35,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		t.Fatal(detail)
 	}
 	took := make([]time.Duration, len(who))
-	eventually(t, "all stand still", func() bool {
+	fixture.Eventually(t, "all stand still", func() bool {
 		left := 0
 		for i, w := range who {
 			if took[i] == 0 && state(a, w.PID) == 'T' {
@@ -76,7 +76,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 			t.Fatal(detail)
 		}
 		defer a.Resume(processGroup())
-		eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
+		fixture.Eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
 		all := time.Since(began)
 		t.Logf("decision to pause by the freezer, all of %d processes: %v", len(who), all)
 		fixture.AtMost(t, all, most, "it took")

@@ -90,7 +90,7 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		defer a.Resume(processGroup()) // a failure would leave it frozen
 		still := func() bool { is, err := a.Still(someone); return is && err == nil }
-		eventually(t, "all stand still", still)
+		fixture.Eventually(t, "all stand still", still)
 		if len(kept) != 1 || len(kept[0].Frozen) != 1 || kept[0].Frozen[0].Path != path || kept[0].Frozen[0].ID == 0 {
 			t.Errorf("kept %+v", kept)
 		}
@@ -104,7 +104,7 @@ func TestPauseByFreezer(t *testing.T) {
 			detail != "thawed 1 cgroups, continued 0 processes" {
 			t.Errorf("%s, %s", result, detail)
 		}
-		eventually(t, "they go on", func() bool { return !still() })
+		fixture.Eventually(t, "they go on", func() bool { return !still() })
 	})
 }
 
@@ -156,7 +156,7 @@ func TestGivenUp(t *testing.T) {
 		t.Errorf("before five seconds were over: %+v", e)
 	}
 	// The signal wakes the process for a moment.
-	eventually(t, "it is not frozen again", func() bool {
+	fixture.Eventually(t, "it is not frozen again", func() bool {
 		s, err := a.status(cmd.Process.Pid)
 		return err == nil && s.state == 'D'
 	})
@@ -173,7 +173,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		dir, path := realGroup(t, a, v1)
 		sub := filepath.Join(dir, "sub")
 		fixture.Must(t, os.Mkdir(sub, 0o755))
-		t.Cleanup(func() { eventually(t, "it is empty", func() bool { return os.Remove(sub) == nil }) })
+		t.Cleanup(func() { fixture.Eventually(t, "it is empty", func() bool { return os.Remove(sub) == nil }) })
 		who := sleepers(t, a, 2)
 		c := processGroup(who[0])
 		c.Check = func(pid int) bool { return pid != who[1].PID }
@@ -263,7 +263,7 @@ func TestVanishedGroup(t *testing.T) {
 		a.Keep = func(all []Paused) error { // called just before the freeze
 			if len(all) == 1 && cmd.ProcessState == nil {
 				kill(cmd)
-				eventually(t, "it is removed", func() bool { return os.Remove(dir) == nil })
+				fixture.Eventually(t, "it is removed", func() bool { return os.Remove(dir) == nil })
 			}
 			return nil
 		}

@@ -101,7 +101,7 @@ func hanging(t *testing.T) (call Call, path string, letGo func()) {
 // childOf returns the PID of the child process that makes a call on a process.
 func childOf(t *testing.T, of string) (pid int) {
 	t.Helper()
-	eventually(t, "a child process makes the call", func() bool {
+	fixture.Eventually(t, "a child process makes the call", func() bool {
 		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range all {
 			text, _ := os.ReadFile(file)

@@ -128,9 +128,9 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 			c.send(syscall.SIGUSR2)
 			c.says("user defined signal 2")
 		}
-		eventually(t, "a new thread is traced", func() bool { return c.tracers() == 1 })
+		fixture.Eventually(t, "a new thread is traced", func() bool { return c.tracers() == 1 })
 		c.send(syscall.SIGSTOP)
-		eventually(t, "it is stopped", func() bool { s := c.state(); return s == "t" || s == "T" })
+		fixture.Eventually(t, "it is stopped", func() bool { s := c.state(); return s == "t" || s == "T" })
 		c.send(syscall.SIGUSR1)
 		c.send(syscall.SIGCONT)
 		c.says("user defined signal 1")
@@ -155,7 +155,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 		pid := e.Process.Pid
 		fixture.Must(t, g.Take(pid))
 		e.send(c.sends)
-		eventually(t, "it ends", func() bool { return !g.Has(pid) })
+		fixture.Eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		if e.out.Scan() {
 			t.Errorf("it says %q", e.out.Text())
 		}
@@ -178,7 +178,7 @@ func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
 		c.send(syscall.SIGALRM)
 		c.says("alarm clock")
 		_ = c.Process.Kill()
-		eventually(t, "it ends", func() bool { return !g.Has(pid) })
+		fixture.Eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		_ = c.Wait()
 	}
 }
@@ -188,7 +188,7 @@ func TestAnEndedThreadNeedsNoGuard(t *testing.T) {
 	t.Parallel()
 	c, g := guarded(t), Guards{}
 	c.send(syscall.SIGHUP)
-	eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
+	fixture.Eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
 	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || c.tracers() != 1 {
 		t.Errorf("%v, by %d threads", err, c.tracers())
 	}
@@ -220,7 +220,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	}
 	first, second = second, first
 	_ = c.Process.Kill()
-	eventually(t, "it has ended", func() bool { return !second.Has(pid) })
+	fixture.Eventually(t, "it has ended", func() bool { return !second.Has(pid) })
 	for _, pid := range []int{pid, 1 << 30} { // nobody has waited for the first
 		if err := first.Take(pid); err == nil || first.Has(pid) {
 			t.Errorf("%d, which is nobody, is guarded", pid)

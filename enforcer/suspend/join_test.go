@@ -36,7 +36,7 @@ func (b *bench) away(pids ...int) {
 func (b *bench) back(pids ...int) {
 	b.t.Helper()
 	_ = b.Resume(b.now, job, "wanted")
-	eventually(b.t, "it is resumed", func() bool {
+	fixture.Eventually(b.t, "it is resumed", func() bool {
 		b.now = b.now.Add(time.Second)
 		b.Look(b.now)
 		return len(b.Records()) == 0
@@ -94,7 +94,7 @@ func TestWhoCannotJoinGoesOn(t *testing.T) {
 			t.Errorf("%q: %+v", call, end)
 		}
 		b.card.set(func() { clear(b.card.wrong) })
-		eventually(t, "the new ones are forgotten", func() bool {
+		fixture.Eventually(t, "the new ones are forgotten", func() bool {
 			b.now = b.now.Add(time.Second)
 			if ends := b.Look(b.now); len(ends) > 0 {
 				t.Errorf("%q: %+v", call, ends)
@@ -166,7 +166,7 @@ func TestAKilledEnforcerKeepsTheOrder(t *testing.T) {
 			b.lives()
 			b.card.set(func() { b.card.left = -1 })
 			b.begin()
-			eventually(t, "it is suspended", func() bool {
+			fixture.Eventually(t, "it is suspended", func() bool {
 				b.now = b.now.Add(time.Minute)
 				b.Look(b.now)
 				r, _ := b.Record(job)
@@ -217,7 +217,7 @@ func TestAnOrderCancelsWhatIsUnderWay(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	settles := func(want Phase) {
 		t.Helper()
-		eventually(t, "nothing is under way", func() bool {
+		fixture.Eventually(t, "nothing is under way", func() bool {
 			b.now = b.now.Add(time.Minute)
 			b.Look(b.now)
 			r, _ := b.Record(job)
@@ -269,7 +269,7 @@ func TestAWorkloadThatEndsIsNotResumed(t *testing.T) {
 		return calls(ctx, op, pid)
 	}
 	_ = b.Resume(b.now, job, "wanted")
-	eventually(t, "it is forgotten", func() bool {
+	fixture.Eventually(t, "it is forgotten", func() bool {
 		if ends := b.Look(b.now); len(ends) > 0 {
 			t.Fatalf("%+v", ends)
 		}

@@ -161,21 +161,11 @@ func (b *bench) order(pids ...int) {
 	fixture.Must(b.t, b.Suspend(b.now, job, processes(pids...), "ordered"))
 }
 
-// eventually waits for what another goroutine brings about.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in 20 s: %s", what)
-		}
-	}
-}
-
 // end returns the next end, in so many seconds of the clock.
 func (b *bench) end() End {
 	b.t.Helper()
 	var ends []End
-	eventually(b.t, "something ends", func() bool {
+	fixture.Eventually(b.t, "something ends", func() bool {
 		b.now = b.now.Add(time.Second)
 		ends = b.Look(b.now)
 		return len(ends) > 0
@@ -188,7 +178,7 @@ func (b *bench) end() End {
 func (b *bench) lives() bool {
 	b.t.Helper()
 	killed := false
-	eventually(b.t, "something ends, or it is killed", func() bool {
+	fixture.Eventually(b.t, "something ends, or it is killed", func() bool {
 		b.card.set(func() { killed = b.card.killed })
 		if r, is := b.Record(job); killed || !is || r.Phase == Suspended {
 			return true
@@ -547,7 +537,7 @@ func TestAnOrderBeginsAtOnce(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.away(2)
 	_ = b.Resume(b.now, job, "wanted")
-	eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
+	fixture.Eventually(t, "it runs without a look", func() bool { return b.card.all(Running, 2) })
 }
 
 // TestNobodyIsInit forgets a record of processes that cannot have been
@@ -594,7 +584,7 @@ func TestTwoComeBackAtOnce(t *testing.T) {
 	_ = b.Resume(b.now, job, "wanted")
 	_ = b.Resume(b.now, other, "wanted")
 	ends := map[string]error{}
-	eventually(t, "both end", func() bool {
+	fixture.Eventually(t, "both end", func() bool {
 		for _, end := range b.Look(b.now) {
 			ends[end.Workload] = end.Err
 		}
@@ -688,7 +678,7 @@ func TestAKilledEnforcerLosesNobody(t *testing.T) {
 				}
 				_ = b.Resume(b.now, job, "wanted")
 			}
-			eventually(t, fmt.Sprintf("killed at call %d and %d, it is resumed", kill, again), func() bool {
+			fixture.Eventually(t, fmt.Sprintf("killed at call %d and %d, it is resumed", kill, again), func() bool {
 				b.now = b.now.Add(time.Minute)
 				b.Look(b.now)
 				return len(b.Records()) == 0

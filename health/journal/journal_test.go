@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,29 +17,11 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// A journalLog is a log that may be read while it is written.
-type journalLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *journalLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *journalLog) count(s string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), s)
-}
-
 // testJournal opens a journal and runs it until end is called or the test is
 // over.
-func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event, log *journalLog, end func()) {
+func testJournal(t *testing.T, o Options) (j *Journal, repairs []incident.Event, log *fixture.Transcript, end func()) {
 	t.Helper()
-	log = new(journalLog)
+	log = new(fixture.Transcript)
 	o.Log = slog.New(slog.NewTextHandler(log, nil))
 	j, repairs, err := Open(o)
 	fixture.Must(t, err)
@@ -127,13 +107,13 @@ func TestNewestOfAnIDIsKept(t *testing.T) {
 
 func TestUnencodableRecordsAreCounted(t *testing.T) {
 	t.Parallel()
-	log := new(journalLog)
+	log := new(fixture.Transcript)
 	j, _, err := Open(Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	fixture.Must(t, err)
 	j.Append(incident.Event{ID: "long", Kind: incident.KindIncident, Message: strings.Repeat("x", maxLine)})
 	j.Append(incident.Event{ID: "year", Kind: incident.KindIncident, Time: time.Unix(1<<50, 0)})
 	if j.Lost() != 2 || journalSample(t, j, LostTotal, "encoding") != 2 || len(j.Events(Filter{})) != 0 ||
-		log.count("event lost") != 2 {
+		strings.Count(log.String(), "event lost") != 2 {
 		t.Errorf("lost %d, events %v", j.Lost(), j.Events(Filter{}))
 	}
 }
@@ -176,8 +156,8 @@ func TestEventsSurviveARestart(t *testing.T) {
 		end()
 
 		j, repairs, log, end := testJournal(t, o)
-		if len(repairs) != 0 || log.count("level=") != 0 {
-			t.Errorf("repaired %v, log %s", repairs, &log.text)
+		if len(repairs) != 0 || strings.Count(log.String(), "level=") != 0 {
+			t.Errorf("repaired %v, log %s", repairs, log)
 		}
 		wantCodes(t, j, Filter{Limit: 3}, 38, 39, 37)
 		if e := j.Events(Filter{Limit: 1})[0]; e.Count != 9 {

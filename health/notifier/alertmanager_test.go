@@ -67,7 +67,7 @@ func (s *server) start() {
 		"--web.listen-address="+s.url.Host, "--cluster.listen-address=", "--log.level=warn")
 	s.cmd.Stderr = &s.log
 	fixture.Must(s.t, s.cmd.Start())
-	eventually(s.t, "alertmanager is ready", time.Minute, func() bool {
+	fixture.Eventually(s.t, "alertmanager is ready", func() bool {
 		r, err := http.Get(s.url.String() + "/-/ready")
 		if err == nil {
 			r.Body.Close()
@@ -92,16 +92,6 @@ func (s *server) alerts(query string) models.GettableAlerts {
 	var all models.GettableAlerts
 	fixture.Must(s.t, json.NewDecoder(r.Body).Decode(&all))
 	return slices.DeleteFunc(all, func(a *models.GettableAlert) bool { return !time.Time(*a.EndsAt).After(time.Now()) })
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, limit time.Duration, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(limit); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("after %v it does not hold that %s", limit, what)
-		}
-	}
 }
 
 // runNotifier runs a notifier until the test ends.

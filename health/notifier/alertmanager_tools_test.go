@@ -110,7 +110,7 @@ func TestARackPagesOnce(t *testing.T) {
 		all = append(all, port(node, "r1"))
 	}
 	n.Tell(all)
-	eventually(t, "Alertmanager has the hosts' alerts", time.Minute, func() bool { return len(am.alerts("")) == 3 })
+	fixture.Eventually(t, "Alertmanager has the hosts' alerts", func() bool { return len(am.alerts("")) == 3 })
 	rack := pushed("RackInterconnectDown", "critical", "", "")
 	maps.Copy(rack.Labels, map[string]string{"node": "", "gpu": "", "rack": "r1", "cluster": "c"})
 	n.Tell(append(all, rack, port("n9", "r2")))
@@ -207,7 +207,7 @@ func TestShippedInhibition(t *testing.T) {
 			t.Logf("wrong: %q", wrong)
 		}
 	}()
-	eventually(t, "what is silenced is as it should be", time.Minute, func() bool {
+	fixture.Eventually(t, "what is silenced is as it should be", func() bool {
 		got := map[string]*models.GettableAlert{}
 		for _, a := range am.alerts("") {
 			got[a.Labels["case"]] = a

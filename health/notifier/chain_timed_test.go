@@ -49,7 +49,7 @@ func TestXIDsArriveWithinASecond(t *testing.T) {
 		}
 		look()
 	}
-	eventually(t, "all GPUs that were lost are in the API", time.Minute, look)
+	fixture.Eventually(t, "all GPUs that were lost are in the API", look)
 	slices.Sort(delays)
 	p50, p99 := delays[len(delays)/2], delays[len(delays)*99/100]
 	t.Logf("%d XIDs: p50 %v, p99 %v, most %v", len(delays), p50, p99, delays[len(delays)-1])

@@ -63,7 +63,7 @@ func TestNothingIsLost(t *testing.T) {
 		return slices.Equal(ams[0].firing(), want) && slices.Equal(ams[1].firing(), want)
 	}
 	ended := time.Now()
-	eventually(t, "what fires here fires there, and nothing else", time.Minute, equal)
+	fixture.Eventually(t, "what fires here fires there, and nothing else", equal)
 	t.Logf("%d transitions in %v; %d alerts fire on both %v after the last", transitions, ended.Sub(began), len(want),
 		time.Since(ended))
 	for time.Since(ended) < scaled.lapse+2*scaled.resend {
@@ -109,7 +109,7 @@ func TestDelay(t *testing.T) {
 		query := "?filter=" + url.QueryEscape(`alertname="`+name+`"`)
 		told := time.Now()
 		n.Tell([]health.Alert{a})
-		eventually(t, "the API shows it", time.Minute, func() bool { return len(am.alerts(query)) > 0 != on })
+		fixture.Eventually(t, "the API shows it", func() bool { return len(am.alerts(query)) > 0 != on })
 		delays = append(delays, time.Since(told))
 	}
 	slices.Sort(delays)

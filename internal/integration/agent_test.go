@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -117,32 +116,11 @@ func eventually(t *testing.T, what string, cond func() bool) {
 // until waits until cond holds, for so long, and returns how long it took.
 func until(t *testing.T, limit time.Duration, what string, cond func() bool) time.Duration {
 	t.Helper()
-	began := time.Now()
-	for ; !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > limit {
-			t.Fatalf("after %v still not: %s", limit, what)
-		}
-	}
-	return time.Since(began)
+	return fixture.Until(t, limit, what, cond)
 }
 
-// A transcript is the output of a program. It is safe for concurrent use.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+// A transcript is the output of a program.
+type transcript struct{ fixture.Transcript }
 
 // find returns the first line of the log with that message; nil if there is
 // none.

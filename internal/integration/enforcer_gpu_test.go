@@ -3,19 +3,17 @@
 package integration
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"gpusteward/bench/worker"
 	"gpusteward/internal/fixture"
 )
 
@@ -31,15 +29,8 @@ while True:
 
 // A job is a program in a cgroup such as systemd makes for a service.
 type job struct {
-	t   *testing.T
-	cmd *exec.Cmd
-	in  io.WriteCloser
-
-	mu    sync.Mutex
-	at    []time.Time // arrival of its steps
-	ns    []int64     // the same, on the GPU's clock
-	steps []float64   // total of completed steps
-	said  []string    // other lines
+	*worker.Worker
+	t *testing.T
 }
 
 // job starts a command in the cgroup of a unit.
@@ -50,22 +41,11 @@ func (m *measured) job(unit string, argv ...string) *job {
 	if err := os.MkdirAll(group, 0o755); err != nil {
 		t.Fatalf("make a cgroup (it needs root and cgroup v2): %v", err)
 	}
-	j := &job{t: t, cmd: exec.Command("sh", append([]string{"-c", `echo $$ > "$0/cgroup.procs"; exec "$@"`, group},
-		argv...)...)}
-	j.cmd.Stderr = os.Stderr
-	j.in = fixture.Value(j.cmd.StdinPipe())(t)
-	out := fixture.Value(j.cmd.StdoutPipe())(t)
-	fixture.Must(t, j.cmd.Start())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		j.read(out)
-	}()
+	j := &job{fixture.Value(worker.Start(unit, exec.Command("sh", append([]string{"-c",
+		`echo $$ > "$0/cgroup.procs"; exec "$@"`, group}, argv...)...)))(t), t}
 	t.Cleanup(func() {
 		_ = os.WriteFile(group+"/cgroup.freeze", []byte("0"), 0o600)
-		j.end()
-		<-ended
-		_ = j.cmd.Wait()
+		j.Kill()
 		for began := time.Now(); os.Remove(group) != nil && time.Since(began) < 5*time.Second; {
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -74,79 +54,38 @@ func (m *measured) job(unit string, argv ...string) *job {
 }
 
 // end kills the job.
-func (j *job) end() { _ = j.cmd.Process.Kill() }
+func (j *job) end() { _ = j.Cmd.Process.Kill() }
 
-func (j *job) read(out io.Reader) {
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		var ns int64
-		var n float64
-		_, err := fmt.Sscanf(lines.Text(), "step %d %g", &ns, &n)
-		j.mu.Lock()
-		if err == nil {
-			j.at, j.ns, j.steps = append(j.at, time.Now()), append(j.ns, ns), append(j.steps, n)
-		} else {
-			j.said = append(j.said, lines.Text())
-		}
-		j.mu.Unlock()
-	}
-}
-
-// hear waits for a line that begins with a word, and removes it.
+// hear waits for a line that begins with a word.
 func (j *job) hear(word string, within time.Duration) string {
 	j.t.Helper()
-	for began := time.Now(); time.Since(began) < within; time.Sleep(5 * time.Millisecond) {
-		j.mu.Lock()
-		at := slices.IndexFunc(j.said, func(l string) bool { return strings.HasPrefix(l, word) })
-		if at >= 0 {
-			line := j.said[at]
-			j.said = slices.Delete(j.said, at, at+1)
-			j.mu.Unlock()
-			return line
-		}
-		j.mu.Unlock()
-	}
-	j.t.Fatalf("within %v it did not say %q", within, word)
-	return ""
+	return fixture.Value(j.Listen(within, word))(j.t)
 }
 
-// last returns the arrival of its last step.
-func (j *job) last() time.Time {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.at) == 0 {
-		return time.Time{}
-	}
-	return j.at[len(j.at)-1]
+// done returns the steps so far.
+func (j *job) done() worker.Series {
+	s, _ := j.Measured()
+	return s
 }
 
-// by returns the steps completed by ns.
-func (j *job) by(ns int64) float64 {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	i, _ := slices.BinarySearch(j.ns, ns)
-	switch {
-	case len(j.ns) == 0 || i == 0:
-		return 0
-	case i == len(j.ns):
-		return j.steps[i-1]
+// since returns how long ago its last step was; an hour: it has done none.
+func (j *job) since() time.Duration {
+	s := j.done()
+	if len(s.At) == 0 {
+		return time.Hour
 	}
-	part := float64(ns-j.ns[i-1]) / float64(j.ns[i]-j.ns[i-1])
-	return j.steps[i-1] + part*(j.steps[i]-j.steps[i-1])
+	return time.Duration(fixture.Monotonic() - s.At[len(s.At)-1])
 }
 
 // least returns the smallest part that j had of the steps of both, over all
 // windows of 10 s that begin a second apart, from settle after both had begun.
 func (j *job) least(other *job) (part float64, all []string) {
-	j.mu.Lock()
-	from, to := j.ns[0], j.ns[len(j.ns)-1]
-	j.mu.Unlock()
-	other.mu.Lock()
-	from, to = max(from, other.ns[0])+int64(time.Second), min(to, other.ns[len(other.ns)-1])
-	other.mu.Unlock()
+	one, two := j.done(), other.done()
+	from, to := max(one.At[0], two.At[0])+int64(time.Second), min(one.At[len(one.At)-1], two.At[len(two.At)-1])
 	part = math.Inf(1)
 	for at := from; at+int64(10*time.Second) <= to; at += int64(time.Second) {
 		end := at + int64(10*time.Second)
-		mine, others := j.by(end)-j.by(at), other.by(end)-other.by(at)
+		mine, others := one.By(end)-one.By(at), two.By(end)-two.By(at)
 		part, all = min(part, mine/(mine+others)), append(all, fmt.Sprintf("%.2f", 100*mine/(mine+others)))
 	}
 	return part, all
@@ -208,7 +147,7 @@ func (m *measured) capped(hooked []string, bench string) {
 	t := m.t
 	greedy := m.job("gpst-greedy.service", append(hooked, filepath.Join(bench, "memory.py"))...)
 	greedy.hear("ready", time.Minute)
-	fmt.Fprintln(greedy.in, "take")
+	greedy.Tell("take")
 	memory := greedy.hear("memory", time.Minute)
 	fmt.Println("greedy, cap of 8 GiB:", memory)
 	var held, reserved uint64
@@ -224,12 +163,12 @@ func (m *measured) capped(hooked []string, bench string) {
 func (m *measured) workers(hooked []string, bench, kind string, seconds int) (both []*job) {
 	for _, unit := range []string{"gpst-guaranteed.service", "gpst-greedy.service"} {
 		j := m.job(unit, append(hooked, filepath.Join(bench, "worker.py"))...)
-		fmt.Fprintln(j.in, "prepare", kind)
+		j.Tell("prepare " + kind)
 		both = append(both, j)
 	}
 	for _, j := range both {
 		j.hear("ready", 2*time.Minute)
-		fmt.Fprintln(j.in, "run", kind, seconds)
+		j.Tell(fmt.Sprint("run ", kind, " ", seconds))
 	}
 	return both
 }
@@ -280,13 +219,13 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 	t := m.t
 	both := m.workers(hooked, bench, "eager", 100)
 	guaranteed, greedy := both[0], both[1]
-	goesOn := func(j *job) bool { return time.Since(j.last()) < 500*time.Millisecond }
+	goesOn := func(j *job) bool { return j.since() < 500*time.Millisecond }
 	until(t, 20*time.Second, "both work", func() bool { return goesOn(guaranteed) && goesOn(greedy) })
 	began := time.Now()
 	evader := m.job("gpst-greedy.service", "python3", "-c", light)
 	on := func() bool { // the driver lists it once it has a context
 		out, _ := exec.Command("nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader").Output()
-		return slices.Contains(strings.Fields(string(out)), fmt.Sprint(evader.cmd.Process.Pid))
+		return slices.Contains(strings.Fields(string(out)), fmt.Sprint(evader.Cmd.Process.Pid))
 	}
 	until(t, time.Minute, "the evader is on the GPU", on)
 	listed := time.Now()
@@ -307,7 +246,7 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 	fmt.Printf("paused %v after it was reported\n", until(t, 2*time.Minute, "the workload is paused", level("pause")).
 		Truncate(time.Millisecond))
 	until(t, 5*time.Second, "both of its processes stand still",
-		func() bool { return time.Since(greedy.last()) > time.Second && time.Since(evader.last()) > time.Second })
+		func() bool { return greedy.since() > time.Second && evader.since() > time.Second })
 	if !goesOn(guaranteed) || !goesOn(third) {
 		t.Error("the guaranteed tenant or the ungoverned process does not go on")
 	}
@@ -326,10 +265,9 @@ func (m *measured) evades(hooked []string, bench string, third *job) {
 
 // gap returns the longest time between two steps.
 func (j *job) gap() (longest time.Duration) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for i := 1; i < len(j.at); i++ {
-		longest = max(longest, j.at[i].Sub(j.at[i-1]))
+	at := j.done().At
+	for i := 1; i < len(at); i++ {
+		longest = max(longest, time.Duration(at[i]-at[i-1]))
 	}
 	return longest
 }

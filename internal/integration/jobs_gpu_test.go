@@ -188,12 +188,10 @@ func TestGPUFlops(t *testing.T) {
 		{"float64", "randn", 4096}} { // zeros need less power, so that the clock stays at its maximum
 		t.Run(fmt.Sprint(c.kind, "_", c.values, "_", c.n), func(t *testing.T) {
 			j := m.job("gpst-flops.service", "python3", "-c", products, fmt.Sprint(c.n), c.kind, c.values)
-			defer func() { j.end(); _ = j.cmd.Wait() }()
-			eventually(t, "a product", func() bool { return !j.last().IsZero() })
+			defer func() { j.end(); _ = j.Cmd.Wait() }()
+			eventually(t, "a product", func() bool { return len(j.done().At) > 0 })
 			time.Sleep(5 * time.Second) // a window of the counters, and the clocks
-			j.mu.Lock()
-			from, first := j.ns[len(j.ns)-1], j.steps[len(j.steps)-1]
-			j.mu.Unlock()
+			before := j.done()
 			var estimates []float64
 			for range 16 {
 				time.Sleep(500 * time.Millisecond)
@@ -201,10 +199,9 @@ func TestGPUFlops(t *testing.T) {
 					estimates = append(estimates, v)
 				}
 			}
-			j.mu.Lock()
-			done := 2 * math.Pow(float64(c.n), 3) * (j.steps[len(j.steps)-1] - first) /
-				(float64(j.ns[len(j.ns)-1]-from) / 1e9)
-			j.mu.Unlock()
+			s := j.done()
+			from, after := before.At[len(before.At)-1], s.At[len(s.At)-1]
+			done := 2 * math.Pow(float64(c.n), 3) * (s.By(after) - s.By(from)) / (float64(after-from) / 1e9)
 			sum := 0.0
 			for _, v := range estimates {
 				sum += v / float64(len(estimates))

@@ -40,7 +40,7 @@ func (m *measured) tenant(unit, duty, gib string) int {
 	m.t.Helper()
 	j := m.job(unit, "python3", "-c", tenant, duty, gib)
 	j.hear("started", time.Minute)
-	return j.cmd.Process.Pid
+	return j.Cmd.Process.Pid
 }
 
 // value returns the one series that begins with family and contains all pieces.
