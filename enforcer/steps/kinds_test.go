@@ -165,40 +165,32 @@ var programs = []program{
 		}
 		w.launch("update scale", us)
 	})},
-	{"dynamic padding", 900, func(w *world, n int) {
-		for range n {
-			length := 4 + w.IntN(9)
-			m := small
-			m.cost = m.cost * int64(length) / 8
-			w.step(func() {
-				w.spend(ms)
-				for range 3 {
-					w.copy(int64(length) * 4096)
-				}
-				padded(w, m, length)
-				w.item()
-			})
+	{"dynamic padding", 900, each(func(w *world, _ int) {
+		length := 4 + w.IntN(9)
+		m := small
+		m.cost = m.cost * int64(length) / 8
+		w.spend(ms)
+		for range 3 {
+			w.copy(int64(length) * 4096)
 		}
-	}},
-	{"GAN", 300, func(w *world, n int) {
+		padded(w, m, length)
+		w.item()
+	})},
+	{"GAN", 300, each(func(w *world, _ int) {
 		d, g := model{"D ", 2, 40 * us, 12 * us}, model{"G ", 3, 40 * us, 12 * us}
-		for range n {
-			w.step(func() {
-				w.copy(1 << 20)
-				d.forward(w)
-				g.forward(w)
-				d.forward(w)
-				d.backward(w, false)
-				d.backward(w, true)
-				d.adam(w)
-				d.forward(w)
-				d.backward(w, false)
-				g.backward(w, false)
-				g.adam(w)
-				w.item()
-			})
-		}
-	}},
+		w.copy(1 << 20)
+		d.forward(w)
+		g.forward(w)
+		d.forward(w)
+		d.backward(w, false)
+		d.backward(w, true)
+		d.adam(w)
+		d.forward(w)
+		d.backward(w, false)
+		g.backward(w, false)
+		g.adam(w)
+		w.item()
+	})},
 	{"another batch size", 300, func(w *world, n int) {
 		for i := range n {
 			m := small
@@ -320,23 +312,19 @@ var programs = []program{
 		}
 		small.adam(w)
 	})},
-	{"three losses, three networks", 150, func(w *world, n int) {
+	{"three losses, three networks", 150, each(func(w *world, i int) {
 		a, b := model{"A ", 3, 30 * us, 10 * us}, model{"B ", 3, 30 * us, 10 * us}
-		for i := range n {
-			w.step(func() {
-				for _, m := range []model{a, b, a} {
-					w.copy(1 << 14)
-					m.train(w)
-					w.item()
-				}
-				if i%7 == 0 {
-					for range 6 {
-						w.launch("moving average", 3*us)
-					}
-				}
-			})
+		for _, m := range []model{a, b, a} {
+			w.copy(1 << 14)
+			m.train(w)
+			w.item()
 		}
-	}},
+		if i%7 == 0 {
+			for range 6 {
+				w.launch("moving average", 3*us)
+			}
+		}
+	})},
 	{"compilation first, then compiled steps", 1500, func(w *world, n int) {
 		for k := range 20 {
 			w.spend(int64(50+w.IntN(900)) * ms)

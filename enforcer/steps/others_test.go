@@ -95,55 +95,47 @@ var others = []program{
 		}
 		w.copying(64)
 	})},
-	{"actor each second step", 500, func(w *world, n int) {
+	{"actor each second step", 500, each(func(w *world, i int) {
 		critic, actor := model{"critic ", 1, 20 * us, 12 * us}, model{"actor ", 1, 20 * us, 12 * us}
-		for i := range n {
-			w.step(func() {
-				w.spend(800 * us) // the environment
-				w.copy(1 << 12)
-				actor.forward(w)
-				w.copying(256)
-				w.copy(1 << 16)
-				critic.train(w)
-				if i%2 == 1 {
-					actor.train(w)
-					for range 6 {
-						actor.op(w, "polyak", 5*us)
-					}
-				}
-			})
+		w.spend(800 * us) // the environment
+		w.copy(1 << 12)
+		actor.forward(w)
+		w.copying(256)
+		w.copy(1 << 16)
+		critic.train(w)
+		if i%2 == 1 {
+			actor.train(w)
+			for range 6 {
+				actor.op(w, "polyak", 5*us)
+			}
 		}
-	}},
-	{"pipeline of 8 batches, one forward one backward", 150, func(w *world, n int) {
+	})},
+	{"pipeline of 8 batches, one forward one backward", 150, each(func(w *world, _ int) {
 		m := model{"stage ", 2, 60 * us, 10 * us}
-		for range n {
-			w.step(func() {
-				forward := func() {
-					w.collective("recv forward", 100*us)
-					m.forward(w)
-					w.collective("send forward", 100*us)
-				}
-				backward := func(add bool) {
-					w.collective("recv backward", 100*us)
-					m.backward(w, add)
-					w.collective("send backward", 100*us)
-				}
-				for range 3 {
-					forward()
-				}
-				for b := range 5 {
-					forward()
-					backward(b > 0)
-				}
-				for range 3 {
-					backward(true)
-				}
-				w.collective("all_reduce", 300*us)
-				m.adam(w)
-				w.item()
-			})
+		forward := func() {
+			w.collective("recv forward", 100*us)
+			m.forward(w)
+			w.collective("send forward", 100*us)
 		}
-	}},
+		backward := func(add bool) {
+			w.collective("recv backward", 100*us)
+			m.backward(w, add)
+			w.collective("send backward", 100*us)
+		}
+		for range 3 {
+			forward()
+		}
+		for b := range 5 {
+			forward()
+			backward(b > 0)
+		}
+		for range 3 {
+			backward(true)
+		}
+		w.collective("all_reduce", 300*us)
+		m.adam(w)
+		w.item()
+	})},
 	{"tables, steps of 300 us", 20000, each(func(w *world, i int) {
 		w.spend(60 * us)
 		w.copy(1 << 12)
@@ -163,18 +155,14 @@ var others = []program{
 			w.item()
 		}
 	})},
-	{"longer sequences each 60 steps", 480, func(w *world, n int) {
-		for i := range n {
-			m := small
-			m.name = fmt.Sprint("length ", i/60, " ")
-			m.cost = small.cost * int64(4+i/60) / 4
-			w.step(func() {
-				w.copy(1 << 18)
-				m.train(w)
-				w.item()
-			})
-		}
-	}},
+	{"longer sequences each 60 steps", 480, each(func(w *world, i int) {
+		m := small
+		m.name = fmt.Sprint("length ", i/60, " ")
+		m.cost = small.cost * int64(4+i/60) / 4
+		w.copy(1 << 18)
+		m.train(w)
+		w.item()
+	})},
 
 	{"tables of data", 0, func(w *world, n int) {
 		for range 500 {
@@ -219,23 +207,19 @@ var others = []program{
 		w.launch("fused sgd", 20*us)
 		w.item()
 	})},
-	{"a recurrent network, 20 to 70 steps of time", 400, func(w *world, n int) {
-		for range n {
-			length := 20 + w.IntN(51)
-			w.step(func() {
-				w.spend(ms)
-				w.copy(int64(length) << 12)
-				w.ops("embed", 2, 2, 8*us)
-				w.ops("cell", 4*length, 4, 8*us)
-				w.on(7, func() {
-					w.ops("loss", 3, 3, 8*us)
-					w.ops("cell backward", 6*length, 6, 8*us)
-				})
-				quick.adam(w)
-				w.item()
-			})
-		}
-	}},
+	{"a recurrent network, 20 to 70 steps of time", 400, each(func(w *world, _ int) {
+		length := 20 + w.IntN(51)
+		w.spend(ms)
+		w.copy(int64(length) << 12)
+		w.ops("embed", 2, 2, 8*us)
+		w.ops("cell", 4*length, 4, 8*us)
+		w.on(7, func() {
+			w.ops("loss", 3, 3, 8*us)
+			w.ops("cell backward", 6*length, 6, 8*us)
+		})
+		quick.adam(w)
+		w.item()
+	})},
 	{"accumulation of 16, sequences of any length", 100, each(func(w *world, _ int) {
 		for b := range 16 {
 			length := 8 + w.IntN(20)
