@@ -68,7 +68,7 @@ func startAgentOn(t *testing.T, h *host, enforcer string, roles ...string) *agen
 	file := filepath.Join(a.dir, "gpusteward.yml")
 	fixture.Must(t, os.WriteFile(file, []byte("enforcer:\n  enabled: true\n"+enforcer), 0o644))
 	a.socket = filepath.Join(a.dir, "run/broker/broker.sock")
-	a.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+	a.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + a.socket}
 	for _, role := range roles {
 		a.begin(role)
@@ -116,7 +116,7 @@ func (a *agent) run(tenant, of string, argv ...string) *worker {
 	a.t.Helper()
 	copied := filepath.Join(a.dir, of, tenant)
 	if _, err := os.Stat(copied); err != nil {
-		text := fixture.Value(os.ReadFile(path(a.t, "GS_"+strings.ToUpper(of), "hook/build/stub/"+of)))(a.t)
+		text := fixture.Value(os.ReadFile(fixture.Given(a.t, "GS_"+strings.ToUpper(of), "hook/build/stub/"+of)))(a.t)
 		fixture.Must(a.t, os.MkdirAll(filepath.Dir(copied), 0o755))
 		fixture.Program(a.t, copied, text)
 	}

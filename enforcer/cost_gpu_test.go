@@ -45,7 +45,7 @@ func TestGPUTraceCost(t *testing.T) {
 func traceCost(t *testing.T, kind string, beat time.Duration) {
 	r := record(t)
 	file := filepath.Join(t.TempDir(), "times")
-	cmd := exec.Command("python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
+	cmd := exec.Command("python3", filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
 		fmt.Sprint(*costSeconds), file)
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket)
 	var log bytes.Buffer

@@ -194,7 +194,7 @@ func prepared(t *testing.T) *governed {
 	g.dir = fixture.Value(os.MkdirTemp("", "enforce"))(t)
 	t.Cleanup(func() { os.RemoveAll(g.dir) })
 	g.socket = filepath.Join(g.dir, "broker.sock")
-	g.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+	g.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + g.socket}
 	g.broker = broker.Options{Socket: g.socket, Doubt: ticks(5),
 		Known: g.known, Logger: slog.New(slog.DiscardHandler)}
@@ -233,7 +233,7 @@ func (g *governed) stop() {
 func (g *governed) job(tenant string, hooked bool, options ...string) *worker {
 	g.t.Helper()
 	if g.copies[tenant] == "" {
-		program := fixture.Value(os.ReadFile(path(g.t, "GS_LOAD", "hook/build/stub/load")))(g.t)
+		program := fixture.Value(os.ReadFile(fixture.Given(g.t, "GS_LOAD", "hook/build/stub/load")))(g.t)
 		g.copies[tenant] = filepath.Join(g.t.TempDir(), tenant)
 		fixture.Program(g.t, g.copies[tenant], program)
 	}

@@ -57,7 +57,7 @@ func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h.socket = filepath.Join(dir, "broker.sock")
 	h.broker = startBrokerIn(t, h.driver, h.socket, tenants...)
-	h.hook = []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+	h.hook = []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + h.socket}
 }
 
@@ -80,21 +80,6 @@ func (h *host) start(t *testing.T, tenant string, argv ...string) *worker {
 		env, name = append(append([]string{"GPUSTEWARD_TENANT=" + tenant}, h.hook...), h.driver...), tenant
 	}
 	return startWorker(t, name, env, argv...)
-}
-
-// path returns what an environment variable names, or else a file of the
-// tree, absolute.
-func path(t *testing.T, variable, tree string) string {
-	t.Helper()
-	p, err := filepath.Abs(tree)
-	if set := os.Getenv(variable); set != "" {
-		p, err = filepath.Abs(set)
-	}
-	fixture.Must(t, err)
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return p
 }
 
 // A part is one worker of an experiment.

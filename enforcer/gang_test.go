@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // ranks starts a gang's processes, one on each simulated GPU. They run
@@ -65,7 +67,7 @@ func TestNothingHangs(t *testing.T) {
 			other := h.load(t, "b", "--kernel-us=200", "--sync-every=4", "--seconds=600")
 			ready(t, other)
 			other.Tell("go")
-			w := h.start(t, "a", path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
+			w := h.start(t, "a", fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
 				strconv.Itoa(max(rounds[recipe]/10, 2)), "--deadline=60")
 			if said := w.hear(t, 2*time.Minute, "done", "hung"); !strings.HasPrefix(said, "done") {
 				t.Error(said)
@@ -84,7 +86,7 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 	tolerance := cmp.Or(tolerances[recipe], 0.1)
 	h.govern(t, tenant("a", 100*guarantee), tenant("b", 100*(1-guarantee)))
 	run := func(name string) (seconds float64) {
-		w := h.start(t, name, path(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]),
+		w := h.start(t, name, fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe, strconv.Itoa(rounds[recipe]),
 			"--deadline=5")
 		said := w.hear(t, 2*time.Minute, "done", "hung")
 		if _, err := fmt.Sscanf(said, "done "+recipe+" %d %g", new(int), &seconds); err != nil {

@@ -83,7 +83,7 @@ func (r *recorder) run(t *testing.T, kind, file string) error {
 	if kind == "padding" {
 		seconds *= 2
 	}
-	cmd := exec.CommandContext(ctx, "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
+	cmd := exec.CommandContext(ctx, "python3", filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind,
 		fmt.Sprint(seconds), file)
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+r.hook, "GPUSTEWARD_SOCKET="+r.socket)
 	text, err := cmd.CombinedOutput()
@@ -264,9 +264,9 @@ func hangs(t *testing.T, fault, reason, where string) {
 	socket := observeWith(t, o.Observe)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "setsid", "-w", "python3", filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"),
+	cmd := exec.CommandContext(ctx, "setsid", "-w", "python3", filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "jobs.py"),
 		"hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
-	cmd.Env = append(os.Environ(), "LD_PRELOAD="+path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET="+socket, "TORCH_NCCL_ASYNC_ERROR_HANDLING=0")
 	out := fixture.Value(cmd.StdoutPipe())(t)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -334,9 +334,9 @@ func (l *late) job(t *testing.T, kind string) {
 	defer func() { _ = exec.Command("pkill", "-KILL", "-f", "jobs.py "+kind).Run() }()
 	fault := filepath.Join(t.TempDir(), "fault")
 	fixture.Rewrite(t, fault, "")
-	startWorker(t, kind, []string{"LD_PRELOAD=" + path(t, "GS_HOOK", "hook/build/libgpusteward.so"),
+	startWorker(t, kind, []string{"LD_PRELOAD=" + fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"),
 		"GPUSTEWARD_SOCKET=" + socket, "GS_FAULT=" + fault}, "python3",
-		filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind, "3000", filepath.Join(t.TempDir(), "times"))
+		filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "jobs.py"), kind, "3000", filepath.Join(t.TempDir(), "times"))
 	look := func() (steps uint64, named []wire.StragglerStats) {
 		time.Sleep(time.Second)
 		stats, _ := o.Look(func(int) string { return "job" })
@@ -392,7 +392,7 @@ func TestGPUHangsWithoutHook(t *testing.T) {
 	for _, fault := range []string{"loader", "stop", "skip", "die"} {
 		t.Run(fault, func(t *testing.T) {
 			w := startWorker(t, fault, []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}, "setsid", "-w", "python3",
-				filepath.Join(path(t, "GS_BENCH", "hook/bench"), "jobs.py"), "hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
+				filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "jobs.py"), "hang_"+fault, "600", filepath.Join(t.TempDir(), "out"))
 			defer func() { _ = exec.Command("pkill", "-KILL", "-f", "hang_"+fault).Run() }()
 			w.hear(t, time.Minute, "hangs")
 			began, said := time.Now(), ""

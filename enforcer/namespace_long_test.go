@@ -60,7 +60,7 @@ func TestDriverFoundOtherwise(t *testing.T) {
 		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))}}
 	g := underEnforcer(t, table)
-	driver := fixture.Value(os.ReadFile(path(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1"))(t)
+	driver := fixture.Value(os.ReadFile(fixture.Given(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1"))(t)
 	file := filepath.Join(g.dir, "copy.so")
 	fixture.Program(t, file, driver)
 	g.job("copied", true, "--resolve="+file, "--burst-ms=1", "--sleep-ms=1", "--seconds=180")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -43,7 +44,7 @@ func TestRanks(t *testing.T) {
 	for gang, j := range jams {
 		var pair [2]*worker
 		for i := range pair {
-			pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"),
+			pair[i] = h.start(t, "observed", append([]string{fixture.Given(t, "GS_RANKS", "hook/build/stub/ranks"),
 				"--gang=" + strconv.Itoa(gang+1), "--ranks=2", "--rank=" + strconv.Itoa(i),
 				"--gpu=" + strconv.Itoa(2*gang+i), "--buckets=2", "--at=5"}, j.options[i]...)...)
 		}
@@ -106,7 +107,7 @@ func endlessAmong(t *testing.T, buckets, step int, option string, seen func(a, b
 	h.hook = r.env()
 	var pair [2]*worker
 	for i := range pair {
-		pair[i] = h.start(t, "observed", append([]string{path(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1",
+		pair[i] = h.start(t, "observed", append([]string{fixture.Given(t, "GS_RANKS", "hook/build/stub/ranks"), "--gang=1",
 			"--ranks=2", "--rank=" + strconv.Itoa(i), "--gpu=" + strconv.Itoa(i), "--step-ms=20", "--mib=0.01",
 			"--buckets=" + strconv.Itoa(buckets), "--kernels=1", "--at=" + strconv.Itoa(step)},
 			faulty(option)[i]...)...)

@@ -35,7 +35,7 @@ type recording struct {
 
 func record(t *testing.T) *recorder {
 	t.Helper()
-	r := &recorder{hook: path(t, "GS_HOOK", "hook/build/libgpusteward.so"), events: map[int]*recording{}}
+	r := &recorder{hook: fixture.Given(t, "GS_HOOK", "hook/build/libgpusteward.so"), events: map[int]*recording{}}
 	r.socket = observeWith(t, r.look)
 	return r
 }

@@ -89,7 +89,7 @@ func TestGPUMemory(t *testing.T) {
 		g := h
 		g.driver = a.driver
 		all = append(all, g.start(t, tenants[i].Name, "python3",
-			filepath.Join(path(t, "GS_BENCH", "hook/bench"), "memory.py"), a.framework))
+			filepath.Join(fixture.Given(t, "GS_BENCH", "hook/bench"), "memory.py"), a.framework))
 	}
 	for i, w := range all {
 		var free, total int64

@@ -57,7 +57,7 @@ func (g *governed) short(key string, env []string, ticks float64, options ...str
 	group := fixture.Value(os.Open(dir))(g.t)
 	defer func() { _ = group.Close() }()
 	spawner := exec.Command("/bin/sh", append([]string{"-c",
-		`while "$0" --kernel-us=200 --seconds="$@"; do :; done`, path(g.t, "GS_LOAD", "hook/build/stub/load"), g.seconds(ticks)},
+		`while "$0" --kernel-us=200 --seconds="$@"; do :; done`, fixture.Given(g.t, "GS_LOAD", "hook/build/stub/load"), g.seconds(ticks)},
 		options...)...)
 	spawner.Env = append(append(os.Environ(), g.driver...), env...)
 	spawner.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}

@@ -29,7 +29,7 @@ func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 		}
 	}
 	hold(1024)
-	smi := path(t, "GS_SMI", "hook/build/stub/smi")
+	smi := fixture.Given(t, "GS_SMI", "hook/build/stub/smi")
 	for name, c := range map[string]struct {
 		tenant string
 		args   string

@@ -28,7 +28,7 @@ var made = sync.OnceValue(func() error {
 func stub(t *testing.T, change ...string) *host {
 	t.Helper()
 	fixture.Must(t, made())
-	dir := path(t, "GS_STUB", "hook/build/stub")
+	dir := fixture.Given(t, "GS_STUB", "hook/build/stub")
 	h := &host{driver: append([]string{"LD_LIBRARY_PATH=" + dir, "GS_STUB_FILE=" + filepath.Join(t.TempDir(), "gpu")},
 		change...)}
 	h.truth = watch(t, filepath.Join(dir, "stat"), h.driver)
@@ -39,7 +39,7 @@ func stub(t *testing.T, change ...string) *host {
 // "". It reports that it is ready, and waits for the word to begin.
 func (h *host) load(t *testing.T, tenant string, options ...string) *worker {
 	t.Helper()
-	return h.start(t, tenant, append([]string{path(t, "GS_LOAD", "hook/build/stub/load"), "--wait-start",
+	return h.start(t, tenant, append([]string{fixture.Given(t, "GS_LOAD", "hook/build/stub/load"), "--wait-start",
 		"--report-ms=5"}, options...)...)
 }
 

@@ -309,16 +309,10 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 	poll(t, time.Minute, "it works", func() bool { return g.listed(1) })
 	g.audited()
 	ctx := context.Background()
-	if _, err := g.suspend(ctx, "unit:b.service"); err == nil || !strings.Contains(err.Error(), "unit:a.service") {
-		t.Errorf("%v", err)
-	}
-	if _, err := g.giveBack(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), "those that are: none") {
-		t.Errorf("%v", err)
-	}
+	fixture.Fails(t, fixture.Error(g.suspend(ctx, "unit:b.service")), "unit:a.service", "the order")
+	fixture.Fails(t, fixture.Error(g.giveBack(ctx, "unit:a.service")), "those that are: none", "the order")
 	g.order(g.suspend, "unit:a.service", "is suspended")
-	if _, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), "suspended already") {
-		t.Errorf("%v", err)
-	}
+	fixture.Fails(t, fixture.Error(g.suspend(ctx, "unit:a.service")), "suspended already", "the order")
 	a.Kill()
 	poll(t, 20*time.Second, "who ended is forgotten", func() bool { return len(g.stats().Suspended) == 0 })
 }

@@ -187,9 +187,7 @@ func TestExistingSockets(t *testing.T) {
 		dir := t.TempDir()
 		control(t, dir, drain)
 		c := &Control{Path: filepath.Join(dir, ControlSocket)}
-		if _, err := c.listen(); err == nil || !strings.Contains(err.Error(), "another agent listens") {
-			t.Errorf("beside a live agent: %v", err)
-		}
+		fixture.Fails(t, fixture.Error(c.listen()), "another agent listens", "beside a live agent")
 		if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil {
 			t.Errorf("the live agent lost its socket: %v", err)
 		}

@@ -214,10 +214,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 		t.Errorf("an agent that starts: %v, %+v", err, j)
 	}
 	for _, answer := range []string{"", "<html>", "{}", "null", `{"status":"ok"}`, `{"status":"fine","gpus":[]}`} {
-		if _, err := Answered([]byte(answer), birth); err == nil ||
-			!strings.Contains(err.Error(), "is that gpusteward?") {
-			t.Errorf("%q: %v", answer, err)
-		}
+		fixture.Fails(t, fixture.Error(Answered([]byte(answer), birth)), "is that gpusteward?", "%q", answer)
 	}
 }
 

@@ -51,9 +51,7 @@ func TestJobRecord(t *testing.T) {
 	if os.Getuid() == 0 {
 		writeRecord(t, dir, "16", "JOB=16\n")
 		fixture.Must(t, os.Chown(filepath.Join(dir, "16"), 1000, 1000))
-		if _, err := readRecord(dir, "16"); err == nil || !strings.Contains(err.Error(), "belongs to user 1000") {
-			t.Errorf("a user's own record: %v", err)
-		}
+		fixture.Fails(t, fixture.Error(readRecord(dir, "16")), "belongs to user 1000", "a user's own record")
 	}
 	all, err := records(dir)
 	if err == nil || len(all) != 3 || all["7"].user != "ada" {

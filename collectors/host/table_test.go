@@ -215,13 +215,7 @@ func running(t *testing.T, proc Proc, names ...Names) *Table {
 
 func runningWith(t *testing.T, o Options) *Table {
 	table := NewTable(o)
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	go func() {
-		if err := table.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	fixture.Running(t, table.Run)
 	return table
 }
 

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -243,14 +242,6 @@ func answers(url, want string) error {
 	return err
 }
 
-// address returns an unused loopback address.
-func address(t *testing.T) string {
-	t.Helper()
-	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // begins starts args in the container and returns its name. end stops it with SIGTERM and checks
 // its exit status.
 func (c container) begins(t *testing.T, args ...string) (name string, end func()) {
@@ -288,7 +279,7 @@ func (c container) begins(t *testing.T, args ...string) (name string, end func()
 // serves runs an agent in the container and calls look while it runs.
 func (c container) serves(t *testing.T, look func(url, name string), args ...string) {
 	t.Helper()
-	at := address(t)
+	at := fixture.FreeAddress(t)
 	name, end := c.begins(t, append(args, "--web.listen-address="+at)...)
 	eventually(t, func() error { return answers("http://"+at+"/-/healthy", "is healthy") })
 	look("http://"+at, name)

@@ -4,12 +4,10 @@ package systemd
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,17 +224,6 @@ func (s *service) url() (url string) {
 	return url
 }
 
-func get(t *testing.T, url string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	request := fixture.Value(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
-	answer := fixture.Value(http.DefaultClient.Do(request))(t)
-	defer answer.Body.Close()
-	text := fixture.Value(io.ReadAll(answer.Body))(t)
-	return string(text)
-}
-
 const (
 	loopback = "--web.listen-address=127.0.0.1:0"
 	quotas   = "enforcer:\n  enabled: true\n  tenants:\n    - {name: team, select: [{users: [0]}], guarantee: 40 %}\n"
@@ -253,7 +240,7 @@ func TestObserverUnit(t *testing.T) {
 	began := time.Now()
 	s := r.start("gpusteward.service", r.options(loopback), nil).ready()
 	t.Logf("ready after %v", time.Since(began))
-	fixture.Contains(t, get(t, s.url()+"/metrics"), "\ngpusteward_build_info", "/metrics")
+	fixture.Contains(t, fixture.Get(t, s.url()+"/metrics"), "\ngpusteward_build_info", "/metrics")
 	fixture.Eventually(t, "the watchdog is fed twice", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 	if s.tells("STATUS=") == 0 {
 		t.Errorf("no STATUS: %v", s.told)
@@ -382,7 +369,7 @@ func TestObserverAndBroker(t *testing.T) {
 	before := fixture.Value(os.Stat(socket))(t)
 	observer := r.start("gpusteward.service", r.options(loopback, "--demo=h100"), nil).ready()
 	url := observer.url()
-	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(get(t, url+"/metrics"))
+	m := regexp.MustCompile(`\nnvgpu_up{gpu="0",uuid="([^"]+)"} 1\n`).FindStringSubmatch(fixture.Get(t, url+"/metrics"))
 	if m == nil {
 		t.Fatal("there is no GPU")
 	}
@@ -393,12 +380,12 @@ func TestObserverAndBroker(t *testing.T) {
 		answered(wire.TypeWelcome)
 		broker.ready()
 		fixture.Eventually(t, "the observer serves the quotas", func() bool {
-			text := get(t, url+"/metrics")
+			text := fixture.Get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 1\n") && strings.Contains(text, guarantee)
 		})
 		fixture.Equal(t, broker.stop(), 0, "exit status … of the broker")
 		fixture.Eventually(t, "the observer notices that the broker is gone", func() bool {
-			text := get(t, url+"/metrics")
+			text := fixture.Get(t, url+"/metrics")
 			return strings.Contains(text, "\ngpusteward_broker_up 0\n") && !strings.Contains(text, guarantee)
 		})
 	}
@@ -552,7 +539,7 @@ func TestSystemCalls(t *testing.T) {
 		s := r.start(name, r.options(loopback, "--demo=h100"), file, "strace", "-D", "-f", "-q", "-o", trace)
 		s.ready()
 		if name == "gpusteward.service" {
-			get(t, s.url()+"/metrics")
+			fixture.Get(t, s.url()+"/metrics")
 		}
 		fixture.Eventually(t, "the watchdog is fed", func() bool { return s.tells("WATCHDOG=1") >= 2 })
 		pid := s.cmd.Process.Pid

@@ -28,9 +28,7 @@ func TestBadOptions(t *testing.T) {
 		"file: \"table\" is not":  {File: "table"},
 		"must not be negative":    {File: good, Connections: -1},
 	} {
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v, want %s", o, err, want)
-		}
+		fixture.Fails(t, fixture.Error(New(o)), want, "%+v", o)
 	}
 	o := Options{File: good}
 	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50052" {

@@ -50,11 +50,7 @@ func start(t testing.TB, table string, o Options) *Server {
 // until waits for statistics that satisfy a condition.
 func until(t testing.TB, s *Server, what string, good func(Stats) bool) {
 	t.Helper()
-	for end := time.Now().Add(soon); !good(s.Stats()); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: %+v", what, s.Stats())
-		}
-	}
+	fixture.Until(t, soon, what, func() bool { return good(s.Stats()) })
 }
 
 // A hook is a client like Gemini's: it sends a request, then reads its answer.

@@ -1,7 +1,6 @@
 package incident
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -127,22 +126,6 @@ func TestFloodIsOneIncident(t *testing.T) {
 	d.to(n*time.Millisecond + 3*time.Minute)
 	if all := d.incidents(); len(all) != 1 || all[0].Count != n || d.tellings > 20 {
 		t.Errorf("%d incidents, %d tellings, %+v", len(all), d.tellings, all[0])
-	}
-}
-
-func TestCorrelatorIsBounded(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	const n = mostOpen + 50
-	for i := range uint64(n) {
-		d.kernel(i, fmt.Sprintf("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): %d, x", 30_000+i))
-		d.kernel(i+n, fmt.Sprintf("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): %d, x", 30_000+i))
-	}
-	if len(d.open) != mostOpen || d.Losses().ClosedEarly != 50 || len(d.ids) != n {
-		t.Errorf("%d open, %+v, %d told", len(d.open), d.Losses(), len(d.ids))
-	}
-	for _, e := range d.incidents() {
-		fixture.Equal(t, e.Count, 2, "%+v was not counted", e)
 	}
 }
 

@@ -2,11 +2,9 @@ package notifier
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -47,9 +45,7 @@ type server struct {
 // startAlertmanager starts an Alertmanager, which ends with the test.
 func startAlertmanager(t testing.TB, config string) *server {
 	t.Helper()
-	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
-	l.Close()
-	s := &server{t: t, url: &url.URL{Scheme: "http", Host: l.Addr().String()}, config: config}
+	s := &server{t: t, url: &url.URL{Scheme: "http", Host: fixture.FreeAddress(t)}, config: config}
 	t.Cleanup(func() {
 		s.kill()
 		if t.Failed() {
@@ -99,10 +95,7 @@ func runNotifier(t testing.TB, times timings, urls ...string) *Notifier {
 	t.Helper()
 	n := fixture.Value(New(Options{URLs: urls, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}))(t)
 	n.timings = times
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = n.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-done })
+	fixture.Running(t, n.Run)
 	return n
 }
 

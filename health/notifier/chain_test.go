@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors/host"
 	"gpusteward/collectors/links"
 	"gpusteward/health"
+	"gpusteward/internal/fixture"
 )
 
 // logged is a monitor of a host whose kernel logs what the test says.
@@ -45,9 +46,6 @@ func logHost(t *testing.T, node string, gpus int, tell func([]health.Alert)) *lo
 		},
 		Tell: tell, Boot: "b", Node: node, Log: slog.New(slog.DiscardHandler),
 	}, health.Settings{})
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- h.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-ended })
+	fixture.Running(t, h.Run)
 	return h
 }

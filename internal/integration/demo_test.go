@@ -96,10 +96,10 @@ func TestDemo(t *testing.T) {
 		fixture.Equal(t, r.StatusCode, http.StatusOK, "%s: %s", link, r.Status)
 	}
 	eventually(t, "Prometheus scrapes the agent", func() bool {
-		return strings.Contains(body(t,
+		return strings.Contains(fixture.Get(t,
 			"http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/query?query=nvgpu_quota_sessions"), `"tenant":"research"`)
 	})
-	if rules := body(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules,
+	if rules := fixture.Get(t, "http://"+d.addresses["DEMO_PROMETHEUS"]+"/api/v1/rules"); !strings.Contains(rules,
 		"GPULost") || !strings.Contains(rules, "GPUStewardDown") {
 		t.Error("Prometheus has not the shipped rules")
 	}

@@ -109,9 +109,9 @@ func TestGPUEnforcer(t *testing.T) {
 `)
 	hooked := func(m *measured) []string {
 		return []string{agent, "exec", "--runtime.dir=" + m.runtime,
-			"--library=" + given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3"}
+			"--library=" + fixture.Given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3"}
 	}
-	bench := given(t, "GS_BENCH", "enforcer/hook/bench")
+	bench := fixture.Given(t, "GS_BENCH", "enforcer/hook/bench")
 	t.Run("one process", func(t *testing.T) {
 		m := startMeasured(t, agent, "--config.file="+config)
 		m.capped(hooked(m), bench)
@@ -195,23 +195,6 @@ func (m *measured) guarantees(hooked []string, bench, kind string) {
 	if len(windows) < 10 || part < .69 {
 		m.t.Errorf("%s: the guaranteed tenant had less than 69 %% of a window of 10 s", kind)
 	}
-}
-
-// given returns the path in a variable, or else a file of the tree, as an
-// absolute path.
-func given(t *testing.T, variable, tree string) string {
-	t.Helper()
-	if set := os.Getenv(variable); set != "" {
-		tree = set
-	}
-	path, err := filepath.Abs(tree)
-	if err == nil {
-		_, err = os.Stat(path)
-	}
-	if err != nil {
-		t.Fatalf("%s: %v", variable, err)
-	}
-	return path
 }
 
 // evades has a process of the greedy workload evade the hook.

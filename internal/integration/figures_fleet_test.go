@@ -47,9 +47,9 @@ func sizing(t *testing.T, path, scenario string) {
 	ask := func(query string) float64 { return asksFor(t, prometheus, query, "")[""] }
 	within(t, "all hosts are scraped", func() bool { return ask(`sum(up{job="gpusteward"})`) == float64(*fleetSize) })
 
-	before, cpu, began := parse(body(t, prometheus+"/metrics")), fleet.cpu(), time.Now()
+	before, cpu, began := parse(fixture.Get(t, prometheus+"/metrics")), fleet.cpu(), time.Now()
 	time.Sleep(*fleetTime)
-	after, took := parse(body(t, prometheus+"/metrics")), time.Since(began).Seconds()
+	after, took := parse(fixture.Get(t, prometheus+"/metrics")), time.Since(began).Seconds()
 	total := func(s series, name string) (sum float64) {
 		for _, v := range s.family(name) { // of samples: one for each type
 			sum += v
@@ -84,7 +84,7 @@ func sizing(t *testing.T, path, scenario string) {
 		now := time.Now()
 		q := url.Values{"query": {query}, "start": {fmt.Sprint(now.Add(-*fleetTime).Unix())},
 			"end": {fmt.Sprint(now.Unix())}, "step": {"15"}}
-		fixture.Contains(t, body(t, prometheus+"/api/v1/query_range?"+q.Encode()), `"values"`, "%s", query)
+		fixture.Contains(t, fixture.Get(t, prometheus+"/api/v1/query_range?"+q.Encode()), `"values"`, "%s", query)
 		return time.Since(now)
 	}
 	say("the load of all GPUs in this time, each 15 s: %.0f ms from what was scraped, %.0f ms from what was recorded",
@@ -105,7 +105,7 @@ func onDisk(t *testing.T, say func(format string, args ...any), prometheus strin
 	var answer struct{ Data struct{ Name string } }
 	var flags struct{ Data map[string]string }
 	fixture.Must(t, json.NewDecoder(r.Body).Decode(&answer))
-	fixture.Must(t, json.Unmarshal([]byte(body(t, prometheus+"/api/v1/status/flags")), &flags))
+	fixture.Must(t, json.Unmarshal([]byte(fixture.Get(t, prometheus+"/api/v1/status/flags")), &flags))
 	var chunks, index int64
 	var meta struct {
 		Stats struct{ NumSamples, NumSeries, NumChunks float64 }

@@ -88,7 +88,7 @@ func TestDemoFleet(t *testing.T) {
 			}
 		}
 	}
-	fixture.Must(t, json.Unmarshal([]byte(body(t, prometheus+"/api/v1/rules")), &answer))
+	fixture.Must(t, json.Unmarshal([]byte(fixture.Get(t, prometheus+"/api/v1/rules")), &answer))
 	asked := 0
 	for _, g := range answer.Data.Groups {
 		for _, r := range g.Rules {

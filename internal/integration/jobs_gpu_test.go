@@ -33,9 +33,9 @@ func train(t *testing.T, kind string) training {
 	fixture.Rewrite(t, tr.fault, "")
 	agent := binary(t)
 	tr.measured = startMeasured(t, agent, "--config.file="+tr.config)
-	bench := given(t, "GS_BENCH", "enforcer/hook/bench")
+	bench := fixture.Given(t, "GS_BENCH", "enforcer/hook/bench")
 	tr.background("taskset", "-c", "0,1", agent, "exec", "--require-broker", "--runtime.dir="+tr.runtime,
-		"--library="+given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3",
+		"--library="+fixture.Given(t, "GS_HOOK", "enforcer/hook/build/libgpusteward.so"), "--", "python3",
 		filepath.Join(bench, "jobs.py"), kind, "900", filepath.Join(dir, "times"))
 	return tr
 }

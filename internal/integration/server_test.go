@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -82,7 +81,7 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(body(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))),
+	if err := json.Unmarshal([]byte(fixture.Get(t, prometheus+"/api/v1/query?query="+url.QueryEscape(query))),
 		&answer); err != nil || answer.Error != "" {
 		t.Fatalf("%s: %v%s", query, err, answer.Error)
 	}
@@ -95,15 +94,6 @@ func asksFor(t *testing.T, prometheus, query, label string) map[string]float64 {
 		all[r.Metric[label]] = v
 	}
 	return all
-}
-
-// body returns the body at a URL.
-func body(t *testing.T, url string) string {
-	t.Helper()
-	r := fixture.Value(http.Get(url))(t)
-	defer r.Body.Close()
-	text := fixture.Value(io.ReadAll(r.Body))(t)
-	return string(text)
 }
 
 // shipped returns a configuration with some of its texts replaced.
@@ -277,6 +267,6 @@ type known struct {
 // alertsAt returns the firing alerts of an Alertmanager.
 func alertsAt(t *testing.T, alertmanager string) (all []known) {
 	t.Helper()
-	fixture.Must(t, json.Unmarshal([]byte(body(t, alertmanager+"/api/v2/alerts")), &all))
+	fixture.Must(t, json.Unmarshal([]byte(fixture.Get(t, alertmanager+"/api/v2/alerts")), &all))
 	return all
 }

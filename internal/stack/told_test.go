@@ -133,9 +133,7 @@ func TestRefusedVersions(t *testing.T) {
 		if c.with != "" {
 			found[c.with] = 0x9000
 		}
-		if _, err := newInterpreter(m, found); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %s", name, err, c.want)
-		}
+		fixture.Fails(t, fixture.Error(newInterpreter(m, found)), c.want, "%s", name)
 	}
 }
 
