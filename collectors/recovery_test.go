@@ -109,12 +109,10 @@ func TestDriverLostDuringAHangIsReopened(t *testing.T) {
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(30 * time.Second)
 		hosttest.Want(t, h, 0, collectors.DriverUp, "")
-		hosttest.Want(t, h, 0, collectors.Up, "0")
-		hosttest.Want(t, h, 0, collectors.Up, "1")
+		hosttest.Ups(t, h, 0, 0)
 		fixture.Fails(t, h.Ready(), "gpu 1 hangs in nvml", "Ready() =")
 		hosttest.Advance(40 * time.Second) // the call returned at 60 s
-		hosttest.Want(t, h, 1, collectors.Up, "0")
-		hosttest.Want(t, h, 1, collectors.Up, "1")
+		hosttest.Ups(t, h, 1, 1)
 		hosttest.Want(t, h, 2, collectors.NVMLGeneration, "")
 	})
 }
@@ -126,13 +124,10 @@ func TestHangDelaysReopening(t *testing.T) {
 		"- {at: 20s, gpu: 2, kind: hot_remove}\n"
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(40 * time.Second)
-		hosttest.Want(t, h, 1, collectors.Up, "0")
-		hosttest.Want(t, h, 0, collectors.Up, "1")
+		hosttest.Ups(t, h, 1, 0)
 		hosttest.Want(t, h, 1, collectors.NVMLGeneration, "")
 		hosttest.Advance(20 * time.Second)
-		hosttest.Want(t, h, 1, collectors.Up, "0")
-		hosttest.Want(t, h, 1, collectors.Up, "1")
-		hosttest.Want(t, h, 0, collectors.Up, "2")
+		hosttest.Ups(t, h, 1, 1, 0)
 		hosttest.Want(t, h, 2, collectors.NVMLGeneration, "")
 	})
 }
@@ -146,11 +141,9 @@ func TestLossOfEveryGPUReopensTheDriver(t *testing.T) {
 		if n, _ := hosttest.Get(t, h, collectors.NVMLGeneration, ""); n < 4 || n > 20 {
 			t.Errorf("the driver was opened %v times in 40 s without a GPU", n)
 		}
-		hosttest.Want(t, h, 0, collectors.Up, "0")
-		hosttest.Want(t, h, 0, collectors.Up, "1")
+		hosttest.Ups(t, h, 0, 0)
 		hosttest.Advance(20 * time.Second)
-		hosttest.Want(t, h, 1, collectors.Up, "0")
-		hosttest.Want(t, h, 1, collectors.Up, "1")
+		hosttest.Ups(t, h, 1, 1)
 	})
 }
 

@@ -104,6 +104,5 @@ func parseSMI(text []byte) ([]smiGPU, error) {
 
 func recordedSMI(t testing.TB) []byte {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/nvidia-smi-h100.xml"))(t)
-	return text
+	return fixture.Value(os.ReadFile("testdata/nvidia-smi-h100.xml"))(t)
 }

@@ -1,7 +1,6 @@
 package enforcer_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -39,8 +38,7 @@ type governed struct {
 	t       *testing.T
 	uuid    string
 	proc    kernel.Proc
-	cancel  context.CancelFunc
-	ended   chan error
+	stop    func()
 	it      *enforcer.Enforcer
 	dir     string
 	tick    audit.Tick
@@ -198,11 +196,6 @@ func prepared(t *testing.T) *governed {
 		"GPUSTEWARD_SOCKET=" + g.socket}
 	g.broker = broker.Options{Socket: g.socket, Doubt: ticks(5),
 		Known: g.known, Logger: slog.New(slog.DiscardHandler)}
-	t.Cleanup(func() {
-		if g.cancel != nil {
-			g.stop()
-		}
-	})
 	return g
 }
 
@@ -217,15 +210,7 @@ func (g *governed) run(table policy.Table) {
 		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups,
 		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
 	}))(g.t)
-	ctx, cancel := context.WithCancel(context.Background())
-	g.cancel, g.ended = cancel, make(chan error, 1)
-	go func() { g.ended <- g.it.Run(ctx) }()
-}
-
-func (g *governed) stop() {
-	g.cancel()
-	fixture.Must(g.t, <-g.ended)
-	g.ended <- nil
+	g.stop = fixture.Running(g.t, g.it.Run)
 }
 
 // job starts the load generator as a tenant's program, with or without the

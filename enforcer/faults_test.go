@@ -31,8 +31,7 @@ func poll(t *testing.T, limit time.Duration, what string, done func() bool) time
 func taken(t *testing.T, w *worker) uint64 {
 	t.Helper()
 	f := strings.Fields(w.hear(t, time.Minute, "alloc"))
-	n := fixture.Value(strconv.ParseUint(f[1], 10, 64))(t)
-	return n
+	return fixture.Value(strconv.ParseUint(f[1], 10, 64))(t)
 }
 
 const mib = 1 << 20

@@ -2,7 +2,6 @@ package enforcer
 
 import (
 	"bufio"
-	"context"
 	"net"
 	"os"
 	"os/exec"
@@ -111,16 +110,13 @@ func TestNCCLIsAsked(t *testing.T) {
 	l := fixture.Value(net.Listen("tcp", "localhost:0"))(t)
 	defer l.Close()
 	e := watching(t, l.Addr().String(), false)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- e.Run(ctx) }()
+	end := fixture.Running(t, e.Run)
 	conn := fixture.Value(l.Accept())(t)
 	defer conn.Close()
 	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "client protocol 2\n" {
 		t.Errorf("%q: %v", line, err)
 	}
-	cancel()
-	fixture.Must(t, <-ended)
+	end()
 }
 
 // TestSimulatedProcessesHaveNoNCCL: real processes have the same PIDs.

@@ -242,9 +242,7 @@ func TestWhoJustCameBackHasItsMemory(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "1024")
-	g.work(a)
-	poll(t, time.Minute, "it works", func() bool { return g.listed(1) && g.used() == 1024 })
-	g.audited()
+	g.sees(1, a)
 	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
 	poll(t, 20*time.Second, "the monitor does not see it",
 		func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })
@@ -259,9 +257,7 @@ func TestAnOrderToResumeAwaitsTheResumption(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 1<<30, 0, []string{"a"})
 	a := g.works("a", true, "1024")
-	g.work(a)
-	poll(t, time.Minute, "it works", func() bool { return g.listed(1) })
-	g.audited()
+	g.sees(1, a)
 	go func() { _, _ = g.suspend(t.Context(), "unit:a.service") }()
 	poll(t, 20*time.Second, "its suspension does not begin", func() bool { return g.phase() == "suspending" })
 	g.order(g.giveBack, "unit:a.service", "runs again")
@@ -275,9 +271,7 @@ func TestADriversTroubleIsUndone(t *testing.T) {
 		g := suspending(t, 0, 0, []string{"a"})
 		g.driver = append(g.driver, "GS_STUB_CHECKPOINT="+trouble)
 		a := g.works("a", false, "1024")
-		g.work(a)
-		poll(t, time.Minute, "it works", func() bool { return g.listed(1) })
-		g.audited()
+		g.sees(1, a)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if said, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), want) {
@@ -305,9 +299,7 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "64")
-	g.work(a)
-	poll(t, time.Minute, "it works", func() bool { return g.listed(1) })
-	g.audited()
+	g.sees(1, a)
 	ctx := context.Background()
 	fixture.Fails(t, fixture.Error(g.suspend(ctx, "unit:b.service")), "unit:a.service", "the order")
 	fixture.Fails(t, fixture.Error(g.giveBack(ctx, "unit:a.service")), "those that are: none", "the order")
@@ -379,8 +371,7 @@ func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
 	a := g.works("a", true, "1024")
 	g.sees(1, a)
 	call := func(op suspend.Op) suspend.State {
-		state := fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t)
-		return state
+		return fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t)
 	}
 	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {
 		state := call(op)

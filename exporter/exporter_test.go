@@ -33,8 +33,7 @@ func server(t testing.TB, change func(o *Options)) *Server {
 	if change != nil {
 		change(&o)
 	}
-	s := fixture.Value(New(o))(t)
-	return s
+	return fixture.Value(New(o))(t)
 }
 
 var twoGPUs = []collectors.Sample{

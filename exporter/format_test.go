@@ -26,8 +26,7 @@ import (
 func parse(t testing.TB, text io.Reader) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.UTF8Validation)
-	families := fixture.Value(p.TextToMetricFamilies(text))(t)
-	return families
+	return fixture.Value(p.TextToMetricFamilies(text))(t)
 }
 
 // decoded reads protobuf from an answer.

@@ -280,8 +280,7 @@ func (w *world) restart(boot string) []incident.Event {
 		checks = append(checks, j.Check)
 	}
 	w.engine = NewEngine(checks, w.now)
-	changes := fixture.Value(w.engine.Restore(back, boot, w.now))(w.t)
-	return changes
+	return fixture.Value(w.engine.Restore(back, boot, w.now))(w.t)
 }
 
 func TestRestartRaisesNothingAgain(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,14 @@ func Want(t *testing.T, h *collectors.Host, value float64, m *collectors.Metric,
 	t.Helper()
 	if v, ok := Get(t, h, m, index, labels...); !ok || v != value {
 		t.Errorf("%v of gpu %s %v = %v (present: %v), want %v", m, index, labels, v, ok, value)
+	}
+}
+
+// Ups checks which of the first GPUs are up: 1, or 0.
+func Ups(t *testing.T, h *collectors.Host, up ...float64) {
+	t.Helper()
+	for i, want := range up {
+		Want(t, h, want, collectors.Up, strconv.Itoa(i))
 	}
 }
 

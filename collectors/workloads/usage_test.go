@@ -55,8 +55,7 @@ func (b *board) open(t testing.TB) *gpu.Device {
 		},
 		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
 	}, new(gpu.Calls), new(gpu.Caller)))(t)
-	g := fixture.Value(lib.Device(0))(t)
-	return g
+	return fixture.Value(lib.Device(0))(t)
 }
 
 // A stage runs the processes collector on a board, turn by turn, with invented

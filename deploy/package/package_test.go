@@ -77,8 +77,7 @@ func run(t *testing.T, name string, args ...string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile(path))(t)
-	return string(text)
+	return string(fixture.Value(os.ReadFile(path))(t))
 }
 
 // copied copies the tree to another directory, without build results.

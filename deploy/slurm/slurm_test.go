@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -105,14 +104,6 @@ func (c *cluster) end(cmd *exec.Cmd) {
 	kill.Stop()
 }
 
-// port returns an unused port.
-func port(t *testing.T) int {
-	t.Helper()
-	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // newCluster starts Slurm.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
@@ -169,13 +160,14 @@ func (c *cluster) configure() {
 		c.cgroups, track = os.Remove(probe) == nil, "cgroup"
 	}
 	c.write("cgroup.conf", "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n")
+	port := func() string { return strings.TrimPrefix(fixture.FreeAddress(c.t), "127.0.0.1:") }
 	c.write("slurm.conf", fmt.Sprintf(`ClusterName=test
 SlurmctldHost=%[2]s(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket=%[1]s/munge.sock
-SlurmctldPort=%[4]d
-SlurmdPort=%[5]d
+SlurmctldPort=%[4]s
+SlurmdPort=%[5]s
 StateSaveLocation=%[1]s/state
 SlurmdSpoolDir=%[1]s/spool
 SlurmctldPidFile=%[1]s/slurmctld.pid
@@ -201,7 +193,7 @@ HealthCheckInterval=1
 HealthCheckNodeState=ANY
 NodeName=%[3]s NodeAddr=127.0.0.1 NodeHostname=%[2]s CPUs=8 Gres=gpu:h100:2,shard:8 State=UNKNOWN
 PartitionName=gpu Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP
-`, c.dir, host, filepath.Base(c.dir), port(c.t), port(c.t), track))
+`, c.dir, host, filepath.Base(c.dir), port(), port(), track))
 	c.write("gres.conf", "Name=gpu Type=h100 File="+c.path("gpu[0-1]")+"\nName=shard Count=8\n")
 	for _, gpu := range []string{"gpu0", "gpu1"} {
 		fixture.Must(c.t, syscall.Mknod(c.path(gpu), syscall.S_IFCHR|0o666, 1<<8|3))
@@ -288,7 +280,7 @@ func TestSlurm(t *testing.T) {
 	c.write("lib/libgpusteward.so", string(library))
 	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n"+
 		"  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))
-	address := fmt.Sprintf("127.0.0.1:%d", port(t))
+	address := fixture.FreeAddress(t)
 	agent := c.daemon("agent.log", c.path("bin/gpusteward"), "--demo="+c.path("two.yml"),
 		"--config.file="+c.path("gpusteward.yml"), "--runtime.dir="+c.path("run"), "--web.listen-address="+address)
 	metrics := func() string {

@@ -104,8 +104,7 @@ func spawnIn(t *testing.T, dir, address string, env ...string) child {
 // verdict returns whether the child received its memory.
 func (c child) verdict(t *testing.T) string {
 	t.Helper()
-	line := fixture.Value(c.out.ReadString('\n'))(t)
-	return line
+	return fixture.Value(c.out.ReadString('\n'))(t)
 }
 
 func TestMemoryOfADeadProcessComesBack(t *testing.T) {

@@ -1,7 +1,6 @@
 package gemini
 
 import (
-	"context"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -30,20 +29,7 @@ func start(t testing.TB, table string, o Options) *Server {
 	}
 	s, err := New(o)
 	fixture.Must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Errorf("run: %v", err)
-			}
-		case <-time.After(soon):
-			t.Error("the server does not end")
-		}
-	})
+	fixture.Running(t, s.Run)
 	return s
 }
 

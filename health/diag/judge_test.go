@@ -194,6 +194,12 @@ func TestTalliesAdd(t *testing.T) {
 	fixture.Equal(t, (*UnitTally)(nil).and(second), second, "nothing and a tally is not that tally")
 }
 
+// unexplained is the row of a clock in MHz below the least one, for which the driver has no reason.
+func unexplained(mhz, least, most, watts, limit int) string {
+	return fmt.Sprintf("0 clock fail warning %d000000/%d000000 Hz: %[1]d of %[3]d MHz under load, without a reason from "+
+		"the driver (%[4]d of %[5]d W)", mhz, least, most, watts, limit)
+}
+
 func TestLoadIsJudged(t *testing.T) {
 	t.Parallel()
 	const capped = nvml.ClocksEventReasonSwPowerCap
@@ -219,38 +225,26 @@ func TestLoadIsJudged(t *testing.T) {
 		want string // of clock
 	}{
 		"too few looks": {under(3, low), ""},
-		"enough looks": {under(4, low), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
-			"driver (600 of 700 W)"},
-		"the least": {at(1800e6, 600, 700, 0), "0 clock pass none 1800000000/1800000000 Hz: at 600 of 700 W, 55 °C"},
-		"below it": {under(8, low), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
-			"driver (600 of 700 W)"},
+		"enough looks":  {under(4, low), unexplained(1799, 1800, 2000, 600, 700)},
+		"the least":     {at(1800e6, 600, 700, 0), "0 clock pass none 1800000000/1800000000 Hz: at 600 of 700 W, 55 °C"},
+		"below it":      {under(8, low), unexplained(1799, 1800, 2000, 600, 700)},
 		"nothing known": {under(8, Vitals{Clock: 1e9}), "0 clock measured none 1000000000/0 Hz: at 0 of 0 W, 0 °C"},
 		"limited": {at(1700e6, 595, 700, capped),
 			"0 clock pass none 1700000000/1800000000 Hz: the power limit holds it: 595 of 700 W"},
 		"limited too much": {at(1700e6, 594, 700, capped), "" +
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: the power " +
 			"limit holds it at 594 of 700 W"},
-		"of no limit": {at(1700e6, 0, 0, capped), "" +
-			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load, without a reason from the " +
-			"driver (0 of 0 W)"},
-		"limited at half": {some(low, 3, 3, capped), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
-			"driver (600 of 700 W)"},
+		"of no limit":     {at(1700e6, 0, 0, capped), unexplained(1700, 1800, 2000, 0, 0)},
+		"limited at half": {some(low, 3, 3, capped), unexplained(1799, 1800, 2000, 600, 700)},
 		"limited for more": {some(low, 4, 2, capped),
 			"0 clock pass none 1799000000/1800000000 Hz: the power limit holds it: 600 of 700 W"},
-		"hot at half": {some(low, 3, 3, nvml.ClocksEventReasonSwThermalSlowdown), "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
-			"driver (600 of 700 W)"},
+		"hot at half": {some(low, 3, 3, nvml.ClocksEventReasonSwThermalSlowdown), unexplained(1799, 1800, 2000, 600, 700)},
 		"hot and limited": {at(1700e6, 690, 700, capped|nvml.ClocksEventReasonSwThermalSlowdown),
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
 		"hot and set": {at(1700e6, 600, 700,
 			nvml.ClocksEventReasonApplicationsClocksSetting|nvml.ClocksEventReasonSwThermalSlowdown),
 			"0 clock fail warning 1700000000/1800000000 Hz: 1700 of 2000 MHz under load: held by heat"},
-		"rising": {rising, "" +
-			"0 clock fail warning 600000000/900000000 Hz: 600 of 1000 MHz under load, without a reason from the " +
-			"driver (600 of 800 W)"},
+		"rising": {rising, unexplained(600, 900, 1000, 600, 800)},
 	} {
 		o := well(1)
 		o.cards[0].read(Load, func(r *Reading) { r.Load = c.load })
@@ -294,9 +288,7 @@ func TestClocksOfPeers(t *testing.T) {
 			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
 		"one untested": {func(t *test) { t.cards[1].readings[Load] = Reading{} }, 0, 1899e6,
 			"0 clock pass none 1899000000/1800000000 Hz: at 690 of 700 W, 0 °C"},
-		"failed anyway": {func(*test) {}, 0, 1799e6, "" +
-			"0 clock fail warning 1799000000/1800000000 Hz: 1799 of 2000 MHz under load, without a reason from the " +
-			"driver (690 of 700 W)"},
+		"failed anyway": {func(*test) {}, 0, 1799e6, unexplained(1799, 1800, 2000, 690, 700)},
 	} {
 		o := well(3)
 		for _, peer := range o.cards[1:] {

@@ -112,9 +112,7 @@ func TestDisappearingDirectories(t *testing.T) {
 			j, _, log, _ := testJournal(t, Options{Dir: dir})
 			j.Append(happened(1))
 			time.Sleep(3 * retryAfter)
-			if strings.Count(log.String(), "cannot write the journal") != 1 {
-				t.Errorf("log %s", log)
-			}
+			fixture.Equal(t, strings.Count(log.String(), "cannot write the journal"), 1, "log %s", log)
 			fixture.Must(t, os.Remove(dir))
 			time.Sleep(retryAfter)
 			synctest.Wait()

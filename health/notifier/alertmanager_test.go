@@ -120,3 +120,13 @@ func configured(t testing.TB, replace ...string) string {
 	fixture.Must(t, os.WriteFile(path, []byte(strings.NewReplacer(replace...).Replace(string(text))), 0o600))
 	return path
 }
+
+// turned resolves the alert of this name if it fires, and has another one fire if it does not.
+func turned(fires map[string]health.Alert, name string, other health.Alert) health.Alert {
+	a, on := fires[name]
+	if delete(fires, name); on {
+		return resolved(a)
+	}
+	fires[name] = other
+	return other
+}

@@ -138,13 +138,7 @@ func TestNotifierLosesNothing(t *testing.T) {
 				n.ams[1].answers(faulty)
 			}
 			name := fmt.Sprint("A", r.IntN(200))
-			a, on := fires[name]
-			if delete(fires, name); on {
-				a = resolved(a)
-			} else {
-				a = firing(name, "critical")
-				fires[name] = a
-			}
+			a := turned(fires, name, firing(name, "critical"))
 			n.Tell([]health.Alert{a})
 			after(600 * time.Millisecond)
 		}

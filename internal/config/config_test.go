@@ -87,8 +87,7 @@ func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	t.Parallel()
 	c := fixture.Value(Load(reference))(t)
 	text := func(c Config) string {
-		b := fixture.Value(yaml.Marshal(c))(t)
-		return string(b)
+		return string(fixture.Value(yaml.Marshal(c))(t))
 	}
 	if got, want := text(c), text(Defaults()); got != want {
 		t.Errorf("%s:\n%s\nthe defaults:\n%s", reference, got, want)

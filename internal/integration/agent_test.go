@@ -96,8 +96,7 @@ func exited(t *testing.T, cmd *exec.Cmd) (status int, stdout string) {
 // content returns the text of a file.
 func content(t *testing.T, path string) string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile(path))(t)
-	return string(text)
+	return string(fixture.Value(os.ReadFile(path))(t))
 }
 
 const loopback = "--web.listen-address=127.0.0.1:0"

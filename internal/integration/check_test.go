@@ -129,8 +129,7 @@ func TestCheckValidatesAnswers(t *testing.T) {
 			GPUs: []health.Health{{GPU: "0", UUID: "GPU-0"}}, Findings: []health.Finding{
 				{Check: "mem_leak", Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Device: hostile},
 					Severity: incident.Warning, State: incident.Degraded, Message: hostile + " grows"}}}
-		text := fixture.Value(json.Marshal(v))(t)
-		return string(text)
+		return string(fixture.Value(json.Marshal(v))(t))
 	}
 	for name, c := range map[string]struct {
 		answer string

@@ -133,8 +133,7 @@ func (m *measured) scrape() string {
 // process returns what the kernel says of the agent.
 func (m *measured) process() procfs.Proc {
 	m.t.Helper()
-	p := fixture.Value(procfs.NewProc(m.pid))(m.t)
-	return p
+	return fixture.Value(procfs.NewProc(m.pid))(m.t)
 }
 
 // cpu returns the agent's processor time so far, in seconds.

@@ -298,8 +298,7 @@ func TestChainOfManyRanks(t *testing.T) {
 func statOf(t *testing.T, pid int) procfs.ProcStat {
 	t.Helper()
 	p := fixture.Value(procfs.NewProc(pid))(t)
-	s := fixture.Value(p.Stat())(t)
-	return s
+	return fixture.Value(p.Stat())(t)
 }
 
 // TestChainOfStragglers has a Prometheus with the shipped rules find the slow one

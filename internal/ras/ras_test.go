@@ -18,14 +18,12 @@ import (
 // recorded returns an answer of NCCL 2.28.9.
 func recorded(t testing.TB, name string) string {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
-	return string(text)
+	return string(fixture.Value(os.ReadFile("testdata/" + name))(t))
 }
 
 func mustParse(t testing.TB, text string) Status {
 	t.Helper()
-	s := fixture.Value(parse(text))(t)
-	return s
+	return fixture.Value(parse(text))(t)
 }
 
 // serve answers one client, and returns the address and what ends with the

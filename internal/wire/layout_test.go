@@ -218,8 +218,7 @@ func runC(t *testing.T, source string) string {
 		file).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
-	out := fixture.Value(exec.Command(binary).Output())(t)
-	return string(out)
+	return string(fixture.Value(exec.Command(binary).Output())(t))
 }
 
 // fill fills v with random bytes, its blank fields too.

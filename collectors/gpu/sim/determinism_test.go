@@ -79,8 +79,7 @@ func observe(t *testing.T, h *Host, index int) string {
 
 func marshal(t *testing.T, v any) string {
 	t.Helper()
-	text := fixture.Value(json.Marshal(v))(t)
-	return string(text)
+	return string(fixture.Value(json.Marshal(v))(t))
 }
 
 // TestSeedDecides checks that equal seeds give equal hosts, whatever the order
