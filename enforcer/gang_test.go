@@ -17,7 +17,7 @@ func (h *host) ranks(t *testing.T, tenant string, gang, gpus int) (all []*worker
 	for i := range gpus {
 		all = append(all, h.load(t, tenant, "--launch=meet", "--gang="+strconv.Itoa(gang),
 			"--ranks="+strconv.Itoa(gpus), "--rank="+strconv.Itoa(i),
-			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=1"))
+			"--gpu="+strconv.Itoa(i), "--kernel-us=3000", "--kernels=10", "--seconds=4"))
 	}
 	return all
 }

@@ -248,9 +248,8 @@ func TestTwoGPUs(t *testing.T) {
 	}
 }
 
-// TestGang finds a tenant that does not drain on one GPU while it is paused on
-// another. From then on it is paused on both and resumed on both, even if no
-// other tenant wants one of them.
+// TestGang has a tenant with ranks of one communicator on two GPUs. It is paused
+// on both and resumed on both, even if no other tenant wants one of them.
 func TestGang(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"b": {Weight: 3}}}}, endless)
@@ -263,16 +262,21 @@ func TestGang(t *testing.T) {
 		}
 		return n
 	}
+	for slot := range uint32(2) {
+		c.send(wire.TypeUsage, &wire.Usage{GPU: slot, Group: 7})
+	}
 	eventually(t, "it is a gang", func() bool { return gangs() > 0 })
 	both := []place{{c, 0}, {c, 1}}
-	drain(t, "the others run", func() bool { return place{d, 0}.runs() && place{e, 0}.runs() }, both...)
+	drain(t, "the others run", func() bool { return place{d, 0}.runs() && place{e, 0}.runs() },
+		append(both, place{d, 0}, place{e, 0})...)
 	d.yield(0, wire.WhyIdle)
 	e.yield(0, wire.WhyIdle)
 	eventually(t, "it runs on both", func() bool { return both[0].runs() && both[1].runs() })
 	e.close()
 	d.acquire(0)
 	held := func() bool { return c.page.Turn(0).Mode == wire.ModePause && c.page.Turn(1).Mode == wire.ModePause }
-	drain(t, "it is held on both", func() bool { return held() && place{d, 0}.runs() }, both...)
+	drain(t, "it is held on both", func() bool { return held() && place{d, 0}.runs() },
+		append(both, place{d, 0})...)
 	d.close()
 	eventually(t, "alone on both", func() bool {
 		return c.page.Turn(0).Mode == wire.ModeOpen && c.page.Turn(1).Mode == wire.ModeOpen

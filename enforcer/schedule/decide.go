@@ -130,16 +130,14 @@ func (g *GPU) owing() time.Duration { return g.half() * 2 / 5 }
 func (t *tenant) ready() bool { return t.sessions > 0 && t.wants && !t.dry && !t.share.Held && !t.mute }
 
 // overrun ends the wait for a tenant that did not drain in time: the others go
-// on, and it is charged for as long as it has work on the GPU. If the same
-// tenant is held back on another GPU, or does not drain there either, it waits
-// for itself.
+// on, and it is charged for as long as it has work on the GPU.
 func (g *GPU) overrun() {
 	for _, t := range g.tenants {
 		if !t.drains {
 			continue
 		}
 		passed := g.now - t.paused
-		if passed >= suspect && len(t.unit.members) == 1 {
+		if passed >= suspect {
 			g.scheduler.suspect(t)
 		}
 		if passed >= g.scheduler.config.Drain && !t.settled {

@@ -511,34 +511,6 @@ func TestDrainHasItsTime(t *testing.T) {
 	d.pass(1).shows("pr")
 }
 
-// A gang is not suspected, and its GPUs are not decided together, before its
-// wait is long enough.
-func TestGangIsNotFoundTooEarly(t *testing.T) {
-	d := newDesk(t, Config{Turns: true}, 2)
-	other := d.Scheduler.gpus[1]
-	for _, name := range []string{"a", "b"} {
-		d.join(Share{}, name)
-		other.Join(0, name, Share{})
-	}
-	d.want("a", "b")
-	other.Want(0, "a")
-	other.Want(0, "b")
-	other.find("b").lag = ms // so that a is held back there
-	d.decide().pass(5*ms + 1).shows("pp")
-	if modes(other) == "rp" {
-		t.Fatal("a is not held back on the other GPU")
-	}
-	for d.at < 15*ms {
-		if d.Report(d.at, "b", Usage{}); d.decide().domain == other.domain {
-			t.Fatalf("found after %v", d.at-5*ms)
-		}
-		d.pass(ms)
-	}
-	if d.pass(1); d.domain != other.domain {
-		t.Error("it is not found")
-	}
-}
-
 // A gang counts once among the tenants that want the GPU, on any number of
 // GPUs. The next tenant with the same debt does not rank before it.
 func TestGangIsRankedOnce(t *testing.T) {

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -22,7 +23,10 @@ func TestGangsShareGPUs(t *testing.T) {
 				if w.run(ms); linked && !plain {
 					w.link(p, q)
 				}
-				w.run(long)
+				if w.run(time.Second); !plain && len(w.gpus[0].g.domain.gpus) != len(gpus) {
+					t.Errorf("%v: not found within a second", gpus)
+				}
+				w.run(long - time.Second)
 				a[i], b[i] = p.rate(begin, long), q.rate(begin, long)
 				sums[i] = a[i] + b[i]
 				if most := int(long/time.Millisecond) * 3; w.decides > most {
@@ -156,41 +160,115 @@ func TestLeaveTakesTheGangApart(t *testing.T) {
 	}
 }
 
-// A tenant that does not drain on one GPU while it is held back on another
-// counts as a gang. The order of the two GPUs makes no difference.
+// A tenant counts as a gang if its drains on one GPU, again and again, take long
+// and last until it launches on another one. It is no longer one if it needs no
+// nudge for a while, unless a communicator links it.
 func TestGangIsFound(t *testing.T) {
-	for _, c := range []struct {
-		drains, held int
-		waits        bool
-	}{{0, 1, true}, {1, 0, true}, {0, 1, false}} {
+	for takes, linked := range map[time.Duration]bool{suspect: false, 60 * ms: false, 0: true} {
 		d := newDesk(t, Config{Turns: true}, 2)
-		slow, held := d.Scheduler.gpus[c.drains], d.Scheduler.gpus[c.held]
-		slow.Join(0, "a", Share{})
-		held.Join(0, "a", Share{})
-		slow.Join(0, "b", Share{})
-		held.Join(0, "b", Share{})
-		slow.Want(0, "a")
-		held.Want(0, "b")
-		d.decide()
-		slow.Want(ms, "b")
-		if c.waits {
-			held.Want(ms, "a")
+		other := d.Scheduler.gpus[1]
+		for _, g := range d.Scheduler.gpus {
+			for _, name := range []string{"a", "b"} {
+				g.Join(0, name, Share{})
+				g.Want(0, name)
+			}
 		}
-		d.at = ms
-		d.decide()
-		for modes(slow) != "pp" {
-			d.pass(ms)
+		a, partner := d.find("a"), other.find("a")
+		if partner.lag = -8 * ms; linked { // it goes second there
+			d.Link(0, other, "a")
 		}
-		began := slow.find("a").paused
-		d.pass(began + suspect - 1 - d.at)
-		if slow.domain == held.domain {
-			t.Error("it was not waited for")
+		clean := linked
+		joined := func() bool { return d.domain == other.domain }
+		run := func(until time.Duration, while bool) {
+			for d.decide(); d.at < until && joined() == while; d.pass(ms) {
+				d.Report(d.at, "a", Usage{}) // it is not mute
+				for _, o := range append(slices.Clone(d.tenants), other.tenants...) {
+					if o != a || clean || partner.opened > a.paused && d.at-a.paused >= takes {
+						o.gpu.Drained(d.at, o.name, Usage{})
+					}
+				}
+			}
 		}
-		if d.pass(1); (slow.domain == held.domain) != c.waits || (slow.System().Gangs == 1) != c.waits {
-			t.Errorf("%+v: %+v", c, slow.System())
+		if run(time.Second, false); !joined() || d.System().Gangs+other.System().Gangs != 1 {
+			t.Errorf("takes %v: not found", takes)
 		}
-		if held.now != d.at {
-			t.Errorf("%+v: decided on the other GPU as of %v", c, held.now)
+		if !linked && a.stats.Turns < repeats {
+			t.Errorf("takes %v: found after %d turns", takes, a.stats.Turns)
+		}
+		clean = true
+		found := d.at
+		run(found+recent+200*ms, true)
+		if joined() != linked || d.at < found+recent {
+			t.Errorf("takes %v: a gang %v after %v", takes, joined(), d.at-found)
+		}
+	}
+}
+
+// What a communicator links stays together when the rest of a gang is taken
+// apart, and without those who have left.
+func TestDissolveKeepsLinks(t *testing.T) {
+	d, other := gang(t)
+	third, gone := d.Scheduler.Add(), d.Scheduler.Add()
+	for _, g := range []*GPU{third, gone} {
+		g.Join(0, "a", Share{})
+	}
+	gone.Link(0, other, "a")
+	d.Scheduler.join(d.find("a"), third.find("a"))
+	gone.Leave(0, "a")
+	if len(d.domain.gpus) != 3 {
+		t.Errorf("%d GPUs are decided on together", len(d.domain.gpus))
+	}
+	d.dissolve(d.find("a").unit)
+	if d.decide(); len(d.domain.gpus) != 2 || d.domain != other.domain || d.find("a").unit != other.find("a").unit ||
+		len(d.find("a").unit.members) != 2 || len(third.find("a").unit.members) != 1 {
+		t.Errorf("%d GPUs, %d members", len(d.domain.gpus), len(d.find("a").unit.members))
+	}
+}
+
+// Letters stand for drains on one GPU that take as long as is suspicious: while
+// the tenant waits at the gate of the other one (w), has work in flight there (f),
+// did not drain there before this drain began (e), or launched there after (l); a
+// quick one (q), and one while nothing waits there (n) or nobody is left (g). A
+// dot is a time without any.
+func TestDoubts(t *testing.T) {
+	for drains, want := range map[string]bool{"ll": false, "lll": true, "fff": true, "eee": true, "lfe": true,
+		"lqll": true, "lwll": false, "wwww": false, "nnnn": false, "qqqq": false, "ll.l": false, "llg": false} {
+		d := newDesk(t, Config{}, 2)
+		other := d.Scheduler.gpus[1]
+		d.Scheduler.Add().Join(0, "b", Share{})
+		for _, g := range d.Scheduler.gpus[:2] {
+			g.Join(0, "a", Share{})
+		}
+		a, o := d.find("a"), other.find("a")
+		d.GPU.now = time.Second
+		for _, drain := range drains {
+			a.paused = d.GPU.now
+			o.opened, o.emptied, o.drains, o.wants, o.sessions = a.paused, a.paused, drain == 'f', drain != 'n', 1
+			d.GPU.now += suspect
+			switch drain {
+			case 'q':
+				d.GPU.now -= 2
+			case 'g':
+				o.sessions = 0
+			case '.':
+				d.GPU.now += recent
+				continue
+			}
+			for range 2 { // a drain counts once
+				if d.GPU.now-a.paused >= suspect {
+					d.Scheduler.suspect(a)
+				}
+			}
+			if d.GPU.now++; drain == 'l' {
+				o.opened = d.GPU.now
+			} else if drain == 'e' {
+				o.emptied = d.GPU.now
+			}
+			d.acquit(a)
+			d.GPU.now++
+		}
+		if (a.unit == o.unit) != want {
+			t.Errorf("%s: a gang %v", drains, !want)
 		}
 	}
 }
@@ -229,7 +307,8 @@ func TestNudges(t *testing.T) {
 	}
 }
 
-// If all ranks wait, each may launch for a moment, again and again.
+// If all ranks wait, each may launch for a moment, again and again, less and less
+// often.
 func TestNudgesAll(t *testing.T) {
 	d, other := gang(t)
 	d.want("a")
@@ -250,7 +329,7 @@ func TestNudgesAll(t *testing.T) {
 		was = modes(d.GPU)
 		d.pass(100 * us)
 	}
-	if nudges < 3 {
+	if nudges < 3 || nudges > 12 {
 		t.Errorf("%d times", nudges)
 	}
 	if s := d.Stats("a"); d.State("b").Mode != Run || s.Overruns != 1 {
@@ -301,6 +380,17 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// The longer a drain takes, the later a gang is nudged again.
+func TestGap(t *testing.T) {
+	d, _ := gang(t)
+	for passed, want := range map[time.Duration]time.Duration{0: 0, 6 * ms: 2 * ms, time.Minute: nudgeGap} {
+		d.GPU.now = d.find("a").paused + passed
+		if d.nudge(d.find("a"), ms); d.find("a").unit.again != d.GPU.now+want {
+			t.Errorf("after %v: %v", passed, d.find("a").unit.again-d.GPU.now)
+		}
+	}
+}
+
 // The time that a tenant waited for itself is counted.
 func TestConvoy(t *testing.T) {
 	t.Parallel()
@@ -328,24 +418,6 @@ func TestConvoy(t *testing.T) {
 	was := d.Stats("a").Convoy
 	if d.pass(3 * ms); d.Stats("a").Convoy != was {
 		t.Errorf("held nowhere else: %+v", d.Stats("a"))
-	}
-}
-
-// Ranks become suspects of one gang only if they are present, held back, and
-// not in it yet.
-func TestSuspect(t *testing.T) {
-	d, other := gang(t)
-	d.Scheduler.Add() // a is unknown there
-	gone, found := d.Scheduler.Add(), d.Scheduler.Add()
-	for _, g := range []*GPU{gone, found} {
-		g.Join(0, "a", Share{})
-		g.find("a").wants = true
-	}
-	gone.find("a").sessions = 0
-	other.find("a").wants = true
-	d.suspect(d.find("a"))
-	if m := d.find("a").unit.members; len(m) != 3 || m[2] != found.find("a") || d.System().Gangs != 2 {
-		t.Errorf("%d members, %+v", len(m), d.System())
 	}
 }
 
@@ -387,6 +459,9 @@ func TestStuck(t *testing.T) {
 		"has drained": {func() { a.drains = false }, false},
 		"not so long": {func() { a.held = time.Second - 2*ms + 1 }, false},
 		"just enough": {func() { a.held = time.Second - 2*ms }, true},
+		"was nudged":  {func() { a.unit.again = time.Second + 1 }, false},
+		"may again":   {func() { a.unit.again = time.Second }, true},
+		"at once":     {func() { a.unit.nudged, a.unit.again = time.Second, time.Second+1 }, true},
 	} {
 		x, u := *a, *a.unit
 		a.sessions, a.drains = 2, true

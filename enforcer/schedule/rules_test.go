@@ -415,6 +415,9 @@ func TestWake(t *testing.T) {
 		"of two sessions": {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(0) }, patience},
 		"held long ago": {func() { a.sessions, a.drains, a.paused, a.held = 2, true, now(0), now(-patience) },
 			suspect},
+		"nudged lately": {func() {
+			a.sessions, a.drains, a.paused, a.held, a.unit.again = 2, true, now(0), now(0), now(5*ms)
+		}, 5 * ms},
 		"dry": {func() { a.dry, a.share.Limit, a.bucket = true, 0.5, 4*ms }, 2*ms + 1},
 		"dry and rests": {func() {
 			a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence)

@@ -146,6 +146,9 @@ type unit struct {
 	rank    rank
 	granted bool
 	blocked bool // it is owed on its one GPU, and cannot run beside those who go before it: nobody else may pass it
+
+	nudged time.Duration // when it was nudged last, or made
+	again  time.Duration // when it may be nudged next
 }
 
 // A tenant is the account of one tenant on one GPU.
@@ -192,6 +195,10 @@ type tenant struct {
 	barred  time.Duration // stats.Throttled then
 	stats   Stats
 	past    history
+
+	bond    []*tenant      // those of its unit that a communicator links to it
+	doubts  map[*GPU]doubt // whether it waits for itself there
+	emptied time.Duration  // when it reported last that it had no outstanding work
 }
 
 // New returns a scheduler without GPUs.
@@ -266,7 +273,8 @@ func (g *GPU) Join(now time.Duration, name string, s Share) {
 	i, ok := slices.BinarySearchFunc(g.tenants, name, byName)
 	if !ok {
 		t := &tenant{name: name, gpu: g, share: s.clean(), state: State{Mode: Pause}}
-		t.unit = &unit{members: []*tenant{t}}
+		t.bond = []*tenant{t}
+		unite(t.bond, now)
 		t.bucket = g.enough(t)
 		g.tenants = slices.Insert(g.tenants, i, t)
 	}
@@ -397,7 +405,10 @@ func (g *GPU) Drained(now time.Duration, name string, u Usage) {
 
 func (g *GPU) drained(t *tenant) {
 	if t.state.Mode == Pause || !t.wants {
-		t.drains, t.settled = false, false
+		if t.drains {
+			g.scheduler.acquit(t)
+		}
+		t.drains, t.settled, t.emptied = false, false, g.now
 	}
 }
 
