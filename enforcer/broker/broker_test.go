@@ -44,7 +44,7 @@ func TestSession(t *testing.T) {
 	if n := b.Stats().Sessions["active"]; n != 1 {
 		t.Errorf("%d active sessions", n)
 	}
-	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.6", Sessions: 1,
+	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.7", Sessions: 1,
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
 	}

@@ -171,7 +171,7 @@ func dial(tb testing.TB, b *Broker, tenant string, gpus ...byte) *client {
 	tb.Helper()
 	c := look(tb, b, tenant, gpus...)
 	for i := range gpus {
-		c.send(wire.TypeUsage, &wire.Usage{GPU: uint32(i)})
+		c.send(wire.TypeUsage, &wire.Usage{GPU: uint16(i)})
 	}
 	c.sync()
 	return c
@@ -390,7 +390,7 @@ func (c *client) bounded(slot int) {
 // the turn that the page named last.
 func (c *client) yield(slot int, why wire.Why) {
 	c.tb.Helper()
-	c.send(wire.TypeYield, &wire.Usage{GPU: uint32(slot), Why: why, Turn: c.page.Turn(slot).Turn,
+	c.send(wire.TypeYield, &wire.Usage{GPU: uint16(slot), Why: why, Turn: c.page.Turn(slot).Turn,
 		Last: uint64(newClock().now()), Launched: 10, Overhead: 1000})
 }
 

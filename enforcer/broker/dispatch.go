@@ -199,7 +199,7 @@ func (s *session) acquire(_ int, _ *mail, h wire.Header, payload []byte) *refusa
 func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal {
 	var u wire.Usage
 	u.Decode(payload)
-	t, r := s.seat(u.GPU)
+	t, r := s.seat(uint32(u.GPU))
 	if r != nil {
 		return r
 	}

@@ -262,7 +262,7 @@ func TestGang(t *testing.T) {
 		}
 		return n
 	}
-	for slot := range uint32(2) {
+	for slot := range uint16(2) {
 		c.send(wire.TypeUsage, &wire.Usage{GPU: slot, Group: 7})
 	}
 	eventually(t, "it is a gang", func() bool { return gangs() > 0 })

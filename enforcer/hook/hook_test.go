@@ -197,7 +197,7 @@ func exports(t *testing.T, m *build) {
 	fixture.Must(t, err)
 	nvmlCalls, err := os.ReadFile("src/nvml.h")
 	fixture.Must(t, err)
-	want := []string{"dlsym"}
+	want := []string{"dlsym", "ioctl"}
 	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
 	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvmlCalls), -1) {
 		want = append(want, string(m[1]))

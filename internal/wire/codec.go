@@ -77,7 +77,9 @@ func (m *Acquire) Decode(p []byte) {
 
 // Append appends m.
 func (m *Usage) Append(b []byte) []byte {
-	b = append32(b, m.GPU, uint32(m.Why))
+	for _, v := range [...]uint16{m.GPU, m.Slice, uint16(m.Why), m.Refused} {
+		b = le.AppendUint16(b, v)
+	}
 	b = append64(b, m.Turn, m.Last, m.Launched, m.Busy, m.Solo, m.SoloTime, m.Longest, m.Overhead, m.Copied, m.Group)
 	return append64(b, m.Passed, m.Errors, m.Uncounted)
 }
@@ -85,7 +87,8 @@ func (m *Usage) Append(b []byte) []byte {
 // Decode reads m from p.
 func (m *Usage) Decode(p []byte) {
 	_ = p[UsageSize-1]
-	m.GPU, m.Why, m.Turn = le.Uint32(p), Why(le.Uint32(p[4:])), le.Uint64(p[8:])
+	m.GPU, m.Slice, m.Why, m.Refused = le.Uint16(p), le.Uint16(p[2:]), Why(le.Uint16(p[4:])), le.Uint16(p[6:])
+	m.Turn = le.Uint64(p[8:])
 	m.Last, m.Launched, m.Busy = le.Uint64(p[16:]), le.Uint64(p[24:]), le.Uint64(p[32:])
 	m.Solo, m.SoloTime = le.Uint64(p[40:]), le.Uint64(p[48:])
 	m.Longest, m.Overhead, m.Copied = le.Uint64(p[56:]), le.Uint64(p[64:]), le.Uint64(p[72:])

@@ -28,8 +28,8 @@ type slotC struct {
 	Turn, End, Used, Cap uint64
 	InFlight, Share      uint32
 	Link, Copy           uint64
-	Processes            uint32
-	_                    [60]byte
+	Processes, Slice     uint32
+	_                    [56]byte
 }
 
 type pageC struct {

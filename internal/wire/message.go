@@ -72,7 +72,7 @@ type Acquire struct {
 }
 
 // A Why is the reason of a YIELD.
-type Why uint32
+type Why uint16
 
 // The reasons of a YIELD. In USAGE it is 0.
 const (
@@ -84,8 +84,10 @@ const (
 // A Usage is the activity on a GPU since the last one. Its times are
 // CLOCK_MONOTONIC and reported by the process, unverified.
 type Usage struct {
-	GPU      uint32
+	GPU      uint16
+	Slice    uint16 // since 3.7: the page's, us, if it is in force; 0: the driver's default, as far as is known
 	Why      Why
+	Refused  uint16 // since 3.7: times that the driver refused a time slice there, since the process's start
 	Turn     uint64 // the page's turn when the activity began
 	Last     uint64 // time of the last launch or of the end of the last work, ns
 	Launched uint64 // kernels, graphs, copies and fills within the GPU that have ended; in OPEN, that were launched

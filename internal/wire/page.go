@@ -37,6 +37,7 @@ type Turn struct {
 	End      uint64 // CLOCK_MONOTONIC, ns; 0: no end
 	InFlight uint32 // work that may be queued, us
 	Share    uint32 // of the GPU, 1/1000: in force if the broker dies
+	Slice    uint32 // since 3.7: time slice of the process's contexts, us; 0: the driver's default
 }
 
 // A Page is the mapping of a quota page, PageSize bytes. Only one goroutine of
@@ -62,6 +63,7 @@ const (
 	slotLink      = 48
 	slotCopy      = 56
 	slotProcesses = 64
+	slotSlice     = 68
 )
 
 func (p Page) word(at int) *uint32   { return (*uint32)(unsafe.Pointer(&p[at : at+4][0])) }
@@ -112,6 +114,7 @@ func (p Page) SetTurn(gpu int, t Turn) {
 	atomic.StoreUint64(p.double(at+slotEnd), t.End)
 	atomic.StoreUint32(p.word(at+slotInFlight), t.InFlight)
 	atomic.StoreUint32(p.word(at+slotShare), t.Share)
+	atomic.StoreUint32(p.word(at+slotSlice), t.Slice)
 	atomic.StoreUint32(p.word(at), uint32(t.Mode))
 	gated := uint32(0)
 	for i := range GPUs {
@@ -127,6 +130,7 @@ func (p Page) Turn(gpu int) Turn {
 	t.Flags = atomic.LoadUint32(p.word(at + slotFlags))
 	t.Turn, t.End = atomic.LoadUint64(p.double(at+slotTurn)), atomic.LoadUint64(p.double(at+slotEnd))
 	t.InFlight, t.Share = atomic.LoadUint32(p.word(at+slotInFlight)), atomic.LoadUint32(p.word(at+slotShare))
+	t.Slice = atomic.LoadUint32(p.word(at + slotSlice))
 	return t
 }
 

@@ -347,6 +347,8 @@ type TenantStats struct {
 	GateErrors       uint64  `json:"gate_errors"`       // failures in the hook, mostly events that the driver refused
 	Uncounted        uint64  `json:"uncounted"`         // allocations that could not be booked
 	Turns            uint64  `json:"turns"`             // times that it was let run
+	SliceSeconds     float64 `json:"slice_seconds"`     // time slice that its processes set; 0: the driver's default
+	SlicesRefused    uint64  `json:"slices_refused"`    // time slices that the driver refused them
 	OverrunSeconds   float64 `json:"overrun_seconds"`   // with work still running long after a pause
 	Overruns         uint64  `json:"overruns"`          // pauses that it did not obey in time
 	WaitSeconds      float64 `json:"wait_seconds"`      // held back while it wanted the GPU

@@ -7,6 +7,7 @@
 #include "growers.h"
 #include "intercept.h"
 #include "nccl.h"
+#include "slices.h"
 #include "streams.h"
 
 #define NONE -1
@@ -43,6 +44,13 @@ int gs_gpu_current(void)
 	return gs_gpu_of_device(device);
 }
 
+int gs_gpu_only(void)
+{
+	int gpu = atomic_load(&only);
+
+	return gpu >= 0 ? gpu : -1;
+}
+
 /* A context is made on a device. Returns the session's GPU; -1: none. */
 static int on(CUdevice device)
 {
@@ -63,24 +71,28 @@ static CUresult created(CUresult r, CUcontext *c, CUdevice device)
 CUresult cuCtxCreate(CUcontext *c, unsigned flags, CUdevice device)
 {
 	GS_WHOLE(cuCtxCreate);
+	GS_MAKES(device);
 	return created(gs_real.cuCtxCreate(c, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *c, unsigned flags, CUdevice device)
 {
 	GS_WHOLE(cuCtxCreate_v2);
+	GS_MAKES(device);
 	return created(gs_real.cuCtxCreate_v2(c, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *c, void *affinity, int count, unsigned flags, CUdevice device)
 {
 	GS_WHOLE(cuCtxCreate_v3);
+	GS_MAKES(device);
 	return created(gs_real.cuCtxCreate_v3(c, affinity, count, flags, device), c, device);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *c, void *params, unsigned flags, CUdevice device)
 {
 	GS_WHOLE(cuCtxCreate_v4);
+	GS_MAKES(device);
 	return created(gs_real.cuCtxCreate_v4(c, params, flags, device), c, device);
 }
 
@@ -117,6 +129,7 @@ CUresult cuCtxDestroy_v2(CUcontext c)
 CUresult cuGreenCtxCreate(CUgreenCtx *g, void *description, CUdevice device, unsigned flags)
 {
 	GS_WHOLE(cuGreenCtxCreate);
+	GS_MAKES(device);
 	CUresult r = gs_real.cuGreenCtxCreate(g, description, device, flags);
 	if (r == CUDA_SUCCESS)
 		on(device);
@@ -136,6 +149,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx g)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice device)
 {
 	GS_WHOLE(cuDevicePrimaryCtxRetain);
+	GS_MAKES(device);
 	CUresult r = gs_real.cuDevicePrimaryCtxRetain(c, device);
 	if (r != CUDA_SUCCESS || device < 0 || device >= DEVICES)
 		return r;

@@ -17,6 +17,7 @@
  *   streams     the threads, contexts and streams of launches
  *   markers     the work under way on a stream
  *   turns       the helper thread: drains, idleness, usage
+ *   slices      the time slices of contexts, and the wrapper of ioctl
  *   copies      the wrappers of copies: how many bytes, and which way
  *   bandwidth   the rates of copies; bucket: bytes that fill at a rate
  *

@@ -33,7 +33,7 @@ void gs_log_begin(void)
 	was.ino = st.st_ino;
 }
 
-/* The only constructor. One of another library may come before it, and begin with CUDA. */
+/* A constructor of another library may come before it, and begin with CUDA. */
 __attribute__((constructor)) static void begin(void) { gs_log_begin(); }
 
 /* A file may have no room for the line under a limit of the program's, and the signal

@@ -141,6 +141,7 @@ struct gs_gpu {
 	uint64_t rested_ns;   /* since when */
 	uint64_t sampled_ns;  /* in OPEN: the last look */
 	uint64_t copies_told; /* bytes ever copied when the broker was last told of them */
+	uint16_t slice_told, refused_told; /* the same for time slices */
 };
 extern struct gs_gpu gs_gates[GS_GPUS];
 

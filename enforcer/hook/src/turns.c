@@ -25,6 +25,7 @@
 #include "local.h"
 #include "request.h"
 #include "nccl.h"
+#include "slices.h"
 #include "streams.h"
 #include "sys.h"
 #include "trace.h"
@@ -152,6 +153,8 @@ static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t 
 	g->usage.passed = atomic_load(&gs_passed);
 	g->usage.errors = gs_gate_errors();
 	g->usage.uncounted = gs_memory_uncounted();
+	g->usage.slice_us = g->slice_told = gs_slices_set(gs_gpu_index(g));
+	g->usage.refused = g->refused_told = gs_slices_refused(gs_gpu_index(g));
 	if (g->usage.last_ns < g->seen_ns)
 		g->usage.last_ns = g->seen_ns;
 	gs_client_usage(type, &g->usage);
@@ -428,7 +431,9 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 		}
 		next = step_open(g, now);
 	}
-	if (mode != GS_OPEN && now - g->told_ns >= OPEN_NS && gs_copies_sum(g) != g->copies_told)
+	unsigned self = gs_gpu_index(g);
+	if (g->slice_told != gs_slices_set(self) || g->refused_told != gs_slices_refused(self) ||
+	    (mode != GS_OPEN && now - g->told_ns >= OPEN_NS && gs_copies_sum(g) != g->copies_told))
 		tell(g, GS_USAGE, 0, now);
 	pthread_mutex_unlock(&g->lock);
 	return next;
@@ -475,6 +480,8 @@ static void *run(void *unused)
 		uint64_t wait = poll > now ? poll - now : 0;
 		if (page != atomic_load(&gs_page))
 			continue;
+		if (!suspended)
+			gs_slices_step(page);
 		for (unsigned i = 0; i < GS_GPUS && i < gs_gpu_count() && !suspended; i++) {
 			uint64_t next = step(&gs_gates[i], &page->slot[i], page != seen || bell != seen_bell);
 			if (next < wait)

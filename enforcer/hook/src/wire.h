@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 6
+#define GS_MINOR 7
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -95,8 +95,10 @@ enum gs_why {
 
 /* What happened since the last YIELD or USAGE for this GPU. Times are CLOCK_MONOTONIC. */
 struct gs_usage {
-	uint32_t gpu;
-	uint32_t why;      /* enum gs_why; 0 in USAGE */
+	uint16_t gpu;
+	uint16_t slice_us; /* since 3.7: the page's, if it is in force; 0: the driver's default, as far as is known */
+	uint16_t why;      /* enum gs_why; 0 in USAGE */
+	uint16_t refused;  /* since 3.7: how often the driver refused a time slice there, since the process's start */
 	uint64_t turn;        /* the page's, when it began */
 	uint64_t last_ns;     /* when the last work ended, or the last launch was made, as far as is known */
 	uint64_t launched;    /* kernels, graphs, copies and fills within the GPU that ended; in OPEN: were launched */
@@ -156,7 +158,8 @@ struct gs_slot {
 	uint64_t link;         /* bytes a second that this process may copy over the link; 0: without a rate */
 	uint64_t copy;         /* bytes a second that it may copy within the GPU; 0: without a rate */
 	uint32_t processes;    /* of the tenant; since 3.1 */
-	uint8_t reserved[60];
+	uint32_t slice_us;     /* since 3.7: time slice of the process's contexts; 0: the driver's default */
+	uint8_t reserved[56];
 };
 
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */

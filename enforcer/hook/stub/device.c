@@ -189,6 +189,7 @@ static CUcontext make(CUdevice d)
 	}
 	device[d].contexts++;
 	c->legacy = gs_stream_make(c, GS_LEGACY, 0);
+	gs_group_make(c);
 	return c;
 }
 
@@ -197,6 +198,7 @@ static CUcontext make(CUdevice d)
 static void unmake(CUcontext c)
 {
 	gs_memory_forget(c);
+	gs_group_unmake(c);
 	gs_gpu_change((unsigned)c->device);
 	for (uint32_t i = c->g->proc[c->proc].streams, next; i; i = next) {
 		next = c->g->stream[i - 1].next;

@@ -96,6 +96,7 @@ struct gs_slot_proc {
 	uint32_t spinning; /* streams that spin */
 	uint64_t order;
 	uint64_t busy; /* ns of kernels done */
+	uint64_t slice; /* ns; 0: the host's */
 	uint64_t used, peak; /* bytes that it holds, wherever they are: see gs_proc_used */
 };
 
@@ -163,7 +164,7 @@ struct gs_client {
 struct gs_host {
 	uint64_t magic; /* written last when the file is made */
 	uint32_t gpus, reserved;
-	uint64_t slice, change; /* ns */
+	uint64_t slice, change; /* ns; of processes that set no other */
 	uint64_t rate[GS_ENGINES]; /* bytes a second */
 	_Atomic uint64_t waits; /* entries in streams that wait, of all GPUs (gs_waits) */
 	_Atomic uint32_t bell;  /* a futex: rung when work that others may wait for was done */

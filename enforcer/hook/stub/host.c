@@ -14,7 +14,7 @@
 
 #include "gpu.h"
 
-#define MAGIC 0x3747505742555453ull /* changes with struct gs_host */
+#define MAGIC 0x3847505742555453ull /* changes with struct gs_host */
 #define BURY_EVERY 1000000ull        /* ns */
 #define FRESH 10000 /* ns */
 

@@ -125,6 +125,11 @@ static uint32_t ready_proc(struct gs_gpu *g)
 	return 0;
 }
 
+static uint64_t slice_of(const struct gs_gpu *g, uint32_t proc)
+{
+	return g->proc[proc].slice ? g->proc[proc].slice : gs_host->slice;
+}
+
 void gs_stream_free(struct gs_gpu *g, uint32_t stream)
 {
 	struct gs_slot_stream *s = &g->stream[stream];
@@ -286,7 +291,7 @@ static bool step(struct gs_gpu *g, uint64_t now)
 		if (next != g->current && g->current)
 			g->switched += gs_host->change;
 		g->switching += g->switched - g->now;
-		g->slice_end = g->switched + gs_host->slice;
+		g->slice_end = g->switched + slice_of(g, next - 1);
 		g->current = next;
 		stream = ready_stream(g, next - 1);
 	}
@@ -419,7 +424,7 @@ static uint64_t predict_kernels(struct gs_gpu *g, struct gs_point p)
 		while (next != mine && !left[next]);
 		if (next != i)
 			t += gs_host->change;
-		slice = gs_host->slice;
+		slice = slice_of(g, next);
 		i = next;
 	}
 	return end;

@@ -74,6 +74,10 @@ CUresult gs_current(CUcontext *ctx); /* gs_enter, and there is a context */
 CUresult gs_device(CUdevice d);    /* gs_enter, and there is such a device */
 const void *gs_self(void);         /* unlike in any other thread */
 
+/* control.c; under gs_process */
+void gs_group_make(CUcontext c); /* a channel group, with a time slice */
+void gs_group_unmake(CUcontext c);
+
 /* stream.c */
 CUresult gs_stream_of(CUstream s, CUstream *out); /* the stream that a caller's handle means here */
 CUstream gs_stream_make(CUcontext ctx, uint32_t kind, int priority);

@@ -1,0 +1,195 @@
+package hook
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
+)
+
+// A pageBroker is a broker of one process, which does nothing but write its page
+// and hear what it reports.
+type pageBroker struct {
+	conn   *net.UnixConn
+	page   wire.Page
+	usages chan wire.Usage // the last one
+}
+
+// busy starts a program that keeps a simulated GPU busy under the hook and under a
+// broker of its own, until the test ends. Its contexts have channel groups.
+func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
+	t.Helper()
+	so, stub := here.made(t)
+	dir, err := os.MkdirTemp("", "slices") // the names of t.TempDir are too long for a socket
+	fixture.Must(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "broker.sock")
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	fixture.Must(t, err)
+	defer listener.Close() // who loses this broker finds no other one
+	cmd := exec.Command(filepath.Join(stub, "load"), "--kernel-us=500")
+	cmd.Env = append(env, "LD_PRELOAD="+so+":"+filepath.Join(stub, "libcuda.so.1"), "LD_LIBRARY_PATH="+stub,
+		"GS_STUB_FILE="+gpu, "GPUSTEWARD_SOCKET="+socket)
+	cmd.Stderr = os.Stderr
+	fixture.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	conn, err := listener.AcceptUnix()
+	fixture.Must(t, err)
+	fixture.Must(t, conn.SetReadDeadline(time.Now().Add(hang)))
+	b := &pageBroker{conn: conn, usages: make(chan wire.Usage, 1)}
+	t.Cleanup(func() { _ = conn.Close() })
+	b.welcome(t)
+	go b.hear()
+	return b, cmd.Process.Pid
+}
+
+func (b *pageBroker) welcome(t *testing.T) {
+	t.Helper()
+	frame := make([]byte, wire.FrameMax)
+	n, err := b.conn.Read(frame)
+	fixture.Must(t, err)
+	hello, _, err := wire.Decode(frame[:n])
+	fixture.Must(t, err)
+	fd, err := unix.MemfdCreate("page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fixture.Must(t, err)
+	defer unix.Close(fd)
+	fixture.Must(t, unix.Ftruncate(fd, wire.PageSize))
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	fixture.Must(t, err)
+	page, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	fixture.Must(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(page) })
+	b.page = page
+	b.page.Init(7)
+	b.page.SetHeartbeat(1 << 62) // it beats longer than any test
+	w := wire.Welcome{GPUs: 1, Heartbeat: 1000, PageBytes: wire.PageSize}
+	_, _, err = b.conn.WriteMsgUnix(w.Append(wire.Header{Type: wire.TypeWelcome, Seq: hello.Seq, Session: 7}.Append(nil)),
+		unix.UnixRights(fd), nil)
+	fixture.Must(t, err)
+}
+
+// hear keeps the last report, until the connection ends.
+func (b *pageBroker) hear() {
+	defer close(b.usages)
+	frame := make([]byte, wire.FrameMax)
+	for {
+		n, err := b.conn.Read(frame)
+		if err != nil || n == 0 {
+			return
+		}
+		h, payload, err := wire.Decode(frame[:n])
+		if err != nil || (h.Type != wire.TypeUsage && h.Type != wire.TypeYield) {
+			continue
+		}
+		var u wire.Usage
+		u.Decode(payload)
+		select {
+		case <-b.usages:
+		default:
+		}
+		b.usages <- u
+	}
+}
+
+func (b *pageBroker) slice(us uint32) {
+	b.page.SetTurn(0, wire.Turn{Mode: wire.ModeOpen, Slice: us})
+	b.page.Ring()
+}
+
+// until waits for a report.
+func (b *pageBroker) until(t *testing.T, what string, is func(wire.Usage) bool) {
+	t.Helper()
+	for u := range b.usages {
+		if is(u) {
+			return
+		}
+	}
+	t.Fatalf("the session ended before a report of %s", what)
+}
+
+// A gpuWatch follows what a simulated GPU does.
+type gpuWatch struct {
+	lines *bufio.Scanner
+	pid   int // whose share it is
+}
+
+func watchGPU(t *testing.T, gpu string, pid int) *gpuWatch {
+	t.Helper()
+	_, stub := here.made(t)
+	cmd := exec.Command(filepath.Join(stub, "stat"), "20")
+	cmd.Env = []string{"GS_STUB_FILE=" + gpu}
+	out, err := cmd.StdoutPipe()
+	fixture.Must(t, err)
+	fixture.Must(t, cmd.Start())
+	timer := time.AfterFunc(hang, func() { _ = cmd.Process.Kill() })
+	t.Cleanup(func() { timer.Stop(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return &gpuWatch{bufio.NewScanner(out), pid}
+}
+
+// until waits until the process had such a part of the work of 300 ms.
+func (w *gpuWatch) until(t *testing.T, what string, is func(share float64) bool) {
+	t.Helper()
+	var begun, mine, all, mine0, all0 int64
+	for w.lines.Scan() {
+		var now, gpu, pid, busy int64
+		if _, err := fmt.Sscan(w.lines.Text(), &now, &gpu, &pid, &busy); err != nil {
+			t.Fatal(err)
+		}
+		if pid != 0 {
+			all += busy
+			if int(pid) == w.pid {
+				mine += busy
+			}
+			continue
+		}
+		if begun == 0 || all-all0 > 300e6 { // the lines of one look are complete
+			if begun != 0 && is(float64(mine-mine0)/float64(all-all0)) {
+				return
+			}
+			begun, mine0, all0 = now, mine, all
+		}
+		mine, all = 0, 0
+	}
+	t.Fatalf("the GPU was never shared %s", what)
+}
+
+// TestSlice has two programs keep a GPU busy. A longer time slice gives one of them
+// more of it. When its broker is silent, it has the driver's default again.
+func TestSlice(t *testing.T) {
+	t.Parallel()
+	gpu := filepath.Join(t.TempDir(), "gpu")
+	one, pid := busy(t, gpu)
+	two, _ := busy(t, gpu)
+	share := watchGPU(t, gpu, pid)
+	equally := func(s float64) bool { return s > 0.35 && s < 0.65 }
+	share.until(t, "equally", equally)
+	one.slice(20000) // the default is 2000
+	one.until(t, "the slice", func(u wire.Usage) bool { return u.Slice == 20000 })
+	share.until(t, "by slices", func(s float64) bool { return s > 0.75 })
+	one.slice(0)
+	one.until(t, "the default", func(u wire.Usage) bool { return u.Slice == 0 })
+	share.until(t, "equally again", equally)
+	two.slice(20000)
+	share.until(t, "the other way round", func(s float64) bool { return s < 0.25 })
+	two.page.SetHeartbeat(1)
+	share.until(t, "equally without a broker", equally)
+}
+
+// TestSliceRefused has a driver refuse a slice. The broker hears of it once.
+func TestSliceRefused(t *testing.T) {
+	t.Parallel()
+	b, _ := busy(t, filepath.Join(t.TempDir(), "gpu"), "GS_STUB_SLICES=refused")
+	for _, us := range []uint32{500, 600} {
+		b.slice(us)
+		b.until(t, "the refusal", func(u wire.Usage) bool { return u.Refused == 1 && u.Slice == 0 })
+	}
+}
