@@ -72,6 +72,7 @@ var unshown = map[string][]string{
 	"a label of nvgpu_vgpu_info, which is shown":               {"nvgpu_vgpu_license_state"},
 	"nvgpu_allocated_idle_seconds_total is shown":              {"nvgpu_allocation_info"},
 	"requested bytes; nvgpu_quota_bandwidth_ratio is shown":    {"nvgpu_quota_copied_bytes_total"},
+	"a means to keep guarantees; shares are shown":             {"nvgpu_quota_time_slice_seconds", "nvgpu_quota_time_slice_refusals_total"},
 	"nvgpu_quota_overrun_seconds_total is shown":               {"nvgpu_quota_overruns_total"},
 	"nvgpu_quota_actions_total has the actions of shadow mode": {"nvgpu_quota_shadow"},
 	"its alert is on the health dashboard":                     {"nvgpu_quota_guarantee_exhaustion_seconds"},

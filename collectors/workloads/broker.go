@@ -80,6 +80,10 @@ var (
 		"Failures in the tenant's hook, mostly events that the driver refused: it could not measure launches then.", "tenant")
 	QuotaTurns = collectors.Counter("nvgpu_quota_turns_total",
 		"Times the tenant was released to run on the GPU after a hold.", "tenant")
+	QuotaTimeSlice = collectors.Gauge("nvgpu_quota_time_slice_seconds",
+		"Seconds of the time slice set for the tenant's contexts; absent with the driver's default.", "tenant")
+	QuotaTimeSliceRefusals = collectors.Counter("nvgpu_quota_time_slice_refusals_total",
+		"Time slices of the tenant's contexts that the driver refused; once for each context.", "tenant")
 	QuotaOverrun = collectors.Counter("nvgpu_quota_overrun_seconds_total",
 		"Seconds the tenant had work on the GPU long after its hold began: kernels that do not end.", "tenant")
 	QuotaOverruns = collectors.Counter("nvgpu_quota_overruns_total",
@@ -124,7 +128,7 @@ var _ = collectors.Register(collectors.Collector{
 		BrokerUp, BrokerStarved, BrokerSessions, BrokerHookInfo, BrokerHookUnknown, BrokerRequests, BrokerAdmissions,
 		BrokerAdmissionSeconds, BrokerFaults, BrokerHandover, BrokerTogether, BrokerGangs, QuotaSessions, QuotaLimit,
 		QuotaTarget, QuotaShare, QuotaCompute, QuotaServed, QuotaWanted, QuotaLag, QuotaConvoy, QuotaLongest,
-		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
+		QuotaGatePassed, QuotaGateErrors, QuotaTurns, QuotaTimeSlice, QuotaTimeSliceRefusals, QuotaOverrun, QuotaOverruns, QuotaWait, QuotaThrottled,
 		QuotaMemoryLimit, QuotaMemoryUsed, QuotaMemoryReserved, QuotaMemoryPeak, QuotaMemoryDenied, QuotaUncounted,
 		QuotaCopied, QuotaLaunchWaits, QuotaLateWaits,
 	}, quotaMetrics, jobMetrics, suspendedMetrics),
@@ -221,6 +225,10 @@ func putTenant(out *collectors.Readings, t wire.TenantStats, index string) {
 	put(QuotaGatePassed, float64(t.GatePassed))
 	put(QuotaGateErrors, float64(t.GateErrors))
 	put(QuotaTurns, float64(t.Turns))
+	if t.SliceSeconds > 0 {
+		put(QuotaTimeSlice, t.SliceSeconds)
+	}
+	put(QuotaTimeSliceRefusals, float64(t.SlicesRefused))
 	put(QuotaOverrun, t.OverrunSeconds)
 	put(QuotaOverruns, float64(t.Overruns))
 	put(QuotaWait, t.WaitSeconds)

@@ -70,6 +70,7 @@ type Options struct {
 	Enforcer   func() *wire.EnforcerStats
 	InFlight   time.Duration // of work that a process may queue beside one whose launches must not wait; 0 is 750 us
 	Turn       time.Duration // of one of two equal tenants, and of work that a process may queue otherwise; 0 is 10 ms
+	Slices     bool          // the time slices of contexts may be set
 	FailClosed bool          // without a broker, and on GPUs that are not governed, launches wait
 	// how long a process gets the benefit of the doubt after the broker
 	// starved, was away or refused it; 0 is a minute

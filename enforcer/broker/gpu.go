@@ -47,7 +47,7 @@ func newTimetable(b *Broker) (*timetable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn}), alarm: a}, nil
+	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn, Slices: b.options.Slices}), alarm: a}, nil
 }
 
 // add returns a GPU that nobody shares yet.
@@ -143,7 +143,7 @@ func (g *gpu) show(p *party) {
 		p.drains = true
 	}
 	turn := wire.Turn{Mode: wire.Mode(state.Mode), Turn: state.Turn, End: uint64(state.End), Share: g.share(p),
-		InFlight: uint32(g.b.inFlight(state).Microseconds())}
+		InFlight: uint32(g.b.inFlight(state).Microseconds()), Slice: uint32(state.Slice.Microseconds())}
 	if state.Beside {
 		turn.Flags |= wire.Beside
 	}

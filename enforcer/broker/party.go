@@ -24,6 +24,7 @@ type party struct {
 	passed    uint64 // see wire.Usage
 	errors    uint64
 	uncounted uint64
+	refused   uint64 // time slices, by the driver
 	longest   longest
 	books     schedule.Stats // of times before the schedule forgot the tenant
 	seen      schedule.Stats // as the schedule said last
@@ -41,13 +42,23 @@ type seat struct {
 	quiet bool // is stale or suspended, or was stopped while others waited for it: it gets nothing
 	owes  bool // was paused, and did not drain yet
 	shown wire.Turn
-	rates [2]uint64   // that the page says: over the link, within the GPU
-	ranks []uint64    // communicators that the process is a rank of with this GPU
-	mute  atomic.Bool // the schedule wants to know when the process says something
-	asked atomic.Bool // wants is or will be true: another request adds nothing
-	said  [3]uint64   // passed, errors and uncounted, as the process said them last
+	rates [2]uint64     // that the page says: over the link, within the GPU
+	ranks []uint64      // communicators that the process is a rank of with this GPU
+	mute  atomic.Bool   // the schedule wants to know when the process says something
+	asked atomic.Bool   // wants is or will be true: another request adds nothing
+	said  [4]uint64     // passed, errors, uncounted and refused, as the process said them last
+	slice time.Duration // of its contexts, as the process said it last; 0: the driver's default, as far as is known
 
 	needs needs // guarded by the broker's mutex
+}
+
+// slice returns the time slice that is set in all of the tenant's processes; 0:
+// they have none, or different ones.
+func (p *party) slice() time.Duration {
+	if len(p.seats) == 0 || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.slice != p.seats[0].slice }) {
+		return 0
+	}
+	return p.seats[0].slice
 }
 
 // A longest is the longest launch of the last minute or two.
@@ -76,9 +87,10 @@ func (t *seat) note(u *wire.Usage) schedule.Usage {
 	p.copied += min(u.Copied, mostBytes)
 	p.overhead += hint(u.Overhead)
 	p.longest.note(min(hint(u.Longest), time.Minute), t.gpu.now())
-	for i, n := range [3]uint64{u.Passed, u.Errors, u.Uncounted} {
+	t.slice = time.Duration(u.Slice) * time.Microsecond
+	for i, n := range [4]uint64{u.Passed, u.Errors, u.Uncounted, uint64(u.Refused)} {
 		if more := n - t.said[i]; n > t.said[i] {
-			*[3]*uint64{&p.passed, &p.errors, &p.uncounted}[i] += more
+			*[4]*uint64{&p.passed, &p.errors, &p.uncounted, &p.refused}[i] += more
 			t.said[i] = n
 		}
 	}

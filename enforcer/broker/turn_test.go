@@ -466,8 +466,8 @@ func TestUsage(t *testing.T) {
 		u wire.Usage
 	}{
 		{c, wire.Usage{Passed: 3, Errors: 1, Uncounted: 10, Longest: 5e6, Launched: 1}},
-		{d, wire.Usage{Passed: 2, Uncounted: 1, Longest: 2e6, Launched: 2, Overhead: 1e6}},
-		{c, wire.Usage{Passed: 4, Errors: 3, Uncounted: 10, Launched: 4}},
+		{d, wire.Usage{Slice: 500, Refused: 1, Passed: 2, Uncounted: 1, Longest: 2e6, Launched: 2, Overhead: 1e6}},
+		{c, wire.Usage{Passed: 4, Errors: 3, Uncounted: 10, Launched: 4, Refused: 2}},
 		{c, wire.Usage{Passed: 1}}, // a smaller total counts as no change
 	} {
 		u.c.send(wire.TypeUsage, &u.u)
@@ -476,6 +476,14 @@ func TestUsage(t *testing.T) {
 	if s := b.tenant("a"); s.GatePassed != 6 || s.GateErrors != 3 || s.Uncounted != 11 || s.LongestSeconds != 0.005 ||
 		s.Launches != 7 || s.ThrottledSeconds != 0.001 {
 		t.Errorf("books: %+v", s)
+	}
+	if s := b.tenant("a"); s.SlicesRefused != 3 || s.SliceSeconds != 0 { // c has another slice than d
+		t.Errorf("%d refusals of slices, slice %v s", s.SlicesRefused, s.SliceSeconds)
+	}
+	c.send(wire.TypeUsage, &wire.Usage{Slice: 500})
+	c.sync()
+	if s := b.tenant("a"); s.SliceSeconds != 0.0005 {
+		t.Errorf("slice %v s", s.SliceSeconds)
 	}
 	c.send(wire.TypeUsage, &wire.Usage{Longest: 1 << 63}) // an impossible length
 	c.sync()

@@ -67,7 +67,8 @@ type Config struct {
 	// tenants never run together, and nobody runs without a bound; a tenant
 	// reports only after its turn, possibly a little late, that it wants the
 	// GPU
-	Turns bool
+	Turns  bool
+	Slices bool // time slices may be set
 }
 
 // Usage is what a tenant's processes report for the time since the last Usage.
@@ -101,6 +102,7 @@ type State struct {
 	Mute   bool          // it said nothing in its last turn, nor since: Hear when it is there again
 	Turn   uint64        // a new number each time that it may launch again
 	End    time.Duration // when others are expected to go first; 0 open
+	Slice  time.Duration // time slice of its contexts; 0 the driver's default
 }
 
 // A Scheduler shares the time of the GPUs of a host. It belongs to one

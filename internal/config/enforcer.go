@@ -19,6 +19,7 @@ type Enforcer struct {
 	Turn        time.Duration `yaml:"turn"`
 	InFlight    time.Duration `yaml:"in_flight"`
 	Fail        string        `yaml:"fail"`
+	TimeSlices  string        `yaml:"time_slices"`
 	MPS         bool          `yaml:"mps"`
 	NCCL        string        `yaml:"nccl_ras"`
 	Default     Default       `yaml:"default"`
@@ -30,7 +31,7 @@ type Enforcer struct {
 }
 
 func defaultEnforcer(on func(path string) string) Enforcer {
-	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", NCCL: "localhost:28028",
+	return Enforcer{Turn: 10 * time.Millisecond, InFlight: 750 * time.Microsecond, Fail: "open", TimeSlices: "auto", NCCL: "localhost:28028",
 		Default: Default{Priority: policy.PriorityNormal, Limit: 1, Reclaim: Reclaim{Do: "suspend"}}, Overcommit: Overcommit{Turn: 30 * time.Second},
 		Escalation: Escalation{Mode: policy.Warn, Shadow: true, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: 0.5,
 			Pause: []string{"broker", "freezer", "signal"}, Grace: 30 * time.Second, Actions: 10},
@@ -52,6 +53,8 @@ func (c Enforcer) validate() error {
 		return fmt.Errorf("enforcer.in_flight: %v is not between 100us and the turn (%v)", c.InFlight, c.Turn)
 	case c.Fail != "open" && c.Fail != "closed":
 		return fmt.Errorf("enforcer.fail: %q is neither open nor closed", c.Fail)
+	case c.TimeSlices != "auto" && c.TimeSlices != "off":
+		return fmt.Errorf("enforcer.time_slices: %q is neither auto nor off", c.TimeSlices)
 	}
 	if host, port, err := net.SplitHostPort(c.NCCL); c.NCCL != "" && (err != nil || host == "" || port == "") {
 		return fmt.Errorf("enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
