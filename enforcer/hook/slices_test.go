@@ -3,6 +3,7 @@ package hook
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -24,11 +25,21 @@ type pageBroker struct {
 	usages chan wire.Usage // the last one
 }
 
-// busy starts a program that keeps a simulated GPU busy under the hook and under a
-// broker of its own, until the test ends. Its contexts have channel groups.
+// busy starts a program that keeps a simulated GPU busy, until the test ends. Its
+// contexts have channel groups.
 func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
 	t.Helper()
 	so, stub := here.made(t)
+	b, cmd := launches(t, io.Discard, append(env, "LD_PRELOAD="+so+":"+filepath.Join(stub, "libcuda.so.1"),
+		"LD_LIBRARY_PATH="+stub, "GS_STUB_FILE="+gpu)...)
+	return b, cmd.Process.Pid
+}
+
+// launches starts a program that launches kernels of 500 us under the hook, and
+// under a broker of its own, until the test ends.
+func launches(t *testing.T, out io.Writer, env ...string) (*pageBroker, *exec.Cmd) {
+	t.Helper()
+	_, stub := here.made(t)
 	dir, err := os.MkdirTemp("", "slices") // the names of t.TempDir are too long for a socket
 	fixture.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -37,9 +48,8 @@ func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
 	fixture.Must(t, err)
 	defer listener.Close() // who loses this broker finds no other one
 	cmd := exec.Command(filepath.Join(stub, "load"), "--kernel-us=500")
-	cmd.Env = append(env, "LD_PRELOAD="+so+":"+filepath.Join(stub, "libcuda.so.1"), "LD_LIBRARY_PATH="+stub,
-		"GS_STUB_FILE="+gpu, "GPUSTEWARD_SOCKET="+socket)
-	cmd.Stderr = os.Stderr
+	cmd.Env = append(env, "GPUSTEWARD_SOCKET="+socket)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	conn, err := listener.AcceptUnix()
@@ -49,7 +59,7 @@ func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
 	t.Cleanup(func() { _ = conn.Close() })
 	b.welcome(t)
 	go b.hear()
-	return b, cmd.Process.Pid
+	return b, cmd
 }
 
 func (b *pageBroker) welcome(t *testing.T) {

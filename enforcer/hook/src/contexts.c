@@ -7,7 +7,6 @@
 #include "growers.h"
 #include "intercept.h"
 #include "nccl.h"
-#include "slices.h"
 #include "streams.h"
 
 #define NONE -1
@@ -16,6 +15,23 @@
 /* The only GPU on which the process made contexts. While there is only one, the
  * driver is not asked for the current one. */
 static _Atomic int only = NONE;
+
+/* First line of a wrapper that may make a context, up to the end of the block. */
+#define GS_MAKES(device) int gs_made __attribute__((cleanup(made), unused)) = makes(gs_gpu_of_device(device))
+
+static _Thread_local int making = NONE;
+
+static int makes(int gpu)
+{
+	int was = making;
+
+	making = gpu;
+	return was;
+}
+
+static void made(const int *was) { making = *was; }
+
+int gs_gpu_making(void) { return making; }
 
 #define DEVICES 64
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -28,6 +44,7 @@ void gs_forked_contexts(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	atomic_store(&only, NONE);
+	making = NONE;
 	for (int d = 0; d < DEVICES; d++)
 		primary[d].context = NULL, primary[d].retained = 0;
 }

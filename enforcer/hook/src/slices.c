@@ -29,6 +29,7 @@
 #include "contexts.h"
 #include "forks.h"
 #include "intercept.h"
+#include "settings.h"
 #include "sys.h"
 
 /* Requests, with the size of their parameters. */
@@ -61,8 +62,6 @@ struct alloc {
 };
 #define STATUS 1
 #define STATUS_WITH_RIGHTS 4
-
-_Thread_local int gs_slices_making = -1;
 
 /* ---- notes ---- */
 
@@ -101,7 +100,6 @@ void gs_forked_slices(void)
 	memset(set, 0, sizeof set);
 	memset(refused, 0, sizeof refused);
 	atomic_store(&used, 0);
-	gs_slices_making = -1;
 }
 
 static void forget(struct group *g, uint64_t was)
@@ -135,7 +133,7 @@ static void note(int fd, const struct alloc *a)
 	if (g == groups + GROUPS)
 		return; /* it keeps the driver's default */
 	atomic_store(&g->fd, fd);
-	atomic_store(&g->gpu, gs_slices_making);
+	atomic_store(&g->gpu, gs_gpu_making());
 	atomic_store(&g->client, a->client);
 	atomic_store(&g->parent, a->parent);
 	atomic_store(&g->object, a->object);
@@ -274,7 +272,10 @@ static void apply(struct group *g, struct known *k, unsigned gpu, uint32_t wante
 		return;
 	}
 	uint64_t us = wanted;
-	bool good = k->usual || try(g, k);
+	bool tried = k->usual, good = tried || try(g, k);
+	if (good && !tried && gs_settings.log)
+		gs_log("the time slice of a context on GPU %u is %llu us without a quota", gpu,
+		       (unsigned long long)k->usual);
 	if (!us)
 		us = k->usual;
 	good = good && call(g, SET_SLICE, &us);
@@ -285,6 +286,8 @@ static void apply(struct group *g, struct known *k, unsigned gpu, uint32_t wante
 		return;
 	}
 	k->refused = true;
+	if (gs_settings.log)
+		gs_log("the driver refuses to set the time slice of a context on GPU %u", gpu);
 	if (atomic_load(&refused[gpu]) < UINT16_MAX)
 		atomic_fetch_add(&refused[gpu], 1);
 }

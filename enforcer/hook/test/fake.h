@@ -202,6 +202,7 @@ uint64_t gs_client_epoch(void) { return atomic_load(&fake_epoch); }
 uint64_t gs_memory_uncounted(void) { return 0; }
 uint64_t gs_client_poll(void) { return gs_now() + 1000000000; }
 void *gs_dlsym(void *handle, const char *name) { return (void)handle, (void)name, NULL; }
+int gs_gpu_making(void) { return -1; }
 int gs_gpu_only(void) { return 0; }
 int gs_gpu_current(void) { return fake_context == (CUcontext)0x200 ? 1 : 0; }
 unsigned gs_gpu_count(void) { return 2; }

@@ -232,6 +232,43 @@ static void green_first(void)
 	CHECK(gs_gpu_current() == 0);
 }
 
+static int made_on;
+
+static CUresult make(void)
+{
+	made_on = gs_gpu_making();
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The driver allocates a context's channel groups meanwhile. */
+static void in_the_making(void)
+{
+	CUgreenCtx g;
+	CUcontext c;
+
+	setenv("GS_STUB_GPUS", "2", 1);
+	gs_client.said = true;
+	OK(cuInit(0));
+	CHECK(gs_gpu_only() == -1);
+	OK(cuDevicePrimaryCtxRetain(&c, 1));
+	CHECK(gs_gpu_only() == 1 && gs_gpu_making() == -1);
+#define MAKES(name, ...) do { \
+	*(void **)&gs_real.name = (void *)make; \
+	made_on = -1; \
+	CHECK(name(__VA_ARGS__) == CUDA_ERROR_OUT_OF_MEMORY && made_on == 1 && gs_gpu_making() == -1); \
+} while (0)
+	MAKES(cuCtxCreate, &c, 0, 1);
+	MAKES(cuCtxCreate_v2, &c, 0, 1);
+	MAKES(cuCtxCreate_v3, &c, NULL, 0, 0, 1);
+	MAKES(cuCtxCreate_v4, &c, NULL, 0, 1);
+	MAKES(cuGreenCtxCreate, &g, NULL, 1, 0);
+	CUresult (*retain)(CUcontext *, CUdevice) = gs_real.cuDevicePrimaryCtxRetain;
+	MAKES(cuDevicePrimaryCtxRetain, &c, 1);
+	gs_real.cuDevicePrimaryCtxRetain = retain;
+	OK(cuDevicePrimaryCtxRetain(&c, 0));
+	CHECK(gs_gpu_only() == -1);
+}
+
 static void begin_test(void)
 {
 	run_gpus();
@@ -241,7 +278,7 @@ static void begin_test(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-		TEST(several_gpus), TEST(captures), TEST(host_functions), TEST(green), TEST(green_first),
+		TEST(several_gpus), TEST(captures), TEST(host_functions), TEST(green), TEST(green_first), TEST(in_the_making),
 	};
 
 	return RUN_TESTS(tests, argc, argv, begin_test);
