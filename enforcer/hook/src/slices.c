@@ -251,13 +251,18 @@ static bool call(const struct group *g, uint32_t command, uint64_t *us)
 
 /* GET says what was set last, and RM's default of 1,024 us if nothing was, though an H100
  * then takes about 2.1 ms. Asked here, after libcuda made the context, it says what libcuda
- * set, if it did. Setting 2,100 is the same as the default there, by measurement. */
+ * set, if it did. By measurement, 2,100 us are the same as the default. */
+#define DEFAULT_SAID 1024
+#define DEFAULT_TAKEN 2100
 static bool try(const struct group *g, struct known *k)
 {
 	uint64_t usual = 0, again = 0;
 
-	if (!call(g, GET_SLICE, &usual) || !usual || !call(g, SET_SLICE, &usual) || !call(g, GET_SLICE, &again) ||
-	    again != usual)
+	if (!call(g, GET_SLICE, &usual) || !usual)
+		return false;
+	if (usual == DEFAULT_SAID)
+		usual = DEFAULT_TAKEN;
+	if (!call(g, SET_SLICE, &usual) || !call(g, GET_SLICE, &again) || again != usual)
 		return false;
 	k->usual = usual;
 	return true;

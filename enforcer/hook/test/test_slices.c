@@ -29,7 +29,7 @@ struct alloc_with_rights {
 #define GROUP 0xa06c
 #define SET 0xa06c0103
 #define GET 0xa06c0104
-#define USUAL 1024
+#define USUAL 1500
 #define MOST 256 /* groups that are noted */
 
 static struct { int calls, fd, returns, error; unsigned long request; void *argument; } last;
@@ -154,6 +154,17 @@ static void a_slice_is_tried_set_and_set_back(void)
 	says(0, 0);
 	CHECK(slice[10] == USUAL && slice[11] == USUAL && slice[12] == USUAL && gs_slices_set(0) == 0);
 	CHECK(gs_slices_refused(0) == 0 && gs_slices_set(1) == 0);
+}
+
+/* What RM says of its own default is half of what the hardware takes. */
+static void rms_default_is_set_as_measured(void)
+{
+	gpu_only = 0;
+	allocate(file(), 2, 10);
+	slice[10] = 1024;
+	says(0, 500);
+	says(0, 0);
+	CHECK(slice[10] == 2100);
 }
 
 static void a_revoked_session_has_the_default(void)
@@ -366,7 +377,7 @@ int main(int argc, char **argv)
 	static const struct test tests[] = {
 		TEST(everything_is_passed_on),
 		TEST(a_slice_is_tried_set_and_set_back),
-		TEST(a_revoked_session_has_the_default),
+		TEST(rms_default_is_set_as_measured), TEST(a_revoked_session_has_the_default),
 		TEST(others_are_not_noted),
 		TEST(what_is_freed_is_forgotten),
 		TEST(a_new_group_of_the_same_name_is_not_the_freed_one),
