@@ -214,7 +214,7 @@ func (x *matrix) begin() (end func(), err error) {
 	undo = append(undo, func() { os.RemoveAll(x.dir) })
 	x.hook, x.socket = *hookPath, filepath.Join(x.dir, "broker.sock")
 	if x.broker, err = broker.New(broker.Options{Socket: x.socket, Observe: new(jobs.Observer).Observe,
-		Policy: terms(x.tenants, nil, x.cap()),
+		Policy: terms(x.tenants, nil, x.cap()), Slices: true,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}); err != nil {
 		return end, err
 	}

@@ -273,7 +273,7 @@ func (g *gpu) spoil() {
 func (g *gpu) share(p *party) uint32 {
 	sum := 0.0
 	for _, o := range g.parties {
-		if o == p || o.wants {
+		if o == p || o.wants || o.state.Beside {
 			sum += o.quota.weight()
 		}
 	}

@@ -83,8 +83,8 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// TestIdleNeighbours holds that idle neighbours cost nothing, and that
-// neighbours with a past wish cost nothing after a second.
+// TestIdleNeighbours holds that idle neighbours cost nothing, and those with a
+// past wish no more.
 func TestIdleNeighbours(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
@@ -103,11 +103,7 @@ func TestIdleNeighbours(t *testing.T) {
 	d.acquire(0)
 	c.bounded(0)
 	d.yield(0, wire.WhyIdle)
-	began := time.Now()
 	c.mode(0, wire.ModeOpen)
-	if took := time.Since(began); took < 500*time.Millisecond {
-		t.Errorf("bounded no more after %v", took)
-	}
 	if s := b.tenant("a"); s.Turns > 2 || s.Overruns != 0 {
 		t.Errorf("books: %+v", s)
 	}

@@ -44,9 +44,13 @@ func (g *GPU) step(now time.Duration) {
 
 // age books the effects of passing time, whether the tenant runs or not.
 func (g *GPU) age(t *tenant, passed time.Duration) {
-	weight := min(passed.Seconds(), 1)
-	if t.duty *= 1 - weight; t.wants {
-		t.duty += weight
+	if t.state.Mode != Open || !g.freedom.on { // else it reports that
+		weight := min(passed.Seconds(), 1)
+		if t.duty *= 1 - weight; t.wants {
+			t.duty += weight
+		}
+	} else if t.glimpse.due += time.Duration(t.need() * float64(passed)); t.wants && g.now-t.looked > quiet {
+		g.rest(t, 0)
 	}
 	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held && !t.mute {
 		due := time.Duration(t.part * float64(passed))
@@ -119,7 +123,7 @@ func (t *tenant) draining() bool { return t.drains && !t.settled || t.nudge != 0
 // make room for it.
 func (t *tenant) light(now time.Duration) bool {
 	return !t.gpu.scheduler.config.Turns && t.burst > 0 && t.burst <= brief && t.duty <= seldom &&
-		(!t.wants || now-t.began <= 2*brief)
+		(!t.wants || t.state.Mode == Open || now-t.began <= 2*brief)
 }
 
 // serve books the time that passed as service of the running tenants.

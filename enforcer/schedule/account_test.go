@@ -348,7 +348,7 @@ func TestLight(t *testing.T) {
 		"in turns":     {true, ms, 0.1, false, 0, 0, false},
 	} {
 		d := newDesk(t, Config{Turns: c.turns}, 1)
-		x := &tenant{gpu: d.GPU, burst: c.burst, duty: c.duty, wants: c.wants, began: c.since}
+		x := &tenant{gpu: d.GPU, state: State{Mode: Run}, burst: c.burst, duty: c.duty, wants: c.wants, began: c.since}
 		if got := x.light(c.now); got != c.light {
 			t.Errorf("%s: light %v", what, got)
 		}

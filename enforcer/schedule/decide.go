@@ -50,22 +50,22 @@ func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 		g.dirty = false
 		g.overrun()
 	}
+	d.frees()
 	for _, g := range d.gpus {
+		g.close()
 		for _, t := range g.tenants {
-			if t.state.Mode == Open && !t.unit.alone() { // it counts as working until it reports otherwise
-				g.open(t, Run)
-				if !t.wants {
-					g.want(t)
-				}
-			}
 			t.dry = t.dry || t.share.Limit < 1 && t.bucket < dregs
 		}
 		g.measure()
 		g.try()
 		g.trying = g.tries()
 		g.judge()
+		g.free()
+	}
+	d.frees()
+	for _, g := range d.gpus {
+		g.close()
 		for _, t := range g.tenants {
-			g.ease(t)
 			g.latch(t)
 		}
 	}
@@ -248,7 +248,7 @@ func conflict(a, b *tenant) bool {
 	case g.scheduler.config.Turns:
 		return true
 	case a.unit.rank.class > b.unit.rank.class:
-		return !a.eased
+		return true
 	case a.light(g.now) || b.light(g.now):
 		return false
 	}
@@ -282,7 +282,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 	}
 	for _, o := range g.tenants {
 		if o != t && o.unit.granted && o.ready() &&
-			(o.unit.rank.class > t.share.Class && !o.eased || !o.light(g.now) && o.owed) {
+			(o.unit.rank.class > t.share.Class || !o.light(g.now) && o.owed) {
 			return false
 		}
 	}
@@ -290,7 +290,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 }
 
 func (g *GPU) pause(t *tenant) {
-	t.state = State{Mode: Pause, Turn: t.state.Turn}
+	t.state = State{Mode: Pause, Turn: t.state.Turn, Slice: t.state.Slice}
 	t.drains, t.settled, t.paused, t.held, t.nudge = t.wants, false, g.now, g.now, 0
 	g.changed = true
 	g.wait(t)
@@ -301,8 +301,11 @@ func (g *GPU) pause(t *tenant) {
 func (g *GPU) release(t *tenant) {
 	switch {
 	case t.state.Mode == Open:
-	case t.unit.alone():
+	case t.opens():
 		g.open(t, Open)
+		if g.freedom.on && !t.wants && t.ever && g.now-t.rested < silence { // until its next report
+			g.want(t)
+		}
 	case t.state.Mode != Pause:
 	case t.ready() && t.unit.granted && t.unit.clear():
 		g.open(t, Run)
@@ -351,7 +354,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 	} else if t.state.Mode == Open {
 		t.closed = g.now
 	}
-	t.state = State{Mode: m, Turn: t.state.Turn}
+	t.state = State{Mode: m, Turn: t.state.Turn, Slice: t.state.Slice}
 	t.drains, t.settled, t.nudge, t.answered, t.mute = false, false, 0, false, false
 	g.changed = true
 }
@@ -370,16 +373,25 @@ func (g *GPU) flag() {
 		waiting = waiting || t.ready() && t.state.Mode == Pause
 	}
 	for _, t := range g.tenants {
-		if t.state.Mode != Run || t.sessions == 0 {
+		if t.sessions == 0 {
 			continue
 		}
 		s := t.state
+		if s.Slice = 0; g.freedom.on || g.freedom.slicing {
+			s.Slice = t.slice
+		}
+		if s.Mode != Run {
+			s.Beside = s.Mode == Open && !t.unit.alone()
+			g.changed = g.changed || s != t.state
+			t.state = s
+			continue
+		}
 		s.Beside = running > 1 || running == 1 && !t.runs()
 		s.Haste = waiting
 		s.Urgent = hurried > 1 || hurried == 1 && !t.hurried()
 		s.End = g.end(t)
 		if s != t.state {
-			g.changed = g.changed || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
+			g.changed = g.changed || s.Slice != t.state.Slice || s.Beside != t.state.Beside || s.Haste != t.state.Haste ||
 				s.Urgent != t.state.Urgent || g.scheduler.config.Turns
 			t.state = s
 		}
@@ -442,7 +454,7 @@ func (g *GPU) wake() time.Duration {
 		if t.ready() && t.state.Mode == Run {
 			g.wakeLag(t, sooner)
 		}
-		if t.wants && t.light(g.now) {
+		if t.wants && t.state.Mode != Open && t.light(g.now) {
 			sooner(t.began + 2*brief + 1)
 		}
 		if !t.wants && t.ever && t.state.Mode != Open && g.now-t.rested < silence {

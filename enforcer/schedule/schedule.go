@@ -95,7 +95,7 @@ const (
 // A State is the present decision for one tenant.
 type State struct {
 	Mode   Mode
-	Beside bool          // others run as well: Report every 10 ms
+	Beside bool          // others run as well: Report every 10 ms, or every second if it is open
 	Haste  bool          // others wait: Rest as soon as there is nothing to do
 	Urgent bool          // others must not wait when they come: queue little
 	Late   bool          // it has not drained by the deadline, and is on this GPU alone
@@ -133,6 +133,7 @@ type GPU struct {
 	tried      bool          // and nothing followed from that yet
 	measured   *tenant       // runs alone, so that its lone pace is known; nil nobody does
 	measuredAt time.Duration // when that began last
+	freedom    freedom
 	system     System
 }
 
@@ -140,6 +141,7 @@ type GPU struct {
 type domain struct {
 	gpus []*GPU
 	wake time.Duration // 0 not before the next input
+	open bool          // all tenants are
 }
 
 // A unit runs or is held as one: a tenant on one GPU, or a gang.
@@ -165,6 +167,7 @@ type tenant struct {
 	began   time.Duration // to want
 	rested  time.Duration // when it ceased to
 	ever    bool          // it wanted once
+	came    time.Duration // when it began to, after a long rest
 	duty    float64       // part of the time in which it wants, over about a second
 	burst   time.Duration // for how long it wanted last
 	longest time.Duration // launch that it told of lately
@@ -190,8 +193,8 @@ type tenant struct {
 	dry    bool          // it was empty, and is not full enough yet
 
 	pace    pace
-	eased   bool          // it goes first, and lower classes may run beside it
-	easedAt time.Duration // when that was tried last
+	glimpse glimpse
+	slice   time.Duration // while all are open; 0 the driver's default
 	bill    bill
 	asked   time.Duration // when it began to wait
 	barred  time.Duration // stats.Throttled then
@@ -359,6 +362,9 @@ func (g *GPU) Want(now time.Duration, name string) {
 func (g *GPU) want(t *tenant) {
 	if g.now-t.rested > linger {
 		t.lag = min(t.lag, 0) // an old debt is of no use any more
+	}
+	if !t.ever || g.now-t.rested > silence {
+		t.came = g.now
 	}
 	t.wants, t.ever, t.began = true, true, g.now
 	g.wait(t)

@@ -96,6 +96,9 @@ type simGPU struct {
 	busy  time.Duration
 }
 
+// slicing
+var slicing = true
+
 // A world is a host in virtual time.
 type world struct {
 	t         testing.TB
@@ -112,7 +115,7 @@ type world struct {
 // newWorld puts programs on GPUs: on[i] are the GPUs of programs[i]; nil is GPU
 // 0.
 func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
-	w := &world{t: t, scheduler: New(Config{}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
+	w := &world{t: t, scheduler: New(Config{Slices: slicing}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
 	for i, p := range programs {
 		p.ranks, p.steps, p.took = nil, nil, nil
 		gpus := []int{0}
@@ -210,7 +213,11 @@ func (w *world) play(r *rank1) (told bool) {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
-		if r.seen.Mode == Run && was.Mode == Open {
+		if was.Mode == Open && r.seen.Mode != Open {
+			if r.outstand > 0 {
+				g.Report(w.now, name, r.usage(w))
+				told = true
+			}
 			// the broker assumes that it has work
 			r.told, r.busy, r.said, r.reported = false, w.now, r.launched-uint64(len(r.queue)), w.now
 		}
@@ -224,7 +231,7 @@ func (w *world) play(r *rank1) (told bool) {
 	}
 	switch r.seen.Mode {
 	case Open:
-		if len(r.queue) > 0 {
+		if w.now-r.busy < 300*us {
 			r.outstand += tick
 		}
 		if w.now-r.reported >= time.Second {
@@ -393,7 +400,9 @@ func (w *world) execute(m *simGPU) {
 				if i != m.cur {
 					m.sw = switch_
 				}
-				m.cur, m.slice = i, slice
+				if m.cur, m.slice = i, slice; m.ranks[i].seen.Slice > 0 {
+					m.slice = m.ranks[i].seen.Slice
+				}
 				break
 			}
 		}

@@ -140,6 +140,8 @@ struct gs_gpu {
 	uint64_t grace_ns;    /* if others wait, the broker is told after so long without work */
 	uint64_t rested_ns;   /* since when */
 	uint64_t sampled_ns;  /* in OPEN: the last look */
+	uint64_t doubt;       /* launches when it found nothing to do: a rest, if there is none soon */
+	bool doubted;
 	uint64_t copies_told; /* bytes ever copied when the broker was last told of them */
 	uint16_t slice_told, refused_told; /* the same for time slices */
 };

@@ -353,19 +353,29 @@ static void sound(struct gs_gpu *g, uint64_t now)
 	}
 }
 
-/* In OPEN the work is not counted. Looks at times that the program does not know
- * tell for how long there is some. */
-static uint64_t step_open(struct gs_gpu *g, uint64_t now)
+/* In OPEN the work is not counted. Looks at times that the program does not know tell for how long there
+ * is some. Beside others a gap between two launches counts as work, as in a turn: a GPU that has nothing to
+ * do is looked at again a moment later. */
+static uint64_t step_open(struct gs_gpu *g, uint32_t flags, uint64_t now)
 {
 	static uint32_t random = 1;
+	uint64_t often = flags & GS_BESIDE ? SAMPLE_NS / 4 : SAMPLE_NS;
 
 	if (!g->sampled_ns)
-		g->sampled_ns = now - SAMPLE_NS / 2; /* nothing was looked at before */
+		g->sampled_ns = now - often / 2; /* nothing was looked at before */
 	bool fresh = launched(g, now) > g->sampled_ns;
-	if (now < g->sampled_ns + SAMPLE_NS / 2)
-		return g->sampled_ns + SAMPLE_NS / 2 - now;
-	bool was = g->busy;
+	if (now < g->sampled_ns + often / 2)
+		return g->sampled_ns + often / 2 - now;
+	bool was = g->busy, doubted = g->doubted;
+	g->doubted = false;
 	g->busy = (fresh || was) && !gs_marker_idle(g);
+	if (!g->busy && doubted) {
+		g->busy = g->seen != g->doubt;
+	} else if (!g->busy && (fresh || was) && flags & GS_BESIDE) {
+		g->doubted = g->busy = true;
+		g->doubt = g->seen;
+		return HASTY_NS;
+	}
 	if (g->busy)
 		gs_note_busy(g, now - g->sampled_ns);
 	if (g->busy)
@@ -377,7 +387,9 @@ static uint64_t step_open(struct gs_gpu *g, uint64_t now)
 	    (g->usage.busy_ns || gs_launches(g) != g->reported || gs_copies_sum(g) != g->copies_told))
 		tell(g, GS_USAGE, 0, now);
 	random = random * 1664525 + 1013904223;
-	return fresh || was ? SAMPLE_NS / 2 + random % SAMPLE_NS : 3 * SAMPLE_NS + random % SAMPLE_NS;
+	if (fresh || was || (flags & GS_BESIDE && now - g->seen_ns < OPEN_NS))
+		return often / 2 + random % often;
+	return 3 * SAMPLE_NS + random % SAMPLE_NS;
 }
 
 /* Returns whether the program is launching, so that there is nothing to see to. It
@@ -429,7 +441,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 			g->sampled_ns = now;
 			g->busy = true;
 		}
-		next = step_open(g, now);
+		next = step_open(g, flags, now);
 	}
 	unsigned self = gs_gpu_index(g);
 	if (g->slice_told != gs_slices_set(self) || g->refused_told != gs_slices_refused(self) ||

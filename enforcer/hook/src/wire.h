@@ -162,7 +162,7 @@ struct gs_slot {
 	uint8_t reserved[56];
 };
 
-#define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms */
+#define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms, or OPEN while others are: every second */
 #define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do */
 
 /* Bytes that the process may take without RESERVE and COMMIT, and into which it
