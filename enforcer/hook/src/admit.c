@@ -192,11 +192,13 @@ static int decide(const struct reservation *r)
 	return committed[r->gpu] + reserved[r->gpu] <= gs_local_most(r->gpu) ? GS_GRANT : GS_DENY;
 }
 
-/* With fail closed, memory that has no cap is only given by a broker. That one may just be
- * late. */
-static bool awaits_broker(unsigned gpu)
+/* With fail closed a broker that is there decides, be it one that came back while another
+ * thread's answer was awaited. Without one, memory that has no cap waits: the broker may
+ * just be late. */
+static bool needs_broker(unsigned gpu)
 {
-	return gs_client.closed && gs_client.state != GS_ACTIVE && gs_local_most(gpu) == UINT64_MAX;
+	return gs_client.closed &&
+	       (gs_client.state == GS_ACTIVE ? gs_client_governs(gpu) : gs_local_most(gpu) == UINT64_MAX);
 }
 
 enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, uint64_t *reservation)
@@ -213,10 +215,10 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 	int said = 0;
 	for (;;) {
 		_Atomic uint32_t nobody = 0;
-		if (!awaits_broker(gpu)) {
+		if (gs_client.state == GS_ACTIVE || !needs_broker(gpu)) {
 			r = take(gpu, bytes);
 			said = !r ? 0 : lease_take(r) ? GS_GRANT : ask(r, kind);
-			if (!r || said || !awaits_broker(gpu))
+			if (!r || said || !needs_broker(gpu))
 				break;
 			release(r);
 		}

@@ -427,6 +427,52 @@ static void fail_closed_memory(void)
 	CHECK(reserved(asks) != 0);
 }
 
+static _Atomic bool held_up, go_on;
+
+static void hold_up(int unused)
+{
+	(void)unused;
+	atomic_store(&held_up, true);
+	AWAIT(atomic_load(&go_on));
+}
+
+/* A thread whose broker is lost and back before the thread looks asks again. The memory has this
+ * cap in the first session; 0: none. */
+static void lost_and_back(uint64_t cap)
+{
+	struct request hello, r;
+
+	setenv("GPUSTEWARD_FAIL", "closed", 1);
+	signal(SIGUSR1, hold_up);
+	broker_listen();
+	struct peer p = start();
+	p.page->slot[0].cap = cap;
+	pthread_t reads = reserve_aside(4096);
+	peer_expect(&p, GS_RESERVE);
+	pthread_t asks = reserve_aside(4096);
+	peer_expect(&p, GS_RESERVE);
+	pthread_mutex_lock(&gs_client.lock); /* so that the thread does not have it */
+	CHECK(pthread_kill(asks, SIGUSR1) == 0);
+	AWAIT(atomic_load(&held_up));
+	pthread_mutex_unlock(&gs_client.lock);
+	close(p.fd);
+	start_helper();
+	p = peer_welcomed(&hello, GS_RESUME);
+	if (!cap) {
+		r = peer_expect(&p, GS_RESERVE);
+		peer_answer(&p, GS_DENY, &r, 0);
+	}
+	CHECK(reserved(reads) == 0);
+	AWAIT(gs_client_connected());
+	atomic_store(&go_on, true);
+	r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_GRANT, &r, 7);
+	CHECK(reserved(asks) != 0);
+}
+
+static void fail_closed_back(void) { lost_and_back(0); }
+static void fail_closed_back_with_cap(void) { lost_and_back(8192); }
+
 static void fail_closed_own_cap(void)
 {
 	setenv("GPUSTEWARD_FAIL", "closed", 1);
@@ -515,6 +561,8 @@ int main(int argc, char **argv)
 		TEST(exhausted_by_one),
 		TEST(fail_closed),
 		TEST(fail_closed_memory),
+		TEST(fail_closed_back),
+		TEST(fail_closed_back_with_cap),
 		TEST(fail_closed_own_cap),
 		TEST(ungoverned),
 		TEST(ungoverned_closed),
