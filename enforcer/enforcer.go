@@ -138,6 +138,7 @@ func New(o Options) (*Enforcer, error) {
 	e.away.Store(&awayMemory{})
 	e.residence = newResidence()
 	o.Broker.Later = e.later
+	o.Broker.Granted = func(r broker.Request) { e.residence.queue.grant(time.Now(), waiter{r.PID, r.GPU}) }
 	o.Broker.Holds = e.holds(o.Broker.Holds)
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
 	e.stats.Store(&wire.EnforcerStats{})

@@ -26,6 +26,8 @@ import (
 // Bounds of waits and moves. restAfter is at a tick of a second.
 const (
 	askAgain    = 200 * time.Millisecond // after which an allocation that waits is asked for again
+	grantedFor  = 2 * time.Second        // for which one that was granted counts as waiting: the driver does not list it yet
+	silentFor   = 15 * time.Second       // for which one counts unasked: on a busy host a program may lose the broker for seconds
 	longestWait = 15 * time.Minute       // of an allocation; then it fails
 	maxWaiting  = 4096                   // allocations
 	restAfter   = 10 * time.Minute       // after a suspension that failed, until the next one of the workload
@@ -94,6 +96,7 @@ type waiter struct {
 type waiting struct {
 	broker.Request
 	since, asked time.Time
+	granted      time.Time // zero: not since it was asked for
 }
 
 // later is broker.Options.Later.
@@ -118,17 +121,26 @@ func (e *Enforcer) later(r broker.Request) time.Duration {
 		delete(q.all, waiter{r.PID, r.GPU})
 		return 0
 	}
-	w.asked, w.Tenant, w.Bytes = now, r.Tenant, max(w.Bytes, r.Bytes)
+	w.asked, w.granted, w.Tenant, w.Bytes = now, time.Time{}, r.Tenant, max(w.Bytes, r.Bytes)
 	return askAgain
 }
 
-// requests returns the allocations that wait, and forgets those that no longer
-// ask.
+// grant notes that a process was granted memory of a GPU. If it waits for more, it asks again.
+func (q *queue) grant(now time.Time, by waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.all[by]; w != nil && w.granted.IsZero() {
+		w.granted = now
+	}
+}
+
+// requests returns the allocations that wait, and forgets those that were granted or are no
+// longer asked for.
 func (q *queue) requests(now time.Time) (all []waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for key, w := range q.all {
-		if now.Sub(w.asked) > 10*askAgain {
+		if now.Sub(w.asked) > silentFor || !w.granted.IsZero() && now.Sub(w.granted) > grantedFor {
 			delete(q.all, key)
 			continue
 		}
@@ -357,7 +369,11 @@ func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
 func (e *Enforcer) waitingFor(now time.Time) (requests []residency.Request) {
 	for _, w := range e.residence.queue.requests(now) {
 		of := audit.Subject{Tenant: w.Tenant, Workload: fmt.Sprint("pid:", w.PID)}
-		if p, err := e.Host.Process(w.PID); err == nil && p.Workload != nil {
+		p, err := e.Host.Process(w.PID)
+		if err != nil {
+			continue // it has ended
+		}
+		if p.Workload != nil {
 			of.Workload = p.Workload.Key
 		}
 		if r, away := e.suspender.Record(of); away && r.Yields {

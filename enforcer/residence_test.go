@@ -268,7 +268,8 @@ func TestWhoWaitedForMemoryHasAWholeTurn(t *testing.T) {
 	g.sees(1, a)
 	g.job("b", true, "--kernel-us=200", "--seconds=600", "--alloc-mib=2560", "--alloc-step-mib=512")
 	poll(t, 30*time.Second, "it has a part of its memory", func() bool { return g.listed(2) && g.used() > 2560+512 })
-	poll(t, 60*time.Second, "they take no turns", func() bool { return len(g.ends()) >= 3 })
+	// A turn lasts more than five times as long as the moves, which are slow on a busy machine.
+	poll(t, 10*time.Minute, "they take no turns", func() bool { return len(g.ends()) >= 2 })
 	ends := g.ends()
 	if ends[0].Tenant != "a" || ends[1].Tenant != "b" {
 		t.Fatalf("%+v gave way first, then %+v", ends[0], ends[1])

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"gpusteward/internal/fixture"
 )
@@ -45,5 +46,30 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 			u.look(procfs, pid)
 		}
 		fixture.Equal(t, u.stuck, c.stuck, "%s: it waits for the driver", name)
+	}
+}
+
+// TestWhoWaitsForMemoryKeepsItsPlace has an allocation that nobody asks for again for some
+// seconds, as on a busy host, keep its place until it is granted.
+func TestWhoWaitsForMemoryKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	who, start := waiter{7, "gpu"}, time.Now()
+	q := queue{all: map[waiter]*waiting{who: {since: start, asked: start}}}
+	for _, c := range []struct {
+		after   float64 // seconds
+		granted bool
+		want    int
+	}{{10, false, 1}, {12, true, 1}, {13, true, 1}, {14.5, false, 0}} {
+		now := start.Add(time.Duration(c.after * float64(time.Second)))
+		if c.granted {
+			q.grant(now, who)
+		}
+		if n := len(q.requests(now)); n != c.want {
+			t.Errorf("after %v s %d allocations wait, want %d", c.after, n, c.want)
+		}
+	}
+	q.all[who] = &waiting{since: start, asked: start}
+	if n := len(q.requests(start.Add(time.Minute))); n != 0 {
+		t.Error("an allocation waits that nobody asks for any more")
 	}
 }

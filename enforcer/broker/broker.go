@@ -61,6 +61,9 @@ type Options struct {
 	// GPU has no room, should be asked for again, because room is being made; 0:
 	// it fails. It must not block, and may be nil: all fail.
 	Later func(Request) time.Duration
+	// Granted is told of each allocation that is granted, but for those from a
+	// lease. It must not block, and may be nil.
+	Granted func(Request)
 	// Observer reports whether a user may ask for the statistics; root and the
 	// broker's own user always may. It must not block, and may be nil: nobody
 	// else may.

@@ -507,14 +507,18 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	t.Parallel()
 	var room atomic.Uint64
 	room.Store(100)
-	asked := make(chan Request, 8)
+	asked, granted := make(chan Request, 8), make(chan Request, 8)
 	var again atomic.Int64
 	again.Store(int64(70 * time.Millisecond))
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 150}}),
 		Capacity: func(string) uint64 { return room.Load() },
-		Later:    func(r Request) time.Duration { asked <- r; return time.Duration(again.Load()) }}, nil)
+		Later:    func(r Request) time.Duration { asked <- r; return time.Duration(again.Load()) },
+		Granted:  func(r Request) { granted <- r }}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(60)
+	if r := <-granted; r.PID != os.Getpid() || r.Bytes != 60 {
+		t.Errorf("%+v is granted", r)
+	}
 	for range 2 {
 		if typ, m := c.reserve(80); typ != wire.TypeDeny || m.Wait != 70 {
 			t.Errorf("%s %+v", typ, m)
@@ -536,6 +540,9 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	room.Store(200)
 	b.Refresh()
 	c.take(80)
+	if r := <-granted; r.Bytes != 80 || len(granted) > 0 {
+		t.Errorf("%+v is granted", r)
+	}
 }
 
 // TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at

@@ -29,11 +29,15 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	case t != nil:
 		s.mu.Lock()
 		reservation, granted, free := t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, func() bool {
-			ask.Wait = s.later(t, ask.Bytes)
+			ask.Wait = s.later(s.request(t, ask.Bytes))
 			return ask.Wait > 0
 		})
 		s.memory = true
+		asked := s.request(t, ask.Bytes)
 		s.mu.Unlock()
+		if granted && s.b.options.Granted != nil {
+			s.b.options.Granted(asked)
+		}
 		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax {
 			t.gpu.memory.Lend(s.id, s.leases.At(t.index))
 		}
@@ -50,14 +54,18 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	return nil
 }
 
+// request returns what a session asks for. s.mu is locked.
+func (s *session) request(t *seat, bytes uint64) Request {
+	return Request{PID: s.facts.PID, Tenant: s.tenant, GPU: t.gpu.uuid, Bytes: bytes}
+}
+
 // later returns the milliseconds after which an allocation for which there is no
-// room should be asked for again; 0: it fails. s.mu is locked.
-func (s *session) later(t *seat, bytes uint64) uint32 {
+// room should be asked for again; 0: it fails.
+func (s *session) later(r Request) uint32 {
 	if s.b.options.Later == nil {
 		return 0
 	}
-	return uint32(s.b.options.Later(Request{PID: s.facts.PID, Tenant: s.tenant, GPU: t.gpu.uuid, Bytes: bytes}).
-		Milliseconds())
+	return uint32(s.b.options.Later(r).Milliseconds())
 }
 
 // book records what a process did with memory: COMMIT, ABORT and FREE. Only
