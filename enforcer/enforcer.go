@@ -59,6 +59,7 @@ type Options struct {
 	NCCL      string                    // address at which NCCL's RAS service of jobs listens; empty: it is not asked
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
+	MemInfo   string                    // path of what the kernel tells of the host's memory; empty: /proc/meminfo
 	Driver    suspend.Call              // suspends processes; nil: child processes of this program
 	Tell      func(suspend.End)         // takes each suspension and resumption for the journal; nil: nothing does
 }
@@ -130,7 +131,7 @@ func New(o Options) (*Enforcer, error) {
 	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
 		Tick: o.Tick, Settle: o.Tick.Of(settle),
 		Keep: e.keepSuspended, Guard: &suspend.Guards{},
-		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS}.Room}
+		Room: suspend.Host{ProcFS: e.actor.ProcFS, CgroupFS: e.actor.CgroupFS, MemInfo: o.MemInfo}.Room}
 	if o.Driver == nil {
 		e.suspender.Call = suspend.Helper(filepath.Join(o.Dir, "driver.lock"))
 	}

@@ -47,6 +47,7 @@ type governed struct {
 	table   policy.Table      // of a test that starts successors
 	call    suspend.Call      // of the driver; nil: none
 	cgroups string            // directory of the cgroups; empty: the host's
+	meminfo string            // what the kernel tells of the host's memory; empty: what is true
 	lost    atomic.Bool       // the driver no longer tells of the GPU's memory
 	size    uint64            // bytes of the GPU's memory; 0: there is always room
 	age     time.Duration     // that a reading of its use may have
@@ -207,7 +208,7 @@ func (g *governed) run(table policy.Table) {
 		StateFile: filepath.Join(g.dir, "state", "enforcer.json"), Host: g,
 		Record:   g.record,
 		Hardware: func(string, time.Duration) bool { g.mu.Lock(); defer g.mu.Unlock(); return g.hardware },
-		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups,
+		Broker:   g.broker, Driver: g.call, CgroupFS: g.cgroups, MemInfo: g.meminfo,
 		Tell: func(end suspend.End) { g.mu.Lock(); defer g.mu.Unlock(); g.suspended = append(g.suspended, end) },
 	}))(g.t)
 	g.stop = fixture.Running(g.t, g.it.Run)

@@ -318,12 +318,11 @@ func (g *governed) rests(tenant string, hooked bool, mib string, options ...stri
 }
 
 // TestWantOfMemoryIsNotTriedAgainAtOnce has an idle workload not give way for which its
-// cgroup has no room.
+// cgroup has no room. Nor has its host, at last.
 func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, gives(0))
 	g.stop()
-	g.cgroups = t.TempDir()
 	for name, bytes := range map[string]int{"memory.max": 1 << 30, "memory.current": 1 << 20} {
 		fixture.Must(t, os.WriteFile(filepath.Join(g.cgroups, name), []byte(strconv.Itoa(bytes)), 0o600))
 	}
@@ -336,6 +335,8 @@ func TestWantOfMemoryIsNotTriedAgainAtOnce(t *testing.T) {
 	}
 	fixture.Equal(t, refusals(), 1, "it was refused … times")
 	g.refused(g.suspend, a.pid(), "need as much host memory, and the limit of cgroup / leaves 1023 MiB")
+	g.hostMemory(1000)
+	g.refused(g.suspend, a.pid(), "need as much host memory: 1000 MiB are available")
 }
 
 // TestATrialInVainIsNotRepeatedAtOnce has the driver refuse to restore what the GPU seems to

@@ -34,8 +34,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// hostMemory has the host tell of so many MiB of memory, all of them available.
+func (g *governed) hostMemory(mib int) {
+	g.t.Helper()
+	fixture.Must(g.t, os.WriteFile(g.meminfo, fmt.Appendf(nil, "MemTotal: %d kB\nMemAvailable: %[1]d kB\n", mib<<10), 0o600))
+}
+
 // suspending starts an enforcer on a simulated GPU whose checkpoints cost time
-// at these rates in bytes per second.
+// at these rates in bytes per second. Its host has room for what is suspended.
 func suspending(t *testing.T, checkpoint, restore int, tenants []string, edit ...func(*policy.Table)) *governed {
 	t.Helper()
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota.Free()},
@@ -47,7 +53,8 @@ func suspending(t *testing.T, checkpoint, restore int, tenants []string, edit ..
 		change(&table)
 	}
 	g := prepared(t)
-	g.table = table
+	g.table, g.cgroups, g.meminfo = table, t.TempDir(), filepath.Join(t.TempDir(), "meminfo")
+	g.hostMemory(1 << 20)
 	driver := suspend.Helper(filepath.Join(t.TempDir(), "lock"), append(g.driver, fmt.Sprintf("GS_STUB_CHECKPOINT_RATE=%d", checkpoint),
 		fmt.Sprintf("GS_STUB_RESTORE_RATE=%d", restore), "GORACE=atexit_sleep_ms=0")...)
 	g.call = func(ctx context.Context, op suspend.Op, pid int) (suspend.State, error) {

@@ -3,6 +3,7 @@ package suspend
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,6 +23,7 @@ const reserve = 0.1
 type Host struct {
 	ProcFS   string
 	CgroupFS string
+	MemInfo  string // path; empty: meminfo in ProcFS
 }
 
 // Room returns a Refusal if the host, or the cgroup of one of the processes, has
@@ -82,7 +84,7 @@ func charge(all map[string]uint64, group string, n uint64) {
 
 // memory returns the host's memory in bytes.
 func (h Host) memory() (total, available uint64, err error) {
-	text, err := os.ReadFile(filepath.Join(h.ProcFS, "meminfo"))
+	text, err := os.ReadFile(cmp.Or(h.MemInfo, filepath.Join(h.ProcFS, "meminfo")))
 	if err != nil {
 		return 0, 0, err
 	}

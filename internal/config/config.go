@@ -68,7 +68,7 @@ func Defaults() Config { return defaults("") }
 func defaults(root string) Config {
 	on := func(path string) string { return filepath.Join(root, path) }
 	d := collectors.DefaultConfig()
-	return Config{
+	c := Config{
 		Collectors: Collectors{Fast: d.Fast, Medium: d.Medium, Slow: d.Slow},
 		Workloads: Workloads{Docker: on("/run/docker.sock"), Podman: on("/run/podman/podman.sock"),
 			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
@@ -76,6 +76,10 @@ func defaults(root string) Config {
 		Enforcer: defaultEnforcer(on),
 		Web:      Web{MaxScrapes: 1},
 	}
+	if on("/") != "/" { // localhost is another host
+		c.Enforcer.NCCL = ""
+	}
+	return c
 }
 
 // kubeletSocket is what older files name instead of the file of allocations.

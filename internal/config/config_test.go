@@ -83,6 +83,17 @@ func TestReportsEachInvalidPart(t *testing.T) {
 	}
 }
 
+// TestAnotherRootAsksNoNCCL: what listens at localhost is not of the host that a test made up.
+func TestAnotherRootAsksNoNCCL(t *testing.T) {
+	t.Parallel()
+	for root, want := range map[string]string{"": "localhost:28028", "/": "localhost:28028", t.TempDir(): ""} {
+		conf := &File{Root: root, Path: fixture.Config(t, "enforcer: {enabled: true}\n"), Log: slog.New(slog.DiscardHandler)}
+		if c, err := conf.Load(); err != nil || c.Enforcer.NCCL != want {
+			t.Errorf("root %q: NCCL is asked at %q, %v; want %q", root, c.Enforcer.NCCL, err, want)
+		}
+	}
+}
+
 func TestReferenceConfigIsTheDefaults(t *testing.T) {
 	t.Parallel()
 	c := fixture.Value(Load(reference))(t)
