@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gpusteward/enforcer/broker"
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
@@ -55,7 +53,7 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	taken(t, idle)
 	const lent = (limit-mib)/8 - 15*mib // with the first allocation, of which the others are a part
 	settled("what is lent is not told from what is used", 16*mib, lent)
-	fixture.Must(t, idle.Cmd.Process.Signal(unix.SIGSTOP))
+	h.freeze(t, idle)
 	other := h.load(t, "tenant", hoard(2048, 1, "native")...)
 	ready(t, other)
 	other.Tell("go")

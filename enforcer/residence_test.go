@@ -300,6 +300,7 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"}, overcommitted(2))
 	g.size = 4 << 30
+	g.waits()
 	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
 	ready(t, a)
 	a.Tell("go")

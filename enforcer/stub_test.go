@@ -7,9 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
 )
@@ -141,11 +145,45 @@ func (m *monitor) of(pid int) *series {
 func (m *monitor) memory(t *testing.T) (used, peak uint64) {
 	t.Helper()
 	now := fixture.Monotonic()
-	poll(t, 10*time.Second, "the monitor has not looked", func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		used, peak = m.used, m.peak
-		return m.at > now
+	poll(t, 10*time.Second, "the monitor has not looked", func() bool { return m.since(now) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used, m.peak
+}
+
+// since reports whether the monitor has looked since a moment.
+func (m *monitor) since(moment int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.at > moment
+}
+
+// freeze stops a process by SIGSTOP, but not while it has the lock of the simulated GPU: then
+// nobody could use that.
+func (h *host) freeze(t *testing.T, w *worker) {
+	t.Helper()
+	stopped := int64(0)
+	poll(t, time.Minute, "it always has the GPU's lock", func() bool {
+		switch now := fixture.Monotonic(); {
+		case stopped == 0:
+			fixture.Must(t, w.Cmd.Process.Signal(unix.SIGSTOP))
+			poll(t, time.Minute, "it does not stop", func() bool { return stands(w.cmd.Process.Pid) })
+			stopped = fixture.Monotonic()
+		case h.truth.since(stopped):
+			return true
+		case now > stopped+int64(time.Second):
+			fixture.Must(t, w.cmd.Process.Signal(unix.SIGCONT))
+			stopped = 0
+		}
+		return false
 	})
-	return used, peak
+}
+
+// stands reports whether all threads of a process were stopped by a signal.
+func stands(pid int) bool {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return !slices.ContainsFunc(all, func(path string) bool {
+		stat, err := os.ReadFile(path)
+		return err == nil && !strings.Contains(string(stat), ") T ")
+	})
 }

@@ -248,8 +248,7 @@ func TestASuspensionOutlivesTheEnforcer(t *testing.T) {
 func TestWhoJustCameBackHasItsMemory(t *testing.T) {
 	t.Parallel()
 	g := suspending(t, 0, 0, []string{"a"})
-	a := g.works("a", true, "1024")
-	g.sees(1, a)
+	g.sees(1, g.works("a", true, "1024"))
 	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
 	poll(t, 20*time.Second, "the monitor does not see it",
 		func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })

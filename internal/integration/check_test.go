@@ -85,12 +85,17 @@ func TestCheckAsksTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	a := start(t, "--demo="+fixture.Config(t, healthy+"faults: [{at: 1s, kind: lost, gpu: 3}]"),
 		"--config.file="+fixture.Config(t, quickly), "--runtime.dir="+dir).ready()
-	var j health.Judgement
-	status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+fixture.Config(t, healthy))
-	if err := json.Unmarshal([]byte(out), &j); err != nil || status != 0 || j.Source != health.Standalone ||
-		j.Status != incident.OK || len(j.GPUs) != 4 || len(j.Unjudged) == 0 {
-		t.Errorf("without the agent: exit status %d, %v:\n%s", status, err, out)
-	}
+	eventually(t, "without the agent it looks for itself", func() bool {
+		var j health.Judgement
+		status, out, _ := checks(t, "--standalone", "--format=json", "--demo="+fixture.Config(t, healthy))
+		err := json.Unmarshal([]byte(out), &j)
+		good := err == nil && status == 0 && j.Source == health.Standalone && j.Status == incident.OK &&
+			len(j.GPUs) == 4 && len(j.Unjudged) > 0
+		if !good {
+			t.Logf("exit status %d, %v:\n%s", status, err, out) // readings come late on a busy machine
+		}
+		return good
+	})
 	for _, from := range []string{"--runtime.dir=" + dir, "--url=" + a.url} {
 		var j health.Judgement
 		eventually(t, "the agent has judged", func() bool {
@@ -147,11 +152,15 @@ func TestCheckValidatesAnswers(t *testing.T) {
 				<-r.Context().Done()
 			}
 		})
-		status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
-		if status != c.status || !strings.HasPrefix(out, c.want) || strings.ContainsAny(out, "\x1b\u202e\r") ||
-			strings.Contains(out, "\nOK") || name == "hangs" && !strings.Contains(out, "no agent answers") {
-			t.Errorf("%s: exit status %d, want %d and %q: %q", name, status, c.status, c.want, out)
-		}
+		eventually(t, fmt.Sprintf("%s: exit status %d and %q", name, c.status, c.want), func() bool {
+			status, out, _ := checks(t, "--runtime.dir="+dir, "--demo="+fixture.Config(t, healthy))
+			if strings.ContainsAny(out, "\x1b\u202e\r") || strings.Contains(out, "\nOK") {
+				t.Fatalf("%s: %q", name, out)
+			}
+			t.Logf("%s: exit status %d, %q", name, status, out) // readings come late on a busy machine
+			return status == c.status && strings.HasPrefix(out, c.want) &&
+				(name != "hangs" || strings.Contains(out, "no agent answers"))
+		})
 	}
 	status, out, _ := checks(t, "--url=http://127.0.0.1:1")
 	if status != 3 || !strings.HasPrefix(out, "UNKNOWN - ") || !strings.Contains(out, "no agent answers") {

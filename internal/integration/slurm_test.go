@@ -216,7 +216,7 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 		logged      string
 	}{
 		"Slurm does not answer":     {slurm: "exit 1", logged: "Slurm does not say how many shards it has"},
-		"Slurm hangs":               {slurm: "exec sleep 1000", logged: "it failed, or took longer than 10 s"},
+		"Slurm hangs":               {slurm: ": >$DIR/hangs; exec sleep 1000", logged: "it failed, or took longer than 10 s"},
 		"ours is no shell":          {ours: "quota() {\n", logged: "it failed"},
 		"ours ends":                 {ours: "exit 3\n", logged: "it failed"},
 		"ours is about nothing":     {ours: "nothing\n", logged: "not found"},
@@ -227,8 +227,9 @@ func TestPrologNeverFailsAJob(t *testing.T) {
 			s := newSlurmd(t)
 			s.put("slurm.conf", "GresTypes=gpu,shard\n")
 			s.put("job", "")
-			if name == "Slurm hangs" { // a limit of 10 s ends after one
-				s.put("bin/timeout", "#!/bin/sh\n[ \"$1 $2 $3\" = '-k 1 10' ] && shift 3 && exec "+limit+" -k 1 1 \"$@\"\n")
+			if name == "Slurm hangs" { // a limit of 10 s ends then
+				s.put("bin/timeout", "#!/bin/sh\n[ \"$1 $2 $3\" = '-k 1 10' ] && shift 3 || exit 1\n"+limit+" -k 1 600 \"$@\" &\n"+
+					"until [ -e \"$DIR/hangs\" ]; do sleep .01; done; kill $!; wait $!; exit 124\n")
 			}
 			if c.slurm != "" {
 				s.put("bin/scontrol", "#!/bin/sh\n"+c.slurm+"\n")

@@ -193,7 +193,7 @@ func TestWatchOfAPlainTerminal(t *testing.T) {
 	t.Parallel()
 	a := start(t, "--demo=h100").ready()
 	p := onTerminal(t, []string{"TERM=dumb", "NO_COLOR=1"}, "status", "--watch", "--url="+a.url)
-	eventually(t, "there are two statuses", func() bool { return strings.Count(p.text(), "SM GHz") == 2 })
+	eventually(t, "there are two statuses", func() bool { return strings.Count(p.text(), "SM GHz") >= 2 })
 	if text := p.text(); strings.Contains(text, "\x1b") || p.settings() != p.before {
 		t.Errorf("it moves the cursor: %q", text)
 	}
