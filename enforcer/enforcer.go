@@ -100,6 +100,7 @@ type Enforcer struct {
 	residence     residence
 	waiting       map[awaited][]chan answer // for the end of an order
 	seen          audit.Books               // the last ones
+	returned      map[action.Target]returned
 	pacer         pacer
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
@@ -124,8 +125,9 @@ func New(o Options) (*Enforcer, error) {
 	}
 	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{},
 		orders: make(chan func()), waiting: map[awaited][]chan answer{},
-		sampled: map[place]*float64{}, held: map[audit.Subject]bool{}, pausedMembers: map[audit.Subject]string{},
-		log: cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
+		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
+		pausedMembers: map[audit.Subject]string{},
+		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}
 	e.actor = action.Actor{ProcFS: e.identities.procfs, CgroupFS: cmp.Or(o.CgroupFS, "/sys/fs/cgroup"), Keep: e.keep}
 	e.suspender = suspend.Suspender{Call: o.Driver, Free: e.free, Size: e.size, Alive: e.actor.Alive,
@@ -236,7 +238,7 @@ func (e *Enforcer) look(now time.Time) {
 // process that ends between the two does not count as unhooked.
 func (e *Enforcer) books(now time.Time) audit.Books {
 	t := e.terms.Load()
-	b := audit.Books{Now: now, DeviceProcesses: e.identities.expose(now, e.Host.DeviceProcesses()),
+	b := audit.Books{Now: now, DeviceProcesses: e.withReturned(e.identities.expose(now, e.Host.DeviceProcesses())),
 		Silent: e.Host.Silent(), Names: t.Tenants(), Quota: t.Quota}
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}

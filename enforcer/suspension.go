@@ -147,17 +147,33 @@ func (e *Enforcer) answer(it awaited, text string, err error) {
 	delete(e.waiting, it)
 }
 
-// seeReturned corrects the last look by the memory that has come back since: the driver
-// may have been asked before.
+// A returned process is one whose memory has come back.
+type returned struct {
+	at     time.Time
+	memory map[string]uint64 // bytes by UUID
+}
+
+// seeReturned corrects the last look, and those to come, by the memory that has come back.
 func (e *Enforcer) seeReturned(end suspend.End) {
-	for i := range e.seen.DeviceProcesses {
-		h := &e.seen.DeviceProcesses[i]
-		for _, p := range end.Processes {
-			if p.Target == (action.Target{PID: h.Process.PID, Start: h.Process.Start}) {
-				h.Memory = max(h.Memory, p.Memory[h.UUID])
-			}
+	for _, p := range end.Processes {
+		e.returned[p.Target] = returned{time.Now(), p.Memory}
+	}
+	e.withReturned(e.seen.DeviceProcesses)
+}
+
+// withReturned corrects what the driver answered before memory came back, and forgets those
+// of whom it answered since.
+func (e *Enforcer) withReturned(all []collectors.DeviceProcess) []collectors.DeviceProcess {
+	awaited := map[action.Target]bool{}
+	for i := range all {
+		h := &all[i]
+		t := action.Target{PID: h.Process.PID, Start: h.Process.Start}
+		if r, is := e.returned[t]; is && !h.At.After(r.at) {
+			h.Memory, awaited[t] = max(h.Memory, r.memory[h.UUID]), true
 		}
 	}
+	maps.DeleteFunc(e.returned, func(t action.Target, _ returned) bool { return !awaited[t] })
+	return all
 }
 
 func sum(bytes map[string]uint64) (all uint64) {

@@ -254,6 +254,8 @@ func TestWhoJustCameBackHasItsMemory(t *testing.T) {
 		func() bool { return g.DeviceProcesses()[0].Memory == 400*mib })
 	g.sleeps()
 	g.order(g.giveBack, "unit:a.service", "runs again")
+	g.audited() // the monitor still sleeps
+	g.audited()
 	g.order(g.suspend, "unit:a.service", "suspended: 1424 MiB")
 }
 
