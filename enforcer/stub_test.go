@@ -167,12 +167,12 @@ func (h *host) freeze(t *testing.T, w *worker) {
 		switch now := fixture.Monotonic(); {
 		case stopped == 0:
 			fixture.Must(t, w.Cmd.Process.Signal(unix.SIGSTOP))
-			poll(t, time.Minute, "it does not stop", func() bool { return stands(w.cmd.Process.Pid) })
+			poll(t, time.Minute, "it does not stop", func() bool { return stands(w.Cmd.Process.Pid) })
 			stopped = fixture.Monotonic()
 		case h.truth.since(stopped):
 			return true
 		case now > stopped+int64(time.Second):
-			fixture.Must(t, w.cmd.Process.Signal(unix.SIGCONT))
+			fixture.Must(t, w.Cmd.Process.Signal(unix.SIGCONT))
 			stopped = 0
 		}
 		return false

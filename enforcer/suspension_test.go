@@ -81,7 +81,7 @@ func (g *governed) ends() []suspend.End {
 // order gives an order, which must succeed within a minute.
 func (g *governed) order(do func(context.Context, string) (string, error), workload, want string) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 	defer cancel()
 	if said, err := do(ctx, workload); err != nil || !strings.Contains(said, want) {
 		g.t.Fatalf("%q, %v; want %q", said, err, want)
@@ -280,7 +280,7 @@ func TestADriversTroubleIsUndone(t *testing.T) {
 		g.driver = append(g.driver, "GS_STUB_CHECKPOINT="+trouble)
 		a := g.works("a", false, "1024")
 		g.sees(1, a)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 		defer cancel()
 		if said, err := g.suspend(ctx, "unit:a.service"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v", trouble, said, err)
@@ -355,7 +355,7 @@ func (w *worker) pid() string { return strconv.Itoa(w.Cmd.Process.Pid) }
 // refused gives an order that must fail with this text.
 func (g *governed) refused(do func(context.Context, string) (string, error), workload, want string) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), within(time.Minute))
 	defer cancel()
 	if said, err := do(ctx, workload); err == nil || !strings.Contains(err.Error(), want) {
 		g.t.Fatalf("%q, %v; want %q", said, err, want)
