@@ -200,8 +200,9 @@ func (g *GPU) measure() {
 			continue
 		}
 		p := &t.pace
-		known := p.solo.seconds >= measured.Seconds() && !p.stale(g.now) ||
-			g.freedom.on && p.cost() > 0 && !t.unsure()
+		long := p.solo.seconds >= measured.Seconds()
+		known := long && !p.stale(g.now) ||
+			g.freedom.on && p.cost() > 0 && !t.unsure() && (long || p.tried > g.freedom.since)
 		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
 			next = t
 		}

@@ -64,8 +64,9 @@ var onCard = map[string][]float64{
 	"[jax queue] [90 10]":   {0.888, 0.124},
 }
 
-// begin is the time after which a program is no newcomer any more.
-const begin = time.Second
+// begin is the time after which a program is no newcomer any more: its lone pace was
+// measured again after its first report.
+const begin = 1500 * ms
 
 // A subject is a program's result: parts of its lone throughput.
 type subject struct {
