@@ -128,9 +128,11 @@ func (t *tenant) light(now time.Duration) bool {
 
 // serve books the time that passed as service of the running tenants.
 func (g *GPU) serve(passed time.Duration) {
-	heavy, light := 0, 0
+	heavy, light, open := 0, 0, 0
 	for _, t := range g.tenants {
 		switch {
+		case t.state.Mode == Open && t.wants: // it reports what it did
+			open++
 		case !t.runs():
 		case t.light(g.now):
 			light++
@@ -142,6 +144,9 @@ func (g *GPU) serve(passed time.Duration) {
 		return t.ready() && t.unit.granted && t.state.Mode == Pause
 	}) {
 		g.system.Handover += passed
+	}
+	if heavy+light+open > 1 {
+		g.system.Together += passed
 	}
 	if heavy+light == 0 {
 		return
@@ -169,9 +174,6 @@ func (g *GPU) serve(passed time.Duration) {
 			rate := t.pace.rateOr(1 / float64(heavy))
 			t.serve(passed, rate, rate/max(rates, 1)*float64(heavy)/float64(heavy+light), false)
 		}
-	}
-	if heavy+light > 1 {
-		g.system.Together += passed
 	}
 }
 

@@ -686,3 +686,20 @@ func TestThrottled(t *testing.T) {
 		}
 	}
 }
+
+// The audit must know when open tenants ran at once: what each had is not known then.
+func TestOpenTenantsRunTogether(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a", "b")
+	for _, x := range d.tenants {
+		x.state.Mode = Open
+	}
+	d.Look(10 * ms)
+	if d.tenants[1].wants = false; d.System().Together != 10*ms {
+		t.Errorf("%+v", d.System())
+	}
+	if d.Look(20 * ms); d.System().Together != 10*ms {
+		t.Errorf("beside one that rests: %+v", d.System())
+	}
+}
