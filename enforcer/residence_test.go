@@ -125,17 +125,18 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	b := g.rests("b", false, "512", "--sync-first=1")
 	works := func(since int64) {
 		t.Helper()
-		poll(t, 20*time.Second, "it does not work", func() bool { return g.moved(b, since) && g.listed(1) })
+		poll(t, time.Minute, "it does not work", func() bool { return g.moved(b, since) && g.lists(b) })
 	}
 	waits := func() (since int64) {
 		t.Helper()
 		g.order(g.suspend, "unit:b.service", "is suspended")
 		since = fixture.Monotonic()
 		b.Tell("work")
-		poll(t, 20*time.Second, "it does not wait for its GPU", func() bool { return traced(b.Cmd.Process.Pid) })
+		poll(t, time.Minute, "it does not wait for its GPU", func() bool { return traced(b.Cmd.Process.Pid) })
 		return since
 	}
 	works(start)
+	g.audited() // it may have begun before
 	g.audited()
 	since := waits()
 	g.order(g.giveBack, "unit:b.service", "runs again")

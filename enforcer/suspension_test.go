@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
@@ -213,6 +214,13 @@ func (g *governed) works(tenant string, hooked bool, mib string) *worker {
 
 // listed reports whether the enforcer sees so many processes on the GPU.
 func (g *governed) listed(n int) bool { return len(g.DeviceProcesses()) == n }
+
+// lists reports whether the driver lists a worker.
+func (g *governed) lists(w *worker) bool {
+	return slices.ContainsFunc(g.DeviceProcesses(), func(p collectors.DeviceProcess) bool {
+		return p.Process.PID == w.Cmd.Process.Pid
+	})
+}
 
 // TestASuspensionOutlivesTheEnforcer restarts the enforcer: the workload stays
 // suspended, its memory stays charged to its tenant, and the successor gives it

@@ -277,6 +277,17 @@ static inline void fake_finish(uintptr_t stream)
 	atomic_store(&fake[stream].done, atomic_load(&fake[stream].put));
 }
 
+/* The helper has looked at the page since. The look that is under way may have begun before. */
+static inline void fake_looked(void)
+{
+	for (int i = 0; i < 2; i++) {
+		uint64_t sleeps = atomic_load(&gs_turns_wake);
+		__atomic_fetch_add(&fake_page->bell, 1, __ATOMIC_RELEASE);
+		gs_bell_ring(fake_page);
+		AWAIT(atomic_load(&gs_turns_wake) && atomic_load(&gs_turns_wake) != sleeps);
+	}
+}
+
 static inline uint64_t put_all(void)
 {
 	uint64_t n = 0;

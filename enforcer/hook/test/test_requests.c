@@ -110,7 +110,6 @@ static struct gs_leases *leases;
 static struct peer start_lent(uint64_t bytes)
 {
 	int with[3] = {-1, memfd_create("leases", MFD_CLOEXEC | MFD_ALLOW_SEALING), 1};
-	pthread_t t;
 
 	CHECK(with[1] >= 0 && ftruncate(with[1], 4096) == 0 &&
 	      fcntl(with[1], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
@@ -118,13 +117,13 @@ static struct peer start_lent(uint64_t bytes)
 	CHECK(leases != MAP_FAILED);
 	leases->idle[0] = GS_LEASE_OPEN | bytes;
 	broker_listen();
-	CHECK(pthread_create(&t, NULL, run_start, NULL) == 0);
+	pthread_t t = starting();
 	struct peer p = peer_accept();
 	struct request r = peer_expect(&p, GS_HELLO);
 	CHECK(r.hello.leases == 1 && fcntl(p.memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
 	with[0] = p.memfd;
 	peer_send_with(&p, GS_WELCOME, r.header.seq, &WELCOME, sizeof(WELCOME), with, 3);
-	CHECK(pthread_join(t, NULL) == 0 && gs_client_connected());
+	CHECK(started(t));
 	return p;
 }
 

@@ -36,6 +36,7 @@ static void the_driver_of_a_suspended_process_is_left_alone(void)
 		fake_launch(10, false, NULL);
 	fake_finish(10);
 	__atomic_store_n(&fake_page->suspended, 1, __ATOMIC_RELEASE);
+	fake_looked();
 	fake_mode(0, GS_PAUSE, 1, 0);
 	spin(20000000);
 	CHECK(!fake[10].records && !told(GS_YIELD, GS_DRAINED, 0));
