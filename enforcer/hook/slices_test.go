@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func launches(t *testing.T, out io.Writer, env ...string) (*pageBroker, *exec.Cm
 	fixture.Must(t, err)
 	defer listener.Close() // who loses this broker finds no other one
 	cmd := exec.Command(filepath.Join(stub, "load"), "--kernel-us=500")
-	cmd.Env = append(env, "GPUSTEWARD_SOCKET="+socket)
+	cmd.Env = append(slices.Clone(env), "GPUSTEWARD_SOCKET="+socket)
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
