@@ -77,7 +77,7 @@ func TestDeathGivesMemoryBack(t *testing.T) {
 // once, has the GPU, and shares it again when the first continues.
 func TestStopped(t *testing.T) {
 	h := stub(t)
-	h.govern(t, tenant("stopped", 50), tenant("other", 50))
+	h.govern(t, tenant("stopped", 70), tenant("other", 30))
 	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"),
 		h.load(t, "other", "--kernel-us=200", "--seconds=60")
 	ready(t, stopped, other)

@@ -377,7 +377,7 @@ func (g *GPU) flag() {
 			continue
 		}
 		s := t.state
-		if s.Slice = 0; g.freedom.on || g.freedom.slicing {
+		if s.Slice = 0; g.freedom.on || g.freedom.trial == sliced {
 			s.Slice = t.slice
 		}
 		if s.Mode != Run {

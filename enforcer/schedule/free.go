@@ -40,9 +40,17 @@ type freedom struct {
 	since time.Duration // when it began or ended
 	gap   time.Duration // until it may begin again
 
-	slicing bool          // it is tried with shorter slices
-	vain    time.Duration // until that is tried again
+	trial trial // the one that is on
 }
+
+// A trial lets all tenants run, to see whether each has its part then.
+type trial int8
+
+const (
+	none trial = iota
+	plain
+	sliced // the slices of those who are ahead are shorter
+)
 
 // A glimpse is what an open tenant did beside others.
 type glimpse struct {
@@ -63,10 +71,9 @@ func (t *tenant) need() float64 {
 	return t.part
 }
 
-// content says whether every tenant has its part without being held back, as far
-// as is known. Slices may have to help.
-func (g *GPU) content() bool {
-	active, contenders, has := 0, 0, true
+// hopeful says whether all could be open, and what each has then would be known.
+func (g *GPU) hopeful() bool {
+	active := 0
 	for _, t := range g.tenants {
 		if t.sessions > 0 && !g.suits(t) {
 			return false
@@ -74,14 +81,37 @@ func (g *GPU) content() bool {
 		if !t.active(g.now) {
 			continue
 		}
-		if active++; t.light(g.now) {
+		if active++; t.tarries() || t.pace.cost() == 0 && !t.light(g.now) && g.contenders() > 1 {
+			return false
+		}
+	}
+	return active > 1
+}
+
+// goesFirst says whether lower classes do not run while t does.
+func (t *tenant) goesFirst() bool { return t.active(t.gpu.now) && t.hurried() }
+
+// contenders counts the tenants that want the GPU for long.
+func (g *GPU) contenders() (n int) {
+	for _, t := range g.tenants {
+		if t.active(g.now) && !t.light(g.now) {
+			n++
+		}
+	}
+	return n
+}
+
+// content says whether every tenant had its part in a trial.
+func (g *GPU) content() bool {
+	for _, t := range g.tenants {
+		if !t.active(g.now) || t.light(g.now) {
 			continue
 		}
-		contenders++
-		pace, known := g.foresee(t)
-		has = has && known && pace >= t.need()-noise
+		if pace, known := g.foresee(t); !known || pace < t.need()-noise {
+			return false
+		}
 	}
-	return active > 1 && (has || contenders < 2)
+	return g.hopeful()
 }
 
 // suits says whether t may be open beside others: nobody else would be there to
@@ -91,12 +121,9 @@ func (g *GPU) suits(t *tenant) bool {
 }
 
 // foresee returns the part of its lone pace that t would have if all were open.
-// Who hurries lets nobody run beside it, so that is not known before it is tried.
 func (g *GPU) foresee(t *tenant) (pace float64, known bool) {
-	if slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o.active(g.now) && o.hurried() }) {
-		return 1, t.pace.cost() > 0
-	}
 	rate, known := t.pace.rate()
+	rate -= rate / max(t.pace.beside.launches, 1) // one launch more or less
 	return 1 - t.often()*g.crowd(t)*(1-rate), known
 }
 
@@ -128,35 +155,51 @@ func (g *GPU) free() {
 		if g.now-f.since >= freeLong {
 			f.gap = 0
 		}
-		f.gap = min(max(2*f.gap, freeGap), freeMost)
-		f.on, f.since = false, g.now
+		f.end(g)
 	case f.on && !g.known():
 		f.on, f.since = false, g.now-f.gap
 	case f.on || g.measured != nil || g.trying:
-	case f.slicing:
-		if f.slicing = false; g.content() {
+	case f.trial == sliced:
+		if f.trial = none; g.content() {
 			f.begin(g)
 			return
 		}
-		f.vain = min(max(2*f.vain, freeGap), freeMost)
 		for _, t := range g.tenants {
 			t.slice, t.pace.beside = 0, t.glimpse.beside
 		}
-	case g.now-f.since >= f.gap && g.content():
-		for _, t := range g.tenants {
-			t.slice = 0
+		f.end(g)
+	case f.trial == plain:
+		switch f.trial = none; {
+		case g.content():
+			f.begin(g)
+		case g.scheduler.config.Slices && g.mendable():
+			g.slice()
+		default:
+			f.end(g)
 		}
-		f.begin(g)
-	case g.scheduler.config.Slices && g.now-g.triedAt >= f.vain && g.mendable():
-		f.slicing, g.triedAt, g.trying = true, g.now, true
-		for _, t := range g.tenants {
-			if pace, _ := g.foresee(t); pace >= t.need() {
-				t.slice = sliceFirst
-			}
-			t.glimpse.beside = t.pace.beside
-			t.pace.beside = rate{}
-		}
+	case f.due(g) && (g.contenders() < 2 || slices.ContainsFunc(g.tenants, (*tenant).goesFirst)):
+		f.begin(g) // no trial would tell more
 	}
+}
+
+// slice begins a trial with shorter slices of those who would have their part.
+func (g *GPU) slice() {
+	g.freedom.trial, g.triedAt, g.trying = sliced, g.now, true
+	for _, t := range g.tenants {
+		if pace, _ := g.foresee(t); pace >= t.need() {
+			t.slice = sliceFirst
+		}
+		t.glimpse.beside, t.pace.beside = t.pace.beside, rate{}
+	}
+}
+
+// due says whether it is time to try whether all may be open.
+func (f *freedom) due(g *GPU) bool { return !f.on && g.now-f.since >= f.gap && g.hopeful() }
+
+// end ends the time in which all are open, or a trial of it that was in vain.
+func (f *freedom) end(g *GPU) {
+	f.on, f.since = false, g.now
+	f.gap = min(max(2*f.gap, freeGap), freeMost)
 }
 
 func (f *freedom) begin(g *GPU) {
@@ -165,7 +208,7 @@ func (f *freedom) begin(g *GPU) {
 		t.glimpse = glimpse{}
 	}
 	for _, t := range g.tenants {
-		if t.hurried() && t.active(g.now) {
+		if t.goesFirst() {
 			g.trim(t)
 		}
 	}

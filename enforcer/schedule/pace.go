@@ -125,6 +125,12 @@ func (p *pace) idle(ago time.Duration) (service time.Duration) {
 func (g *GPU) learn(t *tenant, u Usage) {
 	p, n := &t.pace, float64(u.Launched)
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
+	if u.Solo > 0 && u.SoloTime > 0 {
+		p.age(g.now)
+		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
+		p.fresh = g.now
+		p.confirm()
+	}
 	until := g.now
 	if t.state.Mode != Open {
 		until = t.closed
@@ -137,12 +143,6 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	}
 	w := p.window
 	p.window.solo, p.window.beside, p.window.given = 0, 0, 0
-	if u.Solo > 0 && u.SoloTime > 0 {
-		p.age(g.now)
-		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
-		p.fresh = g.now
-		p.confirm()
-	}
 	if w.beside <= w.solo/8 { // a page's change and its notice lie a moment apart
 		return
 	}
@@ -201,15 +201,19 @@ func (g *GPU) measure() {
 		}
 		p := &t.pace
 		long := p.solo.seconds >= measured.Seconds()
-		known := long && !p.stale(g.now) ||
-			g.freedom.on && p.cost() > 0 && !t.unsure() && (long || p.tried > g.freedom.since)
+		known := long && !p.stale(g.now)
+		if g.freedom.on {
+			known = p.cost() > 0 && !t.unsure() && (long || p.tried > g.freedom.since)
+		}
 		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
 			next = t
 		}
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
-		next.pace.age(g.now)
+		if next.pace.age(g.now); g.freedom.on && next.unsure() { // what was found before may be wrong
+			next.pace.solo.fade(soloEnough)
+		}
 		g.measured, g.measuredAt = next, g.now
 	}
 }
@@ -241,7 +245,8 @@ func (g *GPU) try() {
 			}
 		}
 	}
-	if contenders < 2 || !fresh && (g.together || g.now-g.triedAt < tryAgain) {
+	due := g.freedom.due(g)
+	if contenders < 2 || !due && !fresh && (g.together || g.now-g.triedAt < tryAgain) {
 		return
 	}
 	g.triedAt, g.tried, g.together = g.now, true, true
@@ -249,6 +254,12 @@ func (g *GPU) try() {
 		if t.contends(g.now) {
 			t.pace.beside.fade(tryTime)
 		}
+		if due { // what was seen while tenants were held back tells nothing
+			t.pace.beside = rate{}
+		}
+	}
+	if due {
+		g.freedom.trial = plain
 	}
 }
 
@@ -266,7 +277,7 @@ func (g *GPU) tries() bool {
 
 // judge finds whether contending tenants gain by running together.
 func (g *GPU) judge() {
-	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together {
+	if g.measured != nil || g.triedAt == 0 || g.trying || !g.together || g.freedom.trial == sliced {
 		return
 	}
 	sum, contenders := 0.0, 0

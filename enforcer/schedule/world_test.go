@@ -208,8 +208,8 @@ func (w *world) play(r *rank1) (told bool) {
 			}
 		}
 		r.pages = r.pages[1:]
-		if was.Mode == Run && r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste) &&
-			!r.told {
+		if was.Mode == Run && !r.told && (r.seen.Mode == Open ||
+			r.seen.Mode == Run && (was.Beside != r.seen.Beside || was.Haste != r.seen.Haste)) {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
