@@ -290,7 +290,7 @@ func (d *domain) frees() {
 
 // opens says whether t may launch without a bound.
 func (t *tenant) opens() bool {
-	return t.unit.alone() || t.gpu.domain.open && !t.share.Held && !t.mute && t.gpu.freedom.on
+	return t.unit.alone() || t.gpu.domain.open && t.gpu.freedom.on && !t.share.Held && !t.mute && !t.dry
 }
 
 // close bounds the launches of tenants that are open, and must not be any more.

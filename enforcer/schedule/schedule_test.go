@@ -369,7 +369,7 @@ func operate(t testing.TB, h *Scheduler, now *time.Duration, op, who, arg byte) 
 	d := time.Duration(arg) * 97 * us
 	*now += d / 4
 	known, was := g.find(name), g.Stats(name)
-	u := Usage{Launched: uint64(arg) * 9, Busy: d * time.Duration(arg%3-1), Longest: d,
+	u := Usage{Launched: uint64(arg) * 9, Solo: uint64(arg), SoloTime: d, Busy: d * time.Duration(arg%3-1), Longest: d,
 		Ago: d / 2 * time.Duration(arg%5)}
 	switch op % 12 {
 	case 0:
@@ -435,7 +435,7 @@ func TestRandomOperations(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		h, now := hosts(Config{Turns: seed%3 == 0}, 1+int(seed%4))
+		h, now := hosts(Config{Turns: seed%3 == 0, Slices: true}, 1+int(seed%4))
 		for range 1000 {
 			x := r.Uint32()
 			operate(t, h, now, byte(x), byte(x>>8), byte(x>>16))
@@ -449,7 +449,7 @@ func FuzzOperations(f *testing.F) {
 		if len(ops) == 0 {
 			return
 		}
-		h, now := hosts(Config{Turns: ops[0]&8 != 0}, 1+int(ops[0]%3))
+		h, now := hosts(Config{Turns: ops[0]&8 != 0, Slices: true}, 1+int(ops[0]%3))
 		for ; len(ops) >= 3; ops = ops[3:] {
 			operate(t, h, now, ops[0], ops[1], ops[2])
 		}
