@@ -309,9 +309,11 @@ func (g *GPU) close() {
 
 // learnOpen books what an open tenant reports of the time since it did so last.
 func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
-	served, charged, cost := busy, busy, t.pace.cost()
+	served, charged, due, cost := busy, busy, time.Duration(0), t.pace.cost()
 	if g.freedom.on {
-		t.duty = busy.Seconds() / max(over.Seconds(), 1e-9)
+		if s := over.Seconds(); s > 0 {
+			t.duty += (busy.Seconds()/s - t.duty) * min(s, 1)
+		}
 		load := 0.0
 		for _, o := range g.tenants {
 			if o.state.Mode == Open {
@@ -327,13 +329,14 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		if busy > 0 && !t.wants {
 			g.want(t)
 		}
-		t.past.slot(g.now).due += time.Duration(t.part * float64(busy))
+		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)
 	}
-	t.bill.charged += charged
-	t.bill.served += served
-	t.stats.Wanted += busy
 	t.settle(0)
+	t.stats.Charged += charged
+	t.stats.Served += served
+	t.stats.Wanted += busy
+	t.spread(t.looked-over, t.looked, served, due)
 }
 
 // glimpse sums up what an open tenant lacks of its part: of the time in which it

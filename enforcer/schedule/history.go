@@ -71,6 +71,18 @@ func (t *tenant) remember(from, to time.Duration) {
 	}
 }
 
+// spread books what was received and due in a past time, evenly.
+func (t *tenant) spread(from, to, served, due time.Duration) {
+	for at := max(from, t.gpu.now-(slots-1)*slotTime); at < to; {
+		end := min((at/slotTime+1)*slotTime, to)
+		part := float64(end-at) / float64(to-from)
+		s := t.past.slot(end)
+		s.served += time.Duration(part * float64(served))
+		s.due += time.Duration(part * float64(due))
+		at = end
+	}
+}
+
 // Shares returns a tenant's part of the GPU's time, 0 to 1, over the last whole
 // tenths of a second in window (at most 10 s): the service received, and the
 // service due by weight and limit while it wanted the GPU. Tenants that run

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -144,6 +145,35 @@ func TestSlotsOfLongTimes(t *testing.T) {
 		}
 		if a, due := d.Shares("a", 200*ms); a < 0.9 || a > 1 || !near(due, 0.75) {
 			t.Errorf("after %v, the tenant's share is %v of %v", long, a, due)
+		}
+	}
+}
+
+// What is told of a past time is booked evenly over it, as far as it is
+// remembered.
+func TestSpread(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a")
+	a := d.find("a")
+	d.Look(time.Minute)
+	for what, c := range map[string]struct {
+		from, to time.Duration   // before now
+		want     []time.Duration // served in the last slots
+	}{
+		"a moment":    {10 * ms, 0, []time.Duration{time.Second, 0}},
+		"no time":     {0, 0, []time.Duration{0, 0}},
+		"two slots":   {150 * ms, 50 * ms, []time.Duration{500 * ms, 500 * ms, 0}},
+		"four slots":  {350 * ms, 0, []time.Duration{time.Second * 2 / 7, time.Second * 2 / 7, time.Second * 2 / 7, time.Second / 7, 0}},
+		"long":        {20 * time.Second, 0, slices.Repeat([]time.Duration{5 * ms}, 100)},
+		"long, late":  {20 * time.Second, 9900 * ms, append(make([]time.Duration, 99), time.Second/101)},
+		"long before": {20 * time.Second, 10 * time.Second, make([]time.Duration, slots)},
+	} {
+		a.past = history{}
+		a.spread(time.Minute-c.from, time.Minute-c.to, time.Second, 2*time.Second)
+		for i, want := range c.want {
+			if s := a.past.slot(time.Minute - time.Duration(i)*slotTime); off(s.served, want) || off(s.due, 2*want) {
+				t.Errorf("%s: %d slots ago %+v, not %v", what, i, *s, want)
+			}
 		}
 	}
 }
