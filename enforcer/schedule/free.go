@@ -356,7 +356,7 @@ func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 		switch more := float64(had-s.due) / float64(s.over); {
 		case more < 0 && s.lacks > lacking/4:
 			g.trim(t)
-		case more > eases && !t.hurried():
+		case more > eases:
 			g.grow(t)
 		}
 	}
@@ -379,19 +379,17 @@ func (g *GPU) trim(t *tenant) {
 	}
 }
 
-// grow lengthens the slices of the others, because t has more than its part.
+// grow lengthens the slices of the others, because t has more than its part,
+// unless somebody needs them to be short.
 func (g *GPU) grow(t *tenant) {
 	for _, o := range g.tenants {
-		if o == t || o.slice == 0 || g.lacking(o) {
+		if o == t || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
+			return x != o && (x.glimpse.lacks > 0 || x.hurried() && x.active(g.now))
+		}) {
 			continue
 		}
 		if o.slice = o.slice * 5 / 4; o.slice >= sliceMost {
 			o.slice = 0
 		}
 	}
-}
-
-// lacking says whether a tenant other than o lacks something of its part.
-func (g *GPU) lacking(o *tenant) bool {
-	return slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t != o && t.sessions > 0 && t.glimpse.lacks > 0 })
 }
