@@ -525,6 +525,7 @@ func TestRestMakesUp(t *testing.T) {
 		"is even":         {0, func(x *tenant) {}, 0},
 		"is owed":         {5 * ms, func(x *tenant) {}, 5 * ms},
 		"is open":         {-5 * ms, func(x *tenant) { x.wants, x.state.Mode = true, Open }, -5 * ms},
+		"tarries":         {-5 * ms, func(x *tenant) { x.overran, x.gpu.weights = late, 1 }, -3 * ms},
 		"is held":         {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
 	} {
 		d := newDesk(t, Config{}, 1)

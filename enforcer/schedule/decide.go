@@ -290,7 +290,7 @@ func (g *GPU) mayBegin(t *tenant) bool {
 }
 
 func (g *GPU) pause(t *tenant) {
-	t.state = State{Mode: Pause, Turn: t.state.Turn, Slice: t.state.Slice}
+	t.state = State{Mode: Pause, Turn: t.state.Turn}
 	t.drains, t.settled, t.paused, t.held, t.nudge = t.wants, false, g.now, g.now, 0
 	g.changed = true
 	g.wait(t)
@@ -354,7 +354,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 	} else if t.state.Mode == Open {
 		t.closed = g.now
 	}
-	t.state = State{Mode: m, Turn: t.state.Turn, Slice: t.state.Slice}
+	t.state = State{Mode: m, Turn: t.state.Turn}
 	t.drains, t.settled, t.nudge, t.answered, t.mute = false, false, 0, false, false
 	g.changed = true
 }

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -8,7 +9,6 @@ import (
 // While every tenant has its part, all of them are open: no launch is held back
 // or counted, and a tenant reports once a second. What a tenant lacks of its
 // part is summed up, and if that becomes too much, the gate closes again.
-
 //
 // A tenant with gaps loses most by the time slices of the others: when it comes
 // back from a gap, it waits for what is left of one. So shorter slices of those
@@ -18,7 +18,7 @@ import (
 const (
 	bearable = 0.85                   // of its lone pace is enough for a tenant that hurries
 	noise    = 0.02                   // less than its part may be what a short trial missed
-	lacking  = 100 * time.Millisecond // that a tenant lacks closes the gate:
+	lackMost = 100 * time.Millisecond // that a tenant lacks closes the gate:
 	surplus  = 50 * time.Millisecond  // as much can be made up for in advance
 	glance   = 900 * time.Millisecond // tells a pace
 	quiet    = 2 * time.Second        // without a report: it has no work
@@ -75,9 +75,6 @@ func (t *tenant) need() float64 {
 func (g *GPU) hopeful() bool {
 	active := 0
 	for _, t := range g.tenants {
-		if t.sessions > 0 && !g.suits(t) {
-			return false
-		}
 		if !t.active(g.now) {
 			continue
 		}
@@ -85,7 +82,7 @@ func (g *GPU) hopeful() bool {
 			return false
 		}
 	}
-	return active > 1
+	return active > 1 && g.suits()
 }
 
 // goesFirst says whether lower classes do not run while t does.
@@ -101,23 +98,47 @@ func (g *GPU) contenders() (n int) {
 	return n
 }
 
-// content says whether every tenant had its part in a trial.
-func (g *GPU) content() bool {
+// prospect returns what tenants will lack if all are open, as parts of their lone
+// paces: the one that lacks most, and the one that lacks least or has most more
+// than its part. Without two that contend there is nothing to lack.
+func (g *GPU) prospect() (most, least float64) {
+	most, least = -math.MaxFloat64, math.MaxFloat64
 	for _, t := range g.tenants {
 		if !t.active(g.now) || t.light(g.now) {
 			continue
 		}
-		if pace, known := g.foresee(t); !known || pace < t.need()-noise {
-			return false
+		lack := math.MaxFloat64
+		if pace, known := g.foresee(t); known {
+			lack = t.need() - pace
 		}
+		most, least = max(most, lack), min(least, lack)
 	}
-	return g.hopeful()
+	if g.contenders() < 2 {
+		most = -math.MaxFloat64
+	}
+	return most, least
 }
 
-// suits says whether t may be open beside others: nobody else would be there to
-// hold it back from its limit, or to go before it.
-func (g *GPU) suits(t *tenant) bool {
-	return t.share.Class > Idle && (t.share.Limit == 1 || t.often()/(1+g.crowd(t)) < t.share.Limit)
+// content says whether every tenant had its part in a trial.
+func (g *GPU) content() bool {
+	most, _ := g.prospect()
+	return most <= noise && g.hopeful()
+}
+
+// mendable says whether tenants that lacked some of their part in a trial may have
+// it if the others' slices are shorter.
+func (g *GPU) mendable() bool {
+	most, least := g.prospect()
+	return most > noise && most <= mends && least <= 0 && g.hopeful()
+}
+
+// suits says whether all tenants may be open beside others: nobody else would be
+// there to hold one back from its limit, or to go before one.
+func (g *GPU) suits() bool {
+	return !slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.sessions > 0 && (t.share.Class == Idle ||
+			t.share.Limit < 1 && t.often()/(1+g.crowd(t)) >= t.share.Limit)
+	})
 }
 
 // foresee returns the part of its lone pace that t would have if all were open.
@@ -155,9 +176,10 @@ func (g *GPU) free() {
 		if g.now-f.since >= freeLong {
 			f.gap = 0
 		}
-		f.end(g)
+		f.vain(g)
 	case f.on && !g.known():
-		f.on, f.since = false, g.now-f.gap
+		f.end(g)
+		f.since -= f.gap
 	case f.on || g.measured != nil || g.trying:
 	case f.trial == sliced:
 		if f.trial = none; g.content() {
@@ -165,9 +187,9 @@ func (g *GPU) free() {
 			return
 		}
 		for _, t := range g.tenants {
-			t.slice, t.pace.beside = 0, t.glimpse.beside
+			t.pace.beside = t.glimpse.beside
 		}
-		f.end(g)
+		f.vain(g)
 	case f.trial == plain:
 		switch f.trial = none; {
 		case g.content():
@@ -175,11 +197,17 @@ func (g *GPU) free() {
 		case g.scheduler.config.Slices && g.mendable():
 			g.slice()
 		default:
-			f.end(g)
+			f.vain(g)
 		}
-	case f.due(g) && (g.contenders() < 2 || slices.ContainsFunc(g.tenants, (*tenant).goesFirst)):
-		f.begin(g) // no trial would tell more
+	case f.due(g) && !g.tellsMore():
+		f.begin(g)
 	}
+}
+
+// tellsMore says whether a trial tells more than is known: two contend, and none
+// of those who go first keeps them from running.
+func (g *GPU) tellsMore() bool {
+	return g.contenders() > 1 && !slices.ContainsFunc(g.tenants, (*tenant).goesFirst)
 }
 
 // slice begins a trial with shorter slices of those who would have their part.
@@ -196,12 +224,7 @@ func (g *GPU) slice() {
 // due says whether it is time to try whether all may be open.
 func (f *freedom) due(g *GPU) bool { return !f.on && g.now-f.since >= f.gap && g.hopeful() }
 
-// end ends the time in which all are open, or a trial of it that was in vain.
-func (f *freedom) end(g *GPU) {
-	f.on, f.since = false, g.now
-	f.gap = min(max(2*f.gap, freeGap), freeMost)
-}
-
+// begin lets all be open. Where one hurries, the slices of the others are short.
 func (f *freedom) begin(g *GPU) {
 	f.on, f.since = true, g.now
 	for _, t := range g.tenants {
@@ -214,6 +237,21 @@ func (f *freedom) begin(g *GPU) {
 	}
 }
 
+// end ends the time in which all are open, or a trial of it.
+func (f *freedom) end(g *GPU) {
+	f.on, f.since = false, g.now
+	for _, t := range g.tenants {
+		t.slice = 0
+	}
+}
+
+// vain ends what left somebody without its part. It is tried again, but later
+// each time.
+func (f *freedom) vain(g *GPU) {
+	f.gap = min(max(2*f.gap, freeGap), freeMost)
+	f.end(g)
+}
+
 // unsure says whether the lone pace of t, which is open, needs to be measured
 // again: beside what it was, t is too slow or too fast. Not so if its processes
 // on other GPUs may wait for it meanwhile.
@@ -223,55 +261,24 @@ func (t *tenant) unsure() bool {
 			return false
 		}
 	}
-	return t.glimpse.lacks > lacking/4 || t.glimpse.pace > 1.15 || t.gpu.now-t.pace.fresh > doubtful
-}
-
-// mendable says whether tenants that would lack some of their part if all were
-// open may have it if the others' slices are shorter.
-func (g *GPU) mendable() bool {
-	ahead, behind := 0, 0
-	for _, t := range g.tenants {
-		if t.sessions > 0 && !g.suits(t) {
-			return false
-		}
-		if !t.active(g.now) || t.light(g.now) {
-			continue
-		}
-		switch pace, known := g.foresee(t); {
-		case !known || pace < t.need()-mends:
-			return false
-		case pace < t.need()-noise:
-			behind++
-		case pace >= t.need():
-			ahead++
-		}
-	}
-	return behind > 0 && ahead > 0
+	return t.glimpse.lacks > lackMost/4 || t.glimpse.pace > 1.15 || t.gpu.now-t.pace.fresh > doubtful
 }
 
 // lacks says whether a tenant lacks too much of its part.
 func (g *GPU) lacks() bool {
-	for _, t := range g.tenants {
-		if t.sessions > 0 && t.glimpse.lacks >= lacking {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t.glimpse.lacks >= lackMost })
 }
 
 // known says whether all that is open can be judged.
 func (g *GPU) known() bool {
 	contenders, known := 0, true
 	for _, t := range g.tenants {
-		if t.sessions > 0 && !g.suits(t) {
-			return false
-		}
 		if t.contends(g.now) && t.duty > seldom {
 			contenders++
 			known = known && t.pace.cost() > 0
 		}
 	}
-	return known || contenders < 2
+	return (known || contenders < 2) && g.suits()
 }
 
 // frees finds whether all tenants of a domain are open: no gang can be open on
@@ -309,7 +316,8 @@ func (g *GPU) close() {
 
 // learnOpen books what an open tenant reports of the time since it did so last.
 func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
-	served, charged, due, cost := busy, busy, time.Duration(0), t.pace.cost()
+	var due time.Duration
+	served, charged, cost := busy, busy, t.pace.cost()
 	if g.freedom.on {
 		if s := over.Seconds(); s > 0 {
 			t.duty += (busy.Seconds()/s - t.duty) * min(s, 1)
@@ -321,11 +329,9 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 			}
 		}
 		if charged = time.Duration(float64(busy) / max(load, 1)); cost > 0 {
-			served = min(time.Duration(launched*cost*1e9), over)
+			served = min(time.Duration(launched*cost*float64(time.Second)), over)
 		}
-		if t.share.Limit < 1 {
-			t.bucket -= max(charged-time.Duration(t.share.Limit*float64(over)), 0)
-		}
+		t.bucket -= max(charged-time.Duration(t.share.Limit*float64(over)), 0)
 		if busy > 0 && !t.wants {
 			g.want(t)
 		}
@@ -350,11 +356,11 @@ func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 	}
 	pace := 0.0
 	if cost := t.pace.cost(); cost > 0 {
-		had := time.Duration(s.launched*cost*1e9) + s.over - s.busy
+		had := time.Duration(s.launched*cost*float64(time.Second)) + s.over - s.busy
 		s.lacks = max(s.lacks+s.due-had, -surplus)
 		pace = float64(had) / float64(s.over)
 		switch more := float64(had-s.due) / float64(s.over); {
-		case more < 0 && s.lacks > lacking/4:
+		case more < 0 && s.lacks > lackMost/4:
 			g.trim(t)
 		case more > eases:
 			g.grow(t)

@@ -221,7 +221,18 @@ func TestDissolveKeepsLinks(t *testing.T) {
 	if len(d.domain.gpus) != 3 {
 		t.Errorf("%d GPUs are decided on together", len(d.domain.gpus))
 	}
-	d.dissolve(d.find("a").unit)
+	a := d.find("a")
+	for past, members := range []int{3, 2} {
+		d.GPU.now = recent + time.Duration(past)
+		if d.Scheduler.acquit(a); len(a.unit.members) != members {
+			t.Errorf("%d members %v after the last nudge", len(a.unit.members), d.GPU.now)
+		}
+	}
+	u := a.unit
+	d.GPU.now, d.at = time.Minute, time.Minute
+	if d.Scheduler.acquit(a); a.unit != u {
+		t.Error("links are taken apart and made anew")
+	}
 	if d.decide(); len(d.domain.gpus) != 2 || d.domain != other.domain || d.find("a").unit != other.find("a").unit ||
 		len(d.find("a").unit.members) != 2 || len(third.find("a").unit.members) != 1 {
 		t.Errorf("%d GPUs, %d members", len(d.domain.gpus), len(d.find("a").unit.members))

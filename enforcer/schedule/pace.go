@@ -245,7 +245,7 @@ func (g *GPU) try() {
 			}
 		}
 	}
-	due := g.freedom.due(g)
+	due := g.freedom.due(g) && g.tellsMore()
 	if contenders < 2 || !due && !fresh && (g.together || g.now-g.triedAt < tryAgain) {
 		return
 	}

@@ -334,6 +334,8 @@ func TestEnd(t *testing.T) {
 		"the minimum":   {func() { a.lag, a.opened = -8*ms, time.Second-ms }, ms},
 		"b rests":       {func() { b.wants = false }, -1},
 		"b runs":        {func() { b.state.Mode = Run }, -1},
+		"b is held":     {func() { b.share.Held = true }, -1},
+		"b is dry":      {func() { b.dry = true }, -1},
 		"b is less":     {func() { b.unit.rank.class = Idle }, -1},
 		"a limit":       {func() { b.wants, a.share.Limit, a.bucket = false, 0.5, 4*ms }, 8 * ms},
 		"an empty one":  {func() { b.wants, a.share.Limit, a.bucket = false, 0.5, 0 }, dregs},
@@ -625,30 +627,6 @@ func TestTries(t *testing.T) {
 	d.triedAt, d.measured = d.GPU.now, a
 	if d.tries() {
 		t.Error("while somebody is measured")
-	}
-}
-
-// A decoding program goes first; a training one has the rest.
-func TestDecodingGoesFirst(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		other string
-		least float64 // part of the other's lone throughput
-	}{{"gpt2", 0.9}, {"queue", 0.55}, {"steps", 0.55}} {
-		for _, s := range []Share{{Class: Realtime, Limit: 0.9, Weight: 30}, {Wait: ms, Weight: 30}} {
-			lone := kind("decode", 30)
-			newWorld(t, true, nil, lone).run(6 * time.Second)
-			a, b := kind("decode", 30), kind(c.other, 70)
-			a.Share = s
-			newWorld(t, false, nil, a, b).run(6 * time.Second)
-			p, most := percentile(a.took[60:], 0.99), percentile(lone.took, 0.99)*5/4
-			rest := b.rate(begin, 6*time.Second) / alone(t, c.other).lone
-			t.Logf("beside %s, %+v: p99 %v of at most %v, the other has %.2f", c.other, s, p, most, rest)
-			if p > most || rest < c.least {
-				t.Errorf("beside %s, %+v: p99 %v, at most %v; the other has %.2f, at least %.2f", c.other, s, p, most,
-					rest, c.least)
-			}
-		}
 	}
 }
 

@@ -328,7 +328,7 @@ func (g *GPU) Leave(now time.Duration, name string) {
 	if g.measured == t {
 		g.measured = nil
 	}
-	t.drains, t.settled, t.nudge, t.pace = false, false, 0, pace{}
+	t.drains, t.settled, t.nudge, t.pace, t.glimpse, t.slice = false, false, 0, pace{}, glimpse{}, 0
 	if t.state.Mode != Pause {
 		t.state = State{Mode: Pause, Turn: t.state.Turn}
 		g.changed = true

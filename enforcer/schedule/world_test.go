@@ -96,9 +96,6 @@ type simGPU struct {
 	busy  time.Duration
 }
 
-// slicing
-var slicing = true
-
 // A world is a host in virtual time.
 type world struct {
 	t         testing.TB
@@ -115,7 +112,7 @@ type world struct {
 // newWorld puts programs on GPUs: on[i] are the GPUs of programs[i]; nil is GPU
 // 0.
 func newWorld(t testing.TB, plain bool, on [][]int, programs ...*program) *world {
-	w := &world{t: t, scheduler: New(Config{Slices: slicing}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
+	w := &world{t: t, scheduler: New(Config{Slices: true}), plain: plain, programs: programs, random: rand.New(rand.NewPCG(1, 5))}
 	for i, p := range programs {
 		p.ranks, p.steps, p.took = nil, nil, nil
 		gpus := []int{0}

@@ -1,0 +1,601 @@
+package schedule
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// changes of two tenants, and whether something follows.
+type changes map[string]struct {
+	change func(d *desk, a, b *tenant)
+	want   bool
+}
+
+// besides sets the part of its lone pace that a tenant had beside others.
+func besides(x *tenant, part float64) { x.pace.beside = rate{part * 2048, 0.25} }
+
+// pair returns two tenants that have wanted a GPU for a minute, with known paces.
+// They have it all beside one another, and are paused.
+func pair(t testing.TB) (d *desk, a, b *tenant) {
+	d = newDesk(t, Config{Slices: true}, 1)
+	d.at = time.Minute
+	a, b = ready(d, "a", Share{}), ready(d, "b", Share{})
+	for _, x := range []*tenant{a, b} {
+		x.duty, x.part = 1, 0.5
+		x.pace = pace{solo: rate{512, 0.0625}, fresh: d.at} // a launch takes 1/8192 s
+		besides(x, 1)
+	}
+	d.triedAt = d.at - tryTime
+	return d, a, b
+}
+
+// opened returns a pair that is open.
+func opened(t testing.TB) (d *desk, a, b *tenant) {
+	d, a, b = pair(t)
+	d.freedom = freedom{on: true, since: d.at}
+	d.decide().shows("oo")
+	return d, a, b
+}
+
+// All are open where each has its part then, and none needs to be held back. A
+// tenant that lacks little may get its part by shorter slices of one that has
+// more.
+func TestContent(t *testing.T) {
+	light := func(d *desk, x *tenant) { x.burst, x.duty, x.began = ms, 0.1, d.at }
+	for what, c := range map[string]struct {
+		change            func(d *desk, a, b *tenant)
+		content, mendable bool
+	}{
+		"have it":        {func(d *desk, a, b *tenant) {}, true, false},
+		"nearly":         {func(d *desk, a, b *tenant) { besides(a, 0); a.part = 0.02 }, true, false},
+		"lacks some":     {func(d *desk, a, b *tenant) { besides(a, 0.479) }, false, true},
+		"more":           {func(d *desk, a, b *tenant) { besides(b, 0); b.part = 0.25 }, false, true},
+		"too much":       {func(d *desk, a, b *tenant) { besides(a, 0.249) }, false, false},
+		"just enough":    {func(d *desk, a, b *tenant) { besides(a, 0.4); besides(b, 0.502) }, false, true},
+		"one less":       {func(d *desk, a, b *tenant) { besides(a, 0.4); besides(b, 0.5) }, false, false},
+		"both lack":      {func(d *desk, a, b *tenant) { besides(a, 0.4); besides(b, 0.499) }, false, false},
+		"unknown":        {func(d *desk, a, b *tenant) { a.pace.beside = rate{} }, false, false},
+		"unknown, light": {func(d *desk, a, b *tenant) { a.pace.beside = rate{}; light(d, b) }, true, false},
+		"unknown lights": {func(d *desk, a, b *tenant) { b.pace.beside = rate{}; light(d, a); light(d, b) }, true, false},
+		"of three": {func(d *desk, a, b *tenant) {
+			a.wants = false
+			x := ready(d, "x", Share{})
+			x.pace, x.part = a.pace, 0.5
+			besides(x, 0)
+		}, false, false},
+		"lone":         {func(d *desk, a, b *tenant) { b.wants = false }, false, false},
+		"seldom":       {func(d *desk, a, b *tenant) { besides(a, 0); b.wants, b.rested, b.duty = false, d.at, 0.4 }, true, false},
+		"hurried":      {func(d *desk, a, b *tenant) { besides(a, 0.8); a.share.Wait = ms }, false, true},
+		"new":          {func(d *desk, a, b *tenant) { b.pace.solo = rate{} }, false, false},
+		"owes a drain": {func(d *desk, a, b *tenant) { b.lag, b.overran = -1, late }, false, false},
+		"idle class":   {func(d *desk, a, b *tenant) { a.share.Class = Idle }, false, false},
+		"and gone":     {func(d *desk, a, b *tenant) { ready(d, "c", Share{Class: Idle}).sessions = 0 }, true, false},
+		"limit":        {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, false, false},
+		"limit, lacks": {func(d *desk, a, b *tenant) { a.share.Limit = 0.5; besides(b, 0.4) }, false, false},
+		"wide limit":   {func(d *desk, a, b *tenant) { a.share.Limit = 0.51 }, true, false},
+	} {
+		d, a, b := pair(t)
+		if c.change(d, a, b); d.content() != c.content || d.mendable() != c.mendable {
+			t.Errorf("%s: content %v, mendable %v", what, d.content(), d.mendable())
+		}
+	}
+}
+
+// A tenant that came lately, or has wanted the GPU for long, counts as if it
+// always did; else its past counts.
+func TestOften(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, a *tenant)
+		want   float64
+	}{
+		"for long":      {func(d *desk, a *tenant) { a.began = d.at - 100*ms - 1 }, 1},
+		"not so long":   {func(d *desk, a *tenant) { a.began = d.at - 100*ms }, 0.25},
+		"came":          {func(d *desk, a *tenant) { a.began, a.came = d.at, d.at-time.Second+1 }, 1},
+		"came long ago": {func(d *desk, a *tenant) { a.began, a.came = d.at, d.at-time.Second }, 0.25},
+		"rests":         {func(d *desk, a *tenant) { a.wants, a.rested = false, d.at }, 0.25},
+		"open":          {func(d *desk, a *tenant) { a.state.Mode = Open }, 0.25},
+	} {
+		d, a, b := pair(t)
+		a.duty = 0.25
+		besides(b, 0.2)
+		b.state.Mode, b.duty = Open, 0.5
+		c.change(d, a)
+		x := ready(d, "x", Share{}) // is not there
+		x.wants, x.ever = false, false
+		if a.often() != c.want || d.crowd(b) != c.want || d.crowd(a) != 0.5 || d.crowd(x) != min(c.want+0.5, 1) {
+			t.Errorf("%s: %v, beside b %v, a %v, x %v", what, a.often(), d.crowd(b), d.crowd(a), d.crowd(x))
+		}
+		if pace, known := d.foresee(b); !near(pace, 1-0.5*c.want*(0.8+0.2/409.6)) || !known {
+			t.Errorf("%s: b has %v, known %v", what, pace, known)
+		}
+	}
+}
+
+// A tenant that lacks too much closes the gate, each time for twice as long, up
+// to a bound; what went well for long is forgiven.
+func TestFree(t *testing.T) {
+	d, a, _ := opened(t)
+	a.glimpse.lacks = 100*ms - 1
+	if d.free(); !d.freedom.on {
+		t.Error("closed by less than it bears")
+	}
+	for _, c := range []struct{ was, gap, want time.Duration }{{0, 0, 2 * time.Second}, {time.Second, 2 * time.Second, 4 * time.Second},
+		{30*time.Second - 1, 4 * time.Second, 8 * time.Second}, {0, 100 * time.Second, 2 * time.Minute}, {0, 2 * time.Minute, 2 * time.Minute},
+		{30 * time.Second, 2 * time.Minute, 2 * time.Second}} {
+		a.glimpse.lacks, d.freedom = 100*ms, freedom{on: true, since: d.at - c.was, gap: c.gap}
+		if d.free(); d.freedom != (freedom{since: d.at, gap: c.want}) {
+			t.Errorf("%+v: %+v", c, d.freedom)
+		}
+	}
+	for what, c := range map[string]struct {
+		change func(d *desk, a, b *tenant)
+		want   freedom
+	}{
+		"content":      {func(d *desk, a, b *tenant) {}, freedom{on: true, since: time.Minute, gap: time.Second}},
+		"in vain":      {func(d *desk, a, b *tenant) { besides(a, 0) }, freedom{since: time.Minute, gap: 2 * time.Second}},
+		"in turns":     {func(d *desk, a, b *tenant) { d.Scheduler.config.Turns = true }, freedom{gap: time.Second, trial: plain}},
+		"measured":     {func(d *desk, a, b *tenant) { d.measured = a }, freedom{gap: time.Second, trial: plain}},
+		"not over yet": {func(d *desk, a, b *tenant) { d.trying = true }, freedom{gap: time.Second, trial: plain}},
+	} {
+		d, a, b := pair(t)
+		d.freedom, b.glimpse.launched = freedom{gap: time.Second, trial: plain}, 1
+		c.change(d, a, b)
+		if d.free(); d.freedom != c.want || c.want.on && b.glimpse != (glimpse{}) {
+			t.Errorf("%s: %+v, %+v", what, d.freedom, b.glimpse)
+		}
+	}
+}
+
+// Where no trial would tell more, all are open as soon as it is time.
+func TestFreeWithoutATrial(t *testing.T) {
+	light := func(d *desk, a, b *tenant) { b.burst, b.duty, b.began = ms, 0.1, d.at }
+	hurried := func(d *desk, a, b *tenant) { a.share.Wait = ms }
+	for what, c := range map[string]struct {
+		change func(d *desk, a, b *tenant)
+		early  time.Duration
+		on     bool
+		slice  time.Duration // of b
+	}{
+		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
+		"one does":          {light, 0, true, 0},
+		"too early":         {light, 1, false, 0},
+		"hurried":           {hurried, 0, true, ms},
+		"hurried, too soon": {hurried, 1, false, 0},
+		"may not hurry":     {func(d *desk, a, b *tenant) { hurried(d, a, b); a.wants = false; ready(d, "c", Share{}).pace = b.pace }, 0, false, 0},
+	} {
+		d, a, b := pair(t)
+		d.freedom = freedom{since: d.at - time.Second + c.early, gap: time.Second}
+		if c.change(d, a, b); a.wants {
+			besides(a, 0)
+		}
+		if d.free(); d.freedom.on != c.on || b.slice != c.slice || a.slice != 0 {
+			t.Errorf("%s: %+v, slices %v %v", what, d.freedom, a.slice, b.slice)
+		}
+	}
+}
+
+// A trial begins when it is time, and forgets the paces of times in which tenants were held back.
+func TestTrialOfFreedom(t *testing.T) {
+	for what, c := range (changes{
+		"it is time":  {func(d *desk, a, b *tenant) {}, true},
+		"too early":   {func(d *desk, a, b *tenant) { d.freedom.since++ }, false},
+		"not hopeful": {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, false},
+		"open":        {func(d *desk, a, b *tenant) { d.freedom.on = true }, false},
+		"hurried":     {func(d *desk, a, b *tenant) { a.share.Wait = ms }, false},
+	}) {
+		d, a, b := pair(t)
+		d.triedAt, d.together = d.at-time.Second, true
+		d.freedom = freedom{since: d.at - time.Second, gap: time.Second}
+		c.change(d, a, b)
+		if d.try(); (d.freedom.trial == plain) != c.want || (a.pace.beside == rate{}) != c.want || (d.triedAt == d.at) != c.want {
+			t.Errorf("%s: %+v, %+v, tried at %v", what, d.freedom, a.pace.beside, d.triedAt)
+		}
+	}
+}
+
+// All are open only while each can be judged. Who comes may close the gate, and
+// they are open again as soon as it is known.
+func TestKnown(t *testing.T) {
+	for what, c := range (changes{
+		"known":           {func(d *desk, a, b *tenant) {}, true},
+		"new":             {func(d *desk, a, b *tenant) { a.pace.solo = rate{} }, false},
+		"new and seldom":  {func(d *desk, a, b *tenant) { a.pace.solo, a.duty = rate{}, seldom }, true},
+		"other is seldom": {func(d *desk, a, b *tenant) { a.pace.solo, b.duty = rate{}, seldom }, true},
+		"new and rests":   {func(d *desk, a, b *tenant) { a.pace.solo, a.wants = rate{}, false }, true},
+		"limit":           {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, false},
+		"idle class":      {func(d *desk, a, b *tenant) { a.share.Class = Idle }, false},
+	}) {
+		d, a, b := opened(t)
+		d.freedom.gap = time.Second
+		c.change(d, a, b)
+		if d.free(); d.freedom.on != c.want || !c.want && d.freedom.since != d.at-time.Second {
+			t.Errorf("%s: %+v", what, d.freedom)
+		}
+	}
+}
+
+// Shorter slices are tried where they may help, and kept if they do. In vain,
+// all is as before, and the next trial is later.
+func TestTrialOfSlices(t *testing.T) {
+	for what, c := range (changes{
+		"may help":       {func(d *desk, a, b *tenant) {}, true},
+		"switched off":   {func(d *desk, a, b *tenant) { d.Scheduler.config.Slices = false }, false},
+		"it cannot help": {func(d *desk, a, b *tenant) { besides(a, 0.2) }, false},
+		"not over yet":   {func(d *desk, a, b *tenant) { d.trying = true }, false},
+	}) {
+		for _, helps := range []bool{true, false} {
+			d, a, b := pair(t)
+			besides(a, 0.4)
+			besides(b, 0.502)
+			d.freedom = freedom{gap: time.Second, trial: plain}
+			c.change(d, a, b)
+			before := d.trying
+			d.free()
+			if (d.freedom.trial == sliced) != c.want || d.trying != (c.want || before) || a.slice != 0 || (b.slice == 800*us) != c.want {
+				t.Errorf("%s: %+v, slices %v %v", what, d.freedom, a.slice, b.slice)
+			}
+			if !c.want {
+				continue
+			}
+			d.flag()
+			if d.free(); a.state.Slice != 0 || b.state.Slice != 800*us || d.triedAt != d.at || a.pace.beside != (rate{}) {
+				t.Errorf("in the trial: %+v, %+v, %+v", a.state, b.state, a.pace.beside)
+			}
+			if besides(b, 0.9); helps {
+				besides(a, 0.5)
+			}
+			d.trying = false
+			d.judge() // takes no part
+			d.free()
+			d.flag()
+			if f := d.freedom; helps && (f != freedom{on: true, since: d.at, gap: time.Second} || b.state.Slice != 800*us) {
+				t.Errorf("of use: %+v, %+v", f, b.state)
+			} else if r, _ := a.pace.rate(); !helps && (f != freedom{since: d.at, gap: 2 * time.Second} || r != 0.4 || b.state.Slice != 0 || b.slice != 0) {
+				t.Errorf("of no use: %+v, %+v, pace %v", f, b.state, r)
+			}
+		}
+	}
+}
+
+// All tenants of a domain are open, or none is; save those that are alone.
+func TestFrees(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, o *GPU)
+		want   string // modes on both GPUs
+	}{
+		"all":            {func(d *desk, o *GPU) {}, "oo oo"},
+		"not the others": {func(d *desk, o *GPU) { o.freedom.on = false }, "rr rr"},
+		"nor these":      {func(d *desk, o *GPU) { d.freedom.on = false }, "rr rr"},
+		"others rest":    {func(d *desk, o *GPU) { o.freedom.on = false; o.find("a").wants, o.find("c").wants = false, false }, "oo RR"},
+		"one is alone":   {func(d *desk, o *GPU) { o.freedom.on = false; o.Leave(d.at, "c") }, "oo r"},
+		"measured":       {func(d *desk, o *GPU) { o.measured = o.find("c"); o.measured.pace.tried = d.at }, "pr pr"},
+		"held":           {func(d *desk, o *GPU) { o.find("c").share.Held = true }, "oo op"},
+		"mute":           {func(d *desk, o *GPU) { o.find("c").mute = true }, "oo op"},
+	} {
+		d := newDesk(t, Config{}, 2) // a gang a, beside b on the first and c on the other
+		d.at = time.Minute
+		o := d.Scheduler.gpus[1]
+		for i, g := range d.Scheduler.gpus {
+			g.Join(d.at, "a", Share{})
+			g.Join(d.at, []string{"b", "c"}[i], Share{})
+			g.freedom.on = true
+			for _, x := range g.tenants {
+				x.wants, x.ever, x.duty = true, true, 1
+			}
+		}
+		d.Link(d.at, o, "a")
+		d.know()
+		c.change(d, o)
+		d.decide()
+		if got := modes(d.GPU) + " " + modes(o); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
+}
+
+// The gate closes for all, and counts them as working.
+func TestClose(t *testing.T) {
+	d, a, b := opened(t)
+	a.glimpse.lacks, b.wants, b.rested, d.dirty = 100*ms, false, d.at, true
+	if d.decide().shows("rr"); d.freedom.on || b.began != d.at {
+		t.Errorf("%+v, b wants since %v", d.freedom, b.began)
+	}
+	d, a, b = pair(t) // and it opens for who rested lately as if it worked
+	a.wants, a.rested, b.wants, b.rested = false, d.at-time.Second, false, d.at-time.Second+1
+	d.freedom.on = true
+	d.decide().shows("Oo")
+}
+
+// What an open tenant reports is charged by the load, and served by launches.
+func TestLearnFree(t *testing.T) {
+	for what, c := range map[string]struct {
+		change          func(d *desk, a, b *tenant)
+		busy            time.Duration
+		launched        float64
+		served, charged time.Duration
+		duty            float64
+		bucket          time.Duration // less
+	}{
+		"both at work":   {func(d *desk, a, b *tenant) {}, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
+		"half the time":  {func(d *desk, a, b *tenant) { b.duty = 0.75 }, 500 * ms, 2048, 250 * ms, 400 * ms, 0.5, 0},
+		"the other open": {func(d *desk, a, b *tenant) { b.state.Mode = Run }, time.Second, 4096, 500 * ms, time.Second, 1, 0},
+		"a light load":   {func(d *desk, a, b *tenant) { b.duty = 0.1 }, 500 * ms, 2048, 250 * ms, 500 * ms, 0.5, 0},
+		"unbelievable":   {func(d *desk, a, b *tenant) {}, time.Second, 1e6, time.Second, 500 * ms, 1, 0},
+		"unknown":        {func(d *desk, a, b *tenant) { a.pace.solo = rate{} }, 300 * ms, 1, 300 * ms, 300 * ms / 13 * 10, 0.3, 0},
+		"within limit":   {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
+		"beyond it":      {func(d *desk, a, b *tenant) { a.share.Limit = 0.4 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 100 * ms},
+	} {
+		d, a, b := opened(t)
+		bucket := a.bucket
+		a.wants, a.duty = false, 0
+		c.change(d, a, b)
+		d.learnOpen(a, c.launched, c.busy, time.Second)
+		if s := a.stats; off(s.Served, c.served) || off(s.Charged, c.charged) || s.Wanted != c.busy || a.duty != c.duty ||
+			bucket-a.bucket != c.bucket || !a.wants || off(a.past.slot(d.at).due, c.busy/20) {
+			t.Errorf("%s: %+v, duty %v, bucket %v, wants %v, due %v", what, s, a.duty, bucket-a.bucket, a.wants, a.past.slot(d.at).due)
+		}
+	}
+	d, a, _ := opened(t)
+	a.wants, a.duty = false, 0.5
+	d.learnOpen(a, 0, 0, 0) // twice at the same time
+	if d.learnOpen(a, 0, 0, 500*ms); a.duty != 0.25 || a.wants {
+		t.Errorf("duty %v, wants %v", a.duty, a.wants)
+	}
+	d.learnOpen(a, 0, 250*ms, 500*ms)
+	if d.learnOpen(a, 0, 250*ms, 500*ms); a.duty != 0.4375 {
+		t.Errorf("duty %v", a.duty)
+	}
+	if d.learnOpen(a, 0, 500*ms, 2*time.Second); a.duty != 0.25 {
+		t.Errorf("duty %v", a.duty)
+	}
+}
+
+// A glimpse of nearly a second tells what a tenant lacks of its part, and
+// whether the slices of the others need to be shorter, or may be longer.
+func TestGlimpse(t *testing.T) {
+	for what, c := range map[string]struct {
+		lacks time.Duration // before
+		had   time.Duration // by its launches
+		rests time.Duration
+		want  time.Duration // lacks, and
+		slice time.Duration // of the other
+	}{
+		"has its part":    {0, 500 * ms, 0, 0, ms},
+		"has some more":   {0, 520 * ms, 0, -20 * ms, ms},
+		"has more":        {0, 521 * ms, 0, -21 * ms, ms * 5 / 4},
+		"lacks little":    {0, 475 * ms, 0, 25 * ms, ms},
+		"lacks":           {0, 474 * ms, 0, 26 * ms, ms * 2 / 3},
+		"lacked":          {40 * ms, 510 * ms, 0, 30 * ms, ms},
+		"lacked, not now": {40 * ms, 500 * ms, 0, 40 * ms, ms},
+		"has much more":   {0, 600 * ms, 0, -50 * ms, ms * 5 / 4},
+		"its rest is it":  {0, 300 * ms, 200 * ms, 0, ms},
+	} {
+		d, a, b := opened(t)
+		b.slice, a.glimpse = ms, glimpse{lacks: c.lacks, due: 500 * ms}
+		launched := c.had.Seconds() * 8192
+		d.glimpse(a, launched/2, 0, 899*ms)
+		if a.glimpse.over != 899*ms || a.glimpse.lacks != c.lacks {
+			t.Errorf("%s: too early: %+v", what, a.glimpse)
+		}
+		d.glimpse(a, launched/2, time.Second-c.rests, 101*ms)
+		if g := a.glimpse; off(g.lacks, c.want) || off(b.slice, c.slice) || !near(g.pace, (c.had+c.rests).Seconds()) ||
+			g != (glimpse{lacks: g.lacks, pace: g.pace}) {
+			t.Errorf("%s: %+v, slice %v", what, g, b.slice)
+		}
+	}
+	d, a, b := opened(t)
+	b.slice, a.share.Wait = ms, ms
+	d.glimpse(a, 8192, time.Second, 900*ms)
+	if b.slice != ms || a.glimpse.over != 0 {
+		t.Errorf("the slices grow to %v beside one that hurries", b.slice)
+	}
+	a.pace.solo = rate{}
+	if d.glimpse(a, 8192, 0, 900*ms); a.glimpse != (glimpse{lacks: a.glimpse.lacks}) {
+		t.Errorf("of an unknown pace: %+v", a.glimpse)
+	}
+}
+
+// Slices have bounds. Nobody's grow while another needs that they are short.
+func TestTrimAndGrow(t *testing.T) {
+	for _, c := range []struct{ was, trimmed, grown time.Duration }{{0, ms, 0}, {900 * us, 600 * us, 1125 * us},
+		{290 * us, 200 * us, 362500}, {200 * us, 200 * us, 250 * us}, {1590 * us, 1060 * us, 1987500}, {1600 * us, 1066666, 0}} {
+		d, a, b := opened(t)
+		b.slice = c.was
+		if d.trim(a); b.slice != c.trimmed || a.slice != 0 {
+			t.Errorf("%v trimmed: %v", c.was, b.slice)
+		}
+		a.slice, b.slice, b.glimpse.lacks = ms, c.was, 1
+		if d.trim(a); b.slice != c.was {
+			t.Errorf("%v trimmed though it lacks some: %v", c.was, b.slice)
+		}
+		if d.grow(a); b.slice != c.grown || a.slice != ms {
+			t.Errorf("%v grown: %v", c.was, b.slice)
+		}
+		b.slice, a.glimpse.lacks, b.glimpse.lacks, d.Scheduler.config.Slices = c.was, 1, 0, false
+		d.trim(a)
+		if d.grow(a); b.slice != c.was {
+			t.Errorf("%v is %v", c.was, b.slice)
+		}
+	}
+}
+
+// The lone pace of an open tenant is measured again if it is in doubt.
+func TestUnsure(t *testing.T) {
+	for what, c := range (changes{
+		"sure":      {func(d *desk, a, b *tenant) { a.glimpse.lacks, a.glimpse.pace = 25*ms, 1.15 }, false},
+		"lacks":     {func(d *desk, a, b *tenant) { a.glimpse.lacks = 25*ms + 1 }, true},
+		"too fast":  {func(d *desk, a, b *tenant) { a.glimpse.pace = 1.16 }, true},
+		"old":       {func(d *desk, a, b *tenant) { a.pace.fresh-- }, true},
+		"new":       {func(d *desk, a, b *tenant) { a.pace.solo = rate{} }, true},
+		"brief":     {func(d *desk, a, b *tenant) { a.pace.solo = rate{64, 64. / 8192}; a.pace.tried = d.freedom.since }, true},
+		"but again": {func(d *desk, a, b *tenant) { a.pace.solo = rate{64, 64. / 8192}; a.pace.tried = d.freedom.since + 1 }, false},
+		"waits":     {func(d *desk, a, b *tenant) { a.glimpse.pace, d.Scheduler.gpus[1].find("a").wants = 2, true }, false},
+		"rests":     {func(d *desk, a, b *tenant) { a.glimpse.pace, d.Scheduler.gpus[1].find("a").wants = 2, false }, true},
+		"linked":    {func(d *desk, a, b *tenant) { a.glimpse.pace = 2; d.Link(d.at, d.Scheduler.gpus[1], "a") }, true},
+		"held back": {func(d *desk, a, b *tenant) { d.freedom.on = false }, true},
+	}) {
+		d, a, b := opened(t)
+		d.Scheduler.Add()
+		d.Scheduler.Add()
+		d.Scheduler.gpus[1].Join(d.at, "a", Share{})
+		d.Scheduler.gpus[1].find("a").wants = what == "linked"
+		a.pace.fresh, d.freedom.since = d.at-time.Minute, d.at-time.Second
+		c.change(d, a, b)
+		if d.measure(); (d.measured == a) != c.want {
+			t.Errorf("%s: measured %v", what, !c.want)
+		}
+	}
+}
+
+// An open tenant is owed its part by the second, or what it needs if it hurries.
+// After two seconds of silence it has no work.
+func TestOpenAges(t *testing.T) {
+	for _, c := range []struct {
+		wait time.Duration
+		part float64
+		want time.Duration
+	}{{0, 0.5, 50 * ms}, {ms, 0.5, 85 * ms}, {ms, 0.9, 90 * ms}} {
+		d, a, b := opened(t)
+		a.share.Wait, a.share.Weight, b.share.Weight = c.wait, c.part, 1-c.part
+		if d.Look(d.at + 100*ms); off(a.glimpse.due, c.want) || a.duty != 1 || a.lag != 0 {
+			t.Errorf("%+v: due %v, duty %v, lag %v", c, a.glimpse.due, a.duty, a.lag)
+		}
+		if d.Look(d.at + 2*time.Second); !a.wants {
+			t.Error("it rests too early")
+		}
+		if d.Look(d.at + 2*time.Second + 1); a.wants || d.wake != 0 {
+			t.Errorf("wants %v, to be called at %v", a.wants, d.wake)
+		}
+	}
+}
+
+// Slices are set while all are open, and end with the last session. Who is open
+// beside others is told so.
+func TestSlicesOnPages(t *testing.T) {
+	d, a, b := opened(t)
+	a.slice = ms
+	d.Changed()
+	if d.flag(); a.state != (State{Beside: true, Turn: a.state.Turn, Slice: ms}) || !d.Changed() || b.state.Slice != 0 {
+		t.Errorf("%+v, %+v", a.state, b.state)
+	}
+	if d.flag(); d.Changed() {
+		t.Error("the same is news")
+	}
+	d.freedom, d.dirty = freedom{gap: never}, true
+	if d.decide(); a.state.Slice != 0 || a.slice != ms {
+		t.Errorf("%+v", a.state)
+	}
+	d.Leave(d.at, "b")
+	d.pass(time.Second).shows("o")
+	if s := d.State("a"); s != (State{Turn: s.Turn}) {
+		t.Errorf("alone: %+v", s)
+	}
+	a.glimpse.lacks = 1
+	if d.Leave(d.at, "a"); a.slice != 0 || a.glimpse != (glimpse{}) {
+		t.Errorf("gone: %v, %+v", a.slice, a.glimpse)
+	}
+}
+
+// A tenant comes with its first wish, and with one after a long rest.
+func TestCame(t *testing.T) {
+	for rest, want := range map[time.Duration]time.Duration{time.Second: time.Minute, time.Second + 1: time.Minute + time.Second + 1} {
+		d := newDesk(t, Config{}, 1)
+		d.at = time.Minute
+		d.join(Share{}, "a")
+		d.want("a")
+		d.rest("a")
+		d.at += rest
+		if d.want("a"); d.find("a").came != want {
+			t.Errorf("came at %v after a rest of %v", d.find("a").came, rest)
+		}
+	}
+}
+
+// compare runs programs without the hook and with it. It returns their rates after
+// the first 4 s, the world with the hook, and the decisions in that time.
+func compare(t testing.TB, long time.Duration, kinds []string, parts []float64, change func(w *world)) (
+	plain, hooked []float64, w *world, decisions int) {
+	for _, rates := range []*[]float64{&plain, &hooked} {
+		var programs []*program
+		for i, name := range kinds {
+			programs = append(programs, kind(name, parts[i]))
+		}
+		w = newWorld(t, rates == &plain, nil, programs...)
+		change(w)
+		w.run(4 * time.Second)
+		decisions = w.decides
+		w.run(long - w.now)
+		for _, p := range programs {
+			*rates = append(*rates, p.rate(4*time.Second, long))
+		}
+	}
+	return plain, hooked, w, w.decides - decisions
+}
+
+// Where plain time slices give everybody its part, nobody loses by the gate, and
+// hardly anything is decided.
+func TestPlainWhereThatIsFair(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kinds []string
+		parts []float64
+	}{{[]string{"gpt2", "decode"}, []float64{70, 30}}, {[]string{"cupy", "tick"}, []float64{70, 30}},
+		{[]string{"gpt2", "burst"}, []float64{50, 50}}, {[]string{"queue", "burst"}, []float64{70, 30}},
+		{[]string{"loader", "steps"}, []float64{70, 30}}, {[]string{"gpt2", "queue"}, []float64{70, 30}}} {
+		plain, hooked, _, decisions := compare(t, 14*time.Second, c.kinds, c.parts, func(*world) {})
+		for i := range hooked {
+			if hooked[i] < 0.98*plain[i] || decisions > 20 {
+				t.Errorf("%v: %.4g steps/s, plain %.4g, %d decisions", c.kinds, hooked, plain, decisions)
+			}
+		}
+	}
+}
+
+// A decoding program that hurries is nearly as fast as alone, by short slices of the
+// others, which lose little. Where slices may not be set, none is.
+func TestDecodingGoesFirst(t *testing.T) {
+	t.Parallel()
+	for i, kinds := range [][]string{{"decode", "gpt2"}, {"decode", "queue"}, {"decode", "steps"}, {"decode", "queue", "gpt2"}} {
+		for j, share := range []Share{{Class: Realtime, Limit: 0.9, Weight: 30}, {Wait: ms, Weight: 30}} {
+			on := i != j
+			plain, hooked, w, _ := compare(t, 7*time.Second, kinds, []float64{30, 35, 35}, func(w *world) {
+				w.scheduler.config.Slices, w.programs[0].Share = on, share
+			})
+			p99, most := percentile(w.programs[0].took[60:], 0.99), alone(t, "decode").alone*5/4
+			set := slices.ContainsFunc(w.gpus[0].ranks, func(r *rank1) bool { return r.seen.Slice != 0 })
+			for i := range hooked[1:] {
+				if on != set || on && (p99 > most || hooked[1+i] < 0.9*plain[1+i]) {
+					t.Errorf("%v, %+v: slices %v, p99 %v of %v, %.4g steps/s, plain %.4g", kinds, share, set, p99, most, hooked, plain)
+				}
+			}
+		}
+	}
+}
+
+// A limit holds beside a tenant that hardly needs the GPU.
+func TestLimitBesideLight(t *testing.T) {
+	t.Parallel()
+	_, _, w, _ := compare(t, 8*time.Second, []string{"queue", "tick"}, []float64{30, 70}, func(w *world) { w.programs[0].Limit = 0.25 })
+	if part := w.programs[0].ranks[0].done.Seconds() / w.now.Seconds(); part < 0.23 || part > 0.27 {
+		t.Errorf("it has %.3f of the GPU", part)
+	}
+}
+
+// A tenant whose launches take longer from a moment on has its part again soon.
+func TestWorkGrows(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"gpt2", "loader"} {
+		a, b, lone := kind(name, 70), kind("queue", 30), kind(name, 70)
+		w := newWorld(t, false, nil, a, b)
+		if w.run(5 * time.Second); !w.gpus[0].g.freedom.on {
+			t.Errorf("%s: not open", name)
+		}
+		a.kernel, lone.kernel = 3*a.kernel, 3*a.kernel
+		newWorld(t, true, nil, lone).run(5 * time.Second)
+		w.run(3 * time.Second)
+		if part := a.rate(6*time.Second, 8*time.Second) / lone.rate(begin, 5*time.Second); part < 0.66 { // a step is 0.025
+			t.Errorf("%s has %.3f", name, part)
+		}
+	}
+}
