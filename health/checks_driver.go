@@ -86,7 +86,7 @@ var driverChecks = []*Check{
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
 		Detail:  "{value} tasks of the driver have been in state D for two minutes.",
 		Action:  "Drain the host, and reboot it.",
-		Cause:   "These are kernel threads of the driver, or tools such as nvidia-smi that called it.",
+		Cause:   "These are kernel threads of the driver. Programs that called it do not count: each chooses its own name.",
 	},
 	{
 		ID: "driver_unbound", Alert: "GPUDriverUnbound", Class: incident.DriverCrash,

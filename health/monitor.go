@@ -26,7 +26,9 @@ type Options struct {
 	Samples func() []collectors.Sample                              // the readings
 	Beat    func() time.Duration                                    // the interval of their changes; nil: a second
 	Kernel  func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
-	Process func(pid int, at time.Time) (host.Process, bool)        // the process that had a PID
+	// DriverTask reports whether a PID is that of a kernel thread of the driver.
+	DriverTask func(pid int) bool
+	Process    func(pid int, at time.Time) (host.Process, bool) // the process that had a PID
 	// processes on a GPU, now and in the last minutes
 	Stays func(uuid string) []collectors.Stay
 	Self  int // the agent's own PID
@@ -142,7 +144,7 @@ func (m *Monitor) Event(e collectors.Event) {
 
 // line takes a record of the kernel's log.
 func (m *Monitor) line(r host.Record) {
-	if s, ok := incident.ParseLine(r); ok {
+	if s, ok := incident.ParseLine(r, m.DriverTask); ok {
 		m.sight(s)
 	}
 }

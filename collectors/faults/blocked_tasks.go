@@ -5,10 +5,10 @@ import (
 	"gpusteward/collectors/host"
 )
 
-// DriverBlockedTasks comes from the kernel: callers of a hung driver sleep
+// DriverBlockedTasks comes from the kernel: the threads of a hung driver sleep
 // uninterruptibly.
 var DriverBlockedTasks = collectors.HostGauge("nvgpu_driver_blocked_tasks",
-	"Threads of NVIDIA's kernel modules and NVIDIA programs in uninterruptible sleep; brief sleeps are normal.")
+	"Threads of NVIDIA's kernel modules in uninterruptible sleep; brief sleeps are normal.")
 
 var _ = collectors.Register(collectors.Collector{
 	Name:    "blocked_tasks",

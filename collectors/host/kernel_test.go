@@ -152,19 +152,25 @@ func TestIBPorts(t *testing.T) {
 func TestBlockedTasks(t *testing.T) {
 	files := map[string]string{"stat": "cpu 0\n", "self": "->12", "driver/nvidia/version": "x"}
 	for pid, stat := range map[int]string{
-		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", 13: "13 (nv_queue) D 2 0 0", 14: "14 (irq/147-nvidia) D 2 0 0",
-		15: "15 (nvidia-modeset/) D 2 0",
-		20: "20 (nvidia-smi) S 1 20", 21: "21 (irq/9-acpi) D 2", 22: "22 (kworker/0:1) D 2", 23: "23 (my-nvidia) D 2",
-		24: "24 (x) D (nvidia) S 1", 25: "25 (nvidia) S (x) D 1",
-		30: "", 31: "31 (nvidia", 32: "32 (nvidia)", 33: "33 (nvidia) ", 34: ")nvidia( D",
+		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", // a program
+		13: "13 (nv_queue) D 2 0 0 0 -1 2129984 0", 14: "14 (irq/147-nvidia) D 2 0 0 0 -1 2129984",
+		15: "15 (nvidia-modeset/) D 2 0 0 0 -1 2129984", 16: "16 (UVM global queu) D 2 0 0 0 -1 2129984",
+		20: "20 (nv_queue) S 2 0 0 0 -1 2129984", 21: "21 (irq/9-acpi) D 2 0 0 0 -1 2129984",
+		22: "22 (kworker/0:1) D 2 0 0 0 -1 2129984", 24: "24 (x) D (nvidia) D 1 0 0 0 -1 2129984",
+		25: "25 (nvidia) S 2 0 0 0 -1 2129984) D 1 25 25 0 -1 4194560", // its name looks like a kernel thread's fields
+		30: "", 31: "31 (nvidia", 32: "32 (nvidia)", 33: "33 (nvidia) ", 34: ")nvidia( D", 35: "35 (nvidia) D 2 0",
 	} {
 		files[fmt.Sprintf("%d/stat", pid)] = stat
 	}
 	files["40/comm"] = "nvidia\n" // it ends during the read
-	n, err := Kernel{Proc: grow(t, files)}.BlockedTasks()
-	// Process 25 is named "nvidia) S (x".
-	if err != nil || n != 5 {
-		t.Errorf("BlockedTasks() = %d, %v, want 5", n, err)
+	k := Kernel{Proc: grow(t, files)}
+	if n, err := k.BlockedTasks(); err != nil || n != 4 {
+		t.Errorf("BlockedTasks() = %d, %v, want 4", n, err)
+	}
+	for pid, want := range map[int]bool{12: false, 13: true, 20: true, 22: false, 25: false, 99: false} {
+		if k.DriverTask(pid) != want {
+			t.Errorf("%q: of the driver? want %v", files[fmt.Sprintf("%d/stat", pid)], want)
+		}
 	}
 }
 
@@ -173,7 +179,7 @@ func TestBlockedTasks(t *testing.T) {
 func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	files := fstest.MapFS{}
 	for pid := range 2 * maxTasks {
-		files[fmt.Sprintf("%d/stat", pid+1)] = &fstest.MapFile{Data: fmt.Appendf(nil, "%d (nvidia) D 2", pid+1)}
+		files[fmt.Sprintf("%d/stat", pid+1)] = &fstest.MapFile{Data: fmt.Appendf(nil, "%d (nvidia) D 2 0 0 0 -1 2129984", pid+1)}
 	}
 	opened := &lookedAt{FS: files}
 	if n, err := (Kernel{Proc: opened}).BlockedTasks(); err != nil || n != maxTasks || opened.files != maxTasks {

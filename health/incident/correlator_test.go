@@ -96,7 +96,7 @@ func (d *desk) to(at time.Duration) *desk {
 // kernel adds a line that the kernel logs now.
 func (d *desk) kernel(sequence uint64, text string) {
 	d.Helper()
-	s, ok := ParseLine(host.Record{Priority: 4, Sequence: sequence, Time: d.now, Text: text})
+	s, ok := ParseLine(host.Record{Priority: 4, Sequence: sequence, Time: d.now, Text: text}, nil)
 	if !ok {
 		d.Fatalf("%q is of no interest", text)
 	}
@@ -140,7 +140,7 @@ func TestRecordedKernelLog(t *testing.T) {
 		}
 		d.to(r.Time.Sub(boot))
 		r.Time = d.now
-		s, ok := ParseLine(r)
+		s, ok := ParseLine(r, nil)
 		if !ok {
 			t.Fatalf("%+v is of no interest", r)
 		}
@@ -265,7 +265,7 @@ func TestHostileText(t *testing.T) {
 	d := newDesk(t)
 	long := strings.Repeat("\u202e\u00e9\x00\n", 500)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name="+long+", "+long)
-	d.kernel(2, "INFO: task "+strings.ReplaceAll(long, "\n", "\\x0a")+":7 blocked for more than 120 seconds.")
+	d.kernel(2, "Out of memory: Killed process 7 ("+strings.ReplaceAll(long, "\n", "\\x0a")+") total-vm:1kB")
 	d.to(10 * second)
 	if all := d.incidents(); len(all) != 2 {
 		t.Errorf("%+v", all)

@@ -278,7 +278,7 @@ func TestTwoHundredFaults(t *testing.T) {
 				if tick >= said && len(pids) > 0 {
 					for i, pid := range pids {
 						s, ok := ParseLine(host.Record{Sequence: uint64(i + 1), Time: d.start.Add(said),
-							Text: line(pid, "gpusteward")})
+							Text: line(pid, "gpusteward")}, nil)
 						if !ok {
 							t.Fatal("no fault")
 						}

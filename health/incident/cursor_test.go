@@ -25,7 +25,7 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 		now := at.Add(time.Hour)
 		book := NewCorrelator(CorrelatorOptions{Boot: boot}, now)
 		for _, r := range ring {
-			if s, ok := ParseLine(r); ok && c.Pass(boot, r) {
+			if s, ok := ParseLine(r, nil); ok && c.Pass(boot, r) {
 				for _, e := range book.Add(s, now) {
 					if e.Count == 1 {
 						ids = append(ids, e.ID)

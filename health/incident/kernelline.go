@@ -29,7 +29,11 @@ func readHappening(row map[string]string) (happening, error) {
 		text: row["text"]}, err
 }
 
-// kernelLines are the lines of the kernel that matter.
+// kernelLines are the lines of the kernel that matter. The kernel begins many a
+// line with the name of a program, up to 15 bytes of its user's choice, and may
+// quote a file name later. So an expression finds nothing but what the kernel or
+// the driver says itself: it demands a PCI address, or more than 15 bytes, before
+// it skips any text.
 var kernelLines = sync.OnceValue(func() (all []happening) {
 	readFacts("kernel", func(row map[string]string) error {
 		h, err := readHappening(row)
@@ -70,8 +74,10 @@ var happenings = sync.OnceValue(func() map[string]happening {
 
 // ParseLine returns the observation in a record of the kernel's log; false if
 // there is none. It ignores lines that the kernel did not log itself, because
-// users can write to its log. It is safe for concurrent use.
-func ParseLine(r host.Record) (Observation, bool) {
+// users can write to its log. driverTask, which may be nil, reports whether a
+// PID is that of a kernel thread of the driver: programs choose their names. It
+// is safe for concurrent use if driverTask is.
+func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool) {
 	if !r.Kernel() {
 		return Observation{}, false
 	}
@@ -96,6 +102,9 @@ func ParseLine(r host.Record) (Observation, bool) {
 			case "comm":
 				s.Comm = m[i]
 			}
+		}
+		if h.name == whatHungDriverTask && (driverTask == nil || !driverTask(s.PID)) {
+			continue // to the row of any other task
 		}
 		return s, true
 	}

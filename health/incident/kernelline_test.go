@@ -11,11 +11,11 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-// lines returns lines of kernels: what each is a sign of, the text, and its
+// lines returns lines of kernels in a file: what each is a sign of, the text, and its
 // values.
-func lines(t testing.TB) (all [][]string) {
+func lines(t testing.TB, file string) (all [][]string) {
 	t.Helper()
-	text := fixture.Value(os.ReadFile("testdata/kernel-lines.tsv"))(t)
+	text := fixture.Value(os.ReadFile("testdata/" + file + ".tsv"))(t)
 	for line := range strings.Lines(string(text)) {
 		all = append(all, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
 	}
@@ -26,9 +26,10 @@ func TestLinesOfTheKernel(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	at := time.Unix(1e9, 0)
-	for _, l := range lines(t) {
+	isDriver := func(pid int) bool { return pid == 731 }
+	for _, l := range lines(t, "kernel-lines") {
 		r := host.Record{Priority: 4, Sequence: 7, Time: at, Text: l[1]}
-		s, ok := ParseLine(r)
+		s, ok := ParseLine(r, isDriver)
 		if l[0] == "-" {
 			if ok {
 				t.Errorf("%q is %+v, want nothing", l[1], s)
@@ -41,7 +42,7 @@ func TestLinesOfTheKernel(t *testing.T) {
 			t.Errorf("%q is %s %s (%+v), want %s %s", l[1], s.What, got, s, l[0], l[2])
 		}
 		r.Priority = 12
-		if s, ok := ParseLine(r); ok {
+		if s, ok := ParseLine(r, isDriver); ok {
 			t.Errorf("%+v, though a user wrote %q", s, l[1])
 		}
 	}
@@ -57,11 +58,11 @@ func TestLinesOfTheKernel(t *testing.T) {
 }
 
 func FuzzParseLine(f *testing.F) {
-	for _, l := range lines(f) {
+	for _, l := range lines(f, "kernel-lines") {
 		f.Add(l[1])
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, ok := ParseLine(host.Record{Text: text})
+		s, ok := ParseLine(host.Record{Text: text}, nil)
 		if !ok {
 			return
 		}
@@ -84,7 +85,7 @@ func BenchmarkParseLine(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				ParseLine(host.Record{Text: text})
+				ParseLine(host.Record{Text: text}, nil)
 			}
 		})
 	}

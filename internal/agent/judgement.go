@@ -53,15 +53,16 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 		return nil, fmt.Errorf("health.%w", err)
 	}
 	j.monitor = health.NewMonitor(health.Options{
-		Samples: h.Samples,
-		Beat:    h.Interval,
-		Kernel:  m.kernelLog,
-		Process: m.options.Processes.Recall,
-		Stays:   h.Stays,
-		Self:    os.Getpid(),
-		Foreign: m.real && !host.InitialPIDs(),
-		Record:  j.journal.Append,
-		Tell:    j.notifier.Tell,
+		Samples:    h.Samples,
+		Beat:       h.Interval,
+		Kernel:     m.kernelLog,
+		DriverTask: m.options.Kernel.DriverTask,
+		Process:    m.options.Processes.Recall,
+		Stays:      h.Stays,
+		Self:       os.Getpid(),
+		Foreign:    m.real && !host.InitialPIDs(),
+		Record:     j.journal.Append,
+		Tell:       j.notifier.Tell,
 		Lost: func() map[string]float64 {
 			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()),
 				"kernel_log": float64(m.missed())}

@@ -212,6 +212,52 @@ func TestCheckWithADriver(t *testing.T) {
 	together(t, tests)
 }
 
+// TestCheckBelievesNoNames: users name their programs like messages of the driver, and
+// have them fault, run out of memory and hang. A kernel thread that hangs afterwards is a
+// warning.
+func TestCheckBelievesNoNames(t *testing.T) {
+	t.Parallel()
+	f, root := newDriver(t), t.TempDir()
+	fixture.Must(t, bare(root))
+	f.set("gpus", "1")
+	f.set("proc/4711/stat", "4711 (nvidia-evil) D 1 4711 4711 0 -1 4194560")
+	f.set("proc/731/stat", "731 (nv_queue) D 2 0 0 0 -1 2129984")
+	logs := func(texts ...string) {
+		fixture.Must(t, os.WriteFile(filepath.Join(root, "dev/kmsg"), []byte(records(time.Millisecond, texts)), 0o644))
+	}
+	evil := []string{"NVRM: GSP hung[4711]: segfault at 8 ip 00005594 sp 00007ffc error 6 in segv[5594+1000]",
+		"EDAC MC0: 1 UE [4711]: segfault at 8 ip 00005594 sp 00007ffc error 6 in segv[5594+1000]",
+		"NVRM: [4711]: segfault at 8 ip 00005594 sp 00007ffc error 6 in GPU has fallen off the bus[5594+1000]",
+		`NVRM: API mismatch: the client 'GSP hung' (pid 4711)\x0aNVRM: has the version 1, but this kernel module`,
+		"INFO: task nvidia-evil:4711 blocked for more than 120 seconds.",
+		"Memory cgroup out of memory: Killed process 4711 (NVRM: GSP hung) total-vm:1kB, anon-rss:1kB"}
+	logs(evil...)
+	a := spawn(t, append(f.environment(), asAgent+"="+root), f.flags()...).ready()
+	found := func() (all []string) {
+		var answer struct{ Events []incident.Event }
+		_, text := a.get("/api/v1/events?kind=incident")
+		fixture.Must(t, json.Unmarshal([]byte(text), &answer))
+		for _, e := range answer.Events {
+			if !slices.Contains(all, e.What) {
+				all = append(all, e.What)
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	eventually(t, "the last line is an incident", func() bool { return slices.Contains(found(), "oom_cgroup") })
+	fixture.Equal(t, fmt.Sprint(found()), "[hung_task oom_cgroup]", "incidents")
+	if status, out := f.checks("--url=" + a.url); status != 0 {
+		t.Errorf("check: exit status %d: %s", status, out)
+	}
+	logs(append(evil, "INFO: task nv_queue:731 blocked for more than 120 seconds.")...)
+	eventually(t, "check warns of the kernel thread", func() bool {
+		status, _ := f.checks("--url=" + a.url)
+		return status == 1 && slices.Contains(found(), "hung_driver_task")
+	})
+	a.endsWell()
+}
+
 // In a pod the kernel has the pod's name, and Kubernetes has the node's.
 func TestNodeName(t *testing.T) {
 	t.Parallel()
