@@ -338,7 +338,6 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)
 	}
-	t.settle(0)
 	t.stats.Charged += charged
 	t.stats.Served += served
 	t.stats.Wanted += busy
