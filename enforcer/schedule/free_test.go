@@ -160,6 +160,9 @@ func TestFreeWithoutATrial(t *testing.T) {
 		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
 		"one does":          {light, 0, true, 0},
 		"too early":         {light, 1, false, 0},
+		"one, unknown":      {func(d *desk, a, b *tenant) { light(d, a, b); a.pace.solo = rate{} }, 0, true, 0},
+		"two, unknown":      {func(d *desk, a, b *tenant) { hurried(d, a, b); a.pace.solo = rate{} }, 0, false, 0},
+		"another rests":     {func(d *desk, a, b *tenant) { a.wants = false; light(d, a, ready(d, "c", Share{})) }, 0, true, 0},
 		"hurried":           {hurried, 0, true, ms},
 		"hurried, too soon": {hurried, 1, false, 0},
 		"may not hurry":     {func(d *desk, a, b *tenant) { hurried(d, a, b); a.wants = false; ready(d, "c", Share{}).pace = b.pace }, 0, false, 0},
@@ -227,7 +230,7 @@ func TestTrialOfSlices(t *testing.T) {
 		for _, helps := range []bool{true, false} {
 			d, a, b := pair(t)
 			besides(a, 0.4)
-			besides(b, 0.502)
+			b.pace.beside = rate{1025, 0.25} // just its part
 			d.freedom = freedom{gap: time.Second, trial: plain}
 			c.change(d, a, b)
 			before := d.trying
