@@ -144,13 +144,12 @@ day:
 bench:
 	@go test -run '^$$' -bench . -benchtime $(BENCHTIME) -benchmem ./collectors/... ./exporter ./health/... ./enforcer/...
 	@$(MAKE) --no-print-directory -s -C enforcer/hook bench
-	@go test -tags bench -run TestFigures -v -count=1 $(WHOLE) | grep -v -e "^=== " -e "^--- "
+	@go run ./bench/agent scrapes pages
 
 # The resources that one Prometheus needs for 200 hosts, for docs/fleet.md. Takes 20 minutes, 2
 # cores and 4 GiB.
 sizing: tools
-	@go test -tags servers,bench -run '^TestSizing$$' -v -count=1 -timeout 1h $(WHOLE) \
-		| grep -v -e '^=== ' -e '^ *--- '; exit $${PIPESTATUS[0]}
+	@go run ./bench/agent sizing
 
 # The programs that the tests need, as command:Debian package: Prometheus and Alertmanager with
 # their tools, a browser and its driver, Python, checkers of packages, units and manifests, and a compiler

@@ -205,6 +205,13 @@ func TestGPUIsHealthy(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second)
 	look("idle", 20*time.Second)
-	load(t, m)
+	load := exec.Command("python3", "-c", matmul)
+	load.Stderr = os.Stderr
+	fixture.Must(t, load.Start())
+	t.Cleanup(func() { load.Process.Kill(); load.Wait() })
+	until(t, time.Minute, "the GPU is busy", func() bool {
+		v, _ := m.value("nvgpu_utilization_ratio", `engine="gpu",gpu="0"`)
+		return v == 1
+	})
 	look("loaded", 60*time.Second)
 }
