@@ -105,7 +105,9 @@ var layers = map[string][]string{
 	// the agent's contact with Kubernetes, in a module of its own; it shares no code with the agent
 	"deploy/kubernetes/kube": {},
 
-	"bench/agent":  {}, // a program that measures the agent from outside
+	"bench/agent": {}, // a program that measures the agent from outside
+	// a program that measures the cost of the hook's trace on real GPUs
+	"bench/trace":  {"enforcer/broker", "internal/quota", "internal/wire"},
 	"bench/worker": {}, // programs that obey lines and report steps; what measures GPUs uses it
 	// a program that measures the broker and the hook on real GPUs
 	"bench/matrix": {"bench/worker", "enforcer/broker", "enforcer/jobs", "enforcer/schedule", "internal/quota"},
