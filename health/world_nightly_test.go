@@ -4,6 +4,7 @@ package health
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +12,15 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
+
+// TestDetection holds that each fault is found in time by its check, and by no other.
+func TestDetection(t *testing.T) { eachDetection(t, 1) }
+
+// TestCauses expects each check to ignore a healthy cause that resembles its fault, and to find the fault itself.
+func TestCauses(t *testing.T) { eachScene(t, 1) }
 
 // TestWorldFaultsAreFound holds that faults from an independent author are
 // found in time, each under its common name.
@@ -49,4 +57,31 @@ func TestWorldFaultsAreFound(t *testing.T) {
 	}
 	t.Logf("%d of %d faults were found under their name in time, %d of them by one alert, %d by one message; of %d "+
 		"something was said", right, len(all), once, one, said)
+}
+
+// TestMemoryOfWindows limits an engine's memory after a day on a crowded host to 8 MiB.
+func TestMemoryOfWindows(t *testing.T) {
+	s := newSite(crowded, 1)
+	before := heap()
+	e := NewEngine(Checks(), s.now())
+	for end := s.clock + 24*time.Hour; s.clock < end; {
+		e.Eval(derived.NewSnapshot(slices.Clone(s.pass())), nil, s.now())
+	}
+	grown := heap() - before
+	const most = 8 << 20
+	t.Logf("the heap grew by %.1f MiB, windows say %.1f MiB", float64(grown)/(1<<20), float64(e.metrics.Size())/(1<<20))
+	if grown > most || e.metrics.Size() > most {
+		t.Errorf("the engine holds %d bytes, its windows say %d: more than %d", grown, e.metrics.Size(), most)
+	}
+	runtime.KeepAlive(e)
+	runtime.KeepAlive(s)
+}
+
+// heap returns the bytes in use.
+func heap() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
