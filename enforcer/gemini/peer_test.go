@@ -136,9 +136,8 @@ func TestAProcessKeepsItsMemoryBetweenConnections(t *testing.T) {
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 100 {
 		t.Errorf("%+v", a)
 	}
-	if h.call(give(100)); s.Stats().Overfreed != 0 {
-		t.Error("it is another client on its second connection")
-	}
+	h.call(give(100))
+	fixture.Equal(t, s.Stats().Overfreed, 0, "it is another client on its second connection")
 }
 
 func TestUnseenProcess(t *testing.T) {
@@ -213,15 +212,13 @@ func TestANameIsBoundToOneCgroup(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const most = 200
 			s := start(t, "1\na 0.5 1 2000\n", Options{Unknown: Deny, descriptors: most})
-			if got := spawnIn(t, one, s.address().String()).verdict(t); got != "true\n" {
-				t.Fatalf("the first to come is told %q; %+v", got, s.Stats())
-			}
+			fixture.Need(t, spawnIn(t, one, s.address().String()).verdict(t), "true\n",
+				"the first to come is told …; %+v", s.Stats())
 			for have := 0; c.hidden && have <= most; have += 150 { // more files than are read
 				spawnIn(t, c.group, "150").verdict(t)
 			}
-			if got := spawnIn(t, c.group, s.address().String()).verdict(t); got != c.want {
-				t.Errorf("it is told %q, want %q; %+v", got, c.want, s.Stats())
-			}
+			fixture.Equal(t, spawnIn(t, c.group, s.address().String()).verdict(t), c.want,
+				"it is told …; %+v", s.Stats())
 		})
 	}
 }

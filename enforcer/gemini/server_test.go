@@ -27,8 +27,7 @@ func start(t testing.TB, table string, o Options) *Server {
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
 	}
-	s, err := New(o)
-	fixture.Must(t, err)
+	s := fixture.Value(New(o))(t)
 	fixture.Running(t, s.Run)
 	return s
 }
@@ -60,9 +59,7 @@ func (h *hook) send(r Request) {
 	h.t.Helper()
 	r.Name = []byte(h.name)
 	h.out = fixture.Value(r.Append(h.out[:0]))(h.t)
-	if _, err := h.conn.Write(h.out); err != nil {
-		h.t.Fatal(err)
-	}
+	fixture.Must(h.t, fixture.Error(h.conn.Write(h.out)))
 }
 
 func (h *hook) receive(kind Kind) Response {
@@ -286,9 +283,7 @@ func TestJunkInTime(t *testing.T) {
 				b[at-1+i] = byte(junk >> (8 * i))
 			}
 		}
-		if _, err := h.conn.Write(b); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(h.conn.Write(b)))
 		if a := h.receive(Quota); !(a.Quota > 0 && a.Quota <= 5) {
 			t.Errorf("%x: a quota of %v ms", junk, a.Quota)
 		}

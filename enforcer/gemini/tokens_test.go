@@ -103,19 +103,24 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
+// sharing returns a world with a program for each share of the GPU.
+func sharing(t testing.TB, shares []float64, of func(i int) program) (w *world, all []*program) {
+	var entries []Entry
+	for i, s := range shares {
+		entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
+	}
+	w = newWorld(t, 20*ms, entries...)
+	for i := range shares {
+		all = append(all, w.add(fmt.Sprint(i), of(i)))
+	}
+	return w, all
+}
+
 func TestSharesOfSaturatedClients(t *testing.T) {
 	t.Parallel()
 	for _, shares := range [][]float64{{0.3, 0.7}, {0.1, 0.9}, {0.5, 0.5}, {0.2, 0.3, 0.5}} {
 		t.Run(fmt.Sprint(shares), func(t *testing.T) {
-			var entries []Entry
-			for i, s := range shares {
-				entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
-			}
-			w := newWorld(t, 20*ms, entries...)
-			var all []*program
-			for i := range shares {
-				all = append(all, w.add(fmt.Sprint(i), program{over: time.Duration(i) * ms}))
-			}
+			w, all := sharing(t, shares, func(i int) program { return program{over: time.Duration(i) * ms} })
 			w.run(10 * time.Second)
 			for i, p := range all {
 				if got := 100 * p.held.Seconds() / 10; math.Abs(got-100*shares[i]) > 0.5 {
@@ -141,15 +146,9 @@ func TestSharesOfLateClients(t *testing.T) {
 			"the last by 5 ms":  func(i int) time.Duration { return 5 * ms * time.Duration(i/(len(shares)-1)) },
 		} {
 			t.Run(fmt.Sprint(shares, " ", name), func(t *testing.T) {
-				var entries []Entry
-				for i, s := range shares {
-					entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
-				}
-				w := newWorld(t, 20*ms, entries...)
-				var all []*program
-				for i := range shares {
-					all = append(all, w.add(fmt.Sprint(i), program{late: func() time.Duration { return late(i) }}))
-				}
+				w, all := sharing(t, shares, func(i int) program {
+					return program{late: func() time.Duration { return late(i) }}
+				})
 				w.run(10 * time.Second)
 				sum := time.Duration(0)
 				for _, p := range all {
@@ -171,21 +170,13 @@ func TestSharesOfLateClients(t *testing.T) {
 func TestAnswersComeNotTooSoon(t *testing.T) {
 	t.Parallel()
 	for _, shares := range [][]float64{{1}, {0.3, 0.7}} {
-		var entries []Entry
-		for i, s := range shares {
-			entries = append(entries, Entry{Name: fmt.Sprint(i), Request: s, Limit: 1})
-		}
-		w := newWorld(t, 20*ms, entries...)
+		w, all := sharing(t, shares, func(int) program { return program{} })
 		w.tokens.delay = 2 * ms
 		w.tokens.answer = func(of waiter, quota time.Duration) {
 			if w.now < w.clients[of.client].asked+2*ms {
 				t.Errorf("at %v an answer to what was asked at %v", w.now, w.clients[of.client].asked)
 			}
 			w.answer(of, quota)
-		}
-		var all []*program
-		for i := range shares {
-			all = append(all, w.add(fmt.Sprint(i), program{}))
 		}
 		w.run(10 * time.Second)
 		for i, p := range all {
