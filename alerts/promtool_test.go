@@ -171,9 +171,7 @@ func TestLongRangesAreSlow(t *testing.T) {
 		"rate(x[5m])": false, "increase(x[1h])": true, "increase(x[7d])": true, "rate(x[120m])": true,
 		"max_over_time(x[1d:10m])": false, "count_over_time((x > 0)[30m:1m])": false,
 	} {
-		if longRange.MatchString(expr) != long {
-			t.Errorf("%s: %v", expr, !long)
-		}
+		fixture.Equal(t, longRange.MatchString(expr), long, "%s looks back far", expr)
 	}
 }
 
