@@ -28,9 +28,8 @@ func TestCatalogue(t *testing.T) {
 		if !name.MatchString(m.Name) {
 			t.Errorf("%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)
 		}
-		if (m.Type == collectors.CounterType) != strings.HasSuffix(m.Name, "_total") {
-			t.Errorf("%s is a %v: counters, and only counters, end in _total", m, m.Type)
-		}
+		fixture.Equal(t, m.Type == collectors.CounterType, strings.HasSuffix(m.Name, "_total"),
+			"%s is a %v: counters, and only counters, end in _total", m, m.Type)
 		if !strings.HasSuffix(m.Help, ".") || len(m.Help) < 5 {
 			t.Errorf("%s: help %q is not a sentence", m, m.Help)
 		}

@@ -83,9 +83,7 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 	t.Helper()
 	text := fixture.Value(os.ReadFile("testdata/" + name))(t)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
-	if lines[0] != strings.Join(columns, "\t") {
-		t.Fatalf("%s: the heading is %q, want %q", name, lines[0], columns)
-	}
+	fixture.Need(t, lines[0], strings.Join(columns, "\t"), "%s: the heading is", name)
 	var rows [][]string
 	seen := map[string]bool{}
 	for i, line := range lines[1:] {

@@ -29,9 +29,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 			priority, line = 12, text
 		}
 		sequence++
-		if _, err := fmt.Fprintf(f, "%d,%d,1,-;%s\n", priority, sequence, line); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(fmt.Fprintf(f, "%d,%d,1,-;%s\n", priority, sequence, line)))
 	}
 	// Before the agent: two lines of one fault, and one about a GPU of another
 	// host.

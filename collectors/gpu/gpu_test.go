@@ -157,9 +157,8 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 		lasts = waits // returns at once
 		one.GpmSampleGet(nil)
 		began := time.Now()
-		if lib.GpmMetricsGet(nil); time.Since(began) != 0 {
-			t.Error("a call waits for one that has returned")
-		}
+		lib.GpmMetricsGet(nil)
+		fixture.Equal(t, time.Since(began), 0, "a call waits for one that has returned")
 	})
 }
 
@@ -291,12 +290,10 @@ func TestSamplesAreFreed(t *testing.T) {
 	if _, ret := g.Sampler(-1, 2); ret != nvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	if one.Close(); freed != 2 {
-		t.Errorf("closing a sampler freed %d samples, want 2", freed)
-	}
-	if g.Close(); freed != 4 {
-		t.Errorf("%d samples are freed after closing the device, want 4", freed)
-	}
+	one.Close()
+	fixture.Equal(t, freed, 2, "closing a sampler freed … samples")
+	g.Close()
+	fixture.Equal(t, freed, 4, "… samples are freed after closing the device")
 }
 
 func TestTemperatureFromTheNewerFunction(t *testing.T) {

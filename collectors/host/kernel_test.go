@@ -238,9 +238,7 @@ func TestZeroKernel(t *testing.T) {
 	if n, err := k.BlockedTasks(); n != 0 || err != nil {
 		t.Errorf("%d tasks, %v", n, err)
 	}
-	if d := k.Driver(); d != (Driver{}) {
-		t.Errorf("a driver: %v", d)
-	}
+	fixture.Equal(t, k.Driver(), Driver{}, "a driver")
 }
 
 func TestDriver(t *testing.T) {

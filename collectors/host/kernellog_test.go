@@ -42,9 +42,7 @@ func (w *written) write(text string) {
 	w.t.Helper()
 	f := fixture.Value(os.OpenFile(w.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600))(w.t)
 	defer f.Close()
-	if _, err := f.WriteString(text); err != nil {
-		w.t.Fatal(err)
-	}
+	fixture.Must(w.t, fixture.Error(f.WriteString(text)))
 }
 
 // keep drops all but the last n lines.
@@ -122,9 +120,7 @@ func TestOneReaderServesAllFollowers(t *testing.T) {
 		for range 4 { // each joins later than the one before
 			all = append(all, listen(t, log, atOnce))
 			w.say(2)
-			if n := w.opened(); n != 1 {
-				t.Errorf("%d followers have the log open %d times", len(all), n)
-			}
+			fixture.Equal(t, w.opened(), 1, "%d followers have the log open … times", len(all))
 		}
 		w.write("12,99,1,-;a user's\n")
 		look()

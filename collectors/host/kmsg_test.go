@@ -28,8 +28,7 @@ func next(l *recordReader) (Record, bool, error) {
 }
 
 func TestKernelLogOfARealHost(t *testing.T) {
-	l, err := openRecords("testdata/kmsg.txt")
-	fixture.Must(t, err)
+	l := fixture.Value(openRecords("testdata/kmsg.txt"))(t)
 	type seen struct {
 		address string
 		sxid    bool
@@ -56,9 +55,7 @@ func TestKernelLogOfARealHost(t *testing.T) {
 		{"0000:9b:00", false, 79, 0},
 	}
 	fixture.Equal(t, records, 10, "records")
-	if len(got) != len(want) {
-		t.Fatalf("%d faults %v, want %d", len(got), got, len(want))
-	}
+	fixture.Need(t, len(got), len(want), "… faults %v", got)
 	for i := range want {
 		fixture.Equal(t, got[i], want[i], "fault %d", i)
 	}
@@ -71,9 +68,7 @@ func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 	l := fixture.Value(openRecords(path))(t)
 	for _, line := range []string{"", "one", "two"} {
 		if line != "" {
-			if _, err := file.WriteString("4,1,1,-;" + line + "\n"); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, fixture.Error(file.WriteString("4,1,1,-;"+line+"\n")))
 		}
 		if r, ok, err := next(l); err != nil || ok != (line != "") || r.Text != line {
 			t.Errorf("%q, %v, %v; want %q", r.Text, ok, err, line)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -41,13 +40,9 @@ func TestNodes(t *testing.T) {
 			fixture.Must(t, os.WriteFile(filepath.Join(dev, node), nil, 0o666))
 		}
 		err := Kernel{Proc: os.DirFS(proc), Sys: sys, Dev: dev}.Nodes()
-		if (err == nil) != (c.want == nil) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fixture.Equal(t, err == nil, c.want == nil, "%s: %v", name, err)
 		for _, want := range c.want {
-			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v, want %q in it", name, err, want)
-			}
+			fixture.Contains(t, err.Error(), want, "%s: the error", name)
 		}
 		if err := (Kernel{Proc: fstest.MapFS{}, Sys: fstest.MapFS{}, Dev: dev}).Nodes(); err != nil {
 			t.Errorf("%s, without a driver: %v", name, err)

@@ -80,10 +80,9 @@ func TestProcessVanishesDuringRead(t *testing.T) {
 	for _, missing := range []string{"stat", "status", "cgroup"} {
 		root := t.TempDir()
 		writeProcess(t, root, 7, 1, "0::/\n")
-		proc, err := ProcFS(root)
-		fixture.Must(t, err)
+		proc := fixture.Value(ProcFS(root))(t)
 		os.Remove(filepath.Join(root, "7", missing))
-		_, err = NewTable(Options{Proc: proc}).Lookup(7)
+		_, err := NewTable(Options{Proc: proc}).Lookup(7)
 		if err == nil || missing == "stat" && !errors.Is(err, ErrGone) {
 			t.Errorf("without %s: %v", missing, err)
 		}
@@ -104,12 +103,8 @@ func TestRealProcess(t *testing.T) {
 		t.Skip(err)
 	}
 	// Its environment can be read once the program runs, which its answer shows.
-	if _, err := in.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(in.Write([]byte("x"))))
+	fixture.Must(t, fixture.Error(out.Read(make([]byte, 1))))
 	pid := command.Process.Pid
 	table := NewTable(Options{Proc: proc})
 	p, err := table.Lookup(pid)

@@ -91,9 +91,7 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 			p.Workload.Account != "lab" || p.Workload.Partition != "gpu" {
 			t.Errorf("at once: %+v, %v", p.Workload, err)
 		}
-		if _, err := table.Lookup(2); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(table.Lookup(2)))
 		synctest.Wait()
 		if p, _ := table.Lookup(1); p.Workload.User != "ada" {
 			t.Errorf("later: %+v", p.Workload)

@@ -100,12 +100,10 @@ type fakeBroker struct {
 
 func brokerThat(t *testing.T, answer func(c *net.UnixConn, h wire.Header) error) *fakeBroker {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "broker") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "broker"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	b := &fakeBroker{socket: filepath.Join(dir, "s"), accepted: make(chan struct{}, 16)}
-	l, err := net.Listen("unixpacket", b.socket)
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("unixpacket", b.socket))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {

@@ -109,9 +109,7 @@ func TestEveryKindOfWorkload(t *testing.T) {
 			"user:0":    200,
 			"user:1002": 60,
 		} {
-			if memory[workload] != mib*mebibyte {
-				t.Errorf("%s has %v bytes, want %v MiB", workload, memory[workload], mib)
-			}
+			fixture.Equal(t, memory[workload], mib*mebibyte, "%s has … bytes, want %v MiB", workload, mib)
 		}
 		hosttest.Want(t, h, 1, WorkloadProcesses, "0", "unit:secret.service", "compute")
 		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:secret.service", "")
@@ -319,9 +317,7 @@ func TestUnknownProcesses(t *testing.T) {
 		delete(s.facts, 1)
 		s.passes(1)
 		for _, p := range s.last.Samples {
-			if p.Metric != Processes {
-				t.Errorf("without known processes there is %v %q", p.Metric, p.Labels)
-			}
+			fixture.Equal(t, p.Metric, Processes, "without known processes there is … %q", p.Labels)
 		}
 		s.has(t, Processes, 2, "compute")
 		for key := range s.totals {

@@ -277,9 +277,7 @@ func TestUsageOfAYoungProcessIsReadEachTurn(t *testing.T) {
 		asks(10)
 		fixture.Equal(t, asks(60), 12, "asked … times a minute about an old process")
 		b.graphics = []nvml.ProcessInfo{runs(2, 1)}
-		if n := asks(10); n != 10 {
-			t.Errorf("asked %d times in the first 10 s of a process beside an old one", n)
-		}
+		fixture.Equal(t, asks(10), 10, "asked … times in the first 10 s of a process beside an old one")
 		b.graphics = nil
 		asks(10)
 		fixture.Equal(t, asks(60), 12, "asked … times a minute after it ended")

@@ -106,9 +106,7 @@ func TestEmbeddedScenarios(t *testing.T) {
 				h := begin(t, s, Options{Seed: 1})
 				time.Sleep(3 * time.Second)
 				n := must[int](t)(h.DeviceGetCount())
-				if (n == 0) != (name == "no_gpus") {
-					t.Errorf("%d GPUs", n)
-				}
+				fixture.Equal(t, n == 0, name == "no_gpus", "%d GPUs", n)
 			})
 		})
 	}
@@ -118,9 +116,7 @@ func TestEmbeddedScenarios(t *testing.T) {
 func TestNewKeepsTheScenario(t *testing.T) {
 	s := embedded(t, "faults")
 	for range 2 {
-		if _, err := New(s, Options{}); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(New(s, Options{})))
 	}
 	if s.Driver != "" || s.Faults[0].Count != 0 {
 		t.Error("New changed the scenario")
@@ -152,9 +148,8 @@ func TestNamedValues(t *testing.T) {
 	for name, l := range loads {
 		_, err := New(scenarios.Scenario{GPUs: []scenarios.GPU{{Load: name}}, Faults: []scenarios.Fault{{Kind: "leak"}}},
 			Options{})
-		if (err == nil) != (len(l.procs) > 0) {
-			t.Errorf("a leak under the load %s, which has %d processes: %v", name, len(l.procs), err)
-		}
+		fixture.Equal(t, err == nil, len(l.procs) > 0,
+			"a leak under the load %s, which has %d processes: %v", name, len(l.procs), err)
 	}
 }
 

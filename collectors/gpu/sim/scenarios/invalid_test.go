@@ -21,8 +21,7 @@ func TestInvalid(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			fixture.Must(t, err)
+			text := fixture.Value(os.ReadFile(file))(t)
 			line, _, _ := strings.Cut(string(text), "\n")
 			wanted := strings.TrimPrefix(line, "# ")
 			var s Scenario
