@@ -30,8 +30,7 @@ func TestQueriesFromDCGM(t *testing.T) {
 		fmt.Fprintln(w, `DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-0"} 40`)
 	}))
 	defer exporter.Close()
-	text, err := os.ReadFile("../deploy/prometheus/dcgm_exporter.yml")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("../deploy/prometheus/dcgm_exporter.yml"))(t)
 	dir, address := t.TempDir(), fixture.FreeAddress(t)
 	targets, config := filepath.Join(dir, "targets.yml"), filepath.Join(dir, "prometheus.yml")
 	for name, text := range map[string]string{

@@ -59,8 +59,7 @@ func TestQueries(t *testing.T) {
 // launch starts a program, which ends with the test, and waits until url answers.
 func launch(t *testing.T, url string, cmd *exec.Cmd) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	fixture.Must(t, err)
+	log := fixture.Value(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -104,8 +103,7 @@ func launch(t *testing.T, url string, cmd *exec.Cmd) {
 // startAgent builds the agent, starts it on the simulated host, and returns its address.
 func startAgent(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "dash") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "dash"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	program, config, address := filepath.Join(dir, "gpusteward"), filepath.Join(dir, "config.yml"), fixture.FreeAddress(t)
 	if out, err := exec.Command("go", "build", "-o", program, "..").CombinedOutput(); err != nil {
