@@ -48,8 +48,7 @@ func run(t *testing.T, dir string, command ...string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
-	fixture.Must(t, err)
+	fixture.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 }
 
 // standIn builds a replacement for gcr.io/distroless/base-debian12:nonroot: for amd64 from the same
@@ -338,8 +337,7 @@ func TestImage(t *testing.T) {
 		out := run(t, repository, "deploy/container/build.sh", "--build-arg=BASE="+base, "--pull=never")
 		return filepath.Join(repository, out[strings.LastIndex(out, "\n")+1:])
 	}
-	archive, err := filepath.Abs(built())
-	fixture.Must(t, err)
+	archive := fixture.Value(filepath.Abs(built()))(t)
 	root := t.TempDir()
 	i := unpack(t, archive, "amd64", root)
 	t.Logf("%s: %.1f MB compressed, %d layers", filepath.Base(archive), float64(i.compressed)/1e6, len(i.manifest.Layers))

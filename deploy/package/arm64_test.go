@@ -56,8 +56,7 @@ func TestEachArchitecture(t *testing.T) {
 // the cross compiler brings.
 func TestArm64AgentServes(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	at := l.Addr().String()
 	l.Close()
 	dir := t.TempDir()

@@ -154,8 +154,7 @@ func TestTwoBuildsAreTheSame(t *testing.T) {
 
 func TestVersionOrder(t *testing.T) {
 	t.Parallel()
-	script, err := filepath.Abs("version.sh")
-	fixture.Must(t, err)
+	script := fixture.Value(filepath.Abs("version.sh"))(t)
 	dir := t.TempDir()
 	git := func(args ...string) {
 		t.Helper()

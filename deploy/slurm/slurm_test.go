@@ -275,8 +275,7 @@ func (c *cluster) finish(ids ...string) {
 // TestSlurm runs jobs with the scripts and an agent that enforces quotas.
 func TestSlurm(t *testing.T) {
 	c := newCluster(t)
-	library, err := os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6") // instead of the hook
-	fixture.Must(t, err)
+	library := fixture.Value(os.ReadFile("/lib/x86_64-linux-gnu/libm.so.6"))(t) // instead of the hook
 	c.write("lib/libgpusteward.so", string(library))
 	c.write("gpusteward.yml", fmt.Sprintf("enforcer:\n  enabled: true\n  socket: %[1]s/run/b/broker.sock\n"+
 		"  tenants_dirs: [%[1]s/run/tenants.d]\n  tenants:\n    - {name: anybody}\n", c.dir))

@@ -118,9 +118,7 @@ func run(t *testing.T, argv ...string) (string, int) {
 func do(t *testing.T, argv ...string) string {
 	t.Helper()
 	out, status := run(t, argv...)
-	if status != 0 {
-		t.Fatalf("%q: exit status %d\n%s", argv, status, out)
-	}
+	fixture.Need(t, status, 0, "%q: exit status …\n%s", argv, out)
 	return out
 }
 
@@ -216,8 +214,7 @@ type root struct {
 func newRoot(t *testing.T) root {
 	t.Helper()
 	needs(t, "systemd-sysusers", "systemd-tmpfiles", "setpriv")
-	dir, err := os.MkdirTemp("", "gs") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "gs"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	fixture.Must(t, os.Chmod(dir, 0o755))
 	r := root{t: t, dir: dir}
