@@ -24,9 +24,7 @@ func pageOf(t *testing.T, pid int) wire.Page {
 		var from int64
 		if _, err := fmt.Sscanf(line, "%x-", &from); err == nil && strings.Contains(line, "/memfd:gpusteward-page") {
 			page := make(wire.Page, wire.PageSize)
-			if _, err := memory.ReadAt(page, from); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, fixture.Error(memory.ReadAt(page, from)))
 			return page
 		}
 	}

@@ -48,18 +48,14 @@ func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{15: 1}}, Committed: [wire.GPUs]uint64{bytes}}
 	copy(hello.Tenant[:], tenant)
 	h, _ := s.ask(wire.TypeResume, &hello)
-	if h.Type != wire.TypeWelcome {
-		t.Fatalf("%s instead of welcome", h.Type)
-	}
+	fixture.Need(t, h.Type, wire.TypeWelcome, "the answer to HELLO")
 	s.session = h.Session
 	return s
 }
 
 func (s *speaker) send(typ wire.Type, m interface{ Append([]byte) []byte }) {
 	s.t.Helper()
-	if _, err := s.conn.Write(m.Append(wire.Header{Type: typ, Session: s.session}.Append(nil))); err != nil {
-		s.t.Fatal(err)
-	}
+	fixture.Must(s.t, fixture.Error(s.conn.Write(m.Append(wire.Header{Type: typ, Session: s.session}.Append(nil)))))
 }
 
 func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire.Header, []byte) {
@@ -92,8 +88,7 @@ func (s *speaker) take(bytes uint64) uint64 {
 // the card is reserved for an absent tenant.
 func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "capacity") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "capacity"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	kept := none
@@ -106,7 +101,7 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 		Steps: quick(policy.Warn), Actions: 10,
 		Rules: []policy.Rule{rule("kept", kept), rule("liar", none), rule("third", none)}}
 	socket = filepath.Join(dir, "s")
-	e, err = enforcer.New(enforcer.Options{Tick: tick, Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
+	e, err := enforcer.New(enforcer.Options{Tick: tick, Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
 		Broker: broker.Options{Socket: socket, Holds: card{}.holds}})
 	fixture.Must(t, err)
 	fixture.Running(t, e.Run)

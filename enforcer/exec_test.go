@@ -395,12 +395,8 @@ func TestTermsEndUnbound(t *testing.T) {
 	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{1}}}
 	copy(hello.Tenant[:], policy.Unbound)
 	frame := make([]byte, wire.FrameMax)
-	if _, err := conn.Write(hello.Append(wire.Header{Type: wire.TypeHello}.Append(nil))); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Read(frame); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conn.Write(hello.Append(wire.Header{Type: wire.TypeHello}.Append(nil)))))
+	fixture.Must(t, fixture.Error(conn.Read(frame)))
 	if all := b.Sessions(); len(all) != 1 || all[0].Tenant != policy.DefaultTenant {
 		t.Fatalf("sessions: %+v", all)
 	}

@@ -52,8 +52,7 @@ func startBrokerIn(t *testing.T, env []string, socket string, tenants ...terms) 
 // govern starts the broker of a host.
 func (h *host) govern(t *testing.T, tenants ...terms) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "share") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "share"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h.socket = filepath.Join(dir, "broker.sock")
 	h.broker = startBrokerIn(t, h.driver, h.socket, tenants...)

@@ -91,9 +91,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 		was, is := s.work(killed-int64(time.Second), killed), typical([]*series{s}, from, from+int64(2*time.Second))[0]
 		fmt.Printf("%s: %.3f of the GPU before the broker was killed, %.3f from 3 s after it was back\n", p.Name,
 			was, is)
-		if is < 0.9*was {
-			t.Errorf("%s has %.3f of the GPU, %.3f before", p.Name, is, was)
-		}
+		fixture.AtLeast(t, is, 0.9*was, "%s has … of the GPU, %.3f before", p.Name, was)
 	}
 	if e := deviation(all, []float64{0.3, 0.7}, from, from+int64(2*time.Second), time.Second); e.median > 2 {
 		t.Errorf("after a restart of the broker shares err by %.2f points in a typical second", e.median)
@@ -137,9 +135,7 @@ func TestMemoryRace(t *testing.T) {
 		"over\n",
 		sum/mib, limit/mib, used/mib, peak/mib, ledger/mib, over)
 	fixture.Equal(t, over, 0, "bytes over the cap")
-	if sum < limit*95/100 {
-		t.Errorf("64 processes could take %d MiB of %d", sum/mib, limit/mib)
-	}
+	fixture.AtLeast(t, sum, limit*95/100, "64 processes could take %d MiB of %d", sum/mib, limit/mib)
 }
 
 // TestCancelledAllocations cancels threads in allocations. The other threads

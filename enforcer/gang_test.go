@@ -113,7 +113,6 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 	part, plain := percentile(with, 0.5), percentile(without, 0.5)
 	fmt.Printf("%s, 3 times %d rounds beside another program: %.3f of its pace alone with a guarantee of %g, %.3f without "+
 		"the hook\n", recipe, rounds[recipe], part, guarantee, plain)
-	if part < min(guarantee, plain)-tolerance {
-		t.Errorf("%s has %.3f of its pace alone, guaranteed %g; without the hook %.3f", recipe, part, guarantee, plain)
-	}
+	fixture.AtLeast(t, part, min(guarantee, plain)-tolerance,
+		"%s has … of its pace alone, guaranteed %g; without the hook %.3f", recipe, guarantee, plain)
 }

@@ -43,9 +43,8 @@ func TestInstall(t *testing.T) {
 	}
 	is(old)
 	before := inode(t, installed).Ino
-	if is(old); inode(t, installed).Ino != before {
-		t.Error("the installer wrote an existing file again")
-	}
+	is(old)
+	fixture.Equal(t, inode(t, installed).Ino, before, "the installer wrote an existing file again")
 	fixture.Must(t, os.Chmod(installed, 0o600))
 	is(old)
 

@@ -157,9 +157,8 @@ func TestGPUSteps(t *testing.T) {
 			}
 		})
 	}
-	if 10*good < 9*all {
-		t.Errorf("%d of %d kinds are within 0.3 %% (median) and 2 %% (p99) and found within 20 steps, want 9 of 10", good, all)
-	}
+	fixture.AtLeast(t, 10*good, 9*all,
+		"%d of %d kinds are within 0.3 %% (median) and 2 %% (p99) and found within 20 steps, want 9 of 10", good, all)
 }
 
 // stepsOf returns what a finder finds that is fed each 100 ms, of patterns that have as

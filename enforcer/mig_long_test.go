@@ -48,9 +48,7 @@ func TestUnknownMIG(t *testing.T) {
 			from := fixture.Monotonic()
 			poll(t, 20*time.Second, "nobody has the GPU for a second",
 				func() bool { return a.truth.of(anchor.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 1 })
-			if runs := a.truth.of(w.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 0; runs != c.runs {
-				t.Errorf("it works: %t", runs)
-			}
+			fixture.Equal(t, a.truth.of(w.Cmd.Process.Pid).work(from, fixture.Monotonic()) > 0, c.runs, "it works")
 			m := regexp.MustCompile(`nvgpu_broker_faults_total{kind="ungoverned"} [1-9]`)
 			if !m.MatchString(a.ask("/metrics")) {
 				t.Error("no metric counts it")

@@ -44,9 +44,7 @@ func onMIG(t *testing.T, name string, roles ...string) {
 		t.Errorf("the tenant takes %d and %d bytes of %d", most, last, limit)
 	}
 	other, beyond := a.hold("a", 1, "--alloc-mib=128", "--alloc-step-mib=1")
-	if beyond != 128*mib {
-		t.Errorf("it takes %d MiB of 128 on the other device, where it has no cap", beyond/mib)
-	}
+	fixture.Equal(t, beyond, 128*mib, "it takes %d MiB of 128 on the other device, where it has no cap", beyond/mib)
 	book := func(name string, gpu int) string {
 		return `nvgpu_quota_` + name + `{gpu="",tenant="a",uuid="` + slice(gpu) + `"}`
 	}

@@ -39,7 +39,6 @@ func TestOthersUseTheGPU(t *testing.T) {
 	fixture.Equal(t, g.others("GPU-0", minePID), 0.4, "between two samples the others use")
 	fixture.Equal(t, g.others("GPU-1", minePID), 0, "others use … of another GPU")
 	var unknown neighbours
-	if unknown.look(uses(0, 0, 0, time.Time{})); unknown.others("GPU-0", minePID) != 1 {
-		t.Error("without samples the others may use all")
-	}
+	unknown.look(uses(0, 0, 0, time.Time{}))
+	fixture.Equal(t, unknown.others("GPU-0", minePID), 1, "without samples the others may use all")
 }

@@ -37,9 +37,8 @@ func TestPacer(t *testing.T) {
 	}
 	q.Bandwidth = 1
 	p[at] = .1
-	if p.look(at, q, 1, 1); p.limit(at, q) != .9 {
-		t.Error("a tenant without a limit of bandwidth is still held")
-	}
+	p.look(at, q, 1, 1)
+	fixture.Equal(t, p.limit(at, q), .9, "a tenant without a limit of bandwidth is still held")
 	p.look(place{"idle", "GPU-0"}, policy.Quota{Limit: 1, Bandwidth: .3}, .5, 0)
 	fixture.Equal(t, len(p), 0, "a tenant that used no GPU time is held to none")
 }

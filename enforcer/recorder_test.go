@@ -127,9 +127,7 @@ func traceOf(t *testing.T, threads int) {
 		t.Error("the GPU was never busy")
 	}
 	took := time.Since(before)
-	if spread := time.Duration(last - events[0].At); spread > took+10*time.Second {
-		t.Errorf("the events span %v of %v", spread, took)
-	}
+	fixture.AtMost(t, time.Duration(last-events[0].At), took+10*time.Second, "the events span … of %v", took)
 }
 
 // of returns the events of a process once its session has ended.

@@ -100,9 +100,8 @@ func TestGPUMemory(t *testing.T) {
 			t.Errorf("%s sees %d of %d bytes, want the cap of %d", w.Name, free, total, uint64(limit))
 		}
 		fixture.AtMost(t, total, limit, "%s sees … bytes", w.Name)
-		if (takers[i].allocator == "cudaMallocAsync") != (allocator == "cudaMallocAsync") {
-			t.Errorf("%s chose the allocator %s", w.Name, allocator)
-		}
+		fixture.Equal(t, takers[i].allocator == "cudaMallocAsync", allocator == "cudaMallocAsync",
+			"%s chose the allocator %s", w.Name, allocator)
 	}
 	for i, w := range all {
 		var held, reserved int64

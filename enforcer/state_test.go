@@ -34,9 +34,8 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 		}
 		e.save()
 	}
-	if n := strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"); n != 1 {
-		t.Errorf("told %d times: %s", n, log)
-	}
+	fixture.Equal(t, strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"), 1,
+		"told … times: %s", log)
 	fixture.Must(t, os.Remove(dir))
 	e.save()
 	if err := e.keep(someone); err != nil || !strings.Contains(log.String(), "saved again") {

@@ -487,9 +487,7 @@ func TestAResumptionWaitsForALostGPU(t *testing.T) {
 	g.lost.Store(true)
 	g.refused(g.giveBack, a.pid(), "it is unknown whether")
 	g.audited()
-	if g.phase() != "resuming" {
-		t.Errorf("%+v", g.stats().Suspended)
-	}
+	fixture.Equal(t, g.phase(), "resuming", "the phase of %+v", g.stats().Suspended)
 	g.lost.Store(false)
 	g.work(a)
 }

@@ -64,12 +64,8 @@ func TestWhoWaitsForMemoryKeepsItsPlace(t *testing.T) {
 		if c.granted {
 			q.grant(now, who)
 		}
-		if n := len(q.requests(now)); n != c.want {
-			t.Errorf("after %v s %d allocations wait, want %d", c.after, n, c.want)
-		}
+		fixture.Equal(t, len(q.requests(now)), c.want, "after %v s … allocations wait", c.after)
 	}
 	q.all[who] = &waiting{since: start, asked: start}
-	if n := len(q.requests(start.Add(time.Minute))); n != 0 {
-		t.Error("an allocation waits that nobody asks for any more")
-	}
+	fixture.Equal(t, len(q.requests(start.Add(time.Minute))), 0, "an allocation waits that nobody asks for any more")
 }

@@ -392,9 +392,7 @@ func ready(t *testing.T, name string, args ...string) *exec.Cmd {
 	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { kill(cmd) })
-	if _, err := bufio.NewReader(out).ReadByte(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(bufio.NewReader(out).ReadByte()))
 	return cmd
 }
 

@@ -28,8 +28,7 @@ func TestGPUMPS(t *testing.T) {
 	}
 	uuids := fixture.Value(exec.Command("nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader").Output())(t)
 	uuid := strings.Fields(string(uuids))[0]
-	dir, err := os.MkdirTemp("", "mps") // short, because a socket's path is limited
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "mps"))(t) // short, because a socket's path is limited
 	defer os.RemoveAll(dir)
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
 	t.Setenv("CUDA_MPS_LOG_DIRECTORY", dir)

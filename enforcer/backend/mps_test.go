@@ -118,9 +118,8 @@ func TestMPSHoldsATenantsQuota(t *testing.T) {
 			t.Errorf("%s: holds %v, and says %s", name, got, d.log.String())
 		}
 		d.log.Reset()
-		if d.sees(quota); d.log.Len() > 0 {
-			t.Errorf("%s: said again: %s", name, d.log.String())
-		}
+		d.sees(quota)
+		fixture.AtMost(t, d.log.Len(), 0, "%s: said again: %s", name, d.log.String())
 	}
 }
 
@@ -130,9 +129,7 @@ func TestMPSHoldsNothingForWhoCameBefore(t *testing.T) {
 	d.server(500, 1000, "600\n")
 	quota := demand("a", "GPU-a", .334, 0)
 	for range 2 {
-		if got := d.sees(quota); len(got) != 0 {
-			t.Errorf("holds %v for a client that came first", got)
-		}
+		fixture.EqualSlices(t, d.sees(quota), nil, "holds … for a client that came first")
 	}
 	d.set("server.500/clients", "601\n")
 	if got := d.sees(quota); len(got) != 1 || d.content("server.500/threads") != "33.4" {
@@ -186,9 +183,7 @@ func TestMPSTakesBackWhatItSet(t *testing.T) {
 		t.Errorf("set %q", got)
 	}
 	d.sees()
-	if got := d.sets(); len(got) != 0 {
-		t.Errorf("set again: %q", got)
-	}
+	fixture.EqualSlices(t, d.sets(), nil, "set again")
 }
 
 func TestMPSHasOnePercentageForAllGPUs(t *testing.T) {
@@ -242,9 +237,7 @@ func TestAnMPSServerThatDiesWhileItIsSet(t *testing.T) {
 	d := newDaemon(t)
 	d.server(500, 1000, "")
 	d.set("dies", "")
-	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 0 {
-		t.Errorf("holds %v", got)
-	}
+	fixture.EqualSlices(t, d.sees(demand("a", "GPU-a", .3, 1<<30)), nil, "holds")
 	fixture.Must(t, os.Remove(d.path("dies")))
 	d.server(510, 1000, "")
 	if got := d.sees(demand("a", "GPU-a", .3, 1<<30)); len(got) != 2 || len(d.servers) != 1 {

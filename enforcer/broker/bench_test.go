@@ -97,9 +97,7 @@ func TestLoad(t *testing.T) {
 		t.Skip("run by BenchmarkLoad")
 	}
 	number := func(name string) int {
-		n, err := strconv.Atoi(os.Getenv(name))
-		fixture.Must(t, err)
-		return n
+		return fixture.Value(strconv.Atoi(os.Getenv(name)))(t)
 	}
 	gpus, tenants := number("GS_GPUS"), number("GS_TENANTS")
 	var all sync.WaitGroup

@@ -41,9 +41,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("memory: %d of %d", used, limit)
 	}
 	c.sync()
-	if n := b.Stats().Sessions["active"]; n != 1 {
-		t.Errorf("%d active sessions", n)
-	}
+	fixture.Equal(t, b.Stats().Sessions["active"], 1, "… active sessions")
 	if h := b.Stats().Hooks; len(h) != 1 || h[0] != (wire.HookStats{Version: "0.1", ABI: "3.7", Sessions: 1,
 		Unknown: 2}) {
 		t.Errorf("hooks: %+v", h)
@@ -208,9 +206,7 @@ func TestSessionsBeginDuringARecount(t *testing.T) {
 	}
 	close(stop)
 	<-ended
-	if n := len(b.Sessions()); n != 20 {
-		t.Errorf("%d sessions of 20", n)
-	}
+	fixture.Equal(t, len(b.Sessions()), 20, "… sessions of 20")
 }
 
 func TestUnknownTenant(t *testing.T) {
@@ -228,9 +224,7 @@ func TestUngoverned(t *testing.T) {
 	b := start(t, Options{Known: func(uuid string) bool { return !strings.HasSuffix(uuid, "02") }},
 		func(b *Broker) { b.timing.maxGPUs = 2 })
 	c := dial(t, b, "a", 0, 1, 2, 3, 4)
-	if c.welcome.GPUs != 2 {
-		t.Errorf("%d GPUs are governed", c.welcome.GPUs)
-	}
+	fixture.Equal(t, c.welcome.GPUs, 2, "… GPUs are governed")
 	d := dial(t, b, "b", 2)
 	c.send(wire.TypeAcquire, &wire.Acquire{GPU: 2})
 	if typ, payload := d.ask(wire.TypeReserve, &wire.Memory{Bytes: 1 << 50}); typ != wire.TypeGrant {
@@ -255,9 +249,8 @@ func TestUngovernedLoud(t *testing.T) {
 	}
 	dial(t, b, "a", 1, 2)
 	dial(t, b, "b", 2)
-	if n := b.Stats().Faults["ungoverned"]; n != 2 {
-		t.Errorf("%d sessions are counted that have GPUs which are not governed", n)
-	}
+	fixture.Equal(t, b.Stats().Faults["ungoverned"], 2,
+		"… sessions are counted that have GPUs which are not governed")
 	text := said.String()
 	if strings.Count(text, "no quota applies") != 1 || !strings.Contains(text, "00000002]") ||
 		!strings.Contains(text, fmt.Sprintf("pid=%d", os.Getpid())) || !strings.Contains(text, "tenant=a") {
@@ -283,9 +276,7 @@ func TestUngovernedClosed(t *testing.T) {
 		t.Errorf("it gives memory: %s, %d bytes", typ, m.Bytes)
 	}
 	c.sync()
-	if c.page.Turn(1).Mode != wire.ModePause {
-		t.Error("the broker opens it for a client that only asks")
-	}
+	fixture.Equal(t, c.page.Turn(1).Mode, wire.ModePause, "the broker opens it for a client that only asks")
 	if typ, _ := c.reserve(1 << 20); typ != wire.TypeGrant {
 		t.Errorf("the GPU that is known is closed too: %s", typ)
 	}
@@ -306,9 +297,8 @@ func TestUngovernedLater(t *testing.T) {
 	d.sync()
 	e := dial(t, b, "a", 2)
 	b.Refresh()
-	if e.sync(); e.welcome.GPUs != 1 {
-		t.Error("it is not governed though it is known")
-	}
+	e.sync()
+	fixture.Equal(t, e.welcome.GPUs, 1, "it is not governed though it is known")
 }
 
 // TestMIG governs a MIG device as a GPU of its own, under its own name.
@@ -333,9 +323,7 @@ func TestMIG(t *testing.T) {
 		"MIG-00000000-0000-0000-0000-000000000002"}) {
 		t.Errorf("the GPUs are %q", names)
 	}
-	if b.counters.ungoverned.Load() != 0 {
-		t.Error("a MIG device is said not to be known")
-	}
+	fixture.Equal(t, b.counters.ungoverned.Load(), 0, "a MIG device is said not to be known")
 }
 
 // TestMIGLater has a MIG device that was taken for a GPU because there was no
@@ -435,9 +423,7 @@ func TestLimitsOfSessions(t *testing.T) {
 		return len(b.sessions) == 1
 	})
 	dial(t, b, "c", 1)
-	if b.requests("unknown", "limit") != 1 {
-		t.Errorf("requests: %+v", b.Stats().Requests)
-	}
+	fixture.Equal(t, b.requests("unknown", "limit"), 1, "requests: %+v", b.Stats().Requests)
 }
 
 func TestSocket(t *testing.T) {
@@ -454,14 +440,12 @@ func TestSocket(t *testing.T) {
 	dial(t, b, "a", 1).sync()
 
 	stale := socket(t)
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"})
-	fixture.Must(t, err)
+	l := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: stale, Net: "unixpacket"}))(t)
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	dial(t, start(t, Options{Socket: stale}, nil), "a", 1).sync()
 
-	handed, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(t), Net: "unixpacket"})
-	fixture.Must(t, err)
+	handed := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(t), Net: "unixpacket"}))(t)
 	dial(t, start(t, Options{Socket: handed.Addr().String(), Listener: handed}, nil), "a", 1).sync()
 
 	file := socket(t)

@@ -18,9 +18,7 @@ func TestGroups(t *testing.T) {
 		"":                       nil,
 	} {
 		fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
-		if got := groups(path); !slices.Equal(got, want) {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
+		fixture.EqualSlices(t, groups(path), want, "the groups of %q", text)
 	}
 	var own []uint32
 	ids, err := os.Getgroups()

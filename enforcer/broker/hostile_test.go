@@ -52,8 +52,7 @@ func TestStranger(t *testing.T) {
 // answers with whether it starved and is to be doubted.
 func serveAlone(t *testing.T, path string, n int) {
 	fixture.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: uint64(n)}))
-	b, err := New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }})
-	fixture.Must(t, err)
+	b := fixture.Value(New(Options{Socket: path, Policy: book{}, Observer: func(uint32) bool { return true }}))(t)
 	jump := b.clockThatJumps()
 	b.timing.stale = time.Hour  // a minute is no absence
 	b.timing.behind = time.Hour // a busy machine may serve nobody for a while
@@ -62,8 +61,7 @@ func serveAlone(t *testing.T, path string, n int) {
 	go func() { ended <- b.Run(ctx) }()
 	fmt.Println("listens")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		by, err := time.ParseDuration(lines.Text())
-		fixture.Must(t, err)
+		by := fixture.Value(time.ParseDuration(lines.Text()))(t)
 		jump(by)
 		fmt.Println(b.Stats().Starved, b.Doubtful())
 	}
@@ -218,16 +216,13 @@ func strange(t testing.TB, what, path string, times, uid int, cgroup string) *st
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL,
 		Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if cgroup != "" {
-		dir, err := os.Open(cgroup)
-		fixture.Must(t, err)
+		dir := fixture.Value(os.Open(cgroup))(t)
 		defer dir.Close()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 	}
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	fixture.Must(t, err)
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	in := fixture.Value(cmd.StdinPipe())(t)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return &stranger{cmd, in, bufio.NewScanner(out)}
@@ -245,9 +240,7 @@ func (s *stranger) says(t testing.TB) string {
 // number returns the next line as a number.
 func (s *stranger) number(t testing.TB) int {
 	t.Helper()
-	n, err := strconv.Atoi(s.says(t))
-	fixture.Must(t, err)
-	return n
+	return fixture.Value(strconv.Atoi(s.says(t)))(t)
 }
 
 // open returns a path for a socket that every user can reach.
@@ -322,24 +315,18 @@ func TestHoard(t *testing.T) {
 	b := strange(t, "broker", path, 300, 4711, "")
 	b.says(t)
 	h := strange(t, "hoard", path, 600, 4711, "")
-	if n := h.number(t); n != 600 {
-		t.Fatalf("%d are in flight", n)
-	}
+	fixture.Need(t, h.number(t), 600, "… are in flight")
 	c := connect(t, path)
 	c.send(wire.TypeHello, hello("honest", 1))
 	c.refused(wire.CodeLimit)
 	c.gone()
 	fmt.Fprintln(b.in, "0s")
-	if said := b.says(t); said != "true true" {
-		t.Errorf("starved, doubtful: %s", said)
-	}
+	fixture.Equal(t, b.says(t), "true true", "starved, doubtful")
 	_ = h.Process.Kill()
 	_ = h.Wait()
 	connect(t, path).hello(wire.TypeHello, hello("honest", 1))
 	fmt.Fprintln(b.in, "1m")
-	if said := b.says(t); said != "false false" {
-		t.Errorf("a minute later: starved, doubtful: %s", said)
-	}
+	fixture.Equal(t, b.says(t), "false false", "a minute later: starved, doubtful")
 }
 
 // TestAway lets a broker stand still for longer than processes wait for its heartbeat. Its
@@ -412,9 +399,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
 	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
-	if n := h.number(t); n != 16 {
-		t.Errorf("a process has %d sessions", n)
-	}
+	fixture.Equal(t, h.number(t), 16, "a process has … sessions")
 	if b.Refused(h.Process.Pid) {
 		t.Error("a process that has all that it may have passes for refused")
 	}
@@ -434,17 +419,14 @@ func TestCalls(t *testing.T) {
 		b.stopClock()
 	})
 	h := strange(t, "connect", b.options.Socket, 100, 4711, "")
-	if n := h.number(t); n != 95 {
-		t.Errorf("%d of 100 connections within a second were turned away, at 5 a second", n)
-	}
+	fixture.Equal(t, h.number(t), 95, "… of 100 connections within a second were turned away, at 5 a second")
 	if b.Refused(h.Process.Pid) {
 		t.Error("it passes for refused")
 	}
 	dial(t, b, "a", 1)
 	refused := strange(t, "idle", b.options.Socket, 4, 4711, "")
-	if n := refused.number(t); n != 3 {
-		t.Errorf("the workload got %d sessions after 5 connections within the same second, at 8 a second", n)
-	}
+	fixture.Equal(t, refused.number(t), 3,
+		"the workload got … sessions after 5 connections within the same second, at 8 a second")
 	if !b.Refused(refused.Process.Pid) {
 		t.Error("the process of a workload that connects too often does not pass for refused")
 	}

@@ -41,23 +41,17 @@ func TestTenThousand(t *testing.T) {
 	eventually(t, "all have taken their seat", func() bool { return b.tenant("a").Sessions == sessions/10*10 })
 	// These run each second over all sessions.
 	for what, do := range map[string]func(){"Refresh": b.Refresh, "Sessions": func() {
-		if n := len(b.Sessions()); n != sessions/10*10 {
-			t.Errorf("%d sessions are listed", n)
-		}
+		fixture.Equal(t, len(b.Sessions()), sessions/10*10, "… sessions are listed")
 	}} {
 		began := time.Now()
 		do()
 		took := time.Since(began)
 		t.Logf("%s: %v", what, took)
-		if took > 500*time.Millisecond {
-			t.Errorf("%s takes %v", what, took)
-		}
+		fixture.AtMost(t, took, 500*time.Millisecond, "%s takes", what)
 	}
 	each := (resident(t) - before) / uint64(sessions)
 	t.Logf("%d sessions of %d bytes each", sessions, each)
-	if each > 16<<10 {
-		t.Errorf("a session costs %d bytes", each)
-	}
+	fixture.AtMost(t, each, 16<<10, "a session costs … bytes")
 }
 
 // resident returns the process's RSS in bytes.
@@ -65,9 +59,7 @@ func resident(t *testing.T) uint64 {
 	t.Helper()
 	runtime.GC()
 	debug.FreeOSMemory()
-	raw, err := os.ReadFile("/proc/self/statm")
-	fixture.Must(t, err)
-	pages, err := strconv.ParseUint(strings.Fields(string(raw))[1], 10, 64)
-	fixture.Must(t, err)
+	raw := fixture.Value(os.ReadFile("/proc/self/statm"))(t)
+	pages := fixture.Value(strconv.ParseUint(strings.Fields(string(raw))[1], 10, 64))(t)
 	return pages * uint64(os.Getpagesize())
 }

@@ -50,8 +50,7 @@ func TestProcess(t *testing.T) {
 	}
 	if inherited := os.Getenv("GS_CHILD"); inherited != "" {
 		// A child inherits the connection, and outlives its parent.
-		file, err := first.conn.File()
-		fixture.Must(t, err)
+		file := fixture.Value(first.conn.File())(t)
 		child := exec.Command("sleep", inherited)
 		child.ExtraFiles = []*os.File{file}
 		fixture.Must(t, child.Start())
@@ -84,10 +83,8 @@ func run(t *testing.T, b *Broker, tenant string, sessions int, bytes uint64, env
 	cmd.Env = append(os.Environ(), "GS_PROCESS="+b.options.Socket, "GS_TENANT="+tenant,
 		fmt.Sprintf("GS_SESSIONS=%d", sessions), fmt.Sprintf("GS_BYTES=%d", bytes))
 	cmd.Env = append(cmd.Env, env...)
-	stdin, err := cmd.StdinPipe()
-	fixture.Must(t, err)
-	stdout, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	stdin := fixture.Value(cmd.StdinPipe())(t)
+	stdout := fixture.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	fixture.Must(t, cmd.Start())
 	p := &process{cmd, stdin}
@@ -152,9 +149,7 @@ func TestStop(t *testing.T) {
 	p := run(t, b, "a", 1, 70)
 	fixture.Must(t, p.cmd.Process.Signal(unix.SIGSTOP))
 	eventually(t, "it is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
-	if b.tenant("a").MemoryUsed != 70 {
-		t.Error("its memory is gone")
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "its memory is gone")
 	fixture.Must(t, p.cmd.Process.Signal(unix.SIGCONT))
 	eventually(t, "it is back", func() bool { return b.Stats().Sessions["active"] == 1 })
 }
@@ -168,17 +163,13 @@ func TestConnectionLost(t *testing.T) {
 	c.take(70)
 	c.close()
 	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
-	if b.tenant("a").MemoryUsed != 70 {
-		t.Error("the process lives, and its memory is not charged")
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "the process lives, and its memory is not charged")
 	wrong := connect(t, b.options.Socket)
 	h := hello("a", 1)
 	h.Old, h.Token, h.Committed[0] = c.session, c.token+1, 7
 	wrong.hello(wire.TypeResume, h)
 	wrong.sync()
-	if used := b.tenant("a").MemoryUsed; used != 77 {
-		t.Errorf("with a wrong token: %d bytes", used)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 77, "with a wrong token: … bytes")
 	d := connect(t, b.options.Socket)
 	h.Token, h.Committed[0] = c.token, 65
 	d.hello(wire.TypeResume, h)
@@ -213,9 +204,7 @@ func TestALateWelcomeIsChargedOnce(t *testing.T) {
 			s := b.Stats().Sessions
 			return s["closing"] == 1 && s["authenticated"] == 0
 		})
-		if used := b.tenant("a").MemoryUsed; used != 70 {
-			t.Errorf("%d bytes after a RESUME in vain", used)
-		}
+		fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "… bytes after a RESUME in vain")
 	}
 	d := connect(t, b.options.Socket)
 	d.hello(wire.TypeResume, h)
@@ -269,9 +258,7 @@ func TestRestart(t *testing.T) {
 	}
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 90})
 	c.take(20)
-	if used := b.tenant("a").MemoryUsed; used != 100 {
-		t.Errorf("%d bytes", used)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 100, "… bytes")
 	h.Committed[0] = 1 << 63
 	liar := connect(t, path)
 	liar.hello(wire.TypeResume, h)
@@ -310,13 +297,9 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 		asked.Store(time.Now().Add(step.after).UnixNano())
 		listed.Store(step.listed)
 		b.Refresh()
-		if got := b.tenant("a").MemoryUsed; got != step.want {
-			t.Errorf("%s: %d bytes, want %d", step.what, got, step.want)
-		}
+		fixture.Equal(t, b.tenant("a").MemoryUsed, step.want, "%s: … bytes", step.what)
 	}
-	if n := b.Stats().Sessions["closing"]; n != 0 {
-		t.Errorf("%d sessions are closing", n)
-	}
+	fixture.Equal(t, b.Stats().Sessions["closing"], 0, "… sessions are closing")
 	d.take(100)
 }
 
@@ -356,13 +339,9 @@ func TestHangUpAfterTheDriverWasAsked(t *testing.T) {
 		for _, left := range []int64{held, 10, 0} {
 			list(left + own)
 			b.Refresh()
-			if got := b.tenant("a").MemoryUsed; got != uint64(left) {
-				t.Errorf("%s: %d bytes are charged, it has %d", what, got, left)
-			}
+			fixture.Equal(t, b.tenant("a").MemoryUsed, uint64(left), "%s: … bytes are charged, it has %d", what, left)
 		}
-		if n := b.Stats().Sessions["closing"]; n != 0 {
-			t.Errorf("%s: %d sessions are closing", what, n)
-		}
+		fixture.Equal(t, b.Stats().Sessions["closing"], 0, "%s: … sessions are closing", what)
 	}
 }
 
@@ -419,9 +398,7 @@ func TestResumeIsHeldAgainstTheDriver(t *testing.T) {
 	h.Committed[0] = 1 << 63
 	used := func(what string, want uint64) {
 		t.Helper()
-		if got := b.tenant("a").MemoryUsed; got != want {
-			t.Errorf("%s: %d bytes, want %d", what, got, want)
-		}
+		fixture.Equal(t, b.tenant("a").MemoryUsed, want, "%s: … bytes", what)
 	}
 	c := connect(t, b.options.Socket)
 	c.hello(wire.TypeResume, h)
@@ -448,8 +425,7 @@ func TestChild(t *testing.T) {
 	b := start(t, Options{}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
-	file, err := c.conn.File()
-	fixture.Must(t, err)
+	file := fixture.Value(c.conn.File())(t)
 	defer file.Close()
 	free := c.frame(wire.TypeFree, &wire.Memory{Bytes: 70})
 	child := exec.Command("sh", "-c", "dd bs=4096 count=1 status=none >&3")
@@ -458,9 +434,7 @@ func TestChild(t *testing.T) {
 		t.Skipf("no dd: %v %s", err, out)
 	}
 	c.refused(wire.CodeDenied)
-	if used := b.tenant("a").MemoryUsed; used != 70 {
-		t.Errorf("the child freed its parent's memory: %d bytes", used)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "the child freed its parent's memory: … bytes")
 	c.sync()
 }
 

@@ -29,8 +29,7 @@ func base(name string) string {
 // entries returns the classes of entries.h by name.
 func entries(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("src/entries.h")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("src/entries.h"))(t)
 	_, table, _ := strings.Cut(string(text), "\n#ifdef GS_ENTRY\n")
 	table, _, _ = strings.Cut(table, "\n#undef GS_ENTRY\n")
 	classes, last := map[string]string{}, ""
@@ -57,8 +56,7 @@ func entries(t *testing.T) map[string]string {
 // wrappers returns the exported names of calls.h that are wrapped.
 func wrappers(t *testing.T) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile("src/calls.h")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("src/calls.h"))(t)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^GS_WRAP\((\w+),`).FindAllStringSubmatch(string(text), -1) {
 		names[m[1]] = true
@@ -133,8 +131,7 @@ func TestNamesOfADriver(t *testing.T) {
 	classes, wrapped := entries(t), wrappers(t)
 	// The names are those of nm -D --defined-only libcuda.so.580.159.04 that
 	// begin with cu[A-Z].
-	text, err := os.ReadFile("testdata/exports-580.159.txt")
-	fixture.Must(t, err)
+	text := fixture.Value(os.ReadFile("testdata/exports-580.159.txt"))(t)
 	exports := strings.Fields(string(text))
 	if len(exports) < 600 {
 		t.Fatalf("the driver exports %d names", len(exports))

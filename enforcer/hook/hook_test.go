@@ -45,13 +45,10 @@ var here = newBuild("", "build", "preloaded", "programs")
 func (m *build) made(t *testing.T) (so, stub string) {
 	t.Helper()
 	for _, of := range []string{"src", "stub", "test"} { // go test caches a result until one of these changes
-		if _, err := os.ReadDir(of); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(os.ReadDir(of)))
 	}
 	fixture.Must(t, m.make())
-	dir, err := filepath.Abs(m.dir)
-	fixture.Must(t, err)
+	dir := fixture.Value(filepath.Abs(m.dir))(t)
 	return filepath.Join(dir, "libgpusteward.so"), filepath.Join(dir, "stub")
 }
 
@@ -191,22 +188,17 @@ func nvml(t *testing.T, m *build) {
 // Any other name could replace a function of a program.
 func exports(t *testing.T, m *build) {
 	so, _ := m.made(t)
-	list, err := os.ReadFile("src/calls.h")
-	fixture.Must(t, err)
-	nccl, err := os.ReadFile("src/nccl.c")
-	fixture.Must(t, err)
-	nvmlCalls, err := os.ReadFile("src/nvml.h")
-	fixture.Must(t, err)
+	list := fixture.Value(os.ReadFile("src/calls.h"))(t)
+	nccl := fixture.Value(os.ReadFile("src/nccl.c"))(t)
+	nvmlCalls := fixture.Value(os.ReadFile("src/nvml.h"))(t)
 	want := []string{"dlsym", "ioctl"}
 	names := regexp.MustCompile(`(?m)^(?:GS_WRAP\(|\tX\(|GS_NVML )(\w+)[,(]`)
 	for _, m := range names.FindAllSubmatch(slices.Concat(list, nccl, nvmlCalls), -1) {
 		want = append(want, string(m[1]))
 	}
-	file, err := elf.Open(so)
-	fixture.Must(t, err)
+	file := fixture.Value(elf.Open(so))(t)
 	defer file.Close()
-	symbols, err := file.DynamicSymbols()
-	fixture.Must(t, err)
+	symbols := fixture.Value(file.DynamicSymbols())(t)
 	var got []string
 	for _, s := range symbols {
 		if s.Section != elf.SHN_UNDEF && elf.ST_BIND(s.Info) != elf.STB_LOCAL {
@@ -218,26 +210,22 @@ func exports(t *testing.T, m *build) {
 	if !slices.Equal(got, want) {
 		t.Errorf("exports\n%v\nwant\n%v", got, want)
 	}
-	needed, err := file.ImportedLibraries()
-	fixture.Must(t, err)
+	needed := fixture.Value(file.ImportedLibraries())(t)
 	for _, name := range needed {
 		// Before glibc 2.34, libc had three parts.
 		if !regexp.MustCompile(`^(libc|libdl|libpthread|ld-linux-.*)\.so\.\d+$`).MatchString(name) {
 			t.Errorf("needs %s", name)
 		}
 	}
-	calls, err := systemCalls()
-	fixture.Must(t, err)
-	imports, err := file.ImportedSymbols()
-	fixture.Must(t, err)
+	calls := fixture.Value(systemCalls())(t)
+	imports := fixture.Value(file.ImportedSymbols())(t)
 	for _, s := range imports {
 		if calls[s.Name] {
 			t.Errorf("calls %s, which a program may export itself: see src/sys.h", s.Name)
 		}
 		var minor int
-		if fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); minor > 17 {
-			t.Errorf("needs %s of %s: glibc.h lacks it", s.Name, s.Version)
-		}
+		fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor)
+		fixture.AtMost(t, minor, 17, "needs %s of %s: glibc.h lacks it", s.Name, s.Version)
 	}
 }
 
@@ -259,11 +247,9 @@ func TestParts(t *testing.T) {
 	t.Parallel()
 	read := func(pattern string) map[string]string {
 		files := map[string]string{}
-		paths, err := filepath.Glob(pattern)
-		fixture.Must(t, err)
+		paths := fixture.Value(filepath.Glob(pattern))(t)
 		for _, path := range paths {
-			text, err := os.ReadFile(path)
-			fixture.Must(t, err)
+			text := fixture.Value(os.ReadFile(path))(t)
 			files[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = string(text)
 		}
 		return files
@@ -279,9 +265,7 @@ func TestParts(t *testing.T) {
 			}
 		}
 	}
-	if n < 100 {
-		t.Errorf("%d functions are declared in the headers: are they found?", n)
-	}
+	fixture.AtLeast(t, n, 100, "… functions are declared in the headers: are they found?")
 	for part, source := range sources {
 		for _, m := range declared.FindAllString(source, -1) {
 			t.Errorf("src/%s.c: %s belongs into a header", part, m)
@@ -294,18 +278,15 @@ func TestParts(t *testing.T) {
 // fork.
 func TestForks(t *testing.T) {
 	t.Parallel()
-	table, err := os.ReadFile("src/forks.h")
-	fixture.Must(t, err)
+	table := fixture.Value(os.ReadFile("src/forks.h"))(t)
 	var listed, found []string
 	for _, m := range regexp.MustCompile(`\bPART\((\w+)\)[ \n]`).FindAllSubmatch(table, -1) {
 		listed = append(listed, string(m[1]))
 	}
-	parts, err := filepath.Glob("src/*.c")
-	fixture.Must(t, err)
+	parts := fixture.Value(filepath.Glob("src/*.c"))(t)
 	guarded := regexp.MustCompile(`(?m)^(static |struct |}).* = .*(PTHREAD_MUTEX|GS_TABLE)_INIT`)
 	for _, path := range parts {
-		text, err := os.ReadFile(path)
-		fixture.Must(t, err)
+		text := fixture.Value(os.ReadFile(path))(t)
 		part := strings.TrimSuffix(filepath.Base(path), ".c")
 		if bytes.Contains(text, []byte("\nvoid gs_forked_"+part+"(void)")) {
 			found = append(found, part)
@@ -345,9 +326,7 @@ func TestQuiet(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			_, stderr := here.run(t, test.env, test.argv...)
-			if got := strings.Count(stderr, "\n"); got != test.lines {
-				t.Errorf("%d lines on standard error, want %d:\n%s", got, test.lines, stderr)
-			}
+			fixture.Equal(t, strings.Count(stderr, "\n"), test.lines, "… lines on standard error:\n%s", stderr)
 		})
 	}
 }

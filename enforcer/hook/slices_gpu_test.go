@@ -67,7 +67,6 @@ func TestSliceOnCard(t *testing.T) {
 			t.Errorf("a slice of 20 ms gives %.0f launches a second, and one of 250 us %.0f", long, short)
 		}
 	}
-	version, err := os.ReadFile("/proc/driver/nvidia/version")
-	fixture.Must(t, err)
+	version := fixture.Value(os.ReadFile("/proc/driver/nvidia/version"))(t)
 	t.Logf("uid %d, %s", os.Geteuid(), version)
 }

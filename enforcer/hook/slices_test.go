@@ -41,20 +41,17 @@ func busy(t *testing.T, gpu string, env ...string) (*pageBroker, int) {
 func launches(t *testing.T, out io.Writer, env ...string) (*pageBroker, *exec.Cmd) {
 	t.Helper()
 	_, stub := here.made(t)
-	dir, err := os.MkdirTemp("", "slices") // the names of t.TempDir are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "slices"))(t) // the names of t.TempDir are too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "broker.sock")
-	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
-	fixture.Must(t, err)
+	listener := fixture.Value(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	defer listener.Close() // who loses this broker finds no other one
 	cmd := exec.Command(filepath.Join(stub, "load"), "--kernel-us=500")
 	cmd.Env = append(slices.Clone(env), "GPUSTEWARD_SOCKET="+socket)
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	conn, err := listener.AcceptUnix()
-	fixture.Must(t, err)
+	conn := fixture.Value(listener.AcceptUnix())(t)
 	fixture.Must(t, conn.SetReadDeadline(time.Now().Add(hang)))
 	b := &pageBroker{conn: conn, usages: make(chan wire.Usage, 1)}
 	t.Cleanup(func() { _ = conn.Close() })
@@ -66,18 +63,15 @@ func launches(t *testing.T, out io.Writer, env ...string) (*pageBroker, *exec.Cm
 func (b *pageBroker) welcome(t *testing.T) {
 	t.Helper()
 	frame := make([]byte, wire.FrameMax)
-	n, err := b.conn.Read(frame)
-	fixture.Must(t, err)
+	n := fixture.Value(b.conn.Read(frame))(t)
 	hello, _, err := wire.Decode(frame[:n])
 	fixture.Must(t, err)
-	fd, err := unix.MemfdCreate("page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	fixture.Must(t, err)
+	fd := fixture.Value(unix.MemfdCreate("page", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
 	defer unix.Close(fd)
 	fixture.Must(t, unix.Ftruncate(fd, wire.PageSize))
 	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
 	fixture.Must(t, err)
-	page, err := unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	fixture.Must(t, err)
+	page := fixture.Value(unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	t.Cleanup(func() { _ = unix.Munmap(page) })
 	b.page = page
 	b.page.Init(7)
@@ -138,8 +132,7 @@ func watchGPU(t *testing.T, gpu string, pid int) *gpuWatch {
 	_, stub := here.made(t)
 	cmd := exec.Command(filepath.Join(stub, "stat"), "20")
 	cmd.Env = []string{"GS_STUB_FILE=" + gpu}
-	out, err := cmd.StdoutPipe()
-	fixture.Must(t, err)
+	out := fixture.Value(cmd.StdoutPipe())(t)
 	fixture.Must(t, cmd.Start())
 	timer := time.AfterFunc(hang, func() { _ = cmd.Process.Kill() })
 	t.Cleanup(func() { timer.Stop(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
@@ -152,9 +145,7 @@ func (w *gpuWatch) until(t *testing.T, what string, is func(share float64) bool)
 	var begun, mine, all, mine0, all0 int64
 	for w.lines.Scan() {
 		var now, gpu, pid, busy int64
-		if _, err := fmt.Sscan(w.lines.Text(), &now, &gpu, &pid, &busy); err != nil {
-			t.Fatal(err)
-		}
+		fixture.Must(t, fixture.Error(fmt.Sscan(w.lines.Text(), &now, &gpu, &pid, &busy)))
 		if pid != 0 {
 			all += busy
 			if int(pid) == w.pid {

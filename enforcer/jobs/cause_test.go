@@ -66,9 +66,7 @@ func TestCausesAreToldApart(t *testing.T) {
 			surroundings{computing: 0.45, clock: 0.9}},
 		{"collective", shape{wall: 0.17, away: 0.08, waiting: 0.09, collecting: 0.06, busy: 0.165}, late},
 	} {
-		if got := causeOf(&usual, &mean{shape: c.now, around: c.around}); got != c.cause {
-			t.Errorf("%s, want %s: %v, %v", got, c.cause, c.now, c.around)
-		}
+		fixture.Equal(t, causeOf(&usual, &mean{shape: c.now, around: c.around}), c.cause, "the cause of %v among %v", c.now, c.around)
 	}
 }
 

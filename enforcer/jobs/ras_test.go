@@ -218,9 +218,7 @@ func TestUnhookedLongSteps(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := newUnhookedJob(t)
 				hangs := j.steps(1+60/seconds, seconds, func(second int) { c.does(j, second, seconds) })
-				if len(hangs) != 0 {
-					t.Errorf("%s, steps of %d s: %+v", c.name, seconds, hangs[0])
-				}
+				fixture.EqualSlices(t, hangs, nil, "%s, steps of %d s: hangs", c.name, seconds)
 			})
 		}
 	}
@@ -267,9 +265,7 @@ func TestUnhooked(t *testing.T) {
 				if c.then != nil {
 					c.then(j)
 				}
-				if early = append(early, j.run(5)...); len(early) != 0 {
-					t.Errorf("after 11 s: %+v", early)
-				}
+				fixture.EqualSlices(t, append(early, j.run(5)...), nil, "hangs after 11 s")
 				hangs := j.run(24)
 				switch {
 				case c.want == "" && len(hangs) == 0:
@@ -280,9 +276,7 @@ func TestUnhooked(t *testing.T) {
 					t.Errorf("%+v", hangs[0])
 				}
 				j.tell(10, 10)
-				if after := j.run(6); len(after) != 0 {
-					t.Errorf("it goes on: %+v", after)
-				}
+				fixture.EqualSlices(t, j.run(6), nil, "it goes on")
 			})
 		})
 	}
@@ -295,9 +289,7 @@ func TestUnhookedComputes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
 		j.works = 50
-		if hangs := j.run(590); len(hangs) != 0 {
-			t.Errorf("%+v", hangs)
-		}
+		fixture.EqualSlices(t, j.run(590), nil, "hangs before ten minutes have passed")
 		if hangs := j.run(30); len(hangs) != 1 {
 			t.Errorf("%+v", hangs)
 		}
@@ -328,9 +320,8 @@ func TestUnhookedAsks(t *testing.T) {
 			c.change()
 			j.run(6) // until an answer tells of it
 			before := j.asked
-			if j.run(30); j.asked-before != c.want {
-				t.Errorf("asked %d times in 30 s, want %d", j.asked-before, c.want)
-			}
+			j.run(30)
+			fixture.Equal(t, j.asked-before, c.want, "asked … times in 30 s")
 		}
 		j.Observer.RAS = "localhost:28028"
 		if hangs := j.run(30); len(hangs) != 1 {
@@ -351,9 +342,7 @@ func TestUnhookedReopened(t *testing.T) {
 		j.used[1] = 30
 		j.run(18)
 		j.used[1], j.shares[1] = 0, 1
-		if hangs := j.run(60); len(hangs) != 0 {
-			t.Errorf("%+v", hangs)
-		}
+		fixture.EqualSlices(t, j.run(60), nil, "hangs")
 	})
 }
 

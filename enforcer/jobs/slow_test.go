@@ -132,9 +132,8 @@ func TestTwoJudgementsAgree(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, p.began, 4, "it was slow from … on")
-	if p.relearn(*unseen); p.usual.seen != 0 {
-		t.Errorf("what was around %g spans is known", p.usual.seen)
-	}
+	p.relearn(*unseen)
+	fixture.Equal(t, p.usual.seen, 0, "what was around … spans is known")
 }
 
 // TestSlownessEndsWithTheSteps stops a process that is slow.

@@ -24,9 +24,7 @@ waits_for_data()
 		_ = child.Process.Kill()
 		_ = child.Wait()
 	}()
-	if _, err := out.Read(make([]byte, 5)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(out.Read(make([]byte, 5))))
 	var o Observer
 	fixture.Contains(t, o.where(child.Process.Pid), "waits_for_data", "it stands at")
 }

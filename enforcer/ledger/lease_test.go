@@ -95,9 +95,8 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 	l.SetCap("huge", 1<<50)
 	have(t, &l, "huge", 3, 1)
 	var most purse
-	if l.Lend(3, &most); most.bytes != leaseMax {
-		t.Errorf("%d bytes are lent of very many", most.bytes)
-	}
+	l.Lend(3, &most)
+	fixture.Equal(t, most.bytes, leaseMax, "… bytes are lent of very many")
 }
 
 // TestNobodyIsRefusedWhatIsIdle has tenants ask for memory that is lent to

@@ -210,9 +210,8 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 	}
 	l.End(3)
 	l.Release(3)
-	if b := l.Usage("b"); b != (Usage{Committed: 20, Reserved: 5, Peak: 27}) {
-		t.Errorf("b %+v after the end of its first session", b)
-	}
+	fixture.Equal(t, l.Usage("b"), Usage{Committed: 20, Reserved: 5, Peak: 27},
+		"b … after the end of its first session")
 	for id := range uint64(5) {
 		l.End(id)
 		l.Release(id)
@@ -477,9 +476,7 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 	case 0, 1, 2:
 		want := !gone && len(m.open[id]) < Reservations && m.admits(bytes)
 		n, ok, free := m.l.Reserve("a", id, bytes)
-		if ok != want {
-			t.Fatalf("reserve %d with %+v of %d: %v, free %d", bytes, before, m.capacity, ok, free)
-		}
+		fixture.Need(t, ok, want, "reserve %d with %+v of %d: …, free %d", bytes, before, m.capacity, free)
 		if !gone && !ok && len(m.open[id]) < Reservations && (!m.admits(free) || m.admits(free+1)) {
 			t.Fatalf("reserve %d with %+v of %d: %d are said to be free", bytes, before, m.capacity, free)
 		}

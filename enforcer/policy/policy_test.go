@@ -421,9 +421,8 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 			t.Errorf("a weighs %v, want .7", a)
 		}
 	}
-	if n := strings.Count(log.String(), "more than a whole gpu is guaranteed"); n != 1 {
-		t.Errorf("it is said %d times: %s", n, &log)
-	}
+	fixture.Equal(t, strings.Count(log.String(), "more than a whole gpu is guaranteed"), 1,
+		"it is said … times: %s", &log)
 }
 
 // TestOwner holds that the cgroup of a process decides its owner, regardless of

@@ -284,9 +284,7 @@ func TestAtMostOneTenantWins(t *testing.T) {
 					t.Fatalf("%+v of %s fits %s and %s equally, in %+v", f, w.Key, want, rules[i].Name, rules)
 				}
 			}
-			if got := p.Whose(f, w); got != want {
-				t.Fatalf("%+v of %s is of %s, want %s, in %+v", f, w.Key, got, want, rules)
-			}
+			fixture.Need(t, p.Whose(f, w), want, "%+v of %s is of …, in %+v", f, w.Key, rules)
 			if want != DefaultTenant {
 				governed++
 			}

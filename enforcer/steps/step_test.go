@@ -106,9 +106,8 @@ func TestStatus(t *testing.T) {
 	if got := f.Status(s.now).Waits; len(got) != 1 || got[0].Thread != 3 {
 		t.Errorf("%+v", got)
 	}
-	if f.Lost(); len(f.Status(s.now).Waits) != 0 {
-		t.Error("a thread waits whose events were lost")
-	}
+	f.Lost()
+	fixture.Equal(t, len(f.Status(s.now).Waits), 0, "a thread waits whose events were lost")
 	var none Finder
 	if got := none.Status(1); got.Stepping || got.Median != 0 || got.Idle != 0 {
 		t.Errorf("%+v", got)
@@ -205,9 +204,7 @@ func TestRing(t *testing.T) {
 		t.Errorf("%d of %d steps", len(all), f.Finished())
 	}
 	fixture.EqualSlices(t, f.Steps(f.Finished()-3, nil), all[253:], "the last three")
-	if got := f.Steps(f.Finished()+9, nil); len(got) != 0 {
-		t.Errorf("of the future: %+v", got)
-	}
+	fixture.EqualSlices(t, f.Steps(f.Finished()+9, nil), nil, "of the future")
 }
 
 // FuzzFeed: the finder neither panics nor reports impossible steps, whatever a
@@ -286,9 +283,7 @@ func TestGarbage(t *testing.T) {
 			f.Feed(events)
 			sound(t, &f)
 		}
-		if n := f.Finished(); n > 0 {
-			t.Errorf("seed %d: %d steps", seed, n)
-		}
+		fixture.AtMost(t, f.Finished(), 0, "seed %d: … steps", seed)
 	}
 }
 
@@ -416,9 +411,8 @@ func TestEnd(t *testing.T) {
 		before := f.Finished()
 		f.Feed(s.events)
 		for _, step := range f.Steps(before, nil) {
-			if step.Begin < resumed {
-				t.Errorf("%s: a step begins %v before the loss ended", name, time.Duration(resumed-step.Begin))
-			}
+			fixture.AtLeast(t, step.Begin, resumed,
+				"%s: a step begins %v before the loss ended", name, time.Duration(resumed-step.Begin))
 		}
 	}
 }
