@@ -63,14 +63,10 @@ func overPipes(t *testing.T, h http.Handler) *pipes {
 // asked requests metrics on c, and returns the status of the answer.
 func asked(t *testing.T, c net.Conn, path string) int {
 	t.Helper()
-	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")))
 	answer := fixture.Value(http.ReadResponse(bufio.NewReader(c), nil))(t)
 	defer answer.Body.Close()
-	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(io.Copy(io.Discard, answer.Body)))
 	return answer.StatusCode
 }
 
@@ -86,9 +82,7 @@ func TestNonReadingClientIsDisconnected(t *testing.T) {
 			s := server(t, nil)
 			p := overPipes(t, s)
 			deaf := p.dial("192.0.2.1")
-			if _, err := io.WriteString(deaf, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, fixture.Error(io.WriteString(deaf, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")))
 			synctest.Wait()
 			if began, status := time.Now(), asked(t, p.dial("192.0.2.2"), path); time.Since(began) > 0 ||
 				status/100 == 5 {
@@ -123,9 +117,8 @@ func TestSendingHasItsOwnTimeout(t *testing.T) {
 			t.Fatalf("a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, err)
 		}
 		defer answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			t.Errorf("a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, answer)
-		}
+		fixture.Equal(t, answer.StatusCode, http.StatusOK,
+			"a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, answer)
 	})
 }
 
@@ -153,9 +146,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 				continue
 			}
 			cut++
-			if i > 101 {
-				t.Errorf("connection %d of who has too many was cut off before those that were quiet for longer", i)
-			}
+			fixture.AtMost(t, i, 101,
+				"connection … of who has too many was cut off before those that were quiet for longer")
 		}
 		fixture.Equal(t, cut, 101, "… connections of who has too many were cut off")
 		for _, c := range append(others, honest, busy) {

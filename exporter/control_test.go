@@ -150,9 +150,8 @@ func TestOrderPermissions(t *testing.T) {
 		"/drain", nil))(t)
 	if os.Geteuid() != 65534 {
 		w := httptest.NewRecorder()
-		if nobody.ServeHTTP(w, r); w.Code != http.StatusForbidden {
-			t.Errorf("nobody's order: %d, want 403", w.Code)
-		}
+		nobody.ServeHTTP(w, r)
+		fixture.Equal(t, w.Code, http.StatusForbidden, "the answer to nobody's order")
 	}
 	_, stranger := net.Pipe()
 	if p := peerOf(stranger); p.may(0) {

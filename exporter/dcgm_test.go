@@ -68,8 +68,7 @@ func TestDCGMGolden(t *testing.T) {
 			t.Errorf("%s: a %v with %d series, want a %v with one", r.name, f.GetType(), len(f.GetMetric()), want)
 		}
 	}
-	defaults, err := os.ReadFile("../collectors/testdata/dcgm.tsv") // dcgm-exporter's
-	fixture.Must(t, err)
+	defaults := fixture.Value(os.ReadFile("../collectors/testdata/dcgm.tsv"))(t) // dcgm-exporter's
 	for _, line := range strings.Split(strings.TrimSpace(string(defaults)), "\n")[1:] {
 		if name, _, _ := strings.Cut(line, "\t"); families[name] == nil {
 			t.Errorf("%s is not served", name)
@@ -183,9 +182,8 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	} {
 		fixture.Contains(t, body, want, "the text")
 	}
-	if n := strings.Count(body, "\n"); n != 6 {
-		t.Errorf("the body has %d lines, want two series with their headings:\n%s", n, body)
-	}
+	fixture.Equal(t, strings.Count(body, "\n"), 6,
+		"the body has … lines, want two series with their headings:\n%s", body)
 }
 
 // A client that prefers OpenMetrics gets dcgm-exporter's names too.

@@ -21,9 +21,7 @@ func TestStateHasEscalatedWorkloads(t *testing.T) {
 	const want = `[{"workload":"unit:done","tenant":"b","rung":"pause","shadow":false},` +
 		`{"workload":"unit:said","tenant":"a","rung":"pause","shadow":true},` +
 		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`
-	if string(text) != want {
-		t.Errorf("%s\nwant\n%s", text, want)
-	}
+	fixture.Equal(t, string(text), want, "the escalation in JSON")
 }
 
 // A workload has the tenants of its processes, with or without violations.
@@ -51,9 +49,7 @@ func TestEscalationInColour(t *testing.T) {
 		"\x1b[33m terminate (shadow)": {Level: "terminate", Shadow: true}, "\x1b[31m terminate": {Level: "terminate"},
 	} {
 		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
-		if !strings.Contains(text, want) {
-			t.Errorf("%+v is %q, want %q in it", l, text, want)
-		}
+		fixture.Contains(t, text, want, "%+v is", l)
 		if strings.Contains(text, "warn (shadow)") {
 			t.Errorf("a warning is done, not only said: %q", text)
 		}

@@ -108,9 +108,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 				t.Fatalf("%s: %s is missing", scenario, sample.Metric)
 			}
 			i := slices.IndexFunc(f.Metric, func(m *dto.Metric) bool { return has(m, sample) })
-			if i < 0 {
-				t.Errorf("%s: %v is missing, or has another value", scenario, sample)
-			}
+			fixture.AtLeast(t, i, 0, "%s: %v is missing, or has another value", scenario, sample)
 			for _, m := range f.Metric {
 				var names []string
 				for _, l := range m.Label {
@@ -217,9 +215,7 @@ func TestCompressedAnswer(t *testing.T) {
 			t.Errorf("%q: gzip decodes to %d bytes, without it there are %d, or they differ", accept, len(text),
 				plain.Body.Len())
 		}
-		if size > len(text)/5 {
-			t.Errorf("%q: %d bytes were compressed to %d", accept, len(text), size)
-		}
+		fixture.AtMost(t, size, len(text)/5, "%q: %d bytes were compressed to", accept, len(text))
 	}
 }
 

@@ -56,9 +56,7 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	fixture.Equal(t, len(all.GPUs), 1, "a GPU that is gone for half an hour is kept: %v", all.GPUs)
 	p := all.GPUs[0].Series["power_watts"]
 	for i, v := range p {
-		if v != float32(historyPoints+i) {
-			t.Fatalf("point %d is %v, want %d", i, v, historyPoints+i)
-		}
+		fixture.Need(t, v, float32(historyPoints+i), "point %d is", i)
 	}
 	h.add(all.End.Add(time.Hour), []GPU{using(0, 7)}, nil) // a host that slept
 	wantPoints(t, h.all().GPUs[0].Series["power_watts"], nan, nan, 7)

@@ -51,9 +51,8 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 	}
 	// Another gathering in the same memory has no exemplar of the first.
 	for range 2 {
-		if read(protobuf); strings.Count(read(openMetrics), "event_id") != 1 {
-			t.Error("an exemplar is elsewhere")
-		}
+		read(protobuf)
+		fixture.Equal(t, strings.Count(read(openMetrics), "event_id"), 1, "an exemplar is elsewhere")
 		samples = traced("k3x-1")
 		slices.Reverse(samples)
 	}

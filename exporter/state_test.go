@@ -44,9 +44,7 @@ func TestStateLeavesOutUnknownValues(t *testing.T) {
 		`"host":{"name":"node17","driver_up":false,"drained":false,"gpus_expected":0},` +
 		`"gpus":[{"index":0,"uuid":"GPU-0","up":true}],` +
 		`"workloads":[{"workload":"unit:a","gpus":[{"index":0,"uuid":"GPU-0","processes":{"compute":1}}]}]}`
-	if string(text) != want {
-		t.Errorf("%s\nwant\n%s", text, want)
-	}
+	fixture.Equal(t, string(text), want, "the state in JSON")
 }
 
 func TestStateFaults(t *testing.T) {

@@ -112,12 +112,11 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 func TestStatusOfAHungAgent(t *testing.T) {
 	t.Parallel()
 	dir := withSocketDir(t)
-	l, err := net.Listen("unix", filepath.Join(dir, ControlSocket))
-	fixture.Must(t, err)
+	l := fixture.Value(net.Listen("unix", filepath.Join(dir, ControlSocket)))(t)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	err = Status(ctx, StatusOptions{RuntimeDir: dir}, new(bytes.Buffer))
+	err := Status(ctx, StatusOptions{RuntimeDir: dir}, new(bytes.Buffer))
 	if err == nil || !strings.Contains(err.Error(), ControlSocket+" does not answer") {
 		t.Errorf("%v, want an error that names the socket", err)
 	}

@@ -319,9 +319,7 @@ func TestTableInColourMarksWhatMatters(t *testing.T) {
 		{gpu(&far, 1, "sw_power_cap"), "\x1b[2m   clocks held by power limit", true},
 		{gpu(&far, 1, "sw_power_cap", "hw_thermal"), "\x1b[33m   clocks held by power limit, heat (hardware)", true},
 	} {
-		if strings.Contains(c.text, c.want) != c.marked {
-			t.Errorf("%q in %v: want %v", c.want, strings.Split(c.text, "\n"), c.marked)
-		}
+		fixture.Equal(t, strings.Contains(c.text, c.want), c.marked, "%q in %v", c.want, strings.Split(c.text, "\n"))
 	}
 }
 

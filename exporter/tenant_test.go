@@ -23,9 +23,7 @@ func TestStateHasTheTenants(t *testing.T) {
 		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,` +
 		`"memory_used_bytes":1073741824,"memory_limit_bytes":2147483648},` +
 		`{"tenant":"stray","uuid":"GPU-","sessions":2,"target_ratio":0.5,"share_ratio":0,"memory_used_bytes":0}]`
-	if string(text) != want {
-		t.Errorf("%s\nwant\n%s", text, want)
-	}
+	fixture.Equal(t, string(text), want, "the tenants in JSON")
 }
 
 // TestTenantsOnMIG has tenants on MIG devices, named as in the table of quotas.
