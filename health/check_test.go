@@ -63,9 +63,7 @@ func TestConditions(t *testing.T) {
 		fixture.Equal(t, c.Words(), "`nvgpu_temperature_margin_celsius` "+c.words, "words")
 		for want, values := range map[bool][]float64{true: c.yes, false: c.no} {
 			for _, v := range values {
-				if c.holds(v, c.Threshold) != want {
-					t.Errorf("%s of %g: %v", c.words, v, !want)
-				}
+				fixture.Equal(t, c.holds(v, c.Threshold), want, "%s of %g holds", c.words, v)
 			}
 		}
 		worst := 4.

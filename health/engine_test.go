@@ -164,9 +164,8 @@ func TestMissingDataIsUnknown(t *testing.T) {
 		func(s collectors.Sample) bool { return s.Labels[0] == "0" && s.Value == 1 }) {
 		t.Errorf("checks that are unknown: %+v", got)
 	}
-	if w.steps(1, up, hotAt(20)); w.state("hot") != incident.OK {
-		t.Error("data is back, and the state is not")
-	}
+	w.steps(1, up, hotAt(20))
+	fixture.Equal(t, w.state("hot"), incident.OK, "data is back, and the state is not")
 }
 
 func TestEndedWorkloadIsNotUnknown(t *testing.T) {
@@ -180,9 +179,8 @@ func TestEndedWorkloadIsNotUnknown(t *testing.T) {
 	}
 	w.steps(10)
 	fixture.Equal(t, w.state("busy"), incident.Recovering, "a workload that ended while it failed")
-	if w.steps(30); len(w.engine.Findings()) != 0 {
-		t.Errorf("after the hold-down: %+v", w.engine.Findings())
-	}
+	w.steps(30)
+	fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
 }
 
 func TestEndedTenantIsNotUnknown(t *testing.T) {
@@ -195,9 +193,7 @@ func TestEndedTenantIsNotUnknown(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	w.steps(40)
-	if f := w.engine.Findings(); len(f) != 0 {
-		t.Errorf("after the hold-down: %+v", f)
-	}
+	fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
 }
 
 var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
@@ -233,16 +229,13 @@ func TestLatchEndsWithResetRebootOrAck(t *testing.T) {
 		w.restart("same")
 		w.steps(1, energy(151)...)
 		fixture.Equal(t, w.state("lost"), incident.Failed, "before %s", name)
-		if end(w); w.state("lost") != incident.OK {
-			t.Errorf("after %s: %v", name, w.state("lost"))
-		}
+		end(w)
+		fixture.Equal(t, w.state("lost"), incident.OK, "after %s", name)
 		w.restart("other")
-		if w.steps(5, energy(1)...); w.state("lost") != incident.OK {
-			t.Errorf("after %s and a restart: %v: what was cleared came back", name, w.state("lost"))
-		}
-		if w.steps(1, lost()...); w.state("lost") != incident.Failed {
-			t.Errorf("lost again after %s: %v", name, w.state("lost"))
-		}
+		w.steps(5, energy(1)...)
+		fixture.Equal(t, w.state("lost"), incident.OK, "after %s and a restart: …: what was cleared came back", name)
+		w.steps(1, lost()...)
+		fixture.Equal(t, w.state("lost"), incident.Failed, "lost again after %s", name)
 	}
 }
 
@@ -259,12 +252,10 @@ func TestLinksTrainAfterABoot(t *testing.T) {
 		w.steps(3, links(18)...)
 		w.restart(boot)
 		w.steps(1, links(18)...)
-		if w.steps(12, links(5)...); w.state("nvlink_down") != want {
-			t.Errorf("after a restart in the %s boot: %v, want %v", boot, w.state("nvlink_down"), want)
-		}
-		if w.steps(30, links(17)...); w.state("nvlink_down") != incident.Unhealthy {
-			t.Errorf("a link that stays down in the %s boot: %v", boot, w.state("nvlink_down"))
-		}
+		w.steps(12, links(5)...)
+		fixture.Equal(t, w.state("nvlink_down"), want, "after a restart in the %s boot", boot)
+		w.steps(30, links(17)...)
+		fixture.Equal(t, w.state("nvlink_down"), incident.Unhealthy, "a link that stays down in the %s boot", boot)
 	}
 }
 
@@ -304,22 +295,17 @@ func TestLifetimeCounterAboveZeroIsNotAnIncident(t *testing.T) {
 			Lifetime().Above(0)}}}
 	count := func(n float64) collectors.Sample { return on("0", faults.ECCErrors, n, "uncorrected", "volatile") }
 	w := newWorld(t, check)
-	if w.steps(3, count(7)); w.state("ecc") != incident.OK {
-		t.Fatal("7 errors that were there at the start are an incident")
-	}
-	if w.steps(1, count(2)); w.state("ecc") != incident.OK {
-		t.Fatal("a counter that fell is an incident")
-	}
-	if w.steps(1, count(3)); w.state("ecc") != incident.Unhealthy {
-		t.Fatal("one more error is none")
-	}
-	if w.steps(70, count(3)); w.state("ecc") != incident.OK {
-		t.Fatalf("long after: %v", w.state("ecc"))
-	}
+	w.steps(3, count(7))
+	fixture.Need(t, w.state("ecc"), incident.OK, "7 errors that were there at the start are an incident")
+	w.steps(1, count(2))
+	fixture.Need(t, w.state("ecc"), incident.OK, "a counter that fell is an incident")
+	w.steps(1, count(3))
+	fixture.Need(t, w.state("ecc"), incident.Unhealthy, "one more error is none")
+	w.steps(70, count(3))
+	fixture.Need(t, w.state("ecc"), incident.OK, "long after")
 	w.restart("same")
-	if w.steps(1, count(4)); w.state("ecc") != incident.Unhealthy {
-		t.Error("an error while the agent was down was missed")
-	}
+	w.steps(1, count(4))
+	fixture.Equal(t, w.state("ecc"), incident.Unhealthy, "an error while the agent was down was missed")
 }
 
 func TestClockJumpsAreHarmless(t *testing.T) {
@@ -327,12 +313,10 @@ func TestClockJumpsAreHarmless(t *testing.T) {
 	w := newWorld(t, hotCheck)
 	w.steps(5, hotAt(20))
 	w.now = w.now.Add(-48 * time.Hour)
-	if w.steps(5, hotAt(20)); w.state("hot") != incident.OK {
-		t.Errorf("after the clock was set back: %v", w.state("hot"))
-	}
-	if w.steps(4, hotAt(-1)); w.state("hot") != incident.Degraded {
-		t.Errorf("hot after the clock was set back: %v", w.state("hot"))
-	}
+	w.steps(5, hotAt(20))
+	fixture.Equal(t, w.state("hot"), incident.OK, "after the clock was set back")
+	w.steps(4, hotAt(-1))
+	fixture.Equal(t, w.state("hot"), incident.Degraded, "hot after the clock was set back")
 	w.now = w.now.Add(48 * time.Hour)
 	if w.steps(2, hotAt(20)); w.state("hot") == incident.Unknown {
 		t.Error("after the clock was set forward: unknown")
@@ -481,9 +465,7 @@ func TestAckOfALatchedIncidentHolds(t *testing.T) {
 	up := on("0", collectors.Up, 1)
 	w := newWorld(t, Checks()...)
 	w.step(time.Second, []incident.Event{happened("a", "xid", 79, "0", w.now)}, up)
-	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now)))
 	w.restart("same")
 	if w.steps(2, up); strings.Contains(w.failing(), "gpu_lost") {
 		t.Errorf("an acknowledged finding came back: %s", w.failing())

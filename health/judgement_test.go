@@ -196,8 +196,7 @@ func TestAnsweredVerdicts(t *testing.T) {
 	t.Parallel()
 	v := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is gone."}).Verdict
-	answer, err := json.Marshal(v)
-	fixture.Must(t, err)
+	answer := fixture.Value(json.Marshal(v))(t)
 	for age, want := range map[time.Duration]incident.State{0: incident.Failed, 30 * time.Second: incident.Failed,
 		31 * time.Second: incident.Unknown, -time.Minute: incident.Failed} {
 		j, err := Answered(answer, birth.Add(age))

@@ -126,15 +126,11 @@ func TestReadingsMayBeOlderThanAnAck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, lostCheck)
 	w.steps(1, lost()...)
-	if _, err := w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now); err != nil {
-		t.Fatal(err)
-	}
-	if w.steps(1, lost()...); w.state("lost") != incident.OK {
-		t.Errorf("10 s after the ack: %v", w.state("lost"))
-	}
-	if w.steps(1, lost()...); w.state("lost") != incident.Failed {
-		t.Errorf("20 s after the ack, and still lost: %v", w.state("lost"))
-	}
+	fixture.Must(t, fixture.Error(w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now)))
+	w.steps(1, lost()...)
+	fixture.Equal(t, w.state("lost"), incident.OK, "10 s after the ack")
+	w.steps(1, lost()...)
+	fixture.Equal(t, w.state("lost"), incident.Failed, "20 s after the ack, and still lost")
 }
 
 var slowCheck = &Check{ID: "slow", Alert: "Slow", Summary: "It is slow.", Levels: []Level{
@@ -150,17 +146,14 @@ func TestLeavingTakesAsManySamplesAsEntering(t *testing.T) {
 	w.steps(60, hotAt(2)) // between the thresholds, for longer than the hold-down
 	w.steps(3, hotAt(20))
 	w.steps(1, hotAt(2))
-	if w.steps(3, hotAt(20)); w.state("hot") != incident.Recovering {
-		t.Errorf("three clear samples in a row: %v", w.state("hot"))
-	}
-	if w.steps(1, hotAt(20)); w.state("hot") != incident.OK {
-		t.Errorf("four: %v", w.state("hot"))
-	}
+	w.steps(3, hotAt(20))
+	fixture.Equal(t, w.state("hot"), incident.Recovering, "three clear samples in a row")
+	w.steps(1, hotAt(20))
+	fixture.Equal(t, w.state("hot"), incident.OK, "four")
 	w = newWorld(t, slowCheck)
 	w.steps(60, hotAt(-1))
-	if w.steps(59, hotAt(20)); w.state("slow") != incident.Recovering {
-		t.Errorf("59 clear samples of 60, and the hold-down is over: %v", w.state("slow"))
-	}
+	w.steps(59, hotAt(20))
+	fixture.Equal(t, w.state("slow"), incident.Recovering, "59 clear samples of 60, and the hold-down is over")
 	if w.steps(1, hotAt(20)); w.state("slow") != incident.OK {
 		t.Errorf("60: %v", w.state("slow"))
 	}
@@ -172,21 +165,18 @@ func TestWithoutDataAStateEndsWithTheHoldDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, slowCheck)
 	w.steps(60, hotAt(-1))
-	if w.steps(2); w.state("slow") != incident.Degraded {
-		t.Errorf("20 s without data: %v", w.state("slow"))
-	}
+	w.steps(2)
+	fixture.Equal(t, w.state("slow"), incident.Degraded, "20 s without data")
 	if w.steps(27); w.state("slow") != incident.Unknown || len(w.engine.Alerts(nil)) != 1 {
 		t.Errorf("290 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
 	}
 	if w.steps(1); w.state("slow") != incident.Unknown || len(w.engine.Alerts(nil)) != 0 {
 		t.Errorf("300 s without data: %v, %d alerts", w.state("slow"), len(w.engine.Alerts(nil)))
 	}
-	if w.steps(330); w.state("slow") != incident.Unknown {
-		t.Errorf("an hour without data: %v", w.state("slow"))
-	}
-	if w.steps(1); len(w.engine.Findings()) != 0 {
-		t.Errorf("more than an hour without data: %v", w.engine.Findings())
-	}
+	w.steps(330)
+	fixture.Equal(t, w.state("slow"), incident.Unknown, "an hour without data")
+	w.steps(1)
+	fixture.EqualSlices(t, w.engine.Findings(), nil, "after more than an hour without data")
 }
 
 // TestLatchSurvivesWithoutData holds that a latched fault outlives its GPU.

@@ -75,9 +75,7 @@ func TestLookAtAHealthyHost(t *testing.T) {
 			"gpu_lost":    false, "driver_hang": false, "driver_unbound": false, "xid_repeat": false,
 			"power_brake":   false,
 			"remap_pending": false, "agent_self": false} {
-			if slices.Contains(j.Unjudged, id) != want {
-				t.Errorf("%s is unjudged: %v", id, !want)
-			}
+			fixture.Equal(t, slices.Contains(j.Unjudged, id), want, "%s is unjudged", id)
 		}
 	})
 }

@@ -199,13 +199,11 @@ func TestLatchedFaultSurvivesARestartUntilAck(t *testing.T) {
 
 		m = monitor(t, dir, Settings{})
 		defer m.stop()
-		if m.pass(time.Minute); m.alerts() != "" {
-			t.Errorf("an acknowledged alert came back: %q", m.alerts())
-		}
+		m.pass(time.Minute)
+		fixture.Equal(t, m.alerts(), "", "an acknowledged alert came back")
 		m.logs(11, xid79)
-		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPULost") {
-			t.Errorf("lost again: %q", m.alerts())
-		}
+		m.pass(time.Second)
+		fixture.Contains(t, m.alerts(), "GPULost", "lost again")
 	})
 }
 
@@ -228,9 +226,7 @@ func TestLogKeysAreUnique(t *testing.T) {
 		w := newWorld(t, &real, &shadow)
 		w.engine.EnableAlerts(enabled)
 		for _, e := range w.steps(3, hotAt(-1)) {
-			if e.Shadow != (e.Check == "slow" && enabled == nil) {
-				t.Errorf("enabled %v: the event %+v", enabled, e)
-			}
+			fixture.Equal(t, e.Shadow, e.Check == "slow" && enabled == nil, "enabled %v: the event %+v", enabled, e)
 			m.say(e)
 		}
 		levels := map[string]string{}
@@ -257,9 +253,7 @@ func TestLogKeysAreUnique(t *testing.T) {
 			t.Errorf("enabled %v: the levels are %v, want %v", enabled, levels, want)
 		}
 		for _, f := range w.engine.Findings() {
-			if f.Shadow != (f.Check == "slow" && enabled == nil) {
-				t.Errorf("enabled %v: %+v", enabled, f)
-			}
+			fixture.Equal(t, f.Shadow, f.Check == "slow" && enabled == nil, "enabled %v: %+v", enabled, f)
 		}
 	}
 }
@@ -276,13 +270,11 @@ func TestShadowChecksAlertWhenTheyAreTurnedOn(t *testing.T) {
 			t.Errorf("in shadow: %+v, %q, %v", f, m.alerts(), m.Verdict().Status)
 		}
 		m.Configure(Settings{EnableAlerts: []string{"slow_gpu"}})
-		if m.pass(time.Second); !strings.Contains(m.alerts(), "GPUSlowOutlier/critical") {
-			t.Errorf("turned on: %q", m.alerts())
-		}
+		m.pass(time.Second)
+		fixture.Contains(t, m.alerts(), "GPUSlowOutlier/critical", "turned on")
 		m.Configure(Settings{})
-		if m.pass(time.Second); m.alerts() != "" {
-			t.Errorf("turned off: %q", m.alerts())
-		}
+		m.pass(time.Second)
+		fixture.Equal(t, m.alerts(), "", "turned off")
 	})
 }
 
@@ -383,9 +375,8 @@ func TestKernelLogIsRetried(t *testing.T) {
 		if err := m.Run(ctx); err != nil || !slices.Equal(pauses, want) {
 			t.Errorf("pauses of %d s, want %d (%v)", pauses, want, err)
 		}
-		if n := strings.Count(log.String(), "the kernel's log cannot be read"); n != 3 {
-			t.Errorf("it is logged %d times, want 3 times:\n%s", n, log.String())
-		}
+		fixture.Equal(t, strings.Count(log.String(), "the kernel's log cannot be read"), 3,
+			"it is logged … times:\n%s", log.String())
 	})
 }
 

@@ -112,9 +112,8 @@ func TestReturningGPUSettles(t *testing.T) {
 		p := plans{begun: true, here: map[incident.Entity]bool{incident.EntityOf(gpu, nil): true},
 			fresh: maps.Clone(p.fresh)}
 		s := derived.NewSnapshot([]collectors.Sample{gpu})
-		if p.explain(s, birth.Add(after)); valueOf(s, Settling, "0") != want {
-			t.Errorf("%v after a reset: settling %v, want %v", after, valueOf(s, Settling, "0"), want)
-		}
+		p.explain(s, birth.Add(after))
+		fixture.Equal(t, valueOf(s, Settling, "0"), want, "%v after a reset: settling", after)
 	}
 }
 
@@ -206,9 +205,8 @@ func TestStalledAgent(t *testing.T) {
 			}
 		}
 		s := derived.NewSnapshot(all)
-		if new(plans).explain(s, birth); valueOf(s, Starved, "") != c.want {
-			t.Errorf("%q: starved %v, want %v", c.gpus, valueOf(s, Starved, ""), c.want)
-		}
+		new(plans).explain(s, birth)
+		fixture.Equal(t, valueOf(s, Starved, ""), c.want, "%q: starved", c.gpus)
 	}
 	s := derived.NewSnapshot(nil)
 	if new(plans).explain(s, birth); valueOf(s, Starved, "") != -1 || valueOf(s, HotAisle, "") != -1 ||

@@ -60,9 +60,7 @@ func (s *told) reads(v float64, times int) {
 func (s *told) finding() Finding {
 	s.t.Helper()
 	all := s.engine.Findings()
-	if len(all) != 1 {
-		s.t.Fatalf("%d findings, want 1: %+v", len(all), all)
-	}
+	fixture.Need(s.t, len(all), 1, "… findings: %+v", all)
 	return all[0]
 }
 
@@ -256,9 +254,7 @@ func TestWorstValueSurvivesARestart(t *testing.T) {
 	before := w.engine.Findings()[0]
 	saved := fixture.Value(w.engine.Save("boot"))(t)
 	w.engine = NewEngine([]*Check{hotCheck}, w.now)
-	if _, err := w.engine.Restore(saved, "boot", w.now); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(w.engine.Restore(saved, "boot", w.now)))
 	if after := w.engine.Findings()[0]; after.Message != before.Message || after.Worst != -5 ||
 		!after.WorstAt.Equal(before.WorstAt) {
 		t.Errorf("after a restart: %+v; want %+v", after, before)

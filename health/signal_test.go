@@ -27,9 +27,7 @@ func TestSeriesOfASignal(t *testing.T) {
 			for _, w := range want {
 				fits = fits || v == w
 			}
-			if m.fits(v) != fits {
-				t.Errorf("%q of %q: %v", v, values, !fits)
-			}
+			fixture.Equal(t, m.fits(v), fits, "%q fits %q", v, values)
 		}
 	}
 	defer func() {

@@ -22,9 +22,8 @@ func TestHoldDownOfAFault(t *testing.T) {
 		{holdMost, flapping, holdFirst},
 	} {
 		st := status{hold: c.hold, left: birth}
-		if st.enter(birth.Add(c.since)); st.hold != c.want {
-			t.Errorf("held for %v, and %v later: for %v, want %v", c.hold, c.since, st.hold, c.want)
-		}
+		st.enter(birth.Add(c.since))
+		fixture.Equal(t, st.hold, c.want, "held for %v, and %v later: for", c.hold, c.since)
 	}
 }
 

@@ -117,9 +117,8 @@ func TestForecastNeedsConsecutivePasses(t *testing.T) {
 	} {
 		f := forecast{least: 13, rows: 3, keeps: true}
 		look := func(s *trend, distance float64, want bool) {
-			if f.look(s, distance, nil); f.ok != want {
-				t.Errorf("%s: in a row of %d it is found: %v", name, f.row, f.ok)
-			}
+			f.look(s, distance, nil)
+			fixture.Equal(t, f.ok, want, "%s: in a row of %d it is found", name, f.row)
 		}
 		look(rises, 10, false)
 		look(rises, 10, false)

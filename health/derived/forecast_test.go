@@ -106,9 +106,7 @@ func TestFillingCacheIsNotALeak(t *testing.T) {
 		alarms += count(alarmed)
 	}
 	t.Logf("%d of %d jobs whose memory fills are called a leak", alarms, runs)
-	if alarms > runs/200 {
-		t.Errorf("%d of %d jobs whose memory fills are called a leak", alarms, runs)
-	}
+	fixture.AtMost(t, alarms, runs/200, "… of %d jobs whose memory fills are called a leak", runs)
 }
 
 // TestLeakReturnsLittleMemory grows memory by 100 MB in two minutes, with one fall
@@ -132,9 +130,8 @@ func TestLeakReturnsLittleMemory(t *testing.T) {
 			t.Fatalf("%+v: it falls by %g, want %g", c, got, want)
 		}
 		f := forecast{least: trendSize, rows: 1, keeps: c.keeps}
-		if f.look(&series, 1e9, nil); f.ok != c.want {
-			t.Errorf("%+v: a leak: %v", c, f.ok)
-		}
+		f.look(&series, 1e9, nil)
+		fixture.Equal(t, f.ok, c.want, "%+v: a leak", c)
 	}
 }
 

@@ -59,9 +59,8 @@ func TestComparisonWithPartners(t *testing.T) {
 			fixture.Equal(t, usable(z), usable(ratio),
 				"%s, %s: a score of %g and a ratio of %g", name, signal, z, ratio)
 		}
-		if slices.Sort(got); strings.Join(got, " ") != c.want {
-			t.Errorf("%s: compared by %q, want %q", name, got, c.want)
-		}
+		slices.Sort(got)
+		fixture.Equal(t, strings.Join(got, " "), c.want, "%s: compared by", name)
 	}
 	r := newRig(5) // no job is known
 	r.step(3*time.Minute, nil)

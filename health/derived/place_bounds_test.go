@@ -112,9 +112,8 @@ func TestPlaceLearnsFromSteadyMinutes(t *testing.T) {
 		gpu.drift.mean[power], gpu.drift.mean[coreTemperature] = mean{2 * c.watts, 2}, mean{3 * c.celsius, 3}
 		history := r.histories[gpu.uuid]
 		history.Place = place{}
-		if r.settles(gpu); (len(history.Place) == 1) != c.learns {
-			t.Errorf("%+v: %v", c, history.Place)
-		}
+		r.settles(gpu)
+		fixture.Equal(t, len(history.Place) == 1, c.learns, "%+v: %v", c, history.Place)
 	}
 }
 

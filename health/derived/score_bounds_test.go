@@ -128,15 +128,13 @@ func TestBaselineTakesAnHour(t *testing.T) {
 	if f.minutes(1, 0, 63, 1); up() != 2.5 || f.sums[power].Up != 0 {
 		t.Errorf("three degrees more are %g", up())
 	}
-	if f.minutes(1, 0, 90, 0); up() != 2.5 {
-		t.Errorf("a temperature that is not known is %g", up())
-	}
+	f.minutes(1, 0, 90, 0)
+	fixture.Equal(t, up(), 2.5, "a temperature that is not known is")
 	if f.minutes(windowSize-1, .5, 90, windowSize); !f.known || up() != 2.5 {
 		t.Errorf("another load for less than an hour: %v, %g", f.known, up())
 	}
-	if f.minutes(1, 0, 62, 1); up() != 4 {
-		t.Errorf("the load as it was, and two degrees more: %g", up())
-	}
+	f.minutes(1, 0, 62, 1)
+	fixture.Equal(t, up(), 4, "the load as it was, and two degrees more")
 	if f.minutes(windowSize-1, .5, 90, windowSize); !f.known {
 		t.Error("another load counts from when it was as before")
 	}
@@ -163,9 +161,8 @@ func TestBaselineTakesAnHour(t *testing.T) {
 	for other, want := range map[float64]bool{.1: true, .11: false} {
 		var f drift
 		f.minutes(windowSize-1, 0, 60, windowSize)
-		if f.minutes(1, other, 60, 1); f.known != want {
-			t.Errorf("the last minute's load is %g, and the hour is known: %v", other, f.known)
-		}
+		f.minutes(1, other, 60, 1)
+		fixture.Equal(t, f.known, want, "the last minute's load is %g, and the hour is known", other)
 	}
 }
 
@@ -191,13 +188,11 @@ func TestLinkComparisonOmitsTheWorstMinutes(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, l.errors.value, 1+2+3+4+5+6+7, "… errors in ten minutes but for the worst")
-	if settle(100); l.errors.value != 2+3+4+5+6+7+8 {
-		t.Errorf("%g errors in the next ten", l.errors.value)
-	}
+	settle(100)
+	fixture.Equal(t, l.errors.value, 2+3+4+5+6+7+8, "… errors in the next ten")
 	errors = 0
-	if settle(0); l.errors.value != 2+3+4+5+6+7+8 {
-		t.Errorf("%g errors after the counter began again", l.errors.value)
-	}
+	settle(0)
+	fixture.Equal(t, l.errors.value, 2+3+4+5+6+7+8, "… errors after the counter began again")
 	l.failed, l.sent = math.NaN(), math.NaN()
 	if l.settle(now.Add(time.Minute)); usable(l.bytes.value) || usable(l.errors.value) {
 		t.Errorf("where there are no counters: %g bytes, %g errors", l.bytes.value, l.errors.value)

@@ -107,9 +107,8 @@ func TestSpinningGPUs(t *testing.T) {
 	}
 	r := newCrew(1)
 	r.gpus[0].values[pcieRX] = math.NaN()
-	if r.all(time.Minute, "spins"); r.alone() != "" {
-		t.Error("one whose PCIe is not counted spins")
-	}
+	r.all(time.Minute, "spins")
+	fixture.Equal(t, r.alone(), "", "one whose PCIe is not counted spins")
 }
 
 // TestWaitingWorkloads checks which of four GPUs belong to a waiting workload,

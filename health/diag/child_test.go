@@ -155,9 +155,7 @@ func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answe
 	t.Helper()
 	command := exec.Command("cat", "/nonexistent", "-")
 	command.Stderr = stderr
-	if _, err := command.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(command.StdinPipe()))
 	fixture.Must(t, command.Start())
 	in, theirs := io.Pipe()
 	out, answers := io.Pipe()
@@ -243,9 +241,8 @@ func TestChildCannotBeKilled(t *testing.T) {
 		_, _ = said.Read(make([]byte, 1))
 		begun := time.Now()
 		_ = c.command.Process.Kill()
-		if c.close(); time.Since(begun) != parting {
-			t.Errorf("closed after %v", time.Since(begun))
-		}
+		c.close()
+		fixture.Equal(t, time.Since(begun), parting, "closed after")
 		_ = said.Close()
 	})
 }
@@ -259,9 +256,8 @@ func TestChildEnds(t *testing.T) {
 		"exit 3": "its process ended in load: exit status 3",
 		"exit 0": "its process ended in load: EOF",
 	} {
-		c, err := begin(exec.Command("sh", "-c", "read order; "+script))
-		fixture.Must(t, err)
-		_, err = c.do(t.Context(), Order{Step: Load}, time.Hour)
+		c := fixture.Value(begin(exec.Command("sh", "-c", "read order; "+script)))(t)
+		_, err := c.do(t.Context(), Order{Step: Load}, time.Hour)
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", script, err, want)
 		}

@@ -98,8 +98,7 @@ func TestGPUDiagKernels(t *testing.T) {
 	driver := fixture.Value(OpenDriver())(t)
 	gpus := fixture.Value(driver.GPUs())(t)
 	d := fixture.Value(driver.Open(gpus[0].UUID))(t)
-	size, err := d.Reserve()
-	fixture.Must(t, err)
+	size := fixture.Value(d.Reserve())(t)
 	injury := binary.LittleEndian.Uint64([]byte{1, 2, 3, 4, 5, 6, 7, 8})
 	for _, p := range cycle(3) {
 		begin := time.Now()

@@ -118,9 +118,7 @@ func TestSumsAreKnown(t *testing.T) {
 		bound := new(big.Int).Lsh(big.NewInt(1), uint(exact[u.Out]))
 		worst := new(big.Int).Mul(big.NewInt(2*int64(max(1, u.K))),
 			new(big.Int).Exp(big.NewInt(u.most), big.NewInt(2), nil))
-		if worst.Cmp(bound) > 0 {
-			t.Errorf("%s: sums can come to %v, exact is up to %v", u.Name, worst, bound)
-		}
+		fixture.AtMost(t, worst.Cmp(bound), 0, "%s: sums can come to %v, exact is up to %v", u.Name, worst, bound)
 		seen := new(big.Int)
 		for seed := range uint64(5) {
 			input, want := u.Numbers(seed)
@@ -204,9 +202,7 @@ func TestPatternsCoverMemory(t *testing.T) {
 	} {
 		fixture.Equal(t, p.Word(62, 0), want, "%+v: word 62 is", p)
 	}
-	if got := cycle(1)[4]; got != (Pattern{Random, 1 << 32, false}) {
-		t.Errorf("the second cycle has %+v", got)
-	}
+	fixture.Equal(t, cycle(1)[4], Pattern{Random, 1 << 32, false}, "the second cycle has")
 	if a, b := cycle(0), cycle(1); a[2] == b[2] || a[4] == b[4] {
 		t.Error("cycles are alike")
 	}

@@ -13,9 +13,7 @@ func TestConflictingSources(t *testing.T) {
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
 	d.nvml(1, "xid", 48)
 	d.to(29 * second)
-	if l := d.Losses(); l != (Losses{}) {
-		t.Errorf("%+v, before the other source had its time", l)
-	}
+	fixture.Equal(t, d.Losses(), Losses{}, "…, before the other source had its time")
 	d.to(4 * time.Minute)
 	if l := d.Losses(); l != (Losses{MissedByNVML: 1, MissedByKernel: 1}) || len(d.open) != 0 {
 		t.Errorf("%+v, %d open", l, len(d.open))

@@ -154,9 +154,7 @@ func TestRecordedKernelLog(t *testing.T) {
 	fixture.Must(t, err)
 	d.to(5 * time.Minute)
 	all := d.incidents()
-	if len(all) != 3 {
-		t.Fatalf("%d incidents, want 3: %+v", len(all), all)
-	}
+	fixture.Need(t, len(all), 3, "… incidents: %+v", all)
 	for i, want := range []struct {
 		code, pid, count int
 		id               string
@@ -169,9 +167,7 @@ func TestRecordedKernelLog(t *testing.T) {
 			t.Errorf("incident %d is %+v, want %+v", i, e, want)
 		}
 	}
-	if l := d.Losses(); l != (Losses{}) {
-		t.Errorf("losses %+v", l)
-	}
+	fixture.Equal(t, d.Losses(), Losses{}, "losses")
 	if m := all[0].Message; !strings.HasPrefix(m,
 		"XID 31, GPU memory page fault (ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT): channel 0x0000000a") {
 		t.Errorf("message %q", m)
@@ -255,9 +251,7 @@ func TestUnknownCodes(t *testing.T) {
 	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00"}) {
 		t.Errorf("the incident of an unknown GPU is %+v", e)
 	}
-	if l := d.Losses(); l != (Losses{}) {
-		t.Errorf("%+v, though the driver has no name for these", l)
-	}
+	fixture.Equal(t, d.Losses(), Losses{}, "…, though the driver has no name for these")
 }
 
 func TestHostileText(t *testing.T) {

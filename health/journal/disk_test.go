@@ -130,9 +130,9 @@ func TestDisappearingDirectories(t *testing.T) {
 			if j.Lost() != 1 || strings.Count(log.String(), "journal ends with records that are not written") != 1 {
 				t.Errorf("lost %d, log %s", j.Lost(), log)
 			}
-			if j.Append(happened(2)); journalSample(t, j, LostTotal, "ended") != 1 {
-				t.Error("an event after the end of the journal is not counted")
-			}
+			j.Append(happened(2))
+			fixture.Equal(t, journalSample(t, j, LostTotal, "ended"), 1,
+				"an event after the end of the journal is not counted")
 		})
 	})
 }

@@ -25,8 +25,7 @@ func TestFilesAreForTheAgentsUserAndGroup(t *testing.T) {
 	_, repairs, _, end := testJournal(t, Options{Dir: dir, Files: 3})
 	end()
 	fixture.Equal(t, len(repairs), 3, "repairs of three files")
-	left, err := os.ReadDir(dir)
-	fixture.Must(t, err)
+	left := fixture.Value(os.ReadDir(dir))(t)
 	var names []string
 	for _, entry := range left {
 		info, err := entry.Info()

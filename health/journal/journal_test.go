@@ -66,10 +66,9 @@ func queuedBytes(j *Journal) int {
 // fileCodes returns the codes in the journal's i-th file, in order.
 func fileCodes(t *testing.T, dir string, i int) (codes []int) {
 	t.Helper()
-	file, err := os.Open((&journalFile{dir: dir}).name(i))
-	fixture.Must(t, err)
+	file := fixture.Value(os.Open((&journalFile{dir: dir}).name(i)))(t)
 	defer file.Close()
-	err = readLines(file, func(_ []byte, e incident.Event) error { codes = append(codes, e.Code); return nil },
+	err := readLines(file, func(_ []byte, e incident.Event) error { codes = append(codes, e.Code); return nil },
 		func(piece []byte) error { return fmt.Errorf("no record: %q", piece) })
 	fixture.Must(t, err)
 	return codes
@@ -144,9 +143,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 			}
 			size += info.Size()
 		}
-		if got := journalSample(t, j, Bytes); got != float64(size) {
-			t.Errorf("%v bytes, want %d", got, size)
-		}
+		fixture.Equal(t, journalSample(t, j, Bytes), float64(size), "the journal has … bytes")
 		if _, err := os.Stat(j.file.name(3)); err == nil {
 			t.Error("a file too many")
 		}

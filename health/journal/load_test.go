@@ -56,9 +56,7 @@ func TestDamageIsRepaired(t *testing.T) {
 				j, repairs, log, end := testJournal(t, Options{Dir: dir})
 				wantCodes(t, j, Filter{Kind: incident.KindIncident}, c.want...)
 				moved, _ := os.ReadFile(filepath.Join(dir, "events.bad"))
-				if string(moved) != c.bad {
-					t.Errorf("moved aside %q, want %q", moved, c.bad)
-				}
+				fixture.Equal(t, string(moved), c.bad, "moved aside")
 				told := j.Events(Filter{Kind: incident.KindAgent})
 				switch {
 				case c.bad == "" && (len(repairs) > 0 || len(told) > 0 || strings.Count(log.String(), "level=") > 0):

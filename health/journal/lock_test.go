@@ -17,8 +17,7 @@ import (
 // one of its threads hangs in the driver, or a child of it has not begun yet.
 func TestLockOfKilledAgent(t *testing.T) {
 	t.Parallel()
-	space, err := os.Readlink("/proc/self/ns/pid")
-	fixture.Must(t, err)
+	space := fixture.Value(os.Readlink("/proc/self/ns/pid"))(t)
 	lives, ended := exec.Command("sleep", "600"), exec.Command("true")
 	for _, cmd := range []*exec.Cmd{lives, ended} {
 		fixture.Must(t, cmd.Start())
@@ -44,9 +43,7 @@ func TestLockOfKilledAgent(t *testing.T) {
 			path := filepath.Join(dir, "events.lock")
 			held := fixture.Value(lockNow(path, os.O_RDWR|os.O_CREATE))(t)
 			defer unlock(held)
-			if _, err := held.WriteString(c.owner); err != nil {
-				t.Fatal(err)
-			}
+			fixture.Must(t, fixture.Error(held.WriteString(c.owner)))
 			file, err := lockFile(path)
 			if err == nil != c.taken || !c.taken && !errors.Is(err, errLocked) {
 				t.Fatalf("%v, want it taken: %v", err, c.taken)

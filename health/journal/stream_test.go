@@ -239,8 +239,7 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	live.Config.WriteTimeout = 50 * time.Millisecond // the control socket has one
 	live.Start()
 	defer live.Close()
-	answer, err := http.Get(live.URL + "?follow=1")
-	fixture.Must(t, err)
+	answer := fixture.Value(http.Get(live.URL + "?follow=1"))(t)
 	defer answer.Body.Close()
 	lines := bufio.NewReader(answer.Body)
 	next := func() string {
@@ -256,9 +255,8 @@ func TestStreamsOverARealConnection(t *testing.T) {
 	}
 	for n := range 3 {
 		<-time.After(40 * time.Millisecond)
-		if j.Append(happened(n)); next() != fmt.Sprintf("id: i%d\n", n) {
-			t.Fatal("the stream broke")
-		}
+		j.Append(happened(n))
+		fixture.Need(t, next(), fmt.Sprintf("id: i%d\n", n), "the stream broke")
 	}
 	end()
 	fixture.Equal(t, next(), "EOF", "at the end of the agent")

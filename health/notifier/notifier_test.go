@@ -176,9 +176,7 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 			slices.Contains(fires, "Late") {
 			t.Error("not the least severe were dropped, and of those the latest")
 		}
-		if strings.Count(n.log.String(), "too many alerts") != 1 {
-			t.Errorf("log:\n%s", n.log.String())
-		}
+		fixture.Equal(t, strings.Count(n.log.String(), "too many alerts"), 1, "log:\n%s", n.log.String())
 		for _, p := range n.ams[0].took() {
 			fixture.AtMost(t, len(p.all), maxBatch, "… alerts in a request")
 		}
@@ -280,9 +278,7 @@ func TestAlertsFireByTheAlertmanagersClock(t *testing.T) {
 			fixture.EqualSlices(t, n.ams[0].fires(), []string{"A"}, "once the clock is set … fires")
 			n.Tell([]health.Alert{resolved(a)})
 			after(time.Second)
-			if f := n.ams[0].fires(); len(f) > 0 {
-				t.Errorf("%q fires on", f)
-			}
+			fixture.EqualSlices(t, n.ams[0].fires(), nil, "… fires on")
 		})
 	}
 }
