@@ -64,8 +64,6 @@ func TestEvidenceOfAGPU(t *testing.T) {
 			!known.Power || known.Thermal {
 			t.Errorf("%+v; want a clock held by the power limit, and the speed of the links", known)
 		}
-		if none := evidence(h, "GPU-none"); none != (jobs.Evidence{}) {
-			t.Errorf("of a missing GPU: %+v", none)
-		}
+		fixture.Equal(t, evidence(h, "GPU-none"), jobs.Evidence{}, "of a missing GPU")
 	})
 }

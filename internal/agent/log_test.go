@@ -25,9 +25,8 @@ func TestLogLevelHidesLowerLevels(t *testing.T) {
 		log.Warn("warn")
 		log.Error("error", "err", os.ErrNotExist)
 		for k, level := range levels {
-			if got := strings.Contains(out.String(), `"message":"`+level+`"`); got != (k >= i) {
-				t.Errorf("--log.level=%s: %s is shown: %v", least, level, got)
-			}
+			fixture.Equal(t, strings.Contains(out.String(), `"message":"`+level+`"`), k >= i,
+				"--log.level=%s: %s is shown", least, level)
 		}
 		if !strings.Contains(out.String(), `"err":"file does not exist"`) {
 			t.Errorf("an error is not its text:\n%s", &out)

@@ -179,9 +179,7 @@ func TestMissingConfigFileIsAnError(t *testing.T) {
 	t.Parallel()
 	path := fixture.Config(t, "")
 	conf := &File{Path: path}
-	if _, err := conf.Load(); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conf.Load()))
 	os.Remove(path)
 	if _, err := conf.Load(); err == nil || conf.Samples()[0].Value != 0 {
 		t.Errorf("loaded %s, which is gone: %v", path, err)

@@ -336,9 +336,7 @@ func (a *agent) ready() *agent {
 func (a *agent) scrape() series {
 	a.t.Helper()
 	status, body := a.get("/metrics")
-	if status != http.StatusOK {
-		a.t.Fatalf("/metrics: %d %s", status, body)
-	}
+	fixture.Need(a.t, status, http.StatusOK, "/metrics: … %s", body)
 	return parse(body)
 }
 

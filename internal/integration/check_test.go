@@ -106,9 +106,7 @@ func TestCheckAsksTheAgent(t *testing.T) {
 			return status == 2 && slices.ContainsFunc(j.Findings,
 				func(f health.Finding) bool { return f.Check == "gpu_lost" && f.Entity.GPU == "3" })
 		})
-		if j.Source != health.FromAgent {
-			t.Errorf("%s: source %q, %+v", from, j.Source, j.Findings)
-		}
+		fixture.Equal(t, j.Source, health.FromAgent, "%s: source …, %+v", from, j.Findings)
 	}
 	a.endsWell()
 }

@@ -38,9 +38,7 @@ func hello(t *testing.T, socket, uuid, wished string) (h hooked, tenant string) 
 		""))); err != nil {
 		t.Fatalf("%s: %v", uuid, err)
 	}
-	if _, err := conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil))); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conn.Write(m.Append(wire.Header{Type: wire.TypeHello, Seq: 1}.Append(nil)))))
 	welcome, payload := h.answered(wire.TypeWelcome)
 	var w wire.Welcome
 	w.Decode(payload)
@@ -110,9 +108,8 @@ func TestAgentShares(t *testing.T) {
 	fixture.Rewrite(t, path, config("2 GiB"))
 	a.hup()
 	var m wire.Memory
-	if m.Decode(first.hears(wire.TypeLimitsChanged)); m.Bytes != 2<<30 {
-		t.Errorf("the cap is now %d bytes, want 2 GiB", m.Bytes)
-	}
+	m.Decode(first.hears(wire.TypeLimitsChanged))
+	fixture.Equal(t, m.Bytes, 2<<30, "the cap is now … bytes, want 2 GiB")
 	a.sees("the new cap", func(s series) bool {
 		return s["nvgpu_quota_memory_limit_bytes"+tests] == 2<<30 && s["nvgpu_quota_sessions"+tests] == 1
 	})
@@ -137,13 +134,9 @@ func TestAgentServesGemini(t *testing.T) {
 	defer conn.Close()
 	fixture.Must(t, conn.SetDeadline(time.Now().Add(patience)))
 	question := fixture.Value(gemini.Request{Name: []byte("pod/a"), ID: 7, Kind: gemini.Quota}.Append(nil))(t)
-	if _, err := conn.Write(question); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conn.Write(question)))
 	var frame [gemini.ResponseSize]byte
-	if _, err := io.ReadFull(conn, frame[:]); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(io.ReadFull(conn, frame[:])))
 	// five turns of 20 ms, since it is alone
 	if r := gemini.DecodeResponse(gemini.Quota, &frame); r.ID != 7 || r.Quota != 100 {
 		t.Errorf("the answer is %+v", r)

@@ -49,8 +49,7 @@ func newJobHost(t *testing.T, gpus int, needs ...string) *jobHost {
 	t.Helper()
 	installed(t, append(needs, "prometheus-alertmanager")...)
 	fixture.Must(t, fixture.MakeHook("enforcer/hook", "all", "stub"))
-	dir, err := os.MkdirTemp("", "job") // t.TempDir's names are too long for a socket
-	fixture.Must(t, err)
+	dir := fixture.Value(os.MkdirTemp("", "job"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	f := newDriver(t)
 	f.has(gpus)

@@ -57,9 +57,8 @@ func TestDemoHasTenants(t *testing.T) {
 	})
 	real := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n")).ready()
 	eventually(t, "the broker answers", func() bool { return real.scrape()["gpusteward_broker_up"] == 1 })
-	if s := real.scrape().family("nvgpu_quota_sessions"); len(s) > 0 {
-		t.Errorf("beside a broker that runs there are simulated books: %v", s)
-	}
+	fixture.EqualSlices(t, real.scrape().family("nvgpu_quota_sessions"), nil,
+		"beside a broker that runs there are simulated books")
 }
 
 func TestProfilesAreServedOnlyOnDemand(t *testing.T) {
@@ -148,9 +147,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 			}
 			var out bytes.Buffer
 			log := new(transcript)
-			if status := run(ctx, c.args, &out, log); status != c.status {
-				t.Errorf("exit status %d, want %d", status, c.status)
-			}
+			fixture.Equal(t, run(ctx, c.args, &out, log), c.status, "exit status")
 			text := strings.ReplaceAll(log.String(), `\"`, `"`)
 			for _, want := range c.want {
 				fixture.Contains(t, text, want, "the message")

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -32,13 +31,5 @@ func TestReferenceOfHealth(t *testing.T) {
 		}
 	}
 	fixture.AtLeast(t, n, 30, "… metrics of health; are they linked in?")
-	const path = "health/METRICS.md"
-	if *fixture.Update {
-		fixture.Must(t, os.WriteFile(path, []byte(b.String()), 0o644))
-		return
-	}
-	stands, err := os.ReadFile(path)
-	if err != nil || string(stands) != b.String() {
-		t.Errorf("%s is not what health declares (%v); make generate", path, err)
-	}
+	fixture.Golden(t, "health/METRICS.md", b.String())
 }

@@ -161,9 +161,7 @@ func asks(t *testing.T, socket string) (answered func()) {
 	t.Helper()
 	conn := fixture.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { conn.Close() })
-	if _, err := conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil)); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Must(t, fixture.Error(conn.Write(wire.Header{Type: wire.TypeStats, Seq: 1}.Append(nil))))
 	return func() { t.Helper(); hooked{t, conn}.hears(wire.TypeStatsReply) }
 }
 
@@ -208,8 +206,7 @@ func TestBrokerRefusesOtherSockets(t *testing.T) {
 	t.Parallel()
 	tcp := onLoopback(t)
 	unix := func(network string) *os.File {
-		l, err := net.ListenUnix(network, &net.UnixAddr{Net: network}) // the kernel chooses the name
-		fixture.Must(t, err)
+		l := fixture.Value(net.ListenUnix(network, &net.UnixAddr{Net: network}))(t) // the kernel chooses the name
 		defer l.Close()
 		return socketOf(t, l)
 	}

@@ -200,9 +200,7 @@ func (s *slurmd) explain(text string) string {
 	fixture.Contains(s.t, text, `"slurm:7.*"`, "it is not for the job")
 	s.put("gpusteward.yml", fmt.Sprintf("enforcer: {tenants_dirs: [%s/tenants.d]}\n", s.run))
 	status, out, errors := check(s.t, s.path("gpusteward.yml"), fmt.Sprint("--explain=", os.Getpid()))
-	if status != 0 {
-		s.t.Errorf("status %d, %s\n%s", status, errors, text)
-	}
+	fixture.Equal(s.t, status, 0, "status …, %s\n%s", errors, text)
 	return out
 }
 

@@ -25,8 +25,7 @@ func newManager(t *testing.T) *manager {
 	t.Helper()
 	dir := shortDirectory(t)
 	m := &manager{path: filepath.Join(dir, "s")}
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
-	fixture.Must(t, err)
+	socket := fixture.Value(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"}))(t)
 	var running sync.WaitGroup
 	t.Cleanup(func() { socket.Close(); running.Wait() })
 	running.Go(func() {
@@ -93,9 +92,7 @@ func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 	if status, why := a.get("/-/ready"); status != http.StatusOK || waited == 0 {
 		t.Errorf("after READY=1 /-/ready is %d %q, and was not ready %d times before", status, why, waited)
 	}
-	if n := m.count("STATUS=reading GPUs"); n != 1 {
-		t.Errorf("%d times STATUS=reading GPUs, want it once: %q", n, m.got)
-	}
+	fixture.Equal(t, m.count("STATUS=reading GPUs"), 1, "… times STATUS=reading GPUs, want it once: %q", m.got)
 	if m.count("STOPPING=1") != 0 || m.count("WATCHDOG=1") != 0 {
 		t.Errorf("told to stop or to feed a watchdog that nobody asked for: %q", m.got)
 	}

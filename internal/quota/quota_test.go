@@ -79,9 +79,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 		if term.Check == nil {
 			t.Errorf("%s has no check", term.Key)
 		}
-		if named := term.Metric.Name != ""; named != (term.Metric.Help != "") {
-			t.Errorf("%s has half a metric", term.Key)
-		}
+		fixture.Equal(t, term.Metric.Name != "", term.Metric.Help != "", "%s has half a metric", term.Key)
 		if text := term.At(&q).String(); !strings.HasPrefix(text, strings.TrimSuffix(texts[term.Form()], " %")) {
 			t.Errorf("%s is shown as %s", term.Key, text)
 		}
@@ -89,9 +87,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 			before := reflect.ValueOf(Quota{Memory: 1}).Field(i).Interface()
 			if reflect.ValueOf(q).Field(i).Interface() != before {
 				field := reflect.TypeFor[Quota]().Field(i).Name
-				if written[field] != "" {
-					t.Errorf("%s and %s both write %s", written[field], term.Key, field)
-				}
+				fixture.Equal(t, written[field], "", "… and %s both write %s", term.Key, field)
 				written[field] = term.Key
 			}
 		}

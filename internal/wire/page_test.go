@@ -29,9 +29,7 @@ func TestPageIsTheStruct(t *testing.T) {
 		c.Slot[15] != want {
 		t.Errorf("the page is %+v, %+v", *c, c.Slot[15])
 	}
-	if c.Slot[14] != (slotC{}) {
-		t.Errorf("the slot before it is %+v", c.Slot[14])
-	}
+	fixture.Equal(t, c.Slot[14], slotC{}, "the slot before it is")
 	if got := p.Turn(15); got != (Turn{ModeRun, Haste, 13, 14, 15, 16, 19}) || p.Session() != 11 || p.Heartbeat() != 12 {
 		t.Errorf("read back: %+v", got)
 	}
@@ -56,9 +54,8 @@ func TestPageIsGatedWhileAnySlotIs(t *testing.T) {
 		{1, Turn{Mode: ModeOpen}, false},
 		{2, Turn{Mode: ModeKill}, true},
 	} {
-		if p.SetTurn(c.gpu, c.turn); p.Gated() != c.want {
-			t.Errorf("slot %d to %+v: gated %v", c.gpu, c.turn, p.Gated())
-		}
+		p.SetTurn(c.gpu, c.turn)
+		fixture.Equal(t, p.Gated(), c.want, "slot %d to %+v: gated", c.gpu, c.turn)
 	}
 }
 
