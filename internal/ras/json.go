@@ -1,11 +1,10 @@
 package ras
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 )
 
 // document is an answer of NCCL 2.28.9, as far as it matters.
@@ -35,21 +34,48 @@ type rankEntry struct {
 	Counts map[string]uint64 `json:"collective_counts"`
 }
 
-// lostComma is where NCCL 2.28.9 forgets a comma: before the status of a
-// missing rank.
-var lostComma = regexp.MustCompile(`(\d)(\s*"status":)`)
-
-func parseJSON(text string) (Status, error) {
-	if strings.Count(text, "{") > 4*maxRanks {
-		return Status{}, errors.New("NCCL's RAS tells of too many ranks")
+// mend puts in the comma that NCCL 2.28.9 forgets before the status of a missing
+// rank, in place of a space.
+func mend(text []byte) {
+	status := []byte(`"status":`)
+	for from := 0; ; from += len(status) {
+		next := bytes.Index(text[from:], status)
+		if next < 0 {
+			return
+		}
+		from += next
+		end := len(bytes.TrimRight(text[:from], " \t\r\n"))
+		if 0 < end && end < from && '0' <= text[end-1] && text[end-1] <= '9' {
+			text[end] = ','
+		}
 	}
+}
+
+var errRanks = errors.New("NCCL's RAS tells of too many ranks")
+
+func parseJSON(text []byte) (Status, error) {
+	values := 0 // at most: each follows one of these
+	for _, before := range []string{",", "[", "{"} {
+		values += bytes.Count(text, []byte(before))
+	}
+	if values > maxValues { // the shortest take 30 times as much memory as text
+		return Status{}, errRanks
+	}
+	mend(text)
 	var d document
-	if err := json.Unmarshal([]byte(lostComma.ReplaceAllString(text, "$1,$2")), &d); err != nil {
+	if err := json.Unmarshal(text, &d); err != nil {
 		return Status{}, fmt.Errorf("understand NCCL's RAS: %w", err)
+	}
+	ranks := len(d.Communicators)
+	for _, c := range d.Communicators {
+		ranks += len(c.Ranks) + len(c.Missing)
+	}
+	if ranks > maxRanks {
+		return Status{}, errRanks
 	}
 	s := Status{Version: d.Version}
 	for _, from := range d.Communicators {
-		c := Communicator{ID: from.Hash + from.Secondary}
+		c := Communicator{ID: from.Hash + from.Secondary, Ranks: make([]Rank, 0, len(from.Ranks)+len(from.Missing))}
 		for _, r := range from.Ranks {
 			if len(r.Counts) > maxNames {
 				return Status{}, errors.New("NCCL's RAS tells of too many collectives")

@@ -9,6 +9,7 @@ package ras
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,10 @@ const (
 	hello   = time.Second // until a server greets; one that is stopped never does
 	gather  = 3           // s that the server waits for the other processes of its job
 	maxSize = 8 << 20     // bytes of an answer
-	// Ranks of all communicators. A server may be any program of any user.
-	maxRanks = 1 << 16
-	maxNames = 64 // of collectives
+	// A server may be any program of any user.
+	maxRanks  = 1 << 16      // and communicators
+	maxNames  = 64           // of collectives
+	maxValues = 4 * maxRanks // of an answer as JSON; a real one has 35 bytes for each
 )
 
 // A Status is the answer of one job.
@@ -78,24 +80,24 @@ func Ask(ctx context.Context, address string) (Status, error) {
 }
 
 // ask asks the process that the kernel chooses.
-func ask(ctx context.Context, address string) (string, error) {
+func ask(ctx context.Context, address string) ([]byte, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return "", fmt.Errorf("connect to NCCL's RAS: %w", err)
+		return nil, fmt.Errorf("connect to NCCL's RAS: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	text, err := talk(conn)
 	if err != nil {
-		return "", fmt.Errorf("ask NCCL's RAS: %w", err)
+		return nil, fmt.Errorf("ask NCCL's RAS: %w", err)
 	}
 	return text, nil
 }
 
 // talk returns what a server answers.
-func talk(conn net.Conn) (string, error) {
+func talk(conn net.Conn) ([]byte, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(hello)); err != nil {
-		return "", err
+		return nil, err
 	}
 	bounded := &io.LimitedReader{R: conn, N: maxSize}
 	in := bufio.NewReader(bounded)
@@ -110,34 +112,34 @@ func talk(conn net.Conn) (string, error) {
 		err = fmt.Errorf("it answers %.40q", greeting)
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return "", err
+		return nil, err
 	}
 	// A server before 2.28 knows no formats: it reports an error and tells text.
 	for _, line := range []string{fmt.Sprint("timeout ", gather), "set format json"} {
 		if _, err := say(line); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
 	if _, err := io.WriteString(conn, "verbose status\n"); err != nil {
-		return "", err
+		return nil, err
 	}
 	text, err := io.ReadAll(in)
 	if err == nil && bounded.N == 0 {
 		err = errors.New("the answer is too long")
 	}
-	return string(text), err
+	return text, err
 }
 
-// parse understands an answer in either form.
-func parse(text string) (Status, error) {
+// parse understands an answer in either form. It may change the text.
+func parse(text []byte) (Status, error) {
 	switch {
-	case strings.HasPrefix(text, "{"):
+	case bytes.HasPrefix(text, []byte("{")):
 		return parseJSON(text)
-	case strings.HasPrefix(text, "NCCL version "):
-		return parseText(text), nil
+	case bytes.HasPrefix(text, []byte("NCCL version ")):
+		return parseText(string(text)), nil
 	}
 	return Status{}, fmt.Errorf("NCCL's RAS answers %.40q", text)
 }

@@ -2,12 +2,16 @@ package ras
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"reflect"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +27,7 @@ func recorded(t testing.TB, name string) string {
 
 func mustParse(t testing.TB, text string) Status {
 	t.Helper()
-	return fixture.Value(parse(text))(t)
+	return fixture.Value(parse([]byte(text)))(t)
 }
 
 // serve answers one client, and returns the address and what ends with the
@@ -268,7 +272,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(recorded(f, name))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := parse(text)
+		s, err := parse([]byte(text))
 		if err != nil && len(s.Communicators) > 0 {
 			t.Errorf("%+v with an error", s)
 		}
@@ -287,14 +291,14 @@ func FuzzParse(f *testing.F) {
 func TestTooManyRanks(t *testing.T) {
 	t.Parallel()
 	entries := strings.Repeat("{},", 5*maxRanks) + "{}"
-	if _, err := parse(`{"communicators": [{"ranks": [` + entries + `]}]}`); err == nil {
+	if _, err := parse([]byte(`{"communicators": [{"ranks": [` + entries + `]}]}`)); err == nil {
 		t.Error("the answer is taken")
 	}
 	var names strings.Builder
 	for i := range maxNames {
 		fmt.Fprintf(&names, `"%d": 1, `, i)
 	}
-	if _, err := parse(`{"communicators": [{"ranks": [{"collective_counts": {` + names.String() + `"a": 1}}]}]}`); err == nil {
+	if _, err := parse([]byte(`{"communicators": [{"ranks": [{"collective_counts": {` + names.String() + `"a": 1}}]}]}`)); err == nil {
 		t.Error("many names are taken")
 	}
 	var text strings.Builder
@@ -306,8 +310,67 @@ func TestTooManyRanks(t *testing.T) {
 		t.Errorf("%d ranks", n)
 	}
 	var w Watch
+	ranks := slices.Repeat([]Rank{{Counts: map[string]uint64{"AllReduce": 1, "AllGather": 1}}}, maxRanks/2)
 	for i := range 10 {
-		w.See(time.Duration(i), Status{Communicators: []Communicator{{ID: fmt.Sprint(i), Ranks: make([]Rank, maxRanks/2)}}})
+		w.See(time.Duration(i), Status{Communicators: []Communicator{{ID: fmt.Sprint(i), Ranks: ranks}}})
 	}
 	fixture.AtMost(t, len(w.known), 3, "communicators are known")
+}
+
+// TestHostileAnswersTakeLittleMemory has a server tell as much as it can, again and again: answers
+// that are larger in memory than as text, or of which little is kept.
+func TestHostileAnswersTakeLittleMemory(t *testing.T) {
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapSys-m.HeapReleased) >> 20
+	}
+	var names strings.Builder
+	for i := range maxNames {
+		fmt.Fprintf(&names, `"%d":1,`, i)
+	}
+	const comm, end = `{"communicators":[{"hash":"00","ranks":[`, `]}]}`
+	long := strings.Repeat("x", 1<<20)
+	for name, c := range map[string]struct {
+		head, unit, tail string
+		most             int // units
+	}{
+		"numbers for ranks":        {comm, `0,`, "0" + end, maxSize},
+		"nulls for ranks":          {comm, `null,`, "null" + end, maxSize},
+		"nulls for missing ranks":  {strings.Replace(comm, "ranks", "missing_ranks", 1), `null,`, "null" + end, maxSize},
+		"nulls for communicators":  {`{"communicators":[`, `null,`, `null]}`, maxSize},
+		"as many ranks as may be":  {comm, `{"host":"x"},`, "{}" + end, maxRanks - 3},
+		"as many counts as may be": {comm, `{"collective_counts":{` + names.String() + `"0":1}},`, "{}" + end, maxValues / (maxNames + 4)},
+		"counts of one rank":       {comm + `{"collective_counts":{`, `"a":1,`, `"b":1}}` + end, maxSize},
+		"a deep list":              {`{"x":`, "[", "", maxSize},
+		"lost commas":              {`{"x":[`, `1 "status":`, "", maxSize},
+		"a long name":              {comm[:len(comm)-10], long, `"}]}`, maxSize},
+		"a long text":              {"NCCL version 2\n#0-0 (00) ERROR\n", long, "", maxSize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			debug.FreeOSMemory()
+			before, most := heap(), 0
+			units := min(c.most, (maxSize-len(c.head)-len(c.tail)-1)/len(c.unit))
+			answers := 2
+			if c.unit == long { // it may be kept each time
+				answers = 10
+			}
+			answer := slices.Concat([]byte(c.head), bytes.Repeat([]byte(c.unit), units), []byte(c.tail))
+			id := max(strings.Index(c.head, "00"), 0)
+			var w Watch
+			for i := range answers {
+				if id > 0 {
+					answer[id] = '0' + byte(i)
+				}
+				s, err := parse(answer)
+				if err != nil && s.Size() > 0 {
+					t.Error("an answer is taken in spite of an error:", err)
+				}
+				w.See(0, s)
+				w.Hangs(0, Patience)
+				most = max(most, heap()-before)
+			}
+			fixture.AtMost(t, most, 64, "MiB")
+		})
+	}
 }

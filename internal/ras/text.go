@@ -20,7 +20,8 @@ var (
 // total names the only count of 2.24, which tells no collectives apart.
 const total = "collective"
 
-// parseText reads an answer as text. It leaves out what it does not know.
+// parseText reads an answer as text. It leaves out what it does not know, and
+// keeps no part of the text.
 func parseText(text string) Status {
 	var t textParser
 	for line := range strings.Lines(text) {
@@ -51,7 +52,7 @@ type place struct{ communicator, rank int }
 
 func (t *textParser) line(line string) {
 	if m := versionLine.FindStringSubmatch(line); m != nil {
-		t.status.Version = m[1]
+		t.status.Version = strings.Clone(m[1])
 	}
 	if !strings.HasPrefix(line, "  ") && !strings.HasPrefix(line, "#") {
 		return
@@ -62,7 +63,7 @@ func (t *textParser) line(line string) {
 		t.group()
 	}
 	if m := headLine.FindStringSubmatch(line); m != nil {
-		t.begin(m[1])
+		t.begin(strings.Clone(m[1]))
 		t.operation, t.missing = "", m[2] == "INCOMPLETE"
 		t.here().Closing = t.here().Closing || m[2] == "ERROR"
 		return
@@ -74,7 +75,7 @@ func (t *textParser) line(line string) {
 		t.here().Closing = true
 	}
 	if m := countsLine.FindStringSubmatch(line); m != nil {
-		t.operation = m[1]
+		t.operation = strings.Clone(m[1])
 	}
 	if m := groupLine.FindStringSubmatch(line); m != nil && t.operation != "" {
 		t.count, t.unnamed = toNumber(m[1]), true
@@ -120,7 +121,7 @@ func (t *textParser) rank(m []string) {
 		c.Ranks = append(c.Ranks, Rank{Rank: number})
 	}
 	r := &c.Ranks[i]
-	r.PID, r.Host = int(toNumber(m[4])), m[5]
+	r.PID, r.Host = int(toNumber(m[4])), strings.Clone(m[5])
 	if t.operation == "" {
 		r.Missing = true
 		return

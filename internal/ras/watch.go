@@ -13,6 +13,10 @@ const (
 	forget   = time.Minute      // without an answer that tells of it
 )
 
+// maxKnown is how many bytes of communicators are known beside those of the last answer. As many
+// ranks as a real answer can tell of take a third of it.
+const maxKnown = 16 << 20
+
 // joint collectives end on no rank before all ranks have entered them. The root
 // of a Broadcast, and all but the root of a Reduce, may be ahead and go on.
 // total stands for all collectives of NCCL 2.24.
@@ -40,11 +44,14 @@ type Hang struct {
 
 // See takes an answer.
 func (w *Watch) See(at time.Duration, s Status) {
-	ranks := 0
+	bytes := 0
 	for _, h := range w.known {
-		ranks += len(h.last.Ranks)
+		bytes += h.last.bytes()
 	}
-	if w.known == nil || len(w.known) > maxRanks || ranks > maxRanks {
+	for _, c := range s.Communicators {
+		bytes += c.bytes()
+	}
+	if w.known == nil || bytes > maxKnown {
 		w.known = map[string]*history{}
 	}
 	for _, c := range s.Communicators {
@@ -61,8 +68,20 @@ func (w *Watch) See(at time.Duration, s Status) {
 	}
 }
 
+// bytes returns about how much memory a communicator takes.
+func (c Communicator) bytes() int {
+	n := 256 + len(c.ID)
+	for _, r := range c.Ranks {
+		n += 64 + len(r.Host) + 64*len(r.Counts)
+	}
+	return n
+}
+
 // recall gives missing ranks the counts that they had.
 func (h *history) recall(ranks []Rank) {
+	if !slices.ContainsFunc(ranks, func(r Rank) bool { return r.Missing }) {
+		return
+	}
 	counts := map[int]map[string]uint64{}
 	for _, r := range h.last.Ranks {
 		counts[r.Rank] = r.Counts
