@@ -15,7 +15,7 @@ import (
 // broker has no session left. It runs, and the enforcer does not act on it.
 func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 	g := prepared(t)
-	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second // refused programs return after 5 to 6 s
+	g.broker.MaxSessions, g.broker.Doubt = 1, 8*time.Second // refused programs return after 5 to 6 s
 	g.run(severe())
 	started := time.Now()
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
@@ -27,6 +27,18 @@ func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
 	})
 	poll(t, time.Minute, "the doubt of the start remains", func() bool { return time.Since(started) > g.broker.Doubt })
 	g.untouched(doomed)
+}
+
+// TestWhoLeavesItselfNoSessionIsJudged starts a program under the hook for which
+// its own owner has left no session. It runs, and the enforcer ends it.
+func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
+	g := prepared(t)
+	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second
+	g.run(severe())
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	poll(t, 20*time.Second, "the first does not work", func() bool { return g.moves(anchor) })
+	doomed := g.job("doomed", true, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, time.Minute, "it is not ended", func() bool { return slices.Contains(g.told(doomed.Name), "terminate done") })
 }
 
 // severe returns a policy that terminates workloads outside the hook after a

@@ -31,7 +31,7 @@ const (
 	oldDeviceProcess = 5 * time.Second  // an older one says nothing about now
 	lapse            = 10 * time.Second // for a process that lost its session to reconnect or end
 	lapseEvery       = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
-	refusal          = time.Minute      // that a process which was refused a session excuses its tenant
+	refusal          = time.Minute      // that a process which others left no session excuses its tenant
 	oldSample        = 20 * time.Second // if it is older, the driver stopped sampling
 	noSample         = 15 * time.Second // without one for so long, the driver never samples
 	chargedEvery     = 5 * time.Second  // how often charged time is judged where it never does
@@ -68,8 +68,8 @@ type Audited struct {
 	// violation does not mean that there was none.
 	Known map[Subject]bool
 
-	// Refused has the tenants of which the broker refused a process a session,
-	// now or within the windows. A use beyond the tenant's quota may be that
+	// Refused has the tenants of which the broker refused a process a session
+	// because of others, now or within the windows. A use beyond the tenant's quota may be that
 	// process's, which nobody could restrain.
 	Refused map[string]bool
 
@@ -177,15 +177,15 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	p, young := g.process(h)
 	s, hooked := session(a.sessions, h)
-	refused := b.refused(h.Process.PID)
-	excused := refused || b.Suspended[h.Process.PID] && p.status != isUnhooked
+	refused, crowded := b.refused(h.Process.PID)
+	excused := crowded || b.Suspended[h.Process.PID] && p.status != isUnhooked
 	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
 	if !hooked {
 		tenant, governed = b.Tenant(*h)
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.gone = a.first(h, hooked, had || excused), b.Now, b.Now
+		p.status, p.followed, p.gone = a.first(h, hooked, had || refused || excused), b.Now, b.Now
 		if p.status == isLapsed {
 			p.lapsed = b.Now
 		}
@@ -206,7 +206,7 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	t := g.tenant(tenant)
 	t.seen, t.ran = b.Now, t.ran+ran
-	if refused {
+	if crowded {
 		t.refused = b.Now
 	}
 	t.add(sum)

@@ -35,7 +35,7 @@ type world struct {
 	silent    map[string]bool
 	sampled   time.Time
 	lag       time.Duration   // from the driver's newest sample to the books
-	refused   map[int]bool    // PIDs to which the broker refuses a session
+	refused   map[int]bool    // PIDs to which the broker refuses a session; true: because of others
 	suspended map[int]bool    // PIDs
 	moving    map[string]bool // GPUs
 	blind     bool            // the driver samples nothing
@@ -135,7 +135,7 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
 		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
-		Refused: func(pid int) bool { return w.refused[pid] }, Suspended: w.suspended, Moving: w.moving,
+		Refused: func(pid int) (bool, bool) { because, refused := w.refused[pid]; return refused, because }, Suspended: w.suspended, Moving: w.moving,
 		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
@@ -348,6 +348,22 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	}
 	if got := w.step(); len(got.Refused) != 0 {
 		t.Errorf("%v are excused for ever", got.Refused)
+	}
+}
+
+// TestWhoLeavesItselfNoSessionIsJudged has the broker refuse a process because of its own workload.
+// It has the time of one that connects again, and is then found like one that never asked.
+func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
+	w := newWorld()
+	w.process("a", "pod:x", gpuA)
+	w.run(30)
+	refused := w.process("a", "pod:x", gpuA)
+	w.quotas["a"] = policy.Quota{Limit: 1}
+	refused.session, w.refused = false, map[int]bool{refused.Process.PID: false}
+	fixture.Equal(t, w.run(8), "", "found before it can have connected again")
+	fixture.Equal(t, w.run(20), "a/pod:x/GPU-a/unhooked[1001]", "found")
+	if got := w.step(); got.Refused["a"] {
+		t.Error("its tenant is excused")
 	}
 }
 

@@ -29,11 +29,12 @@ type Books struct {
 	// none, like 1.
 	Quota func(tenant, gpu string) policy.Quota
 
-	// Refused reports whether the broker may be the reason that a process has
-	// no session: its limits refused the process in the last minute, or the
-	// broker lacks the resources for a session. Such a process does not count
-	// as unhooked. Nil: there is none.
-	Refused func(pid int) bool
+	// Refused reports whether the broker's limits refused a process a session in
+	// the last minute, and whether that excuses it: others had too much, or the
+	// broker lacks the resources for a session. A process that is excused does
+	// not count as unhooked. One that its own workload left no room has as much
+	// time as one that lost its session. Nil: there is none.
+	Refused func(pid int) (refused, excused bool)
 
 	// Suspended are the PIDs of processes that are suspended, or about to be or to run
 	// again: the hook of one cannot reconnect, so it does not count as unhooked.
@@ -105,9 +106,14 @@ func (b *Books) sessions(index map[int]Session) {
 	}
 }
 
-// refused reports whether the broker may be the reason that a process has no
-// session.
-func (b *Books) refused(pid int) bool { return b.Refused != nil && b.Refused(pid) }
+// refused reports whether the broker refused a process, and whether that excuses
+// it.
+func (b *Books) refused(pid int) (refused, excused bool) {
+	if b.Refused == nil {
+		return false, false
+	}
+	return b.Refused(pid)
+}
 
 // session returns the session of a device process.
 func session(index map[int]Session, h *collectors.DeviceProcess) (Session, bool) {

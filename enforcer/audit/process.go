@@ -46,8 +46,8 @@ type auditedProcess struct {
 // follow updates the hook status of a process. A process that loses its session
 // may be about to end or to reconnect, because the broker ended or a socket
 // broke. It is excused for 10 s of a minute only, or it could evade the hook
-// that way; the time in which the broker refuses it a session, or it is suspended,
-// does not count.
+// that way; the time in which others leave it no session, or it is suspended, does
+// not count.
 func (p *auditedProcess) follow(b *Books, hooked, excused bool) {
 	now, most := b.Now, b.tick.Of(lapse)
 	passed := min(max(now.Sub(p.followed), 0), most/2)

@@ -13,7 +13,7 @@ import (
 type auditedTenant struct {
 	name    string
 	seen    time.Time
-	refused time.Time // when one of its processes was last known to be refused a session
+	refused time.Time // when one of its processes was last known to be refused a session because of others
 	used
 	looks    looks
 	readings readings

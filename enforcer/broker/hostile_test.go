@@ -365,7 +365,7 @@ func TestSharesOfSessions(t *testing.T) {
 		}
 	}
 	c := dial(t, b, "a", 1)
-	if b.Refused(os.Getpid()) || b.Stats().Starved {
+	if refused, _ := b.Refused(os.Getpid()); refused || b.Stats().Starved {
 		t.Error("the broker counts a process that it served as refused")
 	}
 	for range 5 {
@@ -374,10 +374,37 @@ func TestSharesOfSessions(t *testing.T) {
 	last := connect(t, b.options.Socket)
 	last.refused(wire.CodeLimit)
 	last.gone()
-	if !b.Refused(os.Getpid()) || b.Refused(1) || b.Stats().Starved {
-		t.Error("the broker does not count exactly the refused process as refused")
+	refused, excused := b.Refused(os.Getpid())
+	if another, _ := b.Refused(1); !refused || excused || another || b.Stats().Starved {
+		t.Error("the broker does not count exactly the refused process as refused, by its own fault")
 	}
 	c.sync()
+}
+
+// TestWhoseFaultARefusalIs has an owner take all sessions that it can get beside others that did.
+func TestWhoseFaultARefusalIs(t *testing.T) {
+	t.Parallel()
+	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true} {
+		b := start(t, Options{MaxSessions: 1200}, nil)
+		last := 0
+		fill := func(owner string) (n int) {
+			for ; ; n++ {
+				if last++; b.enter(&session{b: b, facts: Facts{PID: last}}, owner) != nil {
+					return n
+				}
+			}
+		}
+		for i := range others {
+			fill(fmt.Sprint(i))
+		}
+		n := fill("it")
+		if refused, excused := b.Refused(last); !refused || excused != want || b.Stats().Starved {
+			t.Errorf("beside %d it has %d sessions, is refused: %v, excused: %v", others, n, refused, excused)
+		}
+		b.mu.Lock()
+		clear(b.sessions) // they have no connections to end
+		b.mu.Unlock()
+	}
 }
 
 // TestFull fills a broker to its last session.
@@ -387,7 +414,7 @@ func TestFull(t *testing.T) {
 	c := dial(t, b, "a", 1)
 	d := connect(t, b.options.Socket)
 	d.refused(wire.CodeLimit)
-	if !b.Stats().Starved || !b.Refused(1) {
+	if _, excused := b.Refused(1); !b.Stats().Starved || !excused {
 		t.Error("nobody says that it is full")
 	}
 	c.sync()
@@ -400,7 +427,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	b := start(t, Options{Socket: open(t), MaxPerPID: 16}, nil)
 	h := strange(t, "idle", b.options.Socket, 20, 4711, "")
 	fixture.Equal(t, h.number(t), 16, "a process has … sessions")
-	if b.Refused(h.Process.Pid) {
+	if refused, _ := b.Refused(h.Process.Pid); refused {
 		t.Error("a process that has all that it may have passes for refused")
 	}
 	if n := strange(t, "idle", b.options.Socket, 1, 4711, "").number(t); n != 1 {
@@ -411,7 +438,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 // TestCalls lets a process connect again and again. It is served a limited
 // number of times in a second, and others are always served. The processes of a
 // workload share its number, and a process of it that is refused for that reason
-// is not at fault.
+// passes for refused, and is not excused.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Socket: open(t)}, func(b *Broker) {
@@ -420,15 +447,15 @@ func TestCalls(t *testing.T) {
 	})
 	h := strange(t, "connect", b.options.Socket, 100, 4711, "")
 	fixture.Equal(t, h.number(t), 95, "… of 100 connections within a second were turned away, at 5 a second")
-	if b.Refused(h.Process.Pid) {
+	if refused, _ := b.Refused(h.Process.Pid); refused {
 		t.Error("it passes for refused")
 	}
 	dial(t, b, "a", 1)
 	refused := strange(t, "idle", b.options.Socket, 4, 4711, "")
 	fixture.Equal(t, refused.number(t), 3,
 		"the workload got … sessions after 5 connections within the same second, at 8 a second")
-	if !b.Refused(refused.Process.Pid) {
-		t.Error("the process of a workload that connects too often does not pass for refused")
+	if is, excused := b.Refused(refused.Process.Pid); !is || excused {
+		t.Errorf("the process of a workload that connects too often passes for refused: %v, excused: %v", is, excused)
 	}
 }
 

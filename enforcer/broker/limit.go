@@ -51,7 +51,8 @@ func (r *rate) idle(now time.Duration) bool { return r.at.Load() <= int64(now-ti
 type caller struct {
 	sessions int
 	calls    rate
-	refused  time.Duration // when it was last refused a session through no fault of its own; 0 never
+	refused  time.Duration // when it was last refused a session for more than what it did itself; 0 never
+	excused  time.Duration // when that was last the fault of other owners; 0 never
 }
 
 // An owner is the unit that shares the broker: its processes share its part.
@@ -88,8 +89,7 @@ func (b *Broker) calls(pid int, now time.Duration) bool {
 const part = 16
 
 // enter counts a session in, as long as its owner has less than its part of the
-// free ones; an owner without any gets one. A refusal that only the process
-// itself can have caused does not excuse it; see Refused.
+// free ones; an owner without any gets one. See Refused for what a refusal means.
 func (b *Broker) enter(s *session, name string) *refusal {
 	now := b.clock.now()
 	b.mu.Lock()
@@ -110,7 +110,9 @@ func (b *Broker) enter(s *session, name string) *refusal {
 		return refuse(wire.CodeLimit, fmt.Errorf("the processes of its workload connect more than %d times a second",
 			b.timing.callsOfOwner))
 	case !b.capacity(o):
-		p.refused = now
+		if p.refused = now; b.crowded(o) {
+			p.excused = now
+		}
 		if free := b.options.MaxSessions - len(b.sessions); free > 0 {
 			return refuse(wire.CodeLimit, fmt.Errorf("its workload has %d sessions, and only %d are left for all "+
 				"others",
@@ -127,7 +129,14 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	return nil
 }
 
-// admits reports whether an owner may have one more session. Silent sessions
+// crowded reports whether others are the reason that an owner without capacity
+// has none: they have half of all sessions or more. Else it has at least half of
+// what it could have alone, 353 of 12,000. The broker's mutex is locked.
+func (b *Broker) crowded(o *owner) bool {
+	return 2*(len(b.sessions)-o.sessions) >= b.options.MaxSessions
+}
+
+// capacity reports whether an owner may have one more session. Silent sessions
 // without memory make room: nothing is lost with them. The broker's mutex is
 // locked.
 func (b *Broker) capacity(o *owner) bool {
@@ -176,18 +185,20 @@ func (b *Broker) sweep(now time.Duration) {
 // may concern get the benefit of the doubt.
 func (b *Broker) lately(at, now time.Duration) bool { return at != 0 && now-at < b.options.Doubt }
 
-// Refused reports whether the broker may be the reason that a process has no
-// session: recently it starved, or its limits refused the process only because
-// its workload had too much.
-func (b *Broker) Refused(pid int) bool {
+// Refused reports whether the limits of the broker recently refused a process a
+// session for more than what it did itself, and whether that excuses it: the
+// broker starved, or others had too much. What its own workload had does not.
+func (b *Broker) Refused(pid int) (refused, excused bool) {
 	now := b.clock.now()
 	if b.starves(now) {
-		return true
+		return true, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.callers[pid]
-	return p != nil && b.lately(p.refused, now)
+	if p := b.callers[pid]; p != nil {
+		refused, excused = b.lately(p.refused, now), b.lately(p.excused, now)
+	}
+	return refused, excused
 }
 
 // Doubtful reports whether the broker's books may be wrong about anybody:
