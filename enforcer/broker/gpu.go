@@ -214,13 +214,15 @@ func (g *gpu) report(t *seat, u *wire.Usage) {
 	}
 }
 
-// link makes a gang of a tenant's sessions that are ranks of one communicator
-// on several GPUs.
+// link makes a gang of a tenant's sessions that are ranks of one communicator on
+// several GPUs. Those of another owner have no part in it, whatever they name.
 func (g *gpu) link(t *seat, group uint64) {
 	for _, o := range g.b.times.gpus {
 		for _, p := range o.parties {
 			if o != g && p.name == t.party.name &&
-				slices.ContainsFunc(p.seats, func(s *seat) bool { return slices.Contains(s.ranks, group) }) {
+				slices.ContainsFunc(p.seats, func(other *seat) bool {
+					return other.s.owner == t.s.owner && slices.Contains(other.ranks, group)
+				}) {
 				g.schedule.Link(g.now(), o.schedule, p.name)
 			}
 		}

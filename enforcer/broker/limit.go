@@ -58,6 +58,7 @@ type caller struct {
 // An owner is the unit that shares the broker: its processes share its part.
 // The broker's mutex guards its sessions.
 type owner struct {
+	name        string
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
@@ -96,7 +97,7 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	defer b.mu.Unlock()
 	p, o := b.caller(s.facts.PID), b.owners[name]
 	if o == nil {
-		o = &owner{}
+		o = &owner{name: name}
 		b.owners[name] = o
 	}
 	switch {

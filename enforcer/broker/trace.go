@@ -39,6 +39,7 @@ type Traced struct {
 	Session uint64 // its number; none is used twice
 	PID     int
 	Tenant  string
+	Owner   string   // see Options
 	GPUs    []string // UUIDs by the session's number; empty: not governed
 	Trace   wire.Trace
 	Ends    bool // this is the last look
@@ -78,7 +79,7 @@ func (b *Broker) ShowTraces() {
 
 // traced returns the session with its trace, whose mutex is held.
 func (s *session) traced(ends bool) Traced {
-	one := Traced{Session: s.id, PID: s.facts.PID, Trace: s.trace.m, Ends: ends,
+	one := Traced{Session: s.id, PID: s.facts.PID, Owner: s.owner.name, Trace: s.trace.m, Ends: ends,
 		GPUs: make([]string, len(s.seats))}
 	s.mu.Lock()
 	one.Tenant = s.tenant

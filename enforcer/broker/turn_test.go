@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -279,6 +281,26 @@ func TestGang(t *testing.T) {
 	})
 	if n := gangs(); n != 1 {
 		t.Errorf("%d gangs were found", n)
+	}
+}
+
+// TestAGangHasOneOwner has sessions of a tenant name one communicator, on a GPU each.
+func TestAGangHasOneOwner(t *testing.T) {
+	t.Parallel()
+	for owners, want := range map[int64]uint64{1: 1, 2: 0} {
+		var n atomic.Int64
+		owner := func(Facts) string { return fmt.Sprint(n.Add(1) % owners) }
+		b := start(t, Options{Owner: owner}, endless)
+		for gpu := range 2 {
+			c := dial(t, b, "a", byte(1+gpu))
+			c.send(wire.TypeUsage, &wire.Usage{Group: 7})
+			c.sync()
+		}
+		got := uint64(0)
+		for _, g := range b.Stats().GPUs {
+			got += g.Gangs
+		}
+		fixture.Equal(t, got, want, "gangs of %d owners", owners)
 	}
 }
 

@@ -97,7 +97,7 @@ func (o *Observer) verdicts(at int64) (all []verdict) {
 		}
 		for i := range p.communicators {
 			if c := &p.communicators[i]; c.there {
-				of := communicatorOf{p.tenant, c.ID}
+				of := communicatorOf{p.tenant, p.owner, c.ID}
 				groups[of] = append(groups[of], p)
 			}
 		}

@@ -6,7 +6,7 @@
 //	      -> communicators, waits -----> hangs of the workload (HangStats)
 //
 // A trace is written by the program itself. One that lies spoils its own
-// statistics, and at worst those of its tenant.
+// statistics, and at worst those of its owner (a pod, container, job or user).
 package jobs
 
 import (
@@ -57,6 +57,7 @@ type Observer struct {
 type process struct {
 	pid    int
 	tenant string
+	owner  string
 	shared wire.Shared
 	gpus   []string // UUIDs by the session's number
 
@@ -101,11 +102,12 @@ type communicator struct {
 	paused float64 // seconds in which it waited for a rank that paused
 }
 
-// A communicatorOf names a communicator. A job has one tenant: no process can
-// join that of another by naming its communicator.
+// A communicatorOf names a communicator. A job has one tenant and one owner: no
+// process can join that of another by naming its communicator, which anybody can
+// read in the metrics.
 type communicatorOf struct {
-	tenant string
-	id     uint64
+	tenant, owner string
+	id            uint64
 }
 
 // now returns CLOCK_MONOTONIC, ns.
@@ -129,7 +131,7 @@ func (o *Observer) Observe(t broker.Traced) {
 		if len(o.processes) >= maxProcesses {
 			return
 		}
-		p = &process{pid: t.PID, gpus: t.GPUs, last: o.now()}
+		p = &process{pid: t.PID, owner: t.Owner, gpus: t.GPUs, last: o.now()}
 		if o.processes == nil {
 			o.processes = map[uint64]*process{}
 		}

@@ -64,6 +64,7 @@ type rank struct {
 	h       *host
 	pid     int
 	tenant  string
+	owner   string
 	trace   wire.Trace
 	head    uint64
 	entered uint64
@@ -214,7 +215,7 @@ func (r *rank) hangs(at int64) {
 
 func (h *host) look() (all []wire.JobStats, hangs []wire.HangStats) {
 	for i, r := range h.ranks {
-		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant,
+		h.Observer.Observe(broker.Traced{Session: uint64(i + 1), PID: r.pid, Tenant: r.tenant, Owner: r.owner,
 			GPUs: []string{fmt.Sprint("GPU-", i)}, Trace: r.trace})
 	}
 	return h.Observer.Look(func(int) string { return "job" })
@@ -384,20 +385,27 @@ func TestSharedMemoryOutlivesTheSession(t *testing.T) {
 	fixture.Equal(t, h.Observer.Shared(h.ranks[1].pid), 0, "another one shares")
 }
 
-// TestOtherTenantsBlameNobody lets a process of another tenant name the
-// communicator of a job, and be the last in it.
-func TestOtherTenantsBlameNobody(t *testing.T) {
+// TestOthersBlameNobody lets a process of another tenant or owner name the
+// communicator of a job, and be the last or the first in it.
+func TestOthersBlameNobody(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, 4)
-	h.ranks[3].tenant = "liar"
-	for range 100 {
-		h.step(nil)
-	}
-	hangs := (*rank).hangs
-	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: hangs, 3: func(*rank, int64) {}})
-	for _, found := range h.wait(30) {
-		if found.PID == h.ranks[3].pid || found.Tenant == "liar" {
-			t.Errorf("%+v", found)
+	nothing, hangs := func(*rank, int64) {}, (*rank).hangs
+	for _, liar := range []rank{{tenant: "liar"}, {tenant: "default", owner: "liar"}} {
+		for name, last := range map[string]map[int]func(*rank, int64){
+			"last":  {0: hangs, 1: hangs, 2: hangs, 3: nothing},
+			"first": {0: nothing, 1: nothing, 2: nothing, 3: hangs},
+		} {
+			h := newHost(t, 4)
+			h.ranks[3].tenant, h.ranks[3].owner = liar.tenant, liar.owner
+			for range 100 {
+				h.step(nil)
+			}
+			h.step(last)
+			for _, found := range h.wait(30) {
+				if name == "first" || found.PID == h.ranks[3].pid {
+					t.Errorf("a liar of tenant %s, owner %q is %s: %+v", liar.tenant, liar.owner, name, found)
+				}
+			}
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (o *Observer) communicators() map[communicatorOf][]*process {
 		}
 		for i := range p.communicators {
 			if c := &p.communicators[i]; c.there && c.Measured > 0 {
-				of := communicatorOf{p.tenant, c.ID}
+				of := communicatorOf{p.tenant, p.owner, c.ID}
 				all[of] = append(all[of], p)
 			}
 		}
