@@ -13,8 +13,8 @@ const (
 	forget   = time.Minute      // without an answer that tells of it
 )
 
-// maxKnown is how many bytes of communicators are known beside those of the last answer. As many
-// ranks as a real answer can tell of take a third of it.
+// maxKnown is how many bytes of communicators are known, together with those of the next answer: of
+// more, only the answer. As many ranks as a real answer can tell of take a third of it.
 const maxKnown = 16 << 20
 
 // joint collectives end on no rank before all ranks have entered them. The root
