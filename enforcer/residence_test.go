@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,6 +150,30 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	}
 	g.run(g.table)
 	fixture.EqualSlices(t, g.audited().Suspended, nil, "still suspended")
+}
+
+// TestASuspendedProgramHoldsUpNobody suspends a program whose threads signal themselves all the
+// time, which stops them for who traces them. The enforcer audits, obeys orders, ends, and brings
+// the program back.
+func TestASuspendedProgramHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	g := suspending(t, 0, 0, []string{"a"}, gives(0))
+	driver := g.driver
+	g.driver = append(slices.Clone(driver), "STORM_THREADS=64",
+		"LD_PRELOAD="+filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "storm.so"))
+	a := g.rests("a", false, "512")
+	g.driver = driver
+	g.gaveWay(a, 1)
+	storm := func() { fixture.Must(t, a.Cmd.Process.Signal(syscall.SIGUSR2)) }
+	storm()
+	poll(t, 20*time.Second, "it does not signal itself", func() bool { return traced(a.Cmd.Process.Pid) })
+	g.audited()
+	g.order(g.suspend, "unit:a.service", "stays so")
+	g.stop()
+	g.run(g.table)
+	g.order(g.giveBack, "unit:a.service", "runs again")
+	storm()
+	g.cameBack(a, 2)
 }
 
 // traced reports whether a thread of a process is held by the one that traces it.

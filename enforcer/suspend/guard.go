@@ -5,200 +5,103 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path"
-	"runtime"
 	"slices"
 	"strconv"
-	"sync"
-	"time"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
-// Guards protect processes while the driver has their GPU state. Its library then faults
-// in a thread that asks what its GPU has done, or waits for that: cuStreamSynchronize, for
-// instance. A guard holds such a thread at the faulting instruction. Once the state is back,
-// the thread executes that instruction again.
-//
-// A guard traces the threads (ptrace), and stops none of them. A process that is traced by
-// somebody else, such as a debugger, cannot be guarded. The zero value guards nothing yet.
-// Methods may be called concurrently.
-type Guards struct {
-	mu  sync.Mutex
-	all map[int]*guard
-}
+// Bounds of what the tracer does for one process before it turns to the next.
+const (
+	signalsALook = 64
+	listsALook   = 8 // of its threads, while it starts others
+)
 
-// Take guards a process from now on, if it is not guarded yet.
-func (g *Guards) Take(pid int) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if one := g.all[pid]; one != nil && !one.over() {
-		return nil
-	}
-	one := &guard{pid: pid, threads: map[int]bool{}, asks: make(chan chan bool), release: make(chan struct{}),
-		ended: make(chan struct{})}
-	begun := make(chan error, 1)
-	go one.run(begun)
-	if err := <-begun; err != nil {
-		<-one.ended
-		one.forgets() // it may have traced some of the threads
-		return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
-	}
-	if g.all == nil {
-		g.all = map[int]*guard{}
-	}
-	g.all[pid] = one
-	return nil
-}
-
-// Holds reports whether a guarded process has a thread that waits for the GPU.
-func (g *Guards) Holds(pid int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	one := g.all[pid]
-	if one == nil {
-		return false
-	}
-	answer := make(chan bool)
-	select {
-	case one.asks <- answer:
-		return <-answer
-	case <-one.ended:
-		return false
-	}
-}
-
-// Has reports whether a process is guarded.
-func (g *Guards) Has(pid int) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	one := g.all[pid]
-	return one != nil && !one.over()
-}
-
-// Give lets the threads of a process go on that are held, and guards it no longer.
-func (g *Guards) Give(pid int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if one := g.all[pid]; one != nil {
-		delete(g.all, pid)
-		close(one.release)
-		<-one.ended
-		one.forgets()
-	}
-}
-
-// Keep gives all processes but some.
-func (g *Guards) Keep(some map[int]bool) {
-	g.mu.Lock()
-	var gone []int
-	for pid := range g.all {
-		if !some[pid] {
-			gone = append(gone, pid)
-		}
-	}
-	g.mu.Unlock()
-	for _, pid := range gone {
-		g.Give(pid)
-	}
-}
-
-// A guard is that of one process. Its threads belong to its run.
+// A guard is that of one process. The tracer's thread calls its methods, and owns what is not
+// said to be otherwise.
 type guard struct {
 	pid     int
-	tid     int            // of the thread that traces it
-	threads map[int]bool   // that are traced; true: it is held
-	asks    chan chan bool // whether a thread is held
-	release chan struct{}  // closed to end it
-	ended   chan struct{}  // closed when it has
+	driver  []*procfs.ProcMap // where the driver's library is; constant
+	threads map[int]bool      // that are traced; true: it is held
+	unsure  bool              // there may be others
+	left    bool              // each is let go as it stops
+
+	begun chan struct{} // closed when it guards, or cannot
+	err   error         // why it cannot, then
+	given atomic.Bool   // it is to leave: set by Guards
+	holds atomic.Bool   // a thread is held
+	over  atomic.Bool   // the process has ended, or could not be guarded
 }
 
-func (g *guard) over() bool {
+// guards reports whether the process is guarded. Anybody may call it.
+func (g *guard) guards() bool {
 	select {
-	case <-g.ended:
-		return true
+	case <-g.begun:
+		return !g.over.Load()
 	default:
 		return false
 	}
 }
 
-// forgets waits until the tracing thread has ended, and the process may be traced again. The
-// kernel does not tell when that is.
-func (g *guard) forgets() {
-	for late := time.Now().Add(time.Second); unix.Tgkill(unix.Getpid(), g.tid, 0) == nil && time.Now().Before(late); {
-		time.Sleep(50 * time.Microsecond)
+// begin guards the process, of which an earlier guard may still trace some threads.
+func (g *guard) begin(before *guard) {
+	if before != nil {
+		g.threads = before.threads
 	}
+	if g.err = g.seize(); g.err != nil {
+		g.over.Store(true)
+		g.given.Store(true) // it may have traced some of the threads
+	}
+	close(g.begun)
 }
 
-// run traces the process from a thread of its own. That thread ends with it, and the kernel
-// then lets go of the process without stopping it.
-func (g *guard) run(begun chan<- error) {
-	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() { // the first thread would not end
-		go g.run(begun) // on another one
-		<-g.ended
-		runtime.UnlockOSThread()
+// leave lets go of the threads that are held, and has the others stop for that, unless they
+// are free at once anyway because the tracer ends. A stop interrupts some system calls, as
+// SIGSTOP does.
+func (g *guard) leave(stops bool) {
+	if g.left {
 		return
 	}
-	defer close(g.ended)
-	g.tid = unix.Gettid()
-	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, unix.SIGCHLD)
-	defer signal.Stop(changed)
-	err := g.seize()
-	begun <- err
-	if err != nil {
-		return
-	}
-	for g.look() {
-		select {
-		case <-changed:
-			_ = g.seize() // a thread that ended before it told which one it started
-		case answer := <-g.asks:
-			g.look() // a thread may just have faulted
-			answer <- len(g.held()) > 0
-		case <-g.release:
-			g.look()
-			for _, tid := range g.held() {
-				goOn(tid, 0)
-			}
-			return
-		}
-	}
-}
-
-func (g *guard) held() (tids []int) {
+	g.left = true
 	for tid, held := range g.threads {
 		if held {
-			tids = append(tids, tid)
+			g.goOn(tid, 0)
+		} else if stops {
+			_ = ptrace(unix.PTRACE_INTERRUPT, tid, 0, 0) // it fails if the thread has ended
 		}
 	}
-	return tids
 }
 
 // seize traces all threads that are not known. Those that they start later are traced, too.
 func (g *guard) seize() error {
-	for more := true; more; {
-		more = false
+	g.unsure = true
+	for range listsALook {
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", g.pid))
 		if err != nil {
+			g.unsure = false
 			return err
 		}
+		more := false
 		for _, task := range tasks {
 			tid, _ := strconv.Atoi(task.Name())
 			if _, known := g.threads[tid]; known {
 				continue
 			}
-			switch err := trace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE); {
+			err := error(unix.EPERM)
+			if !g.left {
+				err = ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE)
+			}
+			switch {
 			case errors.Is(err, unix.ESRCH): // it has ended
 			case errors.Is(err, unix.EPERM):
-				switch by, ending := tracer(g.pid, tid); {
-				case by == g.tid:
+				switch by, ending := tracedBy(g.pid, tid); {
+				case by == unix.Gettid():
 					g.threads[tid] = false // started by one that is traced
-				case !ending:
+				case !ending && !g.left:
 					return err
 				}
 			case err != nil:
@@ -207,6 +110,10 @@ func (g *guard) seize() error {
 				g.threads[tid], more = false, true
 			}
 		}
+		if !more {
+			g.unsure = false
+			break
+		}
 	}
 	if len(g.threads) == 0 {
 		return unix.ESRCH
@@ -214,9 +121,9 @@ func (g *guard) seize() error {
 	return nil
 }
 
-// tracer returns the thread that traces another, and whether that other one has ended or is
+// tracedBy returns the thread that traces another, and whether that other one has ended or is
 // about to.
-func tracer(pid, tid int) (by int, ending bool) {
+func tracedBy(pid, tid int) (by int, ending bool) {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)) // none: it has ended
 	_, state, _ := bytes.Cut(status, []byte("\nState:\t"))
 	_, rest, _ := bytes.Cut(status, []byte("\nTracerPid:"))
@@ -224,26 +131,42 @@ func tracer(pid, tid int) (by int, ending bool) {
 	return by, len(state) == 0 || state[0] == 'Z' || state[0] == 'X'
 }
 
-// look deals with all threads that have stopped. It returns false once the process has
-// ended.
-func (g *guard) look() bool {
-	for again := true; again; {
-		again = false
-		for tid := range g.threads {
-			var status unix.WaitStatus
-			// One by one: this thread may be the parent of other processes.
-			switch got, err := unix.Wait4(tid, &status, unix.WNOHANG|unix.WALL, nil); {
-			case errors.Is(err, unix.EINTR):
-				again = true
-			case err != nil:
-				delete(g.threads, tid)
-			case got == tid:
-				again = true
-				g.stopped(tid, status)
-			}
+// look deals with threads that have stopped, and reports whether it is to be called again. Once
+// it is not, and there are no threads, the process has ended or is free.
+func (g *guard) look() (again bool) {
+	if g.unsure {
+		_ = g.seize()
+	}
+	signals := 0
+	for tid := range g.threads {
+		var status unix.WaitStatus
+		// One by one: this thread may be the parent of other processes.
+		switch got, err := unix.Wait4(tid, &status, unix.WNOHANG|unix.WALL, nil); {
+		case errors.Is(err, unix.EINTR):
+			again = true
+		case err != nil:
+			g.forget(tid)
+		case got == tid:
+			g.stopped(tid, status)
+			signals++
+		}
+		if signals == signalsALook {
+			again = true
+			break
 		}
 	}
-	return len(g.threads) > 0
+	held := false
+	for _, one := range g.threads {
+		held = held || one
+	}
+	g.holds.Store(held)
+	return again || g.unsure
+}
+
+// forget forgets a thread that has ended, maybe before it told which one it started.
+func (g *guard) forget(tid int) {
+	delete(g.threads, tid)
+	g.unsure = true
 }
 
 // stopped deals with a thread that has stopped or ended.
@@ -251,20 +174,22 @@ func (g *guard) stopped(tid int, status unix.WaitStatus) {
 	sig, event := status.StopSignal(), int(status)>>16
 	switch {
 	case !status.Stopped():
-		delete(g.threads, tid)
+		g.forget(tid)
 	case event == unix.PTRACE_EVENT_CLONE:
 		if started, err := unix.PtraceGetEventMsg(tid); err == nil {
 			g.threads[int(started)] = false
 		}
-		goOn(tid, 0)
-	case event == unix.PTRACE_EVENT_STOP && sig != unix.SIGTRAP: // a signal stops the process
-		_ = trace(unix.PTRACE_LISTEN, tid, 0, 0) // as in goOn
+		g.goOn(tid, 0)
+	case event == unix.PTRACE_EVENT_STOP && sig != unix.SIGTRAP && !g.left: // a signal stops the process
+		_ = ptrace(unix.PTRACE_LISTEN, tid, 0, 0) // as in goOn
 	case event != 0:
-		goOn(tid, 0)
+		g.goOn(tid, 0)
 	case (sig == unix.SIGSEGV || sig == unix.SIGBUS) && g.inDriver(tid):
-		g.threads[tid] = true
+		if g.threads[tid] = true; g.left { // the state is back
+			g.goOn(tid, 0)
+		}
 	default:
-		goOn(tid, sig)
+		g.goOn(tid, sig)
 	}
 }
 
@@ -273,36 +198,47 @@ func (g *guard) inDriver(tid int) bool {
 	var info [128]byte
 	var regs unix.PtraceRegs
 	const codeAt, prstatus = 8, 1
-	if trace(unix.PTRACE_GETSIGINFO, tid, 0, uintptr(unsafe.Pointer(&info))) != nil {
+	if ptrace(unix.PTRACE_GETSIGINFO, tid, 0, uintptr(unsafe.Pointer(&info))) != nil {
 		return false
 	}
 	if code := *(*int32)(unsafe.Pointer(&info[codeAt])); code <= 0 {
 		return false // somebody sent it
 	}
 	vector := unix.Iovec{Base: (*byte)(unsafe.Pointer(&regs)), Len: uint64(unsafe.Sizeof(regs))}
-	if trace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
+	if ptrace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
 		return false
 	}
-	process, err := procfs.NewProc(g.pid)
+	return slices.ContainsFunc(g.driver, func(m *procfs.ProcMap) bool {
+		return uint64(m.StartAddr) <= regs.PC() && regs.PC() < uint64(m.EndAddr)
+	})
+}
+
+// library returns where a process has the driver's library.
+func library(pid int) []*procfs.ProcMap {
+	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return false
+		return nil // it has ended
 	}
-	maps, _ := process.ProcMaps() // none: it is ending
-	return slices.ContainsFunc(maps, func(m *procfs.ProcMap) bool {
+	all, _ := process.ProcMaps() // none: it is ending
+	return slices.DeleteFunc(all, func(m *procfs.ProcMap) bool {
 		driver, _ := path.Match("libcuda.so*", path.Base(m.Pathname))
-		return driver && uint64(m.StartAddr) <= regs.PC() && regs.PC() < uint64(m.EndAddr)
+		return !driver
 	})
 }
 
 // goOn lets a thread go on that has stopped, with a signal or with 0.
-func goOn(tid int, sig unix.Signal) {
-	_ = unix.PtraceCont(tid, int(sig)) // it fails if the thread was killed meanwhile
+func (g *guard) goOn(tid int, sig unix.Signal) {
+	if !g.left {
+		_ = unix.PtraceCont(tid, int(sig)) // it fails if the thread was killed meanwhile
+	} else if ptrace(unix.PTRACE_DETACH, tid, 0, uintptr(sig)) == nil {
+		delete(g.threads, tid) // otherwise, its end is awaited
+	}
 }
 
-// trace makes a call of ptrace.
+// ptrace makes a call of ptrace.
 //
 //go:uintptrescapes
-func trace(request, tid int, address, data uintptr) error {
+func ptrace(request, tid int, address, data uintptr) error {
 	if _, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), address, data, 0, 0); errno != 0 {
 		return errno
 	}

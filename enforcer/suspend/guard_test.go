@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,21 +90,32 @@ func (c *child) send(s syscall.Signal) {
 	fixture.Must(c.t, c.Process.Signal(s))
 }
 
-// tracers returns by how many threads those of the process are traced; 0: some are not.
-func (c *child) tracers() int {
-	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", c.Process.Pid))
+// tracers returns by how many threads those of processes are traced; 0: some are not.
+func tracers(children ...*child) int {
 	by := map[int]bool{}
-	for _, task := range all {
-		var tid int
-		_, _ = fmt.Sscan(filepath.Base(task), &tid)
-		if tracer, ending := tracer(c.Process.Pid, tid); !ending {
-			by[tracer] = true
+	for _, c := range children {
+		all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", c.Process.Pid))
+		for _, task := range all {
+			var tid int
+			_, _ = fmt.Sscan(filepath.Base(task), &tid)
+			if tracer, ending := tracedBy(c.Process.Pid, tid); !ending {
+				by[tracer] = true
+			}
 		}
 	}
 	if by[0] {
 		return 0
 	}
 	return len(by)
+}
+
+// freed reports whether none of its threads is traced.
+func (c *child) freed() bool {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", c.Process.Pid))
+	return !slices.ContainsFunc(all, func(path string) bool {
+		status, _ := os.ReadFile(path)
+		return len(status) > 0 && !strings.Contains(string(status), "TracerPid:\t0\n")
+	})
 }
 
 func (c *child) state() string {
@@ -119,8 +131,8 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	pid := c.Process.Pid
 	for range 2 {
-		if err := g.Take(pid); err != nil || !g.Has(pid) || c.tracers() != 1 {
-			t.Fatalf("%v, guarded: %v, by %d threads", err, g.Has(pid), c.tracers())
+		if err := g.Take(pid); err != nil || !g.Has(pid) || tracers(c) != 1 {
+			t.Fatalf("%v, guarded: %v, by %d threads", err, g.Has(pid), tracers(c))
 		}
 		c.send(syscall.SIGUSR1)
 		c.says("user defined signal 1")
@@ -128,7 +140,7 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 			c.send(syscall.SIGUSR2)
 			c.says("user defined signal 2")
 		}
-		fixture.Eventually(t, "a new thread is traced", func() bool { return c.tracers() == 1 })
+		fixture.Eventually(t, "a new thread is traced", func() bool { return tracers(c) == 1 })
 		c.send(syscall.SIGSTOP)
 		fixture.Eventually(t, "it is stopped", func() bool { s := c.state(); return s == "t" || s == "T" })
 		c.send(syscall.SIGUSR1)
@@ -136,11 +148,47 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 		c.says("user defined signal 1")
 	}
 	g.Give(pid)
-	fixture.Equal(t, c.tracers(), 0, "it is still traced")
+	fixture.Eventually(t, "it is free", c.freed)
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
 	if g.Has(pid) || g.Holds(pid) {
 		t.Error("it is still guarded")
+	}
+}
+
+// TestOneThreadGuardsAll guards processes by one thread, and gives one of them, which is stopped
+// then and stays so. It may be guarded again, as all may once the thread has ended.
+func TestOneThreadGuardsAll(t *testing.T) {
+	t.Parallel()
+	all, g := []*child{guarded(t), guarded(t), guarded(t)}, Guards{}
+	t.Cleanup(g.Close)
+	one, pid := all[0], all[0].Process.Pid
+	works := func() {
+		t.Helper()
+		for _, c := range all {
+			c.send(syscall.SIGUSR2)
+			c.says("user defined signal 2")
+		}
+	}
+	for range 2 {
+		for _, c := range all {
+			fixture.Must(t, g.Take(c.Process.Pid))
+		}
+		fixture.Equal(t, tracers(all...), 1, "threads that trace")
+		works()
+		one.send(syscall.SIGSTOP)
+		fixture.Eventually(t, "it is stopped", func() bool { s := one.state(); return s == "t" || s == "T" })
+		g.Give(pid)
+		fixture.Eventually(t, "it is free", func() bool { return !g.Has(pid) && one.freed() })
+		fixture.Equal(t, tracers(all[1:]...), 1, "threads that trace the others")
+		fixture.Eventually(t, "it stays stopped", func() bool { return one.state() == "T" })
+		one.send(syscall.SIGCONT)
+		works()
+		fixture.Must(t, g.Take(pid))
+		works()
+		g.Close()
+		fixture.Equal(t, all[1].freed(), true, "the last ones are free:")
+		works()
 	}
 }
 
@@ -162,7 +210,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 		if _ = e.Wait(); !strings.Contains(e.err.String(), c.says) {
 			t.Errorf("it ends otherwise: %v, %s", e.ProcessState, e.err.String())
 		}
-		g.Keep(nil)
+		g.Close()
 	}
 }
 
@@ -172,7 +220,7 @@ func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
 	t.Parallel()
 	for range 30 {
 		c, g := guarded(t), Guards{}
-		t.Cleanup(func() { g.Keep(nil) }) // before its end is awaited
+		t.Cleanup(g.Close) // before its end is awaited
 		pid := c.Process.Pid
 		fixture.Must(t, g.Take(pid))
 		c.send(syscall.SIGALRM)
@@ -189,12 +237,12 @@ func TestAnEndedThreadNeedsNoGuard(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	c.send(syscall.SIGHUP)
 	fixture.Eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
-	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || c.tracers() != 1 {
-		t.Errorf("%v, by %d threads", err, c.tracers())
+	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || tracers(c) != 1 {
+		t.Errorf("%v, by %d threads", err, tracers(c))
 	}
 	c.send(syscall.SIGUSR1)
 	c.says("user defined signal 1")
-	g.Keep(nil)
+	g.Close()
 }
 
 // TestOneGuardIsEnough refuses a process that is traced, and one that has ended. The process
@@ -204,7 +252,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	c, first, second := guarded(t), new(Guards), new(Guards)
 	pid := c.Process.Pid
 	fixture.Must(t, first.Take(pid))
-	if err := second.Take(pid); err == nil || second.Has(pid) || c.tracers() != 1 {
+	if err := second.Take(pid); err == nil || second.Has(pid) || tracers(c) != 1 {
 		t.Errorf("it is guarded twice: %v", err)
 	}
 	first.Keep(map[int]bool{pid: true})
@@ -212,7 +260,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 		t.Error("it is given up")
 	}
 	for range 20 {
-		first.Keep(nil)
+		first.Close()
 		if err := second.Take(pid); err != nil {
 			t.Fatalf("it is not guarded: %v", err)
 		}

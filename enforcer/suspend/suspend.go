@@ -519,6 +519,7 @@ func (s *Suspender) Close() (ends []End) {
 		return nil
 	}
 	s.Life = nil
+	s.Guard.Look()
 	for _, w := range s.order() {
 		if !slices.ContainsFunc(w.Processes, func(p Process) bool { return s.Guard.Holds(p.PID) }) {
 			continue
@@ -533,7 +534,7 @@ func (s *Suspender) Close() (ends []End) {
 		}
 		ends = append(ends, End{Record: w.Record, Done: Resuming, Err: err, Lost: lost, Took: time.Since(began)})
 	}
-	s.Guard.Keep(nil)
+	s.Guard.Close()
 	return ends
 }
 
