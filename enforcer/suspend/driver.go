@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -101,6 +102,17 @@ type Call func(ctx context.Context, op Op, pid int) (State, error)
 // gpusteward call-driver OP PID.
 const Command = "call-driver"
 
+// Bounds of the child processes that make calls, those included whose calls were given up. A
+// suspension makes no call that would leave too few for resumptions.
+const (
+	maxCalls  = 4 * maxMoving
+	keptCalls = maxMoving
+	callTasks = 16 // of one child process, with the threads of the driver
+)
+
+// Tasks is how many threads and processes the calls of one Helper have at most.
+const Tasks = maxCalls * callTasks
+
 // Helper makes each call in a child process, which is this program again. The driver
 // goes on with a call whose caller has died, and tells nobody when it is over. So
 // nothing ends a child: when ctx ends, the call is given up, and the child goes on,
@@ -108,22 +120,36 @@ const Command = "call-driver"
 // child locks the byte of that PID in the file at path. env is added to the child's
 // environment.
 func Helper(path string, env ...string) Call {
+	var calls atomic.Int32
 	return func(ctx context.Context, op Op, pid int) (State, error) {
 		turn, err := turnOn(ctx, path, pid)
 		if err != nil {
 			return Unknown, err
 		}
 		defer func() { _ = turn.Close() }() // the child has it, too
+		most := int32(maxCalls)
+		if op == Lock || op == Checkpoint {
+			most -= keptCalls
+		}
+		if n := calls.Add(1); n > most {
+			calls.Add(-1)
+			return Unknown, refuse(NoAnswer, "%s of %d: %d earlier calls of the driver have not returned", op, pid, n-1)
+		}
 		var out, complaint bytes.Buffer
 		cmd := exec.Command("/proc/self/exe", Command, string(op), strconv.Itoa(pid))
-		cmd.Env = append(unhooked(os.Environ()), env...)
+		cmd.Env = append(append(unhooked(os.Environ()), "GOMAXPROCS=2"), env...) // few threads on a large host
 		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &out, &complaint, []*os.File{turn}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal interrupts it
 		ended := make(chan error, 1)
 		if err := cmd.Start(); err != nil {
+			calls.Add(-1)
 			ended <- err
 		} else {
-			go func() { ended <- cmd.Wait() }()
+			go func() {
+				err := cmd.Wait()
+				calls.Add(-1)
+				ended <- err
+			}()
 		}
 		select {
 		case <-ctx.Done():

@@ -159,6 +159,37 @@ func TestADriverThatHangsIsLeft(t *testing.T) {
 	}
 }
 
+// TestCallsAreBounded leaves children behind that hang. A suspension makes no call any more while
+// resumptions still do, until there are too many for these, too. The unit has room for all of
+// them, and as much for the enforcer itself.
+func TestCallsAreBounded(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	fixture.Must(t, syscall.Mkfifo(pipe, 0o600))
+	call := Helper(filepath.Join(t.TempDir(), "lock"), "GS_CHILD=hang", "GS_PIPE="+pipe)
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	var of []int
+	made := func(op Op) (n int) {
+		for ; n <= maxCalls; n++ {
+			if _, err := call(late, op, 999_000_000+len(of)); strings.Contains(err.Error(), "earlier calls") {
+				break
+			}
+			of = append(of, 999_000_000+len(of))
+		}
+		return n
+	}
+	fixture.Equal(t, made(Lock), maxCalls-keptCalls, "calls of suspensions")
+	fixture.Equal(t, made(Restore), keptCalls, "further calls of resumptions")
+	for _, pid := range of {
+		child := childOf(t, strconv.Itoa(pid))
+		t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) })
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", child))
+		fixture.AtMost(t, len(tasks), callTasks, "tasks of a call")
+	}
+	unit := fixture.Value(os.ReadFile("../../deploy/systemd/gpusteward-broker.service"))(t)
+	fixture.Contains(t, string(unit), fmt.Sprintf("\nTasksMax=%d\n", 2*Tasks), "the unit")
+}
+
 // TestCallsNeedTheirLock makes no call that another enforcer would not notice.
 func TestCallsNeedTheirLock(t *testing.T) {
 	_, err := Helper(filepath.Join(t.TempDir(), "none", "lock"))(context.Background(), Ask, 1)

@@ -24,6 +24,7 @@ import (
 // Bounds.
 const (
 	maxSuspended = 1024             // workloads
+	maxMoving    = 8                // workloads that are suspended at a time, and as many that are resumed; others wait
 	lockWithin   = 5 * time.Second  // until the work that a process has submitted must have ended
 	callWithin   = 15 * time.Second // for a call that copies nothing
 	slowestCopy  = 256 << 20        // bytes a second that a copy is granted at least
@@ -120,8 +121,9 @@ type Suspender struct {
 	Life   context.Context                              // when it ends, no more calls are made; nil: never
 	Guard  *Guards                                      // of the suspended processes; nil: they are not guarded
 
-	work   map[audit.Subject]*work
-	totals Totals
+	work       map[audit.Subject]*work
+	away, back chan struct{} // have an element for each workload that is being suspended, or resumed
+	totals     Totals
 }
 
 // work is a record, and what is being done about it.
@@ -305,7 +307,7 @@ func (s *Suspender) keepAway(now time.Time, w *work) {
 	w.Phase, w.Since, w.stays = Suspending, now, false
 	processes, none := w.Processes, w.Record
 	none.Processes = nil
-	w.start(none, func() ([]int, error) { return s.suspend(processes) })
+	s.start(w, none, func() ([]int, error) { return s.suspend(processes) })
 }
 
 // Join begins to suspend processes that started in a suspended workload.
@@ -342,7 +344,7 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 	}
 	moves := w.Record
 	moves.Processes = w.fresh()
-	w.start(moves, func() ([]int, error) { return s.suspend(moves.Processes) })
+	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Processes) })
 	return nil
 }
 
@@ -434,7 +436,7 @@ func (s *Suspender) resume(now time.Time, w *work, why string) {
 
 func (s *Suspender) try(w *work) {
 	back, others := w.back(), s.returning()
-	w.start(back, func() ([]int, error) { return s.giveBack(back.Processes, others) })
+	s.start(w, back, func() ([]int, error) { return s.giveBack(back.Processes, others) })
 }
 
 // back returns the record with the processes that are to go on.
@@ -461,11 +463,22 @@ func (s *Suspender) returning() map[string]uint64 {
 	return all
 }
 
-// start does something about the processes of r. The result comes by w.ends.
-func (w *work) start(r Record, do func() (lost []int, err error)) {
-	ends, began := make(chan End, 1), time.Now()
+// start does something about the processes of r, once few others are on the same way: so
+// suspensions never keep a resumption waiting. The result comes by w.ends.
+func (s *Suspender) start(w *work, r Record, do func() (lost []int, err error)) {
+	if s.away == nil {
+		s.away, s.back = make(chan struct{}, maxMoving), make(chan struct{}, maxMoving)
+	}
+	way := s.away
+	if r.Phase == Resuming || w.undo {
+		way = s.back
+	}
+	ends := make(chan End, 1)
 	w.ends = ends
 	go func() {
+		way <- struct{}{}
+		defer func() { <-way }()
+		began := time.Now()
 		lost, err := do()
 		ends <- End{Record: r, Done: r.Phase, Err: err, Took: time.Since(began), Lost: lost}
 	}()

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,6 +218,39 @@ func TestAWorkloadIsSuspendedAndResumed(t *testing.T) {
 	if err := b.Resume(b.now, job, "wanted"); err == nil {
 		t.Error("what is not suspended is resumed")
 	}
+}
+
+// TestSuspensionsKeepNoResumptionWaiting orders many suspensions whose driver does not answer: some
+// begin. A workload that is suspended comes back meanwhile, and then all others are suspended.
+func TestSuspensionsKeepNoResumptionWaiting(t *testing.T) {
+	const many = 3 * maxMoving
+	needs := map[int]int{2: 5}
+	for pid := range many {
+		needs[10+pid] = 1
+	}
+	b := newBench(t, newCard(0, needs))
+	b.away(2)
+	var locking atomic.Int32
+	answers, call := make(chan struct{}), b.Call
+	b.Call = func(ctx context.Context, op Op, pid int) (State, error) {
+		if op == Lock {
+			locking.Add(1)
+			<-answers
+		}
+		return call(ctx, op, pid)
+	}
+	for pid := range many {
+		of := audit.Subject{Tenant: "a", Workload: fmt.Sprint(pid)}
+		fixture.Must(t, b.Suspend(b.now, of, processes(10+pid), "ordered"))
+	}
+	fixture.Eventually(t, "as many begin as may", func() bool { return locking.Load() >= maxMoving })
+	fixture.Must(t, b.Resume(b.now, job, "wanted"))
+	if end := b.end(); end.Done != Resuming || end.Err != nil || end.Subject() != job {
+		t.Errorf("%+v", end)
+	}
+	fixture.Equal(t, locking.Load(), maxMoving, "suspensions that began")
+	close(answers)
+	fixture.Eventually(t, "all are suspended", func() bool { b.Look(b.now); return b.Totals().Suspended == many+1 })
 }
 
 // TestNothingIsDoneThatIsNotRecorded does not touch a workload that a restart
