@@ -430,9 +430,7 @@ func TestFewSessionsOfAProcess(t *testing.T) {
 	if refused, _ := b.Refused(h.Process.Pid); refused {
 		t.Error("a process that has all that it may have passes for refused")
 	}
-	if n := strange(t, "idle", b.options.Socket, 1, 4711, "").number(t); n != 1 {
-		t.Error("another of its user is refused")
-	}
+	fixture.Equal(t, strange(t, "idle", b.options.Socket, 1, 4711, "").number(t), 1, "another of its user has … sessions")
 }
 
 // TestCalls lets a process connect again and again. It is served a limited

@@ -25,17 +25,11 @@ func TestRate(t *testing.T) {
 		}
 		return n
 	}
-	if n := taken(100); n != 10 {
-		t.Errorf("%d at once of 10 a second", n)
-	}
+	fixture.Equal(t, taken(100), 10, "… at once of 10 a second")
 	at += 500 * time.Millisecond
-	if n := taken(100); n != 5 {
-		t.Errorf("%d after half a second", n)
-	}
+	fixture.Equal(t, taken(100), 5, "… after half a second")
 	at += time.Hour
-	if n := taken(100); n != 10 {
-		t.Errorf("%d after an hour", n)
-	}
+	fixture.Equal(t, taken(100), 10, "… after an hour")
 }
 
 // TestRateOfOwner lets one session of an owner use up the rate of both. The

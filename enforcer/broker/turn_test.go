@@ -279,9 +279,7 @@ func TestGang(t *testing.T) {
 	eventually(t, "alone on both", func() bool {
 		return c.page.Turn(0).Mode == wire.ModeOpen && c.page.Turn(1).Mode == wire.ModeOpen
 	})
-	if n := gangs(); n != 1 {
-		t.Errorf("%d gangs were found", n)
-	}
+	fixture.Equal(t, gangs(), 1, "… gangs were found")
 }
 
 // TestAGangHasOneOwner has sessions of a tenant name one communicator, on a GPU each.

@@ -3,6 +3,8 @@ package schedule
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // The tenants of a class divide the time by weight.
@@ -349,9 +351,7 @@ func TestLight(t *testing.T) {
 	} {
 		d := newDesk(t, Config{Turns: c.turns}, 1)
 		x := &tenant{gpu: d.GPU, state: State{Mode: Run}, burst: c.burst, duty: c.duty, wants: c.wants, began: c.since}
-		if got := x.light(c.now); got != c.light {
-			t.Errorf("%s: light %v", what, got)
-		}
+		fixture.Equal(t, x.light(c.now), c.light, "%s: light", what)
 	}
 }
 

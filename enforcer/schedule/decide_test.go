@@ -3,6 +3,8 @@ package schedule
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // two returns a desk on which a and b want the GPU permanently.
@@ -49,9 +51,7 @@ func TestOpenAfterSilence(t *testing.T) {
 			t.Fatalf("%v after b rests: %+v", d.at-rested, d.State("a"))
 		}
 	}
-	if d.wake != rested+silence {
-		t.Errorf("to be called at %v, not %v", d.wake, rested+silence)
-	}
+	fixture.Equal(t, d.wake, rested+silence, "to be called at")
 	d.pass(1).shows("oR")
 	d.Leave(d.at, "b")
 	d.decide().shows("o")
@@ -184,9 +184,7 @@ func TestHeldGetsNothing(t *testing.T) {
 	if is := d.Stats("a"); is.Waited != was.Waited || is.Served > was.Served+late || d.Lag("a") > 10*ms {
 		t.Errorf("what held it was counted: %+v, then %+v", was, is)
 	}
-	if d.find("b").part != 1 {
-		t.Errorf("b's part is %v", d.find("b").part)
-	}
+	fixture.Equal(t, d.find("b").part, 1, "b's part is")
 	d.rest("b")
 	d.pass(2 * time.Second).shows("pR") // not open: a wants the GPU as soon as it may
 	d.Change(d.at, "a", Share{})
@@ -312,9 +310,7 @@ func TestStopped(t *testing.T) {
 	w.run(1 * time.Second)
 	before, done := g.Stats("b").Overruns, a.ranks[0].done
 	w.run(2 * time.Second)
-	if n := g.Stats("b").Overruns - before; n != 1 {
-		t.Errorf("a tenant that is stopped overran %d times", n)
-	}
+	fixture.Equal(t, g.Stats("b").Overruns-before, 1, "a tenant that is stopped overran … times")
 	if got := a.ranks[0].done - done; got < 1900*ms {
 		t.Errorf("the other one had the GPU for %v of 2 s", got)
 	}

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // changes of two tenants, and whether something follows.
@@ -291,9 +293,7 @@ func TestFrees(t *testing.T) {
 		d.know()
 		c.change(d, o)
 		d.decide()
-		if got := modes(d.GPU) + " " + modes(o); got != c.want {
-			t.Errorf("%s: %s, want %s", what, got, c.want)
-		}
+		fixture.Equal(t, modes(d.GPU)+" "+modes(o), c.want, "%s", what)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // Two tenants with a rank each on several GPUs are declared as gangs, or found
@@ -113,9 +115,7 @@ func TestGangIsOne(t *testing.T) {
 	other.Want(d.at, "a")
 	d.want("a")
 	d.decide().shows("pr")
-	if modes(other) != "p" {
-		t.Errorf("on the other GPU: %s", modes(other))
-	}
+	fixture.Equal(t, modes(other), "p", "on the other GPU")
 	d.pass(20 * ms).shows("pp")
 	if d.drain("b"); d.decide().shows("rp") != nil && modes(other) != "r" {
 		t.Errorf("on the other GPU: %s", modes(other))
@@ -123,9 +123,7 @@ func TestGangIsOne(t *testing.T) {
 	for d.State("a").Mode == Run && d.at < time.Second {
 		d.pass(ms)
 	}
-	if modes(other) != "p" {
-		t.Errorf("a is held on the first GPU only: %s", modes(other))
-	}
+	fixture.Equal(t, modes(other), "p", "a is held on the first GPU only")
 	if d.drain("a"); d.decide().shows("pr") != nil && !other.find("a").drains {
 		t.Error("on the other GPU it has drained as well")
 	}
@@ -218,9 +216,7 @@ func TestDissolveKeepsLinks(t *testing.T) {
 	gone.Link(0, other, "a")
 	d.Scheduler.join(d.find("a"), third.find("a"))
 	gone.Leave(0, "a")
-	if len(d.domain.gpus) != 3 {
-		t.Errorf("%d GPUs are decided on together", len(d.domain.gpus))
-	}
+	fixture.Equal(t, len(d.domain.gpus), 3, "… GPUs are decided on together")
 	a := d.find("a")
 	for past, members := range []int{3, 2} {
 		d.GPU.now = recent + time.Duration(past)
@@ -302,9 +298,7 @@ func TestNudges(t *testing.T) {
 	paused := d.find("a").paused
 	other.Drained(d.at, "a", Usage{}) // its rank on the other GPU has no outstanding work
 	d.decide().pass(paused + patience - 1 - d.at)
-	if modes(other) != "p" {
-		t.Errorf("it launches at once: %s", modes(other))
-	}
+	fixture.Equal(t, modes(other), "p", "it launches at once")
 	turn := other.State("a").Turn
 	if d.pass(1).shows("pp"); modes(other) != "r" || other.State("a").Turn == turn {
 		t.Errorf("after %v: %s", patience, modes(other))
@@ -365,9 +359,7 @@ func TestNudgesSessions(t *testing.T) {
 		}
 		turns := d.Stats("a").Turns
 		d.pass(10 * ms)
-		if got := d.Stats("a").Turns > turns; got != (sessions == 2) {
-			t.Errorf("%d sessions: let launch %v", sessions, got)
-		}
+		fixture.Equal(t, d.Stats("a").Turns > turns, sessions == 2, "%d sessions: let launch", sessions)
 		if d.Drained(d.at, "a", Usage{}); sessions == 1 {
 			d.decide().shows("pr")
 		}
@@ -384,9 +376,7 @@ func TestPatience(t *testing.T) {
 		{time.Hour, 1500 * ms}} {
 		a.longest = 0
 		d.Report(d.at, "a", Usage{Longest: c.says})
-		if got := d.patience(a); got != c.want {
-			t.Errorf("%v: %v, not %v", c.says, got, c.want)
-		}
+		fixture.Equal(t, d.patience(a), c.want, "%v", c.says)
 	}
 	a.longest = 16 * ms
 	if d.Report(d.at, "a", Usage{}); a.longest != 15*ms {

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // Shares cover whole tenths of a second, at most ten seconds of them.
@@ -91,9 +93,7 @@ func TestSlots(t *testing.T) {
 	}
 	for at, want := range map[time.Duration]int{-1: 0, 0: 0, 1: 0, slotTime: 0, slotTime + 1: 1, 2 * slotTime: 1,
 		slots*slotTime + 1: slots} {
-		if got := index(at); got != want {
-			t.Errorf("%v is of slot %d, not %d", at, got, want)
-		}
+		fixture.Equal(t, index(at), want, "%v is of slot", at)
 	}
 	d.Look(slots * slotTime)
 	if s := a.past[0]; s.served != 90*ms {

@@ -3,6 +3,8 @@ package schedule
 import (
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 // ready returns a tenant of a GPU that is ready to run, and paused.
@@ -43,14 +45,10 @@ func TestHalf(t *testing.T) {
 		}
 	}
 	d.find("e").dry, d.find("d").share.Held, d.find("c").wants = true, true, false
-	if d.half() != 5*ms {
-		t.Errorf("with two ready tenants: %v", d.half())
-	}
+	fixture.Equal(t, d.half(), 5*ms, "with two ready tenants")
 	d.Scheduler.gpus[1].Join(0, "a", Share{})
 	d.Link(0, d.Scheduler.gpus[1], "a")
-	if d.half() != 10*ms {
-		t.Errorf("beside a gang: %v", d.half())
-	}
+	fixture.Equal(t, d.half(), 10*ms, "beside a gang")
 }
 
 // The order is by class, then by running measurement, by recent begin, and by

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestClean(t *testing.T) {
@@ -23,9 +25,7 @@ func TestClean(t *testing.T) {
 		{Share{Weight: 5, Class: -7}, Share{Weight: 5, Limit: 1, Class: Idle}},
 		{Share{Weight: 5, Class: Realtime}, Share{Weight: 5, Limit: 1}},
 	} {
-		if got := c.in.clean(); got != c.want {
-			t.Errorf("%+v: %+v, not %+v", c.in, got, c.want)
-		}
+		fixture.Equal(t, c.in.clean(), c.want, "%+v", c.in)
 	}
 }
 
@@ -113,9 +113,7 @@ func TestDebtOutlivesTheSession(t *testing.T) {
 	}
 	d.Leave(d.at, "b") // b was owed time
 	d.join(Share{}, "b")
-	if d.Lag("b") != 0 {
-		t.Errorf("a new tenant is owed %v", d.Lag("b"))
-	}
+	fixture.Equal(t, d.Lag("b"), 0, "a new tenant is owed")
 }
 
 // A tenant that left, and is remembered for its debt, receives and sends
@@ -240,9 +238,7 @@ func TestSweep(t *testing.T) {
 		d.find(name).lag = -ms
 		d.Leave(0, name)
 	}
-	if len(d.tenants) != 257 {
-		t.Errorf("%d are remembered", len(d.tenants))
-	}
+	fixture.Equal(t, len(d.tenants), 257, "… are remembered")
 	for _, x := range d.tenants {
 		x.lag = 0
 	}
