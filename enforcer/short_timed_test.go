@@ -31,7 +31,7 @@ func (g *governed) ownGroup(key string) string {
 		g.t.Skip("NOT TESTED: cgroups cannot be made here:", err)
 	}
 	g.t.Cleanup(func() {
-		_ = os.WriteFile(filepath.Join(dir, "cgroup.Kill"), []byte("1"), 0)
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
 		for end := time.Now().Add(20 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				g.t.Errorf("%s is not empty", dir)

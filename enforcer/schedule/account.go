@@ -35,6 +35,9 @@ func (g *GPU) step(now time.Duration) {
 		t.remember(g.now, now)
 	}
 	g.now = now
+	if g.freedom.on && g.domain.open {
+		g.uncharged += passed
+	}
 	g.serve(passed)
 	for _, t := range g.tenants {
 		g.age(t, passed)

@@ -226,7 +226,7 @@ func (f *freedom) due(g *GPU) bool { return !f.on && g.now-f.since >= f.gap && g
 
 // begin lets all be open. Where one hurries, the slices of the others are short.
 func (f *freedom) begin(g *GPU) {
-	f.on, f.since = true, g.now
+	f.on, f.since, g.uncharged = true, g.now, 0
 	for _, t := range g.tenants {
 		t.glimpse = glimpse{}
 	}
@@ -314,7 +314,8 @@ func (g *GPU) close() {
 	}
 }
 
-// learnOpen books what an open tenant reports of the time since it did so last.
+// learnOpen books what an open tenant reports of the time since it did so last. All
+// together are charged for no more than the time.
 func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 	var due time.Duration
 	served, charged, cost := busy, busy, t.pace.cost()
@@ -328,10 +329,12 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 				load += o.duty
 			}
 		}
-		if charged = time.Duration(float64(busy) / max(load, 1)); cost > 0 {
+		used := time.Duration(float64(busy) / max(load, 1))
+		charged = min(used, g.uncharged)
+		if g.uncharged -= charged; cost > 0 {
 			served = min(time.Duration(launched*cost*float64(time.Second)), over)
 		}
-		t.bucket -= max(charged-time.Duration(t.share.Limit*float64(over)), 0)
+		t.bucket -= max(used-time.Duration(t.share.Limit*float64(over)), 0)
 		if busy > 0 && !t.wants {
 			g.want(t)
 		}

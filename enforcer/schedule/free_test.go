@@ -320,20 +320,23 @@ func TestLearnFree(t *testing.T) {
 		duty            float64
 		bucket          time.Duration // less
 	}{
-		"both at work":   {func(d *desk, a, b *tenant) {}, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
-		"half the time":  {func(d *desk, a, b *tenant) { b.duty = 0.75 }, 500 * ms, 2048, 250 * ms, 400 * ms, 0.5, 0},
-		"the other open": {func(d *desk, a, b *tenant) { b.state.Mode = Run }, time.Second, 4096, 500 * ms, time.Second, 1, 0},
-		"a light load":   {func(d *desk, a, b *tenant) { b.duty = 0.1 }, 500 * ms, 2048, 250 * ms, 500 * ms, 0.5, 0},
-		"unbelievable":   {func(d *desk, a, b *tenant) {}, time.Second, 1e6, time.Second, 500 * ms, 1, 0},
-		"unknown":        {func(d *desk, a, b *tenant) { a.pace.solo = rate{} }, 300 * ms, 1, 300 * ms, 300 * ms / 13 * 10, 0.3, 0},
-		"within limit":   {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
-		"beyond it":      {func(d *desk, a, b *tenant) { a.share.Limit = 0.4 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 100 * ms},
+		"both at work":     {func(d *desk, a, b *tenant) {}, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
+		"half the time":    {func(d *desk, a, b *tenant) { b.duty = 0.75 }, 500 * ms, 2048, 250 * ms, 400 * ms, 0.5, 0},
+		"the other open":   {func(d *desk, a, b *tenant) { b.state.Mode = Run }, time.Second, 4096, 500 * ms, time.Second, 1, 0},
+		"a light load":     {func(d *desk, a, b *tenant) { b.duty = 0.1 }, 500 * ms, 2048, 250 * ms, 500 * ms, 0.5, 0},
+		"unbelievable":     {func(d *desk, a, b *tenant) {}, time.Second, 1e6, time.Second, 500 * ms, 1, 0},
+		"unknown":          {func(d *desk, a, b *tenant) { a.pace.solo = rate{} }, 300 * ms, 1, 300 * ms, 300 * ms / 13 * 10, 0.3, 0},
+		"within limit":     {func(d *desk, a, b *tenant) { a.share.Limit = 0.5 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 0},
+		"charged, but for": {func(d *desk, a, b *tenant) { d.uncharged = ms }, time.Second, 4096, 500 * ms, ms, 1, 0},
+		"beyond it":        {func(d *desk, a, b *tenant) { a.share.Limit = 0.4 }, time.Second, 4096, 500 * ms, 500 * ms, 1, 100 * ms},
 	} {
 		d, a, b := opened(t)
 		bucket := a.bucket
-		a.wants, a.duty = false, 0
+		a.wants, a.duty, d.uncharged = false, 0, time.Second
 		c.change(d, a, b)
+		was := d.uncharged
 		d.learnOpen(a, c.launched, c.busy, time.Second)
+		fixture.Equal(t, d.uncharged, was-a.stats.Charged, "%s: left to be charged", what)
 		if s := a.stats; off(s.Served, c.served) || off(s.Charged, c.charged) || s.Wanted != c.busy || a.duty != c.duty ||
 			bucket-a.bucket != c.bucket || !a.wants || off(a.past.slot(d.at).due, c.busy/20) {
 			t.Errorf("%s: %+v, duty %v, bucket %v, wants %v, due %v", what, s, a.duty, bucket-a.bucket, a.wants, a.past.slot(d.at).due)

@@ -134,6 +134,7 @@ type GPU struct {
 	measured   *tenant       // runs alone, so that its lone pace is known; nil nobody does
 	measuredAt time.Duration // when that began last
 	freedom    freedom
+	uncharged  time.Duration // of the time in which all are open
 	system     System
 }
 
