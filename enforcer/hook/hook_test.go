@@ -75,10 +75,11 @@ func (m *build) run(t *testing.T, env []string, argv ...string) (stdout, stderr 
 }
 
 // without names the tests that are left out under qemu. It aborts when children of threads start a
-// thread, and has threads of its own when a process's last thread ends. The last one compares times of
+// thread, and has threads of its own when a process's last thread ends. The last three compare times of
 // some milliseconds, which emulation stretches.
 const without = "GS_WITHOUT=a_child_begins_afresh a_thread_to_be_cancelled_can_exit " +
-	"who_leaves_its_main_thread_ends_with_the_others who_was_helped_may_queue_more"
+	"who_leaves_its_main_thread_ends_with_the_others who_was_helped_may_queue_more who_runs_dry_may_queue_more " +
+	"a_host_function_in_open_is_remembered"
 
 // hang ends a program that never ends; the slowest take some seconds.
 const hang = 5 * time.Minute
