@@ -196,10 +196,11 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page *page, uint32_t bell, uint64_t began)
 {
 	struct gs_gpu *g = e->gpu;
-	uint64_t now = gs_now(), cap = cap_ns(e, &page->slot[gs_gpu_index(g)]), nap = 0, most = DOZE_NS;
+	uint64_t now = gs_now(), nap = 0, most = DOZE_NS;
 	bool stalled = false;
 
 	gs_gpu_lock(g);
+	uint64_t cap = cap_ns(e, &page->slot[gs_gpu_index(g)]);
 	gs_marker_look(e);
 	uint64_t left = gs_marker_left(e, now);
 	if (left > cap) {
