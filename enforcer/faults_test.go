@@ -72,7 +72,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 			}
 		}
 	}
-	goesOn(time.Second)
+	goesOn(3 * time.Second) // in the first one both may be open
 	killed := fixture.Monotonic()
 	h.broker.Kill()
 	goesOn(down)

@@ -99,7 +99,7 @@ func TestRefusedEvents(t *testing.T) {
 func TestCancelledThreads(t *testing.T) {
 	cancelled := kernels(20, 200)
 	cancelled.options = append(cancelled.options, "--threads=2", "--cancel-ms=20")
-	fixture.Must(t, saturate(t, "threads are cancelled", true, 3, kernels(80, 200), cancelled).fair())
+	fixture.Must(t, saturate(t, "threads are cancelled", true, 6, kernels(80, 200), cancelled).fair())
 }
 
 // TestSmallKernels holds that tenants that are bound by their own processor run

@@ -78,20 +78,32 @@ func (g *GPU) hopeful() bool {
 		if !t.active(g.now) {
 			continue
 		}
-		if active++; t.tarries() || t.pace.cost() == 0 && !t.light(g.now) && g.contenders() > 1 {
+		if active++; t.tarries() || t.heavy() && g.contenders() > 1 && !t.familiar() {
 			return false
 		}
 	}
 	return active > 1 && g.suits()
 }
 
+// familiar says whether the lone pace of t is known well enough. The first launches
+// of a program may be slow, and seem to make progress beside others.
+func (t *tenant) familiar() bool {
+	return t.pace.cost() > 0 && (t.pace.solo.seconds >= measured.Seconds() || t.gpu.now-t.came >= silence)
+}
+
 // goesFirst says whether lower classes do not run while t does.
 func (t *tenant) goesFirst() bool { return t.active(t.gpu.now) && t.hurried() }
+
+// heavy says whether t contends, as far as is known: who came a moment ago may
+// have rested for long, and work for long now.
+func (t *tenant) heavy() bool {
+	return t.active(t.gpu.now) && (!t.light(t.gpu.now) || t.often() > seldom)
+}
 
 // contenders counts the tenants that want the GPU for long.
 func (g *GPU) contenders() (n int) {
 	for _, t := range g.tenants {
-		if t.active(g.now) && !t.light(g.now) {
+		if t.heavy() {
 			n++
 		}
 	}
@@ -104,7 +116,7 @@ func (g *GPU) contenders() (n int) {
 func (g *GPU) prospect() (most, least float64) {
 	most, least = -math.MaxFloat64, math.MaxFloat64
 	for _, t := range g.tenants {
-		if !t.active(g.now) || t.light(g.now) {
+		if !t.heavy() {
 			continue
 		}
 		lack := math.MaxFloat64
@@ -217,7 +229,7 @@ func (g *GPU) slice() {
 		if pace, _ := g.foresee(t); pace >= t.need() {
 			t.slice = sliceFirst
 		}
-		t.glimpse.beside, t.pace.beside = t.pace.beside, rate{}
+		t.glimpse.beside, t.pace.beside, t.pace.before = t.pace.beside, rate{}, true
 	}
 }
 

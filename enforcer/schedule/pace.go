@@ -10,6 +10,7 @@ type pace struct {
 	solo, beside rate
 	fresh, tried time.Duration // when it was found what it does alone, and when that was to be measured
 	old          float64       // its cost before that, where it was measured again; 0 not
+	before       bool          // the next report tells of the time before a trial, too
 	confirmed    uint          // so many times it came to the same: it is believed twice as long each time
 	window       struct {      // since the last Usage
 		solo, beside time.Duration
@@ -143,6 +144,8 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	}
 	w := p.window
 	p.window.solo, p.window.beside, p.window.given = 0, 0, 0
+	before := p.before
+	p.before = false
 	if w.beside <= w.solo/8 { // a page's change and its notice lie a moment apart
 		return
 	}
@@ -152,7 +155,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	} else {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
-	if g.together { // otherwise it shows hand-overs
+	if g.together && !before { // otherwise it shows hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 {
@@ -255,7 +258,7 @@ func (g *GPU) try() {
 			t.pace.beside.fade(tryTime)
 		}
 		if due { // what was seen while tenants were held back tells nothing
-			t.pace.beside = rate{}
+			t.pace.beside, t.pace.before = rate{}, true
 		}
 	}
 	if due {
