@@ -72,13 +72,4 @@ func typical(all []*series, from, to int64) []float64 {
 	return each
 }
 
-// percentile returns the value below which a part p of x lies. It is the
-// nearest rank, so it is always a measured value. It is NaN if x is empty.
-func percentile(x []float64, p float64) float64 {
-	if len(x) == 0 {
-		return math.NaN()
-	}
-	x = slices.Clone(x)
-	slices.Sort(x)
-	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
-}
+var percentile = bench.Percentile

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,38 +11,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"gpusteward/internal/fixture"
 )
 
 // A server is an agent or a Prometheus that runs as a child process.
 type server struct {
 	url string
 	cmd *exec.Cmd
-	log *transcript
+	log *fixture.Transcript
 	dir string        // removed at the end
 	got time.Duration // from its start until /-/ready answered 200
-}
-
-// A transcript is the output of a program. It may be written and read concurrently.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // startAgent starts an agent with directories and a port of its own, and waits until it is ready.
@@ -58,7 +40,7 @@ func startAgent(path string, args ...string) (*server, error) {
 
 // start starts a program and waits until it is ready. Without a URL, the log says where it listens.
 func start(dir string, cmd *exec.Cmd, url string) (*server, error) {
-	s := &server{url: url, cmd: cmd, log: new(transcript), dir: dir}
+	s := &server{url: url, cmd: cmd, log: new(fixture.Transcript), dir: dir}
 	cmd.Stderr = s.log
 	began := time.Now()
 	if err := cmd.Start(); err != nil {

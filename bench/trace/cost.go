@@ -3,6 +3,8 @@ package main
 import (
 	"math"
 	"slices"
+
+	"gpusteward/bench/worker"
 )
 
 // A block is a time in which a program wrote its trace, or not.
@@ -49,7 +51,7 @@ func costsOf(ends []int64, blocks []block) (slower []float64, ms, traced float64
 			slower = append(slower, 100*math.Expm1(slope))
 		}
 	}
-	return slower, percentile(times, 0.5) / 1e6, traced
+	return slower, worker.Percentile(times, 0.5) / 1e6, traced
 }
 
 // slope returns by how much y grows with x, by least squares, beside what both do steadily;
@@ -87,16 +89,5 @@ func medianWithin(x []float64) (low, middle, high float64) {
 	slices.Sort(x)
 	n := float64(len(x))
 	first := max(0, int((n-1.96*math.Sqrt(n))/2))
-	return x[first], percentile(x, 0.5), x[len(x)-1-first]
-}
-
-// percentile returns the value below which a part p of x lies, by the nearest rank; NaN: x is
-// empty.
-func percentile(x []float64, p float64) float64 {
-	if len(x) == 0 {
-		return math.NaN()
-	}
-	x = slices.Clone(x)
-	slices.Sort(x)
-	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
+	return x[first], worker.Percentile(x, 0.5), x[len(x)-1-first]
 }

@@ -21,9 +21,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -136,7 +135,7 @@ func (c *counter) look(one broker.Traced) {
 		c.counts[one.PID] = new(count)
 	}
 	of := c.counts[one.PID]
-	events, _ := of.reader.Read(one.Trace, clock, monotonic(), nil)
+	events, _ := of.reader.Read(one.Trace, clock, fixture.Monotonic(), nil)
 	of.events += len(events)
 	of.ended = one.Ends
 }
@@ -204,13 +203,6 @@ func (c *counter) measure(kind string, beat time.Duration, hook, dir string) err
 	return nil
 }
 
-// monotonic returns CLOCK_MONOTONIC in ns.
-func monotonic() int64 {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
-	return now.Nano()
-}
-
 // alternate gives the process its trace and takes it away, until it ends.
 func alternate(pid int, hook string, length time.Duration, ended <-chan error) (blocks []block, err error) {
 	at, err := addressOf(pid, hook, "gs_trace", ended)
@@ -229,7 +221,7 @@ func alternate(pid int, hook string, length time.Duration, ended <-chan error) (
 			if binary.NativeEndian.Uint64(trace) == 0 { // the program has no session yet
 				_, _ = memory.ReadAt(trace, at)
 			} else if _, err := memory.WriteAt(map[bool][]byte{true: trace, false: none}[traced], at); err == nil {
-				blocks = append(blocks, block{from: monotonic(), traced: traced})
+				blocks = append(blocks, block{from: fixture.Monotonic(), traced: traced})
 			}
 			select {
 			case err := <-ended:
@@ -237,7 +229,7 @@ func alternate(pid int, hook string, length time.Duration, ended <-chan error) (
 			case <-beat:
 			}
 			if n := len(blocks); n > 0 {
-				blocks[n-1].to = monotonic()
+				blocks[n-1].to = fixture.Monotonic()
 			}
 		}
 	}

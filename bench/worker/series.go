@@ -1,6 +1,10 @@
 package worker
 
-import "sort"
+import (
+	"math"
+	"slices"
+	"sort"
+)
 
 // A Series is a program's progress: moments of CLOCK_MONOTONIC in ns, and the steps completed by
 // each of them, in the order of time.
@@ -33,4 +37,15 @@ func (s *Series) By(at int64) float64 {
 	}
 	part := float64(at-s.At[i-1]) / float64(s.At[i]-s.At[i-1])
 	return s.Steps[i-1] + part*(s.Steps[i]-s.Steps[i-1])
+}
+
+// Percentile returns the value below which a part p of x lies. It is the nearest rank, so it is
+// always a measured value. It is NaN if x is empty.
+func Percentile(x []float64, p float64) float64 {
+	if len(x) == 0 {
+		return math.NaN()
+	}
+	x = slices.Clone(x)
+	slices.Sort(x)
+	return x[max(0, int(math.Ceil(p*float64(len(x))))-1)]
 }

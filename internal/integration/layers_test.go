@@ -68,7 +68,7 @@ var layers = map[string][]string{
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
-	"internal/fixture":  {}, // what tests of several packages need; only tests import it
+	"internal/fixture":  {}, // what tests and measurements of several packages need; only they import it
 	"internal/ras":      {}, // NCCL's own view of a job, and who is late in it
 	"internal/stack":    {}, // stacks of other processes; useful without a GPU
 	"internal/quota":    {}, // the terms of quotas, for all that use them
@@ -105,9 +105,9 @@ var layers = map[string][]string{
 	// the agent's contact with Kubernetes, in a module of its own; it shares no code with the agent
 	"deploy/kubernetes/kube": {},
 
-	"bench/agent": {}, // a program that measures the agent from outside
+	"bench/agent": {"internal/fixture"}, // a program that measures the agent from outside
 	// a program that measures the cost of the hook's trace on real GPUs
-	"bench/trace":  {"enforcer/broker", "internal/quota", "internal/wire"},
+	"bench/trace":  {"bench/worker", "enforcer/broker", "internal/fixture", "internal/quota", "internal/wire"},
 	"bench/worker": {}, // programs that obey lines and report steps; what measures GPUs uses it
 	// a program that measures the broker and the hook on real GPUs
 	"bench/matrix": {"bench/worker", "enforcer/broker", "enforcer/jobs", "enforcer/schedule", "internal/quota"},
