@@ -377,9 +377,7 @@ func (g *GPU) flag() {
 			continue
 		}
 		s := t.state
-		if s.Slice = 0; g.freedom.on || g.freedom.trial == sliced {
-			s.Slice = t.slice
-		}
+		s.Slice = t.slice
 		if s.Mode != Run {
 			s.Beside = s.Mode == Open && !t.unit.alone()
 			g.changed = g.changed || s != t.state

@@ -78,17 +78,11 @@ func (g *GPU) hopeful() bool {
 		if !t.active(g.now) {
 			continue
 		}
-		if active++; t.tarries() || t.heavy() && g.contenders() > 1 && !t.familiar() {
+		if active++; t.tarries() || t.heavy() && g.contenders() > 1 && t.pace.cost() == 0 {
 			return false
 		}
 	}
 	return active > 1 && g.suits()
-}
-
-// familiar says whether the lone pace of t is known well enough. The first launches
-// of a program may be slow, and seem to make progress beside others.
-func (t *tenant) familiar() bool {
-	return t.pace.cost() > 0 && (t.pace.solo.seconds >= measured.Seconds() || t.gpu.now-t.came >= silence)
 }
 
 // goesFirst says whether lower classes do not run while t does.

@@ -161,6 +161,7 @@ func TestFreeWithoutATrial(t *testing.T) {
 	}{
 		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
 		"one does":          {light, 0, true, 0},
+		"one just came":     {func(d *desk, a, b *tenant) { light(d, a, b); b.came = d.at }, 0, false, 0},
 		"too early":         {light, 1, false, 0},
 		"one, unknown":      {func(d *desk, a, b *tenant) { light(d, a, b); a.pace.solo = rate{} }, 0, true, 0},
 		"two, unknown":      {func(d *desk, a, b *tenant) { hurried(d, a, b); a.pace.solo = rate{} }, 0, false, 0},
@@ -195,6 +196,12 @@ func TestTrialOfFreedom(t *testing.T) {
 		c.change(d, a, b)
 		if d.try(); (d.freedom.trial == plain) != c.want || (a.pace.beside == rate{}) != c.want || (d.triedAt == d.at) != c.want {
 			t.Errorf("%s: %+v, %+v, tried at %v", what, d.freedom, a.pace.beside, d.triedAt)
+		}
+		for _, known := range []bool{!c.want, true} { // the first report tells of the time before, too
+			a.pace.window.beside = 20 * ms
+			d.learn(a, Usage{Launched: 100})
+			_, got := a.pace.rate()
+			fixture.Equal(t, got, known, "%s: the pace is known", what)
 		}
 	}
 }
@@ -244,7 +251,7 @@ func TestTrialOfSlices(t *testing.T) {
 				continue
 			}
 			d.flag()
-			if d.free(); a.state.Slice != 0 || b.state.Slice != 800*us || d.triedAt != d.at || a.pace.beside != (rate{}) {
+			if d.free(); a.state.Slice != 0 || b.state.Slice != 800*us || d.triedAt != d.at || a.pace.beside != (rate{}) || !a.pace.before {
 				t.Errorf("in the trial: %+v, %+v, %+v", a.state, b.state, a.pace.beside)
 			}
 			if besides(b, 0.9); helps {
@@ -488,8 +495,9 @@ func TestSlicesOnPages(t *testing.T) {
 	if d.flag(); d.Changed() {
 		t.Error("the same is news")
 	}
-	d.freedom, d.dirty = freedom{gap: never}, true
-	if d.decide(); a.state.Slice != 0 || a.slice != ms {
+	d.freedom.end(d.GPU)
+	d.freedom.gap, d.dirty = never, true
+	if d.decide(); a.state.Slice != 0 {
 		t.Errorf("%+v", a.state)
 	}
 	d.Leave(d.at, "b")
@@ -497,7 +505,7 @@ func TestSlicesOnPages(t *testing.T) {
 	if s := d.State("a"); s != (State{Turn: s.Turn}) {
 		t.Errorf("alone: %+v", s)
 	}
-	a.glimpse.lacks = 1
+	a.glimpse.lacks, a.slice = 1, ms
 	if d.Leave(d.at, "a"); a.slice != 0 || a.glimpse != (glimpse{}) {
 		t.Errorf("gone: %v, %+v", a.slice, a.glimpse)
 	}

@@ -195,7 +195,7 @@ type tenant struct {
 
 	pace    pace
 	glimpse glimpse
-	slice   time.Duration // while all are open; 0 the driver's default
+	slice   time.Duration // while all are open, or that is tried; 0 the driver's default
 	bill    bill
 	asked   time.Duration // when it began to wait
 	barred  time.Duration // stats.Throttled then
