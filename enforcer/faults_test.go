@@ -72,7 +72,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 			}
 		}
 	}
-	goesOn(3 * time.Second) // in the first one both may be open
+	goesOn(3 * time.Second) // work that was queued before their first turns may pass the gate in the first
 	killed := fixture.Monotonic()
 	h.broker.Kill()
 	goesOn(down)
