@@ -72,7 +72,7 @@ func brokerKilled(t *testing.T, h *host, down time.Duration) {
 			}
 		}
 	}
-	goesOn(3 * time.Second) // work that was queued before their first turns may pass the gate in the first
+	goesOn(time.Second)
 	killed := fixture.Monotonic()
 	h.broker.Kill()
 	goesOn(down)

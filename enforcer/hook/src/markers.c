@@ -288,10 +288,10 @@ static void average(uint64_t *cost, uint64_t sample, bool beside)
 
 /* ---- what the GPU has passed ---- */
 
-/* When it passed m: not before m was recorded and not after now, and as long after
- * the marker before it as the GPU's own clock says. That clock may run slower than
- * ours. So we add a little, and come down to now each time that we look soon
- * enough. */
+/* When it passed m: not before m was recorded, and as long after the marker before it
+ * as the GPU's own clock says. That clock may run slower than ours. So we add a
+ * little, and come down to now each time that we look soon enough. It may be after
+ * now: the marker before it was seen late. */
 static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, uint64_t now)
 {
 	const struct gs_marker *before = &e->passed;
@@ -301,8 +301,6 @@ static uint64_t passed_at(const struct gs_stream *e, const struct gs_marker *m, 
 	if (before->event && before->context == m->context && now - e->passed_ns < CHAIN_NS &&
 	    !gs_real.cuEventElapsedTime(&ms, before->event, m->event) && ms >= 0)
 		at = e->passed_ns + (uint64_t)((double)ms * 1e6 * 1.0001);
-	if (at > now)
-		at = now;
 	return at < m->recorded_ns ? m->recorded_ns : at;
 }
 
@@ -326,10 +324,10 @@ static void pace(struct gs_gpu *g, const struct gs_marker *m, uint64_t at)
 	g->paced_ns = at;
 }
 
-static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at, bool sure)
+/* The stream's work up to m took so long. sure: that is its cost. */
+static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at, uint64_t took, bool sure)
 {
 	struct gs_gpu *g = e->gpu;
-	uint64_t from = e->passed_ns > m->first_ns && !e->stray ? e->passed_ns : m->first_ns;
 
 	e->queued -= m->cost < e->queued ? m->cost : e->queued;
 	if (m->awaited_ns && at < m->awaited_ns + HELPED_NS)
@@ -339,18 +337,18 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	pace(g, m, at);
 	if (at > g->usage.last_ns)
 		g->usage.last_ns = at;
-	if (m->uneven || m->awaited_ns || at < from || !sure) /* its wait is not its cost */
+	if (m->uneven || m->awaited_ns || !sure) /* its wait is not its cost */
 		return;
-	if (m->launches == 1 && !(g->flags & GS_BESIDE) && at - from > g->usage.longest_ns) {
-		g->usage.longest_ns = at - from;
-		if (at - from > g->longest_ns)
-			g->longest_ns = at - from;
+	if (m->launches == 1 && !(g->flags & GS_BESIDE) && took > g->usage.longest_ns) {
+		g->usage.longest_ns = took;
+		if (took > g->longest_ns)
+			g->longest_ns = took;
 	}
 	struct gs_graph *graph = m->graph ? graph_of(g, m->graph) : NULL;
 	if (graph)
-		average(&graph->cost, (at - from) / m->launches, g->flags & GS_BESIDE);
+		average(&graph->cost, took / m->launches, g->flags & GS_BESIDE);
 	else if (!m->graph)
-		average(&e->cost, (at - from) / m->launches, g->flags & GS_BESIDE);
+		average(&e->cost, took / m->launches, g->flags & GS_BESIDE);
 }
 
 static void reap(struct gs_stream *e)
@@ -366,10 +364,13 @@ static void reap(struct gs_stream *e)
 			refused(e, m->context, r, gs_now());
 			return;
 		}
-		uint64_t now = gs_now(), at = passed_at(e, m, now);
+		uint64_t now = gs_now(), end = passed_at(e, m, now), at = end < now ? end : now;
+		uint64_t from = e->passed_ns > m->first_ns && !e->stray ? e->passed_ns : m->first_ns;
 		uint64_t before = e->looked_ns > m->recorded_ns ? e->looked_ns : m->recorded_ns;
-		/* If it was not looked at for long, it may have passed at any time since. */
-		account(e, m, at, at < now || now - before <= 2 * GS_GAP || now - before <= (at - m->first_ns) / 4);
+		/* If it was not looked at for long, it may have passed at any time since. So may the one
+		 * before it, of which only the GPU's clock tells more if one look saw both. */
+		bool soon = now - before <= 2 * GS_GAP || now - before <= (at - m->first_ns) / 4;
+		account(e, m, at, end - from, at < now || (soon && (end > now || e->passed_ns <= before)));
 		event_give(e->stray ? m : &e->passed);
 		e->passed = *m;
 		e->passed_ns = at;

@@ -249,6 +249,34 @@ static uint64_t cost_of(struct gs_stream *e)
 	return cost;
 }
 
+/* Returns the cost after a millisecond of six launches, all of which one look sees pass. */
+static uint64_t cost_of_six(uintptr_t stream)
+{
+	launch_many(stream, 6, NULL); /* a marker each */
+	spin(1000000);
+	fake_reap();
+	fake_finish(stream);
+	fake_reap();
+	return cost_of(gs_self->entry);
+}
+
+/* All markers but the first seem to have passed at once. If a cost came to nothing, any
+ * number of launches could be queued. */
+static void who_is_seen_late_costs_something(void)
+{
+	uint64_t cost = 0;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	for (uintptr_t i = 10; i < 30 && !cost; i++) /* the machine may be busy */
+		cost = cost_of_six(i);
+	CHECK(cost >= 1000000);
+	fake_elapsed_ms = 0.5f;
+	cost = 0;
+	for (uintptr_t i = 30; i < 50 && !cost; i++)
+		cost = cost_of_six(i);
+	CHECK(cost >= 500000 && cost < 1000000);
+}
+
 /* Work that ends after a launch had its turn may have waited for that. */
 static void who_is_waited_for_tells_no_cost(void)
 {
@@ -1191,6 +1219,7 @@ int main(int argc, char **argv)
 		TEST(who_runs_dry_may_queue_more),
 		TEST(a_turn_that_ends_is_no_reason_to_queue_more),
 		TEST(who_was_helped_may_queue_more),
+		TEST(who_is_seen_late_costs_something),
 		TEST(who_is_waited_for_tells_no_cost),
 		TEST(who_ends_beforehand_tells_its_cost),
 		TEST(a_stalled_launch_passes_a_pause),
