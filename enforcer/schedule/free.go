@@ -88,10 +88,11 @@ func (g *GPU) hopeful() bool {
 // goesFirst says whether lower classes do not run while t does.
 func (t *tenant) goesFirst() bool { return t.active(t.gpu.now) && t.hurried() }
 
-// heavy says whether t contends, as far as is known: who came a moment ago may
-// have rested for long, and work for long now.
+// heavy says whether t contends, as far as is known: who came a moment ago, or
+// rested for long, may work for long now.
 func (t *tenant) heavy() bool {
-	return t.active(t.gpu.now) && (!t.light(t.gpu.now) || t.often() > seldom)
+	awakes := t.state.Mode != Open && t.began-t.rested > linger
+	return t.active(t.gpu.now) && (!t.light(t.gpu.now) || t.often() > seldom || awakes)
 }
 
 // contenders counts the tenants that want the GPU for long.

@@ -44,7 +44,7 @@ func opened(t testing.TB) (d *desk, a, b *tenant) {
 // tenant that lacks little may get its part by shorter slices of one that has
 // more.
 func TestContent(t *testing.T) {
-	light := func(d *desk, x *tenant) { x.burst, x.duty, x.began = ms, 0.1, d.at }
+	light := func(d *desk, x *tenant) { x.burst, x.duty, x.began, x.rested = ms, 0.1, d.at, d.at-linger }
 	for what, c := range map[string]struct {
 		change            func(d *desk, a, b *tenant)
 		content, mendable bool
@@ -151,7 +151,7 @@ func TestFree(t *testing.T) {
 
 // Where no trial would tell more, all are open as soon as it is time.
 func TestFreeWithoutATrial(t *testing.T) {
-	light := func(d *desk, a, b *tenant) { b.burst, b.duty, b.began = ms, 0.1, d.at }
+	light := func(d *desk, a, b *tenant) { b.burst, b.duty, b.began, b.rested = ms, 0.1, d.at, d.at-linger }
 	hurried := func(d *desk, a, b *tenant) { a.share.Wait = ms }
 	for what, c := range map[string]struct {
 		change func(d *desk, a, b *tenant)
@@ -162,6 +162,8 @@ func TestFreeWithoutATrial(t *testing.T) {
 		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
 		"one does":          {light, 0, true, 0},
 		"one just came":     {func(d *desk, a, b *tenant) { light(d, a, b); b.came = d.at }, 0, false, 0},
+		"one awakes":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested-- }, 0, false, 0},
+		"it is open":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested--; b.state.Mode = Open }, 0, true, 0},
 		"too early":         {light, 1, false, 0},
 		"one, unknown":      {func(d *desk, a, b *tenant) { light(d, a, b); a.pace.solo = rate{} }, 0, true, 0},
 		"two, unknown":      {func(d *desk, a, b *tenant) { hurried(d, a, b); a.pace.solo = rate{} }, 0, false, 0},
