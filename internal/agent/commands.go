@@ -31,6 +31,10 @@ import (
 // the exit status. root is the directory that the default paths of the host
 // begin at: /, or that of a host that a test made up.
 func Main(root string) int {
+	if err := takeSockets(); err != nil {
+		fmt.Fprintln(os.Stderr, "gpusteward:", err)
+		return 1
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	return Run(ctx, root, os.Args[1:], os.Stdout, os.Stderr)

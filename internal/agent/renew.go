@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +20,10 @@ const probeCommand = "probe"
 
 // firstSocket is the descriptor of the first socket that systemd hands over.
 const firstSocket = 3
+
+// passedSockets is the variable that names the descriptors of systemd's sockets for
+// the new process.
+const passedSockets = "GPUSTEWARD_SOCKETS"
 
 // A renewal replaces this process by exec with a new one of the same program,
 // with the same PID, arguments and activated sockets. Only this way can a
@@ -54,15 +59,47 @@ func (r *renewal) renew(ctx context.Context) error {
 		return fmt.Errorf("probe the driver: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
+	return r.again()
+}
+
+// again does not return unless it fails.
+func (r *renewal) again() error {
 	env := os.Environ()
-	if n := len(r.sockets); n > 0 {
-		for i, fd := range r.sockets {
-			if err := unix.Dup3(fd, firstSocket+i, 0); err != nil {
+	if len(r.sockets) > 0 {
+		syscall.ForkLock.RLock() // no child inherits them
+		defer syscall.ForkLock.RUnlock()
+		var passed []string
+		for _, fd := range r.sockets {
+			if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 				return fmt.Errorf("pass systemd's socket on: %w", err)
 			}
+			passed = append(passed, strconv.Itoa(fd))
 		}
-		env = append(env, "LISTEN_FDS="+strconv.Itoa(n), "LISTEN_PID="+strconv.Itoa(os.Getpid()),
-			"LISTEN_FDNAMES="+r.names)
+		env = append(env, passedSockets+"="+strings.Join(passed, ","), "LISTEN_FDNAMES="+r.names)
 	}
 	return fmt.Errorf("restart: %w", syscall.Exec("/proc/self/exe", os.Args, env))
+}
+
+// takeSockets moves sockets that another process passed on to where systemd puts
+// them, and begins the program anew. It must be called before anything else: in a
+// process that has been running for a while, those descriptors may be in use.
+func takeSockets() error {
+	passed, ok := os.LookupEnv(passedSockets)
+	if !ok {
+		return nil
+	}
+	fds := strings.Split(passed, ",")
+	for i, s := range fds {
+		fd, err := strconv.Atoi(s)
+		if err == nil {
+			err = unix.Dup3(fd, firstSocket+i, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("take systemd's socket %s over: %w", s, err)
+		}
+		unix.CloseOnExec(fd)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, passedSockets+"=") })
+	env = append(env, "LISTEN_FDS="+strconv.Itoa(len(fds)), "LISTEN_PID="+strconv.Itoa(os.Getpid()))
+	return fmt.Errorf("restart with systemd's sockets: %w", syscall.Exec("/proc/self/exe", os.Args, env))
 }
