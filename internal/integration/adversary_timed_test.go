@@ -64,10 +64,6 @@ func TestAdversary(t *testing.T) {
 		}
 	}
 	s.truce(func() {})
-	if windows > 0 && judged == 0 {
-		s.broken("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing "+
-			"else run beside this", windows)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.Sort(s.came)
@@ -76,4 +72,8 @@ func TestAdversary(t *testing.T) {
 		"worst %v; the enforcer has %d MiB and %d descriptors\n%s",
 		sum(slices.Collect(maps.Values(s.count))), judged, windows, window, len(s.came), s.came[len(s.came)*99/100],
 		s.came[len(s.came)-1], memory>>20, descriptors, said(s.count))
+	if windows > 0 && judged == 0 && !t.Failed() {
+		t.Skipf("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing else run "+
+			"beside this", windows)
+	}
 }
