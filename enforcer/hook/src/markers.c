@@ -204,7 +204,7 @@ void gs_marker_host(struct gs_stream *e, CUstream stream, uint64_t now)
 
 void gs_marker_hosted(struct gs_stream *e, CUstream stream, uint64_t now)
 {
-	if (!atomic_exchange(&e->hosted, false))
+	if (!e->context || !atomic_exchange(&e->hosted, false)) /* the stream may be gone by now */
 		return;
 	gs_marker_add(e, e->context, NULL, 0, 0, now);
 	e->now.uneven = e->now.hosts = true;

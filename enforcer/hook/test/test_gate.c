@@ -459,6 +459,22 @@ static void fake_host(uintptr_t stream)
 	atomic_fetch_add(&fake[stream].put, 1);
 }
 
+/* A launch that waits has found its stream already. A host function came before. */
+static void a_stream_may_end_while_a_launch_waits(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_finish(10);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	fake_host(10);
+	pthread_t t = launching(10);
+	AWAIT(held() == 1);
+	gs_gate_stream_destroyed((CUstream)10);
+	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+	CHECK(fake[10].put == 3 && !gs_gate_errors()); /* with the function */
+}
+
 /* Work of 0.4 ms, and more behind a host function, both under way. */
 static struct gs_stream *around_a_function(void)
 {
@@ -1223,6 +1239,7 @@ int main(int argc, char **argv)
 		TEST(who_is_waited_for_tells_no_cost),
 		TEST(who_ends_beforehand_tells_its_cost),
 		TEST(a_stalled_launch_passes_a_pause),
+		TEST(a_stream_may_end_while_a_launch_waits),
 		TEST(a_host_function_tells_no_cost),
 		TEST(a_launch_passes_soon_behind_a_host_function),
 		TEST(few_launches_pass_soon_behind_a_host_function),
