@@ -79,7 +79,7 @@ type Enforcer struct {
 	Options
 	log        *slog.Logger
 	broker     *broker.Broker
-	unlock     func()
+	lock       *held
 	terms      atomic.Pointer[terms]
 	stats      atomic.Pointer[wire.EnforcerStats]
 	jobs       jobs.Observer
@@ -119,11 +119,11 @@ func New(o Options) (*Enforcer, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the enforcer's directory: %w", err)
 	}
-	unlock, err := lock(o.Dir)
+	held, err := lock(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, unlock: unlock, policy: make(chan *policy.Policy, 1), pacer: pacer{},
+	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1), pacer: pacer{},
 		orders: make(chan func()), waiting: map[awaited][]chan answer{},
 		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
 		pausedMembers: map[audit.Subject]string{},
@@ -153,8 +153,12 @@ func New(o Options) (*Enforcer, error) {
 		e.jobs.RAS = o.NCCL
 	}
 	if e.broker, err = broker.New(o.Broker); err != nil {
-		unlock()
+		held.release()
 		return nil, err
+	}
+	if err := held.name(); err != nil {
+		e.log.Warn("the enforcer's lock is held but does not name this process, and that is tried again", "err",
+			host.Explain(err, host.Writes))
 	}
 	e.restore()
 	e.remember() // before the first session
@@ -164,7 +168,7 @@ func New(o Options) (*Enforcer, error) {
 // Close gives up an enforcer that will not Run.
 func (e *Enforcer) Close() {
 	e.broker.Close()
-	e.unlock()
+	e.lock.release()
 }
 
 // Stats returns the broker's books, with the enforcer's additions.
@@ -189,7 +193,7 @@ func (e *Enforcer) Configure(p *policy.Policy) {
 // Run enforces until ctx ends. Paused workloads then go on, and the next
 // enforcer pauses them again.
 func (e *Enforcer) Run(ctx context.Context) error {
-	defer e.unlock()
+	defer e.lock.release()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.broker.Run(ctx) })
 	for _, b := range e.Backends {
@@ -232,6 +236,7 @@ func (e *Enforcer) look(now time.Time) {
 	e.judge(now, b, found)
 	e.demand(b)
 	e.publish(b, found)
+	_ = e.lock.name() // New said what hinders it
 }
 
 // books returns the input of an audit. It asks the driver first, so that a

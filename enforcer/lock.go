@@ -13,22 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A held lock is the file that ensures that a host has one enforcer.
+type held struct {
+	file  *os.File
+	named bool // the file has our PID
+}
+
 // lock ensures that a host has one enforcer: two would undo each other's work.
 // It holds dir's enforcer.lock until release is called or the process ends. It
 // fails if another process holds it: at once, or after a while if that process has ended.
-func lock(dir string) (release func(), err error) {
+func lock(dir string) (*held, error) {
 	// A child process of an enforcer that was killed has the file until it begins.
 	const patience = 2 * time.Second
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		release, holder, err := lockNow(dir)
+		h, holder, err := lockNow(dir)
 		if err == nil || holder == 0 || !errors.Is(unix.Kill(holder, 0), unix.ESRCH) || time.Since(began) > patience {
-			return release, err
+			return h, err
 		}
 	}
 }
 
 // lockNow returns the process that holds the lock as well, if it is known.
-func lockNow(dir string) (release func(), holder int, err error) {
+func lockNow(dir string) (h *held, holder int, err error) {
 	path := filepath.Join(dir, "enforcer.lock")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -46,18 +52,25 @@ func lockNow(dir string) (release func(), holder int, err error) {
 		}
 		return nil, holder, fmt.Errorf("another enforcer is running: process %d holds %s", holder, path)
 	}
-	// The file stays when we end: otherwise one process could hold the removed
-	// file and another the new one.
-	pid := fmt.Appendln(nil, os.Getpid())
-	if _, err = file.WriteAt(pid, 0); err == nil {
-		err = file.Truncate(int64(len(pid)))
+	return &held{file: file}, 0, nil
+}
+
+// name writes our PID to the file, once. Only messages need it, and a full disk has no room for it.
+func (h *held) name() error {
+	if h.named {
+		return nil
 	}
-	if err != nil {
-		_ = file.Close()
-		return nil, 0, fmt.Errorf("write %s: %w", path, err)
+	err := h.file.Truncate(0) // of the one before us
+	if err == nil {
+		_, err = h.file.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
 	}
-	return func() {
-		_ = unix.Flock(int(file.Fd()), unix.LOCK_UN) // a child process that is about to begin has the file too
-		_ = file.Close()
-	}, 0, nil
+	h.named = err == nil
+	return err
+}
+
+// release gives the lock up. The file stays: otherwise one process could hold the
+// removed file and another the new one.
+func (h *held) release() {
+	_ = unix.Flock(int(h.file.Fd()), unix.LOCK_UN) // a child process that is about to begin has the file too
+	_ = h.file.Close()
 }

@@ -77,15 +77,24 @@ func (a Action) check(arguments url.Values) error {
 	return nil
 }
 
+// controlRetry is the time from one attempt to create the socket to the next.
+const controlRetry = 5 * time.Second
+
 // Run serves until ctx ends. If it cannot create the socket, it logs that and
-// waits: an agent that cannot be controlled still reads.
+// tries again: an agent that cannot be controlled still reads.
 func (c *Control) Run(ctx context.Context) error {
 	l, err := c.listen()
-	if err != nil {
-		c.Log.Warn("no control socket: orders do not reach this agent", "socket", c.Path, "err",
-			host.Explain(err, host.Reads|host.Writes))
-		<-ctx.Done()
-		return nil
+	for said := false; err != nil; l, err = c.listen() {
+		if !said {
+			c.Log.Warn("no control socket: orders do not reach this agent until it can be created", "socket", c.Path,
+				"err", host.Explain(err, host.Reads|host.Writes))
+		}
+		said = true
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(controlRetry):
+		}
 	}
 	server := &http.Server{Handler: c, ReadHeaderTimeout: controlTime, WriteTimeout: 2 * controlTime,
 		MaxHeaderBytes: 16 << 10,
@@ -135,7 +144,11 @@ func (c *Control) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l, os.Chmod(path, 0o600) // a client that connected before this is identified too
+	if err := os.Chmod(path, 0o600); err != nil { // a client that connected before this is identified too
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // A peer is the process at the other end of a connection, as the kernel

@@ -36,7 +36,7 @@ func explain(root fs.FS, err error, ways int) error {
 	case errors.Is(err, unix.EROFS):
 		why = "it is mounted read-only, or the unit sees it so: remount it, or add it to StateDirectory=, " +
 			"RuntimeDirectory= or ReadWritePaths="
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+	case Full(err):
 		why = "the disk, its inodes or a quota are exhausted: see df and df -i"
 	case errors.Is(err, fs.ErrPermission):
 		why = denied(root, at, ways, errors.Is(err, unix.EPERM))
@@ -46,6 +46,10 @@ func explain(root fs.FS, err error, ways int) error {
 	}
 	return fmt.Errorf("%w: %s", err, why)
 }
+
+// Full reports whether a file cannot be created or written because there is no room for it: space,
+// inodes or a quota are exhausted.
+func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // pathOf returns the path in an error, or the empty string.
 func pathOf(err error) string {

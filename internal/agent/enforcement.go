@@ -37,9 +37,10 @@ import (
 // An enforcement is the enforcer in this process with the servers for Gemini's
 // hook. Its zero value enforces nothing.
 type enforcement struct {
-	enforcer *enforcer.Enforcer
+	open     func() (*enforcer.Enforcer, error)
+	enforcer *atomic.Pointer[enforcer.Enforcer] // holds nil while the runtime directory has no room
 	gemini   gemini.Servers
-	control  *exporter.Control
+	socket   string          // for orders
 	listed   []config.Gemini // the entries that the servers were made from
 	mps      bool            // as it was at the start
 	files    *config.TenantFiles
@@ -48,31 +49,27 @@ type enforcement struct {
 	log      *slog.Logger
 }
 
-// newEnforcement returns the enforcement of c, which already listens. gpus
-// knows the GPUs and their processes; hardware reports whether a GPU recently
-// had a fault of its own; record takes the steps of the escalation.
+// newEnforcement returns the enforcement of c, which already listens, unless the
+// runtime directory is full: run tries again. gpus knows the GPUs and their
+// processes; hardware reports whether a GPU recently had a fault of its own;
+// record takes the steps of the escalation.
 func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host,
 	hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}
 	log := m.options.Log
-	e := enforcement{listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup,
-		Names: gpus.Names, Memory: total(gpus)}, log: log,
+	e := enforcement{enforcer: new(atomic.Pointer[enforcer.Enforcer]), socket: f.socket(exporter.EnforcerSocket),
+		listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup,
+			Names: gpus.Names, Memory: total(gpus)}, log: log,
 		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
 	e.config.Store(&c)
-	files, _ := e.files.Look(c, true)
 	socket := c.BrokerSocket(f.runtimeDir)
 	listener, err := f.brokerListener()
-	switch {
-	case err != nil:
+	if err != nil {
 		return enforcement{}, err
-	case listener == nil:
-		if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-			return enforcement{}, host.Explain(fmt.Errorf("make the broker's directory: %w", err),
-				host.Reads|host.Writes)
-		}
-	case listener.Addr().String() != socket:
+	}
+	if listener != nil && listener.Addr().String() != socket {
 		log.Warn("systemd's socket of the broker is not at the path that programs and agents use",
 			"socket", listener.Addr().String(), "enforcer.socket", socket)
 	}
@@ -80,7 +77,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		return enforcement{}, err
 	}
 	o := enforcer.Options{
-		Policy: policy.New(c.Table(files), e.view, log), Refused: e.files.Refusals, Gemini: e.gemini.Books,
+		Refused: e.files.Refusals, Gemini: e.gemini.Books,
 		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) }, NCCL: c.NCCL, Simulated: !m.real,
@@ -98,15 +95,55 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	if m.real && c.MPS {
 		mps := backend.NewMPS(backend.MPSOptions{Proc: m.proc, Log: log,
-			Tenant: func(uid int) (string, bool) { return e.enforcer.TenantOf(uid) }})
+			Tenant: func(uid int) (string, bool) { return e.enforcer.Load().TenantOf(uid) }})
 		o.Backends, o.Servers = append(o.Backends, mps), mps.Servers
 	}
-	if e.enforcer, err = enforcer.New(o); err != nil {
-		return e, host.Explain(err, host.Reads|host.Writes)
+	e.open = func() (*enforcer.Enforcer, error) {
+		if listener == nil {
+			if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+				return nil, fmt.Errorf("make the broker's directory: %w", err)
+			}
+		}
+		c := *e.config.Load()
+		files, _ := e.files.Look(c, false)
+		o.Policy = policy.New(c.Table(files), e.view, log)
+		return enforcer.New(o)
 	}
-	e.control = &exporter.Control{Path: f.socket(exporter.EnforcerSocket), Actions: suspendActions(e.enforcer),
-		Done: func() {}, Log: log}
+	now, err := e.open()
+	switch {
+	case host.Full(err):
+		log.Error("nothing is enforced until the runtime directory has room", "again", roomEach.String(), "err",
+			host.Explain(err, host.Reads|host.Writes))
+	case err != nil:
+		return e, host.Explain(err, host.Reads|host.Writes)
+	default:
+		e.enforcer.Store(now)
+	}
 	return e, nil
+}
+
+// roomEach is the time from one attempt to start in a full runtime directory to the next.
+const roomEach = time.Second
+
+// opened waits until the enforcer can start, and returns nil if ctx ends before that.
+func (e enforcement) opened(ctx context.Context) (*enforcer.Enforcer, error) {
+	for e.enforcer.Load() == nil {
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(roomEach):
+		}
+		now, err := e.open()
+		switch {
+		case err == nil:
+			e.enforcer.Store(now)
+			e.look(true) // another configuration may have come meanwhile
+			e.log.Info("the runtime directory has room, and quotas are enforced")
+		case !host.Full(err):
+			return nil, host.Explain(err, host.Reads|host.Writes)
+		}
+	}
+	return e.enforcer.Load(), nil
 }
 
 // newGemini returns a server for each entry. The servers already listen.
@@ -208,8 +245,15 @@ func (e enforcement) run(ctx context.Context) error {
 		return nil
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return e.enforcer.Run(ctx) })
-	group.Go(func() error { return e.control.Run(ctx) })
+	group.Go(func() error {
+		now, err := e.opened(ctx)
+		if now == nil {
+			return err
+		}
+		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}
+		group.Go(func() error { return control.Run(ctx) })
+		return now.Run(ctx)
+	})
 	group.Go(func() error {
 		for tick := time.Tick(lookEach); ; {
 			select {
@@ -233,8 +277,9 @@ const lookEach = time.Second
 // configuration have changed.
 func (e enforcement) look(again bool) {
 	c := *e.config.Load()
-	if files, changed := e.files.Look(c, again); changed || again {
-		e.enforcer.Configure(policy.New(c.Table(files), e.view, e.log))
+	files, changed := e.files.Look(c, again)
+	if now := e.enforcer.Load(); now != nil && (changed || again) {
+		now.Configure(policy.New(c.Table(files), e.view, e.log))
 	}
 }
 

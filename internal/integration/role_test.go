@@ -226,3 +226,74 @@ func TestBrokerRefusesOtherSockets(t *testing.T) {
 		}
 	}
 }
+
+// crammed makes directories until there is no room.
+func crammed(dir string) (err error) {
+	err = os.Mkdir(filepath.Join(dir, "full"), 0o700)
+	for i := 0; err == nil; i++ {
+		err = os.Mkdir(filepath.Join(dir, "full", fmt.Sprint(i)), 0o700)
+	}
+	return err
+}
+
+// An enforcer starts with a runtime directory without room, says what it cannot
+// write, and does the rest once there is room.
+func TestFullRuntimeDirectory(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		role, limit string
+		fills       func(dir string) error
+		says        string
+		serves      bool // without room
+	}{
+		"no space": {"enforce", "size=16k", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600)
+		}, "the enforcer's lock is held but does not name this process, and that is tried again", true},
+		"no inode for a directory": {"enforce", "nr_inodes=10", func(dir string) error { return crammed(dir) },
+			"nothing is enforced until the runtime directory has room", false},
+		"no inode for a socket": {"all", "nr_inodes=10", func(dir string) error {
+			fixture.Must(t, os.Mkdir(filepath.Join(dir, "broker"), 0o755))
+			return errors.Join(crammed(dir), os.Remove(filepath.Join(dir, "full/0"))) // for the lock
+		}, "nothing is enforced until the runtime directory has room", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := shortDirectory(t)
+			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, c.limit); err != nil {
+				t.Skipf("NOT TESTED: %v", err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			if err := c.fills(dir); !errors.Is(err, unix.ENOSPC) {
+				t.Fatalf("the directory is not full: %v", err)
+			}
+			a := spawn(t, nil, "--demo=testdata/scenario/two.yml", "--role="+c.role, "--runtime.dir="+dir,
+				"--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"))
+			serves := func() {
+				t.Helper()
+				eventually(t, "there is a broker", func() bool {
+					conn, err := net.Dial("unixpacket", filepath.Join(dir, "broker/broker.sock"))
+					if err == nil {
+						conn.Close()
+					}
+					return err == nil || a.hasEnded()
+				})
+				asks(t, filepath.Join(dir, "broker/broker.sock"))()
+			}
+			eventually(t, "it says what it cannot write", func() bool { return a.log.find(c.says) != nil || a.hasEnded() })
+			if said, _ := a.log.find(c.says)["err"].(string); !strings.Contains(said, dir) {
+				t.Errorf("it names no path in %s: %q", dir, said)
+			}
+			if c.serves {
+				serves()
+			}
+			fixture.Must(t, os.RemoveAll(filepath.Join(dir, "full")))
+			serves()
+			eventually(t, "the lock names it, and orders reach it", func() bool {
+				held, _ := os.ReadFile(filepath.Join(dir, "enforcer.lock"))
+				info, err := os.Stat(filepath.Join(dir, "enforcer/control.sock"))
+				return string(held) == fmt.Sprintln(a.pid) && err == nil && info.Mode().Perm() == 0o600
+			})
+			a.endsWell()
+		})
+	}
+}
