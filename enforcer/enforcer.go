@@ -62,6 +62,7 @@ type Options struct {
 	MemInfo   string                    // path of what the kernel tells of the host's memory; empty: /proc/meminfo
 	Driver    suspend.Call              // suspends processes; nil: child processes of this program
 	Tell      func(suspend.End)         // takes each suspension and resumption for the journal; nil: nothing does
+	Rested    func()                    // told at the end of Run, once everything that was stopped goes on; nil: nobody is
 }
 
 // A Host is the driver's and the kernel's view of the GPUs: collectors.Host.
@@ -207,6 +208,9 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				e.rest()
+				if e.Rested != nil {
+					e.Rested()
+				}
 				return nil
 			case p := <-e.policy:
 				e.change(func(t *terms) { t.Policy = p })

@@ -35,6 +35,9 @@ const EnforcerSocket = "enforcer/control.sock"
 // controlTime bounds an action, and the time that a client waits for it.
 const controlTime = 10 * time.Second
 
+// endTime is how long requests may take once the agent ends.
+const endTime = 500 * time.Millisecond
+
 // maxArguments bounds an order's arguments, in bytes.
 const maxArguments = 16 << 10
 
@@ -108,7 +111,7 @@ func (c *Control) Run(ctx context.Context) error {
 	case err = <-ended:
 		return fmt.Errorf("serve the control socket: %w", err)
 	case <-ctx.Done():
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if server.Shutdown(last) != nil {
 			return server.Close()

@@ -186,7 +186,7 @@ func Listen(ctx context.Context, h http.Handler, flags *web.FlagConfig, log *slo
 	})
 	group.Go(func() error {
 		<-ctx.Done()
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if err := server.Shutdown(last); err != nil {
 			return server.Close()

@@ -31,7 +31,7 @@ const (
 	retryFirst   = 2 * time.Second  // after a resume that failed; doubles; at a tick of a second
 	retryLast    = time.Minute      // the same
 	spare        = 256 << 20        // bytes that are free on a GPU beyond what is restored there
-	lastCall     = time.Minute      // for a call that is under way when Life ends
+	lastCall     = time.Second      // for a call that is under way when Life ends
 )
 
 // A Phase is what is happening to a workload.
@@ -518,8 +518,8 @@ func (s *Suspender) Look(now time.Time) (ends []End) {
 	return ends
 }
 
-// Close waits for calls that were under way when Life ended, for a minute. What
-// they did not finish is left to the next enforcer. A workload with a thread that a guard
+// Close waits for calls that were under way when Life ended, for a second. The driver goes on
+// with them, and the next enforcer resumes what they began. A workload with a thread that a guard
 // holds would not survive the end of the guard: it is resumed, and returned.
 func (s *Suspender) Close() (ends []End) {
 	for _, w := range s.work {

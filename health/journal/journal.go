@@ -72,7 +72,7 @@ const maxQueue = 4 << 20
 const retryAfter = 5 * time.Second
 
 // flushTime bounds the wait for the disk at the end, because the disk may hang.
-const flushTime = 2 * time.Second
+const flushTime = time.Second
 
 // The reasons of LateTotal and LostTotal. Their series exist from the start,
 // because increase() misses a counter that begins at 1.

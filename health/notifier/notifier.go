@@ -49,7 +49,7 @@ type timings struct {
 
 var defaultTimings = timings{gather: 5 * time.Millisecond, resend: time.Minute, lapse: 4 * time.Minute,
 	keep:  15 * time.Minute,
-	first: 100 * time.Millisecond, most: 5 * time.Second, timeout: 10 * time.Second, flush: 2 * time.Second}
+	first: 100 * time.Millisecond, most: 5 * time.Second, timeout: 10 * time.Second, flush: time.Second}
 
 // Options are the settings of a Notifier.
 type Options struct {
@@ -134,7 +134,7 @@ func (n *Notifier) Reconfigure(o Options) error {
 	return nil
 }
 
-// Run sends until ctx ends, and then for at most 2 s the rest of the queue. It
+// Run sends until ctx ends, and then for at most a second the rest of the queue. It
 // resolves nothing: firing alerts continue in the next process, or lapse. It
 // returns nil.
 func (n *Notifier) Run(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -39,6 +40,8 @@ import (
 type enforcement struct {
 	open     func() (*enforcer.Enforcer, error)
 	enforcer *atomic.Pointer[enforcer.Enforcer] // holds nil while the runtime directory has no room
+	rest     func()                             // closes rested
+	rested   <-chan struct{}                    // closed once everything that the enforcer stopped goes on
 	gemini   gemini.Servers
 	socket   string          // for orders
 	listed   []config.Gemini // the entries that the servers were made from
@@ -64,6 +67,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 			Names: gpus.Names, Memory: total(gpus)}, log: log,
 		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
 	e.config.Store(&c)
+	rested := make(chan struct{})
+	e.rest, e.rested = sync.OnceFunc(func() { close(rested) }), rested
 	socket := c.BrokerSocket(f.runtimeDir)
 	listener, err := f.brokerListener()
 	if err != nil {
@@ -80,7 +85,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		Refused: e.files.Refusals, Gemini: e.gemini.Books,
 		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
-		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) }, NCCL: c.NCCL, Simulated: !m.real,
+		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
+		Rested: e.rest, NCCL: c.NCCL, Simulated: !m.real,
 		CgroupFS: filepath.Join(f.sysfs, "fs/cgroup"),
 		Broker: broker.Options{Socket: socket, Listener: listener, Observer: f.isObserver, Holds: gpus.Holds,
 			Known: gpus.Knows, InFlight: c.InFlight, Turn: c.Turn, FailClosed: c.Fail == "closed", Slices: c.TimeSlices == "auto",
@@ -244,10 +250,12 @@ func (e enforcement) run(ctx context.Context) error {
 	if e.enforcer == nil {
 		return nil
 	}
+	defer e.rest()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		now, err := e.opened(ctx)
 		if now == nil {
+			e.rest()
 			return err
 		}
 		control := &exporter.Control{Path: e.socket, Actions: suspendActions(now), Done: func() {}, Log: e.log}

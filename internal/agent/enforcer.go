@@ -47,6 +47,7 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	return assembly{
 		starts: "gpusteward enforces",
 		tasks:  []task{host.Run, m.options.Processes.Run, book.Run, enforcement.run},
+		rested: enforcement.rested,
 		host:   host,
 		configure: func(c config.Config) {
 			host.Configure(only(m.config(c), needed))

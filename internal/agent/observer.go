@@ -45,6 +45,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 	a = assembly{
 		starts: "gpusteward starts",
 		tasks:  []task{n.run, enforcement.run, listen, control.Run},
+		rested: enforcement.rested,
 		host:   host,
 		configure: func(c config.Config) {
 			n.configure(c)

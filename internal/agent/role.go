@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
@@ -52,21 +53,47 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 		return err
 	}
 	log.Info(a.starts, append([]any{"version", version.Version, "config", conf.Origin()}, a.about...)...)
-	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range a.tasks {
-		group.Go(func() error { return run(ctx) })
-	}
 	if a.host != nil {
-		group.Go(func() error { return supervise(ctx, a.host, conf.Fast, log) })
+		a.tasks = append(a.tasks, func(ctx context.Context) error { return supervise(ctx, a.host, conf.Fast, log) })
 	}
 	if a.configure != nil {
-		group.Go(func() error { return conf.ReloadOn(ctx, reload, a.configure) })
+		a.tasks = append(a.tasks, func(ctx context.Context) error { return conf.ReloadOn(ctx, reload, a.configure) })
 	}
-	if err := group.Wait(); err != nil {
+	if err := a.run(ctx, obey, log); err != nil {
 		return err
 	}
 	log.Info("gpusteward ends")
 	return nil
+}
+
+// obey is how long tasks may take to end. Nothing that a client, a disk or an
+// Alertmanager does may keep the program from ending.
+const obey = 1500 * time.Millisecond
+
+// run runs all tasks until ctx ends or one of them fails, and then waits for
+// them for so long. What the enforcer has stopped goes on first.
+func (a assembly) run(ctx context.Context, patience time.Duration, log *slog.Logger) error {
+	group, all := errgroup.WithContext(ctx)
+	for _, run := range a.tasks {
+		group.Go(func() error { return run(all) })
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- group.Wait() }()
+	<-all.Done()
+	late := time.After(patience)
+	if a.rested != nil {
+		<-a.rested
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-late:
+	}
+	log.Warn("gpusteward ends before everything in it has", "after", patience.String())
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(all)
 }
 
 // prepare refuses flags that cannot work, and gives up privileges that the role
@@ -92,6 +119,7 @@ type assembly struct {
 	starts    string              // first message of the log
 	about     []any               // and its attributes
 	tasks     []task              // run concurrently
+	rested    <-chan struct{}     // closed once everything that was stopped goes on, after the end; nil: nothing was
 	host      *collectors.Host    // reports progress to systemd; nil: none
 	configure func(config.Config) // applies another configuration; nil: no reload
 }

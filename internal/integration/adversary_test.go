@@ -60,12 +60,16 @@ func (s *siege) chooses(t *testing.T, names string) {
 	}
 }
 
+// drawn returns a move by chance, and its place.
+func (s *siege) drawn() (m move, n int) {
+	for at := s.IntN(s.weights[len(moves)-1]); at >= s.weights[n]; n++ {
+	}
+	return moves[n], n
+}
+
 // play makes one of the moves.
 func (s *siege) play() {
-	at, n := s.IntN(s.weights[len(moves)-1]), 0
-	for ; at >= s.weights[n]; n++ {
-	}
-	m := moves[n]
+	m, n := s.drawn()
 	i, seed := s.IntN(len(s.peers)), s.Uint64() // drawn for each move, so that the next ones stay the same
 	s.mu.Lock()
 	s.count[m.name]++

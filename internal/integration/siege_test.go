@@ -82,14 +82,8 @@ func newSiege(t *testing.T, seed uint64) *siege {
 	go s.feed()
 
 	s.config = fixture.Config(t, s.table())
-	flags := []string{"--path.sysfs=/sys", "--config.file=" + s.config, "--runtime.dir=" + filepath.Join(s.dir, "run"),
-		"--state.dir=" + filepath.Join(s.dir, "state")}
-	s.enforced = time.Now()
-	s.at(first, func() { s.enforcer = spawn(t, s.f.environment(), append(flags, "--role=enforce")...) })
-	eventually(t, "it enforces", func() bool {
-		return s.enforcer.log.find("gpusteward enforces") != nil || s.enforcer.hasEnded()
-	})
-	s.observer = spawn(t, s.f.environment(), append(flags, "--role=observe")...).ready()
+	s.enforce()
+	s.observe().ready()
 	s.observer.sees("the broker", func(s series) bool { return s["gpusteward_broker_up"] == 1 })
 	for _, name := range []string{"serving", "batch"} {
 		s.load(name, true, "--kernel-us=500", "--alloc-mib=1024", "--alloc-step-mib=64", "--seconds=1e9")
@@ -100,6 +94,28 @@ func newSiege(t *testing.T, seed uint64) *siege {
 			len(m.family("nvgpu_quota_sessions", `tenant="batch"`)) == 1
 	})
 	return s
+}
+
+// role starts the program in a role.
+func (s *siege) role(name string) *agent {
+	return spawn(s.T, s.f.environment(), "--path.sysfs=/sys", "--config.file="+s.config,
+		"--runtime.dir="+filepath.Join(s.dir, "run"), "--state.dir="+filepath.Join(s.dir, "state"), "--role="+name)
+}
+
+// enforce starts the enforcer.
+func (s *siege) enforce() {
+	s.Helper()
+	s.enforced = time.Now()
+	s.at(first, func() { s.enforcer = s.role("enforce") })
+	eventually(s.T, "it enforces", func() bool {
+		return s.enforcer.log.find("gpusteward enforces") != nil || s.enforcer.hasEnded()
+	})
+}
+
+// observe starts the observer.
+func (s *siege) observe() *agent {
+	s.observer = s.role("observe")
+	return s.observer
 }
 
 // table returns the configuration. A cap of the hostile tenant differs each
