@@ -184,8 +184,13 @@ func (b *Broker) strangers(s *session) {
 // session ends, if this broker knows it; its memory is charged twice for a
 // moment rather than not at all. So does a session that the process resumed before, and
 // whose WELCOME came too late for it: it does not know of that one, and declares all
-// again. Without the token nothing of another session is touched.
+// again. If it has spoken in a session that resumed the same one, this is the one that it gave up,
+// which is only served later: nothing is charged again. Without the token nothing of another
+// session is touched.
 func (s *session) resume(hello *wire.Hello) {
+	if s.givenUp(hello) {
+		return
+	}
 	s.mu.Lock()
 	for i, t := range s.seats {
 		if t == nil || hello.Committed[i] == 0 {
@@ -201,7 +206,7 @@ func (s *session) resume(hello *wire.Hello) {
 	s.mu.Unlock()
 	var gone, here []*session // whose memory is this session's now
 	s.b.mu.Lock()
-	s.resumed = true
+	s.resumed, s.resumes = true, former{hello.Old, hello.Token}
 	supersede := func(o *session) {
 		s.inherit(o)
 		if o.moved = true; o.gone {
@@ -229,6 +234,22 @@ func (s *session) resume(hello *wire.Hello) {
 	for _, o := range here {
 		o.hangUp()
 	}
+}
+
+// givenUp reports whether the process has already spoken in another session that resumed the same
+// former one.
+func (s *session) givenUp(hello *wire.Hello) bool {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if hello.Old == 0 || s.caller.sessions < 2 {
+		return false
+	}
+	for _, o := range s.b.sessions {
+		if o.caller == s.caller && o.resumed && o.resumes == (former{hello.Old, hello.Token}) && o.welcomed.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // notice sends a line for the process's log.

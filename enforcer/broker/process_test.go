@@ -189,10 +189,12 @@ func TestConnectionLost(t *testing.T) {
 
 // TestALateWelcomeIsChargedOnce has a process give up two RESUMEs before it has their WELCOMEs, as
 // on a busy host: it cannot name those sessions. What it declares at last is charged once, and
-// until then.
+// until then. A RESUME that it gave up may be served even later: that charges neither the memory
+// again, nor what the driver itself needs for the process.
 func TestALateWelcomeIsChargedOnce(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
+	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 200}}),
+		Holds: func(string, int) (uint64, time.Time, bool) { return 70 + 20, time.Now(), true }}, nil)
 	dial(t, b, "a", 1) // another one of its tenant
 	h := hello("a", 1)
 	h.Old, h.Token, h.Committed[0] = 7, 7, 70 // of the last broker
@@ -212,6 +214,15 @@ func TestALateWelcomeIsChargedOnce(t *testing.T) {
 	if s, used := b.Stats().Sessions, b.tenant("a").MemoryUsed; used != 70 || s["closing"] != 0 || s["active"] != 2 {
 		t.Errorf("%d bytes, sessions %v", used, s)
 	}
+	late := connect(t, b.options.Socket)
+	late.hello(wire.TypeResume, h)
+	for _, what := range []string{"after a late RESUME", "after its end"} {
+		b.Refresh()
+		fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "… bytes %s", what)
+		late.close()
+		eventually(t, "it is gone", func() bool { s := b.Stats().Sessions; return s["active"] == 2 && s["authenticated"] == 0 })
+	}
+	d.sync()
 }
 
 // TestTracesAreShownWhenAskedFor does not wait for the next look at them.

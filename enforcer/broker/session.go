@@ -68,6 +68,7 @@ type session struct {
 	exited   bool      // guarded by the broker's mutex
 	gone     bool      // guarded by the broker's mutex
 	resumed  bool      // with memory that it says it had; guarded by the broker's mutex
+	resumes  former    // guarded by the broker's mutex
 	moved    bool      // another session has its memory; guarded by the broker's mutex
 	left     time.Time // when it went and its process did not; guarded by the broker's mutex
 
@@ -76,6 +77,9 @@ type session struct {
 	memory bool // it may have some
 	away   bool // it no longer counts as its tenant's
 }
+
+// A former session is one of a broker, as a RESUME names it.
+type former struct{ id, token uint64 }
 
 // Reasons for the broker to end a session.
 var (
