@@ -91,10 +91,10 @@ type Options struct {
 	// one owner. It may be called concurrently and must not block.
 	Owner func(f Facts) string
 
-	// including those that have unread data; 0 is 12000, or as many as the
+	// including those that have unread data; 0 is maxSessions, or as many as the
 	// limit of descriptors allows
 	MaxSessions int
-	MaxPerPID   int    // 0 is 16
+	MaxPerPID   int    // 0 is maxPerPID
 	ProcFS      string // empty is /proc
 	Logger      *slog.Logger
 }
@@ -117,10 +117,28 @@ type timing struct {
 	maxGPUs                      int
 }
 
+// Bounds, each by default.
+const (
+	maxSessions = 12000
+	maxPerPID   = 16 // sessions, and those that have unread data
+	maxGPUs     = 64
+
+	messagesOfSession = 2000 // a second
+	messagesOfOwner   = 20_000
+	callsOfProcess    = 32 // connections a second
+	callsOfOwner      = 256
+	asksOfOwner       = 20 // for statistics, a second
+
+	// Two more descriptors of a session are in flight, which the kernel limits to the same number.
+	sessionDescriptors = 2
+	otherDescriptors   = 256 // of the process
+)
+
 var defaults = timing{
 	hello: 2 * time.Second, heartbeat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
 	release: 2 * time.Second, poll: 100 * time.Millisecond, behind: time.Second,
-	perSession: 2000, perOwner: 20_000, callsOfProcess: 32, callsOfOwner: 256, asks: 20, maxGPUs: 64,
+	perSession: messagesOfSession, perOwner: messagesOfOwner, callsOfProcess: callsOfProcess,
+	callsOfOwner: callsOfOwner, asks: asksOfOwner, maxGPUs: maxGPUs,
 }
 
 // pingInterval is how often a process should send PING.
@@ -168,7 +186,7 @@ func New(o Options) (*Broker, error) {
 	o.Turn = orElse(o.Turn, 10*time.Millisecond)
 	o.InFlight, o.ProcFS = orElse(o.InFlight, 750*time.Microsecond), orElse(o.ProcFS, "/proc")
 	o.Doubt = orElse(o.Doubt, time.Minute)
-	o.MaxSessions, o.MaxPerPID = mostOf(orElse(o.MaxSessions, 12000)), orElse(o.MaxPerPID, 16)
+	o.MaxSessions, o.MaxPerPID = mostOf(orElse(o.MaxSessions, maxSessions)), orElse(o.MaxPerPID, maxPerPID)
 	if o.Owner == nil {
 		o.Owner = inNameOf
 	}

@@ -247,10 +247,9 @@ func starving(err error) bool {
 // mostOf returns how many of the wanted sessions are possible: each takes two
 // descriptors, and may have two in flight, of which the kernel allows as many.
 func mostOf(want int) int {
-	const others = 256
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > uint64(2*want+others) {
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > uint64(sessionDescriptors*want+otherDescriptors) {
 		return want
 	}
-	return max((int(limit.Cur)-others)/2, 1)
+	return max((int(limit.Cur)-otherDescriptors)/sessionDescriptors, 1)
 }

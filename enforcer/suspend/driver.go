@@ -110,9 +110,6 @@ const (
 	callTasks = 16 // of one child process, with the threads of the driver
 )
 
-// Tasks is how many threads and processes the calls of one Helper have at most.
-const Tasks = maxCalls * callTasks
-
 // Helper makes each call in a child process, which is this program again. The driver
 // goes on with a call whose caller has died, and tells nobody when it is over. So
 // nothing ends a child: when ctx ends, the call is given up, and the child goes on,

@@ -71,6 +71,12 @@ const maxQueue = 4 << 20
 // retryAfter is the pause after a failure of the disk.
 const retryAfter = 5 * time.Second
 
+// The default size of a file, and the number of files.
+const (
+	fileBytes = 8 << 20
+	files     = 4
+)
+
 // flushTime bounds the wait for the disk at the end, because the disk may hang.
 const flushTime = time.Second
 
@@ -86,7 +92,7 @@ var (
 // that and continues without them. An error means that another agent uses the
 // directory.
 func Open(o Options) (*Journal, []incident.Event, error) {
-	o.MaxBytes, o.Files = cmp.Or(o.MaxBytes, 8<<20), cmp.Or(o.Files, 4)
+	o.MaxBytes, o.Files = cmp.Or(o.MaxBytes, fileBytes), cmp.Or(o.Files, files)
 	j := &Journal{options: o, wake: make(chan struct{}, 1), recent: newRecent(), streams: map[*stream]struct{}{},
 		lost: map[string]uint64{}, late: map[string]uint64{}}
 	if o.Dir == "" {

@@ -30,6 +30,9 @@ const (
 	roleEnforce role = "enforce"
 )
 
+// processors is the number of threads that run Go. Those in the kernel or the driver come on top.
+const processors = 2
+
 // serve runs until ctx ends.
 func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	reload := make(chan os.Signal, 1) // from here on SIGHUP no longer ends the process
@@ -46,7 +49,7 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 	// Two threads of Go are plenty beside the host's real work, since driver calls
 	// have their own. On a host with 200 cores the others would only sweep a small
 	// heap in parallel.
-	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	runtime.GOMAXPROCS(min(processors, runtime.NumCPU()))
 	debug.SetGCPercent(50)
 	a, err := r.assemble(f, conf, c)
 	if err != nil {
@@ -68,7 +71,7 @@ func (r role) serve(ctx context.Context, f flags, log *slog.Logger) error {
 
 // obey is how long tasks may take to end. Nothing that a client, a disk or an
 // Alertmanager does may keep the program from ending.
-const obey = 1500 * time.Millisecond
+const obey = 1200 * time.Millisecond
 
 // run runs all tasks until ctx ends or one of them fails, and then waits for
 // them for so long. What the enforcer has stopped goes on first.

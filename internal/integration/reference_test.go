@@ -7,6 +7,7 @@ import (
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/internal/bounds"
 	"gpusteward/internal/fixture"
 )
 
@@ -32,4 +33,29 @@ func TestReferenceOfHealth(t *testing.T) {
 	}
 	fixture.AtLeast(t, n, 30, "… metrics of health; are they linked in?")
 	fixture.Golden(t, "health/METRICS.md", b.String())
+}
+
+// TestReferenceOfBounds compares the table of ARCHITECTURE.md and the limits of
+// the units with the constants that hold the bounds, or writes them under -update.
+func TestReferenceOfBounds(t *testing.T) {
+	t.Parallel()
+	all := fixture.Value(bounds.Read("."))(t)
+	page := content(t, "ARCHITECTURE.md")
+	before, rest, _ := strings.Cut(page, "\n## Bounds\n")
+	_, rest, _ = strings.Cut(rest, "\n| what | ")
+	_, after, is := strings.Cut(rest, "|\n\n")
+	if !is {
+		t.Fatal("ARCHITECTURE.md has no table of bounds")
+	}
+	head, _, _ := strings.Cut(page[len(before):], "| what | ")
+	fixture.Golden(t, "ARCHITECTURE.md", before+head+bounds.Table(all)+"\n"+after)
+	for program, path := range map[string]string{"observer": "deploy/systemd/gpusteward.service",
+		"broker": "deploy/systemd/gpusteward-broker.service"} {
+		unit := content(t, path)
+		for _, key := range bounds.Limits {
+			fixture.Contains(t, unit, "\n"+key+"=", "%s", path)
+			fixture.AtLeast(t, bounds.Limit(all, program, key), 64, "%s of the %s", key, program)
+		}
+		fixture.Golden(t, path, bounds.Unit(all, program, unit))
+	}
 }
