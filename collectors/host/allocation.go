@@ -1,10 +1,9 @@
 package host
 
 import (
+	"cmp"
+	"context"
 	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,20 +15,15 @@ type Allocation struct {
 	Namespace string `json:"namespace"` // this and the next two for Kubernetes
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	Job       string `json:"-"` // for Slurm
+	Job       string `json:"-"` // for Slurm: its number, or its SLUID while that is unknown
 	// Devices are names from the device plugin in Kubernetes, mostly UUIDs, and
 	// indices in Slurm.
 	Devices []string `json:"devices"`
 	Claims  []Claim  `json:"claims"`
 }
 
-// Limits on the search for jobs.
-const (
-	mostJobs   = 1024
-	mostGroups = 256 // cgroups of one job
-	mostTries  = 64  // processes of one job
-	mostGPUs   = 1024
-)
+// mostGPUs is the most GPUs that a list may name.
+const mostGPUs = 1024
 
 // SlurmAllocations returns the GPUs of the Slurm jobs that have a record in
 // jobs, or a cgroup below root, /sys/fs/cgroup. For a job without a record, the
@@ -46,31 +40,34 @@ func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 		failed = append(failed, err)
 	}
 	for job, r := range recorded {
-		seen[job] = true
+		seen[job], seen[r.sluid] = true, true
 		if len(r.gpus) > 0 {
 			all = append(all, Allocation{Job: job, Devices: r.gpus})
 		}
 	}
-	var dirs []string
-	for _, pattern := range []string{
-		"system.slice/*slurmstepd.scope/job_*", "devices/slurm*/uid_*/job_*", "freezer/slurm*/uid_*/job_*",
-		"cpuset/slurm*/uid_*/job_*",
-	} {
-		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is valid
-		dirs = append(dirs, found...)
-	}
-	for _, dir := range dirs[:min(len(dirs), 4*mostJobs)] {
-		m := jobGroup.FindStringSubmatch(filepath.Base(dir))
-		if m == nil || seen[m[1]] {
+	var numbers map[string]ContainerName
+	for _, group := range slurmJobs(root) {
+		if seen[group.name] {
 			continue
 		}
-		seen[m[1]] = true
-		devices, err := gpusOfJob(dir, m[1], p)
+		job := group.name
+		if !isJob(job) {
+			if numbers == nil {
+				numbers, err = stepds{root, p}.Containers(context.Background())
+				failed = append(failed, err)
+			}
+			job = cmp.Or(numbers[job].Job, job)
+		}
+		if seen[job] {
+			continue
+		}
+		seen[group.name], seen[job] = true, true
+		devices, err := gpusOfJob(group, p)
 		if err != nil {
 			failed = append(failed, err)
 		}
 		if len(devices) > 0 {
-			all = append(all, Allocation{Job: m[1], Devices: devices})
+			all = append(all, Allocation{Job: job, Devices: devices})
 		}
 	}
 	return all, errors.Join(failed...)
@@ -79,40 +76,24 @@ func SlurmAllocations(jobs, root string, p Proc) ([]Allocation, error) {
 // gpusOfJob asks the job's processes, from the outermost cgroup inwards, until
 // one knows. If none knows, the error is that of the last process that could
 // not be asked.
-func gpusOfJob(dir, job string, p Proc) (devices []string, failed error) {
-	groups, tries := 0, 0
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.IsDir() {
-			return nil // the cgroup has just gone
+func gpusOfJob(job slurmJob, p Proc) (devices []string, failed error) {
+	processes(job.dir, func(pid int) bool {
+		var err error
+		if devices, err = gpusOfProcess(pid, job.name, p); len(devices) > 0 {
+			failed = nil
+			return false
 		}
-		if groups++; groups > mostGroups {
-			return fs.SkipAll
+		if err != nil && !errors.Is(err, ErrGone) {
+			failed = err
 		}
-		content, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		for pid := range strings.FieldsSeq(string(content)) {
-			if tries++; tries > mostTries {
-				return fs.SkipAll
-			}
-			if devices, err = gpusOfProcess(pid, job, p); len(devices) > 0 {
-				failed = nil
-				return fs.SkipAll
-			}
-			if err != nil && !errors.Is(err, ErrGone) {
-				failed = err
-			}
-		}
-		return nil
+		return true
 	})
 	return devices, failed
 }
 
 // gpusOfProcess returns the GPUs of the job according to one of its processes.
-func gpusOfProcess(pid, job string, p Proc) ([]string, error) {
-	n, err := strconv.Atoi(pid)
-	if err != nil {
-		return nil, err
-	}
-	handle, err := p.Open(n)
+func gpusOfProcess(pid int, job string, p Proc) ([]string, error) {
+	handle, err := p.Open(pid)
 	if err != nil {
 		return nil, err
 	}

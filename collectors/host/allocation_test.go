@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -36,9 +37,19 @@ func TestSlurmAllocations(t *testing.T) {
 	job(30, "/slurm/uid_1000/job_3/step_0/task_0", map[string]string{"SLURM_JOB_GPUS": "1"})
 	group("cpuset/slurm/uid_1000/job_x", "30\n")
 	group("system.slice/slurmstepd.scope/job_4", "")
+	for pid, title := range map[int]string{40: "slurmstepd: [5.0]", 50: ""} {
+		sluid := fmt.Sprint("/hpc.slice/slurmstepd.scope/s7QANTV3WPV4", pid, "/step_0")
+		group(sluid+"/slurm", fmt.Sprintln(pid))
+		group(sluid+"/user", fmt.Sprintln(pid+1))
+		job(pid+1, sluid+"/user", map[string]string{"SLURM_JOB_GPUS": fmt.Sprint(pid)})
+		stepd := in(sluid + "/slurm")
+		stepd.UID, stepd.title = 0, title
+		proc.set(pid, stepd)
+	}
 
 	got, err := SlurmAllocations("", root, proc)
-	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}}}
+	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}},
+		{Job: "5", Devices: []string{"40"}}, {Job: "s7QANTV3WPV450", Devices: []string{"50"}}}
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
 	if !reflect.DeepEqual(got, want) || err == nil {
 		t.Errorf("%+v, %v", got, err)

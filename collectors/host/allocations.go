@@ -121,7 +121,7 @@ func (a Allocation) Key() string {
 // For reports whether w is the receiver of the GPUs, or a part of it.
 func (a Allocation) For(w Workload) bool {
 	if a.Job != "" {
-		return w.Job == a.Job
+		return w.Job == a.Job || w.SLUID == a.Job
 	}
 	return w.Kind == KindPod && w.Namespace == a.Namespace && w.Pod == a.Pod && w.Container == a.Container
 }

@@ -11,25 +11,23 @@ import (
 // Names of cgroups, as given by runtimes and systemd.
 var (
 	machineGroup = regexp.MustCompile(`^(?:lxc\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service)$`)
-	slurmGroup   = regexp.MustCompile(`^(?:(?:.+_)?slurmstepd\.scope|slurm(?:_.+)?)$`)
-	jobGroup     = regexp.MustCompile(`^job_(\d+)$`)
 	userGroup    = regexp.MustCompile(`^user(?:\.slice|-(\d+)\.slice|@(\d+)\.service)$`)
 
 	// parents are top-level groups with containers of any name below them.
 	parents = []string{"lxc", "k8s.io", "default"}
 
 	// runtimes are units that can have pods and containers below them.
-	runtimes = regexp.MustCompile(`^(?:containerd|docker|crio|kubelet|k3s|k3s-agent|rke2-server|rke2-agent)\.service$`)
+	runtimes = regexp.MustCompile(`^(?:containerd|docker|crio|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|condor)\.service$`)
 )
 
 // kinds are sorted from the least to the most specific.
-var kinds = []string{KindUser, KindUnit, KindSlurm, KindContainer, KindPod}
+var kinds = []string{KindUser, KindUnit, KindJob, KindSlurm, KindContainer, KindPod}
 
 // ParseCgroup returns the workload of a process of user uid from the content of
 // its /proc/PID/cgroup. With cgroups v1 each controller can have its own group:
 // the most specific one counts.
 //
-// The outermost pod, container, Slurm job or unit counts, whatever is nested in
+// The outermost pod, container, job or unit counts, whatever is nested in
 // it, so that a user who can create cgroups inside a workload cannot
 // impersonate another. A cluster in a container (kind) therefore counts as that
 // container. Below user.slice all names belong to the user: there are no pods
@@ -50,7 +48,7 @@ func ParseCgroup(content string, uid int) Workload {
 			best, most, depth = w, tells, len(groups)
 		}
 	}
-	best.UID = uid
+	best.UID, best.group = uid, best.Key
 	return best
 }
 
@@ -93,7 +91,7 @@ func place(groups []string, uid string) Workload {
 		if i == 0 && len(below) > 0 && slices.Contains(parents, g) && container(below[0]) == "" {
 			return machine(below[0])
 		}
-		if job, ok := slurm(g, below); ok {
+		if job, ok := jobIn(g, below); ok {
 			return job
 		}
 		if strings.HasSuffix(g, ".slice") {
@@ -170,32 +168,6 @@ func pod(uid string, below []string) Workload {
 		}
 	}
 	return w
-}
-
-// slurm returns the job step below a group of Slurm's daemon; false if there is
-// no job. In v1 the group of the user is above the job. The step may be
-// missing.
-func slurm(group string, below []string) (Workload, bool) {
-	if !slurmGroup.MatchString(group) {
-		return Workload{}, false
-	}
-	if len(below) > 0 && strings.HasPrefix(below[0], "uid_") {
-		below = below[1:]
-	}
-	if len(below) == 0 {
-		return Workload{}, false
-	}
-	m := jobGroup.FindStringSubmatch(below[0])
-	if m == nil {
-		return Workload{}, false
-	}
-	w := Workload{Kind: KindSlurm, Key: key(KindSlurm, m[1]), Job: field(m[1])}
-	if len(below) > 1 {
-		if step, ok := strings.CutPrefix(below[1], "step_"); ok {
-			w.Key, w.Step = key(KindSlurm, m[1]+"."+step), field(step)
-		}
-	}
-	return w, true
 }
 
 // user is the workload of a user's processes that belong to nothing else.

@@ -80,6 +80,28 @@ func TestParseCgroup(t *testing.T) {
 		{"5:freezer:/slurm_node7/uid_1000/job_123/step_1\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope",
 			"slurm:123.1"},
 		{"0::/system.slice/slurmstepd.scope/job_123/step_0/user/task_0/libpod-" + id1 + ".scope", "slurm:123.0"},
+		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user/task_0", "slurm:s7QANTV3WPV400.0"},
+		{"0::/system.slice/slurmstepd.scope/s7QANTV3Z8H100/step_0+1/user/task_0/docker-" + id1 + ".scope",
+			"slurm:s7QANTV3Z8H100.0+1"},
+		{"0::/hpc.slice/hpc-jobs.slice/n1_slurmstepd.scope/s7QANTV3WPV400/step_interactive/user/task_special",
+			"slurm:s7QANTV3WPV400.interactive"},
+		{"0::/hpc.slice/slurmstepd.scope/job_123/step_extern/user/task_0", "slurm:123.extern"},
+		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400", "slurm:s7QANTV3WPV400"},
+		{"0::/system.slice/slurmstepd.scope/later-name/step_batch/user", "slurm:later-name.batch"},
+		{"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/slurm", "unit:slurmstepd.scope"},
+		{"0::/system.slice/slurmstepd.scope/job_123/step_batch/slurm", "unit:slurmstepd.scope"},
+		{"0::/docker/" + id1 + "/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user/task_0", containerKey},
+		// other batch systems
+		{"0::/pbs_jobs.service/jobs/12345.pbs", "job:pbs/12345.pbs"},
+		{"5:devices:/pbs_jobs.service/jobid/12[3].pbs1/sub\n1:name=systemd:/system.slice/pbs.service", "job:pbs/12[3].pbs1"},
+		{"5:devices:/pbspro.slice/pbspro-12345.pbs.slice", "job:pbs/12345.pbs"},
+		{"5:devices:/pbspro/12345.pbs", "job:pbs/12345.pbs"},
+		{"0::/pbs_jobs.service/jobs", "unit:pbs_jobs.service"},
+		{"0::/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7/x", "job:htcondor/slot1_23@node7"},
+		{"5:memory:/htcondor/condor_scratch_slot1", "job:htcondor/slot1"},
+		{"5:cpuset:/lsf/c1/job.50.9877.1396900413", "job:lsf/50"},
+		{"5:cpuset:/lsf/c1/job.50.3.9877.1396900413", "job:lsf/50.3"},
+		{"0::/system.slice/web.service/pbs_jobs.service/jobs/1.pbs", "unit:web.service"},
 		// systemd
 		{"0::/system.slice/sshd.service", "unit:sshd.service"},
 		{"0::/system.slice/system-getty.slice/getty@tty1.service", "unit:getty@tty1.service"},
@@ -95,7 +117,7 @@ func TestParseCgroup(t *testing.T) {
 		{"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-" + id1 + ".scope/container",
 			"container:1000/" + id1},
 		{"0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/" + id1, "container:1000/" + id1},
-		{"0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_1/step_0", "user:1000"},
+		{"0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/s7QANTV3WPV400/step_0", "user:1000"},
 		{"12:cpu:/\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope", "user:1000"},
 		{"0::/", "user:7"},
 		{"", "user:7"},
@@ -114,12 +136,15 @@ func TestParseCgroupFillsIn(t *testing.T) {
 		"0::/kubepods/pod" + uid + "/" +
 			id1: {Kind: KindPod, PodUID: uid, Container: id1, ContainerID: id1},
 		"0::/system.slice/slurmstepd.scope/job_12/step_0/user": {Kind: KindSlurm, Job: "12", Step: "0"},
+		"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user": {Kind: KindSlurm, Job: "s7QANTV3WPV400", Step: "0",
+			SLUID: "s7QANTV3WPV400"},
 		"0::/a.slice/a-b.slice/x@1.service": {Kind: KindUnit, Unit: "x@1.service",
 			Slice: "a-b.slice"},
 		"0::/user.slice/user-7.slice/user@7.service/app.slice/app-x.scope": {Kind: KindUser, Unit: "app-x.scope",
 			Slice: "app.slice", own: true},
 	} {
 		want.Key, want.UID = ParseCgroup(content, 7).Key, 7
+		want.group = want.Key
 		fixture.Equal(t, ParseCgroup(content, 7), want, "%s\nis", content)
 	}
 }
@@ -158,7 +183,7 @@ func check(t *testing.T, w Workload) {
 		t.Errorf("key %q of kind %q", w.Key, w.Kind)
 	}
 	for _, s := range []string{w.Key, w.Kind, w.Namespace, w.Pod, w.PodUID, w.Container, w.ContainerID, w.Image, w.Unit,
-		w.Slice, w.Job, w.Step, w.User, w.Account, w.Partition} {
+		w.Slice, w.Job, w.Step, w.SLUID, w.User, w.Account, w.Partition} {
 		if len(s) > longest || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {
 			t.Errorf("%q in %+v", s, w)
 		}
@@ -207,8 +232,8 @@ func TestRandomCgroups(t *testing.T) {
 		func() string { return "crio-conmon-" + hex() + ".scope" },
 		func() string { return "slurm" }, func() string { return "slurmstepd.scope" },
 		func() string { return "uid_1000" },
-		func() string { return fmt.Sprint("job_", random.IntN(9)) },
-		func() string { return fmt.Sprint("step_", random.IntN(9)) },
+		func() string { return fmt.Sprint("job_", random.IntN(9)) }, func() string { return "pbs_jobs.service" },
+		func() string { return fmt.Sprint("step_", random.IntN(9)) }, func() string { return "12.pbs" },
 		func() string { return "lxc.payload.x" }, func() string { return "x\xff~.service" },
 		func() string { return ".." }, func() string { return "" },
 		func() string { return "a.slice:cri-containerd:" + hex() },
@@ -232,5 +257,5 @@ func TestRandomCgroups(t *testing.T) {
 			t.Fatalf("%s is %s", path.String(), w.Key)
 		}
 	}
-	fixture.Equal(t, len(kinds), 5, "kinds %v", kinds)
+	fixture.Equal(t, len(kinds), 6, "kinds %v", kinds)
 }

@@ -10,14 +10,16 @@ type fakeProc struct {
 	mu        sync.Mutex
 	processes map[int]*fakeProcess
 	opened    int // open handles
+	titles    int // that were read
 }
 
 // A fakeProcess is a process of a fakeProc. Change it through set.
 type fakeProcess struct {
 	Facts
 	environ map[string]string
+	title   string
 	err     error         // returned by Facts
-	block   chan struct{} // blocks Environ until closed
+	block   chan struct{} // blocks Environ and Title until closed
 }
 
 type fakeHandle struct {
@@ -78,6 +80,16 @@ func (h *fakeHandle) Environ(names ...string) (map[string]string, error) {
 		}
 	}
 	return found, nil
+}
+
+func (h *fakeHandle) Title() (string, error) {
+	if h.process.block != nil {
+		<-h.process.block
+	}
+	h.proc.mu.Lock()
+	defer h.proc.mu.Unlock()
+	h.proc.titles++
+	return h.process.title, nil
 }
 
 func (h *fakeHandle) Alive() bool {

@@ -43,6 +43,8 @@ func (h *funcHandle) Environ(names ...string) (map[string]string, error) {
 	return found, nil
 }
 
+func (h *funcHandle) Title() (string, error) { return "", nil }
+
 func (h *funcHandle) Alive() bool {
 	f, _, ok := h.proc(h.pid)
 	return ok && f.Start == h.start

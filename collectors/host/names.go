@@ -14,14 +14,17 @@ type ContainerName struct {
 	Image string
 
 	Namespace, Pod, Container string // in Kubernetes
+
+	Job string // the number of a Slurm job with this SLUID
 }
 
 // Names is a source of container names, such as a runtime.
 type Names interface {
 	// Source names the source in logs and metrics.
 	Source() string
-	// Containers returns the names of running containers by id, and nothing if
-	// the host has no such source. Calls do not overlap.
+	// Containers returns the names of running containers by id, or of Slurm's
+	// jobs by SLUID, and nothing if the host has no such source. Calls do not
+	// overlap.
 	Containers(ctx context.Context) (map[string]ContainerName, error)
 }
 
@@ -58,20 +61,35 @@ func (t *Table) record(w Workload, now time.Time) *record {
 	r = &record{Workload: w, since: now, used: now}
 	t.records[w.Key] = r
 	t.recorded(r)
-	if w.own || w.ContainerID == "" { // names chosen by users are not trusted, and not looked up
+	if w.own || w.ContainerID == "" && !r.unnamed() { // names chosen by users are not trusted, and not looked up
 		r.settle()
 		return r
 	}
 	r.answered = make([]bool, len(t.Names))
 	for i, heard := range t.heard {
-		if n, ok := heard.names[w.ContainerID]; ok {
-			r.learn(n)
+		_, ofJobs := t.Names[i].(stepds)
+		if n, ok := heard.names[r.id()]; ok {
+			t.learn(r, n)
 			r.answered[i] = true
-		} else {
+		} else if r.answered[i] = ofJobs != (r.Kind == KindSlurm); !r.answered[i] {
 			signal(t.wake[i])
 		}
 	}
 	return r
+}
+
+// id returns the id by which sources know the workload.
+func (r *record) id() string { return cmp.Or(r.ContainerID, r.SLUID) }
+
+// learn adopts a source's name for the workload.
+func (t *Table) learn(r *record, n ContainerName) {
+	if r.Kind == KindSlurm && n.Job != "" {
+		r.number(n.Job)
+		t.recorded(r)
+		r.settle()
+		return
+	}
+	r.learn(n)
 }
 
 func (r *record) settle() {
@@ -146,9 +164,9 @@ func (t *Table) ask(ctx context.Context, source int) error {
 		if r.answered == nil || r.answered[source] {
 			continue
 		}
-		n, ok := names[r.ContainerID]
+		n, ok := names[r.id()]
 		if ok {
-			r.learn(n)
+			t.learn(r, n)
 		}
 		r.answered[source] = ok || asked[r]
 	}

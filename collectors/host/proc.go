@@ -45,6 +45,9 @@ type Handle interface {
 	// with. It may wait for the lock of the process's memory, which a process
 	// that is stuck in the GPU's driver holds.
 	Environ(names ...string) (map[string]string, error)
+	// Title returns the process's command line, which it can change. It may wait
+	// as Environ does.
+	Title() (string, error)
 	// Alive reports whether the process exists, including as a zombie.
 	Alive() bool
 	Close()
@@ -113,7 +116,7 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		_ = unix.Close(fd)
 		return nil, gone(err)
 	}
-	return &procDir{fs: p, dir: dir, fd: fd, environ: proc.Environ, stat: func() (Facts, error) {
+	return &procDir{fs: p, dir: dir, fd: fd, environ: proc.Environ, title: proc.CmdLine, stat: func() (Facts, error) {
 		stat, err1 := proc.Stat()
 		status, err2 := proc.NewStatus()
 		return Facts{Start: stat.Starttime, UID: int(status.UIDs[0]), Comm: stat.Comm}, errors.Join(err1, err2)
@@ -155,6 +158,7 @@ type procDir struct {
 	fd      int                   // of the directory
 	stat    func() (Facts, error) // without Began and Cgroup
 	environ func() ([]string, error)
+	title   func() ([]string, error)
 }
 
 func (d *procDir) Facts() (Facts, error) {
@@ -191,6 +195,14 @@ func (d *procDir) Environ(names ...string) (map[string]string, error) {
 		}
 	}
 	return found, nil
+}
+
+func (d *procDir) Title() (string, error) {
+	words, err := d.title()
+	if !d.Alive() {
+		return "", ErrGone
+	}
+	return strings.TrimSpace(strings.Join(words, " ")), err
 }
 
 func (d *procDir) Alive() bool {

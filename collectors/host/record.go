@@ -10,8 +10,9 @@ import (
 
 // A jobRecord is the record that Slurm's prolog (deploy/slurm/prolog.sh) writes
 // for a job on this host, as root. Unlike the job's environment, its user
-// cannot forge it.
+// cannot forge it. The SLUID of the job's run is a link to it.
 type jobRecord struct {
+	job, sluid               string
 	user, account, partition string
 	gpus                     []string // indices
 }
@@ -19,9 +20,9 @@ type jobRecord struct {
 // longestRecord is the maximum size of a record in bytes.
 const longestRecord = 4096
 
-// readRecord returns the record of a job in dir. It has a line KEY=VALUE for
-// each known field; unknown keys are ignored. The error is fs.ErrNotExist if
-// there is none.
+// readRecord returns the record of a job in dir, by its number or its SLUID. It
+// has a line KEY=VALUE for each known field; unknown keys are ignored. The error
+// is fs.ErrNotExist if there is none.
 func readRecord(dir, job string) (jobRecord, error) {
 	text, err := ReadTrusted(filepath.Join(dir, job), longestRecord)
 	if err != nil {
@@ -35,10 +36,11 @@ func readRecord(dir, job string) (jobRecord, error) {
 		}
 		found[key] = value
 	}
-	if found["JOB"] != job {
-		return jobRecord{}, fmt.Errorf("%s: the record is of job %.40q", filepath.Join(dir, job), found["JOB"])
+	if found["JOB"] != job && (found["SLUID"] != job || !isJob(found["JOB"])) {
+		return jobRecord{}, fmt.Errorf("%s: the record is of job %.40q, SLUID %.40q", filepath.Join(dir, job),
+			found["JOB"], found["SLUID"])
 	}
-	return jobRecord{user: field(found["USER"]), account: field(found["ACCOUNT"]), partition: field(found["PARTITION"]),
+	return jobRecord{job: found["JOB"], sluid: found["SLUID"], user: field(found["USER"]), account: field(found["ACCOUNT"]), partition: field(found["PARTITION"]),
 		gpus: parseIndices(found["GPUS"])}, nil
 }
 

@@ -25,7 +25,7 @@ func TestJobRecord(t *testing.T) {
 	dir := t.TempDir()
 	good := "JOB=7\nUSER=ada\nUID=1000\nACCOUNT=lab=1\nPARTITION=gpu\nGPUS=0,2-3\nLATER=x\n"
 	writeRecord(t, dir, "7", good)
-	want := jobRecord{"ada", "lab=1", "gpu", []string{"0", "2", "3"}}
+	want := jobRecord{"7", "", "ada", "lab=1", "gpu", []string{"0", "2", "3"}}
 	if r, err := readRecord(dir, "7"); err != nil || !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v, %v; want %+v", r, err, want)
 	}
@@ -107,11 +107,11 @@ func TestSlurmJobIsRecorded(t *testing.T) {
 func TestRecordedAllocations(t *testing.T) {
 	t.Parallel()
 	jobs, root := t.TempDir(), t.TempDir()
-	writeRecord(t, jobs, "1", "JOB=1\nGPUS=0,1\n")
+	writeRecord(t, jobs, "1", "JOB=1\nGPUS=0,1\nSLUID=s7QANTV3WPV400\n")
 	writeRecord(t, jobs, "2", "JOB=2\nGPUS=\n")
 	proc := &fakeProc{}
-	for pid, job := range map[int]string{1: "1", 2: "2", 3: "3"} {
-		group := "/system.slice/slurmstepd.scope/job_" + job + "/step_0"
+	for pid, job := range map[int]string{1: "s7QANTV3WPV400", 2: "job_2", 3: "job_3"} {
+		group := "/system.slice/slurmstepd.scope/" + job + "/step_0"
 		fixture.Must(t, os.MkdirAll(root+group, 0o755))
 		fixture.Must(t, os.WriteFile(root+group+"/cgroup.procs", fmt.Appendln(nil, pid), 0o600))
 		p := in(group)

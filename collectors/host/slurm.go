@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// recorded adopts the owner of the workload's Slurm job from its record, a
-// small file in memory that can be read at once.
+// recorded adopts the number and the owner of the workload's Slurm job from its
+// record, a small file in memory that can be read at once.
 func (t *Table) recorded(r *record) {
 	if r.Kind != KindSlurm || t.Jobs == "" {
 		return
@@ -15,11 +15,24 @@ func (t *Table) recorded(r *record) {
 	job, err := readRecord(t.Jobs, r.Job)
 	switch {
 	case err == nil:
-		r.User, r.Account, r.Partition, r.described = job.user, job.account, job.partition, true
+		r.number(job.job)
+		r.User, r.Account, r.Partition, r.Recorded = job.user, job.account, job.partition, true
+		r.described = true
 	case !errors.Is(err, fs.ErrNotExist):
 		t.failures.add("slurm", err)
 	}
 }
+
+// number gives the workload the number of its job. A key that was shown stays.
+func (r *record) number(job string) {
+	r.Job = job
+	if r.settled == nil {
+		r.Key = stepKey(job, r.Step)
+	}
+}
+
+// unnamed reports whether a Slurm job is only known by its SLUID.
+func (r *record) unnamed() bool { return r.Kind == KindSlurm && r.SLUID != "" && r.Job == r.SLUID }
 
 // describe finds the owners of Slurm jobs without a record from the
 // environments of their processes, one at a time, because a process that holds
@@ -38,11 +51,13 @@ func (t *Table) describe(ctx context.Context) error {
 			return err
 		}
 		t.mu.Lock()
-		if len(environ) > 0 {
+		if len(environ) > 0 && !r.described { // its record may have come first
 			r.described = true
 			r.User, r.Account, r.Partition = field(environ["SLURM_JOB_USER"]), field(environ["SLURM_JOB_ACCOUNT"]),
 				field(environ["SLURM_JOB_PARTITION"])
-			r.settle()
+			if r.settled != nil {
+				r.settle()
+			}
 		}
 		t.mu.Unlock()
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type Options struct {
 	Users  func(uid int) (string, error)
 	Names  []Names       // sources of container names
 	Jobs   string        // directory of the records of Slurm's jobs; empty: there are none
+	Cgroup string        // root of the cgroups, to ask the daemons of Slurm's steps; empty: they are not asked
 	Recent time.Duration // time for which a process that was looked up is in use; 3 s if 0
 	Log    *slog.Logger  // for the first failure of each source; none if nil
 }
@@ -71,6 +73,9 @@ func (e *entry) last() time.Time { return e.used }
 func NewTable(o Options) *Table {
 	o.Root, o.Recent = cmp.Or(o.Root, "/"), cmp.Or(o.Recent, recent)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Cgroup != "" {
+		o.Names = append(slices.Clip(o.Names), stepds{o.Cgroup, o.Proc})
+	}
 	t := &Table{Options: o, environ: make(chan struct{}, 1), entries: map[int]*entry{}, records: map[string]*record{},
 		heard: make([]answer, len(o.Names)), swept: time.Now()}
 	t.failures.log = o.Log
@@ -258,6 +263,6 @@ func (t *Table) failed(err error) error {
 }
 
 // Errors calls f with the number of failures of each source that had any: proc,
-// environ, passwd, users (other directories of users), slurm (records), and the
-// sources of names.
+// environ, passwd, users (other directories of users), slurm (records),
+// slurmstepd, and the sources of names.
 func (t *Table) Errors(f func(source string, n uint64)) { t.failures.each(f) }

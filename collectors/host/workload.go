@@ -15,6 +15,7 @@ const (
 	KindPod       = "pod"
 	KindContainer = "container"
 	KindSlurm     = "slurm"
+	KindJob       = "job" // of another batch system
 	KindUnit      = "unit"
 	KindUser      = "user"
 )
@@ -26,7 +27,7 @@ const (
 // cgroup can come from a user: see ParseCgroup for the names that are trusted.
 type Workload struct {
 	// Key is stable: pod:<namespace>/<pod>/<container>, container:<name>,
-	// unit:<unit>, slurm:<job>[.<step>], user:<uid>.
+	// unit:<unit>, slurm:<job>[.<step>], job:<system>/<job>, user:<uid>.
 	Key  string
 	Kind string
 
@@ -36,14 +37,25 @@ type Workload struct {
 
 	Unit, Slice string // of systemd, for kinds unit and user
 
-	Job, Step string // for Slurm
-	// User, Account and Partition come from the job's record. Without one they
-	// come from a process's environment, where its user can change them.
+	// For Slurm. SLUID is Slurm's name for a run of the job, if the job's cgroup
+	// has that name; Job is the same while the job's number is unknown.
+	Job, Step, SLUID string
+	// User, Account and Partition come from the job's record, and then Recorded
+	// is true. Without a record they come from a process's environment, where
+	// its user can change them: they are shown, and decide nothing.
 	User, Account, Partition string
+	Recorded                 bool
 
 	UID int // of the process that was seen first
 
-	own bool // below user.slice, where its user chooses all names
+	own   bool   // below user.slice, where its user chooses all names
+	group string // the key that its cgroup has without names
+}
+
+// In reports whether a process of the workload's user with this content of
+// /proc/PID/cgroup belongs to the workload.
+func (w *Workload) In(cgroup string) bool {
+	return w.group != "" && ParseCgroup(cgroup, w.UID).group == w.group
 }
 
 // A Process is a process at one moment.

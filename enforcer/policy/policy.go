@@ -232,24 +232,12 @@ type fit struct {
 func (p *Policy) workload(f broker.Facts) *host.Workload {
 	if p.host.Process != nil && f.PID > 0 {
 		known, err := p.host.Process(f.PID)
-		if err == nil && known.Workload != nil && known.UID == int(f.UID) && within(known.Workload, f.Cgroup) {
+		if err == nil && known.Workload != nil && known.UID == int(f.UID) && known.Workload.In(f.Cgroup) {
 			return known.Workload
 		}
 	}
 	w := host.ParseCgroup(f.Cgroup, int(f.UID))
 	return &w
-}
-
-// within reports whether a cgroup belongs to w: the host may have looked before
-// the process entered it, or at an earlier process with its PID.
-func within(w *host.Workload, cgroup string) bool {
-	switch {
-	case w.ContainerID != "":
-		return strings.Contains(cgroup, w.ContainerID)
-	case w.Job != "":
-		return strings.Contains(cgroup, "/job_"+w.Job)
-	}
-	return w.Unit != "" && strings.Contains(cgroup, w.Unit)
 }
 
 // rule returns the rule of a tenant, or the default's if there is none, as for

@@ -69,12 +69,19 @@ var (
 	id    = strings.Repeat("ab", 32)
 	inPod = "0::/kubepods/burstable/pod" + podUID + "/" + id + "\n"
 	inOwn = "0::/user.slice/user-1001.slice/user@1001.service/app.slice/" + id + "\n"
-	vllm  = host.Workload{Kind: host.KindPod, Key: "pod:inference/vllm-0/server", Namespace: "inference",
-		Pod: "vllm-0", Container: "server", PodUID: podUID, ContainerID: id}
-	research = host.Workload{Kind: host.KindSlurm, Key: "slurm:4711.0", Job: "4711", Step: "0", User: "alice",
-		Account: "research"}
-	docker = host.Workload{Kind: host.KindContainer, Key: "container:server", Container: "server", ContainerID: id}
+	vllm  = named(inPod, func(w *host.Workload) {
+		w.Key, w.Namespace, w.Pod, w.Container = "pod:inference/vllm-0/server", "inference", "vllm-0", "server"
+	})
+	research = named(slurmJob, func(w *host.Workload) { w.User, w.Account, w.Recorded = "alice", "research", true })
+	docker   = host.Workload{Kind: host.KindContainer, Key: "container:server", Container: "server", ContainerID: id}
 )
+
+// named returns the workload of a cgroup after the host learnt its names.
+func named(cgroup string, learn func(w *host.Workload)) host.Workload {
+	w := host.ParseCgroup(cgroup, 5)
+	learn(&w)
+	return w
+}
 
 func TestTheMostSpecificTenantWins(t *testing.T) {
 	p := policy(t, HostView{},
@@ -135,6 +142,7 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 		"slurm account, by pattern": {of: with(research,
 			func(w *host.Workload) { w.User, w.Account = "bob", "ml-1" }), want: "account"},
 		"a job of which nothing is known": {of: cgroup(slurmJob), want: "default"},
+		"slurm user of no record": {of: with(research, func(w *host.Workload) { w.Recorded = false }), want: DefaultTenant},
 		"key beats slurm user": {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }),
 			want: "job"},
 		"a user's unit is not a unit": {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/" +
@@ -209,6 +217,9 @@ func TestUnboundOnlyWithoutTerms(t *testing.T) {
 }
 
 func TestNamesAreTheHostsWord(t *testing.T) {
+	unit, other := host.ParseCgroup(triton, 5), named(strings.ReplaceAll(inPod, id, id[2:]+"cd"), func(w *host.Workload) {
+		w.Namespace, w.Pod = "inference", "x"
+	})
 	for name, c := range map[string]struct {
 		process host.Process
 		err     error
@@ -217,11 +228,8 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 		"known":           {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
 		"not known yet":   {process: host.Process{UID: 5}, want: "unnamed"},
 		"of another user": {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
-		"of another's cgroup": {process: host.Process{UID: 5,
-			Workload: &host.Workload{Kind: host.KindPod, Namespace: "inference", Pod: "x",
-				ContainerID: strings.Repeat("cd", 32)}}, want: "unnamed"},
-		"of a unit before that": {process: host.Process{UID: 5,
-			Workload: &host.Workload{Kind: host.KindUnit, Unit: "x.service"}}, want: "unnamed"},
+		"of another's cgroup": {process: host.Process{UID: 5, Workload: &other}, want: "unnamed"},
+		"of a unit before that": {process: host.Process{UID: 5, Workload: &unit}, want: "unnamed"},
 		"gone": {err: host.ErrGone, want: "unnamed"},
 	} {
 		view := HostView{Process: func(pid int) (host.Process, error) {
@@ -234,13 +242,13 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
 		}
 	}
-	p := policy(t, HostView{Process: func(int) (host.Process,
-		error) {
-		return host.Process{UID: 5, Workload: &research}, nil
-	}},
-		row("account", Selector{SlurmAccounts: []string{"research"}}))
-	if got, _ := p.Tenant(broker.Facts{PID: 42, UID: 5, Cgroup: slurmJob}, ""); got != "account" {
-		t.Errorf("a job of the account is of %q", got)
+	for cgroup, want := range map[string]string{slurmJob: "account", // and no job whose number begins alike
+		strings.ReplaceAll(slurmJob, "4711", "47110"): DefaultTenant} {
+		p := policy(t, HostView{Process: func(int) (host.Process, error) {
+			return host.Process{UID: 5, Workload: &research}, nil
+		}}, row("account", Selector{SlurmAccounts: []string{"research"}}))
+		got, _ := p.Tenant(broker.Facts{PID: 42, UID: 5, Cgroup: cgroup}, "")
+		fixture.Equal(t, got, want, "the tenant of %s is", cgroup)
 	}
 }
 
@@ -438,7 +446,8 @@ func TestOwner(t *testing.T) {
 		"/system.slice/docker-" + id + ".scope/system.slice/other.service": "container:" + id,
 		"/system.slice/hub.service":                                        "unit:hub.service:7",
 		"/system.slice/slurmstepd.scope/job_12/step_3/user/task_0":         "slurm:12",
-		"/system.slice/slurmstepd.scope/job_12/step_4":                     "slurm:12",
+		"/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_3/user/task_0": "slurm:s7QANTV3WPV400",
+		"/pbs_jobs.service/jobs/12.pbs/x":                                  "job:pbs/12.pbs",
 		pod + "cri-containerd-" + id + ".scope":                            "pod:01234567-89ab-cdef-0123-456789abcdef",
 		pod + "cri-containerd-" + strings.Repeat("cd", 32) + ".scope/x":    "pod:01234567-89ab-cdef-0123-456789abcdef",
 	} {

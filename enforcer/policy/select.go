@@ -26,7 +26,7 @@ type Selector struct {
 	Slices        []string // systemd slices that contain the unit
 	Pods          []string // namespace/name
 	Containers    []string // names; names of a pod's containers only together with Pods
-	SlurmUsers    []string // of the job, as claimed by the job
+	SlurmUsers    []string // of the job, from its record
 	SlurmAccounts []string // the same
 	Users         []string // names or numbers
 	Groups        []string // the same, of any of the process's groups
@@ -78,7 +78,7 @@ func (s *Selector) of() (all set) {
 // forms are the patterns that a kind's texts follow: a pattern that has nothing
 // in common with them selects nothing.
 var forms = [kinds][]string{
-	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "user:*"},
+	byWorkload:   {"pod:*", "container:*", "unit:*", "slurm:*", "job:*", "user:*"},
 	byPod:        {"*/*"},
 	byUnit:       {"*.service", "*.scope"},
 	bySlice:      {"*.slice"},
@@ -194,10 +194,10 @@ func newSubject(f broker.Facts, w *host.Workload) subject {
 		put(byUnit, w.Unit)
 		put(bySlice, w.Slice)
 	case host.KindSlurm:
-		if w.User != "" {
+		if w.User != "" && w.Recorded { // otherwise they are what the job's user wrote
 			put(bySlurmUser, w.User)
 		}
-		if w.Account != "" {
+		if w.Account != "" && w.Recorded {
 			put(bySlurmAccount, w.Account)
 		}
 	}

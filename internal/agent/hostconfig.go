@@ -104,11 +104,12 @@ func (m *hostConfig) thisHost(f flags, c config.Config) error {
 			names = append(names, s.of(s.path))
 		}
 	}
+	cgroup := filepath.Join(f.sysfs, "fs/cgroup")
 	m.options.Processes = host.NewTable(host.Options{Proc: proc, Names: names, Users: host.SystemUser,
-		Jobs: filepath.Join(f.runtimeDir, "slurm"), Log: log})
+		Jobs: filepath.Join(f.runtimeDir, "slurm"), Cgroup: cgroup, Log: log})
 	kernel := host.NewKernelLog(f.onHost("/dev/kmsg"))
 	m.kernelLog, m.missed, m.options.KernelLog = kernel.Follow, kernel.Lost, kernel.Follow
-	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, filepath.Join(f.sysfs, "fs/cgroup"))
+	m.allocations = host.NewAllocations(m.options.Processes, w.Kubelet, cgroup)
 	return nil
 }
 

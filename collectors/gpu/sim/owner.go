@@ -132,7 +132,8 @@ func (h *Host) Table(log *slog.Logger) *host.Table {
 	}
 	names := host.NamesMap{}
 	for id, n := range h.ContainerNames() {
-		names[id] = host.ContainerName(n)
+		names[id] = host.ContainerName{Name: n.Name, Image: n.Image, Namespace: n.Namespace, Pod: n.Pod,
+			Container: n.Container}
 	}
 	return host.NewTable(host.Options{Proc: host.ProcFunc(proc), Names: []host.Names{names}, Log: log})
 }
