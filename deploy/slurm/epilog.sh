@@ -9,6 +9,9 @@ case ${SLURM_JOB_ID-} in
 '' | *[!0-9]*) ;;
 *) rm -f "$run/slurm/$SLURM_JOB_ID" "$run/tenants.d/slurm-$SLURM_JOB_ID.yml" ;;
 esac
+for link in "$run"/slurm/s*; do
+	[ -e "$link" ] || rm -f "$link" # the SLUID of a job without a record
+done
 
 old=$(find "$run/slurm" "$run/tenants.d" -maxdepth 1 -type f \
 	\( -name '[0-9]*' -o -name 'slurm-[0-9]*.yml' -o -name '.*.new' \) -mmin +1440 2>/dev/null)

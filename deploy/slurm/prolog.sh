@@ -3,6 +3,7 @@
 # gpusteward, below /run/gpusteward.
 #
 #   slurm/JOBID                the owner, which neither the user nor the job can change
+#   slurm/SLUID                a link to it; cgroups have that name since Slurm 26.05
 #   tenants.d/slurm-JOBID.yml  the quota, if the job has shards of a GPU
 #
 # epilog.sh removes both. In slurm.conf:
@@ -34,6 +35,13 @@ case $job in
 	;;
 esac
 
+sluid=${SLURM_JOB_SLUID-}
+case $sluid in
+*[!0-9A-Za-z]*) sluid= ;;
+s?*) ;;
+*) sluid= ;;
+esac
+
 # put FILE: writes its input to FILE atomically.
 put() {
 	mkdir -p "${1%/*}" && cat >"${1%/*}/.${1##*/}.new" && mv "${1%/*}/.${1##*/}.new" "$1"
@@ -52,7 +60,9 @@ line() {
 	line ACCOUNT "${SLURM_JOB_ACCOUNT-}"
 	line PARTITION "${SLURM_JOB_PARTITION-}"
 	line GPUS "${SLURM_JOB_GPUS-}"
-} | put "$run/slurm/$job" || echo "the owner cannot be written: gpusteward uses the job's environment"
+	[ -z "$sluid" ] || line SLUID "$sluid"
+} | put "$run/slurm/$job" || echo "the owner cannot be written: gpusteward shows what the job's environment says"
+[ -z "$sluid" ] || ln -sfn "$job" "$run/slurm/$sluid"
 
 # quota: prints the job's terms for a GPU, as keys of a tenant; no output is no
 # quota. $part is the job's part of the GPU's shards, such as 25 %, or empty.
@@ -63,6 +73,64 @@ tenant= # further keys of the tenant, such as "priority: low, ladder: {mode: pau
 shards= # shards of each GPU; empty: taken from Slurm's configuration of this node
 
 [ ! -r "$conf" ] || . "$conf"
+
+# types FILE: prints the GresTypes of FILE, which is like slurm.conf, and of the
+# files that it includes. It fails if one cannot be read.
+types() {
+	awk -v file="$1" '
+		function read(name, depth,    text, more, got) {
+			if (depth > 16 || name in open) { bad = 1; return }
+			open[name] = 1
+			while ((got = (getline more < name)) > 0) {
+				sub(/\r$/, "", more)
+				while (match(more, /(^|[^\\])(\\\\)*#/)) more = substr(more, 1, RSTART + RLENGTH - 2)
+				text = text more
+				if (text ~ /(^|[^\\])(\\\\)*\\[ \t]*$/) { sub(/\\[ \t]*$/, "", text); continue }
+				take(text, depth)
+				text = ""
+			}
+			if (text != "") take(text, depth)
+			if (got < 0) bad = 1
+			if (depth) close(name) # not the standard input
+			delete open[name]
+		}
+		function take(text, depth,    key) {
+			gsub(/^[ \t]+|[ \t]+$/, "", text)
+			key = tolower(text)
+			if (key ~ /^include[ \t]/) {
+				sub(/^[^ \t]+[ \t]+/, "", text)
+				sub(/[ \t].*$/, "", text)
+				gsub(/%c/, cluster, text)
+				read(text ~ /^\// ? text : dir text, depth + 1)
+			} else if (key ~ /^(grestypes|clustername)[ \t]*=/) {
+				sub(/^[^=]*=[ \t]*/, "", text)
+				if (!sub(/^"/, "", text)) sub(/[ \t].*$/, "", text)
+				sub(/".*$/, "", text)
+				if (key ~ /^g/) types = tolower(text)
+				else cluster = tolower(text)
+			}
+		}
+		BEGIN {
+			dir = file
+			sub(/[^\/]*$/, "", dir)
+			read(file, 0)
+			print types
+			exit bad
+		}'
+}
+
+# shared: whether Slurm has shards of GPUs. Its files say so, or Slurm itself,
+# which also knows what its files do not have, such as in a cluster without any.
+shared() {
+	files=$(types "${SLURM_CONF:-/etc/slurm/slurm.conf}") && complete=1 || complete=
+	case ,$files, in *,shard,*) return 0 ;; esac
+	if told=$(timeout 3 scontrol show config 2>/dev/null) && [ -n "$told" ]; then
+		case ,$(printf '%s\n' "$told" | types /dev/stdin), in *,shard,*) return 0 ;; esac
+	elif [ -z "$complete" ]; then
+		echo "neither slurm.conf nor Slurm says whether GPUs have shards: the job has no quota of its own" >&2
+	fi
+	return 1
+}
 
 # granted: prints the GRES of the job on this node.
 granted() {
@@ -112,9 +180,9 @@ parts() {
 		}'
 }
 
-if grep -qis '^ *GresTypes *=.*shard' "${SLURM_CONF:-/etc/slurm/slurm.conf}"; then
+if [ -n "${SLURM_JOB_GPUS-}" ] && shared; then
 	has=$(granted)
-	[ -n "$has" ] || [ -z "${SLURM_JOB_GPUS-}" ] ||
+	[ -n "$has" ] ||
 		echo "Slurm does not say how many shards it has: it belongs to the tenant default, or to another that fits"
 	case $has in
 	*shard*) given=$(parts "$has" "${shards:-$(each)}") ;;
@@ -128,7 +196,9 @@ for gpu in $(printf '%s' "${SLURM_JOB_GPUS-}" | tr -c '0-9\n' ' '); do
 	terms=$(quota)
 	[ -z "$terms" ] || gpus="$gpus${gpus:+, }{gpu: [\"$gpu\"], $terms}"
 done
+also= # the same while only the SLUID is known
+[ -z "$sluid" ] || also=", \"slurm:$sluid\", \"slurm:$sluid.*\""
 [ -z "$gpus" ] || put "$run/tenants.d/slurm-$job.yml" <<END
-- {name: slurm-$job, select: [{workloads: ["slurm:$job", "slurm:$job.*"]}], binding: true,
+- {name: slurm-$job, select: [{workloads: ["slurm:$job", "slurm:$job.*"$also]}], binding: true,
    limit: 1 %, memory: 1 MiB, gpus: [$gpus]${tenant:+, $tenant}}
 END

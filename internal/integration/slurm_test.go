@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,7 @@ func newSlurmd(t *testing.T) *slurmd {
 		"squeue": `cat "$DIR/squeue"`,
 		"scontrol": `case "$*" in
 *"show job 7") cat "$DIR/job" ;;
+"show config") cat "$DIR/config" ;;
 *"show node node7") cat "$DIR/node" ;;
 "show hostnames node[6-7]") printf 'node6\nnode7\n' ;;
 "show hostnames "*) echo "$3" ;;
@@ -101,8 +103,62 @@ func TestPrologWritesARecord(t *testing.T) {
 		"JOB=8\nUSER=eve\nUID=\nACCOUNT=x?USER=root?GPUS=0,1\nPARTITION=$(reboot)`id`\nGPUS=\n", "the record is")
 	s.script("prolog.sh", "SLURM_JOB_ID=../../x")
 	fixture.Contains(t, s.read("logged"), "Slurm did not start this", "for an invalid number the program logs")
+	s.script("prolog.sh", "SLURM_JOB_ID=9", "SLURM_JOB_SLUID=s7QANTV3WPV400")
+	if text := s.read("run/slurm/s7QANTV3WPV400"); text != s.read("run/slurm/9") ||
+		!strings.HasSuffix(text, "SLUID=s7QANTV3WPV400\n") {
+		t.Errorf("the record of the SLUID is %s", text)
+	}
+	s.script("prolog.sh", "SLURM_JOB_ID=10", "SLURM_JOB_SLUID=../9")
+	fixture.Equal(t, s.script("epilog.sh", "SLURM_JOB_ID=9"), "", "the epilog says")
+	left := fixture.Value(os.ReadDir(s.path("run/slurm")))(t)
+	fixture.Equal(t, fmt.Sprint(left), "[- 10 - 7 - 8]", "after job 9 there are")
 	s.script("epilog.sh", job7...)
 	fixture.Equal(t, s.read("run/slurm/7"), "no run/slurm/7", "after the job there is")
+}
+
+// Whether GPUs have shards is told by Slurm's files as Slurm reads them, and by
+// Slurm.
+func TestPrologKnowsSlurmsFiles(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		conf, site, config string
+		none               bool // there are no shards
+		logged             string
+	}{
+		"direct":                  {conf: "gresTypes=gpu,shard\n"},
+		"indented":                {conf: "ClusterName=x\n\t GresTypes\t=  GPU,Shard # both\n"},
+		"continued":               {conf: "GresTypes=gpu\\ \n,sha\\\nrd\n"},
+		"quoted":                  {conf: "GresTypes=\"gpu,shard\"\r\n"},
+		"included":                {conf: "Include slurm_site.conf\n", site: "GresTypes=gpu,shard\n"},
+		"included by cluster":     {conf: "ClusterName=Slurm\ninclude\t%c_site.conf # the site\n", site: "GresTypes=gpu,shard"},
+		"included twice":          {conf: "include slurm_site.conf\nGresTypes=gpu,shard\ninclude slurm.conf\n", site: "ClusterName=x"},
+		"the last counts":         {conf: "GresTypes=gpu,shard\ninclude slurm_site.conf\n", site: "GresTypes=gpu", none: true},
+		"a comment":               {conf: "#GresTypes=gpu,shard\nGresTypes=gpu # ,shard\n", none: true},
+		"of another key":          {conf: "NodeName=node7 GresTypes=shard\nXGresTypes=shard\n", none: true},
+		"only Slurm knows":        {conf: "include none.conf\n", config: "Name = x\nGresTypes               = gpu,shard\n"},
+		"a cluster without files": {config: "GresTypes               = gpu,shard\n"},
+		"Slurm knows of none":     {config: "GresTypes               = gpu\n", none: true},
+		"nobody knows":            {none: true, logged: "neither slurm.conf nor Slurm says"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlurmd(t)
+			for file, text := range map[string]string{"slurm.conf": c.conf, "slurm_site.conf": c.site, "config": c.config,
+				"job": "Nodes=node7 CPU_IDs=0 GRES=shard:2(IDX:0)\n", "node": "Gres=gpu:2,shard:8\n"} {
+				if text != "" {
+					s.put(file, text)
+				}
+			}
+			s.script("prolog.sh", append(slices.Clone(job7), "SLURM_JOB_SLUID=s7QANTV3WPV400")...)
+			const want = `"slurm:7", "slurm:7.*", "slurm:s7QANTV3WPV400", "slurm:s7QANTV3WPV400.*"`
+			text := s.read("run/tenants.d/slurm-7.yml")
+			if c.none != strings.HasPrefix(text, "no ") || !c.none && (!strings.Contains(text, want) ||
+				!strings.Contains(text, "guarantee: 50.00 %")) {
+				t.Errorf("the quota is %s", text)
+			}
+			fixture.Contains(t, s.read("logged"), cmp.Or(c.logged, "no logged"), "it logs")
+		})
+	}
 }
 
 // Slurm's grant is a quota that the configuration accepts.
