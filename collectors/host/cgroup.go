@@ -16,8 +16,10 @@ var (
 	// parents are top-level groups with containers of any name below them.
 	parents = []string{"lxc", "k8s.io", "default"}
 
-	// runtimes are units that can have pods and containers below them.
-	runtimes = regexp.MustCompile(`^(?:containerd|docker|crio|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|condor)\.service$`)
+	// runtimes are units that can have pods, containers or jobs below them, also as a snap:
+	// snap.microk8s.daemon-kubelite.service.
+	runtimes = regexp.MustCompile(`^(?:snap\.[^.]+\.(?:daemon-)?)?(?:containerd|docker|dockerd|cri-docker|crio|podman|` +
+		`kubelet|kubelite|k0scontroller|k0sworker|k3s|k3s-agent|rke2-server|rke2-agent|condor)\.service$`)
 )
 
 // kinds are sorted from the least to the most specific.

@@ -43,6 +43,12 @@ func TestParseCgroup(t *testing.T) {
 		{"5:devices:/system.slice/containerd.service/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1,
 			podKey},
 		{"5:devices:/kubepods-burstable-pod" + raw + ".slice:cri-containerd:" + id1, podKey},
+		{"5:devices:/system.slice/snap.microk8s.daemon-containerd.service/kubepods-besteffort-pod" + raw +
+			".slice:cri-containerd:" + id1, podKey},
+		{"0::/system.slice/k0sworker.service/kubepods/burstable/pod" + uid + "/" + id1, podKey},
+		{"0::/system.slice/snap.k8s.kubelet.service/kubepods/pod" + uid + "/" + id1, podKey},
+		{"0::/system.slice/snap.docker.dockerd.service/docker/" + id1, containerKey},
+		{"0::/system.slice/snap.web.nginx.service/docker/" + id1, "unit:snap.web.nginx.service"},
 		{"0::/../../kubepods-besteffort-pod" + raw + ".slice/cri-containerd-" + id1 + ".scope", podKey},
 		{"0::/../cri-containerd-" + id1 + ".scope", containerKey},
 		{"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + raw + ".slice/cri-containerd-" + id1 +

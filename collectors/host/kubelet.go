@@ -43,13 +43,19 @@ func (l kubeletLinks) Containers(context.Context) (map[string]ContainerName, err
 	return names, nil
 }
 
-// parseLink parses <pod>_<namespace>_<container>-<id>.log.
+// longestLink is where the kubelet cuts a link's name, without .log. It cuts the
+// id first.
+const longestLink = 251 // bytes
+
+// parseLink parses <pod>_<namespace>_<container>-<id>.log. The id may be cut.
 func parseLink(link string) (id string, n ContainerName, ok bool) {
 	name, ok := strings.CutSuffix(link, ".log")
 	dash := strings.LastIndexByte(name, '-')
 	parts := strings.Split(name[:max(dash, 0)], "_")
-	if !ok || len(parts) != 3 || !isID(name[dash+1:]) {
+	id = name[dash+1:]
+	cut := len(name) == longestLink && len(id) >= shortestID && isHex(id, len(id))
+	if !ok || len(parts) != 3 || !isID(id) && !cut {
 		return "", ContainerName{}, false
 	}
-	return name[dash+1:], ContainerName{Pod: parts[0], Namespace: parts[1], Container: parts[2]}, true
+	return id, ContainerName{Pod: parts[0], Namespace: parts[1], Container: parts[2]}, true
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -22,8 +23,8 @@ type ContainerName struct {
 type Names interface {
 	// Source names the source in logs and metrics.
 	Source() string
-	// Containers returns the names of running containers by id, or of Slurm's
-	// jobs by SLUID, and nothing if the host has no such source. Calls do not
+	// Containers returns the names of running containers by id, or by the
+	// beginning of it that is known, or of Slurm's jobs by SLUID, and nothing if the host has no such source. Calls do not
 	// overlap.
 	Containers(ctx context.Context) (map[string]ContainerName, error)
 }
@@ -68,7 +69,7 @@ func (t *Table) record(w Workload, now time.Time) *record {
 	r.answered = make([]bool, len(t.Names))
 	for i, heard := range t.heard {
 		_, ofJobs := t.Names[i].(stepds)
-		if n, ok := heard.names[r.id()]; ok {
+		if n, ok := t.find(heard.names, r); ok {
 			t.learn(r, n)
 			r.answered[i] = true
 		} else if r.answered[i] = ofJobs != (r.Kind == KindSlurm); !r.answered[i] {
@@ -80,6 +81,37 @@ func (t *Table) record(w Workload, now time.Time) *record {
 
 // id returns the id by which sources know the workload.
 func (r *record) id() string { return cmp.Or(r.ContainerID, r.SLUID) }
+
+// shortestID is the shortest beginning of a container's id that tells whose it
+// is.
+const shortestID = 8 // hexadecimal digits
+
+// find returns a source's name for the workload. A name by the beginning of an
+// id is the workload's if no other known container's id begins so.
+func (t *Table) find(names map[string]ContainerName, r *record) (n ContainerName, ok bool) {
+	id := r.id()
+	if n, ok = names[id]; ok || !isID(id) {
+		return n, ok
+	}
+	begins := ""
+	for i := shortestID; i < len(id); i++ {
+		if cut, there := names[id[:i]]; there && ok {
+			return ContainerName{}, false
+		} else if there {
+			n, ok, begins = cut, true, id[:i]
+		}
+	}
+	if !ok {
+		return n, false
+	}
+	for other := range names {
+		ok = ok && (other == begins || !strings.HasPrefix(other, begins))
+	}
+	for _, other := range t.records {
+		ok = ok && (other.ContainerID == id || !strings.HasPrefix(other.ContainerID, begins))
+	}
+	return n, ok
+}
 
 // learn adopts a source's name for the workload.
 func (t *Table) learn(r *record, n ContainerName) {
@@ -164,7 +196,7 @@ func (t *Table) ask(ctx context.Context, source int) error {
 		if r.answered == nil || r.answered[source] {
 			continue
 		}
-		n, ok := names[r.id()]
+		n, ok := t.find(names, r)
 		if ok {
 			t.learn(r, n)
 		}

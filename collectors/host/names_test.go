@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -111,6 +112,52 @@ func TestDockerTimeout(t *testing.T) {
 			t.Errorf("%q, failures %v", k, count(table))
 		}
 	})
+}
+
+// TestCutLinks has links whose names the kubelet cut at 251 bytes: they name the
+// container whose id begins so, if one does.
+func TestCutLinks(t *testing.T) {
+	cut := func(pod string, digits int, id string) string { // as the kubelet does
+		return (strings.Repeat(pod, 251-len("_n_c-")-digits) + "_n_c-" + id)[:251] + ".log"
+	}
+	last := strings.Repeat("ab", 32)
+	for name, c := range map[string]struct {
+		links []string
+		known string // another container
+		want  string
+	}{
+		"most of the id":      {links: []string{cut("p", 55, id1)}, want: "pod:n/pp"},
+		"enough of it":        {links: []string{cut("p", 8, id1)}, want: "pod:n/pp"},
+		"too little of it":    {links: []string{cut("p", 7, id1)}},
+		"nothing of it":       {links: []string{cut("p", 0, id1)}},
+		"another's":           {links: []string{cut("p", 30, id2)}},
+		"not cut":             {links: []string{"p_n_c-" + id1[:20] + ".log"}},
+		"two links":           {links: []string{cut("p", 20, id1), cut("q", 21, id1)}},
+		"another's link":      {links: []string{cut("p", 20, id1), "q_n_c-" + id1[:40] + id2[40:] + ".log"}},
+		"another container":   {links: []string{cut("p", 20, id1)}, known: id1[:20] + last[20:]},
+		"a further container": {links: []string{cut("p", 20, id1)}, known: last, want: "pod:n/pp"},
+		"a link of its own":   {links: []string{cut("p", 20, id1), "q_n_c-" + id1 + ".log"}, want: "pod:n/q/c"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, link := range c.links {
+				fixture.Must(t, os.Symlink("/nowhere", filepath.Join(dir, link)))
+			}
+			proc := &fakeProc{}
+			proc.set(1, in("/kubepods/pod"+uid+"/"+id1))
+			table := running(t, proc, KubeletLogs(dir))
+			if c.known != "" {
+				proc.set(2, in("/kubepods/pod"+uid+"/"+c.known))
+				keyOf(t, table, 2)
+			}
+			keyOf(t, table, 1)
+			synctest.Wait()
+			time.Sleep(patience)
+			if key := keyOf(t, table, 1); !strings.HasPrefix(key, cmp.Or(c.want, "pod:"+uid)) {
+				t.Errorf("%s: %s", name, key)
+			}
+		})
+	}
 }
 
 func TestKubeletLogs(t *testing.T) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,7 +49,8 @@ type claim struct {
 // allocations keeps the file until ctx ends. It rewrites the file after each complete answer of the
 // kubelet, and leaves it alone after any other: the agent ignores a file that has become old.
 func allocations(ctx context.Context, flags *flag.FlagSet, args []string, log *slog.Logger) error {
-	socket := flags.String("socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's pod-resources `socket`")
+	socket := flags.String("socket", "", "the kubelet's pod-resources `socket`; by default the first that exists of "+
+		strings.Join(sockets, ", "))
 	path := flags.String("file", "/run/gpusteward/kubelet/allocations.json", "the `file` to keep")
 	interval := flags.Duration("interval", 10*time.Second, "time between requests; the agent ignores a file older than 1m")
 	if err := parse(flags, args); err != nil {
@@ -58,13 +60,27 @@ func allocations(ctx context.Context, flags *flag.FlagSet, args []string, log *s
 		return fmt.Errorf("--interval: %v is not above 0 and at most 30s", *interval)
 	}
 	each(ctx, *interval, log, "keep the allocations", func(ctx context.Context) error {
-		f, err := list(ctx, *socket, patience)
+		f, err := list(ctx, cmp.Or(*socket, existing(sockets)), patience)
 		if err != nil {
 			return err
 		}
 		return f.write(*path)
 	})
 	return nil
+}
+
+// sockets are the kubelet's in most distributions, in k0s and in MicroK8s.
+var sockets = []string{"/var/lib/kubelet/pod-resources/kubelet.sock", "/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+	"/var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock"}
+
+// existing returns the first of paths that exists, or the first of all.
+func existing(paths []string) string {
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return paths[0]
 }
 
 // list asks the kubelet, which may take that long. Each call has a connection of its own: a kept one would wait before it
