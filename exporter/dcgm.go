@@ -183,6 +183,9 @@ var dcgmMetrics = func() []*collectors.Metric {
 			continue
 		}
 		all[i] = &collectors.Metric{Name: r.name, Help: r.help, Type: r.kind, Labels: dcgmLabels}
+		if r.metric == faults.XIDLast {
+			all[i].Labels = append(slices.Clip(dcgmLabels), "err_code", "err_msg")
+		}
 	}
 	return all
 }()
@@ -230,8 +233,9 @@ func (all dcgmEntities) of(gpu, uuid, gi string) *dcgmEntity {
 }
 
 // dcgm converts samples to dcgm-exporter's families. As there, a GPU that is
-// split shows its instances in place of itself if they have values.
-func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample) {
+// split shows its instances in place of itself if they have values. xid
+// describes XIDs.
+func dcgm(samples []collectors.Sample, hostname string, xid func(code int) string) (out []collectors.Sample) {
 	all, driver := dcgmEntities{}, ""
 	for _, s := range samples {
 		switch s.Metric {
@@ -263,7 +267,7 @@ func dcgm(samples []collectors.Sample, hostname string) (out []collectors.Sample
 	}
 	for _, e := range slices.SortedFunc(maps.Values(all), place) {
 		g, h := all.of(e.gpu, e.uuid, ""), e.held
-		out = e.put(out, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver,
+		out = e.put(out, xid, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver,
 			h.namespace, h.pod, h.container, h.namespace, h.pod, h.container, h.job})
 	}
 	return out
@@ -297,7 +301,7 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 }
 
 // put adds the values of e, in dcgm-exporter's units.
-func (e *dcgmEntity) put(out []collectors.Sample, labels []string) []collectors.Sample {
+func (e *dcgmEntity) put(out []collectors.Sample, xid func(code int) string, labels []string) []collectors.Sample {
 	for i, r := range dcgmRows {
 		v := e.values[i] * r.scale
 		instead := i > 0 && dcgmMetrics[i-1] == dcgmMetrics[i] && !math.IsNaN(e.values[i-1])
@@ -307,7 +311,15 @@ func (e *dcgmEntity) put(out []collectors.Sample, labels []string) []collectors.
 		if r.scale != 1 {
 			v = math.Round(v)
 		}
-		out = append(out, collectors.Sample{Metric: dcgmMetrics[i], Labels: labels, Value: v})
+		s := collectors.Sample{Metric: dcgmMetrics[i], Labels: labels, Value: v}
+		if len(s.Metric.Labels) > len(labels) { // as there, with the code also as a label, 0 for none
+			text := "No Error"
+			if v != 0 {
+				text = cmp.Or(xid(int(v)), "Unknown Error")
+			}
+			s.Labels = append(slices.Clip(labels), strconv.Itoa(int(v)), text)
+		}
+		out = append(out, s)
 	}
 	return out
 }

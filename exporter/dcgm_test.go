@@ -23,6 +23,7 @@ func dcgmBody(t *testing.T, s samples, headers ...string) string {
 	t.Helper()
 	w := request(server(t, func(o *Options) {
 		o.Samples, o.Hostname = func() []collectors.Sample { return s }, "node17"
+		o.XID = func(code int) string { return map[int]string{79: "lost"}[code] }
 	}), http.MethodGet, "/metrics/dcgm", headers...)
 	wantAnswer(t, w, http.StatusOK, "")
 	return w.Body.String()
@@ -162,7 +163,13 @@ func TestDCGMLastXID(t *testing.T) {
 	s.put(faults.XIDLast, before(time.Hour), "1", "GPU-1", "31")
 	s.put(faults.XIDLast, before(time.Minute), "1", "GPU-1", "79")
 	s.put(faults.XIDLast, before(2*time.Minute), "1", "GPU-1", "94")
-	wantSeries(t, dcgmBody(t, s), name, map[string]float64{"0": 0, "1": 79})
+	body := dcgmBody(t, s)
+	wantSeries(t, body, name, map[string]float64{"0": 0, "1": 79})
+	for _, want := range []string{`err_code="0",err_msg="No Error",gpu="0"`, `err_code="79",err_msg="lost",gpu="1"`} {
+		fixture.Contains(t, body, want, "the text")
+	}
+	s.put(faults.XIDLast, before(0), "1", "GPU-1", "999")
+	fixture.Contains(t, dcgmBody(t, s), `err_code="999",err_msg="Unknown Error",gpu="1"`, "the text")
 }
 
 // A missing reading is absent, but its substitute is served.

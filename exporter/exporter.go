@@ -36,6 +36,7 @@ type Options struct {
 	// the processes on the GPUs, and whether they may be listed; nil: they may not
 	Processes func() (all []collectors.DeviceProcess, may bool)
 	Parent    func(uuid string) string // of a MIG device: its GPU; nil: there are none
+	XID       func(code int) string    // what an XID means, "" if unknown; nil: all are
 	Grafana   func() string            // URL of a Grafana with the dashboards; nil or empty: there is none
 	Note      string                   // shown on the page and in the state
 	Hostname  string                   // empty: the kernel's host name
@@ -64,6 +65,9 @@ func New(o Options) (*Server, error) {
 	s.live = &live{state: s.now}
 	if o.Interval == nil {
 		o.Interval = func() time.Duration { return 0 }
+	}
+	if o.XID == nil {
+		o.XID = func(int) string { return "" }
 	}
 	if o.Parent == nil {
 		o.Parent = func(uuid string) string { return uuid }
@@ -110,7 +114,7 @@ func New(o Options) (*Server, error) {
 
 // cacheable renders the responses that are cached for one interval.
 func (s *Server) cacheable() http.Handler {
-	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname) }
+	asDCGM := func() []collectors.Sample { return dcgm(s.options.Samples(), s.options.Hostname, s.options.XID) }
 	mux := http.NewServeMux()
 	for path, v := range map[string]*gatherer{
 		"/metrics":      {samples: s.options.Samples, self: s.self},

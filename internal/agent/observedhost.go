@@ -10,6 +10,7 @@ import (
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all" // registers the collectors
 	"gpusteward/exporter"
+	"gpusteward/health/incident"
 	"gpusteward/internal/config"
 )
 
@@ -57,6 +58,7 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 			return n.host.DeviceProcesses(), !m.real || n.web.Load().processes
 		},
 		Parent:  n.host.Parent,
+		XID:     func(code int) string { return incident.XIDs()[code].Description },
 		Grafana: func() string { return n.web.Load().grafana },
 		Note:    m.note,
 		PProf:   f.pprof,
