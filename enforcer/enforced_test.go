@@ -1,13 +1,17 @@
 package enforcer_test
 
 import (
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"gpusteward/enforcer"
+	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/fixture"
 )
 
 // TestEnforcerTerminates ends a program that goes around the hook if the policy
@@ -74,4 +78,47 @@ func TestPausedOverRestart(t *testing.T) {
 	g.work(w) // nothing holds it without an enforcer
 	g.run(table)
 	poll(t, 20*time.Second, "it is not paused again", func() bool { return !g.moves(w) })
+}
+
+// TestWhoTakesLongerTimeSlicesIsNamed has a program give itself time slices of 20 ms by the driver,
+// with the hook and without it, beside one that is guaranteed most of the GPU. It is named for it
+// and escalated, and the other one is not.
+func TestWhoTakesLongerTimeSlicesIsNamed(t *testing.T) {
+	bothWays(t, func(t *testing.T, hooked bool) {
+		honest, objective := policy.Quota{Guarantee: .7, Limit: 1, Bandwidth: 1}, audit.Unhooked
+		none := policy.Quota{Limit: 1, Bandwidth: 1}
+		g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
+			Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("honest", honest, quick(policy.Warn)),
+				byPath("taker", none, quick(policy.Warn))}})
+		driver := filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "libcuda.so.1")
+		g.hook[0] += ":" + driver // its requests to the kernel pass the hook then
+		a := g.job("honest", true, "--kernel-us=500", "--seconds=600")
+		if hooked {
+			objective = audit.Sliced
+		} else {
+			g.driver = append(slices.Clone(g.driver), "LD_PRELOAD="+driver)
+		}
+		g.work(a)
+		b := g.job("taker", hooked, "--kernel-us=500", "--seconds=600", "--slice-us=20000")
+		g.work(b)
+		began := time.Now()
+		poll(t, 60*time.Second, "it is not named", func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return slices.ContainsFunc(g.steps, func(s escalation.Step) bool {
+				return s.Tenant == "taker" && s.To == policy.Warn && slices.ContainsFunc(s.Evidence, func(v audit.Violation) bool {
+					return v.Objective == objective && slices.Equal(v.PIDs, []int{b.Cmd.Process.Pid})
+				})
+			})
+		})
+		t.Logf("hooked %v: named after %v", hooked, time.Since(began))
+		if told := g.told("honest"); told != nil {
+			t.Errorf("the other one: %q", told)
+		}
+		for _, w := range g.stats().Workloads {
+			if w.Tenant == "honest" && len(w.Violations) > 0 {
+				t.Errorf("the other one: %v", w.Violations)
+			}
+		}
+	})
 }

@@ -252,7 +252,7 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 	for _, s := range e.broker.Sessions() {
 		one := audit.Session{PID: s.PID, Tenant: s.Tenant, Stale: s.Stale}
 		for _, g := range s.GPUs {
-			one.GPUs = append(one.GPUs, audit.SessionGPU{UUID: g.UUID, Committed: g.Committed})
+			one.GPUs = append(one.GPUs, audit.SessionGPU{UUID: g.UUID, Committed: g.Committed, Slice: g.Slice})
 		}
 		b.Sessions = append(b.Sessions, one)
 	}

@@ -202,6 +202,7 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	g.ran += ran
 	if !governed || tenant == policy.DefaultTenant {
+		g.strangers = true
 		return
 	}
 	t := g.tenant(tenant)
@@ -223,6 +224,9 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	if p.status == isHooked {
 		committed, seated := s.on(h.UUID)
 		p.remember(committed, seated)
+		if slice := s.slice(h.UUID); slice > 0 {
+			w.now.sliced, w.now.longest = append(w.now.sliced, h.Process.PID), max(w.now.longest, slice)
+		}
 	}
 	w.enter(p, h, g)
 }

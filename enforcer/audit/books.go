@@ -68,6 +68,8 @@ type Session struct {
 type SessionGPU struct {
 	UUID      string
 	Committed uint64 // bytes, reserved ones included
+	// the longest time slice that the process gave its contexts itself; 0: none beyond the driver's default
+	Slice time.Duration
 }
 
 // on returns the booked bytes of a session on a GPU, and whether the session
@@ -80,6 +82,16 @@ func (s *Session) on(gpu string) (committed uint64, seated bool) {
 		}
 	}
 	return committed, seated
+}
+
+// slice returns the longest time slice that the process gave itself on a GPU; 0: none.
+func (s *Session) slice(gpu string) (longest time.Duration) {
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == gpu {
+			longest = max(longest, s.GPUs[i].Slice)
+		}
+	}
+	return longest
 }
 
 // sessions adds the sessions to an index by PID. A process that reconnects has

@@ -20,6 +20,8 @@ type auditedGPU struct {
 	together float64   // seconds that tenants ran together
 	ran      int       // processes that used it, by the driver's new samples
 
+	strangers bool // processes that no tenant has are there
+
 	sampled, before time.Time // by the driver, and as of the last audit
 	read            time.Time // of the last reading
 
@@ -40,7 +42,7 @@ func (g *auditedGPU) begin(b *Books) {
 	for _, t := range g.tenants {
 		t.begin(b, g.sampled.Sub(g.before))
 	}
-	g.fresh, g.listed, g.governed, g.ran, g.before = false, false, false, 0, g.sampled
+	g.fresh, g.listed, g.governed, g.strangers, g.ran, g.before = false, false, false, false, 0, g.sampled
 }
 
 // restart starts new windows after the clock was set back.

@@ -98,6 +98,7 @@ func (t *auditedTenant) judge(b *Books, g *auditedGPU, found *Audited) {
 	timed := t.judgeTime(b, g, q, found)
 	if g.fresh && !g.dark {
 		t.judgeProcesses(g, found)
+		t.judgeSlices(g, found)
 		t.judgeMemory(g, q, found)
 	}
 	for _, w := range t.works {
@@ -140,6 +141,26 @@ func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 		v.Value = float64(len(v.PIDs))
 		w.accuse(found, t, v)
 	}
+}
+
+// judgeSlices finds the processes that gave themselves longer time slices than the driver's
+// default, beside processes of others. Those get less of the GPU then, whatever the broker does.
+func (t *auditedTenant) judgeSlices(g *auditedGPU, found *Audited) {
+	if !slices.ContainsFunc(g.tenants, func(o *auditedTenant) bool { return o != t && o.present() }) && !g.strangers {
+		return
+	}
+	for _, w := range t.works {
+		if n := &w.now; len(n.sliced) > 0 {
+			w.accuse(found, t, Violation{GPU: g.uuid, Objective: Sliced, Value: n.longest.Seconds(), PIDs: n.sliced,
+				Text: fmt.Sprintf("%d of the workload's %d processes on the GPU gave themselves longer time slices by a "+
+					"request to the driver, up to %v; others have less of the GPU for it.", len(n.sliced), n.all, n.longest)})
+		}
+	}
+}
+
+// present reports whether the tenant has processes on the GPU.
+func (t *auditedTenant) present() bool {
+	return t.nobody.now.all > 0 || slices.ContainsFunc(t.works, func(w *auditedWorkload) bool { return w.now.all > 0 })
 }
 
 // judgeMemory finds the workloads that have more memory than the books say, and

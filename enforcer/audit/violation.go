@@ -13,6 +13,7 @@ const (
 	OverBandwidth = "bandwidth" // more of the memory's bandwidth than its part
 	Unhooked      = "unhooked"  // processes that go around the hook
 	Underreported = "reports"   // its hook says less than the driver
+	Sliced        = "slices"    // its processes gave themselves more of the GPU's time by the driver
 )
 
 // A Violation is the evidence of one audit against a workload on one GPU.

@@ -39,7 +39,10 @@ type auditedProcesses struct {
 	had         uint64 // bytes of those in under, by the driver
 	reported    uint64 // bytes that their hooks say, contexts included
 
+	longest time.Duration // time slice that one of those in sliced gave itself
+
 	pids, without, under, sure []int    // sure: without a session for more than a reading
+	sliced                     []int    // gave themselves a time slice
 	accused                    []string // objectives
 }
 
@@ -56,7 +59,7 @@ func (w *auditedWorkload) begin(b *Books, sampled time.Duration) {
 	}
 	w.spent += min(n.lapsed, max(sampled.Seconds(), 0)) // the GPU's time passes for all of them at once
 	*n = auditedProcesses{pids: n.pids[:0], without: n.without[:0], under: n.under[:0], sure: n.sure[:0],
-		accused: n.accused[:0]}
+		sliced: n.sliced[:0], accused: n.accused[:0]}
 }
 
 // enter counts a process.

@@ -20,6 +20,8 @@ type Session struct {
 type SessionGPU struct {
 	UUID      string
 	Committed uint64 // booked bytes, including reserved ones
+	// the longest time slice that the process gave its contexts itself; 0: none beyond the driver's default
+	Slice time.Duration
 }
 
 // Sessions returns all sessions with a page, in no order. It holds no lock for
@@ -35,7 +37,8 @@ func (b *Broker) Sessions() []Session {
 			Stale: state(s.state.Load()) == stale, Since: s.since}
 		for _, t := range s.seats {
 			if t != nil {
-				one.GPUs = append(one.GPUs, SessionGPU{t.gpu.uuid, t.gpu.memory.Session(s.id)})
+				one.GPUs = append(one.GPUs, SessionGPU{t.gpu.uuid, t.gpu.memory.Session(s.id),
+					time.Duration(t.own.Load()) * time.Microsecond})
 			}
 		}
 		all = append(all, one)

@@ -204,6 +204,9 @@ func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal 
 		return r
 	}
 	s.b.counters.count(h.Type, ok)
+	if t != nil {
+		t.own.Store(h.Flags)
+	}
 	switch {
 	case t == nil:
 	case h.Type == wire.TypeUsage:

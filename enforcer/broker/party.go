@@ -48,6 +48,7 @@ type seat struct {
 	asked atomic.Bool   // wants is or will be true: another request adds nothing
 	said  [4]uint64     // passed, errors, uncounted and refused, as the process said them last
 	slice time.Duration // of its contexts, as the process said it last; 0: the driver's default, as far as is known
+	own   atomic.Uint32 // time slice that the process gave itself, us, as its hook said it last; 0: none
 
 	needs needs // guarded by the broker's mutex
 }

@@ -266,8 +266,8 @@ func TestSessions(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	s := all[0]
-	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40},
-		{"GPU-00000000-0000-0000-0000-000000000002", 0}}
+	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40, 0},
+		{"GPU-00000000-0000-0000-0000-000000000002", 0, 0}}
 	if s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
 		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want) {
 		t.Errorf("%+v", s)

@@ -14,7 +14,7 @@ import (
 const (
 	Magic = 0x57535047 // "GPSW"
 	Major = 3
-	Minor = 7
+	Minor = 8
 )
 
 // Sizes, in bytes unless stated otherwise.
@@ -103,8 +103,11 @@ var (
 // A Header begins every frame. It lacks magic, version and length, which follow
 // from the type.
 type Header struct {
-	Type    Type
-	Flags   uint32 // of a PING, since 3.1: the current value of Hello.Unknown; otherwise 0
+	Type Type
+	// Of a PING, since 3.1: the current value of Hello.Unknown. Of a Usage, since 3.8: the longest time
+	// slice, in us, that the process gave its contexts on the GPU itself, if it is beyond the driver's
+	// default. Otherwise 0.
+	Flags   uint32
 	Seq     uint64 // the sender's choice; an answer repeats that of its request
 	Session uint64 // 0 until WELCOME
 }

@@ -73,16 +73,21 @@ bool gs_client_receive(bool wait)
 
 bool gs_client_governs(unsigned gpu) { return gs_client.state == GS_ACTIVE && gpu < gs_client.governed; }
 
-bool gs_client_send(enum gs_type type, const void *payload, uint32_t length)
+static bool send_flags(enum gs_type type, uint32_t flags, const void *payload, uint32_t length)
 {
 	struct gs_header h = {.magic = GS_MAGIC, .major = GS_MAJOR, .minor = GS_MINOR, .type = (uint16_t)type,
-			      .length = length, .flags = type == GS_PING ? gs_entries_unknown() : 0,
+			      .length = length, .flags = flags,
 			      .seq = ++gs_client.seq, .session = gs_client.session};
 	int err = gs_link_send(&gs_client.link, &h, payload);
 
 	if (err)
 		gs_client_lose(strerror(err));
 	return !err;
+}
+
+bool gs_client_send(enum gs_type type, const void *payload, uint32_t length)
+{
+	return send_flags(type, type == GS_PING ? gs_entries_unknown() : 0, payload, length);
 }
 
 bool gs_client_ask(enum gs_type type, const void *payload, uint32_t length, struct gs_frame *answer)
@@ -112,12 +117,12 @@ bool gs_client_ask(enum gs_type type, const void *payload, uint32_t length, stru
 	return me.answered;
 }
 
-static void tell(enum gs_type type, unsigned gpu, const void *payload, uint32_t length)
+static void tell(enum gs_type type, uint32_t flags, unsigned gpu, const void *payload, uint32_t length)
 {
 	int was = gs_client_lock();
 
 	if (gs_client_governs(gpu))
-		gs_client_send(type, payload, length);
+		send_flags(type, flags, payload, length);
 	gs_client_unlock(was);
 }
 
@@ -125,7 +130,10 @@ void gs_client_acquire(unsigned gpu)
 {
 	struct gs_acquire a = {.gpu = gpu};
 
-	tell(GS_ACQUIRE, gpu, &a, sizeof(a));
+	tell(GS_ACQUIRE, 0, gpu, &a, sizeof(a));
 }
 
-void gs_client_usage(enum gs_type type, const struct gs_usage *u) { tell(type, u->gpu, u, sizeof(*u)); }
+void gs_client_usage(enum gs_type type, const struct gs_usage *u, uint32_t own_slice_us)
+{
+	tell(type, own_slice_us, u->gpu, u, sizeof(*u));
+}

@@ -5,7 +5,8 @@
 #include "client.h"
 
 void gs_client_acquire(unsigned gpu);
-void gs_client_usage(enum gs_type type, const struct gs_usage *u); /* GS_YIELD or GS_USAGE */
+/* GS_YIELD or GS_USAGE. own_slice_us: see gs_header.flags */
+void gs_client_usage(enum gs_type type, const struct gs_usage *u, uint32_t own_slice_us);
 
 /* ---- for the client's parts: all under the lock ---- */
 

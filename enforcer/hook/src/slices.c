@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "clock.h"
 #include "contexts.h"
 #include "forks.h"
 #include "intercept.h"
@@ -75,6 +76,7 @@ static struct group {
 	_Atomic uint32_t client, parent, object;
 	_Atomic uint64_t dev, ino; /* of the descriptor */
 	_Atomic uint64_t own;      /* us that the process itself set; 0: it did not */
+	_Atomic uint64_t taken;    /* the same, but for what libcuda sets when it makes a context */
 } groups[GROUPS];
 static _Atomic unsigned used; /* places, ever */
 static _Atomic uint64_t number = HALF; /* the last one: it changes with all that the helper should see */
@@ -91,6 +93,8 @@ static struct {
 	uint32_t wanted[GS_GPUS];
 } done;
 static _Atomic uint16_t set[GS_GPUS], refused[GS_GPUS];
+static _Atomic uint32_t longest[GS_GPUS]; /* us, of its own */
+static uint64_t looked;                   /* ns, when slices were last read back */
 
 void gs_forked_slices(void)
 {
@@ -99,6 +103,7 @@ void gs_forked_slices(void)
 	memset(&done, 0, sizeof done);
 	memset(set, 0, sizeof set);
 	memset(refused, 0, sizeof refused);
+	memset(longest, 0, sizeof longest);
 	atomic_store(&used, 0);
 }
 
@@ -140,6 +145,7 @@ static void note(int fd, const struct alloc *a)
 	atomic_store(&g->dev, st.st_dev);
 	atomic_store(&g->ino, st.st_ino);
 	atomic_store(&g->own, 0);
+	atomic_store(&g->taken, 0);
 	unsigned most = atomic_load(&used), place = (unsigned)(g - groups) + 1;
 	while (most < place && !atomic_compare_exchange_strong(&used, &most, place))
 		;
@@ -167,7 +173,8 @@ static void freed(const struct freed *f, uint64_t before)
 	}
 }
 
-/* libcuda sets a slice when it makes a context. That is the usual one then. */
+/* libcuda sets a slice when it makes a context. That is the usual one then. Who sets one later is
+ * the program. */
 static void controlled(const struct control *c)
 {
 	if (c->command != SET_SLICE || c->status != 0 || c->size != sizeof(uint64_t))
@@ -176,6 +183,8 @@ static void controlled(const struct control *c)
 		if (!named(g, c->client, c->object, atomic_load(&g->number)))
 			continue;
 		atomic_store(&g->own, *(const uint64_t *)(uintptr_t)c->parameters);
+		if (gs_gpu_making() < 0)
+			atomic_store(&g->taken, *(const uint64_t *)(uintptr_t)c->parameters);
 		atomic_fetch_add(&number, 1);
 	}
 }
@@ -231,6 +240,8 @@ GS_EXPORT int ioctl(int fd, unsigned long request, ...)
 }
 
 /* ---- the helper's part ---- */
+
+#define AGAIN_NS (2 * GS_SECOND) /* from one reading to the next */
 
 /* The program may close every descriptor, and open something else under the same number. */
 static bool lives(const struct group *g)
@@ -297,8 +308,23 @@ static void apply(struct group *g, struct known *k, unsigned gpu, uint32_t wante
 		atomic_fetch_add(&refused[gpu], 1);
 }
 
-static void look(struct group *g, struct known *k, const uint32_t *wanted, uint32_t *in_force)
+/* What we set is still there, unless the program set another slice without libc. */
+static void read_back(struct group *g, struct known *k)
 {
+	uint64_t us = 0;
+
+	if (!k->usual || k->refused || !lives(g) || !call(g, GET_SLICE, &us) || us == (k->set ? k->set : k->usual) ||
+	    atomic_load(&g->number) != k->number)
+		return;
+	atomic_store(&g->own, us);
+	atomic_store(&g->taken, us);
+}
+
+static void look(struct group *g, struct known *k, const uint32_t *wanted, bool again, uint32_t *in_force,
+		 uint32_t *own_most)
+{
+	if (again && k->number == atomic_load(&g->number))
+		read_back(g, k);
 	uint64_t now = atomic_load(&g->number), own = atomic_load(&g->own);
 	int gpu = atomic_load(&g->gpu);
 
@@ -312,6 +338,9 @@ static void look(struct group *g, struct known *k, const uint32_t *wanted, uint3
 		k->own = k->usual = own;
 		k->set = 0;
 	}
+	uint64_t taken = atomic_load(&g->taken);
+	if (taken > DEFAULT_TAKEN && taken > own_most[gpu])
+		own_most[gpu] = taken < UINT32_MAX ? (uint32_t)taken : UINT32_MAX;
 	apply(g, k, (unsigned)gpu, wanted[gpu]);
 	if (k->set && atomic_load(&g->number) == now)
 		in_force[gpu] = k->set;
@@ -319,9 +348,9 @@ static void look(struct group *g, struct known *k, const uint32_t *wanted, uint3
 
 void gs_slices_step(const struct gs_page *page)
 {
-	uint32_t wanted[GS_GPUS], in_force[GS_GPUS] = {0};
-	uint64_t now = atomic_load(&number);
-	bool news = now != done.number;
+	uint32_t wanted[GS_GPUS], in_force[GS_GPUS] = {0}, own_most[GS_GPUS] = {0};
+	uint64_t now = atomic_load(&number), time = gs_now();
+	bool again = looked && time - looked >= AGAIN_NS, news = again || now != done.number;
 
 	for (unsigned i = 0; i < GS_GPUS; i++) {
 		const struct gs_slot *s = &page->slot[i];
@@ -329,15 +358,20 @@ void gs_slices_step(const struct gs_page *page)
 		wanted[i] = killed ? 0 : __atomic_load_n(&s->slice_us, __ATOMIC_RELAXED);
 		news |= wanted[i] != done.wanted[i];
 	}
+	if (again || !looked)
+		looked = time;
 	if (!news)
 		return;
 	done.number = now;
 	memcpy(done.wanted, wanted, sizeof wanted);
 	for (unsigned i = 0; i < atomic_load(&used); i++)
-		look(&groups[i], &known[i], wanted, in_force);
-	for (unsigned i = 0; i < GS_GPUS; i++)
+		look(&groups[i], &known[i], wanted, again, in_force, own_most);
+	for (unsigned i = 0; i < GS_GPUS; i++) {
 		atomic_store(&set[i], in_force[i] < UINT16_MAX ? (uint16_t)in_force[i] : UINT16_MAX);
+		atomic_store(&longest[i], own_most[i]);
+	}
 }
 
 uint16_t gs_slices_set(unsigned gpu) { return atomic_load(&set[gpu]); }
+uint32_t gs_slices_own(unsigned gpu) { return atomic_load(&longest[gpu]); }
 uint16_t gs_slices_refused(unsigned gpu) { return atomic_load(&refused[gpu]); }

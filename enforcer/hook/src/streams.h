@@ -144,6 +144,7 @@ struct gs_gpu {
 	bool doubted;
 	uint64_t copies_told; /* bytes ever copied when the broker was last told of them */
 	uint16_t slice_told, refused_told; /* the same for time slices */
+	uint32_t own_told;
 };
 extern struct gs_gpu gs_gates[GS_GPUS];
 

@@ -61,10 +61,10 @@ void gs_turns_seat(struct gs_gpu *g)
 		return;
 	g->seat = epoch;
 	g->told = GS_NOTHING;
-	gs_client_usage(GS_USAGE, &u);
+	gs_client_usage(GS_USAGE, &u, gs_slices_own(u.gpu));
 	for (unsigned i = 0; i < g->groups; i++) {
 		u.group = g->group[i];
-		gs_client_usage(GS_USAGE, &u);
+		gs_client_usage(GS_USAGE, &u, gs_slices_own(u.gpu));
 	}
 }
 
@@ -157,7 +157,8 @@ static void tell(struct gs_gpu *g, enum gs_type type, enum gs_why why, uint64_t 
 	g->usage.refused = g->refused_told = gs_slices_refused(gs_gpu_index(g));
 	if (g->usage.last_ns < g->seen_ns)
 		g->usage.last_ns = g->seen_ns;
-	gs_client_usage(type, &g->usage);
+	g->own_told = gs_slices_own(gs_gpu_index(g));
+	gs_client_usage(type, &g->usage, g->own_told);
 	memset(&g->usage, 0, sizeof g->usage);
 	g->longest_ns -= g->longest_ns / 32; /* a gap that does not come again is forgotten */
 	if (n > g->reported)
@@ -445,6 +446,7 @@ static uint64_t step(struct gs_gpu *g, const struct gs_slot *slot, bool rung)
 	}
 	unsigned self = gs_gpu_index(g);
 	if (g->slice_told != gs_slices_set(self) || g->refused_told != gs_slices_refused(self) ||
+	    g->own_told != gs_slices_own(self) ||
 	    (mode != GS_OPEN && now - g->told_ns >= OPEN_NS && gs_copies_sum(g) != g->copies_told))
 		tell(g, GS_USAGE, 0, now);
 	pthread_mutex_unlock(&g->lock);

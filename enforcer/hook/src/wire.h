@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 7
+#define GS_MINOR 8
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -40,7 +40,10 @@ struct gs_header {
 	uint8_t major, minor;
 	uint16_t type;
 	uint32_t length; /* of the payload, bytes */
-	uint32_t flags;  /* of PING, since 3.1: as gs_hello.unknown, at this moment; else 0 */
+	/* Of PING, since 3.1: as gs_hello.unknown, at this moment. Of YIELD and USAGE, since 3.8: the longest
+	 * time slice that the process gave its contexts on the GPU itself, us, if it is beyond the driver's
+	 * default. Else 0. */
+	uint32_t flags;
 	uint64_t seq;
 	uint64_t session; /* 0 until WELCOME */
 };

@@ -23,6 +23,7 @@
  * With --sleep-ms=-1, it waits for a line between two bursts.
  * With --sync-first=1, a burst begins with a wait for the work of the one before, which has ended.
  * With --host-us, a host function that sleeps for so long is queued before each launch.
+ * With --slice-us, it gives itself such time slices by the driver once it has begun.
  * With --cancel-ms, a thread is cancelled in a launch at this interval, and another
  * one takes its place; not with --burst-ms or --ahead.
  * With --resolve=dlvsym it finds the driver's functions by the C library's own dlsym.
@@ -33,6 +34,7 @@
  * With --shed=SECONDS it goes on for so long when it is over, as the same process and
  * without what was preloaded. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -53,7 +55,7 @@
 
 static struct {
 	double kernel_us, graph_us, burst_ms, sleep_ms, seconds, cpu_us, alloc_mib, alloc_step_mib, report_ms, rate,
-		copy_kib, cancel_ms, shed, trickle_ms, host_us;
+		copy_kib, cancel_ms, shed, trickle_ms, host_us, slice_us;
 	long sync_every, sync_first, steps, streams, threads, gpu, gang, ranks, rank, kernels, ahead;
 	double then_mib;
 	long then_times, then_wait;
@@ -439,7 +441,7 @@ static bool parse(int argc, char **argv)
 		{"report-ms", &option.report_ms, 0, 0}, {"rate", &option.rate, 0, 0},
 		{"copy-kib", &option.copy_kib, 0, 0},
 		{"cancel-ms", &option.cancel_ms, 0, 0}, {"shed", &option.shed, 0, 0},
-		{"host-us", &option.host_us, 0, 0}, {"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
+		{"slice-us", &option.slice_us, 0, 0}, {"host-us", &option.host_us, 0, 0}, {"trickle-ms", &option.trickle_ms, 0, 0}, {"then-mib", &option.then_mib, 0, 0},
 		{"then-times", 0, &option.then_times, 0}, {"then-wait", 0, &option.then_wait, 0}, {"then", 0, 0, &option.then},
 		{"sync-every", 0, &option.sync_every, 0}, {"sync-first", 0, &option.sync_first, 0}, {"steps", 0, &option.steps, 0},
 		{"streams", 0, &option.streams, 0}, {"threads", 0, &option.threads, 0}, {"gpu", 0, &option.gpu, 0},
@@ -553,6 +555,10 @@ int main(int argc, char **argv)
 	began = spoken = cancelled = now();
 	if (option.alloc_mib > 0)
 		fill(w[0].stream[0]);
+	if (option.slice_us > 0) {
+		void (*take)(uint64_t) = (void (*)(uint64_t))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "gs_stub_slice");
+		take((uint64_t)option.slice_us);
+	}
 	for (long i = 0; i < option.threads; i++)
 		pthread_create(&w[i].thread, NULL, work, &w[i]);
 	for (bool over = false; !over;) {

@@ -193,8 +193,9 @@ void gs_client_acquire(unsigned gpu)
 	say(GS_ACQUIRE, &(struct gs_usage){ .gpu = gpu });
 }
 
-void gs_client_usage(enum gs_type type, const struct gs_usage *u)
+void gs_client_usage(enum gs_type type, const struct gs_usage *u, uint32_t own_slice_us)
 {
+	(void)own_slice_us;
 	say(type, u);
 }
 

@@ -81,9 +81,9 @@ static void hello(void)
 	r = peer_expect(&p, GS_ACQUIRE);
 	CHECK(r.header.session == 7 && r.header.length == sizeof(r.acquire) && r.acquire.gpu == 1);
 	gs_client_usage(GS_YIELD, &(struct gs_usage){.gpu = 0, .why = GS_IDLE, .turn = 3, .passed = 4, .errors = 5,
-						     .uncounted = 6});
+						     .uncounted = 6}, 20000);
 	r = peer_expect(&p, GS_YIELD);
-	CHECK(r.header.length == sizeof(r.usage) && r.usage.why == GS_IDLE && r.usage.turn == 3);
+	CHECK(r.header.length == sizeof(r.usage) && r.header.flags == 20000 && r.usage.why == GS_IDLE && r.usage.turn == 3);
 	CHECK(r.usage.passed == 4 && r.usage.errors == 5 && r.usage.uncounted == 6);
 }
 

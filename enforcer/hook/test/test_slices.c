@@ -8,6 +8,7 @@
 
 #include "run.h"
 
+#include "clock.h"
 #include "contexts.h"
 #include "forks.h"
 #include "intercept.h"
@@ -80,6 +81,8 @@ void *gs_dlsym(void *handle, const char *name)
 	return (void *)kernel;
 }
 
+static uint64_t clock_ns;
+uint64_t gs_now(void) { return clock_ns; }
 int gs_gpu_only(void) { return gpu_only; }
 int gs_gpu_making(void) { return gpu_making; }
 
@@ -340,6 +343,42 @@ static void what_the_process_sets_itself_is_the_default(void)
 	CHECK(slice[10] == 3000);
 }
 
+static void set_itself(int fd, uint64_t us)
+{
+	OK(ioctl(fd, CONTROL, &(struct control){1, 10, SET, 0, &us, sizeof us, 99}));
+	gs_slices_step(&page);
+}
+
+static void what_the_process_takes_is_told(void)
+{
+	int fd = file();
+
+	gpu_only = gpu_making = 0;
+	clock_ns = 1;
+	allocate(fd, 2, 10);
+	set_itself(fd, 9000);
+	CHECK(gs_slices_own(0) == 0); /* by libcuda, for a new context */
+	gpu_making = -1;
+	set_itself(fd, 2000);
+	CHECK(gs_slices_own(0) == 0);
+	set_itself(fd, 20000);
+	CHECK(gs_slices_own(0) == 20000 && gs_slices_own(1) == 0);
+	says(0, 500); /* which ends it, until the process does so again */
+	CHECK(slice[10] == 500 && gs_slices_own(0) == 20000);
+	set_itself(fd, 2000);
+	CHECK(gs_slices_own(0) == 0);
+	/* Not by libc. */
+	slice[10] = 15000;
+	gs_slices_step(&page);
+	CHECK(gs_slices_own(0) == 0);
+	clock_ns += 2 * GS_SECOND;
+	gs_slices_step(&page);
+	CHECK(gs_slices_own(0) == 15000 && slice[10] == 500);
+	release(fd, 1, 10);
+	says(0, 600);
+	CHECK(gs_slices_own(0) == 0);
+}
+
 static void a_group_is_the_gpu_s_on_which_its_context_is_made(void)
 {
 	int fd = file();
@@ -385,7 +424,7 @@ int main(int argc, char **argv)
 		TEST(a_child_knows_nothing),
 		TEST(a_refusal_is_counted_and_not_repeated),
 		TEST(the_end_of_a_group_is_no_refusal),
-		TEST(what_the_process_sets_itself_is_the_default),
+		TEST(what_the_process_sets_itself_is_the_default), TEST(what_the_process_takes_is_told),
 		TEST(a_group_is_the_gpu_s_on_which_its_context_is_made),
 		TEST(there_is_room_for_so_many),
 	};
