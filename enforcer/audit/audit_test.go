@@ -49,7 +49,8 @@ type guest struct {
 	collectors.DeviceProcess
 	tenant    string // by policy; empty: default
 	session   bool
-	aside     bool // its session does not use the GPU
+	aside     bool          // its session does not use the GPU
+	slice     time.Duration // that it gave itself
 	committed uint64
 	rate      float64 // part of the GPU's time that it uses
 	charged   float64 // part of the GPU's time that it is charged for
@@ -152,7 +153,7 @@ func (w *world) books() Books {
 		b.DeviceProcesses = append(b.DeviceProcesses, a.DeviceProcess)
 		if a.session {
 			s := Session{PID: a.Process.PID, Start: a.Process.Start, Tenant: a.tenant,
-				GPUs: []SessionGPU{{a.UUID, a.committed}}}
+				GPUs: []SessionGPU{{a.UUID, a.committed, a.slice}}}
 			if a.aside {
 				s.GPUs = nil
 			}
@@ -229,6 +230,24 @@ func TestAuditFindsProcessesWithoutASession(t *testing.T) {
 		if got := w.step(); got.found() != c.want {
 			t.Errorf("%s: found %q, want %q", c.name, got.found(), c.want)
 		}
+	}
+}
+
+// TestAuditFindsWhoTakesTimeSlices accuses a process that gave itself a time slice, if others are
+// on its GPU.
+func TestAuditFindsWhoTakesTimeSlices(t *testing.T) {
+	for _, c := range []struct{ tenant, gpu, want string }{
+		{"b", gpuA, "a/pod:x/GPU-a/slices[1001]"}, {"", gpuA, "a/pod:x/GPU-a/slices[1001]"}, // others have no tenant
+		{"a", gpuA, ""}, {"b", gpuB, ""},
+	} {
+		w := newWorld()
+		w.process(c.tenant, "pod:y", c.gpu)
+		a := w.process("a", "pod:x", gpuA)
+		fixture.Equal(t, w.run(3), "", "beside %q before", c.tenant)
+		a.slice = 20 * time.Millisecond
+		fixture.Equal(t, w.run(1), c.want, "beside %q on %s", c.tenant, c.gpu)
+		a.slice = 0
+		fixture.Equal(t, w.run(3), "", "beside %q after", c.tenant)
 	}
 }
 
@@ -407,11 +426,11 @@ func TestNoWindowSpansAMove(t *testing.T) {
 
 // TestManySessionsOfAProcess adds up all sessions of a process in linear time.
 func TestManySessionsOfAProcess(t *testing.T) {
-	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1}}},
-		{PID: 2, GPUs: []SessionGPU{{gpuA, 7}}}}}
+	b := Books{Sessions: []Session{{PID: 1, Tenant: "a", GPUs: []SessionGPU{{gpuA, 1, 0}}},
+		{PID: 2, GPUs: []SessionGPU{{gpuA, 7, 0}}}}}
 	for range 100_000 {
 		b.Sessions = append(b.Sessions, Session{PID: 1, Tenant: "a", Stale: true,
-			GPUs: []SessionGPU{{gpuA, 1}, {gpuB, 1}}})
+			GPUs: []SessionGPU{{gpuA, 1, 0}, {gpuB, 1, 0}}})
 	}
 	for range 2 { // the books stay as they were
 		index := map[int]Session{}

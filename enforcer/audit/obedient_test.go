@@ -233,7 +233,7 @@ func (o *obedient) step() Audited {
 	for _, c := range o.processes {
 		if o.slots >= c.lost {
 			b.Sessions = append(b.Sessions, Session{PID: c.PID, Start: c.Start, Tenant: fmt.Sprint("t", c.tenant),
-				GPUs: []SessionGPU{{gpuA, c.committed}}})
+				GPUs: []SessionGPU{{gpuA, c.committed, 0}}})
 		}
 	}
 	return o.audit.Look(b)
@@ -262,7 +262,7 @@ func hostBooks() Books {
 				Process: host.Process{PID: 1000 + i, Start: uint64(i), User: fmt.Sprint(i % 100),
 					Workload: &host.Workload{Key: fmt.Sprint("pod:default/worker-", i)}}})
 		b.Sessions = append(b.Sessions, Session{PID: 1000 + i, Start: uint64(i), Tenant: b.Names[i%100],
-			GPUs: []SessionGPU{{gpu, gib / 2}}})
+			GPUs: []SessionGPU{{gpu, gib / 2, 0}}})
 	}
 	return b
 }
