@@ -52,6 +52,10 @@ func lockNow(dir string) (h *held, holder int, err error) {
 		}
 		return nil, holder, fmt.Errorf("another enforcer is running: process %d holds %s", holder, path)
 	}
+	if err := file.Truncate(0); err != nil { // it names the one before us
+		_ = file.Close()
+		return nil, 0, fmt.Errorf("write %s: %w", path, err)
+	}
 	return &held{file: file}, 0, nil
 }
 
@@ -60,10 +64,7 @@ func (h *held) name() error {
 	if h.named {
 		return nil
 	}
-	err := h.file.Truncate(0) // of the one before us
-	if err == nil {
-		_, err = h.file.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
-	}
+	_, err := h.file.WriteAt(fmt.Appendln(nil, os.Getpid()), 0)
 	h.named = err == nil
 	return err
 }

@@ -16,17 +16,11 @@ func TestLock(t *testing.T) {
 	path := filepath.Join(dir, "enforcer.lock")
 	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600)) // the PID of an ended process
 	held := fixture.Value(lock(dir))(t)
+	fixture.Fails(t, fixture.Error(lock(dir)), "another enforcer is running: it holds "+dir, "before it has its name")
 	fixture.Must(t, held.name())
 	fixture.Fails(t, fixture.Error(lock(dir)), fmt.Sprintf("process %d holds %s", os.Getpid(), path), "a second one")
 	held.release()
 	fixture.Value(lock(dir))(t).release()
-}
-
-func TestLockWithoutAName(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	defer fixture.Value(lock(dir))(t).release() // it has not written its PID yet
-	fixture.Fails(t, fixture.Error(lock(dir)), "another enforcer is running: it holds "+dir, "a second one")
 }
 
 // TestLockOfAnEndedEnforcer has a lock that outlives its enforcer for a moment.

@@ -196,20 +196,3 @@ func TestQoSForgets(t *testing.T) {
 		t.Error("a tenant that is no longer in the policy is not forgotten")
 	}
 }
-
-func BenchmarkQoS(b *testing.B) {
-	books := hostBooks()
-	var rows []wire.QuotaStats
-	for _, t := range books.Tenants {
-		rows = append(rows, wire.QuotaStats{Tenant: t.Tenant, GPU: t.GPU,
-			Quota: quota.Quota{Guarantee: .01, Reserved: gib, LaunchWait: quota.Wait(time.Millisecond)}})
-	}
-	var q QoS
-	var at time.Duration
-	b.ReportAllocs()
-	for b.Loop() {
-		at += time.Second
-		advance(&books, at)
-		q.Look(books, rows)
-	}
-}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,76 +15,6 @@ import (
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
-
-// BenchmarkReserve measures a round trip over the real socket: from a client
-// that blocks in recv as the hook does, and from a client in Go.
-func BenchmarkReserve(b *testing.B) {
-	br := start(b, Options{}, func(br *Broker) { br.timing.perSession, br.timing.perOwner = 1e9, 1e9 })
-	trip := func(b *testing.B, send func(frame []byte), receive func() wire.Header) {
-		took := make([]time.Duration, 0, b.N)
-		b.ResetTimer()
-		for range b.N {
-			began := time.Now()
-			send(nil)
-			if h := receive(); h.Type != wire.TypeGrant {
-				b.Fatal(h.Type)
-			}
-			took = append(took, time.Since(began))
-			send([]byte{1})
-		}
-		b.StopTimer()
-		slices.Sort(took)
-		b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "ns/median")
-		b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "ns/p99")
-	}
-	b.Run("go", func(b *testing.B) {
-		c := dial(b, br, "a", 1)
-		_ = c.conn.SetReadDeadline(time.Time{})
-		trip(b, c.exchange(func(f []byte) { c.write(f) }), func() wire.Header {
-			n, err := c.conn.Read(c.in[:])
-			h, _, err2 := wire.Decode(c.in[:n])
-			if err != nil || err2 != nil {
-				b.Fatal(err, err2)
-			}
-			return h
-		})
-	})
-	b.Run("blocking", func(b *testing.B) {
-		c := dial(b, br, "b", 1)
-		file, err := c.conn.File()
-		fixture.Must(b, err)
-		defer file.Close()
-		fd := int(file.Fd()) // Fd makes the socket blocking
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		trip(b, c.exchange(func(f []byte) {
-			if _, err := unix.Write(fd, f); err != nil {
-				b.Fatal(err)
-			}
-		}), func() wire.Header {
-			n, err := unix.Read(fd, c.in[:])
-			h, _, err2 := wire.Decode(c.in[:n])
-			if err != nil || err2 != nil {
-				b.Fatal(err, err2)
-			}
-			return h
-		})
-	})
-}
-
-// exchange returns a function that sends RESERVE, and then ABORT for the
-// granted bytes.
-func (c *client) exchange(write func([]byte)) func(abort []byte) {
-	return func(abort []byte) {
-		m := wire.Memory{Bytes: 1 << 20}
-		if abort == nil {
-			write(c.frame(wire.TypeReserve, &m))
-			return
-		}
-		m.Decode(c.in[wire.HeaderSize:])
-		write(c.frame(wire.TypeAbort, &m))
-	}
-}
 
 // TestLoad is the load of BenchmarkLoad, in a process of its own, and not a
 // test. It opens GS_TENANTS sessions of as many tenants on each of GS_GPUS
@@ -174,51 +102,6 @@ func processor() (used struct {
 	used.switches = u.Nvcsw
 	used.user, used.system = time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano())
 	return used
-}
-
-// BenchmarkSiege measures how long a new process waits for its WELCOME while
-// five users attack: they hold all the sessions that they can get, have left
-// 20,000 sockets unread, and keep connecting.
-func BenchmarkSiege(b *testing.B) {
-	path := open(b)
-	br := start(b, Options{Socket: path}, func(br *Broker) { br.timing.callsOfOwner = 1e6 })
-	calls := func(n int) { br.mu.Lock(); defer br.mu.Unlock(); br.timing.callsOfProcess = n }
-	calls(1e6) // one process opens all of a user's sessions
-	held := 0
-	for uid := 4711; uid < 4716; uid++ {
-		held += strange(b, "idle", path, 3000, uid, "").number(b)
-	}
-	calls(defaults.callsOfProcess)
-	var all []*stranger
-	for uid := 4711; uid < 4716; uid++ {
-		for range 4 {
-			all = append(all, strange(b, "unread", path, 1000, uid, ""))
-		}
-	}
-	for _, s := range all {
-		s.number(b)
-	}
-	for uid := 4711; uid < 4716; uid++ {
-		strange(b, "connect", path, 1<<30, uid, "")
-	}
-	time.Sleep(2 * time.Second) // until all users are active
-	before, began := processor(), time.Now()
-	var took []time.Duration
-	for time.Since(began) < 10*time.Second {
-		at := time.Now()
-		c := connect(b, path)
-		c.hello(wire.TypeHello, hello("honest", 1))
-		took = append(took, time.Since(at))
-		c.close()
-		time.Sleep(40 * time.Millisecond) // limits the rate
-	}
-	now := processor()
-	slices.Sort(took)
-	b.ReportMetric(float64(held), "sessions")
-	b.ReportMetric(took[len(took)/2].Seconds()*1e3, "ms/median")
-	b.ReportMetric(took[len(took)*99/100].Seconds()*1e3, "ms/p99")
-	b.ReportMetric(100*(now.user+now.system-before.user-before.system).Seconds()/time.Since(began).Seconds(), "%core")
-	b.ReportMetric(float64(br.requests("unknown", "limit")), "refused")
 }
 
 // A device is a GPU that is divided equally among all that run at once.

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
@@ -264,17 +263,4 @@ func TestAppendNeverWaits(t *testing.T) {
 		t.Errorf("lost %d, queue %d bytes", j.Lost(), queuedBytes(j))
 	}
 	wantCodes(t, j, Filter{Limit: 1}, maxQueue/100-1)
-}
-
-func BenchmarkAppend(b *testing.B) {
-	j, _, err := Open(Options{})
-	fixture.Must(b, err)
-	e := happened(1)
-	e.Message = strings.Repeat("x", 300)
-	text, _ := json.Marshal(e)
-	b.SetBytes(int64(len(text)))
-	for n := 0; b.Loop(); n++ {
-		e.ID = fmt.Sprint(n)
-		j.Append(e)
-	}
 }

@@ -159,21 +159,3 @@ func FuzzReadLines(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkLoad(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "events.jsonl")
-	e := happened(1)
-	e.Message = strings.Repeat("x", 300)
-	var text bytes.Buffer
-	for n := 0; text.Len() < 8<<20; n++ {
-		e.ID = happened(n).ID
-		text.WriteString(journalText(b, e))
-	}
-	fixture.Must(b, os.WriteFile(path, text.Bytes(), 0o600))
-	b.SetBytes(int64(text.Len()))
-	for b.Loop() {
-		if _, repaired, err := loadFile(path); err != nil || repaired != nil {
-			b.Fatal(repaired, err)
-		}
-	}
-}
