@@ -21,9 +21,7 @@ func TestCatalogue(t *testing.T) {
 	name := regexp.MustCompile(`^(nvgpu|gpusteward)_[a-z0-9]+(_[a-z0-9]+)*$`)
 	seen := map[string]bool{}
 	for _, m := range collectors.Metrics() {
-		if seen[m.Name] {
-			t.Errorf("%s is declared twice", m)
-		}
+		fixture.Equal(t, seen[m.Name], false, "%s is declared twice", m)
 		seen[m.Name] = true
 		if !name.MatchString(m.Name) {
 			t.Errorf("%s: a name consists of nvgpu_ or gpusteward_ and lower-case words", m)

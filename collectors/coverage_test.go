@@ -89,12 +89,8 @@ func readTable(t testing.TB, name string, columns ...string) [][]string {
 	for i, line := range lines[1:] {
 		row := strings.Split(line, "\t")
 		fixture.Need(t, len(row), len(columns), "%s:%d: columns", name, i+2)
-		if row[len(row)-1] == "" {
-			t.Errorf("%s:%d: %s has no note that explains it", name, i+2, row[0])
-		}
-		if seen[row[0]] {
-			t.Errorf("%s:%d: duplicate row %s", name, i+2, row[0])
-		}
+		fixture.Equal(t, row[len(row)-1] == "", false, "%s:%d: %s has no note that explains it", name, i+2, row[0])
+		fixture.Equal(t, seen[row[0]], false, "%s:%d: duplicate row %s", name, i+2, row[0])
 		seen[row[0]] = true
 		rows = append(rows, row)
 	}
@@ -143,9 +139,7 @@ func TestDCGMIsCovered(t *testing.T) {
 		if series == "" {
 			continue // the note gives the reason, as readTable requires
 		}
-		if _, err := parseRef(series); err != nil {
-			t.Errorf("dcgm.tsv: %s: %v", field, err)
-		}
+		fixture.Must(t, fixture.Error(parseRef(series)))
 		if v, err := strconv.ParseFloat(scale, 64); err != nil || v <= 0 {
 			t.Errorf("dcgm.tsv: %s: the scale to DCGM's unit is %q", field, scale)
 		}

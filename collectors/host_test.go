@@ -46,9 +46,7 @@ func TestGolden(t *testing.T) {
 
 func TestReadyAfterTheFirstWholeSnapshot(t *testing.T) {
 	hosttest.In(t, "mixed", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
-		if err := h.Ready(); err != nil {
-			t.Error("not ready after the first pass:", err)
-		}
+		fixture.Must(t, h.Ready())
 		for i := range 8 {
 			hosttest.Want(t, h, 1, collectors.Up, fmt.Sprint(i))
 		}
@@ -85,9 +83,7 @@ func TestPassesShareTheEndOfTheirTurn(t *testing.T) {
 				delayed++
 			}
 		}
-		if delayed == 0 {
-			t.Error("no pass was delayed, so the test proves nothing")
-		}
+		fixture.Equal(t, delayed == 0, false, "no pass was delayed, so the test proves nothing")
 	})
 }
 
@@ -156,9 +152,7 @@ func TestLostGPUStaysVisibleAndComesBack(t *testing.T) {
 		hosttest.Advance(5 * time.Second)
 		_, had := hosttest.Get(t, h, device.Temperature, "1", "gpu")
 		hosttest.Advance(10 * time.Second)
-		if !had {
-			t.Error("gpu 1 had no temperature before its fault")
-		}
+		fixture.Equal(t, had, true, "gpu 1 had no temperature before its fault")
 		hosttest.Want(t, h, 0, collectors.Up, "1")
 		hosttest.Want(t, h, 1, collectors.WorkerStuck, "1", "gpu_is_lost")
 		hosttest.WantNone(t, h, device.Temperature, "1", "gpu")
@@ -178,9 +172,7 @@ func TestDriverGoneAndBack(t *testing.T) {
 		hosttest.Advance(10 * time.Second)
 		hosttest.Want(t, h, 0, collectors.DriverUp, "")
 		hosttest.Want(t, h, 1, collectors.DevicesExpected, "")
-		if h.Ready() == nil {
-			t.Error("ready without a driver")
-		}
+		fixture.Equal(t, h.Ready() == nil, false, "ready without a driver")
 		hosttest.Advance(25 * time.Second) // it is back at 30 s: open again within 10 s
 		hosttest.Want(t, h, 1, collectors.DriverUp, "")
 		hosttest.Want(t, h, 2, collectors.NVMLGeneration, "")
@@ -196,9 +188,7 @@ func TestDriverLoadedLater(t *testing.T) {
 		fixture.AtMost(t, time.Since(h.Progress()), collectors.OpenMost,
 			"no progress for … while the host waits for a driver")
 		hosttest.Advance(40 * time.Second)
-		if err := h.Ready(); err != nil {
-			t.Error("not ready 10 s after the driver was loaded:", err)
-		}
+		fixture.Must(t, h.Ready())
 	})
 }
 
@@ -268,9 +258,7 @@ func TestHungPeerDoesNotDelayOthers(t *testing.T) {
 				}
 			}
 		}
-		if asked == 0 {
-			t.Error("no GPU asked during the hang, so the test proves nothing")
-		}
+		fixture.Equal(t, asked == 0, false, "no GPU asked during the hang, so the test proves nothing")
 		hosttest.Advance(70 * time.Second)
 		if n := peers("0"); len(n) != 7 || n[wedged] != 1 {
 			t.Errorf("after the hang gpu 0 has the peers %v", n)

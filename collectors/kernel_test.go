@@ -41,9 +41,7 @@ func TestKernelIsReadWithoutADriver(t *testing.T) {
 					call(t, h.Drain)
 				}
 				hosttest.Advance(65 * time.Second)
-				if h.Driver() == nil {
-					t.Fatal("the driver is open")
-				}
+				fixture.Need(t, h.Driver() == nil, false, "the driver is open")
 				hosttest.Want(t, h, 1, links.PCIeAERErrors, "1", hosttest.PCIDevice("1", "fatal")...)
 				hosttest.Want(t, h, 1, links.PCIDevicePresent, "1", hosttest.PCIDevice("1")...)
 				hosttest.Want(t, h, 2, links.PCIDevices, "", "gpu")
@@ -87,9 +85,7 @@ func TestHungKernelFile(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {
-			if err := h.Run(ctx); err != nil {
-				t.Error(err)
-			}
+			fixture.Must(t, h.Run(ctx))
 		})
 		hosttest.Advance(12 * time.Second)
 		hosttest.Want(t, h, 1, links.IBPortUp, "", "mlx5_0/1")

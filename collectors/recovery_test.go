@@ -54,9 +54,7 @@ func TestAddedOrRemovedGPUCausesNoGap(t *testing.T) {
 				hosttest.Advance(25 * time.Second)
 				hosttest.Want(t, h, counts[0], collectors.Devices, "")
 				busy, _ := hosttest.Get(t, h, activity.BusySeconds, "0", "gpu")
-				if busy == 0 {
-					t.Fatal("a GPU under load was never busy")
-				}
+				fixture.Need(t, busy == 0, false, "a GPU under load was never busy")
 				steady(h, 15*time.Second, func(s collectors.Sample) {
 					switch {
 					case s.Metric == collectors.Up && s.Labels[0] != "2" || s.Metric == collectors.DriverUp:
@@ -220,9 +218,7 @@ func TestDrainReportsTheBlockingCall(t *testing.T) {
 		hosttest.Want(t, h, 0, collectors.Drained, "")
 		hosttest.Advance(40 * time.Second) // the call returned at 60 s
 		hosttest.Want(t, h, 1, collectors.Drained, "")
-		if h.NVML.Shutdown() == 0 {
-			t.Error("NVML is still open")
-		}
+		fixture.Equal(t, h.NVML.Shutdown() == 0, false, "NVML is still open")
 		ends(t, h.Resume, 4*time.Second)
 		hosttest.Want(t, h, 1, collectors.Up, "1")
 	})

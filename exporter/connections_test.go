@@ -91,9 +91,7 @@ func TestNonReadingClientIsDisconnected(t *testing.T) {
 			}
 			time.Sleep(sendTimeout)
 			synctest.Wait()
-			if !cutOff(deaf) {
-				t.Errorf("a client that does not read %s is not cut off after %v", path, sendTimeout)
-			}
+			fixture.Equal(t, cutOff(deaf), true, "a client that does not read %s is cut off after %v", path, sendTimeout)
 		})
 	}
 }

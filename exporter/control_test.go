@@ -72,9 +72,7 @@ func TestOrdersAreCarriedOutAndLogged(t *testing.T) {
 		if os.Geteuid() != 0 && want == "uid=0" {
 			continue
 		}
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log lacks %q: %s", want, log)
-		}
+		fixture.Contains(t, log.String(), want, "the log")
 	}
 	info, err := os.Stat(filepath.Join(dir, ControlSocket))
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -178,18 +176,14 @@ func TestExistingSockets(t *testing.T) {
 		l.SetUnlinkOnClose(false)
 		l.Close()
 		control(t, dir, drain)
-		if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil {
-			t.Error(err)
-		}
+		fixture.Must(t, fixture.Error(Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil)))
 	})
 	t.Run("a live agent's", func(t *testing.T) {
 		dir := t.TempDir()
 		control(t, dir, drain)
 		c := &Control{Path: filepath.Join(dir, ControlSocket)}
 		fixture.Fails(t, fixture.Error(c.listen()), "another agent listens", "beside a live agent")
-		if _, err := Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil); err != nil {
-			t.Errorf("the live agent lost its socket: %v", err)
-		}
+		fixture.Must(t, fixture.Error(Order(t.Context(), filepath.Join(dir, ControlSocket), "drain", nil)))
 	})
 	t.Run("a file", func(t *testing.T) {
 		dir := withSocketDir(t)

@@ -94,15 +94,11 @@ func TestDCGMShowsInstancesInsteadOfTheirGPU(t *testing.T) {
 	wantSeries(t, body, "DCGM_FI_PROF_DRAM_ACTIVE", map[string]float64{"0": .2557, "1": .2557})
 	wantSeries(t, body, "DCGM_FI_DEV_GPU_TEMP", map[string]float64{"0": 64, "1": 64})
 	for _, want := range []string{`GPU_I_ID="9",GPU_I_PROFILE="1g.10gb"`, `GPU_I_ID="10",GPU_I_PROFILE="3g.40gb"`} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no series has %s", want)
-		}
+		fixture.Contains(t, body, want, "the text")
 	}
 	fixture.AtMost(t, strings.Index(body, `GPU_I_ID="9"`), strings.Index(body, `GPU_I_ID="10"`),
 		"the place of instance 9, and then of instance 10")
-	if strings.Contains(body, `GPU_I_ID=""`) {
-		t.Error("a GPU that is not split has an empty instance")
-	}
+	fixture.Equal(t, strings.Contains(body, `GPU_I_ID=""`), false, "a GPU that is not split has an empty instance")
 }
 
 // TestDCGMNamesTheHolder compares the labels of a GPU with a pod, one with a

@@ -50,9 +50,7 @@ func TestEscalationInColour(t *testing.T) {
 	} {
 		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
 		fixture.Contains(t, text, want, "%+v is", l)
-		if strings.Contains(text, "warn (shadow)") {
-			t.Errorf("a warning is done, not only said: %q", text)
-		}
+		fixture.Equal(t, strings.Contains(text, "warn (shadow)"), false, "a warning is done, not only said")
 	}
 }
 

@@ -93,9 +93,7 @@ func TestEventsAreServedAsTheyCome(t *testing.T) {
 	defer answer.Body.Close()
 	lines := bufio.NewReader(answer.Body)
 	for _, text := range []string{"first", "second"} { // each is read before the next is written
-		if line, err := lines.ReadString('\n'); err != nil || line != "follow=1 "+text+"\n" {
-			t.Errorf("read %q, %v; want the query and %q", line, err, text)
-		}
+		fixture.Equal(t, fixture.Value(lines.ReadString('\n'))(t), "follow=1 "+text+"\n", "read")
 		if text == "first" {
 			more <- "second"
 		}
@@ -155,9 +153,7 @@ func TestProcessMetricsComeFromTheTimer(t *testing.T) {
 		fixture.Equal(t, gathered, 3, "three scrapes asked for samples … times")
 		time.Sleep(selfInterval + time.Second)
 		synctest.Wait()
-		if s.self.latest.Load() == first {
-			t.Errorf("nothing new after %v", selfInterval)
-		}
+		fixture.Equal(t, s.self.latest.Load() == first, false, "nothing new after %v", selfInterval)
 	})
 }
 

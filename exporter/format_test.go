@@ -86,9 +86,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 				names = append(names, strings.Fields(name)[0])
 			} else if !strings.HasPrefix(line, "#") {
 				series := line[:strings.LastIndex(line, " ")]
-				if seen[series] {
-					t.Errorf("%s: %s is there twice", scenario, series)
-				}
+				fixture.Equal(t, seen[series], false, "%s: %s is there twice", scenario, series)
 				seen[series] = true
 			}
 		}
@@ -104,9 +102,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 		for _, sample := range samples {
 			count[sample.Metric.Name]++
 			f := families[sample.Metric.Name]
-			if f == nil {
-				t.Fatalf("%s: %s is missing", scenario, sample.Metric)
-			}
+			fixture.Need(t, f == nil, false, "%s: %s is missing", scenario, sample.Metric)
 			i := slices.IndexFunc(f.Metric, func(m *dto.Metric) bool { return has(m, sample) })
 			fixture.AtLeast(t, i, 0, "%s: %v is missing, or has another value", scenario, sample)
 			for _, m := range f.Metric {
@@ -124,9 +120,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 			fixture.Equal(t, len(families[name].Metric), n, "%s: %s has … series", scenario, name)
 		}
 		for _, name := range []string{"gpusteward_build_info", "go_goroutines", "process_cpu_seconds_total"} {
-			if families[name] == nil {
-				t.Errorf("%s: %s is missing", scenario, name)
-			}
+			fixture.Equal(t, families[name] == nil, false, "%s: %s is missing", scenario, name)
 		}
 	}
 }

@@ -45,8 +45,7 @@ func migrations(t *testing.T) (all []migration) {
 		if m.of != "" && m.of != of {
 			t.Errorf("docs/migration.tsv: %s is %s, not %s", r.name, of, m.of)
 		}
-		served = append(served, migration{of, r.name, cmp.Or(m.ours, r.expr()),
-			cmp.Or(m.differs, r.unit())})
+		served = append(served, migration{of, r.name, cmp.Or(m.ours, r.expr()), cmp.Or(m.differs, r.unit())})
 	}
 	for name := range said {
 		t.Errorf("docs/migration.tsv: /metrics/dcgm has no %s", name)

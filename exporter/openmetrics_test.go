@@ -57,9 +57,7 @@ func TestIncidentsHaveExemplars(t *testing.T) {
 		slices.Reverse(samples)
 	}
 	incidents := decoded(t, request(s, http.MethodGet, "/metrics", "Accept", protobuf))["nvgpu_incidents_total"]
-	if len(incidents.GetMetric()) == 0 {
-		t.Error("protobuf has no incidents")
-	}
+	fixture.Equal(t, len(incidents.GetMetric()) == 0, false, "protobuf has no incidents")
 	for _, m := range incidents.GetMetric() {
 		e, raised := m.GetCounter().GetExemplar(), m.GetCounter().GetValue() == 2
 		if raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
@@ -83,9 +81,7 @@ func TestOpenMetricsHasUnits(t *testing.T) {
 			continue
 		}
 		m := comment.FindStringSubmatch(line)
-		if m == nil {
-			t.Fatalf("%q is not a comment of OpenMetrics", line)
-		}
+		fixture.Need(t, m == nil, false, "%q is not a comment of OpenMetrics", line)
 		switch m[1] {
 		case "TYPE":
 			types[m[2]] = m[3]

@@ -27,9 +27,7 @@ func TestPage(t *testing.T) {
 		wantAnswer(t, w, http.StatusOK, text)
 	}
 	for _, text := range []string{"debug/pprof", "api/v1/health", "api/v1/events", `id="events"`} {
-		if strings.Contains(w.Body.String(), text) {
-			t.Errorf("the page has %q, which is not served", text)
-		}
+		fixture.Equal(t, strings.Contains(w.Body.String(), text), false, "the page has %q", text)
 	}
 	for _, path := range []string{"/nonexistent", "/metrics/", "/metrics/dcgm/", "/api/v1/", "/-/", "/-/nonexistent",
 		"/debug/pprof/", "/page/", "/page/index.html", "/page/0123456789abcdef/app.js",
@@ -48,9 +46,7 @@ func TestPageLinks(t *testing.T) {
 	s := server(t, func(o *Options) { o.PProf, o.Events, o.Health = true, served, served })
 	document := request(s, http.MethodGet, "/").Body.String()
 	links := regexp.MustCompile(`(?:href|src)="([^#"][^"]*)"`).FindAllStringSubmatch(document, -1)
-	if len(links) < 20 {
-		t.Fatalf("the page has the links %q", links)
-	}
+	fixture.Need(t, len(links) < 20, false, "the page has the links %q", links)
 	for _, l := range links {
 		wantAnswer(t, request(s, http.MethodGet, "/"+l[1]), http.StatusOK, "")
 		if l[1] != path.Clean(l[1]) && l[1] != "debug/pprof/" || strings.HasPrefix(l[1], "/") {
@@ -64,9 +60,7 @@ func TestPageLinks(t *testing.T) {
 		}
 		for _, i := range regexp.MustCompile(`(?m)^import .* from "\./(.*)";$`).FindAllSubmatch(file.text, -1) {
 			imports++
-			if !strings.Contains(document, "/"+string(i[1])+`"`) {
-				t.Errorf("%s imports %s, which the document does not preload", name, i[1])
-			}
+			fixture.Contains(t, document, "/"+string(i[1])+`"`, "%s imports more: the document", name)
 			wantAnswer(t, request(s, http.MethodGet, "/page/"+pageHash()+"/"+string(i[1])), http.StatusOK, "")
 		}
 	}

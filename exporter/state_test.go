@@ -108,9 +108,7 @@ func TestStateIsSorted(t *testing.T) {
 	for _, w := range state.Workloads {
 		order = append(order, w.Name)
 	}
-	if got := strings.Join(order, " "); got != "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none unit:a-secret" {
-		t.Error(got)
-	}
+	fixture.Equal(t, strings.Join(order, " "), "GPU-2 GPU-9 GPU-10 unit:large unit:small unit:none unit:a-secret", "the order is")
 	s = nil
 	s.workload("unit:large", "10", 2, .1)
 	s.workload("unit:large", "2", 2, .1)

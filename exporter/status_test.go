@@ -99,12 +99,8 @@ func TestStatusErrorsNameTheRemedy(t *testing.T) {
 		for _, want := range c.want {
 			fixture.Contains(t, err.Error(), want, "%s: %q", c.url, err)
 		}
-		if strings.ContainsRune(err.Error(), '\x1b') {
-			t.Errorf("an error that moves the cursor: %q", err)
-		}
-		if strings.Contains(err.Error(), "secret") {
-			t.Errorf("the password is in the error: %v", err)
-		}
+		fixture.Equal(t, strings.ContainsRune(err.Error(), '\x1b'), false, "the error %q moves the cursor", err)
+		fixture.Equal(t, strings.Contains(err.Error(), "secret"), false, "the password is in the error")
 	}
 }
 
@@ -185,9 +181,7 @@ func TestWatchGoesOn(t *testing.T) {
 	}))
 	defer agent.Close()
 	out := &pipeline{last: func() error { cancel(); return nil }}
-	if err := Status(ctx, StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond}, out); err != nil {
-		t.Errorf("told to end: %v", err)
-	}
+	fixture.Must(t, Status(ctx, StatusOptions{URL: agent.URL, Watch: true, every: time.Millisecond}, out))
 	if text := out.text.String(); strings.Count(text, "0 GPUs expected") != 2 ||
 		!strings.Contains(strings.Join(strings.Fields(text), " "), "503 Service Unavailable: restarting\ufffd[2J") {
 		t.Errorf("two frames and an error are\n%q", text)

@@ -127,9 +127,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		synctest.Wait()
 		w := request(s, http.MethodGet, "/api/v1/live")
 		wantAnswer(t, w, http.StatusServiceUnavailable, "32 clients follow")
-		if w.Header().Get("Retry-After") == "" {
-			t.Error("it does not say when to come again")
-		}
+		fixture.Equal(t, w.Header().Get("Retry-After") == "", false, "it does not say when to come again")
 		all[0].leave()
 		again := watch(t, s, nil)
 		synctest.Wait()
@@ -159,9 +157,7 @@ func TestSlowViewerIsDropped(t *testing.T) {
 		before := len(quick.states(t))
 		time.Sleep(2 * liveInterval)
 		synctest.Wait()
-		if after := len(quick.states(t)); after != before+2 {
-			t.Errorf("in two seconds beside a slow one, the quick viewer was told %d states", after-before)
-		}
+		fixture.Equal(t, len(quick.states(t)), before+2, "in two seconds beside a slow one, the quick viewer was told")
 		quick.leave()
 	})
 }

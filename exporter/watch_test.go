@@ -279,9 +279,7 @@ func TestWatchKeys(t *testing.T) {
 	}
 	for _, b := range bindings {
 		for _, key := range b.keys {
-			if !pressed[key] {
-				t.Errorf("the key %q is not tested", key)
-			}
+			fixture.Equal(t, pressed[key], true, "the key %q is not tested", key)
 		}
 	}
 }

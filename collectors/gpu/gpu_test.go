@@ -110,9 +110,7 @@ func TestCallsAreCountedAndNamedWhileTheyRun(t *testing.T) {
 	g, calls := open(t, d)
 	g.GetSerial()
 	g.GetSerial()
-	if g.caller.Busy() != nil {
-		t.Errorf("still busy with %+v", g.caller.Busy())
-	}
+	fixture.Equal(t, g.caller.Busy() != nil, false, "still busy with %+v", g.caller.Busy())
 	counted := map[string]uint64{}
 	calls.Each(func(call string, ret nvml.Return, n uint64) { counted[call+" "+ReturnName(ret)] = n })
 	if counted["nvmlDeviceGetSerial not_supported"] != 2 || counted["nvmlInit success"] != 1 ||
@@ -148,9 +146,7 @@ func TestCallsThatMayNotOverlap(t *testing.T) {
 		}
 		lasts = waits
 		time.AfterFunc(patience/2, func() { close(waits) })
-		if took := overlap(); took != patience/2 {
-			t.Errorf("the second call begins after %v, and the first returns after %v", took, patience/2)
-		}
+		fixture.Equal(t, overlap(), patience/2, "the second call begins after")
 		lasts = hangs
 		time.AfterFunc(time.Minute, func() { close(hangs) })
 		fixture.Equal(t, overlap(), patience, "the second call waits for … for one that hangs")
@@ -198,18 +194,14 @@ func TestOpenErrorNamesTheRemedy(t *testing.T) {
 }
 
 func TestReturns(t *testing.T) {
-	if Err("x", nvml.SUCCESS) != nil {
-		t.Error("SUCCESS is an error")
-	}
+	fixture.Equal(t, Err("x", nvml.SUCCESS) != nil, false, "SUCCESS is an error")
 	fixture.Equal(t, ReturnName(nvml.Return(12345)), "code_12345", "an unknown code has the name")
 	if ReturnOf(errors.New("other")) != nvml.ERROR_UNKNOWN || ReturnOf(nil) != nvml.SUCCESS {
 		t.Error("ReturnOf is wrong for other errors")
 	}
 	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_NO_PERMISSION, nvml.ERROR_TIMEOUT,
 		nvml.ERROR_GPU_IS_LOST} {
-		if Unsupported(ret) {
-			t.Errorf("%v counts as a failure, not as an answer", ret)
-		}
+		fixture.Equal(t, Unsupported(ret), false, "%v counts as a failure, not as an answer", ret)
 	}
 }
 

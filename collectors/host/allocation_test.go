@@ -62,7 +62,5 @@ func TestParseIndices(t *testing.T) {
 		"0,0": "0", "-1": "", "1-": "", "99999999999999999999": ""} {
 		fixture.Equal(t, strings.Join(parseIndices(list), " "), want, "%q is", list)
 	}
-	if n := len(parseIndices("0-65535,0-65535")); n != mostGPUs {
-		t.Error(n)
-	}
+	fixture.Equal(t, len(parseIndices("0-65535,0-65535")), mostGPUs, "the indices of a long list are")
 }

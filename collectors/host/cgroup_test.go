@@ -139,13 +139,11 @@ func TestParseCgroup(t *testing.T) {
 
 func TestParseCgroupFillsIn(t *testing.T) {
 	for content, want := range map[string]Workload{
-		"0::/kubepods/pod" + uid + "/" +
-			id1: {Kind: KindPod, PodUID: uid, Container: id1, ContainerID: id1},
+		"0::/kubepods/pod" + uid + "/" + id1:                   {Kind: KindPod, PodUID: uid, Container: id1, ContainerID: id1},
 		"0::/system.slice/slurmstepd.scope/job_12/step_0/user": {Kind: KindSlurm, Job: "12", Step: "0"},
 		"0::/system.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/user": {Kind: KindSlurm, Job: "s7QANTV3WPV400", Step: "0",
 			SLUID: "s7QANTV3WPV400"},
-		"0::/a.slice/a-b.slice/x@1.service": {Kind: KindUnit, Unit: "x@1.service",
-			Slice: "a-b.slice"},
+		"0::/a.slice/a-b.slice/x@1.service": {Kind: KindUnit, Unit: "x@1.service", Slice: "a-b.slice"},
 		"0::/user.slice/user-7.slice/user@7.service/app.slice/app-x.scope": {Kind: KindUser, Unit: "app-x.scope",
 			Slice: "app.slice", own: true},
 	} {
@@ -175,9 +173,7 @@ func TestHostileNames(t *testing.T) {
 	}
 	for _, pair := range [][2]string{{key("container", "1000", "a"), key("container", "1000/a")},
 		{key("pod", "a", "b/c"), key("pod", "a/b", "c")}, {key("pod", "a", "b_c"), key("pod", "a", "b/c")}} {
-		if pair[0] == pair[1] {
-			t.Errorf("two names have the key %q", pair[0])
-		}
+		fixture.Equal(t, pair[0] == pair[1], false, "two names have the key %q", pair[0])
 	}
 	fixture.Equal(t, field("plain name"), "plain name", "field")
 }

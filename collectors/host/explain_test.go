@@ -28,9 +28,8 @@ func files(me string, more fstest.MapFS) fstest.MapFS {
 		return &fstest.MapFile{Mode: mode, Sys: &syscall.Stat_t{Uid: uid, Gid: gid}}
 	}
 	root := fstest.MapFS{
-		"proc/self/status": {Data: []byte(me)},
-		"etc/passwd": {Data: []byte("root:x:0:0::/root:/bin/sh\n" +
-			"gpusteward:x:997:995::/:/bin/false\n")},
+		"proc/self/status":            {Data: []byte(me)},
+		"etc/passwd":                  {Data: []byte("root:x:0:0::/root:/bin/sh\n" + "gpusteward:x:997:995::/:/bin/false\n")},
 		"etc/group":                   {Data: []byte("root:x:0:\nvideo:x:44:\nrender:x:104:\n")},
 		"dev":                         own(fs.ModeDir|0o755, 0, 0),
 		"dev/open":                    own(fs.ModeDevice|fs.ModeCharDevice|0o666, 0, 0),
@@ -102,8 +101,7 @@ func TestExplain(t *testing.T) {
 			"/var/lib/closed belongs to root, group root, mode 0700"},
 		"cannot be created": {ordinary, nil, "/var/lib/new", unix.EACCES, both,
 			"/var/lib belongs to root, group root, mode 0755"},
-		"could be created": {ordinary, selinux, "/var/lib/gpusteward/new", unix.EACCES, both,
-			"SELinux denies it"},
+		"could be created": {ordinary, selinux, "/var/lib/gpusteward/new", unix.EACCES, both, "SELinux denies it"},
 		"a file of another": {ordinary, nil, "/var/lib/gpusteward/foreign", unix.EACCES, Reads,
 			"foreign belongs to root"},
 		"my file, not writable": {ordinary, nil, "/var/lib/gpusteward/readonly", unix.EACCES, both, "mode 0444"},
@@ -146,7 +144,5 @@ func TestExplainSocket(t *testing.T) {
 	err := explain(files(ordinary, nil),
 		&net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: "/run/docker.sock", Net: "unix"},
 			Err: unix.EACCES}, Reads|Writes)
-	if !strings.Contains(err.Error(), "SupplementaryGroups=render") {
-		t.Error(err)
-	}
+	fixture.Contains(t, err.Error(), "SupplementaryGroups=render", "the remedy")
 }

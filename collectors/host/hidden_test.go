@@ -27,9 +27,7 @@ func asNobody(t *testing.T, f func()) {
 		}
 		done <- failed
 	}()
-	if failed := <-done; failed != 0 {
-		t.Fatal(failed)
-	}
+	fixture.Need(t, <-done, 0, "the failures are")
 }
 
 func TestHidden(t *testing.T) {
@@ -46,9 +44,7 @@ func TestHidden(t *testing.T) {
 			t.Skip("cannot mount procfs here:", err)
 		}
 		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
-		if err := Hidden(dir); err != nil {
-			t.Errorf("%q hides processes from root: %v", options, err)
-		}
+		fixture.Must(t, Hidden(dir))
 		asNobody(t, func() { err = Hidden(dir) })
 		if (err == nil) != (want == "") ||
 			err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) ||
@@ -56,7 +52,5 @@ func TestHidden(t *testing.T) {
 			t.Errorf("%q: %v", options, err)
 		}
 	}
-	if err := Hidden(t.TempDir()); err != nil {
-		t.Errorf("without a procfs: %v", err)
-	}
+	fixture.Must(t, Hidden(t.TempDir()))
 }

@@ -114,14 +114,11 @@ func TestAERErrors(t *testing.T) {
 		"HeaderOF 0\nTOTAL_ERR_COR 4\n"
 	k := Kernel{Sys: grow(t, map[string]string{
 		pciDevices + "/0000:1b:00.0/aer_dev_correctable": correctable,
-		pciDevices +
-			"/0000:1b:00.0/aer_dev_nonfatal": "Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 18446744073709551615\n",
-		pciDevices + "/0000:1b:00.0/aer_dev_fatal": "Undefined 0\nDLP 0\n",
+		pciDevices + "/0000:1b:00.0/aer_dev_nonfatal":    "Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 18446744073709551615\n",
+		pciDevices + "/0000:1b:00.0/aer_dev_fatal":       "Undefined 0\nDLP 0\n",
 	})}
 	for severity, want := range map[string]uint64{"correctable": 4, "nonfatal": 1<<64 - 1} {
-		if n, err := k.AERErrors("0000:1b:00.0", severity); err != nil || n != want {
-			t.Errorf("%s: %d, %v, want %d", severity, n, err, want)
-		}
+		fixture.Equal(t, fixture.Value(k.AERErrors("0000:1b:00.0", severity))(t), want, "%v", severity)
 	}
 	if n, err := k.AERErrors("0000:1b:00.0", "fatal"); err == nil {
 		t.Errorf("without a total: %d", n)
@@ -164,13 +161,9 @@ func TestBlockedTasks(t *testing.T) {
 	}
 	files["40/comm"] = "nvidia\n" // it ends during the read
 	k := Kernel{Proc: grow(t, files)}
-	if n, err := k.BlockedTasks(); err != nil || n != 4 {
-		t.Errorf("BlockedTasks() = %d, %v, want 4", n, err)
-	}
+	fixture.Equal(t, fixture.Value(k.BlockedTasks())(t), 4, "BlockedTasks() is")
 	for pid, want := range map[int]bool{12: false, 13: true, 20: true, 22: false, 25: false, 99: false} {
-		if k.DriverTask(pid) != want {
-			t.Errorf("%q: of the driver? want %v", files[fmt.Sprintf("%d/stat", pid)], want)
-		}
+		fixture.Equal(t, k.DriverTask(pid), want, "%q is of the driver", files[fmt.Sprintf("%d/stat", pid)])
 	}
 }
 
@@ -208,9 +201,7 @@ func TestBoot(t *testing.T) {
 		"sys/kernel/random/boot_id": "6e07a51c-5b5c-45b6-b997-fc8f6408530b\n",
 		"stat":                      "cpu  910123 0 110255\nintr 1 2 3\nctxt 1\nbtime 1795219531\nprocesses 3\n",
 	})}
-	if id, err := k.BootID(); err != nil || id != "6e07a51c-5b5c-45b6-b997-fc8f6408530b" {
-		t.Errorf("BootID() = %q, %v", id, err)
-	}
+	fixture.Equal(t, fixture.Value(k.BootID())(t), "6e07a51c-5b5c-45b6-b997-fc8f6408530b", "BootID() is")
 	if at, err := k.Booted(); err != nil || !at.Equal(time.Unix(1795219531, 0)) {
 		t.Errorf("Booted() = %v, %v", at, err)
 	}
@@ -231,13 +222,9 @@ func TestZeroKernel(t *testing.T) {
 	_, booted := k.Booted()
 	_, id := k.BootID()
 	for _, err := range []error{devices, answers, errs, ports, booted, id} {
-		if !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%v, want fs.ErrNotExist", err)
-		}
+		fixture.Equal(t, errors.Is(err, fs.ErrNotExist), true, "that %v is fs.ErrNotExist", err)
 	}
-	if n, err := k.BlockedTasks(); n != 0 || err != nil {
-		t.Errorf("%d tasks, %v", n, err)
-	}
+	fixture.Equal(t, fixture.Value(k.BlockedTasks())(t), 0, "blocked tasks")
 	fixture.Equal(t, k.Driver(), Driver{}, "a driver")
 }
 

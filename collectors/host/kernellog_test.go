@@ -215,7 +215,5 @@ func TestFailedKernelLogIsReopened(t *testing.T) {
 
 func TestMissingLogFile(t *testing.T) {
 	log := NewKernelLog(filepath.Join(t.TempDir(), "none"))
-	if err := log.Follow(t.Context(), func(Record) {}); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	fixture.Equal(t, errors.Is(log.Follow(t.Context(), func(Record) {}), fs.ErrNotExist), true, "that there is none")
 }

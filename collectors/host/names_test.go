@@ -171,9 +171,7 @@ func TestKubeletLogs(t *testing.T) {
 		names[id1] != (ContainerName{Namespace: "ml", Pod: "train-0", Container: "main"}) {
 		t.Errorf("%+v, %v", names, err)
 	}
-	if _, err := KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background()); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, fixture.Error(KubeletLogs(filepath.Join(dir, "_")).Containers(context.Background())))
 	plain := filepath.Join(t.TempDir(), "file")
 	os.WriteFile(plain, nil, 0o600)
 	if _, err := KubeletLogs(plain).Containers(context.Background()); err == nil {

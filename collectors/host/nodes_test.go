@@ -44,11 +44,7 @@ func TestNodes(t *testing.T) {
 		for _, want := range c.want {
 			fixture.Contains(t, err.Error(), want, "%s: the error", name)
 		}
-		if err := (Kernel{Proc: fstest.MapFS{}, Sys: fstest.MapFS{}, Dev: dev}).Nodes(); err != nil {
-			t.Errorf("%s, without a driver: %v", name, err)
-		}
-		if err := (Kernel{Proc: os.DirFS(proc), Sys: sys}).Nodes(); err != nil {
-			t.Errorf("a simulated host: %v", err)
-		}
+		fixture.Must(t, (Kernel{Proc: fstest.MapFS{}, Sys: fstest.MapFS{}, Dev: dev}).Nodes())
+		fixture.Must(t, (Kernel{Proc: os.DirFS(proc), Sys: sys}).Nodes())
 	}
 }

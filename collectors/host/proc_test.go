@@ -21,6 +21,7 @@ func writeProcess(t testing.TB, root string, pid int, start uint64, cgroup strin
 			"1 1 1 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", pid, start),
 		"status":  "Name:\ta) b\nUid:\t1000\t0\t0\t0\n",
 		"cgroup":  cgroup,
+		"cmdline": "slurmstepd: [7.0]\x00",
 		"environ": "A=1\x00B=x=y\x00A=2\x00C",
 	}
 	fixture.Must(t, os.MkdirAll(dir, 0o755))
@@ -50,10 +51,9 @@ func TestProcFS(t *testing.T) {
 	if e, err := h.Environ("A", "B", "C", "D"); err != nil || len(e) != 3 || e["A"] != "1" || e["B"] != "x=y" {
 		t.Errorf("%q, %v", e, err)
 	}
+	fixture.Equal(t, fixture.Value(h.Title())(t), "slurmstepd: [7.0]", "its title is")
 	for _, pid := range []int{8, 0, -1} {
-		if _, err := proc.Open(pid); !errors.Is(err, ErrGone) {
-			t.Error(err)
-		}
+		fixture.Equal(t, errors.Is(fixture.Error(proc.Open(pid)), ErrGone), true, "that it is gone")
 	}
 	if _, err := ProcFS(filepath.Join(root, "none")); err == nil {
 		t.Error("no error without a procfs")
@@ -71,9 +71,7 @@ func TestHandleStaysWithItsProcess(t *testing.T) {
 	if _, err := h.Facts(); h.Alive() || !errors.Is(err, ErrGone) {
 		t.Errorf("alive after its PID was reused: %v", err)
 	}
-	if _, err := h.Environ("A"); !errors.Is(err, ErrGone) {
-		t.Error(err)
-	}
+	fixture.Equal(t, errors.Is(fixture.Error(h.Environ("A")), ErrGone), true, "that it is gone")
 }
 
 func TestProcessVanishesDuringRead(t *testing.T) {

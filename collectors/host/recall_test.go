@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,9 +62,7 @@ func TestRecallOfAForgottenProcess(t *testing.T) {
 			time.Sleep(forget + sweepEach)
 			keyOf(t, table, mostKnown+round) // sweeps
 		}
-		if n := len(table.past); n != mostKnown || proc.handles() != 1 {
-			t.Errorf("%d past processes with %d handles, want %d and 1", n, proc.handles(), mostKnown)
-		}
+		fixture.Equal(t, fmt.Sprint(len(table.past), proc.handles()), fmt.Sprint(mostKnown, 1), "past processes and handles are")
 		proc.set(5, nil)
 		if p, ok := table.Recall(5, time.Now().Add(-forget-sweepEach)); !ok || p.Workload.Key != "unit:a.service" {
 			t.Errorf("%+v, %v", p, ok)

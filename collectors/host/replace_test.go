@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestFilesAreReplacedAtomically(t *testing.T) {
@@ -25,9 +27,7 @@ func TestFilesAreReplacedAtomically(t *testing.T) {
 			_, err := io.WriteString(w, c.text)
 			return errors.Join(err, c.err)
 		})
-		if !errors.Is(err, c.err) {
-			t.Errorf("writing %q: %v, want %v", c.text, err, c.err)
-		}
+		fixture.Equal(t, errors.Is(err, c.err), true, "writing %q: that %v is %v", c.text, err, c.err)
 		if text, err := os.ReadFile(path); err != nil || string(text) != c.want {
 			t.Errorf("after %q: %q, %v; want %q", c.text, text, err, c.want)
 		}

@@ -64,9 +64,7 @@ func TestSLUID(t *testing.T) {
 			s.put(pid+3, 0, c.group+"_left/slurm", "slurmstepd: [4711.0]").Cgroup = "0::/\n" // by the owner of the PID before
 			table := s.table()
 			at := keyOf(t, table, pid)
-			if recorded := c.stepd == ""; recorded != (at == c.key) {
-				t.Errorf("%s is at once %q", c.group, at)
-			}
+			fixture.Equal(t, c.stepd == "", at == c.key, "%s is at once %q: that it has a record", c.group, at)
 			synctest.Wait()
 			time.Sleep(patience)
 			p, _ := table.Lookup(pid)

@@ -61,9 +61,7 @@ func TestLookup(t *testing.T) {
 	if of, other := p.Owner(), second.Owner(); of != "user:1000" || other != "user:7" {
 		t.Errorf("owners are %s and %s", of, other)
 	}
-	if _, err := table.Lookup(3); !errors.Is(err, ErrGone) {
-		t.Error(err)
-	}
+	fixture.Equal(t, errors.Is(fixture.Error(table.Lookup(3)), ErrGone), true, "that it is gone")
 	if n := count(table); len(n) != 0 {
 		t.Errorf("failures %v", n)
 	}
@@ -97,9 +95,7 @@ func TestFactsAreReread(t *testing.T) {
 		keyOf(t, table, 1)
 		process.Cgroup, process.Comm = "0::/a.slice/b.service", "b\x00"
 		time.Sleep(fresh - time.Second)
-		if k := keyOf(t, table, 1); k != "unit:a.service" {
-			t.Error(k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "unit:a.service", "it is")
 		time.Sleep(time.Second)
 		if p, _ := table.Lookup(1); p.Workload.Key != "unit:b.service" || p.Comm != field("b\x00") {
 			t.Errorf("%+v", p)
@@ -121,9 +117,7 @@ func TestUnreadableProcess(t *testing.T) {
 	if _, err := table.Lookup(1); !errors.Is(err, os.ErrPermission) || errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
-	if count(table)["proc"] != 1 || proc.handles() != 0 {
-		t.Errorf("failures %v, %d handles", count(table), proc.handles())
-	}
+	fixture.Equal(t, fmt.Sprint(count(table)["proc"], proc.handles()), "1 0", "failures and handles are")
 }
 
 func TestInUse(t *testing.T) {
@@ -137,9 +131,7 @@ func TestInUse(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		keyOf(t, table, 1)
 		keyOf(t, table, 2)
-		if n := len(table.InUse()); n != 3 {
-			t.Error(n)
-		}
+		fixture.Equal(t, len(table.InUse()), 3, "processes in use")
 		proc.set(1, nil) // dies
 		time.Sleep(2 * time.Second)
 		if used := table.InUse(); len(used) != 1 || used[0].PID != 2 {
@@ -354,9 +346,7 @@ func TestSlurmJobIsDescribed(t *testing.T) {
 		fixture.Equal(t, keyOf(t, table, 1), "slurm:1.0", "the look-up must")
 		synctest.Wait()
 		time.Sleep(time.Hour)
-		if k := keyOf(t, table, 1); k != "slurm:1.0" {
-			t.Error(k)
-		}
+		fixture.Equal(t, keyOf(t, table, 1), "slurm:1.0", "it is")
 		close(blocked.block)
 		synctest.Wait()
 		p, _ := table.Lookup(1)
@@ -366,9 +356,7 @@ func TestSlurmJobIsDescribed(t *testing.T) {
 		time.Sleep(askEach)
 		keyOf(t, table, 2) // whose environment cannot be read
 		synctest.Wait()
-		if count(table)["environ"] != 1 {
-			t.Errorf("failures %v", count(table))
-		}
+		fixture.Equal(t, count(table)["environ"], 1, "failures to read an environment")
 	})
 }
 

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"fmt"
 	osuser "os/user"
 	"strconv"
 	"sync"
@@ -54,9 +55,7 @@ func TestUsersOfDirectories(t *testing.T) {
 		want("later", "ada@example.org", "1001")
 		synctest.Wait()
 		mu.Lock()
-		if asked[1000] != 1 || asked[1001] != 1 {
-			t.Errorf("they were asked for %v times within %v", asked, freshNames)
-		}
+		fixture.Equal(t, fmt.Sprint(asked), "map[1000:1 1001:1]", "within %v they were asked for", freshNames)
 		failure, name = errors.New("no server"), "ada@example.com"
 		mu.Unlock()
 		time.Sleep(freshNames)
@@ -122,10 +121,6 @@ func TestSystemUser(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if name, err := SystemUser(0); err != nil || name != me.Username {
-		t.Errorf("user 0 is %q, %v", name, err)
-	}
-	if name, err := SystemUser(4_000_000_000); err != nil || name != "" {
-		t.Errorf("an unknown user is %q, %v", name, err)
-	}
+	fixture.Equal(t, fixture.Value(SystemUser(0))(t), me.Username, "user 0 is")
+	fixture.Equal(t, fixture.Value(SystemUser(4_000_000_000))(t), "", "an unknown user is")
 }

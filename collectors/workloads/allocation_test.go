@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"sync/atomic"
@@ -153,9 +154,7 @@ func TestAllocatedByName(t *testing.T) {
 			given := !math.IsNaN(s.value(AllocationInfo, "pod:n/p/c", "kubelet"))
 			claimed := len(c.allocation.Claims) > 0 && !math.IsNaN(s.value(AllocationClaimInfo, "pod:n/p/c", "n", "want",
 				"gpu.nvidia.com", "node-1", c.allocation.Claims[0].Device))
-			if given != c.given || claimed != c.claimed {
-				t.Errorf("%+v: given %v, claimed %v", c.allocation, given, claimed)
-			}
+			fixture.Equal(t, fmt.Sprint(given, claimed), fmt.Sprint(c.given, c.claimed), "%+v: given and claimed are", c.allocation)
 		}
 	})
 }

@@ -45,9 +45,8 @@ var books = wire.Stats{
 	},
 	Enforcer: &wire.EnforcerStats{
 		Quotas: []wire.QuotaStats{
-			{Tenant: "a", GPU: "GPU-a",
-				Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50,
-					LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
+			{Tenant: "a", GPU: "GPU-a", Quota: quota.Quota{Guarantee: 0.3, Bandwidth: 0.6, Reserved: 50,
+				LaunchWait: quota.Wait(20 * time.Millisecond)}, Charge: at(-0.04), Bus: at(0.2),
 				QoS: []wire.QoSStats{{Objective: "compute", Windows: 21, Violations: 2},
 					{Objective: "memory", Windows: 22, Violations: 0}},
 				Holders: []wire.Holder{{Resource: "compute", Backend: "hook"},
@@ -184,12 +183,8 @@ func TestGoldenBooks(t *testing.T) {
 			t.Errorf("%s is present, though the books lack it", name)
 		}
 	}
-	if len(got) != len(out.Samples) {
-		t.Errorf("%d samples make %d series: a scrape with duplicates is refused", len(out.Samples), len(got))
-	}
-	if out.Failure != nvml.SUCCESS || len(b.accepted) != 1 {
-		t.Errorf("failure %v, %d connections for two passes; want none and one", out.Failure, len(b.accepted))
-	}
+	fixture.Equal(t, len(got), len(out.Samples), "a scrape with duplicates is refused: the different series are")
+	fixture.Equal(t, fmt.Sprint(int(out.Failure), len(b.accepted)), "0 1", "after two passes, the failure and connections are")
 	for _, m := range metricsOf("broker") {
 		if !slices.ContainsFunc(out.Samples, func(s collectors.Sample) bool { return s.Metric == m }) {
 			t.Errorf("%v is declared but not put", m)
@@ -295,9 +290,7 @@ func TestASilentBrokerIsNotAwaited(t *testing.T) {
 	if _, err := c.ask(b.socket); !os.IsTimeout(errors.Unwrap(err)) {
 		t.Errorf("the answer is %v", err)
 	}
-	if c.conn != nil {
-		t.Error("the connection was kept: the next request would get the late answer")
-	}
+	fixture.Equal(t, c.conn != nil, false, "the connection was kept: the next request would get the late answer")
 }
 
 // TestManyTenantsAreBounded checks that a broker with too many tenants costs
@@ -364,9 +357,7 @@ func TestManyWorkloadsAreBounded(t *testing.T) {
 		UnhookedProcesses: 5000 - maxAudited} {
 		fixture.Equal(t, out.Dropped[m], want, "%v: dropped", m)
 	}
-	if len(out.Samples) >= collectors.MaxSeries/2 {
-		t.Errorf("%d series", len(out.Samples))
-	}
+	fixture.AtMost(t, len(out.Samples), collectors.MaxSeries/2, "series")
 }
 
 // TestBooksFromElsewhere checks that the option Books replaces the socket.

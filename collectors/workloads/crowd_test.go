@@ -47,9 +47,7 @@ func TestCountersOfAReturningWorkloadContinue(t *testing.T) {
 				left[name] = left[name] || now[name] == 0
 			}
 			for name, v := range now {
-				if v < counted[name] {
-					t.Fatalf("%s fell from %v to %v", name, counted[name], v)
-				}
+				fixture.AtLeast(t, v, counted[name], "%s", name)
 				if left[name] && v > 0 {
 					returned, left[name] = returned+1, false
 				}
@@ -221,9 +219,7 @@ func TestLargestWorkloadsAreShown(t *testing.T) {
 				}
 			}
 		}
-		if len(workloads) != maxHolders || processes != maxHolders {
-			t.Errorf("%d workloads and %d processes are shown", len(workloads), processes)
-		}
+		fixture.Equal(t, fmt.Sprint(len(workloads), processes), fmt.Sprint(maxHolders, maxHolders), "shown are")
 		if n := s.last.Dropped; n[WorkloadProcesses] != 100-maxHolders || n[ProcessInfo] != 100-maxHolders ||
 			len(n) != 2 {
 			t.Errorf("left out: %v", n)

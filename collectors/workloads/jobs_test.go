@@ -25,9 +25,7 @@ func readJobs(t *testing.T, j *jobs, now time.Time, s wire.EnforcerStats) (map[s
 	out := &collectors.Readings{Now: now, Known: func() []gpu.ID { return nil }}
 	j.put(out, &s, map[string]string{"G": "0"})
 	got := hosttest.Series(out.Samples)
-	if len(got) != len(out.Samples) {
-		t.Fatalf("%d samples make %d series: a scrape with duplicates is refused", len(out.Samples), len(got))
-	}
+	fixture.Equal(t, len(got), len(out.Samples), "a scrape with duplicates is refused: the different series are")
 	return got, out
 }
 
@@ -69,9 +67,7 @@ func TestCountersOfAJobNeverFall(t *testing.T) {
 			}
 		}
 	}
-	if len(j.workers) != 1 || len(j.ended) != 0 {
-		t.Errorf("%d processes and %d jobs are kept", len(j.workers), len(j.ended))
-	}
+	fixture.Equal(t, fmt.Sprint(len(j.workers), len(j.ended)), "1 0", "processes and jobs that are kept")
 }
 
 // TestCorrectedCounterDoesNotFall: the enforcer may find that time belongs

@@ -74,8 +74,7 @@ func TestWorkloadsHaveTheMemoryOfTheirProcesses(t *testing.T) {
 		}
 		hosttest.Want(t, h, 2, WorkloadProcesses, "0", "unit:b.service", "compute")
 		hosttest.WantNone(t, h, WorkloadMemory, "0", "unit:b.service", "") // because part of it is unknown
-		fixture.Equal(t, total(hosttest.Of(h, WorkloadProcesses, "0", "workload")), 6,
-			"the workloads have … processes")
+		fixture.Equal(t, total(hosttest.Of(h, WorkloadProcesses, "0", "workload")), 6, "the workloads have … processes")
 		if series := hosttest.Of(h, WorkloadProcesses, "1", "workload"); len(series) != 0 {
 			t.Errorf("an idle GPU has workloads: %v", series)
 		}
@@ -321,9 +320,7 @@ func TestUnknownProcesses(t *testing.T) {
 		}
 		s.has(t, Processes, 2, "compute")
 		for key := range s.totals {
-			if strings.HasSuffix(key, "\x00") {
-				t.Errorf("use without an owner is kept: %q", key)
-			}
+			fixture.Equal(t, strings.HasSuffix(key, "\x00"), false, "use without an owner, %q, is kept", key)
 		}
 	})
 }

@@ -314,9 +314,7 @@ func TestSlurm(t *testing.T) {
 			if strings.Contains(line, fmt.Sprintf("gpu=%q", gpu)) {
 				want = " 0.5\n"
 			}
-			if !strings.HasSuffix(line, want) {
-				t.Errorf("%s, want%s", line, want)
-			}
+			fixture.Equal(t, strings.HasSuffix(line, want), true, "%s, want%s", line, want)
 		}
 	}
 	c.explains(env["PID"], job, gpu)
@@ -333,9 +331,7 @@ func TestSlurm(t *testing.T) {
 		env := c.runs(id)
 		fixture.Equal(t, c.read("run/slurm/"+id), record(id, "", env["SLURM_JOB_GPUS"]), "the record is")
 		quota := c.read("run/tenants.d/slurm-" + id + ".yml")
-		if strings.Contains(quota, "limit: 25.00 %") == (id == whole) {
-			t.Errorf("job %s has the quota %q", id, quota)
-		}
+		fixture.Equal(t, strings.Contains(quota, "limit: 25.00 %"), id != whole, "that job %s has a quarter is", id)
 	}
 	c.finish(append(ids, job, whole)...)
 	for _, id := range append(ids, job, whole) {

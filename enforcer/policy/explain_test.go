@@ -19,8 +19,7 @@ func TestExplain(t *testing.T) {
 		r.GPUs = []Override{{GPUs: []string{"0", uuidOf(1)}, Written: written("guarantee", "0")}}
 		r.Steps.Mode, r.Steps.Shadow = Terminate, false
 	})
-	p := policy(t, HostView{}, serving,
-		row("inference", Selector{Pods: []string{"inf*"}}),
+	p := policy(t, HostView{}, serving, row("inference", Selector{Pods: []string{"inf*"}}),
 		row("pods", Selector{Pods: []string{"inference/vllm*"}}),
 		row("lab", Selector{Groups: []string{"4000000001"}}),
 		row("people", Selector{Groups: []string{"4000000002"}}),

@@ -111,40 +111,34 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 		of    *host.Workload
 		want  string
 	}{
-		"by unit":                 {of: cgroup(triton), want: "units"},
-		"by slice":                {of: cgroup("0::/gpu.slice/gpu-a.slice/x.service\n"), want: "units"},
-		"unit and user beat unit": {facts: broker.Facts{UID: 7}, of: cgroup(triton), want: "unit-of-7"},
-		"unit beats user":         {facts: broker.Facts{UID: 1001}, of: cgroup(triton), want: "units"},
-		"by user":                 {facts: broker.Facts{UID: 1003}, want: "alice"},
-		"user beats group":        {facts: broker.Facts{UID: 1001, GID: 500}, want: "alice"},
-		"executable beats user": {facts: broker.Facts{UID: 1001, GID: 500, Exe: "/opt/lab/a/b/python3"},
-			want: "lab"},
-		"executable and group": {facts: broker.Facts{Groups: []uint32{4, 500}, Exe: "/opt/lab/a/python3"},
-			want: "lab"},
-		"executable without the group": {facts: broker.Facts{GID: 501, Exe: "/opt/lab/a/python3"},
-			want: "default"},
+		"by unit":                         {of: cgroup(triton), want: "units"},
+		"by slice":                        {of: cgroup("0::/gpu.slice/gpu-a.slice/x.service\n"), want: "units"},
+		"unit and user beat unit":         {facts: broker.Facts{UID: 7}, of: cgroup(triton), want: "unit-of-7"},
+		"unit beats user":                 {facts: broker.Facts{UID: 1001}, of: cgroup(triton), want: "units"},
+		"by user":                         {facts: broker.Facts{UID: 1003}, want: "alice"},
+		"user beats group":                {facts: broker.Facts{UID: 1001, GID: 500}, want: "alice"},
+		"executable beats user":           {facts: broker.Facts{UID: 1001, GID: 500, Exe: "/opt/lab/a/b/python3"}, want: "lab"},
+		"executable and group":            {facts: broker.Facts{Groups: []uint32{4, 500}, Exe: "/opt/lab/a/python3"}, want: "lab"},
+		"executable without the group":    {facts: broker.Facts{GID: 501, Exe: "/opt/lab/a/python3"}, want: "default"},
 		"group":                           {facts: broker.Facts{GID: 500, Exe: "/usr/bin/python3"}, want: "people"},
 		"its own group beats another":     {facts: broker.Facts{GID: 400, Groups: []uint32{500}}, want: "students"},
 		"of other groups the first one's": {facts: broker.Facts{GID: 1, Groups: []uint32{400, 500}}, want: "people"},
 		"by nothing":                      {facts: broker.Facts{UID: 1002}, want: "default"},
 		"pod":                             {of: &vllm, want: "inference"},
-		"pod and container": {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }),
-			want: "sidecar"},
-		"a pod without a name": {of: cgroup(inPod), want: "default"},
+		"pod and container":               {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }), want: "sidecar"},
+		"a pod without a name":            {of: cgroup(inPod), want: "default"},
 		"a pod in another namespace": {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }),
 			want: "default"},
 		"container": {of: &docker, want: "server"},
 		"a user's container is no server": {of: with(docker,
 			func(w *host.Workload) { w.Key = "container:1001/server" }), want: "job"},
 		"slurm user beats account": {of: &research, want: "jobs-of-alice"},
-		"slurm account": {of: with(research, func(w *host.Workload) { w.User = "bob" }),
-			want: "account"},
+		"slurm account":            {of: with(research, func(w *host.Workload) { w.User = "bob" }), want: "account"},
 		"slurm account, by pattern": {of: with(research,
 			func(w *host.Workload) { w.User, w.Account = "bob", "ml-1" }), want: "account"},
 		"a job of which nothing is known": {of: cgroup(slurmJob), want: "default"},
-		"slurm user of no record": {of: with(research, func(w *host.Workload) { w.Recorded = false }), want: DefaultTenant},
-		"key beats slurm user": {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }),
-			want: "job"},
+		"slurm user of no record":         {of: with(research, func(w *host.Workload) { w.Recorded = false }), want: DefaultTenant},
+		"key beats slurm user":            {of: with(research, func(w *host.Workload) { w.Key = "slurm:99.0" }), want: "job"},
 		"a user's unit is not a unit": {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/" +
 			"app.slice/triton-2.service\n"), want: "default"},
 		"a user's slice is not a slice": {of: cgroup("0::/user.slice/user-1002.slice/user@1002.service/" +
@@ -159,8 +153,7 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 }
 
 func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
-	p := policy(t, HostView{},
-		row("serving", Selector{Units: []string{"triton*.service"}}),
+	p := policy(t, HostView{}, row("serving", Selector{Units: []string{"triton*.service"}}),
 		row("alice", Selector{Users: []string{"1001"}}),
 		row("batch"),
 	)
@@ -169,9 +162,8 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 		wished, want string
 		err          error
 	}{
-		"its own": {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
-		"its own, asked for": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving",
-			want: "serving"},
+		"its own":            {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
+		"its own, asked for": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving", want: "serving"},
 		"a less specific one that fits": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice",
 			want: "alice"},
 		"without selectors":              {facts: broker.Facts{UID: 1001}, wished: "batch", want: "batch"},
@@ -211,9 +203,7 @@ func TestUnboundOnlyWithoutTerms(t *testing.T) {
 	if got, err := New(capped, HostView{}, nil).Tenant(broker.Facts{UID: 1005}, Unbound); !errors.Is(err, errBound) {
 		t.Errorf("a default with a memory cap grants %q, %v", got, err)
 	}
-	if nameable(Unbound) {
-		t.Error("a tenant could have the name of the wish")
-	}
+	fixture.Equal(t, nameable(Unbound), false, "a tenant could have the name of the wish")
 }
 
 func TestNamesAreTheHostsWord(t *testing.T) {
@@ -225,12 +215,12 @@ func TestNamesAreTheHostsWord(t *testing.T) {
 		err     error
 		want    string
 	}{
-		"known":           {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
-		"not known yet":   {process: host.Process{UID: 5}, want: "unnamed"},
-		"of another user": {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
-		"of another's cgroup": {process: host.Process{UID: 5, Workload: &other}, want: "unnamed"},
+		"known":                 {process: host.Process{UID: 5, Workload: &vllm}, want: "inference"},
+		"not known yet":         {process: host.Process{UID: 5}, want: "unnamed"},
+		"of another user":       {process: host.Process{UID: 6, Workload: &vllm}, want: "unnamed"},
+		"of another's cgroup":   {process: host.Process{UID: 5, Workload: &other}, want: "unnamed"},
 		"of a unit before that": {process: host.Process{UID: 5, Workload: &unit}, want: "unnamed"},
-		"gone": {err: host.ErrGone, want: "unnamed"},
+		"gone":                  {err: host.ErrGone, want: "unnamed"},
 	} {
 		view := HostView{Process: func(pid int) (host.Process, error) {
 			fixture.Equal(t, pid, 42, "%s: it asks for", name)
@@ -303,12 +293,10 @@ func TestTermsOfAGPU(t *testing.T) {
 	}{
 		"where nothing else is said": {"serving", uuidOf(2), serving.Quota},
 		"of no GPU":                  {"serving", "", serving.Quota},
-		"by index": {"serving", uuidOf(0),
-			Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
+		"by index":                   {"serving", uuidOf(0), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .6}},
 		"by UUID": {"serving", uuidOf(1),
 			Quota{Guarantee: .5, Limit: .5, Reserved: 20, LaunchWait: quota.Wait(time.Millisecond), Bandwidth: .6}},
-		"by both": {"serving", uuidOf(3),
-			Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
+		"by both":                           {"serving", uuidOf(3), Quota{Guarantee: 0, Limit: .8, Memory: 10, Reserved: 10, Bandwidth: .5}},
 		"realtime has its limit guaranteed": {"urgent", uuidOf(0), Quota{Guarantee: .1, Limit: .1, Bandwidth: 1}},
 		"whom no tenant is for":             {DefaultTenant, uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
 		"who was in the table before":       {"gone", uuidOf(0), Quota{Limit: 1, Bandwidth: 1}},
@@ -342,8 +330,7 @@ func TestWeights(t *testing.T) {
 			map[string]float64{"realtime": .2 + .8*4/8, "b": .2, "default": .2}},
 		"nothing is left": {[]Rule{guaranteed("a", .75), guaranteed("b", .25), row("c")}, "",
 			map[string]float64{"a": .75, "b": .25, "c": leastWeight, "default": leastWeight}},
-		"on one GPU": {[]Rule{here, row("b")}, uuidOf(1),
-			map[string]float64{"here": .8 + .2/3, "b": .2 / 3}},
+		"on one GPU":        {[]Rule{here, row("b")}, uuidOf(1), map[string]float64{"here": .8 + .2/3, "b": .2 / 3}},
 		"and on the others": {[]Rule{here, row("b")}, uuidOf(0), map[string]float64{"here": 1. / 3, "b": 1. / 3}},
 	} {
 		p := policy(t, HostView{}, c.rules...)
@@ -374,12 +361,11 @@ func TestMIG(t *testing.T) {
 		}
 		return []string{"1", gpu}
 	}
-	p := policy(t, HostView{Names: names},
-		with(row("a"), func(r *Rule) {
-			r.GPUs = []Override{{GPUs: []string{mig}, Written: written("bandwidth", ".5")},
-				{GPUs: []string{"0:1"}, Written: written("limit", ".4")},
-				{GPUs: []string{"0"}, Written: written("limit", ".8", "guarantee", ".3")}}
-		}),
+	p := policy(t, HostView{Names: names}, with(row("a"), func(r *Rule) {
+		r.GPUs = []Override{{GPUs: []string{mig}, Written: written("bandwidth", ".5")},
+			{GPUs: []string{"0:1"}, Written: written("limit", ".4")},
+			{GPUs: []string{"0"}, Written: written("limit", ".8", "guarantee", ".3")}}
+	}),
 		with(row("b"), func(r *Rule) {
 			r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".7")}}
 		}))
@@ -396,10 +382,9 @@ func TestMIG(t *testing.T) {
 	}
 	over := table(with(row("a"), func(r *Rule) {
 		r.GPUs = []Override{{GPUs: []string{"0"}, Written: written("guarantee", ".6")}}
-	}),
-		with(row("b"), func(r *Rule) {
-			r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}}
-		}))
+	}), with(row("b"), func(r *Rule) {
+		r.GPUs = []Override{{GPUs: []string{"0:1"}, Written: written("guarantee", ".5")}}
+	}))
 	if err := over.Check(); err == nil || !strings.Contains(err.Error(), "on GPU 0:1 the guarantees of a (60 %), b "+
 		"(50 %)") {
 		t.Errorf("more than an instance is guaranteed: %v", err)

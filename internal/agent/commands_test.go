@@ -57,8 +57,6 @@ func TestConfigCheckWarnsOfOlderKeys(t *testing.T) {
 	}
 	for _, want := range []string{"is good.\n", "warning: web.max_scrapes no longer has an effect",
 		"warning: health.page is the older name of health.enable_alerts"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q lacks %q", &out, want)
-		}
+		fixture.Contains(t, out.String(), want, "it says")
 	}
 }

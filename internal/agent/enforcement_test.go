@@ -18,9 +18,7 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	t.Parallel()
 	f := flags{runtimeDir: t.TempDir()}
 	me := uint32(os.Getuid())
-	if f.isObserver(me) {
-		t.Error("there is an observer without a directory")
-	}
+	fixture.Equal(t, f.isObserver(me), false, "there is an observer without a directory")
 	fixture.Must(t, os.Mkdir(filepath.Join(f.runtimeDir, "agent"), 0o755))
 	if !f.isObserver(me) || f.isObserver(me+1) {
 		t.Errorf("uid %d is not the observer, or another is", me)
@@ -29,9 +27,7 @@ func TestObserverIsOwnerOfDirectory(t *testing.T) {
 	fixture.Must(t, os.Symlink(filepath.Join(f.runtimeDir, "agent"), filepath.Join(other.runtimeDir, "agent")))
 	if os.Getuid() == 0 {
 		fixture.Must(t, os.Lchown(filepath.Join(other.runtimeDir, "agent"), 1, 1))
-		if other.isObserver(me) {
-			t.Error("a link is followed")
-		}
+		fixture.Equal(t, other.isObserver(me), false, "a link is followed")
 	}
 }
 

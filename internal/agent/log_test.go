@@ -28,9 +28,7 @@ func TestLogLevelHidesLowerLevels(t *testing.T) {
 			fixture.Equal(t, strings.Contains(out.String(), `"message":"`+level+`"`), k >= i,
 				"--log.level=%s: %s is shown", least, level)
 		}
-		if !strings.Contains(out.String(), `"err":"file does not exist"`) {
-			t.Errorf("an error is not its text:\n%s", &out)
-		}
+		fixture.Contains(t, out.String(), `"err":"file does not exist"`, "an error is not its text")
 	}
 }
 

@@ -31,9 +31,7 @@ func TestAcceptsAGoodFile(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{reference, "testdata/quick.yml", fixture.Config(t, ""), fixture.Config(t, "# nothing\n"),
 		fixture.Config(t, "collectors:\n")} {
-		if _, err := Load(path); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
+		fixture.Must(t, fixture.Error(Load(path)))
 	}
 }
 
@@ -48,17 +46,13 @@ func TestRefusesWithFileLineAndKey(t *testing.T) {
 			text := fixture.Value(os.ReadFile(path))(t)
 			first, _, _ := strings.Cut(string(text), "\n")
 			want, ok := strings.CutPrefix(first, "# want: ")
-			if !ok {
-				t.Fatalf("%s does not begin with what its error says, as # want: ...", path)
-			}
+			fixture.Need(t, ok, true, "%s does not begin with what its error says, as # want: ...", path)
 			errors := problems(path)
 			if !strings.HasPrefix(errors, path+":") || !strings.Contains(errors, want) {
 				t.Errorf("%q, want %s: with %s", errors, path, want)
 			}
 			for _, inside := range []string{"config.", "time.Duration", "!!", "yaml: "} {
-				if strings.Contains(errors, inside) {
-					t.Errorf("the message speaks of %q, which is no business of who writes YAML:\n%s", inside, errors)
-				}
+				fixture.Equal(t, strings.Contains(errors, inside), false, "the message speaks of")
 			}
 		})
 	}
@@ -70,9 +64,7 @@ func TestReportsEachInvalidPart(t *testing.T) {
 		"[x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
 	all := problems("testdata/invalid/every_problem.yml")
 	for _, want := range []string{":3: collectors.per_link:", ":5: web.max_scrapes:"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("the message lacks %s\n%s", want, all)
-		}
+		fixture.Contains(t, all, want, "the message")
 	}
 	at := 0
 	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:",

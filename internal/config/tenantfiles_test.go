@@ -119,9 +119,7 @@ func TestTenantFilesOfOthers(t *testing.T) {
 		t.Fatalf("%q, refused\n%s", names, refused)
 	}
 	for i := range want {
-		if !strings.HasPrefix(lines[i], want[i]) {
-			t.Errorf("%q, want %q", lines[i], want[i])
-		}
+		fixture.Equal(t, strings.HasPrefix(lines[i], want[i]), true, "%q, want %q", lines[i], want[i])
 	}
 	fixture.Must(t, os.Chmod(d.path("b.yml"), 0o600)) // which changes no text
 	if names, _ := d.names(); names != "a b" {

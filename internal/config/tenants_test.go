@@ -19,9 +19,7 @@ func TestReferenceConfigHasAGoodExample(t *testing.T) {
 	source := fixture.Value(os.ReadFile(reference))(t)
 	_, example, found := strings.Cut(string(source), "  #   - name: serving\n")
 	example, _, _ = strings.Cut(example, "  # Unit: ")
-	if !found {
-		t.Fatal("there is no example")
-	}
+	fixture.Need(t, found, true, "there is no example")
 	c, err := Load(fixture.Config(t, "enforcer:\n  tenants:\n    - name: serving\n"+strings.ReplaceAll("\n"+example,
 		"\n  # ", "\n  ")[1:]))
 	fixture.Must(t, err)

@@ -17,8 +17,7 @@ var (
 	adversarySeconds = flag.Float64("adversary.seconds", 30, "`seconds` that the adversary makes its moves")
 	adversaryMoves   = flag.String("adversary.moves", "",
 		"regular `expression` of the moves that are made, to find what hurts")
-	adversarySeed = flag.Uint64("adversary.seed", 0,
-		"what the adversary's moves follow from; 0 is another each time")
+	adversarySeed = flag.Uint64("adversary.seed", 0, "what the adversary's moves follow from; 0 is another each time")
 )
 
 // Limits for honest tenants and for all processes: the least part of its
@@ -55,9 +54,7 @@ func (s *siege) chooses(t *testing.T, names string) {
 		}
 		s.weights = append(s.weights, sum)
 	}
-	if sum == 0 {
-		t.Fatalf("-adversary.moves: no move matches %q", names)
-	}
+	fixture.Need(t, sum == 0, false, "-adversary.moves: no move matches %q", names)
 }
 
 // drawn returns a move by chance, and its place.

@@ -111,20 +111,14 @@ func TestAPIReference(t *testing.T) {
 	}
 	var told []string
 	for _, row := range endpoint.FindAllStringSubmatch(documents(t)["docs/api.md"], -1) {
-		if slices.Contains(told, row[1]) {
-			t.Errorf("docs/api.md has %s twice", row[1])
-		}
+		fixture.Equal(t, slices.Contains(told, row[1]), false, "docs/api.md has %s twice", row[1])
 		told = append(told, row[1])
 	}
 	for _, r := range registered {
-		if !slices.Contains(told, r) {
-			t.Errorf("docs/api.md does not have %s", r)
-		}
+		fixture.Equal(t, slices.Contains(told, r), true, "docs/api.md does not have %s", r)
 	}
 	for _, r := range told {
-		if !slices.Contains(registered, r) {
-			t.Errorf("docs/api.md has %s, which nobody answers", r)
-		}
+		fixture.Equal(t, slices.Contains(registered, r), true, "docs/api.md has %s, which nobody answers", r)
 	}
 }
 

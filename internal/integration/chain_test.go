@@ -147,9 +147,7 @@ func TestChainByRules(t *testing.T) {
 		}
 	}
 	// One may be told before or after the other: a busy agent reads one GPU later.
-	if !together {
-		t.Error("no message tells of both GPUs that are slowed down")
-	}
+	fixture.Equal(t, together, true, "no message tells of both GPUs that are slowed down")
 	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable "+
 		"ECC errors in the last 5 minutes." {
 		t.Errorf("it says %q", ecc.Annotations["description"])

@@ -42,8 +42,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 		status int
 		want   []string
 	}{
-		"well": {"", nil, 0, []string{"OK - ", ": 4 GPUs, no fault\n", "note: without an agent ",
-			"no agent answers"}},
+		"well": {"", nil, 0, []string{"OK - ", ": 4 GPUs, no fault\n", "note: without an agent ", "no agent answers"}},
 		"lost": {"faults: [{at: 0s, kind: lost, gpu: 3}]", nil, 2,
 			[]string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The GPU has fallen off the bus.",
 				"gpusteward ack gpu_lost gpu=3"}},
@@ -100,9 +99,7 @@ func TestCheckAsksTheAgent(t *testing.T) {
 		var j health.Judgement
 		eventually(t, "the agent has judged", func() bool {
 			status, out, _ := checks(t, "--format=json", from)
-			if err := json.Unmarshal([]byte(out), &j); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			fixture.Must(t, json.Unmarshal([]byte(out), &j))
 			return status == 2 && slices.ContainsFunc(j.Findings,
 				func(f health.Finding) bool { return f.Check == "gpu_lost" && f.Entity.GPU == "3" })
 		})
@@ -321,8 +318,7 @@ func TestStatusAsksOnlyTheNamedAgent(t *testing.T) {
 	status, out, said := gpusteward(t, "status", "--runtime.dir="+dir)
 	want := "no agent answers at " + filepath.Join(dir, exporter.ControlSocket) +
 		": is gpusteward running, with this --runtime.dir?"
-	if status != 1 || out != "" || !strings.HasPrefix(said, want) ||
-		strings.Contains(said, exporter.DefaultURL) {
+	if status != 1 || out != "" || !strings.HasPrefix(said, want) || strings.Contains(said, exporter.DefaultURL) {
 		t.Errorf("exit status %d: %s%swant %s", status, out, said, want)
 	}
 }

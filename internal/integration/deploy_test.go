@@ -55,8 +55,7 @@ func TestSlurmDiagDrainsAFailedNode(t *testing.T) {
 		asked, called         string
 	}{
 		"no GPUs": {"", "2", failed, "", ""},
-		"well": {"0,3", "0", "OK - node7: 2 GPUs, no fault\n",
-			"diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n", ""},
+		"well":    {"0,3", "0", "OK - node7: 2 GPUs, no fault\n", "diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n", ""},
 		"in use": {"3", "3", "UNKNOWN - node7: GPU 3 was not tested: it is in use by process 4711\n",
 			"diag\n--gpus=3\n--fail-on=critical\n--level=2\n", ""},
 		"failed": {"0,3", "2", failed, "diag\n--gpus=0,3\n--fail-on=critical\n--level=2\n",

@@ -198,9 +198,7 @@ func TestDocumentsCommands(t *testing.T) {
 			n++
 			line, _, _ := strings.Cut(c[1]+" ", " -- ")
 			for _, f := range option.FindAllString(line, -1) {
-				if !flags[f] {
-					t.Errorf("%s: gpusteward%s: there is no flag %s", path, line, f)
-				}
+				fixture.Equal(t, flags[f], true, "%s: gpusteward%s: there is no flag %s", path, line, f)
 			}
 			word := strings.Fields(line + " agent")[0]
 			if !strings.HasPrefix(word, "-") && regexp.MustCompile(`^[a-z]+$`).MatchString(word) &&

@@ -108,9 +108,7 @@ func TestDrainAndResume(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"drain", "resume"} {
-		if !strings.Contains(a.log.String(), want) {
-			t.Errorf("the log does not tell of %s", want)
-		}
+		fixture.Contains(t, a.log.String(), want, "the log")
 	}
 	f.manyOrders(a)
 	fixture.AtMost(t, a.threads(), before+slack, "%d threads grew to", before)

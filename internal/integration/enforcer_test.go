@@ -159,10 +159,7 @@ func TestAgentServesGemini(t *testing.T) {
 		t.Errorf("where the address is taken: exit status %d, %s", status, second.log)
 	}
 	off := spawn(t, nil, "--demo=h100", "--config.file="+fixture.Config(t, config(false, address))).ready()
-	if off.log.find("programs under Gemini's hook are served") != nil {
-		t.Error("it serves without being enabled")
-	}
-
+	fixture.Equal(t, off.log.find("programs under Gemini's hook are served") == nil, true, "it serves only if enabled")
 	fixture.Rewrite(t, path, config(true, address))
 	a.hup()
 	eventually(t, "a restart is asked for", func() bool {

@@ -150,8 +150,7 @@ func TestDriverWithFewFunctions(t *testing.T) {
 		}
 	}
 	everything := fixture.Config(t, "collectors:\n  fast: 100ms\n  enable: ["+strings.Join(optIn, ", ")+"]\n")
-	a := spawn(t, newDriver(t).environment(), "--config.file="+everything,
-		"--require-driver").ready()
+	a := spawn(t, newDriver(t).environment(), "--config.file="+everything, "--require-driver").ready()
 	s := a.scrape()
 	for series, want := range map[string]float64{
 		`nvgpu_up{gpu="0",uuid="GPU-fake"}`:                                           1,
@@ -194,9 +193,7 @@ func TestAgentWaitsForADriverAndSaysWhy(t *testing.T) {
 			status, why := a.get("/-/ready")
 			fixture.Equal(t, status, http.StatusServiceUnavailable, "/-/ready: status")
 			for _, want := range c.want {
-				if !strings.Contains(why, want) {
-					t.Errorf("%q is not in /-/ready: %s", want, why)
-				}
+				fixture.Contains(t, why, want, "/-/ready")
 				eventually(t, fmt.Sprintf("%q is in the log", want), func() bool {
 					log, _ := a.log.find("no driver, retrying")["err"].(string)
 					return strings.Contains(log, want)

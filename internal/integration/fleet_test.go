@@ -97,9 +97,7 @@ func TestScrapeConfigsAgree(t *testing.T) {
 	for _, name := range append(files, "deploy/prometheus/kubernetes.yml") {
 		text := content(t, name)
 		var config map[string]any
-		if err := yaml.Unmarshal([]byte(text), &config); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		fixture.Must(t, yaml.Unmarshal([]byte(text), &config))
 		jobs := config["scrape_configs"].([]any)
 		job := jobs[0].(map[string]any)
 		for key := range job {
@@ -113,9 +111,7 @@ func TestScrapeConfigsAgree(t *testing.T) {
 			t.Errorf("%s says %s, want %s", name, said, first)
 		}
 		for _, rule := range config["rule_files"].([]any) {
-			if _, err := os.Stat(filepath.Join("alerts", filepath.Base(rule.(string)))); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			fixture.Must(t, fixture.Error(os.Stat(filepath.Join("alerts", filepath.Base(rule.(string))))))
 		}
 	}
 	if !strings.Contains(first, "job_name:gpusteward") || !strings.Contains(first, "scrape_interval:15s") ||

@@ -32,16 +32,12 @@ func TestLanes(t *testing.T) {
 		if m := tag.FindStringSubmatch(string(text)); m != nil {
 			tagged = m[1]
 		}
-		if named != tagged {
-			t.Errorf("%s: the name says lane %q, the build tag %q", path, named, tagged)
-		}
+		fixture.Equal(t, named != tagged, false, "%s: the name says lane %q, the build tag %q", path, named, tagged)
 		lanes[named]++
 		return nil
 	})
 	fixture.Must(t, err)
 	for _, lane := range []string{"long", "nightly", "timed", "tools"} {
-		if lanes[lane] == 0 {
-			t.Errorf("lane %s has no file", lane)
-		}
+		fixture.Equal(t, lanes[lane] == 0, false, "lane %s has no file", lane)
 	}
 }

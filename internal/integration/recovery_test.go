@@ -59,14 +59,12 @@ func TestTransientFaultsNeedNoRestart(t *testing.T) {
 		why   string // of /-/ready
 		well  []int  // throughout
 	}{
-		"lost": {[][2]string{{"lost.1", ""}}, func(s series) bool { return s.down("gpu_is_lost", 1) },
-			"", []int{0, 2}},
+		"lost": {[][2]string{{"lost.1", ""}}, func(s series) bool { return s.down("gpu_is_lost", 1) }, "", []int{0, 2}},
 		"reset required": {[][2]string{{"reset.1", ""}}, func(s series) bool { return s.down("reset_required", 1) },
 			"", []int{0, 2}},
 		"all lost": {[][2]string{{"lost.0", ""}, {"lost.1", ""}, {"lost.2", ""}},
 			func(s series) bool { return s.down("gpu_is_lost", 0, 1, 2) }, "", nil},
-		"nodes gone": {[][2]string{{"nodes", ""}}, func(s series) bool { return s.down("unknown", 0, 1, 2) },
-			"", nil},
+		"nodes gone": {[][2]string{{"nodes", ""}}, func(s series) bool { return s.down("unknown", 0, 1, 2) }, "", nil},
 		"nodes gone, and none to open": {[][2]string{{"return.nvmlInit_v2", "999"}, {"nodes", ""}},
 			noDriverUp, "nvmlInit: unknown", nil},
 		"unloaded": {[][2]string{{"unloaded", ""}}, noDriverUp, "driver_not_loaded", nil},
@@ -166,9 +164,7 @@ func (f fakeDriver) replaced(a *agent, started func(n int)) {
 	version := func(v string) bool {
 		return len(a.scrape().family("nvgpu_driver_info", `driver_version="`+v+`"`)) == 1
 	}
-	if !version("999.1") {
-		t.Error("not 999.1 to begin with")
-	}
+	fixture.Equal(t, version("999.1"), true, "not 999.1 to begin with")
 	began := a.scrape()["process_start_time_seconds"]
 	for n, v := range []string{"999.2", "999.3"} {
 		under := v == "999.3" // a hanging call: nothing can be closed until it returns
@@ -187,9 +183,7 @@ func (f fakeDriver) replaced(a *agent, started func(n int)) {
 		f.clear("hang.1")
 		started(n + 2)
 		a.back(replaced, 0, 1)
-		if !version(v) {
-			t.Errorf("%s is not served", v)
-		}
+		fixture.Equal(t, version(v), true, "%s is not served", v)
 		if now := a.scrape()["process_start_time_seconds"]; now != began || a.hasEnded() {
 			t.Errorf("it is another process: begun at %v, not %v", now, began)
 		}
@@ -209,9 +203,7 @@ func TestInventorySurvivesARestart(t *testing.T) {
 		a.endsWell()
 	}
 	with(4, func(a *agent) { a.well(0, 1, 2, 3) })
-	if _, err := os.Stat(f.path("state/inventory.json")); err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, fixture.Error(os.Stat(f.path("state/inventory.json"))))
 	f.set("hang.2", "nvmlDeviceGetHandleByIndex_v2")
 	with(4, func(a *agent) {
 		a.well(0, 1, 3)
@@ -259,9 +251,7 @@ func TestBadInventoryIsReportedAndReplaced(t *testing.T) {
 					kept, _ := os.ReadFile(f.path("state/inventory.json"))
 					return strings.Contains(string(kept), `"GPU-fake"`)
 				})
-				if _, err := os.Stat(f.path("state/inventory.json.bad")); err != nil {
-					t.Errorf("the bad one is not kept aside: %v", err)
-				}
+				fixture.Must(t, fixture.Error(os.Stat(f.path("state/inventory.json.bad"))))
 			}
 			a.endsWell()
 		}

@@ -45,9 +45,7 @@ func TestReloadAppliesAGoodFileAndRefusesABadOne(t *testing.T) {
 		!strings.Contains(entry["err"].(string), path+":4: unknown key") {
 		t.Errorf("the log does not say what is wrong with the file: %v", entry)
 	}
-	if fabric() {
-		t.Error("a bad file replaced the good one")
-	}
+	fixture.Equal(t, fabric(), false, "a bad file replaced the good one")
 	if kept := a.scrape()["gpusteward_config_last_reload_success_timestamp_seconds"]; kept != good {
 		t.Errorf("a bad file moved the time of the last good one from %v to %v", good, kept)
 	}

@@ -84,8 +84,7 @@ func crowd(t *testing.T, enforcer *agent) {
 func permitted(t *testing.T) uint64 {
 	t.Helper()
 	var sets [2]unix.CapUserData // the lower and the upper 32
-	fixture.Must(t, unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
-		&sets[0]))
+	fixture.Must(t, unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &sets[0]))
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted)
 }
 
@@ -131,9 +130,8 @@ func TestRootInAContainerCannotStarveTheBroker(t *testing.T) {
 	observer.sees("statistics", func(s series) bool {
 		return s[`nvgpu_broker_requests_total{op="stats",result="ok"}`] > asked+1 && s["gpusteward_broker_up"] == 1
 	})
-	if strings.Contains(enforcer.log.String(), "the broker cannot serve all clients") {
-		t.Errorf("it starved:\n%s", enforcer.log)
-	}
+	const starved = "the broker cannot serve all clients"
+	fixture.Equal(t, strings.Contains(enforcer.log.String(), starved), false, "it starved:\n%s", enforcer.log)
 }
 
 func TestEnforceWithNothingToEnforce(t *testing.T) {
@@ -185,9 +183,7 @@ func TestBrokerUsesSystemdsSocket(t *testing.T) {
 		answered = asks(t, socket)
 		answered()
 		a.endsWell()
-		if strings.Contains(a.log.String(), "is not where") {
-			t.Errorf("it says that the socket is elsewhere: %s", a.log)
-		}
+		fixture.Equal(t, strings.Contains(a.log.String(), "is not where"), false, "it says otherwise: %s", a.log)
 	}
 	if after, err := os.Stat(socket); err != nil || !os.SameFile(before, after) {
 		t.Errorf("the socket is not what it was: %v", err)

@@ -101,9 +101,7 @@ func shipped(t *testing.T, path string, texts map[string]string) string {
 	t.Helper()
 	config := content(t, path)
 	for from, to := range texts {
-		if !strings.Contains(config, from) {
-			t.Fatalf("%s has no %q", path, from)
-		}
+		fixture.Contains(t, config, from, "%s", path)
 		config = strings.ReplaceAll(config, from, to)
 	}
 	return config

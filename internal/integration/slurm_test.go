@@ -176,8 +176,7 @@ func TestPrologGivesShards(t *testing.T) {
 		"shards": {gres: "shard:h100:3(IDX:1)", gpus: "1",
 			want: []string{"on GPU 1: guarantee 75 %, limit 75 %, priority normal", "memory 75 % of the GPU's",
 				"on every other GPU: guarantee 0 %, limit 1 %", "memory 1 MiB", "cannot ask for another"}},
-		"untyped": {gres: "shard:1(IDX:0)", gpus: "0",
-			node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n",
+		"untyped": {gres: "shard:1(IDX:0)", gpus: "0", node: "NodeName=node7 Gres=gpu:4(S:0-1),shard:12\n",
 			want: []string{"on GPU 0: guarantee 33.33 %, limit 33.33 %"}},
 		"of several GPUs": {gres: "gpu:h100:1(IDX:1),shard:h100:6(3/4,1/4,2/4)", gpus: "0,1,2",
 			want: []string{"on GPU 0: guarantee 75 %", "on GPU 1: guarantee 25 %", "on GPU 2: guarantee 50 %"}},
@@ -218,16 +217,12 @@ func TestPrologGivesShards(t *testing.T) {
 			fixture.Equal(t, s.read("logged"), "no logged", "it logs")
 			text := s.read("run/tenants.d/slurm-7.yml")
 			if c.want == nil {
-				if !strings.HasPrefix(text, "no run/") {
-					t.Errorf("it has a quota: %s", text)
-				}
+				fixture.Equal(t, strings.HasPrefix(text, "no run/"), true, "it has a quota: %s", text)
 				return
 			}
 			out := s.explain(text)
 			for _, want := range append(c.want, "so it belongs to slurm-7") {
-				if !strings.Contains(out, want) {
-					t.Errorf("it does not say %q:\n%s\n%s", want, text, out)
-				}
+				fixture.Contains(t, out, want, "of %s it says", text)
 			}
 			s.script("epilog.sh", job7...)
 			fixture.Equal(t, s.read("run/tenants.d/slurm-7.yml"), "no run/tenants.d/slurm-7.yml",

@@ -83,9 +83,7 @@ func TestReadyIsSentOnceEveryGPUWasRead(t *testing.T) {
 		told := m.count("READY=1") > 0 // read before the request: READY must not precede the answer
 		if status, why := a.get("/-/ready"); status != http.StatusOK {
 			waited++
-			if told {
-				t.Errorf("READY=1 while /-/ready says %q", why)
-			}
+			fixture.Equal(t, told, false, "READY=1 while /-/ready says %q", why)
 		}
 		return told
 	})

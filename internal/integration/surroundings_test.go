@@ -44,9 +44,7 @@ func TestMissingDeviceNodes(t *testing.T) {
 			said, _ := a.log.find(logged)["err"].(string)
 			for _, want := range []string{c.call, machine + "/dev/nvidiactl, " + machine + "/dev/nvidia3 missing, " +
 				"though the kernel module is loaded", "nvidia-modprobe -c 255 -c 3 as root", "NoNewPrivileges", "--gpus all"} {
-				if !strings.Contains(said, want) {
-					t.Errorf("%q is not in the log: %s", want, said)
-				}
+				fixture.Contains(t, said, want, "the log")
 			}
 			if status, why := a.get("/-/ready"); status != http.StatusServiceUnavailable ||
 				!strings.Contains(why, said) {
@@ -126,16 +124,14 @@ func TestUnwritableStateDirectory(t *testing.T) {
 		}, func(t *testing.T, dir string) {
 			must(t, os.Remove(filepath.Join(dir, "large")))
 			mount(syscall.MS_REMOUNT, "size=1m")(t, dir)
-		},
-			0, []string{"no space left on device", "df -i"}},
+		}, 0, []string{"no space left on device", "df -i"}},
 		"another's": {func(t *testing.T, dir string) { must(t, os.Chmod(dir, 0o700)) },
 			func(t *testing.T, dir string) { must(t, os.Chown(dir, 65534, 65534)) }, 65534,
 			[]string{"permission denied", "belongs to root, group root, mode 0700", "chown or chmod it"}},
 		"not to be made": {func(t *testing.T, dir string) {
 			must(t, os.Remove(dir))
 			must(t, os.Chown(filepath.Dir(dir), 0, 0))
-		},
-			func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) },
+		}, func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o755)); must(t, os.Chown(dir, 65534, 65534)) },
 			65534, []string{"permission denied", "belongs to root, group root, mode 0755"}},
 	} {
 		tests[name] = func(t *testing.T) {

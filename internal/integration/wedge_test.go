@@ -224,8 +224,7 @@ func TestHungCalls(t *testing.T) {
 			reason: "nvmlDeviceGetHandleByIndex", hang: []int{2}, first: true, define: "-DTOPOLOGY"},
 		"uuid": {files: []string{"hang.2"}, call: "nvmlDeviceGetUUID", reason: "nvmlDeviceGetUUID",
 			hang: []int{2}, first: true},
-		"two": {files: []string{"hang.1", "hang.3"}, reason: "nvmlDeviceGetTemperature",
-			hang: []int{1, 3}},
+		"two": {files: []string{"hang.1", "hang.3"}, reason: "nvmlDeviceGetTemperature", hang: []int{1, 3}},
 		"all, to the end": {files: []string{"hang"}, reason: "nvmlDeviceGetTemperature",
 			hang: []int{0, 1, 2, 3}, last: true},
 	} {
@@ -255,9 +254,7 @@ func TestHungCalls(t *testing.T) {
 			if len(others) > 0 {
 				a.turns(3)
 			}
-			if n := f.number("stuck"); n != len(c.hang) {
-				t.Errorf("%d calls hang for %d GPUs", n, len(c.hang))
-			}
+			fixture.Equal(t, f.number("stuck"), len(c.hang), "the calls that hang are")
 			if !c.last {
 				f.clear(c.files...)
 				a.well(0, 1, 2, 3)

@@ -147,9 +147,7 @@ func TestEveryKind(t *testing.T) {
 					differs = differs || a.EventType != b.EventType || ret != wells ||
 						observe(t, struck, f.GPU) != observe(t, well, f.GPU)
 				}
-				if !differs {
-					t.Errorf("%+v changes nothing", f)
-				}
+				fixture.Equal(t, differs, true, "%+v changes nothing", f)
 				time.Sleep(20 * time.Second)
 				if f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU) {
 					t.Errorf("%+v does not end", f)
@@ -158,8 +156,6 @@ func TestEveryKind(t *testing.T) {
 		})
 	}
 	for _, kind := range scenarios.Kinds() {
-		if !seen[kind] {
-			t.Errorf("the scenario faults has no %s", kind)
-		}
+		fixture.Equal(t, seen[kind], true, "the scenario faults has no %s", kind)
 	}
 }

@@ -79,9 +79,7 @@ func same(t *testing.T, what string, got, recorded any, distance float64) {
 			same(t, what+"."+key, g[key], v, distance)
 		}
 	default:
-		if got != recorded {
-			t.Errorf("%s is %v, recorded %v", what, got, recorded)
-		}
+		fixture.Equal(t, got != recorded, false, "%s is %v, recorded %v", what, got, recorded)
 	}
 }
 
@@ -190,9 +188,7 @@ func TestMetricsAsRecorded(t *testing.T) {
 			h, d := recorded(t, load)
 			for id, v := range measure(t, h, d, 1, 2, 3, 4, 5, 7, 10, 20, 21) {
 				r := fixture.Value(strconv.ParseFloat(rows[strconv.Itoa(int(id))][column], 64))(t)
-				if !near(v, r, distance[id]) {
-					t.Errorf("%s metric %d is %v, recorded %v", load, id, v, r)
-				}
+				fixture.Equal(t, near(v, r, distance[id]), true, "%s metric %d is %v, recorded %v", load, id, v, r)
 			}
 		})
 	}

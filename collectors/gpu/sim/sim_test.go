@@ -118,9 +118,7 @@ func TestNewKeepsTheScenario(t *testing.T) {
 	for range 2 {
 		fixture.Must(t, fixture.Error(New(s, Options{})))
 	}
-	if s.Driver != "" || s.Faults[0].Count != 0 {
-		t.Error("New changed the scenario")
-	}
+	fixture.Equal(t, s.Driver != "" || s.Faults[0].Count != 0, false, "New changed the scenario")
 }
 
 // TestNamedValues compares the values that a scenario can name with those that
