@@ -5,12 +5,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -80,13 +82,68 @@ func TestExecGivesMemoryBack(t *testing.T) {
 	g.compared()
 	w.Tell("anew")
 	ready(t, w) // the other program
-	poll(t, 20*time.Second, "what the program before had is charged", func() bool { return used() == 0 })
 	w.Tell("go")
 	if got := taken(t, w); got != limit {
 		t.Errorf("it takes %d MiB of 4096 after it began another program", got/mib)
 	}
 	poll(t, 10*time.Second, "the books differ",
 		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
+}
+
+// aged returns a listing of the driver that is up to a second old.
+func aged(holds func(string, int) (uint64, time.Time, bool)) func(string, int) (uint64, time.Time, bool) {
+	type answer struct {
+		bytes  uint64
+		at     time.Time
+		listed bool
+	}
+	var mu sync.Mutex
+	var began time.Time
+	last := map[int]answer{}
+	return func(uuid string, pid int) (uint64, time.Time, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); now.Sub(began) > time.Second {
+			for pid := range last {
+				bytes, at, listed := holds(uuid, pid)
+				last[pid] = answer{bytes, at, listed}
+			}
+			began = now
+		}
+		a, known := last[pid]
+		if !known {
+			a.bytes, a.at, a.listed = holds(uuid, pid)
+			last[pid] = a
+		}
+		return a.bytes, a.at, a.listed
+	}
+}
+
+// TestSuccessorsWaitForTheDead kills programs that have all memory of their tenant, or of the
+// GPU, one after the other. The driver's listing and its reading of the memory are old. Each
+// successor has its memory, and nobody was denied any.
+func TestSuccessorsWaitForTheDead(t *testing.T) {
+	t.Parallel()
+	for name, tenants := range map[string][]string{"one tenant": {"a", "a", "a", "a"}, "two tenants": {"a", "b", "a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cap := policy.Quota{Limit: 1, Bandwidth: 1, Memory: 4096 * mib}
+			g := prepared(t)
+			g.broker.Holds, g.size, g.age = aged(g.truth.holds), 6<<30, time.Second
+			g.waits()
+			g.run(policy.Table{Steps: quick(policy.Observe), Actions: 10, Default: policy.Terms{Quota: quota.Free()},
+				Rules: []policy.Rule{byPath("a", cap, quick(policy.Observe)), byPath("b", cap, quick(policy.Observe))}})
+			for i, tenant := range tenants {
+				w := g.job(tenant, true, hoard(3584, 3584, "native")...)
+				fixture.Need(t, taken(t, w), 3584*mib, "program %d takes … bytes", i)
+				g.compared()
+				w.Kill()
+			}
+			for _, row := range g.it.Stats().Tenants {
+				fixture.Equal(t, row.MemoryDenied, 0, "%s was denied memory … times", row.Tenant)
+			}
+		})
+	}
 }
 
 // TestMemoryOverABrokersDeath kills the broker of a tenant with three

@@ -109,7 +109,7 @@ type Request struct {
 
 // timing are the protocol's time limits and rates.
 type timing struct {
-	hello, heartbeat, stale, flood, release, poll, behind time.Duration
+	hello, heartbeat, stale, flood, release, poll, again, behind time.Duration
 
 	perSession, perOwner         int // messages a second
 	callsOfProcess, callsOfOwner int // connections a second
@@ -136,7 +136,7 @@ const (
 
 var defaults = timing{
 	hello: 2 * time.Second, heartbeat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
-	release: 2 * time.Second, poll: 100 * time.Millisecond, behind: time.Second,
+	release: 2 * time.Second, poll: 100 * time.Millisecond, again: 25 * time.Millisecond, behind: time.Second,
 	perSession: messagesOfSession, perOwner: messagesOfOwner, callsOfProcess: callsOfProcess,
 	callsOfOwner: callsOfOwner, asks: asksOfOwner, maxGPUs: maxGPUs,
 }
@@ -162,6 +162,7 @@ type Broker struct {
 	starved  atomic.Int64 // clock: when it last lacked a resource to serve a process; 0 never
 	said     atomic.Int64 // clock: when that was last logged
 	met      atomic.Int64 // clock: when an ungoverned GPU was last logged
+	parted   atomic.Int64 // clock: when a session last ended whose process did not; 0 never
 	back     atomic.Int64 // clock: when it last started, or resumed after standing still
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 	absent   struct {
@@ -410,6 +411,7 @@ func (b *Broker) pinged(ctx context.Context) error {
 			s.pinged(now)
 		}
 		clear(all)
+		b.recountParted(now)
 	}
 }
 

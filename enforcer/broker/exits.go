@@ -17,6 +17,7 @@ type exits struct {
 	epoll *os.File
 	raw   syscall.RawConn
 	mu    sync.Mutex // against closing a pidfd twice
+	looks sync.Mutex // so that who has looked knows what others have seen
 }
 
 func newExits() (*exits, error) {
@@ -73,24 +74,46 @@ func (e *exits) lives(s *session) bool {
 // run calls each with the number of every session whose process ends, until ctx
 // ends.
 func (e *exits) run(ctx context.Context, each func(id uint64)) error {
-	events := make([]unix.EpollEvent, 64)
 	for {
-		n := 0
 		var failed error
 		err := e.raw.Read(func(fd uintptr) bool {
-			n, failed = unix.EpollWait(int(fd), events, 0)
-			return n > 0 || failed != nil && failed != unix.EINTR
+			n := 0
+			n, failed = e.tell(int(fd), each)
+			return n > 0 || failed != nil
 		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
 			return fmt.Errorf("wait for processes to end: %w", err)
-		case failed != nil && !errors.Is(failed, unix.EINTR):
+		case failed != nil:
 			return fmt.Errorf("wait for processes to end: %w", failed)
+		}
+	}
+}
+
+// look calls each with the number of every session whose process has ended by
+// now and of which run did not know yet. It does not wait.
+func (e *exits) look(each func(id uint64)) {
+	_ = e.raw.Control(func(fd uintptr) { _, _ = e.tell(int(fd), each) }) // run reports failures
+}
+
+// tell calls each with the number of every session whose process has ended, once
+// each, and returns how many.
+func (e *exits) tell(epoll int, each func(id uint64)) (all int, err error) {
+	e.looks.Lock()
+	defer e.looks.Unlock()
+	var events [64]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(epoll, events[:], 0)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return all, err
 		}
 		for _, event := range events[:max(n, 0)] {
 			each(uint64(uint32(event.Fd)) | uint64(uint32(event.Pad))<<32)
+		}
+		if all += max(n, 0); n < len(events) {
+			return all, nil
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"gpusteward/enforcer/ledger"
 	"gpusteward/internal/wire"
 )
 
@@ -12,10 +13,11 @@ import (
 const mostBytes = 1 << 44
 
 // reserve answers on the connection's goroutine: the ledger has its own lock
-// and takes no time.
+// and takes no time. Nothing is kept of who is told to ask again.
 func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refusal {
 	var ask wire.Memory
 	ask.Decode(payload)
+	waited := time.Duration(ask.Wait) * time.Millisecond
 	ask.Wait = 0
 	t, r := s.seat(ask.GPU)
 	if r != nil {
@@ -27,14 +29,7 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	case t == nil && s.b.options.FailClosed:
 		answer, result, ask.Bytes = wire.TypeDeny, denied, 0
 	case t != nil:
-		s.mu.Lock()
-		reservation, granted, free := t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, func() bool {
-			ask.Wait = s.later(s.request(t, ask.Bytes))
-			return ask.Wait > 0
-		})
-		s.memory = true
-		asked := s.request(t, ask.Bytes)
-		s.mu.Unlock()
+		reservation, granted, free, asked := s.admit(t, waited, &ask)
 		if granted && s.b.options.Granted != nil {
 			s.b.options.Granted(asked)
 		}
@@ -52,6 +47,36 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 	s.b.counters.count(h.Type, result)
 	s.b.counters.admission.observe(s.b.clock.now() - began)
 	return nil
+}
+
+// admit asks the ledger for what a session wants, and sets after how many
+// milliseconds it should ask again, if so. A process that has just ended may not
+// be in the books as dead yet: before a refusal is final they are brought up to date.
+func (s *session) admit(t *seat, waited time.Duration, ask *wire.Memory) (reservation uint64, granted bool, free uint64,
+	asked Request) {
+	old := true
+	for again := true; again; {
+		again = false
+		s.mu.Lock()
+		s.memory = true
+		asked = s.request(t, ask.Bytes)
+		reservation, granted, free = t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, func(lacks ledger.Lack) bool {
+			switch {
+			case lacks == ledger.LacksDying && waited < s.b.timing.release:
+				ask.Wait = uint32(s.b.timing.again.Milliseconds())
+			case old:
+				again = true
+			case lacks != ledger.LacksCap:
+				ask.Wait = s.later(asked)
+			}
+			return again || ask.Wait > 0
+		})
+		s.mu.Unlock()
+		if old = false; again {
+			s.b.exits.look(s.b.exited)
+		}
+	}
+	return reservation, granted, free, asked
 }
 
 // request returns what a session asks for. s.mu is locked.
@@ -175,7 +200,8 @@ func (s *session) inherit(before *session) {
 
 // abandon records that a session ended and its process did not: the process
 // began another program, or closed the descriptor. From now on the driver's
-// listing decides, less what the driver itself needs for a process.
+// listing decides, less what the driver itself needs for a process. What it lists
+// after the time for which the dead are charged is not expected back.
 func (b *Broker) abandon(s *session) {
 	for _, t := range s.seats {
 		if t != nil {
@@ -185,6 +211,24 @@ func (b *Broker) abandon(s *session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s.left = time.Now()
+	b.parted.Store(int64(b.clock.now()))
+	time.AfterFunc(b.timing.release, func() {
+		for _, t := range s.seats {
+			if t != nil {
+				t.gpu.memory.Stay(s.id)
+			}
+		}
+	})
+}
+
+// recountParted is recount, while a process that began another program may wait
+// for the memory of its last one.
+func (b *Broker) recountParted(now time.Duration) {
+	if at := time.Duration(b.parted.Load()); at == 0 || now-at > b.timing.release || !b.reloads.TryLock() {
+		return // or Refresh does it now
+	}
+	defer b.reloads.Unlock()
+	b.recount()
 }
 
 // watch compares the books of all sessions that may have memory with the

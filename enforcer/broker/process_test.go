@@ -109,7 +109,9 @@ func TestKill(t *testing.T) {
 	listed.Store(true)
 	b := start(t, Options{Holds: func(uuid string, pid int) (uint64, time.Time, bool) {
 		return 0, time.Time{}, listed.Load() && strings.HasSuffix(uuid, "01") && pid > 1
-	}}, func(b *Broker) { b.timing.poll = 5 * time.Millisecond })
+	}, Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, func(b *Broker) {
+		b.timing.poll, b.timing.release = 5*time.Millisecond, time.Hour
+	})
 	p := run(t, b, "a", 1, 70, "GS_CHILD=5")
 	d := dial(t, b, "b", 1)
 	d.queue(0)
@@ -122,9 +124,47 @@ func TestKill(t *testing.T) {
 	if s := b.tenant("a"); s.MemoryUsed != 70 {
 		t.Errorf("the driver has memory still, and the books say %d", s.MemoryUsed)
 	}
+	mate := look(t, b, "a", 1)
+	for _, c := range []struct {
+		what   string
+		bytes  uint64
+		waited time.Duration
+		waits  bool
+	}{
+		{"all that the dead one had", 100, 0, true}, {"a part of it", 40, time.Minute, true},
+		{"more than there is without it", 101, 0, false}, {"it has waited for as long as the dead are charged", 40, time.Hour, false},
+	} {
+		typ, payload := mate.ask(wire.TypeReserve, &wire.Memory{Bytes: c.bytes, Wait: uint32(c.waited.Milliseconds())})
+		var m wire.Memory
+		if m.Decode(payload); typ != wire.TypeDeny || m.Bytes != 30 || (m.Wait > 0) != c.waits {
+			t.Errorf("a successor wants %s: %s %+v", c.what, typ, m)
+		}
+	}
+	fixture.Equal(t, b.tenant("a").MemoryDenied, 2, "… refusals")
 	listed.Store(false)
 	eventually(t, "its memory is free", func() bool { return b.tenant("a").MemoryUsed == 0 })
+	mate.take(100)
 	eventually(t, "the session is gone", func() bool { return b.Stats().Sessions["closing"] == 0 })
+}
+
+// TestTheEndOfAProcessIsKnownAtOnce has a process end of which nobody else has heard yet.
+func TestTheEndOfAProcessIsKnownAtOnce(t *testing.T) {
+	t.Parallel()
+	e := fixture.Value(newExits())(t)
+	defer e.Close()
+	cmd := exec.Command("sleep", "600")
+	fixture.Must(t, cmd.Start())
+	s := &session{id: 1<<40 | 7, pidfd: fixture.Value(unix.PidfdOpen(cmd.Process.Pid, 0))(t)}
+	defer e.drop(s)
+	fixture.Must(t, e.add(s))
+	var ended []uint64
+	look := func() { e.look(func(id uint64) { ended = append(ended, id) }) }
+	look()
+	fixture.EqualSlices(t, ended, nil, "while it lives")
+	(&process{cmd: cmd}).kill()
+	look()
+	look()
+	fixture.EqualSlices(t, ended, []uint64{s.id}, "once it has ended")
 }
 
 // TestReleaseDeadline returns a dead process's memory though NVML lists it for
@@ -290,9 +330,14 @@ func TestHangUpOfALivingProcess(t *testing.T) {
 		}}, nil)
 	c := dial(t, b, "a", 1)
 	c.take(70)
+	closed := time.Now()
 	c.close()
 	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
 	d := dial(t, b, "a", 1)
+	if _, m := d.reserve(40); m.Wait == 0 && time.Since(closed) < b.timing.release {
+		t.Errorf("it may have begun another program, which does not wait: %+v", m)
+	}
+	eventually(t, "its memory stays, and nobody waits for that", func() bool { _, m := d.reserve(40); return m.Wait == 0 })
 	for _, step := range []struct {
 		what   string
 		after  time.Duration

@@ -234,7 +234,7 @@ func (s *session) unread() (bytes int) {
 }
 
 // exited ends the session of a process that has ended, even if a child still
-// has the connection.
+// has the connection. Its memory is known to be a dead one's from now on.
 func (b *Broker) exited(id uint64) {
 	b.mu.Lock()
 	s := b.sessions[id]
@@ -246,6 +246,13 @@ func (b *Broker) exited(id uint64) {
 	gone := s.gone
 	b.mu.Unlock()
 	b.exits.drop(s)
+	if state(s.state.Load()) >= authenticated { // otherwise it is taking its seats now, and has nothing
+		for _, t := range s.seats {
+			if t != nil {
+				t.gpu.memory.End(s.id)
+			}
+		}
+	}
 	if gone {
 		b.release(s, b.clock.now()+b.timing.release)
 	} else {

@@ -243,6 +243,21 @@ func (s *Server) end(k *client) {
 	delete(s.clients, k.key)
 }
 
+// bury ends the clients of a connection's name whose process has ended, though a
+// child may have their connections: the driver has their memory back. It returns
+// false if the connection's own was among them.
+func (s *Server) bury(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.clients {
+		if k.name == c.name && k.pid != 0 && k.peer.gone() {
+			s.end(k)
+		}
+	}
+	_, there := s.conns[c]
+	return there
+}
+
 // sweep ends clients whose process ended while they had no connection, and
 // reminds silent ones, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {

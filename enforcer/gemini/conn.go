@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/ledger"
 )
 
 const (
@@ -210,7 +212,10 @@ func (c *conn) take(bytes uint64) bool {
 	if c.limit == 0 { // to the ledger, 0 is no cap
 		return false
 	}
-	reservation, ok, _ := c.s.memory.Reserve(c.name, c.session, bytes)
+	reservation, ok, _ := c.s.memory.ReserveUnless(c.name, c.session, bytes, func(ledger.Lack) bool { return true })
+	if !ok && c.s.bury(c) {
+		reservation, ok, _ = c.s.memory.Reserve(c.name, c.session, bytes)
+	}
 	if !ok {
 		return false
 	}

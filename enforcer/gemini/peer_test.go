@@ -23,7 +23,7 @@ import (
 // TestMain runs the tests, or a client's process if GEMINI_TEST_SERVER is set.
 // The client takes 600 bytes as "a" and lives until its input ends. By further
 // variables it first opens many connections that send one request each, or
-// takes a turn instead of memory. If the variable holds a number, the process
+// takes a turn instead of memory, or has a child that outlives it. If the variable holds a number, the process
 // opens that many files and no connection.
 func TestMain(m *testing.M) {
 	address := os.Getenv("GEMINI_TEST_SERVER")
@@ -66,6 +66,12 @@ func TestMain(m *testing.M) {
 	}
 	if _, err := io.ReadFull(c, answer[:]); err != nil && idle == 0 { // the server may be full
 		os.Exit(1)
+	}
+	if os.Getenv("GEMINI_TEST_CHILD") != "" { // it outlives its parent, and has the connection
+		file, _ := c.(*net.TCPConn).File()
+		heir := exec.Command("sleep", "5")
+		heir.ExtraFiles = []*os.File{file}
+		_ = heir.Start()
 	}
 	os.Stdout.WriteString(strconv.FormatBool(DecodeResponse(MemoryUpdate, &answer).Granted) + "\n")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -123,6 +129,24 @@ func TestMemoryOfADeadProcessComesBack(t *testing.T) {
 	}
 	_ = c.Process.Kill()
 	until(t, s, "its memory comes back", func(st Stats) bool { return st.Tenants[0].Used == 0 && st.Clients == 1 })
+}
+
+// TestASuccessorHasTheMemoryOfTheDead has a process end of which a child has the connection. Who
+// asks for all memory next has it at once.
+func TestASuccessorHasTheMemoryOfTheDead(t *testing.T) {
+	t.Parallel()
+	s := start(t, two, Options{})
+	h := dial(t, s, "a")
+	c := spawn(t, s.address().String(), "GEMINI_TEST_CHILD=1")
+	fixture.Need(t, c.verdict(t), "true\n", "the child was told")
+	if h.call(take(1000)).Granted {
+		t.Error("while it lives, another has its memory")
+	}
+	_ = c.Process.Kill()
+	_, _ = c.Process.Wait()
+	if a, st := h.call(take(1000)), s.Stats().Tenants[0]; !a.Granted || st.Used != 1000 || st.Denied != 1 {
+		t.Errorf("%+v, %+v", a, st)
+	}
 }
 
 func TestAProcessKeepsItsMemoryBetweenConnections(t *testing.T) {

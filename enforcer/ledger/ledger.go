@@ -57,6 +57,7 @@ type Usage struct {
 type tenant struct {
 	Usage
 	sessions int
+	dying    uint64     // part of Dead that is expected back
 	lessees  []*session // whose leases are open
 	claim    uint64     // as in the ledger's sum
 }
@@ -66,6 +67,29 @@ type tenant struct {
 const mostBytes = 1 << 47
 
 func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
+
+// lasting returns the bytes that the tenant has without those that can be had
+// back: those in its leases, and those of the dead that are expected back.
+func (t *tenant) lasting() uint64 { return t.used() - t.Leased - t.dying }
+
+// lack returns why the tenant cannot have so many bytes.
+func (l *Ledger) lack(t *tenant, bytes uint64) Lack {
+	var others, dying uint64
+	for _, o := range l.tenants {
+		dying += o.dying
+		if o != t {
+			others += o.claims(o.lasting())
+		}
+	}
+	limit := l.limit(t, others)
+	switch {
+	case t.Cap != 0 && bytes > t.Cap-min(t.lasting(), t.Cap):
+		return LacksCap
+	case dying == 0 || bytes > limit-min(t.lasting(), limit):
+		return LacksRoom
+	}
+	return LacksDying
+}
 
 // free returns what the tenant may still have: below its cap, and within its
 // guarantee or what the others' claims leave of the capacity.
@@ -171,10 +195,21 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 	return l.ReserveUnless(name, id, bytes, nil)
 }
 
+// A Lack is what a request lacks. Memory of the dead that is expected back does
+// not count against it, but for the first one.
+type Lack int
+
+// The lacks.
+const (
+	LacksDying Lack = iota // nothing but that memory
+	LacksRoom              // the GPU has too little
+	LacksCap               // it is beyond its tenant's cap
+)
+
 // ReserveUnless is Reserve, and does not count a refusal that is put off: later
-// is asked when there is too little for a request within the tenant's cap. It
-// must not call the ledger; nil puts nothing off.
-func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func() bool) (reservation uint64, ok bool,
+// decides that where there is too little. It must not call the ledger; nil puts
+// nothing off.
+func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func(Lack) bool) (reservation uint64, ok bool,
 	free uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +227,7 @@ func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func() bool)
 		t.Denied++
 		return 0, false, free
 	}
-	if bytes > free && later != nil && (t.Cap == 0 || bytes <= t.Cap-min(t.used(), t.Cap)) && later() {
+	if bytes > free && later != nil && later(l.lack(t, bytes)) {
 		return 0, false, free
 	}
 	covered := bytes > 0 && bytes <= t.Guaranteed-min(t.used(), t.Guaranteed)

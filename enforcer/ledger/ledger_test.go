@@ -141,6 +141,30 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	if _, ok, _ := l.Reserve("a", 1, 1); ok {
 		t.Error("a dead session reserved")
 	}
+	// What a request lacks, with another tenant's dead, and without.
+	lacks := func(what, name string, bytes uint64, want Lack) {
+		t.Helper()
+		was, got := l.Usage(name).Denied, Lack(-1)
+		if _, ok, _ := l.ReserveUnless(name, 2, bytes, func(is Lack) bool { got = is; return true }); ok || got != want {
+			t.Errorf("%d of %s, %s: granted %v, lack %d", bytes, name, what, ok, got)
+		}
+		fixture.Equal(t, l.Usage(name).Denied, was, "%s: … refusals", what)
+	}
+	lacks("a part is held by the dead", "a", 100, LacksDying)
+	lacks("more than the cap", "a", 101, LacksCap)
+	l.SetCapacity(90)
+	lacks("more than the GPU", "a", 100, LacksRoom)
+	adopt(&l, "b", 3, 30)
+	lacks("another's is in the way", "a", 61, LacksRoom)
+	l.End(3)
+	lacks("another's is dead, too", "a", 61, LacksDying)
+	l.Stay(3)
+	l.Stay(3)
+	lacks("it stays", "a", 61, LacksRoom)
+	l.Listed(10, 3)
+	lacks("and shrinks", "a", 80, LacksDying)
+	l.Release(3)
+	l.SetCapacity(0)
 	if err := l.Free(1, 1); !errors.Is(err, ErrSession) {
 		t.Error(err)
 	}

@@ -16,6 +16,7 @@ type session struct {
 	claimed   uint64 // adopted and not freed
 	adopted   uint64 // part of claimed that is committed
 	ended     bool
+	dying     bool   // it has ended, and its memory is expected back
 	next      uint64 // reservation, but for its slot
 	taken     uint64 // slots, a bit each
 	covered   uint64 // taken slots that the tenant's guarantee covers
@@ -84,6 +85,9 @@ func (l *Ledger) Listed(bytes uint64, ids ...uint64) {
 			in = &t.Dead
 		}
 		*in += booked - s.adopted // possibly less than before
+		if s.dying {
+			t.dying += booked - s.adopted
+		}
 		s.committed += booked - s.adopted
 		if s.adopted = booked; s.ended {
 			s.claimed = booked
@@ -123,7 +127,8 @@ func (s *session) give(bytes uint64) uint64 {
 
 // End ends the session of a process that died or left. Its memory stays charged
 // to the tenant as dead, because the driver may not have it back yet; its
-// reservations too, because the driver may have filled them.
+// reservations too, because the driver may have filled them. It is expected back
+// until Stay.
 func (l *Ledger) End(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +144,20 @@ func (l *Ledger) End(id uint64) {
 	s.committed += s.reserved
 	s.reserved, s.adopted = 0, s.committed
 	s.tenant.Dead += s.committed
+	s.dying = true
+	s.tenant.dying += s.committed
 	l.changed(s.tenant)
+}
+
+// Stay records that the memory of an ended session is not expected back any
+// more, as of a process that left and lives.
+func (l *Ledger) Stay(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.sessions[id]; s != nil && s.dying {
+		s.dying = false
+		s.tenant.dying -= s.committed
+	}
 }
 
 // Release takes the memory of an ended session out of the books, once the
@@ -152,6 +170,9 @@ func (l *Ledger) Release(id uint64) uint64 {
 		return 0
 	}
 	s.tenant.Dead -= s.committed + s.reserved
+	if s.dying {
+		s.tenant.dying -= s.committed + s.reserved
+	}
 	l.changed(s.tenant)
 	s.tenant.sessions--
 	delete(l.sessions, id)

@@ -61,8 +61,10 @@ type Memory struct {
 	Kind        Kind
 	Reservation uint64 // in GRANT, COMMIT and ABORT; since 3.1 in ABORT 0: of the lease
 	Bytes       uint64 // requested, reserved, actually taken, or returned; in DENY the available bytes
-	Wait        uint32 // since 3.4, in DENY: ms until it should be asked for again; 0: it is final
-	_           [4]byte
+	// Since 3.4, in DENY: ms until it should be asked for again; 0: it is final.
+	// Since 3.8, in RESERVE: ms since it was first asked for.
+	Wait uint32
+	_    [4]byte
 }
 
 // An Acquire says that there is work for a GPU. The answer is in the page.

@@ -154,21 +154,23 @@ static void give_back(unsigned gpu, enum gs_kind kind, uint64_t bytes)
 
 /* Returns the broker's answer, GS_GRANT or GS_DENY, or 0 if there is none. If a
  * session sends too much, the broker says so, and the thread waits: the program did
- * nothing wrong. It also waits while the broker makes room for it. */
+ * nothing wrong. It also waits while the broker makes room for it, or awaits the
+ * memory of the dead; that wait has an end, so the broker is told how long it was. */
 static int ask(struct reservation *r, enum gs_kind kind)
 {
 	struct gs_memory m = {.gpu = r->gpu, .kind = kind, .bytes = r->bytes};
-	uint64_t deadline = gs_now() + GS_ANSWER, room = gs_now() + GS_ROOM;
+	uint64_t began = gs_now(), deadline = began + GS_ANSWER;
 	_Atomic uint32_t nobody = 0;
 	struct gs_frame answer;
 
 	for (;;) {
 		if (!gs_client_governs(r->gpu) || !gs_client_ask(GS_RESERVE, &m, sizeof(m), &answer))
 			return 0;
-		if (answer.header.type == GS_DENY && answer.memory.wait && gs_now() < room) {
+		if (answer.header.type == GS_DENY && answer.memory.wait && gs_now() - began < GS_ROOM) {
 			uint64_t wait = answer.memory.wait * GS_MS;
 			gs_client_park(&nobody, 0, wait < GS_SECOND ? wait : GS_SECOND);
 			deadline = gs_now() + GS_ANSWER;
+			m.wait = (uint32_t)((gs_now() - began) / GS_MS);
 			continue;
 		}
 		if (answer.header.type != GS_ERR || answer.err.code != GS_E_LIMIT || gs_now() >= deadline)

@@ -81,7 +81,8 @@ struct gs_memory {
 	uint32_t kind; /* enum gs_kind */
 	uint64_t reservation; /* GRANT, COMMIT, ABORT */
 	uint64_t bytes; /* RESERVE: wanted; GRANT: reserved; COMMIT: really taken, at most what was reserved; FREE */
-	uint32_t wait; /* since 3.4, DENY: ms until it should be asked for again; 0: it is final */
+	uint32_t wait; /* since 3.4, DENY: ms until it should be asked for again; 0: it is final. */
+	/* Since 3.8, RESERVE: ms since it was first asked for */
 	uint8_t reserved[4];
 };
 

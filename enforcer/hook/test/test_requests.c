@@ -43,7 +43,7 @@ static void put_off(void)
 		pthread_t t = reserve_aside(5000);
 		for (int i = 0; i < 8; i++) {
 			r = peer_expect(&p, GS_RESERVE);
-			CHECK(r.memory.bytes == 5000);
+			CHECK(r.memory.bytes == 5000 && (i ? r.memory.wait >= 300 : !r.memory.wait));
 			gs_client_free(0, GS_DEVICE, 0);
 			peer_puts_off(&p, &r, i ? 20 : 300);
 		}
