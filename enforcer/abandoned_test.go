@@ -129,7 +129,7 @@ func TestSuccessorsWaitForTheDead(t *testing.T) {
 			t.Parallel()
 			cap := policy.Quota{Limit: 1, Bandwidth: 1, Memory: 4096 * mib}
 			g := prepared(t)
-			g.broker.Holds, g.size, g.age = aged(g.truth.holds), 6<<30, time.Second
+			g.broker.Holds, g.size, g.age = aged(g.truth.holds), 6<<30, 3*time.Second/2
 			g.waits()
 			g.run(policy.Table{Steps: quick(policy.Observe), Actions: 10, Default: policy.Terms{Quota: quota.Free()},
 				Rules: []policy.Rule{byPath("a", cap, quick(policy.Observe)), byPath("b", cap, quick(policy.Observe))}})

@@ -103,6 +103,7 @@ type Enforcer struct {
 	seen          audit.Books               // the last ones
 	returned      map[action.Target]returned
 	pacer         pacer
+	given         given
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
 	held          map[audit.Subject]bool // by the broker
@@ -125,7 +126,7 @@ func New(o Options) (*Enforcer, error) {
 		return nil, err
 	}
 	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1), pacer: pacer{},
-		orders: make(chan func()), waiting: map[awaited][]chan answer{},
+		orders: make(chan func()), waiting: map[awaited][]chan answer{}, given: given{},
 		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
 		pausedMembers: map[audit.Subject]string{},
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
@@ -280,9 +281,36 @@ func (e *Enforcer) measureCapacity(b audit.Books) {
 			capacity[uuid] = min(used+free, total-min(kept, total)+away[uuid])
 		} else {
 			delete(capacity, uuid)
+			continue
+		}
+		if _, is := e.terms.Load().Overcommitted(uuid); !is {
+			capacity[uuid] = e.given.settle(b.Now, uuid, used, capacity[uuid])
 		}
 	}
+	maps.DeleteFunc(e.given, func(uuid string, _ gave) bool { _, there := capacity[uuid]; return !there })
 	e.capacity.Store(&capacity)
+}
+
+// settling is for how long the driver's reading of a GPU's memory may be older than
+// its last listing of processes, and the broker's books.
+const settling = 2 * time.Second
+
+// given is what tenants had before they gave some of it back, by the UUID of a GPU.
+type given map[string]gave
+
+type gave struct {
+	used, capacity uint64
+	at             time.Time // when they last had it
+}
+
+// settle returns a GPU's capacity. What tenants gave back a moment ago may not be
+// free in the reading, and is not lost.
+func (all given) settle(now time.Time, uuid string, used, measured uint64) uint64 {
+	if was := all[uuid]; used < was.used && now.Sub(was.at) < settling {
+		return min(max(measured, was.capacity), measured+was.used-used)
+	}
+	all[uuid] = gave{used, measured, now}
+	return measured
 }
 
 // capacityOf returns how much of a GPU's memory tenants can have; before the
