@@ -16,22 +16,31 @@ import (
 	"gpusteward/internal/wire"
 )
 
+// mapped has do handle a process's memory where it has mapped a file of its session, from an
+// offset on.
+func mapped(t *testing.T, pid int, name string, offset int, do func(memory *os.File, from int64) error) {
+	t.Helper()
+	maps := fixture.Value(os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)))(t)
+	memory := fixture.Value(os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0))(t)
+	defer memory.Close()
+	for line := range strings.Lines(string(maps)) {
+		var from, to, at int64
+		var may string
+		if _, err := fmt.Sscanf(line, "%x-%x %s %x", &from, &to, &may, &at); err == nil && at == int64(offset) &&
+			strings.Contains(line, "/memfd:gpusteward-"+name) {
+			fixture.Must(t, do(memory, from))
+			return
+		}
+	}
+	t.Fatalf("process %d has no %s", pid, name)
+}
+
 // pageOf returns the page of a process's session, read from its memory.
 func pageOf(t *testing.T, pid int) wire.Page {
 	t.Helper()
-	maps := fixture.Value(os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)))(t)
-	memory := fixture.Value(os.Open(fmt.Sprintf("/proc/%d/mem", pid)))(t)
-	defer memory.Close()
-	for line := range strings.Lines(string(maps)) {
-		var from int64
-		if _, err := fmt.Sscanf(line, "%x-", &from); err == nil && strings.Contains(line, "/memfd:gpusteward-page") {
-			page := make(wire.Page, wire.PageSize)
-			fixture.Must(t, fixture.Error(memory.ReadAt(page, from)))
-			return page
-		}
-	}
-	t.Fatalf("process %d has no page", pid)
-	return nil
+	page := make(wire.Page, wire.PageSize)
+	mapped(t, pid, "page", 0, func(memory *os.File, from int64) error { return fixture.Error(memory.ReadAt(page, from)) })
+	return page
 }
 
 // killChildren kills a process's children.

@@ -42,10 +42,15 @@ type speaker struct {
 // speak opens a session on the card that claims to hold some bytes.
 func speak(t *testing.T, socket, tenant string, bytes uint64) *speaker {
 	t.Helper()
+	return speakOf(t, socket, tenant, [16]byte{15: 1}, bytes)
+}
+
+func speakOf(t *testing.T, socket, tenant string, gpu [16]byte, bytes uint64) *speaker {
+	t.Helper()
 	conn := fixture.Value(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"}))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	s := &speaker{t: t, conn: conn}
-	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{{15: 1}}, Committed: [wire.GPUs]uint64{bytes}}
+	hello := wire.Hello{GPUs: 1, UUID: [wire.GPUs][16]byte{gpu}, Committed: [wire.GPUs]uint64{bytes}}
 	copy(hello.Tenant[:], tenant)
 	h, _ := s.ask(wire.TypeResume, &hello)
 	fixture.Need(t, h.Type, wire.TypeWelcome, "the answer to HELLO")
@@ -67,6 +72,16 @@ func (s *speaker) ask(typ wire.Type, m interface{ Append([]byte) []byte }) (wire
 	h, payload, err := wire.Decode(in[:n])
 	fixture.Must(s.t, err)
 	return h, payload
+}
+
+// hoard reserves the bytes, and commits them if it is to.
+func (s *speaker) hoard(bytes uint64, commits bool) {
+	s.t.Helper()
+	h, payload := s.ask(wire.TypeReserve, &wire.Memory{Bytes: bytes})
+	var m wire.Memory
+	if m.Decode(payload); h.Type == wire.TypeGrant && commits {
+		s.send(wire.TypeCommit, &m)
+	}
 }
 
 // take reserves as many of the bytes as it can get, and returns how many that

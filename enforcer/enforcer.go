@@ -142,7 +142,7 @@ func New(o Options) (*Enforcer, error) {
 	e.audit.Tick, e.beside.audit.Tick, e.qos.Tick, e.escalation.Tick = o.Tick, o.Tick, o.Tick, o.Tick
 	e.away.Store(&awayMemory{})
 	e.residence = newResidence()
-	o.Broker.Later = e.later
+	o.Broker.Later, o.Broker.Stays = e.later, e.stays
 	o.Broker.Granted = func(r broker.Request) { e.residence.queue.grant(time.Now(), waiter{r.PID, r.GPU}) }
 	o.Broker.Holds = e.holds(o.Broker.Holds)
 	e.terms.Store(&terms{Policy: o.Policy, rates: o.Host.Rates})
@@ -269,12 +269,12 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 }
 
 // measureCapacity finds how much of each GPU's memory tenants can have: what
-// they have plus what is free, at most all of it; of an overcommitted GPU, also
+// they have, as far as the driver lists it, plus what is free, at most all of it; of an overcommitted GPU, also
 // what is on the host.
 func (e *Enforcer) measureCapacity(b audit.Books) {
 	capacity, away := map[string]uint64{}, e.absentBytes()
 	for _, t := range b.Tenants {
-		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved
+		capacity[t.GPU] += t.MemoryUsed + t.MemoryReserved - t.MemoryUnlisted
 	}
 	for uuid, used := range capacity {
 		if total, free, kept, ok := e.Host.Memory(uuid); ok {

@@ -125,6 +125,12 @@ func (e *Enforcer) later(r broker.Request) time.Duration {
 	return askAgain
 }
 
+// stays is broker.Options.Stays: no driver can suspend a process with unified memory.
+func (e *Enforcer) stays(uuid string, pid int, kind wire.Kind) bool {
+	_, is := e.terms.Load().Overcommitted(uuid)
+	return is && !e.Simulated && (kind == wire.KindManaged || e.jobs.Shared(pid)&wire.SharedManaged != 0)
+}
+
 // grant notes that a process was granted memory of a GPU. If it waits for more, it asks again.
 func (q *queue) grant(now time.Time, by waiter) {
 	q.mu.Lock()
@@ -365,8 +371,13 @@ func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
 	log.Info("a workload gives way: its GPU memory moves to the host until it uses the GPU again")
 }
 
-// waitingFor returns the allocations that wait, by workload.
+// waitingFor returns the allocations that wait, by workload. Nobody gives way for a process
+// that is on no GPU.
 func (e *Enforcer) waitingFor(now time.Time) (requests []residency.Request) {
+	listed := map[waiter]bool{}
+	for _, h := range e.seen.DeviceProcesses {
+		listed[waiter{h.Process.PID, h.UUID}] = true
+	}
 	for _, w := range e.residence.queue.requests(now) {
 		of := audit.Subject{Tenant: w.Tenant, Workload: fmt.Sprint("pid:", w.PID)}
 		p, err := e.Host.Process(w.PID)
@@ -379,6 +390,9 @@ func (e *Enforcer) waitingFor(now time.Time) (requests []residency.Request) {
 		if r, away := e.suspender.Record(of); away && r.Yields {
 			e.residence.want(of, w.since)
 			continue // first it comes back
+		}
+		if !listed[waiter{w.PID, w.GPU}] {
+			continue
 		}
 		requests = append(requests, residency.Request{Subject: of, GPU: w.GPU, Bytes: w.Bytes, Since: w.since,
 			Priority: e.terms.Load().Priority(w.Tenant)})
@@ -400,10 +414,10 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 		r.stays[c.Subject] = stay{now, sum(bytes)}
 	}
 	failed, is := r.failed[c.Subject]
-	_, obstacle := e.obstacle(c)
 	w := residency.Workload{Subject: c.Subject, Since: r.stays[c.Subject].since, Priority: t.Priority(c.Tenant),
 		Bytes: bytes, Reclaim: t.Reclaim(c.Tenant),
-		Fixed: obstacle != "" || e.stopped(c.Subject) || is && now.Sub(failed) < e.Tick.Of(restAfter), Guaranteed: map[string]uint64{}}
+		Fixed: c.mps || e.stopped(c.Subject) || is && now.Sub(failed) < e.Tick.Of(restAfter), Says: e.says(c),
+		Guaranteed: map[string]uint64{}}
 	w.Idle, w.Known = e.idle(now, c)
 	if slices.ContainsFunc(requests, func(r residency.Request) bool { return r.Subject == c.Subject }) {
 		w.Idle, w.Known = 0, true // it waits for memory
@@ -412,6 +426,21 @@ func (e *Enforcer) resident(now time.Time, c *candidate, requests []residency.Re
 		w.Guaranteed[uuid] = t.Quota(c.Tenant, uuid).Reserved
 	}
 	return w
+}
+
+// says returns what the processes of a workload say that stands against its suspension.
+func (e *Enforcer) says(c *candidate) residency.Word {
+	var kinds wire.Shared
+	for _, p := range c.processes {
+		kinds |= e.jobs.Shared(p.PID)
+	}
+	switch kinds {
+	case 0:
+		return residency.Nothing
+	case wire.SharedManaged:
+		return residency.Stays
+	}
+	return residency.Shares
 }
 
 // absent returns a workload that is suspended, or on its way. Some of its processes may
@@ -456,7 +485,8 @@ func (e *Enforcer) overcommitted(uuid string, b audit.Books) (g residency.GPU) {
 	}
 	for _, t := range b.Tenants {
 		if t.GPU == uuid {
-			g.Free -= min(t.MemoryReserved, g.Free) // allocations that are about to be made
+			// allocations that are about to be made
+			g.Free -= min(t.MemoryReserved-min(t.MemoryUnlisted, t.MemoryReserved), g.Free)
 		}
 	}
 	if m := e.residence.moves[uuid]; m != nil {

@@ -61,6 +61,10 @@ type Options struct {
 	// GPU has no room, should be asked for again, because room is being made; 0:
 	// it fails. It must not block, and may be nil: all fail.
 	Later func(Request) time.Duration
+	// Stays reports whether memory of a kind, which a process wants of a GPU, can
+	// never give way to others there that are entitled to that: the process gets
+	// only what its tenant is guaranteed. It must not block, and may be nil.
+	Stays func(uuid string, pid int, kind wire.Kind) bool
 	// Granted is told of each allocation that is granted, but for those from a
 	// lease. It must not block, and may be nil.
 	Granted func(Request)
@@ -109,7 +113,7 @@ type Request struct {
 
 // timing are the protocol's time limits and rates.
 type timing struct {
-	hello, heartbeat, stale, flood, release, poll, again, behind time.Duration
+	hello, heartbeat, stale, flood, release, poll, again, unlisted, behind time.Duration
 
 	perSession, perOwner         int // messages a second
 	callsOfProcess, callsOfOwner int // connections a second
@@ -136,7 +140,8 @@ const (
 
 var defaults = timing{
 	hello: 2 * time.Second, heartbeat: 250 * time.Millisecond, stale: 3 * time.Second, flood: 10 * time.Second,
-	release: 2 * time.Second, poll: 100 * time.Millisecond, again: 25 * time.Millisecond, behind: time.Second,
+	release: 2 * time.Second, poll: 100 * time.Millisecond, again: 25 * time.Millisecond, unlisted: 3 * time.Second,
+	behind:     time.Second,
 	perSession: messagesOfSession, perOwner: messagesOfOwner, callsOfProcess: callsOfProcess,
 	callsOfOwner: callsOfOwner, asks: asksOfOwner, maxGPUs: maxGPUs,
 }

@@ -529,6 +529,68 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	}
 }
 
+// TestMemoryThatStaysNeedsAGuarantee grants unified memory only as far as it is guaranteed, and
+// lends nothing to who has it.
+func TestMemoryThatStaysNeedsAGuarantee(t *testing.T) {
+	t.Parallel()
+	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Quota: quota.Quota{Reserved: 40}}}},
+		Capacity: func(string) uint64 { return 100 }, Later: func(Request) time.Duration { return time.Hour },
+		Stays: func(uuid string, pid int, kind wire.Kind) bool { return kind == wire.KindManaged && pid == os.Getpid() }}, nil)
+	c := dial(t, b, "a", 1)
+	for _, bytes := range []uint64{41, 40} {
+		typ, payload := c.ask(wire.TypeReserve, &wire.Memory{Bytes: bytes, Kind: wire.KindManaged})
+		var m wire.Memory
+		if m.Decode(payload); (typ == wire.TypeGrant) != (bytes == 40) || m.Wait != 0 {
+			t.Errorf("%d of a guarantee of 40: %s %+v", bytes, typ, m)
+		}
+	}
+}
+
+// TestUnlistedMemoryIsOthers has a tenant book memory that the driver does not list, in
+// sessions that come and go. Another one has it after some listings, and no sooner.
+func TestUnlistedMemoryIsOthers(t *testing.T) {
+	t.Parallel()
+	var known, listed atomic.Int64
+	b := start(t, Options{Policy: everybody(Quota{}), Capacity: func(string) uint64 { return 100 },
+		Holds: func(string, int) (uint64, time.Time, bool) {
+			if known.Load() == 0 {
+				return 0, time.Time{}, false
+			}
+			return uint64(listed.Load()), time.Unix(known.Load(), 0), listed.Load() > 0
+		}}, func(b *Broker) { b.timing.unlisted = 0 })
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	c.take(90)
+	looks := func(what string, n int, step int64, want uint64) {
+		t.Helper()
+		for range n {
+			known.Add(step)
+			b.Refresh()
+		}
+		if _, m := d.reserve(1000); m.Bytes != want {
+			t.Errorf("%s: another one may have %d, want %d", what, m.Bytes, want)
+		}
+	}
+	looks("without a listing", 9, 0, 10)
+	known.Store(1)
+	looks("with one listing", 9, 0, 10)
+	looks("with some", 2, 1, 10)
+	for range 2 { // sessions
+		c.send(wire.TypeFree, &wire.Memory{Bytes: 90})
+		c = dial(t, b, "a", 1)
+		c.take(90)
+		looks("with more, and another session", 3, 1, 100)
+	}
+	if s := b.tenant("a"); s.MemoryUnlisted != 90 {
+		t.Errorf("%+v", s)
+	}
+	listed.Store(90)
+	looks("it is listed", 1, 1, 10)
+	listed.Store(0)
+	looks("and not any more", 8, 1, 100)
+	known.Store(0)
+	looks("the driver tells nothing any more", 1, 0, 10)
+}
+
 // TestRunEndsDuringAMessage ends the broker while it handles a message: it hangs up at
 // once, and the rest of that message, which needs the broker's mutex, keeps nothing from
 // its end.

@@ -35,6 +35,11 @@ type gpu struct {
 	first  sync.Once         // somebody sits down
 	kept   map[string]uint64 // what is guaranteed to tenants, bytes; guarded by the broker's reloads
 
+	// What the driver does not list of tenants' memory, by its last listing. Guarded by the
+	// broker's reloads.
+	absent  map[string]*absence
+	weighed time.Time
+
 	// Guarded by the timetable.
 	schedule *schedule.GPU
 	parties  []*party            // one for each tenant with a session, by time of coming
@@ -55,7 +60,7 @@ func (t *timetable) add(name string, uuid [16]byte) *gpu {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := &gpu{uuid: name, bytes: uuid, b: t.b, memory: &ledger.Ledger{}, schedule: t.scheduler.Add(),
-		capped: map[string]struct{}{}}
+		capped: map[string]struct{}{}, absent: map[string]*absence{}}
 	t.gpus = append(t.gpus, g)
 	return g
 }

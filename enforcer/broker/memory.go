@@ -2,6 +2,7 @@ package broker
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -33,7 +34,7 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 		if granted && s.b.options.Granted != nil {
 			s.b.options.Granted(asked)
 		}
-		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax {
+		if granted && s.leases != nil && ask.Bytes <= wire.LeaseMax && !s.stays(t, ask.Kind) {
 			t.gpu.memory.Lend(s.id, s.leases.At(t.index))
 		}
 		if !granted && free >= ask.Bytes && free > 0 {
@@ -54,13 +55,14 @@ func (s *session) reserve(fd int, m *mail, h wire.Header, payload []byte) *refus
 // be in the books as dead yet: before a refusal is final they are brought up to date.
 func (s *session) admit(t *seat, waited time.Duration, ask *wire.Memory) (reservation uint64, granted bool, free uint64,
 	asked Request) {
+	stays := s.stays(t, ask.Kind)
 	old := true
 	for again := true; again; {
 		again = false
 		s.mu.Lock()
 		s.memory = true
 		asked = s.request(t, ask.Bytes)
-		reservation, granted, free = t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, func(lacks ledger.Lack) bool {
+		reservation, granted, free = t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, stays, func(lacks ledger.Lack) bool {
 			switch {
 			case lacks == ledger.LacksDying && waited < s.b.timing.release:
 				ask.Wait = uint32(s.b.timing.again.Milliseconds())
@@ -77,6 +79,11 @@ func (s *session) admit(t *seat, waited time.Duration, ask *wire.Memory) (reserv
 		}
 	}
 	return reservation, granted, free, asked
+}
+
+// stays reports whether memory that a session asks for can never give way to others.
+func (s *session) stays(t *seat, kind wire.Kind) bool {
+	return s.b.options.Stays != nil && s.b.options.Stays(t.gpu.uuid, s.facts.PID, kind)
 }
 
 // request returns what a session asks for. s.mu is locked.
@@ -155,6 +162,95 @@ func (g *gpu) listed(pid int) (bytes uint64, at time.Time) {
 		return cmp.Or(capacity(g.uuid), mostBytes), at
 	}
 	return mostBytes, at
+}
+
+// An absence is how many of a tenant's bytes the driver does not list: the least of
+// some listings, because memory is booked before it is taken.
+type absence struct {
+	least, before uint64        // of the listings since, and of those before
+	since         time.Duration // clock
+	listings      int
+}
+
+// note takes what a listing shows.
+func (a *absence) note(bytes uint64, now, window time.Duration) {
+	switch {
+	case a.listings == 0:
+		a.least, a.since = bytes, now
+	case now-a.since > window && a.listings > 2:
+		a.before, a.least, a.since, a.listings = min(a.least, bytes), bytes, now, 0
+	}
+	a.least = min(a.least, bytes)
+	a.listings++
+}
+
+// weigh tells the ledgers how much the driver does not list of the memory that living
+// processes have booked. It goes by tenants: it does not matter which of their
+// processes have booked it, nor for how long. The broker's reloads are locked.
+func (b *Broker) weigh() {
+	type process struct {
+		gpu *gpu
+		pid int
+	}
+	books := map[process]map[string]uint64{} // by tenant
+	for _, s := range b.begun() {
+		s.mu.Lock()
+		name, memory := s.tenant, s.memory && !s.away
+		s.mu.Unlock()
+		for _, t := range s.seats {
+			if t != nil && memory {
+				p := process{t.gpu, s.facts.PID}
+				if books[p] == nil {
+					books[p] = map[string]uint64{}
+				}
+				books[p][name] += t.gpu.memory.Session(s.id)
+			}
+		}
+	}
+	missing, at := map[*gpu]map[string]uint64{}, map[*gpu]time.Time{}
+	for p, all := range books {
+		listed, when := p.gpu.listed(p.pid)
+		if missing[p.gpu] == nil {
+			missing[p.gpu] = map[string]uint64{}
+		}
+		if when.IsZero() {
+			continue // it is not known
+		}
+		if when.After(at[p.gpu]) {
+			at[p.gpu] = when
+		}
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			has := min(all[name], listed)
+			listed -= has
+			missing[p.gpu][name] += all[name] - has
+		}
+	}
+	for _, g := range b.shared() {
+		g.weigh(missing[g], at[g])
+	}
+}
+
+// weigh takes what a listing of the driver lacks of each tenant's memory; a zero time: there
+// is no listing of any of them.
+func (g *gpu) weigh(missing map[string]uint64, at time.Time) {
+	if !at.IsZero() && !at.After(g.weighed) {
+		return
+	}
+	g.weighed = at
+	for name := range missing {
+		if g.absent[name] == nil {
+			g.absent[name] = &absence{}
+		}
+	}
+	for name, a := range g.absent {
+		if a.note(missing[name], g.b.clock.now(), g.b.timing.unlisted); at.IsZero() {
+			*a = absence{}
+		}
+		g.memory.SetUnlisted(name, min(a.least, a.before))
+		if a.least == 0 && a.before == 0 && missing[name] == 0 {
+			delete(g.absent, name)
+		}
+	}
 }
 
 // needs are the bytes that the driver itself needs for a process: those that it

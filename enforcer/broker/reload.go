@@ -48,6 +48,7 @@ func (b *Broker) Refresh() {
 	}
 	b.watch()
 	b.recount()
+	b.weigh()
 	for _, g := range b.shared() {
 		g.refresh(p)
 		g.keep(p)

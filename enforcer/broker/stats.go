@@ -169,7 +169,7 @@ func (g *gpu) stats(all *wire.Stats) {
 			WaitSeconds: sums.Waited.Seconds(), ThrottledSeconds: p.overhead.Seconds(), Launches: p.launches,
 			CopiedBytes: p.copied, Waits: sums.Waits, LateWaits: sums.Late,
 			MemoryCap: memory.Cap, MemoryUsed: memory.Committed + memory.Dead, MemoryReserved: memory.Reserved,
-			MemoryPeak: memory.Peak, MemoryDenied: memory.Denied,
+			MemoryUnlisted: min(memory.Unlisted, memory.Committed+memory.Reserved+memory.Dead), MemoryPeak: memory.Peak, MemoryDenied: memory.Denied,
 			MemoryAsked: memory.Asked, MemoryMissed: memory.Missed,
 		}
 		if t.Limit <= 0 {

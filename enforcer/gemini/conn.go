@@ -212,7 +212,8 @@ func (c *conn) take(bytes uint64) bool {
 	if c.limit == 0 { // to the ledger, 0 is no cap
 		return false
 	}
-	reservation, ok, _ := c.s.memory.ReserveUnless(c.name, c.session, bytes, func(ledger.Lack) bool { return true })
+	reservation, ok, _ := c.s.memory.ReserveUnless(c.name, c.session, bytes, false,
+		func(ledger.Lack) bool { return true })
 	if !ok && c.s.bury(c) {
 		reservation, ok, _ = c.s.memory.Reserve(c.name, c.session, bytes)
 	}

@@ -45,6 +45,7 @@ type Usage struct {
 	Reserved   uint64 // promised
 	Leased     uint64 // part of Reserved that is idle in leases
 	Dead       uint64 // of ended sessions, possibly still held
+	Unlisted   uint64 // part of them all that the driver does not list: it has no claim
 	Cap        uint64 // 0: none
 	Guaranteed uint64 // kept for it
 	Peak       uint64 // the most taken at once, including Dead
@@ -73,7 +74,7 @@ func (t *tenant) used() uint64 { return t.Committed + t.Reserved + t.Dead }
 func (t *tenant) lasting() uint64 { return t.used() - t.Leased - t.dying }
 
 // lack returns why the tenant cannot have so many bytes.
-func (l *Ledger) lack(t *tenant, bytes uint64) Lack {
+func (l *Ledger) lack(t *tenant, bytes uint64, stays bool) Lack {
 	var others, dying uint64
 	for _, o := range l.tenants {
 		dying += o.dying
@@ -83,7 +84,8 @@ func (l *Ledger) lack(t *tenant, bytes uint64) Lack {
 	}
 	limit := l.limit(t, others)
 	switch {
-	case t.Cap != 0 && bytes > t.Cap-min(t.lasting(), t.Cap):
+	case t.Cap != 0 && bytes > t.Cap-min(t.lasting(), t.Cap),
+		stays && bytes > t.Guaranteed-min(t.lasting(), t.Guaranteed):
 		return LacksCap
 	case dying == 0 || bytes > limit-min(t.lasting(), limit):
 		return LacksRoom
@@ -111,7 +113,9 @@ func (l *Ledger) limit(t *tenant, others uint64) uint64 {
 }
 
 // claims returns the tenant's claims at this use.
-func (t *tenant) claims(used uint64) uint64 { return min(max(used, t.Guaranteed), mostBytes) }
+func (t *tenant) claims(used uint64) uint64 {
+	return min(max(used-min(t.Unlisted, used), t.Guaranteed), mostBytes)
+}
 
 // changed records what the tenant has and claims now: its use or its guarantee,
 // whichever is more.
@@ -158,6 +162,17 @@ func (l *Ledger) SetReserved(name string, bytes uint64) {
 	l.forget(name)
 }
 
+// SetUnlisted sets how many of a tenant's bytes the driver does not list. Others may
+// have them, unless they are guaranteed.
+func (l *Ledger) SetUnlisted(name string, bytes uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.tenants[name]; t != nil {
+		t.Unlisted = bytes
+		l.changed(t)
+	}
+}
+
 // SetCapacity sets the bytes of the GPU that all tenants together can have,
 // including what they have. 0 is unknown: then nothing is kept for anybody.
 func (l *Ledger) SetCapacity(bytes uint64) {
@@ -192,7 +207,7 @@ func (l *Ledger) forget(name string) {
 // never 0, and what is left; or false, and what could be had. A session belongs
 // to the tenant of its first call.
 func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok bool, free uint64) {
-	return l.ReserveUnless(name, id, bytes, nil)
+	return l.ReserveUnless(name, id, bytes, false, nil)
 }
 
 // A Lack is what a request lacks. Memory of the dead that is expected back does
@@ -203,14 +218,15 @@ type Lack int
 const (
 	LacksDying Lack = iota // nothing but that memory
 	LacksRoom              // the GPU has too little
-	LacksCap               // it is beyond its tenant's cap
+	LacksCap               // it is beyond its tenant's cap, or beyond what is guaranteed and stays
 )
 
 // ReserveUnless is Reserve, and does not count a refusal that is put off: later
 // decides that where there is too little. It must not call the ledger; nil puts
-// nothing off.
-func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func(Lack) bool) (reservation uint64, ok bool,
-	free uint64) {
+// nothing off. Memory that stays cannot be had back: it is granted only as far as
+// it is guaranteed.
+func (l *Ledger) ReserveUnless(name string, id, bytes uint64, stays bool, later func(Lack) bool) (reservation uint64,
+	ok bool, free uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.open(name, id)
@@ -223,11 +239,14 @@ func (l *Ledger) ReserveUnless(name string, id, bytes uint64, later func(Lack) b
 		l.collect(t, bytes)
 		free = l.free(t)
 	}
+	if stays {
+		free = min(free, t.Guaranteed-min(t.used()-t.Leased, t.Guaranteed))
+	}
 	if s.taken == math.MaxUint64 {
 		t.Denied++
 		return 0, false, free
 	}
-	if bytes > free && later != nil && later(l.lack(t, bytes)) {
+	if bytes > free && later != nil && later(l.lack(t, bytes, stays)) {
 		return 0, false, free
 	}
 	covered := bytes > 0 && bytes <= t.Guaranteed-min(t.used(), t.Guaranteed)

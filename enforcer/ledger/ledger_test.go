@@ -142,10 +142,11 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 		t.Error("a dead session reserved")
 	}
 	// What a request lacks, with another tenant's dead, and without.
+	stays := false
 	lacks := func(what, name string, bytes uint64, want Lack) {
 		t.Helper()
 		was, got := l.Usage(name).Denied, Lack(-1)
-		if _, ok, _ := l.ReserveUnless(name, 2, bytes, func(is Lack) bool { got = is; return true }); ok || got != want {
+		if _, ok, _ := l.ReserveUnless(name, 2, bytes, stays, func(is Lack) bool { got = is; return true }); ok || got != want {
 			t.Errorf("%d of %s, %s: granted %v, lack %d", bytes, name, what, ok, got)
 		}
 		fixture.Equal(t, l.Usage(name).Denied, was, "%s: … refusals", what)
@@ -164,6 +165,12 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	l.Listed(10, 3)
 	lacks("and shrinks", "a", 80, LacksDying)
 	l.Release(3)
+	stays = true
+	lacks("nothing is guaranteed to what stays", "a", 1, LacksCap)
+	l.SetReserved("a", 70)
+	lacks("the guarantee is held by the dead", "a", 70, LacksDying)
+	stays = false
+	l.SetReserved("a", 0)
 	l.SetCapacity(0)
 	if err := l.Free(1, 1); !errors.Is(err, ErrSession) {
 		t.Error(err)
@@ -320,6 +327,31 @@ func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
 	l.SetReserved("y", 0)
 	if len(l.tenants) != 0 || len(l.sessions) != 0 {
 		t.Errorf("%d tenants, %d sessions", len(l.tenants), len(l.sessions))
+	}
+}
+
+// Others may have what the driver does not list, but for what is guaranteed.
+func TestUnlistedMemoryHasNoClaim(t *testing.T) {
+	var l Ledger
+	l.SetCapacity(100)
+	adopt(&l, "a", 1, 90)
+	l.SetUnlisted("a", 80)
+	l.SetUnlisted("nobody", 80)
+	for guaranteed, want := range map[uint64]uint64{0: 90, 5: 90, 30: 70} {
+		l.SetReserved("a", guaranteed)
+		if _, ok, free := l.Reserve("b", 2, 91); ok || free != want {
+			t.Errorf("with a guarantee of %d: %v %d", guaranteed, ok, free)
+		}
+	}
+	if _, ok, free := l.Reserve("a", 1, 11); ok || free != 10 {
+		t.Errorf("its own: %v %d", ok, free)
+	}
+	if r, ok, free := l.ReserveUnless("a", 3, 1, true, nil); ok || free != 0 {
+		t.Errorf("what stays beyond the guarantee: %d %v %d", r, ok, free)
+	}
+	l.SetReserved("a", 95)
+	if _, ok, free := l.ReserveUnless("a", 3, 5, true, nil); !ok || free != 0 {
+		t.Errorf("what stays within the guarantee: %v %d", ok, free)
 	}
 }
 

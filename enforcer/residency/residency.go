@@ -39,6 +39,19 @@ const (
 	Suspended              // on the host
 )
 
+// A Word is what processes themselves say that stands against their suspension. It
+// may be a lie, and counts for nothing beyond what their tenant is guaranteed.
+type Word int
+
+// The words. Nobody has unified memory on an overcommitted GPU beyond a guarantee, so
+// who says so there is not believed. Who shares memory may be right, and the driver
+// may break it: only a higher priority takes its place.
+const (
+	Nothing Word = iota
+	Stays        // it has unified memory
+	Shares       // it shares memory with other processes
+)
+
 // A Workload is a workload with memory on GPUs, or suspended.
 type Workload struct {
 	audit.Subject
@@ -50,6 +63,7 @@ type Workload struct {
 	Known    bool          // whether Idle is known
 	Wants    bool          // a suspended one: it tried to use a GPU, or was ordered back
 	Fixed    bool          // it cannot be suspended: it was refused, or is a client of MPS
+	Says     Word
 	Reclaim  policy.Reclaim
 	// bytes by UUID that are guaranteed to its tenant: while its tenant has no
 	// more there, it yields only if it is idle
@@ -183,7 +197,7 @@ func (w Workload) sum() (all uint64) {
 func (s State) reclaimable(w Workload) bool {
 	idle := min(w.Idle, s.Now.Sub(w.Since))
 	asks := slices.ContainsFunc(s.Requests, func(r Request) bool { return r.Subject == w.Subject })
-	return w.Phase == Resident && !w.Fixed && w.Known && w.Reclaim.Idle > 0 && idle >= w.Reclaim.Idle &&
+	return w.Phase == Resident && !w.Fixed && w.Says == Nothing && w.Known && w.Reclaim.Idle > 0 && idle >= w.Reclaim.Idle &&
 		w.sum() > w.Reclaim.Keep && !asks
 }
 
@@ -360,7 +374,8 @@ func (s State) yields(w Workload, c claim, gone map[audit.Subject]bool) bool {
 		stayed := s.Now.Sub(w.Since)
 		switch {
 		case n == 0:
-		case !g.Overcommit, stayed < g.Stay():
+		case !g.Overcommit, stayed < g.Stay(),
+			w.Says != Nothing && s.has(w.Tenant, uuid, gone) <= w.Guaranteed[uuid], w.Says == Shares && w.Priority >= c.priority:
 			return false
 		case w.Known && w.Idle >= g.Stay(): // it does not miss the GPU
 		case w.Priority > c.priority, s.has(w.Tenant, uuid, gone) <= w.Guaranteed[uuid]:
@@ -386,8 +401,8 @@ func (s State) later() State {
 	return s
 }
 
-// order returns the workloads in the order in which they give way: those that
-// are idle for longest, then the lowest priority, then those that stayed
+// order returns the workloads in the order in which they give way: those that say
+// nothing against it, those that are idle for longest, then the lowest priority, then those that stayed
 // longest.
 func (s State) order() []Workload {
 	all := slices.Clone(s.Workloads)
@@ -398,7 +413,7 @@ func (s State) order() []Workload {
 		return w.Idle
 	}
 	slices.SortFunc(all, func(x, y Workload) int {
-		return cmp.Or(-cmp.Compare(idle(x), idle(y)), cmp.Compare(x.Priority, y.Priority), x.Since.Compare(y.Since),
+		return cmp.Or(cmp.Compare(x.Says, y.Says), -cmp.Compare(idle(x), idle(y)), cmp.Compare(x.Priority, y.Priority), x.Since.Compare(y.Since),
 			audit.Compare(x.Subject, y.Subject))
 	})
 	return all

@@ -45,6 +45,7 @@ func tenant(name string) func(*Workload)    { return func(w *Workload) { w.Tenan
 func moving(w *Workload)                    { w.Phase = Moving }
 func fixed(w *Workload)                     { w.Fixed = true }
 func unknown(w *Workload)                   { w.Known = false }
+func says(word Word) func(*Workload)        { return func(w *Workload) { w.Says = word } }
 
 func also(gpu string, size uint64) func(*Workload) {
 	return func(w *Workload) { w.Bytes[gpu] = size * gib }
@@ -125,6 +126,7 @@ func TestDecide(t *testing.T) {
 		{"more on all GPUs than may stay", works{at("x", 9, also("b", 1), idle(time.Hour), gives(time.Minute, 9))}, nil,
 			nil, "-x"},
 		{"fixed", works{at("x", 9, idle(time.Hour), gives(time.Minute, 0), fixed)}, nil, nil, none},
+		{"says that it stays", works{at("x", 9, idle(time.Hour), gives(time.Minute, 0), says(Stays))}, nil, nil, none},
 		{"of unknown use", works{at("x", 9, idle(time.Hour), gives(time.Minute, 0), unknown)}, nil, nil, none},
 		{"on its way", works{at("x", 9, idle(time.Hour), gives(time.Minute, 0), moving)}, nil, nil, none},
 		{"brought back by an operator", works{at("x", 9, idle(time.Hour), gives(time.Minute, 0), since(time.Minute-1))},
@@ -220,6 +222,14 @@ func TestDecide(t *testing.T) {
 		{"within its guarantee, idle", works{at("x", 60, promised(60), idle(time.Minute)), away("y", 60)}, nil, nil, "-x"},
 		{"within its guarantee, and a claim of high priority", works{at("x", 60, promised(60)), away("y", 60, high)}, nil,
 			nil, none},
+		{"says that it stays", works{at("x", 60, says(Stays))}, wants{asks("y", 60)}, nil, "-x"},
+		{"says that it stays, idle within its guarantee", works{at("x", 60, says(Stays), promised(60), idle(time.Hour)),
+			away("y", 60)}, nil, nil, none},
+		{"says that it shares", works{at("x", 60, says(Shares), idle(time.Hour)), away("y", 60)}, nil, nil, none},
+		{"says that it shares, and a claim of high priority", works{at("x", 60, says(Shares)), away("y", 60, high)}, nil,
+			nil, "-x"},
+		{"says that it stays, and others say nothing", works{at("x", 60, says(Stays), idle(time.Hour)), at("z", 40),
+			away("y", 30)}, nil, nil, "-z"},
 		{"two within a guarantee", works{at("x", 30, promised(60), tenant("t")), at("y", 30, promised(60), tenant("t")),
 			away("z", 60)}, nil, nil, none},
 		{"two beyond a guarantee together", works{at("x", 30, promised(40), tenant("t")),

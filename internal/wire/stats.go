@@ -358,9 +358,10 @@ type TenantStats struct {
 	Waits            uint64  `json:"waits"`             // its waits for a turn
 	LateWaits        uint64  `json:"late_waits"`        // those of them beyond its objective
 
-	MemoryCap      uint64 `json:"memory_cap"`      // bytes; 0: none
-	MemoryUsed     uint64 `json:"memory_used"`     // committed bytes, with those of dead sessions
-	MemoryReserved uint64 `json:"memory_reserved"` // granted but not taken yet, with idle bytes in leases
+	MemoryCap      uint64 `json:"memory_cap"`                // bytes; 0: none
+	MemoryUsed     uint64 `json:"memory_used"`               // committed bytes, with those of dead sessions
+	MemoryReserved uint64 `json:"memory_reserved"`           // granted but not taken yet, with idle bytes in leases
+	MemoryUnlisted uint64 `json:"memory_unlisted,omitempty"` // part of both that the driver does not list: it has no claim
 	MemoryPeak     uint64 `json:"memory_peak"`
 	MemoryDenied   uint64 `json:"memory_denied"` // refused requests
 	MemoryAsked    uint64 `json:"memory_asked"`  // requests that its guarantee covers

@@ -5,8 +5,8 @@
  * reservation is counted here before the driver is asked, so that the cap holds
  * while threads race and while sessions come and go.
  *
- * The broker is not asked for every few bytes. It lends some, and the process may
- * take again what it freed. The broker sees what is left of them, and takes that
+ * The broker is not asked for every few bytes, unless they are of unified memory. It
+ * lends some, and the process may take again what it freed. The broker sees what is left of them, and takes that
  * back if another process needs it. */
 #define _GNU_SOURCE
 #include "admit.h"
@@ -219,7 +219,7 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 		_Atomic uint32_t nobody = 0;
 		if (gs_client.state == GS_ACTIVE || !needs_broker(gpu)) {
 			r = take(gpu, bytes);
-			said = !r ? 0 : lease_take(r) ? GS_GRANT : ask(r, kind);
+			said = !r ? 0 : kind != GS_MANAGED && lease_take(r) ? GS_GRANT : ask(r, kind);
 			if (!r || said || !needs_broker(gpu))
 				break;
 			release(r);

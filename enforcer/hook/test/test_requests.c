@@ -150,6 +150,15 @@ static void leases_keep_their_place(void)
 	CHECK(!gs_link_map_leases(-1, l) && msync(l, sizeof(*l), MS_ASYNC) && errno == ENOMEM);
 }
 
+static void *reserve_unified(void *unused)
+{
+	uint64_t r;
+
+	(void)unused;
+	CHECK(gs_client_reserve(0, GS_MANAGED, 1, &r) == GS_DENY);
+	return NULL;
+}
+
 /* Lent bytes are taken and put back without a message. */
 static void lent(void)
 {
@@ -176,6 +185,14 @@ static void lent(void)
 	leases->idle[0] = GS_LEASE_OPEN | 10;
 	gs_client_commit(0, GS_DEVICE, grant(&p, 11, 41), 11);
 	CHECK(peer_expect(&p, GS_COMMIT).memory.reservation == 41 && idle() == 10);
+
+	/* Unified memory is asked for, because it cannot give way. */
+	pthread_t t;
+	CHECK(pthread_create(&t, NULL, reserve_unified, NULL) == 0);
+	got = peer_expect(&p, GS_RESERVE);
+	CHECK(got.memory.kind == GS_MANAGED && got.memory.bytes == 1 && idle() == 10);
+	peer_answer(&p, GS_DENY, &got, 0);
+	CHECK(!reserved(t));
 
 	/* Bytes that the lease has no room for go back, and half of its most stays. */
 	gs_client_commit(0, GS_DEVICE, grant(&p, 2 * GS_LEASE_MAX, 42), 2 * GS_LEASE_MAX);
