@@ -60,6 +60,7 @@ func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
 						return
 					case <-tick.C:
 						s.send(wire.TypeFree, &wire.Memory{Bytes: most})
+						_ = s.conn.Close()
 						s = speakOf(g.t, g.socket, "", stubbed, 0)
 						s.hoard(most, true)
 					}
