@@ -84,17 +84,13 @@ func TestExecGivesMemoryBack(t *testing.T) {
 		"--sync-every=1", "--steps=1", "--then-wait=1", "--then-mib=4096")
 	ready(t, w)
 	w.Tell("go")
-	if got := taken(t, w); got != limit/2 {
-		t.Fatalf("it takes %d MiB of 2048", got/mib)
-	}
+	fixture.Need(t, taken(t, w), limit/2, "it takes … MiB of 2048")
 	poll(t, 10*time.Second, "what it takes is not booked", func() bool { return used() == limit/2 })
 	g.compared()
 	w.Tell("anew")
 	ready(t, w) // the other program
 	w.Tell("go")
-	if got := taken(t, w); got != limit {
-		t.Errorf("it takes %d MiB of 4096 after it began another program", got/mib)
-	}
+	fixture.Equal(t, taken(t, w), limit, "it takes … MiB of 4096 after it began another program")
 	poll(t, 10*time.Second, "the books differ",
 		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
 }
@@ -196,9 +192,7 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 				w.Tell("go")
 			}
 			for _, w := range all[1:] {
-				if got := taken(t, w); got != c.more {
-					t.Errorf("without a broker it takes %d MiB, want %d", got/mib, c.more/mib)
-				}
+				fixture.Equal(t, taken(t, w), c.more, "without a broker it takes … MiB")
 			}
 			h.broker = startBrokerIn(t, h.driver, h.socket, capped("tenant", limit))
 			poll(t, 10*time.Second, "the books of the next broker differ", func() bool {
@@ -263,9 +257,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 			ready(t, w) // the last program, which takes memory when told
 			poll(t, 20*time.Second, "the books have not settled", func() bool { return used() == limit-c.after })
 			w.Tell("go")
-			if got := taken(t, w); got != c.after {
-				t.Errorf("the last program takes %d MiB, want %d", got/mib, c.after/mib)
-			}
+			fixture.Equal(t, taken(t, w), c.after, "the last program takes … MiB")
 			poll(t, 10*time.Second, "the books differ", func() bool { return used() == limit })
 			if _, peak := g.truth.memory(t); peak != limit {
 				t.Errorf("the tenant had %d bytes of %d", peak, limit)

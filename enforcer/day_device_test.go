@@ -26,8 +26,7 @@ type dayGPU struct {
 	scheduler       *schedule.Scheduler
 	turns           *schedule.GPU
 	memory          *ledger.Ledger
-	now             time.Duration
-	wake            time.Duration
+	now, wake       time.Duration
 	tenants         []*dayTenant
 	outside         float64       // part for programs outside of turns
 	silent          time.Duration // until then the driver does not answer

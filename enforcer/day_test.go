@@ -33,12 +33,10 @@ const (
 
 // dayFigures summarise a day.
 type dayFigures struct {
-	audits, violations       int
-	restarts, silences       int
-	hardware, broken, braked int
-	faults                   [dayFaults]int
-	up                       [len(policy.Levels)]map[string]int // steps by level and result
-	down                     int
+	audits, violations, restarts, silences, hardware, broken, braked int
+	faults                                                           [dayFaults]int
+	up                                                               [len(policy.Levels)]map[string]int // steps by level and result
+	down                                                             int
 	// violations of a tenant that were attributed to another of its workloads
 	// than the guilty one
 	others            int

@@ -106,21 +106,20 @@ type dayWorkload struct {
 // A dayProcess is a process on a GPU.
 type dayProcess struct {
 	host.Process
-	workload *dayWorkload
-	hooked   bool
-	session  uint64        // in the ledger; 0: none
-	ended    uint64        // a lost session, which stays charged until the process is back
-	back     time.Duration // when it reconnects; 0: it need not
-	lapsed   time.Duration // when it last lost its session
-	context  uint64
-	memory   uint64 // beyond the context
-	told     uint64 // reported by the hook
-	lies     uint64 // hidden by the hook
-	load     float64
-	fresh    [2]float64 // SM and busy seconds that the driver was not asked for yet
-	sm, busy float64
-	born     time.Duration
-	died     time.Duration
+	workload   *dayWorkload
+	hooked     bool
+	session    uint64        // in the ledger; 0: none
+	ended      uint64        // a lost session, which stays charged until the process is back
+	back       time.Duration // when it reconnects; 0: it need not
+	lapsed     time.Duration // when it last lost its session
+	context    uint64
+	memory     uint64 // beyond the context
+	told       uint64 // reported by the hook
+	lies       uint64 // hidden by the hook
+	load       float64
+	fresh      [2]float64 // SM and busy seconds that the driver was not asked for yet
+	sm, busy   float64
+	born, died time.Duration
 }
 
 // outside returns the part of the GPU that the process uses outside of turns.

@@ -274,10 +274,9 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 	o := ExecOptions{Library: hook(t)}
 	me, other := os.Getuid(), 65534
 	for _, c := range []struct {
-		owner int
-		mode  os.FileMode
-		flag  string
-		says  string
+		owner      int
+		mode       os.FileMode
+		flag, says string
 	}{
 		{me, 0, "-static", "is linked statically: the hook cannot see it"},
 		{me, 0, "-static-pie", "is linked statically: the hook cannot see it"},

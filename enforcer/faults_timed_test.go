@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/broker"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/quota"
 )
 
 // TestDeathGivesShareBack kills a tenant that has nine tenths of the GPU, five
@@ -45,32 +43,6 @@ func TestDeathGivesShareBack(t *testing.T) {
 	middle := percentile(lost, 0.5)
 	fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", middle, slices.Max(lost))
 	fixture.AtMost(t, middle, 10, "a dead client's share came back after … ms")
-}
-
-// TestDeathGivesMemoryBack kills a process that holds all of its tenant's
-// memory; a successor gets all of it.
-func TestDeathGivesMemoryBack(t *testing.T) {
-	const limit = 1024 * mib
-	h := stub(t)
-	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: limit}, Weight: 1}})
-	take := func() *worker {
-		w := h.load(t, "tenant", hoard(2048, 32, "native")...)
-		ready(t, w)
-		w.Tell("go")
-		if got := taken(t, w); got != limit {
-			t.Fatalf("took %d MiB of %d", got/mib, limit/mib)
-		}
-		return w
-	}
-	w := take()
-	died := time.Now()
-	w.Kill()
-	poll(t, 10*time.Second, "memory is charged to a dead process",
-		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 0 })
-	back := time.Since(died)
-	fmt.Printf("death of a client: memory back after %v\n", back.Round(time.Millisecond))
-	fixture.AtMost(t, back, 2*time.Second, "memory came back after")
-	take()
 }
 
 // TestStopped stops one of two saturated tenants. The other one waits for it

@@ -190,9 +190,7 @@ func killedEnforcer(t *testing.T, tenant string) {
 			t.Logf("the agent: %s\nthe kernel: %s", a.log("all"), kernel[max(0, len(kernel)-2000):])
 		}
 	})
-	a.killedInCycles(w, func(i int) {
-		ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps))
-	})
+	a.killedInCycles(w, func(i int) { ask(w, fmt.Sprint("go ", steps), fmt.Sprint("did ", (i+1)*steps)) })
 	if got := ask(w, "hash", "hash"); got != want {
 		t.Errorf("its state is %s, and that of its twin %s", got, want)
 	}

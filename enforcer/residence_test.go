@@ -69,9 +69,7 @@ func TestAnIdleWorkloadGivesWay(t *testing.T) {
 		g.rests("b", hooked, "256")
 		poll(t, 30*time.Second, "the idle one is not suspended, or another one is",
 			func() bool { return g.phase() == "suspended" && g.used() == 1792 })
-		if s := g.stats().Suspended[0]; s.Tenant != "a" {
-			t.Errorf("%+v", s)
-		}
+		fixture.Equal(t, g.stats().Suspended[0].Tenant, "a", "Tenant")
 		since := fixture.Monotonic()
 		poll(t, 30*time.Second, "the busy one does not work", func() bool { return g.moved(c, since) })
 		a.Tell("work")

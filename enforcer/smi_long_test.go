@@ -24,16 +24,12 @@ func TestNVMLTellsOfTheTenantsCard(t *testing.T) {
 		w := h.load(t, "a", hoard(int(mibs), 256, "native")...)
 		ready(t, w)
 		w.Tell("go")
-		if got := taken(t, w); got != mibs*mib {
-			t.Fatalf("%d MiB are held, want %d", got/mib, mibs)
-		}
+		fixture.Need(t, taken(t, w), mibs*mib, "… MiB are held, want %d", mibs)
 	}
 	hold(1024)
 	smi := fixture.Given(t, "GS_SMI", "hook/build/stub/smi")
 	for name, c := range map[string]struct {
-		tenant string
-		args   string
-		want   string
+		tenant, args, want string
 	}{
 		"the tenant":            {"a", "link v1 gpu", fmt.Sprint("0 ", limit, limit-held, held, " -")},
 		"by dlsym":              {"a", "dlsym v1 gpu", fmt.Sprint("0 ", limit, limit-held, held, " -")},

@@ -84,9 +84,7 @@ func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
 			squat(g)
 			g.audited()
 			b := g.job("b", true, "--kernel-us=200", "--seconds=600", "--alloc-mib=2560", "--alloc-step-mib=2560")
-			if got := taken(t, b); got != 2560*mib {
-				t.Errorf("it takes %d MiB of 2560", got/mib)
-			}
+			fixture.Equal(t, taken(t, b), 2560*mib, "it takes … MiB of 2560")
 			g.work(b)
 		})
 	}

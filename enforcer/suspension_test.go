@@ -386,9 +386,7 @@ func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
 	g := suspending(t, 0, 0, []string{"a"})
 	a := g.works("a", true, "1024")
 	g.sees(1, a)
-	call := func(op suspend.Op) suspend.State {
-		return fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t)
-	}
+	call := func(op suspend.Op) suspend.State { return fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t) }
 	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {
 		state := call(op)
 		g.refused(g.suspend, a.pid(), "the driver says that "+a.pid()+" is "+state.String())

@@ -18,9 +18,8 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 	const poll, read = "7 0x7ffe", "0 0x0"
 	lock := func(address string) string { return futex + " " + address }
 	for name, c := range map[string]struct {
-		comm              string
-		before, then, now string
-		stuck             bool
+		comm, before, then, now string
+		stuck                   bool
 	}{
 		"the driver's events":        {"cuda-EvtHandlr", poll, lock("0x10"), lock("0x10"), false},
 		"another one of the driver":  {"cuda00001400006", poll, lock("0x10"), lock("0x10"), false},

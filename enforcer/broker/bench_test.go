@@ -24,9 +24,7 @@ func TestLoad(t *testing.T) {
 	if path == "" {
 		t.Skip("run by BenchmarkLoad")
 	}
-	number := func(name string) int {
-		return fixture.Value(strconv.Atoi(os.Getenv(name)))(t)
-	}
+	number := func(name string) int { return fixture.Value(strconv.Atoi(os.Getenv(name)))(t) }
 	gpus, tenants := number("GS_GPUS"), number("GS_TENANTS")
 	var all sync.WaitGroup
 	for g := range gpus {

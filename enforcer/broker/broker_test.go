@@ -84,9 +84,7 @@ func TestMemory(t *testing.T) {
 	}
 	c.send(wire.TypeFree, &wire.Memory{Bytes: 1000})
 	c.refused(wire.CodeState) // though all its memory is freed
-	if s := b.tenant("a"); s.MemoryUsed != 40 {
-		t.Errorf("it frees what another session has: %d bytes", s.MemoryUsed)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 40, "it frees what another session has: … bytes")
 	c.send(wire.TypeCommit, &wire.Memory{Reservation: 77})
 	c.refused(wire.CodeState)
 	c.send(wire.TypeReserve, &wire.Memory{GPU: 1, Bytes: 1})
@@ -514,9 +512,7 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	if typ, m := c.reserve(100); typ != wire.TypeDeny || m.Wait != 0 || len(asked) > 0 {
 		t.Errorf("beyond its cap: %s %+v", typ, m)
 	}
-	if s := b.tenant("a"); s.MemoryDenied != 1 {
-		t.Errorf("%d refusals", s.MemoryDenied)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryDenied, 1, "… refusals")
 	again.Store(0)
 	if typ, m := c.reserve(80); typ != wire.TypeDeny || m.Wait != 0 || b.tenant("a").MemoryDenied != 2 {
 		t.Errorf("at last: %s %+v", typ, m)
@@ -580,9 +576,7 @@ func TestUnlistedMemoryIsOthers(t *testing.T) {
 		c.take(90)
 		looks("with more, and another session", 3, 1, 100)
 	}
-	if s := b.tenant("a"); s.MemoryUnlisted != 90 {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUnlisted, 90, "MemoryUnlisted")
 	listed.Store(90)
 	looks("it is listed", 1, 1, 10)
 	listed.Store(0)

@@ -136,16 +136,13 @@ func socket(tb testing.TB) string {
 
 // A client speaks to a broker as the hook does.
 type client struct {
-	tb      testing.TB
-	conn    *net.UnixConn
-	session uint64
-	seq     uint64
-	token   uint64
-	page    wire.Page
-	fd      int // of the page, if it was kept
-	welcome wire.Welcome
-	in      [wire.FrameMax]byte
-	out     [wire.FrameMax]byte
+	tb                  testing.TB
+	conn                *net.UnixConn
+	session, seq, token uint64
+	page                wire.Page
+	fd                  int // of the page, if it was kept
+	welcome             wire.Welcome
+	in, out             [wire.FrameMax]byte
 }
 
 func connect(tb testing.TB, path string) *client {

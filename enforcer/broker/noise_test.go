@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/wire"
 )
 
@@ -63,9 +64,7 @@ func TestNoise(t *testing.T) {
 		time.Since(began), asked, worst)
 	// memory of a living process is
 	eventually(t, "none of them is there", func() bool { return b.Stats().Sessions["active"] == 1 })
-	if used := b.tenant("honest").MemoryUsed; used != 5 {
-		t.Errorf("the honest one has %d bytes, not 5", used)
-	}
+	fixture.Equal(t, b.tenant("honest").MemoryUsed, 5, "the honest one has … bytes, not 5")
 	honest.sync()
 }
 

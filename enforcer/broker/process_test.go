@@ -121,9 +121,7 @@ func TestKill(t *testing.T) {
 	d.mode(0, wire.ModeOpen)
 	t.Logf("the GPU passed on %v after the kill", time.Since(began))
 	eventually(t, "the session is closing", func() bool { return b.Stats().Sessions["closing"] == 1 })
-	if s := b.tenant("a"); s.MemoryUsed != 70 {
-		t.Errorf("the driver has memory still, and the books say %d", s.MemoryUsed)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 70, "the driver has memory still, and the books say …")
 	mate := look(t, b, "a", 1)
 	for _, c := range []struct {
 		what   string

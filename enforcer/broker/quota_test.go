@@ -12,6 +12,7 @@ import (
 
 	"gpusteward/enforcer/ledger"
 	"gpusteward/enforcer/schedule"
+	"gpusteward/internal/fixture"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -50,16 +51,12 @@ func TestHeldAlone(t *testing.T) {
 	c.yield(0, wire.WhyDrained)
 	c.acquire(0)
 	c.sync()
-	if turn := c.page.Turn(0); turn.Mode != wire.ModePause {
-		t.Fatalf("held, it asks, and the page says %+v", turn)
-	}
+	fixture.Need(t, c.page.Turn(0).Mode, wire.ModePause, "held, it asks, and the page says …")
 	if s := b.tenant("a"); s.WaitSeconds != 0 || s.Waits != 0 {
 		t.Errorf("held: %+v", s)
 	}
 	p.hold(b, false)
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
-		t.Errorf("held no more, and the page says %+v", turn)
-	}
+	fixture.Equal(t, c.page.Turn(0).Mode, wire.ModeOpen, "held no more, and the page says …")
 }
 
 // TestHeldBesideAnother pauses a tenant while it is held, and then resumes with
@@ -89,9 +86,7 @@ func TestIdleWaits(t *testing.T) {
 		"a": {}, "b": {Quota: quota.Quota{LaunchWait: quota.Wait(time.Nanosecond)}, Class: schedule.Idle, Weight: 1e-3},
 	}}}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
-	if turn := d.page.Turn(0); turn.Share != 1 {
-		t.Errorf("without a broker it goes on with %d of 1000", turn.Share)
-	}
+	fixture.Equal(t, d.page.Turn(0).Share, 1, "without a broker it goes on with … of 1000")
 	d.acquire(0)
 	d.sync()
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeRun || turn.End != 0 {
@@ -114,9 +109,7 @@ func TestWaitUnderWay(t *testing.T) {
 	d.sync()
 	was := b.tenant("b").WaitSeconds
 	eventually(t, "it has waited for longer", func() bool { return b.tenant("b").WaitSeconds > was+0.005 })
-	if s := b.tenant("b"); s.Waits != 0 {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, b.tenant("b").Waits, 0, "Waits")
 }
 
 // TestRates divides a tenant's copy rate equally among its sessions.
@@ -147,9 +140,7 @@ func TestRates(t *testing.T) {
 	c.send(wire.TypeUsage, &wire.Usage{Copied: 7})
 	c.send(wire.TypeUsage, &wire.Usage{Copied: 1 << 63}) // an impossible amount
 	c.sync()
-	if s := b.tenant("a"); s.CopiedBytes != 7+mostBytes {
-		t.Errorf("%d bytes copied", s.CopiedBytes)
-	}
+	fixture.Equal(t, b.tenant("a").CopiedBytes, 7+mostBytes, "… bytes copied")
 }
 
 // TestReserved keeps memory for an absent tenant.

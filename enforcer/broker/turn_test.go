@@ -33,9 +33,7 @@ func TestTurns(t *testing.T) {
 		turn.InFlight != 10_000 {
 		t.Errorf("the first turn of an idle tenant is %+v", turn)
 	}
-	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen {
-		t.Errorf("the turn is bounded beside an idle tenant: %+v", turn)
-	}
+	fixture.Equal(t, c.page.Turn(0).Mode, wire.ModeOpen, "the turn is bounded beside an idle tenant: …")
 	before := d.page.Turn(0).Turn
 	d.queue(0)
 	first := c.page.Turn(0)
@@ -44,9 +42,7 @@ func TestTurns(t *testing.T) {
 	}
 	c.mode(0, wire.ModePause)
 	c.sync()
-	if turn := d.page.Turn(0); turn.Mode != wire.ModePause {
-		t.Errorf("before the other has drained, it has %+v", turn)
-	}
+	fixture.Equal(t, d.page.Turn(0).Mode, wire.ModePause, "before the other has drained, it has …")
 	c.yield(0, wire.WhyDrained)
 	if turn := d.later(0, before); turn.Share != 500 {
 		t.Errorf("turn %+v after %+v", turn, first)
@@ -58,9 +54,7 @@ func TestTurns(t *testing.T) {
 	if s := b.tenant("b"); s.Turns < 2 || s.Waits == 0 || s.WaitSeconds == 0 {
 		t.Errorf("books: %+v", s)
 	}
-	if s := b.first(); s.Preempted != 2 {
-		t.Errorf("books: %+v", s)
-	}
+	fixture.Equal(t, b.first().Preempted, 2, "books: …")
 	d.yield(0, wire.WhyIdle)
 	c.until(0, "free again", func(turn wire.Turn) bool {
 		return turn.Mode == wire.ModeRun && turn.Flags == 0 && turn.End == 0 && turn.InFlight == 10_000
@@ -80,9 +74,7 @@ func TestUrgent(t *testing.T) {
 	}
 	d := dial(t, b, "b", 1)
 	c.until(0, "little", func(turn wire.Turn) bool { return turn.Mode == wire.ModeRun && turn.InFlight == 300 })
-	if turn := d.page.Turn(0); turn.InFlight != 5_000 {
-		t.Errorf("the turn of a tenant that must not wait: %+v", turn)
-	}
+	fixture.Equal(t, d.page.Turn(0).InFlight, 5_000, "the turn of a tenant that must not wait: …")
 }
 
 // TestIdleNeighbours holds that idle neighbours cost nothing, and those with a
@@ -326,9 +318,7 @@ func TestStale(t *testing.T) {
 	stop := speak(d)
 	eventually(t, "a session is stale", func() bool { return b.Stats().Sessions["stale"] == 1 })
 	c.mode(0, wire.ModePause)
-	if used := b.tenant("a").MemoryUsed; used != 5 {
-		t.Errorf("it has %d bytes", used)
-	}
+	fixture.Equal(t, b.tenant("a").MemoryUsed, 5, "it has … bytes")
 	d.acquire(0)
 	d.mode(0, wire.ModeOpen)
 	stop()
@@ -368,9 +358,7 @@ func TestAbsent(t *testing.T) {
 	}
 	b.Reload(book{who: func(_ Facts, wished string) (string, error) { return wished + "2", nil }})
 	d.sync()
-	if turn := d.page.Turn(0); turn.Mode != wire.ModeOpen {
-		t.Errorf("after a change of its tenant: %+v", turn)
-	}
+	fixture.Equal(t, d.page.Turn(0).Mode, wire.ModeOpen, "after a change of its tenant: …")
 	b.Absent(nil)
 	drain(t, "it runs again", place{c, 0}.runs, place{d, 0})
 }
@@ -465,9 +453,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("%s instead of a notice", h.Type)
 	}
 	d.sync()
-	if s := b.tenant("b"); s.Sessions != 1 {
-		t.Errorf("after the notice, b's books are %+v, want 1 session", s)
-	}
+	fixture.Equal(t, b.tenant("b").Sessions, 1, "after the notice, b's books are …, want 1 session")
 	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
 }
 
@@ -498,14 +484,10 @@ func TestUsage(t *testing.T) {
 	}
 	c.send(wire.TypeUsage, &wire.Usage{Slice: 500})
 	c.sync()
-	if s := b.tenant("a"); s.SliceSeconds != 0.0005 {
-		t.Errorf("slice %v s", s.SliceSeconds)
-	}
+	fixture.Equal(t, b.tenant("a").SliceSeconds, 0.0005, "slice … s")
 	c.send(wire.TypeUsage, &wire.Usage{Longest: 1 << 63}) // an impossible length
 	c.sync()
-	if s := b.tenant("a"); s.LongestSeconds != 60 {
-		t.Errorf("a launch of %v s", s.LongestSeconds)
-	}
+	fixture.Equal(t, b.tenant("a").LongestSeconds, 60, "a launch of … s")
 }
 
 // TestBooksGoOn holds that the books continue when the tenant returns, even if

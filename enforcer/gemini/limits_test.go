@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func TestAHookHasOneRequestAtATime(t *testing.T) {
@@ -104,9 +106,7 @@ func TestFullHouse(t *testing.T) {
 	until(t, s, "one has come", func(st Stats) bool { return st.Connections == 3 })
 	dial(t, s, "a").ended() // no client has two connections to give up
 	_ = silent
-	if st := s.Stats(); st.Refused != 1 {
-		t.Errorf("%+v", st)
-	}
+	fixture.Equal(t, s.Stats().Refused, 1, "Refused")
 }
 
 func TestIdleConnectionsOfACgroupDoNotLockOthersOut(t *testing.T) {

@@ -157,9 +157,7 @@ func TestAProcessKeepsItsMemoryBetweenConnections(t *testing.T) {
 	_ = h.conn.Close()
 	until(t, s, "the connection is gone", func(st Stats) bool { return st.Connections == 0 })
 	h = dial(t, s, "a")
-	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 100 {
-		t.Errorf("%+v", a)
-	}
+	fixture.Equal(t, h.call(Request{Kind: MemoryLimit}).Used, 100, "Used")
 	h.call(give(100))
 	fixture.Equal(t, s.Stats().Overfreed, 0, "it is another client on its second connection")
 }
@@ -181,9 +179,7 @@ func TestUnseenProcess(t *testing.T) {
 	until(t, s, "what it took is back", func(st Stats) bool { return st.Connections == 2 && st.Tenants[0].Used == 103 })
 	_ = other.conn.Close()
 	until(t, s, "one has gone", func(st Stats) bool { return st.Connections == 1 })
-	if st := s.Stats(); st.Tenants[0].Used != 103 {
-		t.Errorf("%+v", st)
-	}
+	fixture.Equal(t, s.Stats().Tenants[0].Used, 103, "Used")
 	fourth := dial(t, s, "a") // 17 of its bytes were given back before
 	fourth.call(take(30))
 	_ = fourth.conn.Close()

@@ -220,12 +220,8 @@ func TestSecondClientWaits(t *testing.T) {
 	b.send(Request{ID: 9, Kind: Quota})
 	until(t, s, "b waits", func(st Stats) bool { return st.Tenants[1].Waiting == 1 })
 	_ = a.Process.Kill() // its turn ends at once, and not after five seconds
-	if got := b.receive(Quota); got.ID != 9 {
-		t.Errorf("%+v", got)
-	}
-	if st := s.Stats(); st.Expired != 0 {
-		t.Errorf("the turn of who died ended by the clock: %+v", st)
-	}
+	fixture.Equal(t, b.receive(Quota).ID, 9, "ID")
+	fixture.Equal(t, s.Stats().Expired, 0, "the turn of who died ended by the clock: …")
 }
 
 // A client with a connection for each request closes them while its kernels
@@ -248,9 +244,7 @@ func TestATurnOutlivesItsConnection(t *testing.T) {
 				func(st Stats) bool { return name == "known" || st.Clients == 1 })
 			a = dial(t, s, "a")
 			a.send(Request{ID: 8, Kind: Quota})
-			if got := a.receive(Quota); got.ID != 8 {
-				t.Errorf("%+v", got)
-			}
+			fixture.Equal(t, a.receive(Quota).ID, 8, "ID")
 		})
 	}
 }
@@ -264,9 +258,7 @@ func TestWhoWaitsMayGo(t *testing.T) {
 	until(t, s, "b waits", func(st Stats) bool { return st.Tenants[1].Waiting == 1 })
 	_ = b.conn.Close()
 	until(t, s, "b has gone", func(st Stats) bool { return st.Tenants[1].Waiting == 0 && st.Connections == 1 })
-	if st := s.Stats(); st.Tenants[1].Turns != 0 {
-		t.Errorf("a client that left got a turn: %+v", st)
-	}
+	fixture.Equal(t, s.Stats().Tenants[1].Turns, 0, "a client that left got a turn: …")
 }
 
 func TestJunkInTime(t *testing.T) {

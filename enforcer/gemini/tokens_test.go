@@ -15,26 +15,24 @@ const ms = time.Millisecond
 // A world is a GPU with clients in virtual time. Each client launches kernels
 // while its quota lasts, waits for them, and asks again.
 type world struct {
-	t       testing.TB
-	tokens  *tokens
-	now     time.Duration
-	wake    time.Duration
-	clients map[*client]*program
+	t         testing.TB
+	tokens    *tokens
+	now, wake time.Duration
+	clients   map[*client]*program
 }
 
 // A program runs in a client.
 type program struct {
-	client *client
-	at     time.Duration        // when it asks next; 0: it waits
-	over   time.Duration        // how late its kernels end
-	idle   time.Duration        // how long it sleeps after each quota
-	late   func() time.Duration // time until it asks again after each quota; nil: none
-	never  bool                 // it does not return
-	from   time.Duration
-	asked  time.Duration
-	held   time.Duration // time that it had the GPU
-	turns  int
-	until  time.Duration // its quota's end
+	client      *client
+	at          time.Duration        // when it asks next; 0: it waits
+	over        time.Duration        // how late its kernels end
+	idle        time.Duration        // how long it sleeps after each quota
+	late        func() time.Duration // time until it asks again after each quota; nil: none
+	never       bool                 // it does not return
+	from, asked time.Duration
+	held        time.Duration // time that it had the GPU
+	turns       int
+	until       time.Duration // its quota's end
 }
 
 func newWorld(t testing.TB, turn time.Duration, entries ...Entry) *world {

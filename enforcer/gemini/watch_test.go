@@ -21,9 +21,7 @@ func TestReload(t *testing.T) {
 	limit := func(want uint64) {
 		t.Helper()
 		until(t, s, fmt.Sprint("a limit of ", want), func(st Stats) bool { return st.Tenants[0].Memory == want })
-		if a := h.call(Request{Kind: MemoryLimit}); a.Limit != want {
-			t.Errorf("%+v", a)
-		}
+		fixture.Equal(t, h.call(Request{Kind: MemoryLimit}).Limit, want, "Limit")
 	}
 	write := func(path, text string) {
 		t.Helper()
@@ -45,9 +43,7 @@ func TestReload(t *testing.T) {
 	h.silent(s, take(1))
 	write(file, "1\na 0.5 1 1000\n")
 	limit(1000)
-	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 900 {
-		t.Errorf("what it had is forgotten: %+v", a)
-	}
+	fixture.Equal(t, h.call(Request{Kind: MemoryLimit}).Used, 900, "what it had is forgotten: …")
 	h.call(Request{Kind: Quota})
 }
 

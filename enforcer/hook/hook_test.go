@@ -34,9 +34,7 @@ func newBuild(prefix, dir string, targets ...string) *build {
 	for i := range targets {
 		targets[i] = prefix + targets[i]
 	}
-	return &build{dir: dir, make: sync.OnceValue(func() error {
-		return fixture.MakeHook(".", targets...)
-	})}
+	return &build{dir: dir, make: sync.OnceValue(func() error { return fixture.MakeHook(".", targets...) })}
 }
 
 var here = newBuild("", "build", "preloaded", "programs")
@@ -161,9 +159,8 @@ func nvml(t *testing.T, m *build) {
 	const cardV1, cardV2 = "0 85899345920 85899345920 0 -\n", "0 85899345920 85630910464 0 268435456\n"
 	const limit, none, off = "GPUSTEWARD_MEMORY_LIMIT=8g", "GPUSTEWARD_SOCKET=/none", "GPUSTEWARD_OFF=1"
 	for _, c := range []struct {
-		env  []string
-		args string
-		want string
+		env        []string
+		args, want string
 	}{
 		{[]string{none}, "link v1 gpu", cardV1},
 		{[]string{none}, "dlsym v1 gpu", cardV1},
@@ -309,10 +306,9 @@ func TestQuiet(t *testing.T) {
 	load := filepath.Join(stub, "load")
 	absent := filepath.Join(t.TempDir(), "broker.sock")
 	for _, test := range []struct {
-		name  string
-		argv  []string
-		env   []string
-		lines int
+		name      string
+		argv, env []string
+		lines     int
 	}{
 		{name: "no GPU", argv: []string{"/bin/true"}},
 		{name: "no GPU, asked", argv: []string{"/bin/true"}, env: []string{"GPUSTEWARD_SOCKET=" + absent}},

@@ -29,9 +29,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 	if r, ok, free := l.Reserve("a", 2, 50); !ok || free != 0 || l.Abort(2, r) != nil {
 		t.Errorf("50 of 50: %v %d", ok, free)
 	}
-	if u := l.Usage("a"); u != (Usage{Committed: 50, Cap: 100, Peak: 50, Denied: 2}) {
-		t.Errorf("%+v", u)
-	}
+	fixture.Equal(t, l.Usage("a"), Usage{Committed: 50, Cap: 100, Peak: 50, Denied: 2}, "its use")
 	if err := l.Free(1, 50); err != nil || l.Usage("a").Committed != 0 {
 		t.Errorf("free: %v, %+v", err, l.Usage("a"))
 	}
@@ -66,9 +64,8 @@ func TestWhatASessionGetsWrong(t *testing.T) {
 	r, _, _ := l.Reserve("a", 1, 40)
 	other, _, _ := l.Reserve("a", 2, 10)
 	for _, c := range []struct {
-		what string
-		got  error
-		want error
+		what      string
+		got, want error
 	}{
 		{"commit of more", l.Commit(1, r, 41), ErrBytes},
 		{"commit of another's", l.Commit(1, other+Reservations, 1), ErrReservation},
@@ -132,9 +129,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	fixture.Equal(t, l.Release(1), 0, "… bytes of a session that lives were released")
 	l.End(1)
 	l.End(1)
-	if u := l.Usage("a"); u != (Usage{Dead: 60, Cap: 100, Peak: 60}) {
-		t.Errorf("%+v", u)
-	}
+	fixture.Equal(t, l.Usage("a"), Usage{Dead: 60, Cap: 100, Peak: 60}, "its use")
 	if _, ok, free := l.Reserve("a", 2, 41); ok || free != 40 {
 		t.Errorf("a successor was let in to what is held still: %v %d", ok, free)
 	}
@@ -399,9 +394,7 @@ func TestReserved(t *testing.T) {
 	if _, ok, _ := l.Reserve("d", 5, 20); ok {
 		t.Error("more than its cap was granted")
 	}
-	if u := l.Usage("d"); u != (Usage{Cap: 10, Guaranteed: 50, Denied: 2, Asked: 2, Missed: 2}) {
-		t.Errorf("%+v", u)
-	}
+	fixture.Equal(t, l.Usage("d"), Usage{Cap: 10, Guaranteed: 50, Denied: 2, Asked: 2, Missed: 2}, "its use")
 	if u := l.Usage("b"); u.Asked != 1 || u.Missed != 1 || u.Reserved != 70 {
 		t.Errorf("%+v", u)
 	}
@@ -416,10 +409,9 @@ func TestReserved(t *testing.T) {
 // difference.
 func TestAskedAndMissed(t *testing.T) {
 	for _, c := range []struct {
-		what          string
-		had           uint64 // in the same slot, and committed
-		bytes         uint64
-		asked, missed uint64
+		what                 string
+		had                  uint64 // in the same slot, and committed
+		bytes, asked, missed uint64
 	}{
 		{"nothing", 1, 0, 1, 0},
 		{"one byte", 1, 1, 2, 1},
@@ -579,9 +571,7 @@ func (m *model) operate(t *testing.T, op, who, arg byte) (exceeds bool) {
 		exceeds = true
 	case 8:
 		if gone {
-			if n := m.l.Release(id); n != m.dead[id] {
-				t.Fatalf("released %d of %d", n, m.dead[id])
-			}
+			fixture.Need(t, m.l.Release(id), m.dead[id], "released …")
 			delete(m.dead, id)
 			break
 		}

@@ -107,14 +107,13 @@ type dayWaited struct {
 
 // A day is a host in the course of a day.
 type day struct {
-	t          *testing.T
-	overcommit bool
-	rand       *rand.Rand
-	now, end   int
-	coming     []*dayUser // by time
-	queue      []*dayUser
-	here       []*dayUser
-	moved      [dayGPUs][2]int // seconds of the last move from and to a GPU
+	t           *testing.T
+	overcommit  bool
+	rand        *rand.Rand
+	now, end    int
+	coming      []*dayUser // by time
+	queue, here []*dayUser
+	moved       [dayGPUs][2]int // seconds of the last move from and to a GPU
 
 	inUse, lost [dayGPUs]int // seconds: with work, and with a move but without work
 	done        float64      // work, in seconds of whole GPUs
