@@ -4,37 +4,36 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gpusteward/internal/fixture"
 )
 
-// TestAlarm holds that an alarm rings at its time, does not ring after it was
-// reset, and ends with Close.
+// TestAlarm holds that an alarm rings at its time, though nobody reads it, does
+// not ring after it was reset or closed, and that the wait ends with the broker.
 func TestAlarm(t *testing.T) {
 	t.Parallel()
-	a := fixture.Value(newAlarm())(t)
-	clock, rang, ended := newClock(), make(chan time.Duration, 8), make(chan struct{})
-	go func() {
-		defer close(ended)
-		a.serve(func() { rang <- clock.now() })
-	}()
-	a.set(clock.now() + time.Hour)
-	a.set(0)
+	l := fixture.Value(newLoop(nil))(t)
+	clock, events := newClock(), make([]unix.EpollEvent, 8)
+	l.alarm.set(clock.now() + time.Hour)
+	l.alarm.set(0)
 	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // a time in the past rings at once
 		at := clock.now() + after
-		a.set(at)
-		select {
-		case now := <-rang:
-			fixture.AtLeast(t, now, at, "rang %v early", at-now)
-		case <-time.After(5 * time.Second):
-			t.Fatal("does not ring")
-		}
+		l.alarm.set(at)
+		n, err := l.wait(events)
+		fixture.AtLeast(t, clock.now(), at, "rang early")
+		fixture.Equal(t, n, 1, "… events: %v", err)
 	}
-	a.set(clock.now() + 20*time.Millisecond)
-	a.set(0)
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
-	<-ended
-	a.set(1) // the alarm is closed: nothing happens
-	fixture.AtMost(t, len(rang), 0, "rings though it was taken back")
+	l.alarm.set(clock.now() + 20*time.Millisecond)
+	l.alarm.set(0)
+	ended := make(chan error)
+	go func() {
+		n, err := l.wait(events)
+		fixture.Equal(t, n, 0, "rings … times though it was taken back")
+		ended <- err
+	}()
+	l.alarm.close()
+	l.alarm.set(1) // the alarm is closed: nothing happens
+	fixture.Must(t, l.epoll.Close())
+	fixture.Fails(t, <-ended, "closed", "the wait of a closed loop")
 }

@@ -160,8 +160,9 @@ type Broker struct {
 	clock    clock
 	counters counters
 	exits    *exits
+	loop     *loop
 	times    *timetable
-	ended    chan struct{} // closed when Run ends
+	ended    chan struct{} // closed when Run is about to end
 	tasks    sync.WaitGroup
 	pidfd    func(fd, pid int) (int, error)
 	starved  atomic.Int64 // clock: when it last lacked a resource to serve a process; 0 never
@@ -221,12 +222,13 @@ func New(o Options) (*Broker, error) {
 		_ = b.door.Close()
 		return nil, err
 	}
-	if b.times, err = newTimetable(b); err != nil {
+	if b.loop, err = newLoop(b); err != nil {
 		_ = b.listener.Close()
 		_ = b.door.Close()
 		_ = b.exits.Close()
 		return nil, err
 	}
+	b.times = newTimetable(b, &b.loop.alarm)
 	if raw, err := b.listener.SyscallConn(); err == nil {
 		// Each message names the process that sent it. Accepted connections
 		// inherit this, except those that waited from before: see admit.
@@ -275,38 +277,43 @@ func (b *Broker) Close() {
 	_ = b.listener.Close()
 	_ = b.door.Close()
 	_ = b.exits.Close()
-	_ = b.times.alarm.Close()
+	_ = b.loop.epoll.Close()
+	b.times.end()
 }
 
 // Run serves until ctx ends (nil) or the socket fails. It runs once.
 func (b *Broker) Run(ctx context.Context) error {
-	b.tasks.Add(1)
-	go b.times.run()
 	group, ctx := errgroup.WithContext(ctx)
-	stop := context.AfterFunc(ctx, b.Close)
+	stop := context.AfterFunc(ctx, func() {
+		close(b.ended)
+		b.Close()
+	})
 	defer stop()
 	group.Go(func() error { return b.accept(ctx) })
+	group.Go(b.loop.run)
 	group.Go(func() error { return b.exits.run(ctx, b.exited) })
 	group.Go(func() error { return b.pinged(ctx) })
 	group.Go(func() error { return b.observe(ctx) })
 	err := group.Wait()
-	close(b.ended)
 	b.mu.Lock()
 	for _, s := range b.sessions {
 		s.hangUp() // Close would wait for a message that is being handled, which may need the mutex
 	}
 	b.mu.Unlock()
 	b.tasks.Wait()
+	for _, s := range b.loop.sessions {
+		b.leave(s)
+	}
 	b.mu.Lock()
 	for _, s := range b.sessions {
-		_ = s.conn.Close()
+		s.close()
 		b.exits.drop(s)
 	}
 	b.mu.Unlock()
 	return err
 }
 
-// over reports whether Run has ended.
+// over reports whether Run ends.
 func (b *Broker) over() bool {
 	select {
 	case <-b.ended:

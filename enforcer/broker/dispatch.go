@@ -40,11 +40,12 @@ type operation struct {
 	first bool // opens a session
 	any   bool // in a session or not
 	books bool // moves memory or ends turns: it is delayed where others are refused, because its loss would stay
+	slow  bool // takes longer than others should wait
 }
 
 var operations = [wire.Types]operation{
-	wire.TypeHello:   {do: (*session).hello, first: true},
-	wire.TypeResume:  {do: (*session).hello, first: true},
+	wire.TypeHello:   {do: (*session).hello, first: true, slow: true},
+	wire.TypeResume:  {do: (*session).hello, first: true, slow: true},
 	wire.TypePing:    {do: (*session).ping},
 	wire.TypeReserve: {do: (*session).reserve, books: true},
 	wire.TypeCommit:  {do: (*session).book, books: true},
@@ -54,17 +55,17 @@ var operations = [wire.Types]operation{
 	wire.TypeYield:   {do: (*session).usage, books: true},
 	wire.TypeUsage:   {do: (*session).usage},
 	wire.TypeBye:     {do: (*session).bye, any: true},
-	wire.TypeStats:   {do: (*session).stats, any: true},
+	wire.TypeStats:   {do: (*session).stats, any: true, slow: true},
 }
 
 // dispatch handles a message of n bytes: first the checks that need no look
 // inside, then the message, then the counters. An error ends the session.
-func (s *session) dispatch(fd int, m *mail, n int) error {
+func (s *session) dispatch(m *mail, n int) error {
 	now := s.b.clock.now()
 	h, payload, err := wire.Decode(m.in[:n])
 	r := s.check(m, h, err, now)
 	if r == nil {
-		r = operations[h.Type].do(s, fd, m, h, payload)
+		r = operations[h.Type].do(s, s.fd, m, h, payload)
 		if s.fault != nil {
 			return s.fault
 		}
@@ -73,7 +74,7 @@ func (s *session) dispatch(fd int, m *mail, n int) error {
 		return nil
 	}
 	s.b.counters.count(h.Type, int(r.code))
-	switch err := send(fd, m.refuse(h, r)); {
+	switch err := send(s.fd, m.refuse(h, r)); {
 	case err != nil:
 		return err
 	case r.final:
@@ -168,9 +169,10 @@ func (s *session) ping(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 	s.unknown.Store(max(s.unknown.Load(), h.Flags))
 	for _, t := range s.seats {
 		if t != nil && t.mute.Swap(false) {
-			t.gpu.do(func() { t.gpu.hear(t) })
+			s.b.times.tell(func() { t.gpu.hear(t) })
 		}
 	}
+	s.b.times.settle() // the answer says that the pages show what came before
 	s.fault = send(fd, wire.Header{Type: wire.TypePong, Seq: h.Seq, Session: s.id}.Append(m.out[:0]))
 	return nil
 }
@@ -222,7 +224,7 @@ func (s *session) usage(_ int, _ *mail, h wire.Header, payload []byte) *refusal 
 
 // time has news of a seat told, which is taken with the first.
 func (s *session) time(t *seat, tell func()) {
-	t.gpu.do(func() {
+	s.b.times.tell(func() {
 		if t.party == nil && !t.left {
 			s.mu.Lock() // in here, or a change of tenant would be missed
 			tenant := s.tenant

@@ -12,9 +12,9 @@ import (
 )
 
 // A timetable shares the time of all GPUs, because a tenant may wait for itself
-// across them. The goroutine that brings news, a connection's or the alarm's,
-// also draws the conclusions, under the mutex that guards everything about time
-// on each GPU. Nothing under the mutex waits for a process: it only writes
+// across them. Who brings news also draws the conclusions, under the mutex that
+// guards everything about time on each GPU; the loop does so once for all that it
+// heard at a time. Nothing under the mutex waits for a process: it only writes
 // pages.
 type timetable struct {
 	b *Broker
@@ -23,6 +23,7 @@ type timetable struct {
 	scheduler *schedule.Scheduler
 	gpus      []*gpu
 	now       time.Duration
+	due       bool // there was news that nothing was concluded from
 	alarm     *alarm
 }
 
@@ -47,12 +48,8 @@ type gpu struct {
 	capped   map[string]struct{} // tenants that the ledger has a cap of, though they may have had no seat
 }
 
-func newTimetable(b *Broker) (*timetable, error) {
-	a, err := newAlarm()
-	if err != nil {
-		return nil, err
-	}
-	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn, Slices: b.options.Slices}), alarm: a}, nil
+func newTimetable(b *Broker, a *alarm) *timetable {
+	return &timetable{b: b, scheduler: schedule.New(schedule.Config{Turn: b.options.Turn, Slices: b.options.Slices}), alarm: a}
 }
 
 // add returns a GPU that nobody shares yet.
@@ -72,17 +69,37 @@ func written(kind string, uuid [16]byte) string {
 
 // do passes news on, and returns when the pages show the consequences.
 func (t *timetable) do(tell func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.now = t.b.clock.now()
-	tell()
-	t.alarm.set(t.step())
+	t.tell(tell)
+	t.settle()
 }
 
-// run advances the timetable when it is due, until the broker ends.
-func (t *timetable) run() {
-	defer t.b.tasks.Done()
-	t.alarm.serve(func() { t.do(func() { t.alarm.at = 0 }) })
+// tell passes news on, which settle draws the conclusions from.
+func (t *timetable) tell(tell func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now, t.due = t.b.clock.now(), true
+	tell()
+}
+
+// settle returns when the pages show the consequences of all news, and of the
+// time.
+func (t *timetable) settle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.b.clock.now(); t.due || t.alarm.at != 0 && now >= t.alarm.at {
+		t.now, t.due = now, false
+		t.alarm.set(t.step())
+	}
+}
+
+// ring advances the timetable, because that is due.
+func (t *timetable) ring() { t.tell(func() { t.alarm.at = 0 }) }
+
+// end has the alarm ring no more.
+func (t *timetable) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.alarm.close()
 }
 
 // step draws the conclusions from the input and writes them into the pages. It

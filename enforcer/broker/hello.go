@@ -14,6 +14,7 @@ import (
 // hello opens a session: HELLO, or RESUME with the memory of an earlier
 // session.
 func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal {
+	s.due.Store(0)
 	var hello wire.Hello
 	hello.Decode(payload)
 	if err := s.b.complete(s); err != nil {
@@ -50,7 +51,6 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		w.FailClosed = 1
 	}
 	copy(w.Tenant[:len(w.Tenant)-1], tenant)
-	_ = s.conn.SetReadDeadline(time.Time{})
 	s.state.Store(int32(authenticated))
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session
@@ -263,7 +263,7 @@ func (s *session) notice(text string) {
 func (s *session) tell(h wire.Header, m interface{ Append([]byte) []byte }) {
 	h.Session = s.id
 	frame, sent := m.Append(h.Append(nil)), error(nil)
-	_ = s.raw.Control(func(fd uintptr) { sent = send(int(fd), frame) })
+	s.hold(func(fd int) { sent = send(fd, frame) })
 	if errors.Is(sent, errSlow) {
 		s.hangUp()
 	}

@@ -11,8 +11,33 @@ import (
 	"gpusteward/internal/wire"
 )
 
-// A mail is room for one message and its answer. A session has one only while
-// its socket is read: thousands of silent sessions cost no buffers.
+// A line is a connection. Its session's loop may use the descriptor at any
+// time; others may do so while it is held open for them.
+type line struct {
+	fd     int
+	mu     sync.Mutex
+	closed bool
+}
+
+// hold calls use with the descriptor, unless it is closed.
+func (c *line) hold(use func(fd int)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		use(c.fd)
+	}
+}
+
+// close closes the socket, once.
+func (c *line) close() {
+	c.hold(func(fd int) {
+		_ = unix.Close(fd)
+		c.closed = true
+	})
+}
+
+// A mail is room for one message and its answer. Thousands of silent sessions
+// cost no buffers: a message has one while it is handled.
 type mail struct {
 	in     [wire.FrameMax]byte
 	out    [wire.HeaderSize + wire.HelloSize]byte
@@ -23,27 +48,26 @@ type mail struct {
 
 var mails = sync.Pool{New: func() any { return new(mail) }}
 
-// receive reads and handles one message; false: there is none yet. The poller
-// calls it, with the socket held open.
-func (s *session) receive(fd uintptr) bool {
-	m := mails.Get().(*mail)
-	defer mails.Put(m)
+// receive reads a message, and returns its size.
+func (m *mail) receive(fd int) (int, error) {
 	m.iov = unix.Iovec{Base: &m.in[0], Len: uint64(len(m.in))}
 	m.header = unix.Msghdr{Iov: &m.iov, Iovlen: 1, Control: &m.sender[0]}
 	m.header.SetControllen(len(m.sender))
-	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&m.header)),
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m.header)),
 		unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	switch {
-	case errno == unix.EAGAIN || errno == unix.EINTR:
-		return false
 	case errno != 0:
-		s.fault = errno
+		return 0, errno
 	case n == 0:
-		s.fault = io.EOF
-	default:
-		s.fault = s.dispatch(int(fd), m, int(n))
+		return 0, io.EOF
 	}
-	return true
+	return int(n), nil
+}
+
+// slow reports whether the received message of n bytes is slow to handle.
+func (m *mail) slow(n int) bool {
+	h, _, err := wire.Decode(m.in[:n])
+	return err == nil && operations[h.Type].slow
 }
 
 // from returns the sender of the received message, 0 if the kernel does not

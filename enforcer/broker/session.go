@@ -2,10 +2,8 @@ package broker
 
 import (
 	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,23 +30,23 @@ const (
 
 var stateNames = [states]string{"connecting", "observing", "authenticated", "active", "stale", "closing", "unread"}
 
-// A session is a connection and what is known of its process. Its goroutine
-// reads; others write into its page, and to its socket without waiting.
+// A session is a connection and what is known of its process. The loop reads, or a
+// goroutine for it; others write into its page, and to its socket without waiting.
 type session struct {
-	b       *Broker
-	id      uint64
-	token   uint64 // 0 until WELCOME
-	conn    *os.File
-	raw     syscall.RawConn
+	b     *Broker
+	id    uint64
+	token uint64 // 0 until WELCOME
+	line
 	facts   Facts
 	pidfd   int // see exits
 	caller  *caller
 	owner   *owner
 	page    page
-	leases  wire.Leases // nil: the hook has none; used by its goroutine, and by ledgers until the session ends there
+	leases  wire.Leases // nil: the hook has none; used by its reader, and by ledgers until the session ends there
 	trace   trace
 	state   atomic.Int32
 	heard   atomic.Int64 // clock
+	due     atomic.Int64 // clock: when the first message must be there; 0: it is
 	rate    rate
 	refused time.Duration // when it last exceeded its rate
 	flooded time.Duration // since when it exceeds its rate
@@ -90,17 +88,18 @@ var (
 	errBehind  = errors.New("connections arrive faster than they can be accepted")
 )
 
-// serve runs a connection, for a process with these credentials.
+// serve begins to serve a connection, for a process with these credentials.
 func (b *Broker) serve(fd int, cred *unix.Ucred) {
 	defer b.tasks.Done()
-	s := &session{b: b, conn: os.NewFile(uintptr(fd), "session"), pidfd: -1}
-	s.raw, _ = s.conn.SyscallConn() // an open file has one
-	if r := b.admit(s, fd, cred); r != nil {
+	s := &session{b: b, line: line{fd: fd}, pidfd: -1}
+	if r := b.admit(s, cred); r != nil {
 		b.turnAway(fd, r)
-		_ = s.conn.Close()
-		return
+		s.close()
 	}
-	err := s.read()
+}
+
+// lose ends a session for a reason.
+func (b *Broker) lose(s *session, err error) {
 	if errors.Is(err, errSlow) || errors.Is(err, errFlood) {
 		b.log.Warn("session dropped", "pid", s.facts.PID, "uid", s.facts.UID, "err", err)
 	}
@@ -117,15 +116,20 @@ func (b *Broker) turnAway(fd int, r *refusal) {
 }
 
 // admit identifies the owner of a connection and counts it, or returns why not.
-func (b *Broker) admit(s *session, fd int, cred *unix.Ucred) *refusal {
-	s.heard.Store(int64(b.clock.now()))
-	err := b.peer(s, fd, cred)
+func (b *Broker) admit(s *session, cred *unix.Ucred) *refusal {
+	now := b.clock.now()
+	s.heard.Store(int64(now))
+	s.due.Store(int64(now + b.timing.hello))
+	err := b.peer(s, s.fd, cred)
 	if err == nil {
 		if r := b.enter(s, b.options.Owner(s.facts)); r != nil {
 			b.exits.drop(s)
 			return r
 		}
-		if err = b.exits.add(s); err != nil {
+		if err = b.exits.add(s); err == nil {
+			err = b.loop.begin(s)
+		}
+		if err != nil {
 			b.mu.Lock()
 			b.uncount(s)
 			b.mu.Unlock()
@@ -139,26 +143,6 @@ func (b *Broker) admit(s *session, fd int, cred *unix.Ucred) *refusal {
 		b.starve(err)
 	}
 	return refuse(wire.CodeDenied, err)
-}
-
-// read reads messages until the session ends, and returns the reason.
-func (s *session) read() error {
-	_ = s.conn.SetReadDeadline(time.Now().Add(s.b.timing.hello))
-	receive := s.receive
-	for {
-		err := s.raw.Read(receive)
-		switch {
-		case s.fault != nil:
-			return s.fault
-		case err != nil:
-			return err
-		case s.pause > 0:
-			// Nobody else waits for this: the session's own messages stay in
-			// its socket.
-			time.Sleep(s.pause)
-			s.pause = 0
-		}
-	}
 }
 
 // leave ends everything of a session except memory that is still held.
@@ -216,20 +200,20 @@ func (b *Broker) forget(s *session) {
 		s.state.Store(int32(unread))
 		return
 	}
-	_ = s.conn.Close()
+	s.close()
 	b.uncount(s)
 }
 
 // hangUp ends the connection, and with it the session. Messages in flight can
 // still be read.
 func (s *session) hangUp() {
-	_ = s.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	s.hold(func(fd int) { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
 }
 
 // unread returns the size of the messages in flight, in bytes of the kernel's;
 // 0 once the process hung up.
 func (s *session) unread() (bytes int) {
-	_ = s.raw.Control(func(fd uintptr) { bytes, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	s.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ) })
 	return bytes
 }
 
@@ -299,8 +283,11 @@ func (s *session) hear(now time.Duration) {
 // tenant has, and finds out whether the session fell silent.
 func (s *session) pinged(now time.Duration) {
 	was := state(s.state.Load())
-	if was == unread {
+	switch {
+	case was == unread:
 		s.b.forget(s)
+	case s.due.Load() != 0 && int64(now) > s.due.Load():
+		s.hangUp()
 	}
 	if was != authenticated && was != active && was != stale {
 		return

@@ -187,9 +187,8 @@ func (s *session) stats(fd int, m *mail, h wire.Header, _ []byte) *refusal {
 		(may == nil || !may(s.facts.UID)) {
 		return &refusal{wire.CodeDenied, "statistics are for root, the broker's own user and the observer's", true}
 	}
-	if s.state.CompareAndSwap(int32(connecting), int32(observing)) {
-		_ = s.conn.SetReadDeadline(time.Time{})
-	}
+	s.due.Store(0)
+	s.state.CompareAndSwap(int32(connecting), int32(observing))
 	switch {
 	case s.unread() > 0:
 		return refusedUnread

@@ -1,0 +1,205 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A loop hears all clients and the alarm, with one goroutine and one epoll, which
+// itself is in the runtime's. A goroutine for each client would cost memory, read
+// each socket once more in vain, wake other threads, and draw conclusions from each
+// message by itself. A thread that blocks in an epoll of its own would cost more:
+// every 10 ms the runtime's monitor would take its place away, and then look around
+// every 20 us for a while.
+//
+// The loop takes one message of a session at a time, and all sessions in turn.
+// What may take long has a goroutine of its own, and the loop does not hear the
+// session meanwhile.
+type loop struct {
+	b     *Broker
+	epoll *os.File
+	raw   syscall.RawConn
+	alarm alarm
+	mail  *mail
+
+	mu       sync.Mutex
+	sessions map[uint64]*session // that have not ended, by number
+}
+
+func newLoop(b *Broker) (*loop, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make epoll: %w", err)
+	}
+	_ = unix.SetNonblock(fd, true) // cannot fail; it makes the runtime wait for the file
+	l := &loop{b: b, epoll: os.NewFile(uintptr(fd), "epoll"), mail: new(mail), sessions: map[uint64]*session{}}
+	if l.raw, err = l.epoll.SyscallConn(); err == nil {
+		l.alarm.fd, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
+	}
+	if err == nil {
+		if err = l.watch(l.alarm.fd, unix.EPOLLIN|unix.EPOLLET, 0); err == nil { // so that nobody has to read it
+			return l, nil
+		}
+		_ = unix.Close(l.alarm.fd)
+	}
+	_ = l.epoll.Close()
+	return nil, fmt.Errorf("make alarm: %w", err)
+}
+
+// watch begins to wait for events of a session's descriptor, or of the alarm's,
+// which is number 0.
+func (l *loop) watch(fd int, events uint32, id uint64) (err error) {
+	event := unix.EpollEvent{Events: events, Fd: int32(id), Pad: int32(id >> 32)}
+	if ended := l.raw.Control(func(epoll uintptr) {
+		err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &event)
+	}); ended != nil {
+		return ended
+	}
+	return err
+}
+
+// wait returns how many events there are, and is their only reader.
+func (l *loop) wait(events []unix.EpollEvent) (n int, err error) {
+	ended := l.raw.Read(func(epoll uintptr) bool {
+		r, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&events[0])),
+			uintptr(len(events)), 0, 0, 0)
+		if n, err = int(r), nil; errno != 0 {
+			n, err = 0, errno
+		}
+		return n > 0 || err != nil && errno != unix.EINTR
+	})
+	if ended != nil {
+		return 0, ended
+	}
+	return n, err
+}
+
+// begin hears a new session.
+func (l *loop) begin(s *session) error {
+	l.mu.Lock()
+	l.sessions[s.id] = s
+	l.mu.Unlock()
+	err := l.hear(s)
+	if err != nil {
+		l.forget(s)
+	}
+	return err
+}
+
+// hear hears a session that is not heard.
+func (l *loop) hear(s *session) error { return l.watch(s.fd, unix.EPOLLIN, s.id) }
+
+// apart does something for a session that the loop does not hear meanwhile. An
+// error ends the session.
+func (l *loop) apart(s *session, do func() error) {
+	_ = l.raw.Control(func(epoll uintptr) { _ = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_DEL, s.fd, nil) })
+	l.b.tasks.Add(1)
+	go func() {
+		defer l.b.tasks.Done()
+		err := do()
+		if err == nil {
+			err = l.hear(s)
+		}
+		if err != nil {
+			l.forget(s)
+			l.b.lose(s, err)
+		}
+	}()
+}
+
+// forget drops a session that is not heard.
+func (l *loop) forget(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.sessions, s.id)
+}
+
+// run serves until the broker is over.
+func (l *loop) run() error {
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := l.wait(events)
+		switch {
+		case l.b.over():
+			return nil
+		case err != nil:
+			return fmt.Errorf("wait for clients: %w", err)
+		}
+		for _, event := range events[:n] {
+			id := uint64(uint32(event.Fd)) | uint64(uint32(event.Pad))<<32
+			if id == 0 {
+				l.b.times.ring()
+				continue
+			}
+			l.mu.Lock()
+			s := l.sessions[id]
+			l.mu.Unlock()
+			l.serve(s)
+		}
+		l.b.times.settle()
+	}
+}
+
+// serve takes a message of a session.
+func (l *loop) serve(s *session) {
+	m := l.mail
+	n, err := m.receive(s.fd)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return
+	}
+	slow := err == nil && m.slow(n)
+	if slow {
+		l.mail = mails.Get().(*mail)
+	} else if err == nil {
+		err = s.dispatch(m, n)
+	}
+	if !slow && err == nil && s.pause == 0 {
+		return
+	}
+	l.apart(s, func() error {
+		if slow {
+			err = s.dispatch(m, n)
+			mails.Put(m)
+		}
+		if err == nil {
+			// Nobody else waits for this: the session's own messages stay in
+			// its socket.
+			time.Sleep(s.pause)
+		}
+		return err
+	})
+}
+
+// An alarm rings at a time of CLOCK_MONOTONIC. It uses a timer of the kernel, not
+// of the runtime: whenever a runtime timer is due, a second thread wakes to look
+// for more work, which costs as much as the rest of a turn's end. The timetable
+// guards it.
+type alarm struct {
+	fd int           // -1 once it is closed
+	at time.Duration // 0 not at all
+}
+
+// set changes the time of the alarm.
+func (a *alarm) set(at time.Duration) {
+	if a.at == at || a.fd < 0 {
+		return
+	}
+	a.at = at
+	when := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(at))}
+	_ = unix.TimerfdSettime(a.fd, unix.TFD_TIMER_ABSTIME, &when, nil)
+}
+
+// close ends the alarm: it does not ring any more.
+func (a *alarm) close() {
+	if a.fd >= 0 {
+		_ = unix.Close(a.fd)
+	}
+	a.fd = -1
+}
