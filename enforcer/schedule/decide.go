@@ -407,6 +407,7 @@ func (g *GPU) end(t *tenant) time.Duration {
 		// The bucket fills while it empties.
 		end = g.now + max(time.Duration(float64(t.bucket)/(1-t.share.Limit)), dregs)
 	}
+	half := g.half()
 	for _, o := range g.tenants {
 		if o == t || !o.expected(g.now) || o.dry || o.share.Held || o.state.Mode != Pause ||
 			o.unit.rank.class < t.unit.rank.class {
@@ -416,7 +417,7 @@ func (g *GPU) end(t *tenant) time.Duration {
 		if !o.wants { // t has its part of a round before o is back
 			least, owed = max(least, time.Duration(t.part*float64(2*g.scheduler.config.Turn))), o.lag
 		}
-		gap := t.unit.lag() + g.half() - owed
+		gap := t.unit.lag() + half - owed
 		at := g.now
 		if gap >= 0 {
 			at += time.Duration(float64(gap)/max(1+o.part-t.part, 0.05)) + 1
@@ -426,6 +427,15 @@ func (g *GPU) end(t *tenant) time.Duration {
 		}
 	}
 	return end
+}
+
+// rate returns the part of its lone pace that t has while it runs, as far as is
+// known.
+func (t *tenant) rate() float64 {
+	if t.state.Beside {
+		return t.pace.rateOr(0.5)
+	}
+	return 1
 }
 
 // wake returns the time of the next decision, always after now.
@@ -462,22 +472,30 @@ func (g *GPU) wake() time.Duration {
 	return at
 }
 
+// minds says whether it matters to others when a running tenant is owed no more:
+// whether they could run beside it then.
+func (g *GPU) minds() bool {
+	return g.together || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.sessions > 0 && !t.wants && t.state.Mode == Pause
+	})
+}
+
 // wakeLag wakes when t, which runs, has had its part or is owed too much.
 func (g *GPU) wakeLag(t *tenant, sooner func(time.Duration)) {
-	if end := t.state.End; end > g.now {
+	const soon = 500 * time.Microsecond
+	if end := t.state.End; end > g.now && t.state.Beside { // it is slower there: its end comes later, again and again
+		sooner(max(end, g.now+soon))
+	} else if end > g.now {
 		sooner(end)
-	} else if end != 0 { // tenants that should be first by now are held up for a moment
-		sooner(g.now + 500*time.Microsecond)
-	}
-	rate := 1.0
-	if t.state.Beside {
-		rate = t.pace.rateOr(0.5)
+	} else if end != 0 && !slices.ContainsFunc(g.tenants, (*tenant).draining) {
+		// tenants that should be first by now are held up, and no drain, which is told of, ends that
+		sooner(g.now + soon)
 	}
 	owing := g.owing()
-	switch gain := t.part - rate; {
+	switch gain := t.part - t.rate(); {
 	case t.unit.rank.class > t.share.Class && gain < 0: // it must not wait, until it is ahead by a turn
 		sooner(g.now + time.Duration(float64(t.lag+g.scheduler.config.Turn)/-gain) + 1)
-	case t.owed && gain < 0 && t.lag > 0:
+	case t.owed && gain < 0 && t.lag > 0 && g.minds():
 		sooner(g.now + time.Duration(float64(t.lag)/-gain) + 1)
 	case !t.owed && gain > 0 && t.state.Beside && t.lag <= owing:
 		sooner(g.now + time.Duration(float64(owing-t.lag)/gain) + 1)
