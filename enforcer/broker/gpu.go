@@ -23,7 +23,8 @@ type timetable struct {
 	scheduler *schedule.Scheduler
 	gpus      []*gpu
 	now       time.Duration
-	due       bool // there was news that nothing was concluded from
+	due       bool     // there was news that nothing was concluded from
+	shown     []*party // step's own
 	alarm     *alarm
 }
 
@@ -43,6 +44,7 @@ type gpu struct {
 
 	// Guarded by the timetable.
 	schedule *schedule.GPU
+	dirty    bool                // a party is
 	parties  []*party            // one for each tenant with a session, by time of coming
 	past     []*party            // whose last session went: their counters go on when they come back
 	capped   map[string]struct{} // tenants that the ledger has a cap of, though they may have had no seat
@@ -108,16 +110,19 @@ func (t *timetable) step() time.Duration {
 	for {
 		wake, again := t.scheduler.Decide(t.now), false
 		for _, g := range t.gpus {
-			if !g.schedule.Changed() && !slices.ContainsFunc(g.parties, func(p *party) bool { return p.dirty }) {
+			if !g.schedule.Changed() && !g.dirty {
 				continue
 			}
+			g.dirty, t.shown = false, t.shown[:0]
 			for _, p := range g.parties {
-				g.show(p)
+				if g.show(p) {
+					t.shown = append(t.shown, p)
+				}
 			}
 			// A tenant with nothing under way has drained as soon as it is
 			// paused, and one with only stale sessions has no work even if it
 			// was open.
-			for _, p := range g.parties {
+			for _, p := range t.shown {
 				again = g.rests(p, schedule.Usage{}) || g.drained(p, schedule.Usage{}) || again
 			}
 		}
@@ -145,11 +150,12 @@ func (g *gpu) drained(p *party, u schedule.Usage) bool {
 	return true
 }
 
-// show writes the schedule's state of a tenant into its sessions' pages.
-func (g *gpu) show(p *party) {
+// show writes the schedule's state of a tenant into its sessions' pages; false:
+// they say it.
+func (g *gpu) show(p *party) bool {
 	state := g.schedule.State(p.name)
 	if state == p.state && !p.dirty {
-		return
+		return false
 	}
 	was := p.state
 	p.state, p.dirty = state, false
@@ -179,6 +185,7 @@ func (g *gpu) show(p *party) {
 		t.mute.Store(state.Mute || t.quiet)
 		t.show(turn)
 	}
+	return true
 }
 
 // inFlight returns how much work a process may queue on a stream at most:

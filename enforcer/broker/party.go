@@ -211,7 +211,7 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 	if t.party == nil || t.quiet == quiet {
 		return
 	}
-	t.quiet, t.party.dirty = quiet, true
+	t.quiet, t.party.dirty, g.dirty = quiet, true, true
 	if !quiet {
 		if t.wants {
 			g.acquire(t)
@@ -230,7 +230,7 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 func (p *party) omit() {
 	for _, t := range p.seats {
 		if t.wants && !t.quiet && t.s.stopped() {
-			t.quiet, t.owes, p.dirty = true, false, true
+			t.quiet, t.owes, p.dirty, t.gpu.dirty = true, false, true, true
 		}
 	}
 }
@@ -263,6 +263,7 @@ func add(to *schedule.Stats, more schedule.Stats) {
 
 // spoil marks all pages as dirty: one change changes everybody's part.
 func (g *gpu) spoil() {
+	g.dirty = true
 	for _, p := range g.parties {
 		p.dirty = true
 	}

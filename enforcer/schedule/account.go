@@ -31,8 +31,10 @@ func (g *GPU) advance(now time.Duration) {
 func (g *GPU) step(now time.Duration) {
 	passed := now - g.now
 	g.share()
-	for _, t := range g.tenants {
-		t.remember(g.now, now)
+	if index(now) != index(g.now) {
+		for _, t := range g.tenants {
+			t.remember(g.now, now)
+		}
 	}
 	g.now = now
 	if g.freedom.on && g.domain.open {
@@ -57,7 +59,9 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 	}
 	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held && !t.mute {
 		due := time.Duration(t.part * float64(passed))
-		t.lag = min(t.lag+due, 10*g.half())
+		if t.lag += due; t.lag > 5*g.scheduler.config.Turn { // no half is shorter than half a turn
+			t.lag = min(t.lag, 10*g.half())
+		}
 		if t.wants {
 			t.bill.wanted += passed
 		}

@@ -65,8 +65,9 @@ func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 	d.frees()
 	for _, g := range d.gpus {
 		g.close()
+		owing := g.owing()
 		for _, t := range g.tenants {
-			g.latch(t)
+			g.latch(t, owing)
 		}
 	}
 	h.rank(d)
@@ -108,7 +109,7 @@ func (h *Scheduler) decide(d *domain, now time.Duration) time.Duration {
 
 // latch records that t is owed too much, until that is made up for: the debt
 // holds back others even if they gain by running together.
-func (g *GPU) latch(t *tenant) {
+func (g *GPU) latch(t *tenant, owing time.Duration) {
 	switch {
 	case !t.ready():
 		t.owed = false
@@ -116,7 +117,7 @@ func (g *GPU) latch(t *tenant) {
 		t.owed = true
 	case g.trying:
 		t.owed = false
-	case t.lag > g.owing():
+	case t.lag > owing:
 		t.owed = true
 	case t.lag <= 0:
 		t.owed = false

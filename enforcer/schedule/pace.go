@@ -269,13 +269,16 @@ func (g *GPU) try() {
 // tries says whether the trial is on; it is longer while the pace of a
 // contending tenant is unknown.
 func (g *GPU) tries() bool {
+	if g.measured != nil || g.triedAt == 0 || g.now-g.triedAt >= 3*tryTime {
+		return false
+	}
 	long := tryTime
 	for _, t := range g.tenants {
 		if _, known := t.pace.rate(); !known && t.contends(g.now) {
 			long = 3 * tryTime
 		}
 	}
-	return g.measured == nil && g.triedAt != 0 && g.now-g.triedAt < long
+	return g.now-g.triedAt < long
 }
 
 // judge finds whether contending tenants gain by running together.

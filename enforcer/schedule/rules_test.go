@@ -486,7 +486,7 @@ func TestLatch(t *testing.T) {
 		x, g := *a, *d.GPU
 		a.lag, a.owed = c.lag, c.was
 		c.change()
-		if d.latch(a); a.owed != c.want {
+		if d.latch(a, d.owing()); a.owed != c.want {
 			t.Errorf("%s: owed %v", what, a.owed)
 		}
 		*a, *d.GPU = x, g
