@@ -28,8 +28,8 @@ and the workload.
 
 The agent ends an alert after as many clear samples as it needs to begin one, and after at least 5 minutes. That time
 doubles, up to an hour, if the condition comes back within an hour. Prometheus holds each alert for 5 minutes. A
-**latched** alert of the agent stays until the GPU is reset, the host is rebooted, or an operator runs
-` + "`gpusteward ack`" + `. Prometheus has no latch.
+**latched** alert of the agent stays until the GPU is reset, the driver is reloaded, the host is rebooted, or an operator
+runs ` + "`gpusteward ack`" + `. In Prometheus only the alerts of incidents are latched, because the agent counts those.
 
 On the host, ` + "`gpusteward status`" + ` shows what fails. ` + "`nvgpu_health_check_failing`" + ` has the name of each
 failing **check** as a label, and ` + "`/api/v1/events?check=NAME`" + ` has its history.
@@ -85,8 +85,11 @@ func checkSection(b *strings.Builder, c *health.Check) {
 		fmt.Fprintf(&conditions, "| %s | %s | %s | %s |\n", l.Severity, cell(l.When.Words()), l.For, over)
 	}
 	look := fmt.Sprintf("Check `%s`.", c.ID)
-	if c.Latched {
-		look += fmt.Sprintf(" **Latched** until a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID)
+	switch ack := fmt.Sprintf("until a reset, a reboot, or `gpusteward ack %s gpu=N` as root.", c.ID); {
+	case c.Latched:
+		look += " **Latched** " + ack
+	case c.Holds():
+		look += " **Latched** after an incident that only a reset ends, " + ack
 	}
 	if c.Shadow {
 		look += " **Off by default**, because its threshold is a matter of judgement. " +

@@ -23,7 +23,7 @@ type Check struct {
 	Alert   string         // name of its alerts: "GPUThermalMargin"
 	Class   incident.Class // of the fault; empty if it is no fault of a GPU
 	Levels  []Level
-	Latched bool // stays until a reset, a reboot or an operator's word
+	Latched bool // stays until a reset, a reboot or an operator's word; see also Incidents.Holds
 	Accepts bool // an acknowledgement makes the present state the normal one
 	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
@@ -195,6 +195,13 @@ func number(v float64) string {
 		return strconv.FormatFloat(v, 'g', -1, 64)
 	}
 	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
+// Holds reports whether incidents that only a reset ends latch the check.
+func (c *Check) Holds() bool {
+	return slices.ContainsFunc(c.Levels, func(l Level) bool {
+		return l.When.Signal.counts != nil && l.When.Signal.counts.Holds
+	})
 }
 
 // Detailed returns the sentence for a level, with its placeholders.

@@ -27,7 +27,7 @@ var driverChecks = []*Check{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: incident.HardwareFault,
 		Levels: []Level{
 			{Severity: incident.Critical, When: Value(faults.RecoveryAction).Above(0)},
-			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute,
+			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Holds: true,
 				Match: recoveryWanted}.Signal().Above(0)},
 			{Severity: incident.Emergency, When: Value(faults.RecoveryAction).Is(2)},
 		},
@@ -44,7 +44,7 @@ var driverChecks = []*Check{
 			// So does a GPU that is being reset.
 			{Severity: incident.Emergency, When: Value(links.PCIDevicePresent, "kind", "gpu").Is(0).
 				And(present), For: of(2, 2)},
-			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute,
+			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Holds: true,
 				Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",

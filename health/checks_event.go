@@ -107,15 +107,16 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_fatal", Alert: "GPUXIDCritical", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute,
+			{Severity: incident.Critical, When: Incidents{Name: "xid_critical", Window: 5 * time.Minute, Holds: true,
 				Match: fatal(incident.Critical)}.Signal().Above(0)},
-			{Severity: incident.Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute,
+			{Severity: incident.Emergency, When: Incidents{Name: "xid_fatal", Window: 5 * time.Minute, Holds: true,
 				Match: fatal(incident.Emergency)}.Signal().Above(0)},
 		},
 		Summary: "The GPU had a critical XID error.",
-		Detail:  "{entity} had {xids} within 5 minutes.",
+		Detail:  "{entity} had {xids}.",
 		Action:  "Follow NVIDIA's catalogue for the code.",
-		Cause:   "health/incident/data/xid.tsv has the meaning of each code.",
+		Cause: "health/incident/data/xid.tsv has the meaning of each code, and says which fault only a reset ends. " +
+			"The alert stays until a reset is seen; for the others it ends after five to ten minutes.",
 	},
 	{
 		ID: "xid_tenant", Alert: "GPUXIDTenantFault", Class: incident.ApplicationFault,
@@ -163,7 +164,7 @@ var eventChecks = []*Check{
 	},
 	{
 		ID: "sxid_fatal", Alert: "NVSwitchSXIDFatal", Class: incident.InterconnectFault,
-		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute,
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Holds: true,
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
@@ -171,10 +172,10 @@ var eventChecks = []*Check{
 	},
 	{
 		ID: "gsp", Alert: "GPUGSPFault", Class: incident.DriverCrash,
-		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute,
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Holds: true,
 			Match: saying("gsp")}.Signal().Optional().Above(0).And(
 			// xid_fatal reports these.
-			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Node: true, Match: xids(119, 120)}.Signal().Is(0))}},
+			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
 			"which driver has a correction.",
@@ -184,7 +185,7 @@ var eventChecks = []*Check{
 	},
 	{
 		ID: "driver_error", Alert: "GPUDriverError", Class: incident.DriverCrash,
-		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute,
+		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute, Holds: true,
 			Match: saying("driver_error")}.Signal().Optional().Above(0)}},
 		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
 		Action: "The message names the fault. If a GPU could not be initialised, reset it, and check its power and " +

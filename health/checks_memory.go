@@ -66,9 +66,9 @@ var memoryChecks = []*Check{
 	{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute,
+			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Holds: true,
 				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
-			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute,
+			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Holds: true,
 				Match: named("poison_fatal")}.Signal().Above(0)},
 		},
 		Summary: "The GPU met poisoned data.",
@@ -92,7 +92,7 @@ var memoryChecks = []*Check{
 		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: incident.MemoryFault, Latched: true,
 		Levels: []Level{
 			{Severity: incident.Emergency, When: Value(faults.RowRemapFailure).Above(0)},
-			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute,
+			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute, Holds: true,
 				Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
 		},
 		Summary: "A row of GPU memory could not be replaced.",

@@ -22,7 +22,6 @@ type Engine struct {
 	every    time.Duration       // between steps
 	stepped  int64               // the last step
 	judges   []*judge
-	resets   resets
 	plans    plans
 	normal   baselines
 	settings observed // of the GPUs at the last step
@@ -53,7 +52,7 @@ const mostStatuses = 4096
 // NewEngine returns an engine without a past.
 func NewEngine(checks []*Check, now time.Time) *Engine {
 	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step,
-		stepped: -1, resets: resets{}, normal: baselines{},
+		stepped: -1, normal: baselines{},
 		settings: observed{settings: map[string]map[string]observation{}},
 		totals:   map[incident.Entity]map[incident.Class]total{}, began: &collectors.Origin{Since: now}}
 	for _, c := range checks {
@@ -75,12 +74,16 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		m.remember(ev)
 	}
 	m.tidy()
+	reset, loaded := m.resets.seen(s, events, now)
+	for _, gpu := range reset {
+		if gpu != (incident.Entity{}) {
+			e.plans.reset(gpu, now)
+		}
+	}
+	m.hold()
+	changes = e.release(reset, loaded)
 	m.count(s)
 	m.fell(s)
-	reset := e.resets.seen(s)
-	for _, gpu := range reset {
-		e.plans.reset(gpu, now)
-	}
 	if at := m.index(e.every); at != e.stepped {
 		e.stepped = at
 		before := len(s.Added())
@@ -92,9 +95,6 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 	} else {
 		s.Add(slices.DeleteFunc(slices.Clone(e.derived),
 			func(sample collectors.Sample) bool { return outlived(s, sample) })...)
-	}
-	for _, gpu := range reset {
-		changes = append(changes, e.clear(gpu)...)
 	}
 	for _, j := range e.judges {
 		changes = append(changes, e.judge(j, s)...)
@@ -171,7 +171,10 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		return over
 	})
 	for _, st := range j.order {
-		if from := st.state; st.settle(j.Check, m.now) {
+		st.latched = st.latched && j.Latched
+		from := st.state
+		changed := st.settle(j.Check, m.now)
+		if st.latched = st.latched || m.holding(j.Check, st); changed {
 			changes = append(changes, e.transition(j, st, from))
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // Metrics of incidents.
 var (
 	RecentIncidents = collectors.Gauge("nvgpu_recent_incidents",
-		"Incidents within the window of the check or level that counts them, also from before a restart of the agent.",
+		"Incidents within the window of the check or level that counts them, also from before a restart of the agent. "+
+			"One that only a reset ends counts until a reset, a reboot or an acknowledgement, if a check is about it.",
 		"count", "workload", "device")
 	IncidentsTotal = collectors.Counter("nvgpu_incidents_total",
 		"Incidents since the agent started, by the class of the fault: one for each fault, whatever the number of "+
@@ -36,6 +37,8 @@ type Incidents struct {
 	Per string
 	// they count for the node, not for their GPUs
 	Node bool
+	// those that only a reset ends count beyond the window, until there was one
+	Holds bool
 	// counts the matching incidents, given those of each other GPU; nil: their
 	// number
 	Count func(events []*incident.Event, elsewhere [][]*incident.Event) float64
@@ -85,14 +88,12 @@ func (m *memory) count(s *derived.Snapshot) {
 		}
 		for n := range m.incidents {
 			e := &m.incidents[n]
-			if age := m.now.Sub(e.First); age > i.Window || !i.Match(e) {
+			holds := i.Holds && m.holds(e)
+			if !holds && m.now.Sub(e.First) > i.Window || !i.Match(e) {
 				continue
 			}
 			entity, ok := i.entity(e)
-			if !ok {
-				continue
-			}
-			if e.First.After(m.cleared[clearing{i.Name, entity}]) {
+			if ok && e.First.After(m.cleared[clearing{i.Name, entity}]) {
 				found[entity] = append(found[entity], e)
 			}
 		}
@@ -129,22 +130,63 @@ func (i Incidents) entity(e *incident.Event) (incident.Entity, bool) {
 	return entity, true
 }
 
+// holds reports whether only a reset ends e, and none was seen since.
+func (m *memory) holds(e *incident.Event) bool {
+	return e.NeedsReset && e.First.After(m.resets.last(e.Entity))
+}
+
+// hold finds the counts that have an incident that holds.
+func (m *memory) hold() {
+	clear(m.held)
+	for _, i := range counts {
+		for n := range m.incidents {
+			e := &m.incidents[n]
+			if !i.Holds || !m.holds(e) || !i.Match(e) {
+				continue
+			}
+			entity, ok := i.entity(e)
+			if key := (clearing{i.Name, entity}); ok && e.First.After(m.cleared[key]) {
+				m.held[key] = true
+			}
+		}
+	}
+}
+
+// holding reports whether a level of a failing check counts an incident that
+// holds.
+func (m *memory) holding(c *Check, st *status) bool {
+	for i, l := range c.Levels {
+		if counted := l.When.Signal.counts; counted != nil && st.levels[i].active &&
+			m.held[clearing{counted.Name, st.Entity}] {
+			return true
+		}
+	}
+	return false
+}
+
 // knows reports whether the ID belongs to a known incident.
 func (m *memory) knows(id string) bool {
 	return slices.ContainsFunc(m.incidents, func(e incident.Event) bool { return e.ID == id })
 }
+
+// history is the age from which on an incident says nothing of the present, if
+// nobody watched what became of it.
+const history = 5 * time.Minute
 
 // remember takes a new incident, or news of a known one.
 func (m *memory) remember(e incident.Event) {
 	if e.Kind != incident.KindIncident {
 		return
 	}
+	old := m.since.Sub(e.First) > history
 	for i := len(m.incidents) - 1; i >= 0; i-- {
-		if m.incidents[i].ID == e.ID {
-			m.incidents[i] = e
+		if before := &m.incidents[i]; before.ID == e.ID {
+			e.NeedsReset = e.NeedsReset && (before.NeedsReset || !old)
+			*before = e
 			return
 		}
 	}
+	e.NeedsReset = e.NeedsReset && !old
 	m.incidents = append(m.incidents, e)
 }
 
@@ -152,11 +194,8 @@ func (m *memory) remember(e incident.Event) {
 // It takes them from the owner and GPU with the most, so that nobody's faults
 // push out another's.
 func (m *memory) tidy() {
-	old := 0
-	for old < len(m.incidents) && m.now.Sub(m.incidents[old].First) > longestWindow {
-		old++
-	}
-	m.incidents = m.incidents[old:]
+	m.incidents = slices.DeleteFunc(m.incidents,
+		func(e incident.Event) bool { return m.now.Sub(e.First) > longestWindow && !m.holds(&e) })
 	if excess := len(m.incidents) - mostIncidents; excess > 0 {
 		m.thin(excess)
 	}

@@ -1,70 +1,148 @@
 package health
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
-// resets are the signs of a reset of a GPU: its energy counter began again, or
-// the driver no longer asks for anything.
-type resets map[incident.Entity]resetSign
-
-type resetSign struct{ joules, action float64 }
-
-// seen returns the GPUs that were reset since its last call.
-func (r resets) seen(s *derived.Snapshot) (all []incident.Entity) {
-	energy, action := map[incident.Entity]float64{}, map[incident.Entity]float64{}
-	for _, sample := range s.Of(device.Energy) {
-		if sample.Labels[2] == "gpu" {
-			energy[incident.EntityOf(sample, nil)] = sample.Value
-		}
-	}
-	for _, sample := range s.Of(faults.RecoveryAction) {
-		action[incident.EntityOf(sample, nil)] = sample.Value
-	}
-	for gpu, joules := range energy {
-		before, known := r[gpu]
-		now := resetSign{joules, before.action}
-		if a, ok := action[gpu]; ok {
-			now.action = a
-		}
-		if known && (joules < before.joules || before.action != 0 && now.action == 0) {
-			all = append(all, gpu)
-		}
-		r[gpu] = now
-	}
-	slices.SortFunc(all, incident.Entity.Compare)
-	return all
+// resets remember the signs of a reset of each GPU, by UUID: its energy counter
+// began again, or the driver no longer asks for a reset.
+type resets struct {
+	gpus    map[string]resetSign
+	node    time.Time // when all GPUs had been reset
+	watched time.Time // the last look
 }
 
-// clear ends the latched faults of a GPU, and forgets the incidents behind
-// them.
-func (e *Engine) clear(gpu incident.Entity) (changes []incident.Event) {
+// A resetSign is what a GPU showed when it last answered.
+type resetSign struct {
+	Entity incident.Entity `json:"entity"`
+	Joules float64         `json:"joules"`            // used since the driver was loaded; 0: unknown
+	Action float64         `json:"action"`            // that the driver asks for
+	At     time.Time       `json:"at"`                // when it was seen
+	Reset  time.Time       `json:"reset_at,omitzero"` // faults until then are over by a reset
+}
+
+// blink is how long before a GPU answers again its reset may have been.
+const blink = 30 * time.Second
+
+// keyOf returns the GPU of an entity: its index changes when another is lost.
+func keyOf(e incident.Entity) string { return cmp.Or(e.UUID, e.GPU) }
+
+// last returns the time until which a reset ended the faults of an entity's
+// GPU, or of the node.
+func (r *resets) last(e incident.Entity) time.Time {
+	if key := keyOf(e); key != "" && r.gpus[key].Reset.After(r.node) {
+		return r.gpus[key].Reset
+	}
+	return r.node
+}
+
+// seen returns the GPUs that were reset since its last call, the node if none
+// is left that was not, and the time at which the driver was loaded anew. It is
+// unknown when exactly a GPU was reset: a fault from after the GPU was last
+// there may be one from after the reset, and is not over then.
+func (r *resets) seen(s *derived.Snapshot, events []incident.Event, now time.Time) (all []incident.Entity,
+	loaded time.Time) {
+	signs := map[string]resetSign{}
+	note := func(m *collectors.Metric, put func(*resetSign, float64)) {
+		for _, sample := range s.Of(m) {
+			if m == device.Energy && sample.Labels[2] != "gpu" {
+				continue
+			}
+			gpu := incident.EntityOf(sample, nil)
+			sign, ok := signs[keyOf(gpu)]
+			if !ok {
+				sign = r.gpus[keyOf(gpu)]
+			}
+			sign.Entity, sign.At = gpu, now
+			put(&sign, sample.Value)
+			signs[keyOf(gpu)] = sign
+		}
+	}
+	note(device.Energy, func(sign *resetSign, v float64) { sign.Joules = v })
+	note(faults.RecoveryAction, func(sign *resetSign, v float64) { sign.Action = v })
+	for key, sign := range signs {
+		before, known := r.gpus[key]
+		if sign.Joules < before.Joules || incident.AsksForReset(int(before.Action)) && sign.Action == 0 {
+			sign.Reset = latest(before.At, r.watched.Add(-blink))
+			all = append(all, sign.Entity)
+		}
+		if known || len(r.gpus) < derived.MostGPUs {
+			r.gpus[key] = sign
+		}
+	}
+	slices.SortFunc(all, incident.Entity.Compare)
+	if oldest := r.oldest(); oldest.After(r.node) {
+		r.node = oldest
+		all = append(all, incident.Entity{})
+	}
+	for _, e := range events {
+		if e.What == incident.WhatDriverLoaded && e.First.After(r.node) {
+			r.node, loaded = e.First, e.First
+		}
+	}
+	r.watched = now
+	return all, loaded
+}
+
+// oldest returns the time until which all GPUs had a reset.
+func (r *resets) oldest() (oldest time.Time) {
+	for _, sign := range r.gpus {
+		if oldest.IsZero() || sign.Reset.Before(oldest) {
+			oldest = sign.Reset
+		}
+		if sign.Reset.IsZero() {
+			return sign.Reset
+		}
+	}
+	return oldest
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// release ends the latched faults of GPUs that were reset, and those from
+// before the driver was loaded, unless an incident since then holds them.
+func (e *Engine) release(reset []incident.Entity, loaded time.Time) (changes []incident.Event) {
 	for _, j := range e.judges {
 		for _, st := range j.order {
-			if st.latched && st.Parent() == gpu {
-				changes = append(changes, e.unlatch(j, st))
+			of := func(gpu incident.Entity) bool { return keyOf(gpu) == keyOf(st.Entity) }
+			if st.latched && (st.since.Before(loaded) || slices.ContainsFunc(reset, of)) &&
+				!e.memory.holding(j.Check, st) {
+				changes = append(changes, e.unlatch(j, st, e.memory.resets.last(st.Entity), "A reset was seen."))
 			}
 		}
 	}
 	return changes
 }
 
-// unlatch ends a latched fault. If the fault persists, the next samples find it
-// again.
-func (e *Engine) unlatch(j *judge, st *status) incident.Event {
+// unlatch ends a latched fault, by what was until a time, and says why. If the
+// fault persists, the next samples find it again.
+func (e *Engine) unlatch(j *judge, st *status, until time.Time, why string) incident.Event {
 	from := st.state
 	st.clear(e.memory.now)
-	e.memory.cleared[clearing{j.ID, st.Entity}] = e.memory.now
-	return e.transition(j, st, from)
+	for _, l := range j.Levels {
+		if counted := l.When.Signal.counts; counted != nil {
+			e.memory.cleared[clearing{counted.Name, st.Entity}] = until
+		}
+	}
+	ev := e.transition(j, st, from)
+	ev.Message = strings.TrimSuffix(ev.Message, ".") + ". " + why
+	return ev
 }
 
 // Checks with an acknowledgement that changes the normal state.
@@ -98,7 +176,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			if j.ID == driftCheck {
 				e.normal.accept(st.Parent(), e.latest)
 			}
-			ev := e.unlatch(j, st)
+			ev := e.unlatch(j, st, now, "")
 			ev.Kind = incident.KindAck
 			return ev, nil
 		}

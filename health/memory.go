@@ -16,13 +16,17 @@ type memory struct {
 	counted    map[*Signal]*counted
 	peaks      map[peak]float64       // the highest values of signals in this boot
 	kept       map[string]float64     // lifetime counters before the agent was restarted, by query and labels
-	cleared    map[clearing]time.Time // cleared latched faults: earlier incidents no longer count
-	incidents  []incident.Event       // of the last 30 days, the oldest first
+	cleared    map[clearing]time.Time // cleared faults, by count: earlier incidents no longer count
+	incidents  []incident.Event       // of the last 30 days, and those that hold; the oldest first
+	held       map[clearing]bool      // counts of incidents that only a reset ends, and that none has ended
+	resets     resets
+	since      time.Time // when this agent, or the one before it, began to watch
 }
 
 func newMemory(now time.Time) *memory {
 	return &memory{now: now, start: now, counted: map[*Signal]*counted{}, peaks: map[peak]float64{},
-		kept: map[string]float64{}, cleared: map[clearing]time.Time{}}
+		kept: map[string]float64{}, cleared: map[clearing]time.Time{}, held: map[clearing]bool{}, since: now,
+		resets: resets{gpus: map[string]resetSign{}, watched: now}}
 }
 
 // most remembers the highest value of g for e in this boot.

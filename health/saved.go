@@ -14,12 +14,14 @@ type Saved struct {
 	Version   int                `json:"version"`
 	Boot      string             `json:"boot_id"`
 	Time      time.Time          `json:"time"`
-	Faults    []savedFault       `json:"faults"`    // failing checks
-	Cleared   []savedClearing    `json:"cleared"`   // cleared latched faults
-	Incidents []incident.Event   `json:"incidents"` // of the last 30 days
-	Counters  map[string]float64 `json:"counters"`  // lifetime counters
-	Peaks     []savedPeak        `json:"peaks"`     // of signals, in this boot
-	Normal    baselines          `json:"normal"`    // settings
+	Faults    []savedFault       `json:"faults"`            // failing checks
+	Cleared   []savedClearing    `json:"cleared"`           // cleared latched faults
+	Resets    []resetSign        `json:"resets"`            // of each GPU, in this boot
+	Reset     time.Time          `json:"reset_at,omitzero"` // of the whole node
+	Incidents []incident.Event   `json:"incidents"`         // of the last 30 days
+	Counters  map[string]float64 `json:"counters"`          // lifetime counters
+	Peaks     []savedPeak        `json:"peaks"`             // of signals, in this boot
+	Normal    baselines          `json:"normal"`            // settings
 	Derived   json.RawMessage    `json:"derived,omitempty"`
 }
 
@@ -111,6 +113,11 @@ func (e *Engine) Save(boot string) (Saved, error) {
 	for c, t := range e.memory.cleared {
 		s.Cleared = append(s.Cleared, savedClearing{c, e.dated(t)})
 	}
+	for _, sign := range e.memory.resets.gpus {
+		sign.At, sign.Reset = e.dated(sign.At), e.dated(sign.Reset)
+		s.Resets = append(s.Resets, sign)
+	}
+	s.Reset = e.dated(e.memory.resets.node)
 	for g, c := range e.memory.counted {
 		if g.lifetime {
 			for labels, l := range c.last {
@@ -136,12 +143,25 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	for _, c := range s.Cleared {
 		m.cleared[c.clearing] = restored(c.Time)
 	}
+	if !s.Time.IsZero() {
+		m.since = restored(s.Time)
+	}
 	if s.Boot == boot {
 		for _, p := range s.Peaks {
 			m.peaks[p.peak] = p.Value
 		}
+		for _, sign := range s.Resets {
+			sign.At, sign.Reset = restored(sign.At), restored(sign.Reset)
+			m.resets.gpus[keyOf(sign.Entity)] = sign
+		}
+		m.resets.node, m.resets.watched = restored(s.Reset), m.since
 	} else if s.Boot != "" {
 		e.plans.begun = true // all GPUs are new after a boot: their links train
+	}
+	if s.Boot != boot { // a boot ends what a reset ends
+		for i := range m.incidents {
+			m.incidents[i].NeedsReset = false
+		}
 	}
 	if s.Normal != nil {
 		e.normal = s.Normal
@@ -168,7 +188,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 			}
 		}
 		if f.Latched && s.Boot != boot {
-			changes = append(changes, e.unlatch(j, st))
+			changes = append(changes, e.unlatch(j, st, m.since, "The host was booted."))
 		}
 	}
 	if len(s.Derived) > 0 {
@@ -180,7 +200,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 // dated returns a time by the present clock.
 func (e *Engine) dated(t time.Time) time.Time { return host.Rebased(t, e.memory.now) }
 
-// clearing identifies a latched fault that was cleared.
+// clearing identifies a count of a fault that was cleared.
 type clearing struct {
 	Check  string          `json:"check"`
 	Entity incident.Entity `json:"entity"`

@@ -59,11 +59,14 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	}
 	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
 	value, past := st.says(level)
+	ev := e.evidence(j, st)
 	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), strings.Contains(detail, "{value}") ||
 		strings.Contains(detail, "{percent}")
 	switch {
 	case past && counts && !l.when.IsZero(): // the state of an older version lacks it
 		text = "At its worst, at " + e.clock(l.when) + ": " + text
+	case past && ev != nil:
+		text = "At " + e.clock(ev.First) + ": " + text
 	case past && !l.bad.IsZero():
 		text = "Until " + e.clock(l.bad) + ": " + text
 	case counts && !past && j.Levels[level].When.worse(l.worst, value):
@@ -83,8 +86,11 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case past && st.latched:
 		text = "Latched. " + text
 	}
-	if ev := e.evidence(j, st); ev != nil {
+	if ev != nil {
 		text += " " + ev.Message
+	}
+	if e.memory.holding(j.Check, st) {
+		text = strings.TrimSuffix(text, ".") + ". Only a reset ends this, and none was seen since."
 	}
 	return text
 }
@@ -140,8 +146,8 @@ func (e *Engine) xids(j *judge, st *status) string {
 		counted := j.Levels[i].When.Signal.counts
 		for n := range e.memory.incidents {
 			ev := &e.memory.incidents[n]
-			if counted == nil || !l.active || newest.First.Sub(ev.First) > counted.Window ||
-				ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) {
+			if counted == nil || !l.active || ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) ||
+				newest.First.Sub(ev.First) > counted.Window && !(counted.Holds && e.memory.holds(ev)) {
 				continue
 			}
 			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
@@ -177,15 +183,13 @@ func (e *Engine) action(j *judge, st *status) string {
 	return j.Action
 }
 
-// evidence returns the newest incident that the check counted; nil if it counts
-// none.
+// evidence returns the newest incident that the check counted, or counts no
+// more since just now; nil if there is none.
 func (e *Engine) evidence(j *judge, st *status) *incident.Event {
-	if st.severity(j.Check) == incident.None {
-		return nil
-	}
-	for i, l := range st.levels {
-		counted := j.Levels[i].When.Signal.counts
-		if counted == nil || !l.active {
+	over := st.severity(j.Check) == incident.None
+	for i := range st.levels {
+		l, counted := &st.levels[i], j.Levels[i].When.Signal.counts
+		if counted == nil || !l.active && !(over && l.isLeft()) {
 			continue
 		}
 		for n := len(e.memory.incidents) - 1; n >= 0; n-- {

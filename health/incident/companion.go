@@ -133,7 +133,7 @@ func (i *openIncident) advise(action string) {
 		return
 	}
 	if verdict, ok := i.verdict(); ok && verdict.severity > Info {
-		action = verdict.name
+		action, r.NeedsReset = verdict.name, r.NeedsReset || verdict.reset
 		if r.What == WhatXID && r.Code == RecoveryXID {
 			r.decide(verdict) // NVML's XID has no text that says it
 		}
@@ -148,6 +148,7 @@ func (i *openIncident) advise(action string) {
 type action struct {
 	name     string
 	severity Severity
+	reset    bool // only a reset ends the need for it
 }
 
 var actions = sync.OnceValue(func() map[int]action {
@@ -158,7 +159,7 @@ var actions = sync.OnceValue(func() map[int]action {
 			return err
 		}
 		_, severity, err := verdictOf(row)
-		all[value] = action{row["action"], severity}
+		all[value] = action{row["action"], severity, row["ends"] == byReset}
 		return err
 	})
 	return all
@@ -183,3 +184,7 @@ func (i *openIncident) verdict() (action, bool) {
 	a, ok := actions()[value]
 	return a, ok
 }
+
+// AsksForReset reports whether a value of the driver's recovery action asks for
+// a reset or a reboot.
+func AsksForReset(value int) bool { return actions()[value].reset }

@@ -38,7 +38,9 @@ type Event struct {
 	From     State    `json:"from"` // of a transition
 	To       State    `json:"to"`
 	Latched  bool     `json:"latched,omitempty"`
-	Shadow   bool     `json:"shadow,omitempty"` // of a transition: it sends no alert and has no consequences
+	// of an incident: only a reset ends it, or a reboot
+	NeedsReset bool `json:"needs_reset,omitempty"`
+	Shadow     bool `json:"shadow,omitempty"` // of a transition: it sends no alert and has no consequences
 	// ID of the incident that this one accompanies: it does not count by itself
 	Follows string `json:"follows,omitempty"`
 

@@ -42,6 +42,9 @@ func ReadTable(files fs.FS, table string, each func(row map[string]string) error
 	}
 }
 
+// byReset is the word in the column "ends" for what only a reset ends.
+const byReset = "reset"
+
 // verdictOf reads the columns that the tables of incidents share. An empty
 // severity is None.
 func verdictOf(row map[string]string) (class Class, s Severity, err error) {

@@ -1,7 +1,9 @@
 package incident
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ type happening struct {
 	severity Severity
 	check    string // the check that it concerns
 	action   string
+	reset    bool // only a reset ends it
 	text     string
 
 	literal    string // a part of every line that the expression finds; quicker to look for
@@ -26,7 +29,7 @@ type happening struct {
 func readHappening(row map[string]string) (happening, error) {
 	class, severity, err := verdictOf(row)
 	return happening{name: row["name"], class: class, severity: severity, check: row["check"], action: row["action"],
-		text: row["text"]}, err
+		reset: row["ends"] == byReset, text: row["text"]}, err
 }
 
 // kernelLines are the lines of the kernel that matter. The kernel begins many a
@@ -124,4 +127,10 @@ func address(s string) string {
 		return "0000:" + s
 	}
 	return s
+}
+
+// Kinds returns the names of all incidents, except those of XIDs and SXids.
+func Kinds() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(happenings())),
+		func(name string) bool { return name == WhatXID || name == WhatSXid })
 }

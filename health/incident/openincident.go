@@ -18,6 +18,7 @@ const (
 const (
 	WhatOOM            = "oom"
 	WhatHungTask       = "hung_task"
+	WhatDriverLoaded   = "driver_loaded"
 	whatHungDriverTask = "hung_driver_task"
 	whatDriverStack    = "driver_stack"
 )
@@ -138,7 +139,7 @@ func (i *openIncident) judge() {
 	case WhatXID:
 		x, known := XIDs()[i.Code]
 		i.title = fmt.Sprintf("XID %d, %s (%s)", i.Code, x.Description, x.Mnemonic)
-		i.Class, i.Severity, i.Action = x.Class, x.Severity, x.Action
+		i.Class, i.Severity, i.Action, i.NeedsReset = x.Class, x.Severity, x.Action, x.NeedsReset
 		switch {
 		case !known:
 			i.title = fmt.Sprintf("XID %d, which is not in the table of XIDs", i.Code)
@@ -157,11 +158,12 @@ func (i *openIncident) judge() {
 			i.title = fmt.Sprintf("SXid %d, which is not in the table of SXids", i.Code)
 			i.Severity = Warning
 		case x.Severity >= Critical:
-			i.Check, i.Action = "sxid_fatal", "RESET_FABRIC"
+			i.Check, i.Action, i.NeedsReset = "sxid_fatal", "RESET_FABRIC", true
 		}
 	default:
 		h := happenings()[i.What]
-		i.title, i.Class, i.Severity, i.Check, i.Action = h.text, h.class, h.severity, h.check, h.action
+		i.title, i.Class, i.Severity, i.Check, i.Action, i.NeedsReset = h.text, h.class, h.severity, h.check,
+			h.action, h.reset
 	}
 	if verdict, ok := i.verdict(); ok {
 		i.decide(verdict)
@@ -171,6 +173,7 @@ func (i *openIncident) judge() {
 // decide applies the driver's verdict to i, which reports one.
 func (i *openIncident) decide(verdict action) {
 	i.Action, i.Severity, i.Check, i.news = verdict.name, max(i.Severity, verdict.severity), RecoveryCheck, true
+	i.NeedsReset = i.NeedsReset || verdict.reset
 }
 
 // message describes i in one line.

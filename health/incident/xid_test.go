@@ -117,8 +117,8 @@ func TestFactsAreConsistent(t *testing.T) {
 			}
 		}
 	}
-	for value, want := range map[int]action{0: {"NONE", Info}, 1: {"RESET_GPU", Critical}, 2: {"RESTART_BM", Emergency},
-		4: {"DRAIN_RESET", Critical}, 5: {"RECOVER_IMEX", Critical}} {
+	for value, want := range map[int]action{0: {"NONE", Info, false}, 1: {"RESET_GPU", Critical, true},
+		2: {"RESTART_BM", Emergency, true}, 4: {"DRAIN_RESET", Critical, true}, 5: {"RECOVER_IMEX", Critical, false}} {
 		fixture.Equal(t, actions()[value], want, "recovery action %d is", value)
 	}
 }
