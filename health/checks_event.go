@@ -23,11 +23,11 @@ func xids(codes ...int) func(*incident.Event) bool {
 	return func(e *incident.Event) bool { return e.What == "xid" && slices.Contains(codes, e.Code) }
 }
 
-// severe matches XIDs of at least this severity in the table.
+// severe matches XIDs of at least this severity that the table has or the
+// driver calls fatal.
 func severe(least incident.Severity) func(*incident.Event) bool {
 	return func(e *incident.Event) bool {
-		_, known := incident.XIDs()[e.Code]
-		return e.What == incident.WhatXID && known && e.Severity >= least && e.Follows == "" &&
+		return e.What == incident.WhatXID && !unknownXID(e) && e.Severity >= least && e.Follows == "" &&
 			e.Check != "gpu_recovery_action"
 	}
 }
@@ -168,14 +168,15 @@ var eventChecks = []*Check{
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
-		Cause:   "SXids are the NVSwitch driver's XIDs; health/incident/data/sxid.tsv says which are fatal.",
+		Cause: "SXids are the NVSwitch driver's XIDs. Each says whether it is fatal; " +
+			"health/incident/data/sxid.tsv says so of one that does not.",
 	},
 	{
 		ID: "gsp", Alert: "GPUGSPFault", Class: incident.DriverCrash,
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "gsp", Window: 5 * time.Minute, Holds: true,
 			Match: saying("gsp")}.Signal().Optional().Above(0).And(
 			// xid_fatal reports these.
-			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(119, 120)}.Signal().Is(0))}},
+			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
 			"which driver has a correction.",
@@ -219,18 +220,21 @@ func applications(e *incident.Event) bool {
 	return severe(incident.Info)(e) && incident.XIDs()[e.Code].Tenant()
 }
 
-// hardwares matches XIDs that no process can cause.
+// hardwares matches XIDs that no process can cause, unless the driver says that
+// they are not as bad as their code.
 func hardwares(e *incident.Event) bool {
-	return severe(incident.Warning)(e) && !incident.XIDs()[e.Code].Tenant()
+	x := incident.XIDs()[e.Code]
+	return severe(incident.Warning)(e) && !x.Tenant() && e.Severity >= x.Severity
 }
 
 // tenant matches XIDs that are a process's own fault.
 func tenant(e *incident.Event) bool { return applications(e) && e.PID > 0 }
 
-// unknownXID matches XIDs that the table does not have.
+// unknownXID matches XIDs that the table does not have, except those that the
+// driver calls fatal.
 func unknownXID(e *incident.Event) bool {
 	_, known := incident.XIDs()[e.Code]
-	return e.What == incident.WhatXID && !known
+	return e.What == incident.WhatXID && !known && e.Severity < incident.Critical
 }
 
 // saying matches incidents that are evidence for a check.

@@ -37,7 +37,8 @@ func isHardware(e *incident.Event) bool {
 	case e.What == incident.WhatXID && e.Code == incident.RecoveryXID:
 		return e.Severity >= incident.Critical // below that, the driver asks for nothing more
 	case e.What == incident.WhatXID:
-		return incident.XIDs()[e.Code].Hardware()
+		x, known := incident.XIDs()[e.Code]
+		return x.Hardware() || !known && e.Severity >= incident.Critical // the driver calls it fatal
 	}
 	return e.Severity >= incident.Warning && e.Class != "" && e.Class != incident.ApplicationFault
 }

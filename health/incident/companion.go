@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"sync"
@@ -11,7 +12,7 @@ import (
 // another one, and does not count by itself then.
 type companion struct {
 	what, after pattern
-	anywhere    bool   // on another GPU of the node, not on the same one
+	where       string // it is on the "gpu" of the other, or names none; only "unnamed"; on another of the "node"
 	action      string // the action for the other incident then
 }
 
@@ -30,7 +31,7 @@ const anyCode = -1
 var companions = sync.OnceValue(func() (all []companion) {
 	readFacts("companions", func(row map[string]string) error {
 		c := companion{what: pattern{row["what"], anyCode}, after: pattern{row["after"], anyCode},
-			anywhere: row["where"] == "node", action: row["action"]}
+			where: row["where"], action: row["action"]}
 		for p, text := range map[*pattern]string{&c.what: row["code"], &c.after: row["after_code"]} {
 			if text != "*" {
 				var err error
@@ -69,9 +70,10 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 	if d := i.First.Sub(o.Last); i == o || d > together || o.First.Sub(i.Last) > together {
 		return companion{}, false
 	}
-	same := i.key.entity == o.key.entity
+	same, unnamed := i.key.entity == o.key.entity, i.key.entity == Entity{}
 	for _, c := range companions() {
-		if c.anywhere != same && c.what.isOne(i) && c.after.causes(o) {
+		near := map[string]bool{"gpu": same || unnamed, "unnamed": unnamed && !same, "node": !same}[c.where]
+		if near && c.what.isOne(i) && c.after.causes(o) {
 			return c, true
 		}
 	}
@@ -80,6 +82,11 @@ func (i *openIncident) follows(o *openIncident) (companion, bool) {
 
 // relate finds the open incidents that i follows and those that follow i.
 func (c *Correlator) relate(i *openIncident) {
+	for _, o := range c.open {
+		if i.cause == nil && i.due != 0 && o.What == WhatXID && o.Code == i.due && o.key.entity == i.key.entity {
+			i.cause = o // the driver says so, however long ago it was
+		}
+	}
 	if i.cause == nil {
 		for _, o := range c.open {
 			if o.root() != i && i.join(o) {
@@ -117,12 +124,16 @@ func (i *openIncident) root() *openIncident {
 	return i
 }
 
-// follow returns the ID of the first cause; empty if i has none.
+// follow returns the ID of the first cause, or its XID if only the driver's
+// word tells it; empty if i has none.
 func (i *openIncident) follow() string {
-	if i.cause == nil {
-		return ""
+	switch {
+	case i.cause != nil:
+		return i.root().ID
+	case i.due != 0:
+		return fmt.Sprintf("%s %d", WhatXID, i.due)
 	}
-	return i.root().ID
+	return ""
 }
 
 // advise sets the action for i's cause. The driver's verdict overrides the

@@ -1,72 +1,52 @@
 package incident
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
-func TestCompanions(t *testing.T) {
+// TestStories tells the lines of testdata/stories.tsv, a second apart, and
+// compares what each becomes: on which entity, how bad, for which check, with
+// which action, and which line of the story it follows.
+func TestStories(t *testing.T) {
 	t.Parallel()
-	xid := func(bus string, code int, text string) string {
-		return fmt.Sprintf("NVRM: Xid (PCI:0000:%s): %d, pid='<unknown>', name=<unknown>, %s", bus, code, text)
+	var d *desk
+	var heads, want []string
+	end := func() {
+		for i, e := range d.to(10 * second).incidents() {
+			follows := cmp.Or(e.Follows, "-")
+			if n := slices.Index(d.ids, e.Follows); n >= 0 {
+				follows = fmt.Sprint(n)
+			}
+			got := fmt.Sprintf("%s %s %s %s %s", e.Entity, e.Severity, cmp.Or(e.Check, "-"), cmp.Or(e.Action, "-"), follows)
+			fixture.Equal(t, got, want[i], "%s, line %d", heads[0], i)
+			fixture.Equal(t, strings.Contains(e.Message, ", follows "), e.Follows != "", "%s: %q names its cause",
+				heads[0], e.Message)
+		}
+		fixture.Equal(t, len(d.ids), len(want), "%s: incidents", heads[0])
 	}
-	const first, other, verdict = "00:06", "9b:00",
-		"GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
-	for name, c := range map[string]struct {
-		lines   []string
-		follows []int // by line; -1 for nothing
-		action  string
-	}{
-		"45 follows its cause": {[]string{xid(first, 94, ""), xid(first, 45, "")},
-			[]int{-1, 0}, "RESTART_APP"},
-		"45 comes first": {[]string{xid(first, 45, ""), xid(first, 94, "")}, []int{1, -1}, ""},
-		"45 alone": {[]string{xid(first, 45, ""), xid(other, 94, "")}, []int{-1, -1},
-			"WORKFLOW_XID_45"},
-		"48 and 63 are drain and reset": {[]string{xid(first, 48, ""), xid(first, 63, "")},
-			[]int{-1, 0}, "DRAIN_RESET"},
-		"63 alone": {[]string{xid(first, 63, "")}, []int{-1}, "IGNORE"},
-		"74 at both ends": {[]string{xid(first, 74, ""), xid(other, 74, "")}, []int{-1, 0},
-			"WORKFLOW_NVLINK_ERR"},
-		"154 has the verdict": {[]string{xid(first, 119, ""), xid(first, 154, verdict)},
-			[]int{-1, 0}, "RESTART_BM"},
-		"154 alone": {[]string{xid(first, 154, verdict), xid(other, 119, "")},
-			[]int{-1, -1}, "RESTART_BM"},
-		"79 and the line without an XID": {[]string{xid(first, 79, ""),
-			"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."}, []int{-1, 0}, "RESTART_BM"},
-		"the line without an XID": {[]string{"NVRM: GPU 0000:00:06.0: GPU has fallen off the bus."},
-			[]int{-1}, "RESTART_BM"},
-		"45 and 154, and then their root": {[]string{xid(first, 45, ""), xid(first, 154, verdict), xid(first, 95, "")},
-			[]int{2, 2, -1}, ""},
-		"31 and 13 are two": {[]string{xid(first, 31, ""), xid(first, 13, "")},
-			[]int{-1, -1}, "RESTART_APP"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDesk(t)
-			for i, line := range c.lines {
-				d.to(time.Duration(i)*second).kernel(uint64(i), line)
+	for _, l := range lines(t, "stories") {
+		if l[0] != "" {
+			if d != nil {
+				end()
 			}
-			d.to(10 * second)
-			all := d.incidents()
-			for i, e := range all {
-				want := ""
-				if c.follows[i] >= 0 {
-					want = all[c.follows[i]].ID
-				}
-				if e.Follows != want || (want != "") != strings.Contains(e.Message, ", follows ") {
-					t.Errorf("incident %d (%s) follows %q, want %q", i, e.Message, e.Follows, want)
-				}
-			}
-			if len(all) != len(c.lines) || c.action != "" && all[0].Action != c.action {
-				t.Errorf("%d incidents, the first with action %s, want %s", len(all), all[0].Action, c.action)
-			}
-		})
+			d, heads, want = newDesk(t), l[:1], nil
+		}
+		if d.kernel(uint64(len(d.ids)), l[1]); l[2] != "" { // else it belongs to an incident of the story
+			want = append(want, l[2])
+		}
+		d.to(time.Duration(len(d.ids)) * second)
 	}
-	d := newDesk(t)
-	d.kernel(1, xid(first, 94, ""))
-	d.to(6*second).kernel(2, xid(first, 45, ""))
+	end()
+	d = newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 94, ")
+	d.to(6*second).kernel(2, "NVRM: Xid (PCI:0000:00:06): 45, ")
 	if all := d.incidents(); all[1].Follows != "" {
 		t.Errorf("%+v follows what was long before", all[1])
 	}

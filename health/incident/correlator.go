@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"gpusteward/collectors"
@@ -85,6 +86,8 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	if at, ok := host.ParsePCI(s.Entity.Device); ok {
 		if gpu, ok := c.GPU(at); ok {
 			s.Entity = gpu
+		} else if !strings.Contains(s.Entity.Device, ".") {
+			s.Entity.Device += ".0" // XIDs lack the function, other lines have it
 		}
 	}
 	var told []Event

@@ -248,7 +248,7 @@ func TestUnknownCodes(t *testing.T) {
 		e.Class != InterconnectFault {
 		t.Errorf("%+v", e)
 	}
-	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00"}) {
+	if e := all[3]; e.Severity != Emergency || e.Entity != (Entity{Device: "0000:77:00.0"}) {
 		t.Errorf("the incident of an unknown GPU is %+v", e)
 	}
 	fixture.Equal(t, d.Losses(), Losses{}, "…, though the driver has no name for these")

@@ -41,7 +41,8 @@ type Event struct {
 	// of an incident: only a reset ends it, or a reboot
 	NeedsReset bool `json:"needs_reset,omitempty"`
 	Shadow     bool `json:"shadow,omitempty"` // of a transition: it sends no alert and has no consequences
-	// ID of the incident that this one accompanies: it does not count by itself
+	// ID of the incident that this one accompanies, or "xid 149" if only the driver's
+	// word tells it: it does not count by itself
 	Follows string `json:"follows,omitempty"`
 
 	Was    string `json:"was,omitempty"`    // of an enforcement: the level before, "warn"

@@ -99,7 +99,9 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 		for i, group := range h.expression.SubexpNames() {
 			switch group {
 			case "device":
-				s.Entity.Device = address(m[i])
+				if m[i] != "" { // a line may name a port, and the device below it
+					s.Entity.Device = address(m[i])
+				}
 			case "pid":
 				s.PID, _ = strconv.Atoi(m[i]) // digits that do not fit are no PID
 			case "comm":
@@ -118,8 +120,30 @@ func ParseLine(r host.Record, driverTask func(pid int) bool) (Observation, bool)
 func (s Observation) fault() (Observation, bool) {
 	f, ok := host.ParseFault(s.Text)
 	s.Entity.Device, s.Code, s.PID, s.Comm, s.GI, s.Text = f.Address, f.Code, f.PID, f.Comm, f.GI, f.Text
+	m := firstWord.FindStringSubmatch(f.Text)
+	if m == nil || f.PID != 0 { // a name with a comma in it may lead the text
+		m = wordOfLink.FindStringSubmatch(f.Text)
+	}
+	switch {
+	case m != nil && m[1] != "":
+		s.Says = Nonfatal
+	case m != nil:
+		s.Says = Fatal
+	}
+	if m := dueTo.FindStringSubmatch(f.Text); m != nil && !f.Switch {
+		s.Due, _ = strconv.Atoi(m[1])
+	}
 	return s, ok
 }
+
+// The driver's words for a severity, "Fatal", "Non-fatal" or "Nonfatal": it
+// leads the text of an SXid, and follows the name of a unit in that of an XID
+// of NVLink 5. A process's name is too short for the others.
+var (
+	firstWord  = regexp.MustCompile(`^(?:[A-Z][A-Z0-9_]*,? +)?(?i:(non-?)?fatal)\b`)
+	wordOfLink = regexp.MustCompile(`\bNVLink: (?i:(non-?)?fatal) error detected on link\b`)
+	dueTo      = regexp.MustCompile(`\bcaused by previous Xid (\d{1,4})\b`)
+)
 
 // address returns a PCI address with its domain, which some lines leave out.
 func address(s string) string {

@@ -29,9 +29,21 @@ type Observation struct {
 	PID      int    // of the process at fault; 0 if it is unknown
 	Comm     string // its name, as the source writes it
 	GI       string // MIG GPU instance
+	Says     Word   // the driver's own word for its severity
+	Due      int    // the XID that caused it, in the driver's own words; 0 for none
 	Text     string // as the source writes it
 	Sequence uint64 // number of the kernel's record
 }
+
+// A Word is the driver's own word for how bad a fault is.
+type Word int
+
+// The words.
+const (
+	NoWord Word = iota
+	Nonfatal
+	Fatal
+)
 
 // ParseEvent returns the observation in an event of the driver; false for an
 // event that is no fault, such as a change of power.

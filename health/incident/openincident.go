@@ -65,6 +65,8 @@ type openIncident struct {
 	began    time.Time     // when it was opened; may be long after First
 	touched  time.Time     // when the last observation arrived
 	fair     bool          // both sources should see it, and they have not been compared yet
+	says     Word          // the driver's own word for the severity
+	due      int           // the XID that caused it, in the driver's own words
 	news     bool          // something changed since the last report
 	told     int           // Count at the last report
 }
@@ -109,6 +111,13 @@ func (i *openIncident) add(s Observation) {
 	case i.PID == 0:
 		i.PID, i.Comm, i.news = s.PID, Clean(s.Comm, longestComm), true
 	}
+	if s.Says > i.says { // the worst of several lines
+		i.says, i.news = s.Says, true
+		i.judge()
+	}
+	if i.due == 0 && s.Due != 0 && s.Due != i.Code {
+		i.due, i.news = s.Due, true
+	}
 	if i.GI == "" && s.GI != "" {
 		i.GI, i.news = s.GI, true
 	}
@@ -126,14 +135,15 @@ func (i *openIncident) add(s Observation) {
 
 // tenants reports whether a process, known or not, is to blame for i, an XID.
 func (i *openIncident) tenants() bool {
-	return i.What == WhatXID && len(i.mentions) > 0 && XIDs()[i.Code].Tenant()
+	return i.What == WhatXID && len(i.mentions) > 0 && XIDs()[i.Code].Tenant() && i.due == 0
 }
 
 // isCode reports whether i is an XID or an SXid.
 func (i *openIncident) isCode() bool { return i.What == WhatXID || i.What == WhatSXid }
 
 // judge fills in the facts of the tables. A code that no table has is a warning:
-// it is neither harmless nor known to be a fault.
+// it is neither harmless nor known to be a fault. The driver's own word in the
+// line goes before the table: the same code can be either.
 func (i *openIncident) judge() {
 	switch i.What {
 	case WhatXID:
@@ -153,21 +163,29 @@ func (i *openIncident) judge() {
 		x, known := SXids()[i.Code]
 		i.title = fmt.Sprintf("SXid %d, %s", i.Code, x.Name)
 		i.Class, i.Severity = InterconnectFault, x.Severity
-		switch {
-		case !known:
+		if !known {
 			i.title = fmt.Sprintf("SXid %d, which is not in the table of SXids", i.Code)
 			i.Severity = Warning
-		case x.Severity >= Critical:
-			i.Check, i.Action, i.NeedsReset = "sxid_fatal", "RESET_FABRIC", true
 		}
+		i.obey(x.word)
 	default:
 		h := happenings()[i.What]
 		i.title, i.Class, i.Severity, i.Check, i.Action, i.NeedsReset = h.text, h.class, h.severity, h.check,
 			h.action, h.reset
 	}
+	i.obey(i.says)
 	if verdict, ok := i.verdict(); ok {
 		i.decide(verdict)
 	}
+}
+
+// obey judges i by a word for its severity, unless it is as bad already.
+func (i *openIncident) obey(said Word) {
+	w, ok := words()[saying{i.What, said}]
+	if !ok || said == Fatal && i.Severity >= w.severity && i.Check != "" || said == Nonfatal && i.Severity <= w.severity {
+		return
+	}
+	i.Severity, i.Check, i.Action, i.NeedsReset = w.severity, w.check, w.action, w.reset
 }
 
 // decide applies the driver's verdict to i, which reports one.
@@ -179,11 +197,13 @@ func (i *openIncident) decide(verdict action) {
 // message describes i in one line.
 func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
-	if r := i.root(); r != i {
+	switch r := i.root(); {
+	case r != i && r.Code != 0:
+		end += fmt.Sprintf(", follows %s %d", r.What, r.Code)
+	case r != i:
 		end += ", follows " + r.What
-		if r.Code != 0 {
-			end += fmt.Sprintf(" %d", r.Code)
-		}
+	case i.due != 0:
+		end += ", follows " + i.follow()
 	}
 	text := i.title
 	if i.text != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(strings.TrimSuffix(i.text, "."))) {

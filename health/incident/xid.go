@@ -88,14 +88,33 @@ func AlertableXIDs() []int {
 	})
 }
 
+// saying is the driver's word in a line of an XID or an SXid.
+type saying struct {
+	what string
+	word Word
+}
+
+// words are what each word means, as rows of data/words.tsv.
+var words = sync.OnceValue(func() map[saying]happening {
+	names, all := map[string]Word{"nonfatal": Nonfatal, "fatal": Fatal}, map[saying]happening{}
+	readFacts("words", func(row map[string]string) error {
+		h, err := readHappening(row)
+		all[saying{row["what"], names[row["word"]]}] = h
+		return err
+	})
+	return all
+})
+
 // An SXid is a fault of an NVSwitch, by its code, from NVIDIA's manual of the
-// fabric manager.
+// fabric manager, or else from the source of the driver.
 type SXid struct {
 	Code           int
 	Name           string
-	Severity       Severity // Critical for what the manual calls fatal
+	Severity       Severity // Critical for what the manual or the driver calls fatal
 	AlwaysFatal    bool     // to work on the fabric
 	PotentialFatal bool
+
+	word Word
 }
 
 // SXids returns the SXids of the manual, by code. The caller must not change the
@@ -103,14 +122,15 @@ type SXid struct {
 func SXids() map[int]SXid { return sxidTable() }
 
 var sxidTable = sync.OnceValue(func() map[int]SXid {
-	severities, all := map[string]Severity{"Fatal": Critical, "Warning": Warning}, map[int]SXid{}
+	types, all := map[string]Word{"Fatal": Fatal, "Warning": Nonfatal}, map[int]SXid{}
 	readFacts("sxid", func(row map[string]string) error {
 		code, err := strconv.Atoi(row["sxid"])
-		severity, ok := severities[row["event_type"]]
+		word, ok := types[row["event_type"]]
 		if err != nil || !ok {
 			return fmt.Errorf("code %q, type %q", row["sxid"], row["event_type"])
 		}
-		all[code] = SXid{code, row["name"], severity, row["always_fatal"] == "true", row["potential_fatal"] == "true"}
+		all[code] = SXid{code, row["name"], words()[saying{WhatSXid, word}].severity, row["always_fatal"] == "true",
+			row["potential_fatal"] == "true", word}
 		return nil
 	})
 	return all
