@@ -183,8 +183,8 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 					return l.Severity != r.severity
 				})
 				label := func(name string) string { return labels[name] }
-				r.description = description(c, levels,
-					humanize(value), fmt.Sprintf("%.4g%%", value*100), "an XID", restOfExample(levels[0]), label)
+				r.description = description(c, levels, func(q health.Quantity) string { return filled(q, value) }, "an XID",
+					restOfExample(levels[0]), label)
 				for name, v := range labels {
 					r.summary = strings.ReplaceAll(r.summary, ofLabel(name), v)
 				}

@@ -56,8 +56,7 @@ func checkRules(c *health.Check) (all []rule) {
 			summary: place(levels) + c.Summary, action: c.Action,
 		}
 		r.expr, r.wait = either(levels)
-		r.description = description(c, levels,
-			"{{ $value | humanize }}", "{{ $value | humanizePercentage }}", lastXIDs, rest(levels[0]), ofLabel)
+		r.description = description(c, levels, ofValue, lastXIDs, rest(levels[0]), ofLabel)
 		all = append(all, r)
 	}
 	return all
@@ -123,14 +122,29 @@ func place(levels []health.Level) string {
 
 // description returns the detail of a check's levels with its placeholders filled in. If the
 // levels differ in their detail, it returns the cause.
-func description(c *health.Check, levels []health.Level,
-	value, percent, xids, rest string, label func(name string) string) string {
+func description(c *health.Check, levels []health.Level, value func(health.Quantity) string,
+	xids, rest string, label func(name string) string) string {
 	detail := c.Described(levels[0])
 	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Described(l) != detail }) {
 		return c.Cause
 	}
-	return strings.NewReplacer("{value}", value, "{percent}", percent, "{xids}", xids,
-		"{entity}", entityBy(levels[0], label).Name(), "{labels}", rest).Replace(detail)
+	return strings.NewReplacer("{xids}", xids, "{entity}", entityBy(levels[0], label).Name(), "{labels}", rest).
+		Replace(health.Quantities(detail, value))
+}
+
+// ofValue returns the template of an alert's value.
+func ofValue(q health.Quantity) string {
+	switch q.Unit {
+	case "percent":
+		return "{{ $value | humanizePercentage }}"
+	case "bytes":
+		return "{{ $value | humanize1024 }}B"
+	case "time":
+		return "{{ $value | humanizeDuration }}"
+	case "count":
+		return "{{ $value | humanize }} {{ if eq $value 1.0 }}" + q.One + "{{ else }}" + q.Many + "{{ end }}"
+	}
+	return "{{ $value | humanize }}"
 }
 
 // entityBy returns the entity of a level by its labels.

@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"fmt"
+	"gpusteward/health"
 	"math"
 	"strconv"
 	"strings"
@@ -58,17 +59,22 @@ type expectation struct {
 // A firing is one alert as Prometheus sends it.
 type firing struct{ labels, annotations [][2]string }
 
-// humanize formats v like Prometheus's template function: 1.5k, 200m.
+// humanize writes v as the template function of Prometheus does.
 func humanize(v float64) string {
+	return prefixed(v, 1000, []string{"k", "M", "G", "T", "P", "E", "Z", "Y"})
+}
+
+// prefixed writes v with the prefix of a power of base.
+func prefixed(v, base float64, prefixes []string) string {
 	prefix := ""
 	if abs := math.Abs(v); abs >= 1 {
-		for _, p := range []string{"k", "M", "G", "T", "P", "E", "Z", "Y"} {
-			if math.Abs(v) < 1000 {
+		for _, p := range prefixes {
+			if math.Abs(v) < base {
 				break
 			}
-			prefix, v = p, v/1000
+			prefix, v = p, v/base
 		}
-	} else if abs > 0 {
+	} else if abs > 0 && base == 1000 {
 		for _, p := range []string{"m", "u", "n", "p", "f", "a", "z", "y"} {
 			if math.Abs(v) >= 1 {
 				break
@@ -77,6 +83,33 @@ func humanize(v float64) string {
 		}
 	}
 	return fmt.Sprintf("%.4g%s", v, prefix)
+}
+
+// filled is what Prometheus makes of the template of a value.
+func filled(q health.Quantity, v float64) string {
+	switch q.Unit {
+	case "percent":
+		return fmt.Sprintf("%.4g%%", v*100)
+	case "bytes":
+		return prefixed(v, 1024, []string{"ki", "Mi", "Gi", "Ti"}) + "B"
+	case "time":
+		seconds := int64(v)
+		switch d, h, m, s := seconds/86400, seconds/3600%24, seconds/60%60, seconds%60; {
+		case d > 0:
+			return fmt.Sprintf("%dd %dh %dm %ds", d, h, m, s)
+		case h > 0:
+			return fmt.Sprintf("%dh %dm %ds", h, m, s)
+		case m > 0:
+			return fmt.Sprintf("%dm %ds", m, s)
+		}
+		return fmt.Sprintf("%.4gs", v)
+	case "count":
+		if v == 1 {
+			return humanize(v) + " " + q.One
+		}
+		return humanize(v) + " " + q.Many
+	}
+	return humanize(v)
 }
 
 // write writes the test for promtool.

@@ -28,8 +28,8 @@ type Check struct {
 	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
 	Summary string // one sentence, the same for every entity
-	// Detail is a sentence with a {value}, {percent}, {xids} or {labels}, and perhaps
-	// the {entity}, that can stand alone. A check that has none to tell has no detail.
+	// Detail is a sentence with a Quantity, {xids} or {labels}, and perhaps the
+	// {entity}, that can stand alone. A check that has none to tell has no detail.
 	Detail string
 	Action string // what to do
 	Cause  string // what it means and how to find out more; it does not repeat the others

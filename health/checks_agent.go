@@ -12,7 +12,7 @@ var agentChecks = []*Check{
 		ID: "agent_self", Alert: "AgentDegraded",
 		Levels: []Level{
 			{Severity: incident.Warning, When: Value(Pressure).Above(1, .8), For: of(3, 3),
-				Detail: "The agent uses {value} times what it may use of a resource."},
+				Detail: "The agent uses {count:time|times} what it may use of a resource."},
 			{Severity: incident.Info, When: Value(Starved).Is(1), For: of(3, 3)},
 			{Severity: incident.Warning, When: Value(Starved).Is(1), For: of(13, 13)},
 		},
@@ -28,7 +28,7 @@ var agentChecks = []*Check{
 		ID: "telemetry_loss", Alert: "TelemetryLoss",
 		Levels:  []Level{{Severity: incident.Warning, When: Increase(TelemetryLost, 10*time.Minute).Above(0)}},
 		Summary: "Events may have been missed or lost.",
-		Detail:  "{value} records were lost in 10 minutes.",
+		Detail:  "{count:record was|records were} lost in 10 minutes.",
 		Action:  "gpusteward_telemetry_lost_total names the source: raise log_buf_len, free the disk of --state.dir.",
 		Cause: "The kernel's ring was overrun, the journal could not be written, or the kernel and NVML disagree " +
 			"on an XID.",

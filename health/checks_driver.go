@@ -49,14 +49,16 @@ var driverChecks = []*Check{
 		},
 		Summary: "The GPU has fallen off the bus.",
 		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
-		Cause:   "It no longer answers on PCIe (XID 79), and its config space reads all ones.",
+		Cause: "The driver says that it is lost (gpusteward_worker_stuck), or it does not answer on PCIe " +
+			"(nvgpu_pci_device_present), or the kernel logged XID 79 or a message like it.",
 	},
 	{
 		ID: missingCheck, Alert: "GPUMissing", Class: incident.HardwareFault, Accepts: true,
 		Levels: []Level{
 			{Severity: incident.Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
 			{Severity: incident.Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)),
-				Value(DevicesAway)).Above(0).And(open), For: of(3, 3)},
+				Value(DevicesAway)).Above(0).And(open), For: of(3, 3),
+				Detail: "The driver lists {count:GPU less|GPUs less} than the host should have."},
 		},
 		Summary: "A GPU that the host should have is missing.",
 		Action: "Reboot; if the GPU stays missing, check its seat and its power. If it was removed for good: " +
@@ -74,8 +76,10 @@ var driverChecks = []*Check{
 			{Severity: incident.Critical, When: hangs, For: of(7, 7)},
 		},
 		Summary: "A driver call on the GPU does not return.",
-		Action:  "End the processes that use the GPU, and reset it; if they do not end, reboot.",
-		Cause: "The label reason of gpusteward_worker_stuck has its name. Other GPUs are still read. The alert is " +
+		Detail:  "The agent waits for a call on {entity}{labels}.",
+		Action: "If it lasts for more than a minute: end the processes that use the GPU, and reset it; if they do not " +
+			"end, reboot.",
+		Cause: "Other GPUs are still read. The alert is info at first, and " +
 			"critical after a minute, because another tool holds the driver's lock for less. It is critical at once " +
 			"if the driver reported a fault of its own or of the GPU meanwhile.",
 	},
@@ -84,7 +88,7 @@ var driverChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Value(faults.DriverBlockedTasks).Above(0),
 			For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
-		Detail:  "{value} tasks of the driver have been in state D for two minutes.",
+		Detail:  "{count:task of the driver has|tasks of the driver have} been in state D for two minutes.",
 		Action:  "Drain the host, and reboot it.",
 		Cause:   "These are kernel threads of the driver. Programs that called it do not count: each chooses its own name.",
 	},
@@ -95,7 +99,7 @@ var driverChecks = []*Check{
 				And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0),
 					Value(Reloading).Is(0))}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
-		Detail:  "{value} GPUs on the PCI bus have no driver.",
+		Detail:  "{count:GPU on the PCI bus has|GPUs on the PCI bus have} no driver.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent describes the failure.",
 		Cause: "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the " +
 			"driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 " +

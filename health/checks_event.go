@@ -38,7 +38,7 @@ func fatal(least incident.Severity) func(*incident.Event) bool {
 }
 
 // ofOwners is the sentence for byOwners.
-const ofOwners = "Programs of {value} owners had the same XID on {entity} in 24 hours, beyond those on other GPUs."
+const ofOwners = "Programs of {count:owner|owners} had the same XID on {entity} in 24 hours, beyond those on other GPUs."
 
 // byOwners holds if many owners had an XID on a GPU that programs can cause.
 var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications,
@@ -114,7 +114,7 @@ var eventChecks = []*Check{
 		},
 		Summary: "The GPU had a critical XID error.",
 		Detail:  "{entity} had {xids}.",
-		Action:  "Follow NVIDIA's catalogue for the code.",
+		Action:  "Do what NVIDIA's catalogue says of the code.",
 		Cause: "health/incident/data/xid.tsv has the meaning of each code, and says which fault only a reset ends. " +
 			"The alert stays until a reset is seen; for the others it ends after five to ten minutes.",
 	},
@@ -123,7 +123,7 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_tenant", Window: 10 * time.Minute,
 			Per: "workload", Match: tenant}.Signal().AtLeast(3)}},
 		Summary: "A workload's own faults end its GPU work again and again.",
-		Detail:  "{entity} had {value} XIDs of an application in 10 minutes.",
+		Detail:  "{entity} had {count:XID|XIDs} of an application in 10 minutes.",
 		Action:  "Tell the owner to check the application (compute-sanitizer); the GPU is well.",
 		Cause: "XIDs such as 13, 31, 43, 69 and 137 with a process are mostly that program's error: a bad " +
 			"address, an illegal instruction.",
@@ -138,7 +138,7 @@ var eventChecks = []*Check{
 				Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
-		Detail:  "{entity} had the same XID {value} times in 24 hours.",
+		Detail:  "{entity} had the same XID {count:time|times} in 24 hours.",
 		Action:  "Run the field diagnostic; if an application causes the XID, see whether it follows the application.",
 		Cause: "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some " +
 			"XIDs at will. They count by owner (a user, or a namespace of pods), less twice as many as the host's " +
@@ -150,7 +150,7 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Info, When: Incidents{Name: "xid_spread", Window: day, Node: true,
 			Match: xids(13, 31), Count: onGPUs}.Signal().AtLeast(2)}},
 		Summary: "XIDs 13 or 31 came on several GPUs within a day.",
-		Detail:  "{value} GPUs had XID 13 or 31 in 24 hours.",
+		Detail:  "{count:GPU|GPUs} had XID 13 or 31 in 24 hours.",
 		Action:  "Check the application that ran there.",
 		Cause:   "A fault that moves from GPU to GPU belongs to software, and not to a GPU.",
 	},

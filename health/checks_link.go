@@ -14,6 +14,11 @@ func aer(severity string, window time.Duration) *Signal {
 	return Increase(links.PCIeAERErrors, window, "severity", severity)
 }
 
+// fatalOfGPU matches messages about fatal PCIe errors of a GPU.
+func fatalOfGPU(e *incident.Event) bool {
+	return e.What == "aer_fatal" && e.Entity.UUID != "" && e.Follows == ""
+}
+
 func belowMax(m *collectors.Metric) *Signal {
 	return Sub(Value(m, "kind", "max"), Value(m, "kind", "current"))
 }
@@ -33,7 +38,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.PCIeReplayExcess).Optional().Above(1, .5),
 			For: of(3, 5).every(time.Minute)}},
 		Summary: "PCIe packets are sent again more often than the link's error rate allows.",
-		Detail:  "{entity} sends {value} times as many packets again as a bit error ratio of 1e-12 explains.",
+		Detail:  "{entity} sends {count:time|times} as many packets again as a bit error ratio of 1e-12 explains.",
 		Action:  "Reseat the board or the riser; check the retimers.",
 		Cause:   "Some replays are normal: how many depends on the link's generation and width.",
 	},
@@ -55,9 +60,17 @@ var linkChecks = []*Check{
 	{
 		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: incident.InterconnectFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: aer("fatal", 5*time.Minute).Above(0)},
-			{Severity: incident.Warning, When: aer("nonfatal", 5*time.Minute).Above(0)},
-			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300)},
+			{Severity: incident.Critical, When: aer("fatal", 5*time.Minute).Above(0),
+				Detail: "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes."},
+			// The kernel need not count what the firmware or a port contains.
+			{Severity: incident.Critical, When: Incidents{Name: "pcie_fatal", Window: 5 * time.Minute,
+				Match: fatalOfGPU}.Signal().Above(0), Detail: "The kernel logged a fatal PCIe error of {entity}."},
+			{Severity: incident.Warning, When: aer("nonfatal", 5*time.Minute).Above(0),
+				Detail: "{entity} had {count:uncorrected PCIe error|uncorrected PCIe errors} in 5 minutes."},
+			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300),
+				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour."},
+			{Severity: incident.Warning, When: aer("correctable", time.Hour).Above(20000, 10000),
+				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour."},
 			// A burst, as of a training link, is over sooner.
 			{Severity: incident.Warning, When: aer("correctable", 2*time.Minute).Above(200, 100),
 				For:    of(8, 10).every(time.Minute),
@@ -66,11 +79,11 @@ var linkChecks = []*Check{
 				Detail: "{entity} has more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
-		Detail:  "{entity} had {value} PCIe errors.",
 		Action:  "Reseat the board or the riser; check the retimers.",
-		Cause: "The kernel counts these errors (AER). Corrected ones lose no data: more than one in six seconds, or " +
-			"more than the link's own past explains, is worth knowing. More than a hundred a minute in most of ten " +
-			"minutes are a warning: the link is busy with corrections, and uncorrected errors will follow.",
+		Cause: "The kernel counts these errors (AER), or logs that a port contained one (DPC). Corrected ones lose no " +
+			"data: more than one in six seconds, or more than the link's own past explains, is worth knowing. More than " +
+			"a hundred a minute in most of ten minutes are a warning, and so are 20000 in an hour: the link is busy " +
+			"with corrections, and uncorrected errors will follow.",
 	},
 	{
 		ID: "nvlink_down", Alert: "NVLinkDown", Class: incident.InterconnectFault,
@@ -79,7 +92,7 @@ var linkChecks = []*Check{
 			{Severity: incident.Warning, When: lostLinks, For: of(4, 30)}, // a link that comes back each time
 		},
 		Summary: "An NVLink that was up is down, or goes down again and again.",
-		Detail:  "{entity} has {value} NVLinks fewer than it had in this boot.",
+		Detail:  "{entity} has {count:NVLink|NVLinks} less than it had in this boot.",
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
 			"bridge, are no fault. Neither are links that train in the first five minutes after the host was booted, " +
@@ -92,7 +105,7 @@ var linkChecks = []*Check{
 			Above(0).And(Fell(links.NVLinkUp, "by", "link").Is(0)),
 			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
 		Summary: "An NVLink of the GPU was down from the start, but its peers' is up.",
-		Detail:  "{entity} has {value} NVLinks fewer up than most GPUs of its model on this host.",
+		Detail:  "{entity} has {count:NVLink|NVLinks} less up than most GPUs of its model on this host.",
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
 		Cause: "It did not train when the host was booted. Only a comparison shows that, which needs four GPUs of the " +
 			"model, of which more than two thirds agree. A GPU that has none up has no bridge.",
@@ -120,10 +133,10 @@ var linkChecks = []*Check{
 			// Healthy links have a few a day.
 			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute, "type", "crc",
 				"by", "link").Above(20, 10), For: of(16, 30).every(time.Minute),
-				Detail: "{entity} had {value} corrupted packets in 2 minutes."},
+				Detail: "{entity} had {count:corrupted packet|corrupted packets} in 2 minutes."},
 		},
 		Summary: "An NVLink has errors in most minutes.",
-		Detail:  "{entity} had {value} replays and recoveries in 2 minutes.",
+		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
 		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
 	},
@@ -134,7 +147,7 @@ var linkChecks = []*Check{
 			{Severity: incident.Warning, When: unlikeSiblings("bytes"), For: of(9, 10).every(time.Minute)},
 		},
 		Summary: "An NVLink has far more errors or traffic than its siblings.",
-		Detail:  "{entity} exceeds its siblings by {value} times their value.",
+		Detail:  "{entity} exceeds its siblings by {count:time|times} their value.",
 		Action:  "Check what is at the other end.",
 		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
 	},
@@ -144,7 +157,7 @@ var linkChecks = []*Check{
 			Optional().AtLeast(1, .5).And(Value(derived.PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
 			For: of(9, 10).every(time.Minute)}},
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
-		Detail:  "{entity} exceeds its peers' errors by {value} times their number.",
+		Detail:  "{entity} exceeds its peers' errors by {count:time|times} their number.",
 		Action:  "Look at each link: collectors.per_link shows which ones have errors.",
 		Cause:   "The sum over a GPU's links, compared with GPUs of the same model on this host.",
 	},
@@ -192,7 +205,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Increase(links.IBPortDowned, 12*time.Hour,
 			"by", "device").AtLeast(3)}},
 		Summary: "An InfiniBand port goes down again and again.",
-		Detail:  "Port {entity} went down {value} times in 12 hours.",
+		Detail:  "Port {entity} went down {count:time|times} in 12 hours.",
 		Action:  "Change the cable.",
 		Cause:   "The port itself counts (link_downed).",
 	},

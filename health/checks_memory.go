@@ -23,7 +23,7 @@ var memoryChecks = []*Check{
 		// The action waits for the work to end; urgent faults have an XID.
 		Levels:  []Level{{Severity: incident.Warning, When: uncorrected.Above(0)}},
 		Summary: "GPU memory had an uncorrectable ECC error.",
-		Detail:  "{entity} had {value} uncorrectable ECC errors in the last 5 minutes.",
+		Detail:  "{entity} had {count:uncorrectable ECC error|uncorrectable ECC errors} in 5 minutes.",
 		Action:  "Reset the GPU when its work has ended; rows are replaced at the reset.",
 		Cause: "Data was lost: the job that used it got XID 48 or 94 (contained), or 95 (the GPU is unusable until a " +
 			"reset). One error in a board's life is no reason to replace it; see GPURowRemapFailed and " +
@@ -35,7 +35,7 @@ var memoryChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).
 			And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}},
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
-		Detail:  "{entity} has {value} corrected ECC errors an hour.",
+		Detail:  "{entity} has {count:corrected ECC error|corrected ECC errors} an hour.",
 		Action:  "Watch it; plan a reset, so that the rows are replaced.",
 		Cause: "Corrected errors lose no data. A lasting rise announces rows that will fail; a burst within an hour " +
 			"means nothing.",
@@ -59,7 +59,7 @@ var memoryChecks = []*Check{
 		ID: "sram_unique_unc", Alert: "GPUSRAMUniqueErrors", Class: incident.MemoryFault,
 		Levels:  []Level{{Severity: incident.Critical, When: Value(faults.SRAMAddresses).AtLeast(4)}},
 		Summary: "Uncorrectable SRAM errors happened at several addresses.",
-		Detail:  "{entity} had uncorrectable SRAM errors at {value} addresses.",
+		Detail:  "{entity} had uncorrectable SRAM errors at {count:address|addresses}.",
 		Action:  "Have the board reviewed for replacement.",
 		Cause:   "Four or more are not one weak cell. Needs the collector sram_addresses.",
 	},
@@ -97,17 +97,17 @@ var memoryChecks = []*Check{
 		},
 		Summary: "A row of GPU memory could not be replaced.",
 		Action:  "Take the GPU out of service and have it replaced.",
-		Cause:   "No spare row is left where one is needed (XID 64).",
+		Cause:   "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
 	},
 	{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: Sum(faults.RowRemapBanks, "availability", "low|none").AtLeast(1)},
 			{Severity: incident.Critical, When: Value(faults.RowRemapBanks, "availability", "none").Above(0),
-				Detail: "{entity} has {value} banks without a spare row."},
+				Detail: "{entity} has {count:bank|banks} without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
-		Detail:  "{entity} has {value} banks with few spare rows or none.",
+		Detail:  "{entity} has {count:bank|banks} with few spare rows or none.",
 		Action:  "Plan the replacement of the board.",
 		Cause:   "Each has eight at most. With none left, the next failure is GPURowRemapFailed.",
 	},
@@ -119,10 +119,10 @@ var memoryChecks = []*Check{
 			{Severity: incident.Warning, When: newRows.Above(4)},
 			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63),
 				Count: repeats}.Signal().AtLeast(3),
-				Detail: "{entity} had rows of memory replaced {value} times in 24 hours."},
+				Detail: "{entity} had rows of memory replaced {count:time|times} in 24 hours."},
 		},
 		Summary: "Many rows of GPU memory were replaced.",
-		Detail:  "{entity} had {value} rows replaced after uncorrectable errors.",
+		Detail:  "{entity} had {count:row|rows} replaced after uncorrectable errors.",
 		Action:  "Plan the replacement of the board.",
 		Cause: "512 rows are the board's limit. More than four rows in a week are a trend, and three replacements in " +
 			"a day (XID 63) may be the beginning of one.",
@@ -135,10 +135,10 @@ var memoryChecks = []*Check{
 			{Severity: incident.Critical, When: Increase(faults.RetiredPages, 7*24*time.Hour,
 				"cause", "double_bit").Lifetime().Above(1).
 				And(Value(faults.RetiredPages, "cause", "double_bit").Above(15)),
-				Detail: "{entity} retired {value} pages after double-bit errors within a week, and had many."},
+				Detail: "{entity} retired {count:page|pages} after double-bit errors within a week, and had many."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
-		Detail:  "{entity} retired {value} pages.",
+		Detail:  "{entity} retired {count:page|pages}.",
 		Action:  "Have the board replaced.",
 		Cause:   "GPUs before Ampere retire pages, 64 at most.",
 	},
@@ -146,7 +146,7 @@ var memoryChecks = []*Check{
 		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: incident.DriverCrash,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
 		Summary: "GPU memory is in use, but no process uses it.",
-		Detail:  "{entity} has {value} bytes in use that belong to no process.",
+		Detail:  "{entity} has {bytes} in use that belong to no process.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause: "A program that was killed within a driver call may leave it behind. GPUs whose memory is a NUMA " +
 			"node of the host (such as GH200) are not judged, because the kernel stores its own data there.",
@@ -158,7 +158,7 @@ var memoryChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.UnknownMemory).OrZero().
 			Above(500 << 20), For: of(6, 6)}},
 		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
-		Detail:  "{entity} has {value} bytes in use by a process that is gone{labels}.",
+		Detail:  "{entity} has {bytes} in use by a process that is gone{labels}.",
 		Action:  "Reset the GPU when its other work has ended.",
 		Cause: "The process has ended, but the driver did not release its memory, and nobody can end the process any " +
 			"more. In a PID namespace of its own (a container without hostPID), the agent cannot detect this.",

@@ -61,14 +61,14 @@ var thermalChecks = []*Check{
 			// Boards run their memory up to the limit, and none above it for
 			// minutes.
 			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
-				Detail: "The memory of {entity} is {value} degrees Celsius below its limit (negative: above it)."},
+				Detail: "The memory of {entity} is {count:degree|degrees} Celsius below its limit (negative: above it)."},
 			{Severity: incident.Critical,
 				When: Sub(thermalMargin, Value(device.TemperatureTLimit, "threshold", "slowdown")).
 					AtMost(0, 2), For: of(3, 3)},
 			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
 		},
 		Summary: "The GPU has no thermal margin left.",
-		Detail:  "{entity} is {value} degrees Celsius below its limit (negative: above it).",
+		Detail:  "{entity} is {count:degree|degrees} Celsius below its limit (negative: above it).",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
 			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
@@ -122,7 +122,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: hotterBy("temperature"), For: of(9, 10)},
 			{Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
-		Detail:  "{entity} is {value} degrees Celsius above its peers.",
+		Detail:  "{entity} is {count:degree|degrees} Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
 		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
 	},
@@ -132,7 +132,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5),
 			For: of(30, 30)}},
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
-		Detail:  "{entity} is {value} degrees Celsius hotter than its past and the other GPUs explain.",
+		Detail:  "{entity} is {count:degree|degrees} Celsius hotter than its past and the other GPUs explain.",
 		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
 		Cause: "The agent learns the temperature of a GPU at each power: ten minutes make a mean, which then follows " +
 			"ever more slowly, by two degrees a day once it is a day old. The present temperature must exceed those " +
@@ -254,7 +254,7 @@ var thermalChecks = []*Check{
 			And(hot.AtLeast(65)),
 			For: of(6, 6)}},
 		Summary: "A fan of the GPU stands still although the GPU is hot.",
-		Detail:  "{entity}: {value} fans at 0 %.",
+		Detail:  "{entity} is hot, and has {count:fan|fans} at 0 %.",
 		Action: "End its work; check the fan and its cable, or give the fans back to the driver (nvidia-settings, " +
 			"GPUFanControlState=0).",
 		Cause: "The GPU will slow down and then shut off. Boards without fans of their own, such as SXM modules and " +

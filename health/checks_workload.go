@@ -40,7 +40,7 @@ var workloadChecks = []*Check{
 				Below(6*3600, 8*3600).And(Value(derived.MemoryPressure).Above(.975)), For: of(6, 6)},
 		},
 		Summary: "A workload's memory grows and will fill the GPU.",
-		Detail:  "{entity} will have filled the GPU's memory in {value} seconds.",
+		Detail:  "{entity} fills the GPU's memory in {time}, by its trend.",
 		Action:  "Tell the owner; limit the workload.",
 		Cause: "The trend of an hour (Theil-Sen) has a confidence interval that excludes zero. The memory rose in " +
 			"each third of the hour, does not level off, and less than a tenth of it was given back within three " +
@@ -64,7 +64,6 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").
 			Optional().AtLeast(1)}},
 		Summary: "A workload seems to hang: most of its GPUs are busy for minutes and get nothing done.",
-		Detail:  "{entity} has got nothing done for {percent} of its longest allowed wait.",
 		Action:  "Ask the owner; py-spy or cuda-gdb show what its ranks wait for.",
 		Cause: "They spin, as GPUKernelHangSuspected describes. Ranks also do so while a checkpoint is written. The " +
 			"alert therefore waits 10 minutes while another GPU of the " +
@@ -80,7 +79,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.JobHang, "by", "tenant", "by", "workload").
 			Optional().Above(0)}},
 		Summary: "A job under the hook hangs: its processes make no more steps, and wait for one of them.",
-		Detail:  "{entity} has made no progress for {value} seconds{labels}.",
+		Detail:  "{entity} has made no progress for {time}{labels}.",
 		Action:  "Tell the owner: end the job, or attach to the process that is named, as gpusteward stack does.",
 		Cause: "The rank, the reason and the place are of the process for which the others wait. absent: it did not " +
 			"enter a collective that the others have entered. kernel: a kernel on its GPU does not end. stopped: a " +
@@ -148,7 +147,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Increase(workloads.QuotaViolations, 5*time.Minute,
 			"by", "tenant", "by", "workload").AtLeast(3), For: of(3, 3)}},
 		Summary: "A workload takes more than its quota allows.",
-		Detail:  "{entity} was found to take more than its quota in {value} audits in 5 minutes.",
+		Detail:  "{entity} was found to take more than its quota in {count:audit|audits} in 5 minutes.",
 		Action: "See what the enforcer did: nvgpu_quota_rung and nvgpu_quota_actions_total, and " +
 			"/api/v1/events?kind=enforcement.",
 		Cause: "The enforcer escalates it; this alert informs people. The label objective of " +
@@ -160,7 +159,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Sum(workloads.UnhookedProcesses, "by", "tenant",
 			"by", "workload").Above(0), For: of(3, 3)}},
 		Summary: "Processes of a workload with a quota bypass the hook.",
-		Detail:  "{entity} has {value} processes without a session with the broker.",
+		Detail:  "{entity} has {count:process|processes} without a session with the broker.",
 		Action: "Make sure that the workload runs under the hook: gpusteward exec, or its LD_PRELOAD. Until then " +
 			"only the kernel or MPS can hold it.",
 		Cause: "They are statically linked, their environment was cleared, or somebody evades the quota on purpose.",
@@ -196,7 +195,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.SuspendedSeconds, "phase", "resuming",
 			"by", "tenant", "by", "workload").Above(60), For: of(2, 2)}},
 		Summary: "A suspended workload does not get its GPU memory back.",
-		Detail:  "{entity} has been waiting for its GPU memory for {value} s.",
+		Detail:  "{entity} has been waiting for its GPU memory for {time}.",
 		Action: "The log of the enforcer has the reason. Make room on the GPU: suspend another workload, or end one that is " +
 			"not needed.",
 		Cause: "Its memory is in host memory, and the GPU has no room for it now, or the driver does not answer. The " +
@@ -207,7 +206,7 @@ var workloadChecks = []*Check{
 		ID: "overcommit_wait", Alert: "OvercommitWait",
 		Levels:  []Level{{Severity: incident.Warning, When: Value(workloads.OvercommitWait).AtLeast(3600, 1800), For: of(2, 2)}},
 		Summary: "A workload has been waiting for an overcommitted GPU for more than an hour.",
-		Detail:  "A workload has been waiting for memory of {entity} for {value} s.",
+		Detail:  "A workload has been waiting for memory of {entity} for {time}.",
 		Action: "Move a workload to another GPU, or raise the priority of the one that waits; gpusteward status names those " +
 			"that are suspended.",
 		Cause: "The workloads on the GPU have a higher priority or a guarantee of memory, or more of them take turns than " +
@@ -218,7 +217,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical,
 			When: Increase(workloads.SuspendBroken, 10*time.Minute).AtLeast(1)}},
 		Summary: "The driver broke a process that was suspended.",
-		Detail:  "{value} processes lost their GPU in 10 minutes, while they were suspended or resumed.",
+		Detail:  "{count:process|processes} lost the GPU in 10 minutes, in a suspension or a resumption.",
 		Action: "Restart the workload; /api/v1/events?kind=enforcement names it. Suspend no others on this host until the " +
 			"driver is updated.",
 		Cause: "A checkpoint or its restoration failed. What the workload had not saved is lost.",
@@ -228,7 +227,7 @@ var workloadChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: soon(Value(derived.QuotaMemoryExhaustion, "by", "tenant")),
 			For: of(6, 6)}},
 		Summary: "A tenant's GPU memory grows and will reach its cap within an hour.",
-		Detail:  "{entity} will have reached its cap in {value} seconds.",
+		Detail:  "{entity} reaches its cap in {time}, by its trend.",
 		Action:  "Tell the owner: allocations beyond the cap fail. Raise the cap, if it may have more.",
 		Cause: "The trend of 15 minutes (Theil-Sen) has a confidence interval that excludes zero; " +
 			"nvgpu_forecast_confidence_ratio shows its certainty.",
@@ -244,7 +243,7 @@ var workloadChecks = []*Check{
 				For:  of(6, 6)},
 		},
 		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
-		Detail:  "{entity} will lose its guarantee in {value} seconds.",
+		Detail:  "{entity} loses its guarantee in {time}, by the trend.",
 		Action: "Find the user of the resource: nvgpu_workload_memory_used_bytes for memory; " +
 			"nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total for time.",
 		Cause: "Memory: the free memory beyond all unused guarantees runs out. Compute: the share falls ever further " +

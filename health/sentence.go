@@ -60,8 +60,7 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
 	value, past := st.says(level)
 	ev := e.evidence(j, st)
-	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), strings.Contains(detail, "{value}") ||
-		strings.Contains(detail, "{percent}")
+	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), quantities.MatchString(detail)
 	switch {
 	case past && counts && !l.when.IsZero(): // the state of an older version lacks it
 		text = "At its worst, at " + e.clock(l.when) + ": " + text
@@ -70,11 +69,7 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case past && !l.bad.IsZero():
 		text = "Until " + e.clock(l.bad) + ": " + text
 	case counts && !past && j.Levels[level].When.worse(l.worst, value):
-		of := "{value}"
-		if strings.Contains(detail, "{percent}") {
-			of = "{percent}"
-		}
-		text += " At worst: " + fill(of, "", l.worst, "") + ", at " + e.clock(l.when) + "."
+		text += " At worst: " + fill(quantities.FindString(detail), "", l.worst, "") + ", at " + e.clock(l.when) + "."
 	}
 	switch {
 	case severity == incident.None:
@@ -97,8 +92,8 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 
 // fill puts an entity's name, a value and XIDs into a check's detail.
 func fill(detail, name string, value float64, xids string) string {
-	return strings.NewReplacer("{value}", fmt.Sprintf("%.4g", value), "{percent}", fmt.Sprintf("%.3g %%", 100*value),
-		"{entity}", name, "{xids}", xids).Replace(detail)
+	return strings.NewReplacer("{entity}", name, "{xids}", xids).
+		Replace(Quantities(detail, func(q Quantity) string { return q.Of(value) }))
 }
 
 // labels names the series with the fault, if a check's gauge has several for an
@@ -174,11 +169,11 @@ func locate(node string, e incident.Entity) string {
 	return node + ", " + e.Name() + ": "
 }
 
-// action returns the action to take, and for an incident also the catalogue's
-// word.
+// action returns the action to take, and for an incident also what its table
+// says.
 func (e *Engine) action(j *judge, st *status) string {
 	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
-		return j.Action + " For this fault: " + ev.Action + "."
+		return j.Action + " For this fault: " + incident.Remedy(ev.Action) + "."
 	}
 	return j.Action
 }

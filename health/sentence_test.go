@@ -5,7 +5,6 @@ import (
 	"math"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -71,10 +70,7 @@ var clocks = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`)
 // the time at.
 func (s *told) holds(when, sentence, begins string, value, worst float64, at time.Time) {
 	s.t.Helper()
-	detail, percent := s.check.Detailed(s.check.Levels[0]), 1.
-	if strings.Contains(detail, "{percent}") {
-		percent = 100
-	}
+	detail := s.check.Detailed(s.check.Levels[0])
 	wrong := func(format string, args ...any) {
 		s.t.Helper()
 		s.t.Errorf("%s, %s, %s: %q %s", s.check.ID, s.check.Levels[0].Severity, when, sentence,
@@ -83,20 +79,17 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	if !strings.HasPrefix(sentence, begins) {
 		wrong("does not begin with %q", begins)
 	}
-	pattern := strings.NewReplacer(`\{value\}`, `(-?[0-9][0-9.e+-]*)`, `\{percent\}`, `(-?[0-9][0-9.e+-]*) %`,
-		`\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`, `(?:: [^.]+)?`).
-		Replace(regexp.QuoteMeta(detail))
+	said, worstSaid := "", ""
+	pattern := regexp.QuoteMeta(Quantities(detail, func(q Quantity) string {
+		said, worstSaid = q.Of(value), q.Of(worst)
+		return said
+	}))
+	pattern = strings.NewReplacer(`\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`,
+		`(?:: [^.]+)?`).Replace(pattern)
 	m := regexp.MustCompile(pattern).FindStringSubmatch(sentence)
 	if m == nil {
-		wrong("does not say %q", detail)
+		wrong("does not say %q", pattern)
 		return
-	}
-	near := func(text string, v float64) bool {
-		got, err := strconv.ParseFloat(text, 64)
-		return err == nil && math.Abs(got-v*percent) <= .006*math.Abs(v*percent)
-	}
-	if len(m) > 1 && !near(m[1], value) {
-		wrong("says %s of what read %v", m[1], value)
 	}
 	rest := strings.Replace(sentence, m[0], "", 1)
 	for _, text := range clocks.FindAllString(rest, -1) {
@@ -107,13 +100,48 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	if n := len(clocks.FindAllString(rest, -1)); (n > 0) != !at.IsZero() {
 		wrong("has %d times", n)
 	}
-	for _, text := range regexp.MustCompile(`-?[0-9][0-9.e+-]*`).FindAllString(clocks.ReplaceAllString(rest, ""), -1) {
-		if !near(strings.TrimRight(text, "."), worst) {
-			wrong("has the number %s beside the worst, %v", text, worst)
+	if math.IsNaN(worst) {
+		worstSaid = ""
+	}
+	if told := " At worst: " + worstSaid; said != "" && strings.Contains(rest, told) == math.IsNaN(worst) {
+		wrong("should say the worst, %q: %v", told, !math.IsNaN(worst))
+	}
+}
+
+// TestQuantities checks values as they are written, with their units.
+func TestQuantities(t *testing.T) {
+	t.Parallel()
+	for detail, want := range map[string]map[float64]string{
+		"{value}":          {0: "0", .25: "0.25", 1e-12: "1e-12", 12.3456: "12.35", 360000: "360000", 2e10: "20000000000"},
+		"{percent}":        {.5: "50 %", 1.0051: "101 %", .01234: "1.23 %", 20: "2000 %"},
+		"{bytes}":          {512: "512 bytes", 2e10: "18.6 GiB", 500 << 20: "500 MiB", 2048: "2 KiB", 5e12: "4657 GiB"},
+		"{count:fan|fans}": {0: "0 fans", 1: "1 fan", .99999: "1 fan", 2: "2 fans", 360000: "360000 fans"},
+		"{time}": {0: "less than a second", -3: "less than a second", 1: "1 second", 60: "1 minute", 3599: "59 minutes 59 seconds",
+			3660: "1 hour 1 minute", 7205: "2 hours", 90000: "1 day 1 hour", 3 * 86400: "3 days"},
+	} {
+		for v, text := range want {
+			fixture.Equal(t, fill(detail, "", v, ""), text, "%s of %v", detail, v)
 		}
 	}
-	if said := len(m) > 1 && strings.Contains(rest, "At worst: "); said != !math.IsNaN(worst) {
-		wrong("says the worst: %v", said)
+}
+
+// TestSentencesHaveUnitsAndPlurals reads the sentence of each level of each
+// check: one of a thing is no plural, and no number has an exponent.
+func TestSentencesHaveUnitsAndPlurals(t *testing.T) {
+	t.Parallel()
+	bare := regexp.MustCompile(`\{value\} ([A-Za-z ]*s|s)\b`)
+	for _, c := range Checks() {
+		for _, l := range c.Levels {
+			detail := c.Detailed(l)
+			if bare.MatchString(detail) {
+				t.Errorf("%s: what is counted has no singular, or no unit for people: %q", c.ID, detail)
+			}
+			for _, v := range []float64{1, 36000, 2e10} {
+				if text := fill(detail, "GPU 0", v, "XID 48"); strings.Contains(text, "e+") || strings.ContainsAny(text, "|<>") {
+					t.Errorf("%s: %q", c.ID, text)
+				}
+			}
+		}
 	}
 }
 
@@ -132,7 +160,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 				worst, clear = entry, fails
 			}
 			detail := s.check.Detailed(l)
-			counts := strings.Contains(detail, "{value}") || strings.Contains(detail, "{percent}")
+			counts := quantities.MatchString(detail)
 			past, worse := "Until ", math.NaN()
 			if counts {
 				past = "At its worst, at "

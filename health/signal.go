@@ -60,10 +60,11 @@ func (g *Signal) Rest() (m *collectors.Metric, labels []string) {
 	return g.source.metric, labels
 }
 
-// tells reports whether a label belongs to no entity and is not named.
+// tells reports whether a label belongs to no entity, and its value is not known
+// from the signal.
 func (src source) tells(at int, label string) bool {
 	return label != "gpu" && label != "uuid" && !slices.Contains(src.by, label) &&
-		!slices.ContainsFunc(src.matches, func(m match) bool { return m.at == at })
+		!slices.ContainsFunc(src.matches, func(m match) bool { return m.at == at && m.one() })
 }
 
 // source are the series of a metric that a signal takes.
@@ -98,6 +99,9 @@ func from(m *collectors.Metric, where []string) source {
 	}
 	return src
 }
+
+// one reports whether only one value fits.
+func (m match) one() bool { return len(m.values) == 1 && !strings.HasSuffix(m.values[0], "*") }
 
 func (m match) fits(value string) bool {
 	for _, v := range m.values {
@@ -166,7 +170,7 @@ func (src source) alone() bool {
 	return !slices.ContainsFunc(src.metric.Labels, func(l string) bool {
 		return l != "gpu" && l != "uuid" && !slices.Contains(src.by, l) &&
 			!slices.ContainsFunc(src.matches, func(m match) bool {
-				return m.name == l && len(m.values) == 1 && !strings.HasSuffix(m.values[0], "*")
+				return m.name == l && m.one()
 			})
 	})
 }

@@ -112,8 +112,11 @@ func (i *openIncident) meet(present []Holder) {
 	}
 }
 
-// wanted reports whether the process that caused i is of interest.
-func (i *openIncident) wanted() bool { return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() }
+// wanted reports whether the process that caused i is of interest, or those
+// that it harmed: in a MIG instance, only its processes.
+func (i *openIncident) wanted() bool {
+	return len(i.mentions) > 0 || XIDs()[i.Code].Tenant() || i.GI != ""
+}
 
 // whose says that the process that caused i is unknown, and which processes
 // were on the GPU.
@@ -127,7 +130,11 @@ func (i *openIncident) whose() string {
 		if n == 0 {
 			between = "; on the GPU: "
 		}
-		text += fmt.Sprintf("%s%s (pid %d)", between, cmp.Or(h.Comm, "unknown"), h.PID)
+		whose := ""
+		if i.GI != "" && h.Workload != "" { // a GPU with instances has several owners
+			whose = " of " + h.Workload
+		}
+		text += fmt.Sprintf("%s%s (pid %d)%s", between, cmp.Or(h.Comm, "unknown"), h.PID, whose)
 	}
 	return text
 }

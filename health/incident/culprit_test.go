@@ -177,6 +177,23 @@ func TestProcessWithoutWorkloadIsReportedOnce(t *testing.T) {
 	}
 }
 
+// TestMIGInstanceIsNamed has an XID of an instance on a GPU with several
+// owners.
+func TestMIGInstanceIsNamed(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"Contained: CE User Channel": ", MIG instance 3, by an unknown process; on the GPU: job (pid 5) of pod:a/b",
+		"pid=5, name=job, Contained": ", MIG instance 3, of pod:a/b",
+	} {
+		d := newDesk(t)
+		d.stays = []collectors.Stay{{Process: process(5, "job", "pod:a/b")}}
+		d.kernel(1, "NVRM: Xid (PCI:0000:00:06 GPU-I:03): 94, "+text)
+		if m := d.to(10 * second).incidents()[0].Message; !strings.HasSuffix(m, want) {
+			t.Errorf("%q, want it to end in %q", m, want)
+		}
+	}
+}
+
 // TestMessagesOfTheKernelRemain has a line about a process that need not be on
 // a GPU.
 func TestMessagesOfTheKernelRemain(t *testing.T) {

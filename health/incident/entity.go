@@ -56,6 +56,8 @@ func (e Entity) Name() string {
 	switch {
 	case e.Device != "":
 		return e.Device
+	case e.Link == "all":
+		return "GPU " + e.GPU
 	case e.Link != "":
 		return "link " + e.Link + " of GPU " + e.GPU
 	case e.Workload != "" || e.Tenant != "":

@@ -197,6 +197,12 @@ func (i *openIncident) decide(verdict action) {
 // message describes i in one line.
 func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
+	if i.GI != "" {
+		end = ", MIG instance " + i.GI + end
+	}
+	if i.isCode() && i.Workload != "" {
+		end += Clean(", of "+i.Workload, LongestMessage/4)
+	}
 	switch r := i.root(); {
 	case r != i && r.Code != 0:
 		end += fmt.Sprintf(", follows %s %d", r.What, r.Code)

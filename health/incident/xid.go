@@ -79,6 +79,24 @@ func xidSeverity(word string) (s Severity, err error) {
 	return s, s.UnmarshalText([]byte(word))
 }
 
+// Remedy says in words what an incident's action is; an action that is words
+// already is itself.
+func Remedy(action string) string {
+	if words := remedies()[action]; words != "" {
+		return words
+	}
+	return strings.Trim(action, "()")
+}
+
+var remedies = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	readFacts("remedies", func(row map[string]string) error {
+		all[row["action"]] = row["words"]
+		return nil
+	})
+	return all
+})
+
 // AlertableXIDs returns the codes that matter to checks, in order: the critical
 // ones, and those that are known as a fault of a tenant or of the hardware.
 func AlertableXIDs() []int {
