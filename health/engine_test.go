@@ -168,32 +168,21 @@ func TestMissingDataIsUnknown(t *testing.T) {
 	fixture.Equal(t, w.state("hot"), incident.OK, "data is back, and the state is not")
 }
 
-func TestEndedWorkloadIsNotUnknown(t *testing.T) {
+func TestEndedWorkloadOrTenantIsNotUnknown(t *testing.T) {
 	t.Parallel()
-	check := &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning,
-		When: Value(workloads.WorkloadUse, "engine", "sm", "by", "workload").Above(.5)}}}
-	w := newWorld(t, check)
-	w.steps(1, on("0", workloads.WorkloadUse, .1, "pod:a", "sm"), on("0", workloads.WorkloadUse, .9, "pod:b", "sm"))
-	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity.Workload != "pod:b" {
-		t.Fatalf("%+v", f)
+	for by, of := range map[string]func(who string, v float64) collectors.Sample{
+		"workload": func(who string, v float64) collectors.Sample { return on("0", workloads.WorkloadUse, v, who, "sm") },
+		"tenant":   func(who string, v float64) collectors.Sample { return on("0", workloads.QuotaChargeDrift, v, who) },
+	} {
+		w := newWorld(t, &Check{ID: "busy", Alert: "Busy", Summary: "Busy.", Levels: []Level{{Severity: incident.Warning,
+			When: Value(of("", 0).Metric, "by", by).Above(.5)}}})
+		w.steps(1, of("a", .1), of("b", .9))
+		fixture.Need(t, w.failing(), "busy gpu=0,"+by+"=b degraded", "while it is there")
+		w.steps(10)
+		fixture.Equal(t, w.state("busy"), incident.Recovering, "a %s that ended while it failed", by)
+		w.steps(30)
+		fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
 	}
-	w.steps(10)
-	fixture.Equal(t, w.state("busy"), incident.Recovering, "a workload that ended while it failed")
-	w.steps(30)
-	fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
-}
-
-func TestEndedTenantIsNotUnknown(t *testing.T) {
-	t.Parallel()
-	check := &Check{ID: "drift", Levels: []Level{{Severity: incident.Warning,
-		When: Value(workloads.QuotaChargeDrift, "by", "tenant").Above(.5)}}}
-	w := newWorld(t, check)
-	w.steps(1, on("0", workloads.QuotaChargeDrift, .1, "a"), on("0", workloads.QuotaChargeDrift, .9, "b"))
-	if f := w.engine.Findings(); len(f) != 1 || f[0].Entity != (incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "b"}) {
-		t.Fatalf("%+v", f)
-	}
-	w.steps(40)
-	fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
 }
 
 var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latched: true, Levels: []Level{
@@ -202,41 +191,6 @@ var lostCheck = &Check{ID: "lost", Alert: "Lost", Summary: "It is lost.", Latche
 
 func lost() []collectors.Sample {
 	return []collectors.Sample{on("0", collectors.WorkerStuck, 1, "gpu_is_lost")}
-}
-
-func TestLatchEndsWithResetRebootOrAck(t *testing.T) {
-	t.Parallel()
-	energy := func(joules float64) []collectors.Sample {
-		return []collectors.Sample{on("0", collectors.Up, 1), on("0", device.Energy, joules, "gpu")}
-	}
-	for name, end := range map[string]func(w *world){
-		"a reset": func(w *world) { w.steps(1, energy(5)...) },
-		"the driver's word": func(w *world) {
-			w.steps(1, append(energy(200), on("0", faults.RecoveryAction, 1))...)
-			w.steps(1, append(energy(201), on("0", faults.RecoveryAction, 0))...)
-		},
-		"an acknowledgement": func(w *world) {
-			if _, err := w.engine.Ack("lost", incident.Entity{GPU: "0"}, w.now); err != nil {
-				t.Error(err)
-			}
-		},
-		"a reboot": func(w *world) { w.restart("other") },
-	} {
-		w := newWorld(t, lostCheck)
-		w.steps(1, energy(100)...)
-		w.steps(1, lost()...)
-		w.steps(1000, energy(150)...)
-		w.restart("same")
-		w.steps(1, energy(151)...)
-		fixture.Equal(t, w.state("lost"), incident.Failed, "before %s", name)
-		end(w)
-		fixture.Equal(t, w.state("lost"), incident.OK, "after %s", name)
-		w.restart("other")
-		w.steps(5, energy(1)...)
-		fixture.Equal(t, w.state("lost"), incident.OK, "after %s and a restart: …: what was cleared came back", name)
-		w.steps(1, lost()...)
-		fixture.Equal(t, w.state("lost"), incident.Failed, "lost again after %s", name)
-	}
 }
 
 // TestLinksTrainAfterABoot expects no lost link while links train for a moment
@@ -458,29 +412,6 @@ func TestFaultsDoNotDisplaceThoseOfOtherOwners(t *testing.T) {
 	fixture.Equal(t, w.state("xid_repeat"), incident.Degraded, "after five owners")
 	w.step(10*time.Second, []incident.Event{xid("again", 92, "")}, up)
 	fixture.Equal(t, w.state("xid_repeat"), incident.Unhealthy, "after the hardware's second fault")
-}
-
-func TestAckOfALatchedIncidentHolds(t *testing.T) {
-	t.Parallel()
-	up := on("0", collectors.Up, 1)
-	w := newWorld(t, Checks()...)
-	w.step(time.Second, []incident.Event{happened("a", "xid", 79, "0", w.now)}, up)
-	fixture.Must(t, fixture.Error(w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now)))
-	w.restart("same")
-	if w.steps(2, up); strings.Contains(w.failing(), "gpu_lost") {
-		t.Errorf("an acknowledged finding came back: %s", w.failing())
-	}
-	if _, err := w.engine.Ack("gpu_lost", incident.Entity{GPU: "0"}, w.now); err == nil {
-		t.Error("an ack of what is not latched is taken")
-	}
-	if _, err := w.engine.Ack("gpu_list", incident.Entity{GPU: "0"}, w.now); err == nil ||
-		!strings.Contains(err.Error(), "gpu_list") {
-		t.Errorf("an ack of no check: %v", err)
-	}
-	if w.step(step, []incident.Event{happened("b", "xid", 79, "0", w.now)}, up); !strings.Contains(w.failing(),
-		"gpu_lost gpu=0 failed") {
-		t.Errorf("lost again: %s", w.failing())
-	}
 }
 
 // TestOOMKillOfAGPUProcessIsAWarning holds that the host's lack of memory is a

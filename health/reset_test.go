@@ -69,10 +69,9 @@ func everyFault(t *testing.T) (all []incident.Observation) {
 		all = append(all, incident.Observation{Source: incident.SourceKernel, Entity: incident.Entity{
 			Device: "0000:c1:00.0"}, What: incident.WhatSXid, Code: code})
 	}
-	for _, o := range slices.Clone(incident.Kinds()) {
-		for _, on := range []incident.Entity{gpu, {}} {
-			all = append(all, incident.Observation{Source: incident.SourceKernel, Entity: on, What: o})
-		}
+	for _, what := range incident.Kinds() {
+		all = append(all, incident.Observation{Source: incident.SourceKernel, Entity: gpu, What: what},
+			incident.Observation{Source: incident.SourceKernel, What: what})
 	}
 	for action := range 6 {
 		all = append(all, incident.Observation{Source: incident.SourceNVML, Entity: gpu, What: incident.WhatRecovery,
@@ -150,9 +149,14 @@ func TestNoFaultThatOnlyAResetEndsIsLeftWithoutOne(t *testing.T) {
 			latched++
 			name := names[rnd.IntN(len(names))]
 			ends[name](s)
-			s.passes(2)
+			s.passes(1)
+			s.restart("same") // nothing comes back
+			s.passes(1)
 			if s.alarmed() {
 				t.Errorf("%s is not ended by %s: %s", what, name, s.failing())
+			}
+			if s.passes(1, s.hears(o)...); !s.alarmed() {
+				t.Errorf("%s comes again after %s, and nothing is wrong", what, name)
 			}
 		}
 	}

@@ -12,8 +12,10 @@ func TestConflictingSources(t *testing.T) {
 	d := newDesk(t)
 	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
 	d.nvml(1, "xid", 48)
-	d.to(29 * second)
+	d.to(disagreed - second)
 	fixture.Equal(t, d.Losses(), Losses{}, "…, before the other source had its time")
+	d.to(disagreed)
+	fixture.Equal(t, d.Losses(), Losses{MissedByNVML: 1, MissedByKernel: 1}, "…, after it")
 	d.to(4 * time.Minute)
 	if l := d.Losses(); l != (Losses{MissedByNVML: 1, MissedByKernel: 1}) || len(d.open) != 0 {
 		t.Errorf("%+v, %d open", l, len(d.open))
@@ -34,64 +36,6 @@ func TestConflictingSources(t *testing.T) {
 		if d.to(time.Minute); d.Losses() != (Losses{}) {
 			t.Errorf("%+v", d.Losses())
 		}
-	}
-}
-
-// TestLateSecondSource lets the driver raise an XID long after the
-// kernel logged it. For two minutes it is the same incident, and is reported at
-// once.
-func TestLateSecondSource(t *testing.T) {
-	t.Parallel()
-	for after, want := range map[time.Duration]int{119 * second: 1, 121 * second: 2} {
-		d := newDesk(t)
-		for i := range uint64(4) { // so that one more is no news
-			d.kernel(i, "NVRM: Xid (PCI:0000:00:06): 79, x")
-		}
-		d.to(after)
-		before := d.tellings
-		d.nvml(0, "xid", 79)
-		all := d.incidents()
-		if len(all) != want || d.tellings != before+1 || len(all[0].Sources) != 3-want {
-			t.Errorf("after %v: %d incidents, of %v, told %d times more; want %d", after, len(all), all[0].Sources,
-				d.tellings-before, want)
-		}
-	}
-}
-
-// TestHungTaskConcernsTheDriverByItsStack holds that a hung task concerns the
-// driver only if its stack leads through the driver.
-func TestHungTaskConcernsTheDriverByItsStack(t *testing.T) {
-	t.Parallel()
-	const hangs, other, through = "INFO: task python3:77 blocked for more than 120 seconds.",
-		"INFO: task cp:78 blocked for more than 120 seconds.", " nvidia_ioctl+0x1/0x2 [nvidia]"
-	for name, c := range map[string]struct {
-		lines []string
-		apart time.Duration
-		want  []Severity
-	}{
-		"no stack":              {[]string{hangs}, 0, []Severity{Info}},
-		"a stack":               {[]string{through}, 0, nil},
-		"a task and its stack":  {[]string{hangs, through, through}, second, []Severity{Warning}},
-		"a stack long after":    {[]string{hangs, through}, 6 * second, []Severity{Info}},
-		"the second of two":     {[]string{hangs, other, through}, 6 * second, []Severity{Info, Info}},
-		"two tasks, two stacks": {[]string{hangs, through, hangs, through}, second, []Severity{Warning}},
-		"another fault's": {[]string{"NVRM: Xid (PCI:0000:00:06): 79, x", through}, second,
-			[]Severity{Emergency}},
-		"a task, a fault, stack": {[]string{hangs, "NVRM: Xid (PCI:0000:00:06): 79, x", through}, second,
-			[]Severity{Warning, Emergency}},
-	} {
-		d := newDesk(t)
-		for i, line := range c.lines {
-			d.to(d.now.Sub(d.start)+c.apart).kernel(uint64(i+1), line)
-		}
-		var got []Severity
-		for _, e := range d.incidents() {
-			got = append(got, e.Severity)
-			if e.What == WhatHungTask && (e.Check == "host_kernel") != (e.Severity == Warning) {
-				t.Errorf("%s: %+v", name, e)
-			}
-		}
-		fixture.EqualSlices(t, got, c.want, "%s", name)
 	}
 }
 

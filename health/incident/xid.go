@@ -126,11 +126,9 @@ var words = sync.OnceValue(func() map[saying]happening {
 // An SXid is a fault of an NVSwitch, by its code, from NVIDIA's manual of the
 // fabric manager, or else from the source of the driver.
 type SXid struct {
-	Code           int
-	Name           string
-	Severity       Severity // Critical for what the manual or the driver calls fatal
-	AlwaysFatal    bool     // to work on the fabric
-	PotentialFatal bool
+	Code     int
+	Name     string
+	Severity Severity // Critical for what the manual or the driver calls fatal
 
 	word Word
 }
@@ -147,8 +145,7 @@ var sxidTable = sync.OnceValue(func() map[int]SXid {
 		if err != nil || !ok {
 			return fmt.Errorf("code %q, type %q", row["sxid"], row["event_type"])
 		}
-		all[code] = SXid{code, row["name"], words()[saying{WhatSXid, word}].severity, row["always_fatal"] == "true",
-			row["potential_fatal"] == "true", word}
+		all[code] = SXid{code, row["name"], words()[saying{WhatSXid, word}].severity, word}
 		return nil
 	})
 	return all
