@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"gpusteward/internal/stack"
 )
@@ -101,11 +102,16 @@ func children(dir string) (all []int) {
 	return all
 }
 
+// placeTime is how long a place is looked for, with the readings of others before it.
+const placeTime = 30 * time.Second
+
 // where returns where the main thread of a process stands: the innermost line
 // of its own Python code, that of a library if there is none, or the system
 // call. It is empty if nothing can be read.
 func (o *Observer) where(pid int) string {
-	p, err := stack.Of(context.Background(), pid, stack.Options{Procfs: o.procfs()})
+	ctx, cancel := context.WithTimeout(context.Background(), placeTime)
+	defer cancel()
+	p, err := stack.Of(ctx, pid, stack.Options{Procfs: o.procfs()})
 	if err != nil || p == nil || len(p.Threads) == 0 {
 		return ""
 	}

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"bytes"
-	"context"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -18,16 +17,17 @@ import (
 
 // binaries are the files that a process runs code of.
 type binaries struct {
-	maps []mapping
-	dir  string // the process's in procfs
-	mem  memory
-	file *budget
-	open map[string]*object
-	at   map[uint64]*Native
+	maps    []mapping
+	dir     string // the process's in procfs
+	mounted *mounts
+	mem     memory
+	file    *budget
+	open    map[string]*object
+	at      map[uint64]*Native
 }
 
-func newBinaries(ctx context.Context, dir string, maps []mapping, mem memory) *binaries {
-	return &binaries{maps: maps, dir: dir, mem: mem, file: &budget{ctx: ctx, left: maxFiles},
+func newBinaries(dir string, maps []mapping, mounted *mounts, mem memory) *binaries {
+	return &binaries{maps: maps, dir: dir, mounted: mounted, mem: mem, file: &budget{left: maxFiles},
 		open: map[string]*object{}, at: map[uint64]*Native{}}
 }
 
@@ -40,10 +40,7 @@ func (b *binaries) close() {
 }
 
 // budget is what may still be read of files.
-type budget struct {
-	ctx  context.Context
-	left int
-}
+type budget struct{ left int }
 
 var errBudget = fmt.Errorf("the files of the process take more than %d MiB to search", maxFiles>>20)
 
@@ -56,9 +53,6 @@ type budgeted struct {
 }
 
 func (r budgeted) ReadAt(p []byte, at int64) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
 	if at < 0 || len(p) > r.left {
 		return 0, errBudget
 	}
@@ -90,11 +84,19 @@ func (b *binaries) object(path string) (*object, error) {
 		return nil, errors.New("its first page is not mapped")
 	}
 	m := b.maps[i]
+	if err := b.mounted.refuses(m); err != nil {
+		return nil, err
+	}
 	// The first name is the very file even if it was replaced, which needs more
 	// privileges than the second.
 	var failed error
-	for _, name := range []string{fmt.Sprintf("map_files/%x-%x", m.start, m.end), filepath.Join("root", path)} {
-		f, err := regular(filepath.Join(b.dir, name))
+	for i, name := range []string{fmt.Sprintf("map_files/%x-%x", m.start, m.end), filepath.Join("root", path)} {
+		if i == 1 {
+			if err := b.mounted.refusesPath(path); err != nil {
+				return nil, err
+			}
+		}
+		f, err := b.regular(filepath.Join(b.dir, name), m)
 		if err == nil {
 			var o *object
 			if o, err = newObject(f, b.file.of(f), m.start, b.mem); err == nil {
@@ -108,8 +110,9 @@ func (b *binaries) object(path string) (*object, error) {
 	return nil, failed
 }
 
-// regular opens a regular file, and nothing that an opening could change or wait for.
-func regular(path string) (*os.File, error) {
+// regular opens the regular file that is mapped, and nothing that an opening could change
+// or wait for. A file of an overlay has the inode of another one on some kernels.
+func (b *binaries) regular(path string, m mapping) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -122,8 +125,14 @@ func regular(path string) (*os.File, error) {
 	if is.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, errors.New("it is not a regular file")
 	}
+	if is.Ino != m.inode && b.mounted.types[device(uint(unix.Major(is.Dev)), uint(unix.Minor(is.Dev)))] != "overlay" {
+		return nil, errReplaced
+	}
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
+
+var errReplaced = errors.New("it was replaced since the process began: " +
+	"run gpusteward as root on the host, which reaches the old one")
 
 // newObject reads the head of a file that is mapped at start, and wants the first
 // page of the memory to be the file's. The file is the process's: it may be anything.
@@ -142,8 +151,7 @@ func newObject(c io.Closer, r io.ReaderAt, start uint64, mem memory) (o *object,
 		return nil, err
 	}
 	if !bytes.Equal(page[:n], mapped[:n]) {
-		return nil, errors.New("it was replaced since the process began: " +
-			"run gpusteward as root on the host, which reaches the old one")
+		return nil, errReplaced
 	}
 	f, err := elf.NewFile(r)
 	if err != nil {
@@ -243,11 +251,10 @@ func (b *binaries) place(at uint64) *Native {
 	if n, known := b.at[at]; known || at == 0 {
 		return n
 	}
-	i := slices.IndexFunc(b.maps, func(m mapping) bool { return m.start <= at && at < m.end })
-	if i < 0 {
+	m, mapped := find(b.maps, at)
+	if !mapped {
 		return nil
 	}
-	m := b.maps[i]
 	n := &Native{File: clean(m.path), Offset: at - m.start + m.offset}
 	switch {
 	case m.path == "":

@@ -2,13 +2,13 @@ package stack
 
 import (
 	"bytes"
-	"context"
 	"debug/elf"
 	"encoding/binary"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -54,7 +54,7 @@ func library() []byte {
 func loaded(file, memory []byte, left int) (*object, error) {
 	m := image{}
 	m.write(0x701000, memory...)
-	b := &budget{ctx: context.Background(), left: left}
+	b := &budget{left: left}
 	return newObject(io.NopCloser(nil), b.of(bytes.NewReader(file)), 0x701000, m)
 }
 
@@ -119,11 +119,14 @@ func TestOnlyRegularFiles(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "libpython3.11.so")
 	fixture.Must(t, unix.Mkfifo(fifo, 0o600))
+	b := newBinaries(t.TempDir(), nil, &mounts{}, nil)
 	for _, path := range []string{fifo, "/dev/null", t.TempDir()} {
-		if f, err := regular(path); err == nil || f != nil {
+		if f, err := b.regular(path, mapping{}); err == nil || f != nil {
 			t.Errorf("%s was opened", path)
 		}
 	}
-	f := fixture.Value(regular(os.Args[0]))(t)
+	is := fixture.Value(os.Stat(os.Args[0]))(t).Sys().(*syscall.Stat_t)
+	f := fixture.Value(b.regular(os.Args[0], mapping{inode: is.Ino}))(t)
 	f.Close()
+	fixture.Fails(t, fixture.Error(b.regular(os.Args[0], mapping{inode: is.Ino + 1})), "it was replaced", "another file")
 }

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"maps"
@@ -17,7 +16,7 @@ import (
 // read returns the stacks of r's interpreter in m, and how many bytes it took.
 func (r recording) read(t testing.TB, m memory) (all []pythonStack, bytes int, err error) {
 	t.Helper()
-	b := &bounded{memory: m, ctx: context.Background(), left: maxMemory}
+	b := &bounded{memory: m, left: maxMemory}
 	w, err := newInterpreter(b, r.Symbols)
 	if err == nil {
 		all, err = w.stacks(r.known())
@@ -270,18 +269,12 @@ func TestBounds(t *testing.T) {
 		if err != nil || len(s[0].Frames) != maxFrames || s[0].Problem != "" || n > 1<<20 {
 			t.Errorf("Python %s: %d frames, %q, %d bytes, %v", v, len(s[0].Frames), s[0].Problem, n, err)
 		}
-		w, err := newInterpreter(&bounded{memory: m, ctx: t.Context(), left: 5000}, r.Symbols)
+		w, err := newInterpreter(&bounded{memory: m, left: 5000}, r.Symbols)
 		if err != nil {
 			t.Fatal(v, err)
 		}
 		if _, err = w.stacks(r.known()); err == nil || !strings.Contains(err.Error(), "16 MiB") {
 			t.Errorf("Python %s: beyond its bytes: %v", v, err)
-		}
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("too late"))
-		_, err = newInterpreter(&bounded{memory: m, ctx: ctx, left: 5000}, r.Symbols)
-		if err == nil || err.Error() != "too late" {
-			t.Errorf("Python %s: beyond its time: %v", v, err)
 		}
 	}
 }
@@ -302,7 +295,7 @@ func TestPermission(t *testing.T) {
 			t.Errorf("%v: %v, want %s", err, got, want)
 		}
 	}
-	b := &bounded{memory: denied{syscall.EPERM}, ctx: t.Context(), left: maxMemory}
+	b := &bounded{memory: denied{syscall.EPERM}, left: maxMemory}
 	if err := b.read(8, make([]byte, 8)); again(err) || !errors.Is(err, syscall.EPERM) {
 		t.Errorf("a refusal is tried again: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,6 +15,8 @@ import (
 // mapping is a line of /proc/PID/maps.
 type mapping struct {
 	start, end, offset uint64
+	device             string
+	inode              uint64 // 0: it is anonymous
 	path               string // empty without a file; [vdso] and the like have brackets
 }
 
@@ -44,11 +47,12 @@ func parseMaps(r io.Reader) (all []mapping, err error) {
 		}
 		start, end, _ := strings.Cut(f[0], "-")
 		var m mapping
-		var wrong [3]error
+		var wrong [4]error
 		m.start, wrong[0] = strconv.ParseUint(start, 16, 64)
 		m.end, wrong[1] = strconv.ParseUint(end, 16, 64)
 		m.offset, wrong[2] = strconv.ParseUint(f[2], 16, 64)
-		if errors.Join(wrong[:]...) != nil || m.end <= m.start {
+		m.inode, wrong[3] = strconv.ParseUint(f[4], 10, 64)
+		if m.device = f[3]; errors.Join(wrong[:]...) != nil || m.end <= m.start {
 			return nil, errMaps
 		}
 		if len(f) == 6 {
@@ -57,4 +61,18 @@ func parseMaps(r io.Reader) (all []mapping, err error) {
 		all = append(all, m)
 	}
 	return all, lines.Err()
+}
+
+// find returns the mapping that an address lies in. They are in order.
+func find(all []mapping, at uint64) (mapping, bool) {
+	i, _ := slices.BinarySearchFunc(all, at, func(m mapping, at uint64) int {
+		if m.end <= at {
+			return -1
+		}
+		return 1
+	})
+	if i == len(all) || all[i].start > at {
+		return mapping{}, false
+	}
+	return all[i], true
 }

@@ -1,10 +1,10 @@
 package stack
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -18,20 +18,71 @@ type memory interface {
 	read(addr uint64, p []byte) error
 }
 
-// process is the memory of the process with this PID.
-type process int
+// process is the memory of a process, as far as reading it waits neither for the process
+// nor for a file system that it can have stopped.
+type process struct {
+	pid     int
+	pages   *os.File // its pagemap
+	maps    []mapping
+	mounted *mounts
+}
 
-func (pid process) read(addr uint64, p []byte) error {
-	if len(p) == 0 {
+// The bits of a page in /proc/PID/pagemap.
+const (
+	pagePresent = 1 << 63
+	pageSwapped = 1 << 62
+)
+
+// errAbsent is of a page that would first have to be made: by a file system, or by the
+// process itself, as userfaultfd lets it.
+var errAbsent = errors.New("some of its memory is not there before a file system or the process itself provides it, " +
+	"which may take for ever: it is not read")
+
+func (p *process) read(addr uint64, b []byte) error {
+	if len(b) == 0 {
 		return nil
 	}
-	local := []unix.Iovec{{Base: &p[0]}}
-	local[0].SetLen(len(p))
-	n, err := unix.ProcessVMReadv(int(pid), local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}, 0)
-	if err == nil && n < len(p) {
+	if err := p.there(addr, len(b)); err != nil {
+		return err
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(len(b))
+	n, err := unix.ProcessVMReadv(p.pid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	if err == nil && n < len(b) {
 		err = syscall.EFAULT
 	}
 	return err
+}
+
+// there returns an error unless all pages can be read at once: those that the process has
+// now, those of anonymous memory on a swap device, and those of files that are read.
+func (p *process) there(addr uint64, size int) error {
+	page := uint64(os.Getpagesize())
+	first, last := addr/page, (addr+uint64(size)-1)/page
+	if last < first || last >= 1<<52 {
+		return syscall.EFAULT
+	}
+	bits := make(words, 8*(last-first+1))
+	if n, err := p.pages.ReadAt(bits, int64(8*first)); n < len(bits) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = syscall.EFAULT
+		}
+		return err
+	}
+	for i := range last - first + 1 {
+		is := bits.u64(8 * i)
+		if is&pagePresent != 0 {
+			continue
+		}
+		m, mapped := find(p.maps, max(addr, (first+i)*page))
+		switch {
+		case mapped && m.inode == 0 && is&pageSwapped != 0:
+		case mapped && m.inode != 0 && p.mounted.refuses(m) == nil:
+		default:
+			return errAbsent
+		}
+	}
+	return nil
 }
 
 // final is an error that another try cannot mend.
@@ -39,17 +90,13 @@ type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// bounded is memory of which only so much is read, and only until ctx ends.
+// bounded is memory of which only so much is read.
 type bounded struct {
 	memory
-	ctx  context.Context
 	left int
 }
 
 func (b *bounded) read(addr uint64, p []byte) error {
-	if err := context.Cause(b.ctx); err != nil {
-		return final{err}
-	}
 	if b.left -= len(p); b.left < 0 {
 		return final{fmt.Errorf("the stacks take more than %d MiB to read: nothing further is read", maxMemory>>20)}
 	}

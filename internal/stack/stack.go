@@ -5,9 +5,12 @@
 package stack
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,6 +19,10 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/worker"
 )
 
 // Bounds of what is read of a process, whatever its memory and its files say.
@@ -24,9 +31,12 @@ const (
 	maxList     = 4096 // threads in Python's lists, of which maxThreads are read
 	maxFrames   = 64
 	maxString   = 256
-	maxMemory   = 16 << 20 // bytes of the process's memory
-	maxFiles    = 64 << 20 // bytes of the files that it has mapped
-	maxMaps     = 16 << 20 // bytes of its list of mappings
+	maxMemory   = 16 << 20  // bytes of the process's memory
+	maxFiles    = 64 << 20  // bytes of the files that it has mapped
+	maxMaps     = 16 << 20  // bytes of its list of mappings
+	maxHeld     = 4         // readings that the kernel holds
+	maxChild    = 512 << 20 // bytes of the memory of one that reads, of which Go reserves much
+	maxOutput   = 16 << 20  // bytes that it tells
 	tries       = 3
 	timeAllowed = 3 * time.Second // far more than it takes, as ranks that wait spin on all processors
 )
@@ -84,47 +94,113 @@ type Frame struct {
 	Line     int    `json:"line,omitempty"`
 }
 
-// Of reads the stacks of a process, in 3 s at most: a file or a list of
-// mappings can hang as the process does, and then the rest is returned.
+// reader are the children that read. A child is given up where the kernel holds it, as a
+// page can do that is never provided.
+var reader = worker.Kind{Command: worker.Begins(work), Running: 1, Children: 1 + maxHeld, Limit: timeAllowed,
+	Memory: maxChild, Output: maxOutput, Confined: true,
+	// To read memory, to reach files that only their owner reaches, and to open a mapped file by its mapping.
+	Keeps: []int{unix.CAP_SYS_PTRACE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_CHECKPOINT_RESTORE}}
+
+// work is what a child is told to do.
+const work = "read-stacks"
+
+func init() {
+	worker.Register(work, func(args []string) error {
+		pid, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		return serve(pid, args[1], os.Stdout)
+	})
+}
+
+// Held returns how many readings the kernel holds at the moment.
+func Held() int { return reader.Held() }
+
+// Of reads the stacks of a process, in 3 s at most, and after the readings that others
+// wait for: a file or a list of mappings can hang as the process does, and then the rest
+// is returned.
 func Of(ctx context.Context, pid int, o Options) (*Process, error) {
 	if o.Procfs == "" {
 		o.Procfs = "/proc"
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeAllowed, fmt.Errorf("reading took longer than %v, "+
-		"as it does when a file system or the process's memory hangs: try again", timeAllowed))
-	defer cancel()
-	parts := make(chan part) // not buffered: a part is given or it is not
-	go func() {
-		defer close(parts)
-		read(ctx, pid, o.Procfs, func(p part) {
-			select {
-			case parts <- p:
-			case <-ctx.Done():
-			}
-		})
-	}()
-	p := &Process{PID: pid}
-	for more := true; more; {
-		select {
-		case part, ok := <-parts:
-			if more = ok; more {
-				if err := part(p); err != nil {
-					return nil, err
-				}
-			}
-		case <-ctx.Done():
-			more = false
-		}
+	if self, err := os.Readlink(filepath.Join(o.Procfs, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return nil, fmt.Errorf("%s is of another PID namespace: give the procfs of this one as --path.procfs", o.Procfs)
 	}
-	switch err := context.Cause(ctx); {
-	case err == nil:
-		return p, nil
-	case len(p.Threads) == 0 || errors.Is(err, context.Canceled):
+	id := strconv.Itoa(pid)
+	out, late := reader.Do(ctx, worker.Order{Args: []string{id, o.Procfs}, Of: owner(filepath.Join(o.Procfs, id))})
+	p, err := heard(out)
+	if err != nil {
 		return nil, err
-	default:
-		p.Problem = err.Error()
-		return p, nil
 	}
+	if errors.Is(late, context.DeadlineExceeded) {
+		held := new(worker.Full)
+		text := fmt.Sprintf("reading took longer than %v, as it does when a file system or the process's memory hangs: "+
+			"try again", timeAllowed)
+		if errors.As(late, &held) {
+			text = fmt.Sprintf("the kernel holds %d earlier readings, of this user's processes or as many as there may "+
+				"be: end the processes that were read", held.Children)
+		}
+		late = errors.New(text)
+	}
+	switch {
+	case late == nil && p == nil:
+		return nil, errors.New("nothing was read")
+	case late == nil:
+		return p, nil
+	case p == nil, errors.Is(late, context.Canceled):
+		return nil, late
+	}
+	p.Problem = late.Error()
+	return p, nil
+}
+
+// owner is whose a process is: a user, or a cgroup of root's. A user has one reading
+// that the kernel holds, and the others do not wait for him.
+func owner(dir string) string {
+	_, rest, _ := strings.Cut(small(filepath.Join(dir, "status")), "\nUid:")
+	uid, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
+	if uid != "0" {
+		return uid
+	}
+	return uid + " " + small(filepath.Join(dir, "cgroup"))
+}
+
+// An answer is what a child writes, each time that more is known.
+type answer struct {
+	Process *Process `json:"process"`
+	Failed  string   `json:"failed"`
+}
+
+// heard returns the last of a child's answers that is complete.
+func heard(out []byte) (p *Process, err error) {
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var a answer
+		if d.Decode(&a) != nil {
+			return p, nil
+		}
+		if a.Failed != "" {
+			return nil, errors.New(a.Failed)
+		}
+		p = a.Process
+	}
+}
+
+// serve reads a process, and writes answers.
+func serve(pid int, procfs string, to io.Writer) error {
+	p, write := &Process{PID: pid}, json.NewEncoder(to)
+	var failed error
+	read(pid, procfs, func(add part) {
+		if failed != nil {
+			return
+		}
+		if err := add(p); err != nil {
+			failed = errors.Join(err, write.Encode(answer{Failed: err.Error()}))
+			return
+		}
+		failed = write.Encode(answer{Process: p})
+	})
+	return nil
 }
 
 // part adds to a process what was read of it.
@@ -132,12 +208,8 @@ type part func(*Process) error
 
 // read gives what it reads, part by part: first what no file system and no lock
 // of the process's memory can hold up.
-func read(ctx context.Context, pid int, procfs string, give func(part)) {
+func read(pid int, procfs string, give func(part)) {
 	fail := func(err error) { give(func(*Process) error { return err }) }
-	if self, err := os.Readlink(filepath.Join(procfs, "self")); err != nil || self != strconv.Itoa(os.Getpid()) {
-		fail(fmt.Errorf("%s is of another PID namespace: give the procfs of this one as --path.procfs", procfs))
-		return
-	}
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
 	name, start, threads, omitted, err := tasks(dir)
 	if err != nil {
@@ -148,7 +220,7 @@ func read(ctx context.Context, pid int, procfs string, give func(part)) {
 		p.Name, p.Threads, p.Omitted = name, slices.Clone(threads), omitted
 		return nil
 	})
-	python, natives, stacks, problem := inside(ctx, pid, dir, threads)
+	python, natives, stacks, problem := inside(pid, procfs, dir, threads)
 	if _, _, now, err := stat(small(filepath.Join(dir, "stat"))); err != nil || now != start {
 		fail(fmt.Errorf("process %d ended meanwhile: nothing of it is left to read", pid))
 		return
@@ -177,7 +249,7 @@ func read(ctx context.Context, pid int, procfs string, give func(part)) {
 }
 
 // inside reads what the process's mappings and its memory say.
-func inside(ctx context.Context, pid int, dir string, threads []Thread) (
+func inside(pid int, procfs, dir string, threads []Thread) (
 	python *Python, natives []*Native, stacks []pythonStack, problem error) {
 	all, err := mappings(dir)
 	if err != nil {
@@ -186,8 +258,14 @@ func inside(ctx context.Context, pid int, dir string, threads []Thread) (
 	if len(all) == 0 {
 		return nil, nil, nil, fmt.Errorf("process %d has no memory: it is a thread of the kernel, or has ended", pid)
 	}
-	mem := &bounded{memory: process(pid), ctx: ctx, left: maxMemory}
-	files := newBinaries(ctx, dir, all, mem)
+	pages, err := os.Open(filepath.Join(dir, "pagemap"))
+	if err != nil {
+		return nil, nil, nil, permission(pid, err)
+	}
+	defer pages.Close()
+	mounted := mountsOf(procfs, dir)
+	mem := &bounded{memory: &process{pid, pages, all, mounted}, left: maxMemory}
+	files := newBinaries(dir, all, mounted, mem)
 	defer files.close()
 	defer func() { // last, as it may take what is left to read of files
 		for _, t := range threads {

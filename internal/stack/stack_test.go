@@ -71,9 +71,10 @@ func TestMaps(t *testing.T) {
 7f0000002000-7f0000003000 rw-p 00000000 00:00 0 
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
 `))
-	want := []mapping{{0x55cd9ba5b000, 0x55cd9ba5d000, 0, "/usr/bin/py thon"},
-		{0x7f0000000000, 0x7f0000001000, 0x2000, "/usr/lib/libpython3.11.so.1.0 (deleted)"},
-		{0x7f0000002000, 0x7f0000003000, 0, ""}, {0xffffffffff600000, 0xffffffffff601000, 0, "[vsyscall]"}}
+	want := []mapping{{0x55cd9ba5b000, 0x55cd9ba5d000, 0, "fe:00", 2477, "/usr/bin/py thon"},
+		{0x7f0000000000, 0x7f0000001000, 0x2000, "fe:00", 2478, "/usr/lib/libpython3.11.so.1.0 (deleted)"},
+		{0x7f0000002000, 0x7f0000003000, 0, "00:00", 0, ""},
+		{0xffffffffff600000, 0xffffffffff601000, 0, "00:00", 0, "[vsyscall]"}}
 	if err != nil || !slices.Equal(all, want) {
 		t.Errorf("%v\n got %v\nwant %v", err, all, want)
 	}

@@ -171,7 +171,7 @@ func TestFindPython(t *testing.T) {
 		"no Python, no ELF": {paths{"/bin/rank": nil}, "/bin/rank", "", ""},
 		"no ELF":            {paths{"/bin/python3": nil}, "/bin/python3", "", "/bin/python3 cannot be searched"},
 	} {
-		files := newBinaries(t.Context(), t.TempDir(), nil, m)
+		files := newBinaries(t.TempDir(), nil, &mounts{}, m)
 		for path, content := range c.files {
 			files.maps = append(files.maps, mapping{start: 0x701000, end: 0x704000, path: path})
 			if o, err := loaded(content, content, maxFiles); err == nil {
