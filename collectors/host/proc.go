@@ -1,8 +1,11 @@
 package host
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +17,8 @@ import (
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/worker"
 )
 
 // ErrGone means that there is no such process, or no longer.
@@ -42,11 +47,11 @@ type Handle interface {
 	// Facts never waits. It returns ErrGone once the process is gone.
 	Facts() (Facts, error)
 	// Environ returns those of the named variables that the process was started
-	// with. It may wait for the lock of the process's memory, which a process
-	// that is stuck in the GPU's driver holds.
+	// with. It may wait for some seconds for a process that is stuck, as in the GPU's
+	// driver, or for those that are.
 	Environ(names ...string) (map[string]string, error)
-	// Title returns the process's command line, which it can change. It may wait
-	// as Environ does.
+	// Title returns the process's command line, which it can change. It may wait for
+	// ever, if the process wants that: it is for processes of the system.
 	Title() (string, error)
 	// Alive reports whether the process exists, including as a zombie.
 	Alive() bool
@@ -116,7 +121,7 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		_ = unix.Close(fd)
 		return nil, gone(err)
 	}
-	return &procDir{fs: p, dir: dir, fd: fd, environ: proc.Environ, title: proc.CmdLine, stat: func() (Facts, error) {
+	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (Facts, error) {
 		stat, err1 := proc.Stat()
 		status, err2 := proc.NewStatus()
 		return Facts{Start: stat.Starttime, UID: int(status.UIDs[0]), Comm: stat.Comm}, errors.Join(err1, err2)
@@ -153,12 +158,11 @@ func (p *procFS) booted() (time.Time, error) {
 // A procDir is a process's directory. Its files are read by path; they belong
 // to the process if it is still alive afterwards.
 type procDir struct {
-	fs      *procFS
-	dir     string
-	fd      int                   // of the directory
-	stat    func() (Facts, error) // without Began and Cgroup
-	environ func() ([]string, error)
-	title   func() ([]string, error)
+	fs    *procFS
+	dir   string
+	fd    int                   // of the directory
+	stat  func() (Facts, error) // without Began and Cgroup
+	title func() ([]string, error)
 }
 
 func (d *procDir) Facts() (Facts, error) {
@@ -179,22 +183,53 @@ func (d *procDir) Facts() (Facts, error) {
 	return f, nil
 }
 
-func (d *procDir) Environ(names ...string) (map[string]string, error) {
-	environ, err := d.environ()
+// environments are the children that read them: a process can have its own where the kernel
+// waits for it.
+var environments = worker.Kind{Command: worker.Begins(readEnvironment), Running: 1, Children: 4,
+	Limit: 2 * time.Second, Memory: 512 << 20, Output: 1 << 20, Confined: true,
+	Keeps: []int{unix.CAP_SYS_PTRACE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH}}
+
+const (
+	readEnvironment = "read-environment"
+	maxEnvironment  = 16 << 20
+)
+
+func init() {
+	worker.Register(readEnvironment, func(args []string) error {
+		f, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		all, err := io.ReadAll(io.LimitReader(f, maxEnvironment))
+		if err != nil {
+			return err
+		}
+		found := map[string]string{}
+		for variable := range strings.SplitSeq(string(all), "\x00") {
+			name, value, _ := strings.Cut(variable, "=")
+			if _, twice := found[name]; !twice && slices.Contains(args[1:], name) {
+				found[name] = value
+			}
+		}
+		return json.NewEncoder(os.Stdout).Encode(found)
+	})
+}
+
+func (d *procDir) Environ(names ...string) (found map[string]string, err error) {
+	file := filepath.Join(d.dir, "environ")
+	if err := unix.Faccessat(unix.AT_FDCWD, file, unix.R_OK, unix.AT_EACCESS); err != nil {
+		return nil, gone(&os.PathError{Op: "read", Path: file, Err: err}) // which a child need not find out
+	}
+	f, _ := d.stat()
+	out, err := environments.Do(context.Background(), worker.Order{Args: append([]string{file}, names...),
+		Of: strconv.Itoa(f.UID)})
 	if !d.Alive() {
 		return nil, ErrGone
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
-	found := map[string]string{}
-	for _, variable := range environ {
-		name, value, _ := strings.Cut(variable, "=")
-		if _, twice := found[name]; !twice && slices.Contains(names, name) {
-			found[name] = value
-		}
-	}
-	return found, nil
+	return found, json.Unmarshal(out, &found)
 }
 
 func (d *procDir) Title() (string, error) {

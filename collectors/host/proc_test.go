@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gpusteward/internal/fixture"
 )
 
@@ -57,6 +59,25 @@ func TestProcFS(t *testing.T) {
 	}
 	if _, err := ProcFS(filepath.Join(root, "none")); err == nil {
 		t.Error("no error without a procfs")
+	}
+}
+
+// TestEnvironmentThatHangs gives one up in time, as that of a process whose memory is locked.
+func TestEnvironmentThatHangs(t *testing.T) {
+	root := t.TempDir()
+	writeProcess(t, root, 7, 1, "0::/\n")
+	writeProcess(t, root, 8, 1, "0::/\n")
+	pipe := filepath.Join(root, "7/environ")
+	fixture.Must(t, errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)))
+	proc := fixture.Value(ProcFS(root))(t)
+	for pid, want := range map[int]string{7: "it took longer than 2s", 8: ""} {
+		h := fixture.Value(proc.Open(pid))(t)
+		defer h.Close()
+		found, err := h.Environ("A")
+		fixture.Equal(t, found["A"] == "1", want == "", "found %v of %d", found, pid)
+		if want != "" {
+			fixture.Fails(t, err, want, "reading it")
+		}
 	}
 }
 

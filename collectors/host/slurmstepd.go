@@ -119,22 +119,26 @@ func (s stepds) number(pid int, sluid string) (string, error) {
 		return "", err
 	}
 	defer handle.Close()
-	title, err := handle.Title()
-	if err != nil {
-		return "", err
-	}
-	facts, err := handle.Facts() // after the title: the process is still the same
-	m := stepTitle.FindStringSubmatch(title)
-	if err != nil || facts.UID != 0 || m == nil {
-		return "", err
-	}
 	its := func(line string) bool {
 		groups := strings.Split(strings.TrimSuffix(line, "\n"), "/")
 		n := len(groups)
 		return n > 4 && groups[n-1] == "slurm" && strings.HasPrefix(groups[n-2], "step_") && groups[n-3] == sluid &&
 			strings.HasSuffix(groups[n-4], "slurmstepd.scope")
 	}
-	if !slices.ContainsFunc(slices.Collect(strings.Lines(facts.Cgroup)), its) {
+	title := ""
+	for range 2 { // again after the title: it is the process's own
+		facts, err := handle.Facts()
+		if err != nil || facts.UID != 0 || !slices.ContainsFunc(slices.Collect(strings.Lines(facts.Cgroup)), its) {
+			return "", err
+		}
+		if title == "" {
+			if title, err = handle.Title(); err != nil {
+				return "", err
+			}
+		}
+	}
+	m := stepTitle.FindStringSubmatch(title)
+	if m == nil {
 		return "", nil
 	}
 	return m[1], nil

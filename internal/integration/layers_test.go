@@ -89,7 +89,7 @@ var layers = map[string][]string{
 	"collectors/all":       themes,                                                                                                    // what a program links
 	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host"}, // for tests
 	"collectors/catalogue": {},                                                                                                        // the list of families; reads nothing
-	"collectors/host":      {},
+	"collectors/host":      {"internal/worker"},
 	"collectors/gpu":       {},
 	// a driver and the kernel around it
 	"collectors/gpu/sim": {"collectors/gpu", "collectors/gpu/sim/broker", "collectors/gpu/sim/models",

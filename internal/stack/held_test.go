@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -34,11 +33,11 @@ func init() {
 			if err != nil {
 				return err
 			}
-			return mapped(at, f.Fd(), offset, 0)
+			return fixture.Mapped(at, f.Fd(), offset)
 		}
 		err := overlaid(at, args[0], 0)
 		if err == nil && args[1] == "" {
-			err = missing(at + 2*uintptr(page))
+			err = fixture.Missing(at + 2*uintptr(page))
 		} else if err == nil {
 			err = overlaid(at+2*uintptr(page), args[1], page)
 		}
@@ -65,36 +64,6 @@ func init() {
 		fmt.Println("held", Held(), len(tasks))
 		select {}
 	})
-}
-
-// mapped maps a page at an address.
-func mapped(at, file uintptr, offset, flags int) error {
-	_, _, errno := unix.Syscall6(unix.SYS_MMAP, at, uintptr(os.Getpagesize()), unix.PROT_READ,
-		uintptr(unix.MAP_PRIVATE|unix.MAP_FIXED|flags), file, uintptr(offset))
-	return os.NewSyscallError("mmap", or(errno))
-}
-
-// missing maps a page that this process promises to provide (userfaultfd), and never does.
-func missing(at uintptr) error {
-	if err := mapped(at, ^uintptr(0), 0, unix.MAP_ANONYMOUS); err != nil {
-		return err
-	}
-	api, register := [3]uint64{0xaa}, [4]uint64{uint64(at), uint64(os.Getpagesize()), 1}
-	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC, 0, 0)
-	if errno == 0 {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, 0xc018aa3f, uintptr(unsafe.Pointer(&api)))
-	}
-	if errno == 0 {
-		_, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, 0xc020aa00, uintptr(unsafe.Pointer(&register)))
-	}
-	return os.NewSyscallError("userfaultfd", or(errno))
-}
-
-func or(errno syscall.Errno) error {
-	if errno == 0 {
-		return nil
-	}
-	return errno
 }
 
 // begin starts this program to do work as a user until the test ends.
