@@ -1,21 +1,18 @@
 package suspend
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
-	"strings"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/worker"
 )
 
 // An Op is a call of the driver on one process.
@@ -117,48 +114,30 @@ const (
 // child locks the byte of that PID in the file at path. env is added to the child's
 // environment.
 func Helper(path string, env ...string) Call {
-	var calls atomic.Int32
+	calls := &worker.Kind{Command: []string{Command}, Running: maxCalls, Children: maxCalls, Stays: true}
 	return func(ctx context.Context, op Op, pid int) (State, error) {
 		turn, err := turnOn(ctx, path, pid)
 		if err != nil {
 			return Unknown, err
 		}
 		defer func() { _ = turn.Close() }() // the child has it, too
-		most := int32(maxCalls)
+		order := worker.Order{Args: []string{string(op), strconv.Itoa(pid)}, Env: env, Files: []*os.File{turn}}
 		if op == Lock || op == Checkpoint {
-			most -= keptCalls
+			order.Spare = keptCalls
 		}
-		if n := calls.Add(1); n > most {
-			calls.Add(-1)
-			return Unknown, refuse(NoAnswer, "%s of %d: %d earlier calls of the driver have not returned", op, pid, n-1)
-		}
-		var out, complaint bytes.Buffer
-		cmd := exec.Command("/proc/self/exe", Command, string(op), strconv.Itoa(pid))
-		cmd.Env = append(append(unhooked(os.Environ()), "GOMAXPROCS=2"), env...) // few threads on a large host
-		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &out, &complaint, []*os.File{turn}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal interrupts it
-		ended := make(chan error, 1)
-		if err := cmd.Start(); err != nil {
-			calls.Add(-1)
-			ended <- err
-		} else {
-			go func() {
-				err := cmd.Wait()
-				calls.Add(-1)
-				ended <- err
-			}()
-		}
-		select {
-		case <-ctx.Done():
+		out, err := calls.Do(ctx, order)
+		var full *worker.Full
+		switch {
+		case errors.As(err, &full):
+			return Unknown, refuse(NoAnswer, "%s of %d: %d earlier calls of the driver have not returned", op, pid,
+				full.Children)
+		case err != nil && ctx.Err() != nil:
 			return Unknown, refuse(NoAnswer, "%s of %d: the driver has not answered in time", op, pid)
-		case err = <-ended:
+		case err != nil:
+			return Unknown, refuse(NoAnswer, "%s of %d: %v", op, pid, err)
 		}
 		var a answer
-		if err != nil {
-			text := strings.TrimSpace(complaint.String())
-			return Unknown, refuse(NoAnswer, "%s of %d: its child process failed: %v %.200s", op, pid, err, text)
-		}
-		if err := json.Unmarshal(out.Bytes(), &a); err != nil {
+		if err := json.Unmarshal(out, &a); err != nil {
 			return Unknown, refuse(NoAnswer, "%s of %d: its child process wrote no answer: %v", op, pid, err)
 		}
 		return a.State, a.err(op, pid)
@@ -192,17 +171,6 @@ func turnOn(ctx context.Context, path string, pid int) (*os.File, error) {
 		return nil, refuse(NoAnswer, "an earlier call of the driver on %d has not returned", pid)
 	}
 	return nil, refuse(Other, "lock %s: %v", path, err)
-}
-
-// unhooked returns an environment without the hook, which must not hold back
-// its own enforcer.
-func unhooked(env []string) (left []string) {
-	for _, one := range env {
-		if !strings.HasPrefix(one, "LD_PRELOAD=") {
-			left = append(left, one)
-		}
-	}
-	return left
 }
 
 func (a answer) err(op Op, pid int) error {

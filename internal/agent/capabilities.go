@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/worker"
 )
 
 // enforcing are the capabilities that --role=enforce keeps. They let it stop
@@ -51,19 +53,8 @@ func confine(keep []int) error {
 			}
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("give up capabilities for good: %w", err)
-	}
-	sets[0].Permitted &= kept
-	sets[0].Effective, sets[0].Inheritable = sets[0].Permitted, sets[0].Permitted
-	sets[1] = unix.CapUserData{}
-	if err := unix.Capset(&head, &sets[0]); err != nil {
-		return fmt.Errorf("give up capabilities: %w", err)
-	}
-	for _, c := range keep { // a user other than root keeps them over the exec by this
-		if sets[0].Permitted&(1<<c) != 0 {
-			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0)
-		}
+	if err := worker.Confine(keep); err != nil {
+		return err
 	}
 	return fmt.Errorf("restart with fewer capabilities: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 }

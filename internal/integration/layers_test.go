@@ -27,7 +27,7 @@ var layers = map[string][]string{
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
-		"internal/stack"},
+		"internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
 	// the only reader of YAML
@@ -59,7 +59,7 @@ var layers = map[string][]string{
 	// everything that touches other processes
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation"},
 	// the driver's checkpoints of processes, each call in a child process
-	"enforcer/suspend": {"enforcer/action", "enforcer/audit"},
+	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/worker"},
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook

@@ -51,7 +51,8 @@ type Order struct {
 	Env   []string   // besides this process's
 	Files []*os.File // its descriptors from 3 on
 	// Of is whose work it is. His next order waits while a child of his is held, so he
-	// holds one child. The others do not wait for him, and take turns with him.
+	// holds one child. The others do not wait for him, and take turns with him. Empty: the
+	// work is nobody's.
 	Of string
 	// Spare is how many further children there is to be room for. An order without that
 	// room fails at once, rather than wait.
@@ -133,7 +134,7 @@ func (k *Kind) enter(ctx context.Context, o Order) error {
 	if i := slices.Index(k.line, w); i >= 0 {
 		k.line = slices.Delete(k.line, i, i+1)
 		err := context.Cause(ctx)
-		if k.given[o.Of] > 0 || k.children >= k.Children {
+		if o.Of != "" && k.given[o.Of] > 0 || k.children >= k.Children {
 			err = fmt.Errorf("%w (%w)", &Full{k.children}, err)
 		}
 		return err
@@ -147,7 +148,7 @@ func (k *Kind) next() {
 	for k.running < k.Running && k.children < k.Children {
 		best := -1
 		for i, w := range k.line {
-			if k.given[w.of] == 0 && (best < 0 || k.served[w.of] < k.served[k.line[best].of]) {
+			if (w.of == "" || k.given[w.of] == 0) && (best < 0 || k.served[w.of] < k.served[k.line[best].of]) {
 				best = i
 			}
 		}
@@ -209,7 +210,10 @@ func (k *Kind) run(c *child, of string, ended chan<- error) {
 		runtime.UnlockOSThread()
 		return
 	}
-	err := k.confine()
+	var err error
+	if k.Confined {
+		err = Confine(k.Keeps)
+	}
 	if err == nil {
 		err = c.Start()
 	}
@@ -281,32 +285,29 @@ func (k *Kind) Held() int {
 	return k.children - k.running
 }
 
-// confine takes from this thread the capabilities that a child does not need. Without
-// new privileges, no program that it executes gets them back.
-func (k *Kind) confine() error {
-	if !k.Confined {
-		return nil
-	}
+// Confine takes from this thread all capabilities but some. Without new privileges, no
+// program that it executes gets them back.
+func Confine(keep []int) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData // the lower and the upper 32
 	if err := unix.Capget(&head, &sets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	var keeps [2]uint32
-	for _, c := range k.Keeps {
-		keeps[c/32] |= 1 << (c % 32)
+	var kept [2]uint32
+	for _, c := range keep {
+		kept[c/32] |= 1 << (c % 32)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("give up capabilities for good: %w", err)
 	}
 	for i := range sets {
-		sets[i].Permitted &= keeps[i]
+		sets[i].Permitted &= kept[i]
 		sets[i].Effective, sets[i].Inheritable = sets[i].Permitted, sets[i].Permitted
 	}
 	if err := unix.Capset(&head, &sets[0]); err != nil {
 		return fmt.Errorf("give up capabilities: %w", err)
 	}
-	for _, c := range k.Keeps { // a user other than root keeps them over the exec by this
+	for _, c := range keep { // a user other than root keeps them over the exec by this
 		if sets[c/32].Permitted&(1<<(c%32)) != 0 {
 			_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, uintptr(c), 0, 0)
 		}
