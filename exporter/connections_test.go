@@ -110,10 +110,7 @@ func TestSendingHasItsOwnTimeout(t *testing.T) {
 		time.Sleep(2 * sendTimeout)
 		close(g.opened)
 		time.Sleep(sendTimeout / 2)
-		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, err)
-		}
+		answer := fixture.Value(http.ReadResponse(bufio.NewReader(c), nil))(t)
 		defer answer.Body.Close()
 		fixture.Equal(t, answer.StatusCode, http.StatusOK,
 			"a scrape that waited %v, and was read %v later: %v", 2*sendTimeout, sendTimeout/2, answer)

@@ -48,10 +48,8 @@ func wantSteps(t *testing.T, when string, w Workload, host, goodput, slow float6
 	t.Helper()
 	want := fmt.Sprintf(`{"seconds":1,"part_seconds":{"held":0,"host":%v,"waiting":0.75},"goodput_ratio":%v,`+
 		`"slow_ratio":{"cpu":%v}}`, host, goodput, slow)
-	text, err := json.Marshal(w.Steps)
-	if err != nil || string(text) != want {
-		t.Errorf("%s: the steps are %s (%v), want %s", when, text, err, want)
-	}
+	text := string(fixture.Value(json.Marshal(w.Steps))(t))
+	fixture.Equal(t, text, want, "%s: the steps are", when)
 }
 
 // TestStepsAreRecent: at first the steps are those since the workload began,
@@ -142,13 +140,11 @@ func TestRanksHaveTheirRecentTime(t *testing.T) {
 	}
 	at(0, 100)
 	w := at(time.Minute, 200)
-	text, err := json.Marshal([][]Rank{w.GPUs[0].Job.Ranks, w.GPUs[1].Job.Ranks})
+	text := string(fixture.Value(json.Marshal([][]Rank{w.GPUs[0].Job.Ranks, w.GPUs[1].Job.Ranks}))(t))
 	const want = `[[{"communicator":"c0","rank":9,"collectives":400,"collective_seconds":2},` +
 		`{"communicator":"c0","rank":10,"collectives":200,"collective_seconds":1}],` +
 		`[{"communicator":"b0","rank":0,"collectives":200}]]`
-	if err != nil || string(text) != want {
-		t.Errorf("the ranks are %s (%v), want\n%s", text, err, want)
-	}
+	fixture.Equal(t, text, want, "the ranks are")
 }
 
 // TestHangHasAnExplanation: programs need no table of reasons.
@@ -156,10 +152,8 @@ func TestHangHasAnExplanation(t *testing.T) {
 	t.Parallel()
 	var s samples
 	s.put(workloads.JobHang, 61, "0", "GPU-0", "default", "w", "3", "stopped", "a.py:1 in f")
-	text, err := json.Marshal(told(new(pace), 0, s).GPUs[0].Job)
+	text := string(fixture.Value(json.Marshal(told(new(pace), 0, s).GPUs[0].Job))(t))
 	const want = `{"stepping":false,"hang":{"seconds":61,"rank":"3","reason":"stopped",` +
 		`"what":"it was stopped by a signal or a debugger","where":"a.py:1 in f"}}`
-	if err != nil || string(text) != want {
-		t.Errorf("the job is %s (%v), want\n%s", text, err, want)
-	}
+	fixture.Equal(t, text, want, "the job is")
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -61,14 +60,11 @@ func TestPCIDevices(t *testing.T) {
 	files["devices/pci0000:00/0000:1b:00.4/physfn"] = "->../0000:1b:00.0"
 	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it disappears during the read
 	k := Kernel{Sys: grow(t, files)}
-	got, err := k.PCIDevices()
 	want := []PCIDevice{
 		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch"}, {"0000:1b:00.0", "gpu", "nvidia"},
 		{"0000:43:00.0", "gpu", ""}, {"0000:52:00.0", "gpu", "vfio-pci"},
 	}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("PCIDevices() = %v, %v, want %v", got, err, want)
-	}
+	fixture.EqualSlices(t, fixture.Value(k.PCIDevices())(t), want, "the devices are")
 }
 
 func TestAnswers(t *testing.T) {
@@ -139,11 +135,8 @@ func TestIBPorts(t *testing.T) {
 		"class/infiniband/mlx5_2/node_type":                    "1: CA\n",
 		"class/infiniband/mlx5_3/ports/1/rate":                 "40 Gb/sec (4X QDR)\n",
 	})}
-	got, err := k.IBPorts()
 	want := []IBPort{{"mlx5_0/1", true, true, 2}, {"mlx5_1/1", false, false, 0}, {"mlx5_1/2", false, false, 0}}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("IBPorts() = %v, %v, want %v", got, err, want)
-	}
+	fixture.EqualSlices(t, fixture.Value(k.IBPorts())(t), want, "the ports are")
 }
 
 func TestBlockedTasks(t *testing.T) {

@@ -43,10 +43,7 @@ func said(counts map[string]float64) string {
 
 // chooses selects the moves with matching names, by their weights.
 func (s *siege) chooses(t *testing.T, names string) {
-	match, err := regexp.Compile(names)
-	if err != nil {
-		t.Fatalf("-adversary.moves: %v", err)
-	}
+	match := fixture.Value(regexp.Compile(names))(t)
 	sum := 0
 	for _, m := range moves {
 		if match.MatchString(m.name) {

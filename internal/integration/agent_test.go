@@ -87,9 +87,7 @@ func process(environment []string, args ...string) *exec.Cmd {
 func exited(t *testing.T, cmd *exec.Cmd) (status int, stdout string) {
 	t.Helper()
 	out, err := cmd.Output()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
+	fixture.Need(t, cmd.ProcessState == nil, false, "it did not begin: %v", err)
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 

@@ -63,9 +63,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 			args := slices.Concat(c.args, []string{"--demo=" + fixture.Config(t, healthy+c.faults)})
 			eventually(t, fmt.Sprintf("exit status %d and %q", c.status, c.want), func() bool {
 				status, out, errs := checks(t, args...)
-				if errs != "" {
-					t.Fatal(errs)
-				}
+				fixture.Need(t, errs, "", "it says")
 				for _, want := range c.want {
 					if status != c.status || !strings.Contains(out, want) {
 						t.Logf("exit status %d: %s", status, out) // readings come late on a busy machine
@@ -300,9 +298,7 @@ func TestOrdersValidateAnswers(t *testing.T) {
 		for _, order := range [][]string{{"drain"}, {"resume"}, {"ack", "gpu_lost", "3"}} {
 			_, out, errs := gpusteward(t, append(order, "--runtime.dir="+dir)...)
 			said := out + errs
-			if strings.ContainsAny(said, "\x1b\a\u202e\u009b\r") {
-				t.Errorf("%v, answered %d, says %q", order, status, said)
-			}
+			fixture.Equal(t, strings.ContainsAny(said, "\x1b\a\u202e\u009b\r"), false, "answered %d, it says %q", status, said)
 			if passed := status != http.StatusOK || order[0] == "ack"; passed &&
 				said != "gone\ufffd[2J\ufffd]0;owned\ufffd\ufffd\ufffd31m\ufffd\nby now\n" {
 				t.Errorf("%v, answered %d, says %q: it left something out", order, status, said)

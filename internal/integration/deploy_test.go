@@ -36,9 +36,7 @@ else printf '%s\n' "$@" >"$DIR/called"; fi`)
 	cmd := exec.Command("deploy/slurm/"+script, args...)
 	cmd.Env = slices.Concat(s.env, []string{"STATUS=" + status, "STATE=" + state, "SLURM_JOB_GPUS=" + gpus})
 	out, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
+	fixture.Need(t, cmd.ProcessState == nil, false, "it did not begin: %v", err)
 	fixture.Equal(t, len(out), 0, "it says %q", out)
 	read := func(name string) string {
 		text, _ := os.ReadFile(s.path(name)) // missing: it was not called

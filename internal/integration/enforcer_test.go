@@ -215,9 +215,7 @@ func TestExecCommand(t *testing.T) {
 	} {
 		cmd := process([]string{"GPUSTEWARD_TENANT=", "GPUSTEWARD_SOCKET="}, c.args...)
 		out, err := cmd.CombinedOutput()
-		if cmd.ProcessState == nil {
-			t.Fatal(err)
-		}
+		fixture.Need(t, cmd.ProcessState == nil, false, "it did not begin: %v", err)
 		if got := cmd.ProcessState.ExitCode(); got != c.status || !strings.Contains(string(out), c.says) {
 			t.Errorf("%q: exit status %d, %q; want %d and %q", c.args, got, out, c.status, c.says)
 		}

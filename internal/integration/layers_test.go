@@ -270,9 +270,7 @@ func TestFoldersHaveNoCycle(t *testing.T) {
 				bottom = append(bottom, name)
 			}
 		}
-		if len(bottom) == 0 {
-			t.Fatalf("these folders import each other in a circle, or those that do: %v", below)
-		}
+		fixture.Need(t, len(bottom) == 0, false, "these folders import each other in a circle, or those that do: %v", below)
 		for _, name := range bottom {
 			delete(below, name)
 			for _, all := range below {

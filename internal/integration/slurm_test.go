@@ -122,7 +122,7 @@ func TestPrologKnowsSlurmsFiles(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		conf, site, config string
-		none               bool // there are no shards
+		none, late         bool // there are no shards; Slurm's answer takes too long
 		logged             string
 	}{
 		"direct":                  {conf: "gresTypes=gpu,shard\n"},
@@ -138,6 +138,7 @@ func TestPrologKnowsSlurmsFiles(t *testing.T) {
 		"only Slurm knows":        {conf: "include none.conf\n", config: "Name = x\nGresTypes               = gpu,shard\n"},
 		"a cluster without files": {config: "GresTypes               = gpu,shard\n"},
 		"Slurm knows of none":     {config: "GresTypes               = gpu\n", none: true},
+		"Slurm is late":           {config: "GresTypes = gpu,shard\n", late: true, none: true, logged: "neither slurm.conf nor"},
 		"nobody knows":            {none: true, logged: "neither slurm.conf nor Slurm says"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,6 +149,9 @@ func TestPrologKnowsSlurmsFiles(t *testing.T) {
 				if text != "" {
 					s.put(file, text)
 				}
+			}
+			if c.late {
+				s.put("bin/timeout", "#!/bin/sh\n[ \"$1 $2\" != '3 scontrol' ] || exit 124\nshift 3; exec \"$@\"\n")
 			}
 			s.script("prolog.sh", append(slices.Clone(job7), "SLURM_JOB_SLUID=s7QANTV3WPV400")...)
 			const want = `"slurm:7", "slurm:7.*", "slurm:s7QANTV3WPV400", "slurm:s7QANTV3WPV400.*"`
@@ -253,6 +257,32 @@ func (s *slurmd) explain(text string) string {
 	status, out, errors := check(s.t, s.path("gpusteward.yml"), fmt.Sprint("--explain=", os.Getpid()))
 	fixture.Equal(s.t, status, 0, "status …, %s\n%s", errors, text)
 	return out
+}
+
+// A job whose cgroup has its SLUID as its name belongs to the tenant of its
+// number, which root's slurmstepd tells, whatever its user claims.
+func TestTheTenantOfASLUID(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const group = "/jobs.slice/slurmstepd.scope/s7QANTV3WPV400/step_0/"
+	for pid, c := range map[int]struct {
+		uid          int
+		group, title string
+	}{7: {1000, group + "user/task_0", "slurmstepd: [4712.0]"}, 8: {0, group + "slurm", "slurmstepd: [4711.0]"}} {
+		for file, text := range map[string]string{"sys/fs/cgroup" + c.group + "/cgroup.procs": fmt.Sprintln(pid),
+			"proc/stat": "btime 1700000000\n", fmt.Sprintf("proc/%d/cgroup", pid): "0::" + c.group + "\n",
+			fmt.Sprintf("proc/%d/stat", pid):    fmt.Sprintf("%d (x) S", pid) + strings.Repeat(" 0", 50) + "\n",
+			fmt.Sprintf("proc/%d/status", pid):  fmt.Sprintf("Name:\tx\nUid:\t%d\t%[1]d\t%[1]d\t%[1]d\n", c.uid),
+			fmt.Sprintf("proc/%d/environ", pid): "SLURM_JOB_ID=4712\x00", fmt.Sprintf("proc/%d/cmdline", pid): c.title} {
+			fixture.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o755))
+			fixture.Rewrite(t, filepath.Join(dir, file), text)
+		}
+	}
+	config := fixture.Config(t, "enforcer: {tenants: [{name: mine, select: [{workloads: ['slurm:4711.*']}]}, "+
+		"{name: other, select: [{workloads: ['slurm:4712.*']}]}]}\n")
+	_, out, errs := check(t, config, "--explain=7", "--path.procfs="+dir+"/proc", "--path.sysfs="+dir+"/sys")
+	fixture.Contains(t, out, "so it belongs to mine\n", "%s: it says", errs)
+	fixture.Contains(t, out, "workload: slurm:4711.0, a slurm; job 4711; step 0", "it says")
 }
 
 // The prolog succeeds within its time in every case, and logs what is wrong.
