@@ -188,8 +188,7 @@ func TestDrainDeadline(t *testing.T) {
 }
 
 // TestSilentTurn refuses another turn to a tenant that was silent in its turn,
-// such as a stopped one, until it speaks again. This also holds if it missed
-// its turn and does not report that.
+// such as a stopped one, until it speaks again and has drained.
 func TestSilentTurn(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, inTurns(0))
@@ -207,6 +206,7 @@ func TestSilentTurn(t *testing.T) {
 	}
 	before := c.page.Turn(0).Turn
 	c.sync()
+	c.yield(0, wire.WhyDrained)
 	drain(t, "who is heard of has a turn", func() bool { return c.page.Turn(0).Turn > before }, place{d, 0})
 }
 

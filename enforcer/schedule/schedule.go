@@ -184,14 +184,16 @@ type tenant struct {
 	settled bool          // its drain had its time, and others go on
 	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
 
-	answered bool // it said something since it was let run last
-	mute     bool // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
+	blind    time.Duration // what it was charged while it was mute
+	answered bool          // it said something since it was let run last
+	mute     bool          // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
 
 	lag    time.Duration // owed; below 0 ahead
 	owed   bool          // it was owed too much, and that is not made up yet
 	part   float64       // of the time, by weight among active tenants
 	bucket time.Duration // what the limit leaves
 	dry    bool          // it was empty, and is not full enough yet
+	spent  time.Duration // out of it, since it was let run last
 
 	pace    pace
 	glimpse glimpse
@@ -250,12 +252,10 @@ func (g *GPU) input(now time.Duration, name string) *tenant {
 	return nil
 }
 
-// Hear says that a mute tenant is there again, without a report of its work: it
-// may not have seen its last turn, and nobody waits for it.
+// Hear says that a mute tenant is there again, without a report of its work.
 func (g *GPU) Hear(now time.Duration, name string) {
 	if t := g.find(name); t != nil && t.mute {
 		g.hear(now, name)
-		t.drains, t.settled = false, false
 	}
 }
 
