@@ -98,25 +98,18 @@ func TestExecGivesMemoryBack(t *testing.T) {
 // aged returns a listing of the driver that is up to a second old.
 func aged(holds func(string, int) (uint64, time.Time, bool)) func(string, int) (uint64, time.Time, bool) {
 	type answer struct {
-		bytes  uint64
-		at     time.Time
-		listed bool
+		bytes     uint64
+		at, asked time.Time
+		listed    bool
 	}
 	var mu sync.Mutex
-	var began time.Time
 	last := map[int]answer{}
 	return func(uuid string, pid int) (uint64, time.Time, bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		if now := time.Now(); now.Sub(began) > time.Second {
-			for pid := range last {
-				bytes, at, listed := holds(uuid, pid)
-				last[pid] = answer{bytes, at, listed}
-			}
-			began = now
-		}
-		a, known := last[pid]
-		if !known {
+		a := last[pid]
+		if time.Since(a.asked) > time.Second {
+			a.asked = time.Now()
 			a.bytes, a.at, a.listed = holds(uuid, pid)
 			last[pid] = a
 		}

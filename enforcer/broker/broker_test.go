@@ -525,20 +525,18 @@ func TestAnAllocationIsPutOff(t *testing.T) {
 	}
 }
 
-// TestMemoryThatStaysNeedsAGuarantee grants unified memory only as far as it is guaranteed, and
-// lends nothing to who has it.
-func TestMemoryThatStaysNeedsAGuarantee(t *testing.T) {
+// TestNothingIsLentThatStays lends to who takes memory that can give way.
+func TestNothingIsLentThatStays(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Quota: quota.Quota{Reserved: 40}}}},
-		Capacity: func(string) uint64 { return 100 }, Later: func(Request) time.Duration { return time.Hour },
-		Stays: func(uuid string, pid int, kind wire.Kind) bool { return kind == wire.KindManaged && pid == os.Getpid() }}, nil)
-	c := dial(t, b, "a", 1)
-	for _, bytes := range []uint64{41, 40} {
-		typ, payload := c.ask(wire.TypeReserve, &wire.Memory{Bytes: bytes, Kind: wire.KindManaged})
-		var m wire.Memory
-		if m.Decode(payload); (typ == wire.TypeGrant) != (bytes == 40) || m.Wait != 0 {
-			t.Errorf("%d of a guarantee of 40: %s %+v", bytes, typ, m)
-		}
+		Stays: func(_ string, _ int, kind wire.Kind) bool { return kind == wire.KindManaged }}, nil)
+	h, c := hello("a", 1), connect(t, b.options.Socket)
+	h.Leases = 1
+	c.hello(wire.TypeHello, h)
+	c.send(wire.TypeUsage, &wire.Usage{})
+	for _, kind := range []wire.Kind{wire.KindManaged, wire.KindDevice} {
+		c.ask(wire.TypeReserve, &wire.Memory{Bytes: 1, Kind: kind})
+		fixture.Equal(t, b.tenant("a").MemoryReserved > 2, kind == wire.KindDevice, "kind %d is lent", kind)
 	}
 }
 

@@ -66,9 +66,7 @@ func serveAlone(t *testing.T, path string, n int) {
 		fmt.Println(b.Stats().Starved, b.Doubtful())
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 }
 
 // opens connects to a broker with a raw socket that no finaliser closes; -1 if

@@ -107,8 +107,6 @@ func TestNoDescriptors(t *testing.T) {
 	c.hello(wire.TypeHello, hello("a", 1))
 	c.sync()
 	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	fixture.Must(t, <-ended)
 	c.gone()
 }

@@ -299,9 +299,7 @@ func TestRestart(t *testing.T) {
 	c := connect(t, path)
 	c.hello(wire.TypeResume, h)
 	c.send(wire.TypeUsage, &wire.Usage{})
-	if c.session == h.Old {
-		t.Error("the number of a session came again")
-	}
+	fixture.Equal(t, c.session == h.Old, false, "the number of a session came again")
 	if typ, m := c.reserve(1); typ != wire.TypeDeny || m.Bytes != 0 {
 		t.Errorf("above the cap: %s %+v", typ, m)
 	}

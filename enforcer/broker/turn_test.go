@@ -121,9 +121,7 @@ func TestAlone(t *testing.T) {
 	eventually(t, "it wants it", func() bool { s := b.tenant("b"); return s.Sessions == 1 && s.WantedSeconds > 0 })
 	d.close()
 	c.until(0, "all of the GPU", func(turn wire.Turn) bool { return turn.Mode == wire.ModeOpen && turn.Share == 1000 })
-	if c.page.Gated() {
-		t.Error("alone again, and gated")
-	}
+	fixture.Equal(t, c.page.Gated(), false, "alone again, and gated")
 }
 
 // TestTenantOfTwo pauses two sessions of a tenant together. The other tenant
@@ -268,9 +266,7 @@ func TestTwoGPUs(t *testing.T) {
 	if turn := c.page.Turn(0); turn.Mode != wire.ModeOpen || turn.Share != 1000 {
 		t.Errorf("alone on one GPU: %+v", turn)
 	}
-	if !c.page.Gated() {
-		t.Error("one slot of two is not open, and the page not gated")
-	}
+	fixture.Equal(t, c.page.Gated(), true, "one slot of two is not open, and the page not gated")
 }
 
 // TestGang has a tenant with ranks of one communicator on two GPUs. It is paused
@@ -410,9 +406,7 @@ func TestAbsentFromTheStart(t *testing.T) {
 	}
 	b.Absent(nil)
 	c.mode(0, wire.ModeOpen)
-	if c.page.Suspended() {
-		t.Error("it is still suspended")
-	}
+	fixture.Equal(t, c.page.Suspended(), false, "it is still suspended")
 }
 
 // speak sends PING until stop is called.

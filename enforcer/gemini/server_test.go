@@ -120,9 +120,7 @@ func TestMemoryOfAPodManager(t *testing.T) {
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 1000 || a.Limit != 1000 {
 		t.Errorf("%+v", a)
 	}
-	if !h.call(give(600)).Granted {
-		t.Error("600 are not taken back")
-	}
+	fixture.Equal(t, h.call(give(600)).Granted, true, "600 are not taken back")
 	if h.call(give(1 << 63)); s.Stats().Overfreed != 1 || s.Stats().Tenants[0].Used != 0 {
 		t.Errorf("a client frees more than it has: %+v", s.Stats())
 	}
@@ -135,9 +133,7 @@ func TestSchedulerKeepsNoBooks(t *testing.T) {
 	t.Parallel()
 	s := start(t, two, Options{Role: Scheduler})
 	h := dial(t, s, "a")
-	if !h.call(take(5000)).Granted {
-		t.Error("refused")
-	}
+	fixture.Equal(t, h.call(take(5000)).Granted, true, "refused")
 	if a := h.call(Request{Kind: MemoryLimit}); a.Used != 0 || a.Limit != 1000 {
 		t.Errorf("%+v", a)
 	}
@@ -146,9 +142,7 @@ func TestSchedulerKeepsNoBooks(t *testing.T) {
 func TestZeroMemoryIsNone(t *testing.T) {
 	t.Parallel()
 	s := start(t, "1\na 0.5 1 0\n", Options{})
-	if dial(t, s, "a").call(take(1)).Granted {
-		t.Error("granted")
-	}
+	fixture.Equal(t, dial(t, s, "a").call(take(1)).Granted, false, "granted")
 }
 
 func TestRepeatedChangeIsBookedOnce(t *testing.T) {

@@ -89,9 +89,7 @@ func TestLeasesShrinkTowardsTheCap(t *testing.T) {
 		t.Errorf("with 30 freed: %+v", u)
 	}
 	have(t, &l, "a", 2, 30)
-	if p.open || p.put(1) {
-		t.Error("the lease gives away memory that another session has")
-	}
+	fixture.Equal(t, p.open || p.put(1), false, "the lease gives away memory that another session has")
 	l.SetCap("huge", 1<<50)
 	have(t, &l, "huge", 3, 1)
 	var most purse
@@ -159,9 +157,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 		r, _, _ := l.Reserve("a", 1, 50)
 		p.put(50)
 		l.Reserve("a", 2, 35) // this request needs the lease's 11 bytes
-		if p.open {
-			t.Fatal("the lease is open")
-		}
+		fixture.Need(t, p.open, false, "the lease is open")
 		fixture.Must(t, l.Commit(1, r, commit))
 		if u := l.Usage("a"); u.Committed != left || u.Reserved != 35 {
 			t.Errorf("commit of %d: %+v", commit, u)
@@ -241,9 +237,7 @@ func TestLeasesAreBounded(t *testing.T) {
 		have(t, &l, "a", uint64(i), 1)
 		l.Lend(uint64(i), &purses[i])
 	}
-	if purses[Leases].open {
-		t.Error("one more is open than there may be")
-	}
+	fixture.Equal(t, purses[Leases].open, false, "one more is open than there may be")
 	l.End(0)
 	if l.Lend(Leases, &purses[Leases]); !purses[Leases].open {
 		t.Error("none is open in place of one that ended")
