@@ -130,7 +130,7 @@ func TestKill(t *testing.T) {
 		waits  bool
 	}{
 		{"all that the dead one had", 100, 0, true}, {"a part of it", 40, time.Minute, true},
-		{"more than there is without it", 101, 0, false}, {"it has waited for as long as the dead are charged", 40, time.Hour, false},
+		{"more than there is without it", 101, 0, false}, {"it has waited for as long as the dead are charged", 40, 2 * time.Hour, false},
 	} {
 		typ, payload := mate.ask(wire.TypeReserve, &wire.Memory{Bytes: c.bytes, Wait: uint32(c.waited.Milliseconds())})
 		var m wire.Memory
