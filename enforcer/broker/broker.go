@@ -169,6 +169,7 @@ type Broker struct {
 	said     atomic.Int64 // clock: when that was last logged
 	met      atomic.Int64 // clock: when an ungoverned GPU was last logged
 	parted   atomic.Int64 // clock: when a session last ended whose process did not; 0 never
+	taken    atomic.Int64 // clock: when a process that gave itself a time slice was last logged
 	back     atomic.Int64 // clock: when it last started, or resumed after standing still
 	reloads  sync.Mutex   // so that sessions are judged one policy after the other
 	absent   struct {

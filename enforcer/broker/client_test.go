@@ -138,6 +138,7 @@ func socket(tb testing.TB) string {
 type client struct {
 	tb                  testing.TB
 	conn                *net.UnixConn
+	flags               uint32 // of its frames
 	session, seq, token uint64
 	page                wire.Page
 	fd                  int // of the page, if it was kept
@@ -219,7 +220,7 @@ type appender interface{ Append([]byte) []byte }
 // frame returns the frame of a message; a nil message is empty.
 func (c *client) frame(t wire.Type, m appender) []byte {
 	c.seq++
-	b := wire.Header{Type: t, Seq: c.seq, Session: c.session}.Append(c.out[:0])
+	b := wire.Header{Type: t, Flags: c.flags, Seq: c.seq, Session: c.session}.Append(c.out[:0])
 	if m != nil {
 		b = m.Append(b)
 	}

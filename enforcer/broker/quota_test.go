@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -244,7 +245,8 @@ func TestRefreshOfNothing(t *testing.T) {
 
 func TestSessions(t *testing.T) {
 	t.Parallel()
-	b := start(t, Options{Enforcer: func() *wire.EnforcerStats {
+	var said fixture.Transcript
+	b := start(t, Options{Logger: slog.New(slog.NewTextHandler(&said, nil)), Enforcer: func() *wire.EnforcerStats {
 		return &wire.EnforcerStats{Actions: []wire.ActionStats{{Tenant: "a"}}}
 	}}, nil)
 	began := time.Now()
@@ -252,12 +254,18 @@ func TestSessions(t *testing.T) {
 	connect(t, b.options.Socket) // it has no tenant
 	c.take(30)
 	c.reserve(10)
+	for _, c.flags = range []uint32{20_000, 0, 20_000} {
+		c.send(wire.TypeUsage, &wire.Usage{})
+	}
+	c.flags = 0
+	c.sync()
+	fixture.Equal(t, strings.Count(said.String(), "gave itself longer time slices"), 1, "lines on time slices")
 	all := b.Sessions()
 	if len(all) != 1 {
 		t.Fatalf("%+v", all)
 	}
 	s := all[0]
-	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40, 0},
+	want := []SessionGPU{{"GPU-00000000-0000-0000-0000-000000000001", 40, 20 * time.Millisecond},
 		{"GPU-00000000-0000-0000-0000-000000000002", 0, 0}}
 	if s.PID != os.Getpid() || int(s.UID) != os.Getuid() || s.Tenant != "a" || s.Hook != "0.1" || s.Stale ||
 		s.Since.Before(began) || s.Since.After(time.Now()) || !slices.Equal(s.GPUs, want) {
