@@ -131,6 +131,9 @@ func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 		case len(w.now.sure) > 0:
 			v.Text = fmt.Sprintf("%d of the workload's %d processes on the GPU go around the hook.", len(v.PIDs),
 				w.now.all)
+			if w.around > tolerance {
+				v.Text += fmt.Sprintf(" They had %s of the GPU's time.", percentage(w.around))
+			}
 		case len(w.now.without) > 0 && w.around > tolerance:
 			v.PIDs = w.now.without
 			v.Text = fmt.Sprintf("Processes of the workload that went around the hook, each briefly, had %s of "+

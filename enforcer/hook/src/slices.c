@@ -94,6 +94,7 @@ static struct {
 } done;
 static _Atomic uint16_t set[GS_GPUS], refused[GS_GPUS];
 static _Atomic uint32_t longest[GS_GPUS]; /* us, of its own */
+static _Atomic uint64_t by_libcuda;       /* us, the longest that it set */
 static uint64_t looked;                   /* ns, when slices were last read back */
 
 void gs_forked_slices(void)
@@ -185,6 +186,8 @@ static void controlled(const struct control *c)
 		atomic_store(&g->own, *(const uint64_t *)(uintptr_t)c->parameters);
 		if (gs_gpu_making() < 0)
 			atomic_store(&g->taken, *(const uint64_t *)(uintptr_t)c->parameters);
+		else if (*(const uint64_t *)(uintptr_t)c->parameters > atomic_load(&by_libcuda))
+			atomic_store(&by_libcuda, *(const uint64_t *)(uintptr_t)c->parameters);
 		atomic_fetch_add(&number, 1);
 	}
 }
@@ -339,7 +342,7 @@ static void look(struct group *g, struct known *k, const uint32_t *wanted, bool 
 		k->set = 0;
 	}
 	uint64_t taken = atomic_load(&g->taken);
-	if (taken > DEFAULT_TAKEN && taken > own_most[gpu])
+	if (taken > DEFAULT_TAKEN && taken > atomic_load(&by_libcuda) && taken > own_most[gpu])
 		own_most[gpu] = taken < UINT32_MAX ? (uint32_t)taken : UINT32_MAX;
 	apply(g, k, (unsigned)gpu, wanted[gpu]);
 	if (k->set && atomic_load(&g->number) == now)

@@ -361,6 +361,8 @@ static void what_the_process_takes_is_told(void)
 	gpu_making = -1;
 	set_itself(fd, 2000);
 	CHECK(gs_slices_own(0) == 0);
+	set_itself(fd, 8000); /* less than libcuda takes */
+	CHECK(gs_slices_own(0) == 0);
 	set_itself(fd, 20000);
 	CHECK(gs_slices_own(0) == 20000 && gs_slices_own(1) == 0);
 	says(0, 500); /* which ends it, until the process does so again */
