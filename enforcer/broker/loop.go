@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,6 +30,11 @@ type loop struct {
 	alarm alarm
 	mail  *mail
 
+	poll   func(epoll uintptr) bool // look, made once
+	events [64]unix.EpollEvent
+	got    []unix.EpollEvent // of events
+	fault  syscall.Errno
+
 	mu       sync.Mutex
 	sessions map[uint64]*session // that have not ended, by number
 }
@@ -40,6 +46,7 @@ func newLoop(b *Broker) (*loop, error) {
 	}
 	_ = unix.SetNonblock(fd, true) // cannot fail; it makes the runtime wait for the file
 	l := &loop{b: b, epoll: os.NewFile(uintptr(fd), "epoll"), mail: new(mail), sessions: map[uint64]*session{}}
+	l.poll = l.look
 	if l.raw, err = l.epoll.SyscallConn(); err == nil {
 		l.alarm.fd, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
 	}
@@ -65,20 +72,28 @@ func (l *loop) watch(fd int, events uint32, id uint64) (err error) {
 	return err
 }
 
-// wait returns how many events there are, and is their only reader.
-func (l *loop) wait(events []unix.EpollEvent) (n int, err error) {
-	ended := l.raw.Read(func(epoll uintptr) bool {
-		r, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&events[0])),
-			uintptr(len(events)), 0, 0, 0)
-		if n, err = int(r), nil; errno != 0 {
-			n, err = 0, errno
-		}
-		return n > 0 || err != nil && errno != unix.EINTR
-	})
-	if ended != nil {
-		return 0, ended
+// wait returns the next events. Only one goroutine calls it.
+func (l *loop) wait() ([]unix.EpollEvent, error) {
+	l.got = nil
+	if err := l.raw.Read(l.poll); err != nil || l.fault != 0 {
+		return nil, cmp.Or(err, error(l.fault))
 	}
-	return n, err
+	return l.got, nil
+}
+
+// look looks for events, and returns whether there is something. The poller calls
+// it, with the epoll held open.
+func (l *loop) look(epoll uintptr) bool {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&l.events[0])),
+		uintptr(len(l.events)), 0, 0, 0)
+	switch errno {
+	case 0:
+		l.got = l.events[:n]
+	case unix.EINTR:
+	default:
+		l.fault = errno
+	}
+	return len(l.got) > 0 || l.fault != 0
 }
 
 // begin hears a new session.
@@ -123,16 +138,15 @@ func (l *loop) forget(s *session) {
 
 // run serves until the broker is over.
 func (l *loop) run() error {
-	events := make([]unix.EpollEvent, 64)
 	for {
-		n, err := l.wait(events)
+		events, err := l.wait()
 		switch {
 		case l.b.over():
 			return nil
 		case err != nil:
 			return fmt.Errorf("wait for clients: %w", err)
 		}
-		for _, event := range events[:n] {
+		for _, event := range events {
 			id := uint64(uint32(event.Fd)) | uint64(uint32(event.Pad))<<32
 			if id == 0 {
 				l.b.times.ring()
