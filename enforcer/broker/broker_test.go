@@ -353,6 +353,37 @@ func TestSilentClient(t *testing.T) {
 	eventually(t, "it is gone", func() bool { return b.Stats().Sessions["connecting"] == 0 })
 }
 
+// TestSlowHello has a policy that takes long over a process: others are served
+// meanwhile, and the time counts for nobody as silence.
+func TestSlowHello(t *testing.T) {
+	t.Parallel()
+	handled, goOn := make(chan struct{}), make(chan struct{})
+	var jump func(time.Duration)
+	b := start(t, Options{Policy: book{who: func(_ Facts, wished string) (string, error) {
+		if wished == "slow" {
+			close(handled)
+			<-goOn
+		}
+		return wished, nil
+	}}}, func(b *Broker) {
+		b.timing.heartbeat, b.timing.stale = time.Millisecond, time.Hour
+		jump = b.clockThatJumps()
+	})
+	c, other := connect(t, b.options.Socket), dial(t, b, "a", 1)
+	c.send(wire.TypeHello, hello("slow", 1))
+	<-handled
+	last := other.page.Heartbeat() + uint64(time.Minute)
+	jump(time.Minute)
+	for range 2 { // the first may be before the other session's
+		eventually(t, "a heartbeat", func() bool { return other.page.Heartbeat() > last })
+		last = other.page.Heartbeat()
+	}
+	other.sync()
+	close(goOn)
+	h, _ := c.receive()
+	fixture.Equal(t, h.Type, wire.TypeWelcome, "the answer")
+}
+
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, func(b *Broker) { b.timing.perSession, b.timing.perOwner = 1e8, 1e8 })

@@ -422,16 +422,21 @@ func TestWake(t *testing.T) {
 		"dry and rests": {func() {
 			a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence)
 		}, 0},
-		"light":        {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
-		"rests":        {func() { a.wants, a.rested = false, now(-ms) }, linger - ms},
-		"rests longer": {func() { a.wants, a.rested = false, now(-linger) }, silence - linger},
-		"rests long":   {func() { a.wants, a.rested = false, now(-silence) }, 0},
-		"never wanted": {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
-		"rests, open":  {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},
-		"has an end":   {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
-		"is overdue":   {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
-		"runs":         {func() { a.state.Mode = Run }, 0},
-		"is owed":      {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
+		"light":          {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
+		"rests":          {func() { a.wants, a.rested = false, now(-ms) }, linger - ms},
+		"rests longer":   {func() { a.wants, a.rested = false, now(-linger) }, silence - linger},
+		"rests long":     {func() { a.wants, a.rested = false, now(-silence) }, 0},
+		"never wanted":   {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
+		"rests, open":    {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},
+		"has an end":     {func() { a.state.Mode, a.state.End = Run, now(100*us) }, 100 * us},
+		"is overdue":     {func() { a.state.Mode, a.state.End = Run, now(0) }, 500 * us},
+		"has one beside": {func() { a.state.Mode, a.state.Beside, a.state.End = Run, true, now(100*us) }, 500 * us},
+		"waits for a drain": {func() {
+			a.state.Mode, a.state.End, a.drains, a.paused, a.held = Run, now(0), true, now(0), now(0)
+		}, suspect},
+		"is owed alone": {func() { a.state.Mode, a.owed, a.lag, a.part, d.together = Run, true, 3*ms, 0.5, false }, 0},
+		"runs":          {func() { a.state.Mode = Run }, 0},
+		"is owed":       {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 3*ms, 0.5 }, 6*ms + 1},
 		"will be owed": {func() { a.state.Mode, a.state.Beside, a.part, a.pace.beside = Run, true, 0.7, rate{} },
 			10*ms + 1},
 		"is owed no more": {func() { a.state.Mode, a.owed, a.lag, a.part = Run, true, 0, 0.5 }, 0},
@@ -461,6 +466,10 @@ func TestWake(t *testing.T) {
 		}
 		*a, *x.unit, *d.GPU = x, u, g
 	}
+	b := ready(d, "b", Share{})
+	b.wants, b.rested, b.state.Mode = false, time.Second, Pause
+	a.state.Mode, a.owed, a.lag, a.part, d.together = Run, true, 3*ms, 0.5, false
+	fixture.Equal(t, d.GPU.wake(), now(6*ms+1), "is owed, and another may begin once it is not")
 }
 
 // A tenant that is owed too much counts as owed until that is made up. During a
