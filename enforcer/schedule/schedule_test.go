@@ -508,19 +508,6 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func BenchmarkDecide16(b *testing.B) {
-	d, step := crowd(b, 16)
-	for range 2000 {
-		step()
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		d.at += 100
-		d.dirty = true
-		d.Decide(d.at)
-	}
-}
-
 func BenchmarkStep16(b *testing.B) {
 	_, step := crowd(b, 16)
 	b.ReportAllocs()
