@@ -111,8 +111,8 @@ func (l *loop) begin(s *session) error {
 // hear hears a session that is not heard.
 func (l *loop) hear(s *session) error { return l.watch(s.fd, unix.EPOLLIN, s.id) }
 
-// apart does something for a session that the loop does not hear meanwhile. An
-// error ends the session.
+// apart does something for a session that the loop does not hear meanwhile, nor for
+// as long as the session is slowed down by. An error ends the session.
 func (l *loop) apart(s *session, do func() error) {
 	_ = l.raw.Control(func(epoll uintptr) { _ = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_DEL, s.fd, nil) })
 	l.b.tasks.Add(1)
@@ -120,6 +120,9 @@ func (l *loop) apart(s *session, do func() error) {
 		defer l.b.tasks.Done()
 		err := do()
 		if err == nil {
+			// Nobody else waits for this: the session's own messages stay in
+			// its socket.
+			time.Sleep(s.pause)
 			err = l.hear(s)
 		}
 		if err != nil {
@@ -165,31 +168,25 @@ func (l *loop) run() error {
 func (l *loop) serve(s *session) {
 	m := l.mail
 	n, err := m.receive(s.fd)
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-		return
-	}
-	slow := err == nil && m.slow(n)
-	if slow {
+	switch {
+	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
+	case err != nil:
+		l.end(s, err)
+	case m.slow(n):
 		l.mail = mails.Get().(*mail)
-	} else if err == nil {
-		err = s.dispatch(m, n)
-	}
-	if !slow && err == nil && s.pause == 0 {
-		return
-	}
-	l.apart(s, func() error {
-		if slow {
-			err = s.dispatch(m, n)
-			mails.Put(m)
+		l.apart(s, func() error {
+			defer mails.Put(m)
+			return s.dispatch(m, n)
+		})
+	default:
+		if err = s.dispatch(m, n); err != nil || s.pause > 0 {
+			l.end(s, err)
 		}
-		if err == nil {
-			// Nobody else waits for this: the session's own messages stay in
-			// its socket.
-			time.Sleep(s.pause)
-		}
-		return err
-	})
+	}
 }
+
+// end ends a session because of an error, or pauses it without one.
+func (l *loop) end(s *session, err error) { l.apart(s, func() error { return err }) }
 
 // An alarm rings at a time of CLOCK_MONOTONIC. It uses a timer of the kernel, not
 // of the runtime: whenever a runtime timer is due, a second thread wakes to look
