@@ -57,6 +57,7 @@ type Options struct {
 	Gemini    func() []wire.GeminiStats // of Gemini's servers; nil: none
 	Refused   func() int                // number of bad tenant files; nil: none
 	NCCL      string                    // address at which NCCL's RAS service of jobs listens; empty: it is not asked
+	Trusted   []string                  // versions of NCCL that are asked although a question can crash them
 	Simulated bool                      // the GPUs are simulated: no action on processes
 	CgroupFS  string                    // /sys/fs/cgroup
 	MemInfo   string                    // path of what the kernel tells of the host's memory; empty: /proc/meminfo
@@ -152,7 +153,7 @@ func New(o Options) (*Enforcer, error) {
 	o.Broker.Capacity, o.Broker.Observe = e.capacityOf, e.jobs.Observe
 	e.jobs.Procfs, e.jobs.Evidence = e.identities.procfs, e.evidence
 	if !o.Simulated {
-		e.jobs.RAS = o.NCCL
+		e.jobs.RAS, e.jobs.Trusted, e.jobs.Log = o.NCCL, o.Trusted, e.log
 	}
 	if e.broker, err = broker.New(o.Broker); err != nil {
 		held.release()

@@ -1,8 +1,7 @@
 package enforcer
 
 import (
-	"bufio"
-	"net"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +68,7 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	quota := policy.Quota{Limit: 1, Bandwidth: 1}
 	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota}}
-	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address,
+	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address, Trusted: []string{"2.28"},
 		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
 	fixture.Must(t, err)
 	return e
@@ -104,26 +103,14 @@ func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
 	}
 }
 
+// TestNCCLIsAsked in real jobs; the real processes with the PIDs of simulated ones are others.
 func TestNCCLIsAsked(t *testing.T) {
 	t.Parallel()
-	l := fixture.Value(net.Listen("tcp", "localhost:0"))(t)
-	defer l.Close()
-	e := watching(t, l.Addr().String(), false)
-	end := fixture.Running(t, e.Run)
-	conn := fixture.Value(l.Accept())(t)
-	defer conn.Close()
-	if line, err := bufio.NewReader(conn).ReadString('\n'); line != "client protocol 2\n" {
-		t.Errorf("%q: %v", line, err)
+	for simulated, want := range map[bool]string{false: "localhost:28028 [2.28] true", true: " [] false"} {
+		e := watching(t, "localhost:28028", simulated)
+		defer e.Close()
+		fixture.Equal(t, fmt.Sprint(e.jobs.RAS, " ", e.jobs.Trusted, " ", e.jobs.Log != nil), want, "simulated %v", simulated)
 	}
-	end()
-}
-
-// TestSimulatedProcessesHaveNoNCCL: real processes have the same PIDs.
-func TestSimulatedProcessesHaveNoNCCL(t *testing.T) {
-	t.Parallel()
-	e := watching(t, "localhost:28028", true)
-	defer e.Close()
-	fixture.Equal(t, e.jobs.RAS, "", "NCCL is asked at")
 }
 
 // TestAnOrderNamesWhoRunsWithoutTheHook warns of processes that may not survive their

@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -40,6 +41,8 @@ type Observer struct {
 	Procfs   string                              // mount point of procfs; empty is /proc
 	Evidence func(uuid string, pid int) Evidence // for slow steps; it must not wait; nil: there is none
 	RAS      string                              // address at which NCCL serves; empty: nobody asks there
+	Trusted  []string                            // versions of NCCL that may be asked whatever ras.Refuse knows of them
+	Log      *slog.Logger                        // nil: nobody reads it
 	Now      func() int64                        // CLOCK_MONOTONIC, ns; nil: the system's
 
 	mu        sync.Mutex
@@ -51,6 +54,7 @@ type Observer struct {
 	races     map[communicatorOf]*race
 	nccl      jobsOfNCCL
 	ask       func(context.Context, string) (ras.Status, error) // nil: ras.Ask
+	version   func(pid int) string                              // nil: that of the mapped library
 }
 
 // A process is what is known of one session's process.

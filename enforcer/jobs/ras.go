@@ -15,20 +15,28 @@ import (
 	"time"
 
 	"gpusteward/internal/ras"
+	"gpusteward/internal/stack"
 	"gpusteward/internal/wire"
 )
 
-// Use of NCCL's RAS service.
+// Use of NCCL's RAS service. A question can crash the processes that are asked, so
+// NCCL is asked on suspicion, and while nothing changes.
 const (
-	askEvery = 5 * time.Second
-	// Every host asks all ranks of a job, and an answer has 700 bytes for each: NCCL
-	// is asked again so soon only if it told of few ranks, on all communicators.
-	askSoon    = 2 * time.Second
-	fewRanks   = 512
-	twice      = time.Nanosecond // or longer without a change: two answers agree, and suspicion begins
+	restFor    = 10 * time.Second // one leaves its GPU idle, and another one's is busy, and
+	settledFor = 30 * time.Second // then no process of theirs opens or closes anything
+	lookEvery  = 5 * time.Second
+	// NCCL is asked again after ras.Patience, which is enough to see that a job stands
+	// still, and then less and less often.
+	maxWait    = 10 * time.Minute
 	sampledFor = 8 * time.Second // of GPU time tell whether a process uses its GPU
 	idleShare  = 0.5             // of a GPU; a culprit uses less, and has so in each of the last samples
 	waitShare  = 0.9             // of a GPU; NCCL's kernel spins while it waits for other ranks
+	// The last collectives of one that ended may not be known. Another one may then
+	// compute alone for a while.
+	aloneFor = 5 * time.Minute
+	maxOpen  = 4096 // files and threads of a process; one with more is not asked
+	// Reasons not to ask that the log has: a process names its own version.
+	maxRefusals = 64
 )
 
 // A GPUProcess is a process on a GPU, as the driver lists it.
@@ -42,11 +50,14 @@ type GPUProcess struct {
 
 // jobsOfNCCL is what NCCL tells of jobs. A job without the hook has no trace.
 type jobsOfNCCL struct {
-	members map[int]*member // by PID
-	asked   int64
-	answers chan *told // nil: nobody asks
-	last    told
-	watch   ras.Watch
+	members  map[int]*member // by PID
+	looked   int64           // when it was last looked at what they have open
+	asked    int64           // and before that
+	wait     time.Duration   // NCCL is not asked again
+	answers  chan *told      // nil: nobody asks
+	last     told
+	watch    ras.Watch
+	refusals map[string]bool // that the log has
 }
 
 // told is an answer of NCCL, and who gave it.
@@ -61,15 +72,16 @@ type member struct {
 	GPUProcess
 	inner, user int   // PID in its own namespace, and user
 	gone        int64 // since then the driver does not list it; 0: it does
-	suspicion   *suspicion
+	use         usage
+	opens       opens
+	settled     int64  // since then that is the same
+	watch       *watch // nil: it is no suspect
 }
 
-// A suspicion is what has been seen of a process since its communicator stands
-// still.
-type suspicion struct {
-	watch       watch
-	first, last sample
-	busy        time.Time // end of the last sample in which it used its GPU, or of the first
+// A usage is since when a process uses its GPU all the time, or hardly.
+type usage struct {
+	last       sample
+	busy, idle time.Time // zero: it does not
 }
 
 // A sample is how much of its GPU a process had used by then.
@@ -81,6 +93,46 @@ type sample struct {
 // share returns the part of a GPU that was used since an earlier sample.
 func (s sample) share(since sample) float64 {
 	return (s.used - since.used) / s.at.Sub(since.at).Seconds()
+}
+
+// add takes a sample.
+func (u *usage) add(now sample) {
+	if u.last.at.IsZero() || now.at.IsZero() || now.used < u.last.used { // it falls when the driver is opened again
+		*u = usage{last: now}
+		return
+	}
+	if !now.at.After(u.last.at) {
+		return
+	}
+	share := now.share(u.last)
+	for since, is := range map[*time.Time]bool{&u.busy: share >= waitShare, &u.idle: share < idleShare} {
+		switch {
+		case !is:
+			*since = time.Time{}
+		case since.IsZero():
+			*since = u.last.at
+		}
+	}
+	u.last = now
+}
+
+// during returns how long the use has been such, as far as samples tell.
+func (u *usage) during(since time.Time) time.Duration {
+	if since.IsZero() {
+		return 0
+	}
+	return u.last.at.Sub(since)
+}
+
+// waits reports whether a process uses its GPU as one does that waits in a
+// collective, for so long.
+func (m *member) waits(long time.Duration) bool {
+	return m.gone == 0 && m.use.during(m.use.busy) >= long
+}
+
+// rests reports whether a process has hardly used its GPU for so long, or has ended.
+func (m *member) rests(long time.Duration) bool {
+	return m.gone > 0 || m.use.during(m.use.idle) >= long
 }
 
 // See takes the processes on the host's GPUs. One that is on several is listed
@@ -103,9 +155,10 @@ func (o *Observer) See(all []GPUProcess) {
 	for pid, p := range listed {
 		if m := j.members[pid]; m == nil || m.gone > 0 {
 			inner, user := identity(o.procfs(), pid)
-			j.members[pid] = &member{inner: inner, user: user}
+			j.members[pid] = &member{inner: inner, user: user, settled: at}
 		}
 		j.members[pid].GPUProcess = p
+		j.members[pid].use.add(sample{p.Used, p.Sampled})
 	}
 	for pid, m := range j.members {
 		if _, there := listed[pid]; !there && m.gone == 0 {
@@ -135,25 +188,27 @@ func identity(procfs string, pid int) (inner, user int) {
 // unhooked returns the hangs of jobs whose culprit has no session.
 func (o *Observer) unhooked(at int64) (all []verdict) {
 	j := &o.nccl
-	o.hear(at)
-	suspects := map[*member]bool{}
-	for _, h := range j.watch.Hangs(time.Duration(at), twice) {
-		for _, r := range slices.Concat(h.Culprits, h.Waiting) {
-			if m := j.member(r); m != nil && !suspects[m] {
-				suspects[m] = true
-				m.look(o.procfs())
-			}
-		}
-	}
+	suspects := j.suspects()
 	for _, m := range j.members {
-		if !suspects[m] {
-			m.suspicion = nil
+		switch {
+		case !suspects[m]:
+			m.watch = nil
+		case m.watch == nil:
+			m.watch = &watch{}
+			fallthrough
+		default:
+			m.watch.look(o.procfs(), m.PID)
 		}
 	}
+	o.hear(at, suspects)
 	if len(suspects) == 0 {
+		j.watch = ras.Watch{}
+		for _, m := range j.members {
+			m.opens = opens{}
+		}
 		return nil
 	}
-	for _, h := range j.watch.Hangs(time.Duration(at), ras.Patience) {
+	for _, h := range j.standing(at, ras.Patience) {
 		if v, found := j.convict(h, at); found {
 			all = append(all, v)
 		}
@@ -161,61 +216,257 @@ func (o *Observer) unhooked(at int64) (all []verdict) {
 	return all
 }
 
+// standing returns the communicators that stand still for so long.
+func (j *jobsOfNCCL) standing(at int64, still time.Duration) []ras.Hang {
+	return append(j.watch.Hangs(time.Duration(at), still), j.watch.Silent(still)...)
+}
+
+// suspects returns the processes of which one may wait for another: one leaves its
+// GPU idle, or has ended, while that of another one of its workload is busy. A
+// process for which others wait on other hosts only is no suspect.
+func (j *jobsOfNCCL) suspects() map[*member]bool {
+	type workload struct{ tenant, name string }
+	waiting, found := map[workload][]*member{}, map[*member]bool{}
+	for _, m := range j.members {
+		if w := (workload{m.Tenant, m.Workload}); !m.Hooked && m.waits(restFor) {
+			waiting[w] = append(waiting[w], m)
+		}
+	}
+	for _, m := range j.members {
+		others := waiting[workload{m.Tenant, m.Workload}]
+		if m.Hooked || len(others) == 0 || !m.rests(restFor) {
+			continue
+		}
+		found[m] = true
+		for _, other := range others {
+			found[other] = true
+		}
+	}
+	return found
+}
+
 // hear takes an answer of NCCL, and asks again when it is time.
-func (o *Observer) hear(at int64) {
+func (o *Observer) hear(at int64, suspects map[*member]bool) {
 	j := &o.nccl
 	select {
 	case t := <-j.answers:
 		j.answers = nil
-		if t != nil { // the process that was asked may hang itself
+		j.wait = min(max(2*j.wait, ras.Patience), maxWait)
+		if t != nil && len(suspects) > 0 { // the process that was asked may hang itself
 			j.last = *t
 			j.watch.See(time.Duration(at), t.Status)
+			if j.confirms(at) {
+				j.wait = ras.Patience
+			}
 		}
 	default:
 	}
-	needed := false
+	if o.RAS == "" || len(suspects) == 0 {
+		return
+	}
+	if at-j.looked >= int64(lookEvery) {
+		j.looked = at
+		for _, m := range j.members {
+			m.reopen(o.procfs(), at)
+		}
+	}
+	if j.answers != nil || j.wait > 0 && at-j.asked < int64(j.wait) || !j.settled(at, suspects) {
+		return
+	}
+	open := map[uint64]*member{} // sockets
 	for _, m := range j.members {
-		needed = needed || !m.Hooked && m.gone == 0
+		for _, inode := range m.opens.sockets {
+			open[inode] = m
+		}
 	}
-	every := askEvery
-	if n := j.last.Size(); n > 0 && n <= fewRanks { // text tells of no ranks while all is well, however many there are
-		every = askSoon
+	q := question{served: map[uint64]int{}, old: map[int]bool{}}
+	for inode, m := range open {
+		q.served[inode], q.old[m.PID] = m.PID, m.still(at)
 	}
-	if o.RAS != "" && needed && j.answers == nil && at-j.asked >= int64(every) {
-		j.asked, j.answers = at, make(chan *told, 1)
-		go o.inquire(j.answers)
-	}
+	j.asked, j.answers = at, make(chan *told, 1)
+	go func(answers chan<- *told) { answers <- o.inquire(q) }(j.answers)
 }
 
-// inquire asks NCCL. The answer is nil if there is none: most jobs do not listen
-// where this host can ask.
-func (o *Observer) inquire(answers chan<- *told) {
+// confirms reports whether another answer, a while later, may tell of a hang
+// that this one cannot tell yet.
+func (j *jobsOfNCCL) confirms(at int64) bool {
+	known := map[int]bool{}
+	for _, h := range j.standing(at, ras.Patience) {
+		known[h.Culprits[0].PID] = true
+	}
+	return slices.ContainsFunc(j.standing(at, 0), func(h ras.Hang) bool {
+		m := j.member(h.Culprits[0])
+		return !known[h.Culprits[0].PID] && m != nil && m.watch != nil
+	})
+}
+
+// settled reports whether the workloads of the suspects make no communicators, as
+// far as this host tells.
+func (j *jobsOfNCCL) settled(at int64, suspects map[*member]bool) bool {
+	workloads := map[string]bool{}
+	for m := range suspects {
+		workloads[m.Workload] = true
+	}
+	for _, m := range j.members {
+		if workloads[m.Workload] && !m.still(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// still reports whether a process has opened and closed nothing for a while, or
+// has ended then.
+func (m *member) still(at int64) bool {
+	if m.gone > 0 {
+		return at-m.gone >= int64(settledFor)
+	}
+	return m.opens.known && at-m.settled >= int64(settledFor)
+}
+
+// opens is what a process has open, and its threads. Both change while NCCL
+// makes a communicator.
+type opens struct {
+	sockets []uint64 // inodes
+	threads []int
+	known   bool
+}
+
+// reopen looks at what the process has open.
+func (m *member) reopen(procfs string, at int64) {
+	now := opensOf(procfs, m.PID)
+	if !now.known || !m.opens.known || !slices.Equal(now.sockets, m.opens.sockets) ||
+		!slices.Equal(now.threads, m.opens.threads) {
+		m.settled = at
+	}
+	m.opens = now
+}
+
+func opensOf(procfs string, pid int) (s opens) {
+	dir := filepath.Join(procfs, strconv.Itoa(pid))
+	files, more := entries(filepath.Join(dir, "fd"))
+	threads, many := entries(filepath.Join(dir, "task"))
+	if more || many || len(threads) == 0 {
+		return opens{}
+	}
+	for _, name := range files {
+		target, _ := os.Readlink(filepath.Join(dir, "fd", name))
+		if inode, is := strings.CutPrefix(target, "socket:["); is {
+			s.sockets = append(s.sockets, number([]byte(strings.TrimSuffix(inode, "]"))))
+		}
+	}
+	for _, name := range threads {
+		s.threads = append(s.threads, int(number([]byte(name))))
+	}
+	slices.Sort(s.sockets)
+	slices.Sort(s.threads)
+	s.known = true
+	return s
+}
+
+// entries returns the names in a directory, and whether there are too many of them.
+func entries(dir string) (all []string, more bool) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, false
+	}
+	defer f.Close()
+	all, _ = f.Readdirnames(maxOpen + 1)
+	return all, len(all) > maxOpen
+}
+
+// A question is what is known of those that may be asked.
+type question struct {
+	served map[uint64]int // PIDs by their sockets
+	old    map[int]bool   // whether the process makes no communicators
+}
+
+// inquire asks NCCL if whoever may answer is known and may be asked. The kernel
+// chooses one of those that listen. The answer is nil if there is none: most jobs
+// do not listen where this host can ask.
+func (o *Observer) inquire(q question) *told {
 	ask := ras.Ask
 	if o.ask != nil {
 		ask = o.ask
 	}
+	servers := listeners(o.procfs(), o.RAS)
+	if len(servers) == 0 {
+		return nil
+	}
+	for _, l := range servers {
+		pid, known := q.served[l.inode]
+		if !known || !q.old[pid] || o.refuses(pid) {
+			return nil
+		}
+	}
 	s, err := ask(context.Background(), o.RAS)
 	if err != nil {
-		answers <- nil
-		return
+		return nil
 	}
-	t := told{Status: s, user: listener(o.procfs(), o.RAS), here: map[string]bool{}}
+	t := told{Status: s, user: servers[0].user, here: map[string]bool{}}
+	if slices.ContainsFunc(servers, func(l listener) bool { return l.user != t.user }) {
+		t.user = -1
+	}
 	all, _ := net.InterfaceAddrs()
 	for _, a := range all {
 		if own, ok := a.(*net.IPNet); ok {
 			t.here[own.IP.String()] = true
 		}
 	}
-	answers <- &t
+	return &t
 }
 
-// listener returns the user whose processes listen at the port of the address;
-// -1: nobody does, or several users. Only a user's own processes, and root's,
-// may be told of.
-func listener(procfs, address string) int {
+// refuses reports whether the process is not to be asked because of its version
+// of NCCL, and lets the log tell so once for each reason.
+func (o *Observer) refuses(pid int) bool {
+	version := o.version
+	if version == nil {
+		version = o.versionOf
+	}
+	err := ras.Refuse(version(pid), o.Trusted)
+	if err == nil {
+		return false
+	}
+	o.mu.Lock()
+	told := o.nccl.refusals[err.Error()]
+	if o.nccl.refusals == nil {
+		o.nccl.refusals = map[string]bool{}
+	}
+	if len(o.nccl.refusals) < maxRefusals {
+		o.nccl.refusals[err.Error()] = true
+	} else {
+		told = true
+	}
+	o.mu.Unlock()
+	if o.Log != nil && !told {
+		o.Log.Info("a job without the hook may hang, and NCCL is not asked for which process it waits", "pid", pid, "reason", err)
+	}
+	return true
+}
+
+// versionOf returns the version of NCCL that the process has mapped; empty: none,
+// or it is not known. One that is linked statically has no file of its own.
+func (o *Observer) versionOf(pid int) string {
+	all, err := stack.Sections(context.Background(), pid, stack.Options{Procfs: o.procfs()}, ras.IsLibrary, ".rodata",
+		ras.VersionIn)
+	all = slices.Compact(slices.DeleteFunc(all, func(v string) bool { return v == "" })) // a plugin has none
+	if err != nil || len(all) != 1 {
+		return ""
+	}
+	return all[0]
+}
+
+// A listener is a socket at NCCL's port.
+type listener struct {
+	user  int
+	inode uint64
+}
+
+// listeners returns the sockets that listen at the port of the address. Only a
+// user's own processes, and root's, may be told of.
+func listeners(procfs, address string) (all []listener) {
 	_, text, _ := net.SplitHostPort(address)
 	port, _ := strconv.Atoi(text)
-	var users []int
 	for _, name := range []string{"tcp", "tcp6"} {
 		f, err := os.Open(filepath.Join(procfs, "net", name))
 		if err != nil {
@@ -225,20 +476,16 @@ func listener(procfs, address string) int {
 		lines.Scan() // the heading
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
-			if len(fields) < 8 || fields[3] != "0A" {
+			if len(fields) < 10 || fields[3] != "0A" {
 				break // those that listen come first
 			}
 			if strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
-				users = append(users, int(number([]byte(fields[7]))))
+				all = append(all, listener{int(number([]byte(fields[7]))), number([]byte(fields[9]))})
 			}
 		}
 		f.Close()
 	}
-	slices.Sort(users)
-	if users = slices.Compact(users); len(users) != 1 {
-		return -1
-	}
-	return users[0]
+	return all
 }
 
 // member returns the process of a rank on this host; nil: it is not known, or
@@ -258,32 +505,6 @@ func (j *jobsOfNCCL) member(r ras.Rank) (found *member) {
 		}
 	}
 	return found
-}
-
-// look is made once a second.
-func (m *member) look(procfs string) {
-	s, now := m.suspicion, sample{m.Used, m.Sampled}
-	if s == nil || s.first.at.IsZero() || now.used < s.last.used { // it falls when the driver is opened again
-		s = &suspicion{first: now, last: now, busy: now.at}
-		m.suspicion = s
-	}
-	if now.at.After(s.last.at) {
-		if now.share(s.last) >= idleShare {
-			s.busy = now.at
-		}
-		s.last = now
-	}
-	s.watch.look(procfs, m.PID)
-}
-
-// share returns the part of a GPU that the process has used since it is a
-// suspect, if that is known.
-func (m *member) share() (float64, bool) {
-	if m.suspicion == nil {
-		return 0, false
-	}
-	first, last := m.suspicion.first, m.suspicion.last
-	return last.share(first), last.at.Sub(first.at) >= sampledFor
 }
 
 // convict finds the culprit of a hang, and the reason. It must be on this host:
@@ -310,22 +531,20 @@ func (j *jobsOfNCCL) convict(h ras.Hang, at int64) (v verdict, found bool) {
 
 // reason returns why the others wait for the rank; empty: maybe they do not.
 func (m *member) reason(r ras.Rank, still time.Duration) string {
-	if m.suspicion == nil {
+	if m.watch == nil {
 		return ""
 	}
-	state := m.suspicion.watch.state
+	state := m.watch.state
 	switch {
-	case m.gone > 0 && r.Missing && (state == 0 || state == 'Z'):
+	case m.gone > 0 && r.Missing && (state == 0 || state == 'Z') && (r.Counts != nil || still >= aloneFor):
 		return "ended"
 	case m.gone > 0 || state == 't': // a debugger holds it
 		return ""
 	case state == 'T':
 		return "stopped"
 	}
-	share, known := m.share()
 	// A long step may wait for data and then use the GPU, or the other way round.
-	rests := m.suspicion.last.at.Sub(m.suspicion.busy) >= sampledFor
-	if r.Missing || !known || share >= idleShare || !rests || m.suspicion.watch.computes() && still < computesFor {
+	if r.Missing || !m.rests(sampledFor) || m.watch.computes() && still < computesFor {
 		return ""
 	}
 	return "absent"
@@ -336,10 +555,6 @@ func (m *member) reason(r ras.Rank, still time.Duration) string {
 func (j *jobsOfNCCL) waits(h ras.Hang) bool {
 	return slices.ContainsFunc(h.Waiting, func(r ras.Rank) bool {
 		m := j.member(r)
-		if m == nil || m.gone > 0 {
-			return false
-		}
-		share, known := m.share()
-		return known && share >= waitShare
+		return m != nil && m.waits(sampledFor)
 	})
 }

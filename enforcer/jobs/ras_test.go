@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
 	"gpusteward/internal/ras"
@@ -26,17 +31,23 @@ type unhookedJob struct {
 	count   int   // collectives that rank 1 has launched
 	listed  []int // ranks that the driver lists
 	hooked  bool
-	large   bool // many other ranks belong to the job
 	sampled bool
 	state   byte // of rank 1
 	ticks   [2]int
 	works   int                  // ticks of rank 1 for each second
 	takes   func() time.Duration // until NCCL answers; nil: at once
+	version string               // of NCCL
+	log     fixture.Transcript
 }
 
 func newUnhookedJob(t *testing.T) *unhookedJob {
-	j := &unhookedJob{host: newHost(t, 0), shares: [2]float64{1, 0}, listed: []int{0, 1}, sampled: true, state: 'S'}
-	j.Observer.RAS = "localhost:28028"
+	j := &unhookedJob{host: newHost(t, 0), shares: [2]float64{1, 0}, listed: []int{0, 1}, sampled: true, state: 'S', version: "2.28.9"}
+	j.Observer.RAS, j.Observer.Trusted, j.Observer.Log = "localhost:28028", []string{"2.28"}, slog.New(slog.NewTextHandler(&j.log, nil))
+	j.Observer.version = func(int) string { return j.version }
+	for i := range 2 {
+		j.file(fmt.Sprintf("%d/task/%d/stat", 2000+i, 2000+i), "")
+		j.open(i, 3, fmt.Sprintf("socket:[%d]", 2+i))
+	}
 	j.Observer.ask = func(context.Context, string) (ras.Status, error) {
 		j.asked++
 		s := j.status
@@ -65,21 +76,25 @@ func (j *unhookedJob) tell(counts ...int) {
 		c.Ranks = append(c.Ranks, r)
 	}
 	j.status.Communicators = []ras.Communicator{c}
-	if j.large {
-		others := make([]ras.Rank, fewRanks)
-		j.status.Communicators = append(j.status.Communicators, ras.Communicator{ID: "others", Ranks: others})
-	}
 }
 
 // listen lets these users listen at NCCL's port.
 func (j *unhookedJob) listen(users ...int) {
 	text := "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
 		"   0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1\n"
-	for _, user := range users {
-		text += fmt.Sprintf("   1: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %4d        0 2\n", user)
+	for i, user := range users {
+		text += fmt.Sprintf("   1: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %4d        0 %d\n", user, 2+i)
 	}
-	text += "   2: 0100007F:6D7C 0100007F:9999 01 00000000:00000000 00:00000000 00000000  7777        0 3\n"
+	text += "   2: 0100007F:6D7C 0100007F:9999 01 00000000:00000000 00:00000000 00000000  7777        0 9\n"
 	j.file("net/tcp", text)
+}
+
+// open lets a rank open a file.
+func (j *unhookedJob) open(rank, fd int, target string) {
+	name := filepath.Join(j.Observer.Procfs, fmt.Sprintf("%d/fd/%d", 2000+rank, fd))
+	fixture.Must(j.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	_ = os.Remove(name)
+	fixture.Must(j.t, os.Symlink(target, name))
 }
 
 func (j *unhookedJob) file(name, text string) {
@@ -141,18 +156,16 @@ func TestUnhookedWithin(t *testing.T) {
 	stuck := func(j *unhookedJob) { j.shares[1] = 0 }
 	for _, c := range []struct {
 		fault  string
-		large  bool
 		hang   func(*unhookedJob)
 		within int // s
 	}{
-		{"its loader is stuck", false, stuck, 14},
-		{"its loader is stuck in a large job", true, stuck, 20},
-		{"it skips a collective, and its GPU works on", false, func(j *unhookedJob) {
+		{"its loader is stuck", stuck, 53},
+		{"it skips a collective, and its GPU works on", func(j *unhookedJob) {
 			j.works = 50
 			j.run(2)
 			j.works, j.shares[1] = 0, 0
-		}, 14},
-		{"it is stopped", false, func(j *unhookedJob) {
+		}, 56},
+		{"it is stopped", func(j *unhookedJob) {
 			j.state, j.shares[1] = 'T', 0
 			j.tell(j.count+1, -1)
 			began := j.at
@@ -162,14 +175,14 @@ func TestUnhookedWithin(t *testing.T) {
 				}
 				return d + time.Duration(j.asked%2)*time.Second // the kernel chooses the stopped process first
 			}
-		}, 18},
-		{"it is killed", false, func(j *unhookedJob) { j.kill(); j.tell(j.count+1, -1) }, 13},
+		}, 56},
+		{"it is killed", func(j *unhookedJob) { j.kill(); j.tell(j.count+1, -1) }, 345},
 	} {
 		worst := 0
 		for phase := range 7 {
 			synctest.Test(t, func(t *testing.T) {
 				j := newUnhookedJob(t)
-				j.shares[1], j.large = 1, c.large
+				j.shares[1] = 1
 				if early := j.steps(20+3*phase, 1, func(int) {}); len(early) != 0 {
 					t.Fatalf("%s: before it, %+v", c.fault, early)
 				}
@@ -177,7 +190,7 @@ func TestUnhookedWithin(t *testing.T) {
 				j.tell(j.count+1, j.count)
 				began := j.at
 				c.hang(j)
-				for j.at-began < 60e9 {
+				for j.at-began < 400e9 {
 					if hangs := j.run(1); len(hangs) == 1 && hangs[0].Rank == 1 {
 						break
 					}
@@ -265,7 +278,11 @@ func TestUnhooked(t *testing.T) {
 				if c.then != nil {
 					c.then(j)
 				}
-				fixture.EqualSlices(t, append(early, j.run(5)...), nil, "hangs after 11 s")
+				fixture.EqualSlices(t, append(early, j.run(42)...), nil, "hangs after 48 s")
+				if c.want == "ended" { // its last collectives are not known
+					fixture.EqualSlices(t, j.run(240), nil, "hangs while another one may compute alone")
+					j.run(60)
+				}
 				hangs := j.run(24)
 				switch {
 				case c.want == "" && len(hangs) == 0:
@@ -276,10 +293,27 @@ func TestUnhooked(t *testing.T) {
 					t.Errorf("%+v", hangs[0])
 				}
 				j.tell(10, 10)
-				fixture.EqualSlices(t, j.run(6), nil, "it goes on")
+				j.shares = [2]float64{0.5, 1}
+				fixture.EqualSlices(t, j.run(2), nil, "it goes on")
 			})
 		})
 	}
+}
+
+// TestUnhookedEndsLater: NCCL was asked before the rank ended, so that it is known
+// what it had launched.
+func TestUnhookedEndsLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j := newUnhookedJob(t)
+		j.works = 50
+		j.run(45)
+		j.kill()
+		j.tell(9, -1)
+		if hangs := j.run(60); len(hangs) != 1 || hangs[0].Reason != "ended" {
+			t.Errorf("%+v", hangs)
+		}
+	})
 }
 
 // TestUnhookedComputes: a rank that computes for more than ten minutes neither
@@ -289,49 +323,128 @@ func TestUnhookedComputes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
 		j.works = 50
-		fixture.EqualSlices(t, j.run(590), nil, "hangs before ten minutes have passed")
+		fixture.EqualSlices(t, j.run(630), nil, "hangs before ten minutes have passed")
 		if hangs := j.run(30); len(hangs) != 1 {
 			t.Errorf("%+v", hangs)
 		}
 	})
 }
 
-// TestUnhookedAsks: NCCL is asked while a process without a session is there, more
-// often if its answers are small, and an unanswered question does not change what
-// is known.
+// TestUnhookedAsks: NCCL is asked on suspicion, and less and less often; an
+// unanswered question does not change what is known.
 func TestUnhookedAsks(t *testing.T) {
 	t.Parallel()
+	for _, c := range []struct {
+		name string
+		is   func(*unhookedJob)
+		want int // questions in ten minutes
+	}{
+		{"a rank waits for another", nil, 6},
+		{"all compute", func(j *unhookedJob) { j.shares[1] = 1 }, 0},
+		{"nobody waits", func(j *unhookedJob) { j.shares[0] = 0.8 }, 0},
+		{"all rest", func(j *unhookedJob) { j.shares[0] = 0 }, 0},
+		{"its use of the GPU is not known", func(j *unhookedJob) { j.sampled = false }, 0},
+		{"a short pause", func(j *unhookedJob) { j.run(9); j.shares[1] = 1 }, 0},
+		{"a pause while something was opened", func(j *unhookedJob) { j.run(39); j.shares[1] = 1 }, 0},
+		{"text: all is well", func(j *unhookedJob) { j.status.Communicators = []ras.Communicator{{ID: "w"}} }, 6},
+		{"no answer", func(j *unhookedJob) { j.status = ras.Status{} }, 6},
+		{"with a session", func(j *unhookedJob) { j.hooked = true }, 0},
+		{"it is alone", func(j *unhookedJob) { j.listed = []int{0} }, 0},
+		{"no address", func(j *unhookedJob) { j.Observer.RAS = "" }, 0},
+		{"nobody listens", func(j *unhookedJob) { j.listen() }, 0},
+		{"another process listens", func(j *unhookedJob) { j.open(0, 3, "/dev/null") }, 0},
+		{"another one listens, too", func(j *unhookedJob) { j.listen(1000, 1000, 1000) }, 0},
+		{"several of the job listen", func(j *unhookedJob) { j.listen(1000, 1000) }, 6},
+		{"a version with a fault", func(j *unhookedJob) { j.version = "2.27.3" }, 0},
+		{"an unknown version", func(j *unhookedJob) { j.version = "" }, 0},
+		{"a version that nobody trusts", func(j *unhookedJob) { j.Observer.Trusted = nil }, 0},
+		{"too much is open", func(j *unhookedJob) {
+			for i := range maxOpen + 1 {
+				j.open(0, 10+i, "/dev/null")
+			}
+		}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			j := newUnhookedJob(t)
+			if c.is != nil {
+				c.is(j)
+			}
+			j.run(600)
+			fixture.Equal(t, j.asked, c.want, "%s: asked … times", c.name)
+			refused := strings.Count(j.log.String(), "NCCL is not asked")
+			fixture.Equal(t, refused, truth(strings.Contains(c.name, "version")), "%s: lines in the log", c.name)
+		})
+	}
 	synctest.Test(t, func(t *testing.T) {
 		j := newUnhookedJob(t)
-		few := j.status
-		for _, c := range []struct {
-			change func()
-			want   int
-		}{
-			{func() {}, 15},
-			{func() { j.tell(make([]int, fewRanks)...) }, 15},
-			{func() { j.tell(make([]int, fewRanks+1)...) }, 6},
-			{func() { j.status.Communicators = []ras.Communicator{{ID: "w"}} }, 6}, // text: all is well
-			{func() { j.status, j.hooked = few, true }, 0},
-			{func() { j.hooked, j.listed = false, nil }, 0},
-			{func() { j.listed = []int{0, 1} }, 15},
-			{func() { j.Observer.RAS = "" }, 0},
-		} {
-			c.change()
-			j.run(6) // until an answer tells of it
-			before := j.asked
-			j.run(30)
-			fixture.Equal(t, j.asked-before, c.want, "asked … times in 30 s")
-		}
-		j.Observer.RAS = "localhost:28028"
-		if hangs := j.run(30); len(hangs) != 1 {
+		if hangs := j.run(60); len(hangs) != 1 {
 			t.Fatalf("%+v", hangs)
 		}
 		j.status = ras.Status{}
-		if hangs := j.run(20); len(hangs) != 1 {
-			t.Errorf("without an answer for 20 s: %+v", hangs)
+		if hangs := j.run(1200); len(hangs) != 1 {
+			t.Errorf("without an answer for 20 min: %+v", hangs)
 		}
+		j.shares[1] = 1
+		fixture.EqualSlices(t, j.run(2), nil, "hangs when its GPU is busy again")
 	})
+}
+
+// TestUnhookedStarts: NCCL is not asked while a process of the job opens
+// connections or starts threads, however long that takes.
+func TestUnhookedStarts(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*unhookedJob, int){
+		"connections": func(j *unhookedJob, n int) { j.open(1, 4, fmt.Sprintf("socket:[%d]", 100+n)) },
+		"threads":     func(j *unhookedJob, n int) { j.file(fmt.Sprintf("2000/task/%d/stat", 3000+n), "") },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			j := newUnhookedJob(t)
+			for n := range 12 {
+				change(j, n)
+				j.run(25)
+			}
+			fixture.Equal(t, j.asked, 0, "%s: asked … times while they change", name)
+			j.run(15)
+			fixture.Equal(t, j.asked, 1, "%s: asked … times", name)
+		})
+	}
+	// A pause is over before all is known to be still, and another one comes.
+	synctest.Test(t, func(t *testing.T) {
+		j := newUnhookedJob(t)
+		for n := range 10 {
+			j.shares[1] = 0
+			j.run(30)
+			j.shares[1] = 1
+			change := 5 + n
+			j.open(1, 4, fmt.Sprintf("socket:[%d]", 100+change))
+			j.open(1, 4, "socket:[100]")
+			j.run(30)
+		}
+		fixture.Equal(t, j.asked, 0, "asked … times")
+	})
+}
+
+// TestVersionOf reads the version from the library that a process has mapped.
+func TestVersionOf(t *testing.T) {
+	t.Parallel()
+	o := &Observer{}
+	fixture.Equal(t, o.versionOf(os.Getpid()), "", "without the library")
+	name := filepath.Join(t.TempDir(), "libnccl.so.2")
+	compiler := exec.Command("cc", "-shared", "-nostdlib", "-o", name, "-x", "c", "-")
+	compiler.Stdin = strings.NewReader(`const char text[] = "NCCL version 2.26.2+cuda12.6";`)
+	if text, err := compiler.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	f := fixture.Value(os.Open(name))(t)
+	defer f.Close()
+	memory := fixture.Value(unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_PRIVATE))(t)
+	defer func() { fixture.Must(t, unix.Munmap(memory)) }()
+	fixture.Equal(t, o.versionOf(os.Getpid()), "2.26.2", "the version")
+	fixture.Must(t, os.Rename(name, name+".old")) // nobody but root can open the old file
+	fixture.Must(t, os.WriteFile(name, []byte("another file"), 0o600))
+	if got := o.versionOf(os.Getpid()); got != "" && got != "2.26.2" {
+		t.Errorf("%q is the version of a file that was replaced", got)
+	}
 }
 
 // TestUnhookedReopened: the driver's counts begin again.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type Enforcer struct {
 	TimeSlices  string        `yaml:"time_slices"`
 	MPS         bool          `yaml:"mps"`
 	NCCL        string        `yaml:"nccl_ras"`
+	Trusted     []string      `yaml:"nccl_ras_versions"` // of NCCL; they are asked although a question can crash them
 	Default     Default       `yaml:"default"`
 	Overcommit  Overcommit    `yaml:"overcommit"`
 	Escalation  Escalation    `yaml:"ladder"`
@@ -38,6 +40,9 @@ func defaultEnforcer(on func(path string) string) Enforcer {
 		TenantsDirs: []string{on("/etc/gpusteward/tenants.d"), on("/run/gpusteward/tenants.d")},
 	}
 }
+
+// releases is a release of NCCL, or its first two numbers.
+var releases = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
 
 func (c Enforcer) validate() error {
 	switch {
@@ -58,6 +63,11 @@ func (c Enforcer) validate() error {
 	}
 	if host, port, err := net.SplitHostPort(c.NCCL); c.NCCL != "" && (err != nil || host == "" || port == "") {
 		return fmt.Errorf("enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
+	}
+	for i, v := range c.Trusted {
+		if !releases.MatchString(v) {
+			return fmt.Errorf("enforcer.nccl_ras_versions[%d]: %q is neither a release of NCCL like 2.30.7, nor all of them like 2.30", i, v)
+		}
 	}
 	for i, dir := range c.TenantsDirs {
 		if !filepath.IsAbs(dir) {

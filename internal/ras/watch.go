@@ -10,7 +10,7 @@ import (
 // When a communicator is taken to stand still.
 const (
 	Patience = 10 * time.Second // from the first to the last of the answers without a change
-	forget   = time.Minute      // without an answer that tells of it
+	forget   = 30 * time.Minute // without an answer that tells of it: questions are rare
 )
 
 // maxKnown is how many bytes of communicators are known, together with those of the next answer: of
@@ -139,6 +139,27 @@ func (w *Watch) Hangs(at, still time.Duration) (all []Hang) {
 		return cmp.Or(len(b.Waiting)-len(a.Waiting), cmp.Compare(a.Since, b.Since),
 			cmp.Compare(a.Culprits[0].PID, b.Culprits[0].PID))
 	})
+	return all
+}
+
+// Silent returns the communicators that stand still for so long while some ranks do
+// not answer, of which it is not known what they have launched: nobody asked before.
+func (w *Watch) Silent(still time.Duration) (all []Hang) {
+	for _, h := range w.known {
+		s := Hang{Since: h.since}
+		for _, r := range h.last.Ranks {
+			switch {
+			case !r.Missing:
+				s.Waiting = append(s.Waiting, r)
+			case r.Counts == nil:
+				s.Culprits = append(s.Culprits, r)
+			}
+		}
+		if len(s.Culprits) > 0 && !h.last.Closing && h.seen-h.since >= still {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Hang) int { return cmp.Compare(a.Culprits[0].PID, b.Culprits[0].PID) })
 	return all
 }
 
