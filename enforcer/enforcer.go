@@ -108,6 +108,7 @@ type Enforcer struct {
 	sampled       map[place]*float64 // the last bandwidth samples that the pacer saw
 	groups        map[audit.Subject]*processGroup
 	held          map[audit.Subject]bool // by the broker
+	unheld        map[place]bool         // tenants whose cap is not in force, as the log has it
 	identities    identityCache
 	pausedMembers map[audit.Subject]string // members of the process groups that were paused
 	braked        time.Time                // episode that was logged
@@ -129,6 +130,7 @@ func New(o Options) (*Enforcer, error) {
 	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1), pacer: pacer{},
 		orders: make(chan func()), waiting: map[awaited][]chan answer{}, given: given{},
 		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
+		unheld:        map[place]bool{},
 		pausedMembers: map[audit.Subject]string{},
 		log:           cmp.Or(o.Broker.Logger, slog.New(slog.DiscardHandler))}
 	e.identities = identityCache{procfs: cmp.Or(o.Broker.ProcFS, "/proc"), simulated: o.Simulated}

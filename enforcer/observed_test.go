@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -66,8 +68,8 @@ func watching(t *testing.T, address string, simulated bool) *Enforcer {
 	t.Helper()
 	dir := fixture.Value(os.MkdirTemp("", "nccl"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	quota := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: quota}}
+	all := policy.Quota{Limit: 1, Bandwidth: 1}
+	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: all}}
 	e, err := New(Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: busyHost{}, NCCL: address, Trusted: []string{"2.28"},
 		Simulated: simulated, Broker: broker.Options{Socket: filepath.Join(dir, "s")}})
 	fixture.Must(t, err)
@@ -100,6 +102,29 @@ func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
 	left := e.unsuspended([]wire.HangStats{{Tenant: "a", Workload: "w"}, {Tenant: "b", Workload: "w"}})
 	if len(left) != 1 || left[0].Tenant != "b" {
 		t.Errorf("%+v", left)
+	}
+}
+
+// TestWhatNobodyHoldsIsTold: a part of an unknown memory is no cap, which the log and the
+// metrics say, once.
+func TestWhatNobodyHoldsIsTold(t *testing.T) {
+	t.Parallel()
+	var log fixture.Transcript
+	e := &Enforcer{unheld: map[place]bool{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+	b := audit.Books{Tenants: []wire.TenantStats{{Tenant: "a", GPU: "g", Sessions: 1}}}
+	for _, c := range []struct {
+		quota quota.Quota
+		want  string
+		lines int
+	}{
+		{quota.Quota{}, "[{compute hook} {memory hook} {copies hook}]", 0},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 1},
+		{quota.Quota{MemoryPart: .5, Memory: 1 << 30}, "[{compute hook} {memory hook} {copies hook}]", 1},
+		{quota.Quota{MemoryPart: .5}, "[{compute hook} {copies hook} {memory none}]", 2},
+	} {
+		fixture.Equal(t, fmt.Sprint(e.holders(b, &wire.QuotaStats{Tenant: "a", GPU: "g", Quota: c.quota})), c.want, "%+v", c.quota)
+		fixture.Equal(t, strings.Count(log.String(), "not in force"), c.lines, "warnings")
 	}
 }
 

@@ -3,6 +3,7 @@ package enforcer
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,24 +227,39 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s.Stragglers = e.jobs.Stragglers()
 	s.Suspended, s.Suspensions = e.suspended(b)
 	s.Overcommit = e.residence.stats
-	hooked := map[place]bool{}
-	for _, row := range b.Tenants {
-		hooked[place{row.Tenant, row.GPU}] = row.Sessions > 0
-	}
 	for i := range s.Quotas {
-		q := &s.Quotas[i]
-		if hooked[place{q.Tenant, q.GPU}] {
-			for _, resource := range []string{"compute", "memory", "copies"} {
-				q.Holders = append(q.Holders, wire.Holder{Resource: resource, Backend: "hook"})
-			}
-		}
-		for _, backend := range e.Backends {
-			for _, h := range backend.Holds() {
-				if h.Tenant == q.Tenant && h.GPU == q.GPU {
-					q.Holders = append(q.Holders, wire.Holder{Resource: h.Resource, Backend: backend.Name()})
-				}
-			}
-		}
+		s.Quotas[i].Holders = e.holders(b, &s.Quotas[i])
 	}
 	e.stats.Store(&s)
+}
+
+// holders returns the backends of a tenant's quota on a GPU. Nobody holds a cap that is a
+// part of a memory whose size nobody knows.
+func (e *Enforcer) holders(b audit.Books, q *wire.QuotaStats) (all []wire.Holder) {
+	unknown := q.MemoryPart > 0 && q.Memory == 0
+	of := func(t wire.TenantStats) bool { return t.Tenant == q.Tenant && t.GPU == q.GPU && t.Sessions > 0 }
+	if slices.ContainsFunc(b.Tenants, of) {
+		for _, resource := range []string{"compute", "memory", "copies"} {
+			if resource != "memory" || !unknown {
+				all = append(all, wire.Holder{Resource: resource, Backend: "hook"})
+			}
+		}
+	}
+	for _, backend := range e.Backends {
+		for _, h := range backend.Holds() {
+			if h.Tenant == q.Tenant && h.GPU == q.GPU {
+				all = append(all, wire.Holder{Resource: h.Resource, Backend: backend.Name()})
+			}
+		}
+	}
+	at := place{q.Tenant, q.GPU}
+	if !unknown {
+		delete(e.unheld, at)
+		return all
+	}
+	if !e.unheld[at] {
+		e.log.Warn("a cap in percent is not in force: nobody tells the memory of the gpu", "tenant", q.Tenant, "gpu", q.GPU)
+	}
+	e.unheld[at] = true
+	return append(all, wire.Holder{Resource: "memory", Backend: "none"})
 }

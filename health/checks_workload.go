@@ -155,6 +155,16 @@ var workloadChecks = []*Check{
 			"alert takes three.",
 	},
 	{
+		ID: "quota_unheld", Alert: "QuotaUnheld",
+		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.QuotaBackend, "resource", "memory",
+			"backend", "none", "by", "tenant").Above(0), For: of(3, 3)}},
+		Summary: "A tenant's cap of GPU memory is not in force.",
+		Detail:  "Nobody holds the cap of {entity}: it is a percentage, and the size of the GPU's memory is not known.",
+		Action:  "Write the cap in bytes, such as memory: 40 GiB. The log of the enforcer has the reason.",
+		Cause: "The cap is a percentage, and neither NVML nor CUDA tells how much memory the GPU has. NVML does not tell it " +
+			"of GPUs that use the host's memory, such as GB10. Until then the tenant may take all of it.",
+	},
+	{
 		ID: "unhooked", Alert: "UnhookedProcess",
 		Levels: []Level{{Severity: incident.Warning, When: Sum(workloads.UnhookedProcesses, "by", "tenant",
 			"by", "workload").Above(0), For: of(3, 3)}},

@@ -124,6 +124,15 @@ var injections = map[string]func(c *chain){
 	"short convoys": func(c *chain) {
 		c.add(func(at time.Duration, put put) { put(workloads.QuotaConvoy, at.Seconds()/50, "ml") })
 	},
+	// Nobody knows how much memory is half of it.
+	"unheld": func(c *chain) {
+		c.add(func(at time.Duration, put put) {
+			if at < 10*time.Minute {
+				put(workloads.QuotaBackend, 1, "ml", "memory", "none")
+			}
+			put(workloads.QuotaBackend, 1, "ml", "compute", "hook")
+		})
+	},
 	// Each audit of the enforcer finds too much memory.
 	"quota": func(c *chain) {
 		c.add(func(at time.Duration, put put) {

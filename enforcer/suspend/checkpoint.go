@@ -62,6 +62,8 @@ type answer struct {
 	Code    int    `json:"code"`    // CUresult
 	Name    string `json:"name"`    // of Code
 	Missing string `json:"missing"` // the library or the call that the driver does not have
+
+	Sizes map[string]Size `json:"sizes,omitempty"` // of GPUs, by UUID
 }
 
 // Serve makes one call of the driver in this process, and writes its answer. It
@@ -73,6 +75,9 @@ func Serve(op Op, pid int, out io.Writer) error {
 }
 
 func call(op Op, pid int) (a answer) {
+	if op == Sizes {
+		return sizesOfGPUs()
+	}
 	if missing := C.driver(); missing != nil {
 		return answer{Missing: C.GoString(missing)}
 	}

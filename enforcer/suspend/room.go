@@ -31,7 +31,7 @@ type Host struct {
 // of the process itself. What cannot be read is no room. The memory of others is on
 // its way to the host.
 func (h Host) Room(bytes, others map[int]uint64) error {
-	total, available, err := h.memory()
+	total, available, err := h.Memory()
 	if err != nil {
 		return refuse(HostMemory, "the host's memory is unknown: %v", err)
 	}
@@ -82,8 +82,8 @@ func charge(all map[string]uint64, group string, n uint64) {
 	}
 }
 
-// memory returns the host's memory in bytes.
-func (h Host) memory() (total, available uint64, err error) {
+// Memory returns the host's memory in bytes.
+func (h Host) Memory() (total, available uint64, err error) {
 	text, err := os.ReadFile(cmp.Or(h.MemInfo, filepath.Join(h.ProcFS, "meminfo")))
 	if err != nil {
 		return 0, 0, err

@@ -62,9 +62,19 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 		return enforcement{}, nil
 	}
 	log := m.options.Log
+	memory := &gpuMemory{gpus: gpus, log: log, available: func() (uint64, bool) {
+		_, available, err := suspend.Host{ProcFS: f.procfs}.Memory()
+		return available, err == nil
+	}}
+	if m.real {
+		memory.ask = func(ctx context.Context) (map[string]suspend.Size, error) { return suspend.AskSizes(ctx) }
+	}
 	e := enforcement{enforcer: new(atomic.Pointer[enforcer.Enforcer]), socket: f.socket(exporter.EnforcerSocket),
 		listed: c.Gemini, mps: c.MPS, view: policy.HostView{Process: m.options.Processes.Lookup,
-			Names: gpus.Names, Memory: total(gpus)}, log: log,
+			Names: gpus.Names, Memory: func(uuid string) (uint64, bool) {
+				total, _, _, ok := memory.of(uuid)
+				return total, ok
+			}}, log: log,
 		files: &config.TenantFiles{Log: log}, config: new(atomic.Pointer[config.Enforcer])}
 	e.config.Store(&c)
 	rested := make(chan struct{})
@@ -83,7 +93,7 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	o := enforcer.Options{
 		Refused: e.files.Refusals, Gemini: e.gemini.Books,
-		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes}, Hardware: hardware,
+		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes, memory}, Hardware: hardware,
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
 		Rested: e.rest, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,
@@ -177,24 +187,24 @@ func (f flags) isObserver(uid uint32) bool {
 	return ok && owner.Uid == uid
 }
 
-// total returns a function that tells how much memory a GPU has.
-func total(gpus *collectors.Host) func(uuid string) (uint64, bool) {
-	return func(uuid string) (uint64, bool) {
-		all, _, _, ok := device.MemoryOf(gpus, uuid)
-		return all, ok
-	}
-}
-
 // An enforcedHost is a host as the enforcer needs it.
 type enforcedHost struct {
 	*collectors.Host
 	processes *host.Table
+	memory    *gpuMemory
 }
 
 func (s enforcedHost) Process(pid int) (host.Process, error) { return s.processes.Lookup(pid) }
 
 func (s enforcedHost) Memory(uuid string) (total, free, reserved uint64, ok bool) {
-	return device.MemoryOf(s.Host, uuid)
+	return s.memory.of(uuid)
+}
+
+// Silent returns the GPUs, and which of them do not answer. It is asked once a second.
+func (s enforcedHost) Silent() map[string]bool {
+	all := s.Host.Silent()
+	s.memory.look(all)
+	return all
 }
 
 // Rates returns the maximum transfer rates of a GPU in bytes per second: over

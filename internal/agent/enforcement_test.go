@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/enforcer/jobs"
+	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
 )
 
@@ -61,5 +66,59 @@ func TestEvidenceOfAGPU(t *testing.T) {
 			t.Errorf("%+v; want a clock held by the power limit, and the speed of the links", known)
 		}
 		fixture.Equal(t, evidence(h, "GPU-none"), jobs.Evidence{}, "of a missing GPU")
+	})
+}
+
+// TestMemoryOfAGPU takes NVML's word, and CUDA's where NVML has none: CUDA is asked once,
+// and again after it failed.
+func TestMemoryOfAGPU(t *testing.T) {
+	const source = "gpus: [{model: h100, load: inference}, {model: h100, load: inference}]\n" +
+		"missing_symbols: [nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2]\n"
+	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(3 * time.Second)
+		first, second := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"], hosttest.Told(h, collectors.Up, "gpu", "1")["uuid"]
+		asked, err := 0, errors.New("no driver")
+		var log fixture.Transcript
+		m := &gpuMemory{gpus: h, log: slog.New(slog.NewTextHandler(&log, nil)), available: func() (uint64, bool) { return 7 << 30, true }}
+		m.ask = func(context.Context) (map[string]suspend.Size, error) {
+			asked++
+			return map[string]suspend.Size{first: {Total: 100 << 30}, second: {Total: 100 << 30, Integrated: true}}, err
+		}
+		for range 2 {
+			if total, free, _, ok := m.of(first); ok {
+				t.Errorf("%d of %d bytes are free before CUDA is asked", free, total)
+			}
+			m.look(h.Silent())
+			hosttest.Advance(askSizesEvery - time.Second)
+			m.look(h.Silent())
+			fixture.Equal(t, asked, 1, "asked … times")
+		}
+		fixture.Equal(t, strings.Count(log.String(), "nobody tells the memory"), 1, "warnings")
+		err = nil
+		hosttest.Advance(2 * time.Second)
+		m.look(h.Silent())
+		hosttest.Advance(2 * askSizesEvery)
+		m.look(h.Silent())
+		fixture.Equal(t, asked, 2, "asked … times")
+		used := uint64(0)
+		for _, p := range h.DeviceProcesses() {
+			if p.UUID == first {
+				used += p.Memory
+			}
+		}
+		if total, free, _, ok := m.of(first); !ok || used == 0 || total != 100<<30 || free != total-used {
+			t.Errorf("%d of %d bytes are free of a GPU whose processes have %d (known: %v)", free, total, used, ok)
+		}
+		if total, free, _, ok := m.of(second); !ok || total != 100<<30 || free != 7<<30 {
+			t.Errorf("%d of %d bytes are free of the host's memory (known: %v)", free, total, ok)
+		}
+	})
+	hosttest.In(t, "gpus: [{model: h100}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(3 * time.Second)
+		m := &gpuMemory{gpus: h, ask: func(context.Context) (map[string]suspend.Size, error) { panic("NVML knows") }}
+		m.look(h.Silent())
+		if _, _, _, ok := m.of(hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"]); !ok {
+			t.Error("NVML's word is not taken")
+		}
 	})
 }

@@ -44,7 +44,7 @@ func checkpointCommand(app *kingpin.Application) (*kingpin.CmdClause, *checkpoin
 	c := new(checkpointFlags)
 	cmd := app.Command(suspend.Command, "Make one call of the driver on a process.").Hidden()
 	cmd.Arg("OP", "Call.").Required().EnumVar(&c.op, string(suspend.Ask), string(suspend.Lock),
-		string(suspend.Checkpoint), string(suspend.Restore), string(suspend.Unlock))
+		string(suspend.Checkpoint), string(suspend.Restore), string(suspend.Unlock), string(suspend.Sizes))
 	cmd.Arg("PID", "Process.").Required().IntVar(&c.pid)
 	return cmd, c
 }

@@ -1,7 +1,8 @@
 /* NVML of the simulated GPUs: their memory, their processes, and their UUIDs. With
  * GS_STUB_MIG=N each GPU has N MIG devices, which are the devices that CUDA sees.
  * It sees all of them; the real one shows a process one. Simulated GPUs that are
- * left over are not NVML's. */
+ * left over are not NVML's. With GS_STUB_UNIFIED their memory is not told, as that of
+ * GPUs that use the host's. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,6 +156,8 @@ API nvmlDeviceGetMemoryInfo(const struct device *d, unsigned long long m[3])
 {
 	if (!gs_host)
 		return UNINITIALIZED;
+	if (getenv("GS_STUB_UNIFIED"))
+		return NOT_SUPPORTED;
 	memset(m, 0, 3 * sizeof *m);
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct gs_gpu *g = gs_gpu_lock(d->first + i);
@@ -174,10 +177,13 @@ struct second {
 API nvmlDeviceGetMemoryInfo_v2(const struct device *d, struct second *to)
 {
 	unsigned long long m[3];
+	int error;
 
 	if (to->version != (sizeof *to | 2u << 24))
 		return INVALID_ARGUMENT;
-	nvmlDeviceGetMemoryInfo(d, m);
+	error = nvmlDeviceGetMemoryInfo(d, m);
+	if (error)
+		return error;
 	to->m[0] = m[0];
 	to->m[1] = RESERVED;
 	to->m[2] = m[1] - RESERVED;
