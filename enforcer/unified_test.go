@@ -14,10 +14,10 @@ import (
 func TestUnifiedMemory(t *testing.T) {
 	t.Parallel()
 	a := startAgentOn(t, stub(t, "GS_STUB_UNIFIED=1", fmt.Sprint("GS_STUB_MEMORY=", 1<<30)),
-		"  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}], memory: 50 %}\n", "all")
+		"  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}], memory: 25 %}\n", "all")
 	poll(t, time.Minute, "CUDA is not asked", func() bool { return strings.Contains(a.log("all"), "and CUDA does") })
 	w, most := a.hold("a", 0, "--alloc-mib=1000", "--alloc-step-mib=1")
-	fixture.Equal(t, most, 512*mib, "it takes … bytes of 1 GiB")
+	fixture.Equal(t, most, 256*mib, "it takes … bytes of 1 GiB")
 	poll(t, time.Minute, "nobody holds the cap", func() bool {
 		return strings.Contains(a.ask("/metrics"), `nvgpu_quota_backend_info{backend="hook",gpu="0",resource="memory"`)
 	})

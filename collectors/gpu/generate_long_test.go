@@ -21,7 +21,7 @@ func TestEveryWrapperHasACaller(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "run", "generate.go", dir).CombinedOutput(); err != nil {
 		t.Fatalf("generate: %v\n%s", err, out)
 	}
-	for _, name := range []string{"calls_gen.go", "sim/stub/device_gen.go"} {
+	for _, name := range []string{"calls_gen.go", "entries_gen.h", "sim/stub/device_gen.go"} {
 		want, err1 := os.ReadFile(filepath.Join(dir, name))
 		got, err2 := os.ReadFile(name)
 		if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
