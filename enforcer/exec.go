@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"cmp"
+	"context"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -72,7 +74,13 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 	if err != nil {
 		return status, err
 	}
-	if why := unhookable(path); why != "" {
+	why, fatal := unhookable(path, library)
+	switch {
+	case fatal: // it would end at once, or print an error and end
+		library = ""
+		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot be loaded, it and all that it starts run without a quota\n",
+			path, why)
+	case why != "":
 		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
 	}
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
@@ -163,7 +171,8 @@ func root(err error) error {
 	return err
 }
 
-// environment returns env with the hook's variables.
+// environment returns env with the hook's variables; library is empty if the hook is not to be
+// loaded.
 func environment(env []string, library, tenant, socket string) []string {
 	old := ""
 	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
@@ -173,13 +182,25 @@ func environment(env []string, library, tenant, socket string) []string {
 		}
 		return name == envPreload || name == envSocket || name == envTenant && tenant != ""
 	})
-	preload := []string{library} // first: if two libraries wrap a call, the first one gets it
+	// First: if two libraries wrap a call, the first one gets it. Only the runtime of a sanitizer
+	// ends a program in which it is not the first.
+	var before, preload []string
+	if library != "" {
+		preload = append(preload, library)
+	}
 	for _, other := range strings.FieldsFunc(old, func(r rune) bool { return r == ':' || r == ' ' }) {
-		if filepath.Base(other) != Library {
+		switch {
+		case filepath.Base(other) == Library:
+		case comesFirst(filepath.Base(other)):
+			before = append(before, other)
+		default:
 			preload = append(preload, other)
 		}
 	}
-	env = append(env, envPreload+"="+strings.Join(preload, ":"), envSocket+"="+socket)
+	env = append(env, envSocket+"="+socket)
+	if preload = append(before, preload...); len(preload) > 0 {
+		env = append(env, envPreload+"="+strings.Join(preload, ":"))
+	}
 	if tenant != "" && tenant != policy.Unbound { // or terms that the program gets later would not apply
 		env = append(env, envTenant+"="+tenant)
 	}
@@ -265,23 +286,122 @@ func findCommand(name string) (path string, status int, err error) {
 	return "", status, fmt.Errorf("execute %s: %w", name, err)
 }
 
-// unhookable says why the loader would not load the hook into a program; empty:
-// it would, or that is unknown.
-func unhookable(path string) string {
+// comesFirst reports whether a library is the runtime of AddressSanitizer, by its base name with
+// GCC or Clang.
+func comesFirst(base string) bool {
+	return strings.HasPrefix(base, "libasan.") || strings.HasPrefix(base, "libclang_rt.asan")
+}
+
+// unhookable says why the loader would not load the hook into a program, and whether the program
+// would end for it; empty: it would be loaded, or that is unknown.
+func unhookable(path, library string) (why string, fatal bool) {
 	if info, err := os.Stat(path); err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
 		if info.Mode()&fs.ModeSetuid != 0 && int(owner.Uid) != os.Getuid() ||
 			info.Mode()&fs.ModeSetgid != 0 && int(owner.Gid) != os.Getgid() {
-			return "runs with another user's rights"
+			return "runs with another user's rights", false
 		}
 	}
+	path = interpreted(path)
 	program, err := elf.Open(path)
 	if err != nil {
-		return "" // a script: its interpreter decides
+		return "", false
 	}
 	defer func() { _ = program.Close() }()
-	if !slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return "is linked statically"
+	at := slices.IndexFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	if at < 0 {
+		return "is linked statically", false
 	}
-	return ""
+	if hook, err := elf.Open(library); err == nil {
+		defer func() { _ = hook.Close() }()
+		if hook.Machine != program.Machine || hook.Class != program.Class {
+			return "is for another machine than the hook", false // the loader leaves the hook out
+		}
+	}
+	name := make([]byte, min(program.Progs[at].Filesz, 4096))
+	if _, err := program.Progs[at].ReadAt(name, 0); err != nil {
+		return "", false
+	}
+	loader := strings.TrimRight(string(name), "\x00")
+	if !strings.HasPrefix(filepath.Base(loader), "ld-linux") {
+		return fmt.Sprintf("has another C library than glibc (%s)", loader), true
+	}
+	return linked(loader, path, library)
+}
+
+// interpreted returns the program that runs a script, or the path itself.
+func interpreted(path string) string {
+	for range 4 { // as deep as the kernel goes
+		f, err := os.Open(path)
+		if err != nil {
+			return path
+		}
+		line := make([]byte, 256)
+		n, _ := io.ReadFull(f, line)
+		_ = f.Close()
+		text, script := strings.CutPrefix(string(line[:n]), "#!")
+		switch {
+		case strings.HasPrefix(string(line[:n]), elf.ELFMAG) || n == 0:
+			return path
+		case !script: // the shell runs it
+			return "/bin/sh"
+		}
+		text, _, _ = strings.Cut(text, "\n")
+		words := strings.Fields(text)
+		if len(words) == 0 {
+			return path
+		}
+		path = words[0]
+		if filepath.Base(path) == "env" { // it finds the program, after its options and variables
+			i := 1 + slices.IndexFunc(words[1:], func(w string) bool { return !strings.HasPrefix(w, "-") && !strings.Contains(w, "=") })
+			if found, _, err := findCommand(words[max(i, 0)]); i > 0 && err == nil {
+				path = found
+			}
+		}
+	}
+	return path
+}
+
+// listWithin is how long the loader may take to list the libraries of a program.
+const listWithin = 2 * time.Second
+
+// linked asks the loader which libraries the program has, and whether it can load the hook as
+// well. It starts nothing of the program.
+func linked(loader, path, library string) (why string, fatal bool) {
+	if absolute, err := filepath.Abs(path); err == nil { // the loader would look for a bare name among libraries
+		path = absolute
+	}
+	list := func(preload string) (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), listWithin)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, loader, "--list", path)
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, envPreload+"=") })
+		if preload != "" {
+			cmd.Env = append(cmd.Env, envPreload+"="+preload)
+		}
+		cmd.WaitDelay = listWithin
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := list(library)
+	if err != nil {
+		if _, without := list(""); without != nil {
+			return "", false // it is not the hook
+		}
+		first, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+		return fmt.Sprintf("has a loader that refuses the hook (%.200s)", first), true
+	}
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if comesFirst(filepath.Base(name)) && !preloaded(filepath.Base(name)) {
+			return fmt.Sprintf("is linked with AddressSanitizer (%s), which must be the first library", filepath.Base(name)), true
+		}
+	}
+	return "", false
+}
+
+// preloaded reports whether the caller preloads a library, before which the hook is not put.
+func preloaded(base string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(os.Getenv(envPreload), func(r rune) bool { return r == ':' || r == ' ' }),
+		func(p string) bool { return filepath.Base(p) == base })
 }

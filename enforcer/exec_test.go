@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -109,7 +110,7 @@ func executed(t *testing.T, o ExecOptions, env ...string) (status int, out, errs
 func build(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	cmd := exec.Command("gcc", append([]string{"-x", "c", "-o", path, "-"}, flags...)...)
+	cmd := exec.Command("gcc", append([]string{"-x", "c", "-o", path, "-", "-xnone"}, flags...)...)
 	cmd.Stdin = strings.NewReader(source)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -295,6 +296,67 @@ func TestExecWarnsOfWhatTheHookCannotSee(t *testing.T) {
 			(c.says == "") != (errs == "") {
 			t.Errorf("%+v: exit status %d, %q", c, status, errs)
 		}
+	}
+}
+
+// TestExecRunsWhatCannotLoadTheHook: programs that the hook would end run without it, and the
+// message says why.
+func TestExecRunsWhatCannotLoadTheHook(t *testing.T) {
+	t.Parallel()
+	good := hook(t)
+	program := func(flags ...string) string {
+		return build(t, "program", `#include <stdlib.h>
+#include <string.h>
+int main(void) { const char *p = getenv("LD_PRELOAD"); return p && strstr(p, "libgpusteward") ? 1 : 5; }`, flags...)
+	}
+	// As AddressSanitizer does, it ends a program in which it is not the first library.
+	asan := build(t, "libasan.so.8", `#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+__attribute__((constructor)) static void check(void)
+{ const char *p = getenv("LD_PRELOAD"); if (p && !strstr(p, "libasan")) _exit(1);
+  if (p && strstr(p, "libgpusteward") && strstr(p, "libgpusteward") < strstr(p, "libasan")) _exit(2); }`,
+		"-shared", "-fPIC", "-Wl,-soname,libasan.so.8")
+	sanitized := program("-Wl,--no-as-needed", asan, "-Wl,-rpath,"+filepath.Dir(asan))
+	needs := build(t, "libneeds.so", "int needs;", "-shared", "-fPIC", "-Wl,--no-as-needed", asan, "-Wl,-rpath,"+filepath.Dir(asan))
+	plain := program()
+	file := fixture.Value(elf.Open(plain))(t)
+	loader, err := io.ReadAll(file.Progs[slices.IndexFunc(file.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })].Open())
+	fixture.Must(t, errors.Join(err, file.Close()))
+	musl := filepath.Join(t.TempDir(), "ld-musl-x86_64.so.1")
+	fixture.Must(t, os.Symlink(strings.TrimRight(string(loader), "\x00"), musl))
+	absent := build(t, "libmissing.so", "int missing;", "-shared", "-fPIC", "-Wl,-soname,libmissing.so")
+	refused := build(t, Library, "int gs_none;", "-shared", "-fPIC", "-Wl,--no-as-needed", absent)
+	fixture.Must(t, os.Remove(absent))
+	script := func(line string) string {
+		path := filepath.Join(t.TempDir(), "script")
+		fixture.Program(t, path, "#!"+line+"\n")
+		return path
+	}
+	for name, c := range map[string]struct {
+		library, path, preload, says string
+		status                       int
+	}{
+		"plain":                           {good, plain, "", "", 1},
+		"AddressSanitizer":                {good, sanitized, "", "AddressSanitizer (libasan.so.8)", 5},
+		"in one of its libraries":         {good, program("-Wl,--no-as-needed", needs, "-Wl,-rpath,"+filepath.Dir(needs)), "", "AddressSanitizer", 5},
+		"as a script's interpreter":       {good, script(sanitized), "", "AddressSanitizer", 5},
+		"found by env":                    {good, script("/usr/bin/env -S A=1 program"), "", "AddressSanitizer", 5},
+		"that the caller preloads":        {good, sanitized, asan, "", 1},
+		"that is preloaded and not named": {good, plain, asan, "", 1},
+		"musl":                            {good, program("-Wl,--dynamic-linker=" + musl), "", "another C library than glibc", 5},
+		"a loader that refuses it":        {refused, plain, "", "refuses the hook", 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := []string{"PATH=" + filepath.Dir(sanitized) + ":/usr/bin:/bin"}
+			if c.preload != "" {
+				env = append(env, "LD_PRELOAD="+c.preload)
+			}
+			status, out, errs := executed(t, ExecOptions{Library: c.library, Command: []string{c.path}}, env...)
+			if status != c.status || !strings.Contains(errs, c.says) || (c.says == "") != (errs == "") {
+				t.Errorf("exit status %d, %q %q; want %d and %q", status, out, errs, c.status, c.says)
+			}
+		})
 	}
 }
 
