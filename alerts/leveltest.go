@@ -198,9 +198,9 @@ func (h host) firing(c *health.Check, alerts []health.Alert) (all []firing) {
 
 // restOfExample is what rest's template makes of an example's labels.
 func restOfExample(l health.Level) (text string) {
-	_, labels := l.When.Signal.Rest()
+	m, labels := l.When.Signal.Rest()
 	for _, name := range labels {
-		text += ", " + name + " some"
+		text += ", " + name + " " + l.When.Signal.Example(incident.Entity{}, 0, 1)[0].Labels[slices.Index(m.Labels, name)]
 	}
 	return text
 }

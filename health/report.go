@@ -241,7 +241,7 @@ func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string
 	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
 		"summary": where + j.Summary, "description": description, "action": e.action(j, st),
 		"runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
-		"value":       fmt.Sprintf("%.4g", value),
+		"value":       plain(value, 4),
 	}}
 	if a.Labels == nil {
 		a.Labels = map[string]string{}

@@ -198,7 +198,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 			if s.engine.EnableAlerts([]string{c.ID}); c.Alert != "" {
 				a := s.engine.Alerts(nil)[0].Annotations
 				s.holds("in its alert", a["description"], from+past, worst, math.NaN(), at)
-				fixture.Equal(t, a["value"], fmt.Sprintf("%.4g", worst), "%s: the alert's value is", c.ID)
+				fixture.Equal(t, a["value"], plain(worst, 4), "%s: the alert's value is", c.ID)
 			}
 			end := incident.Event{}
 			if c.Latched {
