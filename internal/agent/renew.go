@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,15 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gpusteward/internal/worker"
 )
 
 // probeCommand is the hidden command that opens and closes the driver.
 const probeCommand = "probe"
-
-// prober is the child that runs it. It may hang in the driver, where no signal reaches it.
-var prober = worker.Kind{Command: []string{probeCommand}, Running: 1, Children: 4, Limit: 10 * time.Second}
 
 // firstSocket is the descriptor of the first socket that systemd hands over.
 const firstSocket = 3
@@ -57,8 +53,10 @@ func newRenewal(log *slog.Logger) *renewal {
 // renew does not return if a new process can open the driver. Otherwise it
 // returns why not.
 func (r *renewal) renew(ctx context.Context) error {
-	if _, err := prober.Do(ctx, worker.Order{}); err != nil {
-		return fmt.Errorf("probe the driver: %w", err)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, "/proc/self/exe", probeCommand).CombinedOutput(); err != nil {
+		return fmt.Errorf("probe the driver: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
 	return r.again()

@@ -34,7 +34,7 @@ const (
 	maxMemory   = 16 << 20  // bytes of the process's memory
 	maxFiles    = 64 << 20  // bytes of the files that it has mapped
 	maxMaps     = 16 << 20  // bytes of its list of mappings
-	maxHeld     = 4         // readings that the kernel holds
+	maxChildren = 5         // that read, with those that the kernel holds
 	maxChild    = 512 << 20 // bytes of the memory of one that reads, of which Go reserves much
 	maxOutput   = 16 << 20  // bytes that it tells
 	tries       = 3
@@ -96,7 +96,7 @@ type Frame struct {
 
 // reader are the children that read. A child is given up where the kernel holds it, as a
 // page can do that is never provided.
-var reader = worker.Kind{Command: worker.Begins(work), Running: 1, Children: 1 + maxHeld, Limit: timeAllowed,
+var reader = worker.Kind{Command: worker.Begins(work), Running: 1, Children: maxChildren, Limit: timeAllowed,
 	Memory: maxChild, Output: maxOutput, Confined: true,
 	// To read memory, to reach files that only their owner reaches, and to open a mapped file by its mapping.
 	Keeps: []int{unix.CAP_SYS_PTRACE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_CHECKPOINT_RESTORE}}
