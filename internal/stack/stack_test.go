@@ -141,31 +141,23 @@ func held(t *testing.T, meanwhile func(dir string)) (procfs string) {
 
 const rank = "7 (rank) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
 
-// TestHang holds the list of mappings back: what was read before is returned.
+// TestHang holds the list of mappings back: what was read before is returned, but not to
+// somebody who asks no more.
 func TestHang(t *testing.T) {
 	t.Parallel()
-	ctx, late := context.WithCancelCause(t.Context())
-	procfs := held(t, func(string) {
-		late(errors.New("it hangs"))
-		<-t.Context().Done()
-	})
-	p, err := Of(ctx, 7, Options{Procfs: procfs})
-	if err != nil || p.Name != "rank" || len(p.Threads) != 1 || p.Threads[0].State != "uninterruptible" ||
-		p.Problem != "it hangs" {
-		t.Errorf("%v %+v", err, p)
-	}
-}
-
-// TestInterrupt wants an error, and not a part of what was asked for.
-func TestInterrupt(t *testing.T) {
-	t.Parallel()
-	ctx, interrupt := context.WithCancel(t.Context())
-	procfs := held(t, func(string) {
-		interrupt()
-		<-t.Context().Done()
-	})
-	if p, err := Of(ctx, 7, Options{Procfs: procfs}); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v %+v", err, p)
+	for _, why := range []error{errors.New("it hangs"), context.Canceled} {
+		ctx, late := context.WithCancelCause(t.Context())
+		procfs := held(t, func(string) {
+			late(why)
+			<-t.Context().Done()
+		})
+		p, err := Of(ctx, 7, Options{Procfs: procfs})
+		if errors.Is(why, context.Canceled) {
+			fixture.Equal(t, errors.Is(err, why), true, "it failed by its end: %v", err)
+		} else if err != nil || p.Name != "rank" || len(p.Threads) != 1 || p.Threads[0].State != "uninterruptible" ||
+			p.Problem != "it hangs" {
+			t.Errorf("%v %+v", err, p)
+		}
 	}
 }
 

@@ -90,7 +90,7 @@ func Register(name string, work func(args []string) error) {
 func Begins(name string) []string { return []string{"worker", name} }
 
 // Do has a child do the work, and returns what it wrote, also where it was given up or
-// failed. It returns at the latest when ctx ends.
+// failed. It returns soon after ctx ends.
 func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 	if err := k.enter(ctx, o); err != nil {
 		return nil, err
@@ -109,9 +109,19 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		return c.out.text(), err
 	case <-ctx.Done():
 		k.giveUp(c, o.Of)
+		if k.Stays {
+			return c.out.text(), context.Cause(ctx)
+		}
+		select { // what it wrote is complete once it has ended, unless the kernel holds it
+		case <-ended:
+		case <-time.After(grace):
+		}
 		return c.out.text(), context.Cause(ctx)
 	}
 }
+
+// grace is how long a child may take to end that was given up.
+const grace = 100 * time.Millisecond
 
 // enter waits until the order may begin.
 func (k *Kind) enter(ctx context.Context, o Order) error {
