@@ -9,7 +9,8 @@ import (
 const (
 	linger  = 100 * time.Millisecond // a tenant that wanted the GPU so recently still shares the time
 	silence = time.Second            // a tenant that wanted nothing for so long does not count
-	// turns that a tenant can be ahead; more is forgotten, as if nobody had it
+	// turns that a tenant can be ahead; more is forgotten, as if nobody had it,
+	// except for what its drains overran
 	memory = 3
 	late   = 10 * time.Millisecond  // the longest delay of a Rest, after which the bill is settled
 	brief  = 3 * time.Millisecond   // a tenant that wants the GPU for at most so long, and

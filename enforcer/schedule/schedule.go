@@ -7,7 +7,9 @@
 // service is the time that passes. While several run, it is their launches
 // times the duration of a launch when they ran alone. Lag is a tenant's part of
 // the time less its service: a tenant with positive lag is owed, one with
-// negative lag is ahead.
+// negative lag is ahead. What a tenant that does not drain uses is owed for as
+// long as it takes: it waits for those who want the GPU, also while they rest for
+// a moment, until time or their rest has made up for that.
 //
 // The package is pure: no clock, no input or output. The caller passes the
 // time.
@@ -182,7 +184,7 @@ type tenant struct {
 	held    time.Duration // the same, or since it was nudged last
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
-	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
+	overran time.Duration // for how long others waited for it to drain at most, and what it used after that, since it was not ahead last
 
 	blind    time.Duration // what it was charged while it was mute
 	answered bool          // it said something since it was let run last
