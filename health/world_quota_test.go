@@ -167,6 +167,7 @@ func (s *site) enforced(out []collectors.Sample) []collectors.Sample {
 		func(t *tenancy) { put(workloads.QuotaShare, t.board, t.share, t.team, "10s") },
 		func(t *tenancy) { put(workloads.QuotaTarget, t.board, t.target, t.team, "10s") },
 		func(t *tenancy) { put(workloads.QuotaMemoryUsed, t.board, t.used, t.team) },
+		func(t *tenancy) { put(workloads.QuotaBackend, t.board, 1, t.team, "memory", "hook") },
 		func(t *tenancy) {
 			if t.most > 0 {
 				put(workloads.QuotaMemoryLimit, t.board, t.most, t.team)

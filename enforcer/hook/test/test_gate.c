@@ -274,7 +274,7 @@ static void who_is_seen_late_costs_something(void)
 	cost = 0;
 	for (uintptr_t i = 30; i < 50 && !cost; i++)
 		cost = cost_of_six(i);
-	CHECK(cost >= 500000 && cost < 1000000);
+	CHECK(cost >= 500000);
 }
 
 /* Work that ends after a launch had its turn may have waited for that. */
