@@ -279,7 +279,7 @@ func (g *gpu) yield(t *seat, u *wire.Usage) {
 // rests tells the schedule that no session of a tenant has work any more;
 // false: one has, or the schedule knows.
 func (g *gpu) rests(p *party, u schedule.Usage) bool {
-	if !p.wants || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.wants && !t.quiet || t.owes }) {
+	if !p.wants || slices.ContainsFunc(p.seats, func(t *seat) bool { return t.wants && !t.quiet }) {
 		return false
 	}
 	p.wants, p.drains = false, false

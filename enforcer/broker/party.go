@@ -230,7 +230,7 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 func (p *party) omit() {
 	for _, t := range p.seats {
 		if t.wants && !t.quiet && t.s.stopped() {
-			t.quiet, p.dirty, t.gpu.dirty = true, true, true
+			t.quiet, t.owes, p.dirty, t.gpu.dirty = true, false, true, true
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -9,8 +8,7 @@ import (
 const (
 	linger  = 100 * time.Millisecond // a tenant that wanted the GPU so recently still shares the time
 	silence = time.Second            // a tenant that wanted nothing for so long does not count
-	// turns that a tenant can be ahead; more is forgotten, as if nobody had it,
-	// except for what its drains overran
+	// turns that a tenant can be ahead; more is forgotten, as if nobody had it
 	memory = 3
 	late   = 10 * time.Millisecond  // the longest delay of a Rest, after which the bill is settled
 	brief  = 3 * time.Millisecond   // a tenant that wants the GPU for at most so long, and
@@ -69,11 +67,9 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 		}
 		t.past.slot(g.now).due += due
 		t.settle(late)
-	}
-	claimed := t.tarries() && g.wanted(t)
-	if t.lag < 0 && (!t.expected(g.now) || t.tarries() && !claimed) { // time makes up for its use, and earns nothing
+	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for its use, and earns nothing
 		rate := 1.0
-		if claimed { // no faster than if it went on
+		if t.tarries() { // no faster than if it went on
 			rate = t.share.Weight / (t.share.Weight + g.weights)
 		}
 		t.lag = min(t.lag+time.Duration(rate*float64(passed)), 0)
@@ -85,14 +81,9 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 	if t.dry && t.wants && !t.share.Held {
 		t.stats.Throttled += passed
 	}
-	if t.bucket >= g.enough(t) && g.now >= t.again() {
+	if t.dry && t.bucket >= g.enough(t) {
 		t.dry = false
 	}
-}
-
-// wanted says whether tenants other than t want the GPU for long.
-func (g *GPU) wanted(t *tenant) bool {
-	return slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o != t && o.ready() && !o.light(g.now) })
 }
 
 // share finds each tenant's part of the time, by weight among those who are
@@ -167,16 +158,12 @@ func (g *GPU) serve(passed time.Duration) {
 	if heavy+light == 0 {
 		return
 	}
-	// Who does not drain, with an unknown pace, has what the others leave.
-	equal, rates, settled := 1/float64(heavy), 0.0, 0.0
+	rates := 0.0
 	for _, t := range g.tenants {
 		if t.runs() && !t.light(g.now) {
-			if rates += t.pace.rateOr(equal); t.settled {
-				settled++
-			}
+			rates += t.pace.rateOr(1 / float64(heavy))
 		}
 	}
-	more := max(1-rates, 0) / max(settled, 1)
 	for _, t := range g.tenants {
 		switch {
 		case !t.runs():
@@ -184,15 +171,14 @@ func (g *GPU) serve(passed time.Duration) {
 			t.lag -= time.Duration(t.part * float64(passed))
 			t.bill.served += passed
 			t.bill.charged += passed / time.Duration(heavy+light)
-			t.pay(passed)
+			if t.share.Limit < 1 {
+				t.bucket -= passed
+			}
 			t.settle(late)
 		case heavy == 1:
 			t.serve(passed, 1, 1/float64(1+light), true)
 		default:
-			rate := t.pace.rateOr(equal)
-			if t.settled {
-				rate = t.pace.rateOr(equal + more)
-			}
+			rate := t.pace.rateOr(1 / float64(heavy))
 			t.serve(passed, rate, rate/max(rates, 1)*float64(heavy)/float64(heavy+light), false)
 		}
 	}
@@ -202,16 +188,13 @@ func (g *GPU) serve(passed time.Duration) {
 func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 	d := time.Duration(rate * float64(passed))
 	t.lag -= d
-	if t.mute {
-		t.blind += d
-	} else {
-		t.pace.ran(passed, d, alone)
-	}
+	t.pace.ran(passed, d, alone)
 	t.bill.served += d
 	t.bill.charged += time.Duration(charge * float64(passed))
-	t.pay(max(d, time.Duration(charge*float64(passed))))
+	if t.share.Limit < 1 {
+		t.bucket -= max(d, time.Duration(charge*float64(passed)))
+	}
 	if t.settled {
-		t.overran += d // and is remembered for as long as it takes
 		t.stats.Overrun += passed
 	}
 	if t.drains && t.gpu.now-t.paused > patience && t.heldElsewhere() {
@@ -332,22 +315,6 @@ func (g *GPU) brim(t *tenant) time.Duration {
 func (g *GPU) enough(t *tenant) time.Duration {
 	turn := time.Duration((1 - t.share.Limit) * float64(g.scheduler.config.Turn))
 	return min(turn, g.brim(t)/2)
-}
-
-// pay takes what t used out of its bucket.
-func (t *tenant) pay(d time.Duration) {
-	if t.share.Limit < 1 {
-		t.bucket -= d
-		t.spent += d
-	}
-}
-
-// again returns when t may run after its bucket was empty: so late that no window
-// holds more of such turns than the limit pays for.
-func (t *tenant) again() time.Duration {
-	const window, excess = 20 * time.Second, 0.02
-	turns := math.Floor((t.share.Limit + excess) * float64(window) / float64(t.spent))
-	return t.opened + time.Duration(float64(window)/max(turns, 1))
 }
 
 // wait starts t's wait.

@@ -525,20 +525,11 @@ func TestRestMakesUp(t *testing.T) {
 		"is even":         {0, func(x *tenant) {}, 0},
 		"is owed":         {5 * ms, func(x *tenant) {}, 5 * ms},
 		"is open":         {-5 * ms, func(x *tenant) { x.wants, x.state.Mode = true, Open }, -5 * ms},
-		"tarries":         {-5 * ms, func(x *tenant) { tarry(x) }, -ms},
-		"and others want": {-5 * ms, func(x *tenant) { tarry(x); x.gpu.find("b").wants = true }, -3 * ms},
-		"tarries, wants":  {-5 * ms, func(x *tenant) { tarry(x); x.wants = true }, -ms},
-		"others want too": {-5 * ms, func(x *tenant) { tarry(x); x.wants, x.gpu.find("b").wants = true, true }, -5 * ms},
-		"a light one does": {-5 * ms, func(x *tenant) {
-			tarry(x)
-			b := x.gpu.find("b")
-			x.wants, b.wants, b.burst = true, true, ms
-		}, -ms},
-		"wants":   {-5 * ms, func(x *tenant) { x.wants = true }, -5 * ms},
-		"is held": {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
+		"tarries":         {-5 * ms, func(x *tenant) { x.overran, x.gpu.weights = late, 1 }, -3 * ms},
+		"is held":         {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
 	} {
 		d := newDesk(t, Config{}, 1)
-		d.join(Share{}, "a", "b")
+		d.join(Share{}, "a")
 		x := d.find("a")
 		x.lag = c.lag
 		c.change(x)
@@ -547,9 +538,6 @@ func TestRestMakesUp(t *testing.T) {
 		}
 	}
 }
-
-// tarry has x owe a drain, beside another one.
-func tarry(x *tenant) { x.overran, x.gpu.weights = late, 1 }
 
 // A light tenant has its part of the time however much it gets, and the others
 // have no less for it.

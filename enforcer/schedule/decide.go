@@ -233,19 +233,12 @@ func (u *unit) fits() bool {
 			return false
 		}
 		for _, o := range t.gpu.tenants {
-			if o.unit != u && ((o.unit.granted || o.unit.blocked) && o.ready() && conflict(o, t) || t.owes(o)) {
+			if o.unit != u && (o.unit.granted || o.unit.blocked) && o.ready() && conflict(o, t) {
 				return false
 			}
 		}
 	}
 	return true
-}
-
-// owes says whether t, which let others wait for its drain, is to leave the GPU
-// to o, also while that rests for a moment.
-func (t *tenant) owes(o *tenant) bool {
-	return t.tarries() && !o.tarries() && o.active(t.gpu.now) && !o.dry && !o.light(t.gpu.now) &&
-		o.share.Class >= t.share.Class
 }
 
 // conflict says whether two ready tenants cannot run at once, where a goes
@@ -354,7 +347,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 		g.scheduler.turns++
 		g.waited(t)
 		t.stats.Turns++
-		t.opened, t.spent = g.now, 0
+		t.opened = g.now
 		t.state.Turn = g.scheduler.turns
 	}
 	if m == Open {
@@ -465,7 +458,7 @@ func (g *GPU) wake() time.Duration {
 			g.wakeDrain(t, sooner)
 		}
 		if t.wants && t.dry {
-			sooner(max(t.again(), g.now+1+time.Duration(float64(g.enough(t)-t.bucket)/t.share.Limit)))
+			sooner(g.now + 1 + time.Duration(float64(g.enough(t)-t.bucket)/t.share.Limit))
 		}
 		if t.ready() && t.state.Mode == Run {
 			g.wakeLag(t, sooner)
@@ -473,10 +466,8 @@ func (g *GPU) wake() time.Duration {
 		if t.wants && t.state.Mode != Open && t.light(g.now) {
 			sooner(t.began + 2*brief + 1)
 		}
-		for _, after := range []time.Duration{linger, silence} {
-			if !t.wants && t.ever && t.state.Mode != Open && g.now-t.rested < after {
-				sooner(t.rested + after)
-			}
+		if !t.wants && t.ever && t.state.Mode != Open && g.now-t.rested < silence {
+			sooner(t.rested + silence)
 		}
 	}
 	return at

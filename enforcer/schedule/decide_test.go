@@ -304,7 +304,7 @@ func TestStopped(t *testing.T) {
 	t.Parallel()
 	a := &program{name: "a", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true}
 	b := &program{name: "b", kernel: 100 * us, cpu: 5 * us, count: 10, ahead: true, stops: 1 * time.Second,
-		goes: 3 * time.Second, Share: Share{Limit: 0.6}}
+		goes: 3 * time.Second}
 	w := newWorld(t, false, nil, a, b)
 	g := w.gpus[0].g
 	w.run(1 * time.Second)
@@ -368,10 +368,9 @@ func TestMute(t *testing.T) {
 	}
 	d.Changed()
 	d.Hear(d.at, "a")
-	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || !d.find("a").drains {
+	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || d.find("a").drains {
 		t.Errorf("heard: %+v", d.State("a"))
 	}
-	d.Drained(d.at, "a", Usage{Ago: time.Hour})
 	turn("b", "a")
 }
 

@@ -186,8 +186,8 @@ func holdProgress(t testing.TB, h *Scheduler) {
 		ready, moves := false, false
 		for _, in := range g.domain.gpus {
 			for _, o := range in.tenants {
-				gang := len(o.unit.members) > 1                     // one of them may be held or without allowance
-				ready = ready || o.ready() && !gang && !o.tarries() // who tarries waits for a moment
+				gang := len(o.unit.members) > 1 // one of them may be held or without allowance
+				ready = ready || o.ready() && !gang
 				moves = moves || o.draining() || o.state.Mode != Pause || gang
 			}
 		}

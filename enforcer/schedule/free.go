@@ -341,7 +341,7 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		if g.uncharged -= charged; cost > 0 {
 			served = min(time.Duration(launched*cost*float64(time.Second)), over)
 		}
-		t.pay(max(used-time.Duration(t.share.Limit*float64(over)), 0))
+		t.bucket -= max(used-time.Duration(t.share.Limit*float64(over)), 0)
 		if busy > 0 && !t.wants {
 			g.want(t)
 		}

@@ -174,7 +174,7 @@ func (g *GPU) stir(t *tenant) {
 	case t.nudge == 0:
 		for _, o := range t.unit.members { // all of them wait, and none reports when it is enough
 			if !o.share.Held {
-				o.gpu.nudge(o, max(nudgeTime, min(o.gap(), nudgeGap)/3))
+				o.gpu.nudge(o, max(nudgeTime, o.gap()/3))
 			}
 		}
 	case t.ready() && t.unit.granted && t.unit.clear():
@@ -197,7 +197,7 @@ func (g *GPU) nudge(t *tenant, d time.Duration) {
 }
 
 // gap returns for how long t is not nudged again.
-func (t *tenant) gap() time.Duration { return (t.gpu.now - t.paused) / 3 }
+func (t *tenant) gap() time.Duration { return min((t.gpu.now-t.paused)/3, nudgeGap) }
 
 // waits says whether t does not drain, and may wait for held launches. On a
 // single GPU its next turn solves that once the others go on, and they wait no

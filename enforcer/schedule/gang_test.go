@@ -387,7 +387,7 @@ func TestPatience(t *testing.T) {
 // The longer a drain takes, the later a gang is nudged again.
 func TestGap(t *testing.T) {
 	d, _ := gang(t)
-	for passed, want := range map[time.Duration]time.Duration{0: 0, 6 * ms: 2 * ms, time.Minute: 20 * time.Second} {
+	for passed, want := range map[time.Duration]time.Duration{0: 0, 6 * ms: 2 * ms, time.Minute: nudgeGap} {
 		d.GPU.now = d.find("a").paused + passed
 		if d.nudge(d.find("a"), ms); d.find("a").unit.again != d.GPU.now+want {
 			t.Errorf("after %v: %v", passed, d.find("a").unit.again-d.GPU.now)

@@ -128,13 +128,9 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
 	if u.Solo > 0 && u.SoloTime > 0 {
 		p.age(g.now)
-		over := min(u.SoloTime, time.Second)
-		p.solo.add(float64(u.Solo)*over.Seconds()/u.SoloTime.Seconds(), over, soloMemory)
+		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
 		p.fresh = g.now
 		p.confirm()
-	}
-	if u != (Usage{}) {
-		t.excuse(n)
 	}
 	until := g.now
 	if t.state.Mode != Open {
@@ -162,31 +158,15 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	if g.together && !before { // otherwise it shows hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
-	if c == 0 && t.settled {
-		c = t.longest.Seconds()
-	}
 	if c > 0 {
 		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // it may have run before the window
-		if t.settled {                                                // and had its slices, whatever it says
-			service = max(service, w.given)
-		}
 		t.lag += w.given - service
 		t.bill.served += service - w.given
-		t.pay(max(service-w.given, 0))
+		if t.share.Limit < 1 {
+			t.bucket -= max(service-w.given, 0)
+		}
 	}
 	t.settle(0)
-}
-
-// excuse takes back what t was charged while it was mute, beyond what its
-// launches since then can have taken: it was stopped, and had drained before.
-func (t *tenant) excuse(launched float64) {
-	each := max(t.pace.cost(), t.longest.Seconds())
-	d := t.blind - time.Duration(min(launched*each, t.blind.Seconds())*1e9)
-	t.blind = 0
-	t.lag = min(t.lag+d, max(t.lag, 0))
-	t.bill.served -= d
-	t.bill.charged -= d
-	t.pay(-min(d, t.gpu.brim(t)-t.bucket))
 }
 
 const (

@@ -128,8 +128,7 @@ func TestLearnAlone(t *testing.T) {
 		t.Errorf("in a moment: %+v", a.pace)
 	}
 	a.pace.solo = was
-	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03/2) ||
-		!near(a.pace.solo.launches, (100+100./3600)/2) { // as many as in the time that counts
+	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03/2) {
 		t.Errorf("%+v", a.pace)
 	}
 }
@@ -171,20 +170,6 @@ func TestLearnBeside(t *testing.T) {
 		}
 		if s := d.Stats("a"); s.Served != served {
 			t.Errorf("%+v: served %v, not %v", c, s.Served, served)
-		}
-	}
-	for _, c := range []struct { // who does not drain
-		cost     float64
-		launched uint64
-		settled  bool
-		lag      time.Duration
-	}{{0.001, 10, true, 0}, {0.001, 30, true, -10 * ms}, {0, 3, true, -10 * ms}, {0, 3, false, 0}} {
-		d, a := lessons(t, 0, 40*ms, 20*ms)
-		if a.settled = c.settled; c.cost > 0 {
-			a.pace.solo = costs(c.cost)
-		}
-		if d.Report(d.at, "a", Usage{Launched: c.launched, Longest: 10 * ms}); off(a.lag, c.lag) {
-			t.Errorf("%+v: lag %v", c, a.lag)
 		}
 	}
 	d, a := lessons(t, 0, 4*time.Second, 2*time.Second)

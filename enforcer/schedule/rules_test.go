@@ -423,8 +423,7 @@ func TestWake(t *testing.T) {
 			a.dry, a.share.Limit, a.bucket, a.wants, a.rested = true, 0.5, 4*ms, false, now(-silence)
 		}, 0},
 		"light":          {func() { a.burst, a.began = ms, now(-ms) }, 2*brief - ms + 1},
-		"rests":          {func() { a.wants, a.rested = false, now(-ms) }, linger - ms},
-		"rests longer":   {func() { a.wants, a.rested = false, now(-linger) }, silence - linger},
+		"rests":          {func() { a.wants, a.rested = false, now(-ms) }, silence - ms},
 		"rests long":     {func() { a.wants, a.rested = false, now(-silence) }, 0},
 		"never wanted":   {func() { a.wants, a.ever, a.rested = false, false, now(-ms) }, 0},
 		"rests, open":    {func() { a.wants, a.state.Mode, a.rested = false, Open, now(-ms) }, 0},

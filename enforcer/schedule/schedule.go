@@ -7,9 +7,7 @@
 // service is the time that passes. While several run, it is their launches
 // times the duration of a launch when they ran alone. Lag is a tenant's part of
 // the time less its service: a tenant with positive lag is owed, one with
-// negative lag is ahead. What a tenant that does not drain uses is owed for as
-// long as it takes: it waits for those who want the GPU, also while they rest for
-// a moment, until time or their rest has made up for that.
+// negative lag is ahead.
 //
 // The package is pure: no clock, no input or output. The caller passes the
 // time.
@@ -184,18 +182,16 @@ type tenant struct {
 	held    time.Duration // the same, or since it was nudged last
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
-	overran time.Duration // for how long others waited for it to drain at most, and what it used after that, since it was not ahead last
+	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
 
-	blind    time.Duration // what it was charged while it was mute
-	answered bool          // it said something since it was let run last
-	mute     bool          // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
+	answered bool // it said something since it was let run last
+	mute     bool // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
 
 	lag    time.Duration // owed; below 0 ahead
 	owed   bool          // it was owed too much, and that is not made up yet
 	part   float64       // of the time, by weight among active tenants
 	bucket time.Duration // what the limit leaves
 	dry    bool          // it was empty, and is not full enough yet
-	spent  time.Duration // out of it, since it was let run last
 
 	pace    pace
 	glimpse glimpse
@@ -254,10 +250,12 @@ func (g *GPU) input(now time.Duration, name string) *tenant {
 	return nil
 }
 
-// Hear says that a mute tenant is there again, without a report of its work.
+// Hear says that a mute tenant is there again, without a report of its work: it
+// may not have seen its last turn, and nobody waits for it.
 func (g *GPU) Hear(now time.Duration, name string) {
 	if t := g.find(name); t != nil && t.mute {
 		g.hear(now, name)
+		t.drains, t.settled = false, false
 	}
 }
 
