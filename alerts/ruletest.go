@@ -2,11 +2,12 @@ package alerts
 
 import (
 	"fmt"
-	"gpusteward/health"
 	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"gpusteward/health"
 )
 
 // A pace is the interval of a test's samples and of its rule evaluations.

@@ -47,7 +47,7 @@ func TestTasksEndInTime(t *testing.T) {
 				if c.fails == nil {
 					signal()
 				}
-				if err := a.run(ctx, obey, slog.New(slog.DiscardHandler)); err != c.fails {
+				if err := a.run(ctx, obey, slog.New(slog.DiscardHandler)); !errors.Is(err, c.fails) {
 					t.Errorf("%v, want %v", err, c.fails)
 				}
 				fixture.Equal(t, time.Since(began), c.took, "the end took")

@@ -56,8 +56,8 @@ func (s *siege) chooses(t *testing.T, names string) {
 
 // drawn returns a move by chance, and its place.
 func (s *siege) drawn() (m move, n int) {
-	for at := s.IntN(s.weights[len(moves)-1]); at >= s.weights[n]; n++ {
-	}
+	at := s.IntN(s.weights[len(moves)-1])
+	n = slices.IndexFunc(s.weights, func(up int) bool { return at < up })
 	return moves[n], n
 }
 

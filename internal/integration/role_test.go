@@ -245,7 +245,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		"no space": {"enforce", "size=16k", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600)
 		}, "the enforcer's lock is held but does not name this process, and that is tried again", true},
-		"no inode for a directory": {"enforce", "nr_inodes=10", func(dir string) error { return crammed(dir) },
+		"no inode for a directory": {"enforce", "nr_inodes=10", crammed,
 			"nothing is enforced until the runtime directory has room", false},
 		"no inode for a socket": {"all", "nr_inodes=10", func(dir string) error {
 			fixture.Must(t, os.Mkdir(filepath.Join(dir, "broker"), 0o755))

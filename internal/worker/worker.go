@@ -112,11 +112,15 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		if k.Stays {
 			return c.out.text(), context.Cause(ctx)
 		}
+		cause := context.Cause(ctx)
 		select { // what it wrote is complete once it has ended, unless the kernel holds it
-		case <-ended:
+		case err := <-ended:
+			if err == nil { // it was just in time
+				cause = nil
+			}
 		case <-time.After(grace):
 		}
-		return c.out.text(), context.Cause(ctx)
+		return c.out.text(), cause
 	}
 }
 
