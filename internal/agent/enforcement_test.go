@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,12 +78,15 @@ func TestMemoryOfAGPU(t *testing.T) {
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(3 * time.Second)
 		first, second := hosttest.Told(h, collectors.Up, "gpu", "0")["uuid"], hosttest.Told(h, collectors.Up, "gpu", "1")["uuid"]
-		asked, err := 0, errors.New("no driver")
+		var asked atomic.Int32
+		var up atomic.Bool
 		var log fixture.Transcript
 		m := &gpuMemory{gpus: h, log: slog.New(slog.NewTextHandler(&log, nil)), available: func() (uint64, bool) { return 7 << 30, true }}
 		m.ask = func(context.Context) (map[string]suspend.Size, error) {
-			asked++
-			return map[string]suspend.Size{first: {Total: 100 << 30}, second: {Total: 100 << 30, Integrated: true}}, err
+			if asked.Add(1); !up.Load() {
+				return nil, errors.New("no driver")
+			}
+			return map[string]suspend.Size{first: {Total: 100 << 30}, second: {Total: 100 << 30, Integrated: true}}, nil
 		}
 		for range 2 {
 			if total, free, _, ok := m.of(first); ok {
@@ -91,15 +95,15 @@ func TestMemoryOfAGPU(t *testing.T) {
 			m.look(h.Silent())
 			hosttest.Advance(askSizesEvery - time.Second)
 			m.look(h.Silent())
-			fixture.Equal(t, asked, 1, "asked … times")
+			fixture.Equal(t, asked.Load(), 1, "asked … times")
 		}
 		fixture.Equal(t, strings.Count(log.String(), "nobody tells the memory"), 1, "warnings")
-		err = nil
+		up.Store(true)
 		hosttest.Advance(2 * time.Second)
 		m.look(h.Silent())
 		hosttest.Advance(2 * askSizesEvery)
 		m.look(h.Silent())
-		fixture.Equal(t, asked, 2, "asked … times")
+		fixture.Equal(t, asked.Load(), 2, "asked … times")
 		used := uint64(0)
 		for _, p := range h.DeviceProcesses() {
 			if p.UUID == first {

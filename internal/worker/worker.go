@@ -109,6 +109,9 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		return c.out.text(), err
 	case <-ctx.Done():
 		k.giveUp(c, o.Of)
+		if len(o.Files) > 0 {
+			<-c.begun // from then on the caller may close them
+		}
 		if k.Stays {
 			return c.out.text(), context.Cause(ctx)
 		}
