@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"gpusteward/exporter"
 )
 
 // TestDump writes the metrics for node_exporter's textfile collector, whole, and
@@ -24,6 +26,10 @@ func TestDump(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "broker")); err == nil || strings.Contains(whole, "_broker_") {
 		t.Error("something is said of a broker, without the enforcer")
 	}
+	eventually(t, "orders are taken", func() bool {
+		_, err := os.Stat(filepath.Join(root, exporter.ControlSocket))
+		return err == nil
+	})
 	status, text, said := dump()
 	if status != 0 || said != "" || !strings.Contains(text, `nvgpu_up{gpu="0",`) {
 		t.Fatalf("exit status %d, %s, %.300s", status, said, text)
