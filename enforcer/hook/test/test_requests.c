@@ -316,6 +316,7 @@ static void own_answers(void)
 	pthread_t t[THREADS];
 	struct request r, waiting[THREADS];
 	int left = 3 * THREADS * ROUNDS, n = 0;
+	bool answers = false; /* all that wait, before it hears more */
 
 	broker_listen();
 	struct peer p = start();
@@ -324,7 +325,7 @@ static void own_answers(void)
 		CHECK(pthread_create(&t[i], NULL, reserve_many, (void *)i) == 0);
 	while (left || n) {
 		struct pollfd more = {.fd = p.fd, .events = POLLIN};
-		if (left && (n == 0 || poll(&more, 1, 0) == 1)) {
+		if (left && !answers && (n == 0 || poll(&more, 1, 0) == 1)) {
 			CHECK(peer_read(&p, &r));
 			if (r.header.type == GS_PING)
 				continue;
@@ -334,7 +335,7 @@ static void own_answers(void)
 			left--;
 			continue;
 		}
-		n--;
+		answers = --n > 0;
 		peer_answer(&p, GS_GRANT, &waiting[n], waiting[n].memory.bytes * THREADS * ROUNDS);
 	}
 	for (int i = 0; i < THREADS; i++)
