@@ -102,11 +102,10 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		defer cancel()
 	}
 	c := k.child(o)
-	ended := make(chan error, 1)
-	go k.run(c, o.Of, ended)
+	go k.run(c, o.Of)
 	select {
-	case err := <-ended:
-		return c.out.text(), err
+	case <-c.ended:
+		return c.out.text(), c.err
 	case <-ctx.Done():
 		k.giveUp(c, o.Of)
 		if len(o.Files) > 0 {
@@ -115,15 +114,11 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		if k.Stays {
 			return c.out.text(), context.Cause(ctx)
 		}
-		cause := context.Cause(ctx)
 		select { // what it wrote is complete once it has ended, unless the kernel holds it
-		case err := <-ended:
-			if err == nil { // it was just in time
-				cause = nil
-			}
+		case <-c.ended:
 		case <-time.After(grace):
 		}
-		return c.out.text(), cause
+		return c.out.text(), context.Cause(ctx)
 	}
 }
 
@@ -198,12 +193,15 @@ type child struct {
 	*exec.Cmd
 	out, complaint output
 	begun          chan struct{} // closed once it runs, or cannot
+	ended          chan struct{} // closed once it has ended, or could not begin
+	err            error         // how it failed, once it has ended
 	over           bool          // it has ended, and been counted so
 	given          bool          // it was given up
 }
 
 func (k *Kind) child(o Order) *child {
-	c := &child{Cmd: exec.Command("/proc/self/exe", slices.Concat(k.Command, o.Args)...), begun: make(chan struct{})}
+	c := &child{Cmd: exec.Command("/proc/self/exe", slices.Concat(k.Command, o.Args)...), begun: make(chan struct{}),
+		ended: make(chan struct{})}
 	c.Env = append(unhooked(os.Environ()), "GOMAXPROCS=2") // few threads on a large host
 	c.Env = append(c.Env, o.Env...)
 	c.out.left, c.complaint.left = cmp.Or(k.Output, 64<<10), 4096
@@ -216,13 +214,13 @@ func (k *Kind) child(o Order) *child {
 }
 
 // run starts a child, and waits for its end however long that takes.
-func (k *Kind) run(c *child, of string, ended chan<- error) {
+func (k *Kind) run(c *child, of string) {
 	// This thread is the child's parent, whose end is the child's, and whose capabilities
 	// are the child's. It ends with this goroutine.
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() { // the first thread never ends
 		var on sync.WaitGroup
-		on.Go(func() { k.run(c, of, ended) })
+		on.Go(func() { k.run(c, of) })
 		on.Wait()
 		runtime.UnlockOSThread()
 		return
@@ -256,7 +254,8 @@ func (k *Kind) run(c *child, of string, ended chan<- error) {
 	}
 	k.next()
 	k.mu.Unlock()
-	ended <- err
+	c.err = err
+	close(c.ended)
 }
 
 // end waits for the child's end, and says how it failed.
