@@ -33,7 +33,8 @@ func TestAdversary(t *testing.T) {
 	end := s.began.Add(time.Duration(*adversarySeconds * float64(time.Second)))
 	look, measured, truce := s.began, s.truth.now(), s.began.Add(time.Minute)
 	windows, judged, misses := 0, 0, 0
-	for now := s.began; now.Before(end) && !t.Failed(); now = time.Now() {
+	patience := end.Add(2 * time.Minute) // on a busy machine, until a window could be judged
+	for now := s.began; !t.Failed() && (now.Before(end) || windows > 0 && judged == 0 && now.Before(patience)); now = time.Now() {
 		s.play()
 		time.Sleep(time.Duration(s.ExpFloat64() * float64(25*time.Millisecond)))
 		if now.After(look) {
@@ -64,6 +65,10 @@ func TestAdversary(t *testing.T) {
 		}
 	}
 	s.truce(func() {})
+	if windows > 0 && judged == 0 {
+		s.broken("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing "+
+			"else run beside this", windows)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slices.Sort(s.came)
@@ -72,8 +77,4 @@ func TestAdversary(t *testing.T) {
 		"worst %v; the enforcer has %d MiB and %d descriptors\n%s",
 		sum(slices.Collect(maps.Values(s.count))), judged, windows, window, len(s.came), s.came[len(s.came)*99/100],
 		s.came[len(s.came)-1], memory>>20, descriptors, said(s.count))
-	if windows > 0 && judged == 0 && !t.Failed() {
-		t.Skipf("the pace of honest tenants was judged in none of %d windows: they had no processor; let nothing else run "+
-			"beside this", windows)
-	}
 }
