@@ -305,7 +305,7 @@ func (g *GPU) release(t *tenant) {
 	case t.opens():
 		g.open(t, Open)
 		if g.freedom.on && !t.wants && t.ever && g.now-t.rested < silence { // until its next report
-			g.want(t)
+			g.want(t, false)
 		}
 	case t.state.Mode != Pause:
 	case t.ready() && t.unit.granted && t.unit.clear():

@@ -36,9 +36,10 @@ const (
 
 // A freedom is the time in which all tenants of a GPU are open.
 type freedom struct {
-	on    bool
-	since time.Duration // when it began or ended
-	gap   time.Duration // until it may begin again
+	on      bool
+	untried bool          // it began because one tenant or none contended
+	since   time.Duration // when it began or ended
+	gap     time.Duration // until it may begin again
 
 	trial trial // the one that is on
 }
@@ -184,7 +185,7 @@ func (g *GPU) free() {
 			f.gap = 0
 		}
 		f.vain(g)
-	case f.on && !g.known():
+	case f.on && (!g.known() || f.untried && g.tellsMore()):
 		f.end(g)
 		f.since -= f.gap
 	case f.on || g.measured != nil || g.trying:
@@ -208,6 +209,7 @@ func (g *GPU) free() {
 		}
 	case f.due(g) && !g.tellsMore():
 		f.begin(g)
+		f.untried = true
 	}
 }
 
@@ -233,7 +235,7 @@ func (f *freedom) due(g *GPU) bool { return !f.on && g.now-f.since >= f.gap && g
 
 // begin lets all be open. Where one hurries, the slices of the others are short.
 func (f *freedom) begin(g *GPU) {
-	f.on, f.since, g.uncharged = true, g.now, 0
+	f.on, f.untried, f.since, g.uncharged = true, false, g.now, 0
 	for _, t := range g.tenants {
 		t.glimpse = glimpse{}
 	}
@@ -246,7 +248,7 @@ func (f *freedom) begin(g *GPU) {
 
 // end ends the time in which all are open, or a trial of it.
 func (f *freedom) end(g *GPU) {
-	f.on, f.since = false, g.now
+	f.on, f.untried, f.since = false, false, g.now
 	for _, t := range g.tenants {
 		t.slice = 0
 	}
@@ -316,7 +318,7 @@ func (g *GPU) close() {
 		}
 		g.open(t, Run)
 		if !t.wants {
-			g.want(t)
+			g.want(t, true)
 		}
 	}
 }
@@ -343,7 +345,7 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		}
 		t.bucket -= max(used-time.Duration(t.share.Limit*float64(over)), 0)
 		if busy > 0 && !t.wants {
-			g.want(t)
+			g.want(t, false)
 		}
 		due = time.Duration(t.part * float64(busy))
 		g.glimpse(t, launched, busy, over)

@@ -183,6 +183,27 @@ func TestFreeWithoutATrial(t *testing.T) {
 	}
 }
 
+// Who comes to one that was open because it contended alone is tried beside it at once.
+func TestUntried(t *testing.T) {
+	for what, c := range (changes{
+		"another contends": {func(d *desk, a, b *tenant) {}, false},
+		"that was tried":   {func(d *desk, a, b *tenant) { d.freedom.untried = false }, true},
+		"light":            {func(d *desk, a, b *tenant) { b.burst, b.duty = ms, 0.1 }, true},
+	}) {
+		d, a, b := opened(t)
+		d.freedom.gap, d.freedom.untried = time.Second, true
+		c.change(d, a, b)
+		if d.free(); d.freedom.on != c.want || d.freedom.gap != time.Second || !c.want && !d.freedom.due(d.GPU) {
+			t.Errorf("%s: %+v", what, d.freedom)
+		}
+	}
+	d, _, b := pair(t)
+	d.freedom, b.burst, b.duty, b.began, b.rested = freedom{}, ms, 0.1, d.at, d.at-linger
+	if d.free(); !d.freedom.on || !d.freedom.untried {
+		t.Errorf("beside a light one: %+v", d.freedom)
+	}
+}
+
 // A trial begins when it is time, and forgets the paces of times in which tenants were held back.
 func TestTrialOfFreedom(t *testing.T) {
 	for what, c := range (changes{
@@ -317,6 +338,36 @@ func TestClose(t *testing.T) {
 	a.wants, a.rested, b.wants, b.rested = false, d.at-time.Second, false, d.at-time.Second+1
 	d.freedom.on = true
 	d.decide().shows("Oo")
+}
+
+// A tenant that has rested for long counts as working while the gate closes, until it says that it launched
+// nothing. It has no part of the time when the gate opens again.
+func TestSleepersHaveNoPart(t *testing.T) {
+	for _, c := range []struct {
+		tell func(d *desk)
+		want string // when the gate is open again
+	}{
+		{func(d *desk) { d.Rest(d.at, "c", Usage{}) }, "ooO"},
+		{func(d *desk) { d.Drained(d.at, "c", Usage{}); d.Rest(d.at, "c", Usage{}) }, "ooO"},
+		{func(d *desk) { d.Rest(d.at, "c", Usage{Launched: 1}) }, "ooo"},
+		{func(d *desk) { d.Report(d.at, "c", Usage{Launched: 1}); d.rest("c") }, "ooo"},
+		{func(d *desk) { d.Want(d.at, "c"); d.rest("c") }, "ooo"},
+	} {
+		d, a, b := opened(t)
+		x := ready(d, "c", Share{Weight: 2})
+		x.wants, x.rested, x.came, x.state.Mode, x.burst = false, d.at-time.Minute/2, 1, Open, time.Second
+		d.freedom.gap = never
+		d.decide().shows("ooO")
+		d.measured, a.pace.tried, d.dirty = a, d.at, true
+		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 {
+			t.Errorf("%s, came at %v", modes(d.GPU), x.came)
+		}
+		c.tell(d)
+		d.measured, b.pace.fresh, d.dirty = nil, d.at, true
+		if d.decide().shows(c.want); (a.part == 0.5) != (c.want == "ooO") || (x.burst == time.Second) != (c.want == "ooO") {
+			t.Errorf("%s: a has %v, c's burst was %v", c.want, a.part, x.burst)
+		}
+	}
 }
 
 // What an open tenant reports is charged by the load, and served by launches.
@@ -479,8 +530,8 @@ func TestOpenAges(t *testing.T) {
 		if d.Look(d.at + 2*time.Second); !a.wants {
 			t.Error("it rests too early")
 		}
-		if d.Look(d.at + 2*time.Second + 1); a.wants || d.wake != 0 {
-			t.Errorf("wants %v, to be called at %v", a.wants, d.wake)
+		if d.Look(d.at + 2*time.Second + 1); a.wants || a.duty != 0 || d.wake != 0 {
+			t.Errorf("wants %v, duty %v, to be called at %v", a.wants, a.duty, d.wake)
 		}
 	}
 }
@@ -522,8 +573,9 @@ func TestCame(t *testing.T) {
 		d.want("a")
 		d.rest("a")
 		d.at += rest
-		if d.want("a"); d.find("a").came != want {
-			t.Errorf("came at %v after a rest of %v", d.find("a").came, rest)
+		d.freedom.gap = freeMost
+		if d.want("a"); d.find("a").came != want || (d.freedom.gap == freeGap) != (want == d.at) {
+			t.Errorf("came at %v after a rest of %v, to be tried after %v", d.find("a").came, rest, d.freedom.gap)
 		}
 	}
 }

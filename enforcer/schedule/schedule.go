@@ -165,6 +165,7 @@ type tenant struct {
 	sessions int
 
 	wants   bool
+	assumed bool          // that it wants: it was open, and has not said what it does since
 	began   time.Duration // to want
 	rested  time.Duration // when it ceased to
 	ever    bool          // it wanted once
@@ -354,27 +355,30 @@ func (g *GPU) sweep() {
 
 // Want says that the tenant has work, or launches that wait.
 func (g *GPU) Want(now time.Duration, name string) {
-	if t := g.hear(now, name); t != nil && !t.wants {
-		g.want(t)
+	if t := g.hear(now, name); t != nil {
+		if t.assumed = false; !t.wants {
+			g.want(t, false)
+		}
 	}
 }
 
-// want makes t want the GPU from now on.
-func (g *GPU) want(t *tenant) {
+// want makes t want the GPU from now on, or assumes that it does.
+func (g *GPU) want(t *tenant, assumed bool) {
 	if g.now-t.rested > linger {
 		t.lag = min(t.lag, 0) // an old debt is of no use any more
 	}
-	if !t.ever || g.now-t.rested > silence {
+	if !assumed && (!t.ever || g.now-t.rested > silence) {
 		t.came = g.now
+		g.freedom.gap = min(g.freedom.gap, freeGap) // what was in vain without it may not be now
 	}
-	t.wants, t.ever, t.began = true, true, g.now
+	t.wants, t.assumed, t.ever, t.began = true, assumed, true, g.now
 	g.wait(t)
 }
 
 // Rest says that no session of the tenant has outstanding work or waiting
 // launches, and what they did: the tenant wants no more.
 func (g *GPU) Rest(now time.Duration, name string, u Usage) {
-	t := g.hear(now, name)
+	t := g.report(now, name, u)
 	if t == nil {
 		return
 	}
@@ -393,8 +397,10 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 	ago = min(max(ago, 0), g.now-t.began, late)
 	t.unwant(ago)
 	t.unserve(ago)
-	t.burst = g.now - ago - t.began
-	t.wants, t.owed, t.rested = false, false, g.now-ago
+	if !t.assumed {
+		t.burst, t.rested = g.now-ago-t.began, g.now-ago
+	}
+	t.wants, t.owed, t.assumed = false, false, false
 	if o := g.only(); ran && o != nil {
 		o.unshare(ago)
 	}
@@ -403,7 +409,7 @@ func (g *GPU) rest(t *tenant, ago time.Duration) {
 // Drained says that no session of the tenant, which was paused, has outstanding
 // work, and what they did.
 func (g *GPU) Drained(now time.Duration, name string, u Usage) {
-	if t := g.hear(now, name); t != nil {
+	if t := g.report(now, name, u); t != nil {
 		if t.drains {
 			t.unserve(min(max(u.Ago, 0), g.now-t.paused, late))
 		}
@@ -423,9 +429,18 @@ func (g *GPU) drained(t *tenant) {
 
 // Report says what the sessions of the tenant did since the last Usage.
 func (g *GPU) Report(now time.Duration, name string, u Usage) {
-	if t := g.hear(now, name); t != nil {
+	if t := g.report(now, name, u); t != nil {
 		g.learn(t, u)
 	}
+}
+
+// report is hear for a message with a Usage.
+func (g *GPU) report(now time.Duration, name string, u Usage) *tenant {
+	t := g.hear(now, name)
+	if t != nil && u.Launched > 0 {
+		t.assumed = false
+	}
+	return t
 }
 
 // Wants says whether the tenant wants the GPU, as far as is known.
