@@ -55,8 +55,7 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 			t.duty += weight
 		}
 	} else if t.glimpse.due += time.Duration(t.need() * float64(passed)); t.wants && g.now-t.looked > quiet {
-		g.rest(t, 0)
-		t.duty = 0
+		g.lapse(t)
 	}
 	if t.expected(g.now) && t.state.Mode != Open && !t.share.Held && !t.mute {
 		due := time.Duration(t.part * float64(passed))

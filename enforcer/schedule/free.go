@@ -36,10 +36,10 @@ const (
 
 // A freedom is the time in which all tenants of a GPU are open.
 type freedom struct {
-	on      bool
-	untried bool          // it began because one tenant or none contended
-	since   time.Duration // when it began or ended
-	gap     time.Duration // until it may begin again
+	on     bool
+	since  time.Duration // when it began or ended
+	lacked bool          // it ended because somebody lacked too much
+	gap    time.Duration // until it may begin again, beside others that contend or after that
 
 	trial trial // the one that is on
 }
@@ -185,7 +185,8 @@ func (g *GPU) free() {
 			f.gap = 0
 		}
 		f.vain(g)
-	case f.on && (!g.known() || f.untried && g.tellsMore()):
+		f.lacked = true
+	case f.on && (!g.known() || g.newcomer()):
 		f.end(g)
 		f.since -= f.gap
 	case f.on || g.measured != nil || g.trying:
@@ -209,7 +210,6 @@ func (g *GPU) free() {
 		}
 	case f.due(g) && !g.tellsMore():
 		f.begin(g)
-		f.untried = true
 	}
 }
 
@@ -217,6 +217,12 @@ func (g *GPU) free() {
 // of those who go first keeps them from running.
 func (g *GPU) tellsMore() bool {
 	return g.contenders() > 1 && !slices.ContainsFunc(g.tenants, (*tenant).goesFirst)
+}
+
+// newcomer says whether one of those who contend came while all were open, and a trial tells whether
+// each has its part beside it.
+func (g *GPU) newcomer() bool {
+	return g.tellsMore() && slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t.heavy() && t.came > g.freedom.since })
 }
 
 // slice begins a trial with shorter slices of those who would have their part.
@@ -231,11 +237,13 @@ func (g *GPU) slice() {
 }
 
 // due says whether it is time to try whether all may be open.
-func (f *freedom) due(g *GPU) bool { return !f.on && g.now-f.since >= f.gap && g.hopeful() }
+func (f *freedom) due(g *GPU) bool {
+	return !f.on && (g.now-f.since >= f.gap || !f.lacked && !g.tellsMore()) && g.hopeful()
+}
 
 // begin lets all be open. Where one hurries, the slices of the others are short.
 func (f *freedom) begin(g *GPU) {
-	f.on, f.untried, f.since, g.uncharged = true, false, g.now, 0
+	f.on, f.lacked, f.since, g.uncharged = true, false, g.now, 0
 	for _, t := range g.tenants {
 		t.glimpse = glimpse{}
 	}
@@ -248,7 +256,7 @@ func (f *freedom) begin(g *GPU) {
 
 // end ends the time in which all are open, or a trial of it.
 func (f *freedom) end(g *GPU) {
-	f.on, f.untried, f.since = false, false, g.now
+	f.on, f.since = false, g.now
 	for _, t := range g.tenants {
 		t.slice = 0
 	}
@@ -321,6 +329,13 @@ func (g *GPU) close() {
 			g.want(t, true)
 		}
 	}
+}
+
+// lapse ends the want of t, which is open and did not say when it ended.
+func (g *GPU) lapse(t *tenant) {
+	burst := t.burst
+	g.rest(t, 0)
+	t.burst, t.rested, t.duty = burst, t.looked, 0
 }
 
 // learnOpen books what an open tenant reports of the time since it did so last. All

@@ -126,7 +126,7 @@ func TestFree(t *testing.T) {
 		{30*time.Second - 1, 4 * time.Second, 8 * time.Second}, {0, 100 * time.Second, 2 * time.Minute}, {0, 2 * time.Minute, 2 * time.Minute},
 		{30 * time.Second, 2 * time.Minute, 2 * time.Second}} {
 		a.glimpse.lacks, d.freedom = 100*ms, freedom{on: true, since: d.at - c.was, gap: c.gap}
-		if d.free(); d.freedom != (freedom{since: d.at, gap: c.want}) {
+		if d.free(); d.freedom != (freedom{since: d.at, lacked: true, gap: c.want}) {
 			t.Errorf("%+v: %+v", c, d.freedom)
 		}
 	}
@@ -164,12 +164,13 @@ func TestFreeWithoutATrial(t *testing.T) {
 		"one just came":     {func(d *desk, a, b *tenant) { light(d, a, b); b.came = d.at }, 0, false, 0},
 		"one awakes":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested-- }, 0, false, 0},
 		"it is open":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested--; b.state.Mode = Open }, 0, true, 0},
-		"too early":         {light, 1, false, 0},
+		"early":             {light, 1, true, 0},
+		"too early":         {func(d *desk, a, b *tenant) { light(d, a, b); d.freedom.lacked = true }, 1, false, 0},
 		"one, unknown":      {func(d *desk, a, b *tenant) { light(d, a, b); a.pace.solo = rate{} }, 0, true, 0},
 		"two, unknown":      {func(d *desk, a, b *tenant) { hurried(d, a, b); a.pace.solo = rate{} }, 0, false, 0},
 		"another rests":     {func(d *desk, a, b *tenant) { a.wants = false; light(d, a, ready(d, "c", Share{})) }, 0, true, 0},
 		"hurried":           {hurried, 0, true, ms},
-		"hurried, too soon": {hurried, 1, false, 0},
+		"hurried, too soon": {func(d *desk, a, b *tenant) { hurried(d, a, b); d.freedom.lacked = true }, 1, false, 0},
 		"may not hurry":     {func(d *desk, a, b *tenant) { hurried(d, a, b); a.wants = false; ready(d, "c", Share{}).pace = b.pace }, 0, false, 0},
 	} {
 		d, a, b := pair(t)
@@ -183,24 +184,24 @@ func TestFreeWithoutATrial(t *testing.T) {
 	}
 }
 
-// Who comes to one that was open because it contended alone is tried beside it at once.
-func TestUntried(t *testing.T) {
+// Who comes while all are open, and contends, is tried beside the others at once.
+func TestNewcomer(t *testing.T) {
 	for what, c := range (changes{
-		"another contends": {func(d *desk, a, b *tenant) {}, false},
-		"that was tried":   {func(d *desk, a, b *tenant) { d.freedom.untried = false }, true},
-		"light":            {func(d *desk, a, b *tenant) { b.burst, b.duty = ms, 0.1 }, true},
+		"came":         {func(d *desk, a, b *tenant) {}, false},
+		"came before":  {func(d *desk, a, b *tenant) { b.came = d.freedom.since }, true},
+		"light":        {func(d *desk, a, b *tenant) { b.burst, b.duty = ms, 0.1 }, true},
+		"rests again":  {func(d *desk, a, b *tenant) { b.wants = false }, true},
+		"beside light": {func(d *desk, a, b *tenant) { a.burst, a.duty = ms, 0.1 }, true},
+		"hurries":      {func(d *desk, a, b *tenant) { b.share.Wait = ms }, true},
 	}) {
 		d, a, b := opened(t)
-		d.freedom.gap, d.freedom.untried = time.Second, true
+		d.freedom.gap, b.came = time.Second, d.at+1
 		c.change(d, a, b)
+		d.at += ms
+		d.advance(d.at)
 		if d.free(); d.freedom.on != c.want || d.freedom.gap != time.Second || !c.want && !d.freedom.due(d.GPU) {
 			t.Errorf("%s: %+v", what, d.freedom)
 		}
-	}
-	d, _, b := pair(t)
-	d.freedom, b.burst, b.duty, b.began, b.rested = freedom{}, ms, 0.1, d.at, d.at-linger
-	if d.free(); !d.freedom.on || !d.freedom.untried {
-		t.Errorf("beside a light one: %+v", d.freedom)
 	}
 }
 
@@ -356,7 +357,6 @@ func TestSleepersHaveNoPart(t *testing.T) {
 		d, a, b := opened(t)
 		x := ready(d, "c", Share{Weight: 2})
 		x.wants, x.rested, x.came, x.state.Mode, x.burst = false, d.at-time.Minute/2, 1, Open, time.Second
-		d.freedom.gap = never
 		d.decide().shows("ooO")
 		d.measured, a.pace.tried, d.dirty = a, d.at, true
 		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 {
@@ -530,8 +530,8 @@ func TestOpenAges(t *testing.T) {
 		if d.Look(d.at + 2*time.Second); !a.wants {
 			t.Error("it rests too early")
 		}
-		if d.Look(d.at + 2*time.Second + 1); a.wants || a.duty != 0 || d.wake != 0 {
-			t.Errorf("wants %v, duty %v, to be called at %v", a.wants, a.duty, d.wake)
+		if d.Look(d.at + 2*time.Second + 1); a.wants || a.duty != 0 || a.rested != a.looked || a.burst != 0 || d.wake != 0 {
+			t.Errorf("wants %v, duty %v, rested at %v, to be called at %v", a.wants, a.duty, a.rested, d.wake)
 		}
 	}
 }
@@ -576,6 +576,19 @@ func TestCame(t *testing.T) {
 		d.freedom.gap = freeMost
 		if d.want("a"); d.find("a").came != want || (d.freedom.gap == freeGap) != (want == d.at) {
 			t.Errorf("came at %v after a rest of %v, to be tried after %v", d.find("a").came, rest, d.freedom.gap)
+		}
+	}
+}
+
+// So does a tenant that is open and did nothing for long before its report.
+func TestCameWhileOpen(t *testing.T) {
+	for idle, came := range map[time.Duration]bool{time.Second: false, time.Second + 1: true} {
+		d, a, _ := opened(t)
+		a.burst = ms
+		d.at += idle + 5*ms
+		d.Report(d.at, "a", Usage{Busy: 5 * ms})
+		if (a.came == d.at) != came || !a.wants || a.burst != ms {
+			t.Errorf("after %v: came at %v, wants %v", idle, a.came, a.wants)
 		}
 	}
 }
@@ -665,5 +678,16 @@ func TestWorkGrows(t *testing.T) {
 		if part := a.rate(6*time.Second, 8*time.Second) / lone.rate(begin, 5*time.Second); part < 0.66 { // a step is 0.025
 			t.Errorf("%s has %.3f", name, part)
 		}
+	}
+}
+
+// A tenant that works for seconds and rests for seconds has its part each time, from the beginning.
+func TestComesAndGoes(t *testing.T) {
+	t.Parallel()
+	a := &program{name: "a", Share: Share{Weight: 70}, kernel: 200 * us, cpu: 5 * us, count: 8000, gap: 2 * time.Second}
+	w := newWorld(t, false, nil, a, kind("queue", 29), kind("tick", 1))
+	w.run(20 * time.Second)
+	if len(a.took) < 4 || slices.Max(a.took[1:]) > 2400*ms { // alone 1.6 s, and at its part of that pace 2.29
+		t.Errorf("its work took %v", a.took)
 	}
 }

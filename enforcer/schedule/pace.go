@@ -138,6 +138,9 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	}
 	over := until - t.looked
 	if busy := min(max(u.Busy, 0), over); t.state.Mode == Open || busy > 0 {
+		if t.state.Mode == Open && t.wants && over-busy > silence {
+			g.lapse(t)
+		}
 		t.looked = until
 		g.learnOpen(t, n, busy, over)
 		return

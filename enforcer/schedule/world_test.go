@@ -231,7 +231,7 @@ func (w *world) play(r *rank1) (told bool) {
 		if w.now-r.busy < 300*us {
 			r.outstand += tick
 		}
-		if w.now-r.reported >= time.Second {
+		if w.now-r.reported >= time.Second && r.outstand > 0 {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
