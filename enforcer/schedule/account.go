@@ -110,7 +110,7 @@ func (g *GPU) share() {
 
 // active says whether t counts among those who share the GPU.
 func (t *tenant) active(now time.Duration) bool {
-	return t.sessions > 0 && !t.share.Held && !t.mute && (t.wants || t.ever && now-t.rested < linger)
+	return t.sessions > 0 && !t.share.Held && !t.mute && (t.wants && !t.assumed || t.ever && now-t.rested < linger)
 }
 
 // expected says whether t wants the GPU, or is likely to want it again in a
@@ -277,7 +277,7 @@ func (g *GPU) forget() {
 	for _, t := range g.tenants {
 		if t.lag >= 0 {
 			t.overran = 0
-		} else if t.drains { // not work beside others, which is forgiven: all of them wait for it
+		} else if t.drains && g.only() == t { // not work beside others, which is forgiven: all of them wait for it
 			t.overran = max(t.overran, min(g.now-t.paused, g.scheduler.config.Drain))
 		}
 		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran))

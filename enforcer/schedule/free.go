@@ -22,7 +22,8 @@ const (
 	surplus  = 50 * time.Millisecond  // as much can be made up for in advance
 	glance   = 900 * time.Millisecond // tells a pace
 	quiet    = 2 * time.Second        // without a report: it has no work
-	freeGap  = 2 * time.Second        // until all are open again; twice as long after each time in vain,
+	settling = 200 * time.Millisecond // a tenant that came so lately does not work at its pace yet
+	freeGap  = 250 * time.Millisecond // until all are open again; twice as long after each time in vain,
 	freeMost = 2 * time.Minute        // up to this
 	freeLong = 30 * time.Second       // was not in vain
 	doubtful = time.Minute            // is a lone pace that is as old
@@ -31,7 +32,7 @@ const (
 	sliceFirst = 800 * time.Microsecond // in a trial
 	sliceLeast = 200 * time.Microsecond // a switch takes more than half as long
 	mends      = 0.25                   // of its lone pace may be what a tenant gains by that
-	eases      = 0.02                   // more than its part, and the slices grow
+	eases      = 0.01                   // more than its part, and the slices grow
 )
 
 // A freedom is the time in which all tenants of a GPU are open.
@@ -79,7 +80,7 @@ func (g *GPU) hopeful() bool {
 		if !t.active(g.now) {
 			continue
 		}
-		if active++; t.tarries() || t.heavy() && g.contenders() > 1 && t.pace.cost() == 0 {
+		if active++; t.tarries() || t.heavy() && g.contenders() > 1 && (t.pace.cost() == 0 || g.now-t.came < settling) {
 			return false
 		}
 	}
@@ -406,7 +407,7 @@ func (g *GPU) trim(t *tenant) {
 		case o.slice == 0:
 			o.slice = sliceMost / 2
 		default:
-			o.slice = max(o.slice*2/3, sliceLeast)
+			o.slice = max(o.slice*4/5, sliceLeast)
 		}
 	}
 }

@@ -122,9 +122,9 @@ func TestFree(t *testing.T) {
 	if d.free(); !d.freedom.on {
 		t.Error("closed by less than it bears")
 	}
-	for _, c := range []struct{ was, gap, want time.Duration }{{0, 0, 2 * time.Second}, {time.Second, 2 * time.Second, 4 * time.Second},
+	for _, c := range []struct{ was, gap, want time.Duration }{{0, 0, freeGap}, {time.Second, 2 * time.Second, 4 * time.Second},
 		{30*time.Second - 1, 4 * time.Second, 8 * time.Second}, {0, 100 * time.Second, 2 * time.Minute}, {0, 2 * time.Minute, 2 * time.Minute},
-		{30 * time.Second, 2 * time.Minute, 2 * time.Second}} {
+		{30 * time.Second, 2 * time.Minute, freeGap}} {
 		a.glimpse.lacks, d.freedom = 100*ms, freedom{on: true, since: d.at - c.was, gap: c.gap}
 		if d.free(); d.freedom != (freedom{since: d.at, lacked: true, gap: c.want}) {
 			t.Errorf("%+v: %+v", c, d.freedom)
@@ -199,8 +199,11 @@ func TestNewcomer(t *testing.T) {
 		c.change(d, a, b)
 		d.at += ms
 		d.advance(d.at)
-		if d.free(); d.freedom.on != c.want || d.freedom.gap != time.Second || !c.want && !d.freedom.due(d.GPU) {
+		if d.free(); d.freedom.on != c.want || d.freedom.gap != time.Second || d.freedom.due(d.GPU) {
 			t.Errorf("%s: %+v", what, d.freedom)
+		}
+		if d.advance(b.came + settling); d.freedom.due(d.GPU) == c.want { // it is at its pace
+			t.Errorf("%s: %+v, %v later", what, d.freedom, settling)
 		}
 	}
 }
@@ -359,8 +362,8 @@ func TestSleepersHaveNoPart(t *testing.T) {
 		x.wants, x.rested, x.came, x.state.Mode, x.burst = false, d.at-time.Minute/2, 1, Open, time.Second
 		d.decide().shows("ooO")
 		d.measured, a.pace.tried, d.dirty = a, d.at, true
-		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 {
-			t.Errorf("%s, came at %v", modes(d.GPU), x.came)
+		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 || x.part != 0 || x.contends(d.at) {
+			t.Errorf("%s, came at %v, part %v", modes(d.GPU), x.came, x.part)
 		}
 		c.tell(d)
 		d.measured, b.pace.fresh, d.dirty = nil, d.at, true
@@ -428,10 +431,10 @@ func TestGlimpse(t *testing.T) {
 		slice time.Duration // of the other
 	}{
 		"has its part":    {0, 500 * ms, 0, 0, ms},
-		"has some more":   {0, 520 * ms, 0, -20 * ms, ms},
-		"has more":        {0, 521 * ms, 0, -21 * ms, ms * 5 / 4},
+		"has some more":   {0, 510 * ms, 0, -10 * ms, ms},
+		"has more":        {0, 511 * ms, 0, -11 * ms, ms * 5 / 4},
 		"lacks little":    {0, 475 * ms, 0, 25 * ms, ms},
-		"lacks":           {0, 474 * ms, 0, 26 * ms, ms * 2 / 3},
+		"lacks":           {0, 474 * ms, 0, 26 * ms, ms * 4 / 5},
 		"lacked":          {40 * ms, 510 * ms, 0, 30 * ms, ms},
 		"lacked, not now": {40 * ms, 500 * ms, 0, 40 * ms, ms},
 		"has much more":   {0, 600 * ms, 0, -50 * ms, ms * 5 / 4},
@@ -464,8 +467,8 @@ func TestGlimpse(t *testing.T) {
 
 // Slices have bounds. Nobody's grow while another needs that they are short.
 func TestTrimAndGrow(t *testing.T) {
-	for _, c := range []struct{ was, trimmed, grown time.Duration }{{0, ms, 0}, {900 * us, 600 * us, 1125 * us},
-		{290 * us, 200 * us, 362500}, {200 * us, 200 * us, 250 * us}, {1590 * us, 1060 * us, 1987500}, {1600 * us, 1066666, 0}} {
+	for _, c := range []struct{ was, trimmed, grown time.Duration }{{0, ms, 0}, {900 * us, 720 * us, 1125 * us},
+		{240 * us, 200 * us, 300 * us}, {200 * us, 200 * us, 250 * us}, {1590 * us, 1272 * us, 1987500}, {1600 * us, 1280 * us, 0}} {
 		d, a, b := opened(t)
 		b.slice = c.was
 		if d.trim(a); b.slice != c.trimmed || a.slice != 0 {
@@ -691,3 +694,6 @@ func TestComesAndGoes(t *testing.T) {
 		t.Errorf("its work took %v", a.took)
 	}
 }
+
+
+

@@ -237,7 +237,8 @@ const (
 // try lets contending tenants run together for a moment, whatever they are
 // owed, to see how they progress.
 func (g *GPU) try() {
-	if g.measured != nil || g.scheduler.config.Turns || g.freedom.on || g.triedAt != 0 && g.now-g.triedAt < tryGap {
+	due := g.freedom.trial == none && g.freedom.due(g) && g.tellsMore()
+	if g.measured != nil || g.scheduler.config.Turns || g.freedom.on || !due && g.triedAt != 0 && g.now-g.triedAt < tryGap {
 		return
 	}
 	contenders, fresh := 0, g.triedAt == 0
@@ -251,7 +252,6 @@ func (g *GPU) try() {
 			}
 		}
 	}
-	due := g.freedom.due(g) && g.tellsMore()
 	if contenders < 2 || !due && !fresh && (g.together || g.now-g.triedAt < tryAgain) {
 		return
 	}
@@ -312,5 +312,5 @@ func (g *GPU) judge() {
 // contends says whether t is one of the tenants that need to be separated: it
 // wants the GPU, and for long.
 func (t *tenant) contends(now time.Duration) bool {
-	return t.ready() && t.share.Class == Normal && !t.light(now)
+	return t.ready() && t.share.Class == Normal && !t.light(now) && !t.assumed
 }

@@ -189,7 +189,7 @@ func judge(all []*subject) (missed []string) {
 		part, second := a.guarantee-0.02, a.guarantee-0.05
 		if modest(a) {
 			part = min(0.97, a.plain-0.02)
-			second = part - 0.03
+			second = part - 0.06 // two lone paces are measured in a second, for 30 ms each
 		}
 		miss(a.kind, a.hooked, part)
 		miss(a.kind+" in 1 s", a.worst, second*min(1, a.loneWorst))
