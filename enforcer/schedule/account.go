@@ -274,10 +274,13 @@ func (t *tenant) settle(but time.Duration) {
 // is nobody's.
 func (g *GPU) forget() {
 	least, several := first, 0
+	running := slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.state.Mode == Run && t.wants && t.nudge == 0 && !t.light(g.now)
+	})
 	for _, t := range g.tenants {
 		if t.lag >= 0 {
 			t.overran = 0
-		} else if t.drains && g.only() == t { // not work beside others, which is forgiven: all of them wait for it
+		} else if t.drains && !running { // not work beside others, which is forgiven: all of them wait for it
 			t.overran = max(t.overran, min(g.now-t.paused, g.scheduler.config.Drain))
 		}
 		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran))

@@ -23,7 +23,7 @@ const (
 	glance   = 900 * time.Millisecond // tells a pace
 	quiet    = 2 * time.Second        // without a report: it has no work
 	settling = 200 * time.Millisecond // a tenant that came so lately does not work at its pace yet
-	freeGap  = 250 * time.Millisecond // until all are open again; twice as long after each time in vain,
+	freeGap  = 500 * time.Millisecond // until all are open again; twice as long after each time in vain,
 	freeMost = 2 * time.Minute        // up to this
 	freeLong = 30 * time.Second       // was not in vain
 	doubtful = time.Minute            // is a lone pace that is as old

@@ -694,6 +694,3 @@ func TestComesAndGoes(t *testing.T) {
 		t.Errorf("its work took %v", a.took)
 	}
 }
-
-
-

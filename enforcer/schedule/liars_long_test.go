@@ -19,10 +19,10 @@ func TestLiars(t *testing.T) {
 			// during the drain
 			for _, sessions := range []int{1, 2} {
 				least := 0.94
-				// trials let liars run, too; and launches at the end of a drain
-				// are not charged if nobody reports them
+				// trials let liars run, too, five of them in these 11 s; and launches at
+				// the end of a drain are not charged if nobody reports them
 				if kernel > 0 {
-					least = 0.92
+					least = 0.91
 				}
 				a, b := kind("queue", 50), kind("queue", 38)
 				a.name, b.name = "a", "b"
