@@ -325,9 +325,10 @@ func (g *GPU) close() {
 		if t.state.Mode != Open || t.opens() {
 			continue
 		}
+		sleeps := t.state.Beside // else it does not report what it does
 		g.open(t, Run)
 		if !t.wants {
-			g.want(t, true)
+			g.want(t, sleeps)
 		}
 	}
 }

@@ -344,6 +344,19 @@ func TestClose(t *testing.T) {
 	d.decide().shows("Oo")
 }
 
+// A tenant that was alone reported nothing, and counts as working.
+func TestCloseForOneMore(t *testing.T) {
+	d := newDesk(t, Config{}, 1)
+	d.join(Share{}, "a", "b")
+	d.want("a")
+	d.rest("a")
+	d.decide().shows("OR")
+	d.want("b")
+	if a := d.find("a"); d.decide().State("b").Mode == Open || !a.wants || a.assumed {
+		t.Errorf("%s, assumed %v", modes(d.GPU), a.assumed)
+	}
+}
+
 // A tenant that has rested for long counts as working while the gate closes, until it says that it launched
 // nothing. It has no part of the time when the gate opens again.
 func TestSleepersHaveNoPart(t *testing.T) {
@@ -360,7 +373,9 @@ func TestSleepersHaveNoPart(t *testing.T) {
 		d, a, b := opened(t)
 		x := ready(d, "c", Share{Weight: 2})
 		x.wants, x.rested, x.came, x.state.Mode, x.burst = false, d.at-time.Minute/2, 1, Open, time.Second
-		d.decide().shows("ooO")
+		if d.decide().shows("ooO"); !x.state.Beside {
+			t.Error("it is alone")
+		}
 		d.measured, a.pace.tried, d.dirty = a, d.at, true
 		if d.decide(); modes(d.GPU)[2:] != "p" || x.came != 1 || x.part != 0 || x.contends(d.at) {
 			t.Errorf("%s, came at %v, part %v", modes(d.GPU), x.came, x.part)
