@@ -157,7 +157,10 @@ func (g *guards) take(pid int) error {
 	if g.has(pid) {
 		return nil
 	}
-	driver := library(pid) // here, because a process may have many mappings
+	driver, err := library(pid) // here, because a process may have many mappings
+	if err != nil {
+		return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
+	}
 	g.mu.Lock()
 	one := g.all[pid]
 	if one == nil || one.over.Load() {
