@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,10 +12,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/worker"
 )
 
 // probeCommand is the hidden command that opens and closes the driver.
 const probeCommand = "probe"
+
+// probe is the child that does so: the driver can hang.
+var probe = worker.Kind{Command: []string{probeCommand}, Running: 1, Children: 2, Limit: 10 * time.Second}
 
 // firstSocket is the descriptor of the first socket that systemd hands over.
 const firstSocket = 3
@@ -53,10 +57,8 @@ func newRenewal(log *slog.Logger) *renewal {
 // renew does not return if a new process can open the driver. Otherwise it
 // returns why not.
 func (r *renewal) renew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if out, err := exec.CommandContext(ctx, "/proc/self/exe", probeCommand).CombinedOutput(); err != nil {
-		return fmt.Errorf("probe the driver: %w: %s", err, strings.TrimSpace(string(out)))
+	if _, err := probe.Do(ctx, worker.Order{}); err != nil {
+		return fmt.Errorf("probe the driver: %w", err)
 	}
 	r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
 	return r.again()
