@@ -86,17 +86,22 @@ func hanging(t *testing.T) (call Call, path string, letGo func()) {
 	return Helper(path, "GS_CHILD=hang", "GS_PIPE="+pipe, "GORACE=atexit_sleep_ms=0"), path, letGo
 }
 
-// childOf returns the PID of the child process that makes a call on a process.
+// childOf returns the PID of the child process that makes a call on a process. It reads the arguments of this
+// process's children only, because the read does not end while the kernel holds the memory of that process.
 func childOf(t *testing.T, of string) (pid int) {
 	t.Helper()
+	ours := fmt.Sprintf("\nPPid:\t%d\n", os.Getpid())
 	fixture.Eventually(t, "a child process makes the call", func() bool {
-		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		all, _ := filepath.Glob("/proc/[0-9]*/status")
 		for _, file := range all {
-			text, _ := os.ReadFile(file)
+			status, _ := os.ReadFile(file)
+			if !strings.Contains(string(status), ours) {
+				continue
+			}
+			text, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
 			if arguments := strings.Split(string(text), "\x00"); len(arguments) > 3 && arguments[1] == Command &&
 				arguments[3] == of {
 				pid, _ = strconv.Atoi(strings.Split(file, "/")[2])
-				status, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 				return ignores(string(status), syscall.SIGTERM)
 			}
 		}
