@@ -42,9 +42,9 @@ type Options struct {
 	// Pooled readers need no thread of their own: no call leaves Go, as with
 	// simulated GPUs.
 	Pooled bool
-	// Renew starts a new process if this one cannot load a replaced library;
-	// nil: never.
-	Renew func(ctx context.Context) error
+	// Renew says how to start a new process, if one can open the driver. It is started if this
+	// one still cannot: the library was replaced. nil: never.
+	Renew func(ctx context.Context) (start func() error, err error)
 	// Events is called for each driver event, by the reader that received it:
 	// it must not block; nil: events are dropped.
 	Events func(Event)
@@ -172,7 +172,7 @@ func (h *Host) Run(ctx context.Context) error {
 		}
 		if h.Renew != nil && gpu.ReturnOf(err) == nvml.ERROR_LIB_RM_VERSION_MISMATCH {
 			h.await(ctx, goes(func() {
-				if err := h.Renew(ctx); err != nil {
+				if err := h.renew(ctx); err != nil {
 					h.Log.Debug("a new process would not help", "err", err)
 				}
 			}))
@@ -193,6 +193,18 @@ func (h *Host) open(ctx context.Context) (lib *gpu.Library, err error) {
 		return nil, ErrOpening // lib and err still belong to the goroutine
 	}
 	return lib, err
+}
+
+// renew starts a new process if that can open the driver, and this one cannot.
+func (h *Host) renew(ctx context.Context) error {
+	start, err := h.Renew(ctx)
+	if err != nil {
+		return err
+	}
+	if lib, err := gpu.Open(h.NVML, &h.calls, &h.caller); err == nil { // it works again since the failure
+		return errors.Join(errors.New("this process can open the driver, too"), lib.Close())
+	}
+	return start()
 }
 
 // explained adds the kernel's explanation to a driver failure that comes from

@@ -239,6 +239,25 @@ func TestResumeWithoutADriver(t *testing.T) {
 	})
 }
 
+// TestAMismatchThatEndsNeedsNoNewProcess has the driver work again once another process is found to open it.
+func TestAMismatchThatEndsNeedsNoNewProcess(t *testing.T) {
+	t.Parallel()
+	for length, want := range map[string]int{"60s": 1, "30s": 0} {
+		started := 0
+		source := "gpus: [{model: h100}]\nfaults: [{at: 10s, for: " + length + ", gpu: 0, kind: library_mismatch}]\n"
+		hosttest.With(t, source, func(o *collectors.Options) {
+			o.Renew = func(context.Context) (func() error, error) {
+				time.Sleep(40 * time.Second)
+				return func() error { started++; return nil }, nil
+			}
+		}, func(t *testing.T, h *collectors.Host) {
+			hosttest.Advance(2 * time.Minute)
+			hosttest.Want(t, h, 1, collectors.DriverUp, "")
+		})
+		fixture.Equal(t, started, want, "processes that a mismatch of %s starts: …", length)
+	}
+}
+
 // TestProgressStopsWhenAReaderHangsOutsideTheDriver: in this case the agent
 // itself hangs, and a restart is right.
 func TestProgressStopsWhenAReaderHangsOutsideTheDriver(t *testing.T) {

@@ -54,14 +54,15 @@ func newRenewal(log *slog.Logger) *renewal {
 	return r
 }
 
-// renew does not return if a new process can open the driver. Otherwise it
-// returns why not.
-func (r *renewal) renew(ctx context.Context) error {
+// renew says how to start a new process, if one can open the driver.
+func (r *renewal) renew(ctx context.Context) (start func() error, err error) {
 	if _, err := probe.Do(ctx, worker.Order{}); err != nil {
-		return fmt.Errorf("probe the driver: %w", err)
+		return nil, fmt.Errorf("probe the driver: %w", err)
 	}
-	r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
-	return r.again()
+	return func() error {
+		r.log.Warn("the driver's library was replaced: restarting as the same process to load it")
+		return r.again()
+	}, nil
 }
 
 // again does not return unless it fails.
