@@ -7,6 +7,10 @@ LDFLAGS     := -s -w -X $(PKG).Version=$(VERSION) -X $(PKG).Revision=$(REVISION)
 # go-nvml wraps functions that NVIDIA has since deprecated; the warnings do not concern this
 # project.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+# What is compiled does not depend on the directory, so another clone finds it in the cache.
+export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
+# Tests collect garbage rarely.
+test test-long test-nightly truth: export GOGC := 400
 BENCHTIME   ?= 1s
 DAYS        ?= 1000
 HOURS       ?= 24
@@ -18,13 +22,13 @@ WHOLE       := ./internal/integration
 	bench sizing tools pictures pictures-dashboards lint rules binaries kube package image generate page check \
 	clean prometheus3
 
-GOBUILD      = go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+GOBUILD      = go build -ldflags '$(LDFLAGS)'
 build:
 	@$(GOBUILD) -o gpusteward .
 
 # The program that pushes the metrics to OpenTelemetry, and its packages in dist/otlp. It is static.
 otlp:
-	@CGO_ENABLED=0 go -C deploy/otlp build -trimpath -buildvcs=false -ldflags '-s -w' -o $(CURDIR)/dist/otlp/ .
+	@CGO_ENABLED=0 go -C deploy/otlp build -ldflags '-s -w' -o $(CURDIR)/dist/otlp/ .
 
 package-otlp: build otlp
 	@deploy/otlp/build.sh
@@ -87,14 +91,14 @@ test-faulty:
 	@GPUSTEWARD_TEST_ON_FAULTY_MACHINE=1 $(GOTEST) -vet=off $(call flags,20) -count=1 $(WHOLE)
 
 test-long:
-	@GOGC=400 $(call lane,long)
+	@$(call lane,long)
 
 test-tools:
 	@$(call lane,tools)
 
 # Hours of tests. Run it before an issue that concerns them is called resolved.
 test-nightly:
-	@GOGC=400 $(call lane,nightly) -timeout 12h -count=1 -v | grep -v '^=== '; exit $${PIPESTATUS[0]}
+	@$(call lane,nightly) -timeout 12h -count=1 -v | grep -v '^=== '; exit $${PIPESTATUS[0]}
 	@$(MAKE) --no-print-directory day
 
 # Guaranteed latencies, and shares of time and memory on a simulated GPU that real processes
@@ -134,7 +138,7 @@ mutants-health:
 # False alarms of DAYS simulated days of healthy but rough hosts, by style. STYLE selects one style.
 STYLE ?=
 truth:
-	@GOGC=400 go test -tags long -count=1 -timeout 24h -v -run '^TestWorldIsQuiet$$' ./health \
+	@go test -tags long -count=1 -timeout 24h -v -run '^TestWorldIsQuiet$$' ./health \
 		-args -truth.days=$(DAYS) -truth.style='$(STYLE)'
 
 # The enforcer with 100 simulated tenants, for HOURS hours.
@@ -227,7 +231,7 @@ image: build
 # The agent's contact with Kubernetes, for the architectures in ARCH or those of the packages.
 kube:
 	@set -e; for arch in $${ARCH:-$$(cd dist && ls -d amd64 arm64 2>/dev/null)}; do \
-		CGO_ENABLED=0 GOARCH=$$arch go -C deploy/kubernetes build -trimpath -buildvcs=false -ldflags '-s -w' \
+		CGO_ENABLED=0 GOARCH=$$arch go -C deploy/kubernetes build -ldflags '-s -w' \
 			-o $(CURDIR)/dist/$$arch/gpusteward-kube ./kube; done
 
 # Tests of everything that is shipped: units, packages, image, manifests, scripts for Slurm. Needs

@@ -16,6 +16,7 @@ import (
 	"go/token"
 	"go/types"
 	"math/bits"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -42,6 +43,13 @@ type Bound struct {
 // Read reads the table of a source tree.
 func Read(root string) (all []Bound, err error) {
 	s := source{root: root, files: token.NewFileSet(), read: map[string]*types.Package{}}
+	if build.Default.GOROOT == "" { // this program was built with -trimpath
+		out, err := exec.Command("go", "env", "GOROOT").Output()
+		if err != nil {
+			return nil, fmt.Errorf("find Go's library: %w", err)
+		}
+		build.Default.GOROOT = strings.TrimSpace(string(out))
+	}
 	s.library = importer.ForCompiler(s.files, "source", nil)
 	for n, line := range strings.Split(strings.TrimSpace(rows), "\n") {
 		if n == 0 || strings.HasPrefix(line, "#") {
