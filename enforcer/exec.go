@@ -109,8 +109,8 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 }
 
 // Timeouts of the broker's answer, if the program starts in any case, and if it
-// does not.
-const (
+// does not. Tests have more of them.
+var (
 	patience         = time.Second
 	patienceRequired = 10 * time.Second
 )
@@ -363,7 +363,7 @@ func interpreted(path string) string {
 }
 
 // listWithin is how long the loader may take to list the libraries of a program.
-const listWithin = 2 * time.Second
+var listWithin = 2 * time.Second
 
 // linked asks the loader which libraries the program has, and whether it can load the hook as
 // well. It starts nothing of the program.

@@ -38,6 +38,8 @@ func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
 			})
 		}
 	}
+	const renewed = "renewed by new clients"
+	stop, ended := make(chan struct{}), make(chan struct{}) // of the renewals
 	for name, squat := range map[string]func(*governed){
 		"booked":   func(g *governed) { speakOf(g.t, g.socket, "", stubbed, 0).hoard(most, true) },
 		"reserved": func(g *governed) { speakOf(g.t, g.socket, "", stubbed, 0).hoard(most, false) },
@@ -46,12 +48,9 @@ func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
 				speakOf(g.t, g.socket, "", stubbed, 0).hoard(most/14, true)
 			}
 		},
-		"renewed by new clients": func(g *governed) {
+		renewed: func(g *governed) {
 			s := speakOf(g.t, g.socket, "", stubbed, 0)
 			s.hoard(most, true)
-			ended := make(chan struct{})
-			stop := make(chan struct{})
-			g.t.Cleanup(func() { close(stop); <-ended })
 			go func() {
 				defer close(ended)
 				for tick := time.NewTicker(time.Second); ; {
@@ -82,6 +81,9 @@ func TestNobodySquatsOnAnOvercommittedGPU(t *testing.T) {
 			g.run(g.table)
 			g.waits()
 			squat(g)
+			if name == renewed { // before the end of the test closes its connection
+				defer func() { close(stop); <-ended }()
+			}
 			g.audited()
 			b := g.job("b", true, "--kernel-us=200", "--seconds=600", "--alloc-mib=2560", "--alloc-step-mib=2560")
 			fixture.Equal(t, taken(t, b), 2560*mib, "it takes … MiB of 2560")
