@@ -2,6 +2,7 @@ package hook
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -51,16 +52,19 @@ func launches(t *testing.T, out io.Writer, env ...string) (*pageBroker, *exec.Cm
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
 	fixture.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	conn := fixture.Value(listener.AcceptUnix())(t)
-	fixture.Must(t, conn.SetReadDeadline(time.Now().Add(hang)))
-	b := &pageBroker{conn: conn, usages: make(chan wire.Usage, 1)}
-	t.Cleanup(func() { _ = conn.Close() })
-	b.welcome(t)
+	b := &pageBroker{usages: make(chan wire.Usage, 1)}
+	for welcomed := false; !welcomed; welcomed = b.welcome(t) {
+		conn := fixture.Value(listener.AcceptUnix())(t)
+		fixture.Must(t, conn.SetReadDeadline(time.Now().Add(hang)))
+		t.Cleanup(func() { _ = conn.Close() })
+		b.conn = conn
+	}
 	go b.hear()
 	return b, cmd
 }
 
-func (b *pageBroker) welcome(t *testing.T) {
+// welcome answers the hook, unless that has stopped to wait for it, and will come again.
+func (b *pageBroker) welcome(t *testing.T) bool {
 	t.Helper()
 	frame := make([]byte, wire.FrameMax)
 	n := fixture.Value(b.conn.Read(frame))(t)
@@ -79,7 +83,11 @@ func (b *pageBroker) welcome(t *testing.T) {
 	w := wire.Welcome{GPUs: 1, Heartbeat: 1000, PageBytes: wire.PageSize}
 	_, _, err = b.conn.WriteMsgUnix(w.Append(wire.Header{Type: wire.TypeWelcome, Seq: hello.Seq, Session: 7}.Append(nil)),
 		unix.UnixRights(fd), nil)
+	if errors.Is(err, unix.EPIPE) {
+		return false
+	}
 	fixture.Must(t, err)
+	return true
 }
 
 // hear keeps the last report, until the connection ends.
