@@ -61,7 +61,13 @@ func values(families map[string]*dto.MetricFamily) map[string]float64 {
 // agent itself, and the host's samples.
 func fixed(t *testing.T, scenario string) (*Server, []collectors.Sample) {
 	t.Helper()
-	samples := newHost(t, scenario).Samples()
+	h := newHost(t, scenario)
+	var samples []collectors.Sample
+	fixture.Eventually(t, "the readings of every GPU are fresh", func() bool { // on a busy machine, some are late
+		samples = h.Samples()
+		up := slices.DeleteFunc(slices.Clone(samples), func(s collectors.Sample) bool { return s.Metric != collectors.Up })
+		return len(up) > 0 && !slices.ContainsFunc(up, func(s collectors.Sample) bool { return s.Value == 0 })
+	})
 	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
 	own := fixture.Value(s.self.registry.Gather())(t)
 	s.self.latest.Store(&own)
