@@ -23,9 +23,10 @@
 #define DOZE_NS 500000      /* and the longest without a look */
 #define STALL_NS 5000000    /* if work in flight makes no progress for so long, it may wait for what is held back */
 #define STALLED_NS 100000   /* the same for each launch after that, while so much is queued */
+#define STALLED_DOUBLES 8   /* or twice as long after each of them, so often */
 #define HOSTED_NS 1000000   /* the same while the GPU waits for a host function, which may wait for the launch */
 #define PASSING_NS 2000000  /* then no launch waits for a turn for so long: the work may wait for several */
-#define STALL_MOST_NS 40000000 /* that doubles with each launch that passes in vain, up to this */
+#define STALL_MOST_NS 2000000000 /* that doubles with each launch that passes in vain, up to this */
 #define SLOW 4              /* work beside others may be so many times slower than alone, and still makes progress */
 
 #define ROUSE_NS 20000000   /* while there is work, the helper does not sleep for so long */
@@ -174,7 +175,7 @@ static enum verdict admit(struct gs_thread *t, struct gs_stream *e, struct gs_la
 			gs_stream_settle(t, now);
 		widen(e, slot, now);
 		if (passes)
-			e->stalled = true;
+			e->stalled += e->stalled < STALLED_DOUBLES;
 		else if (gs_marker_left(e, now) > cap_ns(e, slot))
 			v = QUEUED;
 		if (v == QUEUED)
@@ -214,12 +215,12 @@ static bool wait_queue(struct gs_stream *e, struct gs_launch *l, struct gs_page 
 			uint64_t since = e->passed_ns > began ? e->passed_ns : began;
 			if (m->recorded_ns > since) /* before that nobody could see it pass */
 				since = m->recorded_ns;
-			uint64_t slow = m->hosts ? 0 : SLOW * m->cost;
-			uint64_t least = e->stalled ? STALLED_NS : m->hosts ? HOSTED_NS : STALL_NS;
+			uint64_t slow = m->hosts ? 0 : SLOW * (m->cost > g->longest_ns ? m->cost : g->longest_ns);
+			uint64_t least = e->stalled ? STALLED_NS << (m->hosts ? 0 : e->stalled) : m->hosts ? HOSTED_NS : STALL_NS;
 			if (m->hosts && gs_marker_known(e) > SLOW * GS_AHEAD) /* all of it comes at once when the function ends */
 				least = STALL_NS;
-			if (slow > SLOW * STALL_MOST_NS)
-				slow = SLOW * STALL_MOST_NS;
+			if (slow > STALL_MOST_NS)
+				slow = STALL_MOST_NS;
 			most = m->hosts ? STALLED_NS : DOZE_NS;
 			stalled = now > since && now - since > (slow > least ? slow : least);
 			if (stalled)
@@ -245,8 +246,8 @@ static bool stalled(uint64_t since, uint64_t now)
 		gs_gpu_lock(g);
 		gs_marker_reap(g);
 		uint64_t from = g->progress_ns > since ? g->progress_ns : since, least = SLOW * gs_marker_dearest(g);
-		if (least > SLOW * STALL_MOST_NS) /* work that stalls seems to be long */
-			least = SLOW * STALL_MOST_NS;
+		if (least > STALL_MOST_NS) /* work that stalls seems to be long */
+			least = STALL_MOST_NS;
 		if (least < atomic_load(&patience))
 			least = atomic_load(&patience);
 		if (g->phase == GS_DRAINING && gs_marker_at_hosts(g)) /* others wait for that, at the tenant's cost */

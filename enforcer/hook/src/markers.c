@@ -20,6 +20,7 @@
 #define RETRY_NS 1000000000  /* after a refusal the driver is asked again, and each time after twice as long, */
 #define RETRY_DOUBLES 8      /* up to so many times */
 #define HELPED_NS 4000000    /* work that was passed so soon after a launch passed for it had waited for that */
+#define VAIN_NS 40000000     /* work that took so long, and that launches passed for in vain, did not wait: it is long */
 #define GRAPH_SEEN 4         /* launches of a graph that are measured alone, */
 #define GRAPH_AGAIN 64       /* and again after so many */
 
@@ -332,7 +333,9 @@ static void account(struct gs_stream *e, const struct gs_marker *m, uint64_t at,
 	e->queued -= m->cost < e->queued ? m->cost : e->queued;
 	if (m->awaited_ns && at < m->awaited_ns + HELPED_NS)
 		gs_gate_helped(e, at);
-	e->stalled = false;
+	else if (m->awaited_ns && took > VAIN_NS && took > g->longest_ns)
+		g->longest_ns = took;
+	e->stalled = 0;
 	g->progress_ns = at;
 	pace(g, m, at);
 	if (at > g->usage.last_ns)

@@ -66,7 +66,7 @@ struct gs_stream {
 	struct gs_thread *thread; /* the owner of a thread's own one; else NULL */
 	_Atomic bool opened;      /* may hold launches that were not counted in OPEN */
 	_Atomic bool hosted;      /* a host function was queued since the last launch that looked */
-	bool stalled;             /* a launch passed the bound, because the queued work made no progress since */
+	unsigned stalled;         /* so many launches passed the bound, because the queued work made no progress since */
 	bool bounded;             /* a launch waited for the bound, and the stream has had work since */
 	uint64_t bound_ns;        /* of work that may be queued: as little as costs the program nothing; 0: the least */
 	uint64_t bound_set;       /* when that changed */

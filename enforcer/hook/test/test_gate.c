@@ -66,7 +66,7 @@ static void a_full_queue_without_progress_lets_pass(void)
 	launch_many(10, 40, NULL);
 	CHECK(fake[10].put == 40 && !fake[10].done);
 	CHECK(gs_passed >= 40 - 10 && gs_passed <= 40 - 8);
-	CHECK(gs_now() - from >= 5000000 + 29 * 100000);
+	CHECK(gs_now() - from >= 5000000 + 20 * 25600000); /* each of them a little later */
 	fake_mode(0, GS_PAUSE, 1, 0);
 	const struct fake_word *w;
 	AWAIT((w = told(GS_YIELD, GS_UNDRAINED, 0)));
@@ -219,6 +219,39 @@ static void a_stalled_launch_passes_a_pause(void)
 	spin(50000000);
 	CHECK(!fake[14].put && gs_passed == passed);
 	fake_mode(0, GS_RUN, 2, 0);
+	pthread_join(t, NULL);
+}
+
+/* Long work that does not wait for a launch is known as that, and no launch passes
+ * again while it takes no longer. Until then they pass less and less often. */
+static void launches_seldom_pass_long_work(void)
+{
+	fake_mode(0, GS_RUN, 1, 0);
+	fake_launch(10, false, NULL);
+	fake_mode(0, GS_PAUSE, 1, 0);
+	uint64_t from = gs_now(), passed = 0;
+	for (; gs_now() - from < 400000000; passed++) {
+		pthread_join(launching(11 + passed), NULL);
+		spin(2000000); /* those soon after it do not wait */
+	}
+	CHECK(passed >= 3 && passed <= 7 && gs_passed == passed); /* after 5 ms, 10 ms, 20 ms and so on */
+	pthread_mutex_lock(&gs_gates[0].lock);
+	for (struct gs_stream *e = gs_gates[0].streams; e; e = e->next)
+		if (gs_marker_oldest(e))
+			gs_marker_oldest(e)->awaited_ns = from;
+	CHECK(gs_gates[0].longest_ns < 40000000);
+	pthread_mutex_unlock(&gs_gates[0].lock);
+	for (uintptr_t i = 10; i < 11 + passed; i++)
+		fake_finish(i);
+	AWAIT(told(GS_YIELD, GS_DRAINED, 0));
+	CHECK(gs_gates[0].longest_ns >= 400000000);
+	fake_mode(0, GS_RUN, 2, 0);
+	fake_launch(40, false, NULL);
+	fake_mode(0, GS_PAUSE, 2, 0);
+	pthread_t t = launching(41);
+	spin(200000000);
+	CHECK(!fake[41].put && gs_passed == passed);
+	fake_mode(0, GS_RUN, 3, 0);
 	pthread_join(t, NULL);
 }
 
@@ -1239,6 +1272,7 @@ int main(int argc, char **argv)
 		TEST(who_is_waited_for_tells_no_cost),
 		TEST(who_ends_beforehand_tells_its_cost),
 		TEST(a_stalled_launch_passes_a_pause),
+		TEST(launches_seldom_pass_long_work),
 		TEST(a_stream_may_end_while_a_launch_waits),
 		TEST(a_host_function_tells_no_cost),
 		TEST(a_launch_passes_soon_behind_a_host_function),
