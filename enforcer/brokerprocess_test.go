@@ -71,6 +71,7 @@ func TestBrokerProcess(t *testing.T) {
 		Socket: socket, InFlight: inFlight, // GS_IN_FLIGHT overrides it
 		Observe: observe,
 		Policy:  tenants, FailClosed: os.Getenv("GS_TEST_FAIL") == "closed",
+		Slices: os.Getenv("GS_TEST_SLICES") == "auto",
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}))(t)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -73,6 +73,42 @@ func TestHostFunctions(t *testing.T) {
 	}
 }
 
+// TestLongWorkIsHeld holds that a tenant with a limit of a quarter gets no more than
+// that beside another one by work that goes on after its turn: long kernels and
+// graphs, queued ahead without a bound, and kernels that wait for one another.
+func TestLongWorkIsHeld(t *testing.T) {
+	const limit, seconds = 0.25, 20
+	quarter := tenant("a", 25)
+	quarter.Limit = limit
+	got := map[string]func(from, to int64) float64{}
+	for what, options := range map[string][]string{"kernels of 50 ms": {"--kernel-us=50000"}, "kernels of 100 ms": {"--kernel-us=100000"},
+		"graphs of 100 ms": {"--launch=graph", "--graph-us=100000"}, "peers of 100 ms": nil} {
+		h := stub(t, "GS_TEST_SLICES=auto")
+		h.govern(t, quarter, tenant("b", 70))
+		h.hook[0] += ":" + filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "libcuda.so.1") // it has time slices then
+		other := h.load(t, "b", "--kernel-us=200", "--seconds=600")
+		ready(t, other)
+		other.Tell("go")
+		var w *worker
+		if options == nil {
+			w = h.start(t, "a", fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), "peer", "100000", "--kernel-us=100000",
+				"--kernels=1", "--deadline=60")
+		} else {
+			w = h.load(t, "a", append(options, "--seconds=600")...)
+		}
+		ready(t, w)
+		w.Tell("go")
+		got[what] = func(from, to int64) float64 { return h.truth.of(w.Cmd.Process.Pid).work(from, to) / seconds }
+	}
+	from := fixture.Monotonic() + 3e9
+	poll(t, time.Minute, "the time does not pass", func() bool { return fixture.Monotonic() > from+seconds*1e9 })
+	for what, part := range got {
+		had := part(from, from+seconds*1e9)
+		fmt.Printf("%s: %.3f of the GPU with a limit of %g\n", what, had, limit)
+		fixture.AtMost(t, had, limit+0.02, "%s have … of the GPU", what)
+	}
+}
+
 // TestRefusedEvents holds that a tenant gets its share, and no more, while the
 // driver refuses events to its hook. It queues more than a turn's work.
 func TestRefusedEvents(t *testing.T) {

@@ -179,7 +179,7 @@ func (g *gpu) show(p *party) bool {
 		turn.Flags |= wire.Haste
 	}
 	if state.Late && !was.Late {
-		p.omit()
+		g.omit(p)
 	}
 	for _, t := range p.seats {
 		t.mute.Store(state.Mute || t.quiet)

@@ -226,11 +226,16 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 
 // omit finds the processes of a tenant that the kernel reports as stopped. They
 // get nothing until they report again, and delay neither their tenant nor its
-// neighbours.
-func (p *party) omit() {
+// neighbours. If all are stopped, they owe their drain all the same.
+func (g *gpu) omit(p *party) {
+	stops := func(t *seat) bool { return t.quiet || t.s.stopped() }
+	if !slices.ContainsFunc(p.seats, func(t *seat) bool { return !stops(t) }) {
+		g.schedule.Silence(g.now(), p.name)
+		return
+	}
 	for _, t := range p.seats {
 		if t.wants && !t.quiet && t.s.stopped() {
-			t.quiet, t.owes, p.dirty, t.gpu.dirty = true, false, true, true
+			t.quiet, t.owes, p.dirty, g.dirty = true, false, true, true
 		}
 	}
 }

@@ -8,12 +8,13 @@ import (
 const (
 	linger  = 100 * time.Millisecond // a tenant that wanted the GPU so recently still shares the time
 	silence = time.Second            // a tenant that wanted nothing for so long does not count
-	// turns that a tenant can be ahead; more is forgotten, as if nobody had it
-	memory = 3
-	late   = 10 * time.Millisecond  // the longest delay of a Rest, after which the bill is settled
-	brief  = 3 * time.Millisecond   // a tenant that wants the GPU for at most so long, and
-	seldom = 0.3                    // for at most this part of the time, is light
-	dregs  = 100 * time.Microsecond // a limit's bucket with no more counts as empty
+	// turns that a tenant can be ahead; more is forgotten, as if nobody had it, except for
+	memory   = 3
+	debtMost = 10 * time.Second       // that its drains overran
+	late     = 10 * time.Millisecond  // the longest delay of a Rest, after which the bill is settled
+	brief    = 3 * time.Millisecond   // a tenant that wants the GPU for at most so long, and
+	seldom   = 0.3                    // for at most this part of the time, is light
+	dregs    = 100 * time.Microsecond // a limit's bucket with no more counts as empty
 )
 
 // advance brings the books up to now, a slot of the history at a time; time
@@ -67,9 +68,11 @@ func (g *GPU) age(t *tenant, passed time.Duration) {
 		}
 		t.past.slot(g.now).due += due
 		t.settle(late)
-	} else if !t.expected(g.now) && t.lag < 0 { // time makes up for its use, and earns nothing
-		rate := 1.0
-		if t.tarries() { // no faster than if it went on
+	}
+	expected := t.expected(g.now)
+	if alone := t.part > 0 && g.weights == t.share.Weight; t.lag < 0 && (!expected || alone && t.tarries()) {
+		rate := 1.0                   // time makes up for its use, and earns nothing
+		if !expected && t.tarries() { // no faster than if it went on
 			rate = t.share.Weight / (t.share.Weight + g.weights)
 		}
 		t.lag = min(t.lag+time.Duration(rate*float64(passed)), 0)
@@ -164,6 +167,7 @@ func (g *GPU) serve(passed time.Duration) {
 			rates += t.pace.rateOr(1 / float64(heavy))
 		}
 	}
+	over, other, leak := g.overrunner()
 	for _, t := range g.tenants {
 		switch {
 		case !t.runs():
@@ -177,6 +181,10 @@ func (g *GPU) serve(passed time.Duration) {
 			t.settle(late)
 		case heavy == 1:
 			t.serve(passed, 1, 1/float64(1+light), true)
+		case t == over: // and what the other one leaves, when that tells
+			t.serve(passed, leak, leak*2/float64(2+light), false)
+		case t == other:
+			t.serve(passed, t.pace.rateOr(1-leak), (1-leak)*2/float64(2+light), false)
 		default:
 			rate := t.pace.rateOr(1 / float64(heavy))
 			t.serve(passed, rate, rate/max(rates, 1)*float64(heavy)/float64(heavy+light), false)
@@ -187,13 +195,8 @@ func (g *GPU) serve(passed time.Duration) {
 // serve books one part of the time as service, another as the GPU's time.
 func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 	d := time.Duration(rate * float64(passed))
-	t.lag -= d
 	t.pace.ran(passed, d, alone)
-	t.bill.served += d
-	t.bill.charged += time.Duration(charge * float64(passed))
-	if t.share.Limit < 1 {
-		t.bucket -= max(d, time.Duration(charge*float64(passed)))
-	}
+	t.book(d, time.Duration(charge*float64(passed)))
 	if t.settled {
 		t.stats.Overrun += passed
 	}
@@ -201,6 +204,45 @@ func (t *tenant) serve(passed time.Duration, rate, charge float64, alone bool) {
 		t.stats.Convoy += passed
 	}
 	t.settle(late)
+}
+
+// book books service, and the GPU's time.
+func (t *tenant) book(service, charge time.Duration) {
+	t.lag -= service
+	if t.settled && t.crowded {
+		t.debt = min(t.debt+service, debtMost)
+	}
+	t.bill.served += service
+	t.bill.charged += charge
+	if t.share.Limit < 1 {
+		t.bucket -= max(service, charge)
+	}
+}
+
+// overrunner returns the tenant that did not drain in time, the one that runs beside
+// it, and the least part that the first one has; nil if there are others. It has what
+// the other one leaves. If the launches of that do not tell, the time slices do.
+func (g *GPU) overrunner() (over, other *tenant, leak float64) {
+	for _, t := range g.tenants {
+		switch {
+		case !t.runs() || t.light(g.now):
+		case t.settled && over == nil:
+			over = t
+		case !t.settled && other == nil:
+			other = t
+		default:
+			return nil, nil, 0
+		}
+	}
+	switch {
+	case over == nil || other == nil:
+		return nil, nil, 0
+	case other.cost() > 0:
+		return over, other, 0
+	case over.state.Slice != 0:
+		return over, other, 2 * sliceLeast.Seconds() / (sliceLeast + sliceMost).Seconds()
+	}
+	return over, other, 0.5
 }
 
 // unwant takes back the latest wanted time, because the tenant wanted nothing
@@ -279,11 +321,11 @@ func (g *GPU) forget() {
 	})
 	for _, t := range g.tenants {
 		if t.lag >= 0 {
-			t.overran = 0
+			t.overran, t.debt = 0, 0
 		} else if t.drains && !running { // not work beside others, which is forgiven: all of them wait for it
 			t.overran = max(t.overran, min(g.now-t.paused, g.scheduler.config.Drain))
 		}
-		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran))
+		t.lag = max(t.lag, -memory*(g.scheduler.config.Turn+t.overran)-t.debt)
 		if t.expected(g.now) && t.part > 0 {
 			least = min(least, t.lag)
 			several++

@@ -527,6 +527,9 @@ func TestRestMakesUp(t *testing.T) {
 		"is open":         {-5 * ms, func(x *tenant) { x.wants, x.state.Mode = true, Open }, -5 * ms},
 		"tarries":         {-5 * ms, func(x *tenant) { x.overran, x.gpu.weights = late, 1 }, -3 * ms},
 		"is held":         {-5 * ms, func(x *tenant) { x.wants, x.share.Held = true, true }, -5 * ms},
+		"tarries alone":   {-10 * ms, func(x *tenant) { x.overran, x.gpu.weights, x.wants, x.part = late, 1, true, 1 }, -2 * ms},
+		"others want":     {-10 * ms, func(x *tenant) { x.overran, x.gpu.weights, x.wants, x.part = late, 2, true, 0.5 }, -8 * ms},
+		"wants alone":     {-10 * ms, func(x *tenant) { x.gpu.weights, x.wants, x.part = 1, true, 1 }, -6 * ms},
 	} {
 		d := newDesk(t, Config{}, 1)
 		d.join(Share{}, "a")
@@ -535,6 +538,72 @@ func TestRestMakesUp(t *testing.T) {
 		c.change(x)
 		if d.age(x, 4*ms); x.lag != c.want {
 			t.Errorf("who %s: %v, not %v", what, x.lag, c.want)
+		}
+	}
+}
+
+// Who does not drain has what the other one leaves, as that tells by its launches,
+// and not what it says itself. If the other does not tell, it is taken to have half
+// of the time, or less in short slices. It owes all of that, if it began beside
+// others.
+func TestOverrunIsOwed(t *testing.T) {
+	for what, c := range map[string]struct {
+		launched  uint64 // by b, which makes 8192 a second
+		change    func(a, b *tenant)
+		had, owes time.Duration
+	}{
+		"half":       {4096, func(a, b *tenant) {}, 500 * ms, 500 * ms},
+		"little":     {7680, func(a, b *tenant) {}, 62500 * us, 62500 * us},
+		"nothing":    {9000, func(a, b *tenant) {}, 0, 0},
+		"unknown":    {4096, func(a, b *tenant) { b.pace.solo = rate{} }, 500 * ms, 500 * ms},
+		"in slices":  {4096, func(a, b *tenant) { b.pace.solo, a.state.Slice = rate{}, sliceLeast }, 181818182, 181818182},
+		"was open":   {6144, func(a, b *tenant) { b.pace.solo, b.about = rate{}, 1./8192 }, 250 * ms, 250 * ms},
+		"from alone": {4096, func(a, b *tenant) { a.crowded = false }, 500 * ms, 180 * ms},
+		"much":       {0, func(a, b *tenant) { a.debt, a.lag, a.bucket = debtMost-ms, -debtMost, -debtMost }, debtMost + time.Second, debtMost + 180*ms},
+	} {
+		d, a, b := pair(t)
+		a.drains, a.settled, a.crowded, a.overran, b.state.Mode = true, true, true, 50*ms, Run
+		a.share.Limit, b.lag = 0.5, time.Second
+		c.change(a, b)
+		d.serve(time.Second)
+		d.learn(a, Usage{Launched: 1, Longest: ms})
+		if what == "much" {
+			a.bill.served += debtMost
+		}
+		if d.learn(b, Usage{Launched: c.launched}); off(a.lag, -c.had) || off(a.bucket, -c.had) || off(a.bill.served+a.stats.Served, c.had) {
+			t.Errorf("%s: lag %v, bucket %v, served %v", what, a.lag, a.bucket, a.bill.served+a.stats.Served)
+		}
+		if all := a.bill.charged + a.stats.Charged + b.bill.charged + b.stats.Charged; off(all, time.Second) {
+			t.Errorf("%s: %v is charged", what, all)
+		}
+		if d.forget(); off(a.lag, -c.owes) || a.debt > debtMost {
+			t.Errorf("%s: it owes %v", what, a.lag)
+		}
+		a.lag = 0
+		if d.forget(); a.debt != 0 || a.overran != 0 {
+			t.Errorf("%s: it made up for that, and owes %v", what, a.debt)
+		}
+	}
+	for _, others := range []int{0, 2} { // nobody, or nobody knows who
+		d, a, b := pair(t)
+		a.drains, a.settled, a.pace, b.wants = true, true, pace{}, false
+		for i := range others {
+			x := ready(d, string(rune('c'+i)), Share{})
+			x.state.Mode = Run
+		}
+		if d.serve(300 * ms); off(a.lag, -300*ms/time.Duration(1+others)) {
+			t.Errorf("beside %d others: lag %v", others, a.lag)
+		}
+	}
+}
+
+// A turn counts as begun beside others if they want the GPU, or did a moment ago.
+func TestCrowded(t *testing.T) {
+	for rest, want := range map[time.Duration]bool{0: true, linger - 1: true, linger: false} {
+		d, a, b := pair(t)
+		d.GPU.now, b.wants, b.rested = d.at, rest == 0, d.at-rest
+		if d.open(a, Run); a.crowded != want {
+			t.Errorf("the other one rests for %v: %v", rest, a.crowded)
 		}
 	}
 }

@@ -149,11 +149,16 @@ func (g *GPU) overrun() {
 			}
 			t.state.Late, g.changed = true, true
 			if !t.answered {
-				g.waited(t)
-				t.mute, t.state.Mute = true, true
+				g.silence(t)
 			}
 		}
 	}
+}
+
+// silence gives t no turn until it says something: nobody waits for it again.
+func (g *GPU) silence(t *tenant) {
+	g.waited(t)
+	t.mute, t.state.Mute, g.changed = true, true, true
 }
 
 // rank lists the ready units of a domain, the first to go first.
@@ -348,6 +353,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 		g.waited(t)
 		t.stats.Turns++
 		t.opened = g.now
+		t.crowded = slices.ContainsFunc(g.tenants, func(o *tenant) bool { return o != t && o.active(g.now) })
 		t.state.Turn = g.scheduler.turns
 	}
 	if m == Open {
@@ -363,8 +369,11 @@ func (g *GPU) open(t *tenant, m Mode) {
 // flag tells running tenants whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, hurried, waiting := 0, 0, g.trying // which should be short
+	running, hurried, late, waiting := 0, 0, 0, g.trying // which should be short
 	for _, t := range g.tenants {
+		if t.settled {
+			late++
+		}
 		if t.sessions > 0 && t.hurried() { // it may come at any time
 			hurried++
 		}
@@ -378,7 +387,9 @@ func (g *GPU) flag() {
 			continue
 		}
 		s := t.state
-		s.Slice = t.slice
+		if s.Slice = t.slice; (s.Late || t.settled && len(t.unit.members) == 1) && late < 2 && g.scheduler.config.Slices {
+			s.Slice = sliceLeast // of several, the switches would cost the others more
+		}
 		if s.Mode != Run {
 			s.Beside = s.Mode == Open && !t.unit.alone()
 			g.changed = g.changed || s != t.state

@@ -368,10 +368,17 @@ func TestMute(t *testing.T) {
 	}
 	d.Changed()
 	d.Hear(d.at, "a")
-	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || d.find("a").drains {
+	if !d.Changed() || d.State("a").Mute || d.waiting(d.find("a")) != 0 || !d.find("a").drains {
 		t.Errorf("heard: %+v", d.State("a"))
 	}
+	d.drain("a")
 	turn("b", "a")
+	for _, late := range []bool{false, true} {
+		d.find("a").settled = late
+		if d.Silence(d.at, "a"); d.State("a").Mute != late {
+			t.Errorf("its drain is late %v, and it is mute %v", late, !late)
+		}
+	}
 }
 
 // No tenant that wants the GPU waits for ever.

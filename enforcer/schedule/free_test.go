@@ -504,6 +504,46 @@ func TestTrimAndGrow(t *testing.T) {
 	}
 }
 
+// Who does not drain in time has short slices until its next turn, if they may be
+// set, if it is the only one, and if it waits for no other GPU.
+func TestSlicesOfOverruns(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(d *desk, a *tenant)
+		want   time.Duration
+	}{
+		"late":       {func(d *desk, a *tenant) {}, sliceLeast},
+		"drained":    {func(d *desk, a *tenant) { a.drains, a.settled, a.state.Late = false, false, true }, sliceLeast},
+		"nudged":     {func(d *desk, a *tenant) { d.nudge(a, ms) }, sliceLeast},
+		"next turn":  {func(d *desk, a *tenant) { d.open(a, Run) }, 0},
+		"in time":    {func(d *desk, a *tenant) { a.settled = false }, 0},
+		"in a gang":  {func(d *desk, a *tenant) { a.unit.members = []*tenant{a, a} }, 0},
+		"two are":    {func(d *desk, a *tenant) { d.find("b").settled = true }, 0},
+		"not to set": {func(d *desk, a *tenant) { d.Scheduler.config.Slices = false }, 0},
+	} {
+		d, a, _ := pair(t)
+		a.drains, a.settled = true, true
+		c.change(d, a)
+		if d.flag(); a.state.Slice != c.want {
+			t.Errorf("%s: %v", what, a.state.Slice)
+		}
+	}
+}
+
+// Who is open alone tells about what a launch takes. What was measured is better.
+func TestAbout(t *testing.T) {
+	d, a := lessons(t, 0, 0, 0)
+	a.state.Mode = Open
+	for launched, want := range map[uint64]float64{10: 0.003, 0: 0.003} {
+		a.about, d.GPU.now, a.looked = 0.003, d.at, d.at-time.Second
+		if d.learn(a, Usage{Launched: launched, Busy: 30 * ms}); !near(a.cost(), want) {
+			t.Errorf("%d launches: %v", launched, a.cost())
+		}
+	}
+	if a.pace.solo = costs(0.001); !near(a.cost(), 0.001) {
+		t.Errorf("%v", a.cost())
+	}
+}
+
 // The lone pace of an open tenant is measured again if it is in doubt.
 func TestUnsure(t *testing.T) {
 	for what, c := range (changes{

@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	suspect   = 10 * time.Millisecond  // a drain that takes longer may wait for the tenant's other GPU;
-	repeats   = 3                      // that again and again makes a gang,
-	recent    = 5 * time.Second        // with less between two; without a nudge for as long, it ends
-	patience  = 2 * time.Millisecond   // until a drain that needs further launches gets them,
-	nudgeTime = time.Millisecond       // for so long at least,
-	nudgeGap  = 100 * time.Millisecond // and again after so long at most
+	suspect   = 10 * time.Millisecond // a drain that takes longer may wait for the tenant's other GPU;
+	repeats   = 3                     // that again and again makes a gang,
+	recent    = 5 * time.Second       // with less between two; without a nudge for as long, it ends
+	patience  = 2 * time.Millisecond  // until a drain that needs further launches gets them,
+	nudgeTime = time.Millisecond      // for so long at least,
+	nudgeMost = 30 * time.Millisecond // and at most
+	far       = time.Second           // is a debt
 )
 
 // A doubt counts the drains of a tenant on two GPUs that may have waited for one
@@ -174,7 +175,7 @@ func (g *GPU) stir(t *tenant) {
 	case t.nudge == 0:
 		for _, o := range t.unit.members { // all of them wait, and none reports when it is enough
 			if !o.share.Held {
-				o.gpu.nudge(o, max(nudgeTime, o.gap()/3))
+				o.gpu.nudge(o, min(max(nudgeTime, o.gap()/3), nudgeMost))
 			}
 		}
 	case t.ready() && t.unit.granted && t.unit.clear():
@@ -196,14 +197,20 @@ func (g *GPU) nudge(t *tenant, d time.Duration) {
 	t.nudge, t.paused, t.drains, t.settled, t.answered = g.now+d, paused, drains, settled, answered
 }
 
-// gap returns for how long t is not nudged again.
-func (t *tenant) gap() time.Duration { return min((t.gpu.now-t.paused)/3, nudgeGap) }
+// gap returns for how long t is not nudged again. Each nudge may make a drain longer.
+func (t *tenant) gap() time.Duration {
+	if t.settled {
+		return t.gpu.now - t.paused
+	}
+	return (t.gpu.now - t.paused) / 3
+}
 
 // waits says whether t does not drain, and may wait for held launches. On a
 // single GPU its next turn solves that once the others go on, and they wait no
-// longer.
+// longer, unless it owes so much that its next turn is far.
 func (t *tenant) waits() bool {
-	return t.drains && (!t.settled || len(t.unit.members) > 1) && t.gpu.now-t.held >= t.gpu.scheduler.patience(t)
+	return t.drains && (!t.settled || len(t.unit.members) > 1 || t.debt >= far) &&
+		t.gpu.now-t.held >= t.gpu.scheduler.patience(t)
 }
 
 // stuck says whether it is time to let t launch, so that its unit can drain.

@@ -387,8 +387,8 @@ func TestPatience(t *testing.T) {
 // The longer a drain takes, the later a gang is nudged again.
 func TestGap(t *testing.T) {
 	d, _ := gang(t)
-	for passed, want := range map[time.Duration]time.Duration{0: 0, 6 * ms: 2 * ms, time.Minute: nudgeGap} {
-		d.GPU.now = d.find("a").paused + passed
+	for passed, want := range map[time.Duration]time.Duration{0: 0, 6 * ms: 2 * ms, 30 * ms: 10 * ms, 50 * ms: 50 * ms, time.Minute: time.Minute} {
+		d.GPU.now, d.find("a").settled = d.find("a").paused+passed, passed >= 50*ms
 		if d.nudge(d.find("a"), ms); d.find("a").unit.again != d.GPU.now+want {
 			t.Errorf("after %v: %v", passed, d.find("a").unit.again-d.GPU.now)
 		}
@@ -461,6 +461,8 @@ func TestStuck(t *testing.T) {
 		"is held":     {func() { a.share.Held = true }, false},
 		"one session": {func() { a.sessions = 1 }, false},
 		"has drained": {func() { a.drains = false }, false},
+		"too late":    {func() { a.settled = true }, false},
+		"owes much":   {func() { a.settled, a.debt = true, far }, true},
 		"not so long": {func() { a.held = time.Second - 2*ms + 1 }, false},
 		"just enough": {func() { a.held = time.Second - 2*ms }, true},
 		"was nudged":  {func() { a.unit.again = time.Second + 1 }, false},

@@ -52,6 +52,15 @@ func (p *pace) cost() float64 {
 	return p.solo.seconds / p.solo.launches
 }
 
+// cost returns the seconds that a launch takes alone, or else took about while t was
+// open and nobody else was there; 0 if both are unknown.
+func (t *tenant) cost() float64 {
+	if c := t.pace.cost(); c > 0 {
+		return c
+	}
+	return t.about
+}
+
 // stale says whether the lone pace is too old.
 func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p.confirmed }
 
@@ -128,7 +137,8 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	t.longest = max(t.longest-t.longest/16, min(u.Longest, time.Second))
 	if u.Solo > 0 && u.SoloTime > 0 {
 		p.age(g.now)
-		p.solo.add(float64(u.Solo), min(u.SoloTime, time.Second), soloMemory)
+		over := min(u.SoloTime, time.Second)
+		p.solo.add(float64(u.Solo)*over.Seconds()/u.SoloTime.Seconds(), over, soloMemory)
 		p.fresh = g.now
 		p.confirm()
 	}
@@ -161,13 +171,18 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	if g.together && !before { // otherwise it shows hand-overs
 		p.beside.add(n, w.beside, besideMemory)
 	}
-	if c > 0 {
+	if c > 0 && !t.settled { // what that has is seen by what it leaves
 		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // it may have run before the window
 		t.lag += w.given - service
 		t.bill.served += service - w.given
 		if t.share.Limit < 1 {
 			t.bucket -= max(service-w.given, 0)
 		}
+	}
+	if over, other, _ := g.overrunner(); other == t && t.cost() > 0 { // it had what t left
+		rest := max(w.beside-time.Duration(n*t.cost()*1e9), 0)
+		t.bill.charged -= rest
+		over.book(rest, rest)
 	}
 	t.settle(0)
 }

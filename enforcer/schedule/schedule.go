@@ -184,6 +184,8 @@ type tenant struct {
 	nudge   time.Duration // until when it may launch though it drains; 0 it may not
 	settled bool          // its drain had its time, and others go on
 	overran time.Duration // how long the others waited for it to drain, the longest since it was not ahead last
+	crowded bool          // others shared the GPU when its turn began
+	debt    time.Duration // what it used after its drains had their time in such turns, since it was not ahead last
 
 	answered bool // it said something since it was let run last
 	mute     bool // it said nothing, and gets no turn until it does: nobody waits again for a stopped process
@@ -195,6 +197,7 @@ type tenant struct {
 	dry    bool          // it was empty, and is not full enough yet
 
 	pace    pace
+	about   float64 // see cost
 	glimpse glimpse
 	slice   time.Duration // while all are open, or that is tried; 0 the driver's default
 	bill    bill
@@ -251,12 +254,18 @@ func (g *GPU) input(now time.Duration, name string) *tenant {
 	return nil
 }
 
-// Hear says that a mute tenant is there again, without a report of its work: it
-// may not have seen its last turn, and nobody waits for it.
+// Silence says that a tenant that did not drain in time cannot say anything: it is
+// mute until it does.
+func (g *GPU) Silence(now time.Duration, name string) {
+	if t := g.input(now, name); t != nil && t.settled && !t.mute {
+		g.silence(t)
+	}
+}
+
+// Hear says that a mute tenant is there again, without a report of its work.
 func (g *GPU) Hear(now time.Duration, name string) {
 	if t := g.find(name); t != nil && t.mute {
 		g.hear(now, name)
-		t.drains, t.settled = false, false
 	}
 }
 

@@ -38,6 +38,10 @@ type program struct {
 	lie    func(l *liar) // it has no hook, and lies
 	stops  time.Duration // when it is stopped, 0: never, and
 	goes   time.Duration // when it continues
+	cycle  time.Duration // so long after that it is stopped again; 0: never
+	deep   int           // launches that it may queue however long they take: one on each stream
+	seats  int           // its processes on each GPU beyond the first, which do the same
+	every  int           // of so many launches only one is a kernel, the others take 10 us
 
 	ranks []*rank1
 	steps []time.Duration // when each step ended, on its first GPU
@@ -66,6 +70,8 @@ type rank1 struct {
 	bound      time.Duration
 	boundSet   time.Duration
 	yielded    uint64
+	late       uint64        // the turn after which it said that it had not drained
+	seenAt     time.Duration // when the page changed
 	busy       time.Duration // when it last had work
 	launched   uint64
 	said       uint64        // reported launches, of those that ended
@@ -177,10 +183,14 @@ func (w *world) decide() {
 // play is a step of a process and its hook; it reports whether the broker
 // received a message.
 func (w *world) play(r *rank1) (told bool) {
-	if w.now < r.p.from || r.p.stops != 0 && w.now >= r.p.stops && w.now < r.p.goes {
+	p := r.p
+	if p.cycle > 0 && w.now == p.goes+p.cycle && r == p.ranks[0] {
+		p.stops, p.goes = w.now, w.now+p.goes-p.stops
+	}
+	if w.now < p.from || p.stops != 0 && w.now >= p.stops && w.now < p.goes {
 		return false
 	}
-	if r.p.stops != 0 && w.now == r.p.goes { // the hook has missed its turns
+	if p.stops != 0 && w.now == p.goes { // the hook has missed its turns
 		r.gpu.g.Hear(w.now, r.p.name) // PING
 		told = true
 	}
@@ -192,7 +202,9 @@ func (w *world) play(r *rank1) (told bool) {
 	g, name := r.gpu.g, r.p.name
 	if !r.here {
 		r.here = true
-		g.Join(w.now, name, r.p.Share)
+		for range 1 + p.seats {
+			g.Join(w.now, name, p.Share)
+		}
 		r.seen = State{Mode: Pause}
 		return true
 	}
@@ -200,7 +212,7 @@ func (w *world) play(r *rank1) (told bool) {
 		was := r.seen
 		r.seen = r.pages[0].state
 		if was.Mode != r.seen.Mode || was.Turn != r.seen.Turn || was.Beside != r.seen.Beside {
-			if r.soloAt = w.now; len(r.queue) == 0 {
+			if r.soloAt, r.seenAt = w.now, w.now; len(r.queue) == 0 {
 				r.soloAt = 0
 			}
 		}
@@ -262,7 +274,8 @@ func (w *world) play(r *rank1) (told bool) {
 			r.told, told = false, true
 			g.Want(w.now, name)
 		}
-		if r.yielded != r.seen.Turn && len(r.queue) == 0 && !r.p.stuck && w.now-r.busy >= 50*us {
+		switch {
+		case r.yielded != r.seen.Turn && len(r.queue) == 0 && !r.p.stuck && w.now-r.busy >= 50*us:
 			r.yielded, told = r.seen.Turn, true
 			u := r.usage(w)
 			u.Ago = w.now - r.busy
@@ -272,9 +285,12 @@ func (w *world) play(r *rank1) (told bool) {
 			} else {
 				g.Drained(w.now, name, u)
 			}
-		} else if !r.told && !r.holds && len(r.queue) == 0 && w.now-r.busy >= 300*us && r.yielded == r.seen.Turn {
+		case !r.told && !r.holds && len(r.queue) == 0 && w.now-r.busy >= 300*us && r.yielded == r.seen.Turn:
 			r.told, told = true, true
 			g.Rest(w.now, name, Usage{Ago: w.now - r.busy})
+		case r.late != r.seen.Turn && len(r.queue) > 0 && w.now-r.seenAt >= 50*ms:
+			r.late, told = r.seen.Turn, true
+			g.Report(w.now, name, r.usage(w))
 		}
 	}
 	return told
@@ -356,7 +372,7 @@ func (w *world) launch(r *rank1) {
 			return
 		}
 		r.holds = false
-		if r.queued > most {
+		if r.queued > most && len(r.queue) >= p.deep {
 			if r.bounded = true; w.now-r.boundSet >= time.Second {
 				r.bound, r.boundSet = r.bound/2, w.now
 			}
@@ -365,7 +381,11 @@ func (w *world) launch(r *rank1) {
 		if p.meets && r.left == 1 {
 			r.push(meet)
 		} else {
-			r.push(p.kernel)
+			if p.every > 1 && r.launched%uint64(p.every) != 0 {
+				r.push(10 * us)
+			} else {
+				r.push(p.kernel)
+			}
 		}
 		r.launched++
 		r.left--
