@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -206,6 +209,38 @@ func TestSilentTurn(t *testing.T) {
 	before := c.page.Turn(0).Turn
 	c.sync()
 	drain(t, "who is heard of has a turn", func() bool { return c.page.Turn(0).Turn > before }, place{d, 0})
+}
+
+// TestStoppedTurn charges a tenant that is stopped with work on the GPU until it
+// goes on and has drained. The other one has the GPU meanwhile.
+func TestStoppedTurn(t *testing.T) {
+	t.Parallel()
+	proc := t.TempDir()
+	self := filepath.Join(proc, strconv.Itoa(os.Getpid()))
+	fixture.Must(t, os.Mkdir(self, 0o755))
+	for _, name := range []string{"status", "cgroup", "stat"} {
+		text := fixture.Value(os.ReadFile("/proc/self/" + name))(t)
+		if i := bytes.LastIndexByte(text, ')'); name == "stat" {
+			text[i+2] = 'T'
+		}
+		fixture.Must(t, os.WriteFile(filepath.Join(self, name), text, 0o644))
+	}
+	b := start(t, Options{ProcFS: proc}, inTurns(0))
+	c, d := dial(t, b, "a", 1), dial(t, b, "b", 1)
+	c.acquire(0)
+	c.sync()
+	d.queue(0)
+	d.mode(0, wire.ModeRun)
+	fixture.Equal(t, b.tenant("a").Overruns, 1, "… overruns")
+	for from := range 3 { // until it says something
+		eventually(t, "it is charged", func() bool { return b.tenant("a").OverrunSeconds > 0.02*float64(from+1) })
+	}
+	c.sync()
+	c.yield(0, wire.WhyDrained)
+	c.sync()
+	was := b.tenant("a").OverrunSeconds
+	d.sync()
+	fixture.Equal(t, b.tenant("a").OverrunSeconds, was, "it has drained, and is charged for")
 }
 
 // TestDeath ends the connection of a tenant that does not drain. The other one
