@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
+	"gpusteward/collectors/faults"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
@@ -24,6 +26,8 @@ type stage struct {
 	driverUp, drained   float64
 	events              []incident.Event
 	expected, happening int
+	away                bool   // there is no agent; the next one starts with the state of the last
+	boot                string // the next agent's, if it is another than the last one's
 }
 
 // An actor is one of a stage's GPUs.
@@ -35,6 +39,7 @@ type actor struct {
 	asked                float64 // requested limit; 0 is not shown
 	links                float64
 	used, processes      float64
+	joules               float64 // 0 is not shown
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
@@ -133,6 +138,10 @@ func (s *stage) samples() (all []collectors.Sample) {
 		info[slices.Index(device.Info.Labels, "name")-2] = "NVIDIA H100 80GB HBM3"
 		put(device.Info, 1, info...)
 		put(device.AddressingMode, 1, "none")
+		if g.joules > 0 {
+			put(device.Energy, g.joules, "gpu")
+		}
+		put(faults.RecoveryAction, 0)
 		put(activity.Utilization, g.busy, "gpu")
 		put(activity.Utilization, g.mem, "memory")
 		put(device.Power, g.watts, "average", "gpu")
@@ -463,7 +472,58 @@ var driverScenes = []scene{
 		}},
 }
 
+// reload replaces the agent's pod and the driver between two times. The links train until a third one.
+func (s *stage) reload(from, to, trained time.Duration) {
+	s.away = s.during(from, to)
+	s.each(func(g *actor) {
+		if g.links = 18; s.during(from, trained) {
+			g.links = 0
+		}
+	})
+}
+
 var linkScenes = []scene{
+	{check: "nvlink_down", name: "links that train when the agent comes back after a reload of the driver",
+		length: time.Hour, play: func(s *stage) {
+			s.reload(20*time.Minute, 23*time.Minute, 26*time.Minute)
+			s.each(func(g *actor) {
+				if g.joules += 6000; s.at == 22*time.Minute {
+					g.joules = 90
+				}
+			})
+		}},
+	{check: "nvlink_down", name: "links that train, and GPUs that do not tell their energy", length: time.Hour,
+		play: func(s *stage) { s.reload(20*time.Minute, 21*time.Minute, 24*time.Minute) }},
+	{check: "nvlink_down", name: "links that train while the agent is replaced once more", length: time.Hour,
+		play: func(s *stage) {
+			s.reload(20*time.Minute, 21*time.Minute, 24*time.Minute)
+			s.away = s.away || s.during(22*time.Minute, 22*time.Minute+10*time.Second)
+		}},
+	{check: "nvlink_down", name: "links that train after the kernel said that the driver was loaded", length: time.Hour,
+		play: func(s *stage) {
+			s.reload(20*time.Minute, 20*time.Minute+20*time.Second, 24*time.Minute)
+			if s.at == 20*time.Minute+30*time.Second {
+				s.events = append(s.events, happened("loaded", incident.WhatDriverLoaded, 0, "", birth.Add(s.at)))
+			}
+		}},
+	{check: "nvlink_down", name: "links that are down after a reload of the driver", length: time.Hour,
+		want: incident.Critical, within: 26*time.Minute + 30*time.Second, play: func(s *stage) {
+			s.reload(20*time.Minute, 21*time.Minute, 2*time.Hour)
+		}},
+	{check: "nvlink_down", name: "links that failed while no agent ran, without a reset", length: time.Hour,
+		want: incident.Critical, within: 23*time.Minute + 30*time.Second, play: func(s *stage) {
+			s.reload(20*time.Minute, 23*time.Minute, 2*time.Hour)
+			s.each(func(g *actor) { g.joules += 6000 })
+		}},
+	{check: "nvlink_down", name: "a bridge between two of four GPUs that is lost in a boot", gpus: 4, length: time.Hour,
+		want: incident.Critical, within: 28*time.Minute + 30*time.Second, play: func(s *stage) {
+			s.away, s.boot = s.during(20*time.Minute, 23*time.Minute), "other"
+			for _, g := range s.gpus[2:] {
+				if s.at >= 20*time.Minute {
+					g.links = 0
+				}
+			}
+		}},
 	{check: "nvlink_down", name: "a link that does not come back after a drain", length: time.Hour,
 		want: incident.Critical, within: 36 * time.Minute, play: func(s *stage) {
 			s.drained = collectors.Bool(s.during(20*time.Minute, 30*time.Minute))
@@ -589,8 +649,16 @@ func eachScene(t *testing.T, n int) {
 			w, s, worst, found := newWorld(t, Checks()...), newStage(n), incident.None, time.Duration(-1)
 			of := map[string]bool{}
 			for ; s.at < c.length; s.at += pace {
+				was := s.away
 				s.events = nil
 				c.play(s)
+				if s.away {
+					w.now = w.now.Add(pace)
+					continue
+				}
+				if was {
+					w.restart(cmp.Or(s.boot, "same"))
+				}
 				for _, e := range w.step(pace, s.events, s.samples()...) {
 					if e.Check == c.check && e.Severity >= incident.Warning {
 						of[e.Entity.String()] = true

@@ -86,18 +86,21 @@ var linkChecks = []*Check{
 			"with corrections, and uncorrected errors will follow.",
 	},
 	{
-		ID: "nvlink_down", Alert: "NVLinkDown", Class: incident.InterconnectFault,
+		ID: "nvlink_down", Alert: "NVLinkDown", Class: incident.InterconnectFault, Accepts: true,
 		Levels: []Level{
 			{Severity: incident.Critical, When: lostLinks, For: of(3, 3)},
-			{Severity: incident.Warning, When: lostLinks, For: of(4, 30)}, // a link that comes back each time
+			// A link that comes back each time. One that trains anew once is back after
+			// two samples.
+			{Severity: incident.Warning, When: lostLinks, For: of(3, 60)},
 		},
 		Summary: "An NVLink that was up is down, or goes down again and again.",
-		Detail:  "{entity} has {count:NVLink|NVLinks} less than it had in this boot.",
-		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
+		Detail:  "{entity} has {count:NVLink|NVLinks} less than it had before.",
+		Action: "Reset the GPUs at both ends; if the link stays down, inspect the bridge or the baseboard. If it was " +
+			"removed for good: gpusteward ack nvlink_down and the GPU.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
 			"bridge, are no fault. Neither are links that train in the first five minutes after the host was booted, " +
 			"the driver was reloaded or the GPU was reset. A link that comes back within half a minute each time is " +
-			"a warning.",
+			"a warning at the third time in ten minutes.",
 	},
 	{
 		ID: "nvlink_missing", Alert: "NVLinkMissing", Class: incident.InterconnectFault,
@@ -130,12 +133,17 @@ var linkChecks = []*Check{
 			// NVLink 5
 			{Severity: incident.Warning, When: Increase(links.NVLinkRecoveries, 2*time.Minute, "by", "link").
 				Above(0), For: of(16, 30).every(time.Minute)},
+			// Bursts with pauses between them.
+			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute,
+				"type", "replay|recovery", "by", "link").Above(0), For: of(15, 60).every(2 * time.Minute)},
+			{Severity: incident.Warning, When: Increase(links.NVLinkRecoveries, 2*time.Minute, "by", "link").
+				Above(0), For: of(15, 60).every(2 * time.Minute)},
 			// Healthy links have a few a day.
 			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute, "type", "crc",
 				"by", "link").Above(20, 10), For: of(16, 30).every(time.Minute),
 				Detail: "{entity} had {count:corrupted packet|corrupted packets} in 2 minutes."},
 		},
-		Summary: "An NVLink has errors in most minutes.",
+		Summary: "An NVLink has errors in most minutes, or in a quarter of two hours.",
 		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
 		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
@@ -187,18 +195,20 @@ var linkChecks = []*Check{
 		ID: "c2c_link", Alert: "GPUC2CLinkDown", Class: incident.InterconnectFault,
 		Levels:  []Level{{Severity: incident.Critical, When: Fell(links.C2CUp, "by", "link").Above(0), For: of(3, 3)}},
 		Summary: "A link between the GPU and its Grace CPU is down.",
-		Detail:  "{entity} was up in this boot.",
+		Detail:  "{entity} was up before.",
 		Action:  "Drain the host, and power-cycle it; if the fault returns, have the superchip replaced.",
 		Cause: "Copies to and from the host's memory slow down, or fail. The links are soldered: neither a cable nor a " +
 			"reset of the GPU is the remedy.",
 	},
 	{
-		ID: "ib_port", Alert: "IBPortDown", Class: incident.InterconnectFault,
+		ID: "ib_port", Alert: "IBPortDown", Class: incident.InterconnectFault, Accepts: true,
 		Levels: []Level{{Severity: incident.Critical, When: Fell(links.IBPortUp, "by", "device").
-			Above(0), For: of(3, 3)}},
+			Above(0).And(Value(Booting).Is(0)), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
-		Action:  "Check the cable and the switch's port.",
-		Cause:   "Jobs over several nodes fail or slow down. One that never was up raises no alert.",
+		Action: "Check the cable and the switch's port. If it was disconnected for good: gpusteward ack ib_port and " +
+			"the device.",
+		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +
+			"before a boot has five minutes.",
 	},
 	{
 		ID: "ib_port_flap", Alert: "IBPortFlap", Class: incident.InterconnectFault,

@@ -80,6 +80,9 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 			e.plans.reset(gpu, now)
 		}
 	}
+	if !loaded.IsZero() {
+		e.plans.loaded(s, loaded)
+	}
 	m.hold()
 	changes = e.release(reset, loaded)
 	m.count(s)

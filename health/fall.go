@@ -1,6 +1,8 @@
 package health
 
 import (
+	"slices"
+
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
@@ -8,8 +10,8 @@ import (
 
 // BelowPeak shows falls to the checks.
 var BelowPeak = collectors.Gauge("nvgpu_below_peak",
-	"Distance of the metric from its highest value in this boot: links and ports that were up and are down, also "+
-		"from before a restart of the agent.",
+	"Distance of the metric from its highest value on this host: links and ports that were up and are down, also "+
+		"from before a restart of the agent or a boot, unless that was acknowledged.",
 	"metric", "link", "device")
 
 // A fall is a signal with a remembered peak.
@@ -17,6 +19,24 @@ type fall struct {
 	name  string   // of its metric
 	where []string // as for Fell
 	of    *Signal
+}
+
+// isFall reports whether a query is that of a fall. What the host had, it has
+// after a boot too.
+func isFall(query string) bool {
+	return slices.ContainsFunc(falls, func(f *fall) bool { return f.of.query == query })
+}
+
+// accept makes the present values of an entity the highest ones, for the
+// falls that a check uses.
+func (m *memory) accept(c *Check, e incident.Entity) {
+	for _, used := range c.Metrics() {
+		for _, f := range falls {
+			if f.name == used.Name {
+				delete(m.peaks, peak{f.of.query, e})
+			}
+		}
+	}
 }
 
 // falls are the falls that the checks use, each once.

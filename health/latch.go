@@ -176,6 +176,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			if j.ID == driftCheck {
 				e.normal.accept(st.Parent(), e.latest)
 			}
+			e.memory.accept(j.Check, st.Entity)
 			ev := e.unlatch(j, st, now, "")
 			ev.Kind = incident.KindAck
 			return ev, nil

@@ -21,6 +21,8 @@ var (
 	DevicesAway = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
 	Settling    = collectors.Gauge("nvgpu_settling",
 		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
+	Booting = collectors.HostGauge("nvgpu_host_booting",
+		"1 for the first 5 minutes after the host was booted: its ports get their carriers.")
 	Reloading = collectors.HostGauge("nvgpu_driver_reloading",
 		"1 while the driver may be reloading: for 10 minutes after it was unloaded, or for 3 after it ceased to "+
 			"answer for GPUs that it drives or that had work a minute before.")
@@ -38,6 +40,7 @@ const (
 	reloadFor = 10 * time.Minute // to build a driver for this kernel, and to load it
 	reopenFor = 3 * time.Minute  // for a loaded driver to initialise each GPU
 	restFirst = time.Minute      // without work, before a long planned absence of the driver
+	swapped   = 30 * time.Second // a restart of the agent takes less; a reload of the driver fits into a longer absence
 )
 
 // handing are the drivers that pass a device to a virtual machine.
@@ -45,7 +48,8 @@ var handing = []string{"vfio-pci", "nvgrace_gpu_vfio_pci", "nvgrace-gpu-vfio-pci
 	"uio_pci_generic"}
 
 // plans remember reloaded drivers and reset GPUs. GPUs that are there at the
-// beginning are not new.
+// beginning are not new, unless the host was booted or the driver may have been
+// reloaded while no agent ran.
 type plans struct {
 	begun bool
 	here  map[incident.Entity]bool      // GPUs of the driver, whether or not they answer
@@ -62,8 +66,37 @@ func (p *plans) reset(gpu incident.Entity, now time.Time) {
 	p.fresh[gpu] = now
 }
 
+// resume continues the plans of an agent that ended some time ago. The energy
+// of a GPU tells whether it was reset meanwhile. A GPU without that counts as
+// new after an absence in which the driver may have been reloaded.
+func (p *plans) resume(fresh []savedFresh, signs map[string]resetSign, ago time.Duration,
+	restored func(time.Time) time.Time) {
+	for _, f := range fresh {
+		p.reset(f.Entity, restored(f.Since))
+	}
+	if p.begun = ago >= swapped; p.begun {
+		p.here = map[incident.Entity]bool{}
+		for _, sign := range signs {
+			p.here[sign.Entity] = sign.Joules > 0
+		}
+	}
+}
+
+// loaded records that the driver was loaded anew.
+func (p *plans) loaded(s *derived.Snapshot, at time.Time) {
+	for _, up := range s.Of(collectors.Up) {
+		p.reset(incident.EntityOf(up, nil), at)
+	}
+}
+
 // explain adds the planned states to s.
 func (p *plans) explain(s *derived.Snapshot, now time.Time) {
+	booting := false
+	for _, boot := range s.Of(device.NodeBoot) {
+		up := now.Sub(time.Unix(int64(boot.Value), 0))
+		booting = up >= 0 && up < settleFor
+	}
+	s.Add(collectors.Sample{Metric: Booting, Value: collectors.Bool(booting)})
 	reasons := map[incident.Entity]string{}
 	for _, stuck := range s.Of(collectors.WorkerStuck) {
 		reasons[incident.EntityOf(stuck, nil)] = stuck.Labels[2]

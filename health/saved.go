@@ -20,7 +20,8 @@ type Saved struct {
 	Reset     time.Time          `json:"reset_at,omitzero"` // of the whole node
 	Incidents []incident.Event   `json:"incidents"`         // of the last 30 days
 	Counters  map[string]float64 `json:"counters"`          // lifetime counters
-	Peaks     []savedPeak        `json:"peaks"`             // of signals, in this boot
+	Peaks     []savedPeak        `json:"peaks"`             // of signals, in this boot; of falls, ever
+	Fresh     []savedFresh       `json:"fresh,omitempty"`   // GPUs that settle
 	Normal    baselines          `json:"normal"`            // settings
 	Derived   json.RawMessage    `json:"derived,omitempty"`
 }
@@ -56,6 +57,12 @@ type savedClearing struct {
 type savedPeak struct {
 	peak
 	Value float64 `json:"value"`
+}
+
+// A savedFresh is a GPU with links that train, and the time of its arrival.
+type savedFresh struct {
+	Entity incident.Entity `json:"entity"`
+	Since  time.Time       `json:"since"`
 }
 
 // sound is earlier than any clock that somebody has set. A clock that shows
@@ -128,6 +135,9 @@ func (e *Engine) Save(boot string) (Saved, error) {
 	for p, v := range e.memory.peaks {
 		s.Peaks = append(s.Peaks, savedPeak{p, v})
 	}
+	for gpu, since := range e.plans.fresh {
+		s.Fresh = append(s.Fresh, savedFresh{gpu, e.dated(since)})
+	}
 	var err error
 	s.Derived, err = json.Marshal(e.metrics.Save(e.memory.now))
 	return s, err
@@ -146,15 +156,18 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	if !s.Time.IsZero() {
 		m.since = restored(s.Time)
 	}
-	if s.Boot == boot {
-		for _, p := range s.Peaks {
+	for _, p := range s.Peaks {
+		if s.Boot == boot || isFall(p.Query) {
 			m.peaks[p.peak] = p.Value
 		}
+	}
+	if s.Boot == boot {
 		for _, sign := range s.Resets {
 			sign.At, sign.Reset = restored(sign.At), restored(sign.Reset)
 			m.resets.gpus[keyOf(sign.Entity)] = sign
 		}
 		m.resets.node, m.resets.watched = restored(s.Reset), m.since
+		e.plans.resume(s.Fresh, m.resets.gpus, now.Sub(m.since), restored)
 	} else if s.Boot != "" {
 		e.plans.begun = true // all GPUs are new after a boot: their links train
 	}

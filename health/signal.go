@@ -341,16 +341,16 @@ func Lost(m *collectors.Metric, where ...string) *Signal {
 	return g
 }
 
-// Fell is the distance of a gauge from its highest value in this boot: links
+// Fell is the distance of a gauge from its highest value on this host: links
 // that were up, ports that had a carrier. It is a gauge of the host, also for
-// Prometheus: the host remembers a boot, and Prometheus only as much as a query
+// Prometheus: the host remembers it, and Prometheus only as much as a query
 // says.
 func Fell(m *collectors.Metric, where ...string) *Signal {
 	own := Value(m, where...)
 	src := from(BelowPeak, []string{"metric", m.Name})
 	src.by = own.by
 	g := src.signal(src.collapsed("max", src.selector()), "the fall of "+from(m, where).words())
-	g.node, g.uses, g.window = own.node, append(g.uses, m), day // a boot, which no short look covers
+	g.node, g.uses, g.window = own.node, append(g.uses, m), day // the host's life, which no short look covers
 	if !slices.ContainsFunc(falls, func(f *fall) bool { return f.name == m.Name && slices.Equal(f.where, where) }) {
 		falls = append(falls, &fall{m.Name, where, own})
 	}

@@ -71,7 +71,13 @@ var acts = map[string]func(*site, *board){
 			s.ports[i].up, s.ports[i].downed = 0, s.ports[i].downed+1
 		}
 	},
-	"reload": func(s *site, _ *board) { s.reload(true, 40*time.Second) },
+	"lost port": func(s *site, _ *board) {
+		reboot(s)
+		s.after(2*time.Minute, func() { s.ports[2].up = 0 })
+	},
+	"reboot":  func(s *site, _ *board) { reboot(s) },
+	"recover": func(_ *site, b *board) { b.v.linkRecoveries[b.line()]++ },
+	"reload":  func(s *site, _ *board) { s.reload(true, 40*time.Second) },
 	"other firmware": func(s *site, b *board) {
 		b.vbios = "96.00.A5.00.01"
 		reboot(s)

@@ -225,7 +225,7 @@ func reboot(s *site) {
 		l.stop(s)
 	}
 	s.clock += s.some(2*time.Minute, 6*time.Minute)
-	s.boot, s.sequence, s.generation = s.boot+1, 0, 1
+	s.boot, s.sequence, s.generation, s.booted = s.boot+1, 0, 1, s.clock-s.some(20*time.Second, time.Minute)
 	s.starts, s.tenancies = append(s.starts, "reboot"), nil
 	s.driver, s.drained = true, false
 	s.attend(2 * time.Minute)
@@ -235,8 +235,9 @@ func reboot(s *site) {
 		b.opened()
 		b.v.aer = 0
 	})
-	for i := range s.ports {
-		s.ports[i].downed = 0
+	for i := range s.ports { // they get their carriers one by one
+		s.ports[i] = port{}
+		s.after(s.some(time.Second, 2*time.Minute), func() { s.ports[i].up = 1 })
 	}
 }
 

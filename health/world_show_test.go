@@ -307,7 +307,7 @@ func (s *site) stands(b *board, put func(*collectors.Metric, float64, ...string)
 // showsHost adds the series that need no driver.
 func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
 	put(links.PCIDevices, float64(len(s.boards)), "gpu")
-	put(device.NodeBoot, float64(sitesBegin.Unix()+int64(s.boot)*86400))
+	put(device.NodeBoot, float64(sitesBegin.Add(s.booted+s.shift).Unix()))
 	blocked := s.blocks
 	if s.chance(0.3) { // for a moment that is normal
 		blocked++

@@ -25,11 +25,12 @@ type site struct {
 	gauges []gauge
 	out    []collectors.Sample
 
-	clock time.Duration // never set
-	shift time.Duration // of the wall clock
-	boot  int
-	later []timer
-	fine  time.Duration // until then the agent passes every 2 s
+	clock  time.Duration // never set
+	shift  time.Duration // of the wall clock
+	boot   int
+	booted time.Duration // time of the boot
+	later  []timer
+	fine   time.Duration // until then the agent passes every 2 s
 
 	driver, drained bool
 	generation      float64
