@@ -46,9 +46,9 @@ func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
 	hosttest.In(t, "gpus: [{model: h100, load: full}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(3 * time.Second)
 		hosttest.Want(t, h, 1, collectors.CollectSuccess, "", "clocks")
-		hosttest.WantNone(t, h, faults.InforomValid, "0")
+		hosttest.WantNone(t, h, faults.SRAMAddresses, "0")
 		c := collectors.DefaultConfig()
-		c.Disable, c.Enable, c.PerLink = []string{"clocks"}, []string{"inforom_valid"}, true
+		c.Disable, c.Enable, c.PerLink = []string{"clocks"}, []string{"sram_addresses"}, true
 		c.Devices = 4
 		h.Configure(c)
 		for range 20 {
@@ -59,7 +59,7 @@ func TestConfigureTakesEffectWithoutAGap(t *testing.T) {
 			}
 		}
 		hosttest.WantNone(t, h, device.Clock, "0", "sm")
-		hosttest.Want(t, h, 1, faults.InforomValid, "0")
+		hosttest.Want(t, h, 0, faults.SRAMAddresses, "0")
 		hosttest.Want(t, h, 4, collectors.DevicesExpected, "")
 		hosttest.WantNone(t, h, links.NVLinkUp, "0", "all")
 		hosttest.Want(t, h, 1, links.NVLinkUp, "0", "17")

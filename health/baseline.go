@@ -102,11 +102,7 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
 		mine := now[gpu]
-		pinned := b[gpu.UUID]
-		if pinned == nil && len(b) < derived.MostGPUs {
-			pinned = baseline{}
-			b[gpu.UUID] = pinned
-		}
+		pinned := b.of(gpu)
 		if before.settings[gpu.UUID] == nil && pinned != nil {
 			before.settings[gpu.UUID] = map[string]observation{}
 		}
@@ -158,6 +154,14 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				Value: collectors.Bool(expected != v && !lent)})
 		}
 	}
+}
+
+// of returns the baseline of a GPU; nil if there are too many.
+func (b baselines) of(gpu incident.Entity) baseline {
+	if b[gpu.UUID] == nil && len(b) < derived.MostGPUs {
+		b[gpu.UUID] = baseline{}
+	}
+	return b[gpu.UUID]
 }
 
 // become makes a setting the GPU's baseline, if its siblings have it too.

@@ -40,6 +40,7 @@ type actor struct {
 	links                float64
 	used, processes      float64
 	joules               float64 // 0 is not shown
+	lanes, gen, pstate   float64 // of the PCIe link, and the performance state
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
@@ -52,7 +53,7 @@ func newStage(n int) *stage {
 	s := &stage{driverUp: 1, expected: n}
 	for i := range n {
 		s.gpus = append(s.gpus, &actor{gpu: fmt.Sprint(i), bound: "nvidia", listed: true, busy: 1, mem: .4, watts: 600,
-			clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true,
+			clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true, lanes: 16, gen: 5,
 			pcie: 50e6, nvlink: 20e9, processes: 1, held: map[string]float64{"slurm:1": 60 * gib}})
 	}
 	return s
@@ -157,6 +158,11 @@ func (s *stage) samples() (all []collectors.Sample) {
 			put(device.Temperature, 87-g.margin, "gpu")
 		}
 		put(links.NVLinkUp, g.links, "all")
+		put(links.PCIeWidth, g.lanes, "current")
+		put(links.PCIeWidth, 16, "max")
+		put(links.PCIeGeneration, g.gen, "current")
+		put(links.PCIeGeneration, 5, "max")
+		put(device.PerformanceState, g.pstate)
 		put(device.ComputeMode, 0)
 		put(activity.PCIeBytes, g.sentPCIe/2, "rx")
 		put(activity.PCIeBytes, g.sentPCIe/2, "tx")
@@ -483,6 +489,21 @@ func (s *stage) reload(from, to, trained time.Duration) {
 }
 
 var linkScenes = []scene{
+	{check: "pcie_degraded", name: "a desktop that draws its windows at a low clock", gpus: 1, length: 2 * time.Hour,
+		play: func(s *stage) {
+			g := s.gpus[0]
+			if g.gen, g.pstate, g.busy = 5, 0, .4; s.at > 10*time.Minute {
+				g.busy, g.pstate, g.gen = .16, 5+3*float64(s.at/time.Minute%2), 1+float64(s.at/time.Minute%2)
+			}
+		}},
+	{check: "pcie_degraded", name: "a board that never had more than 8 lanes", gpus: 1, length: time.Hour,
+		want: incident.Warning, within: time.Minute, play: func(s *stage) { s.gpus[0].lanes = 8 }},
+	{check: "pcie_degraded", name: "a board that has 8 lanes since a boot", gpus: 1, length: time.Hour,
+		want: incident.Critical, within: 24 * time.Minute, play: func(s *stage) {
+			if s.away, s.boot = s.during(20*time.Minute, 23*time.Minute), "other"; s.at >= 20*time.Minute {
+				s.gpus[0].lanes = 8
+			}
+		}},
 	{check: "nvlink_down", name: "links that train when the agent comes back after a reload of the driver",
 		length: time.Hour, play: func(s *stage) {
 			s.reload(20*time.Minute, 23*time.Minute, 26*time.Minute)

@@ -135,6 +135,15 @@ var driverChecks = []*Check{
 			"did not come back within five minutes after the driver was reloaded, and the alert is for the node.",
 	},
 	{
+		ID: "inforom", Alert: "GPUInfoROMCorrupt", Class: incident.HardwareFault,
+		Levels:  []Level{{Severity: incident.Warning, When: Value(faults.InforomValid).Is(0)}},
+		Summary: "The checksum of the GPU's InfoROM is wrong.",
+		Action: "Drain the GPU, and have the board checked by its vendor: nvidia-smi prints \"infoROM is corrupted\" " +
+			"until the board is repaired or replaced.",
+		Cause: "The InfoROM has the board's settings and its counts of errors: ECC, retired pages and limits may be " +
+			"wrong or lost. The agent reads the checksum once after the driver was loaded.",
+	},
+	{
 		ID: "stale", Alert: "MetricsStale",
 		// A starved agent is not recognised on a host with one GPU; that mostly
 		// ends within a minute.

@@ -3,7 +3,6 @@ package health
 import (
 	"time"
 
-	"gpusteward/collectors"
 	"gpusteward/collectors/links"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
@@ -17,10 +16,6 @@ func aer(severity string, window time.Duration) *Signal {
 // fatalOfGPU matches messages about fatal PCIe errors of a GPU.
 func fatalOfGPU(e *incident.Event) bool {
 	return e.What == "aer_fatal" && e.Entity.UUID != "" && e.Follows == ""
-}
-
-func belowMax(m *collectors.Metric) *Signal {
-	return Sub(Value(m, "kind", "max"), Value(m, "kind", "current"))
 }
 
 // unlikeSiblings holds if a link is far from the GPU's others.
@@ -43,19 +38,15 @@ var linkChecks = []*Check{
 		Cause:   "Some replays are normal: how many depends on the link's generation and width.",
 	},
 	{
-		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: incident.InterconnectFault,
-		Levels: []Level{
-			{Severity: incident.Critical, When: belowMax(links.PCIeGeneration).Above(0).
-				And(gpuBusy.Above(.10)), For: of(6, 6)},
-			{Severity: incident.Critical, When: belowMax(links.PCIeWidth).Above(0).
-				And(gpuBusy.Above(.10)), For: of(6, 6)},
-			// The derived metric already takes twelve samples.
-			{Severity: incident.Critical, When: Value(derived.PCIeShortfall).Optional().Above(0)},
-		},
+		ID: "pcie_degraded", Alert: "GPUPCIeDegraded", Class: incident.InterconnectFault, Accepts: true,
+		Levels:  linkLevels(),
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
-		Action:  "Reseat the board; reset the GPU.",
-		Cause: "An idle GPU lowers its link to save power; a busy one does not. For a GPU that works little, or now " +
-			"and then, the last twelve looks during its work count: nvgpu_pcie_link_shortfall.",
+		Action: "Reseat the board; reset the GPU. If the slot has no more by design: gpusteward ack pcie_degraded and " +
+			"the GPU.",
+		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. A GPU " +
+			"that is idle, or works in a performance state from P3 on, lowers the generation to save power, and is not " +
+			"judged. For a GPU that works little, or now and then, the last twelve looks during its work count: " +
+			"nvgpu_pcie_link_shortfall.",
 	},
 	{
 		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: incident.InterconnectFault,
@@ -129,21 +120,16 @@ var linkChecks = []*Check{
 		ID: "nvlink_unstable", Alert: "NVLinkUnstable", Class: incident.InterconnectFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute,
-				"type", "replay|recovery", "by", "link").Above(0), For: of(16, 30).every(time.Minute)},
+				"type", "replay|recovery", "by", "link").Above(0), For: of(16, 60).every(time.Minute)},
 			// NVLink 5
 			{Severity: incident.Warning, When: Increase(links.NVLinkRecoveries, 2*time.Minute, "by", "link").
-				Above(0), For: of(16, 30).every(time.Minute)},
-			// Bursts with pauses between them.
-			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute,
-				"type", "replay|recovery", "by", "link").Above(0), For: of(15, 60).every(2 * time.Minute)},
-			{Severity: incident.Warning, When: Increase(links.NVLinkRecoveries, 2*time.Minute, "by", "link").
-				Above(0), For: of(15, 60).every(2 * time.Minute)},
+				Above(0), For: of(16, 60).every(time.Minute)},
 			// Healthy links have a few a day.
 			{Severity: incident.Warning, When: Increase(links.NVLinkErrors, 2*time.Minute, "type", "crc",
-				"by", "link").Above(20, 10), For: of(16, 30).every(time.Minute),
+				"by", "link").Above(20, 10), For: of(16, 60).every(time.Minute),
 				Detail: "{entity} had {count:corrupted packet|corrupted packets} in 2 minutes."},
 		},
-		Summary: "An NVLink has errors in most minutes, or in a quarter of two hours.",
+		Summary: "An NVLink has errors in a quarter of an hour's minutes, or in more.",
 		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
 		Action:  "Reset the GPU; reseat it if that does not help.",
 		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",

@@ -146,7 +146,7 @@ var memoryChecks = []*Check{
 		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: incident.DriverCrash,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
 		Summary: "GPU memory is in use, but no process uses it.",
-		Detail:  "{entity} has {bytes} in use that belong to no process.",
+		Detail:  "{entity} has {bytes} in use that belong to no process{labels}.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause: "A program that was killed within a driver call may leave it behind. GPUs whose memory is a NUMA " +
 			"node of the host (such as GH200) are not judged, because the kernel stores its own data there.",

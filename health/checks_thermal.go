@@ -22,9 +22,7 @@ var (
 	slowdown      = Value(device.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(device.ClockEventActive, "reason", "hw_power_brake")
 	slowed        = Value(device.ClockEventActive, "reason", "hw_slowdown")
-	slowedAlone   = slowed.Is(1).And(gpuBusy.Above(.10),
-		Value(device.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0))
-	holding = Value(device.ClockEventActive, "reason",
+	holding       = Value(device.ClockEventActive, "reason",
 		"hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
 	ofMaxClock  = Div(Value(device.Clock, "clock", "sm"), Value(device.ClockMax, "clock", "sm"))
 	ofMaxMemory = Div(Value(device.Clock, "clock", "memory"), Value(device.ClockMax, "clock", "memory"))
@@ -109,12 +107,11 @@ var thermalChecks = []*Check{
 	},
 	{
 		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: incident.HardwareFault,
-		Levels: []Level{
+		Levels: []Level{{Severity: incident.Warning, When: slowed.Is(1).
+			And(gpuBusy.Above(.10), Value(device.ClockEventActive, "reason", "hw_thermal|hw_power_brake").Is(0)),
 			// According to NVML, a change of clocks may show it for a moment,
-			// but not for a third of five minutes, or a seventh of ten.
-			{Severity: incident.Warning, When: slowedAlone, For: of(9, 30)},
-			{Severity: incident.Warning, When: slowedAlone, For: of(9, 60)},
-		},
+			// but not for a seventh of ten minutes.
+			For: of(9, 60)}},
 		Summary: "The hardware halves the GPU's clocks or worse, and the reason is neither heat nor the power brake.",
 		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
 		Cause: "NVML reports hw_slowdown without hw_thermal and hw_power_brake: the board protects itself against " +
@@ -267,15 +264,11 @@ var thermalChecks = []*Check{
 		ID: "sensor_lost", Alert: "GPUSensorLost", Class: incident.HardwareFault,
 		Levels: []Level{
 			// A failed reading may not be tried again for a minute.
-			{Severity: incident.Warning, When: Lost(device.Temperature, "sensor", "gpu").Is(1), For: of(13, 13)},
-			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(13, 13)},
-			// A sensor that fails again and again.
-			{Severity: incident.Warning, When: Lost(device.Temperature, "sensor", "gpu").Is(1), For: of(24, 60)},
-			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(24, 60)},
+			{Severity: incident.Warning, When: Lost(device.Temperature, "sensor", "gpu").Is(1), For: of(13, 60)},
+			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(13, 60)},
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Action:  "Reset the GPU when its work has ended.",
-		Cause: "It answers, but has failed for two minutes to read a sensor that it had before, or for two fifths of " +
-			"ten minutes.",
+		Cause:   "It answers, but has failed for two of ten minutes to read a sensor that it had before.",
 	},
 }

@@ -28,7 +28,7 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 			metric *collectors.Metric
 			labels []string
 			want   float64
-		}{{OrphanMemory, nil, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
+		}{{OrphanMemory, []string{""}, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
 			{ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
 			fixture.Equal(t, valueOf(s, c.metric, "0", c.labels...), c.want,
 				"%v after the last evaluation: %s is", after, c.metric)

@@ -125,6 +125,37 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 	}
 }
 
+// TestAcknowledgedLinkIsNormal lets an operator accept a link of 8 lanes. The next agent knows that, and still finds a
+// link of 4 lanes, or of 8 once there were 16.
+func TestAcknowledgedLinkIsNormal(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, Checks()...), newStage(1)
+	has := func(lanes float64) string {
+		s.gpus[0].lanes = lanes
+		for range 40 {
+			w.steps(1, s.samples()...)
+		}
+		for _, f := range w.engine.Findings() {
+			if f.Check == "pcie_degraded" && f.State != incident.Recovering {
+				return fmt.Sprint(f.Severity, " ", f.Message)
+			}
+		}
+		return ""
+	}
+	const warning = "warning The PCIe link of GPU 0 has fewer lanes than it can have: now 8, best 16."
+	fixture.Equal(t, has(8), warning, "at first")
+	fixture.Value(w.engine.Ack("pcie_degraded", incident.Entity{GPU: "0"}, w.now))(t)
+	fixture.Equal(t, has(8), "", "acknowledged")
+	w.restart("other")
+	fixture.Equal(t, has(8), "", "after a boot")
+	fixture.Equal(t, has(4), strings.Replace(strings.Replace(strings.Replace(warning, "warning", "critical", 1), "now 8", "now 4", 1),
+		"best 16", "best 8", 1), "with 4")
+	fixture.Equal(t, has(16), "", "with 16")
+	fixture.Equal(t, has(8), strings.Replace(warning, "warning", "critical", 1), "with 8 again")
+	fixture.Value(w.engine.Ack("pcie_degraded", incident.Entity{GPU: "0"}, w.now))(t)
+	fixture.Equal(t, has(8), "", "acknowledged again")
+}
+
 // TestPersistenceIsTheNodes checks when the node reports that persistence mode
 // is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {

@@ -96,6 +96,14 @@ var acts = map[string]func(*site, *board){
 				change: func(float64, float64) float64 { return math.NaN() }},
 			&breakage{metric: links.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
 	},
+	"end instance": func(s *site, b *board) {
+		for _, l := range s.slots {
+			if l.boards[0] == b && l.gi == "3" {
+				l.stop(s)
+				l.next = math.MaxInt64
+			}
+		}
+	},
 	"leave memory": func(s *site, b *board) {
 		for _, l := range s.slots {
 			if slices.Contains(l.boards, b) {

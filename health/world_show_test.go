@@ -153,6 +153,7 @@ func (s *site) showsMemory(b *board) {
 		s.fixes(b, faults.RowRemapBanks, 0, state)
 	}
 	s.fixes(b, faults.SRAMThreshold, 0)
+	s.fixes(b, faults.InforomValid, 1)
 	if b.has("each") {
 		s.fixes(b, faults.SRAMAddresses, float64(s.r.IntN(2)))
 	}

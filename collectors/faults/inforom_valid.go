@@ -12,9 +12,8 @@ var InforomValid = collectors.Gauge("nvgpu_inforom_valid", "Whether the InfoROM'
 
 var _ = collectors.Register(collectors.Collector{
 	Name:    "inforom_valid",
-	Doc:     "Checksum of the InfoROM; the check blocks the GPU's reader for 70 ms.",
-	Tier:    collectors.Slow,
-	OptIn:   true,
+	Doc:     "Checksum of the InfoROM, once after the driver was loaded: the check blocks the GPU's reader for 70 ms.",
+	Tier:    collectors.Static,
 	Metrics: []*collectors.Metric{InforomValid},
 	Read: func(g *gpu.Device, out *collectors.Readings) {
 		ret := g.ValidateInforom()

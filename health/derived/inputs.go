@@ -52,6 +52,7 @@ const (
 	pcieCorrectable
 	eccCorrected
 	remappedRows
+	performance
 	inputCount
 )
 
@@ -85,6 +86,7 @@ var inputs = [inputCount]input{
 	pcieCorrectable:   {links.PCIeErrors, []string{"correctable"}, nil},
 	eccCorrected:      {faults.ECCErrors, []string{"corrected", "volatile"}, nil},
 	remappedRows:      {faults.RemappedRows, nil, nil},
+	performance:       {device.PerformanceState, nil, nil},
 }
 
 // inputsOf are the inputs by their metric, so that each sample is visited once.

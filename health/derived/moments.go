@@ -97,12 +97,14 @@ const (
 	// little.
 	widthFrom      = idleTo
 	generationFrom = 0.10
+	FullSpeed      = 2 // the performance state up to which a GPU asks for the fastest link
 )
 
 // shortfalls puts the condition of the PCIe link while the GPU works.
 func (d *Metrics) shortfalls(c *card, now time.Time) {
 	d.shortfall(&c.narrow, c.now[mostLanes]-c.now[pcieLanes], c.now[utilization] > widthFrom, now)
-	d.shortfall(&c.slow, c.now[mostGeneration]-c.now[pcieGeneration], c.now[utilization] > generationFrom, now)
+	full := c.now[utilization] > generationFrom && !(c.now[performance] > FullSpeed)
+	d.shortfall(&c.slow, c.now[mostGeneration]-c.now[pcieGeneration], full, now)
 }
 
 func (d *Metrics) shortfall(f *shortfall, by float64, works bool, now time.Time) {

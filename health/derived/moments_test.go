@@ -43,9 +43,12 @@ func TestLinkIsJudgedUnderLoad(t *testing.T) {
 		lanes, generation float64
 		narrow, slow      float64
 		recovers          bool // within the last passes
+		state             float64
 	}{
 		{utilization: .5, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2},
 		{utilization: .5, every: 1, looks: 12, lanes: 16, generation: 5, narrow: 0, slow: 0},
+		{utilization: .5, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2, state: 2},
+		{utilization: .5, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: -1, state: 3},
 		{utilization: .5, every: 1, looks: 11, lanes: 8, generation: 3, narrow: -1, slow: -1},
 		{utilization: .11, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: 2},
 		{utilization: .10, every: 1, looks: 12, lanes: 8, generation: 3, narrow: 8, slow: -1},
@@ -59,6 +62,7 @@ func TestLinkIsJudgedUnderLoad(t *testing.T) {
 		v := &r.gpus[0].values
 		for n := range c.looks {
 			v[utilization], v[pcieLanes], v[pcieGeneration] = 0, 1, 1 // the values of an idle GPU
+			v[performance] = c.state
 			if n%c.every == 0 {
 				v[utilization], v[pcieLanes], v[pcieGeneration] = c.utilization, c.lanes, c.generation
 			}
