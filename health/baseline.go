@@ -33,6 +33,36 @@ type observation struct {
 	value     string
 	workloads []string
 	since     time.Time
+	before    bool // by the last agent: nobody saw what happened since
+}
+
+// A savedSetting is an observation that outlives a restart of the agent.
+type savedSetting struct {
+	UUID      string    `json:"uuid"`
+	Setting   string    `json:"setting"`
+	Value     string    `json:"value"`
+	Workloads []string  `json:"workloads"`
+	Since     time.Time `json:"since"`
+}
+
+// save returns what a new agent needs to know of the settings.
+func (o *observed) save(dated func(time.Time) time.Time) (all []savedSetting) {
+	for uuid, of := range o.settings {
+		for name, was := range of {
+			all = append(all, savedSetting{uuid, name, was.value, was.workloads, dated(was.since)})
+		}
+	}
+	return all
+}
+
+// restore takes what the last agent saw.
+func (o *observed) restore(all []savedSetting, restored func(time.Time) time.Time) {
+	for _, s := range all {
+		if o.settings[s.UUID] == nil {
+			o.settings[s.UUID] = map[string]observation{}
+		}
+		o.settings[s.UUID][s.Setting] = observation{s.Value, s.Workloads, restored(s.Since), true}
+	}
 }
 
 // observed are those of all GPUs' settings, and when jobs came or went.
@@ -83,8 +113,9 @@ const (
 // drift adds ConfigDrift to s. The settings of a new GPU are its baseline. A
 // change becomes the baseline if it is deliberate: it affects all GPUs of a
 // model, comes with a reset, comes while no earlier workload runs, or restores
-// the value from before or that of most siblings. A change under a workload is
-// not deliberate. But where jobs come and go, a setting may be lent to a job
+// the value from before or that of most siblings, or an administrator made it
+// while no agent ran. A change under a workload is not deliberate. A GPU that
+// keeps its setting while its siblings get another is not to blame. But where jobs come and go, a setting may be lent to a job
 // beside that workload until the job ends; and where none do, a power limit
 // that somebody requested is deliberate. So is a limit that was requested
 // before the GPU was first seen, because no driver sets it.
@@ -111,11 +142,15 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				continue
 			}
 			v, was, admin := mine[name], before.settings[gpu.UUID][name], slices.Contains(byAdmin, name)
+			unseen := was.before || was.value == "" // what happened since it had the last value
 			if was.value != v {
 				was.since = at
 			}
-			before.settings[gpu.UUID][name] = observation{v, workloads[gpu], was.since}
+			before.settings[gpu.UUID][name] = observation{v, workloads[gpu], was.since, false}
 			usual, agreed := common(now, mine["model"], name)
+			if agreed && usual == v && !settling[gpu] {
+				pinned[name+" shared"] = v
+			}
 			switch _, known := pinned[name]; {
 			case name == persistence && off && pinned[name] == "1":
 				// All of them are off: the node reports it, and nobody wants
@@ -126,9 +161,18 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				pinned.accept(name, v)
 			case !known, uniform(now, mine["model"], name):
 				pinned[name] = v
-			case was.value == v || was.value == "" && name != "compute_mode":
+			case was.value == v && agreed && admin && pinned[name+" shared"] == v && pinned[name] == v:
+				if usual != v { // the siblings were changed
+					pinned.accept(name, v)
+				}
+			case was.value == v:
+			case unseen && !admin:
 			case settling[gpu]:
 				pinned.become(name, v)
+			case unseen:
+				if name != ofPower || mine[asked] == "" || mine[asked] == v {
+					pinned.accept(name, v)
+				}
 			case admin && (v == pinned[name+" before"] || agreed && v == usual):
 				pinned.accept(name, v)
 			case !slices.ContainsFunc(workloads[gpu], func(w string) bool { return slices.Contains(was.workloads, w) }):

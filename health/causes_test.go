@@ -419,6 +419,41 @@ var driverScenes = []scene{
 				g.limit = 700
 			}
 		}},
+	{check: "config_drift", name: "a controller that lowers the limits of seven GPUs", length: 2 * time.Hour,
+		play: func(s *stage) {
+			for i, g := range s.gpus[1:] {
+				if g.limit = 700; s.at >= 20*time.Minute+time.Duration(i)*time.Minute {
+					g.limit = 450
+				}
+				g.asked = g.limit
+			}
+			s.gpus[0].asked = 700
+		}},
+	{check: "config_drift", name: "a cap that a reload of the driver takes, and that one GPU does not get back",
+		length: time.Hour, want: incident.Warning, within: 32 * time.Minute, once: "gpu=2", play: func(s *stage) {
+			s.drained = collectors.Bool(s.during(20*time.Minute, 25*time.Minute))
+			s.driverUp = 1 - s.drained
+			for _, g := range s.gpus {
+				if g.limit = 500; s.during(20*time.Minute, 29*time.Minute) || g.gpu == "2" && s.at >= 20*time.Minute {
+					g.limit = 700
+				}
+				g.asked = g.limit
+			}
+		}},
+	{check: "config_drift", name: "a cap that was set while no agent ran", gpus: 2, length: time.Hour,
+		play: func(s *stage) {
+			if s.away = s.during(20*time.Minute, 21*time.Minute); s.at >= 20*time.Minute {
+				s.gpus[1].limit, s.gpus[1].asked = 500, 500
+			}
+			s.gpus[0].asked = 700
+		}},
+	{check: "config_drift", name: "a limit that the chassis lowered while no agent ran", gpus: 2, length: time.Hour,
+		want: incident.Warning, within: 24 * time.Minute, once: "gpu=1", play: func(s *stage) {
+			if s.away = s.during(20*time.Minute, 21*time.Minute); s.at >= 20*time.Minute {
+				s.gpus[1].limit = 500
+			}
+			s.each(func(g *actor) { g.asked, g.joules = 700, g.joules+6000 })
+		}},
 	{check: "config_drift", name: "an admin caps one GPU while it works", length: 3 * time.Hour, play: func(s *stage) {
 		s.each(func(g *actor) { g.asked = g.limit })
 		if g := s.gpus[2]; s.at >= 90*time.Minute {

@@ -75,7 +75,7 @@ func TestMemoryOfAnInstanceWithoutAnOwner(t *testing.T) {
 		"work that does not tell its memory": {on("0", workloads.WorkloadProcesses, 1, "b", "compute"),
 			-1},
 		"work of an unknown instance": {on("0", workloads.WorkloadMemory, 1e9, "b", ""), -1},
-		"the host's memory": {on("0", device.AddressingMode, 1, "ats"), -1},
+		"the host's memory":           {on("0", device.AddressingMode, 1, "ats"), -1},
 	} {
 		s := derived.NewSnapshot([]collectors.Sample{c.sample, on("0", workloads.Processes, 1, "compute"),
 			on("0", workloads.WorkloadMemory, 4e9, "a", "1"), on("0", device.MIGMemory, 4e9, "1", "used"),

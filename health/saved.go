@@ -23,6 +23,7 @@ type Saved struct {
 	Peaks     []savedPeak        `json:"peaks"`             // of signals, in this boot; of falls, ever
 	Fresh     []savedFresh       `json:"fresh,omitempty"`   // GPUs that settle
 	Normal    baselines          `json:"normal"`            // settings
+	Settings  []savedSetting     `json:"settings"`          // as last seen
 	Derived   json.RawMessage    `json:"derived,omitempty"`
 }
 
@@ -100,7 +101,8 @@ func each(events []incident.Event, f func(time.Time) time.Time) []incident.Event
 // with this id. Its times follow the present clock.
 func (e *Engine) Save(boot string) (Saved, error) {
 	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated),
-		Counters: maps.Clone(e.memory.kept), Normal: e.normal}
+		Counters: maps.Clone(e.memory.kept), Normal: e.normal,
+		Settings: e.settings.save(e.dated)}
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			if st.severity(j.Check) == incident.None {
@@ -179,6 +181,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	if s.Normal != nil {
 		e.normal = s.Normal
 	}
+	e.settings.restore(s.Settings, restored)
 	byID := map[string]*judge{}
 	for _, j := range e.judges {
 		byID[j.ID] = j

@@ -67,22 +67,41 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 	}
 }
 
-// TestSettingSurvivesARestart changes a setting while the agent is down: the
-// change is noticed.
+// TestSettingSurvivesARestart changes settings under a workload, before the agent is replaced or meanwhile. An
+// administrator may have changed a limit meanwhile.
 func TestSettingSurvivesARestart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Checks()...)
-	drift := func(ecc float64) float64 {
-		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
-			on("0", device.ModeEnabled, ecc, "ecc"), on("0", workloads.WorkloadMemory, 1e9, "pod:a", "")})
-		w.now = w.now.Add(step)
-		w.engine.Eval(s, nil, w.now)
-		return valueOf(s, ConfigDrift, "0", "ecc", fmt.Sprint(ecc), "1")
-	}
-	before := drift(1)
-	w.restart("same")
-	if after := drift(0); before != 0 || after != 1 {
-		t.Errorf("drift %v, and after a restart %v", before, after)
+	for name, c := range map[string]struct {
+		setting      string
+		then, later  float64 // the setting before and after the restart
+		drift, after float64
+	}{
+		"ECC meanwhile":     {"ecc", 1, 0, 0, 1},
+		"a limit meanwhile": {"power_limit", 1, 0, 0, 0},
+		"MIG meanwhile":     {"mig", 1, 0, 0, 0},
+		"a limit before":    {"power_limit", 0, 0, 1, 1},
+	} {
+		w := newWorld(t, Checks()...)
+		drift := func(v float64) float64 {
+			all := []collectors.Sample{on("0", collectors.Up, 1), on("0", workloads.WorkloadMemory, 1e9, "pod:a", ""),
+				on("0", device.ModeEnabled, v, c.setting)}
+			if c.setting == "power_limit" {
+				all[2] = on("0", device.PowerLimit, v, "enforced")
+			}
+			s := derived.NewSnapshot(all)
+			w.now = w.now.Add(step)
+			w.engine.Eval(s, nil, w.now)
+			for _, sample := range s.Of(ConfigDrift) {
+				if sample.Labels[2] == c.setting {
+					return sample.Value
+				}
+			}
+			return -1
+		}
+		fixture.Equal(t, drift(1), 0, "%s: at first", name)
+		fixture.Equal(t, drift(c.then), c.drift, "%s: before the restart", name)
+		w.restart("same")
+		fixture.Equal(t, drift(c.later), c.after, "%s: after the restart", name)
 	}
 }
 
