@@ -279,6 +279,22 @@ var kernelScenes = []scene{
 				s.each((*actor).spin)
 			}
 		}},
+	{check: "hung_job", name: "trainers on three of eight GPUs that wait while the others generate",
+		length: 3 * time.Hour, play: func(s *stage) {
+			s.each((*actor).train)
+			if s.at%time.Hour >= 15*time.Minute && s.at%time.Hour < 55*time.Minute {
+				for _, g := range s.gpus[5:] {
+					g.spin()
+				}
+			}
+		}},
+	{check: "hung_job", name: "half of a job's GPUs that wait for more than an hour", gpus: 2, length: 2 * time.Hour,
+		want: incident.Warning, within: 81 * time.Minute, once: "workload=slurm:1", play: func(s *stage) {
+			s.each((*actor).train)
+			if s.at >= 20*time.Minute {
+				s.gpus[1].spin()
+			}
+		}},
 	{check: "hung_kernel", name: "one of eight programs of a user that hangs",
 		length: 2 * time.Hour, want: incident.Warning, within: 20*time.Minute + 10*time.Minute + 20*time.Second,
 		once: "gpu=3",

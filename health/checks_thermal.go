@@ -232,7 +232,7 @@ var thermalChecks = []*Check{
 			"the same. Small models, steps that are bound by communication and clocks that are locked low draw " +
 			"as little, but they move data (8 MB a second is twice what an idle GPU and its agent exchange), or " +
 			"draw as much as their clock allows: power is compared with the limit times the clock's part of its " +
-			"highest. WorkloadHangSuspected tells of a workload that spins on most of its GPUs, and " +
+			"highest. WorkloadHangSuspected tells of a workload that spins on several of its GPUs, and " +
 			"GPUBusyWithoutProcess of a GPU without a process. Where the driver does not count what PCIe moves, " +
 			"neither a GPU nor a workload can be judged.",
 	},

@@ -63,13 +63,13 @@ var workloadChecks = []*Check{
 		ID: "hung_job", Alert: "WorkloadHangSuspected", Class: incident.ComputeTimeout,
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.WorkloadWait, "by", "workload").
 			Optional().AtLeast(1)}},
-		Summary: "A workload seems to hang: most of its GPUs are busy for minutes and get nothing done.",
+		Summary: "A workload seems to hang: GPUs of it are busy for long and get nothing done.",
 		Action:  "Ask the owner; py-spy or cuda-gdb show what its ranks wait for.",
 		Cause: "They spin, as GPUKernelHangSuspected describes. Ranks also do so while a checkpoint is written. The " +
 			"alert therefore waits 10 minutes while another GPU of the " +
 			"workload is idle, because that rank may be gone; 15 minutes while all spin, because libraries end " +
 			"a collective that hangs after 10; and an hour while another GPU works or moves data, because the " +
-			"others may wait for it. A workload that waited longer on these GPUs, and then went on with the " +
+			"others may wait for it, if two or half of them spin. A workload that waited longer on these GPUs, and then went on with the " +
 			"memory that it had, makes that twice its wait, an hour at most; half of it is forgotten after a " +
 			"week.",
 	},

@@ -80,13 +80,13 @@ func (c *card) paces(o *card) bool {
 }
 
 // couldWork reports whether c should do as much as o, which has the same job:
-// its clock is no lower.
+// its clock is no lower, and it does not wait for o.
 func (c *card) couldWork(o *card) bool {
-	return c.shares(o) && o.now[smClock] <= (1+likeClock)*c.now[smClock]
+	return c.shares(o) && !c.awaits() && o.now[smClock] <= (1+likeClock)*c.now[smClock]
 }
 
 // isBehind reports whether c, which works, should do as much as o, which is
 // there for the same job and is busy.
 func (c *card) isBehind(o *card) bool {
-	return len(c.jobs) > 0 && c.employed(o) && !c.idle() && o.busy() && o.now[smClock] <= (1+likeClock)*c.now[smClock]
+	return len(c.jobs) > 0 && c.employed(o) && !c.awaits() && !c.idle() && o.busy() && o.now[smClock] <= (1+likeClock)*c.now[smClock]
 }

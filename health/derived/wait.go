@@ -18,8 +18,8 @@ var (
 	Spinning = collectors.Gauge("nvgpu_spinning", "1 while the GPU is 100 % busy, draws less than two fifths of the "+
 		"power that it may draw at its clock, and moves no data; 0 where nvgpu_workload_wait_ratio is about it.")
 	WorkloadWait = collectors.HostGauge("nvgpu_workload_wait_ratio",
-		"Time for which most GPUs of a workload with several spin, as a part of the longest allowed; 0 while it gets "+
-			"work done.", "workload")
+		"Time for which most GPUs of a workload with several spin, or two or half of them while others work, as a part "+
+			"of the longest allowed; 0 while it gets work done.", "workload")
 )
 
 // Limits of a GPU that spins. Small models, steps that are bound by
@@ -66,6 +66,9 @@ func (c *card) spins() bool {
 	return busy && c.now[power] < spinsPower*most && c.still()
 }
 
+// awaits reports whether c spins for a workload that may wait.
+func (c *card) awaits() bool { return c.excused && c.spins() }
+
 // A wait is a workload's on several GPUs.
 type wait struct {
 	labels []string // the workload
@@ -77,7 +80,7 @@ type wait struct {
 	had    float64   // memory in use when the wait began
 }
 
-// waits puts the workloads that wait on most of their GPUs, and the GPUs that
+// waits puts the workloads that wait, and the GPUs that
 // spin by themselves.
 func (d *Metrics) waits(now time.Time) {
 	d.gather(now)
@@ -134,15 +137,18 @@ func (w *wait) look(d *Metrics, now time.Time) {
 			rest++
 		}
 	}
+	work := known - spin - rest
+	// Some may wait for others, as trainers do for those that generate.
+	part := work > 0 && spin > 0 && (spin > 1 || 2*spin >= known)
 	switch {
 	case known == 0:
 		return // unknown
-	case spin > 1 && 2*spin > known:
+	case spin > 1 && 2*spin > known || part:
 		if w.works = 0; w.since.IsZero() {
 			w.since, w.had, w.spent = now, used, 0
 			break
 		}
-		w.spent += d.passed.Seconds() / w.patience(d, rest, known-spin-rest, now).Seconds()
+		w.spent += d.passed.Seconds() / w.patience(d, rest, work, now).Seconds()
 	default:
 		if w.works++; w.works >= worksAfter && !w.since.IsZero() {
 			w.goesOn(d, now, used)

@@ -125,10 +125,11 @@ func TestWaitingWorkloads(t *testing.T) {
 		{"spins", []string{"rests"}, "", lackFor},
 		{"spins", []string{"works"}, "", workedFor},
 		{"spins", []string{"copies"}, "", workedFor},
-		{"spins", []string{"works", "rests"}, "23", 0},
+		{"spins", []string{"works", "rests"}, "", workedFor},
 		{"works", []string{"spins"}, "0", 0},
 		{"rests", []string{"spins"}, "0", 0},
-		{"works", []string{"spins", "spins"}, "01", 0},
+		{"rests", []string{"spins", "spins"}, "01", 0},
+		{"works", []string{"spins", "spins"}, "", workedFor},
 		{"rests", nil, "", 0},
 	} {
 		r := newCrew(4)
