@@ -16,6 +16,7 @@ var unshown = map[string][]string{
 	"the memory of workloads is shown":                            {"nvgpu_workload_memory_creeps"},
 	"utilization, power and traffic are shown":                    {"nvgpu_spinning", "nvgpu_workload_wait_ratio"},
 	"lasts minutes after a reset or a boot":                       {"nvgpu_settling", "nvgpu_host_booting"},
+	"the seconds of each GPU are shown":                           {"nvgpu_chassis_power_brake_ratio"},
 	"the check inforom reports it":                                {"nvgpu_inforom_valid"},
 	"PCIe and NVLink are shown separately":                        {"nvgpu_traffic_bytes_per_second"},
 	"the check driver_mismatch reports it":                        {"gpusteward_driver_mismatch"},

@@ -1,8 +1,11 @@
 package health
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
+	"gpusteward/collectors"
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/workloads"
@@ -21,6 +24,8 @@ var (
 	hottestMemory = Value(device.TemperatureThreshold, "threshold", "memory_max")
 	slowdown      = Value(device.TemperatureThreshold, "threshold", "slowdown")
 	braked        = Value(device.ClockEventActive, "reason", "hw_power_brake")
+	brakes        = Rate(device.ClockEventSeconds, 5*time.Minute, "reason", "hw_power_brake")
+	ownBrake      = Value(ChassisBrake).Below(.15)
 	slowed        = Value(device.ClockEventActive, "reason", "hw_slowdown")
 	holding       = Value(device.ClockEventActive, "reason",
 		"hw_slowdown|hw_thermal|sw_thermal|hw_power_brake|sync_boost|app_clocks")
@@ -32,6 +37,24 @@ var (
 			Below(.75)
 	heated = Rate(device.ClockEventSeconds, 5*time.Minute, "reason", "hw_thermal|sw_thermal")
 )
+
+// ofChassis is the sentence for ChassisBrake.
+const ofChassis = "The server's power supply holds the clocks of half of its GPUs down, or of more, for {percent} of the time."
+
+// chassis adds ChassisBrake to s.
+func (m *memory) chassis(s *derived.Snapshot) {
+	ratio := func(all answers) float64 {
+		slices.SortFunc(all, func(a, b reading) int { return cmp.Compare(b.value, a.value) })
+		if half := max(1, (len(all)-1)/2); half < len(all) {
+			return all[half].value
+		}
+		return 0
+	}
+	now, lately := readings(braked, m, s), readings(brakes, m, s)
+	if len(now)+len(lately) > 0 {
+		s.Add(collectors.Sample{Metric: ChassisBrake, Value: max(ratio(now), ratio(lately))})
+	}
+}
 
 // ownHeat holds if neither the room's air nor the GPU's place in the chassis
 // explains its heat.
@@ -94,16 +117,18 @@ var thermalChecks = []*Check{
 	{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: braked.Is(1), For: of(3, 3)},
+			{Severity: incident.Warning, When: braked.Is(1).And(ownBrake), For: of(3, 3)},
 			// Samples miss a brake that comes and goes.
-			{Severity: incident.Warning, When: Rate(device.ClockEventSeconds, 5*time.Minute,
-				"reason", "hw_power_brake").AtLeast(.25, .15)},
+			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake)},
 			{Severity: incident.Critical, When: Rate(device.ClockEventSeconds, 10*time.Minute,
-				"reason", "hw_power_brake").AtLeast(.5, .4)},
+				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake)},
+			{Severity: incident.Warning, When: Value(ChassisBrake).AtLeast(.25, .15), For: of(3, 3), Detail: ofChassis},
+			{Severity: incident.Critical, When: Value(ChassisBrake).AtLeast(.5, .4), For: of(54, 60), Detail: ofChassis},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
 		Action:  "Look at the power supplies and the rack's power.",
-		Cause:   "The power brake is a signal from outside of the GPU: a supply failed or is overloaded.",
+		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
+			"host's GPUs have it, the alert is for the node.",
 	},
 	{
 		ID: "hw_slowdown", Alert: "GPUHardwareSlowdown", Class: incident.HardwareFault,

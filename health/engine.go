@@ -92,6 +92,7 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		before := len(s.Added())
 		e.metrics.Derive(s, now)
 		e.plans.explain(s, now)
+		m.chassis(s)
 		orphans(s)
 		e.normal.drift(s, &e.settings, now)
 		e.normal.lacks(s)

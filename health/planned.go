@@ -29,6 +29,9 @@ var (
 	HotAisle = collectors.HostGauge("nvgpu_hot_aisle",
 		"1 while three quarters of the GPUs that answer, at least two, are within 5 degrees of their limit: the air "+
 			"is too warm, and no single GPU is to blame.")
+	ChassisBrake = collectors.HostGauge("nvgpu_chassis_power_brake_ratio",
+		"Part of the last 5 minutes for which the power brake held down the clocks of half of the GPUs, at least two; 1 "+
+			"while it does so.")
 	Starved = collectors.HostGauge("gpusteward_starved",
 		"1 while the data of all GPUs, at least two, are old, and driver calls do not explain all of it: the agent "+
 			"itself gets no processor time.")

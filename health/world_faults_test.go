@@ -33,6 +33,7 @@ type worldFault struct {
 	Find   string             `yaml:"find"`
 	Least  incident.Severity  `yaml:"least"` // Warning, if it is not given
 	Within scenarios.Duration `yaml:"within"`
+	Alerts int                `yaml:"alerts"` // at most; 0: not limited
 	Acts   []act              `yaml:"acts"`
 }
 
@@ -287,6 +288,9 @@ func findAll(t *testing.T, n int) []*found {
 				t.Parallel()
 				r := f.find(t)
 				t.Logf("found after %v of %v, %d alerts: %q", r.after, time.Duration(f.Within), r.alerts, r.names)
+				if f.Alerts > 0 && r.alerts > f.Alerts {
+					t.Errorf("%d alerts, want %d at most", r.alerts, f.Alerts)
+				}
 				all[i] = r
 			})
 		}
