@@ -12,6 +12,7 @@ import (
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
+	"gpusteward/collectors/links"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/collectors/workloads"
 	"gpusteward/internal/fixture"
@@ -77,7 +78,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*collectors.Metric{
 	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, device.CCReady,
-	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
+	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, links.PCIPort, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
 	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
 }
 

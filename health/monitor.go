@@ -87,6 +87,7 @@ const (
 	saveAgain = 10 * time.Second      // between attempts after a failed save
 	warmUp    = 3 * time.Second       // wait for the first GPU before reading the kernel's log
 	mostQueue = 4096                  // observations that wait
+	mostPorts = 4 * derived.MostGPUs  // above GPUs
 	mostPause = time.Minute           // between attempts to follow the kernel's log, at most
 )
 
@@ -108,6 +109,7 @@ type Monitor struct {
 	correlator *incident.Correlator
 	cursor     incident.Cursor
 	gpus       map[host.PCI]incident.Entity // all GPUs that were ever seen
+	ports      map[string]incident.Entity   // the GPU below a PCIe port, by address; none if there are several
 	up         map[incident.Entity]bool     // GPUs that answer
 	firing     map[string]Alert             // by identity
 	usage      usage
@@ -126,7 +128,7 @@ type view struct {
 // NewMonitor returns a monitor; its Run judges.
 func NewMonitor(o Options, s Settings) *Monitor {
 	m := &Monitor{Options: o, observations: make(chan incident.Observation, mostQueue), acks: make(chan ack),
-		gpus: map[host.PCI]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
+		gpus: map[host.PCI]incident.Entity{}, ports: map[string]incident.Entity{}, up: map[incident.Entity]bool{}, firing: map[string]Alert{}}
 	m.Configure(s)
 	m.view.Store(&view{verdict: Verdict{Status: incident.Unknown, Reason: "the agent is starting"}})
 	return m
@@ -233,6 +235,7 @@ func (m *Monitor) begin(now time.Time) {
 	m.engine = NewEngine(Checks(), now)
 	m.correlator = incident.NewCorrelator(incident.CorrelatorOptions{Boot: m.Boot, Node: m.Node,
 		GPU:     func(at host.PCI) (incident.Entity, bool) { e, ok := m.gpus[at]; return e, ok },
+		Port:    func(at string) (incident.Entity, bool) { e := m.ports[at]; return e, e.UUID != "" },
 		Process: m.Process,
 		Stays:   m.Stays,
 		Self:    m.Self,
@@ -346,6 +349,15 @@ func (m *Monitor) meet(s *derived.Snapshot) {
 				(len(m.gpus) < derived.MostGPUs || m.gpus[pci] != incident.Entity{}) {
 				m.gpus[pci] = incident.EntityOf(sample, nil)
 			}
+		}
+	}
+	for _, sample := range s.Of(links.PCIPort) {
+		gpu, port := incident.EntityOf(sample, nil), sample.Labels[2]
+		if at, known := m.ports[port]; known && at != gpu {
+			gpu = incident.Entity{}
+		}
+		if len(m.ports) < mostPorts {
+			m.ports[port] = gpu
 		}
 	}
 	clear(m.up)

@@ -508,3 +508,15 @@ func TestAcknowledgedMissingGPUIsForgotten(t *testing.T) {
 		fixture.EqualSlices(t, forgotten, want, "%s: forgotten are", check)
 	}
 }
+
+// TestPortAboveSeveralGPUs holds that the kernel's message about a port of which several GPUs are blames none of them.
+func TestPortAboveSeveralGPUs(t *testing.T) {
+	t.Parallel()
+	w := guard(newSite(worldRow{"style": "ports", "boards": "h100", "work": ""}, 3))
+	w.pass()
+	w.site.line("pcieport 0000:00:01.1: DPC: containment event, status:0x1f11 source:0x0000", nil)
+	for range 3 {
+		w.pass()
+	}
+	quiet(t, w.monitor.engine, "after the message")
+}

@@ -323,6 +323,8 @@ func (s *site) showsHost(put func(*collectors.Metric, float64, ...string)) {
 			driver = ""
 		}
 		put(links.PCIDevicePresent, 1, b.gpu, b.uuid, b.pci+".0", "gpu")
+		put(links.PCIPort, 1, b.gpu, b.uuid, "0000:00:01.1") // of the socket
+		put(links.PCIPort, 1, b.gpu, b.uuid, strings.Replace(b.pci, ":00", ":01", 1)+".0")
 		put(links.PCIDeviceBound, collectors.Bool(driver != ""), b.gpu, b.uuid, b.pci+".0", "gpu", driver)
 		put(links.PCIeAERErrors, b.v.aer, b.gpu, b.uuid, b.pci+".0", "gpu", "correctable")
 		put(links.PCIeAERErrors, 0, b.gpu, b.uuid, b.pci+".0", "gpu", "nonfatal")

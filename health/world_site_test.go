@@ -226,7 +226,7 @@ func (s *site) log(name string, b *board, words ...string) {
 // line adds a line to the kernel's log.
 func (s *site) line(text string, b *board, words ...string) {
 	if b != nil {
-		words = append(words, "{pci}", b.pci)
+		words = append(words, "{pci}", b.pci, "{port}", strings.Replace(b.pci, ":00", ":01", 1)+".0")
 	}
 	s.sequence++
 	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(),

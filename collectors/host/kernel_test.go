@@ -54,15 +54,19 @@ func TestPCIDevices(t *testing.T) {
 		"0000:61:00.0": uevent("amdgpu", "30200", "1002:740F"),
 		"0001:01:00.0": "PCI_CLASS=3\nPCI_ID\n\n=\n",
 	} {
-		files["devices/pci0000:00/"+address+"/uevent"] = text
-		files[pciDevices+"/"+address] = "->../../../devices/pci0000:00/" + address
+		way := "devices/pci0000:00/"
+		if address == "0000:43:00.0" {
+			way += "0000:00:01.1/0000:42:00.0/"
+		}
+		files[way+address+"/uevent"] = text
+		files[pciDevices+"/"+address] = "->../../../" + way + address
 	}
 	files["devices/pci0000:00/0000:1b:00.4/physfn"] = "->../0000:1b:00.0"
 	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it disappears during the read
 	k := Kernel{Sys: grow(t, files)}
 	want := []PCIDevice{
-		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch"}, {"0000:1b:00.0", "gpu", "nvidia"},
-		{"0000:43:00.0", "gpu", ""}, {"0000:52:00.0", "gpu", "vfio-pci"},
+		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch", ""}, {"0000:1b:00.0", "gpu", "nvidia", ""},
+		{"0000:43:00.0", "gpu", "", "0000:00:01.1/0000:42:00.0"}, {"0000:52:00.0", "gpu", "vfio-pci", ""},
 	}
 	fixture.EqualSlices(t, fixture.Value(k.PCIDevices())(t), want, "the devices are")
 }

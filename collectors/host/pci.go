@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,6 +23,7 @@ type PCIDevice struct {
 	Address string // "0000:9b:00.0"
 	Kind    string // gpu or nvswitch
 	Driver  string // the bound kernel module; empty: none
+	Ports   string // addresses of the ports above it, with slashes between them: "0000:15:01.0/0000:16:00.0"
 }
 
 // PCIDevices returns the GPUs and NVSwitches, by address. It reads data that
@@ -51,9 +53,23 @@ func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 			continue
 		}
 		d.Address = e.Name()
+		if target, err := fs.ReadLink(k.sys(), dir); err == nil {
+			d.Ports = portsOf(target)
+		}
 		all = append(all, d)
 	}
 	return all, nil
+}
+
+// portsOf returns the ports on the way to a device in the kernel's tree:
+// "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0".
+func portsOf(target string) string {
+	way := strings.Split(path.Dir(target), "/")
+	ports := slices.IndexFunc(way, func(name string) bool { _, ok := ParsePCI(name); return ok && name[0] != 'p' })
+	if ports < 0 {
+		return ""
+	}
+	return strings.Join(way[ports:], "/")
 }
 
 // parsePCIDevice parses a device's uevent; false if the device is not from

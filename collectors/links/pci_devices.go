@@ -2,6 +2,7 @@ package links
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +23,15 @@ var (
 			"agent started.", "pci_bus_id", "kind")
 	PCIDeviceBound = collectors.Gauge("nvgpu_pci_device_bound",
 		"Whether a driver is bound to the device, with its name: 0 if none is.", "pci_bus_id", "kind", "driver")
+	PCIPort = collectors.Gauge("nvgpu_pci_port_info",
+		"A PCIe port above the GPU, always 1: the kernel names it in messages about the GPU's link.", "port")
 )
 
 var _ = collectors.Register(collectors.Collector{
 	Name:    "pci_devices",
 	Doc:     "GPUs and NVSwitches on the PCI bus, read without the driver.",
 	Tier:    collectors.Medium,
-	Metrics: []*collectors.Metric{PCIDevices, PCIDevicePresent, PCIDeviceBound},
+	Metrics: []*collectors.Metric{PCIDevices, PCIDevicePresent, PCIDeviceBound, PCIPort},
 	Kernel: func(k host.Kernel) func(out *collectors.Readings) {
 		b := &pciBus{answers: k.Answers, seen: map[string]*pciDevice{}}
 		return func(out *collectors.Readings) {
@@ -84,6 +87,11 @@ func (b *pciBus) read(all []host.PCIDevice, out *collectors.Readings) {
 			continue
 		}
 		out.Set(PCIDeviceBound, collectors.Bool(d.Driver != ""), append(labels, d.Driver)...)
+		if d.Ports != "" && labels[1] != "" {
+			for port := range strings.SplitSeq(d.Ports, "/") {
+				out.Set(PCIPort, 1, labels[0], labels[1], port)
+			}
+		}
 		if answer := d.answer.Load(); answer != nil {
 			out.Set(PCIDevicePresent, collectors.Bool(*answer), labels...)
 		} else {

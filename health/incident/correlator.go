@@ -28,6 +28,7 @@ type CorrelatorOptions struct {
 	Boot    string                                           // the kernel's boot id
 	Node    string                                           // name of the host
 	GPU     func(host.PCI) (Entity, bool)                    // the GPU at an address, even if it is lost
+	Port    func(address string) (Entity, bool)              // the only GPU below a PCIe port; may be nil
 	Process func(pid int, at time.Time) (host.Process, bool) // the process that had a PID
 	Stays   func(uuid string) []collectors.Stay              // processes on a GPU now and in the last minutes
 	Self    int                                              // the agent's own PID, which is never to blame
@@ -86,6 +87,8 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 	if at, ok := host.ParsePCI(s.Entity.Device); ok {
 		if gpu, ok := c.GPU(at); ok {
 			s.Entity = gpu
+		} else if gpu, ok := c.below(s.Entity.Device); ok {
+			s.Entity = gpu
 		} else if !strings.Contains(s.Entity.Device, ".") {
 			s.Entity.Device += ".0" // XIDs lack the function, other lines have it
 		}
@@ -114,6 +117,14 @@ func (c *Correlator) Add(s Observation, now time.Time) []Event {
 		c.relate(i)
 	}
 	return append(told, c.tell(c.open, now, false)...)
+}
+
+// below returns the GPU below a port.
+func (c *Correlator) below(port string) (Entity, bool) {
+	if c.Port == nil {
+		return Entity{}, false
+	}
+	return c.Port(port)
 }
 
 // trace takes a line of a stack that leads through the driver: a task that
