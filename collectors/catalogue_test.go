@@ -12,8 +12,8 @@ import (
 	"gpusteward/collectors/activity"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/faults"
-	"gpusteward/collectors/links"
 	"gpusteward/collectors/hosttest"
+	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/internal/fixture"
 )

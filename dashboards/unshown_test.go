@@ -8,7 +8,7 @@ var unshown = map[string][]string{
 	"the check agent_self reports it":                             {"gpusteward_starved"},
 	"for joins; nvgpu_workload_info is shown":                     {"nvgpu_holder_info"},
 	"nvgpu_job_flops is shown":                                    {"nvgpu_gpm_flops"},
-	"the GPU's verdict says that a virtual machine has the GPU":   {"nvgpu_away"},
+	"the GPU's verdict says that a virtual machine has the GPU":   {"nvgpu_away", "nvgpu_devices_absent"},
 	"links and ports that are up are shown":                       {"nvgpu_below_peak"},
 	"the GPUs' verdicts say that virtual machines have the GPUs":  {"nvgpu_devices_away"},
 	"lasts minutes; gpusteward_driver_up is shown":                {"nvgpu_driver_reloading"},

@@ -26,6 +26,7 @@ type stage struct {
 	driverUp, drained   float64
 	events              []incident.Event
 	expected, happening int
+	onBus               int
 	away                bool   // there is no agent; the next one starts with the state of the last
 	boot                string // the next agent's, if it is another than the last one's
 }
@@ -44,13 +45,14 @@ type actor struct {
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
+	fabric               bool // it is on a baseboard with NVSwitches
 	held                 map[string]float64
 }
 
 const gib = 1 << 30
 
 func newStage(n int) *stage {
-	s := &stage{driverUp: 1, expected: n}
+	s := &stage{driverUp: 1, expected: n, onBus: n}
 	for i := range n {
 		s.gpus = append(s.gpus, &actor{gpu: fmt.Sprint(i), bound: "nvidia", listed: true, busy: 1, mem: .4, watts: 600,
 			clock: 1.7e9, margin: 25, limit: 700, links: 18, hot: true, lanes: 16, gen: 5,
@@ -105,7 +107,7 @@ func (s *stage) samples() (all []collectors.Sample) {
 	node(collectors.DriverMismatch, 0, "", "")
 	node(collectors.Drained, s.drained)
 	node(collectors.DevicesExpected, float64(s.expected))
-	node(links.PCIDevices, float64(len(s.gpus)), "gpu")
+	node(links.PCIDevices, float64(s.onBus), "gpu")
 	listed := 0
 	for _, g := range s.gpus {
 		all = append(all, on(g.gpu, links.PCIDeviceBound, collectors.Bool(g.bound != ""),
@@ -158,6 +160,8 @@ func (s *stage) samples() (all []collectors.Sample) {
 			put(device.Temperature, 87-g.margin, "gpu")
 		}
 		put(links.NVLinkUp, g.links, "all")
+		put(links.FabricState, collectors.Bool(g.fabric), "completed")
+		put(links.FabricState, collectors.Bool(!g.fabric), "not_supported")
 		put(links.PCIeWidth, g.lanes, "current")
 		put(links.PCIeWidth, 16, "max")
 		put(links.PCIeGeneration, g.gen, "current")
@@ -433,6 +437,17 @@ var driverScenes = []scene{
 			}
 			if s.during(20*time.Minute, 40*time.Minute) {
 				g.limit = 700
+			}
+		}},
+	{check: "gpu_absent", name: "seven of eight GPUs since the first start", gpus: 7, length: time.Hour,
+		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) {
+			s.each(func(g *actor) { g.fabric = true })
+		}},
+	{check: "gpu_absent", name: "six boards without NVSwitches", gpus: 6, length: time.Hour, play: func(*stage) {}},
+	{check: "gpu_absent", name: "a GPU on the bus that the driver never listed", gpus: 4, length: time.Hour,
+		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) {
+			if len(s.gpus) == 4 {
+				s.gpus, s.expected = s.gpus[:3], 3
 			}
 		}},
 	{check: "config_drift", name: "a controller that lowers the limits of seven GPUs", length: 2 * time.Hour,

@@ -67,6 +67,17 @@ var driverChecks = []*Check{
 			"bound to vfio-pci is not missing: a virtual machine has it.",
 	},
 	{
+		ID: "gpu_absent", Alert: "GPUAbsent", Class: incident.HardwareFault, Accepts: true,
+		// GPUs need time after a reload or a return from a virtual machine.
+		Levels:  []Level{{Severity: incident.Warning, When: Value(DevicesAbsent).Above(0).And(open), For: of(30, 30)}},
+		Summary: "A GPU is missing that the driver never listed on this host.",
+		Detail:  "{count:GPU is|GPUs are} missing that the driver never listed.",
+		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
+			"design: gpusteward ack gpu_absent node.",
+		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines have. Or the GPUs are on a " +
+			"baseboard with NVSwitches, and their number is not a power of two.",
+	},
+	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: incident.DriverCrash,
 		Levels: []Level{
 			{Severity: incident.Info, When: hangs, For: of(3, 3)},

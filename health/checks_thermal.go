@@ -227,14 +227,18 @@ var thermalChecks = []*Check{
 			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Behind], -.30, -.20).
 				And(gpuWorks),
 				For: of(54, 60).every(30 * time.Second)},
+			// Its memory is slow.
+			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Moved], -.40, -.30).
+				And(gpuWorks), For: of(54, 60).every(30 * time.Second),
+				Detail: "{entity}: activity of its memory {percent} from the median of the GPUs at the same job."},
 		},
 		Summary: "The GPU does much less than the GPUs with the same job, at the same clock.",
 		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
 		Action: "Find what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a " +
 			"diagnostic under load.",
 		Cause: "Its clock is no lower than the others', but both its SMs and its power show that it gets less done: " +
-			"for ten minutes while it is as busy as they are, or for half an hour while it is less busy. The " +
-			"comparison is that of GPUClockOutlier. GPUKernelHangSuspected reports a GPU that gets nothing done.",
+			"for ten minutes while it is as busy as they are, or for half an hour while it is less busy. Or its memory " +
+			"is far less active at the same activity of the SMs, for half an hour. The comparison is that of GPUClockOutlier. GPUKernelHangSuspected reports a GPU that gets nothing done.",
 	},
 	{
 		ID: "clock_stuck", Alert: "GPUClockStuck", Class: incident.HardwareFault,

@@ -96,6 +96,7 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 		orphans(s)
 		e.normal.drift(s, &e.settings, now)
 		e.normal.lacks(s)
+		e.normal.absent(s)
 		e.derived = slices.Clone(s.Added()[before:])
 	} else {
 		s.Add(slices.DeleteFunc(slices.Clone(e.derived),

@@ -177,7 +177,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 				e.normal.accept(st.Parent(), e.latest)
 			}
 			e.memory.accept(j.Check, st.Entity)
-			e.normal.acceptLink(j, st, e.latest)
+			e.normal.acceptWorst(j, st, e.latest)
 			ev := e.unlatch(j, st, now, "")
 			ev.Kind = incident.KindAck
 			return ev, nil

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"math"
 	"strconv"
 
 	"gpusteward/collectors"
@@ -56,14 +57,58 @@ func (b baselines) lacks(s *derived.Snapshot) {
 	}
 }
 
+// absentAccepted is the setting of the node for GPUs whose absence an operator
+// accepted.
+const absentAccepted = "absent accepted"
+
+// absent adds DevicesAbsent to s.
+func (b baselines) absent(s *derived.Snapshot) {
+	count := func(m *collectors.Metric, kind string) (n float64, known bool) {
+		for _, sample := range s.Of(m) {
+			if kind == "" || sample.Labels[0] == kind {
+				n, known = n+sample.Value, true
+			}
+		}
+		return n, known
+	}
+	listed, known := count(collectors.Devices, "")
+	if !known || listed == 0 {
+		return
+	}
+	absent := 0.
+	if on, known := count(links.PCIDevices, "gpu"); known {
+		away, _ := count(DevicesAway, "")
+		absent = max(0, on-away-listed)
+		listed = max(listed, on)
+	}
+	switches, _ := count(links.PCIDevices, "nvswitch")
+	for _, state := range s.Of(links.FabricState) {
+		switches += state.Value * collectors.Bool(state.Labels[2] != "not_supported")
+	}
+	if switches > 0 {
+		absent = max(absent, math.Exp2(math.Ceil(math.Log2(listed)))-listed)
+	}
+	expected, _ := count(collectors.DevicesExpected, "")
+	if all, _ := count(collectors.Devices, ""); expected > all { // the host had these
+		absent -= expected - all
+	}
+	accepted, _ := b.of(incident.Entity{}).value(absentAccepted)
+	s.Add(collectors.Sample{Metric: DevicesAbsent, Value: max(0, absent-accepted)})
+}
+
 // acceptedOf is the setting for the size of a link that an operator accepted.
 func acceptedOf(of string) string { return "pcie_" + of + " accepted" }
 
-// acceptLink makes the worst size that a failing check has seen the best that
-// is expected of a GPU's link.
-func (b baselines) acceptLink(j *judge, st *status, s *derived.Snapshot) {
+// acceptWorst makes the worst that a failing check has seen the best that is
+// expected of a GPU's link, or of the number of GPUs.
+func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
 	for i, l := range st.levels {
 		src := j.Levels[i].When.Signal.source
+		if l.active && src != nil && src.metric == DevicesAbsent {
+			node := b.of(incident.Entity{})
+			before, _ := node.value(absentAccepted)
+			node[absentAccepted] = decimal(before + l.worst)
+		}
 		if !l.active || src == nil || src.metric != PCIeLacks {
 			continue
 		}

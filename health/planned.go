@@ -18,8 +18,11 @@ import (
 var (
 	Away = collectors.Gauge("nvgpu_away",
 		"1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
-	DevicesAway = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
-	Settling    = collectors.Gauge("nvgpu_settling",
+	DevicesAway   = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
+	DevicesAbsent = collectors.HostGauge("nvgpu_devices_absent",
+		"GPUs on the PCI bus that the driver does not list, or places for GPUs that are empty on a baseboard with "+
+			"NVSwitches (it has two, four, eight or sixteen), unless that was acknowledged.")
+	Settling = collectors.Gauge("nvgpu_settling",
 		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
 	Booting = collectors.HostGauge("nvgpu_host_booting",
 		"1 for the first 5 minutes after the host was booted: its ports get their carriers.")

@@ -175,6 +175,25 @@ func TestAcknowledgedLinkIsNormal(t *testing.T) {
 	fixture.Equal(t, has(8), "", "acknowledged again")
 }
 
+// TestAcknowledgedAbsenceIsNormal lets an operator accept that the driver never listed one of four GPUs on the bus. Two
+// are found again.
+func TestAcknowledgedAbsenceIsNormal(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, Checks()...), newStage(3)
+	found := func(onBus int) string {
+		s.onBus = onBus
+		for range 70 {
+			w.steps(1, s.samples()...)
+		}
+		return w.failing()
+	}
+	fixture.Equal(t, found(4), "gpu_absent node degraded", "at first")
+	fixture.Value(w.engine.Ack("gpu_absent", incident.Entity{}, w.now))(t)
+	w.restart("other")
+	fixture.Equal(t, found(4), "", "acknowledged")
+	fixture.Equal(t, found(5), "gpu_absent node degraded", "one more")
+}
+
 // TestPersistenceIsTheNodes checks when the node reports that persistence mode
 // is off: on all GPUs, if most had it on.
 func TestPersistenceIsTheNodes(t *testing.T) {

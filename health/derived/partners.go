@@ -6,7 +6,8 @@ import "slices"
 // they have the same workloads with as much memory, and all are busy. The job
 // does not explain a difference between them. They are signals of PeerZScore
 // and PeerDeviationRatio.
-var PartnerSignals = [...]string{Paced: "sm_clock", MemoryPaced: "memory_clock", Worked: "work", Behind: "work_behind"}
+var PartnerSignals = [...]string{Paced: "sm_clock", MemoryPaced: "memory_clock", Worked: "work", Behind: "work_behind",
+	Moved: "memory_work"}
 
 // Indexes of PartnerSignals.
 const (
@@ -14,6 +15,7 @@ const (
 	MemoryPaced        // memory clock
 	Worked             // power or SM activity, whichever is closer to the partners'
 	Behind             // the same, also for a GPU that is less busy than its partners
+	Moved              // activity of the memory, at the same SM activity
 )
 
 // siliconClock is the least standard deviation between partners' clocks, as a
@@ -26,6 +28,7 @@ func (d *Metrics) partners(c *card) {
 	d.partnered(c, MemoryPaced, d.beyond(c, memoryClock, c.shares))
 	d.partnered(c, Worked, d.less(c, c.couldWork))
 	d.partnered(c, Behind, d.less(c, c.isBehind))
+	d.partnered(c, Moved, d.beyond(c, memoryActivity, c.moves))
 }
 
 // less returns the distance of c's power and SM activity from its partners': a
@@ -83,6 +86,12 @@ func (c *card) paces(o *card) bool {
 // its clock is no lower, and it does not wait for o.
 func (c *card) couldWork(o *card) bool {
 	return c.shares(o) && !c.awaits() && o.now[smClock] <= (1+likeClock)*c.now[smClock]
+}
+
+// moves reports whether c should move as much data to and from its memory as
+// o, which has the same job: its SMs do as much.
+func (c *card) moves(o *card) bool {
+	return c.couldWork(o) && within(c.now[smActivity], o.now[smActivity], likeLoad)
 }
 
 // isBehind reports whether c, which works, should do as much as o, which is

@@ -15,7 +15,7 @@ import (
 // compared. While it falls behind, only its work is.
 func TestComparisonWithPartners(t *testing.T) {
 	t.Parallel()
-	const all = "memory_clock sm_clock work work_behind"
+	const all, withoutMemory = "memory_clock memory_work sm_clock work work_behind", "memory_clock sm_clock work work_behind"
 	for name, c := range map[string]struct {
 		one  map[int]float64
 		job  string // of the one that differs; empty: none
@@ -32,9 +32,10 @@ func TestComparisonWithPartners(t *testing.T) {
 		"idle":                        {map[int]float64{utilization: .02}, "job", ""},
 		"a clock that is a bit lower": {map[int]float64{smClock: 1890e6}, "job", all},
 		"a lower clock":               {map[int]float64{smClock: 1880e6}, "job", "memory_clock sm_clock"},
-		"at its limit, alone":         {map[int]float64{power: 640}, "job", "memory_clock work work_behind"},
+		"at its limit, alone":         {map[int]float64{power: 640}, "job", "memory_clock memory_work work work_behind"},
 		"another limit":               {map[int]float64{powerLimit: 500}, "job", ""},
-		"no activity":                 {map[int]float64{smActivity: math.NaN()}, "job", all},
+		"no activity":                 {map[int]float64{smActivity: math.NaN()}, "job", withoutMemory},
+		"other activity":              {map[int]float64{smActivity: .6}, "job", withoutMemory},
 	} {
 		r := newRig(5)
 		for i, g := range r.gpus {

@@ -72,6 +72,8 @@ func floor(input int, center float64) float64 {
 		return siliconClock * center
 	case smActivity:
 		return likeLoad / 2
+	case memoryActivity:
+		return (center + likeLoad) * likeLoad / 2
 	case power:
 		return watches[power].floor
 	}
