@@ -681,6 +681,16 @@ var memoryScenes = []scene{
 		want: incident.Warning, within: time.Hour + 80*time.Minute, play: func(s *stage) {
 			s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+20*gib*max(0, s.at-time.Hour).Hours())
 		}},
+	{check: "mem_leak", gpus: 2, name: "a leak of 1 % an hour in steps, on a GPU that is nearly full", length: 5 * time.Hour,
+		want: incident.Warning, within: 3*time.Hour + 20*time.Minute, play: func(s *stage) {
+			steps := math.Floor(max(0, s.at-time.Hour).Minutes() / 30)
+			s.gpus[1].held["slurm:1"] = min(79.9*gib, 77.2*gib+.4*gib*steps)
+		}},
+	{check: "mem_leak", gpus: 2, name: "a cache on a nearly full GPU that grows twice", length: 5 * time.Hour,
+		play: func(s *stage) {
+			steps := min(2, math.Floor(max(0, s.at-time.Hour).Minutes()/30))
+			s.gpus[1].held["slurm:1"] = 77.2*gib + .8*gib*steps
+		}},
 	{check: "mem_leak", gpus: 2, name: "a leak in steps of 2 GiB", length: 3 * time.Hour, want: incident.Warning,
 		within: 152 * time.Minute, play: func(s *stage) {
 			s.gpus[1].held["slurm:1"] = min(79.9*gib, 20*gib+2*gib*math.Floor(s.at.Minutes()/5))

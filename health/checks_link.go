@@ -87,7 +87,7 @@ var linkChecks = []*Check{
 		Summary: "An NVLink that was up is down, or goes down again and again.",
 		Detail:  "{entity} has {count:NVLink|NVLinks} less than it had before.",
 		Action: "Reset the GPUs at both ends; if the link stays down, inspect the bridge or the baseboard. If it was " +
-			"removed for good: gpusteward ack nvlink_down and the GPU.",
+			"removed for good: gpusteward ack nvlink_down and the link, such as gpu=3,link=all.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
 			"bridge, are no fault. Neither are links that train in the first five minutes after the host was booted, " +
 			"the driver was reloaded or the GPU was reset. A link that comes back within half a minute each time is " +
@@ -192,7 +192,7 @@ var linkChecks = []*Check{
 			Above(0).And(Value(Booting).Is(0)), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
 		Action: "Check the cable and the switch's port. If it was disconnected for good: gpusteward ack ib_port and " +
-			"the device.",
+			"the port, such as device=mlx5_0/1.",
 		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +
 			"before a boot has five minutes.",
 	},

@@ -47,8 +47,8 @@ var workloadChecks = []*Check{
 			"hours. Caches, KV caches and data sets are full within the hour, follow their requests, or leave some of " +
 			"the GPU free. Growth is therefore info if the end is less than an hour away. It is a warning if the end " +
 			"is two hours away, and it went evenly beyond the peak of a half-hour rest for an hour. It is also a " +
-			"warning if the end is six hours away, and 97.5 % of the memory is in use. A leak that needs less than " +
-			"an hour is not foreseen.",
+			"warning if the end is six hours away, and 97.5 % of the memory is in use: a GPU that is nearly full has a trend of two hours, too, " +
+			"which finds a leak in steps. A leak that needs less than an hour is not foreseen.",
 	},
 	{
 		ID: "tenant_stall", Alert: "TenantStalled", Class: incident.ApplicationFault,

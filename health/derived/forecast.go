@@ -33,6 +33,8 @@ const (
 	trendSize   = 30
 	memoryEvery = 30 * time.Second // a quarter of an hour
 	leakEvery   = 2 * time.Minute  // an hour: by then, most caches are full and most data are loaded
+	slowEvery   = 4 * time.Minute  // two hours: a leak in steps
+	nearlyFull  = 0.05             // free part of a GPU's memory that such a leak will take
 	// of a trend's rise, or of a workload's memory: a workload that gives back
 	// more follows its work, and does not leak
 	mostDrop    = 0.1
@@ -175,7 +177,29 @@ type resident struct {
 	free     float64
 	memory   trend
 	forecast
+	slow       *trend // while the memory is nearly full
+	slowly     forecast
 	exhaustion []string // labels
+}
+
+// soonest returns the forecast of the trend that finds a leak.
+func (t *resident) soonest() *forecast {
+	if !t.ok && t.slowly.ok {
+		return &t.slowly
+	}
+	return &t.forecast
+}
+
+// creep records the memory of a workload on a GPU that is nearly full.
+func (t *resident) creep(bytes float64, now time.Time) {
+	switch full := t.free < nearlyFull*(bytes+t.free); {
+	case !full:
+		t.slow, t.slowly.ok, t.slowly.row = nil, false, 0
+		return
+	case t.slow == nil:
+		t.slow = &trend{every: slowEvery}
+	}
+	t.slow.add(now, bytes)
 }
 
 // readResidents reads the memory of the workloads.
@@ -191,6 +215,7 @@ func (d *Metrics) readResidents(s *Snapshot, now time.Time) {
 				t.free = c.now[memoryFree]
 			}
 			t.grow(sample.Value, now)
+			t.creep(sample.Value, now)
 		}
 	}
 	for _, sample := range s.Of(device.MIGMemory) {
@@ -227,6 +252,7 @@ func (c *card) resident(name, gi string, now time.Time) *resident {
 			exhaustion: []string{c.gpu, c.uuid, name}}
 		t.forecast = forecast{least: trendSize, rows: inRow, keeps: true, labels: []string{c.gpu, c.uuid,
 			"memory_exhaustion", name, ""}}
+		t.slowly = t.forecast
 		c.residents = slices.Insert(c.residents, i, t)
 	}
 	c.residents[i].seen = now
@@ -285,14 +311,18 @@ func (d *Metrics) forecasts(c *card, h *history, now time.Time) {
 	for i, t := range c.residents {
 		if (d.calls+t.turn)%turns == 0 {
 			t.look(&t.memory, t.free, d.room)
+			if t.slow != nil {
+				t.slowly.look(t.slow, t.free, d.room)
+			}
 		}
-		if t.ok && t.seen.Equal(now) && now.Sub(t.gave) > cycle && (soonest == nil || t.seconds < soonest.seconds) {
+		if f := t.soonest(); f.ok && t.seen.Equal(now) && now.Sub(t.gave) > cycle &&
+			(soonest == nil || f.seconds < soonest.soonest().seconds) {
 			soonest = t
 		}
 		if last := i+1 == len(c.residents) || c.residents[i+1].name != t.name; last && soonest != nil {
 			// the instance of the workload that is full first
-			d.foretell(MemoryExhaustion, soonest.exhaustion, &soonest.forecast)
-			d.put(MemoryCreeps, soonest.exhaustion, collectors.Bool(soonest.creeps()))
+			d.foretell(MemoryExhaustion, soonest.exhaustion, soonest.soonest())
+			d.put(MemoryCreeps, soonest.exhaustion, collectors.Bool(soonest.ok && soonest.creeps()))
 			soonest = nil
 		}
 	}

@@ -249,6 +249,9 @@ func (d *Metrics) Size() int {
 		}
 		for _, t := range c.residents {
 			n += int(unsafe.Sizeof(*t)) + 2*labelled + len(t.name) + t.memory.size()
+			if t.slow != nil {
+				n += int(unsafe.Sizeof(*t.slow)) + t.slow.size()
+			}
 		}
 		for _, t := range c.tenancies {
 			n += int(unsafe.Sizeof(*t)) + 6*labelled + len(t.name) + t.memory.size() + t.deficit.size()
