@@ -97,8 +97,11 @@ const (
 	// little.
 	widthFrom      = idleTo
 	generationFrom = 0.10
-	FullSpeed      = 2 // the performance state up to which a GPU asks for the fastest link
 )
+
+// FullSpeed is the performance state up to which a GPU asks for the fastest
+// link.
+const FullSpeed = 2
 
 // shortfalls puts the condition of the PCIe link while the GPU works.
 func (d *Metrics) shortfalls(c *card, now time.Time) {
