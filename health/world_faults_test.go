@@ -269,7 +269,7 @@ func (f *worldFault) find(t *testing.T) *found {
 
 // foundToday is the minimum number of found faults. The goal is 95 of a
 // hundred.
-const foundToday = 70
+const foundToday = 87
 
 // findAll tests one of n faults, and returns the results, nil for the others.
 func findAll(t *testing.T, n int) []*found {
