@@ -127,7 +127,7 @@ var injections = map[string]func(c *chain){
 	// Nobody knows how much memory is half of it.
 	"unheld": func(c *chain) {
 		c.add(func(at time.Duration, put put) {
-			if 0 <= at && at < 10*time.Minute {
+			if 0 < at && at < 10*time.Minute {
 				put(workloads.QuotaBackend, 1, "ml", "memory", "none")
 			}
 			put(workloads.QuotaBackend, 1, "ml", "compute", "hook")
