@@ -53,7 +53,7 @@ func checkRules(c *health.Check) (all []rule) {
 		}
 		r := rule{
 			alert: c.Alert, severity: s, check: c.ID, class: c.Class,
-			summary: place(levels) + c.Summary, action: c.Action,
+			summary: place(levels) + c.Summary, action: action(c, levels),
 		}
 		r.expr, r.wait = either(levels)
 		r.description = description(c, levels, ofValue, lastXIDs, rest(levels[0]), ofLabel)
@@ -121,15 +121,26 @@ func place(levels []health.Level) string {
 }
 
 // description returns the detail of a check's levels with its placeholders filled in. If the
-// levels differ in their detail, it returns the cause.
+// levels differ in their detail, or it is about an event, which Prometheus does not know, it
+// returns the cause.
 func description(c *health.Check, levels []health.Level, value func(health.Quantity) string,
 	xids, rest string, label func(name string) string) string {
-	detail := c.Described(levels[0])
-	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Described(l) != detail }) {
+	detail := c.Detailed(levels[0])
+	if strings.Contains(detail, "{event}") ||
+		slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
 		return c.Cause
 	}
-	return strings.NewReplacer("{xids}", xids, "{entity}", entityBy(levels[0], label).Name(), "{labels}", rest).
-		Replace(health.Quantities(detail, value))
+	return strings.NewReplacer("{xids}", xids, "{entity}", entityBy(levels[0], label).Name(),
+		"{labels}", rest).Replace(health.Quantities(health.Present(detail), value))
+}
+
+// action returns what to do about a check's levels: that of the check, if they differ.
+func action(c *health.Check, levels []health.Level) string {
+	advice := c.Advised(levels[0])
+	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Advised(l) != advice }) {
+		return c.Action
+	}
+	return health.Quantities(advice, ofValue)
 }
 
 // ofValue returns the template of an alert's value.
@@ -141,10 +152,33 @@ func ofValue(q health.Quantity) string {
 		return "{{ $value | humanize1024 }}B"
 	case "time":
 		return "{{ $value | humanizeDuration }}"
+	case "apart":
+		return beside("gt", "humanizePercentage", "")
+	case "margin":
+		return beside("lt", "humanize",
+			" {{ if or (eq $value 1.0) (eq $value -1.0) }}degree{{ else }}degrees{{ end }} Celsius")
+	case "recovery":
+		return recoveries()
 	case "count":
 		return "{{ $value | humanize }} {{ if eq $value 1.0 }}" + q.One + "{{ else }}" + q.Many + "{{ end }}"
 	}
 	return "{{ $value | humanize }}"
+}
+
+// beside returns the template of a distance without its sign, and of the side of it.
+func beside(above, by, unit string) string {
+	return fmt.Sprintf("{{ if eq $value 0.0 }}at{{ else }}{{ $value | %s | reReplaceAll \"-\" \"\" }}%s "+
+		"{{ if %s $value 0.0 }}above{{ else }}below{{ end }}{{ end }}", by, unit, above)
+}
+
+// recoveries returns the template of what the driver asks for.
+func recoveries() string {
+	var b strings.Builder
+	for value := 1; incident.KnowsRecovery(value); value++ {
+		fmt.Fprintf(&b, "{{ if eq $value %d.0 }}%s{{ else }}", value, incident.Recovery(value))
+	}
+	ends := strings.Count(b.String(), "{{ else }}")
+	return b.String() + "take recovery action {{ $value }}" + strings.Repeat("{{ end }}", ends)
 }
 
 // entityBy returns the entity of a level by its labels.

@@ -104,7 +104,19 @@ func checkSection(b *strings.Builder, c *health.Check) {
 	for _, r := range checkRules(c) {
 		exprs = append(exprs, r.expr)
 	}
-	section{c.Alert, c.Summary, c.Action, c.Cause, conditions.String(), look, metrics, exprs}.write(b)
+	section{c.Alert, c.Summary, advice(c), c.Cause, conditions.String(), look, metrics, exprs}.write(b)
+}
+
+// advice returns the action of a check, and those of its levels that have their own.
+func advice(c *health.Check) string {
+	text := c.Action
+	for _, l := range c.Levels {
+		if own := fmt.Sprintf(" (%s) %s", l.Severity, l.Action); l.Action != "" && !strings.Contains(l.Action, "{") &&
+			!strings.Contains(text, own) {
+			text += own
+		}
+	}
+	return text
 }
 
 // unplaced matches the place at the beginning of a summary.

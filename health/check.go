@@ -28,11 +28,13 @@ type Check struct {
 	Shadow  bool // its threshold is a matter of judgement: no alerts until it is enabled
 
 	Summary string // one sentence, the same for every entity
-	// Detail is a sentence with a Quantity, {xids} or {labels}, and perhaps the
-	// {entity}, that can stand alone. A check that has none to tell has no detail.
-	Detail string
-	Action string // what to do
-	Cause  string // what it means and how to find out more; it does not repeat the others
+	// Detail is a sentence that says what was measured and can stand alone. It has
+	// places for the {entity}, a Quantity, the {labels} of its series, its {xids} or
+	// its {event}; verbs are {present|past}.
+	Detail   string
+	Action   string // one thing to do
+	Remedies bool   // the tables of incidents know better what to do than Action
+	Cause    string // what it means and how to find out more; it does not repeat the others
 }
 
 // A Level is when a check fails, and how badly.
@@ -41,6 +43,7 @@ type Level struct {
 	When     Condition
 	For      Persistence // how often in how many samples; the zero value is at once
 	Detail   string      // in place of the check's, if its value has another meaning
+	Action   string      // in place of the check's
 }
 
 // Persistence is how many of the last samples must meet a condition.
@@ -205,11 +208,10 @@ func (c *Check) Holds() bool {
 }
 
 // Detailed returns the sentence for a level, with its placeholders.
-func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Summary) }
+func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail) }
 
-// Described returns the sentence for the description of an alert, whose summary
-// is known: with placeholders, or the cause if the check has no detail.
-func (c *Check) Described(l Level) string { return cmp.Or(l.Detail, c.Detail, c.Cause) }
+// Advised returns the action for a level; it may have a Quantity.
+func (c *Check) Advised(l Level) string { return cmp.Or(l.Action, c.Action) }
 
 // Metrics returns the metrics that the check uses, some of them perhaps twice.
 func (c *Check) Metrics() (all []*collectors.Metric) {

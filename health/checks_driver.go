@@ -22,32 +22,42 @@ func stuck(reason string) *Signal { return Value(collectors.WorkerStuck, "reason
 // processor time.
 var hangs = stuck("nvml.*").Is(1).And(Value(Starved).Is(0))
 
+// recovery is the sentence for the driver's recovery action.
+const recovery = "For {entity} the driver {asks|asked} to {recovery}."
+
+// reported is the sentence for an incident of a GPU.
+const reported = "The driver or the kernel reported of {entity}: {event}."
+
 var driverChecks = []*Check{
 	{
 		ID: "gpu_recovery_action", Alert: "GPURecoveryActionRequired", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Critical, When: Value(faults.RecoveryAction).Above(0)},
+			{Severity: incident.Critical, When: Value(faults.RecoveryAction).Above(0), Detail: recovery},
 			{Severity: incident.Critical, When: Incidents{Name: "gpu_recovery_action", Window: 5 * time.Minute, Holds: true,
 				Match: recoveryWanted}.Signal().Above(0)},
-			{Severity: incident.Emergency, When: Value(faults.RecoveryAction).Is(2)},
+			{Severity: incident.Emergency, When: Value(faults.RecoveryAction).Is(2), Detail: recovery},
 		},
-		Summary: "The driver asks for a recovery of the GPU.",
-		Action: "Do what nvgpu_recovery_action asks for: 1 GPU reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 " +
-			"recover the IMEX domain.",
-		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154).",
+		Summary:  "The driver asks for a recovery of the GPU.",
+		Detail:   reported,
+		Action:   "Do what the driver asks for.",
+		Remedies: true,
+		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154). nvgpu_recovery_action is 1 for a GPU " +
+			"reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 recover the IMEX domain.",
 	},
 	{
 		ID: "gpu_lost", Alert: "GPULost", Class: incident.HardwareFault, Latched: true,
 		Levels: []Level{
 			// A GPU that is being unbound reports this for a moment.
-			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2)},
+			{Severity: incident.Emergency, When: stuck("gpu_is_lost").Is(1), For: of(2, 2),
+				Detail: "The driver {says|said} that {entity} {is|was} lost."},
 			// So does a GPU that is being reset.
 			{Severity: incident.Emergency, When: Value(links.PCIDevicePresent, "kind", "gpu").Is(0).
-				And(present), For: of(2, 2)},
+				And(present), For: of(2, 2), Detail: "{entity} {does|did} not answer on the PCI bus."},
 			{Severity: incident.Emergency, When: Incidents{Name: "gpu_lost", Window: 5 * time.Minute, Holds: true,
 				Match: either(saying("gpu_lost"), xids(79))}.Signal().Above(0)},
 		},
 		Summary: "The GPU has fallen off the bus.",
+		Detail:  reported,
 		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
 		Cause: "The driver says that it is lost (gpusteward_worker_stuck), or it does not answer on PCIe " +
 			"(nvgpu_pci_device_present), or the kernel logged XID 79 or a message like it.",
@@ -55,10 +65,11 @@ var driverChecks = []*Check{
 	{
 		ID: missingCheck, Alert: "GPUMissing", Class: incident.HardwareFault, Accepts: true,
 		Levels: []Level{
-			{Severity: incident.Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3)},
+			{Severity: incident.Emergency, When: stuck("not_listed").Is(1).And(open, present), For: of(3, 3),
+				Detail: "The driver {does|did} not list {entity}, which the host had before."},
 			{Severity: incident.Emergency, When: Sub(Sub(Value(collectors.DevicesExpected), Value(collectors.Devices)),
 				Value(DevicesAway)).Above(0).And(open), For: of(3, 3),
-				Detail: "The driver lists {count:GPU less|GPUs less} than the host should have."},
+				Detail: "The driver {lists|listed} {count:GPU|GPUs} fewer than expected."},
 		},
 		Summary: "A GPU that the host should have is missing.",
 		Action: "Reboot; if the GPU stays missing, check its seat and its power. If it was removed for good: " +
@@ -80,16 +91,16 @@ var driverChecks = []*Check{
 	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: incident.DriverCrash,
 		Levels: []Level{
-			{Severity: incident.Info, When: hangs, For: of(3, 3)},
+			{Severity: incident.Info, When: hangs, For: of(3, 3),
+				Action: "Wait for a minute: another tool may hold the driver's lock."},
 			{Severity: incident.Critical, When: hangs.And(Incidents{Name: "driver_fault", Window: 5 * time.Minute,
 				Match: ofDriver}.Signal().Above(0)), For: of(3, 3)},
 			// Another holder of the driver's lock releases it within a minute.
 			{Severity: incident.Critical, When: hangs, For: of(7, 7)},
 		},
 		Summary: "A driver call on the GPU does not return.",
-		Detail:  "The agent waits for a call on {entity}{labels}.",
-		Action: "If it lasts for more than a minute: end the processes that use the GPU, and reset it; if they do not " +
-			"end, reboot.",
+		Detail:  "{entity} {does|did} not answer the agent's call{labels}.",
+		Action:  "End the processes that use the GPU, and reset it; if they do not end, reboot.",
 		Cause: "Other GPUs are still read. The alert is info at first, and " +
 			"critical after a minute, because another tool holds the driver's lock for less. It is critical at once " +
 			"if the driver reported a fault of its own or of the GPU meanwhile.",
@@ -99,7 +110,7 @@ var driverChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Value(faults.DriverBlockedTasks).Above(0),
 			For: of(13, 13)}},
 		Summary: "Tasks of the driver wait in the kernel and cannot be killed.",
-		Detail:  "{count:task of the driver has|tasks of the driver have} been in state D for two minutes.",
+		Detail:  "The driver {has|had} had {count:task|tasks} in state D for two minutes.",
 		Action:  "Drain the host, and reboot it.",
 		Cause:   "These are kernel threads of the driver. Programs that called it do not count: each chooses its own name.",
 	},
@@ -110,7 +121,7 @@ var driverChecks = []*Check{
 				And(Value(collectors.DriverUp).Is(0), drained.Is(0), Value(collectors.DriverMismatch).Is(0),
 					Value(Reloading).Is(0))}},
 		Summary: "The host has NVIDIA GPUs and no driver answers for them.",
-		Detail:  "{count:GPU on the PCI bus has|GPUs on the PCI bus have} no driver.",
+		Detail:  "No driver {answers|answered} for {count:GPU|GPUs} on the PCI bus.",
 		Action:  "Load the driver: modprobe nvidia; /-/ready of the agent describes the failure.",
 		Cause: "The driver is not loaded, or it crashed. The alert does not apply if the library does not fit the " +
 			"driver (GPUDriverMismatch), while the agent is drained, or while the driver may be reloading: for 10 " +
@@ -123,7 +134,7 @@ var driverChecks = []*Check{
 		// An upgrade causes one for a moment.
 		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}},
 		Summary: "The driver's library and its kernel module are of different versions.",
-		Detail:  "No CUDA program can start{labels}.",
+		Detail:  "No CUDA program {can|could} start with these versions{labels}.",
 		Action: "Load the module of the installed driver: end the processes that use the GPUs, gpusteward drain, " +
 			"rmmod nvidia and modprobe nvidia; or reboot.",
 		Cause: "An upgrade replaced one of them only.",
@@ -133,8 +144,8 @@ var driverChecks = []*Check{
 		// Settings are read each minute, one GPU after the other.
 		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}},
 		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
-		Detail:  "{entity} has an unexpected setting{labels}.",
-		Action:  "Correct the setting; if the present one is right: gpusteward ack config_drift and the GPU.",
+		Detail:  "{entity} {has|had} an unexpected setting{labels}.",
+		Action:  "Restore the expected value; if the present one is right: gpusteward ack config_drift and the GPU.",
 		Cause: "Compared are ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
 			"the settings of most of its peers, except for the compute mode, MIG and a deliberate power limit. A " +
 			"change is deliberate if it affects all GPUs of a model, comes with a reset, comes while no workload runs " +
@@ -149,6 +160,7 @@ var driverChecks = []*Check{
 		ID: "inforom", Alert: "GPUInfoROMCorrupt", Class: incident.HardwareFault,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(faults.InforomValid).Is(0)}},
 		Summary: "The checksum of the GPU's InfoROM is wrong.",
+		Detail:  "The driver {says|said} that the InfoROM of {entity} {is|was} not valid.",
 		Action: "Drain the GPU, and have the board checked by its vendor: nvidia-smi prints \"infoROM is corrupted\" " +
 			"until the board is repaired or replaced.",
 		Cause: "The InfoROM has the board's settings and its counts of errors: ECC, retired pages and limits may be " +
@@ -161,7 +173,8 @@ var driverChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: stuck("late").Is(1).
 			And(Value(Starved).Is(0)), For: of(7, 7)}},
 		Summary: "The GPU's data is old, and no driver call explains it.",
-		Action:  "See whether the host is overloaded; look at the agent's log.",
+		Detail:  "The agent {has|had} read nothing new of {entity} for a minute.",
+		Action:  "Look at the agent's log; if it says nothing, see whether the host is overloaded.",
 		Cause: "The state of the GPU is unknown, and not well, until it is read again. If the data of all GPUs are " +
 			"old at once, the agent gets no processor time, and AgentDegraded reports that.",
 	},

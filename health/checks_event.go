@@ -40,6 +40,9 @@ func fatal(least incident.Severity) func(*incident.Event) bool {
 // ofOwners is the sentence for byOwners.
 const ofOwners = "Programs of {count:owner|owners} had the same XID on {entity} in 24 hours, beyond those on other GPUs."
 
+// tryElsewhere is what to do about an XID of many owners.
+const tryElsewhere = "Run one of the programs on another GPU: if the XID follows it, the program is to blame."
+
 // byOwners holds if many owners had an XID on a GPU that programs can cause.
 var byOwners = Incidents{Name: "xid_repeat_application", Window: day, Match: applications,
 	Count: owners}.Signal().AtLeast(5)
@@ -103,6 +106,9 @@ func onGPUs(events []*incident.Event, _ [][]*incident.Event) float64 {
 	return float64(len(gpus))
 }
 
+// logged is the sentence for a message of the kernel about a GPU.
+const logged = "The kernel logged of {entity} that {event}."
+
 var eventChecks = []*Check{
 	{
 		ID: "xid_fatal", Alert: "GPUXIDCritical", Class: incident.HardwareFault,
@@ -114,7 +120,9 @@ var eventChecks = []*Check{
 		},
 		Summary: "The GPU had a critical XID error.",
 		Detail:  "{entity} had {xids}.",
-		Action:  "Do what NVIDIA's catalogue says of the code.",
+		Action: "Do what gpusteward status on the host says: it depends on the code. Mostly: end the work on the GPU, and " +
+			"reset it.",
+		Remedies: true,
 		Cause: "health/incident/data/xid.tsv has the meaning of each code, and says which fault only a reset ends. " +
 			"The alert stays until a reset is seen; for the others it ends after five to ten minutes.",
 	},
@@ -131,15 +139,15 @@ var eventChecks = []*Check{
 	{
 		ID: "xid_repeat", Alert: "GPUXIDRepeated", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Info, When: byOwners, Detail: ofOwners},
+			{Severity: incident.Info, When: byOwners, Detail: ofOwners, Action: tryElsewhere},
 			{Severity: incident.Warning, When: byOwners.And(Incidents{Name: "xid_repeat_hardware", Window: day,
-				Match: ofHardware}.Signal().Above(0)), Detail: ofOwners},
+				Match: ofHardware}.Signal().Above(0)), Detail: ofOwners, Action: tryElsewhere},
 			{Severity: incident.Critical, When: Incidents{Name: "xid_repeat", Window: day, Match: hardwares,
 				Count: repeats}.Signal().AtLeast(2)},
 		},
 		Summary: "The same XID came several times on one GPU within a day.",
 		Detail:  "{entity} had the same XID {count:time|times} in 24 hours.",
-		Action:  "Run the field diagnostic; if an application causes the XID, see whether it follows the application.",
+		Action:  "Drain the GPU, and run the field diagnostic.",
 		Cause: "A hardware XID that occurs twice is a pattern; a burst counts once. An application can cause some " +
 			"XIDs at will. They count by owner (a user, or a namespace of pods), less twice as many as the host's " +
 			"other GPUs have: five are info, and a warning if the hardware had a fault of its own on the same GPU. " +
@@ -159,6 +167,7 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "xid_unknown", Window: 30 * time.Minute,
 			Match: unknownXID}.Signal().Above(0)}},
 		Summary: "The GPU had an XID that is not in the table.",
+		Detail:  "{entity} had {xids}.",
 		Action:  "Look the code up in NVIDIA's XID catalogue, and report it so that the table gets it.",
 		Cause:   "A newer driver may have codes that this version lacks. Whether the GPU is faulty is unknown.",
 	},
@@ -167,6 +176,7 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "sxid_fatal", Window: 5 * time.Minute, Holds: true,
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
+		Detail:  "The driver reported of NVSwitch {entity}: {event}.",
 		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause: "SXids are the NVSwitch driver's XIDs. Each says whether it is fatal; " +
 			"health/incident/data/sxid.tsv says so of one that does not.",
@@ -178,6 +188,7 @@ var eventChecks = []*Check{
 			// xid_fatal reports these.
 			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
+		Detail:  logged,
 		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
 			"which driver has a correction.",
 		Cause: "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then " +
@@ -189,8 +200,10 @@ var eventChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Incidents{Name: "driver_error", Window: 5 * time.Minute, Holds: true,
 			Match: saying("driver_error")}.Signal().Optional().Above(0)}},
 		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
-		Action: "The message names the fault. If a GPU could not be initialised, reset it, and check its power and " +
-			"its seat. After a fault of unified memory, reboot: no CUDA program can start until then.",
+		Detail:  logged,
+		Action: "If the GPU could not be initialised, reset it; if that fails, check its power and its seat. After a " +
+			"fault of unified memory, reboot: no CUDA program can start until then.",
+		Remedies: true,
 		Cause: "The kernel logged that RmInitAdapter failed, or a fatal error of unified memory (nvidia-uvm). If " +
 			"the line follows a GPU off the bus or a GSP fault, only that one is reported. One that names no GPU is " +
 			"reported for the node.",
@@ -199,8 +212,10 @@ var eventChecks = []*Check{
 		ID: hostCheck, Alert: "HostKernelFault",
 		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute,
 			Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
-		Summary: "The kernel logged a fault of the host that can harm GPU work.",
-		Action:  "Read the message. After machine checks and IOMMU faults, inspect the hardware.",
+		Summary:  "The kernel logged a fault of the host that can harm GPU work.",
+		Detail:   "The kernel logged that {event}.",
+		Action:   "Read the message; after machine checks and IOMMU faults, inspect the hardware.",
+		Remedies: true,
 		Cause: "These are uncorrected hardware errors, IOMMU faults, lockups, tasks that hang in the driver, and " +
 			"the OOM killer if it ended a workload on a GPU. Corrected errors, tasks that wait for a disk or a file " +
 			"server, and other victims of the OOM killer appear in /api/v1/events, and raise no alert.",
@@ -209,7 +224,7 @@ var eventChecks = []*Check{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: incident.HardwareFault,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.LemonScore).Above(5, 4)}},
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
-		Detail:  "{entity} has a score of {value}.",
+		Detail:  "The faults of {entity} in 30 days {weigh|weighed} {value}, and 5 would be too much.",
 		Action:  "Drain it, and run the field diagnostic.",
 		Cause:   "Each hardware fault adds to the score by its severity, and fades. Those of applications add nothing.",
 	},

@@ -33,7 +33,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.PCIeReplayExcess).Optional().Above(1, .5),
 			For: of(3, 5).every(time.Minute)}},
 		Summary: "PCIe packets are sent again more often than the link's error rate allows.",
-		Detail:  "{entity} sends {count:time|times} as many packets again as a bit error ratio of 1e-12 explains.",
+		Detail:  "{entity} {sends|sent} {count:time|times} as many packets again as a bit error ratio of 1e-12 explains.",
 		Action:  "Reseat the board or the riser; check the retimers.",
 		Cause:   "Some replays are normal: how many depends on the link's generation and width.",
 	},
@@ -55,7 +55,7 @@ var linkChecks = []*Check{
 				Detail: "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes."},
 			// The kernel need not count what the firmware or a port contains.
 			{Severity: incident.Critical, When: Incidents{Name: "pcie_fatal", Window: 5 * time.Minute,
-				Match: fatalOfGPU}.Signal().Above(0), Detail: "The kernel logged a fatal PCIe error of {entity}."},
+				Match: fatalOfGPU}.Signal().Above(0), Detail: logged},
 			{Severity: incident.Warning, When: aer("nonfatal", 5*time.Minute).Above(0),
 				Detail: "{entity} had {count:uncorrected PCIe error|uncorrected PCIe errors} in 5 minutes."},
 			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300),
@@ -65,9 +65,9 @@ var linkChecks = []*Check{
 			// A burst, as of a training link, is over sooner.
 			{Severity: incident.Warning, When: aer("correctable", 2*time.Minute).Above(200, 100),
 				For:    of(8, 10).every(time.Minute),
-				Detail: "{entity} has hundreds of corrected PCIe errors a minute."},
+				Detail: "{entity} {has|had} hundreds of corrected PCIe errors a minute."},
 			{Severity: incident.Info, When: Value(derived.PCIeCorrectableCUSUM).Above(5, 2),
-				Detail: "{entity} has more corrected PCIe errors than its own past explains."},
+				Detail: "{entity} {has|had} more corrected PCIe errors than its own past explains."},
 		},
 		Summary: "The PCIe bus reports errors of the GPU.",
 		Action:  "Reseat the board or the riser; check the retimers.",
@@ -85,7 +85,7 @@ var linkChecks = []*Check{
 			{Severity: incident.Warning, When: lostLinks, For: of(3, 60)},
 		},
 		Summary: "An NVLink that was up is down, or goes down again and again.",
-		Detail:  "{entity} has {count:NVLink|NVLinks} less than it had before.",
+		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up before.",
 		Action: "Reset the GPUs at both ends; if the link stays down, inspect the bridge or the baseboard. If it was " +
 			"removed for good: gpusteward ack nvlink_down and the link, such as gpu=3,link=all.",
 		Cause: "Jobs continue over PCIe, many times slower, or fail. Links that were never up, as on a GPU without a " +
@@ -99,7 +99,7 @@ var linkChecks = []*Check{
 			Above(0).And(Fell(links.NVLinkUp, "by", "link").Is(0)),
 			For: of(18, 18)}}, // links train for a minute or two after the driver is loaded
 		Summary: "An NVLink of the GPU was down from the start, but its peers' is up.",
-		Detail:  "{entity} has {count:NVLink|NVLinks} less up than most GPUs of its model on this host.",
+		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up on most GPUs of its model on this host.",
 		Action:  "Reset the GPUs at both ends; if the link stays down, inspect the baseboard.",
 		Cause: "It did not train when the host was booted. Only a comparison shows that, which needs four GPUs of the " +
 			"model, of which more than two thirds agree. A GPU that has none up has no bridge.",
@@ -111,7 +111,7 @@ var linkChecks = []*Check{
 			Optional().Below(.99, .995),
 			For: of(18, 18)}}, // as above
 		Summary: "An NVLink is up, but slower than those of the GPU's peers.",
-		Detail:  "{entity}: NVLinks run at {percent} of the speed of the fastest ones of the GPU's model.",
+		Detail:  "{entity}: NVLinks {run|ran} at {percent} of the speed of the fastest ones of the GPU's model.",
 		Action:  "Reset the GPUs at both ends; collectors.per_link shows which link it is.",
 		Cause: "The link trained at a lower rate or with fewer lanes. The links of one model run at one speed, and a " +
 			"collective is as slow as the slowest of them.",
@@ -138,10 +138,11 @@ var linkChecks = []*Check{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: incident.InterconnectFault, Shadow: true,
 		Levels: []Level{
 			{Severity: incident.Warning, When: unlikeSiblings("errors"), For: of(9, 10).every(time.Minute)},
-			{Severity: incident.Warning, When: unlikeSiblings("bytes"), For: of(9, 10).every(time.Minute)},
+			{Severity: incident.Warning, When: unlikeSiblings("bytes"), For: of(9, 10).every(time.Minute),
+				Detail: "The traffic of {entity} {exceeds|exceeded} that of its siblings by {count:time|times} its amount."},
 		},
 		Summary: "An NVLink has far more errors or traffic than its siblings.",
-		Detail:  "{entity} exceeds its siblings by {count:time|times} their value.",
+		Detail:  "The errors of {entity} {exceed|exceeded} those of its siblings by {count:time|times} their number.",
 		Action:  "Check what is at the other end.",
 		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
 	},
@@ -151,7 +152,7 @@ var linkChecks = []*Check{
 			Optional().AtLeast(1, .5).And(Value(derived.PeerZScore, "signal", "nvlink_errors").AtLeast(5)),
 			For: of(9, 10).every(time.Minute)}},
 		Summary: "The NVLinks of one GPU have far more errors than its peers'.",
-		Detail:  "{entity} exceeds its peers' errors by {count:time|times} their number.",
+		Detail:  "The errors of {entity} {exceed|exceeded} those of its peers by {count:time|times} their number.",
 		Action:  "Look at each link: collectors.per_link shows which ones have errors.",
 		Cause:   "The sum over a GPU's links, compared with GPUs of the same model on this host.",
 	},
@@ -160,7 +161,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Value(links.NVLinkBER, "kind", "effective",
 			"by", "link").Above(1e-12), For: of(3, 3)}},
 		Summary: "The bit error ratio of an NVLink is too high.",
-		Detail:  "{entity} has an effective bit error ratio of {value}.",
+		Detail:  "{entity} {has|had} an effective bit error ratio of {value}.",
 		Action:  "Check the link's signal: cable, connector, the other end.",
 		Cause:   "What error correction leaves (NVLink 5); needs the collector nvlink_quality.",
 	},
@@ -171,9 +172,10 @@ var linkChecks = []*Check{
 				"route_recovery|route_unhealthy|access_timeout_recovery|incorrect_configuration|unhealthy|limited_capacity").
 				Is(1), For: of(3, 3)},
 			{Severity: incident.Critical, When: Value(links.FabricState, "state", "not_started|in_progress").
-				Is(1), For: of(30, 30)},
+				Is(1), For: of(30, 30), Detail: "{entity} {has|had} not joined its NVLink fabric within five minutes{labels}."},
 		},
 		Summary: "The GPU is unhealthy in its NVLink fabric.",
+		Detail:  "The fabric {reports|reported} a fault of {entity}{labels}.",
 		Action:  "Look at the fabric manager: systemctl status nvidia-fabricmanager.",
 		Cause:   "Without the fabric, CUDA does not start on GPUs behind NVSwitches.",
 	},
@@ -181,7 +183,7 @@ var linkChecks = []*Check{
 		ID: "c2c_link", Alert: "GPUC2CLinkDown", Class: incident.InterconnectFault,
 		Levels:  []Level{{Severity: incident.Critical, When: Fell(links.C2CUp, "by", "link").Above(0), For: of(3, 3)}},
 		Summary: "A link between the GPU and its Grace CPU is down.",
-		Detail:  "{entity} was up before.",
+		Detail:  "{entity} {is|was} down, and had been up before.",
 		Action:  "Drain the host, and power-cycle it; if the fault returns, have the superchip replaced.",
 		Cause: "Copies to and from the host's memory slow down, or fail. The links are soldered: neither a cable nor a " +
 			"reset of the GPU is the remedy.",
@@ -191,6 +193,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Fell(links.IBPortUp, "by", "device").
 			Above(0).And(Value(Booting).Is(0)), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
+		Detail:  "Port {entity} {carries|carried} no traffic.",
 		Action: "Check the cable and the switch's port. If it was disconnected for good: gpusteward ack ib_port and " +
 			"the port, such as device=mlx5_0/1.",
 		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +

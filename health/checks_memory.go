@@ -17,6 +17,9 @@ var uncorrected = Increase(faults.ECCErrors, 5*time.Minute, "severity", "uncorre
 // last week.
 var newRows = Increase(faults.RemappedRows, 7*24*time.Hour, "cause", "uncorrectable", "state", "active").Lifetime()
 
+// onIts is the sentence for an event of the driver.
+const onIts = "On {entity}, {event}."
+
 var memoryChecks = []*Check{
 	{
 		ID: "ecc_uncorrectable", Alert: "GPUECCUncorrectable", Class: incident.MemoryFault,
@@ -35,8 +38,8 @@ var memoryChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.ECCCorrectablePerHour).Above(100, 50).
 			And(Value(derived.ECCCorrectableCUSUM).Above(5)), For: of(8, 8).every(10 * time.Minute)}},
 		Summary: "GPU memory has far more corrected ECC errors than it used to.",
-		Detail:  "{entity} has {count:corrected ECC error|corrected ECC errors} an hour.",
-		Action:  "Watch it; plan a reset, so that the rows are replaced.",
+		Detail:  "{entity} {has|had} {count:corrected ECC error|corrected ECC errors} an hour.",
+		Action:  "Plan a reset of the GPU, so that the rows are replaced.",
 		Cause: "Corrected errors lose no data. A lasting rise announces rows that will fail; a burst within an hour " +
 			"means nothing.",
 	},
@@ -44,14 +47,16 @@ var memoryChecks = []*Check{
 		ID: "ecc_storm", Alert: "GPUECCStorm", Class: incident.MemoryFault,
 		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "ecc_storm", Window: 10 * time.Minute,
 			Match: saying("ecc_storm")}.Signal().Above(0)}},
-		Summary: "The driver reports a storm of corrected ECC errors.",
+		Summary: "The GPU corrects ECC errors faster than the driver counts them.",
+		Detail:  onIts,
 		Action:  "Reset the GPU in the next maintenance window.",
-		Cause:   "They come so fast that it no longer counts each one (NVML event 0x200).",
+		Cause:   "The driver tells so by NVML's event 0x200. No data is lost, and rows will fail.",
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
 		Levels:  []Level{{Severity: incident.Critical, When: Value(faults.SRAMThreshold).Is(1)}},
 		Summary: "Uncorrectable SRAM errors passed the limit for replacement.",
+		Detail:  "{entity} {has|had} more uncorrectable SRAM errors than the driver allows a board.",
 		Action:  "Take the GPU out of service, run the field diagnostic, and have it replaced.",
 		Cause:   "SRAM has no spare rows: the driver's own limit says that the board should be replaced.",
 	},
@@ -67,12 +72,13 @@ var memoryChecks = []*Check{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Holds: true,
-				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0)},
+				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0), Action: "Restart the application that failed."},
 			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Holds: true,
 				Match: named("poison_fatal")}.Signal().Above(0)},
 		},
 		Summary: "The GPU met poisoned data.",
-		Action:  "Non-fatal: restart the application that failed. Fatal: reset the GPU.",
+		Detail:  onIts,
+		Action:  "End the work on the GPU, and reset it.",
 		Cause: "Data that ECC could not correct is marked as poison; a program that uses it is ended (NVML events " +
 			"0x1000 and 0x2000).",
 	},
@@ -81,21 +87,23 @@ var memoryChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Info, When: Value(faults.RowRemapPending).Above(0)},
 			{Severity: incident.Warning, When: Value(faults.RowRemapPending).Above(0),
-				For: of(25, 25).every(time.Hour)},
+				For: of(25, 25).every(time.Hour), Detail: "{entity} {has|had} needed a reset for a day, to replace a failed row."},
 		},
 		Summary: "Rows of GPU memory wait for a reset to be replaced.",
+		Detail:  "{entity} {needs|needed} a reset, at which a spare row replaces a failed one.",
 		Action:  "Reset the GPU when it is idle.",
-		Cause: "A row failed, and a spare one will replace it at the next reset. Until then the row is not used. The " +
-			"alert becomes a warning after a day.",
+		Cause:   "Until then the row is not used: programs run on without it. The alert becomes a warning after a day.",
 	},
 	{
 		ID: "remap_failed", Alert: "GPURowRemapFailed", Class: incident.MemoryFault, Latched: true,
 		Levels: []Level{
-			{Severity: incident.Emergency, When: Value(faults.RowRemapFailure).Above(0)},
+			{Severity: incident.Emergency, When: Value(faults.RowRemapFailure).Above(0),
+				Detail: "The driver {says|said} that {entity} failed to replace a row."},
 			{Severity: incident.Emergency, When: Incidents{Name: "remap_failed", Window: 5 * time.Minute, Holds: true,
 				Match: either(saying("remap_failed"), xids(64))}.Signal().Above(0)},
 		},
 		Summary: "A row of GPU memory could not be replaced.",
+		Detail:  reported,
 		Action:  "Take the GPU out of service and have it replaced.",
 		Cause:   "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
 	},
@@ -104,10 +112,10 @@ var memoryChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: Sum(faults.RowRemapBanks, "availability", "low|none").AtLeast(1)},
 			{Severity: incident.Critical, When: Value(faults.RowRemapBanks, "availability", "none").Above(0),
-				Detail: "{entity} has {count:bank|banks} without a spare row."},
+				Detail: "{entity} {has|had} {count:bank|banks} without a spare row."},
 		},
 		Summary: "Banks of GPU memory run out of spare rows.",
-		Detail:  "{entity} has {count:bank|banks} with few spare rows or none.",
+		Detail:  "{entity} {has|had} {count:bank|banks} with few spare rows or none.",
 		Action:  "Plan the replacement of the board.",
 		Cause:   "Each has eight at most. With none left, the next failure is GPURowRemapFailed.",
 	},
@@ -146,7 +154,7 @@ var memoryChecks = []*Check{
 		ID: "orphan_memory", Alert: "GPUOrphanMemory", Class: incident.DriverCrash,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(OrphanMemory).Above(500 << 20), For: of(6, 6)}},
 		Summary: "GPU memory is in use, but no process uses it.",
-		Detail:  "{entity} has {bytes} in use that belong to no process{labels}.",
+		Detail:  "{entity} {has|had} {bytes} in use that {belong|belonged} to no process{labels}.",
 		Action:  "Look for a process in another PID namespace; if there is none, reset the GPU.",
 		Cause: "A program that was killed within a driver call may leave it behind. GPUs whose memory is a NUMA " +
 			"node of the host (such as GH200) are not judged, because the kernel stores its own data there.",
@@ -158,7 +166,7 @@ var memoryChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(workloads.UnknownMemory).OrZero().
 			Above(500 << 20), For: of(6, 6)}},
 		Summary: "The driver lists a process with GPU memory that the kernel does not know.",
-		Detail:  "{entity} has {bytes} in use by a process that is gone{labels}.",
+		Detail:  "{entity} {has|had} {bytes} in use by a process that {is|was} gone{labels}.",
 		Action:  "Reset the GPU when its other work has ended.",
 		Cause: "The process has ended, but the driver did not release its memory, and nobody can end the process any " +
 			"more. In a PID namespace of its own (a container without hostPID), the agent cannot detect this.",

@@ -73,6 +73,12 @@ func belowPartners(signal string, set, clear float64) Condition {
 		And(Value(derived.PeerZScore, "signal", signal).AtMost(-5))
 }
 
+// noPower is the sentence for a GPU without a power reading.
+const noPower = "{entity} {answers|answered}, and its power {cannot|could not} be read."
+
+// nearSlowdown is the sentence for a GPU that slows itself down.
+const nearSlowdown = "{entity} {is|was} {margin} the temperature at which its hardware slows it down."
+
 var thermalChecks = []*Check{
 	{
 		ID: "thermal_margin", Alert: "GPUThermalMargin", Class: incident.HardwareFault,
@@ -84,14 +90,14 @@ var thermalChecks = []*Check{
 			// Boards run their memory up to the limit, and none above it for
 			// minutes.
 			{Severity: incident.Warning, When: Sub(hottestMemory, hotMemory).AtMost(0, 3), For: of(30, 30),
-				Detail: "The memory of {entity} is {count:degree|degrees} Celsius below its limit (negative: above it)."},
+				Detail: "The memory of {entity} {is|was} {margin} its limit."},
 			{Severity: incident.Critical,
 				When: Sub(thermalMargin, Value(device.TemperatureTLimit, "threshold", "slowdown")).
-					AtMost(0, 2), For: of(3, 3)},
-			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3)},
+					AtMost(0, 2), For: of(3, 3), Detail: nearSlowdown},
+			{Severity: incident.Critical, When: Sub(slowdown, hot).AtMost(0, 2), For: of(3, 3), Detail: nearSlowdown},
 		},
 		Summary: "The GPU has no thermal margin left.",
-		Detail:  "{entity} is {count:degree|degrees} Celsius below its limit (negative: above it).",
+		Detail:  "{entity} {is|was} {margin} its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
 			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
@@ -110,22 +116,25 @@ var thermalChecks = []*Check{
 				"reason", "hw_thermal").AtLeast(.02, .01)},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
-		Detail:  "{entity} was slowed down by heat for {percent} of the last minutes.",
+		Detail:  "Heat slowed {entity} down for {percent} of the last minutes.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause:   "A moment of throttling is normal at full load; a share of the time is lost work.",
 	},
 	{
 		ID: "power_brake", Alert: "GPUPowerBrake", Class: incident.HardwareFault,
 		Levels: []Level{
-			{Severity: incident.Warning, When: braked.Is(1).And(ownBrake), For: of(3, 3)},
+			{Severity: incident.Warning, When: braked.Is(1).And(ownBrake), For: of(3, 3),
+				Detail: "The power brake of {entity} {is|was} on."},
 			// Samples miss a brake that comes and goes.
 			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake)},
 			{Severity: incident.Critical, When: Rate(device.ClockEventSeconds, 10*time.Minute,
-				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake)},
+				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake),
+				Detail: "The power brake of {entity} was on for {percent} of 10 minutes."},
 			{Severity: incident.Warning, When: Value(ChassisBrake).AtLeast(.25, .15), For: of(3, 3), Detail: ofChassis},
 			{Severity: incident.Critical, When: Value(ChassisBrake).AtLeast(.5, .4), For: of(54, 60), Detail: ofChassis},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
+		Detail:  "The power brake of {entity} was on for {percent} of 5 minutes.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
 			"host's GPUs have it, the alert is for the node.",
@@ -138,16 +147,18 @@ var thermalChecks = []*Check{
 			// but not for a seventh of ten minutes.
 			For: of(9, 60)}},
 		Summary: "The hardware halves the GPU's clocks or worse, and the reason is neither heat nor the power brake.",
-		Action:  "Look at the power supply and the power connectors of the GPU; then reset it.",
+		Detail:  "The busy {entity} {tells|told} of a hardware slowdown again and again.",
+		Action:  "Check the power supply and the power connectors of the GPU.",
 		Cause: "NVML reports hw_slowdown without hw_thermal and hw_power_brake: the board protects itself against " +
 			"too much power, or a sensor is wrong.",
 	},
 	{
 		ID: "temp_outlier", Alert: "GPUTemperatureOutlier", Class: incident.HardwareFault, Shadow: true,
 		Levels: []Level{{Severity: incident.Warning, When: hotterBy("temperature"), For: of(9, 10)},
-			{Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10)}},
+			{Severity: incident.Warning, When: hotterBy("temperature_memory"), For: of(9, 10),
+				Detail: "The memory of {entity} {is|was} {count:degree|degrees} Celsius above its peers'."}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
-		Detail:  "{entity} is {count:degree|degrees} Celsius above its peers.",
+		Detail:  "{entity} {is|was} {count:degree|degrees} Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
 		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
 	},
@@ -157,7 +168,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.TemperatureRise).Optional().AtLeast(8, 5),
 			For: of(30, 30)}},
 		Summary: "The GPU is much hotter than it used to be at the same power, and the host's other GPUs are not.",
-		Detail:  "{entity} is {count:degree|degrees} Celsius hotter than its past and the other GPUs explain.",
+		Detail:  "{entity} {is|was} {count:degree|degrees} Celsius hotter than its past and the other GPUs explain.",
 		Action:  "Look at its airflow, its heat sink, the thermal paste and its fans.",
 		Cause: "The agent learns the temperature of a GPU at each power: ten minutes make a mean, which then follows " +
 			"ever more slowly, by two degrees a day once it is a day old. The present temperature must exceed those " +
@@ -170,8 +181,8 @@ var thermalChecks = []*Check{
 			Optional().AtLeast(.10, .05).And(Value(derived.PeerZScore, "signal", "power").AtLeast(5),
 			gpuBusy.Above(.5)), For: of(9, 10)}},
 		Summary: "The GPU draws much more power than its peers under the same load and clock.",
-		Detail:  "{entity} draws {percent} more than its peers.",
-		Action:  "Inspect it; compare its voltage and its temperature.",
+		Detail:  "{entity} {draws|drew} {percent} more than its peers.",
+		Action:  "Compare its temperature with that of its peers: if it is hotter, inspect its cooling.",
 		Cause:   "A GPU that needs more power for the same work runs hot or is worn.",
 	},
 	{
@@ -183,8 +194,8 @@ var thermalChecks = []*Check{
 				AtMost(.75, .80), For: of(6, 6)},
 		},
 		Summary: "The GPU is slower than its peers under the same load.",
-		Detail:  "{entity} runs at {percent} of its peers' clock.",
-		Action:  "See what holds its clocks down; run a diagnostic under load.",
+		Detail:  "{entity} {runs|ran} at {percent} of its peers' clock.",
+		Action:  "See what holds its clocks down: nvidia-smi -q -d PERFORMANCE,CLOCK.",
 		Cause:   "One slow GPU holds up a whole job that waits for all of them.",
 	},
 	{
@@ -194,9 +205,8 @@ var thermalChecks = []*Check{
 			When: belowPartners(derived.PartnerSignals[derived.Paced], -.05, -.03),
 			For:  of(20, 24)}},
 		Summary: "The GPU's clock is lower than that of the GPUs with the same job.",
-		Detail:  "{entity}: SM clock {percent} from the median of the GPUs at the same job.",
-		Action: "See what holds its clock down (nvidia-smi -q -d PERFORMANCE,CLOCK), and whether it is locked; run a " +
-			"diagnostic under load.",
+		Detail:  "The SM clock of {entity} {is|was} {apart} the median of the GPUs at the same job.",
+		Action:  "See what holds its clock down, or has locked it: nvidia-smi -q -d PERFORMANCE,CLOCK.",
 		Cause: "One slow GPU holds up a whole job that waits for all of them. The GPU is compared with GPUs of the " +
 			"same model and power limit on this host that are as busy with the same workloads and hold as much " +
 			"memory; this needs four GPUs. At the limit, only those count that have the same activity and are there, too.",
@@ -208,9 +218,9 @@ var thermalChecks = []*Check{
 			When: belowPartners(derived.PartnerSignals[derived.MemoryPaced], -.05, -.03),
 			For:  of(6, 6)},
 			{Severity: incident.Warning, When: ofMaxMemory.Below(.30, .40).And(gpuBusy.Above(.5), onIt.Above(0)),
-				For: of(6, 6), Detail: "{entity} runs its memory at {percent} of its highest clock under load."}},
+				For: of(6, 6), Detail: "{entity} {runs|ran} its memory at {percent} of its highest clock under load."}},
 		Summary: "The GPU's memory clock is too low.",
-		Detail:  "{entity}: memory clock {percent} from the median of the GPUs at the same job.",
+		Detail:  "The memory clock of {entity} {is|was} {apart} the median of the GPUs at the same job.",
 		Action:  "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
 		Cause: "A working GPU runs its memory at one clock, which its whole model shares; the comparison is that of " +
 			"GPUClockOutlier. Without peers, the alert looks for the clock of an idle GPU: less than a third of the " +
@@ -233,9 +243,9 @@ var thermalChecks = []*Check{
 				Detail: "{entity}: activity of its memory {percent} from the median of the GPUs at the same job."},
 		},
 		Summary: "The GPU does much less than the GPUs with the same job, at the same clock.",
-		Detail:  "{entity}: SM activity and power {percent} from the median of the GPUs at the same job, or less.",
-		Action: "Find what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job; then run a " +
-			"diagnostic under load.",
+		Detail: "The SM activity and the power of {entity} {are|were} at least {apart} the median of the GPUs at the same " +
+			"job.",
+		Action: "Find what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job.",
 		Cause: "Its clock is no lower than the others', but both its SMs and its power show that it gets less done: " +
 			"for ten minutes while it is as busy as they are, or for half an hour while it is less busy. Or its memory " +
 			"is far less active at the same activity of the SMs, for half an hour. The comparison is that of GPUClockOutlier. GPUKernelHangSuspected reports a GPU that gets nothing done.",
@@ -245,7 +255,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: ofMaxClock.Below(.30, .40).
 			And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
 		Summary: "The GPU works at the clock of an idle one, without a reported reason.",
-		Detail:  "{entity} runs at {percent} of its highest clock under load.",
+		Detail:  "{entity} {runs|ran} at {percent} of its highest clock under load.",
 		Action:  "See whether its clocks were locked (nvidia-smi -rgc); otherwise reset it.",
 		Cause: "Neither heat nor a setting of the application holds the clock down. Nor does power: the GPU draws " +
 			"less than three quarters of its limit.",
@@ -255,7 +265,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: Value(derived.Spinning).Is(1).And(onIt.Above(0)),
 			For: of(60, 60)}},
 		Summary: "A kernel seems to hang: the GPU is busy for minutes and gets nothing done.",
-		Detail:  "{entity} is 100 % busy, draws little power for its clock, and moves no data.",
+		Detail:  "{entity} {has|had} been 100 % busy for 10 minutes, {draws|drew} little power for its clock, and {moves|moved} no data.",
 		Action:  "Ask the owner of the workload; py-spy or cuda-gdb show where it waits.",
 		Cause: "Mostly a collective operation that waits for a rank that is gone. A kernel that only spins looks " +
 			"the same. Small models, steps that are bound by communication and clocks that are locked low draw " +
@@ -270,7 +280,7 @@ var thermalChecks = []*Check{
 		Levels: []Level{{Severity: incident.Warning, When: gpuBusy.AtLeast(.99).And(onIt.Is(0), drawn.Below(.45)),
 			For: of(60, 60)}}, // work that has just ended is over by then
 		Summary: "The GPU is busy for minutes, and no process is on it.",
-		Detail:  "{entity} is {percent} busy without a process, and draws little power.",
+		Detail:  "{entity} {is|was} {percent} busy without a process, and {draws|drew} little power.",
 		Action: "Look for a process in a container or a virtual machine that the driver does not list; if there is " +
 			"none, reset the GPU.",
 		Cause: "Work of a process that was killed still runs, or the driver's own count is stuck. No job gets its " +
@@ -283,9 +293,9 @@ var thermalChecks = []*Check{
 			And(hot.AtLeast(65)),
 			For: of(6, 6)}},
 		Summary: "A fan of the GPU stands still although the GPU is hot.",
-		Detail:  "{entity} is hot, and has {count:fan|fans} at 0 %.",
-		Action: "End its work; check the fan and its cable, or give the fans back to the driver (nvidia-settings, " +
-			"GPUFanControlState=0).",
+		Detail:  "{entity} {has|had} {count:fan|fans} at 0 % at 65 degrees Celsius or more.",
+		Action: "Give the fans back to the driver (nvidia-settings, GPUFanControlState=0); if one still stands, end the " +
+			"work and check its cable.",
 		Cause: "The GPU will slow down and then shut off. Boards without fans of their own, such as SXM modules and " +
 			"passive cards, do not raise this alert.",
 	},
@@ -294,9 +304,10 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			// A failed reading may not be tried again for a minute.
 			{Severity: incident.Warning, When: Lost(device.Temperature, "sensor", "gpu").Is(1), For: of(13, 60)},
-			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(13, 60)},
+			{Severity: incident.Warning, When: Lost(device.Power, "scope", "gpu").Is(1), For: of(13, 60), Detail: noPower},
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
+		Detail:  "{entity} {answers|answered}, and its temperature {cannot|could not} be read.",
 		Action:  "Reset the GPU when its work has ended.",
 		Cause:   "It answers, but has failed for two of ten minutes to read a sensor that it had before.",
 	},

@@ -5,6 +5,7 @@ package health
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"gpusteward/collectors"
@@ -162,8 +163,11 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 				return // incidents have a time, readings do not
 			}
 			pass := open(entity)
-			st.levels[i].sample(l, v, pass && l.When.holds(v, l.When.Threshold), !pass ||
-				!l.When.holds(v, l.When.Clear), m.now)
+			bad := pass && l.When.holds(v, l.When.Threshold)
+			st.levels[i].sample(l, v, bad, !pass || !l.When.holds(v, l.When.Clear), m.now)
+			if bad && strings.Contains(j.Detailed(l), "{labels}") {
+				st.levels[i].labels = l.When.Signal.parts(s, entity, v)
+			}
 		})
 	}
 	if !due {

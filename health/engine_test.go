@@ -62,7 +62,7 @@ func on(gpu string, m *collectors.Metric, v float64, labels ...string) collector
 func hotAt(v float64) collectors.Sample { return on("0", device.TemperatureMargin, v) }
 
 var hotCheck = &Check{ID: "hot", Alert: "Hot", Summary: "It is hot.",
-	Detail: "{entity} has {value} left.", Levels: []Level{
+	Detail: "{entity} {has|had} {value} left.", Levels: []Level{
 		{Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0, 3), For: of(3, 4)},
 		{Severity: incident.Critical, When: Value(device.TemperatureMargin).AtMost(-10, -8), For: of(2, 2)},
 	}}

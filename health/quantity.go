@@ -7,16 +7,20 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gpusteward/health/incident"
 )
 
 // A Quantity is the place of a value in a check's sentence: {value}, {percent} of
 // a ratio, {bytes}, {time} of seconds, or {count:fan|fans} with what is counted.
+// {apart} is a ratio to something else, and {margin} are degrees to a limit:
+// "5 % below", "at". {recovery} is what the driver asks for.
 type Quantity struct {
 	Unit      string
 	One, Many string // of a count
 }
 
-var quantities = regexp.MustCompile(`\{(value|percent|bytes|time|count)(?::([^|}]+)\|([^}]+))?\}`)
+var quantities = regexp.MustCompile(`\{(value|percent|bytes|time|apart|margin|recovery|count)(?::([^|}]+)\|([^}]+))?\}`)
 
 // Quantities replaces the quantities in a sentence.
 func Quantities(detail string, by func(Quantity) string) string {
@@ -40,10 +44,29 @@ func (q Quantity) Of(v float64) string {
 		}
 	case "time":
 		return spoken(v)
+	case "apart":
+		return beside(-v, plain(100*math.Abs(v), 3)+" %")
+	case "margin":
+		degrees := Quantity{"count", "degree", "degrees"}
+		return beside(v, degrees.Of(math.Abs(v))+" Celsius")
+	case "recovery":
+		return incident.Recovery(int(v))
 	case "count":
 		return plain(v, 4) + " " + q.noun(v)
 	}
 	return plain(v, 4)
+}
+
+// beside says on which side of something else a value is, from the room that it
+// has below.
+func beside(room float64, distance string) string {
+	switch {
+	case room < 0:
+		return distance + " above"
+	case room > 0:
+		return distance + " below"
+	}
+	return "at"
 }
 
 // noun returns what is counted, by the number that is written.
@@ -63,6 +86,9 @@ func plain(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'g', digits, 64)
 }
 
+// longestTime is the longest time in seconds that a sentence says.
+const longestTime = 1e9
+
 // spoken writes seconds in their two largest units: "1 hour 5 minutes".
 func spoken(seconds float64) string {
 	if seconds < 1 {
@@ -73,7 +99,7 @@ func spoken(seconds float64) string {
 		one, many string
 	}{{day, "day", "days"}, {time.Hour, "hour", "hours"}, {time.Minute, "minute", "minutes"},
 		{time.Second, "second", "seconds"}}
-	left, parts := time.Duration(seconds*float64(time.Second)).Round(time.Second), []string(nil)
+	left, parts := time.Duration(min(seconds, longestTime)*float64(time.Second)).Round(time.Second), []string(nil)
 	for _, u := range units {
 		n := left / u.of
 		left -= n * u.of

@@ -163,7 +163,7 @@ func (e *Engine) Findings() (all []Finding) {
 				State: st.state, Since: e.dated(st.since), Latched: st.latched,
 				Shadow: e.shadows(j), Value: l.value, Worst: l.worst, WorstAt: e.dated(l.when),
 				Limit:   fmt.Sprintf("%s %s, %s", level.When.Op, number(level.When.Threshold), level.For),
-				Message: e.message(j, st), Action: e.action(j, st)}
+				Message: e.message(j, st), Action: e.action(j, st, at)}
 			if l.active {
 				f.Since = e.dated(l.since)
 			}
@@ -190,7 +190,7 @@ func (e *Engine) transition(j *judge, st *status, from incident.State) incident.
 		ev.Value, _ = st.says(i)
 	}
 	if ev.Severity != incident.None {
-		ev.Action = e.action(j, st)
+		ev.Action = e.action(j, st, st.told(j.Check))
 	}
 	if cause := e.evidence(j, st); cause != nil {
 		ev.What, ev.Code, ev.PID, ev.Comm, ev.Workload, ev.GI = cause.What, cause.Code, cause.PID, cause.Comm,
@@ -234,12 +234,8 @@ const Runbook = "https://github.com/gpusteward/gpusteward/blob/main/alerts/RUNBO
 func (e *Engine) alert(j *judge, st *status, level int, labels map[string]string) Alert {
 	value, _ := st.says(level)
 	where := locate(labels["node"], st.Entity)
-	description := e.sentences(j, st, level)
-	if more, ok := strings.CutPrefix(description, j.Summary); ok {
-		description = j.Cause + more
-	}
 	a := Alert{Starts: e.dated(st.levels[level].since), Labels: maps.Clone(labels), Annotations: map[string]string{
-		"summary": where + j.Summary, "description": description, "action": e.action(j, st),
+		"summary": where + j.Summary, "description": e.sentences(j, st, level), "action": e.action(j, st, level),
 		"runbook_url": Runbook + "#" + strings.ToLower(j.Alert),
 		"value":       plain(value, 4),
 	}}

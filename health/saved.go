@@ -48,6 +48,7 @@ type savedLevel struct {
 	Value    float64           `json:"value"`
 	Worst    float64           `json:"worst,omitempty"`
 	When     time.Time         `json:"when,omitzero"` // of the worst value
+	Labels   string            `json:"labels,omitempty"`
 }
 
 type savedClearing struct {
@@ -113,7 +114,7 @@ func (e *Engine) Save(boot string) (Saved, error) {
 			for i, l := range st.levels {
 				if l.active {
 					f.Levels = append(f.Levels, savedLevel{i, j.Levels[i].Severity, e.dated(l.since), e.dated(l.bad),
-						l.value, l.worst, e.dated(l.when)})
+						l.value, l.worst, e.dated(l.when), l.labels})
 				}
 			}
 			s.Faults = append(s.Faults, f)
@@ -200,7 +201,7 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 			// else the check has changed
 			if l.Level >= 0 && l.Level < len(j.Levels) && j.Levels[l.Level].Severity == l.Severity {
 				st.levels[l.Level] = level{active: true, read: now, since: restored(l.Since), bad: restored(l.Bad),
-					value: l.Value, worst: l.Worst, when: restored(l.When)}
+					value: l.Value, worst: l.Worst, when: restored(l.When), labels: l.Labels}
 			}
 		}
 		if f.Latched && s.Boot != boot {

@@ -2,11 +2,13 @@ package health
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 )
 
@@ -57,10 +59,11 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case severity == incident.None && !l.isLeft():
 		return "There is data again to judge " + j.ID + " by."
 	}
-	detail := strings.ReplaceAll(j.Detailed(j.Levels[level]), "{labels}", e.labels(j, st))
+	detail := j.Detailed(j.Levels[level])
 	value, past := st.says(level)
 	ev := e.evidence(j, st)
-	text, counts := fill(detail, st.Name(), value, e.xids(j, st)), quantities.MatchString(detail)
+	text, counts := fill(detail, past, value, "{entity}", st.Name(), "{labels}", l.labels, "{xids}", e.xids(j, st),
+		"{event}", eventOf(ev)), quantities.MatchString(detail)
 	switch {
 	case past && counts && !l.when.IsZero(): // the state of an older version lacks it
 		text = "At its worst, at " + e.clock(l.when) + ": " + text
@@ -69,7 +72,7 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case past && !l.bad.IsZero():
 		text = "Until " + e.clock(l.bad) + ": " + text
 	case counts && !past && j.Levels[level].When.worse(l.worst, value):
-		text += " At worst: " + fill(quantities.FindString(detail), "", l.worst, "") + ", at " + e.clock(l.when) + "."
+		text += " At worst: " + fill(quantities.FindString(detail), past, l.worst) + ", at " + e.clock(l.when) + "."
 	}
 	switch {
 	case severity == incident.None:
@@ -81,37 +84,70 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case past && st.latched:
 		text = "Latched. " + text
 	}
-	if ev != nil {
-		text += " " + ev.Message
+	if ev != nil && !strings.Contains(detail, "{xids}") && !strings.Contains(detail, "{event}") {
+		text += " The last: " + strings.TrimSuffix(ev.Message, ".") + "."
 	}
 	if e.memory.holding(j.Check, st) {
 		text = strings.TrimSuffix(text, ".") + ". Only a reset ends this, and none was seen since."
 	}
-	return text
+	return capital(text)
 }
 
-// fill puts an entity's name, a value and XIDs into a check's detail.
-func fill(detail, name string, value float64, xids string) string {
-	return strings.NewReplacer("{entity}", name, "{xids}", xids).
-		Replace(Quantities(detail, func(q Quantity) string { return q.Of(value) }))
-}
+// tenses matches a verb in a detail: {is|was}.
+var tenses = regexp.MustCompile(`\{([^{}:|]+)\|([^{}|]+)\}`)
 
-// labels names the series with the fault, if a check's gauge has several for an
-// entity: ": setting persistence, value 0, expected 1".
-func (e *Engine) labels(j *judge, st *status) string {
-	var all []string
-	for i, l := range st.levels {
-		src := j.Levels[i].When.Signal.source
-		if src == nil || !l.active || l.clear > 0 {
-			continue
-		}
-		src.each(e.latest, func(s collectors.Sample) {
-			if rest := src.rest(s); rest != "" && incident.EntityOf(s, src.by) == st.Entity && s.Value == l.value &&
-				!slices.Contains(all, rest) {
-				all = append(all, rest)
-			}
-		})
+// tense chooses the tense of a detail.
+func tense(detail string, past bool) string {
+	if past {
+		return tenses.ReplaceAllString(detail, "$2")
 	}
+	return tenses.ReplaceAllString(detail, "$1")
+}
+
+// Present returns a detail in the present tense.
+func Present(detail string) string { return tense(detail, false) }
+
+// fill puts a value and other texts, as pairs of a placeholder and its text,
+// into a check's detail.
+func fill(detail string, past bool, value float64, others ...string) string {
+	detail = Quantities(tense(detail, past), func(q Quantity) string { return q.Of(value) })
+	return strings.NewReplacer(others...).Replace(detail)
+}
+
+// capital lets a sentence begin with a capital letter, unless it begins with
+// somebody's name: "pod:a/b/c", "mlx5_0/1".
+func capital(text string) string {
+	first, _, _ := strings.Cut(text, " ")
+	if text == "" || strings.ContainsAny(first, ":/_.-") {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
+
+// eventOf says what happened.
+func eventOf(ev *incident.Event) string {
+	if ev == nil {
+		return someEvent
+	}
+	return strings.TrimSuffix(ev.Message, ".")
+}
+
+// someEvent stands for an event that is not known.
+const someEvent = "there was a fault"
+
+// parts names the series of a gauge that have an entity's value, if the gauge has
+// several for an entity: ": setting persistence, value 0, expected 1".
+func (g *Signal) parts(s *derived.Snapshot, entity incident.Entity, v float64) string {
+	if g.source == nil {
+		return ""
+	}
+	var all []string
+	g.source.each(s, func(sample collectors.Sample) {
+		if rest := g.source.rest(sample); rest != "" && incident.EntityOf(sample, g.source.by) == entity &&
+			sample.Value == v && !slices.Contains(all, rest) {
+			all = append(all, rest)
+		}
+	})
 	if all == nil {
 		return ""
 	}
@@ -130,9 +166,10 @@ func (src source) rest(s collectors.Sample) string {
 	return strings.Join(all, ", ")
 }
 
-// xids names the XIDs that a check counted: "XID 48, 94".
+// xids names the XIDs that a check counted, and describes the newest: "XID 48, 94;
+// the last: XID 94, Contained memory error".
 func (e *Engine) xids(j *judge, st *status) string {
-	newest := e.evidence(j, st)
+	newest, over := e.evidence(j, st), st.severity(j.Check) == incident.None
 	if newest == nil || newest.What != incident.WhatXID {
 		return "an XID"
 	}
@@ -141,8 +178,9 @@ func (e *Engine) xids(j *judge, st *status) string {
 		counted := j.Levels[i].When.Signal.counts
 		for n := range e.memory.incidents {
 			ev := &e.memory.incidents[n]
-			if counted == nil || !l.active || ev.What != incident.WhatXID || slices.Contains(codes, ev.Code) ||
-				newest.First.Sub(ev.First) > counted.Window && !(counted.Holds && e.memory.holds(ev)) {
+			if counted == nil || !l.active && !(over && l.isLeft()) || ev.What != incident.WhatXID ||
+				slices.Contains(codes, ev.Code) || newest.First.Sub(ev.First) > counted.Window &&
+				!(counted.Holds && e.memory.holds(ev)) {
 				continue
 			}
 			if entity, ok := counted.entity(ev); ok && entity == st.Entity && counted.Match(ev) {
@@ -150,8 +188,12 @@ func (e *Engine) xids(j *judge, st *status) string {
 			}
 		}
 	}
+	if len(codes) == 1 {
+		return eventOf(newest)
+	}
 	slices.Sort(codes)
-	return "XID " + strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]")
+	return "XID " + strings.Trim(strings.ReplaceAll(fmt.Sprint(codes), " ", ", "), "[]") + "; the last: " +
+		eventOf(newest)
 }
 
 // clock formats a time for a sentence.
@@ -169,13 +211,14 @@ func locate(node string, e incident.Entity) string {
 	return node + ", " + e.Name() + ": "
 }
 
-// action returns the action to take, and for an incident also what its table
-// says.
-func (e *Engine) action(j *judge, st *status) string {
-	if ev := e.evidence(j, st); ev != nil && ev.Action != "" {
-		return j.Action + " For this fault: " + incident.Remedy(ev.Action) + "."
+// action returns what to do about a level of a check. For an incident, its table
+// may know that better than the check.
+func (e *Engine) action(j *judge, st *status, level int) string {
+	if ev := e.evidence(j, st); j.Remedies && ev != nil && ev.Action != "" {
+		return capital(incident.Remedy(ev.Action)) + "."
 	}
-	return j.Action
+	value, past := st.says(level)
+	return fill(j.Advised(j.Levels[level]), past, value)
 }
 
 // evidence returns the newest incident that the check counted, or counts no

@@ -79,13 +79,13 @@ func (s *told) holds(when, sentence, begins string, value, worst float64, at tim
 	if !strings.HasPrefix(sentence, begins) {
 		wrong("does not begin with %q", begins)
 	}
-	said, worstSaid := "", ""
-	pattern := regexp.QuoteMeta(Quantities(detail, func(q Quantity) string {
-		said, worstSaid = q.Of(value), q.Of(worst)
-		return said
-	}))
-	pattern = strings.NewReplacer(`\{xids\}`, `an XID`, `\{entity\}`, regexp.QuoteMeta(s.entity.Name()), `\{labels\}`,
-		`(?:: [^.]+)?`).Replace(pattern)
+	past := strings.Contains(begins, ". ")
+	said, worstSaid := quantities.FindString(detail), ""
+	if said != "" {
+		said, worstSaid = fill(said, past, value), fill(said, past, worst)
+	}
+	pattern := strings.NewReplacer(`\{labels\}`, `(?:: [^.]+)?`).Replace("(?i)" + regexp.QuoteMeta(fill(detail, past, value,
+		"{entity}", s.entity.Name(), "{xids}", "an XID", "{event}", someEvent)))
 	m := regexp.MustCompile(pattern).FindStringSubmatch(sentence)
 	if m == nil {
 		wrong("does not say %q", pattern)
@@ -115,30 +115,57 @@ func TestQuantities(t *testing.T) {
 		"{value}":          {0: "0", .25: "0.25", 1e-12: "1e-12", 12.3456: "12.35", 360000: "360000", 2e10: "20000000000"},
 		"{percent}":        {.5: "50 %", 1.0051: "101 %", .01234: "1.23 %", 20: "2000 %"},
 		"{bytes}":          {512: "512 bytes", 2e10: "18.6 GiB", 500 << 20: "500 MiB", 2048: "2 KiB", 5e12: "4657 GiB"},
+		"{apart}":          {-.05: "5 % below", 0: "at", .1234: "12.3 % above"},
+		"{margin}":         {3: "3 degrees Celsius below", 1: "1 degree Celsius below", 0: "at", -2.5: "2.5 degrees Celsius above"},
+		"{recovery}":       {1: "end the work on the GPU and reset it", 2: "reboot the host", 9: "take recovery action 9"},
+		"{is|was} {value}": {1: "is 1"},
 		"{count:fan|fans}": {0: "0 fans", 1: "1 fan", .99999: "1 fan", 2: "2 fans", 360000: "360000 fans"},
 		"{time}": {0: "less than a second", -3: "less than a second", 1: "1 second", 60: "1 minute", 3599: "59 minutes 59 seconds",
 			3660: "1 hour 1 minute", 7205: "2 hours", 90000: "1 day 1 hour", 3 * 86400: "3 days"},
 	} {
 		for v, text := range want {
-			fixture.Equal(t, fill(detail, "", v, ""), text, "%s of %v", detail, v)
+			fixture.Equal(t, fill(detail, false, v), text, "%s of %v", detail, v)
 		}
 	}
 }
 
-// TestSentencesHaveUnitsAndPlurals reads the sentence of each level of each
-// check: one of a thing is no plural, and no number has an exponent.
-func TestSentencesHaveUnitsAndPlurals(t *testing.T) {
+// TestSentences reads the sentences of each level of each check, in both tenses,
+// and what to do about it: each says what was measured of which entity, one of a
+// thing is no plural, no number has an exponent, and what is over is past.
+// Shown with -v, they are there to be read.
+func TestSentences(t *testing.T) {
 	t.Parallel()
 	bare := regexp.MustCompile(`\{value\} ([A-Za-z ]*s|s)\b`)
+	present := regexp.MustCompile(`\b(is|are|has|have|does|do|can|cannot|runs|says)\b`)
 	for _, c := range Checks() {
-		for _, l := range c.Levels {
-			detail := c.Detailed(l)
-			if bare.MatchString(detail) {
-				t.Errorf("%s: what is counted has no singular, or no unit for people: %q", c.ID, detail)
+		for i, l := range c.Levels {
+			detail, about := c.Detailed(l), fmt.Sprintf("%s, level %d", c.ID, i)
+			if detail == "" || c.Advised(l) == "" {
+				t.Errorf("%s: it has no sentence, or says nothing to do", about)
 			}
-			for _, v := range []float64{1, 36000, 2e10} {
-				if text := fill(detail, "GPU 0", v, "XID 48"); strings.Contains(text, "e+") || strings.ContainsAny(text, "|<>") {
-					t.Errorf("%s: %q", c.ID, text)
+			if bare.MatchString(detail) {
+				t.Errorf("%s: what is counted has no singular, or no unit for people: %q", about, detail)
+			}
+			if len(l.When.Signal.Labels()) > 0 && !strings.Contains(detail, "{entity}") {
+				t.Errorf("%s: it does not say of what: %q", about, detail)
+			}
+			entry, _ := l.When.sides()
+			for n, v := range []float64{1, 36000, 2e10, entry} {
+				all := []string{fill(c.Advised(l), false, v)}
+				for _, past := range []bool{false, true} {
+					all = append(all, capital(fill(detail, past, v, "{entity}", someone(l.When.Signal).Name(), "{xids}", "XID 48",
+						"{labels}", "", "{event}", someEvent)))
+				}
+				for _, text := range all {
+					if strings.Contains(text, "e+") || strings.ContainsAny(text, "|<>{}") || !strings.HasSuffix(text, ".") {
+						t.Errorf("%s: %q", about, text)
+					}
+				}
+				if present.MatchString(all[2]) {
+					t.Errorf("%s: what is over is still so: %q", about, all[2])
+				}
+				if n == 3 {
+					t.Logf("%s, %s: %s\n\tOver: %s\n\tDo: %s", c.Summary, l.Severity, all[1], all[2], all[0])
 				}
 			}
 		}
@@ -165,7 +192,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 			if counts {
 				past = "At its worst, at "
 			}
-			first := strings.Split(detail, "{")[0]
+			first := capital(strings.Split(detail, "{")[0])
 
 			s.reads(clear, 1)
 			s.reads(entry, l.For.spelled().N)
@@ -228,7 +255,7 @@ func TestHeldLevelIsInThePastTense(t *testing.T) {
 	w.steps(4, hotAt(-1))
 	f := w.engine.Findings()[0]
 	if want := "At its worst, at " + worst.Format("2006-01-02 15:04:05 UTC") +
-		": GPU 0 has -12 left."; f.State != incident.Unhealthy || f.Message != want {
+		": GPU 0 had -12 left."; f.State != incident.Unhealthy || f.Message != want {
 		t.Errorf("%v, %q; want %q", f.State, f.Message, want)
 	}
 	for _, a := range w.engine.Alerts(nil) {

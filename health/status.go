@@ -43,6 +43,7 @@ type level struct {
 	value  float64   // of the last sample
 	worst  float64   // of the bad samples of this fault, or of the one just left
 	when   time.Time // time of the first sample as bad as worst; zero: none
+	labels string    // of the series of the last bad sample
 }
 
 // sample takes one sample, v, of a level. A sample between the thresholds is
@@ -57,7 +58,7 @@ func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 			l.worst, l.when = v, now
 		}
 	case !l.active && l.bits == 0:
-		l.worst, l.when, l.bad = 0, time.Time{}, time.Time{}
+		l.worst, l.when, l.bad, l.labels = 0, time.Time{}, time.Time{}, ""
 	}
 	if l.clear++; !clear {
 		l.clear = 0
@@ -66,7 +67,7 @@ func (l *level) sample(of Level, v float64, bad, clear bool, now time.Time) {
 
 // leave ends the level. Its values stay until the next sample.
 func (l *level) leave() {
-	*l = level{value: l.value, read: l.read, bad: l.bad, worst: l.worst, when: l.when}
+	*l = level{value: l.value, read: l.read, bad: l.bad, worst: l.worst, when: l.when, labels: l.labels}
 }
 
 // gone reports whether a level has no signal any more, even if others of its

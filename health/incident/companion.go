@@ -199,3 +199,15 @@ func (i *openIncident) verdict() (action, bool) {
 // AsksForReset reports whether a value of the driver's recovery action asks for
 // a reset or a reboot.
 func AsksForReset(value int) bool { return actions()[value].reset }
+
+// Recovery says in words what a value of the driver's recovery action asks for.
+func Recovery(value int) string {
+	if a, known := actions()[value]; known {
+		return Remedy(a.name)
+	}
+	return fmt.Sprintf("take recovery action %d", value)
+}
+
+// KnowsRecovery reports whether the table has a value of the driver's recovery
+// action.
+func KnowsRecovery(value int) bool { return actions()[value].name != "" }
