@@ -70,7 +70,9 @@ func xidTest(c *health.Check) ruleTest {
 	fires := h.firing(c, h.judged(c, t.pace, []time.Duration{at})[0])
 	for i := range fires {
 		for n, a := range fires[i].annotations {
-			fires[i].annotations[n][1] = strings.ReplaceAll(a[1], "an XID", "XID 48, 63")
+			if a[0] == "description" {
+				fires[i].annotations[n][1] = strings.ReplaceAll(a[1], "an XID", "XID 48, 63")
+			}
 		}
 	}
 	t.alerts = []expectation{{at: at, alert: c.Alert, firing: fires}}

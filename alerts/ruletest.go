@@ -104,6 +104,13 @@ func filled(q health.Quantity, v float64) string {
 			return fmt.Sprintf("%dm %ds", m, s)
 		}
 		return fmt.Sprintf("%.4gs", v)
+	case "apart":
+		return health.Beside(-v, fmt.Sprintf("%.4g%%", 100*math.Abs(v)))
+	case "margin":
+		degrees := health.Quantity{Unit: "count", One: "degree", Many: "degrees"}
+		return health.Beside(v, filled(degrees, math.Abs(v))+" Celsius")
+	case "recovery":
+		return q.Of(v)
 	case "count":
 		if v == 1 {
 			return humanize(v) + " " + q.One

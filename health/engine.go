@@ -26,6 +26,7 @@ type Engine struct {
 	plans    plans
 	normal   baselines
 	settings observed // of the GPUs at the last step
+	dark     dark
 	latest   *derived.Snapshot
 	enabled  []string                                     // checks in shadow mode that alert
 	totals   map[incident.Entity]map[incident.Class]total // of incidents
@@ -54,8 +55,8 @@ const mostStatuses = 4096
 func NewEngine(checks []*Check, now time.Time) *Engine {
 	e := &Engine{memory: newMemory(now), latest: derived.NewSnapshot(nil), metrics: derived.New(), every: step,
 		stepped: -1, normal: baselines{},
-		settings: observed{settings: map[string]map[string]observation{}},
-		totals:   map[incident.Entity]map[incident.Class]total{}, began: &collectors.Origin{Since: now}}
+		settings: observed{settings: map[string]map[string]observation{}}, dark: dark{gpus: map[incident.Entity]bool{}},
+		totals: map[incident.Entity]map[incident.Class]total{}, began: &collectors.Origin{Since: now}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
 		e.judges = append(e.judges, &judge{Check: c, optional: !required,
@@ -65,14 +66,15 @@ func NewEngine(checks []*Check, now time.Time) *Engine {
 }
 
 // Eval judges the state at now, and returns the changes. Events are the
-// incidents since the last call. Eval adds the derived metrics to s.
+// incidents since the last call; Eval weighs them. It adds the derived metrics to s.
 func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Time) (changes []incident.Event) {
 	m := e.memory
 	m.now, e.latest = now, s
-	for _, ev := range events {
-		ev = e.weigh(ev)
-		e.account(ev)
-		m.remember(ev)
+	e.plans.drains(s, now)
+	for i := range events {
+		events[i] = e.weigh(events[i])
+		e.account(events[i])
+		m.remember(events[i])
 	}
 	m.tidy()
 	reset, loaded := m.resets.seen(s, events, now)
@@ -106,6 +108,7 @@ func (e *Engine) Eval(s *derived.Snapshot, events []incident.Event, now time.Tim
 	for _, j := range e.judges {
 		changes = append(changes, e.judge(j, s)...)
 	}
+	changes = append(changes, e.dark.tell(e, s)...)
 	e.report(s)
 	return changes
 }
@@ -120,13 +123,20 @@ func outlived(s *derived.Snapshot, sample collectors.Sample) bool {
 }
 
 // weigh returns an incident with its severity on this host. The OOM killer
-// harms only its victim, so it matters here if the victim was on a GPU.
+// harms only its victim, so it matters here if the victim was on a GPU. A
+// program that is ended while the agent is drained is ended on purpose.
 func (e *Engine) weigh(ev incident.Event) incident.Event {
-	if ev.What == incident.WhatOOM && ev.Workload != "" && e.metrics.Resides(ev.Workload) {
+	switch {
+	case ev.What == incident.WhatOOM && ev.Workload != "" && e.metrics.Resides(ev.Workload):
 		ev.Check, ev.Severity = hostCheck, incident.Warning
+	case ev.What == incident.WhatXID && ev.Code == removedXID && ev.Follows == "" && e.plans.drainedAt(ev.First):
+		ev.Follows, ev.Severity = "drain", incident.Info
 	}
 	return ev
 }
+
+// removedXID is the XID of a program that was ended.
+const removedXID = 45
 
 // account counts an incident that is new and accompanies no other.
 func (e *Engine) account(ev incident.Event) {
@@ -184,7 +194,10 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		st.latched = st.latched && j.Latched
 		from := st.state
 		changed := st.settle(j.Check, m.now)
-		if st.latched = st.latched || m.holding(j.Check, st); changed {
+		switch st.latched = st.latched || m.holding(j.Check, st); {
+		case changed && onlyData(j, st, from):
+			e.dark.changes = append(e.dark.changes, e.transition(j, st, from))
+		case changed:
 			changes = append(changes, e.transition(j, st, from))
 		}
 	}

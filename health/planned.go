@@ -62,6 +62,8 @@ type plans struct {
 	fresh map[incident.Entity]time.Time // time of the arrival or reset, of new GPUs
 	open  time.Time                     // when the driver last answered; zero: never
 	works time.Time                     // when a GPU last had work
+	// when the agent was last drained, and until when; zero: never
+	drainedFrom, drainedTo time.Time
 }
 
 // reset records the reset of a GPU.
@@ -93,6 +95,28 @@ func (p *plans) loaded(s *derived.Snapshot, at time.Time) {
 	for _, up := range s.Of(collectors.Up) {
 		p.reset(incident.EntityOf(up, nil), at)
 	}
+}
+
+// drains records whether the agent is drained.
+func (p *plans) drains(s *derived.Snapshot, now time.Time) {
+	for _, drained := range s.Of(collectors.Drained) {
+		if drained.Value != 1 {
+			return
+		}
+		if now.Sub(p.drainedTo) > drainTail {
+			p.drainedFrom = now
+		}
+		p.drainedTo = now
+	}
+}
+
+// drainTail is the time for which the ends of programs may be told after a drain,
+// or between two drains that are one.
+const drainTail = time.Minute
+
+// drainedAt reports whether the agent was drained at a time, or until just before.
+func (p *plans) drainedAt(t time.Time) bool {
+	return !p.drainedTo.IsZero() && !t.Before(p.drainedFrom) && t.Sub(p.drainedTo) <= drainTail
 }
 
 // explain adds the planned states to s.

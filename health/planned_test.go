@@ -214,3 +214,30 @@ func TestStalledAgent(t *testing.T) {
 		t.Errorf("of a host without GPUs is said what nobody knows")
 	}
 }
+
+// TestProgramsEndedByADrain holds that an XID 45 of a program that was ended while
+// the agent was drained is no warning, and counts for nothing.
+func TestProgramsEndedByADrain(t *testing.T) {
+	t.Parallel()
+	w, s := newWorld(t, Checks()...), newStage(1)
+	for i, c := range []struct {
+		drained float64
+		wait    time.Duration
+		code    int
+		planned bool
+	}{
+		{0, step, 45, false}, {1, step, 45, true}, {1, step, 48, false}, {1, 5 * time.Minute, 45, true}, {0, step, 45, true},
+		{0, 40 * time.Second, 45, true}, {0, step + 1, 45, false}, {1, step, 45, true},
+	} {
+		s.drained = c.drained
+		events := []incident.Event{happened(fmt.Sprint(i), incident.WhatXID, c.code, "0", w.now.Add(c.wait))}
+		want := events[0].Severity
+		if c.planned {
+			want = incident.Info
+		}
+		w.step(c.wait, events, s.samples()...)
+		if e := events[0]; e.Severity != want || (e.Follows != "") != c.planned {
+			t.Errorf("%d: XID %d is %v, follows %q; planned: %v", i, c.code, e.Severity, e.Follows, c.planned)
+		}
+	}
+}

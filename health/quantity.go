@@ -45,10 +45,10 @@ func (q Quantity) Of(v float64) string {
 	case "time":
 		return spoken(v)
 	case "apart":
-		return beside(-v, plain(100*math.Abs(v), 3)+" %")
+		return Beside(-v, plain(100*math.Abs(v), 3)+" %")
 	case "margin":
 		degrees := Quantity{"count", "degree", "degrees"}
-		return beside(v, degrees.Of(math.Abs(v))+" Celsius")
+		return Beside(v, degrees.Of(math.Abs(v))+" Celsius")
 	case "recovery":
 		return incident.Recovery(int(v))
 	case "count":
@@ -57,9 +57,9 @@ func (q Quantity) Of(v float64) string {
 	return plain(v, 4)
 }
 
-// beside says on which side of something else a value is, from the room that it
+// Beside says on which side of something else a value is, from the room that it
 // has below.
-func beside(room float64, distance string) string {
+func Beside(room float64, distance string) string {
 	switch {
 	case room < 0:
 		return distance + " above"

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/collectors"
+	"gpusteward/collectors/links"
+	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
@@ -296,6 +299,54 @@ func TestReturningDataDoesNotEndAFault(t *testing.T) {
 	if n := len(changes); n != 1 || changes[0].To != incident.Unknown ||
 		!strings.HasPrefix(changes[0].Message, "There is no more data. At its worst, at ") {
 		t.Errorf("a fault without data: %+v", changes)
+	}
+}
+
+// TestLostDataIsToldOnce holds that a loss of data and its return are one line
+// each for a cause, however many GPUs and checks they concern.
+func TestLostDataIsToldOnce(t *testing.T) {
+	t.Parallel()
+	const all = "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7"
+	third := incident.Entity{GPU: "3", UUID: "GPU-3"}
+	none := func(collectors.Sample) bool { return false }
+	for name, c := range map[string]struct {
+		play func(s *stage) // while it lasts
+		lost func(collectors.Sample) bool
+		what string
+		on   incident.Entity
+	}{
+		"a drained reload": {func(s *stage) { s.drained = 1 }, none, all + ", the node", incident.Entity{}},
+		"one GPU":          {func(s *stage) { s.gpus[3].stuck = "late" }, none, "GPU 3", third},
+		"a reading of all": {func(*stage) {}, func(x collectors.Sample) bool { return x.Metric == workloads.Processes },
+			"orphan_memory of " + all, incident.Entity{}},
+		"a reading of one GPU": {func(*stage) {}, func(x collectors.Sample) bool {
+			return x.Metric == links.NVLinkUp && x.Labels[0] == "3"
+		}, "nvlink_down", incident.Entity{GPU: "3", UUID: "GPU-3", Link: "all"}},
+	} {
+		w, s, got := newWorld(t, Checks()...), newStage(8), []incident.Event(nil)
+		for ; s.at < time.Hour; s.at += step {
+			lasts := s.during(20*time.Minute, 40*time.Minute)
+			s.drained, s.gpus[3].stuck = 0, ""
+			if lasts {
+				c.play(s)
+			}
+			samples := slices.DeleteFunc(s.samples(), func(x collectors.Sample) bool { return lasts && c.lost(x) })
+			for _, e := range w.step(step, nil, samples...) {
+				if e.Severity == incident.None && (e.From == incident.Unknown || e.To == incident.Unknown) {
+					got = append(got, e)
+				}
+			}
+		}
+		if len(got) != 2 {
+			t.Errorf("%s: %d lines instead of 2: %+v", name, len(got), got)
+			continue
+		}
+		for i, want := range []string{"There is no more data to judge " + c.what + " by.",
+			"There is data again to judge " + c.what + " by."} {
+			if got[i].Message != want || got[i].Entity != c.on {
+				t.Errorf("%s: %q of %v; want %q of %v", name, got[i].Message, got[i].Entity, want, c.on)
+			}
+		}
 	}
 }
 
