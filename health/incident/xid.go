@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,14 +80,8 @@ func xidSeverity(word string) (s Severity, err error) {
 	return s, s.UnmarshalText([]byte(word))
 }
 
-// Remedy says in words what an incident's action is; an action that is words
-// already is itself.
-func Remedy(action string) string {
-	if words := remedies()[action]; words != "" {
-		return words
-	}
-	return strings.Trim(action, "()")
-}
+// Remedy says in words what an incident's action is.
+func Remedy(action string) string { return cmp.Or(remedies()[action], action) }
 
 var remedies = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}

@@ -101,4 +101,13 @@ func TestFactsAreConsistent(t *testing.T) {
 		2: {"RESTART_BM", Emergency, true}, 4: {"DRAIN_RESET", Critical, true}, 5: {"RECOVER_IMEX", Critical, false}} {
 		fixture.Equal(t, actions()[value], want, "recovery action %d is", value)
 	}
+	for _, table := range []string{"xid", "kernel", "events", "actions", "companions", "words"} {
+		readFacts(table, func(row map[string]string) error {
+			action := strings.TrimSuffix(row["action"]+row["immediate_action"], "*")
+			if action != "" && remedies()[action] == "" {
+				t.Errorf("%s.tsv: nothing says in words what %q is", table, action)
+			}
+			return nil
+		})
+	}
 }
