@@ -146,9 +146,9 @@ func linkLevels() (all []Level) {
 		works      []Condition
 	}{
 		// A GPU that is not at full speed does not ask for the fastest link.
-		{"generation", "The PCIe link of {entity} has a lower generation than it can have{labels}.",
+		{"generation", "The PCIe link of {entity} {runs|ran} at a lower generation than it {can|could}{labels}.",
 			[]Condition{gpuBusy.Above(.10), Value(device.PerformanceState).AtMost(derived.FullSpeed)}},
-		{"lanes", "The PCIe link of {entity} has fewer lanes than it can have{labels}.",
+		{"lanes", "The PCIe link of {entity} {runs|ran} with fewer lanes than it {can|could}{labels}.",
 			[]Condition{gpuBusy.Above(.10)}},
 	} {
 		for _, than := range []struct {

@@ -161,7 +161,7 @@ func TestAcknowledgedLinkIsNormal(t *testing.T) {
 		}
 		return ""
 	}
-	const warning = "warning The PCIe link of GPU 0 has fewer lanes than it can have: now 8, best 16."
+	const warning = "warning The PCIe link of GPU 0 runs with fewer lanes than it can: now 8, best 16."
 	fixture.Equal(t, has(8), warning, "at first")
 	fixture.Value(w.engine.Ack("pcie_degraded", incident.Entity{GPU: "0"}, w.now))(t)
 	fixture.Equal(t, has(8), "", "acknowledged")
