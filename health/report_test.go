@@ -104,6 +104,23 @@ func TestMetricsOfHealth(t *testing.T) {
 	}
 }
 
+// TestNodesFaultFailsTheNode holds that a fault of the node fails it, and leaves its GPUs well.
+func TestNodesFaultFailsTheNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &Check{ID: "mismatch", Levels: []Level{{Severity: incident.Critical,
+		When: Value(collectors.DriverMismatch).Is(1)}}})
+	for _, mismatch := range []float64{0, 1} {
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
+			{Metric: collectors.DriverMismatch, Labels: []string{"", ""}, Value: mismatch}})
+		w.now = w.now.Add(step)
+		w.engine.Eval(s, nil, w.now)
+		got := [...]float64{valueOf(s, NodeStatus, ""), valueOf(s, Status, "0"), valueOf(s, CheckFailing, "", "mismatch")}
+		if got != [...]float64{2 * mismatch, -1, mismatch} {
+			t.Errorf("%g: the node has status %g, the GPU %g, and the check fails: %g", mismatch, got[0], got[1], got[2])
+		}
+	}
+}
+
 // TestWorkloadsFaultLeavesItsGPUWell holds that a fault of a workload fails its check and alerts,
 // while the GPU and the node stay well, as in a verdict.
 func TestWorkloadsFaultLeavesItsGPUWell(t *testing.T) {

@@ -1,9 +1,11 @@
 package health
 
 import (
+	"bytes"
 	"log/slog"
 	"math"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -77,5 +79,24 @@ func TestBlockedStateIsMovedLater(t *testing.T) {
 	m.save(birth)
 	if text, err := os.ReadFile(path + ".bad"); string(text) != "spoiled" {
 		t.Errorf("moved aside again: %q, %v", text, err)
+	}
+}
+
+// TestRestoredStatistics holds that the log says so if statistics start again,
+// and is silent if they go on.
+func TestRestoredStatistics(t *testing.T) {
+	t.Parallel()
+	for derived, want := range map[string]bool{"": false, `"no object"`: true} {
+		var log bytes.Buffer
+		m := NewMonitor(Options{Store: Store{Dir: t.TempDir()}, Log: slog.New(slog.NewTextHandler(&log, nil))}, Settings{})
+		m.begin(birth)
+		state := kept{Engine: fixture.Value(m.engine.Save(""))(t)}
+		if derived != "" {
+			state.Engine.Derived = []byte(derived)
+		}
+		fixture.Must(t, m.Store.Save(keptName, state))
+		m.begin(birth)
+		fixture.Equal(t, strings.Contains(log.String(), "statistics start again"), want, "kept %q, the log says %q: it is",
+			derived, log.String())
 	}
 }

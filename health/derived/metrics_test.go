@@ -303,7 +303,7 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 		return collectors.Sample{Metric: workloads.WorkloadUse, Labels: []string{r.gpus[gpu].gpu, r.gpus[gpu].uuid,
 			workload, engine}, Value: v}
 	}
-	r.extra = []collectors.Sample{use(0, "a", "sm", .9), use(1, "a", "sm", .25), use(1, "a", "memory", .9),
+	r.extra = []collectors.Sample{use(1, "a", "memory", .99), use(0, "a", "sm", .9), use(1, "a", "sm", .25),
 		use(0, "b", "sm", .5)}
 	for _, g := range r.gpus {
 		g.values[pcieReplays] = 12345
