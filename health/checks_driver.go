@@ -134,7 +134,7 @@ var driverChecks = []*Check{
 		// An upgrade causes one for a moment.
 		Levels:  []Level{{Severity: incident.Critical, When: Value(collectors.DriverMismatch).Is(1), For: of(7, 7)}},
 		Summary: "The driver's library and its kernel module are of different versions.",
-		Detail:  "No CUDA program {can|could} start with these versions{labels}.",
+		Detail:  "No CUDA program {can|could} start, because the versions {differ|differed}{labels}.",
 		Action: "Load the module of the installed driver: end the processes that use the GPUs, gpusteward drain, " +
 			"rmmod nvidia and modprobe nvidia; or reboot.",
 		Cause: "An upgrade replaced one of them only.",
@@ -144,7 +144,7 @@ var driverChecks = []*Check{
 		// Settings are read each minute, one GPU after the other.
 		Levels:  []Level{{Severity: incident.Warning, When: Value(ConfigDrift).Is(1), For: of(13, 13)}},
 		Summary: "The settings of the GPU differ from its earlier ones, or from its peers'.",
-		Detail:  "{entity} {has|had} an unexpected setting{labels}.",
+		Detail:  "{entity} {is|was} not set as expected{labels}.",
 		Action:  "Restore the expected value; if the present one is right: gpusteward ack config_drift and the GPU.",
 		Cause: "Compared are ECC, persistence, MIG, accounting, compute mode, power limit and VBIOS. A GPU should have " +
 			"the settings of most of its peers, except for the compute mode, MIG and a deliberate power limit. A " +

@@ -72,7 +72,10 @@ func (e *Engine) sentences(j *judge, st *status, level int) string {
 	case past && !l.bad.IsZero():
 		text = "Until " + e.clock(l.bad) + ": " + text
 	case counts && !past && j.Levels[level].When.worse(l.worst, value):
-		text += " At worst: " + fill(quantities.FindString(detail), past, l.worst) + ", at " + e.clock(l.when) + "."
+		quantity := quantities.FindString(detail)
+		if worst := fill(quantity, past, l.worst); worst != fill(quantity, past, value) {
+			text += " At worst: " + worst + ", at " + e.clock(l.when) + "."
+		}
 	}
 	switch {
 	case severity == incident.None:

@@ -206,7 +206,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 			s.holds("at its worst", s.finding().Message, first, worst, math.NaN(), time.Time{})
 			s.reads(entry, 1)
 			bad, told := s.now, time.Time{}
-			if counts && worst != entry {
+			if quantity := quantities.FindString(detail); fill(quantity, false, worst) != fill(quantity, false, entry) {
 				told, worse = at, worst
 			}
 			s.holds("after the worst", s.finding().Message, first, entry, worse, told)

@@ -76,7 +76,7 @@ func TestCompanionOfAnyXIDFollowsEach(t *testing.T) {
 				s.What == "ecc_dbe" && slices.Contains([]int{48, 94, 95}, code)
 			if all := d.incidents(); s.Code != code && (all[1].Follows == all[0].ID) != want {
 				t.Errorf("%s %d follows XID %d: %v, want %v", s.What, s.Code, code, !want, want)
-			} else if text := fmt.Sprintf(", follows xid %d", code); s.Code != code &&
+			} else if text := fmt.Sprintf(", follows XID %d", code); s.Code != code &&
 				strings.HasSuffix(all[1].Message, text) != want {
 				t.Errorf("%q, want it to end in %q: %v", all[1].Message, text, want)
 			}

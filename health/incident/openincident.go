@@ -194,6 +194,9 @@ func (i *openIncident) decide(verdict action) {
 	i.NeedsReset = i.NeedsReset || verdict.reset
 }
 
+// codeNames are the names of codes for people.
+var codeNames = map[string]string{WhatXID: "XID", WhatSXid: "SXid"}
+
 // message describes i in one line.
 func (i *openIncident) message() string {
 	end := Clean(i.whose(), LongestMessage/2)
@@ -204,12 +207,12 @@ func (i *openIncident) message() string {
 		end += Clean(", of "+i.Workload, LongestMessage/4)
 	}
 	switch r := i.root(); {
-	case r != i && r.Code != 0:
-		end += fmt.Sprintf(", follows %s %d", r.What, r.Code)
+	case r != i && r.isCode():
+		end += fmt.Sprintf(", follows %s %d", codeNames[r.What], r.Code)
 	case r != i:
 		end += ", follows " + r.What
 	case i.due != 0:
-		end += ", follows " + i.follow()
+		end += fmt.Sprintf(", follows XID %d", i.due)
 	}
 	text := i.title
 	if i.text != "" && !strings.Contains(strings.ToLower(text), strings.ToLower(strings.TrimSuffix(i.text, "."))) {
