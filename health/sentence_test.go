@@ -324,8 +324,8 @@ func TestLostDataIsToldOnce(t *testing.T) {
 		}, "nvlink_down", incident.Entity{GPU: "3", UUID: "GPU-3", Link: "all"}},
 	} {
 		w, s, got := newWorld(t, Checks()...), newStage(8), []incident.Event(nil)
-		for ; s.at < time.Hour; s.at += step {
-			lasts := s.during(20*time.Minute, 40*time.Minute)
+		for ; s.at < 35*time.Minute; s.at += step {
+			lasts := s.during(5*time.Minute, 20*time.Minute)
 			s.drained, s.gpus[3].stuck = 0, ""
 			if lasts {
 				c.play(s)
