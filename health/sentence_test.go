@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/device"
 	"gpusteward/collectors/links"
 	"gpusteward/collectors/workloads"
 	"gpusteward/health/derived"
@@ -325,7 +327,7 @@ func TestLostDataIsToldOnce(t *testing.T) {
 	} {
 		w, s, got := newWorld(t, Checks()...), newStage(8), []incident.Event(nil)
 		for ; s.at < 35*time.Minute; s.at += step {
-			lasts := s.during(5*time.Minute, 20*time.Minute)
+			lasts := s.during(5*time.Minute, 20*time.Minute) || s.during(21*time.Minute, 30*time.Minute)
 			s.drained, s.gpus[3].stuck = 0, ""
 			if lasts {
 				c.play(s)
@@ -337,16 +339,84 @@ func TestLostDataIsToldOnce(t *testing.T) {
 				}
 			}
 		}
-		if len(got) != 2 {
-			t.Errorf("%s: %d lines instead of 2: %+v", name, len(got), got)
-			continue
-		}
-		for i, want := range []string{"There is no more data to judge " + c.what + " by.",
-			"There is data again to judge " + c.what + " by."} {
-			if got[i].Message != want || got[i].Entity != c.on {
-				t.Errorf("%s: %q of %v; want %q of %v", name, got[i].Message, got[i].Entity, want, c.on)
+		fixture.Equal(t, len(got), 4, "%s, twice: lines", name)
+		for i, e := range got {
+			want := []string{"There is no more data to judge ", "There is data again to judge "}[i%2] + c.what + " by."
+			if e.Message != want || e.Entity != c.on {
+				t.Errorf("%s: %q of %v; want %q of %v", name, e.Message, e.Entity, want, c.on)
 			}
 		}
+	}
+}
+
+// TestLabelsOfAFaultStay holds that a sentence has the labels of the faulty
+// series also when the fault is over, and after a restart.
+func TestLabelsOfAFaultStay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, &Check{ID: "stuck", Detail: "{entity} {is|was} stuck{labels}.", Levels: []Level{
+		{Severity: incident.Warning, When: Value(collectors.WorkerStuck).Above(0)}}})
+	stuck := func(v float64) collectors.Sample { return on("0", collectors.WorkerStuck, v, "late") }
+	w.steps(1, stuck(1))
+	now := w.engine.Findings()[0].Message
+	w.steps(2, stuck(0))
+	past := w.engine.Findings()[0].Message
+	w.restart("same")
+	after := w.engine.Findings()[0].Message
+	end := w.steps(60, stuck(0))
+	for said, want := range map[string]string{now: "GPU 0 is stuck: reason late.", past: "Recovering. Until 2026-01-01 00:00:10 UTC: " +
+		"GPU 0 was stuck: reason late.", after: past, end[len(end)-1].Message: strings.Replace(past, "Recovering", "Over", 1)} {
+		fixture.Equal(t, said, want, "it says")
+	}
+}
+
+// TestActionOfAFault checks what to do: what the tables say of an incident, if
+// the check leaves that to them, and else what the level or the check says. The
+// sentence describes the last incident.
+func TestActionOfAFault(t *testing.T) {
+	t.Parallel()
+	own := &Check{ID: "own", Detail: "It is.", Action: "Ask.", Levels: []Level{{Severity: incident.Info, When: Value(device.TemperatureMargin).
+		AtMost(9), Action: "Wait for {value}."}, {Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0)}}}
+	table := &Check{ID: "table", Detail: "{entity} had {xids}.", Action: "Ask.", Remedies: true, Levels: []Level{{Severity: incident.Warning,
+		When: Incidents{Name: "xid", Window: time.Hour, Match: xids(48, 94, 998)}.Signal().Above(0)}}}
+	mine := *table
+	mine.ID, mine.Detail, mine.Remedies = "mine", "{entity} had {count:XID|XIDs}.", false
+	for _, c := range []struct {
+		margin float64
+		xids   []int
+		want   map[string]string
+	}{
+		{9, nil, map[string]string{"own": "It is. Wait for 9."}},
+		{0, nil, map[string]string{"own": "It is. Ask."}},
+		{20, []int{48}, map[string]string{"mine": "GPU 0 had 1 XID. The last: XID 48, text. Ask.",
+			"table": "GPU 0 had XID 48, text. " + capital(incident.Remedy("WORKFLOW_XID_48")) + "."}},
+		{20, []int{94, 48}, map[string]string{"mine": "GPU 0 had 2 XIDs. The last: XID 48, text. Ask.",
+			"table": "GPU 0 had XID 48, 94; the last: XID 48, text. " + capital(incident.Remedy("WORKFLOW_XID_48")) + "."}},
+		{20, []int{998}, map[string]string{"mine": "GPU 0 had 1 XID. The last: XID 998, text. Ask.",
+			"table": "GPU 0 had XID 998, text. Ask."}},
+	} {
+		w, got := newWorld(t, own, table, &mine), map[string]string{}
+		var events []incident.Event
+		for i, code := range c.xids {
+			e := happened(fmt.Sprint(i), incident.WhatXID, code, "0", w.now)
+			e.Action, e.Message = incident.XIDs()[code].Action, fmt.Sprintf("XID %d, text.", code)
+			events = append(events, e)
+		}
+		w.step(step, events, hotAt(c.margin), on("0", collectors.Up, 1))
+		for _, f := range w.engine.Findings() {
+			got[f.Check] = f.Message + " " + f.Action
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("a margin of %g, XIDs %v: %v, want %v", c.margin, c.xids, got, c.want)
+		}
+	}
+}
+
+// TestCapital lets sentences begin with a capital letter, but no names.
+func TestCapital(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "the node is": "The node is", "link 3 of": "Link 3 of", "GPU 0": "GPU 0",
+		"pod:a/b/c has": "pod:a/b/c has", "mlx5_0/1 is": "mlx5_0/1 is"} {
+		fixture.Equal(t, capital(text), want, "%q", text)
 	}
 }
 
