@@ -39,7 +39,7 @@ var (
 )
 
 // ofChassis is the sentence for ChassisBrake.
-const ofChassis = "The server's power supply holds the clocks of half of its GPUs down, or of more, for {percent} of the time."
+const ofChassis = "The server's power supply {holds|held} the clocks of half of its GPUs or more down for {percent} of the time."
 
 // chassis adds ChassisBrake to s.
 func (m *memory) chassis(s *derived.Snapshot) {
@@ -126,7 +126,8 @@ var thermalChecks = []*Check{
 			{Severity: incident.Warning, When: braked.Is(1).And(ownBrake), For: of(3, 3),
 				Detail: "The power brake of {entity} {is|was} on."},
 			// Samples miss a brake that comes and goes.
-			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake)},
+			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake),
+				Detail: "The power brake of {entity} was on for {percent} of 5 minutes."},
 			{Severity: incident.Critical, When: Rate(device.ClockEventSeconds, 10*time.Minute,
 				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake),
 				Detail: "The power brake of {entity} was on for {percent} of 10 minutes."},
@@ -134,7 +135,6 @@ var thermalChecks = []*Check{
 			{Severity: incident.Critical, When: Value(ChassisBrake).AtLeast(.5, .4), For: of(54, 60), Detail: ofChassis},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
-		Detail:  "The power brake of {entity} was on for {percent} of 5 minutes.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
 			"host's GPUs have it, the alert is for the node.",
