@@ -327,7 +327,7 @@ func TestLostDataIsToldOnce(t *testing.T) {
 	} {
 		w, s, got := newWorld(t, Checks()...), newStage(8), []incident.Event(nil)
 		for ; s.at < 35*time.Minute; s.at += step {
-			lasts := s.during(5*time.Minute, 20*time.Minute) || s.during(21*time.Minute, 30*time.Minute)
+			lasts := s.during(5*time.Minute, 20*time.Minute) || s.during(20*time.Minute+3*step, 30*time.Minute)
 			s.drained, s.gpus[3].stuck = 0, ""
 			if lasts {
 				c.play(s)
@@ -346,6 +346,24 @@ func TestLostDataIsToldOnce(t *testing.T) {
 				t.Errorf("%s: %q of %v; want %q of %v", name, e.Message, e.Entity, want, c.on)
 			}
 		}
+	}
+}
+
+// TestFaultThatEndsWithALossOfDataIsTold holds that the end of a fault is told by
+// itself if data is there again at that moment.
+func TestFaultThatEndsWithALossOfDataIsTold(t *testing.T) {
+	t.Parallel()
+	now := &Check{ID: "now", Detail: "{entity} {is|was}.", Levels: []Level{{Severity: incident.Warning,
+		When: Value(device.TemperatureMargin).AtMost(0)}}}
+	w := newWorld(t, now, hotCheck)
+	w.steps(1, hotAt(0))
+	w.steps(29)
+	told := map[string]string{}
+	for _, e := range w.steps(1, hotAt(20)) {
+		told[e.Check] = strings.Split(e.Message, " ")[0]
+	}
+	if want := map[string]string{"now": "Over.", "hot": "There"}; !maps.Equal(told, want) {
+		t.Errorf("%v, want %v", told, want)
 	}
 }
 
