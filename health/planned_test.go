@@ -221,16 +221,17 @@ func TestProgramsEndedByADrain(t *testing.T) {
 	t.Parallel()
 	w, s := newWorld(t, Checks()...), newStage(1)
 	for i, c := range []struct {
-		drained float64
-		wait    time.Duration
-		code    int
-		planned bool
+		drained   float64
+		wait, ago time.Duration
+		code      int
+		planned   bool
 	}{
-		{0, step, 45, false}, {1, step, 45, true}, {1, step, 48, false}, {1, 5 * time.Minute, 45, true}, {0, step, 45, true},
-		{0, 40 * time.Second, 45, true}, {0, step + 1, 45, false}, {1, step, 45, true},
+		{0, step, 0, 45, false}, {1, step, 0, 45, true}, {1, step, 0, 48, false}, {1, 5 * time.Minute, 0, 45, true},
+		{0, step, 0, 45, true}, {0, 40 * time.Second, 0, 45, true}, {0, step + 1, 0, 45, false}, {1, step, 0, 45, true},
+		{1, step, step / 2, 45, true}, {1, step, 3 * step, 45, false},
 	} {
 		s.drained = c.drained
-		events := []incident.Event{happened(fmt.Sprint(i), incident.WhatXID, c.code, "0", w.now.Add(c.wait))}
+		events := []incident.Event{happened(fmt.Sprint(i), incident.WhatXID, c.code, "0", w.now.Add(c.wait-c.ago))}
 		want := events[0].Severity
 		if c.planned {
 			want = incident.Info
