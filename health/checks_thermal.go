@@ -240,7 +240,7 @@ var thermalChecks = []*Check{
 			// Its memory is slow.
 			{Severity: incident.Warning, When: belowPartners(derived.PartnerSignals[derived.Moved], -.40, -.30).
 				And(gpuWorks), For: of(54, 60).every(30 * time.Second),
-				Detail: "{entity}: activity of its memory {percent} from the median of the GPUs at the same job."},
+				Detail: "The activity of the memory of {entity} {is|was} {apart} the median of the GPUs at the same job."},
 		},
 		Summary: "The GPU does much less than the GPUs with the same job, at the same clock.",
 		Detail: "The SM activity and the power of {entity} {are|were} at least {apart} the median of the GPUs at the same " +
