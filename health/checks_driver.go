@@ -82,7 +82,7 @@ var driverChecks = []*Check{
 		// GPUs need time after a reload or a return from a virtual machine.
 		Levels:  []Level{{Severity: incident.Warning, When: Value(DevicesAbsent).Above(0).And(open), For: of(30, 30)}},
 		Summary: "A GPU is missing that the driver never listed on this host.",
-		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to have, and never more.",
+		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to hold, and never listed more.",
 		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
 			"design: gpusteward ack gpu_absent node.",
 		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines have. Or the GPUs are on a " +

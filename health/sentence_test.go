@@ -141,7 +141,7 @@ func TestQuantities(t *testing.T) {
 func TestSentences(t *testing.T) {
 	t.Parallel()
 	bare := regexp.MustCompile(`\{value\} ([A-Za-z ]*s|s)\b`)
-	present := regexp.MustCompile(`\b(is|has|have|does|do|can|cannot|runs|says|holds|lists)\b`)
+	present := regexp.MustCompile(`\b(is|are|has|have|does|do|can|cannot|runs|says|holds|lists)\b`)
 	for _, c := range Checks() {
 		for i, l := range c.Levels {
 			detail, about := c.Detailed(l), fmt.Sprintf("%s, level %d", c.ID, i)
