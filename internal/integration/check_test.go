@@ -44,7 +44,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 	}{
 		"well": {"", nil, 0, []string{"OK - ", ": 4 GPUs, no fault\n", "note: without an agent ", "no agent answers"}},
 		"lost": {"faults: [{at: 0s, kind: lost, gpu: 3}]", nil, 2,
-			[]string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The GPU has fallen off the bus.",
+			[]string{"CRITICAL - ", "\nemergency gpu=3 GPULost: The driver says that GPU 3 is lost.",
 				"gpusteward ack gpu_lost gpu=3"}},
 		"wedge": {"faults: [{at: 0s, kind: wedge, gpu: 2}]", nil, 2,
 			[]string{": GPU 2 hangs in nvml", "\ncritical  gpu=2 GPUDriverHang"}},
