@@ -61,6 +61,8 @@ void gs_turns_seat(struct gs_gpu *g)
 		return;
 	g->seat = epoch;
 	g->told = GS_NOTHING;
+	g->usage.solo = g->usage.solo_ns = 0; /* others may have run, too, while there was no broker */
+	g->unpaced = true;
 	gs_client_usage(GS_USAGE, &u, gs_slices_own(u.gpu));
 	for (unsigned i = 0; i < g->groups; i++) {
 		u.group = g->group[i];

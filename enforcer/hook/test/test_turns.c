@@ -138,6 +138,29 @@ static void who_runs_beside_others_tells_no_pace(void)
 	CHECK(u.launched == 5 && !u.solo && !u.solo_ns);
 }
 
+/* Without a broker, the others may run at the same time. */
+static void what_ran_before_the_session_tells_no_pace(void)
+{
+	const struct fake_word *w;
+
+	fake_mode(0, GS_RUN, 1, 0);
+	paces(1, 0);
+	for (bool paced = false; !paced;) {
+		fake_launch(10, false, NULL);
+		spin(100000);
+		fake_finish(10);
+		pthread_mutex_lock(&gs_gates[0].lock);
+		paced = gs_gates[0].usage.solo;
+		if (paced)
+			atomic_store(&fake_epoch, 2);
+		pthread_mutex_unlock(&gs_gates[0].lock);
+	}
+	unsigned since = fake_says;
+	fake_mode(0, GS_RUN, 1, 0);
+	AWAIT((w = told(GS_YIELD, GS_IDLE, since)));
+	CHECK(!w->usage.solo && !w->usage.solo_ns);
+}
+
 static bool unpaced(void)
 {
 	pthread_mutex_lock(&gs_gates[0].lock);
@@ -601,6 +624,7 @@ int main(int argc, char **argv)
 		TEST(who_runs_alone_tells_his_pace),
 		TEST(who_runs_beside_others_tells_no_pace),
 		TEST(what_was_launched_before_tells_no_pace),
+		TEST(what_ran_before_the_session_tells_no_pace),
 		TEST(what_is_under_way_is_not_told_of),
 		TEST(an_open_gate_tells_how_busy_the_gpu_was),
 		TEST(a_stream_of_earlier_turns_is_seen_at_an_open_gate),
