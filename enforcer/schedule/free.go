@@ -94,7 +94,7 @@ func (t *tenant) goesFirst() bool { return t.active(t.gpu.now) && t.hurried() }
 // rested for long, may work for long now.
 func (t *tenant) heavy() bool {
 	awakes := t.state.Mode != Open && t.began-t.rested > linger
-	return t.active(t.gpu.now) && (!t.light(t.gpu.now) || t.often() > seldom || awakes)
+	return t.active(t.gpu.now) && (!t.light(t.gpu.now) || t.often() > seldom || awakes || t.gpu.now-t.came < settling)
 }
 
 // contenders counts the tenants that want the GPU for long.
@@ -223,7 +223,9 @@ func (g *GPU) tellsMore() bool {
 // newcomer says whether one of those who contend came while all were open, and a trial tells whether
 // each has its part beside it.
 func (g *GPU) newcomer() bool {
-	return g.tellsMore() && slices.ContainsFunc(g.tenants, func(t *tenant) bool { return t.heavy() && t.came > g.freedom.since })
+	return g.tellsMore() && slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.heavy() && !t.light(g.now) && t.came > g.freedom.since
+	})
 }
 
 // slice begins a trial with shorter slices of those who would have their part.

@@ -162,6 +162,7 @@ func TestFreeWithoutATrial(t *testing.T) {
 		"two contend":       {func(d *desk, a, b *tenant) {}, 0, false, 0},
 		"one does":          {light, 0, true, 0},
 		"one just came":     {func(d *desk, a, b *tenant) { light(d, a, b); b.came = d.at }, 0, false, 0},
+		"one began lately":  {func(d *desk, a, b *tenant) { light(d, a, b); b.came, b.wants, b.rested = d.at-settling+1, false, d.at }, 0, false, 0},
 		"one awakes":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested-- }, 0, false, 0},
 		"it is open":        {func(d *desk, a, b *tenant) { light(d, a, b); b.rested--; b.state.Mode = Open }, 0, true, 0},
 		"early":             {light, 1, true, 0},
