@@ -189,6 +189,8 @@ pictures: tools
 
 # Lints and vets the files of all build tags.
 LINTER := go tool -modfile=deploy/tools/go.mod golangci-lint
+# With -trimpath, what cgo wrote comes from the cache, and names the files of another clone.
+lint: export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
 lint:
 	@out=$$($(LINTER) run ./... 2>&1) || { echo "$$out"; exit 1; }
 
