@@ -35,11 +35,11 @@ var ErrHeld = errors.New("the kernel has whoever looks at the process wait, as i
 
 const (
 	work      = "look-at-processes"
-	maxHeld   = 64               // looks that the kernel holds
-	maxMemory = 512 << 20        // bytes of a child's memory, of which Go reserves much
-	soon      = time.Second      // in which a look ends, unless the host is very busy
-	busy      = 2 * time.Second  // a look that was begun after it takes less, or the child is given up
-	again     = 30 * time.Second // until a held look is tried once more in another child
+	maxHeld   = 64                    // looks that the kernel holds
+	maxMemory = 512 << 20             // bytes of a child's memory, of which Go reserves much
+	soon      = time.Second           // in which a look ends, unless the host is very busy
+	busy      = 2 * time.Second       // a look that was begun after it takes less, or the child is given up
+	again     = 30 * time.Second      // until a held look is tried once more in another child
 )
 
 // reader is the child. The kernel lets it end in nearly all cases.
