@@ -37,7 +37,7 @@ const (
 	work      = "look-at-processes"
 	maxHeld   = 64                    // looks that the kernel holds
 	maxMemory = 512 << 20             // bytes of a child's memory, of which Go reserves much
-	soon      = time.Second           // in which a look ends, unless the host is very busy
+	soon      = 50 * time.Millisecond // in which a look ends, unless the host is busy
 	busy      = 2 * time.Second       // a look that was begun after it takes less, or the child is given up
 	again     = 30 * time.Second      // until a held look is tried once more in another child
 )
@@ -57,7 +57,7 @@ type order struct {
 // soon is in what time it ends. Some processes have a hundred thousand mappings.
 func (o order) soon() time.Duration {
 	if slices.Contains(o.Names, "maps") {
-		return 2 * soon
+		return 20 * soon
 	}
 	return soon
 }
