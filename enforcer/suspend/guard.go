@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/procs"
@@ -28,10 +29,10 @@ const (
 // said to be otherwise.
 type guard struct {
 	pid     int
-	driver  []region     // where the driver's library is; constant
-	threads map[int]bool // that are traced; true: it is held
-	unsure  bool         // there may be others
-	left    bool         // each is let go as it stops
+	driver  []*procfs.ProcMap // where the driver's library is; constant
+	threads map[int]bool      // that are traced; true: it is held
+	unsure  bool              // there may be others
+	left    bool              // each is let go as it stops
 
 	begun chan struct{} // closed when it guards, or cannot
 	err   error         // why it cannot, then
@@ -239,25 +240,22 @@ func (g *guard) inDriver(tid int) bool {
 	if ptrace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
 		return false
 	}
-	return slices.ContainsFunc(g.driver, func(r region) bool { return r.start <= regs.PC() && regs.PC() < r.end })
+	return slices.ContainsFunc(g.driver, func(m *procfs.ProcMap) bool {
+		return uint64(m.StartAddr) <= regs.PC() && regs.PC() < uint64(m.EndAddr)
+	})
 }
 
-// A region is a part of a process's memory.
-type region struct{ start, end uint64 }
-
 // library returns where a process has the driver's library.
-func library(pid int) (all []region, err error) {
-	maps, err := procs.ReadFile("/proc", pid, "maps")
-	for line := range strings.Lines(string(maps)) {
-		if driver, _ := path.Match("libcuda.so*", path.Base(strings.TrimSpace(line))); !driver {
-			continue
-		}
-		var r region
-		if n, _ := fmt.Sscanf(line, "%x-%x", &r.start, &r.end); n == 2 {
-			all = append(all, r)
-		}
+func library(pid int) []*procfs.ProcMap {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return nil // it has ended
 	}
-	return all, err
+	all, _ := process.ProcMaps() // none: it is ending
+	return slices.DeleteFunc(all, func(m *procfs.ProcMap) bool {
+		driver, _ := path.Match("libcuda.so*", path.Base(m.Pathname))
+		return !driver
+	})
 }
 
 // goOn lets a thread go on that has stopped, with a signal or with 0.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"gpusteward/internal/fixture"
 )
@@ -244,19 +243,6 @@ func TestAProgramThatIsNeverExecuted(t *testing.T) {
 	letGo()
 	g.Close()
 	fixture.Eventually(t, "the first is free", all[0].freed)
-}
-
-// TestWhereTheDriverIs maps a page of a file that has the name of the driver's library.
-func TestWhereTheDriverIs(t *testing.T) {
-	t.Parallel()
-	f := fixture.Value(os.Create(filepath.Join(t.TempDir(), "libcuda.so.1")))(t)
-	defer f.Close()
-	page := fixture.Value(syscall.Mmap(int(f.Fd()), 0, os.Getpagesize(), syscall.PROT_READ, syscall.MAP_PRIVATE))(t)
-	defer syscall.Munmap(page)
-	at := uint64(uintptr(unsafe.Pointer(&page[0])))
-	want := []region{{at, at + uint64(len(page))}}
-	fixture.EqualSlices(t, fixture.Value(library(os.Getpid()))(t), want, "the driver's library is at")
-	fixture.EqualSlices(t, fixture.Value(library(os.Getppid()))(t), nil, "and in another process")
 }
 
 // TestAProcessThatFaultsByItselfEnds holds nothing but a fault in the driver's library.

@@ -157,10 +157,7 @@ func (g *guards) take(pid int) error {
 	if g.has(pid) {
 		return nil
 	}
-	driver, err := library(pid) // here, because a process may have many mappings
-	if err != nil {
-		return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
-	}
+	driver := library(pid) // here, because a process may have many mappings
 	g.mu.Lock()
 	one := g.all[pid]
 	if one == nil || one.over.Load() {

@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,14 +51,6 @@ type order struct {
 	Kind  kind
 	Dir   string
 	Names []string
-}
-
-// soon is in what time it ends. Some processes have a hundred thousand mappings.
-func (o order) soon() time.Duration {
-	if slices.Contains(o.Names, "maps") {
-		return 20 * soon
-	}
-	return soon
 }
 
 // A kind is what is looked at.
@@ -242,7 +233,6 @@ func (s *server) ask(o order) ([]found, error) {
 		if err != nil {
 			return nil, err
 		}
-		soon := o.soon()
 		a, told := l.wait(soon)
 		if !told { // a look after it tells whether the child is as slow as that
 			next, err := s.send(order{})
