@@ -6,17 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
-
-	"gpusteward/internal/procs"
 )
 
 // Bounds of what the tracer does for one process before it turns to the next.
@@ -89,10 +85,6 @@ func (g *guard) seize() error {
 			g.unsure = false
 			return err
 		}
-		if !g.left && len(g.threads) == 0 && executes(g.pid) {
-			g.unsure = false
-			return errExecutes
-		}
 		more := false
 		for _, task := range tasks {
 			tid, _ := strconv.Atoi(task.Name())
@@ -100,7 +92,7 @@ func (g *guard) seize() error {
 				continue
 			}
 			err := error(unix.EPERM)
-			if by, _ := tracedBy(g.pid, tid); by != unix.Gettid() && !g.left {
+			if !g.left {
 				err = ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE)
 			}
 			switch {
@@ -127,30 +119,6 @@ func (g *guard) seize() error {
 		return unix.ESRCH
 	}
 	return nil
-}
-
-var errExecutes = errors.New("it executes a program")
-
-// execve are the numbers of its system calls, as /proc/PID/task/TID/syscall has them.
-var execve = map[string]string{"amd64": "59 322", "arm64": "221 281"}[runtime.GOARCH]
-
-// executes reports whether a thread of a process executes a program, or that is not known. The
-// kernel has whoever would trace another one wait for that, which takes as long as the program's
-// file does: for ever, if it is on a file system of a user's that does not answer.
-func executes(pid int) bool {
-	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none: it has ended
-	names := make([]string, len(tasks))
-	for i, task := range tasks {
-		names[i] = path.Join("task", task.Name(), "syscall")
-	}
-	calls, err := procs.ReadFiles("/proc", pid, names)
-	for _, call := range calls {
-		number, _, _ := strings.Cut(call, " ")
-		if slices.Contains(strings.Fields(execve), number) {
-			return true
-		}
-	}
-	return err != nil
 }
 
 // tracedBy returns the thread that traces another, and whether that other one has ended or is

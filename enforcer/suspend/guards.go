@@ -2,17 +2,13 @@ package suspend
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"gpusteward/internal/procs"
 )
 
 // Guards protect processes while the driver has their GPU state. Its library then faults
@@ -20,106 +16,12 @@ import (
 // instance. A guard holds such a thread at the faulting instruction. Once the state is back,
 // the thread executes that instruction again.
 //
-// A guard traces the threads (ptrace). One thread of this program traces all those of an owner,
-// a user or a cgroup of root's, and takes a bounded number of each process's signals a turn: a
-// process that has more is slowed down, and delays nobody else. A process can have the kernel
-// hold whoever begins to trace it; that is then its owner's loss, as Take, Look and Close wait
-// for a bounded time. A process that is traced by somebody else, such as a debugger, cannot be
-// guarded. The zero value guards nothing yet. Methods may be called concurrently.
+// A guard traces the threads (ptrace). One thread of this program traces all of them, however
+// many there are, and takes a bounded number of each process's signals a turn: a process that
+// has more is slowed down, and delays nobody else. Only Take, Look and Close wait for that thread. A
+// process that is traced by somebody else, such as a debugger, cannot be guarded. The zero
+// value guards nothing yet. Methods may be called concurrently.
 type Guards struct {
-	mu  sync.Mutex
-	all map[string]*guards // by owner
-	of  map[int]*guards    // by PID
-}
-
-const (
-	maxTracers = 32              // owners that have guarded processes at a time, each a thread
-	traceable  = 2 * time.Second // to begin to trace a process, or to look at all
-)
-
-// Take guards a process from now on, if it is not guarded yet.
-func (g *Guards) Take(pid int) error {
-	owner := procs.Whose("/proc", pid)
-	g.mu.Lock()
-	used := slices.Collect(maps.Values(g.of))
-	maps.DeleteFunc(g.all, func(_ string, of *guards) bool { return !slices.Contains(used, of) && of.idle() })
-	of := g.all[owner]
-	if of == nil && len(g.all) >= maxTracers {
-		g.mu.Unlock()
-		return fmt.Errorf("process %d cannot be guarded: processes of %d owners are", pid, maxTracers)
-	}
-	if of == nil {
-		of = &guards{}
-		if g.all == nil {
-			g.all, g.of = map[string]*guards{}, map[int]*guards{}
-		}
-		g.all[owner] = of
-	}
-	if before := g.of[pid]; before != nil && before != of { // it has another user now
-		of = before
-	}
-	g.of[pid] = of
-	g.mu.Unlock()
-	return of.take(pid)
-}
-
-// whose returns those with whom a process is guarded; they guard nothing if it is not.
-func (g *Guards) whose(pid int) *guards {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if of := g.of[pid]; of != nil {
-		return of
-	}
-	return &guards{}
-}
-
-// each does something with those of all owners at the same time.
-func (g *Guards) each(do func(*guards)) {
-	g.mu.Lock()
-	all := slices.Collect(maps.Values(g.all))
-	g.mu.Unlock()
-	var done sync.WaitGroup
-	for _, of := range all {
-		done.Go(func() { do(of) })
-	}
-	done.Wait()
-}
-
-// Look waits until the tracers have looked at all processes, so that Holds knows of a thread
-// that waited for the GPU when Look was called.
-func (g *Guards) Look() { g.each((*guards).look) }
-
-// Holds reports whether a guarded process has a thread that waits for the GPU, as its tracer
-// last saw it.
-func (g *Guards) Holds(pid int) bool { return g.whose(pid).holds(pid) }
-
-// Has reports whether a process is guarded.
-func (g *Guards) Has(pid int) bool { return g.whose(pid).has(pid) }
-
-// Give has the threads of a process go on that are held, and guards it no longer.
-func (g *Guards) Give(pid int) {
-	g.whose(pid).keep(func(other int) bool { return other != pid })
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.of, pid)
-}
-
-// Keep gives all processes but some.
-func (g *Guards) Keep(some map[int]bool) {
-	g.each(func(of *guards) { of.keep(func(pid int) bool { return some[pid] }) })
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	maps.DeleteFunc(g.of, func(pid int, _ *guards) bool { return !some[pid] })
-}
-
-// Close gives all processes, and waits until the kernel has let go of them.
-func (g *Guards) Close() {
-	g.Keep(nil)
-	g.each((*guards).end)
-}
-
-// guards are those of an owner.
-type guards struct {
 	mu     sync.Mutex // nobody waits while he has it
 	all    map[int]*guard
 	fresh  []*guard        // that the tracer is to begin
@@ -137,24 +39,9 @@ type tracer struct {
 	tid    int           // once it has ended
 }
 
-// idle reports whether nothing is guarded.
-func (g *guards) idle() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return len(g.all) == 0 && (g.tracer == nil || g.tracer.hasEnded())
-}
-
-func (t *tracer) hasEnded() bool {
-	select {
-	case <-t.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-func (g *guards) take(pid int) error {
-	if g.has(pid) {
+// Take guards a process from now on, if it is not guarded yet.
+func (g *Guards) Take(pid int) error {
+	if g.Has(pid) {
 		return nil
 	}
 	driver := library(pid) // here, because a process may have many mappings
@@ -173,18 +60,16 @@ func (g *guards) take(pid int) error {
 		g.tracer.rouse()
 	}
 	g.mu.Unlock()
-	select {
-	case <-one.begun:
-	case <-time.After(traceable):
-		return fmt.Errorf("process %d cannot be guarded: another one of its owner's keeps who would trace it", pid)
-	}
+	<-one.begun
 	if one.err != nil {
 		return fmt.Errorf("process %d cannot be guarded: %w", pid, one.err)
 	}
 	return nil
 }
 
-func (g *guards) look() {
+// Look waits until the tracer has looked at all processes, so that Holds knows of a thread that
+// waited for the GPU when Look was called.
+func (g *Guards) Look() {
 	g.mu.Lock()
 	if g.tracer == nil || g.tracer.ending {
 		g.mu.Unlock()
@@ -194,41 +79,55 @@ func (g *guards) look() {
 	g.turns = append(g.turns, looked)
 	g.tracer.rouse()
 	g.mu.Unlock()
-	select {
-	case <-looked:
-	case <-time.After(traceable):
-	}
+	<-looked
 }
 
-func (g *guards) holds(pid int) bool {
+// Holds reports whether a guarded process has a thread that waits for the GPU, as the tracer
+// last saw it.
+func (g *Guards) Holds(pid int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
 	return one != nil && one.holds.Load()
 }
 
-func (g *guards) has(pid int) bool {
+// Has reports whether a process is guarded.
+func (g *Guards) Has(pid int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
 	return one != nil && one.guards()
 }
 
-// keep gives all processes but some.
-func (g *guards) keep(some func(pid int) bool) {
+// Give has the threads of a process go on that are held, and guards it no longer.
+func (g *Guards) Give(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for pid, one := range g.all {
-		if !some(pid) {
-			delete(g.all, pid)
-			one.given.Store(true)
-			g.tracer.rouse()
+	g.give(pid)
+}
+
+func (g *Guards) give(pid int) {
+	if one := g.all[pid]; one != nil {
+		delete(g.all, pid)
+		one.given.Store(true)
+		g.tracer.rouse()
+	}
+}
+
+// Keep gives all processes but some.
+func (g *Guards) Keep(some map[int]bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for pid := range g.all {
+		if !some[pid] {
+			g.give(pid)
 		}
 	}
 }
 
-// end waits until the kernel has let go of the processes.
-func (g *guards) end() {
+// Close gives all processes, and waits until the kernel has let go of them.
+func (g *Guards) Close() {
+	g.Keep(nil)
 	g.mu.Lock()
 	last := g.tracer
 	g.mu.Unlock()
@@ -249,18 +148,14 @@ func (t *tracer) gone() {
 	if t == nil {
 		return
 	}
-	select {
-	case <-t.ended:
-	case <-time.After(traceable):
-		return // this process's end ends it
-	}
+	<-t.ended
 	for late := time.Now().Add(time.Second); unix.Tgkill(unix.Getpid(), t.tid, 0) == nil && time.Now().Before(late); {
 		time.Sleep(50 * time.Microsecond)
 	}
 }
 
 // trace is the tracer's thread.
-func (g *guards) trace(t *tracer) {
+func (g *Guards) trace(t *tracer) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() { // the first thread would not end
 		go g.trace(t) // on another one
@@ -311,7 +206,7 @@ func (g *guards) trace(t *tracer) {
 
 // turn returns the processes to begin with, who waits for the end of this turn, and whether it is
 // the last.
-func (g *guards) turn(t *tracer, traced map[int]*guard) (fresh []*guard, turns []chan struct{}, last bool) {
+func (g *Guards) turn(t *tracer, traced map[int]*guard) (fresh []*guard, turns []chan struct{}, last bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fresh, turns, g.fresh, g.turns = g.fresh, g.turns, nil, nil

@@ -19,7 +19,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -191,19 +190,6 @@ func State(procfs string, pid int) byte {
 		return 0
 	}
 	return state[0]
-}
-
-// Whose returns whose a process is: a user's, or a cgroup's of root's.
-func Whose(procfs string, pid int) string {
-	dir := filepath.Join(procfs, strconv.Itoa(pid))
-	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
-	_, rest, _ := strings.Cut(string(status), "\nUid:")
-	user, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
-	if user != "0" {
-		return user
-	}
-	cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-	return user + " " + string(cgroup)
 }
 
 // A server is the child as this process sees it. Its methods may be called concurrently.
