@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +18,6 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -46,13 +44,14 @@ type Proc interface {
 // A Handle is one process, and never refers to another process with the same
 // PID. It belongs to one goroutine.
 type Handle interface {
-	// Facts waits no longer than procs does. It returns ErrGone once the process is gone.
+	// Facts never waits. It returns ErrGone once the process is gone.
 	Facts() (Facts, error)
 	// Environ returns those of the named variables that the process was started
 	// with. It may wait for some seconds for a process that is stuck, as in the GPU's
 	// driver, or for those that are.
 	Environ(names ...string) (map[string]string, error)
-	// Title returns the process's command line, which it can change.
+	// Title returns the process's command line, which it can change. It may wait for
+	// ever, if the process wants that: it is for processes of the system.
 	Title() (string, error)
 	// Alive reports whether the process exists, including as a zombie.
 	Alive() bool
@@ -122,24 +121,11 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		_ = unix.Close(fd)
 		return nil, gone(err)
 	}
-	return &procDir{fs: p, pid: pid, dir: dir, fd: fd, stat: func() (f Facts, err error) {
-		line, err1 := procs.ReadFile(p.root, pid, "stat")
-		f.Comm, err = comm(line), err1
-		if fields := procs.Fields(line); len(fields) > 19 {
-			f.Start, _ = strconv.ParseUint(string(fields[19]), 10, 64)
-		} else if err == nil {
-			err = fmt.Errorf("read %s/stat: %d fields", dir, len(fields))
-		}
+	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (Facts, error) {
+		stat, err1 := proc.Stat()
 		status, err2 := proc.NewStatus()
-		f.UID = int(status.UIDs[0])
-		return f, errors.Join(err, err2)
+		return Facts{Start: stat.Starttime, UID: int(status.UIDs[0]), Comm: stat.Comm}, errors.Join(err1, err2)
 	}}, nil
-}
-
-// comm returns the name of the process of a line of /proc/PID/stat. It may contain anything.
-func comm(stat []byte) string {
-	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	return string(stat[min(open+1, max(end, 0)):max(end, 0)])
 }
 
 // gone translates the kernel's errors for a process that is gone into ErrGone.
@@ -172,11 +158,11 @@ func (p *procFS) booted() (time.Time, error) {
 // A procDir is a process's directory. Its files are read by path; they belong
 // to the process if it is still alive afterwards.
 type procDir struct {
-	fs   *procFS
-	pid  int
-	dir  string
-	fd   int                   // of the directory
-	stat func() (Facts, error) // without Began and Cgroup
+	fs    *procFS
+	dir   string
+	fd    int                   // of the directory
+	stat  func() (Facts, error) // without Began and Cgroup
+	title func() ([]string, error)
 }
 
 func (d *procDir) Facts() (Facts, error) {
@@ -247,11 +233,11 @@ func (d *procDir) Environ(names ...string) (found map[string]string, err error) 
 }
 
 func (d *procDir) Title() (string, error) {
-	words, err := procs.ReadFile(d.fs.root, d.pid, "cmdline")
+	words, err := d.title()
 	if !d.Alive() {
 		return "", ErrGone
 	}
-	return strings.TrimSpace(strings.ReplaceAll(string(words), "\x00", " ")), err
+	return strings.TrimSpace(strings.Join(words, " ")), err
 }
 
 func (d *procDir) Alive() bool {

@@ -3,10 +3,12 @@
 package action
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -14,7 +16,6 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
-	"gpusteward/internal/procs"
 )
 
 // A Target is a process to act on.
@@ -68,10 +69,12 @@ type status struct {
 
 // status reads /proc/PID/stat.
 func (a *Actor) status(pid int) (status, error) {
-	fields, err := procs.Stat(a.ProcFS, pid)
+	line, err := os.ReadFile(filepath.Join(a.ProcFS, strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return status{}, err
 	}
+	// The name, in brackets, may contain anything.
+	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
 	if len(fields) < 20 {
 		return status{}, fmt.Errorf("read stat of %d: %d fields", pid, len(fields))
 	}
