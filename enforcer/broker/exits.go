@@ -42,6 +42,8 @@ func (e *exits) Close() error { return e.epoll.Close() }
 
 // add starts to wait for the end of the session's process.
 func (e *exits) add(s *session) error {
+	e.mu.Lock() // the process may end at once
+	defer e.mu.Unlock()
 	var err error
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(s.id), Pad: int32(s.id >> 32)}
 	if closed := e.raw.Control(func(fd uintptr) {

@@ -61,7 +61,7 @@ struct gs_context {
 struct gs_stream {
 	struct gs_gpu *gpu; /* never changes, so that its lock can be taken first */
 	struct gs_stream *next;
-	struct gs_context *context;
+	struct gs_context *_Atomic context; /* NULL: the stream is gone; read without the lock */
 	CUstream stream;          /* 0 is the legacy one, 2 a thread's own */
 	struct gs_thread *thread; /* the owner of a thread's own one; else NULL */
 	_Atomic bool opened;      /* may hold launches that were not counted in OPEN */
