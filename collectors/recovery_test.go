@@ -247,7 +247,7 @@ func TestAMismatchThatEndsNeedsNoNewProcess(t *testing.T) {
 		source := "gpus: [{model: h100}]\nfaults: [{at: 10s, for: " + length + ", gpu: 0, kind: library_mismatch}]\n"
 		hosttest.With(t, source, func(o *collectors.Options) {
 			o.Renew = func(context.Context) (func() error, error) {
-				time.Sleep(40 * time.Second)
+				time.Sleep(40 * time.Second) // of the simulated clock
 				return func() error { started++; return nil }, nil
 			}
 		}, func(t *testing.T, h *collectors.Host) {

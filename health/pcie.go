@@ -49,7 +49,7 @@ func (b baselines) lacks(s *derived.Snapshot) {
 			}
 			put := func(than string, best float64) {
 				s.Add(collectors.Sample{Metric: PCIeLacks, Labels: []string{gpu.GPU, gpu.UUID, size.of, than,
-					decimal(sample.Value), decimal(best)}, Value: max(0, best-sample.Value)})
+					number(sample.Value), number(best)}, Value: max(0, best-sample.Value)})
 			}
 			put("slot", slot)
 			put("before", min(had, slot))
@@ -71,11 +71,11 @@ func (b baselines) absent(s *derived.Snapshot) {
 		}
 		return n, known
 	}
-	listed, known := count(collectors.Devices, "")
-	if !known || listed == 0 {
+	now, known := count(collectors.Devices, "")
+	if !known || now == 0 {
 		return
 	}
-	absent := 0.
+	listed, absent := now, 0.
 	if on, known := count(links.PCIDevices, "gpu"); known {
 		away, _ := count(DevicesAway, "")
 		absent = max(0, on-away-listed)
@@ -88,9 +88,8 @@ func (b baselines) absent(s *derived.Snapshot) {
 	if switches > 0 {
 		absent = max(absent, math.Exp2(math.Ceil(math.Log2(listed)))-listed)
 	}
-	expected, _ := count(collectors.DevicesExpected, "")
-	if all, _ := count(collectors.Devices, ""); expected > all { // the host had these
-		absent -= expected - all
+	if expected, _ := count(collectors.DevicesExpected, ""); expected > now { // the host had these
+		absent -= expected - now
 	}
 	accepted, _ := b.of(incident.Entity{}).value(absentAccepted)
 	s.Add(collectors.Sample{Metric: DevicesAbsent, Value: max(0, absent-accepted)})
@@ -107,7 +106,7 @@ func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
 		if l.active && src != nil && src.metric == DevicesAbsent {
 			node := b.of(incident.Entity{})
 			before, _ := node.value(absentAccepted)
-			node[absentAccepted] = decimal(before + l.worst)
+			node[absentAccepted] = number(before + l.worst)
 		}
 		if !l.active || src == nil || src.metric != PCIeLacks {
 			continue
@@ -115,7 +114,7 @@ func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
 		src.each(s, func(sample collectors.Sample) {
 			if best, err := strconv.ParseFloat(sample.Labels[5], 64); err == nil &&
 				incident.EntityOf(sample, nil) == st.Entity {
-				b.of(st.Entity)[acceptedOf(sample.Labels[2])] = decimal(best - l.worst)
+				b.of(st.Entity)[acceptedOf(sample.Labels[2])] = number(best - l.worst)
 			}
 		})
 	}
@@ -125,7 +124,7 @@ func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
 func (b baseline) raise(name string, v float64) float64 {
 	had, ok := b.value(name)
 	if !ok || v > had {
-		b[name], had = decimal(v), v
+		b[name], had = number(v), v
 	}
 	return had
 }
@@ -135,8 +134,6 @@ func (b baseline) value(name string) (float64, bool) {
 	v, err := strconv.ParseFloat(b[name], 64)
 	return v, err == nil
 }
-
-func decimal(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // linkLevels find a GPU whose link lacks something while it works. A link that
 // never had more on this host may have no more by design.

@@ -175,9 +175,7 @@ func (g *GPU) serve(passed time.Duration) {
 			t.lag -= time.Duration(t.part * float64(passed))
 			t.bill.served += passed
 			t.bill.charged += passed / time.Duration(heavy+light)
-			if t.share.Limit < 1 {
-				t.bucket -= passed
-			}
+			t.pay(passed)
 			t.settle(late)
 		case heavy == 1:
 			t.serve(passed, 1, 1/float64(1+light), true)
@@ -214,8 +212,13 @@ func (t *tenant) book(service, charge time.Duration) {
 	}
 	t.bill.served += service
 	t.bill.charged += charge
+	t.pay(max(service, charge))
+}
+
+// pay takes what t used out of the bucket of its limit.
+func (t *tenant) pay(d time.Duration) {
 	if t.share.Limit < 1 {
-		t.bucket -= max(service, charge)
+		t.bucket -= d
 	}
 }
 

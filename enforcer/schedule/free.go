@@ -40,7 +40,7 @@ type freedom struct {
 	on     bool
 	since  time.Duration // when it began or ended
 	lacked bool          // it ended because somebody lacked too much
-	gap    time.Duration // until it may begin again, beside others that contend or after that
+	gap    time.Duration // until it may begin again; not waited for where one contends alone, unless it lacked
 
 	trial trial // the one that is on
 }
@@ -362,7 +362,7 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 		if g.uncharged -= charged; cost > 0 {
 			served = min(time.Duration(launched*cost*float64(time.Second)), over)
 		}
-		t.bucket -= max(used-time.Duration(t.share.Limit*float64(over)), 0)
+		t.pay(max(used-time.Duration(t.share.Limit*float64(over)), 0))
 		if busy > 0 && !t.wants {
 			g.want(t, false)
 		}

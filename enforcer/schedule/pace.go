@@ -175,9 +175,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 		service := min(time.Duration(n*c*1e9), w.beside+besideEnough) // it may have run before the window
 		t.lag += w.given - service
 		t.bill.served += service - w.given
-		if t.share.Limit < 1 {
-			t.bucket -= max(service-w.given, 0)
-		}
+		t.pay(max(service-w.given, 0))
 	}
 	if over, other, _ := g.overrunner(); other == t && t.cost() > 0 { // it had what t left
 		rest := max(w.beside-time.Duration(n*t.cost()*1e9), 0)
