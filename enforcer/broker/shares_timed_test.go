@@ -10,7 +10,8 @@ import (
 
 // TestShares has two tenants that always want the GPU and report what they do.
 // They get parts by their weights: a tenant that is owed time has the GPU alone
-// at times.
+// at times. While the GPU is tried with both open, they have the same: the parts
+// of all the time come out later then.
 func TestShares(t *testing.T) {
 	const weight = 3
 	b := start(t, Options{Policy: book{quotas: map[string]Quota{"a": {Weight: weight}}}}, nil)
@@ -21,25 +22,18 @@ func TestShares(t *testing.T) {
 	for i, c := range clients {
 		all.Go(func() { launches[i] = c.saturate(&gpu) })
 	}
-	eventually(t, "they have run for two seconds",
-		func() bool { return b.tenant("a").ServedSeconds+b.tenant("b").ServedSeconds > 2 })
-	x, y, g := b.tenant("a"), b.tenant("b"), b.first()
+	const due = weight / (weight + 1.)
+	near := func(x, y, by float64) bool { return math.Abs(x/(x+y)-due) <= by }
+	eventually(t, "they have had their parts of two seconds or more, in turns", func() bool {
+		x, y, g := b.tenant("a"), b.tenant("b"), b.first()
+		return x.ServedSeconds+y.ServedSeconds > 2 && y.Turns >= 10 && g.Preempted >= 10 &&
+			near(x.ServedSeconds, y.ServedSeconds, 0.08) && near(x.ChargedSeconds, y.ChargedSeconds, 0.08)
+	})
 	for _, c := range clients {
 		c.close()
 	}
 	all.Wait()
-	t.Logf("launches %v, turns %d and %d, together %v s", launches, x.Turns, y.Turns, g.TogetherSeconds)
-	const due = weight / (weight + 1.)
-	for what, part := range map[string]float64{
-		"launches": float64(launches[0]) / float64(launches[0]+launches[1]),
-		"service":  x.ServedSeconds / (x.ServedSeconds + y.ServedSeconds),
-		"charge":   x.ChargedSeconds / (x.ChargedSeconds + y.ChargedSeconds),
-	} {
-		if math.Abs(part-due) > 0.1 {
-			t.Errorf("%.3f of the %s instead of %.3f", part, what, due)
-		}
-	}
-	if y.Turns < 10 || g.Preempted < 10 {
-		t.Errorf("the tenant that is ahead is not held back: %+v, %+v", y, g)
+	if !near(float64(launches[0]), float64(launches[1]), 0.1) {
+		t.Errorf("launches %v, not %.3f of them", launches, due)
 	}
 }
