@@ -65,11 +65,10 @@ func suspending(t *testing.T, checkpoint, restore int, tenants []string, edit ..
 	return g
 }
 
-// used returns the simulated GPU's memory in use, in MiB.
+// used returns the simulated GPU's memory in use now, in MiB.
 func (g *governed) used() uint64 {
-	g.truth.mu.Lock()
-	defer g.truth.mu.Unlock()
-	return g.truth.used >> 20
+	used, _ := g.truth.memory(g.t)
+	return used >> 20
 }
 
 // ends returns what the journal was told of suspensions.
