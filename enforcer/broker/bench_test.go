@@ -41,15 +41,21 @@ func TestLoad(t *testing.T) {
 
 // BenchmarkLoad measures the broker's processor time under TestLoad for 20 s,
 // independent of b.N. The load is a process of its own, so the time is the
-// broker's alone.
+// broker's alone. Either all tenants have the same part, which they have without
+// the broker too, or the first one of each GPU has three times as much, so that
+// they take turns.
 func BenchmarkLoad(b *testing.B) {
-	for _, size := range []struct{ gpus, tenants int }{{8, 16}, {1, 3}, {1, 1}} {
-		b.Run(fmt.Sprintf("%dx%d", size.gpus, size.tenants), func(b *testing.B) { load(b, size.gpus, size.tenants) })
+	for _, c := range []struct {
+		gpus, tenants int
+		weight        float64
+		name          string
+	}{{8, 16, 3, "owed"}, {8, 16, 1, "equal"}, {1, 3, 3, "owed"}, {1, 3, 1, "equal"}, {1, 1, 1, "alone"}} {
+		b.Run(fmt.Sprintf("%dx%d/%s", c.gpus, c.tenants, c.name), func(b *testing.B) { load(b, c.gpus, c.tenants, c.weight) })
 	}
 }
 
-func load(b *testing.B, gpus, tenants int) {
-	br := start(b, Options{}, nil)
+func load(b *testing.B, gpus, tenants int, weight float64) {
+	br := start(b, Options{Policy: book{quotas: map[string]Quota{"t0": {Weight: weight}}}}, nil)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestLoad$")
 	cmd.Env = append(os.Environ(), "GS_LOAD="+br.options.Socket, fmt.Sprintf("GS_GPUS=%d", gpus),
 		fmt.Sprintf("GS_TENANTS=%d", tenants))
@@ -109,19 +115,19 @@ type device struct{ running atomic.Int32 }
 // first GPU, in launches of a millisecond, until the session ends. It returns
 // the number of launches.
 func (c *client) saturate(d *device) (launches int) {
-	const launch, report = time.Millisecond, 10 * time.Millisecond
+	const launch = time.Millisecond
 	var yielded uint64
-	var done, solo time.Duration // since the last report, in total and alone
-	running, alone := false, false
+	var done, solo, busy time.Duration // since the last report, in total, alone and open
+	running, alone, open := false, false, false
 	seen := time.Now()
 	told, pinged := seen, seen
 	tell := func(t wire.Type, why wire.Why, turn uint64) []byte {
 		n := done / launch
 		u := wire.Usage{Why: why, Turn: turn, Last: uint64(newClock().now()), Launched: uint64(n),
-			Longest: uint64(launch),
-			Solo:    uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
+			Longest: uint64(launch), Busy: uint64(busy),
+			Solo: uint64(solo / launch), SoloTime: uint64(solo / launch * launch)}
 		launches += int(n)
-		done, solo, told = done-n*launch, solo%launch, seen
+		done, solo, busy, told = done-n*launch, solo%launch, 0, seen
 		return c.frame(t, &u)
 	}
 	frame := c.frame(wire.TypeAcquire, &wire.Acquire{})
@@ -138,11 +144,14 @@ func (c *client) saturate(d *device) (launches int) {
 		if running {
 			done += now.Sub(seen) / time.Duration(d.running.Load())
 		}
-		if running && alone {
+		if running && alone && !open {
 			solo += now.Sub(seen)
 		}
-		alone = turn.Flags&wire.Beside == 0
+		if open {
+			busy += now.Sub(seen)
+		}
 		seen = now
+		alone = turn.Flags&wire.Beside == 0
 		runs := turn.Mode == wire.ModeOpen || turn.Mode == wire.ModeRun
 		if runs && !running {
 			d.running.Add(1)
@@ -150,7 +159,15 @@ func (c *client) saturate(d *device) (launches int) {
 			d.running.Add(-1)
 		}
 		running = runs
-		rest := time.Second
+		if opens := turn.Mode == wire.ModeOpen; opens != open {
+			open = opens
+			frame = tell(wire.TypeUsage, 0, turn.Turn)
+			continue
+		}
+		rest, report := time.Second, 10*time.Millisecond
+		if open {
+			report = time.Second
+		}
 		switch {
 		case turn.Mode == wire.ModeKill:
 			return launches
@@ -158,7 +175,7 @@ func (c *client) saturate(d *device) (launches int) {
 			yielded = turn.Turn
 			frame = tell(wire.TypeYield, wire.WhyDrained, turn.Turn)
 			continue
-		case turn.Flags&wire.Beside != 0:
+		case !alone || open:
 			if rest = report - now.Sub(told); rest <= 0 {
 				frame = tell(wire.TypeUsage, 0, turn.Turn)
 				continue

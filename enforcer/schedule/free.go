@@ -109,35 +109,44 @@ func (g *GPU) contenders() (n int) {
 
 // prospect returns what tenants will lack if all are open, as parts of their lone
 // paces: the one that lacks most, and the one that lacks least or has most more
-// than its part. Without two that contend there is nothing to lack.
-func (g *GPU) prospect() (most, least float64) {
+// than its part. Without two that contend there is nothing to lack. The one that
+// lacks most may lack less than that by doubt.
+func (g *GPU) prospect() (most, least, doubt float64) {
 	most, least = -math.MaxFloat64, math.MaxFloat64
 	for _, t := range g.tenants {
 		if !t.heavy() {
 			continue
 		}
-		lack := math.MaxFloat64
-		if pace, known := g.foresee(t); known {
-			lack = t.need() - pace
+		lack, unsure := math.MaxFloat64, 0.0
+		if pace, by, known := g.foresee(t); known {
+			lack, unsure = t.need()-pace, by
 		}
-		most, least = max(most, lack), min(least, lack)
+		if least = min(least, lack); lack > most {
+			most, doubt = lack, unsure
+		}
 	}
 	if g.contenders() < 2 {
 		most = -math.MaxFloat64
 	}
-	return most, least
+	return most, least, doubt
 }
 
 // content says whether every tenant had its part in a trial.
 func (g *GPU) content() bool {
-	most, _ := g.prospect()
+	most, _, _ := g.prospect()
 	return most <= noise && g.hopeful()
+}
+
+// undecided says whether more launches may tell that every tenant has its part.
+func (g *GPU) undecided() bool {
+	most, _, doubt := g.prospect()
+	return most > noise && most-doubt <= noise
 }
 
 // mendable says whether tenants that lacked some of their part in a trial may have
 // it if the others' slices are shorter.
 func (g *GPU) mendable() bool {
-	most, least := g.prospect()
+	most, least, _ := g.prospect()
 	return most > noise && most <= mends && least <= 0 && g.hopeful()
 }
 
@@ -150,11 +159,13 @@ func (g *GPU) suits() bool {
 	})
 }
 
-// foresee returns the part of its lone pace that t would have if all were open.
-func (g *GPU) foresee(t *tenant) (pace float64, known bool) {
+// foresee returns the part of its lone pace that t would have if all were open, or
+// up to so much more: one launch more or less.
+func (g *GPU) foresee(t *tenant) (pace, doubt float64, known bool) {
 	rate, known := t.pace.rate()
-	rate -= rate / max(t.pace.beside.launches, 1) // one launch more or less
-	return 1 - t.often()*g.crowd(t)*(1-rate), known
+	wants := t.often() * g.crowd(t)
+	doubt = wants * rate / max(t.pace.beside.launches, 1)
+	return 1 - wants*(1-rate) - doubt, doubt, known
 }
 
 // often returns the part of the time in which t wants the GPU, as far as is known.
@@ -232,7 +243,7 @@ func (g *GPU) newcomer() bool {
 func (g *GPU) slice() {
 	g.freedom.trial, g.triedAt, g.trying = sliced, g.now, true
 	for _, t := range g.tenants {
-		if pace, _ := g.foresee(t); pace >= t.need() {
+		if pace, _, _ := g.foresee(t); pace >= t.need() {
 			t.slice = sliceFirst
 		}
 		t.glimpse.beside, t.pace.beside, t.pace.before = t.pace.beside, rate{}, true

@@ -243,6 +243,7 @@ const (
 	worth    = 1.07                  // parts of lone paces that are clearly better than turns,
 	enough   = 1.03                  // and that are so still, once they were
 	tryTime  = 40 * time.Millisecond // together
+	tryMost  = 10 * tryTime          // while too few launches were seen
 	tryGap   = time.Second
 	tryAgain = 3 * time.Second
 )
@@ -283,15 +284,19 @@ func (g *GPU) try() {
 }
 
 // tries says whether the trial is on; it is longer while the pace of a
-// contending tenant is unknown.
+// contending tenant is unknown, or too few launches were seen to tell that
+// everybody has its part.
 func (g *GPU) tries() bool {
-	if g.measured != nil || g.triedAt == 0 || g.now-g.triedAt >= 3*tryTime {
+	if g.measured != nil || g.triedAt == 0 || g.now-g.triedAt >= tryMost {
 		return false
 	}
 	long := tryTime
+	if g.freedom.trial != none && g.undecided() {
+		long = tryMost
+	}
 	for _, t := range g.tenants {
 		if _, known := t.pace.rate(); !known && t.contends(g.now) {
-			long = 3 * tryTime
+			long = max(long, 3*tryTime)
 		}
 	}
 	return g.now-g.triedAt < long

@@ -637,6 +637,27 @@ func TestTries(t *testing.T) {
 	}
 }
 
+// A trial is longer while too few launches were seen to tell that everybody has its part.
+func TestUndecidedTrial(t *testing.T) {
+	for _, c := range []struct {
+		launches, part float64
+		trial          trial
+		most           time.Duration
+	}{{100, 0.5, plain, tryTime}, {20, 0.5, plain, tryMost}, {20, 0.5, none, tryTime}, {20, 0.4, plain, tryTime},
+		{20, 0.49, sliced, tryMost}} {
+		d, a, b := pair(t)
+		d.freedom.trial = c.trial
+		besides(b, 0.6)
+		a.pace.solo = rate{c.launches, 1}
+		a.pace.beside = rate{c.launches * c.part, 1}
+		for ago, want := range map[time.Duration]bool{c.most - 1: true, c.most: false} {
+			if d.GPU.now, d.triedAt = d.at, d.at-ago; d.tries() != want {
+				t.Errorf("%+v after %v: %v", c, ago, !want)
+			}
+		}
+	}
+}
+
 // A tenant that is owed time, and that conflicts with the first one, is not
 // delayed further by later ones.
 func TestBlocked(t *testing.T) {
