@@ -127,7 +127,7 @@ func TestRefusedEvents(t *testing.T) {
 	if books(stats(t, h.broker), "a").GateErrors == 0 {
 		t.Error("no event was refused")
 	}
-	fixture.AtMost(t, f.share[0], goal, "a tenant without events has … of the GPU, and a weight of 0.2")
+	fixture.AtMost(t, f.share[0], goal+f.excused(), "a tenant without events has … of the GPU, and a weight of 0.2")
 }
 
 // TestCancelledThreads holds that cancelled threads inside launches give a
