@@ -62,9 +62,13 @@ func (h *Host) MIG(uuid string) (m MIGDevice, is bool) {
 	if !isMIG(uuid) {
 		return m, false
 	}
-	now, s, fast := time.Now(), h.state.Load(), h.Interval()
+	s := h.state.Load()
 	for _, r := range s.shown() {
-		for _, p := range s.snapshot(r).fresh(now, fast) {
+		snap := s.snapshot(r)
+		if snap == nil {
+			continue
+		}
+		for _, p := range snap.passes {
 			for _, m := range p.MIG {
 				if m.UUID == uuid {
 					h.mig.Store(uuid, m)

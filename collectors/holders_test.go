@@ -90,6 +90,24 @@ func TestMIG(t *testing.T) {
 	})
 }
 
+// TestMIGOfASilentGPU asks for a MIG device for the first time when its GPU does not answer any more.
+func TestMIGOfASilentGPU(t *testing.T) {
+	hosttest.In(t, "gpus: [{load: idle, mig: [1g.10gb]}]\nfaults: [{kind: wedge, at: 20s, for: 10m}]\n", collectors.DefaultConfig(),
+		func(t *testing.T, h *collectors.Host) {
+			hosttest.Advance(12 * time.Second)
+			uuid := ""
+			for _, s := range h.Samples() {
+				if s.Metric == device.MIGInfo {
+					uuid = s.Labels[2]
+				}
+			}
+			hosttest.Advance(time.Minute)
+			if !h.Silent()[uuid] || !h.Knows(uuid) || h.Parent(uuid) == uuid {
+				t.Errorf("%s: known %v, of %s", uuid, h.Knows(uuid), h.Parent(uuid))
+			}
+		})
+}
+
 func TestNames(t *testing.T) {
 	hosttest.In(t, "workloads", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		hosttest.Advance(2 * time.Second)
