@@ -227,9 +227,7 @@ func TestAuditFindsProcessesWithoutASession(t *testing.T) {
 			func(s wire.WorkloadStats) bool { return s.Unhooked == 1 }); n != (c.want != "") {
 			t.Errorf("%s: it is counted at once: %v", c.name, n)
 		}
-		if got := w.step(); got.found() != c.want {
-			t.Errorf("%s: found %q, want %q", c.name, got.found(), c.want)
-		}
+		fixture.Equal(t, w.step().found(), c.want, "%s: found", c.name)
 	}
 }
 
@@ -269,9 +267,8 @@ func TestAuditKnowsAProcessByItsStart(t *testing.T) {
 	w.run(3)
 	w.pass(time.Second)
 	a.session, a.Process.Start, a.Process.Began = false, 99999, w.now // the PID is reused by a process without the hook
-	if w.step(); w.step().found() != "a/pod:x/GPU-a/unhooked[1000]" {
-		t.Error("a process that has the PID of one with a session is not found")
-	}
+	w.step()
+	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that has the PID of one with a session: found")
 }
 
 func TestAuditForks(t *testing.T) {
@@ -293,27 +290,19 @@ func TestALostSessionIsLetPassForAWhile(t *testing.T) {
 			t.Fatalf("%d s without a session: %q, known %v", i, got.found(), got.Known)
 		}
 	}
-	if got := w.step(); got.found() == "" {
-		t.Error("the audit does not find a process that does not reconnect")
-	}
+	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that does not reconnect: found")
 	a.session = true
 	fixture.Equal(t, w.run(5), "", "connected again")
 	a.session = false
-	if got := w.step(); got.found() == "" {
-		t.Error("a second lapse within a minute is let pass")
-	}
+	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a second lapse within a minute: found")
 
 	// While the agent starts, hooks have not found the new broker yet.
 	w = newWorld()
 	w.process("a", "pod:x", gpuA).session = false
 	for i := range 10 {
-		if got := w.step(); got.found() != "" {
-			t.Fatalf("%d s after the start: %s", i, got.found())
-		}
+		fixture.Need(t, w.step().found(), "", "%d s after the start: found", i)
 	}
-	if got := w.step(); got.found() == "" {
-		t.Error("the audit does not find a process that never connects")
-	}
+	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that never connects: found")
 }
 
 // TestLapsesAddUp lets a process end its session and begin another each second,
@@ -357,17 +346,13 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	}
 	w.refused = nil
 	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1002]", "before they can have connected")
-	if got := w.step(); !got.Refused["a"] {
-		t.Error("the audit does not excuse the tenant of processes without a session")
-	}
+	fixture.Equal(t, w.step().Refused["a"], true, "the tenant of processes without a session is excused")
 	w.run(60)
 	if got := w.step(); len(got.Refused) != 0 ||
 		got.found() != "a/pod:x/GPU-a/unhooked[1000 1001] b/pod:y/GPU-a/unhooked[1002]" {
 		t.Errorf("found %q", got.found())
 	}
-	if got := w.step(); len(got.Refused) != 0 {
-		t.Errorf("%v are excused for ever", got.Refused)
-	}
+	fixture.Equal(t, len(w.step().Refused), 0, "tenants that are excused for ever")
 }
 
 // TestWhoLeavesItselfNoSessionIsJudged has the broker refuse a process because of its own workload.
@@ -381,9 +366,7 @@ func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
 	refused.session, w.refused = false, map[int]bool{refused.Process.PID: false}
 	fixture.Equal(t, w.run(8), "", "found before it can have connected again")
 	fixture.Equal(t, w.run(20), "a/pod:x/GPU-a/unhooked[1001]", "found")
-	if got := w.step(); got.Refused["a"] {
-		t.Error("its tenant is excused")
-	}
+	fixture.Equal(t, w.step().Refused["a"], false, "its tenant is excused")
 }
 
 // TestWhoIsSuspendedGoesNotAroundTheHook restarts the broker while processes are
@@ -398,9 +381,7 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 	hooked.session = false
 	w.suspended = map[int]bool{hooked.Process.PID: true, evader.Process.PID: true}
 	fixture.Equal(t, w.run(100), "b/pod:y/GPU-a/unhooked[1001]", "found of suspended ones")
-	if got := w.step(); len(got.Refused) != 0 {
-		t.Errorf("%v are excused for what they use", got.Refused)
-	}
+	fixture.Equal(t, len(w.step().Refused), 0, "tenants that are excused for what they use")
 	w.suspended = nil
 	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1001]", "found before it can have connected")
 	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]", "found")
@@ -415,9 +396,7 @@ func TestNoWindowSpansAMove(t *testing.T) {
 	fixture.Need(t, w.run(30), "", "found")
 	w.moving, p.rate = map[string]bool{gpuA: true}, .17
 	fixture.Equal(t, w.run(15), "", "found while memory is on its way")
-	if got := w.step(); got.Known[Subject{"a", "pod:x"}] {
-		t.Error("it is taken to be honest, and nothing is known")
-	}
+	fixture.Equal(t, w.step().Known[Subject{"a", "pod:x"}], false, "nothing is known, and it is taken to be honest")
 	w.moving, p.rate = nil, .03
 	fixture.Equal(t, w.run(60), "", "found after that")
 	p.rate = .17
@@ -555,9 +534,7 @@ func TestAProcessIsNotNewAfterSilence(t *testing.T) {
 	w.silent[gpuA] = true
 	fixture.Equal(t, w.run(5), "", "found on a GPU without answers")
 	w.silent[gpuA] = false
-	if got := w.step(); got.found() == "" {
-		t.Error("a process that was known before is new")
-	}
+	fixture.Equal(t, w.step().found(), "a/pod:x/GPU-a/unhooked[1000]", "a process that was known before: found")
 }
 
 func TestAuditComparesMemory(t *testing.T) {
@@ -612,9 +589,7 @@ func TestMemoryThatComesAndGoesIsNoLie(t *testing.T) {
 		if i%3 == 0 {
 			a.committed = 60 * gib
 		}
-		if got := w.step(); got.found() != "" {
-			t.Fatalf("second %d: %s", i, got.found())
-		}
+		fixture.Need(t, w.step().found(), "", "second %d: found", i)
 	}
 }
 
@@ -768,9 +743,7 @@ func TestUnknownIsNotClean(t *testing.T) {
 	} {
 		w := newWorld()
 		a := w.process("a", "pod:x", gpuA)
-		if w.step().Known[me] {
-			t.Errorf("%s: known before the driver sampled", c.name)
-		}
+		fixture.Equal(t, w.step().Known[me], false, "%s: known before the driver sampled", c.name)
 		w.run(20)
 		c.change(w, a)
 		got := w.step()
@@ -787,9 +760,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 	a := w.process("a", "pod:x", gpuA)
 	a.charged = .5
 	me := Subject{"a", "pod:x"}
-	if w.step().Known[me] {
-		t.Error("known at once")
-	}
+	fixture.Equal(t, w.step().Known[me], false, "known at once")
 	if got := w.run(30); got != "" || !w.step().Known[me] {
 		t.Errorf("found %q", got)
 	}
@@ -802,9 +773,7 @@ func TestADriverWithoutSamplesIsAnAnswer(t *testing.T) {
 	w.run(30)
 	w.blind = true
 	w.run(int(oldSample/time.Second) + 5)
-	if w.step().Known[me] {
-		t.Error("known, though the driver stopped sampling")
-	}
+	fixture.Equal(t, w.step().Known[me], false, "known, though the driver stopped sampling")
 }
 
 func TestBooksThatBeginAnew(t *testing.T) {
@@ -839,9 +808,7 @@ func TestASessionThatSaysNothingOfTheGPU(t *testing.T) {
 			want = "a/pod:x/GPU-a/reports[1000]"
 		}
 		fixture.Equal(t, w.run(30), want, "governed %v: found", governed)
-		if known := w.step().Known[Subject{"a", "pod:x"}]; known == governed {
-			t.Errorf("governed %v: known %v", governed, known)
-		}
+		fixture.Equal(t, w.step().Known[Subject{"a", "pod:x"}], !governed, "governed %v: known", governed)
 		if a.Memory = 0; governed && w.run(30) != want {
 			t.Error("GPU time that nobody is charged for is not found")
 		}
@@ -862,13 +829,9 @@ func TestAuditSurvivesClocks(t *testing.T) {
 		w.run(33)
 		w.now, w.sampled = w.now.Add(jump), w.sampled.Add(jump)
 		fixture.Equal(t, w.run(40), "", "set by %v: found", jump)
-		if !w.step().Known[Subject{"a", "pod:x"}] {
-			t.Errorf("set by %v: not known 40 s later", jump)
-		}
+		fixture.Equal(t, w.step().Known[Subject{"a", "pod:x"}], true, "set by %v: known 40 s later", jump)
 		a.rate, a.charged = .6, .6
-		if got := w.run(40); got == "" {
-			t.Errorf("set by %v: nothing is found any more", jump)
-		}
+		fixture.Equal(t, w.run(40), "a/pod:x/GPU-a/compute[1000]", "set by %v: found then", jump)
 	}
 }
 
@@ -975,5 +938,46 @@ func BenchmarkAudit(b *testing.B) {
 		at += time.Second
 		advance(&books, at)
 		a.Look(books)
+	}
+}
+
+// hostBooks returns the books of a large host: 8 GPUs, 100 tenants, 1,000
+// processes.
+func hostBooks() Books {
+	b := Books{Quota: func(string, string) policy.Quota {
+		return policy.Quota{Guarantee: .01, Limit: .5, Memory: 40 * gib, Reserved: gib,
+			LaunchWait: quota.Wait(time.Millisecond)}
+	}, Tenant: func(h collectors.DeviceProcess) (string, bool) { return "t" + h.Process.User, true }}
+	for t := range 100 {
+		b.Names = append(b.Names, fmt.Sprint("t", t))
+		for g := range 8 {
+			b.Tenants = append(b.Tenants, wire.TenantStats{Tenant: b.Names[t], GPU: fmt.Sprint("GPU-", g), Sessions: 1})
+		}
+	}
+	for g := range 8 {
+		b.GPUs = append(b.GPUs, wire.GPUStats{GPU: fmt.Sprint("GPU-", g)})
+	}
+	for i := range 1000 {
+		gpu := fmt.Sprint("GPU-", i%8)
+		b.DeviceProcesses = append(b.DeviceProcesses,
+			collectors.DeviceProcess{UUID: gpu, Known: true, Memory: gib, Kind: "compute",
+				Process: host.Process{PID: 1000 + i, Start: uint64(i), User: fmt.Sprint(i % 100),
+					Workload: &host.Workload{Key: fmt.Sprint("pod:default/worker-", i)}}})
+		b.Sessions = append(b.Sessions, Session{PID: 1000 + i, Start: uint64(i), Tenant: b.Names[i%100],
+			GPUs: []SessionGPU{{gpu, gib / 2, 0}}})
+	}
+	return b
+}
+
+// advance moves the books of a large host forward in time.
+func advance(b *Books, at time.Duration) {
+	b.Now = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(at)
+	for i := range b.DeviceProcesses {
+		b.DeviceProcesses[i].At, b.DeviceProcesses[i].Sampled, b.DeviceProcesses[i].SM = b.Now,
+			b.Now.Truncate(5*time.Second), at.Truncate(5*time.Second).Seconds()*.01
+	}
+	for i := range b.Tenants {
+		t := &b.Tenants[i]
+		t.ChargedSeconds, t.ServedSeconds, t.WantedSeconds = at.Seconds()*.05, at.Seconds()*.05, at.Seconds()*.55
 	}
 }
