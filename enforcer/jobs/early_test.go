@@ -42,9 +42,7 @@ func TestHangsBeforeStepsAreKnown(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHost(t, 4)
-			for range c.steps {
-				h.step(nil)
-			}
+			h.trains(c.steps)
 			h.step(map[int]func(*rank, int64){0: c.others, 1: c.others, 2: c.others, 3: c.last})
 			h.tells(55, "", 0)
 			h.tells(15, c.reason, 3)
@@ -232,9 +230,7 @@ func TestAKernelOfAnEarlyStep(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		h := newHost(t, 4)
 		h.Observer.Evidence = func(string, int) Evidence { return Evidence{Power: power} }
-		for range 25 {
-			h.step(nil)
-		}
+		h.trains(25)
 		if all, _ := h.look(); all[0].Steps != 0 {
 			t.Fatalf("%d steps are counted", all[0].Steps)
 		}

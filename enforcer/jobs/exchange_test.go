@@ -133,27 +133,14 @@ func TestUnmeasuredProvesNothing(t *testing.T) {
 	h.tells(15, "unknown", -1)
 }
 
-// TestLongStepsAreJudgedSoon lets a job hang whose steps are 14 s of waiting for
+// TestLongStepsAreJudgedSoon lets a job hang whose steps are 15 s of waiting for
 // the GPU. Three of them need not pass if the culprit does nothing.
 func TestLongStepsAreJudgedSoon(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 4)
-	step := func(r *rank, at int64) {
-		for i := range 40 {
-			r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
-		}
-		r.enter(at+20e6, 1<<20)
-		r.note(at+25e6, wire.EventWait, 0)
-		r.note(at+14e9, wire.EventWaited, 0)
-	}
-	all := map[int]func(*rank, int64){0: step, 1: step, 2: step, 3: step}
-	for range 60 {
-		h.step(all)
-		h.at += 14e9 - 100e6
-		h.look()
-	}
+	h.long(nil)
 	waits := func(r *rank, at int64) {
-		step(r, at)
+		r.long(at, true)
 		r.head--
 		r.put64(0, r.head)
 		r.put64(200, r.entered)

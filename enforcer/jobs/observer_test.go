@@ -41,9 +41,7 @@ func newHost(t *testing.T, ranks int) *host {
 // stepping returns a host whose processes are known to step.
 func stepping(t *testing.T, ranks int) *host {
 	h := newHost(t, ranks)
-	for range 100 {
-		h.step(nil)
-	}
+	h.trains(100)
 	return h
 }
 
@@ -131,11 +129,23 @@ func (h *host) step(otherwise map[int]func(r *rank, at int64)) {
 	h.look()
 }
 
-// train is a step: launches, a collective, an update, and a wait.
-func (r *rank) train(at int64) {
+// trains runs so many steps on all ranks.
+func (h *host) trains(steps int) {
+	for range steps {
+		h.step(nil)
+	}
+}
+
+// launches is the begin of a step.
+func (r *rank) launches(at int64) {
 	for i := range 40 {
 		r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
 	}
+}
+
+// train is a step: launches, a collective, an update, and a wait.
+func (r *rank) train(at int64) {
+	r.launches(at)
 	r.enter(at+20e6, 1<<20)
 	for i := range 5 {
 		r.note(at+21e6+int64(i)*200e3, wire.EventLaunch, uint32(300+i))
@@ -152,9 +162,7 @@ func TestAProcessThatStandsIsOutside(t *testing.T) {
 		all, _ := h.look()
 		return all[0].Seconds.Sum, all[0].Outside
 	}
-	for range 100 {
-		h.step(nil)
-	}
+	h.trains(100)
 	began = h.at
 	in, outside := counted()
 	for _, c := range []struct{ after, outside float64 }{{9, 0}, {11, 11}, {300, 300}} {
@@ -163,9 +171,7 @@ func TestAProcessThatStandsIsOutside(t *testing.T) {
 			t.Errorf("after %g s: %g s in steps, %g outside", c.after, now-in, more-outside)
 		}
 	}
-	for range 100 {
-		h.step(nil)
-	}
+	h.trains(100)
 	if now, more := counted(); math.Abs(now-in-310) > 0.2 || math.Abs(more-outside-300) > 0.2 {
 		t.Errorf("%g s in steps and %g outside: want the long step, and outside as before", now-in, more-outside)
 	}
@@ -248,9 +254,7 @@ func (h *host) tells(seconds int, reason string, rank int) {
 func TestStepsAreSummed(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, 2)
-	for range 200 {
-		h.step(nil)
-	}
+	h.trains(200)
 	all, hangs := h.look()
 	if len(all) != 2 || len(hangs) != 0 {
 		t.Fatalf("%d jobs, %d hangs", len(all), len(hangs))
@@ -322,9 +326,7 @@ func TestCulprits(t *testing.T) {
 			h.tells(5, "", 0)
 			h.tells(10, c.want, 2)
 			h.ranks[2].proc('S', 0)
-			for range 20 { // it goes on
-				h.step(nil)
-			}
+			h.trains(20) // it goes on
 			if _, after := h.look(); len(after) != 0 {
 				t.Errorf("it goes on: %+v", after)
 			}
@@ -343,18 +345,14 @@ func TestAJobThatHangsDoesNotStep(t *testing.T) {
 		}
 		return n
 	}
-	for range 100 {
-		h.step(nil)
-	}
+	h.trains(100)
 	hangs := (*rank).hangs
 	h.step(map[int]func(*rank, int64){0: hangs, 1: hangs, 2: func(*rank, int64) {}})
 	fixture.Equal(t, stepping(), 3, "… of 3 ranks step at first")
 	if told := h.wait(15); len(told) != 1 || stepping() != 0 {
 		t.Errorf("%d ranks step while the job hangs: %+v", stepping(), told)
 	}
-	for range 20 {
-		h.step(nil)
-	}
+	h.trains(20)
 	fixture.Equal(t, stepping(), 3, "… of 3 ranks step after the hang")
 }
 
@@ -397,9 +395,7 @@ func TestOthersBlameNobody(t *testing.T) {
 		} {
 			h := newHost(t, 4)
 			h.ranks[3].tenant, h.ranks[3].owner = liar.tenant, liar.owner
-			for range 100 {
-				h.step(nil)
-			}
+			h.trains(100)
 			h.step(last)
 			for _, found := range h.wait(30) {
 				if name == "first" || found.PID == h.ranks[3].pid {
@@ -440,9 +436,7 @@ func TestAHangIsToldWithItsPlace(t *testing.T) {
 				os.Symlink(fmt.Sprint(os.Getpid()), filepath.Join(h.Observer.Procfs, "self"))))
 			held := fixture.Value(os.OpenFile(fifo, os.O_RDWR, 0))(t)
 			defer held.Close() // who reads it ends then
-			for range 100 {
-				h.step(nil)
-			}
+			h.trains(100)
 			h.step(map[int]func(*rank, int64){0: func(r *rank, at int64) { r.hangs(at) }, 1: func(*rank, int64) {}})
 			var told []wire.HangStats
 			kept := 0

@@ -65,6 +65,11 @@ func newUnhookedJob(t *testing.T) *unhookedJob {
 	return j
 }
 
+// unhooked runs a test of such a job, on a clock of its own.
+func unhooked(t *testing.T, test func(t *testing.T, j *unhookedJob)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newUnhookedJob(t)) })
+}
+
 // tell sets what NCCL tells: how many collectives the ranks have launched.
 func (j *unhookedJob) tell(counts ...int) {
 	c := ras.Communicator{ID: "w"}
@@ -180,8 +185,7 @@ func TestUnhookedWithin(t *testing.T) {
 	} {
 		worst := 0
 		for phase := range 7 {
-			synctest.Test(t, func(t *testing.T) {
-				j := newUnhookedJob(t)
+			unhooked(t, func(t *testing.T, j *unhookedJob) {
 				j.shares[1] = 1
 				if early := j.steps(20+3*phase, 1, func(int) {}); len(early) != 0 {
 					t.Fatalf("%s: before it, %+v", c.fault, early)
@@ -228,8 +232,7 @@ func TestUnhookedLongSteps(t *testing.T) {
 		{"all pause", 1, 31, func(j *unhookedJob, _, _ int) { j.tell(j.count, j.count) }},
 	} {
 		for seconds := c.min; seconds <= c.max; seconds += 1 + seconds/6 {
-			synctest.Test(t, func(t *testing.T) {
-				j := newUnhookedJob(t)
+			unhooked(t, func(t *testing.T, j *unhookedJob) {
 				hangs := j.steps(1+60/seconds, seconds, func(second int) { c.does(j, second, seconds) })
 				fixture.EqualSlices(t, hangs, nil, "%s, steps of %d s: hangs", c.name, seconds)
 			})
@@ -269,8 +272,7 @@ func TestUnhooked(t *testing.T) {
 		}, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				j := newUnhookedJob(t)
+			unhooked(t, func(t *testing.T, j *unhookedJob) {
 				if c.is != nil {
 					c.is(j)
 				}
@@ -304,8 +306,7 @@ func TestUnhooked(t *testing.T) {
 // what it had launched.
 func TestUnhookedEndsLater(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		j := newUnhookedJob(t)
+	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		j.works = 50
 		j.run(45)
 		j.kill()
@@ -320,8 +321,7 @@ func TestUnhookedEndsLater(t *testing.T) {
 // saves nor compiles.
 func TestUnhookedComputes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		j := newUnhookedJob(t)
+	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		j.works = 50
 		fixture.EqualSlices(t, j.run(630), nil, "hangs before ten minutes have passed")
 		if hangs := j.run(30); len(hangs) != 1 {
@@ -364,8 +364,7 @@ func TestUnhookedAsks(t *testing.T) {
 			}
 		}, 0},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			j := newUnhookedJob(t)
+		unhooked(t, func(t *testing.T, j *unhookedJob) {
 			if c.is != nil {
 				c.is(j)
 			}
@@ -375,8 +374,7 @@ func TestUnhookedAsks(t *testing.T) {
 			fixture.Equal(t, refused, truth(strings.Contains(c.name, "version")), "%s: lines in the log", c.name)
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		j := newUnhookedJob(t)
+	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		if hangs := j.run(60); len(hangs) != 1 {
 			t.Fatalf("%+v", hangs)
 		}
@@ -397,8 +395,7 @@ func TestUnhookedStarts(t *testing.T) {
 		"connections": func(j *unhookedJob, n int) { j.open(1, 4, fmt.Sprintf("socket:[%d]", 100+n)) },
 		"threads":     func(j *unhookedJob, n int) { j.file(fmt.Sprintf("2000/task/%d/stat", 3000+n), "") },
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			j := newUnhookedJob(t)
+		unhooked(t, func(t *testing.T, j *unhookedJob) {
 			for n := range 12 {
 				change(j, n)
 				j.run(25)
@@ -409,8 +406,7 @@ func TestUnhookedStarts(t *testing.T) {
 		})
 	}
 	// A pause is over before all is known to be still, and another one comes.
-	synctest.Test(t, func(t *testing.T) {
-		j := newUnhookedJob(t)
+	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		for n := range 10 {
 			j.shares[1] = 0
 			j.run(30)
@@ -450,8 +446,7 @@ func TestVersionOf(t *testing.T) {
 // TestUnhookedReopened: the driver's counts begin again.
 func TestUnhookedReopened(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		j := newUnhookedJob(t)
+	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		j.used[1] = 30
 		j.run(18)
 		j.used[1], j.shares[1] = 0, 1

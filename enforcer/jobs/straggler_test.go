@@ -50,8 +50,11 @@ func (w *world) slows(l lateness, part func(m *actor) float64) {
 }
 
 // settle lets the job train until its steps are known, and a race may have begun.
-func (w *world) settle() {
-	for begin := w.h.at; w.h.at-begin < 30e9 || w.h.at-begin < 60*int64(w.step); {
+func (w *world) settle() { w.goesOn(max(30*time.Second, 60*w.step)) }
+
+// goesOn lets the job train for some time.
+func (w *world) goesOn(d time.Duration) {
+	for began := w.h.at; w.h.at-began < int64(d); {
 		w.train()
 	}
 }
@@ -95,9 +98,7 @@ func TestStragglers(t *testing.T) {
 			t.Errorf("%s, %s: %+v after %v", w.name, c.cause, told, after)
 		}
 		w.before = nil
-		for began := w.h.at; w.h.at-began < 40e9; {
-			w.train()
-		}
+		w.goesOn(40 * time.Second)
 		fixture.Equal(t, len(w.late), 0, "%s, %s: %+v after it got on", w.name, c.cause, w.late)
 	}
 }
@@ -153,9 +154,7 @@ func TestTurnsAreNoStraggler(t *testing.T) {
 		return 0.03 * float64(m.index%2)
 	})
 	w.settle()
-	for began := w.h.at; w.h.at-began < int64(5*time.Minute); {
-		w.train()
-	}
+	w.goesOn(5 * time.Minute)
 }
 
 // TestThrottledStraggler: what is true of a straggler's GPU and not of its
@@ -170,9 +169,7 @@ func TestThrottledStraggler(t *testing.T) {
 		w.h.Observer.Evidence = evidence
 		w.settle()
 		w.slows(latenesses[0], func(m *actor) float64 { return 0.15 * float64(truth(m.index == 5)) })
-		for began := w.h.at; w.h.at-began < 60e9; {
-			w.train()
-		}
+		w.goesOn(time.Minute)
 		if len(w.late) != 1 || w.late[0].Rank != 5 || w.late[0].Cause != want {
 			t.Errorf("%+v, want rank 5 and %s", w.late, want)
 		}
@@ -186,9 +183,7 @@ func TestPausesAreCounted(t *testing.T) {
 	w := newWorld(t, programs[0], 6)
 	w.settle()
 	w.members[0].does('w', 20*time.Second)
-	for range 100 {
-		w.train()
-	}
+	w.trains(100)
 	all, _ := w.h.Observer.Look(func(int) string { return "job" })
 	for i, s := range all {
 		if paused := s.Communicators[0].Paused; i == 0 && paused > 0 || i > 0 && (paused < 19 || paused > 20.5) {

@@ -9,9 +9,7 @@ import (
 // token is one of an answer, or a step of a training whose data is in the GPU's
 // memory: the thread that launches reads a little, and gives the GPU nothing.
 func (r *rank) token(at int64) {
-	for i := range 40 {
-		r.note(at+int64(i)*200e3, wire.EventLaunch, uint32(100+i%10+i/20*50))
-	}
+	r.launches(at)
 	r.enter(at+20e6, 1<<14)
 	r.note(at+21e6, wire.EventCopy, 1)
 	r.note(at+22e6, wire.EventWait, 0)

@@ -723,11 +723,8 @@ type outcome struct {
 
 // hangs lets a job train, injects a fault, and watches what is said of it.
 func (w *world) judged(f fault) (o outcome) {
-	for range w.early {
-		w.train()
-	}
-	for begin := w.h.at; w.early == 0 && w.h.at-begin < max(5e9, 50*int64(w.step)); {
-		w.train()
+	if w.trains(w.early); w.early == 0 {
+		w.goesOn(max(5*time.Second, 50*w.step))
 	}
 	if len(w.hangs) > 0 {
 		return outcome{wrong: true, told: fmt.Sprintf("before: %+v", w.hangs)}
