@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
 )
@@ -88,71 +87,23 @@ func TestANewProcessWaitsForTheTurn(t *testing.T) {
 // TestANewProcessThatCannotBeSuspendedGoesOn leaves the others suspended.
 func TestANewProcessThatCannotBeSuspendedGoesOn(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"managed", "refuse"} {
-		g := suspending(t, 0, 0, []string{"a"})
-		a := g.works("a", true, "1024")
-		g.sees(1, a)
-		g.order(g.suspend, a.pid(), "is suspended")
-		g.waits()
-		sees := g.sleeps() // until the new one has its memory
-		var b *worker
-		if kind == "managed" {
-			b = g.job("a", true, "--kernel-us=200", "--seconds=600", "--alloc-kind=managed", "--alloc-mib=512",
-				"--alloc-step-mib=512")
-		} else {
-			g.driver = append(g.driver, "GS_STUB_CHECKPOINT=refuse")
-			b = g.works("a", true, "512")
-		}
-		g.work(b)
-		sees()
-		poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["unsupported"] == 1 })
-		since := fixture.Monotonic()
-		poll(t, 30*time.Second, "it does not go on", func() bool { return g.moved(b, since) && g.phase() == "suspended" })
-		g.audited()
-		g.audited()
-		if s := g.stats(); s.Suspensions.Refused["unsupported"] != 1 || len(s.Suspended) != 1 || g.moved(a, since) {
-			t.Errorf("%s: %+v %+v", kind, s.Suspended, s.Suspensions)
-		}
-		g.order(g.giveBack, b.pid(), "runs again")
-		g.work(a, b)
-	}
-}
-
-// TestANewProcessOfAnEscalatedWorkloadJoins suspends a process that starts in a workload which
-// the escalation suspended.
-func TestANewProcessOfAnEscalatedWorkloadJoins(t *testing.T) {
-	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"}, func(table *policy.Table) {
-		table.Rules[0].Steps = quick(policy.Terminate)
-		table.Rules[0].Steps.Grace = time.Hour
-	})
-	a := g.works("a", false, "1024")
-	poll(t, 60*time.Second, "it is not suspended", func() bool { return g.phase() == "suspended" })
-	b := g.works("a", false, "512")
-	poll(t, 60*time.Second, "the new process is not suspended", func() bool {
-		ends := g.ends()
-		return len(ends) == 2 && ends[1].Joined && ends[1].Err == nil && g.used() == 0
-	})
-	g.order(g.giveBack, b.pid(), "runs again")
-	g.work(a, b)
-}
-
-// TestAJoinOutlivesTheEnforcer restarts the enforcer while a process joins a suspended
-// workload. The order stays in force.
-func TestAJoinOutlivesTheEnforcer(t *testing.T) {
-	t.Parallel()
-	g := suspending(t, 512<<20, 0, []string{"a"})
-	a := g.works("a", true, "256")
+	g := suspending(t, 0, 0, []string{"a"})
+	a := g.works("a", true, "1024")
 	g.sees(1, a)
 	g.order(g.suspend, a.pid(), "is suspended")
+	g.waits()
+	sees := g.sleeps() // until the new one has its memory
+	b := g.job("a", true, "--kernel-us=200", "--seconds=600", "--alloc-kind=managed", "--alloc-mib=512",
+		"--alloc-step-mib=512")
+	g.work(b)
+	sees()
+	poll(t, 30*time.Second, "it is not refused", func() bool { return g.stats().Suspensions.Refused["unsupported"] == 1 })
 	since := fixture.Monotonic()
-	b := g.works("a", true, "512")
-	poll(t, 20*time.Second, "it does not join", func() bool { return g.phase() == "suspending" })
-	g.stop()
-	g.run(g.table)
-	poll(t, 60*time.Second, "it does not join", func() bool { return g.phase() == "suspended" && g.used() == 0 })
-	if g.moved(a, since) {
-		t.Error("the old one works")
+	poll(t, 30*time.Second, "it does not go on", func() bool { return g.moved(b, since) && g.phase() == "suspended" })
+	g.audited()
+	g.audited()
+	if s := g.stats(); s.Suspensions.Refused["unsupported"] != 1 || len(s.Suspended) != 1 || g.moved(a, since) {
+		t.Errorf("%+v %+v", s.Suspended, s.Suspensions)
 	}
 	g.order(g.giveBack, b.pid(), "runs again")
 	g.work(a, b)

@@ -303,9 +303,7 @@ func TestADriversTroubleIsUndone(t *testing.T) {
 		}
 		since := fixture.Monotonic()
 		poll(t, 20*time.Second, "it goes on", func() bool { return g.moved(a, since) && len(g.stats().Suspended) == 0 })
-		if n := g.stats().Suspensions.Refused; n["unsupported"] != 1 {
-			t.Errorf("%v", n)
-		}
+		fixture.Equal(t, g.stats().Suspensions.Refused["unsupported"], 1, "refusals")
 	}
 }
 
@@ -379,51 +377,6 @@ func (g *governed) sees(n int, all ...*worker) {
 	g.audited()
 }
 
-// TestAProcessThatSomebodyElseLockedStaysLocked refuses an order, and touches nothing.
-func TestAProcessThatSomebodyElseLockedStaysLocked(t *testing.T) {
-	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a"})
-	a := g.works("a", true, "1024")
-	g.sees(1, a)
-	call := func(op suspend.Op) suspend.State { return fixture.Value(g.call(t.Context(), op, a.Cmd.Process.Pid))(t) }
-	for _, op := range []suspend.Op{suspend.Lock, suspend.Checkpoint} {
-		state := call(op)
-		g.refused(g.suspend, a.pid(), "the driver says that "+a.pid()+" is "+state.String())
-		g.audited()
-		if s := g.audited(); call(suspend.Ask) != state || len(s.Suspended) > 0 {
-			t.Errorf("%s: it is %s, %+v", op, call(suspend.Ask), s.Suspended)
-		}
-	}
-	call(suspend.Restore)
-	call(suspend.Unlock)
-	g.order(g.suspend, a.pid(), "is suspended")
-}
-
-// TestAnOrderCancelsAResumption has a workload wait for room, and then stay away.
-func TestAnOrderCancelsAResumption(t *testing.T) {
-	t.Parallel()
-	g := suspending(t, 0, 0, []string{"a", "b"})
-	g.size = 4 << 30
-	a := g.works("a", true, "2560")
-	g.sees(1, a)
-	g.order(g.suspend, "unit:a.service", "is suspended")
-	b := g.works("b", false, "2560")
-	g.work(b)
-	poll(t, time.Minute, "it works", func() bool { return g.used() == 2560 })
-	g.refused(g.giveBack, "unit:a.service", "has no room")
-	g.order(g.suspend, "unit:a.service", "is suspended, and stays so")
-	b.Kill()
-	poll(t, 20*time.Second, "there is room", func() bool { return g.used() == 0 })
-	for range 5 {
-		g.audited()
-	}
-	if s := g.stats(); len(s.Suspended) != 1 || s.Suspended[0].Phase != "suspended" || s.Suspensions.Suspended != 1 {
-		t.Errorf("%+v %+v", s.Suspended, s.Suspensions)
-	}
-	g.order(g.giveBack, "unit:a.service", "runs again")
-	g.work(a)
-}
-
 // TestAnOrderCancelsAResumptionUnderWay suspends a workload again whose memory is just
 // coming back, and answers both orders.
 func TestAnOrderCancelsAResumptionUnderWay(t *testing.T) {
@@ -442,9 +395,7 @@ func TestAnOrderCancelsAResumptionUnderWay(t *testing.T) {
 	}()
 	poll(t, 20*time.Second, "its resumption does not begin", func() bool { return g.phase() == "resuming" })
 	g.order(g.suspend, "unit:a.service", "is suspended")
-	if err := <-resumed; !strings.Contains(err.Error(), "not resumed: meanwhile it was ordered to stay suspended") {
-		t.Error(err)
-	}
+	fixture.Fails(t, <-resumed, "not resumed: meanwhile it was ordered to stay suspended", "the first order")
 	if g.audited(); g.phase() != "suspended" || g.used() != 0 {
 		t.Errorf("%+v, %d MiB in use", g.stats().Suspended, g.used())
 	}
@@ -466,12 +417,8 @@ func TestWhoEndsIsAnsweredFor(t *testing.T) {
 	}()
 	poll(t, 20*time.Second, "it is not being resumed", func() bool { return g.phase() == "resuming" })
 	a.Kill()
-	if text := <-said; !strings.Contains(text, "is not suspended any more") {
-		t.Error(text)
-	}
-	if ends := g.ends(); len(ends) != 1 {
-		t.Errorf("the journal is told of %+v", ends)
-	}
+	fixture.Contains(t, <-said, "is not suspended any more", "it says")
+	fixture.Equal(t, len(g.ends()), 1, "ends of which the journal is told")
 }
 
 // TestAResumptionWaitsForALostGPU keeps a workload whose GPU does not answer.

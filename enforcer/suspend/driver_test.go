@@ -182,10 +182,7 @@ func TestCallsAreBounded(t *testing.T) {
 
 // TestCallsNeedTheirLock makes no call that another enforcer would not notice.
 func TestCallsNeedTheirLock(t *testing.T) {
-	_, err := Helper(filepath.Join(t.TempDir(), "none", "lock"))(context.Background(), Ask, 1)
-	if err == nil || !strings.Contains(err.Error(), "lock") {
-		t.Errorf("%v", err)
-	}
+	fixture.Fails(t, fixture.Error(Helper(filepath.Join(t.TempDir(), "none", "lock"))(context.Background(), Ask, 1)), "lock", "the call")
 }
 
 func TestNames(t *testing.T) {
@@ -193,12 +190,8 @@ func TestNames(t *testing.T) {
 		"unknown running locked checkpointed failed state -2 state 4" {
 		t.Error(got)
 	}
-	if r := ReasonOf(errors.New("anything")); r != Other {
-		t.Error(r)
-	}
-	if r := ReasonOf(fmt.Errorf("more: %w", refuse(MPS, "less"))); r != MPS {
-		t.Error(r)
-	}
+	fixture.Equal(t, ReasonOf(errors.New("anything")), Other, "the reason of anything")
+	fixture.Equal(t, ReasonOf(fmt.Errorf("more: %w", refuse(MPS, "less"))), MPS, "the reason within an error")
 }
 
 // TestServeWithoutADriver answers, whatever this machine has.

@@ -73,9 +73,8 @@ func TestAProcessJoins(t *testing.T) {
 	if err := b.Join(b.now, job, processes(2)); err == nil {
 		t.Error("nobody joins")
 	}
-	if r, _ := b.Record(job); r.Phase != Suspended {
-		t.Errorf("%+v", r)
-	}
+	r, _ := b.Record(job)
+	fixture.Equal(t, r.Phase, Suspended, "the phase")
 }
 
 // TestWhoCannotJoinGoesOn leaves the others suspended, and lets go on what was done of the
@@ -115,21 +114,15 @@ func TestWhatCannotBeRecordedDoesNotJoin(t *testing.T) {
 	b.away(2)
 	keep := b.Keep
 	b.Keep = func([]Record) error { return errors.New("disk full") }
-	if err := b.Join(b.now, job, processes(3)); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("%v", err)
-	}
+	fixture.Fails(t, b.Join(b.now, job, processes(3)), "disk full", "the join")
 	b.Keep, b.Room = keep, func(bytes, _ map[int]uint64) error {
 		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
 			t.Errorf("room is asked for %v", bytes)
 		}
 		return refuse(HostMemory, "full")
 	}
-	if err := b.Join(b.now, job, processes(3)); ReasonOf(err) != HostMemory {
-		t.Errorf("%v", err)
-	}
-	if err := b.Suspend(b.now, job, processes(2, 3), "x"); ReasonOf(err) != HostMemory {
-		t.Errorf("%v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Join(b.now, job, processes(3))), HostMemory, "the order")
+	fixture.Equal(t, ReasonOf(b.Suspend(b.now, job, processes(2, 3), "x")), HostMemory, "the order")
 	r, _ := b.Record(job)
 	if r.Phase != Suspended || r.Why != "ordered" || len(r.Processes) != 1 || !b.card.all(Running, 3) {
 		t.Errorf("%+v, %v", r, b.card.state)
@@ -188,12 +181,8 @@ func TestAnOrderCancelsAResumption(t *testing.T) {
 	b.end()
 	b.card.set(func() { b.card.free = 11 })
 	_ = b.Resume(b.now, job, "wanted")
-	if end := b.end(); ReasonOf(end.Err) != GPUMemory {
-		t.Fatalf("%+v", end)
-	}
-	if err := b.GiveWay(b.now, job, processes(2, 3), "idle"); ReasonOf(err) != WrongState {
-		t.Errorf("%v", err)
-	}
+	fixture.Need(t, ReasonOf(b.end().Err), GPUMemory, "the end")
+	fixture.Equal(t, ReasonOf(b.GiveWay(b.now, job, processes(2, 3), "idle")), WrongState, "the order")
 	b.order()
 	if end := b.end(); end.Done != Suspended || end.Err != nil || len(end.Processes) != 0 || end.Why != "ordered" {
 		t.Errorf("%+v", end)
@@ -275,9 +264,7 @@ func TestAWorkloadThatEndsIsNotResumed(t *testing.T) {
 		}
 		return len(b.Records()) == 0
 	})
-	if b.Totals().Resumed != 0 {
-		t.Errorf("%+v", b.Totals())
-	}
+	fixture.Equal(t, b.Totals().Resumed, 0, "resumptions")
 }
 
 // TestWhatAGPUCouldNotGiveBackStays suspends nothing that would never find room again.
@@ -289,9 +276,7 @@ func TestWhatAGPUCouldNotGiveBackStays(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	b.away(2)
-	if err := b.Join(b.now, job, processes(3)); ReasonOf(err) != GPUMemory {
-		t.Errorf("%v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Join(b.now, job, processes(3))), GPUMemory, "the order")
 	size++
 	fixture.Must(t, b.Join(b.now, job, processes(3)))
 	b.end()

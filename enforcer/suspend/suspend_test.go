@@ -2,6 +2,7 @@ package suspend
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -146,7 +147,10 @@ func newBench(t *testing.T, c *card) *bench {
 func (b *bench) begin() {
 	b.Suspender = &Suspender{Call: b.card.caller(), Free: b.card.room, Alive: b.card.alive,
 		Room: func(_, _ map[int]uint64) error { return nil },
-		Keep: func(all []Record) error { b.file = slices.Clone(all); return nil }}
+		Keep: func(all []Record) error { // as a file has them
+			b.file = nil
+			return json.Unmarshal(fixture.Value(json.Marshal(all))(b.t), &b.file)
+		}}
 	b.Restore(b.now, b.file)
 }
 
@@ -172,6 +176,14 @@ func (b *bench) end() End {
 		return len(ends) > 0
 	})
 	return ends[0]
+}
+
+// runs awaits an end without an error, and holds that these processes run.
+func (b *bench) runs(pids ...int) {
+	b.t.Helper()
+	if end := b.end(); end.Err != nil || !b.card.all(Running, pids...) {
+		b.t.Errorf("%+v, %v", end, b.card.state)
+	}
 }
 
 // lives reports whether something ended before the enforcer was killed. There is
@@ -258,9 +270,7 @@ func TestSuspensionsKeepNoResumptionWaiting(t *testing.T) {
 func TestNothingIsDoneThatIsNotRecorded(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5}))
 	b.Keep = func([]Record) error { return errors.New("disk full") }
-	if err := b.Suspend(b.now, job, processes(2), ""); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("%v", err)
-	}
+	fixture.Fails(t, b.Suspend(b.now, job, processes(2), ""), "disk full", "the order")
 	if len(b.card.calls) > 0 || len(b.Records()) > 0 {
 		t.Errorf("%v, %+v", b.card.calls, b.Records())
 	}
@@ -318,38 +328,23 @@ func TestAProcessEndsDuringTheSuspension(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 	b.order(2)
-	if err := b.Suspend(b.now, job, processes(2), ""); ReasonOf(err) != WrongState {
-		t.Errorf("twice: %v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Suspend(b.now, job, processes(2), "")), WrongState, "twice")
 	other := audit.Subject{Tenant: "b", Workload: "x"}
 	for i := range maxSuspended - 1 {
 		b.work[audit.Subject{Workload: fmt.Sprint(i)}] = &work{Record: Record{Workload: fmt.Sprint(i), Phase: Suspended}}
 	}
-	if err := b.Suspend(b.now, other, processes(3), ""); ReasonOf(err) != Other {
-		t.Errorf("one too many: %v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, processes(3), "")), Other, "one too many")
 	maps.DeleteFunc(b.work, func(s audit.Subject, _ *work) bool { return s != job })
-	if err := b.Suspend(b.now, other, nil, ""); ReasonOf(err) != NotCUDA {
-		t.Errorf("without processes: %v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, nil, "")), NotCUDA, "without processes")
 	b.Room = func(bytes, _ map[int]uint64) error {
 		if !maps.Equal(bytes, map[int]uint64{3: 100}) {
 			t.Errorf("room is asked for %v", bytes)
 		}
 		return refuse(HostMemory, "full")
 	}
-	if err := b.Suspend(b.now, other, processes(3), ""); ReasonOf(err) != HostMemory {
-		t.Errorf("without room: %v", err)
-	}
+	fixture.Equal(t, ReasonOf(b.Suspend(b.now, other, processes(3), "")), HostMemory, "without room")
 	if n := b.Totals().Refused; n[WrongState] != 1 || n[NotCUDA] != 1 || n[HostMemory] != 1 {
 		t.Errorf("%v", n)
-	}
-	b.end()
-	b.card.set(func() { b.card.state[3] = Locked })
-	b.Room = func(_, _ map[int]uint64) error { return nil }
-	fixture.Must(t, b.Suspend(b.now, other, processes(3), ""))
-	if end := b.end(); ReasonOf(end.Err) != WrongState {
-		t.Errorf("somebody else's lock: %+v", end)
 	}
 }
 
@@ -379,9 +374,7 @@ func TestAResumptionWaitsForRoom(t *testing.T) {
 		t.Errorf("tries after %v", at)
 	}
 	b.card.set(func() { b.card.free = 12 })
-	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
-		t.Errorf("%+v", end)
-	}
+	b.runs(2, 3)
 }
 
 // TestMemoryThatCannotBeGivenUpIsTold tells of a process that keeps its memory
@@ -391,14 +384,9 @@ func TestMemoryThatCannotBeGivenUpIsTold(t *testing.T) {
 	b.away(2, 3)
 	b.card.set(func() { b.card.free, b.card.wrong["checkpoint 2"] = 5, refuse(NoAnswer, "the driver is silent") })
 	_ = b.Resume(b.now, job, "wanted")
-	end := b.end()
-	if end.Err == nil || !strings.Contains(end.Err.Error(), "and 2 keeps its memory: the driver is silent") {
-		t.Errorf("%v", end.Err)
-	}
+	fixture.Fails(t, b.end().Err, "and 2 keeps its memory: the driver is silent", "the resumption")
 	b.card.set(func() { b.card.free = 7 })
-	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
-		t.Errorf("%+v", end)
-	}
+	b.runs(2, 3)
 }
 
 // TestNoRestoreIsTriedInVain asks the driver to restore nothing for which there
@@ -409,18 +397,14 @@ func TestNoRestoreIsTriedInVain(t *testing.T) {
 	for _, free := range []uint64{200 + spare - 1, 0} {
 		b.card.set(func() { b.card.said = &free })
 		_ = b.Resume(b.now, job, "wanted")
-		if end := b.end(); ReasonOf(end.Err) != GPUMemory {
-			t.Fatalf("%+v", end)
-		}
+		fixture.Need(t, ReasonOf(b.end().Err), GPUMemory, "the end")
 	}
 	if calls := strings.Join(b.card.calls, ", "); strings.Contains(calls, "restore") {
 		t.Errorf("the calls are %s", calls)
 	}
 	enough := uint64(200 + spare)
 	b.card.set(func() { b.card.said = &enough })
-	if end := b.end(); end.Err != nil || !b.card.all(Running, 2, 3) {
-		t.Errorf("%+v", end)
-	}
+	b.runs(2, 3)
 }
 
 // TestAResumptionWaitsForTheFirstReading resumes a workload just after the start of the
@@ -629,19 +613,6 @@ func TestTwoComeBackAtOnce(t *testing.T) {
 	}
 }
 
-// TestAnOrderToResumeComesTooSoon resumes as soon as the workload is suspended.
-func TestAnOrderToResumeComesTooSoon(t *testing.T) {
-	b := newBench(t, newCard(0, map[int]int{2: 5}))
-	b.order(2)
-	fixture.Must(t, b.Resume(b.now, job, "wanted"))
-	if end := b.end(); end.Done != Suspended || end.Err != nil {
-		t.Fatalf("%+v", end)
-	}
-	if end := b.end(); end.Done != Resuming || end.Err != nil || end.Why != "wanted" || !b.card.all(Running, 2) {
-		t.Errorf("%+v", end)
-	}
-}
-
 // TestABrokenProcessIsTold loses the process that the driver broke, and no other.
 func TestABrokenProcessIsTold(t *testing.T) {
 	b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
@@ -748,7 +719,8 @@ func TestTheLockOfSomebodyElseStays(t *testing.T) {
 		b := newBench(t, newCard(0, map[int]int{2: 5, 3: 7}))
 		b.card.set(func() { b.card.state[3] = state })
 		b.order(2, 3)
-		if end := b.end(); end.Done != Suspended || ReasonOf(end.Err) != WrongState || len(end.Lost) > 0 {
+		if end := b.end(); end.Done != Suspended || ReasonOf(end.Err) != WrongState || len(end.Lost) > 0 ||
+			!strings.Contains(end.Err.Error(), "the driver says that 3 is "+state.String()) {
 			t.Errorf("%v: %+v", state, end)
 		}
 		if len(b.Records()) > 0 || len(b.file) > 0 || len(b.card.calls) > 0 {
@@ -773,8 +745,6 @@ func TestAnotherProcessWithThePIDIsLeftAlone(t *testing.T) {
 			t.Errorf("%s: %+v", phase, b.file)
 		}
 		b.order(2)
-		if end := b.end(); ReasonOf(end.Err) != NotCUDA {
-			t.Errorf("%+v", end)
-		}
+		fixture.Need(t, ReasonOf(b.end().Err), NotCUDA, "the end")
 	}
 }
