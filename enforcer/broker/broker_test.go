@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -66,9 +67,8 @@ func TestMemory(t *testing.T) {
 	b := start(t, Options{Policy: everybody(Quota{Quota: quota.Quota{Memory: 100}})}, nil)
 	c, d := dial(t, b, "a", 1), dial(t, b, "a", 1)
 	c.take(60)
-	if used, _ := c.page.Memory(0); used != 60 {
-		t.Errorf("the page says %d of 60", used)
-	}
+	used, _ := c.page.Memory(0)
+	fixture.Equal(t, used, 60, "the page says")
 	if typ, m := d.reserve(41); typ != wire.TypeDeny || m.Bytes != 40 {
 		t.Errorf("%s %+v", typ, m)
 	}
@@ -168,9 +168,7 @@ func TestHostileFrames(t *testing.T) {
 	if _, _, err := c.conn.WriteMsgUnix(c.frame(wire.TypePing, nil), unix.UnixRights(fd, fd), nil); err != nil {
 		t.Fatal(err)
 	}
-	if h, _ := c.receive(); h.Type != wire.TypePong {
-		t.Error(h.Type)
-	}
+	c.hears(wire.TypePong)
 	if b.requests("unknown", "frame") != 5 || b.requests("ping", "frame") != 1 || b.requests("ping", "ok") != 2 {
 		t.Errorf("requests: %+v", b.Stats().Requests)
 	}
@@ -361,9 +359,7 @@ func TestSlowHello(t *testing.T) {
 	eventually(t, "another heartbeat", func() bool { return other.page.Heartbeat() > last })
 	other.sync()
 	close(goOn)
-	if h, _ := c.receive(); h.Type != wire.TypeWelcome {
-		t.Error(h.Type)
-	}
+	c.hears(wire.TypeWelcome)
 }
 
 func TestSlowClient(t *testing.T) {
@@ -619,4 +615,49 @@ func TestRunEndsDuringAMessage(t *testing.T) {
 	}
 	close(goOn)
 	ended()
+}
+
+// TestAlarm holds that an alarm rings at its time, though nobody reads it, does
+// not ring after it was reset or closed, and that the wait ends with the broker.
+func TestAlarm(t *testing.T) {
+	t.Parallel()
+	l := fixture.Value(newLoop(nil))(t)
+	clock := newClock()
+	for _, after := range []time.Duration{5 * time.Millisecond, -time.Second} { // a time in the past rings at once
+		at := clock.now() + after
+		l.alarm.set(at)
+		events, err := l.wait()
+		fixture.AtLeast(t, clock.now(), at, "rang early")
+		fixture.Equal(t, len(events), 1, "… events: %v", err)
+	}
+	l.alarm.set(clock.now() + 20*time.Millisecond)
+	l.alarm.set(0)
+	l.alarm.close()
+	l.alarm.set(1) // the alarm is closed: nothing happens
+	time.AfterFunc(time.Millisecond, func() { _ = l.epoll.Close() })
+	events, err := l.wait()
+	fixture.Equal(t, len(events), 0, "rings … times though it was taken back")
+	fixture.Fails(t, err, "closed", "the wait of a closed loop")
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "status")
+	for text, want := range map[string][]uint32{
+		"Name:\tGroups: 7\nUid:\t0\t0\t0\t0\nGroups:\t4 27 1000 \nNStgid:\t1\n": {4, 27, 1000},
+		"Name:\tx\nGroups:\t \n": nil,
+		"":                       nil,
+	} {
+		fixture.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		fixture.EqualSlices(t, groups(path), want, "the groups of %q", text)
+	}
+	var own []uint32
+	ids, err := os.Getgroups()
+	for _, id := range ids {
+		own = append(own, uint32(id))
+	}
+	if got := groups("/proc/self/status"); err != nil ||
+		!slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(own))) {
+		t.Errorf("of this process: %v, want %v (%v)", got, own, err)
+	}
 }

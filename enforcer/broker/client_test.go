@@ -267,6 +267,13 @@ func (c *client) receive() (wire.Header, []byte) {
 	return h, payload
 }
 
+// hears expects a message of a type.
+func (c *client) hears(want wire.Type) {
+	c.tb.Helper()
+	h, payload := c.receive()
+	fixture.Equal(c.tb, h.Type, want, "the message %q", payload)
+}
+
 // ask sends a message and returns its answer, after checking its number.
 func (c *client) ask(t wire.Type, m appender) (wire.Type, []byte) {
 	c.tb.Helper()

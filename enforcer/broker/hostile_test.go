@@ -503,9 +503,7 @@ func TestUnreadCounts(t *testing.T) {
 	connect(t, b.options.Socket).refused(wire.CodeLimit)
 	c.close()
 	eventually(t, "one counts", func() bool { return sessions() == 1 })
-	if h, _ := d.receive(); h.Type != wire.TypeWelcome {
-		t.Error(h.Type)
-	}
+	d.hears(wire.TypeWelcome)
 	d.gone()
 	eventually(t, "none counts", func() bool { return sessions() == 0 })
 	dial(t, b, "a", 1)
@@ -525,9 +523,7 @@ func TestUnreadStatistics(t *testing.T) {
 	eventually(t, "both are dealt with", func() bool {
 		return b.requests("stats", "ok") == 1 && b.requests("stats", "limit") == 1
 	})
-	if h, _ := c.receive(); h.Type != wire.TypeStatsReply {
-		t.Error(h.Type)
-	}
+	c.hears(wire.TypeStatsReply)
 	c.refused(wire.CodeLimit)
 	c.send(wire.TypeStats, nil)
 	c.refused(wire.CodeLimit)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
 )
 
 // TestTenThousand holds idle sessions and logs the memory of each.
@@ -62,4 +63,28 @@ func resident(t *testing.T) uint64 {
 	raw := fixture.Value(os.ReadFile("/proc/self/statm"))(t)
 	pages := fixture.Value(strconv.ParseUint(strings.Fields(string(raw))[1], 10, 64))(t)
 	return pages * uint64(os.Getpagesize())
+}
+
+// TestReserveAllocatesNothing holds that a flood makes no work for the garbage
+// collector. It counts the allocations of the process, so it runs alone.
+func TestReserveAllocatesNothing(t *testing.T) {
+	b := start(t, Options{}, func(b *Broker) {
+		b.timing.perSession, b.timing.perOwner, b.timing.heartbeat = 1e9, 1e9, time.Hour
+	})
+	c := dial(t, b, "a", 1)
+	file, err := c.conn.File()
+	fixture.Must(t, err)
+	defer file.Close()
+	fd := int(file.Fd())
+	m := &wire.Memory{Bytes: 1}
+	if n := testing.AllocsPerRun(1000, func() {
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeReserve, Session: c.session}.Append(c.out[:0])))
+		n, _ := unix.Read(fd, c.in[:])
+		_, payload, _ := wire.Decode(c.in[:n])
+		m.Decode(payload)
+		_, _ = unix.Write(fd, m.Append(wire.Header{Type: wire.TypeCommit, Session: c.session}.Append(c.out[:0])))
+		m.Reservation = 0
+	}); n > 0.1 {
+		t.Errorf("%v allocations for a RESERVE and a COMMIT", n)
+	}
 }

@@ -448,6 +448,7 @@ func TestReloadKeepsTheWish(t *testing.T) {
 	}
 }
 
+// TestReload moves sessions to other tenants, and changes a cap.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	b := start(t, Options{}, nil)
@@ -455,32 +456,31 @@ func TestReload(t *testing.T) {
 	c.take(70)
 	c.acquire(0)
 	d.queue(0)
-	b.Reload(book{func(_ Facts, wished string) (string, error) {
+	who := func(_ Facts, wished string) (string, error) {
 		if wished == "a" {
 			return "a2", nil
 		}
 		return "", errors.New("not you") // regardless of b's request
-	}, map[string]Quota{"a2": {Quota: quota.Quota{Memory: 100}, Weight: 3}}})
-	h, payload := c.receive()
-	var m wire.Memory
-	if h.Type == wire.TypeLimitsChanged {
-		m.Decode(payload)
 	}
-	if m.Bytes != 100 {
-		t.Errorf("%s %+v", h.Type, m)
-	}
-	if used, limit := c.page.Memory(0); used != 70 || limit != 100 || c.page.Turn(0).Share != 750 {
-		t.Errorf("the page says %d of %d, %+v", used, limit, c.page.Turn(0))
-	}
-	if typ, m := c.reserve(31); typ != wire.TypeDeny || m.Bytes != 30 {
-		t.Errorf("%s %+v", typ, m)
+	for _, limit := range []uint64{100, 80} {
+		b.Reload(book{who, map[string]Quota{"a2": {Quota: quota.Quota{Memory: limit}, Weight: 3}}})
+		h, payload := c.receive()
+		var m wire.Memory
+		if h.Type == wire.TypeLimitsChanged {
+			m.Decode(payload)
+		}
+		fixture.Equal(t, m.Bytes, limit, "%s … bytes", h.Type)
+		if used, most := c.page.Memory(0); used != 70 || most != limit || c.page.Turn(0).Share != 750 {
+			t.Errorf("the page says %d of %d, %+v", used, most, c.page.Turn(0))
+		}
+		if typ, m := c.reserve(limit - 69); typ != wire.TypeDeny || m.Bytes != limit-70 {
+			t.Errorf("%s %+v", typ, m)
+		}
 	}
 	if s := b.tenant("a2"); s.Weight != 3 || s.MemoryUsed != 70 || s.Sessions != 1 || b.tenant("a").MemoryUsed != 0 {
 		t.Errorf("books: %+v", b.Stats().Tenants)
 	}
-	if h, _ := d.receive(); h.Type != wire.TypeNotice {
-		t.Errorf("%s instead of a notice", h.Type)
-	}
+	d.hears(wire.TypeNotice)
 	d.sync()
 	fixture.Equal(t, b.tenant("b").Sessions, 1, "after the notice, b's books are …, want 1 session")
 	d.until(0, "a part of the GPU", func(turn wire.Turn) bool { return turn.Share == 250 })
