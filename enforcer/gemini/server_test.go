@@ -2,11 +2,13 @@ package gemini
 
 import (
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -391,4 +393,80 @@ func TestASchedulerAnswersInAnyOrder(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
+}
+
+// The statistics name the tenants on the GPU of the table, and their processes
+// on this host.
+func TestBooks(t *testing.T) {
+	t.Parallel()
+	s := start(t, "2\na 0.3 0.9 1000\nb 0.7 1 2000\n", Options{File: filepath.Join(t.TempDir(), "GPU-7")})
+	h := dial(t, s, "a")
+	h.call(take(600))
+	h.call(take(600))
+	h.call(Request{Kind: Quota})
+	b := s.Books()
+	for ; b.Tenants[0].Share10s.Actual == 0 || b.Tenants[0].ChargedSeconds == 0; b = s.Books() {
+		time.Sleep(time.Millisecond)
+	}
+	if b.GPU != "GPU-7" || b.Listen != s.address().String() || b.Clients != 1 || b.Requests["quota"] != 1 ||
+		b.Requests["memory_update"] != 2 {
+		t.Errorf("%+v", b)
+	}
+	if len(b.Processes) != 1 || b.Processes[os.Getpid()] != "gemini:a" {
+		t.Errorf("processes %v", b.Processes)
+	}
+	n := b.Tenants[0]
+	if n.Tenant != "gemini:a" || n.GPU != "GPU-7" || n.Guarantee != 0.3 || n.Limit != 0.9 || n.Sessions != 1 ||
+		n.Turns != 1 ||
+		n.MemoryCap != 1000 || n.MemoryUsed != 600 || n.MemoryDenied != 1 || n.ChargedSeconds <= 0 ||
+		n.Share10s.Actual <= 0 {
+		t.Errorf("%+v", n)
+	}
+	if n := b.Tenants[1]; n.Tenant != "gemini:b" || n.Sessions != 0 || n.Turns != 0 || n.MemoryUsed != 0 {
+		t.Errorf("%+v", n)
+	}
+
+	s = start(t, two, Options{Role: Scheduler})
+	dial(t, s, "a").call(Request{Kind: MemoryLimit})
+	if b := s.Books(); b.GPU != "" || b.Clients != 1 || len(b.Processes) != 0 {
+		t.Errorf("a pod manager is taken for a process on the GPU: %+v", b)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
+	_ = os.WriteFile(good, []byte(two), 0o644)
+	_ = os.WriteFile(bad, []byte("two\na 1 1 1\n"), 0o644)
+	for want, o := range map[string]Options{
+		"lacks an address or":     {File: good, Listen: ":50052"},
+		"listen: ":                {File: good, Listen: "localhost"},
+		"turn: 1ns":               {File: good, Turn: 1},
+		"bad: line 1: \"two\" is": {File: bad, Listen: "127.0.0.1:0"},
+		"no such file":            {File: filepath.Join(dir, "none"), Listen: "127.0.0.1:0"},
+		"lacks an address or a":   {File: good, Listen: "127.0.0.1:"},
+		"unknown port":            {File: good, Listen: "127.0.0.1:no-such-port"},
+		"listen: address 70000":   {File: good, Listen: "127.0.0.1:70000"},
+		"file: \"table\" is not":  {File: "table"},
+		"must not be negative":    {File: good, Connections: -1},
+	} {
+		fixture.Fails(t, fixture.Error(New(o)), want, "%+v", o)
+	}
+	o := Options{File: good}
+	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50052" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	o = Options{File: good, Role: Scheduler}
+	if err := o.Check(); err != nil || o.Listen != "127.0.0.1:50051" {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestOtherAddressIsToldOf(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	s := start(t, two, Options{Listen: "0.0.0.0:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	fixture.Contains(t, log.String(), "no authentication", "the log says")
+	_ = s
 }
