@@ -78,6 +78,25 @@ func processGroup(unhooked ...Target) ProcessGroup {
 	return ProcessGroup{Subject: someone, Unhooked: unhooked, Check: anybody}
 }
 
+// An answer is the result of an action with its detail.
+type answer struct{ result, detail string }
+
+func answered(result, detail string) answer { return answer{result, detail} }
+
+// is ends the test unless the answer is this one.
+func (a answer) is(t *testing.T, result, detail string) {
+	t.Helper()
+	fixture.Need(t, a, answer{result, detail}, "the answer")
+}
+
+// tells ends the test unless the answer has a result, and its detail a text.
+func (a answer) tells(t *testing.T, result, text string) {
+	t.Helper()
+	if a.result != result || !strings.Contains(a.detail, text) {
+		t.Fatalf("%+v, want %s, %s", a, result, text)
+	}
+}
+
 func wantOutcome(t *testing.T, got []Outcome, result, detail string) {
 	t.Helper()
 	if len(got) != 1 || got[0].Result != result || !strings.Contains(got[0].Detail, detail) {
@@ -143,13 +162,9 @@ func TestReusedPID(t *testing.T) {
 		})
 		heir := reuse(t, who.PID)
 		wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGKILL), escalation.Missed, "another process's")
-		if result, detail := a.Terminate(time.Now(), processGroup(who), time.Second); result != escalation.Missed {
-			t.Errorf("terminate: %s, %s", result, detail)
-		}
+		answered(a.Terminate(time.Now(), processGroup(who), time.Second)).tells(t, escalation.Missed, "")
 		for _, way := range []string{byFreezer, bySignal} {
-			if result, detail := a.Pause(processGroup(who), []string{way}); result != escalation.Missed {
-				t.Errorf("pause by %s: %s, %s", way, result, detail)
-			}
+			answered(a.Pause(processGroup(who), []string{way})).tells(t, escalation.Missed, "")
 		}
 		fixture.Eventually(t, "who has the PID now was not hit", func() bool { return state(a, heir.Process.Pid) == 'S' })
 	})
@@ -179,10 +194,7 @@ func TestSparedAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wantOutcome(t, a.Signal([]Target{who}, anybody, unix.SIGCONT), escalation.Failed, "refused")
 			for _, ways := range [][]string{{byFreezer}, {bySignal}, {byFreezer, bySignal}} {
-				if result, detail := a.Pause(processGroup(who), ways); result != escalation.Failed ||
-					!strings.Contains(detail, "refused") {
-					t.Errorf("pause: %s, %s", result, detail)
-				}
+				answered(a.Pause(processGroup(who), ways)).tells(t, escalation.Failed, "refused")
 			}
 		})
 	}
@@ -240,10 +252,8 @@ func TestPauseBySignal(t *testing.T) {
 		}
 		return nil
 	}
-	if result, detail := a.Pause(processGroup(who...), []string{byBroker, bySignal}); result != escalation.Done ||
-		detail != "signal: 3 done, 0 missed, 0 failed" {
-		t.Fatalf("%s, %s", result, detail)
-	}
+	answered(a.Pause(processGroup(who...), []string{byBroker, bySignal})).is(t, escalation.Done,
+		"signal: 3 done, 0 missed, 0 failed")
 	if len(kept) == 0 || len(kept[0]) != 1 || !slices.Equal(kept[0][0].Stopped, who) {
 		t.Fatalf("kept %+v", kept)
 	}
@@ -254,9 +264,7 @@ func TestPauseBySignal(t *testing.T) {
 	wantOutcome(t, a.Signal(who[:1], nil, unix.SIGCONT), escalation.Done, "")
 	fixture.Eventually(t, "it goes on", func() bool { return !still() })
 	who = append(who, sleepers(t, a, 1)...)
-	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
-		t.Fatalf("%s, %s", result, detail)
-	}
+	answered(a.Pause(processGroup(who...), []string{bySignal})).tells(t, escalation.Done, "")
 	fixture.Eventually(t, "all stand still again", still)
 	if got := a.Paused(); len(got) != 1 || !slices.Equal(got[0].Stopped, who) {
 		t.Errorf("kept in mind: %+v", got)
@@ -266,10 +274,7 @@ func TestPauseBySignal(t *testing.T) {
 	// they now belong to another subject.
 	next := actor(t)
 	next.Restore(a.Paused())
-	if result, detail := next.Resume(ProcessGroup{Subject: someone}); result != escalation.Done ||
-		detail != "thawed 0 cgroups, continued 4 processes" {
-		t.Errorf("%s, %s", result, detail)
-	}
+	answered(next.Resume(ProcessGroup{Subject: someone})).is(t, escalation.Done, "thawed 0 cgroups, continued 4 processes")
 	for _, w := range who {
 		fixture.Eventually(t, "it goes on", func() bool { return state(a, w.PID) == 'S' })
 	}
@@ -283,9 +288,7 @@ func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
 	who := sleepers(t, a, 1)
 	a.Signal(who, nil, unix.SIGSTOP) // by its user
 	fixture.Eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
-	if result, _ := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
-		t.Error(result)
-	}
+	answered(a.Pause(processGroup(who...), []string{bySignal})).tells(t, escalation.Done, "")
 	a.Resume(ProcessGroup{Subject: someone})
 	fixture.Equal(t, state(a, who[0].PID), 'T', "its user had stopped it, and it is in state")
 }
@@ -297,10 +300,7 @@ func TestPauseThatCannotBeKept(t *testing.T) {
 	who := sleepers(t, a, 1)
 	join(t, dir, who[0].PID)
 	for _, way := range []string{bySignal, byFreezer} {
-		if result, detail := a.Pause(processGroup(who...), []string{way}); result != escalation.Failed ||
-			!strings.Contains(detail, "write state") {
-			t.Errorf("%s, %s", result, detail)
-		}
+		answered(a.Pause(processGroup(who...), []string{way})).tells(t, escalation.Failed, "write state")
 		if still, err := a.Still(someone); still || err != nil || len(a.Paused()) != 0 {
 			t.Errorf("it would be forgotten: %v, %v, %+v", still, err, a.Paused())
 		}
@@ -359,15 +359,10 @@ func TestPauseByBroker(t *testing.T) {
 func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	a := actor(t)
 	who := sleepers(t, a, 1)
-	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
-		t.Fatal(detail)
-	}
+	answered(a.Pause(processGroup(who...), []string{bySignal})).tells(t, escalation.Done, "")
 	fixture.Eventually(t, "it stands still", func() bool { return state(a, who[0].PID) == 'T' })
 	a.ProcFS = fakeProc(t, who[0].PID, "garbage").ProcFS
-	if result, detail := a.Resume(ProcessGroup{Subject: someone}); result != escalation.Failed ||
-		!strings.Contains(detail, "continue") {
-		t.Fatalf("%s, %s", result, detail)
-	}
+	answered(a.Resume(ProcessGroup{Subject: someone})).tells(t, escalation.Failed, "continue")
 	a.ProcFS = "/proc"
 	a.Continue(time.Now())
 	fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
@@ -407,10 +402,7 @@ func TestTerminate(t *testing.T) {
 	meek, deaf := child(t, "sleep", "1000"), ready(t, "sh", "-c", "trap '' TERM; echo; exec sleep 1000")
 	c := processGroup(target(t, a, meek.Process.Pid), target(t, a, deaf.Process.Pid))
 	now := time.Now()
-	if result, detail := a.Terminate(now, c, 30*time.Second); result != escalation.Done ||
-		detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
-		t.Fatalf("%s, %s", result, detail)
-	}
+	answered(a.Terminate(now, c, 30*time.Second)).is(t, escalation.Done, "SIGTERM: 2 done, 0 missed, 0 failed")
 	fixture.Equal(t, signalOf(meek), unix.SIGTERM, "the first ended by")
 	if e := a.Continue(now.Add(30*time.Second - 1)); e != nil {
 		t.Errorf("within the grace: %+v", e)
@@ -437,9 +429,7 @@ func TestTerminateReachesWhoIsPaused(t *testing.T) {
 	c := processGroup(target(t, a, cmd.Process.Pid))
 	a.Pause(c, []string{bySignal})
 	fixture.Eventually(t, "it stands still", func() bool { return state(a, cmd.Process.Pid) == 'T' })
-	if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done {
-		t.Fatal(detail)
-	}
+	answered(a.Terminate(time.Now(), c, time.Minute)).tells(t, escalation.Done, "")
 	fixture.Equal(t, signalOf(cmd), unix.SIGTERM, "it ended by")
 	fixture.Equal(t, len(a.Paused()), 0, "it is kept in mind as paused")
 }
@@ -473,15 +463,11 @@ int main(void) {
 	fixture.Eventually(t, "it is in state D", func() bool { return state(a, pid) == 'D' })
 	who := target(t, a, pid)
 	began := time.Now()
-	if result, detail := a.Pause(processGroup(who), []string{bySignal}); result != escalation.Done {
-		t.Errorf("%s, %s", result, detail)
-	}
+	answered(a.Pause(processGroup(who), []string{bySignal})).tells(t, escalation.Done, "")
 	if still, err := a.Still(someone); still || err != nil {
 		t.Errorf("it is in state %c, and said to stand still: %v", state(a, pid), err)
 	}
-	if result, detail := a.Terminate(began, processGroup(who), 30*time.Second); result != escalation.Done {
-		t.Errorf("%s, %s", result, detail)
-	}
+	answered(a.Terminate(began, processGroup(who), 30*time.Second)).tells(t, escalation.Done, "")
 	if e := a.Continue(began.Add(time.Second)); e != nil || state(a, pid) != 'D' {
 		t.Errorf("%+v, state %c", e, state(a, pid))
 	}

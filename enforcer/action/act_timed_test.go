@@ -31,9 +31,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 	}
 
 	began := time.Now()
-	if result, detail := a.Pause(processGroup(who...), []string{bySignal}); result != escalation.Done {
-		t.Fatal(detail)
-	}
+	answered(a.Pause(processGroup(who...), []string{bySignal})).tells(t, escalation.Done, "")
 	took := make([]time.Duration, len(who))
 	fixture.Eventually(t, "all stand still", func() bool {
 		left := 0
@@ -48,18 +46,14 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 		return left == 0
 	})
 	report("pause by SIGSTOP", took)
-	if result, detail := a.Resume(processGroup()); result != escalation.Done {
-		t.Fatal(detail)
-	}
+	answered(a.Resume(processGroup())).tells(t, escalation.Done, "")
 
 	ends := make(chan time.Time, len(cmds))
 	for _, cmd := range cmds {
 		go func() { _ = cmd.Wait(); ends <- time.Now() }()
 	}
 	began = time.Now()
-	if result, detail := a.Terminate(began, processGroup(who...), time.Minute); result != escalation.Done {
-		t.Fatal(detail)
-	}
+	answered(a.Terminate(began, processGroup(who...), time.Minute)).tells(t, escalation.Done, "")
 	for i := range took {
 		took[i] = (<-ends).Sub(began)
 	}
@@ -72,9 +66,7 @@ func TestHowSoonActionsAreFelt(t *testing.T) {
 			join(t, dir, w.PID)
 		}
 		began := time.Now()
-		if result, detail := a.Pause(processGroup(who...), []string{byFreezer}); result != escalation.Done {
-			t.Fatal(detail)
-		}
+		answered(a.Pause(processGroup(who...), []string{byFreezer})).tells(t, escalation.Done, "")
 		defer a.Resume(processGroup())
 		fixture.Eventually(t, "all stand still", func() bool { is, err := a.Still(someone); return is && err == nil })
 		all := time.Since(began)

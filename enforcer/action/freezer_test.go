@@ -84,10 +84,7 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		var kept []Paused
 		a.Keep = func(all []Paused) error { kept = all; return nil }
-		if result, detail := a.Pause(processGroup(who[0]), []string{byFreezer, bySignal}); result != escalation.Done ||
-			detail != "freezer: "+path {
-			t.Fatalf("%s, %s", result, detail)
-		}
+		answered(a.Pause(processGroup(who[0]), []string{byFreezer, bySignal})).is(t, escalation.Done, "freezer: "+path)
 		defer a.Resume(processGroup()) // a failure would leave it frozen
 		still := func() bool { is, err := a.Still(someone); return is && err == nil }
 		fixture.Eventually(t, "all stand still", still)
@@ -100,10 +97,7 @@ func TestPauseByFreezer(t *testing.T) {
 		}
 		next := actor(t) // after a restart
 		next.Restore(kept)
-		if result, detail := next.Resume(processGroup()); result != escalation.Done ||
-			detail != "thawed 1 cgroups, continued 0 processes" {
-			t.Errorf("%s, %s", result, detail)
-		}
+		answered(next.Resume(processGroup())).is(t, escalation.Done, "thawed 1 cgroups, continued 0 processes")
 		fixture.Eventually(t, "they go on", func() bool { return !still() })
 	})
 }
@@ -117,14 +111,9 @@ func TestTerminateReachesWhoIsFrozen(t *testing.T) {
 		join(t, dir, cmd.Process.Pid)
 		join(t, dir, starter.Process.Pid)
 		c := processGroup(target(t, a, cmd.Process.Pid))
-		if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done {
-			t.Fatal(detail)
-		}
+		answered(a.Pause(c, []string{byFreezer})).tells(t, escalation.Done, "")
 		defer a.Resume(c)
-		if result, detail := a.Terminate(time.Now(), c, time.Minute); result != escalation.Done ||
-			detail != "SIGTERM: 2 done, 0 missed, 0 failed" {
-			t.Fatal(detail)
-		}
+		answered(a.Terminate(time.Now(), c, time.Minute)).is(t, escalation.Done, "SIGTERM: 2 done, 0 missed, 0 failed")
 		if got := [2]syscall.Signal{signalOf(cmd), signalOf(starter)}; got != [2]syscall.Signal{unix.SIGTERM,
 			unix.SIGTERM} {
 			t.Errorf("they ended by %v", got)
@@ -145,10 +134,8 @@ func TestGivenUp(t *testing.T) {
 	}
 	state("FROZEN")
 	defer state("THAWED")
-	if result, detail := a.Pause(c, []string{byFreezer}); result != escalation.Done ||
-		detail != "freezer: "+path+" is frozen already" || len(a.Paused()) != 0 {
-		t.Errorf("%s, %s: it is not ours to thaw: %+v", result, detail, a.Paused())
-	}
+	answered(a.Pause(c, []string{byFreezer})).is(t, escalation.Done, "freezer: "+path+" is frozen already")
+	fixture.Equal(t, len(a.Paused()), 0, "it is not ours to thaw: paused")
 	began := time.Now()
 	a.Terminate(began, c, 10*time.Second)
 	a.Continue(began.Add(10 * time.Second))
@@ -203,10 +190,7 @@ func TestFreezerNotAvailable(t *testing.T) {
 		}
 		refused("the enforcer is in it")
 		a.ProcFS = "/proc"
-		if result, detail := a.Pause(c, []string{byFreezer, bySignal}); result != escalation.Done ||
-			!strings.HasPrefix(detail, "freezer: ") {
-			t.Errorf("when nothing is in the way: %s, %s", result, detail)
-		}
+		answered(a.Pause(c, []string{byFreezer, bySignal})).tells(t, escalation.Done, "freezer: ")
 		a.Resume(c)
 	})
 }

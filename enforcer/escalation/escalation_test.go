@@ -95,15 +95,20 @@ func (c *climber) climb(letters string) string {
 	return strings.Join(all, ", ")
 }
 
+// at holds that a subject is at a level.
+func (c *climber) at(t *testing.T, s audit.Subject, want policy.Level) {
+	t.Helper()
+	level, _ := c.Level(s)
+	fixture.Equal(t, level, want, "%s is at", s.Workload)
+}
+
 // A subject comes down at once and is forgotten if the policy no longer has its
 // tenant, as after a job's end.
 func TestEscalationForgetsTenantsThatAreNoMore(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
 	c.climb("xxxxxxxxx")
-	if level, _ := c.Level(someone); level != policy.Pause {
-		t.Fatalf("it is at %s, want pause", level)
-	}
+	c.at(t, someone, policy.Pause)
 	c.steps = policy.Steps{}
 	fixture.Equal(t, c.climb("gg"), "1 observe done", "without its tenant")
 	if on, actions := c.Stats(); len(on)+len(actions) != 0 || len(c.Save().Standing) != 0 {
@@ -191,10 +196,8 @@ func TestBrakeOfSuspended(t *testing.T) {
 	t.Parallel()
 	c := newClimber()
 	c.actions = 3
-	if got := c.climb(strings.Repeat("x", 12) + strings.Repeat("s", 600)); got != "3 warn done, 6 throttle done, "+
-		"9 pause done, 12 suspend done, 42 terminate braked, 606 terminate done" {
-		t.Error(got)
-	}
+	fixture.Equal(t, c.climb(strings.Repeat("x", 12)+strings.Repeat("s", 600)), "3 warn done, 6 throttle done, "+
+		"9 pause done, 12 suspend done, 42 terminate braked, 606 terminate done", "climb")
 }
 
 // The step to Terminate after a suspension has the evidence that led there.
@@ -217,13 +220,9 @@ func TestRefusedSuspension(t *testing.T) {
 	c.actions = 3
 	c.climb("xxxxxxxxx")
 	c.result = Refused
-	if got := c.climb("xxx"); got != "3 suspend refused" {
-		t.Error(got)
-	}
+	fixture.Equal(t, c.climb("xxx"), "3 suspend refused", "climb")
 	c.result = Done
-	if got := c.climb("xxx"); got != "3 terminate done" {
-		t.Error(got)
-	}
+	fixture.Equal(t, c.climb("xxx"), "3 terminate done", "after that")
 	c = newClimber()
 	c.climb("xxxxxxxxx")
 	c.result = Refused
@@ -253,9 +252,7 @@ func TestRelease(t *testing.T) {
 		func(a wire.ActionStats) bool { return a.Action == "resume" && a.Result == Done }) {
 		t.Errorf("%+v", actions)
 	}
-	if got := c.climb("xxxxxx"); got != "3 pause done, 6 suspend done" {
-		t.Error(got)
-	}
+	fixture.Equal(t, c.climb("xxxxxx"), "3 pause done, 6 suspend done", "again")
 	c.steps.Shadow = true
 	c.climb("s")
 	if _, is := c.Release(c.now, someone); is {
@@ -326,9 +323,7 @@ func TestFailedStepIsTriedAgainLater(t *testing.T) {
 		// The window begins again, and nothing is retried within ten seconds.
 		fixture.Equal(t, c.climb(strings.Repeat("x", 24)),
 			"3 throttle "+result+", 13 throttle "+result+", 23 throttle "+result, "climb")
-		if level, _ := c.Level(someone); level != policy.Warn {
-			t.Errorf("it stands at %v", level)
-		}
+		c.at(t, someone, policy.Warn)
 		fixture.Equal(t, len(c.brake.actions), 0, "the brake counts … that came to nothing")
 		c.result = Done
 		fixture.Contains(t, c.climb(strings.Repeat("x", 10)), "throttle done", "when there is a way again")
@@ -384,10 +379,8 @@ func TestBrake(t *testing.T) {
 	if held != 2 || !since.Equal(time.Unix(1e9+6, 0)) {
 		t.Errorf("the brake holds back %d since %v", held, since)
 	}
-	if level, _ := c.Level(all[3]); level != policy.Warn {
-		t.Errorf("a workload that is held back is at level %v", level)
-	}
-	look(601, 606) // ten minutes after the first
+	c.at(t, all[3], policy.Warn) // it is held back
+	look(601, 606)               // ten minutes after the first
 	fixture.EqualSlices(t, got, []string{"606 3 throttle done", "606 4 throttle done"}, "when it lets go")
 	if since, held := c.Brake(); !since.IsZero() || held != 0 {
 		t.Errorf("the brake is on still: %v, %d", since, held)
@@ -397,11 +390,8 @@ func TestBrake(t *testing.T) {
 func TestBrakeDoesNotHoldDown(t *testing.T) {
 	c := newClimber()
 	c.actions = 2
-	if got, want := c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)),
-		"3 warn done, 6 throttle done, 9 pause done, 12 suspend braked, 22 throttle done, 32 warn done, 42 observe "+
-			"done"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	fixture.Equal(t, c.climb("xxxxxxxxxxxx"+strings.Repeat(".", 40)), "3 warn done, 6 throttle done, 9 pause done, "+
+		"12 suspend braked, 22 throttle done, 32 warn done, 42 observe done", "climb")
 	if since, _ := c.Brake(); !since.IsZero() {
 		t.Error("no workload is held back, but the episode continues")
 	}
@@ -429,10 +419,8 @@ func TestBrakeLetsGoWhoWaitsLongest(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"6 1 done", "15 3 braked", "25 2 braked", "606 3 done", "606 0 braked",
-		"1206 2 done"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	fixture.EqualSlices(t, got, []string{"6 1 done", "15 3 braked", "25 2 braked", "606 3 done", "606 0 braked",
+		"1206 2 done"}, "it lets go")
 }
 
 func TestStats(t *testing.T) {
@@ -440,18 +428,14 @@ func TestStats(t *testing.T) {
 	c.actions = 2
 	c.climb("xxxxxxxxxxxx" + strings.Repeat(".", 20))
 	escalation, actions := c.Stats()
-	if want := []wire.EscalationStats{{Tenant: "team", Workload: someone.Workload,
-		Level: "warn"}}; !slices.Equal(escalation, want) {
-		t.Errorf("escalation %+v", escalation)
-	}
+	fixture.EqualSlices(t, escalation, []wire.EscalationStats{{Tenant: "team", Workload: someone.Workload, Level: "warn"}},
+		"the escalation")
 	var got []string
 	for _, a := range actions {
 		got = append(got, fmt.Sprint(a.Action, " ", a.Result, " ", a.Count))
 	}
-	if want := []string{"pause done 1", "resume done 2", "suspend braked 1", "throttle done 1",
-		"warn done 1"}; !slices.Equal(got, want) {
-		t.Errorf("actions %q, want %q", got, want)
-	}
+	fixture.EqualSlices(t, got, []string{"pause done 1", "resume done 2", "suspend braked 1", "throttle done 1", "warn done 1"},
+		"the actions")
 	c.steps.Shadow = true
 	c.climb("?")
 	if escalation, _ = c.Stats(); !escalation[0].Shadow {
@@ -511,9 +495,7 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	for range 6 {
 		next.judge(next.audit('x', other))
 	}
-	if level, _ := next.Level(other); level != policy.Throttle {
-		t.Errorf("one more action was left: %v", level)
-	}
+	next.at(t, other, policy.Throttle) // one more action was left
 	for range 3 {
 		next.judge(next.audit('x', other))
 	}
@@ -592,4 +574,17 @@ func BenchmarkEscalation(b *testing.B) {
 	for b.Loop() {
 		c.judge(f)
 	}
+}
+
+// TestEvidenceOfLittleKnown holds that a violation counts even if nothing else
+// is known of a subject. A subject with too much GPU time is not known to be
+// clean before the next window, and is found in each.
+func TestEvidenceOfLittleKnown(t *testing.T) {
+	c := newClimber()
+	for range c.steps.Confirm {
+		f := c.audit('x', someone)
+		f.Seen = map[audit.Subject]Status{someone: {GPUs: []string{"GPU-good"}}}
+		c.judge(f)
+	}
+	c.at(t, someone, policy.Warn)
 }

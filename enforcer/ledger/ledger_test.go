@@ -12,6 +12,14 @@ import (
 	"gpusteward/internal/fixture"
 )
 
+// reserves asks for bytes, and says whether they are to be reserved and how many are free then.
+func reserves(t *testing.T, l *Ledger, name string, id, bytes uint64, is bool, left uint64, what string) {
+	t.Helper()
+	if _, ok, free := l.Reserve(name, id, bytes); ok != is || free != left {
+		t.Errorf("%s: reserved %v, and %d bytes are free; want %v and %d", what, ok, free, is, left)
+	}
+}
+
 func TestReserveWithinTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
@@ -22,9 +30,7 @@ func TestReserveWithinTheCap(t *testing.T) {
 	if r, ok, free := l.Reserve("a", 2, 41); r != 0 || ok || free != 40 {
 		t.Errorf("41 of 40: %v %d", ok, free)
 	}
-	if _, ok, free := l.Reserve("a", 2, math.MaxUint64); ok || free != 40 {
-		t.Errorf("all there is: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, math.MaxUint64, false, 40, "all there is")
 	fixture.Must(t, l.Commit(1, r, 50))
 	if r, ok, free := l.Reserve("a", 2, 50); !ok || free != 0 || l.Abort(2, r) != nil {
 		t.Errorf("50 of 50: %v %d", ok, free)
@@ -130,9 +136,7 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	l.End(1)
 	l.End(1)
 	fixture.Equal(t, l.Usage("a"), Usage{Dead: 60, Cap: 100, Peak: 60}, "its use")
-	if _, ok, free := l.Reserve("a", 2, 41); ok || free != 40 {
-		t.Errorf("a successor was let in to what is held still: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, 41, false, 40, "a successor was let in to what is held still")
 	if _, ok, _ := l.Reserve("a", 1, 1); ok {
 		t.Error("a dead session reserved")
 	}
@@ -173,26 +177,18 @@ func TestDeadBytesStayUntilReleased(t *testing.T) {
 	if n := l.Release(1); n != 60 || l.Release(1) != 0 {
 		t.Errorf("%d bytes released", n)
 	}
-	if _, ok, free := l.Reserve("a", 2, 100); !ok || free != 0 {
-		t.Errorf("after the release: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, 100, true, 0, "after the release")
 }
 
 func TestAdoptMayExceedTheCap(t *testing.T) {
 	var l Ledger
 	l.SetCap("a", 100)
 	fixture.Must(t, adopt(&l, "a", 1, 150))
-	if _, ok, free := l.Reserve("a", 2, 1); ok || free != 0 {
-		t.Errorf("admitted above the cap: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, 1, false, 0, "admitted above the cap")
 	l.Free(1, 60)
-	if _, ok, free := l.Reserve("a", 2, 10); !ok || free != 0 {
-		t.Errorf("below the cap again: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, 10, true, 0, "below the cap again")
 	l.SetCap("a", 20)
-	if _, ok, free := l.Reserve("a", 2, 0); !ok || free != 0 {
-		t.Errorf("under a lowered cap: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 2, 0, true, 0, "under a lowered cap")
 	if _, ok, _ := l.Reserve("a", 2, 1); ok {
 		t.Error("admitted above a lowered cap")
 	}
@@ -231,9 +227,7 @@ func TestMoveOfOneOfTwo(t *testing.T) {
 		b != (Usage{Committed: 27, Reserved: 5, Peak: 27}) {
 		t.Errorf("a %+v, b %+v", a, b)
 	}
-	if _, ok, free := l.Reserve("c", 4, 66); ok || free != 65 {
-		t.Errorf("66 of the 65 that are left: %v, %d free", ok, free)
-	}
+	reserves(t, &l, "c", 4, 66, false, 65, "66 of the 65 that are left")
 	l.End(3)
 	l.Release(3)
 	fixture.Equal(t, l.Usage("b"), Usage{Committed: 20, Reserved: 5, Peak: 27},
@@ -302,9 +296,7 @@ func TestClaimsDoNotOverflow(t *testing.T) {
 	for i := range 1 << 16 {
 		l.SetReserved(strconv.Itoa(i), math.MaxUint64)
 	}
-	if _, ok, free := l.Reserve("a", 1, 1); ok || free != 0 {
-		t.Errorf("the ledger gave away memory that others are guaranteed: %v, %d free", ok, free)
-	}
+	reserves(t, &l, "a", 1, 1, false, 0, "the ledger gave away memory that others are guaranteed")
 }
 
 func TestNothingIsKeptOfWhoIsGone(t *testing.T) {
@@ -338,9 +330,7 @@ func TestUnlistedMemoryHasNoClaim(t *testing.T) {
 			t.Errorf("with a guarantee of %d: %v %d", guaranteed, ok, free)
 		}
 	}
-	if _, ok, free := l.Reserve("a", 1, 11); ok || free != 10 {
-		t.Errorf("its own: %v %d", ok, free)
-	}
+	reserves(t, &l, "a", 1, 11, false, 10, "its own")
 	l.SetReserved("a", 95)
 	if _, ok, free := l.ReserveUnless("a", 3, 5, true, nil); !ok || free != 0 {
 		t.Errorf("what stays within the guarantee: %v %d", ok, free)
@@ -357,9 +347,7 @@ func TestReserved(t *testing.T) {
 	l.End(1)
 	l.Release(1)
 	l.SetCapacity(100)
-	if _, ok, free := l.Reserve("a", 2, 61); ok || free != 60 {
-		t.Errorf("61 of 100, of which 40 are kept: %v, %d free", ok, free)
-	}
+	reserves(t, &l, "a", 2, 61, false, 60, "61 of 100, of which 40 are kept")
 	r, ok, free := l.Reserve("a", 2, 60)
 	if !ok || free != 0 {
 		t.Fatalf("60 of 100, of which 40 are kept: %v, %d free", ok, free)
@@ -368,13 +356,9 @@ func TestReserved(t *testing.T) {
 	if !ok || free != 10 {
 		t.Fatalf("30 of its own 40: %v, %d free", ok, free)
 	}
-	if _, ok, free := l.Reserve("b", 3, 11); ok || free != 10 {
-		t.Errorf("11 of the last 10: %v, %d free", ok, free)
-	}
+	reserves(t, &l, "b", 3, 11, false, 10, "11 of the last 10")
 	l.Abort(2, r)
-	if _, ok, free := l.Reserve("b", 3, 70); !ok || free != 0 {
-		t.Errorf("with nobody else there: %v, %d free", ok, free)
-	}
+	reserves(t, &l, "b", 3, 70, true, 0, "with nobody else there")
 	l.Abort(3, s)
 	// Others took more than there is: the driver may refuse, and the books do
 	// not.

@@ -207,9 +207,7 @@ func TestAgoBeside(t *testing.T) {
 	if got, want := d.Stats("a").Served, time.Duration(rate*4e6); off(got, want) || off(d.Stats("a").Wanted, 4*ms) {
 		t.Errorf("%+v, not %v", d.Stats("a"), want)
 	}
-	if together := d.System().Together; together != 8*ms {
-		t.Errorf("%v", together)
-	}
+	fixture.Equal(t, d.System().Together, 8*ms, "together")
 }
 
 // A limit's bucket has a size, a moment at which it is empty, and a moment at
@@ -267,9 +265,7 @@ func TestChangeLimit(t *testing.T) {
 	}
 	d.find("a").bucket = 40 * ms
 	d.Change(d.at, "a", Share{Limit: 0.2})
-	if d.find("a").bucket != 20*ms {
-		t.Errorf("%v", d.find("a").bucket)
-	}
+	fixture.Equal(t, d.find("a").bucket, 20*ms, "the bucket")
 	d.find("a").bucket = 0
 	d.dirty = true
 	if d.decide().shows("p"); !d.find("a").dry {

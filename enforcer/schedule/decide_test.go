@@ -103,9 +103,7 @@ func TestRealtimeGoesFirst(t *testing.T) {
 	if d.shows("pr"); d.Stats("b").Throttled <= stats.Throttled || d.System().Preempted == 0 {
 		t.Errorf("%+v, %+v", d.Stats("b"), d.System())
 	}
-	if c := (Share{Class: Realtime}).clean().Class; c != Normal {
-		t.Errorf("a tenant without a limit has class %d", c)
-	}
+	fixture.Equal(t, (Share{Class: Realtime}).clean().Class, Normal, "the class of a tenant without a limit")
 }
 
 // A realtime tenant does not wait for others to drain.
@@ -239,9 +237,7 @@ func TestTurns(t *testing.T) {
 	if s := d.State("b"); s.End < d.at+10*ms || s.End > d.at+10*ms+10 {
 		t.Errorf("at %v b ends at %v", d.at, s.End)
 	}
-	if h := d.System().Handover; h != 0 {
-		t.Errorf("%v", h)
-	}
+	fixture.Equal(t, d.System().Handover, 0, "the handover")
 	d.rest("b")
 	d.decide().shows("rP")
 }
@@ -264,13 +260,9 @@ func TestLateForATurn(t *testing.T) {
 	if a, b := d.Lag("a"), d.Lag("b"); a != 4*ms || b != -4*ms {
 		t.Errorf("after 5 ms a is owed %v, b %v", a, b)
 	}
-	if s := d.Stats("a"); s.Wanted != 0 {
-		t.Errorf("a wanted the GPU for %v", s.Wanted)
-	}
+	fixture.Equal(t, d.Stats("a").Wanted, 0, "a wanted the GPU for")
 	d.pass(linger)
-	if s := d.State("b"); s.End != 0 {
-		t.Errorf("for who does not come back room is made until %v", s.End)
-	}
+	fixture.Equal(t, d.State("b").End, 0, "for who does not come back room is made until")
 }
 
 // The wait for a drain has a deadline. Undrained work is charged after that.
@@ -311,12 +303,8 @@ func TestStopped(t *testing.T) {
 	before, done := g.Stats("b").Overruns, a.ranks[0].done
 	w.run(2 * time.Second)
 	fixture.Equal(t, g.Stats("b").Overruns-before, 1, "a tenant that is stopped overran … times")
-	if got := a.ranks[0].done - done; got < 1900*ms {
-		t.Errorf("the other one had the GPU for %v of 2 s", got)
-	}
-	if waited := g.Stats("b").Waited; waited > time.Second {
-		t.Errorf("that it was stopped counts as a wait of %v", waited)
-	}
+	fixture.AtLeast(t, a.ranks[0].done-done, 1900*ms, "the other one had the GPU for … of 2 s")
+	fixture.AtMost(t, g.Stats("b").Waited, time.Second, "that it was stopped counts as a wait of")
 	done = b.ranks[0].done
 	w.run(1 * time.Second)
 	if got := b.ranks[0].done - done; got < 400*ms || got > 600*ms {

@@ -96,13 +96,9 @@ func TestSlots(t *testing.T) {
 		fixture.Equal(t, index(at), want, "%v is of slot", at)
 	}
 	d.Look(slots * slotTime)
-	if s := a.past[0]; s.served != 90*ms {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, a.past[0].served, 90*ms, "served")
 	d.Look(slots*slotTime + 1)
-	if s := a.past[0]; s.served != 1 {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, a.past[0].served, 1, "served")
 }
 
 // Shares cover at most ten seconds, and all of them if they are there.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"gpusteward/internal/fixture"
 )
 
 func near(a, b float64) bool { return math.Abs(a-b) < 1e-6 }
@@ -16,9 +18,7 @@ func costs(seconds float64) rate { return rate{measured.Seconds() / seconds, mea
 func TestCost(t *testing.T) {
 	var p pace
 	p.solo.add(4, 4*ms-1, soloMemory)
-	if p.cost() != 0 {
-		t.Errorf("%v after less than 4 ms", p.cost())
-	}
+	fixture.Equal(t, p.cost(), 0, "the cost after less than 4 ms")
 	if p.solo.add(0, 1, soloMemory); !near(p.cost(), 0.001) {
 		t.Errorf("%v", p.cost())
 	}
@@ -162,16 +162,12 @@ func TestLearnBeside(t *testing.T) {
 			!near(a.pace.beside.seconds, c.beside.Seconds()) && c.launches > 0 {
 			t.Errorf("%+v: lag %v, %+v", c, a.lag, a.pace.beside)
 		}
-		if a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 {
-			t.Errorf("%+v: the window goes on", c)
-		}
+		fixture.Equal(t, a.pace.window.solo+a.pace.window.beside+a.pace.window.given, 0, "%+v: the window goes on", c)
 		served := c.given - c.lag
 		if c.beside <= c.solo/8 { // nothing was learned
 			served = 0
 		}
-		if s := d.Stats("a"); s.Served != served {
-			t.Errorf("%+v: served %v, not %v", c, s.Served, served)
-		}
+		fixture.Equal(t, d.Stats("a").Served, served, "%+v: served", c)
 	}
 	d, a := lessons(t, 0, 4*time.Second, 2*time.Second)
 	a.pace.solo = costs(0.001)
@@ -264,9 +260,7 @@ func TestLearnOpen(t *testing.T) {
 			t.Errorf("%v: %+v", c.says, a.pace)
 		}
 		d.Report(d.at, "a", Usage{Launched: 100, Busy: c.says}) // no more time than before
-		if s := d.Stats("a"); s.Charged != c.want {
-			t.Errorf("%v again: %+v", c.says, s)
-		}
+		fixture.Equal(t, d.Stats("a").Charged, c.want, "%v again: charged", c.says)
 	}
 	d := newDesk(t, Config{}, 1)
 	d.join(Share{}, "a")
@@ -276,9 +270,7 @@ func TestLearnOpen(t *testing.T) {
 	d.want("b")
 	d.decide()
 	d.Report(d.at, "a", Usage{Launched: 100, Busy: 70 * ms}) // of the time before
-	if s := d.Stats("a"); s.Charged != 70*ms {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, d.Stats("a").Charged, 70*ms, "charged")
 	for range 100 { // from then on the clock counts
 		d.at += ms
 		d.Report(d.at, "a", Usage{Launched: 1, Busy: time.Hour})
@@ -302,9 +294,7 @@ func TestMeasured(t *testing.T) {
 	began := d.at
 	d.pass(30*ms - 1).shows("rp")
 	d.pass(1)
-	if d.measured != d.find("b") {
-		t.Error("b is not measured after a")
-	}
+	fixture.Equal(t, d.measured, d.find("b"), "measured after a")
 	d.drain("a")
 	d.decide().shows("pr")
 	d.rest("b")

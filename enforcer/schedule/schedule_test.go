@@ -30,16 +30,12 @@ func TestClean(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	if c := New(Config{}).config; c != (Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}) {
-		t.Errorf("%+v", c)
-	}
+	fixture.Equal(t, New(Config{}).config, Config{Turn: 10 * ms, Minimum: 2 * ms, Drain: 50 * ms}, "the usual configuration")
 	if g := New(Config{}).Add(); !g.together { // the first assumption
 		t.Error("a new GPU's tenants take turns")
 	}
 	set := Config{Turn: 1, Minimum: 2, Drain: 3, Turns: true}
-	if c := New(set).config; c != set {
-		t.Errorf("%+v", c)
-	}
+	fixture.Equal(t, New(set).config, set, "the configuration")
 }
 
 // A tenant whose last session has left has no state any more.
@@ -77,9 +73,7 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 		t.Fatal("no tenant is measured")
 	}
 	d.Leave(d.at, "a")
-	if d.measured != nil {
-		t.Error("a tenant that left is measured")
-	}
+	fixture.Equal(t, d.measured, nil, "a tenant that left is measured")
 	d.decide()
 	if d.State("b").Mode == Pause {
 		t.Errorf("%+v", d.State("b"))
@@ -285,9 +279,7 @@ func TestLook(t *testing.T) {
 	d.decide()
 	d.Look(time.Second)
 	s := d.Stats("a")
-	if s.Served != time.Second-late {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, s.Served, time.Second-late, "served")
 	d.Look(ms)
 	d.Want(2*ms, "a")
 	if is := d.Stats("a"); is != s || d.GPU.now != time.Second {
@@ -297,9 +289,7 @@ func TestLook(t *testing.T) {
 		t.Errorf("to be called at %v", wake)
 	}
 	d.Look(d.GPU.now + 20*time.Second) // longer than the history
-	if s := d.Stats("a"); s.Served != 21*time.Second-late {
-		t.Errorf("%+v", s)
-	}
+	fixture.Equal(t, d.Stats("a").Served, 21*time.Second-late, "served")
 }
 
 // A tenant whose hook is silent, or never reports a drain, costs no other
@@ -351,9 +341,7 @@ func TestNewcomerStartsFair(t *testing.T) {
 	a.name, b.name, b.from = "a", "b", 3*time.Second
 	newWorld(t, false, nil, a, b).run(5 * time.Second)
 	all := alone(t, "queue").lone
-	if part := a.rate(0, b.from) / all; part < 0.99 {
-		t.Errorf("%.3f alone", part)
-	}
+	fixture.AtLeast(t, a.rate(0, b.from)/all, 0.99, "its part alone")
 	if part := b.rate(b.from, b.from+500*ms) / all; part < 0.43 || part > 0.57 {
 		t.Errorf("the newcomer has %.3f in the first half second", part)
 	}
@@ -539,7 +527,5 @@ func TestChurn(t *testing.T) {
 		d.Leave(d.at, "b")
 		d.decide().pass(ms)
 	}
-	if s := d.Stats("b"); s.Served.Seconds()/3 > 0.2 {
-		t.Errorf("it has %.2f", s.Served.Seconds()/3)
-	}
+	fixture.AtMost(t, d.Stats("b").Served.Seconds()/3, 0.2, "it has")
 }
