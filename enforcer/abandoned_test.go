@@ -67,29 +67,30 @@ func (g *governed) compared() {
 	}
 }
 
+// remembering starts an enforcer of a tenant with a cap. Its broker asks the driver what processes hold.
+func remembering(t *testing.T, limit uint64) *governed {
+	t.Helper()
+	g := prepared(t)
+	g.broker.Holds = g.truth.holds
+	g.run(judging(byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit}, quick(policy.Warn))))
+	return g
+}
+
 // TestExecGivesMemoryBack lets a process that holds memory start another
 // program. The memory of the first program is not charged to the second.
 func TestExecGivesMemoryBack(t *testing.T) {
 	t.Parallel()
 	const limit = 4096 * mib
-	table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
-		Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
-		Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
-			quick(policy.Warn))}}
-	g := prepared(t)
-	g.broker.Holds = g.truth.holds
-	g.run(table)
+	g := remembering(t, limit)
 	used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
 	w := g.job("tenant", true, "--wait-start", "--alloc-mib=2048", "--alloc-step-mib=64", "--kernel-us=1000",
 		"--sync-every=1", "--steps=1", "--then-wait=1", "--then-mib=4096")
-	ready(t, w)
-	w.Tell("go")
+	goes(t, w)
 	fixture.Need(t, taken(t, w), limit/2, "it takes … MiB of 2048")
 	poll(t, 10*time.Second, "what it takes is not booked", func() bool { return used() == limit/2 })
 	g.compared()
 	w.Tell("anew")
-	ready(t, w) // the other program
-	w.Tell("go")
+	goes(t, w) // the other program
 	fixture.Equal(t, taken(t, w), limit, "it takes … MiB of 4096 after it began another program")
 	poll(t, 10*time.Second, "the books differ",
 		func() bool { return used() == limit && g.it.Stats().Sessions["closing"] == 0 })
@@ -193,14 +194,12 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 				return s.Sessions["active"] == 3 && books(s, "tenant").MemoryUsed == c.had+2*c.more
 			})
 			last := h.load(t, "tenant", want...)
-			ready(t, last)
-			last.Tell("go")
+			goes(t, last)
 			if got := taken(t, last); got != limit-c.had-2*c.more {
 				t.Errorf("with the next broker there are %d MiB left, want %d", got/mib, (limit-c.had-2*c.more)/mib)
 			}
-			if _, peak := h.truth.memory(t); peak != limit {
-				t.Errorf("the tenant had %d bytes of %d", peak, limit)
-			}
+			_, peak := h.truth.memory(t)
+			fixture.Equal(t, peak, limit, "the tenant had … bytes")
 		})
 	}
 }
@@ -227,13 +226,7 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			table := policy.Table{Steps: quick(policy.Warn), Actions: 10,
-				Default: policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}},
-				Rules: []policy.Rule{byPath("tenant", policy.Quota{Limit: 1, Bandwidth: 1, Memory: limit},
-					quick(policy.Warn))}}
-			g := prepared(t)
-			g.broker.Holds = g.truth.holds
-			g.run(table)
+			g := remembering(t, limit)
 			g.waits()
 			used := func() uint64 { return books(g.it.Stats(), "tenant").MemoryUsed }
 			w := g.job("tenant", true, fmt.Sprintf("--alloc-mib=%d", c.had/mib), "--alloc-step-mib=32",
@@ -252,9 +245,8 @@ func TestBeginningAnewGivesNobodyMore(t *testing.T) {
 			w.Tell("go")
 			fixture.Equal(t, taken(t, w), c.after, "the last program takes … MiB")
 			poll(t, 10*time.Second, "the books differ", func() bool { return used() == limit })
-			if _, peak := g.truth.memory(t); peak != limit {
-				t.Errorf("the tenant had %d bytes of %d", peak, limit)
-			}
+			_, peak := g.truth.memory(t)
+			fixture.Equal(t, peak, limit, "the tenant had … bytes")
 			killChildren(t, w)
 			w.Kill()
 			poll(t, 10*time.Second, "something is charged to nobody",

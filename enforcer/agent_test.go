@@ -136,8 +136,7 @@ func (a *agent) job(tenant string, gpu int, options ...string) *worker {
 func (a *agent) hold(tenant string, gpu int, options ...string) (*worker, uint64) {
 	a.t.Helper()
 	w := a.job(tenant, gpu, append(options, "--burst-ms=0.1", "--sleep-ms=600000")...)
-	ready(a.t, w)
-	w.Tell("go")
+	goes(a.t, w)
 	return w, taken(a.t, w)
 }
 

@@ -1,9 +1,11 @@
 package enforcer_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,16 +107,13 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 	t.Helper()
 	dir := fixture.Value(os.MkdirTemp("", "capacity"))(t) // t.TempDir's names are too long for a socket
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	kept := none
 	kept.Reserved = 40 * gib
 	rule := func(name string, q policy.Quota) policy.Rule {
 		return policy.Rule{Name: name, Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: q},
 			Steps: quick(policy.Warn)}
 	}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10,
-		Rules: []policy.Rule{rule("kept", kept), rule("liar", none), rule("third", none)}}
+	table := judging(rule("kept", kept), rule("liar", none), rule("third", none))
 	socket = filepath.Join(dir, "s")
 	e, err := enforcer.New(enforcer.Options{Tick: tick, Policy: policy.New(table, policy.HostView{}, nil), Dir: dir, Host: card{},
 		Broker: broker.Options{Socket: socket, Holds: card{}.holds}})
@@ -147,4 +146,22 @@ func TestALieAboutMemoryTakesNothing(t *testing.T) {
 	if got := liar.take(200 * gib); got != 29*gib {
 		t.Errorf("the liar is given %d GiB, want 29 of 79 of which 40 are kept and 10 taken", got/gib)
 	}
+}
+
+// TestUnifiedMemory has a GPU whose memory NVML does not tell: a cap in percent is in
+// force, and a suspended workload comes back.
+func TestUnifiedMemory(t *testing.T) {
+	t.Parallel()
+	a := startAgentOn(t, stub(t, "GS_STUB_UNIFIED=1", fmt.Sprint("GS_STUB_MEMORY=", 1<<30)),
+		"  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}], memory: 25 %}\n", "all")
+	poll(t, time.Minute, "CUDA is not asked", func() bool { return strings.Contains(a.log("all"), "and CUDA does") })
+	w, most := a.hold("a", 0, "--alloc-mib=1000", "--alloc-step-mib=1")
+	fixture.Equal(t, most, 256*mib, "it takes … bytes of 1 GiB")
+	poll(t, time.Minute, "nobody holds the cap", func() bool {
+		return strings.Contains(a.ask("/metrics"), `nvgpu_quota_backend_info{backend="hook",gpu="0",resource="memory"`)
+	})
+	fixture.Must(t, a.order("suspend", w.Cmd.Process.Pid))
+	poll(t, time.Minute, "it is not suspended", func() bool { return a.recorded() == "suspended" })
+	fixture.Must(t, a.order("resume-process", w.Cmd.Process.Pid))
+	poll(t, time.Minute, "it does not come back", func() bool { return a.recorded() == "" })
 }

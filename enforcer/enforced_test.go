@@ -19,13 +19,9 @@ import (
 // fault.
 func TestEnforcerTerminates(t *testing.T) {
 	t.Parallel()
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
-			byPath("doomed", none, quick(policy.Terminate)),
-			byPath("shadowed", none, func() policy.Steps { s := quick(policy.Terminate); s.Shadow = true; return s }()),
-		}}
-	g := underEnforcer(t, table)
+	shadow := quick(policy.Terminate)
+	shadow.Shadow = true
+	g := underEnforcer(t, judging(byPath("doomed", none, quick(policy.Terminate)), byPath("shadowed", none, shadow)))
 	g.hardware = true
 	// It makes the GPU known to the broker.
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=600")
@@ -58,11 +54,9 @@ func TestEnforcerTerminates(t *testing.T) {
 // beside the first is refused.
 func TestPausedOverRestart(t *testing.T) {
 	t.Parallel()
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	slow := quick(policy.Pause)
 	slow.Hold = time.Minute
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("paused", none, slow)}}
+	table := judging(byPath("paused", none, slow))
 	g := underEnforcer(t, table)
 	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=600")
 	w := g.job("paused", false, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=600")
@@ -86,10 +80,7 @@ func TestPausedOverRestart(t *testing.T) {
 func TestWhoTakesLongerTimeSlicesIsNamed(t *testing.T) {
 	bothWays(t, func(t *testing.T, hooked bool) {
 		honest, objective := policy.Quota{Guarantee: .7, Limit: 1, Bandwidth: 1}, audit.Unhooked
-		none := policy.Quota{Limit: 1, Bandwidth: 1}
-		g := underEnforcer(t, policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-			Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{byPath("honest", honest, quick(policy.Warn)),
-				byPath("taker", none, quick(policy.Warn))}})
+		g := underEnforcer(t, judging(byPath("honest", honest, quick(policy.Warn)), byPath("taker", none, quick(policy.Warn))))
 		driver := filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "libcuda.so.1")
 		g.hook[0] += ":" + driver // its requests to the kernel pass the hook then
 		a := g.job("honest", true, "--kernel-us=500", "--seconds=600")

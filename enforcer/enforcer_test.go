@@ -22,6 +22,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -249,6 +250,15 @@ func (g *governed) audited() wire.EnforcerStats {
 func over(w *worker) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", w.Cmd.Process.Pid))
 	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// none is a quota that holds nobody back.
+var none = quota.Free()
+
+// judging returns a table with these rules. Who has none is warned at most.
+func judging(rules ...policy.Rule) policy.Table {
+	return policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: quick(policy.Warn),
+		Actions: 10, Rules: rules}
 }
 
 // byPath returns the rule of a tenant that is known by its program's name.

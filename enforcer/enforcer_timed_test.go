@@ -19,19 +19,13 @@ import (
 // goes around the hook. It is found, warned, throttled, paused and resumed, and
 // no other process is touched.
 func TestEnforcer(t *testing.T) {
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
 	with := func(edit func(*policy.Quota)) policy.Quota { q := none; edit(&q); return q }
 	paused := quick(policy.Pause)
 	paused.Hold = time.Second
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{
-			byPath("guaranteed", with(func(q *policy.Quota) { q.Guarantee = .7 }), quick(policy.Warn)),
-			byPath("greedy", with(func(q *policy.Quota) { q.Guarantee, q.Memory = .3, 1<<30 }),
-				paused),
-		}}
 	g := prepared(t)
 	g.tick = audit.Tick(250 * time.Millisecond) // a window must be long enough for the rhythm of turns
-	g.run(table)
+	g.run(judging(byPath("guaranteed", with(func(q *policy.Quota) { q.Guarantee = .7 }), quick(policy.Warn)),
+		byPath("greedy", with(func(q *policy.Quota) { q.Guarantee, q.Memory = .3, 1<<30 }), paused)))
 	guaranteed := g.job("guaranteed", true, "--kernel-us=200", "--seconds=180")
 	greedy := g.job("greedy", true, "--kernel-us=200", "--seconds=180")
 	third := g.job("third", false, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")

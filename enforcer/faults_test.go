@@ -123,10 +123,7 @@ func TestMemoryRace(t *testing.T) {
 		kind := []string{"native", "async", "vmm", "managed"}[i%4]
 		all = append(all, h.load(t, "race", hoard(64, 2, kind)...))
 	}
-	ready(t, all...)
-	for _, w := range all {
-		w.Tell("go")
-	}
+	goes(t, all...)
 	sum := uint64(0)
 	for _, w := range all {
 		sum += taken(t, w)
@@ -150,7 +147,6 @@ func TestCancelledAllocations(t *testing.T) {
 	h.govern(t, terms{"tenant", broker.Quota{Quota: quota.Quota{Limit: 1, Memory: 4 * 8 * mib}, Weight: 1}})
 	w := h.load(t, "tenant", "--launch=alloc", "--alloc-step-mib=8", "--kernel-us=200", "--sync-every=1", "--threads=4",
 		"--cancel-ms=2", "--seconds=1")
-	ready(t, w)
-	w.Tell("go")
+	goes(t, w)
 	w.hear(t, time.Minute, "total")
 }

@@ -20,13 +20,11 @@ func TestDeathGivesShareBack(t *testing.T) {
 	h := stub(t)
 	h.govern(t, tenant("heir", 10), tenant("victim", 90))
 	heir := h.load(t, "heir", "--kernel-us=200", "--seconds=60")
-	ready(t, heir)
-	heir.Tell("go")
+	goes(t, heir)
 	var lost []float64
 	for range 5 {
 		victim := h.load(t, "victim", "--kernel-us=200", "--seconds=60")
-		ready(t, victim)
-		victim.Tell("go")
+		goes(t, victim)
 		if !victim.until(10*time.Second, func(s *series) bool {
 			return len(s.Steps) > 0 && s.Steps[len(s.Steps)-1] > 1000
 		}) {
@@ -43,42 +41,6 @@ func TestDeathGivesShareBack(t *testing.T) {
 	middle := percentile(lost, 0.5)
 	fmt.Printf("death of a client: share back after %.1f ms median, %.1f ms worst\n", middle, slices.Max(lost))
 	fixture.AtMost(t, middle, 10, "a dead client's share came back after … ms")
-}
-
-// TestStopped stops one of two saturated tenants. The other one waits for it
-// once, has the GPU, and shares it again when the first continues.
-func TestStopped(t *testing.T) {
-	h := stub(t)
-	h.govern(t, tenant("stopped", 70), tenant("other", 30))
-	stopped, other := h.load(t, "stopped", "--kernel-us=200", "--seconds=60"),
-		h.load(t, "other", "--kernel-us=200", "--seconds=60")
-	ready(t, stopped, other)
-	for _, w := range []*worker{stopped, other} {
-		w.begin(200e-6)
-		w.Tell("go")
-	}
-	took := func(name string) func() bool {
-		from := books(stats(t, h.broker), name).Turns
-		return func() bool { return books(stats(t, h.broker), name).Turns > from+20 }
-	}
-	poll(t, 20*time.Second, "they do not take turns", took("stopped"))
-	before := books(stats(t, h.broker), "stopped")
-	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
-	poll(t, 20*time.Second, "the broker holds it for alive",
-		func() bool { return stats(t, h.broker).Sessions["stale"] == 1 })
-	after := books(stats(t, h.broker), "stopped")
-	fmt.Printf("a stopped tenant: %d overruns until it is stale\n", after.Overruns-before.Overruns)
-	fixture.AtMost(t, after.Overruns-before.Overruns, 2, "the other one waited for it … times")
-	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
-	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
-
-	// This stop is too short for the session to become stale.
-	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGSTOP))
-	was := books(stats(t, h.broker), "stopped").Overruns
-	poll(t, 20*time.Second, "it is not waited for",
-		func() bool { return books(stats(t, h.broker), "stopped").Overruns > was })
-	fixture.Must(t, stopped.Cmd.Process.Signal(syscall.SIGCONT))
-	poll(t, 20*time.Second, "it has no turns again", took("stopped"))
 }
 
 func TestBrokerKilled(t *testing.T) { brokerKilled(t, stub(t), time.Second) }

@@ -65,8 +65,7 @@ func TestNothingHangs(t *testing.T) {
 			h := stub(t, "GS_STUB_GPUS=2")
 			h.govern(t, tenant("a", 50), tenant("b", 50))
 			other := h.load(t, "b", "--kernel-us=200", "--sync-every=4", "--seconds=600")
-			ready(t, other)
-			other.Tell("go")
+			goes(t, other)
 			w := h.start(t, "a", fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), recipe,
 				strconv.Itoa(max(rounds[recipe]/10, 2)), "--deadline=60")
 			if said := w.hear(t, 2*time.Minute, "done", "hung"); !strings.HasPrefix(said, "done") {
@@ -96,8 +95,7 @@ func nothingHangs(t *testing.T, h *host, recipe string) {
 	}
 	beside := func(other string) *worker {
 		w := h.load(t, other, "--kernel-us=200", "--sync-every=4", "--seconds=120")
-		ready(t, w)
-		w.Tell("go")
+		goes(t, w)
 		return w
 	}
 	var without, with []float64

@@ -18,8 +18,7 @@ func TestKilledAgentLosesNobody(t *testing.T) {
 	h := stub(t, fmt.Sprint("GS_STUB_CHECKPOINT_RATE=", 1<<30), fmt.Sprint("GS_STUB_RESTORE_RATE=", 1<<30))
 	a := startAgentOn(t, h, "  tenants:\n    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
 	w := a.job("a", 0, "--kernel-us=2000", "--alloc-mib=1024", "--seconds=600")
-	ready(t, w)
-	w.Tell("go")
+	goes(t, w)
 	a.killedInCycles(w, func(i int) {
 		at := fixture.Monotonic()
 		if !w.until(2*time.Minute, func(s *series) bool { return s.By(fixture.Monotonic()) > s.By(at) }) {
@@ -43,8 +42,7 @@ func TestSuspendedProcessOutlivesTheAgent(t *testing.T) {
 			t.Parallel()
 			a := startAgent(t, 1, 0, "open", "    - {name: a, select: [{executables: [\"*/a\"]}]}\n", "all")
 			w := a.job("a", 0, append(options, "--alloc-mib=64", "--seconds=600")...)
-			ready(t, w)
-			w.Tell("go")
+			goes(t, w)
 			works := func() bool {
 				at := fixture.Monotonic()
 				return w.until(2*time.Minute, func(s *series) bool { return s.By(fixture.Monotonic()) > s.By(at) })

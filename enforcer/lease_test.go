@@ -48,15 +48,13 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 		})
 	}
 	idle := h.load(t, "tenant", hoard(16, 1, "native")...)
-	ready(t, idle)
-	idle.Tell("go")
+	goes(t, idle)
 	taken(t, idle)
 	const lent = (limit-mib)/8 - 15*mib // with the first allocation, of which the others are a part
 	settled("what is lent is not told from what is used", 16*mib, lent)
 	h.freeze(t, idle)
 	other := h.load(t, "tenant", hoard(2048, 1, "native")...)
-	ready(t, other)
-	other.Tell("go")
+	goes(t, other)
 	if got := taken(t, other); got != limit-16*mib {
 		t.Errorf("the other process takes %d MiB of %d that are not used", got/mib, limit/mib-16)
 	}
@@ -65,8 +63,7 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	poll(t, 10*time.Second, "the dead one's memory is charged",
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryUsed == 16*mib })
 	third := h.load(t, "tenant", hoard(16, 1, "native")...)
-	ready(t, third)
-	third.Tell("go")
+	goes(t, third)
 	taken(t, third)
 	poll(t, 10*time.Second, "it is not lent any",
 		func() bool { return books(stats(t, h.broker), "tenant").MemoryReserved > 0 })

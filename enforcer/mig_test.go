@@ -20,8 +20,7 @@ func slice(i int) string { return fmt.Sprintf("MIG-67707573-7465-7761-7264-2d737
 func (a *agent) anchor(tenant string, gpu int) *worker {
 	a.t.Helper()
 	w := a.job(tenant, gpu, "--kernel-us=500", "--seconds=600")
-	ready(a.t, w)
-	w.Tell("go")
+	goes(a.t, w)
 	a.metric(`nvgpu_quota_sessions{gpu="",tenant="`+tenant+`",uuid="`+slice(gpu)+`"}`, 1)
 	return w
 }

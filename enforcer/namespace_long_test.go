@@ -6,20 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"gpusteward/enforcer/policy"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
 )
 
 // TestAnotherDriverIsFound has programs load the driver in a namespace without
 // the hook. One program uses nothing else. The other also launches a little
 // under the hook, while honest programs run together.
 func TestAnotherDriverIsFound(t *testing.T) {
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10}
+	table := judging()
 	for _, name := range []string{"honest", "another", "alone", "beside"} {
 		table.Rules = append(table.Rules, byPath(name, none, quick(policy.Warn)))
 	}
@@ -55,11 +55,7 @@ func TestAnotherDriverIsFound(t *testing.T) {
 // that dlvsym found, which the audit reports. Another program loads a copy of
 // the driver's file, which is under the hook like any other.
 func TestDriverFoundOtherwise(t *testing.T) {
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	table := policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10,
-		Rules: []policy.Rule{byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))}}
-	g := underEnforcer(t, table)
+	g := underEnforcer(t, judging(byPath("found", none, quick(policy.Warn)), byPath("copied", none, quick(policy.Warn))))
 	driver := fixture.Value(os.ReadFile(fixture.Given(t, "GS_STUB", "hook/build/stub") + "/libcuda.so.1"))(t)
 	file := filepath.Join(g.dir, "copy.so")
 	fixture.Program(t, file, driver)
@@ -79,4 +75,54 @@ func (g *governed) found(tenant string) map[string]uint64 {
 		}
 	}
 	return nil
+}
+
+// TestWhoIsRefusedIsLeftAlone starts a program under the hook for which the
+// broker has no session left. It runs, and the enforcer does not act on it.
+func TestWhoIsRefusedIsLeftAlone(t *testing.T) {
+	g := prepared(t)
+	g.broker.MaxSessions, g.broker.Doubt = 1, 8*time.Second // refused programs return after 5 to 6 s
+	g.run(severe())
+	started := time.Now()
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	poll(t, 20*time.Second, "the first does not work", func() bool { return g.moves(anchor) })
+	doomed := g.job("doomed", true, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, time.Minute, "no program is refused twice", func() bool {
+		return slices.ContainsFunc(g.it.Stats().Requests,
+			func(r wire.RequestStats) bool { return r.Result == "limit" && r.Count > 1 })
+	})
+	poll(t, time.Minute, "the doubt of the start remains", func() bool { return time.Since(started) > g.broker.Doubt })
+	g.untouched(doomed)
+}
+
+// TestWhoLeavesItselfNoSessionIsJudged starts a program under the hook for which
+// its own owner has left no session. It runs, and the enforcer ends it.
+func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
+	g := prepared(t)
+	g.broker.MaxSessions, g.broker.Doubt = 2, 8*time.Second
+	g.run(severe())
+	anchor := g.job("third", true, "--burst-ms=0.2", "--sleep-ms=20", "--seconds=180")
+	poll(t, 20*time.Second, "the first does not work", func() bool { return g.moves(anchor) })
+	doomed := g.job("doomed", true, "--burst-ms=0.2", "--sleep-ms=5", "--seconds=180")
+	poll(t, time.Minute, "it is not ended", func() bool { return slices.Contains(g.told(doomed.Name), "terminate done") })
+}
+
+// severe returns a policy that terminates workloads outside the hook after a
+// few seconds.
+func severe() policy.Table { return judging(byPath("doomed", none, quick(policy.Terminate))) }
+
+// untouched watches a program for ten audits: it works, the audits find
+// nothing, and the enforcer does not act on it.
+func (g *governed) untouched(w *worker) {
+	g.t.Helper()
+	for range 10 {
+		for _, row := range g.audited().Workloads {
+			if row.Tenant == w.Name && (row.Unhooked > 0 || len(row.Violations) > 0) {
+				g.t.Fatalf("found %+v", row)
+			}
+		}
+	}
+	if told := g.told(w.Name); told != nil || !g.moves(w) {
+		g.t.Errorf("the escalation did %q; it works: %v", told, g.moves(w))
+	}
 }

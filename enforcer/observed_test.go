@@ -7,8 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpusteward/collectors"
@@ -159,4 +164,106 @@ func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
 			t.Errorf("%q, %v, want %q", said, err, want)
 		}
 	}
+}
+
+// The owner of a process follows from this host's facts. On a simulated host it
+// follows from the simulation alone. A process without a workload, or an ended
+// one, has no owner.
+func TestWhoseADeviceProcessIs(t *testing.T) {
+	t.Parallel()
+	exe := fixture.Value(os.Readlink("/proc/self/exe"))(t)
+	all := policy.Quota{Limit: 1, Bandwidth: 1}
+	p := policy.New(policy.Table{Default: policy.Terms{Quota: all}, Rules: []policy.Rule{
+		{Name: "program", Select: []policy.Selector{{Executables: []string{exe}}}, Terms: policy.Terms{Quota: all}},
+		{Name: "unit", Select: []policy.Selector{{Units: []string{"a.service"}}}, Terms: policy.Terms{Quota: all}},
+	}}, policy.HostView{}, nil)
+	zombie := exec.Command("true")
+	fixture.Must(t, zombie.Start())
+	defer func() { _ = zombie.Wait() }()
+	awaitZombie(t, zombie.Process.Pid)
+	headless := startHeadless(t)
+	unit := &host.Workload{Key: "unit:a.service", Kind: host.KindUnit, Unit: "a.service"}
+	user := &host.Workload{Key: "user:0", Kind: host.KindUser}
+	for name, c := range map[string]struct {
+		identities identityCache
+		pid        int
+		workload   *host.Workload
+		want       string
+	}{
+		"a program":   {identityCache{procfs: "/proc"}, os.Getpid(), user, "program"},
+		"a unit":      {identityCache{procfs: "/proc"}, os.Getpid(), unit, "unit"},
+		"no name yet": {identityCache{procfs: "/proc"}, os.Getpid(), nil, ""},
+		"gone":        {identityCache{procfs: "/proc"}, 1 << 30, user, ""},
+		"simulated":   {identityCache{procfs: "/proc", simulated: true}, 1 << 30, unit, "unit"},
+		"simulated, not ours": {identityCache{procfs: "/proc", simulated: true}, os.Getpid(), user,
+			policy.DefaultTenant},
+		"simulated, no name": {identityCache{procfs: "/proc", simulated: true}, 1 << 30, nil, ""},
+		"ended":              {identityCache{procfs: "/proc"}, zombie.Process.Pid, user, ""},
+		"ended but a thread": {identityCache{procfs: "/proc"}, headless, unit, "unit"},
+	} {
+		if got := c.identities.tenant(p, time.Now(),
+			collectors.DeviceProcess{Process: host.Process{PID: c.pid, Workload: c.workload}}); got != c.want {
+			t.Errorf("%s: of %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// startHeadless starts a program whose first thread ends while another
+// continues. It lives until the test ends.
+func startHeadless(t *testing.T) (pid int) {
+	t.Helper()
+	dir := t.TempDir()
+	source := `#include <pthread.h>
+#include <unistd.h>
+static void *go_on(void *none) { for (;;) pause(); }
+int main(void) { pthread_t other; pthread_create(&other, 0, go_on, 0); pthread_exit(0); }`
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "headless.c"), []byte(source), 0o600))
+	program := filepath.Join(dir, "headless")
+	if out, err := exec.Command("gcc", "-pthread", "-o", program, program+".c").CombinedOutput(); err != nil {
+		t.Fatalf("build it: %v %s", err, out)
+	}
+	cmd := exec.Command(program)
+	fixture.Must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	awaitZombie(t, cmd.Process.Pid)
+	return cmd.Process.Pid
+}
+
+// awaitZombie waits until the first thread of a process has ended.
+func awaitZombie(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err == nil && strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("it does not end: %s %v", stat, err)
+		}
+	}
+}
+
+// TestConfigureWaitsForNobody gives two policies at the same moment to an enforcer whose
+// Run has ended. The last one is kept.
+func TestConfigureWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // it fails when all wait
+		for range 10_000 {
+			e := &Enforcer{policy: make(chan *policy.Policy, 1)}
+			var both sync.WaitGroup
+			var there atomic.Int32
+			for range 2 {
+				both.Go(func() {
+					for there.Add(1); there.Load() < 2; { // so that they meet
+						runtime.Gosched()
+					}
+					e.Configure(new(policy.Policy))
+				})
+			}
+			both.Wait()
+			last := new(policy.Policy)
+			if e.Configure(last); <-e.policy != last {
+				t.Fatal("the last policy is not the one that is kept")
+			}
+		}
+	})
 }

@@ -99,9 +99,8 @@ func traceOf(t *testing.T, threads int) {
 	h.hook = r.env()
 	w := h.load(t, "observed", "--kernel-us=100", fmt.Sprint("--steps=", 10000/threads), "--sync-every=10",
 		"--seconds=60", fmt.Sprint("--threads=", threads))
-	w.hear(t, time.Minute, "ready")
 	before := time.Now()
-	w.Tell("go")
+	goes(t, w)
 	w.hear(t, time.Minute, "total")
 	events := r.of(t, w.Cmd.Process.Pid)
 	counts := map[wire.EventKind]int{}

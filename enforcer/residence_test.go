@@ -322,8 +322,7 @@ func TestAnImpossibleAllocationFails(t *testing.T) {
 	g.size = 4 << 30
 	g.waits()
 	a := g.job("a", true, "--wait-start", "--seconds=600", "--alloc-mib=5000", "--alloc-step-mib=5000")
-	ready(t, a)
-	a.Tell("go")
+	goes(t, a)
 	fixture.Equal(t, taken(t, a), 0, "it takes … bytes")
 	if n := g.audited().Overcommit; len(n) > 0 && n[0].Waiting > 0 {
 		t.Errorf("something waits: %+v", n)

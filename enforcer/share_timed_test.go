@@ -88,8 +88,7 @@ func TestLongWorkIsHeld(t *testing.T) {
 		h.govern(t, quarter, tenant("b", 70))
 		h.hook[0] += ":" + filepath.Join(fixture.Given(t, "GS_STUB", "hook/build/stub"), "libcuda.so.1") // it has time slices then
 		other := h.load(t, "b", "--kernel-us=200", "--seconds=600")
-		ready(t, other)
-		other.Tell("go")
+		goes(t, other)
 		var w *worker
 		if options == nil {
 			w = h.start(t, "a", fixture.Given(t, "GS_RECIPES", "hook/build/stub/recipes"), "peer", "100000", "--kernel-us=100000",
@@ -97,8 +96,7 @@ func TestLongWorkIsHeld(t *testing.T) {
 		} else {
 			w = h.load(t, "a", append(options, "--seconds=600")...)
 		}
-		ready(t, w)
-		w.Tell("go")
+		goes(t, w)
 		got[what] = func(from, to int64) float64 { return h.truth.of(w.Cmd.Process.Pid).work(from, to) / seconds }
 	}
 	from := fixture.Monotonic() + 3e9
@@ -150,4 +148,45 @@ func TestSmallKernels(t *testing.T) {
 		parts = append(parts, saturate(t, "small kernels", true, 0.7, small, small).steps/plain)
 	}
 	fixture.AtLeast(t, slices.Max(parts), 0.75, "small kernels reach %.2f of what they do ungoverned, goal 0.75", parts)
+}
+
+// TestMIG runs the agent as a host does on a GPU in MIG mode. Its table has
+// quotas for one of the two MIG devices. Tenants there have their memory to the
+// byte and their parts of the time, and no other tenant is touched.
+func TestMIG(t *testing.T) { onMIG(t, "0:1", "all") }
+
+// TestGangs has two tenants, each with a rank on each of two GPUs. The ranks
+// wait for one another. A gang must not wait for itself: this costs three in
+// four steps if each GPU is shared separately.
+func TestGangs(t *testing.T) {
+	h := stub(t, "GS_STUB_GPUS=2")
+	h.govern(t, tenant("a", 50), tenant("b", 50))
+	var parts []float64
+	for range 2 {
+		plain := h.together(t, "", "", 2)
+		parts = append(parts, h.together(t, "a", "b", 2)/plain)
+	}
+	gangs := uint64(0)
+	for _, g := range stats(t, h.broker).GPUs {
+		gangs += g.Gangs
+	}
+	part := percentile(parts, 0.5)
+	fmt.Printf("two gangs on two GPUs: %.3f of their pace ungoverned; %d gangs found\n", part, gangs)
+	if gangs == 0 || part < 0.75 {
+		t.Errorf("two gangs reach %.0f %% of what they do ungoverned, goal 75 %%; %d gangs found", 100*part, gangs)
+	}
+}
+
+// TestAllocationsAreNotThrottled has a program allocate and free as fast as it
+// can: far from its cap, and with room for one allocation only.
+func TestAllocationsAreNotThrottled(t *testing.T) {
+	for name, limit := range map[string]uint64{"far from the cap": 1024 * mib, "at the cap": mib} {
+		h := stub(t)
+		h.govern(t, capped("tenant", limit))
+		w := h.load(t, "tenant", pairs(1, 1)...)
+		goes(t, w)
+		rate := completed(t, w)
+		fmt.Printf("allocations %s: %.0f pairs of alloc and free a second\n", name, rate)
+		fixture.AtLeast(t, rate, 50_000, "%s: pairs of alloc and free a second", name)
+	}
 }

@@ -69,59 +69,53 @@ func (g *governed) short(key string, env []string, ticks float64, options ...str
 // shortTick is long beside the start of a program.
 const shortTick = audit.Tick(300 * time.Millisecond)
 
+// freezing starts an enforcer that pauses the workloads of these units for a minute.
+func freezing(t *testing.T, units ...string) *governed {
+	t.Helper()
+	steps := quick(policy.Pause)
+	steps.Hold = time.Minute
+	var rules []policy.Rule
+	for _, name := range units {
+		rules = append(rules, policy.Rule{Name: name, Steps: steps,
+			Select: []policy.Selector{{Workloads: []string{"unit:" + name + ".service"}}},
+			Terms:  policy.Terms{Priority: policy.PriorityNormal, Quota: none}})
+	}
+	g := prepared(t)
+	g.tick = shortTick
+	g.run(judging(rules...))
+	return g
+}
+
+// freezes waits until a unit is paused, and its cgroup is frozen.
+func (g *governed) freezes(unit, dir string) {
+	g.t.Helper()
+	took := poll(g.t, 2*time.Minute, "it is not paused",
+		func() bool { return slices.Contains(g.told(unit), "pause done") })
+	fmt.Printf("short lives (%s) paused after %v\n", unit, took)
+	poll(g.t, 10*time.Second, "its cgroup is not frozen", func() bool {
+		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
+		return strings.Contains(string(events), "frozen 1")
+	})
+}
+
 // TestShortLivesAreFrozen has successive programs that go around the hook.
 // Their workload is escalated, and is frozen together with the process that
 // starts them. Beside them others do the same under the hook, and nothing
 // happens.
 func TestShortLivesAreFrozen(t *testing.T) {
 	t.Parallel()
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	steps := quick(policy.Pause)
-	steps.Hold = time.Minute
-	of := func(name string) policy.Rule {
-		return policy.Rule{Name: name, Select: []policy.Selector{{Workloads: []string{"unit:" + name + ".service"}}},
-			Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
-	}
-	g := prepared(t)
-	g.tick = shortTick
-	g.run(policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10,
-		Rules: []policy.Rule{of("around"), of("honest")}})
+	g := freezing(t, "around", "honest")
 	g.short("unit:honest.service", g.hook, .8)
 	poll(t, 20*time.Second, "nobody has a session", func() bool { return g.it.Stats().Sessions["active"] > 0 })
-	dir := g.short("unit:around.service", nil, .8)
-	took := poll(t, 2*time.Minute, "it is not paused",
-		func() bool { return slices.Contains(g.told("around"), "pause done") })
-	fmt.Printf("short lives paused after %v\n", took)
-	poll(t, 10*time.Second, "its cgroup is not frozen", func() bool {
-		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-		return strings.Contains(string(events), "frozen 1")
-	})
+	g.freezes("around", g.short("unit:around.service", nil, .8))
 	fixture.EqualSlices(t, g.told("around"), []string{"warn done", "throttle done", "pause done"}, "the escalation did")
-	if told := g.told("honest"); told != nil {
-		t.Errorf("to those under the hook the escalation did %q", told)
-	}
+	fixture.EqualSlices(t, g.told("honest"), nil, "to those under the hook the escalation did")
 }
 
 // TestShortLapsesAreFrozen has successive programs that begin under the hook
 // and then continue without it, each for less than the grace period.
 func TestShortLapsesAreFrozen(t *testing.T) {
 	t.Parallel()
-	none := policy.Quota{Limit: 1, Bandwidth: 1}
-	steps := quick(policy.Pause)
-	steps.Hold = time.Minute
-	of := policy.Rule{Name: "shed", Select: []policy.Selector{{Workloads: []string{"unit:shed.service"}}},
-		Terms: policy.Terms{Priority: policy.PriorityNormal, Quota: none}, Steps: steps}
-	g := prepared(t)
-	g.tick = shortTick
-	g.run(policy.Table{Default: policy.Terms{Priority: policy.PriorityNormal, Quota: none},
-		Steps: quick(policy.Warn), Actions: 10, Rules: []policy.Rule{of}})
-	dir := g.short("unit:shed.service", g.hook, 1.5, "--shed="+g.seconds(7))
-	took := poll(t, 2*time.Minute, "it is not paused",
-		func() bool { return slices.Contains(g.told("shed"), "pause done") })
-	fmt.Printf("short lapses paused after %v\n", took)
-	poll(t, 10*time.Second, "its cgroup is not frozen", func() bool {
-		events, _ := os.ReadFile(filepath.Join(dir, "cgroup.events"))
-		return strings.Contains(string(events), "frozen 1")
-	})
+	g := freezing(t, "shed")
+	g.freezes("shed", g.short("unit:shed.service", g.hook, 1.5, "--shed="+g.seconds(7)))
 }

@@ -2,12 +2,14 @@ package enforcer
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"gpusteward/enforcer/action"
 	"gpusteward/internal/fixture"
@@ -29,9 +31,7 @@ func TestWhatCannotBeRememberedIsNotDone(t *testing.T) {
 	e, log := stateful(filepath.Join(dir, "enforcer.json"))
 	someone := []action.Paused{{Tenant: "a", Workload: "unit:a.service", Stopped: []action.Target{{PID: 7, Start: 8}}}}
 	for range 2 {
-		if err := e.keep(someone); err == nil || !strings.Contains(err.Error(), "save the record of paused and suspended") {
-			t.Fatalf("kept: %v", err)
-		}
+		fixture.Fails(t, e.keep(someone), "save the record of paused and suspended", "to keep it")
 		e.save()
 	}
 	fixture.Equal(t, strings.Count(log.String(), "the freezer and signals pause nothing meanwhile"), 1,
@@ -83,5 +83,38 @@ func TestAStateWithAFlippedBitIsNotBelieved(t *testing.T) {
 		if s, err := unsealed(flipped); err == nil && !reflect.DeepEqual(s, good) {
 			t.Errorf("of %s it takes %+v", flipped, s)
 		}
+	}
+}
+
+func TestLock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "enforcer.lock")
+	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600)) // the PID of an ended process
+	held := fixture.Value(lock(dir))(t)
+	fixture.Fails(t, fixture.Error(lock(dir)), "another enforcer is running: it holds "+dir, "before it has its name")
+	fixture.Must(t, held.name())
+	fixture.Fails(t, fixture.Error(lock(dir)), fmt.Sprintf("process %d holds %s", os.Getpid(), path), "a second one")
+	held.release()
+	fixture.Value(lock(dir))(t).release()
+}
+
+// TestLockOfAnEndedEnforcer has a lock that outlives its enforcer for a moment.
+func TestLockOfAnEndedEnforcer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	before := fixture.Value(lock(dir))(t)
+	fixture.Must(t, os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600))
+	time.AfterFunc(50*time.Millisecond, before.release)
+	fixture.Value(lock(dir))(t).release()
+}
+
+func TestLockThatCannotBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fixture.Fails(t, fixture.Error(lock(filepath.Join(dir, "none"))), "open the enforcer's lock", "the call")
+	fixture.Must(t, os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")))
+	if _, err := lock(dir); err == nil {
+		t.Error("it follows a link")
 	}
 }

@@ -3,6 +3,9 @@ package enforcer
 import (
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -61,4 +64,63 @@ func TestAClientOfMPSDoesNotJoin(t *testing.T) {
 	fixture.Equal(t, look(), 1, "refusals in 10 minutes")
 	now = now.Add(1)
 	fixture.Equal(t, look(), 2, "refusals after 10 minutes")
+}
+
+// TestWhoWaitsForTheDriver looks at the threads of a process that gives way. Those of the
+// driver wait on a futex as long as it is locked, and some of the program's do so anyway. One
+// that does so since the lock has called the driver.
+func TestWhoWaitsForTheDriver(t *testing.T) {
+	t.Parallel()
+	const poll, read = "7 0x7ffe", "0 0x0"
+	lock := func(address string) string { return futex + " " + address }
+	for name, c := range map[string]struct {
+		comm, before, then, now string
+		stuck                   bool
+	}{
+		"the driver's events":        {"cuda-EvtHandlr", poll, lock("0x10"), lock("0x10"), false},
+		"another one of the driver":  {"cuda00001400006", poll, lock("0x10"), lock("0x10"), false},
+		"a program named after CUDA": {"cuda_train", read, lock("0x10"), lock("0x10"), true},
+		"at rest":                    {"python3", read, read, read, false},
+		"in a pool":                  {"python3", lock("0x20"), lock("0x20"), lock("0x20"), false},
+		"since the lock":             {"python3", read, lock("0x10"), lock("0x10"), true},
+		"from the pool to a call":    {"python3", lock("0x20"), lock("0x10"), lock("0x10"), true},
+		"for a moment":               {"python3", read, lock("0x10"), lock("0x30"), false},
+	} {
+		procfs, pid := t.TempDir(), 7
+		is := func(call string) {
+			dir := filepath.Join(procfs, strconv.Itoa(pid), "task", "8")
+			fixture.Must(t, os.MkdirAll(dir, 0o700))
+			for file, text := range map[string]string{"comm": c.comm + "\n", "syscall": call + " 0x0\n"} {
+				fixture.Must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+			}
+		}
+		is(c.before)
+		u := use{first: waits(procfs, pid)}
+		for _, call := range []string{c.then, c.now} {
+			is(call)
+			u.look(procfs, pid)
+		}
+		fixture.Equal(t, u.stuck, c.stuck, "%s: it waits for the driver", name)
+	}
+}
+
+// TestWhoWaitsForMemoryKeepsItsPlace has an allocation that nobody asks for again for some
+// seconds, as on a busy host, keep its place until it is granted.
+func TestWhoWaitsForMemoryKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	who, start := waiter{7, "gpu"}, time.Now()
+	q := queue{all: map[waiter]*waiting{who: {since: start, asked: start}}}
+	for _, c := range []struct {
+		after   float64 // seconds
+		granted bool
+		want    int
+	}{{10, false, 1}, {12, true, 1}, {13, true, 1}, {14.5, false, 0}} {
+		now := start.Add(time.Duration(c.after * float64(time.Second)))
+		if c.granted {
+			q.grant(now, who)
+		}
+		fixture.Equal(t, len(q.requests(now)), c.want, "after %v s … allocations wait", c.after)
+	}
+	q.all[who] = &waiting{since: start, asked: start}
+	fixture.Equal(t, len(q.requests(start.Add(time.Minute))), 0, "an allocation waits that nobody asks for any more")
 }

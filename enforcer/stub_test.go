@@ -55,6 +55,15 @@ func ready(t *testing.T, all ...*worker) {
 	}
 }
 
+// goes has these begin, once all are set up.
+func goes(t *testing.T, all ...*worker) {
+	t.Helper()
+	ready(t, all...)
+	for _, w := range all {
+		w.Tell("go")
+	}
+}
+
 // A monitor reads, every few milliseconds, the simulated GPU's true work for
 // each process, which the tested code cannot change.
 type monitor struct {
