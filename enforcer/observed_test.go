@@ -1,6 +1,7 @@
 package enforcer
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -140,6 +141,28 @@ func TestNCCLIsAsked(t *testing.T) {
 		e := watching(t, "localhost:28028", simulated)
 		defer e.Close()
 		fixture.Equal(t, fmt.Sprint(e.jobs.RAS, " ", e.jobs.Trusted, " ", e.jobs.Log != nil), want, "simulated %v", simulated)
+	}
+}
+
+// TestEndsAreTold tells the operator and the log what became of an order.
+func TestEndsAreTold(t *testing.T) {
+	t.Parallel()
+	var log fixture.Transcript
+	e, failed := &Enforcer{log: slog.New(slog.NewTextHandler(&log, nil))}, errors.New("the driver is silent")
+	for _, c := range []struct {
+		end          suspend.End
+		told, logged string
+	}{
+		{suspend.End{Done: suspend.Suspended, Joined: true, Err: failed},
+			"its new processes are not suspended, and go on; the others stay suspended: the driver is silent",
+			"new processes of a suspended workload could not be suspended"},
+		{suspend.End{Done: suspend.Suspended, Lost: []int{7}, Err: failed}, "broke processes [7]", "pids=[7]"},
+		{suspend.End{Done: suspend.Suspended}, "is suspended, and stays so", "a workload was suspended"},
+	} {
+		text, err := e.told(c.end)
+		fixture.Contains(t, fmt.Sprint(text, err), c.told, "the operator is told")
+		e.ended(c.end)
+		fixture.Contains(t, log.String(), c.logged, "the log")
 	}
 }
 
