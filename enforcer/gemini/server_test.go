@@ -328,24 +328,27 @@ func TestAPodManagerNeverWaitsForEver(t *testing.T) {
 	const managers, requests = 8, 2000
 	var group sync.WaitGroup
 	var reminded atomic.Uint64
-	done := make(chan struct{})
+	answered := make(chan struct{}, requests)
 	for range managers {
 		s := start(t, two, Options{Role: Scheduler, tick: 20 * time.Millisecond})
 		m := newManager(dial(t, s, "a"))
 		group.Go(func() {
 			for range requests / managers {
 				m.ask(rand.N(100 * time.Microsecond))
+				answered <- struct{}{}
 			}
 			reminded.Add(s.Stats().Reminded)
 		})
 	}
-	go func() { group.Wait(); close(done) }()
-	select {
-	case <-done:
-		t.Logf("%d answers were lost and sent again", reminded.Load())
-	case <-time.After(soon):
-		t.Error("one waits for ever")
+	for range requests {
+		select {
+		case <-answered:
+		case <-time.After(soon):
+			t.Fatal("one waits for ever")
+		}
 	}
+	group.Wait()
+	t.Logf("%d answers were lost and sent again", reminded.Load())
 }
 
 // A lost answer is sent again, once, and takes no other client's turn.
