@@ -2,12 +2,12 @@ package sim
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 
 	"gpusteward/collectors/gpu/sim/scenarios"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/wire"
 )
 
 // parse decodes a scenario as strictly as the agent does.
@@ -107,6 +108,12 @@ func TestEmbeddedScenarios(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				n := must[int](t)(h.DeviceGetCount())
 				fixture.Equal(t, n == 0, name == "no_gpus", "%d GPUs", n)
+				for i := range n {
+					observe(t, h, i)
+				}
+				check(t, h.Shutdown())
+				_, ret := h.DeviceGetCount()
+				want(t, "a call after the session", ret, nvml.ERROR_UNINITIALIZED)
 			})
 		})
 	}
@@ -151,14 +158,185 @@ func TestNamedValues(t *testing.T) {
 	}
 }
 
-// TestKernelIsAFileSystem runs fstest.TestFS on the trees.
-func TestKernelIsAFileSystem(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		k := begin(t, embedded(t, "mixed"), Options{}).Kernel()
-		if err := fstest.TestFS(k.Sys, "bus/pci/devices/0000:1b:00.0/config",
-			"class/infiniband/mlx5_7/ports/1/state"); err != nil {
-			t.Error(err)
+// observe returns what the driver, the kernel and the broker tell of a GPU and of its host, and how long
+// that took.
+func observe(t *testing.T, h *Host, index int) string {
+	t.Helper()
+	began, all := time.Now(), map[string]any{}
+	add := func(name string, v ...any) { all[name] = v }
+	n, ret := h.DeviceGetCount()
+	add("host", n, ret)
+	if handle, ret := h.DeviceGetHandleByIndex(index); ret == nvml.SUCCESS {
+		d := handle.(*device)
+		for name, c := range recordedCalls {
+			v, ret := c.call(d)
+			add(name, v, ret)
 		}
-		fixture.Must(t, fstest.TestFS(k.Proc, "stat"))
+		var values []nvml.FieldValue
+		for id := range uint32(nvml.FI_MAX) {
+			values = append(values, nvml.FieldValue{FieldId: id}, nvml.FieldValue{FieldId: id, ScopeId: allLinks})
+		}
+		add("fields", d.GetFieldValues(values), values)
+		procs, _ := d.GetComputeRunningProcesses()
+		use, _ := d.GetProcessUtilization(0)
+		memory, _ := d.GetMemoryInfo_v2()
+		fabric, _ := d.FabricInfo()
+		add("use", procs, use, memory, fabric)
+	}
+	k := h.Kernel()
+	devices, _ := k.PCIDevices()
+	ports, _ := k.IBPorts()
+	blocked, _ := k.BlockedTasks()
+	for _, d := range devices {
+		answers, _ := k.Answers(d.Address)
+		errs, _ := k.AERErrors(d.Address, "nonfatal")
+		add(d.Address, answers, errs)
+	}
+	books, err := h.Books()
+	lines, _ := h.gpus[index].logged(0, h.now())
+	add("kernel", devices, ports, blocked, books, err, lines, time.Since(began))
+	return string(fixture.Value(json.Marshal(all))(t))
+}
+
+// TestEveryKind strikes one of two equal hosts with each fault of the scenario faults, which has every kind:
+// it tells something else than the other. After the end of the fault it differs from a host on which the
+// fault lasts.
+func TestEveryKind(t *testing.T) {
+	t.Parallel()
+	all, seen := embedded(t, "faults"), map[string]bool{}
+	for _, f := range all.Faults {
+		if seen[f.Kind] {
+			continue
+		}
+		seen[f.Kind] = true
+		bubble(t, func(t *testing.T) {
+			hostWith := func(faults ...scenarios.Fault) (*Host, nvml.EventSet) {
+				s := all
+				s.Faults = faults
+				h := begin(t, s, Options{Seed: 3})
+				set := must[nvml.EventSet](t)(h.EventSetCreate())
+				for i := range must[int](t)(h.DeviceGetCount()) {
+					check(t, gpuOf(t, h, i).RegisterEvents(nvml.EventTypeAll&^nvml.EventTypeClock, set))
+				}
+				return h, set
+			}
+			f.At, f.Every = scenarios.Duration(15*time.Second), 0
+			short := f
+			if f.For > 0 {
+				f.For, short.For = scenarios.Duration(2*time.Minute), scenarios.Duration(20*time.Second)
+			}
+			struck, told := hostWith(short)
+			lasting, _ := hostWith(f)
+			later := f
+			later.At = scenarios.Duration(time.Hour)
+			well, untold := hostWith(later)
+			differs := false
+			for range 3 {
+				b, wells := untold.Wait(10_000) // ms, as nothing happens there
+				a, ret := told.Wait(0)
+				differs = differs || a.EventType != b.EventType || ret != wells ||
+					observe(t, struck, f.GPU) != observe(t, well, f.GPU)
+			}
+			fixture.Equal(t, differs, true, "%+v changes something", f)
+			time.Sleep(20 * time.Second)
+			if f.For > 0 && observe(t, struck, f.GPU) == observe(t, lasting, f.GPU) {
+				t.Errorf("%+v does not end", f)
+			}
+		})
+	}
+	for _, kind := range scenarios.Kinds() {
+		fixture.Equal(t, seen[kind], true, "the scenario faults has %s", kind)
+	}
+}
+
+// jobsOf returns the enforcer's books, and the jobs of a workload by GPU.
+func jobsOf(h *Host, workload string) (e *wire.EnforcerStats, jobs []wire.JobStats) {
+	s, _ := h.Books()
+	for _, j := range s.Enforcer.Jobs {
+		if j.Workload == workload {
+			jobs = append(jobs, j)
+		}
+	}
+	return s.Enforcer, jobs
+}
+
+// TestScenariosEscalate checks that scenarios show levels, and that mixed shows none of three audits that
+// would alert.
+func TestScenariosEscalate(t *testing.T) {
+	for name, want := range map[string]string{"mixed": "[] [warn] [observe]",
+		"workloads": "[throttle throttle] [warn warn] [observe observe throttle]"} {
+		bubble(t, func(t *testing.T) {
+			h := begin(t, embedded(t, name), Options{Seed: 1})
+			var got []string
+			for _, after := range []time.Duration{2 * time.Minute, 30 * time.Second, 2 * time.Minute} {
+				time.Sleep(after)
+				levels := []string{}
+				e, _ := jobsOf(h, "")
+				for _, row := range e.Escalation {
+					levels = append(levels, row.Level)
+				}
+				got = append(got, fmt.Sprint(levels))
+			}
+			fixture.Equal(t, strings.Join(got, " "), want, "%s: the levels are", name)
+		})
+	}
+}
+
+// TestDemoShowsTrouble follows the jobs of the demo for as long as a newcomer
+// looks: one is well, one is slow, one has a straggler, and one hangs and gets
+// on.
+func TestDemoShowsTrouble(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		h := begin(t, embedded(t, "demo"), Options{Seed: 1})
+		if e, _ := jobsOf(h, ""); len(e.Hangs)+len(e.Stragglers) > 0 {
+			t.Errorf("trouble is told before it can be known: %+v %+v", e.Hangs, e.Stragglers)
+		}
+		time.Sleep(100 * time.Second)
+		e, hanging := jobsOf(h, "slurm:4716.0")
+		_, slow := jobsOf(h, "slurm:4713.0")
+		_, well := jobsOf(h, "slurm:4711.0")
+		_, straggling := jobsOf(h, "slurm:4712.0")
+		if len(e.Hangs) != 1 || e.Hangs[0] != (wire.HangStats{Tenant: "research", Workload: "slurm:4716.0",
+			GPU: hanging[1].GPU, PID: hanging[1].PID, Rank: 1, Reason: "absent", Seconds: 60, Waiting: 1,
+			Where: "/home/frank/tune.py:142 in load_batch"}) {
+			t.Errorf("hangs are %+v", e.Hangs)
+		}
+		if s := slow[0].Slowdown; s == nil || s.Cause != "storage" || s.Evidence == "" || s.Part() < 0.2 ||
+			slow[0].Median < 1.2*s.Usual || slow[0].Slow["storage"] < 100 {
+			t.Errorf("the slow job is %+v, because %+v", slow[0], s)
+		}
+		if len(e.Stragglers) != 1 || e.Stragglers[0] != (wire.StragglerStats{Tenant: "research",
+			Workload: "slurm:4712.0", GPU: straggling[1].GPU, PID: straggling[1].PID, Rank: 1, Cause: "host", Lost: 0.14}) {
+			t.Errorf("stragglers are %+v", e.Stragglers)
+		}
+		if a, b := straggling[0], straggling[1]; b.Communicators[0].Seconds > 0.9*a.Communicators[0].Seconds ||
+			b.Parts["host"] < 1.5*a.Parts["host"] {
+			t.Errorf("the rank does not come last: %+v, %+v", a, b)
+		}
+		for _, j := range append(well, straggling...) {
+			if !j.Stepping || j.Slowdown != nil {
+				t.Errorf("%s: %+v", j.Workload, j)
+			}
+		}
+		if !idles(t, h, 6) || idles(t, h, 5) {
+			t.Error("the culprit computes, or the rank that waits for it does not")
+		}
+
+		time.Sleep(30 * time.Second)
+		e, again := jobsOf(h, "slurm:4716.0")
+		if len(e.Hangs) != 0 || !again[0].Stepping || again[0].Steps == hanging[0].Steps {
+			t.Errorf("it does not get on: %+v, %+v", e.Hangs, again[0])
+		}
+		if hanging[0].Stepping || again[0].Outside-hanging[0].Outside < 14 {
+			t.Errorf("the time of the hang is not outside of steps: %+v, %+v", hanging[0], again[0])
+		}
 	})
+}
+
+// idles reports whether the driver sees no work on a GPU.
+func idles(t *testing.T, h *Host, index int) bool {
+	t.Helper()
+	u, ret := gpuOf(t, h, index).GetUtilizationRates()
+	check(t, ret)
+	return u.Gpu < 10
 }
