@@ -151,17 +151,3 @@ type refusing struct{}
 func (refusing) Open(name string) (fs.File, error) {
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
 }
-
-// TestTasksHungInTheDriver checks that such tasks are counted without the
-// driver.
-func TestTasksHungInTheDriver(t *testing.T) {
-	hosttest.In(t, "gpus: [{model: h100}]\n"+
-		"faults: [{at: 20s, for: 60s, gpu: 0, kind: wedge}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
-		hosttest.Advance(15 * time.Second)
-		hosttest.Want(t, h, 0, faults.DriverBlockedTasks, "")
-		hosttest.Advance(20 * time.Second)
-		hosttest.Want(t, h, 1, faults.DriverBlockedTasks, "")
-		hosttest.Advance(60 * time.Second)
-		hosttest.Want(t, h, 0, faults.DriverBlockedTasks, "")
-	})
-}
