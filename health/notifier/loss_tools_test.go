@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -81,27 +80,4 @@ func (s *server) firing() (names []string) {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// TestDelay measures the time from Tell until a real Alertmanager's API shows
-// the alert.
-func TestDelay(t *testing.T) {
-	const transitions, limit = 200, time.Second
-	am := startAlertmanager(t, configured(t, "http://127.0.0.1:5001", "http://127.0.0.1:1"))
-	n := runNotifier(t, defaultTimings, am.url.String())
-	fires := map[string]health.Alert{}
-	var delays []time.Duration
-	for i := range transitions {
-		name := fmt.Sprint("A", i*7%50)
-		a := turned(fires, name, pushed(name, "critical", "check", "GPU-"+name))
-		query := "?filter=" + url.QueryEscape(`alertname="`+name+`"`)
-		told := time.Now()
-		n.Tell([]health.Alert{a})
-		fixture.Eventually(t, "the API shows it", func() bool { return len(am.alerts(query)) > 0 == (fires[name].Labels != nil) })
-		delays = append(delays, time.Since(told))
-	}
-	slices.Sort(delays)
-	p50, p99 := delays[transitions/2], delays[transitions*99/100]
-	t.Logf("%d transitions: p50 %v, p99 %v, most %v", transitions, p50, p99, delays[transitions-1])
-	fixture.AtMost(t, p99, limit, "p99 is")
 }
