@@ -105,3 +105,23 @@ func TestMixinIsConfigured(t *testing.T) {
 	fixture.Equal(t, strings.Join(names, " "), "fleet gpusteward-slo", "groups")
 	fixture.Equal(t, strings.Join(objectives, " "), "vector(0.99) vector(0.99) vector(0.9)", "objectives")
 }
+
+// TestPromtool checks the rules and runs their tests with promtool.
+func TestPromtool(t *testing.T) {
+	t.Parallel()
+	for pattern, command := range map[string]string{"*.rules.yml": "check", "*.rules.test.yml": "test"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) < 3 {
+			t.Fatalf("%s: %q, %v", pattern, files, err)
+		}
+		for _, name := range files {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				out, err := exec.Command("promtool", command, "rules", name).CombinedOutput()
+				if err != nil {
+					t.Errorf("promtool (make tools installs it): %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}

@@ -7,18 +7,24 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
 	"gpusteward/collectors"
 	_ "gpusteward/collectors/all"
+	"gpusteward/collectors/device"
+	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
 
@@ -236,5 +242,212 @@ func TestMetricDeclaredLaterIsGathered(t *testing.T) {
 	if families[0].GetName() != late.Name || m.GetCounter().GetValue() != 3 || m.Label[0].GetName() != "a" ||
 		m.Label[1].GetValue() != "2" {
 		t.Errorf("%v", families[0])
+	}
+}
+
+// FuzzLabelValue: with any name of a driver or a process, the scrape can be
+// read, and reads the same. Labels are valid UTF-8 by the time that they are
+// samples: collectors.Readings ensures that (TestLabelsAreFitForExposition
+// there), and so does this test.
+func FuzzLabelValue(f *testing.F) {
+	for _, v := range []string{"", "NVIDIA H100 80GB HBM3", `a"b\c`, "line\nbreak\r\t\x00", `\n`, "{}=,#", "# EOF",
+		"\u2028é世界\ufeff", "\xff\xc0"} {
+		f.Add(v)
+	}
+	var sample collectors.Sample
+	s := server(f, func(o *Options) {
+		o.Samples = func() []collectors.Sample { return []collectors.Sample{sample} }
+	})
+	f.Fuzz(func(t *testing.T, v string) {
+		v = strings.ToValidUTF8(v, "")
+		sample = collectors.Sample{Metric: device.MemoryBytes, Labels: []string{"0", v, "used"}, Value: 1}
+		text := request(s, http.MethodGet, "/metrics").Body.Bytes()
+		f := parse(t, bytes.NewReader(text))[device.MemoryBytes.Name]
+		if len(f.GetMetric()) != 1 || !has(f.Metric[0], sample) {
+			t.Errorf("label %q is read as %v", v, f)
+		}
+		if _, err := promlint.New(bytes.NewReader(text)).Lint(); err != nil {
+			t.Errorf("label %q: %v", v, err)
+		}
+		open := request(s, http.MethodGet, "/metrics", "Accept",
+			"application/openmetrics-text;version=1.0.0").Body.String()
+		// a line with the unit, and one at the end
+		if !strings.HasSuffix(open, "\n# EOF\n") || strings.Count(open, "\n") != strings.Count(string(text), "\n")+2 {
+			t.Errorf("label %q breaks a line of OpenMetrics:\n%s", v, open)
+		}
+	})
+}
+
+const (
+	openMetrics = "application/openmetrics-text;version=1.0.0"
+	protobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
+
+// traced are counters of incidents: one without a past, one that an event
+// raised, one that none did.
+func traced(event string) []collectors.Sample {
+	sample := func(class string, v float64, o *collectors.Origin) collectors.Sample {
+		return collectors.Sample{Metric: health.IncidentsTotal, Labels: []string{"0", "GPU-0", class}, Value: v, Origin: o}
+	}
+	began := noon.Add(-time.Hour)
+	return []collectors.Sample{sample("application-fault", 5, nil),
+		sample("hardware-fault", 2, &collectors.Origin{Since: began, Event: event, At: noon}),
+		sample("driver-crash", 0, &collectors.Origin{Since: began})}
+}
+
+func TestIncidentsHaveExemplars(t *testing.T) {
+	t.Parallel()
+	samples := traced("k3x-1")
+	s := server(t, func(o *Options) { o.Samples = func() []collectors.Sample { return samples } })
+	read := func(format string) string {
+		return request(s, http.MethodGet, "/metrics", "Accept", format).Body.String()
+	}
+	const series = `{class="hardware-fault",gpu="0",uuid="GPU-0"}`
+	for _, want := range []string{
+		`nvgpu_incidents_total` + series + ` 2.0 # {event_id="k3x-1"} 1.0 1.7723664e+09` + "\n",
+		`nvgpu_incidents_created` + series + " 1.7723628e+09\n",
+		`nvgpu_incidents_total{class="application-fault",gpu="0",uuid="GPU-0"} 5.0` + "\n",
+	} {
+		fixture.Contains(t, read(openMetrics), want, "the text")
+	}
+	fixture.Equal(t, strings.Count(read(openMetrics), "nvgpu_incidents_created{"), 2, "counters began")
+	if text := read("text/plain"); strings.Contains(text, "event_id") || strings.Contains(text, "_created{class") {
+		t.Errorf("the text format has exemplars:\n%s", text)
+	}
+	// Another gathering in the same memory has no exemplar of the first.
+	for range 2 {
+		read(protobuf)
+		fixture.Equal(t, strings.Count(read(openMetrics), "event_id"), 1, "an exemplar is elsewhere")
+		samples = traced("k3x-1")
+		slices.Reverse(samples)
+	}
+	incidents := decoded(t, request(s, http.MethodGet, "/metrics", "Accept", protobuf))["nvgpu_incidents_total"]
+	fixture.Equal(t, len(incidents.GetMetric()) == 0, false, "protobuf has no incidents")
+	for _, m := range incidents.GetMetric() {
+		e, raised := m.GetCounter().GetExemplar(), m.GetCounter().GetValue() == 2
+		if raised != (e != nil) || raised && (e.GetLabel()[0].GetValue() != "k3x-1" ||
+			!e.GetTimestamp().AsTime().Equal(noon)) {
+			t.Errorf("%v has the exemplar %v", m.Label, e)
+		}
+	}
+}
+
+// TestOpenMetricsHasUnits reads OpenMetrics by its rules: the unit of a family
+// follows its type, ends its name, and is there if the name has one.
+func TestOpenMetricsHasUnits(t *testing.T) {
+	t.Parallel()
+	s, _ := fixed(t, "h100")
+	text := request(s, http.MethodGet, "/metrics", "Accept", openMetrics).Body.String()
+	comment := regexp.MustCompile(`^# (HELP|TYPE|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*) (.*)$`)
+	units, types := map[string]string{}, map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if !strings.HasPrefix(line, "#") || line == "# EOF" {
+			continue
+		}
+		m := comment.FindStringSubmatch(line)
+		fixture.Need(t, m == nil, false, "%q is not a comment of OpenMetrics", line)
+		switch m[1] {
+		case "TYPE":
+			types[m[2]] = m[3]
+		case "UNIT":
+			if types[m[2]] == "" || units[m[2]] != "" || !strings.HasSuffix(m[2], "_"+m[3]) {
+				t.Errorf("%q is the unit of a family of type %q", line, types[m[2]])
+			}
+			units[m[2]] = m[3]
+		}
+	}
+	for name, want := range map[string]string{"nvgpu_power_watts": "watts", "nvgpu_memory_bytes": "bytes",
+		"nvgpu_energy_joules": "joules", "nvgpu_row_remap_failure": "",
+		"nvgpu_utilization_ratio": "ratio", "nvgpu_temperature_celsius": "celsius", "nvgpu_clock_hertz": "hertz",
+		"nvgpu_events": "", "nvgpu_info": ""} {
+		if types[name] == "" || units[name] != want {
+			t.Errorf("%s, a %q, has the unit %q, want %q", name, types[name], units[name], want)
+		}
+	}
+	if len(units) < 30 || strings.Contains(request(s, http.MethodGet, "/metrics").Body.String(), "# UNIT") {
+		t.Errorf("%d families have units", len(units))
+	}
+}
+
+// durations is a histogram with values next to each other and far apart.
+var durations = collectors.Histogram{Buckets: map[int]uint64{-100: 1, -24: 4, -23: 2, -21: 3, 0: 5, 1: 6, 8: 7, 200: 8},
+	Count: 36, Sum: 1000}
+
+// serveDurations returns a server with one histogram.
+func serveDurations(t *testing.T) *Server {
+	m := &collectors.Metric{Name: "nvgpu_durations_seconds", Help: "Durations.", Type: collectors.HistogramType,
+		Labels: []string{"gpu"}}
+	return server(t, func(o *Options) {
+		o.Samples = func() []collectors.Sample {
+			return []collectors.Sample{{Metric: m, Labels: []string{"0"}, Value: 36, Histogram: &durations}}
+		}
+	})
+}
+
+// TestProtobufHasNativeBuckets decodes the spans again.
+func TestProtobufHasNativeBuckets(t *testing.T) {
+	t.Parallel()
+	w := request(serveDurations(t), http.MethodGet, "/metrics", "Accept", protobuf)
+	family := decoded(t, w)["nvgpu_durations_seconds"]
+	fixture.Need(t, family.GetType(), dto.MetricType_HISTOGRAM, "the histogram is missing")
+	h := family.Metric[0].Histogram
+	got, i, n, deltas := map[int]uint64{}, 0, int64(0), h.PositiveDelta
+	for _, span := range h.PositiveSpan {
+		i += int(span.GetOffset())
+		for range span.GetLength() {
+			n += deltas[0]
+			if deltas = deltas[1:]; n > 0 {
+				got[i] = uint64(n)
+			}
+			i++
+		}
+	}
+	if len(deltas) > 0 || h.GetSchema() != 3 || h.GetZeroThreshold() == 0 || h.GetSampleCount() != 36 ||
+		h.GetSampleSum() != 1000 || len(h.PositiveSpan) != 5 {
+		t.Errorf("%v", h)
+	}
+	for i, n := range durations.Buckets {
+		if got[i] != n || len(got) != len(durations.Buckets) {
+			t.Errorf("bucket %d has %d of %d values: %v", i, got[i], n, got)
+		}
+	}
+	fixture.Equal(t, len(h.Bucket), 18, "classic buckets")
+}
+
+// TestTextHasClassicBuckets checks cumulative counts, which are exact at powers
+// of two.
+func TestTextHasClassicBuckets(t *testing.T) {
+	t.Parallel()
+	s := serveDurations(t)
+	for _, accept := range []string{"text/plain", openMetrics} {
+		text := request(s, http.MethodGet, "/metrics", "Accept", accept).Body.String()
+		for _, line := range []string{
+			`nvgpu_durations_seconds_bucket{gpu="0",le="0.0009765625"} 1`,
+			`nvgpu_durations_seconds_bucket{gpu="0",le="0.125"} 5`,
+			`nvgpu_durations_seconds_bucket{gpu="0",le="0.25"} 10`,
+			`nvgpu_durations_seconds_bucket{gpu="0",le="0.5"} 10`,
+			`nvgpu_durations_seconds_bucket{gpu="0",le="1`, // OpenMetrics: 1.0
+			`nvgpu_durations_seconds_bucket{gpu="0",le="+Inf"} 36`,
+			`nvgpu_durations_seconds_count{gpu="0"} 36`,
+		} {
+			fixture.Contains(t, text, "\n"+line, "%s", accept)
+		}
+	}
+	families := parse(t, request(s, http.MethodGet, "/metrics").Body)
+	buckets := families["nvgpu_durations_seconds"].Metric[0].GetHistogram().GetBucket()
+	for exponent, want := range map[int]uint64{-10: 1, -3: 5, -2: 10, 0: 15, 1: 28, 7: 28} {
+		at := slices.IndexFunc(buckets, func(b *dto.Bucket) bool { return b.GetUpperBound() == math.Ldexp(1, exponent) })
+		if at < 0 || buckets[at].GetCumulativeCount() != want {
+			t.Errorf("2^%d: bucket %d, want %d values: %v", exponent, at, want, buckets)
+		}
+	}
+}
+
+func TestEmptyHistogram(t *testing.T) {
+	t.Parallel()
+	h := histogram(&collectors.Histogram{})
+	if h.GetSampleCount() != 0 || len(h.PositiveSpan) != 0 || len(h.Bucket) == 0 {
+		t.Errorf("%v", h)
 	}
 }

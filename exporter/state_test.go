@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,5 +140,101 @@ func TestStateIsServed(t *testing.T) {
 	ready = nil
 	if w := request(s, http.MethodGet, "/api/v1/state"); strings.Contains(w.Body.String(), "not_ready") {
 		t.Errorf("ready, it is %s", w.Body)
+	}
+}
+
+func TestStateHasTheTenants(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.tenant("", "stray", 0.5, 0, 0, 0)
+	s.tenant("1", "b", 0.25, 0.125, 2, 1)
+	s.tenant("1", "a", 0.75, 0.5, 0, 1)
+	s.quota("1", "a", 0.25, "kernel", "hook", "none")
+	s.stands("a", "unit:x", "observe", true, nil)
+	s.stands("a", "unit:y", "pause", true, nil)
+	s.stands("a", "unit:z", "pause", false, nil)
+	text := fixture.Value(json.Marshal(s.state(nil).Tenants))(t)
+	const want = `[{"tenant":"a","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.75,"share_ratio":0.5,` +
+		`"guarantee_ratio":0.25,"memory_used_bytes":1073741824,"backends":["hook","kernel"],"rung":"pause"},` +
+		`{"tenant":"b","gpu":1,"uuid":"GPU-1","sessions":2,"target_ratio":0.25,"share_ratio":0.125,"limit_ratio":0.5,` +
+		`"memory_used_bytes":1073741824,"memory_limit_bytes":2147483648},` +
+		`{"tenant":"stray","uuid":"GPU-","sessions":2,"target_ratio":0.5,"share_ratio":0,"memory_used_bytes":0}]`
+	fixture.Equal(t, string(text), want, "the tenants in JSON")
+}
+
+// TestTenantsOnMIG has tenants on MIG devices, named as in the table of quotas.
+func TestTenantsOnMIG(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.mig("3")
+	s.tenant("4", "a", 1, 1, 0, 0)
+	var tenants samples
+	tenants.tenant("", "a", .5, .5, 0, 0)
+	for _, device := range []string{"MIG-gone", "MIG-b", "MIG-c"} {
+		for _, x := range tenants {
+			x.Labels = append([]string{"", device}, x.Labels[2:]...)
+			s = append(s, x)
+		}
+	}
+	var places []string
+	for _, x := range s.state(nil).Tenants {
+		places = append(places, x.UUID+" "+x.place())
+	}
+	fixture.EqualSlices(t, places, []string{"MIG-c 3:9", "MIG-b 3:10", "GPU-4 4", "MIG-gone ?"}, "it is")
+}
+
+func TestStateHasEscalatedWorkloads(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.stands("a", "unit:calm", "observe", false, map[string]float64{"memory": 8})
+	s.stands("b", "unit:warned", "warn", true, map[string]float64{"compute": 4, "memory": 0})
+	s.stands("a", "unit:said", "pause", true, nil)
+	s.stands("b", "unit:done", "pause", false, nil)
+	s.stands("b", "unit:newer", "quarantine", false, nil) // from a newer enforcer
+	text := fixture.Value(json.Marshal(s.state(nil).Escalation))(t)
+	const want = `[{"workload":"unit:done","tenant":"b","rung":"pause","shadow":false},` +
+		`{"workload":"unit:said","tenant":"a","rung":"pause","shadow":true},` +
+		`{"workload":"unit:warned","tenant":"b","rung":"warn","shadow":true,"violations":{"compute":4}}]`
+	fixture.Equal(t, string(text), want, "the escalation in JSON")
+}
+
+// A workload has the tenants of its processes, with or without violations.
+func TestWorkloadsHaveTenants(t *testing.T) {
+	t.Parallel()
+	var s samples
+	s.workload("unit:both", "0", 1, .1)
+	s.workload("unit:none", "0", 1, .1)
+	s.stands("b", "unit:both", "observe", false, nil)
+	s.stands("a", "unit:both", "warn", false, nil)
+	s.stands("a", "unit:gone", "warn", false, nil)
+	all := s.state(nil).Workloads
+	if len(all) != 2 || !slices.Equal(all[0].Tenants, []string{"a", "b"}) || all[1].Tenants != nil {
+		t.Errorf("the workloads are %+v", all)
+	}
+}
+
+// The colour shows the action: red if a workload does not run; yellow if it is
+// warned, slowed or in shadow mode.
+func TestEscalationInColour(t *testing.T) {
+	t.Parallel()
+	for want, l := range map[string]Escalated{
+		"\x1b[33m warn": {Level: "warn", Shadow: true}, "\x1b[33m throttle": {Level: "throttle"},
+		"\x1b[31m pause":              {Level: "pause"},
+		"\x1b[33m terminate (shadow)": {Level: "terminate", Shadow: true}, "\x1b[31m terminate": {Level: "terminate"},
+	} {
+		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
+		fixture.Contains(t, text, want, "%+v is", l)
+		fixture.Equal(t, strings.Contains(text, "warn (shadow)"), false, "a warning is done, not only said")
+	}
+}
+
+func TestQuotaInWords(t *testing.T) {
+	t.Parallel()
+	at := func(v float64) *float64 { return &v }
+	for want, c := range map[string]Tenant{
+		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)},
+		"30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
+	} {
+		fixture.Equal(t, c.quota(), want, "%v to %v is written", c.Guarantee, c.Limit)
 	}
 }

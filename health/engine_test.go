@@ -438,3 +438,56 @@ func TestOOMKillOfAGPUProcessIsAWarning(t *testing.T) {
 		}
 	}
 }
+
+// TestDerivedMetricsAreShown holds that an evaluation adds the results of each
+// of its parts, both in a step of the engine and between two steps, when
+// nothing is computed anew.
+func TestDerivedMetricsAreShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, after := range []time.Duration{step, time.Second} {
+		w.now = w.now.Add(after)
+		s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1),
+			on("0", device.ModeEnabled, 1, "ecc"),
+			on("0", workloads.Processes, 0, "compute"), on("0", device.MemoryBytes, 1e9, "used"),
+			on("0", device.MemoryBytes, 3e9, "free")})
+		w.engine.Eval(s, nil, w.now)
+		for _, c := range []struct {
+			metric *collectors.Metric
+			labels []string
+			want   float64
+		}{{OrphanMemory, []string{""}, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
+			{ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
+			fixture.Equal(t, valueOf(s, c.metric, "0", c.labels...), c.want,
+				"%v after the last evaluation: %s is", after, c.metric)
+		}
+	}
+}
+
+// TestAnsweringGPUs checks when a GPU answers, and when the node does.
+func TestAnsweringGPUs(t *testing.T) {
+	t.Parallel()
+	for ups, want := range map[string][3]bool{"": {}, "1": {true, true}, "0": {}, "11": {true, true, true},
+		"10": {false, true, false}, "01": {false, false, true}} {
+		var all []collectors.Sample
+		for i, up := range ups {
+			all = append(all, on(fmt.Sprint(i), collectors.Up, float64(up-'0')))
+		}
+		s := derived.NewSnapshot(all)
+		for i, e := range []incident.Entity{{}, gpuEntity("0"), gpuEntity("1")} {
+			fixture.Equal(t, s.Answers(e), want[i], "%q: %v answers", ups, e)
+		}
+		for m, stays := range map[*collectors.Metric]bool{derived.FaultScore: true, derived.LemonScore: true,
+			Away:            true,
+			derived.Traffic: false, derived.PeerZScore: false} {
+			labels := make([]string, len(m.Labels))
+			labels[0], labels[1] = "0", "GPU-0"
+			if got := outlived(s, collectors.Sample{Metric: m, Labels: labels}); got == (stays || want[1]) {
+				t.Errorf("%q: %s is outlived: %v", ups, m, got)
+			}
+		}
+		if outlived(s, collectors.Sample{Metric: DevicesAway}) {
+			t.Errorf("%q: what is the node's is outlived", ups)
+		}
+	}
+}

@@ -1,11 +1,16 @@
 package host
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,4 +143,85 @@ func TestRealProcess(t *testing.T) {
 	if _, err := table.Lookup(pid); !errors.Is(err, ErrGone) || len(table.InUse()) != 0 {
 		t.Error(err)
 	}
+}
+
+// asNobody calls f on a thread of an unprivileged user, which ends with f.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan syscall.Errno)
+	go func() {
+		runtime.LockOSThread() // never unlocked, so that the thread ends
+		_, _, failed := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
+		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
+			if failed == 0 {
+				_, _, failed = syscall.RawSyscall(call, 65534, 65534, 65534)
+			}
+		}
+		if failed == 0 {
+			f()
+		}
+		done <- failed
+	}()
+	fixture.Need(t, <-done, 0, "the failures are")
+}
+
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount procfs")
+	}
+	for options, want := range map[string]string{"": "", "hidepid=1": "hidepid=", "hidepid=2": "hidepid="} {
+		dir, err := os.MkdirTemp("", "proc") // t.TempDir is closed to other users
+		fixture.Must(t, err)
+		t.Cleanup(func() { os.Remove(dir) })
+		fixture.Must(t, os.Chmod(dir, 0o755))
+		if err := syscall.Mount("proc", dir, "proc", 0, options); err != nil {
+			t.Skip("cannot mount procfs here:", err)
+		}
+		t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+		fixture.Must(t, Hidden(dir))
+		asNobody(t, func() { err = Hidden(dir) })
+		if (err == nil) != (want == "") ||
+			err != nil && (!strings.Contains(err.Error(), dir+" is mounted with "+want) ||
+				!strings.Contains(err.Error(), "ProtectProc=default")) {
+			t.Errorf("%q: %v", options, err)
+		}
+	}
+	fixture.Must(t, Hidden(t.TempDir()))
+}
+
+const asStranger = "GPUSTEWARD_TEST_IN_A_PID_NAMESPACE"
+
+// TestPIDsOfAnotherNamespaceAreRecognised lets a process ask in its own PID
+// namespace, where its PID is not the one in the kernel's log. From outside, it
+// has the PID that the kernel logs. The test needs root.
+func TestPIDsOfAnotherNamespaceAreRecognised(t *testing.T) {
+	if os.Getenv(asStranger) != "" {
+		os.Stdout.WriteString("in it " + strconv.FormatBool(InitialPIDs()) + " " + strconv.Itoa(os.Getpid()) + "\n")
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the test ends it
+		os.Exit(0)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("the test needs root")
+	}
+	name, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil || InitialPIDs() != (name == "pid:[4026531836]") {
+		t.Errorf("in %s: %v, %v", name, InitialPIDs(), err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), asStranger+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	stdin := fixture.Value(cmd.StdinPipe())(t)
+	stdout := fixture.Value(cmd.StdoutPipe())(t)
+	fixture.Must(t, cmd.Start())
+	line := make([]byte, 100)
+	n, _ := stdout.Read(line)
+	fixture.Equal(t, string(bytes.TrimSpace(line[:n])), "in it false 1", "the stranger says")
+	proc := fixture.Value(ProcFS("/proc"))(t)
+	if p, err := NewTable(Options{Proc: proc}).Lookup(cmd.Process.Pid); err != nil ||
+		p.Comm != fmt.Sprintf("%.15s", filepath.Base(os.Args[0])) {
+		t.Errorf("from outside it is %+v, %v", p, err)
+	}
+	stdin.Close()
+	fixture.Must(t, cmd.Wait())
 }

@@ -1,7 +1,9 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -123,5 +125,38 @@ func TestRecordedAllocations(t *testing.T) {
 	if want := []Allocation{{Job: "1", Devices: []string{"0", "1"}}, {Job: "3", Devices: []string{"5"}}}; err != nil ||
 		!reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestFilesAreReplacedAtomically(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "made")
+	path := filepath.Join(dir, "x.json")
+	for _, c := range []struct {
+		text string
+		err  error
+		want string
+	}{
+		{"first", nil, "first"},
+		{"half of the seco", errors.New("disk full"), "first"},
+		{"3", nil, "3"},
+	} {
+		err := ReplaceFile(path, StateMode, func(w io.Writer) error {
+			_, err := io.WriteString(w, c.text)
+			return errors.Join(err, c.err)
+		})
+		fixture.Equal(t, errors.Is(err, c.err), true, "writing %q: that %v is %v", c.text, err, c.err)
+		if text, err := os.ReadFile(path); err != nil || string(text) != c.want {
+			t.Errorf("after %q: %q, %v; want %q", c.text, text, err, c.want)
+		}
+		if all, err := os.ReadDir(dir); err != nil || len(all) != 1 {
+			t.Errorf("after %q: %q, %v; want no draft left", c.text, all, err)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o007 != 0 {
+		t.Errorf("%v, %v: other users may read it", info.Mode(), err)
+	}
+	if err := ReplaceFile("/proc/no/such/file", StateMode, func(io.Writer) error { return nil }); err == nil {
+		t.Error("an impossible file was written")
 	}
 }

@@ -1,6 +1,7 @@
 package links
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -204,5 +205,17 @@ func TestSeriesCarryTheGPUsNamesFromTheStart(t *testing.T) {
 			hosttest.Advance(20 * time.Millisecond)
 		}
 		hosttest.Want(t, h, 1, PCIDevicePresent, "1", hosttest.PCIDevice("1")...)
+	})
+}
+
+func TestPCIeRate(t *testing.T) {
+	hosttest.In(t, "gpus: [{model: h100}, {model: l4}, {model: a100}]\n", collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
+		hosttest.Advance(12 * time.Second)
+		for index, want := range map[string]float64{"0": 63e9, "1": 31.5e9, "2": 31.5e9} {
+			if rate := PCIeRate(h, hosttest.Told(h, collectors.Up, "gpu", index)["uuid"], "max"); math.Abs(rate/want-1) > .01 {
+				t.Errorf("the link of GPU %s moves %.4g bytes a second, want about %.4g", index, rate, want)
+			}
+		}
+		fixture.Equal(t, PCIeRate(h, "GPU-none", "max"), 0, "a missing GPU has a link with … bytes a second")
 	})
 }

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -261,5 +262,310 @@ func TestEventsWithoutIncidents(t *testing.T) {
 		Code: 1 << 60, GI: "2"})
 	if !ok || s.Entity != (Entity{GPU: "3", UUID: "GPU-3"}) || s.Code != 0 || s.GI != "2" || s.Source != SourceNVML {
 		t.Errorf("%+v, %v", s, ok)
+	}
+}
+
+func TestConflictingSources(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
+	d.nvml(1, "xid", 48)
+	d.to(disagreed - second)
+	fixture.Equal(t, d.Losses(), Losses{}, "…, before the other source had its time")
+	d.to(disagreed)
+	fixture.Equal(t, d.Losses(), Losses{MissedByNVML: 1, MissedByKernel: 1}, "…, after it")
+	d.to(4 * time.Minute)
+	if l := d.Losses(); l != (Losses{MissedByNVML: 1, MissedByKernel: 1}) || len(d.open) != 0 {
+		t.Errorf("%+v, %d open", l, len(d.open))
+	}
+	// An XID of history, or of a source that does not work, is not missed.
+	for _, works := range []func(string, Entity) bool{nil,
+		func(source string, _ Entity) bool { return source != SourceNVML }} {
+		d := newDesk(t)
+		if works != nil {
+			d.Works = works
+		} else {
+			d.since = d.start.Add(second)
+		}
+		d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
+		if works != nil {
+			d.Works = func(string, Entity) bool { return true } // the driver was reloaded, and its event is lost
+		}
+		if d.to(time.Minute); d.Losses() != (Losses{}) {
+			t.Errorf("%+v", d.Losses())
+		}
+	}
+}
+
+// TestObservationsOutOfOrder has the lines of a fault arrive in another
+// order than that of their times.
+func TestObservationsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	at := d.start.Add(time.Minute)
+	for i, after := range []time.Duration{0, -4 * second, 3 * second, -8 * second, second} {
+		d.hear(d.Add(Observation{Time: at.Add(after), Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 48,
+			Sequence: uint64(i)}, at))
+	}
+	d.now = at
+	d.to(5 * time.Minute)
+	if all := d.incidents(); len(all) != 1 || all[0].Count != 5 || !all[0].First.Equal(at.Add(-8*second)) ||
+		!all[0].Last.Equal(at.Add(3*second)) {
+		t.Errorf("%+v", all)
+	}
+}
+
+func TestFloodIsOneIncident(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	const n = 100_000
+	for i := range uint64(n) {
+		d.kernel(i, "NVRM: Xid (PCI:0000:00:06): 31, pid=5, name=x, Ch")
+		d.now = d.now.Add(time.Millisecond)
+	}
+	d.to(n*time.Millisecond + 3*time.Minute)
+	if all := d.incidents(); len(all) != 1 || all[0].Count != n || d.tellings > 20 {
+		t.Errorf("%d incidents, %d tellings, %+v", len(all), d.tellings, all[0])
+	}
+}
+
+func TestLongHistoryIsNotALoss(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for i := range uint64(2 * mostOpen) {
+		d.hear(d.Add(Observation{Time: d.start.Add(time.Duration(i)*time.Minute - 100*time.Hour), Source: SourceKernel,
+			Entity: gpu0, What: WhatXID, Code: 48, Sequence: i}, d.now))
+	}
+	d.to(5 * time.Minute)
+	if len(d.ids) != 2*mostOpen || d.Losses() != (Losses{}) || len(d.open) != 0 {
+		t.Errorf("%d incidents, %+v, %d open", len(d.ids), d.Losses(), len(d.open))
+	}
+}
+
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
+	d.now = d.start.Add(-time.Hour)
+	d.kernel(2, "NVRM: Xid (PCI:0000:00:06): 79, x")
+	d.start = d.now
+	d.to(10 * time.Minute)
+	if all := d.incidents(); len(all) != 2 || all[1].First != d.start || len(d.open) != 0 {
+		t.Errorf("%d open, %+v", len(d.open), all)
+	}
+}
+
+func BenchmarkCorrelator(b *testing.B) {
+	now := time.Unix(1e9, 0)
+	book := NewCorrelator(CorrelatorOptions{}, now)
+	for i := range mostOpen {
+		book.Add(Observation{Time: now, Source: SourceKernel, What: WhatSXid, Code: i}, now)
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		book.Add(Observation{Time: now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: i & 255}, now)
+	}
+}
+
+func TestUnknownSourcesMissNothing(t *testing.T) {
+	t.Parallel()
+	start := time.Unix(1e9, 0)
+	c := NewCorrelator(CorrelatorOptions{}, start)
+	for i := range 3 {
+		c.Add(Observation{Time: start, Source: SourceNVML, What: WhatXID, Code: 79 + i, Entity: gpu0}, start)
+	}
+	for passed := time.Duration(0); passed < 5*time.Minute; passed += time.Second {
+		c.Tick(start.Add(passed))
+	}
+	if l := c.Losses(); l != (Losses{}) || len(c.open) != 0 {
+		t.Errorf("%+v, %d open", l, len(c.open))
+	}
+}
+
+func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
+	t.Parallel()
+	var ring []host.Record
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	log := func(seconds int) {
+		ring = append(ring, host.Record{Priority: 4, Sequence: uint64(len(ring)),
+			Time: at.Add(time.Duration(seconds) * second), Text: "NVRM: Xid (PCI:0000:00:06): 48, x"})
+	}
+	c := Cursor{}
+	read := func(boot string) (ids []string) {
+		text := fixture.Value(json.Marshal(c))(t)
+		c = Cursor{}
+		fixture.Must(t, json.Unmarshal(text, &c))
+		now := at.Add(time.Hour)
+		book := NewCorrelator(CorrelatorOptions{Boot: boot}, now)
+		for _, r := range ring {
+			if s, ok := ParseLine(r, nil); ok && c.Pass(boot, r) {
+				for _, e := range book.Add(s, now) {
+					if e.Count == 1 {
+						ids = append(ids, e.ID)
+					}
+					if e.First.After(at.Add(time.Minute)) {
+						t.Errorf("%+v is not of its time", e)
+					}
+				}
+				if left := len(book.Tick(now)); left > 0 { // the incident stays whole
+					t.Errorf("%d told again", left)
+				}
+			}
+		}
+		return ids
+	}
+	log(0)
+	log(1)
+	log(20)
+	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-0", "boot-one-2"}, "at the first start")
+	log(40)
+	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-3"}, "the lines logged while the agent was down gave")
+	if ids := read("boot-one"); ids != nil {
+		t.Errorf("again: %q", ids)
+	}
+	ring = ring[:0]
+	log(50)
+	fixture.EqualSlices(t, read("boot-two"), []string{"boot-two-0"}, "after a reboot")
+}
+
+// TestSightingsOfOneFaultAreCloseInTime checks how far apart two signs of a
+// fault may be: five seconds, or two minutes if their sources differ.
+func TestSightingsOfOneFaultAreCloseInTime(t *testing.T) {
+	t.Parallel()
+	for apart, want := range map[time.Duration][2]int{ // of one source, and of two
+		0: {1, 1}, together: {1, 1}, together + second: {2, 1}, late: {2, 1}, late + second: {2, 2},
+	} {
+		for n, source := range []string{SourceKernel, SourceNVML} {
+			d := newDesk(t)
+			s := Observation{Time: d.now, Source: SourceKernel, Entity: gpu0, What: WhatXID, Code: 79, Sequence: 1}
+			for range 4 { // so that one more is no news by itself
+				d.hear(d.Add(s, d.now))
+			}
+			before := d.to(apart).tellings
+			s.Time, s.Source, s.Sequence = d.now, source, 2
+			d.hear(d.Add(s, d.now))
+			fixture.Equal(t, d.tellings > before, n == 1 || want[n] > 1, "%v apart, by %s: told at once", apart, source)
+			d.to(apart + 10*time.Minute)
+			fixture.Equal(t, len(d.incidents()), want[n], "%v apart, by %s: incidents", apart, source)
+		}
+	}
+}
+
+// TestFirstReportPrevails adds later signs of a fault that contradict earlier
+// ones, and signs that are new.
+func TestFirstReportPrevails(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	at := func(code int, what string) Observation {
+		return Observation{Time: d.now, Source: SourceNVML, Entity: gpu0, What: what, Code: code}
+	}
+	tell := func(s Observation) []Event { return d.Add(s, d.now) }
+	tell(at(0, WhatHungTask))
+	tell(at(0, WhatHungTask))
+	s := at(0, WhatHungTask)
+	s.PID, s.Comm, s.GI, s.Text = 77, "python3\n", "3", "it hangs"
+	if told := tell(s); len(told) != 1 || told[0].PID != 77 || told[0].Comm != "python3" || told[0].GI != "3" ||
+		!strings.Contains(told[0].Message, "it hangs") {
+		t.Errorf("the third says who, where and what: %+v", told)
+	}
+	s.PID, s.Comm, s.GI, s.Text = 78, "other", "4", "it does not"
+	for range 2 {
+		if told := tell(s); len(told) != 0 {
+			t.Errorf("what says otherwise is told: %+v", told)
+		}
+	}
+	d.to(time.Minute)
+	if e := d.incidents()[0]; e.Count != 5 || e.PID != 77 || e.Comm != "python3" || e.GI != "3" ||
+		!strings.Contains(e.Message, "it hangs") {
+		t.Errorf("in the end: %+v", e)
+	}
+}
+
+// TestRepetitionIsReportedWhenItDoubles counts the reports of repeated
+// sightings of a fault: at one, two, four and so on, and of the rest at the
+// end.
+func TestRepetitionIsReportedWhenItDoubles(t *testing.T) {
+	t.Parallel()
+	for n, want := range []int{0, 1, 2, 3, 3, 4, 4, 4, 4, 5} {
+		d := newDesk(t)
+		for i := range n {
+			d.kernel(uint64(i), "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 30000, x")
+		}
+		if d.to(time.Minute); d.tellings != want || n > 0 && d.incidents()[0].Count != n {
+			t.Errorf("%d sightings are told %d times, want %d", n, d.tellings, want)
+		}
+	}
+}
+
+// TestOnlyAProcessOnTheGPUIsTheCulprit has lines of an XID that name many
+// processes. Only the last was on the GPU. The first eight are looked up.
+func TestOnlyAProcessOnTheGPUIsTheCulprit(t *testing.T) {
+	t.Parallel()
+	for others, want := range map[int]int{mostMentions - 1: 5, mostMentions: 0} {
+		d := newDesk(t)
+		d.stays = []collectors.Stay{{Process: process(5, "job", "slurm:5")}}
+		for n := range others {
+			for range 2 { // a repeated process takes no room
+				d.kernel(uint64(n), line(100+n, "bystander"))
+			}
+		}
+		d.kernel(uint64(others), line(5, "job"))
+		fixture.Equal(t, d.incidents()[0].PID, want, "beside %d others: process", others)
+	}
+}
+
+// TestIncidentsOfOneMomentHaveIDsOfTheirOwn holds that faults that the driver
+// reports within one millisecond stay apart.
+func TestIncidentsOfOneMomentHaveIDsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for code := range uint64(3) {
+		d.nvml(0, "xid", 61+code)
+		d.nvml(1, "xid", 61+code)
+	}
+	d.kernel(7, "NVRM: Xid (PCI:0000:00:06): 79, x")
+	if ids := slices.Compact(slices.Sorted(slices.Values(d.ids))); len(ids) != 7 ||
+		!slices.Contains(ids, "01234567-7") {
+		t.Errorf("%q", ids)
+	}
+}
+
+// TestOpenIncidentsAreBounded checks which incident makes room, and that this
+// counts as a loss only while more of that incident may come.
+func TestOpenIncidentsAreBounded(t *testing.T) {
+	t.Parallel()
+	for after, lost := range map[time.Duration]uint64{0: 1, together: 1, together + second/2: 0} {
+		d := newDesk(t)
+		add := func(n int) []Event {
+			return d.Add(Observation{Time: d.now, Source: SourceSysFS, Entity: gpu0, What: fmt.Sprint("fault ", n),
+				Sequence: uint64(n)}, d.now)
+		}
+		for n := range mostOpen {
+			add(n)
+		}
+		add(1)
+		d.now = d.now.Add(after)
+		if told := add(mostOpen); len(d.open) != mostOpen || d.Losses().ClosedEarly != lost || len(told) == 0 {
+			t.Errorf("after %v: %d open, %+v", after, len(d.open), d.Losses())
+		}
+		if slices.ContainsFunc(d.open, func(i *openIncident) bool { return i.What == "fault 0" }) {
+			t.Errorf("after %v the oldest is still open", after)
+		}
+	}
+}
+
+// TestInvalidSeverityInATable holds that readers of a table of facts report
+// an invalid severity.
+func TestInvalidSeverityInATable(t *testing.T) {
+	t.Parallel()
+	row := map[string]string{"severity": "awful"}
+	if _, _, err := verdictOf(row); err == nil {
+		t.Error("a verdict")
+	}
+	if _, err := readHappening(row); err == nil {
+		t.Error("a happening")
+	}
+	if _, err := xidSeverity("awful"); err == nil {
+		t.Error("an XID")
 	}
 }

@@ -1,6 +1,7 @@
 package incident
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -110,4 +111,14 @@ func TestFactsAreConsistent(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestMalformedTableIsRefused holds that the reader of a table of facts
+// reports a mistake with its line.
+func TestMalformedTableIsRefused(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		fixture.Equal(t, fmt.Sprint(recover()), "data/actions.tsv:2: no", "it is")
+	}()
+	readFacts("actions", func(map[string]string) error { return fmt.Errorf("no") })
 }

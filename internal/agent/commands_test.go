@@ -1,9 +1,17 @@
 package agent
 
 import (
+	"bufio"
 	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"unsafe"
 
 	"gpusteward/internal/fixture"
 )
@@ -59,4 +67,83 @@ func TestConfigCheckWarnsOfOlderKeys(t *testing.T) {
 		"warning: health.page is the older name of health.enable_alerts"} {
 		fixture.Contains(t, out.String(), want, "it says")
 	}
+}
+
+// TestFleetIsListedByItsScheme lists hosts over TLS with the scheme https.
+func TestFleetIsListedByItsScheme(t *testing.T) {
+	t.Parallel()
+	r, w := httptest.NewRequest(http.MethodGet, "https://fleet.example:9836/sd", nil), httptest.NewRecorder()
+	fleet{{hostConfig: &hostConfig{name: "node-001"}}}.targets(w, r)
+	want := `[{"targets":["fleet.example:9836"],` +
+		`"labels":{"__metrics_path__":"/hosts/node-001/metrics","__scheme__":"https",` +
+		`"cluster":"cluster-1","instance":"node-001","rack":"rack-01"}}]` + "\n"
+	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/json" {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestLogLevelHidesLowerLevels(t *testing.T) {
+	t.Parallel()
+	levels := []string{"debug", "info", "warn", "error"}
+	for i, least := range levels {
+		var out bytes.Buffer
+		log := newLogger(&out, least, "json")
+		log.Debug("debug")
+		log.Info("info")
+		log.Warn("warn")
+		log.Error("error", "err", os.ErrNotExist)
+		for k, level := range levels {
+			fixture.Equal(t, strings.Contains(out.String(), `"message":"`+level+`"`), k >= i,
+				"--log.level=%s: %s is shown", least, level)
+		}
+		fixture.Contains(t, out.String(), `"err":"file does not exist"`, "an error is not its text")
+	}
+}
+
+func TestConsoleFormatIsForTerminals(t *testing.T) {
+	t.Parallel()
+	line := func(w *os.File, r *bufio.Reader, format string) string {
+		newLogger(w, "info", format).Info("here I am")
+		text := fixture.Value(r.ReadString('\n'))(t)
+		return strings.TrimSpace(text)
+	}
+	reader, pipe, err := os.Pipe()
+	fixture.Must(t, err)
+	defer reader.Close()
+	defer pipe.Close()
+	screen, terminal := openTerminal(t)
+	for _, c := range []struct {
+		where  string
+		w      *os.File
+		r      *bufio.Reader
+		format string
+		json   bool
+	}{
+		{"a pipe", pipe, bufio.NewReader(reader), "auto", true},
+		{"a pipe", pipe, bufio.NewReader(reader), "console", false},
+		{"a terminal", terminal, screen, "auto", false},
+		{"a terminal", terminal, screen, "json", true},
+	} {
+		text := line(c.w, c.r, c.format)
+		if got := json.Valid([]byte(text)); got != c.json || !strings.Contains(text, "here I am") {
+			t.Errorf("--log.format=%s on %s is JSON: %v, want %v: %q", c.format, c.where, got, c.json, text)
+		}
+	}
+}
+
+// openTerminal returns the program's end of a new terminal, and its output.
+func openTerminal(t *testing.T) (*bufio.Reader, *os.File) {
+	t.Helper()
+	screen := fixture.Value(os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0))(t)
+	t.Cleanup(func() { screen.Close() })
+	var locked, number int32
+	for request, p := range map[uintptr]*int32{syscall.TIOCSPTLCK: &locked, syscall.TIOCGPTN: &number} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, screen.Fd(), request,
+			uintptr(unsafe.Pointer(p))); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	terminal := fixture.Value(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
+	t.Cleanup(func() { terminal.Close() })
+	return bufio.NewReader(screen), terminal
 }

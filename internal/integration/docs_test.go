@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"gpusteward/collectors"
+	_ "gpusteward/collectors/all"
+	"gpusteward/internal/bounds"
 	"gpusteward/internal/config"
 	"gpusteward/internal/fixture"
 )
@@ -241,4 +244,128 @@ func TestTroubleshootingQuotes(t *testing.T) {
 		}
 	}
 	fixture.AtLeast(t, n, 15, "quotes")
+}
+
+// excerpt is a block of CONTRIBUTING.md and its file.
+var excerpt = regexp.MustCompile("(?ms)^From `([^`\n]+)`:\n\n```[a-z]*\n(.*?)^```$")
+
+// undented returns the lines of a text without their indentation.
+func undented(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestContributingExamples compares each excerpt of CONTRIBUTING.md with its
+// file, and requires one for each kind of addition.
+func TestContributingExamples(t *testing.T) {
+	t.Parallel()
+	page := documents(t)["CONTRIBUTING.md"]
+	var with []string // headings of sections that have excerpts
+	for _, section := range strings.Split(page, "\n## ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		found := excerpt.FindAllStringSubmatch(section, -1)
+		if blocks := len(fence.FindAllString(section, -1)); blocks != len(found) {
+			t.Errorf("CONTRIBUTING.md, %s: %d blocks, and %d that say which file they are from", title, blocks,
+				len(found))
+		}
+		for _, e := range found {
+			source, err := os.ReadFile(e[1])
+			if err != nil {
+				t.Errorf("CONTRIBUTING.md, %s: %v", title, err)
+			} else if !strings.Contains("\n"+undented(string(source))+"\n", "\n"+undented(e[2])+"\n") {
+				t.Errorf("CONTRIBUTING.md, %s: %s does not have\n%s", title, e[1], e[2])
+			}
+			with = append(with, title)
+		}
+	}
+	for _, title := range []string{"Add a collector", "Add a check", "Add a panel", "Add a quota term", "Add a command",
+		"Add an endpoint", "Wrap a driver call"} {
+		if !slices.Contains(with, title) {
+			t.Errorf("CONTRIBUTING.md has no example in a section %q", title)
+		}
+	}
+}
+
+// TestLanes: a file is in the lane of its name. make finds the tests of a lane
+// by the name, and Go builds them by the tag.
+func TestLanes(t *testing.T) {
+	t.Parallel()
+	name, tag := regexp.MustCompile(`_(long|nightly|timed|tools)_test\.go$`),
+		regexp.MustCompile(`(?m)^//go:build (long|nightly|timed|tools)$`)
+	lanes := map[string]int{}
+	err := filepath.WalkDir(".", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		named, tagged := "", ""
+		if m := name.FindStringSubmatch(path); m != nil {
+			named = m[1]
+		}
+		if m := tag.FindStringSubmatch(string(text)); m != nil {
+			tagged = m[1]
+		}
+		fixture.Equal(t, named != tagged, false, "%s: the name says lane %q, the build tag %q", path, named, tagged)
+		lanes[named]++
+		return nil
+	})
+	fixture.Must(t, err)
+	for _, lane := range []string{"long", "nightly", "timed", "tools"} {
+		fixture.Equal(t, lanes[lane] == 0, false, "lane %s has no file", lane)
+	}
+}
+
+// TestReferenceOfHealth compares health/METRICS.md with the metrics that health
+// adds to those of the collectors, or writes it under -update.
+func TestReferenceOfHealth(t *testing.T) {
+	t.Parallel()
+	read := content(t, "collectors/METRICS.md")
+	var b strings.Builder
+	b.WriteString("# Metrics of health\n\n`make generate` writes this page from the catalogue; do not edit it. These " +
+		"metrics are derived from the readings in\n" +
+		"[collectors/METRICS.md](../collectors/METRICS.md). Families whose name begins with `nvgpu_peer`, " +
+		"`nvgpu_anomaly` or\n" +
+		"`nvgpu_drift`, and forecasts, are absent if there is nothing to compare with or no trend.\n\n" +
+		"| metric | type | labels | description |\n|---|---|---|---|\n")
+	n := 0
+	for _, m := range collectors.Metrics() {
+		if !strings.Contains(read, "`"+m.Name+"`") {
+			fmt.Fprintf(&b, "| `%s` | %v | %s | %s |\n", m, m.Type, strings.Join(m.Labels, ", "),
+				strings.ReplaceAll(m.Help, "|", "\\|"))
+			n++
+		}
+	}
+	fixture.AtLeast(t, n, 30, "… metrics of health; are they linked in?")
+	fixture.Golden(t, "health/METRICS.md", b.String())
+}
+
+// TestReferenceOfBounds compares the table of ARCHITECTURE.md and the limits of
+// the units with the constants that hold the bounds, or writes them under -update.
+func TestReferenceOfBounds(t *testing.T) {
+	t.Parallel()
+	all := fixture.Value(bounds.Read("."))(t)
+	page := content(t, "ARCHITECTURE.md")
+	before, rest, _ := strings.Cut(page, "\n## Bounds\n")
+	_, rest, _ = strings.Cut(rest, "\n| what | ")
+	_, after, is := strings.Cut(rest, "|\n\n")
+	if !is {
+		t.Fatal("ARCHITECTURE.md has no table of bounds")
+	}
+	head, _, _ := strings.Cut(page[len(before):], "| what | ")
+	fixture.Golden(t, "ARCHITECTURE.md", before+head+bounds.Table(all)+"\n"+after)
+	for program, path := range map[string]string{"observer": "deploy/systemd/gpusteward.service",
+		"broker": "deploy/systemd/gpusteward-broker.service"} {
+		unit := content(t, path)
+		for _, key := range bounds.Limits {
+			fixture.Contains(t, unit, "\n"+key+"=", "%s", path)
+			fixture.AtLeast(t, bounds.Limit(all, program, key), 64, "%s of the %s", key, program)
+		}
+		fixture.Golden(t, path, bounds.Unit(all, program, unit))
+	}
 }

@@ -3,7 +3,12 @@
 package integration
 
 import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,4 +40,82 @@ func TestScrapesAmongHostileConnections(t *testing.T) {
 	// The pages for the others take both processors meanwhile: on two the third slowest
 	// of 300 scrapes took 6 to 142 ms.
 	fixture.AtMost(t, p99, 250*time.Millisecond+2*quiet, "p99 of a scrape is")
+}
+
+// scrapes scrapes n times, and returns the time that it took beside waits. Each scrape must
+// be answered, and so must those of a chosen name among them.
+func (a *agent) scrapes(n int, waits *fixture.Waits) (p50, p99 time.Duration) {
+	a.t.Helper()
+	took := make([]time.Duration, n)
+	for i := range took {
+		time.Sleep(10 * time.Millisecond) // so that they hit several renderings
+		began := time.Now()
+		status, body, err := a.fetch("/metrics")
+		ended := time.Now()
+		took[i] = max(0, ended.Sub(began)-waits.Most(began, ended))
+		if err != nil || status != http.StatusOK || !strings.Contains(body, "nvgpu_up") {
+			a.t.Errorf("a scrape is answered %d, %v", status, err)
+		}
+		if i%10 > 0 {
+			continue
+		}
+		if status, body, err = a.fetch("/metrics?name[]=nvgpu_up"); err != nil || status != http.StatusOK ||
+			strings.Contains(body, "nvgpu_devices") {
+			a.t.Errorf("a scrape of a chosen name is answered %d, %v", status, err)
+		}
+	}
+	slices.Sort(took)
+	return took[n/2], took[n*99/100-1]
+}
+
+// neverReads opens connection after connection to the agent until ctx ends. On
+// each it requests 40 pages at once, each with a query of its own, as often as
+// it can. It counts the connections that have sent a request.
+func neverReads(ctx context.Context, n int, address string, asked *atomic.Int64) {
+	query := []string{"x=%d", "name[]=nvgpu_up&name[]=n%d"}[n%2] // the whole response, or a part
+	var requests strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&requests, "GET /metrics?"+query+" HTTP/1.1\r\nHost: agent\r\nAccept: text/plain;q=0.%d\r\n\r\n",
+			n*40+i, n*40+i)
+	}
+	hold := func() {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		defer context.AfterFunc(ctx, func() { c.Close() })() // ends a waiting write
+		for sent := 0; ; sent++ {
+			if _, err := c.Write([]byte(requests.String())); err != nil {
+				return
+			}
+			if sent == 0 {
+				asked.Add(1)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	for ctx.Err() == nil {
+		hold()
+	}
+}
+
+// Not parallel, because it measures.
+func TestScrapesBesideAHangAreFast(t *testing.T) {
+	f := newDriver(t)
+	f.set("gpus", "4")
+	a := f.spawn().ready()
+	a.well(2)
+	f.set("hang.2", "")
+	a.sees("the hang", func(s series) bool { return s.down("nvmlDeviceGetTemperature", 2) })
+	took := make([]time.Duration, 200)
+	before := fixture.Stolen(t)
+	for i := range took {
+		began := time.Now()
+		a.get("/metrics")
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	t.Logf("scrapes beside a GPU that hangs: p50 %v, p99 %v", took[100], took[198])
+	fixture.AtMost(t, took[198], 50*time.Millisecond+fixture.Stolen(t)-before, "p99 of a scrape is")
 }

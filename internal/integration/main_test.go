@@ -3,14 +3,22 @@ package integration
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"gpusteward/collectors/gpu/sim/scenarios"
+	"gpusteward/exporter"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/stack"
 )
 
 func TestDemoServesEightGPUs(t *testing.T) {
@@ -155,5 +163,227 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 				t.Errorf("a trace, or something on standard output:\n%s%s", text, &out)
 			}
 		})
+	}
+}
+
+// TestDump writes the metrics for node_exporter's textfile collector, whole, and
+// leaves no old ones.
+func TestDump(t *testing.T) {
+	t.Parallel()
+	root := shortDirectory(t)
+	dir, file := "--runtime.dir="+root, filepath.Join(root, "textfile", "gpusteward.prom")
+	dump := func(args ...string) (int, string, string) {
+		return gpusteward(t, append([]string{dir, "dump"}, args...)...)
+	}
+	a := start(t, "--demo=h100", dir).ready()
+	_, whole := a.get("/metrics")
+	if !strings.Contains(whole, "\ngo_goroutines ") {
+		t.Fatal("the agent does not tell its goroutines: nothing would be left out")
+	}
+	if _, err := os.Stat(filepath.Join(root, "broker")); err == nil || strings.Contains(whole, "_broker_") {
+		t.Error("something is said of a broker, without the enforcer")
+	}
+	eventually(t, "orders are taken", func() bool {
+		_, err := os.Stat(filepath.Join(root, exporter.ControlSocket))
+		return err == nil
+	})
+	status, text, said := dump()
+	if status != 0 || said != "" || !strings.Contains(text, `nvgpu_up{gpu="0",`) {
+		t.Fatalf("exit status %d, %s, %.300s", status, said, text)
+	}
+	for _, line := range strings.Split(text, "\n") {
+		if line != "" && !strings.HasPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "), "nvgpu_") &&
+			!strings.Contains(line, "gpusteward_") {
+			t.Errorf("it has %s", line)
+		}
+	}
+	if status, text, said := dump("--format=dcgm"); status != 0 || !strings.Contains(text, "DCGM_FI_DEV_GPU_TEMP{") {
+		t.Errorf("exit status %d, %s, %.300s", status, said, text)
+	}
+	status, text, said = dump("--output=" + file)
+	content, err := os.ReadFile(file)
+	if status != 0 || text != "" || err != nil || !strings.Contains(string(content), `nvgpu_up{gpu="0",`) {
+		t.Errorf("exit status %d, %s, %v, %.300s", status, said, err, content)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	a.stop()
+	if status, text, said := dump("--output=" + file); status != 1 || text != "" || !strings.Contains(said, "is gpusteward running") {
+		t.Errorf("without an agent: exit status %d, %q, %s", status, text, said)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("old values stay: %v", err)
+	}
+	if status, _, _ := dump("--output=" + filepath.Dir(file)); status != 1 {
+		t.Errorf("exit status %d", status)
+	}
+	if _, err := os.Stat(filepath.Dir(file)); err != nil {
+		t.Errorf("a directory was removed: %v", err)
+	}
+}
+
+// sleeper returns the PID of a process that sleeps until the test ends.
+func sleeper(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("sleep", "3600")
+	fixture.Must(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return strconv.Itoa(cmd.Process.Pid)
+}
+
+func TestStack(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	status, out, _ := gpusteward(t, "stack", "--json", pid)
+	var p stack.Process
+	if err := json.Unmarshal([]byte(out), &p); err != nil || status != 0 || strconv.Itoa(p.PID) != pid ||
+		len(p.Threads) != 1 {
+		t.Errorf("exit status %d, %v:\n%s", status, err, out)
+	}
+	kernel := t.TempDir() // a procfs of another PID namespace
+	fixture.Must(t, os.Symlink("1", filepath.Join(kernel, "self")))
+	for name, c := range map[string]struct {
+		args      []string
+		status    int
+		out, errs string
+	}{
+		"a process":      {[]string{pid}, 0, "process " + pid + " (", ""},
+		"no process":     {[]string{"2147483646"}, 1, "", "there is no process 2147483646"},
+		"another procfs": {[]string{"--path.procfs=" + kernel, pid}, 1, "", "another PID namespace"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, out, errs := gpusteward(t, append([]string{"stack"}, c.args...)...)
+			if status != c.status || !strings.HasPrefix(out, c.out) || !strings.Contains(errs, c.errs) {
+				t.Errorf("exit status %d, want %d:\n%s%s", status, c.status, out, errs)
+			}
+		})
+	}
+}
+
+// TestStackOfUnreadableProcess reads a process without memory, as the kernel
+// reports it.
+func TestStackOfUnreadableProcess(t *testing.T) {
+	t.Parallel()
+	procfs := t.TempDir()
+	line := []byte("7 (rank) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20")
+	task := filepath.Join(procfs, "7", "task", "7")
+	fixture.Must(t, errors.Join(os.MkdirAll(task, 0o755),
+		os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(procfs, "self")),
+		os.WriteFile(filepath.Join(procfs, "7", "stat"), line, 0o644),
+		os.WriteFile(filepath.Join(task, "stat"), line, 0o644),
+		os.WriteFile(filepath.Join(procfs, "7", "maps"), nil, 0o644)))
+	status, out, errs := gpusteward(t, "stack", "--path.procfs="+procfs, "7")
+	if status != 1 || errs != "not all of it was read\n" ||
+		!strings.HasPrefix(out, "process 7 (rank), 1 thread\nnot all of it was read: process 7 has no") {
+		t.Errorf("exit status %d:\n%s%s", status, out, errs)
+	}
+}
+
+const reference = "deploy/gpusteward.yml"
+
+// check runs "gpusteward config check FILE".
+func check(t *testing.T, path string, more ...string) (status int, out, errors string) {
+	t.Helper()
+	return gpusteward(t, append([]string{"config", "check", path}, more...)...)
+}
+
+// TestConfigCheck: the command says whether a file is valid.
+func TestConfigCheck(t *testing.T) {
+	t.Parallel()
+	if status, out, errors := check(t, reference); status != 0 || out != reference+" is good.\n" || errors != "" {
+		t.Errorf("status %d, %q, %q", status, out, errors)
+	}
+	bad := fixture.Config(t, "collectors: {fats: 1s}\n")
+	if status, out, errors := check(t, bad); status != 1 || out != "" || !strings.HasPrefix(errors, bad+":1: ") {
+		t.Errorf("status %d, %q, %q", status, out, errors)
+	}
+}
+
+func TestConfigCheckExplainsAProcess(t *testing.T) {
+	t.Parallel()
+	exe := fixture.Value(os.Executable())(t)
+	path := fixture.Config(t, fmt.Sprintf(`enforcer:
+  tenants:
+    - {name: mine, select: [{users: [%d], executables: ["*.test"]}], guarantee: 50 %%, gpus: [{gpu: [1], guarantee: 10 %%}], ladder: {mode: throttle}}
+    - {name: everybody, select: [{executables: ["*"]}]}
+    - {name: batch}
+`, os.Getuid()))
+	status, out, errors := check(t, path, "--explain="+fmt.Sprint(os.Getpid()))
+	if status != 0 || errors != "" {
+		t.Fatalf("status %d, %q", status, errors)
+	}
+	for _, want := range []string{
+		path + " is good.\n", "enforcer.enabled is false", fmt.Sprintf("process %d\n", os.Getpid()),
+		fmt.Sprint(os.Getuid()), "executable: " + exe, "workload: ",
+		"so it belongs to mine and not to everybody: executables", "on request (gpusteward exec --tenant): batch\n",
+		"on GPU 1: guarantee 10 %", "on every other GPU: guarantee 50 %", "ladder: up to throttle, shadow",
+	} {
+		fixture.Contains(t, out, want, "it")
+	}
+}
+
+func TestConfigCheckRefusesBadPIDs(t *testing.T) {
+	t.Parallel()
+	gone := exec.Command("true")
+	fixture.Must(t, gone.Run())
+	good := fixture.Config(t, "")
+	for pid, want := range map[string]string{
+		"0": "--explain=0: give a PID above 0", "-1": "above 0", "self": "--explain=self: ",
+		"99999999999999999999":       "above 0",
+		fmt.Sprint(gone.Process.Pid): ": there is no such process\n",
+	} {
+		if status, out, errors := check(t, good, "--explain="+pid); status != 1 || out != good+" is good.\n" ||
+			!strings.Contains(errors, want) {
+			t.Errorf("%s: status %d, %q, %q; want 1 and %q", pid, status, out, errors, want)
+		}
+	}
+	if status, out, errors := check(t, "internal/config/testdata/invalid/enforcer_tie.yml", "--explain="+"1"); status != 1 ||
+		out != "" || !strings.Contains(errors, "neither is more specific") {
+		t.Errorf("a bad file: status %d, %q, %q", status, out, errors)
+	}
+}
+
+func TestConfigCheckWarnsOfUnknownUsers(t *testing.T) {
+	t.Parallel()
+	path := fixture.Config(t, "enforcer:\n  tenants:\n    - {name: a, select: [{groups: [root]}, {users: [no-such-user]}]}\n")
+	status, out, errors := check(t, path)
+	if want := path + " is good.\nwarning: enforcer.tenants[0].select[1].users: " +
+		"\"no-such-user\" selects nothing: "; status != 0 || !strings.HasPrefix(out, want) || errors != "" {
+		t.Errorf("status %d, %q, %q; want 0 and %q", status, out, errors, want)
+	}
+}
+
+func TestConfigCheckReadsTenantFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	config := fixture.Config(t, fmt.Sprintf("enforcer:\n  tenants_dirs: [%s]\n  tenants:\n    - {name: batch}\n", dir))
+	more := filepath.Join(dir, "more.yml")
+	fixture.Rewrite(t, more, fmt.Sprintf("- {name: mine, binding: true, select: [{users: [%d]}], memory: 30 %%}\n- {name: b, "+
+		"select: [{users: [no-such-user]}]}\n", os.Getuid()))
+	status, out, errors := check(t, config, "--explain="+fmt.Sprint(os.Getpid()))
+	for _, want := range []string{config + " is good.\n" + more + " is good.\n",
+		"warning: " + more + "[1].select[0].users: \"no-such-user\" selects nothing: ", "so it belongs to mine",
+		"cannot ask for another: mine is binding", "memory 30 % of the GPU's"} {
+		if status != 0 || errors != "" || !strings.Contains(out, want) {
+			t.Errorf("status %d, %q; it does not say %q:\n%s", status, errors, want, out)
+		}
+	}
+	fixture.Rewrite(t, more, "- {name: mine}\n- name: batch\n")
+	if status, out, errors := check(t, config); status != 1 || out != "" ||
+		errors != more+":2: [1].name: \"batch\" is the name of tenants[0] too: choose another\n" {
+		t.Errorf("status %d, %q, %q", status, out, errors)
+	}
+}
+
+func TestConfigurationSizeIsBounded(t *testing.T) {
+	t.Parallel()
+	long := fixture.Config(t, strings.Repeat("# a comment\n", 1<<20))
+	for _, args := range [][]string{{"config", "check", long}, {"--demo=" + long}} {
+		if status, _, errs := gpusteward(t, append(args, ownDirectories(t, nil)...)...); status == 0 ||
+			!strings.Contains(errs, "it has more than 1048576 bytes") {
+			t.Errorf("%s: exit status %d: %s", args[0], status, errs)
+		}
 	}
 }
