@@ -78,7 +78,7 @@ func TestEveryMetricHasOneCollector(t *testing.T) {
 // notSimulated are metrics that no simulated model has.
 var notSimulated = []*collectors.Metric{
 	device.EDPPMultiplier, device.PowerSmoothing, activity.MMAStall, device.CCReady,
-	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, links.PCIPort, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
+	device.CCKeyRotation, faults.RetiredPages, faults.RetiredPagesPending, faults.KernelXIDMessages, faults.NVSwitchSXIDs, links.PCIPort, links.PCIPortLanes, links.PCIDevicesWithheld, workloads.AllocationInfo, workloads.AllocationClaimInfo, workloads.AllocationsKnown, workloads.AllocatedIdle,
 	workloads.HAMiMemoryLimit, workloads.HAMiMemoryUsed, workloads.HAMiSMLimit, workloads.AttributionErrors, workloads.UnknownMemory,
 }
 

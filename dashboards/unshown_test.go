@@ -28,7 +28,7 @@ var unshown = map[string][]string{
 	"gpusteward_broker_up is 0 in that case":                      {"gpusteward_broker_starved"},
 	"never changes; nvgpu_info is shown":                          {"nvgpu_addressing_mode_info"},
 	"never changes": {
-		"nvgpu_inforom_info", "nvgpu_pci_port_info", "nvgpu_platform_info", "nvgpu_nvlink_info", "nvgpu_virtualization_info",
+		"nvgpu_inforom_info", "nvgpu_pci_devices_withheld", "nvgpu_pci_port_info", "nvgpu_pci_port_lanes", "nvgpu_platform_info", "nvgpu_nvlink_info", "nvgpu_virtualization_info",
 		"nvgpu_cc_key_rotation_threshold_info", "nvgpu_mig_devices_max", "nvgpu_vgpu_host_mode",
 		"nvgpu_vgpu_scheduler_info",
 	},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -61,12 +62,13 @@ func TestPCIDevices(t *testing.T) {
 		files[way+address+"/uevent"] = text
 		files[pciDevices+"/"+address] = "->../../../" + way + address
 	}
+	files[pciDevices+"/0000:42:00.0/max_link_width"] = "8\n"
 	files["devices/pci0000:00/0000:1b:00.4/physfn"] = "->../0000:1b:00.0"
 	files[pciDevices+"/0000:9b:00.0/class"] = "0x030200\n" // it disappears during the read
 	k := Kernel{Sys: grow(t, files)}
 	want := []PCIDevice{
-		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch", ""}, {"0000:1b:00.0", "gpu", "nvidia", ""},
-		{"0000:43:00.0", "gpu", "", "0000:00:01.1/0000:42:00.0"}, {"0000:52:00.0", "gpu", "vfio-pci", ""},
+		{"0000:07:00.0", "nvswitch", "nvidia-nvswitch", "", 0}, {"0000:1b:00.0", "gpu", "nvidia", "", 0},
+		{"0000:43:00.0", "gpu", "", "0000:00:01.1/0000:42:00.0", 8}, {"0000:52:00.0", "gpu", "vfio-pci", "", 0},
 	}
 	fixture.EqualSlices(t, fixture.Value(k.PCIDevices())(t), want, "the devices are")
 }
@@ -282,6 +284,13 @@ func TestNodes(t *testing.T) {
 		fixture.Equal(t, err == nil, c.want == nil, "%s: %v", name, err)
 		for _, want := range c.want {
 			fixture.Contains(t, err.Error(), want, "%s: the error", name)
+		}
+		for address, want := range map[string]bool{ // a container shows the entries of its GPUs only
+			"0000:06:00.0": !slices.Contains(c.nodes, "nvidia0"), "0000:9b:00.0": !slices.Contains(c.nodes, "nvidia3"),
+			"0000:9c:00.0": true, "0000:9d:00.0": false, "0000:a0:00.0": true,
+		} {
+			fixture.Equal(t, Kernel{Proc: os.DirFS(proc), Dev: dev}.Withheld(address), want, "%s: %s is withheld", name, address)
+			fixture.Equal(t, Kernel{Proc: fstest.MapFS{}, Dev: dev}.Withheld(address), false, "%s without a driver", address)
 		}
 		fixture.Must(t, (Kernel{Proc: fstest.MapFS{}, Sys: fstest.MapFS{}, Dev: dev}).Nodes())
 		fixture.Must(t, (Kernel{Proc: os.DirFS(proc), Sys: sys}).Nodes())

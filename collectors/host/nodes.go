@@ -35,8 +35,8 @@ func (k Kernel) Nodes() error {
 		return Explain(err, Reads|Writes)
 	}
 	for at := range strings.FieldsSeq(driver.GPUs) {
-		minor := k.minor(at[:strings.LastIndexByte(at, ':')])
-		if minor == "" {
+		minor, excluded, _ := k.information(at[:strings.LastIndexByte(at, ':')]) // it may have gone
+		if minor == "" || excluded {
 			continue
 		}
 		node := filepath.Join(k.Dev, "nvidia"+minor)
@@ -55,17 +55,32 @@ func (k Kernel) Nodes() error {
 		strings.Join(lost, ", "), minors)
 }
 
-// minor returns the number of a GPU's device node; empty if the kernel does not
-// report it, or has excluded the GPU.
-func (k Kernel) minor(address string) (number string) {
-	text, _ := fs.ReadFile(k.proc(), path.Join("driver/nvidia/gpus", address, "information")) // it may have gone
+// Withheld reports whether the kernel drives a GPU that this process was not
+// given: an operator excluded it, or this is a container that was given others
+// and lacks the GPU's device node or its entry in /proc. A device cgroup does
+// not show.
+func (k Kernel) Withheld(address string) bool {
+	if k.Dev == "" || k.Driver().GPUs == "" {
+		return false
+	}
+	minor, excluded, err := k.information(address)
+	if minor != "" && !excluded {
+		_, err = os.Stat(filepath.Join(k.Dev, "nvidia"+minor))
+	}
+	return excluded || errors.Is(err, fs.ErrNotExist)
+}
+
+// information returns the number of a GPU's device node, which is empty if the
+// kernel does not report it, and whether the driver was told not to use the GPU.
+func (k Kernel) information(address string) (minor string, excluded bool, err error) {
+	text, err := fs.ReadFile(k.proc(), path.Join("driver/nvidia/gpus", address, "information"))
 	for l := range strings.Lines(string(text)) {
-		switch name, value, _ := strings.Cut(l, ":"); {
-		case name == "Device Minor":
-			number = strings.TrimSpace(value)
-		case name == "GPU Excluded" && strings.TrimSpace(value) == "Yes":
-			return ""
+		switch name, value, _ := strings.Cut(l, ":"); name {
+		case "Device Minor":
+			minor = strings.TrimSpace(value)
+		case "GPU Excluded":
+			excluded = strings.TrimSpace(value) == "Yes"
 		}
 	}
-	return number
+	return minor, excluded, err
 }

@@ -24,6 +24,7 @@ type PCIDevice struct {
 	Kind    string // gpu or nvswitch
 	Driver  string // the bound kernel module; empty: none
 	Ports   string // addresses of the ports above it, with slashes between them: "0000:15:01.0/0000:16:00.0"
+	Lanes   int    // most lanes of the last of these ports; 0: unknown
 }
 
 // PCIDevices returns the GPUs and NVSwitches, by address. It reads data that
@@ -55,6 +56,7 @@ func (k Kernel) PCIDevices() ([]PCIDevice, error) {
 		d.Address = e.Name()
 		if target, err := fs.ReadLink(k.sys(), dir); err == nil {
 			d.Ports = portsOf(target)
+			d.Lanes = k.lanes(path.Base(d.Ports))
 		}
 		all = append(all, d)
 	}
@@ -70,6 +72,15 @@ func portsOf(target string) string {
 		return ""
 	}
 	return strings.Join(way[ports:], "/")
+}
+
+// lanes returns the most lanes of a port's link, 0 if they are unknown.
+func (k Kernel) lanes(port string) int {
+	text, _ := line(k.sys(), path.Join(pciDevices, port, "max_link_width"))
+	if n, err := strconv.Atoi(text); err == nil && n > 0 && n <= 32 { // 255 if the kernel does not know it
+		return n
+	}
+	return 0
 }
 
 // parsePCIDevice parses a device's uevent; false if the device is not from

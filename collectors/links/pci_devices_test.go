@@ -91,15 +91,21 @@ func TestDevicesWithoutAKnownGPU(t *testing.T) {
 	p.Has(t, `nvgpu_pci_devices{kind="gpu"}`, 2)
 	p.Has(t, `nvgpu_pci_devices{kind="nvswitch"}`, 1)
 
-	b := &pciBus{seen: map[string]*pciDevice{}, answers: func(string) (bool, error) { return true, nil }}
+	b := &pciBus{seen: map[string]*pciDevice{}, answers: func(string) (bool, error) { return true, nil },
+		withheld: func(address string) bool { return address != "0000:52:00.0" }}
 	ports := &hosttest.Reading{Known: known, Read: func(out *collectors.Readings) {
-		b.read([]host.PCIDevice{{Address: "0000:1b:00.0", Kind: "gpu", Ports: "0000:15:01.0/0000:16:00.0"},
-			{Address: "0000:43:00.0", Kind: "gpu", Ports: "0000:40:01.0"}}, out)
+		b.read([]host.PCIDevice{{Address: "0000:1b:00.0", Kind: "gpu", Ports: "0000:15:01.0/0000:16:00.0", Lanes: 8,
+			Driver: "nvidia"}, {Address: "0000:43:00.0", Kind: "gpu", Ports: "0000:40:01.0", Lanes: 8, Driver: "nvidia"},
+			{Address: "0000:52:00.0", Kind: "gpu", Driver: "nvidia"}, {Address: "0000:61:00.0", Kind: "gpu", Driver: "vfio-pci"},
+			{Address: "0000:07:00.0", Kind: "nvswitch", Driver: "nvidia"}}, out)
 	}}
 	ports.Pass()
 	ports.Has(t, `nvgpu_pci_port_info{gpu="3",port="0000:15:01.0",uuid="GPU-a"}`, 1)
 	ports.Has(t, `nvgpu_pci_port_info{gpu="3",port="0000:16:00.0",uuid="GPU-a"}`, 1)
+	ports.Has(t, `nvgpu_pci_port_lanes{gpu="3",uuid="GPU-a"}`, 8)
 	ports.HasNo(t, `nvgpu_pci_port_info{gpu="",port="0000:40:01.0",uuid=""}`)
+	ports.HasNo(t, `nvgpu_pci_port_lanes{gpu="",uuid=""}`)
+	ports.Has(t, `nvgpu_pci_devices_withheld{}`, 1)
 
 	a := hosttest.ReadKernel("pcie_aer", files)
 	a.Known = known
