@@ -57,6 +57,10 @@ func checkRules(c *health.Check) (all []rule) {
 		}
 		r.expr, r.wait = either(levels)
 		r.description = description(c, levels, ofValue, lastXIDs, rest(levels[0]), ofLabel)
+		if differ(levels) { // some are about the node
+			r.description = strings.ReplaceAll(r.description, "GPU "+ofLabel("gpu"),
+				"{{ with $labels.gpu }}GPU {{ . }}{{ else }}the node{{ end }}")
+		}
 		all = append(all, r)
 	}
 	return all
@@ -112,25 +116,26 @@ func ofLabel(name string) string { return "{{ $labels." + name + " }}" }
 // place returns a template of the origin of an alert: the host and, if all levels have the same,
 // the entity.
 func place(levels []health.Level) string {
-	e := entityBy(levels[0], ofLabel)
-	differ := slices.ContainsFunc(levels, func(l health.Level) bool { return entityBy(l, ofLabel) != e })
-	if e != (incident.Entity{}) && !differ {
+	if e := entityBy(levels[0], ofLabel); e != (incident.Entity{}) && !differ(levels) {
 		return ofLabel("instance") + ", " + e.Name() + ": "
 	}
 	return ofLabel("instance") + ": "
 }
 
-// description returns the detail of a check's levels with its placeholders filled in. If the
-// levels differ in their detail, or it is about an event, which Prometheus does not know, it
-// returns the cause.
+// differ reports whether levels are about different kinds of entities.
+func differ(levels []health.Level) bool {
+	e := entityBy(levels[0], ofLabel)
+	return slices.ContainsFunc(levels, func(l health.Level) bool { return entityBy(l, ofLabel) != e })
+}
+
+// description returns the sentence about a check's levels with its placeholders filled in.
 func description(c *health.Check, levels []health.Level, value func(health.Quantity) string,
 	xids, rest string, label func(name string) string) string {
-	detail := c.Detailed(levels[0])
-	if strings.Contains(detail, "{event}") ||
-		slices.ContainsFunc(levels, func(l health.Level) bool { return c.Detailed(l) != detail }) {
-		return c.Cause
+	detail, e := c.Ruled(levels[0], levels[1:]...), entityBy(levels[0], label)
+	if predicate, begins := strings.CutPrefix(detail, "{entity}"); begins && e.Workload == "" && e.Device == "" {
+		detail = strings.ToUpper(e.Name()[:1]) + e.Name()[1:] + predicate
 	}
-	return strings.NewReplacer("{xids}", xids, "{entity}", entityBy(levels[0], label).Name(),
+	return strings.NewReplacer("{xids}", xids, "{entity}", e.Name(),
 		"{labels}", rest).Replace(health.Quantities(health.Present(detail), value))
 }
 

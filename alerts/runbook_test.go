@@ -56,6 +56,9 @@ func TestTextsDoNotRepeat(t *testing.T) {
 		causes[s.alert] = s.cause
 	}
 	for _, r := range allRules() {
+		if r.description == "" {
+			t.Errorf("%s of %v lacks a sentence of its own: Rule", r.alert, r.severity)
+		}
 		summary := unplaced.ReplaceAllString(r.summary, "")
 		texts := [][]string{{summary, r.action, causes[r.alert]}, {r.description, r.action, causes[r.alert]}}
 		if !strings.Contains(r.description, "{{ ") {

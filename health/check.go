@@ -32,6 +32,7 @@ type Check struct {
 	// places for the {entity}, a Quantity, the {labels} of its series, its {xids} or
 	// its {event}; verbs are {present|past}.
 	Detail   string
+	Rule     string // in place of the details, in a rule of Prometheus; see Ruled
 	Action   string // one thing to do
 	Remedies bool   // the tables of incidents know better what to do than Action
 	Cause    string // what it means and how to find out more; it does not repeat the others
@@ -43,6 +44,7 @@ type Level struct {
 	When     Condition
 	For      Persistence // how often in how many samples; the zero value is at once
 	Detail   string      // in place of the check's, if its value has another meaning
+	Rule     string      // in place of the check's
 	Action   string      // in place of the check's
 }
 
@@ -209,6 +211,18 @@ func (c *Check) Holds() bool {
 
 // Detailed returns the sentence for a level, with its placeholders.
 func (c *Check) Detailed(l Level) string { return cmp.Or(l.Detail, c.Detail) }
+
+// Ruled returns the sentence for the rule of Prometheus that stands for several
+// levels of a severity, which begin with l. If their sentences differ, or are
+// about an event, which Prometheus does not know, it is the check's Rule or l's.
+func (c *Check) Ruled(l Level, others ...Level) string {
+	detail := c.Detailed(l)
+	if strings.Contains(detail, "{event}") ||
+		slices.ContainsFunc(others, func(o Level) bool { return c.Detailed(o) != detail }) {
+		return cmp.Or(l.Rule, c.Rule)
+	}
+	return detail
+}
 
 // Advised returns the action for a level; it may have a Quantity.
 func (c *Check) Advised(l Level) string { return cmp.Or(l.Action, c.Action) }

@@ -21,7 +21,9 @@ var agentChecks = []*Check{
 		},
 		Summary: "The agent itself is unhealthy.",
 		Detail:  "The host {gives|gave} the agent no processor time: the data of all GPUs {are|were} old at once.",
-		Action:  "Restart the agent; its log says what it did.",
+		Rule: "gpusteward_pressure_ratio is above 1, or the host gives the agent no processor time: metrics and " +
+			"alerts may be late.",
+		Action: "Restart the agent; its log says what it did.",
 		Cause: "It uses more memory, processor time, goroutines or event queue than it should ever need, or cannot " +
 			"write its --state.dir (state): gpusteward_pressure_ratio names which. Or the host is overloaded " +
 			"(gpusteward_starved), which is info after half a minute, and a warning after two.",
@@ -46,7 +48,9 @@ var agentChecks = []*Check{
 		},
 		Summary: "The broker is down, or cannot serve its clients.",
 		Detail:  "No broker {answers|answered}: programs that {start|started} may run without a quota.",
-		Action:  "Give the broker (gpusteward-broker.service) more of the resource that its log names.",
+		Rule: "The broker does not answer, or lacks a resource to serve a program that starts: it may run " +
+			"without a quota.",
+		Action: "Give the broker (gpusteward-broker.service) more of the resource that its log names.",
 		Cause: "It lacks descriptors (its own, or those in flight on its user's account), memory or sessions, or " +
 			"connections arrive faster than it can accept them. nvgpu_broker_sessions by state names the holders: " +
 			"unread sessions belong to programs that do not read their answers. Meanwhile no process counts as " +

@@ -37,8 +37,10 @@ var driverChecks = []*Check{
 				Match: recoveryWanted}.Signal().Above(0)},
 			{Severity: incident.Emergency, When: Value(faults.RecoveryAction).Is(2), Detail: recovery},
 		},
-		Summary:  "The driver asks for a recovery of the GPU.",
-		Detail:   reported,
+		Summary: "The driver asks for a recovery of the GPU.",
+		Detail:  reported,
+		Rule: "nvgpu_recovery_action of {entity} is not 0, or the driver asked for a recovery: work on the GPU " +
+			"may fail until that is done.",
 		Action:   "Do what the driver asks for.",
 		Remedies: true,
 		Cause: "This is the driver's own verdict (field 230, event 0x8000, XID 154). nvgpu_recovery_action is 1 for a GPU " +
@@ -58,7 +60,9 @@ var driverChecks = []*Check{
 		},
 		Summary: "The GPU has fallen off the bus.",
 		Detail:  reported,
-		Action:  "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
+		Rule: "The driver or the kernel reported that {entity} is lost, or the PCI bus gets no answer: its work " +
+			"has ended, and no other can begin.",
+		Action: "Power-cycle the host; if the GPU is lost again, have the board and the slot checked.",
 		Cause: "The driver says that it is lost (gpusteward_worker_stuck), or it does not answer on PCIe " +
 			"(nvgpu_pci_device_present), or the kernel logged XID 79 or a message like it.",
 	},
@@ -72,10 +76,12 @@ var driverChecks = []*Check{
 				Detail: "The driver {lists|listed} {count:GPU|GPUs} fewer than expected."},
 		},
 		Summary: "A GPU that the host should have is missing.",
+		Rule: "The driver lists {count:GPU|GPUs} fewer than the host had or should have, and no program can use " +
+			"what is not listed.",
 		Action: "Reboot; if the GPU stays missing, check its seat and its power. If it was removed for good: " +
 			"gpusteward ack gpu_missing and the GPU.",
-		Cause: "The driver lists fewer GPUs than the host once had, or than the configuration says. A GPU that is " +
-			"bound to vfio-pci is not missing: a virtual machine has it.",
+		Cause: "The agent remembers the GPUs that it has seen, and collectors.expected_gpus sets their number. A GPU that " +
+			"is bound to vfio-pci is not missing: a virtual machine has it.",
 	},
 	{
 		ID: "gpu_absent", Alert: "GPUAbsent", Class: incident.HardwareFault, Accepts: true,

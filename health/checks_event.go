@@ -177,7 +177,9 @@ var eventChecks = []*Check{
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Detail:  "The driver reported of NVSwitch {entity}: {event}.",
-		Action:  "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
+		Rule: "NVSwitch {entity} had {count:fatal SXid error|fatal SXid errors}: traffic between its GPUs fails " +
+			"until a reset.",
+		Action: "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause: "SXids are the NVSwitch driver's XIDs. Each says whether it is fatal; " +
 			"health/incident/data/sxid.tsv says so of one that does not.",
 	},
@@ -189,6 +191,7 @@ var eventChecks = []*Check{
 			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Detail:  logged,
+		Rule:    "The driver reported {count:fault|faults} of the GSP of {entity}, and the GPU takes no new work.",
 		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
 			"which driver has a correction.",
 		Cause: "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then " +
@@ -201,6 +204,8 @@ var eventChecks = []*Check{
 			Match: saying("driver_error")}.Signal().Optional().Above(0)}},
 		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
 		Detail:  logged,
+		Rule: "The kernel logged {count:fault|faults} of the driver on {entity}, and programs cannot begin work " +
+			"there.",
 		Action: "If the GPU could not be initialised, reset it; if that fails, check its power and its seat. After a " +
 			"fault of unified memory, reboot: no CUDA program can start until then.",
 		Remedies: true,
@@ -212,8 +217,10 @@ var eventChecks = []*Check{
 		ID: hostCheck, Alert: "HostKernelFault",
 		Levels: []Level{{Severity: incident.Warning, When: Incidents{Name: "host_kernel", Window: 30 * time.Minute,
 			Node: true, Match: saying(hostCheck)}.Signal().Above(0)}},
-		Summary:  "The kernel logged a fault of the host that can harm GPU work.",
-		Detail:   "The kernel logged that {event}.",
+		Summary: "The kernel logged a fault of the host that can harm GPU work.",
+		Detail:  "The kernel logged that {event}.",
+		Rule: "The kernel logged {count:fault|faults} of the host in 30 minutes, and GPU work there may fail or " +
+			"stall.",
 		Action:   "Read the message; after machine checks and IOMMU faults, inspect the hardware.",
 		Remedies: true,
 		Cause: "These are uncorrected hardware errors, IOMMU faults, lockups, tasks that hang in the driver, and " +

@@ -52,14 +52,19 @@ var linkChecks = []*Check{
 		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: incident.InterconnectFault,
 		Levels: []Level{
 			{Severity: incident.Critical, When: aer("fatal", 5*time.Minute).Above(0),
-				Detail: "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes."},
+				Detail: "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes.",
+				Rule:   "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes, and its work has failed."},
 			// The kernel need not count what the firmware or a port contains.
 			{Severity: incident.Critical, When: Incidents{Name: "pcie_fatal", Window: 5 * time.Minute,
 				Match: fatalOfGPU}.Signal().Above(0), Detail: logged},
 			{Severity: incident.Warning, When: aer("nonfatal", 5*time.Minute).Above(0),
-				Detail: "{entity} had {count:uncorrected PCIe error|uncorrected PCIe errors} in 5 minutes."},
+				Detail: "{entity} had {count:uncorrected PCIe error|uncorrected PCIe errors} in 5 minutes.",
+				Rule: "{entity} had {count:PCIe error|PCIe errors}: either not corrected within 5 minutes, or corrected by the " +
+					"hundred a minute."},
 			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300),
-				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour."},
+				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour.",
+				Rule: "{entity} had more than 600 corrected PCIe errors in an hour, or a lasting rise of their rate: no data " +
+					"was lost."},
 			{Severity: incident.Warning, When: aer("correctable", time.Hour).Above(20000, 10000),
 				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour."},
 			// A burst, as of a training link, is over sooner.
@@ -131,8 +136,10 @@ var linkChecks = []*Check{
 		},
 		Summary: "An NVLink has errors in a quarter of an hour's minutes, or in more.",
 		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
-		Action:  "Reset the GPU; reseat it if that does not help.",
-		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
+		Rule: "{entity} had {count:replay, recovery or corrupted packet|replays, recoveries or corrupted " +
+			"packets} in 2 minutes.",
+		Action: "Reset the GPU; reseat it if that does not help.",
+		Cause:  "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -143,8 +150,10 @@ var linkChecks = []*Check{
 		},
 		Summary: "An NVLink has far more errors or traffic than its siblings.",
 		Detail:  "The errors of {entity} {exceed|exceeded} those of its siblings by {count:time|times} their number.",
-		Action:  "Check what is at the other end.",
-		Cause:   "Links are compared with the GPU's others; needs collectors.per_link.",
+		Rule: "The errors or the traffic of {entity} exceed those of its siblings by {count:time|times} their " +
+			"amount.",
+		Action: "Check what is at the other end.",
+		Cause:  "Links are compared with the GPU's others; needs collectors.per_link.",
 	},
 	{
 		ID: "nvlink_gpu_outlier", Alert: "NVLinkGPUOutlier", Class: incident.InterconnectFault, Shadow: true,
@@ -176,6 +185,7 @@ var linkChecks = []*Check{
 		},
 		Summary: "The GPU is unhealthy in its NVLink fabric.",
 		Detail:  "The fabric {reports|reported} a fault of {entity}{labels}.",
+		Rule:    "{entity} has not joined its NVLink fabric within five minutes, or the fabric reports a fault of it.",
 		Action:  "Look at the fabric manager: systemctl status nvidia-fabricmanager.",
 		Cause:   "Without the fabric, CUDA does not start on GPUs behind NVSwitches.",
 	},

@@ -49,8 +49,10 @@ var memoryChecks = []*Check{
 			Match: saying("ecc_storm")}.Signal().Above(0)}},
 		Summary: "The GPU corrects ECC errors faster than the driver counts them.",
 		Detail:  onIts,
-		Action:  "Reset the GPU in the next maintenance window.",
-		Cause:   "The driver tells so by NVML's event 0x200. No data is lost, and rows will fail.",
+		Rule: "The driver reported {count:storm|storms} of ECC errors on {entity} in 10 minutes: rows of its " +
+			"memory are failing.",
+		Action: "Reset the GPU in the next maintenance window.",
+		Cause:  "The driver tells so by NVML's event 0x200. No data is lost, and rows will fail.",
 	},
 	{
 		ID: "sram_threshold", Alert: "GPUSRAMThreshold", Class: incident.MemoryFault, Latched: true,
@@ -72,9 +74,11 @@ var memoryChecks = []*Check{
 		ID: "poison", Alert: "GPUPoison", Class: incident.MemoryFault,
 		Levels: []Level{
 			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Holds: true,
-				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0), Action: "Restart the application that failed."},
+				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0), Action: "Restart the application that failed.",
+				Rule: "{entity} met poisoned data {count:time|times}, and the programs that used it were ended."},
 			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Holds: true,
-				Match: named("poison_fatal")}.Signal().Above(0)},
+				Match: named("poison_fatal")}.Signal().Above(0),
+				Rule: "{entity} met poisoned data {count:time|times}, and the driver calls that fatal: its work is lost."},
 		},
 		Summary: "The GPU met poisoned data.",
 		Detail:  onIts,
@@ -104,8 +108,10 @@ var memoryChecks = []*Check{
 		},
 		Summary: "A row of GPU memory could not be replaced.",
 		Detail:  reported,
-		Action:  "Take the GPU out of service and have it replaced.",
-		Cause:   "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
+		Rule: "The driver reported that {entity} found no spare row for one that failed: its memory is no " +
+			"longer reliable.",
+		Action: "Take the GPU out of service and have it replaced.",
+		Cause:  "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
 	},
 	{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
@@ -147,6 +153,7 @@ var memoryChecks = []*Check{
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
 		Detail:  "{entity} retired {count:page|pages}.",
+		Rule:    "{entity} retired {count:page|pages}, nearly as many as it can, or many of them within a week.",
 		Action:  "Have the board replaced.",
 		Cause:   "GPUs before Ampere retire pages, 64 at most.",
 	},

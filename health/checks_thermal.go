@@ -98,6 +98,7 @@ var thermalChecks = []*Check{
 		},
 		Summary: "The GPU has no thermal margin left.",
 		Detail:  "{entity} {is|was} {margin} its limit.",
+		Rule:    "{entity} or its memory is {margin} its limit.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause: "At the limit the GPU slows itself down; the alert is critical from the hardware's own slowdown on. " +
 			"The memory has a limit of its own. The alert is info if three quarters of the host's GPUs are as hot " +
@@ -135,6 +136,7 @@ var thermalChecks = []*Check{
 			{Severity: incident.Critical, When: Value(ChassisBrake).AtLeast(.5, .4), For: of(54, 60), Detail: ofChassis},
 		},
 		Summary: "The server's power supply holds the GPU's clocks down.",
+		Rule:    "The power brake of {entity} was on for {percent} of the time lately.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
 			"host's GPUs have it, the alert is for the node.",
@@ -159,6 +161,7 @@ var thermalChecks = []*Check{
 				Detail: "The memory of {entity} {is|was} {count:degree|degrees} Celsius above its peers'."}},
 		Summary: "The GPU is much hotter than its peers under the same load.",
 		Detail:  "{entity} {is|was} {count:degree|degrees} Celsius above its peers.",
+		Rule:    "{entity} or its memory is {count:degree|degrees} Celsius above its peers.",
 		Action:  "Look at its airflow, its heat sink and the thermal paste.",
 		Cause:   "Compared with GPUs of the same model, power cap and load on this host; needs four.",
 	},
@@ -221,7 +224,9 @@ var thermalChecks = []*Check{
 				For: of(6, 6), Detail: "{entity} {runs|ran} its memory at {percent} of its highest clock under load."}},
 		Summary: "The GPU's memory clock is too low.",
 		Detail:  "The memory clock of {entity} {is|was} {apart} the median of the GPUs at the same job.",
-		Action:  "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
+		Rule: "The memory clock of {entity} is below that of the GPUs at the same job, or is that of an idle GPU " +
+			"under load.",
+		Action: "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
 		Cause: "A working GPU runs its memory at one clock, which its whole model shares; the comparison is that of " +
 			"GPUClockOutlier. Without peers, the alert looks for the clock of an idle GPU: less than a third of the " +
 			"highest.",
@@ -245,6 +250,7 @@ var thermalChecks = []*Check{
 		Summary: "The GPU does much less than the GPUs with the same job, at the same clock.",
 		Detail: "The SM activity and the power of {entity} {are|were} at least {apart} the median of the GPUs at the same " +
 			"job.",
+		Rule:   "The activity of {entity} or of its memory is {apart} the median of the GPUs at the same job.",
 		Action: "Find what it waits for: PCIe, the CPU and memory of its NUMA node, its rank of the job.",
 		Cause: "Its clock is no lower than the others', but both its SMs and its power show that it gets less done: " +
 			"for ten minutes while it is as busy as they are, or for half an hour while it is less busy. Or its memory " +
@@ -308,6 +314,7 @@ var thermalChecks = []*Check{
 		},
 		Summary: "The GPU no longer reports its temperature or its power.",
 		Detail:  "{entity} {answers|answered}, and its temperature {cannot|could not} be read.",
+		Rule:    "{entity} answers, and its temperature or its power cannot be read.",
 		Action:  "Reset the GPU when its work has ended.",
 		Cause:   "It answers, but has failed for two of ten minutes to read a sensor that it had before.",
 	},

@@ -128,6 +128,7 @@ var workloadChecks = []*Check{
 		},
 		Summary: "A tenant does not get what its quota guarantees.",
 		Detail:  "{entity} missed its guarantee of GPU time in {percent} of the windows.",
+		Rule:    "{entity} missed its guarantee of GPU time, of turns or of memory in {percent} of the windows.",
 		Action:  "Throttle the tenant that takes more than its share, or lower the guarantees.",
 		Cause: "Windows count only while the tenant wanted its guarantee, for each objective: its part of the GPU's " +
 			"time (compute), its wait for a turn (launch_wait), its memory.",
@@ -187,6 +188,8 @@ var workloadChecks = []*Check{
 		},
 		Summary: "The books of the enforcer and the driver disagree on what a tenant uses.",
 		Detail:  "{entity} {uses|used} {percent} of the GPU's time beyond what it {is|was} charged for.",
+		Rule: "{entity} uses more of the GPU's time than it is charged for, or a hook of its processes reports " +
+			"less than the driver.",
 		Action: "Restart the workload that nvgpu_underreporting_processes names under this version's hook; without one, " +
 			"see nvgpu_quota_ledger_drift_bytes.",
 		Cause: "It is charged for less than the driver counts: by more than 5 points of the GPU's time for a minute, " +
@@ -203,6 +206,7 @@ var workloadChecks = []*Check{
 		},
 		Summary: "The enforcer paused, suspended or ended a workload that takes more than its quota.",
 		Detail:  "The enforcer {holds|held} {entity} paused: it took more than its quota.",
+		Rule:    "The enforcer holds {entity} paused or suspended: it took more than its quota.",
 		Action:  "Tell the owner; /api/v1/events?kind=enforcement has the evidence.",
 		Cause: "The escalation reached its last levels: info is pause or suspend, warning is terminate. In shadow mode " +
 			"there is no alert, because nothing was done.",
@@ -261,6 +265,7 @@ var workloadChecks = []*Check{
 		},
 		Summary: "At the current trend, a tenant's guarantee cannot be kept within an hour.",
 		Detail:  "By the trend, the memory guarantee of {entity} {is|was} safe for {time} more.",
+		Rule:    "By the trend, a guarantee of {entity} is safe for {time} more: that of memory, or that of GPU time.",
 		Action: "Find the user of the resource: nvgpu_workload_memory_used_bytes for memory; " +
 			"nvgpu_unhooked_processes and nvgpu_quota_overrun_seconds_total for time.",
 		Cause: "Memory: the free memory beyond all unused guarantees runs out. Compute: the share falls ever further " +

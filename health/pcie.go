@@ -149,12 +149,14 @@ func linkLevels() (all []Level) {
 			[]Condition{gpuBusy.Above(.10)}},
 	} {
 		for _, than := range []struct {
-			name     string
-			severity incident.Severity
-		}{{"slot", incident.Warning}, {"before", incident.Critical}} {
+			name, words string
+			severity    incident.Severity
+		}{{"slot", "its slot allows", incident.Warning}, {"before", "it had before", incident.Critical}} {
 			lacks := Value(PCIeLacks, "of", size.of, "than", than.name).Above(0)
 			all = append(all,
-				Level{Severity: than.severity, When: lacks.And(size.works...), For: of(6, 6), Detail: size.detail},
+				Level{Severity: than.severity, When: lacks.And(size.works...), For: of(6, 6), Detail: size.detail,
+					Rule: "The PCIe link of {entity} lacks {count:generation or lane|generations or lanes} that " + than.words +
+						", and copies take longer."},
 				// The derived metric already takes twelve samples.
 				Level{Severity: than.severity, When: lacks.And(Value(derived.PCIeShortfall, "of", size.of).Above(0)),
 					Detail: size.detail})
