@@ -26,7 +26,7 @@ type stage struct {
 	driverUp, drained   float64
 	events              []incident.Event
 	expected, happening int
-	onBus               int
+	onBus, switches     int
 	away                bool   // there is no agent; the next one starts with the state of the last
 	boot                string // the next agent's, if it is another than the last one's
 }
@@ -45,7 +45,6 @@ type actor struct {
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
-	fabric               bool // it is on a baseboard with NVSwitches
 	held                 map[string]float64
 }
 
@@ -109,6 +108,7 @@ func (s *stage) samples() (all []collectors.Sample) {
 	node(collectors.DevicesExpected, float64(s.expected))
 	node(links.PCIDevices, float64(s.onBus), "gpu")
 	listed := 0
+	node(links.PCIDevices, float64(s.switches), "nvswitch")
 	for _, g := range s.gpus {
 		all = append(all, on(g.gpu, links.PCIDeviceBound, collectors.Bool(g.bound != ""),
 			"0000:0"+g.gpu+":00.0", "gpu", g.bound))
@@ -160,8 +160,7 @@ func (s *stage) samples() (all []collectors.Sample) {
 			put(device.Temperature, 87-g.margin, "gpu")
 		}
 		put(links.NVLinkUp, g.links, "all")
-		put(links.FabricState, collectors.Bool(g.fabric), "completed")
-		put(links.FabricState, collectors.Bool(!g.fabric), "not_supported")
+		put(device.VirtualizationInfo, 1, "none")
 		put(links.PCIeWidth, g.lanes, "current")
 		put(links.PCIeWidth, 16, "max")
 		put(links.PCIeGeneration, g.gen, "current")
@@ -440,9 +439,7 @@ var driverScenes = []scene{
 			}
 		}},
 	{check: "gpu_absent", name: "seven of eight GPUs since the first start", gpus: 7, length: time.Hour,
-		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) {
-			s.each(func(g *actor) { g.fabric = true })
-		}},
+		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) { s.switches = 4 }},
 	{check: "gpu_absent", name: "six boards without NVSwitches", gpus: 6, length: time.Hour, play: func(*stage) {}},
 	{check: "gpu_absent", name: "a GPU on the bus that the driver never listed", gpus: 4, length: time.Hour,
 		want: incident.Warning, within: 5 * time.Minute, once: "node", play: func(s *stage) {

@@ -91,8 +91,10 @@ var driverChecks = []*Check{
 		Detail:  "The driver {lists|listed} {count:GPU|GPUs} fewer than the host seems to hold, and never listed more.",
 		Action: "Check the seat and the power of each GPU, and the kernel's log for RmInitAdapter. If all are there by " +
 			"design: gpusteward ack gpu_absent node.",
-		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines have. Or the GPUs are on a " +
-			"baseboard with NVSwitches, and their number is not a power of two.",
+		Cause: "The PCI bus has more GPUs than the driver lists and virtual machines or other containers have. Or a place " +
+			"on the baseboard with NVSwitches is empty: NVSwitches are on the bus and the number of GPUs is no power of " +
+			"two, or the numbers of the GPUs' modules have a gap. A virtual machine may have any part of a baseboard: " +
+			"there, collectors.expected_gpus sets the number of GPUs, and GPUMissing reports that some are missing.",
 	},
 	{
 		ID: "driver_hang", Alert: "GPUDriverHang", Class: incident.DriverCrash,

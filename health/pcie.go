@@ -1,7 +1,9 @@
 package health
 
 import (
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 
 	"gpusteward/collectors"
@@ -63,32 +65,20 @@ const absentAccepted = "absent accepted"
 
 // absent adds DevicesAbsent to s.
 func (b baselines) absent(s *derived.Snapshot) {
-	count := func(m *collectors.Metric, kind string) (n float64, known bool) {
-		for _, sample := range s.Of(m) {
-			if kind == "" || sample.Labels[0] == kind {
-				n, known = n+sample.Value, true
-			}
-		}
-		return n, known
-	}
-	now, known := count(collectors.Devices, "")
+	now, known := onHost(s, collectors.Devices, "")
 	if !known || now == 0 {
 		return
 	}
-	listed, absent := now, 0.
-	if on, known := count(links.PCIDevices, "gpu"); known {
-		away, _ := count(DevicesAway, "")
-		absent = max(0, on-away-listed)
-		listed = max(listed, on)
+	absent := 0.
+	if on, visible := onHost(s, links.PCIDevices, "gpu"); visible {
+		away, _ := onHost(s, DevicesAway, "")
+		withheld, _ := onHost(s, links.PCIDevicesWithheld, "")
+		absent = max(0, on-away-withheld-now)
+		if bareMetal(s) {
+			absent += emptyPlaces(s, max(on, now))
+		}
 	}
-	switches, _ := count(links.PCIDevices, "nvswitch")
-	for _, state := range s.Of(links.FabricState) {
-		switches += state.Value * collectors.Bool(state.Labels[2] != "not_supported")
-	}
-	if switches > 0 {
-		absent = max(absent, math.Exp2(math.Ceil(math.Log2(listed)))-listed)
-	}
-	if expected, _ := count(collectors.DevicesExpected, ""); expected > now { // the host had these
+	if expected, _ := onHost(s, collectors.DevicesExpected, ""); expected > now { // the host had these
 		absent -= expected - now
 	}
 	accepted, _ := b.of(incident.Entity{}).value(absentAccepted)
@@ -104,6 +94,61 @@ func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
 	for i, l := range st.levels {
 		src := j.Levels[i].When.Signal.source
 		if l.active && src != nil && src.metric == DevicesAbsent {
+// onHost is the sum of a host's series of a kind, or of all kinds.
+func onHost(s *derived.Snapshot, m *collectors.Metric, kind string) (n float64, known bool) {
+	for _, sample := range s.Of(m) {
+		if kind == "" || sample.Labels[0] == kind {
+			n, known = n+sample.Value, true
+		}
+	}
+	return n, known
+}
+
+// bareMetal reports whether the driver says of each GPU that it is not in a
+// virtual machine, which may have any part of a baseboard.
+func bareMetal(s *derived.Snapshot) bool {
+	modes := s.Of(device.VirtualizationInfo)
+	return len(modes) > 0 && !slices.ContainsFunc(modes, func(mode collectors.Sample) bool {
+		return mode.Labels[2] == "pass_through" || mode.Labels[2] == "vgpu"
+	})
+}
+
+// emptyPlaces returns how many places for GPUs are empty on the baseboard of a
+// host with n GPUs on its bus. A board has two, four, eight or sixteen. NVSwitches
+// on the bus show that there is one; those of newer boards are not on the bus,
+// and a place shows only if it is between others. Cards of other models are not
+// on the board.
+func emptyPlaces(s *derived.Snapshot, n float64) float64 {
+	models, modules := map[string]float64{}, map[float64]bool{}
+	all, most := 0., 0.
+	for _, info := range s.Of(device.Info) {
+		model := info.Labels[infoLabel("name")]
+		models[model]++
+		all, most = all+1, max(most, models[model])
+		if module, err := strconv.ParseFloat(info.Labels[infoLabel("module_id")], 64); err == nil {
+			modules[module] = true
+		}
+	}
+	n -= all - most
+	if n < 1 || n > mostOnBoards {
+		return 0
+	}
+	empty := math.Exp2(math.Ceil(math.Log2(n))) - n
+	if switches, _ := onHost(s, links.PCIDevices, "nvswitch"); switches > 0 || empty == 0 {
+		return empty
+	}
+	if ids := slices.Sorted(maps.Keys(modules)); len(ids) > 1 && float64(len(ids)) == n {
+		return min(empty, ids[len(ids)-1]-ids[0]+1-n)
+	}
+	return 0
+}
+
+// mostOnBoards is the number of GPUs of the largest host with NVSwitches.
+const mostOnBoards = 16
+
+// infoLabel returns the index of a label of device.Info.
+func infoLabel(name string) int { return slices.Index(device.Info.Labels, name) }
+
 			node := b.of(incident.Entity{})
 			before, _ := node.value(absentAccepted)
 			node[absentAccepted] = number(before + l.worst)

@@ -20,8 +20,9 @@ var (
 		"1 for a GPU that is handed to a virtual machine: bound to vfio-pci or its like.")
 	DevicesAway   = collectors.HostGauge("nvgpu_devices_away", "GPUs that are handed to virtual machines.")
 	DevicesAbsent = collectors.HostGauge("nvgpu_devices_absent",
-		"GPUs on the PCI bus that the driver does not list, or places for GPUs that are empty on a baseboard with "+
-			"NVSwitches (it has two, four, eight or sixteen), unless that was acknowledged.")
+		"GPUs on the PCI bus that the driver does not list and that are not withheld from the agent, and places for GPUs "+
+			"that are empty on a baseboard with NVSwitches (it has two, four, eight or sixteen) outside of virtual "+
+			"machines, unless that was acknowledged.")
 	Settling = collectors.Gauge("nvgpu_settling",
 		"1 for the first 5 minutes after the GPU was reset or its driver loaded anew: its links train.")
 	Booting = collectors.HostGauge("nvgpu_host_booting",
