@@ -42,6 +42,7 @@ type actor struct {
 	used, processes      float64
 	joules               float64 // 0 is not shown
 	lanes, gen, pstate   float64 // of the PCIe link, and the performance state
+	port                 float64 // lanes of the port above the GPU; 0 is not shown
 	pcie, nvlink         float64 // bytes per second
 	sentPCIe, sentNVLink float64
 	hot                  bool // it reports its temperature
@@ -107,8 +108,8 @@ func (s *stage) samples() (all []collectors.Sample) {
 	node(collectors.Drained, s.drained)
 	node(collectors.DevicesExpected, float64(s.expected))
 	node(links.PCIDevices, float64(s.onBus), "gpu")
-	listed := 0
 	node(links.PCIDevices, float64(s.switches), "nvswitch")
+	listed := 0
 	for _, g := range s.gpus {
 		all = append(all, on(g.gpu, links.PCIDeviceBound, collectors.Bool(g.bound != ""),
 			"0000:0"+g.gpu+":00.0", "gpu", g.bound))
@@ -163,6 +164,9 @@ func (s *stage) samples() (all []collectors.Sample) {
 		put(device.VirtualizationInfo, 1, "none")
 		put(links.PCIeWidth, g.lanes, "current")
 		put(links.PCIeWidth, 16, "max")
+		if g.port > 0 {
+			put(links.PCIPortLanes, g.port)
+		}
 		put(links.PCIeGeneration, g.gen, "current")
 		put(links.PCIeGeneration, 5, "max")
 		put(device.PerformanceState, g.pstate)
@@ -560,11 +564,18 @@ var linkScenes = []scene{
 			}
 		}},
 	{check: "pcie_degraded", name: "a board that never had more than 8 lanes", gpus: 1, length: time.Hour,
-		want: incident.Warning, within: time.Minute, play: func(s *stage) { s.gpus[0].lanes = 8 }},
+		want: incident.Warning, within: time.Minute, play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 8, 16 }},
+	{check: "pcie_degraded", name: "a board with 8 lanes below a virtual machine's port, which says one", gpus: 1,
+		length: time.Hour, want: incident.Warning, within: time.Minute,
+		play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 8, 1 }},
+	{check: "pcie_degraded", name: "a board in a slot of 8 lanes", gpus: 1, length: time.Hour,
+		play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 8, 8 }},
+	{check: "pcie_degraded", name: "a board with 4 lanes in a slot of 8 lanes", gpus: 1, length: time.Hour,
+		want: incident.Warning, within: time.Minute, play: func(s *stage) { s.gpus[0].lanes, s.gpus[0].port = 4, 8 }},
 	{check: "pcie_degraded", name: "a board that has 8 lanes since a boot", gpus: 1, length: time.Hour,
 		want: incident.Critical, within: 24 * time.Minute, play: func(s *stage) {
 			if s.away, s.boot = s.during(20*time.Minute, 23*time.Minute), "other"; s.at >= 20*time.Minute {
-				s.gpus[0].lanes = 8
+				s.gpus[0].lanes, s.gpus[0].port = 8, 8
 			}
 		}},
 	{check: "nvlink_down", name: "links that train when the agent comes back after a reload of the driver",

@@ -43,10 +43,10 @@ var linkChecks = []*Check{
 		Summary: "The PCIe link of a busy GPU is slower or narrower than its slot.",
 		Action: "Reseat the board; reset the GPU. If the slot has no more by design: gpusteward ack pcie_degraded and " +
 			"the GPU.",
-		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. A GPU " +
-			"that is idle, or works in a performance state from P3 on, lowers the generation to save power, and is not " +
-			"judged. For a GPU that works little, or now and then, the last twelve looks during its work count: " +
-			"nvgpu_pcie_link_shortfall.",
+		Cause: "The alert is critical if the link had more before on this host, and a warning if it never had. There is no " +
+			"warning if the port above the GPU has no more lanes (nvgpu_pci_port_lanes). A GPU that is idle, or works in " +
+			"a performance state from P3 on, lowers the generation to save power, and is not judged. For a GPU that " +
+			"works little, or now and then, the last twelve looks during its work count: nvgpu_pcie_link_shortfall.",
 	},
 	{
 		ID: "pcie_aer", Alert: "GPUPCIeErrors", Class: incident.InterconnectFault,

@@ -27,8 +27,14 @@ var linkSizes = []struct {
 }{{"generation", links.PCIeGeneration}, {"lanes", links.PCIeWidth}}
 
 // lacks adds PCIeLacks to s. It remembers the best of each link, and forgets
-// what was acknowledged once the link is better.
+// what was acknowledged once the link is better. For the driver, a slot has as
+// many lanes as fit into it. A slot that was wired with fewer has a port with
+// fewer, unless the port is a virtual machine's.
 func (b baselines) lacks(s *derived.Snapshot) {
+	ports := map[incident.Entity]float64{}
+	for _, port := range s.Of(links.PCIPortLanes) {
+		ports[incident.EntityOf(port, nil)] = port.Value
+	}
 	for _, size := range linkSizes {
 		most := map[incident.Entity]float64{}
 		for _, sample := range s.Of(size.metric) {
@@ -53,8 +59,11 @@ func (b baselines) lacks(s *derived.Snapshot) {
 				s.Add(collectors.Sample{Metric: PCIeLacks, Labels: []string{gpu.GPU, gpu.UUID, size.of, than,
 					number(sample.Value), number(best)}, Value: max(0, best-sample.Value)})
 			}
-			put("slot", slot)
 			put("before", min(had, slot))
+			if port := ports[gpu]; size.of == "lanes" && port >= sample.Value {
+				slot = min(slot, port)
+			}
+			put("slot", slot)
 		}
 	}
 }
@@ -85,15 +94,6 @@ func (b baselines) absent(s *derived.Snapshot) {
 	s.Add(collectors.Sample{Metric: DevicesAbsent, Value: max(0, absent-accepted)})
 }
 
-// acceptedOf is the setting for the size of a link that an operator accepted.
-func acceptedOf(of string) string { return "pcie_" + of + " accepted" }
-
-// acceptWorst makes the worst that a failing check has seen the best that is
-// expected of a GPU's link, or of the number of GPUs.
-func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
-	for i, l := range st.levels {
-		src := j.Levels[i].When.Signal.source
-		if l.active && src != nil && src.metric == DevicesAbsent {
 // onHost is the sum of a host's series of a kind, or of all kinds.
 func onHost(s *derived.Snapshot, m *collectors.Metric, kind string) (n float64, known bool) {
 	for _, sample := range s.Of(m) {
@@ -149,6 +149,15 @@ const mostOnBoards = 16
 // infoLabel returns the index of a label of device.Info.
 func infoLabel(name string) int { return slices.Index(device.Info.Labels, name) }
 
+// acceptedOf is the setting for the size of a link that an operator accepted.
+func acceptedOf(of string) string { return "pcie_" + of + " accepted" }
+
+// acceptWorst makes the worst that a failing check has seen the best that is
+// expected of a GPU's link, or of the number of GPUs.
+func (b baselines) acceptWorst(j *judge, st *status, s *derived.Snapshot) {
+	for i, l := range st.levels {
+		src := j.Levels[i].When.Signal.source
+		if l.active && src != nil && src.metric == DevicesAbsent {
 			node := b.of(incident.Entity{})
 			before, _ := node.value(absentAccepted)
 			node[absentAccepted] = number(before + l.worst)
