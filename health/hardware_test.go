@@ -1,6 +1,7 @@
 package health
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,9 @@ func TestHardwareIsRemembered(t *testing.T) {
 			t.Error("after a minute it counts still")
 		}
 		again.stop()
+		if told := again.log.String(); strings.Contains(told, "statistics start again") {
+			t.Errorf("a restart that lost nothing says %s", told)
+		}
 	})
 }
 

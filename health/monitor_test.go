@@ -30,6 +30,7 @@ type monitored struct {
 	t *testing.T
 	*Monitor
 	kernel chan host.Record
+	log    bytes.Buffer // its warnings; to read once it has ended
 
 	mu      sync.Mutex
 	samples []collectors.Sample
@@ -67,7 +68,8 @@ func monitor(t *testing.T, dir string, s Settings) *monitored {
 		Record: func(e incident.Event) { m.mu.Lock(); defer m.mu.Unlock(); m.events = append(m.events, e) },
 		Tell:   func(a []Alert) { m.mu.Lock(); defer m.mu.Unlock(); m.told = append(m.told, a...) },
 		Load:   idle, // the resources of other tests are not the agent's
-		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7", Log: slog.New(slog.DiscardHandler),
+		Store:  Store{Dir: dir}, Boot: "boot-1", Node: "node7",
+		Log: slog.New(slog.NewTextHandler(&m.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}, s)
 	ctx, end := context.WithCancel(t.Context())
 	m.end = end
