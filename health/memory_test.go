@@ -18,21 +18,22 @@ import (
 func TestIncidentsAreCountedBesideOthers(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth.Add(time.Hour))
-	add := func(code int, workload string, ago time.Duration) {
+	add := func(pid, code int, workload string, ago time.Duration) {
 		m.remember(incident.Event{Kind: incident.KindIncident, ID: workload + ago.String(), What: incident.WhatXID,
-			Code: code, PID: 7, Entity: gpuEntity("0"), Workload: workload,
+			Code: code, PID: pid, Entity: gpuEntity("0"), Workload: workload,
 			Class: incident.XIDs()[code].Class, Severity: incident.XIDs()[code].Severity, First: m.now.Add(-ago)})
 	}
 	const window = 10 * time.Minute // of xid_tenant
-	add(31, "pod:a", window+time.Second)
-	add(31, "pod:a", window)
-	add(79, "pod:a", time.Minute)
-	add(31, "", time.Second)
-	add(31, "pod:a", 0)
-	add(31, "pod:b", 0)
+	add(7, 31, "pod:a", window+time.Second)
+	add(7, 31, "pod:a", window)
+	add(7, 79, "pod:a", time.Minute)
+	add(7, 31, "", time.Second)
+	add(7, 31, "pod:a", 0)
+	add(7, 31, "pod:b", 0)
+	add(0, 31, "pod:c", 0) // it may be another's
 	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1)})
 	m.count(s)
-	for workload, want := range map[string]float64{"pod:a": 2, "pod:b": 1, "": -1} {
+	for workload, want := range map[string]float64{"pod:a": 2, "pod:b": 1, "pod:c": -1, "": -1} {
 		fixture.Equal(t, valueOf(s, RecentIncidents, "0", "xid_tenant", workload, ""), want, "%q had", workload)
 	}
 }

@@ -304,7 +304,7 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 			workload, engine}, Value: v}
 	}
 	r.extra = []collectors.Sample{use(1, "a", "memory", .99), use(0, "a", "sm", .9), use(1, "a", "sm", .25),
-		use(0, "b", "sm", .5)}
+		use(1, "a", "sm", math.NaN()), use(0, "b", "sm", .5)}
 	for _, g := range r.gpus {
 		g.values[pcieReplays] = 12345
 	}
