@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -14,6 +15,31 @@ import (
 type remembered struct {
 	Latched []incident.Entity
 	Count   int
+}
+
+// TestKeysStay holds the keys of the state and of the events in it: the next version reads what this one wrote, and
+// other programs read the events. A key that changes needs another savedVersion or incident.EventVersion.
+func TestKeysStay(t *testing.T) {
+	t.Parallel()
+	var all []string
+	var add func(of reflect.Type, at string)
+	add = func(of reflect.Type, at string) {
+		switch of.Kind() {
+		case reflect.Slice, reflect.Map, reflect.Pointer:
+			add(of.Elem(), at)
+		case reflect.Struct:
+			for f := range of.Fields() {
+				if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); f.Anonymous {
+					add(f.Type, at)
+				} else if key != "" {
+					all = append(all, at+key)
+					add(f.Type, at+key+".")
+				}
+			}
+		}
+	}
+	add(reflect.TypeFor[kept](), "")
+	fixture.Golden(t, "testdata/keys.txt", strings.Join(all, "\n")+"\n")
 }
 
 func TestStateSurvivesARestart(t *testing.T) {
