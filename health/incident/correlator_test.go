@@ -278,6 +278,11 @@ func TestConflictingSources(t *testing.T) {
 	if l := d.Losses(); l != (Losses{MissedByNVML: 1, MissedByKernel: 1}) || len(d.open) != 0 {
 		t.Errorf("%+v, %d open", l, len(d.open))
 	}
+	d = newDesk(t)
+	d.kernel(1, "NVRM: Xid (PCI:0000:00:06): 79, x")
+	d.Works = func(string, Entity) bool { return false }
+	d.to(time.Minute)
+	fixture.Equal(t, d.Losses(), Losses{}, "…, while the other source does not work")
 	// An XID of history, or of a source that does not work, is not missed.
 	for _, works := range []func(string, Entity) bool{nil,
 		func(source string, _ Entity) bool { return source != SourceNVML }} {
@@ -353,6 +358,7 @@ func TestClockSetBack(t *testing.T) {
 	if all := d.incidents(); len(all) != 2 || all[1].First != d.start || len(d.open) != 0 {
 		t.Errorf("%d open, %+v", len(d.open), all)
 	}
+	fixture.Equal(t, d.Losses(), Losses{MissedByNVML: 1}, "half a minute by the new clock is long enough: …")
 }
 
 func BenchmarkCorrelator(b *testing.B) {

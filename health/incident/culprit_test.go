@@ -11,6 +11,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/fixture"
 )
 
 // agentPID is the agent's own PID in these tests.
@@ -122,6 +123,13 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestListedProcessesAreBounded(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	many := slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
+	fixture.Equal(t, len(d.present(many, d.now)), mostPresent, "processes that an event lists")
 }
 
 // TestProcessIsNamedOnceListed has a fault before the driver's first list of

@@ -137,6 +137,8 @@ func TestDamageIsRepaired(t *testing.T) {
 		"garbage":        {"\xff\xfe{}\n" + one + "[1]\nnull\n" + two, "\xff\xfe{}\n[1]\nnull\n", []int{2, 1}},
 		"no event": {one + "{}\n" + `{"id":"x","kind":"incident"}` + "\n" + two, "{}\n" +
 			`{"id":"x","kind":"incident"}` + "\n", []int{2, 1}},
+		"no kind": {one + `{"id":"x","time":"2026-01-01T00:00:00Z"}` + "\n", `{"id":"x","time":"2026-01-01T00:00:00Z"}` +
+			"\n", []int{1}},
 		"bad severity": {strings.Replace(one, `"warning"`, `"awful"`, 1) +
 			two, strings.Replace(one, `"warning"`, `"awful"`, 1), []int{2}},
 		"too long": {one + strings.Repeat("x", 3*maxLine) + "\n" + two, strings.Repeat("x", 3*maxLine) +

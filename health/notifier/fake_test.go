@@ -40,7 +40,7 @@ type post struct {
 func (f *fakeAlertmanager) RoundTrip(r *http.Request) (*http.Response, error) {
 	var all models.PostableAlerts
 	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || r.Method != http.MethodPost ||
-		r.URL.Path != "/prefix/api/v2/alerts" {
+		r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/prefix/api/v2/alerts" {
 		return nil, fmt.Errorf("%s %s: %w", r.Method, r.URL, err)
 	}
 	f.mu.Lock()

@@ -302,6 +302,12 @@ func TestNotifierRetriesByStatus(t *testing.T) {
 			n.ams[0].answers(nil)
 			after(66 * time.Second)
 			fixture.Equal(t, len(n.ams[0].fires()), 1, "%d: it was not sent in the next round", code)
+			if n.ams[0].took(); insists { // a success makes it try as often again
+				n.ams[0].answers(always(code))
+				n.Tell([]health.Alert{firing("B", "critical")})
+				after(500 * time.Millisecond)
+				fixture.Equal(t, len(n.ams[0].took()), 3, "%d: tries after a success", code)
+			}
 		})
 	}
 }
@@ -314,6 +320,9 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 			if slices.ContainsFunc(all, func(a *models.PostableAlert) bool {
 				return a.Labels["alertname"] == "Bad" && a.Annotations["summary"] == "It is."
 			}) {
+				if len(all) > 1 {
+					return 413
+				}
 				return 400
 			}
 			return 0
@@ -349,7 +358,11 @@ func TestNotifierForgetsTheBadAlert(t *testing.T) {
 		n := notify(t, 1)
 		n.ams[0].answers(always(400))
 		n.Tell([]health.Alert{resolved(firing("Bad", "critical"))})
-		after(20 * time.Minute)
+		after(10 * time.Minute)
+		for _, p := range n.ams[0].took() {
+			fixture.Equal(t, len(p.all), 1, "a refused alert makes up its round: alerts in a request")
+		}
+		after(10 * time.Minute)
 		if q := n.queues[0]; len(q.suspects)+len(q.has)+len(n.held) != 0 {
 			t.Errorf("it holds %v, %v, %v", q.suspects, q.has, n.held)
 		}

@@ -161,8 +161,7 @@ func (q *queue) conclude(batch []entry, err error, began time.Time) time.Duratio
 		q.failures = 0
 		if len(batch) > 1 {
 			for _, e := range batch {
-				logged := q.suspects[e.id]
-				q.suspects[e.id] = logged
+				q.suspects[e.id] = false
 			}
 			return 0
 		}
