@@ -290,14 +290,16 @@ func TestReturningDataDoesNotEndAFault(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, hotCheck)
 	w.steps(3, hotAt(20))
-	w.steps(3)
-	changes := w.steps(1, hotAt(20))
-	if len(changes) != 1 || changes[0].To != incident.OK ||
-		changes[0].Message != "There is data again to judge hot by." {
-		t.Errorf("%+v", changes)
+	for _, lasting := range [][]collectors.Sample{nil, {on("0", collectors.Up, 1)}} { // then only a reading is lost
+		w.steps(3, lasting...)
+		changes := w.steps(1, append(lasting, hotAt(20))...)
+		if len(changes) != 1 || changes[0].To != incident.OK ||
+			changes[0].Message != "There is data again to judge hot by." {
+			t.Errorf("%v: %+v", lasting, changes)
+		}
 	}
 	w.steps(4, hotAt(-1))
-	changes = w.steps(3)
+	changes := w.steps(3)
 	if n := len(changes); n != 1 || changes[0].To != incident.Unknown ||
 		!strings.HasPrefix(changes[0].Message, "There is no more data. At its worst, at ") {
 		t.Errorf("a fault without data: %+v", changes)
