@@ -75,6 +75,10 @@ func TestLeakIsForecastAndStartIsNot(t *testing.T) {
 		if want := 45e9 / gib * 60; c.leak && (far(eta, want, want/4) || confidence < .8 || confidence > 1) {
 			t.Errorf("%s: full in %g s, confidence %g; want %g s", c.name, eta, confidence, want)
 		}
+		r.extra = nil
+		if r.step(step, nil); usable(r.get(MemoryExhaustion, 0, "job")) {
+			t.Errorf("%s: foreseen of a workload that has gone", c.name)
+		}
 	}
 }
 
@@ -335,6 +339,14 @@ func TestForecastOfATrend(t *testing.T) {
 	f := forecast{least: 13, rows: 1}
 	if f.look(line, 10, nil); f.confidence != 1 || !f.even {
 		t.Errorf("a line is certain by %g, and even: %v", f.confidence, f.even)
+	}
+}
+
+func TestFastTrendGoesBeforeASlowOne(t *testing.T) {
+	t.Parallel()
+	for ok, want := range map[bool]float64{true: 1, false: 2} {
+		r := &resident{forecast: forecast{ok: ok, seconds: 1}, slowly: forecast{ok: true, seconds: 2}}
+		fixture.Equal(t, r.soonest().seconds, want, "an hour's trend finds a leak: %v; it is full in seconds", ok)
 	}
 }
 

@@ -134,8 +134,9 @@ func TestBoundsOfPeerComparison(t *testing.T) {
 		all, one map[int]float64
 		compared bool
 	}{
-		"busy enough":     {all: map[int]float64{utilization: .80}, compared: true},
-		"not busy enough": {all: map[int]float64{utilization: .79}},
+		"busy enough":       {all: map[int]float64{utilization: .80}, compared: true},
+		"not busy enough":   {all: map[int]float64{utilization: .79}},
+		"no limit is known": {all: map[int]float64{powerLimit: math.NaN()}, compared: true},
 		"under the limit": {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9},
 			compared: true},
 		"at the limit, other work":   {all: map[int]float64{power: 630}, one: map[int]float64{tensorActivity: .9}},
