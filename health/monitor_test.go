@@ -427,21 +427,24 @@ func TestMonitorFollowsTheReadInterval(t *testing.T) {
 	}
 }
 
-func TestMonitorsInOneProcessShareItsMemory(t *testing.T) {
+func TestMonitorsInOneProcessShareItsUse(t *testing.T) {
 	t.Parallel()
-	memory := func(sharing int) float64 {
+	uses := func(of string, sharing int) float64 {
 		m := NewMonitor(Options{Sharing: sharing, Log: slog.New(slog.DiscardHandler)}, Settings{})
 		m.begin(time.Now())
+		m.usage = usage{at: time.Now().Add(-time.Hour), cpu: -100 * time.Hour} // far more than this test itself uses
 		for _, s := range m.account(time.Now()) {
-			if s.Metric == Pressure && s.Labels[0] == "memory" {
+			if s.Metric == Pressure && s.Labels[0] == of {
 				return s.Value
 			}
 		}
 		return -1
 	}
-	one, of100 := memory(0), memory(100)
-	if ratio := one / of100; ratio < 50 || ratio > 200 {
-		t.Errorf("one monitor takes %v of memory, one of a hundred %v", one, of100)
+	for _, of := range []string{"memory", "processor"} {
+		one, of100 := uses(of, 0), uses(of, 100)
+		if ratio := one / of100; ratio < 50 || ratio > 200 {
+			t.Errorf("one monitor uses %v of its %s, one of a hundred %v", one, of, of100)
+		}
 	}
 }
 
