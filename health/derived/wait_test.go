@@ -238,3 +238,13 @@ func TestMisreadPassDoesNotEndAWait(t *testing.T) {
 		}
 	}
 }
+
+// TestPauseIsPartOfAWait holds that a wait lasts over a moment in which no GPU spins.
+func TestPauseIsPartOfAWait(t *testing.T) {
+	t.Parallel()
+	r := newCrew(4)
+	r.all(5*time.Minute, "spins")
+	if r.all(step, "works"); !(r.wait("slurm:1") > 0) {
+		t.Errorf("%g of its patience is spent", r.wait("slurm:1"))
+	}
+}
