@@ -3,6 +3,7 @@ package journal
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -73,10 +74,10 @@ var parameters = map[string]func(f *Filter, text string) string{
 // ParseFilter parses the query of /api/v1/events. Its errors name the parameter
 // and the values that it accepts.
 func ParseFilter(query url.Values) (f Filter, err error) {
-	for _, name := range sortedKeys(query) {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
 		set, ok := parameters[name]
 		if !ok {
-			all := append(sortedKeys(parameters), "follow") // parseRequest reads that one
+			all := append(slices.Sorted(maps.Keys(parameters)), "follow") // parseRequest reads that one
 			slices.Sort(all)
 			return Filter{}, fmt.Errorf("there is no parameter %q; the parameters are %s", name, strings.Join(all, ", "))
 		}
@@ -88,15 +89,6 @@ func ParseFilter(query url.Values) (f Filter, err error) {
 		}
 	}
 	return f, nil
-}
-
-func sortedKeys[M ~map[string]V, V any](m M) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func setTime(t *time.Time, s string) string {
