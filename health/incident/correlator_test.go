@@ -575,3 +575,10 @@ func TestInvalidSeverityInATable(t *testing.T) {
 		t.Error("an XID")
 	}
 }
+
+func TestUnknownSXidSaysSo(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.kernel(1, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 99999, x")
+	fixture.Contains(t, d.incidents()[0].Message, "SXid 99999, which is not in the table", "the message")
+}
