@@ -123,7 +123,7 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 }
 
 // grace is how long a child may take to end that was given up.
-const grace = 100 * time.Millisecond
+const grace = time.Second
 
 // enter waits until the order may begin.
 func (k *Kind) enter(ctx context.Context, o Order) error {
