@@ -9,49 +9,101 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
+	"gpusteward/internal/worker"
 )
 
-// Bounds of what the tracer does for one process before it turns to the next.
+// Bounds of what a guard does for its process before the next has its turn.
 const (
 	signalsALook = 64
 	listsALook   = 8 // of its threads, while it starts others
 )
 
-// A guard is that of one process. The tracer's thread calls its methods, and owns what is not
-// said to be otherwise.
+// A guard is that of one process, by a thread of its own, which calls its methods and owns what
+// is not said to be otherwise.
 type guard struct {
 	pid     int
-	driver  []*procfs.ProcMap // where the driver's library is; constant
+	of      audit.Subject     // whose process it is; constant
+	driver  []*procfs.ProcMap // where the driver's library is
 	threads map[int]bool      // that are traced; true: it is held
 	unsure  bool              // there may be others
 	left    bool              // each is let go as it stops
 
-	begun chan struct{} // closed when it guards, or cannot
-	err   error         // why it cannot, then
-	given atomic.Bool   // it is to leave: set by Guards
-	holds atomic.Bool   // a thread is held
-	over  atomic.Bool   // the process has ended, or could not be guarded
+	wake    chan struct{}   // something was asked of it
+	begun   chan struct{}   // closed when it guards, or cannot
+	err     error           // why it cannot, then
+	given   atomic.Bool     // it is to leave, or cannot guard
+	holds   atomic.Bool     // a thread is held
+	over    atomic.Bool     // the process has ended, or could not be guarded
+	looks   []chan struct{} // closed once it has looked: of Guards.mu
+	tid     atomic.Int64    // of its thread
+	ended   chan struct{}   // closed when its thread ends
+	gone    chan struct{}   // closed when the kernel has let go of the process
+	witness worker.Witness  // of what the kernel does with its thread
 }
 
 // guards reports whether the process is guarded. Anybody may call it.
 func (g *guard) guards() bool {
 	select {
 	case <-g.begun:
-		return !g.over.Load()
+		return !g.ends()
 	default:
 		return false
 	}
 }
 
-// begin guards the process, of which an earlier guard may still trace some threads.
-func (g *guard) begin(before *guard) {
-	if before != nil {
-		g.threads = before.threads
+// ends reports whether the guard is about to end. Anybody may call it.
+func (g *guard) ends() bool { return g.given.Load() || g.over.Load() }
+
+// give has the guard leave. Anybody may call it.
+func (g *guard) give() {
+	g.given.Store(true)
+	g.rouse()
+}
+
+var errHeld = errors.New("the kernel has who would trace it wait, as for a program that it executes")
+
+// await waits until something is done, or the guard ends. It fails if the kernel holds the
+// guard's thread. Anybody may call it.
+func (g *guard) await(done <-chan struct{}) error {
+	look := time.NewTicker(worker.LookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-g.gone:
+			return nil
+		default:
+		}
+		if g.witness.Held(fmt.Sprintf("/proc/self/task/%d", g.tid.Load())) {
+			return errHeld
+		}
+		select {
+		case <-done:
+		case <-g.gone:
+		case <-look.C:
+		}
 	}
+}
+
+// rouse has the guard look again. Anybody may call it.
+func (g *guard) rouse() {
+	select {
+	case g.wake <- struct{}{}:
+	default: // it is about to, anyway
+	}
+}
+
+// begin guards the process.
+func (g *guard) begin() {
+	g.driver = library(g.pid)
 	if g.err = g.seize(); g.err != nil {
 		g.over.Store(true)
 		g.given.Store(true) // it may have traced some of the threads
@@ -59,19 +111,13 @@ func (g *guard) begin(before *guard) {
 	close(g.begun)
 }
 
-// leave lets go of the threads that are held, and has the others stop for that, unless they
-// are free at once anyway because the tracer ends. A stop interrupts some system calls, as
-// SIGSTOP does.
-func (g *guard) leave(stops bool) {
-	if g.left {
-		return
-	}
+// leave lets go of the threads that are held. The end of the guard's thread lets go of the
+// others, and stops none of them.
+func (g *guard) leave() {
 	g.left = true
 	for tid, held := range g.threads {
 		if held {
 			g.goOn(tid, 0)
-		} else if stops {
-			_ = ptrace(unix.PTRACE_INTERRUPT, tid, 0, 0) // it fails if the thread has ended
 		}
 	}
 }
@@ -91,17 +137,16 @@ func (g *guard) seize() error {
 			if _, known := g.threads[tid]; known {
 				continue
 			}
-			err := error(unix.EPERM)
-			if !g.left {
-				err = ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE)
+			if g.given.Load() { // while the kernel held it
+				return unix.ECANCELED
 			}
-			switch {
+			switch err := ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACECLONE); {
 			case errors.Is(err, unix.ESRCH): // it has ended
 			case errors.Is(err, unix.EPERM):
 				switch by, ending := tracedBy(g.pid, tid); {
 				case by == unix.Gettid():
 					g.threads[tid] = false // started by one that is traced
-				case !ending && !g.left:
+				case !ending:
 					return err
 				}
 			case err != nil:
@@ -132,11 +177,8 @@ func tracedBy(pid, tid int) (by int, ending bool) {
 }
 
 // look deals with threads that have stopped, and reports whether it is to be called again. Once
-// it is not, and there are no threads, the process has ended or is free.
+// it is not, and there are no threads, the process has ended or is free. It never waits.
 func (g *guard) look() (again bool) {
-	if g.unsure {
-		_ = g.seize()
-	}
 	signals := 0
 	for tid := range g.threads {
 		var status unix.WaitStatus

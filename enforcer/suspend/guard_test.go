@@ -2,6 +2,7 @@ package suspend
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,18 +14,20 @@ import (
 	"syscall"
 	"testing"
 
+	"gpusteward/enforcer/audit"
 	"gpusteward/internal/fixture"
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
-// starts a thread, SIGTERM makes it fault, SIGHUP ends its first thread, and
-// SIGALRM has it start threads until it ends.
+// starts a thread, SIGTERM makes it fault, SIGHUP ends its first thread, SIGALRM has it start
+// threads until it ends, and SIGWINCH execute a program.
 func init() {
 	if os.Getenv("GS_GUARDED") == "" {
 		return
 	}
 	got := make(chan os.Signal, 16)
-	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGALRM)
+	signal.Notify(got, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGALRM,
+		syscall.SIGWINCH)
 	fmt.Println("ready")
 	obey(got)
 }
@@ -45,6 +48,8 @@ func obey(got chan os.Signal) {
 		case syscall.SIGTERM:
 			var nothing *int
 			*nothing = 1
+		case syscall.SIGWINCH:
+			go syscall.Exec(os.Getenv("GS_EXECUTED"), nil, nil)
 		case syscall.SIGALRM:
 			for range 4 {
 				go thread()
@@ -131,7 +136,7 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	pid := c.Process.Pid
 	for range 2 {
-		if err := g.Take(pid); err != nil || !g.Has(pid) || tracers(c) != 1 {
+		if err := g.Take(pid, audit.Subject{}); err != nil || !g.Has(pid) || tracers(c) != 1 {
 			t.Fatalf("%v, guarded: %v, by %d threads", err, g.Has(pid), tracers(c))
 		}
 		c.send(syscall.SIGUSR1)
@@ -156,9 +161,9 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 	}
 }
 
-// TestOneThreadGuardsAll guards processes by one thread, and gives one of them, which is stopped
-// then and stays so. It may be guarded again, as all may once the thread has ended.
-func TestOneThreadGuardsAll(t *testing.T) {
+// TestAThreadGuardsEach guards processes, and gives one of them, which is stopped then and stays
+// so. It may be guarded again, as all may once they were given.
+func TestAThreadGuardsEach(t *testing.T) {
 	t.Parallel()
 	all, g := []*child{guarded(t), guarded(t), guarded(t)}, Guards{}
 	t.Cleanup(g.Close)
@@ -172,24 +177,89 @@ func TestOneThreadGuardsAll(t *testing.T) {
 	}
 	for range 2 {
 		for _, c := range all {
-			fixture.Must(t, g.Take(c.Process.Pid))
+			fixture.Must(t, g.Take(c.Process.Pid, audit.Subject{}))
 		}
-		fixture.Equal(t, tracers(all...), 1, "threads that trace")
+		fixture.Equal(t, tracers(all...), 3, "threads that trace")
 		works()
 		one.send(syscall.SIGSTOP)
 		fixture.Eventually(t, "it is stopped", func() bool { s := one.state(); return s == "t" || s == "T" })
 		g.Give(pid)
 		fixture.Eventually(t, "it is free", func() bool { return !g.Has(pid) && one.freed() })
-		fixture.Equal(t, tracers(all[1:]...), 1, "threads that trace the others")
+		fixture.Equal(t, tracers(all[1:]...), 2, "threads that trace the others")
 		fixture.Eventually(t, "it stays stopped", func() bool { return one.state() == "T" })
 		one.send(syscall.SIGCONT)
 		works()
-		fixture.Must(t, g.Take(pid))
+		fixture.Must(t, g.Take(pid, audit.Subject{}))
 		works()
 		g.Close()
 		fixture.Equal(t, all[1].freed(), true, "the last ones are free:")
 		works()
 	}
+}
+
+// TestAProgramThatIsNeverExecuted has processes execute a program of which the kernel never reads
+// all, and lets nobody begin to trace them until then. Only their guards wait for that.
+func TestAProgramThatIsNeverExecuted(t *testing.T) {
+	elf := make([]byte, 64)
+	copy(elf, "\x7fELF\x02\x01\x01")
+	elf[16], elf[18], elf[20], elf[33], elf[54], elf[56] = 2, 62, 1, 16, 56, 1 // its headers are on the next page
+	if runtime.GOARCH == "arm64" {
+		elf[18] = 183
+	}
+	path, held, letGo := fixture.Stuck(t, elf)
+	t.Setenv("GS_EXECUTED", path)
+	g, before, after, own, hostile := Guards{}, guarded(t), guarded(t), guarded(t), guarded(t)
+	t.Cleanup(letGo) // before their ends are awaited
+	pid := hostile.Process.Pid
+	take := func(c *child) error { return g.Take(c.Process.Pid, audit.Subject{}) }
+	fixture.Must(t, take(before))
+	fixture.Must(t, take(own)) // which executes it later
+	for n, c := range []*child{own, hostile} {
+		c.send(syscall.SIGWINCH)
+		c.says("window changed")
+		fixture.Eventually(t, "it executes a program", func() bool { return held() == n+1 })
+	}
+	guards := func(all ...*child) {
+		t.Helper()
+		g.Look()
+		for _, c := range all {
+			c.send(syscall.SIGUSR1)
+			c.says("user defined signal 1")
+			fixture.Eventually(t, "a thread guards it", func() bool { return tracers(c) == 1 })
+		}
+	}
+	for range 2 {
+		if err := take(hostile); !errors.Is(err, errHeld) || g.Has(pid) {
+			t.Errorf("who cannot be traced is guarded: %v, %v", err, g.Has(pid))
+		}
+		fixture.Must(t, take(after))
+		guards(before, own, after)
+		g.Give(pid) // the next guard does not begin before this one ends
+	}
+	one := g.all[pid]
+	fixture.Equal(t, one.witness.Held(fmt.Sprintf("/proc/self/task/%d", one.tid.Load())), true, "it is known that it is held:")
+	fixture.Equal(t, len(g.all), 4, "guards")
+	g.Close() // waits for the others alone
+	fixture.Equal(t, before.freed() && own.freed() && after.freed(), true, "the others are free:")
+	letGo()
+	fixture.Eventually(t, "it is not held", func() bool { return take(hostile) == nil })
+	guards(hostile)
+	g.Close()
+}
+
+// TestGuardsForAll has a workload with as many guards as are free, which gets no more.
+func TestGuardsForAll(t *testing.T) {
+	t.Parallel()
+	c, g := guarded(t), Guards{all: map[int]*guard{}}
+	for n := range maxGuarded / 2 {
+		g.all[-n] = &guard{of: audit.Subject{Tenant: "many"}}
+	}
+	for _, of := range []string{"many", "one"} {
+		if err := g.Take(c.Process.Pid, audit.Subject{Tenant: of}); (err == nil) != (of == "one") {
+			t.Errorf("%s: %v", of, err)
+		}
+	}
+	g.Give(c.Process.Pid)
 }
 
 // TestAProcessThatFaultsByItselfEnds holds nothing but a fault in the driver's library.
@@ -201,7 +271,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 	}{{syscall.SIGTERM, "nil pointer dereference"}, {syscall.SIGSEGV, "SIGSEGV"}} {
 		e, g := guarded(t), Guards{}
 		pid := e.Process.Pid
-		fixture.Must(t, g.Take(pid))
+		fixture.Must(t, g.Take(pid, audit.Subject{}))
 		e.send(c.sends)
 		fixture.Eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		if e.out.Scan() {
@@ -222,7 +292,7 @@ func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
 		c, g := guarded(t), Guards{}
 		t.Cleanup(g.Close) // before its end is awaited
 		pid := c.Process.Pid
-		fixture.Must(t, g.Take(pid))
+		fixture.Must(t, g.Take(pid, audit.Subject{}))
 		c.send(syscall.SIGALRM)
 		c.says("alarm clock")
 		_ = c.Process.Kill()
@@ -237,7 +307,7 @@ func TestAnEndedThreadNeedsNoGuard(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	c.send(syscall.SIGHUP)
 	fixture.Eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
-	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || tracers(c) != 1 {
+	if err := g.Take(c.Process.Pid, audit.Subject{}); err != nil || !g.Has(c.Process.Pid) || tracers(c) != 1 {
 		t.Errorf("%v, by %d threads", err, tracers(c))
 	}
 	c.send(syscall.SIGUSR1)
@@ -251,8 +321,8 @@ func TestOneGuardIsEnough(t *testing.T) {
 	t.Parallel()
 	c, first, second := guarded(t), new(Guards), new(Guards)
 	pid := c.Process.Pid
-	fixture.Must(t, first.Take(pid))
-	if err := second.Take(pid); err == nil || second.Has(pid) || tracers(c) != 1 {
+	fixture.Must(t, first.Take(pid, audit.Subject{}))
+	if err := second.Take(pid, audit.Subject{}); err == nil || second.Has(pid) || tracers(c) != 1 {
 		t.Errorf("it is guarded twice: %v", err)
 	}
 	first.Keep(map[int]bool{pid: true})
@@ -261,7 +331,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	}
 	for range 20 {
 		first.Close()
-		if err := second.Take(pid); err != nil {
+		if err := second.Take(pid, audit.Subject{}); err != nil {
 			t.Fatalf("it is not guarded: %v", err)
 		}
 		first, second = second, first
@@ -270,7 +340,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	_ = c.Process.Kill()
 	fixture.Eventually(t, "it has ended", func() bool { return !second.Has(pid) })
 	for _, pid := range []int{pid, 1 << 30} { // nobody has waited for the first
-		if err := first.Take(pid); err == nil || first.Has(pid) {
+		if err := first.Take(pid, audit.Subject{}); err == nil || first.Has(pid) {
 			t.Errorf("%d, which is nobody, is guarded", pid)
 		}
 	}

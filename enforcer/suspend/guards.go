@@ -9,86 +9,113 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/enforcer/audit"
 )
+
+// maxGuarded bounds the guarded processes, each of which takes a thread.
+const maxGuarded = 256
 
 // Guards protect processes while the driver has their GPU state. Its library then faults
 // in a thread that asks what its GPU has done, or waits for that: cuStreamSynchronize, for
 // instance. A guard holds such a thread at the faulting instruction. Once the state is back,
 // the thread executes that instruction again.
 //
-// A guard traces the threads (ptrace). One thread of this program traces all of them, however
-// many there are, and takes a bounded number of each process's signals a turn: a process that
-// has more is slowed down, and delays nobody else. Only Take, Look and Close wait for that thread. A
-// process that is traced by somebody else, such as a debugger, cannot be guarded. The zero
-// value guards nothing yet. Methods may be called concurrently.
+// A guard traces the threads (ptrace), by a thread of its own: a process can have the kernel
+// hold who begins to trace it, as long as a program is executed that its file system does not
+// provide. Such a guard is not waited for, and guards once the kernel lets it go. Guards deal
+// with their processes by turns, with a bounded number of signals each: a process that has more
+// is slowed down, and delays nobody else. A process that is traced by somebody else, such as a
+// debugger, cannot be guarded. The zero value guards nothing yet. Methods may be called
+// concurrently.
 type Guards struct {
-	mu     sync.Mutex // nobody waits while he has it
-	all    map[int]*guard
-	fresh  []*guard        // that the tracer is to begin
-	turns  []chan struct{} // closed once it has looked at all
-	tracer *tracer         // the last one
+	mu   sync.Mutex // nobody waits while he has it
+	all  map[int]*guard
+	turn sync.Mutex // likewise: he looks
 }
 
-// A tracer is the thread that traces. It exists while a process is guarded: when it ends, the
-// kernel lets go of its processes without stopping them.
-type tracer struct {
-	before *tracer       // the one before it, which may still be ending
-	wake   chan struct{} // something was given or is to be taken
-	ending bool          // nothing was left to guard
-	ended  chan struct{} // closed when it has
-	tid    int           // once it has ended
-}
-
-// Take guards a process from now on, if it is not guarded yet.
-func (g *Guards) Take(pid int) error {
-	if g.Has(pid) {
+// Take guards a process from now on, if it is not guarded yet. A workload has no more guards than
+// are free.
+func (g *Guards) Take(pid int, of audit.Subject) error {
+	for {
+		one, ends, err := g.one(pid, of)
+		switch {
+		case err != nil:
+		case ends: // an earlier guard does, and the next may begin then
+			if err = one.await(one.gone); err == nil {
+				continue
+			}
+		default:
+			if err = one.await(one.begun); err == nil {
+				err = one.err
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("process %d cannot be guarded: %w", pid, err)
+		}
 		return nil
 	}
-	driver := library(pid) // here, because a process may have many mappings
-	g.mu.Lock()
-	one := g.all[pid]
-	if one == nil || one.over.Load() {
-		one = &guard{pid: pid, driver: driver, threads: map[int]bool{}, begun: make(chan struct{})}
-		if g.all == nil {
-			g.all = map[int]*guard{}
-		}
-		g.all[pid], g.fresh = one, append(g.fresh, one)
-		if g.tracer == nil || g.tracer.ending {
-			g.tracer = &tracer{before: g.tracer, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-			go g.trace(g.tracer)
-		}
-		g.tracer.rouse()
-	}
-	g.mu.Unlock()
-	<-one.begun
-	if one.err != nil {
-		return fmt.Errorf("process %d cannot be guarded: %w", pid, one.err)
-	}
-	return nil
 }
 
-// Look waits until the tracer has looked at all processes, so that Holds knows of a thread that
+// one returns the guard of a process, which it begins if there is none, and whether that is one
+// that ends.
+func (g *Guards) one(pid int, of audit.Subject) (one *guard, ends bool, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if one := g.all[pid]; one != nil {
+		return one, one.ends(), nil
+	}
+	ofIts := 0
+	for _, other := range g.all {
+		if other.of == of {
+			ofIts++
+		}
+	}
+	if free := maxGuarded - len(g.all); ofIts >= free {
+		return nil, false, fmt.Errorf("%d processes of its workload have guards, and %d are free", ofIts, free)
+	}
+	one = &guard{pid: pid, of: of, threads: map[int]bool{}, wake: make(chan struct{}, 1), begun: make(chan struct{}),
+		ended: make(chan struct{}), gone: make(chan struct{})}
+	if g.all == nil {
+		g.all = map[int]*guard{}
+	}
+	g.all[pid] = one
+	go g.guard(one)
+	go g.vanish(one)
+	return one, false, nil
+}
+
+// Look waits until the guards have looked at their processes, so that Holds knows of a thread that
 // waited for the GPU when Look was called.
 func (g *Guards) Look() {
-	g.mu.Lock()
-	if g.tracer == nil || g.tracer.ending {
+	g.each(func(one *guard) {
+		looked := make(chan struct{})
+		g.mu.Lock()
+		one.looks = append(one.looks, looked)
 		g.mu.Unlock()
-		return
-	}
-	looked := make(chan struct{})
-	g.turns = append(g.turns, looked)
-	g.tracer.rouse()
-	g.mu.Unlock()
-	<-looked
+		one.rouse()
+		_ = one.await(looked) // one that the kernel holds sees nothing
+	})
 }
 
-// Holds reports whether a guarded process has a thread that waits for the GPU, as the tracer
+// each does something with all guards at the same time.
+func (g *Guards) each(do func(*guard)) {
+	var done sync.WaitGroup
+	g.mu.Lock()
+	for _, one := range g.all {
+		done.Go(func() { do(one) })
+	}
+	g.mu.Unlock()
+	done.Wait()
+}
+
+// Holds reports whether a guarded process has a thread that waits for the GPU, as its guard
 // last saw it.
 func (g *Guards) Holds(pid int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	one := g.all[pid]
-	return one != nil && one.holds.Load()
+	return one != nil && !one.given.Load() && one.holds.Load()
 }
 
 // Has reports whether a process is guarded.
@@ -103,14 +130,8 @@ func (g *Guards) Has(pid int) bool {
 func (g *Guards) Give(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.give(pid)
-}
-
-func (g *Guards) give(pid int) {
 	if one := g.all[pid]; one != nil {
-		delete(g.all, pid)
-		one.given.Store(true)
-		g.tracer.rouse()
+		one.give()
 	}
 }
 
@@ -118,77 +139,65 @@ func (g *Guards) give(pid int) {
 func (g *Guards) Keep(some map[int]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for pid := range g.all {
+	for pid, one := range g.all {
 		if !some[pid] {
-			g.give(pid)
+			one.give()
 		}
 	}
 }
 
-// Close gives all processes, and waits until the kernel has let go of them.
+// Close gives all processes, and waits until the kernel has let go of them, unless it holds their
+// guards: this process's end ends those.
 func (g *Guards) Close() {
 	g.Keep(nil)
-	g.mu.Lock()
-	last := g.tracer
-	g.mu.Unlock()
-	last.gone()
+	g.each(func(one *guard) { _ = one.await(one.gone) })
 }
 
-// rouse has the tracer take another turn.
-func (t *tracer) rouse() {
-	select {
-	case t.wake <- struct{}{}:
-	default: // it is about to, anyway
-	}
-}
-
-// gone waits until the thread has ended, and its processes may be traced again. The kernel
-// does not tell when that is.
-func (t *tracer) gone() {
-	if t == nil {
-		return
-	}
-	<-t.ended
-	for late := time.Now().Add(time.Second); unix.Tgkill(unix.Getpid(), t.tid, 0) == nil && time.Now().Before(late); {
+// vanish waits for the end of a guard's thread, and until its process may be traced again. The
+// kernel does not tell when that is.
+func (g *Guards) vanish(one *guard) {
+	<-one.ended
+	tid := int(one.tid.Load())
+	for late := time.Now().Add(time.Second); unix.Tgkill(unix.Getpid(), tid, 0) == nil && time.Now().Before(late); {
 		time.Sleep(50 * time.Microsecond)
 	}
+	g.mu.Lock()
+	delete(g.all, one.pid)
+	g.mu.Unlock()
+	close(one.gone)
 }
 
-// trace is the tracer's thread.
-func (g *Guards) trace(t *tracer) {
+// guard is a guard's thread. When it ends, the kernel lets go of its process without stopping it.
+func (g *Guards) guard(one *guard) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() { // the first thread would not end
-		go g.trace(t) // on another one
-		<-t.ended
+		go g.guard(one) // on another one
+		<-one.ended
 		runtime.UnlockOSThread()
 		return
 	}
-	defer close(t.ended)
-	t.before.gone()
-	t.before, t.tid = nil, unix.Gettid()
+	defer close(one.ended)
+	one.tid.Store(int64(unix.Gettid()))
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, unix.SIGCHLD)
 	defer signal.Stop(changed)
-	traced := map[int]*guard{}
+	one.begin()
 	for {
-		fresh, turns, last := g.turn(t, traced)
-		for _, one := range fresh {
-			one.begin(traced[one.pid])
-			traced[one.pid] = one
+		last := one.given.Load()
+		if one.unsure && !last {
+			_ = one.seize()
 		}
-		more := false
-		for pid, one := range traced {
-			if one.given.Load() {
-				one.leave(!last)
-			}
-			if one.look() {
-				more = true
-			} else if len(one.threads) == 0 {
-				one.over.Store(true)
-				delete(traced, pid)
-			}
+		g.mu.Lock()
+		looks := one.looks
+		one.looks = nil
+		g.mu.Unlock()
+		g.turn.Lock()
+		if last {
+			one.leave()
 		}
-		for _, looked := range turns {
+		more := one.look()
+		g.turn.Unlock()
+		for _, looked := range looks {
 			close(looked)
 		}
 		switch {
@@ -196,23 +205,13 @@ func (g *Guards) trace(t *tracer) {
 			return
 		case more:
 			continue
+		case len(one.threads) == 0:
+			one.over.Store(true)
+			return
 		}
 		select {
 		case <-changed:
-		case <-t.wake:
+		case <-one.wake:
 		}
 	}
-}
-
-// turn returns the processes to begin with, who waits for the end of this turn, and whether it is
-// the last.
-func (g *Guards) turn(t *tracer, traced map[int]*guard) (fresh []*guard, turns []chan struct{}, last bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	fresh, turns, g.fresh, g.turns = g.fresh, g.turns, nil, nil
-	t.ending = len(fresh) == 0
-	for _, one := range traced {
-		t.ending = t.ending && one.given.Load()
-	}
-	return fresh, turns, t.ending
 }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"gpusteward/enforcer/action"
@@ -199,9 +200,7 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	s.work = map[audit.Subject]*work{}
 	for _, r := range all[:min(len(all), maxSuspended)] {
 		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
-		for _, p := range r.Processes {
-			s.guard(p)
-		}
+		defer s.guard(r.Subject(), r.Processes).Wait()
 		w := &work{Record: r, again: now}
 		s.work[r.Subject()] = w
 		switch fresh := len(r.fresh()); {
@@ -215,12 +214,16 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	}
 }
 
-// guard guards a process from before its state is taken until it has that back. Where this
-// cannot be, it is not guarded.
-func (s *Suspender) guard(p Process) {
-	if s.Guard != nil && s.Alive(p.Target) {
-		_ = s.Guard.Take(p.PID) // Guards says whether it succeeded
+// guard guards processes, from before their state is taken until they have that back. Where this
+// cannot be, they are not guarded.
+func (s *Suspender) guard(of audit.Subject, all []Process) *sync.WaitGroup {
+	var guarded sync.WaitGroup
+	for _, p := range all {
+		if s.Guard != nil && s.Alive(p.Target) {
+			guarded.Go(func() { _ = s.Guard.Take(p.PID, of) }) // Guards says whether it succeeded
+		}
 	}
+	return &guarded
 }
 
 // Holds reports whether a thread of a suspended process waits for its GPU.
@@ -305,9 +308,9 @@ func (s *Suspender) stay(now time.Time, w *work, processes []Process, why string
 // keepAway suspends a workload whose resumption was not completed.
 func (s *Suspender) keepAway(now time.Time, w *work) {
 	w.Phase, w.Since, w.stays = Suspending, now, false
-	processes, none := w.Processes, w.Record
+	processes, none, of := w.Processes, w.Record, w.Subject()
 	none.Processes = nil
-	s.start(w, none, func() ([]int, error) { return s.suspend(processes) })
+	s.start(w, none, func() ([]int, error) { return s.suspend(of, processes) })
 }
 
 // Join begins to suspend processes that started in a suspended workload.
@@ -344,7 +347,7 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 	}
 	moves := w.Record
 	moves.Processes = w.fresh()
-	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Processes) })
+	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Subject(), moves.Processes) })
 	return nil
 }
 
@@ -703,7 +706,7 @@ func (u *untouched) Unwrap() error { return u.error }
 // nothing. A process that the driver broke is lost. Of several, some may end
 // meanwhile. What is locked or checkpointed already is this suspender's, unless it
 // is new.
-func (s *Suspender) suspend(all []Process) (lost []int, err error) {
+func (s *Suspender) suspend(of audit.Subject, all []Process) (lost []int, err error) {
 	needs := map[Op][]Process{}
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
@@ -719,10 +722,10 @@ func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 		}
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
+		if op == Checkpoint {
+			s.guard(of, needs[op]).Wait()
+		}
 		for _, p := range needs[op] {
-			if op == Checkpoint {
-				s.guard(p)
-			}
 			switch state, err := s.call(op, p); {
 			case ReasonOf(err) == NotCUDA && !s.Alive(p.Target):
 			case err != nil && state == Broken:

@@ -1,0 +1,66 @@
+package worker
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Witness tells whether the kernel holds a thread, by what the thread is seen to do. Time
+// tells nothing: on a busy host, a thread that nobody holds waits long for a processor.
+// Its methods may be called concurrently.
+type Witness struct {
+	mu    sync.Mutex
+	where string    // it waited when it was last seen; empty: it did not
+	looks int       // in a row that saw it wait there
+	last  time.Time // look that counted
+}
+
+// LookEvery is the time between two looks that count.
+const LookEvery = 10 * time.Millisecond
+
+// enough are the looks in a row that have to see a thread wait in the same place.
+const enough = 100
+
+// Held looks at a thread, and reports whether the kernel holds it. Its directory is
+// /proc/PID/task/TID; without it, nothing is held.
+func (w *Witness) Held(task string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	where := waits(task)
+	now := time.Now()
+	switch {
+	case where == "" || where != w.where:
+		w.looks, w.last = 0, now
+	case now.Sub(w.last) >= LookEvery:
+		w.looks, w.last = w.looks+1, now
+	}
+	w.where = where
+	return w.looks >= enough
+}
+
+// waits returns where a thread waits for the kernel: in a sleep that only its end can
+// interrupt, or in a call of ptrace. It is empty for one that runs or is runnable, and for
+// one that waits for something else, such as its turn among the threads of Go.
+func waits(task string) string {
+	status, _ := os.ReadFile(task + "/status") // none: it has ended
+	call, _ := os.ReadFile(task + "/syscall")  // "running" as long as it is runnable
+	after := func(key string) string {
+		_, rest, _ := bytes.Cut(status, []byte("\n"+key+":\t"))
+		value, _, _ := bytes.Cut(rest, []byte("\n"))
+		return string(value)
+	}
+	switch state := after("State"); {
+	case state == "":
+		return ""
+	case state[0] == 'D': // in one sleep, if it did not run in between
+		return "D" + string(call) + after("voluntary_ctxt_switches")
+	case state[0] == 'S' && bytes.HasPrefix(call, fmt.Appendf(nil, "%d ", unix.SYS_PTRACE)):
+		return string(call) // signals have it wait again
+	}
+	return ""
+}
