@@ -1,11 +1,8 @@
 package enforcer
 
 import (
-	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/procs"
 )
 
 // An identityCache keeps the facts of long-lived processes without a session
@@ -70,15 +68,20 @@ const pfExiting = 0x00000004
 func (p *identityCache) ends(pid int) bool {
 	dir := filepath.Join(p.procfs, strconv.Itoa(pid), "task")
 	threads, _ := os.ReadDir(dir) // on an error it is gone, or these are the threads that were there
-	return !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
-		line, _ := os.ReadFile(filepath.Join(dir, thread.Name(), "stat"))
-		fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) // the name, in brackets, may contain anything
-		if len(fields) < 7 {
-			return false
+	var names []string
+	for _, thread := range threads {
+		names = append(names, filepath.Join("task", thread.Name(), "stat"))
+	}
+	lines, err := procs.ReadFiles(p.procfs, pid, names)
+	for _, line := range lines {
+		if fields := procs.Fields([]byte(line)); len(fields) > 6 {
+			flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+			if err == nil && flags&pfExiting == 0 {
+				return false
+			}
 		}
-		flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
-		return err == nil && flags&pfExiting == 0
-	})
+	}
+	return err == nil // it is not known of one that holds who looks at it
 }
 
 // tenant returns the policy's tenant of a device process; empty if the process
@@ -104,11 +107,10 @@ func (p *identityCache) expose(now time.Time, all []collectors.DeviceProcess) []
 		if h.Kind != collectors.KindServer || p.simulated {
 			continue
 		}
-		var st unix.Stat_t
 		f, ok := p.of(now, h.Process)
-		err := unix.Stat(filepath.Join(p.procfs, fmt.Sprint(h.Process.PID), "exe"), &st)
-		if !ok || err != nil || filepath.Base(f.Exe) != mpsServer || st.Uid != 0 ||
-			st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
+		owner, mode, err := procs.Owner(p.procfs, h.Process.PID, "exe")
+		if !ok || err != nil || filepath.Base(f.Exe) != mpsServer || owner != 0 ||
+			mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
 			all[i].Kind = "compute"
 		}
 	}

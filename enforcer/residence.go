@@ -19,6 +19,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/residency"
 	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -163,14 +164,17 @@ var driverThread = regexp.MustCompile(`^cuda(-EvtHandlr|[0-9]{11})\n$`)
 func waits(procfs string, pid int) map[int]string {
 	dir := filepath.Join(procfs, strconv.Itoa(pid), "task")
 	tasks, _ := os.ReadDir(dir)
-	all := map[int]string{}
+	var names []string
 	for _, task := range tasks[:min(len(tasks), maxThreads)] {
-		tid, _ := strconv.Atoi(task.Name())
-		if name, _ := os.ReadFile(filepath.Join(dir, task.Name(), "comm")); driverThread.Match(name) {
-			continue
+		if name, _ := os.ReadFile(filepath.Join(dir, task.Name(), "comm")); !driverThread.Match(name) {
+			names = append(names, filepath.Join("task", task.Name(), "syscall"))
 		}
-		text, _ := os.ReadFile(filepath.Join(dir, task.Name(), "syscall"))
-		if f := strings.Fields(string(text)); len(f) > 1 && f[0] == futex {
+	}
+	calls, _ := procs.ReadFiles(procfs, pid, names) // none: nothing is known
+	all := map[int]string{}
+	for name, text := range calls {
+		tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if f := strings.Fields(text); len(f) > 1 && f[0] == futex {
 			all[tid] = "futex " + f[1]
 		} else if len(f) > 0 {
 			all[tid] = f[0]

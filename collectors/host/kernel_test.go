@@ -147,22 +147,24 @@ func TestIBPorts(t *testing.T) {
 
 func TestBlockedTasks(t *testing.T) {
 	files := map[string]string{"stat": "cpu 0\n", "self": "->12", "driver/nvidia/version": "x"}
-	for pid, stat := range map[int]string{
-		12: "12 (nvidia-smi) D 1 12 12 0 -1 4194560", // a program
-		13: "13 (nv_queue) D 2 0 0 0 -1 2129984 0", 14: "14 (irq/147-nvidia) D 2 0 0 0 -1 2129984",
-		15: "15 (nvidia-modeset/) D 2 0 0 0 -1 2129984", 16: "16 (UVM global queu) D 2 0 0 0 -1 2129984",
-		20: "20 (nv_queue) S 2 0 0 0 -1 2129984", 21: "21 (irq/9-acpi) D 2 0 0 0 -1 2129984",
-		22: "22 (kworker/0:1) D 2 0 0 0 -1 2129984", 24: "24 (x) D (nvidia) D 1 0 0 0 -1 2129984",
-		25: "25 (nvidia) S 2 0 0 0 -1 2129984) D 1 25 25 0 -1 4194560", // its name looks like a kernel thread's fields
-		30: "", 31: "31 (nvidia", 32: "32 (nvidia)", 33: "33 (nvidia) ", 34: ")nvidia( D", 35: "35 (nvidia) D 2 0",
+	for pid, is := range map[int]string{
+		12: "nvidia-smi D 1", // a program
+		13: "nv_queue D 2", 14: "irq/147-nvidia D 2", 15: "nvidia-modeset/ D 2", 16: "UVM\x00global\x00queu D 2",
+		20: "nv_queue S 2", 21: "irq/9-acpi D 2", 22: "kworker/0:1 D 2", 23: "nvidia D 21",
+		25: `nvidia\nPPid:\t2 D 1`, // its name looks like a kernel thread's fields
 	} {
-		files[fmt.Sprintf("%d/stat", pid)] = stat
+		f := strings.Fields(is)
+		files[fmt.Sprintf("%d/status", pid)] = fmt.Sprintf("Name:\t%s\nUmask:\t0022\nState:\t%s (x)\nPid:\t%d\nPPid:\t%s\n",
+			strings.ReplaceAll(f[0], "\x00", " "), f[1], pid, f[2])
+	}
+	for i, text := range []string{"", "Name:", "Name:\tnvidia\nState:\t\nPPid:\t2", "PPid:\t2\n", "State:\tD (x)\nPPid:\t2\n"} {
+		files[fmt.Sprintf("%d/status", 30+i)] = text
 	}
 	files["40/comm"] = "nvidia\n" // it ends during the read
 	k := Kernel{Proc: grow(t, files)}
 	fixture.Equal(t, fixture.Value(k.BlockedTasks())(t), 4, "BlockedTasks() is")
 	for pid, want := range map[int]bool{12: false, 13: true, 20: true, 22: false, 25: false, 99: false} {
-		fixture.Equal(t, k.DriverTask(pid), want, "%q is of the driver", files[fmt.Sprintf("%d/stat", pid)])
+		fixture.Equal(t, k.DriverTask(pid), want, "%q is of the driver", files[fmt.Sprintf("%d/status", pid)])
 	}
 }
 
@@ -171,13 +173,13 @@ func TestBlockedTasks(t *testing.T) {
 func TestBlockedTasksLooksAtABoundedNumber(t *testing.T) {
 	files := fstest.MapFS{}
 	for pid := range 2 * maxTasks {
-		files[fmt.Sprintf("%d/stat", pid+1)] = &fstest.MapFile{Data: fmt.Appendf(nil, "%d (nvidia) D 2 0 0 0 -1 2129984", pid+1)}
+		files[fmt.Sprintf("%d/status", pid+1)] = &fstest.MapFile{Data: []byte("Name:\tnvidia\nState:\tD\nPPid:\t2\n")}
 	}
 	opened := &lookedAt{FS: files}
 	if n, err := (Kernel{Proc: opened}).BlockedTasks(); err != nil || n != maxTasks || opened.files != maxTasks {
 		t.Errorf("BlockedTasks() = %d, %v, read %d files, want %d", n, err, opened.files, maxTasks)
 	}
-	fixture.Equal(t, opened.last, fmt.Sprintf("%d/stat", maxTasks), "the last was")
+	fixture.Equal(t, opened.last, fmt.Sprintf("%d/status", maxTasks), "the last was")
 }
 
 // lookedAt counts the opened files.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -44,7 +46,7 @@ type Proc interface {
 // A Handle is one process, and never refers to another process with the same
 // PID. It belongs to one goroutine.
 type Handle interface {
-	// Facts never waits. It returns ErrGone once the process is gone.
+	// Facts waits no longer than procs does. It returns ErrGone once the process is gone.
 	Facts() (Facts, error)
 	// Environ returns those of the named variables that the process was started
 	// with. It may wait for some seconds for a process that is stuck, as in the GPU's
@@ -121,11 +123,24 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		_ = unix.Close(fd)
 		return nil, gone(err)
 	}
-	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (Facts, error) {
-		stat, err1 := proc.Stat()
+	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (f Facts, err error) {
+		line, err1 := procs.ReadFile(p.root, pid, "stat")
+		f.Comm, err = comm(line), err1
+		if fields := procs.Fields(line); len(fields) > 19 {
+			f.Start, _ = strconv.ParseUint(string(fields[19]), 10, 64)
+		} else if err == nil {
+			err = fmt.Errorf("read %s/stat: %d fields", dir, len(fields))
+		}
 		status, err2 := proc.NewStatus()
-		return Facts{Start: stat.Starttime, UID: int(status.UIDs[0]), Comm: stat.Comm}, errors.Join(err1, err2)
+		f.UID = int(status.UIDs[0])
+		return f, errors.Join(err, err2)
 	}}, nil
+}
+
+// comm returns the name of the process of a line of /proc/PID/stat. It may contain anything.
+func comm(stat []byte) string {
+	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	return string(stat[min(open+1, max(end, 0)):max(end, 0)])
 }
 
 // gone translates the kernel's errors for a process that is gone into ErrGone.

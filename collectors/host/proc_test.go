@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // writeProcess writes a process into a tree that looks like /proc.
@@ -83,6 +84,16 @@ func TestEnvironmentThatHangs(t *testing.T) {
 		if want != "" {
 			fixture.Fails(t, err, want, "reading it")
 		}
+	}
+}
+
+// TestAProcessHoldsItsReaders asks for the facts of one that has the kernel hold who reads them.
+func TestAProcessHoldsItsReaders(t *testing.T) {
+	pid, _ := fixture.Executing(t)
+	h := fixture.Value(fixture.Value(ProcFS("/proc"))(t).Open(pid))(t)
+	defer h.Close()
+	if _, err := h.Facts(); !errors.Is(err, procs.ErrHeld) || !h.Alive() {
+		t.Errorf("its facts: %v", err)
 	}
 }
 

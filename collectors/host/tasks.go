@@ -1,13 +1,13 @@
 package host
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // maxTasks bounds the processes that are read, lowest PIDs first; the kernel's
@@ -17,8 +17,8 @@ const maxTasks = 4096
 // driverTask matches the names of the driver's kernel threads.
 var driverTask = regexp.MustCompile(`^(nvidia|nv[-_]|UVM |irq/\d+-nvid)`)
 
-// kernelThread is the flag PF_KTHREAD of a task.
-const kernelThread = 0x200000
+// kthreadd is the parent of the kernel's threads, and of no program.
+const kthreadd = "2"
 
 // BlockedTasks returns the number of kernel threads of NVIDIA's driver in
 // uninterruptible sleep. This is normal for a moment; for long, it is a hang.
@@ -45,17 +45,28 @@ func (k Kernel) DriverTask(pid int) bool {
 }
 
 // driverTask returns the state of a kernel thread of the driver; false for any
-// other task, and for one that has ended.
+// other task, and for one that has ended. A program can have whoever reads its stat
+// wait for ever, but not who reads its status.
 func (k Kernel) driverTask(pid string) (state byte, ok bool) {
-	f, err := k.proc().Open(pid + "/stat")
+	f, err := k.proc().Open(pid + "/status")
 	if err != nil {
 		return 0, false
 	}
 	defer f.Close()
-	var stat [192]byte // holds everything up to the flags
-	n, _ := f.Read(stat[:])
-	comm, state, flags := parseStat(stat[:n])
-	return state, flags&kernelThread != 0 && driverTask.Match(comm)
+	var text [256]byte // holds everything up to the parent
+	n, _ := f.Read(text[:])
+	name, parent := "", ""
+	for line := range strings.Lines(string(text[:n])) {
+		switch key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t"); {
+		case key == "Name":
+			name = value // in which the kernel writes the end of a line as \n
+		case key == "State" && value != "":
+			state = value[0]
+		case key == "PPid" && strings.HasSuffix(line, "\n"):
+			parent = value
+		}
+	}
+	return state, parent == kthreadd && driverTask.MatchString(name)
 }
 
 // byPID returns the names of entries that are PIDs, lowest first.
@@ -68,18 +79,4 @@ func byPID(entries []fs.DirEntry) []string {
 	}
 	slices.SortFunc(all, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 	return all
-}
-
-// parseStat parses the beginning of /proc/PID/stat: "42 (name) S 1 42 42 0 -1
-// 4194560 ...", whose last number here is the task's flags. The name can contain
-// any character. A state of 0 means none.
-func parseStat(text []byte) (comm []byte, state byte, flags uint64) {
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
-	if open < 0 || end < open || end+2 >= len(text) {
-		return nil, 0, 0
-	}
-	if fields := bytes.Fields(text[end+1:]); len(fields) > 6 {
-		flags, _ = strconv.ParseUint(string(fields[6]), 10, 64)
-	}
-	return text[open+1 : end], text[end+2], flags
 }

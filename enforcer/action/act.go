@@ -3,12 +3,10 @@
 package action
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -16,6 +14,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/procs"
 )
 
 // A Target is a process to act on.
@@ -69,12 +68,10 @@ type status struct {
 
 // status reads /proc/PID/stat.
 func (a *Actor) status(pid int) (status, error) {
-	line, err := os.ReadFile(filepath.Join(a.ProcFS, strconv.Itoa(pid), "stat"))
+	fields, err := procs.Stat(a.ProcFS, pid)
 	if err != nil {
 		return status{}, err
 	}
-	// The name, in brackets, may contain anything.
-	fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:])
 	if len(fields) < 20 {
 		return status{}, fmt.Errorf("read stat of %d: %d fields", pid, len(fields))
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/procs"
 )
 
 // errGone means that a process ended before the broker had identified it.
@@ -77,7 +79,7 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return 0, err
 	}
-	fields, err := statOf(path)
+	fields, err := procs.Stat(b.options.ProcFS, f.PID)
 	if err != nil {
 		return 0, err
 	}
@@ -89,16 +91,8 @@ func (b *Broker) started(f Facts) (uint64, error) {
 
 // stopped reports whether a signal or a debugger has stopped the process.
 func (s *session) stopped() bool {
-	fields, err := statOf(filepath.Join(s.b.options.ProcFS, strconv.Itoa(s.facts.PID), "stat"))
-	// nothing is known of a process that is gone
-	return err == nil && len(fields) > 0 && bytes.EqualFold(fields[0], []byte("T"))
-}
-
-// statOf returns the fields of a process's stat after its name, which is in
-// brackets and may contain anything: the state is 0, the start 19.
-func statOf(path string) ([][]byte, error) {
-	line, err := os.ReadFile(path)
-	return bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]), err
+	state := procs.State(s.b.options.ProcFS, s.facts.PID) // of one that is gone, nothing is known
+	return state == 'T' || state == 't'
 }
 
 // FactsOf returns the kernel's facts about the process that has a PID now, from
@@ -125,18 +119,18 @@ func FactsOf(procfs string, pid int) (Facts, error) {
 			f.Groups = ids
 		}
 	}
-	return f, f.read(dir)
+	return f, f.read(procfs)
 }
 
 // read reads the process's cgroup and program.
-func (f *Facts) read(dir string) error {
-	cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+func (f *Facts) read(procfs string) error {
+	cgroup, err := os.ReadFile(filepath.Join(procfs, strconv.Itoa(f.PID), "cgroup"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
 	}
 	f.Cgroup = string(cgroup)
-	if f.Exe, err = os.Readlink(filepath.Join(dir, "exe")); err != nil {
-		f.Exe = "" // a kernel may refuse it to other users than root
+	if f.Exe, err = procs.Readlink(procfs, f.PID, "exe"); err != nil {
+		f.Exe = "" // a kernel may refuse it to other users than root, or hold who reads it
 	}
 	return nil
 }
@@ -147,7 +141,7 @@ func (b *Broker) complete(s *session) error {
 	f := &s.facts
 	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))
 	f.Groups = groups(filepath.Join(dir, "status"))
-	if err := f.read(dir); err != nil {
+	if err := f.read(b.options.ProcFS); err != nil {
 		return err
 	}
 	if !b.exits.lives(s) {

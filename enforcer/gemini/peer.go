@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/procs"
 )
 
 // mostDescriptors bounds the search for a process: the descriptors in its own
@@ -145,14 +147,19 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 	defer func() { _ = dir.Close() }()
 	for {
 		names, err := dir.Readdirnames(256)
-		for _, name := range names {
-			if *budget--; *budget < 0 {
-				return "", false
-			}
-			fd := filepath.Join(path, name)
-			if target, err := os.Readlink(fd); err == nil && target == link {
+		names = names[:max(0, min(len(names), *budget))]
+		*budget -= len(names)
+		for i := range names {
+			names[i] = filepath.Join("fd", names[i])
+		}
+		targets, _ := procs.Readlinks(f.procFS, pid, names)
+		for fd, target := range targets {
+			if target == link {
 				return fd, true
 			}
+		}
+		if *budget <= 0 {
+			return "", false
 		}
 		if err != nil {
 			return "", false
@@ -170,7 +177,7 @@ func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
 	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		var target string
-		if target, err = os.Readlink(fd); err != nil || target != link {
+		if target, err = procs.Readlink(f.procFS, pid, fd); err != nil || target != link {
 			err = errNobody
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/ras"
 	"gpusteward/internal/stack"
 	"gpusteward/internal/wire"
@@ -349,8 +350,14 @@ func opensOf(procfs string, pid int) (s opens) {
 	if more || many || len(threads) == 0 {
 		return opens{}
 	}
-	for _, name := range files {
-		target, _ := os.Readlink(filepath.Join(dir, "fd", name))
+	for i := range files {
+		files[i] = filepath.Join("fd", files[i])
+	}
+	targets, err := procs.Readlinks(procfs, pid, files)
+	if err != nil {
+		return opens{}
+	}
+	for _, target := range targets {
 		if inode, is := strings.CutPrefix(target, "socket:["); is {
 			s.sockets = append(s.sockets, number([]byte(strings.TrimSuffix(inode, "]"))))
 		}
@@ -444,11 +451,12 @@ func (o *Observer) refuses(pid int) bool {
 	return true
 }
 
+var versions = stack.Sections(ras.IsLibrary, ".rodata", ras.VersionIn)
+
 // versionOf returns the version of NCCL that the process has mapped; empty: none,
 // or it is not known. One that is linked statically has no file of its own.
 func (o *Observer) versionOf(pid int) string {
-	all, err := stack.Sections(context.Background(), pid, stack.Options{Procfs: o.procfs()}, ras.IsLibrary, ".rodata",
-		ras.VersionIn)
+	all, err := versions.Of(context.Background(), pid, stack.Options{Procfs: o.procfs()})
 	all = slices.Compact(slices.DeleteFunc(all, func(v string) bool { return v == "" })) // a plugin has none
 	if err != nil || len(all) != 1 {
 		return ""

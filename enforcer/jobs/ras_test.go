@@ -420,10 +420,15 @@ func TestUnhookedStarts(t *testing.T) {
 	})
 }
 
-// TestVersionOf reads the version from the library that a process has mapped.
+// TestVersionOf reads the version from the library that a process has mapped, unless the kernel
+// holds whoever does.
 func TestVersionOf(t *testing.T) {
 	t.Parallel()
 	o := &Observer{}
+	held, letGo := fixture.Executing(t)
+	fixture.Equal(t, o.versionOf(held), "", "of a process that holds its readers")
+	fixture.Equal(t, useOf("/proc", held), use{}, "what it uses")
+	letGo()
 	fixture.Equal(t, o.versionOf(os.Getpid()), "", "without the library")
 	name := filepath.Join(t.TempDir(), "libnccl.so.2")
 	compiler := exec.Command("cc", "-shared", "-nostdlib", "-o", name, "-x", "c", "-")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/stack"
 )
 
@@ -59,16 +60,16 @@ func useOf(procfs string, pid int) (u use) {
 	family := []int{pid}
 	for i := 0; i < len(family) && i < maxFamily; i++ {
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
-		line, _ := os.ReadFile(filepath.Join(dir, "stat"))
-		fields := bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) // the name, in brackets, may contain anything
+		files, _ := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
+		fields := procs.Fields([]byte(files["stat"]))
 		if len(fields) < 15 {
-			continue // it has ended
+			continue // it has ended, or holds who looks at it
 		}
 		if i == 0 {
 			u.state = fields[0][0]
 		}
 		u.ticks += number(fields[11]) + number(fields[12]) // utime, stime
-		u.bytes += moved(filepath.Join(dir, "io"))
+		u.bytes += moved(files["io"])
 		family = append(family, children(dir)...)
 	}
 	return u
@@ -79,12 +80,11 @@ func number(text []byte) uint64 {
 	return n
 }
 
-// moved returns the bytes that a process read and wrote by system calls.
-func moved(file string) (sum uint64) {
-	text, _ := os.ReadFile(file)
-	for line := range bytes.Lines(text) {
-		if name, value, _ := bytes.Cut(line, []byte(": ")); string(name) == "rchar" || string(name) == "wchar" {
-			sum += number(bytes.TrimSpace(value))
+// moved returns the bytes that a process read and wrote by system calls, as its io says.
+func moved(io string) (sum uint64) {
+	for line := range strings.Lines(io) {
+		if name, value, _ := strings.Cut(line, ": "); name == "rchar" || name == "wchar" {
+			sum += number([]byte(strings.TrimSpace(value)))
 		}
 	}
 	return sum

@@ -214,8 +214,8 @@ func TestCheckBelievesNoNames(t *testing.T) {
 	f, root := newDriver(t), t.TempDir()
 	fixture.Must(t, bare(root))
 	f.set("gpus", "1")
-	f.set("proc/4711/stat", "4711 (nvidia-evil) D 1 4711 4711 0 -1 4194560")
-	f.set("proc/731/stat", "731 (nv_queue) D 2 0 0 0 -1 2129984")
+	f.set("proc/4711/status", "Name:\tnvidia-evil\nState:\tD\nPPid:\t1\n")
+	f.set("proc/731/status", "Name:\tnv_queue\nState:\tD\nPPid:\t2\n")
 	logs := func(texts ...string) {
 		fixture.Must(t, os.WriteFile(filepath.Join(root, "dev/kmsg"), []byte(records(time.Millisecond, texts)), 0o644))
 	}

@@ -48,7 +48,7 @@ var layers = map[string][]string{
 
 	"enforcer": {"collectors", "collectors/host", "enforcer/action", "enforcer/audit", "enforcer/backend",
 		"enforcer/broker", "enforcer/escalation", "enforcer/jobs", "enforcer/policy", "enforcer/residency",
-		"enforcer/suspend", "internal/quota", "internal/wire"},
+		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
 	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
@@ -57,26 +57,27 @@ var layers = map[string][]string{
 	// pure: the consequences of those facts
 	"enforcer/escalation": {"enforcer/audit", "enforcer/policy", "internal/wire"},
 	// everything that touches other processes
-	"enforcer/action": {"enforcer/audit", "enforcer/escalation"},
+	"enforcer/action": {"enforcer/audit", "enforcer/escalation", "internal/procs"},
 	// the driver's checkpoints of processes, each call in a child process
 	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/worker"},
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
 	"enforcer/backend":  {"collectors/gpu", "collectors/host", "enforcer/policy", "internal/wire"},
-	"enforcer/broker":   {"internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
-	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/wire"},
+	"enforcer/broker":   {"internal/procs", "internal/quota", "internal/wire", "enforcer/schedule", "enforcer/ledger"},
+	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/procs", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
 	"internal/bounds":   {},                  // reads the source code; only tests import it
 	"internal/fixture":  {},                  // what tests and measurements of several packages need; only they import it
 	"internal/ras":      {},                  // NCCL's own view of a job, and who is late in it
 	"internal/stack":    {"internal/worker"}, // stacks of other processes; useful without a GPU
+	"internal/procs":    {"internal/worker"}, // what procfs tells of other processes
 	"internal/worker":   {},                  // child processes that the kernel may hold
 	"internal/quota":    {},                  // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
-	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/ras", "internal/stack", "internal/wire"},
+	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire"},
 
 	// the host, and none of what it reads
 	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/wire"},
@@ -89,7 +90,7 @@ var layers = map[string][]string{
 	"collectors/all":       themes,                                                                                                    // what a program links
 	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host"}, // for tests
 	"collectors/catalogue": {},                                                                                                        // the list of families; reads nothing
-	"collectors/host":      {"internal/worker"},
+	"collectors/host":      {"internal/procs", "internal/worker"},
 	"collectors/gpu":       {},
 	// a driver and the kernel around it
 	"collectors/gpu/sim": {"collectors/gpu", "collectors/gpu/sim/broker", "collectors/gpu/sim/models",

@@ -35,6 +35,7 @@ const (
 	maxFiles    = 64 << 20  // bytes of the files that it has mapped
 	maxMaps     = 16 << 20  // bytes of its list of mappings
 	maxChildren = 5         // that read, with those that the kernel holds
+	maxSearches = 2         // children that search, likewise
 	maxChild    = 512 << 20 // bytes of the memory of one that reads, of which Go reserves much
 	maxOutput   = 16 << 20  // bytes that it tells
 	tries       = 3

@@ -60,7 +60,7 @@ func (h *Host) procfs(t time.Duration) fstest.MapFS {
 	return fstest.MapFS{
 		"stat":                      file("cpu  0 0 0 0\nbtime %d\n", h.start.Add(-uptime).Unix()),
 		"sys/kernel/random/boot_id": file("%s\n", of.uuid("", 900)[1:]),
-		"731/stat":                  file("731 (nv_queue) %c 2 0 0 0 -1 2129984\n", state),
+		"731/status":                file("Name:\tnv_queue\nState:\t%c\nPPid:\t2\n", state),
 	}
 }
 
