@@ -59,8 +59,7 @@ var linkChecks = []*Check{
 				Match: fatalOfGPU}.Signal().Above(0), Detail: logged},
 			{Severity: incident.Warning, When: aer("nonfatal", 5*time.Minute).Above(0),
 				Detail: "{entity} had {count:uncorrected PCIe error|uncorrected PCIe errors} in 5 minutes.",
-				Rule: "{entity} had {count:PCIe error|PCIe errors}: either not corrected within 5 minutes, or corrected by the " +
-					"hundred a minute."},
+				Rule:   "{entity} had PCIe errors that were not corrected, or corrected ones by the hundred a minute."},
 			{Severity: incident.Info, When: aer("correctable", time.Hour).Above(600, 300),
 				Detail: "{entity} had {count:corrected PCIe error|corrected PCIe errors} in an hour.",
 				Rule: "{entity} had more than 600 corrected PCIe errors in an hour, or a lasting rise of their rate: no data " +
@@ -136,10 +135,9 @@ var linkChecks = []*Check{
 		},
 		Summary: "An NVLink has errors in a quarter of an hour's minutes, or in more.",
 		Detail:  "{entity} had {count:replay or recovery|replays and recoveries} in 2 minutes.",
-		Rule: "{entity} had {count:replay, recovery or corrupted packet|replays, recoveries or corrupted " +
-			"packets} in 2 minutes.",
-		Action: "Reset the GPU; reseat it if that does not help.",
-		Cause:  "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
+		Rule:    "{entity} had replays, recoveries or corrupted packets in a quarter of the last hour's minutes.",
+		Action:  "Reset the GPU; reseat it if that does not help.",
+		Cause:   "A few over a link's life are normal. Corrupted packets (CRC) count from ten a minute.",
 	},
 	{
 		ID: "nvlink_outlier", Alert: "NVLinkOutlier", Class: incident.InterconnectFault, Shadow: true,
