@@ -45,7 +45,8 @@ type conn struct {
 	client   *client       // guarded by the server's mutex
 	pending  int           // requests for time that wait; guarded by it too
 	answered int32         // the last one answered; guarded by it too
-	over     time.Duration // when its quota ends; 0: it has asked since, or was reminded
+	over     time.Duration // when its quota ends; 0: it has asked since, or was reminded often enough
+	reminded int           // times since then
 	used     atomic.Int64  // when the last frame came, since the server began
 
 	memory [memos]memo
@@ -252,16 +253,23 @@ func (c *conn) give(id int32, quota time.Duration) {
 	}
 }
 
-// remind repeats, once, the answer to a pod manager that had its turn a tick ago
-// and does not ask for another: it may have nothing to do, or it lost the
-// answer. The quota is less than a turn, so that it asks for one. The server's
-// mutex is held.
+// reminders bound the answers that are repeated, each after twice as long: for 2
+// minutes with ticks of a second.
+const reminders = 7
+
+// remind repeats the answer to a pod manager that had its turn some ticks ago and
+// does not ask for another: it may have nothing to do, or it lost the answer, and
+// on a busy host the next one too. The quota is less than a turn, so that it asks
+// for one. The server's mutex is held.
 func (c *conn) remind(now time.Duration) {
-	if c.s.options.Role == Scheduler && c.over != 0 && now > c.over+c.s.options.tick {
-		c.over = 0
-		c.s.counts.reminded.Add(1)
-		c.give(c.answered, crumb)
+	if c.s.options.Role != Scheduler || c.over == 0 || now <= c.over+c.s.options.tick<<c.reminded {
+		return
 	}
+	if c.reminded++; c.reminded == reminders {
+		c.over = 0
+	}
+	c.s.counts.reminded.Add(1)
+	c.give(c.answered, crumb)
 }
 
 // send sends an answer from another goroutine, also without waiting.

@@ -310,6 +310,6 @@ func (s *Server) step(now time.Duration) {
 // grant answers a request for time. The mutex is held.
 func (s *Server) grant(w waiter, quota time.Duration) {
 	w.conn.pending--
-	w.conn.answered, w.conn.over = w.id, s.now()+quota
+	w.conn.answered, w.conn.over, w.conn.reminded = w.id, s.now()+quota, 0
 	w.conn.give(w.id, quota)
 }

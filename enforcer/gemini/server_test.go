@@ -351,23 +351,25 @@ func TestAPodManagerNeverWaitsForEver(t *testing.T) {
 	t.Logf("%d answers were lost and sent again", reminded.Load())
 }
 
-// A lost answer is sent again, once, and takes no other client's turn.
+// A lost answer is sent again, a few times, and takes no other client's turn.
 func TestALostAnswerIsSentAgain(t *testing.T) {
 	t.Parallel()
-	const tick = 20 * time.Millisecond
+	const tick = 5 * time.Millisecond
 	s := start(t, two, Options{Role: Scheduler, Turn: time.Millisecond, tick: tick})
 	h := dial(t, s, "a")
 	h.send(Request{ID: 5, Kind: Quota})
-	first, second := h.receive(Quota), h.receive(Quota)
-	if first.ID != 5 || second.ID != 5 || second.Quota <= 0 || second.Quota > 2 {
-		t.Errorf("%+v, then %+v", first, second)
+	h.receive(Quota)
+	for i := range reminders {
+		if again := h.receive(Quota); again.ID != 5 || again.Quota <= 0 || again.Quota > 2 {
+			t.Errorf("%d: %+v", i, again)
+		}
 	}
-	if st := s.Stats(); st.Reminded != 1 || st.Tenants[0].Turns != 1 {
+	if st := s.Stats(); st.Reminded != reminders || st.Tenants[0].Turns != 1 {
 		t.Errorf("%+v", st)
 	}
 	h.send(Request{ID: 6, Kind: MemoryLimit})
 	if a := h.receive(MemoryLimit); a.ID != 6 {
-		t.Errorf("%+v comes a third time", a)
+		t.Errorf("%+v comes once more", a)
 	}
 	d := dial(t, start(t, two, Options{Turn: time.Millisecond, tick: tick}), "a") // a hook loses no answer
 	d.call(Request{Kind: Quota})
