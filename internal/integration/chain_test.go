@@ -148,10 +148,8 @@ func TestChainByRules(t *testing.T) {
 	}
 	// One may be told before or after the other: a busy agent reads one GPU later.
 	fixture.Equal(t, together, true, "no message tells of both GPUs that are slowed down")
-	if ecc := c.told.last("GPUECCUncorrectable")["3"]; ecc.Annotations["description"] != "GPU 3 had 1 uncorrectable "+
-		"ECC errors in the last 5 minutes." {
-		t.Errorf("it says %q", ecc.Annotations["description"])
-	}
+	fixture.Equal(t, c.told.last("GPUECCUncorrectable")["3"].Annotations["description"],
+		"GPU 3 had 1 uncorrectable ECC error in 5 minutes.", "it says")
 }
 
 // pushing starts an agent that itself sends the alert of a lost GPU to
