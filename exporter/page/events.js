@@ -144,10 +144,9 @@ function places(events) {
 }
 
 // gap tells of a time without data.
-function gap({ events, checks, ends }) {
+function gap({ events, ends }) {
   const [from, to] = [events.at(-1), events[0]].map((e) => when(new Date(e.time), new Date()));
-  const of = `${checks} checks of ${places(events)}`;
   return ends
-    ? `${of} had no data from ${from} to ${to}, as when the driver is loaded again.`
-    : `${of} have had no data since ${from}.`;
+    ? `Checks had no data from ${from} to ${to}, as when the driver is loaded again.`
+    : `Checks have had no data since ${from}.`;
 }

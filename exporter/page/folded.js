@@ -1,17 +1,16 @@
-// A driver that is loaded again makes each check of each GPU lose its data and
-// find it again. These events become one line.
+// A driver that is loaded again makes checks lose their data and find it again.
+// These events become one line.
 
-const least = 4; // events of a fold
+const least = 2; // events of a fold
 const pause = 90_000; // milliseconds between events that belong together
 const around = 15_000; // milliseconds around a gap in which a fault ends because of it
 
-const entity = (e) => `${e.check} ${Object.values(e.entity ?? {}).join(" ")}`;
 const lost = (e) => e.kind === "transition" && e.to === "unknown";
 const found = (e) => e.kind === "transition" && e.from === "unknown";
 
 // folded returns the events, the newest first, as items: each has its key and
-// its events. An item with several events is a gap in the data, with the number
-// of its checks, and whether it has ended.
+// its events. An item with several events is a gap in the data, with whether it
+// has ended.
 export function folded(newestFirst) {
   const events = [...newestFirst].reverse();
   const gaps = [];
@@ -19,13 +18,10 @@ export function folded(newestFirst) {
   for (const e of events) {
     if (!lost(e) && !found(e)) continue;
     const at = Date.parse(e.time);
-    const belongs = gap && (at - gap.last <= pause || (found(e) && gap.open.has(entity(e))));
-    if (!belongs) gaps.push((gap = { events: [], open: new Set(), checks: new Set(), first: at }));
+    const belongs = gap && (at - gap.last <= pause || (found(e) && lost(gap.events.at(-1))));
+    if (!belongs) gaps.push((gap = { events: [], first: at }));
     gap.last = at;
     gap.events.push(e);
-    gap.checks.add(entity(e));
-    if (lost(e)) gap.open.add(entity(e));
-    else gap.open.delete(entity(e));
   }
   const of = new Map(); // event to its gap
   for (const one of gaps.filter((g) => g.events.length >= least)) {
@@ -39,7 +35,7 @@ export function folded(newestFirst) {
   for (const e of newestFirst) {
     const one = of.get(e);
     const key = one ? `gap ${one.events[0].id}` : e.id;
-    if (!items.has(key)) items.set(key, { key, events: [], checks: one?.checks.size, ends: one && one.open.size === 0 });
+    if (!items.has(key)) items.set(key, { key, events: [], ends: one && found(one.events.at(-1)) });
     items.get(key).events.push(e);
   }
   return [...items.values()];

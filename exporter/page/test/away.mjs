@@ -33,7 +33,7 @@ await test(async (browser, url, without, none) => {
     .test(document.querySelector(at)?.textContent), fold);
   const { events } = await (await fetch(`${url}/api/v1/events?limit=400`)).json();
   const gaps = events.filter((e) => e.from === "unknown" || e.to === "unknown").length;
-  assert.ok(gaps > 20, `only ${gaps} events are about data`);
+  assert.ok(gaps > 1, `only ${gaps} events are about data`);
   await page.waitForFunction(([at, n]) => Number(document.querySelector(at)?.dataset.fold) >= n, [fold, gaps]);
   assert.equal(await page.locator(fold).count(), 1, "one line for the driver");
   assert.ok((await page.locator("[data-event]").count()) <= events.length - gaps + 1);
