@@ -225,8 +225,12 @@ func TestExecCommand(t *testing.T) {
 // TestSuspendCommands have orders of the command line reach the enforcer.
 func TestSuspendCommands(t *testing.T) {
 	t.Parallel()
-	dir := "--runtime.dir=" + shortDirectory(t)
+	runtime := shortDirectory(t)
+	dir := "--runtime.dir=" + runtime
 	a := start(t, "--demo", "--config.file="+fixture.Config(t, "enforcer: {enabled: true}\n"), dir).ready()
+	eventually(t, "the enforcer takes orders", func() bool {
+		return fixture.Error(os.Stat(filepath.Join(runtime, "enforcer/control.sock"))) == nil
+	})
 	for _, c := range []struct {
 		args []string
 		want string
