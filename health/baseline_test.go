@@ -337,9 +337,9 @@ func TestAcknowledgedLinkIsNormal(t *testing.T) {
 		return ""
 	}
 	const warning = "warning The PCIe link of GPU 0 runs with fewer lanes than it can: now 8, best 16."
-	for port, want := range map[float64]string{8: "", 16: warning, 1: warning} { // a virtual machine's port may say 1
+	for _, port := range []float64{8, 16, 1} { // a virtual machine's port may say 1
 		s.gpus[0].port = port
-		fixture.Equal(t, has(8), want, "below a port of %g lanes", port)
+		fixture.Equal(t, has(8) == warning, port != 8, "it warns below a port of %g lanes", port)
 	}
 	fixture.Value(w.engine.Ack("pcie_degraded", incident.Entity{GPU: "0"}, w.now))(t)
 	fixture.Equal(t, has(8), "", "acknowledged")
