@@ -185,7 +185,7 @@ func (g *Guards) guard(one *guard) {
 	for {
 		last := one.given.Load()
 		if one.unsure && !last {
-			_ = one.seize()
+			_ = one.seize() // what it could not trace is tried again
 		}
 		g.mu.Lock()
 		looks := one.looks

@@ -68,13 +68,13 @@ var layers = map[string][]string{
 	"enforcer/gemini":   {"enforcer/schedule", "enforcer/ledger", "internal/procs", "internal/wire"},
 	"internal/wire":     {"internal/quota"}, // frames and books, shared by the broker and its clients
 	"enforcer/schedule": {},
-	"internal/bounds":   {},                  // reads the source code; only tests import it
-	"internal/fixture":  {},                  // what tests and measurements of several packages need; only they import it
-	"internal/ras":      {},                  // NCCL's own view of a job, and who is late in it
-	"internal/stack":    {"internal/worker"}, // stacks of other processes; useful without a GPU
-	"internal/procs":    {"internal/worker"}, // what procfs tells of other processes
-	"internal/worker":   {},                  // child processes that the kernel may hold
-	"internal/quota":    {},                  // the terms of quotas, for all that use them
+	"internal/bounds":   {},                                    // reads the source code; only tests import it
+	"internal/fixture":  {},                                    // what tests and measurements of several packages need; only they import it
+	"internal/ras":      {},                                    // NCCL's own view of a job, and who is late in it
+	"internal/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
+	"internal/procs":    {"internal/worker"},                   // what procfs tells of other processes
+	"internal/worker":   {},                                    // child processes that the kernel may hold
+	"internal/quota":    {},                                    // the terms of quotas, for all that use them
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
 	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire"},

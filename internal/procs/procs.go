@@ -151,7 +151,9 @@ func State(procfs string, pid int) byte {
 	return state[0]
 }
 
-// owner returns whose a process is: a user, or a cgroup of root's.
+// Whose returns whose a process is: a user, or a cgroup of root's.
+func Whose(procfs string, pid int) string { return owner(filepath.Join(procfs, strconv.Itoa(pid))) }
+
 func owner(dir string) string {
 	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
 	_, rest, _ := strings.Cut(string(status), "\nUid:")
@@ -197,11 +199,6 @@ func (k *keeper) ask(kind kind, dir string, names []string) ([]found, error) {
 		l.found <- all
 		k.mu.Unlock()
 	}()
-	select {
-	case all := <-l.found:
-		return all, nil
-	case <-time.After(worker.LookEvery):
-	}
 	again := time.NewTicker(worker.LookEvery)
 	defer again.Stop()
 	var witness worker.Witness

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -46,7 +47,7 @@ func Sections(wanted func(base string) bool, name string, read func(section io.R
 // can hold up its readers, and reads 64 MiB of files at most.
 func (s *Search) Of(ctx context.Context, pid int, o Options) (all []string, err error) {
 	procfs, id := cmp.Or(o.Procfs, "/proc"), strconv.Itoa(pid)
-	out, err := s.kind.Do(ctx, worker.Order{Args: []string{id, procfs}, Of: owner(filepath.Join(procfs, id))})
+	out, err := s.kind.Do(ctx, worker.Order{Args: []string{id, procfs}, Of: procs.Whose(procfs, pid)})
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -129,7 +130,7 @@ func Of(ctx context.Context, pid int, o Options) (*Process, error) {
 		return nil, fmt.Errorf("%s is of another PID namespace: give the procfs of this one as --path.procfs", o.Procfs)
 	}
 	id := strconv.Itoa(pid)
-	out, late := reader.Do(ctx, worker.Order{Args: []string{id, o.Procfs}, Of: owner(filepath.Join(o.Procfs, id))})
+	out, late := reader.Do(ctx, worker.Order{Args: []string{id, o.Procfs}, Of: procs.Whose(o.Procfs, pid)})
 	p, err := heard(out)
 	if err != nil {
 		return nil, err
@@ -154,17 +155,6 @@ func Of(ctx context.Context, pid int, o Options) (*Process, error) {
 	}
 	p.Problem = late.Error()
 	return p, nil
-}
-
-// owner is whose a process is: a user, or a cgroup of root's. A user has one reading
-// that the kernel holds, and the others do not wait for him.
-func owner(dir string) string {
-	_, rest, _ := strings.Cut(small(filepath.Join(dir, "status")), "\nUid:")
-	uid, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
-	if uid != "0" {
-		return uid
-	}
-	return uid + " " + small(filepath.Join(dir, "cgroup"))
 }
 
 // An answer is what a child writes, each time that more is known.
