@@ -273,7 +273,8 @@ func (t *seat) compare(last bool) {
 	if at.IsZero() || t.s.caller.sessions > 1 || last && n.sure { // the driver may list the next program at last
 		return
 	}
-	sure := books == n.booked && !n.since.IsZero() && at.After(n.since) && bytes >= books
+	// Books of all that the driver lists tell nothing: recount cut them down to that.
+	sure := books == n.booked && !n.since.IsZero() && at.After(n.since) && bytes > books
 	if sure || !n.sure {
 		n.bytes, n.sure = bytes-min(bytes, books), sure
 	}
@@ -350,7 +351,11 @@ func (b *Broker) recount() {
 		gpu *gpu
 		pid int
 	}
-	had := map[holder][]*seat{}
+	type place struct { // of a session, as it was under the broker's mutex
+		id, needs uint64
+		left      time.Time
+	}
+	had := map[holder][]place{}
 	left := map[int]bool{} // by process
 	var gone []*session
 	b.mu.Lock()
@@ -367,21 +372,21 @@ func (b *Broker) recount() {
 		for _, t := range s.seats {
 			if t != nil && (s.resumed || left[s.facts.PID]) {
 				h := holder{t.gpu, s.facts.PID}
-				had[h] = append(had[h], t)
+				had[h] = append(had[h], place{s.id, t.needs.bytes, s.left})
 			}
 		}
 	}
 	b.mu.Unlock()
-	for h, seats := range had {
-		slices.SortFunc(seats, func(x, y *seat) int { return cmp.Compare(y.s.id, x.s.id) })
+	for h, places := range had {
+		slices.SortFunc(places, func(x, y place) int { return cmp.Compare(y.id, x.id) })
 		bytes, at := h.gpu.listed(h.pid)
 		needed, ids := uint64(0), []uint64(nil)
-		for _, t := range seats {
+		for _, p := range places {
 			switch {
-			case t.s.left.IsZero():
-				ids = append(ids, t.s.id)
-			case at.After(t.s.left): // otherwise the driver was asked before
-				needed, ids = max(needed, t.needs.bytes), append(ids, t.s.id)
+			case p.left.IsZero():
+				ids = append(ids, p.id)
+			case at.After(p.left): // otherwise the driver was asked before
+				needed, ids = max(needed, p.needs), append(ids, p.id)
 			}
 		}
 		h.gpu.memory.Listed(bytes-min(bytes, needed), ids...)

@@ -415,7 +415,6 @@ func TestAProcessThatResumedBeginsAnew(t *testing.T) {
 	}
 	c := dial(t, b, "a", 1)
 	c.take(70)
-	c.sync() // the broker has its COMMIT
 	looks(time.Hour)
 	looks(time.Hour)
 	h := hello("a", 1)
@@ -424,13 +423,16 @@ func TestAProcessThatResumedBeginsAnew(t *testing.T) {
 	d.hello(wire.TypeResume, h)
 	d.sync()
 	c.gone()
+	is := func(state string, n int) func() bool { return func() bool { return b.Stats().Sessions[state] == n } }
+	eventually(t, "the lost session is over", is("closing", 0))
 	listed.Store(own)
+	looks(2 * time.Hour)
+	looks(2 * time.Hour)
+	looks(2 * time.Hour)
 	d.close()
-	eventually(t, "nothing is charged any more", func() bool {
-		looks(2 * time.Hour)
-		n := b.Stats().Sessions
-		return n["closing"] == 0 && n["active"] == 0
-	})
+	eventually(t, "the session is over", is("active", 0))
+	looks(3 * time.Hour)
+	eventually(t, "nothing is charged any more", is("closing", 0))
 }
 
 // TestResumeIsHeldAgainstTheDriver resumes with more than the driver lists for
