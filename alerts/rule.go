@@ -1,6 +1,3 @@
-// Package alerts generates Prometheus alerting rules, their tests and the runbook from the rows
-// of health.Checks and from the table of fleet rules. Its golden test writes them with -update
-// (make generate); no package imports it.
 package alerts
 
 import (

@@ -1,8 +1,3 @@
-// Package collectors reads GPUs on timers and keeps the latest readings. A
-// Metric is a row of the catalogue, a Collector reads some of them from one
-// GPU, a reader runs the collectors of one GPU, and the Host runs the readers
-// and answers for all of them without touching the driver. The collectors are
-// in packages below this one, by theme; package all links them.
 package collectors
 
 import (

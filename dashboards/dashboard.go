@@ -1,6 +1,3 @@
-// Package dashboards generates Grafana dashboards from rows: what a panel shows,
-// from which metrics, and why an operator would look at it. Its golden test writes them
-// with -update (make generate); no package imports it.
 package dashboards
 
 // A dashboard is a Grafana dashboard.

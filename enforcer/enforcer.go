@@ -1,9 +1,3 @@
-// Package enforcer keeps tenants to their quotas, and promises to tenants. The
-// broker (enforcer/broker) gives out GPU time and memory by the policy
-// (enforcer/policy). At each tick, once a second, the audit (enforcer/audit) compares its
-// books with the driver's, the escalation (enforcer/escalation) decides about
-// tenants that violate a quota, and the actor (enforcer/action) carries that
-// out. This package combines them, and starts programs under the hook.
 package enforcer
 
 import (

@@ -1,9 +1,3 @@
-// Package exporter serves the readings over HTTP. Prometheus reads /metrics,
-// and tools for dcgm-exporter read /metrics/dcgm. Programs read /api/v1/state,
-// /api/v1/live, /api/v1/history and /api/v1/events. People use the page at /
-// and gpusteward status. Probes read /-/healthy and /-/ready. The control
-// socket takes orders. Every answer comes from memory; no request waits for a
-// driver.
 package exporter
 
 import (

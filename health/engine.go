@@ -1,6 +1,3 @@
-// Package health judges the collectors' readings: checks over metrics and
-// events, one state for each check and entity, alerts, and a journal of events.
-// It never calls the driver.
 package health
 
 import (

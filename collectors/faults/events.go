@@ -1,5 +1,7 @@
 // Package faults reads the errors of a GPU, what the driver and the kernel say
-// about them, and the repairs of its memory.
+// about them, and the repairs of its memory. The GPU's reader polls the driver's
+// events without waiting: a goroutine that waited for them would be a second
+// thread in the driver, and one more that could hang.
 package faults
 
 import (

@@ -1,7 +1,3 @@
-// Package gpu opens NVIDIA's management library (NVML) and provides its GPUs.
-// It is the only package that calls Init and Shutdown, and the only one that
-// knows return codes. It guards every call: a symbol missing from the installed
-// library gives FUNCTION_NOT_FOUND instead of ending the process.
 package gpu
 
 //go:generate go run generate.go

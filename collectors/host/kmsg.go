@@ -1,4 +1,3 @@
-// Package host reads what the host's kernel knows about GPUs.
 package host
 
 import (

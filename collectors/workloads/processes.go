@@ -1,5 +1,3 @@
-// Package workloads reads who uses the GPUs, and what the enforcer reports of
-// its tenants.
 package workloads
 
 import (

@@ -1,5 +1,11 @@
 // Package action carries out the escalation's decisions: it pauses processes,
 // resumes them, and ends them.
+//
+// Init, the enforcer and its ancestors are never touched. Pauses are written down
+// before they happen. When the enforcer ends, paused workloads continue, and the
+// next enforcer pauses them again. A workload that is its tenant's only one is
+// paused by the broker, which gives it no turns; others by their cgroup or by
+// signals.
 package action
 
 import (

@@ -1,8 +1,3 @@
-// Package broker shares GPUs among processes that run under the hook. Each
-// process has a session: a connection to the broker's Unix socket, over which
-// it asks for time and memory, and a quota page, which says what it may launch.
-// Only the broker writes the page. The kernel identifies a process, never the
-// process itself; a policy from the caller says what it may use.
 package broker
 
 import (

@@ -1,6 +1,16 @@
 // Package escalation decides what to do about workloads that violate their
 // quota: one level up for each confirmed violation, one down for each clean
 // period. It is pure.
+//
+// The levels are observe, warn, throttle, pause, suspend and terminate. K of the
+// last N audits raise a workload by one level. Levels above warn are only
+// reported in shadow mode. A brake bounds the actions on a host in ten minutes.
+// A workload on a GPU with a fault of its own, or that does not answer, is
+// excused. While the broker starves or was away, and for a minute after, no
+// workload rises above warn; the same holds for a tenant whose limits refused
+// one of its processes. A paused workload continues after the hold, because it
+// cannot correct anything while it stands still. Before a workload is terminated
+// it is suspended for the grace, and its owner can ask for it.
 package escalation
 
 import (

@@ -1,12 +1,3 @@
-// Package gemini implements the wire protocol of Gemini and KubeShare, so that
-// programs under their hook share a GPU with the turns and the books of this
-// one. It replaces the pod manager that hooks connect to, or the scheduler that
-// pod managers connect to.
-//
-// The protocol has no authentication. For connections of this host the kernel
-// knows the process and its cgroup: memory is accounted by process, and a name
-// stays with one cgroup as long as that uses it. For those of other hosts and
-// network namespaces there is only the name.
 package gemini
 
 import (

@@ -9,6 +9,44 @@ import (
 	"gpusteward/internal/wire"
 )
 
+// How hangs are judged.
+//
+//   - A job hangs if a rank has waited for patience, and for three times its longest usual pause.
+//     The second condition does not apply to a rank whose GPU is known to have been in a
+//     collective for patience. No rank is judged while a GPU gets on in its collectives.
+//   - The culprit must have been still for as long, by its usual pauses in which it does not wait
+//     for its GPU. Jobs with steps of a minute are therefore judged soon.
+//   - The reason kernel is the exception, because a GPU may just be slower than usual: see
+//     overdue. While a clock was reduced or another process was on the GPU within the last 10 s,
+//     the limit stays three pauses. Ranks of a communicator share the longest usual pause of that
+//     kind, because some may know only the steps of an evaluation.
+//   - Before steps are known, settleFor takes the place of patience, unless GPUs are known to be in
+//     a collective, and other ranks must have called fewer collectives: otherwise all may be waiting
+//     for a long step. A rank that has called no collective yet has settleFor, too. About a dozen
+//     steps are enough for kernel. What may be tokens of a server's answers is no step, but it has
+//     usual pauses: after 32 repetitions settleFor does not apply while they go on.
+//   - Ranks that have made tokens and no steps may wait in a broadcast for the next request: the
+//     rank that they wait for is blamed only if it is stopped, has ended, or waits for its GPU.
+//   - Where a rank that has called fewer collectives is stopped or has ended, patience is enough.
+//   - In a pipeline each rank waits for the next one. The calls that a rank has not made for its
+//     peer, and the exchanges in which GPUs are, lead to the rank that waits for nobody
+//     (exchange.go).
+//   - A rank that computes, or reads or writes files, is not blamed for computesFor, and no other
+//     rank of the communicator is absent until then: it may wait for a lock or a file of that one.
+//   - The reasons elsewhere and unknown blame no rank. A process without communicators hangs if its
+//     steps are known and it waits for a kernel for kernelFor.
+//
+// What cannot be told: a stage that exchanges data with another host and waits for its GPU is not
+// blamed for calls that it has not made. Sends and receives are counted for three peers of each
+// communicator, so a hang among more peers is often unknown. An endless kernel in a graph is not
+// seen. With more than 200 collectives a second, an endless kernel among them is unknown if no other
+// stream waits for them, if streams wait more than 200 times a second, or if the rank may also wait
+// in another communicator. Of two ranks, one is unlike if it called something that it had never
+// called and the other one did not, after calls that were mostly alike: different sizes in the first
+// steps are unknown. Hooks with a protocol older than 3.3 report neither peers nor which streams wait
+// for a collective. A server whose ranks wait in a broadcast for its first request, or for requests in
+// another collective, is reported after settleFor.
+
 // When a process that stepped, or decoded tokens, is taken to hang.
 const (
 	patience  = 10 * time.Second // without a call, and

@@ -1,12 +1,3 @@
-// Package jobs watches what programs do, as their traces tell it: how long
-// their steps take and why one took longer, and for which process a workload
-// waits that no longer steps.
-//
-//	trace -> events -> steps.Finder -> sums of the process (JobStats)
-//	      -> communicators, waits -----> hangs of the workload (HangStats)
-//
-// A trace is written by the program itself. One that lies spoils its own
-// statistics, and at worst those of its owner (a pod, container, job or user).
 package jobs
 
 import (

@@ -22,6 +22,31 @@ import (
 
 // Use of NCCL's RAS service. A question can crash the processes that are asked, so
 // NCCL is asked on suspicion, and while nothing changes.
+//
+// A hang is suspected if two processes of a workload run without the hook, and for
+// restFor one uses its GPU as a rank does that waits, while another one hardly does
+// or has ended. For settledFor no process of the workload may have opened or closed a
+// connection, or started or ended a thread: both happen while NCCL makes
+// communicators, so one that is stuck half made is not noticed. Each process that
+// listens at the port must be on one of the host's GPUs, as still, and of a version
+// that may be asked, because the kernel chooses who answers. A version is read from
+// the library that the process has mapped; it is not known of one that was replaced or
+// is part of another. After an answer that raises the suspicion NCCL is asked again in
+// 10 s. Other answers double the time, up to maxWait.
+//
+// A job may hang if the counts of a communicator differ between its ranks, and answers
+// over 10 s show no change. The ranks with the lowest count are suspects, and one is
+// reported only with evidence from its own host (reason). Nothing is reported if a
+// suspect is ahead of another rank in a second communicator, or has launched a
+// collective in another one within 10 s; if only counts of Broadcast or Reduce differ,
+// which some ranks leave before others enter; if a rank finalizes or aborts the
+// communicator or has reported an error; or if the suspect is its job's only process
+// here. A suspect that computes is reported after ten minutes, if its GPU still is idle.
+//
+// In the simulation a report takes at most 54 s: 10 s until the suspicion, 30 s without a
+// change of connections and threads, 10 s without a change of counts, and up to 4 s between
+// looks and to read where the culprit stands; 332 s if a process was killed before NCCL was
+// asked (TestUnhookedWithin). The driver reports the use of a GPU late, which comes on top.
 const (
 	restFor    = 10 * time.Second // one leaves its GPU idle, and another one's is busy, and
 	settledFor = 30 * time.Second // then no process of theirs opens or closes anything

@@ -12,7 +12,14 @@ import (
 
 // A step is slow if it takes so much longer than usual. A process is slow if that
 // is true, by less, for most of its last spans: some steps take longer now and
-// then.
+// then. The slowest of these spans may contain a checkpoint, so it does not count
+// for the cause.
+//
+// An evaluation or a checkpoint does not change the usual step. A process that is
+// slow from its first step on has that as its usual step, and a step that stays
+// slow for six hours becomes the usual one. A slowness without a known cause that
+// passes by itself is how the program steps on this host: what is like it soon
+// counts as usual.
 const (
 	slowFactor = 1.2
 	slowLeast  = 2e-3 // s

@@ -1,5 +1,11 @@
 // Package policy assigns processes to tenants, and quotas to tenants: the
 // operator's table, checked, and quick to ask.
+//
+// The most specific selector wins. A tie is found when the table is checked,
+// because the overlap of two patterns can be computed (glob.go). Weights follow
+// from the quotas, guarantees first and the rest by priority, so that a tenant
+// that is guaranteed a part of a full GPU gets it beside any neighbours
+// (weight.go). Realtime goes first, idle last.
 package policy
 
 import (

@@ -2,6 +2,10 @@
 // which wait on the host: those that do not use the GPU give way, and where GPUs
 // are overcommitted, so do those that have had their turn. It is pure: no clock,
 // no input or output.
+//
+// Idle workloads give way by their terms. On an overcommitted GPU, claims are
+// served by priority and then by the time of the request, and residents give way
+// after their turn.
 package residency
 
 import (

@@ -1,16 +1,3 @@
-// Package schedule shares the time of a host's GPUs among tenants by one rule:
-// everybody runs, and a tenant that is ahead is held back only while another
-// one that wants the GPU is owed.
-//
-// Service is measured in the time that a tenant would have needed alone, so a
-// guarantee is a part of what the tenant does alone. While one tenant runs,
-// service is the time that passes. While several run, it is their launches
-// times the duration of a launch when they ran alone. Lag is a tenant's part of
-// the time less its service: a tenant with positive lag is owed, one with
-// negative lag is ahead.
-//
-// The package is pure: no clock, no input or output. The caller passes the
-// time.
 package schedule
 
 import (

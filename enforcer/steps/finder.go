@@ -29,6 +29,17 @@
 // steps and others after twelve. The marks of steps
 // must recur three times before that.
 //
+// Limits. Two kinds of steps that alternate, as with an actor that learns every second time, count
+// as one step; so may 16 steps if something else is done after each 16th. Pieces are taken for steps
+// if a step has more than about 40 of them, or if the rest of the step has fewer than four kernels.
+// Batches of an evaluation are shown as steps from the 512th on, until the training returns. Up to
+// 256 steps of a loop that turns out to be none are withdrawn; those that were counted before stay.
+// Of a program with one launching thread: its steps are not found if its kernels vary in number by
+// more than an eighth, if its launches wait for room in the queue, or if it makes fewer than about 60
+// of them between longer evaluations. The batches of its evaluation are shown from the 12th on, and
+// withdrawn if there are fewer than 512. If its data stay on the GPU and it reads something in every
+// step, it looks like a language model that answers: its steps are found after 4,096.
+//
 //	events -> symbols -> signs that recur -> rhythms, whose segments are alike -> the one that is followed -> steps
 package steps
 

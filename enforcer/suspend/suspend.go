@@ -1,11 +1,3 @@
-// Package suspend takes the GPU memory of workloads and gives it back. The
-// driver copies the GPU state of a process into host memory, and stops the
-// process at its next call of the driver until the state is back on the GPU. The
-// process notices nothing but the time.
-//
-// Every call of the driver is made in a child process, and is given up at a
-// deadline. What is about to be done is recorded before it is done, so that the next
-// enforcer finds every process that this one suspended.
 package suspend
 
 import (

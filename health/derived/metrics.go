@@ -1,6 +1,3 @@
-// Package derived computes metrics from series of samples: the distance of a
-// value from its last ones, from those of the GPU's siblings and from the GPU's
-// own past, the forecast of a trend, and a score of a GPU's faults.
 package derived
 
 import (

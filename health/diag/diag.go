@@ -1,7 +1,3 @@
-// Package diag tests GPUs that nobody uses: memory, arithmetic, copies, links, clocks and power. Its
-// kernels are PTX, which the driver compiles, so it needs no CUDA toolkit. Children make all calls
-// of the driver. If a child hangs or crashes, its GPU gets a bad verdict and the program goes on. A
-// test changes nothing of a GPU except the contents of its memory.
 package diag
 
 import (

@@ -2,6 +2,14 @@
 // lines are signs of: which device has which fault, how bad it is, who caused
 // it and what to do. It defines what all of health speaks of: entities, events,
 // severities and states.
+//
+// For one fault the driver raises one event, and the kernel logs one to three
+// lines. The Correlator merges them. A fault that accompanies another one, as
+// XID 45 does, is attached to that one. The kernel's log needs no NVML, and is
+// read on from where the last agent stopped: nothing is missed while the agent is
+// down, and nothing is reported twice. The XIDs are rows of data/xid.tsv, the
+// messages of the kernel rows of data/kernel.tsv: the severity, who is to blame,
+// what ends it, and what to do.
 package incident
 
 import (

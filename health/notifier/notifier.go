@@ -1,4 +1,7 @@
-// Package notifier sends alerts to Alertmanagers.
+// Package notifier sends alerts to Alertmanagers. It holds one state for each
+// alert, and remembers what each Alertmanager has received: one that is down
+// delays no other, and receives everything that it missed. Alerts expire four
+// minutes after an agent dies.
 package notifier
 
 import (

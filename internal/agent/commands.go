@@ -1,5 +1,3 @@
-// Package agent is the program: its commands, its roles, and the wiring of all
-// parts. No other package names them all.
 package agent
 
 import (

@@ -1,11 +1,3 @@
-// Package sim simulates an NVIDIA GPU host behind go-nvml's nvml.Interface:
-// GPUs with loads, processes, consistent physics and counters, and faults on a
-// timeline.
-//
-// Simulated time is the time since New. Each GPU advances in steps of 100 ms when
-// it is read, so an unread host costs nothing. Events depend only on the seed,
-// the scenario, the GPU's index and the number of the step, never on the order of
-// the reads. With testing/synctest a test controls the clock.
 package sim
 
 import (

@@ -42,6 +42,34 @@
  *   cuda.h      the few types of the driver's interface (no CUDA headers)
  *   wire.h      the protocol; calls.h: the driver's calls by name; glibc.h
  *
+ * How it works. A program asks for the driver's functions by dlsym and
+ * cuGetProcAddress, and gets our wrappers of those that launch and allocate. A
+ * launch reads one word of the quota page, which the broker writes. The helper sends
+ * ACQUIRE when there is work, YIELD when there is none or when paused work has
+ * drained, and USAGE every 10 ms beside others, or every second in OPEN. A launch
+ * that is counted has a marker for each 0.4 ms of work, and the queue of its stream is
+ * bounded by 0.75 ms. If a program runs dry after it waited for that bound, the
+ * bound grows, up to a turn, unless others must not wait.
+ *
+ * Every wait in the path of a launch ends. If work in flight makes no progress, a
+ * launch passes after 5 ms, because that work may wait for it. If that was in vain,
+ * the next one waits twice as long, up to 2 s: the work is only long. A refused event
+ * leaves a stream without a bound until an event succeeds, which is tried after 1 s,
+ * and after twice as long each time, up to 256 s. In a context that a fault has ended
+ * launches pass at once. In OPEN the helper samples for how long there is work, every 20 ms, or
+ * every 5 ms beside others.
+ *
+ * An allocation is RESERVE, the driver's call, COMMIT; small ones are taken from a
+ * lease that the broker shares with the process. Copies wait until a token bucket has
+ * room for them: one for the link, one for the GPU's own memory.
+ *
+ * The trace is a ring of 65,536 events of 16 bytes in the broker's memory, so it
+ * outlives a killed process. For each communicator it has the rank, how many
+ * collectives were called, and which the GPU has begun and ended. Two events around a
+ * collective measure its time on the GPU, for at most about 200 collectives a second;
+ * ranks choose the same ones. An event where another stream waits for the last
+ * collective shows which rank's kernel does not end.
+ *
  * Nothing here aborts, exits, or prints on the launch path. If something inside
  * fails, it is counted, and the call goes to the driver as if there were no hook. */
 #ifndef GPUSTEWARD_HOOK_H
