@@ -1,6 +1,6 @@
 // Package bounds has the table of what the programs take at most. A row names
 // the constants that hold each bound, and their values are read from the source
-// code: no number is written twice. The table of ARCHITECTURE.md and the limits
+// code: no number is written twice. The table of docs/operations.md and the limits
 // of the systemd units follow from the rows.
 package bounds
 

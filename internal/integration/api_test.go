@@ -111,15 +111,11 @@ func TestAPIReference(t *testing.T) {
 	}
 	var told []string
 	for _, row := range endpoint.FindAllStringSubmatch(documents(t)["docs/api.md"], -1) {
-		fixture.Equal(t, slices.Contains(told, row[1]), false, "docs/api.md has %s twice", row[1])
 		told = append(told, row[1])
 	}
-	for _, r := range registered {
-		fixture.Equal(t, slices.Contains(told, r), true, "docs/api.md does not have %s", r)
-	}
-	for _, r := range told {
-		fixture.Equal(t, slices.Contains(registered, r), true, "docs/api.md has %s, which nobody answers", r)
-	}
+	slices.Sort(told)
+	slices.Sort(registered)
+	fixture.EqualSlices(t, told, slices.Compact(registered), "the endpoints of docs/api.md")
 }
 
 // keysOf returns the keys of the map in a variable of a file.

@@ -77,6 +77,22 @@ func TestDocumentsLink(t *testing.T) {
 	fixture.AtLeast(t, n, 40, "links")
 }
 
+// TestDocumentsSize: the pages that are meant to be read in one go are short, and the comment of
+// each large package explains it.
+func TestDocumentsSize(t *testing.T) {
+	t.Parallel()
+	pages, code, told := documents(t), map[string]int{}, map[string]int{}
+	for path, f := range sources(t) {
+		code[filepath.Dir(path)] += strings.Count(content(t, path), "\n")
+		told[filepath.Dir(path)] += strings.Count(f.Doc.Text(), "\n")
+	}
+	for dir, n := range code {
+		fixture.Equal(t, n > 2000 && told[dir] < 15, false, "%s has %d lines, and %d explain it", dir, n, told[dir])
+	}
+	fixture.Equal(t, len(strings.Fields(pages["ARCHITECTURE.md"])) > 2000, false, "ARCHITECTURE.md has too many words")
+	fixture.Equal(t, strings.Count(pages["docs/jobs.md"], "\n") > 150, false, "docs/jobs.md has too many lines")
+}
+
 var ownPath = regexp.MustCompile(`^(?:alerts|collectors|dashboards|deploy|docs|enforcer|exporter|health|` +
 	`internal|testdata)/[\w./*-]+$`)
 
@@ -121,12 +137,9 @@ func TestDocumentsMetrics(t *testing.T) {
 	}
 	exists := func(name string) bool {
 		prefix, some := strings.CutSuffix(name, "*")
-		if !some && !strings.HasSuffix(name, "_") {
-			_, ok := known[name]
-			return ok
-		}
+		some = some || strings.HasSuffix(name, "_")
 		for n := range known {
-			if strings.HasPrefix(n, prefix) {
+			if n == name || some && strings.HasPrefix(n, prefix) {
 				return true
 			}
 		}
@@ -249,14 +262,10 @@ func TestTroubleshootingQuotes(t *testing.T) {
 // excerpt is a block of CONTRIBUTING.md and its file.
 var excerpt = regexp.MustCompile("(?ms)^From `([^`\n]+)`:\n\n```[a-z]*\n(.*?)^```$")
 
+var indentation = regexp.MustCompile(`\s*\n\s*`)
+
 // undented returns the lines of a text without their indentation.
-func undented(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimSpace(line)
-	}
-	return strings.Join(lines, "\n")
-}
+func undented(text string) string { return indentation.ReplaceAllString(strings.TrimSpace(text), "\n") }
 
 // TestContributingExamples compares each excerpt of CONTRIBUTING.md with its
 // file, and requires one for each kind of addition.
@@ -304,13 +313,8 @@ func TestLanes(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		named, tagged := "", ""
-		if m := name.FindStringSubmatch(path); m != nil {
-			named = m[1]
-		}
-		if m := tag.FindStringSubmatch(string(text)); m != nil {
-			tagged = m[1]
-		}
+		named := append(name.FindStringSubmatch(path), "", "")[1]
+		tagged := append(tag.FindStringSubmatch(string(text)), "", "")[1]
 		fixture.Equal(t, named != tagged, false, "%s: the name says lane %q, the build tag %q", path, named, tagged)
 		lanes[named]++
 		return nil
@@ -345,20 +349,20 @@ func TestReferenceOfHealth(t *testing.T) {
 	fixture.Golden(t, "health/METRICS.md", b.String())
 }
 
-// TestReferenceOfBounds compares the table of ARCHITECTURE.md and the limits of
+// TestReferenceOfBounds compares the table of docs/operations.md and the limits of
 // the units with the constants that hold the bounds, or writes them under -update.
 func TestReferenceOfBounds(t *testing.T) {
 	t.Parallel()
 	all := fixture.Value(bounds.Read("."))(t)
-	page := content(t, "ARCHITECTURE.md")
+	page := content(t, "docs/operations.md")
 	before, rest, _ := strings.Cut(page, "\n## Bounds\n")
 	_, rest, _ = strings.Cut(rest, "\n| what | ")
 	_, after, is := strings.Cut(rest, "|\n\n")
 	if !is {
-		t.Fatal("ARCHITECTURE.md has no table of bounds")
+		t.Fatal("docs/operations.md has no table of bounds")
 	}
 	head, _, _ := strings.Cut(page[len(before):], "| what | ")
-	fixture.Golden(t, "ARCHITECTURE.md", before+head+bounds.Table(all)+"\n"+after)
+	fixture.Golden(t, "docs/operations.md", before+head+bounds.Table(all)+"\n"+after)
 	for program, path := range map[string]string{"observer": "deploy/systemd/gpusteward.service",
 		"broker": "deploy/systemd/gpusteward-broker.service"} {
 		unit := content(t, path)

@@ -19,8 +19,8 @@ import (
 var themes = []string{"collectors/activity", "collectors/device", "collectors/faults", "collectors/links",
 	"collectors/workloads"}
 
-// layers is the table of ARCHITECTURE.md: each package directory with those of
-// our packages that it may import. A new package needs a row and a reason.
+// layers are the package directories, each with those of our packages that it
+// may import. A new package needs a row and a reason.
 // Tests may import anything.
 var layers = map[string][]string{
 	".": {"internal/agent"},
@@ -177,7 +177,7 @@ func violations(dir string, f *ast.File) (all []string) {
 	allowed, known := layers[dir]
 	if !known {
 		return []string{fmt.Sprintf("package directory %s is not in the table of layers: add it to layers in "+
-			"layers_test.go and to ARCHITECTURE.md with a reason, or put the file where it belongs", dir)}
+			"layers_test.go with a reason, and to ARCHITECTURE.md, or put the file where it belongs", dir)}
 	}
 	nvml := false
 	for _, i := range f.Imports {
@@ -185,7 +185,7 @@ func violations(dir string, f *ast.File) (all []string) {
 		nvml = nvml || strings.HasPrefix(path, "github.com/NVIDIA/go-nvml")
 		if own, ok := strings.CutPrefix(path, "gpusteward/"); ok && !slices.Contains(allowed, own) {
 			all = append(all, fmt.Sprintf("%s may not import %s, only %q: have internal/agent hand it a function or "+
-				"a channel, or change the table in layers_test.go and ARCHITECTURE.md", dir, own, allowed))
+				"a channel, or change the table in layers_test.go", dir, own, allowed))
 		}
 		for library, by := range owners {
 			if under(path, library) && !slices.Contains(by, dir) {
