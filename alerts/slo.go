@@ -25,7 +25,7 @@ const objectivesHead = `# The objectives of slo.rules.yml: the part that should 
 # generate from alerts/slo.go.
 `
 
-// A serviceLevel is what is good of something, and what there is of it.
+// A serviceLevel compares the good part of something with all of it.
 type serviceLevel struct {
 	slo         string // its label
 	doc         string
@@ -86,12 +86,13 @@ const (
 	sloObjective = "slo:service_level_objective:ratio"
 )
 
-// A burn is a pair of windows, and how many times as fast as the objective allows the budget
-// is used up in both. The long one shows that it matters, the short one that it goes on.
+// A burn is a pair of windows and a factor: how much faster than the objective allows the
+// budget is used up in both. The long window shows that it matters, the short one that it
+// continues.
 type burn struct {
 	long, short string
 	factor      float64
-	gone        string // when the budget of 30 days is used up at this rate
+	gone        string // time until the budget of 30 days is used up at this rate
 }
 
 var burns = []burn{

@@ -10,12 +10,12 @@ import (
 	"gpusteward/health/incident"
 )
 
-// dark tells of data that is lost and comes back once for each cause, and not
-// for each check and entity: GPUs that do not answer, or readings that several
-// checks use.
+// dark reports a loss of data, and its end, once for each cause instead of once for
+// each check and entity. A cause is GPUs that do not answer, or a reading that
+// several checks use.
 type dark struct {
 	changes []incident.Event         // of this step: the loss of data, or its return
-	gpus    map[incident.Entity]bool // told of: GPUs without data, true: that answer again
+	gpus    map[incident.Entity]bool // GPUs without data that were reported; true: they answer again
 }
 
 // onlyData reports whether a change of state is a loss of data or its return,
@@ -25,7 +25,7 @@ func onlyData(j *judge, st *status, from incident.State) bool {
 		from == incident.Unknown && !st.levels[st.told(j.Check)].isLeft())
 }
 
-// tell returns the changes that are told.
+// tell returns the changes to report.
 func (d *dark) tell(e *Engine, s *derived.Snapshot) (told []incident.Event) {
 	var all [4][]incident.Event // GPUs cease to answer, answer again; readings end, begin again
 	fresh := map[incident.Entity]bool{}
@@ -67,8 +67,8 @@ func (d *dark) forget(e *Engine) {
 	})
 }
 
-// together is one change in place of several with one cause, which may be that of
-// the readings, and not of the GPUs.
+// together returns one change in place of several with the same cause. The cause may
+// lie in the readings instead of the GPUs.
 func together(all []incident.Event, ofReadings bool) incident.Event {
 	c := all[0]
 	if len(all) == 1 {

@@ -74,7 +74,7 @@ func (s *server) end() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// within waits until cond holds, at most so long.
+// within waits until cond holds, for a limited time.
 func within(limit time.Duration, what string, cond func() bool) error {
 	for began := time.Now(); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Since(began) > limit {

@@ -33,7 +33,7 @@ func mean(blocks []course) (c course) {
 	return c
 }
 
-// A subject is a member's results: alone without anything, and beside the others in each mode.
+// A subject is a member's results: alone without the hook, and beside the others in each mode.
 type subject struct {
 	member
 	Guarantee float64         `json:"guarantee"` // its part by weight, where that is smallest
@@ -119,8 +119,8 @@ func (v *verdict) sum(m mode) (sum float64) {
 	return sum
 }
 
-// judge sets the goals of a hooked mode. Beside a realtime program, its neighbours have what it leaves. Where
-// everybody has its guarantee without the hook, nobody is held back. Elsewhere everybody has it
+// judge sets the goals of a hooked mode. The neighbours of a realtime program have what it leaves. If
+// all programs have their guarantees without the hook, none is held back. Otherwise all have them
 // under the hook, and together they do nearly as much as in the best of the other modes.
 func (v *verdict) judge(m mode, others []mode) {
 	all := v.active()
@@ -143,7 +143,7 @@ func (v *verdict) judge(m mode, others []mode) {
 			add(a.Tenant, a.part(m), 0.98*a.part(plain))
 		default:
 			add(a.Tenant, a.part(m), a.Guarantee-0.02)
-			// The neighbours are not to blame for a second in which it does less even alone.
+			// The program may do less in a second even when it is alone.
 			add(a.Tenant+" in 1 s", a.worst(m), (a.Guarantee-0.05)*min(1, a.Lone.Worst/a.Lone.Rate))
 		}
 	}

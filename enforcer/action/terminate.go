@@ -39,10 +39,10 @@ type Ending struct {
 	Outcomes []Outcome
 }
 
-// Terminate sends SIGTERM to all processes of a group, and to those frozen with
-// them, which may start others; it undoes Pause so that they can react.
-// Continue sends SIGKILL to those that are left after the grace. The result is
-// Done if at least one of them is ending.
+// Terminate sends SIGTERM to all processes of a group, and to those that were
+// frozen with them, because these may start others. It undoes Pause so that they
+// can react. Continue sends SIGKILL to those that are left after the grace. The
+// result is Done if at least one of them is ending.
 func (a *Actor) Terminate(now time.Time, c ProcessGroup, grace time.Duration) (result, detail string) {
 	spared := a.spared()
 	var all []Outcome
@@ -114,7 +114,7 @@ func (a *Actor) Continue(now time.Time) []Ending {
 	return a.bury(over)
 }
 
-// stuck says why a killed process still exists.
+// stuck returns why a killed process still exists.
 func (a *Actor) stuck(t Target) string {
 	s, err := a.status(t.PID)
 	switch {
@@ -127,8 +127,8 @@ func (a *Actor) stuck(t Target) string {
 	return fmt.Sprintf("it is in state %c %v after SIGKILL: given up", s.state, killWait)
 }
 
-// bury removes processes with known results, once no other process of their
-// subject is dying. Until then they are kept without a descriptor.
+// bury removes the processes whose results are known once no other process of
+// their subject is dying. Until then it keeps them without a descriptor.
 func (a *Actor) bury(over []*dying) []Ending {
 	for _, d := range over {
 		_ = unix.Close(d.fd)

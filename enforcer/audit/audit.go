@@ -1,5 +1,16 @@
 // Package audit compares the broker's books with the driver's, and counts
-// whether tenants got what they are promised. It is pure.
+// whether tenants got what they are guaranteed. It is pure.
+//
+// An audit looks for processes on a GPU without a session, for memory and SM
+// time that the driver counts beyond the books, and for tenants beyond a limit.
+// The driver's samples are whole percents of a sixth of a second, read every 5
+// s, so time is judged over at least 10 s. Processes without a session that end
+// before the audit is sure of them are judged together, by the time of their
+// workload. QoS counts the windows in which a tenant wanted what it is
+// guaranteed, and those in which it did not get it; idle tenants and those that
+// the escalation holds miss nothing.
+//
+// A fact that cannot be known is neither a violation nor clean.
 package audit
 
 import (
@@ -29,9 +40,9 @@ const (
 	trace   = 0.01 // less of the GPU's time than this is nobody's fault
 
 	oldDeviceProcess = 5 * time.Second  // an older one says nothing about now
-	lapse            = 10 * time.Second // for a process that lost its session to reconnect or end
-	lapseEvery       = time.Minute      // of so long, all lapses together; of a workload's processes, as much GPU time
-	refusal          = time.Minute      // that a process which others left no session excuses its tenant
+	lapse            = 10 * time.Second // in which a process that lost its session may reconnect or end
+	lapseEvery       = time.Minute      // in each, all lapses of a process together; or so much GPU time of a workload
+	refusal          = time.Minute      // for which a process that got no session because of others excuses its tenant
 	oldSample        = 20 * time.Second // if it is older, the driver stopped sampling
 	noSample         = 15 * time.Second // without one for so long, the driver never samples
 	chargedEvery     = 5 * time.Second  // how often charged time is judged where it never does

@@ -19,7 +19,7 @@ type hookStatus int
 const (
 	isHooked   hookStatus = iota // it has a session
 	isLapsed                     // it had one a moment ago, could not have one yet, or was refused one
-	isUnhooked                   // it goes around the hook
+	isUnhooked                   // it bypasses the hook
 )
 
 // An auditedProcess is an audit's record of a process on a GPU.
@@ -30,8 +30,8 @@ type auditedProcess struct {
 	since    time.Time     // when it got the session that it has; zero: it always had one
 	followed time.Time     // in the last audit
 	gone     time.Time     // when it was first seen without the session that it had
-	lapsed   time.Time     // when the minute began that spent is of; zero: it always had a session
-	spent    time.Duration // without a session
+	lapsed   time.Time     // start of the minute that spent covers; zero: it always had a session
+	spent    time.Duration // time without a session
 
 	sampled  time.Time // until when sm and busy are counted
 	sm, busy float64
@@ -45,8 +45,8 @@ type auditedProcess struct {
 
 // follow updates the hook status of a process. A process that loses its session
 // may be about to end or to reconnect, because the broker ended or a socket
-// broke. It is excused for 10 s of a minute only, or it could evade the hook
-// that way; the time in which others leave it no session, or it is suspended, does
+// broke. It is excused for 10 s of each minute; with more, it could evade the hook
+// that way. Time in which it is suspended, or gets no session because of others, does
 // not count.
 func (p *auditedProcess) follow(b *Books, hooked, excused bool) {
 	now, most := b.Now, b.tick.Of(lapse)
@@ -69,7 +69,7 @@ func (p *auditedProcess) follow(b *Books, hooked, excused bool) {
 		p.gone = now
 		if now.Sub(p.lapsed) >= b.tick.Of(lapseEvery) {
 			p.lapsed, p.spent = now, 0
-		} else { // one that is over before the next audit counts too
+		} else { // a lapse that ends before the next audit counts too
 			p.spent += passed
 		}
 	}

@@ -19,13 +19,13 @@ type auditedTenant struct {
 	readings readings
 	due      bool               // there is a new reading to judge
 	judged   time.Time          // when charged time was, where there are no readings
-	rules    [2]float64         // limit and bandwidth that the windows are of
+	rules    [2]float64         // limit and bandwidth for which the windows hold
 	row      bool               // the broker has books of it
-	charged  float64            // seconds, by them
+	charged  float64            // seconds, by these books
 	ran      int                // its processes that used the GPU, by the driver's new samples
-	others   int                // most of others' that did, since the last reading
+	others   int                // the most processes of others that did, since the last reading
 	works    []*auditedWorkload // by key
-	nobody   auditedWorkload    // processes whose workload's name is not known yet: they count for the tenant
+	nobody   auditedWorkload    // processes whose workload has no name yet: they count for the tenant
 
 	drift, bus *float64 // of the last window
 }
@@ -121,9 +121,9 @@ func (t *auditedTenant) forget(b *Books, crowded bool) {
 	})
 }
 
-// judgeProcesses finds the processes that go around the hook. It accuses a
-// process once that is certain, and the processes of a workload together by
-// their GPU time: ending before the verdict does not help.
+// judgeProcesses finds the processes that bypass the hook. It reports a process once
+// that is certain. It also judges the processes of a workload together, by their GPU
+// time, so that a process gains nothing by ending early.
 func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 	for _, w := range t.works {
 		v := Violation{GPU: g.uuid, Objective: Unhooked, PIDs: w.now.sure}
@@ -147,7 +147,8 @@ func (t *auditedTenant) judgeProcesses(g *auditedGPU, found *Audited) {
 }
 
 // judgeSlices finds the processes that gave themselves longer time slices than the driver's
-// default, beside processes of others. Those get less of the GPU then, whatever the broker does.
+// default while processes of others are on the GPU. The others then get less of the GPU,
+// whatever the broker does.
 func (t *auditedTenant) judgeSlices(g *auditedGPU, found *Audited) {
 	if !slices.ContainsFunc(g.tenants, func(o *auditedTenant) bool { return o != t && o.present() }) && !g.strangers {
 		return
@@ -167,7 +168,7 @@ func (t *auditedTenant) present() bool {
 }
 
 // judgeMemory finds the workloads that have more memory than the books say, and
-// those that bring their tenant above its cap.
+// those that take their tenant beyond its cap.
 func (t *auditedTenant) judgeMemory(g *auditedGPU, q policy.Quota, found *Audited) {
 	has := t.nobody.now.has()
 	for _, w := range t.works {

@@ -11,9 +11,9 @@ const (
 	OverCompute   = "compute"   // more of the GPU's time than its limit
 	OverMemory    = "memory"    // more memory than its cap
 	OverBandwidth = "bandwidth" // more of the memory's bandwidth than its part
-	Unhooked      = "unhooked"  // processes that go around the hook
+	Unhooked      = "unhooked"  // processes that bypass the hook
 	Underreported = "reports"   // its hook says less than the driver
-	Sliced        = "slices"    // its processes gave themselves more of the GPU's time by the driver
+	Sliced        = "slices"    // its processes gave themselves longer time slices
 )
 
 // A Violation is the evidence of one audit against a workload on one GPU.
@@ -23,7 +23,7 @@ type Violation struct {
 	Objective string  // one of the above
 	Value     float64 // what was found: a ratio, bytes, or a number of processes
 	Allowed   float64
-	PIDs      []int  // of the processes that it was found of, at most 16
+	PIDs      []int  // of the processes concerned, at most 16
 	Text      string // a sentence for people
 }
 

@@ -2,8 +2,8 @@ package audit
 
 import "time"
 
-// The rhythm of the driver's samples at a tick of a second. The driver is asked every 5 s, and
-// each second while a process is young.
+// The intervals of the driver's samples, at a tick of a second. The driver is asked every 5 s,
+// or each second while a process is young.
 const (
 	readingEvery = 4 * time.Second  // least from one reading to the next
 	windowLeast  = 10 * time.Second // the shortest window
@@ -13,8 +13,8 @@ const (
 // used is the driver's count of GPU seconds, a sum that only grows.
 type used struct {
 	hooked   float64 // SM time of processes with a session
-	lapsed   float64 // of processes that lost or got one a moment ago
-	unhooked float64 // of processes without one
+	lapsed   float64 // of processes that lost or got a session a moment ago
+	unhooked float64 // of processes without a session
 	busy     float64 // memory-busy time of all of them
 }
 

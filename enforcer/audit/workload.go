@@ -18,8 +18,8 @@ type auditedWorkload struct {
 	minute   time.Time // start of the minute that spent covers
 	spent    float64   // seconds of the GPU that its processes had after their sessions were gone
 	guilty   bool      // by the last window: it is not clean until the next
-	lied     bool      // in that its hooks told of too little GPU time
-	around   float64   // part of the GPU's time in it that processes without a session had
+	lied     bool      // in that window its hooks reported too little GPU time
+	around   float64   // part of the GPU's time in that window that processes without a session used
 	// audits with a violation, by objective; immutable once it was handed out
 	counts map[string]uint64
 	now    auditedProcesses
@@ -30,8 +30,8 @@ type auditedProcesses struct {
 	all, hooked int
 	seated      int     // of the hooked ones, those that said that they use the GPU
 	lapsed      float64 // seconds of the GPU after their sessions were gone, by the driver's new samples
-	partial     bool    // something is not known of them
-	blind       bool    // that is how much memory one with a session has
+	partial     bool    // something about them is not known
+	blind       bool    // it is not known how much memory one with a session has
 	drift       float64
 	committed   uint64 // bytes, by the books
 	unhooked    uint64 // bytes of those without a session

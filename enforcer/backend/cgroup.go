@@ -86,9 +86,9 @@ func within(group, root string) bool {
 }
 
 // homeOf returns the cgroup that holds all of a tenant's processes, which are
-// in groups. A former home still counts if they are below it: a user who makes
-// cgroups below his own stays in it. Without processes the home is the former
-// one. The root is no home.
+// in groups. A former home still counts if they are below it, because users may
+// make cgroups below their own. Without processes the home stays as it was. The
+// root is no home.
 func homeOf(before string, groups []string) (string, error) {
 	if len(groups) == 0 {
 		return before, nil

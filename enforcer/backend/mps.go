@@ -24,7 +24,7 @@ const (
 	mpsEvery    = 5 * time.Second   // servers and clients are looked at, where nothing else changed
 	mpsRetry    = 30 * time.Second  // after a failure
 	mostServers = 64                // that are looked at: the daemon has one for each user
-	mpsFree     = 16 << 20          // MiB: a memory limit that is none, for one cannot be taken away
+	mpsFree     = 16 << 20          // MiB: stands for no memory limit, because MPS cannot remove one
 )
 
 // MPSOptions are what NewMPS needs.

@@ -12,10 +12,10 @@ import (
 )
 
 // A timetable shares the time of all GPUs, because a tenant may wait for itself
-// across them. Who brings news also draws the conclusions, under the mutex that
-// guards everything about time on each GPU; the loop does so once for all that it
-// heard at a time. Nothing under the mutex waits for a process: it only writes
-// pages.
+// across them. One mutex guards everything about time on each GPU. Whoever brings
+// an input also makes the decisions, under that mutex; the loop makes them once for
+// all that it heard at a time. Nothing under the mutex waits for a process: it only
+// writes pages.
 type timetable struct {
 	b *Broker
 

@@ -14,15 +14,15 @@ import (
 )
 
 // A loop hears all clients and the alarm, with one goroutine and one epoll, which
-// itself is in the runtime's. A goroutine for each client would cost memory, read
-// each socket once more in vain, wake other threads, and draw conclusions from each
-// message by itself. A thread that blocks in an epoll of its own would cost more:
-// every 10 ms the runtime's monitor would take its place away, and then look around
-// every 20 us for a while.
+// itself is in the runtime's. A goroutine for each client would cost memory, make an
+// extra read of each socket, wake other threads, and decide after each message. A
+// thread that blocks in an epoll of its own would cost more: every 10 ms the
+// runtime's monitor would take its processor away, and then poll every 20 us for a
+// while.
 //
-// The loop takes one message of a session at a time, and all sessions in turn.
-// What may take long has a goroutine of its own, and the loop does not hear the
-// session meanwhile.
+// The loop takes one message of a session at a time, and all sessions in turn. Work
+// that may take long has a goroutine of its own; the loop does not hear the session
+// until it is done.
 type loop struct {
 	b     *Broker
 	epoll *os.File

@@ -194,7 +194,7 @@ func (p *party) pace() {
 		if all == 0 {
 			return 0
 		}
-		return max(all/uint64(len(p.seats)), 1) // 0 would be at will
+		return max(all/uint64(len(p.seats)), 1) // 0 would be no limit
 	}
 	for _, t := range p.seats {
 		if rates := [2]uint64{each(p.quota.Link), each(p.quota.Copy)}; rates != t.rates {
@@ -205,7 +205,7 @@ func (p *party) pace() {
 }
 
 // quiet records that a session fell silent, or speaks again. A suspended process
-// may speak, and gets nothing all the same.
+// gets nothing even if it speaks.
 func (g *gpu) quiet(t *seat, quiet bool) {
 	quiet = quiet || t.s.absent.Load()
 	if t.party == nil || t.quiet == quiet {
@@ -226,7 +226,7 @@ func (g *gpu) quiet(t *seat, quiet bool) {
 
 // omit finds the processes of a tenant that the kernel reports as stopped. They
 // get nothing until they report again, and delay neither their tenant nor its
-// neighbours. If all are stopped, they owe their drain all the same.
+// neighbours. If all are stopped, they still owe their drain.
 func (g *gpu) omit(p *party) {
 	stops := func(t *seat) bool { return t.quiet || t.s.stopped() }
 	if !slices.ContainsFunc(p.seats, func(t *seat) bool { return !stops(t) }) {

@@ -17,9 +17,9 @@ import (
 //
 // An evaluation or a checkpoint does not change the usual step. A process that is
 // slow from its first step on has that as its usual step, and a step that stays
-// slow for six hours becomes the usual one. A slowness without a known cause that
-// passes by itself is how the program steps on this host: what is like it soon
-// counts as usual.
+// slow for six hours becomes the usual one. Slow steps without a known cause that
+// pass by themselves are normal for the program on this host: similar ones soon
+// count as usual.
 const (
 	slowFactor = 1.2
 	slowLeast  = 2e-3 // s
@@ -33,7 +33,7 @@ const (
 	unusual    = 1.25 // times the median of the first spans
 	usualMost  = 2880 // spans, which is four hours, of which the usual step is the mean
 	spreadMost = 64   // spans, of which the spread is the mean
-	passes     = 12   // spans of a slowness without a cause that count as usual once it has passed
+	passes     = 12   // slow spans without a cause that count as usual once they have passed
 	forgetSlow = 6 * time.Hour
 )
 
@@ -156,17 +156,17 @@ type pace struct {
 	judged int64  // when a span last ended
 }
 
-// pauses reports whether the process does something else than steps now: what is
-// around it then explains no step.
+// pauses reports whether the process does something else than steps now. Its
+// surroundings then explain no step.
 func (p *pace) pauses(at int64) bool {
 	return at-p.ended > int64(time.Second)+int64(2e9*p.usual.shape[wall])
 }
 
-// step takes a finished step, and returns how many steps were slow for what
-// cause, once a span has ended.
+// step takes a finished step. Once a span has ended, it returns the number of slow
+// steps and their cause.
 func (p *pace) step(s *steps.Step, measured float64) (cause string, slow int) {
 	if s.Interrupted() {
-		return "", 0 // it did something else besides
+		return "", 0 // it did something else meanwhile
 	}
 	if s.Pattern != p.usual.pattern {
 		p.turn(s)
@@ -202,8 +202,9 @@ func (p *pace) turn(s *steps.Step) {
 	p.usual.pattern = s.Pattern
 }
 
-// end judges a span. It counts as usual only when it is no longer among the last
-// ones and at most one of these was slow: what builds up is not usual.
+// end judges a span. The span counts as usual only when it is no longer among the
+// last ones and at most one of these was slow, so that a slowdown that builds up does
+// not become usual.
 func (p *pace) end(at int64) (cause string, slow int) {
 	n := p.span
 	p.span, p.judged = span{}, at
@@ -253,9 +254,9 @@ func (u *usual) begin() {
 	}
 }
 
-// judge says whether the process is slow now. Of the last spans, the slowest does
-// not count: it may contain a checkpoint. Nor does the fastest of those that are
-// slow tell why: the first one was not slow from its beginning.
+// judge decides whether the process is slow now. The slowest of the last spans does
+// not count, because it may contain a checkpoint. The fastest of the slow ones does not
+// count for the cause, because the first one was not slow from its beginning.
 func (p *pace) judge(at int64) {
 	if !p.usual.known() {
 		return
@@ -287,8 +288,8 @@ func (p *pace) judge(at int64) {
 	}
 }
 
-// passed ends what was told. A slowness without a cause that passes by itself is how the
-// program steps on this host: others may use the other half of a core.
+// passed ends a report. Slow steps without a cause that pass by themselves are normal for
+// the program on this host: others may use the other half of a core.
 func (p *pace) passed(at int64) {
 	if p.now == nil || p.now.Cause != "unknown" {
 		return
@@ -299,10 +300,10 @@ func (p *pace) passed(at int64) {
 	}
 }
 
-// tell tells why steps are slow, once two judgements agree.
+// tell reports why steps are slow, once two judgements agree.
 func (p *pace) tell(slow *mean, at int64) {
 	if p.usual.seen > 0 && slow.looks == 0 {
-		return // nothing is known of what was around them
+		return // their surroundings are not known
 	}
 	s := p.usual.told(slow, p.now)
 	agreed := s.Cause == p.likely
@@ -334,8 +335,8 @@ func (p *pace) relearn(m mean) {
 	p.now = nil
 }
 
-// told returns what is told of slow steps. The evidence of a cause is that of the
-// moment at which it was first told.
+// told returns the report about slow steps. The evidence of a cause is that of the
+// moment at which the cause was first reported.
 func (u *usual) told(slow *mean, before *wire.Slowdown) *wire.Slowdown {
 	s := &wire.Slowdown{Seconds: slow.shape[wall], Usual: u.shape[wall], Cause: causeOf(&u.mean, slow)}
 	if s.Evidence = evidenceOf(s.Cause, &u.mean, slow); before != nil && before.Cause == s.Cause {
@@ -344,7 +345,7 @@ func (u *usual) told(slow *mean, before *wire.Slowdown) *wire.Slowdown {
 	return s
 }
 
-// slowdown returns what is told now: nothing of a process that steps no longer.
+// slowdown returns the present report; nil if the process no longer steps.
 func (p *pace) slowdown(at int64) *wire.Slowdown {
 	if p.now == nil || at-p.judged > int64(30*time.Second)+int64(4e9*p.now.Seconds) {
 		return nil

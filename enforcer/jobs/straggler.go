@@ -73,8 +73,8 @@ type stride struct {
 }
 
 // since returns the mean step after another record. Not all collectives are
-// measured: each of those stands for as many as the GPU is known to be done with.
-// How many are called says nothing about that, because the program calls ahead.
+// measured: each measured one stands for several that the GPU is known to have done.
+// The number of calls does not tell that, because the program calls ahead.
 func (r *record) since(b *record) (s stride) {
 	steps := float64(r.steps - b.steps)
 	for i := range r.in {
@@ -148,8 +148,8 @@ func (o *Observer) Stragglers() (all []wire.StragglerStats) {
 	return all
 }
 
-// communicators returns the processes that step, by communicator, if several of
-// one do. What waits in sends and receives is not measured.
+// communicators returns the processes that step, by communicator, where several do.
+// It leaves out those that send and receive, because such waits are not measured.
 func (o *Observer) communicators() map[communicatorOf][]*process {
 	all := map[communicatorOf][]*process{}
 	for _, p := range o.processes {

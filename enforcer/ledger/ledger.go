@@ -210,8 +210,8 @@ func (l *Ledger) Reserve(name string, id, bytes uint64) (reservation uint64, ok 
 	return l.ReserveUnless(name, id, bytes, false, nil)
 }
 
-// A Lack is what a request lacks. Memory of the dead that is expected back does
-// not count against it, but for the first one.
+// A Lack is what a request lacks. Memory of ended sessions that is expected back
+// counts only for LacksDying.
 type Lack int
 
 // The lacks.
@@ -221,10 +221,10 @@ const (
 	LacksCap               // it is beyond its tenant's cap, or beyond what is guaranteed and stays
 )
 
-// ReserveUnless is Reserve, and does not count a refusal that is put off: later
-// decides that where there is too little. It must not call the ledger; nil puts
-// nothing off. Memory that stays cannot be had back: it is granted only as far as
-// it is guaranteed.
+// ReserveUnless is Reserve, and does not count a refusal that is put off. If there is
+// too little, later decides whether to put it off; later must not call the ledger, and
+// nil puts nothing off. Memory that stays can never be reclaimed: it is granted only
+// as far as it is guaranteed.
 func (l *Ledger) ReserveUnless(name string, id, bytes uint64, stays bool, later func(Lack) bool) (reservation uint64,
 	ok bool, free uint64) {
 	l.mu.Lock()

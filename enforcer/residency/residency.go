@@ -43,13 +43,14 @@ const (
 	Suspended              // on the host
 )
 
-// A Word is what processes themselves say that stands against their suspension. It
-// may be a lie, and counts for nothing beyond what their tenant is guaranteed.
+// A Word is an objection of processes to their suspension. It may be a lie, and does not
+// count beyond what their tenant is guaranteed.
 type Word int
 
-// The words. Nobody has unified memory on an overcommitted GPU beyond a guarantee, so
-// who says so there is not believed. Who shares memory may be right, and the driver
-// may break it: only a higher priority takes its place.
+// The words. On an overcommitted GPU nobody gets unified memory beyond a guarantee, so
+// a process that claims to have some is not believed. A process that says that it shares
+// memory may be right, and the driver may break it: only a workload of a higher priority
+// takes its place.
 const (
 	Nothing Word = iota
 	Stays        // it has unified memory
@@ -131,9 +132,9 @@ type claim struct {
 // does so when there is room. On an overcommitted GPU without room, the claims
 // are served one after the other, the highest priority first and then the one
 // that was sent away, or asked for more, first (see patience): idle workloads give way first,
-// and then those that had their turn and whose priority is not higher. Nobody
-// gives way in vain. Room on a claim's GPUs is kept for it, unless those who need
-// not yield leave too little.
+// and then those that had their turn and whose priority is not higher. Nobody gives way
+// unless that makes enough room. Room on a claim's GPUs is kept for it, unless those that
+// need not give way leave too little.
 func Decide(s State) (orders []Order) {
 	s.Workloads = s.order()
 	gone := map[audit.Subject]bool{}

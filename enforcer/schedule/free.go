@@ -23,10 +23,10 @@ const (
 	glance   = 900 * time.Millisecond // tells a pace
 	quiet    = 2 * time.Second        // without a report: it has no work
 	settling = 200 * time.Millisecond // a tenant that came so lately does not work at its pace yet
-	freeGap  = 500 * time.Millisecond // until all are open again; twice as long after each time in vain,
+	freeGap  = 500 * time.Millisecond // until all are open again; twice as long after each failure,
 	freeMost = 2 * time.Minute        // up to this
-	freeLong = 30 * time.Second       // was not in vain
-	doubtful = time.Minute            // is a lone pace that is as old
+	freeLong = 30 * time.Second       // open for so long is no failure
+	doubtful = time.Minute            // age at which a lone pace becomes doubtful
 
 	sliceMost  = 2 * time.Millisecond   // about the driver's default
 	sliceFirst = 800 * time.Microsecond // in a trial
@@ -276,8 +276,8 @@ func (f *freedom) end(g *GPU) {
 	}
 }
 
-// vain ends what left somebody without its part. It is tried again, but later
-// each time.
+// vain ends a time or a trial that left somebody without its part. The next attempt
+// comes later each time.
 func (f *freedom) vain(g *GPU) {
 	f.gap = min(max(2*f.gap, freeGap), freeMost)
 	f.end(g)

@@ -44,9 +44,9 @@ func (h *Scheduler) suspect(t *tenant) {
 	}
 }
 
-// acquit takes evidence from the end of t's drain. A drain that was late while
-// t had nothing in flight on another GPU did not wait for it. A gang that was
-// found, and has drained without a nudge for long, is none any more.
+// acquit takes evidence from the end of t's drain. A drain that was late while t
+// had nothing in flight on another GPU did not wait for that GPU. A gang that was
+// found by its drains ends once it has drained without a nudge for long.
 func (h *Scheduler) acquit(t *tenant) {
 	u := t.unit
 	if len(u.members) > len(t.bond) && t.gpu.now-u.nudged > recent {

@@ -9,12 +9,12 @@ type Stats struct {
 	Wanted    time.Duration // it had work, or launches that waited
 	Waited    time.Duration // part of Wanted in which it was held back, including the present wait
 	Throttled time.Duration // it wanted the GPU and its limit held it back
-	Overrun   time.Duration // it had not drained long after its pause
+	Overrun   time.Duration // it had not drained by the deadline after its pause
 	Convoy    time.Duration // it did not drain while its other GPU was held back: it waited for itself
-	Turns     uint64        // times that it was let run
+	Turns     uint64        // times that it was allowed to run
 	Overruns  uint64        // times that it did not drain by the deadline
-	Waits     uint64        // times that it waited, for no time at all too, and was let run or gave up
-	Late      uint64        // of them, those that were longer than its Share's Wait, beside what its limit made it wait
+	Waits     uint64        // waits, including those of no length, that ended with a turn or were given up
+	Late      uint64        // waits longer than its Share's Wait, without what its limit made it wait
 }
 
 // Stats returns the sums of a tenant as of the last input; zero for an unknown
@@ -42,7 +42,7 @@ type System struct {
 	Handover  time.Duration // a tenant was allowed to run and waited for others to drain
 	Together  time.Duration // several tenants ran at once
 	Preempted uint64        // tenants that were paused for one that goes first
-	Gangs     uint64        // tenants that were found to wait for themselves across GPUs
+	Gangs     uint64        // tenants that waited for themselves across GPUs
 }
 
 // System returns the account of time that no tenant is charged for.

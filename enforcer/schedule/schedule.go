@@ -361,11 +361,11 @@ func (g *GPU) Want(now time.Duration, name string) {
 // want makes t want the GPU from now on, or assumes that it does.
 func (g *GPU) want(t *tenant, assumed bool) {
 	if g.now-t.rested > linger {
-		t.lag = min(t.lag, 0) // an old debt is of no use any more
+		t.lag = min(t.lag, 0) // an old debt has expired
 	}
 	if !assumed && (!t.ever || g.now-t.rested > silence) {
 		t.came = g.now
-		g.freedom.gap = min(g.freedom.gap, freeGap) // what was in vain without it may not be now
+		g.freedom.gap = min(g.freedom.gap, freeGap) // what failed without it may succeed now
 	}
 	t.wants, t.assumed, t.ever, t.began = true, assumed, true, g.now
 	g.wait(t)

@@ -1,19 +1,19 @@
 package steps
 
-// A ban is on rhythms of a size, as one of them was no step.
+// A ban excludes rhythms of a size, because one of that size was no step.
 type ban struct {
 	size  uint32
-	least uint32 // good segments in a row that show the contrary
+	least uint32 // good segments in a row that lift the ban
 }
 
 const (
-	settled   = 512  // steps after which nothing longer is looked for; tokens of a request
-	timely    = 256  // steps after which their times may be any
-	request   = 100  // tokens of a short request: two other numbers show that it is one
-	young     = 40   // steps before which a long interruption shows that they are a loop in something longer
+	settled   = 512  // after so many steps the search for a longer one ends; also tokens of a request
+	timely    = 256  // after so many steps their durations no longer matter
+	request   = 100  // tokens of a short request: two further requests of other lengths show that it is one
+	young     = 40   // an interruption before so many steps shows that they are a loop in something longer
 	trusted   = 16   // steps after which a rhythm may return from an interruption
 	interim   = 512  // batches that an evaluation may have
-	forgotten = 1024 // steps for which a trusted rhythm is silent until its place may be taken
+	forgotten = 1024 // another rhythm may replace a trusted one that was silent for so many steps
 	answer    = 4096 // tokens of the longest answer
 	certain   = 8    // good segments of a step
 	doubtful  = 12   // good segments if only one thread launches
@@ -70,12 +70,12 @@ func (f *Finder) watch() {
 	}
 }
 
-// strike lets the rhythms strike that have this sign.
+// strike lets the rhythms with this sign strike.
 func (f *Finder) strike(hash uint32, order uint8, thread uint16) {
 	for i := range f.marks {
 		r := &f.rhythms[i]
 		if f.marks[i] != hash || r.order != order || r.proven && f.all.size-r.begin.size < r.size/8 {
-			continue // what is logged looks like another beginning at once
+			continue // a log line looks like a second beginning
 		}
 		f.stop()
 		f.judge(r, r.strike(&f.here, f.pause(thread)))
@@ -124,7 +124,7 @@ func (f *Finder) follow(v verdict) {
 	f.end(what)
 }
 
-// drop ends what was taken for steps, and was none.
+// drop ends what looked like steps and was not.
 func (f *Finder) drop() {
 	f.withdraw()
 	f.ban(f.followed)
@@ -132,7 +132,7 @@ func (f *Finder) drop() {
 	f.watch()
 }
 
-// ban forgets a rhythm: one of its size is followed only if it lasts far longer.
+// ban forgets a rhythm. Another one of its size is followed only if it lasts far longer.
 func (f *Finder) ban(r *rhythm) {
 	b := &f.bans[f.banned%uint8(len(f.bans))]
 	for i := range f.bans {
@@ -167,9 +167,9 @@ func (f *Finder) settle() {
 	f.watch()
 }
 
-// mend ends the step of which the followed rhythm missed the end, as its sign
-// had something unusual before it: a twin, which strikes elsewhere in the step,
-// says how much a step is.
+// mend ends a step whose end the followed rhythm missed, because something unusual
+// came before its sign. A twin, which strikes elsewhere in the step, tells how long
+// a step is.
 func (f *Finder) mend(twin *rhythm) {
 	r := f.followed
 	d := f.all.less(&twin.begin)
@@ -210,8 +210,8 @@ func (f *Finder) needs(r *rhythm) uint32 {
 	return n
 }
 
-// consider follows a rhythm, in place of one that has ended or is only a piece of
-// it, if it is certain enough.
+// consider follows a rhythm if it is certain enough. The rhythm replaces one that has
+// ended or that is only a piece of it.
 func (f *Finder) consider(r *rhythm) {
 	if r.good < f.needs(r) || r.size < 2 || !r.steady() || f.several(r) {
 		if r.decodes() && r.good >= doubtful {
@@ -233,7 +233,7 @@ func (f *Finder) consider(r *rhythm) {
 	f.begin(best, open)
 }
 
-// decoding says whether what was seen of tokens goes on.
+// decoding reports whether the tokens that were seen continue.
 func (f *Finder) decoding() bool {
 	return f.decoded != nil && f.decoded.good >= doubtful && f.decoded.alive(f.all.size)
 }
@@ -248,9 +248,9 @@ func (f *Finder) decode(r *rhythm) {
 	}
 }
 
-// best returns the rhythm of the same steps that has the best mark. If the same calls
-// mark several places, it is the place that recurred last: before the first step were
-// other calls than before the next ones, so the loop begins there.
+// best returns the rhythm of the same steps with the best mark. If the same calls mark
+// several places, the place that recurred last is the best: other calls came before the
+// first step than before the next ones, so the loop begins there.
 func (f *Finder) best(r *rhythm) *rhythm {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
@@ -277,8 +277,8 @@ func (f *Finder) turn() {
 	f.followed = o
 }
 
-// several says whether a rhythm is one of several steps: one in it went on for
-// longer, without a difference.
+// several reports whether a segment of a rhythm holds several steps: a shorter rhythm
+// in it went on for longer, without a difference.
 func (f *Finder) several(r *rhythm) bool {
 	for i := range f.rhythms {
 		o := &f.rhythms[i]
@@ -297,8 +297,8 @@ func (f *Finder) begin(r *rhythm, open meter) {
 	r.steps = 0
 }
 
-// resume returns to a rhythm after an interruption that was taken for another: an
-// evaluation, presumably.
+// resume returns to a rhythm after an interruption that looked like another rhythm,
+// presumably an evaluation.
 func (f *Finder) resume(r *rhythm) {
 	e := f.followed
 	brief := e.steps < settled

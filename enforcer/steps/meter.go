@@ -28,7 +28,7 @@ const admitted = kinds
 
 // A trait says what the events of a kind mean.
 type trait struct {
-	call    bool   // a thread called, at this time; a sample is none
+	call    bool   // a thread made a call at this time; a sample is no call
 	symbol  uint32 // of events that can mark a place in the step
 	name    uint32 // the bits of the ID that belong to the symbol
 	weight  uint32 // as content of the step

@@ -22,9 +22,9 @@ func (f *Finder) stop() {
 	}
 }
 
-// end ends a step, now or soon: if its end is not at a pause, a long wait that
-// follows closely is the better end, such as that for what a script logs. A launch
-// that waits for room is none.
+// end ends a step, now or soon. If its end is not at a pause, a long wait that
+// follows closely is the better end, such as the wait for what a script logs. A
+// launch that waits for room does not count as such a wait.
 func (f *Finder) end(what flags) {
 	f.close()
 	r := f.followed
@@ -64,7 +64,7 @@ func (f *Finder) close() {
 	}
 }
 
-// skip begins a step after what was none.
+// skip begins a step after time that belongs to none.
 func (f *Finder) skip() {
 	f.close()
 	f.outside += max(0, f.here.at-f.open.at)

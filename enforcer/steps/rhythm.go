@@ -38,7 +38,7 @@ type rhythm struct {
 	steps    uint32 // while it is followed
 }
 
-// A verdict says what a segment is.
+// A verdict tells what a segment is.
 type verdict uint8
 
 const (
@@ -81,8 +81,8 @@ func (r *rhythm) strike(now *meter, pause float32) verdict {
 	return other
 }
 
-// again says whether a segment is like the last good one. If the threads take as
-// many turns, a training calls other kernels now, or has data of another size.
+// again reports whether a segment is like the last good one. If the threads take as
+// many turns as before, a training calls other kernels or has data of another size.
 func (r *rhythm) again(size, turns, differs, common uint32) bool {
 	limit := (size + r.size) / 2
 	if size < 32 || !r.switched() { // only a training on data of varying sizes changes much
@@ -92,7 +92,7 @@ func (r *rhythm) again(size, turns, differs, common uint32) bool {
 	if alike(size, r.size) {
 		return takesTurns || differs <= limit
 	}
-	// The same work, more or less often, and no more so than usual.
+	// The same work, a different number of times, but no more different than usual.
 	last := 2*common + differs - size
 	return takesTurns && common >= min(size, last)/4*3 && differs <= 8*r.usually()
 }
@@ -134,25 +134,24 @@ func (r *rhythm) learn(now *meter, size uint32) {
 	}
 }
 
-// switched says whether the work goes to another thread and back, as for gradients. A
-// thread that launches little in a turn only helps.
+// switched reports whether the work goes to another thread and back, as for gradients.
+// A thread that launches little in a turn only helps, and does not count.
 func (r *rhythm) switched() bool { return r.turns >= 2 && r.size >= 4*r.turns }
 
-// decodes says whether the segments may be tokens, or other parts of answers: the host
-// often reads a little of them and gives the GPU no more than that, or it reads again and
-// again, as when kernels are tuned. A training gets a batch.
+// decodes reports whether the segments may be tokens, or other parts of answers: the host
+// often reads a little and gives the GPU no more than that, or it reads again and again,
+// as when kernels are tuned. A training gets a batch instead.
 func (r *rhythm) decodes() bool { return r.answers > 0.2 && !r.switched() }
 
-// akin says whether both may be of the same steps: these have as much content, or
-// the work goes as often from one thread to another, however much it is.
+// akin reports whether both may belong to the same steps: they have as much content, or
+// the work goes from one thread to another as often, however much it is.
 func (r *rhythm) akin(o *rhythm) bool {
 	return alike(r.size, o.size) || r.switched() && r.turns == o.turns
 }
 
-// steady says whether the segments may be steps by their times, or by those of
-// the process alone: half of them lie within a factor of spread. The times
-// between random requests do not. A program with a thread for gradients trains,
-// however unsteadily.
+// steady reports whether the segments may be steps by their times, or by the times of
+// the process alone: half of them lie within a factor of spread. The times between
+// random requests do not. A program with a thread for gradients trains in any case.
 func (r *rhythm) steady() bool {
 	const spread = 2
 	for _, times := range r.times {
@@ -168,8 +167,8 @@ func (r *rhythm) steady() bool {
 	return false
 }
 
-// random says whether the times of two lots of segments in a row are those of requests:
-// those of one lot may be of two kinds, as while a queue fills.
+// random reports whether the times of two successive lots of segments are those of
+// requests. One lot may have two kinds of times, as while a queue fills.
 func (r *rhythm) random() bool {
 	if r.timed%recent != 0 {
 		return false
@@ -195,23 +194,23 @@ func (r *rhythm) usually() uint32 {
 	return differed[n/2]
 }
 
-// tight says whether a few kernels follow each other without a pause.
+// tight reports whether a few kernels follow each other without a pause.
 func (r *rhythm) tight() bool {
 	const short = 100e3 // ns
 	return r.pause < quietly && !r.switched() && !r.graphs && (r.size < 4 || r.typically() < short)
 }
 
-// score says how good the strike is as the end of a step: the script's own
-// timer stands where it waits or does something else. Short signs survive more.
+// score rates the strike as the end of a step. The script's own timer stands where
+// the script waits or does something else. Short signs survive more interruptions.
 func (r *rhythm) score() float32 { return r.pause - 0.5*float32(r.order) }
 
-// alive says whether the rhythm goes on.
+// alive reports whether the rhythm continues.
 func (r *rhythm) alive(size uint32) bool { return size-r.at <= 3*r.size }
 
-// recurs says whether it goes on without an interruption.
+// recurs reports whether it continues without an interruption.
 func (r *rhythm) recurs(size uint32) bool { return size-r.at <= 2*r.size }
 
-// within says whether its content is a part of the other's.
+// within reports whether its content is a part of the other's.
 func (r *rhythm) within(o *rhythm) bool {
 	common := uint32(0)
 	for i := range r.typical {
@@ -220,18 +219,18 @@ func (r *rhythm) within(o *rhythm) bool {
 	return r.size < o.size && common >= r.size-r.size/5
 }
 
-// in says whether it had a good segment in the last one of o.
+// in reports whether it had a good segment in the last one of o.
 func (r *rhythm) in(o *rhythm) bool { return r.at-o.begin.size <= o.size }
 
-// evaluates says whether it is presumably an evaluation in training o: a part of
-// its content, or without gradients.
+// evaluates reports whether it is presumably an evaluation in training o: it has a part
+// of its content, or no gradients.
 func (r *rhythm) evaluates(o *rhythm) bool { return r.within(o) || o.switched() && !r.switched() }
 
-// holds says whether o is only a piece of a true step r: it has more than its
-// pieces, such as an update, which is more than what a script logs now and then, less
-// than an evaluation, and always there. If the pieces of a training vary, it is what
-// they have nothing of. The host waits for data or results of each batch of an
-// evaluation, but only a few times in an update, such as for a norm.
+// holds reports whether o is only a piece of a true step r. A step has more than its
+// pieces, such as an update. The rest is more than what a script logs now and then, less
+// than an evaluation, and always there. If the pieces of a training vary, the rest is what
+// no piece has. The host waits for data or results of each batch of an evaluation, but
+// only a few times in an update, such as for a norm.
 func (r *rhythm) holds(o *rhythm) bool {
 	const few = 4 // waits
 	most := float32(64)
@@ -253,8 +252,8 @@ func (r *rhythm) holds(o *rhythm) bool {
 	return extra >= max(4, o.size/16) && extra <= 3*o.size
 }
 
-// changed returns how much differs from one segment to the next: at the last
-// time, or on average if that is more.
+// changed returns how much differs from one segment to the next: the last difference,
+// or the average if that is larger.
 func (r *rhythm) changed() uint32 {
 	n, sum := min(r.compared, recent), uint32(0)
 	if n == 0 {
@@ -266,8 +265,8 @@ func (r *rhythm) changed() uint32 {
 	return max(r.differed[(r.compared-1)%recent], sum/n)
 }
 
-// beyond returns the weight of its content that n pieces do not explain, and of that
-// which is strange to them.
+// beyond returns the weight of its content that n pieces do not explain, and the weight
+// of the part that no piece has.
 func (r *rhythm) beyond(piece *rhythm, n uint32) (extra, strange uint32) {
 	for i, weight := range r.typical {
 		pieces := n * piece.typical[i]
@@ -279,7 +278,7 @@ func (r *rhythm) beyond(piece *rhythm, n uint32) (extra, strange uint32) {
 	return extra, strange
 }
 
-// refuted says whether the segment that ended shows that those before it were no
+// refuted reports whether the segment that ended shows that those before it were no
 // steps.
 func (r *rhythm) refuted(v verdict, size uint32) bool {
 	switch {
@@ -301,8 +300,8 @@ func (r *rhythm) refuted(v verdict, size uint32) bool {
 	return r.lengths[1] > 0 && unlike(r.lengths[0], r.lengths[1]) && unlike(r.length, r.lengths[1])
 }
 
-// unlike says whether the numbers of steps before two interruptions differ. The
-// first few steps are not noticed.
+// unlike reports whether the numbers of steps before two interruptions differ. The
+// first few steps do not count, because they are not noticed.
 func unlike(a, b uint32) bool {
 	return max(a, b)-min(a, b) > max(certain, max(a, b)/50)
 }

@@ -19,21 +19,21 @@ import (
 	"gpusteward/internal/worker"
 )
 
-// Bounds of what a guard does for its process before the next has its turn.
+// Bounds of what a guard does in one turn.
 const (
 	signalsALook = 64
 	listsALook   = 8 // of its threads, while it starts others
 )
 
-// A guard is that of one process, by a thread of its own, which calls its methods and owns what
-// is not said to be otherwise.
+// A guard guards one process, from a thread of its own. That thread calls the methods and owns
+// the fields, unless their comments say otherwise.
 type guard struct {
 	pid     int
 	of      audit.Subject     // whose process it is; constant
 	driver  []*procfs.ProcMap // where the driver's library is
 	threads map[int]bool      // that are traced; true: it is held
 	unsure  bool              // there may be others
-	left    bool              // each is let go as it stops
+	left    bool              // each thread is let go when it stops
 
 	wake    chan struct{}   // something was asked of it
 	begun   chan struct{}   // closed when it guards, or cannot
@@ -61,7 +61,7 @@ func (g *guard) guards() bool {
 // ends reports whether the guard is about to end. Anybody may call it.
 func (g *guard) ends() bool { return g.given.Load() || g.over.Load() }
 
-// give has the guard leave. Anybody may call it.
+// give tells the guard to leave. Anybody may call it.
 func (g *guard) give() {
 	g.given.Store(true)
 	g.rouse()
@@ -93,7 +93,7 @@ func (g *guard) await(done <-chan struct{}) error {
 	}
 }
 
-// rouse has the guard look again. Anybody may call it.
+// rouse tells the guard to look again. Anybody may call it.
 func (g *guard) rouse() {
 	select {
 	case g.wake <- struct{}{}:
@@ -106,7 +106,7 @@ func (g *guard) begin() {
 	g.driver = library(g.pid)
 	if g.err = g.seize(); g.err != nil {
 		g.over.Store(true)
-		g.given.Store(true) // it may have traced some of the threads
+		g.given.Store(true) // some of the threads may be traced
 	}
 	close(g.begun)
 }
@@ -122,7 +122,7 @@ func (g *guard) leave() {
 	}
 }
 
-// seize traces all threads that are not known. Those that they start later are traced, too.
+// seize traces all threads that are not known. Threads that these start later are traced, too.
 func (g *guard) seize() error {
 	g.unsure = true
 	for range listsALook {
@@ -176,13 +176,13 @@ func tracedBy(pid, tid int) (by int, ending bool) {
 	return by, len(state) == 0 || state[0] == 'Z' || state[0] == 'X'
 }
 
-// look deals with threads that have stopped, and reports whether it is to be called again. Once
-// it is not, and there are no threads, the process has ended or is free. It never waits.
+// look handles threads that have stopped, and reports whether it must be called again. If not,
+// and if no thread is left, the process has ended or is free. look never waits.
 func (g *guard) look() (again bool) {
 	signals := 0
 	for tid := range g.threads {
 		var status unix.WaitStatus
-		// One by one: this thread may be the parent of other processes.
+		// One thread at a time: this thread may be the parent of other processes.
 		switch got, err := unix.Wait4(tid, &status, unix.WNOHANG|unix.WALL, nil); {
 		case errors.Is(err, unix.EINTR):
 			again = true
@@ -205,13 +205,13 @@ func (g *guard) look() (again bool) {
 	return again || g.unsure
 }
 
-// forget forgets a thread that has ended, maybe before it told which one it started.
+// forget forgets a thread that has ended, possibly before it reported a thread that it started.
 func (g *guard) forget(tid int) {
 	delete(g.threads, tid)
 	g.unsure = true
 }
 
-// stopped deals with a thread that has stopped or ended.
+// stopped handles a thread that has stopped or ended.
 func (g *guard) stopped(tid int, status unix.WaitStatus) {
 	sig, event := status.StopSignal(), int(status)>>16
 	switch {
@@ -244,7 +244,7 @@ func (g *guard) inDriver(tid int) bool {
 		return false
 	}
 	if code := *(*int32)(unsafe.Pointer(&info[codeAt])); code <= 0 {
-		return false // somebody sent it
+		return false // the signal was sent by a process
 	}
 	vector := unix.Iovec{Base: (*byte)(unsafe.Pointer(&regs)), Len: uint64(unsafe.Sizeof(regs))}
 	if ptrace(unix.PTRACE_GETREGSET, tid, prstatus, uintptr(unsafe.Pointer(&vector))) != nil {
@@ -268,12 +268,12 @@ func library(pid int) []*procfs.ProcMap {
 	})
 }
 
-// goOn lets a thread go on that has stopped, with a signal or with 0.
+// goOn lets a stopped thread continue, with a signal or with 0.
 func (g *guard) goOn(tid int, sig unix.Signal) {
 	if !g.left {
 		_ = unix.PtraceCont(tid, int(sig)) // it fails if the thread was killed meanwhile
 	} else if ptrace(unix.PTRACE_DETACH, tid, 0, uintptr(sig)) == nil {
-		delete(g.threads, tid) // otherwise, its end is awaited
+		delete(g.threads, tid) // otherwise its end is still to come
 	}
 }
 

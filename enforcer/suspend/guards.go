@@ -17,21 +17,20 @@ import (
 const maxGuarded = 256
 
 // Guards protect processes while the driver has their GPU state. Its library then faults
-// in a thread that asks what its GPU has done, or waits for that: cuStreamSynchronize, for
-// instance. A guard holds such a thread at the faulting instruction. Once the state is back,
-// the thread executes that instruction again.
+// in a thread that asks what its GPU has done, or waits for that, as in cuStreamSynchronize.
+// A guard holds such a thread at the faulting instruction. Once the state is back, the
+// thread executes that instruction again.
 //
-// A guard traces the threads (ptrace), by a thread of its own: a process can have the kernel
-// hold who begins to trace it, as long as a program is executed that its file system does not
-// provide. Such a guard is not waited for, and guards once the kernel lets it go. Guards deal
-// with their processes by turns, with a bounded number of signals each: a process that has more
-// is slowed down, and delays nobody else. A process that is traced by somebody else, such as a
-// debugger, cannot be guarded. The zero value guards nothing yet. Methods may be called
-// concurrently.
+// A guard traces the threads (ptrace) from a thread of its own. While a process executes a
+// program that its file system does not provide, the kernel holds whoever begins to trace it.
+// Nobody waits for such a guard; it guards once the kernel lets go. Guards take turns, and
+// each handles a bounded number of signals a turn: a process with more is slowed down and
+// delays nobody else. A process that something else traces, such as a debugger, cannot be
+// guarded. The zero value guards nothing yet. Methods may be called concurrently.
 type Guards struct {
-	mu   sync.Mutex // nobody waits while he has it
+	mu   sync.Mutex // no holder waits for anything
 	all  map[int]*guard
-	turn sync.Mutex // likewise: he looks
+	turn sync.Mutex // likewise; its holder looks
 }
 
 // Take guards a process from now on, if it is not guarded yet. A workload has no more guards than
@@ -57,8 +56,8 @@ func (g *Guards) Take(pid int, of audit.Subject) error {
 	}
 }
 
-// one returns the guard of a process, which it begins if there is none, and whether that is one
-// that ends.
+// one returns the guard of a process, and whether it is ending. It begins a guard if there is
+// none.
 func (g *Guards) one(pid int, of audit.Subject) (one *guard, ends bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,7 +93,7 @@ func (g *Guards) Look() {
 		one.looks = append(one.looks, looked)
 		g.mu.Unlock()
 		one.rouse()
-		_ = one.await(looked) // one that the kernel holds sees nothing
+		_ = one.await(looked) // a guard that the kernel holds sees nothing
 	})
 }
 
@@ -126,7 +125,7 @@ func (g *Guards) Has(pid int) bool {
 	return one != nil && one.guards()
 }
 
-// Give has the threads of a process go on that are held, and guards it no longer.
+// Give lets the held threads of a process continue, and ends its guard.
 func (g *Guards) Give(pid int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,7 +134,7 @@ func (g *Guards) Give(pid int) {
 	}
 }
 
-// Keep gives all processes but some.
+// Keep ends the guards of all processes except some.
 func (g *Guards) Keep(some map[int]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,8 +145,8 @@ func (g *Guards) Keep(some map[int]bool) {
 	}
 }
 
-// Close gives all processes, and waits until the kernel has let go of them, unless it holds their
-// guards: this process's end ends those.
+// Close ends all guards, and waits until the kernel has let go of their processes. It does not
+// wait for guards that the kernel holds: they end with this process.
 func (g *Guards) Close() {
 	g.Keep(nil)
 	g.each(func(one *guard) { _ = one.await(one.gone) })

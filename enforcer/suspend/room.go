@@ -27,9 +27,9 @@ type Host struct {
 }
 
 // Room returns a Refusal if the host, or the cgroup of one of the processes, has
-// no room for their GPU memory in bytes by PID: the driver copies it into memory
-// of the process itself. What cannot be read is no room. The memory of others is on
-// its way to the host.
+// no room for their GPU memory, in bytes by PID: the driver copies it into memory of
+// the process itself. If a limit cannot be read, there is no room. The memory of
+// others is on its way to the host, and counts.
 func (h Host) Room(bytes, others map[int]uint64) error {
 	total, available, err := h.Memory()
 	if err != nil {
@@ -64,7 +64,7 @@ func (h Host) Room(bytes, others map[int]uint64) error {
 	return nil
 }
 
-// taken tells how much others take.
+// taken describes how much others take.
 func taken(bytes uint64) string {
 	if bytes == 0 {
 		return ""
@@ -135,9 +135,9 @@ var versions = []struct{ dir, limit, throttled, used, cache string }{
 	{"memory", "memory.limit_in_bytes", "", "memory.usage_in_bytes", "total_inactive_file"},
 }
 
-// left returns how much a cgroup may still take, in bytes. The kernel takes back the
-// cache of files that nobody reads. A cgroup without a limit has no end, and neither
-// has one that is not in this namespace.
+// left returns how many bytes a cgroup may still take. The kernel can reclaim the
+// cache of files that nobody reads. A cgroup without a limit, or outside of this
+// namespace, may take any number.
 func (h Host) left(group string) uint64 {
 	for _, v := range versions {
 		dir := filepath.Join(h.CgroupFS, v.dir, group)

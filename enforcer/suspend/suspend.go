@@ -796,7 +796,7 @@ func (s *Suspender) fits(all []Process, others map[string]uint64) error {
 	return nil
 }
 
-// takeAgain checkpoints processes that were restored in vain.
+// takeAgain checkpoints processes again whose workload could not be restored.
 func (s *Suspender) takeAgain(locked []Process) (err error) {
 	for _, p := range locked {
 		if _, e := s.call(Checkpoint, p); e != nil && s.Alive(p.Target) {

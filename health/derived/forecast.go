@@ -34,9 +34,9 @@ const (
 	memoryEvery = 30 * time.Second // a quarter of an hour
 	leakEvery   = 2 * time.Minute  // an hour: by then, most caches are full and most data are loaded
 	slowEvery   = 4 * time.Minute  // two hours: a leak in steps
-	nearlyFull  = 0.05             // free part of a GPU's memory that such a leak will take
-	// of a trend's rise, or of a workload's memory: a workload that gives back
-	// more follows its work, and does not leak
+	nearlyFull  = 0.05             // free part of a GPU's memory that a leak in steps will take
+	// part of a trend's rise, or of a workload's memory: a workload that gives
+	// more than that back follows its work and does not leak
 	mostDrop    = 0.1
 	cycle       = 3 * time.Hour    // within it, a workload takes memory again that it gave back
 	rowsEvery   = 12 * time.Hour   // two weeks
@@ -44,7 +44,7 @@ const (
 	restsFor    = 30 * time.Minute // a workload that has all of its memory takes no more for so long
 	restsWithin = 0.001            // of its memory: a cache that fills slowly at night does not rest
 	evenWithin  = 0.05             // of a trend's rise: no point is further from its line
-	inRow       = 12               // looks in a row that find a leak, which excludes chance
+	inRow       = 12               // looks in a row that must find a leak, to exclude chance
 	mostRows    = 512              // that can be replaced (NVIDIA, GPU Memory Error Management: row remapping)
 )
 
@@ -290,12 +290,12 @@ func (t *resident) creeps() bool {
 		t.memory.Times[0] >= float64(t.crept.Unix())-leakEvery.Seconds()
 }
 
-// turns is the number of calls in which each trend has its turn once: a
-// minute's.
+// turns is the number of calls, those of a minute, in which each trend has one
+// turn.
 const turns = 6
 
-// forecasts computes the forecasts of the GPU's trends, each once a minute, in
-// turns.
+// forecasts computes the forecasts of the GPU's trends. The trends take turns, and
+// each is computed once a minute.
 func (d *Metrics) forecasts(c *card, h *history, now time.Time) {
 	if c.heat.add(now, -c.now[margin]) {
 		c.heatForecast.look(&c.heat, c.now[margin], d.room)

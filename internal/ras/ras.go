@@ -2,8 +2,8 @@
 // of a job are, and judges successive answers: which ranks have not entered a
 // collective that others have entered.
 //
-// Every process of a job serves, all of a user at the same port; the kernel
-// chooses the process that answers. Successive answers may therefore come from
+// Every process of a job serves, and all processes of a user share one port. The
+// kernel chooses the process that answers, so successive answers may come from
 // different jobs.
 package ras
 
@@ -55,7 +55,7 @@ type Rank struct {
 	Counts  map[string]uint64 // collectives that it has launched, by name; nil: not told
 }
 
-// Size returns how many ranks the answer tells of, in all communicators.
+// Size returns the number of ranks in the answer, in all communicators.
 func (s Status) Size() (ranks int) {
 	for _, c := range s.Communicators {
 		ranks += len(c.Ranks)
@@ -117,7 +117,7 @@ func talk(conn net.Conn) ([]byte, error) {
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	// A server before 2.28 knows no formats: it reports an error and tells text.
+	// A server before 2.28 knows no formats: it reports an error and answers in text.
 	for _, line := range []string{fmt.Sprint("timeout ", gather), "set format json"} {
 		if _, err := say(line); err != nil {
 			return nil, err

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// fileSystems are those that are read: on local disks and in memory, and those of a site,
-// which only root can mount. A program of a user's can serve any other, such as FUSE, and
-// then lets its readers wait for good.
+// fileSystems are the file systems that are read: those on local disks and in memory, and
+// network file systems, which only root can mount. A user's program can serve any other,
+// such as FUSE, and keep its readers waiting for ever.
 var fileSystems = strings.Fields(`
 	bcachefs btrfs devtmpfs erofs exfat ext2 ext3 ext4 f2fs hugetlbfs iso9660 jfs nilfs2 ntfs3 overlay ramfs reiserfs
 	rootfs squashfs tmpfs udf vfat xfs zfs
@@ -28,9 +28,9 @@ type mounts struct {
 // A mount is where the process sees a file system.
 type mount struct{ device, point string }
 
-// mountsOf reads those of the process in dir. Its own are taken for what they say only if
-// it is in this user namespace: in one of its own, a user can mount a file system of known
-// type over one of FUSE.
+// mountsOf reads the mounts of the process in dir. It trusts them only if the process is
+// in this user namespace: in a namespace of their own, users can mount a file system of a
+// known type over one of FUSE.
 func mountsOf(procfs, dir string) *mounts {
 	m := &mounts{types: map[string]string{}, read: map[string]bool{}}
 	self := filepath.Join(procfs, "self")
@@ -83,7 +83,7 @@ func parseMount(line string) (m mount, typ string, ok bool) {
 // device is a device as /proc/PID/maps has it.
 func device(major, minor uint) string { return fmt.Sprintf("%02x:%02x", major, minor) }
 
-// refuses says why a mapped file is not read; nil: it is.
+// refuses returns why a mapped file is not read; nil: it is read.
 func (m *mounts) refuses(of mapping) error {
 	if m.read[of.device] {
 		return nil
@@ -91,7 +91,7 @@ func (m *mounts) refuses(of mapping) error {
 	return notRead(m.types[of.device])
 }
 
-// refusesPath says why a file is not looked for by its name: a file system on the way is
+// refusesPath returns why a file is not opened by its path: a file system on the way is
 // not read.
 func (m *mounts) refusesPath(path string) error {
 	for _, one := range m.on {

@@ -37,8 +37,8 @@ const (
 	maxMaps     = 16 << 20  // bytes of its list of mappings
 	maxChildren = 5         // that read, with those that the kernel holds
 	maxSearches = 2         // children that search, likewise
-	maxChild    = 512 << 20 // bytes of the memory of one that reads, of which Go reserves much
-	maxOutput   = 16 << 20  // bytes that it tells
+	maxChild    = 512 << 20 // bytes of memory of a child that reads; Go reserves much of it
+	maxOutput   = 16 << 20  // bytes of its answers
 	tries       = 3
 	timeAllowed = 3 * time.Second // far more than it takes, as ranks that wait spin on all processors
 )
@@ -96,14 +96,14 @@ type Frame struct {
 	Line     int    `json:"line,omitempty"`
 }
 
-// reader are the children that read. A child is given up where the kernel holds it, as a
-// page can do that is never provided.
+// reader are the children that read. A child is given up if the kernel holds it, as it does
+// at a page that is never provided.
 var reader = worker.Kind{Command: worker.Begins(work), Running: 1, Children: maxChildren, Limit: timeAllowed,
 	Memory: maxChild, Output: maxOutput, Confined: true,
 	// To read memory, to reach files that only their owner reaches, and to open a mapped file by its mapping.
 	Keeps: []int{unix.CAP_SYS_PTRACE, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_CHECKPOINT_RESTORE}}
 
-// work is what a child is told to do.
+// work is a child's order.
 const work = "read-stacks"
 
 func init() {
@@ -119,9 +119,9 @@ func init() {
 // Held returns how many readings the kernel holds at the moment.
 func Held() int { return reader.Held() }
 
-// Of reads the stacks of a process, in 3 s at most, and after the readings that others
-// wait for: a file or a list of mappings can hang as the process does, and then the rest
-// is returned.
+// Of reads the stacks of a process. It waits for the readings before it, and then takes 3 s
+// at most. A file or a list of mappings can hang as the process does; Of then returns the
+// rest.
 func Of(ctx context.Context, pid int, o Options) (*Process, error) {
 	if o.Procfs == "" {
 		o.Procfs = "/proc"
@@ -194,11 +194,11 @@ func serve(pid int, procfs string, to io.Writer) error {
 	return nil
 }
 
-// part adds to a process what was read of it.
+// part adds a partial reading to a process.
 type part func(*Process) error
 
-// read gives what it reads, part by part: first what no file system and no lock
-// of the process's memory can hold up.
+// read reads a process part by part. The parts that no file system and no lock of the
+// process's memory can delay come first.
 func read(pid int, procfs string, give func(part)) {
 	fail := func(err error) { give(func(*Process) error { return err }) }
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
@@ -277,8 +277,8 @@ func inside(pid int, procfs, dir string, threads []Thread) (
 	return python, nil, stacks, permission(pid, err)
 }
 
-// clean bounds a text of the process, and takes from it what a terminal or a
-// log would obey.
+// clean bounds a text of the process, and removes what a terminal or a log would
+// interpret.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -1,8 +1,8 @@
-// Package worker has child processes of this program do what the kernel may never
-// finish: it can hold a thread that reads another process's memory, or that calls a
-// driver, where no signal reaches it. A child that is late is given up, and not waited
-// for. This process goes on, ends when it is told to, and has a bounded number of such
-// children.
+// Package worker runs work that the kernel may never finish in child processes of this
+// program. The kernel can hold a thread that reads another process's memory, or that
+// calls a driver, where no signal reaches it. A child that is late is given up: nobody
+// waits for it any more. This process continues, can always end, and has a bounded
+// number of such children.
 package worker
 
 import (
@@ -27,12 +27,12 @@ import (
 // A Kind is a kind of work, with its bounds. Its methods may be called concurrently.
 type Kind struct {
 	Command  []string      // arguments of this program that begin it
-	Running  int           // children that are waited for, at most; further orders wait in line
-	Children int           // those included that were given up
+	Running  int           // most children that somebody waits for; further orders wait in line
+	Children int           // most children, including those that were given up
 	Limit    time.Duration // for a child, from its start; 0: only the order's context
 	Memory   uint64        // bytes of its private memory (RLIMIT_DATA); 0: no limit
 	Output   int           // bytes that it may write; 0: 64 KiB
-	Confined bool          // it has no capability but those of Keeps, which it cannot get back
+	Confined bool          // it has only the capabilities in Keeps, and cannot get others back
 	Keeps    []int
 	Stays    bool // nothing ends it: not its deadline, and not the end of this process
 
@@ -40,7 +40,7 @@ type Kind struct {
 	running  int
 	children int
 	line     []*waiter
-	given    map[string]int // children that were given up, by whose they are
+	given    map[string]int // children that were given up, by owner
 	served   map[string]int // when an owner's last child began, in children
 	begun    int
 }
@@ -50,12 +50,12 @@ type Order struct {
 	Args  []string
 	Env   []string   // besides this process's
 	Files []*os.File // its descriptors from 3 on
-	// Of is whose work it is. His next order waits while a child of his is held, so he
-	// holds one child. The others do not wait for him, and take turns with him. Empty: the
-	// work is nobody's.
+	// Of is the owner of the work. While the kernel holds a child of an owner, the owner's
+	// next order waits, so an owner has at most one held child. Other owners do not wait
+	// for that; all take turns. Empty: the work has no owner.
 	Of string
-	// Spare is how many further children there is to be room for. An order without that
-	// room fails at once, rather than wait.
+	// Spare is the number of further children that must still have room. An order without
+	// that room fails at once instead of waiting.
 	Spare int
 }
 
@@ -72,9 +72,9 @@ func (f *Full) Error() string {
 	return fmt.Sprintf("%d earlier children have not ended: the kernel holds them", f.Children)
 }
 
-// Register makes a process that was begun by Begins(name) run work instead of this
-// program, and end. It is called by init functions, so each program that has the
-// package, and each test of it, can do the work.
+// Register makes a process that was started with the arguments of Begins(name) run work
+// and end, instead of running this program. init functions call it, so each program that
+// links the package, and each test of it, can do the work.
 func Register(name string, work func(args []string) error) {
 	if len(os.Args) < 3 || !slices.Equal(os.Args[1:3], Begins(name)) {
 		return
@@ -83,14 +83,14 @@ func Register(name string, work func(args []string) error) {
 		fmt.Fprintln(os.Stderr, err)
 		syscall.Exit(1)
 	}
-	syscall.Exit(0) // which a race detector does not delay, as it does os.Exit
+	syscall.Exit(0) // the race detector would delay os.Exit
 }
 
-// Begins are the arguments that begin registered work.
+// Begins returns the arguments that start registered work.
 func Begins(name string) []string { return []string{"worker", name} }
 
-// Do has a child do the work, and returns what it wrote, also where it was given up or
-// failed. It returns soon after ctx ends.
+// Do runs the work in a child and returns what the child wrote, even if it failed or was
+// given up. It returns soon after ctx ends.
 func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 	if err := k.enter(ctx, o); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 	}
 }
 
-// grace is how long a child may take to end that was given up.
+// grace is how long a child that was given up may take to end.
 const grace = time.Second
 
 // enter waits until the order may begin.
@@ -154,8 +154,8 @@ func (k *Kind) enter(ctx context.Context, o Order) error {
 	return nil // it was let in meanwhile, and its child is given up at once
 }
 
-// next lets those in line begin for whom there is room: first him who was served
-// longest ago. The caller has locked k.mu.
+// next lets waiting orders begin while there is room. The owner that was served longest
+// ago goes first. The caller holds k.mu.
 func (k *Kind) next() {
 	for k.running < k.Running && k.children < k.Children {
 		best := -1
@@ -215,8 +215,8 @@ func (k *Kind) child(o Order) *child {
 
 // run starts a child, and waits for its end however long that takes.
 func (k *Kind) run(c *child, of string) {
-	// This thread is the child's parent, whose end is the child's, and whose capabilities
-	// are the child's. It ends with this goroutine.
+	// This thread is the child's parent: the child inherits its capabilities and ends when
+	// it ends. The thread ends with this goroutine.
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() { // the first thread never ends
 		var on sync.WaitGroup
@@ -258,7 +258,7 @@ func (k *Kind) run(c *child, of string) {
 	close(c.ended)
 }
 
-// end waits for the child's end, and says how it failed.
+// end waits for the child's end and returns how it failed.
 func (c *child) end() error {
 	err := c.Wait()
 	switch complaint := strings.TrimSpace(string(c.complaint.text())); {
@@ -272,8 +272,8 @@ func (c *child) end() error {
 	return nil
 }
 
-// giveUp goes on without a child. Unless it is to stay, it is killed, which has no
-// effect while the kernel holds it.
+// giveUp stops waiting for a child. It kills the child unless the child is to stay; the
+// signal has no effect while the kernel holds the child.
 func (k *Kind) giveUp(c *child, of string) {
 	k.mu.Lock()
 	if !c.over {
@@ -301,8 +301,8 @@ func (k *Kind) Held() int {
 	return k.children - k.running
 }
 
-// Confine takes from this thread all capabilities but some. Without new privileges, no
-// program that it executes gets them back.
+// Confine drops all capabilities of this thread except some. It also sets
+// no_new_privs, so no program that the thread executes gets them back.
 func Confine(keep []int) error {
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData // the lower and the upper 32
@@ -331,17 +331,17 @@ func Confine(keep []int) error {
 	return nil
 }
 
-// unhooked returns an environment without the hook, which must not hold back its own
+// unhooked returns an environment without the hook: the hook must not hold back its own
 // enforcer.
 func unhooked(env []string) []string {
 	return slices.DeleteFunc(env, func(one string) bool { return strings.HasPrefix(one, "LD_PRELOAD=") })
 }
 
-// An output keeps what a child writes, up to a bound, beyond which it is not read.
+// An output keeps what a child writes, up to a bound. It reads nothing beyond that.
 type output struct {
 	mu   sync.Mutex
 	all  bytes.Buffer
-	left int  // that it may still write
+	left int  // bytes that the child may still write
 	over bool // it wrote more
 }
 
