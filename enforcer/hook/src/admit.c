@@ -220,7 +220,7 @@ enum gs_type gs_client_reserve(unsigned gpu, enum gs_kind kind, uint64_t bytes, 
 		if (gs_client.state == GS_ACTIVE || !needs_broker(gpu)) {
 			r = take(gpu, bytes);
 			said = !r ? 0 : kind != GS_MANAGED && lease_take(r) ? GS_GRANT : ask(r, kind);
-			if (!r || said || !needs_broker(gpu))
+			if (!r || said || !(needs_broker(gpu) || gs_local_doubts(gpu, committed[gpu] + reserved[gpu])))
 				break;
 			release(r);
 		}

@@ -14,6 +14,7 @@
 
 #define GS_PERIOD (100 * GS_MS)       /* of the duty cycle */
 #define GS_GRACE (30 * GS_SECOND)     /* the cycle goes on for so long after a loss */
+#define GS_LATE (2 * GS_SECOND)       /* a broker that was lost may be there again by then */
 
 struct gs_page gs_own = {.magic = GS_MAGIC, .version = 1};
 _Atomic(struct gs_page *) gs_page = &gs_own;
@@ -170,6 +171,11 @@ uint64_t gs_local_most(unsigned gpu)
 	uint64_t cap = gs_own.slot[gpu].cap;
 
 	return cap ? cap - elsewhere[gpu] : UINT64_MAX;
+}
+
+bool gs_local_doubts(unsigned gpu, uint64_t bytes)
+{
+	return bytes > gs_local_most(gpu) && bytes <= gs_own.slot[gpu].cap && gs_now() - cycle.since < GS_LATE;
 }
 
 /* The page's number is the tenant's, so that the rest is what this process may have. */

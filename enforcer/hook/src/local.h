@@ -29,6 +29,8 @@ void gs_local_step_down(void); /* the broker's page counts again: threads that w
 /* Moves the duty cycle on, and returns when it wants to be called again, or GS_NEVER. */
 uint64_t gs_local_tick(uint64_t now);
 uint64_t gs_local_most(unsigned gpu); /* bytes that this process may have; UINT64_MAX is no limit */
+/* Those bytes are denied only for what others may have, which the broker knows, and it was lost a moment ago. */
+bool gs_local_doubts(unsigned gpu, uint64_t bytes);
 void gs_local_used(unsigned gpu, uint64_t bytes);
 
 #endif

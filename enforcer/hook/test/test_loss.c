@@ -262,6 +262,22 @@ static void rest_is_divided(void)
 	CHECK(gs_page->slot[0].used == 2500 && !reserved(reserve_aside(1001)) && reserved(reserve_aside(1000)));
 }
 
+/* The others may have what is left, or nothing: the next broker knows. */
+static void late_broker_decides(void)
+{
+	struct request r;
+
+	lose_one_of_three(false);
+	pthread_t t = reserve_aside(501);
+	broker_listen();
+	struct peer p = peer_welcomed(&r, GS_RESUME);
+	CHECK(r.hello.committed[0] == 1000);
+	r = peer_expect(&p, GS_RESERVE);
+	CHECK(r.memory.bytes == 501);
+	peer_answer(&p, GS_GRANT, &r, 1);
+	CHECK(reserved(t));
+}
+
 static void growth_is_frozen(void)
 {
 	lose_one_of_three(true);
@@ -363,6 +379,7 @@ int main(int argc, char **argv)
 		TEST(pinged),
 		TEST(closed_under),
 		TEST(rest_is_divided),
+		TEST(late_broker_decides),
 		TEST(growth_is_frozen),
 		TEST(duty_cycle),
 		TEST(who_is_suspended_stays_so),
