@@ -491,6 +491,24 @@ func TestStatsMessage(t *testing.T) {
 	}
 }
 
+// TestTheBrokersOwnDelayIsNotTheCallers lets the deadline of HELLO pass while a message waits.
+func TestTheBrokersOwnDelayIsNotTheCallers(t *testing.T) {
+	t.Parallel()
+	pair := fixture.Value(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
+	s := &session{b: start(t, Options{}, nil), line: line{fd: pair[0]}}
+	t.Cleanup(func() { s.close(); _ = unix.Close(pair[1]) })
+	say := func() error { return unix.Send(pair[1], []byte("hello"), unix.MSG_NOSIGNAL) }
+	s.due.Store(1)
+	fixture.Must(t, say())
+	s.pinged(time.Second)
+	fixture.Must(t, say())
+	for range 2 {
+		fixture.Value(unix.Read(pair[0], make([]byte, 64)))(t)
+	}
+	s.pinged(time.Second)
+	fixture.Equal(t, say(), error(unix.EPIPE), "who sends nothing is told …")
+}
+
 // TestAnAllocationIsPutOff asks again for an allocation without room: the
 // refusals in between count as none. One beyond the tenant's own cap fails at
 // once.

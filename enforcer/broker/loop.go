@@ -173,6 +173,9 @@ func (l *loop) serve(s *session) {
 	case err != nil:
 		l.end(s, err)
 	case m.slow(n):
+		if s.due.Load() != 0 { // the message is there: it is not late, however long it takes
+			s.due.Store(int64(l.b.clock.now() + l.b.timing.hello))
+		}
 		l.mail = mails.Get().(*mail)
 		l.apart(s, func() error {
 			defer mails.Put(m)

@@ -217,6 +217,13 @@ func (s *session) unread() (bytes int) {
 	return bytes
 }
 
+// unheard returns the size of the messages that the broker has not read yet, in bytes: if they are
+// late, it is the broker that is.
+func (s *session) unheard() (bytes int) {
+	s.hold(func(fd int) { bytes, _ = unix.IoctlGetInt(fd, unix.SIOCINQ) })
+	return bytes
+}
+
 // exited ends the session of a process that has ended, even if a child still
 // has the connection. Its memory is known to be a dead one's from now on.
 func (b *Broker) exited(id uint64) {
@@ -286,7 +293,7 @@ func (s *session) pinged(now time.Duration) {
 	switch {
 	case was == unread:
 		s.b.forget(s)
-	case s.due.Load() != 0 && int64(now) > s.due.Load():
+	case s.due.Load() != 0 && int64(now) > s.due.Load() && s.unheard() == 0:
 		s.hangUp()
 	}
 	if was != authenticated && was != active && was != stale {
