@@ -24,9 +24,7 @@ func TestHostileBytes(t *testing.T) {
 	t.Parallel()
 	s := start(t, two, Options{})
 	h := dial(t, s, "a")
-	if _, err := h.conn.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Value(h.conn.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))))(t)
 	h.ended()
 	h = dial(t, s, "a") // a connection keeps its name
 	h.call(take(1))
@@ -42,9 +40,7 @@ func TestSlowClientsAreClosed(t *testing.T) {
 	dial(t, s, "a").ended() // sends nothing
 	h := dial(t, s, "a")
 	h.call(take(1))
-	if _, err := h.conn.Write([]byte{1, 0, 0}); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Value(h.conn.Write([]byte{1, 0, 0}))(t)
 	h.ended() // sends a part of a request only
 	idle := dial(t, s, "a")
 	idle.call(take(1))
