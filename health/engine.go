@@ -191,6 +191,10 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		st.latched = st.latched && j.Latched
 		from := st.state
 		changed := st.settle(j.Check, m.now)
+		if st.state == incident.Recovering && e.left(s, st.Entity) {
+			st.clear(m.now)
+			changed = from != st.state
+		}
 		switch st.latched = st.latched || m.holding(j.Check, st); {
 		case changed && onlyData(j, st, from):
 			e.dark.changes = append(e.dark.changes, e.transition(j, st, from))
@@ -199,6 +203,17 @@ func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event)
 		}
 	}
 	return changes
+}
+
+// left reports whether an entity's job or GPU is gone. A job is known to have
+// ended only if it was seen.
+func (e *Engine) left(s *derived.Snapshot, entity incident.Entity) bool {
+	gpu := entity.Parent()
+	is := func(sample collectors.Sample) bool { return keyOf(incident.EntityOf(sample, nil)) == keyOf(gpu) }
+	if up := s.Of(collectors.Up); gpu != (incident.Entity{}) && len(up) > 0 && !slices.ContainsFunc(up, is) {
+		return true
+	}
+	return entity.Workload != "" && e.metrics.Resides(entity.Workload) && !e.metrics.Runs(entity.Workload)
 }
 
 // status returns the state of an entity; nil if there are too many.

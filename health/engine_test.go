@@ -87,8 +87,17 @@ func TestLeaveNeedsTheClearThresholdAndTheHoldDown(t *testing.T) {
 	w.steps(60, hotAt(2)) // above the threshold that sets it, and below the one that clears it
 	fixture.Need(t, w.state("hot"), incident.Degraded, "between the thresholds for 10 minutes")
 	w.steps(3, hotAt(-1))
-	w.steps(29, hotAt(20))
+	w.steps(3, hotAt(20))
+	fixture.Equal(t, w.engine.Findings()[0].Severity, incident.Warning, "clear for three samples, and it takes four")
+	w.steps(25, hotAt(20))
+	s := derived.NewSnapshot([]collectors.Sample{on("0", collectors.Up, 1), hotAt(20)})
+	w.now = w.now.Add(step)
+	w.engine.Eval(s, nil, w.now)
+	fixture.Equal(t, s.Of(Status)[0].Value, 0, "the health of a GPU whose fault is over")
 	fixture.Need(t, w.state("hot"), incident.Recovering, "clear for less than the hold-down")
+	f := w.engine.Findings()[0]
+	f = Finding{Severity: f.Severity, Recovered: f.Recovered, Clears: f.Clears}
+	fixture.Equal(t, f, Finding{Severity: incident.Info, Recovered: w.now.Add(-28 * step), Clears: w.now.Add(step)}, "it is over")
 	fixture.Equal(t, len(w.engine.Alerts(nil)), 1, "the alert ended before the hold-down did")
 	changes := w.steps(1, hotAt(20))
 	if len(changes) != 1 || changes[0].To != incident.OK || changes[0].From != incident.Recovering ||
@@ -182,6 +191,15 @@ func TestEndedWorkloadOrTenantIsNotUnknown(t *testing.T) {
 		fixture.Equal(t, w.state("busy"), incident.Recovering, "a %s that ended while it failed", by)
 		w.steps(30)
 		fixture.EqualSlices(t, w.engine.Findings(), nil, "after the hold-down")
+		up, holds := on("0", collectors.Up, 1), on("0", workloads.WorkloadMemory, 1, "b", "")
+		w.steps(1, up, of("b", .9))
+		w.steps(4, on("1", collectors.Up, 1))
+		fixture.EqualSlices(t, w.engine.Findings(), nil, "a %s whose GPU is gone", by)
+		w.steps(1, up, holds, of("b", .9))
+		w.steps(4, up, holds)
+		fixture.Need(t, w.state("busy"), incident.Recovering, "a %s that goes on", by)
+		w.steps(1, up)
+		fixture.Equal(t, w.state("busy") == incident.OK, by == "workload", "a %s without its memory is over", by)
 	}
 }
 

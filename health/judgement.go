@@ -107,9 +107,9 @@ func (j Judgement) Report(format string, least incident.Severity) (text string, 
 		_ = e.Encode(j) // a verdict holds only finite numbers
 		return b.String(), status
 	case "npd":
-		return shorten(j.headline(), longestOfNPD) + "\n", []int{0, 1, 1, 2}[status]
+		return shorten(j.headline(status), longestOfNPD) + "\n", []int{0, 1, 1, 2}[status]
 	}
-	return j.text(), status
+	return j.text(status), status
 }
 
 // longestOfNPD is the number of bytes that node-problem-detector keeps of a
@@ -124,45 +124,43 @@ func shorten(text string, most int) string {
 	return incident.Clean(text, most-3) + "..."
 }
 
-// words are the states in the language of monitoring plugins.
-var words = map[incident.State]string{incident.OK: "OK", incident.Suspect: "OK", incident.Degraded: "WARNING",
-	incident.Unhealthy: "CRITICAL", incident.Failed: "CRITICAL", incident.Unknown: "UNKNOWN"}
+// words are the exit statuses in the language of monitoring plugins.
+var words = []string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}
 
-// text returns a line with the verdict, and a line for each finding. The checks of an
-// entity that have no more data share a line: a GPU that is lost has many.
-func (j Judgement) text() string {
+// text returns a line with the verdict, and a line for each finding: those of the
+// host, then those of jobs and tenants. The checks of an entity that have no more
+// data share a line: a GPU that is lost has many.
+func (j Judgement) text(status int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s - %s: %s\n", words[j.Status], cmp.Or(j.Node, "this host"), j.headline())
+	fmt.Fprintf(&b, "%s - %s: %s\n", words[status], cmp.Or(j.Node, "this host"), j.headline(status))
 	dark := map[incident.Entity][]string{}
 	for _, f := range j.Findings {
 		if f.dark() {
 			dark[f.Entity] = append(dark[f.Entity], f.Check)
 		}
 	}
+	var theirs strings.Builder
 	for _, f := range j.Findings {
+		w := &b
+		if f.ofTenant() {
+			w = &theirs
+		}
 		if all := dark[f.Entity]; f.dark() && len(all) > 1 {
 			if f.Check == all[0] {
-				fmt.Fprintf(&b, "%-9s %s %d checks have no more data: %s\n", f.label(), f.Entity, len(all),
+				fmt.Fprintf(w, "%-9s %s %d checks have no more data: %s\n", f.label(), f.Entity, len(all),
 					strings.Join(all, ", "))
 			}
 			continue
 		}
-		fmt.Fprintf(&b, "%-9s %s %s: %s", f.label(), f.Entity, cmp.Or(f.Alert, f.Check), f.Message)
-		if !f.Since.IsZero() {
-			fmt.Fprintf(&b, " [since %s]", f.Since.UTC().Format(time.RFC3339))
-		}
-		if f.Severity != incident.None && f.Action != "" {
-			fmt.Fprintf(&b, " Do: %s", f.Action)
-		}
-		if f.Latched {
-			fmt.Fprintf(&b, " Once that is done: gpusteward ack %s %s", f.Check, f.Entity)
-		}
-		b.WriteByte('\n')
+		fmt.Fprintf(w, "%-9s %s %s: %s%s\n", f.label(), f.Entity, cmp.Or(f.Alert, f.Check), f.Message, f.standing())
 	}
 	for _, g := range j.GPUs {
 		if g.Status == incident.Unknown {
 			fmt.Fprintf(&b, "%-9s gpu=%s %s\n", incident.Unknown, g.GPU, cmp.Or(g.Reason, noData))
 		}
+	}
+	if theirs.Len() > 0 {
+		b.WriteString("Jobs and tenants, whose faults do not count:\n" + theirs.String())
 	}
 	if n := len(j.Unjudged); n > 0 {
 		fmt.Fprintf(&b, "note: without an agent %d of %d checks cannot be made: they take minutes\n", n, len(Checks()))
@@ -171,6 +169,25 @@ func (j Judgement) text() string {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
 	return b.String()
+}
+
+// standing says since when the finding is there, and what to do; of a fault that
+// is over, when it ended.
+func (f Finding) standing() (text string) {
+	if !f.Recovered.IsZero() {
+		return fmt.Sprintf(" [recovered %s, clears %s UTC]", f.Recovered.UTC().Format("15:04"),
+			f.Clears.UTC().Format("15:04"))
+	}
+	if !f.Since.IsZero() {
+		text = fmt.Sprintf(" [since %s]", f.Since.UTC().Format(time.RFC3339))
+	}
+	if f.Severity != incident.None && f.Action != "" {
+		text += " Do: " + f.Action
+	}
+	if f.Latched {
+		text += fmt.Sprintf(" Once that is done: gpusteward ack %s %s", f.Check, f.Entity)
+	}
+	return text
 }
 
 // dark reports whether the finding says only that its check has no more data.
@@ -187,25 +204,39 @@ func (f Finding) label() string {
 	return f.Severity.String()
 }
 
-// headline returns a one-line summary of j.
-func (j Judgement) headline() string {
+// headline returns a one-line summary of j that agrees with an exit status: the
+// worst of what counts, or how much is well.
+func (j Judgement) headline(status int) string {
 	if j.Status == incident.Unknown {
 		return cmp.Or(j.Reason, noData)
 	}
-	bad := slices.DeleteFunc(slices.Clone(j.Findings), func(f Finding) bool {
-		return f.Shadow || f.Severity < incident.Warning
-	})
-	if len(bad) == 0 {
-		if len(j.GPUs) == 1 {
-			return "1 GPU, no fault"
+	var bad []Finding // they make the verdict
+	theirs := 0
+	for _, f := range j.Findings {
+		switch {
+		case f.Shadow || f.Severity < incident.Warning:
+		case f.ofTenant():
+			theirs++
+		default:
+			bad = append(bad, f)
 		}
-		return fmt.Sprintf("%d GPUs, no fault", len(j.GPUs))
 	}
-	ofHost := slices.DeleteFunc(slices.Clone(bad), Finding.ofTenant) // they make the verdict
-	bad = slices.Concat(ofHost, slices.DeleteFunc(bad, func(f Finding) bool { return !f.ofTenant() }))
+	if status == 0 {
+		text := plural(len(j.GPUs), "GPU") + ", no fault"
+		if len(bad) > 0 {
+			text = plural(len(j.GPUs), "GPU") + ", no critical fault; " + plural(len(bad), "warning")
+		}
+		if theirs > 0 {
+			text += " of the host; " + plural(theirs, "fault") + " of jobs or tenants"
+		}
+		return text
+	}
+	if len(bad) == 0 {
+		return cmp.Or(j.Reason, "it is "+j.Status.String())
+	}
 	first := bad[0]
 	for _, f := range bad { // prefer an equally bad finding of a GPU, which says more
-		if f.Severity == bad[0].Severity && f.ofTenant() == bad[0].ofTenant() && f.Entity.Parent() != (incident.Entity{}) {
+		if f.Severity == bad[0].Severity && f.Entity.Parent() != (incident.Entity{}) {
 			first = f
 			break
 		}
@@ -220,6 +251,14 @@ func (j Judgement) headline() string {
 		text += fmt.Sprintf(" (and %d more)", len(bad)-1)
 	}
 	return text
+}
+
+// plural writes a number of things: "1 GPU", "2 GPUs".
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
 }
 
 // tidy makes every text in j safe to show; it copies what is shared.

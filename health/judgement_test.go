@@ -68,12 +68,19 @@ func TestHeadlineIsTheReasonOfTheVerdict(t *testing.T) {
 		Entity: incident.Entity{GPU: "0", UUID: "GPU-0", Tenant: "a", Workload: "slurm:1"}}
 	node := Finding{Check: "host_kernel", Severity: incident.Warning, State: incident.Degraded, Message: "The kernel."}
 	text, status := judged(job, node).Report("text", incident.Warning)
-	if want := "WARNING - node7: node host_kernel: The kernel. (and 1 more)\n"; status != 1 || !strings.HasPrefix(text, want) {
+	if want := "WARNING - node7: node host_kernel: The kernel.\n"; status != 1 || !strings.HasPrefix(text, want) {
 		t.Errorf("exit status %d, want 1 with %q:\n%s", status, want, text)
 	}
-	if text, status := judged(job).Report("text", incident.Warning); status != 0 || !strings.HasPrefix(text, "OK - ") {
-		t.Errorf("exit status %d, want 0:\n%s", status, text)
-	}
+	recovered := Finding{Check: "gpu_lost", Severity: incident.Info, State: incident.Recovering, Entity: gpuEntity("1"),
+		Message: "It was gone.", Action: "Reboot.", Recovered: birth, Clears: birth.Add(4 * time.Minute)}
+	text, status = judged(job, recovered).Report("text", incident.Warning)
+	fixture.Equal(t, text, "OK - node7: 2 GPUs, no fault of the host; 1 fault of jobs or tenants\n"+
+		"info      gpu=1 gpu_lost: It was gone. [recovered 00:00, clears 00:04 UTC]\n"+
+		"Jobs and tenants, whose faults do not count:\ncritical  "+job.Entity.String()+" job_hang: A job hangs.\n", "well")
+	fixture.Equal(t, status, 0, "exit status")
+	text, status = judged(node).Report("text", incident.Critical)
+	fixture.Equal(t, status, 0, "exit status of a warning that is no failure")
+	fixture.Contains(t, text, "OK - node7: 2 GPUs, no critical fault; 1 warning\n", "the text")
 }
 
 func TestReportsListFindings(t *testing.T) {
@@ -179,17 +186,7 @@ func TestLongLineIsCutBetweenCharacters(t *testing.T) {
 	} {
 		fixture.Equal(t, shorten(text, 80), want, "%q is cut to", text)
 	}
-}
-
-// TestNodeProblemDetectorKeepsMessages holds that a line for it has the
-// maximum length: 80 bytes unless configured otherwise. It counts bytes.
-func TestNodeProblemDetectorKeepsMessages(t *testing.T) {
-	t.Parallel()
-	j := judged(Finding{Check: "gpu_lost", Entity: gpuEntity("1"), Severity: incident.Emergency, State: incident.Failed,
-		Message: strings.Repeat("a", 200)})
-	if text, _ := j.Report("npd", incident.Warning); len(strings.TrimSuffix(text, "\n")) != 80 {
-		t.Errorf("%d bytes: %q", len(text), text)
-	}
+	fixture.Equal(t, longestOfNPD, 80, "bytes that node-problem-detector keeps unless configured otherwise")
 }
 
 func TestAnsweredVerdicts(t *testing.T) {

@@ -51,7 +51,7 @@ func (e *Engine) report(s *derived.Snapshot) {
 		}
 		for _, st := range j.order {
 			counts := !e.shadows(j) && st.Workload == "" && st.Tenant == "" // as in a verdict
-			all[st.Parent()] = all[st.Parent()].with(j, st, counts)
+			all[st.Parent()] = all[st.Parent()].with(j, st, counts, e.memory.now)
 			for i := range st.levels {
 				for n := range firing[first:] {
 					if f := &firing[first+n]; st.levels[i].active && f.Labels[1] == j.Levels[i].Severity.String() {
@@ -85,7 +85,7 @@ func (e *Engine) report(s *derived.Snapshot) {
 
 // with adds a check's result for the GPU, or for something on it, and whether
 // that makes the GPU worse.
-func (g *standing) with(j *judge, st *status, counts bool) *standing {
+func (g *standing) with(j *judge, st *status, counts bool, now time.Time) *standing {
 	if g == nil {
 		g = &standing{}
 	}
@@ -103,7 +103,7 @@ func (g *standing) with(j *judge, st *status, counts bool) *standing {
 		g.known = true
 	}
 	if counts {
-		g.worst = max(g.worst, severity)
+		g.worst = max(g.worst, st.counted(j.Check, now))
 	}
 	return g
 }
@@ -146,8 +146,12 @@ type Finding struct {
 	Limit    string            `json:"limit"`             // from which on it fails: "> 0.05, 6 of 6 in 1m"
 	Worst    float64           `json:"worst"`             // of this fault
 	WorstAt  time.Time         `json:"worst_at,omitzero"` // the time of Worst
-	Message  string            `json:"message"`
-	Action   string            `json:"action"`
+	// when the fault ended, and when it will be forgotten unless it returns; the
+	// severity is info by then
+	Recovered time.Time `json:"recovered,omitzero"`
+	Clears    time.Time `json:"clears,omitzero"`
+	Message   string    `json:"message"`
+	Action    string    `json:"action"`
 }
 
 // Findings returns the failing and the unknown checks, the worst first.
@@ -166,6 +170,10 @@ func (e *Engine) Findings() (all []Finding) {
 				Message: e.message(j, st), Action: e.action(j, st, at)}
 			if l.active {
 				f.Since = e.dated(l.since)
+			}
+			if st.recovered(j.Check, e.memory.now) {
+				f.Severity, f.Recovered = incident.Info, e.dated(st.since)
+				f.Clears = e.dated(st.clears(e.memory.now))
 			}
 			all = append(all, f)
 		}

@@ -137,6 +137,38 @@ func (st *status) now(c *Check, gone bool, now time.Time) incident.State {
 	return incident.OK
 }
 
+// recovered reports whether the fault is over and only its hold-down is not:
+// its levels have been clear for as many samples as it takes to find them bad, or
+// have no signal any more.
+func (st *status) recovered(c *Check, now time.Time) bool {
+	for i := range st.levels {
+		l, of := &st.levels[i], c.Levels[i]
+		if l.active && l.clear < of.For.spelled().N && !l.gone(of, now) {
+			return false
+		}
+	}
+	return st.state == incident.Recovering
+}
+
+// clears returns when the hold-down of a fault that is over ends.
+func (st *status) clears(now time.Time) (at time.Time) {
+	for i := range st.levels {
+		if l := &st.levels[i]; l.active {
+			at = latest(at, l.bad.Add(st.hold))
+		}
+	}
+	return latest(at, now)
+}
+
+// counted returns the severity with which the fault counts: one that is over is
+// worth knowing, and no more.
+func (st *status) counted(c *Check, now time.Time) incident.Severity {
+	if st.recovered(c, now) {
+		return incident.Info
+	}
+	return st.severity(c)
+}
+
 func (st *status) become(to incident.State, now time.Time) bool {
 	if to == st.state {
 		return false

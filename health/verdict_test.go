@@ -155,12 +155,12 @@ func TestVerdictAsJSON(t *testing.T) {
 	v := Verdict{Node: "n", Time: at, Status: incident.Degraded, Reason: "r",
 		GPUs: []Health{{"0", "GPU-0", incident.Unknown, "is late"}},
 		Findings: []Finding{{"hot", "Hot", incident.Entity{GPU: "0", Link: "1"}, incident.Warning, incident.Degraded, at, true, true,
-			1, "> 0", 2, at, "It is hot.", "Cool it."}}}
+			1, "> 0", 2, at, at, at, "It is hot.", "Cool it."}}}
 	const when = `"2026-01-01T00:00:00Z"`
 	want := strings.ReplaceAll(`{"node":"n","time":AT,"status":"degraded","reason":"r","gpus":[{"gpu":"0","uuid":"GPU-0",`+
 		`"status":"unknown","reason":"is late"}],"findings":[{"check":"hot","alert":"Hot","entity":{"gpu":"0","link":"1"},`+
 		`"severity":"warning","state":"degraded","since":AT,"latched":true,"shadow":true,"value":1,"limit":"\u003e 0",`+
-		`"worst":2,"worst_at":AT,"message":"It is hot.","action":"Cool it."}]}`, "AT", when)
+		`"worst":2,"worst_at":AT,"recovered":AT,"clears":AT,"message":"It is hot.","action":"Cool it."}]}`, "AT", when)
 	fixture.Equal(t, string(fixture.Value(json.Marshal(v))(t)), want, "a verdict is")
 	j := Judgement{v, FromAgent, []string{"a"}, []string{"b"}}
 	fixture.Equal(t, string(fixture.Value(json.Marshal(j))(t)), strings.TrimSuffix(want, "}")+

@@ -266,6 +266,11 @@ func (d *Metrics) Resides(workload string) bool {
 	})
 }
 
+// Runs reports whether a workload was on a GPU when they were last read.
+func (d *Metrics) Runs(workload string) bool {
+	return slices.ContainsFunc(d.cards, func(c *card) bool { return slices.Contains(c.jobs, workload) })
+}
+
 // grow records the memory that the workload took beyond its start, and whether
 // it gave any back.
 func (t *resident) grow(bytes float64, now time.Time) {

@@ -54,7 +54,7 @@ func TestCheckWithoutAnAgent(t *testing.T) {
 		"warning": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", nil, 1,
 			[]string{"WARNING - ", "gpu=1 power_brake: "}},
 		"not that": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--fail-on=critical"}, 0,
-			[]string{"WARNING - ", "gpu=1 power_brake: "}},
+			[]string{"OK - ", "no critical fault; 1 warning\n", "\nwarning   gpu=1 "}},
 		"narrowed": {"faults: [{at: 0s, kind: power_brake, gpu: 1}]", []string{"--gpu=0,2", "--only=power_brake"}, 0,
 			[]string{"OK - ", ": 2 GPUs, no fault"}},
 		"bad config": {"", []string{"--config.file=internal/config/testdata/invalid/unknown_key.yml"}, 3,
