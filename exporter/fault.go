@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ type Fault struct {
 	Severity string     `json:"severity,omitempty"` // of the check: info, warning, critical or emergency
 	Count    float64    `json:"count,omitempty"`    // XIDs since the agent opened the GPU
 	Last     *time.Time `json:"last,omitempty"`     // time of the last XID, or since when the check fails
+	Command  string     `json:"command,omitempty"`  // what an operator runs next about the failing check
 
 	Finding
 }
@@ -32,8 +34,36 @@ type Finding struct {
 	Limit    string     `json:"limit,omitempty"`    // from which on the check fails: "> 0.05, 6 of 6 in 1m"
 	Worst    *float64   `json:"worst,omitempty"`    // reading of this fault
 	WorstAt  *time.Time `json:"worst_at,omitempty"`
-	Action   string     `json:"action,omitempty"`  // what to do
-	Runbook  string     `json:"runbook,omitempty"` // URL of the entry in the runbook
+	// when the fault ended, and when it will be forgotten unless it returns; nil: it lasts
+	Recovered *time.Time `json:"recovered,omitempty"`
+	Clears    *time.Time `json:"clears,omitempty"`
+	Action    string     `json:"action,omitempty"`  // what to do
+	Runbook   string     `json:"runbook,omitempty"` // URL of the entry in the runbook
+}
+
+// commands look further into a fault, by check.
+var commands = map[string]string{
+	"broker":         "systemctl status gpusteward-broker",
+	"driver_unbound": "journalctl -k -g NVRM",
+	"fabric_state":   "systemctl status nvidia-fabricmanager",
+}
+
+// next returns the command to run next about a failing check of a GPU, or of the
+// node if gpu is negative. It has no name that others chose.
+func (f Fault) next(gpu int) string {
+	text := commands[f.Check]
+	switch {
+	case f.Check == "", f.Recovered != nil:
+		return ""
+	case f.Latched:
+		return "sudo gpusteward ack " + f.Check + " " + f.Entity
+	case text == "":
+		text = "gpusteward check --only=" + f.Check
+		if gpu >= 0 {
+			text += fmt.Sprintf(" --gpu=%d", gpu)
+		}
+	}
+	return text
 }
 
 // seenXIDs are the XIDs of a GPU seen so far, by code.

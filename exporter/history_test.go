@@ -26,12 +26,7 @@ func using(index int, watts float64) GPU {
 func wantPoints(t *testing.T, p Points, want ...float64) {
 	t.Helper()
 	fixture.Need(t, len(p), historyPoints, "points")
-	for i, v := range want {
-		if got := float64(p[len(p)-len(want)+i]); got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
-			t.Errorf("the last points are %v, want %v", p[len(p)-len(want):], want)
-			return
-		}
-	}
+	fixture.Equal(t, fmt.Sprint([]float32(p[len(p)-len(want):])), fmt.Sprint(want), "the last points")
 }
 
 func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
@@ -63,18 +58,9 @@ func TestHistoryKeepsTheLastQuarterOfAnHour(t *testing.T) {
 	for _, v := range h.all().GPUs[0].Series["power_watts"][:historyPoints-1] {
 		fixture.Need(t, math.IsNaN(float64(v)), true, "the value before an hour of sleep is %v: it is none", v)
 	}
-}
-
-// If the clock is set back, times come twice: the earlier points are dropped.
-func TestHistoryAfterAClockWasSetBack(t *testing.T) {
-	t.Parallel()
-	var h history
-	h.add(noon, []GPU{using(0, 1)}, nil)
-	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)}, nil)
-	wantPoints(t, h.all().GPUs[0].Series["power_watts"], math.NaN(), 2)
-	if end := h.all().End; !end.Equal(noon.Add(-time.Hour)) {
-		t.Errorf("it ends at %v", end)
-	}
+	h.add(noon.Add(-time.Hour), []GPU{using(0, 2)}, nil) // the clock is set back: times come twice
+	wantPoints(t, h.all().GPUs[0].Series["power_watts"], nan, 2)
+	fixture.Equal(t, h.all().End, noon.Add(-time.Hour), "it ends at")
 }
 
 // The memory of the history is bounded, even if GPUs come and go.
@@ -117,11 +103,7 @@ func wantDay(t *testing.T, d Day, end time.Time, want ...float64) {
 	if len(p) != dayMinutes || !d.End.Equal(end) || d.Step != 60 {
 		t.Fatalf("the day has %d points until %v", len(p), d.End)
 	}
-	for i, v := range want {
-		if got := float64(p[len(p)-len(want)+i]); got != v && !(math.IsNaN(got) && math.IsNaN(v)) {
-			t.Fatalf("the last minutes are %v, want %v", p[len(p)-len(want):], want)
-		}
-	}
+	fixture.Need(t, fmt.Sprint([]float32(p[len(p)-len(want):])), fmt.Sprint(want), "the last minutes")
 }
 
 // A minute is the mean of its known steps. A gap stays one, also if the host

@@ -20,6 +20,9 @@ type Job struct {
 	// its other ranks wait for a rank on this GPU in every step
 	Straggler *Straggler `json:"straggler,omitempty"`
 	Ranks     []Rank     `json:"ranks,omitempty"` // by communicator and rank
+	// of the job's process on this GPU for which others wait; 0: it has several there,
+	// or they may not be listed
+	PID int `json:"pid,omitempty"`
 }
 
 // Slow says why steps take longer than usual.
@@ -72,6 +75,23 @@ func init() {
 	}
 }
 
+// culprits finds the processes for which the other ranks of jobs wait.
+func (s *Server) culprits(all []Workload) {
+	if s.options.Processes == nil {
+		return
+	}
+	for _, w := range all {
+		for _, g := range w.GPUs {
+			if g.Job == nil || g.Job.Hang == nil && g.Job.Straggler == nil {
+				continue
+			}
+			if on, _ := s.listed(g.UUID, w.Name); len(on) == 1 {
+				g.Job.PID = on[0].PID
+			}
+		}
+	}
+}
+
 // job writes what a workload's programs do: how long a step takes on the GPU
 // where it takes longest, why it is slow, its stragglers and its hangs.
 func (st style) job(b *strings.Builder, w Workload) {
@@ -95,7 +115,11 @@ func (st style) job(b *strings.Builder, w Workload) {
 	}
 	for _, g := range w.GPUs {
 		if g.Job != nil && g.Job.Hang != nil {
-			b.WriteString(st.wrapped(red, "  ", g.Job.Hang.text(g.Index)))
+			text := g.Job.Hang.text(g.Index)
+			if g.Job.PID > 0 {
+				text += fmt.Sprintf("; its stack: sudo gpusteward stack %d", g.Job.PID)
+			}
+			b.WriteString(st.wrapped(red, "  ", text))
 		}
 	}
 }

@@ -73,6 +73,18 @@ func TestProcesses(t *testing.T) {
 	if a := ask("?gpu=GPU-2"); a.All != 2*maxProcesses || len(a.Processes) != maxProcesses {
 		t.Errorf("%d of %d processes are listed", len(a.Processes), a.All)
 	}
+	// A job waits for its only process on a GPU, not for one of several.
+	stuck := func(uuid, workload string) Workload {
+		return Workload{Name: workload, GPUs: []WorkloadGPU{{UUID: uuid, Job: &Job{Hang: &Hang{}}}, {UUID: uuid, Job: &Job{}}}}
+	}
+	jobs := []Workload{stuck("GPU-1", "unit:a"), stuck("GPU-0", "unit:b"), stuck("GPU-2", "")}
+	s.culprits(jobs)
+	for i, want := range []int{3, 2, 0} {
+		fixture.Equal(t, [2]int{jobs[i].GPUs[0].Job.PID, jobs[i].GPUs[1].Job.PID}, [2]int{want}, "job %d waits for", i)
+	}
+	var b strings.Builder
+	style{width: 120}.job(&b, jobs[0])
+	fixture.Contains(t, b.String(), "; its stack: sudo gpusteward stack 3\n", "the status")
 	may = false
 	if a := ask("?gpu=GPU-0"); a.Listed || len(a.Processes) > 0 {
 		t.Errorf("although they may not be, processes are listed: %+v", a)

@@ -66,8 +66,8 @@ func (g GPU) worst(now time.Time, wide bool) field {
 		return field{text, float64(slices.Index(severities, f.Severity)), faultPaints[f.Severity]}
 	case len(g.Faults) > 0:
 		return field{g.Faults[0].words(now), -1, ""}
-	case len(g.Throttled) > 0:
-		return field{"held by " + reasons(g.Throttled), -2, throttle(g.Throttled)}
+	case g.held() != "":
+		return field{"held by " + g.held(), -2, yellow}
 	}
 	return words("")
 }
@@ -80,7 +80,9 @@ func (st style) findings(s State) grid {
 	add := func(where string, index int, all []Fault) {
 		for _, f := range all {
 			since := words("")
-			if f.Last != nil {
+			if f.Recovered != nil {
+				since = field{"over", s.Time.Sub(*f.Recovered).Seconds(), dim}
+			} else if f.Last != nil {
 				since = field{text: age(s.Time.Sub(*f.Last)), by: s.Time.Sub(*f.Last).Seconds()}
 			}
 			what := f.What

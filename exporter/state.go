@@ -116,9 +116,11 @@ func (s *State) find(faults []Fault) {
 		}
 		at := slices.IndexFunc(s.GPUs, func(g GPU) bool { return g.UUID == f.UUID })
 		if at < 0 || f.UUID == "" {
+			f.Command = f.next(-1)
 			s.Faults = slices.Insert(s.Faults, 0, f)
 			continue
 		}
+		f.Command = f.next(s.GPUs[at].Index)
 		s.GPUs[at].Faults = slices.Insert(s.GPUs[at].Faults, 0, f)
 	}
 }
@@ -136,6 +138,7 @@ func (s *Server) now() State {
 	if s.options.Faults != nil {
 		state.find(s.options.Faults())
 	}
+	s.culprits(state.Workloads)
 	return state
 }
 

@@ -62,11 +62,13 @@ func TestStateFaults(t *testing.T) {
 	state := s.state(nil)
 	since := noon.Add(-2 * time.Minute)
 	state.find([]Fault{
-		{UUID: "GPU-0", What: "It is lost.", Check: "gpu_lost", Severity: "emergency", Last: &since},
+		{UUID: "GPU-0", What: "It is lost.", Check: "gpu_lost", Severity: "emergency", Last: &since,
+			Finding: Finding{Entity: "gpu=0", Latched: true}},
 		{What: "A port is down.", Check: "ib_port", Severity: "critical", Last: &since},
-		{UUID: "GPU-0", What: "It is hot.", Check: "thermal_margin", Severity: "warning", Last: &since},
+		{UUID: "GPU-0", What: "It was hot.", Check: "thermal_margin", Severity: "info", Last: &since,
+			Finding: Finding{Recovered: &since, Clears: &noon}},
 		{UUID: "GPU-0", What: "It is odd.", Check: "drift", Severity: "warning", Finding: Finding{Shadow: true}},
-		{UUID: "GPU-gone", What: "It is missing.", Check: "gpu_missing", Severity: "emergency", Last: &since},
+		{UUID: "GPU-gone", What: "It is missing.", Check: "broker", Severity: "emergency", Last: &since},
 	})
 	words := func(all []Fault) (texts []string) {
 		for _, f := range all {
@@ -74,15 +76,21 @@ func TestStateFaults(t *testing.T) {
 		}
 		return texts
 	}
-	if got, want := words(state.GPUs[0].Faults), []string{"emergency, for 2m: It is lost.",
-		"warning, for 2m: It is hot.", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}; !reflect.DeepEqual(got,
+	if got, want := words(state.GPUs[0].Faults), []string{"Emergency, for 2m: It is lost.",
+		"Info, recovered 11:58, clears 12:00 UTC: It was hot.", "XID 79 1m ago", "XID 31 ×3 1h00m ago", "XID 13"}; !reflect.DeepEqual(got,
 		want) {
 		t.Errorf("the faults are\n%q, want\n%q", got, want)
 	}
-	if got, want := words(state.Faults), []string{"critical, for 2m: A port is down.",
-		"emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
+	if got, want := words(state.Faults), []string{"Critical, for 2m: A port is down.",
+		"Emergency, for 2m: It is missing."}; !reflect.DeepEqual(got, want) {
 		t.Errorf("the node's faults are\n%q, want\n%q: also those of a GPU that is not shown", got, want)
 	}
+	var next []string
+	for _, f := range append(state.GPUs[0].Faults[:3], state.Faults...) {
+		next = append(next, f.Command)
+	}
+	fixture.EqualSlices(t, next, []string{"sudo gpusteward ack gpu_lost gpu=0", "", "",
+		"gpusteward check --only=ib_port", "systemctl status gpusteward-broker"}, "what to run next")
 	if len(state.Shadow) != 1 || state.Shadow[0].UUID != "GPU-0" || state.Shadow[0].What != "It is odd." {
 		t.Errorf("the findings in shadow mode are %+v", state.Shadow)
 	}
@@ -225,16 +233,5 @@ func TestEscalationInColour(t *testing.T) {
 		text := style{width: minWidth, colour: true}.table(State{Escalation: []Escalated{l}})
 		fixture.Contains(t, text, want, "%+v is", l)
 		fixture.Equal(t, strings.Contains(text, "warn (shadow)"), false, "a warning is done, not only said")
-	}
-}
-
-func TestQuotaInWords(t *testing.T) {
-	t.Parallel()
-	at := func(v float64) *float64 { return &v }
-	for want, c := range map[string]Tenant{
-		"": {}, "≤50%": {Limit: at(.5)}, "50%": {Guarantee: at(.5), Limit: at(.5)},
-		"30-50%": {Guarantee: at(.3), Limit: at(.5)}, "0-100%": {Guarantee: at(0)}, "100%": {Guarantee: at(1)},
-	} {
-		fixture.Equal(t, c.quota(), want, "%v to %v is written", c.Guarantee, c.Limit)
 	}
 }

@@ -52,9 +52,9 @@ func (st style) host(b *strings.Builder, s State) {
 	if h.DriverUp {
 		driver = "driver " + cmp.Or(h.DriverVersion, "?") + ", CUDA " + cmp.Or(h.CUDAVersion, "?")
 	}
-	gpus := cell{text: fmt.Sprintf("%d GPUs expected,", h.GPUsExpected)}
+	gpus := cell{text: plural(h.GPUsExpected, "GPU") + " expected,"}
 	if h.GPUs != nil {
-		gpus.text = fmt.Sprintf("%d of %d GPUs,", *h.GPUs, h.GPUsExpected)
+		gpus.text = fmt.Sprintf("%d of %s,", *h.GPUs, plural(h.GPUsExpected, "GPU"))
 		if *h.GPUs < h.GPUsExpected {
 			gpus.paint = red
 		}
@@ -122,8 +122,8 @@ func (st style) gpuLine(b *strings.Builder, paint, hot, index, name, load, memor
 // devices.
 func (st style) details(b *strings.Builder, g GPU, now time.Time) {
 	st.faults(b, "   ", g.Faults, now)
-	if len(g.Throttled) > 0 {
-		b.WriteString(st.wrapped(throttle(g.Throttled), "   ", "clocks held by "+reasons(g.Throttled)))
+	if held := g.held(); held != "" {
+		b.WriteString(st.wrapped(yellow, "   ", "Its clocks are held by "+held+"."))
 	}
 	for _, m := range g.MIG {
 		st.gpuLine(b, "", "", "", m.Profile+" "+m.GI+"/"+m.CI, load(known(m.SMActivity), st.bar()),
@@ -216,21 +216,17 @@ var holds = map[string]string{
 	"display_clocks": "display clocks",
 }
 
-func reasons(held []string) string {
-	words := make([]string, len(held))
-	for i, h := range held {
-		words[i] = cmp.Or(holds[h], h)
+// held says in words what holds the GPU's clocks. A GPU at its power limit, and at
+// no other, does what it can.
+func (g GPU) held() string {
+	if slices.Equal(g.Throttled, []string{"sw_power_cap"}) {
+		return ""
 	}
-	return strings.Join(words, ", ")
-}
-
-// throttle is the colour of held clocks: a GPU at its power limit does what it
-// can.
-func throttle(held []string) string {
-	if slices.Equal(held, []string{"sw_power_cap"}) {
-		return dim
+	all := make([]string, len(g.Throttled))
+	for i, h := range g.Throttled {
+		all[i] = cmp.Or(holds[h], h)
 	}
-	return yellow
+	return strings.Join(all, ", ")
 }
 
 // faultPaints are the colours of severities.
@@ -255,7 +251,11 @@ func (st style) faults(b *strings.Builder, indent string, all []Fault, now time.
 // words says what the fault is or was, how often it occurred and how long ago.
 func (f Fault) words(now time.Time) string {
 	if f.Check != "" {
-		return f.Severity + ", for " + age(now.Sub(f.when())) + ": " + f.What
+		since := "for " + age(now.Sub(f.when()))
+		if f.Recovered != nil && f.Clears != nil {
+			since = "recovered " + f.Recovered.UTC().Format("15:04") + ", clears " + f.Clears.UTC().Format("15:04 UTC")
+		}
+		return capital(f.Severity) + ", " + since + ": " + f.What
 	}
 	text := f.What
 	if f.Count > 1 {
@@ -265,6 +265,19 @@ func (f Fault) words(now time.Time) string {
 		text += " " + age(now.Sub(*f.Last)) + " ago"
 	}
 	return text
+}
+
+// plural writes a number of things: "1 GPU", "2 GPUs".
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// capital returns text with a capital letter.
+func capital(text string) string {
+	return strings.ToUpper(text[:min(1, len(text))]) + text[min(1, len(text)):]
 }
 
 // downs are the reasons of gpusteward_worker_stuck in words.

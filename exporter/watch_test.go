@@ -69,8 +69,8 @@ func faulty() State {
 			add(gpu, f[0], f[1], f[2], time.Hour)
 		}
 		for _, gpu := range []int{0, 3, 5, 6, 9, 10, 11, 12, 13, 14, 15} {
-			add(gpu, "critical", "uncorrected_ecc", fmt.Sprintf("GPU %d had %d uncorrectable ECC errors in the last "+
-				"5 minutes, and the rows wait for a reset to be replaced.", gpu, 1+gpu%3), time.Duration(gpu)*time.Minute)
+			add(gpu, "critical", "uncorrected_ecc", fmt.Sprintf("GPU %d had %s in the last 5 minutes, "+
+				"and the rows wait for a reset to be replaced.", gpu, plural(1+gpu%3, "uncorrectable ECC error")), time.Duration(gpu)*time.Minute)
 		}
 		add(-1, "warning", "kernel_mce", "The kernel logged a machine check.", time.Hour)
 		slices.SortStableFunc(all, func(a, b Fault) int {
@@ -171,25 +171,28 @@ func absent(text string, want []string) int {
 	})
 }
 
-// shows waits until the terminal shows all of want, and none of those that begin
-// with an exclamation mark.
-func (w *terminal) shows(want ...string) string {
+// await waits until is, whose failure says what was wanted.
+func (w *terminal) await(is func() bool, failure func() string) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
-		text := w.text()
-		missing := absent(text, want)
-		if missing < 0 {
-			return text
-		}
+	for end := time.Now().Add(time.Minute); !is(); {
 		select {
 		case err := <-w.ended:
-			w.t.Fatalf("it ended, with %v, before it showed %q:\n%s", err, want[missing], text)
+			w.t.Fatalf("it ended, with %v: %s", err, failure())
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("%q: the terminal shows\n%s", want[missing], text)
+			w.t.Fatalf("%s:\n%s", failure(), w.text())
 		}
 	}
+}
+
+// shows waits until the terminal shows all of want, and none of those that begin
+// with an exclamation mark.
+func (w *terminal) shows(want ...string) (text string) {
+	w.t.Helper()
+	w.await(func() bool { text = w.text(); return absent(text, want) < 0 },
+		func() string { return fmt.Sprintf("%q is not as wanted", want[absent(text, want)]) })
+	return text
 }
 
 // resize gives the terminal another size, and waits until it shows what is wanted,
@@ -213,16 +216,8 @@ func (w *terminal) reversed() string {
 // at waits until the cursor is on a line that begins with want.
 func (w *terminal) at(want string) {
 	w.t.Helper()
-	for end := time.Now().Add(time.Minute); !strings.HasPrefix(w.reversed(), want); {
-		select {
-		case err := <-w.ended:
-			w.t.Fatalf("it ended, with %v", err)
-		case <-time.After(5 * time.Millisecond):
-		}
-		if time.Now().After(end) {
-			w.t.Fatalf("the cursor is on %q, want %q:\n%s", w.reversed(), want, w.text())
-		}
-	}
+	w.await(func() bool { return strings.HasPrefix(w.reversed(), want) },
+		func() string { return fmt.Sprintf("the cursor is on %q, want %q", w.reversed(), want) })
 }
 
 // TestWatchKeys types every key as a terminal sends it.
@@ -245,9 +240,9 @@ func TestWatchKeys(t *testing.T) {
 		{"Home", "\x1b[H", func() { at(" 0 H100") }},
 		{"G", "G", func() { at("15 H100") }},
 		{"g", "g", func() { at(" 0 H100") }},
-		{"Enter", "\r", func() { shows("critical, for 0s: GPU 0 had 1 uncorrectable", "clocks held by power limit") }},
-		{"Down", "\x1b[B", func() { at("   critical, for 0s: GPU 0 had") }},
-		{" ", " ", func() { shows("!clocks held by"); at(" 0 H100") }},
+		{"Enter", "\r", func() { shows("Critical, for 0s: GPU 0 had 1 uncorrectable") }},
+		{"Down", "\x1b[B", func() { at("   Critical, for 0s: GPU 0 had") }},
+		{" ", " ", func() { shows("!Critical, for"); at(" 0 H100") }},
 		{"PgDn", "\x1b[6~", func() { at("15 H100") }},
 		{"PgUp", "\x1b[5~", func() { at(" 0 H100") }},
 		{"Tab", "\t", func() { shows("[Workloads 2]", "slurm:4711.0 (carol)") }},

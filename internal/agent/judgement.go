@@ -108,6 +108,9 @@ func (j *judgement) faults() (all []exporter.Fault) {
 		if !f.WorstAt.IsZero() {
 			one.WorstAt = &f.WorstAt
 		}
+		if !f.Recovered.IsZero() {
+			one.Recovered, one.Clears = &f.Recovered, &f.Clears
+		}
 		if f.Alert != "" {
 			one.Runbook = health.Runbook + "#" + strings.ToLower(f.Alert)
 		}

@@ -82,7 +82,7 @@ func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 			slices.Contains(s.family("nvgpu_health_status", `gpu="3"`), 2) &&
 			slices.Contains(s.family("nvgpu_health_status", `gpu="2"`), 0)
 	})
-	if _, out := order("status"); !strings.Contains(out, "emergency, for ") ||
+	if _, out := order("status"); !strings.Contains(out, "Emergency, for ") ||
 		!strings.Contains(out, "fallen off the bus") {
 		t.Errorf("status does not show it:\n%s", out)
 	}
