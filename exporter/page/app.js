@@ -3,9 +3,12 @@
 //   [data-gpu="0"]            the card of GPU 0; also data-uuid, and data-health:
 //                             ok, info, warning, critical, emergency, down, gone;
 //                             data-gone is there once the GPU is not
-//     [data-field="power"]    a value: name, health, load, activity, memory,
+//                             data-job-fault is the severity of a job's fault there
+//     [data-field="power"]    a value: name, health, job, load, activity, memory,
 //                             power, temperature, clocks, nvlink, pcie, ecc, reason
 //     button.head             opens the card (aria-expanded)
+//   [data-attention="job"]    a fault that needs attention: host, gpu, job, tenant
+//                             (data-severity); #attention is hidden without any
 //   [data-tile="health"]      a tile of the host strip (data-severity), with
 //                             [data-field="health"]; also gpus, load, memory,
 //                             power, hottest
@@ -33,6 +36,7 @@
 // performance.getEntriesByName("update") holds what the last update cost, and
 // "shown" when the first readings were shown.
 
+import { Attention, gather } from "./attention.js";
 import { Cards } from "./cards.js";
 import { attribute, shown, text } from "./dom.js";
 import { Events } from "./events.js";
@@ -56,7 +60,7 @@ const cards = new Cards(history);
 const jobs = new Jobs(history);
 const url = document.body.dataset.events;
 const heading = new Heading();
-const views = [new Strip(), heading, new Guide(), cards, jobs, tenants(), escalation(), workloads(), new Shadow()];
+const views = [new Attention(), new Strip(), heading, new Guide(), cards, jobs, tenants(), escalation(), workloads(), new Shadow()];
 if (url) views.push(new Events(url));
 let heard = Date.now(); // time of the last message
 let latest = null; // state
@@ -67,7 +71,7 @@ let hung = new Map(); // words by hanging job, as last announced
 // announce tells a screen reader what became worse or better.
 function announce(state) {
   const words = [...aboutGPUs(state), ...aboutJobs(state)];
-  if (words.length) text(document.getElementById("say"), words.slice(0, 4).join(". "));
+  if (words.length) text(document.getElementById("say"), words.slice(0, 4).map((w) => w.replace(/\.$/, "")).join(". "));
 }
 
 function aboutGPUs(state) {
@@ -107,9 +111,11 @@ function render() {
 
 // show updates the views to the state and to what the URL names.
 function show() {
+  latest.attention = gather(latest); // for all views
   const scope = resolve(named, latest);
+  attribute(document.body, "data-scope", scope?.kind ?? null);
   for (const view of views) view.show(latest, scope);
-  if (arrived) arrive();
+  if (arrived) arrive(scope);
   processes?.show(Date.parse(latest.time));
   const to = document.getElementById("grafana");
   const href = grafana(latest.host.grafana_url, "host");
@@ -123,9 +129,9 @@ let opened = null; // UUID of the GPU whose card this opened
 let processes = null; // of a workload
 
 // arrive opens what a URL is about, and closes what the one before opened.
-function arrive() {
+function arrive(scope) {
   arrived = false;
-  const gpu = named?.kind === "gpu" ? named.id : null;
+  const gpu = scope?.kind === "gpu" ? scope.id : null;
   if (opened && opened !== gpu) cards.open(opened, false);
   if (gpu) cards.open(gpu, true);
   opened = gpu;

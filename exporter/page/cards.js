@@ -4,12 +4,16 @@
 import { Detail } from "./detail.js";
 import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
-import { clock, harmful, held, number, ofMemory, pair, percent, scaled, traffic, unknown } from "./format.js";
+import {
+  clock, harmful, held, margin, matches, number, ofMemory, pair, percent, scaled, traffic, unknown,
+} from "./format.js";
 import { link } from "./scope.js";
-import { down, failing, ofGPU, sign } from "./severity.js";
+import { down, failing, ofGPU, rank, recovery, sign } from "./severity.js";
 import { draw, say } from "./spark.js";
+import { names } from "./tables.js";
 
 const goneFor = 60_000; // milliseconds that the card of a missing GPU stays
+const roomy = 8; // GPUs up to which each has a large card
 
 // rows are the values of a card with a sparkline.
 const rows = [
@@ -43,7 +47,8 @@ const rows = [
     series: ["temperature_celsius"],
     top: () => 100,
     write: (v) => `${number(v)} °C`,
-    value: (g) => pair(number(g.temperature_celsius?.gpu), " °C · ", number(g.temperature_margin_celsius), " left"),
+    value: (g) => [g.temperature_celsius?.gpu === undefined ? unknown : `${number(g.temperature_celsius.gpu)} °C`,
+      margin(g.temperature_margin_celsius)].filter(Boolean).join(" · "),
   },
 ];
 
@@ -54,7 +59,7 @@ const facts = [
   {
     field: "clocks",
     label: "SM clock",
-    value: (g) => [ghz(g.clock_hertz?.sm), held(g.throttled)].filter(Boolean).join(", "),
+    value: (g) => ghz(g.clock_hertz?.sm),
     warn: (g) => harmful(g.throttled),
   },
   { field: "nvlink", label: "NVLink", value: (g) => traffic(g.nvlink_bytes_per_second) },
@@ -70,6 +75,9 @@ const facts = [
   },
 ];
 
+// sentence tells a fault of a job in a sentence.
+const sentence = (job) => `${job.where}${/^[a-z]/.test(job.what) ? "" : ":"} ${job.what}`;
+
 // A Card is the part of the page about one GPU.
 class Card {
   constructor(cards, gpu) {
@@ -78,11 +86,13 @@ class Card {
     this.name = el("span", { class: "name", "data-field": "name" });
     this.index = el("span", { class: "index" });
     this.health = el("span", { class: "badge", "data-field": "health" });
+    this.job = el("span", { class: "badge of-job", "data-field": "job" });
     this.button = el(
       "button",
       { type: "button", class: "head", "aria-expanded": "false", "aria-controls": `${id}-more` },
       this.index,
       this.name,
+      this.job,
       this.health,
     );
     this.rows = rows.map((row) => {
@@ -90,7 +100,7 @@ class Card {
       const chart = el("canvas", { role: "img", class: "spark" });
       return {
         ...row,
-        node: el("div", { class: "row" }, el("dt", {}, row.label), value, el("dd", { class: "chart" }, chart)),
+        node: el("div", { class: `row of-${row.field}` }, el("dt", {}, row.label), value, el("dd", { class: "chart" }, chart)),
         value,
         chart,
         of: row.value,
@@ -125,6 +135,10 @@ class Card {
     attribute(this.node, "data-uuid", gpu.uuid);
     attribute(this.node, "data-health", health);
     attribute(this.node, "data-gone", since && Date.now() - since > goneFor ? "long" : since ? "" : null);
+    const job = since ? null : this.cards.trouble(gpu);
+    attribute(this.node, "data-job-fault", job?.severity ?? null);
+    text(this.job, job ? `${sign(job.severity)} job` : "");
+    attribute(this.job, "title", job ? sentence(job) : null);
     attribute(this.node, "aria-label", `GPU ${gpu.index}, ${health}`);
     text(this.index, `${gpu.index}`);
     this.known = gpu.name ?? this.known; // a lost GPU no longer reports it
@@ -135,16 +149,21 @@ class Card {
       titled(fact.value, fact.of(gpu));
       attribute(fact.value, "data-warn", fact.warn?.(gpu) ? "" : null);
     }
-    titled(this.state, this.#reason(gpu, since) || this.cards.users(gpu));
+    titled(this.state, this.#reason(gpu, since, job) || this.cards.users(gpu));
     this.fold.contents?.show(gpu, this.cards.now);
   }
 
-  #reason(gpu, since) {
+  #reason(gpu, since, job) {
     if (since) return `The GPU is gone since ${clock(new Date(since))}; these are its last readings.`;
     const faults = failing(gpu.faults);
     const words = [];
     if (!gpu.up) words.push(`Not read: ${down(gpu.reason)}.`);
-    if (faults.length) words.push(faults[0].what + (faults.length > 1 ? ` (and ${faults.length - 1} more)` : ""));
+    if (job && rank(job.severity) > rank(ofGPU(gpu))) words.push(sentence(job));
+    else if (faults.length) {
+      const over = recovery(faults[0]);
+      words.push((over ? `${over[0].toUpperCase()}${over.slice(1)}. ` : "") + faults[0].what +
+        (faults.length > 1 ? ` (and ${faults.length - 1} more)` : ""));
+    } else if (harmful(gpu.throttled)) words.push(`Its clocks are held by ${held(gpu.throttled)}.`);
     else if (gpu.mig_devices) words.push(`${gpu.mig_devices.length} MIG devices: ${this.cards.users(gpu)}`);
     return words.join(" ");
   }
@@ -168,10 +187,13 @@ export class Cards {
   now = 0;
   #known = new Map(); // UUID to the last reading and, for a missing GPU, since when
   #users = new Map(); // UUID to the names of its workloads
+  #words = new Map(); // UUID to what a reader may look for of its workloads and tenants
+  #troubles = new Map(); // UUID to the worst fault of a job there
   #filter = "";
   #scope = null;
   #parent = document.getElementById("gpus");
   #shown = document.querySelector('[data-field="gpus-shown"]');
+  #none = document.querySelector("#gpus-section .empty");
   #list = new List(this.#parent, {
     key: ({ gpu }) => gpu.uuid,
     make: ({ gpu }) => {
@@ -200,11 +222,19 @@ export class Cards {
     this.#scope = scope;
     this.grafana = state.host.grafana_url;
     this.#users = new Map();
-    for (const { workload, gpus } of state.workloads) {
-      for (const { uuid } of gpus ?? []) {
-        if (!this.#users.has(uuid)) this.#users.set(uuid, []);
-        this.#users.get(uuid).push(workload);
+    this.#words = new Map();
+    const note = (map, uuid, ...all) => map.set(uuid, [...(map.get(uuid) ?? []), ...all]);
+    for (const w of state.workloads) {
+      for (const { uuid } of w.gpus ?? []) {
+        note(this.#users, uuid, w.workload);
+        note(this.#words, uuid, ...names(w));
       }
+    }
+    for (const t of state.tenants ?? []) note(this.#words, t.uuid, t.tenant);
+    this.#troubles = new Map();
+    for (const f of state.attention) {
+      if (f.kind !== "job") continue;
+      for (const uuid of f.uuids) if (!this.#troubles.has(uuid)) this.#troubles.set(uuid, f); // the worst comes first
     }
     const here = new Set(state.gpus.map((g) => g.uuid));
     for (const gpu of state.gpus) this.#known.set(gpu.uuid, { gpu });
@@ -213,8 +243,12 @@ export class Cards {
       one.since ??= Date.now();
       if (Date.now() - one.since > goneFor && !this.#used(uuid)) this.#known.delete(uuid);
     }
+    const ill = ({ gpu, since }) => {
+      const most = since ? 0 : Math.max(rank(ofGPU(gpu)), rank(this.trouble(gpu)?.severity));
+      return most < rank("warning") ? 0 : most;
+    };
     const all = [...this.#known.values()].sort(
-      (a, b) => a.gpu.index - b.gpu.index || (a.gpu.uuid < b.gpu.uuid ? -1 : 1),
+      (a, b) => ill(b) - ill(a) || a.gpu.index - b.gpu.index || (a.gpu.uuid < b.gpu.uuid ? -1 : 1),
     );
     this.#list.show(all);
     this.#sift();
@@ -225,6 +259,11 @@ export class Cards {
   #used(uuid) {
     const node = [...this.#parent.children].find((n) => n.dataset.uuid === uuid);
     return Boolean(node && (node.card.fold.contents || node.contains(document.activeElement)));
+  }
+
+  // trouble returns the worst fault of a job on a GPU.
+  trouble(gpu) {
+    return this.#troubles.get(gpu.uuid);
   }
 
   // workloads returns the names of a GPU's first workloads, the largest memory
@@ -256,25 +295,23 @@ export class Cards {
   }
 
   #sift() {
+    const all = this.#parent.children.length;
     let count = 0;
     for (const node of this.#parent.children) {
       const { gpu, state } = node.card;
       const is = (!this.#scope || this.#scope.gpus.has(gpu.uuid)) && (
         node.card.fold.contents ||
-        matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said));
+        matches(this.#filter, `gpu ${gpu.index}`, gpu.name, gpu.uuid, gpu.pci_bus_id, node.dataset.health, state.said,
+          ...(this.#words.get(gpu.uuid) ?? [])));
       shown(node, Boolean(is));
       if (is) count++;
     }
-    const all = this.#parent.children.length;
-    attribute(this.#parent, "data-alone", this.#scope?.kind === "gpu" ? "" : null);
+    const alone = this.#scope?.kind === "gpu";
+    attribute(this.#parent, "data-compact", all > roomy && !alone ? "" : null);
+    attribute(this.#parent, "data-none", count ? null : "");
+    shown(this.#none, all > 0 && count === 0 && !this.#scope);
+    shown(this.#parent.parentNode, count > 0 || !this.#scope);
+    attribute(this.#parent, "data-alone", alone ? "" : null);
     text(this.#shown, count === all ? "" : `${count} of ${all}`);
   }
-}
-
-// matches reports whether every word of the filter is in one of the texts. "gpu
-// 2" is one word, and matches that GPU alone.
-export function matches(filter, ...texts) {
-  const all = texts.filter(Boolean).map((t) => `${t}`.toLowerCase());
-  const words = filter.toLowerCase().match(/gpu \d+(?!\S)|\S+/g) ?? [];
-  return words.every((word) => (word.startsWith("gpu ") ? all.includes(word) : all.some((t) => t.includes(word))));
 }

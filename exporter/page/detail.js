@@ -2,7 +2,7 @@
 // GPU's other names.
 
 import { List, el, shown, text } from "./dom.js";
-import { gibibytes, number, ofMemory, percent, unknown } from "./format.js";
+import { gibibytes, held, number, ofMemory, percent, unknown } from "./format.js";
 import { Plots } from "./plots.js";
 import { Processes } from "./processes.js";
 import { grafana, link } from "./scope.js";
@@ -117,7 +117,8 @@ export class Detail {
       this.identity,
       `${gpu.uuid} · PCI ${gpu.pci_bus_id ?? unknown} · ${engines} · ${clocks}` +
         ` · memory ${number(gpu.temperature_celsius?.memory)} °C` +
-        ` · ${gibibytes(gpu.memory_bytes?.reserved)} GiB reserved`,
+        ` · ${gibibytes(gpu.memory_bytes?.reserved)} GiB reserved` +
+        (gpu.throttled?.length ? ` · clocks held by ${held(gpu.throttled)}` : ""),
     );
   }
 

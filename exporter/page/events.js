@@ -1,10 +1,9 @@
 // The event feed of the journal, the newest first.
 
-import { matches } from "./cards.js";
 import { List, attribute, el, shown, text, titled } from "./dom.js";
 import { get } from "./fetch.js";
 import { folded } from "./folded.js";
-import { ranges, when } from "./format.js";
+import { matches, ranges, when } from "./format.js";
 import { about } from "./scope.js";
 import { rank, sign } from "./severity.js";
 import { follow } from "./stream.js";
@@ -93,6 +92,7 @@ export class Events {
 
   #severity(e) {
     if ((e.shadow && e.to !== "ok") || e.result === "shadow") return "shadow"; // no action is needed
+    if (e.to === "recovering") return "info"; // it is over, and not forgotten
     if (e.from !== e.to && e.to) return e.to === "ok" ? "ok" : rank(e.severity) ? e.severity : "info";
     return rank(e.severity) ? e.severity : "info";
   }

@@ -107,18 +107,33 @@ const reasons = {
   display_clocks: "display clocks",
 };
 
-// held writes why clocks are held.
-export function held(throttled) {
-  return throttled?.length ? `held by ${throttled.map((r) => reasons[r] ?? r).join(", ")}` : "";
-}
+// held writes what holds clocks.
+export const held = (throttled = []) => throttled.map((r) => reasons[r] ?? r).join(", ");
 
 // pair joins two texts, unless both are unknown.
 export function pair(a, between, b, unit = "") {
   return a === unknown && b === unknown ? unknown : `${a}${between}${b}${unit}`;
 }
 
+// plural writes a number of things: 1 fault, 2 faults.
+export const plural = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+
+// margin writes how far a GPU is from its temperature limit.
+export const margin = (v) => (known(v) ? `${number(Math.abs(v))}${v < 0 ? " above its limit" : " left"}` : "");
+
+// short writes a reading with three digits that count.
+export const short = (v) => (known(v) ? `${Number(v.toPrecision(Math.abs(v) >= 1000 ? 6 : 3))}` : unknown);
+
 // harmful reports whether clocks are held by more than a configured limit: by
 // heat, or by the hardware itself.
 export function harmful(throttled) {
   return (throttled ?? []).some((r) => r.startsWith("hw_") || r === "sw_thermal");
+}
+
+// matches reports whether every word of the filter is in one of the texts. "gpu
+// 2" is one word, and matches that GPU alone.
+export function matches(filter, ...texts) {
+  const all = texts.filter(Boolean).map((t) => `${t}`.toLowerCase());
+  const words = filter.toLowerCase().match(/gpu \d+(?!\S)|\S+/g) ?? [];
+  return words.every((word) => (word.startsWith("gpu ") ? all.includes(word) : all.some((t) => t.includes(word))));
 }

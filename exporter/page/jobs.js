@@ -4,11 +4,11 @@
 
 import { List, attribute, el, shown, style, text, titled } from "./dom.js";
 import { Fold } from "./fold.js";
-import { age, number, percent, ranges, seconds, unknown } from "./format.js";
+import { age, number, percent, plural, ranges, seconds, unknown } from "./format.js";
 import { Plots } from "./plots.js";
 import { link } from "./scope.js";
 import { draw, say } from "./spark.js";
-import { Table } from "./tables.js";
+import { Table, names, owner } from "./tables.js";
 
 // parts are those of a step, as the legend has them.
 const parts = ["launching", "waiting", "copying", "held", "host"];
@@ -26,6 +26,9 @@ function process(gpu, rank) {
     : `rank ${rank} on GPU ${gpu.index}`;
 }
 
+// stack is the command that shows where the process of a job on a GPU stands.
+const stack = (g) => (g.job.pid ? `sudo gpusteward stack ${g.job.pid}` : "gpusteward status");
+
 // hangs returns a job's hangs as lines.
 const hangs = (w) =>
   jobsOf(w).filter((g) => g.job.hang).map((g) => {
@@ -33,6 +36,10 @@ const hangs = (w) =>
     return {
       key: `hang ${g.uuid} ${rank} ${reason}`,
       severity: "critical",
+      on: jobsOf(w), // all of its ranks wait
+      seconds: since,
+      command: stack(g),
+      says: `hangs because of ${process(g, rank)}: ${what || plain(reason)}.${where ? ` It stands at ${where}.` : ""}`,
       mark: "✖ hangs",
       why: `because of ${process(g, rank)}: ${what || plain(reason)}`,
       words: `for ${age(1000 * since)} because of ${process(g, rank)}: ${what || plain(reason)}.`,
@@ -47,12 +54,16 @@ function slower(w) {
     const same = on.filter((g) => g.job.slow.cause === cause);
     const { ratio, what, evidence } = same.map((g) => g.job.slow).reduce((a, b) => (b.ratio > a.ratio ? b : a));
     const times = number(1 / Math.max(1 - ratio, 1e-3), 2);
+    const words = `on GPU ${ranges(same.map((g) => g.index))}, a step takes ${times} times its usual time: ` +
+      `${what || plain(cause)}.`;
     return {
       key: `slow ${cause}`,
       severity: "warning",
+      on: same,
+      command: "gpusteward check --only=job_slow",
+      says: `is slow: ${words}`,
       mark: "▲ slow",
-      words: `on GPU ${ranges(same.map((g) => g.index))}, a step takes ${times} times its usual time: ` +
-        `${what || plain(cause)}.`,
+      words,
       where: evidence ? `Evidence: ${evidence}.` : "",
     };
   });
@@ -62,11 +73,15 @@ function slower(w) {
 const stragglers = (w) =>
   jobsOf(w).filter((g) => g.job.straggler).map((g) => {
     const { ratio, rank, what, cause } = g.job.straggler;
+    const words = `the other ranks wait ${percent(ratio)} of a step for ${process(g, rank)}: ${what || plain(cause)}.`;
     return {
       key: `straggler ${g.uuid} ${rank}`,
       severity: "warning",
+      on: [g],
+      command: stack(g),
+      says: `has a straggler: ${words}`,
       mark: "▲ straggler",
-      words: `the other ranks wait ${percent(ratio)} of a step for ${process(g, rank)}: ${what || plain(cause)}.`,
+      words,
       where: "",
     };
   });
@@ -85,15 +100,21 @@ function judged(w, shadow) {
   });
 }
 
+// troubled returns the lines of all jobs that are no shadows, with what is known of
+// the job: the GPUs that are concerned.
+export const troubled = (state) =>
+  state.workloads.flatMap((w) => judged(w, state.shadow ?? []).filter((t) => t.severity !== "shadow").map((t) => (
+    { ...t, workload: w.workload, uuids: t.on.map((g) => g.uuid), indexes: t.on.map((g) => g.index) })));
+
 // hanging returns why jobs hang, by name.
 export const hanging = (state) =>
   new Map(state.workloads.map((w) => [w.workload, hangs(w)[0]?.why]).filter(([, why]) => why));
 
-// place names a job's GPUs and ranks.
+// place names a job's GPUs, ranks and owner.
 function place(w) {
   const on = jobsOf(w);
   const ranks = new Set(on.flatMap((g) => (g.job.ranks ?? []).map((r) => r.rank))).size;
-  return `GPU ${ranges(on.map((g) => g.index))}${ranks ? ` · ${ranks} rank${ranks > 1 ? "s" : ""}` : ""}`;
+  return [`GPU ${ranges(on.map((g) => g.index))}`, ranks ? plural(ranks, "rank") : "", owner(w.info)].filter(Boolean).join(" · ");
 }
 
 // slow returns how many of the steps are slow by cause, the most frequent first.
@@ -310,7 +331,7 @@ export class Jobs {
       fold.close();
       this.#nodes.delete(w.workload);
     },
-    words: (w) => [w.workload, ...jobsOf(w).map((g) => `gpu ${g.index}`), ...troubles(w).flatMap((t) => [t.mark, t.words, t.where])],
+    words: (w) => [...names(w), ...jobsOf(w).map((g) => `gpu ${g.index}`), ...troubles(w).flatMap((t) => [t.mark, t.words, t.where])],
     within: (w, scope) => scope.workloads.has(w.workload),
     stays: (w) => Boolean(this.#nodes.get(w.workload)?.fold.contents),
   });

@@ -35,11 +35,13 @@ export function grafana(base, dashboard, variables = {}) {
 // sets; null for the whole host.
 export function resolve(named, state) {
   if (!named) return null;
-  const { kind, id } = named;
+  const { kind } = named;
+  const board = kind === "gpu" && state.gpus.find((g) => g.uuid === named.id || `${g.index}` === named.id);
+  const id = board ? board.uuid : named.id;
   const on = (w) => (w.gpus ?? []).map((g) => g.uuid);
   const boards = (t) => state.gpus.filter((g) => g.uuid === t.uuid || g.mig_devices?.some((m) => m.uuid === t.uuid));
   const tenants = state.tenants ?? [];
-  const scope = { ...named, gpus: new Set(), workloads: new Set(), tenants: new Set() };
+  const scope = { kind, id, gpus: new Set(), workloads: new Set(), tenants: new Set() };
   const add = (w) => scope.workloads.add(w.workload) && w.tenants?.forEach((t) => scope.tenants.add(t));
   if (kind === "gpu") {
     scope.gpus.add(id);
@@ -117,7 +119,10 @@ export class Heading {
 
   gpu(state, { id }) {
     const gpu = state.gpus.find((g) => g.uuid === id);
-    if (!gpu) return { title: "GPU", facts: `This host has no GPU with the UUID ${id} now.`, variable: "" };
+    if (!gpu) {
+      const there = state.gpus.length ? `It has GPU ${ranges(state.gpus.map((g) => g.index))}.` : "It has none.";
+      return { title: `There is no GPU ${id}`, facts: `This host has no GPU with this index or UUID now. ${there}`, variable: "" };
+    }
     const facts = [gpu.name ?? "model not known", id, `PCI ${gpu.pci_bus_id ?? unknown}`].join(" · ");
     return { title: `GPU ${gpu.index}`, facts, variable: gpu.index };
   }

@@ -1,6 +1,8 @@
 // Severities: each has a word and a sign, so that the colour is never the only
 // information.
 
+import { clock } from "./format.js";
+
 const levels = ["ok", "info", "warning", "critical", "emergency"];
 const signs = { ok: "✓", info: "i", warning: "▲", critical: "◆", emergency: "✖", down: "✖", gone: "–", unknown: "?", shadow: "◌" };
 
@@ -33,6 +35,12 @@ export function ofGPU(gpu) {
   const found = worst(own(gpu.faults));
   return gpu.up || rank(found) >= rank("critical") ? found : "down";
 }
+
+// recovery says when a fault ended that is over, and when it will be forgotten.
+export const recovery = (f) =>
+  (f.recovered ? `recovered ${minute(f.recovered)}, clears ${minute(f.clears)}` : "");
+
+const minute = (time) => clock(new Date(time)).slice(0, 5);
 
 const whys = {
   gpu_is_lost: "fallen off the bus",

@@ -1,9 +1,9 @@
 // The host strip: the state of the whole host, and the notes above it.
 
 import { List, attribute, el, shown, text, titled } from "./dom.js";
-import { age, gibibytes, number, percent, scaled, sum as total, unknown, when } from "./format.js";
+import { age, gibibytes, number, percent, plural, scaled, short, sum as total, unknown, when } from "./format.js";
 import { link } from "./scope.js";
-import { failing, ofGPU, own, rank, sign } from "./severity.js";
+import { ofGPU, own, rank, recovery, sign } from "./severity.js";
 
 const field = (name) => document.querySelector(`[data-field="${name}"]`);
 
@@ -31,18 +31,22 @@ function* notes(state) {
     yield { id: "broker", severity: "critical", words: "The broker does not answer: quotas are not enforced by time." };
 }
 
+const ops = { ">": "above", ">=": "from", "<": "below", "<=": "up to", "==": "at", "!=": "unless at" };
+
 // evidence is how a check came to its judgement.
 function evidence(f) {
-  const value = (v) => number(v, Math.abs(v) >= 100 || Number.isInteger(v) ? 0 : 3);
   const all = [];
-  if (f.limit) all.push(`reads ${value(f.value)}, fails at ${f.limit}`);
-  if (f.worst_at && f.worst !== f.value) all.push(`at worst ${value(f.worst)}, at ${when(new Date(f.worst_at), new Date())}`);
-  if (f.latched) all.push("latched: it stays until a reset, a reboot or gpusteward ack");
-  return all.length ? `Evidence: ${f.check} ${all.join("; ")}.` : "";
+  const [, op, limit, samples] = /^(\S+) ([^,]+), (.*)$/.exec(f.limit ?? "") ?? [];
+  const often = samples === "at once" ? "" : ` in ${samples?.replace(" in ", " samples in ")}`;
+  if (op) all.push(`The last reading is ${short(f.value)}; the check ${f.check} fails ${ops[op] ?? op} ${limit}${often}.`);
+  if (f.worst_at && f.worst !== f.value) all.push(`The worst was ${short(f.worst)}, at ${when(new Date(f.worst_at), new Date())}.`);
+  if (f.latched) all.push("It is latched: it stays until a reset, a reboot or gpusteward ack.");
+  return all.join(" ");
 }
 
 // since is the begin of a fault, or the last time of an XID.
 function since(f, now) {
+  if (f.recovered) return recovery(f);
   if (!f.last) return "";
   const ago = age(now - Date.parse(f.last));
   return f.check ? `since ${when(new Date(f.last), new Date(now))}, for ${ago}` : `last ${ago} ago`;
@@ -70,7 +74,7 @@ export const faultLines = (parent, now, name = () => null) =>
       text(node.since, since(f, now()));
       shown(node.more, Boolean(f.check));
       text(node.evidence, evidence(f));
-      text(node.action, f.action ? `To do: ${f.action}` : "");
+      text(node.action, f.action && !f.recovered ? `To do: ${f.action}` : "");
       attribute(node.runbook, "href", f.runbook ?? null);
       shown(node.runbook, Boolean(f.runbook));
       const of = name(f.uuid);
@@ -101,6 +105,18 @@ export class Shadow {
     text(this.#count, `${all.length}`);
     this.#lines.show(all);
   }
+}
+
+// healthNote says how many faults the host and its GPUs have, and jobs beside them.
+function healthNote(worst, all, gpus, theirs) {
+  const present = all.filter((f) => rank(f.severity) >= rank("warning")).length;
+  const ill = gpus.filter((g) => rank(ofGPU(g)) >= rank("warning")).length;
+  const words = [];
+  if (present || ill) words.push(`${plural(Math.max(present, ill), "fault")}${ill ? ` on ${ill} of ${plural(gpus.length, "GPU")}` : " of the host"}`);
+  else if (all.length) words.push(all.some((f) => f.recovered) ? "a fault is over" : `${plural(all.length, "notice")}`);
+  else if (worst === "unknown") words.push("not all is known");
+  if (theirs) words.push(`${theirs} of jobs and tenants`);
+  return words.join("; ") || "the hardware is well";
 }
 
 export class Strip {
@@ -135,18 +151,15 @@ export class Strip {
     put("version", `gpusteward ${state.version}`);
 
     const all = [...own(state.faults), ...gpus.flatMap((g) => own(g.faults))];
-    const others = [state, ...gpus].flatMap((part) => failing(part.faults)).length - all.length; // of workloads, tenants
     const verdicts = [...gpus.map(ofGPU), ...all.map((f) => f.severity)];
     const unseen = !host.driver_up || Boolean(host.not_ready) || gpus.length === 0;
     let worst = verdicts.reduce((w, v) => (rank(v) > rank(w) ? v : w), "ok");
     if (worst === "ok" && unseen) worst = "unknown"; // unknown is not healthy
-    put("health", `${sign(worst)} ${worst}`);
-    attribute(field("health").parentNode, "data-severity", worst);
-    const ill = gpus.filter((g) => ofGPU(g) !== "ok").length;
-    const plural = (n, what) => `${n} ${what}${n > 1 ? "s" : ""}`;
-    const found = all.length ? `${plural(all.length, "fault")}, ${ill} of ${gpus.length} GPUs` : "";
-    const theirs = others ? (found ? `; ${others} of workloads` : `${plural(others, "fault")} of workloads`) : "";
-    put("health-note", found + theirs || "no fault");
+    const theirs = state.attention.filter((f) => f.kind === "job" || f.kind === "tenant");
+    const theirWorst = rank(theirs[0]?.severity) > rank(worst) ? theirs[0].severity : null;
+    put("health", `${sign(theirWorst ?? worst)} ${theirWorst ? plural(theirs.length, `${theirs[0].kind} fault`) : worst}`);
+    attribute(field("health").parentNode, "data-severity", theirWorst ?? worst);
+    put("health-note", healthNote(worst, all, gpus, theirWorst ? 0 : theirs.length));
 
     put("gpus", host.gpus_expected ? `${host.gpus ?? gpus.length} of ${host.gpus_expected}` : gpus.length ? `${gpus.length}` : "none");
     const down = gpus.filter((g) => !g.up).length;
@@ -156,7 +169,8 @@ export class Strip {
 
     const loads = gpus.map((g) => g.utilization_ratio?.gpu ?? g.activity_ratio?.sm).filter((v) => v !== undefined);
     put("load", loads.length ? percent(loads.reduce((a, b) => a + b, 0) / loads.length) : unknown);
-    put("load-note", loads.length ? `${loads.filter((v) => v < 0.01).length} idle` : "\u00a0");
+    const idle = loads.filter((v) => v < 0.01).length;
+    put("load-note", loads.length ? (idle ? `${plural(idle, "GPU")} idle` : "no GPU is idle") : "\u00a0");
     const used = sum(gpus, (g) => g.memory_bytes?.used);
     const total = sum(gpus, (g) => g.memory_total_bytes);
     put("memory", total ? percent((used ?? 0) / total) : unknown);
@@ -184,7 +198,7 @@ export class Strip {
     );
     put("hottest", hot ? `${number(hot.temperature_celsius.gpu)} °C` : unknown);
     const margin = hot?.temperature_margin_celsius;
-    const left = margin === undefined ? "" : `, ${number(margin)} °C to its limit`;
+    const left = margin === undefined ? "" : `, ${number(Math.abs(margin))} °C ${margin < 0 ? "above" : "to"} its limit`;
     put("hottest-note", hot ? `GPU ${hot.index}${left}` : "\u00a0");
   }
 }

@@ -1,9 +1,8 @@
 // The tables: tenants with their share against their quota, workloads on the
 // escalation, workloads.
 
-import { matches } from "./cards.js";
 import { List, attribute, el, shown, style, text, titled } from "./dom.js";
-import { age, gibibytes, number, ofMemory, percent, ranges, scaled, sum, unknown } from "./format.js";
+import { age, gibibytes, matches, number, ofMemory, percent, ranges, scaled, sum, unknown } from "./format.js";
 import { link } from "./scope.js";
 
 const few = 20; // rows until the user wants all
@@ -111,6 +110,10 @@ export function owner(info = {}) {
   return info.slurm_user ?? info.namespace ?? info.user ?? (info.uid === undefined ? "" : `uid ${info.uid}`);
 }
 
+// names returns what a reader may look for of a workload: its names, its owner, its
+// pod, its tenants.
+export const names = (w) => [w.workload, owner(w.info), ...Object.values(w.info ?? {}), ...(w.tenants ?? [])];
+
 // memory writes a workload's memory on GPUs, and what is in host memory while it is suspended.
 const memory = (gpus) => {
   const away = gpus.filter((g) => g.suspended);
@@ -154,7 +157,7 @@ export function workloads() {
       4: (w) => sum((w.gpus ?? []).map((g) => g.suspended?.memory_bytes ?? g.memory_bytes)), 5: energy, 6: processes,
       7: (w) => (w.since ? -Date.parse(w.since) : undefined),
     },
-    words: (w) => [w.workload, ...(w.gpus ?? []).map((g) => `gpu ${g.index}`), ...Object.values(w.info ?? {})],
+    words: (w) => [...names(w), ...(w.gpus ?? []).map((g) => `gpu ${g.index}`)],
   });
   return {
     show: (state, scope) => {

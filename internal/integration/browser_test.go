@@ -66,6 +66,7 @@ func TestPage(t *testing.T) {
 			"faults: [{kind: job_straggler, gpu: 3, value: host, count: 12}]\n"}},
 		{"fault", false, []string{four + "faults: [{at: 45s, kind: lost, gpu: 2}]\n"}},
 		{"look", false, []string{four}},
+		{"attention", false, []string{four}},
 		{"policy", false, []string{four}},
 		{"cut", false, []string{four, "gpus: [{model: h100, load: training, count: 3}]\n"}},
 		{"vanish", false, []string{four + "faults: [{at: 45s, kind: hot_remove, gpu: 1}]\n"}},

@@ -28,14 +28,14 @@ await test(async (browser, url) => {
     const page = await open(browser, agent.url, { colorScheme: "light" });
     const health = (gpu) => page.getAttribute(`[data-gpu="${gpu}"]`, "data-health");
     assert.deepEqual([await health(0), await health(1), await health(2)], ["warning", "ok", "ok"]);
-    assert.equal(await page.textContent('[data-field="health-note"]'), "1 fault, 1 of 4 GPUs; 1 of workloads");
+    assert.equal(await page.textContent('[data-field="health-note"]'), "1 fault on 1 of 4 GPUs; 1 of jobs and tenants");
     assert.match(await page.textContent(field(1, "reason")), /Steps of it are slow/);
 
     await page.click('[data-gpu="0"] button.head');
     const line = page.locator('[data-gpu="0"] [data-check="hot"]');
     const words = await line.textContent();
-    for (const want of [/▲ warning/, /GPU 0 is hot\./, /since .*\d\d:\d\d:\d\d, for 5 min/, /hot reads 0\.250, fails at > 0\.05, 6 of 6 in 1m/,
-      /at worst 0\.500, at .*\d\d:\d\d:\d\d/, /latched/, /To do: Look at <b>it<\/b>\./]) assert.match(words, want);
+    for (const want of [/▲ warning/, /GPU 0 is hot\./, /since .*\d\d:\d\d:\d\d, for 5 min/, /The last reading is 0\.25; the check hot fails above 0\.05 in 6 of 6 samples in 1m\./,
+      /The worst was 0\.5, at .*\d\d:\d\d:\d\d\./, /It is latched/, /To do: Look at <b>it<\/b>\./]) assert.match(words, want);
     assert.equal(await line.locator("a:visible").getAttribute("href"), runbook);
     assert.equal(await page.locator(".faults b").count(), 0, "an action became markup");
 

@@ -25,7 +25,7 @@ async function simulated(browser, url) {
   const page = await open(browser, url, { colorScheme: "light" });
   const field = (name) => page.textContent(`${real} [data-field="${name}"]`);
   await page.waitForSelector(`${real} [data-part="waiting"]:not(:empty)`);
-  assert.match(await field("place"), /^GPU 0–3 · 4 ranks$/);
+  assert.match(await field("place"), /^GPU 0–3 · 4 ranks( · \w+)?$/);
   assert.match(await field("step"), /^1\.[12]\d s$/);
   await page.waitForFunction((at) => /^\d+ %$/.test(document.querySelector(at)?.textContent), // after a step
     `${real} [data-field="goodput"]`);

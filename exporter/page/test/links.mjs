@@ -90,7 +90,7 @@ await test(async (browser, url) => {
   await live(other);
   await title(other, "GPU 3");
   await other.goto(`${url}/#gpu=GPU-none`);
-  await other.waitForFunction(() => /no GPU with the UUID GPU-none/.test(document.getElementById("scope").textContent));
+  await other.waitForFunction(() => /There is no GPU GPU-none/.test(document.getElementById("scope").textContent));
   assert.equal(await cards(other), 0);
   await other.click(".crumb a");
   await other.click('[data-gpu="7"] a.alone');
