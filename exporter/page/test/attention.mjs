@@ -114,6 +114,8 @@ await test(async (browser, url) => {
     assert.equal(await page.textContent("#gpus-section .empty"), "No GPU matches the filter.");
     const section = await box(page, "#gpus-section");
     assert.ok(section.bottom - section.top < 100, "where no GPU matches is a hole");
+    for (const head of ["#tenants .scroll", "#workloads .scroll", ".jobs-head"])
+      assert.equal(await page.locator(head).isVisible(), false, `${head} is above nothing`);
     await page.fill("#filter", "");
 
     // The link leads to the job; a GPU that is not there is said not to be.
