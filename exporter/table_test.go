@@ -200,17 +200,6 @@ func TestTableGolden(t *testing.T) {
 	}
 }
 
-func TestTableUsesTheWidth(t *testing.T) {
-	t.Parallel()
-	var s samples
-	s.workload("pod:"+strings.Repeat("long", 15), "0", 1, .5)
-	s.put(collectors.Up, 1, "0", "GPU-0")
-	if name := strings.Repeat("long", 15); strings.Contains(style{width: 80}.table(s.state(nil)), name) ||
-		!strings.Contains(style{width: 120}.table(s.state(nil)), name) {
-		t.Error("a long name is cut where there is room, or not cut where there is none")
-	}
-}
-
 var paints = regexp.MustCompile("\x1b\\[(0|1|2|31|33)m")
 
 // The text is the same in colour, and names choose no colour.
@@ -283,7 +272,7 @@ func TestSmallTexts(t *testing.T) {
 	fixture.Equal(t, plural(1, "GPU")+plural(0, "GPU")+capital("")+capital("info"), "1 GPU0 GPUsInfo", "words")
 }
 
-func TestTableOfUnknownValues(t *testing.T) {
+func TestTableOfUnknownAndLongValues(t *testing.T) {
 	t.Parallel()
 	st := style{width: minWidth}
 	if text := st.table(State{GPUs: []GPU{{UUID: "GPU-a", Reason: "late"}}}); strings.Contains(text, "No process") {
@@ -297,6 +286,13 @@ func TestTableOfUnknownValues(t *testing.T) {
 	_, row, _ := strings.Cut(text, "unit:")
 	fixture.EqualSlices(t, strings.Fields("unit:"+row), []string{"unit:a.service", "0-2", "186%"},
 		"the sum of what is known, and nothing for processes")
+	var s samples
+	s.workload("pod:"+strings.Repeat("long", 15), "0", 1, .5)
+	s.put(collectors.Up, 1, "0", "GPU-0")
+	if name := strings.Repeat("long", 15); strings.Contains(style{width: 80}.table(s.state(nil)), name) ||
+		!strings.Contains(style{width: 120}.table(s.state(nil)), name) {
+		t.Error("a long name is cut where there is room, or not cut where there is none")
+	}
 }
 
 func TestTableInColourMarksWhatMatters(t *testing.T) {

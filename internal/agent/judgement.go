@@ -102,21 +102,27 @@ func (j *judgement) faults() (all []exporter.Fault) {
 		if f.Severity == incident.None {
 			continue
 		}
-		one := exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(),
-			Last: &f.Since, Finding: exporter.Finding{Entity: f.Entity.String(), Workload: f.Entity.Workload, Tenant: f.Entity.Tenant,
-				Shadow: f.Shadow, Latched: f.Latched, Value: &f.Value, Limit: f.Limit, Worst: &f.Worst, Action: f.Action}}
-		if !f.WorstAt.IsZero() {
-			one.WorstAt = &f.WorstAt
-		}
-		if !f.Recovered.IsZero() {
-			one.Recovered, one.Clears = &f.Recovered, &f.Clears
-		}
-		if f.Alert != "" {
-			one.Runbook = health.Runbook + "#" + strings.ToLower(f.Alert)
-		}
-		all = append(all, one)
+		all = append(all, faultOf(f))
 	}
 	return all
+}
+
+// faultOf returns a finding as the state has it.
+func faultOf(f health.Finding) exporter.Fault {
+	one := exporter.Fault{UUID: f.Entity.UUID, What: f.Message, Check: f.Check, Severity: f.Severity.String(),
+		Last: &f.Since, Finding: exporter.Finding{Entity: f.Entity.String(), Workload: f.Entity.Workload, Tenant: f.Entity.Tenant,
+			Shadow: f.Shadow, Latched: f.Latched, Value: &f.Value, Limit: f.Limit, Worst: &f.Worst, Action: f.Action}}
+	if !f.WorstAt.IsZero() {
+		one.WorstAt = &f.WorstAt
+	}
+	if !f.Recovered.IsZero() {
+		one.Recovered, one.Clears = &f.Recovered, &f.Clears
+		one.What = strings.TrimPrefix(f.Message, "Recovering. ") // they say more
+	}
+	if f.Alert != "" {
+		one.Runbook = health.Runbook + "#" + strings.ToLower(f.Alert)
+	}
+	return one
 }
 
 // run judges, records and notifies until ctx ends.

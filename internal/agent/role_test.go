@@ -14,6 +14,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 
+	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
 
@@ -102,4 +103,11 @@ func TestSocketsOutliveARenewal(t *testing.T) {
 	if said, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, said)
 	}
+}
+
+func TestFaultThatIsOver(t *testing.T) {
+	t.Parallel()
+	f := faultOf(health.Finding{Message: "Recovering. It was hot.", Recovered: time.Unix(60, 0), Clears: time.Unix(360, 0)})
+	fixture.Equal(t, [2]string{f.What, f.Clears.Sub(*f.Recovered).String()}, [2]string{"It was hot.", "5m0s"}, "it is told as")
+	fixture.Equal(t, faultOf(health.Finding{}).Recovered, nil, "a fault that lasts recovered at")
 }
