@@ -125,7 +125,7 @@ func (s Observation) fault() (Observation, bool) {
 		m = wordOfLink.FindStringSubmatch(f.Text)
 	}
 	switch {
-	case m != nil && m[1] != "":
+	case m != nil && strings.Join(m[1:], "") != "":
 		s.Says = Nonfatal
 	case m != nil:
 		s.Says = Fatal
@@ -141,8 +141,9 @@ func (s Observation) fault() (Observation, bool) {
 // of NVLink 5. A process's name is too short for the others.
 var (
 	firstWord  = regexp.MustCompile(`^(?:[A-Z][A-Z0-9_]*,? +)?(?i:(non-?)?fatal)\b`)
-	wordOfLink = regexp.MustCompile(`\bNVLink: (?i:(non-?)?fatal) error detected on link\b`)
-	dueTo      = regexp.MustCompile(`\bcaused by previous Xid (\d{1,4})\b`)
+	wordOfLink = regexp.MustCompile(`\bNVLink: (?i:(non-?)?fatal) error detected on link\b|` +
+		`\b[A-Z][A-Z0-9_]* +(?i:(non-?)?fatal) +XC\d+ i\d+ Link\b`)
+	dueTo = regexp.MustCompile(`\b(?i:(?:caused by|due to) (?:a )?previous Xid) (\d{1,4})\b`)
 )
 
 // address returns a PCI address with its domain, which some lines leave out.

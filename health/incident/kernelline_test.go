@@ -144,6 +144,7 @@ func TestUsersCannotSpeakForTheKernel(t *testing.T) {
 		re, _ := syntax.Parse(h.expression.String(), syntax.Perl)
 		for _, text := range shortest(re) {
 			told[text] = true
+			fixture.Contains(t, text, h.literal, "%s: a line that it finds", h.name)
 		}
 	}
 	said, tried := lines(t, "user-lines"), map[[2]string]bool{}
