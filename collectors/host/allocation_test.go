@@ -43,7 +43,7 @@ func TestSlurmAllocations(t *testing.T) {
 	group("cpuset/slurm/uid_1000/job_x", "30\n")
 	group("system.slice/slurmstepd.scope/job_4", "")
 	for pid, title := range map[int]string{40: "slurmstepd: [5.0]", 50: ""} {
-		sluid := fmt.Sprint("/hpc.slice/slurmstepd.scope/s7QANTV3WPV4", pid, "/step_0")
+		sluid := fmt.Sprint("/hpc.slice/hpc-a.slice/hpc-a-b.slice/slurmstepd.scope/s7QANTV3WPV4", pid, "/step_0")
 		group(sluid+"/slurm", fmt.Sprintln(pid))
 		group(sluid+"/user", fmt.Sprintln(pid+1))
 		job(pid+1, sluid+"/user", map[string]string{"SLURM_JOB_GPUS": fmt.Sprint(pid)})

@@ -22,9 +22,9 @@ var batches = []batch{
 	// pbs_jobs.service/jobid/7.server in v1, pbs_jobs.service/jobs/7.server in v2; before 2020 pbspro.slice and pbspro.
 	{"pbs", regexp.MustCompile(`^(?:pbs_jobs|pbspro)(?:\.service|\.slice)?$`), regexp.MustCompile(`^(?:jobid|jobs)$`),
 		regexp.MustCompile(`^(?:(?:pbs_jobs|pbspro)-)?(\d.*?)(?:\.slice)?$`)},
-	// condor_<directory of execution>_<slot>: a slot has one job at a time.
+	// condor_<directory of execution>_<slot>: a slot, named so by its type, has one job at a time.
 	{"htcondor", regexp.MustCompile(`^htcondor$`), regexp.MustCompile(`^$`),
-		regexp.MustCompile(`^condor_.*?_(slot\d.*?)(?:\.service|\.scope|\.slice)?$`)},
+		regexp.MustCompile(`^condor_.*?_((?:slot|backfill)\d.*?)(?:\.service|\.scope|\.slice)?$`)},
 	// lsf/<cluster>/job.<number>.<PID>.<time>
 	{"lsf", regexp.MustCompile(`^lsf$`), regexp.MustCompile(`.`), regexp.MustCompile(`^job\.(.+?)(?:\.\d+\.\d+)?$`)},
 }

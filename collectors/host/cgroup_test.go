@@ -105,6 +105,7 @@ func TestParseCgroup(t *testing.T) {
 		{"0::/pbs_jobs.service/jobs", "unit:pbs_jobs.service"},
 		{"0::/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7/x", "job:htcondor/slot1_23@node7"},
 		{"5:memory:/htcondor/condor_scratch_slot1", "job:htcondor/slot1"},
+		{"0::/htcondor/condor_scratch_backfill1_1@n1", "job:htcondor/backfill1_1@n1"},
 		{"5:cpuset:/lsf/c1/job.50.9877.1396900413", "job:lsf/50"},
 		{"5:cpuset:/lsf/c1/job.50.3.9877.1396900413", "job:lsf/50.3"},
 		{"0::/system.slice/web.service/pbs_jobs.service/jobs/1.pbs", "unit:web.service"},

@@ -30,7 +30,8 @@ type slurmJob struct {
 func slurmJobs(root string) []slurmJob {
 	var all []slurmJob
 	for _, pattern := range []string{
-		"*.slice/*slurmstepd.scope/*", "*.slice/*.slice/*slurmstepd.scope/*", "devices/slurm*/uid_*/*",
+		"*.slice/*slurmstepd.scope/*", "*.slice/*.slice/*slurmstepd.scope/*",
+		"*.slice/*.slice/*.slice/*slurmstepd.scope/*", "devices/slurm*/uid_*/*",
 		"freezer/slurm*/uid_*/*", "cpuset/slurm*/uid_*/*",
 	} {
 		found, _ := filepath.Glob(filepath.Join(root, pattern)) // the pattern is valid
