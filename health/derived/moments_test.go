@@ -138,18 +138,16 @@ func TestLinkComparedWithOtherGPUs(t *testing.T) {
 		gpus       []gpu
 		pace, gone float64 // -1: none
 	}{
-		"all are well":       {[]gpu{sound, sound, sound, sound}, 1, 0},
-		"slower":             {[]gpu{{18, full / 2, ""}, sound, sound, sound}, .5, 0},
-		"slower, beside one": {[]gpu{{18, full / 2, ""}, sound}, .5, -1},
-		"faster than most": {[]gpu{sound, {18, full / 2, ""}, {18, full / 2, ""}, {18, full / 2, ""}},
-			1, 0},
+		"all are well":            {[]gpu{sound, sound, sound, sound}, 1, 0},
+		"slower":                  {[]gpu{{18, full / 2, ""}, sound, sound, sound}, .5, 0},
+		"slower, beside one":      {[]gpu{{18, full / 2, ""}, sound}, .5, -1},
+		"faster than most":        {[]gpu{sound, {18, full / 2, ""}, {18, full / 2, ""}, {18, full / 2, ""}}, 1, 0},
 		"two are down":            {[]gpu{{16, full, ""}, sound, sound, sound}, 1, 2},
 		"two more are up":         {[]gpu{{20, full, ""}, sound, sound, sound}, 1, 0},
 		"two are down beside two": {[]gpu{{16, full, ""}, sound, sound}, 1, -1},
 		"two of six disagree":     {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound}, 1, -1},
-		"two of seven disagree": {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound,
-			sound, sound}, 1, 2},
-		"another model": {[]gpu{{16, full / 2, "other"}, sound, sound, sound}, 1, -1},
+		"two of seven disagree":   {[]gpu{{16, full, ""}, {17, full, ""}, sound, sound, sound, sound, sound}, 1, 2},
+		"another model":           {[]gpu{{16, full / 2, "other"}, sound, sound, sound}, 1, -1},
 		"among others of another model": {[]gpu{{16, full / 2, ""}, {18, full, "other"}, {18, full, "other"},
 			{18, full, "other"}}, 1, -1},
 		"none is up: it has no bridge":    {[]gpu{{0, math.NaN(), ""}, sound, sound, sound}, -1, -1},
@@ -165,8 +163,7 @@ func TestLinkComparedWithOtherGPUs(t *testing.T) {
 				put := func(link string, up, speed float64) {
 					labels := []string{r.gpus[i].gpu, r.gpus[i].uuid, link}
 					if usable(up) {
-						r.extra = append(r.extra, collectors.Sample{Metric: links.NVLinkUp,
-							Labels: labels, Value: up})
+						r.extra = append(r.extra, collectors.Sample{Metric: links.NVLinkUp, Labels: labels, Value: up})
 					}
 					if usable(speed) {
 						r.extra = append(r.extra, collectors.Sample{Metric: links.NVLinkSpeed,

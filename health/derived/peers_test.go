@@ -16,35 +16,28 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 		other func(i int, g *rigGPU) // changes the siblings
 		heat  bool                   // temperatures are compared
 		power bool
-		was   map[int]float64
+		own   map[int]float64 // its own values, if they differ
 	}{
-		{"like siblings", 4, nil, true, true, map[int]float64{}},
-		{"too few", 3, nil, false, false, map[int]float64{}},
-		{"other models", 4, func(_ int, g *rigGPU) { g.model = "NVIDIA H200" }, false, false, map[int]float64{}},
-		{"another power limit", 4, func(_ int, g *rigGPU) { g.values[powerLimit] = 500 }, false, false,
-			map[int]float64{}},
-		{"less used", 4, func(_ int, g *rigGPU) { g.values[utilization] = .6 }, false, false, map[int]float64{}},
-		{"other work", 4, func(_ int, g *rigGPU) { g.values[tensorActivity] = .1 }, false, false, map[int]float64{}},
-		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true,
-			map[int]float64{}},
-		{"another clock", 4, func(_ int, g *rigGPU) { g.values[smClock] = 1500e6 }, true, false, map[int]float64{}},
-		{"less power", 4, func(_ int, g *rigGPU) { g.values[power] = 300 }, false, true, map[int]float64{}},
-		{"a clock that is nearly as high", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .955 }, true, true,
-			map[int]float64{}},
-		{"a clock that is not", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .945 }, true, false,
-			map[int]float64{}},
-		{"a little less used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .095 }, true, true,
-			map[int]float64{}},
-		{"not as much used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .105 }, false, false,
-			map[int]float64{}},
-		{"a little other work", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .095 }, true, true,
-			map[int]float64{}},
-		{"work that is not as much", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .105 }, false, false,
-			map[int]float64{}},
-		{"a little less power", 4, func(_ int, g *rigGPU) { g.values[power] = 492 }, true, true, map[int]float64{}},
-		{"not as much power", 4, func(_ int, g *rigGPU) { g.values[power] = 488 }, false, true, map[int]float64{}},
+		{"like siblings", 4, nil, true, true, nil},
+		{"too few", 3, nil, false, false, nil},
+		{"other models", 4, func(_ int, g *rigGPU) { g.model = "NVIDIA H200" }, false, false, nil},
+		{"another power limit", 4, func(_ int, g *rigGPU) { g.values[powerLimit] = 500 }, false, false, nil},
+		{"less used", 4, func(_ int, g *rigGPU) { g.values[utilization] = .6 }, false, false, nil},
+		{"other work", 4, func(_ int, g *rigGPU) { g.values[tensorActivity] = .1 }, false, false, nil},
+		{"work that is not known", 4, func(_ int, g *rigGPU) { g.values[smActivity] = math.NaN() }, true, true, nil},
+		{"work of its own that is not known", 4, nil, true, false, map[int]float64{smActivity: math.NaN()}},
+		{"another clock", 4, func(_ int, g *rigGPU) { g.values[smClock] = 1500e6 }, true, false, nil},
+		{"less power", 4, func(_ int, g *rigGPU) { g.values[power] = 300 }, false, true, nil},
+		{"a clock that is nearly as high", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .955 }, true, true, nil},
+		{"a clock that is not", 4, func(_ int, g *rigGPU) { g.values[smClock] *= .945 }, true, false, nil},
+		{"a little less used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .095 }, true, true, nil},
+		{"not as much used", 4, func(_ int, g *rigGPU) { g.values[utilization] -= .105 }, false, false, nil},
+		{"a little other work", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .095 }, true, true, nil},
+		{"work that is not as much", 4, func(_ int, g *rigGPU) { g.values[memoryActivity] += .105 }, false, false, nil},
+		{"a little less power", 4, func(_ int, g *rigGPU) { g.values[power] = 492 }, true, true, nil},
+		{"not as much power", 4, func(_ int, g *rigGPU) { g.values[power] = 488 }, false, true, nil},
 		{"one of four is other", 5, func(i int, g *rigGPU) { g.model += strings.Repeat("x", count(i == 1)) }, true,
-			true, map[int]float64{}},
+			true, nil},
 	} {
 		r := newRig(c.gpus)
 		for i, g := range r.gpus[1:] {
@@ -53,18 +46,22 @@ func TestPeersAreComparedByLikeLoad(t *testing.T) {
 			}
 		}
 		hot(r.gpus[0])
+		for i, v := range c.own {
+			r.gpus[0].values[i] = v
+		}
 		r.gpus[0].values[power] = min(r.gpus[0].values[power], 560)
 		r.step(time.Minute, nil)
 		if got := r.last.Of(PeerZScore); len(got) > 0 {
 			t.Errorf("%s: after a minute nobody knows for how long they have run: %v", c.name, got)
 		}
 		r.step(2*time.Minute, nil)
+		was := r.gpus[1].values
 		for _, i := range []int{utilization, power, tensorActivity} { // a pass without readings is no change of load
-			r.gpus[1].values[i], c.was[i] = math.NaN(), r.gpus[1].values[i]
+			r.gpus[1].values[i] = math.NaN()
 		}
 		r.step(step, nil)
 		for _, i := range []int{utilization, power, tensorActivity} {
-			r.gpus[1].values[i] = c.was[i]
+			r.gpus[1].values[i] = was[i]
 		}
 		r.step(step, nil)
 		z, by := r.get(PeerZScore, 0, "temperature"), r.get(PeerDeviationCelsius, 0, "temperature")
@@ -134,17 +131,15 @@ func TestBoundsOfPeerComparison(t *testing.T) {
 		all, one map[int]float64
 		compared bool
 	}{
-		"busy enough":       {all: map[int]float64{utilization: .80}, compared: true},
-		"not busy enough":   {all: map[int]float64{utilization: .79}},
-		"no limit is known": {all: map[int]float64{powerLimit: math.NaN()}, compared: true},
-		"under the limit": {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9},
-			compared: true},
+		"busy enough":                {all: map[int]float64{utilization: .80}, compared: true},
+		"not busy enough":            {all: map[int]float64{utilization: .79}},
+		"no limit is known":          {all: map[int]float64{powerLimit: math.NaN()}, compared: true},
+		"under the limit":            {all: map[int]float64{power: 629}, one: map[int]float64{tensorActivity: .9}, compared: true},
 		"at the limit, other work":   {all: map[int]float64{power: 630}, one: map[int]float64{tensorActivity: .9}},
 		"at the limit, like work":    {all: map[int]float64{power: 630}, compared: true},
 		"at the limit, work unknown": {all: map[int]float64{power: 630, smActivity: math.NaN()}},
 		"alone at the limit":         {one: map[int]float64{power: 630}},
-		"the others at the limit": {all: map[int]float64{power: 630}, one: map[int]float64{power: 629},
-			compared: true},
+		"the others at the limit":    {all: map[int]float64{power: 630}, one: map[int]float64{power: 629}, compared: true},
 		"capped now and then": {all: map[int]float64{capped: .05}, one: map[int]float64{tensorActivity: .9},
 			compared: true},
 		"capped more often":  {all: map[int]float64{capped: .06}, one: map[int]float64{tensorActivity: .9}},

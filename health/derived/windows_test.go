@@ -84,16 +84,13 @@ func TestAllMemoryIsCounted(t *testing.T) {
 		"a workload": {func(_ *Metrics,
 			c *card) {
 			c.residents = append(c.residents, &resident{name: name, memory: points})
-		},
-			unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
+		}, unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
 		"a tenant": {func(_ *Metrics, c *card) {
 			c.tenancies = append(c.tenancies, &tenancy{name: name, memory: points, deficit: points})
-		},
-			unsafe.Sizeof(tenancy{}) + 6*labels + 2*ofPoints + uintptr(len(name))},
+		}, unsafe.Sizeof(tenancy{}) + 6*labels + 2*ofPoints + uintptr(len(name))},
 		"a trend of heat":     {func(_ *Metrics, c *card) { c.heat = points }, ofPoints},
 		"a trend of headroom": {func(_ *Metrics, c *card) { c.headroom = points }, ofPoints},
-		"what is learned": {func(_ *Metrics, c *card) { c.drift.learning = &learning{} },
-			unsafe.Sizeof(learning{})},
+		"what is learned":     {func(_ *Metrics, c *card) { c.drift.learning = &learning{} }, unsafe.Sizeof(learning{})},
 		"a history": {func(d *Metrics, _ *card) { d.histories[name] = &history{Rows: points} },
 			unsafe.Sizeof(history{}) + ofPoints + uintptr(len(name))},
 		"an incident": {func(d *Metrics, _ *card) { d.told = append(d.told, name) }, uintptr(len(name)) +
