@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,9 +131,7 @@ func TestOnlyLastingAnomaliesCount(t *testing.T) {
 	r := newRig(2)
 	shake := r.shake(noise())
 	r.step(4*time.Minute, shake)
-	if v := r.get(AnomalyRobustZScore, 0, "sm_clock"); !math.IsNaN(v) {
-		t.Errorf("after 4 minutes there is a score already: %g", v)
-	}
+	fixture.Equal(t, usable(r.get(AnomalyRobustZScore, 0, "sm_clock")), false, "after 4 minutes there is a score already:")
 	r.step(6*time.Minute, shake)
 	slow := func() { shake(); r.gpus[0].values[smClock] = 1500e6 }
 	for i := range 6 {
@@ -378,20 +377,25 @@ func whole(t *testing.T, s *Snapshot) {
 	}
 }
 
-func TestMetricsAreDeterministic(t *testing.T) {
+// TestInputsAreRead finds each input by its labels in the output of some model, and
+// the alternative of one that a model lacks.
+func TestInputsAreRead(t *testing.T) {
 	t.Parallel()
-	a, b := newRig(4), newRig(4)
-	for _, r := range []*rig{a, b} {
-		for i := range 20 {
-			r.extra = append(r.extra, residing(r.gpus[i%4], fmt.Sprint("w", i), 1e9))
-		}
-		r.extra = append(r.extra, linkSamples(r.gpus[0], 18, 0, 0)...)
-		r.step(15*time.Minute, r.shake(noise()))
-	}
-	whole(t, a.last)
-	for _, m := range families {
-		if !reflect.DeepEqual(a.last.Of(m), b.last.Of(m)) {
-			t.Errorf("%s differs: %v and %v", m, a.last.Of(m), b.last.Of(m))
+	shown := strings.Split(string(fixture.Value(os.ReadFile("../../collectors/testdata/models.prom"))(t)), "\n")
+	for _, in := range inputs {
+		for _, labels := range [][]string{in.labels, in.or} {
+			fixture.Equal(t, slices.ContainsFunc(shown, func(line string) bool {
+				has := strings.HasPrefix(line, in.metric.Name+"{")
+				for n, v := range labels {
+					has = has && strings.Contains(line, in.metric.Labels[2+n]+`="`+v+`"`)
+				}
+				return has
+			}), true, "a model has %s %q", in.metric, labels)
 		}
 	}
+	r := newRig(1)
+	r.gpus[0].values[power] = math.NaN()
+	r.extra = []collectors.Sample{{Metric: device.Power, Labels: []string{"0", r.gpus[0].uuid, "instant", "gpu"}, Value: 300}}
+	r.step(step, nil)
+	fixture.Equal(t, r.cards[0].now[power], 300, "without an average the power is")
 }

@@ -94,12 +94,8 @@ func TestDegradedLinkStaysDegradedWhileIdle(t *testing.T) {
 	}
 	fixture.Need(t, look(.5, 8, worksLeast), 8, "… lanes fewer while it works")
 	fixture.Equal(t, look(0, 8, 360), 8, "… lanes fewer after an hour's rest")
-	if got := look(0, 16, 1); usable(got) {
-		t.Errorf("%g lanes fewer although it has all", got)
-	}
-	if got := look(0, 8, 1); usable(got) {
-		t.Errorf("%g lanes fewer, which only a rest shows", got)
-	}
+	fixture.Equal(t, usable(look(0, 16, 1)), false, "it has all lanes, and fewer")
+	fixture.Equal(t, usable(look(0, 8, 1)), false, "only a rest shows that it has fewer, and it has")
 }
 
 // same compares with a value; -1 stands for none.

@@ -63,9 +63,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if last := fmt.Sprint("own-", 2*mostTold-1); len(r.told) != mostTold || r.told[mostTold-1] != last {
 		t.Errorf("%d incidents, the last %s", len(r.told), r.told[len(r.told)-1])
 	}
-	if len(r.histories) != MostGPUs || len(r.told) > mostTold {
-		t.Errorf("%d histories, %d incidents", len(r.histories), len(r.told))
-	}
+	fixture.Equal(t, len(r.histories), MostGPUs, "… histories")
 }
 
 // TestAllMemoryIsCounted holds that Size includes all things that come and go,
@@ -81,8 +79,7 @@ func TestAllMemoryIsCounted(t *testing.T) {
 		"a GPU": {func(d *Metrics, _ *card) { d.cards = append(d.cards, &card{}) }, unsafe.Sizeof(card{}) +
 			labels*uintptr(len(watches)+len(PartnerSignals)+7)},
 		"a link": {func(_ *Metrics, c *card) { c.links = append(c.links, &link{}) }, unsafe.Sizeof(link{}) + 3*labels},
-		"a workload": {func(_ *Metrics,
-			c *card) {
+		"a workload": {func(_ *Metrics, c *card) {
 			c.residents = append(c.residents, &resident{name: name, memory: points})
 		}, unsafe.Sizeof(resident{}) + 2*labels + ofPoints + uintptr(len(name))},
 		"a tenant": {func(_ *Metrics, c *card) {
@@ -139,12 +136,8 @@ func TestWindowsAreSmall(t *testing.T) {
 	taken := inUse() - before
 	t.Logf("8 GPUs with 64 workloads and 18 links each: %d KiB by Size, %d KiB by the runtime",
 		held.Size()>>10, taken>>10)
-	if const8 := 8 << 20; held.Size() > const8 || taken > const8 {
-		t.Errorf("%d bytes by Size, %d by the runtime; want 8 MiB at most", held.Size(), taken)
-	}
-	if float64(held.Size()) < .6*float64(taken) {
-		t.Errorf("Size says %d bytes, the runtime %d", held.Size(), taken)
-	}
+	fixture.AtMost(t, float64(max(held.Size(), taken)), 8<<20, "bytes by Size or by the runtime:")
+	fixture.AtLeast(t, float64(held.Size()), .6*float64(taken), "bytes by Size, with most of those by the runtime:")
 	runtime.KeepAlive(held)
 }
 
