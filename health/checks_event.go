@@ -177,7 +177,7 @@ var eventChecks = []*Check{
 			Per: "device", Match: saying("sxid_fatal")}.Signal().Above(0)}},
 		Summary: "An NVSwitch had a fatal SXid error.",
 		Detail:  "The driver reported of NVSwitch {entity}: {event}.",
-		Rule: "NVSwitch {entity} had {count:fatal SXid error|fatal SXid errors}: traffic between its GPUs fails " +
+		Rule: "NVSwitch {entity} had {count:fatal SXid error|fatal SXid errors}: traffic between its GPUs may fail " +
 			"until a reset.",
 		Action: "Reset the fabric: end all work, reset all GPUs and switches, restart the fabric manager.",
 		Cause: "SXids are the NVSwitch driver's XIDs. Each says whether it is fatal; " +
@@ -191,7 +191,7 @@ var eventChecks = []*Check{
 			Incidents{Name: "gsp_xid", Window: 10 * time.Minute, Holds: true, Node: true, Match: xids(62, 119, 120)}.Signal().Is(0))}},
 		Summary: "The GPU's system processor (GSP) does not answer the driver, and no XID reports it.",
 		Detail:  logged,
-		Rule:    "The driver reported {count:fault|faults} of the GSP of {entity}, and the GPU takes no new work.",
+		Rule:    "The kernel logged {count:fault|faults} of the GSP of {entity}, and the GPU may take no new work.",
 		Action: "End the processes that use the GPU and reset it; if that fails, reboot. NVIDIA's release notes say " +
 			"which driver has a correction.",
 		Cause: "The driver's firmware on the GPU timed out or crashed: calls on the GPU fail or hang from then " +
@@ -204,8 +204,8 @@ var eventChecks = []*Check{
 			Match: saying("driver_error")}.Signal().Optional().Above(0)}},
 		Summary: "The driver had a fault from which it does not recover, and no XID reports it.",
 		Detail:  logged,
-		Rule: "The kernel logged {count:fault|faults} of the driver on {entity}, and programs cannot begin work " +
-			"there.",
+		Rule: "The kernel logged {count:fault|faults} of the driver on {entity}, and programs may not be able to " +
+			"begin work there.",
 		Action: "If the GPU could not be initialised, reset it; if that fails, check its power and its seat. After a " +
 			"fault of unified memory, reboot: no CUDA program can start until then.",
 		Remedies: true,
@@ -231,7 +231,7 @@ var eventChecks = []*Check{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: incident.HardwareFault,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.LemonScore).Above(5, 4)}},
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
-		Detail:  "The faults of {entity} in 30 days {weigh|weighed} {value}, and 5 would be too much.",
+		Detail:  "The faults of {entity} in 30 days {have|had} a score of {value}, and more than 5 {is|was} too much.",
 		Action:  "Drain it, and run the field diagnostic.",
 		Cause:   "Each hardware fault adds to the score by its severity, and fades. Those of applications add nothing.",
 	},

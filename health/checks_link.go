@@ -53,7 +53,7 @@ var linkChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Critical, When: aer("fatal", 5*time.Minute).Above(0),
 				Detail: "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes.",
-				Rule:   "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes, and its work has failed."},
+				Rule:   "{entity} had {count:fatal PCIe error|fatal PCIe errors} in 5 minutes."},
 			// The kernel need not count what the firmware or a port contains.
 			{Severity: incident.Critical, When: Incidents{Name: "pcie_fatal", Window: 5 * time.Minute,
 				Match: fatalOfGPU}.Signal().Above(0), Detail: logged},
@@ -86,7 +86,8 @@ var linkChecks = []*Check{
 			{Severity: incident.Critical, When: lostLinks, For: of(3, 3)},
 			// A link that comes back each time. One that trains anew once is back after
 			// two samples.
-			{Severity: incident.Warning, When: lostLinks, For: of(3, 60)},
+			{Severity: incident.Warning, When: lostLinks, For: of(3, 60),
+				Detail: "{entity}: NVLinks {are|were} down for moments, three times or more in ten minutes."},
 		},
 		Summary: "An NVLink that was up is down, or goes down again and again.",
 		Detail:  "{entity}: {count:NVLink|NVLinks} down, and up before.",
@@ -191,7 +192,7 @@ var linkChecks = []*Check{
 		ID: "c2c_link", Alert: "GPUC2CLinkDown", Class: incident.InterconnectFault,
 		Levels:  []Level{{Severity: incident.Critical, When: Fell(links.C2CUp, "by", "link").Above(0), For: of(3, 3)}},
 		Summary: "A link between the GPU and its Grace CPU is down.",
-		Detail:  "{entity} {is|was} down, and had been up before.",
+		Detail:  "{entity} {is|was} down, and {was|had been} up before.",
 		Action:  "Drain the host, and power-cycle it; if the fault returns, have the superchip replaced.",
 		Cause: "Copies to and from the host's memory slow down, or fail. The links are soldered: neither a cable nor a " +
 			"reset of the GPU is the remedy.",
@@ -201,7 +202,7 @@ var linkChecks = []*Check{
 		Levels: []Level{{Severity: incident.Critical, When: Fell(links.IBPortUp, "by", "device").
 			Above(0).And(Value(Booting).Is(0)), For: of(3, 3)}},
 		Summary: "An InfiniBand port that was up is down.",
-		Detail:  "Port {entity} {carries|carried} no traffic.",
+		Detail:  "Port {entity} {is|was} not active.",
 		Action: "Check the cable and the switch's port. If it was disconnected for good: gpusteward ack ib_port and " +
 			"the port, such as device=mlx5_0/1.",
 		Cause: "Jobs over several nodes fail or slow down. One that never was up raises no alert, and one that was up " +

@@ -50,7 +50,7 @@ var memoryChecks = []*Check{
 		Summary: "The GPU corrects ECC errors faster than the driver counts them.",
 		Detail:  onIts,
 		Rule: "The driver reported {count:storm|storms} of ECC errors on {entity} in 10 minutes: rows of its " +
-			"memory are failing.",
+			"memory may be failing.",
 		Action: "Reset the GPU in the next maintenance window.",
 		Cause:  "The driver tells so by NVML's event 0x200. No data is lost, and rows will fail.",
 	},
@@ -75,10 +75,10 @@ var memoryChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: Incidents{Name: "poison", Window: 5 * time.Minute, Holds: true,
 				Match: named("poison_nonfatal", "poison_fatal")}.Signal().Above(0), Action: "Restart the application that failed.",
-				Rule: "{entity} met poisoned data {count:time|times}, and the programs that used it were ended."},
+				Rule: "{entity} met poisoned data {count:time|times}: programs that used it are ended."},
 			{Severity: incident.Critical, When: Incidents{Name: "poison_fatal", Window: 5 * time.Minute, Holds: true,
 				Match: named("poison_fatal")}.Signal().Above(0),
-				Rule: "{entity} met poisoned data {count:time|times}, and the driver calls that fatal: its work is lost."},
+				Rule: "{entity} met poisoned data {count:time|times}, and the driver calls that fatal."},
 		},
 		Summary: "The GPU met poisoned data.",
 		Detail:  onIts,
@@ -108,10 +108,9 @@ var memoryChecks = []*Check{
 		},
 		Summary: "A row of GPU memory could not be replaced.",
 		Detail:  reported,
-		Rule: "The driver reported that {entity} found no spare row for one that failed: its memory is no " +
-			"longer reliable.",
-		Action: "Take the GPU out of service and have it replaced.",
-		Cause:  "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
+		Rule:    "The driver reported that {entity} could not replace a row of memory that failed.",
+		Action:  "Take the GPU out of service and have it replaced.",
+		Cause:   "No spare row is left where one is needed: nvgpu_row_remap_failure or XID 64 says so.",
 	},
 	{
 		ID: "remap_spare", Alert: "GPURowRemapSpareLow", Class: incident.MemoryFault,
@@ -130,13 +129,15 @@ var memoryChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: Value(faults.RemappedRows, "cause", "uncorrectable",
 				"state", "active").AtLeast(512)},
-			{Severity: incident.Warning, When: newRows.Above(4)},
+			{Severity: incident.Warning, When: newRows.Above(4),
+				Detail: "{entity} had {count:row|rows} replaced within a week after uncorrectable errors."},
 			{Severity: incident.Info, When: Incidents{Name: "remap_count", Window: day, Match: xids(63),
 				Count: repeats}.Signal().AtLeast(3),
 				Detail: "{entity} had rows of memory replaced {count:time|times} in 24 hours."},
 		},
 		Summary: "Many rows of GPU memory were replaced.",
 		Detail:  "{entity} had {count:row|rows} replaced after uncorrectable errors.",
+		Rule:    "{entity} had {count:row|rows} replaced after uncorrectable errors, in its life or within a week.",
 		Action:  "Plan the replacement of the board.",
 		Cause: "512 rows are the board's limit. More than four rows in a week are a trend, and three replacements in " +
 			"a day (XID 63) may be the beginning of one.",
@@ -149,7 +150,7 @@ var memoryChecks = []*Check{
 			{Severity: incident.Critical, When: Increase(faults.RetiredPages, 7*24*time.Hour,
 				"cause", "double_bit").Lifetime().Above(1).
 				And(Value(faults.RetiredPages, "cause", "double_bit").Above(15)),
-				Detail: "{entity} retired {count:page|pages} after double-bit errors within a week, and had many."},
+				Detail: "{entity} retired {count:page|pages} within a week after double-bit errors, and more than 15 in all."},
 		},
 		Summary: "The GPU retired so many pages of memory that it should be replaced.",
 		Detail:  "{entity} retired {count:page|pages}.",

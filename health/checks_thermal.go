@@ -39,10 +39,12 @@ var (
 )
 
 // ofChassis is the sentence for ChassisBrake.
-const ofChassis = "The server's power supply {holds|held} the clocks of half of its GPUs or more down for {percent} of the time."
+const ofChassis = "The power brake {holds|held} down the clocks of half of the GPUs or more for {percent} of the time."
 
-// chassis adds ChassisBrake to s.
+// chassis adds ChassisBrake to s. An agent that has not watched for five minutes goes
+// by what it saw: Prometheus has the GPUs' own counters from before.
 func (m *memory) chassis(s *derived.Snapshot) {
+	watched := min(max(m.now.Sub(m.start), time.Minute), brakes.window)
 	ratio := func(all answers) float64 {
 		slices.SortFunc(all, func(a, b reading) int { return cmp.Compare(b.value, a.value) })
 		if half := max(1, (len(all)-1)/2); half < len(all) {
@@ -52,7 +54,8 @@ func (m *memory) chassis(s *derived.Snapshot) {
 	}
 	now, lately := readings(braked, m, s), readings(brakes, m, s)
 	if len(now)+len(lately) > 0 {
-		s.Add(collectors.Sample{Metric: ChassisBrake, Value: max(ratio(now), ratio(lately))})
+		s.Add(collectors.Sample{Metric: ChassisBrake,
+			Value: max(ratio(now), min(ratio(lately)*(brakes.window.Seconds()/watched.Seconds()), 1))})
 	}
 }
 
@@ -114,10 +117,12 @@ var thermalChecks = []*Check{
 			// The hardware's own slowdown begins far above the temperature of a
 			// cooled GPU: moments of it add up.
 			{Severity: incident.Warning, When: Rate(device.ClockEventSeconds, 15*time.Minute,
-				"reason", "hw_thermal").AtLeast(.02, .01)},
+				"reason", "hw_thermal").AtLeast(.02, .01),
+				Detail: "Heat slowed {entity} down for {percent} of 15 minutes."},
 		},
 		Summary: "Heat holds the GPU's clocks down.",
-		Detail:  "Heat slowed {entity} down for {percent} of the last minutes.",
+		Detail:  "Heat slowed {entity} down for {percent} of 5 minutes.",
+		Rule:    "Heat slowed {entity} down for {percent} of the last minutes.",
 		Action:  "Check fans, the inlet's temperature and the airflow.",
 		Cause:   "A moment of throttling is normal at full load; a share of the time is lost work.",
 	},
@@ -126,16 +131,17 @@ var thermalChecks = []*Check{
 		Levels: []Level{
 			{Severity: incident.Warning, When: braked.Is(1).And(ownBrake), For: of(3, 3),
 				Detail: "The power brake of {entity} {is|was} on."},
-			// Samples miss a brake that comes and goes.
-			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake),
+			// Samples miss a brake that comes and goes. A new agent needs a minute to see
+			// that it is the chassis's.
+			{Severity: incident.Warning, When: brakes.AtLeast(.25, .15).And(ownBrake), For: of(6, 6),
 				Detail: "The power brake of {entity} was on for {percent} of 5 minutes."},
 			{Severity: incident.Critical, When: Rate(device.ClockEventSeconds, 10*time.Minute,
-				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake),
+				"reason", "hw_power_brake").AtLeast(.5, .4).And(ownBrake), For: of(6, 6),
 				Detail: "The power brake of {entity} was on for {percent} of 10 minutes."},
 			{Severity: incident.Warning, When: Value(ChassisBrake).AtLeast(.25, .15), For: of(3, 3), Detail: ofChassis},
 			{Severity: incident.Critical, When: Value(ChassisBrake).AtLeast(.5, .4), For: of(54, 60), Detail: ofChassis},
 		},
-		Summary: "The server's power supply holds the GPU's clocks down.",
+		Summary: "The power brake holds the GPU's clocks down.",
 		Rule:    "The power brake of {entity} was on for {percent} of the time lately.",
 		Action:  "Look at the power supplies and the rack's power.",
 		Cause: "The power brake is a signal from outside of the GPU: a supply failed or is overloaded. If half of the " +
@@ -149,7 +155,7 @@ var thermalChecks = []*Check{
 			// but not for a seventh of ten minutes.
 			For: of(9, 60)}},
 		Summary: "The hardware halves the GPU's clocks or worse, and the reason is neither heat nor the power brake.",
-		Detail:  "The busy {entity} {tells|told} of a hardware slowdown again and again.",
+		Detail:  "{entity} {reports|reported} a hardware slowdown again and again while it {is|was} busy.",
 		Action:  "Check the power supply and the power connectors of the GPU.",
 		Cause: "NVML reports hw_slowdown without hw_thermal and hw_power_brake: the board protects itself against " +
 			"too much power, or a sensor is wrong.",

@@ -182,6 +182,34 @@ func TestWarmAirAffectsMostGPUs(t *testing.T) {
 	}
 }
 
+// TestChassisBrake holds how many GPUs with a brake are half of a chassis, and that
+// an agent goes by the time for which it has watched.
+func TestChassisBrake(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		now, seconds []float64
+		after        time.Duration
+		want         float64
+	}{
+		{[]float64{1, 1, 0, 0}, []float64{0, 0, 0, 0}, 0, 1}, {[]float64{1, 0, 0, 0}, []float64{9, 0, 0, 0}, step, 0},
+		{[]float64{1, 1, 1, 0, 0, 0, 0, 0}, make([]float64, 8), 0, 0}, {[]float64{1}, []float64{9}, step, 0},
+		{[]float64{0, 0}, []float64{15, 30}, 30 * time.Second, .25}, {[]float64{0, 0}, []float64{90, 90}, time.Minute, 1},
+		{[]float64{0, 0}, []float64{150, 75}, 5 * time.Minute, .25}, {[]float64{0, 0}, []float64{75, 75}, time.Hour, .25},
+	} {
+		m, s := newMemory(birth), derived.NewSnapshot(nil)
+		for n := range 2 {
+			var all []collectors.Sample
+			for i := range c.now {
+				all = append(all, on(fmt.Sprint(i), device.ClockEventActive, c.now[i], "hw_power_brake"),
+					on(fmt.Sprint(i), device.ClockEventSeconds, float64(n)*c.seconds[i], "hw_power_brake"))
+			}
+			s, m.now = derived.NewSnapshot(all), birth.Add(time.Duration(n)*c.after)
+			m.chassis(s)
+		}
+		fixture.Equal(t, valueOf(s, ChassisBrake, ""), c.want, "%v, then %v seconds after %v", c.now, c.seconds, c.after)
+	}
+}
+
 // TestStalledAgent checks when old samples are the agent's own fault.
 func TestStalledAgent(t *testing.T) {
 	t.Parallel()

@@ -27,8 +27,7 @@ func TestLongWindows(t *testing.T) {
 		return []collectors.Sample{up, on("0", faults.RemappedRows, float64(n), "uncorrectable", "active")}
 	}
 	downs := func(n int) []collectors.Sample {
-		return []collectors.Sample{up, {Metric: links.IBPortDowned, Labels: []string{"mlx5_0/1"},
-			Value: float64(n)}}
+		return []collectors.Sample{up, {Metric: links.IBPortDowned, Labels: []string{"mlx5_0/1"}, Value: float64(n)}}
 	}
 	// every returns a function of time: the number of events so far, one per d,
 	// at most n
@@ -59,8 +58,7 @@ func TestLongWindows(t *testing.T) {
 			samples: func(time.Duration) []collectors.Sample { return pages(47, 15) }, length: 5 * hours},
 		{name: "double bit errors week by week", check: "retired_pages", step: hours,
 			samples: func(at time.Duration) []collectors.Sample {
-				return pages(0,
-					float64(14+int(at/(8*days))))
+				return pages(0, float64(14+int(at/(8*days))))
 			}, length: 40 * days},
 		{name: "many old ones", check: "retired_pages", step: hours,
 			samples: func(time.Duration) []collectors.Sample { return pages(0, 30) }, length: 10 * days},
