@@ -248,9 +248,7 @@ func TestLinksToOtherEndsAreNotSiblings(t *testing.T) {
 			r.extra[3*i+2].Labels[4] = "gpu"
 		}
 	})
-	if got := r.last.Of(PeerLinkZScore); len(got) != 0 {
-		t.Errorf("links to different GPUs are compared: %v", got)
-	}
+	fixture.Equal(t, len(r.last.Of(PeerLinkZScore)), 0, "comparisons of links to different GPUs:")
 }
 
 // trending returns a series with a first value and a rise for each step.
@@ -347,6 +345,11 @@ func TestFastTrendGoesBeforeASlowOne(t *testing.T) {
 	for ok, want := range map[bool]float64{true: 1, false: 2} {
 		r := &resident{forecast: forecast{ok: ok, seconds: 1}, slowly: forecast{ok: true, seconds: 2}}
 		fixture.Equal(t, r.soonest().seconds, want, "an hour's trend finds a leak: %v; it is full in seconds", ok)
+	}
+	for free, slowly := range map[float64]bool{4.9: true, 5.1: false} { // of 100
+		r := &resident{free: free}
+		r.creep(100-free, birth)
+		fixture.Equal(t, r.slow != nil, slowly, "with %v %% free it has a slow trend", free)
 	}
 }
 
@@ -449,12 +452,9 @@ func TestCreepExcludesTheStart(t *testing.T) {
 			t.Errorf("%s: it creeps: %v", name, r.creeps())
 		}
 	}
-	if r := (resident{forecast: forecast{even: true}, memory: *trending(0, 1)}); r.creeps() {
-		t.Error("a value that never rested creeps")
-	}
-	if r := (resident{forecast: forecast{even: true}, crept: birth}); r.creeps() {
-		t.Error("a value without a trend creeps")
-	}
+	never, none := resident{memory: *trending(0, 1)}, resident{crept: birth}
+	never.even, none.even = true, true
+	fixture.Equal(t, never.creeps() || none.creeps(), false, "a value that never rested, or without a trend, creeps:")
 }
 
 // TestReturnedMemoryIsNotACreep checks how much memory must be returned to count

@@ -357,9 +357,7 @@ func TestNonFiniteValuesAreIgnored(t *testing.T) {
 	r.extra = nil
 	r.step(25*time.Minute, nil)
 	fixture.Equal(t, r.get(AnomalyRobustZScore, 0, "power"), 0, "ten minutes later the score of power is")
-	if text, err := json.Marshal(r.Save(r.now)); err != nil {
-		t.Errorf("the state cannot be saved: %v %s", err, text)
-	}
+	_ = fixture.Value(json.Marshal(r.Save(r.now)))(t)
 }
 
 // whole checks that derived samples match their declarations.
