@@ -142,7 +142,7 @@ func action(c *health.Check, levels []health.Level) string {
 	if slices.ContainsFunc(levels, func(l health.Level) bool { return c.Advised(l) != advice }) {
 		return c.Action
 	}
-	return health.Quantities(advice, ofValue)
+	return advice
 }
 
 // ofValue returns the template of an alert's value.

@@ -153,10 +153,7 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 			}
 			switch _, known := pinned[name]; {
 			case name == persistence && off && pinned[name] == "1":
-				// All of them are off: the node reports it, and nobody wants
-				// it.
-				s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, v}, Value: 0})
-				continue
+				continue // all of them are off: the node reports it, and nobody wants it
 			case !known && name == ofPower && v == mine[asked] && mine[preset] != "" && v != mine[preset]:
 				pinned.accept(name, v)
 			case !known, uniform(now, mine["model"], name):

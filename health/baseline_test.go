@@ -20,7 +20,7 @@ import (
 // siblings'. A host with whole and divided GPUs does not drift.
 func TestConfigDrift(t *testing.T) {
 	t.Parallel()
-	host := func(mode, workload string, on func(gpu int) float64) *derived.Snapshot {
+	host := func(mode, workload string, shows func(gpu int) float64) *derived.Snapshot {
 		var all []collectors.Sample
 		for i := range 8 {
 			gpu, uuid := fmt.Sprint(i), fmt.Sprint("GPU-", i)
@@ -29,17 +29,15 @@ func TestConfigDrift(t *testing.T) {
 				info[at] = map[string]string{"gpu": gpu, "uuid": uuid, "name": "H100"}[l]
 			}
 			all = append(all, collectors.Sample{Metric: device.Info, Labels: info, Value: 1},
-				collectors.Sample{Metric: device.ModeEnabled, Labels: []string{gpu, uuid, mode}, Value: on(i)})
+				on(gpu, device.ModeEnabled, shows(i), mode))
 			if workload != "" {
-				all = append(all, collectors.Sample{Metric: workloads.WorkloadMemory, Labels: []string{gpu, uuid,
-					workload, ""}, Value: 1e9})
+				all = append(all, on(gpu, workloads.WorkloadMemory, 1e9, workload, ""))
 			}
 		}
 		return derived.NewSnapshot(all)
 	}
 	odd := func(gpu int) float64 { return collectors.Bool(gpu == 7) }
-	none := func(int) float64 { return 0 }
-	all := func(int) float64 { return 1 }
+	none, all := func(int) float64 { return 0 }, func(int) float64 { return 1 }
 	for _, c := range []struct {
 		mode          string
 		before, after func(int) float64
@@ -62,10 +60,7 @@ func TestConfigDrift(t *testing.T) {
 		}
 		s := host(c.mode, "", c.after)
 		b.drift(s, seen, birth)
-		found := false
-		for _, sample := range s.Of(ConfigDrift) {
-			found = found || sample.Value == 1
-		}
+		found := slices.ContainsFunc(s.Of(ConfigDrift), func(x collectors.Sample) bool { return x.Value == 1 })
 		fixture.Equal(t, found, c.drifts, "%s of %q, then %q: drift", c.mode, c.was, c.is)
 	}
 }
@@ -195,15 +190,13 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 	t.Parallel()
 	mode := func(name string) func(odd bool) collectors.Sample {
 		return func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: device.ModeEnabled, Labels: []string{"", "", name},
-				Value: collectors.Bool(!odd)}
+			return on("", device.ModeEnabled, collectors.Bool(!odd), name)
 		}
 	}
 	shows := map[string]func(odd bool) collectors.Sample{
 		"ecc": mode("ecc"), "persistence": mode("persistence"), "accounting": mode("accounting"),
 		"power_limit": func(odd bool) collectors.Sample {
-			return collectors.Sample{Metric: device.PowerLimit, Labels: []string{"", "", "enforced"},
-				Value: 700 - 100*collectors.Bool(odd)}
+			return on("", device.PowerLimit, 700-100*collectors.Bool(odd), "enforced")
 		},
 		"vbios": func(odd bool) collectors.Sample {
 			labels := make([]string, len(device.Info.Labels))
@@ -221,6 +214,9 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 				sample := show(name == odd && gpu == 7)
 				sample.Labels[0], sample.Labels[1] = fmt.Sprint(gpu), fmt.Sprint("GPU-", gpu)
 				all = append(all, sample)
+			}
+			for _, other := range []string{"requested", "default"} { // they only help to judge
+				all = append(all, on(fmt.Sprint(gpu), device.PowerLimit, 700, other))
 			}
 		}
 		s := derived.NewSnapshot(all)

@@ -224,7 +224,7 @@ func (c *Check) Ruled(l Level, others ...Level) string {
 	return detail
 }
 
-// Advised returns the action for a level; it may have a Quantity.
+// Advised returns the action for a level.
 func (c *Check) Advised(l Level) string { return cmp.Or(l.Action, c.Action) }
 
 // Metrics returns the metrics that the check uses, some of them perhaps twice.

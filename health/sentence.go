@@ -220,8 +220,7 @@ func (e *Engine) action(j *judge, st *status, level int) string {
 	if ev := e.evidence(j, st); j.Remedies && ev != nil && ev.Action != "" {
 		return capital(incident.Remedy(ev.Action)) + "."
 	}
-	value, past := st.says(level)
-	return fill(j.Advised(j.Levels[level]), past, value)
+	return j.Advised(j.Levels[level])
 }
 
 // evidence returns the newest incident that the check counted, or counts no

@@ -156,7 +156,7 @@ func TestSentences(t *testing.T) {
 			}
 			entry, _ := l.When.sides()
 			for n, v := range []float64{1, 36000, 2e10, entry} {
-				all := []string{fill(c.Advised(l), false, v)}
+				all := []string{c.Advised(l)}
 				for _, past := range []bool{false, true} {
 					all = append(all, capital(fill(detail, past, v, "{entity}", someone(l.When.Signal).Name(), "{xids}", "XID 48",
 						"{labels}", "", "{event}", someEvent)))
@@ -398,7 +398,7 @@ var someXIDs = Incidents{Name: "xid", Window: time.Hour, Match: xids(48, 94, 998
 func TestActionOfAFault(t *testing.T) {
 	t.Parallel()
 	own := &Check{ID: "own", Detail: "It is.", Action: "Ask.", Levels: []Level{{Severity: incident.Info, When: Value(device.TemperatureMargin).
-		AtMost(9), Action: "Wait for {value}."}, {Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0)}}}
+		AtMost(9), Action: "Wait."}, {Severity: incident.Warning, When: Value(device.TemperatureMargin).AtMost(0)}}}
 	table := &Check{ID: "table", Detail: "{entity} had {xids}.", Action: "Ask.", Remedies: true, Levels: []Level{{Severity: incident.Warning,
 		When: someXIDs.Above(0)}}}
 	mine := *table
@@ -408,7 +408,7 @@ func TestActionOfAFault(t *testing.T) {
 		xids   []int
 		want   map[string]string
 	}{
-		{9, nil, map[string]string{"own": "It is. Wait for 9."}},
+		{9, nil, map[string]string{"own": "It is. Wait."}},
 		{0, nil, map[string]string{"own": "It is. Ask."}},
 		{20, []int{48}, map[string]string{"mine": "GPU 0 had 1 XID. The last: XID 48, text. Ask.",
 			"table": "GPU 0 had XID 48, text. " + capital(incident.Remedy("WORKFLOW_XID_48")) + "."}},
