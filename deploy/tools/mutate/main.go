@@ -35,7 +35,7 @@ var (
 	least   = flag.Float64("min", 95, "score in percent below which the exit status is 1")
 	workers = flag.Int("p", 1, "mutants to try at the same time")
 	only    = flag.String("only", "", "regular expression: try only mutants with a matching line of output")
-	sample  = flag.Int("n", 0, "number of random mutants to try; 0 is all")
+	sample  = flag.Int("n", 0, "number of random mutants to try, of each file one before any has two; 0 is all")
 	seed    = flag.Uint64("seed", 1, "seed of the random choice")
 	skip    = flag.String("skip", "", "tests not to run, as in go test -skip")
 )
@@ -117,7 +117,16 @@ func candidates(paths []string, known map[survivor]string) (all []mutant, stale 
 		return strings.Compare(a.path+a.line+a.what, b.path+b.line+b.what)
 	})
 	if *sample > 0 && *sample < len(all) {
-		order := rand.New(rand.NewPCG(*seed, 0)).Perm(len(all))[:*sample]
+		var order, more []int
+		had := map[string]bool{}
+		for _, i := range rand.New(rand.NewPCG(*seed, 0)).Perm(len(all)) {
+			if path := all[i].path; had[path] {
+				more = append(more, i)
+			} else {
+				order, had[path] = append(order, i), true
+			}
+		}
+		order = append(order, more...)[:*sample]
 		slices.Sort(order)
 		taken := make([]mutant, 0, *sample)
 		for _, i := range order {

@@ -20,6 +20,9 @@ func Example() {
 	})
 	score(all)
 	fmt.Println(stale)
+	*sample = 3
+	all, _ = candidates([]string{filepath.Join(here, "main.go"), filepath.Join(here, half), filepath.Join(here, "choice.go")}, nil)
+	fmt.Println(filepath.Base(all[0].path), filepath.Base(all[1].path), filepath.Base(all[2].path))
 	// Output:
 	// testdata/half/half.go:11:36: l is *new(Limit)
 	// testdata/half/half.go:18:30: without 1
@@ -39,4 +42,5 @@ func Example() {
 	// testdata/half: 50.0 %: 15 of 30 mutants were noticed, 2 of them by the time limit; 5 others do not compile
 	// altogether: 50.0 %: 15 of 30 mutants were noticed, 2 of them by the time limit; 5 others do not compile
 	// [{testdata/half/half.go if a > b { a > b is a == b}]
+	// main.go half.go choice.go
 }
