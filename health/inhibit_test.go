@@ -82,10 +82,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 	for _, a := range all {
 		for _, b := range all {
 			want := a.silences(b)
-			if got := silences(a, b); got != want {
-				t.Errorf("%s of %s beside %s of %s: Alertmanager silences it: %v, the agent: %v", a.Labels["severity"],
-					a.Labels["check"], b.Labels["severity"], b.Labels["check"], got, want)
-			}
+			fixture.Equal(t, silences(a, b), want, "%v beside %v: Alertmanager silences it", a.Labels, b.Labels)
 			if want {
 				pairs++
 			}

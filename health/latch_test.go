@@ -281,6 +281,12 @@ func TestIncidentCountsOnce(t *testing.T) {
 	began = w.now
 	fixture.Equal(t, total(first, second), 0, "told again after a restart")
 	fixture.Equal(t, total(happened("e", incident.WhatXID, 79, "0", w.now)), 1, "another after a restart")
+	for ago, holds := range map[time.Duration]bool{5 * time.Minute: true, 5*time.Minute + 1: false} {
+		m, e := newMemory(birth), happened("f", incident.WhatXID, 79, "0", birth.Add(-ago))
+		e.NeedsReset = true
+		m.remember(e)
+		fixture.Equal(t, m.incidents[0].NeedsReset, holds, "of %v before anybody watched: it holds until a reset", ago)
+	}
 }
 
 // TestCompanionsRaiseNothing lets each XID of the table follow another

@@ -177,9 +177,7 @@ func TestWarmAirAffectsMostGPUs(t *testing.T) {
 	}
 	s := derived.NewSnapshot([]collectors.Sample{on("0", device.Temperature, 90, "gpu"),
 		on("1", device.Temperature, 90, "gpu")})
-	if hotAisle(s) {
-		t.Error("GPUs that do not say how hot they may become are hot")
-	}
+	fixture.Equal(t, hotAisle(s), false, "GPUs that do not say how hot they may become are hot:")
 }
 
 // TestChassisBrake holds how many GPUs with a brake are half of a chassis, and that

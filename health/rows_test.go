@@ -130,9 +130,7 @@ func TestRowsAreAsTheRunbookSays(t *testing.T) {
 	sections := runbook(t)
 	for _, c := range Checks() {
 		section := sections[c.Alert]
-		if n := len(leveled.FindAllString(section, -1)); n != len(c.Levels) {
-			t.Errorf("%s has %d levels, and the runbook %d: make generate writes it", c.ID, len(c.Levels), n)
-		}
+		fixture.Equal(t, len(leveled.FindAllString(section, -1)), len(c.Levels), "%s: levels in the runbook (make generate)", c.ID)
 		for i, l := range c.Levels {
 			t.Run(fmt.Sprintf("%s/%d", c.ID, i+1), func(t *testing.T) {
 				t.Parallel()
