@@ -232,7 +232,7 @@ var thermalChecks = []*Check{
 		Detail:  "The memory clock of {entity} {is|was} {apart} the median of the GPUs at the same job.",
 		Rule: "The memory clock of {entity} is below that of the GPUs at the same job, or is that of an idle GPU " +
 			"under load.",
-		Action: "See whether the clock is locked (nvidia-smi -rmc); otherwise reset the GPU.",
+		Action: "Unlock the clock (nvidia-smi -rmc); if it stays low, reset the GPU.",
 		Cause: "A working GPU runs its memory at one clock, which its whole model shares; the comparison is that of " +
 			"GPUClockOutlier. Without peers, the alert looks for the clock of an idle GPU: less than a third of the " +
 			"highest.",
@@ -268,7 +268,7 @@ var thermalChecks = []*Check{
 			And(gpuBusy.Above(.5), holding.Is(0), belowLimit), For: of(6, 6)}},
 		Summary: "The GPU works at the clock of an idle one, without a reported reason.",
 		Detail:  "{entity} {runs|ran} at {percent} of its highest clock under load.",
-		Action:  "See whether its clocks were locked (nvidia-smi -rgc); otherwise reset it.",
+		Action:  "Unlock its clocks (nvidia-smi -rgc); if they stay low, reset it.",
 		Cause: "Neither heat nor a setting of the application holds the clock down. Nor does power: the GPU draws " +
 			"less than three quarters of its limit.",
 	},
