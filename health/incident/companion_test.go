@@ -13,7 +13,7 @@ import (
 
 // TestStories tells the lines of testdata/stories.tsv, a second apart unless
 // the last column says more, and compares what each becomes: on which entity, how bad, for which check, with
-// which action, and which line of the story it follows.
+// which action, which line of the story it follows, and whether only a reset ends it.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	var d *desk
@@ -24,7 +24,8 @@ func TestStories(t *testing.T) {
 			if n := slices.Index(d.ids, e.Follows); n >= 0 {
 				follows = fmt.Sprint(n)
 			}
-			got := fmt.Sprintf("%s %s %s %s %s", e.Entity, e.Severity, cmp.Or(e.Check, "-"), cmp.Or(e.Action, "-"), follows)
+			got := fmt.Sprintf("%s %s %s %s %s%s", e.Entity, e.Severity, cmp.Or(e.Check, "-"), cmp.Or(e.Action, "-"), follows,
+				map[bool]string{true: " reset"}[e.NeedsReset])
 			fixture.Equal(t, got, want[i], "%s, line %d", heads[0], i)
 			fixture.Equal(t, strings.Contains(e.Message, ", follows "), e.Follows != "", "%s: %q names its cause",
 				heads[0], e.Message)

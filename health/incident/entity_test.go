@@ -2,6 +2,7 @@ package incident
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,14 +93,11 @@ func TestEventsSurviveJSON(t *testing.T) {
 	t.Parallel()
 	e := Event{Version: EventVersion, ID: "a", Kind: KindIncident, Entity: Entity{GPU: "3", UUID: "GPU-x", Link: "7"},
 		Severity: Critical, From: OK, To: Unhealthy}
-	text, err := json.Marshal(e)
-	if err != nil || !strings.Contains(string(text), `"severity":"critical","from":"ok","to":"unhealthy"`) {
-		t.Fatalf("%s, %v", text, err)
-	}
-	var back Event
-	if err := json.Unmarshal(text, &back); err != nil || back.Severity != Critical || back.To != Unhealthy ||
-		back.Entity != e.Entity {
-		t.Errorf("%+v, %v", back, err)
+	text, back := fixture.Value(json.Marshal(e))(t), Event{}
+	fixture.Contains(t, string(text), `"severity":"critical","from":"ok","to":"unhealthy"`, "the event")
+	fixture.Must(t, json.Unmarshal(text, &back))
+	if back.Severity != Critical || back.To != Unhealthy || back.Entity != e.Entity {
+		t.Errorf("%s is read as %+v", text, back)
 	}
 	fixture.Fails(t, json.Unmarshal([]byte(`{"severity":"bad"}`), &back), "emergency", "a severity that is none")
 }
@@ -110,4 +108,6 @@ func TestEntitiesArePrintedReadably(t *testing.T) {
 		Link: "7"}, "uuid=GPU-x": {UUID: "GPU-x"}, "device=mlx5_0/1": {Device: "mlx5_0/1"}} {
 		fixture.Equal(t, e.String(), want, "%+v is written", e)
 	}
+	fixture.Equal(t, slices.IsSortedFunc([]Entity{{}, {GPU: "9"}, {GPU: "10", UUID: "a"}, {GPU: "10", UUID: "b"},
+		{GPU: "10", UUID: "b", Link: "9"}, {GPU: "10", UUID: "b", Link: "10"}}, Entity.Compare), true, "in this order they are sorted:")
 }

@@ -69,7 +69,7 @@ func Clean(text string, most int) string {
 		return r
 	}, strings.ToValidUTF8(text, "?"))
 	if len(text) > most {
-		for most > 0 && !utf8.RuneStart(text[most]) {
+		for !utf8.RuneStart(text[most]) {
 			most--
 		}
 		text = text[:most]

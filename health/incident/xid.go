@@ -20,7 +20,6 @@ type XID struct {
 	Severity    Severity
 	WhoActs     string // "app owner", "node operator"
 	Action      string // at once: "RESTART_APP"
-	Investigate string // afterwards: "CONTACT_SUPPORT"; mostly empty
 	NeedsReset  bool   // only a reset of the GPU, or a reboot, ends it
 
 	fault string // "tenant" or "hardware", by data/faults.tsv
@@ -61,7 +60,7 @@ var xidTable = sync.OnceValue(func() map[int]XID {
 		all[code] = XID{Code: code, Mnemonic: row["mnemonic"], Description: row["description"],
 			Category: row["category"], Class: classes[row["category"]],
 			Severity: severity, WhoActs: row["who_acts"], Action: strings.TrimSuffix(row["immediate_action"],
-				"*"), Investigate: row["investigatory_action"], NeedsReset: row["ends"] == byReset,
+				"*"), NeedsReset: row["ends"] == byReset,
 			fault: faults[row["xid"]]}
 		return err
 	})

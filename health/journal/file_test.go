@@ -446,12 +446,13 @@ func TestLockOnAFullDisk(t *testing.T) {
 	path := filepath.Join(dir, "events.lock")
 	file := fixture.Value(lockFile(path))(t)
 	defer unlock(file)
-	if _, err := lockFile(path); !errors.Is(err, errLocked) {
-		t.Errorf("another one: %v", err)
-	}
-	if text, err := os.ReadFile(path); err != nil || len(text) > 0 {
-		t.Errorf("the disk is not full: %q, %v", text, err)
-	}
+	_, err := lockFile(path)
+	fixture.Equal(t, errors.Is(err, errLocked), true, "another one, %v: it is locked", err)
+	fixture.Equal(t, len(fixture.Value(os.ReadFile(path))(t)), 0, "the disk is full, and the owner's name has bytes:")
+	other := fixture.Value(lockNow(dir, os.O_RDONLY))(t)
+	defer unlock(other)
+	_, err = lockFile(filepath.Join(dir, "another.lock"))
+	fixture.Equal(t, errors.Is(err, errLocked), true, "while another agent replaces a lock, %v: it is locked", err)
 }
 
 func TestKilled(t *testing.T) {

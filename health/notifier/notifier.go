@@ -190,7 +190,7 @@ func (n *Notifier) Tell(alerts []health.Alert) {
 		h.Alert, h.version, h.since = a, n.version, now
 		n.held[id] = h
 		transitions = true
-		n.bound(now)
+		n.bound()
 	}
 	if transitions {
 		for _, q := range n.queues {
@@ -201,11 +201,8 @@ func (n *Notifier) Tell(alerts []health.Alert) {
 
 // bound drops the least severe alert if there are too many, a resolved one
 // first, because that one lapses without news as well. The caller holds n.mu.
-func (n *Notifier) bound(now time.Time) {
+func (n *Notifier) bound() {
 	if len(n.held) <= maxAlerts {
-		return
-	}
-	if n.forget(now); len(n.held) <= maxAlerts {
 		return
 	}
 	least, weight := "", math.Inf(1)

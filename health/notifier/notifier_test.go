@@ -173,9 +173,8 @@ func TestNotifierHoldsTheMostSevere(t *testing.T) {
 		n.Tell([]health.Alert{firing("Worst", "emergency"), firing("Also", "critical"), firing("Not", "info"),
 			firing("Late", "warning")})
 		after(time.Second)
-		if len(n.held) != maxAlerts || n.value(AlertNotifications, amURL(0), "dropped") != 5 {
-			t.Errorf("%d are held, %v were dropped", len(n.held), n.value(AlertNotifications, amURL(0), "dropped"))
-		}
+		fixture.Equal(t, len(n.held), maxAlerts, "… are held")
+		fixture.Equal(t, n.value(AlertNotifications, amURL(0), "dropped"), 5, "… were dropped")
 		fires := n.ams[0].fires()
 		if !slices.Contains(fires, "Worst") || !slices.Contains(fires, "Also") || slices.Contains(fires, "Not") ||
 			slices.Contains(fires, "Late") {
