@@ -118,18 +118,18 @@ func TestProcessIsNamedOnlyIfOnTheGPU(t *testing.T) {
 				c.now == nil && (e.Comm != fmt.Sprint("job-", c.want) || e.Workload != fmt.Sprint("slurm:", c.want))):
 				t.Errorf("%+v; want it to be of job-%d", e, c.want)
 			}
-			if strings.Contains(e.Message+e.Comm, "gpusteward") {
-				t.Errorf("the agent is named: %+v", e)
-			}
+			fixture.Equal(t, strings.Contains(e.Message+e.Comm, "gpusteward"), false, "%+v names the agent:", e)
 		})
 	}
 }
 
 func TestListedProcessesAreBounded(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	many := slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
+	d, many := newDesk(t), slices.Repeat([]collectors.Stay{{Process: host.Process{PID: 5}}}, mostPresent+1)
 	fixture.Equal(t, len(d.present(many, d.now)), mostPresent, "processes that an event lists")
+	i := openIncident{Event: Event{What: WhatXID, Code: 48}}
+	i.meet([]Holder{{PID: 5}})
+	fixture.Equal(t, len(i.Present), 0, "processes on the GPU at an XID that no process causes")
 }
 
 // TestProcessIsNamedOnceListed has a fault before the driver's first list of
