@@ -115,10 +115,7 @@ func (d *Metrics) shortfall(f *shortfall, by float64, works bool, now time.Time)
 		f.by[f.n%worksLeast], f.at[f.n%worksLeast] = by, now
 		f.n++
 	}
-	if f.n < worksLeast {
-		return
-	}
-	least := slices.Min(f.by[:])
+	least := slices.Min(f.by[:]) // not above 0, nor recent, before there are enough
 	recent := now.Sub(f.at[f.n%worksLeast]) <= worksWithin
 	// A shortfall holds while the GPU rests, as long as the link stays below
 	// its best.
