@@ -1,6 +1,7 @@
 package enforcer
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,6 +52,9 @@ func (p *identityCache) of(now time.Time, who host.Process) (broker.Facts, bool)
 	known, there := p.known[t]
 	if !there || now.Sub(known.read) > identityLifetime {
 		f, err := broker.FactsOf(p.procfs, who.PID)
+		if errors.Is(err, procs.ErrLate) {
+			return known.facts, known.ok // it is asked again at the next tick
+		}
 		known = identity{f, err == nil && !p.ends(who.PID), now}
 		if p.known == nil {
 			p.known = map[action.Target]identity{}

@@ -49,6 +49,7 @@ type residence struct {
 	queue  queue
 
 	returning map[audit.Subject]bool // workloads whose memory is about to come back
+	waits     []audit.Subject        // for memory of an overcommitted GPU
 }
 
 func newResidence() residence {
@@ -160,8 +161,8 @@ func (q *queue) requests(now time.Time) (all []waiting) {
 var driverThread = regexp.MustCompile(`^cuda(-EvtHandlr|[0-9]{11})\n$`)
 
 // waits returns on which futex each thread of a process waits, or for which other
-// system call. It leaves out the driver's own threads.
-func waits(procfs string, pid int) map[int]string {
+// system call. It leaves out the driver's own threads. It fails if the kernel does not tell.
+func waits(procfs string, pid int) (map[int]string, error) {
 	dir := filepath.Join(procfs, strconv.Itoa(pid), "task")
 	tasks, _ := os.ReadDir(dir)
 	var names []string
@@ -170,7 +171,7 @@ func waits(procfs string, pid int) map[int]string {
 			names = append(names, filepath.Join("task", task.Name(), "syscall"))
 		}
 	}
-	calls, _ := procs.ReadFiles(procfs, pid, names) // none: nothing is known
+	calls, err := procs.ReadFiles(procfs, pid, names)
 	all := map[int]string{}
 	for name, text := range calls {
 		tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
@@ -180,7 +181,7 @@ func waits(procfs string, pid int) map[int]string {
 			all[tid] = f[0]
 		}
 	}
-	return all
+	return all, err
 }
 
 // look notes whether a thread of a process that gave way, or is about to, waits for the
@@ -189,7 +190,10 @@ func waits(procfs string, pid int) map[int]string {
 // no processor time. The driver's thread cuda-EvtHandlr does so as long as the process is
 // locked.
 func (u *use) look(procfs string, pid int) {
-	now := waits(procfs, pid)
+	now, err := waits(procfs, pid)
+	if err != nil {
+		return
+	}
 	if u.first == nil {
 		u.first = now
 	}
@@ -294,6 +298,10 @@ func (e *Enforcer) reside(now time.Time, b audit.Books) {
 	for _, r := range s.Requests {
 		know(r.GPU)
 	}
+	e.residence.waits = e.residence.waits[:0]
+	for _, r := range s.Requests {
+		e.residence.waits = append(e.residence.waits, r.Subject)
+	}
 	e.residence.overcommit(s)
 	e.forgetResidents(s.Workloads)
 	orders := residency.Decide(s)
@@ -364,7 +372,7 @@ func (e *Enforcer) giveWay(now time.Time, c *candidate, why string) {
 	log := e.log.With("tenant", c.Tenant, "workload", c.Workload, "why", why)
 	for _, p := range c.processes { // from now on, a call of the driver may wait
 		if u := e.residence.use[p.Target]; u != nil {
-			u.first = waits(e.identities.procfs, p.PID)
+			u.first, _ = waits(e.identities.procfs, p.PID) // none is known: each that waits later may do so for the driver
 		}
 	}
 	if err := e.suspender.GiveWay(now, c.Subject, c.processes, why); err != nil {

@@ -95,7 +95,7 @@ func TestWhoWaitsForTheDriver(t *testing.T) {
 			}
 		}
 		is(c.before)
-		u := use{first: waits(procfs, pid)}
+		u := use{first: fixture.Value(waits(procfs, pid))(t)}
 		for _, call := range []string{c.then, c.now} {
 			is(call)
 			u.look(procfs, pid)

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"gpusteward/collectors"
+	kernel "gpusteward/collectors/host"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
@@ -320,6 +322,31 @@ func TestOrdersNameWhoIsThere(t *testing.T) {
 	fixture.Fails(t, fixture.Error(g.suspend(ctx, "unit:a.service")), "suspended already", "the order")
 	a.Kill()
 	poll(t, 20*time.Second, "who ended is forgotten", func() bool { return len(g.stats().Suspended) == 0 })
+}
+
+// TestHeldProcessesDelayNoOrder gives orders while the GPU has fifty processes that have the kernel hold
+// who looks at them. The time that this process waited for a processor is left out.
+func TestHeldProcessesDelayNoOrder(t *testing.T) {
+	g := suspending(t, 0, 0, []string{"a"})
+	pids, _ := fixture.Executing(t, 50)
+	g.mu.Lock()
+	for _, pid := range pids {
+		g.listing = append(g.listing, collectors.DeviceProcess{UUID: g.uuid, Kind: "compute", Known: true, At: time.Now(),
+			Process: kernel.Process{PID: pid, Workload: &kernel.Workload{Key: "unit:held.service", Kind: kernel.KindUnit}}})
+	}
+	g.mu.Unlock()
+	waits := fixture.WatchWaits(t)
+	waits.Add(os.Getpid())
+	for audits, was := 0, g.it.Stats().Enforcer; audits < 10; {
+		began := time.Now()
+		fixture.Fails(t, fixture.Error(g.suspend(t.Context(), "unit:b.service")), "no workload", "the order")
+		took := time.Since(began)
+		fixture.AtMost(t, took-waits.Most(began, began.Add(took)), time.Second, "an order took")
+		if now := g.it.Stats().Enforcer; now != was {
+			audits, was = audits+1, now
+		}
+	}
+	fixture.Fails(t, fixture.Error(procs.Stat("/proc", pids[0])), procs.ErrHeld.Error(), "a look at one of them")
 }
 
 // TestAnEnforcerThatEndsInACycleLosesNobody ends the enforcer, and with it the

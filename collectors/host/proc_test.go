@@ -89,8 +89,8 @@ func TestEnvironmentThatHangs(t *testing.T) {
 
 // TestAProcessHoldsItsReaders asks for the facts of one that has the kernel hold who reads them.
 func TestAProcessHoldsItsReaders(t *testing.T) {
-	pid, _ := fixture.Executing(t)
-	h := fixture.Value(fixture.Value(ProcFS("/proc"))(t).Open(pid))(t)
+	pids, _ := fixture.Executing(t, 1)
+	h := fixture.Value(fixture.Value(ProcFS("/proc"))(t).Open(pids[0]))(t)
 	defer h.Close()
 	if _, err := h.Facts(); !errors.Is(err, procs.ErrHeld) || !h.Alive() {
 		t.Errorf("its facts: %v", err)

@@ -97,7 +97,7 @@ func (s *session) stopped() bool {
 
 // FactsOf returns the kernel's facts about the process that has a PID now, from
 // a procfs: its ids are the effective ones, as a socket's peer sees them. The
-// error is fs.ErrNotExist if there is no such process.
+// error is fs.ErrNotExist if there is no such process, and procs.ErrLate if its program is not known yet.
 func FactsOf(procfs string, pid int) (Facts, error) {
 	f := Facts{PID: pid}
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
@@ -119,17 +119,20 @@ func FactsOf(procfs string, pid int) (Facts, error) {
 			f.Groups = ids
 		}
 	}
-	return f, f.read(procfs)
+	return f, f.read(procfs, procs.Readlink)
 }
 
 // read reads the process's cgroup and program.
-func (f *Facts) read(procfs string) error {
+func (f *Facts) read(procfs string, readlink func(procfs string, pid int, name string) (string, error)) error {
 	cgroup, err := os.ReadFile(filepath.Join(procfs, strconv.Itoa(f.PID), "cgroup"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read cgroup of %d: %w", f.PID, err)
 	}
 	f.Cgroup = string(cgroup)
-	if f.Exe, err = procs.Readlink(procfs, f.PID, "exe"); err != nil {
+	switch f.Exe, err = readlink(procfs, f.PID, "exe"); {
+	case errors.Is(err, procs.ErrLate):
+		return fmt.Errorf("read the program of %d: %w", f.PID, err)
+	case err != nil:
 		f.Exe = "" // a kernel may refuse it to other users than root, or hold who reads it
 	}
 	return nil
@@ -141,7 +144,7 @@ func (b *Broker) complete(s *session) error {
 	f := &s.facts
 	dir := filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID))
 	f.Groups = groups(filepath.Join(dir, "status"))
-	if err := f.read(b.options.ProcFS); err != nil {
+	if err := f.read(b.options.ProcFS, procs.AwaitLink); err != nil { // HELLO is served apart from the loop
 		return err
 	}
 	if !b.exits.lives(s) {

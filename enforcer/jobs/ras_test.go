@@ -324,9 +324,7 @@ func TestUnhookedComputes(t *testing.T) {
 	unhooked(t, func(t *testing.T, j *unhookedJob) {
 		j.works = 50
 		fixture.EqualSlices(t, j.run(630), nil, "hangs before ten minutes have passed")
-		if hangs := j.run(30); len(hangs) != 1 {
-			t.Errorf("%+v", hangs)
-		}
+		fixture.Equal(t, len(j.run(30)), 1, "hangs")
 	})
 }
 
@@ -379,9 +377,7 @@ func TestUnhookedAsks(t *testing.T) {
 			t.Fatalf("%+v", hangs)
 		}
 		j.status = ras.Status{}
-		if hangs := j.run(1200); len(hangs) != 1 {
-			t.Errorf("without an answer for 20 min: %+v", hangs)
-		}
+		fixture.Equal(t, len(j.run(1200)), 1, "hangs without an answer for 20 min")
 		j.shares[1] = 1
 		fixture.EqualSlices(t, j.run(2), nil, "hangs when its GPU is busy again")
 	})
@@ -425,9 +421,11 @@ func TestUnhookedStarts(t *testing.T) {
 func TestVersionOf(t *testing.T) {
 	t.Parallel()
 	o := &Observer{}
-	held, letGo := fixture.Executing(t)
-	fixture.Equal(t, o.versionOf(held), "", "of a process that holds its readers")
-	fixture.Equal(t, useOf("/proc", held), use{}, "what it uses")
+	held, letGo := fixture.Executing(t, 1)
+	fixture.Equal(t, o.versionOf(held[0]), "", "of a process that holds its readers")
+	w := watch{looks: 2, idle: 1}
+	w.look("/proc", held[0])
+	fixture.Equal(t, w, watch{looks: 2, idle: 1}, "what is known of it, until it is known whether it holds them")
 	letGo()
 	fixture.Equal(t, o.versionOf(os.Getpid()), "", "without the library")
 	name := filepath.Join(t.TempDir(), "libnccl.so.2")

@@ -3,6 +3,7 @@ package jobs
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -41,7 +42,11 @@ const (
 
 // look is made once a second.
 func (w *watch) look(procfs string, pid int) {
-	now := watch{use: useOf(procfs, pid), looks: w.looks + 1}
+	used, err := useOf(procfs, pid)
+	if errors.Is(err, procs.ErrLate) {
+		return // it is asked again at the next look
+	}
+	now := watch{use: used, looks: w.looks + 1}
 	if now.state == 'D' {
 		now.blocked = w.blocked + 1
 	}
@@ -56,12 +61,16 @@ func (w *watch) look(procfs string, pid int) {
 // computes reports whether the process may be doing something.
 func (w *watch) computes() bool { return w.idle < idleLooks }
 
-func useOf(procfs string, pid int) (u use) {
+// useOf fails if the kernel does not tell yet of the process itself.
+func useOf(procfs string, pid int) (u use, err error) {
 	family := []int{pid}
 	for i := 0; i < len(family) && i < maxFamily; i++ {
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
-		files, _ := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
+		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
 		fields := procs.Fields([]byte(files["stat"]))
+		if i == 0 {
+			err = failed
+		}
 		if len(fields) < 15 {
 			continue // it has ended, or holds who looks at it
 		}
@@ -72,7 +81,7 @@ func useOf(procfs string, pid int) (u use) {
 		u.bytes += moved(files["io"])
 		family = append(family, children(dir)...)
 	}
-	return u
+	return u, err
 }
 
 func number(text []byte) uint64 {

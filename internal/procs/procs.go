@@ -1,13 +1,13 @@
 // Package procs looks at other processes in procfs where the kernel can have a reader
 // wait: for as long as a process's memory is locked, or, in newer kernels, while it
 // executes a program, most files and links of /proc/PID keep their readers, and a process
-// can see to it that this never ends. Each look is on a thread of its own. One that the
-// kernel is seen to hold is not waited for, and until the kernel lets it go, nobody looks
-// at the process again. The sleep of such a thread ends with this process. The files
-// cgroup, comm, schedstat and status, the lists of descriptors and tasks, and children are
-// read anywhere: they wait for nobody. The files cmdline, environ and mem are for child
-// processes (package worker): they read memory, which may be on a file system that never
-// answers, and which no end of this process would interrupt.
+// can see to it that this never ends. Each look is on a thread of its own. One that is
+// seen to sleep in the kernel is not waited for: the process is not known for now, and the
+// answer is there for whoever asks the same again. The sleep of such a thread ends with
+// this process. The files cgroup, comm, schedstat and status, the lists of descriptors and
+// tasks, and children are read anywhere: they wait for nobody. The files cmdline, environ
+// and mem are for child processes (package worker): they read memory, which may be on a
+// file system that never answers, and which no end of this process would interrupt.
 package procs
 
 import (
@@ -30,8 +30,31 @@ import (
 // ErrHeld is the error of a look that the kernel does not let end.
 var ErrHeld = errors.New("the kernel has whoever looks at the process wait, as it does while that executes a program")
 
-// maxHeld bounds the looks that the kernel holds, each a thread.
-const maxHeld = 64
+// ErrLate is an ErrHeld of a look of which it is not known yet whether the kernel holds it. The
+// answer may be there when the same is asked again.
+var ErrLate = fmt.Errorf("%w, for a moment at least", ErrHeld)
+
+// Bounds of the looks that are late, each a thread.
+const (
+	maxHeld    = 128
+	maxOfOwner = 8                // of a user, or a cgroup of root's: nobody else is looked at less for them
+	keepFor    = 30 * time.Second // an answer that nobody has asked for again
+)
+
+// A patience is how long a look is waited for.
+type patience bool
+
+const (
+	loop  patience = false // until its thread is seen to sleep in the kernel in the same place twice, 1 ms apart
+	apart patience = true  // until the kernel is seen to hold it, as a Witness does
+)
+
+func (p patience) witness() *worker.Witness {
+	if p == apart {
+		return &worker.Witness{}
+	}
+	return &worker.Witness{Every: time.Millisecond, Enough: 1}
+}
 
 // A kind is what is looked at.
 type kind string
@@ -70,18 +93,18 @@ func look(k kind, dir string, names []string) []found {
 }
 
 // lookAt looks at names in the directory of a process.
-func lookAt(k kind, procfs string, pid int, names ...string) ([]found, error) {
+func lookAt(p patience, k kind, procfs string, pid int, names ...string) ([]found, error) {
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
 	var is unix.Statfs_t
 	if unix.Statfs(procfs, &is) != nil || is.Type != unix.PROC_SUPER_MAGIC {
 		return look(k, dir, names), nil // files that hold nobody
 	}
-	return looks.ask(k, dir, names)
+	return looks.ask(p, k, dir, names)
 }
 
 // one looks at one name.
-func one(k kind, procfs string, pid int, name string) ([]byte, error) {
-	all, err := lookAt(k, procfs, pid, name)
+func one(p patience, k kind, procfs string, pid int, name string) ([]byte, error) {
+	all, err := lookAt(p, k, procfs, pid, name)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +113,7 @@ func one(k kind, procfs string, pid int, name string) ([]byte, error) {
 
 // some looks at names, and leaves out those that fail. It fails if it cannot look at any.
 func some(k kind, procfs string, pid int, names []string) (map[string]string, error) {
-	all, err := lookAt(k, procfs, pid, names...)
+	all, err := lookAt(loop, k, procfs, pid, names...)
 	texts := map[string]string{}
 	for i, f := range all {
 		if f.err == nil {
@@ -102,7 +125,7 @@ func some(k kind, procfs string, pid int, names []string) (map[string]string, er
 
 // ReadFile returns the content of a file of a process.
 func ReadFile(procfs string, pid int, name string) ([]byte, error) {
-	return one(files, procfs, pid, name)
+	return one(loop, files, procfs, pid, name)
 }
 
 // ReadFiles returns the contents of those files of a process that can be read, by name.
@@ -112,7 +135,14 @@ func ReadFiles(procfs string, pid int, names []string) (map[string]string, error
 
 // Readlink returns where a link of a process points.
 func Readlink(procfs string, pid int, name string) (string, error) {
-	target, err := one(links, procfs, pid, name)
+	target, err := one(loop, links, procfs, pid, name)
+	return string(target), err
+}
+
+// AwaitLink is Readlink for those who can wait until the kernel is seen to hold the look, which takes
+// a second. No loop may.
+func AwaitLink(procfs string, pid int, name string) (string, error) {
+	target, err := one(apart, links, procfs, pid, name)
 	return string(target), err
 }
 
@@ -123,7 +153,7 @@ func Readlinks(procfs string, pid int, names []string) (map[string]string, error
 
 // Owner returns who owns the file that a link of a process points at, and its mode.
 func Owner(procfs string, pid int, name string) (user, mode uint32, err error) {
-	text, err := one(owners, procfs, pid, name)
+	text, err := one(loop, owners, procfs, pid, name)
 	if err == nil {
 		_, err = fmt.Sscan(string(text), &user, &mode)
 	}
@@ -165,88 +195,143 @@ func owner(dir string) string {
 	return user + " " + string(cgroup)
 }
 
-// A keeper makes looks, and knows those that the kernel holds. Its methods may be called
-// concurrently.
+// A keeper makes looks, and knows those that are late. Its methods may be called concurrently.
 type keeper struct {
-	most int // looks that the kernel holds
-	mu   sync.Mutex
-	held map[*sent]bool
+	most, ofOwner int // looks that are late
+	mu            sync.Mutex
+	late          map[string]*sent // by what is looked at
 }
 
-var looks = keeper{most: maxHeld}
+var looks = keeper{most: maxHeld, ofOwner: maxOfOwner}
 
 // A sent look is on a thread of its own.
 type sent struct {
-	dir, of string      // of is known once it is held
-	task    chan string // has the thread's directory once it looks
-	found   chan []found
+	process int          // descriptor of the process's directory, which finds no other process; -1: none
+	task    chan string  // has the thread's directory once it looks
+	found   chan []found // has room
+
+	what, of string    // what is looked at, and whose process it is; once it is late
+	since    time.Time // that it is late; zero: it is not
+	held     bool      // the kernel is seen to hold it
 }
 
-// ask makes a look. It fails if the kernel holds that, or holds an earlier one at the process,
-// or more of its owner's than it may hold of others.
-func (k *keeper) ask(kind kind, dir string, names []string) ([]found, error) {
-	if err := k.refuses(dir); err != nil {
-		return nil, err
+// ask makes a look, or has the answer of one that was late. It fails if the kernel holds the look, or
+// as many of its owner's as it may hold.
+func (k *keeper) ask(p patience, kind kind, dir string, names []string) ([]found, error) {
+	if all, err := k.earlier(kind, dir, names); all != nil || err != nil {
+		return all, err
 	}
-	l := &sent{dir: dir, task: make(chan string, 1), found: make(chan []found, 1)}
+	l := &sent{task: make(chan string, 1), found: make(chan []found, 1)}
+	l.process, _ = unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // none: it has ended
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		l.task <- fmt.Sprintf("/proc/self/task/%d", unix.Gettid())
 		all := look(kind, dir, names)
 		k.mu.Lock()
-		delete(k.held, l)
-		l.found <- all
-		k.mu.Unlock()
+		defer k.mu.Unlock()
+		if l.found <- all; !l.since.IsZero() && len(names) > 1 { // it may be large, and is not kept
+			k.forget(l)
+		}
 	}()
-	again := time.NewTicker(worker.LookEvery)
+	w := p.witness()
+	again := time.NewTicker(w.Interval())
 	defer again.Stop()
-	var witness worker.Witness
 	for task := ""; ; {
 		select {
 		case all := <-l.found:
+			_ = unix.Close(l.process)
 			return all, nil
 		case task = <-l.task:
 		case <-again.C:
-			if task != "" && witness.Held(task) && k.giveUp(l) {
-				return nil, fmt.Errorf("%s: %w", dir, ErrHeld)
+			if task == "" || !w.Held(task) {
+				continue
+			}
+			if err := k.await(l, task, kind, dir, names); err != nil {
+				return nil, err
 			}
 		}
 	}
 }
 
-func (k *keeper) refuses(dir string) error {
+func key(kind kind, dir string, names []string) string {
+	return fmt.Sprintf("%s %s %q", kind, dir, names)
+}
+
+// err returns why there is no answer. The caller has locked the keeper.
+func (l *sent) err() error {
+	if l.held {
+		return fmt.Errorf("%s: %w", l.what, ErrHeld)
+	}
+	return fmt.Errorf("%s: %w", l.what, ErrLate)
+}
+
+// earlier returns the answer of a look that was late. It fails if that has none yet, or if too many
+// looks are late. Without an error and an answer, there is to be a new look.
+func (k *keeper) earlier(kind kind, dir string, names []string) ([]found, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.held) == 0 {
-		return nil
+	if len(k.late) == 0 {
+		return nil, nil
+	}
+	if l := k.late[key(kind, dir, names)]; l != nil {
+		if len(l.found) == 0 {
+			return nil, l.err()
+		}
+		same := unix.Faccessat(l.process, "status", unix.F_OK, 0) == nil
+		if k.forget(l); same {
+			return <-l.found, nil
+		}
 	}
 	mine, of := 0, owner(dir)
-	for l := range k.held {
-		if l.dir == dir {
-			return fmt.Errorf("%s: %w", dir, ErrHeld)
-		}
-		if l.of == of {
+	for _, l := range k.late {
+		if len(l.found) > 0 && time.Since(l.since) > keepFor {
+			k.forget(l)
+		} else if l.of == of {
 			mine++
 		}
 	}
-	if free := k.most - len(k.held); mine >= free {
-		return fmt.Errorf("%s: %w: %d looks at processes of its owner, and %d are free", dir, ErrHeld, mine, free)
+	if mine >= k.ofOwner || len(k.late) >= k.most {
+		return nil, fmt.Errorf("%s: %w: %d other looks at processes of its owner are late, and %d in all", dir, ErrHeld, mine, len(k.late))
 	}
-	return nil
+	return nil, nil
 }
 
-// giveUp waits for a look no longer, unless it has just ended.
-func (k *keeper) giveUp(l *sent) bool {
+// await has a look be late, unless it has just ended. Its error is that there is no answer.
+func (k *keeper) await(l *sent, task string, kind kind, dir string, names []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(l.found) > 0 {
-		return false
+		return nil
 	}
-	if k.held == nil {
-		k.held = map[*sent]bool{}
+	if l.what = key(kind, dir, names); k.late[l.what] != nil {
+		l.what += " " + task // of two who asked at the same time, one awaits it
 	}
-	l.of = owner(l.dir)
-	k.held[l] = true
-	return true
+	if k.late == nil {
+		k.late = map[string]*sent{}
+	}
+	l.of, l.since, k.late[l.what] = owner(dir), time.Now(), l
+	go k.judge(l, task)
+	return l.err()
+}
+
+// judge finds whether the kernel holds a look that is late.
+func (k *keeper) judge(l *sent, task string) {
+	var w worker.Witness
+	for again := time.Tick(w.Interval()); len(l.found) == 0; <-again {
+		if w.Held(task) {
+			k.mu.Lock()
+			l.held = true
+			k.mu.Unlock()
+			return
+		}
+	}
+}
+
+// forget forgets a look that was late. The caller has locked the keeper.
+func (k *keeper) forget(l *sent) {
+	if k.late[l.what] == l {
+		_ = unix.Close(l.process)
+		delete(k.late, l.what)
+	}
 }

@@ -2,12 +2,19 @@ package procs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"gpusteward/internal/fixture"
 )
@@ -37,26 +44,58 @@ func TestNobodyElseLooks(t *testing.T) {
 }
 
 // TestAProcessHoldsWhoLooksAtIt looks at a process that has its readers wait, and meanwhile at
-// others. Once it lets them go, it is looked at again.
+// others. Later it is known that the kernel holds a look, and once it lets that go, there is an answer.
 func TestAProcessHoldsWhoLooksAtIt(t *testing.T) {
-	pid, letGo := fixture.Executing(t)
-	for _, look := range []func(pid int) error{
-		func(pid int) error { return fixture.Error(ReadFile("/proc", pid, "io")) },
-		func(pid int) error { return fixture.Error(Stat("/proc", pid)) },
-		func(pid int) error { return fixture.Error(Readlink("/proc", pid, "exe")) },
-	} {
-		if err := look(pid); !errors.Is(err, ErrHeld) {
-			t.Errorf("a look at it: %v", err)
-		}
-		fixture.Must(t, look(os.Getpid()))
-		fixture.Equal(t, len(looks.held), 1, "looks that are held")
-	}
-	looks.most = 2 // others of the same owner may hold as many as are free
-	fixture.Equal(t, errors.Is(fixture.Error(Stat("/proc", os.Getpid())), ErrHeld), true, "its owner holds too many:")
-	looks.most = maxHeld
+	pids, letGo := fixture.Executing(t, 1)
+	pid := pids[0]
+	read := func() error { return fixture.Error(ReadFile("/proc", pid, "stat")) }
+	fixture.Fails(t, read(), ErrLate.Error(), "a look at it")
+	fixture.Fails(t, fixture.Error(ReadFiles("/proc", pid, []string{"stat", "io"})), ErrLate.Error(), "another look at it")
+	fixture.Must(t, fixture.Error(Stat("/proc", os.Getpid())))
+	looks.mu.Lock()
+	fixture.Equal(t, strings.Count(fmt.Sprint(slices.Collect(maps.Keys(looks.late))), fmt.Sprintf("/proc/%d ", pid)), 2,
+		"looks at it that are late")
+	looks.mu.Unlock()
+	fixture.Eventually(t, "the kernel is seen to hold it", func() bool { return !errors.Is(read(), ErrLate) })
+	fixture.Equal(t, errors.Is(read(), ErrHeld), true, "the verdict is that it is held:")
+	fixture.Fails(t, fixture.Error(one(apart, files, "/proc", pid, "io")), ErrHeld.Error(), "a look that awaits the verdict")
 	letGo()
-	fixture.Eventually(t, "it is looked at", func() bool {
-		_, err := ReadFile("/proc", pid, "stat")
-		return errors.Is(err, fs.ErrNotExist)
-	})
+	fixture.Eventually(t, "it is looked at", func() bool { return errors.Is(read(), fs.ErrNotExist) })
+}
+
+// TestALateAnswerIsOfTheSameProcess has the answer of a look that was late, unless its process has
+// ended since, or others' looks are as many as there may be.
+func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
+	t.Parallel()
+	k := keeper{most: maxHeld, ofOwner: maxOfOwner, late: map[string]*sent{}}
+	self := filepath.Join("/proc", strconv.Itoa(os.Getpid()))
+	late := func(process int) *sent {
+		l := &sent{what: key(files, self, []string{"stat"}), process: process, since: time.Now(), found: make(chan []found, 1)}
+		k.late[l.what] = l
+		return l
+	}
+	ask := func() string {
+		all, err := k.ask(loop, files, self, []string{"stat"})
+		if err != nil {
+			return err.Error()
+		}
+		return string(all[0].text)
+	}
+	l := late(fixture.Value(unix.Open(self, unix.O_PATH, 0))(t))
+	fixture.Contains(t, ask(), "for a moment at least", "before it ends")
+	l.found <- []found{{text: []byte("earlier")}}
+	fixture.Equal(t, ask(), "earlier", "once it has ended")
+	late(-1).found <- []found{{text: []byte("earlier")}} // as if its process had ended
+	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "of another process")
+	for user := range 7 { // who collude
+		for n := range maxOfOwner {
+			what := fmt.Sprint(user, n)
+			k.late[what] = &sent{what: what, of: strconv.Itoa(1000 + user), since: time.Now(), found: make(chan []found, 1)}
+		}
+	}
+	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "while seven users have as many late as they may")
+	for what := range k.late {
+		k.late[what].of = owner(self)
+	}
+	fixture.Contains(t, ask(), "56 other looks at processes of its owner", "while its owner has")
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"sync"
@@ -12,19 +13,25 @@ import (
 
 // A Witness tells whether the kernel holds a thread, by what the thread is seen to do. Time
 // tells nothing: on a busy host, a thread that nobody holds waits long for a processor.
-// Its methods may be called concurrently.
+// The zero value is ready. Its methods may be called concurrently.
 type Witness struct {
+	Every  time.Duration // between two looks that count; 0: LookEvery
+	Enough int           // looks in a row that have to see a thread wait in the same place; 0: 100
+
 	mu    sync.Mutex
 	where string    // it waited when it was last seen; empty: it did not
 	looks int       // in a row that saw it wait there
 	last  time.Time // look that counted
 }
 
-// LookEvery is the time between two looks that count.
-const LookEvery = 10 * time.Millisecond
+// What a Witness has unless it says otherwise.
+const (
+	LookEvery = 10 * time.Millisecond
+	enough    = 100
+)
 
-// enough are the looks in a row that have to see a thread wait in the same place.
-const enough = 100
+// Interval returns the time between two looks that count.
+func (w *Witness) Interval() time.Duration { return cmp.Or(w.Every, LookEvery) }
 
 // Held looks at a thread, and reports whether the kernel holds it. Its directory is
 // /proc/PID/task/TID; without it, nothing is held.
@@ -36,11 +43,11 @@ func (w *Witness) Held(task string) bool {
 	switch {
 	case where == "" || where != w.where:
 		w.looks, w.last = 0, now
-	case now.Sub(w.last) >= LookEvery:
+	case now.Sub(w.last) >= w.Interval():
 		w.looks, w.last = w.looks+1, now
 	}
 	w.where = where
-	return w.looks >= enough
+	return w.looks >= cmp.Or(w.Enough, enough)
 }
 
 // waits returns where a thread waits for the kernel: in a sleep that only its end can
