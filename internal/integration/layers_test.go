@@ -70,7 +70,7 @@ var layers = map[string][]string{
 	"enforcer/schedule": {},
 	"internal/bounds":   {},                                    // reads the source code; only tests import it
 	"internal/fixture":  {},                                    // what tests and measurements of several packages need; only they import it
-	"internal/ras":      {},                                    // NCCL's own view of a job, and who is late in it
+	"internal/ras":      {"internal/worker"},                   // NCCL's own view of a job, and who is late in it
 	"internal/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
 	"internal/procs":    {"internal/worker"},                   // what procfs tells of other processes
 	"internal/worker":   {},                                    // child processes that the kernel may hold

@@ -11,6 +11,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"gpusteward/internal/worker"
 )
 
 // Bounds of a question.
@@ -30,6 +33,9 @@ const (
 	maxRanks  = 1 << 16      // and communicators
 	maxNames  = 64           // of collectives
 	maxValues = 4 * maxRanks // of an answer as JSON; a real one has 35 bytes for each
+
+	maxChildren = 2         // that ask, with one that was given up
+	maxChild    = 256 << 20 // bytes of one's memory
 )
 
 // A Status is the answer of one job.
@@ -63,9 +69,37 @@ func (s Status) Size() (ranks int) {
 	return ranks
 }
 
-// Ask asks a process that listens at the address. It takes at most 5 s. If one
-// does not greet, the kernel may choose another one the next time.
-func Ask(ctx context.Context, address string) (Status, error) {
+// asking are the children that ask, and understand the answer: nobody knows who serves.
+var asking = worker.Kind{Command: worker.Begins(work), Running: 1, Children: maxChildren, Limit: limit + time.Second,
+	Memory: maxChild, Output: maxSize, Confined: true}
+
+// work is what a child is told to do.
+const work = "ask-nccl"
+
+func init() {
+	worker.Register(work, func(args []string) error {
+		s, err := inquire(context.Background(), args[0])
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(os.Stdout).Encode(s)
+	})
+}
+
+// Ask asks a process that listens at the address, in a child process. It takes at most 5 s.
+func Ask(ctx context.Context, address string) (s Status, err error) {
+	out, err := asking.Do(ctx, worker.Order{Args: []string{address}})
+	if err != nil {
+		return s, fmt.Errorf("ask NCCL's RAS: %w", err)
+	}
+	if err := json.Unmarshal(out, &s); err != nil {
+		return Status{}, fmt.Errorf("ask NCCL's RAS: its child process wrote no answer: %w", err)
+	}
+	return s, nil
+}
+
+// inquire asks. If one does not greet, the kernel may choose another one the next time.
+func inquire(ctx context.Context, address string) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
