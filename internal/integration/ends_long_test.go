@@ -1,4 +1,4 @@
-//go:build timed
+//go:build long
 
 package integration
 
@@ -17,7 +17,7 @@ import (
 	"gpusteward/internal/fixture"
 )
 
-var endings = flag.Int("adversary.endings", 5, "`times` that both processes are ended under attack")
+var endings = flag.Int("adversary.endings", 20, "`times` that both processes are ended under attack")
 
 // TestEndsUnderAttack ends the enforcer and the observer again and again while
 // the adversary's processes make all of their moves at once, 200 clients read
