@@ -195,9 +195,7 @@ func TestMemoryOverABrokersDeath(t *testing.T) {
 			})
 			last := h.load(t, "tenant", want...)
 			goes(t, last)
-			if got := taken(t, last); got != limit-c.had-2*c.more {
-				t.Errorf("with the next broker there are %d MiB left, want %d", got/mib, (limit-c.had-2*c.more)/mib)
-			}
+			fixture.Equal(t, taken(t, last), limit-c.had-2*c.more, "bytes left with the next broker")
 			_, peak := h.truth.memory(t)
 			fixture.Equal(t, peak, limit, "the tenant had … bytes")
 		})

@@ -126,9 +126,7 @@ func shared(t *testing.T) (e *enforcer.Enforcer, socket string) {
 func TestMemoryIsKeptFromTheFirst(t *testing.T) {
 	t.Parallel()
 	_, socket := shared(t)
-	if got := speak(t, socket, "third", 0).take(200 * gib); got != 39*gib {
-		t.Errorf("%d GiB are given, want 39 of 79 of which 40 are kept", got/gib)
-	}
+	fixture.Equal(t, speak(t, socket, "third", 0).take(200*gib), 39*gib, "given of 79 GiB of which 40 are kept")
 }
 
 // TestALieAboutMemoryTakesNothing has a tenant claim more memory than any card
@@ -139,13 +137,9 @@ func TestALieAboutMemoryTakesNothing(t *testing.T) {
 	e, socket := shared(t)
 	liar := speak(t, socket, "liar", lie)
 	poll(t, 10*time.Second, "the books are not compared", func() bool { return len(e.Stats().Enforcer.Quotas) > 0 })
-	if got := speak(t, socket, "third", 0).take(10 * gib); got != 10*gib {
-		t.Errorf("while one lies another is given %d of 10 GiB", got/gib)
-	}
+	fixture.Equal(t, speak(t, socket, "third", 0).take(10*gib), 10*gib, "given to another while one lies")
 	liar.send(wire.TypeFree, &wire.Memory{Bytes: lie})
-	if got := liar.take(200 * gib); got != 29*gib {
-		t.Errorf("the liar is given %d GiB, want 29 of 79 of which 40 are kept and 10 taken", got/gib)
-	}
+	fixture.Equal(t, liar.take(200*gib), 29*gib, "given to the liar of 79 GiB of which 40 are kept and 10 taken")
 }
 
 // TestUnifiedMemory has a GPU whose memory NVML does not tell: a cap in percent is in

@@ -35,9 +35,7 @@ func TestEnforcerTerminates(t *testing.T) {
 		}
 		return n >= 8
 	})
-	if told := g.told("doomed"); told != nil {
-		t.Errorf("while the GPU was at fault: %q", told)
-	}
+	fixture.EqualSlices(t, g.told("doomed"), nil, "told while the GPU was at fault")
 	g.mu.Lock()
 	g.hardware = false
 	g.mu.Unlock()
@@ -65,9 +63,7 @@ func TestPausedOverRestart(t *testing.T) {
 		func() bool { return slices.Contains(g.told("paused"), "pause done") && !g.moves(w) })
 	_, err := enforcer.New(enforcer.Options{Policy: policy.New(table, policy.HostView{}, nil), Dir: g.dir, Host: g,
 		Broker: broker.Options{Socket: g.socket + "2"}})
-	if err == nil {
-		t.Fatal("a second enforcer begins beside the first")
-	}
+	fixture.Fails(t, err, "", "a second enforcer beside the first")
 	g.stop()
 	g.work(w) // nothing holds it without an enforcer
 	g.run(table)
@@ -103,9 +99,7 @@ func TestWhoTakesLongerTimeSlicesIsNamed(t *testing.T) {
 			})
 		})
 		t.Logf("hooked %v: named after %v", hooked, time.Since(began))
-		if told := g.told("honest"); told != nil {
-			t.Errorf("the other one: %q", told)
-		}
+		fixture.EqualSlices(t, g.told("honest"), nil, "told of the other one")
 		for _, w := range g.stats().Workloads {
 			if w.Tenant == "honest" && len(w.Violations) > 0 {
 				t.Errorf("the other one: %v", w.Violations)

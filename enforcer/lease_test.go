@@ -55,9 +55,7 @@ func TestIdleLeaseIsAnothers(t *testing.T) {
 	h.freeze(t, idle)
 	other := h.load(t, "tenant", hoard(2048, 1, "native")...)
 	goes(t, other)
-	if got := taken(t, other); got != limit-16*mib {
-		t.Errorf("the other process takes %d MiB of %d that are not used", got/mib, limit/mib-16)
-	}
+	fixture.Equal(t, taken(t, other), limit-16*mib, "bytes that the other process takes")
 	settled("the books do not have all memory", limit, 0)
 	other.Kill()
 	poll(t, 10*time.Second, "the dead one's memory is charged",

@@ -122,9 +122,7 @@ func traceOf(t *testing.T, threads int) {
 	if counts[wire.EventWait] < 1000 || counts[wire.EventWait] != counts[wire.EventWaited] {
 		t.Errorf("%d waits begun and %d ended, want 1000 or more", counts[wire.EventWait], counts[wire.EventWaited])
 	}
-	if counts[wire.EventBusy] == 0 {
-		t.Error("the GPU was never busy")
-	}
+	fixture.AtLeast(t, counts[wire.EventBusy], 1, "times that the GPU was busy")
 	took := time.Since(before)
 	fixture.AtMost(t, time.Duration(last-events[0].At), took+10*time.Second, "the events span … of %v", took)
 }

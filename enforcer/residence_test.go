@@ -143,9 +143,8 @@ func TestWhoWaitsForItsGPUComesBack(t *testing.T) {
 	since = waits()
 	g.stop()
 	works(since)
-	if ends := g.ends(); ends[len(ends)-1].Done != suspend.Resuming {
-		t.Errorf("the journal is told of %+v at last", ends[len(ends)-1])
-	}
+	ends := g.ends()
+	fixture.Equal(t, ends[len(ends)-1].Done, suspend.Resuming, "the last of which the journal is told")
 	g.run(g.table)
 	fixture.EqualSlices(t, g.audited().Suspended, nil, "still suspended")
 }
@@ -271,9 +270,7 @@ func TestWorkloadsTakeTurns(t *testing.T) {
 			len(g.it.Stats().Tenants) > 0 && g.used() == 0
 	})
 	g.audited()
-	if s := g.audited(); len(s.Overcommit) != 1 {
-		t.Errorf("%+v without a workload", s.Overcommit)
-	}
+	fixture.Equal(t, len(g.audited().Overcommit), 1, "overcommitted GPUs without a workload")
 }
 
 // TestWhoWaitedForMemoryHasAWholeTurn has a program wait for most of its memory on an

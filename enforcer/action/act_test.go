@@ -245,9 +245,7 @@ func TestPauseBySignal(t *testing.T) {
 		kept = append(kept, all)
 		if len(kept) == 1 {
 			for _, w := range who {
-				if state(a, w.PID) == 'T' {
-					t.Error("it was stopped before that was kept")
-				}
+				fixture.Equal(t, state(a, w.PID) == 'T', false, "it was stopped before that was kept:")
 			}
 		}
 		return nil
@@ -278,9 +276,7 @@ func TestPauseBySignal(t *testing.T) {
 	for _, w := range who {
 		fixture.Eventually(t, "it goes on", func() bool { return state(a, w.PID) == 'S' })
 	}
-	if got := next.Paused(); len(got) != 0 {
-		t.Errorf("in mind still: %+v", got)
-	}
+	fixture.Equal(t, len(next.Paused()), 0, "in mind still")
 }
 
 func TestPauseLeavesWhoStoodStillBefore(t *testing.T) {
@@ -366,9 +362,7 @@ func TestResumeIsTriedUntilItWorks(t *testing.T) {
 	a.ProcFS = "/proc"
 	a.Continue(time.Now())
 	fixture.Eventually(t, "it goes on", func() bool { return state(a, who[0].PID) == 'S' })
-	if got := a.Paused(); len(got) != 0 {
-		t.Errorf("in mind still: %+v", got)
-	}
+	fixture.Equal(t, len(a.Paused()), 0, "in mind still")
 }
 
 func TestRestoreKeepsToWhatCouldBe(t *testing.T) {
@@ -404,16 +398,12 @@ func TestTerminate(t *testing.T) {
 	now := time.Now()
 	answered(a.Terminate(now, c, 30*time.Second)).is(t, escalation.Done, "SIGTERM: 2 done, 0 missed, 0 failed")
 	fixture.Equal(t, signalOf(meek), unix.SIGTERM, "the first ended by")
-	if e := a.Continue(now.Add(30*time.Second - 1)); e != nil {
-		t.Errorf("within the grace: %+v", e)
-	}
+	fixture.Equal(t, len(a.Continue(now.Add(30*time.Second-1))), 0, "ends within the grace")
 	fixture.Eventually(t, "it lives within the grace", func() bool { return state(a, deaf.Process.Pid) == 'S' })
 	if result, _ := a.Terminate(now, c, 0); result != escalation.Done || len(a.dying) != 2 {
 		t.Errorf("twice: %s, %d are dying", result, len(a.dying))
 	}
-	if e := a.Continue(now.Add(30 * time.Second)); e != nil {
-		t.Errorf("just killed: %+v", e)
-	}
+	fixture.Equal(t, len(a.Continue(now.Add(30*time.Second))), 0, "ends of those just killed")
 	fixture.Equal(t, signalOf(deaf), unix.SIGKILL, "the second ended by")
 	e := a.Continue(now.Add(31 * time.Second))
 	if len(e) != 1 || e[0].Subject != someone || e[0].Result != escalation.Done || len(e[0].Outcomes) != 2 ||

@@ -273,9 +273,8 @@ func TestUngovernedClosed(t *testing.T) {
 	}
 	c.sync()
 	fixture.Equal(t, c.page.Turn(1).Mode, wire.ModePause, "the broker opens it for a client that only asks")
-	if typ, _ := c.reserve(1 << 20); typ != wire.TypeGrant {
-		t.Errorf("the GPU that is known is closed too: %s", typ)
-	}
+	typ, _ = c.reserve(1 << 20)
+	fixture.Equal(t, typ, wire.TypeGrant, "the answer on the GPU that is known")
 }
 
 // TestKnownLater has a GPU that appears after a session's begin, and a MIG device
@@ -321,9 +320,8 @@ func TestMIG(t *testing.T) {
 	}
 	c.take(100)
 	d.take(60)
-	if typ, _ := d.reserve(50); typ != wire.TypeDeny {
-		t.Errorf("110 bytes of 100: %s", typ)
-	}
+	typ, _ := d.reserve(50)
+	fixture.Equal(t, typ, wire.TypeDeny, "the answer to 110 bytes of 100")
 	var names []string
 	for _, g := range b.Stats().GPUs {
 		names = append(names, g.GPU)
@@ -410,9 +408,7 @@ func TestBooksAreNotLost(t *testing.T) {
 		c.send(wire.TypeFree, &wire.Memory{Bytes: 1})
 	}
 	eventually(t, "all is freed", func() bool { return b.tenant("a").MemoryUsed == 50 })
-	if b.counters.slowed.Load() == 0 {
-		t.Error("no message was slowed down")
-	}
+	fixture.AtLeast(t, b.counters.slowed.Load(), 1, "messages that were slowed down")
 }
 
 func TestLimitsOfSessions(t *testing.T) {
@@ -457,12 +453,8 @@ func TestSocket(t *testing.T) {
 
 	file := socket(t)
 	fixture.Must(t, os.WriteFile(file, nil, 0o600))
-	if _, err := New(Options{Socket: file, Policy: book{}}); err == nil {
-		t.Error("a plain file is taken for a stale socket")
-	}
-	if _, err := New(Options{Socket: path}); err == nil {
-		t.Error("a broker without a policy")
-	}
+	fixture.Fails(t, fixture.Error(New(Options{Socket: file, Policy: book{}})), "", "taking a plain file for a stale socket")
+	fixture.Fails(t, fixture.Error(New(Options{Socket: path})), "", "a broker without a policy")
 }
 
 func TestStatsMessage(t *testing.T) {
@@ -587,9 +579,8 @@ func TestUnlistedMemoryIsOthers(t *testing.T) {
 			known.Add(step)
 			b.Refresh()
 		}
-		if _, m := d.reserve(1000); m.Bytes != want {
-			t.Errorf("%s: another one may have %d, want %d", what, m.Bytes, want)
-		}
+		_, m := d.reserve(1000)
+		fixture.Equal(t, m.Bytes, want, "%s: bytes that another one may have", what)
 	}
 	looks("without a listing", 9, 0, 10)
 	known.Store(1)

@@ -358,9 +358,8 @@ func TestSharesOfSessions(t *testing.T) {
 		cgroup string
 		want   int
 	}{{4711, "", 8}, {4712, "", 7}, {0, group(t, "a"), 7}, {0, group(t, "b"), 6}} {
-		if n := strange(t, "idle", b.options.Socket, 100, hostile.uid, hostile.cgroup).number(t); n != hostile.want {
-			t.Errorf("user %d in %q has %d sessions, want %d", hostile.uid, hostile.cgroup, n, hostile.want)
-		}
+		n := strange(t, "idle", b.options.Socket, 100, hostile.uid, hostile.cgroup).number(t)
+		fixture.Equal(t, n, hostile.want, "sessions of user %d in %q", hostile.uid, hostile.cgroup)
 	}
 	c := dial(t, b, "a", 1)
 	if refused, _ := b.Refused(os.Getpid()); refused || b.Stats().Starved {

@@ -284,9 +284,7 @@ func TestTenantsThatComeAndGo(t *testing.T) {
 		b.Refresh()
 		return len(b.begun()) == 0 && len(b.Stats().Tenants) == 1
 	})
-	if s := b.tenant("stays"); s.Tenant != "stays" {
-		t.Errorf("the broker forgot a tenant that may come back: %+v", b.Stats().Tenants)
-	}
+	fixture.Equal(t, b.tenant("stays").Tenant, "stays", "a tenant that may come back")
 	g := b.shared()[0]
 	if len(g.past) != 1 || len(g.parties) != 0 || len(g.kept) != 0 {
 		t.Errorf("the GPU knows %d tenants and %d that left, and memory is kept for %d", len(g.parties), len(g.past),

@@ -369,9 +369,7 @@ func TestALostAnswerIsSentAgain(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	h.send(Request{ID: 6, Kind: MemoryLimit})
-	if a := h.receive(MemoryLimit); a.ID != 6 {
-		t.Errorf("%+v comes once more", a)
-	}
+	fixture.Equal(t, h.receive(MemoryLimit).ID, 6, "what comes once more")
 	d := dial(t, start(t, two, Options{Turn: time.Millisecond, tick: tick}), "a") // a hook loses no answer
 	d.call(Request{Kind: Quota})
 	_ = d.conn.SetReadDeadline(time.Now().Add(10 * tick))
@@ -390,9 +388,7 @@ func TestASchedulerAnswersInAnyOrder(t *testing.T) {
 		b.send(Request{ID: id, Kind: Quota})
 	}
 	b.send(Request{ID: 9, Kind: MemoryLimit})
-	if first := b.receive(MemoryLimit); first.ID != 9 {
-		t.Errorf("%+v comes first", first)
-	}
+	fixture.Equal(t, b.receive(MemoryLimit).ID, 9, "what comes first")
 	a.send(Request{ID: 10, Kind: Quota}) // its turn is over
 	for range 3 {
 		if got := b.receive(Quota); got.ID > 2 || got.Quota <= 0 {

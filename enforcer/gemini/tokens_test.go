@@ -205,9 +205,7 @@ func TestAloneQuotasAreLong(t *testing.T) {
 	}
 	b := w.add("b", program{})
 	w.run(100*ms + time.Microsecond)
-	if b.turns == 0 {
-		t.Error("the second client waits for longer than one quota")
-	}
+	fixture.AtLeast(t, b.turns, 1, "turns of the second client")
 }
 
 // Overuse is charged: kernels that run beyond a quota do not increase a share.
@@ -231,9 +229,7 @@ func TestWhoNeverComesBackIsEndedByTheClock(t *testing.T) {
 	w.run(10 * ms)
 	b := w.add("b", program{})
 	w.run(rounds*20*ms + patience - 10*ms + time.Microsecond)
-	if b.turns == 0 {
-		t.Fatal("b waits for who does not come back")
-	}
+	fixture.AtLeast(t, b.turns, 1, "turns of the second client")
 	w.run(time.Second)
 	fixture.AtLeast(t, b.held.Seconds(), 0.9, "b had … of the second after")
 	if s := w.tokens.gpu.Stats("a"); w.tokens.expired != 1 || s.Charged < rounds*20*ms {

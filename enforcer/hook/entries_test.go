@@ -42,9 +42,7 @@ func entries(t *testing.T) map[string]string {
 		if m == nil {
 			t.Fatalf("entries.h: %q is not GS_ENTRY(name, class) with the reason of an audit", line)
 		}
-		if (m[2] == "audit") != (m[3] != "") {
-			t.Errorf("entries.h: %s is %s: an audit has a reason, and nothing else has", m[1], m[2])
-		}
+		fixture.Equal(t, m[2] == "audit", m[3] != "", "entries.h: %s is %s, and an audit alone has a reason:", m[1], m[2])
 		if m[1] <= last {
 			t.Errorf("entries.h: %s comes after %s: sort the lines", m[1], last)
 		}
@@ -81,9 +79,7 @@ func TestEntries(t *testing.T) {
 		}
 	}
 	for name := range wrapped {
-		if classes[name] == "" {
-			t.Errorf("calls.h wraps %s, which is not in entries.h", name)
-		}
+		fixture.Equal(t, classes[name] == "", false, "calls.h wraps %s, which entries.h lacks:", name)
 	}
 }
 

@@ -145,9 +145,7 @@ func TestSlownessEndsWithTheSteps(t *testing.T) {
 	if s := p.slowdown(at + 25e9); s == nil || math.Abs(s.Part()-1./3) > 0.01 {
 		t.Errorf("after 25 s without steps: %+v, want a third lost", s)
 	}
-	if s := p.slowdown(at + 40e9); s != nil {
-		t.Errorf("after 40 s without steps: %+v", s)
-	}
+	fixture.Equal(t, p.slowdown(at+40e9), nil, "told after 40 s without steps")
 }
 
 // TestPausesExplainNothing lowers the clock while a process does not step.
@@ -169,13 +167,9 @@ func TestPausesExplainNothing(t *testing.T) {
 func TestEachCauseIsExplained(t *testing.T) {
 	t.Parallel()
 	for cause := range proofs {
-		if wire.SlowCauses[cause] == "" {
-			t.Errorf("%s is not explained", cause)
-		}
+		fixture.Equal(t, wire.SlowCauses[cause] == "", false, "%s lacks an explanation:", cause)
 	}
-	if len(proofs) != len(wire.SlowCauses) {
-		t.Errorf("%d causes have evidence, and %d are explained", len(proofs), len(wire.SlowCauses))
-	}
+	fixture.Equal(t, len(proofs), len(wire.SlowCauses), "causes that have evidence")
 }
 
 func TestUsualPauses(t *testing.T) {

@@ -163,9 +163,7 @@ func TestFreedBeforeItsCommitIsRead(t *testing.T) {
 			t.Errorf("commit of %d: %+v", commit, u)
 		}
 		have(t, &l, "a", 1, 20)
-		if u := l.Usage("a"); u.Committed != left+20 {
-			t.Errorf("commit of %d: what is taken later counts as freed: %+v", commit, u)
-		}
+		fixture.Equal(t, l.Usage("a").Committed, left+20, "committed after %d, as what is taken later is not freed", commit)
 	}
 }
 

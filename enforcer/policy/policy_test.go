@@ -268,9 +268,7 @@ func TestNamesOfUsersAndGroupsAreLookedUp(t *testing.T) {
 		t.Errorf("unknown are %q", all)
 	}
 	tied := table(row("a", Selector{Users: []string{me.Username}}), row("b", Selector{Users: []string{me.Uid}}))
-	if err := tied.Check(); err == nil {
-		t.Error("a user's name and number do not tie")
-	}
+	fixture.Fails(t, tied.Check(), "", "a tie of a user's name and number")
 }
 
 func TestTermsOfAGPU(t *testing.T) {

@@ -229,9 +229,7 @@ func TestClearOfGang(t *testing.T) {
 		} else {
 			other.find("a").share.Wait = ms
 		}
-		if a.unit.clear() == hurried {
-			t.Errorf("hurried on the first GPU %v: clear %v", hurried, hurried)
-		}
+		fixture.Equal(t, a.unit.clear(), !hurried, "clear; hurried on the first GPU: %v", hurried)
 	}
 }
 
@@ -627,9 +625,7 @@ func TestTries(t *testing.T) {
 			a.pace.beside = rate{}
 		}
 		d.GPU.now, d.triedAt = time.Minute, time.Minute-c.ago
-		if d.tries() != c.want {
-			t.Errorf("%+v: %v", c, !c.want)
-		}
+		fixture.Equal(t, d.tries(), c.want, "%+v: it tries", c)
 	}
 	d.triedAt, d.measured = d.GPU.now, a
 	if d.tries() {

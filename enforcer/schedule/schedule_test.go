@@ -75,9 +75,7 @@ func TestLeaveFreesTheGPU(t *testing.T) {
 	d.Leave(d.at, "a")
 	fixture.Equal(t, d.measured, nil, "a tenant that left is measured")
 	d.decide()
-	if d.State("b").Mode == Pause {
-		t.Errorf("%+v", d.State("b"))
-	}
+	fixture.Equal(t, d.State("b").Mode == Pause, false, "b pauses:")
 	d = newDesk(t, Config{Turns: true}, 1)
 	d.join(Share{}, "a", "b")
 	d.want("a", "b")
@@ -456,9 +454,7 @@ func TestDeterministic(t *testing.T) {
 		}
 		return log.String()
 	}
-	if first, second := play(), play(); first != second {
-		t.Error("two runs differ")
-	}
+	fixture.Equal(t, play(), play(), "the first of two runs")
 }
 
 // crowd returns a desk whose tenants want a GPU permanently. A step is half a

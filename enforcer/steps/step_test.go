@@ -324,9 +324,7 @@ func TestResume(t *testing.T) {
 		train(60)
 		evaluate(w, small, batches)
 		f.Feed(w.events)
-		if s := f.Status(w.now); s.Pattern != 2 {
-			t.Errorf("after %d batches: %+v", batches, s)
-		}
+		fixture.Equal(t, f.Status(w.now).Pattern, 2, "the pattern after %d batches", batches)
 		before := f.Finished()
 		w.events = nil
 		began := train(6)

@@ -255,9 +255,7 @@ func TestGuardsForAll(t *testing.T) {
 		g.all[-n] = &guard{of: audit.Subject{Tenant: "many"}}
 	}
 	for _, of := range []string{"many", "one"} {
-		if err := g.Take(c.Process.Pid, audit.Subject{Tenant: of}); (err == nil) != (of == "one") {
-			t.Errorf("%s: %v", of, err)
-		}
+		fixture.Equal(t, g.Take(c.Process.Pid, audit.Subject{Tenant: of}) == nil, of == "one", "%s has a guard", of)
 	}
 	g.Give(c.Process.Pid)
 }

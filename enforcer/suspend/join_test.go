@@ -70,9 +70,7 @@ func TestAProcessJoins(t *testing.T) {
 	if got := strings.Join(b.card.calls, ", "); !strings.HasPrefix(got, want) {
 		t.Errorf("the calls are %s", got)
 	}
-	if err := b.Join(b.now, job, processes(2)); err == nil {
-		t.Error("nobody joins")
-	}
+	fixture.Fails(t, b.Join(b.now, job, processes(2)), "", "joining by nobody")
 	r, _ := b.Record(job)
 	fixture.Equal(t, r.Phase, Suspended, "the phase")
 }

@@ -68,12 +68,8 @@ func TestRoomOfAll(t *testing.T) {
 	path := filepath.Join(h.ProcFS, "5/cgroup")
 	fixture.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	fixture.Must(t, os.WriteFile(path, []byte("0::/a\n"), 0o644))
-	if err := h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}, nil); err != nil {
-		t.Errorf("the other one is in the parent: %v", err)
-	}
-	if err := h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}, nil); ReasonOf(err) != HostMemory {
-		t.Errorf("together they need too much: %v", err)
-	}
+	fixture.Must(t, h.Room(map[int]uint64{2: 15 << 20, 5: 15 << 20}, nil)) // the other one is in the parent
+	fixture.Equal(t, ReasonOf(h.Room(map[int]uint64{2: 30 << 20, 5: 15 << 20}, nil)), HostMemory, "what both lack")
 	fixture.Must(t, os.Remove(filepath.Join(h.ProcFS, "meminfo")))
 	if err := h.Room(map[int]uint64{2: 1}, nil); ReasonOf(err) != HostMemory || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("without meminfo: %v", err)
@@ -91,12 +87,8 @@ func TestRoomOfACgroup(t *testing.T) {
 		"memory/old/memory.limit_in_bytes": mib(30), "memory/old/memory.usage_in_bytes": mib(25),
 		"memory/old/memory.stat": "inactive_file 1\ntotal_inactive_file " + mib(15) + "\n"})
 	for pid, left := range map[int]uint64{2: 10, 6: 29, 3: 20} {
-		if err := h.Room(map[int]uint64{pid: left << 20}, nil); err != nil {
-			t.Errorf("%d: %v", pid, err)
-		}
-		if err := h.Room(map[int]uint64{pid: left<<20 + 1}, nil); ReasonOf(err) != CgroupMemory {
-			t.Errorf("%d: %v", pid, err)
-		}
+		fixture.Must(t, h.Room(map[int]uint64{pid: left << 20}, nil))
+		fixture.Equal(t, ReasonOf(h.Room(map[int]uint64{pid: left<<20 + 1}, nil)), CgroupMemory, "what %d lacks", pid)
 	}
 }
 

@@ -187,9 +187,7 @@ func TestChildIsLate(t *testing.T) {
 			err.Error() != "the GPU did not finish load in 7.3s" {
 			t.Errorf("%v after %v", err, took)
 		}
-		if c.command.ProcessState == nil {
-			t.Error("the child goes on")
-		}
+		fixture.Equal(t, c.command.ProcessState == nil, false, "the child goes on:")
 		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
 			t.Errorf("asked again it says %v", again)
 		}

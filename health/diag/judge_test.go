@@ -468,9 +468,7 @@ func TestErrorsAreJudged(t *testing.T) {
 			t.Errorf("%d %s: %s", c.least, name, r.row())
 		}
 		after[name]--
-		if r := o.errors()[0]; r.Verdict != Pass {
-			t.Errorf("%d %s: %s", c.least-1, name, r.row())
-		}
+		fixture.Equal(t, o.errors()[0].Verdict, Pass, "%d %s", c.least-1, name)
 	}
 	for _, s := range []Step{Open, Close} {
 		o := well(1).cards[0]

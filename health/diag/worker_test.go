@@ -176,9 +176,7 @@ func TestWorkerFails(t *testing.T) {
 	}
 	l := newLab()
 	l.fails["products"] = errors.New("no")
-	if r := l.work(t, Order{Step: Load, GPU: "GPU-0", For: time.Second})[0]; r.Error != "no" {
-		t.Errorf("load: %+v", r)
-	}
+	fixture.Equal(t, l.work(t, Order{Step: Load, GPU: "GPU-0", For: time.Second})[0].Error, "no", "the load's error")
 	err := Work(strings.NewReader("{"), io.Discard, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "read an order: ") {
 		t.Errorf("half an order: %v", err)

@@ -125,9 +125,7 @@ func TestStill(t *testing.T) {
 			"after %d answers", i+1)
 	}
 	j.answer(comm("w", map[int]int{1: 3, 2: 2}))
-	if got := j.watch.Hangs(j.at, 1); len(got) != 0 {
-		t.Errorf("it goes on: %+v", got)
-	}
+	fixture.Equal(t, len(j.watch.Hangs(j.at, 1)), 0, "hangs of one that goes on")
 }
 
 // TestOtherWork: the rank that is behind gets on in another communicator.
@@ -174,9 +172,7 @@ func TestJobsTakeTurns(t *testing.T) {
 		j.answer(comm("w", map[int]int{1: 2, 2: 1}))
 		j.answer(comm("v", map[int]int{3: i, 4: i}))
 	}
-	if got := j.hangs(); got != "2<1" {
-		t.Errorf("%q, want a hang", got)
-	}
+	fixture.Equal(t, j.hangs(), "2<1", "the hangs")
 	j.at += forget - 10*time.Second
 	j.answer(comm("v", map[int]int{3: 7, 4: 7}))
 	fixture.Equal(t, j.hangs(), "2<1", "after half an hour without it")

@@ -108,9 +108,7 @@ func TestRunningThreads(t *testing.T) {
 		at := threads[i]
 		chain := slices.DeleteFunc(slices.Clone(links[at]), func(l link) bool { return l.shim })
 		quiet, _, err := r.read(t, r.image(t))
-		if err != nil {
-			t.Fatal(v, err)
-		}
+		fixture.Must(t, err)
 		// A frame that stands, at the instruction of another that is like it.
 		inner, outer := chain[0], chain[8]
 		ranOn := "inconsistent, tried 3 times: the inner frames ran on and are left out"
@@ -141,9 +139,7 @@ func TestRunningThreads(t *testing.T) {
 		} {
 			m := changing{r.image(t), c.of.at, new(uint64), c.change}
 			w, err := newInterpreter(m, r.Symbols)
-			if err != nil {
-				t.Fatal(v, err)
-			}
+			fixture.Must(t, err)
 			c.change(0, m.image)
 			s, err := w.stack(at, r.known())
 			if err != nil || s.TID != quiet[i].TID || s.Problem != c.want || !slices.Equal(s.Frames, c.frames) {
@@ -270,9 +266,7 @@ func TestBounds(t *testing.T) {
 			t.Errorf("Python %s: %d frames, %q, %d bytes, %v", v, len(s[0].Frames), s[0].Problem, n, err)
 		}
 		w, err := newInterpreter(&bounded{memory: m, left: 5000}, r.Symbols)
-		if err != nil {
-			t.Fatal(v, err)
-		}
+		fixture.Must(t, err)
 		if _, err = w.stacks(r.known()); err == nil || !strings.Contains(err.Error(), "16 MiB") {
 			t.Errorf("Python %s: beyond its bytes: %v", v, err)
 		}

@@ -80,9 +80,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0              [vsyscall]
 		t.Errorf("%v\n got %v\nwant %v", err, all, want)
 	}
 	for _, bad := range []string{"x\n", "2000-1000 r--p 0 0:0 0\n", "1000-2000 r--p\n"} {
-		if all, err := parseMaps(strings.NewReader(bad)); err == nil {
-			t.Errorf("%q: %v", bad, all)
-		}
+		fixture.Fails(t, fixture.Error(parseMaps(strings.NewReader(bad))), "", "%q", bad)
 	}
 }
 
@@ -260,9 +258,7 @@ func TestLines(t *testing.T) {
 			if !ok {
 				line = -1
 			}
-			if line != want {
-				t.Errorf("%s: line %d at %d, want %d", name, line, at, want)
-			}
+			fixture.Equal(t, line, want, "%s: the line at %d", name, at)
 		}
 	}
 }
