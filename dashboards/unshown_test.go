@@ -4,6 +4,7 @@ package dashboards
 var unshown = map[string][]string{
 	"the rules about stragglers read it":                          {"nvgpu_rank_paused_seconds_total"},
 	"joined to allocations by workload":                           {"nvgpu_allocation_claim_info"},
+	"levels, suspensions and waits are shown":                     {"nvgpu_workload_held"},
 	"the panel of allocated and idle GPUs is empty while it is 0": {"gpusteward_allocations_known"},
 	"the check agent_self reports it":                             {"gpusteward_starved"},
 	"for joins; nvgpu_workload_info is shown":                     {"nvgpu_holder_info"},

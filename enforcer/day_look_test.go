@@ -224,7 +224,7 @@ func (d *day) look() {
 func (d *day) books() audit.Books {
 	t := d.enforcer.terms.Load()
 	b := audit.Books{Now: d.at(d.now), Silent: map[string]bool{}, Names: t.Tenants(), Quota: d.policy.Quota,
-		Punished: t.punished}
+		Holds: audit.Holds{Tenants: t.holds()}}
 	for _, g := range d.gpus {
 		g.books(&b)
 		if g.silent > d.now {

@@ -109,7 +109,7 @@ func (d *day) note(t *dayTenant) {
 	if t.pauses++; !t.always {
 		t.pauses = 0
 	}
-	if t.wanted++; !t.always || t.sessions == 0 || terms.punished(t.name) || paced || t.gpu.outside > 0 ||
+	if t.wanted++; !t.always || t.sessions == 0 || terms.holds()[t.name].Has(audit.Shortfall) || paced || t.gpu.outside > 0 ||
 		inside == 0 && t.wanted <= 1 {
 		t.wanted = 0
 	}

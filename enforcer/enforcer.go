@@ -260,8 +260,8 @@ func (e *Enforcer) books(now time.Time) audit.Books {
 		tenant := e.identities.tenant(t.Policy, now, h)
 		return tenant, t.Governed(tenant)
 	}
-	b.Refused, b.Suspended, b.Moving = e.broker.Refused, e.charge(), e.moving()
-	b.Punished = func(tenant string) bool { return t.punished(tenant) }
+	e.charge()
+	b.Holds, b.Moving = e.heldBack(), e.moving()
 	return b
 }
 

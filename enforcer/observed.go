@@ -1,8 +1,6 @@
 package enforcer
 
 import (
-	"slices"
-
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/internal/wire"
@@ -12,20 +10,14 @@ import (
 // others, under the names of their workloads.
 func (e *Enforcer) observed(b audit.Books) ([]wire.JobStats, []wire.HangStats) {
 	e.neighbours.look(b)
+	holds := e.heldBack()
+	e.jobs.Held = func(tenant, workload string) bool {
+		return holds.Of(audit.Subject{Tenant: tenant, Workload: workload}).Has(audit.Standing)
+	}
 	if e.jobs.RAS != "" {
 		e.jobs.See(gpuProcesses(b))
 	}
-	all, hangs := e.jobs.Look(e.workload)
-	return all, e.unsuspended(hangs)
-}
-
-// unsuspended returns the hangs of workloads that run: one that is suspended
-// stands still because somebody wanted it.
-func (e *Enforcer) unsuspended(hangs []wire.HangStats) []wire.HangStats {
-	return slices.DeleteFunc(hangs, func(h wire.HangStats) bool {
-		_, suspended := e.suspender.Record(audit.Subject{Tenant: h.Tenant, Workload: h.Workload})
-		return suspended
-	})
+	return e.jobs.Look(e.workload)
 }
 
 // workload returns the workload of a process with a session, which the driver

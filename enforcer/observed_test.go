@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
+	"gpusteward/enforcer/escalation"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
@@ -98,16 +100,74 @@ func TestRanksHaveWorkloads(t *testing.T) {
 	}
 }
 
-// TestSuspendedWorkloadsDoNotHang tells of no hang of a workload that is
-// suspended.
-func TestSuspendedWorkloadsDoNotHang(t *testing.T) {
+// TestNobodyIsBlamedForOurDoing holds a workload back for each cause. It then has no session, hangs, and is
+// found to take more than its quota; its tenant gets less than its guarantee. The audit, the escalation, the
+// jobs and the metric for health each judge what the cause does not explain, and that alone.
+func TestNobodyIsBlamedForOurDoing(t *testing.T) {
 	t.Parallel()
-	e := watching(t, "", false)
-	defer e.Close()
-	e.suspender.Restore(time.Now(), []suspend.Record{{Tenant: "a", Workload: "w", Phase: suspend.Suspended}})
-	left := e.unsuspended([]wire.HangStats{{Tenant: "a", Workload: "w"}, {Tenant: "b", Workload: "w"}})
-	if len(left) != 1 || left[0].Tenant != "b" {
-		t.Errorf("%+v", left)
+	s, promised := audit.Subject{Tenant: "a", Workload: "w"}, policy.Quota{Guarantee: .5, Limit: 1}
+	record := func(phase suspend.Phase) func(*Enforcer) {
+		return func(e *Enforcer) {
+			e.suspender.Restore(time.Now(), []suspend.Record{{Tenant: "a", Workload: "w", Phase: phase,
+				Processes: []suspend.Process{{Target: action.Target{PID: 7000, Start: 1}}}}})
+		}
+	}
+	for cause, c := range map[audit.Hold]struct {
+		hold   func(*Enforcer)
+		judges string
+	}{
+		0:               {nil, "audit qos escalation jobs"},
+		audit.Filled:    {nil, "audit qos escalation jobs"}, // TestWhoseFaultARefusalIs has the broker tell it
+		audit.Starved:   {nil, "qos jobs"},                  // likewise
+		audit.Suspended: {record(suspend.Suspended), "qos escalation"},
+		audit.Returning: {record(suspend.Resuming), "qos"},
+		audit.Paused:    {func(e *Enforcer) { fixture.Must(t, e.hold(s, true)) }, "audit escalation"},
+		audit.Throttled: {func(e *Enforcer) { e.change(func(t *terms) { t.throttled = map[string]float64{"a": .5} }) }, "audit escalation jobs"},
+		audit.Paced:     {func(e *Enforcer) { e.change(func(t *terms) { t.paced = pacer{{"a", "GPU-1"}: -1} }) }, "audit escalation jobs"},
+		audit.Waiting:   {func(e *Enforcer) { e.residence.waits = []audit.Subject{s} }, "audit qos escalation"},
+	} {
+		e := watching(t, "", false)
+		defer e.Close()
+		e.groups = map[audit.Subject]*processGroup{s: {}}
+		if c.hold != nil {
+			c.hold(e)
+		}
+		var of audit.Audit
+		var qos audit.QoS
+		var up escalation.Escalation
+		var found audit.Audited
+		rows, now := []wire.QuotaStats{{Tenant: "a", GPU: "GPU-1", Quota: promised}}, time.Unix(1e9, 0)
+		process := host.Process{PID: 7000, Start: 1, Began: now, Workload: &host.Workload{Key: "w"}}
+		for n := range 60 {
+			now = now.Add(time.Second)
+			b := audit.Books{Now: now, Names: []string{"a"}, Holds: e.heldBack(),
+				Quota:           func(string, string) policy.Quota { return promised },
+				Tenant:          func(collectors.DeviceProcess) (string, bool) { return "a", true },
+				DeviceProcesses: []collectors.DeviceProcess{{UUID: "GPU-1", Kind: "compute", Process: process, At: now}},
+				Tenants:         []wire.TenantStats{{Tenant: "a", GPU: "GPU-1", Sessions: 1, WantedSeconds: float64(n)}}}
+			if c.hold == nil {
+				b.Holds.Process = func(int) audit.Hold { return cause }
+			}
+			if n < 15 {
+				b.Sessions = []audit.Session{{PID: 7000, Start: 1, Tenant: "a", GPUs: []audit.SessionGPU{{UUID: "GPU-1"}}}}
+			}
+			found = of.Look(b)
+			qos.Look(b, rows)
+			up.Judge(now, escalation.Findings{Violations: []audit.Violation{{Subject: s, GPU: "GPU-1", Text: "it takes more"}},
+				Seen: map[audit.Subject]escalation.Status{s: {Known: true}}, Actions: 9, Holds: found.Holds(b.Holds),
+				Steps: func(string) policy.Steps {
+					return policy.Steps{Mode: policy.Throttle, Confirm: 1, Of: 1, Hold: time.Hour}
+				}})
+		}
+		level, _ := up.Level(s)
+		_, _ = e.observed(audit.Books{})
+		judges := strings.Join(slices.DeleteFunc([]string{"audit", "qos", "escalation", "jobs"}, func(judge string) bool {
+			return !map[string]bool{"audit": len(found.Violations) > 0, "qos": rows[0].QoS[0].Violations > 0,
+				"escalation": level > policy.Warn, "jobs": !e.jobs.Held("a", "w")}[judge]
+		}), " ")
+		fixture.Equal(t, judges, c.judges, "those that judge one that is held back, cause %b:", cause)
+		stands := slices.ContainsFunc(e.heldStats(), func(h wire.HeldStats) bool { return h.Stands && h.Cause == cause.String() })
+		fixture.Equal(t, stands, cause.Has(audit.Standing), "health is told that it stands still, cause %b:", cause)
 	}
 }
 

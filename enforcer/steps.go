@@ -21,12 +21,7 @@ func (e *Enforcer) judge(now time.Time, b audit.Books, found audit.Audited) {
 	t := e.terms.Load()
 	findings := escalation.Findings{Violations: found.Violations, Seen: map[audit.Subject]escalation.Status{},
 		Partial: found.Partial,
-		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps, Suspended: map[audit.Subject]bool{}}
-	for _, r := range e.suspender.Records() {
-		findings.Suspended[r.Subject()] = r.Phase != suspend.Resuming
-	}
-	doubtful := e.broker.Doubtful()
-	findings.Doubted = func(tenant string) bool { return doubtful || found.Refused[tenant] }
+		Excused: map[string]bool{}, Actions: t.Actions(), Steps: e.steps, Holds: found.Holds(e.heldBack())}
 	for s, known := range found.Known {
 		status := escalation.Status{Known: known}
 		if c := e.groups[s]; c != nil {
@@ -226,7 +221,7 @@ func (e *Enforcer) publish(b audit.Books, found audit.Audited) {
 	s.Jobs, s.Hangs = e.observed(b)
 	s.Stragglers = e.jobs.Stragglers()
 	s.Suspended, s.Suspensions = e.suspended(b)
-	s.Overcommit = e.residence.stats
+	s.Overcommit, s.Held = e.residence.stats, e.heldStats()
 	for i := range s.Quotas {
 		s.Quotas[i].Holders = e.holders(b, &s.Quotas[i])
 	}

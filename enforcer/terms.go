@@ -2,9 +2,13 @@ package enforcer
 
 import (
 	"maps"
+	"slices"
 
+	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/policy"
+	"gpusteward/enforcer/suspend"
+	"gpusteward/internal/wire"
 )
 
 // terms are the present terms of the tenants: the policy's, less what the
@@ -60,14 +64,80 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 	return b
 }
 
-// punished reports whether a tenant gets less than its quota: the escalation
-// holds it, or the pacer limits it below its guarantee.
-func (t *terms) punished(tenant string) bool {
+// holds returns which tenants get less than their quota: the escalation holds them, or the pacer
+// limits them below their guarantee.
+func (t *terms) holds() map[string]audit.Hold {
+	all := map[string]audit.Hold{}
 	for at, limit := range t.paced {
-		if at.tenant == tenant && limit < t.Quota(tenant, at.gpu).Guarantee {
-			return true
+		if limit < t.Quota(at.tenant, at.gpu).Guarantee {
+			all[at.tenant] |= audit.Paced
 		}
 	}
-	_, throttled := t.throttled[tenant]
-	return throttled || t.held[tenant]
+	for tenant := range t.throttled {
+		all[tenant] |= audit.Throttled
+	}
+	for tenant := range t.held {
+		all[tenant] |= audit.Paused
+	}
+	return all
+}
+
+// heldBack returns whom we hold back now.
+func (e *Enforcer) heldBack() audit.Holds {
+	all := audit.Holds{Workloads: map[audit.Subject]audit.Hold{}, Tenants: e.terms.Load().holds()}
+	away := map[int]audit.Hold{}
+	for _, r := range e.suspender.Records() {
+		hold := audit.Suspended
+		if r.Phase == suspend.Resuming {
+			hold = audit.Returning
+		}
+		all.Workloads[r.Subject()] |= hold
+		for _, p := range r.Processes {
+			away[p.PID] |= hold
+		}
+	}
+	rows, _ := e.escalation.Stats()
+	for _, row := range rows {
+		if s := (audit.Subject{Tenant: row.Tenant, Workload: row.Workload}); e.stopped(s) {
+			all.Workloads[s] |= audit.Paused
+		}
+	}
+	for _, s := range e.residence.waits {
+		all.Workloads[s] |= audit.Waiting
+	}
+	if e.broker.Doubtful() {
+		for _, tenant := range e.Tenants() {
+			all.Tenants[tenant] |= audit.Starved
+		}
+	}
+	all.Process = func(pid int) audit.Hold {
+		hold := away[pid]
+		refused, excused := e.broker.Refused(pid)
+		if refused {
+			hold |= audit.Filled
+		}
+		if excused {
+			hold |= audit.Starved
+		}
+		return hold
+	}
+	return all
+}
+
+// heldStats returns the statistics of the workloads that are held back.
+func (e *Enforcer) heldStats() (rows []wire.HeldStats) {
+	holds, all := e.heldBack(), map[audit.Subject]bool{}
+	for s := range holds.Workloads {
+		all[s] = true
+	}
+	for s := range e.groups {
+		all[s] = true
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(all), audit.Compare) {
+		for cause := range holds.Of(s).Causes() {
+			rows = append(rows, wire.HeldStats{Tenant: s.Tenant, Workload: s.Workload, Cause: cause.String(),
+				Stands: cause.Has(audit.Standing)})
+		}
+	}
+	return rows
 }

@@ -85,6 +85,7 @@ var books = wire.Stats{
 			Bytes: 70}},
 		Suspensions: wire.SuspensionStats{Suspended: 71, Resumed: 72, SuspendSeconds: 73, ResumeSeconds: 74,
 			Refused: map[string]uint64{"mps": 75}, Broken: 76},
+		Held:       []wire.HeldStats{{Tenant: "a", Workload: "unit:w", Cause: "paused", Stands: true}},
 		Overcommit: []wire.OvercommitStats{{GPU: "GPU-a", Turn: 77, Waiting: 78, Longest: 79}},
 	},
 }

@@ -24,6 +24,10 @@ var (
 			"host_memory, cgroup_memory, gpu_memory, mps, no_answer, not_cuda or other.", "reason")
 	SuspendBroken = collectors.HostCounter("nvgpu_suspend_broken_processes_total",
 		"Processes that the driver broke while they were suspended. They cannot use their GPU any more.")
+	WorkloadHeld = collectors.HostGauge("nvgpu_workload_held",
+		"1 while the workload stands still because the enforcer or its broker holds it back, 0 while it has less for it, by "+
+			"cause: starved, suspended, returning, paused, throttled, paced or waiting. Absent while nothing does.",
+		"tenant", "workload", "cause")
 	OvercommitTurn = collectors.Gauge("nvgpu_overcommit_turn_seconds",
 		"Time in seconds for which a workload stays on the overcommitted GPU at least, once it is there: the configured "+
 			"turn, or longer if moving workloads takes long.")
@@ -36,9 +40,9 @@ var (
 // suspendedMetrics holds all of them.
 var suspendedMetrics = []*collectors.Metric{SuspendedBytes, SuspendedSeconds, Suspensions, Resumptions,
 	SuspendTime, ResumeTime, SuspendRefusals, SuspendBroken,
-	OvercommitTurn, OvercommitWaiting, OvercommitWait}
+	OvercommitTurn, OvercommitWaiting, OvercommitWait, WorkloadHeld}
 
-const maxSuspended = 128 // pairs of workload and GPU
+const maxSuspended = 128 // pairs of workload and GPU, or cause
 
 // putSuspended puts the suspended workloads, the overcommitted GPUs and the counters.
 func putSuspended(out *collectors.Readings, s *wire.EnforcerStats, index map[string]string) {
@@ -52,6 +56,13 @@ func putSuspended(out *collectors.Readings, s *wire.EnforcerStats, index map[str
 		}
 		put(SuspendedBytes, float64(w.Bytes))
 		put(SuspendedSeconds, w.Seconds, w.Phase)
+	}
+	for i, w := range s.Held {
+		if i >= maxSuspended {
+			out.Drop(WorkloadHeld)
+			continue
+		}
+		out.Set(WorkloadHeld, collectors.Bool(w.Stands), w.Tenant, w.Workload, w.Cause)
 	}
 	for _, g := range s.Overcommit {
 		out.Set(OvercommitTurn, g.Turn, index[g.GPU], g.GPU)

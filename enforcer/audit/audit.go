@@ -79,9 +79,8 @@ type Audited struct {
 	// violation does not mean that there was none.
 	Known map[Subject]bool
 
-	// Refused has the tenants of which the broker refused a process a session
-	// because of others, now or within the windows. A use beyond the tenant's quota may be that
-	// process's, which nobody could restrain.
+	// Refused has the tenants of which a process was Starved, now or within the windows. A use beyond
+	// the tenant's quota may be that process's, which nobody could restrain.
 	Refused map[string]bool
 
 	// Partial means that nothing is known of some GPU: a subject that is not in
@@ -188,15 +187,15 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	p, young := g.process(h)
 	s, hooked := session(a.sessions, h)
-	refused, crowded := b.refused(h.Process.PID)
-	excused := crowded || b.Suspended[h.Process.PID] && p.status != isUnhooked
+	hold := b.Holds.OfProcess(h.Process.PID)
+	excused := hold.Has(Starved) || hold.Has(NoSession) && p.status != isUnhooked
 	tenant, governed := s.Tenant, s.Tenant != policy.DefaultTenant && s.Tenant != ""
 	if !hooked {
 		tenant, governed = b.Tenant(*h)
 	}
 	if young {
 		_, had := session(a.earlier, h)
-		p.status, p.followed, p.gone = a.first(h, hooked, had || refused || excused), b.Now, b.Now
+		p.status, p.followed, p.gone = a.first(h, hooked, had || excused || hold.Has(Filled)), b.Now, b.Now
 		if p.status == isLapsed {
 			p.lapsed = b.Now
 		}
@@ -218,7 +217,7 @@ func (a *Audit) enter(b *Books, h *collectors.DeviceProcess) {
 	}
 	t := g.tenant(tenant)
 	t.seen, t.ran = b.Now, t.ran+ran
-	if crowded {
+	if hold.Has(Starved) {
 		t.refused = b.Now
 	}
 	t.add(sum)

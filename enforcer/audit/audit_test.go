@@ -35,8 +35,7 @@ type world struct {
 	silent    map[string]bool
 	sampled   time.Time
 	lag       time.Duration   // from the driver's newest sample to the books
-	refused   map[int]bool    // PIDs to which the broker refuses a session; true: because of others
-	suspended map[int]bool    // PIDs
+	holds     map[int]Hold    // by PID
 	moving    map[string]bool // GPUs
 	blind     bool            // the driver samples nothing
 	young     bool            // the driver is asked for samples each second
@@ -135,8 +134,8 @@ func (w *world) tenant(name, gpu string) *wire.TenantStats {
 
 func (w *world) books() Books {
 	b := Books{Now: w.now, Silent: w.silent,
-		Quota:   func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
-		Refused: func(pid int) (bool, bool) { because, refused := w.refused[pid]; return refused, because }, Suspended: w.suspended, Moving: w.moving,
+		Quota: func(tenant, _ string) policy.Quota { return w.quotas[tenant] },
+		Holds: Holds{Process: func(pid int) Hold { return w.holds[pid] }}, Moving: w.moving,
 		Tenant: func(h collectors.DeviceProcess) (string, bool) {
 			for _, a := range w.processes {
 				if a.Process == h.Process {
@@ -339,12 +338,12 @@ func TestWhoIsRefusedGoesNotAroundTheHook(t *testing.T) {
 	lost, fresh, evader := w.processes[0], w.process("a", "pod:x", gpuA), w.process("b", "pod:y", gpuA)
 	w.quotas["a"], w.quotas["b"] = policy.Quota{Limit: 1}, policy.Quota{Limit: 1}
 	lost.session, fresh.session, evader.session = false, false, false
-	w.refused = map[int]bool{lost.Process.PID: true, fresh.Process.PID: true}
+	w.holds = map[int]Hold{lost.Process.PID: Starved, fresh.Process.PID: Starved}
 	fixture.Equal(t, w.run(100), "b/pod:y/GPU-a/unhooked[1002]", "found")
 	if got := w.step(); !got.Refused["a"] || got.Refused["b"] || got.Known[Subject{"a", "pod:x"}] {
 		t.Errorf("refused are %v, known %v", got.Refused, got.Known)
 	}
-	w.refused = nil
+	w.holds = nil
 	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1002]", "before they can have connected")
 	fixture.Equal(t, w.step().Refused["a"], true, "the tenant of processes without a session is excused")
 	w.run(60)
@@ -363,7 +362,7 @@ func TestWhoLeavesItselfNoSessionIsJudged(t *testing.T) {
 	w.run(30)
 	refused := w.process("a", "pod:x", gpuA)
 	w.quotas["a"] = policy.Quota{Limit: 1}
-	refused.session, w.refused = false, map[int]bool{refused.Process.PID: false}
+	refused.session, w.holds = false, map[int]Hold{refused.Process.PID: Filled}
 	fixture.Equal(t, w.run(8), "", "found before it can have connected again")
 	fixture.Equal(t, w.run(20), "a/pod:x/GPU-a/unhooked[1001]", "found")
 	fixture.Equal(t, w.step().Refused["a"], false, "its tenant is excused")
@@ -379,10 +378,10 @@ func TestWhoIsSuspendedGoesNotAroundTheHook(t *testing.T) {
 	evader.session = false
 	fixture.Equal(t, w.run(30), "b/pod:y/GPU-a/unhooked[1001]", "found")
 	hooked.session = false
-	w.suspended = map[int]bool{hooked.Process.PID: true, evader.Process.PID: true}
+	w.holds = map[int]Hold{hooked.Process.PID: Suspended, evader.Process.PID: Suspended}
 	fixture.Equal(t, w.run(100), "b/pod:y/GPU-a/unhooked[1001]", "found of suspended ones")
 	fixture.Equal(t, len(w.step().Refused), 0, "tenants that are excused for what they use")
-	w.suspended = nil
+	w.holds = nil
 	fixture.Equal(t, w.run(8), "b/pod:y/GPU-a/unhooked[1001]", "found before it can have connected")
 	fixture.Equal(t, w.run(30), "a/pod:x/GPU-a/unhooked[1000] b/pod:y/GPU-a/unhooked[1001]", "found")
 }
@@ -481,9 +480,7 @@ func TestShortLivesAreJudgedTogether(t *testing.T) {
 				w.end(a)
 			}
 		}
-		if (found >= 60/c.every/2) != (c.want != "") {
-			t.Errorf("%s: found %d times in a minute", c.name, found)
-		}
+		fixture.Equal(t, found >= 60/c.every/2, c.want != "", "%s: it is found, %d times in a minute", c.name, found)
 	}
 }
 
@@ -519,9 +516,7 @@ func TestLapsesAreTheWorkloads(t *testing.T) {
 			}
 			w.end(a)
 		}
-		if (found >= 20) != (c.want != "") {
-			t.Errorf("%s: found %d times in 3 minutes", c.name, found)
-		}
+		fixture.Equal(t, found >= 20, c.want != "", "%s: it is found, %d times in 3 minutes", c.name, found)
 	}
 }
 

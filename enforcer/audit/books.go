@@ -29,25 +29,15 @@ type Books struct {
 	// none, like 1.
 	Quota func(tenant, gpu string) policy.Quota
 
-	// Refused reports whether the broker's limits refused a process a session in
-	// the last minute, and whether that excuses it: others had too much, or the
-	// broker lacks the resources for a session. A process that is excused does
-	// not count as unhooked. One that its own workload left no room has as much
-	// time as one that lost its session. Nil: there is none.
-	Refused func(pid int) (refused, excused bool)
-
-	// Suspended are the PIDs of processes that are suspended, or about to be or to run
-	// again: the hook of one cannot reconnect, so it does not count as unhooked.
-	Suspended map[int]bool
+	// Holds are whom we hold back ourselves. A process that Starved explains does not count as
+	// unhooked; one of which the broker's limits refused a session (Filled) has as much time as one
+	// that lost its session.
+	Holds Holds
 
 	// Moving are the GPUs, by UUID, from or to which the memory of a workload is on its way. The
 	// driver may then count much more of the GPU's time for others than they have: measured on
 	// an H200, 10 to 17 % for a program of 3 %. No window of GPU time spans such a moment.
 	Moving map[string]bool
-
-	// Punished reports whether the escalation holds a tenant or a part of it; a
-	// shortfall then is not the fault of others. Nil: nobody is punished.
-	Punished func(tenant string) bool
 
 	tick Tick // of the audit
 }
@@ -116,15 +106,6 @@ func (b *Books) sessions(index map[int]Session) {
 		o.GPUs = gpus
 		index[s.PID], several[s.PID] = o, o.GPUs
 	}
-}
-
-// refused reports whether the broker refused a process, and whether that excuses
-// it.
-func (b *Books) refused(pid int) (refused, excused bool) {
-	if b.Refused == nil {
-		return false, false
-	}
-	return b.Refused(pid)
 }
 
 // session returns the session of a device process.

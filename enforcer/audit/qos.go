@@ -80,7 +80,7 @@ func (q *QoS) Look(b Books, rows []wire.QuotaStats) {
 			continue
 		}
 		t := q.tenant(qosKey{row.Tenant, row.GPU})
-		t.look(b.Now, q.Tick, row, b.Quota(row.Tenant, row.GPU), b.Punished != nil && b.Punished(row.Tenant))
+		t.look(b.Now, q.Tick, row, b.Quota(row.Tenant, row.GPU), b.Holds.Tenants[row.Tenant].Has(Shortfall))
 		t.seen = b.Now
 	}
 	all := make([]wire.QoSStats, 0, len(rows)*int(quota.Objectives))

@@ -76,13 +76,13 @@ func TestQoSWindows(t *testing.T) {
 
 // A service is a tenant on a GPU as the broker's books describe it.
 type service struct {
-	now      time.Time
-	row      wire.TenantStats
-	quota    policy.Quota
-	punished bool
-	absent   bool
-	qos      QoS
-	rows     []wire.QuotaStats
+	now    time.Time
+	row    wire.TenantStats
+	quota  policy.Quota
+	hold   Hold
+	absent bool
+	qos    QoS
+	rows   []wire.QuotaStats
 }
 
 func newService(q policy.Quota) *service {
@@ -94,7 +94,7 @@ func newService(q policy.Quota) *service {
 func (s *service) run(seconds int, add func(r *wire.TenantStats)) {
 	for range seconds {
 		b := Books{Now: s.now, Quota: func(string, string) policy.Quota { return s.quota },
-			Punished: func(string) bool { return s.punished }}
+			Holds: Holds{Tenants: map[string]Hold{"a": s.hold}}}
 		if !s.absent {
 			b.Tenants = []wire.TenantStats{s.row}
 		}
@@ -144,7 +144,7 @@ func TestQoSWindowsThatCountForNothing(t *testing.T) {
 		change func(s *service)
 		back   func(s *service)
 	}{
-		{"the escalation holds it", func(s *service) { s.punished = true }, func(s *service) { s.punished = false }},
+		{"the escalation holds it", func(s *service) { s.hold = Throttled }, func(s *service) { s.hold = Suspended }},
 		{"it has only come", func(s *service) { s.row.Sessions = 0 }, func(s *service) { s.row.Sessions = 1 }},
 		{"the broker has no books of it", func(s *service) { s.absent = true }, func(s *service) { s.absent = false }},
 		{"the broker was started again", func(s *service) {

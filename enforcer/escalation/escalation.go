@@ -61,15 +61,12 @@ type Findings struct {
 	// UUIDs of GPUs with a hardware fault in the last minute: their subjects
 	// are not judged
 	Excused map[string]bool
-	// the broker may be at fault for the tenant's violations: they do not lead
-	// beyond Warn; nil: never
-	Doubted func(tenant string) bool
 	Steps   func(tenant string) policy.Steps // zero if the policy does not have the tenant
 	Actions int                              // most actions on this host in ten minutes
-	// the subjects whose GPU memory is away. True: it is on the host or on its way there, and
-	// an audit cannot see whether they would keep to their quota. False: it is on its way back,
-	// and they can do nothing about what an audit sees of them
-	Suspended map[audit.Subject]bool
+	// Whom we hold back ourselves. The broker may be at fault for what is Starved: its violations do not
+	// lead beyond Warn. An audit cannot see whether a subject that is Suspended would keep to its quota,
+	// and one that is Returning can do nothing about what an audit sees of it.
+	Holds audit.Holds
 }
 
 // An Escalation decides what to do about subjects. Violations in Confirm of the
@@ -103,7 +100,7 @@ const (
 // Judge takes the findings of an audit, once a tick, and returns the steps. A
 // step beyond Warn in shadow has its Result already, and so has one that the
 // brake holds back. now may go back: no time has passed then.
-func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
+func (l *Escalation) Judge(now time.Time, findings Findings) []Step {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	passed := time.Duration(0)
@@ -112,17 +109,16 @@ func (l *Escalation) Judge(now time.Time, audit Findings) []Step {
 	}
 	l.last = now
 	l.clock += passed
-	found := audit.found()
+	found := findings.found()
 	l.admit(found)
 
 	var moves []Step
 	held := 0
 	for _, s := range l.order() {
 		st := l.on[s]
-		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: audit.Steps(s.Tenant), found: found[s],
-			actions: audit.Actions, suspended: audit.Suspended[s]}
-		m.doubted = audit.Doubted != nil && audit.Doubted(s.Tenant)
-		if l.judge(st, &m, audit.verdict(s, found), passed) {
+		m := move{Step: Step{Subject: s, Time: now, From: st.level}, steps: findings.Steps(s.Tenant), found: found[s],
+			actions: findings.Actions, hold: findings.Holds.Of(s)}
+		if l.judge(st, &m, findings.verdict(s, found), passed) {
 			moves = append(moves, m.Step)
 		}
 		if st.held {
@@ -157,9 +153,8 @@ func (f Findings) found() map[audit.Subject][]audit.Violation {
 func (f Findings) verdict(s audit.Subject, found map[audit.Subject][]audit.Violation) verdict {
 	status, seen := f.Seen[s]
 	list, accused := found[s]
-	suspended, away := f.Suspended[s]
 	switch {
-	case away && !suspended:
+	case f.Holds.Of(s).Has(audit.Returning):
 		return unknown
 	case len(list) > 0:
 		return bad // even if other things are unknown
@@ -177,9 +172,7 @@ type move struct {
 	steps   policy.Steps
 	found   []audit.Violation
 	actions int
-	doubted bool
-	// its GPU memory is on the host
-	suspended bool
+	hold    audit.Hold
 }
 
 // judge moves a subject, and reports whether it did, or would have.
@@ -193,12 +186,13 @@ func (l *Escalation) judge(st *standing, m *move, v verdict, passed time.Duratio
 		// after Hold, and is stopped again if necessary
 		v = clean
 	}
-	if v == bad && m.doubted && st.level >= policy.Warn {
+	doubted, suspended := m.hold.Has(audit.Starved), m.hold.Has(audit.Suspended)
+	if v == bad && doubted && st.level >= policy.Warn {
 		v = unknown
 	}
 	// a suspended subject does no harm, so that only its time decides
-	waits := m.suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
-	over := waits && v != unknown && !m.doubted && l.clock-st.entered >= m.steps.Grace
+	waits := suspended && st.level == policy.Suspend && m.steps.Mode == policy.Terminate && !st.shadow
+	over := waits && v != unknown && !doubted && l.clock-st.entered >= m.steps.Grace
 	if waits {
 		v = unknown
 	}

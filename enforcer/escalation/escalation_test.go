@@ -42,13 +42,15 @@ func newClimber() *climber {
 // in doubt; r a violation of one whose memory is on its way back.
 func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 	f := Findings{Seen: map[audit.Subject]Status{}, Excused: map[string]bool{faulty: true}, Actions: c.actions,
-		Partial:   letter == 'p' || letter == 'P',
-		Doubted:   func(string) bool { return letter == 'd' || letter == 'D' },
-		Steps:     func(string) policy.Steps { return c.steps },
-		Suspended: map[audit.Subject]bool{}}
+		Partial: letter == 'p' || letter == 'P',
+		Steps:   func(string) policy.Steps { return c.steps },
+		Holds:   audit.Holds{Workloads: map[audit.Subject]audit.Hold{}}}
 	for _, s := range all {
+		if letter == 'd' || letter == 'D' {
+			f.Holds.Workloads[s] = audit.Starved
+		}
 		if strings.ContainsRune("sPD", letter) {
-			f.Suspended[s] = true
+			f.Holds.Workloads[s] |= audit.Suspended
 			continue
 		}
 		gpu := "GPU-good"
@@ -59,7 +61,7 @@ func (c *climber) audit(letter rune, all ...audit.Subject) Findings {
 			f.Seen[s] = Status{Known: letter != '?', GPUs: []string{gpu}}
 		}
 		if letter == 'r' {
-			f.Suspended[s] = false
+			f.Holds.Workloads[s] = audit.Returning
 		}
 		if strings.ContainsRune("xhdr", letter) {
 			f.Violations = append(f.Violations,
@@ -285,9 +287,8 @@ func TestUngovernedAreNotTouched(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 	}
-	if escalation, _ := c.Stats(); escalation != nil {
-		t.Errorf("escalated: %+v", escalation)
-	}
+	escalation, _ := c.Stats()
+	fixture.Equal(t, len(escalation), 0, "escalated workloads")
 }
 
 func TestPolicyChanges(t *testing.T) {
@@ -499,9 +500,8 @@ func TestEscalationSurvivesRestart(t *testing.T) {
 	for range 3 {
 		next.judge(next.audit('x', other))
 	}
-	if _, held := next.Brake(); held != 1 {
-		t.Error("the brake forgot what was done before")
-	}
+	_, held := next.Brake()
+	fixture.Equal(t, held, 1, "subjects that the brake holds, as before")
 	// eight of its ten clean seconds passed before the restart
 	fixture.Equal(t, next.climb("...."), "2 throttle done", "on the way down")
 }

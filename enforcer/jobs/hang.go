@@ -92,7 +92,7 @@ func (o *Observer) judge(at int64) (all []wire.HangStats) {
 		key := fmt.Sprint(v.culprit.pid, v.culprit.last, v.reason)
 		h := o.hangs[key]
 		if h == nil {
-			h = &hang{since: v.culprit.last, where: make(chan string, 1)}
+			h = &hang{since: v.culprit.since(), where: make(chan string, 1)}
 			h.HangStats = wire.HangStats{PID: v.culprit.pid, GPU: v.culprit.gpu(), Rank: v.rank, Reason: v.reason}
 			if v.vague() {
 				h.Rank = -1
@@ -221,8 +221,8 @@ func truth(is bool) int {
 	return 0
 }
 
-// quiet returns for how long the process has called nothing.
-func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.last) }
+// quiet returns for how long the process has called nothing, although it could.
+func (p *process) quiet(at int64) time.Duration { return time.Duration(at - p.since()) }
 
 // still reports whether the process has called nothing for too long, compared
 // with its usual pauses of that kind.

@@ -35,6 +35,9 @@ type Observer struct {
 	Trusted  []string                            // versions of NCCL that may be asked whatever ras.Refuse knows of them
 	Log      *slog.Logger                        // nil: nobody reads it
 	Now      func() int64                        // CLOCK_MONOTONIC, ns; nil: the system's
+	// Held reports whether we ourselves have a workload stand still; nil: none. It is set between calls of
+	// See and Look.
+	Held func(tenant, workload string) bool
 
 	mu        sync.Mutex
 	processes map[uint64]*process // by session
@@ -72,6 +75,7 @@ type process struct {
 	looked   int64         // when its GPU was last asked about, CLOCK_MONOTONIC, ns; 0: never
 	slowed   int64         // when something was last known to slow its GPU down, likewise
 	braked   time.Duration // how long something did so since its last call
+	held     int64         // when we ourselves last had it stand still, likewise
 	waiting  pauseMeter    // of pauses in which it waits for the GPU,
 	standing pauseMeter    // and of others
 	usual    time.Duration // usual longest pause of the former, in this rank or any other of its communicators
@@ -215,10 +219,21 @@ func (p *process) take(events []wire.Event, lost uint64) {
 		}
 		if e.At > p.last {
 			if p.last > 0 && p.recurred() {
-				p.paused(e.Kind).note(time.Duration(e.At - p.last))
+				p.paused(e.Kind).note(time.Duration(max(0, e.At-p.since())))
 			}
 			p.last, p.braked = e.At, 0
 		}
+	}
+}
+
+// since returns when a pause of the process began: with its last call, or when we let it go on.
+func (p *process) since() int64 { return max(p.last, p.held) }
+
+// halt has the time until now count neither as a pause nor as a wait of the process.
+func (p *process) halt(at int64) {
+	p.held, p.braked = at, 0
+	for i := range p.communicators {
+		p.communicators[i].since = at
 	}
 }
 
@@ -314,6 +329,9 @@ func (o *Observer) count(p *process) {
 		for part, d := range partsOf(step) {
 			s.Parts[part] += d.Seconds()
 		}
+		if step.Begin < p.held {
+			continue // it was longer because of us
+		}
 		if cause, slow := p.pace.step(step, p.measured()); slow > 0 {
 			s.Slow[cause] += uint64(slow)
 		}
@@ -384,6 +402,9 @@ func (o *Observer) Look(workload func(pid int) string) (all []wire.JobStats, han
 		}
 		if name := workload(p.pid); name != "" {
 			p.sums.Workload = name
+		}
+		if o.Held != nil && o.Held(p.tenant, p.sums.Workload) {
+			p.halt(at)
 		}
 		e := o.brakes(p)
 		if p.trusted || p.finder.Status(at).Stepping {

@@ -323,13 +323,15 @@ func TestCulprits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := stepping(t, 4)
 			h.step(all(2, c.last))
+			h.Observer.Held = func(_, workload string) bool { return workload == "job" }
+			h.tells(30, "", 0) // we have it stand still
+			h.Observer.Held = nil
 			h.tells(5, "", 0)
 			h.tells(10, c.want, 2)
 			h.ranks[2].proc('S', 0)
 			h.trains(20) // it goes on
-			if _, after := h.look(); len(after) != 0 {
-				t.Errorf("it goes on: %+v", after)
-			}
+			_, after := h.look()
+			fixture.Equal(t, len(after), 0, "hangs of one that goes on")
 		})
 	}
 }

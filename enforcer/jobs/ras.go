@@ -184,7 +184,9 @@ func (o *Observer) See(all []GPUProcess) {
 			j.members[pid] = &member{inner: inner, user: user, settled: at}
 		}
 		j.members[pid].GPUProcess = p
-		j.members[pid].use.add(sample{p.Used, p.Sampled})
+		if j.members[pid].use.add(sample{p.Used, p.Sampled}); o.Held != nil && o.Held(p.Tenant, p.Workload) {
+			j.members[pid].use = usage{} // it neither waits for others, nor they for it
+		}
 	}
 	for pid, m := range j.members {
 		if _, there := listed[pid]; !there && m.gone == 0 {

@@ -38,7 +38,8 @@ type Metrics struct {
 	out     map[*collectors.Metric][]collectors.Sample // of this call
 	room    []float64                                  // for one calculation at a time
 	lags    map[string]busiest
-	waiting []*wait // workloads, those on the most GPUs first
+	held    map[string]bool // workloads that stand still because of the enforcer
+	waiting []*wait         // workloads, those on the most GPUs first
 }
 
 // A card is the knowledge of a GPU's last minutes.
@@ -80,7 +81,7 @@ type card struct {
 func New() *Metrics {
 	return &Metrics{
 		histories: map[string]*history{}, out: map[*collectors.Metric][]collectors.Sample{},
-		room: make([]float64, 0, trendSize*(trendSize-1)/2), lags: map[string]busiest{},
+		room: make([]float64, 0, trendSize*(trendSize-1)/2), lags: map[string]busiest{}, held: map[string]bool{},
 	}
 }
 
@@ -127,6 +128,7 @@ func (d *Metrics) Derive(s *Snapshot, now time.Time) {
 	}
 	d.links()
 	d.fans(s)
+	d.readHeld(s)
 	d.lag(s)
 	d.waits(now)
 	d.flops(s)

@@ -321,8 +321,10 @@ func TestMemoryPressureReplaysAndLag(t *testing.T) {
 		t.Errorf("lags %g, %g and %g; want 0, 0.65 and none of a workload on one GPU", busy, idle, alone)
 	}
 	r.gpus[0].values[pcieReplays] = 0
+	r.extra = append(r.extra, held("a"))
 	r.step(step, nil)
 	fixture.AtMost(t, r.get(PCIeReplayExcess, 0), 60/30.72, "a counter that began again")
+	fixture.Equal(t, r.get(WorkloadLag, 1, "a"), 0, "the lag of one that the enforcer holds back")
 	fixture.Equal(t, len(pcieRates), 7, "PCIe generations")
 }
 

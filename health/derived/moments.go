@@ -160,7 +160,11 @@ func (d *Metrics) lag(s *Snapshot) {
 			if pass == 0 {
 				d.lags[workload] = busiest{max(b.utilization, sample.Value), b.gpus + 1}
 			} else if b.gpus > 1 {
-				d.put(WorkloadLag, sample.Labels[:3:3], b.utilization-sample.Value)
+				lag := b.utilization - sample.Value
+				if d.held[workload] {
+					lag = 0
+				}
+				d.put(WorkloadLag, sample.Labels[:3:3], lag)
 			}
 		}
 	}

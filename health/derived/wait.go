@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gpusteward/collectors"
+	"gpusteward/collectors/workloads"
 )
 
 // A GPU spins while its kernels run and get nothing done: they wait for each
@@ -94,6 +95,16 @@ func (d *Metrics) waits(now time.Time) {
 	}
 }
 
+// readHeld notes the workloads that stand still because the enforcer holds them back. They neither hang nor lag.
+func (d *Metrics) readHeld(s *Snapshot) {
+	clear(d.held)
+	for _, sample := range s.Of(workloads.WorkloadHeld) {
+		if sample.Value == 1 && len(d.held) < mostWorkloads {
+			d.held[sample.Labels[1]] = true
+		}
+	}
+}
+
 // gather updates the workloads and their GPUs. Workloads on the most GPUs come
 // first: the others need not explain the same GPUs.
 func (d *Metrics) gather(now time.Time) {
@@ -121,6 +132,16 @@ func (d *Metrics) gather(now time.Time) {
 
 // look takes the present state of the workload's GPUs.
 func (w *wait) look(d *Metrics, now time.Time) {
+	if d.held[w.labels[0]] {
+		w.since, w.works, w.spent = time.Time{}, 0, 0
+		for _, c := range w.cards {
+			c.excused = true
+		}
+		if len(w.cards) > 1 {
+			d.put(WorkloadWait, w.labels, 0)
+		}
+		return
+	}
 	var spin, rest, known, fresh int
 	used := 0.0
 	for _, c := range w.cards {

@@ -18,6 +18,12 @@ type crew struct {
 	*rig
 	does []string         // by GPU
 	jobs map[string][]int // GPUs of each workload
+	held string           // the workload that the enforcer has stand still
+}
+
+// held is the metric of a workload that the enforcer has stand still.
+func held(workload string) collectors.Sample {
+	return collectors.Sample{Metric: workloads.WorkloadHeld, Labels: []string{"tenant", workload, "paused"}, Value: 1}
 }
 
 // deeds are the possible activities of a crew's GPU: the values that it then
@@ -53,11 +59,13 @@ func (r *crew) all(long time.Duration, does string, first ...string) {
 	copy(r.does, first)
 	r.step(long, func() {
 		r.extra = nil
+		if r.held != "" {
+			r.extra = append(r.extra, held(r.held))
+		}
 		for name, on := range r.jobs {
 			for _, i := range on {
-				held := collectors.Sample{Metric: workloads.WorkloadMemory, Value: 1e9}
-				held.Labels = []string{r.gpus[i].gpu, r.gpus[i].uuid, name, ""}
-				r.extra = append(r.extra, held)
+				r.extra = append(r.extra, collectors.Sample{Metric: workloads.WorkloadMemory, Value: 1e9,
+					Labels: []string{r.gpus[i].gpu, r.gpus[i].uuid, name, ""}})
 			}
 		}
 		for i, g := range r.gpus {
@@ -142,6 +150,11 @@ func TestWaitingWorkloads(t *testing.T) {
 		if got := r.wait("slurm:1"); far(got, want, 1e-6) || r.alone() != c.alone {
 			t.Errorf("%s, first %v: %.2f of its patience, want %.2f; %q spin by themselves, want %q",
 				c.rest, c.first, got, want, r.alone(), c.alone)
+		}
+		r.held = "slurm:1"
+		r.all(step, c.rest, c.first...)
+		if got := r.wait("slurm:1"); got != 0 || r.alone() != "" {
+			t.Errorf("%s, first %v, held back: %.2f of its patience; %q spin by themselves", c.rest, c.first, got, r.alone())
 		}
 	}
 }

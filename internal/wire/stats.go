@@ -35,6 +35,15 @@ type EnforcerStats struct {
 	Suspended   []SuspendedStats  `json:"suspended,omitempty"` // one for each workload and GPU
 	Suspensions SuspensionStats   `json:"suspensions"`
 	Overcommit  []OvercommitStats `json:"overcommit,omitempty"` // one for each overcommitted GPU that has been in use
+	Held        []HeldStats       `json:"held,omitempty"`       // one for each workload and cause
+}
+
+// HeldStats describe a workload that the enforcer or its broker holds back.
+type HeldStats struct {
+	Tenant   string `json:"tenant"`
+	Workload string `json:"workload"`
+	Cause    string `json:"cause"`
+	Stands   bool   `json:"stands"` // it stands still because of that, rather than have less
 }
 
 // OvercommitStats describe a GPU whose memory is given to more workloads than
