@@ -13,6 +13,11 @@ import (
 // not by incidents.
 var hardwareChecks = []string{incident.RecoveryCheck, "gpu_lost", "driver_hang", "ecc_uncorrectable", "sram_threshold"}
 
+// HardwareChecks returns all checks that Hardware depends on.
+func HardwareChecks() []*Check {
+	return slices.DeleteFunc(Checks(), func(c *Check) bool { return !slices.Contains(hardwareChecks, c.ID) })
+}
+
 // Hardware reports whether the GPU with the UUID had a fault of its hardware or
 // driver within the time until now: an XID that the catalogue does not blame on
 // a process, an uncorrectable error, or a GPU that fell off the bus or asks for

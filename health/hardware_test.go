@@ -1,6 +1,8 @@
 package health
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -30,11 +32,8 @@ func TestFaultsOfTheHardware(t *testing.T) {
 		event incident.Event
 		want  bool
 	}{
-		"fallen off the bus, by XID":    {xid(79, incident.None), true},
 		"fallen off the bus, by a line": {fault("gpu_fallen_off", incident.HardwareFault, incident.Emergency), true},
 		"an uncorrectable error":        {fault("ecc_dbe", incident.MemoryFault, incident.Critical), true},
-		"a program's bad address":       {xid(31, incident.None), false},
-		"a program that was ended":      {xid(43, incident.None), false},
 		"an XID that nobody knows":      {xid(9999, incident.Warning), false},
 		"what follows another":          {follower, false},
 		"a reset that the driver wants": {xid(incident.RecoveryXID, incident.Critical), true},
@@ -42,12 +41,8 @@ func TestFaultsOfTheHardware(t *testing.T) {
 		"recovery is wanted":            {fault(incident.WhatRecovery, incident.DriverCrash, incident.Critical), true},
 		"recovery is not wanted":        {fault(incident.WhatRecovery, incident.DriverCrash, incident.Info), false},
 		"a container without memory":    {fault("oom_cgroup", incident.ApplicationFault, incident.Info), false},
-		"a check that found a hang": {incident.Event{Kind: incident.KindTransition, Check: "driver_hang",
-			Severity: incident.Critical, To: incident.Unhealthy}, true},
 		"a check that finds it over": {incident.Event{Kind: incident.KindTransition, Check: "driver_hang",
 			Severity: incident.Critical, To: incident.Recovering}, false},
-		"a check of what programs did": {incident.Event{Kind: incident.KindTransition, Check: "xid_repeat",
-			Severity: incident.Critical, To: incident.Unhealthy}, false},
 		"a step of the enforcer's": {incident.Event{Kind: incident.KindEnforcement, Severity: incident.Critical,
 			Class: incident.HardwareFault}, false},
 		"an operator's word about a GPU": {incident.Event{Kind: incident.KindAck, Check: "gpu_lost",
@@ -105,4 +100,35 @@ func TestFaultsAreBounded(t *testing.T) {
 	m.blame(incident.Event{Kind: incident.KindIncident, Class: incident.MemoryFault,
 		Severity: incident.Critical, Time: now})
 	fixture.Equal(t, len(*m.faults.Load()), derived.MostGPUs, "GPUs remembered")
+}
+
+// TestHardwareByEveryXIDAndCheck reports every XID, from the driver and in the kernel's log, to a
+// monitor of either role, and asks which checks blame the hardware.
+func TestHardwareByEveryXIDAndCheck(t *testing.T) {
+	for role, checks := range map[string][]*Check{"all": nil, "enforce": HardwareChecks()} {
+		for code, x := range incident.XIDs() {
+			for _, logged := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					m := monitor(t, "", Settings{}, checks...)
+					defer m.stop()
+					if logged {
+						m.logs(1, fmt.Sprintf("NVRM: Xid (PCI:0000:9b:00): %d, pid=1234, name=python3, no more", code))
+					} else {
+						m.Event(collectors.Event{GPU: gpu.ID{UUID: "GPU-0"}, Time: time.Now(), Type: "xid", Code: uint64(code)})
+					}
+					m.pass(5 * time.Second)
+					fixture.Equal(t, m.Hardware("GPU-0", time.Minute), x.Hardware() && code != incident.RecoveryXID,
+						"role %s, XID %d, logged: %v", role, code, logged)
+				})
+			}
+		}
+	}
+	blaming := []string{"driver_hang", "ecc_uncorrectable", "gpu_lost", "gpu_recovery_action", "sram_threshold"}
+	for _, c := range Checks() {
+		for _, l := range c.Levels {
+			e := incident.Event{Kind: incident.KindTransition, Check: c.ID, Severity: l.Severity, To: l.Severity.State()}
+			fixture.Equal(t, isHardware(&e), slices.Contains(blaming, c.ID) && l.Severity >= incident.Warning, "%s", c.ID)
+		}
+	}
+	fixture.Equal(t, len(HardwareChecks()), len(blaming), "checks that the enforcer has")
 }

@@ -23,6 +23,7 @@ import (
 // Options are the parts of the agent that a Monitor needs. The functions must
 // not wait, and may be nil.
 type Options struct {
+	Checks  []*Check                                                // nil: all
 	Samples func() []collectors.Sample                              // the readings
 	Beat    func() time.Duration                                    // the interval of their changes; nil: a second
 	Kernel  func(ctx context.Context, each func(host.Record)) error // follows the kernel's log until ctx ends
@@ -232,7 +233,11 @@ func (m *Monitor) waiting() (all []incident.Observation) {
 
 // begin restores the state that the last agent left.
 func (m *Monitor) begin(now time.Time) {
-	m.engine = NewEngine(Checks(), now)
+	checks := m.Checks
+	if checks == nil {
+		checks = Checks()
+	}
+	m.engine = NewEngine(checks, now)
 	m.correlator = incident.NewCorrelator(incident.CorrelatorOptions{Boot: m.Boot, Node: m.Node,
 		GPU:     func(at host.PCI) (incident.Entity, bool) { e, ok := m.gpus[at]; return e, ok },
 		Port:    func(at string) (incident.Entity, bool) { e := m.ports[at]; return e, e.UUID != "" },

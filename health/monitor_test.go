@@ -40,13 +40,14 @@ type monitored struct {
 	ended   chan struct{}
 }
 
-// monitor starts a monitor with its state in dir, in a bubble of synctest.
-func monitor(t *testing.T, dir string, s Settings) *monitored {
+// monitor starts a monitor with its state in dir, in a bubble of synctest. It has all checks, or these.
+func monitor(t *testing.T, dir string, s Settings, checks ...*Check) *monitored {
 	t.Helper()
 	m := &monitored{t: t, kernel: make(chan host.Record, 8192), ended: make(chan struct{})}
 	m.is(on("0", collectors.Up, 1), on("0", links.PCIDevicePresent, 1, "0000:9b:00.0", "gpu"),
 		on("0", device.TemperatureMargin, 20), on("0", device.Energy, 100, "gpu"))
 	m.Monitor = NewMonitor(Options{
+		Checks:  checks,
 		Samples: func() []collectors.Sample { m.mu.Lock(); defer m.mu.Unlock(); return slices.Clone(m.samples) },
 		Kernel: func(ctx context.Context, each func(host.Record)) error {
 			for {

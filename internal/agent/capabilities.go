@@ -16,7 +16,8 @@ import (
 // and end processes of others, read their owners and programs, and pass
 // descriptors however many other processes of root have in flight. The driver needs
 // CAP_DAC_OVERRIDE and CAP_SYS_PTRACE to suspend a process of another user.
-var enforcing = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE}
+// CAP_SYSLOG is for the kernel's log.
+var enforcing = []int{unix.CAP_DAC_OVERRIDE, unix.CAP_KILL, unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE, unix.CAP_SYSLOG}
 
 // confine gives up all other capabilities for good. The process re-executes
 // itself, because capabilities belong to threads, and a program with C in it
@@ -40,7 +41,7 @@ func confine(keep []int) error {
 			bounding = append(bounding, c)
 		}
 	}
-	confined := sets[0].Permitted&^kept == 0 && sets[1].Permitted == 0
+	confined := (uint64(sets[1].Permitted)<<32|uint64(sets[0].Permitted))&^kept == 0
 	may := sets[0].Effective&(1<<unix.CAP_SETPCAP) != 0
 	if confined && (len(bounding) == 0 || !may) {
 		runtime.UnlockOSThread()
@@ -59,7 +60,7 @@ func confine(keep []int) error {
 	return fmt.Errorf("restart with fewer capabilities: %w", syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
 
-func mask(capabilities []int) (m uint32) {
+func mask(capabilities []int) (m uint64) {
 	for _, c := range capabilities {
 		m |= 1 << c
 	}

@@ -31,6 +31,7 @@ import (
 	"gpusteward/enforcer/policy"
 	"gpusteward/enforcer/suspend"
 	"gpusteward/exporter"
+	"gpusteward/health"
 	"gpusteward/health/incident"
 	"gpusteward/internal/config"
 )
@@ -54,10 +55,10 @@ type enforcement struct {
 
 // newEnforcement returns the enforcement of c, which already listens, unless the
 // runtime directory is full: run tries again. gpus knows the GPUs and their
-// processes; hardware reports whether a GPU recently had a fault of its own;
-// record takes the steps of the escalation.
-func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host,
-	hardware func(uuid string, within time.Duration) bool, record func(incident.Event)) (enforcement, error) {
+// processes; monitor knows which GPUs had faults of their own; record takes the
+// steps of the escalation.
+func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.Host, monitor *health.Monitor,
+	record func(incident.Event)) (enforcement, error) {
 	if !c.Enabled {
 		return enforcement{}, nil
 	}
@@ -93,7 +94,8 @@ func newEnforcement(f flags, c config.Enforcer, m *hostConfig, gpus *collectors.
 	}
 	o := enforcer.Options{
 		Refused: e.files.Refusals, Gemini: e.gemini.Books,
-		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes, memory}, Hardware: hardware,
+		Dir: f.runtimeDir, Host: enforcedHost{gpus, m.options.Processes, memory},
+		Hardware: func(uuid string, within time.Duration) bool { return monitor.Hardware(gpus.Parent(uuid), within) },
 		Evidence: func(uuid string) jobs.Evidence { return evidence(gpus, uuid) },
 		Record:   func(s escalation.Step) { record(enforced(s)) }, Tell: func(s suspend.End) { record(suspended(s)) },
 		Rested: e.rest, NCCL: c.NCCL, Trusted: c.Trusted, Simulated: !m.real,

@@ -10,14 +10,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/device"
 	"gpusteward/collectors/hosttest"
 	"gpusteward/enforcer/jobs"
 	"gpusteward/enforcer/suspend"
+	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/config"
 	"gpusteward/internal/fixture"
 )
 
@@ -150,6 +155,56 @@ func TestSuspensionsAreEvents(t *testing.T) {
 			e.Now != c.now || e.Result != c.result || e.Severity != c.severity || !strings.Contains(e.Message, c.says) ||
 			e.Was == e.Now || e.Time.IsZero() {
 			t.Errorf("%+v is told as %+v", c.end, e)
+		}
+	}
+}
+
+// TestRolesBlameTheHardwareAlike has a simulated GPU fail, and asks a monitor of either role whether
+// that excuses the workloads on the GPU, and on the other one.
+func TestRolesBlameTheHardwareAlike(t *testing.T) {
+	for fault, blamed := range map[string]bool{
+		"{kind: lost}":           true,
+		"{kind: wedge, for: 2m}": true,
+		"{kind: ecc, severity: uncorrected, location: dram}":                     true,
+		"{kind: recovery_action, value: reset}":                                  true,
+		"{kind: event, value: recovery_action}":                                  false, // the driver asks for nothing
+		"{kind: event, value: dram_retirement}":                                  false,
+		"{kind: xid, code: 119}":                                                 true,
+		`{kind: kernel_line, line: "NVRM: Xid (PCI:{pci}): 119, pid=1, name=x"}`: true,
+	} {
+		file := filepath.Join(t.TempDir(), "scenario.yml")
+		fixture.Must(t, os.WriteFile(file, []byte("gpus: [{count: 2}]\nfaults:\n  - "+
+			strings.Replace(fault, "{", "{at: 20s, gpu: 1, ", 1)+"\n"), 0o600))
+		for _, r := range []role{roleAll, roleEnforce} {
+			t.Run(string(r)+" "+fault, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := flags{demoGiven: true, demo: file}
+					m, err := newHostConfig(f, config.Defaults(), slog.New(slog.DiscardHandler))
+					fixture.Must(t, err)
+					var h *collectors.Host
+					var monitor *health.Monitor
+					if r == roleEnforce {
+						h, monitor = m.enforced("", "")
+					} else {
+						n, err := newObservedHost(f, config.Defaults(), m, func() []collectors.Sample { return nil })
+						fixture.Must(t, err)
+						h, monitor = n.host, n.judgement.monitor
+					}
+					ctx, end := context.WithCancel(t.Context())
+					var running errgroup.Group
+					for _, run := range []task{h.Run, m.options.Processes.Run, monitor.Run} {
+						running.Go(func() error { return run(ctx) })
+					}
+					hosttest.Advance(2 * time.Minute)
+					for index, want := range map[string]bool{"1": blamed, "0": false} {
+						uuid := hosttest.Told(h, collectors.Up, "gpu", index)["uuid"]
+						fixture.Equal(t, monitor.Hardware(uuid, 2*time.Minute), want, "GPU %s is to blame", index)
+					}
+					end()
+					hosttest.Advance(time.Minute) // a call that hangs returns
+					fixture.Must(t, running.Wait())
+				})
+			})
 		}
 	}
 }

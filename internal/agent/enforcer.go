@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
-	"time"
 
 	"gpusteward/collectors"
-	"gpusteward/health/incident"
+	"gpusteward/health"
 	"gpusteward/health/journal"
 	"gpusteward/internal/config"
 )
@@ -26,9 +24,6 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	if err != nil {
 		return a, err
 	}
-	var blame blame
-	m.options.Events, m.options.Allocations, m.options.KernelLog = blame.event, nil, nil
-	m.options.Config = only(m.options.Config, needed)
 	boot, _ := m.options.Kernel.BootID() // empty if unknown
 	dir := f.stateDir
 	if !m.real {
@@ -38,62 +33,52 @@ func assembleEnforcer(f flags, conf *config.File, c config.Config) (a assembly, 
 	if err != nil {
 		return a, fmt.Errorf("--state.dir: %w", err)
 	}
-	host := collectors.NewHost(m.options)
-	enforcement, err := newEnforcement(f, c.Enforcer, m, host,
-		func(uuid string, within time.Duration) bool { return blame.hardware(host.Parent(uuid), within) }, book.Append)
+	host, monitor := m.enforced(dir, boot)
+	enforcement, err := newEnforcement(f, c.Enforcer, m, host, monitor, book.Append)
 	if err != nil {
 		return a, fmt.Errorf("enforcer: %w", err)
 	}
 	return assembly{
 		starts: "gpusteward enforces",
-		tasks:  []task{host.Run, m.options.Processes.Run, book.Run, enforcement.run},
+		tasks:  []task{host.Run, m.options.Processes.Run, monitor.Run, book.Run, enforcement.run},
 		rested: enforcement.rested,
 		host:   host,
 		configure: func(c config.Config) {
-			host.Configure(only(m.config(c), needed))
+			host.Configure(only(m.config(c)))
 			enforcement.configure(c.Enforcer)
 		},
 	}, nil
 }
 
-// needed are the collectors that the enforcer needs.
+// enforced returns the host m as far as the enforcer needs it, and a monitor that
+// knows which of its GPUs had faults of their own.
+func (m *hostConfig) enforced(dir, boot string) (h *collectors.Host, monitor *health.Monitor) {
+	m.options.Events = func(e collectors.Event) { monitor.Event(e) }
+	m.options.Allocations, m.options.KernelLog = nil, nil
+	m.options.Config = only(m.options.Config)
+	h = collectors.NewHost(m.options)
+	judged := m.judged(h, dir, boot)
+	judged.Checks = health.HardwareChecks()
+	return h, health.NewMonitor(judged, health.Settings{})
+}
+
+// needed are the collectors that the enforcer needs, beside those of
+// health.HardwareChecks.
 var needed = []string{"processes", "memory", "mig", "memory_bandwidth", "pcie_link", "workload_info", "events"}
 
-// only returns c with all collectors off that are not needed.
-func only(c collectors.Config, names []string) collectors.Config {
+// only returns c with all collectors off that the enforcer does not need.
+func only(c collectors.Config) collectors.Config {
 	c.Disable, c.Broker, c.HAMi = nil, "", ""
+	var judged []*collectors.Metric
+	for _, check := range health.HardwareChecks() {
+		judged = append(judged, check.Metrics()...)
+	}
 	for _, one := range collectors.All() {
-		if !slices.Contains(names, one.Name) && !one.OptIn {
+		if !one.OptIn && !slices.Contains(needed, one.Name) &&
+			!slices.ContainsFunc(one.Metrics, func(m *collectors.Metric) bool { return slices.Contains(judged, m) }) {
 			c.Disable = append(c.Disable, one.Name)
 		}
 	}
 	c.Enable = nil
 	return c
-}
-
-// blame remembers, from the driver's events, which GPUs had faults of their
-// own.
-type blame struct {
-	mu   sync.Mutex
-	last map[string]time.Time // by UUID
-}
-
-func (b *blame) event(e collectors.Event) {
-	s, ok := incident.ParseEvent(e)
-	if !ok || s.What == "xid" && !incident.XIDs()[s.Code].Hardware() {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.last == nil {
-		b.last = map[string]time.Time{}
-	}
-	b.last[e.GPU.UUID] = e.Time
-}
-
-func (b *blame) hardware(uuid string, within time.Duration) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	at, ok := b.last[uuid]
-	return ok && time.Since(at) <= within
 }

@@ -52,7 +52,19 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 	if j.notifier, err = notifier.New(o); err != nil {
 		return nil, fmt.Errorf("health.%w", err)
 	}
-	j.monitor = health.NewMonitor(health.Options{
+	judged := m.judged(h, dir, boot)
+	judged.Record, judged.Tell, judged.Forget = j.journal.Append, j.notifier.Tell, h.Forget
+	judged.Lost = func() map[string]float64 {
+		return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()),
+			"kernel_log": float64(m.missed())}
+	}
+	j.monitor = health.NewMonitor(judged, c.Settings())
+	return j, nil
+}
+
+// judged returns the host m as health sees it in every role, with its state in dir.
+func (m *hostConfig) judged(h *collectors.Host, dir, boot string) health.Options {
+	return health.Options{
 		Samples:    h.Samples,
 		Beat:       h.Interval,
 		Kernel:     m.kernelLog,
@@ -61,21 +73,13 @@ func newJudgement(f flags, c config.Health, m *hostConfig, h *collectors.Host) (
 		Stays:      h.Stays,
 		Self:       os.Getpid(),
 		Foreign:    m.real && !host.InitialPIDs(),
-		Record:     j.journal.Append,
-		Tell:       j.notifier.Tell,
-		Lost: func() map[string]float64 {
-			return map[string]float64{"journal": float64(j.journal.Lost() + j.journal.Late()),
-				"kernel_log": float64(m.missed())}
-		},
-		Forget:    func(uuid string) { h.Forget(uuid) },
-		Store:     health.Store{Dir: dir},
-		Boot:      boot,
-		Node:      m.name,
-		Simulated: !m.real,
-		Sharing:   m.sharing,
-		Log:       j.log,
-	}, c.Settings())
-	return j, nil
+		Store:      health.Store{Dir: dir},
+		Boot:       boot,
+		Node:       m.name,
+		Simulated:  !m.real,
+		Sharing:    m.sharing,
+		Log:        m.options.Log,
+	}
 }
 
 // configure applies another configuration. If that fails, the previous one

@@ -25,8 +25,7 @@ func (r role) assembleObserver(f flags, conf *config.File, c config.Config) (a a
 		return a, err
 	}
 	host, judgement := n.host, n.judgement
-	enforcement, err := newEnforcement(f, r.brokers(c.Enforcer), m, host,
-		judgement.monitor.Hardware, judgement.journal.Append)
+	enforcement, err := newEnforcement(f, r.brokers(c.Enforcer), m, host, judgement.monitor, judgement.journal.Append)
 	if err != nil {
 		return a, fmt.Errorf("enforcer: %w", err)
 	}

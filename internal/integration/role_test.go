@@ -32,11 +32,12 @@ func TestRoles(t *testing.T) {
 		return s[fmt.Sprintf(`nvgpu_quota_compute_guarantee_ratio{gpu="1",tenant="tests",uuid="%s"}`, uuid)] == .4
 	})
 	if os.Getuid() == 0 {
-		const enforcing = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE
+		const enforcing = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_KILL | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_SYS_RESOURCE |
+			1<<unix.CAP_SYSLOG
 		status := content(t, fmt.Sprintf("/proc/%d/status", enforcer.pid))
 		for _, set := range []string{"CapPrm", "CapEff", "CapBnd"} {
 			if want := fmt.Sprintf("%s:\t%016x\n", set, permitted(t)&enforcing); !strings.Contains(status, want) {
-				t.Errorf("the enforcer has not %s of CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE and CAP_SYS_RESOURCE:\n%s",
+				t.Errorf("the enforcer has not %s of CAP_DAC_OVERRIDE, CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_RESOURCE and CAP_SYSLOG:\n%s",
 					want, status)
 			}
 		}
