@@ -37,28 +37,27 @@ func (g *Signal) Example(e incident.Entity, before, after float64) []Example {
 	return g.example(e, before, after)
 }
 
-// someBase is the number that examples subtract from, or divide by.
+// someBase is the number that examples subtract, or divide by, if that is exact.
 const someBase = 1000
+
+// baseOf returns a number y such that f(back(v, y), y) is v to the last bit: an
+// example at a threshold must not miss it by rounding.
+func baseOf(v float64, f func(x, y float64) (float64, bool), back func(v, y float64) float64) float64 {
+	for _, y := range []float64{someBase, 1024, v} { // 2v - v is exact, and so is a multiple of a power of 2
+		if got, ok := f(back(v, y), y); ok && got == v {
+			return y
+		}
+	}
+	return someBase
+}
 
 // labels returns an example's labels for an entity.
 func (src source) labels(e incident.Entity) []string {
 	labels := make([]string, len(src.metric.Labels))
 	for i, name := range src.metric.Labels {
-		switch {
-		case name == "gpu":
-			labels[i] = e.GPU
-		case name == "uuid":
-			labels[i] = e.UUID
-		case !slices.Contains(src.by, name):
-			labels[i] = "some"
-		case name == "link":
-			labels[i] = e.Link
-		case name == "tenant":
-			labels[i] = e.Tenant
-		case name == "workload":
-			labels[i] = e.Workload
-		default:
-			labels[i] = e.Device
+		labels[i] = "some"
+		if name == "gpu" || name == "uuid" || slices.Contains(src.by, name) {
+			labels[i] = *e.Part(name)
 		}
 	}
 	for _, m := range src.matches {

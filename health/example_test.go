@@ -17,8 +17,7 @@ import (
 // someone returns an entity of a signal's kind.
 func someone(g *Signal) (e incident.Entity) {
 	for _, l := range g.Labels() {
-		*map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant,
-			"workload": &e.Workload, "device": &e.Device}[l] = "1"
+		*e.Part(l) = "1"
 	}
 	return e
 }

@@ -83,19 +83,29 @@ type match struct {
 
 // from reads pairs of "label", "value", and pairs of "by", "label". A value may
 // be alternatives, "a|b", or a prefix, "a.*". "by" makes the label a part of
-// the entity.
+// the entity. It panics with the reason at pairs that no metric can meet: the
+// program does not start with such a check.
 func from(m *collectors.Metric, where []string) source {
 	src := source{metric: m}
-	for i := 0; i+1 < len(where); i += 2 {
-		if where[i] == "by" {
-			src.by = append(src.by, where[i+1])
-			continue
+	for pair := range slices.Chunk(where, 2) {
+		if len(pair) < 2 {
+			panic(fmt.Sprintf("health: a signal of %s: %q has no value", m, pair[0]))
 		}
-		at := slices.Index(m.Labels, where[i])
-		if at < 0 {
-			panic(fmt.Sprintf("health: %s has no label %q", m, where[i]))
+		label := pair[0]
+		if label == "by" {
+			label = pair[1]
 		}
-		src.matches = append(src.matches, match{at, where[i], strings.Split(where[i+1], "|")})
+		at := slices.Index(m.Labels, label)
+		switch {
+		case at < 0:
+			panic(fmt.Sprintf("health: a signal of %s: it has no label %q, but %q", m, label, m.Labels))
+		case pair[0] != "by":
+			src.matches = append(src.matches, match{at, label, strings.Split(pair[1], "|")})
+		case !slices.Contains(incident.Below, label):
+			panic(fmt.Sprintf("health: a signal of %s: %q is no part of an entity; by takes one of %q", m, label, incident.Below))
+		default:
+			src.by = append(src.by, label)
+		}
 	}
 	return src
 }
@@ -301,7 +311,8 @@ func combine(a, b *Signal, op string, f func(x, y float64) (float64, bool), back
 	g := &Signal{query: fmt.Sprintf("(%s %s %s)", a, op, b), words: fmt.Sprintf("%s %s %s", a.words, op, b.words),
 		node: a.node, by: a.by, uses: append(slices.Clone(a.uses), b.uses...), window: max(a.window, b.window)}
 	g.example = func(e incident.Entity, before, after float64) []Example {
-		return append(a.Example(e, back(before, someBase), back(after, someBase)), b.Example(e, someBase, someBase)...)
+		from, to := baseOf(before, f, back), baseOf(after, f, back)
+		return append(a.Example(e, back(before, from), back(after, to)), b.Example(e, from, to)...)
 	}
 	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		right, at := readings(b, m, s), 0

@@ -30,12 +30,29 @@ func TestSeriesOfASignal(t *testing.T) {
 			fixture.Equal(t, m.fits(v), fits, "%q fits %q", v, values)
 		}
 	}
-	defer func() {
-		if recover() == nil {
-			t.Error("a label that the metric does not have is taken")
+	for want, where := range map[string][]string{
+		`nvgpu_fan_speed_ratio: it has no label "link", but ["gpu" "uuid" "fan"]`: {"link", "1"},
+		`nvgpu_fan_speed_ratio: it has no label "link"`:                           {"by", "link"},
+		`nvgpu_fan_speed_ratio: "fan" is no part of an entity; by takes one of`:   {"by", "fan"},
+		`nvgpu_fan_speed_ratio: "fan" has no value`:                               {"fan", "1", "fan"},
+	} {
+		func() {
+			defer func() { fixture.Contains(t, fmt.Sprint(recover()), "a signal of "+want, "the program ends with") }()
+			Value(device.FanSpeed, where...)
+		}()
+	}
+}
+
+// TestExamplesAreExact holds that an example at a threshold meets it to the last bit.
+func TestExamplesAreExact(t *testing.T) {
+	t.Parallel()
+	a, b := Value(collectors.Up), Value(device.PerformanceState)
+	for _, g := range []*Signal{Sub(a, b), Div(a, b)} {
+		for _, v := range []float64{0, 1, 5, .05, .07, .3, .33, 1e-12, 12.7} {
+			got := readings(g, newMemory(birth), shownBy(g.Example(someone(g), 0, v), 0))
+			fixture.EqualSlices(t, got, []reading{{someone(g), v}}, "an example of %g for %s", v, g)
 		}
-	}()
-	Value(collectors.Up, "link", "1")
+	}
 }
 
 // TestSignalsForPrometheus checks signals as PromQL.

@@ -97,30 +97,34 @@ func (e Entity) Compare(o Entity) int {
 		cmp.Compare(e.Device, o.Device))
 }
 
+// Below are the labels of the parts of entities below a GPU or the node.
+var Below = []string{"link", "tenant", "workload", "device"}
+
+// Part returns the part of e that a label names; nil for any other label.
+func (e *Entity) Part(label string) *string {
+	switch label {
+	case "gpu":
+		return &e.GPU
+	case "uuid":
+		return &e.UUID
+	case "link":
+		return &e.Link
+	case "tenant":
+		return &e.Tenant
+	case "workload":
+		return &e.Workload
+	case "device":
+		return &e.Device
+	}
+	return nil
+}
+
 // EntityOf returns the entity of a sample: its labels gpu and uuid, and those of
-// its labels link, tenant, workload and device that are listed in by.
+// Below that are listed in by.
 func EntityOf(s collectors.Sample, by []string) (e Entity) {
 	for i, name := range s.Metric.Labels {
-		v := s.Labels[i]
-		switch name {
-		case "gpu":
-			e.GPU = v
-		case "uuid":
-			e.UUID = v
-		default:
-			if !slices.Contains(by, name) {
-				continue
-			}
-			switch name {
-			case "link":
-				e.Link = v
-			case "tenant":
-				e.Tenant = v
-			case "workload":
-				e.Workload = v
-			default:
-				e.Device = v
-			}
+		if part := e.Part(name); part != nil && (name == "gpu" || name == "uuid" || slices.Contains(by, name)) {
+			*part = s.Labels[i]
 		}
 	}
 	return e
@@ -143,12 +147,10 @@ func ParseEntity(s string) (Entity, error) {
 		return Entity{UUID: s}, nil
 	}
 	var e Entity
-	fields := map[string]*string{"gpu": &e.GPU, "uuid": &e.UUID, "link": &e.Link, "tenant": &e.Tenant,
-		"workload": &e.Workload, "device": &e.Device}
 	var last *string
 	for piece := range strings.SplitSeq(s, ",") {
 		name, value, _ := strings.Cut(piece, "=")
-		field := fields[name]
+		field := e.Part(name)
 		switch {
 		case field == nil && last != nil:
 			*last += "," + piece // a name may hold a comma
