@@ -22,7 +22,7 @@ type Quota struct {
 }
 
 // Free returns the quota of a tenant without any terms.
-func Free() Quota { return Quota{Limit: 1, Bandwidth: 1} }
+func Free() Quota { return free }
 
 // Check returns an error, with the key, for the first term that is invalid.
 func (q Quota) Check() error {

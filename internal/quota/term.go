@@ -9,6 +9,7 @@ type Term struct {
 	Check  func(q Quota) string // returns what is invalid and the remedy; empty if valid
 	Yield  func(q Quota) Quota  // returns q with this term adapted to the others; nil if it never conflicts
 	Says   string               // name in an explanation; empty if another sentence has it
+	Free   string               // written value of a quota without the term; empty: 0
 	Metric Metric               // the exported metric
 }
 
@@ -41,14 +42,8 @@ var Terms = []*Term{
 			"Part of its lone pace on the GPU that the tenant gets whenever it wants the GPU.", true},
 	},
 	{
-		Key: "limit", At: func(q *Quota) Value { return (*Part)(&q.Limit) },
-		Check: func(q Quota) string {
-			if q.Limit > 0 && q.Limit <= 1 {
-				return ""
-			}
-			return fmt.Sprintf("%v is not a part of the GPU's time: write up to 1, or up to 100 %%, which is no limit",
-				q.Limit)
-		},
+		Key: "limit", At: func(q *Quota) Value { return (*Part)(&q.Limit) }, Free: "100 %",
+		Check: func(q Quota) string { return bad(q.Limit, "GPU's time") },
 	},
 	{
 		Key: "memory", At: func(q *Quota) Value { return (*capacity)(q) },
@@ -102,18 +97,20 @@ var Terms = []*Term{
 				"objective.", false},
 	},
 	{
-		Key: "bandwidth", At: func(q *Quota) Value { return (*Part)(&q.Bandwidth) },
-		Check: func(q Quota) string {
-			if q.Bandwidth > 0 && q.Bandwidth <= 1 {
-				return ""
-			}
-			return fmt.Sprintf("%v is not a part of the bandwidth: write up to 1, or up to 100 %%, which is no limit",
-				q.Bandwidth)
-		},
-		Says: "bandwidth",
+		Key: "bandwidth", At: func(q *Quota) Value { return (*Part)(&q.Bandwidth) }, Free: "100 %",
+		Check: func(q Quota) string { return bad(q.Bandwidth, "bandwidth") },
+		Says:  "bandwidth",
 		Metric: Metric{"nvgpu_quota_bandwidth_limit_ratio",
 			"Largest part of the memory's bandwidth that the tenant may use; absent without a limit.", false},
 	},
+}
+
+// bad returns what is invalid about a limit; empty if it is valid.
+func bad(limit float64, of string) string {
+	if limit > 0 && limit <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("%v is not a part of the %s: write up to 1, or up to 100 %%, which is no limit", limit, of)
 }
 
 // Find returns the term of a key; nil if there is none.
@@ -139,7 +136,17 @@ func Keys() []string {
 func (t *Term) Form() string { return t.At(new(Quota)).Form() }
 
 // free is the quota without any terms.
-var free = Free()
+var free = func() (q Quota) {
+	for _, t := range Terms {
+		if t.Free == "" {
+			continue
+		}
+		if err := t.At(&q).UnmarshalText([]byte(t.Free)); err != nil {
+			panic(err)
+		}
+	}
+	return q
+}()
 
 // holds reports whether the term of q differs from that of a free quota.
 func (t *Term) holds(q *Quota) bool { return t.At(q).Number() != t.At(&free).Number() }
