@@ -248,7 +248,7 @@ test-deploy: package kube
 # the Kubernetes manifests.
 generate: build
 	@go generate ./...
-	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./collectors/workloads ./alerts ./dashboards ./exporter -update >/dev/null
+	@go test -count=1 -run 'TestReference|TestGolden' ./collectors ./collectors/workloads ./health ./alerts ./dashboards ./exporter -update >/dev/null
 	@go test -count=1 -run 'TestReference' $(WHOLE) -update >/dev/null
 	@cd deploy/kubernetes/chart/files && ln -sf ../../../../{alerts/*.rules.yml,dashboards/gpusteward-*.json} . && find . -xtype l -delete
 	@go -C deploy/kubernetes test -count=1 -run 'TestManifests' . -update >/dev/null

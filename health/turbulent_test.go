@@ -201,11 +201,11 @@ func (u *turbulence) take() {
 
 func rounded(v float64) string { return fmt.Sprintf("%.6g", v) }
 
-// TestWhatIsSaidOfATurbulentTime compares a monitor's reports with
+// TestGoldenTurbulentTime compares a monitor's reports with
 // testdata/turbulent.tsv: their number, and a sum of hashes of their contents
-// without the texts. The difference shows which judgements changed. Write the
-// table with go test ./health -run TestWhatIsSaidOfATurbulentTime -update.
-func TestWhatIsSaidOfATurbulentTime(t *testing.T) {
+// without the texts. The difference shows which judgements changed. make generate
+// writes the table.
+func TestGoldenTurbulentTime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
