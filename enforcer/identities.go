@@ -64,9 +64,6 @@ func (p *identityCache) of(now time.Time, who host.Process) (broker.Facts, bool)
 	return known.facts, known.ok
 }
 
-// pfExiting marks an exiting thread in field 9 of its stat (linux/sched.h).
-const pfExiting = 0x00000004
-
 // ends reports whether all threads of a process are about to end: its session
 // has ended, and the driver may still list its memory.
 func (p *identityCache) ends(pid int) bool {
@@ -78,11 +75,8 @@ func (p *identityCache) ends(pid int) bool {
 	}
 	lines, err := procs.ReadFiles(p.procfs, pid, names)
 	for _, line := range lines {
-		if fields := procs.Fields([]byte(line)); len(fields) > 6 {
-			flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
-			if err == nil && flags&pfExiting == 0 {
-				return false
-			}
+		if s, err := procs.ParseStat([]byte(line)); err == nil && !s.Exiting {
+			return false
 		}
 	}
 	return err == nil // it is not known of one that holds who looks at it

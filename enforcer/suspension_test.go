@@ -346,7 +346,7 @@ func TestHeldProcessesDelayNoOrder(t *testing.T) {
 			audits, was = audits+1, now
 		}
 	}
-	fixture.Fails(t, fixture.Error(procs.Stat("/proc", pids[0])), procs.ErrHeld.Error(), "a look at one of them")
+	fixture.Fails(t, fixture.Error(procs.ReadStat("/proc", pids[0])), procs.ErrHeld.Error(), "a look at one of them")
 }
 
 // TestAnEnforcerThatEndsInACycleLosesNobody ends the enforcer, and with it the

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +23,7 @@ import (
 )
 
 // ErrGone means that there is no such process, or no longer.
-var ErrGone = errors.New("the process is gone")
+var ErrGone = procs.ErrGone
 
 // Facts are the kernel's data about one process.
 type Facts struct {
@@ -124,23 +123,11 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		return nil, gone(err)
 	}
 	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (f Facts, err error) {
-		line, err1 := procs.ReadFile(p.root, pid, "stat")
-		f.Comm, err = comm(line), err1
-		if fields := procs.Fields(line); len(fields) > 19 {
-			f.Start, _ = strconv.ParseUint(string(fields[19]), 10, 64)
-		} else if err == nil {
-			err = fmt.Errorf("read %s/stat: %d fields", dir, len(fields))
-		}
+		stat, err1 := procs.ReadStat(p.root, pid)
 		status, err2 := proc.NewStatus()
-		f.UID = int(status.UIDs[0])
-		return f, errors.Join(err, err2)
+		f.Comm, f.Start, f.UID = stat.Comm, stat.Start, int(status.UIDs[0])
+		return f, errors.Join(err1, err2)
 	}}, nil
-}
-
-// comm returns the name of the process of a line of /proc/PID/stat. It may contain anything.
-func comm(stat []byte) string {
-	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	return string(stat[min(open+1, max(end, 0)):max(end, 0)])
 }
 
 // gone translates the kernel's errors for a process that is gone into ErrGone.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -61,32 +60,7 @@ type Actor struct {
 	dying  []*dying
 }
 
-// pfKthread marks kernel threads in field 9 of /proc/PID/stat (linux/sched.h).
-const pfKthread = 0x00200000
-
-// status is the content of /proc/PID/stat.
-type status struct {
-	state  byte
-	parent int
-	kernel bool // it is a kernel thread
-	start  uint64
-}
-
-// status reads /proc/PID/stat.
-func (a *Actor) status(pid int) (status, error) {
-	fields, err := procs.Stat(a.ProcFS, pid)
-	if err != nil {
-		return status{}, err
-	}
-	if len(fields) < 20 {
-		return status{}, fmt.Errorf("read stat of %d: %d fields", pid, len(fields))
-	}
-	parent, err1 := strconv.Atoi(string(fields[1]))
-	flags, err2 := strconv.ParseUint(string(fields[6]), 10, 64)
-	start, err3 := strconv.ParseUint(string(fields[19]), 10, 64)
-	return status{state: fields[0][0], parent: parent, kernel: flags&pfKthread != 0, start: start},
-		errors.Join(err1, err2, err3)
-}
+func (a *Actor) status(pid int) (procs.Stat, error) { return procs.ReadStat(a.ProcFS, pid) }
 
 // Alive reports whether a target still exists. One that cannot be read counts as
 // alive.
@@ -95,7 +69,7 @@ func (a *Actor) Alive(t Target) bool {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return false
 	}
-	return err != nil || s.start == t.Start && s.state != 'Z' && s.state != 'X'
+	return err != nil || s.Start == t.Start && s.State != 'Z' && s.State != 'X'
 }
 
 // spared returns the processes that are never acted on, and the reasons: this
@@ -107,57 +81,52 @@ func (a *Actor) spared() map[int]string {
 		all[pid] = why
 		s, err := a.status(pid)
 		if err != nil {
-			s.parent = os.Getppid() // the best guess without stat
+			s.Parent = os.Getppid() // the best guess without stat
 		}
-		pid = s.parent
+		pid = s.Parent
 	}
 	return all
 }
 
+// A refusal is the reason not to act on a process.
+type refusal struct{ result, detail string }
+
+func (r refusal) Error() string { return r.detail }
+
 // open returns a pidfd of a target, which the caller closes, and the target's
 // status. There is no pidfd if Result is set.
-func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) (fd int, s status, out Outcome) {
-	fd = -1
-	refuse := func(result, format string, args ...any) (int, status, Outcome) {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-		return -1, s, Outcome{Target: t, Result: result, Detail: fmt.Sprintf(format, args...)}
-	}
+func (a *Actor) open(t Target, spared map[int]string, check func(pid int) bool) (fd int, s procs.Stat, out Outcome) {
 	if t.PID <= 0 {
-		return refuse(escalation.Failed, "refused: %d is not a process", t.PID)
+		return -1, s, Outcome{t, escalation.Failed, fmt.Sprintf("refused: %d is not a process", t.PID)}
 	}
-	fd, err := unix.PidfdOpen(t.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return refuse(escalation.Missed, "it has ended")
-	} else if err != nil {
-		return refuse(escalation.Failed, "refused: open its pidfd: %v", err)
-	}
-	s, err = a.status(t.PID)
+	fd, err := procs.Pidfd(t.PID, func() (err error) {
+		s, err = a.status(t.PID)
+		switch {
+		case err != nil:
+			return err
+		case s.Start != t.Start:
+			return refusal{escalation.Missed, "its PID is another process's now"}
+		case s.Kernel:
+			return refusal{escalation.Failed, "refused: it is a kernel thread"}
+		case spared[t.PID] != "":
+			return refusal{escalation.Failed, "refused: " + spared[t.PID]}
+		case check != nil && !check(t.PID):
+			return refusal{escalation.Missed, "it no longer belongs to the workload"}
+		}
+		return nil
+	})
+	out = Outcome{Target: t}
+	var why refusal
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
-		return refuse(escalation.Missed, "it has ended")
-	case err != nil:
-		return refuse(escalation.Failed, "refused: %v", err)
-	case s.start != t.Start:
-		return refuse(escalation.Missed, "its PID is another process's now")
-	case s.kernel:
-		return refuse(escalation.Failed, "refused: it is a kernel thread")
-	case spared[t.PID] != "":
-		return refuse(escalation.Failed, "refused: %s", spared[t.PID])
-	case check != nil && !check(t.PID):
-		return refuse(escalation.Missed, "it no longer belongs to the workload")
-	case ended(fd): // the status may be another process's
-		return refuse(escalation.Missed, "it has ended")
+	case err == nil:
+	case errors.As(err, &why):
+		out.Result, out.Detail = why.result, why.detail
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), errors.Is(err, procs.ErrGone):
+		out.Result, out.Detail = escalation.Missed, "it has ended"
+	default:
+		out.Result, out.Detail = escalation.Failed, fmt.Sprintf("refused: %v", err)
 	}
-	return fd, s, Outcome{Target: t}
-}
-
-// ended reports whether all threads of a pidfd's process have ended.
-func ended(fd int) bool {
-	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(poll, 0)
-	return err == nil && n > 0
+	return fd, s, out
 }
 
 // Signal sends a signal to each target that is still the same process and

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/procs"
 )
 
 // groupsOf opens the cgroups of the targets that exist; the caller closes them.
@@ -30,7 +31,7 @@ func (a *Actor) cgroupsOf(c ProcessGroup, targets []Target, v1 bool) (cgroups []
 			return nil, fmt.Errorf("process %d: %s", t.PID, out.Detail)
 		}
 		path, err := a.groupOf(t.PID, v1)
-		over := ended(fd)
+		over := procs.Ended(fd)
 		_ = unix.Close(fd)
 		if over {
 			continue
@@ -174,8 +175,8 @@ func (a *Actor) frozenWith(c ProcessGroup, spared map[int]string) []Target {
 			continue
 		}
 		for _, pid := range slices.Sorted(maps.Keys(members)) {
-			if s, err := a.status(pid); err == nil && !slices.Contains(all, Target{pid, s.start}) {
-				all = append(all, Target{pid, s.start})
+			if s, err := a.status(pid); err == nil && !slices.Contains(all, Target{pid, s.Start}) {
+				all = append(all, Target{pid, s.Start})
 			}
 		}
 	}

@@ -143,7 +143,7 @@ func TestGivenUp(t *testing.T) {
 	// The signal wakes the process for a moment.
 	fixture.Eventually(t, "it is not frozen again", func() bool {
 		s, err := a.status(cmd.Process.Pid)
-		return err == nil && s.state == 'D'
+		return err == nil && s.State == 'D'
 	})
 	e := a.Continue(began.Add(15 * time.Second))
 	if len(e) != 1 || e[0].Result != escalation.Failed ||

@@ -224,7 +224,7 @@ func (a *Actor) stop(c ProcessGroup, targets []Target) (result, detail string) {
 		switch {
 		case out.Result != "":
 			all = append(all, out)
-		case s.state == 'T': // by us, or by its own user, who may continue it
+		case s.State == 'T': // by us, or by its own user, who may continue it
 			out.Result = escalation.Done
 			all = append(all, out)
 			fds = fds[:len(fds)-1]
@@ -295,7 +295,7 @@ func (a *Actor) Still(s audit.Subject) (bool, error) {
 		}
 	}
 	for _, t := range p.Stopped {
-		if s, err := a.status(t.PID); err == nil && s.start == t.Start && s.state != 'T' && s.state != 'Z' {
+		if s, err := a.status(t.PID); err == nil && s.Start == t.Start && s.State != 'T' && s.State != 'Z' {
 			return false, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
+	"gpusteward/internal/procs"
 )
 
 const (
@@ -93,7 +94,7 @@ func (a *Actor) Continue(now time.Time) []Ending {
 	for _, d := range a.dying {
 		switch {
 		case d.fd < 0: // waits for the others of its subject
-		case ended(d.fd):
+		case procs.Ended(d.fd):
 			d.Result, d.Detail = escalation.Done, "it ended after SIGTERM"
 			if d.killed {
 				d.Detail = "it ended after SIGKILL"
@@ -118,13 +119,13 @@ func (a *Actor) Continue(now time.Time) []Ending {
 func (a *Actor) stuck(t Target) string {
 	s, err := a.status(t.PID)
 	switch {
-	case err != nil || s.start != t.Start:
+	case err != nil || s.Start != t.Start:
 		return fmt.Sprintf("SIGKILL did not end it in %v", killWait)
-	case s.state == 'D':
+	case s.State == 'D':
 		return fmt.Sprintf("it is in uninterruptible sleep (state D) %v after SIGKILL: given up, the kernel ends it "+
 			"when it wakes", killWait)
 	}
-	return fmt.Sprintf("it is in state %c %v after SIGKILL: given up", s.state, killWait)
+	return fmt.Sprintf("it is in state %c %v after SIGKILL: given up", s.State, killWait)
 }
 
 // bury removes the processes whose results are known once no other process of

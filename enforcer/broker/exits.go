@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"gpusteward/internal/procs"
 )
 
 // exits waits for the end of any number of processes with one goroutine: their
@@ -68,9 +70,7 @@ func (e *exits) drop(s *session) {
 func (e *exits) lives(s *session) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	poll := []unix.PollFd{{Fd: int32(s.pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(poll, 0)
-	return s.pidfd >= 0 && n == 0 && err == nil
+	return s.pidfd >= 0 && !procs.Ended(s.pidfd)
 }
 
 // run calls each with the number of every session whose process ends, until ctx

@@ -14,9 +14,6 @@ import (
 	"gpusteward/internal/procs"
 )
 
-// errGone means that a process ended before the broker had identified it.
-var errGone = errors.New("the process is gone")
-
 // peer finds out who connected, as the kernel recorded it then, and where that
 // process is now.
 func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
@@ -33,7 +30,7 @@ func (b *Broker) peer(s *session, fd int, cred *unix.Ucred) (err error) {
 		s.pidfd, err = b.openPidfd(*f)
 	}
 	if err != nil {
-		return fmt.Errorf("open pidfd of %d: %w", f.PID, err)
+		return fmt.Errorf("identify process %d: %w", f.PID, err)
 	}
 	cgroup, err := os.ReadFile(filepath.Join(b.options.ProcFS, strconv.Itoa(f.PID), "cgroup"))
 	if err != nil {
@@ -56,19 +53,13 @@ func (b *Broker) openPidfd(f Facts) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	fd, err := unix.PidfdOpen(f.PID, 0)
-	if err != nil {
-		return -1, err
-	}
-	after, err := b.started(f)
-	if err == nil && after != before {
-		err = errGone
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
+	return procs.Pidfd(f.PID, func() error {
+		after, err := b.started(f)
+		if err == nil && after != before {
+			err = procs.ErrGone
+		}
+		return err
+	})
 }
 
 // started returns the start time of a process with f's number and user, in
@@ -79,14 +70,11 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return 0, err
 	}
-	fields, err := procs.Stat(b.options.ProcFS, f.PID)
-	if err != nil {
-		return 0, err
+	if st.Uid != f.UID && st.Uid != 0 {
+		return 0, procs.ErrGone
 	}
-	if len(fields) < 20 || st.Uid != f.UID && st.Uid != 0 {
-		return 0, errGone
-	}
-	return strconv.ParseUint(string(fields[19]), 10, 64)
+	stat, err := procs.ReadStat(b.options.ProcFS, f.PID)
+	return stat.Start, err
 }
 
 // stopped reports whether a signal or a debugger has stopped the process.
@@ -148,7 +136,7 @@ func (b *Broker) complete(s *session) error {
 		return err
 	}
 	if !b.exits.lives(s) {
-		return errGone
+		return procs.ErrGone
 	}
 	return nil
 }

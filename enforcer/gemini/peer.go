@@ -170,19 +170,18 @@ func (f *finder) has(pid int, link string, budget *int) (string, bool) {
 // open opens the process. It is the one that was found if it still has the
 // socket: a later process with its number does not.
 func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
-	pidfd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return peer{socket: s}, fmt.Errorf("open pidfd of %d: %w", pid, err)
-	}
-	groups, err := os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
-	if err == nil || errors.Is(err, os.ErrNotExist) {
-		var target string
-		if target, err = procs.Readlink(f.procFS, pid, fd); err != nil || target != link {
-			err = errNobody
+	var groups []byte
+	pidfd, err := procs.Pidfd(pid, func() (err error) {
+		groups, err = os.ReadFile(filepath.Join(f.procFS, strconv.Itoa(pid), "cgroup"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
-	}
+		if target, err := procs.Readlink(f.procFS, pid, fd); err != nil || target != link {
+			return errNobody
+		}
+		return nil
+	})
 	if err != nil {
-		_ = unix.Close(pidfd)
 		return peer{socket: s}, fmt.Errorf("look at process %d: %w", pid, err)
 	}
 	return peer{socket: s, pid: pid, pidfd: pidfd, groups: string(groups)}, nil
@@ -190,12 +189,7 @@ func (f *finder) open(s socket, pid int, fd, link string) (peer, error) {
 
 // gone reports whether the process has ended.
 func (p peer) gone() bool {
-	if p.pid == 0 {
-		return true
-	}
-	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n == 1
+	return p.pid == 0 || procs.Ended(p.pidfd)
 }
 
 func (p peer) close() {

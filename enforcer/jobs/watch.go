@@ -67,17 +67,17 @@ func useOf(procfs string, pid int) (u use, err error) {
 	for i := 0; i < len(family) && i < maxFamily; i++ {
 		dir := filepath.Join(procfs, strconv.Itoa(family[i]))
 		files, failed := procs.ReadFiles(procfs, family[i], []string{"stat", "io"})
-		fields := procs.Fields([]byte(files["stat"]))
 		if i == 0 {
 			err = failed
 		}
-		if len(fields) < 15 {
+		stat, broken := procs.ParseStat([]byte(files["stat"]))
+		if broken != nil {
 			continue // it has ended, or holds who looks at it
 		}
 		if i == 0 {
-			u.state = fields[0][0]
+			u.state = stat.State
 		}
-		u.ticks += number(fields[11]) + number(fields[12]) // utime, stime
+		u.ticks += stat.Ticks
 		u.bytes += moved(files["io"])
 		family = append(family, children(dir)...)
 	}

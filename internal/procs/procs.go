@@ -160,16 +160,6 @@ func Owner(procfs string, pid int, name string) (user, mode uint32, err error) {
 	return user, mode, err
 }
 
-// Stat returns the Fields of a process's stat.
-func Stat(procfs string, pid int) ([][]byte, error) {
-	line, err := ReadFile(procfs, pid, "stat")
-	return Fields(line), err
-}
-
-// Fields returns what a line of stat says after the name of the process, which is in brackets
-// and may contain anything: the state is the first field, and the start the 20th.
-func Fields(line []byte) [][]byte { return bytes.Fields(line[bytes.LastIndexByte(line, ')')+1:]) }
-
 // State returns the state of a process, which its status tells to all: R, S, D, T and so on.
 // It is 0 if there is no such process.
 func State(procfs string, pid int) byte {

@@ -51,7 +51,7 @@ func TestAProcessHoldsWhoLooksAtIt(t *testing.T) {
 	read := func() error { return fixture.Error(ReadFile("/proc", pid, "stat")) }
 	fixture.Fails(t, read(), ErrLate.Error(), "a look at it")
 	fixture.Fails(t, fixture.Error(ReadFiles("/proc", pid, []string{"stat", "io"})), ErrLate.Error(), "another look at it")
-	fixture.Must(t, fixture.Error(Stat("/proc", os.Getpid())))
+	fixture.Must(t, fixture.Error(ReadStat("/proc", os.Getpid())))
 	looks.mu.Lock()
 	fixture.Equal(t, strings.Count(fmt.Sprint(slices.Collect(maps.Keys(looks.late))), fmt.Sprintf("/proc/%d ", pid)), 2,
 		"looks at it that are late")
@@ -98,4 +98,23 @@ func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 		k.late[what].of = owner(self)
 	}
 	fixture.Contains(t, ask(), "56 other looks at processes of its owner", "while its owner has")
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	const rest = " 2 3 4 5 6 %d 8 9 10 11 12 13 14 15 16 17 18 19 4711 20\n"
+	for line, want := range map[string]Stat{
+		"7 (python3) S" + fmt.Sprintf(rest, 0x400):         {"python3", 'S', 2, false, false, 25, 4711},
+		"7 (a) R (b\x1b) D" + fmt.Sprintf(rest, 0x404):     {"a) R (b\x1b", 'D', 2, false, true, 25, 4711},
+		"7 (kworker/0:1) ?" + fmt.Sprintf(rest, 0x4208060): {"kworker/0:1", '?', 2, true, false, 25, 4711},
+	} {
+		got, err := ParseStat([]byte(line))
+		fixture.Must(t, err)
+		fixture.Equal(t, got, want, "%q", line)
+	}
+	for _, line := range []string{"", "7", "7 (a", "7 ) (", "7 (a) S 1 2", "7 (a) S x" + fmt.Sprintf(rest, 0)} {
+		if _, err := ParseStat([]byte(line)); err == nil {
+			t.Errorf("%q is a line of stat", line)
+		}
+	}
 }

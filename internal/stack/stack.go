@@ -202,17 +202,17 @@ type part func(*Process) error
 func read(pid int, procfs string, give func(part)) {
 	fail := func(err error) { give(func(*Process) error { return err }) }
 	dir := filepath.Join(procfs, strconv.Itoa(pid))
-	name, start, threads, omitted, err := tasks(dir)
+	process, threads, omitted, err := tasks(dir)
 	if err != nil {
 		fail(fmt.Errorf("there is no process %d: give the PID of one that runs", pid))
 		return
 	}
 	give(func(p *Process) error {
-		p.Name, p.Threads, p.Omitted = name, slices.Clone(threads), omitted
+		p.Name, p.Threads, p.Omitted = clean(process.Comm), slices.Clone(threads), omitted
 		return nil
 	})
 	python, natives, stacks, problem := inside(pid, procfs, dir, threads)
-	if _, _, now, err := stat(small(filepath.Join(dir, "stat"))); err != nil || now != start {
+	if now, err := stat(filepath.Join(dir, "stat")); err != nil || now.Start != process.Start {
 		fail(fmt.Errorf("process %d ended meanwhile: nothing of it is left to read", pid))
 		return
 	}

@@ -38,22 +38,10 @@ func TestSyscalls(t *testing.T) {
 	}
 }
 
-func TestStat(t *testing.T) {
+func TestStates(t *testing.T) {
 	t.Parallel()
-	rest := " 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20"
-	for line, want := range map[string][3]string{
-		"7 (python3) S" + rest:        {"python3", "sleeping", "4711"},
-		"7 (a) R (b\x1b) D" + rest:    {"a) R (b\uFFFD", "uninterruptible", "4711"},
-		"7 (pt_data_worker) ?" + rest: {"pt_data_worker", "?", "4711"},
-	} {
-		if name, state, start, err := stat(line); err != nil || [3]string{name, state, start} != want {
-			t.Errorf("%q: %v %s %s %s", line, err, name, state, start)
-		}
-	}
-	for _, line := range []string{"", "7", "7 (a", "7 ) (", "7 (a) S 1 2"} {
-		if _, _, _, err := stat(line); err == nil {
-			t.Errorf("%q is a line of a thread", line)
-		}
+	for state, want := range map[byte]string{'S': "sleeping", 'D': "uninterruptible", '?': "?", 0x1b: "\uFFFD"} {
+		fixture.Equal(t, stateOf(state), want, "%q", state)
 	}
 }
 
@@ -189,9 +177,9 @@ func TestManyThreads(t *testing.T) {
 	write("4", "wchan", "0")
 	write("5", "stat", "")
 	fixture.Must(t, os.WriteFile(filepath.Join(dir, "stat"), []byte("1 "+line), 0o644))
-	name, start, all, omitted, err := tasks(dir)
-	if err != nil || name != "rank" || start != "4711" || omitted != 9 || len(all) != maxThreads-1 {
-		t.Fatalf("%v %s %s %d %d", err, name, start, omitted, len(all))
+	process, all, omitted, err := tasks(dir)
+	if err != nil || process.Comm != "rank" || process.Start != 4711 || omitted != 9 || len(all) != maxThreads-1 {
+		t.Fatalf("%v %+v %d %d", err, process, omitted, len(all))
 	}
 	if all[2].WaitChannel != "futex_wait_queue" || all[2].inner != 30 || all[3].WaitChannel != "" || all[4].TID != 6 {
 		t.Errorf("%+v", all[2:5])

@@ -1,8 +1,8 @@
 package stack
 
 import (
+	"cmp"
 	_ "embed"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gpusteward/internal/procs"
 )
 
 //go:generate go run generate.go
@@ -33,22 +35,22 @@ var syscalls = func() map[string]string {
 	return names
 }()
 
-var states = map[string]string{"R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped", "t": "traced",
-	"Z": "zombie", "X": "dead", "I": "idle", "P": "parked"}
+var states = map[byte]string{'R': "running", 'S': "sleeping", 'D': "uninterruptible", 'T': "stopped", 't': "traced",
+	'Z': "zombie", 'X': "dead", 'I': "idle", 'P': "parked"}
 
-// tasks reads the threads of the process in dir, its name, and when it started.
-func tasks(dir string) (name, start string, all []Thread, omitted int, err error) {
-	if name, _, start, err = stat(small(filepath.Join(dir, "stat"))); err != nil {
-		return "", "", nil, 0, err
+// tasks reads the stat and the threads of the process in dir.
+func tasks(dir string) (process procs.Stat, all []Thread, omitted int, err error) {
+	if process, err = stat(filepath.Join(dir, "stat")); err != nil {
+		return process, nil, 0, err
 	}
 	list, err := os.Open(filepath.Join(dir, "task"))
 	if err != nil {
-		return "", "", nil, 0, err
+		return process, nil, 0, err
 	}
 	defer list.Close()
 	names, err := list.Readdirnames(-1)
 	if err != nil {
-		return "", "", nil, 0, err
+		return process, nil, 0, err
 	}
 	var tids []int
 	for _, n := range names {
@@ -59,11 +61,13 @@ func tasks(dir string) (name, start string, all []Thread, omitted int, err error
 	slices.Sort(tids)
 	omitted = max(0, len(tids)-maxThreads)
 	for _, tid := range tids[:len(tids)-omitted] {
-		in := func(file string) string { return small(filepath.Join(dir, "task", strconv.Itoa(tid), file)) }
-		t := Thread{TID: tid, inner: innermost(in("status"), tid)}
-		if t.Name, t.State, _, err = stat(in("stat")); err != nil {
+		of := filepath.Join(dir, "task", strconv.Itoa(tid))
+		in := func(file string) string { return small(filepath.Join(of, file)) }
+		s, err := stat(filepath.Join(of, "stat"))
+		if err != nil {
 			continue // it has ended
 		}
+		t := Thread{TID: tid, Name: clean(s.Comm), State: stateOf(s.State), inner: innermost(in("status"), tid)}
 		t.Syscall, t.at = syscallOf(in("syscall"))
 		if w := clean(strings.TrimSpace(in("wchan"))); w != "0" {
 			t.WaitChannel = w
@@ -71,9 +75,9 @@ func tasks(dir string) (name, start string, all []Thread, omitted int, err error
 		all = append(all, t)
 	}
 	if len(all) == 0 {
-		return "", "", nil, 0, os.ErrNotExist
+		return process, nil, 0, os.ErrNotExist
 	}
-	return name, start, all, omitted, nil
+	return process, all, omitted, nil
 }
 
 // small reads a small file of procfs; one that cannot be read is empty.
@@ -90,22 +94,11 @@ func small(path string) string {
 	return string(text)
 }
 
-// stat reads a line of /proc/PID/stat. The name may have brackets and blanks.
-func stat(line string) (name, state, start string, err error) {
-	begin, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
-	if begin < 0 || end < begin {
-		return "", "", "", fmt.Errorf("read the line of a thread: %q", line)
-	}
-	rest := strings.Fields(line[end+1:])
-	if len(rest) < 20 {
-		return "", "", "", fmt.Errorf("read the line of a thread: %d fields", len(rest))
-	}
-	state = states[rest[0]]
-	if state == "" {
-		state = clean(rest[0])
-	}
-	return clean(line[begin+1 : end]), state, rest[19], nil
-}
+// stat reads the stat of a process or a thread.
+func stat(path string) (procs.Stat, error) { return procs.ParseStat([]byte(small(path))) }
+
+// stateOf returns a state in words.
+func stateOf(state byte) string { return cmp.Or(states[state], clean(string(rune(state)))) }
 
 // innermost returns a thread's ID in its own PID namespace, by which the process
 // itself knows the thread.
