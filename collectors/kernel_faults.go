@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"sync"
-	"time"
 
 	"gpusteward/collectors/host"
 )
@@ -21,36 +20,25 @@ type LoggedFault struct {
 type KernelFaults struct {
 	mu     sync.Mutex
 	lines  map[LoggedFault]float64
-	next   uint64 // sequence number of the first uncounted record
-	failed error  // the reason that the log cannot be read
+	failed error // the reason that the log cannot be read
 }
 
-// Pauses after a failure to read the log.
-const followFirst, followMost = time.Second, time.Minute
-
-// follow counts until ctx ends. After a failure, log starts over; records that
-// it delivers again are not counted again.
+// follow counts until ctx ends.
 func (k *KernelFaults) follow(ctx context.Context, log func(ctx context.Context, each func(host.Record)) error) {
-	for wait := followFirst; ; wait = min(2*wait, followMost) {
-		err := log(ctx, k.line)
+	fails := func(err error) {
 		k.mu.Lock()
+		defer k.mu.Unlock()
 		k.failed = err
-		k.mu.Unlock()
-		if !sleep(ctx, wait) {
-			return
-		}
 	}
+	host.FollowLog(ctx, func(ctx context.Context, each func(host.Record)) error {
+		return log(ctx, func(r host.Record) { fails(nil); each(r) })
+	}, k.line, func(err error, _ bool) { fails(err) })
 }
 
 // line counts a record.
 func (k *KernelFaults) line(r host.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.failed = nil
-	if r.Sequence < k.next {
-		return
-	}
-	k.next = r.Sequence + 1
 	f, ok := host.ParseFault(r.Text)
 	if !ok || !r.Kernel() { // any user may have written it
 		return

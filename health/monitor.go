@@ -89,7 +89,6 @@ const (
 	warmUp    = 3 * time.Second       // wait for the first GPU before reading the kernel's log
 	mostQueue = 4096                  // observations that wait
 	mostPorts = 4 * derived.MostGPUs  // above GPUs
-	mostPause = time.Minute           // between attempts to follow the kernel's log, at most
 )
 
 // A Monitor runs the engine: it takes readings and events, judges them, and
@@ -280,26 +279,16 @@ func (m *Monitor) follow(ctx context.Context) {
 		case <-time.After(beat / 10):
 		}
 	}
-	for wait := beat; ; wait = min(2*wait, mostPause) {
-		began := time.Now()
+	read := func(ctx context.Context, each func(host.Record)) error {
 		m.following.Store(true)
-		err := m.Kernel(ctx, m.line)
-		m.following.Store(false)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) >= mostPause { // it was read: this failure is a new one
-			wait = beat
-		}
-		if wait == beat {
+		defer m.following.Store(false)
+		return m.Kernel(ctx, each)
+	}
+	host.FollowLog(ctx, read, m.line, func(err error, first bool) {
+		if first {
 			m.Log.Warn("the kernel's log cannot be read: XIDs come from the driver alone", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
+	})
 }
 
 // works reports whether a source sees the faults of a GPU.

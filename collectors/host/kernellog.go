@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // mostWaiting bounds the records waiting for a follower. A follower with more
@@ -76,6 +77,37 @@ func (l *KernelLog) Follow(ctx context.Context, each func(Record)) error {
 		}
 	}
 	return err
+}
+
+// Pauses between attempts to read the kernel's log.
+const followFirst, followMost = time.Second, time.Minute
+
+// FollowLog calls each for every record that log follows, once, until ctx ends. If log fails, that
+// is told, and tried again, ever more rarely.
+func FollowLog(ctx context.Context, log func(ctx context.Context, each func(Record)) error, each func(Record),
+	failed func(err error, first bool)) {
+	next := uint64(0) // sequence number of the first record that is new
+	for wait := followFirst; ; wait = min(2*wait, followMost) {
+		began := time.Now()
+		err := log(ctx, func(r Record) {
+			if r.Sequence >= next {
+				next = r.Sequence + 1
+				each(r)
+			}
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= followMost { // it was read: this failure is a new one
+			wait = followFirst
+		}
+		failed(err, wait == followFirst)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
 }
 
 // Replay calls each for every record now in the kernel's ring from the sequence
