@@ -75,7 +75,7 @@ type Enforcer struct {
 	Options
 	log        *slog.Logger
 	broker     *broker.Broker
-	lock       *held
+	lock       *host.Lock
 	terms      atomic.Pointer[terms]
 	stats      atomic.Pointer[wire.EnforcerStats]
 	jobs       jobs.Observer
@@ -152,10 +152,10 @@ func New(o Options) (*Enforcer, error) {
 		e.jobs.RAS, e.jobs.Trusted, e.jobs.Log = o.NCCL, o.Trusted, e.log
 	}
 	if e.broker, err = broker.New(o.Broker); err != nil {
-		held.release()
+		held.Release()
 		return nil, err
 	}
-	if err := held.name(); err != nil {
+	if err := held.Name(); err != nil {
 		e.log.Warn("the enforcer's lock is held but does not name this process, and that is tried again", "err",
 			host.Explain(err, host.Writes))
 	}
@@ -167,7 +167,7 @@ func New(o Options) (*Enforcer, error) {
 // Close gives up an enforcer that will not Run.
 func (e *Enforcer) Close() {
 	e.broker.Close()
-	e.lock.release()
+	e.lock.Release()
 }
 
 // Stats returns the broker's books, with the enforcer's additions.
@@ -192,7 +192,7 @@ func (e *Enforcer) Configure(p *policy.Policy) {
 // Run enforces until ctx ends. Paused workloads then go on, and the next
 // enforcer pauses them again.
 func (e *Enforcer) Run(ctx context.Context) error {
-	defer e.lock.release()
+	defer e.lock.Release()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.broker.Run(ctx) })
 	for _, b := range e.Backends {
@@ -238,7 +238,7 @@ func (e *Enforcer) look(now time.Time) {
 	e.judge(now, b, found)
 	e.demand(b)
 	e.publish(b, found)
-	_ = e.lock.name() // New said what hinders it
+	_ = e.lock.Name() // New said what hinders it
 }
 
 // books returns the input of an audit. It asks the driver first, so that a

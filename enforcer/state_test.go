@@ -2,6 +2,7 @@ package enforcer
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -93,26 +94,15 @@ func TestLock(t *testing.T) {
 	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600)) // the PID of an ended process
 	held := fixture.Value(lock(dir))(t)
 	fixture.Fails(t, fixture.Error(lock(dir)), "another enforcer is running: it holds "+dir, "before it has its name")
-	fixture.Must(t, held.name())
+	fixture.Must(t, held.Name())
 	fixture.Fails(t, fixture.Error(lock(dir)), fmt.Sprintf("process %d holds %s", os.Getpid(), path), "a second one")
-	held.release()
-	fixture.Value(lock(dir))(t).release()
-}
+	held.Release()
+	before := fixture.Value(lock(dir))(t) // that of an enforcer that has ended, for a moment more
+	fixture.Must(t, os.WriteFile(path, []byte("4194303999\n"), 0o600))
+	time.AfterFunc(50*time.Millisecond, before.Release)
+	fixture.Value(lock(dir))(t).Release()
 
-// TestLockOfAnEndedEnforcer has a lock that outlives its enforcer for a moment.
-func TestLockOfAnEndedEnforcer(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	before := fixture.Value(lock(dir))(t)
-	fixture.Must(t, os.WriteFile(filepath.Join(dir, "enforcer.lock"), []byte("4194303999\n"), 0o600))
-	time.AfterFunc(50*time.Millisecond, before.release)
-	fixture.Value(lock(dir))(t).release()
-}
-
-func TestLockThatCannotBe(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	fixture.Fails(t, fixture.Error(lock(filepath.Join(dir, "none"))), "open the enforcer's lock", "the call")
-	fixture.Must(t, os.Symlink(filepath.Join(dir, "else"), filepath.Join(dir, "enforcer.lock")))
+	fixture.Fails(t, fixture.Error(lock(filepath.Join(dir, "none"))), "take the enforcer's lock", "without a directory")
+	fixture.Must(t, errors.Join(os.Remove(path), os.Symlink(filepath.Join(dir, "else"), path)))
 	fixture.Fails(t, fixture.Error(lock(dir)), "", "following a link")
 }

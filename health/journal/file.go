@@ -19,10 +19,10 @@ type journalFile struct {
 	most int64 // bytes of a file
 	keep int   // files, with the one that is written
 
-	lock   *os.File // nil: the directory is not taken yet
-	file   *os.File // nil: the file is not open yet
-	size   int64    // of file
-	ragged bool     // file does not end with a newline
+	lock   *host.Lock // nil: the directory is not taken yet
+	file   *os.File   // nil: the file is not open yet
+	size   int64      // of file
+	ragged bool       // file does not end with a newline
 	bytes  atomic.Int64
 }
 
@@ -47,6 +47,9 @@ func (f *journalFile) take() error {
 		return fmt.Errorf("make the journal's directory: %w", err)
 	}
 	lock, err := lockFile(filepath.Join(f.dir, "events.lock"))
+	if isLocked(err) {
+		err = fmt.Errorf("another agent writes it; --state.dir takes another directory (%w)", err)
+	}
 	if err != nil {
 		return fmt.Errorf("lock the journal in %s: %w", f.dir, err)
 	}
@@ -80,7 +83,7 @@ func (f *journalFile) close() {
 		_ = f.file.Close() // every line that must be on the disk was synced
 	}
 	if f.lock != nil {
-		unlock(f.lock)
+		f.lock.Release()
 	}
 	f.file, f.lock = nil, nil
 }
@@ -195,7 +198,7 @@ func reason(err error) string {
 		return "no_space"
 	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
 		return "not_writable"
-	case errors.Is(err, errLocked):
+	case isLocked(err):
 		return "locked"
 	}
 	return "io"

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/collectors/host"
 	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
 )
@@ -413,24 +414,24 @@ func TestLockOfKilledAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "events.lock")
-			held := fixture.Value(lockNow(path, os.O_RDWR|os.O_CREATE))(t)
-			defer unlock(held)
-			fixture.Must(t, fixture.Error(held.WriteString(c.owner)))
+			held := fixture.Value(host.TakeLock(path, 0o640))(t)
+			defer held.Release()
+			fixture.Must(t, os.WriteFile(path, []byte(c.owner), 0))
 			file, err := lockFile(path)
-			if err == nil != c.taken || !c.taken && !errors.Is(err, errLocked) {
+			if err == nil != c.taken || !c.taken && !isLocked(err) {
 				t.Fatalf("%v, want it taken: %v", err, c.taken)
 			}
 			if !c.taken {
 				return
 			}
-			if _, err := lockFile(path); !errors.Is(err, errLocked) {
+			if _, err := lockFile(path); !isLocked(err) {
 				t.Errorf("another one: %v", err)
 			}
-			unlock(file)
+			file.Release()
 			if file, err = lockFile(path); err != nil {
 				t.Fatalf("the next one: %v", err)
 			}
-			unlock(file)
+			file.Release()
 		})
 	}
 }
@@ -445,14 +446,14 @@ func TestLockOnAFullDisk(t *testing.T) {
 	fixture.Must(t, os.WriteFile(filepath.Join(dir, "other"), make([]byte, 4096), 0o600))
 	path := filepath.Join(dir, "events.lock")
 	file := fixture.Value(lockFile(path))(t)
-	defer unlock(file)
+	defer file.Release()
 	_, err := lockFile(path)
-	fixture.Equal(t, errors.Is(err, errLocked), true, "another one, %v: it is locked", err)
+	fixture.Equal(t, isLocked(err), true, "another one, %v: it is locked", err)
 	fixture.Equal(t, len(fixture.Value(os.ReadFile(path))(t)), 0, "the disk is full, and the owner's name has bytes:")
-	other := fixture.Value(lockNow(dir, os.O_RDONLY))(t)
-	defer unlock(other)
+	other := fixture.Value(host.LockDir(dir))(t)
+	defer other.Release()
 	_, err = lockFile(filepath.Join(dir, "another.lock"))
-	fixture.Equal(t, errors.Is(err, errLocked), true, "while another agent replaces a lock, %v: it is locked", err)
+	fixture.Equal(t, isLocked(err), true, "while another agent replaces a lock, %v: it is locked", err)
 }
 
 func TestKilled(t *testing.T) {

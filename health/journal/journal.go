@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -100,7 +99,7 @@ func Open(o Options) (*Journal, []incident.Event, error) {
 		return j, nil, nil
 	}
 	j.file = &journalFile{dir: o.Dir, most: o.MaxBytes, keep: o.Files}
-	if err := j.file.take(); errors.Is(err, errLocked) {
+	if err := j.file.take(); isLocked(err) {
 		return nil, nil, err
 	} else if err != nil {
 		j.settle(0, err)
