@@ -113,7 +113,7 @@ func NewHost(o Options) *Host {
 	h.config.Store(&o.Config)
 	h.inventory.load(o.StateDir, o.Log)
 	if o.ReadOnly {
-		h.inventory.path = ""
+		h.inventory.file.Path = ""
 	}
 	h.state.Store(&state{err: ErrOpening, quiet: time.Now().Add(settle)})
 	h.kernel = h.kernelReaders()

@@ -3,11 +3,7 @@ package collectors
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
-	"io"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -27,9 +23,8 @@ const maxKnown = 64
 // that a GPU missing after a reboot is noticed. A new GPU in a slot replaces
 // the old one. Safe for concurrent use.
 type inventory struct {
-	path    string    // empty: in memory only
-	spoiled bool      // the file could not be read, and will be set aside
-	failed  time.Time // time of the last failed write that was logged; zero: writes succeed
+	file   host.StateFile
+	failed time.Time // time of the last failed write that was logged; zero: writes succeed
 
 	mu    sync.Mutex
 	known []*knownGPU // by index
@@ -49,31 +44,17 @@ type inventoryFile struct {
 	GPUs []gpu.ID `json:"gpus"`
 }
 
-func (f inventoryFile) write(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "\t")
-	return e.Encode(f)
-}
-
 // load reads the inventory in dir. If the file is unreadable, load logs that
 // and starts a new inventory.
 func (v *inventory) load(dir string, log *slog.Logger) {
 	if dir == "" {
 		return
 	}
-	v.path = filepath.Join(dir, "inventory.json")
-	text, err := os.ReadFile(v.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
+	v.file.Path = filepath.Join(dir, "inventory.json")
 	var file inventoryFile
-	if err == nil {
-		err = json.Unmarshal(text, &file)
-	}
-	if err != nil {
-		v.spoiled = true
+	if _, err := v.file.Read(func(text []byte) error { return json.Unmarshal(text, &file) }); err != nil {
 		log.Warn("cannot read the inventory, starting a new one: GPUs that are already missing will not be noticed",
-			"file", v.path, "aside", v.path+".bad", "err", host.Explain(err, host.Reads))
+			"file", v.file.Path, "aside", v.file.Path+".bad", "err", err)
 		return
 	}
 	for _, id := range file.GPUs {
@@ -126,7 +107,7 @@ func (v *inventory) met(uuid string) bool {
 // save writes the file if anything is new. It logs a failure once and retries
 // later; the inventory stays in memory meanwhile.
 func (v *inventory) save(log *slog.Logger) {
-	if v.path == "" || !v.failed.IsZero() && time.Since(v.failed) < saveAgain {
+	if v.file.Path == "" || !v.failed.IsZero() && time.Since(v.failed) < saveAgain {
 		return
 	}
 	v.mu.Lock()
@@ -136,18 +117,14 @@ func (v *inventory) save(log *slog.Logger) {
 	if !dirty {
 		return
 	}
-	var err error
-	if v.spoiled {
-		err = host.SetAside(v.path)
-	}
+	text, err := json.MarshalIndent(inventoryFile{v.all()}, "", "\t")
 	if err == nil {
-		v.spoiled = false
-		err = host.ReplaceFile(v.path, host.StateMode, inventoryFile{v.all()}.write)
+		err = v.file.Write(append(text, '\n'))
 	}
 	switch told := !v.failed.IsZero(); {
 	case err == nil && told:
 		v.failed = time.Time{}
-		log.Info("inventory saved again", "file", v.path)
+		log.Info("inventory saved again", "file", v.file.Path)
 	case err != nil:
 		v.mu.Lock()
 		v.dirty = true

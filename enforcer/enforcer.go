@@ -107,9 +107,8 @@ type Enforcer struct {
 	pausedMembers map[audit.Subject]string // members of the process groups that were paused
 	braked        time.Time                // episode that was logged
 
-	written []byte // the state, as it was last written
-	unsaved bool   // the last write failed, and that was logged
-	spoiled bool   // the former file could not be read: it must be set aside
+	file    host.StateFile
+	unsaved bool // the last write failed, and that was logged
 }
 
 // New takes the directory, and listens. Call Run, or Close.
@@ -121,7 +120,7 @@ func New(o Options) (*Enforcer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Enforcer{Options: o, lock: held, policy: make(chan *policy.Policy, 1), pacer: pacer{},
+	e := &Enforcer{Options: o, lock: held, file: host.StateFile{Path: o.StateFile}, policy: make(chan *policy.Policy, 1), pacer: pacer{},
 		orders: make(chan func()), waiting: map[awaited][]chan answer{}, given: given{},
 		sampled: map[place]*float64{}, returned: map[action.Target]returned{}, held: map[audit.Subject]bool{},
 		unheld:        map[place]bool{},

@@ -1,17 +1,12 @@
 package enforcer
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
-	"io/fs"
-	"os"
 	"time"
 
-	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/enforcer/audit"
 	"gpusteward/enforcer/escalation"
@@ -57,24 +52,15 @@ func unsealed(text []byte) (s saved, err error) {
 // restore takes over the state of an earlier enforcer. A workload that it
 // paused and that should not be paused goes on.
 func (e *Enforcer) restore() {
-	if e.StateFile == "" {
-		return
-	}
-	text, err := os.ReadFile(e.StateFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
 	var s saved
-	if err == nil {
-		s, err = unsealed(text)
-	}
+	found, err := e.file.Read(func(text []byte) (err error) { s, err = unsealed(text); return err })
 	if err != nil {
-		e.spoiled = true
 		e.log.Error("the escalated workloads are forgotten, and paused and suspended processes stay so: the file names them",
-			"file", e.StateFile, "aside", e.StateFile+".bad", "err", host.Explain(err, host.Reads))
+			"file", e.StateFile, "aside", e.StateFile+".bad", "err", err)
+	}
+	if !found {
 		return
 	}
-	e.written = text
 	e.escalation.Restore(time.Now(), s.Escalation)
 	e.actor.Restore(s.Paused)
 	e.suspender.Restore(time.Now(), s.Suspended)
@@ -107,23 +93,15 @@ func (e *Enforcer) keepSuspended(all []suspend.Record) error {
 
 func (e *Enforcer) write(s saved) error {
 	if e.StateFile == "" {
-		return nil
+		return nil // and nothing is encoded
 	}
 	text, err := s.seal()
-	if err != nil || bytes.Equal(text, e.written) {
-		return err
+	if err == nil {
+		err = e.file.Write(text)
 	}
-	if e.spoiled {
-		if err := host.SetAside(e.StateFile); err != nil {
-			return fmt.Errorf("save the record of paused and suspended workloads: %w", err)
-		}
-		e.spoiled = false
-	}
-	if err := host.ReplaceFile(e.StateFile, host.StateMode,
-		func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+	if err != nil {
 		return fmt.Errorf("save the record of paused and suspended workloads: %w", err)
 	}
-	e.written = text
 	return nil
 }
 

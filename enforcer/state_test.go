@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/collectors/host"
 	"gpusteward/enforcer/action"
 	"gpusteward/internal/fixture"
 )
@@ -19,7 +20,7 @@ import (
 // stateful returns an enforcer that has only a state file, and its log.
 func stateful(file string) (*Enforcer, *bytes.Buffer) {
 	log := new(bytes.Buffer)
-	return &Enforcer{Options: Options{StateFile: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
+	return &Enforcer{Options: Options{StateFile: file}, file: host.StateFile{Path: file}, log: slog.New(slog.NewTextHandler(log, nil))}, log
 }
 
 // TestWhatCannotBeRememberedIsNotDone holds that Keep, which precedes each

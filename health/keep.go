@@ -25,8 +25,6 @@ type keptGPU struct {
 	Entity incident.Entity `json:"entity"`
 }
 
-const keptName = "health"
-
 // save stores the state. It logs a failure once.
 func (m *Monitor) save(now time.Time) {
 	m.saved, m.dirty = now, false
@@ -36,12 +34,8 @@ func (m *Monitor) save(now time.Time) {
 	}
 	slices.SortFunc(k.GPUs, func(a, b keptGPU) int { return a.Entity.Compare(b.Entity) })
 	var err error
-	if k.Engine, err = m.engine.Save(m.Boot); err == nil && m.spoiled {
-		err = host.SetAside(m.Store.path(keptName))
-		m.spoiled = err != nil
-	}
-	if err == nil {
-		err = m.Store.Save(keptName, k)
+	if k.Engine, err = m.engine.Save(m.Boot); err == nil {
+		err = m.Store.Save(k)
 	}
 	switch {
 	case err != nil && !m.unsaved:

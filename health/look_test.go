@@ -202,7 +202,7 @@ func agentLeft(t *testing.T, boot string) string {
 		nil, time.Now())
 	saved := fixture.Value(e.Save(boot))(t)
 	dir := t.TempDir()
-	fixture.Must(t, (Store{Dir: dir}).Save(keptName, kept{Engine: saved}))
+	fixture.Must(t, (&Store{Dir: dir}).Save(kept{Engine: saved}))
 	return dir
 }
 

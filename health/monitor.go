@@ -115,7 +115,6 @@ type Monitor struct {
 	usage      usage
 	saved      time.Time
 	unsaved    bool // the last save failed, and the log says so
-	spoiled    bool // the saved state could not be read and must be set aside
 	dirty      bool // the state must be saved at once
 }
 
@@ -249,8 +248,7 @@ func (m *Monitor) begin(now time.Time) {
 	m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("agent-%d", now.UnixNano()), Time: now,
 		Message: "The agent started."})
 	var kept kept
-	if err := m.Store.Load(keptName, &kept); err != nil {
-		m.spoiled = !m.Store.ReadOnly
+	if err := m.Store.Load(&kept); err != nil {
 		m.Log.Warn("the state of health cannot be read: latched faults are forgotten", "err", err)
 		m.record(incident.Event{Kind: incident.KindAgent, ID: fmt.Sprintf("state-%d", now.UnixNano()), Time: now,
 			Severity: incident.Warning, Message: "The state of health was lost: " + err.Error()})

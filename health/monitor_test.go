@@ -477,7 +477,7 @@ func TestChangedStateIsSaved(t *testing.T) {
 		defer m.stop()
 		written := func() time.Time {
 			var k kept
-			fixture.Must(t, (Store{Dir: dir, ReadOnly: true}).Load(keptName, &k))
+			fixture.Must(t, (&Store{Dir: dir, ReadOnly: true}).Load(&k))
 			return k.Engine.Time
 		}
 		for range 3 {

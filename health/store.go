@@ -2,28 +2,26 @@ package health
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"reflect"
 
 	"gpusteward/collectors/host"
 )
 
-// storeVersion is the version of the files' form.
+// storeVersion is the version of the file's form.
 const storeVersion = 1
 
-// maxStored bounds a file, in bytes: its content must fit in an agent's memory.
-const maxStored = 16 << 20
+// maxStored bounds the file, in bytes: its content must fit in an agent's memory.
+const maxStored = host.MostState
 
-// A Store keeps state over restarts: a file of JSON for each name. Safe for
-// concurrent use of different names.
+// A Store keeps the state over restarts, as JSON in health.json. Its methods
+// belong to one goroutine.
 type Store struct {
 	Dir      string // created if it is missing; empty: nothing is kept
 	ReadOnly bool   // nothing is written, and an invalid file stays in place
+
+	file host.StateFile
 }
 
 type stored struct {
@@ -31,60 +29,43 @@ type stored struct {
 	State   json.RawMessage `json:"state"`
 }
 
-// Save stores v as name, completely or not at all.
-func (s Store) Save(name string, v any) error {
+// Save stores v, completely or not at all.
+func (s *Store) Save(v any) error {
 	if s.Dir == "" || s.ReadOnly {
 		return nil
 	}
 	text, err := json.Marshal(map[string]any{"version": storeVersion, "state": v})
 	if err != nil {
-		return fmt.Errorf("encode the state %s: %w", name, err)
+		return fmt.Errorf("encode the state: %w", err)
 	}
 	if len(text) > maxStored {
-		return fmt.Errorf("keep the state %s: its %d bytes are more than the %d that are read back", name,
-			len(text), maxStored)
+		return fmt.Errorf("keep the state: its %d bytes are more than the %d that are read back", len(text), maxStored)
 	}
-	return host.ReplaceFile(s.path(name), host.StateMode, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	s.file.Path = s.path()
+	return s.file.Write(text)
 }
 
-// Load sets v, a pointer, to the stored value of name. If there is none, or
-// after an error, v keeps its value. An invalid file is moved aside, to
-// NAME.json.bad: the error says so, and the next start finds no file.
-func (s Store) Load(name string, v any) error {
+// Load sets v, a pointer, to what was stored. If there is nothing, or after an
+// error, v keeps its value.
+func (s *Store) Load(v any) error {
 	if s.Dir == "" {
 		return nil
 	}
-	f, err := os.Open(s.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return host.Explain(fmt.Errorf("read the state: %w", err), host.Reads)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxStored+1))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("read the state: %w", err)
-	}
+	s.file.Path = s.path()
 	fresh := reflect.New(reflect.TypeOf(v).Elem()) // a partial state is worse than none
-	if err := decodeStored(text, fresh.Interface()); err != nil {
-		if s.ReadOnly {
-			return fmt.Errorf("state %s cannot be used: %w", name, err)
-		}
-		bad := s.path(name) + ".bad"
-		return errors.Join(fmt.Errorf("state %s cannot be used, moved to %s: %w", name, bad, err),
-			os.Rename(s.path(name), bad))
+	found, err := s.file.Read(func(text []byte) error { return decodeStored(text, fresh.Interface()) })
+	switch {
+	case err != nil && s.ReadOnly:
+		return fmt.Errorf("state health cannot be used: %w", err)
+	case err != nil:
+		return fmt.Errorf("state health cannot be used, moved to %s.bad before the next write: %w", s.file.Path, err)
+	case found:
+		reflect.ValueOf(v).Elem().Set(fresh.Elem())
 	}
-	reflect.ValueOf(v).Elem().Set(fresh.Elem())
 	return nil
 }
 
 func decodeStored(text []byte, v any) error {
-	if len(text) > maxStored {
-		return fmt.Errorf("it is larger than %d bytes", maxStored)
-	}
 	var s stored
 	if err := json.Unmarshal(text, &s); err != nil {
 		return err
@@ -95,4 +76,4 @@ func decodeStored(text []byte, v any) error {
 	return json.Unmarshal(s.State, v)
 }
 
-func (s Store) path(name string) string { return filepath.Join(s.Dir, name+".json") }
+func (s *Store) path() string { return filepath.Join(s.Dir, "health.json") }

@@ -46,25 +46,25 @@ func TestStateSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: filepath.Join(t.TempDir(), "made")}
 	got := remembered{Count: 7}
-	if err := s.Load("health", &got); err != nil || got.Count != 7 {
+	if err := s.Load(&got); err != nil || got.Count != 7 {
 		t.Errorf("where nothing was kept: %+v, %v; want it as it was", got, err)
 	}
 	want := remembered{[]incident.Entity{{GPU: "3", UUID: "GPU-x"}}, 2}
 	for range 2 {
-		fixture.Must(t, s.Save("health", want))
+		fixture.Must(t, s.Save(want))
 	}
-	if err := s.Load("health", &got); err != nil || got.Count != 2 || len(got.Latched) != 1 ||
+	if err := s.Load(&got); err != nil || got.Count != 2 || len(got.Latched) != 1 ||
 		got.Latched[0] != want.Latched[0] {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	if err := s.Save("health", func() {}); err == nil {
+	if err := s.Save(func() {}); err == nil {
 		t.Error("a function is kept as JSON")
 	}
-	fixture.Fails(t, s.Save("health", make([]byte, maxStored)), "16777216", "more than is read back")
-	if err := s.Load("health", &got); err != nil || got.Count != 2 {
+	fixture.Fails(t, s.Save(make([]byte, maxStored)), "16777216", "more than is read back")
+	if err := s.Load(&got); err != nil || got.Count != 2 {
 		t.Errorf("after failures: %+v, %v; want what was kept before", got, err)
 	}
-	fixture.Must(t, (Store{}).Save("health", want))
+	fixture.Must(t, (&Store{}).Save(want))
 }
 
 func TestUnusableStateIsMovedAside(t *testing.T) {
@@ -82,58 +82,46 @@ func TestUnusableStateIsMovedAside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := Store{Dir: t.TempDir()}
-			fixture.Must(t, os.WriteFile(s.path("health"), text, 0o600))
+			fixture.Must(t, os.WriteFile(s.path(), text, 0o600))
 			got := remembered{Count: 7}
 			reader := Store{Dir: s.Dir, ReadOnly: true}
-			if err := reader.Load("health", &got); err == nil || strings.Contains(err.Error(), ".bad") {
+			if err := reader.Load(&got); err == nil || strings.Contains(err.Error(), ".bad") {
 				t.Errorf("of one who only reads: %v", err)
 			}
-			fixture.Must(t, reader.Save("other", got))
+			fixture.Must(t, reader.Save(got))
 			if all, err := os.ReadDir(s.Dir); err != nil || len(all) != 1 || all[0].Name() != "health.json" {
 				t.Errorf("one who only reads left %v, %v", all, err)
 			}
-			if err := s.Load("health", &got); err == nil || !strings.Contains(err.Error(), "health.json.bad") ||
+			if err := s.Load(&got); err == nil || !strings.Contains(err.Error(), "health.json.bad") ||
 				got.Count != 7 || got.Latched != nil {
-				t.Errorf("%+v, %v; want it untouched and where the file went", got, err)
+				t.Errorf("%+v, %v; want it untouched and where the file goes", got, err)
 			}
-			if moved, err := os.ReadFile(s.path("health") + ".bad"); err != nil || !bytes.Equal(moved, text) {
+			fixture.Must(t, s.Save(got))
+			if moved, err := os.ReadFile(s.path() + ".bad"); err != nil || !bytes.Equal(moved, text) {
 				t.Errorf("moved aside: %d bytes, %v; want the %d that there were", len(moved), err, len(text))
 			}
-			if err := s.Load("health", &got); err != nil {
+			if err := s.Load(&got); err != nil {
 				t.Errorf("at the next start: %v", err)
 			}
 		})
 	}
 }
 
-// TestUnreadableStateIsAnError puts a directory in place of the state: it
-// opens, cannot be read, and is not moved.
+// TestUnreadableStateIsAnError puts a directory in place of the state, and a file in place of its
+// directory: the agent reports it, whether it saves its state or loads it.
 func TestUnreadableStateIsAnError(t *testing.T) {
 	t.Parallel()
-	s := Store{Dir: t.TempDir()}
-	fixture.Must(t, os.Mkdir(s.path("health"), 0o700))
-	got := remembered{Count: 7}
-	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") ||
-		got.Count != 7 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if info, err := os.Stat(s.path("health")); err != nil || !info.IsDir() {
-		t.Errorf("the directory is %v, %v", info, err)
-	}
-}
-
-// TestStateWithoutADirectoryIsAnError puts a file in place of the directory:
-// the agent reports it, whether it saves its state or loads it.
-func TestStateWithoutADirectoryIsAnError(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "file")
+	got, file := remembered{Count: 7}, filepath.Join(t.TempDir(), "file")
 	fixture.Must(t, os.WriteFile(file, nil, 0o600))
-	s, got := Store{Dir: filepath.Join(file, "state")}, remembered{Count: 7}
-	if err := s.Save("health", got); err == nil {
+	s := Store{Dir: filepath.Join(file, "state")}
+	if err := s.Save(got); err == nil {
 		t.Error("the state is kept in no directory")
 	}
-	if err := s.Load("health", &got); err == nil || !strings.HasPrefix(err.Error(), "read the state: ") ||
-		got.Count != 7 {
-		t.Errorf("%+v, %v", got, err)
+	at := Store{Dir: t.TempDir()}
+	fixture.Must(t, os.Mkdir(at.path(), 0o700))
+	for _, s := range []*Store{&s, &at} {
+		if err := s.Load(&got); err == nil || got.Count != 7 {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
 }

@@ -54,7 +54,7 @@ func TestUseOfTheAgent(t *testing.T) {
 func TestBlockedStateIsMovedLater(t *testing.T) {
 	t.Parallel()
 	s := Store{Dir: t.TempDir()}
-	path := s.path(keptName)
+	path := s.path()
 	fixture.Must(t, os.WriteFile(path, []byte("spoiled"), 0o600))
 	fixture.Must(t, os.MkdirAll(path+".bad/taken", 0o700))
 	m := NewMonitor(Options{Store: s, Log: slog.New(slog.DiscardHandler)}, Settings{})
@@ -94,7 +94,7 @@ func TestRestoredStatistics(t *testing.T) {
 		if derived != "" {
 			state.Engine.Derived = []byte(derived)
 		}
-		fixture.Must(t, m.Store.Save(keptName, state))
+		fixture.Must(t, m.Store.Save(state))
 		m.begin(birth)
 		fixture.Equal(t, strings.Contains(log.String(), "statistics start again"), want, "kept %q, the log says %q: it is",
 			derived, log.String())

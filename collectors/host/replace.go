@@ -1,6 +1,7 @@
 package host
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -44,13 +45,54 @@ func replaceFile(path string, mode fs.FileMode, write func(io.Writer) error) err
 	return SyncDir(dir)
 }
 
-// SetAside renames an unusable file to PATH.bad, so that its replacement does
-// not destroy it. A missing file is not an error.
-func SetAside(path string) error {
-	if err := os.Rename(path, path+".bad"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Explain(fmt.Errorf("set the state aside: %w", err), Reads|Writes)
+// A StateFile keeps state over restarts. Content that cannot be read is set
+// aside, as PATH.bad, before other content takes its place. Its methods belong to
+// one goroutine.
+type StateFile struct {
+	Path    string // empty: nothing is kept
+	spoiled bool   // the content could not be read
+	written [sha256.Size]byte
+}
+
+// MostState bounds a StateFile that is read, in bytes.
+const MostState = 16 << 20
+
+// Read has decode read the content, if any is found.
+func (f *StateFile) Read(decode func(text []byte) error) (found bool, err error) {
+	if f.Path == "" {
+		return false, nil
 	}
-	return nil
+	text, err := ReadFile(f.Path, MostState)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		err = decode(text)
+	}
+	if f.spoiled = err != nil; f.spoiled {
+		return false, Explain(err, Reads)
+	}
+	f.written = sha256.Sum256(text)
+	return true, nil
+}
+
+// Write replaces the content by text, unless that is what was last written.
+func (f *StateFile) Write(text []byte) error {
+	sum := sha256.Sum256(text)
+	if f.Path == "" || sum == f.written {
+		return nil
+	}
+	if f.spoiled {
+		if err := os.Rename(f.Path, f.Path+".bad"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Explain(fmt.Errorf("set the state aside: %w", err), Reads|Writes)
+		}
+		f.spoiled = false
+	}
+	err := ReplaceFile(f.Path, StateMode, func(w io.Writer) error { _, err := w.Write(text); return err })
+	if err == nil {
+		f.written = sum
+	}
+	return err
 }
 
 // SyncDir waits until the names in dir are on the disk.
