@@ -65,7 +65,7 @@ func Files() map[string]string {
 // testFile returns the promtool tests of a rule file.
 func testFile(rules string, p pace, tests []ruleTest) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, testHead, rules, promDuration(time.Duration(p)))
+	fmt.Fprintf(&b, testHead, rules, health.PromDuration(time.Duration(p)))
 	for _, t := range tests {
 		t.write(&b)
 	}

@@ -184,13 +184,3 @@ func TestHumanize(t *testing.T) {
 		fixture.Equal(t, humanize(v), want, "%v", v)
 	}
 }
-
-func TestDurations(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		10 * time.Second: "10s", 80 * time.Second: "1m20s", 2 * time.Minute: "2m",
-		24 * time.Hour: "24h", 25*time.Hour + time.Minute: "25h1m",
-	} {
-		fixture.Equal(t, promDuration(d), want, "%v", d)
-	}
-}

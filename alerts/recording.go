@@ -57,7 +57,7 @@ func sumOf(doc string, by []string, m *collectors.Metric, of string, want map[st
 
 // rateOf records the rate of a counter per second.
 func rateOf(doc string, by []string, m *collectors.Metric, of string, want map[string]float64) recording {
-	window := promDuration(recordingWindow)
+	window := health.PromDuration(recordingWindow)
 	expr := fmt.Sprintf("sum by (%%s) (rate(%s[%s])%s)", m, window, of)
 	return recording{doc, by, strings.TrimSuffix(m.Name, "_total"), "rate" + window, expr, want}
 }
@@ -185,11 +185,11 @@ func (r recording) query() string { return fmt.Sprintf(r.expr, "job, "+strings.J
 func recordingFiles() (rules, test string) {
 	var b, t strings.Builder
 	fmt.Fprintf(&b, "%sgroups:\n  - name: gpusteward-recording\n    interval: %s\n    rules:\n",
-		recordingHead, promDuration(recordingStep))
+		recordingHead, health.PromDuration(recordingStep))
 	fmt.Fprintf(&t, "# promtool test of recording.rules.yml. Written by make generate; do not edit.\n"+
 		"rule_files: [recording.rules.yml]\nevaluation_interval: %s\n"+
 		"tests:\n  - name: \"three hosts in two racks\"\n    interval: 10s\n    input_series:\n",
-		promDuration(recordingStep))
+		health.PromDuration(recordingStep))
 	for _, s := range recordingScene {
 		fmt.Fprintf(&t, "      - series: '%s,job=%q}'\n        values: '%s'\n",
 			strings.TrimSuffix(s[0], "}"), job, s[1])
@@ -199,7 +199,7 @@ func recordingFiles() (rules, test string) {
 		fmt.Fprintf(&b, "      # %s\n      - record: %s\n        expr: %s\n", r.doc, r.name(), r.query())
 		// The test rounds, because the last binary digit is not exact.
 		fmt.Fprintf(&t, "      - expr: round(%s, 1e-6)\n        eval_time: %s\n        exp_samples:\n",
-			r.name(), promDuration(2*recordingWindow))
+			r.name(), health.PromDuration(2*recordingWindow))
 		for _, s := range sorted(labelled(r.want)) {
 			fmt.Fprintf(&t, "          - labels: '{%s,job=%q}'\n            value: %s\n", s[0], job, s[1])
 		}

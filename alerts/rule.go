@@ -224,7 +224,7 @@ func (r rule) write(b *strings.Builder) {
 		fmt.Fprintf(b, "          %s\n", line)
 	}
 	if r.wait > 0 {
-		fmt.Fprintf(b, "        for: %s\n", promDuration(r.wait))
+		fmt.Fprintf(b, "        for: %s\n", health.PromDuration(r.wait))
 	}
 	b.WriteString("        keep_firing_for: 5m\n        labels:\n")
 	for _, l := range r.labels() {
@@ -234,15 +234,4 @@ func (r rule) write(b *strings.Builder) {
 	for _, a := range r.annotations() {
 		fmt.Fprintf(b, "          %s: %q\n", a[0], a[1])
 	}
-}
-
-// promDuration formats d, which is in whole seconds, for Prometheus: 1h30m, 20s.
-func promDuration(d time.Duration) string {
-	s := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(s, zero) {
-			s = s[:len(s)-2]
-		}
-	}
-	return s
 }

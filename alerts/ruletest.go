@@ -123,13 +123,13 @@ func filled(q health.Quantity, v float64) string {
 // write writes the test for promtool.
 func (t ruleTest) write(b *strings.Builder) {
 	fmt.Fprintf(b, "  - name: %q\n    interval: %s\n    input_series:\n",
-		t.name, promDuration(time.Duration(t.pace)))
+		t.name, health.PromDuration(time.Duration(t.pace)))
 	for _, s := range t.series {
 		fmt.Fprintf(b, "      - series: '%s'\n        values: '%s'\n", s.name, runs(s.values))
 	}
 	b.WriteString("    alert_rule_test:\n")
 	for _, e := range t.alerts {
-		fmt.Fprintf(b, "      - eval_time: %s\n        alertname: %s\n", promDuration(e.at), e.alert)
+		fmt.Fprintf(b, "      - eval_time: %s\n        alertname: %s\n", health.PromDuration(e.at), e.alert)
 		if len(e.firing) == 0 {
 			b.WriteString("        exp_alerts: []\n")
 			continue

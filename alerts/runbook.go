@@ -125,7 +125,7 @@ var unplaced = regexp.MustCompile(`^\{\{[^:]*: `)
 func fleetSection(b *strings.Builder, f fleetRule, file string) {
 	often := "at once"
 	if f.wait > 0 {
-		often = "for " + promDuration(f.wait)
+		often = "for " + health.PromDuration(f.wait)
 	}
 	section{f.alert, unplaced.ReplaceAllString(f.summary, ""), f.action, f.cause,
 		fmt.Sprintf("| severity | duration |\n|---|---|\n| %s | %s |\n", f.severity, often),

@@ -44,7 +44,7 @@ func undrained(expr string) string {
 
 // inCluster is the rate of a counter by cluster.
 func inCluster(m *collectors.Metric) string {
-	return fmt.Sprintf("sum by (job, cluster) (rate(%s[%s]))", m, promDuration(recordingWindow))
+	return fmt.Sprintf("sum by (job, cluster) (rate(%s[%s]))", m, health.PromDuration(recordingWindow))
 }
 
 var serviceLevels = []serviceLevel{
@@ -69,8 +69,8 @@ var serviceLevels = []serviceLevel{
 	{
 		slo: "scrapes", objective: .995,
 		doc:   "Scrapes of agents that succeed.",
-		good:  fmt.Sprintf("sum by (job, cluster) (avg_over_time(up{job=%q}[%s]))", job, promDuration(recordingWindow)),
-		total: fmt.Sprintf("count by (job, cluster) (avg_over_time(up{job=%q}[%s]))", job, promDuration(recordingWindow)),
+		good:  fmt.Sprintf("sum by (job, cluster) (avg_over_time(up{job=%q}[%s]))", job, health.PromDuration(recordingWindow)),
+		total: fmt.Sprintf("count by (job, cluster) (avg_over_time(up{job=%q}[%s]))", job, health.PromDuration(recordingWindow)),
 		alert: "ScrapesBudgetBurn", bad: "Too many scrapes of agents fail",
 		action: "Find the hosts whose up is 0 now and then; compare scrape_duration_seconds with the timeout.",
 		cause:  "GPUStewardDown pages for a host that stays away. Short failures add up only here.",
@@ -146,9 +146,9 @@ func sloDerivations() (all []derivation) {
 // sloFiles returns the rules, the objectives and the test.
 func sloFiles() (rules, objectives, test string) {
 	var b, o strings.Builder
-	fmt.Fprintf(&b, "%sgroups:\n  - name: gpusteward-slo\n    interval: %s\n    rules:\n", sloHead, promDuration(sloStep))
+	fmt.Fprintf(&b, "%sgroups:\n  - name: gpusteward-slo\n    interval: %s\n    rules:\n", sloHead, health.PromDuration(sloStep))
 	fmt.Fprintf(&o, "%sgroups:\n  - name: gpusteward-objectives\n    interval: %s\n    rules:\n", objectivesHead,
-		promDuration(sloStep))
+		health.PromDuration(sloStep))
 	for _, s := range serviceLevels {
 		fmt.Fprintf(&o, "      # %s\n      - record: %s\n        expr: vector(%g)\n        labels: {slo: %s}\n", s.doc,
 			sloObjective, s.objective, s.slo)

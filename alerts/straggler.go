@@ -9,6 +9,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/workloads"
+	"gpusteward/health"
 	"gpusteward/health/incident"
 )
 
@@ -41,7 +42,7 @@ const (
 // evaluations is a range that has the results of the last n evaluations, and not
 // one more or less because both ends are times of evaluations.
 func evaluations(n int) string {
-	return promDuration(time.Duration(n)*stragglerStep - time.Second)
+	return health.PromDuration(time.Duration(n)*stragglerStep - time.Second)
 }
 
 // A derivation is a recording rule.
@@ -68,11 +69,11 @@ const (
 var derivations = []derivation{
 	{"Collectives a second of the communicator's ranks.", callsRate,
 		fmt.Sprintf("quantile by %s (0.5, rate(%s[%s]))", ofAll, workloads.RankCollectives,
-			promDuration(stragglerWindow))},
+			health.PromDuration(stragglerWindow))},
 	{"Seconds that a collective takes on the rank's GPU, with the wait for other ranks and without pauses,\n      # " +
 		"if the ranks get on. No rates: each would take its own guess how long before a counter was zero.", meanSeconds,
 		fmt.Sprintf("(delta(%s[%s]) - delta(%s[%[2]s])) / (delta(%[4]s[%[2]s]) > 0)\n          "+
-			"and on %[5]s (%[6]s > 0.2 * max_over_time(%[6]s[%[7]s]))", workloads.RankSeconds, promDuration(stragglerWindow),
+			"and on %[5]s (%[6]s > 0.2 * max_over_time(%[6]s[%[7]s]))", workloads.RankSeconds, health.PromDuration(stragglerWindow),
 			workloads.RankPaused, workloads.RankMeasured, ofAll, callsRate, evaluations(stragglerWithin))},
 	{"Seconds per second that the GPU spends in collectives, while the ranks get on as they lately did. All of its\n" +
 		"      # communicators count: who waits for a straggler in one of them comes late to the next.", inRatio,
@@ -129,7 +130,7 @@ var straggler = fleetRule{
 			"and on %[7]s (min by %[7]s (rate(%[9]s[1m])) > 0.7 * max by %[7]s (rate(%[9]s[1m])))",
 			lostRatio, evaluations(stragglerOf), found, evaluations(stragglerWithin), stragglerFindings,
 			evaluations(stragglerOthers), ofAll, mostFound, workloads.RankCollectives, callsRate,
-			promDuration(stragglerOthers*stragglerStep)),
+			health.PromDuration(stragglerOthers*stragglerStep)),
 		summary: "{{ $labels.instance }}, GPU {{ $labels.gpu }}: The ranks of a job wait for rank {{ $labels.rank }}.",
 		description: "The ranks of communicator {{ $labels.communicator }} lose {{ $value | humanizePercentage }} of " +
 			"their time waiting for rank {{ $labels.rank }}: {{ $labels.workload }} of {{ $labels.tenant }} on GPU " +
@@ -243,7 +244,7 @@ func stragglerTest() ruleTest {
 func stragglerFiles() (rules, test string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%sgroups:\n  - name: stragglers\n    interval: %s\n    rules:\n", stragglerHead,
-		promDuration(stragglerStep))
+		health.PromDuration(stragglerStep))
 	for _, d := range derivations {
 		fmt.Fprintf(&b, "      # %s\n      - record: %s\n        expr: %s\n", d.doc, d.name, d.expr)
 	}

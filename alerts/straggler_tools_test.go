@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"gpusteward/health"
 	"gpusteward/internal/fixture"
 )
 
@@ -65,7 +66,7 @@ type look struct {
 func (l look) expr() string {
 	firing := `ALERTS{alertname="JobStraggler",alertstate="firing"}`
 	if l.lately > 0 {
-		return fmt.Sprintf("max_over_time(%s[%s])", firing, promDuration(l.lately))
+		return fmt.Sprintf("max_over_time(%s[%s])", firing, health.PromDuration(l.lately))
 	}
 	return firing
 }
@@ -87,12 +88,12 @@ func evaluate(t *testing.T, series string, looks []look) [][]naming {
 		if d%stragglerStep == 0 {
 			d -= time.Second // promtool has samples at the very times of evaluations: one too many
 		}
-		return "[" + promDuration(d) + "]"
+		return "[" + health.PromDuration(d) + "]"
 	})
-	rules = strings.ReplaceAll(rules, "interval: 5s", "interval: "+promDuration(time.Duration(*slower)*stragglerStep))
+	rules = strings.ReplaceAll(rules, "interval: 5s", "interval: "+health.PromDuration(time.Duration(*slower)*stragglerStep))
 	var b strings.Builder
 	fmt.Fprintf(&b, "rule_files: [rules.yml]\nevaluation_interval: %s\ntests:\n  - interval: %s\n    input_series:\n%s"+
-		"    promql_expr_test:\n", promDuration(time.Duration(*slower)*stragglerStep), promDuration(*scrape), series)
+		"    promql_expr_test:\n", health.PromDuration(time.Duration(*slower)*stragglerStep), health.PromDuration(*scrape), series)
 	for _, l := range looks {
 		fmt.Fprintf(&b, "      - expr: '%s'\n        eval_time: %s\n        exp_samples: [{labels: 'none', value: 0}]\n",
 			l.expr(), promTime(l.at))

@@ -14,6 +14,7 @@ import (
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/workloads"
+	"gpusteward/health"
 )
 
 // A clusterJob is a job of a simulated cluster: its ranks compute, and then wait
@@ -303,4 +304,4 @@ func namings(got string) (all []naming) {
 }
 
 // promTime formats seconds for promtool.
-func promTime(s float64) string { return promDuration(time.Duration(s) * time.Second) }
+func promTime(s float64) string { return health.PromDuration(time.Duration(s) * time.Second) }

@@ -83,7 +83,7 @@ func (p Persistence) String() string {
 	if p.N == 1 {
 		return "at once"
 	}
-	return fmt.Sprintf("%d of %d in %s", p.K, p.N, promDuration(time.Duration(p.N)*p.Every))
+	return fmt.Sprintf("%d of %d in %s", p.K, p.N, PromDuration(time.Duration(p.N)*p.Every))
 }
 
 // A Condition compares a signal with a threshold.
@@ -256,7 +256,7 @@ func (l Level) Expr() string {
 func (l Level) Counted() string {
 	p := l.For.spelled()
 	return fmt.Sprintf("%s and (count_over_time((%s)[%s:%s]) >= %d)", l.When.Signal, l.When,
-		promDuration(time.Duration(p.N)*p.Every), promDuration(p.Every), p.K)
+		PromDuration(time.Duration(p.N)*p.Every), PromDuration(p.Every), p.K)
 }
 
 // Wait returns the time for which Expr must hold before Prometheus fires.

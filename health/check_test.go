@@ -26,8 +26,8 @@ func TestLevelForPrometheus(t *testing.T) {
 		{Level{When: when, For: of(3, 3).every(time.Minute)}, "3 of 3 in 3m", hot, 2 * time.Minute, 2 * time.Minute},
 		{Level{When: when, For: of(3, 5)}, "3 of 5 in 50s", "nvgpu_temperature_margin_celsius and (count_over_time((" +
 			hot + ")[50s:10s]) >= 3)", 0, 20 * time.Second},
-		{Level{When: when, For: of(2, 90).every(time.Minute)}, "2 of 90 in 90m",
-			"nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[90m:1m]) >= 2)", 0, time.Minute},
+		{Level{When: when, For: of(2, 90).every(time.Minute)}, "2 of 90 in 1h30m",
+			"nvgpu_temperature_margin_celsius and (count_over_time((" + hot + ")[1h30m:1m]) >= 2)", 0, time.Minute},
 		{Level{When: when.And(Value(collectors.Up).Not(0))}, "at once", hot + " and (nvgpu_up != 0)", 0, 0},
 		{Level{When: when.And(Value(collectors.DriverUp).Is(1))}, "at once", hot +
 			" and ignoring (gpu, uuid) (gpusteward_driver_up == 1)", 0, 0},

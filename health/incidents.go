@@ -55,7 +55,7 @@ func (i Incidents) Signal() *Signal {
 	src := from(RecentIncidents, []string{"count", i.Name})
 	src.by = g.by
 	g.query, g.words = src.collapsed("max", src.selector()), fmt.Sprintf("the incidents %s in %s", i.Name,
-		promDuration(i.Window))
+		PromDuration(i.Window))
 	g.example = func(e incident.Entity, before, after float64) []Example {
 		if i.Node {
 			e = incident.Entity{}

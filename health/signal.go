@@ -234,8 +234,8 @@ func gather(src source, s *derived.Snapshot, merge func(a, b float64) float64, p
 // result is therefore rounded, because these are counts.
 func Increase(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
-	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), promDuration(window)))
-	g := src.signal("round("+rise+")", "the increase of "+src.words()+" in "+promDuration(window))
+	rise := src.collapsed("sum", fmt.Sprintf("increase(%s[%s])", src.selector(), PromDuration(window)))
+	g := src.signal("round("+rise+")", "the increase of "+src.words()+" in "+PromDuration(window))
 	g.window, g.example = window, src.counter(window, 1)
 	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		m.counters(g, src).read(m, s, put)
@@ -284,8 +284,8 @@ func (g *Signal) OrZero() *Signal {
 // Rate is Increase per second of the window.
 func Rate(m *collectors.Metric, window time.Duration, where ...string) *Signal {
 	src := from(m, where)
-	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), promDuration(window))),
-		"the rate of "+src.words()+" over "+promDuration(window))
+	g := src.signal(src.collapsed("sum", fmt.Sprintf("rate(%s[%s])", src.selector(), PromDuration(window))),
+		"the rate of "+src.words()+" over "+PromDuration(window))
 	g.window, g.example = window, src.counter(window, window.Seconds())
 	g.read = func(m *memory, s *derived.Snapshot, put func(incident.Entity, float64)) {
 		m.counters(g, src).read(m, s, func(e incident.Entity, v float64) { put(e, v/window.Seconds()) })
@@ -413,15 +413,16 @@ func (r answers) merge(e incident.Entity, v float64, f func(a, b float64) float6
 	return append(r, reading{e, v})
 }
 
-// promDuration formats d as PromQL does: 5m, 1h, 7d, 90s.
-func promDuration(d time.Duration) string {
+// PromDuration formats d as PromQL does: 5m, 1h30m, 7d, 20s.
+func PromDuration(d time.Duration) (text string) {
 	for _, unit := range []struct {
 		name string
 		of   time.Duration
-	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
-		if d >= unit.of && d%unit.of == 0 {
-			return fmt.Sprintf("%d%s", d/unit.of, unit.name)
+	}{{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}} {
+		if n := d / unit.of; n > 0 {
+			text += fmt.Sprintf("%d%s", n, unit.name)
 		}
+		d %= unit.of
 	}
-	return fmt.Sprintf("%dms", d.Milliseconds())
+	return text
 }

@@ -69,10 +69,10 @@ func TestSignalsForPrometheus(t *testing.T) {
 	} {
 		fixture.Equal(t, g.String(), want, "string")
 	}
-	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "25h", time.Hour: "1h",
-		90 * time.Minute: "90m", 90 * time.Second: "90s", 1500 * time.Millisecond: "1500ms", 48 * time.Hour: "2d",
+	for d, want := range map[time.Duration]string{24 * time.Hour: "1d", 25 * time.Hour: "1d1h", time.Hour: "1h",
+		90 * time.Minute: "1h30m", 90 * time.Second: "1m30s", 1500 * time.Millisecond: "1s500ms", 48 * time.Hour: "2d",
 		time.Second: "1s"} {
-		fixture.Equal(t, promDuration(d), want, "%v is", d)
+		fixture.Equal(t, PromDuration(d), want, "%v is", d)
 	}
 }
 
