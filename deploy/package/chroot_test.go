@@ -227,7 +227,7 @@ var old = sync.OnceValues(func() (built, error) {
 })
 
 const (
-	edited = "web: {max_scrapes: 9}\n"
+	edited = "collectors: {per_link: true}\n"
 	// refused has a key of old versions.
 	refused = "enforcer: {tenants: [{name: a, weight: 3}]}\n"
 	units   = "gpusteward.service gpusteward.socket gpusteward-broker.service gpusteward-broker.socket"

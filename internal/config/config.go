@@ -74,7 +74,6 @@ func defaults(root string) Config {
 			PodLogs: on("/var/log/containers"), Kubelet: on("/run/gpusteward/kubelet/allocations.json"),
 			HAMi: on("/usr/local/vgpu")},
 		Enforcer: defaultEnforcer(on),
-		Web:      Web{MaxScrapes: 1},
 	}
 	if on("/") != "/" { // localhost is another host
 		c.Enforcer.NCCL = ""
@@ -127,18 +126,14 @@ type Workloads struct {
 	HAMi    string `yaml:"hami"`
 }
 
-// Web is about the HTTP server. MaxScrapes is a key of older files, and has no
-// effect.
+// Web is about the HTTP server.
 type Web struct {
 	GrafanaURL string `yaml:"grafana_url"`
-	MaxScrapes count  `yaml:"max_scrapes"`
+	MaxScrapes *count `yaml:"max_scrapes,omitempty"` // of older files, without effect
 }
 
 // validate returns the first error.
 func (w Web) validate() error {
-	if w.MaxScrapes < 1 || w.MaxScrapes > 1000 {
-		return fmt.Errorf("web.max_scrapes: %d is not between 1 and 1000", w.MaxScrapes)
-	}
 	if w.GrafanaURL == "" {
 		return nil
 	}

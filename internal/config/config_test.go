@@ -67,14 +67,14 @@ func TestRefusesWithFileLineAndKey(t *testing.T) {
 func TestReportsEachInvalidPart(t *testing.T) {
 	t.Parallel()
 	errors := problems(fixture.Config(t, "collectors: {fast: 1h}\nworkloads: {docker: a, podman: b}\nhealth: {enable_alerts: "+
-		"[x]}\nenforcer: {fail: y}\nweb: {max_scrapes: 0}\n"))
+		"[x]}\nenforcer: {fail: y}\nweb: {grafana_url: x}\n"))
 	all := problems("testdata/invalid/every_problem.yml")
 	for _, want := range []string{":3: collectors.per_link:", ":5: web.max_scrapes:"} {
 		fixture.Contains(t, all, want, "the message")
 	}
 	at := 0
 	for _, want := range []string{":1: collectors.fast:", ":2: workloads.docker:", ":2: workloads.podman:",
-		":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.max_scrapes:"} {
+		":3: health.enable_alerts[0]:", ":4: enforcer.fail:", ":5: web.grafana_url:"} {
 		i := strings.Index(errors, want)
 		fixture.AtLeast(t, i, at, "the message lacks %s, or it stands elsewhere\n%s", want, errors)
 		at = i
@@ -154,11 +154,12 @@ func explained(t *testing.T, typ reflect.Type, n *yaml.Node, path string) {
 // another name. The log says so, and the file is in force.
 func TestOlderFilesAreTaken(t *testing.T) {
 	t.Parallel()
-	const without, renamed = "web.max_scrapes no longer has an effect: remove it",
-		"health.page is the older name of health.enable_alerts: rename it"
-	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "", "web: {max_scrapes: 8}\n": without,
-		"workloads: {kubelet: /var/lib/kubelet/pod-resources/kubelet.sock}\n": "",
-		"health: {enable_alerts: [slow_gpu]}\n":                               "", "health: {page: [slow_gpu]}\n": renamed} {
+	const without, renamed = " no longer has an effect: ", "health.page is the older name of health.enable_alerts: rename it"
+	for text, want := range map[string]string{"": "", "web: {max_scrapes: 1}\n": "web.max_scrapes" + without,
+		"enforcer: {default: {reclaim: {do: suspend}}}\n":                       "reclaim.do" + without,
+		"enforcer: {tenants: [{name: a, reclaim: {idle: 10m, do: suspend}}]}\n": "reclaim.do" + without,
+		"workloads: {kubelet: /var/lib/kubelet/pod-resources/kubelet.sock}\n":   "",
+		"health: {enable_alerts: [slow_gpu]}\n":                                 "", "health: {page: [slow_gpu]}\n": renamed} {
 		var log strings.Builder
 		conf := &File{Path: fixture.Config(t, text), Log: slog.New(slog.NewTextHandler(&log, nil))}
 		c, err := conf.Load()

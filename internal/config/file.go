@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,8 +48,13 @@ func (f *File) Load() (Config, error) {
 
 // Warnings returns what a valid file should no longer say.
 func (c Config) Warnings() (all []string) {
-	if c.Web.MaxScrapes != Defaults().Web.MaxScrapes {
+	if c.Web.MaxScrapes != nil {
 		all = append(all, "web.max_scrapes no longer has an effect: remove it from the configuration")
+	}
+	if c.Enforcer.Default.Reclaim.Do != "" ||
+		slices.ContainsFunc(c.Enforcer.Tenants, func(t Tenant) bool { return t.Reclaim.Do != "" }) {
+		all = append(all, "reclaim.do no longer has an effect: an idle workload is suspended; remove it from the "+
+			"configuration")
 	}
 	if c.Health.Page != nil {
 		all = append(all, "health.page is the older name of health.enable_alerts: rename it in the configuration")

@@ -19,19 +19,8 @@ type Default struct {
 // Reclaim says when a workload gives its GPU memory back by itself.
 type Reclaim struct {
 	Idle time.Duration `yaml:"idle"`
-	Do   reclaimBy     `yaml:"do"`
 	Keep quota.Size    `yaml:"keep"`
-}
-
-// A reclaimBy is what happens to a workload that is idle. There is one way.
-type reclaimBy string
-
-// UnmarshalText reads suspend.
-func (r *reclaimBy) UnmarshalText(text []byte) error {
-	if *r = reclaimBy(text); *r != "suspend" {
-		return fmt.Errorf("%q is not what can happen to an idle workload: write suspend", text)
-	}
-	return nil
+	Do   string        `yaml:"do,omitempty"` // of older files, without effect
 }
 
 func (r Reclaim) terms() policy.Reclaim { return policy.Reclaim{Idle: r.Idle, Keep: uint64(r.Keep)} }
