@@ -301,9 +301,7 @@ func asks(t *testing.T, socket string, request []byte) (answered func(want wire.
 		return err == nil
 	})
 	t.Cleanup(func() { conn.Close() })
-	if _, err := conn.Write(request); err != nil {
-		t.Fatal(err)
-	}
+	fixture.Value(conn.Write(request))(t)
 	return func(want wire.Type) {
 		t.Helper()
 		fixture.Must(t, conn.SetReadDeadline(time.Now().Add(patience)))

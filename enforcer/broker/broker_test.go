@@ -165,9 +165,8 @@ func TestHostileFrames(t *testing.T) {
 	c.refused(wire.CodeFrame)
 	// An unexpected descriptor is closed.
 	fd := int(os.Stderr.Fd())
-	if _, _, err := c.conn.WriteMsgUnix(c.frame(wire.TypePing, nil), unix.UnixRights(fd, fd), nil); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := c.conn.WriteMsgUnix(c.frame(wire.TypePing, nil), unix.UnixRights(fd, fd), nil)
+	fixture.Must(t, err)
 	c.hears(wire.TypePong)
 	if b.requests("unknown", "frame") != 5 || b.requests("ping", "frame") != 1 || b.requests("ping", "ok") != 2 {
 		t.Errorf("requests: %+v", b.Stats().Requests)

@@ -97,9 +97,7 @@ func TestGPUKilledCall(t *testing.T) {
 			pid := e.cmd.Process.Pid
 			call := suspender(t).Call
 			for _, op := range c.before {
-				if _, err := call(t.Context(), op, pid); err != nil {
-					t.Fatal(err)
-				}
+				fixture.Value(call(t.Context(), op, pid))(t)
 			}
 			child := exec.Command(os.Args[0], Command, string(c.op), strconv.Itoa(pid))
 			fixture.Must(t, child.Start())
