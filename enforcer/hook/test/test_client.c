@@ -456,13 +456,17 @@ static void lost_and_back(uint64_t cap)
 	CHECK(pthread_kill(asks, SIGUSR1) == 0);
 	AWAIT(atomic_load(&held_up));
 	pthread_mutex_unlock(&gs_client.lock);
+	clock_stop(); /* the client waits for this broker, however long it takes */
 	close(p.fd);
 	start_helper();
+	while (gs_client_connected()) /* until it reads */
+		clock_pass(GS_MS), sched_yield();
+	pthread_mutex_lock(&gs_client.lock); /* it knows when it tries again */
+	clock_pass(GS_SECOND);
+	pthread_mutex_unlock(&gs_client.lock);
 	p = peer_welcomed(&hello, GS_RESUME);
-	if (!cap) {
-		r = peer_expect(&p, GS_RESERVE);
-		peer_answer(&p, GS_DENY, &r, 0);
-	}
+	r = peer_expect(&p, GS_RESERVE);
+	peer_answer(&p, GS_DENY, &r, 0);
 	CHECK(reserved(reads) == 0);
 	AWAIT(gs_client_connected());
 	atomic_store(&go_on, true);
