@@ -34,7 +34,7 @@ var ErrHeld = errors.New("the kernel has whoever looks at the process wait, as i
 // answer may be there when the same is asked again.
 var ErrLate = fmt.Errorf("%w, for a moment at least", ErrHeld)
 
-// Bounds of the looks that are late, each a thread.
+// Bounds of the looks that are late, each a thread. As many again may have an answer.
 const (
 	maxHeld    = 128
 	maxOfOwner = 8                // of a user, or a cgroup of root's: nobody else is looked at less for them
@@ -273,16 +273,19 @@ func (k *keeper) earlier(kind kind, dir string, names []string) ([]found, error)
 			return <-l.found, nil
 		}
 	}
-	mine, of := 0, owner(dir)
+	mine, all, of := 0, 0, owner(dir)
 	for _, l := range k.late {
-		if len(l.found) > 0 && time.Since(l.since) > keepFor {
+		switch {
+		case len(l.found) == 0:
+			if all++; l.of == of {
+				mine++
+			}
+		case time.Since(l.since) > keepFor || len(k.late) > 2*k.most: // it has no thread any more
 			k.forget(l)
-		} else if l.of == of {
-			mine++
 		}
 	}
-	if mine >= k.ofOwner || len(k.late) >= k.most {
-		return nil, fmt.Errorf("%s: %w: %d other looks at processes of its owner are late, and %d in all", dir, ErrHeld, mine, len(k.late))
+	if mine >= k.ofOwner || all >= k.most {
+		return nil, fmt.Errorf("%s: %w: %d other looks at processes of its owner are late, and %d in all", dir, ErrHeld, mine, all)
 	}
 	return nil, nil
 }

@@ -98,6 +98,10 @@ func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 		k.late[what].of = owner(self)
 	}
 	fixture.Contains(t, ask(), "56 other looks at processes of its owner", "while its owner has")
+	for _, l := range k.late {
+		l.found <- nil
+	}
+	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "while its owner's have answers")
 }
 
 func TestParseStat(t *testing.T) {
@@ -108,13 +112,9 @@ func TestParseStat(t *testing.T) {
 		"7 (a) R (b\x1b) D" + fmt.Sprintf(rest, 0x404):     {"a) R (b\x1b", 'D', 2, false, true, 25, 4711},
 		"7 (kworker/0:1) ?" + fmt.Sprintf(rest, 0x4208060): {"kworker/0:1", '?', 2, true, false, 25, 4711},
 	} {
-		got, err := ParseStat([]byte(line))
-		fixture.Must(t, err)
-		fixture.Equal(t, got, want, "%q", line)
+		fixture.Equal(t, fixture.Value(ParseStat([]byte(line)))(t), want, "%q", line)
 	}
 	for _, line := range []string{"", "7", "7 (a", "7 ) (", "7 (a) S 1 2", "7 (a) S x" + fmt.Sprintf(rest, 0)} {
-		if _, err := ParseStat([]byte(line)); err == nil {
-			t.Errorf("%q is a line of stat", line)
-		}
+		fixture.Fails(t, fixture.Error(ParseStat([]byte(line))), "", "%q", line)
 	}
 }
