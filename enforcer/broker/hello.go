@@ -20,10 +20,11 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 	if err := s.b.complete(s); err != nil {
 		return refuse(wire.CodeDenied, err)
 	}
-	s.wished, s.cuda, s.hook = wire.Text(hello.Tenant[:]), hello.CUDA, printable(hello.Hook[:])
+	s.cuda, s.hook = hello.CUDA, printable(hello.Hook[:])
 	s.unknown.Store(uint32(hello.Unknown))
 	policy := s.b.policy.Load()
-	tenant, err := (*policy).Tenant(s.facts, s.wished)
+	wished := wire.Text(hello.Tenant[:])
+	tenant, err := (*policy).Tenant(s.facts, wished)
 	if err != nil {
 		return refuse(wire.CodeTenant, err)
 	}
@@ -35,7 +36,10 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		return s.b.want(err)
 	}
 	defer func() { _ = unix.Close(descriptor) }()
-	s.tenant, s.token, s.since = tenant, max(random(), 1), time.Now()
+	s.b.mu.Lock() // a RESUME of another connection compares them
+	s.wished, s.token = wished, max(random(), 1)
+	s.b.mu.Unlock()
+	s.tenant, s.since = tenant, time.Now()
 	governed := s.sit(&hello, *policy)
 	if len(s.strange) > 0 {
 		s.b.strangers(s)

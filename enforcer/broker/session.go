@@ -35,7 +35,7 @@ var stateNames = [states]string{"connecting", "observing", "authenticated", "act
 type session struct {
 	b     *Broker
 	id    uint64
-	token uint64 // 0 until WELCOME
+	token uint64 // 0 until WELCOME; written with the broker's mutex
 	line
 	facts   Facts
 	pidfd   int // see exits
@@ -54,7 +54,7 @@ type session struct {
 	fault   error         // why it ends
 	seats   []*seat       // by the session's number of the GPU; nil: not governed
 	strange [][16]byte    // the GPUs that are not
-	wished  string
+	wished  string        // written with the broker's mutex
 	hook    string
 	since   time.Time
 	denied  bool // the policy refuses its wish; guarded by the broker's reloads
