@@ -64,7 +64,7 @@ func (s *session) admit(t *seat, waited time.Duration, ask *wire.Memory) (reserv
 		asked = s.request(t, ask.Bytes)
 		reservation, granted, free = t.gpu.memory.ReserveUnless(s.tenant, s.id, ask.Bytes, stays, func(lacks ledger.Lack) bool {
 			switch {
-			case lacks == ledger.LacksDying && waited < s.b.timing.release+5*s.b.timing.poll: // a release may be late
+			case lacks == ledger.LacksDying && waited < 2*s.b.timing.release: // a release may be late
 				ask.Wait = uint32(s.b.timing.again.Milliseconds())
 			case old:
 				again = true
