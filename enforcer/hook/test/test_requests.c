@@ -321,6 +321,7 @@ static void own_answers(void)
 	broker_listen();
 	struct peer p = start();
 	start_helper();
+	clock_stop(); /* no answer is late, on a busy machine either */
 	for (uintptr_t i = 0; i < THREADS; i++)
 		CHECK(pthread_create(&t[i], NULL, reserve_many, (void *)i) == 0);
 	while (left || n) {
