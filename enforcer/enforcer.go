@@ -295,18 +295,25 @@ const settling = 2 * time.Second
 type given map[string]gave
 
 type gave struct {
-	used, capacity uint64
-	at             time.Time // when they last had it
+	used, capacity uint64    // before they gave any back
+	last           uint64    // what they had at the last look
+	at             time.Time // of the first look at what they have now: a reading from before it may be too old
 }
 
 // settle returns a GPU's capacity. What tenants gave back a moment ago may not be
 // free in the reading, and is not lost.
 func (all given) settle(now time.Time, uuid string, used, measured uint64) uint64 {
-	if was := all[uuid]; used < was.used && now.Sub(was.at) < settling {
-		return min(max(measured, was.capacity), measured+was.used-used)
+	was := all[uuid]
+	if used < was.last {
+		was.at = now
 	}
-	all[uuid] = gave{used, measured, now}
-	return measured
+	if used >= was.used || now.Sub(was.at) >= settling {
+		all[uuid] = gave{used, measured, used, time.Time{}}
+		return measured
+	}
+	was.last = used
+	all[uuid] = was
+	return min(max(measured, was.capacity), measured+was.used-used)
 }
 
 // capacityOf returns how much of a GPU's memory tenants can have; before the

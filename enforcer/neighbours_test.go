@@ -121,3 +121,18 @@ func TestPacer(t *testing.T) {
 	p.look(place{"idle", "GPU-0"}, policy.Quota{Limit: 1, Bandwidth: .3}, .5, 0)
 	fixture.Equal(t, len(p), 0, "a tenant that used no GPU time is held to none")
 }
+
+// TestWhatWasGivenBackIsNotLost looks at a GPU of 10 bytes of which a tenant gave 6 back between
+// two looks that are far apart. The reading of the memory is from before that.
+func TestWhatWasGivenBackIsNotLost(t *testing.T) {
+	t.Parallel()
+	all, start := given{}, time.Unix(1e9, 0)
+	for _, look := range []struct {
+		after              time.Duration
+		used, free, expect uint64
+	}{{0, 8, 2, 10}, {3 * time.Second, 2, 2, 10}, {4 * time.Second, 1, 2, 10}, {5*time.Second + 999*time.Millisecond, 1, 2, 10},
+		{6 * time.Second, 1, 2, 3}, {7 * time.Second, 1, 9, 10}} {
+		got := all.settle(start.Add(look.after), "GPU-0", look.used, look.used+look.free)
+		fixture.Equal(t, got, look.expect, "capacity after %v", look.after)
+	}
+}
