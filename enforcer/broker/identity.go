@@ -73,7 +73,7 @@ func (b *Broker) started(f Facts) (uint64, error) {
 	if st.Uid != f.UID && st.Uid != 0 {
 		return 0, procs.ErrGone
 	}
-	stat, err := procs.ReadStat(b.options.ProcFS, f.PID)
+	stat, err := procs.AwaitStat(b.options.ProcFS, f.PID) // a connection is accepted apart from the loop
 	return stat.Start, err
 }
 

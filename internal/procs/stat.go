@@ -48,8 +48,13 @@ func ParseStat(line []byte) (s Stat, err error) {
 }
 
 // ReadStat reads the stat of a process.
-func ReadStat(procfs string, pid int) (Stat, error) {
-	line, err := ReadFile(procfs, pid, "stat")
+func ReadStat(procfs string, pid int) (Stat, error) { return readStat(loop, procfs, pid) }
+
+// AwaitStat is ReadStat for those who can wait, as AwaitLink is Readlink.
+func AwaitStat(procfs string, pid int) (Stat, error) { return readStat(apart, procfs, pid) }
+
+func readStat(p patience, procfs string, pid int) (Stat, error) {
+	line, err := one(p, files, procfs, pid, "stat")
 	if err != nil {
 		return Stat{}, err
 	}
