@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Measures the cells of a set on all GPUs of this machine at once: each GPU has its part of the
+# cells, and its part of the processors.
+#   bench/matrix/gpus.sh OUT [FLAG OF matrix]...
+# OUT is a folder. It receives gpuN.jsonl, gpuN.md and gpuN.log of each GPU. MATRIX names the
+# program (default: ./matrix), and CELLS the cells, with ; between them.
+set -u
+[ $# -gt 0 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+out=$1
+shift
+matrix=${MATRIX:-./matrix}
+mkdir -p "$out"
+# A program that uses NVLink's multicast can put a shared host's GPUs out of service.
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+export XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
+mapfile -t gpus < <(nvidia-smi --query-gpu=uuid --format=csv,noheader)
+n=${#gpus[@]}
+each=$(($(nproc) / n))
+IFS=';' read -ra cells <<<"${CELLS:?is missing}"
+for ((i = 0; i < n; i++)); do
+	own=
+	for ((k = i; k < ${#cells[@]}; k += n)); do own+="${own:+;}${cells[k]}"; done
+	[ -n "$own" ] || continue
+	CUDA_VISIBLE_DEVICES=${gpus[i]} taskset -c $((i * each))-$(((i + 1) * each - 1)) \
+		"$matrix" -cells "$own" -out "$out/gpu$i.jsonl" "$@" >"$out/gpu$i.log" 2>&1 &
+done
+wait
+tail -n 60 "$out"/gpu*.log
