@@ -369,7 +369,7 @@ func (g *GPU) open(t *tenant, m Mode) {
 // flag tells running tenants whether others run beside them, and whether others
 // wait for them.
 func (g *GPU) flag() {
-	running, hurried, late, waiting := 0, 0, 0, g.trying // which should be short
+	running, hurried, late, waiting, watched := 0, 0, 0, g.trying, g.watched() // a trial should be short
 	for _, t := range g.tenants {
 		if t.settled {
 			late++
@@ -392,6 +392,7 @@ func (g *GPU) flag() {
 		}
 		if s.Mode != Run {
 			s.Beside = s.Mode == Open && !t.unit.alone()
+			s.Haste = s.Mode == Open && watched
 			g.changed = g.changed || s != t.state
 			t.state = s
 			continue

@@ -10,10 +10,14 @@
 //
 //   - Pace (pace.go): a tenant that never runs alone is measured alone for 30 ms, and again
 //     when that is old or, while all are open, when its pace beside others becomes doubtful.
+//     The more its launches differ, the longer they are remembered, and the error of the pace
+//     counts for the neighbours.
 //   - Open (free.go): a tenant without an active neighbour for a second is Open: no launch is
-//     counted or held back, and it reports once a second. Tenants that contend are tried together
-//     for 40 ms. If each has its part, less 2 points, all are Open. A tenant that then lacks 100 ms
-//     of its part ends it. The next attempt comes after 0.5 s, and after twice as long each time
+//     counted or held back, and it reports once a second, or each 100 ms at first and while
+//     somebody lacks some of its part. Tenants that contend are tried together for 40 ms, or for
+//     up to 400 ms if that tells too little. If each has its part, less 2 points, all are Open.
+//     The first time they are Open in doubt, too. A tenant that then lacks 100 ms of its part ends
+//     it, and is owed that. The next attempt comes after 0.5 s, and after twice as long each time
 //     that one was in vain, up to 2 min.
 //   - Time slices (free.go): a tenant that comes back from a gap waits for the rest of its
 //     neighbour's time slice. If a tenant lacks at most a quarter of its pace, a second trial

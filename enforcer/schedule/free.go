@@ -16,17 +16,19 @@ import (
 // while that leaves everybody its part.
 
 const (
-	bearable = 0.85                   // of its lone pace is enough for a tenant that hurries
-	noise    = 0.02                   // less than its part may be what a short trial missed
-	lackMost = 100 * time.Millisecond // that a tenant lacks closes the gate:
-	surplus  = 50 * time.Millisecond  // as much can be made up for in advance
-	glance   = 900 * time.Millisecond // tells a pace
-	quiet    = 2 * time.Second        // without a report: it has no work
-	settling = 200 * time.Millisecond // a tenant that came so lately does not work at its pace yet
-	freeGap  = 500 * time.Millisecond // until all are open again; twice as long after each failure,
-	freeMost = 2 * time.Minute        // up to this
-	freeLong = 30 * time.Second       // open for so long is no failure
-	doubtful = time.Minute            // age at which a lone pace becomes doubtful
+	bearable    = 0.85                   // of its lone pace is enough for a tenant that hurries
+	margin      = 0.02                   // less than its part may be what a short trial missed
+	lackMost    = 100 * time.Millisecond // that a tenant lacks closes the gate:
+	surplus     = 50 * time.Millisecond  // as much can be made up for in advance
+	glance      = 900 * time.Millisecond // tells a pace,
+	glanceLeast = 90 * time.Millisecond  // and so much if launches are alike
+	watch       = 2 * time.Second        // after all were opened they report more often
+	quiet       = 2 * time.Second        // without a report: it has no work
+	settling    = 200 * time.Millisecond // a tenant that came so lately does not work at its pace yet
+	freeGap     = 500 * time.Millisecond // until all are open again; twice as long after each failure,
+	freeMost    = 2 * time.Minute        // up to this
+	freeLong    = 30 * time.Second       // open for so long is no failure
+	doubtful    = time.Minute            // age at which a lone pace becomes doubtful
 
 	sliceMost  = 2 * time.Millisecond   // about the driver's default
 	sliceFirst = 800 * time.Microsecond // in a trial
@@ -60,6 +62,7 @@ type glimpse struct {
 	busy, over time.Duration
 	due        time.Duration // its part of that time
 	lacks      time.Duration // of its part, summed up; below 0 it had more
+	may        time.Duration // the same, as it seems; lacks is what is sure, by the doubt about its lone pace
 	pace       float64       // lately, as a part of its lone pace
 	beside     rate          // before a trial with shorter slices
 }
@@ -107,47 +110,49 @@ func (g *GPU) contenders() (n int) {
 	return n
 }
 
-// prospect returns what tenants will lack if all are open, as parts of their lone
-// paces: the one that lacks most, and the one that lacks least or has most more
-// than its part. Without two that contend there is nothing to lack. The one that
-// lacks most may lack less than that by doubt.
-func (g *GPU) prospect() (most, least, doubt float64) {
-	most, least = -math.MaxFloat64, math.MaxFloat64
+// A prospect is what tenants will lack if all are open, as parts of their lone paces. Without two
+// that contend there is nothing to lack.
+type prospect struct {
+	most, sure float64 // of the one that lacks most, and that it lacks at least by what is known
+	least      float64 // of the one that lacks least, or has most more than its part
+}
+
+func (g *GPU) prospect() prospect {
+	p := prospect{-math.MaxFloat64, -math.MaxFloat64, math.MaxFloat64}
 	for _, t := range g.tenants {
 		if !t.heavy() {
 			continue
 		}
-		lack, unsure := math.MaxFloat64, 0.0
+		lack, doubt := math.MaxFloat64, 0.0
 		if pace, by, known := g.foresee(t); known {
-			lack, unsure = t.need()-pace, by
+			lack, doubt = t.need()-pace, by
 		}
-		if least = min(least, lack); lack > most {
-			most, doubt = lack, unsure
-		}
+		p.most, p.sure, p.least = max(p.most, lack), max(p.sure, lack-doubt), min(p.least, lack)
 	}
 	if g.contenders() < 2 {
-		most = -math.MaxFloat64
+		p.most, p.sure = -math.MaxFloat64, -math.MaxFloat64
 	}
-	return most, least, doubt
+	return p
 }
 
-// content says whether every tenant had its part in a trial.
+// content says whether every tenant had its part in a trial. What a trial was too short to tell is
+// seen when all are open, once. Where nobody had more than its part, switches cost all of them.
 func (g *GPU) content() bool {
-	most, _, _ := g.prospect()
-	return most <= noise && g.hopeful()
+	p := g.prospect()
+	return (p.most <= margin || g.freedom.gap == 0 && p.sure <= margin) && (p.least <= 0 || p.most <= 0) && g.hopeful()
 }
 
-// undecided says whether more launches may tell that every tenant has its part.
+// undecided says whether more launches may tell whether every tenant has its part.
 func (g *GPU) undecided() bool {
-	most, _, doubt := g.prospect()
-	return most > noise && most-doubt <= noise
+	p := g.prospect()
+	return p.most > margin && p.sure <= margin
 }
 
 // mendable says whether tenants that lacked some of their part in a trial may have
 // it if the others' slices are shorter.
 func (g *GPU) mendable() bool {
-	most, least, _ := g.prospect()
-	return most > noise && most <= mends && least <= 0 && g.hopeful()
+	p := g.prospect()
+	return p.most > margin && p.most <= mends && p.least <= 0 && g.hopeful()
 }
 
 // suits says whether all tenants may be open beside others: nobody else would be
@@ -160,12 +165,13 @@ func (g *GPU) suits() bool {
 }
 
 // foresee returns the part of its lone pace that t would have if all were open, or
-// up to so much more: one launch more or less.
+// up to so much more: one launch more or less, and the errors of both paces.
 func (g *GPU) foresee(t *tenant) (pace, doubt float64, known bool) {
-	rate, known := t.pace.rate()
+	p := &t.pace
+	rate, known := p.rate()
 	wants := t.often() * g.crowd(t)
-	doubt = wants * rate / max(t.pace.beside.launches, 1)
-	return 1 - wants*(1-rate) - doubt, doubt, known
+	launch := wants * rate / max(p.beside.launches, 1)
+	return 1 - wants*(1-rate) - launch, launch + wants*rate*math.Hypot(p.noise.beside.off(p.beside), p.noise.solo.off(p.solo)), known
 }
 
 // often returns the part of the time in which t wants the GPU, as far as is known.
@@ -281,18 +287,28 @@ func (f *freedom) end(g *GPU) {
 func (f *freedom) vain(g *GPU) {
 	f.gap = min(max(2*f.gap, freeGap), freeMost)
 	f.end(g)
+	for _, t := range g.tenants {
+		t.lag += max(t.glimpse.lacks, 0) // it is owed that
+		t.glimpse.lacks = 0
+	}
 }
 
-// unsure says whether the lone pace of t, which is open, needs to be measured
-// again: beside what it was, t is too slow or too fast. Not so if its processes
-// on other GPUs may wait for it meanwhile.
+// unsure says whether the lone pace of t, which is open, needs to be measured again. Not so if its
+// processes on other GPUs may wait for it meanwhile.
 func (t *tenant) unsure() bool {
 	for _, g := range t.gpu.scheduler.gpus {
 		if o := g.find(t.name); o != nil && o.wants && o.unit != t.unit {
 			return false
 		}
 	}
-	return t.glimpse.lacks > lackMost/4 || t.glimpse.pace > 1.15 || t.gpu.now-t.pace.fresh > doubtful
+	pace, off := t.glimpse.pace, t.off()
+	return t.doubted() || off > certain && pace > 0 && pace*(1-off) < t.need()
+}
+
+// doubted says whether what was measured of the lone pace may be wrong: beside it, t is too slow or
+// too fast, or it is old.
+func (t *tenant) doubted() bool {
+	return t.glimpse.may > lackMost/4 || t.glimpse.pace > 1.15 || t.gpu.now-t.pace.fresh > doubtful
 }
 
 // lacks says whether a tenant lacks too much of its part.
@@ -388,28 +404,47 @@ func (g *GPU) learnOpen(t *tenant, launched float64, busy, over time.Duration) {
 	t.spread(t.looked-over, t.looked, served, due)
 }
 
+// off returns the relative error of the lone pace of t.
+func (t *tenant) off() float64 { return t.pace.noise.solo.off(t.pace.solo) }
+
+// glance returns the time that tells a pace.
+func (t *tenant) glance() time.Duration {
+	return min(max(t.pace.noise.solo.enough(vague), glanceLeast), glance)
+}
+
+// watched says whether all that is open reports more often than once a second: it began a moment
+// ago, somebody lacks some of its part, or slices are short.
+func (g *GPU) watched() bool {
+	f := &g.freedom
+	return f.on && g.tellsMore() && (g.now-f.since < watch || slices.ContainsFunc(g.tenants, func(t *tenant) bool {
+		return t.slice != 0 || t.glimpse.may > lackMost/4
+	}))
+}
+
 // glimpse sums up what an open tenant lacks of its part: of the time in which it
 // did not rest, and of what it did in that time.
 func (g *GPU) glimpse(t *tenant, launched float64, busy, over time.Duration) {
 	s := &t.glimpse
 	s.launched += launched
 	s.busy += busy
-	if s.over += over; s.over < glance {
+	if s.over += over; s.over < t.glance() {
 		return
 	}
 	pace := 0.0
 	if cost := t.pace.cost(); cost > 0 {
-		had := time.Duration(s.launched*cost*float64(time.Second)) + s.over - s.busy
-		s.lacks = max(s.lacks+s.due-had, -surplus)
+		did := s.launched * cost * float64(time.Second)
+		had := time.Duration(did) + s.over - s.busy
+		s.lacks = max(s.lacks+s.due-had-time.Duration(did*t.off()), -surplus)
+		s.may = max(s.may+s.due-had, -surplus)
 		pace = float64(had) / float64(s.over)
 		switch more := float64(had-s.due) / float64(s.over); {
-		case more < 0 && s.lacks > lackMost/4:
+		case more < 0 && s.may > lackMost/4:
 			g.trim(t)
 		case more > eases:
 			g.grow(t)
 		}
 	}
-	*s = glimpse{lacks: s.lacks, pace: pace}
+	*s = glimpse{lacks: s.lacks, may: min(s.may, lackMost), pace: pace}
 }
 
 // trim shortens the slices of those who lack nothing, for t.
@@ -419,7 +454,7 @@ func (g *GPU) trim(t *tenant) {
 	}
 	for _, o := range g.tenants {
 		switch {
-		case o == t || o.glimpse.lacks > 0:
+		case o == t || o.glimpse.may > 0:
 		case o.slice == 0:
 			o.slice = sliceMost / 2
 		default:
@@ -433,7 +468,7 @@ func (g *GPU) trim(t *tenant) {
 func (g *GPU) grow(t *tenant) {
 	for _, o := range g.tenants {
 		if o == t || slices.ContainsFunc(g.tenants, func(x *tenant) bool {
-			return x != o && (x.glimpse.lacks > 0 || x.hurried() && x.active(g.now))
+			return x != o && (x.glimpse.may > 0 || x.hurried() && x.active(g.now))
 		}) {
 			continue
 		}

@@ -12,7 +12,8 @@ type pace struct {
 	old          float64       // its cost before that, where it was measured again; 0 not
 	before       bool          // the next report tells of the time before a trial, too
 	confirmed    uint          // so many times it came to the same: it is believed twice as long each time
-	window       struct {      // since the last Usage
+	noise        struct{ solo, beside noise }
+	window       struct { // since the last Usage
 		solo, beside time.Duration
 		given        time.Duration // service that was booked for the time beside others
 	}
@@ -23,7 +24,13 @@ type rate struct{ launches, seconds float64 }
 
 const (
 	soloEnough   = 4 * time.Millisecond   // tell what a launch takes alone
-	soloMemory   = 400 * time.Millisecond // older ones than that count half as much, and so on
+	soloMemory   = 400 * time.Millisecond // older ones than that count half as much, and so on;
+	soloMost     = 8 * time.Second        // at most so, where launches differ much
+	certain      = 0.05                   // relative error of a lone pace that is remembered for long enough,
+	vague        = 0.1                    // and of one that new launches may change
+	offMost      = 0.3                    // no error counts for more
+	noiseFirst   = 0.0005                 // until more is known
+	noiseMemory  = 100 * time.Millisecond
 	besideEnough = 15 * time.Millisecond
 	besideMemory = 500 * time.Millisecond
 )
@@ -34,6 +41,35 @@ func (r *rate) add(launches float64, over, memory time.Duration) {
 		r.launches /= 2
 		r.seconds /= 2
 	}
+}
+
+// A noise tells how much launches differ from one another.
+type noise struct {
+	square float64 // seconds: over as many, the relative variance of the rate is 1
+	last   float64 // seconds that a launch took by the last report
+}
+
+// add compares a report with the last one.
+func (n *noise) add(launches float64, over time.Duration) {
+	took := over.Seconds()
+	each := took / max(launches, 0.5)
+	if n.last == 0 {
+		n.square = noiseFirst
+	} else {
+		off := (each - n.last) / max(each, n.last)
+		n.square += (off*off/2*took - n.square) * min(took/noiseMemory.Seconds(), 0.5)
+	}
+	n.last = each
+}
+
+// enough returns the time in which launches tell their rate up to a relative error.
+func (n *noise) enough(off float64) time.Duration {
+	return min(time.Duration(n.square/(off*off)*float64(time.Second)), soloMost)
+}
+
+// off returns the relative error of a rate.
+func (n *noise) off(r rate) float64 {
+	return min(math.Sqrt(n.square/max(r.seconds, soloEnough.Seconds())), offMost)
 }
 
 // fade limits the weight of the rate to that of so much time.
@@ -69,7 +105,7 @@ func (p *pace) stale(now time.Duration) bool { return now-p.fresh > staleTime<<p
 func (p *pace) age(now time.Duration) {
 	if p.stale(now) {
 		p.old = p.cost()
-		p.solo.fade(soloEnough)
+		p.solo.fade(max(soloEnough, p.noise.solo.enough(vague)))
 	}
 }
 
@@ -138,7 +174,9 @@ func (g *GPU) learn(t *tenant, u Usage) {
 	if u.Solo > 0 && u.SoloTime > 0 {
 		p.age(g.now)
 		over := min(u.SoloTime, time.Second)
-		p.solo.add(float64(u.Solo)*over.Seconds()/u.SoloTime.Seconds(), over, soloMemory)
+		launches := float64(u.Solo) * over.Seconds() / u.SoloTime.Seconds()
+		p.noise.solo.add(launches, over)
+		p.solo.add(launches, over, max(soloMemory, p.noise.solo.enough(certain)))
 		p.fresh = g.now
 		p.confirm()
 	}
@@ -169,6 +207,7 @@ func (g *GPU) learn(t *tenant, u Usage) {
 		n *= w.beside.Seconds() / (w.beside + w.solo).Seconds()
 	}
 	if g.together && !before { // otherwise it shows hand-overs
+		p.noise.beside.add(n, w.beside)
 		p.beside.add(n, w.beside, besideMemory)
 	}
 	if c > 0 && !t.settled { // what that has is seen by what it leaves
@@ -189,7 +228,8 @@ const (
 	staleTime     = 4 * time.Second        // a lone pace that is older is measured again,
 	measureTime   = 30 * time.Millisecond  // for so long; and until
 	measured      = 60 * time.Millisecond  // tell it,
-	measureGap    = 200 * time.Millisecond // so often
+	measureGap    = 200 * time.Millisecond // so often,
+	openGap       = time.Second            // or so often while all are open and it may be wrong
 	alike         = 0.1                    // paces differ by less where the program does the same,
 	confirmedMost = 2                      // which is believed so often
 )
@@ -220,18 +260,21 @@ func (g *GPU) measure() {
 		}
 		p := &t.pace
 		long := p.solo.seconds >= measured.Seconds()
-		known := long && !p.stale(g.now)
+		known, gap := long && !p.stale(g.now), measureGap
 		if g.freedom.on {
+			if gap = openGap; !t.doubted() {
+				gap = staleTime
+			}
 			known = p.cost() > 0 && !t.unsure() && (long || p.tried > g.freedom.since)
 		}
-		if next == nil && !known && (p.tried == 0 || g.now-p.tried > measureGap) {
+		if next == nil && !known && (p.tried == 0 || g.now-p.tried > gap) {
 			next = t
 		}
 	}
 	if next != nil && contenders > 1 {
 		next.pace.tried = g.now
-		if next.pace.age(g.now); g.freedom.on && next.unsure() { // what was found before may be wrong
-			next.pace.solo.fade(soloEnough)
+		if next.pace.age(g.now); g.freedom.on && next.doubted() {
+			next.pace.solo.fade(max(soloEnough, next.pace.noise.solo.enough(vague)))
 		}
 		g.measured, g.measuredAt = next, g.now
 	}

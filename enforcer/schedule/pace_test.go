@@ -111,6 +111,10 @@ func TestLearnAlone(t *testing.T) {
 		a.pace.window.solo+a.pace.window.beside+a.pace.window.given != 0 || a.pace.beside != (rate{}) {
 		t.Errorf("%v: %+v", c, a.pace)
 	}
+	if a.pace.noise.solo.square != noiseFirst {
+		t.Errorf("noise %v", a.pace.noise.solo)
+	}
+	a.pace.noise.solo = noise{}
 	a.pace.solo, a.pace.fresh = rate{100, 0.2}, d.GPU.now-staleTime-1 // old, so that it makes way
 	if d.Report(d.at, "a", Usage{Solo: 10, SoloTime: ms}); !near(a.pace.solo.seconds, soloEnough.Seconds()+0.001) ||
 		!near(a.pace.solo.launches, 100*soloEnough.Seconds()/0.2+10) {
@@ -128,8 +132,8 @@ func TestLearnAlone(t *testing.T) {
 		t.Errorf("in a moment: %+v", a.pace)
 	}
 	a.pace.solo = was
-	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03/2) ||
-		!near(a.pace.solo.launches, (100+100./3600)/2) { // as many as in the time that counts
+	if d.Report(d.at+ms, "a", Usage{Solo: 100, SoloTime: time.Hour}); !near(a.pace.solo.seconds, 1.03) ||
+		!near(a.pace.solo.launches, 100+100./3600) { // as many as in the time that counts
 		t.Errorf("%+v", a.pace)
 	}
 }

@@ -83,7 +83,7 @@ const (
 type State struct {
 	Mode   Mode
 	Beside bool          // others run as well: Report every 10 ms, or every second if it is open
-	Haste  bool          // others wait: Rest as soon as there is nothing to do
+	Haste  bool          // others wait: Rest as soon as there is nothing to do, or Report every 100 ms if it is open
 	Urgent bool          // others must not wait when they come: queue little
 	Late   bool          // it has not drained by the deadline, and is on this GPU alone
 	Mute   bool          // it said nothing in its last turn, nor since: Hear when it is there again

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -227,6 +228,47 @@ func TestMatrix(t *testing.T) {
 		}
 		if most := 2500 * int(long/time.Second); w.decides > most {
 			t.Errorf("%v %v: %d decisions, more than %d", c.kinds, c.parts, w.decides, most)
+		}
+	}
+}
+
+// TestRoughPrograms shares a GPU with programs whose launches differ much from one another, so that
+// a moment tells little of their pace: forward, loss, backward and optimizer, or a loader's waits.
+// Whenever they start, no program lacks much in its first seconds.
+func TestRoughPrograms(t *testing.T) {
+	t.Parallel()
+	const long = 2500 * ms
+	for _, c := range []struct {
+		kinds []string
+		parts []float64
+		least []float64 // of the lone pace
+	}{
+		{[]string{"queue", "train"}, []float64{70, 30}, []float64{0.67, 0.32}},
+		{[]string{"queue", "resnet"}, []float64{70, 30}, []float64{0.66, 0.43}},
+		{[]string{"resnet", "steps"}, []float64{70, 30}, []float64{0.77, 0.47}},
+		{[]string{"train", "steps", "decode"}, []float64{50, 30, 20}, []float64{0.69, 0.31, 0.9}},
+	} {
+		parts := slices.Repeat([]float64{1}, len(c.kinds))
+		for start := range uint64(16) {
+			random := rand.New(rand.NewPCG(start, 9))
+			var programs []*program
+			for i, name := range c.kinds {
+				p := kind(name, c.parts[i])
+				p.from = time.Duration(random.IntN(100)) * ms
+				programs = append(programs, p)
+			}
+			w := newWorld(t, false, nil, programs...)
+			w.random = random
+			w.run(long)
+			for i, p := range programs {
+				parts[i] = min(parts[i], p.rate(500*ms, long)/alone(t, c.kinds[i]).lone)
+			}
+		}
+		t.Logf("%v %v: %.3f", c.kinds, c.parts, parts)
+		for i, part := range parts {
+			if part < c.least[i] {
+				t.Errorf("%v %v: %s has %.3f, less than %.3f", c.kinds, c.parts, c.kinds[i], part, c.least[i])
+			}
 		}
 	}
 }

@@ -41,11 +41,30 @@ type program struct {
 	cycle  time.Duration // so long after that it is stopped again; 0: never
 	deep   int           // launches that it may queue however long they take: one on each stream
 	seats  int           // its processes on each GPU beyond the first, which do the same
+	phases []phase       // of a step, in place of kernel, cpu and count
+	drift  float64       // part by which processor times vary, for some 0.3 s each
 	every  int           // of so many launches only one is a kernel, the others take 10 us
 
 	ranks []*rank1
 	steps []time.Duration // when each step ended, on its first GPU
 	took  []time.Duration // duration of each step
+}
+
+// A phase is a part of a program's step.
+type phase struct {
+	count       int
+	kernel, cpu time.Duration
+}
+
+// launch returns the times of a launch of a step.
+func (p *program) launch(i int) (kernel, cpu time.Duration) {
+	for _, f := range p.phases {
+		if i < f.count {
+			return f.kernel, f.cpu
+		}
+		i -= f.count
+	}
+	return p.kernel, p.cpu
 }
 
 // A rank1 is a program's process on one GPU.
@@ -60,6 +79,8 @@ type rank1 struct {
 	met        int           // collectives that it has begun, and
 	passed     int           // collectives that ended
 	left       int           // launches left in this step
+	era        int
+	slow       float64
 	begun      time.Duration
 	ready      time.Duration // when its processor is free
 	waits      bool          // for the step's last kernel
@@ -243,7 +264,11 @@ func (w *world) play(r *rank1) (told bool) {
 		if w.now-r.busy < 300*us {
 			r.outstand += tick
 		}
-		if w.now-r.reported >= time.Second && r.outstand > 0 {
+		often := time.Second
+		if r.seen.Haste {
+			often /= 10
+		}
+		if w.now-r.reported >= often && r.outstand > 0 {
 			g.Report(w.now, name, r.usage(w))
 			told = true
 		}
@@ -378,18 +403,25 @@ func (w *world) launch(r *rank1) {
 			}
 			return
 		}
+		kernel, cpu := p.launch(p.count - r.left)
+		if p.drift > 0 {
+			if k := int(w.now / (300 * ms)); k != r.era || r.slow == 0 {
+				r.era, r.slow = k, 1+p.drift*(2*w.random.Float64()-1)
+			}
+			cpu = time.Duration(float64(cpu) * r.slow)
+		}
 		if p.meets && r.left == 1 {
 			r.push(meet)
 		} else {
 			if p.every > 1 && r.launched%uint64(p.every) != 0 {
 				r.push(10 * us)
 			} else {
-				r.push(p.kernel)
+				r.push(kernel)
 			}
 		}
 		r.launched++
 		r.left--
-		r.ready = max(r.ready, w.now-tick) + p.cpu
+		r.ready = max(r.ready, w.now-tick) + cpu
 	}
 }
 
@@ -482,8 +514,14 @@ func kind(name string, weight float64) *program {
 		"tick":   {kernel: 10 * us, count: 1, cpu: 10 * us, gap: 10 * ms},
 		"cupy":   {kernel: 1700 * us, count: 5, cpu: 20 * us, gap: 50 * us},
 		"burst":  {kernel: 200 * us, count: 25, cpu: 5 * us, gap: 20 * ms},
+		"train":  {phases: []phase{{400, 9 * us, 16 * us}, {6, 900 * us, 10 * us}, {500, 20 * us, 30 * us}, {60, 120 * us, 150 * us}}, gap: 6 * ms, drift: 0.06},
+		"resnet": {phases: []phase{{60, 12 * us, 10 * us}, {160, 40 * us, 25 * us}, {300, 6 * us, 9 * us}, {10, 300 * us, 20 * us}}, gap: 9 * ms, jitter: 1.5, drift: 0.05},
 		"ddp":    {kernel: 200 * us, count: 40, cpu: 10 * us, gap: 200 * us, meets: true, spread: 200 * us},
 	}[name]
+	for _, f := range p.phases {
+		p.count += f.count
+		p.kernel = max(p.kernel, f.kernel)
+	}
 	p.name, p.Weight = name, weight
 	return &p
 }

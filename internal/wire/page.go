@@ -23,10 +23,10 @@ const (
 	ModeKill              // the session is revoked
 )
 
-// Flags of a slot that is RUN.
+// Flags of a slot that is RUN, or OPEN.
 const (
-	Beside uint32 = 1 << iota // others run at the same time: send USAGE every 10 ms
-	Haste                     // others wait: send YIELD as soon as there is no work
+	Beside uint32 = 1 << iota // others run at the same time: send USAGE every 10 ms, or every second if OPEN
+	Haste                     // others wait: send YIELD as soon as there is no work; send USAGE every 100 ms if OPEN
 )
 
 // A Turn is the scheduler's part of a slot.

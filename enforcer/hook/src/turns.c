@@ -37,6 +37,7 @@
 #define SAMPLE_NS 20000000 /* and in OPEN, about */
 #define TELL_NS 10000000   /* between USAGEs beside others, */
 #define OPEN_NS 1000000000 /* or in OPEN, or of copies if there is nothing else to tell; between ACQUIREs */
+#define WATCH_NS 100000000 /* or in OPEN with GS_HASTE */
 #define HASTY_NS 300000    /* nothing to do for so long while others wait: idle, */
 #define HASTY_MOST_NS 2000000 /* or for up to a little longer than this if that was too soon, */
 #define GAP_NS 2000000     /* because work came again within so long */
@@ -386,7 +387,7 @@ static uint64_t step_open(struct gs_gpu *g, uint32_t flags, uint64_t now)
 	g->sampled_ns = now;
 	gs_marker_reap(g);
 	sound(g, now);
-	if (now - g->told_ns >= OPEN_NS &&
+	if (now - g->told_ns >= (flags & GS_HASTE ? WATCH_NS : OPEN_NS) &&
 	    (g->usage.busy_ns || gs_launches(g) != g->reported || gs_copies_sum(g) != g->copies_told))
 		tell(g, GS_USAGE, 0, now);
 	random = random * 1664525 + 1013904223;

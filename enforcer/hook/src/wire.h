@@ -167,7 +167,7 @@ struct gs_slot {
 };
 
 #define GS_BESIDE 1u /* RUN while others do: send USAGE every 10 ms, or OPEN while others are: every second */
-#define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do */
+#define GS_HASTE 2u  /* RUN while others wait: YIELD as soon as there is nothing to do; OPEN: send USAGE every 100 ms */
 
 /* Bytes that the process may take without RESERVE and COMMIT, and into which it
  * puts what it frees, and GS_LEASE_OPEN. Both sides may change a word at any

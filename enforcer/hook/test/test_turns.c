@@ -425,6 +425,25 @@ static void an_open_gate_tells_how_busy_the_gpu_was(void)
 	CHECK(busy_told() == busy);
 }
 
+/* Reports of some time, but of less than half a second. */
+static unsigned told_soon(void)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < fake_says; i++)
+		n += fake_said[i].usage.busy_ns && fake_said[i].usage.busy_ns < 500000000;
+	return n;
+}
+
+static void a_watched_gate_tells_sooner(void)
+{
+	fake_mode(0, GS_OPEN, 1, GS_HASTE);
+	fake_launch(10, false, NULL);
+	AWAIT(told_soon() >= 4 || busy_told() >= 5000000000);
+	CHECK(told_soon() >= 4);
+	fake_finish(10);
+}
+
 static void a_stream_of_earlier_turns_is_seen_at_an_open_gate(void)
 {
 	fake_mode(0, GS_RUN, 1, 0);
@@ -627,6 +646,7 @@ int main(int argc, char **argv)
 		TEST(what_ran_before_the_session_tells_no_pace),
 		TEST(what_is_under_way_is_not_told_of),
 		TEST(an_open_gate_tells_how_busy_the_gpu_was),
+		TEST(a_watched_gate_tells_sooner),
 		TEST(a_stream_of_earlier_turns_is_seen_at_an_open_gate),
 		TEST(a_seat_is_taken_once_in_each_session),
 		TEST(no_launch_passes_a_pause),
