@@ -114,7 +114,7 @@ test-shares:
 # Tests on a machine with an NVIDIA GPU.
 test-gpu:
 	@$(MAKE) --no-print-directory hook
-	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer ./enforcer/suspend
+	@go test -tags gpu -run '^TestGPU' -v -count=1 -timeout 60m -p 1 $(WHOLE) ./collectors ./health/diag ./enforcer ./enforcer/suspend ./enforcer/backend
 
 # The pace of programs that share this machine's GPUs, in each of several ways to share one. ARGS are flags of
 # bench/matrix: ARGS=-h lists them.

@@ -134,14 +134,12 @@ func TestArithmeticIsJudged(t *testing.T) {
 			"0x11 instead of 0x12"},
 		"three SMs": {func(c *card) {
 			maps.Copy(c.readings[Compute].Units["fma_f64"].Of, map[int]Sums{1: wrong, 7: wrong, 9: wrong})
-		}, "" +
-			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
+		}, "0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
 			"0x11 instead of 0x12; SM 7: 2 sums are wrong, such as 0x11 instead of 0x12; SM 9: 2 sums " +
 			"are wrong, such as 0x11 instead of 0x12"},
 		"four SMs": {func(c *card) {
 			maps.Copy(c.readings[Compute].Units["fma_f64"].Of, map[int]Sums{1: wrong, 7: wrong, 9: wrong, 3: wrong})
-		}, "" +
-			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
+		}, "0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 1: 2 sums are wrong, such as " +
 			"0x11 instead of 0x12; SM 3: 2 sums are wrong, such as 0x11 instead of 0x12; SM 7: 2 sums " +
 			"are wrong, such as 0x11 instead of 0x12; and 1 more SMs"},
 		"more under load": {func(c *card) {
@@ -149,8 +147,7 @@ func TestArithmeticIsJudged(t *testing.T) {
 				r.Units = map[string]*UnitTally{"fma_f64": {Took: time.Second, Operations: 1.5e12,
 					Of: map[int]Sums{0: wrong}}}
 			})
-		}, "" +
-			"0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 0: 2 sums are wrong, such as " +
+		}, "0 fma_f64 fail critical 1.5e+12/0 operations/s: FP64: SM 0: 2 sums are wrong, such as " +
 			"0x11 instead of 0x12"},
 	} {
 		o := well(1).cards[0]
@@ -353,17 +350,13 @@ func TestCopiesAreJudged(t *testing.T) {
 		"slow": {func(t *test) {
 			t.cards[0].readings[Bandwidth].Rates[Within] = rate(1679e9)
 			t.cards[0].readings[Copies].Rates[FromHost] = rate(34e9)
-		}, 1, "" +
-			"4 rows\n" +
-			"0 memory_bandwidth fail warning 3.358e+12/3.36e+12 B/s: memory: 3358.0 GB/s, where " +
+		}, 1, "4 rows\n0 memory_bandwidth fail warning 3.358e+12/3.36e+12 B/s: memory: 3358.0 GB/s, where " +
 			"4800.0 GB/s are possible\n" +
 			"0 from_host fail warning 34000000000/34658461538.5 B/s: host to GPU: 34.0 GB/s, where " +
 			"63.0 GB/s are possible"},
-		"unknown model": {func(t *test) { t.cards[0].Name = "new" }, 1, "" +
-			"4 rows\n" +
+		"unknown model": {func(t *test) { t.cards[0].Name = "new" }, 1, "4 rows\n" +
 			"0 memory_bandwidth measured none 3.36e+12/0 B/s: there is no expectation for new"},
-		"nameless": {func(t *test) { t.cards[0].Name = "" }, 1, "" +
-			"4 rows\n" +
+		"nameless": {func(t *test) { t.cards[0].Name = "" }, 1, "4 rows\n" +
 			"0 memory_bandwidth measured none 3.36e+12/0 B/s: there is no expectation for this model"},
 		"peers": {func(t *test) {
 			for _, peer := range t.cards[1:] {
@@ -372,42 +365,29 @@ func TestCopiesAreJudged(t *testing.T) {
 				peer.readings[Copies].Rates[ToHost] = rate(60e9)
 			}
 			t.cards[0].readings[Bandwidth].Rates[Within] = rate(1700e9)
-		}, 3, "4 rows\n" +
-			"0 memory_bandwidth pass none 3.4e+12/3.4e+12 B/s: its peers have 4000.0 GB/s\n" +
+		}, 3, "4 rows\n0 memory_bandwidth pass none 3.4e+12/3.4e+12 B/s: its peers have 4000.0 GB/s\n" +
 			"0 from_host fail warning 50000000000/51000000000 B/s: host to GPU: 50.0 GB/s, where its " +
-			"peers have 60.0 GB/s\n" +
-			"0 to_host pass none 51000000000/51000000000 B/s: its peers have 60.0 GB/s"},
-		"narrow": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }, 1, "" +
-			"4 rows\n" +
-			"0 pcie_link fail warning 8/16 lanes: the PCIe link under load has generation 5 of 5, 8 " +
-			"of 16 lanes"},
-		"old link": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 4 }, 1, "" +
-			"4 rows\n" +
-			"0 pcie_link fail warning 16/16 lanes: the PCIe link under load has generation 4 of 5, " +
-			"16 of 16 lanes"},
-		"no generation": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 0 }, 1, "" +
-			"4 rows\n" +
+			"peers have 60.0 GB/s\n0 to_host pass none 51000000000/51000000000 B/s: its peers have 60.0 GB/s"},
+		"narrow": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 8 }, 1, "4 rows\n" +
+			"0 pcie_link fail warning 8/16 lanes: the PCIe link under load has generation 5 of 5, 8 of 16 lanes"},
+		"old link": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 4 }, 1, "4 rows\n" +
+			"0 pcie_link fail warning 16/16 lanes: the PCIe link under load has generation 4 of 5, 16 of 16 lanes"},
+		"no generation": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 0 }, 1, "4 rows\n" +
 			"0 pcie_link pass none 16/16 lanes: 16 of 16 lanes"},
 		"narrow, no generation": {func(t *test) {
 			l := t.cards[0].readings[Copies].Link
 			l.Generation, l.Width = 0, 15
-		}, 1, "" +
-			"4 rows\n" +
-			"0 pcie_link fail warning 15/16 lanes: the PCIe link under load has 15 of 16 lanes"},
+		}, 1, "4 rows\n0 pcie_link fail warning 15/16 lanes: the PCIe link under load has 15 of 16 lanes"},
 		"no width": {func(t *test) { t.cards[0].readings[Copies].Link.Width = 0 }, 1, "3 rows"},
 		"one lane": {func(t *test) {
 			*t.cards[0].readings[Copies].Link = Vitals{Generation: 1, MostGeneration: 1, Width: 1, MostWidth: 1}
-		}, 1, "" +
-			"4 rows\n" +
-			"0 from_host pass none 50000000000/137500000 B/s: 0.2 GB/s are possible\n" +
+		}, 1, "4 rows\n0 from_host pass none 50000000000/137500000 B/s: 0.2 GB/s are possible\n" +
 			"0 to_host pass none 51000000000/137500000 B/s: 0.2 GB/s are possible\n" +
 			"0 pcie_link pass none 1/1 lanes: generation 1 of 1, 1 of 1 lanes"},
-		"no most width": {func(t *test) { t.cards[0].readings[Copies].Link.MostWidth = 0 }, 1, "" +
-			"3 rows\n" +
+		"no most width": {func(t *test) { t.cards[0].readings[Copies].Link.MostWidth = 0 }, 1, "3 rows\n" +
 			"0 from_host measured none 50000000000/0 B/s: there is no expectation for NVIDIA H200\n" +
 			"0 to_host measured none 51000000000/0 B/s: there is no expectation for NVIDIA H200"},
-		"beyond its own": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 6 }, 1, "" +
-			"4 rows\n" +
+		"beyond its own": {func(t *test) { t.cards[0].readings[Copies].Link.Generation = 6 }, 1, "4 rows\n" +
 			"0 pcie_link pass none 16/16 lanes: generation 6 of 5, 16 of 16 lanes"},
 	} {
 		o := well(c.gpus)
@@ -433,8 +413,7 @@ func TestErrorsAreJudged(t *testing.T) {
 		"XIDs, deaf": {Record{}, Record{XIDs: []uint64{94}, Deaf: true},
 			"0 errors fail critical 1/0 XIDs: the driver reported during the test: XID 94"},
 		"deaf": {Record{}, Record{Deaf: true}, "" +
-			"0 errors skipped none 0/0 XIDs: the driver reports no XIDs here; of the counted errors: " +
-			"none new"},
+			"0 errors skipped none 0/0 XIDs: the driver reports no XIDs here; of the counted errors: none new"},
 		"few": {Record{Counters: counters{"corrected ECC errors": 5}},
 			Record{Counters: counters{"corrected ECC errors": 14, "PCIe replays": 999}},
 			"0 errors pass none 0/0 XIDs: 9 corrected ECC errors, 999 PCIe replays"},
@@ -506,8 +485,7 @@ func TestPairsAreJudged(t *testing.T) {
 			t.cards[2].readings[Open].Record.Links[0].Rate = 101e9
 			t.cards[1].readings[Open].Record.Links[0].Rate = 101e9
 			t.pairs[2].from, t.pairs[2].to = t.cards[2], t.cards[1]
-		}, "" +
-			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+		}, "0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
 			"1>0 peer pass none 100000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
 			"0>1 peer pass none 100000000000/65650000000 B/s: NVLink could carry 101.0 GB/s"},
 		"ended": {[]float64{65}, func(t *test) { t.pairs[0].err = fmt.Errorf("copy: %w", errEnded) },
@@ -517,22 +495,18 @@ func TestPairsAreJudged(t *testing.T) {
 		"skipped": {[]float64{84, 100, 100, 100}, func(t *test) {
 			t.pairs[1].Reading = Reading{Skipped: "not now"}
 			t.pairs[2].err = errors.New("no")
-		}, "" +
-			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
-			"1>0 peer skipped none 0/0 : not now\n" +
-			"0>1 peer fail critical 0/0 : no\n" +
+		}, "0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
+			"1>0 peer skipped none 0/0 : not now\n0>1 peer fail critical 0/0 : no\n" +
 			"1>0 peer pass none 100000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
 		"standing still": {[]float64{90, 100, 0, 84}, nil, "" +
 			"0>1 peer pass none 90000000000/76500000000 B/s: other pairs have 90.0 GB/s\n" +
 			"1>0 peer pass none 100000000000/76500000000 B/s: other pairs have 90.0 GB/s\n" +
 			"0>1 peer fail warning 0/76500000000 B/s: copies to GPU 1 reach 0.0 GB/s, where other " +
-			"pairs have 90.0 GB/s\n" +
-			"1>0 peer pass none 84000000000/76500000000 B/s: other pairs have 90.0 GB/s"},
+			"pairs have 90.0 GB/s\n1>0 peer pass none 84000000000/76500000000 B/s: other pairs have 90.0 GB/s"},
 		"one of three standing": {[]float64{90, 0, 84}, nil, "" +
 			"0>1 peer pass none 90000000000/65000000000 B/s: NVLink could carry 100.0 GB/s\n" +
 			"1>0 peer fail warning 0/65000000000 B/s: copies to GPU 0 reach 0.0 GB/s, where NVLink " +
-			"could carry 100.0 GB/s\n" +
-			"0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
+			"could carry 100.0 GB/s\n0>1 peer pass none 84000000000/65000000000 B/s: NVLink could carry 100.0 GB/s"},
 		"five pairs": {[]float64{80, 100, 101, 102, 103}, nil, "" +
 			"0>1 peer fail warning 80000000000/85850000000 B/s: copies to GPU 1 reach 80.0 GB/s, where " +
 			"other pairs have 101.0 GB/s\n" +
@@ -544,8 +518,7 @@ func TestPairsAreJudged(t *testing.T) {
 			"0>1 peer fail warning 0/65000000000 B/s: copies to GPU 1 reach 0.0 GB/s, where NVLink " +
 			"could carry 100.0 GB/s"},
 		"unlinked among many": {[]float64{84, 100, 100}, func(t *test) { t.cards[0].readings[Open].Record.Links = nil },
-			"" +
-				"0>1 peer measured none 84000000000/0 B/s: no NVLink between them\n" +
+			"0>1 peer measured none 84000000000/0 B/s: no NVLink between them\n" +
 				"1>0 peer measured none 100000000000/0 B/s: no NVLink between them\n" +
 				"0>1 peer measured none 100000000000/0 B/s: no NVLink between them"},
 	} {
@@ -595,8 +568,7 @@ func TestReportOfAHost(t *testing.T) {
 		"a warning": {[]func(*card){nil, warns},
 			"degraded (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 degraded (); diag_pcie_link 1"},
 		"a fault": {[]func(*card){warns, fails}, "" +
-			"unhealthy (); GPU 0 GPU-0 degraded (); GPU 1 GPU-1 unhealthy (); diag_memory 1; " +
-			"diag_pcie_link 0"},
+			"unhealthy (); GPU 0 GPU-0 degraded (); GPU 1 GPU-1 unhealthy (); diag_memory 1; diag_pcie_link 0"},
 		"stopped": {[]func(*card){nil, stops}, "unhealthy (); GPU 0 GPU-0 ok (); GPU 1 GPU-1 unhealthy (); " +
 			"diag_copies 1"},
 		"ended": {[]func(*card){nil, ends}, "" +
