@@ -365,7 +365,7 @@ func (g *GPU) want(t *tenant, assumed bool) {
 	}
 	if !assumed && (!t.ever || g.now-t.rested > silence) {
 		t.came = g.now
-		g.freedom.gap = min(g.freedom.gap, freeGap) // what failed without it may succeed now
+		g.freedom.gap = 0 // what failed without it may succeed now
 	}
 	t.wants, t.assumed, t.ever, t.began = true, assumed, true, g.now
 	g.wait(t)
