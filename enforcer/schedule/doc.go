@@ -16,9 +16,9 @@
 //     counted or held back, and it reports once a second, or each 100 ms at first and while
 //     somebody lacks some of its part. Tenants that contend are tried together for 40 ms, or for
 //     up to 400 ms if that tells too little. If each has its part, less 2 points, all are Open.
-//     The first time after one came they are Open in doubt, too. A tenant that then lacks 100 ms of its part ends
-//     it, and is owed that. The next attempt comes after 0.5 s, and after twice as long each time
-//     that one was in vain, up to 2 min.
+//     The first time after one came they are Open in doubt, too. A tenant that then lacks 100 ms
+//     of its part ends it, and is owed that. The next attempt comes after 0.5 s, and after twice
+//     as long each time that one was in vain, up to 2 min.
 //   - Time slices (free.go): a tenant that comes back from a gap waits for the rest of its
 //     neighbour's time slice. If a tenant lacks at most a quarter of its pace, a second trial
 //     shortens the slices of those who are ahead, to 0.8 ms at first. They grow while everybody
