@@ -103,6 +103,29 @@ func lessons(t *testing.T, solo, beside, given time.Duration) (d *desk, a *tenan
 	return d, a
 }
 
+// The noise of launches is that of successive reports, and gives an error over a time.
+func TestNoise(t *testing.T) {
+	var n noise
+	for i, c := range []struct {
+		launches float64
+		over     time.Duration
+		want     float64
+	}{{100, 10 * ms, 0.0005}, {50, 10 * ms, 0.000575}, {50, 10 * ms, 0.0005175}, {100, 20 * ms, 0.000414}, {100, 200 * ms, 0.040707}} {
+		if n.add(c.launches, c.over); math.Abs(n.square-c.want) > 1e-6 {
+			t.Errorf("%d: %v, want %v", i, n.square, c.want)
+		}
+	}
+	if n.add(0, 10*ms); n.last != 0.02 {
+		t.Errorf("without a launch one takes %v s", n.last)
+	}
+	n.square = 0.0004
+	fixture.Near(t, n.enough(0.1).Seconds(), 0.04, 1e-6, "for an error of a tenth")
+	fixture.Near(t, n.off(rate{1, 0.04}), 0.1, 1e-9, "error over 40 ms")
+	fixture.Near(t, n.off(rate{1, 1e-6}), 0.3, 1e-9, "error over a moment")
+	n.square = 1
+	fixture.Equal(t, n.enough(0.1), soloMost, "at most")
+}
+
 // The lone pace is learned only from launches between markers.
 func TestLearnAlone(t *testing.T) {
 	d, a := lessons(t, 40*ms, 5*ms, 2*ms)
