@@ -7,64 +7,84 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
-	"strings"
-	"sync"
-	"syscall"
+	"os"
 	"time"
+
+	"gpusteward/internal/worker"
 )
 
-// A child is a process that calls the driver. A call may hang where no signal reaches it, or crash
-// the process.
+// work is what a child is told to do.
+const work = "test-gpus"
+
+// Bounds of the children.
+const (
+	maxChildren = 64              // each with one GPU or two, or with all of them
+	maxAnswer   = 8 << 20         // bytes; two vitals a second of ten minutes take a tenth
+	parting     = 5 * time.Second // that a process may take to end, because the driver clears its memory
+)
+
+// children make the calls of the driver, which may hang where no signal reaches them, or crash the
+// process. They have the capabilities of this command, and no limit of memory: CUDA loads modules of the
+// kernel where there are none, and maps more than the memory of all GPUs.
+var children = worker.Kind{Command: worker.Begins(work), Running: maxChildren, Children: maxChildren, Parting: parting}
+
+func init() { worker.Register(work, func([]string) error { return follow(OpenDriver) }) }
+
+// follow is a child's work: it has its orders and gives its answers by the files that spawn hands over.
+func follow(open func() (Driver, error)) error {
+	prepare()
+	return Work(os.NewFile(3, "orders"), os.NewFile(4, "answers"), open)
+}
+
+// unprepared lists variables of the environment that change what CUDA sees or leaves behind.
+var unprepared = []string{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUDA_DISABLE_PTX_JIT",
+	"CUDA_FORCE_PTX_JIT"}
+
+// prepare has this process see every GPU.
+func prepare() {
+	for _, name := range unprepared {
+		_ = os.Unsetenv(name)
+	}
+	_ = os.Setenv("CUDA_CACHE_DISABLE", "1")
+}
+
+// A child is a process that calls the driver.
 type child struct {
-	command *exec.Cmd
 	orders  io.WriteCloser
-	answers *json.Decoder
-	said    tail // on standard error
+	answers io.ReadCloser
+	bounded io.LimitedReader // the same
+	decoder *json.Decoder
+	end     context.CancelCauseFunc // gives it up
+	ended   chan struct{}           // closed once it has ended, or was given up
+	how     error                   // it ended
 	gone    error
 	after   after
 }
 
-// A tail keeps the end of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const longestTail = 2000
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	t.text = t.text[max(0, len(t.text)-longestTail):]
-	return len(b), nil
-}
-
-// line returns the first line that is kept. After a crash, it names the reason.
-func (t *tail) line() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	line, _, _ := strings.Cut(strings.TrimSpace(string(t.text)), "\n")
-	return line
-}
-
-// begin starts a child.
-func begin(command *exec.Cmd) (*child, error) {
-	c := &child{command: command, after: really}
-	command.Stderr = &c.said
-	// A terminal's Ctrl-C only reaches the parent. A child without a parent is killed.
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	orders, err := command.StdinPipe()
-	if err != nil {
-		return nil, err
+// spawn starts a child.
+func (t *test) spawn() (*child, error) {
+	theirOrders, orders, err1 := os.Pipe()
+	answers, theirAnswers, err2 := os.Pipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("start a child: %w", err)
 	}
-	answers, err := command.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	c.orders, c.answers = orders, json.NewDecoder(answers)
-	return c, command.Start()
+	ctx, end := context.WithCancelCause(context.Background())
+	c := talkWith(orders, answers, end)
+	c.after = t.after
+	go func() {
+		_, c.how = t.children.Do(ctx, worker.Order{Env: t.environment,
+			Files: append([]*os.File{theirOrders, theirAnswers}, t.files...)})
+		_, _ = theirOrders.Close(), theirAnswers.Close() // then there is no answer any more
+		close(c.ended)
+	}()
+	return c, nil
+}
+
+func talkWith(orders io.WriteCloser, answers io.ReadCloser, end context.CancelCauseFunc) *child {
+	c := &child{orders: orders, answers: answers, end: end, ended: make(chan struct{}), after: really}
+	c.bounded.R = answers
+	c.decoder = json.NewDecoder(&c.bounded)
+	return c
 }
 
 // errHangs says that a child did not answer in time.
@@ -73,7 +93,7 @@ var errHangs = errors.New("did not finish")
 // errEnded says that somebody ended the test.
 var errEnded = errors.New("the test was ended")
 
-// do gives the child an order, and waits for the answer at most for the time most. It kills a child
+// do gives the child an order, and waits for the answer at most for the time most. It gives up a child
 // that does not answer. Later orders then fail.
 func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, error) {
 	if c.gone != nil {
@@ -86,8 +106,12 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 	answered := make(chan result, 1)
 	go func() {
 		var r result
+		c.bounded.N = maxAnswer
 		if r.err = json.NewEncoder(c.orders).Encode(o); r.err == nil {
-			r.err = c.answers.Decode(&r.Reading)
+			r.err = c.decoder.Decode(&r.Reading)
+		}
+		if r.err != nil && c.bounded.N == 0 {
+			r.err = fmt.Errorf("its answer is longer than %d MiB", maxAnswer>>20)
 		}
 		answered <- r
 	}()
@@ -97,7 +121,7 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 		case r.err == nil:
 			return r.Reading, nil
 		case ctx.Err() == nil:
-			c.gone = fmt.Errorf("its process ended in %s: %w", o.Step, c.ended(r.err))
+			c.gone = fmt.Errorf("in %s, %w", o.Step, c.broken(r.err))
 			return Reading{}, c.gone
 		}
 	case <-c.after(o, most):
@@ -107,48 +131,41 @@ func (c *child) do(ctx context.Context, o Order, most time.Duration) (Reading, e
 	return Reading{}, c.kill(errEnded)
 }
 
-// parting is the time that a process may take to end, because the driver clears its memory.
-const parting = 5 * time.Second
-
-// wait waits for the process to end. The error says how it ended.
-func (c *child) wait() (ended bool, how error) {
-	done := make(chan error, 1)
-	go func() { done <- c.command.Wait() }()
-	select {
-	case how = <-done:
-		return true, how
-	case <-time.After(parting):
-		return false, nil
-	}
-}
-
-// kill ends the child for the reason err. It leaves a child behind that hangs in the driver and
-// cannot end.
+// kill ends the child for the reason err, which says so if it cannot end because it hangs in the driver.
 func (c *child) kill(err error) error {
-	c.gone = err
-	_ = c.command.Process.Kill()
-	if ended, _ := c.wait(); !ended {
-		c.gone = fmt.Errorf("%w, and its process cannot be killed", err)
+	c.end(err)
+	<-c.ended
+	_, _ = c.orders.Close(), c.answers.Close()
+	if c.gone = err; errors.Is(c.how, err) {
+		c.gone = c.how
 	}
 	return c.gone
 }
 
-// ended returns the reason why a child closed its pipe.
-func (c *child) ended(err error) error {
-	_, how := c.wait()
-	if line := c.said.line(); line != "" {
-		return errors.New(line)
+// broken returns the reason why a child gave no answer, or one that is none.
+func (c *child) broken(err error) error {
+	_, _ = c.orders.Close(), c.answers.Close()
+	select {
+	case <-c.ended:
+	case <-time.After(parting):
+		c.end(err)
+		<-c.ended
 	}
-	return cmp.Or(how, err)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return cmp.Or(c.how, errors.New("its process ended"))
+	}
+	return err
 }
 
-// close lets the child end by itself, and kills it if it does not.
+// close lets the child end by itself, and gives it up if it does not.
 func (c *child) close() {
 	if c.gone != nil {
 		return
 	}
-	_ = c.orders.Close()
-	if ended, _ := c.wait(); !ended {
-		_ = c.command.Process.Kill()
+	_, _ = c.orders.Close(), c.answers.Close()
+	select {
+	case <-c.ended:
+	case <-time.After(parting):
+		c.end(errEnded)
 	}
 }

@@ -1,35 +1,36 @@
 package diag
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"gpusteward/health/incident"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/worker"
 )
 
-// tethered returns a function that starts children on the host, and a file. The
-// file delivers a byte when a GPU begins to hang, and ends when all children
-// have ended.
-func (h host) tethered(t *testing.T) (command func() *exec.Cmd, said *os.File) {
+// tethered returns the options of a test on the host, and a file. The file
+// delivers a byte when a GPU begins to hang, and ends when all children have
+// ended.
+func (h host) tethered(t *testing.T) (o Options, said *os.File) {
 	t.Helper()
 	said, theirs, err := os.Pipe()
 	fixture.Must(t, err)
 	t.Cleanup(func() { _ = said.Close(); _ = theirs.Close() })
-	start := h.command(t)
-	return func() *exec.Cmd {
-		c := start()
-		c.ExtraFiles = []*os.File{theirs}
-		return c
-	}, said
+	o = h.options(t)
+	o.files = []*os.File{theirs}
+	return o, said
 }
 
 // whenItHangs returns an after that is over once a GPU begins to hang, as said delivers, for the orders that concern
@@ -48,10 +49,10 @@ func whenItHangs(said *os.File, gpu string, step Step) after {
 	}
 }
 
-// allEnded fails if a child still holds the other end of said, which the test
-// closes.
-func allEnded(t *testing.T, said *os.File) {
+// allEnded fails if a child still holds the other end of said.
+func allEnded(t *testing.T, o Options, said *os.File) {
 	t.Helper()
+	_ = o.files[0].Close()
 	fixture.Must(t, said.SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := io.Copy(io.Discard, said); err != nil {
 		t.Errorf("a child goes on: %v", err)
@@ -67,9 +68,9 @@ func TestHangs(t *testing.T) {
 			t.Parallel()
 			h := h200s(2)
 			h.Hangs = map[int]Step{1: s}
-			command, said := h.tethered(t)
-			r := Run(t.Context(), Options{Node: "node7", Command: command, Patience: 6 * time.Second,
-				after: whenItHangs(said, "GPU-1", s)})
+			o, said := h.tethered(t)
+			o.Patience, o.after = 6*time.Second, whenItHangs(said, "GPU-1", s)
+			r := Run(t.Context(), o)
 			text, status := r.Report("text", incident.Warning)
 			if want := "the GPU did not finish " + string(s) + " in 6"; status != 2 || !strings.Contains(text, want) {
 				t.Errorf("exit status %d and no %q in\n%s", status, want, text)
@@ -83,9 +84,7 @@ func TestHangs(t *testing.T) {
 				}
 			}
 			fixture.AtLeast(t, well, 14, "GPU 0 has … results: was it tested?")
-			theirs := command().ExtraFiles[0]
-			_ = theirs.Close()
-			allEnded(t, said)
+			allEnded(t, o, said)
 		})
 	}
 }
@@ -93,8 +92,9 @@ func TestHangs(t *testing.T) {
 // TestFaultHang expects the injected fault to be an endless kernel.
 func TestFaultHang(t *testing.T) {
 	t.Parallel()
-	command, said := h200s(2).tethered(t)
-	r := Run(t.Context(), Options{Command: command, Fault: Hang, after: whenItHangs(said, "GPU-0", Compute)})
+	o, said := h200s(2).tethered(t)
+	o.Fault, o.after = Hang, whenItHangs(said, "GPU-0", Compute)
+	r := Run(t.Context(), o)
 	if got := r.failures(); len(got) != 1 || got[0] != "compute:0" {
 		t.Errorf("failures %q", got)
 	}
@@ -105,20 +105,20 @@ func TestCancelledDiagAccusesNoGPU(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
 	h.Hangs = map[int]Step{1: Memory}
-	command, said := h.tethered(t)
+	o, said := h.tethered(t)
+	o.Patience = time.Hour
 	ctx, end := context.WithCancel(t.Context())
 	go func() {
 		_, _ = io.ReadFull(said, make([]byte, 1))
 		end()
 	}()
-	r := Run(ctx, Options{Node: "node7", Command: command, Patience: time.Hour})
+	r := Run(ctx, o)
 	text, status := r.Report("text", incident.Warning)
 	if got := r.failures(); len(got) != 0 || status != 3 ||
 		!strings.Contains(text, " was not tested: the test was ended") {
 		t.Errorf("failures %q, exit status %d\n%s", got, status, text)
 	}
-	_ = command().ExtraFiles[0].Close()
-	allEnded(t, said)
+	allEnded(t, o, said)
 }
 
 // TestChildrenEndWithTheirParent expects no child on a GPU after the parent is
@@ -127,48 +127,52 @@ func TestChildrenEndWithTheirParent(t *testing.T) {
 	t.Parallel()
 	h := h200s(2)
 	h.Hangs = map[int]Step{1: Memory}
-	command, said := h.tethered(t)
-	parent := command()
-	parent.Env = append(parent.Env, parentVariable+"=1")
+	o, said := h.tethered(t)
+	parent := exec.Command("/proc/self/exe", worker.Begins("parent")...)
+	parent.Env, parent.ExtraFiles = append(os.Environ(), o.environment...), o.files
 	fixture.Must(t, parent.Start())
-	_ = parent.ExtraFiles[0].Close()
+	_ = o.files[0].Close()
 	if _, err := io.ReadFull(said, make([]byte, 1)); err != nil {
 		t.Fatalf("no GPU hangs: %v", err)
 	}
 	fixture.Must(t, parent.Process.Kill())
 	_ = parent.Wait()
-	allEnded(t, said)
+	allEnded(t, o, said)
 }
 
 // TestNoChild expects the state unknown for a host on which no child can start.
 func TestNoChild(t *testing.T) {
 	t.Parallel()
-	r := Run(t.Context(), Options{Node: "node7", Command: func() *exec.Cmd { return exec.Command("/nonexistent") }})
-	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "start a child: ") {
+	r := Run(t.Context(), Options{Node: "node7", children: &worker.Kind{}})
+	if text, status := r.Report("text", incident.Warning); status != 3 || !strings.Contains(text, "earlier children") {
 		t.Errorf("exit status %d\n%s", status, text)
 	}
 }
 
-// mute returns a child that is a real process. Its orders and answers pass
-// through the test.
-func mute(t *testing.T, stderr io.Writer) (c *child, orders *json.Decoder, answers io.WriteCloser) {
+// mute returns a child without a process, which ends when it is given up, if it ends. Its orders and
+// answers pass through the test.
+func mute(t *testing.T, ends bool) (c *child, orders *json.Decoder, answers io.WriteCloser) {
 	t.Helper()
-	command := exec.Command("cat", "/nonexistent", "-")
-	command.Stderr = stderr
-	fixture.Must(t, fixture.Error(command.StdinPipe()))
-	fixture.Must(t, command.Start())
 	in, theirs := io.Pipe()
 	out, answers := io.Pipe()
-	t.Cleanup(func() { _, _, _ = in.Close(), answers.Close(), command.Process.Kill() })
-	return &child{command: command, orders: theirs, answers: json.NewDecoder(out), after: really}, json.NewDecoder(in), answers
+	t.Cleanup(func() { _, _ = in.Close(), answers.Close() })
+	ctx, end := context.WithCancelCause(t.Context())
+	c = talkWith(theirs, out, end)
+	go func() {
+		if <-ctx.Done(); ends {
+			c.how = context.Cause(ctx)
+			close(c.ended)
+		}
+	}()
+	return c, json.NewDecoder(in), answers
 }
 
 // TestChildIsLate expects a child to have exactly its time. A child that does
-// not answer is killed, and receives no more orders.
+// not answer is given up, and receives no more orders.
 func TestChildIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, orders, answers := mute(t, nil)
+		c, orders, answers := mute(t, true)
 		begun := time.Now()
 		go func() {
 			var o Order
@@ -187,7 +191,7 @@ func TestChildIsLate(t *testing.T) {
 			err.Error() != "the GPU did not finish load in 7.3s" {
 			t.Errorf("%v after %v", err, took)
 		}
-		fixture.Equal(t, c.command.ProcessState == nil, false, "the child goes on:")
+		fixture.Equal(t, errors.Is(c.how, err), true, "it was given up for that:")
 		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
 			t.Errorf("asked again it says %v", again)
 		}
@@ -201,7 +205,7 @@ func TestChildEndsWithItsTest(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]bool{"before an answer": false, "with a broken answer": true} {
 		synctest.Test(t, func(t *testing.T) {
-			c, orders, answers := mute(t, nil)
+			c, orders, answers := mute(t, true)
 			ctx, end := context.WithCancel(t.Context())
 			go func() {
 				_ = orders.Decode(new(Order))
@@ -210,72 +214,84 @@ func TestChildEndsWithItsTest(t *testing.T) {
 					_ = answers.Close()
 				}
 			}()
-			if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || c.command.ProcessState == nil {
-				t.Errorf("%s: %v, %v", name, err, c.command.ProcessState)
+			if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || !errors.Is(c.how, errEnded) {
+				t.Errorf("%s: %v, %v", name, err, c.how)
 			}
 		})
 	}
 }
 
-// TestChildCannotBeKilled expects a child that does not end to be left behind
-// in time, with a report.
-func TestChildCannotBeKilled(t *testing.T) {
+// TestChildStays expects a child that does not end by itself to be given up in time.
+func TestChildStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		said, full := io.Pipe() // the command does not end until all of it is read
-		c, _, _ := mute(t, full)
-		_, _ = said.Read(make([]byte, 1))
+		c, _, _ := mute(t, false)
 		begun := time.Now()
-		_, err := c.do(t.Context(), Order{Step: Close}, time.Second)
-		if took := time.Since(begun); took != time.Second+parting || !errors.Is(err, errHangs) ||
-			!strings.HasSuffix(err.Error(), "in 1s, and its process cannot be killed") {
-			t.Errorf("%v after %v", err, took)
-		}
-		_ = said.Close()
-	})
-	synctest.Test(t, func(t *testing.T) {
-		said, full := io.Pipe()
-		c, _, _ := mute(t, full)
-		_, _ = said.Read(make([]byte, 1))
-		begun := time.Now()
-		_ = c.command.Process.Kill()
 		c.close()
 		fixture.Equal(t, time.Since(begun), parting, "closed after")
-		_ = said.Close()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c, orders, answers := mute(t, true)
+		begun := time.Now()
+		go func() {
+			_ = orders.Decode(new(Order))
+			_, _ = io.WriteString(answers, "what?")
+		}()
+		fixture.Fails(t, fixture.Error(c.do(t.Context(), Order{Step: Load}, time.Hour)), "in load, invalid character 'w'", "garbage")
+		fixture.Equal(t, time.Since(begun), parting, "given up after")
 	})
 }
 
-// TestChildEnds expects the reason of a child's end: its own words, or its exit
-// status.
-func TestChildEnds(t *testing.T) {
-	t.Parallel()
-	for script, want := range map[string]string{
-		"echo; echo first >&2; echo second >&2; exit 3": "its process ended in load: first",
-		"exit 3": "its process ended in load: exit status 3",
-		"exit 0": "its process ended in load: EOF",
-	} {
-		c := fixture.Value(begin(exec.Command("sh", "-c", "read order; "+script)))(t)
-		_, err := c.do(t.Context(), Order{Step: Load}, time.Hour)
-		if err == nil || err.Error() != want {
-			t.Errorf("%s: %v, want %s", script, err, want)
-		}
-		if _, again := c.do(t.Context(), Order{}, time.Hour); !errors.Is(again, err) {
-			t.Errorf("asked again it says %v", again)
-		}
+// hostile is what a child does with an order, by the name of its work: real ones, none of which
+// obeys.
+var hostile = map[string]struct {
+	work func(answer io.Writer) error
+	want string
+}{
+	"complains":  {func(io.Writer) error { return errors.New("first\nsecond") }, "in load, its process failed: exit status 1: first"},
+	"fails":      {func(io.Writer) error { syscall.Exit(3); return nil }, "in load, its process failed: exit status 3"},
+	"ends":       {func(io.Writer) error { return nil }, "in load, its process ended"},
+	"is killed":  {func(io.Writer) error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }, "in load, its process failed: signal: killed"},
+	"garbage":    {func(w io.Writer) error { return write(w, "what?", 1) }, "in load, invalid character 'w' looking for beginning of value"},
+	"half":       {func(w io.Writer) error { return write(w, `{"Error": "`, 1) }, "in load, its process ended"},
+	"100 MiB":    {func(w io.Writer) error { return write(w, `{"Load": [{},`+strings.Repeat("{},", 1<<15), 1100) }, "in load, its answer is longer than 8 MiB"},
+	"endless":    {func(w io.Writer) error { return write(w, strings.Repeat("1", 1<<15), 1<<40) }, "in load, its answer is longer than 8 MiB"},
+	"chatters":   {func(w io.Writer) error { return errors.Join(write(os.Stderr, "noise\n", 1<<15), write(w, "{}", 1)) }, ""},
+	"spares one": {func(w io.Writer) error { return write(w, "{}{}", 1) }, ""},
+}
+
+func write(w io.Writer, text string, times int) (err error) {
+	for ; err == nil && times > 0; times-- {
+		_, err = io.WriteString(w, text)
+	}
+	return err
+}
+
+func init() {
+	for name, h := range hostile {
+		worker.Register(name, func([]string) error {
+			if err := json.NewDecoder(os.NewFile(3, "orders")).Decode(new(Order)); err != nil {
+				return err
+			}
+			return h.work(os.NewFile(4, "answers"))
+		})
 	}
 }
 
-func TestTail(t *testing.T) {
+// TestChildObeysNobody expects the reason of a child's end, or of an answer that is none, and no child
+// that stays.
+func TestChildObeysNobody(t *testing.T) {
 	t.Parallel()
-	var said tail
-	for _, text := range []string{strings.Repeat("a", 1500), strings.Repeat("b", 499), "\n"} {
-		if n, err := said.Write([]byte(text)); n != len(text) || err != nil {
-			t.Errorf("%d, %v", n, err)
+	for name, h := range hostile {
+		kind := does(name)
+		c := fixture.Value((&test{Options: Options{children: kind, after: really}}).spawn())(t)
+		_, err := c.do(t.Context(), Order{Step: Load}, time.Hour)
+		fixture.Equal(t, fmt.Sprint(err), cmp.Or(h.want, "<nil>"), "%s:", name)
+		if _, again := c.do(t.Context(), Order{}, time.Hour); h.want != "" && !errors.Is(again, err) {
+			t.Errorf("%s: asked again it says %v", name, again)
 		}
+		c.close()
+		<-c.ended
+		fixture.Equal(t, kind.Held(), 0, "%s: children that stay", name)
 	}
-	if got := said.line(); len(got) != 1999 || got[0] != 'a' {
-		t.Errorf("%d bytes are kept: %.3s", len(got), got)
-	}
-	_, _ = said.Write([]byte(strings.Repeat("c", 1600)))
-	fixture.Equal(t, said.line(), strings.Repeat("b", 399), "the first line is")
 }

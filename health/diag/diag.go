@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,19 +14,22 @@ import (
 
 	"gpusteward/health"
 	"gpusteward/health/incident"
+	"gpusteward/internal/worker"
 )
 
 // Options say what to test, and how.
 type Options struct {
-	Level    int              // of Levels
-	GPUs     []string         // indices or UUIDs; none is all
-	Busy     bool             // test GPUs that are in use, too
-	Node     string           // name of the host
-	Command  func() *exec.Cmd // a child, which calls Work
-	Patience time.Duration    // time that a step may take beyond its plan; 0 is enough for a slow host
-	Fault    Fault            // to inject into the first GPU
+	Level    int           // of Levels
+	GPUs     []string      // indices or UUIDs; none is all
+	Busy     bool          // test GPUs that are in use, too
+	Node     string        // name of the host
+	Patience time.Duration // time that a step may take beyond its plan; 0 is enough for a slow host
+	Fault    Fault         // to inject into the first GPU
 
-	after after // nil is time.After
+	after       after // nil is time.After
+	children    *worker.Kind
+	environment []string   // of a child, besides this process's
+	files       []*os.File // that a child gets
 }
 
 // An after ends the waiting for an order after a time, like time.After.
@@ -70,6 +72,9 @@ func Run(ctx context.Context, o Options) *Report {
 	if t.after == nil {
 		t.after = really
 	}
+	if t.children == nil {
+		t.children = &children
+	}
 	defer t.close()
 	if err := t.survey(ctx); err != nil {
 		return t.Unknown(err)
@@ -99,27 +104,6 @@ func (t *test) close() {
 		}
 	}
 	all.Wait()
-}
-
-// unprepared lists variables of the environment that change what CUDA sees or leaves behind.
-var unprepared = []string{"CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "CUDA_CACHE_DISABLE=", "CUDA_LAUNCH_BLOCKING=",
-	"CUDA_DISABLE_PTX_JIT=", "CUDA_FORCE_PTX_JIT="}
-
-// spawn starts a child that sees every GPU.
-func (t *test) spawn() (*child, error) {
-	command := t.Command()
-	if command.Env == nil {
-		command.Env = os.Environ()
-	}
-	command.Env = append(slices.DeleteFunc(command.Env, func(v string) bool {
-		return slices.ContainsFunc(unprepared, func(name string) bool { return strings.HasPrefix(v, name) })
-	}), "CUDA_CACHE_DISABLE=1")
-	c, err := begin(command)
-	if err != nil {
-		return nil, fmt.Errorf("start a child: %w", err)
-	}
-	c.after = t.after
-	return c, nil
 }
 
 // survey finds the GPUs to test, and starts a child for each.

@@ -69,7 +69,7 @@ func TestGPUDiagFaults(t *testing.T) {
 // TestGPUDiagRefuses expects a GPU with another process to be left alone, and
 // to be tested as soon as that process is gone.
 func TestGPUDiagRefuses(t *testing.T) {
-	user := fixture.Value(begin(this.command(t)()))(t)
+	user := fixture.Value((&test{Options: this.options(t)}).spawn())(t)
 	gpus, err := user.do(t.Context(), Order{Step: Survey}, time.Minute)
 	if err != nil || len(gpus.GPUs) == 0 {
 		t.Fatalf("%+v, %v", gpus, err)

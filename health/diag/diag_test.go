@@ -3,7 +3,6 @@ package diag
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,7 +24,8 @@ func init() {
 // tested returns the report on a host.
 func tested(t *testing.T, h host, o Options) *Report {
 	t.Helper()
-	o.Command, o.Node = h.command(t), "node7"
+	as := h.options(t)
+	o.Node, o.children, o.environment = as.Node, as.children, as.environment
 	o.after = func(which Order, d time.Duration) <-chan time.Time {
 		if which.Step == "" { // the host settles at once
 			d = 0
@@ -101,7 +101,7 @@ func TestDiagFindings(t *testing.T) {
 			[]string{"errors:0", "errors:1", "errors:2"}, 2, "1 uncorrected ECC errors"},
 		"no peers": {of(func(h *host) { h.NoPeer = true }), nil, 0, "skipped"},
 		"crash": {of(func(h *host) { h.Dies = map[int]Step{1: Memory} }),
-			[]string{"memory:1"}, 2, "its process ended in memory: panic: the driver crashed"},
+			[]string{"memory:1"}, 2, "in memory, its process failed: exit status 2: panic: the driver crashed"},
 		"no driver": {host{NoDriver: true}, nil, 3, "UNKNOWN - node7: nvmlInit: library_not_found"},
 		"no CUDA":   {of(func(h *host) { h.NoCUDA = true }), nil, 3, "the CUDA driver is not there"},
 		"in use": {of(func(h *host) { h.Users = map[int][]int{1: {4711, 4712}} }),
@@ -113,7 +113,7 @@ func TestDiagFindings(t *testing.T) {
 		"driver's memory": {of(func(h *host) { h.Taken = map[int]uint64{1: 4 << 20} }), nil, 0, "OK - node7: 3 GPUs"},
 		"exclusive":       {of(func(h *host) { h.Alone = true }), nil, 0, "the exclusive compute mode"},
 		"killed": {of(func(h *host) { h.Killed = map[int]Step{2: Compute} }),
-			[]string{"compute:2"}, 2, "its process ended in compute: signal: killed"},
+			[]string{"compute:2"}, 2, "in compute, its process failed: signal: killed"},
 		"MIG": {of(func(h *host) { h.Unfit = map[int]string{0: "MIG is on"} }),
 			nil, 3, "GPU 0 was not tested: MIG is on"},
 		"full": {of(func(h *host) { h.Full = map[int]bool{1: true} }), nil, 3, "GPU 1 was not tested: only 12 MiB"},
@@ -183,24 +183,16 @@ func TestUse(t *testing.T) {
 // TestEnvironmentOfAChild expects a child to see every GPU, and to inherit
 // everything else.
 func TestEnvironmentOfAChild(t *testing.T) {
-	t.Setenv("CUDA_VISIBLE_DEVICES", "1")
-	for name, c := range map[string]struct{ given, want []string }{
-		"its own": {[]string{"A=1", "CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_CACHE_DISABLE=0",
-			"CUDA_LAUNCH_BLOCKING=1", "CUDA_DISABLE_PTX_JIT=1", "CUDA_FORCE_PTX_JIT=1", "B=2"},
-			[]string{"A=1", "B=2", "CUDA_CACHE_DISABLE=1"}},
-		"inherited": {nil, append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-			return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=")
-		}), "CUDA_CACHE_DISABLE=1")},
-	} {
-		o := &test{Options: Options{Command: func() *exec.Cmd {
-			command := exec.Command("cat")
-			command.Env = c.given
-			return command
-		}}}
-		child := fixture.Value(o.spawn())(t)
-		child.close()
-		fixture.EqualSlices(t, child.command.Env, c.want, "%s", name)
+	t.Setenv("CUDA_CACHE_DISABLE", "0")
+	before := os.Environ()
+	for _, name := range unprepared {
+		t.Setenv(name, "1")
 	}
+	prepare()
+	for i, v := range before {
+		before[i] = strings.Replace(v, "CUDA_CACHE_DISABLE=0", "CUDA_CACHE_DISABLE=1", 1)
+	}
+	fixture.EqualSlices(t, slices.Sorted(slices.Values(os.Environ())), slices.Sorted(slices.Values(before)), "the environment")
 }
 
 // TestTimesOfPlans expects the pairs of a host to share their time, and

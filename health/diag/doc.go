@@ -3,14 +3,14 @@
 //
 //	Run -> a child for each GPU <- orders -- steps of the plan -> readings -> judge -> Report
 //
-// A Plan (plan.go) gives the time of each step of a level. Children make all calls of the
-// driver: Run sends an Order, and the child's Work answers with a Reading. Kernels are PTX,
-// which the driver compiles, so no CUDA toolkit is needed. A Unit is a row (unit.go): a kind of
-// arithmetic, with its kernel, its inputs and its exact results. Inputs are small whole
-// numbers, so that each type holds every sum exactly, and any other result is wrong. Memory
-// is written and read back in patterns (pattern.go), in which every bit of a word is once 0
-// and once 1. judge.go compares readings with what the maker says of the model (models.go) and
-// with the GPU's counters of errors.
+// A Plan (plan.go) gives the time of each step of a level. Children (package worker) make all
+// calls of the driver: Run sends an Order, and the child's Work answers with a Reading. Kernels
+// are PTX, which the driver compiles, so no CUDA toolkit is needed. A Unit is a row (unit.go): a
+// kind of arithmetic, with its kernel, its inputs and its exact results. Inputs are small whole
+// numbers, so that each type holds every sum exactly, and any other result is wrong. Memory is
+// written and read back in patterns (pattern.go), in which every bit of a word is once 0 and once
+// 1. judge.go compares readings with what the maker says of the model (models.go) and with the
+// GPU's counters of errors.
 //
 // Invariants:
 //

@@ -6,15 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
-	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/worker"
 )
 
 // A host is a simulated host in the form in which a child receives it. Its GPUs
@@ -59,56 +58,38 @@ type host struct {
 // h200s returns a host of n GPUs.
 func h200s(n int) host { return host{Count: n, Name: "NVIDIA H200", Watts: 600} }
 
-// childArgument is a child's only argument. With it, a child that has lost its
-// environment fails. It must not run the tests, which would start more
-// children.
-const childArgument = "child"
+// hostVariable tells a child which host to simulate.
+const hostVariable = "GPUSTEWARD_TEST_DIAG_HOST"
 
-const (
-	hostVariable   = "GPUSTEWARD_TEST_DIAG_HOST"
-	parentVariable = "GPUSTEWARD_TEST_DIAG_PARENT"
-)
+func init() {
+	worker.Register("simulate", func([]string) error {
+		var h host
+		if err := json.Unmarshal([]byte(os.Getenv(hostVariable)), &h); err != nil {
+			return err
+		}
+		return follow(h.open)
+	})
+	worker.Register("parent", func([]string) error { // its children hold its tether
+		Run(context.Background(), Options{Patience: time.Hour, children: does("simulate"),
+			files: []*os.File{os.NewFile(3, "tether")}})
+		return nil
+	})
+}
 
-// TestMain is also the child, if it is told which host to simulate, or a parent
-// whose children hold its tether.
-func TestMain(m *testing.M) {
-	text := os.Getenv(hostVariable)
-	if len(os.Args) != 2 || os.Args[1] != childArgument {
-		os.Exit(m.Run())
-	}
-	var h host
-	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		panic(err)
-	}
-	if os.Getenv(parentVariable) != "" {
-		Run(context.Background(), Options{Patience: time.Hour, Command: func() *exec.Cmd {
-			c := exec.Command("/proc/self/exe", childArgument)
-			c.Env = append(os.Environ(), parentVariable+"=")
-			c.ExtraFiles = []*os.File{tether}
-			return c
-		}})
-		os.Exit(0)
-	}
-	if err := Work(os.Stdin, os.Stdout, h.open); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+// does returns children that do registered work.
+func does(work string) *worker.Kind {
+	return &worker.Kind{Command: worker.Begins(work), Running: maxChildren, Children: maxChildren, Parting: parting}
 }
 
 // tether connects a child and its test on request: the test learns from it when
 // a GPU hangs, and when all children have ended.
-var tether = os.NewFile(3, "tether")
+var tether = os.NewFile(5, "tether")
 
-// command returns a function that starts a child on the host.
-func (h host) command(t testing.TB) func() *exec.Cmd {
+// options returns those of a test on the host.
+func (h host) options(t testing.TB) Options {
 	t.Helper()
 	text := fixture.Value(json.Marshal(h))(t)
-	return func() *exec.Cmd {
-		c := exec.Command("/proc/self/exe", childArgument)
-		c.Env = append(os.Environ(), hostVariable+"="+string(text), "GORACE=atexit_sleep_ms=0")
-		return c
-	}
+	return Options{Node: "node7", after: really, children: does("simulate"), environment: []string{hostVariable + "=" + string(text)}}
 }
 
 func (h host) open() (Driver, error) {
@@ -303,5 +284,3 @@ func (g *simulatedGPU) Record() Record {
 	g.told = true
 	return r
 }
-
-var _ io.Writer = (*tail)(nil)

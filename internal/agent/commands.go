@@ -196,7 +196,7 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	case judge.FullCommand():
 		return judging.run(ctx, f, args, stdout)
 	case diagnosis.FullCommand():
-		return diagnosing.run(ctx, os.Stdin, stdout)
+		return diagnosing.run(ctx, stdout)
 	case stacks.FullCommand():
 		err = stacking.run(ctx, f.procfs, stdout)
 	case execution.FullCommand():

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,6 @@ type diagFlags struct {
 	json  bool
 	least string
 	fault string
-	child bool
 }
 
 func diagCommand(app *kingpin.Application) (*kingpin.CmdClause, *diagFlags) {
@@ -45,26 +43,18 @@ func diagCommand(app *kingpin.Application) (*kingpin.CmdClause, *diagFlags) {
 		EnumVar(&d.least, "warning", "critical")
 	cmd.Flag("fault", "Inject a fault, to see it found.").Hidden().
 		EnumVar(&d.fault, "", string(diag.WrongSM), string(diag.WrongBit), string(diag.LowClock), string(diag.Hang))
-	cmd.Flag("child", "Follow the orders of a parent process.").Hidden().BoolVar(&d.child)
 	return cmd, d
 }
 
 // run tests the GPUs and returns the exit status.
-func (d *diagFlags) run(ctx context.Context, stdin io.Reader, stdout io.Writer) int {
-	if d.child {
-		if diag.Work(stdin, stdout, diag.OpenDriver) != nil {
-			return 1
-		}
-		return 0
-	}
+func (d *diagFlags) run(ctx context.Context, stdout io.Writer) int {
 	var least incident.Severity
 	level, err := strconv.Atoi(d.level)
 	if errors.Join(err, least.UnmarshalText([]byte(d.least))) != nil {
 		return checkMistaken
 	}
 	o := diag.Options{Level: level, GPUs: list(d.gpus), Busy: d.busy == "test", Node: hostName(),
-		Fault:   diag.Fault(d.fault),
-		Command: func() *exec.Cmd { return exec.Command("/proc/self/exe", "diag", "--child") }}
+		Fault: diag.Fault(d.fault)}
 	format := "text"
 	if d.json {
 		format = "json"

@@ -39,8 +39,8 @@ var layers = map[string][]string{
 		themes...),
 	// statistics, without checks
 	"health/derived":  append([]string{"collectors", "collectors/host", "health/incident"}, themes...),
-	"health/incident": {"collectors", "collectors/host"},               // events, before a check judges them
-	"health/diag":     {"collectors/gpu", "health", "health/incident"}, // works on GPUs; health only reads
+	"health/incident": {"collectors", "collectors/host"},                                  // events, before a check judges them
+	"health/diag":     {"collectors/gpu", "health", "health/incident", "internal/worker"}, // works on GPUs; health only reads
 	// files and HTTP, which the judgement lacks
 	"health/journal": {"collectors", "collectors/host", "health/incident"},
 	// the Alertmanager client and its 32 modules

@@ -34,7 +34,8 @@ type Kind struct {
 	Output   int           // bytes that it may write; 0: 64 KiB
 	Confined bool          // it has only the capabilities in Keeps, and cannot get others back
 	Keeps    []int
-	Stays    bool // nothing ends it: not its deadline, and not the end of this process
+	Parting  time.Duration // that one that was given up may take to end; 0: a second
+	Stays    bool          // nothing ends it: not its deadline, and not the end of this process
 
 	mu       sync.Mutex
 	running  int
@@ -116,14 +117,15 @@ func (k *Kind) Do(ctx context.Context, o Order) ([]byte, error) {
 		}
 		select { // what it wrote is complete once it has ended, unless the kernel holds it
 		case <-c.ended:
-		case <-time.After(grace):
+			return c.out.text(), context.Cause(ctx)
+		case <-time.After(cmp.Or(k.Parting, parting)):
+			return c.out.text(), fmt.Errorf("%w, and its process cannot be killed", context.Cause(ctx))
 		}
-		return c.out.text(), context.Cause(ctx)
 	}
 }
 
-// grace is how long a child that was given up may take to end.
-const grace = time.Second
+// parting is how long a child that was given up may take to end.
+const parting = time.Second
 
 // enter waits until the order may begin.
 func (k *Kind) enter(ctx context.Context, o Order) error {
@@ -204,7 +206,7 @@ func (k *Kind) child(o Order) *child {
 		ended: make(chan struct{})}
 	c.Env = append(unhooked(os.Environ()), "GOMAXPROCS=2") // few threads on a large host
 	c.Env = append(c.Env, o.Env...)
-	c.out.left, c.complaint.left = cmp.Or(k.Output, 64<<10), 4096
+	c.out.left, c.complaint = cmp.Or(k.Output, 64<<10), output{left: 4096, lossy: true}
 	c.Stdout, c.Stderr, c.ExtraFiles = &c.out, &c.complaint, o.Files
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal interrupts it
 	if !k.Stays {
@@ -261,7 +263,8 @@ func (k *Kind) run(c *child, of string) {
 // end waits for the child's end and returns how it failed.
 func (c *child) end() error {
 	err := c.Wait()
-	switch complaint := strings.TrimSpace(string(c.complaint.text())); {
+	// After a crash, the first line names the reason.
+	switch complaint, _, _ := strings.Cut(strings.TrimSpace(string(c.complaint.text())), "\n"); {
 	case c.out.full():
 		return errors.New("its process writes too much")
 	case err != nil && complaint != "":
@@ -337,12 +340,13 @@ func unhooked(env []string) []string {
 	return slices.DeleteFunc(env, func(one string) bool { return strings.HasPrefix(one, "LD_PRELOAD=") })
 }
 
-// An output keeps what a child writes, up to a bound. It reads nothing beyond that.
+// An output keeps what a child writes, up to a bound. It reads nothing beyond that, unless it is lossy.
 type output struct {
-	mu   sync.Mutex
-	all  bytes.Buffer
-	left int  // bytes that the child may still write
-	over bool // it wrote more
+	mu    sync.Mutex
+	all   bytes.Buffer
+	left  int  // bytes that the child may still write
+	over  bool // it wrote more
+	lossy bool
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -350,10 +354,10 @@ func (o *output) Write(p []byte) (int, error) {
 	defer o.mu.Unlock()
 	n, _ := o.all.Write(p[:min(len(p), o.left)])
 	o.left -= n
-	if o.over = n < len(p); o.over {
+	if o.over = n < len(p); o.over && !o.lossy {
 		return n, io.ErrShortWrite
 	}
-	return n, nil
+	return len(p), nil
 }
 
 func (o *output) full() bool {

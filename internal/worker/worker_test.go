@@ -103,6 +103,7 @@ func TestAChildIsConfined(t *testing.T) {
 func TestTheKernelHoldsChildren(t *testing.T) {
 	path, stuck, letGo := fixture.Stuck(t, nil)
 	k := kind(1, 4)
+	k.Parting = 10 * time.Millisecond
 	order := func(ctx context.Context, of string, args ...string) string {
 		out, err := k.Do(ctx, Order{Args: args, Of: of})
 		return fmt.Sprint(string(out), ", ", err)
@@ -120,7 +121,7 @@ func TestTheKernelHoldsChildren(t *testing.T) {
 		go func() { told <- order(ctx, owner, "stuck", path, "1") }()
 		fixture.Eventually(t, "the kernel holds a child", func() bool { return stuck() == held+1 })
 		late(errors.New("late"))
-		fixture.Contains(t, <-told, ", late", "of %s", owner)
+		fixture.Contains(t, <-told, ", late, and its process cannot be killed", "of %s", owner)
 		for range 3 { // more would not begin before the first ends
 			fixture.Contains(t, order(short(), owner, "echo"), "earlier children have not ended", "the next of %s", owner)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// An Order tells a worker what to do next.
+// An Order tells a child what to do next.
 type Order struct {
 	Step  Step
 	GPU   string        // UUID
@@ -81,7 +81,7 @@ func Work(orders io.Reader, answers io.Writer, open func() (Driver, error)) erro
 	runtime.LockOSThread() // a CUDA context belongs to a thread
 	// A thread that ends with its goroutine would take the children with it that it has started.
 	defer runtime.UnlockOSThread()
-	w := worker{open: open, devices: map[string]Device{}}
+	s := session{open: open, devices: map[string]Device{}}
 	in, out := json.NewDecoder(orders), json.NewEncoder(answers)
 	for {
 		var o Order
@@ -90,7 +90,7 @@ func Work(orders io.Reader, answers io.Writer, open func() (Driver, error)) erro
 		} else if err != nil {
 			return fmt.Errorf("read an order: %w", err)
 		}
-		r, err := w.do(o)
+		r, err := s.do(o)
 		switch {
 		case errors.As(err, new(unable)):
 			r.Skipped = err.Error()
@@ -103,29 +103,29 @@ func Work(orders io.Reader, answers io.Writer, open func() (Driver, error)) erro
 	}
 }
 
-// A worker is a process's use of the driver.
-type worker struct {
+// A session is a process's use of the driver.
+type session struct {
 	open    func() (Driver, error)
 	driver  Driver
 	devices map[string]Device
 }
 
-func (w *worker) do(o Order) (r Reading, err error) {
-	if w.driver == nil {
-		if w.driver, err = w.open(); err != nil {
+func (s *session) do(o Order) (r Reading, err error) {
+	if s.driver == nil {
+		if s.driver, err = s.open(); err != nil {
 			return r, err
 		}
 	}
 	if o.Step == Survey {
-		r.GPUs, err = w.driver.GPUs()
+		r.GPUs, err = s.driver.GPUs()
 		return r, err
 	}
-	d, ok := w.devices[o.GPU]
+	d, ok := s.devices[o.GPU]
 	if !ok {
-		if d, err = w.driver.Open(o.GPU); err != nil {
+		if d, err = s.driver.Open(o.GPU); err != nil {
 			return r, err
 		}
-		w.devices[o.GPU] = d
+		s.devices[o.GPU] = d
 	}
 	switch o.Step {
 	case Open:
@@ -154,7 +154,7 @@ func (w *worker) do(o Order) (r Reading, err error) {
 		r.Rates, r.Link, err = copies(d, o.For, FromHost, ToHost)
 	case Pairs:
 		var rate Rate
-		rate, err = w.between(d, o)
+		rate, err = s.between(d, o)
 		r.Between = &rate
 	case Close:
 		record := d.Record()
@@ -167,12 +167,12 @@ func (w *worker) do(o Order) (r Reading, err error) {
 const oldest = 70
 
 // between copies from one GPU to another.
-func (w *worker) between(from Device, o Order) (Rate, error) {
-	to, ok := w.devices[o.Peer]
+func (s *session) between(from Device, o Order) (Rate, error) {
+	to, ok := s.devices[o.Peer]
 	if !ok {
 		return Rate{}, fmt.Errorf("%s was not opened", o.Peer)
 	}
-	return w.driver.Between(from, to, o.For)
+	return s.driver.Between(from, to, o.For)
 }
 
 // patterns writes and reads cycles of patterns until the time is over. It always completes one.
