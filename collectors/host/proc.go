@@ -122,7 +122,7 @@ func (p *procFS) Open(pid int) (Handle, error) {
 		_ = unix.Close(fd)
 		return nil, gone(err)
 	}
-	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, stat: func() (f Facts, err error) {
+	return &procDir{fs: p, dir: dir, fd: fd, title: proc.CmdLine, whose: func() string { return procs.Whose(p.root, pid) }, stat: func() (f Facts, err error) {
 		stat, err1 := procs.ReadStat(p.root, pid)
 		status, err2 := proc.NewStatus()
 		f.Comm, f.Start, f.UID = stat.Comm, stat.Start, int(status.UIDs[0])
@@ -165,6 +165,7 @@ type procDir struct {
 	fd    int                   // of the directory
 	stat  func() (Facts, error) // without Began and Cgroup
 	title func() ([]string, error)
+	whose func() string
 }
 
 func (d *procDir) Facts() (Facts, error) {
@@ -222,9 +223,7 @@ func (d *procDir) Environ(names ...string) (found map[string]string, err error) 
 	if err := unix.Faccessat(unix.AT_FDCWD, file, unix.R_OK, unix.AT_EACCESS); err != nil {
 		return nil, gone(&os.PathError{Op: "read", Path: file, Err: err}) // which a child need not find out
 	}
-	f, _ := d.stat()
-	out, err := environments.Do(context.Background(), worker.Order{Args: append([]string{file}, names...),
-		Of: strconv.Itoa(f.UID)})
+	out, err := environments.Do(context.Background(), worker.Order{Args: append([]string{file}, names...), Of: d.whose()})
 	if !d.Alive() {
 		return nil, ErrGone
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"gpusteward/internal/procs"
 )
 
 // Kinds of workloads.
@@ -70,12 +72,13 @@ type Process struct {
 }
 
 // Owner returns the owner of p's workload, which the workload itself cannot
-// choose: the namespace of a pod, otherwise the user of p.
+// choose: the namespace of a pod, otherwise the user of p, with his subordinate
+// UIDs.
 func (p Process) Owner() string {
 	if w := p.Workload; w != nil && w.Namespace != "" {
 		return "namespace:" + w.Namespace
 	}
-	return "user:" + strconv.Itoa(p.UID)
+	return "user:" + strconv.Itoa(int(procs.Login(uint32(p.UID))))
 }
 
 const longest = 128 // bytes of a key or another field

@@ -17,6 +17,7 @@ import (
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 )
 
@@ -186,16 +187,18 @@ func (p *Policy) Whose(f broker.Facts, w *host.Workload) string {
 
 // Owner names the owner of a process by its cgroup: a pod, container, Slurm
 // job, user, or a user within a unit. Anything nested in one of them has the
-// same owner, so that cgroups and job steps do not multiply owners.
+// same owner, and so have a user's subordinate UIDs, so that cgroups, job steps
+// and user namespaces do not multiply owners.
 func Owner(f broker.Facts) string {
-	w := host.ParseCgroup(f.Cgroup, int(f.UID))
+	uid := procs.Login(f.UID)
+	w := host.ParseCgroup(f.Cgroup, int(uid))
 	switch user, _, nested := strings.Cut(w.Key, "/"); {
 	case w.PodUID != "":
 		return host.KindPod + ":" + w.PodUID
 	case w.Job != "":
 		return host.KindSlurm + ":" + w.Job
 	case w.Kind == host.KindUnit:
-		return fmt.Sprintf("%s:%d", w.Key, f.UID)
+		return fmt.Sprintf("%s:%d", w.Key, uid)
 	case w.Kind == host.KindContainer && nested: // names below user.slice are the user's own
 		return host.KindUser + strings.TrimPrefix(user, host.KindContainer)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/user"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"gpusteward/enforcer/broker"
 	"gpusteward/enforcer/schedule"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 	"gpusteward/internal/quota"
 )
 
@@ -419,6 +421,9 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 // TestOwner holds that the cgroup of a process decides its owner, regardless of
 // the groups that the owner made below it.
 func TestOwner(t *testing.T) {
+	procs.Etc = t.TempDir()
+	t.Cleanup(func() { procs.Etc = "/etc" })
+	fixture.Must(t, os.WriteFile(procs.Etc+"/subuid", []byte("7:100000:65536\n"), 0o600))
 	id := strings.Repeat("ab", 32)
 	pod := "/kubepods.slice/kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice/"
 	for cgroup, want := range map[string]string{
@@ -434,6 +439,8 @@ func TestOwner(t *testing.T) {
 		pod + "cri-containerd-" + id + ".scope":                            "pod:01234567-89ab-cdef-0123-456789abcdef",
 		pod + "cri-containerd-" + strings.Repeat("cd", 32) + ".scope/x":    "pod:01234567-89ab-cdef-0123-456789abcdef",
 	} {
-		fixture.Equal(t, Owner(broker.Facts{UID: 7, Cgroup: "0::" + cgroup + "\n"}), want, "the owner of %s is", cgroup)
+		for _, uid := range []uint32{7, 100000, 165535} {
+			fixture.Equal(t, Owner(broker.Facts{UID: uid, Cgroup: "0::" + cgroup + "\n"}), want, "the owner of user %d in %s is", uid, cgroup)
+		}
 	}
 }

@@ -199,26 +199,22 @@ func TestChildIsLate(t *testing.T) {
 	})
 }
 
-// TestChildEndsWithItsTest expects a test's end to end its child, and to accuse
-// no GPU.
+// TestChildEndsWithItsTest expects a test's end to end its child, and to accuse no GPU, also where
+// the answer is broken by then.
 func TestChildEndsWithItsTest(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]bool{"before an answer": false, "with a broken answer": true} {
-		synctest.Test(t, func(t *testing.T) {
-			c, orders, answers := mute(t, true)
-			ctx, end := context.WithCancel(t.Context())
-			go func() {
-				_ = orders.Decode(new(Order))
-				end()
-				if answer {
-					_ = answers.Close()
-				}
-			}()
-			if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || !errors.Is(c.how, errEnded) {
-				t.Errorf("%s: %v, %v", name, err, c.how)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c, orders, answers := mute(t, true)
+		ctx, end := context.WithCancel(t.Context())
+		go func() {
+			_ = orders.Decode(new(Order))
+			end()
+			_ = answers.Close()
+		}()
+		if _, err := c.do(ctx, Order{}, time.Hour); !errors.Is(err, errEnded) || !errors.Is(c.how, errEnded) {
+			t.Errorf("%v, %v", err, c.how)
+		}
+	})
 }
 
 // TestChildStays expects a child that does not end by itself to be given up in time.
@@ -251,7 +247,6 @@ var hostile = map[string]struct {
 	"complains":  {func(io.Writer) error { return errors.New("first\nsecond") }, "in load, its process failed: exit status 1: first"},
 	"fails":      {func(io.Writer) error { syscall.Exit(3); return nil }, "in load, its process failed: exit status 3"},
 	"ends":       {func(io.Writer) error { return nil }, "in load, its process ended"},
-	"is killed":  {func(io.Writer) error { return syscall.Kill(os.Getpid(), syscall.SIGKILL) }, "in load, its process failed: signal: killed"},
 	"garbage":    {func(w io.Writer) error { return write(w, "what?", 1) }, "in load, invalid character 'w' looking for beginning of value"},
 	"half":       {func(w io.Writer) error { return write(w, `{"Error": "`, 1) }, "in load, its process ended"},
 	"100 MiB":    {func(w io.Writer) error { return write(w, `{"Load": [{},`+strings.Repeat("{},", 1<<15), 1100) }, "in load, its answer is longer than 8 MiB"},

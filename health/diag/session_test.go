@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -97,7 +98,7 @@ func (g *labGPU) Vitals() Vitals {
 
 func (g *labGPU) Record() Record { return g.simulatedGPU.Record() }
 
-// work lets a worker carry out orders.
+// work lets a child carry out orders.
 func (l *lab) work(t *testing.T, orders ...Order) (readings []Reading) {
 	t.Helper()
 	var in, out bytes.Buffer
@@ -177,25 +178,15 @@ func TestWorkerFails(t *testing.T) {
 	l := newLab()
 	l.fails["products"] = errors.New("no")
 	fixture.Equal(t, l.work(t, Order{Step: Load, GPU: "GPU-0", For: time.Second})[0].Error, "no", "the load's error")
-	err := Work(strings.NewReader("{"), io.Discard, nil)
-	if err == nil || !strings.HasPrefix(err.Error(), "read an order: ") {
-		t.Errorf("half an order: %v", err)
-	}
-	closed, _ := io.Pipe()
-	_ = closed.Close()
+	fixture.Fails(t, Work(strings.NewReader("{"), io.Discard, nil), "read an order: ", "half an order")
 	_, full := io.Pipe()
 	_ = full.CloseWithError(io.ErrShortWrite)
-	err = Work(strings.NewReader("{}"), full, func() (Driver, error) { return l, nil })
-	if err == nil || !strings.HasPrefix(err.Error(), "answer: ") {
-		t.Errorf("an answer that nobody reads: %v", err)
-	}
+	fixture.Fails(t, Work(strings.NewReader("{}"), full, func() (Driver, error) { return l, nil }), "answer: ", "unread")
 }
 
 func TestOldGPUs(t *testing.T) {
 	t.Parallel()
-	for capability, want := range map[int]string{
-		70: "", 69: "its compute capability is 6.9, the kernels need 7.0",
-	} {
+	for capability, want := range map[int]string{70: "", 69: "its compute capability is 6.9, the kernels need 7.0"} {
 		l := newLab()
 		l.facts.Capability = capability
 		fixture.Equal(t, l.work(t, Order{Step: Open, GPU: "GPU-0"})[0].Skipped, want, "%d", capability)
@@ -250,12 +241,7 @@ func TestComputeTakesItsTime(t *testing.T) {
 			l := newLab() // a launch takes 7 ms, and reports 1 ms like any simulated one
 			l.facts.Capability = 75
 			r := l.work(t, Order{Step: Compute, GPU: "GPU-0", For: c.most})[0]
-			var names []string
-			for name := range r.Units {
-				names = append(names, name)
-			}
-			slices.Sort(names)
-			fixture.Equal(t, strings.Join(names, " "), "fma_f32 fma_f64 tensor_f16 tensor_s8", "units")
+			fixture.Equal(t, strings.Join(slices.Sorted(maps.Keys(r.Units)), " "), "fma_f32 fma_f64 tensor_f16 tensor_s8", "units")
 			u := Units[0]
 			want := UnitTally{
 				Took:       time.Duration(c.launches) * launch,

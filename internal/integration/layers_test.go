@@ -51,7 +51,7 @@ var layers = map[string][]string{
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
-	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/quota"},
+	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
 	"enforcer/audit": {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},
 	// pure: the consequences of those facts

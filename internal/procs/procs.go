@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -36,9 +35,9 @@ var ErrLate = fmt.Errorf("%w, for a moment at least", ErrHeld)
 
 // Bounds of the looks that are late, each a thread. As many again may have an answer.
 const (
-	maxHeld    = 128
-	maxOfOwner = 8                // of a user, or a cgroup of root's: nobody else is looked at less for them
-	keepFor    = 30 * time.Second // an answer that nobody has asked for again
+	maxHeld   = 128
+	freeParty = 16               // a party (Whose) has one in so many of the free ones, so few parties leave the others none
+	keepFor   = 30 * time.Second // an answer that nobody has asked for again
 )
 
 // A patience is how long a look is waited for.
@@ -171,28 +170,14 @@ func State(procfs string, pid int) byte {
 	return state[0]
 }
 
-// Whose returns whose a process is: a user, or a cgroup of root's.
-func Whose(procfs string, pid int) string { return owner(filepath.Join(procfs, strconv.Itoa(pid))) }
-
-func owner(dir string) string {
-	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
-	_, rest, _ := strings.Cut(string(status), "\nUid:")
-	user, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
-	if user != "0" {
-		return user
-	}
-	cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-	return user + " " + string(cgroup)
-}
-
 // A keeper makes looks, and knows those that are late. Its methods may be called concurrently.
 type keeper struct {
-	most, ofOwner int // looks that are late
-	mu            sync.Mutex
-	late          map[string]*sent // by what is looked at
+	most int // looks that are late
+	mu   sync.Mutex
+	late map[string]*sent // by what is looked at
 }
 
-var looks = keeper{most: maxHeld, ofOwner: maxOfOwner}
+var looks = keeper{most: maxHeld}
 
 // A sent look is on a thread of its own.
 type sent struct {
@@ -206,7 +191,7 @@ type sent struct {
 }
 
 // ask makes a look, or has the answer of one that was late. It fails if the kernel holds the look, or
-// as many of its owner's as it may hold.
+// as many of its party's as it may hold.
 func (k *keeper) ask(p patience, kind kind, dir string, names []string) ([]found, error) {
 	if all, err := k.earlier(kind, dir, names); all != nil || err != nil {
 		return all, err
@@ -273,7 +258,7 @@ func (k *keeper) earlier(kind kind, dir string, names []string) ([]found, error)
 			return <-l.found, nil
 		}
 	}
-	mine, all, of := 0, 0, owner(dir)
+	mine, all, of := 0, 0, party(dir)
 	for _, l := range k.late {
 		switch {
 		case len(l.found) == 0:
@@ -284,7 +269,7 @@ func (k *keeper) earlier(kind kind, dir string, names []string) ([]found, error)
 			k.forget(l)
 		}
 	}
-	if mine >= k.ofOwner || all >= k.most {
+	if all >= k.most || mine >= max(1, (k.most-all+mine)/freeParty) {
 		return nil, fmt.Errorf("%s: %w: %d other looks at processes of its owner are late, and %d in all", dir, ErrHeld, mine, all)
 	}
 	return nil, nil
@@ -303,7 +288,7 @@ func (k *keeper) await(l *sent, task string, kind kind, dir string, names []stri
 	if k.late == nil {
 		k.late = map[string]*sent{}
 	}
-	l.of, l.since, k.late[l.what] = owner(dir), time.Now(), l
+	l.of, l.since, k.late[l.what] = party(dir), time.Now(), l
 	go k.judge(l, task)
 	return l.err()
 }

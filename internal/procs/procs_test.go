@@ -67,7 +67,7 @@ func TestAProcessHoldsWhoLooksAtIt(t *testing.T) {
 // ended since, or others' looks are as many as there may be.
 func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 	t.Parallel()
-	k := keeper{most: maxHeld, ofOwner: maxOfOwner, late: map[string]*sent{}}
+	k := keeper{most: maxHeld, late: map[string]*sent{}}
 	self := filepath.Join("/proc", strconv.Itoa(os.Getpid()))
 	late := func(process int) *sent {
 		l := &sent{what: key(files, self, []string{"stat"}), process: process, since: time.Now(), found: make(chan []found, 1)}
@@ -87,17 +87,16 @@ func TestALateAnswerIsOfTheSameProcess(t *testing.T) {
 	fixture.Equal(t, ask(), "earlier", "once it has ended")
 	late(-1).found <- []found{{text: []byte("earlier")}} // as if its process had ended
 	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "of another process")
-	for user := range 7 { // who collude
-		for n := range maxOfOwner {
-			what := fmt.Sprint(user, n)
+	for user := range 50 { // who collude
+		for n := range max(1, (maxHeld-len(k.late))/freeParty) {
+			what := fmt.Sprint(user, " ", n)
 			k.late[what] = &sent{what: what, of: strconv.Itoa(1000 + user), since: time.Now(), found: make(chan []found, 1)}
 		}
 	}
-	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "while seven users have as many late as they may")
-	for what := range k.late {
-		k.late[what].of = owner(self)
-	}
-	fixture.Contains(t, ask(), "56 other looks at processes of its owner", "while its owner has")
+	fixture.Contains(t, ask(), strconv.Itoa(os.Getpid())+" (", "while fifty users have as many late as they may")
+	k.late["0 0"].of = party(self)
+	fixture.Contains(t, ask(), "1 other looks at processes of its owner", "while it has as many")
+	k.late["0 0"].of = "1000"
 	for _, l := range k.late {
 		l.found <- nil
 	}
@@ -117,4 +116,38 @@ func TestParseStat(t *testing.T) {
 	for _, line := range []string{"", "7", "7 (a", "7 ) (", "7 (a) S 1 2", "7 (a) S x" + fmt.Sprintf(rest, 0)} {
 		fixture.Fails(t, fixture.Error(ParseStat([]byte(line))), "", "%q", line)
 	}
+}
+
+// TestWhose has a user be one party, whatever cgroups and UIDs he has.
+func TestWhose(t *testing.T) {
+	Etc = t.TempDir()
+	t.Cleanup(func() { Etc = "/etc" })
+	write := func(name, text string) { fixture.Must(t, os.WriteFile(filepath.Join(Etc, name), []byte(text), 0o600)) }
+	write("passwd", "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\n")
+	write("subuid", "alice:100000:65536\nalice:300000:10\n1002:165536:65536\nldap:231072:65536\nldap:400000:9\nbad:x:1\n:::\n")
+	write("status", "")
+	id, pod := strings.Repeat("ab", 32), "kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice"
+	for of, want := range map[string]string{
+		"1001 /": "1001", "100000 /": "1001", "165535 /": "1001", "165536 /": "1002", "300009 /": "1001", "300010 /": "300010",
+		"231073 /": "231072", "400001 /": "231072", "99999 /": "99999",
+		"1001 /user.slice/user-1001.slice/session-5.scope":                                        "/user.slice/user-1001.slice",
+		"900000 /user.slice/user-1001.slice/user@1001.service/user.slice/libpod-" + id + ".scope": "/user.slice/user-1001.slice",
+		"100007 /system.slice/cron.service":                                                       "1001", "1001 /system.slice/slurmstepd.scope/job_12/step_0": "1001",
+		"1001 /system.slice/own.service/docker-" + id + ".scope": "1001", // a name that its user chooses
+		"7 /system.slice/docker-" + id + ".scope/x":              "/system.slice/docker-" + id + ".scope",
+		"8 /docker/" + id: "/docker/" + id, "0 /docker/" + id + "/x": "/docker/" + id,
+		"9 /kubepods.slice/" + pod + "/cri-containerd-" + id + ".scope": "/kubepods.slice/" + pod,
+		"9 /lxc.payload.web/init.scope":                                 "/lxc.payload.web", "0 /system.slice/a.service": "0 0::/system.slice/a.service\n",
+	} {
+		uid, cgroup, _ := strings.Cut(of, " ")
+		write("status", "Name:\tx\nUid:\t"+uid+"\t5\t5\t5\n")
+		write("cgroup", "0::"+cgroup+"\n")
+		fixture.Equal(t, party(Etc), want, "%s:", of)
+	}
+	write("cgroup", "5:misc:/\n4:devices:/docker/"+id+"\n1:name=systemd:/docker/"+id+"\n")
+	fixture.Equal(t, party(Etc), "/docker/"+id, "with cgroups of version 1:")
+	write("subuid", "")
+	fixture.Must(t, os.Chtimes(filepath.Join(Etc, "subuid"), time.Time{}, time.Unix(1, 0)))
+	fixture.Equal(t, Login(100000), 100000, "once the file is empty:")
+	fixture.Equal(t, party(t.TempDir()), "", "a process that is gone:")
 }

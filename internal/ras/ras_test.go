@@ -31,9 +31,9 @@ func mustParse(t testing.TB, text string) Status {
 	return fixture.Value(parse([]byte(text)))(t)
 }
 
-// serve answers one client, and returns the address and what ends with the
+// serve answers as many clients, and returns the address and what ends with the
 // server.
-func serve(t *testing.T, answer func(net.Conn)) (string, chan struct{}) {
+func serve(t *testing.T, answers ...func(net.Conn)) (string, chan struct{}) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	fixture.Must(t, err)
@@ -41,12 +41,14 @@ func serve(t *testing.T, answer func(net.Conn)) (string, chan struct{}) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		conn, err := l.Accept()
-		if err != nil {
-			return
+		for _, answer := range answers {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			answer(conn)
+			conn.Close()
 		}
-		defer conn.Close()
-		answer(conn)
 	}()
 	return l.Addr().String(), done
 }
@@ -147,22 +149,9 @@ func TestAskBadServers(t *testing.T) {
 // another one.
 func TestAskStopped(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	fixture.Must(t, err)
-	defer l.Close()
 	stopped := func(conn net.Conn) { io.Copy(io.Discard, conn) }
-	runs := nccl(true, recorded(t, "even.json"))
-	go func() {
-		for _, answer := range []func(net.Conn){stopped, runs} {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			answer(conn)
-			conn.Close()
-		}
-	}()
-	if s, err := Ask(t.Context(), l.Addr().String()); err != nil || s.Size() != 2 {
+	address, _ := serve(t, stopped, nccl(true, recorded(t, "even.json")))
+	if s, err := Ask(t.Context(), address); err != nil || s.Size() != 2 {
 		t.Errorf("%+v: %v", s, err)
 	}
 }

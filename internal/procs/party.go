@@ -1,0 +1,124 @@
+package procs
+
+import (
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Whose returns the party that a process is of. No plain user is several parties, whatever processes,
+// cgroups and namespaces he makes: a party is a user's slice of systemd, a pod, a container of root's,
+// or else a user with his subordinate UIDs, or a cgroup of root's.
+func Whose(procfs string, pid int) string { return party(filepath.Join(procfs, strconv.Itoa(pid))) }
+
+// parties are the names of cgroups, below slices, that only root gives, and in which others may have any UID.
+var parties = regexp.MustCompile(`^user-\d+\.slice$|pod[\da-f_-]{32,36}(\.slice)?$|[\da-f]{64}(\.scope)?$|` +
+	`^lxc\.payload\.|^machine-.*\.scope$|^systemd-nspawn@`)
+
+func party(dir string) string {
+	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
+	_, rest, _ := strings.Cut(string(status), "\nUid:")
+	user, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
+	cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+	for line := range strings.Lines(string(cgroup)) {
+		path := line[strings.LastIndex(line, ":/")+1:]
+		at := ""
+		for part := range strings.SplitSeq(strings.Trim(path, "/\n"), "/") {
+			if at += "/" + part; parties.MatchString(part) {
+				return at
+			}
+			if strings.HasSuffix(part, ".service") || strings.HasSuffix(part, ".scope") {
+				break // its user may choose the names below it
+			}
+		}
+	}
+	if user == "0" {
+		return user + " " + string(cgroup)
+	}
+	uid, err := strconv.ParseUint(user, 10, 32)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprint(Login(uint32(uid)))
+}
+
+// Etc is the directory that tells which UIDs are subordinate ones of whom.
+var Etc = "/etc"
+
+// Login returns the user that a UID is a subordinate one of, by /etc/subuid, or the UID itself. A user
+// whom /etc/passwd does not have is known by the first of his subordinate UIDs.
+func Login(uid uint32) uint32 {
+	subordinates.Lock()
+	defer subordinates.Unlock()
+	for _, r := range spans(filepath.Join(Etc, "subuid")) {
+		if uid-r.first < r.count {
+			return r.of
+		}
+	}
+	return uid
+}
+
+// A span is a range of UIDs that are subordinate ones of a user.
+type span struct{ first, count, of uint32 }
+
+// subordinates are the spans of a file.
+var subordinates struct {
+	sync.Mutex
+	path    string
+	changed time.Time
+	ranges  []span
+}
+
+// spans returns what a file says; none if it is not there. The caller has locked subordinates.
+func spans(path string) []span {
+	s := &subordinates
+	is, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	if path == s.path && is.ModTime().Equal(s.changed) {
+		return s.ranges
+	}
+	s.path, s.changed, s.ranges = path, is.ModTime(), nil
+	numbers := map[string]uint32{} // of users
+	for f := range table(filepath.Join(filepath.Dir(path), "passwd")) {
+		if uid, err := strconv.ParseUint(f[2], 10, 32); err == nil {
+			numbers[f[0]] = uint32(uid)
+		}
+	}
+	for f := range table(path) {
+		first, err1 := strconv.ParseUint(f[1], 10, 32)
+		count, err2 := strconv.ParseUint(f[2], 10, 32)
+		if err1 != nil || err2 != nil {
+			continue
+		}
+		of, known := numbers[f[0]]
+		if uid, err := strconv.ParseUint(f[0], 10, 32); err == nil {
+			of, known = uint32(uid), true
+		}
+		if !known {
+			of = uint32(first)
+			numbers[f[0]] = of
+		}
+		s.ranges = append(s.ranges, span{uint32(first), uint32(count), of})
+	}
+	return s.ranges
+}
+
+// table has the lines of a file with three fields or more.
+func table(path string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		text, _ := os.ReadFile(path)
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Split(strings.TrimSpace(line), ":"); len(f) > 2 && !yield(f) {
+				return
+			}
+		}
+	}
+}
