@@ -144,6 +144,7 @@ type agent struct {
 	end    func()
 	ended  chan struct{} // closed when the agent has ended
 	status int           // its exit status after that
+	gone   time.Time     // when a child had ended; its output may have taken longer
 	pid    int           // of a child
 	client *http.Client
 	url    string
@@ -227,8 +228,9 @@ func launch(t *testing.T, cmd *exec.Cmd) *agent {
 	a.end = func() { cmd.Process.Signal(syscall.SIGTERM) }
 	go func() {
 		defer close(a.ended)
-		cmd.Wait()
-		a.status = cmd.ProcessState.ExitCode()
+		state, _ := cmd.Process.Wait()
+		a.gone, a.status = time.Now(), state.ExitCode()
+		cmd.Wait() // until all its output is there
 	}()
 	t.Cleanup(func() { cmd.Process.Kill() }) // if it ignored the signal
 	a.begin()
