@@ -381,20 +381,20 @@ func TestSharesOfSessions(t *testing.T) {
 // TestWhoseFaultARefusalIs has an owner take all sessions that it can get beside others that did.
 func TestWhoseFaultARefusalIs(t *testing.T) {
 	t.Parallel()
-	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true} {
+	for others, want := range map[int]bool{0: false, 1: false, 10: false, 13: true, 60: true, -13: false, -60: false} {
 		b := start(t, Options{MaxSessions: 1200}, nil)
 		last := 0
-		fill := func(owner string) (n int) {
+		fill := func(job, user int) (n int) {
 			for ; ; n++ {
-				if last++; b.enter(&session{b: b, facts: Facts{PID: last}}, owner) != nil {
+				if last++; b.enter(&session{b: b, facts: Facts{PID: last, UID: uint32(user)}}, fmt.Sprint(job)) != nil {
 					return n
 				}
 			}
 		}
-		for i := range others {
-			fill(fmt.Sprint(i))
+		for i := range max(others, -others) {
+			fill(i, 1000+max(0, min(1, others))*(i+1)) // of others, or its own other jobs
 		}
-		n := fill("it")
+		n := fill(-1, 1000)
 		if refused, excused := b.Refused(last); !refused || excused != want || b.Stats().Starved {
 			t.Errorf("beside %d it has %d sessions, is refused: %v, excused: %v", others, n, refused, excused)
 		}

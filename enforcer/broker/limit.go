@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/wire"
 )
 
@@ -59,6 +60,7 @@ type caller struct {
 // The broker's mutex guards its sessions.
 type owner struct {
 	name        string
+	party       string // who may be several owners: the user of several jobs
 	sessions    int
 	calls, rate rate // connections and messages
 	asks        rate // for statistics
@@ -97,7 +99,7 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	defer b.mu.Unlock()
 	p, o := b.caller(s.facts.PID), b.owners[name]
 	if o == nil {
-		o = &owner{name: name}
+		o = &owner{name: name, party: procs.Party(s.facts.Cgroup, s.facts.UID)}
 		b.owners[name] = o
 	}
 	switch {
@@ -127,14 +129,16 @@ func (b *Broker) enter(s *session, name string) *refusal {
 	b.sessions[s.id] = s
 	p.sessions++
 	o.sessions++
+	b.parties[o.party]++
 	return nil
 }
 
 // crowded reports whether others are the reason that an owner without capacity
-// has none: they have half of all sessions or more. Else it has at least half of
-// what it could have alone, 353 of 12,000. The broker's mutex is locked.
+// has none: other parties have half of all sessions or more. Else its own has at
+// least half of what an owner could have alone, 353 of 12,000. The broker's mutex is
+// locked.
 func (b *Broker) crowded(o *owner) bool {
-	return 2*(len(b.sessions)-o.sessions) >= b.options.MaxSessions
+	return 2*(len(b.sessions)-b.parties[o.party]) >= b.options.MaxSessions
 }
 
 // capacity reports whether an owner may have one more session. Silent sessions
@@ -164,6 +168,9 @@ func (b *Broker) uncount(s *session) {
 	delete(b.sessions, s.id)
 	s.caller.sessions--
 	s.owner.sessions--
+	if b.parties[s.owner.party]--; b.parties[s.owner.party] == 0 {
+		delete(b.parties, s.owner.party)
+	}
 }
 
 // sweep forgets processes and owners with nothing left to remember.

@@ -25,8 +25,17 @@ func party(dir string) string {
 	status, _ := os.ReadFile(filepath.Join(dir, "status")) // none: it has ended
 	_, rest, _ := strings.Cut(string(status), "\nUid:")
 	user, _, _ := strings.Cut(strings.TrimSpace(rest), "\t")
+	uid, err := strconv.ParseUint(user, 10, 32)
+	if err != nil {
+		return ""
+	}
 	cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-	for line := range strings.Lines(string(cgroup)) {
+	return Party(string(cgroup), uint32(uid))
+}
+
+// Party is Whose for a user's process with this content of /proc/PID/cgroup.
+func Party(cgroup string, uid uint32) string {
+	for line := range strings.Lines(cgroup) {
 		path := line[strings.LastIndex(line, ":/")+1:]
 		at := ""
 		for part := range strings.SplitSeq(strings.Trim(path, "/\n"), "/") {
@@ -38,14 +47,10 @@ func party(dir string) string {
 			}
 		}
 	}
-	if user == "0" {
-		return user + " " + string(cgroup)
+	if uid == 0 {
+		return "0 " + cgroup
 	}
-	uid, err := strconv.ParseUint(user, 10, 32)
-	if err != nil {
-		return ""
-	}
-	return fmt.Sprint(Login(uint32(uid)))
+	return fmt.Sprint(Login(uid))
 }
 
 // Etc is the directory that tells which UIDs are subordinate ones of whom.
