@@ -236,7 +236,7 @@ func TestAnOrderNamesWhoRunsWithoutTheHook(t *testing.T) {
 	guarded := exec.Command("sleep", "600")
 	fixture.Must(t, guarded.Start())
 	defer func() { _ = guarded.Process.Kill(); _ = guarded.Wait() }()
-	fixture.Must(t, e.suspender.Guard.Take(guarded.Process.Pid, audit.Subject{}))
+	fixture.Must(t, e.suspender.Guard.Take(guarded.Process.Pid))
 	e.seen.Sessions = []audit.Session{{PID: 7}}
 	of := func(pid int) suspend.Process { return suspend.Process{Target: action.Target{PID: pid}} }
 	for want, all := range map[string][]suspend.Process{

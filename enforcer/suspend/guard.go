@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/audit"
 	"gpusteward/internal/worker"
 )
 
@@ -29,7 +28,7 @@ const (
 // the fields, unless their comments say otherwise.
 type guard struct {
 	pid     int
-	of      audit.Subject     // whose process it is; constant
+	of      string            // whose process it is; constant
 	driver  []*procfs.ProcMap // where the driver's library is
 	threads map[int]bool      // that are traced; true: it is held
 	unsure  bool              // there may be others

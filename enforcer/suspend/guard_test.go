@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"gpusteward/enforcer/audit"
 	"gpusteward/internal/fixture"
+	"gpusteward/internal/procs"
 )
 
 // init is the child process of the tests of Guards: it says which signals it gets. SIGUSR2
@@ -136,7 +136,7 @@ func TestAGuardedProcessNoticesNothing(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	pid := c.Process.Pid
 	for range 2 {
-		if err := g.Take(pid, audit.Subject{}); err != nil || !g.Has(pid) || tracers(c) != 1 {
+		if err := g.Take(pid); err != nil || !g.Has(pid) || tracers(c) != 1 {
 			t.Fatalf("%v, guarded: %v, by %d threads", err, g.Has(pid), tracers(c))
 		}
 		c.send(syscall.SIGUSR1)
@@ -177,7 +177,7 @@ func TestAThreadGuardsEach(t *testing.T) {
 	}
 	for range 2 {
 		for _, c := range all {
-			fixture.Must(t, g.Take(c.Process.Pid, audit.Subject{}))
+			fixture.Must(t, g.Take(c.Process.Pid))
 		}
 		fixture.Equal(t, tracers(all...), 3, "threads that trace")
 		works()
@@ -189,7 +189,7 @@ func TestAThreadGuardsEach(t *testing.T) {
 		fixture.Eventually(t, "it stays stopped", func() bool { return one.state() == "T" })
 		one.send(syscall.SIGCONT)
 		works()
-		fixture.Must(t, g.Take(pid, audit.Subject{}))
+		fixture.Must(t, g.Take(pid))
 		works()
 		g.Close()
 		fixture.Equal(t, all[1].freed(), true, "the last ones are free:")
@@ -211,7 +211,7 @@ func TestAProgramThatIsNeverExecuted(t *testing.T) {
 	g, before, after, own, hostile := Guards{}, guarded(t), guarded(t), guarded(t), guarded(t)
 	t.Cleanup(letGo) // before their ends are awaited
 	pid := hostile.Process.Pid
-	take := func(c *child) error { return g.Take(c.Process.Pid, audit.Subject{}) }
+	take := func(c *child) error { return g.Take(c.Process.Pid) }
 	fixture.Must(t, take(before))
 	fixture.Must(t, take(own)) // which executes it later
 	for n, c := range []*child{own, hostile} {
@@ -251,11 +251,11 @@ func TestAProgramThatIsNeverExecuted(t *testing.T) {
 func TestGuardsForAll(t *testing.T) {
 	t.Parallel()
 	c, g := guarded(t), Guards{all: map[int]*guard{}}
-	for n := range maxGuarded / 2 {
-		g.all[-n] = &guard{of: audit.Subject{Tenant: "many"}}
-	}
-	for _, of := range []string{"many", "one"} {
-		fixture.Equal(t, g.Take(c.Process.Pid, audit.Subject{Tenant: of}) == nil, of == "one", "%s has a guard", of)
+	for _, of := range []string{procs.Whose("/proc", c.Process.Pid), "another"} {
+		for n := range maxGuarded / 2 {
+			g.all[-n] = &guard{of: of}
+		}
+		fixture.Equal(t, g.Take(c.Process.Pid) == nil, of == "another", "beside those of %s it has a guard", of)
 	}
 	g.Give(c.Process.Pid)
 }
@@ -269,7 +269,7 @@ func TestAProcessThatFaultsByItselfEnds(t *testing.T) {
 	}{{syscall.SIGTERM, "nil pointer dereference"}, {syscall.SIGSEGV, "SIGSEGV"}} {
 		e, g := guarded(t), Guards{}
 		pid := e.Process.Pid
-		fixture.Must(t, g.Take(pid, audit.Subject{}))
+		fixture.Must(t, g.Take(pid))
 		e.send(c.sends)
 		fixture.Eventually(t, "it ends", func() bool { return !g.Has(pid) })
 		if e.out.Scan() {
@@ -290,7 +290,7 @@ func TestAProcessEndsWhileItStartsThreads(t *testing.T) {
 		c, g := guarded(t), Guards{}
 		t.Cleanup(g.Close) // before its end is awaited
 		pid := c.Process.Pid
-		fixture.Must(t, g.Take(pid, audit.Subject{}))
+		fixture.Must(t, g.Take(pid))
 		c.send(syscall.SIGALRM)
 		c.says("alarm clock")
 		_ = c.Process.Kill()
@@ -305,7 +305,7 @@ func TestAnEndedThreadNeedsNoGuard(t *testing.T) {
 	c, g := guarded(t), Guards{}
 	c.send(syscall.SIGHUP)
 	fixture.Eventually(t, "its first thread has ended", func() bool { return c.state() == "Z" })
-	if err := g.Take(c.Process.Pid, audit.Subject{}); err != nil || !g.Has(c.Process.Pid) || tracers(c) != 1 {
+	if err := g.Take(c.Process.Pid); err != nil || !g.Has(c.Process.Pid) || tracers(c) != 1 {
 		t.Errorf("%v, by %d threads", err, tracers(c))
 	}
 	c.send(syscall.SIGUSR1)
@@ -319,8 +319,8 @@ func TestOneGuardIsEnough(t *testing.T) {
 	t.Parallel()
 	c, first, second := guarded(t), new(Guards), new(Guards)
 	pid := c.Process.Pid
-	fixture.Must(t, first.Take(pid, audit.Subject{}))
-	if err := second.Take(pid, audit.Subject{}); err == nil || second.Has(pid) || tracers(c) != 1 {
+	fixture.Must(t, first.Take(pid))
+	if err := second.Take(pid); err == nil || second.Has(pid) || tracers(c) != 1 {
 		t.Errorf("it is guarded twice: %v", err)
 	}
 	first.Keep(map[int]bool{pid: true})
@@ -329,7 +329,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	}
 	for range 20 {
 		first.Close()
-		if err := second.Take(pid, audit.Subject{}); err != nil {
+		if err := second.Take(pid); err != nil {
 			t.Fatalf("it is not guarded: %v", err)
 		}
 		first, second = second, first
@@ -338,7 +338,7 @@ func TestOneGuardIsEnough(t *testing.T) {
 	_ = c.Process.Kill()
 	fixture.Eventually(t, "it has ended", func() bool { return !second.Has(pid) })
 	for _, pid := range []int{pid, 1 << 30} { // nobody has waited for the first
-		if err := first.Take(pid, audit.Subject{}); err == nil || first.Has(pid) {
+		if err := first.Take(pid); err == nil || first.Has(pid) {
 			t.Errorf("%d, which is nobody, is guarded", pid)
 		}
 	}

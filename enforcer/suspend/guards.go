@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpusteward/enforcer/audit"
+	"gpusteward/internal/procs"
 )
 
 // maxGuarded bounds the guarded processes, each of which takes a thread.
@@ -33,9 +33,10 @@ type Guards struct {
 	turn sync.Mutex // likewise; its holder looks
 }
 
-// Take guards a process from now on, if it is not guarded yet. A workload has no more guards than
-// are free.
-func (g *Guards) Take(pid int, of audit.Subject) error {
+// Take guards a process from now on, if it is not guarded yet. A party (procs.Whose) has no more guards
+// than are free: a user can have any number of workloads.
+func (g *Guards) Take(pid int) error {
+	of := procs.Whose("/proc", pid)
 	for {
 		one, ends, err := g.one(pid, of)
 		switch {
@@ -58,7 +59,7 @@ func (g *Guards) Take(pid int, of audit.Subject) error {
 
 // one returns the guard of a process, and whether it is ending. It begins a guard if there is
 // none.
-func (g *Guards) one(pid int, of audit.Subject) (one *guard, ends bool, err error) {
+func (g *Guards) one(pid int, of string) (one *guard, ends bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if one := g.all[pid]; one != nil {
@@ -71,7 +72,7 @@ func (g *Guards) one(pid int, of audit.Subject) (one *guard, ends bool, err erro
 		}
 	}
 	if free := maxGuarded - len(g.all); ofIts >= free {
-		return nil, false, fmt.Errorf("%d processes of its workload have guards, and %d are free", ofIts, free)
+		return nil, false, fmt.Errorf("%d processes of its owner have guards, and %d are free", ofIts, free)
 	}
 	one = &guard{pid: pid, of: of, threads: map[int]bool{}, wake: make(chan struct{}, 1), begun: make(chan struct{}),
 		ended: make(chan struct{}), gone: make(chan struct{})}

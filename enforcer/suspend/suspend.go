@@ -192,7 +192,7 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 	s.work = map[audit.Subject]*work{}
 	for _, r := range all[:min(len(all), maxSuspended)] {
 		r.Processes = slices.DeleteFunc(slices.Clone(r.Processes), func(p Process) bool { return p.PID <= 1 })
-		defer s.guard(r.Subject(), r.Processes).Wait()
+		defer s.guard(r.Processes).Wait()
 		w := &work{Record: r, again: now}
 		s.work[r.Subject()] = w
 		switch fresh := len(r.fresh()); {
@@ -208,11 +208,11 @@ func (s *Suspender) Restore(now time.Time, all []Record) {
 
 // guard guards processes, from before their state is taken until they have that back. Where this
 // cannot be, they are not guarded.
-func (s *Suspender) guard(of audit.Subject, all []Process) *sync.WaitGroup {
+func (s *Suspender) guard(all []Process) *sync.WaitGroup {
 	var guarded sync.WaitGroup
 	for _, p := range all {
 		if s.Guard != nil && s.Alive(p.Target) {
-			guarded.Go(func() { _ = s.Guard.Take(p.PID, of) }) // Guards says whether it succeeded
+			guarded.Go(func() { _ = s.Guard.Take(p.PID) }) // Guards says whether it succeeded
 		}
 	}
 	return &guarded
@@ -715,7 +715,7 @@ func (s *Suspender) suspend(of audit.Subject, all []Process) (lost []int, err er
 	}
 	for _, op := range []Op{Lock, Checkpoint} {
 		if op == Checkpoint {
-			s.guard(of, needs[op]).Wait()
+			s.guard(needs[op]).Wait()
 		}
 		for _, p := range needs[op] {
 			switch state, err := s.call(op, p); {

@@ -59,7 +59,7 @@ var layers = map[string][]string{
 	// everything that touches other processes
 	"enforcer/action": {"enforcer/audit", "enforcer/escalation", "internal/procs"},
 	// the driver's checkpoints of processes, each call in a child process
-	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/worker"},
+	"enforcer/suspend": {"enforcer/action", "enforcer/audit", "internal/procs", "internal/worker"},
 	// pure: which workloads have their memory on a GPU
 	"enforcer/residency": {"enforcer/audit", "enforcer/policy", "internal/quota"},
 	// mechanisms that hold quotas besides the hook
