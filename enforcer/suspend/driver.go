@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gpusteward/internal/procs"
 	"gpusteward/internal/worker"
 )
 
@@ -100,7 +101,8 @@ type Call func(ctx context.Context, op Op, pid int) (State, error)
 const Command = "call-driver"
 
 // Bounds of the child processes that make calls, those included whose calls were given up. A
-// suspension makes no call that would leave too few for resumptions.
+// suspension makes no call that would leave too few for resumptions, and of a user no more calls
+// are left behind than others still have: his processes can see to it that none returns.
 const (
 	maxCalls  = 4 * maxMoving
 	keptCalls = maxMoving
@@ -121,7 +123,8 @@ func Helper(path string, env ...string) Call {
 			return Unknown, err
 		}
 		defer func() { _ = turn.Close() }() // the child has it, too
-		order := worker.Order{Args: []string{string(op), strconv.Itoa(pid)}, Env: env, Files: []*os.File{turn}}
+		order := worker.Order{Args: []string{string(op), strconv.Itoa(pid)}, Env: env, Files: []*os.File{turn},
+			Of: procs.Whose("/proc", pid)}
 		if op == Lock || op == Checkpoint {
 			order.Spare = keptCalls
 		}

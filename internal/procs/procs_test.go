@@ -125,7 +125,6 @@ func TestWhose(t *testing.T) {
 	write := func(name, text string) { fixture.Must(t, os.WriteFile(filepath.Join(Etc, name), []byte(text), 0o600)) }
 	write("passwd", "root:x:0:0::/:/bin/sh\nalice:x:1001:1001::/:/bin/sh\n")
 	write("subuid", "alice:100000:65536\nalice:300000:10\n1002:165536:65536\nldap:231072:65536\nldap:400000:9\nbad:x:1\n:::\n")
-	write("status", "")
 	id, pod := strings.Repeat("ab", 32), "kubepods-pod01234567_89ab_cdef_0123_456789abcdef.slice"
 	for of, want := range map[string]string{
 		"1001 /": "1001", "100000 /": "1001", "165535 /": "1001", "165536 /": "1002", "300009 /": "1001", "300010 /": "300010",

@@ -166,9 +166,10 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestOlderText follows NCCL's source; no such answer is recorded.
-func TestOlderText(t *testing.T) {
-	const text = `NCCL version 2.24.3 compiled with CUDA 12.8
+// TestText has lines in every order in which NCCL's source puts them. No answer of an older one is recorded.
+func TestText(t *testing.T) {
+	counts := func(n uint64) map[string]uint64 { return map[string]uint64{total: n} }
+	for text, want := range map[string][]Communicator{`NCCL version 2.24.3 compiled with CUDA 12.8
 
 Errors
 ======
@@ -190,9 +191,7 @@ Warnings
 
 #1-0 (00db921d1c117b4a) MISMATCH
   Communicator ranks have different status
-`
-	counts := func(n uint64) map[string]uint64 { return map[string]uint64{total: n} }
-	want := []Communicator{
+`: {
 		{ID: "78db921d1c117b4a", Ranks: []Rank{
 			{Rank: -1, Counts: counts(64)},
 			{Rank: 6, Host: "10.0.0.2", PID: 20, Counts: counts(60)},
@@ -200,15 +199,7 @@ Warnings
 			{Rank: 2, Counts: counts(0)},
 		}},
 		{ID: "00db921d1c117b4a", Closing: true},
-	}
-	if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-// TestText has lines in every order in which NCCL's source puts them.
-func TestText(t *testing.T) {
-	const text = `NCCL version 2.27.5 compiled with CUDA 12.8
+	}, `NCCL version 2.27.5 compiled with CUDA 12.8
 
 #0-0 (aa) ERROR
   Asynchronous error on 1 rank
@@ -223,15 +214,15 @@ func TestText(t *testing.T) {
   Rank 0 has launched up to operation 7 -- GPU 0 (NVML 4) managed by process 10 on node 10.0.0.1
   Rank 1 has not launched any operations -- GPU 1 managed by process 11 on node 10.0.0.1
   2 ranks have launched up to operation 6
-`
-	want := []Communicator{{ID: "aa", Closing: true}, {ID: "bb", Ranks: []Rank{
+`: {{ID: "aa", Closing: true}, {ID: "bb", Ranks: []Rank{
 		{Rank: 0, Host: "10.0.0.1", PID: 10, Counts: map[string]uint64{"Broadcast": 2, "AllReduce": 7}},
 		{Rank: -1, Counts: map[string]uint64{"Broadcast": 0}},
 		{Rank: 1, Host: "10.0.0.1", PID: 11, Counts: map[string]uint64{"AllReduce": 0}},
 		{Rank: -1, Counts: map[string]uint64{"AllReduce": 6}},
-	}}}
-	if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+	}}}} {
+		if got := mustParse(t, text).Communicators; !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, want %+v", got, want)
+		}
 	}
 }
 

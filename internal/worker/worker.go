@@ -53,7 +53,8 @@ type Order struct {
 	Files []*os.File // its descriptors from 3 on
 	// Of is the owner of the work. While the kernel holds a child of an owner, the owner's
 	// next order waits, so an owner has at most one held child. Other owners do not wait
-	// for that; all take turns. Empty: the work has no owner.
+	// for that; all take turns. Where nothing ends children, an order fails at once if as
+	// many of its owner's were given up as there is room left. Empty: the work has no owner.
 	Of string
 	// Spare is the number of further children that must still have room. An order without
 	// that room fails at once instead of waiting.
@@ -130,7 +131,8 @@ const parting = time.Second
 // enter waits until the order may begin.
 func (k *Kind) enter(ctx context.Context, o Order) error {
 	k.mu.Lock()
-	if o.Spare > 0 && k.children+o.Spare >= k.Children || k.Running >= k.Children && k.children >= k.Children {
+	if o.Spare > 0 && k.children+o.Spare >= k.Children || k.Running >= k.Children && k.children >= k.Children ||
+		k.Stays && o.Of != "" && k.given[o.Of] > 0 && k.given[o.Of] >= k.Children-k.children-o.Spare {
 		defer k.mu.Unlock()
 		return &Full{k.children}
 	}
@@ -162,7 +164,7 @@ func (k *Kind) next() {
 	for k.running < k.Running && k.children < k.Children {
 		best := -1
 		for i, w := range k.line {
-			if (w.of == "" || k.given[w.of] == 0) && (best < 0 || k.served[w.of] < k.served[k.line[best].of]) {
+			if (w.of == "" || k.Stays || k.given[w.of] == 0) && (best < 0 || k.served[w.of] < k.served[k.line[best].of]) {
 				best = i
 			}
 		}

@@ -198,3 +198,23 @@ func TestADeadlineEndsAChild(t *testing.T) {
 		w.Close()
 	}
 }
+
+// TestWhatStaysIsShared leaves children behind, of each owner as many as there is room left.
+func TestWhatStaysIsShared(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	fixture.Must(t, syscall.Mkfifo(pipe, 0o600))
+	k := &Kind{Command: Begins("test"), Running: 16, Children: 16, Stays: true}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	made := func(of string, spare int) (n int) {
+		for full := new(Full); !errors.As(fixture.Error(k.Do(late, Order{Args: []string{"wait", pipe}, Of: of, Spare: spare})), &full); n++ {
+		}
+		return n
+	}
+	fixture.Equal(t, fmt.Sprint(made("a", 4), made("a", 0), made("b", 0), made("c", 0)), "6 2 4 2", "children")
+	fixture.Eventually(t, "all have ended", func() bool {
+		w, _ := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails while none reads
+		_ = w.Close()
+		return k.Held() == 0
+	})
+}
