@@ -300,9 +300,9 @@ func (s *Suspender) stay(now time.Time, w *work, processes []Process, why string
 // keepAway suspends a workload whose resumption was not completed.
 func (s *Suspender) keepAway(now time.Time, w *work) {
 	w.Phase, w.Since, w.stays = Suspending, now, false
-	processes, none, of := w.Processes, w.Record, w.Subject()
+	processes, none := w.Processes, w.Record
 	none.Processes = nil
-	s.start(w, none, func() ([]int, error) { return s.suspend(of, processes) })
+	s.start(w, none, func() ([]int, error) { return s.suspend(processes) })
 }
 
 // Join begins to suspend processes that started in a suspended workload.
@@ -339,7 +339,7 @@ func (s *Suspender) join(now time.Time, w *work, fresh []Process) error {
 	}
 	moves := w.Record
 	moves.Processes = w.fresh()
-	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Subject(), moves.Processes) })
+	s.start(w, moves, func() ([]int, error) { return s.suspend(moves.Processes) })
 	return nil
 }
 
@@ -698,7 +698,7 @@ func (u *untouched) Unwrap() error { return u.error }
 // nothing. A process that the driver broke is lost. Of several, some may end
 // meanwhile. What is locked or checkpointed already is this suspender's, unless it
 // is new.
-func (s *Suspender) suspend(of audit.Subject, all []Process) (lost []int, err error) {
+func (s *Suspender) suspend(all []Process) (lost []int, err error) {
 	needs := map[Op][]Process{}
 	for _, p := range all {
 		switch state, err := s.call(Ask, p); {
