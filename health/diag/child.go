@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"gpusteward/internal/worker"
@@ -151,7 +152,7 @@ func (c *child) broken(err error) error {
 		c.end(err)
 		<-c.ended
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) {
 		return cmp.Or(c.how, errors.New("its process ended"))
 	}
 	return err
