@@ -37,6 +37,9 @@ func TestAbsentGPUsAreForgotten(t *testing.T) {
 		usable(r.get(FaultScore, 1, "hardware-fault")) || r.get(FaultScore, 7, "hardware-fault") != 0 {
 		t.Errorf("a GPU with another index: %d GPUs, %v", len(r.cards), r.last.Of(FaultScore))
 	}
+	r.gpus[0].uuid = "GPU-new" // another one in its place
+	r.step(step, nil)
+	fixture.Equal(t, r.known([]string{"7", "GPU-new"}).began, r.now, "it begins")
 }
 
 func TestMemoryIsBounded(t *testing.T) {

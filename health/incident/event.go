@@ -66,7 +66,6 @@ type Event struct {
 	Present  []Holder `json:"present,omitempty"`  // processes on the GPU at an XID of unknown origin
 
 	Action   string `json:"action,omitempty"` // the action to take, in a word
-	Driver   string `json:"driver,omitempty"` // version
 	Message  string `json:"message,omitempty"`
 	Injected bool   `json:"injected,omitempty"` // of a test or a simulated host
 }

@@ -40,11 +40,7 @@ func readHappening(row map[string]string) (happening, error) {
 var kernelLines = sync.OnceValue(func() (all []happening) {
 	readFacts("kernel", func(row map[string]string) error {
 		h, err := readHappening(row)
-		if err != nil {
-			return err
-		}
-		h.literal = row["literal"]
-		h.expression, err = regexp.Compile(row["expression"])
+		h.literal, h.expression = row["literal"], regexp.MustCompile(row["expression"])
 		all = append(all, h)
 		return err
 	})
@@ -154,8 +150,5 @@ func address(s string) string {
 	return s
 }
 
-// Kinds returns the names of all incidents, except those of XIDs and SXids.
-func Kinds() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(happenings())),
-		func(name string) bool { return name == WhatXID || name == WhatSXid })
-}
+// Kinds returns the names of all incidents, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(happenings())) }

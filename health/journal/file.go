@@ -16,7 +16,7 @@ import (
 // events.2.jsonl and so on. Only bytes is safe for concurrent use.
 type journalFile struct {
 	dir  string
-	most int64 // bytes of a file
+	most int64 // bytes of a file, many times maxLine
 	keep int   // files, with the one that is written
 
 	lock   *host.Lock // nil: the directory is not taken yet
@@ -131,7 +131,7 @@ func (f *journalFile) there() bool {
 // write appends one line, to a new file if this one is full. It removes a line
 // that was written only in part.
 func (f *journalFile) write(text []byte) error {
-	if f.size > 0 && f.size+int64(len(text)) > f.most {
+	if f.size+int64(len(text)) > f.most {
 		if err := f.rotate(); err != nil {
 			return err
 		}
