@@ -18,7 +18,7 @@ import (
 var ConfigDrift = collectors.Gauge("nvgpu_config_drift",
 	"Whether the setting was changed under a workload and for no job, since the GPU was first seen or last "+
 		"acknowledged, and not on all GPUs of its model here; or whether it differs from that of most of those. The "+
-		"labels have its value and the expected one.", "setting",
+		"labels have its value and the expected one, as people say them: \"500 W\", \"off\".", "setting",
 	"value", "expected")
 
 // A baseline is the settings of a GPU that an operator sets.
@@ -128,7 +128,7 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 	off, had := b.unpersistent(now)
 	if had {
 		trains := slices.Contains(slices.Collect(maps.Values(settling)), true)
-		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "0", "1"},
+		s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{"", "", persistence, "off", "on"},
 			Value: collectors.Bool(off && !trains)})
 	}
 	for _, gpu := range slices.SortedFunc(maps.Keys(now), incident.Entity.Compare) {
@@ -191,10 +191,26 @@ func (b baselines) drift(s *derived.Snapshot, before *observed, at time.Time) {
 				}
 			}
 			lent := pinned[name+" lent"] == v && at.Sub(was.since) < lentFor
-			s.Add(collectors.Sample{Metric: ConfigDrift, Labels: []string{gpu.GPU, gpu.UUID, name, v, expected},
-				Value: collectors.Bool(expected != v && !lent)})
+			s.Add(collectors.Sample{Metric: ConfigDrift, Value: collectors.Bool(expected != v && !lent),
+				Labels: []string{gpu.GPU, gpu.UUID, name, inWords(name, v), inWords(name, expected)}})
 		}
 	}
+}
+
+// computeModes are the names of the driver's compute modes.
+var computeModes = map[string]string{"0": "default", "1": "exclusive thread", "2": "prohibited", "3": "exclusive process"}
+
+// inWords returns a value of a setting as people say it: "500 W", "off".
+func inWords(setting, v string) string {
+	switch setting {
+	case "vbios":
+		return v
+	case ofPower:
+		return v + " W"
+	case "compute_mode":
+		return cmp.Or(computeModes[v], v)
+	}
+	return cmp.Or(map[string]string{"0": "off", "1": "on"}[v], v)
 }
 
 // of returns the baseline of a GPU; nil if there are too many.

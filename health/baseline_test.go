@@ -146,7 +146,7 @@ func TestNodePersistenceDoesNotHideOtherDrift(t *testing.T) {
 			on("0", device.ModeEnabled, v, "ecc"), on("0", device.ModeEnabled, v, "persistence")})
 		b.drift(s, o, birth.Add(time.Duration(i)*step))
 	}
-	for gpu, want := range map[string]string{"": "persistence 0 1", "0": "ecc 0 1"} {
+	for gpu, want := range map[string]string{"": "persistence off on", "0": "ecc off on"} {
 		for _, x := range s.Of(ConfigDrift) {
 			if text := x.Labels[2] + " " + x.Labels[3] + " " + x.Labels[4]; x.Labels[0] == gpu &&
 				(x.Value == 1) != (text == want) {
@@ -205,8 +205,8 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 			return collectors.Sample{Metric: device.Info, Labels: labels, Value: 1}
 		},
 	}
-	want := map[string][2]string{"ecc": {"0", "1"}, "persistence": {"0", "1"}, "accounting": {"0", "1"},
-		"power_limit": {"600", "700"}, "vbios": {"96.01", "96.00"}}
+	want := map[string][2]string{"ecc": {"off", "on"}, "persistence": {"off", "on"}, "accounting": {"off", "on"},
+		"power_limit": {"600 W", "700 W"}, "vbios": {"96.01", "96.00"}}
 	for odd, has := range want {
 		var all []collectors.Sample
 		for gpu := range 8 {
@@ -296,7 +296,7 @@ func TestAcknowledgedSettingsAreNormal(t *testing.T) {
 				w.engine.Eval(s, nil, w.now)
 				gpus = ""
 				for _, gpu := range []string{"0", "1", "2"} {
-					if valueOf(s, ConfigDrift, gpu, "ecc", "0", "1") == 1 {
+					if valueOf(s, ConfigDrift, gpu, "ecc", "off", "on") == 1 {
 						gpus += " " + gpu
 					}
 				}
@@ -458,7 +458,7 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 					told[gpu] = x.Value
 				}
 			}
-			return valueOf(s, ConfigDrift, "", persistence, "0", "1")
+			return valueOf(s, ConfigDrift, "", persistence, "off", "on")
 		}
 		look(c.before)
 		fixture.Equal(t, look(c.after), c.want, "%q, then %q", c.before, c.after)
@@ -466,27 +466,34 @@ func TestPersistenceIsTheNodes(t *testing.T) {
 }
 
 // TestDriftNamesItsSettings holds that the sentence about a GPU's drift names
-// the settings that differ now, with their values.
+// the settings that differ now, with their values and units.
 func TestDriftNamesItsSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Checks()...)
-	show := func(ecc, accounting float64, times int) (message string) {
-		w.steps(times, on("0", collectors.Up, 1), on("0", device.ModeEnabled, ecc, "ecc"),
-			on("0", device.ModeEnabled, accounting, "accounting"),
-			on("0", workloads.WorkloadMemory, 1e9, "pod:a", ""))
+	settings := []struct {
+		metric   *collectors.Metric
+		labels   []string
+		from, to float64
+		text     string
+	}{
+		{device.ModeEnabled, []string{"ecc"}, 1, 0, "setting ecc, value off, expected on"},
+		{device.ModeEnabled, []string{"mig"}, 0, 1, "setting mig, value on, expected off"},
+		{device.PowerLimit, []string{"enforced"}, 700, 500.5, "setting power_limit, value 500.5 W, expected 700 W"},
+		{device.ComputeMode, nil, 0, 3, "setting compute_mode, value exclusive process, expected default"},
+	}
+	for drifting := range len(settings) + 1 {
+		all, message := []collectors.Sample{on("0", collectors.Up, 1), on("0", workloads.WorkloadMemory, 1e9, "pod:a", "")}, ""
+		for i, s := range settings {
+			all = append(all, on("0", s.metric, map[bool]float64{false: s.from, true: s.to}[i < drifting], s.labels...))
+		}
+		w.steps(20, all...)
 		for _, f := range w.engine.Findings() {
 			if f.Check == driftCheck && f.Entity == gpuEntity("0") {
 				message = f.Message
 			}
 		}
-		return message
-	}
-	const ecc, accounting = "setting ecc, value 0, expected 1", "setting accounting, value 0, expected 1"
-	show(1, 1, 2)
-	if got := show(0, 1, 20); !strings.Contains(got, ecc) || strings.Contains(got, accounting) {
-		t.Errorf("one setting drifts: %q", got)
-	}
-	if got := show(0, 0, 20); !strings.Contains(got, ecc) || !strings.Contains(got, accounting) {
-		t.Errorf("two settings drift: %q", got)
+		for i, s := range settings {
+			fixture.Equal(t, strings.Contains(message, s.text), i < drifting, "%q tells %q", message, s.text)
+		}
 	}
 }

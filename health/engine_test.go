@@ -475,7 +475,7 @@ func TestDerivedMetricsAreShown(t *testing.T) {
 			labels []string
 			want   float64
 		}{{OrphanMemory, []string{""}, 1e9}, {derived.MemoryPressure, nil, .25}, {Away, nil, 0},
-			{ConfigDrift, []string{"ecc", "1", "1"}, 0}} {
+			{ConfigDrift, []string{"ecc", "on", "on"}, 0}} {
 			fixture.Equal(t, valueOf(s, c.metric, "0", c.labels...), c.want,
 				"%v after the last evaluation: %s is", after, c.metric)
 		}

@@ -139,7 +139,7 @@ func eventOf(ev *incident.Event) string {
 const someEvent = "there was a fault"
 
 // parts names the series of a gauge that have an entity's value, if the gauge has
-// several for an entity: ": setting persistence, value 0, expected 1".
+// several for an entity: ": setting persistence, value off, expected on".
 func (g *Signal) parts(s *derived.Snapshot, entity incident.Entity, v float64) string {
 	if g.source == nil {
 		return ""
