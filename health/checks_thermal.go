@@ -42,7 +42,8 @@ var (
 const ofChassis = "The power brake {holds|held} down the clocks of half of the GPUs or more for {percent} of the time."
 
 // chassis adds ChassisBrake to s. An agent that has not watched for five minutes goes
-// by what it saw: Prometheus has the GPUs' own counters from before.
+// by what it saw, and by what the last agent saw: Prometheus has the GPUs' own counters
+// from before.
 func (m *memory) chassis(s *derived.Snapshot) {
 	watched := min(max(m.now.Sub(m.start), time.Minute), brakes.window)
 	ratio := func(all answers) float64 {
@@ -54,8 +55,9 @@ func (m *memory) chassis(s *derived.Snapshot) {
 	}
 	now, lately := readings(braked, m, s), readings(brakes, m, s)
 	if len(now)+len(lately) > 0 {
-		s.Add(collectors.Sample{Metric: ChassisBrake,
-			Value: max(ratio(now), min(ratio(lately)*(brakes.window.Seconds()/watched.Seconds()), 1))})
+		part := watched.Seconds() / brakes.window.Seconds()
+		m.brake = max(min(ratio(lately)/part, 1), ratio(lately)+m.brakeBefore*(1-part))
+		s.Add(collectors.Sample{Metric: ChassisBrake, Value: max(ratio(now), m.brake)})
 	}
 }
 

@@ -21,6 +21,8 @@ type memory struct {
 	held       map[clearing]bool      // counts of incidents that only a reset ends, and that none has ended
 	resets     resets
 	since      time.Time // when this agent, or the one before it, began to watch
+
+	brake, brakeBefore float64 // ChassisBrake without the present moment; that of the last agent
 }
 
 func newMemory(now time.Time) *memory {

@@ -35,7 +35,7 @@ var (
 			"is too warm, and no single GPU is to blame.")
 	ChassisBrake = collectors.HostGauge("nvgpu_chassis_power_brake_ratio",
 		"Part of the last 5 minutes for which the power brake held down the clocks of half of the GPUs, at least two; 1 "+
-			"while it does so. A new agent has the part of the time since its start, at least a minute.")
+			"while it does so. A new agent goes by the time since its start, at least a minute, and by what the last agent saw.")
 	Starved = collectors.HostGauge("gpusteward_starved",
 		"1 while the data of all GPUs, at least two, are old, and driver calls do not explain all of it: the agent "+
 			"itself gets no processor time.")

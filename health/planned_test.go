@@ -208,6 +208,49 @@ func TestChassisBrake(t *testing.T) {
 	}
 }
 
+// TestChassisBrakeAfterARestart replaces the agent while the brake of all GPUs comes and goes. Prometheus, which saw
+// each GPU's brake from the beginning, judges by the new agent's ratio: the brake is no GPU's own.
+func TestChassisBrakeAfterARestart(t *testing.T) {
+	t.Parallel()
+	brake := slices.DeleteFunc(Checks(), func(c *Check) bool { return c.ID != "power_brake" })
+	for _, c := range []struct{ on, of int }{{1, 1}, {2, 6}, {4, 12}, {10, 18}} { // steps
+		for restart := 60; restart < 60+c.of; restart++ {
+			agent, prometheus, seconds := newWorld(t, brake...), newWorld(t, brake...), 0.0
+			prometheus.engine.every = time.Hour // it has the agent's ratio
+			for i := range 60 + 3*c.of {
+				if i == restart {
+					agent.restart("same")
+				}
+				braked, all := collectors.Bool(i%c.of < c.on), make([]collectors.Sample, 0, 17)
+				seconds += braked * step.Seconds()
+				for n := range 16 {
+					all = append(all, on(fmt.Sprint(n%8), device.ClockEventActive, braked, "hw_power_brake"))
+					if n >= 8 {
+						all[n].Metric, all[n].Value = device.ClockEventSeconds, seconds
+					}
+				}
+				s := derived.NewSnapshot(all)
+				agent.now = agent.now.Add(step)
+				agent.engine.Eval(s, nil, agent.now)
+				prometheus.steps(1, append(all, s.Of(ChassisBrake)...)...)
+				for _, f := range slices.Concat(agent.engine.Findings(), prometheus.engine.Findings()) {
+					if f.Entity != (incident.Entity{}) {
+						t.Fatalf("%+v: %d s after the restart at %d: %s", c, 10*(i-restart), restart, f.Message)
+					}
+				}
+			}
+			if len(agent.engine.Findings()) == 0 || len(prometheus.engine.Findings()) == 0 {
+				t.Errorf("%+v: nothing of the node", c)
+			}
+			agent.now = agent.now.Add(brakes.window) // what was before is long ago
+			agent.restart("same")
+			s := derived.NewSnapshot([]collectors.Sample{on("0", device.ClockEventActive, 0, "hw_power_brake")})
+			agent.engine.Eval(s, nil, agent.now)
+			fixture.Equal(t, valueOf(s, ChassisBrake, ""), 0, "%+v: after a long absence", c)
+		}
+	}
+}
+
 // TestStalledAgent checks when old samples are the agent's own fault.
 func TestStalledAgent(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ type Saved struct {
 	Fresh     []savedFresh       `json:"fresh,omitempty"`   // GPUs that settle
 	Normal    baselines          `json:"normal"`            // settings
 	Settings  []savedSetting     `json:"settings"`          // as last seen
+	Brake     float64            `json:"chassis_brake,omitempty"`
 	Derived   json.RawMessage    `json:"derived,omitempty"`
 }
 
@@ -103,7 +104,7 @@ func each(events []incident.Event, f func(time.Time) time.Time) []incident.Event
 func (e *Engine) Save(boot string) (Saved, error) {
 	s := Saved{Version: savedVersion, Boot: boot, Time: e.memory.now, Incidents: each(e.memory.incidents, e.dated),
 		Counters: maps.Clone(e.memory.kept), Normal: e.normal,
-		Settings: e.settings.save(e.dated)}
+		Settings: e.settings.save(e.dated), Brake: e.memory.brake}
 	for _, j := range e.judges {
 		for _, st := range j.order {
 			if st.severity(j.Check) == incident.None {
@@ -158,6 +159,9 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	}
 	if !s.Time.IsZero() {
 		m.since = restored(s.Time)
+	}
+	if now.Sub(m.since) < brakes.window {
+		m.brakeBefore = s.Brake
 	}
 	for _, p := range s.Peaks {
 		if s.Boot == boot || isFall(p.Query) {
