@@ -109,6 +109,8 @@ func TestParseCgroup(t *testing.T) {
 		{"5:cpuset:/lsf/c1/job.50.9877.1396900413", "job:lsf/50"},
 		{"5:cpuset:/lsf/c1/job.50.3.9877.1396900413", "job:lsf/50.3"},
 		{"0::/system.slice/web.service/pbs_jobs.service/jobs/1.pbs", "unit:web.service"},
+		{"0::/system.slice/lsfd.service/lsf/c1/job.50.9877.1396900413", "unit:lsfd.service"},
+		{"5:cpuset:/torque/123.srv\n1:name=systemd:/system.slice/pbs_mom.service", "unit:pbs_mom.service"},
 		// systemd
 		{"0::/system.slice/sshd.service", "unit:sshd.service"},
 		{"0::/system.slice/system-getty.slice/getty@tty1.service", "unit:getty@tty1.service"},
