@@ -147,6 +147,7 @@ func TestKernelLogIsCountedForItsGPU(t *testing.T) {
 // followed again from the start of the kernel's ring.
 func TestKernelLogIsCountedOnce(t *testing.T) {
 	ring := []host.Record{
+		{Sequence: 2, Priority: 12, Text: "NVRM: Xid (PCI:0000:1b:00): 79, as a user writes it"},
 		{Sequence: 3, Text: "NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"},
 		{Sequence: 4, Text: "NVRM: Xid (PCI:0000:1b:00): 13, Graphics Exception"},
 	}

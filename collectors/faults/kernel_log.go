@@ -25,7 +25,7 @@ var _ = collectors.Register(collectors.Collector{
 		own, known := host.ParsePCI(g.PCI)
 		return func(_ *gpu.Device, out *collectors.Readings) {
 			out.Faults.Put(out, KernelXIDMessages, func(f collectors.LoggedFault) []string {
-				if !known || f.Switch != "" || f.Device != own {
+				if !known || f.Device != own { // that of a switch is empty
 					return nil
 				}
 				return []string{f.Code}

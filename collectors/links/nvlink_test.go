@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
@@ -21,38 +20,26 @@ import (
 func twoLinks(t *testing.T, answers map[uint32]uint32) (*gpu.Device, *[]uint32) {
 	t.Helper()
 	asked := new([]uint32)
-	d := &mock.Device{
-		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
-		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED },
-		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
-		GetNvLinkStateFunc: func(link int) (nvml.EnableState, nvml.Return) {
-			if link > 1 {
-				return 0, nvml.ERROR_INVALID_ARGUMENT
-			}
-			return nvml.FEATURE_ENABLED, nvml.SUCCESS
-		},
-		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
-			for i := range values {
-				v := &values[i]
-				*asked = append(*asked, v.FieldId)
-				n, ok := answers[v.FieldId]
-				v.ValueType, v.Value[0] = uint32(nvml.VALUE_TYPE_UNSIGNED_INT), byte(n)
-				if !ok || v.ScopeId == gpu.AllLinks {
-					v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
-				}
-			}
-			return nvml.SUCCESS
-		},
+	d := hosttest.Mock()
+	d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
+		if link > 1 {
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return nvml.FEATURE_ENABLED, nvml.SUCCESS
 	}
-	lib := fixture.Value(gpu.Open(&mock.Interface{
-		InitFunc: func() nvml.Return { return nvml.SUCCESS },
-		ExtensionsFunc: func() nvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-		},
-		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
-	}, new(gpu.Calls), new(gpu.Caller)))(t)
-	g := fixture.Value(lib.Device(0))(t)
-	return g, asked
+	d.GetFieldValuesFunc = func(values []nvml.FieldValue) nvml.Return {
+		for i := range values {
+			v := &values[i]
+			*asked = append(*asked, v.FieldId)
+			n, ok := answers[v.FieldId]
+			v.ValueType, v.Value[0] = uint32(nvml.VALUE_TYPE_UNSIGNED_INT), byte(n)
+			if !ok || v.ScopeId == gpu.AllLinks {
+				v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
+			}
+		}
+		return nvml.SUCCESS
+	}
+	return hosttest.Open(t, d), asked
 }
 
 // TestUnansweredLinkFieldsAreReadOnce: on an H200, asking eighteen
@@ -146,6 +133,50 @@ func TestNVLinkRate(t *testing.T) {
 					"each link %v: GPU %s moves … bytes a second", each, index)
 			}
 		})
+	}
+}
+
+func TestLinkThatIsDownIsShown(t *testing.T) {
+	c := collectors.DefaultConfig()
+	c.PerLink = true
+	hosttest.In(t, "gpus: [{model: h100}]\nfaults: [{at: 0s, kind: nvlink_down, gpu: 0, link: 3}]\n", c,
+		func(t *testing.T, h *collectors.Host) {
+			hosttest.Advance(12 * time.Second)
+			hosttest.Want(t, h, 0, NVLinkUp, "0", "3")
+			hosttest.Want(t, h, 1, NVLinkUp, "0", "4")
+		})
+}
+
+// fabric is a GPU that is asked for its fabric.
+type fabric struct {
+	nvml.Device
+	nvml.GpuFabricInfo_v3
+}
+
+func (f fabric) FabricInfo() (nvml.GpuFabricInfo_v3, nvml.Return) {
+	return f.GpuFabricInfo_v3, nvml.SUCCESS
+}
+
+// TestFabric holds that a fault of the fabric is one that the platform reports, and that of the registration
+// one of a registration that has ended.
+func TestFabric(t *testing.T) {
+	const degraded = nvml.GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE
+	for want, info := range map[string]nvml.GpuFabricInfo_v3{
+		"":                                {State: nvml.GPU_FABRIC_STATE_IN_PROGRESS, Status: 1},
+		"registration=0":                  {State: nvml.GPU_FABRIC_STATE_COMPLETED},
+		"registration=1":                  {State: nvml.GPU_FABRIC_STATE_COMPLETED, Status: 1},
+		"degraded_bw=1 route_recovery=0":  {State: nvml.GPU_FABRIC_STATE_IN_PROGRESS, HealthMask: degraded | 2<<2},
+		"degraded_bw=0 route_unhealthy=1": {State: nvml.GPU_FABRIC_STATE_IN_PROGRESS, HealthMask: 2 | 1<<4},
+		"limited_capacity=0 unhealthy=1":  {HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY, State: 2},
+		"limited_capacity=1 unhealthy=0":  {HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, State: 2},
+	} {
+		var got []string
+		for _, s := range hosttest.ReadDevice(t, "fabric", fabric{hosttest.Mock(), info}) {
+			if fault, is := strings.CutPrefix(s, "nvgpu_fabric_health{check=\""); is {
+				got = append(got, strings.Replace(fault, "\"} ", "=", 1))
+			}
+		}
+		fixture.Equal(t, strings.Join(got, " "), want, "%+v", info)
 	}
 }
 

@@ -88,7 +88,7 @@ var layers = map[string][]string{
 	// the books and the quotas of tenants
 	"collectors/workloads": {"collectors", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
 	"collectors/all":       themes,                                                                                                    // what a program links
-	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host"}, // for tests
+	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host", "internal/fixture"}, // for tests
 	"collectors/catalogue": {},                                                                                                        // the list of families; reads nothing
 	"collectors/host":      {"internal/procs", "internal/worker"},
 	"collectors/gpu":       {},
