@@ -67,6 +67,10 @@ func TestResetEndsLatchesOfOneGPU(t *testing.T) {
 		}
 		fixture.Equal(t, w.failing(), c.want, "%s", name)
 	}
+	w := lostBoth(t)
+	w.step(step, []incident.Event{happened("load", incident.WhatDriverLoaded, 0, "", birth.Add(25*time.Second))},
+		energies(140, 140)...)
+	fixture.Equal(t, w.failing(), lostSecond, "the driver was loaded before the second was lost")
 }
 
 // TestAckConcernsOneEntity names entities in every form, including absent ones.
@@ -283,9 +287,12 @@ func TestIncidentCountsOnce(t *testing.T) {
 	fixture.Equal(t, total(happened("e", incident.WhatXID, 79, "0", w.now)), 1, "another after a restart")
 	for ago, holds := range map[time.Duration]bool{5 * time.Minute: true, 5*time.Minute + 1: false} {
 		m, e := newMemory(birth), happened("f", incident.WhatXID, 79, "0", birth.Add(-ago))
-		e.NeedsReset = true
-		m.remember(e)
-		fixture.Equal(t, m.incidents[0].NeedsReset, holds, "of %v before anybody watched: it holds until a reset", ago)
+		for i, id := range []string{"f", "f", "g"} { // the driver may ask for the reset later
+			e.ID, e.NeedsReset = id, i > 0
+			m.remember(e)
+			fixture.Equal(t, m.incidents[len(m.incidents)-1].NeedsReset, holds && i > 0,
+				"%d: of %v before anybody watched: it holds until a reset", i, ago)
+		}
 	}
 }
 
