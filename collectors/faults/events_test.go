@@ -194,3 +194,10 @@ func TestUnreadableKernelLog(t *testing.T) {
 		}
 	})
 }
+
+func TestCorruptInfoROMIsShown(t *testing.T) {
+	d := hosttest.Mock()
+	d.ValidateInforomFunc = func() nvml.Return { return nvml.ERROR_CORRUPTED_INFOROM }
+	v, shown := hosttest.ReadDevice(t, "inforom_valid", d)["nvgpu_inforom_valid{}"]
+	fixture.Equal(t, shown && v == 0, true, "a corrupt InfoROM is shown as not valid")
+}

@@ -1,9 +1,6 @@
 package hosttest
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -36,24 +33,19 @@ func Open(t *testing.T, d nvml.Device) *gpu.Device {
 	return fixture.Value(lib.Device(0))(t)
 }
 
-// ReadDevice returns what the collector c shows of a GPU: "name{labels} value", sorted.
-func ReadDevice(t *testing.T, c string, d nvml.Device) (all []string) {
+// ReadDevice returns what a collector shows of a GPU, by series without gpu and uuid.
+func ReadDevice(t *testing.T, c string, d nvml.Device) map[string]float64 {
 	t.Helper()
-	out := &collectors.Readings{Config: new(collectors.Config)}
+	out := &collectors.Readings{Config: new(collectors.Config), Peers: func() []*gpu.Peer { return nil }}
 	for _, of := range collectors.All() {
 		if of.Name == c {
 			of.Read(Open(t, d), out)
 		}
 	}
-	for i := range out.Samples {
-		s := &out.Samples[i]
-		series := *s.Metric
-		series.Labels = series.Labels[len(series.Labels)-len(s.Labels):] // without gpu and uuid
-		s.Metric = &series
+	for i, s := range out.Samples {
+		m := *s.Metric
+		m.Labels = m.Labels[len(m.Labels)-len(s.Labels):]
+		out.Samples[i].Metric = &m
 	}
-	shown := Series(out.Samples)
-	for _, name := range slices.Sorted(maps.Keys(shown)) {
-		all = append(all, fmt.Sprint(name, " ", shown[name]))
-	}
-	return all
+	return Series(out.Samples)
 }

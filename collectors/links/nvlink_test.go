@@ -1,7 +1,10 @@
 package links
 
 import (
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -171,9 +174,10 @@ func TestFabric(t *testing.T) {
 		"limited_capacity=1 unhealthy=0":  {HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, State: 2},
 	} {
 		var got []string
-		for _, s := range hosttest.ReadDevice(t, "fabric", fabric{hosttest.Mock(), info}) {
+		shown := hosttest.ReadDevice(t, "fabric", fabric{hosttest.Mock(), info})
+		for _, s := range slices.Sorted(maps.Keys(shown)) {
 			if fault, is := strings.CutPrefix(s, "nvgpu_fabric_health{check=\""); is {
-				got = append(got, strings.Replace(fault, "\"} ", "=", 1))
+				got = append(got, fmt.Sprint(strings.TrimSuffix(fault, "\"}"), "=", shown[s]))
 			}
 		}
 		fixture.Equal(t, strings.Join(got, " "), want, "%+v", info)
