@@ -109,9 +109,7 @@ func TestNvidiaSMIIsCovered(t *testing.T) {
 		}
 	}
 	for _, r := range rows {
-		if !paths[r.path] {
-			t.Errorf("nvidia-smi.tsv has a row for %s, which nvidia-smi does not show", r.path)
-		}
+		fixture.Equal(t, paths[r.path], true, "nvidia-smi.tsv has a row for %s, which nvidia-smi does not show", r.path)
 		delete(paths, r.path)
 	}
 	for _, path := range slices.Sorted(maps.Keys(paths)) {

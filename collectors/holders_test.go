@@ -78,9 +78,7 @@ func TestMIG(t *testing.T) {
 				t.Errorf("process %d is on its GPU too", x.Process.PID)
 			}
 		}
-		if held[whole] == 0 || len(held) != 4 {
-			t.Errorf("processes are on %v", held)
-		}
+		fixture.Equal(t, held[whole] == 0 || len(held) != 4, false, "processes are on %v", held)
 		fixture.Must(t, h.Drain(t.Context()))
 		for uuid := range seen {
 			if names := h.Names(uuid); len(names) != 4 || !h.Knows(uuid) {
@@ -115,8 +113,6 @@ func TestNames(t *testing.T) {
 			uuid := hosttest.Told(h, collectors.Up, "gpu", fmt.Sprint(want))["uuid"]
 			fixture.EqualSlices(t, h.Names(uuid), []string{fmt.Sprint(want), uuid}, "the names of GPU %d are", want)
 		}
-		if names := h.Names("GPU-none"); names != nil {
-			t.Errorf("a missing GPU has the names %q", names)
-		}
+		fixture.EqualSlices(t, h.Names("GPU-none"), nil, "a missing GPU has the names")
 	})
 }

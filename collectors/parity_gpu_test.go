@@ -86,9 +86,7 @@ func lookAtSMI(t *testing.T, h *collectors.Host) (text []byte, readings [][]coll
 		}
 		select {
 		case err := <-ended:
-			if err != nil {
-				t.Fatalf("run nvidia-smi: %v", err)
-			}
+			fixture.Need(t, err != nil, false, "run nvidia-smi: %v", err)
 			looked = time.Now()
 		default:
 		}
@@ -109,9 +107,7 @@ func holdAgainstSMI(t *testing.T, h *collectors.Host) {
 	for _, d := range all {
 		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "ok", false: "DIFFERS"}[d.agrees], d.path,
 			d.smi, d.want, d.ours, d.series)
-		if !d.agrees {
-			t.Errorf("%s %v", d.uuid, d)
-		}
+		fixture.Equal(t, d.agrees, true, "%s %v", d.uuid, d)
 	}
 	w.Flush()
 	t.Logf("nvidia-smi's path, its text, the same in our unit, ours, our series:\n%s", table.String())

@@ -38,9 +38,7 @@ func smiTable(t testing.TB) []smiRow {
 				r.words = map[string]string{}
 				for pair := range strings.SplitSeq(c[2], ",") {
 					word, ours, ok := strings.Cut(pair, "=")
-					if !ok {
-						t.Errorf("nvidia-smi.tsv: %s: %q is neither a scale nor word=value", r.path, pair)
-					}
+					fixture.Equal(t, ok, true, "nvidia-smi.tsv: %s: %q is neither a scale nor word=value", r.path, pair)
 					r.words[word] = ours
 				}
 			} else if (c[2] == "") != (r.series.label != "") {

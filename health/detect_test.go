@@ -57,17 +57,13 @@ func (d *detection) begin() time.Duration {
 func detections(t *testing.T) (all []*detection) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/detect/*.yml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
+	fixture.Need(t, err != nil || len(files) == 0, false, "%d files, %v", len(files), err)
 	for _, file := range files {
 		text := fixture.Value(os.ReadFile(file))(t)
 		var these []*detection
 		d := yaml.NewDecoder(bytes.NewReader(text))
 		d.KnownFields(true)
-		if err := d.Decode(&these); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+		fixture.Need(t, d.Decode(&these), nil, "%s", file)
 		for _, d := range these {
 			if d.Find.Check == "" {
 				d.Find.Check = d.Row
@@ -94,9 +90,7 @@ func (d *detection) test(t *testing.T) {
 		}
 	}
 	for _, check := range d.Also {
-		if !tr.warned[check] {
-			t.Errorf("%s finds nothing, although it may", check)
-		}
+		fixture.Equal(t, tr.warned[check], true, "%s finds nothing, although it may", check)
 	}
 	switch {
 	case tr.worst != f.Severity:
@@ -158,8 +152,6 @@ func TestEveryCheckIsDetected(t *testing.T) {
 		finds[d.Find.Check] = true
 	}
 	for _, c := range Checks() {
-		if !finds[c.ID] {
-			t.Errorf("no scenario is found by %s", c.ID)
-		}
+		fixture.Equal(t, finds[c.ID], true, "no scenario is found by %s", c.ID)
 	}
 }

@@ -49,9 +49,7 @@ func TestAlertmanagerSilencesAlike(t *testing.T) {
 			x, known := read[text]
 			if !known {
 				m := matcher.FindStringSubmatch(text)
-				if m == nil {
-					t.Fatalf("matcher %q", text)
-				}
+				fixture.Need(t, m == nil, false, "matcher %q", text)
 				if !strings.HasSuffix(m[2], "~") {
 					m[3] = regexp.QuoteMeta(m[3])
 				}

@@ -147,9 +147,7 @@ func TestReportsAreSafeToPrint(t *testing.T) {
 			strings.Contains(text, `\u`) {
 			t.Errorf("%s is not safe to print: %q", format, text)
 		}
-		if format == "npd" && strings.Count(text, "\n") != 1 {
-			t.Errorf("npd has not one line: %q", text)
-		}
+		fixture.Equal(t, format == "npd" && strings.Count(text, "\n") != 1, false, "npd has not one line: %q", text)
 	}
 	if j.Findings[0].Message != f.Message || j.Notes[0] != hostileName {
 		t.Error("the judgement itself was changed")
@@ -170,9 +168,7 @@ func FuzzLineForNPD(f *testing.F) {
 		if !ok || len(line) > 80 || !utf8.ValidString(line) || strings.Contains(line, "\n") {
 			t.Fatalf("%d bytes, %d characters: %q", len(line), utf8.RuneCountInString(line), line)
 		}
-		if !strings.HasPrefix(line, "gpu=0 c:") {
-			t.Fatalf("the beginning is lost: %q", line)
-		}
+		fixture.Need(t, strings.HasPrefix(line, "gpu=0 c:"), true, "the beginning is lost: %q", line)
 	})
 }
 

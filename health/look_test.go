@@ -44,9 +44,7 @@ func (l Look) judge(t *testing.T, most time.Duration) Judgement {
 	begin := time.Now()
 	j := l.Judge(t.Context())
 	fixture.AtMost(t, time.Since(begin), most, "it took")
-	if j.Source != Standalone || j.Node != "node7" {
-		t.Errorf("source %q, node %q", j.Source, j.Node)
-	}
+	fixture.Equal(t, j.Source != Standalone || j.Node != "node7", false, "source %q, node %q", j.Source, j.Node)
 	return j
 }
 
@@ -62,13 +60,9 @@ func (j Judgement) found(check string) (Finding, bool) {
 func TestLookAtAHealthyHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := newLook(t).judge(t, LookLeast)
-		if j.Status != incident.OK || len(j.GPUs) != 2 || len(j.Notes) > 0 {
-			t.Errorf("%+v", j)
-		}
+		fixture.Equal(t, j.Status != incident.OK || len(j.GPUs) != 2 || len(j.Notes) > 0, false, "%+v", j)
 		for _, f := range j.Findings {
-			if !f.Shadow {
-				t.Errorf("%s of %s: %s", f.Check, f.Entity, f.Message)
-			}
+			fixture.Equal(t, f.Shadow, true, "%s of %s: %s", f.Check, f.Entity, f.Message)
 		}
 		for id, want := range map[string]bool{"hung_kernel": true, "mem_leak": true, "thermal_throttle_ratio": true,
 			"nvlink_down": true,

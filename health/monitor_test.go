@@ -236,9 +236,7 @@ func TestLogKeysAreUnique(t *testing.T) {
 		for line := range strings.Lines(log.String()) {
 			keys := map[string]bool{}
 			for _, key := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(line, -1) {
-				if keys[key[1]] {
-					t.Errorf("the key %s is there twice: %s", key[1], line)
-				}
+				fixture.Equal(t, keys[key[1]], false, "the key %s is there twice: %s", key[1], line)
 				keys[key[1]] = true
 			}
 			var l struct{ Level, Check, Finding, Message string }

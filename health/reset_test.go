@@ -134,16 +134,12 @@ func TestNoFaultThatOnlyAResetEndsIsLeftWithoutOne(t *testing.T) {
 				maybe()
 				s.passes(1)
 				s.now = s.now.Add(11 * day)
-				if stays && !s.alarmed() {
-					t.Fatalf("%s: nothing is wrong any more", what)
-				}
+				fixture.Need(t, stays && !s.alarmed(), false, "%s: nothing is wrong any more", what)
 			}
 			s.action = min(action, 0)
 			if !stays {
 				s.passes(1)
-				if s.alarmed() {
-					t.Errorf("%s stays: %s", what, s.failing())
-				}
+				fixture.Equal(t, s.alarmed(), false, "%s stays: %s", what, s.failing())
 				break // the action makes no difference
 			}
 			latched++
@@ -152,9 +148,7 @@ func TestNoFaultThatOnlyAResetEndsIsLeftWithoutOne(t *testing.T) {
 			s.passes(1)
 			s.restart("same") // nothing comes back
 			s.passes(1)
-			if s.alarmed() {
-				t.Errorf("%s is not ended by %s: %s", what, name, s.failing())
-			}
+			fixture.Equal(t, s.alarmed(), false, "%s is not ended by %s: %s", what, name, s.failing())
 			if s.passes(1, s.hears(o)...); !s.alarmed() {
 				t.Errorf("%s comes again after %s, and nothing is wrong", what, name)
 			}

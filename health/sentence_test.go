@@ -166,9 +166,7 @@ func TestSentences(t *testing.T) {
 						t.Errorf("%s: %q", about, text)
 					}
 				}
-				if present.MatchString(all[2]) {
-					t.Errorf("%s: what is over is still so: %q", about, all[2])
-				}
+				fixture.Equal(t, present.MatchString(all[2]), false, "%s: what is over is still so: %q", about, all[2])
 				if n == 3 {
 					t.Logf("%s, %s: %s\n\tOver: %s\n\tDo: %s", c.Summary, l.Severity, all[1], all[2], all[0])
 				}
@@ -237,9 +235,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 				end, _ = s.engine.Ack(c.ID, s.entity, s.now)
 			}
 			for n := 0; end.To != incident.OK || end.ID == ""; n++ {
-				if n > 1000 {
-					t.Fatalf("%s: it does not end", c.ID)
-				}
+				fixture.Need(t, n > 1000, false, "%s: it does not end", c.ID)
 				s.reads(clear, 1)
 				if i := slices.IndexFunc(s.last, func(e incident.Event) bool { return e.To == incident.OK }); i >= 0 {
 					end = s.last[i]

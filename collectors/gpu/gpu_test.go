@@ -82,9 +82,7 @@ func TestMissingSymbolIsNeverCalled(t *testing.T) {
 	}
 	var missing []string
 	calls.Missing(func(s string) { missing = append(missing, s) })
-	if len(missing) != 1 || missing[0] != "nvmlDeviceGetTemperature" {
-		t.Errorf("missing %v", missing)
-	}
+	fixture.Equal(t, len(missing) != 1 || missing[0] != "nvmlDeviceGetTemperature", false, "missing %v", missing)
 }
 
 func TestAnyVersionOfASymbolSuffices(t *testing.T) {
@@ -316,9 +314,7 @@ func TestStartsWithoutNVML(t *testing.T) {
 	program := fixture.Value(elf.Open("/proc/self/exe"))(t)
 	defer program.Close()
 	for _, s := range fixture.Value(program.ImportedSymbols())(t) {
-		if strings.HasPrefix(s.Name, "nvml") {
-			t.Errorf("the program imports %s", s.Name)
-		}
+		fixture.Equal(t, strings.HasPrefix(s.Name, "nvml"), false, "the program imports %s", s.Name)
 	}
 	if _, ret := nvml.SystemGetDriverVersion(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
 		t.Errorf("without a library the driver's version is %v", ret)

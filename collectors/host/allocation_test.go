@@ -56,9 +56,7 @@ func TestSlurmAllocations(t *testing.T) {
 	want := []Allocation{{Job: "1", Devices: []string{"0", "2", "3"}}, {Job: "3", Devices: []string{"1"}},
 		{Job: "5", Devices: []string{"40"}}, {Job: "s7QANTV3WPV450", Devices: []string{"50"}}}
 	slices.SortFunc(got, func(a, b Allocation) int { return strings.Compare(a.Job, b.Job) })
-	if !reflect.DeepEqual(got, want) || err == nil {
-		t.Errorf("%+v, %v", got, err)
-	}
+	fixture.Equal(t, !reflect.DeepEqual(got, want) || err == nil, false, "%+v, %v", got, err)
 	fixture.Equal(t, proc.handles(), 0, "open handles")
 }
 

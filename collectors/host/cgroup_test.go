@@ -184,9 +184,7 @@ func TestHostileNames(t *testing.T) {
 // check fails if a field of w could not be shown, or breaks a promise.
 func check(t *testing.T, w Workload) {
 	t.Helper()
-	if !strings.HasPrefix(w.Key, w.Kind+":") || w.Kind == "" {
-		t.Errorf("key %q of kind %q", w.Key, w.Kind)
-	}
+	fixture.Equal(t, !strings.HasPrefix(w.Key, w.Kind+":") || w.Kind == "", false, "key %q of kind %q", w.Key, w.Kind)
 	for _, s := range []string{w.Key, w.Kind, w.Namespace, w.Pod, w.PodUID, w.Container, w.ContainerID, w.Image, w.Unit,
 		w.Slice, w.Job, w.Step, w.SLUID, w.User, w.Account, w.Partition} {
 		if len(s) > longest || !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl) {

@@ -79,9 +79,7 @@ func TestKernelLogContinuesWhereItEnded(t *testing.T) {
 func TestPCIAddressesCompare(t *testing.T) {
 	kernel, ok1 := ParsePCI("0000:9b:00")
 	nvml, ok2 := ParsePCI("00000000:9B:00.0")
-	if !ok1 || !ok2 || kernel != nvml {
-		t.Errorf("%v and %v", kernel, nvml)
-	}
+	fixture.Equal(t, !ok1 || !ok2 || kernel != nvml, false, "%v and %v", kernel, nvml)
 	for _, bad := range []string{"", "9b:00", "0000:9b:00:00", "0000:xx:00", "fffffffff:00:00"} {
 		if p, ok := ParsePCI(bad); ok {
 			t.Errorf("ParsePCI(%q) = %v", bad, p)

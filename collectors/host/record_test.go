@@ -56,9 +56,7 @@ func TestJobRecord(t *testing.T) {
 		fixture.Fails(t, fixture.Error(readRecord(dir, "16")), "belongs to user 1000", "a user's own record")
 	}
 	all, err := records(dir)
-	if err == nil || len(all) != 3 || all["7"].user != "ada" {
-		t.Errorf("%+v, %v", all, err)
-	}
+	fixture.Equal(t, err == nil || len(all) != 3 || all["7"].user != "ada", false, "%+v, %v", all, err)
 	if all, err := records(filepath.Join(dir, "none")); err != nil || len(all) != 0 {
 		t.Errorf("without Slurm: %v, %v", all, err)
 	}

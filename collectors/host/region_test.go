@@ -60,9 +60,7 @@ func writeRegion(t *testing.T, b []byte) string {
 
 func TestReadRegion(t *testing.T) {
 	got, err := ReadRegion(writeRegion(t, buildRegion(region)))
-	if err != nil || !reflect.DeepEqual(got, region) {
-		t.Errorf("%+v, %v; want %+v", got, err, region)
-	}
+	fixture.Equal(t, err != nil || !reflect.DeepEqual(got, region), false, "%+v, %v; want %+v", got, err, region)
 }
 
 func TestReadRegionRefuses(t *testing.T) {

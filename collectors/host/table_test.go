@@ -329,9 +329,7 @@ func TestNameSourcesAreRateLimited(t *testing.T) {
 func TestNameEqualToID(t *testing.T) {
 	r := &record{Workload: ParseCgroup("0::/docker/"+id1, 0)}
 	r.learn(ContainerName{Name: id2})
-	if r.settled != nil || r.Key != "container:"+id1 {
-		t.Errorf("%+v", r)
-	}
+	fixture.Equal(t, r.settled != nil || r.Key != "container:"+id1, false, "%+v", r)
 }
 
 func TestSlurmJobIsDescribed(t *testing.T) {

@@ -204,9 +204,7 @@ func TestSeriesCarryTheGPUsNamesFromTheStart(t *testing.T) {
 	hosttest.In(t, source, collectors.DefaultConfig(), func(t *testing.T, h *collectors.Host) {
 		for range 100 {
 			for _, s := range h.Samples() {
-				if s.Metric == PCIDevicePresent && s.Labels[1] == "" {
-					t.Fatalf("%v %q", s.Metric, s.Labels)
-				}
+				fixture.Need(t, s.Metric == PCIDevicePresent && s.Labels[1] == "", false, "%v %q", s.Metric, s.Labels)
 			}
 			hosttest.Advance(20 * time.Millisecond)
 		}

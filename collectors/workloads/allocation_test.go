@@ -65,9 +65,7 @@ func TestAllocatedGPUs(t *testing.T) {
 		}
 		idle := func(index, workload string) float64 {
 			v, ok := hosttest.Get(t, h, AllocatedIdle, index, workload)
-			if !ok {
-				t.Fatalf("no idle time of %s on gpu %s", workload, index)
-			}
+			fixture.Need(t, ok, true, "no idle time of %s on gpu %s", workload, index)
 			return v
 		}
 		before := [4]float64{idle("0", "slurm:4711"), idle("1", "slurm:4711"), idle("2", "pod:n/p/c"),

@@ -209,14 +209,10 @@ func TestLargestWorkloadsAreShown(t *testing.T) {
 			switch p.Metric {
 			case WorkloadMemory:
 				workloads[p.Labels[2]] = true
-				if p.Value < 36 {
-					t.Errorf("%s is shown with %v", p.Labels[2], p.Value)
-				}
+				fixture.Equal(t, p.Value < 36, false, "%s is shown with %v", p.Labels[2], p.Value)
 			case ProcessMemory:
 				processes++
-				if p.Value < 36 {
-					t.Errorf("process %s is shown with %v", p.Labels[2], p.Value)
-				}
+				fixture.Equal(t, p.Value < 36, false, "process %s is shown with %v", p.Labels[2], p.Value)
 			}
 		}
 		fixture.Equal(t, fmt.Sprint(len(workloads), processes), fmt.Sprint(maxHolders, maxHolders), "shown are")
@@ -226,9 +222,7 @@ func TestLargestWorkloadsAreShown(t *testing.T) {
 		}
 		// Hidden workloads are counted all the same.
 		small := s.totals[WorkloadSM.Name+"\x00unit:w1.service"]
-		if small < .9 || small > 1.01 {
-			t.Errorf("the hidden workload had the SMs for %v s, want 1", small)
-		}
+		fixture.Equal(t, small < .9 || small > 1.01, false, "the hidden workload had the SMs for %v s, want 1", small)
 	})
 }
 

@@ -32,9 +32,7 @@ func held(t *testing.T, all []collectors.DeviceProcess, pid int) (collectors.Dev
 func (s *stage) deviceProcess(t *testing.T, pid int) collectors.DeviceProcess {
 	t.Helper()
 	x, ok := held(t, s.last.Holders, pid)
-	if !ok {
-		t.Errorf("no process %d in %+v", pid, s.last.Holders)
-	}
+	fixture.Equal(t, ok, true, "no process %d in %+v", pid, s.last.Holders)
 	return x
 }
 

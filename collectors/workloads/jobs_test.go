@@ -127,7 +127,6 @@ func TestManyJobsAreBounded(t *testing.T) {
 		JobHang: 400 - maxHangs, JobStraggler: 2 * (400 - maxStragglers)} {
 		fixture.Equal(t, out.Dropped[m], want, "%v: dropped", m)
 	}
-	if v := got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`]; v != 4 {
-		t.Errorf("the longest of two hangs of one culprit is not shown: %v", v)
-	}
+	fixture.Equal(t, got[`nvgpu_job_hang{gpu="0",rank="",reason="kernel",tenant="t",uuid="G",where="b",workload="w0"}`], 4,
+		"the longest of two hangs of one culprit is")
 }

@@ -67,14 +67,10 @@ func TestStaysOfAHost(t *testing.T) {
 		}
 		stays := h.Stays(uuid)
 		for _, s := range stays {
-			if !pids[s.Process.PID] || !s.Until.IsZero() {
-				t.Errorf("%+v", s)
-			}
+			fixture.Equal(t, !pids[s.Process.PID] || !s.Until.IsZero(), false, "%+v", s)
 			delete(pids, s.Process.PID)
 		}
-		if len(pids) > 0 || len(stays) == 0 {
-			t.Errorf("no stay of %v in %+v", pids, stays)
-		}
+		fixture.Equal(t, len(pids) > 0 || len(stays) == 0, false, "no stay of %v in %+v", pids, stays)
 		fixture.Equal(t, len(h.Stays("GPU-none")), 0, "a missing GPU has stays")
 	})
 }

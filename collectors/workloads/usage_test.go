@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"gpusteward/collectors"
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/collectors/hosttest"
 	"gpusteward/internal/fixture"
 )
 
@@ -30,32 +30,20 @@ const boardWatts = 100
 // open returns the board as a GPU.
 func (b *board) open(t testing.TB) *gpu.Device {
 	t.Helper()
-	d := &mock.Device{
-		GetUUIDFunc:        func() (string, nvml.Return) { return "GPU-a", nvml.SUCCESS },
-		GetPciInfoFunc:     func() (nvml.PciInfo, nvml.Return) { return nvml.PciInfo{}, nvml.ERROR_NOT_SUPPORTED },
-		GetMinorNumberFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
-		GetMigModeFunc:     func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED },
-		GetPowerUsageFunc:  func() (uint32, nvml.Return) { return boardWatts * 1000, nvml.SUCCESS },
-
-		GetComputeRunningProcessesFunc:    func() ([]nvml.ProcessInfo, nvml.Return) { return b.compute, nvml.SUCCESS },
-		GetGraphicsRunningProcessesFunc:   func() ([]nvml.ProcessInfo, nvml.Return) { return b.graphics, nvml.SUCCESS },
-		GetMPSComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return b.mps, nvml.SUCCESS },
-		GetProcessUtilizationFunc: func(since uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-			b.asked = append(b.asked, time.UnixMicro(int64(since)))
-			if b.use == nil {
-				return nil, nvml.ERROR_NOT_FOUND
-			}
-			return b.use(time.UnixMicro(int64(since)))
-		},
+	d := hosttest.Mock()
+	d.GetMigModeFunc = func() (int, int, nvml.Return) { return 0, 0, nvml.ERROR_NOT_SUPPORTED }
+	d.GetPowerUsageFunc = func() (uint32, nvml.Return) { return boardWatts * 1000, nvml.SUCCESS }
+	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return b.compute, nvml.SUCCESS }
+	d.GetGraphicsRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return b.graphics, nvml.SUCCESS }
+	d.GetMPSComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return b.mps, nvml.SUCCESS }
+	d.GetProcessUtilizationFunc = func(since uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		b.asked = append(b.asked, time.UnixMicro(int64(since)))
+		if b.use == nil {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return b.use(time.UnixMicro(int64(since)))
 	}
-	lib := fixture.Value(gpu.Open(&mock.Interface{
-		InitFunc: func() nvml.Return { return nvml.SUCCESS },
-		ExtensionsFunc: func() nvml.ExtendedInterface {
-			return &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }}
-		},
-		DeviceGetHandleByIndexFunc: func(int) (nvml.Device, nvml.Return) { return d, nvml.SUCCESS },
-	}, new(gpu.Calls), new(gpu.Caller)))(t)
-	return fixture.Value(lib.Device(0))(t)
+	return hosttest.Open(t, d)
 }
 
 // A stage runs the processes collector on a board, turn by turn, with invented
@@ -312,9 +300,7 @@ func TestUnreadableUsageIsAbsent(t *testing.T) {
 				}
 				s.has(t, WorkloadMemory, 1, "unit:a.service", "")
 			}
-			if !failed {
-				t.Fatalf("%v was not noticed in 8 s", gpu.ReturnName(ret))
-			}
+			fixture.Need(t, failed, true, "%v was not noticed in 8 s", gpu.ReturnName(ret))
 			b.use = works(50, 1)
 			s.passes(12)
 		}

@@ -156,9 +156,7 @@ func TestPlaceIsBounded(t *testing.T) {
 	stored[0] = &warmth{60, 0}
 	good := stored.valid()
 	for step, w := range good {
-		if w.Minutes > placeDay || step == 0 {
-			t.Errorf("step %d: %+v", step, *w)
-		}
+		fixture.Equal(t, w.Minutes > placeDay || step == 0, false, "step %d: %+v", step, *w)
 	}
 	fixture.Equal(t, len(good), mostPowers, "valid powers")
 }

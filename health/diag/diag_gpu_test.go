@@ -71,13 +71,9 @@ func TestGPUDiagFaults(t *testing.T) {
 func TestGPUDiagRefuses(t *testing.T) {
 	user := fixture.Value((&test{Options: this.options(t)}).spawn())(t)
 	gpus, err := user.do(t.Context(), Order{Step: Survey}, time.Minute)
-	if err != nil || len(gpus.GPUs) == 0 {
-		t.Fatalf("%+v, %v", gpus, err)
-	}
+	fixture.Need(t, err != nil || len(gpus.GPUs) == 0, false, "%+v, %v", gpus, err)
 	r, err := user.do(t.Context(), Order{Step: Open, GPU: gpus.GPUs[0].UUID}, time.Minute)
-	if err != nil || r.Error != "" {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	fixture.Need(t, err != nil || r.Error != "", false, "%+v, %v", r, err)
 	o := Options{GPUs: []string{"0"}}
 	text, status := tested(t, this, o).Report("text", incident.Warning)
 	if status != 3 || !strings.Contains(text, "GPU 0 was not tested: it is in use ") {

@@ -226,9 +226,7 @@ func TestJSON(t *testing.T) {
 	h.WrongSM, h.WrongUnit = map[int]int{0: 2}, "fma_f64"
 	h.Unfit = map[int]string{2: "MIG is on: only a whole GPU can be tested"}
 	r := tested(t, h, Options{})
-	if r.Seconds > 60 || time.Since(r.Time) > time.Minute {
-		t.Errorf("%.1f s, at %v", r.Seconds, r.Time)
-	}
+	fixture.Equal(t, r.Seconds > 60 || time.Since(r.Time) > time.Minute, false, "%.1f s, at %v", r.Seconds, r.Time)
 	r.Time, r.Seconds = time.Unix(0, 0).UTC(), 1
 	for i := range r.Findings {
 		r.Findings[i].Since, r.Findings[i].WorstAt = r.Time, r.Time

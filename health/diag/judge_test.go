@@ -452,9 +452,7 @@ func TestErrorsAreJudged(t *testing.T) {
 	for _, s := range []Step{Open, Close} {
 		o := well(1).cards[0]
 		delete(o.readings, s)
-		if got := o.errors(); got != nil {
-			t.Errorf("without the record of %s: %s", s, rowsOf(got))
-		}
+		fixture.Equal(t, rowsOf(o.errors()), rowsOf(nil), "without the record of %s", s)
 	}
 }
 
@@ -666,9 +664,7 @@ func TestModels(t *testing.T) {
 		t.Errorf("%d models and %d floors", len(models), len(floors))
 	}
 	for name, share := range floors {
-		if share <= 0 || share >= 1 {
-			t.Errorf("the share of %s is %v", name, share)
-		}
+		fixture.Equal(t, share <= 0 || share >= 1, false, "the share of %s is %v", name, share)
 	}
 }
 

@@ -164,9 +164,7 @@ func TestSumsDistinguishNumbers(t *testing.T) {
 				for i := range sums {
 					same = same && sums[i].Cmp(right[i]) == 0
 				}
-				if same {
-					t.Errorf("%s: the sign of number %d is in no sum", u.Name, at/u.Size)
-				}
+				fixture.Equal(t, same, false, "%s: the sign of number %d is in no sum", u.Name, at/u.Size)
 			}
 		}
 	}

@@ -142,9 +142,7 @@ func TestRecordedKernelLog(t *testing.T) {
 		d.to(r.Time.Sub(boot))
 		r.Time = d.now
 		s, ok := ParseLine(r, nil)
-		if !ok {
-			t.Fatalf("%+v is of no interest", r)
-		}
+		fixture.Need(t, ok, true, "%+v is of no interest", r)
 		d.hear(d.Add(s, d.now))
 		if codes := []uint64{31, 43, 13}; event < 3 && s.Code == int(codes[event]) {
 			d.to(d.now.Sub(d.start) + 700*time.Millisecond) // the reader's next pass
@@ -409,9 +407,7 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 					if e.Count == 1 {
 						ids = append(ids, e.ID)
 					}
-					if e.First.After(at.Add(time.Minute)) {
-						t.Errorf("%+v is not of its time", e)
-					}
+					fixture.Equal(t, e.First.After(at.Add(time.Minute)), false, "%+v is not of its time", e)
 				}
 				if left := len(book.Tick(now)); left > 0 { // the incident stays whole
 					t.Errorf("%d told again", left)
@@ -426,9 +422,7 @@ func TestRestartNeitherRepeatsNorMisses(t *testing.T) {
 	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-0", "boot-one-2"}, "at the first start")
 	log(40)
 	fixture.EqualSlices(t, read("boot-one"), []string{"boot-one-3"}, "the lines logged while the agent was down gave")
-	if ids := read("boot-one"); ids != nil {
-		t.Errorf("again: %q", ids)
-	}
+	fixture.EqualSlices(t, read("boot-one"), nil, "again")
 	ring = ring[:0]
 	log(50)
 	fixture.EqualSlices(t, read("boot-two"), []string{"boot-two-0"}, "after a reboot")

@@ -32,9 +32,7 @@ func TestLinesOfTheKernel(t *testing.T) {
 		r := host.Record{Priority: 4, Sequence: 7, Time: at, Text: l[1]}
 		s, ok := ParseLine(r, isDriver)
 		if l[0] == "-" {
-			if ok {
-				t.Errorf("%q is %+v, want nothing", l[1], s)
-			}
+			fixture.Equal(t, ok, false, "%q is %+v, want nothing", l[1], s)
 			continue
 		}
 		seen[l[0]] = true
@@ -48,9 +46,7 @@ func TestLinesOfTheKernel(t *testing.T) {
 		}
 	}
 	for _, h := range kernelLines() {
-		if !seen[h.name] {
-			t.Errorf("testdata has no line for %s", h.name)
-		}
+		fixture.Equal(t, seen[h.name], true, "testdata has no line for %s", h.name)
 		// Text that users control never comes first.
 		if !strings.HasPrefix(h.expression.String(), "^") {
 			t.Errorf("%s: the expression finds text within a line", h.name)

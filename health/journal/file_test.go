@@ -249,9 +249,7 @@ func FuzzReadLines(f *testing.F) {
 		found, good, bad := read(text)
 		// A line that continues with noise is no longer the written line.
 		for _, e := range events[:strings.Count(whole[:min(int(at), len(whole))], "\n")] {
-			if !found[e.ID] {
-				t.Errorf("%s is lost", e.ID)
-			}
+			fixture.Equal(t, found[e.ID], true, "%s is lost", e.ID)
 		}
 		count := func(text []byte) int { return len(text) - bytes.Count(text, []byte{'\n'}) }
 		if count(good)+count(bad) != count(text) {

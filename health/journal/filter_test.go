@@ -80,9 +80,7 @@ func TestFiltersAreRead(t *testing.T) {
 				t.Errorf("%s: from %v to %v, want %v to %v", query, got.Since, got.Until, want.Since, want.Until)
 			}
 			got.Since, got.Until = want.Since, want.Until
-			if err != nil || got != want {
-				t.Errorf("%s: %+v, %v; want %+v", query, got, err, want)
-			}
+			fixture.Equal(t, err != nil || got != want, false, "%s: %+v, %v; want %+v", query, got, err, want)
 		}
 	})
 	for query, want := range map[string]string{

@@ -208,9 +208,7 @@ func TestUnsyncedRecordsAreLate(t *testing.T) {
 		j, _, _, _ := testJournal(t, Options{Dir: dir})
 		j.Append(happened(1))
 		synctest.Wait()
-		if j.Late() != 0 || journalSample(t, j, QueueLength) != 0 {
-			t.Errorf("a warning: %d late", j.Late())
-		}
+		fixture.Equal(t, j.Late() != 0 || journalSample(t, j, QueueLength) != 0, false, "a warning: %d late", j.Late())
 		bad := happened(2)
 		bad.Severity = incident.Critical
 		j.Append(bad)

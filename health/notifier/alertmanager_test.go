@@ -33,9 +33,7 @@ const shippedConfig = "../../deploy/alertmanager.yml"
 func tool(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%v: make tools installs it (Debian package prometheus-alertmanager)", err)
-	}
+	fixture.Need(t, err != nil, false, "%v: make tools installs it (Debian package prometheus-alertmanager)", err)
 	return path
 }
 
@@ -118,9 +116,7 @@ func configured(t testing.TB, replace ...string) string {
 	t.Helper()
 	text := fixture.Value(os.ReadFile(shippedConfig))(t)
 	for i := 0; i < len(replace); i += 2 {
-		if !bytes.Contains(text, []byte(replace[i])) {
-			t.Fatalf("%s has no %s", shippedConfig, replace[i])
-		}
+		fixture.Need(t, bytes.Contains(text, []byte(replace[i])), true, "%s has no %s", shippedConfig, replace[i])
 	}
 	path := filepath.Join(t.TempDir(), "alertmanager.yml")
 	fixture.Must(t, os.WriteFile(path, []byte(strings.NewReplacer(replace...).Replace(string(text))), 0o600))

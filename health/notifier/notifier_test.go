@@ -341,9 +341,7 @@ func TestNotifierFindsTheBadAlert(t *testing.T) {
 		after(10 * time.Minute)
 		fixture.Equal(t, strings.Count(n.log.String(), "rejects an alert"), 1, "it was logged … times")
 		for _, p := range n.ams[0].took() {
-			if p.code != 200 && len(p.all) > 1 {
-				t.Errorf("the bad one went with %d others", len(p.all)-1)
-			}
+			fixture.Equal(t, p.code != 200 && len(p.all) > 1, false, "the bad one went with %d others", len(p.all)-1)
 		}
 		bad.Annotations = map[string]string{"summary": "It is well."}
 		n.Tell([]health.Alert{bad})

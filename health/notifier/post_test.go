@@ -55,9 +55,7 @@ func TestPosterKeepsThePasswordToItself(t *testing.T) {
 		Options{HTTP: config.HTTPClientConfig{TLSConfig: config.TLSConfig{InsecureSkipVerify: true}}})
 	fixture.Must(t, err)
 	err = p.post(t.Context(), nil, time.Now(), time.Now())
-	if user != "steward" || password != "secret" {
-		t.Errorf("it was given %q, %q", user, password)
-	}
+	fixture.Equal(t, user != "steward" || password != "secret", false, "it was given %q, %q", user, password)
 	if p.url != server.URL || err == nil || !strings.Contains(err.Error(), "answered 400: {") ||
 		strings.Contains(err.Error(), "secret") {
 		t.Errorf("%s: %v", p.url, err)

@@ -98,9 +98,7 @@ func TestEmbeddedScenarios(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				s := embedded(t, name)
-				if s.Name != name || s.Doc == "" {
-					t.Errorf("name is %q, doc %q", s.Name, s.Doc)
-				}
+				fixture.Equal(t, s.Name != name || s.Doc == "", false, "name is %q, doc %q", s.Name, s.Doc)
 				if name == "no_driver" { // there is nothing to open
 					return
 				}

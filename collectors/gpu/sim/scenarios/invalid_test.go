@@ -16,9 +16,7 @@ import (
 // is part of the expected error.
 func TestInvalid(t *testing.T) {
 	files, err := filepath.Glob("testdata/invalid/*.yml")
-	if err != nil || len(files) < 30 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
+	fixture.Need(t, err != nil || len(files) < 30, false, "%d files, %v", len(files), err)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text := fixture.Value(os.ReadFile(file))(t)
