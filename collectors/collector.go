@@ -2,13 +2,12 @@ package collectors
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"gpusteward/collectors/gpu"
 	"gpusteward/collectors/host"
+	"gpusteward/internal/input"
 )
 
 // A Tier says how often a collector reads.
@@ -94,48 +93,36 @@ func DefaultConfig() Config {
 	return Config{Fast: time.Second, Medium: 10 * time.Second, Slow: time.Minute}
 }
 
-// Validate returns an error for the first invalid key.
+// Validate returns the errors, each with its key.
 func (c Config) Validate() error {
-	switch {
-	case c.Fast < 100*time.Millisecond:
-		return fmt.Errorf("collectors.fast: %v is too short; the minimum is 100ms", c.Fast)
-	case c.Fast > maxFast:
-		return fmt.Errorf("collectors.fast: %v is too long; the maximum is %v, because the driver keeps samples "+
-			"of processes for %v", c.Fast, maxFast, SampleDepth)
-	case c.Medium < c.Fast:
-		return fmt.Errorf("collectors.medium: %v is shorter than fast (%v)", c.Medium, c.Fast)
-	case c.Slow < c.Medium:
-		return fmt.Errorf("collectors.slow: %v is shorter than medium (%v)", c.Slow, c.Medium)
-	case c.Slow > time.Hour:
-		return fmt.Errorf("collectors.slow: %v is too long; the maximum is 1h", c.Slow)
-	case c.Devices < 0:
-		return fmt.Errorf("collectors.expected_gpus: %d is negative", c.Devices)
-	}
-	for _, list := range []struct {
-		key   string
-		names []string
-	}{{"enable", c.Enable}, {"disable", c.Disable}} {
-		for _, name := range list.names {
-			if !slices.ContainsFunc(registered, func(r *Collector) bool { return r.Name == name }) {
-				return fmt.Errorf("collectors.%s: unknown collector %q; the collectors are %s", list.key, name,
-					namesOf(All()))
-			}
+	var wrong input.Errors
+	wrong.If(c.Fast < 100*time.Millisecond, "collectors.fast: %v is too short; the minimum is 100ms", c.Fast)
+	wrong.If(c.Fast > maxFast, "collectors.fast: %v is too long; the maximum is %v, because the driver keeps samples "+
+		"of processes for %v", c.Fast, maxFast, SampleDepth)
+	wrong.If(c.Medium < c.Fast, "collectors.medium: %v is shorter than fast (%v)", c.Medium, c.Fast)
+	wrong.If(c.Slow < c.Medium, "collectors.slow: %v is shorter than medium (%v)", c.Slow, c.Medium)
+	wrong.If(c.Slow > time.Hour, "collectors.slow: %v is too long; the maximum is 1h", c.Slow)
+	wrong.If(c.Devices < 0, "collectors.expected_gpus: %d is negative", c.Devices)
+	known := names(All())
+	for i, name := range c.Enable {
+		if !wrong.If(!slices.Contains(known, name), "collectors.enable[%d]: there is no collector %q%s", i, name,
+			input.Instead(name, known)) {
+			wrong.If(slices.Contains(c.Disable, name), "collectors.enable[%d]: %q is also in collectors.disable", i, name)
 		}
 	}
-	for _, name := range c.Enable {
-		if slices.Contains(c.Disable, name) {
-			return fmt.Errorf("collectors.enable: %q is also in collectors.disable", name)
-		}
+	for i, name := range c.Disable {
+		wrong.If(!slices.Contains(known, name), "collectors.disable[%d]: there is no collector %q%s", i, name,
+			input.Instead(name, known))
 	}
-	return nil
+	return wrong.Err()
 }
 
-func namesOf(all []*Collector) string {
-	var names []string
+// names returns the names of collectors.
+func names(all []*Collector) (names []string) {
 	for _, c := range all {
 		names = append(names, c.Name)
 	}
-	return strings.Join(names, ", ")
+	return names
 }
 
 // active returns the collectors that c enables.

@@ -22,8 +22,8 @@ func TestConfigValidate(t *testing.T) {
 		"collectors.slow: 5s is shorter":   func(c *collectors.Config) { c.Slow = 5 * time.Second },
 		"collectors.slow: 2h0m0s":          func(c *collectors.Config) { c.Slow = 2 * time.Hour },
 		"collectors.expected_gpus: -1":     func(c *collectors.Config) { c.Devices = -1 },
-		`unknown collector "gmp"`:          func(c *collectors.Config) { c.Enable = []string{"gmp"} },
-		`the collectors are gpm, `:         func(c *collectors.Config) { c.Disable = []string{"x"} },
+		`collector "gmp" (did you mean gpm?)`: func(c *collectors.Config) { c.Enable = []string{"gmp"} },
+		`"x"; choose from gpm, `:         func(c *collectors.Config) { c.Disable = []string{"x"} },
 		`also in collectors.disable`:       func(c *collectors.Config) { c.Enable, c.Disable = []string{"gpm"}, []string{"gpm"} },
 	} {
 		c := collectors.DefaultConfig()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"gpusteward/internal/input"
 	"gpusteward/internal/quota"
 )
 
@@ -31,29 +32,27 @@ func lineage(name string) []string {
 	return []string{name}
 }
 
-func (r *Rule) checkGPUs() error {
+// checkGPUs reports the keys that cannot work, and the terms if those of the
+// other GPUs are valid.
+func (r *Rule) checkGPUs(valid bool) error {
+	var wrong input.Errors
 	seen := map[string]int{}
 	for i := range r.GPUs {
 		o, key := &r.GPUs[i], fmt.Sprintf("gpus[%d]", i)
-		if len(o.GPUs) == 0 {
-			return fmt.Errorf("%s.gpu: it is missing: list indices, GPU instances (0:1) or UUIDs", key)
-		}
+		wrong.If(len(o.GPUs) == 0, "%s.gpu: it is missing: list indices, GPU instances (0:1) or UUIDs", key)
 		for _, name := range o.GPUs {
-			if !gpuName.MatchString(name) {
-				return fmt.Errorf("%s.gpu: %q is neither an index, such as 0, nor a GPU instance of MIG, such as "+
-					"0:1, nor a UUID as nvidia-smi -L gives it", key, name)
-			}
-			if first, twice := seen[name]; twice {
-				return fmt.Errorf("%s.gpu: %q is in gpus[%d] too: merge the two entries", key, name, first)
-			}
+			wrong.If(!gpuName.MatchString(name), "%s.gpu: %q is neither an index, such as 0, nor a GPU instance of MIG, "+
+				"such as 0:1, nor a UUID as nvidia-smi -L gives it", key, name)
+			first, twice := seen[name]
+			wrong.If(twice, "%s.gpu: %q is in gpus[%d] too: merge the two entries", key, name, first)
 			seen[name] = i
 		}
 		there := Terms{r.Priority, o.Over(r.Quota).Fit(o.Written), Reclaim{}}
-		if err := there.check(); err != nil {
-			return fmt.Errorf("%s.%w", key, err)
+		if valid {
+			wrong.Below(key+".", there.check())
 		}
 	}
-	return nil
+	return wrong.Err()
 }
 
 // quota returns the quota on a GPU with these names; the last name wins.

@@ -1,12 +1,12 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"gpusteward/internal/input"
 	"gpusteward/internal/quota"
 )
 
@@ -95,57 +95,42 @@ type Steps struct {
 // pauseWays are the ways to pause in Steps and configuration.
 var pauseWays = []string{"broker", "freezer", "signal"}
 
-// check reports the first term that cannot be, by its key.
+// check reports the terms that cannot be, by their keys.
 func (t Terms) check() error {
 	q := t.Quota
 	if t.Priority == PriorityRealtime {
 		q.Guarantee = max(q.Guarantee, min(q.Limit, 1))
 	}
-	if err := q.Check(); err != nil {
-		return err
-	}
-	if err := t.Reclaim.check(); err != nil {
-		return err
-	}
-	switch {
-	case t.Priority == PriorityRealtime && t.Limit == 1:
-		return errors.New("limit: a realtime tenant goes before all others, so it needs a limit below 100 %, which " +
-			"counts as its guarantee")
-	case t.Priority == PriorityIdle && t.Guarantee > 0:
-		return errors.New("guarantee: an idle tenant gets only what nobody else wants, so it has none: leave it " +
-			"out, or make the priority low")
-	}
-	return nil
+	var wrong input.Errors
+	wrong.Below("", q.Check())
+	wrong.Below("", t.Reclaim.check())
+	wrong.If(t.Priority == PriorityRealtime && t.Limit == 1, "limit: a realtime tenant goes before all others, so it "+
+		"needs a limit below 100 %%, which counts as its guarantee")
+	wrong.If(t.Priority == PriorityIdle && t.Guarantee > 0, "guarantee: an idle tenant gets only what nobody else wants, "+
+		"so it has none: leave it out, or make the priority low")
+	return wrong.Err()
 }
 
-// check reports the first key of the escalation that cannot be.
+// check reports the keys of the escalation that cannot be.
 func (s Steps) check() error {
-	switch {
-	case s.Mode < Observe || s.Mode > Terminate:
-		return fmt.Errorf("mode: %d is not a level of escalation: %s", s.Mode, strings.Join(Levels[:], ", "))
-	case s.Of < 1 || s.Of > 64:
-		return fmt.Errorf("of: %d is not a number of audits from 1 to 64", s.Of)
-	case s.Confirm < 1 || s.Confirm > s.Of:
-		return fmt.Errorf("confirm: %d is not between 1 and of, the last %d audits", s.Confirm, s.Of)
-	case s.Hold < time.Second || s.Hold > 24*time.Hour:
-		return fmt.Errorf("hold: %v is not between 1s and 24h", s.Hold)
-	case !(s.Throttle > 0 && s.Throttle < 1):
-		return fmt.Errorf("throttle: %v is not a part of the limit: write a number above 0 and below 1", s.Throttle)
-	case len(s.Pause) == 0:
-		return fmt.Errorf("pause: it is empty: list some of %s, or set mode to throttle to avoid pauses",
-			strings.Join(pauseWays, ", "))
-	case s.Grace < 0 || s.Grace > time.Hour:
-		return fmt.Errorf("grace: %v is not between 0s and 1h", s.Grace)
+	var wrong input.Errors
+	wrong.If(s.Mode < Observe || s.Mode > Terminate, "mode: %d is not a level of escalation: %s", s.Mode,
+		strings.Join(Levels[:], ", "))
+	if !wrong.If(s.Of < 1 || s.Of > 64, "of: %d is not a number of audits from 1 to 64", s.Of) {
+		wrong.If(s.Confirm < 1 || s.Confirm > s.Of, "confirm: %d is not between 1 and of, the last %d audits", s.Confirm,
+			s.Of)
 	}
+	wrong.If(s.Hold < time.Second || s.Hold > 24*time.Hour, "hold: %v is not between 1s and 24h", s.Hold)
+	wrong.If(!(s.Throttle > 0 && s.Throttle < 1), "throttle: %v is not a part of the limit: write a number above 0 and "+
+		"below 1", s.Throttle)
+	wrong.If(len(s.Pause) == 0, "pause: it is empty: list some of %s, or set mode to throttle to avoid pauses",
+		strings.Join(pauseWays, ", "))
+	wrong.If(s.Grace < 0 || s.Grace > time.Hour, "grace: %v is not between 0s and 1h", s.Grace)
 	for i, way := range s.Pause {
-		switch {
-		case !slices.Contains(pauseWays, way):
-			return fmt.Errorf("pause: %q is not a way to pause: the ways are %s", way, strings.Join(pauseWays, ", "))
-		case slices.Contains(s.Pause[:i], way):
-			return fmt.Errorf("pause: %q is listed twice: remove one", way)
-		}
+		wrong.If(!slices.Contains(pauseWays, way), "pause: %q is not a way to pause%s", way, input.Instead(way, pauseWays))
+		wrong.If(slices.Contains(s.Pause[:i], way), "pause: %q is listed twice: remove one", way)
 	}
-	return nil
+	return wrong.Err()
 }
 
 // percent formats a part as in configuration.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"gpusteward/internal/input"
 )
 
 // A Reclaim says when a workload gives its GPU memory back by itself: it is
@@ -28,19 +30,15 @@ func (r Reclaim) check() error {
 }
 
 func (t Table) checkOvercommit() error {
+	var wrong input.Errors
 	for i, name := range t.Overcommit {
-		switch {
-		case name != All && !gpuName.MatchString(name):
-			return fmt.Errorf("gpus: %q is neither %s nor an index, such as 0, nor a GPU instance of MIG, such as 0:1, nor "+
-				"a UUID as nvidia-smi -L gives it", name, All)
-		case slices.Contains(t.Overcommit[:i], name):
-			return fmt.Errorf("gpus: %q is listed twice: remove one", name)
-		}
+		wrong.If(name != All && !gpuName.MatchString(name), "gpus: %q is neither %s nor an index, such as 0, nor a GPU "+
+			"instance of MIG, such as 0:1, nor a UUID as nvidia-smi -L gives it", name, All)
+		wrong.If(slices.Contains(t.Overcommit[:i], name), "gpus: %q is listed twice: remove one", name)
 	}
-	if (len(t.Overcommit) > 0 || t.Turn != 0) && (t.Turn < time.Second || t.Turn > 24*time.Hour) {
-		return fmt.Errorf("turn: %v is not between 1s and 24h", t.Turn)
-	}
-	return nil
+	wrong.If((len(t.Overcommit) > 0 || t.Turn != 0) && (t.Turn < time.Second || t.Turn > 24*time.Hour),
+		"turn: %v is not between 1s and 24h", t.Turn)
+	return wrong.Err()
 }
 
 // Reclaim returns when a tenant's workloads give way by themselves.

@@ -2,11 +2,12 @@ package policy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"gpusteward/internal/input"
 )
 
 // whole is a GPU's time, with room for rounding errors of sums.
@@ -44,52 +45,42 @@ type Table struct {
 	Rules      []Rule
 }
 
-// Check reports the first key that cannot work, such as tenants[2].limit. It
-// looks up names of users and groups.
+// Check reports every key that cannot work, such as tenants[2].limit. It looks
+// up names of users and groups. Tenants are compared once each is valid.
 func (t Table) Check() error {
-	if err := t.Default.check(); err != nil {
-		return fmt.Errorf("default.%w", err)
+	var wrong input.Errors
+	if !wrong.If(t.Default.Priority == PriorityRealtime, "default.priority: the default tenant has no guarantee, so it "+
+		"cannot be realtime: make it high, or define a tenant") {
+		wrong.Below("default.", t.Default.check())
 	}
-	if t.Default.Priority == PriorityRealtime {
-		return errors.New("default.priority: the default tenant has no guarantee, so it cannot be realtime: " +
-			"make it high, or define a tenant")
+	wrong.Below("ladder.", t.Steps.check())
+	wrong.If(t.Actions < 0 || t.Actions > 1000, "ladder.actions: %d is not a number of steps from 0 to 1000", t.Actions)
+	wrong.Below("overcommit.", t.checkOvercommit())
+	if wrong.If(len(t.Rules) > mostTenants, "tenants: there are %d; at most %d are allowed", len(t.Rules), mostTenants) {
+		return wrong
 	}
-	if err := t.Steps.check(); err != nil {
-		return fmt.Errorf("ladder.%w", err)
-	}
-	if t.Actions < 0 || t.Actions > 1000 {
-		return fmt.Errorf("ladder.actions: %d is not a number of steps from 0 to 1000", t.Actions)
-	}
-	if err := t.checkOvercommit(); err != nil {
-		return fmt.Errorf("overcommit.%w", err)
-	}
-	if len(t.Rules) > mostTenants {
-		return fmt.Errorf("tenants: there are %d; at most %d are allowed", len(t.Rules), mostTenants)
-	}
-	patterns := 0
+	patterns, own := 0, t.Steps.check() == nil
 	for i := range t.Rules {
 		r, key := &t.Rules[i], t.key(i)
-		if same := slices.IndexFunc(t.Rules[:i], func(o Rule) bool { return o.Name == r.Name }); same >= 0 {
-			return fmt.Errorf("%s.name: %q is the name of %s too: choose another", key, r.Name, t.key(same))
+		if same := slices.IndexFunc(t.Rules[:i], func(o Rule) bool { return o.Name == r.Name }); same >= 0 && r.Name != "" {
+			wrong.If(true, "%s.name: %q is the name of %s too: choose another", key, r.Name, t.key(same))
 		}
-		if err := r.check(); err != nil {
-			return fmt.Errorf("%s.%w", key, err)
-		}
+		wrong.Below(key+".", r.check(own))
 		for at := range r.Select {
 			for _, list := range r.Select[at].lists() {
 				patterns += len(list)
 			}
 		}
 	}
-	if patterns > mostPatterns {
-		return fmt.Errorf("tenants: their select lists have %d patterns and names; at most %d are allowed",
-			patterns, mostPatterns)
-	}
-	if err := t.checkSums(); err != nil {
-		return err
+	wrong.If(patterns > mostPatterns, "tenants: their select lists have %d patterns and names; at most %d are allowed",
+		patterns, mostPatterns)
+	if len(wrong) > 0 {
+		return wrong
 	}
 	p, _ := newPolicy(t)
-	return p.checkTies()
+	wrong.Below("", t.checkSums())
+	wrong.Below("", p.checkTies())
+	return wrong.Err()
 }
 
 // key returns the name of a rule in errors.
@@ -108,31 +99,29 @@ func (t Table) Unknown() []string {
 	return all
 }
 
-func (r *Rule) check() error {
-	switch {
-	case !nameable(r.Name):
-		return fmt.Errorf("name: %q is not valid: write 1 to 63 letters, digits and any of _ . - @ /", r.Name)
-	case r.Name == DefaultTenant:
-		return fmt.Errorf("name: %q is reserved for processes that no tenant selects: write its quota under "+
-			"enforcer.default", r.Name)
-	case len(r.Select) > mostSelectors:
-		return fmt.Errorf("select: there are %d entries; at most %d are allowed", len(r.Select), mostSelectors)
-	}
-	if r.Binding && len(r.Select) == 0 {
-		return errors.New("binding: it has no effect without select: add select or remove binding")
-	}
-	for i := range r.Select {
-		if err := r.Select[i].check(); err != nil {
-			return below(fmt.Sprintf("select[%d]", i), err)
+// check reports the keys that cannot work. own says that an error of the
+// escalation is the tenant's own.
+func (r *Rule) check(own bool) error {
+	var wrong input.Errors
+	wrong.If(!nameable(r.Name), "name: %q is not valid: write 1 to 63 letters, digits and any of _ . - @ /", r.Name)
+	wrong.If(r.Name == DefaultTenant, "name: %q is reserved for processes that no tenant selects: write its quota under "+
+		"enforcer.default", r.Name)
+	if !wrong.If(len(r.Select) > mostSelectors, "select: there are %d entries; at most %d are allowed", len(r.Select),
+		mostSelectors) {
+		for i := range r.Select {
+			if err := r.Select[i].check(); err != nil {
+				wrong = append(wrong, below(fmt.Sprintf("select[%d]", i), err))
+			}
 		}
 	}
-	if err := r.Terms.check(); err != nil {
-		return err
+	wrong.If(r.Binding && len(r.Select) == 0, "binding: it has no effect without select: add select or remove binding")
+	terms := r.Terms.check()
+	wrong.Below("", terms)
+	if own {
+		wrong.Below("ladder.", r.Steps.check())
 	}
-	if err := r.Steps.check(); err != nil {
-		return fmt.Errorf("ladder.%w", err)
-	}
-	return r.checkGPUs()
+	wrong.Below("", r.checkGPUs(terms == nil))
+	return wrong.Err()
 }
 
 // below returns an error about key, or about the key below it that err names.

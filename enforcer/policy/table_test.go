@@ -40,45 +40,29 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		"tenants: their select lists have 4097 patterns": table(row("a", Selector{Users: users, Groups: users}),
 			row("b", Selector{Users: []string{"5000"}})),
 		`tenants[1].name: "first" is the name of tenants[0] too`: terms(func(r *Rule) { r.Name = "first" }),
-		"tenants[1].name: \"" + strings.Repeat("a", 64): terms(func(r *Rule) {
-			r.Name = strings.Repeat("a", 64)
-		}),
-		"tenants[1].limit: NaN is not a part": terms(func(r *Rule) { r.Limit = math.NaN() }),
-		"tenants[1].limit: a realtime tenant": terms(func(r *Rule) {
-			r.Priority = PriorityRealtime
-		}),
-		"tenants[1].guarantee: NaN is not a part": terms(func(r *Rule) { r.Guarantee = math.NaN() }),
-		"tenants[1].guarantee: 60 % is more than the limit": terms(func(r *Rule) {
-			r.Guarantee, r.Limit = .6, .5
-		}),
-		"tenants[1].guarantee: an idle tenant": terms(func(r *Rule) {
-			r.Guarantee, r.Priority = .6, PriorityIdle
-		}),
-		"tenants[1].memory_guarantee: 2 KiB is more": terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
-		"tenants[1].launch_wait: it has no effect without": terms(func(r *Rule) {
-			r.LaunchWait = quota.Wait(time.Second)
-		}),
-		"tenants[1].launch_wait: -1s is not a time": terms(func(r *Rule) {
-			r.LaunchWait, r.Guarantee = quota.Wait(-time.Second), .5
-		}),
-		"tenants[1].bandwidth: 0 is not":                    terms(func(r *Rule) { r.Bandwidth = 0 }),
-		"tenants[1].ladder.confirm: 6 is not between 1 and": climbs(func(s *Steps) { s.Confirm = 6 }),
-		"tenants[1].ladder.confirm: 0 is not between 1 and": climbs(func(s *Steps) { s.Confirm = 0 }),
-		"tenants[1].ladder.of: 65 is not":                   climbs(func(s *Steps) { s.Of = 65 }),
-		"tenants[1].ladder.mode: 6 is not":                  climbs(func(s *Steps) { s.Mode = 6 }),
-		"tenants[1].ladder.hold: 0s is not":                 climbs(func(s *Steps) { s.Hold = 0 }),
-		"tenants[1].ladder.throttle: 1 is not":              climbs(func(s *Steps) { s.Throttle = 1 }),
-		`tenants[1].ladder.pause: "sleep" is not a way`: climbs(func(s *Steps) {
-			s.Pause = []string{"broker", "sleep"}
-		}),
-		`tenants[1].ladder.pause: "broker" is listed twice`: climbs(func(s *Steps) {
-			s.Pause = []string{"broker", "broker"}
-		}),
-		"tenants[1].ladder.pause: it is empty":       climbs(func(s *Steps) { s.Pause = nil }),
-		"tenants[1].ladder.grace: 2h0m0s is not":     climbs(func(s *Steps) { s.Grace = 2 * time.Hour }),
-		"tenants[1].gpus[0].gpu: it is missing":      on(Override{}),
-		`tenants[1].gpus[0].gpu: "00" is neither`:    on(Override{GPUs: []string{"00"}}),
-		`tenants[1].gpus[0].gpu: "GPU-1" is neither`: on(Override{GPUs: []string{"0", "GPU-1"}}),
+		"tenants[1].name: \"" + strings.Repeat("a", 64):          terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
+		"tenants[1].limit: NaN is not a part":                    terms(func(r *Rule) { r.Limit = math.NaN() }),
+		"tenants[1].limit: a realtime tenant":                    terms(func(r *Rule) { r.Priority = PriorityRealtime }),
+		"tenants[1].guarantee: NaN is not a part":                terms(func(r *Rule) { r.Guarantee = math.NaN() }),
+		"tenants[1].guarantee: 60 % is more than the limit":      terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
+		"tenants[1].guarantee: an idle tenant":                   terms(func(r *Rule) { r.Guarantee, r.Priority = .6, PriorityIdle }),
+		"tenants[1].memory_guarantee: 2 KiB is more":             terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
+		"tenants[1].launch_wait: it has no effect without":       terms(func(r *Rule) { r.LaunchWait = quota.Wait(time.Second) }),
+		"tenants[1].launch_wait: -1s is not a time":              terms(func(r *Rule) { r.LaunchWait, r.Guarantee = quota.Wait(-time.Second), .5 }),
+		"tenants[1].bandwidth: 0 is not":                         terms(func(r *Rule) { r.Bandwidth = 0 }),
+		"tenants[1].ladder.confirm: 6 is not between 1 and":      climbs(func(s *Steps) { s.Confirm = 6 }),
+		"tenants[1].ladder.confirm: 0 is not between 1 and":      climbs(func(s *Steps) { s.Confirm = 0 }),
+		"tenants[1].ladder.of: 65 is not":                        climbs(func(s *Steps) { s.Of = 65 }),
+		"tenants[1].ladder.mode: 6 is not":                       climbs(func(s *Steps) { s.Mode = 6 }),
+		"tenants[1].ladder.hold: 0s is not":                      climbs(func(s *Steps) { s.Hold = 0 }),
+		"tenants[1].ladder.throttle: 1 is not":                   climbs(func(s *Steps) { s.Throttle = 1 }),
+		`tenants[1].ladder.pause: "sleep" is not a way`:          climbs(func(s *Steps) { s.Pause = []string{"broker", "sleep"} }),
+		`tenants[1].ladder.pause: "broker" is listed twice`:      climbs(func(s *Steps) { s.Pause = []string{"broker", "broker"} }),
+		"tenants[1].ladder.pause: it is empty":                   climbs(func(s *Steps) { s.Pause = nil }),
+		"tenants[1].ladder.grace: 2h0m0s is not":                 climbs(func(s *Steps) { s.Grace = 2 * time.Hour }),
+		"tenants[1].gpus[0].gpu: it is missing":                  on(Override{}),
+		`tenants[1].gpus[0].gpu: "00" is neither`:                on(Override{GPUs: []string{"00"}}),
+		`tenants[1].gpus[0].gpu: "GPU-1" is neither`:             on(Override{GPUs: []string{"0", "GPU-1"}}),
 		`tenants[1].gpus[1].gpu: "0" is in gpus[0] too`: on(Override{GPUs: []string{"0"}},
 			Override{GPUs: []string{"1", "0"}}),
 		"tenants[1].gpus[0].guarantee: 90 % is more than": on(Override{GPUs: []string{"0"},

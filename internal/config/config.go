@@ -4,7 +4,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/collectors/host"
 	"gpusteward/health/incident"
+	"gpusteward/internal/input"
 )
 
 // DefaultFile is the configuration file unless --config.file names another.
@@ -47,18 +47,27 @@ func load(root, path string) (Config, error) {
 		return c, fmt.Errorf("read configuration: %w", host.Explain(err, host.Reads))
 	}
 	var tree yaml.Node
-	if err := decodeStrict(path, text, &c, &tree); err != nil {
-		return c, err
+	all := input.Each(decodeStrict(path, text, &c, &tree))
+	if tree.Kind == 0 && len(all) > 0 {
+		return c, all // it is no YAML
 	}
 	if c.Workloads.Kubelet == kubeletSocket {
 		c.Workloads.Kubelet = defaults(root).Workloads.Kubelet
 	}
-	all := c.validate()
-	for i, err := range all {
-		key, _, _ := strings.Cut(err.Error(), ":")
-		all[i] = fmt.Errorf("%s:%d: %w", path, lineOf(&tree, strings.NewReplacer("[", ".", "]", "").Replace(key)), err)
+	decoded := all
+	if nodeOf(&tree, "enforcer.tenants").Content != nil &&
+		len(nodeOf(&tree, "enforcer.tenants").Content) != len(c.Enforcer.Tenants) {
+		c.Enforcer.Tenants = nil // without those of a wrong form the others have other numbers
 	}
-	return c, errors.Join(all...)
+	for _, err := range input.Each(c.validate()) {
+		key, _, _ := strings.Cut(err.Error(), ":")
+		place := fmt.Sprintf("%s:%d: ", path, lineOf(&tree, key))
+		said := func(err error) bool { return strings.HasPrefix(err.Error(), place+key+":") } // it has the wrong type
+		if !slices.ContainsFunc(decoded, said) {
+			all.Below(place, err)
+		}
+	}
+	return c, all.Err()
 }
 
 // Defaults returns the configuration of an empty file.
@@ -84,18 +93,20 @@ func defaults(root string) Config {
 // kubeletSocket is what older files name instead of the file of allocations.
 const kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// validate returns the errors, the first of each part.
-func (c Config) validate() (all []error) {
-	all = append(all, c.Collectors.Config().Validate())
+// validate returns the errors, each with its key.
+func (c Config) validate() error {
+	var wrong input.Errors
+	wrong.Below("", c.Collectors.Config().Validate())
 	w := c.Workloads
 	for _, of := range []struct{ key, path string }{{"docker", w.Docker}, {"podman", w.Podman}, {"pod_logs", w.PodLogs},
 		{"kubelet", w.Kubelet}, {"hami", w.HAMi}} {
-		if of.path != "" && !filepath.IsAbs(of.path) {
-			all = append(all, fmt.Errorf("workloads.%s: %q is not an absolute path; \"\" disables it", of.key, of.path))
-		}
+		wrong.If(of.path != "" && !filepath.IsAbs(of.path), "workloads.%s: %q is not an absolute path; \"\" disables it",
+			of.key, of.path)
 	}
-	all = append(all, c.Health.validate(), c.Enforcer.validate(), c.Web.validate())
-	return slices.DeleteFunc(all, func(err error) bool { return err == nil })
+	wrong.Below("", c.Health.validate())
+	wrong.Below("", c.Enforcer.validate())
+	wrong.Below("", c.Web.validate())
+	return wrong.Err()
 }
 
 // Collectors says what to read, and how often.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"net"
 	"path/filepath"
 	"regexp"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/input"
 )
 
 // Enforcer says whether the broker shares out the GPUs, and how much each
@@ -45,42 +45,32 @@ func defaultEnforcer(on func(path string) string) Enforcer {
 var releases = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
 
 func (c Enforcer) validate() error {
-	switch {
-	case c.Socket != "" && !filepath.IsAbs(c.Socket):
-		return fmt.Errorf("enforcer.socket: %q is not an absolute path; \"\" means broker/broker.sock in --runtime.dir",
-			c.Socket)
-	case len(c.Socket) > maxSocket:
-		return fmt.Errorf("enforcer.socket: the path of a socket has at most %d bytes, and this one has %d",
-			maxSocket, len(c.Socket))
-	case c.Turn < 2*time.Millisecond || c.Turn > 100*time.Millisecond:
-		return fmt.Errorf("enforcer.turn: %v is not between 2ms and 100ms", c.Turn)
-	case c.InFlight < 100*time.Microsecond || c.InFlight > c.Turn:
-		return fmt.Errorf("enforcer.in_flight: %v is not between 100us and the turn (%v)", c.InFlight, c.Turn)
-	case c.Fail != "open" && c.Fail != "closed":
-		return fmt.Errorf("enforcer.fail: %q is neither open nor closed", c.Fail)
-	case c.TimeSlices != "auto" && c.TimeSlices != "off":
-		return fmt.Errorf("enforcer.time_slices: %q is neither auto nor off", c.TimeSlices)
-	}
-	if host, port, err := net.SplitHostPort(c.NCCL); c.NCCL != "" && (err != nil || host == "" || port == "") {
-		return fmt.Errorf("enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
-	}
+	var wrong input.Errors
+	wrong.If(c.Socket != "" && !filepath.IsAbs(c.Socket), "enforcer.socket: %q is not an absolute path; \"\" means "+
+		"broker/broker.sock in --runtime.dir", c.Socket)
+	wrong.If(len(c.Socket) > maxSocket, "enforcer.socket: the path of a socket has at most %d bytes, and this one has %d",
+		maxSocket, len(c.Socket))
+	wrong.If(c.Turn < 2*time.Millisecond || c.Turn > 100*time.Millisecond,
+		"enforcer.turn: %v is not between 2ms and 100ms", c.Turn)
+	wrong.If(c.InFlight < 100*time.Microsecond || c.InFlight > c.Turn,
+		"enforcer.in_flight: %v is not between 100us and the turn (%v)", c.InFlight, c.Turn)
+	wrong.If(c.Fail != "open" && c.Fail != "closed", "enforcer.fail: %q is neither open nor closed", c.Fail)
+	wrong.If(c.TimeSlices != "auto" && c.TimeSlices != "off", "enforcer.time_slices: %q is neither auto nor off",
+		c.TimeSlices)
+	host, port, err := net.SplitHostPort(c.NCCL)
+	wrong.If(c.NCCL != "" && (err != nil || host == "" || port == ""),
+		"enforcer.nccl_ras: %q is no address like localhost:28028; \"\" asks nobody", c.NCCL)
 	for i, v := range c.Trusted {
-		if !releases.MatchString(v) {
-			return fmt.Errorf("enforcer.nccl_ras_versions[%d]: %q is neither a release of NCCL like 2.30.7, nor all of them like 2.30", i, v)
-		}
+		wrong.If(!releases.MatchString(v), "enforcer.nccl_ras_versions[%d]: %q is neither a release of NCCL like 2.30.7, "+
+			"nor all of them like 2.30", i, v)
 	}
 	for i, dir := range c.TenantsDirs {
-		if !filepath.IsAbs(dir) {
-			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is not an absolute path", i, dir)
-		}
-		if slices.Contains(c.TenantsDirs[:i], dir) {
-			return fmt.Errorf("enforcer.tenants_dirs[%d]: %q is listed twice", i, dir)
-		}
+		wrong.If(!filepath.IsAbs(dir), "enforcer.tenants_dirs[%d]: %q is not an absolute path", i, dir)
+		wrong.If(slices.Contains(c.TenantsDirs[:i], dir), "enforcer.tenants_dirs[%d]: %q is listed twice", i, dir)
 	}
-	if err := c.checkWith(); err != nil {
-		return err
-	}
-	return checkGemini(c.Gemini)
+	wrong.Below("", c.checkWith())
+	wrong.Below("", checkGemini(c.Gemini))
+	return wrong.Err()
 }
 
 // maxSocket is the longest path of a Unix socket, in bytes.

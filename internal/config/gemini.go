@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/gemini"
+	"gpusteward/internal/input"
 )
 
 // Gemini is one GPU that programs under Gemini's hook share. A missing key has
@@ -23,16 +24,17 @@ func (c Gemini) Options() gemini.Options {
 }
 
 func checkGemini(list []Gemini) error {
+	var wrong input.Errors
 	at := map[string]int{}
 	for i, c := range list {
 		o := c.Options()
 		if err := o.Check(); err != nil {
-			return fmt.Errorf("enforcer.gemini[%d].%w", i, err)
+			wrong.Below(fmt.Sprintf("enforcer.gemini[%d].", i), err)
+			continue
 		}
-		if before, taken := at[o.Listen]; taken {
-			return fmt.Errorf("enforcer.gemini[%d].listen: %s is taken by gemini[%d]", i, o.Listen, before)
-		}
+		before, taken := at[o.Listen]
+		wrong.If(taken, "enforcer.gemini[%d].listen: %s is taken by gemini[%d]", i, o.Listen, before)
 		at[o.Listen] = i
 	}
-	return nil
+	return wrong.Err()
 }

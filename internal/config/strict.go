@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"gpusteward/internal/input"
 	"gpusteward/internal/quota"
 )
 
@@ -84,11 +85,11 @@ func decodeStrict(path string, text []byte, v any, root *yaml.Node) error {
 	if errors.As(err, &typeError) {
 		problems = typeError.Errors
 	}
-	var all []error
+	var all input.Errors
 	for _, p := range problems {
 		all = append(all, explain(path, p, reflect.TypeOf(v), root))
 	}
-	return errors.Join(all...)
+	return all
 }
 
 // explain converts an error of the decoder into the file, the line, the key and
@@ -100,7 +101,7 @@ func explain(path, problem string, t reflect.Type, root *yaml.Node) error {
 		what = m[2]
 	}
 	if m := unknownField.FindStringSubmatch(what); m != nil {
-		what = fmt.Sprintf("unknown key %q; known here: %s", m[1], strings.Join(knownKeys(t, m[2]), ", "))
+		what = fmt.Sprintf("unknown key %q%s", m[1], input.Instead(m[1], knownKeys(t, m[2])))
 		if instead := retired[strings.TrimPrefix(m[2], "config.")+"."+m[1]]; instead != "" {
 			what = fmt.Sprintf("the key %q no longer exists: %s", m[1], instead)
 		}
@@ -212,25 +213,36 @@ func find(n *yaml.Node, path string, match func(key, value *yaml.Node) bool) (st
 	return "", 0
 }
 
-// lineOf returns the line of a dotted key, such as a.list.3.b for a.list[3].b,
-// or of the longest part of it that exists.
-func lineOf(n *yaml.Node, key string) int {
+// lineOf returns the line of a key, such as a.list[3].b, or of the longest part
+// of it that exists.
+func lineOf(root *yaml.Node, key string) int { return max(nodeOf(root, key).Line, 1) }
+
+// nodeOf returns the value of a key, on the line of the key, or that of the
+// longest part of it that exists.
+func nodeOf(root *yaml.Node, key string) yaml.Node {
+	return nodeBelow(root, strings.NewReplacer("[", ".", "]", "").Replace(key))
+}
+
+// nodeBelow is nodeOf for a dotted key, such as a.list.3.b.
+func nodeBelow(n *yaml.Node, key string) yaml.Node {
 	if n.Kind == yaml.DocumentNode && len(n.Content) > 0 {
-		return lineOf(n.Content[0], key)
+		return nodeBelow(n.Content[0], key)
 	}
 	first, rest, _ := strings.Cut(key, ".")
 	if i, err := strconv.Atoi(first); err == nil && n.Kind == yaml.SequenceNode && i < len(n.Content) {
-		return lineOf(n.Content[i], rest)
+		return nodeBelow(n.Content[i], rest)
 	}
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if n.Content[i].Value == first {
-				if rest == "" {
-					return n.Content[i].Line
+				if rest != "" {
+					return nodeBelow(n.Content[i+1], rest)
 				}
-				return lineOf(n.Content[i+1], rest)
+				value := *n.Content[i+1]
+				value.Line = n.Content[i].Line
+				return value
 			}
 		}
 	}
-	return max(n.Line, 1)
+	return *n
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpusteward/collectors/host"
+	"gpusteward/internal/input"
 )
 
 // Bounds of the files of tenants.
@@ -42,22 +43,23 @@ func readTenantFile(path string) (*TenantFile, error) {
 	return f, decodeStrict(path, text, &f.tenants, &f.root)
 }
 
-// checkWith returns an error for the first bad key of the configuration and the
+// checkWith returns an error for each bad key of the configuration and the
 // files together. If the key is in a file, the error names the file and the
 // line.
 func (c Enforcer) checkWith(files ...*TenantFile) error {
-	err := c.Table(files).Check()
-	if err == nil {
-		return nil
-	}
-	for _, f := range files {
-		if key, ok := strings.CutPrefix(err.Error(), f.Path+"["); ok {
-			key, _, _ = strings.Cut(key, ":")
-			line := lineOf(&f.root, strings.NewReplacer("[", ".", "]", "").Replace(key))
-			return fmt.Errorf("%s:%d: %s", f.Path, line, strings.TrimPrefix(err.Error(), f.Path))
+	var wrong input.Errors
+	for _, err := range input.Each(c.Table(files).Check()) {
+		at := slices.IndexFunc(files, func(f *TenantFile) bool { return strings.HasPrefix(err.Error(), f.Path+"[") })
+		if at < 0 {
+			wrong.Below("enforcer.", err)
+			continue
 		}
+		f := files[at]
+		problem := strings.TrimPrefix(err.Error(), f.Path)
+		key, _, _ := strings.Cut(problem, ":")
+		wrong.If(true, "%s:%d: %s", f.Path, lineOf(&f.root, strings.TrimPrefix(key, "[")), problem)
 	}
-	return fmt.Errorf("enforcer.%w", err)
+	return wrong.Err()
 }
 
 // A stamp changes when a file changes.

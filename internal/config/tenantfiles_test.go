@@ -64,7 +64,7 @@ func TestTenantFiles(t *testing.T) {
 		{"b.yml", "- {name: b, guarantee: 70 %}\n", "own a1 a2 b",
 			"b.yml:1: [0].guarantee: on every GPU the guarantees of a2 (40 %), b (70 %) add up to 110 %, more than " +
 				"100 %: lower one of them"},
-		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt"; known here: name,`},
+		{"b.yml", "- name: b\n- name: x\n  limt: 5\n", "own a1 a2 b", `b.yml:3: unknown key "limt" (did you mean limit?)`},
 		{"b.yml", "- name: b\n- name: x\n  limit: lots\n", "own a1 a2 b", `b.yml:3: [1].limit: "lots" is not a part`},
 		{"b.yml", "name: b\n", "own a1 a2 b", "b.yml:1: want a list"},
 		{"b.yml", "- name: b\n- name: b3\n", "own a1 a2 b b3", ""},

@@ -27,15 +27,16 @@ var layers = map[string][]string{
 	"internal/agent": {"collectors", "collectors/all", "collectors/device", "collectors/gpu", "collectors/gpu/sim",
 		"collectors/gpu/sim/scenarios", "collectors/host", "collectors/links", "exporter", "health", "health/diag", "health/incident", "health/journal", "health/notifier", "enforcer", "enforcer/backend", "enforcer/jobs",
 		"enforcer/broker", "enforcer/gemini", "enforcer/escalation", "enforcer/policy", "enforcer/suspend", "internal/config",
-		"internal/stack", "internal/worker"},
+		"internal/input", "internal/stack", "internal/worker"},
 	// only tests
 	"internal/integration": {},
 	// the only reader of YAML
 	"internal/config": {"collectors", "collectors/host", "health", "health/incident", "health/notifier",
-		"enforcer/gemini", "enforcer/policy", "internal/quota"},
+		"enforcer/gemini", "enforcer/policy", "internal/input", "internal/quota"},
 
 	"exporter": append([]string{"collectors", "collectors/gpu", "collectors/host", "internal/wire"}, themes...),
-	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident"},
+	"health": append([]string{"collectors", "collectors/gpu", "collectors/host", "health/derived", "health/incident",
+		"internal/input", "internal/quota"},
 		themes...),
 	// statistics, without checks
 	"health/derived":  append([]string{"collectors", "collectors/host", "health/incident"}, themes...),
@@ -51,7 +52,7 @@ var layers = map[string][]string{
 		"enforcer/suspend", "internal/procs", "internal/quota", "internal/wire"},
 
 	// the operator's rules, and nothing that acts on them
-	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/procs", "internal/quota"},
+	"enforcer/policy": {"collectors/host", "enforcer/broker", "enforcer/schedule", "internal/input", "internal/procs", "internal/quota"},
 	// pure: the facts about each subject
 	"enforcer/audit": {"collectors", "enforcer/policy", "internal/quota", "internal/wire"},
 	// pure: the consequences of those facts
@@ -74,13 +75,14 @@ var layers = map[string][]string{
 	"internal/stack":    {"internal/procs", "internal/worker"}, // stacks of other processes; useful without a GPU
 	"internal/procs":    {"internal/worker"},                   // what procfs tells of other processes
 	"internal/worker":   {},                                    // child processes that the kernel may hold
-	"internal/quota":    {},                                    // the terms of quotas, for all that use them
+	"internal/quota":    {"internal/input"},                    // the terms of quotas, for all that use them
+	"internal/input":    {},                                    // what is wrong with what an operator wrote
 	"enforcer/ledger":   {},
 	"enforcer/steps":    {"internal/wire"}, // steps of programs, found in their events; pure
 	"enforcer/jobs":     {"enforcer/broker", "enforcer/steps", "internal/procs", "internal/ras", "internal/stack", "internal/wire"},
 
 	// the host, and none of what it reads
-	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/wire"},
+	"collectors":          {"collectors/catalogue", "collectors/gpu", "collectors/host", "internal/input", "internal/wire"},
 	"collectors/activity": {"collectors", "collectors/gpu"},
 	"collectors/device":   {"collectors", "collectors/gpu", "collectors/host"},
 	"collectors/faults":   {"collectors", "collectors/gpu", "collectors/host"},
@@ -100,7 +102,7 @@ var layers = map[string][]string{
 	"collectors/gpu/sim/broker": {"collectors/gpu/sim/noise", "collectors/gpu/sim/scenarios", "internal/quota",
 		"internal/wire"},
 	// what a scenario can say, and nothing that runs it
-	"collectors/gpu/sim/scenarios": {"collectors/gpu", "collectors/gpu/sim/models", "internal/quota", "internal/wire"},
+	"collectors/gpu/sim/scenarios": {"collectors/gpu", "collectors/gpu/sim/models", "internal/input", "internal/quota", "internal/wire"},
 	"collectors/gpu/sim/models":    {}, // constants of products
 	"collectors/gpu/sim/noise":     {}, // pure
 	"collectors/gpu/sim/stub":      {}, // a device without functions, generated

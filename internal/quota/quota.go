@@ -4,8 +4,9 @@
 package quota
 
 import (
-	"fmt"
 	"slices"
+
+	"gpusteward/internal/input"
 )
 
 // A Quota is what a tenant may use of one GPU, with all its processes together.
@@ -24,14 +25,14 @@ type Quota struct {
 // Free returns the quota of a tenant without any terms.
 func Free() Quota { return free }
 
-// Check returns an error, with the key, for the first term that is invalid.
+// Check returns an error, with the key, for each term that is invalid.
 func (q Quota) Check() error {
+	var all input.Errors
 	for _, t := range Terms {
-		if wrong := t.Check(q); wrong != "" {
-			return fmt.Errorf("%s: %s", t.Key, wrong)
-		}
+		wrong := t.Check(q)
+		all.If(wrong != "", "%s: %s", t.Key, wrong)
 	}
-	return nil
+	return all.Err()
 }
 
 // Explain returns, for people, the terms that hold besides the GPU's time.

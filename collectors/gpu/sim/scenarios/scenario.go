@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gpusteward/internal/input"
 )
 
 //go:embed *.yml
@@ -82,10 +84,10 @@ func Names() []string {
 }
 
 // Source returns the YAML text of an embedded scenario. The error for an
-// unknown name lists the known ones.
+// unknown name says what may be meant.
 func Source(name string) ([]byte, error) {
 	if !slices.Contains(Names(), name) {
-		return nil, fmt.Errorf("scenario %q: want one of %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("there is no scenario %q%s", name, input.Instead(name, Names()))
 	}
 	return files.ReadFile(name + ".yml")
 }
