@@ -141,7 +141,7 @@ func (h host) series(x health.Example, p pace, until time.Duration) series {
 func (h host) judged(c *health.Check, p pace, times []time.Duration) (all [][]health.Alert) {
 	start := time.Unix(0, 0).UTC()
 	engine := health.NewEngine([]*health.Check{c}, start)
-	engine.EnableAlerts([]string{c.ID})
+	engine.Tune(health.Settings{EnableAlerts: []string{c.ID}}, start)
 	p.steps(times[len(times)-1], func(at time.Duration) {
 		var samples []collectors.Sample
 		for _, x := range h.examples {

@@ -13,6 +13,7 @@ import (
 	"gpusteward/collectors"
 	"gpusteward/health/derived"
 	"gpusteward/health/incident"
+	"gpusteward/internal/input"
 )
 
 // A Check is a row of Checks: it says when something is wrong with an entity.
@@ -36,6 +37,21 @@ type Check struct {
 	Action   string // one thing to do
 	Remedies bool   // the tables of incidents know better what to do than Action
 	Cause    string // what it means and how to find out more; it does not repeat the others
+}
+
+// Is reports whether the check has a name: its ID or that of its alerts.
+func (c *Check) Is(name string) bool { return name != "" && (name == c.ID || name == c.Alert) }
+
+// Named returns the check of a name.
+func Named(name string) (*Check, error) {
+	var ids []string
+	for _, c := range Checks() {
+		if c.Is(name) {
+			return c, nil
+		}
+		ids = append(ids, c.ID)
+	}
+	return nil, fmt.Errorf("there is no check %q%s", name, input.Instead(name, ids))
 }
 
 // A Level is when a check fails, and how badly.

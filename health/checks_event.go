@@ -231,7 +231,7 @@ var eventChecks = []*Check{
 		ID: "gpu_lemon", Alert: "GPULemon", Class: incident.HardwareFault,
 		Levels:  []Level{{Severity: incident.Warning, When: Value(derived.LemonScore).Above(5, 4)}},
 		Summary: "The GPU had more faults in 30 days than a healthy one has.",
-		Detail:  "The faults of {entity} in 30 days {have|had} a score of {value}, and more than 5 {is|was} too much.",
+		Detail:  "The faults of {entity} in 30 days {have|had} a score of {value}.",
 		Action:  "Drain it, and run the field diagnostic.",
 		Cause:   "Each hardware fault adds to the score by its severity, and fades. Those of applications add nothing.",
 	},

@@ -38,7 +38,9 @@ type total struct {
 
 // A judge has the states of one check.
 type judge struct {
-	*Check
+	*Check           // with the operator's thresholds
+	own      *Check  // without
+	off      bool    // it is not made
 	optional bool    // all of its signals may be absent
 	sampled  []int64 // when each level took its last sample
 	statuses map[incident.Entity]*status
@@ -56,7 +58,7 @@ func NewEngine(checks []*Check, now time.Time) *Engine {
 		totals: map[incident.Entity]map[incident.Class]total{}, began: &collectors.Origin{Since: now}}
 	for _, c := range checks {
 		required := slices.ContainsFunc(c.Levels, func(l Level) bool { return !l.When.Signal.comesAndGoes() })
-		e.judges = append(e.judges, &judge{Check: c, optional: !required,
+		e.judges = append(e.judges, &judge{Check: c, own: c, optional: !required,
 			sampled: slices.Repeat([]int64{-1}, len(c.Levels)), statuses: map[incident.Entity]*status{}})
 	}
 	return e
@@ -152,6 +154,9 @@ func (e *Engine) account(ev incident.Event) {
 // judge takes the samples of a check that are due.
 func (e *Engine) judge(j *judge, s *derived.Snapshot) (changes []incident.Event) {
 	m, due := e.memory, false
+	if j.off {
+		return nil
+	}
 	for i, l := range j.Levels {
 		p := l.For.spelled()
 		at := m.index(p.Every)

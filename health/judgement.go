@@ -55,14 +55,14 @@ func Answered(answer []byte, now time.Time) (Judgement, error) {
 }
 
 // Narrow reduces j to some GPUs, by index or UUID, with the node, and to the
-// findings of some checks; an empty list means all. A GPU that does not exist
-// is unknown.
-func (j *Judgement) Narrow(checks, gpus []string) {
+// findings of some checks, without those of others; an empty list means all. A
+// GPU that does not exist is unknown.
+func (j *Judgement) Narrow(checks, without, gpus []string) {
 	unnamed := func(names []string, name ...string) bool {
 		return len(names) > 0 && !slices.ContainsFunc(name, func(n string) bool { return slices.Contains(names, n) })
 	}
 	j.Findings = slices.DeleteFunc(j.Findings, func(f Finding) bool {
-		return unnamed(checks, f.Check) ||
+		return unnamed(checks, f.Check) || slices.Contains(without, f.Check) ||
 			f.Entity.Parent() != (incident.Entity{}) && unnamed(gpus, f.Entity.GPU, f.Entity.UUID)
 	})
 	if len(j.GPUs) > 0 {
@@ -152,7 +152,7 @@ func (j Judgement) text(status int) string {
 			}
 			continue
 		}
-		fmt.Fprintf(w, "%-9s %s %s: %s%s\n", f.label(), f.Entity, cmp.Or(f.Alert, f.Check), f.Message, f.standing())
+		fmt.Fprintf(w, "%-9s %s %s: %s%s\n", f.label(), f.Entity, f.Check, f.Message, f.standing())
 	}
 	for _, g := range j.GPUs {
 		if g.Status == incident.Unknown {
@@ -164,6 +164,9 @@ func (j Judgement) text(status int) string {
 	}
 	if n := len(j.Unjudged); n > 0 {
 		fmt.Fprintf(&b, "note: without an agent %d of %d checks cannot be made: they take minutes\n", n, len(Checks()))
+	}
+	if len(j.Disabled) > 0 {
+		fmt.Fprintf(&b, "note: health.disable excludes %s\n", strings.Join(j.Disabled, ", "))
 	}
 	for _, note := range j.Notes {
 		fmt.Fprintf(&b, "note: %s\n", note)
@@ -266,6 +269,7 @@ func (j *Judgement) tidy() {
 	j.Node, j.Reason = incident.Clean(j.Node, incident.LongestMessage),
 		incident.Clean(j.Reason, incident.LongestMessage)
 	j.Findings, j.GPUs, j.Notes = slices.Clone(j.Findings), slices.Clone(j.GPUs), slices.Clone(j.Notes)
+	j.Disabled = slices.Clone(j.Disabled)
 	for i := range j.Findings {
 		f := &j.Findings[i]
 		for _, s := range []*string{&f.Check, &f.Alert, &f.Entity.GPU, &f.Entity.UUID, &f.Entity.Link, &f.Entity.Tenant,
@@ -279,6 +283,9 @@ func (j *Judgement) tidy() {
 		g := &j.GPUs[i]
 		g.GPU, g.UUID, g.Reason = incident.Clean(g.GPU, longestName), incident.Clean(g.UUID, longestName),
 			incident.Clean(g.Reason, incident.LongestMessage)
+	}
+	for i, check := range j.Disabled {
+		j.Disabled[i] = incident.Clean(check, longestName)
 	}
 	for i, note := range j.Notes {
 		j.Notes[i] = incident.Clean(note, 2*incident.LongestMessage)

@@ -22,7 +22,7 @@ func gpuEntity(index string) incident.Entity {
 func judged(findings ...Finding) Judgement {
 	j := Judgement{Source: FromAgent, Verdict: Verdict{Node: "node7", Time: birth,
 		GPUs: []Health{{GPU: "0", UUID: "GPU-0"}, {GPU: "1", UUID: "GPU-1"}}, Findings: findings}}
-	j.Narrow(nil, nil)
+	j.Narrow(nil, nil, nil)
 	return j
 }
 
@@ -35,7 +35,7 @@ func TestExitStatus(t *testing.T) {
 	shadow.Shadow = true
 	lost := judged()
 	lost.GPUs[1].Status, lost.GPUs[1].Reason = incident.Unknown, "hangs in nvmlDeviceGetTemperature"
-	lost.Narrow(nil, nil)
+	lost.Narrow(nil, nil, nil)
 	for name, c := range map[string]struct {
 		j                 Judgement
 		text, strict, npd int // with strict, only a critical finding is a failure
@@ -97,9 +97,9 @@ func TestReportsListFindings(t *testing.T) {
 	text, _ := j.Report("text", incident.Warning)
 	for _, want := range []string{
 		"CRITICAL - node7: gpu=1 gpu_lost: It is gone. (and 2 more)\n",
-		"\nemergency gpu=1 GPULost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: " +
+		"\nemergency gpu=1 gpu_lost: It is gone. [since 2026-01-01T00:00:00Z] Do: Reboot. Once that is done: " +
 			"gpusteward ack gpu_lost gpu=1\n",
-		"\nshadow    gpu=0 GPUSlowOutlier: It is slow.\n", "\nwarning   node hot: It is hot.\n",
+		"\nshadow    gpu=0 slow_gpu: It is slow.\n", "\nwarning   node hot: It is hot.\n",
 		"note: without an agent 1 of ", "\nnote: The kernel's log cannot be read.\n",
 	} {
 		fixture.Contains(t, text, want, "the text")
@@ -239,7 +239,7 @@ func TestNarrow(t *testing.T) {
 	} {
 		j := judged(slices.Clone(all)...)
 		j.GPUs[1].Reason = "does not answer: gpu is lost"
-		j.Narrow(c.checks, c.gpus)
+		j.Narrow(c.checks, nil, c.gpus)
 		var left []string
 		for _, f := range j.Findings {
 			left = append(left, f.Check)
@@ -248,8 +248,13 @@ func TestNarrow(t *testing.T) {
 			t.Errorf("%s: %v, %v, %q; want %v, %v, %q", name, j.Status, left, j.Reason, c.want, c.left, c.reason)
 		}
 	}
+	without := judged(slices.Clone(all)...)
+	without.Narrow(nil, []string{"gpu_lost", "host_kernel"}, nil)
+	if f := without.Findings; len(f) != 1 || f[0].Check != "hot" || without.Status != incident.Degraded {
+		t.Errorf("without two checks: %v, %+v", without.Status, f)
+	}
 	none := NoVerdict(Standalone, "", errors.New("no driver"))
-	none.Narrow(nil, []string{"0"})
+	none.Narrow(nil, nil, []string{"0"})
 	if none.Status != incident.Unknown || none.Reason != "no driver" {
 		t.Errorf("where there is nothing: %v, %q", none.Status, none.Reason)
 	}
@@ -261,7 +266,7 @@ func TestReportOfOneGPU(t *testing.T) {
 	one := func(status incident.State, reason string, findings ...Finding) Judgement {
 		j := Judgement{Verdict: Verdict{GPUs: []Health{{GPU: "0", UUID: "GPU-0", Status: status, Reason: reason}},
 			Findings: findings}}
-		j.Narrow(nil, nil)
+		j.Narrow(nil, nil, nil)
 		return j
 	}
 	lost := Finding{Check: "gpu_lost", Entity: gpuEntity("0"), Severity: incident.Emergency, State: incident.Failed,

@@ -159,9 +159,12 @@ var ErrNotLatched = errors.New("there is nothing to acknowledge")
 // ErrNotLatched, or names the checks.
 func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incident.Event, error) {
 	e.memory.now = now
-	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.ID == check })
+	at := slices.IndexFunc(e.judges, func(j *judge) bool { return j.Is(check) })
 	if at < 0 {
-		return incident.Event{}, fmt.Errorf("there is no check %q; %s", check, e.latched())
+		if _, err := Named(check); err != nil {
+			return incident.Event{}, fmt.Errorf("%w; %s", err, e.latched())
+		}
+		return incident.Event{}, fmt.Errorf("%s is not made here; %s", check, e.latched())
 	}
 	j := e.judges[at]
 	for _, st := range j.order {
@@ -183,7 +186,7 @@ func (e *Engine) Ack(check string, entity incident.Entity, now time.Time) (incid
 			return ev, nil
 		}
 	}
-	return incident.Event{}, fmt.Errorf("%s of %s: %w; %s", check, entity, ErrNotLatched, e.latched())
+	return incident.Event{}, fmt.Errorf("%s of %s: %w; %s", j.ID, entity, ErrNotLatched, e.latched())
 }
 
 // latched says which faults an operator can clear.

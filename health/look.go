@@ -23,6 +23,7 @@ type Look struct {
 	Boot    string        // the kernel's boot id
 	Node    string        // name of the host
 	Timeout time.Duration // for the whole look, at least LookLeast
+	Settings Settings      // of the checks
 }
 
 // Times of a Look.
@@ -51,7 +52,7 @@ func (l Look) Judge(ctx context.Context) Judgement {
 			}
 		},
 		Store: l.Store, Boot: l.Boot, Node: l.Node, Log: l.Host.Log,
-	}, Settings{})
+	}, l.Settings)
 	l.Host.Events = m.Event
 	h = collectors.NewHost(l.Host)
 	ended := make(chan struct{})
@@ -149,7 +150,7 @@ func (e *Engine) hurry() (unjudged []string) {
 		for i := range short.Levels {
 			can = short.Levels[i].hurry() || can
 		}
-		if j.Check = &short; !can {
+		if j.Check = &short; !can && !j.off {
 			unjudged = append(unjudged, j.ID)
 		}
 	}

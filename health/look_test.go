@@ -152,7 +152,7 @@ func TestHungLookTimesOut(t *testing.T) {
 			!strings.Contains(text, "nvmlInit has not returned") {
 			t.Errorf("exit status %d: %s", status, text)
 		}
-		j.Narrow([]string{"gpu_lost"}, nil)
+		j.Narrow([]string{"gpu_lost"}, nil, nil)
 		if j.Status != incident.Unknown || j.Reason == "" {
 			t.Errorf("but for that: %v, %q", j.Status, j.Reason)
 		}

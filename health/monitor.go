@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -50,35 +49,6 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Settings are what an operator can change while a Monitor runs.
-type Settings struct {
-	EnableAlerts []string          // checks in shadow mode that alert nevertheless
-	Labels       map[string]string // additional labels of pushed alerts
-}
-
-// Validate reports the first key that cannot work.
-func (s Settings) Validate() error {
-	var shadow []string
-	for _, c := range Checks() {
-		if c.Shadow {
-			shadow = append(shadow, c.ID)
-		}
-	}
-	for i, id := range s.EnableAlerts {
-		if !slices.Contains(shadow, id) {
-			return fmt.Errorf("health.enable_alerts[%d]: %q is not a check in shadow mode: choose from %s", i, id,
-				strings.Join(shadow, ", "))
-		}
-	}
-	for name := range s.Labels {
-		if !labelName.MatchString(name) || slices.Contains(ownLabels, name) {
-			return fmt.Errorf("health.labels: %q is not a valid label: use letters, digits and _, and none of %s", name,
-				strings.Join(ownLabels, ", "))
-		}
-	}
-	return nil
-}
-
 // Intervals of a Monitor.
 const (
 	beat      = time.Second           // between judgements without news, at least
@@ -106,6 +76,7 @@ type Monitor struct {
 
 	// The fields below belong to Run.
 	engine     *Engine
+	tuned      *Settings // that the engine has
 	correlator *incident.Correlator
 	cursor     incident.Cursor
 	gpus       map[host.PCI]incident.Entity // all GPUs that were ever seen
@@ -236,6 +207,7 @@ func (m *Monitor) begin(now time.Time) {
 		checks = Checks()
 	}
 	m.engine = NewEngine(checks, now)
+	m.tune(now)
 	m.correlator = incident.NewCorrelator(incident.CorrelatorOptions{Boot: m.Boot, Node: m.Node,
 		GPU:     func(at host.PCI) (incident.Entity, bool) { e, ok := m.gpus[at]; return e, ok },
 		Port:    func(at string) (incident.Entity, bool) { e := m.ports[at]; return e, e.UUID != "" },
@@ -313,8 +285,7 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 	}
 	incidents = append(incidents, m.correlator.Tick(now)...)
 	s.Add(m.account(now)...)
-	m.engine.EnableAlerts(m.settings.Load().EnableAlerts)
-	changes := m.engine.Eval(s, incidents, now)
+	changes := append(m.tune(now), m.engine.Eval(s, incidents, now)...)
 	m.blame(incidents...)
 	m.blame(changes...)
 	m.show(s, now)
@@ -330,6 +301,16 @@ func (m *Monitor) judge(seen []incident.Observation, now time.Time) {
 		m.unsaved && now.Sub(m.saved) > saveAgain || now.Sub(m.saved) > saveEach {
 		m.save(now)
 	}
+}
+
+// tune gives the engine the settings if they are others, and returns the changes.
+func (m *Monitor) tune(now time.Time) []incident.Event {
+	s := m.settings.Load()
+	if s == m.tuned {
+		return nil
+	}
+	m.tuned = s
+	return m.engine.Tune(*s, now)
 }
 
 // meet records the addresses of the GPUs, and which of them answer.
@@ -441,12 +422,12 @@ func (m *Monitor) acknowledge(a ack) error {
 	if err != nil {
 		return err
 	}
-	if a.check == missingCheck && m.Forget != nil && e.Entity.UUID != "" {
+	if e.Check == missingCheck && m.Forget != nil && e.Entity.UUID != "" {
 		m.Forget(e.Entity.UUID)
 	}
 	e.Message = "Acknowledged by " + a.who + "."
 	m.record(e)
 	m.dirty = true
-	m.Log.Info("acknowledged", "check", a.check, "entity", e.Entity.String(), "by", a.who)
+	m.Log.Info("acknowledged", "check", e.Check, "entity", e.Entity.String(), "by", a.who)
 	return nil
 }

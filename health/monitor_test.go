@@ -227,7 +227,7 @@ func TestLogKeysAreUnique(t *testing.T) {
 		real, shadow := *hotCheck, *hotCheck
 		shadow.ID, shadow.Shadow = "slow", true
 		w := newWorld(t, &real, &shadow)
-		w.engine.EnableAlerts(enabled)
+		w.engine.Tune(Settings{EnableAlerts: enabled}, w.engine.memory.now)
 		for _, e := range w.steps(3, hotAt(-1)) {
 			fixture.Equal(t, e.Shadow, e.Check == "slow" && enabled == nil, "enabled %v: the event %+v", enabled, e)
 			m.say(e)
@@ -445,23 +445,6 @@ func TestMonitorsInOneProcessShareItsUse(t *testing.T) {
 		if ratio := one / of100; ratio < 50 || ratio > 200 {
 			t.Errorf("one monitor uses %v of its %s, one of a hundred %v", one, of, of100)
 		}
-	}
-}
-
-func TestInvalidSettings(t *testing.T) {
-	t.Parallel()
-	for want, s := range map[string]Settings{
-		`health.enable_alerts[1]: "gpu_lost"`: {EnableAlerts: []string{"slow_gpu", "gpu_lost"}},
-		`health.labels: "1st"`:                {Labels: map[string]string{"1st": "a"}},
-		`health.labels: "severity"`:           {Labels: map[string]string{"severity": "a"}},
-	} {
-		if err := s.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%+v: %v, want %s", s, err, want)
-		}
-	}
-	if err := (Settings{EnableAlerts: []string{"slow_gpu"},
-		Labels: map[string]string{"cluster": "a"}}).Validate(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -208,14 +208,11 @@ func (e *Engine) transition(j *judge, st *status, from incident.State) incident.
 	return ev
 }
 
-// EnableAlerts sets the checks in shadow mode that alert nevertheless.
-func (e *Engine) EnableAlerts(checks []string) { e.enabled = checks }
-
 // alerts reports whether a check alerts.
-func (e *Engine) alerts(j *judge) bool { return j.Alert != "" && !e.shadows(j) }
+func (e *Engine) alerts(j *judge) bool { return j.Alert != "" && !e.shadows(j) && !j.off }
 
 // shadows reports whether a check is in shadow mode and has not been enabled.
-func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.Contains(e.enabled, j.ID) }
+func (e *Engine) shadows(j *judge) bool { return j.Shadow && !slices.ContainsFunc(e.enabled, j.Is) }
 
 // Alerts returns the alerts that fire, with additional labels.
 func (e *Engine) Alerts(labels map[string]string) (all []Alert) {

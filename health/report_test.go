@@ -57,7 +57,7 @@ func TestMetricsOfHealth(t *testing.T) {
 			failing: [2]float64{1, 0}, firing: map[string]float64{"Hot warning": 1, "Early info": 1}},
 	} {
 		w := newWorld(t, checks()...)
-		w.engine.EnableAlerts(c.enabled)
+		w.engine.Tune(Settings{EnableAlerts: c.enabled}, w.engine.memory.now)
 		look := func(margins [2]float64) *derived.Snapshot {
 			samples := []collectors.Sample{on("0", collectors.Up, collectors.Bool(!c.down)), on("1", collectors.Up, 1)}
 			for i, margin := range margins {

@@ -193,8 +193,8 @@ func (e *Engine) Restore(s Saved, boot string, now time.Time) (changes []inciden
 	}
 	for _, f := range s.Faults {
 		j := byID[f.Check]
-		if j == nil {
-			continue // this version no longer has the check
+		if j == nil || j.off {
+			continue // this version no longer has the check, or it is disabled
 		}
 		st := j.status(f.Entity, now)
 		if st == nil {

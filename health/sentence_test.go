@@ -225,7 +225,7 @@ func TestSentencesMatchReadings(t *testing.T) {
 			if held.Value != clear || held.Worst != worst || held.State == incident.Recovering == c.Latched {
 				t.Errorf("%s: %+v; want the value %v and the worst %v", c.ID, held, clear, worst)
 			}
-			if s.engine.EnableAlerts([]string{c.ID}); c.Alert != "" {
+			if s.engine.Tune(Settings{EnableAlerts: []string{c.ID}}, s.engine.memory.now); c.Alert != "" {
 				a := s.engine.Alerts(nil)[0].Annotations
 				s.holds("in its alert", a["description"], from+past, worst, math.NaN(), at)
 				fixture.Equal(t, a["value"], plain(worst, 4), "%s: the alert's value is", c.ID)

@@ -21,7 +21,8 @@ type Verdict struct {
 	Status   incident.State `json:"status"` // of the node: the worst of its own and its GPUs'
 	Reason   string         `json:"reason,omitempty"`
 	GPUs     []Health       `json:"gpus"`
-	Findings []Finding      `json:"findings"` // the worst first
+	Findings []Finding      `json:"findings"`           // the worst first
+	Disabled []string       `json:"disabled,omitempty"` // checks that are not made
 }
 
 // Health is the condition of a GPU.
@@ -38,7 +39,7 @@ const noData = "a part of it has no data"
 // verdict returns the judgement after an evaluation. A GPU without data is
 // unknown, not well.
 func (m *Monitor) verdict(s *derived.Snapshot, now time.Time) Verdict {
-	v := Verdict{Node: m.Node, Time: now, Findings: m.engine.Findings(), GPUs: []Health{}}
+	v := Verdict{Node: m.Node, Time: now, Findings: m.engine.Findings(), Disabled: m.engine.disabled(), GPUs: []Health{}}
 	if v.Findings == nil {
 		v.Findings = []Finding{}
 	}

@@ -35,7 +35,9 @@ type checkFlags struct {
 	timeout    time.Duration
 	format     string
 	least      string
-	only, gpus string
+	only       string
+	except     string
+	gpus       string
 }
 
 func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *checkFlags) {
@@ -58,6 +60,7 @@ func checkCommand(app *kingpin.Application, f *flags) (*kingpin.CmdClause, *chec
 	cmd.Flag("fail-on", "Minimum severity of a failure: warning or critical.").
 		Default("warning").EnumVar(&c.least, "warning", "critical")
 	cmd.Flag("only", "Comma-separated checks to consider.").PlaceHolder("CHECK,...").StringVar(&c.only)
+	cmd.Flag("except", "Comma-separated checks to leave out.").PlaceHolder("CHECK,...").StringVar(&c.except)
 	cmd.Flag("gpu", "Comma-separated indices or UUIDs of GPUs to consider, besides the node itself.").
 		PlaceHolder("GPU,...").StringVar(&c.gpus)
 	cmd.Flag("child", "Check, and send the verdict to the parent by this time.").Hidden().Int64Var(&c.child)
@@ -70,16 +73,24 @@ func (c *checkFlags) validate() error {
 	if c.timeout < health.LookLeast {
 		return fmt.Errorf("--timeout=%v is too short; at least %v", c.timeout, health.LookLeast)
 	}
-	for _, id := range list(c.only) {
-		if checks := health.Checks(); !slices.ContainsFunc(checks, func(k *health.Check) bool { return k.ID == id }) {
-			var ids []string
-			for _, k := range checks {
-				ids = append(ids, k.ID)
-			}
-			return fmt.Errorf("--only: there is no check %q; the checks are %s", id, strings.Join(ids, ", "))
+	for flag, names := range map[string]string{"--only": c.only, "--except": c.except} {
+		if _, err := checks(names); err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
 		}
 	}
 	return nil
+}
+
+// checks returns the IDs of a comma-separated list of checks.
+func checks(names string) (ids []string, err error) {
+	for _, name := range list(names) {
+		c, err := health.Named(name)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, c.ID)
+	}
+	return ids, nil
 }
 
 // list returns the items of a comma-separated list.
@@ -99,7 +110,9 @@ func (c *checkFlags) run(ctx context.Context, f flags, args []string, stdout io.
 		return 0
 	}
 	j := c.judge(ctx, f, args)
-	j.Narrow(list(c.only), list(c.gpus))
+	only, _ := checks(c.only) // they are valid
+	except, _ := checks(c.except)
+	j.Narrow(only, except, list(c.gpus))
 	var least incident.Severity
 	if err := least.UnmarshalText([]byte(c.least)); err != nil {
 		return checkMistaken
@@ -188,7 +201,8 @@ func (c *checkFlags) look(ctx context.Context, f flags) health.Judgement {
 		return health.NoVerdict(health.Standalone, node, err)
 	}
 	boot, err := m.options.Kernel.BootID()
-	l := health.Look{Host: m.options, Kernel: m.kernelLog, Boot: boot, Node: node, Timeout: c.timeout}
+	l := health.Look{Host: m.options, Kernel: m.kernelLog, Boot: boot, Node: node, Timeout: c.timeout,
+		Settings: settings.Health.Settings()}
 	if c.child != 0 { // the start of the child is part of the timeout
 		l.Timeout = time.Until(time.Unix(0, c.child))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -149,8 +150,26 @@ func (j *judgement) ack() exporter.Action {
 			if err := j.monitor.Ack(ctx, a.Get("check"), entity, exporter.OrderedBy(ctx)); err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("%s of %s is acknowledged; it returns if the fault persists.",
-					a.Get("check"), entity),
-				nil
+			return fmt.Sprintf("%s of %s is acknowledged; it returns if the fault persists.", idOf(a.Get("check")), entity), nil
 		}}
+}
+
+// idOf returns the ID of a check; name may be that of its alerts.
+func idOf(name string) string {
+	if c, err := health.Named(name); err == nil {
+		return c.ID
+	}
+	return name
+}
+
+// events serves the journal.
+func (j *judgement) events(w http.ResponseWriter, r *http.Request) {
+	if query := r.URL.Query(); query.Has("check") {
+		for i, name := range query["check"] {
+			query["check"][i] = idOf(name)
+		}
+		r = r.Clone(r.Context())
+		r.URL.RawQuery = query.Encode()
+	}
+	j.journal.ServeHTTP(w, r)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync/atomic"
 
@@ -48,7 +49,7 @@ func newObservedHost(f flags, c config.Config, m *hostConfig, more func() []coll
 	}
 	n.server, err = exporter.New(exporter.Options{
 		Samples:  func() []collectors.Sample { return slices.Concat(n.host.Samples(), more(), n.judgement.samples()) },
-		Events:   n.judgement.journal,
+		Events:   http.HandlerFunc(n.judgement.events),
 		Health:   n.judgement.monitor,
 		Faults:   n.judgement.faults,
 		Ready:    n.host.Ready,

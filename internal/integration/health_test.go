@@ -96,11 +96,11 @@ func TestFaultIsReportedAndAcknowledged(t *testing.T) {
 			t.Errorf("ack %v: status %d, %s; want an error with %s", args, status, out, want)
 		}
 	}
-	if status, out := order("ack", "gpu_lost", "3"); status != 0 || !strings.Contains(out, "acknowledged") {
+	if status, out := order("ack", "GPULost", "3"); status != 0 || !strings.Contains(out, "gpu_lost of gpu=3 is acknowledged") {
 		t.Errorf("the ack: status %d, %s", status, out)
 	}
 	eventually(t, "the alert is resolved", func() bool { return am.fires("GPULost") == nil })
-	if _, text := a.get("/api/v1/events?kind=ack"); !strings.Contains(text, "Acknowledged by uid ") {
+	if _, text := a.get("/api/v1/events?kind=ack&check=GPULost"); !strings.Contains(text, "Acknowledged by uid ") {
 		t.Errorf("the journal does not say who acknowledged it: %s", text)
 	}
 	var v health.Verdict
