@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"gpusteward/enforcer/policy"
+	"gpusteward/internal/quota"
 	"gpusteward/internal/wire"
 )
 
@@ -49,6 +50,7 @@ type ExecOptions struct {
 	Socket  string // of the broker
 	Library string // the hook; empty: search for it
 	Require bool   // fail without a broker that accepts the program
+	Tell    bool   // say on stderr which quota holds
 	Command []string
 }
 
@@ -84,7 +86,8 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		fmt.Fprintf(stderr, "gpusteward: %s %s: the hook cannot see it, it runs without a quota\n", path, why)
 	}
 	asks := cmp.Or(o.Tenant, os.Getenv(envTenant))
-	switch err := taken(o.Socket, asks, o.Require || o.Observe); {
+	welcome, err := taken(o.Socket, asks, o.Require || o.Observe)
+	switch {
 	case err != nil && o.Observe:
 		return exitOurs, fmt.Errorf("%w; --observe needs a broker that holds the program to no terms: leave it out to "+
 			"run the program under its terms", err)
@@ -95,6 +98,8 @@ func Exec(o ExecOptions, stderr io.Writer) (status int, err error) {
 		fmt.Fprintf(stderr, "gpusteward: %v: the program's launches wait until that changes\n", err)
 	case err != nil:
 		fmt.Fprintf(stderr, "gpusteward: %v: no quota applies until that changes\n", err)
+	case o.Tell && why == "":
+		fmt.Fprintf(stderr, "gpusteward: %s\n", heldTo(welcome, o.Observe))
 	}
 	env := environment(os.Environ(), library, o.Tenant, o.Socket)
 	signal.Reset() // signals ignored at our start stay ignored in the program
@@ -115,10 +120,39 @@ var (
 	patienceRequired = 10 * time.Second
 )
 
+// heldTo says which quota holds a program.
+func heldTo(w wire.Welcome, observed bool) string {
+	if observed {
+		return "it is only observed"
+	}
+	q := quota.Quota{Guarantee: float64(w.Guarantee) / 1000, Limit: float64(w.Limit) / 1000, Memory: w.Memory,
+		MemoryPart: float64(w.MemoryPart) / 1000}
+	free := quota.Free()
+	var said []string
+	for _, key := range []string{"guarantee", "limit", "memory"} {
+		if at := quota.Find(key).At; at(&q).String() != at(&free).String() {
+			said = append(said, key+" "+at(&q).String())
+		}
+	}
+	text := "tenant " + wire.Text(w.Tenant[:])
+	switch {
+	case w.Limit == 0: // a broker before 3.9
+		return text
+	case said == nil:
+		text += ": no quota"
+	default:
+		text += ": " + strings.Join(said, ", ")
+	}
+	if w.Elsewhere != 0 {
+		text += "; other terms on some GPUs"
+	}
+	return text
+}
+
 // taken returns why the hook would have no session in a program of this
-// process, or nil if it would. It asks the broker for a session without GPUs,
-// which ends at once.
-func taken(socket, tenant string, required bool) error {
+// process, or the broker's answer if it would. It asks for a session without
+// GPUs, which ends at once.
+func taken(socket, tenant string, required bool) (w wire.Welcome, _ error) {
 	end := time.Now().Add(patience)
 	if required {
 		end = time.Now().Add(patienceRequired)
@@ -129,7 +163,7 @@ func taken(socket, tenant string, required bool) error {
 		conn, err = net.DialTimeout("unixpacket", socket, time.Until(end))
 	}
 	if err != nil {
-		return fmt.Errorf("no broker at %s: %w", socket, root(err))
+		return w, fmt.Errorf("no broker at %s: %w", socket, root(err))
 	}
 	defer func() { _ = conn.Close() }()
 	hello := wire.Hello{PID: uint32(os.Getpid())}
@@ -142,20 +176,21 @@ func taken(socket, tenant string, required bool) error {
 		n, err = conn.Read(frame) // the page's descriptor is not taken
 	}
 	if err != nil {
-		return fmt.Errorf("no broker at %s: no answer: %w", socket, root(err))
+		return w, fmt.Errorf("no broker at %s: no answer: %w", socket, root(err))
 	}
 	h, payload, err := wire.Decode(frame[:n])
 	switch {
 	case err != nil:
-		return fmt.Errorf("no broker at %s: its answer: %w", socket, err)
+		return w, fmt.Errorf("no broker at %s: its answer: %w", socket, err)
 	case h.Type == wire.TypeErr:
 		var refused wire.Err
 		refused.Decode(payload)
-		return fmt.Errorf("the broker at %s refuses: %s", socket, wire.Text(refused.Text[:]))
+		return w, fmt.Errorf("the broker at %s refuses: %s", socket, wire.Text(refused.Text[:]))
 	case h.Type != wire.TypeWelcome:
-		return fmt.Errorf("no broker at %s: its answer is no WELCOME", socket)
+		return w, fmt.Errorf("no broker at %s: its answer is no WELCOME", socket)
 	}
-	return nil
+	w.Decode(payload)
+	return w, nil
 }
 
 // root returns an error of a connection without operation and address.

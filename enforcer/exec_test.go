@@ -482,6 +482,31 @@ type tabled struct{ *policy.Policy }
 
 func (tabled) Quota(string, string) broker.Quota { return broker.Quota{} }
 
+// held is a policy of one tenant with a quota.
+type held struct {
+	onlyTenant
+	quota broker.Quota
+}
+
+func (h held) Quota(string, string) broker.Quota { return h.quota }
+
+func TestExecSaysWhichQuotaHolds(t *testing.T) {
+	t.Parallel()
+	free := quota.Free()
+	some := quota.Quota{Guarantee: .2, Limit: .5, Memory: 8 << 30}
+	part := quota.Quota{Limit: 1, MemoryPart: .3}
+	o := ExecOptions{Library: hook(t), Command: []string{"true"}, Tell: true}
+	for want, q := range map[string]broker.Quota{"tenant a: no quota": {Quota: free},
+		"tenant a: guarantee 20 %, limit 50 %, memory 8 GiB":           {Quota: some},
+		"tenant a: memory 30 % of the GPU's; other terms on some GPUs": {Quota: part, Differs: true}} {
+		_, o.Socket = brokerBy(t, held{"a", q})
+		status, _, errs := executed(t, o)
+		ended(t, want, status, 0, errs, "gpusteward: "+want+"\n")
+	}
+	fixture.Equal(t, heldTo(wire.Welcome{Tenant: [64]byte{'b'}}, false), "tenant b", "of an older broker")
+	fixture.Equal(t, heldTo(wire.Welcome{}, true), "it is only observed", "without terms")
+}
+
 // A full queue of connections shows that a broker runs: the program waits for it.
 func TestExecWaitsForABusyBroker(t *testing.T) {
 	t.Parallel()
@@ -504,5 +529,5 @@ func TestExecWaitsForABusyBroker(t *testing.T) {
 			}
 		}
 	}()
-	fixture.Must(t, taken(path, "", true))
+	fixture.Must(t, fixture.Error(taken(path, "", true)))
 }

@@ -49,7 +49,7 @@ func (e *Enforcer) Quota(tenant, gpu string) broker.Quota {
 	t := e.terms.Load()
 	q := t.Quota(tenant, gpu)
 	weight, class := t.Weight(tenant, gpu)
-	b := broker.Quota{Quota: q, Weight: weight, Class: class, Held: t.held[tenant]}
+	b := broker.Quota{Quota: q, Weight: weight, Class: class, Held: t.held[tenant], Differs: t.Differs(tenant)}
 	b.Limit = t.paced.limit(place{tenant, gpu}, q)
 	if part, ok := t.throttled[tenant]; ok {
 		b.Weight *= part

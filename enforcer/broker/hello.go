@@ -55,6 +55,11 @@ func (s *session) hello(fd int, m *mail, h wire.Header, payload []byte) *refusal
 		w.FailClosed = 1
 	}
 	copy(w.Tenant[:len(w.Tenant)-1], tenant)
+	first := ""
+	if len(s.seats) > 0 && s.seats[0] != nil {
+		first = s.seats[0].gpu.uuid
+	}
+	(*policy).Quota(tenant, first).tell(&w)
 	s.state.Store(int32(authenticated))
 	if s.b.policy.Load() != policy {
 		s.b.reload(s) // Reload may not have seen this session

@@ -1,10 +1,12 @@
 package broker
 
 import (
+	"math"
 	"time"
 
 	"gpusteward/enforcer/schedule"
 	"gpusteward/internal/quota"
+	"gpusteward/internal/wire"
 )
 
 // A Quota is what a tenant's processes may use of one GPU together, as it holds
@@ -12,11 +14,12 @@ import (
 // value limits nothing.
 type Quota struct {
 	quota.Quota
-	Weight float64        // its part of the GPU's time, in proportion to the other tenants' that want it; 0 is 1
-	Class  schedule.Class // who goes first
-	Link   uint64         // bytes a second that it may copy over the link; 0 is no limit
-	Copy   uint64         // bytes a second that it may copy within the GPU; 0 is no limit
-	Held   bool           // it gets no turns
+	Weight  float64        // its part of the GPU's time, in proportion to the other tenants' that want it; 0 is 1
+	Class   schedule.Class // who goes first
+	Link    uint64         // bytes a second that it may copy over the link; 0 is no limit
+	Copy    uint64         // bytes a second that it may copy within the GPU; 0 is no limit
+	Held    bool           // it gets no turns
+	Differs bool           // the tenant has other terms on some GPUs
 }
 
 func (q Quota) weight() float64 {
@@ -25,6 +28,18 @@ func (q Quota) weight() float64 {
 	}
 	return 1
 }
+
+// tell writes the quota into the answer to a process, for people.
+func (q Quota) tell(w *wire.Welcome) {
+	w.Guarantee, w.Limit = thousandths(q.Guarantee), max(thousandths(q.Limit), 1)
+	w.Memory, w.MemoryPart = q.Memory, thousandths(q.MemoryPart)
+	if q.Differs {
+		w.Elsewhere = 1
+	}
+}
+
+// thousandths returns a part in 1/1000.
+func thousandths(part float64) uint32 { return uint32(math.Round(1000 * part)) }
 
 func (q Quota) share() schedule.Share {
 	wait := time.Duration(q.LaunchWait)

@@ -22,6 +22,9 @@ func (p *Policy) Quota(tenant, gpu string) Quota {
 	return q
 }
 
+// Differs reports whether a tenant has other terms on some GPUs.
+func (p *Policy) Differs(tenant string) bool { return len(p.rule(tenant).GPUs) > 0 }
+
 // names returns the table's possible names of a GPU, the closest last.
 func (p *Policy) names(gpu string) []string {
 	if p.host.Names != nil && gpu != "" {

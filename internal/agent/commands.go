@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -182,7 +181,7 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	case ended: // --help, --version
 		return 0
 	case err != nil:
-		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", ofInput(app, args, err))
+		fmt.Fprintf(stderr, "gpusteward: %v; see gpusteward --help\n", usageError(app, args, err))
 		for _, c := range []*kingpin.CmdClause{judge, diagnosis} {
 			if i := slices.Index(args, c.FullCommand()); i >= 0 && !slices.Contains(args[:i], "config") {
 				return checkMistaken // 2 is a verdict
@@ -232,6 +231,9 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 	case probe.FullCommand():
 		err = probeDriver()
 	default:
+		if isTerminal(stderr) && !slices.Contains(args, agent.FullCommand()) {
+			fmt.Fprint(stderr, introduction(f, os.Geteuid()))
+		}
 		log := newLogger(stderr, f.logLevel, f.logFormat)
 		if err := f.role.serve(ctx, f, log); err != nil {
 			log.Error("gpusteward ends", "err", err)
@@ -246,34 +248,4 @@ func Run(ctx context.Context, root string, args []string, stdout, stderr io.Writ
 		return 1
 	}
 	return 0
-}
-
-// ofInput returns err, an error of the command line, with the name of the flag
-// or the argument whose value caused it. The parser does not tell.
-func ofInput(app *kingpin.Application, args []string, err error) error {
-	c, _ := app.ParseContext(args)
-	if c == nil {
-		return err
-	}
-	for _, e := range c.Elements {
-		var name string
-		var value kingpin.Value
-		switch clause := e.Clause.(type) {
-		case *kingpin.FlagClause:
-			name, value = "--"+clause.Model().Name, clause.Model().Value
-		case *kingpin.ArgClause:
-			name, value = clause.Model().Name, clause.Model().Value
-		}
-		if value == nil || e.Value == nil {
-			continue
-		}
-		if bad := value.Set(*e.Value); bad == nil || bad.Error() != err.Error() {
-			continue
-		}
-		if errors.As(err, new(*strconv.NumError)) {
-			return fmt.Errorf("%s: %q is not a number that fits", name, *e.Value)
-		}
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return err
 }

@@ -3,8 +3,10 @@ package agent
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"github.com/prometheus/exporter-toolkit/web"
 
 	"gpusteward/internal/fixture"
 )
@@ -27,16 +31,21 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 		"check --timeout=1s":        "gpusteward: --timeout=1s is too short",
 		"stack python3":             `PID: "python3" is not a number that fits`,
 		"stack":                     "required argument 'PID' not provided",
-		"help statu":                "unexpected statu",
-		"status --web.config.file=": "unknown long flag '--web.config.file'",
-		"--demos":                   "unknown long flag '--demos'",
+		"help statu":                `there is no command "statu" (did you mean status?)`,
+		"stauts --watch":            `there is no command "stauts" (did you mean status?)`,
+		"config chek":               `there is no command "chek" (did you mean check?)`,
+		"nonsense":                  `there is no command "nonsense"; choose from agent, check, diag, stack, config, `,
+		"status --web.config.file=": `there is no flag "--web.config.file" here`,
+		"status --wach":             `there is no flag "--wach" here (did you mean --watch?)`,
+		"--demos":                   `there is no flag "--demos" here (did you mean --demo?)`,
 		"diag --level=9 --gpus=0,1": "--level: enum value must be one of 1,2,3",
 		"diag --busy=perhaps":       "perhaps",
 		"diag --fail-on=info":       "info",
-		"diag extra":                "extra",
+		"diag extra":                "unexpected extra",
 		"check --bogus":             "--bogus",
 		"check --format=xml":        "xml",
-		"check --only=gpu_lots":     "gpu_lost",
+		"check --only=gpu_lots":     `--only: there is no check "gpu_lots" (did you mean gpu_lost?)`,
+		"check --except=GPULots":    `--except: there is no check "GPULots" (did you mean gpu_lost?)`,
 		"check --fail-on=info":      "info",
 		"stack 1.9":                 `PID: "1.9" is not a number`,
 	} {
@@ -53,6 +62,29 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 			t.Errorf("%s: %q, want %q", line, said.String(), want)
 		}
 	}
+}
+
+// TestBareProgramSaysWhatItStarts: on a terminal, to somebody who named no command.
+func TestBareProgramSaysWhatItStarts(t *testing.T) {
+	t.Parallel()
+	screen, terminal := openTerminal(t)
+	root := t.TempDir()
+	over, end := context.WithCancel(t.Context())
+	end()
+	Run(over, root, []string{"--web.listen-address=127.0.0.1:0"}, io.Discard, terminal)
+	first := fixture.Value(screen.ReadString('\n'))(t)
+	fixture.Contains(t, first, "this is the agent. It reads the GPUs of this host and serves their metrics and a live page at "+
+		"127.0.0.1:0, until Ctrl-C.", "the first line")
+	f := flags{config: fixture.Config(t, ""), web: &web.FlagConfig{WebListenAddresses: new([]string)}}
+	for uid, want := range []bool{false, true} {
+		text := introduction(f, uid)
+		fixture.Equal(t, strings.Contains(text, "Without root"), want, "user %d: %s", uid, text)
+		fixture.Equal(t, strings.Contains(text, "only observes"), false, "with a configuration: %s", text)
+	}
+	f.config = root + "/none.yml"
+	fixture.Contains(t, introduction(f, 0), "none.yml) it only observes", "without a configuration")
+	f.demoGiven = true
+	fixture.Equal(t, introduction(f, 0), "", "of a simulated host")
 }
 
 // TestConfigCheckWarnsOfOlderKeys: config check says what the agent would log.

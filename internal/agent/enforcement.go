@@ -324,7 +324,7 @@ func execCommand(app *kingpin.Application) (*kingpin.CmdClause, *enforcer.ExecOp
 	o := new(enforcer.ExecOptions)
 	c := app.Command("exec",
 		"Run a program under the hook, which observes its steps and holds it to its quota: gpusteward exec -- "+
-			"python3 train.py.")
+			"python3 train.py. On a terminal it says which tenant and quota hold.")
 	c.Flag("tenant", "Tenant to run as, one of those that the quota table allows. The default is the one that fits the "+
 		"program most closely.").
 		PlaceHolder("NAME").StringVar(&o.Tenant)
@@ -350,6 +350,7 @@ func libraryFlag(c *kingpin.CmdClause, path *string) {
 // that fails.
 func execute(o enforcer.ExecOptions, f flags, stderr io.Writer) int {
 	o.Socket = cmp.Or(o.Socket, os.Getenv("GPUSTEWARD_SOCKET"), config.Enforcer{}.BrokerSocket(f.runtimeDir))
+	o.Tell = isTerminal(stderr)
 	status, err := enforcer.Exec(o, stderr)
 	fmt.Fprintf(stderr, "gpusteward: %v\n", err)
 	return status

@@ -12,7 +12,7 @@ import (
 
 // newLogger returns a logger that writes with zerolog.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
-	if f, ok := w.(*os.File); format == "auto" && ok && isatty.IsTerminal(f.Fd()) {
+	if format == "auto" && isTerminal(w) {
 		format = "console"
 	}
 	if format == "console" {
@@ -23,4 +23,10 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 		least = zerolog.InfoLevel
 	}
 	return slog.New(zerolog.NewSlogHandler(zerolog.New(w).Level(least).With().Timestamp().Logger()))
+}
+
+// isTerminal reports whether somebody reads w as it is written.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
 }

@@ -38,8 +38,9 @@ func (m *Hello) Decode(p []byte) {
 func (m *Welcome) Append(b []byte) []byte {
 	b = append64(b, m.Token)
 	b = append32(b, m.GPUs, m.Heartbeat, m.PageBytes, m.FailClosed)
-	b = append(b, m.Tenant[:]...)
-	return append64(b, 0, 0, 0, 0, 0)
+	b = append32(append(b, m.Tenant[:]...), m.Guarantee, m.Limit)
+	b = append32(append64(b, m.Memory), m.MemoryPart, m.Elsewhere)
+	return append64(b, 0, 0)
 }
 
 // Decode reads m from p.
@@ -48,6 +49,8 @@ func (m *Welcome) Decode(p []byte) {
 	m.Token, m.GPUs, m.Heartbeat = le.Uint64(p), le.Uint32(p[8:]), le.Uint32(p[12:])
 	m.PageBytes, m.FailClosed = le.Uint32(p[16:]), le.Uint32(p[20:])
 	copy(m.Tenant[:], p[24:])
+	m.Guarantee, m.Limit, m.Memory = le.Uint32(p[88:]), le.Uint32(p[92:]), le.Uint64(p[96:])
+	m.MemoryPart, m.Elsewhere = le.Uint32(p[104:]), le.Uint32(p[108:])
 }
 
 // Append appends m.

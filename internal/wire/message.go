@@ -39,7 +39,14 @@ type Welcome struct {
 	PageBytes  uint32
 	FailClosed uint32 // 1: without a broker, and on GPUs that are not governed, launches wait instead of running
 	Tenant     [64]byte
-	_          [40]byte
+	// Since 3.9: the tenant's present quota on the first of the GPUs, or on a GPU
+	// without terms of its own.
+	Guarantee  uint32 // 1/1000
+	Limit      uint32 // 1/1000; 0: the broker does not tell
+	Memory     uint64 // bytes; 0: no cap, or MemoryPart is the cap
+	MemoryPart uint32 // of the GPU's, 1/1000
+	Elsewhere  uint32 // 1: some GPUs have other terms
+	_          [16]byte
 }
 
 // A Kind is the use of memory.

@@ -8,7 +8,7 @@
 
 #define GS_MAGIC 0x57535047u /* "GPSW" */
 #define GS_MAJOR 3
-#define GS_MINOR 8
+#define GS_MINOR 9
 #define GS_FRAME_MAX 4096 /* bytes, header and payload */
 #define GS_GPUS 16        /* most GPUs of one session */
 
@@ -71,7 +71,12 @@ struct gs_welcome {
 	uint32_t page_bytes;
 	uint32_t fail_closed; /* 1: launches wait without a broker, and on GPUs that are not governed */
 	char tenant[64];
-	uint8_t reserved[40];
+	uint32_t guarantee;   /* since 3.9: the tenant's quota, for people: 1/1000 */
+	uint32_t limit;       /* 1/1000; 0: the broker does not tell */
+	uint64_t memory;      /* bytes; 0: no cap, or memory_part is the cap */
+	uint32_t memory_part; /* 1/1000 of the GPU's */
+	uint32_t elsewhere;   /* 1: some GPUs have other terms */
+	uint8_t reserved[16];
 };
 
 enum gs_kind { GS_DEVICE, GS_MANAGED, GS_ARRAY, GS_VMM, GS_POOL, GS_GRAPH };
