@@ -29,7 +29,7 @@ func TestCatalogue(t *testing.T) {
 		}
 		fixture.Equal(t, m.Type == collectors.CounterType, strings.HasSuffix(m.Name, "_total"),
 			"%s is a %v: counters, and only counters, end in _total", m, m.Type)
-		if !strings.HasSuffix(m.Help, ".") || len(m.Help) < 5 {
+		if !strings.HasSuffix(m.Help, ".") || len(strings.Fields(m.Help)) < 5 {
 			t.Errorf("%s: help %q is not a sentence", m, m.Help)
 		}
 		if !strings.HasSuffix(m.Name, "_info") && m != workloads.JobHang && len(m.Labels) > 6 {

@@ -16,9 +16,9 @@ import (
 
 // ConfigDrift says which settings are not what they were.
 var ConfigDrift = collectors.Gauge("nvgpu_config_drift",
-	"Whether the setting was changed under a workload and for no job, since the GPU was first seen or last "+
-		"acknowledged, and not on all GPUs of its model here; or whether it differs from that of most of those. The "+
-		"labels have its value and the expected one, as people say them: \"500 W\", \"off\".", "setting",
+	"Whether a setting of the GPU is not the expected one. It was changed while a workload ran, and not on all GPUs of "+
+		"the model; or most GPUs of the model have another value. An acknowledgement makes the value the expected one. "+
+		"The labels have both, as people say them: \"500 W\", \"off\".", "setting",
 	"value", "expected")
 
 // A baseline is the settings of a GPU that an operator sets.

@@ -10,8 +10,8 @@ import (
 
 // BelowPeak shows falls to the checks.
 var BelowPeak = collectors.Gauge("nvgpu_below_peak",
-	"Distance of the metric from its highest value on this host: links and ports that were up and are down, also "+
-		"from before a restart of the agent or a boot, unless that was acknowledged.",
+	"How far the metric of the label is below its highest value so far: 1 for a link or a port that was up once and is "+
+		"down. A restart of the agent or of the host does not forget the highest value; an acknowledgement does.",
 	"metric", "link", "device")
 
 // A fall is a signal with a remembered peak.

@@ -7,12 +7,12 @@ import (
 
 // Video sessions on the GPU.
 var (
-	EncoderSessions = collectors.Gauge("nvgpu_encoder_sessions", "Video encoder sessions.")
+	EncoderSessions = collectors.Gauge("nvgpu_encoder_sessions", "Sessions that encode video on the GPU now.")
 	EncoderFPS      = collectors.Gauge("nvgpu_encoder_average_fps",
 		"Mean frame rate of the encoder sessions, in frames per second.")
 	EncoderLatency = collectors.Gauge("nvgpu_encoder_average_latency_seconds",
 		"Mean encode latency of the encoder sessions.")
-	FBCSessions = collectors.Gauge("nvgpu_fbc_sessions", "Frame buffer capture sessions.")
+	FBCSessions = collectors.Gauge("nvgpu_fbc_sessions", "Sessions that capture the frame buffer of the GPU now, as for remote desktops.")
 )
 
 var _ = collectors.Register(collectors.Collector{

@@ -17,7 +17,8 @@ var (
 		"Warps resident on the SMs, as a ratio of the maximum.")
 	GPMPCIe = collectors.Gauge("nvgpu_gpm_pcie_bytes_per_second",
 		"PCIe traffic over the window, as seen from the GPU.", "direction")
-	GPMWindow = collectors.Gauge("nvgpu_gpm_window_seconds", "Length of the window.")
+	GPMWindow = collectors.Gauge("nvgpu_gpm_window_seconds",
+		"Time over which the GPU's activity (nvgpu_gpm_*) was measured last, from one sample to the next.")
 	PCIeBytes = collectors.Counter("nvgpu_pcie_bytes_total",
 		"Bytes of PCIe traffic since the agent opened the GPU, as seen from the GPU; integrated from GPM.", "direction")
 )

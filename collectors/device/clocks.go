@@ -8,7 +8,7 @@ import (
 )
 
 // Clock is the frequency of each clock domain. NVML gives megahertz.
-var Clock = collectors.Gauge("nvgpu_clock_hertz", "Frequency of a clock domain.", "clock")
+var Clock = collectors.Gauge("nvgpu_clock_hertz", "Present frequency of the clock of the GPU's graphics, SMs, memory or video unit.", "clock")
 
 var clockDomains = []struct {
 	name string

@@ -9,7 +9,7 @@ import (
 var (
 	MemoryBytes = collectors.Gauge("nvgpu_memory_bytes",
 		"Bytes of device memory by state; the states sum to the total.", "state")
-	MemoryTotal = collectors.Gauge("nvgpu_memory_total_bytes", "Bytes of device memory.")
+	MemoryTotal = collectors.Gauge("nvgpu_memory_total_bytes", "Bytes of memory that the GPU has, with what the driver reserves.")
 )
 
 var _ = collectors.Register(collectors.Collector{

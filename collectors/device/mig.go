@@ -23,7 +23,7 @@ var (
 		"Bytes of BAR1 address space of the GPU instance, by state.", "gi", "state")
 	MIGECC = collectors.Counter("nvgpu_mig_ecc_errors_total",
 		"ECC errors of the GPU instance since the driver was loaded.", "gi", "severity")
-	MIGDevices    = collectors.Gauge("nvgpu_mig_devices", "MIG devices.")
+	MIGDevices    = collectors.Gauge("nvgpu_mig_devices", "MIG devices into which the GPU is divided now.")
 	MIGDevicesMax = collectors.Gauge("nvgpu_mig_devices_max", "Maximum number of MIG devices on the GPU.")
 )
 

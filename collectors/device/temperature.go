@@ -8,7 +8,7 @@ import (
 )
 
 // Temperature is that of the GPU's core and, if it has a sensor, of its memory.
-var Temperature = collectors.Gauge("nvgpu_temperature_celsius", "Temperature of a sensor.", "sensor")
+var Temperature = collectors.Gauge("nvgpu_temperature_celsius", "Present temperature of the GPU's core (sensor gpu) or of its memory, in degrees Celsius.", "sensor")
 
 var memoryTemperature = []collectors.Field{collectors.NewField(nvml.FI_DEV_MEMORY_TEMP, 0, Temperature, 1, "memory")}
 

@@ -14,7 +14,7 @@ var (
 	C2CUp        = collectors.Gauge("nvgpu_c2c_link_up", "Whether the C2C link is up.", "link")
 	C2CBandwidth = collectors.Gauge("nvgpu_c2c_link_bandwidth_max_bytes_per_second",
 		"Maximum bandwidth of the C2C link.", "link")
-	C2CErrors     = collectors.Counter("nvgpu_c2c_errors_total", "C2C errors, by type.", "link", "type")
+	C2CErrors     = collectors.Counter("nvgpu_c2c_errors_total", "Errors of the C2C link between GPU and CPU, by type.", "link", "type")
 	C2CPowerState = collectors.Gauge("nvgpu_c2c_power_state",
 		"Power state of the C2C link: 0 full power, 1 low power.", "link")
 )

@@ -17,7 +17,7 @@ import (
 var (
 	NVLinkBytes = collectors.Counter("nvgpu_nvlink_bytes_total",
 		"Bytes of NVLink traffic; raw is data plus protocol overhead.", "direction", "kind", "link")
-	NVLinkPackets = collectors.Counter("nvgpu_nvlink_packets_total", "NVLink packets.", "direction", "link")
+	NVLinkPackets = collectors.Counter("nvgpu_nvlink_packets_total", "Packets that NVLinks have sent and received, by direction.", "direction", "link")
 )
 
 const allLinks = "all"

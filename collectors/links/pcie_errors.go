@@ -8,7 +8,7 @@ import (
 
 // PCIeErrors counts errors seen by the GPU's end of the PCIe link. The types
 // are the card's own registers: one fault can raise several.
-var PCIeErrors = collectors.Counter("nvgpu_pcie_errors_total", "PCIe errors by type.", "type")
+var PCIeErrors = collectors.Counter("nvgpu_pcie_errors_total", "Errors of the PCIe link that the GPU counted, by type.", "type")
 
 var _ = collectors.Register(collectors.Collector{
 	Name:    "pcie_errors",

@@ -8,7 +8,7 @@ import (
 
 // Symptoms of a bad PCIe connection.
 var (
-	PCIeReplays         = collectors.Counter("nvgpu_pcie_replays_total", "PCIe packets replayed.")
+	PCIeReplays         = collectors.Counter("nvgpu_pcie_replays_total", "Packets that the PCIe link had to send again.")
 	PCIeReplayRollovers = collectors.Counter("nvgpu_pcie_replay_rollovers_total",
 		"PCIe replay counter rollovers: four replays in a row.")
 	PCIeLinkRecoveries = collectors.Counter("nvgpu_pcie_link_recoveries_total",

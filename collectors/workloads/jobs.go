@@ -33,7 +33,7 @@ var (
 	JobAllocations = jobCounter("nvgpu_job_allocations_total", "Allocations of GPU memory by the workload.")
 	JobCollectives = jobCounter("nvgpu_job_collectives_total",
 		"Collectives of NCCL that the workload's processes called.")
-	JobCollectiveBytes = jobCounter("nvgpu_job_collective_bytes_total", "Bytes of those collectives.")
+	JobCollectiveBytes = jobCounter("nvgpu_job_collective_bytes_total", "Bytes of the collectives of NCCL that the workload's processes called.")
 	JobBusy            = jobCounter("nvgpu_job_busy_seconds_total",
 		"Seconds in which the GPU had work of the workload, by sampling; processes add up.")
 	JobSlow = jobCounter("nvgpu_job_slow_steps_total",

@@ -19,7 +19,7 @@ import (
 // job or a user: see host.Workload. Its series end with its last process on the
 // GPU.
 var (
-	Processes      = collectors.Gauge("nvgpu_processes", "Processes on the GPU.", "type")
+	Processes      = collectors.Gauge("nvgpu_processes", "Processes that have a context on the GPU, by type: compute, graphics or MPS.", "type")
 	WorkloadMemory = collectors.Gauge("nvgpu_workload_memory_used_bytes",
 		"Bytes of GPU memory held by the workload's processes; gi is their MIG GPU instance, or empty.",
 		"workload", "gi")

@@ -90,7 +90,7 @@ var (
 		"Invalid lines in the table for programs under Gemini's hook; their clients keep the previous values, "+
 			"and the log gives the reason.", "listen")
 
-	MPSServers = collectors.HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS.")
+	MPSServers = collectors.HostGauge("nvgpu_mps_servers", "Servers of CUDA MPS that run on the host, one for each user of it.")
 	MPSClients = collectors.HostGauge("nvgpu_mps_clients",
 		"Clients of the user's MPS servers; tenant is the tenant that they serve, or empty.", "uid", "tenant")
 	MPSThreads = collectors.HostGauge("nvgpu_mps_active_thread_ratio",

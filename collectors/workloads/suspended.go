@@ -13,7 +13,7 @@ var (
 	SuspendedSeconds = collectors.Gauge("nvgpu_suspended_seconds",
 		"Time in seconds for which the workload has been suspending, suspended or resuming, by this phase.",
 		"tenant", "workload", "phase")
-	Suspensions = collectors.HostCounter("nvgpu_suspensions_total", "Workloads suspended.")
+	Suspensions = collectors.HostCounter("nvgpu_suspensions_total", "Suspensions of workloads since the enforcer's start: their GPU memory moved to the host.")
 	Resumptions = collectors.HostCounter("nvgpu_resumptions_total", "Workloads resumed after a suspension.")
 	SuspendTime = collectors.HostCounter("nvgpu_suspend_seconds_total",
 		"Time in seconds that suspending workloads took.")

@@ -8,8 +8,8 @@ import (
 // JobFlops is the estimate of a GPU's operations, for the workload that uses it
 // alone: nothing tells the operations of two workloads apart.
 var JobFlops = collectors.Gauge("nvgpu_job_flops",
-	"Estimate of the floating-point operations per second of the workload, which uses the GPU alone, as "+
-		"nvgpu_gpm_flops has it; absent while several workloads use the GPU.", "workload")
+	"Estimate of the floating-point operations that the workload does on the GPU in a second: all that the GPU does "+
+		"(nvgpu_gpm_flops). Absent while several workloads use the GPU.", "workload")
 
 // flops puts the estimates.
 func (d *Metrics) flops(s *Snapshot) {

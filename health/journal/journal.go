@@ -31,7 +31,7 @@ var (
 			"them.", "reason")
 	QueueLength = collectors.HostGauge("gpusteward_journal_queue_length", "Records that wait to be written.")
 	Bytes       = collectors.HostGauge("gpusteward_journal_bytes", "Size of the journal's files.")
-	Streams     = collectors.HostGauge("gpusteward_event_streams", "Clients that follow /api/v1/events.")
+	Streams     = collectors.HostGauge("gpusteward_event_streams", "Clients that follow the stream of events, /api/v1/events, now.")
 )
 
 // Options are the settings of a Journal.
