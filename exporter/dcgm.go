@@ -161,17 +161,105 @@ var dcgmAdded = []dcgmRow{
 		activity.GPMActivity, []string{"fp32"}, 1, activity.MIGActivity},
 	{"DCGM_FI_PROF_PIPE_FP16_ACTIVE", gauge, "Ratio of cycles the fp16 pipes are active.",
 		activity.GPMActivity, []string{"fp16"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_INT_ACTIVE", gauge, "Ratio of cycles the integer pipe is active.",
+		activity.GPMActivity, []string{"integer"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE", gauge, "Ratio of cycles the tensor (IMMA) pipe is active.",
+		activity.GPMActivity, []string{"tensor_imma"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", gauge, "Ratio of cycles the tensor (HMMA) pipe is active.",
+		activity.GPMActivity, []string{"tensor_hmma"}, 1, activity.MIGActivity},
+	{"DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE", gauge, "Ratio of cycles the tensor (DFMA) pipe is active.",
+		activity.GPMActivity, []string{"tensor_dfma"}, 1, activity.MIGActivity},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASONS", gauge, "Current clock event reasons (bitmask of DCGM_CLOCKS_EVENT_REASON_*).",
+		device.ClockEventActive, []string{""}, 1, nil},
+	{"DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", gauge, "Current clock throttle reasons (bitmask of " +
+		"DCGM_CLOCKS_THROTTLE_REASON_*).", device.ClockEventActive, []string{""}, 1, nil},
+	{"DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION", counter, "Throttling duration below the base clocks (in ns).",
+		device.ClockEventSeconds, []string{"base_clocks"}, 1e9, nil},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", counter, "Throttling by the power cap (in ns).",
+		device.ClockEventSeconds, []string{"sw_power_cap"}, 1e9, nil},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS", counter, "Throttling by sync boost (in ns).",
+		device.ClockEventSeconds, []string{"sync_boost"}, 1e9, nil},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", counter, "Throttling by the driver for heat (in ns).",
+		device.ClockEventSeconds, []string{"sw_thermal"}, 1e9, nil},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS", counter, "Throttling by the hardware for heat (in ns).",
+		device.ClockEventSeconds, []string{"hw_thermal"}, 1e9, nil},
+	{"DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", counter, "Throttling by the power brake (in ns).",
+		device.ClockEventSeconds, []string{"hw_power_brake"}, 1e9, nil},
+	{"DCGM_FI_DEV_VIDEO_CLOCK", gauge, "Video encoder/decoder clock (in MHz).",
+		device.Clock, []string{"video"}, 1e-6, nil},
+	{"DCGM_FI_DEV_APP_SM_CLOCK", gauge, "SM application clock (in MHz).", device.ClockApp, []string{"sm"}, 1e-6, nil},
+	{"DCGM_FI_DEV_APP_MEM_CLOCK", gauge, "Memory application clock (in MHz).",
+		device.ClockApp, []string{"memory"}, 1e-6, nil},
+	{"DCGM_FI_DEV_POWER_USAGE_INSTANT", gauge, "Current instantaneous power usage (in W).",
+		device.Power, []string{"instant", "gpu"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN", gauge, "Minimum power limit (in W).", device.PowerLimit, []string{"min"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX", gauge, "Maximum power limit (in W).", device.PowerLimit, []string{"max"}, 1, nil},
+	{"DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF", gauge, "Default power limit (in W).",
+		device.PowerLimit, []string{"default"}, 1, nil},
+	{"DCGM_FI_DEV_GPU_TEMP_LIMIT", gauge, "Margin to the temperature at which the GPU slows down (in C).",
+		device.TemperatureMargin, nil, 1, nil},
+	{"DCGM_FI_DEV_SHUTDOWN_TEMP", gauge, "Temperature at which the GPU shuts off (in C).",
+		device.TemperatureThreshold, []string{"shutdown"}, 1, nil},
+	{"DCGM_FI_DEV_GPU_MAX_OP_TEMP", gauge, "Maximum operating temperature of the GPU (in C).",
+		device.TemperatureThreshold, []string{"gpu_max"}, 1, nil},
+	{"DCGM_FI_DEV_MEM_MAX_OP_TEMP", gauge, "Maximum operating temperature of the memory (in C).",
+		device.TemperatureThreshold, []string{"memory_max"}, 1, nil},
+	{"DCGM_FI_DEV_PCIE_MAX_LINK_GEN", gauge, "Highest PCIe generation of the link.",
+		links.PCIeGeneration, []string{"max"}, 1, nil},
+	{"DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", gauge, "Highest number of lanes of the PCIe link.",
+		links.PCIeWidth, []string{"max"}, 1, nil},
+	{fbUsedPercent, gauge, "Ratio of framebuffer memory used to what is not reserved (0 to 1).",
+		device.MemoryBytes, []string{"used"}, 1, device.MIGMemory},
+	{"DCGM_FI_DEV_BAR1_TOTAL", gauge, "Total BAR1 memory (in MiB).", device.BAR1Total, nil, perMiB, nil},
+	{"DCGM_FI_DEV_BAR1_USED", gauge, "Used BAR1 memory (in MiB).", device.BAR1Bytes, []string{"used"}, perMiB, nil},
+	{"DCGM_FI_DEV_BAR1_FREE", gauge, "Free BAR1 memory (in MiB).", device.BAR1Bytes, []string{"free"}, perMiB, nil},
+	{"DCGM_FI_DEV_ECC_CURRENT", gauge, "Whether ECC is on.", device.ModeEnabled, []string{"ecc"}, 1, nil},
+	{"DCGM_FI_DEV_ECC_PENDING", gauge, "Whether ECC is on after the next reset.",
+		device.ModeEnabled, []string{"ecc_pending"}, 1, nil},
+	{"DCGM_FI_DEV_PERSISTENCE_MODE", gauge, "Whether the persistence mode is on.",
+		device.ModeEnabled, []string{"persistence"}, 1, nil},
+	{"DCGM_FI_DEV_MIG_MODE", gauge, "Whether MIG is on.", device.ModeEnabled, []string{"mig"}, 1, nil},
+	{"DCGM_FI_DEV_COMPUTE_MODE", gauge, "Compute mode.", device.ComputeMode, nil, 1, nil},
+	{"DCGM_FI_DEV_RETIRED_PENDING", gauge, "Whether pages are pending retirement.",
+		faults.RetiredPagesPending, nil, 1, nil},
+	{"DCGM_FI_DEV_ECC_DBE_VOL_DEV", counter, "Double-bit volatile ECC errors of the device memory.",
+		faults.ECCErrorsByLocation, []string{"uncorrected", "volatile", "dram"}, 1, nil},
+	{"DCGM_FI_DEV_ECC_DBE_VOL_SRM", counter, "Double-bit volatile ECC errors of the SRAM.",
+		faults.ECCErrorsByLocation, []string{"uncorrected", "volatile", "sram"}, 1, nil},
+	{"DCGM_FI_DEV_THRESHOLD_SRM", gauge, "Whether the SRAM's errors exceeded their threshold.",
+		faults.SRAMThreshold, nil, 1, nil},
+	{"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_MAX", gauge, "Banks with all spare rows.",
+		faults.RowRemapBanks, []string{"max"}, 1, nil},
+	{"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_HIGH", gauge, "Banks with many spare rows.",
+		faults.RowRemapBanks, []string{"high"}, 1, nil},
+	{"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_PARTIAL", gauge, "Banks with some spare rows.",
+		faults.RowRemapBanks, []string{"partial"}, 1, nil},
+	{"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_LOW", gauge, "Banks with few spare rows.",
+		faults.RowRemapBanks, []string{"low"}, 1, nil},
+	{"DCGM_FI_DEV_BANKS_REMAP_ROWS_AVAIL_NONE", gauge, "Banks without spare rows.",
+		faults.RowRemapBanks, []string{"none"}, 1, nil},
+	{"DCGM_FI_PROF_C2C_TX_ALL_BYTES", gauge, "Rate of data sent over C2C links (in bytes per second).",
+		links.GPMC2C, []string{"tx"}, 1, nil},
+	{"DCGM_FI_PROF_C2C_RX_ALL_BYTES", gauge, "Rate of data received over C2C links (in bytes per second).",
+		links.GPMC2C, []string{"rx"}, 1, nil},
 }
+
+// fbUsedPercent is not what its name says, as in DCGM.
+const fbUsedPercent = "DCGM_FI_DEV_FB_USED_PERCENT"
+
+// dcgmFree is the place of the row of free memory, in bytes.
+var dcgmFree = slices.IndexFunc(dcgmDefault, func(r dcgmRow) bool { return r.name == "DCGM_FI_DEV_FB_FREE" })
 
 // dcgmRows are all rows of /metrics/dcgm.
 var dcgmRows = append(slices.Clip(dcgmDefault), dcgmAdded...)
 
-// dcgmLabels are the labels of dcgm-exporter; only GPU instances have
+// dcgmLabels are the labels of dcgm-exporter, which renamed Hostname to hostname.
+// Only GPU instances have
 // GPU_I_PROFILE and GPU_I_ID. The holder's labels follow. Prometheus calls pod
 // exported_pod if the target has a pod of its own, and dashboards rely on that,
 // so both names are there on any target.
 var dcgmLabels = []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname",
-	"DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container", "exported_namespace", "exported_pod",
+	"hostname", "DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container", "exported_namespace", "exported_pod",
 	"exported_container", "hpc_job"}
 
 // dcgmMetrics are the families of the rows, by the row's place.
@@ -267,7 +355,7 @@ func dcgm(samples []collectors.Sample, hostname string, xid func(code int) strin
 	}
 	for _, e := range slices.SortedFunc(maps.Values(all), place) {
 		g, h := all.of(e.gpu, e.uuid, ""), e.held
-		out = e.put(out, xid, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, driver,
+		out = e.put(out, xid, []string{e.gpu, e.uuid, g.pci, g.device, g.model, e.profile, e.gi, hostname, hostname, driver,
 			h.namespace, h.pod, h.container, h.namespace, h.pod, h.container, h.job})
 	}
 	return out
@@ -287,6 +375,9 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 			return
 		}
 	}
+	if s.Metric == device.ClockEventActive {
+		s.Value *= device.ClockReasonBit(labels[0])
+	}
 	g.split[row] = g.split[row] || e != g
 	switch {
 	case s.Metric == faults.XIDLast:
@@ -304,6 +395,9 @@ func (all dcgmEntities) add(row int, s collectors.Sample) {
 func (e *dcgmEntity) put(out []collectors.Sample, xid func(code int) string, labels []string) []collectors.Sample {
 	for i, r := range dcgmRows {
 		v := e.values[i] * r.scale
+		if r.name == fbUsedPercent {
+			v /= v + e.values[dcgmFree]
+		}
 		instead := i > 0 && dcgmMetrics[i-1] == dcgmMetrics[i] && !math.IsNaN(e.values[i-1])
 		if math.IsNaN(v) || e.split[i] || instead {
 			continue

@@ -181,13 +181,13 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	body := dcgmBody(t, s)
 	wantSeries(t, body, "DCGM_FI_DEV_POWER_USAGE", map[string]float64{"1": 200})
 	for _, want := range []string{
-		"DCGM_FI_DEV_POWER_USAGE{Hostname=\"node17\",UUID=\"GPU-1\",gpu=\"1\"} 200\n",
-		"DCGM_FI_DEV_GPU_TEMP{Hostname=\"node17\",UUID=\"GPU-2\",gpu=\"2\",modelName=\"NVIDIA Thor\"} 50\n",
+		"DCGM_FI_DEV_POWER_USAGE{Hostname=\"node17\",UUID=\"GPU-1\",gpu=\"1\",hostname=\"node17\"} 200\n",
+		"DCGM_FI_DEV_GPU_TEMP{Hostname=\"node17\",UUID=\"GPU-2\",gpu=\"2\",hostname=\"node17\",modelName=\"NVIDIA Thor\"} 50\n",
 	} {
 		fixture.Contains(t, body, want, "the text")
 	}
-	fixture.Equal(t, strings.Count(body, "\n"), 6,
-		"the body has … lines, want two series with their headings:\n%s", body)
+	fixture.Equal(t, strings.Count(body, "\n"), 9,
+		"the body has … lines, want three series with their headings:\n%s", body)
 }
 
 // A client that prefers OpenMetrics gets dcgm-exporter's names too.

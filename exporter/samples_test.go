@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"gpusteward/collectors"
@@ -113,25 +114,23 @@ func (s *samples) added(gpu string) {
 		"low_utilization", "reliability", "base_clocks"} {
 		put(device.ClockEventSeconds, 1.5+float64(i), reason)
 	}
-	put(faults.ECCErrors, 4, "corrected", "volatile")
-	put(faults.ECCErrors, 9, "corrected", "aggregate")
-	put(faults.RetiredPages, 1, "single_bit")
-	put(faults.RetiredPages, 2, "double_bit")
 	for i, kind := range []string{"crc_flit", "crc_data", "replay", "recovery"} {
 		put(links.NVLinkErrors, float64(i), kind, "0")
 		put(links.NVLinkErrors, 5, kind, "1")
 	}
 	put(device.FanSpeed, .45, "0")
 	put(device.FanSpeed, .5, "1")
-	put(device.ClockMax, 1.98e9, "sm")
-	put(device.ClockMax, 2.619e9, "memory")
-	put(device.PerformanceState, 0)
-	put(links.PCIeGeneration, 5, "current")
-	put(links.PCIeWidth, 16, "current")
-	put(device.TemperatureThreshold, 87, "slowdown")
-	put(activity.GPMActivity, .01, "fp64")
-	put(activity.GPMActivity, .02, "fp32")
-	put(activity.GPMActivity, .03, "fp16")
+	put(device.ClockEventActive, 0, "hw_slowdown")
+	put(device.ClockEventActive, 1, "sw_thermal")
+	for i, r := range dcgmAdded { // a value for each row that has none yet
+		sums := slices.ContainsFunc(r.match, func(value string) bool { return value == "" || strings.Contains(value, "|") })
+		fits := func(o collectors.Sample) bool {
+			return o.Metric == r.metric && o.Labels[0] == gpu && (sums || slices.Equal(o.Labels[2:], r.match))
+		}
+		if !slices.ContainsFunc(*s, fits) {
+			put(r.metric, float64(i+2)/r.scale, r.match...)
+		}
+	}
 }
 
 // held adds the holder of a GPU or of its instance.

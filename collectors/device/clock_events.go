@@ -26,6 +26,16 @@ var clockReasons = []struct {
 	{"display_clocks", nvml.ClocksEventReasonDisplayClockSetting},
 }
 
+// ClockReasonBit returns the bit of a reason in the masks of NVML, as a number.
+func ClockReasonBit(reason string) float64 {
+	for _, r := range clockReasons {
+		if r.name == reason {
+			return float64(r.bit)
+		}
+	}
+	return 0
+}
+
 var _ = collectors.Register(collectors.Collector{
 	Name:    "clock_events",
 	Doc:     "Reasons for reduced clocks at this moment.",
