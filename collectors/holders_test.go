@@ -59,8 +59,7 @@ func TestMIG(t *testing.T) {
 				free+reserved > total {
 				t.Errorf("it has %d bytes, %d free, %d reserved; want %v in total", total, free, reserved, want)
 			}
-			fixture.Equal(t, links.PCIeRate(h, uuid, "max"), 0,
-				"the link of an instance is unknown, not … bytes a second")
+			fixture.Equal(t, links.PCIeRate(h, uuid, "max"), 0, "the link of an instance is unknown, not … bytes a second")
 		}
 		if len(seen) != 3 || h.Parent(whole) != whole || h.Knows("MIG-none") || h.Names("MIG-none") != nil {
 			t.Errorf("there are %d MIG devices", len(seen))

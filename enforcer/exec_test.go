@@ -244,13 +244,10 @@ func TestExecFailsAsEnvDoes(t *testing.T) {
 		"nothing":                {library, nil, 125, "no command given"},
 		"no hook":                {dir + "/none.so", []string{"true"}, 125, "make hook"},
 		"no library":             {plain, []string{"true"}, 125, "is not a library"},
-		"another machine's": {file(Library, string(foreign), 0o755), []string{"true"}, 125,
-			"not a library for this machine"},
-		"a colon": {file("a:b.so", string(foreign), 0o755), []string{"true"}, 125,
-			"would split this path"},
+		"another machine's":      {file(Library, string(foreign), 0o755), []string{"true"}, 125, "not a library for this machine"},
+		"a colon":                {file("a:b.so", string(foreign), 0o755), []string{"true"}, 125, "would split this path"},
 	} {
-		status, _, errs := executed(t, ExecOptions{Library: c.library, Command: c.command},
-			"PATH="+dir+":/usr/bin:/bin")
+		status, _, errs := executed(t, ExecOptions{Library: c.library, Command: c.command}, "PATH="+dir+":/usr/bin:/bin")
 		ended(t, name, status, c.status, errs, c.says)
 	}
 }
@@ -383,14 +380,12 @@ func TestExecSaysWhereNoQuotaHolds(t *testing.T) {
 	}{
 		"a broker":           {socket, "a", false, "X=1", 5, ""},
 		"a broker, required": {socket, "", true, "X=1", 5, ""},
-		"no broker": {none, "", false, "X=1", 5,
-			"no broker at " + none + ": no such file or directory: no quota applies"},
+		"no broker":          {none, "", false, "X=1", 5, "no broker at " + none + ": no such file or directory: no quota applies"},
 		"no broker, closed": {none, "", false, "GPUSTEWARD_FAIL=closed", 5,
 			"no broker at " + none + ": no such file or directory: the program's launches wait"},
 		"no broker, required": {none, "", true, "X=1", 125,
 			"no broker at " + none + ": no such file or directory; --require-broker"},
-		"no answer": {silent.Addr().String(), "", false, "GS_TEST_HASTE=1", 5,
-			"no answer: i/o timeout: no quota applies"},
+		"no answer": {silent.Addr().String(), "", false, "GS_TEST_HASTE=1", 5, "no answer: i/o timeout: no quota applies"},
 		"not of it": {socket, "b", false, "X=1", 5,
 			"the broker at " + socket + " refuses: there is no such tenant: no quota applies"},
 		"not of it, by its own": {socket, "", false, "GPUSTEWARD_TENANT=b", 5,

@@ -86,8 +86,7 @@ func TestNonReadingClientIsDisconnected(t *testing.T) {
 			synctest.Wait()
 			if began, status := time.Now(), asked(t, p.dial("192.0.2.2"), path); time.Since(began) > 0 ||
 				status/100 == 5 {
-				t.Errorf("beside who does not read %s, another is answered %d after %v", path, status,
-					time.Since(began))
+				t.Errorf("beside who does not read %s, another is answered %d after %v", path, status, time.Since(began))
 			}
 			time.Sleep(sendTimeout)
 			synctest.Wait()

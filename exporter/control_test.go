@@ -118,8 +118,7 @@ func TestControlSocketAnswers(t *testing.T) {
 		body, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != c.status || !strings.Contains(string(body), c.body) {
-			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err,
-				c.status, c.body)
+			t.Errorf("%s %s: %d %q, %v; want %d with %q", c.method, c.path, answer.StatusCode, body, err, c.status, c.body)
 		}
 	}
 }

@@ -39,8 +39,7 @@ func series(t *testing.T, body, name string) map[string]float64 {
 		for _, l := range m.Label {
 			labels[l.GetName()] = l.GetValue()
 		}
-		out[strings.TrimSuffix(labels["gpu"]+"/"+labels["GPU_I_ID"], "/")] = m.GetGauge().GetValue() +
-			m.GetCounter().GetValue()
+		out[strings.TrimSuffix(labels["gpu"]+"/"+labels["GPU_I_ID"], "/")] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
 	return out
 }
@@ -186,8 +185,7 @@ func TestDCGMLeavesOutUnknownValues(t *testing.T) {
 	} {
 		fixture.Contains(t, body, want, "the text")
 	}
-	fixture.Equal(t, strings.Count(body, "\n"), 9,
-		"the body has … lines, want three series with their headings:\n%s", body)
+	fixture.Equal(t, strings.Count(body, "\n"), 9, "the body has … lines, want three series with their headings:\n%s", body)
 }
 
 // A client that prefers OpenMetrics gets dcgm-exporter's names too.

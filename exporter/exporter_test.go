@@ -173,8 +173,7 @@ func TestChosenNames(t *testing.T) {
 			}
 			left := strings.TrimSuffix(whole, end)
 			for name := range parse(t, request(s, http.MethodGet, path).Body) {
-				w := request(s, http.MethodGet, path+"?name[]="+name, "Accept", string(format),
-					"Accept-Encoding", "gzip")
+				w := request(s, http.MethodGet, path+"?name[]="+name, "Accept", string(format), "Accept-Encoding", "gzip")
 				one, ended := strings.CutSuffix(w.Body.String(), end)
 				if got := w.Header().Get("Content-Type"); got != kind || w.Header().Get("Content-Encoding") != "" ||
 					!ended {

@@ -123,8 +123,7 @@ func TestTextHoldsEverySampleOnce(t *testing.T) {
 					names = append(names, l.GetName())
 				}
 				if !slices.Equal(names, labelsOf[sample.Metric]) {
-					t.Fatalf("%s: %s has the labels %v, want %v", scenario, sample.Metric, names,
-						labelsOf[sample.Metric])
+					t.Fatalf("%s: %s has the labels %v, want %v", scenario, sample.Metric, names, labelsOf[sample.Metric])
 				}
 			}
 		}
@@ -269,8 +268,7 @@ func FuzzLabelValue(f *testing.F) {
 		if _, err := promlint.New(bytes.NewReader(text)).Lint(); err != nil {
 			t.Errorf("label %q: %v", v, err)
 		}
-		open := request(s, http.MethodGet, "/metrics", "Accept",
-			"application/openmetrics-text;version=1.0.0").Body.String()
+		open := request(s, http.MethodGet, "/metrics", "Accept", "application/openmetrics-text;version=1.0.0").Body.String()
 		// a line with the unit, and one at the end
 		if !strings.HasSuffix(open, "\n# EOF\n") || strings.Count(open, "\n") != strings.Count(string(text), "\n")+2 {
 			t.Errorf("label %q breaks a line of OpenMetrics:\n%s", v, open)

@@ -135,8 +135,7 @@ func TestBusyScrapingDoesNotFreezeValues(t *testing.T) {
 	for n := 1; n <= 50; n++ {
 		value.Store(int64(n))
 		request(s, http.MethodGet, "/metrics") // may join a gather that began before
-		got := parse(t, request(s, http.MethodGet,
-			"/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
+		got := parse(t, request(s, http.MethodGet, "/metrics").Body)["nvgpu_devices"].GetMetric()[0].GetGauge().GetValue()
 		if got != float64(n) || time.Now().After(deadline) {
 			t.Errorf("the value is %v, two scrapes later %v", n, got)
 			break

@@ -230,8 +230,7 @@ func TestSettingsUnlikePeersAreNamed(t *testing.T) {
 			looked++
 			drifts := gpu == "7" && name == odd
 			if (sample.Value == 1) != drifts || drifts && [2]string{value, expected} != has {
-				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value,
-					expected, sample.Value)
+				t.Errorf("%s differs: %s of GPU %s is %s, expected %s: %v", odd, name, gpu, value, expected, sample.Value)
 			}
 		}
 		fixture.Equal(t, looked, 8*len(want), "%s differs: settings were looked at", odd)

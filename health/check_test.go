@@ -94,6 +94,5 @@ func TestCheckNamesItsMetrics(t *testing.T) {
 	for _, m := range c.Metrics() {
 		got += m.Name + " "
 	}
-	fixture.Equal(t, got, "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius ",
-		"it is")
+	fixture.Equal(t, got, "nvgpu_temperature_margin_celsius nvgpu_up nvgpu_power_watts nvgpu_temperature_celsius ", "it is")
 }

@@ -315,8 +315,7 @@ func (w *world) failing() string {
 
 func TestIncidentsAreCounted(t *testing.T) {
 	t.Parallel()
-	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1),
-		{Metric: collectors.DriverUp, Value: 1}}
+	up := []collectors.Sample{on("0", collectors.Up, 1), on("1", collectors.Up, 1), {Metric: collectors.DriverUp, Value: 1}}
 	tenants := func(id string, w *world) incident.Event {
 		e := happened(id, "xid", 31, "0", w.now)
 		e.PID, e.Workload = 77, "pod:a"
@@ -391,8 +390,7 @@ func TestFaultOfManyOwnersIsAWarningAfterAHardwareFault(t *testing.T) {
 		}
 	}
 	fixture.Equal(t, w.state("xid_repeat"), incident.Suspect, "after five owners")
-	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)},
-		on("0", collectors.Up, 1))
+	w.step(10*time.Second, []incident.Event{happened("row", incident.WhatXID, 63, "0", w.now)}, on("0", collectors.Up, 1))
 	fixture.Equal(t, w.state("xid_repeat"), incident.Degraded, "after a fault of the hardware")
 }
 

@@ -54,8 +54,7 @@ func TestExitStatus(t *testing.T) {
 		_, strict := c.j.Report("json", incident.Critical)
 		_, npd := c.j.Report("npd", incident.Warning)
 		if status != c.text || strict != c.strict || npd != c.npd || !strings.HasPrefix(text, c.word) {
-			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text,
-				c.strict, c.npd, text)
+			t.Errorf("%s: exit status %d, %d, %d, want %d, %d, %d:\n%s", name, status, strict, npd, c.text, c.strict, c.npd, text)
 		}
 	}
 }
@@ -234,8 +233,7 @@ func TestNarrow(t *testing.T) {
 		"a check and a GPU": {[]string{"hot"}, []string{"0"}, incident.Degraded, []string{"hot"}, ""},
 		"neither":           {[]string{"gpu_lost"}, []string{"0"}, incident.OK, nil, ""},
 		"a GPU that is not": {[]string{"gpu_lost"}, []string{"0", "7"}, incident.Unknown, nil, "GPU 7 is not there"},
-		"one that is down": {[]string{"hot"}, []string{"1"}, incident.Unknown, nil,
-			"GPU 1 does not answer: gpu is lost"},
+		"one that is down":  {[]string{"hot"}, []string{"1"}, incident.Unknown, nil, "GPU 1 does not answer: gpu is lost"},
 	} {
 		j := judged(slices.Clone(all)...)
 		j.GPUs[1].Reason = "does not answer: gpu is lost"
@@ -271,8 +269,7 @@ func TestReportOfOneGPU(t *testing.T) {
 	}
 	lost := Finding{Check: "gpu_lost", Entity: gpuEntity("0"), Severity: incident.Emergency, State: incident.Failed,
 		Message: "It is gone."}
-	silent := Finding{Check: "hot", Entity: gpuEntity("0"), State: incident.Unknown, Message: "There is no data.",
-		Action: "Look."}
+	silent := Finding{Check: "hot", Entity: gpuEntity("0"), State: incident.Unknown, Message: "There is no data.", Action: "Look."}
 	for _, c := range []struct {
 		Judgement
 		want string

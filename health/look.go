@@ -18,11 +18,11 @@ import (
 type Look struct {
 	Host collectors.Options // of a host without a running agent
 	// follows the kernel's log until ctx ends; nil: there is none
-	Kernel  func(ctx context.Context, each func(host.Record)) error
-	Store   Store         // an agent's, if there is one
-	Boot    string        // the kernel's boot id
-	Node    string        // name of the host
-	Timeout time.Duration // for the whole look, at least LookLeast
+	Kernel   func(ctx context.Context, each func(host.Record)) error
+	Store    Store         // an agent's, if there is one
+	Boot     string        // the kernel's boot id
+	Node     string        // name of the host
+	Timeout  time.Duration // for the whole look, at least LookLeast
 	Settings Settings      // of the checks
 }
 

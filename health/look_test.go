@@ -265,8 +265,7 @@ func TestHurriedEngineNeedsSeveralSamples(t *testing.T) {
 		fixture.Equal(t, w.state("thermal_margin"), want, "after %d samples", n+1)
 	}
 	for _, id := range []string{"orphan_memory", "agent_self"} {
-		fixture.Equal(t, w.state(id), incident.OK,
-			"%s, when memory was free again after a second", id)
+		fixture.Equal(t, w.state(id), incident.OK, "%s, when memory was free again after a second", id)
 	}
 	fixture.Equal(t, w.state("remap_pending"), incident.Suspect, "rows that wait since 3 s are")
 	for _, c := range Checks() {

@@ -67,8 +67,7 @@ func TestIncidentsAreRememberedForAMonth(t *testing.T) {
 	t.Parallel()
 	m := newMemory(birth)
 	for i, id := range []string{"old", "month", "new"} {
-		m.remember(incident.Event{Kind: incident.KindIncident, ID: id,
-			First: birth.Add(time.Duration(i-1) * time.Second)})
+		m.remember(incident.Event{Kind: incident.KindIncident, ID: id, First: birth.Add(time.Duration(i-1) * time.Second)})
 		m.cleared[clearing{id, incident.Entity{}}] = birth.Add(time.Duration(i-1) * time.Second)
 	}
 	m.remember(incident.Event{Kind: incident.KindAck, ID: "ack", First: birth})

@@ -285,8 +285,7 @@ func TestFloodIsCountedAndHarmless(t *testing.T) {
 		m := monitor(t, "", Settings{})
 		defer m.stop()
 		for i := range 3 * mostQueue {
-			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid",
-				Code: uint64(13 + i%2)})
+			m.Event(collectors.Event{Time: time.Now(), GPU: gpu.ID{Index: 0, UUID: "GPU-0"}, Type: "xid", Code: uint64(13 + i%2)})
 		}
 		m.pass(5 * time.Second)
 		if e := m.of(func(e incident.Event) bool { return e.Kind == incident.KindIncident }); len(e) == 0 ||
@@ -338,8 +337,7 @@ func TestKernelLogWaitsForTheGPUs(t *testing.T) {
 				Log: slog.New(slog.DiscardHandler),
 			}, Settings{})
 			if err := m.Run(ctx); err != nil || read < want-beat || read > want+beat/5 {
-				t.Errorf("a GPU is there after %v: the log is read after %v, want about %v (%v)",
-					there, read, want, err)
+				t.Errorf("a GPU is there after %v: the log is read after %v, want about %v (%v)", there, read, want, err)
 			}
 		})
 	}
@@ -414,14 +412,12 @@ func TestMonitorFollowsTheReadInterval(t *testing.T) {
 			ctx, end := context.WithTimeout(t.Context(), time.Minute+time.Millisecond)
 			defer end()
 			judged := 0
-			o := Options{Samples: func() []collectors.Sample { judged++; return nil },
-				Log: slog.New(slog.DiscardHandler)}
+			o := Options{Samples: func() []collectors.Sample { judged++; return nil }, Log: slog.New(slog.DiscardHandler)}
 			if every > 0 {
 				o.Beat = func() time.Duration { return every }
 			}
 			if err := NewMonitor(o, Settings{}).Run(ctx); err != nil || judged != want {
-				t.Errorf("readings change every %v: judged %d times in a minute, want %d (%v)", every,
-					judged, want, err)
+				t.Errorf("readings change every %v: judged %d times in a minute, want %d (%v)", every, judged, want, err)
 			}
 		})
 	}

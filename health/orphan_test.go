@@ -26,10 +26,9 @@ func TestMemoryWithoutAnOwner(t *testing.T) {
 		samples []collectors.Sample
 		want    float64 // -1: none
 	}{
-		"no process": {[]collectors.Sample{processes(0)}, used},
-		"a process":  {[]collectors.Sample{processes(1)}, 0},
-		"processes of another type": {[]collectors.Sample{processes(0),
-			on("0", workloads.Processes, 1, "graphics")}, 0},
+		"no process":                   {[]collectors.Sample{processes(0)}, used},
+		"a process":                    {[]collectors.Sample{processes(1)}, 0},
+		"processes of another type":    {[]collectors.Sample{processes(0), on("0", workloads.Processes, 1, "graphics")}, 0},
 		"one after another":            {[]collectors.Sample{on("0", workloads.Processes, 1, "graphics"), processes(0)}, 0},
 		"processes are not known":      {nil, -1},
 		"a workload without processes": {[]collectors.Sample{processes(0), workload(4e9)}, used - 4e9},

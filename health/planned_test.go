@@ -77,10 +77,9 @@ func TestReturningGPUSettles(t *testing.T) {
 		"there from the beginning": {{0, "up", 0}, {10, "up", 0}},
 		"not there at the beginning": {{0, "", -1}, {10, "up", 1}, {300, "up", 1}, {309, "up", 1},
 			{310, "up", 0}, {320, "up", 0}},
-		"was late":       {{0, "up", 0}, {10, "late", 0}, {20, "up", 0}},
-		"hung in a call": {{0, "up", 0}, {10, "nvmlDeviceGetPowerUsage", 0}, {20, "up", 0}},
-		"was lost": {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "up", 1},
-			{319, "up", 1}, {320, "up", 0}},
+		"was late":           {{0, "up", 0}, {10, "late", 0}, {20, "up", 0}},
+		"hung in a call":     {{0, "up", 0}, {10, "nvmlDeviceGetPowerUsage", 0}, {20, "up", 0}},
+		"was lost":           {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "up", 1}, {319, "up", 1}, {320, "up", 0}},
 		"was not listed":     {{0, "up", 0}, {10, "not_listed", -1}, {20, "up", 1}},
 		"lost, late and up":  {{0, "up", 0}, {10, "gpu_is_lost", -1}, {20, "late", -1}, {30, "up", 1}},
 		"late since it came": {{0, "", -1}, {10, "up", 1}, {20, "late", 1}, {310, "up", 0}},
@@ -168,8 +167,7 @@ func TestWarmAirAffectsMostGPUs(t *testing.T) {
 					on(gpu, device.TemperatureThreshold, 90, "gpu_max"),
 					on(gpu, device.TemperatureThreshold, 200, "shutdown"))
 			}
-			slices.SortStableFunc(all,
-				func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
+			slices.SortStableFunc(all, func(a, b collectors.Sample) int { return len(a.Metric.Name) - len(b.Metric.Name) })
 			s := derived.NewSnapshot(all)
 			new(plans).explain(s, birth)
 			fixture.Equal(t, valueOf(s, HotAisle, ""), c.want, "margins %v, by the limit %v", c.margins, byLimit)

@@ -523,8 +523,7 @@ func TestValueOfASentence(t *testing.T) {
 	} {
 		st := &status{state: c.state, levels: []level{{}, levelThat(c.stands)}}
 		if v, past := st.says(1); v != c.value || past != c.past {
-			t.Errorf("a level that stands as %d, %v: %g, past %v; want %g, %v", c.stands, c.state, v, past, c.value,
-				c.past)
+			t.Errorf("a level that stands as %d, %v: %g, past %v; want %g, %v", c.stands, c.state, v, past, c.value, c.past)
 		}
 	}
 }

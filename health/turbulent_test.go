@@ -128,8 +128,7 @@ func (u *turbulence) show(look int) {
 			}
 		}
 	}
-	slices.SortStableFunc(all,
-		func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
+	slices.SortStableFunc(all, func(a, b collectors.Sample) int { return strings.Compare(a.Metric.Name, b.Metric.Name) })
 	u.is(all...)
 }
 
@@ -161,8 +160,7 @@ func (u *turbulence) happen() {
 	case 6:
 		for _, f := range u.Verdict().Findings {
 			if f.Latched {
-				u.note("ack", time.Now().Unix(), f.Check, f.Entity,
-					u.Ack(u.t.Context(), f.Check, f.Entity, "uid 0") == nil)
+				u.note("ack", time.Now().Unix(), f.Check, f.Entity, u.Ack(u.t.Context(), f.Check, f.Entity, "uid 0") == nil)
 				break
 			}
 		}

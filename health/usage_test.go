@@ -39,8 +39,7 @@ func TestUseOfTheAgent(t *testing.T) {
 	}
 	var r syscall.Rusage
 	fixture.Must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &r))
-	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour),
-		time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
+	m.unsaved, m.usage = true, usage{now.Add(-100 * time.Hour), time.Duration(r.Utime.Nano()+r.Stime.Nano()) - 10*time.Hour}
 	for range cap(m.observations) / 2 {
 		m.observations <- incident.Observation{}
 	}

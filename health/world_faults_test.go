@@ -93,8 +93,7 @@ var acts = map[string]func(*site, *board){
 		b.away = "nobody"
 		s.broken = append(s.broken, &breakage{board: b, metric: links.PCIDevicePresent,
 			change: func(float64, float64) float64 { return math.NaN() }},
-			&breakage{board: b, metric: links.PCIDeviceBound,
-				change: func(float64, float64) float64 { return math.NaN() }},
+			&breakage{board: b, metric: links.PCIDeviceBound, change: func(float64, float64) float64 { return math.NaN() }},
 			&breakage{metric: links.PCIDevices, change: func(v, _ float64) float64 { return v - 1 }})
 	},
 	"end instance": func(s *site, b *board) {

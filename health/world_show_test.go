@@ -393,8 +393,7 @@ func (b *board) instances(out []collectors.Sample, used func(gi string) float64)
 		held := min(all, used(gi))
 		out = append(out, collectors.Sample{Metric: device.MIGMemory, Labels: []string{b.gpu, b.uuid, gi,
 			"used"}, Value: held},
-			collectors.Sample{Metric: device.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"},
-				Value: all - held})
+			collectors.Sample{Metric: device.MIGMemory, Labels: []string{b.gpu, b.uuid, gi, "free"}, Value: all - held})
 	}
 	return out
 }

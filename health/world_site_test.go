@@ -229,8 +229,7 @@ func (s *site) line(text string, b *board, words ...string) {
 		words = append(words, "{pci}", b.pci, "{port}", strings.Replace(b.pci, ":00", ":01", 1)+".0")
 	}
 	s.sequence++
-	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(),
-		Text: strings.NewReplacer(words...).Replace(text)}
+	r := host.Record{Priority: 4, Sequence: s.sequence, Time: s.now(), Text: strings.NewReplacer(words...).Replace(text)}
 	s.seen = append(s.seen, func(m *Monitor) { m.line(r) })
 }
 

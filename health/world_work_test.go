@@ -224,8 +224,7 @@ var programs = map[string]func(s *site) program{
 		return trains(s, need{busy: 1, heat: 0.75, sm: 0.85, tensor: 0.45, dram: 0.3, nvlink: 6e10}, 12*time.Minute)
 	},
 	"small": func(s *site) program { // many small kernels, one after the other
-		wants := need{busy: min(1, 0.92+0.15*s.r.Float64()), heat: 0.02 + 0.1*s.r.Float64(), sm: 0.15,
-			dram: 0.05, rx: 1e7}
+		wants := need{busy: min(1, 0.92+0.15*s.r.Float64()), heat: 0.02 + 0.1*s.r.Float64(), sm: 0.15, dram: 0.05, rx: 1e7}
 		memory := 0.03 + 0.2*s.r.Float64()
 		return func(_, _ time.Duration) (need, float64) { return wants, memory }
 	},

@@ -41,8 +41,7 @@ func TestExplain(t *testing.T) {
 			fixture.Contains(t, text, want, "it")
 		}
 	}
-	f := broker.Facts{PID: 42, UID: 4000000000, GID: 4000000000, Groups: []uint32{4000000001, 4000000002},
-		Exe: "/usr/bin/python3"}
+	f := broker.Facts{PID: 42, UID: 4000000000, GID: 4000000000, Groups: []uint32{4000000001, 4000000002}, Exe: "/usr/bin/python3"}
 	text := explained(f, false)
 	has(text, "process 42\n  user: 4000000000\n  groups: 4000000000, 4000000001, 4000000002\n  executable: "+
 		"/usr/bin/python3\n",
@@ -75,6 +74,5 @@ func TestExplain(t *testing.T) {
 		"wants)\n", "ladder: up to throttle, shadow: steps beyond warn are only reported\n")
 	p = policy(t, HostView{}, row("ids", Selector{Users: []string{"4000000000"}}),
 		row("job", Selector{Units: []string{"triton-?.service"}}))
-	has(explained(f, true), "  so it belongs to job and not to ids, which does not select by units\n",
-		"by users 4000000000\n")
+	has(explained(f, true), "  so it belongs to job and not to ids, which does not select by units\n", "by users 4000000000\n")
 }

@@ -22,8 +22,7 @@ type crowd struct {
 // newCrowd returns a crowd in which every tenth process has no tenant.
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
-	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5,
-		Pause: []string{"broker"}}
+	steps := policy.Steps{Mode: policy.Warn, Confirm: 3, Of: 5, Hold: time.Minute, Throttle: .5, Pause: []string{"broker"}}
 	terms := policy.Terms{Priority: policy.PriorityNormal, Quota: policy.Quota{Limit: 1, Bandwidth: 1}}
 	table := policy.Table{Default: terms, Steps: steps}
 	for i := range 200 {

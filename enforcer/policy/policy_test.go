@@ -129,9 +129,8 @@ func TestTheMostSpecificTenantWins(t *testing.T) {
 		"pod":                             {of: &vllm, want: "inference"},
 		"pod and container":               {of: with(vllm, func(w *host.Workload) { w.Container = "sidekick" }), want: "sidecar"},
 		"a pod without a name":            {of: cgroup(inPod), want: "default"},
-		"a pod in another namespace": {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }),
-			want: "default"},
-		"container": {of: &docker, want: "server"},
+		"a pod in another namespace":      {of: with(vllm, func(w *host.Workload) { w.Namespace = "inference2" }), want: "default"},
+		"container":                       {of: &docker, want: "server"},
 		"a user's container is no server": {of: with(docker,
 			func(w *host.Workload) { w.Key = "container:1001/server" }), want: "job"},
 		"slurm user beats account": {of: &research, want: "jobs-of-alice"},
@@ -164,10 +163,9 @@ func TestAWishChoosesAmongThoseThatFit(t *testing.T) {
 		wished, want string
 		err          error
 	}{
-		"its own":            {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
-		"its own, asked for": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving", want: "serving"},
-		"a less specific one that fits": {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice",
-			want: "alice"},
+		"its own":                        {facts: broker.Facts{UID: 1001, Cgroup: triton}, want: "serving"},
+		"its own, asked for":             {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "serving", want: "serving"},
+		"a less specific one that fits":  {facts: broker.Facts{UID: 1001, Cgroup: triton}, wished: "alice", want: "alice"},
 		"without selectors":              {facts: broker.Facts{UID: 1001}, wished: "batch", want: "batch"},
 		"without selectors, by a nobody": {facts: broker.Facts{UID: 1002}, wished: "batch", want: "batch"},
 		"default, whose it is":           {facts: broker.Facts{UID: 1002}, wished: "default", want: "default"},
@@ -407,15 +405,13 @@ func TestGuaranteesThatMeetOnOneGPUAreToldOf(t *testing.T) {
 		with(row("b"), func(r *Rule) {
 			r.GPUs = []Override{{GPUs: []string{uuidOf(0)}, Written: written("guarantee", ".7")}}
 		}),
-	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }},
-		slog.New(slog.NewTextHandler(&log, nil)))
+	), HostView{Names: func(gpu string) []string { return []string{"0", gpu} }}, slog.New(slog.NewTextHandler(&log, nil)))
 	for range 2 {
 		if a, _ := p.Weight("a", uuidOf(0)); a != .7 {
 			t.Errorf("a weighs %v, want .7", a)
 		}
 	}
-	fixture.Equal(t, strings.Count(log.String(), "more than a whole gpu is guaranteed"), 1,
-		"it is said … times: %s", &log)
+	fixture.Equal(t, strings.Count(log.String(), "more than a whole gpu is guaranteed"), 1, "it is said … times: %s", &log)
 }
 
 // TestOwner holds that the cgroup of a process decides its owner, regardless of

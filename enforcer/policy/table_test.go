@@ -7,21 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"gpusteward/collectors/host"
 	"gpusteward/enforcer/broker"
 	"gpusteward/internal/fixture"
-	"gpusteward/internal/quota"
 )
 
-// The directory testdata/invalid of internal/config has the other errors of a
-// configuration file.
+// internal/config/testdata/invalid has what a file can get wrong; see refused_test.go.
 func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 	terms := func(change func(*Rule)) Table { return table(row("first"), with(row("a"), change)) }
-	selects := func(s ...Selector) Table { return table(row("first"), row("a", s...)) }
-	climbs := func(change func(*Steps)) Table { return terms(func(r *Rule) { change(&r.Steps) }) }
-	on := func(o ...Override) Table { return terms(func(r *Rule) { r.Limit, r.Memory, r.GPUs = .8, 100, o }) }
 	many := make([]Rule, mostTenants+1)
 	for i := range many {
 		many[i] = row(fmt.Sprint("t", i))
@@ -31,69 +25,14 @@ func TestCheckNamesTheKeyAndTheFix(t *testing.T) {
 		users = append(users, fmt.Sprint(i))
 	}
 	for want, bad := range map[string]Table{
-		"default.limit: 0 is not a part": {Steps: escalation},
-		"default.priority: the default tenant has": {Default: Terms{Priority: PriorityRealtime,
-			Quota: Quota{Limit: .5, Bandwidth: 1}}, Steps: escalation},
-		"ladder.of: 0 is not":       {Default: anyone},
-		"ladder.actions: -1 is not": {Default: anyone, Steps: escalation, Actions: -1},
-		"tenants: there are 257":    table(many...),
+		"ladder.of: 0 is not":    {Default: anyone},
+		"tenants: there are 257": table(many...),
 		"tenants: their select lists have 4097 patterns": table(row("a", Selector{Users: users, Groups: users}),
 			row("b", Selector{Users: []string{"5000"}})),
-		`tenants[1].name: "first" is the name of tenants[0] too`: terms(func(r *Rule) { r.Name = "first" }),
-		"tenants[1].name: \"" + strings.Repeat("a", 64):          terms(func(r *Rule) { r.Name = strings.Repeat("a", 64) }),
-		"tenants[1].limit: NaN is not a part":                    terms(func(r *Rule) { r.Limit = math.NaN() }),
-		"tenants[1].limit: a realtime tenant":                    terms(func(r *Rule) { r.Priority = PriorityRealtime }),
-		"tenants[1].guarantee: NaN is not a part":                terms(func(r *Rule) { r.Guarantee = math.NaN() }),
-		"tenants[1].guarantee: 60 % is more than the limit":      terms(func(r *Rule) { r.Guarantee, r.Limit = .6, .5 }),
-		"tenants[1].guarantee: an idle tenant":                   terms(func(r *Rule) { r.Guarantee, r.Priority = .6, PriorityIdle }),
-		"tenants[1].memory_guarantee: 2 KiB is more":             terms(func(r *Rule) { r.Reserved, r.Memory = 2048, 1024 }),
-		"tenants[1].launch_wait: it has no effect without":       terms(func(r *Rule) { r.LaunchWait = quota.Wait(time.Second) }),
-		"tenants[1].launch_wait: -1s is not a time":              terms(func(r *Rule) { r.LaunchWait, r.Guarantee = quota.Wait(-time.Second), .5 }),
-		"tenants[1].bandwidth: 0 is not":                         terms(func(r *Rule) { r.Bandwidth = 0 }),
-		"tenants[1].ladder.confirm: 6 is not between 1 and":      climbs(func(s *Steps) { s.Confirm = 6 }),
-		"tenants[1].ladder.confirm: 0 is not between 1 and":      climbs(func(s *Steps) { s.Confirm = 0 }),
-		"tenants[1].ladder.of: 65 is not":                        climbs(func(s *Steps) { s.Of = 65 }),
-		"tenants[1].ladder.mode: 6 is not":                       climbs(func(s *Steps) { s.Mode = 6 }),
-		"tenants[1].ladder.hold: 0s is not":                      climbs(func(s *Steps) { s.Hold = 0 }),
-		"tenants[1].ladder.throttle: 1 is not":                   climbs(func(s *Steps) { s.Throttle = 1 }),
-		`tenants[1].ladder.pause: "sleep" is not a way`:          climbs(func(s *Steps) { s.Pause = []string{"broker", "sleep"} }),
-		`tenants[1].ladder.pause: "broker" is listed twice`:      climbs(func(s *Steps) { s.Pause = []string{"broker", "broker"} }),
-		"tenants[1].ladder.pause: it is empty":                   climbs(func(s *Steps) { s.Pause = nil }),
-		"tenants[1].ladder.grace: 2h0m0s is not":                 climbs(func(s *Steps) { s.Grace = 2 * time.Hour }),
-		"tenants[1].gpus[0].gpu: it is missing":                  on(Override{}),
-		`tenants[1].gpus[0].gpu: "00" is neither`:                on(Override{GPUs: []string{"00"}}),
-		`tenants[1].gpus[0].gpu: "GPU-1" is neither`:             on(Override{GPUs: []string{"0", "GPU-1"}}),
-		`tenants[1].gpus[1].gpu: "0" is in gpus[0] too`: on(Override{GPUs: []string{"0"}},
-			Override{GPUs: []string{"1", "0"}}),
-		"tenants[1].gpus[0].guarantee: 90 % is more than": on(Override{GPUs: []string{"0"},
-			Written: written("guarantee", ".9")}),
-		"tenants[1].gpus[0].limit: -0.1 is not": on(Override{GPUs: []string{"0"}, Written: written("limit", "-.1")}),
-		"tenants[1].gpus[0].memory_guarantee: 200 B is more": on(Override{GPUs: []string{"0"},
-			Written: written("memory_guarantee", "200")}),
-		"tenants[1].gpus[0].launch_wait: it has no effect": on(Override{GPUs: []string{"0"},
-			Written: written("launch_wait", "1s")}),
-		"tenants[1].select: there are 33 entries":   selects(make([]Selector, 33)...),
-		"tenants[1].select[0]: it has no key":       selects(Selector{}),
-		"tenants[1].select[0].units: an empty list": selects(Selector{Units: []string{}}),
-		"tenants[1].select[1].users: entry 1 is empty": selects(Selector{Users: []string{"7"}},
-			Selector{Users: []string{"8", ""}}),
-		`tenants[1].select[0].users: "7" is listed twice`: selects(Selector{Users: []string{"7", "8", "7"}}),
-		"tenants[1].select[0].users: \"aaaaaaaaaaaaaaaaaaaa": selects(Selector{Users: []string{strings.Repeat("a",
-			300)}}),
-		`tenants[1].select[0].executables: "\xff" is not`:      selects(Selector{Executables: []string{"\xff"}}),
-		`tenants[1].select[0].executables: "bin/x" selects`:    selects(Selector{Executables: []string{"bin/x"}}),
-		`tenants[1].select[0].units: "triton" selects nothing`: selects(Selector{Units: []string{"triton"}}),
-		`tenants[1].select[0].slices: "a.service" selects`:     selects(Selector{Slices: []string{"a.service"}}),
-		`tenants[1].select[0].pods: "vllm" selects nothing`:    selects(Selector{Pods: []string{"vllm"}}),
-		`tenants[1].select[0].workloads: "vllm" selects`:       selects(Selector{Workloads: []string{"vllm"}}),
-		"tenants[1].select[0].units: no process belongs to a": selects(Selector{Units: []string{"*"},
-			Pods: []string{"*"}}),
-		"tenants[1].select[0].slices: no process belongs": selects(Selector{Slices: []string{"*"},
-			Containers: []string{"*"}}),
-		"tenants[1].select[0].slurm_users: no process belongs": selects(Selector{Pods: []string{"*"},
-			SlurmUsers: []string{"a"}}),
-		"tenants[1].select[0].workloads: it matches no po": selects(Selector{Pods: []string{"*"},
-			Workloads: []string{"unit:*"}}),
+		"tenants[1].limit: NaN is not a part":             terms(func(r *Rule) { r.Limit = math.NaN() }),
+		"tenants[1].guarantee: NaN is not a part":         terms(func(r *Rule) { r.Guarantee = math.NaN() }),
+		"tenants[1].ladder.mode: 6 is not":                terms(func(r *Rule) { r.Steps.Mode = 6 }),
+		`tenants[1].select[0].executables: "\xff" is not`: table(row("first"), row("a", Selector{Executables: []string{"\xff"}})),
 	} {
 		if err := bad.Check(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v; want %s", err, want)
@@ -152,11 +91,10 @@ func TestTiesAreErrors(t *testing.T) {
 			Selector{Units: []string{"b.service", "a.service"}}, `units "a.service"`},
 		"overlapping": {Selector{Units: []string{"a*.service"}},
 			Selector{Units: []string{"*z.service"}}, `units "axz.service"`},
-		"one is longer": {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab*.service"}}, ""},
-		"one is exact":  {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab.service"}}, ""},
-		"apart":         {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"b*.service"}}, ""},
-		"one has a key more": {Selector{Units: []string{"a*"}},
-			Selector{Units: []string{"a*"}, Users: []string{"1"}}, ""},
+		"one is longer":      {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab*.service"}}, ""},
+		"one is exact":       {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"ab.service"}}, ""},
+		"apart":              {Selector{Units: []string{"a*.service"}}, Selector{Units: []string{"b*.service"}}, ""},
+		"one has a key more": {Selector{Units: []string{"a*"}}, Selector{Units: []string{"a*"}, Users: []string{"1"}}, ""},
 		"both keys": {Selector{Executables: []string{"/a"}, Users: []string{"1", "2"}},
 			Selector{Users: []string{"2"}, Executables: []string{"/a"}}, `executables "/a", users 2`},
 		"apart in one key": {Selector{Executables: []string{"/a"}, Users: []string{"1"}},

@@ -24,8 +24,7 @@ type drops struct {
 
 func newDrops(t *testing.T, tenants ...Tenant) *drops {
 	d := &drops{t: t, dir: t.TempDir(), c: Defaults().Enforcer}
-	d.c.Tenants, d.c.TenantsDirs, d.Log = tenants, []string{d.dir, filepath.Join(d.dir, "none")},
-		slog.New(slog.DiscardHandler)
+	d.c.Tenants, d.c.TenantsDirs, d.Log = tenants, []string{d.dir, filepath.Join(d.dir, "none")}, slog.New(slog.DiscardHandler)
 	return d
 }
 

@@ -41,20 +41,13 @@ func TestTermIsARow(t *testing.T) { // not parallel: the table is everybody's
 		Metric: Metric{Name: "nvgpu_quota_patience_seconds", Help: "How long it waits."},
 	})
 	var w Written
-	if err := w.Set("patience", "long"); err == nil || err.Error() != `"long" is not a duration such as 10s or 1m` {
-		t.Errorf("a text of another unit: %v", err)
-	}
+	fixture.Fails(t, w.Set("patience", "long"), `"long" is not a duration such as 10s or 1m`, "a text of another unit")
 	w = write(t, "guarantee", "10 %", "patience", "90s")
 	q := w.Over(Free())
-	if err := q.Check(); err == nil || err.Error() != "patience: nobody has more than a minute" {
-		t.Errorf("it is not checked: %v", err)
-	}
-	if q = w.Over(Free()).Fit(w); q.LaunchWait != Wait(90*time.Second) {
-		t.Errorf("a written term gives way: %v", q.LaunchWait)
-	}
-	if q = q.Fit(Written{}); q.LaunchWait != Wait(10*time.Second) {
-		t.Errorf("a term that is not written does not give way: %v", q.LaunchWait)
-	}
+	fixture.Fails(t, q.Check(), "patience: nobody has more than a minute", "it is checked")
+	fixture.Equal(t, w.Over(Free()).Fit(w).LaunchWait, Wait(90*time.Second), "a written term gives way")
+	q = w.Over(Free()).Fit(w).Fit(Written{})
+	fixture.Equal(t, q.LaunchWait, Wait(10*time.Second), "a term that is not written does not give way")
 	fixture.Contains(t, strings.Join(q.Explain(), ", "), "patience of 10s", "it is not explained")
 	if v, ok := Find("patience").Told(&q); v != 10 || !ok {
 		t.Errorf("it is told as %v, %v", v, ok)
@@ -127,17 +120,13 @@ func TestJSON(t *testing.T) {
 	text := fixture.Value(json.Marshal(q))(t)
 	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`,
 		`"launch_wait":0.02,`, `"bandwidth":0.6`} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%s, want %s", text, want)
-		}
+		fixture.Contains(t, string(text), want, "the quota")
 	}
 	var back Quota
 	if err := json.Unmarshal(text, &back); err != nil || back != q {
 		t.Errorf("%+v, %v; want %+v", back, err, q)
 	}
-	if err := json.Unmarshal([]byte(`{"launch_wait":"20ms"}`), &back); err == nil {
-		t.Error("a wait that is no number")
-	}
+	fixture.Fails(t, json.Unmarshal([]byte(`{"launch_wait":"20ms"}`), &back), "", "a wait that is no number")
 }
 
 func TestSizesAndParts(t *testing.T) {
