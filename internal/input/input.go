@@ -42,10 +42,11 @@ func (e Errors) Unwrap() []error { return e }
 
 // Each returns the errors of err, if it is from Err, or else itself.
 func Each(err error) Errors {
-	switch all := err.(type) {
-	case nil:
+	if err == nil {
 		return nil
-	case Errors:
+	}
+	var all Errors
+	if errors.As(err, &all) && all.Error() == err.Error() { // what wraps them says more
 		return all
 	}
 	return Errors{err}
