@@ -242,6 +242,8 @@ func TestBadValuesAreNamed(t *testing.T) {
 		"securityContext: {privileged: true}":                                    "privileged",
 		"existingConfigMap: {name: a}":                                           "existingConfigMap",
 		"config: {colectors: {}}":                                                "colectors",
+		"config: {collectors: {per_proces: true}}":                               "per_proces",
+		"config: {enforcer: {default: {reclaim: {idel: 1m}}}}":                   "idel",
 		"config: [a]":                                                            "config",
 		"service: {enable: true}":                                                "enable",
 		"service: {type: ClusterIP}":                                             "type",

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -174,6 +175,11 @@ func TestMonitorsAgree(t *testing.T) {
 	if n := len(p.RelabelConfigs); len(s.RelabelConfigs) != n+1 || s.RelabelConfigs[n].TargetLabel != "cluster" {
 		t.Errorf("%d and %d relabelings", len(s.RelabelConfigs), len(p.RelabelConfigs))
 	}
+	all := one[monitoringv1.PodMonitor](t, render(t, "testdata/dcgm.yaml"), "PodMonitor").Spec.PodMetricsEndpoints
+	if d := all[1]; len(all) != 2 || d.Path != "/metrics/dcgm" || !d.HonorLabels || d.Interval != "20s" ||
+		*d.RelabelConfigs[0].Replacement != "gpusteward-dcgm" || *all[0].RelabelConfigs[0].Replacement != "gpusteward" {
+		t.Errorf("for dcgm-exporter's names: %+v", all)
+	}
 	for i, r := range p.RelabelConfigs {
 		if q := s.RelabelConfigs[i]; q.TargetLabel != r.TargetLabel || q.Regex != r.Regex || q.Action != r.Action {
 			t.Errorf("relabeling %d: %+v, %+v", i, r, q)
@@ -278,14 +284,14 @@ func TestExistingConfigMap(t *testing.T) {
 	}
 }
 
-// TestConfigKeys compares the sections that the schema knows with those of the configuration.
+// TestConfigKeys compares the keys that the schema knows with those of the configuration.
 func TestConfigKeys(t *testing.T) {
 	t.Parallel()
-	var schema struct {
-		Properties struct {
-			Config struct{ Properties map[string]any }
-		}
+	type node struct {
+		PropertyNames struct{ Enum []string }
+		Properties    map[string]node
 	}
+	var schema node
 	var config map[string]any
 	for path, into := range map[string]any{"chart/values.schema.json": &schema, "../gpusteward.yml": &config} {
 		text, err := os.ReadFile(path)
@@ -294,14 +300,20 @@ func TestConfigKeys(t *testing.T) {
 		}
 		must(t, err)
 	}
-	for key := range config {
-		if schema.Properties.Config.Properties[key] == nil {
-			t.Errorf("values.schema.json lacks config.%s", key)
+	older := map[string][]string{".health": {"page"}, ".web": {"max_scrapes"}, ".enforcer.default.reclaim": {"do"}}
+	var compare func(path string, config map[string]any, n node)
+	compare = func(path string, config map[string]any, n node) {
+		want := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(config)), older[path]...)))
+		if got := slices.Sorted(slices.Values(n.PropertyNames.Enum)); !slices.Equal(got, want) {
+			t.Errorf("values.schema.json has in config%s the keys %q, want %q", path, got, want)
+		}
+		for key, value := range config {
+			if m, ok := value.(map[string]any); ok && len(m) > 0 {
+				compare(path+"."+key, m, n.Properties[key])
+			}
 		}
 	}
-	if len(config) == 0 || len(config) != len(schema.Properties.Config.Properties) {
-		t.Errorf("%d sections, %d in the schema", len(config), len(schema.Properties.Config.Properties))
-	}
+	compare("", config, schema.Properties["config"])
 }
 
 // TestInstallAsDocumented runs make image's script with a stand-in for podman, and the command
