@@ -110,15 +110,10 @@ func (s *samples) h100(gpu string) {
 // added adds readings of a GPU that only some sites collect from DCGM.
 func (s *samples) added(gpu string) {
 	put := s.of(gpu)
-	for i, reason := range []string{"sw_power_cap", "sw_thermal", "hw_thermal", "sync_boost", "board_limit",
-		"low_utilization", "reliability", "base_clocks"} {
-		put(device.ClockEventSeconds, 1.5+float64(i), reason)
-	}
 	for i, kind := range []string{"crc_flit", "crc_data", "replay", "recovery"} {
 		put(links.NVLinkErrors, float64(i), kind, "0")
 		put(links.NVLinkErrors, 5, kind, "1")
 	}
-	put(device.FanSpeed, .45, "0")
 	put(device.FanSpeed, .5, "1")
 	put(device.ClockEventActive, 0, "hw_slowdown")
 	put(device.ClockEventActive, 1, "sw_thermal")

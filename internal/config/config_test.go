@@ -133,10 +133,8 @@ func TestOlderFilesAreTaken(t *testing.T) {
 			t.Errorf("%q: %v, logged %q, want %q", text, err, log.String(), want)
 		}
 		fixture.Equal(t, c.Workloads, Defaults().Workloads, "%q", text)
-		if enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu"); enabled != strings.Contains(text,
-			"slow_gpu") {
-			t.Errorf("%q: slow_gpu alerts: %v", text, enabled)
-		}
+		enabled := slices.Contains(c.Health.Settings().EnableAlerts, "slow_gpu")
+		fixture.Equal(t, enabled, strings.Contains(text, "slow_gpu"), "%q: slow_gpu alerts", text)
 	}
 }
 

@@ -69,9 +69,7 @@ func TestEveryFieldHasARow(t *testing.T) {
 	written := map[string]string{}
 	for _, term := range Terms {
 		q := write(t, term.Key, texts[term.Form()]).Over(Quota{Memory: 1})
-		if term.Check == nil {
-			t.Errorf("%s has no check", term.Key)
-		}
+		fixture.Equal(t, term.Check == nil, false, "%s has no check", term.Key)
 		fixture.Equal(t, term.Metric.Name != "", term.Metric.Help != "", "%s has half a metric", term.Key)
 		if text := term.At(&q).String(); !strings.HasPrefix(text, strings.TrimSuffix(texts[term.Form()], " %")) {
 			t.Errorf("%s is shown as %s", term.Key, text)
@@ -115,8 +113,7 @@ func TestWrittenTermsTakePrecedence(t *testing.T) {
 
 // The broker may have another version: its JSON is a contract.
 func TestJSON(t *testing.T) {
-	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50,
-		LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
+	q := Quota{Guarantee: .5, Limit: .8, Memory: 100, Reserved: 50, LaunchWait: Wait(20 * time.Millisecond), Bandwidth: .6}
 	text := fixture.Value(json.Marshal(q))(t)
 	for _, want := range []string{`"guarantee":0.5,`, `"limit":0.8,`, `"memory":100,`, `"memory_reserved":50,`,
 		`"launch_wait":0.02,`, `"bandwidth":0.6`} {
