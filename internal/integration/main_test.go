@@ -124,7 +124,7 @@ func TestMistakesOnTheCommandLineEndWithAdvice(t *testing.T) {
 		"scenario not there": {1, []string{"--demo=testdata/none.yml"},
 			[]string{"--demo", "testdata/none.yml", "no such file"}},
 		"key of a scenario": {1, []string{"--demo=testdata/scenario/bad_key.yml"},
-			[]string{"testdata/scenario/bad_key.yml:5", `"modle"`, "model, load"}},
+			[]string{"testdata/scenario/bad_key.yml:5", `"modle"`, "(did you mean model?)"}},
 		"value of a scenario": {1, []string{"--demo=testdata/scenario/bad_value.yml"},
 			[]string{"bad_value.yml", "gpus[0].model", "h1000", "h200"}},
 		"hosts without demo": {1, []string{"--demo.hosts=3"}, []string{"--demo.hosts=3", "require --demo"}},
