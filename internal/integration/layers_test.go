@@ -89,9 +89,9 @@ var layers = map[string][]string{
 	"collectors/links":    {"collectors", "collectors/gpu", "collectors/host"},
 	// the books and the quotas of tenants
 	"collectors/workloads": {"collectors", "collectors/gpu", "collectors/host", "internal/quota", "internal/wire"},
-	"collectors/all":       themes,                                                                                                    // what a program links
+	"collectors/all":       themes,                                                                                                                        // what a program links
 	"collectors/hosttest":  {"collectors", "collectors/gpu", "collectors/gpu/sim", "collectors/gpu/sim/scenarios", "collectors/host", "internal/fixture"}, // for tests
-	"collectors/catalogue": {},                                                                                                        // the list of families; reads nothing
+	"collectors/catalogue": {},                                                                                                                            // the list of families; reads nothing
 	"collectors/host":      {"internal/procs", "internal/worker"},
 	"collectors/gpu":       {},
 	// a driver and the kernel around it
